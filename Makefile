@@ -1,0 +1,116 @@
+# `make` alone lists the targets. Each of them sets up .venv by itself, from python3, pip and make alone,
+# and later runs use that .venv until pyproject.toml changes.
+
+PYTHON ?= python3
+# More arguments for pytest: make test ARGS="-k ring"
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+BOOTSTRAP := .bootstrap
+PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --root-user-action=ignore
+PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses=4
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help demo test test-all check format format-check lint types bench clean FORCE
+
+help:  ## list these targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
+
+demo: $(VENV)/.ready  ## plan, verify and run an allreduce, start to end
+	@sh examples/demo.sh
+
+test: $(VENV)/.ready-dev  ## run the tests, without the slow ones
+	@echo "== tests"
+	@$(PYTEST) $(ARGS)
+
+test-all: $(VENV)/.ready-dev  ## run all tests
+	@echo "== all tests"
+	@$(PYTEST) -m "" $(ARGS)
+
+check: format-check lint types test  ## all that a change must pass: format, lint, types, tests
+
+format: $(VENV)/.ready-dev  ## reformat the code
+	@$(BIN)/ruff check --quiet --select I --fix .
+	@$(BIN)/ruff format .
+
+format-check: $(VENV)/.ready-dev  ## tell whether the code is formatted
+	@echo "== format"
+	@$(BIN)/ruff format --check .
+
+lint: $(VENV)/.ready-dev  ## look for mistakes with ruff
+	@echo "== lint"
+	@$(BIN)/ruff check .
+
+types: $(VENV)/.ready-dev  ## check types with mypy
+	@echo "== types"
+	@$(BIN)/mypy
+	@$(BIN)/mypy tests --disable-error-code arg-type --disable-error-code list-item  # plain lists for columns
+
+bench: $(VENV)/.ready  ## run every bench/bench_*.py
+	@set -eu; \
+	for file in bench/bench_*.py; do \
+	    if [ ! -e "$$file" ]; then echo "no bench/bench_*.py to run"; break; fi; \
+	    echo "== $$file"; \
+	    $(BIN)/python "$$file"; \
+	done
+
+clean:  ## remove .venv and all that was built
+	@rm -rf $(VENV) $(BOOTSTRAP) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@find . -name .git -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# ---- set-up ----
+
+# Unless PYTHON was given, an older python3 gives way to a newer python3.N beside it.
+CANDIDATES := $(PYTHON)
+ifeq ($(origin PYTHON),file)
+CANDIDATES += python3.14 python3.13 python3.12 python3.11
+endif
+
+# A .venv that was made elsewhere (the tree was moved or copied), or whose Python is gone, is made anew.
+ifneq ($(wildcard $(VENV)/.created),)
+ifneq ($(shell $(BIN)/python -c '' 2>/dev/null && cat $(VENV)/.created),$(CURDIR))
+$(VENV)/.created: FORCE
+endif
+endif
+
+# Debian's python3 cannot make environments with pip in them unless python3-venv is installed; virtualenv can.
+$(VENV)/.created:
+	@set -eu; \
+	python=; \
+	for candidate in $(CANDIDATES); do \
+	    if "$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+	        python=$$candidate; break; \
+	    fi; \
+	done; \
+	if [ -z "$$python" ]; then \
+	    found=$$("$(PYTHON)" --version 2>&1) || found="not there"; \
+	    echo "Antiphon needs Python 3.11 or newer: $(PYTHON) is $$found;" \
+	        "name a newer one, as in: make PYTHON=python3.11" >&2; \
+	    exit 1; \
+	fi; \
+	echo "setting up $(VENV) with $$("$$python" --version)"; \
+	rm -rf $(VENV); \
+	if ! "$$python" -m venv $(VENV) >/dev/null 2>&1; then \
+	    echo "  it cannot make one by itself (no ensurepip): getting virtualenv for it"; \
+	    rm -rf $(VENV) $(BOOTSTRAP); \
+	    if ! "$$python" -m pip --version >/dev/null 2>&1; then \
+	        echo "Antiphon needs pip or venv for $$python: install python3-pip or python3-venv" >&2; \
+	        exit 1; \
+	    fi; \
+	    "$$python" $(PIP_INSTALL) --target $(BOOTSTRAP) virtualenv; \
+	    PYTHONPATH=$(BOOTSTRAP) "$$python" -m virtualenv --quiet $(VENV); \
+	    rm -rf $(BOOTSTRAP); \
+	fi; \
+	echo "$(CURDIR)" > $@
+
+$(VENV)/.ready: pyproject.toml $(VENV)/.created
+	@echo "installing antiphon and its dependencies into $(VENV)"
+	@$(BIN)/python $(PIP_INSTALL) --editable .
+	@touch $@
+
+$(VENV)/.ready-dev: pyproject.toml $(VENV)/.created
+	@echo "installing antiphon, its dependencies and the development tools into $(VENV)"
+	@$(BIN)/python $(PIP_INSTALL) --editable '.[dev]'
+	@touch $(VENV)/.ready $@

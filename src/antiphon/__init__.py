@@ -1,0 +1,60 @@
+"""Antiphon plans collective communication for the machine it will run on.
+
+The functions bear the names of the commands:
+
+    machine = antiphon.topology("dgx1v")
+    limits = antiphon.bound("allreduce", machine)
+    plan = antiphon.plan("allreduce", machine, planner="ring")
+    fault = antiphon.verify(plan)           # None: the plan is right
+    rows = antiphon.run(plan, "64MiB")
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__version__ = "0.1.0"
+__all__ = ["bound", "collective", "plan", "run", "topology", "verify"]
+
+
+def topology(spec: str) -> Any:
+    """A machine: "dgx1v", "ring:ranks=8,bandwidth=10GB/s", or a JSON file."""
+    from antiphon.topologies import topology as make
+
+    return make(spec)
+
+
+def collective(spec: str, topology: Any, **who: Any) -> Any:
+    """A collective on a machine: its name or a JSON file; `root`, `ranks` (a group)."""
+    from antiphon.select import collective as make
+
+    return make(spec, topology, **who)
+
+
+def bound(wanted: Any, topology: Any, **who: Any) -> Any:
+    """Exact lower bounds on steps and time, with their witnesses."""
+    from antiphon.core.bounds import bound as find
+
+    return find(topology, collective(wanted, topology, **who) if isinstance(wanted, str) else wanted)
+
+
+def plan(wanted: Any, topology: Any, **options: Any) -> Any:
+    """A verified plan with its distance from the bounds: `planner`, `root`, `ranks`, `options`, ..."""
+    from antiphon.select import plan as make
+
+    return make(wanted, topology, **options)
+
+
+def verify(plan: Any, topology: Any = None, *, proof: bool = False) -> Any:
+    """The first thing wrong with a plan and its claims, or None."""
+    from antiphon.select import check
+
+    return check(plan, topology or plan.topology, proof=proof, claims=topology is None)
+
+
+def run(plan: Any, nbytes: int | str, **how: Any) -> Any:
+    """Move real data by a plan, all ranks in this process, and check every element: a row of figures per size."""
+    from antiphon.run.local import run_local
+    from antiphon.units import parse_size
+
+    return run_local(plan.at(parse_size(nbytes)).schedule, nbytes, **how)

@@ -1,0 +1,58 @@
+"""The arguments that several commands share, and how they are read."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+import typer
+
+from antiphon.core.collective import Collective
+from antiphon.core.reshape import only as keep_only
+from antiphon.core.topology import Topology
+from antiphon.errors import Invalid, quote
+from antiphon.select import collective
+from antiphon.topologies import topology
+
+Topo = Annotated[str, typer.Argument(metavar="TOPO", help="name, name:key=value,... or file.json")]
+Coll = Annotated[str, typer.Argument(metavar="COLL", help="allreduce, allgather, ... or file.json")]
+Root = Annotated[int | None, typer.Option("--root", help="the root of a rooted collective (default: the first rank)")]
+Only = Annotated[
+    str, typer.Option("--only", help="keep just these ranks of the machine, e.g. 0,1,4; the rest vanishes")
+]
+Ranks = Annotated[str, typer.Option("--ranks", help="the ranks that take part, e.g. 0,1,4; the others may relay")]
+Json = Annotated[bool, typer.Option("--json", help="the result as JSON (documented, stable keys)")]
+
+
+def rank_list(text: str, what: str) -> list[int]:
+    """Ranks as people write them: 0,1,4 or 0-3,6."""
+    found: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*([0-9]{1,9})(?:-([0-9]{1,9}))?\s*", part)
+        if match is None:
+            raise Invalid(f"{what}: expected ranks such as 0,1,4 or 0-3,6, got {quote(text)}")
+        low, high = int(match[1]), int(match[2] or match[1])
+        if high < low or high - low > 2**24:
+            raise Invalid(f"{what}: {part.strip()} is no range of ranks; write the lower one first")
+        found += range(low, high + 1)
+    if len(set(found)) != len(found):
+        raise Invalid(f"{what}: a rank is named twice in {quote(text)}")
+    return found
+
+
+def machine_and_group(spec: str, only: str, ranks: str) -> tuple[Topology, list[int] | None]:
+    """The machine asked for, and the ranks that take part (None: all)."""
+    machine = topology(spec)
+    if not only:
+        return machine, rank_list(ranks, "--ranks") if ranks else None
+    kept = rank_list(only, "--only")
+    group = rank_list(ranks, "--ranks") if ranks else kept
+    gone = sorted(set(group) - set(kept))
+    if gone:
+        raise Invalid(f"--ranks: rank {gone[0]} is not among those that --only keeps")
+    return keep_only(machine, kept), group
+
+
+def request(coll: str, spec: str, root: int | None, only: str, ranks: str) -> tuple[Collective, Topology]:
+    machine, group = machine_and_group(spec, only, ranks)
+    return collective(coll, machine, root=root, ranks=group), machine

@@ -1,0 +1,30 @@
+"""Commands whose names are settled but which are not there yet: each says so, and what would do."""
+
+from __future__ import annotations
+
+import typer
+
+from antiphon.errors import Unsupported
+
+_THERE = "what is there: topologies, planners, topology show, bound, plan, verify, run --on local"
+_NAMES = (
+    "models", "backends", "frontier", "predict", "simulate", "tune", "bench", "export", "build", "fit", "lab",
+    "reproduce",
+)  # fmt: skip
+
+
+def _refuser(name: str) -> None:
+    raise Unsupported(f"antiphon {name} is not there yet ({_THERE})")
+
+
+def register(app: typer.Typer) -> None:
+    for name in _NAMES:
+        _register(app, name)
+
+
+def _register(app: typer.Typer, name: str) -> None:
+    settings = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+    @app.command(name, hidden=True, context_settings=settings, help="Not there yet.")
+    def refuse(context: typer.Context) -> None:
+        _refuser(name)

@@ -1,0 +1,1 @@
+"""The types everything hangs on, and the proofs about them. Import the modules directly."""

@@ -1,0 +1,109 @@
+"""Exact lower bounds on the steps and the time of any schedule, each with a witness that can be rechecked
+alone.
+
+What is valid, what is tight and why: docs/bounds.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from antiphon.core.bounds.bandwidth import Search
+from antiphon.core.bounds.latency import latency_of
+from antiphon.core.bounds.needs import needs_of
+from antiphon.core.bounds.recheck import check_distance, proved_time
+from antiphon.core.bounds.witness import Cut, Distance, Family, LpDual, Partition, Witness
+from antiphon.core.collective import Collective
+from antiphon.core.topology import Topology
+from antiphon.errors import Invalid
+from antiphon.units import plain
+
+__all__ = ["Bound", "Cut", "Distance", "Family", "LpDual", "Partition", "Witness", "bound", "recheck"]
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What no schedule of a collective on a topology can beat.
+
+    `inverse` is SCCL's R/C: time at zero latency over a unit link (topology.unit), per input of the rank with
+    most. `bytes_per_second` is nbytes over that time; None where nothing must move. `tight`: True where
+    schedules come as near as one likes (with ever finer chunks); None where that is not known.
+    """
+
+    latency_steps: int
+    latency_witness: Distance | None
+    inverse: Fraction
+    bytes_per_second: Fraction | None
+    witness: Witness | None
+    tight: bool | None
+    note: str
+
+    def seconds(self, nbytes: int) -> Fraction:
+        """The least time at zero latency."""
+        return nbytes / self.bytes_per_second if self.bytes_per_second is not None else Fraction(0)
+
+    def as_json(self) -> dict[str, Any]:
+        """Stable keys: latency_steps, bandwidth {inverse, bytes_per_second, witness}."""
+        latency, proof = self.latency_witness, self.witness
+        rate = self.bytes_per_second
+        return {
+            "latency_steps": self.latency_steps,
+            "latency_witness": latency.as_json() if latency is not None else None,
+            "bandwidth": {
+                "inverse": str(self.inverse),
+                "bytes_per_second": plain(rate) if rate is not None else None,
+                "witness": proof.as_json() if proof is not None else None,
+                "tight": self.tight,
+                "note": self.note,
+            },
+        }
+
+    def describe(self, topology: Topology, collective: Collective) -> list[str]:
+        """One line per witness, in the user's terms."""
+        lines = [self.latency_witness.describe(topology)] if self.latency_witness is not None else []
+        if self.witness is not None:
+            lines.append(self.witness.describe(topology, collective.buffer_weight))
+        return lines
+
+
+def bound(topology: Topology, collective: Collective) -> Bound:
+    """Exact lower bounds for any schedule; the witness has been rechecked. Invalid if some rank is out of
+    reach.
+
+    Costs: allgather and its like at most one maximum flow per rank; alltoall, and whatever meets shared
+    limits, a linear program of about ranks * links variables.
+    """
+    if collective.ranks != topology.ranks:
+        raise Invalid(
+            f"the collective is for {collective.ranks} ranks, but topology {topology.name} has "
+            f"{topology.ranks}; make it for the whole machine, with members for a group"
+        )
+    needs = needs_of(collective)
+    latency = latency_of(topology, needs)
+    proved = Search(topology, collective, needs).run()
+    inverse, rate = _rates(topology, collective, proved.time)
+    steps = latency.steps if latency is not None else 0
+    found = Bound(steps, latency, inverse, rate, proved.witness, proved.tight, proved.note)
+    recheck(topology, collective, found)
+    return found
+
+
+def recheck(topology: Topology, collective: Collective, stated: Bound) -> None:
+    """Check a bound from its witnesses alone, in exact rationals; Invalid where they do not prove it."""
+    if (stated.latency_witness is None) != (stated.latency_steps == 0):
+        raise Invalid("this bound states steps without a witness; compute the bound anew")
+    if stated.latency_witness is not None:
+        check_distance(topology, collective, stated.latency_witness)
+        if stated.latency_witness.steps != stated.latency_steps:
+            raise Invalid("this bound states other steps than its witness proves; compute the bound anew")
+    time = proved_time(topology, collective, stated.witness)
+    if (stated.inverse, stated.bytes_per_second) != _rates(topology, collective, time):
+        raise Invalid("this bound states another bandwidth than its witness proves; compute the bound anew")
+
+
+def _rates(topology: Topology, collective: Collective, time: Fraction) -> tuple[Fraction, Fraction | None]:
+    """SCCL's R/C and bytes per second, from seconds * (bytes per second) per unit of weight."""
+    inverse = time * topology.unit / collective.input_weight
+    return inverse, collective.buffer_weight / time if time else None

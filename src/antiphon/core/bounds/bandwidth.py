@@ -1,0 +1,332 @@
+"""The bandwidth bound of a collective: every search that applies, and the best witness kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.core.bounds.candidates import free_sides, limit_partitions, limit_sides
+from antiphon.core.bounds.cuts import Side, tightest_cut
+from antiphon.core.bounds.families import COLLECT, SPREAD, UNICAST, Group, groups_of
+from antiphon.core.bounds.lp import Program, Solution, crossings, size_of
+from antiphon.core.bounds.needs import Needs
+from antiphon.core.bounds.network import Network, link_capacities, network_of
+from antiphon.core.bounds.partition import weakest_partition
+from antiphon.core.bounds.recheck import proved_time
+from antiphon.core.bounds.routing import even_spreads
+from antiphon.core.bounds.witness import Cut, LpDual, Partition, Witness
+from antiphon.core.collective import Collective
+from antiphon.core.columns import Longs
+from antiphon.core.topology import Topology
+
+MOST_VARIABLES = 60_000  # of a linear program that is tried at all
+_SIMPLEST = ("cut", "partition", "lp_dual")
+CLOSE = 1e-9  # a dual this near to the float optimum is that optimum
+_NEARLY = "(to 1 part in 10^9)"
+_OPTIMUM = f"the optimum of the linear program {_NEARLY}"
+_SEARCHED = 256  # ranks for whose part alone the tightest cut is searched
+_OFFERED = 50  # cuts looked at closer, of those found
+_STALLED = 3  # rounds without gain after which no more partitions are added
+
+
+@dataclass(frozen=True)
+class Proved:
+    """A witness, the least time it proves (per weight over bytes/s), whether that is attainable, and why."""
+
+    witness: Witness | None
+    time: Fraction
+    tight: bool | None
+    note: str
+
+
+class Search:
+    """One topology and collective; keeps the best witness of all that are tried."""
+
+    def __init__(self, topology: Topology, collective: Collective, needs: Needs) -> None:
+        self.topology, self.collective, self.needs = topology, collective, needs
+        self.network = network_of(topology)
+        self.best: tuple[Fraction, Witness] | None = None
+        self.whole = len(collective.members) == topology.ranks
+        self.balanced = self.network.balanced
+
+    def offer(self, witness: Witness) -> Fraction:
+        """Evaluate a witness exactly, and keep it if it is the best, or as good and simpler."""
+        time = proved_time(self.topology, self.collective, witness)
+        if (
+            self.best is None
+            or time > self.best[0]
+            or (time == self.best[0] and _SIMPLEST.index(witness.kind) < _SIMPLEST.index(self.best[1].kind))
+        ):
+            self.best = (time, witness)
+        return time
+
+    def offer_cut(self, side: Side) -> None:
+        """Offer a cut unless it is plainly no better: rechecking costs more than looking."""
+        cut = cut_of(self.topology, self.needs, side)
+        if self.best is None or cut.weight / cut.capacity >= self.best[0]:
+            self.offer(cut)
+
+    def run(self) -> Proved:
+        kind = self.collective.kind
+        if not len(self.needs):
+            return Proved(None, Fraction(0), True, "nothing must move")
+        if kind in SPREAD or kind in COLLECT:
+            return self._spread()
+        if kind == "allreduce":
+            return self._allreduce()
+        if kind in UNICAST:
+            return self._unicast()
+        return self._custom()
+
+    def _proved(self, tight: bool | None, note: str) -> Proved:
+        assert self.best is not None
+        return Proved(self.best[1], self.best[0], tight, note)
+
+    def _spread(self) -> Proved:
+        """Broadcast and allgather; reduce and reducescatter are the same with all links turned round."""
+        needs, collect = self.needs, self.collective.kind in COLLECT
+        holders = needs.dst if collect else needs.holders
+        blocks, first = np.unique(needs.block, return_index=True)
+        weight: dict[tuple[int, ...], int] = {}
+        for rank, w in zip(holders[first].tolist(), needs.weights[blocks].tolist(), strict=True):
+            weight[(rank,)] = weight.get((rank,), 0) + w
+        self._one_search(weight, self.collective.members, collect)
+        if not self.topology.limits and self.balanced and self.whole:
+            return self._proved(
+                True, "attained by packing trees: all ranks take part, every switch is balanced"
+            )
+        self._limit_cuts()
+        solved = self._solve()
+        if solved and self.whole:
+            return self._proved(True, f"{_OPTIMUM}, attained by packing trees")
+        if solved:
+            return self._proved(None, "ranks outside the group may relay: not known to be attainable")
+        return self._proved(None, "shared limits or unbalanced switches, too large for a linear program")
+
+    def _limit_cuts(self) -> None:
+        """The cuts that shared limits suggest: the linear program may be too large, and a cut says more."""
+        for side in limit_sides(self.topology):
+            if crossing_blocks(self.needs, side).size:
+                self.offer_cut(side)
+
+    def _one_search(self, supply: dict[tuple[int, ...], int], sinks: Iterable[int], back: bool) -> None:
+        network = self.network.reversed if back else self.network
+        side, _ = tightest_cut(network, supply, list(sinks))
+        self.offer_cut(~side if back else side)
+
+    def _group_searches(self, groups: Sequence[Group]) -> None:
+        """The tightest cut for what one rank needs, or for what one rank holds."""
+        needs = self.needs
+        found: list[tuple[Fraction, int, Side]] = []
+        for group in self._narrowest([group for group in groups if group.of in ("to", "from")]):
+            supply: dict[tuple[int, ...], int] = {}
+            for row in group.rows.tolist():
+                ends = needs.sets[int(needs.holders[row])] if group.of == "to" else (int(needs.dst[row]),)
+                supply[ends] = supply.get(ends, 0) + int(needs.weights[needs.block[row]])
+            back = group.of == "from"
+            side, rate = tightest_cut(self.network.reversed if back else self.network, supply, list(group.at))
+            found.append((rate, len(found), ~side if back else side))
+        for _, _, side in sorted(found, key=itemgetter(0, 1))[:_OFFERED]:
+            self.offer_cut(side)
+
+    def _narrowest(self, groups: Sequence[Group]) -> Sequence[Group]:
+        """The groups whose rank has the least capacity for what it needs or holds, where all would take too long."""
+        if len(groups) <= _SEARCHED:
+            return groups
+        out, into = self.network.degrees()
+        times = [
+            float(self.needs.weights[self.needs.block[group.rows]].sum())
+            / float((into if group.of == "to" else out)[group.at[0]])
+            for group in groups
+        ]
+        return [groups[i] for i in np.argsort(times, kind="stable")[: -_SEARCHED - 1 : -1].tolist()]
+
+    def _unicast(self) -> Proved:
+        """Gather and scatter with one root are single flows; else even routing, then the linear program."""
+        groups = list(_by_end(self.needs, self.collective))
+        self._group_searches(groups)
+        if len(groups) == 1 and not self.topology.limits:
+            return self._proved(True, "attained by a maximum flow")
+        return self._concurrent()
+
+    def _concurrent(self) -> Proved:
+        self._limit_cuts()
+        for spread in even_spreads(self.topology, self.needs):
+            self._offer_dual(spread.dual)
+            assert self.best is not None
+            if spread.time / float(self.topology.resources.scale) <= float(self.best[0]) * (1 + CLOSE):
+                return self._proved(True, f"attained by spreading evenly over shortest paths {_NEARLY}")
+        if self._solve():
+            return self._proved(True, f"{_OPTIMUM}, attained by a concurrent flow")
+        return self._proved(None, "the best of the cuts tried; too large for the linear program")
+
+    def _custom(self) -> Proved:
+        groups = groups_of(self.collective, self.needs)
+        ends = [*groups, *_by_end(self.needs, self.collective)]
+        self._group_searches(ends)
+        if len(groups) == 1 and groups[0].of == "all":
+            return self._concurrent()
+        self._solve()
+        return self._proved(None, "a custom collective: not known to be attainable")
+
+    def _solve(self) -> bool:
+        """Offer the linear program's duals; whether the best witness is as good as its optimum."""
+        groups = groups_of(self.collective, self.needs)
+        flows = len(groups) if groups[0].of != "all" else len(np.unique(self.needs.holders))
+        if size_of(self.topology.links, flows) > MOST_VARIABLES:
+            return False
+        program = Program(self.topology, groups, self.needs)
+        found = program.solve()
+        return found is not None and self._offer_duals(program, found)
+
+    def _offer_duals(self, program: Program, found: Solution) -> bool:
+        goal = found.time / float(self.topology.resources.scale)
+        assert self.best is not None
+        for witness in program.witnesses(found):
+            if float(self.best[0]) >= goal * (1 - CLOSE):
+                return True
+            self._offer_dual(witness)
+        return float(self.best[0]) >= goal * (1 - CLOSE)
+
+    def _offer_dual(self, witness: LpDual) -> None:
+        self.offer(witness)
+        for side in free_sides(self.topology, witness):
+            if crossing_blocks(self.needs, side).size:
+                self.offer_cut(side)
+
+    def _allreduce(self) -> Proved:
+        members = self.collective.members
+        weight: dict[tuple[int, ...], int] = {(members[0],): 1}
+        for back in (False, True):
+            self._one_search(weight, members, back)
+        self._limit_cuts()
+        partitions = self._partitions(self.network) + self._limit_partitions()
+        free = not self.topology.limits
+        if free and self.whole and not self.topology.switches and self.network.symmetric:
+            return self._proved(True, "attained by packing trees: all ranks take part, links are symmetric")
+        if free and self.balanced:
+            if self.whole and self._twice() == self._proved(None, "").time:
+                return self._proved(True, "attained by reducescatter, then allgather")
+            return self._proved(None, "not known to be attainable")
+        self._allreduce_program(partitions)
+        return self._proved(None, "not known to be attainable")
+
+    def _partitions(self, network: Network) -> list[Partition]:
+        """The weakest partitions of a network by capacity out and in, offered as witnesses."""
+        found = []
+        both = self.topology.switches and not network.symmetric
+        for direction in ("out", "in") if both else ("out",):
+            turned = network if direction == "out" else network.reversed
+            parts, _ = weakest_partition(turned, self.collective.members)
+            found.append(partition_of(self.topology, self.collective, parts, direction))
+            self.offer(found[-1])
+        return found
+
+    def _limit_partitions(self) -> list[Partition]:
+        found = []
+        for parts in limit_partitions(self.topology, self.collective.members):
+            for direction in ("out", "in"):
+                found.append(partition_of(self.topology, self.collective, parts, direction))
+                self.offer(found[-1])
+        return found
+
+    def _twice(self) -> Fraction:
+        """The time of a reducescatter, then an allgather, of equal parts: what an allreduce can surely do."""
+        members = self.collective.members
+        total = Fraction(0)
+        for network in (self.network, self.network.reversed):
+            _, rate = tightest_cut(network, {(m,): 1 for m in members}, members)
+            total += 1 / (rate * len(members))
+        weights = self.collective.weights
+        assert weights is not None
+        return total * int(weights[0]) / self.topology.resources.scale
+
+    def _allreduce_program(self, partitions: list[Partition]) -> None:
+        """Flows both ways between one rank and all others, and the partitions that the loads violate.
+
+        Partitions are added a few rounds long; whatever the rounds, the duals of the last program are a
+        bound.
+        """
+        groups = groups_of(self.collective, self.needs)
+        if size_of(self.topology.links, len(groups)) > MOST_VARIABLES:
+            return
+        program = Program(self.topology, groups, self.needs)
+        for partition in partitions:
+            program.add(partition)
+        found, stalled = program.solve(), 0
+        while found is not None and stalled < _STALLED and self._violated(program, found):
+            better = program.solve()
+            if better is None:
+                break
+            stalled = 0 if better.time > found.time * (1 + CLOSE) else stalled + 1
+            found = better
+        if found is not None:
+            self._offer_duals(program, found)
+
+    def _violated(self, program: Program, found: Solution) -> bool:
+        """Add the partitions whose parts these loads serve too little; whether there was one."""
+        arcs = program.arcs
+        load = np.maximum(np.round(found.load / max(found.load.max(), 1e-300) * 2**30), 0).astype(np.int64)
+        loaded = Network(self.topology.nodes, self.topology.ranks, arcs.tail, arcs.head, load)
+        return sum(program.add(partition, found) for partition in self._partitions(loaded)) > 0
+
+
+def _by_end(needs: Needs, collective: Collective) -> Iterable[Group]:
+    """What each rank needs and what each rank holds; of a rooted collective, what concerns its roots only."""
+    kind = collective.kind
+    if kind != "scatter":
+        for dst in np.unique(needs.dst).tolist():
+            yield Group("to", (dst,), needs.one_per_block(np.flatnonzero(needs.dst == dst)))
+    if kind != "gather":
+        for holders in np.unique(needs.holders).tolist():
+            if len(needs.sets[holders]) == 1:
+                rows = needs.one_per_block(np.flatnonzero(needs.holders == holders))
+                yield Group("from", needs.sets[holders], rows)
+
+
+def _cover(topology: Topology, times: NDArray[Any]) -> tuple[tuple[tuple[int, int], ...], Fraction]:
+    """Limits worth counting instead of their links, and what links counted so many times then carry."""
+    resources = topology.resources
+    capacity = link_capacities(topology)
+    left, used, total = times.astype(np.int64).copy(), [], 0
+    for number, limit in enumerate(topology.limits):
+        links = np.array(limit.links)
+        bound = resources.capacity[int(resources.klass[topology.links + number])]
+        count = int(left[links].max())
+        if count and int((left[links] * capacity[links]).sum()) > bound * count:
+            used.append((number, count))
+            left[links] = np.maximum(left[links] - count, 0)
+            total += bound * count
+    total += int((left * capacity).sum())
+    return tuple(used), total * resources.scale
+
+
+def crossing_blocks(needs: Needs, side: Side) -> Longs:
+    """The blocks that must leave a set of nodes."""
+    held = np.array([all(side[h] for h in holders) for holders in needs.sets])
+    return np.unique(needs.block[held[needs.holders] & ~side[needs.dst]])
+
+
+def cut_of(topology: Topology, needs: Needs, side: Side) -> Cut:
+    """The witness of a set of nodes."""
+    crossing = crossing_blocks(needs, side)
+    limits, capacity = _cover(topology, side[topology.link_src] & ~side[topology.link_dst])
+    used = tuple(number for number, _ in limits)
+    return Cut(tuple(np.flatnonzero(side).tolist()), int(needs.weights[crossing].sum()), capacity, used)
+
+
+def partition_of(
+    topology: Topology, collective: Collective, parts: Sequence[Sequence[int]], direction: str
+) -> Partition:
+    """The witness of a partition, by the capacity out of or into its parts."""
+    listed = tuple(sorted(tuple(part) for part in parts))
+    times = crossings(topology.link_src, topology.link_dst, listed, direction, topology.nodes)
+    limits, capacity = _cover(topology, times)
+    assert collective.weights is not None
+    return Partition(listed, direction, int(collective.weights[0]), capacity, limits)

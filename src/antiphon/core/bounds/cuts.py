@@ -1,0 +1,155 @@
+"""The tightest cut: least capacity out of a set of nodes over what must leave it, exactly.
+
+A Newton (Dinkelbach) iteration on violated cuts. The rate is always that of a cut already seen; at that rate
+a super source feeds every holder, and a sink that cannot be served shows a tighter cut. A sink once served
+stays served at every lower rate, so at most one flow per sink and one per improvement is computed, and most
+sinks need none: their arcs from sinks already served suffice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.core.bounds.maxflow import Flows
+from antiphon.core.bounds.network import Network
+
+Supply = Mapping[tuple[int, ...], int]  # who hold replicas of it -> the weight of what they hold
+Side = NDArray[np.bool_]
+
+
+def tightest_cut(network: Network, supply: Supply, sinks: Sequence[int]) -> tuple[Side, Fraction]:
+    """A set that leaves out some sink and has the least capacity out per weight held inside, and that rate.
+
+    Every sink must receive all of the supply, and be reachable. At most sinks + improvements maximum flows.
+    """
+    return _Search(network, supply, sinks).run()
+
+
+class _Search:
+    """State: the best cut so far (its rate p/q), and the nodes known to be served at that rate."""
+
+    def __init__(self, network: Network, supply: Supply, sinks: Sequence[int]) -> None:
+        self.network, self.supply = network, {k: int(w) for k, w in supply.items() if w}
+        self.sinks = sorted(set(sinks))
+        self.total = sum(self.supply.values())
+        n = network.nodes
+        self.single = [0] * n  # weight that only this node holds
+        groups = [holders for holders in self.supply if len(holders) > 1]
+        for holders, weight in self.supply.items():
+            if len(holders) == 1:
+                self.single[holders[0]] += weight
+        self.groups = [(self.supply[holders], holders) for holders in groups]
+        self.source = n + len(groups)
+        self.served = np.zeros(n, bool)
+        self.best: tuple[Fraction, Side] | None = None
+        self._flows: Flows | None = None
+        self._scaled: list[int] = []
+
+    def run(self) -> tuple[Side, Fraction]:
+        self._start()
+        assert self.best is not None
+        self._try_switches()
+        while True:
+            sink = self._next()
+            if sink is None:
+                return self.best[1], self.best[0]
+            self._serve(sink)
+
+    def _start(self) -> None:
+        """The cuts around single nodes give the first rate."""
+        out, into = self.network.degrees()
+        n = self.network.nodes
+        lone = len(self.sinks) == 1
+        held = {v: w for v, w in enumerate(self.single) if w and not (lone and v == self.sinks[0])}
+        lacked = {v: self.total - self.single[v] for v in self.sinks}
+        for weight, holders in self.groups:
+            for v in holders:
+                lacked[v] = lacked.get(v, weight) - weight
+        best: tuple[Fraction, int, bool] | None = None
+        for degree, weights, outside in ((out, held, False), (into, lacked, True)):
+            rough = {v: int(degree[v]) / w for v, w in weights.items() if w > 0}
+            least = min(rough.values(), default=0.0) * (1 + 1e-9)
+            for node in [v for v, ratio in rough.items() if ratio <= least]:
+                rate = Fraction(int(degree[node]), weights[node])
+                if best is None or rate < best[0]:
+                    best = (rate, node, outside)
+        assert best is not None, "nothing must move"
+        side = np.full(n, best[2])
+        side[best[1]] = not best[2]
+        self.best = (best[0], side)
+        self._rescale()
+
+    def _rescale(self) -> None:
+        """Capacities of all arcs at the present rate p/q: links times q, supplies times p, all whole."""
+        assert self.best is not None
+        p, q = self.best[0].numerator, self.best[0].denominator
+        self.need = p * self.total
+        links = [int(c) * q for c in self.network.capacity.tolist()]
+        feed = [self.need if s else p * w for s, w in zip(self.served.tolist(), self.single, strict=True)]
+        group = [p * w for w, _ in self.groups]
+        spread = [self.need] * sum(len(holders) for _, holders in self.groups)
+        self._scaled = links + feed + group + spread
+        big = self.need * 4 * (self.network.nodes + 1) + 4 * sum(links) >= 2**62
+        kind: Any = object if big else np.int64
+        self._links = np.array(links, kind)
+        self._feed = np.array(feed, kind)
+
+    def _graph(self) -> Flows:
+        if self._flows is None:
+            n = self.network.nodes
+            inner = [(n + i, h) for i, (_, holders) in enumerate(self.groups) for h in holders]
+            tail = self.network.tail.tolist() + [self.source] * (n + len(self.groups)) + [a for a, _ in inner]
+            head = self.network.head.tolist() + list(range(n + len(self.groups))) + [b for _, b in inner]
+            self._flows = Flows(self.source + 1, tail, head)
+        return self._flows
+
+    def _next(self) -> int | None:
+        """A sink not known to be served, the likeliest first; those that direct arcs serve are marked on the
+        way.
+        """
+        while True:
+            waiting = [v for v in self.sinks if not self.served[v]]
+            if not waiting:
+                return None
+            got = self._feed.copy()
+            np.add.at(got, self.network.head, np.minimum(self._links, self._feed[self.network.tail]))
+            enough = np.flatnonzero(~self.served & (got >= self.need))
+            if not enough.size:
+                return int(waiting[int(np.argmax(got[waiting]))])
+            for node in enough.tolist():
+                self._mark(node)
+
+    def _mark(self, node: int) -> None:
+        self.served[node] = True
+        self._feed[node] = self.need
+        self._scaled[len(self._links) + node] = self.need
+
+    def _try_switches(self) -> None:
+        """Switches that feed sinks: once they are served, what hangs on them needs no flow of its own."""
+        heads = np.zeros(self.network.nodes, bool)
+        heads[self.sinks] = True
+        feeding = np.unique(self.network.tail[heads[self.network.head]])
+        feeding = feeding[feeding >= self.network.ranks]
+        if len(feeding) * 2 <= len(self.sinks):
+            for switch in feeding.tolist():
+                if self._graph().value(self._scaled, self.source, switch) >= self.need:
+                    self._mark(switch)
+
+    def _serve(self, sink: int) -> None:
+        """Whether the sink is served at the present rate; if not, the rate drops to the cut found."""
+        assert self.best is not None
+        if self._graph().value(self._scaled, self.source, sink) >= self.need:
+            self._mark(sink)
+            return
+        _, inside = self._graph().cut(self._scaled, self.source, sink)
+        side = np.array(inside[: self.network.nodes])
+        weight = sum(w for holders, w in self.supply.items() if all(side[h] for h in holders))
+        rate = Fraction(self.network.out_of(side), weight)
+        assert rate < self.best[0]
+        self.best = (rate, side)
+        self._rescale()

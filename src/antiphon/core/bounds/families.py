@@ -1,0 +1,104 @@
+"""Needs in groups: the loads of one group add up, those of different groups may be the same bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from antiphon.core.bounds.needs import Needs
+from antiphon.core.collective import Collective
+from antiphon.core.columns import Longs
+
+UNICAST = ("scatter", "gather", "alltoall")
+SPREAD = ("broadcast", "allgather")
+COLLECT = ("reduce", "reducescatter")
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """A family by its name (see witness.Family), with one row of `needs` per block."""
+
+    of: str
+    at: tuple[int, ...]
+    rows: Longs
+
+
+def groups_of(collective: Collective, needs: Needs) -> list[Group]:
+    """The families whose joint linear program is the strongest known bound for this collective."""
+    kind = collective.kind
+    every = np.arange(len(needs))
+    if kind == "allreduce":
+        first = collective.members[0]
+        pairs = [p for other in collective.members[1:] for p in ((first, other), (other, first))]
+        return [Group("pair", (a, b), _rows(needs, from_rank=a, to_rank=b)) for a, b in pairs]
+    alone = len(np.unique(needs.block)) == len(needs)
+    if kind in UNICAST or (kind == "custom" and alone):
+        return [Group("all", (), every)]
+    groups = []
+    if kind != "custom" or not collective.combining or not _one_destination(needs):
+        for dst in np.unique(needs.dst).tolist() if kind not in COLLECT else []:
+            groups.append(Group("to", (dst,), needs.one_per_block(_rows(needs, to_rank=dst))))
+    if kind in COLLECT or (kind == "custom" and collective.combining):
+        for holders in np.unique(needs.holders).tolist():
+            if len(needs.sets[holders]) == 1:
+                rank = needs.sets[holders][0]
+                groups.append(Group("from", (rank,), needs.one_per_block(_rows(needs, from_rank=rank))))
+    if kind == "custom":
+        groups.append(Group("all", (), needs.one_per_block(every)))
+    return groups
+
+
+def _one_destination(needs: Needs) -> bool:
+    pairs = np.unique(needs.block << 32 | needs.dst)
+    return len(np.unique(pairs >> 32)) == len(pairs)
+
+
+def _rows(needs: Needs, from_rank: int | None = None, to_rank: int | None = None) -> Longs:
+    keep = np.ones(len(needs), bool)
+    if from_rank is not None:
+        keep &= needs.holders == _single(needs.sets, from_rank)
+    if to_rank is not None:
+        keep &= needs.dst == to_rank
+    return np.flatnonzero(keep)
+
+
+def _single(sets: Sequence[tuple[int, ...]], rank: int) -> int:
+    if rank < len(sets) and sets[rank] == (rank,):
+        return rank
+    return sets.index((rank,))
+
+
+@dataclass(frozen=True, eq=False)
+class Commodity:
+    """A flow with one end: from `root` to many (forward), or from many to `root`; amounts by holder set or
+    rank.
+
+    An end that is a set of several holders is named by its index in needs.sets, as ("set", index).
+    """
+
+    group: int
+    root: tuple[str, int]
+    forward: bool
+    ends: tuple[tuple[tuple[str, int], int], ...]
+
+
+def commodities_of(groups: Sequence[Group], needs: Needs) -> list[Commodity]:
+    """Rows gathered by the end they share: one flow per destination, or per source where that is needed."""
+    found: list[Commodity] = []
+    for number, group in enumerate(groups):
+        forward = group.of != "to"
+        gathered: dict[tuple[str, int], dict[tuple[str, int], int]] = {}
+        for row in group.rows.tolist():
+            source, sink = _end(needs, int(needs.holders[row])), ("node", int(needs.dst[row]))
+            root, end = (source, sink) if forward else (sink, source)
+            amounts = gathered.setdefault(root, {})
+            amounts[end] = amounts.get(end, 0) + int(needs.weights[needs.block[row]])
+        found += [Commodity(number, root, forward, tuple(ends.items())) for root, ends in gathered.items()]
+    return found
+
+
+def _end(needs: Needs, holders: int) -> tuple[str, int]:
+    ranks = needs.sets[holders]
+    return ("node", ranks[0]) if len(ranks) == 1 else ("set", holders)

@@ -1,0 +1,145 @@
+"""The fewest steps: the greatest distance from who holds something to who must have it."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.core.bounds.needs import Needs
+from antiphon.core.bounds.witness import Distance
+from antiphon.core.columns import Longs
+from antiphon.core.topology import Topology
+from antiphon.errors import Invalid
+
+_GATHERED = 2**23  # words gathered at once: 64 MiB
+
+Bits = NDArray[np.uint64]
+
+
+class _Arcs:
+    """Links sorted by their heads, those into switches and those into ranks apart."""
+
+    def __init__(self, topology: Topology) -> None:
+        key = np.unique(topology.link_dst.astype(np.int64) * topology.nodes + topology.link_src)
+        self.head, self.tail = key // topology.nodes, key % topology.nodes
+        self.ranks = topology.ranks
+        split = int(np.searchsorted(self.head, topology.ranks))
+        self.parts = [self._part(slice(0, split)), self._part(slice(split, None))]
+
+    def _part(self, which: slice) -> tuple[Longs, Longs, Longs]:
+        heads, starts = np.unique(self.head[which], return_index=True)
+        return heads, starts, self.tail[which]
+
+    def spread(self, reach: Bits, into: int) -> Bits:
+        """What the links into ranks (0) or switches (1) bring to their heads."""
+        _, starts, tails = self.parts[into]
+        return np.bitwise_or.reduceat(reach[tails], starts, axis=0)
+
+    def step(self, reach: Bits) -> bool:
+        """One step, in place: across any number of switches, then into ranks. Whether anything came anew."""
+        switches, ranks = self.parts[1][0], self.parts[0][0]
+        while switches.size:
+            new = reach[switches] | self.spread(reach, 1)
+            if np.array_equal(new, reach[switches]):
+                break
+            reach[switches] = new
+        if not ranks.size:
+            return False
+        new = reach[ranks] | self.spread(reach, 0)
+        changed = not np.array_equal(new, reach[ranks])
+        reach[ranks] = new
+        return changed
+
+
+def latency_of(topology: Topology, needs: Needs) -> Distance | None:
+    """The farthest need and a proof of how far it is; None where nothing must move. Invalid if one is out of
+    reach.
+
+    Bitsets over the distinct holder sets: O(steps * links * sets / 64).
+    """
+    if not len(needs):
+        return None
+    arcs = _Arcs(topology)
+    used, index = np.unique(needs.holders, return_inverse=True)
+    far, farthest = -1, (0, 0)
+    block = 64 * max(1, _GATHERED // max(1, topology.links))
+    for first in range(0, len(used), block):
+        mine = (index >= first) & (index < first + block)
+        sets = [needs.sets[i] for i in used[first : first + block].tolist()]
+        steps, at, rank = _farthest(arcs, topology.nodes, sets, index[mine] - first, needs.dst[mine])
+        if steps < 0:
+            raise _cut_off(topology, arcs, sets[at], rank)
+        if steps > far:
+            far, farthest = steps, (int(used[first + at]), rank)
+    return _proof(topology, arcs, needs.sets[farthest[0]], farthest[1])
+
+
+def _bits(nodes: int, rows: Longs, columns: Longs, width: int) -> Bits:
+    words = np.zeros((nodes, (width + 63) // 64), np.uint64)
+    np.bitwise_or.at(words, (rows, columns // 64), np.uint64(1) << (columns % 64).astype(np.uint64))
+    return words
+
+
+def _farthest(
+    arcs: _Arcs, nodes: int, sets: list[tuple[int, ...]], column: Longs, dst: Longs
+) -> tuple[int, int, int]:
+    """The greatest distance, its set and its rank; -1 and a pair that is out of reach where there is one."""
+    sizes = [len(s) for s in sets]
+    rows = np.array([r for s in sets for r in s], np.int64)
+    reach = _bits(nodes, rows, np.repeat(np.arange(len(sets)), sizes), len(sets))
+    need = _bits(arcs.ranks, dst, column, len(sets))
+    steps = 0
+    while True:
+        moved = arcs.step(reach)
+        left = need & ~reach[: arcs.ranks]
+        done = not left.any()
+        if done or not moved:
+            rank, word = (int(x[0]) for x in np.nonzero(need if done else left))
+            bits = int((need if done else left)[rank, word])
+            at = 64 * word + (bits & -bits).bit_length() - 1
+            return (steps + 1 if done else -1), at, rank
+        need, steps = left, steps + 1
+
+
+def _cut_off(topology: Topology, arcs: _Arcs, holders: tuple[int, ...], rank: int) -> Invalid:
+    reach = _bits(topology.nodes, np.array(holders), np.zeros(len(holders), np.int64), 1)
+    while arcs.step(reach):
+        pass
+    lost = np.flatnonzero(reach[: topology.ranks, 0] == 0).tolist()
+    others = [r for r in lost if r != rank]
+    also = f" (nor can rank{'s' if len(others) > 1 else ''} {_few(others)})" if others else ""
+    start = f"rank {holders[0]}" if len(holders) == 1 else f"ranks {_few(list(holders))}"
+    return Invalid(
+        f"rank {rank} cannot be reached from {start}{also}: no path of links leads there; "
+        "add links, or leave these ranks out"
+    )
+
+
+def _few(ranks: list[int]) -> str:
+    return ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
+
+
+def _proof(topology: Topology, arcs: _Arcs, holders: tuple[int, ...], rank: int) -> Distance:
+    """Distances from the holders to all nodes (capped at the answer) and a shortest path."""
+    nodes = topology.nodes
+    far = np.full(nodes, -1, np.int64)
+    came = np.full(nodes, -1, np.int64)
+    far[list(holders)] = 0
+    steps = 0
+    into_rank = arcs.head < topology.ranks
+    while far[rank] < 0:
+        for ranks_now in (False, True):
+            while True:
+                usable = (far[arcs.tail] >= 0) & (far[arcs.head] < 0) & (into_rank == ranks_now)
+                heads, first = np.unique(arcs.head[usable], return_index=True)
+                came[heads] = arcs.tail[usable][first]
+                far[heads] = steps + ranks_now
+                if ranks_now or not heads.size:
+                    break
+        steps += 1
+    far[far < 0] = far[rank]
+    path = [rank]
+    while came[path[-1]] >= 0:
+        path.append(int(came[path[-1]]))
+    distances = tuple(np.minimum(far, far[rank]).tolist())
+    return Distance(holders, rank, int(far[rank]), tuple(path[::-1]), distances)

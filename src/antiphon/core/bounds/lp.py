@@ -1,0 +1,322 @@
+"""Bounds by linear programming: flows that must fit under one load per link; the dual, made exact, is the
+witness.
+
+Minimise T over loads x and flows f, such that the flows of each family fit under x, x fits the links and the
+shared limits in time T, and what enters a switch leaves it. HiGHS solves it in floating point; prices and
+lengths are then snapped to simple ratios (the cone of duals does not depend on capacities, so its extreme
+rays have small entries), and the witness is evaluated exactly.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.core.bounds.families import Commodity, Group, commodities_of
+from antiphon.core.bounds.needs import Needs
+from antiphon.core.bounds.witness import Family, LpDual, Partition
+from antiphon.core.columns import Longs
+from antiphon.core.topology import Topology
+
+_GREATEST = 5000  # of the whole prices looked for
+_FINE = 10**11  # where there are none so small, prices are rounded to this part of the greatest
+
+
+@dataclass(frozen=True, eq=False)
+class Arcs:
+    """Links merged that join the same nodes under the same limits, each arc with its links."""
+
+    tail: Longs
+    head: Longs
+    capacity: NDArray[np.float64]
+    exact: tuple[int, ...]  # the same, in units of resources.scale
+    limits: tuple[tuple[int, ...], ...]
+    links: tuple[tuple[int, ...], ...]
+
+    def __len__(self) -> int:
+        return len(self.tail)
+
+
+def arcs_of(topology: Topology) -> Arcs:
+    resources = topology.resources
+    merged: dict[tuple[int, int, tuple[int, ...]], list[int]] = {}
+    ends = zip(topology.link_src.tolist(), topology.link_dst.tolist(), strict=True)
+    for link, (a, b) in enumerate(ends):
+        owners = resources.limit_of[resources.limit_ptr[link] : resources.limit_ptr[link + 1]]
+        key = (a, b, tuple(sorted((owners - topology.links).tolist())))
+        merged.setdefault(key, []).append(link)
+    total = [
+        sum(resources.capacity[int(resources.klass[link])] for link in links) for links in merged.values()
+    ]
+    tail, head, limits = zip(*merged, strict=True)
+    return Arcs(
+        np.array(tail, np.int64), np.array(head, np.int64), np.array(total, float), tuple(total),
+        limits,
+        tuple(tuple(links) for links in merged.values()),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """A float optimum: its time, the loads, and the duals that make a witness."""
+
+    time: float
+    load: NDArray[np.float64]
+    link_price: NDArray[np.float64]
+    limit_price: NDArray[np.float64]
+    lengths: NDArray[np.float64]  # families x arcs; empty where there is one family
+    potentials: NDArray[np.float64]
+    multipliers: NDArray[np.float64]
+
+
+@dataclass(eq=False)
+class Program:
+    """The linear program of one collective on one machine; partitions may be added between solutions."""
+
+    topology: Topology
+    groups: Sequence[Group]
+    needs: Needs
+    partitions: list[tuple[Partition, NDArray[np.float64]]] = field(
+        default_factory=list
+    )  # with times per arc
+
+    def __post_init__(self) -> None:
+        self.arcs = arcs_of(self.topology)
+        self.commodities = commodities_of(self.groups, self.needs)
+        sets = sorted({i for c in self.commodities for kind, i in _all_ends(c) if kind == "set"})
+        self._set_node = {number: self.topology.nodes + at for at, number in enumerate(sets)}
+        extra = [(self._set_node[s], rank) for s in sets for rank in self.needs.sets[s]]
+        self._tail = np.concatenate([self.arcs.tail, np.array([a for a, _ in extra], np.int64)])
+        self._head = np.concatenate([self.arcs.head, np.array([b for _, b in extra], np.int64)])
+        self._nodes = self.topology.nodes + len(sets)
+
+    def add(self, partition: Partition, found: Solution | None = None) -> bool:
+        """Ask for the transfers between its parts; only if the loads found have too few, where these are
+        given.
+        """
+        arcs = self.arcs
+        times = crossings(arcs.tail, arcs.head, partition.parts, partition.direction, self.topology.nodes)
+        known = any(
+            p.parts == partition.parts and p.direction == partition.direction for p, _ in self.partitions
+        )
+        need = 2 * (len(partition.parts) - 1)
+        if known or (found is not None and float(times @ found.load) > need * (1 - 1e-7)):
+            return False
+        self.partitions.append((partition, times))
+        return True
+
+    @property
+    def _single(self) -> bool:
+        return len(self.groups) == 1 and not self.partitions
+
+    @property
+    def size(self) -> int:
+        """Variables: what solving costs grows a little faster than this."""
+        return size_of(self.topology.links, len(self.commodities))
+
+    def _conservation(self) -> tuple[Any, NDArray[np.float64]]:
+        """Out minus in of every flow at every node but its root, which follows."""
+        import scipy.sparse as sp
+
+        arcs = len(self._tail)
+        one = sp.csr_array(
+            (
+                np.repeat([1.0, -1.0], arcs),
+                (np.concatenate([self._tail, self._head]), np.tile(np.arange(arcs), 2)),
+            ),
+            shape=(self._nodes, arcs),
+        )
+        blocks, wanted = [], []
+        for commodity in self.commodities:
+            supply = np.zeros(self._nodes)
+            for end, amount in commodity.ends:
+                supply[self._number(end)] += -amount if commodity.forward else amount
+            keep = np.arange(self._nodes) != self._number(commodity.root)
+            blocks.append(one[keep])
+            wanted.append(supply[keep])
+        return sp.block_diag(blocks, format="csr"), np.concatenate(wanted)
+
+    def _number(self, end: tuple[str, int]) -> int:
+        return end[1] if end[0] == "node" else self._set_node[end[1]]
+
+    def _switch_balance(self) -> Any:
+        """In minus out of the loads at every switch."""
+        import scipy.sparse as sp
+
+        arcs = len(self.arcs)
+        ends = np.concatenate([self.arcs.head, self.arcs.tail])
+        table = sp.csr_array(
+            (np.repeat([1.0, -1.0], arcs), (ends, np.tile(np.arange(arcs), 2))),
+            shape=(self.topology.nodes, arcs),
+        )
+        return table[self.topology.ranks :]
+
+    def _limits(self) -> tuple[Any, NDArray[np.float64]]:
+        import scipy.sparse as sp
+
+        resources, links = self.topology.resources, self.topology.links
+        pairs = [(limit, arc) for arc, owners in enumerate(self.arcs.limits) for limit in owners]
+        row, column = np.array(pairs, np.int64).reshape(-1, 2).T
+        count = len(self.topology.limits)
+        capacity = [resources.capacity[int(resources.klass[links + i])] for i in range(count)]
+        return sp.csr_array((np.ones(len(pairs)), (row, column)), shape=(count, len(self.arcs))), np.array(
+            capacity, float
+        )
+
+    def _fits(self, scale: float, limit: Any, limit_capacity: NDArray[np.float64]) -> Any:
+        """Loads fit links and limits, flows fit under loads (all <= 0); then loads cross partitions enough."""
+        import scipy.sparse as sp
+
+        arcs, count = len(self.arcs), len(self.commodities)
+        family = np.array([c.group for c in self.commodities])
+        member = sp.csr_array((np.ones(count), (family, np.arange(count))), shape=(len(self.groups), count))
+        under = sp.kron(member, sp.eye_array(arcs, len(self._tail), format="csr"), format="csr")
+        stacked = sp.kron(np.ones((len(self.groups), 1)), sp.eye_array(arcs), format="csr")
+        crossing = np.array([times for _, times in self.partitions]).reshape(-1, arcs)
+        rows = [
+            [sp.csr_array(-self.arcs.capacity[:, None] / scale), sp.eye_array(arcs), None],
+            [sp.csr_array(-limit_capacity[:, None] / scale), limit, None],
+            [sp.csr_array((under.shape[0], 1)), -stacked, under],
+            [sp.csr_array((len(crossing), 1)), sp.csr_array(-crossing), None],
+        ]
+        return sp.block_array(rows, format="csr")
+
+    def solve(self) -> Solution | None:
+        """The optimum by HiGHS, or None where it fails. Variables: T, loads, then all flows."""
+        import scipy.sparse as sp
+        from scipy.optimize import linprog
+
+        scale = float(self.arcs.capacity.max())
+        flow, wanted = self._conservation()
+        weigh = float(np.abs(wanted).max())
+        limit, limit_capacity = self._limits()
+        upper = self._fits(scale, limit, limit_capacity)
+        most = [-2.0 * (len(p.parts) - 1) * p.weight / weigh for p, _ in self.partitions]
+        # One family balances by itself; without these rows its lengths are its prices.
+        balance = self._switch_balance()[: 0 if self._single else None]
+        none = sp.csr_array((flow.shape[0], 1)), sp.csr_array((balance.shape[0], flow.shape[1]))
+        found = linprog(
+            np.eye(1, upper.shape[1])[0],
+            A_ub=upper,
+            b_ub=np.concatenate([np.zeros(upper.shape[0] - len(most)), most]),
+            A_eq=sp.block_array([[none[0], None, flow], [None, balance, none[1]]], format="csr"),
+            b_eq=np.concatenate([wanted / weigh, np.zeros(balance.shape[0])]),
+            method="highs-ds" if upper.shape[1] < 3000 else "highs-ipm",
+        )
+        if found.status != 0:
+            return None
+        arcs, price = len(self.arcs), -found.ineqlin.marginals
+        ends = np.cumsum([0, arcs, len(limit_capacity), len(self.groups) * arcs, len(most)])
+        link, limits, lengths, multipliers = (price[x:y] for x, y in itertools.pairwise(ends.tolist()))
+        return Solution(
+            found.x[0] * weigh / scale,
+            found.x[1 : 1 + arcs],
+            link,
+            limits,
+            lengths.reshape(-1, arcs),
+            -found.eqlin.marginals[flow.shape[0] :],
+            multipliers,
+        )
+
+    def witnesses(self, found: Solution) -> Iterator[LpDual]:
+        """Exact witnesses from the float duals, the simplest first."""
+        parts = (found.lengths.ravel(), found.limit_price, found.potentials, found.multipliers)
+        if self._single:
+            parts = (found.link_price, found.limit_price, found.potentials[:0], found.multipliers)
+        values = np.concatenate(parts)
+        top = float(np.abs(values).max(initial=0.0))
+        if not top > 0:
+            return
+        for scale in [*_scales(values / top), _FINE]:
+            whole = [round(v) for v in (values / top * scale).tolist()]
+            cuts = np.cumsum([0, *(len(part) for part in parts)])
+            chunks = [whole[a:b] for a, b in itertools.pairwise(cuts.tolist())]
+            witness = self._assemble(*chunks)
+            if witness.prices:
+                yield witness
+
+    def _assemble(
+        self, lengths: list[int], limits: list[int], potentials: list[int], multipliers: list[int]
+    ) -> LpDual:
+        """Prices of links just high enough to pay for the lengths."""
+        topology, arcs = self.topology, len(self.arcs)
+        single = self._single
+        limits = [max(v, 0) for v in limits]
+        lengths = [max(v, 0) for v in lengths]
+        price = lengths if single else self._needed(lengths, limits, potentials, multipliers)
+        prices = [(link, p) for arc, p in enumerate(price) if p for link in self.arcs.links[arc]]
+        prices += [(topology.links + i, p) for i, p in enumerate(limits) if p]
+        families = []
+        for number, group in enumerate(self.groups):
+            part = lengths[number * arcs : (number + 1) * arcs]
+            pairs = tuple(
+                sorted((link, v) for arc, v in enumerate(part) if v for link in self.arcs.links[arc])
+            )
+            if pairs or single:
+                families.append(Family(group.of, group.at, None if single else pairs))
+        return LpDual(
+            tuple(sorted(prices)),
+            tuple(families),
+            tuple((topology.ranks + i, v) for i, v in enumerate(potentials) if v),
+            tuple(
+                (p, times) for (p, _), times in zip(self.partitions, multipliers, strict=True) if times > 0
+            ),
+        )
+
+    def _needed(
+        self, lengths: list[int], limits: list[int], potentials: list[int], multipliers: list[int]
+    ) -> list[int]:
+        ranks, arcs = self.topology.ranks, len(self.arcs)
+        potential = [0] * ranks + potentials
+        price = []
+        for arc, (tail, head) in enumerate(
+            zip(self.arcs.tail.tolist(), self.arcs.head.tolist(), strict=True)
+        ):
+            used = sum(lengths[arc::arcs])
+            used += sum(
+                int(times[arc]) * max(m, 0)
+                for (_, times), m in zip(self.partitions, multipliers, strict=True)
+            )
+            used -= sum(limits[i] for i in self.arcs.limits[arc])
+            price.append(max(0, used - potential[head] + potential[tail]))
+        # A link must not cost less than nothing either, which `used` >= 0 has seen to.
+        return price
+
+
+def crossings(
+    tail: NDArray[Any], head: NDArray[Any], parts: Sequence[Sequence[int]], direction: str, nodes: int
+) -> NDArray[np.float64]:
+    """How many parts each arc leaves (or enters)."""
+    times = np.zeros(len(tail))
+    for part in parts:
+        side = np.zeros(nodes, bool)
+        side[list(part)] = True
+        a, b = side[tail], side[head]
+        times += (a & ~b) if direction == "out" else (b & ~a)
+    return times
+
+
+def _scales(values: NDArray[np.float64]) -> list[int]:
+    """The least multiples at which all values are nearly whole: the greatest entry of their ray."""
+    distinct = np.unique(np.round(values, 10))
+    found = []
+    for scale in range(1, _GREATEST if len(distinct) < 1000 else 100):
+        scaled = distinct * scale
+        if np.abs(scaled - np.round(scaled)).max() < 1e-6 * scale**0.5:
+            found.append(scale)
+            if len(found) == 3:
+                break
+    return found
+
+
+def _all_ends(commodity: Commodity) -> list[tuple[str, int]]:
+    return [commodity.root, *(end for end, _ in commodity.ends)]
+
+
+def size_of(links: int, commodities: int) -> int:
+    return links * (commodities + 1)

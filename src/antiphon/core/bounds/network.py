@@ -1,0 +1,81 @@
+"""The machine as cuts see it: parallel links merged, capacities whole numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.core.columns import Longs
+from antiphon.core.topology import Topology
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """One arc per joined pair of nodes. `capacity` is int64, or Python ints where sums could overflow."""
+
+    nodes: int
+    ranks: int
+    tail: Longs
+    head: Longs
+    capacity: NDArray[Any]
+
+    @property
+    def reversed(self) -> Network:
+        return replace(self, tail=self.head, head=self.tail)
+
+    def out_of(self, inside: NDArray[np.bool_]) -> int:
+        """The capacity out of a set of nodes."""
+        return int(self.capacity[inside[self.tail] & ~inside[self.head]].sum())
+
+    def degrees(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        """The capacity out of and into every node."""
+        sums = [np.zeros(self.nodes, self.capacity.dtype) for _ in range(2)]
+        for total, end in zip(sums, (self.tail, self.head), strict=True):
+            np.add.at(total, end, self.capacity)
+        return sums[0], sums[1]
+
+    @property
+    def balanced(self) -> bool:
+        """Whether as much capacity enters every switch as leaves it."""
+        out, into = self.degrees()
+        return bool(np.all(out[self.ranks :] == into[self.ranks :]))
+
+    @property
+    def symmetric(self) -> bool:
+        """Whether every pair of nodes is joined equally well both ways."""
+        there = self.tail * self.nodes + self.head
+        back = self.head * self.nodes + self.tail
+        order, other = np.argsort(there), np.argsort(back)
+        return bool(
+            np.array_equal(there[order], back[other]) and np.all(self.capacity[order] == self.capacity[other])
+        )
+
+
+def link_capacities(topology: Topology) -> NDArray[Any]:
+    """The capacity of every link in units of `resources.scale`: int64 where no sum can overflow."""
+    resources = topology.resources
+    top = max(resources.capacity, default=1)
+    small = top * 4 * (topology.links + len(topology.limits) + 1) < 2**62
+    table = np.array(resources.capacity, np.int64 if small else object)
+    return table[resources.klass[: topology.links]]
+
+
+def network_of(topology: Topology) -> Network:
+    """Links merged by their ends. A link within a narrower shared limit counts as that narrow. O(links log
+    links).
+    """
+    resources = topology.resources
+    capacity = link_capacities(topology).copy()
+    for number, limit in enumerate(topology.limits):
+        links = np.array(limit.links)
+        bound = resources.capacity[int(resources.klass[topology.links + number])]
+        capacity[links] = np.minimum(capacity[links], bound)
+    nodes = topology.nodes
+    key = topology.link_src.astype(np.int64) * nodes + topology.link_dst
+    pairs, inverse = np.unique(key, return_inverse=True)
+    merged = np.zeros(len(pairs), capacity.dtype)
+    np.add.at(merged, inverse, capacity)
+    return Network(nodes, topology.ranks, pairs // nodes, pairs % nodes, merged)

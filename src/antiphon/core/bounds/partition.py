@@ -1,0 +1,139 @@
+"""The weakest partition: the least capacity between parts over (parts - 1), exactly.
+
+Cunningham's strength of a network, for directed arcs and with switches: the capacity out of a part of ranks
+is that of a least cut between it and the other ranks, switches on either side. That function is submodular,
+so the least value over all partitions is found by the greedy algorithm for its Dilworth truncation inside a
+Newton iteration.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from fractions import Fraction
+
+import numpy as np
+
+from antiphon.core.bounds.maxflow import Flows
+from antiphon.core.bounds.network import Network
+
+Groups = list[list[int]]  # ranks that may not be parted
+
+MOST_ASSIGNMENTS = 256
+
+
+def weakest_partition(network: Network, members: Sequence[int]) -> tuple[Groups, Fraction]:
+    """Sets of nodes that cover all ranks, each with a member, of least (sum of capacity out) / (sets - 1).
+
+    The least over all partitions where all ranks are members, or where relays can be placed in at most 256
+    ways (each with some member); else a good one. O(members * Newton rounds) maximum flows for each way.
+    """
+    relays = sorted(set(range(network.ranks)) - set(members))
+    best: tuple[Groups, Fraction] | None = None
+    for groups in _placements(network, list(members), relays):
+        found = _Strength(network, groups).run()
+        if best is None or found[1] < best[1]:
+            best = found
+    assert best is not None
+    return best
+
+
+def _placements(network: Network, members: list[int], relays: list[int]) -> list[Groups]:
+    """Every way to tie each relay to a member; where those are too many, two sensible ones."""
+    if len(members) ** len(relays) <= MOST_ASSIGNMENTS:
+        ways = list(itertools.product(range(len(members)), repeat=len(relays)))
+    else:
+        spread = _strongest(network, members, relays)
+        ways = [tuple(spread[relay] for relay in relays)]
+        ways += [tuple(i for _ in relays) for i in range(min(len(members), 8))]
+    placed = []
+    for way in ways:
+        groups = [[member] for member in members]
+        for relay, owner in zip(relays, way, strict=True):
+            groups[owner].append(relay)
+        placed.append(groups)
+    return placed
+
+
+def _strongest(network: Network, members: list[int], relays: list[int]) -> dict[int, int]:
+    """Relays go where they are tied best: along arcs of falling capacity, a forest grown from the members."""
+    owner = {member: i for i, member in enumerate(members)}
+    arcs = sorted(
+        zip(network.capacity.tolist(), network.tail.tolist(), network.head.tolist(), strict=True),
+        reverse=True,
+    )
+    grown = True
+    while grown:
+        grown = False
+        for _, tail, head in arcs:
+            for a, b in ((tail, head), (head, tail)):
+                if a in owner and b not in owner:
+                    owner[b], grown = owner[a], True
+                    break
+            if grown:
+                break
+    return {relay: owner.get(relay, 0) for relay in relays}
+
+
+class _Strength:
+    """Flows on the nodes, a source and a sink; every group hangs together by unbounded arcs."""
+
+    def __init__(self, network: Network, groups: Groups) -> None:
+        self.network, self.groups = network, groups
+        self.heads = [group[0] for group in groups]
+        n = network.nodes
+        self.source, self.sink = n, n + 1
+        ties = [(a, b) for g in groups for x in g[1:] for a, b in ((g[0], x), (x, g[0]))]
+        tail = network.tail.tolist() + [a for a, _ in ties] + [n] * len(groups) + self.heads
+        head = network.head.tolist() + [b for _, b in ties] + self.heads + [n + 1] * len(groups)
+        self.ties = len(ties)
+        self.flows = Flows(n + 2, tail, head)
+        self.links = [int(c) for c in network.capacity.tolist()]
+        self.infinite = sum(self.links) + 1
+
+    def run(self) -> tuple[Groups, Fraction]:
+        """Newton: the ratio of the partition seen last, until none is violated at it."""
+        parts: Groups = [[i] for i in range(len(self.groups))]
+        sides, total = self._value(parts)
+        ratio = Fraction(total, len(parts) - 1)
+        while True:
+            parts = self._violated(ratio)
+            if len(parts) < 2:
+                return sides, ratio
+            found, total = self._value(parts)
+            if Fraction(total, len(parts) - 1) >= ratio:
+                return sides, ratio
+            sides, ratio = found, Fraction(total, len(parts) - 1)
+
+    def _value(self, parts: Groups) -> tuple[Groups, int]:
+        """Each part's nodes, switches chosen best, and the summed capacity out."""
+        sides, total = [], 0
+        for part in parts:
+            inside = set(part)
+            capacity = self.links + [self.infinite] * self.ties
+            capacity += [self.infinite if i in inside else 0 for i in range(len(self.groups))]
+            capacity += [0 if i in inside else self.infinite for i in range(len(self.groups))]
+            _, side = self.flows.cut(capacity, self.source, self.sink)
+            total += self.network.out_of(np.array(side[: self.network.nodes]))
+            sides.append([node for node in range(self.network.nodes) if side[node]])
+        return sides, total
+
+    def _violated(self, ratio: Fraction) -> Groups:
+        """The partition that minimises sum(capacity out - ratio), by groups: greedy, one cut per group."""
+        p, q = ratio.numerator, ratio.denominator
+        count = len(self.groups)
+        links = [c * q for c in self.links]
+        price: list[int] = []
+        part = list(range(count))
+        big = self.infinite * q + p * count
+        for at in range(count):
+            inner = [max(x, 0) for x in price]
+            feed = [*inner, big] + [0] * (count - at - 1)
+            drain = [max(-x, 0) for x in price] + [0] + [big] * (count - at - 1)
+            value, side = self.flows.cut(links + [big] * self.ties + feed + drain, self.source, self.sink)
+            price.append(value - sum(inner) - p)
+            joined = {part[i] for i in range(at + 1) if side[self.heads[i]]}
+            for i in range(at + 1):
+                if part[i] in joined:
+                    part[i] = at
+        return [[i for i in range(count) if part[i] == p] for p in sorted(set(part))]

@@ -1,0 +1,272 @@
+"""Rechecking a witness alone: plain sums and shortest paths in whole numbers, nothing shared with any search.
+
+Each function returns the bound that its witness proves, as time per (weight / capacity in bytes per second),
+or raises Invalid. docs/bounds.md proves why each is a bound.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.core.bounds.witness import Cut, Distance, Family, LpDual, Partition, Witness
+from antiphon.core.collective import Collective
+from antiphon.core.topology import Topology
+from antiphon.errors import Invalid
+
+Row = tuple[int, tuple[int, ...], int]  # block, holders, destination
+
+
+def proved_time(topology: Topology, collective: Collective, witness: Witness | None) -> Fraction:
+    """Least time * bytes per unit of weight: what the witness proves, checked from nothing else."""
+    if witness is None:
+        return Fraction(0)
+    if isinstance(witness, Cut):
+        return _cut(topology, collective, witness)
+    if isinstance(witness, Partition):
+        _check_partition(topology, collective, witness)
+        return 2 * (len(witness.parts) - 1) * Fraction(witness.weight) / witness.capacity
+    return _lp_dual(topology, collective, witness)
+
+
+def check_distance(topology: Topology, collective: Collective, proof: Distance) -> None:
+    """That the distance is needed, is at least `steps` by its potentials, and at most that by its path."""
+    far = np.array(proof.distances, np.int64)
+    _require(len(far) == topology.nodes, "its distances are not one per node")
+    _require(bool(proof.holders) and 0 <= proof.rank < topology.ranks, "its ranks are out of range")
+    _require(
+        all(0 <= h < topology.ranks and far[h] == 0 for h in proof.holders), "a holder is not at distance 0"
+    )
+    _require(far[proof.rank] == proof.steps, "its distances do not end at its steps")
+    grows = (topology.link_dst < topology.ranks).astype(np.int64)
+    _require(
+        bool(np.all(far[topology.link_dst] <= far[topology.link_src] + grows)),
+        "its distances skip along a link",
+    )
+    joined = set(zip(topology.link_src.tolist(), topology.link_dst.tolist(), strict=True))
+    path = proof.path
+    _require(
+        bool(path) and path[0] in proof.holders and path[-1] == proof.rank, "its path does not join its ranks"
+    )
+    _require(
+        all(hop in joined for hop in itertools.pairwise(path)),
+        "its path uses a link that is not there",
+    )
+    _require(
+        sum(node < topology.ranks for node in path[1:]) == proof.steps,
+        "its path takes another number of steps",
+    )
+    everywhere = np.ones(topology.nodes, bool)
+    everywhere[proof.rank] = False
+    _require(
+        _crossing_weight(collective, everywhere, needed=set(proof.holders)) > 0,
+        f"rank {proof.rank} needs nothing that only ranks {list(proof.holders)} hold",
+    )
+
+
+def _require(true: bool, what: str) -> None:
+    if not true:
+        raise Invalid(f"this bound's witness does not hold: {what}; compute the bound anew")
+
+
+def _crossing_weight(
+    collective: Collective, inside: NDArray[np.bool_], needed: set[int] | None = None
+) -> int:
+    """The weight of the blocks of which something wanted outside is held inside only (and by just `needed`,
+    if given).
+    """
+    assert collective.weights is not None
+    relation = collective.relation
+    datum = (relation.pre_block.astype(np.int64) << 31) | relation.pre_id
+    names, which = np.unique(datum, return_inverse=True)
+    held = np.ones(len(names), bool)
+    held[which[~inside[relation.pre_rank]]] = False
+    if needed is not None:
+        wrong = ~np.isin(relation.pre_rank, sorted(needed))
+        held[which[wrong]] = False
+        pairs = np.unique(which * np.int64(collective.ranks) + relation.pre_rank) // collective.ranks
+        held &= np.bincount(pairs, minlength=len(names)) == len(needed)
+    out = ~inside[relation.post_rank]
+    some = np.zeros(collective.blocks, bool)
+    some[names[held] >> 31] = True
+    crossing = np.zeros(collective.blocks, bool)
+    every = relation.post_want < 0
+    crossing[relation.post_block[out & every]] = some[relation.post_block[out & every]]
+    kept = set(names[held].tolist())
+    for block, want in zip(relation.post_block[out & ~every], relation.post_want[out & ~every], strict=True):
+        if any((int(block) << 31) | name in kept for name in relation.wants[want]):
+            crossing[block] = True
+    return int(collective.weights[crossing].sum())
+
+
+def _side(topology: Topology, nodes: Sequence[int]) -> NDArray[np.bool_]:
+    _require(all(0 <= node < topology.nodes for node in nodes), "it names a node that is not there")
+    side = np.zeros(topology.nodes, bool)
+    side[list(nodes)] = True
+    return side
+
+
+def _capacity(topology: Topology, times: NDArray[np.int64], limits: Iterable[tuple[int, int]]) -> Fraction:
+    """The most that links counted so many times can carry: limits (counted so many times) cover their own
+    links.
+    """
+    times = times.copy()
+    total = Fraction(0)
+    for limit, count in limits:
+        _require(0 <= limit < len(topology.limits) and count > 0, "it names a shared limit that is not there")
+        links = list(topology.limits[limit].links)
+        times[links] = np.maximum(times[links] - count, 0)
+        total += topology.limits[limit].bandwidth * count
+    sums = np.bincount(
+        topology.link_type, weights=times, minlength=len(topology.types)
+    )  # small whole numbers
+    return total + sum((int(n) * t.bandwidth for n, t in zip(sums, topology.types, strict=True)), Fraction(0))
+
+
+def _cut(topology: Topology, collective: Collective, cut: Cut) -> Fraction:
+    side = _side(topology, cut.side)
+    _require(_crossing_weight(collective, side) == cut.weight, "another weight must leave the cut")
+    leaving = (side[topology.link_src] & ~side[topology.link_dst]).astype(np.int64)
+    capacity = _capacity(topology, leaving, [(limit, 1) for limit in cut.limits])
+    _require(capacity == cut.capacity and capacity > 0, "the cut has another capacity")
+    return cut.weight / capacity
+
+
+def _crossings(topology: Topology, partition: Partition) -> NDArray[np.int64]:
+    """How many parts each link leaves (or enters)."""
+    times = np.zeros(topology.links, np.int64)
+    for part in partition.parts:
+        side = _side(topology, part)
+        a, b = side[topology.link_src], side[topology.link_dst]
+        times += (a & ~b) if partition.direction == "out" else (b & ~a)
+    return times
+
+
+def _check_partition(topology: Topology, collective: Collective, partition: Partition) -> None:
+    assert collective.weights is not None
+    _require(collective.kind == "allreduce", "a partition bounds allreduce only")
+    _require(partition.direction in ("out", "in"), "its direction is neither out nor in")
+    _require(partition.weight == int(collective.weights[0]), "it has another weight")
+    ranks = sorted(node for part in partition.parts for node in part if node < topology.ranks)
+    _require(ranks == list(range(topology.ranks)), "its parts do not hold every rank exactly once")
+    members = set(collective.members)
+    _require(all(members & set(part) for part in partition.parts), "a part has no member of the collective")
+    capacity = _capacity(topology, _crossings(topology, partition), partition.limits)
+    _require(capacity == partition.capacity and capacity > 0, "the partition has another capacity")
+
+
+def _needs(collective: Collective) -> list[Row]:
+    """Every (block, holders, destination), blocks of weight 0 and what is there already left out."""
+    assert collective.weights is not None
+    relation = collective.relation
+    held: dict[int, dict[int, set[int]]] = {}
+    pre = zip(relation.pre_block.tolist(), relation.pre_rank.tolist(), relation.pre_id.tolist(), strict=True)
+    for block, rank, name in pre:
+        held.setdefault(block, {}).setdefault(name, set()).add(rank)
+    rows = []
+    post = zip(
+        relation.post_block.tolist(), relation.post_rank.tolist(), relation.post_want.tolist(), strict=True
+    )
+    for block, rank, want in post:
+        for name, holders in held.get(block, {}).items():
+            if (
+                collective.weights[block]
+                and rank not in holders
+                and (want < 0 or name in relation.wants[want])
+            ):
+                rows.append((block, tuple(sorted(holders)), rank))
+    return rows
+
+
+def _lp_dual(topology: Topology, collective: Collective, dual: LpDual) -> Fraction:
+    """What must be paid over what can be earned, after checking that nobody pays more than a link costs."""
+    assert collective.weights is not None
+    resources = topology.resources
+    count = topology.links + len(topology.limits)
+    _require(
+        all(0 <= r < count and p >= 0 for r, p in dual.prices), "a price is negative or names no resource"
+    )
+    _require(
+        all(topology.ranks <= s < topology.nodes for s, _ in dual.potentials), "only switches have potentials"
+    )
+    price, potential = dict(dual.prices), dict(dual.potentials)
+    src, dst = topology.link_src.tolist(), topology.link_dst.tolist()
+    cost = []
+    for link in range(topology.links):
+        loaded = resources.limit_of[resources.limit_ptr[link] : resources.limit_ptr[link + 1]].tolist()
+        own = price.get(link, 0) + sum(price.get(limit, 0) for limit in loaded)
+        cost.append(own + potential.get(dst[link], 0) - potential.get(src[link], 0))
+    _require(min(cost, default=0) >= 0, "a link costs less than nothing")
+    left, paid = list(cost), 0
+    for partition, times in dual.partitions:
+        _check_partition(topology, collective, partition)
+        _require(times >= 0, "a partition has a negative multiplier")
+        left = [x - times * int(c) for x, c in zip(left, _crossings(topology, partition), strict=True)]
+        paid += times * 2 * (len(partition.parts) - 1) * partition.weight
+    rows = _needs(collective)
+    for family in dual.families:
+        lengths = dict(family.lengths) if family.lengths is not None else dict(enumerate(cost))
+        _require(
+            all(0 <= k < topology.links and x >= 0 for k, x in lengths.items()), "a length is out of range"
+        )
+        for link, length in lengths.items():
+            left[link] -= length
+        paid += _family(topology, collective, rows, family, lengths)
+    _require(min(left, default=0) >= 0, "its families pay more for a link than it costs")
+    earned = sum((p * resources.bytes_per_second(r) for r, p in price.items()), Fraction(0))
+    _require(earned > 0, "all its prices are 0")
+    return paid / earned
+
+
+def _family(
+    topology: Topology, collective: Collective, rows: list[Row], family: Family, lengths: dict[int, int]
+) -> int:
+    """The sum over blocks of weight times the length of the farthest need in the family."""
+    assert collective.weights is not None
+    at = family.at
+    chosen: dict[str, Callable[[Row], bool]] = {
+        "to": lambda row: row[2] == at[0],
+        "from": lambda row: row[1] == (at[0],),
+        "pair": lambda row: row[1] == (at[0],) and row[2] == at[1],
+        "all": lambda row: True,
+    }
+    _require(family.of in chosen, f"there is no family of kind {family.of!r}")
+    _require(len(at) == {"all": 0, "pair": 2}.get(family.of, 1), "a family names a wrong number of ranks")
+    mine = [row for row in rows if chosen[family.of](row)]
+    back = family.of == "to"
+    ends = zip(topology.link_src.tolist(), topology.link_dst.tolist(), strict=True)
+    out: list[list[tuple[int, int]]] = [[] for _ in range(topology.nodes)]
+    for link, (a, b) in enumerate(ends):
+        out[b if back else a].append((a if back else b, lengths.get(link, 0)))
+    far: dict[tuple[int, ...], list[int]] = {}
+    most: dict[int, int] = {}
+    for block, holders, dst in mine:
+        start = (dst,) if back else holders
+        if start not in far:
+            far[start] = _shortest(out, start)
+        length = min(far[start][h] for h in holders) if back else far[start][dst]
+        _require(length <= sum(lengths.values()), "a need is out of reach")
+        most[block] = max(most.get(block, 0), length)
+    return sum(int(collective.weights[block]) * length for block, length in most.items())
+
+
+def _shortest(out: list[list[tuple[int, int]]], start: tuple[int, ...]) -> list[int]:
+    """Dijkstra's algorithm on whole lengths."""
+    far = [sum(length for links in out for _, length in links) + 1] * len(out)  # more than any path has
+    for node in start:
+        far[node] = 0
+    heap = [(0, node) for node in start]
+    while heap:
+        length, node = heapq.heappop(heap)
+        if length > far[node]:
+            continue
+        for head, more in out[node]:
+            if length + more < far[head]:
+                far[head] = length + more
+                heapq.heappush(heap, (far[head], head))
+    return far

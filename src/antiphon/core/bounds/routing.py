@@ -1,0 +1,106 @@
+"""Unicast data spread evenly over shortest paths: where its greatest load meets a bound, both are optimal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.core.bounds.lp import Arcs, arcs_of
+from antiphon.core.bounds.needs import Needs
+from antiphon.core.bounds.witness import Family, LpDual
+from antiphon.core.topology import Topology
+
+MOST_STEPS = 2_000_000  # sources times links
+_CLOSE = 1e-9
+
+
+@dataclass(frozen=True)
+class Spread:
+    """The time of a routing (weight / capacity in units of resources.scale), and what is busy all that time."""
+
+    time: float
+    busiest: tuple[int, ...]  # resources
+
+    @property
+    def dual(self) -> LpDual:
+        """The witness it suggests: its busiest links and limits, all at one price."""
+        return LpDual(tuple((resource, 1) for resource in self.busiest), (Family("all", ()),))
+
+
+def even_spreads(topology: Topology, needs: Needs) -> list[Spread]:
+    """Routings along shortest paths, by links and by time per byte. None where holders are replicated, or too much.
+
+    O(sources * links log links) each.
+    """
+    sources = np.unique(needs.holders).tolist()
+    if any(len(needs.sets[s]) > 1 for s in sources) or len(sources) * topology.links > MOST_STEPS:
+        return []
+    arcs = arcs_of(topology)
+    lengths = [[1] * len(arcs)]
+    speeds = set(arcs.exact)
+    common = math.lcm(*speeds) if len(speeds) < 20 else 0
+    if 0 < common < 10**9 and len(speeds) > 1:
+        lengths.append([common // c for c in arcs.exact])
+    spreads = (_spread(topology, arcs, needs, sources, length) for length in lengths)
+    return [spread for spread in spreads if math.isfinite(spread.time)]
+
+
+def _spread(
+    topology: Topology, arcs: Arcs, needs: Needs, sources: Sequence[int], length: Sequence[int]
+) -> Spread:
+    demand = np.zeros((topology.nodes, topology.nodes))
+    start = np.array([needs.sets[s][0] for s in sources])
+    row = np.searchsorted(sources, needs.holders)
+    np.add.at(demand, (start[row], needs.dst), needs.weights[needs.block])
+    load = np.zeros(len(arcs))
+    far = _distances(topology.nodes, arcs, start, length)
+    wide = (arcs.capacity / arcs.capacity.max()).tolist()
+    tail, head = arcs.tail.tolist(), arcs.head.tolist()
+    for source, distance in zip(start.tolist(), far, strict=True):
+        used = np.flatnonzero(distance[arcs.tail] + length == distance[arcs.head])
+        ordered = used[np.argsort(distance[arcs.head[used]], kind="stable")].tolist()
+        ways = [0.0] * topology.nodes  # paths to a node, each as wide as the product of its arcs
+        ways[source] = 1.0
+        for arc in ordered:
+            ways[head[arc]] += ways[tail[arc]] * wide[arc]
+        flow = demand[source].tolist()
+        for arc in reversed(ordered):
+            if flow[head[arc]]:
+                if not ways[head[arc]]:
+                    return Spread(math.inf, ())  # too long and narrow for doubles
+                part = flow[head[arc]] * (ways[tail[arc]] * wide[arc] / ways[head[arc]])
+                load[arc] += part
+                flow[tail[arc]] += part
+    return _measured(topology, arcs, load)
+
+
+def _distances(
+    nodes: int, arcs: Arcs, sources: NDArray[np.int64], length: Sequence[int]
+) -> NDArray[np.float64]:
+    """Distances from every source; whole numbers, so exact in doubles."""
+    import scipy.sparse as sp
+    from scipy.sparse.csgraph import dijkstra
+
+    best: dict[tuple[int, int], int] = {}
+    for a, b, x in zip(arcs.tail.tolist(), arcs.head.tolist(), length, strict=True):
+        best[a, b] = min(x, best.get((a, b), x))
+    rows, columns = zip(*best, strict=True)
+    graph = sp.csr_array((np.array(list(best.values()), np.float64), (rows, columns)), shape=(nodes, nodes))
+    return np.asarray(dijkstra(graph, indices=sources))
+
+
+def _measured(topology: Topology, arcs: Arcs, load: NDArray[np.float64]) -> Spread:
+    resources = topology.resources
+    limit_load = np.zeros(len(topology.limits))
+    times: dict[int, float] = {}
+    for arc, amount in enumerate(load.tolist()):
+        limit_load[list(arcs.limits[arc])] += amount
+        times |= dict.fromkeys(arcs.links[arc], amount / arcs.exact[arc])
+    for resource, amount in enumerate(limit_load.tolist(), start=topology.links):
+        times[resource] = amount / resources.capacity[int(resources.klass[resource])]
+    top = max(times.values())
+    return Spread(top, tuple(sorted(r for r, t in times.items() if t >= top * (1 - _CLOSE))))

@@ -1,0 +1,179 @@
+"""What proves a bound: records that say enough to recheck it alone, and to tell it to people."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from fractions import Fraction
+from typing import Any
+
+from antiphon.core.topology import Topology
+from antiphon.units import format_bandwidth, plain
+
+_SHOWN = 12
+
+
+def _json(value: Any) -> Any:
+    if isinstance(value, Fraction):
+        return plain(value)
+    if isinstance(value, tuple):
+        return [_json(item) for item in value]
+    return value.as_json() if hasattr(value, "as_json") else value
+
+
+@dataclass(frozen=True)
+class Record:
+    """Frozen, and shown as JSON by its fields."""
+
+    def as_json(self) -> dict[str, Any]:
+        found = {f.name: _json(getattr(self, f.name)) for f in fields(self)}
+        kind = getattr(self, "kind", None)
+        return found if kind is None else {"kind": kind, **found}
+
+
+@dataclass(frozen=True)
+class Distance(Record):
+    """Latency: what only `holders` have must reach `rank`, and that takes `steps` steps.
+
+    `path` (nodes) shows that steps suffice. `distances`, one per node, shows that fewer do not: they are 0 at
+    the holders, grow by at most 1 along a link into a rank and not at all along one into a switch, and are
+    `steps` at rank.
+    """
+
+    holders: tuple[int, ...]
+    rank: int
+    steps: int
+    path: tuple[int, ...]
+    distances: tuple[int, ...]
+
+    def describe(self, topology: Topology) -> str:
+        via = [topology.node_name(node) for node in self.path[1:-1]]
+        through = f" (by way of {_listed(via)})" if via else ""
+        return f"distance: rank {self.path[0]} is {self.steps} steps from rank {self.rank}{through}"
+
+
+@dataclass(frozen=True)
+class Cut(Record):
+    """`weight` (of blocks) must leave the nodes `side`, at no more than `capacity` bytes/s.
+
+    The capacity is that of the shared limits `limits` and of the links out that load none of these.
+    """
+
+    side: tuple[int, ...]
+    weight: int
+    capacity: Fraction
+    limits: tuple[int, ...] = ()
+
+    kind = "cut"
+
+    def describe(self, topology: Topology, buffer_weight: int = 1) -> str:
+        inside = [node for node in self.side if node < topology.ranks]
+        outside = sorted(set(range(topology.ranks)) - set(inside))
+        share = Fraction(self.weight, buffer_weight)
+        what = "all of nbytes" if share == 1 else f"{plain(share)} of nbytes"
+        speed = format_bandwidth(self.capacity)
+        if len(inside) <= len(outside):
+            return f"cut: {_ranks(inside)} can send out only {speed}, {what} must leave"
+        return f"cut: {_ranks(outside)} can take in only {speed}, {what} must enter"
+
+
+@dataclass(frozen=True)
+class Partition(Record):
+    """At least 2 (parts - 1) transfers of everything run between the parts, at no more than `capacity`
+    bytes/s in all.
+
+    `parts` are sets of nodes: every rank is in exactly one, every one has a member; switches may be in any
+    number. `direction`: whether the capacity "out" of the parts or "in" to them is summed. `limits`: (limit,
+    how often it counts).
+    """
+
+    parts: tuple[tuple[int, ...], ...]
+    direction: str
+    weight: int
+    capacity: Fraction
+    limits: tuple[tuple[int, int], ...] = ()
+
+    kind = "partition"
+
+    def describe(self, topology: Topology, buffer_weight: int = 1) -> str:
+        named = [_ranks([n for n in part if n < topology.ranks]) for part in self.parts]
+        count = len(self.parts)
+        if all(len([n for n in part if n < topology.ranks]) == 1 for part in self.parts):
+            named = ["each rank alone"]
+        return (
+            f"partition into {count}: {' | '.join(named[:8])}{' | ...' if len(named) > 8 else ''}: at least "
+            f"{2 * (count - 1)} transfers of all data must cross, "
+            f"over {format_bandwidth(self.capacity)} in all"
+        )
+
+
+@dataclass(frozen=True)
+class Family(Record):
+    """Needs that share the loads `lengths` of a dual: (link, length), or None for the lengths of the dual
+    itself.
+
+    `of`: "to" (what rank at[0] needs), "from" (what only rank at[0] holds), "pair" (what only at[0] holds and
+    at[1] needs) or "all". Of each block the farthest need counts, once.
+    """
+
+    of: str
+    at: tuple[int, ...]
+    lengths: tuple[tuple[int, int], ...] | None = None
+
+
+@dataclass(frozen=True)
+class LpDual(Record):
+    """Prices of links and shared limits, and what any schedule must pay at these prices for what they can
+    earn.
+
+    `prices`: (resource, price), resources numbered as in topology.resources. `potentials`: (switch, what
+    passing it is worth): a route pays them going in and gets them back going out. A link costs its price,
+    those of its limits, and potential(head) - potential(tail). Every family pays for its own lengths, every
+    partition for its crossings (partitions: (partition, multiplier)); together these may cost no link more
+    than it costs. The bound: what must be paid, over the sum of price times capacity.
+    """
+
+    prices: tuple[tuple[int, int], ...]
+    families: tuple[Family, ...]
+    potentials: tuple[tuple[int, int], ...] = ()
+    partitions: tuple[tuple[Partition, int], ...] = ()
+
+    kind = "lp_dual"
+
+    def describe(self, topology: Topology, buffer_weight: int = 1) -> str:
+        names = [_resource(topology, resource) for resource, _ in self.prices]
+        return f"lp_dual: the bottleneck is {_listed(names)} together, at prices {_prices(self.prices)}"
+
+
+Witness = Cut | Partition | LpDual
+
+
+def _prices(prices: tuple[tuple[int, int], ...]) -> str:
+    values = sorted({price for _, price in prices})
+    return f"from {values[0]} to {values[-1]}" if len(values) > 1 else "that are all equal"
+
+
+def _resource(topology: Topology, resource: int) -> str:
+    if resource >= topology.links:
+        return f"limit {topology.limits[resource - topology.links].name}"
+    ends = (int(topology.link_src[resource]), int(topology.link_dst[resource]))
+    return " -> ".join(topology.node_name(node) for node in ends)
+
+
+def _listed(names: list[str]) -> str:
+    distinct = list(dict.fromkeys(names))
+    more = f" and {len(distinct) - _SHOWN} more" if len(distinct) > _SHOWN else ""
+    return ", ".join(distinct[:_SHOWN]) + more
+
+
+def _ranks(ranks: list[int]) -> str:
+    """Ranks as people write them: {0-3,8}."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if runs and rank == runs[-1][1] + 1:
+            runs[-1][1] = rank
+        else:
+            runs.append([rank, rank])
+    told = [str(a) if a == b else f"{a}-{b}" if b > a + 1 else f"{a},{b}" for a, b in runs]
+    return "ranks {" + ",".join(told[:_SHOWN]) + (",..." if len(told) > _SHOWN else "") + "}"

@@ -1,0 +1,254 @@
+"""What must be communicated: blocks of data, who contributes to each and who must end with it.
+
+A block is the unit of meaning (rank 3's part of an allgather); schedules cut blocks into chunks.
+A contribution is named by (block, id). Two cells with the same id hold replicas of one datum;
+different ids of one block are combined by the reduction. Built-in kinds use the rank as the id.
+
+Blocks are numbered as in SCCL's Tables 1 and 2, so that cutting every block into m parts and
+numbering chunk = part * blocks + block gives exactly its Scattered and Transpose relations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from antiphon.core.columns import Ints, Longs, distinct
+from antiphon.core.topology import MAX_NODES
+from antiphon.errors import Invalid, Unsupported, quote, unknown
+
+ROOTED = ("broadcast", "reduce", "scatter", "gather")
+KINDS = (*ROOTED, "allgather", "reducescatter", "allreduce", "alltoall")
+COMBINING = ("reduce", "reducescatter", "allreduce")
+DUAL = {"broadcast": "reduce", "scatter": "gather", "allgather": "reducescatter", "alltoall": "alltoall"}
+DUAL |= {dual: kind for kind, dual in DUAL.items()}
+MAX_BLOCKS = 2**25
+MAX_PAIRS = 2**27  # of a block and a rank that has or needs it
+
+
+@dataclass(frozen=True, eq=False)
+class Relation:
+    """pre: (block, rank, id) rows, the same row twice = that id twice. post: (block, rank, want) rows.
+
+    `want` is -1 (every id of the block exactly once) or an index into `wants` (a multiset of ids).
+    Rows are sorted by block, then rank.
+    """
+
+    pre_block: Ints
+    pre_rank: Ints
+    pre_id: Ints
+    post_block: Ints
+    post_rank: Ints
+    post_want: Ints
+    wants: tuple[tuple[int, ...], ...] = ()
+
+    def key(self) -> tuple[object, ...]:
+        columns = (self.pre_block, self.pre_rank, self.pre_id, self.post_block, self.post_rank)
+        wants = tuple(None if want < 0 else self.wants[want] for want in self.post_want.tolist())  # however numbered
+        return (*(c.tobytes() for c in columns), wants)
+
+
+@dataclass(frozen=True, eq=False)
+class Collective:
+    """One collective among `members` (ranks of a machine with `ranks` ranks; the others may relay).
+
+    `weights`: the relative size of every block (uneven counts give the v-variants); left out, all are equal.
+    `custom`: the relation of kind "custom"; for all others it follows from the kind.
+    """
+
+    kind: str
+    ranks: int
+    members: tuple[int, ...] = ()
+    roots: tuple[int, ...] = ()
+    weights: Longs = field(default_factory=lambda: np.zeros(0, np.int64))
+    custom: Relation | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in (*KINDS, "custom"):
+            raise unknown("collective", self.kind, KINDS)
+        if isinstance(self.ranks, bool) or not isinstance(self.ranks, int) or not 1 <= self.ranks <= MAX_NODES:
+            raise Invalid(f"collective ranks: expected a whole number from 1, got {quote(self.ranks)}")
+        object.__setattr__(self, "members", _ranks(self.members or range(self.ranks), self.ranks, "members"))
+        if len(self.members) < 2 and self.kind != "custom":
+            raise Invalid(f"{self.kind} needs at least 2 ranks, got {len(self.members)}")
+        object.__setattr__(self, "members", tuple(sorted(self.members)))
+        self._check_roots()
+        if (self.kind == "custom") != (self.custom is not None):
+            raise Invalid("a custom collective needs its relation, and only a custom one takes it")
+        if self.blocks > MAX_BLOCKS:
+            raise Invalid(f"{self.kind} on {len(self.members)} ranks has {self.blocks} blocks; at most {MAX_BLOCKS}")
+        object.__setattr__(self, "weights", _weights(self.weights, self.blocks))
+
+    def _check_roots(self) -> None:
+        if self.kind in ROOTED:
+            roots = _ranks(self.roots or self.members[:1], self.ranks, "root")
+            outside = sorted(set(roots) - set(self.members))
+            if outside:
+                raise Invalid(f"root {outside[0]} is not among the ranks of the collective; choose one of them")
+        else:
+            if self.roots:
+                raise Invalid(f"{self.kind} has no root; leave it out")
+            roots = ()
+        object.__setattr__(self, "roots", roots)
+
+    @property
+    def combining(self) -> bool:
+        """Whether data of different ranks must be combined."""
+        if self.custom is None:
+            return self.kind in COMBINING
+        return bool(np.any(self.ids_per_block > 1))
+
+    @property
+    def blocks(self) -> int:
+        members, roots = len(self.members), len(self.roots)
+        if self.custom is not None:
+            tops = [int(c[-1]) + 1 for c in (self.custom.pre_block, self.custom.post_block) if len(c)]
+            return max(tops, default=0)
+        return {
+            "broadcast": roots, "reduce": roots, "scatter": roots * members, "gather": roots * members,
+            "allgather": members, "reducescatter": members, "allreduce": 1, "alltoall": members * members,
+        }[self.kind]  # fmt: skip
+
+    @cached_property
+    def relation(self) -> Relation:
+        return self.custom if self.custom is not None else _builtin_relation(self)
+
+    @cached_property
+    def ids_per_block(self) -> Longs:
+        """How many distinct contributions each block has."""
+        if self.custom is None:
+            count = len(self.members) if self.kind in COMBINING else 1
+            return np.full(self.blocks, count, np.int64)
+        pairs = distinct(_pair(self.relation.pre_block, self.relation.pre_id))
+        return np.bincount((pairs >> 32).astype(np.int64), minlength=self.blocks).astype(np.int64)
+
+    @cached_property
+    def input_weights(self) -> Longs:
+        """The summed weight of the blocks each rank contributes to."""
+        return self._side_weights(self.relation.pre_block, self.relation.pre_rank)
+
+    @cached_property
+    def output_weights(self) -> Longs:
+        """The summed weight of the blocks each rank must end with."""
+        return self._side_weights(self.relation.post_block, self.relation.post_rank)
+
+    def _side_weights(self, block: Ints, rank: Ints) -> Longs:
+        pairs = distinct(_pair(block, rank))
+        sums = np.zeros(self.ranks, np.int64)
+        np.add.at(sums, (pairs & 0xFFFFFFFF).astype(np.int64), self.weights[pairs >> 32])
+        return sums
+
+    @cached_property
+    def buffer_weight(self) -> int:
+        """The weight of the largest buffer of any rank: what `nbytes` measures, for every kind."""
+        return max(int(self.input_weights.max()), int(self.output_weights.max()), 1)
+
+    @cached_property
+    def input_weight(self) -> int:
+        """The weight of the largest input of any rank: the L of SCCL's (R/C) * L * beta."""
+        return max(int(self.input_weights.max()), 1)
+
+    def key(self) -> tuple[object, ...]:
+        custom = self.custom.key() if self.custom is not None else None
+        return (self.kind, self.ranks, self.members, self.roots, self.weights.tobytes(), custom)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Collective) and self.key() == other.key()
+
+    def __hash__(self) -> int:
+        return hash(self.key())
+
+    def __repr__(self) -> str:
+        root = f", roots={self.roots}" if self.roots else ""
+        group = f", members={self.members}" if len(self.members) < self.ranks else ""
+        return f"Collective({self.kind!r}, ranks={self.ranks}{root}{group})"
+
+
+def _pair(high: Ints, low: Ints) -> Longs:
+    return (high.astype(np.int64) << 32) | low
+
+
+def _ranks(values: Sequence[int] | range, ranks: int, what: str) -> tuple[int, ...]:
+    seen: list[int] = []
+    for value in values:
+        if isinstance(value, bool) or not isinstance(value, int | np.integer) or not 0 <= value < ranks:
+            raise Invalid(f"{what}: rank {quote(value)} is out of range (0 to {ranks - 1})")
+        seen.append(int(value))
+    if len(set(seen)) != len(seen):
+        raise Invalid(f"{what}: a rank is named twice")
+    return tuple(seen)
+
+
+def _weights(weights: ArrayLike | None, blocks: int) -> Longs:
+    array = np.array([] if weights is None else weights)
+    if array.size == 0:
+        array = np.ones(blocks, np.int64)
+    if array.shape != (blocks,) or (array.size and array.dtype.kind not in "iu"):
+        raise Invalid(f"weights: expected {blocks} whole numbers, one per block")
+    if array.size and (int(array.min()) < 0 or float(array.sum(dtype=np.float64)) >= 2**62):
+        raise Invalid("weights: must be 0 or more, and their sum below 2^62")
+    array = array.astype(np.int64)
+    array.setflags(write=False)
+    return array
+
+
+def _builtin_relation(c: Collective) -> Relation:
+    members, roots = np.array(c.members, np.int32), np.array(c.roots, np.int32)
+    blocks, m, r = c.blocks, len(members), len(roots)
+    if blocks * m > MAX_PAIRS and c.kind not in ("scatter", "gather", "alltoall"):
+        raise Unsupported(f"{c.kind} among {m} ranks relates {blocks * m} blocks and ranks; at most {MAX_PAIRS}")
+    block = np.arange(blocks, dtype=np.int32)
+    each = 0 if c.kind in ("scatter", "gather", "alltoall") else blocks  # these have one rank per block
+    every = np.repeat(block[:each], m), np.tile(members, each)  # (block, rank): all members for each block
+    one = {  # kind -> the single rank at the side of the collective that has one rank per block
+        "broadcast": lambda: roots, "reduce": lambda: roots, "allgather": lambda: members,
+        "reducescatter": lambda: members, "allreduce": lambda: members[:0],
+        "scatter": lambda: np.tile(roots, m), "gather": lambda: np.tile(members, r),
+        "alltoall": lambda: np.tile(members, m),
+    }[c.kind]()  # fmt: skip
+    if c.kind in ("broadcast", "allgather"):
+        pre, post = (block, one), every
+    elif c.kind in ("reduce", "reducescatter"):
+        pre, post = every, (block, one)
+    elif c.kind == "allreduce":
+        pre = post = every
+    else:
+        other = {
+            "scatter": np.repeat(members, r),
+            "gather": np.repeat(roots, m),
+            "alltoall": np.repeat(members, m),
+        }
+        pre, post = (block, one), (block, other[c.kind])
+    want: NDArray[np.int32] = np.full(len(post[0]), -1, np.int32)
+    return Relation(pre[0], pre[1], pre[1], post[0], post[1], want)
+
+
+def custom_relation(
+    pre: Sequence[tuple[int, int, int]], post: Sequence[tuple[int, int, tuple[int, ...] | None]], ranks: int
+) -> Relation:
+    """A relation from (block, rank, id) rows and (block, rank, wanted ids or None for all) rows, checked."""
+    wants: dict[tuple[int, ...], int] = {}
+    have = np.array(sorted(pre), np.int64).reshape(-1, 3)
+    want_rows = [
+        (block, rank, -1 if ids is None else wants.setdefault(tuple(sorted(ids)), len(wants)))
+        for block, rank, ids in post
+    ]
+    need = np.array(sorted(want_rows), np.int64).reshape(-1, 3)
+    for what, rows in (("pre", have), ("post", need)):
+        if rows.size and (rows[:, :2].min() < 0 or rows[:, 1].max() >= ranks or rows[:, 0].max() >= MAX_BLOCKS):
+            raise Invalid(f"custom collective, {what}: a block or rank is out of range (ranks are 0 to {ranks - 1})")
+    if have.size and (have[:, 2].min() < 0 or have[:, 2].max() >= 2**31):
+        raise Invalid("custom collective, pre: contribution ids must be from 0 to 2^31-1")
+    if need.size and np.any(np.all(need[1:, :2] == need[:-1, :2], axis=1)):
+        raise Invalid("custom collective, post: a (block, rank) is named twice")
+    known = {(int(b), int(i)) for b, _, i in have}
+    sourced = {block for block, _ in known}
+    for block, rank, ids in post:
+        if block not in sourced or ids == () or any((block, i) not in known for i in ids or ()):
+            raise Invalid(f"custom collective: rank {rank} wants of block {block} what no rank contributes")
+    a, b, c, d, e, f = (np.ascontiguousarray(rows[:, i], np.int32) for rows in (have, need) for i in range(3))
+    return Relation(a, b, c, d, e, f, tuple(wants))

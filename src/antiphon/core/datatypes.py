@@ -1,0 +1,101 @@
+"""The data types and operators of collectives, with the names and the arithmetic of NCCL and C.
+
+Whole numbers wrap around as in C. float16 and bfloat16 are combined in float32 and stored back once per
+combination; every other type is combined in itself. avg is a sum whose division happens once, at the end.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from antiphon.errors import Invalid, quote, unknown
+
+_PLAIN = (
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "float16",
+    "float32",
+    "float64",
+)
+DATA_TYPES = (*_PLAIN, "bfloat16")
+_ALIASES = {
+    **{f"i{bits}": f"int{bits}" for bits in (8, 16, 32, 64)},
+    **{f"u{bits}": f"uint{bits}" for bits in (8, 16, 32, 64)},
+    **{f"f{bits}": f"float{bits}" for bits in (16, 32, 64)},
+    "bf16": "bfloat16", "half": "float16", "float": "float32", "double": "float64",
+}  # fmt: skip
+
+_COMBINE: dict[str, np.ufunc] = {
+    "sum": np.add,
+    "prod": np.multiply,
+    "min": np.minimum,
+    "max": np.maximum,
+    "avg": np.add,
+}
+OPERATORS = tuple(_COMBINE)
+
+
+def data_type(name: object) -> np.dtype[Any]:
+    """The NumPy type of a name ("float32", "f32", "bfloat16", ...) or of a NumPy type.
+
+    Python's whole numbers (NumPy's object type) are taken too: tests count contributions with them exactly.
+    """
+    if isinstance(name, str):
+        full = _ALIASES.get(name.lower(), name.lower())
+        if full == "bfloat16":
+            import ml_dtypes
+
+            bfloat16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+            return bfloat16
+        if full not in _PLAIN:
+            raise unknown("data type", name, DATA_TYPES)
+        return np.dtype(full)
+    try:
+        dtype: np.dtype[Any] = np.dtype(name)  # type: ignore[call-overload]
+    except TypeError:
+        raise Invalid(f"data type: expected a name like float32, got {quote(name)}") from None
+    if dtype.name not in (*DATA_TYPES, "object"):
+        raise unknown("data type", dtype.name, DATA_TYPES)
+    return dtype.newbyteorder("=")
+
+
+def accumulator(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The type in which values of a data type are combined."""
+    return np.dtype(np.float32) if dtype.name in ("float16", "bfloat16") else dtype
+
+
+def combine_of(op: object) -> np.ufunc:
+    """What combines two operands. For avg it is the sum: `average` divides at the end."""
+    if not isinstance(op, str) or op not in _COMBINE:
+        raise unknown("operator", op, OPERATORS)
+    return _COMBINE[op]
+
+
+def average(values: NDArray[Any], count: ArrayLike) -> NDArray[Any]:
+    """values / count in the accumulator type; whole numbers truncate toward zero as in C.
+
+    `count` is at least 1 and broadcasts against `values`; it need not fit into the data type.
+    """
+    dtype = values.dtype
+    if dtype.kind == "O":
+        return _truncated(values, np.asarray(count).astype(object))
+    if dtype.kind == "u":
+        return np.asarray(values.astype(np.uint64) // np.asarray(count, np.uint64)).astype(dtype)
+    if dtype.kind == "i":
+        return _truncated(values.astype(np.int64), np.asarray(count, np.int64)).astype(dtype)
+    acc = accumulator(dtype)
+    return np.asarray(values.astype(acc) / np.asarray(count, acc)).astype(dtype)
+
+
+def _truncated(values: NDArray[Any], count: NDArray[Any]) -> NDArray[Any]:
+    down = values // count
+    return np.asarray(down + ((values < 0) & (down * count != values)))

@@ -1,0 +1,235 @@
+"""Reading and writing files of JSON: whole or not at all, within bounds, each fault told in one line."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import io
+import os
+import re
+import secrets
+import stat
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, TypeVar, get_args, get_origin
+
+import msgspec
+
+from antiphon.errors import AntiphonError, Invalid, Unsupported, quote, unknown
+
+MAX_BYTES = 2**30  # of JSON text, also after decompression: about 40 million transfers
+INLINE = 100  # characters: a shorter object stands on one line
+T = TypeVar("T")
+_MAGIC = b"\x1f\x8b"
+_BOM = b"\xef\xbb\xbf"
+_TOKEN = re.compile(rb'\{|\}|"(?:[^"\\]|\\.)*"(?:\s*:)?', re.DOTALL)
+
+
+# ---- bytes ----
+
+
+def read_bytes(path: str | os.PathLike[str], limit: int | None = None) -> bytes:
+    """The contents of a file, decompressed if it is gzip (told by its first bytes, not its name).
+
+    At most `limit` bytes (MAX_BYTES) before and after decompression, so that no small file fills the memory.
+    """
+    limit = MAX_BYTES if limit is None else limit
+    try:
+        with open(path, "rb") as stream:
+            data = _all(stream, limit)
+    except (OSError, ValueError) as error:
+        raise Invalid(one_line(f"{name_of(path)}: cannot be read: {_reason(error)}")) from None
+    if data is not None and data.startswith(_MAGIC):
+        try:
+            data = _all(gzip.GzipFile(fileobj=io.BytesIO(data)), limit)
+        except (OSError, EOFError, zlib.error) as error:
+            raise Invalid(one_line(f"{name_of(path)}: is a damaged gzip file: {error}")) from None
+    if data is None:
+        raise Invalid(one_line(f"{name_of(path)}: is larger than {limit} bytes, more than is read from a file"))
+    return data
+
+
+def _all(stream: BinaryIO | gzip.GzipFile, limit: int) -> bytes | None:
+    """Everything in the stream, or None as soon as it is more than `limit` bytes."""
+    parts, total = [], 0
+    while part := stream.read(2**22):
+        parts.append(part)
+        total += len(part)
+        if total > limit:
+            return None
+    return b"".join(parts)
+
+
+def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
+    """Put a file in place whole: on any failure what was there before is untouched, and nothing is left over.
+
+    A name ending in .gz is compressed (level 1, no time stamp). Links are followed; pipes and devices are
+    written to directly.
+    """
+    try:
+        if os.fspath(path).endswith(".gz"):
+            data = gzip.compress(data, compresslevel=1, mtime=0)
+        target = Path(os.path.realpath(path))
+        if target.is_dir():
+            raise IsADirectoryError(None, "is a directory; name a file in it")
+        if not target.parent.is_dir():
+            raise FileNotFoundError(None, f"there is no directory {target.parent}; create it first")
+        if target.exists() and not target.is_file():
+            target.write_bytes(data)
+        else:
+            _replace(target, data)
+    except (OSError, ValueError) as error:
+        raise Invalid(one_line(f"{name_of(path)}: cannot be written: {_reason(error)}")) from None
+
+
+def _replace(target: Path, data: bytes) -> None:
+    mode = None
+    if target.exists():
+        mode = stat.S_IMODE(target.stat().st_mode)
+        if not os.access(target, os.W_OK):
+            raise PermissionError(None, "the file there is write-protected")
+    passing = target.parent / f".antiphon-{secrets.token_hex(8)}.tmp"
+    handle = os.open(passing, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)  # less the umask
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(data)
+            stream.flush()
+            if mode is not None:
+                os.fchmod(handle, mode)
+            os.fsync(handle)
+        os.replace(passing, target)
+    except BaseException:  # also Ctrl-C
+        with contextlib.suppress(OSError):
+            os.unlink(passing)
+        raise
+    _sync_directory(target.parent)
+
+
+def _sync_directory(folder: Path) -> None:
+    """Make the new name last; the contents are safe without it, so file systems that cannot are let be."""
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _reason(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
+def name_of(path: str | os.PathLike[str]) -> str:
+    return os.fspath(path) or "''"
+
+
+def one_line(text: str, limit: int = 500) -> str:
+    """The text fit for one line of a terminal, whatever a file put into it."""
+    clean = "".join(c if c.isprintable() else " " for c in text[: limit + 1])
+    return clean if len(clean) <= limit else clean[: limit - 3] + "..."
+
+
+@contextlib.contextmanager
+def within(where: str) -> Iterator[None]:
+    """Say of an error in which part of the input it is."""
+    try:
+        yield
+    except (Invalid, Unsupported) as error:
+        raise type(error)(f"{where}: {error}") from None
+
+
+@contextlib.contextmanager
+def reading(name: str) -> Iterator[None]:
+    """Say of an error in which file it is, in one line; too little memory or stack is such an error too."""
+    try:
+        yield
+    except (Invalid, Unsupported) as error:
+        told = str(error)  # what was wrong with reading it at all names the file already
+        raise type(error)(one_line(told if told.startswith(f"{name}: ") else f"{name}: {told}")) from None
+    except AntiphonError:
+        raise
+    except MemoryError:
+        raise Invalid(one_line(f"{name}: is too large for the memory of this machine")) from None
+    except RecursionError:
+        raise Invalid(one_line(f"{name}: is nested too deeply")) from None
+
+
+# ---- JSON ----
+
+
+def decode(data: bytes, kind: type[T]) -> T:
+    """JSON text as a struct, checked for types, unknown and missing fields; linear."""
+    try:
+        return msgspec.json.decode(data.removeprefix(_BOM), type=kind)
+    except msgspec.ValidationError as error:
+        raise _told(str(error), kind) from None
+    except msgspec.DecodeError as error:
+        raise Invalid(f"is not valid JSON: {str(error).removeprefix('JSON is malformed: ')}") from None
+    except UnicodeDecodeError:
+        raise Invalid("is not valid JSON: it is not UTF-8 text") from None
+
+
+def check_keys(data: bytes) -> None:
+    """Refuse an object that has a key twice; decoders would quietly take the last. `data` must be valid JSON.
+
+    One pass over quotes and braces: long columns of numbers are skipped at the speed of the regex engine.
+    """
+    open_objects: list[set[object]] = []
+    for match in _TOKEN.finditer(data):
+        token = match.group()
+        if token == b"{":
+            open_objects.append(set())
+        elif token == b"}":
+            open_objects.pop()
+        elif token.endswith(b":"):
+            key = msgspec.json.decode(token[:-1])
+            if key in open_objects[-1]:
+                raise Invalid(f"the key {quote(key)} stands twice in one object; remove one")
+            open_objects[-1].add(key)
+
+
+def layout(value: object, depth: int = 0) -> bytes:
+    """JSON for people and version control: one key per line, columns and small objects on one line each."""
+    if isinstance(value, dict):
+        parts = [msgspec.json.encode(key) + b": " + layout(inner, depth + 1) for key, inner in value.items()]
+        ends = b"{", b"}"
+    elif isinstance(value, list) and value and isinstance(value[0], dict):
+        parts = [layout(inner, depth + 1) for inner in value]
+        ends = b"[", b"]"
+    else:
+        return msgspec.json.encode(value)
+    short = sum(map(len, parts)) <= INLINE and not any(b"\n" in part for part in parts)
+    if depth and short and isinstance(value, dict):
+        return ends[0] + b", ".join(parts) + ends[1]
+    indent = b"\n" + b"  " * (depth + 1)
+    return ends[0] + indent + (b"," + indent).join(parts) + b"\n" + b"  " * depth + ends[1]
+
+
+def _told(message: str, kind: object) -> Invalid:
+    """A decoder's message in our words: where, what, and the nearest name for an unknown field."""
+    what, _, path = message.partition(" - at ")
+    path = path.strip("`").removeprefix("key ").removeprefix("$")
+    where = path.removeprefix(".")
+    what = what[:1].lower() + what[1:].replace("`", "")
+    known = _fields(kind, path)
+    if (match := re.fullmatch(r"object contains unknown field (.*)", what, re.DOTALL)) and known:
+        what = str(unknown("field", match.group(1), known))
+    return Invalid(f"{where}: {what}" if where else what)
+
+
+def _fields(kind: object, path: str) -> list[str]:
+    """The names of the fields at a path of a struct; none if the path leads elsewhere."""
+    for step in re.findall(r"\.\w+|\[", path):
+        kinds = [kind, *get_args(kind)]
+        if step == "[":
+            kind = next((get_args(k)[0] for k in kinds if get_origin(k) is list), None)
+        else:
+            by_name = {f.encode_name: f.type for k in kinds if _is_struct(k) for f in msgspec.structs.fields(k)}
+            kind = by_name.get(step[1:])
+    found = [k for k in (kind, *get_args(kind)) if _is_struct(k)]
+    return [f.encode_name for k in found for f in msgspec.structs.fields(k)]
+
+
+def _is_struct(kind: object) -> bool:
+    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)

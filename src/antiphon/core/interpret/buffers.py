@@ -1,0 +1,200 @@
+"""Where the data of a collective lies in the buffers of its users.
+
+Out of place, the input of a rank is the blocks it contributes to, one after another in the order of their
+numbers, each once; its output is the blocks it must end with, likewise.
+
+In place, a rank has one buffer: its input and output blocks together in the order of their numbers, each
+once. So the input of an allgather lies at its place in the output, the result of a reducescatter at its
+place in the input, those of allreduce, broadcast and reduce are the same buffer, and the root of a gather or
+scatter leaves its own part where it is: as with MPI_IN_PLACE and in NCCL. Only an alltoall differs: the block
+for the j-th rank stands at position j and is replaced by what came from the j-th rank, which must be as long.
+Places of input blocks that are no output keep what they held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.core.collective import Collective
+from antiphon.core.columns import Ints, Longs, distinct
+from antiphon.core.datatypes import data_type
+from antiphon.core.schedule import Chunks
+from antiphon.errors import Invalid, Unsupported
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Side:
+    """One side (input or output) of a collective: distinct (rank, block) pairs, by rank then block.
+
+    `start`: where the block begins in the buffer of its rank, and `size`: how long that buffer is, per rank;
+    both as sums of weights, to be multiplied by the number of elements in a unit of weight.
+    """
+
+    rank: Longs
+    block: Longs
+    start: Longs
+    size: Longs
+
+
+def _side(collective: Collective, rank: Ints, block: Ints) -> Side:
+    assert collective.weights is not None
+    pairs = distinct((rank.astype(np.int64) << 32) | block)
+    ranks, blocks = pairs >> 32, pairs & 0xFFFFFFFF
+    ends = np.concatenate([[0], np.cumsum(collective.weights[blocks])])
+    bounds = ends[np.searchsorted(ranks, np.arange(collective.ranks + 1))]
+    return Side(ranks, blocks, ends[:-1] - bounds[ranks], np.diff(bounds))
+
+
+def sides(collective: Collective, in_place: bool = False) -> tuple[Side, Side]:
+    """The input and the output side. In place both have one `size`, that of the one buffer. O(n log n)."""
+    relation = collective.relation
+    first = _side(collective, relation.pre_rank, relation.pre_block)
+    last = _side(collective, relation.post_rank, relation.post_block)
+    if not in_place:
+        return first, last
+    if collective.kind == "alltoall":
+        if not np.array_equal(first.start, last.start) or not np.array_equal(first.size, last.size):
+            raise Unsupported(
+                "an alltoall in place needs equal counts both ways between any two ranks; run it out of place"
+            )
+        return first, last
+    whole = _side(
+        collective,
+        np.concatenate([relation.pre_rank, relation.post_rank]),
+        np.concatenate([relation.pre_block, relation.post_block]),
+    )
+    keys = (whole.rank << 32) | whole.block
+    return _placed(first, whole, keys), _placed(last, whole, keys)
+
+
+def _placed(side: Side, whole: Side, keys: Longs) -> Side:
+    at = np.searchsorted(keys, (side.rank << 32) | side.block)
+    return Side(side.rank, side.block, whole.start[at], whole.size)
+
+
+def elements_of(collective: Collective, unit: int) -> Longs:
+    """How many elements each block has when a unit of weight is `unit` elements (0: in no buffer)."""
+    assert collective.weights is not None
+    held = collective.weights <= collective.buffer_weight  # the others could overflow
+    return np.where(held, collective.weights, 0) * np.int64(unit)
+
+
+def block_elements(collective: Collective, nbytes: int, itemsize: int) -> Longs:
+    """How many elements each block has when the largest buffer of a rank has `nbytes`, rounded down.
+
+    All blocks are rounded alike, by a whole number of elements per unit of weight, as nccl-tests does: an
+    allgather of 10 elements among 4 ranks moves 2 per rank.
+    """
+    if nbytes < 0 or itemsize < 1:
+        raise Invalid(f"a buffer of {nbytes} bytes with items of {itemsize} makes no sense; give 0 bytes or more")
+    return elements_of(collective, nbytes // itemsize // collective.buffer_weight)
+
+
+def buffer_sizes(collective: Collective, elements: Longs, in_place: bool = False) -> tuple[list[int], list[int]]:
+    """How many elements the input and the output buffer of every rank have (in place: one and the same)."""
+    assert collective.weights is not None
+    first, last = sides(collective, in_place)
+    heavy = np.flatnonzero(elements)
+    unit = int(elements[heavy[0]] // collective.weights[heavy[0]]) if len(heavy) else 0
+    return [int(n) * unit for n in first.size], [int(n) * unit for n in last.size]
+
+
+def busbw_factor(collective: Collective) -> float:
+    """busbw / algbw as nccl-tests defines it; 1 for custom collectives."""
+    n = len(collective.members)
+    if collective.kind == "allreduce":
+        return 2 * (n - 1) / n
+    if collective.kind in ("allgather", "reducescatter", "alltoall", "gather", "scatter"):
+        return (n - 1) / n
+    return 1.0
+
+
+def chunk_bounds(chunks: Chunks, elements: Longs) -> tuple[Longs, Longs]:
+    """Where each chunk begins and ends in its block: floor(n * offset) and floor(n * (offset + share))."""
+    n: Array = elements[chunks.block]
+    ends: Array = chunks.offset + chunks.share
+    begins: Array = chunks.offset
+    if float(n.max(initial=0)) * chunks.denominator >= 2.0**62:  # n * offset could overflow: Python's numbers
+        n, begins, ends = n.astype(object), begins.astype(object), ends.astype(object)
+    low, high = n * begins // chunks.denominator, n * ends // chunks.denominator
+    return low.astype(np.int64), high.astype(np.int64)
+
+
+def check_chunks(collective: Collective, chunks: Chunks) -> None:
+    """The chunks of every block must tile it, and every block that somebody wants must have some."""
+    assert collective.weights is not None
+    whole = chunks.denominator
+    outside = (chunks.offset < 0) | (chunks.share < 0) | (chunks.offset > whole) | (chunks.share > whole)
+    if outside.any():
+        raise Invalid(f"chunk {int(np.argmax(outside))} reaches outside of its block; mend its offset or share")
+    order = np.lexsort((chunks.share, chunks.offset, chunks.block))
+    block, begin = chunks.block[order], chunks.offset[order]
+    end = begin + chunks.share[order]
+    first = np.append(True, block[1:] != block[:-1]) if len(block) else np.zeros(0, bool)
+    expected = np.where(first, 0, np.concatenate([[0], end[:-1]])[: len(block)])
+    last = np.append(first[1:], True) if len(block) else first
+    bad = (begin != expected) | (last & (end != whole))
+    if bad.any():
+        raise Invalid(f"the chunks of block {int(block[np.argmax(bad)])} leave a gap or overlap; they must tile it")
+    wanted = np.zeros(collective.blocks, bool)
+    wanted[collective.relation.post_block] = True
+    wanted &= collective.weights > 0
+    wanted[chunks.block] = False
+    if wanted.any():
+        raise Invalid(f"block {int(np.argmax(wanted))} has no chunk, so nothing can carry it; give it one")
+
+
+@dataclass(frozen=True, eq=False)
+class Buffers:
+    """The inputs of one run, checked: an array per rank, and how many elements a unit of weight has."""
+
+    arrays: list[Array]
+    dtype: np.dtype[Any]
+    unit: int
+    first: Side
+    last: Side
+
+
+def take_inputs(collective: Collective, inputs: Sequence[Any], dtype: object = None, in_place: bool = False) -> Buffers:
+    """Check what the user gave: one 1-D array per rank (None: nothing), of one type, of fitting lengths."""
+    if len(inputs) != collective.ranks:
+        raise Invalid(f"inputs: expected one per rank ({collective.ranks}), got {len(inputs)}")
+    first, last = sides(collective, in_place)
+    wanted = None if dtype is None else data_type(dtype)
+    found: dict[int, Array] = {}
+    for rank, given in enumerate(inputs):
+        if given is None or (not isinstance(given, np.ndarray) and len(given) == 0):
+            continue
+        if in_place and not (isinstance(given, np.ndarray) and given.flags.writeable):
+            raise Invalid(f"rank {rank}: its buffer must be a writable NumPy array to run in place")
+        array = np.asarray(given)
+        if array.ndim != 1:
+            raise Invalid(f"rank {rank}: its input has {array.ndim} dimensions; flatten it to 1")
+        found[rank] = array
+        wanted = data_type(array.dtype) if wanted is None else wanted
+        if array.dtype != wanted:
+            raise Invalid(f"rank {rank}: its input is of type {array.dtype}, not {wanted}; convert it first")
+    wanted = np.dtype(np.float32) if wanted is None else wanted
+    arrays = [found.get(rank, np.zeros(0, wanted)) for rank in range(collective.ranks)]
+    return Buffers(arrays, wanted, _unit(first.size, arrays), first, last)
+
+
+def _unit(size: Longs, arrays: list[Array]) -> int:
+    unit, giver = 0, -1
+    for rank, array in enumerate(arrays):
+        weight = int(size[rank])
+        if giver < 0 and weight:
+            unit, giver = len(array) // weight, rank
+        if len(array) != weight * unit:
+            if giver == rank:
+                raise Invalid(f"rank {rank}: its buffer has {len(array)} elements, not a multiple of {weight}")
+            because = f" as rank {giver} has {len(arrays[giver])}" if weight else ": it has no part in this"
+            raise Invalid(f"rank {rank}: its buffer has {len(array)} elements, expected {weight * unit}{because}")
+    return unit

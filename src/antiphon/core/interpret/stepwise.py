@@ -1,0 +1,251 @@
+"""The stepwise run: level by level, all transfers of a level as a few array operations.
+
+The cells of a batch of chunks are the rows of one array: to copy is to copy rows, to reduce is to combine
+rows. Batches are chunks of about equal length, and few enough bytes to stay near the processor; chunks too
+long for that are run window after window, since every element goes its own way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.core.columns import Longs, dense, order_of, pointers, starts
+from antiphon.core.datatypes import accumulator, average, combine_of
+from antiphon.core.interpret.analysis import Analysis, Ends, analyse
+from antiphon.core.interpret.buffers import Array, Buffers, chunk_bounds, elements_of, take_inputs
+from antiphon.core.schedule import Schedule
+
+SHORT = 64  # elements: shorter rows are gathered by index, longer ones copied one by one
+BATCH_BYTES = 2**24
+LEVEL_BYTES = 2**17  # a batch may grow by this for every level, so that a level's work outweighs its overhead
+
+
+def interpret(
+    schedule: Schedule,
+    inputs: Sequence[Any],
+    *,
+    op: str = "sum",
+    dtype: object = None,
+    in_place: bool = False,
+) -> list[NDArray[Any]]:
+    """Run a schedule on the inputs of all ranks; returns what every rank ends with.
+
+    `inputs`: per rank one 1-D array, its blocks one after another (see `buffers`), None where it has none.
+    How long they are fixes the number of elements; any is right, also 0 and those that chunks do not divide.
+    All have one data type, `dtype` where given. The inputs stay untouched, unless `in_place`: then they are
+    the users' buffers, written to and returned.
+
+    The operands of every combination, the cell's own value included, are taken in the order of their least
+    contribution, folded from the left in the accumulator type and stored in the data type. So ranks agree in
+    every bit. avg divides once, at the end, by the number of contributions that the rank must end with.
+
+    An input stands for all contributions of its (block, rank) together; replicas of one contribution must
+    agree, which is the caller's duty. Illegal rows are Invalid: races, reading what is not there.
+
+    O(n log n) for n transfers, plus their bytes; memory: inputs, outputs and some 16 MiB.
+    """
+    return run(analyse(schedule), inputs, op=op, dtype=dtype, in_place=in_place)
+
+
+def run(
+    analysis: Analysis,
+    inputs: Sequence[Any],
+    *,
+    op: str = "sum",
+    dtype: object = None,
+    in_place: bool = False,
+) -> list[NDArray[Any]]:
+    """Like `interpret`, for a schedule analysed before: for those who run one schedule many times."""
+    combine = combine_of(op)
+    buffers = take_inputs(analysis.schedule.collective, inputs, dtype, in_place)
+    outputs = new_outputs(buffers, in_place)
+    sources = [array.copy() for array in buffers.arrays] if in_place else buffers.arrays
+    job = _Job(analysis, buffers, sources, outputs, combine, op == "avg")
+    with np.errstate(all="ignore"):
+        for batch in _batches(job):
+            for low in range(0, batch.length, batch.width):
+                _run_window(job, batch, low, min(low + batch.width, batch.length))
+    return outputs
+
+
+def new_outputs(buffers: Buffers, in_place: bool) -> list[Array]:
+    """The users' own buffers in place, fresh ones otherwise."""
+    if in_place:
+        return list(buffers.arrays)
+    return [np.empty(int(weight) * buffers.unit, buffers.dtype) for weight in buffers.last.size]
+
+
+class _Job:
+    """One run: where everything lies, in elements."""
+
+    def __init__(
+        self,
+        analysis: Analysis,
+        buffers: Buffers,
+        sources: list[Array],
+        outputs: list[Array],
+        combine: np.ufunc,
+        averages: bool,
+    ) -> None:
+        self.analysis = analysis
+        self.dtype = buffers.dtype
+        self.accumulator = accumulator(buffers.dtype)
+        self.sources, self.outputs = sources, outputs
+        self.combine, self.averages = combine, averages
+        schedule = analysis.schedule
+        low, high = chunk_bounds(schedule.chunks, elements_of(schedule.collective, buffers.unit))
+        self.length = high - low
+        self.entry = buffers.first.start[analysis.inputs.pair] * buffers.unit + low[analysis.inputs.chunk]
+        self.exit = buffers.last.start[analysis.outputs.pair] * buffers.unit + low[analysis.outputs.chunk]
+
+
+@dataclass(frozen=True, eq=False)
+class _Batch:
+    """Chunks that are run together: their cells are the rows of one array of at most `width` columns."""
+
+    rows: int
+    length: int
+    width: int
+    dst: Longs  # per group, by level, most operands first
+    first: Longs
+    count: Longs
+    levels: list[tuple[int, int]]
+    operand: Longs  # per operand of the whole schedule: its row
+    entries: Longs  # which of the analysis' inputs
+    exits: Longs
+    local: Longs  # per cell of the whole schedule: its row
+
+
+def _batches(job: _Job) -> Iterator[_Batch]:
+    analysis = job.analysis
+    if not len(analysis.cell_chunk) or not job.length.max(initial=0):
+        return
+    batch_of_chunk, batches, budget = _share_out(job)
+    cell_batch = batch_of_chunk[analysis.cell_chunk]
+    cell_order, cell_ends = order_of(cell_batch, batches), pointers(cell_batch, batches)
+    local = np.empty(len(cell_batch), np.int64)
+    local[cell_order] = np.arange(len(cell_batch)) - cell_ends[cell_batch[cell_order]]
+    operand = local[analysis.operand]
+    group_order, group_ends = _sort(cell_batch[analysis.dst], batches)
+    in_order, in_ends = _sort(batch_of_chunk[analysis.inputs.chunk], batches)
+    out_order, out_ends = _sort(batch_of_chunk[analysis.outputs.chunk], batches)
+    longest = np.zeros(batches, np.int64)
+    np.maximum.at(longest, batch_of_chunk, job.length)
+    for b in range(batches):
+        length, rows = int(longest[b]), int(cell_ends[b + 1] - cell_ends[b])
+        if not length or not rows:
+            continue
+        groups = group_order[group_ends[b] : group_ends[b + 1]]
+        marks = [*np.flatnonzero(starts(analysis.level[groups])).tolist(), len(groups)]
+        width = max(budget // (rows * job.dtype.itemsize), SHORT)
+        yield _Batch(
+            rows, length, min(width, length), local[analysis.dst[groups]], analysis.first[groups],
+            analysis.count[groups], list(pairwise(marks)), operand,
+            in_order[in_ends[b] : in_ends[b + 1]], out_order[out_ends[b] : out_ends[b + 1]], local,
+        )  # fmt: skip
+
+
+def _sort(batch: Longs, batches: int) -> tuple[Longs, Longs]:
+    return order_of(batch, batches), pointers(batch, batches)
+
+
+def _share_out(job: _Job) -> tuple[Longs, int, int]:
+    """The batch of every chunk: those of about equal length together, up to the budget of bytes."""
+    sizes, of = np.unique(job.length, return_inverse=True)
+    kinds = np.zeros(len(sizes), np.int64)
+    kind, head = 0, int(sizes[-1])
+    for i in range(len(sizes) - 1, -1, -1):
+        if head > SHORT // 4 and 4 * int(sizes[i]) < 3 * head:
+            kind, head = kind + 1, int(sizes[i])
+        kinds[i] = kind
+    chunk_kind = kinds[of.reshape(-1)]
+    cells = np.bincount(job.analysis.cell_chunk, minlength=len(job.length))
+    order, ends = order_of(chunk_kind, kind + 1), pointers(chunk_kind, kind + 1)
+    total = np.cumsum((cells * job.length * job.dtype.itemsize)[order])
+    before = np.concatenate([[0], total])[ends[:-1]]
+    budget = BATCH_BYTES + LEVEL_BYTES * job.analysis.levels
+    nth = np.empty(len(order), np.int64)
+    nth[order] = (total - before[chunk_kind[order]]) // budget
+    key = chunk_kind * (int(nth.max()) + 1) + nth
+    found, batch = dense(key, int(key.max()) + 1)
+    return batch, len(found), budget
+
+
+def _run_window(job: _Job, batch: _Batch, low: int, high: int) -> None:
+    shape = (batch.rows, high - low)
+    cells: Array = np.zeros(shape, job.dtype) if job.dtype.kind == "O" else np.empty(shape, job.dtype)
+    _load(job, batch, cells, low)
+    for begin, end in batch.levels:
+        part = slice(begin, end)
+        _level(job, cells, batch.dst[part], batch.first[part], batch.count[part], batch.operand)
+    _store(job, batch, cells, low)
+
+
+def _level(job: _Job, cells: Array, dst: Longs, first: Longs, count: Longs, operand: Longs) -> None:
+    """Write every group of one level; all are read before any is written."""
+    most = int(count[0])
+    several = 0 if most == 1 else _more_than(count, 1)
+    single = cells.take(operand[first[several:]], axis=0)
+    if several:
+        value = cells.take(operand[first[:several]], axis=0).astype(job.accumulator, copy=False)
+        for k in range(1, most):
+            live = _more_than(count, k)
+            other = cells.take(operand[first[:live] + k], axis=0).astype(job.accumulator, copy=False)
+            job.combine(value[:live], other, out=value[:live])
+        cells[dst[:several]] = value.astype(job.dtype, copy=False)
+    cells[dst[several:]] = single
+
+
+def _more_than(count: Longs, k: int) -> int:
+    """How many of the descending counts are greater than k."""
+    return len(count) - int(np.searchsorted(count[::-1], k, side="right"))
+
+
+def _by_rank(ends: Ends, chosen: Longs) -> Iterator[tuple[int, Longs]]:
+    """The chosen ends, rank by rank."""
+    ranks = ends.rank[chosen]
+    marks = [*np.flatnonzero(starts(ranks)).tolist(), len(chosen)] if len(chosen) else []
+    for begin, end in pairwise(marks):
+        yield int(ranks[begin]), chosen[begin:end]
+
+
+def _load(job: _Job, batch: _Batch, cells: Array, low: int) -> None:
+    """Bring the elements low.. of every chunk from the inputs into the cells."""
+    width, ends = cells.shape[1], job.analysis.inputs
+    there = np.minimum(job.length[ends.chunk[batch.entries]] - low, width)
+    chosen = batch.entries[there > 0]
+    for rank, some in _by_rank(ends, chosen):
+        source, rows, begin = job.sources[rank], batch.local[ends.cell[some]], job.entry[some] + low
+        if width <= SHORT:
+            index = begin[:, None] + np.arange(width)
+            cells[rows] = source.take(index, mode="clip")  # beyond its end a row holds what does not matter
+            continue
+        length = np.minimum(job.length[ends.chunk[some]] - low, width)
+        for row, at, n in zip(rows.tolist(), begin.tolist(), length.tolist(), strict=True):
+            cells[row, :n] = source[at : at + n]
+
+
+def _store(job: _Job, batch: _Batch, cells: Array, low: int) -> None:
+    """Bring the elements low.. of every chunk from the cells into the outputs."""
+    width, ends = cells.shape[1], job.analysis.outputs
+    there = np.minimum(job.length[ends.chunk[batch.exits]] - low, width)
+    chosen = batch.exits[there > 0]
+    for rank, some in _by_rank(ends, chosen):
+        target, rows, begin = job.outputs[rank], batch.local[ends.cell[some]], job.exit[some] + low
+        length = np.minimum(job.length[ends.chunk[some]] - low, width)
+        values = cells[rows] if width <= SHORT or job.averages else cells
+        if job.averages:
+            values = average(values, ends.count[some][:, None])
+        if width <= SHORT:
+            inside = np.arange(width) < length[:, None]
+            target[(begin[:, None] + np.arange(width))[inside]] = values[inside]
+            continue
+        rows = np.arange(len(some)) if job.averages else rows
+        for row, at, n in zip(rows.tolist(), begin.tolist(), length.tolist(), strict=True):
+            target[at : at + n] = values[row, :n]

@@ -1,0 +1,207 @@
+"""What a schedule puts on every link and shared limit, and how long that takes at zero latency: exact.
+
+Pipelined chunks are never expanded. A chunk of p pieces sends, in each of the p steps from its own step on,
+one p-th of its data; so every row loads its links during a window of p steps, and the load of a link is a
+staircase with two corners per row. Time is the upper envelope of these staircases, summed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.core.columns import Longs, dense, order_of, ranges, starts
+from antiphon.core.routes import Resolved, resolve
+from antiphon.core.schedule import Schedule
+from antiphon.core.topology import Topology
+from antiphon.errors import Invalid
+
+Exact = NDArray[Any]  # int64 where nothing can overflow, Python ints otherwise
+
+
+@dataclass(frozen=True, eq=False)
+class Timeline:
+    """Runs of steps with the same load. Exact: seconds are per byte of `nbytes`, for one step of the run.
+
+    `resource[i]` is the link (or, from topology.links on, the shared limit) that takes longest, -1 where idle.
+    """
+
+    begin: Longs
+    length: Longs
+    seconds: tuple[Fraction, ...]
+    resource: Longs
+
+    @property
+    def total(self) -> Fraction:
+        """Seconds per byte of nbytes at zero latency."""
+        tally: dict[Fraction, int] = {}
+        for length, seconds in zip(self.length.tolist(), self.seconds, strict=True):
+            tally[seconds] = tally.get(seconds, 0) + length
+        return sum((seconds * length for seconds, length in tally.items()), Fraction(0))
+
+
+@dataclass(frozen=True, eq=False)
+class Loads:
+    """Load entries: `load[i] / scale` of nbytes is on `resource[i]` in each of `window[i]` steps from `step[i]` on."""
+
+    resource: Longs
+    step: Longs
+    window: Longs
+    load: Exact
+    scale: int
+
+
+def pieces_of(schedule: Schedule) -> Longs:
+    """Pieces per chunk."""
+    return np.broadcast_to(np.asarray(schedule.pieces, np.int64), len(schedule.chunks))
+
+
+def pipelined_steps(schedule: Schedule) -> int:
+    """Steps with pipelining: S + p - 1 where all chunks have p pieces."""
+    if not schedule.transfers:
+        return 0
+    return int((schedule.step + pieces_of(schedule)[schedule.chunk]).max())
+
+
+def loads(schedule: Schedule, topology: Topology, resolved: Resolved | None = None) -> Loads:
+    """The load of every link and shared limit in every step: O(n log n) in rows times hops."""
+    found = resolved or resolve(topology, schedule.src, schedule.dst, schedule.route, schedule.routes)
+    if len(found.bad):
+        at = int(found.bad[0])
+        raise Invalid(f"step {schedule.step[at]}, chunk {schedule.chunk[at]}: the transfer {found.why[0]}")
+    rows = np.flatnonzero(found.route >= 0)
+    route = found.route[rows]
+    hops = found.table.ptr[route + 1] - found.table.ptr[route]
+    link = found.table.links[ranges(found.table.ptr[route], hops)].astype(np.int64)
+    row: Longs = np.repeat(rows, hops)
+    limits = topology.resources
+    if len(limits.limit_of):
+        more = limits.limit_ptr[link + 1] - limits.limit_ptr[link]
+        shared = limits.limit_of[ranges(limits.limit_ptr[link], more)]
+        link, row = np.concatenate([link, shared]), np.concatenate([row, np.repeat(row, more)])
+    return _gather(schedule, link, row, topology)
+
+
+def _gather(schedule: Schedule, resource: Longs, row: Longs, topology: Topology) -> Loads:
+    """Add up the entries of equal (resource, step, window)."""
+    weights, scale = schedule.chunks.weights(schedule.collective)
+    pieces = pieces_of(schedule)
+    common: int = math.lcm(*np.unique(pieces).tolist()) if len(pieces) else 1
+    top = float(weights.max(initial=0)) * common * max(len(row), 1)
+    per_chunk = weights * (common // pieces) if top < 2**62 else weights.astype(object) * [
+        common // int(p) for p in pieces
+    ]  # fmt: skip
+    windows, window = dense(pieces[schedule.chunk], int(pieces.max(initial=0)) + 1)
+    times, time = dense(schedule.step.astype(np.int64), schedule.steps or 1)
+    many = len(windows) * len(times)
+    key = (resource * len(times) + time[row]) * len(windows) + window[row]
+    order = order_of(key, (topology.links + len(topology.limits)) * many)
+    first = np.flatnonzero(starts(key[order]))
+    key = key[order][first]
+    load = per_chunk[schedule.chunk[row[order]]]
+    total = np.add.reduceat(load, first) if len(first) else load
+    return Loads(
+        key // many,
+        times[key // len(windows) % len(times)],
+        windows[key % len(windows)],
+        total,
+        scale * common,
+    )
+
+
+def timeline(schedule: Schedule, topology: Topology) -> Timeline:
+    """Time at zero latency, pipelining included, without expanding it: O(E log E) in load entries E."""
+    entries = loads(schedule, topology)
+    resource, begin, end, load = _staircase(entries)
+    if not len(resource):
+        nothing = np.zeros(0, np.int64)
+        return Timeline(nothing, nothing, (), nothing)
+    marks, place = dense(np.concatenate([begin, end]), int(end.max()) + 1)
+    low, high = place[: len(begin)], place[len(begin) :]
+    capacities = topology.resources.capacity
+    klass = topology.resources.klass[resource]
+    common = math.lcm(*capacities)
+    best: Exact = np.zeros(len(marks), object)
+    where = np.full(len(marks), -1, np.int64)
+    for k, capacity in enumerate(capacities):
+        mine = np.flatnonzero(klass == k)
+        if len(mine):
+            top, winner = _envelope(low[mine], high[mine], load[mine], len(marks))
+            scaled = top.astype(object) * (common // capacity)
+            better = (winner >= 0) & (scaled > best)
+            best[better], where[better] = scaled[better], resource[mine[winner[better]]]
+    unit = 1 / (topology.resources.scale * common * entries.scale)
+    value = {load: load * unit for load in set(best[:-1].tolist())}
+    return Timeline(marks[:-1], np.diff(marks), tuple(value[x] for x in best[:-1].tolist()), where[:-1])
+
+
+def _staircase(entries: Loads) -> tuple[Longs, Longs, Longs, Exact]:
+    """Every resource's load as runs of constant value: (resource, begin, end, load), zero runs left out."""
+    if bool((entries.window == 1).all()):
+        return entries.resource, entries.step, entries.step + 1, entries.load
+    resource = np.concatenate([entries.resource, entries.resource])
+    at = np.concatenate([entries.step, entries.step + entries.window])
+    change = np.concatenate([entries.load, -entries.load])
+    bound = int(at.max()) + 1
+    if (int(resource.max()) + 1) * bound >= 2**62:
+        order = np.lexsort((at, resource))
+    else:
+        order = order_of(resource * bound + at, (int(resource.max()) + 1) * bound)
+    resource, at, height = resource[order], at[order], np.cumsum(change[order])
+    inside = (resource[1:] == resource[:-1]) & (at[1:] > at[:-1]) & (height[:-1] != 0)
+    keep = np.flatnonzero(inside)
+    return resource[keep], at[keep], at[keep + 1], height[keep]
+
+
+def _envelope(low: Longs, high: Longs, value: Exact, marks: int) -> tuple[Exact, Longs]:
+    """Per interval between marks the greatest value over the runs low..high that cover it, and which run that is.
+
+    Every run is two overlapping runs whose length is a power of two; longest first, each passes to its halves.
+    """
+    rank = np.argsort(value, kind="stable")  # compare runs by their place in order of value: small integers
+    place = np.empty(len(value), np.int64)
+    place[rank] = np.arange(len(value))
+    length = high - low
+    level = np.frexp(length)[1].astype(np.int64) - 1
+    table = np.full(marks, -1, np.int64)
+    for k in range(int(level.max()), -1, -1):
+        size = 1 << k
+        mine = np.flatnonzero(level == k)
+        np.maximum.at(table, low[mine], place[mine])
+        np.maximum.at(table, high[mine] - size, place[mine])
+        if k:  # table[i] stands for size intervals from i on: hand it to both halves
+            half = size // 2
+            lower = table.copy()
+            np.maximum(lower[half:], table[:-half], out=lower[half:])
+            table = lower
+    found = table >= 0
+    top: Exact = np.zeros(marks, value.dtype)
+    winner = np.full(marks, -1, np.int64)
+    winner[found] = rank[table[found]]
+    top[found] = value[winner[found]]
+    return top, winner
+
+
+def rounds(schedule: Schedule, topology: Topology, line: Timeline | None = None) -> int:
+    """SCCL's R: per step the most chunks per unit link, rounded up, summed over (pipelined) steps."""
+    line = line or timeline(schedule, topology)
+    collective = schedule.collective
+    chunk = Fraction(collective.input_weight, collective.buffer_weight * max(schedule.chunks_per_rank, 1))
+    ceil = {seconds: math.ceil(seconds * topology.unit / chunk) for seconds in set(line.seconds)}
+    return sum(ceil[s] * length for s, length in zip(line.seconds, line.length.tolist(), strict=True))
+
+
+def claims(schedule: Schedule, topology: Topology) -> Mapping[str, Any]:
+    """The figures a plan states about its schedule, pipelining included."""
+    return {
+        "chunks": schedule.chunks_per_rank,
+        "steps": pipelined_steps(schedule),
+        "rounds": rounds(schedule, topology),
+        "transfers": int(pieces_of(schedule)[schedule.chunk].sum()),
+    }

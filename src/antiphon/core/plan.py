@@ -1,0 +1,111 @@
+"""A plan: which verified schedule to use for which sizes, and what is claimed of each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from antiphon.core.collective import Collective
+from antiphon.core.schedule import Schedule
+from antiphon.core.topology import Topology
+from antiphon.errors import Invalid, quote
+
+DEEPEST = 32  # levels of lists and objects in claims and provenance
+
+
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """The schedule for start <= nbytes < stop (None: without end) and its claims: plain JSON values.
+
+    Claims are what scripts read: planner, chunks, steps, rounds, transfers, bandwidth_gap, proof, ...;
+    exact numbers as strings like "7/6".
+    """
+
+    start: int
+    stop: int | None
+    schedule: Schedule
+    claims: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for what, value in (("from", self.start), ("to", self.stop)):
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**60):
+                raise Invalid(f"{what}: expected a whole number of bytes from 0, got {quote(value)}")
+        if self.stop is not None and self.stop <= self.start:
+            raise Invalid(f"to: the range {self.start} to {self.stop} is empty; to must be greater than from")
+        if not isinstance(self.schedule, Schedule):
+            raise Invalid(f"schedule: expected a Schedule, got {quote(type(self.schedule).__name__)}")
+        check_plain(self.claims, "claims")
+        object.__setattr__(self, "claims", dict(self.claims))
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """Entries in ascending order that cover every size from 0 without gap or overlap.
+
+    Checked here: the form, and that every schedule is for this collective and this many ranks. That the
+    schedules are right on this topology is for `verify` to judge, also after a plan was loaded.
+    """
+
+    topology: Topology
+    collective: Collective
+    entries: tuple[Entry, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "entries", tuple(self.entries))
+        if self.collective.ranks != self.topology.ranks:
+            raise Invalid(
+                f"plan: the collective is for {self.collective.ranks} ranks, "
+                f"the topology {quote(self.topology.name)} has {self.topology.ranks}"
+            )
+        if not self.entries:
+            raise Invalid("plan: has no entries; give at least one schedule")
+        if self.entries[0].start != 0:
+            raise Invalid(f"entries[0]: begins at {self.entries[0].start} bytes; the first begins at 0")
+        for i, entry in enumerate(self.entries):
+            if entry.schedule.collective != self.collective:
+                raise Invalid(f"entries[{i}]: its schedule is for another collective than the plan")
+            end = self.entries[i + 1].start if i + 1 < len(self.entries) else None
+            if entry.stop != end:
+                ends = "without end" if entry.stop is None else f"at {entry.stop} bytes"
+                should = "the last has no end" if end is None else f"entries[{i + 1}] begins at {end} bytes"
+                raise Invalid(f"entries[{i}]: ends {ends}, but {should}; ranges follow each other without gap")
+
+    @staticmethod
+    def of(topology: Topology, schedule: Schedule, claims: Mapping[str, Any] | None = None) -> Plan:
+        """A plan of one schedule for all sizes."""
+        return Plan(topology, schedule.collective, (Entry(0, None, schedule, claims or {}),))
+
+    def at(self, nbytes: int) -> Entry:
+        """The entry for a size. O(entries)."""
+        for entry in self.entries:
+            if entry.start <= nbytes and (entry.stop is None or nbytes < entry.stop):
+                return entry
+        raise Invalid(f"nbytes: must be 0 or more, got {quote(nbytes)}")
+
+
+def check_plain(value: object, what: str) -> None:
+    """Refuse what JSON cannot hold faithfully: other types, keys that are no texts, NaN, infinity, great depth.
+
+    Tuples pass, and come back from a file as lists.
+    """
+    if not isinstance(value, Mapping):
+        raise Invalid(f"{what}: expected an object, got {quote(value)}")
+    todo: list[tuple[object, str, int]] = [(value, what, 0)]
+    while todo:
+        item, where, depth = todo.pop()
+        if depth > DEEPEST:
+            raise Invalid(f"{what}: nested deeper than {DEEPEST} levels")
+        if isinstance(item, Mapping):
+            for key, inner in item.items():
+                if not isinstance(key, str):
+                    raise Invalid(f"{where}: its key {quote(key)} is not a text")
+                todo.append((inner, f"{where}.{key}", depth + 1))
+        elif isinstance(item, list | tuple):
+            todo += [(inner, f"{where}[{i}]", depth + 1) for i, inner in enumerate(item)]
+        elif isinstance(item, float):
+            if not math.isfinite(item):
+                raise Invalid(f"{where}: {item} is not a finite number")
+        elif item is not None and type(item) not in (bool, int, str):
+            raise Invalid(f"{where}: {quote(item)} is not a plain JSON value")

@@ -1,0 +1,361 @@
+"""Machines made from machines: keep some ranks, degrade links, join boxes, reverse, relabel.
+
+Every function is pure. `keep` and `degrade` say in the name of the result what was done to it; the unit of
+the machine stays what it was, so that rounds and rates before and after can be compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from antiphon.core.columns import Bools, Ints
+from antiphon.core.topology import LinkType, SharedLimit, Topology, build
+from antiphon.errors import Invalid, quote, unknown
+from antiphon.units import exact, parse_bandwidth
+
+End = tuple[int, int] | str  # (box, node of that box), or the name of a switch that `join` adds
+Bandwidth = int | Fraction | float | str
+
+
+@dataclass(frozen=True)
+class Part:
+    """What is left of a machine. Node i was number nodes[i] of the whole, link j was number links[j]."""
+
+    topology: Topology
+    nodes: tuple[int, ...]
+    links: tuple[int, ...]
+
+    def number(self, node: int) -> int:
+        """The number here of a node of the whole machine."""
+        if node not in self.nodes:
+            kept = ", ".join(map(str, self.nodes[: min(self.topology.ranks, 16)]))
+            raise Invalid(f"node {quote(node)} is not part of {self.topology.name} (its ranks were {kept})")
+        return self.nodes.index(node)
+
+
+def keep(topology: Topology, ranks: Iterable[int], *, name: str | None = None) -> Part:
+    """An allocation: only these ranks remain, renumbered from 0 in ascending order; places stay as they were.
+
+    Switches stay if they may lie on a path between two of the ranks: those that no rank reaches, or that reach
+    none, or with one neighbour alone, go, until no such switch is left. Limits shrink to the links that
+    remain. Linear in links, times the depth of the hierarchy of switches.
+    """
+    wanted, alive = _allocation(topology, ranks, "keep")
+    number = np.cumsum(alive) - 1
+    nodes = np.flatnonzero(alive)
+    here = alive[topology.link_src] & alive[topology.link_dst]
+    part = replace(
+        _with_links(topology, here),
+        name=_only_name(topology, wanted) if name is None else name,
+    )
+    kept = Topology(
+        part.name, len(wanted), len(nodes) - len(wanted),
+        number[part.link_src], number[part.link_dst], part.link_type, part.types, part.limits,
+        tuple(topology.places[i] for i in nodes), topology.unit,
+    )  # fmt: skip
+    return Part(kept, tuple(nodes.tolist()), tuple(np.flatnonzero(here).tolist()))
+
+
+def only(topology: Topology, ranks: Iterable[int], *, name: str | None = None) -> Topology:
+    """An allocation in the numbering of the whole machine: all nodes stay, but what `keep` drops loses its links.
+
+    A collective on it names the ranks that are left as its members: the others can neither send nor relay.
+    """
+    wanted, alive = _allocation(topology, ranks, "only")
+    left = _with_links(topology, alive[topology.link_src] & alive[topology.link_dst])
+    return replace(left, name=_only_name(topology, wanted) if name is None else name)
+
+
+def degrade(
+    topology: Topology,
+    *,
+    pairs: Iterable[tuple[int, int]] | None = None,
+    kind: str | None = None,
+    links: Iterable[int] | None = None,
+    remove: bool = False,
+    slower: int | Fraction | float | str | None = None,
+    to: Bandwidth | None = None,
+    name: str | None = None,
+) -> Topology:
+    """Some links gone (remove), slowed by a factor (slower=2: half as fast), or capped at a bandwidth (to).
+
+    The links are those between these pairs of nodes (both directions), of this kind, with these numbers;
+    of several selections, those that all of them name. Links that remain keep their order. O(links).
+    """
+    if [remove, slower is not None, to is not None].count(True) != 1:
+        raise Invalid("degrade: give exactly one of remove, slower, to")
+    chosen = _chosen(topology, pairs, kind, links)
+    name = _clipped(f"{topology.name} degraded" if name is None else name)
+    if remove:
+        return replace(_with_links(topology, ~chosen), name=name)
+    factor = Fraction(1) if slower is None else exact(slower, "degrade: slower")
+    if slower is not None and factor <= 1:
+        raise Invalid(f"degrade: slower must be greater than 1 (2 = half as fast), got {quote(slower)}")
+    cap = None if to is None else parse_bandwidth(to, "degrade: to")
+    now = [t.bandwidth if cap is None else min(t.bandwidth, cap) for t in topology.types]
+    slowed = [replace(t, bandwidth=now[i] / factor) for i, t in enumerate(topology.types)]
+    if all(slowed[i] == topology.types[i] for i in np.unique(topology.link_type[chosen])):
+        raise Invalid(f"degrade: every link selected is at most as fast as {quote(to)} already")
+    kinds = np.where(chosen, topology.link_type + len(topology.types), topology.link_type)
+    both = replace(topology, name=name, types=(*topology.types, *slowed), link_type=kinds)
+    return _with_links(both, np.ones(topology.links, bool))
+
+
+@dataclass(frozen=True)
+class Card:
+    """A network card shared by these ends: it bounds what they send over the links that `join` adds, and,
+    as much again, what they receive over them. With `duplex` false, both together."""
+
+    name: str
+    ends: tuple[End, ...]
+    bandwidth: Bandwidth
+    duplex: bool = True
+
+
+def join(
+    boxes: Sequence[Topology],
+    *,
+    name: str = "joined",
+    names: Sequence[str] | None = None,
+    switches: Sequence[str] = (),
+    cables: Iterable[tuple[End, End, LinkType]] = (),
+    links: Iterable[tuple[End, End, LinkType]] = (),
+    cards: Iterable[Card] = (),
+    unit: Fraction | int = 0,
+) -> Topology:
+    """Boxes side by side, with new switches and links between them.
+
+    A cable is a link in each direction, a link is one alone; both join (box, node) pairs and names of
+    new switches in any mixture, so also ranks of two boxes directly:
+
+        join([dgx, dgx], switches=["ib"], cables=[((b, g), "ib", ib) for b in (0, 1) for g in range(8)],
+             cards=[Card(f"nic{b}", tuple((b, g) for g in range(8)), "12.5GB/s") for b in (0, 1)])
+
+    Ranks are numbered box by box, then the switches box by box, then the new ones; links box by box, then
+    cables (there, back), then links. Places and limits of a box get its name ("box0") in front. The unit is
+    that of the slowest link unless given. Linear in the size of the result.
+    """
+    boxes = tuple(boxes)
+    called = tuple(f"box{i}" for i in range(len(boxes))) if names is None else tuple(names)
+    if not boxes or len(called) != len(boxes):
+        raise Invalid(f"join: expected a name for each of {len(boxes)} boxes (at least 1), got {len(called)}")
+    if len({*called, *switches}) != len(called) + len(switches):
+        raise Invalid("join: two boxes or switches have the same name")
+    numbers = _Numbers(boxes, tuple(switches))
+    new = [link for a, b, kind in cables for link in ((a, b, kind), (b, a, kind))] + list(links)
+    ends = [(numbers.of(a), numbers.of(b), kind) for a, b, kind in new]
+    first = sum(box.links for box in boxes)
+    limits = [*_box_limits(boxes, called)]
+    for card in cards:
+        limits += _card_limits(card, {numbers.of(end) for end in card.ends}, ends, first)
+    inner = [
+        (int(numbers.where[i][a]), int(numbers.where[i][b]), box.types[kind])
+        for i, box in enumerate(boxes)
+        for a, b, kind in zip(box.link_src.tolist(), box.link_dst.tolist(), box.link_type.tolist(), strict=True)
+    ]
+    places = [""] * numbers.nodes
+    for label, box, where in zip(called, boxes, numbers.where, strict=True):
+        for node, place in zip(where.tolist(), box.places, strict=True):
+            places[node] = f"{label}/{place}"
+    places[numbers.nodes - len(switches) :] = switches
+    return build(
+        name,
+        numbers.ranks,
+        inner + ends,
+        switches=numbers.nodes - numbers.ranks,
+        limits=limits,
+        places=places,
+        unit=unit,
+    )
+
+
+def reverse(topology: Topology) -> Topology:
+    """Every link turned round; all numbers stay."""
+    return replace(topology, link_src=topology.link_dst, link_dst=topology.link_src)
+
+
+def relabel(topology: Topology, permutation: ArrayLike) -> Topology:
+    """Node i becomes node permutation[i]; its place goes along; links keep their numbers. Linear."""
+    to = check_permutation(topology, permutation)
+    places = [""] * topology.nodes
+    for node, place in zip(to.tolist(), topology.places, strict=True):
+        places[node] = place
+    return replace(topology, link_src=to[topology.link_src], link_dst=to[topology.link_dst], places=tuple(places))
+
+
+def check_permutation(topology: Topology, permutation: ArrayLike) -> Ints:
+    """A permutation of all nodes that takes ranks to ranks and switches to switches, as a column."""
+    try:
+        to = np.asarray(permutation)
+    except ValueError:
+        to = np.zeros(0, object)  # ragged
+    ranks = topology.ranks
+    if to.shape != (topology.nodes,) or to.dtype.kind not in "iu":
+        raise Invalid(f"permutation: expected {topology.nodes} whole numbers, one per node")
+    if not np.array_equal(np.sort(to), np.arange(topology.nodes)):
+        raise Invalid(f"permutation: every number from 0 to {topology.nodes - 1} must be there exactly once")
+    if ranks < topology.nodes and ranks and int(to[:ranks].max()) >= ranks:
+        bad = int(np.flatnonzero(to[:ranks] >= ranks)[0])
+        raise Invalid(f"permutation: rank {bad} becomes node {to[bad]}, a switch; ranks must become ranks")
+    return to.astype(np.int32)
+
+
+def _node(value: object, count: int, what: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not 0 <= value < count:
+        raise Invalid(f"{what} {quote(value)} is out of range (0 to {count - 1})")
+    return int(value)
+
+
+def _allocation(topology: Topology, ranks: Iterable[int], what: str) -> tuple[list[int], Bools]:
+    """The ranks to keep, ascending, and which nodes stay with them."""
+    wanted = sorted(_node(rank, topology.ranks, f"{what}: rank") for rank in ranks)
+    if not wanted or len(set(wanted)) != len(wanted):
+        raise Invalid(f"{what}: a rank is named twice" if wanted else f"{what}: name at least one rank")
+    alive = np.ones(topology.nodes, bool)
+    alive[: topology.ranks] = False
+    alive[wanted] = True
+    _drop_dead_switches(topology, alive)
+    return wanted, alive
+
+
+def _only_name(topology: Topology, wanted: Sequence[int]) -> str:
+    return _clipped(f"{topology.name} only {','.join(map(str, wanted))}")
+
+
+def _clipped(name: str) -> str:
+    return name if len(name) <= 100 else name[:97] + "..."
+
+
+def _drop_dead_switches(topology: Topology, alive: Bools) -> None:
+    """Take out of `alive` the switches that can lie on no path between two ranks that are in it."""
+    src, dst, nodes = topology.link_src, topology.link_dst, topology.nodes
+    ranks = alive.copy()
+    ranks[topology.ranks :] = False
+    while True:
+        here = alive[src] & alive[dst]
+        a, b = src[here], dst[here]
+        pairs = np.unique(np.concatenate([a.astype(np.int64) * nodes + b, b.astype(np.int64) * nodes + a]))
+        neighbours = np.bincount(pairs // nodes, minlength=nodes)
+        useful = ranks | ((neighbours > 1) & _reached(ranks, a, b) & _reached(ranks, b, a))
+        if np.array_equal(alive, useful):
+            return
+        alive &= useful
+
+
+def _reached(start: Bools, src: Ints, dst: Ints) -> Bools:
+    """The nodes that links lead to from some start."""
+    seen = start
+    while True:
+        more = seen.copy()
+        more[dst[seen[src]]] = True
+        if np.array_equal(more, seen):
+            return seen
+        seen = more
+
+
+def _with_links(topology: Topology, here: Bools) -> Topology:
+    """Only these links, renumbered in order; limits shrink, empty ones and unused types go."""
+    number = np.cumsum(here) - 1
+    limits = []
+    for limit in topology.limits:
+        left = tuple(int(number[link]) for link in limit.links if here[link])
+        if left:
+            limits.append(replace(limit, links=left))
+    used, kinds = np.unique(topology.link_type[here], return_inverse=True)
+    merged: dict[LinkType, int] = {}
+    place = [merged.setdefault(topology.types[i], len(merged)) for i in used]
+    return replace(
+        topology,
+        link_src=topology.link_src[here],
+        link_dst=topology.link_dst[here],
+        link_type=np.array(place, np.int32)[kinds.astype(np.intp)],
+        types=tuple(merged),
+        limits=tuple(limits),
+    )
+
+
+def _chosen(
+    topology: Topology,
+    pairs: Iterable[tuple[int, int]] | None,
+    kind: str | None,
+    links: Iterable[int] | None,
+) -> Bools:
+    """The links that all given selections name; every part of a selection must match some link."""
+    if pairs is None and kind is None and links is None:
+        raise Invalid("degrade: say which links: pairs, kind or links")
+    chosen = np.ones(topology.links, bool)
+    if pairs is not None:
+        between = np.zeros(topology.links, bool)
+        for pair in pairs:
+            a, b = (_node(node, topology.nodes, "degrade: node") for node in pair)
+            src, dst = topology.link_src, topology.link_dst
+            match = ((src == a) & (dst == b)) | ((src == b) & (dst == a))
+            if not match.any():
+                ends = f"{topology.node_name(a)} and {topology.node_name(b)}"
+                raise Invalid(f"degrade: no link joins {ends} of {topology.name}")
+            between |= match
+        chosen &= between
+    if kind is not None:
+        kinds = [topology.types[i].kind for i in range(len(topology.types))]
+        used = {kinds[i] for i in np.unique(topology.link_type)}
+        if kind not in used:
+            raise unknown(f"kind of link of {topology.name}", kind, used)
+        chosen &= np.array([k == kind for k in kinds])[topology.link_type]
+    if links is not None:
+        numbered = np.zeros(topology.links, bool)
+        numbered[[_node(link, topology.links, "degrade: link") for link in links]] = True
+        chosen &= numbered
+    if not chosen.any():
+        raise Invalid(f"degrade: no link of {topology.name} is named by every selection; loosen one")
+    return chosen
+
+
+class _Numbers:
+    """Where the nodes of every box, and the new switches, stand in the joined machine."""
+
+    def __init__(self, boxes: Sequence[Topology], switches: Sequence[str]) -> None:
+        self.ranks = sum(box.ranks for box in boxes)
+        self.boxes, self.where = boxes, [np.zeros(0, np.int64)] * len(boxes)
+        rank, switch = 0, self.ranks
+        for i, box in enumerate(boxes):
+            self.where[i] = np.concatenate([rank + np.arange(box.ranks), switch + np.arange(box.switches)])
+            rank, switch = rank + box.ranks, switch + box.switches
+        self.new = {label: switch + i for i, label in enumerate(switches)}
+        self.nodes = switch + len(self.new)
+
+    def of(self, end: End) -> int:
+        if isinstance(end, str):
+            if end not in self.new:
+                raise unknown("switch to join at", end, self.new)
+            return self.new[end]
+        if not isinstance(end, tuple) or len(end) != 2:
+            raise Invalid(f"join: expected (box, node) or the name of a new switch, got {quote(end)}")
+        box = _node(end[0], len(self.boxes), "join: box")
+        return int(self.where[box][_node(end[1], self.boxes[box].nodes, f"join: node of box {box}")])
+
+
+def _box_limits(boxes: Sequence[Topology], names: Sequence[str]) -> Iterable[SharedLimit]:
+    first = 0
+    for label, box in zip(names, boxes, strict=True):
+        for limit in box.limits:
+            yield SharedLimit(f"{label}/{limit.name}", tuple(first + link for link in limit.links), limit.bandwidth)
+        first += box.links
+
+
+def _card_limits(
+    card: Card, ends: set[int], links: Sequence[tuple[int, int, LinkType]], first: int
+) -> list[SharedLimit]:
+    bandwidth = parse_bandwidth(card.bandwidth, f"bandwidth of card {card.name}")
+    out = tuple(first + i for i, (a, b, _) in enumerate(links) if a in ends and b not in ends)
+    into = tuple(first + i for i, (a, b, _) in enumerate(links) if b in ends and a not in ends)
+    if not out and not into:
+        raise Invalid(f"join: no new link leaves or reaches the ends of card {quote(card.name)}")
+    if not card.duplex:
+        return [SharedLimit(card.name, out + into, bandwidth)]
+    both = ((f"{card.name} out", out), (f"{card.name} in", into))
+    return [SharedLimit(label, found, bandwidth) for label, found in both if found]

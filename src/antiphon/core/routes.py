@@ -1,0 +1,272 @@
+"""Paths through the machine: one step of a schedule may cross several links by way of switches."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.core.columns import Ints, Longs, dense, order_of, starts
+from antiphon.core.topology import Topology
+from antiphon.errors import Invalid, Unsupported
+
+
+@dataclass(frozen=True, eq=False)
+class Routes:
+    """A table of link paths: route i is links[ptr[i]:ptr[i+1]]."""
+
+    ptr: Longs
+    links: Ints
+
+    @staticmethod
+    def of(paths: Iterable[Sequence[int]]) -> Routes:
+        listed = [list(path) for path in paths]
+        flat = np.array([link for path in listed for link in path], np.int32)
+        return Routes(np.cumsum([0, *map(len, listed)], dtype=np.int64), flat)
+
+    def __len__(self) -> int:
+        return len(self.ptr) - 1
+
+    def __getitem__(self, route: int) -> tuple[int, ...]:
+        return tuple(self.links[self.ptr[route] : self.ptr[route + 1]].tolist())
+
+    def join(self, other: Routes) -> Routes:
+        """This table, then the other."""
+        return Routes(
+            np.concatenate([self.ptr, self.ptr[-1] + other.ptr[1:]]),
+            np.concatenate([self.links, other.links]),
+        )
+
+    def backwards(self, links: Ints | None = None) -> Routes:
+        """Every path the other way: links in reverse order, each replaced by links[i] where given."""
+        owner = np.repeat(np.arange(len(self)), np.diff(self.ptr))
+        turned = self.links[self.ptr[owner] + self.ptr[owner + 1] - 1 - np.arange(len(owner))]
+        return Routes(self.ptr, turned if links is None else links[turned])
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Routes)
+            and np.array_equal(self.ptr, other.ptr)
+            and np.array_equal(self.links, other.links)
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.ptr.tobytes(), self.links.tobytes()))
+
+
+NO_ROUTES = Routes.of([])
+
+
+@dataclass(frozen=True, eq=False)
+class Resolved:
+    """The path of every row: an index into `table`, or -1 where there is none to load.
+
+    `bad` lists the rows whose route is wrong, in row order, and `why` says of each what is wrong.
+    """
+
+    table: Routes
+    route: Ints
+    bad: Longs
+    why: tuple[str, ...]
+
+
+def route_faults(topology: Topology, table: Routes) -> dict[int, str]:
+    """What is wrong with the routes of a table themselves, by index."""
+    faults: dict[int, str] = {}
+    lengths = np.diff(table.ptr)
+    for route in np.flatnonzero(lengths == 0):
+        faults[int(route)] = "has no links"
+    outside = (table.links < 0) | (table.links >= topology.links)
+    owner = np.repeat(np.arange(len(table)), lengths)
+    for route in np.unique(owner[outside]):
+        faults.setdefault(int(route), f"uses a link that the topology does not have (it has {topology.links})")
+    safe = np.where(outside, 0, table.links)
+    if not topology.links or not len(safe):
+        return faults
+    src, dst = topology.link_src[safe], topology.link_dst[safe]
+    inner = owner[1:] == owner[:-1]  # between two links of one route
+    for at in np.flatnonzero(inner & (dst[:-1] != src[1:])):
+        faults.setdefault(int(owner[at]), f"is broken: link {safe[at]} ends where link {safe[at + 1]} does not begin")
+    for at in np.flatnonzero(inner & (dst[:-1] < topology.ranks)):
+        faults.setdefault(int(owner[at]), f"passes through rank {dst[at]}; routes may pass through switches only")
+    order = np.lexsort((dst, owner))
+    twice = (owner[order][1:] == owner[order][:-1]) & (dst[order][1:] == dst[order][:-1])
+    for at in np.flatnonzero(twice):
+        faults.setdefault(int(owner[order][at]), f"visits node {dst[order][at]} twice")
+    return faults
+
+
+def resolve(topology: Topology, src: Ints, dst: Ints, route: Ints | None, table: Routes) -> Resolved:
+    """Find the path of every row; a missing route is the one direct link, else the one path through switches.
+
+    Linear in rows (a binary search per row); paths through switches are looked for once per distinct pair.
+    """
+    rows = len(src)
+    bad: dict[int, str] = {}
+    moved = src != dst
+    if route is None and moved.all():
+        missing = np.arange(rows)
+        out, trouble = _direct(topology, src, dst)
+        out += np.int32(len(table))  # undone below where there is no link
+    else:
+        given = np.full(rows, -1, np.int32) if route is None else route
+        _check_given(topology, src, dst, given, table, bad)
+        out = np.where(moved, given, -1).astype(np.int32)
+        missing = np.flatnonzero(moved & (given < 0))
+        direct, trouble = _direct(topology, src[missing], dst[missing])
+        out[missing] = direct + np.int32(len(table))
+    out[missing[trouble]] = -1
+    paths: list[Sequence[int]] = []
+    if trouble.size:
+        pair = src[missing[trouble]].astype(np.int64) * topology.nodes + dst[missing[trouble]]
+        keys, inverse = dense(pair, topology.nodes**2)
+        for i, key in enumerate(keys.tolist()):
+            found = _only_path(topology, key // topology.nodes, key % topology.nodes)
+            at = missing[trouble[inverse == i]]
+            if isinstance(found, str):
+                bad.update((int(row), found) for row in at)
+            else:
+                out[at] = len(table) + topology.links + len(paths)
+                paths.append(found)
+    singles = Routes(np.arange(topology.links + 1, dtype=np.int64), np.arange(topology.links, dtype=np.int32))
+    order = sorted(bad)
+    return Resolved(
+        table.join(singles).join(Routes.of(paths)),
+        out,
+        np.array(order, np.int64),
+        tuple(bad[i] for i in order),
+    )
+
+
+def _check_given(
+    topology: Topology, src: Ints, dst: Ints, given: NDArray[np.int32], table: Routes, bad: dict[int, str]
+) -> None:
+    declared = np.flatnonzero(given >= 0)
+    if not declared.size:
+        return
+    faults = route_faults(topology, table)
+    for row in declared[given[declared] >= len(table)]:
+        bad[int(row)] = f"names route {given[row]}, but there are only {len(table)}"
+    declared = declared[given[declared] < len(table)]
+    for row in declared[src[declared] == dst[declared]]:
+        bad[int(row)] = "moves data inside one rank, yet names a route"
+    if faults:
+        for row in declared[np.isin(given[declared], np.array(list(faults)))]:
+            bad.setdefault(int(row), f"its route {given[row]} {faults[int(given[row])]}")
+        declared = declared[~np.isin(given[declared], np.array(list(faults)))]
+    used = given[declared]
+    first, last = table.links[table.ptr[used]], table.links[table.ptr[used + 1] - 1]
+    wrong = (topology.link_src[first] != src[declared]) | (topology.link_dst[last] != dst[declared])
+    for row, a, b in zip(declared[wrong], first[wrong], last[wrong], strict=True):
+        ends = f"{topology.link_src[a]} to {topology.link_dst[b]}"
+        bad.setdefault(int(row), f"its route {given[row]} leads from node {ends}, not from {src[row]} to {dst[row]}")
+
+
+def _direct(topology: Topology, src: Ints, dst: Ints) -> tuple[Ints, Longs]:
+    """The one direct link of every pair, or -1; and the positions of the pairs without exactly one."""
+    nodes = topology.nodes
+    keys = topology.link_src.astype(np.int64) * nodes + topology.link_dst
+    if nodes * nodes <= max(2**22, 4 * len(src)):  # a table of all pairs is small: look up instead of searching
+        table = np.full(nodes * nodes, -1, np.int32)
+        table[keys] = np.arange(topology.links, dtype=np.int32)
+        twice = keys[table[keys] != np.arange(topology.links)]
+        table[twice] = -1
+        link = table[src * np.int64(nodes) + dst]
+        return link, np.flatnonzero(link < 0)
+    order = order_of(keys, nodes * nodes)
+    keys = keys[order]
+    alone = starts(keys) & np.append(starts(keys)[1:], True)
+    keys, order = keys[alone], order[alone]
+    want = src.astype(np.int64) * nodes + dst
+    at = np.minimum(np.searchsorted(keys, want), max(len(keys) - 1, 0))
+    hit = keys[at] == want if len(keys) else np.zeros(len(want), bool)
+    link = np.where(hit, order[at], -1).astype(np.int32) if len(keys) else np.full(len(want), -1, np.int32)
+    return link, np.flatnonzero(~hit)
+
+
+def _only_path(topology: Topology, src: int, dst: int) -> list[int] | str:
+    """The one simple path from src to dst through switches, or what is wrong.
+
+    A second simple path leaves out some link of the first: so look for one without each link in turn.
+    """
+    direct = np.flatnonzero((topology.link_src == src) & (topology.link_dst == dst))
+    if direct.size > 1:
+        listed = ", ".join(f"{i} ({topology.types[topology.link_type[i]].kind})" for i in direct[:4].tolist())
+        return f"is ambiguous: parallel links {listed} join rank {src} to rank {dst}; name a route"
+    path = switch_path(topology, src, dst)
+    if path is None:
+        return f"has no link or path through switches from rank {src} to rank {dst}"
+    if any(switch_path(topology, src, dst, without=link) is not None for link in path):
+        return f"is ambiguous: several paths lead through switches from rank {src} to rank {dst}; name a route"
+    return path
+
+
+def opposite_links(topology: Topology) -> Ints:
+    """For every link the one of the same type that leads back; parallel ones are matched in order."""
+    forth = np.lexsort((topology.link_type, topology.link_dst, topology.link_src))
+    back = np.lexsort((topology.link_type, topology.link_src, topology.link_dst))
+    same = (
+        np.array_equal(topology.link_src[forth], topology.link_dst[back])
+        and np.array_equal(topology.link_dst[forth], topology.link_src[back])
+        and np.array_equal(topology.link_type[forth], topology.link_type[back])
+    )
+    if not same:
+        raise Unsupported(f"topology {topology.name}: some links have no equal link back; use reshape.reverse")
+    out: Ints = np.empty(topology.links, np.int32)
+    out[forth] = back
+    return out
+
+
+def out_links(topology: Topology) -> list[list[int]]:
+    """The links out of every node, in order of their numbers."""
+    out: list[list[int]] = [[] for _ in range(topology.nodes)]
+    for link, src in enumerate(topology.link_src.tolist()):
+        out[src].append(link)
+    return out
+
+
+def switch_path(
+    topology: Topology, src: int, dst: int, *, without: int = -1, out: list[list[int]] | None = None
+) -> list[int] | None:
+    """A path with the fewest links from rank src to rank dst through switches, or None."""
+    out = out_links(topology) if out is None else out
+    came: dict[int, int] = {src: -1}
+    queue = deque([src])
+    while queue:
+        node = queue.popleft()
+        for link in out[node]:
+            head = int(topology.link_dst[link])
+            if link == without or head in came or (head < topology.ranks and head != dst):
+                continue
+            came[head] = link
+            if head == dst:
+                path = [link]
+                while (node := int(topology.link_src[path[-1]])) != src:
+                    path.append(came[node])
+                return path[::-1]
+            queue.append(head)
+    return None
+
+
+def shortest_routes(topology: Topology, src: Sequence[int], dst: Sequence[int]) -> tuple[Routes, Ints]:
+    """A table with one shortest route through switches per distinct pair, and every pair's index in it.
+
+    Of several links or paths of the same length, the widest first link, then the lowest number, is taken.
+    """
+    out = [
+        sorted(links, key=lambda i: (-topology.types[topology.link_type[i]].bandwidth, i))
+        for links in out_links(topology)
+    ]
+    index: dict[tuple[int, int], int] = {}
+    paths: list[list[int]] = []
+    for a, b in zip(src, dst, strict=True):
+        if (a, b) not in index:
+            path = switch_path(topology, a, b, out=out)
+            if path is None:
+                raise Invalid(f"no link or path through switches leads from rank {a} to rank {b}")
+            index[a, b] = len(paths)
+            paths.append(path)
+    return Routes.of(paths), np.array([index[a, b] for a, b in zip(src, dst, strict=True)], np.int32)

@@ -1,0 +1,212 @@
+"""The one form all planners produce: rows of (step, chunk, src, dst, op), as columns.
+
+The exact meaning (cells, versions, races, what is legal and what is correct) is told in
+docs/schedule.md; `verify` judges it, `interpret` runs it. Timing is never in a schedule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from antiphon.core.collective import Collective
+from antiphon.core.columns import Ints, Longs, column, distinct
+from antiphon.core.routes import NO_ROUTES, Routes
+from antiphon.errors import Invalid, Unsupported, quote
+
+COPY, REDUCE = 0, 1
+MAX_DENOMINATOR = 2**62
+MAX_PIECES = 2**30
+
+
+@dataclass(frozen=True, eq=False)
+class Chunks:
+    """Per chunk its block and, over one denominator, its offset in the block and its share of it."""
+
+    block: Ints
+    offset: Longs
+    share: Longs
+    denominator: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.denominator < MAX_DENOMINATOR:
+            raise Unsupported(
+                "the shares of the chunks have no common denominator below 2^62; use rounder weights or fewer parts"
+            )
+        for key in ("offset", "share"):
+            array = np.array(getattr(self, key))
+            if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+                raise Invalid(f"chunk {key}: expected a list of whole numbers below 2^63")
+            array = array.astype(np.int64)
+            array.setflags(write=False)
+            object.__setattr__(self, key, array)
+        object.__setattr__(self, "block", column(self.block, "chunk block", 0, 2**31))
+        if not len(self.block) == len(self.offset) == len(self.share):
+            raise Invalid("chunks: blocks, offsets and shares differ in number")
+
+    def __len__(self) -> int:
+        return len(self.block)
+
+    def part(self, chunk: int) -> Fraction:
+        return Fraction(int(self.share[chunk]), self.denominator)
+
+    @property
+    def uniform(self) -> bool:
+        return bool(np.all(self.share == self.share[:1]))
+
+    def weights(self, collective: Collective) -> tuple[NDArray[Any], int]:
+        """Every chunk's part of the `nbytes` of its collective: whole numbers over the returned denominator.
+
+        int64 where no sum over rows can overflow in practice, Python ints otherwise.
+        """
+        weight = collective.weights[self.block]
+        top = float(self.share.max(initial=0)) * float(weight.max(initial=0))
+        exact = self.share * weight if top < 2**62 else self.share.astype(object) * weight.astype(object)
+        return exact, self.denominator * collective.buffer_weight
+
+
+def cut(collective: Collective, parts: int) -> Chunks:
+    """Every block cut into equal parts, numbered part * blocks + block (SCCL's numbering)."""
+    if parts < 1:
+        raise Invalid(f"parts: every block is cut into 1 part or more, got {parts}")
+    blocks = collective.blocks
+    return Chunks(
+        block=np.tile(np.arange(blocks, dtype=np.int32), parts),
+        offset=np.repeat(np.arange(parts, dtype=np.int64), blocks),
+        share=np.ones(parts * blocks, np.int64),
+        denominator=parts,
+    )
+
+
+@dataclass(frozen=True)
+class Local:
+    """Work every rank does on its own at the end; models price it. `share`: of nbytes, per rank."""
+
+    kind: str
+    share: Fraction
+
+
+@dataclass(frozen=True, eq=False)
+class Schedule:
+    """A schedule of one collective. Columns are checked for range when built; `verify` checks the rest."""
+
+    collective: Collective
+    chunks: Chunks
+    step: Ints
+    chunk: Ints
+    src: Ints
+    dst: Ints
+    op: NDArray[np.uint8]
+    route: Ints | None = None
+    src_slot: Ints | None = None
+    dst_slot: Ints | None = None
+    routes: Routes = NO_ROUTES
+    pieces: int | Longs = 1
+    local: tuple[Local, ...] = ()
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        ranks = self.collective.ranks
+        object.__setattr__(self, "step", column(self.step, "step", 0, 2**31 - 1))
+        object.__setattr__(self, "chunk", column(self.chunk, "chunk", 0, len(self.chunks)))
+        object.__setattr__(self, "src", column(self.src, "src", 0, ranks))
+        object.__setattr__(self, "dst", column(self.dst, "dst", 0, ranks))
+        op = column(self.op, "op (0 = copy, 1 = reduce)", 0, 2).astype(np.uint8)
+        op.setflags(write=False)
+        object.__setattr__(self, "op", op)
+        for key, low, high in (("route", -1, 2**31 - 1), ("src_slot", 0, 2**15), ("dst_slot", 0, 2**15)):
+            if getattr(self, key) is not None:
+                values = column(getattr(self, key), key, low, high)
+                object.__setattr__(self, key, None if bool(np.all(values == min(low, 0))) else values)
+        lengths = {len(c) for c in self.columns().values()}
+        if len(lengths) > 1:
+            raise Invalid(f"schedule: its columns differ in length ({', '.join(map(str, sorted(lengths)))})")
+        if len(self.chunks) and int(self.chunks.block.max()) >= self.collective.blocks:
+            raise Invalid(f"chunk block: the collective has only {self.collective.blocks} blocks")
+        object.__setattr__(self, "pieces", _pieces(self.pieces, len(self.chunks)))
+        object.__setattr__(self, "local", tuple(self.local))
+        object.__setattr__(self, "provenance", dict(self.provenance))
+
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """The columns that are there, by name."""
+        names = ("step", "chunk", "src", "dst", "op", "route", "src_slot", "dst_slot")
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+
+    @property
+    def transfers(self) -> int:
+        return len(self.step)
+
+    @property
+    def steps(self) -> int:
+        """Steps before pipelining; see loads.pipelined_steps for those after."""
+        return int(self.step.max()) + 1 if len(self.step) else 0
+
+    @property
+    def slots(self) -> int:
+        used = [int(c.max()) for c in (self.src_slot, self.dst_slot) if c is not None and len(c)]
+        return max(used, default=0) + 1
+
+    @cached_property
+    def chunks_per_rank(self) -> int:
+        """SCCL's C: the most chunks that one rank has as its input; a pipelined chunk counts its pieces."""
+        relation, blocks = self.collective.relation, self.collective.blocks
+        pieces = np.broadcast_to(np.asarray(self.pieces, np.int64), len(self.chunks))
+        per_block = np.zeros(blocks, np.int64)
+        np.add.at(per_block, self.chunks.block, pieces)
+        pairs = distinct((relation.pre_block.astype(np.int64) << 32) | relation.pre_rank)
+        sums = np.zeros(self.collective.ranks, np.int64)
+        np.add.at(sums, pairs & 0xFFFFFFFF, per_block[pairs >> 32])
+        return int(sums.max(initial=0))
+
+    def slot(self, side: str) -> Ints:
+        """The slot column of one side ("src" or "dst"), zeros where absent."""
+        values: Ints | None = getattr(self, f"{side}_slot")
+        return np.zeros(self.transfers, np.int32) if values is None else values
+
+    def take(self, rows: ArrayLike, **changes: Any) -> Schedule:
+        """The same schedule with only these rows, in this order."""
+        index = np.asarray(rows)
+        return replace(self, **{**{name: c[index] for name, c in self.columns().items()}, **changes})
+
+    def sorted(self) -> Schedule:
+        """Rows in canonical order: step, chunk, dst, src, slots, op, route."""
+        keys = [self.route, self.op, self.src_slot, self.dst_slot, self.src, self.dst, self.chunk, self.step]
+        order = np.lexsort([k for k in keys if k is not None]) if self.transfers else np.zeros(0, np.int64)
+        return self.take(order)
+
+    def same_as(self, other: Schedule) -> bool:
+        """Equal but for the order of rows and provenance."""
+        a, b = self.sorted(), other.sorted()
+        mine, theirs = a.columns(), b.columns()
+        return (
+            a.collective == b.collective
+            and mine.keys() == theirs.keys()
+            and all(np.array_equal(mine[k], theirs[k]) for k in mine)
+            and all(np.array_equal(getattr(a.chunks, k), getattr(b.chunks, k)) for k in ("block", "offset", "share"))
+            and a.chunks.denominator == b.chunks.denominator
+            and a.routes == b.routes
+            and np.array_equal(a.pieces, b.pieces)
+            and a.local == b.local
+        )
+
+    def __repr__(self) -> str:
+        return f"Schedule({self.collective!r}, chunks={len(self.chunks)}, steps={self.steps}, rows={self.transfers})"
+
+
+def _pieces(pieces: int | ArrayLike, chunks: int) -> int | Longs:
+    array = np.asarray(pieces)
+    if array.dtype.kind not in "iu" or array.ndim > 1 or (array.ndim == 1 and len(array) != chunks):
+        raise Invalid(f"pieces: expected a whole number, or one per chunk ({chunks}), got {quote(pieces)}")
+    if array.size and (int(array.min()) < 1 or int(array.max()) > MAX_PIECES):
+        raise Invalid(f"pieces: must be from 1 to {MAX_PIECES}")
+    if array.ndim == 0 or bool(np.all(array == array[:1])):
+        return int(array.flat[0]) if array.size else 1
+    out = array.astype(np.int64)
+    out.setflags(write=False)
+    return out

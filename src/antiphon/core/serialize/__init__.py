@@ -1,0 +1,108 @@
+"""Topologies, collectives and plans as versioned JSON, documented with examples in docs/formats.md.
+
+Reading checks everything that can be checked cheaply and refuses the rest with one line that names the file
+and the place in it. It never runs a schedule: `verify` does that. Writing is deterministic and atomic.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, TypeVar
+
+from antiphon.core.collective import Collective
+from antiphon.core.files import check_keys, decode, layout, name_of, read_bytes, reading, write_bytes
+from antiphon.core.plan import Plan
+from antiphon.core.serialize.convert import (
+    collective_in,
+    collective_out,
+    plan_in,
+    plan_out,
+    topology_in,
+    topology_out,
+)
+from antiphon.core.serialize.schemas import (
+    COLLECTIVE,
+    PLAN,
+    TOPOLOGY,
+    VERSION,
+    CollectiveRow,
+    Head,
+    PlanRow,
+    TopologyRow,
+)
+from antiphon.core.topology import Topology
+from antiphon.errors import Invalid, quote, unknown
+
+FORMATS = (TOPOLOGY, COLLECTIVE, PLAN)
+K = TypeVar("K", Topology, Collective, Plan)
+
+
+def dumps(value: Topology | Collective | Plan) -> bytes:
+    """The JSON text; equal values give equal bytes. Linear: a fraction of a second for 1,000,000 transfers."""
+    if isinstance(value, Topology):
+        body: dict[str, Any] = {"format": TOPOLOGY, "version": VERSION, **topology_out(value)}
+    elif isinstance(value, Collective):
+        body = {"format": COLLECTIVE, "version": VERSION, **collective_out(value)}
+    elif isinstance(value, Plan):
+        body = {"format": PLAN, "version": VERSION, **plan_out(value)}
+    else:
+        raise Invalid(f"only a topology, collective or plan can be written, not {quote(type(value).__name__)}")
+    try:
+        return layout(body) + b"\n"
+    except UnicodeEncodeError:
+        raise Invalid("cannot be written: a name in it is not valid text (a lone surrogate)") from None
+
+
+def loads(data: bytes, name: str = "input") -> Topology | Collective | Plan:
+    """What some JSON text holds, told by its "format". `name` stands in front of every error."""
+    with reading(name):
+        head = decode(data, Head)
+        if not isinstance(head.format, str):
+            raise Invalid('has no "format"; the first keys are for example "format": "antiphon-plan", "version": 1')
+        if head.format not in FORMATS:
+            raise unknown("format", head.format, FORMATS)
+        if head.version != VERSION or type(head.version) is not int:
+            raise Invalid(f"version {quote(head.version)} of {head.format} is not known here; version {VERSION} is")
+        value: Topology | Collective | Plan
+        if head.format == TOPOLOGY:
+            value = topology_in(decode(data, TopologyRow))
+        elif head.format == COLLECTIVE:
+            value = collective_in(decode(data, CollectiveRow))
+        else:
+            value = plan_in(decode(data, PlanRow))
+        check_keys(data)
+        return value
+
+
+def load_topology(path: str | os.PathLike[str]) -> Topology:
+    return _load(path, Topology)
+
+
+def load_collective(path: str | os.PathLike[str]) -> Collective:
+    return _load(path, Collective)
+
+
+def load_plan(path: str | os.PathLike[str]) -> Plan:
+    return _load(path, Plan)
+
+
+def save_topology(path: str | os.PathLike[str], topology: Topology) -> None:
+    write_bytes(path, dumps(topology))
+
+
+def save_collective(path: str | os.PathLike[str], collective: Collective) -> None:
+    write_bytes(path, dumps(collective))
+
+
+def save_plan(path: str | os.PathLike[str], plan: Plan) -> None:
+    write_bytes(path, dumps(plan))
+
+
+def _load(path: str | os.PathLike[str], kind: type[K]) -> K:
+    with reading(name_of(path)):
+        data = read_bytes(path)
+    value = loads(data, name_of(path))
+    if not isinstance(value, kind):
+        holds, wanted = type(value).__name__.lower(), kind.__name__.lower()
+        raise Invalid(f"{name_of(path)}: holds a {holds}; a {wanted} is needed here")
+    return value

@@ -1,0 +1,248 @@
+"""Between the rows of a file and the types of the core."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from antiphon.core.collective import ROOTED, Collective, custom_relation
+from antiphon.core.columns import Longs
+from antiphon.core.files import within
+from antiphon.core.plan import Entry, Plan, check_plain
+from antiphon.core.routes import Routes
+from antiphon.core.schedule import Chunks, Local, Schedule
+from antiphon.core.serialize.schemas import (
+    COLLECTIVE,
+    MAX_FILE_BLOCKS,
+    MAX_FILE_NODES,
+    TOPOLOGY,
+    VERSION,
+    BlockRow,
+    CollectiveRow,
+    LocalRow,
+    PlanRow,
+    ScheduleRow,
+    TopologyRow,
+)
+from antiphon.core.topology import LinkType, SharedLimit, Topology, default_places
+from antiphon.errors import Invalid, Unsupported, quote
+from antiphon.units import exact, parse_bandwidth, plain
+
+# ---- topology ----
+
+
+def topology_in(row: TopologyRow) -> Topology:
+    _nested(row.format, row.version, TOPOLOGY)
+    if max(row.ranks, row.switches) > MAX_FILE_NODES:
+        raise Invalid(f"ranks, switches: a file may have at most {MAX_FILE_NODES} of each")
+    types, limits = [], []
+    for i, kind in enumerate(row.types):
+        with within(f"types[{i}]"):
+            bandwidth = parse_bandwidth(kind.bandwidth)
+            types.append(LinkType(kind.kind, bandwidth, kind.latency))  # type: ignore[arg-type]  # or "1.5us"
+    for i, limit in enumerate(row.limits):
+        with within(f"limits[{i}]"):
+            limits.append(SharedLimit(limit.name, tuple(limit.links), parse_bandwidth(limit.bandwidth)))
+    links: Any = _longs(list(itertools.chain.from_iterable(row.links)), "links").reshape(-1, 3)
+    if row.places == []:
+        raise Invalid("places: is empty; leave it out or name every node")
+    src, dst, kind_of = (links[:, i] for i in range(3))
+    unit = Fraction(0) if row.unit is None else parse_bandwidth(row.unit, "unit")
+    limit_rows, places = tuple(limits), tuple(row.places or ())
+    return Topology(row.name, row.ranks, row.switches, src, dst, kind_of, tuple(types), limit_rows, places, unit)
+
+
+def topology_out(topology: Topology) -> dict[str, Any]:
+    columns = (topology.link_src, topology.link_dst, topology.link_type)
+    body: dict[str, Any] = {"name": topology.name, "ranks": topology.ranks}
+    if topology.switches:
+        body["switches"] = topology.switches
+    parse_bandwidth(topology.unit, "unit bandwidth")  # written out of range it could not be read back
+    body["unit"] = plain(topology.unit)
+    body["types"] = [{"kind": t.kind, "bandwidth": plain(t.bandwidth), "latency": t.latency} for t in topology.types]
+    body["links"] = np.stack(columns, axis=1).tolist()
+    if topology.limits:
+        body["limits"] = [
+            {"name": limit.name, "links": list(limit.links), "bandwidth": plain(limit.bandwidth)}
+            for limit in topology.limits
+        ]
+    if topology.places != default_places(topology.ranks, topology.switches):
+        body["places"] = list(topology.places)
+    return body
+
+
+# ---- collective ----
+
+
+def collective_in(row: CollectiveRow) -> Collective:
+    _nested(row.format, row.version, COLLECTIVE)
+    if row.ranks > MAX_FILE_NODES:
+        raise Invalid(f"ranks: a file may have at most {MAX_FILE_NODES}")
+    for what, given in (("members", row.members), ("roots", row.roots), ("weights", row.weights)):
+        if given == []:
+            raise Invalid(f"{what}: is empty; leave it out or fill it")
+    members, roots = tuple(row.members or ()), tuple(row.roots or ())
+    count = len(members) or row.ranks
+    per_member = {"alltoall": count, "scatter": len(roots) or 1, "gather": len(roots) or 1}
+    if count * per_member.get(row.kind, 1) > MAX_FILE_BLOCKS:
+        raise Unsupported(f"{row.kind}: a file may have at most {MAX_FILE_BLOCKS} blocks; use fewer ranks")
+    if (row.kind == "custom") != (row.blocks is not None):
+        raise Invalid('blocks: a collective has either a kind, such as "allreduce", or blocks of its own')
+    weights = _longs(row.weights or (), "weights")
+    if row.blocks is None:
+        if row.combining:
+            raise Invalid(f"combining: follows from the kind {quote(row.kind)}; leave it out")
+        return Collective(row.kind, row.ranks, members, roots, weights)
+    if weights.size:
+        raise Invalid("weights: a custom collective has its weights in its blocks")
+    return _custom_in(row, row.blocks, members, roots)
+
+
+def _custom_in(
+    row: CollectiveRow, blocks: list[BlockRow], members: tuple[int, ...], roots: tuple[int, ...]
+) -> Collective:
+    pre: list[tuple[int, int, int]] = []
+    post: list[tuple[int, int, tuple[int, ...] | None]] = []
+    for i, block in enumerate(blocks):
+        for given in block.pre:
+            rank, own = (given, given if row.combining else 0) if isinstance(given, int) else given
+            pre.append((i, _below(rank, row.ranks, f"blocks[{i}].pre: rank"), _below(own, 2**31, "id")))
+        for wanted in block.post:
+            rank, ids = (wanted, None) if isinstance(wanted, int) else (wanted.rank, tuple(wanted.ids))
+            post.append((i, _below(rank, row.ranks, f"blocks[{i}].post: rank"), ids))
+    if blocks and not (blocks[-1].pre or blocks[-1].post):
+        raise Invalid(f"blocks[{len(blocks) - 1}]: nobody has it and nobody wants it; remove it")
+    weights = _longs([block.weight for block in blocks], "block weight")
+    return Collective("custom", row.ranks, members, roots, weights, custom_relation(pre, post, row.ranks))
+
+
+def collective_out(collective: Collective) -> dict[str, Any]:
+    body: dict[str, Any] = {"kind": collective.kind, "ranks": collective.ranks}
+    if len(collective.members) < collective.ranks:
+        body["members"] = list(collective.members)
+    if collective.kind in ROOTED:
+        body["roots"] = list(collective.roots)
+    if collective.custom is not None:
+        return {**body, **_custom_out(collective)}
+    if np.any(collective.weights != 1):
+        body["weights"] = collective.weights.tolist()
+    return body
+
+
+def _custom_out(collective: Collective) -> dict[str, Any]:
+    relation = collective.relation
+    combining = bool(len(relation.pre_id) and np.array_equal(relation.pre_id, relation.pre_rank))
+    blocks: list[dict[str, Any]] = [
+        {"weight": weight, "pre": [], "post": []} if weight != 1 else {"pre": [], "post": []}
+        for weight in collective.weights.tolist()
+    ]
+    pre = (relation.pre_block, relation.pre_rank, relation.pre_id)
+    for block, rank, own in zip(*(c.tolist() for c in pre), strict=True):
+        blocks[block]["pre"].append(rank if own == (rank if combining else 0) else [rank, own])
+    post = (relation.post_block, relation.post_rank, relation.post_want)
+    for block, rank, want in zip(*(c.tolist() for c in post), strict=True):
+        ids = {"rank": rank, "ids": list(relation.wants[want])} if want >= 0 else rank
+        blocks[block]["post"].append(ids)
+    return {"combining": combining, "blocks": blocks} if combining else {"blocks": blocks}
+
+
+# ---- plan ----
+
+
+def plan_in(row: PlanRow) -> Plan:
+    with within("topology"):
+        topology = topology_in(row.topology)
+    with within("collective"):
+        collective = collective_in(row.collective)
+    entries = []
+    for i, entry in enumerate(row.entries):
+        with within(f"entries[{i}]"):
+            schedule = _schedule_in(entry.schedule, collective)
+            entries.append(Entry(entry.start, entry.stop, schedule, entry.claims))
+    return Plan(topology, collective, tuple(entries))
+
+
+def plan_out(plan: Plan) -> dict[str, Any]:
+    return {
+        "topology": topology_out(plan.topology),
+        "collective": collective_out(plan.collective),
+        "entries": [
+            {"from": e.start, "to": e.stop, "claims": e.claims, "schedule": _schedule_out(e.schedule)}
+            for e in plan.entries
+        ],
+    }
+
+
+def _schedule_in(row: ScheduleRow, collective: Collective) -> Schedule:
+    with within("schedule"):
+        check_plain(row.provenance, "provenance")
+        given = row.chunks
+        with within("chunks"):
+            parts = [
+                _longs(c, w) for c, w in ((given.block, "block"), (given.offset, "offset"), (given.share, "share"))
+            ]
+            chunks = Chunks(parts[0], parts[1], parts[2], given.denominator)  # type: ignore[arg-type]
+        columns: dict[str, Any] = {}
+        for name in ("step", "chunk", "src", "dst", "op", "route", "src_slot", "dst_slot"):
+            values = getattr(row, name)
+            columns[name] = None if values is None else _longs(values, name)
+        ends = np.cumsum([0, *map(len, row.routes)], dtype=np.int64)
+        crossed = _longs(list(itertools.chain.from_iterable(row.routes)), "routes")
+        if crossed.size and not 0 <= int(crossed.min()) <= int(crossed.max()) < 2**31:
+            raise Invalid("routes: the number of a link is out of range")
+        pieces = row.pieces if isinstance(row.pieces, int) else _longs(row.pieces, "pieces")
+        return Schedule(
+            collective, chunks, **columns, routes=Routes(ends, crossed.astype(np.int32)),
+            pieces=_below(pieces, 2**31, "pieces") if isinstance(pieces, int) else pieces,
+            local=tuple(_local_in(item, i) for i, item in enumerate(row.local)), provenance=row.provenance,
+        )  # fmt: skip
+
+
+def _local_in(row: LocalRow, i: int) -> Local:
+    share = exact(row.share, f"local[{i}].share")
+    if share < 0:
+        raise Invalid(f"local[{i}].share: must be 0 or more, got {quote(row.share)}")
+    return Local(row.kind, share)
+
+
+def _schedule_out(schedule: Schedule) -> dict[str, Any]:
+    check_plain(schedule.provenance, "provenance")
+    chunks = schedule.chunks
+    body: dict[str, Any] = {"provenance": dict(schedule.provenance)}
+    if isinstance(schedule.pieces, np.ndarray) or schedule.pieces != 1:
+        body["pieces"] = schedule.pieces if isinstance(schedule.pieces, int) else schedule.pieces.tolist()
+    if schedule.local:
+        body["local"] = [{"kind": item.kind, "share": plain(item.share)} for item in schedule.local]
+    names = ("block", "offset", "share")
+    body["chunks"] = {"denominator": chunks.denominator, **{n: getattr(chunks, n).tolist() for n in names}}
+    if len(schedule.routes):
+        table, ends = schedule.routes.links.tolist(), schedule.routes.ptr.tolist()
+        body["routes"] = [table[a:b] for a, b in itertools.pairwise(ends)]
+    return {**body, **{name: column.tolist() for name, column in schedule.columns().items()}}
+
+
+# ---- shared ----
+
+
+def _nested(told: str, version: int, wanted: str) -> None:
+    """A topology or collective inside a plan may repeat its format and version, not contradict them."""
+    if told != wanted or version != VERSION:
+        raise Invalid(f"expected version {VERSION} of {wanted}, got version {version} of {quote(told)}")
+
+
+def _longs(values: Sequence[int], what: str) -> Longs:
+    try:
+        return np.fromiter(values, np.int64, len(values))
+    except OverflowError:
+        at = next(i for i, value in enumerate(values) if not -(2**63) <= value < 2**63)
+        raise Invalid(f"{what}[{at}]: {quote(values[at])} is out of range") from None
+
+
+def _below(value: int, high: int, what: str) -> int:
+    if not 0 <= value < high:
+        raise Invalid(f"{what} {quote(value)} is out of range (0 to {high - 1})")
+    return value

@@ -1,0 +1,116 @@
+"""The schemas of all files, as typed structs: their fields, types and defaults are what docs/formats.md tells."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+VERSION = 1
+TOPOLOGY, COLLECTIVE, PLAN = "antiphon-topology", "antiphon-collective", "antiphon-plan"
+MAX_FILE_NODES = 2**20  # a few bytes of text must not ask for gigabytes: these bound what counts may stand for
+MAX_FILE_BLOCKS = 2**25
+
+Exact = int | str
+
+
+class Head(msgspec.Struct):
+    """What every file begins with; the rest is skipped."""
+
+    format: Any = None
+    version: Any = None
+
+
+class Row(msgspec.Struct, forbid_unknown_fields=True):
+    """What all parts of a file have in common."""
+
+
+class TypeRow(Row):
+    kind: str
+    bandwidth: Exact
+    latency: int | float | str = 0
+
+
+class LimitRow(Row):
+    name: str
+    links: list[int]
+    bandwidth: Exact
+
+
+class TopologyRow(Row, kw_only=True):
+    format: str = TOPOLOGY
+    version: int = VERSION
+    name: str
+    ranks: int
+    switches: int = 0
+    unit: Exact | None = None
+    types: list[TypeRow]
+    links: list[tuple[int, int, int]]
+    limits: list[LimitRow] = []
+    places: list[str] | None = None
+
+
+class WantedRow(Row):
+    rank: int
+    ids: list[int]
+
+
+class BlockRow(Row, kw_only=True):
+    weight: int = 1
+    pre: list[int | tuple[int, int]]
+    post: list[int | WantedRow]
+
+
+class CollectiveRow(Row, kw_only=True):
+    format: str = COLLECTIVE
+    version: int = VERSION
+    kind: str = "custom"
+    ranks: int
+    members: list[int] | None = None
+    roots: list[int] | None = None
+    weights: list[int] | None = None
+    combining: bool = False
+    blocks: list[BlockRow] | None = None
+
+
+class ChunksRow(Row):
+    block: list[int]
+    offset: list[int]
+    share: list[int]
+    denominator: int
+
+
+class LocalRow(Row):
+    kind: str
+    share: Exact
+
+
+class ScheduleRow(Row):
+    chunks: ChunksRow
+    step: list[int]
+    chunk: list[int]
+    src: list[int]
+    dst: list[int]
+    op: list[int]
+    route: list[int] | None = None
+    src_slot: list[int] | None = None
+    dst_slot: list[int] | None = None
+    routes: list[list[int]] = []
+    pieces: int | list[int] = 1
+    local: list[LocalRow] = []
+    provenance: dict[str, Any] = {}
+
+
+class EntryRow(Row, kw_only=True):
+    start: int = msgspec.field(default=0, name="from")
+    stop: int | None = msgspec.field(default=None, name="to")
+    schedule: ScheduleRow
+    claims: dict[str, Any] = {}
+
+
+class PlanRow(Row, kw_only=True):
+    format: str = PLAN
+    version: int = VERSION
+    topology: TopologyRow
+    collective: CollectiveRow
+    entries: list[EntryRow]

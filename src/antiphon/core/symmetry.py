@@ -1,0 +1,358 @@
+"""The symmetries of a machine, and a name that is the same for all machines alike.
+
+Two machines are alike (isomorphic) if some renumbering, ranks to ranks and switches to switches, takes
+links to links of the same kind, bandwidth and latency (as many in parallel, the same way round) and
+shared limits to shared limits of the same bandwidth. Names, places and the declared unit do not count.
+
+The graph library (BLISS, inside igraph) knows plain undirected graphs with coloured vertices, so links
+become such a graph. All links between two nodes that no limit bounds are one bond, described by how
+many of each type lead which way. The most common bond that is the same both ways is a plain edge; any other
+that is the same both ways is a vertex between its ends; one that is not is a path of two vertices,
+tail then head. Parallel links under the same limits are such a path too, their limits vertices at its
+tail. Where plain edges would join more than half of all pairs of nodes, the other pairs are joined in
+their stead: a full mesh of a thousand equal ranks is a graph of a thousand vertices without an edge.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from antiphon.core.columns import Ints, Longs, dense
+from antiphon.core.reshape import check_permutation
+from antiphon.core.topology import Topology
+from antiphon.errors import Invalid
+
+Types = tuple[tuple[int, int], ...]  # (class of link type, how many), ascending
+Bond = tuple[Types, Types]  # there, back
+Sums = NDArray[np.uint64]
+MOST_WORK = 10**8  # edges to walk over while telling orbits apart: a second or two
+
+
+def automorphisms(topology: Topology) -> tuple[Ints, ...]:
+    """Generators of all symmetries, each a permutation of all nodes: node i goes to g[i].
+
+    The identity is left out: a machine without symmetries has none. BLISS has no polynomial bound, but
+    machines are easy for it; the generators, fewer than nodes, take O(vertices) each.
+    """
+    drawn = _draw(topology)
+    found: list[list[int]] = drawn.graph().automorphism_group(color=drawn.colour)
+    identity = np.arange(topology.nodes, dtype=np.int32)
+    out = []
+    for whole in found:
+        generator = np.array(whole[: topology.nodes], np.int32)
+        if not np.array_equal(generator, identity):  # else it only swaps limits that bound the same links
+            generator.setflags(write=False)
+            out.append(generator)
+    return tuple(out)
+
+
+def canonical(topology: Topology) -> tuple[Ints, str]:
+    """A labelling (node i is canonical[i]) and a key; keys are equal exactly when machines are alike.
+
+    `relabel(topology, labelling)` is then the same machine for all that are alike, up to the numbers of
+    its links. Keys are stable for one release of the graph library: compare them, do not archive them.
+    """
+    drawn = _draw(topology)
+    label, edges, colours = drawn.canonical(_sharpened(drawn))
+    text = repr((topology.ranks, topology.switches, drawn.legend)).encode()
+    digest = hashlib.sha256(text)
+    for column in (colours, edges):
+        digest.update(column.astype("<i8").tobytes())
+    ranks = topology.ranks
+    labelling = np.empty(topology.nodes, np.int32)
+    for low, high in ((0, ranks), (ranks, topology.nodes)):
+        order = np.argsort(label[low:high])
+        labelling[low + order] = np.arange(low, high)
+    labelling.setflags(write=False)
+    return labelling, digest.hexdigest()
+
+
+def link_map(topology: Topology, permutation: ArrayLike) -> Ints:
+    """The link that each link goes to under a symmetry; parallel links of equal type go in order.
+
+    Limits go to limits. Invalid if the permutation is no symmetry of the machine. One sort of the links;
+    with limits also one run of BLISS on a graph whose nodes are all fixed (near linear).
+    """
+    to = check_permutation(topology, permutation)
+    kind, _ = _type_classes(topology)
+    image = np.full(topology.links, -1, np.int64)
+    limits_of = _limits_of(topology)
+    free = np.ones(topology.links, bool)
+    free[list(limits_of)] = False
+    links = np.flatnonzero(free)
+    src, dst = topology.link_src[links], topology.link_dst[links]
+    come = np.lexsort((links, kind[links], to[dst], to[src]))
+    go = np.lexsort((links, kind[links], dst, src))
+    image[links[come]] = links[go]
+    if limits_of:
+        _map_limited(topology, to, image)
+    ends = np.array_equal(to[topology.link_src], topology.link_src[image]) and np.array_equal(
+        to[topology.link_dst], topology.link_dst[image]
+    )
+    if not ends or not np.array_equal(kind, kind[image]):
+        raise Invalid(f"permutation: not a symmetry of {topology.name}; automorphisms() lists its symmetries")
+    return image.astype(np.int32)
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    """The coloured graph of a machine: vertices 0..nodes-1 are its nodes.
+
+    `legend` tells what is needed to read the machine back from the graph; `tails` are the vertices that
+    stand for parallel links under the same limits, with those links in order of type, then number.
+    """
+
+    edges: Longs
+    colour: list[int]
+    legend: tuple[Hashable, ...]
+    tails: dict[int, list[int]]
+
+    def graph(self) -> Any:
+        import igraph
+
+        return igraph.Graph(n=len(self.colour), edges=self.edges)
+
+    def canonical(self, finer: list[int] | None = None) -> tuple[Longs, Longs, Longs]:
+        """Every vertex's canonical number; the canonical graph: its edges, sorted, and its colours.
+
+        `finer` may be any colouring that tells more vertices apart, found without regard to numbers.
+        """
+        label = np.array(self.graph().canonical_permutation(color=finer or self.colour), np.int64)
+        if _numbers_to_vertices():
+            label = np.argsort(label)
+        a, b = label[self.edges[:, 0]], label[self.edges[:, 1]]
+        colours = np.empty(len(label), np.int64)
+        colours[label] = self.colour
+        return label, np.sort(np.minimum(a, b) * len(label) + np.maximum(a, b)), colours
+
+
+@cache
+def _numbers_to_vertices() -> bool:
+    """Whether the library's canonical permutation leads from numbers to vertices (igraph 1) or back (0.11).
+
+    BLISS numbers vertices by colour first, so three vertices of three colours tell.
+    """
+    import igraph
+
+    told: list[int] = igraph.Graph(n=3).canonical_permutation(color=[1, 2, 0])
+    return told == [2, 0, 1]
+
+
+def _sharpened(drawn: _Drawn) -> list[int]:
+    """The colours, refined so that vertices of one colour are, as far as is cheap to tell, one orbit.
+
+    Where a cell of equal-looking vertices holds several orbits, BLISS tries them all, box by box: twice
+    the time for each further box of a cluster. So tell orbits apart beforehand, by what the colours of all
+    vertices become once a vertex of the orbit is marked. Equal sums for different orbits cost time only.
+    O(orbits * edges) with a bound on the work, beyond which colours are only refined.
+    """
+    from scipy.sparse import csr_array
+
+    count, (a, b) = len(drawn.colour), drawn.edges.T
+    ones = np.ones(2 * len(a), np.uint64)
+    joined = csr_array((ones, (np.concatenate([a, b]), np.concatenate([b, a]))), shape=(count, count))
+    colour = np.array(drawn.colour, np.int64)
+    sums = _refined(_mixed(colour.astype(np.uint64)), joined)
+    first, orbit = _orbits(drawn)
+    cells, orbits_of = np.unique(sums[first], return_counts=True)
+    doubtful = np.flatnonzero(np.isin(sums[first], cells[orbits_of > 1]))
+    if doubtful.size and doubtful.size * (len(a) + count) <= MOST_WORK:
+        told = sums[first]
+        for i in doubtful:
+            marked = sums.copy()
+            marked[first[i]] = ~marked[first[i]]
+            told[i] = _mixed(_refined(marked, joined)).sum()
+        sums = _refined(_mixed(told)[orbit] ^ sums, joined)
+    order = np.lexsort((sums, colour))
+    new = np.ones(count, bool)
+    new[1:] = (np.diff(colour[order]) != 0) | (sums[order][1:] != sums[order][:-1])
+    finer = np.empty(count, np.int64)
+    finer[order] = np.cumsum(new) - 1
+    return list(finer.tolist())
+
+
+def _mixed(values: Sums) -> Sums:
+    """A fixed scrambling of 64-bit numbers (a multiply-xorshift finaliser), wrapping on purpose."""
+    values = (values ^ (values >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93)
+    values = (values ^ (values >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93)
+    return values ^ (values >> np.uint64(32))
+
+
+def _refined(sums: Sums, joined: Any) -> Sums:
+    """Each vertex told apart by what it is joined to, again and again, until nothing new shows."""
+    known = 0
+    for _ in range(64):  # enough for machines; stopping early only tells less apart
+        seen = len(np.unique(sums))
+        if seen <= known:
+            break
+        known = seen
+        sums = _mixed(sums * np.uint64(3) + joined @ _mixed(sums + np.uint64(1)))
+    return sums
+
+
+def _orbits(drawn: _Drawn) -> tuple[Longs, Longs]:
+    """A vertex of every orbit of the graph's symmetries, and the orbit of every vertex."""
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import connected_components
+
+    count = len(drawn.colour)
+    rows, columns = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    for generator in drawn.graph().automorphism_group(color=drawn.colour):
+        to = np.array(generator, np.int64)
+        moved = np.flatnonzero(to != np.arange(count))
+        rows.append(moved)
+        columns.append(to[moved])
+    row, col = np.concatenate(rows), np.concatenate(columns)
+    steps = csr_array((np.ones(len(row), np.int8), (row, col)), shape=(count, count))
+    _, orbit = connected_components(steps, directed=False)
+    _, first = np.unique(orbit, return_index=True)
+    return first, orbit
+
+
+def _draw(topology: Topology, node_colour: list[int] | None = None) -> _Drawn:
+    """The coloured graph; `node_colour` (one per node) tells nodes apart further than rank from switch."""
+    kind, type_legend = _type_classes(topology)
+    limits_of = _limits_of(topology)
+    plain, bonds = _bonds(topology, kind, limits_of)
+    ranks = topology.ranks
+    marks: list[Hashable] = [
+        ("node", node >= ranks, node_colour[node] if node_colour else 0) for node in range(topology.nodes)
+    ]
+    common, blocks = _plain_edges(topology.nodes, plain)
+    edges: list[tuple[int, int]] = []
+    for bond, pairs in plain.items():
+        if common is not None and bond == common[0]:
+            continue
+        for a, b in pairs.tolist():
+            if bond[0] == bond[1]:
+                edges += [(a, len(marks)), (len(marks), b)]
+                marks.append(("bond", bond))
+            else:
+                edges += [(a, len(marks)), (len(marks), len(marks) + 1), (len(marks) + 1, b)]
+                marks += [("bond tail", bond), ("bond head", bond)]
+    tails: dict[int, list[int]] = {}
+    limit_at = len(marks)
+    marks += [("limit", str(limit.bandwidth)) for limit in topology.limits]
+    for (a, b, limits), links in bonds.items():
+        links.sort(key=lambda link: (int(kind[link]), link))
+        types = tuple(sorted(Counter(int(kind[link]) for link in links).items()))
+        tails[len(marks)] = links
+        edges += [(a, len(marks)), (len(marks), len(marks) + 1), (len(marks) + 1, b)]
+        edges += [(len(marks), limit_at + limit) for limit in limits]
+        marks += [("limited tail", types), ("limited head", types)]
+    drawn = np.concatenate([blocks, np.array(edges, np.int64).reshape(-1, 2)])
+    distinct = sorted(set(marks), key=repr)
+    number = {mark: i for i, mark in enumerate(distinct)}
+    legend = (type_legend, common, tuple(distinct))
+    return _Drawn(drawn, [number[mark] for mark in marks], legend, tails)
+
+
+def _plain_edges(nodes: int, plain: Mapping[Bond, Longs]) -> tuple[tuple[Bond, bool] | None, Longs]:
+    """The bond drawn as plain edges, and whether the pairs without it are joined instead; and the edges."""
+    even = [(len(pairs), bond) for bond, pairs in plain.items() if bond[0] == bond[1]]
+    if not even:
+        return None, np.zeros((0, 2), np.int64)
+    count, bond = max(even)
+    if 4 * count <= nodes * (nodes - 1):
+        return (bond, False), plain[bond]
+    absent = np.triu(np.ones((nodes, nodes), bool), 1)
+    absent[plain[bond].min(axis=1), plain[bond].max(axis=1)] = False
+    return (bond, True), np.argwhere(absent)
+
+
+def _type_classes(topology: Topology) -> tuple[Longs, tuple[Hashable, ...]]:
+    """The class of every link's type, and the classes by their value: the same for all machines alike."""
+    values = [(t.kind, str(t.bandwidth), t.latency.hex()) for t in topology.types]
+    used = sorted({values[i] for i in np.unique(topology.link_type)})
+    place = {value: i for i, value in enumerate(used)}
+    table = np.array([place.get(value, -1) for value in values], np.int64)
+    return table[topology.link_type], tuple(used)
+
+
+def _limits_of(topology: Topology) -> dict[int, list[int]]:
+    """The limits of every link that has any."""
+    out: dict[int, list[int]] = defaultdict(list)
+    for i, limit in enumerate(topology.limits):
+        for link in limit.links:
+            out[link].append(i)
+    return dict(out)
+
+
+def _bonds(
+    topology: Topology, kind: Longs, limits_of: dict[int, list[int]]
+) -> tuple[dict[Bond, Longs], dict[tuple[int, int, tuple[int, ...]], list[int]]]:
+    """The bonds without limits: description (there, back) -> pairs of nodes, described so that there >= back;
+    and the links under limits by (src, dst, limits)."""
+    limited: dict[tuple[int, int, tuple[int, ...]], list[int]] = defaultdict(list)
+    free = np.ones(topology.links, bool)
+    for link, limits in limits_of.items():
+        free[link] = False
+        limited[int(topology.link_src[link]), int(topology.link_dst[link]), tuple(limits)].append(link)
+    nodes = topology.nodes
+    pair = topology.link_src[free].astype(np.int64) * nodes + topology.link_dst[free]
+    keys, place = dense(pair, nodes * nodes)
+    word, words = _words(place, kind[free], len(keys))
+    back = keys % nodes * nodes + keys // nodes
+    at = np.minimum(np.searchsorted(keys, back), max(len(keys) - 1, 0))
+    other = np.where(keys[at] == back, word[at], 0)  # word 0: no link back
+    # Every pair of nodes once: told from the end with the greater word, or the lesser number if equal.
+    once = (word > other) | ((word == other) & (keys // nodes < keys % nodes))
+    plain: dict[Bond, Longs] = {}
+    both = word[once] * len(words) + other[once]
+    order = np.argsort(both, kind="stable")
+    found, first = np.unique(both[order], return_index=True)
+    ends = np.stack([keys[once] // nodes, keys[once] % nodes], axis=1)[order]
+    for code, low, high in zip(found.tolist(), first, [*first[1:], len(ends)], strict=False):
+        pairs = ends[low:high]
+        plain[words[code // len(words)], words[code % len(words)]] = pairs
+    return plain, dict(limited)
+
+
+def _words(pair: Longs, kind: Longs, pairs: int) -> tuple[Longs, list[Types]]:
+    """For every pair of nodes the number of its word (from 1), and the words in ascending order.
+
+    A word lists how many links of each class a pair has. Most have one class only, so these are told
+    apart by columns, and Python looks at the words alone.
+    """
+    classes = int(kind.max(initial=0)) + 1
+    rows, count = np.unique(pair * classes + kind, return_counts=True)
+    owner, kind = rows // classes, rows % classes
+    first = np.searchsorted(owner, np.arange(pairs + 1))
+    singles = np.flatnonzero(np.diff(first) == 1)
+    index: dict[Types, int] = {}
+    raw = np.zeros(pairs, np.int64)
+    at = first[singles]
+    top = int(count.max(initial=0)) + 1
+    codes, raw[singles] = np.unique(kind[at] * top + count[at], return_inverse=True)
+    for code in codes.tolist():
+        index[(code // top, code % top),] = len(index)
+    for i in np.flatnonzero(np.diff(first) > 1).tolist():
+        low, high = first[i], first[i + 1]
+        word = tuple(zip(kind[low:high].tolist(), count[low:high].tolist(), strict=True))
+        raw[i] = index.setdefault(word, len(index))
+    ordered: list[Types] = sorted(index)
+    rank = np.zeros(len(ordered), np.int64)
+    rank[[index[word] for word in ordered]] = np.arange(1, len(ordered) + 1)
+    return rank[raw], [(), *ordered]
+
+
+def _map_limited(topology: Topology, to: Ints, image: Longs) -> None:
+    """Fill in where the links under limits go: the one renumbering of the graph that moves nodes as told."""
+    moved = _draw(topology, to.tolist())
+    still = _draw(topology, list(range(topology.nodes)))
+    come, *before = moved.canonical()
+    go, *after = still.canonical()
+    same = all(np.array_equal(a, b) for a, b in zip(before, after, strict=True))
+    if moved.legend != still.legend or not same:
+        raise Invalid(f"permutation: not a symmetry of {topology.name}; automorphisms() lists its symmetries")
+    back = np.argsort(go)
+    for vertex, links in moved.tails.items():
+        image[links] = still.tails[int(back[come[vertex]])]

@@ -1,0 +1,221 @@
+"""The machine: ranks, switches, directed links, shared limits, and a place for every node.
+
+Links are columns (a full mesh of a thousand ranks has a million of them); what a link is like
+(kind, bandwidth, latency) stands once in a small table of link types.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import cached_property
+
+import numpy as np
+
+from antiphon.core.columns import Ints, Longs, column
+from antiphon.errors import Invalid, quote
+from antiphon.units import exact, parse_bandwidth, parse_seconds
+
+MAX_NODES = 2**24
+
+
+@dataclass(frozen=True)
+class LinkType:
+    """What a link is like: its kind (nvlink, pcie, ib, ...), exact bytes per second, seconds of latency."""
+
+    kind: str
+    bandwidth: Fraction
+    latency: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.kind, str) or not self.kind or len(self.kind) > 100:
+            raise Invalid(f"link kind: expected a short name, got {quote(self.kind)}")
+        object.__setattr__(self, "bandwidth", parse_bandwidth(self.bandwidth, f"bandwidth of link type {self.kind}"))
+        object.__setattr__(self, "latency", parse_seconds(self.latency, f"latency of link type {self.kind}"))
+
+
+@dataclass(frozen=True)
+class SharedLimit:
+    """The summed bandwidth of these links is bounded: a NIC, a PCIe bus, a host's egress."""
+
+    name: str
+    links: tuple[int, ...]
+    bandwidth: Fraction
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or len(self.name) > 200:
+            raise Invalid(f"shared limit: expected a short name, got {quote(self.name)}")
+        object.__setattr__(self, "links", tuple(int(link) for link in self.links))
+        object.__setattr__(self, "bandwidth", parse_bandwidth(self.bandwidth, f"bandwidth of limit {self.name}"))
+
+
+@dataclass(frozen=True, eq=False)
+class Topology:
+    """Nodes 0..ranks-1 are ranks (they hold data), the rest are switches (they only forward).
+
+    `unit` is the bandwidth of a unit link, in which rounds and rates are told; by default the slowest link's.
+    `places` gives every node its place in the hierarchy, e.g. "dc0/rack3/host2/gpu1".
+    """
+
+    name: str
+    ranks: int
+    switches: int
+    link_src: Ints
+    link_dst: Ints
+    link_type: Ints
+    types: tuple[LinkType, ...]
+    limits: tuple[SharedLimit, ...] = ()
+    places: tuple[str, ...] = ()
+    unit: Fraction = field(default=Fraction(0))
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or len(self.name) > 200:
+            raise Invalid("topology name: expected a short text")
+        for what, count, low in (("ranks", self.ranks, 1), ("switches", self.switches, 0)):
+            if isinstance(count, bool) or not isinstance(count, int) or not low <= count <= MAX_NODES:
+                raise Invalid(f"topology {what}: expected a whole number from {low} to {MAX_NODES}, got {quote(count)}")
+        object.__setattr__(self, "types", tuple(self.types))
+        object.__setattr__(self, "limits", tuple(self.limits))
+        object.__setattr__(self, "link_src", column(self.link_src, "link source", 0, self.nodes))
+        object.__setattr__(self, "link_dst", column(self.link_dst, "link destination", 0, self.nodes))
+        object.__setattr__(self, "link_type", column(self.link_type, "link type", 0, len(self.types)))
+        if not len(self.link_src) == len(self.link_dst) == len(self.link_type):
+            raise Invalid("topology links: sources, destinations and types differ in number")
+        loops = np.flatnonzero(self.link_src == self.link_dst)
+        if loops.size:
+            raise Invalid(f"link {loops[0]} goes from node {self.link_src[loops[0]]} to itself; remove it")
+        self._check_limits()
+        object.__setattr__(self, "places", tuple(self.places) or default_places(self.ranks, self.switches))
+        if len(self.places) != self.nodes or not all(isinstance(place, str) for place in self.places):
+            raise Invalid(f"topology places: expected {self.nodes} texts, one per node, got {len(self.places)}")
+        used = [self.types[i].bandwidth for i in np.unique(self.link_type)]
+        object.__setattr__(self, "unit", exact(self.unit, "unit bandwidth") or min(used, default=Fraction(1)))
+        if self.unit <= 0:
+            raise Invalid(f"unit bandwidth: must be greater than 0, got {self.unit}")
+
+    def _check_limits(self) -> None:
+        for limit in self.limits:
+            if not limit.links:
+                raise Invalid(f"shared limit {quote(limit.name)}: names no links")
+            if len(set(limit.links)) != len(limit.links):
+                raise Invalid(f"shared limit {quote(limit.name)}: names a link twice")
+            if min(limit.links) < 0 or max(limit.links) >= self.links:
+                raise Invalid(f"shared limit {quote(limit.name)}: link out of range (0 to {self.links - 1})")
+
+    @property
+    def nodes(self) -> int:
+        return self.ranks + self.switches
+
+    @property
+    def links(self) -> int:
+        return len(self.link_src)
+
+    def bandwidth(self, link: int) -> Fraction:
+        return self.types[int(self.link_type[link])].bandwidth
+
+    def node_name(self, node: int) -> str:
+        """How people call a node: a rank by its number, a switch by its place."""
+        return f"rank {node}" if node < self.ranks else f"switch {self.places[node]}"
+
+    @cached_property
+    def resources(self) -> Resources:
+        return Resources.of(self)
+
+    def key(self) -> tuple[object, ...]:
+        """Everything that makes two topologies equal."""
+        columns = (self.link_src.tobytes(), self.link_dst.tobytes(), self.link_type.tobytes())
+        return (
+            self.name,
+            self.ranks,
+            self.switches,
+            *columns,
+            self.types,
+            self.limits,
+            self.places,
+            self.unit,
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Topology) and self.key() == other.key()
+
+    def __hash__(self) -> int:
+        return hash(self.key())
+
+    def __repr__(self) -> str:
+        return f"Topology({self.name!r}, ranks={self.ranks}, switches={self.switches}, links={self.links})"
+
+
+@dataclass(frozen=True)
+class Resources:
+    """Everything that can be loaded: the links, then the shared limits, each with a capacity.
+
+    Capacities are exact integers over one scale: capacity in bytes/s = capacity[i] * scale.
+    `limit_ptr, limit_of` (CSR by link) list the resources beyond itself that a link loads.
+    """
+
+    capacity: tuple[int, ...]  # one per class, ascending
+    scale: Fraction
+    klass: Ints  # resource -> its class of equal capacity
+    limit_ptr: Longs
+    limit_of: Ints
+
+    @staticmethod
+    def of(topology: Topology) -> Resources:
+        by_type = [t.bandwidth for t in topology.types]
+        distinct = sorted({*by_type, *(limit.bandwidth for limit in topology.limits)})
+        index = {bandwidth: i for i, bandwidth in enumerate(distinct)}
+        denominator = math.lcm(*(b.denominator for b in distinct)) if distinct else 1
+        numerators = [int(b * denominator) for b in distinct]
+        common = math.gcd(*numerators) or 1
+        type_class = np.array([index[b] for b in by_type], np.int32)
+        limit_class = np.array([index[limit.bandwidth] for limit in topology.limits], np.int32)
+        link = np.array([link for limit in topology.limits for link in limit.links], np.int64)
+        owner = np.repeat(
+            np.arange(len(topology.limits), dtype=np.int32) + topology.links,
+            [len(x.links) for x in topology.limits],
+        )
+        order = np.argsort(link, kind="stable")
+        return Resources(
+            capacity=tuple(n // common for n in numerators),
+            scale=Fraction(common, denominator),
+            klass=np.concatenate([type_class[topology.link_type], limit_class]).astype(np.int32),
+            limit_ptr=np.concatenate([[0], np.cumsum(np.bincount(link, minlength=topology.links))]).astype(np.int64),
+            limit_of=owner[order].astype(np.int32),
+        )
+
+    def bytes_per_second(self, resource: int) -> Fraction:
+        return self.capacity[int(self.klass[resource])] * self.scale
+
+
+def default_places(ranks: int, switches: int) -> tuple[str, ...]:
+    return tuple(f"rank{i}" for i in range(ranks)) + tuple(f"switch{i}" for i in range(switches))
+
+
+Link = tuple[int, int, LinkType]
+
+
+def build(
+    name: str,
+    ranks: int,
+    links: Iterable[Link],
+    *,
+    switches: int = 0,
+    limits: Sequence[SharedLimit] = (),
+    places: Sequence[str] = (),
+    unit: Fraction | int = 0,
+) -> Topology:
+    """A topology from (src, dst, LinkType) triples; the table of types is gathered from them."""
+    table: dict[LinkType, int] = {}
+    rows = [(src, dst, table.setdefault(kind, len(table))) for src, dst, kind in links]
+    src, dst, kind = zip(*rows, strict=True) if rows else ((), (), ())
+    return Topology(
+        name, ranks, switches, np.array(src), np.array(dst), np.array(kind), tuple(table), tuple(limits),
+        tuple(places), Fraction(unit),
+    )  # fmt: skip
+
+
+def both_ways(pairs: Iterable[tuple[int, int]], kind: LinkType) -> list[Link]:
+    """Links of one type in both directions of every pair."""
+    return [link for a, b in pairs for link in ((a, b, kind), (b, a, kind))]

@@ -1,0 +1,179 @@
+"""Schedules one after the other, or side by side."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+
+from antiphon.core.collective import Collective
+from antiphon.core.columns import Ints, Longs, distinct, narrow
+from antiphon.core.loads import pieces_of
+from antiphon.core.routes import NO_ROUTES, Routes
+from antiphon.core.schedule import MAX_DENOMINATOR, Chunks, Local, Schedule
+from antiphon.core.transform.cutting import expand, spread
+from antiphon.core.transform.tidying import plain_copies
+from antiphon.errors import Invalid, Unsupported
+
+# what two collectives make, done one after the other
+_MAKES = {
+    ("reducescatter", "allgather"): "allreduce",
+    ("reduce", "broadcast"): "allreduce",
+    ("scatter", "allgather"): "broadcast",
+    ("reducescatter", "gather"): "reduce",
+    ("gather", "broadcast"): "allgather",
+    ("reduce", "scatter"): "reducescatter",
+}
+
+
+def _target(first: Collective, second: Collective) -> Collective:
+    kind = _MAKES.get((first.kind, second.kind))
+    if kind is None:
+        known = ", ".join(f"{a} then {b}" for a, b in _MAKES)
+        raise Unsupported(f"{first.kind} then {second.kind} is no collective that compose knows (it knows {known})")
+    if first.ranks != second.ranks or first.members != second.members:
+        raise Invalid(f"compose: the {first.kind} and the {second.kind} are not among the same ranks")
+    roots = {*first.roots, *second.roots}
+    if len(roots) > 1 or len(first.roots) > 1 or len(second.roots) > 1:
+        raise Invalid(f"compose: the {first.kind} and the {second.kind} must share a single root")
+    if first.blocks == second.blocks and not np.array_equal(first.weights, second.weights):
+        raise Invalid(f"compose: the blocks of the {first.kind} and the {second.kind} differ in weight")
+    many = first if first.blocks > 1 else second
+    weights = many.weights if kind in ("allgather", "reducescatter") else np.zeros(0, np.int64)
+    return Collective(
+        kind, first.ranks, first.members, tuple(roots) if kind in ("broadcast", "reduce") else (), weights
+    )
+
+
+def _line(collective: Collective, chunks: Chunks) -> tuple[Longs, Longs, int]:
+    """Begin and end of every chunk on the line of all blocks laid side by side, over the returned length."""
+    length = int(collective.weights.sum())
+    if chunks.denominator * max(length, 1) >= MAX_DENOMINATOR:
+        raise Unsupported("compose: the shares of the chunks have no common denominator below 2^62")
+    if length == 0:
+        raise Unsupported("compose: all blocks are empty")
+    weight = collective.weights[chunks.block]
+    base = (np.cumsum(collective.weights) - collective.weights)[chunks.block] * chunks.denominator
+    begin = base + chunks.offset * weight
+    return begin, begin + chunks.share * weight, length * chunks.denominator
+
+
+def _recut(schedule: Schedule, target: Collective, cuts: Longs, length: int) -> Schedule:
+    """The schedule with its chunks cut at all of `cuts` on the line, as chunks of the target's blocks."""
+    begin, end, mine = _line(schedule.collective, schedule.chunks)
+    scale = length // mine
+    first = np.searchsorted(cuts, begin * scale)
+    count = np.searchsorted(cuts, end * scale) - first
+    return spread(schedule, first, count, collective=target, chunks=_target_chunks(target, cuts, length), pieces=1)
+
+
+def _target_chunks(target: Collective, cuts: Longs, length: int) -> Chunks:
+    begin, size = cuts, np.diff(np.append(cuts, length))
+    total = int(target.weights.sum())
+    unit = length // total
+    edge = np.cumsum(target.weights) * unit
+    block = np.searchsorted(edge, begin, side="right")
+    weight = target.weights[block]
+    # offset within the block is (begin - edge) / (weight * unit): bring all blocks over one denominator
+    common = math.lcm(*np.unique(weight).tolist())
+    if common * unit >= MAX_DENOMINATOR:
+        raise Unsupported("compose: the shares of the chunks have no common denominator below 2^62")
+    factor = common // weight
+    return Chunks(narrow(block), (begin - (edge[block] - weight * unit)) * factor, size * factor, common * unit)
+
+
+def compose(first: Schedule, second: Schedule) -> Schedule:
+    """First the one, then the other, for the collective that they make together.
+
+    Chunks are cut at the borders of both. Equal pieces are kept (composed first, pipelined after, which is
+    faster than one pipeline after the other); different ones are expanded.
+    """
+    target = _target(first.collective, second.collective)
+    alike = isinstance(first.pieces, int) and isinstance(second.pieces, int) and first.pieces == second.pieces
+    pieces = first.pieces if alike else 1
+    if pieces == 1:
+        first, second = expand(first), expand(second)
+    second = plain_copies(second)  # what the first left in a relay must not be added to
+    a, b = _line(first.collective, first.chunks), _line(second.collective, second.chunks)
+    total = int(target.weights.sum())
+    length = math.lcm(a[2], b[2], total)
+    if length >= MAX_DENOMINATOR:
+        raise Unsupported("compose: the shares of the chunks have no common denominator below 2^62")
+    edges = np.cumsum(target.weights)[:-1] * (length // total)
+    cuts = distinct(np.concatenate([a[0] * (length // a[2]), b[0] * (length // b[2]), edges]))
+    cuts = cuts[cuts < length]
+    early, late = _recut(first, target, cuts, length), _recut(second, target, cuts, length)
+    late = replace(late, step=late.step + np.int32(early.steps))
+    return _stack([early, late], target, early.chunks, pieces, first.local + second.local)
+
+
+def merge(schedules: Sequence[Schedule], shares: Sequence[Fraction | int] | None = None) -> Schedule:
+    """Side by side, in the same steps: schedule i moves its share of every block (equal shares by default)."""
+    if not schedules:
+        raise Invalid("merge: needs one schedule or more")
+    parts = [Fraction(share) for share in shares] if shares is not None else [Fraction(1)] * len(schedules)
+    if len(parts) != len(schedules) or min(parts) <= 0:
+        raise Invalid("merge: needs one share per schedule, each greater than 0")
+    if any(s.collective != schedules[0].collective for s in schedules[1:]):
+        raise Invalid("merge: the schedules are for different collectives")
+    if any(s.local != schedules[0].local for s in schedules[1:]):
+        raise Unsupported("merge: the schedules differ in their local work at the end")
+    total = sum(parts)
+    ends = [sum(parts[: i + 1], Fraction(0)) / total for i in range(len(parts))]
+    cuts = [s.chunks.denominator * (p / total).denominator for s, p in zip(schedules, parts, strict=True)]
+    denominator = math.lcm(*cuts, *(end.denominator for end in ends))
+    if denominator >= MAX_DENOMINATOR:
+        raise Unsupported("merge: the shares have no common denominator below 2^62; use rounder shares")
+    block, offset, share, pieces, moved = [], [], [], [], []
+    base = 0
+    for schedule, part, end in zip(schedules, parts, ends, strict=True):
+        scale = int(part / total * denominator / schedule.chunks.denominator)
+        block.append(schedule.chunks.block)
+        offset.append(schedule.chunks.offset * scale + int((end - part / total) * denominator))
+        share.append(schedule.chunks.share * scale)
+        pieces.append(pieces_of(schedule))
+        moved.append(
+            replace(
+                schedule,
+                chunk=schedule.chunk + np.int32(base),
+                chunks=_room(base + len(schedule.chunks)),
+                pieces=1,
+            )
+        )
+        base += len(schedule.chunks)
+    joint = Chunks(np.concatenate(block), np.concatenate(offset), np.concatenate(share), denominator)
+    return _stack(moved, schedules[0].collective, joint, np.concatenate(pieces), schedules[0].local)
+
+
+def _room(chunks: int) -> Chunks:
+    """A table that only makes room for this many chunks, until the joint one replaces it."""
+    nothing = np.zeros(chunks, np.int64)
+    return Chunks(narrow(nothing), nothing, nothing, 1)
+
+
+def _stack(
+    schedules: Sequence[Schedule], collective: Collective, chunks: Chunks, pieces: int | Longs, local: tuple[Local, ...]
+) -> Schedule:
+    """The rows of all, with their routes in one table."""
+    table: Routes = NO_ROUTES
+    routes = []
+    for schedule in schedules:
+        none = np.full(schedule.transfers, -1, np.int32)
+        given = none if schedule.route is None else schedule.route
+        routes.append(np.where(given >= 0, given + len(table), -1))
+        table = table.join(schedule.routes)
+
+    def both(name: str) -> Ints:
+        return narrow(np.concatenate([getattr(s, name) for s in schedules]))
+
+    return Schedule(
+        collective, chunks, both("step"), both("chunk"), both("src"), both("dst"), both("op").astype(np.uint8),
+        route=np.concatenate(routes),
+        src_slot=np.concatenate([s.slot("src") for s in schedules]),
+        dst_slot=np.concatenate([s.slot("dst") for s in schedules]),
+        routes=table, pieces=pieces,
+        local=local,
+    )  # fmt: skip

@@ -1,0 +1,158 @@
+"""The same schedule for other ranks: renamed, copied by symmetry, or with fewer taking part."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from antiphon.core.collective import Collective, Relation
+from antiphon.core.columns import Bools, Longs, narrow
+from antiphon.core.dependencies import Versions, versions
+from antiphon.core.routes import Routes
+from antiphon.core.schedule import COPY, REDUCE, Chunks, Schedule
+from antiphon.core.transform.joining import merge
+from antiphon.core.transform.tidying import by_step, clean, filled
+from antiphon.errors import Invalid, Unsupported
+
+
+def relabel_collective(collective: Collective, name: Longs) -> tuple[Collective, Longs]:
+    """Rank r is called name[r] now: the collective then, and the block of it that each block becomes."""
+    if collective.custom is not None:
+        custom = _relabel_relation(collective.custom, name)
+        members = tuple(name[list(collective.members)].tolist())
+        renamed = Collective("custom", collective.ranks, members, weights=collective.weights, custom=custom)
+        return renamed, np.arange(collective.blocks)
+    renamed_members = name[list(collective.members)]
+    place = np.empty(
+        len(renamed_members), np.int64
+    )  # member i -> its place among the renamed members, which are sorted
+    place[np.argsort(renamed_members)] = np.arange(len(renamed_members))
+    roots = tuple(name[list(collective.roots)].tolist())
+    m, r = len(renamed_members), max(len(roots), 1)
+    block = np.arange(collective.blocks)
+    if collective.kind in ("allgather", "reducescatter"):
+        block = place
+    elif collective.kind == "scatter":
+        block = place[block // r] * r + block % r
+    elif collective.kind == "gather":
+        block = block // m * m + place[block % m]
+    elif collective.kind == "alltoall":
+        block = place[block // m] * m + place[block % m]
+    weights = np.empty(collective.blocks, np.int64)
+    weights[block] = collective.weights
+    return Collective(collective.kind, collective.ranks, tuple(renamed_members.tolist()), roots, weights), block
+
+
+def _relabel_relation(relation: Relation, name: Longs) -> Relation:
+    pre_rank, post_rank = name[relation.pre_rank], name[relation.post_rank]
+    pre = np.lexsort((relation.pre_id, pre_rank, relation.pre_block))
+    post = np.lexsort((post_rank, relation.post_block))
+    return Relation(
+        relation.pre_block[pre], pre_rank[pre].astype(np.int32), relation.pre_id[pre],
+        relation.post_block[post], post_rank[post].astype(np.int32), relation.post_want[post], relation.wants,
+    )  # fmt: skip
+
+
+def relabel(schedule: Schedule, names: ArrayLike, links: ArrayLike | None = None) -> Schedule:
+    """Rank r is called names[r] now (names of switches may follow); link i is called links[i].
+
+    For a relabelled topology the links keep their numbers; for a symmetry of one topology, give its link map.
+    """
+    name = np.asarray(names, np.int64)
+    ranks = schedule.collective.ranks
+    if len(name) < ranks or not np.array_equal(np.sort(name[:ranks]), np.arange(ranks)):
+        raise Invalid(f"relabel: expected a permutation of the {ranks} ranks")
+    collective, block = relabel_collective(schedule.collective, name[:ranks])
+    routes, chunks = schedule.routes, schedule.chunks
+    if links is not None:
+        routes = Routes(routes.ptr, np.asarray(links, np.int32)[routes.links])
+    return replace(
+        schedule,
+        collective=collective,
+        chunks=Chunks(narrow(block[chunks.block]), chunks.offset, chunks.share, chunks.denominator),
+        src=narrow(name[schedule.src]),
+        dst=narrow(name[schedule.dst]),
+        routes=routes,
+    )
+
+
+def replicate(schedule: Schedule, symmetries: Sequence[tuple[ArrayLike, ArrayLike | None]]) -> Schedule:
+    """Copies of the schedule under symmetries (names, link map) side by side, each with an equal share.
+
+    The collective must stay the same under each: a rooted one needs symmetries that keep its root.
+    """
+    copies = [relabel(schedule, names, links) for names, links in symmetries]
+    return merge(copies)
+
+
+def _sub_collective(collective: Collective, members: tuple[int, ...]) -> tuple[Collective, Longs]:
+    """The same kind among fewer members, and each old block's new number (-1: gone)."""
+    old = list(collective.members)
+    outside = sorted(set(members) - set(old))
+    if outside:
+        raise Invalid(f"restrict: rank {outside[0]} does not take part in the schedule")
+    if collective.kind == "custom":
+        raise Unsupported("restrict: a custom collective says itself who takes part; edit its relation")
+    place = {rank: i for i, rank in enumerate(sorted(members))}
+    stay = np.array([place.get(rank, -1) for rank in old], np.int64)
+    roots = tuple(root for root in collective.roots if root in place)
+    if collective.roots and not roots:
+        raise Invalid("restrict: the root must be among the ranks that remain")
+    root_stay = np.array([roots.index(root) if root in place else -1 for root in collective.roots], np.int64)
+    m, r = len(old), len(collective.roots)
+    block = np.arange(collective.blocks)
+    if collective.kind in ("broadcast", "reduce"):
+        new = root_stay[block]
+    elif collective.kind in ("allgather", "reducescatter"):
+        new = stay[block]
+    elif collective.kind == "allreduce":
+        new = block
+    else:  # two coordinates: who sends (or receives) and for whom
+        slow, fast = {
+            "scatter": (stay[block // max(r, 1)], root_stay[block % max(r, 1)]) if r else (block, block),
+            "gather": (root_stay[block // m], stay[block % m]) if r else (block, block),
+            "alltoall": (stay[block // m], stay[block % m]),
+        }[collective.kind]
+        width = {"scatter": len(roots), "gather": len(members), "alltoall": len(members)}[collective.kind]
+        new = np.where((slow < 0) | (fast < 0), -1, slow * width + fast)
+    weights = np.zeros(int(new.max()) + 1, np.int64)
+    weights[new[new >= 0]] = collective.weights[new >= 0]
+    return Collective(collective.kind, collective.ranks, members, roots, weights), new
+
+
+def restrict(schedule: Schedule, members: Sequence[int]) -> Schedule:
+    """Only these ranks take part; the others relay at most. What nobody then needs is dropped."""
+    collective, new = _sub_collective(schedule.collective, tuple(members))
+    kept = new[schedule.chunks.block] >= 0
+    number = np.cumsum(kept) - 1
+    rows = np.flatnonzero(kept[schedule.chunk])
+    chunks = schedule.chunks
+    pieces = schedule.pieces if isinstance(schedule.pieces, int) else schedule.pieces[kept]
+    fewer = schedule.take(
+        rows,
+        collective=collective,
+        chunk=number[schedule.chunk[rows]],
+        chunks=Chunks(narrow(new[chunks.block[kept]]), chunks.offset[kept], chunks.share[kept], chunks.denominator),
+        pieces=pieces,
+        provenance={},
+    )
+    return clean(fewer.take(np.flatnonzero(_brings(fewer, versions(fewer)))))
+
+
+def _brings(schedule: Schedule, derived: Versions) -> Bools:
+    """The rows that read something: those whose source was to hold only what is gone now read nothing."""
+    full = filled(schedule, derived)
+    out = np.zeros(schedule.transfers, np.bool_)
+    for rows in by_step(schedule):
+        read, write = derived.read[rows], derived.write[rows]
+        out[rows] = full[read]
+        full[write[full[read]]] = True
+        adds = schedule.op[rows] == REDUCE
+        full[write[adds]] |= full[write[adds] - 1]
+        full[write[(schedule.op[rows] == COPY) & ~full[read]]] |= full[
+            write[(schedule.op[rows] == COPY) & ~full[read]] - 1
+        ]
+    return out

@@ -1,0 +1,109 @@
+"""A schedule run backwards (SCCL, section 3.5): what was spread is gathered, what was combined is spread."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from antiphon.core.collective import DUAL, Collective, custom_relation
+from antiphon.core.columns import Bools, Ints, Longs, distinct, narrow
+from antiphon.core.dependencies import Versions, versions
+from antiphon.core.loads import pieces_of, pipelined_steps
+from antiphon.core.schedule import COPY, REDUCE, Chunks, Schedule
+from antiphon.core.transform.tidying import clean, filled, plain_copies
+from antiphon.errors import Unsupported
+
+
+def dual(collective: Collective) -> tuple[Collective, Longs]:
+    """The collective that a backward run achieves, and the block of it that each block becomes."""
+    blocks = np.arange(collective.blocks)
+    if collective.kind == "custom":
+        return _dual_custom(collective), blocks
+    if collective.kind not in DUAL:
+        raise Unsupported(
+            f"{collective.kind} has no inverse of its own; invert its parts (reducescatter, allgather) and compose"
+        )
+    m, r = len(collective.members), len(collective.roots)
+    if collective.kind == "scatter":  # numbered member-major, its dual root-major
+        blocks = blocks % r * m + blocks // r
+    elif collective.kind == "gather":
+        blocks = blocks % m * r + blocks // m
+    elif collective.kind == "alltoall":
+        blocks = blocks % m * m + blocks // m
+    weights = np.empty(collective.blocks, np.int64)
+    weights[blocks] = collective.weights
+    kind = DUAL[collective.kind]
+    return Collective(kind, collective.ranks, collective.members, collective.roots, weights), blocks
+
+
+def _dual_custom(collective: Collective) -> Collective:
+    relation = collective.relation
+    have = np.bincount(relation.pre_block, minlength=collective.blocks)
+    need = np.bincount(relation.post_block, minlength=collective.blocks)
+    holders = np.bincount(distinct(relation.pre_block * np.int64(2**32) + relation.pre_rank) >> 32, minlength=len(have))
+    replicas = (have > 1) & ((collective.ids_per_block < have) | (holders < have))
+    if len(relation.wants) or (((have > 1) & (need > 1)) | replicas).any():
+        raise Unsupported("only a custom collective whose blocks go from one rank or to one rank can be inverted")
+    one_source = need[relation.post_block] > 1  # spread to several: these become its contributions
+    ids = np.where(one_source | (have[relation.post_block] == 1), relation.post_rank, 0)
+    pre = zip(relation.post_block.tolist(), relation.post_rank.tolist(), ids.tolist(), strict=True)
+    post = [(b, rank, None) for b, rank in zip(relation.pre_block.tolist(), relation.pre_rank.tolist(), strict=True)]
+    custom = custom_relation(list(pre), post, collective.ranks)
+    return Collective("custom", collective.ranks, collective.members, weights=collective.weights, custom=custom)
+
+
+def _refuse(schedule: Schedule, rows: Longs, why: str) -> None:
+    if len(rows):
+        row = rows[np.lexsort((schedule.chunk[rows], schedule.step[rows]))[0]]
+        where = f"step {schedule.step[row]}, chunk {schedule.chunk[row]}"
+        ends = f"from rank {schedule.src[row]} to rank {schedule.dst[row]}"
+        raise Unsupported(f"cannot be inverted: {where}: the transfer {ends} {why}")
+
+
+def _check(schedule: Schedule, derived: Versions, gathers: Bools, spreads: Bools) -> None:
+    """A backward run is right if, per block, every cell of spread data takes in once and every cell of gathered
+    data gives out once, after all that it takes in."""
+    cell = np.cumsum(derived.initial) - 1  # version -> cell
+    block = schedule.chunks.block[schedule.chunk]
+    writes = np.bincount(cell[derived.write], minlength=int(derived.initial.sum()))
+    twice = (writes[cell[derived.write]] > 1) | filled(schedule, derived)[derived.write - 1]
+    _refuse(schedule, np.flatnonzero(twice & spreads[block]), "writes a cell that holds something else already")
+    reads = np.bincount(cell[derived.read], minlength=int(derived.initial.sum()))
+    again = (reads[cell[derived.read]] > 1) & gathers[block]
+    _refuse(schedule, np.flatnonzero(again), "reads a cell that another transfer reads too")
+    early = ~derived.final[derived.read] & gathers[block]
+    _refuse(schedule, np.flatnonzero(early), "reads a cell that is written again later")
+
+
+def invert(schedule: Schedule, links: Ints | None = None) -> Schedule:
+    """The schedule run backwards, for the dual collective; redundant and dead transfers are dropped first.
+
+    Routes are turned round for the reversed machine (reshape.reverse), whose links keep their numbers. To stay on
+    one machine whose links all lead both ways, give its routes.opposite_links.
+
+    Backwards, a copy into many becomes a reduction from many and the other way round. A lone arrival at a
+    rank with nothing of its own stays a copy. Pieces are kept: the last piece then goes first.
+    """
+    schedule = clean(plain_copies(schedule))
+    target, block = dual(schedule.collective)
+    combines = schedule.collective.ids_per_block > 1
+    will_combine = target.ids_per_block[block] > 1
+    _check(schedule, versions(schedule), combines | ~will_combine, ~combines)
+    pieces, end = pieces_of(schedule), pipelined_steps(schedule)
+    chunks = schedule.chunks
+    op = np.where(will_combine[chunks.block[schedule.chunk]], REDUCE, COPY)
+    back = replace(
+        schedule,
+        collective=target,
+        chunks=Chunks(narrow(block[chunks.block]), chunks.offset, chunks.share, chunks.denominator),
+        step=narrow(end - pieces[schedule.chunk] - schedule.step),
+        src=schedule.dst,
+        dst=schedule.src,
+        src_slot=schedule.dst_slot,
+        dst_slot=schedule.src_slot,
+        op=op.astype(np.uint8),
+        routes=schedule.routes.backwards(links),
+        provenance={},
+    )
+    return plain_copies(back)

@@ -1,0 +1,143 @@
+"""What a schedule does in vain, and the schedule without it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from antiphon.core.columns import Bools, Longs, dense, order_of, pointers, ranges, starts
+from antiphon.core.dependencies import Versions, versions
+from antiphon.core.schedule import COPY, REDUCE, Schedule
+
+
+@dataclass(frozen=True, eq=False)
+class Waste:
+    """Rows that bring a cell the value it has already, and rows whose value nobody needs in the end."""
+
+    redundant: Longs
+    dead: Longs
+
+    def __bool__(self) -> bool:
+        return bool(len(self.redundant) or len(self.dead))
+
+
+def by_step(schedule: Schedule) -> list[Longs]:
+    """The rows of every step that has any, in order of time."""
+    order = order_of(schedule.step, max(schedule.steps, 1))
+    return np.split(order, np.flatnonzero(starts(schedule.step[order]))[1:]) if len(order) else []
+
+
+def chunk_pairs(schedule: Schedule, side: str) -> tuple[Longs, Longs, Longs]:
+    """(chunk, rank, row of the relation) for everything there at the beginning ("pre") or wanted ("post")."""
+    relation = schedule.collective.relation
+    ptr = pointers(getattr(relation, f"{side}_block"), schedule.collective.blocks)
+    block = schedule.chunks.block
+    count = ptr[block + 1] - ptr[block]
+    at = ranges(ptr[block], count)
+    rank: Longs = getattr(relation, f"{side}_rank")[at].astype(np.int64)
+    return np.repeat(np.arange(len(block)), count), rank, at
+
+
+def first_cells(schedule: Schedule, side: str) -> tuple[Longs, Longs]:
+    """The slot-0 cells of `chunk_pairs`, as numbered by `versions`, and their rows in the relation."""
+    chunk, rank, at = chunk_pairs(schedule, side)
+    return (chunk * schedule.collective.ranks + rank) * schedule.slots, at
+
+
+def filled(schedule: Schedule, derived: Versions) -> Bools:
+    """Per version: is it the first of its cell, and does the cell hold something at the beginning?"""
+    cells, _ = first_cells(schedule, "pre")
+    begin = np.flatnonzero(derived.initial)
+    out = np.zeros(len(derived), np.bool_)
+    out[begin] = np.isin(derived.cell[begin], cells)
+    return out
+
+
+def plain_copies(schedule: Schedule) -> Schedule:
+    """A lone reduce into a cell that holds nothing is a copy: write it as one."""
+    if not (schedule.op == REDUCE).any():
+        return schedule
+    derived = versions(schedule)
+    alone = np.bincount(derived.write, minlength=len(derived)) == 1
+    before = derived.write - 1  # a written version is never the first of its cell
+    empty = derived.initial[before] & ~filled(schedule, derived)[before]
+    lone = (schedule.op == REDUCE) & alone[derived.write] & empty
+    return replace(schedule, op=np.where(lone, COPY, schedule.op)) if lone.any() else schedule
+
+
+def _values(schedule: Schedule, derived: Versions) -> tuple[Longs, Bools]:
+    """An identity for every version's value (copies keep it), and the rows that bring what is there already."""
+    value = np.arange(1, len(derived) + 1, dtype=np.int64)  # each its own, until shown to be another's
+    cells, at = first_cells(schedule, "pre")
+    relation = schedule.collective.relation
+    begin = np.flatnonzero(derived.initial)
+    order = order_of(cells, len(schedule.chunks) * schedule.collective.ranks * schedule.slots)
+    cells, at = cells[order], at[order]
+    place = np.searchsorted(cells, derived.cell[begin])
+    alone = starts(cells) & np.append(starts(cells)[1:], True)  # begins with a single contribution
+    inside = place < len(cells)
+    hit = np.zeros(len(begin), np.bool_)
+    hit[inside] = (cells[place[inside]] == derived.cell[begin[inside]]) & alone[place[inside]]
+    top = int(relation.pre_id.max(initial=0)) + 1
+    key = derived.chunk[begin[hit]] * top + relation.pre_id[at[place[hit]]]
+    value[begin[hit]] = -1 - dense(key, len(schedule.chunks) * top)[1]
+    empty = derived.initial.copy()
+    empty[begin] = ~np.isin(derived.cell[begin], cells)
+    alone_write = np.bincount(derived.write, minlength=len(derived)) == 1
+    again = np.zeros(schedule.transfers, np.bool_)
+    for rows in by_step(schedule):
+        read, write = derived.read[rows], derived.write[rows]
+        carries = alone_write[write] & ((schedule.op[rows] == COPY) | empty[write - 1])
+        value[write[carries]] = value[read[carries]]
+        again[rows] = carries & (value[read] == value[write - 1]) & ~empty[write - 1]
+    return value, again
+
+
+def _needed(schedule: Schedule, derived: Versions) -> Bools:
+    """The rows whose value somebody needs in the end, going backwards through the steps."""
+    live = np.zeros(len(derived) + 1, np.bool_)  # the last place absorbs cells that no row touches
+    cells, _ = first_cells(schedule, "post")
+    live[derived.last_of(cells)] = True
+    live[-1] = False
+    needed = np.zeros(schedule.transfers, np.bool_)
+    for rows in reversed(by_step(schedule)):
+        write = derived.write[rows]
+        mine = live[write]
+        needed[rows] = mine
+        live[derived.read[rows[mine]]] = True
+        live[write[mine & (schedule.op[rows] == REDUCE)] - 1] = True
+    return needed
+
+
+def waste(schedule: Schedule) -> Waste:
+    """Which rows are in vain. O(n log n) and a loop over steps, until nothing more is found.
+
+    Rounds are needed because what overwrites a value in vain hides that a later row only restores it.
+    """
+    left = np.arange(schedule.transfers)
+    redundant: list[Longs] = []
+    dead: list[Longs] = []
+    while len(left):
+        here = schedule.take(left)
+        _, again = _values(here, versions(here))
+        lean = left[~again]
+        fewer = schedule.take(lean)
+        needed = _needed(fewer, versions(fewer))
+        redundant.append(left[again])
+        dead.append(lean[~needed])
+        if needed.all() and not again.any():
+            break
+        left = lean[needed]
+    nothing = [np.zeros(0, np.int64)]
+    return Waste(np.sort(np.concatenate(redundant or nothing)), np.sort(np.concatenate(dead or nothing)))
+
+
+def clean(schedule: Schedule) -> Schedule:
+    """The same outcome without redundant and dead transfers."""
+    found = waste(schedule)
+    if not found:
+        return schedule
+    keep = np.ones(schedule.transfers, np.bool_)
+    keep[found.redundant] = keep[found.dead] = False
+    return schedule.take(np.flatnonzero(keep))

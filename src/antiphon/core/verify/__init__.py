@@ -1,0 +1,192 @@
+"""The proof that a schedule is right: every contribution of every cell is tracked exactly.
+
+Independent of every planner and of the interpreter. Chunks are independent of each other, so they are
+verified in blocks that fit the caches: a quick yes for plain copies (quick.py), a walk that judges every
+row and counts contributions where each partial sum is used once (trees.py), and exact sets or counts for
+the chunks where that decides nothing (sets.py). Time is linear in rows for the first two.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from antiphon.core.columns import Longs
+from antiphon.core.loads import claims as true_claims
+from antiphon.core.routes import resolve
+from antiphon.core.schedule import Schedule
+from antiphon.core.topology import Topology
+from antiphon.core.verify import quick, sets, trees
+from antiphon.core.verify.layout import Block, Demand, blocks
+from antiphon.core.verify.report import Fault, Report, row_fault
+
+__all__ = ["Fault", "Report", "verify"]
+
+_WHY = {
+    "empty": "reads a cell that holds nothing yet",
+    "race": "meets another write to the same cell in the same step; several may write only if all reduce",
+    "self": "reads and writes the same cell",
+}
+
+
+def verify(schedule: Schedule, topology: Topology, claims: Mapping[str, Any] | None = None) -> Report:
+    """Is the schedule legal on this topology, and is its outcome exactly what the collective asks?
+
+    `claims` (steps, rounds, transfers, chunks, ...) are recomputed and compared where given.
+    """
+    fault = _fit(schedule, topology) or _shares(schedule)
+    if fault is None:
+        fault = _first(_routes(schedule, topology), _data(schedule))
+    if fault is None and claims:
+        fault = _claims(schedule, topology, claims)
+    return Report(fault)
+
+
+def _first(*faults: Fault | None) -> Fault | None:
+    """The earliest: by step (a fault of the outcome has none and comes last), then chunk."""
+    there = [fault for fault in faults if fault is not None]
+    late = 2**62
+    key = lambda f: (late if f.step is None else f.step, late if f.chunk is None else f.chunk)  # noqa: E731
+    return min(there, key=key, default=None)
+
+
+def _fit(schedule: Schedule, topology: Topology) -> Fault | None:
+    if schedule.collective.ranks != topology.ranks:
+        have = f"the schedule is for {schedule.collective.ranks} ranks, but topology {topology.name!r}"
+        return Fault("topology", f"{have} has {topology.ranks}")
+    return None
+
+
+def _shares(schedule: Schedule) -> Fault | None:
+    """The chunks of every block must tile it."""
+    chunks, blocks_ = schedule.chunks, schedule.collective.blocks
+    bad = (chunks.share <= 0) | (chunks.offset < 0) | (chunks.offset > chunks.denominator - chunks.share)
+    if bad.any():
+        at = int(np.flatnonzero(bad)[0])
+        return Fault("share", f"chunk {at} does not lie inside its block {chunks.block[at]}", chunk=at)
+    order = np.lexsort((chunks.offset, chunks.block))
+    block, offset = chunks.block[order], chunks.offset[order]
+    end = offset + chunks.share[order]
+    first = np.append(True, block[1:] != block[:-1]) if len(block) else np.zeros(0, bool)
+    expected = np.where(first, 0, np.append(0, end[:-1])) if len(block) else offset
+    last = np.append(first[1:], True) if len(block) else first
+    torn = (offset != expected) | (last & (end != chunks.denominator))
+    if torn.any():
+        at = int(order[np.flatnonzero(torn)[0]])
+        why = f"the chunks of block {chunks.block[at]} do not tile it: a gap or an overlap at chunk {at}"
+        return Fault("share", why, chunk=at)
+    missing = np.flatnonzero(np.bincount(block, minlength=blocks_) == 0)
+    return Fault("share", f"block {missing[0]} has no chunk") if len(missing) else None
+
+
+def _routes(schedule: Schedule, topology: Topology) -> Fault | None:
+    found = resolve(topology, schedule.src, schedule.dst, schedule.route, schedule.routes)
+    if not len(found.bad):
+        return None
+    at = int(np.lexsort((found.bad, schedule.chunk[found.bad], schedule.step[found.bad]))[0])
+    return row_fault("route", schedule, int(found.bad[at]), found.why[at])
+
+
+def _data(schedule: Schedule) -> Fault | None:
+    demand = Demand.of(schedule.collective)
+    single = not len(schedule.collective.relation.wants) and bool((schedule.collective.ids_per_block == 1).all())
+    single &= len(schedule.collective.relation.pre_block) == 0 or not _double_pre(demand, schedule.collective.ranks)
+    fault: Fault | None = None
+    for block in blocks(schedule, demand):
+        if not (single and quick.surely_right(block)):
+            fault = _first(fault, _judge(schedule, block))
+    return fault
+
+
+def _double_pre(demand: Demand, ranks: int) -> bool:
+    """Whether a cell begins with several contributions (custom relations only)."""
+    block = np.repeat(np.arange(len(demand.pre_ptr) - 1), np.diff(demand.pre_ptr))
+    return bool(((block[1:] == block[:-1]) & (demand.pre_rank[1:] == demand.pre_rank[:-1])).any())
+
+
+def _judge(schedule: Schedule, block: Block) -> Fault | None:
+    same = np.flatnonzero(block.src == block.dst)
+    first = same[np.lexsort((block.owner[same], block.time[same]))[:1]]
+    own = [row_fault("self", schedule, int(row), _WHY["self"]) for row in block.rows[first]]
+    outcome = trees.walk(block)
+    broken = [row_fault(kind, schedule, int(block.rows[row]), _WHY[kind]) for row, kind in outcome.faulty.values()]
+    if own or broken:
+        return _first(*own, *broken)
+    return _outcome(schedule, block, outcome)
+
+
+def _outcome(schedule: Schedule, block: Block, outcome: trees.Outcome) -> Fault | None:
+    """Every post cell must hold exactly what is wanted: by count where that decides, else by exact sets."""
+    collective = schedule.collective
+    number = collective.ids_per_block[schedule.chunks.block[block.chunks]]
+    unclear = outcome.shared.copy()
+    unclear[block.post_owner[block.post_want >= 0]] = True
+    wrong = (outcome.count[block.post] != number[block.post_owner]) & ~unclear[block.post_owner]
+    if not wrong.any() and unclear.any():
+        for batch in _batches(np.flatnonzero(unclear), block, number):
+            part = block.only(batch).compact()
+            good = sets.right(part, collective.relation.wants)
+            if not good.all():
+                return _explain(schedule, part, int(np.flatnonzero(~good)[0]))
+    if wrong.any():
+        part = block.only(block.post_owner[np.flatnonzero(wrong)[:1]]).compact()
+        good = sets.right(part, collective.relation.wants)
+        return _explain(schedule, part, int(np.flatnonzero(~good)[0]))
+    return None
+
+
+def _batches(owners: Longs, block: Block, number: Longs) -> list[Longs]:
+    """Chunks together as long as their exact state stays small."""
+    cells = np.bincount(block.owner, minlength=len(block.chunks)) * 2 + np.bincount(
+        block.pre_owner, minlength=len(block.chunks)
+    )
+    size = np.minimum(cells[owners], block.cells) * ((number[owners] + 63) // 64) * 8
+    cut = np.flatnonzero(np.diff(np.cumsum(size) // sets.STATE)) + 1
+    return np.split(owners, cut)
+
+
+def _explain(schedule: Schedule, block: Block, post: int) -> Fault:
+    """Say what a post cell holds instead of what it should: recounted for its chunk alone."""
+    owner, rank = int(block.post_owner[post]), int(block.post_rank[post])
+    chunk = int(block.chunks[owner])
+    part = block.only(np.array([owner])).compact()
+    row = int(np.flatnonzero(part.post_rank == rank)[0])
+    ids, per_chunk, most = sets.wanted(part, schedule.collective.relation.wants)
+    names = dict(zip(ids.tolist(), part.pre_id.tolist(), strict=True))
+    want = part.post_want[row]
+    listed = schedule.collective.relation.wants[want] if want >= 0 else tuple(names.values())
+    wanted = Counter(listed) if want >= 0 else dict.fromkeys(names.values(), 1)
+    lacking: list[tuple[int, int]] = []
+    over: list[tuple[int, int]] = []
+    span = max(1, sets.STATE // (8 * max(part.cells, 1)))
+    for low in range(0, int(per_chunk[0]), span):
+        high = min(low + span, int(per_chunk[0]))
+        have = sets.counts(part, ids, low, high, most)[part.post[row]]
+        for number, times in enumerate(have.tolist(), low):
+            should = wanted.get(names[number], 0)
+            (lacking if times < should else over if times > should else []).append((names[number], times))
+    return Fault("post", _tell(rank, chunk, lacking, over, schedule.collective.combining), chunk=chunk, dst=rank)
+
+
+def _tell(rank: int, chunk: int, lacking: list[tuple[int, int]], over: list[tuple[int, int]], combining: bool) -> str:
+    def some(pairs: list[tuple[int, int]]) -> str:
+        return ", ".join(str(name) for name, _ in pairs[:5]) + (", ..." if len(pairs) > 5 else "")
+
+    what = "the contribution of rank" if combining else "the data of rank"
+    parts = []
+    if lacking:
+        parts.append(f"without {what} {some(lacking)}")
+    if over:
+        parts.append(f"with {what} {some(over)} more often than it should")
+    return f"chunk {chunk}: rank {rank} ends {' and '.join(parts)}"
+
+
+def _claims(schedule: Schedule, topology: Topology, claims: Mapping[str, Any]) -> Fault | None:
+    truth = true_claims(schedule, topology)
+    for key, value in truth.items():
+        if key in claims and claims[key] != value:
+            return Fault("claim", f"the plan claims {key} = {claims[key]!r}, but it is {value!r}")
+    return None

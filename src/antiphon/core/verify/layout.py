@@ -1,0 +1,162 @@
+"""Chunks are independent: they are verified in blocks small enough for the caches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from antiphon.core.collective import Collective
+from antiphon.core.columns import (
+    AnyInts,
+    Bools,
+    Ints,
+    Longs,
+    dense,
+    distinct,
+    order_of,
+    pointers,
+    ranges,
+    starts,
+)
+from antiphon.core.schedule import REDUCE, Schedule
+
+CELLS = 2**22  # of a block: 16 MB of int32
+ROWS = 2**22
+
+
+@dataclass(frozen=True, eq=False)
+class Demand:
+    """Who has and who needs each block of a collective, as CSR by block."""
+
+    pre_ptr: Longs
+    pre_rank: Ints
+    pre_id: Ints
+    post_ptr: Longs
+    post_rank: Ints
+    post_want: Ints
+
+    @staticmethod
+    def of(collective: Collective) -> Demand:
+        r, blocks = collective.relation, collective.blocks
+        pre, post = pointers(r.pre_block, blocks), pointers(r.post_block, blocks)
+        return Demand(pre, r.pre_rank, r.pre_id, post, r.post_rank, r.post_want)
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """The rows of some chunks, with cells numbered 0..cells-1 within the block."""
+
+    chunks: Longs  # the chunks of this block, ascending
+    cells: int
+    rows: Longs  # row numbers in the schedule
+    time: Ints
+    src: AnyInts  # cell read
+    dst: AnyInts  # cell written
+    reduces: Bools
+    owner: AnyInts  # row -> index into chunks
+    pre: Longs  # cell, owner and contribution id of everything there at the beginning
+    pre_owner: Longs
+    pre_id: Ints
+    post: Longs  # cell, owner, rank and want of everything that must be there at the end
+    post_owner: Longs
+    post_rank: Ints
+    post_want: Ints
+
+    def only(self, owners: Longs) -> Block:
+        """The same block with only these of its chunks (cells keep their numbers)."""
+        keep = np.zeros(len(self.chunks), np.bool_)
+        keep[owners] = True
+        new = np.cumsum(keep) - 1
+        row, pre, post = keep[self.owner], keep[self.pre_owner], keep[self.post_owner]
+        return Block(
+            self.chunks[keep], self.cells, self.rows[row], self.time[row], self.src[row], self.dst[row],
+            self.reduces[row], new[self.owner[row]], self.pre[pre], new[self.pre_owner[pre]], self.pre_id[pre],
+            self.post[post], new[self.post_owner[post]], self.post_rank[post], self.post_want[post],
+        )  # fmt: skip
+
+    def compact(self) -> Block:
+        """The same block with only the cells that occur, numbered anew."""
+        every = np.concatenate([self.src, self.dst, self.pre, self.post])
+        cells, new = dense(every, max(self.cells, 1))
+        a, b, c = np.cumsum([len(self.src), len(self.dst), len(self.pre)])
+        return Block(
+            self.chunks, len(cells), self.rows, self.time, new[:a], new[a:b], self.reduces, self.owner,
+            new[b:c], self.pre_owner, self.pre_id, new[c:], self.post_owner, self.post_rank, self.post_want,
+        )  # fmt: skip
+
+    def steps(self) -> Iterator[tuple[Longs, AnyInts, AnyInts]]:
+        """Indices of the block's rows with the cells they read and write, one step after the other.
+
+        Only the order of a chunk's own steps matters. Where many chunks take turns, each chunk's steps are
+        counted on their own, so that few steps with many rows each remain.
+        """
+        if not len(self.rows):
+            return
+        when = self.time.astype(np.int64)
+        sorted_already = bool((when[1:] >= when[:-1]).all())  # as most planners give them
+        many = int(np.count_nonzero(starts(when))) if sorted_already else len(distinct(when))
+        if many * 256 > len(when) and len(self.chunks) > 1:
+            _, place = dense(when, int(when.max()) + 1)
+            key = self.owner.astype(np.int64) * many + place
+            order = order_of(key, len(self.chunks) * many)
+            new = np.cumsum(starts(key[order])) - 1
+            first = starts(self.owner[order])
+            base = np.repeat(new[first], np.diff(np.append(np.flatnonzero(first), len(new))))
+            when = np.empty(len(key), np.int64)
+            when[order] = new - base
+            sorted_already = False
+        order = np.arange(len(when)) if sorted_already else order_of(when, int(when.max()) + 1)
+        cuts = np.flatnonzero(starts(when[order]))
+        src, dst = (self.src, self.dst) if sorted_already else (self.src[order], self.dst[order])
+        for a, b in zip(cuts, np.append(cuts[1:], len(order)), strict=True):
+            yield order[a:b], src[a:b], dst[a:b]
+
+
+def blocks(schedule: Schedule, demand: Demand) -> Iterator[Block]:
+    """Cut the schedule by chunks into blocks. Linear in rows (one radix sort) and in the relation."""
+    chunks, width = len(schedule.chunks), schedule.collective.ranks * schedule.slots
+    per_chunk = np.bincount(schedule.chunk, minlength=chunks)
+    sparse = chunks * width > 16 * (schedule.transfers + 1)
+    weight = np.maximum(per_chunk, 1) if sparse else np.maximum(per_chunk * (CELLS // ROWS), width)
+    number = (np.cumsum(weight) - weight) // (ROWS if sparse else CELLS)
+    _, number = dense(number, int(number[-1]) + 1) if chunks else (number, number)
+    total = int(number[-1]) + 1 if chunks else 0
+    kind: Any = np.uint16 if total < 2**16 else np.int64  # NumPy sorts 16 bits by radix
+    small: AnyInts = number.astype(kind)[schedule.chunk]
+    order = np.argsort(small, kind="stable") if total > 1 else np.arange(schedule.transfers)
+    row_ptr, chunk_ptr = pointers(small, total), pointers(number, total)
+    for i in range(total):
+        mine = np.arange(chunk_ptr[i], chunk_ptr[i + 1])
+        rows = order[row_ptr[i] : row_ptr[i + 1]] if total > 1 else order
+        block = _block(schedule, demand, mine, rows, width, whole=total == 1)
+        yield block.compact() if sparse else block
+
+
+def _block(schedule: Schedule, demand: Demand, chunks: Longs, rows: Longs, width: int, *, whole: bool) -> Block:
+    pick = slice(None) if whole else rows
+    number: Any = np.int32 if len(chunks) * width < 2**31 else np.int64  # half the memory to move, where it fits
+    owner: AnyInts = schedule.chunk[pick].astype(number) - number(chunks[0])
+    slots = number(schedule.slots)
+    base = owner * number(width)
+    src, dst = base + schedule.src[pick] * slots, base + schedule.dst[pick] * slots
+    if schedule.src_slot is not None:
+        src += schedule.src_slot[pick]
+    if schedule.dst_slot is not None:
+        dst += schedule.dst_slot[pick]
+    of = schedule.chunks.block[chunks]
+
+    def expand(ptr: Longs) -> tuple[Longs, Longs]:
+        count = ptr[of + 1] - ptr[of]
+        return ranges(ptr[of], count), np.repeat(np.arange(len(chunks)), count)
+
+    have, have_owner = expand(demand.pre_ptr)
+    need, need_owner = expand(demand.post_ptr)
+    return Block(
+        chunks, len(chunks) * width, rows, schedule.step[pick], src, dst, schedule.op[pick] == REDUCE, owner,
+        have_owner * width + demand.pre_rank[have] * slots, have_owner, demand.pre_id[have],
+        need_owner * width + demand.post_rank[need] * slots, need_owner, demand.post_rank[need],
+        demand.post_want[need],
+    )  # fmt: skip

@@ -1,0 +1,27 @@
+"""The quick yes for copies: every cell is written once, after which it is read. No loop over steps."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from antiphon.core.verify.layout import Block
+
+NEVER = np.iinfo(np.int32).max
+
+
+def surely_right(block: Block) -> bool:
+    """True only if the block is legal and complete, judged by arrival times alone; False = look closer.
+
+    Asks that there are only copies, that every chunk has one contribution (the caller's duty to know), and
+    that no cell is written twice nor over what was there at the beginning. Then a value, once there, is the
+    right one and stays. Linear.
+    """
+    if bool(block.reduces.any()):
+        return False
+    arrival = np.full(block.cells, NEVER, np.int32)
+    arrival[block.dst] = block.time
+    written = int(np.count_nonzero(arrival != NEVER))
+    if written != len(block.dst) or bool((arrival[block.pre] != NEVER).any()):
+        return False
+    arrival[block.pre] = -1
+    return bool((arrival[block.src] < block.time).all()) and bool((arrival[block.post] != NEVER).all())

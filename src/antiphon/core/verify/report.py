@@ -1,0 +1,49 @@
+"""What verification says: yes, or the first thing wrong in the user's terms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from antiphon.core.schedule import COPY, Schedule
+from antiphon.errors import Invalid
+
+
+@dataclass(frozen=True)
+class Fault:
+    """The first thing wrong. kind: topology | share | route | race | empty | self | post | claim."""
+
+    kind: str
+    message: str
+    step: int | None = None
+    chunk: int | None = None
+    src: int | None = None
+    dst: int | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        keys = ("kind", "step", "chunk", "src", "dst", "message")
+        return {key: getattr(self, key) for key in keys}
+
+
+@dataclass(frozen=True)
+class Report:
+    """`ok`, or the first `fault`."""
+
+    fault: Fault | None
+
+    @property
+    def ok(self) -> bool:
+        return self.fault is None
+
+    def or_raise(self) -> None:
+        if self.fault is not None:
+            raise Invalid(f"the schedule is wrong: {self.fault.message}")
+
+
+def row_fault(kind: str, schedule: Schedule, row: int, why: str) -> Fault:
+    """A fault of one row, told with its step, chunk and ranks."""
+    step, chunk = int(schedule.step[row]), int(schedule.chunk[row])
+    src, dst = int(schedule.src[row]), int(schedule.dst[row])
+    verb = "copy" if schedule.op[row] == COPY else "reduce"
+    message = f"step {step}, chunk {chunk}: the {verb} from rank {src} to rank {dst} {why}"
+    return Fault(kind, message, step, chunk, src, dst)

@@ -1,0 +1,55 @@
+"""The errors a user can meet. Each says what is wrong, where, and how to mend it, in one line."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class AntiphonError(Exception):
+    """Base of all errors meant for users; `exit_code` is what the command line ends with."""
+
+    exit_code = 2
+
+
+class Invalid(AntiphonError):
+    """Your input is wrong: the message says where and how to mend it."""
+
+
+class Unsupported(AntiphonError):
+    """Valid, but not for this method: the message names what would do."""
+
+
+class Infeasible(AntiphonError):
+    """Proved impossible: the message names the bound that forbids it."""
+
+    exit_code = 1
+
+
+class TimedOut(AntiphonError):
+    """The budget is spent. `best` is the best found so far, or None."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, best: object = None) -> None:
+        super().__init__(message)
+        self.best = best
+
+
+class Missing(AntiphonError):
+    """Something must be installed or started first: the message says what and how."""
+
+
+def quote(name: object, limit: int = 60) -> str:
+    """A name as it may stand in a one-line message, however odd or long it is."""
+    text = repr(name)
+    return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def unknown(what: str, name: object, known: Iterable[str]) -> Invalid:
+    """The error for a name not in a table: it suggests the nearest and lists what there is."""
+    names = sorted(known)
+    near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    listed = ", ".join(names[:30]) + (", ..." if len(names) > 30 else "")
+    return Invalid(f"unknown {what} {quote(name)}{hint} (known: {listed})")

@@ -1,0 +1,88 @@
+"""What there is: tables of topologies, planners, models and back ends, and how to find an entry.
+
+A table maps a name to an `Entry` whose function is imported only when it is used. A folder's `table.py` holds
+the built-in entries; third parties add theirs through entry points named `antiphon.<kind>` that give the same.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import entry_points
+from typing import Any
+
+from antiphon.core.collective import Collective
+from antiphon.errors import Invalid, Unsupported, quote, unknown
+
+KINDS = {"topology": "topologies", "planner": "planners", "model": "cost", "backend": "lower"}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One name of a table. `where` is "module:function"; `can` declares what it can do, read without importing it.
+
+    For planners: can["collectives"] (names), can["topologies"] (a phrase), can["options"] (names).
+    """
+
+    where: str
+    about: str
+    can: Mapping[str, Any]
+
+    def load(self) -> Callable[..., Any]:
+        module, _, function = self.where.partition(":")
+        found: Callable[..., Any] = getattr(importlib.import_module(module), function)
+        return found
+
+
+@cache
+def table(kind: str) -> Mapping[str, Entry]:
+    """All entries of a kind: the built-in ones, then those of installed packages (which may not replace them)."""
+    found: dict[str, Entry] = dict(importlib.import_module(f"antiphon.{KINDS[kind]}.table").TABLE)
+    for point in entry_points(group=f"antiphon.{kind}"):
+        entry = point.load()
+        if point.name in found or not isinstance(entry, Entry):
+            raise Invalid(
+                f"the installed package entry point antiphon.{kind}:{point.name} "
+                "repeats a name or is not an antiphon.registry.Entry; remove or mend that package"
+            )
+        found[point.name] = entry
+    return found
+
+
+def find(kind: str, name: str) -> Entry:
+    entries = table(kind)
+    if name not in entries:
+        raise unknown(kind, name, entries)
+    return entries[name]
+
+
+def call(kind: str, name: str, function: Callable[..., Any], given: Mapping[str, Any], *args: Any) -> Any:
+    """Call a table's function with keyword options, naming options it does not have or still needs."""
+    known = {
+        key: parameter
+        for key, parameter in inspect.signature(function).parameters.items()
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+    }
+    for key in given:
+        if key not in known:
+            if not known:
+                raise Invalid(f"{kind} {name} takes no options, got {quote(key)}")
+            raise unknown(f"option of {kind} {name}", key, known)
+    needed = [k for k, p in known.items() if p.default is inspect.Parameter.empty and k not in given]
+    if needed:
+        raise Invalid(f"{kind} {name} needs {', '.join(needed)}; for example {name}:{needed[0]}=8")
+    return function(*args, **given)
+
+
+def refuse_unless_able(name: str, entry: Entry, collective: Collective) -> None:
+    """Unsupported, naming what would do, unless the planner declares this collective."""
+    able = entry.can["collectives"]
+    if collective.kind not in able:
+        others = [
+            other for other, candidate in table("planner").items() if collective.kind in candidate.can["collectives"]
+        ]
+        would = f"planners that can: {', '.join(others)}" if others else "no planner here can yet"
+        raise Unsupported(f"planner {name} does not plan {collective.kind} (it plans {', '.join(able)}); {would}")

@@ -1,0 +1,1 @@
+"""Runs plans: here, under MPI, under PyTorch, on the emulated cluster."""

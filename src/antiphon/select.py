@@ -1,0 +1,124 @@
+"""From a wish to a plan: name the collective, plan it, prove it, measure it against the bound."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from antiphon.core.collective import KINDS, ROOTED, Collective
+from antiphon.core.loads import claims, timeline
+from antiphon.core.plan import Entry, Plan
+from antiphon.core.schedule import Schedule
+from antiphon.core.topology import Topology
+from antiphon.core.verify import Fault, verify
+from antiphon.errors import Infeasible, Invalid, unknown
+from antiphon.registry import call, find, refuse_unless_able
+
+
+def collective(
+    spec: str, topology: Topology, *, root: int | None = None, ranks: Sequence[int] | None = None
+) -> Collective:
+    """A collective as people name it ("allreduce", or a JSON file) on this machine, or on a group of its ranks."""
+    if spec.endswith((".json", ".json.gz")) or "/" in spec:
+        from antiphon.core.serialize import load_collective
+
+        loaded = load_collective(Path(spec))
+        if loaded.ranks != topology.ranks:
+            raise Invalid(
+                f"{spec}: the collective is for {loaded.ranks} ranks, but topology {topology.name} has {topology.ranks}"
+            )
+        if root is not None or ranks is not None:
+            raise Invalid(f"{spec}: a collective from a file says itself who takes part; leave out root and ranks")
+        return loaded
+    if spec not in KINDS:
+        raise unknown("collective", spec, KINDS)
+    if root is not None and spec not in ROOTED:
+        raise Invalid(f"{spec} has no root; leave it out")
+    if root is not None and not 0 <= root < topology.ranks:
+        raise Invalid(f"root {root} is out of range; topology {topology.name} has ranks 0 to {topology.ranks - 1}")
+    return Collective(spec, topology.ranks, tuple(ranks or ()), () if root is None else (root,))
+
+
+def proof_of(bandwidth_gap: Fraction, latency_gap: Fraction) -> str | None:
+    """Which bounds the schedule meets: "latency", "bandwidth", "both" or None (SCCL, Tables 4 and 5)."""
+    met = (latency_gap == 1, bandwidth_gap == 1)
+    return {(True, True): "both", (True, False): "latency", (False, True): "bandwidth"}.get(met)
+
+
+def measure(schedule: Schedule, topology: Topology) -> dict[str, Any]:
+    """Verify a schedule and state its figures beside the bounds: what a plan claims."""
+    from antiphon.core.bounds import bound
+
+    verify(schedule, topology).or_raise()
+    limits = bound(topology, schedule.collective)
+    figures = dict(claims(schedule, topology))
+    seconds_per_byte = timeline(schedule, topology).total
+    least = 1 / limits.bytes_per_second if limits.bytes_per_second else Fraction(0)
+    bandwidth_gap = seconds_per_byte / least if least else Fraction(1)
+    latency_gap = Fraction(figures["steps"], limits.latency_steps) if limits.latency_steps else Fraction(1)
+    if bandwidth_gap < 1 or latency_gap < 1:
+        raise RuntimeError(f"a verified schedule beats its bound: {bandwidth_gap}, {latency_gap}")
+    return {
+        **figures,
+        "bandwidth_gap": float(bandwidth_gap),
+        "latency_gap": float(latency_gap),
+        "proof": proof_of(bandwidth_gap, latency_gap),
+    }
+
+
+def plan(
+    wanted: Collective | str,
+    topology: Topology,
+    *,
+    planner: str = "ring",
+    root: int | None = None,
+    ranks: Sequence[int] | None = None,
+    nbytes: int | None = None,
+    budget: float | None = None,
+    seed: int = 0,
+    options: Mapping[str, Any] | None = None,
+) -> Plan:
+    """Let a planner plan. Every schedule it yields is verified; that of least bandwidth, then latency gap is kept."""
+    target = collective(wanted, topology, root=root, ranks=ranks) if isinstance(wanted, str) else wanted
+    entry = find("planner", planner)
+    refuse_unless_able(planner, entry, target)
+    known = entry.can["options"]
+    for key in options or {}:
+        if key not in known:
+            raise unknown(f"option of planner {planner}", key, known)
+    given = {"nbytes": nbytes, "profile": None, "budget": budget, "seed": seed, **(options or {})}
+    best: tuple[tuple[float, float], Schedule, dict[str, Any]] | None = None
+    for schedule in call("planner", planner, entry.load(), given, topology, target):
+        figures = measure(schedule, topology)
+        gaps = (figures["bandwidth_gap"], figures["latency_gap"])
+        if best is None or gaps < best[0]:
+            best = (gaps, schedule, figures)
+    if best is None:
+        raise Infeasible(f"planner {planner} found no schedule for {target.kind} on {topology.name}")
+    _, schedule, figures = best
+    return Plan(topology, target, (Entry(0, None, schedule, {"planner": planner, **figures}),))
+
+
+def figures_of(plan: Plan) -> dict[str, Any]:
+    """What `antiphon plan --json` says: the claims of the entry for the largest sizes, with what it is a plan for."""
+    about = {"collective": plan.collective.kind, "topology": plan.topology.name}
+    return {"planner": None, **about, **plan.entries[-1].claims, "verified": True}
+
+
+def check(plan: Plan, topology: Topology, *, proof: bool = False, claims: bool = True) -> Fault | None:
+    """Verify every schedule of a plan with all it claims. `proof`: recheck the bounds from their witnesses, too."""
+    from antiphon.core.bounds import bound, recheck
+
+    for entry in plan.entries:
+        report = verify(entry.schedule, topology, entry.claims if claims else None)
+        if report.fault is not None:
+            return report.fault
+        figures = measure(entry.schedule, topology) if claims or proof else {}
+        for key, value in figures.items():
+            if claims and key in entry.claims and entry.claims[key] != value:
+                return Fault("claim", f"the plan claims {key} = {entry.claims[key]!r}, but it is {value!r}")
+        if proof:
+            recheck(topology, entry.schedule.collective, bound(topology, entry.schedule.collective))
+    return None

@@ -1,0 +1,96 @@
+"""Machines, bounds, plans and runs as text."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+from antiphon.core.topology import Topology
+from antiphon.units import format_bandwidth, format_seconds, format_size, plain
+
+WIDEST_MATRIX = 16
+
+
+def topology_text(topology: Topology) -> str:
+    """Who is linked with whom, how wide, and what they share."""
+    switches = f", {topology.switches} switches" if topology.switches else ""
+    unit = f"a unit link is {format_bandwidth(topology.unit)}"
+    lines = [f"{topology.name}: {topology.ranks} ranks{switches}, {topology.links} directed links; {unit}"]
+    counts = Counter(topology.link_type.tolist())
+    rows = [
+        [
+            t.kind,
+            format_bandwidth(t.bandwidth),
+            f"{plain(t.bandwidth / topology.unit)}",
+            format_seconds(t.latency),
+            str(counts[i]),
+        ]
+        for i, t in enumerate(topology.types)
+    ]
+    lines += ["", *table(["kind", "bandwidth", "units", "latency", "links"], rows)]
+    if topology.nodes <= WIDEST_MATRIX:
+        lines += ["", "unit links from row to column:", *_matrix(topology)]
+    else:
+        lines += ["", f"(more than {WIDEST_MATRIX} nodes: --json lists every link)"]
+    if topology.limits:
+        rows = [[x.name, format_bandwidth(x.bandwidth), str(len(x.links))] for x in topology.limits]
+        lines += ["", *table(["shared limit", "bandwidth", "links"], rows)]
+    return "\n".join(lines)
+
+
+def _matrix(topology: Topology) -> list[str]:
+    width: dict[tuple[int, int], Fraction] = {}
+    for link in range(topology.links):
+        pair = (int(topology.link_src[link]), int(topology.link_dst[link]))
+        width[pair] = width.get(pair, Fraction(0)) + topology.bandwidth(link) / topology.unit
+    names = [str(n) if n < topology.ranks else topology.places[n] for n in range(topology.nodes)]
+    rows = [
+        [
+            names[a],
+            *(str(plain(width[a, b])) if (a, b) in width else "." for b in range(topology.nodes)),
+            topology.places[a],
+        ]
+        for a in range(topology.nodes)
+    ]
+    return table(["", *names, "place"], rows)
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Columns under each other, numbers to the right."""
+    cells = [list(head), *map(list, rows)]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
+    right = [all(row[i][:1].isdigit() or row[i] in (".", "-") for row in rows) for i in range(len(head))]
+    return [
+        "  " + "  ".join(c.rjust(w) if r else c.ljust(w) for c, w, r in zip(row, widths, right, strict=True)).rstrip()
+        for row in cells
+    ]
+
+
+def plan_text(claims: Mapping[str, Any]) -> str:
+    """A plan in a few lines: what it is, how big, how good."""
+    size = ", ".join(f"{claims[key]} {key}" for key in ("steps", "rounds", "transfers"))
+    what = f"{claims['collective']} on {claims['topology']} by {claims['planner']}"
+    lines = [
+        f"{what}: {claims['chunks']} chunks per rank, {size}",
+        f"  bandwidth: {_gap(claims['bandwidth_gap'], 'the time of the bound at zero latency')}",
+        f"  latency:   {_gap(claims['latency_gap'], 'the fewest steps possible')}",
+    ]
+    return "\n".join(lines)
+
+
+def _gap(gap: float, of: str) -> str:
+    return f"{gap:.4g} times {of}" + (" (proved optimal)" if gap == 1 else "")
+
+
+def run_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Measured runs, one line each."""
+    listed = [
+        [
+            format_size(row["nbytes"]), format_seconds(row["seconds"]), f"{row['algbw'] / 1e9:.3f}",
+            f"{row['busbw'] / 1e9:.3f}", format_seconds(row["reference_seconds"]), "yes" if row["correct"] else "NO",
+        ]
+        for row in rows
+    ]  # fmt: skip
+    return "\n".join(table(["nbytes", "time", "algbw GB/s", "busbw GB/s", "plain NumPy", "correct"], listed))

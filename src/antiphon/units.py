@@ -1,0 +1,146 @@
+"""Sizes, bandwidths and times as people write them. Bandwidths are exact: ints or Fractions."""
+
+from __future__ import annotations
+
+import math
+import re
+from fractions import Fraction
+
+from antiphon.errors import Invalid, quote
+
+Number = int | Fraction
+
+_PREFIX = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "p": 10**15}
+_BINARY = {"k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40, "p": 2**50}
+_SECONDS = {"s": 0, "ms": 3, "us": 6, "µs": 6, "ns": 9}
+_ITEM = {
+    **dict.fromkeys(("i8", "u8", "int8", "uint8", "f8e4m3", "f8e5m2"), 1),
+    **dict.fromkeys(("f16", "bf16", "i16", "u16", "float16", "bfloat16", "half"), 2),
+    **dict.fromkeys(("f32", "i32", "u32", "float32", "int32", "uint32", "float"), 4),
+    **dict.fromkeys(("f64", "i64", "u64", "float64", "int64", "uint64", "double"), 8),
+}
+_NUMBER = r"\s*([0-9]+(?:\.[0-9]*)?(?:e[+-]?[0-9]{1,3})?|\.[0-9]+(?:e[+-]?[0-9]{1,3})?)"
+_LONGEST = 60  # characters: nobody writes a longer number, and parsing one must stay cheap
+
+
+def exact(value: object, what: str = "number") -> Fraction:
+    """An exact number from an int, Fraction, finite float (its shortest decimal) or a string like "7/3"."""
+    if isinstance(value, bool) or not isinstance(value, int | float | Fraction | str):
+        raise Invalid(f"{what}: expected a number, got {quote(value)}")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise Invalid(f"{what}: must be finite, got {value}")
+    if isinstance(value, str) and (len(value) > _LONGEST or re.search(r"e[+-]?[0-9]{4}", value, re.IGNORECASE)):
+        raise Invalid(f"{what}: {quote(value)} is too long for a number")
+    try:
+        return Fraction(repr(value)) if isinstance(value, float) else Fraction(value)
+    except (ValueError, ZeroDivisionError):
+        raise Invalid(f"{what}: cannot read {quote(value)} as a number") from None
+
+
+def _split(text: str, what: str, example: str) -> tuple[Fraction, str]:
+    match = re.fullmatch(_NUMBER + r"\s*(.*?)\s*", text, re.IGNORECASE) if len(text) <= _LONGEST else None
+    if match is None:
+        raise Invalid(f"{what}: cannot read {quote(text)}; write for example {example}")
+    return Fraction(match.group(1)), match.group(2)
+
+
+def parse_size(value: int | str, what: str = "size") -> int:
+    """Bytes: 4096, "64KB" (10^3), "1.5MiB" (2^20), "1e8f32" (elements times their size)."""
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise Invalid(f"{what}: expected a size, got {quote(value)}")
+    number, unit = (Fraction(value), "") if isinstance(value, int) else _split(value, what, "64KB or 1.5MiB")
+    scale = _size_unit(unit)
+    if scale is None:
+        raise Invalid(
+            f"{what}: unknown unit {quote(unit)} in {quote(value)}; use B, KB, KiB, MB, MiB, GB, GiB or a type like f32"
+        )
+    total = number * scale
+    if total.denominator != 1 or total < 0:
+        raise Invalid(f"{what}: {quote(value)} is not a whole, non-negative number of bytes")
+    if total >= 2**60:
+        raise Invalid(f"{what}: {quote(value)} is more than any machine holds (2^60 bytes)")
+    return int(total)
+
+
+def _size_unit(unit: str) -> int | None:
+    low = unit.lower()
+    if low in _ITEM:
+        return _ITEM[low]
+    if match := re.fullmatch(r"([kmgtp])i(b?)", low):
+        return _BINARY[match.group(1)]
+    if match := re.fullmatch(r"([kmgtp]?)b?", low):
+        return _PREFIX[match.group(1)]
+    return None
+
+
+def parse_bandwidth(value: int | float | Fraction | str, what: str = "bandwidth") -> Fraction:
+    """Bytes per second, exact: 25000000000, "25GB/s", "100Gbit/s" (or Gb/s), "1.5GiB/s", "1/3"."""
+    if isinstance(value, str) and not re.fullmatch(r"\s*[0-9]+(/[0-9]+)?\s*", value):
+        number, unit = _split(value, what, "25GB/s or 100Gbit/s")
+        match = re.fullmatch(r"([kmgtp]?)(i?)(bit|b|B|bytes|byte)(?:/s|ps)", unit.replace("KB", "kB"), re.IGNORECASE)
+        if match is None and unit:
+            raise Invalid(f"{what}: unknown unit {quote(unit)} in {quote(value)}; use GB/s, MiB/s or Gbit/s")
+        if match is not None:
+            prefix = match.group(1).lower()
+            number *= _BINARY[prefix] if match.group(2) and prefix else _PREFIX[prefix]
+            if match.group(3).lower() == "bit" or match.group(3) == "b":
+                number /= 8
+    else:
+        number = exact(value, what)
+    if number <= 0:
+        raise Invalid(f"{what}: must be greater than 0, got {quote(value)}")
+    if not Fraction(1, 10**15) < number < 10**18 or number.denominator >= 2**62:
+        raise Invalid(f"{what}: {quote(value)} is out of range (10^-15 to 10^18 bytes per second)")
+    return number
+
+
+def parse_seconds(value: int | float | str, what: str = "time") -> float:
+    """Seconds: 1e-6, "1.5us", "20 ms"."""
+    if isinstance(value, str):
+        number, unit = _split(value, what, "1.5us")
+        if unit and unit.lower() not in _SECONDS:
+            raise Invalid(f"{what}: unknown unit {quote(unit)} in {quote(value)}; use s, ms, us or ns")
+        number /= 10 ** _SECONDS[unit.lower() or "s"]
+    else:
+        number = exact(value, what)
+    if not 0 <= number < 10**9:
+        raise Invalid(f"{what}: must be between 0 and 10^9 seconds, got {quote(value)}")
+    return float(number)
+
+
+def plain(value: Number) -> int | str:
+    """An exact number as it stands in JSON: an int, or a string like "7/3"."""
+    number = Fraction(value)
+    return number.numerator if number.denominator == 1 else f"{number.numerator}/{number.denominator}"
+
+
+def format_size(nbytes: int) -> str:
+    """The shortest exact way people write it: 65536 -> 64KiB, 64000 -> 64KB."""
+    for scale, unit in [
+        (2**30, "GiB"),
+        (10**9, "GB"),
+        (2**20, "MiB"),
+        (10**6, "MB"),
+        (2**10, "KiB"),
+        (10**3, "KB"),
+    ]:
+        if nbytes and nbytes % scale == 0:
+            return f"{nbytes // scale}{unit}"
+    return f"{nbytes}B"
+
+
+def format_bandwidth(bytes_per_second: Number | float) -> str:
+    """Four digits and a unit: 25 GB/s."""
+    value = float(bytes_per_second)
+    for scale, unit in [(1e12, "TB/s"), (1e9, "GB/s"), (1e6, "MB/s"), (1e3, "KB/s")]:
+        if value >= scale:
+            return f"{value / scale:.4g} {unit}"
+    return f"{value:.4g} B/s"
+
+
+def format_seconds(seconds: float) -> str:
+    """Four digits and a unit: 12.5 us."""
+    for scale, unit in [(1, "s"), (1e-3, "ms"), (1e-6, "us")]:
+        if seconds >= scale:
+            return f"{seconds / scale:.4g} {unit}"
+    return f"{seconds / 1e-9:.4g} ns" if seconds else "0 s"

@@ -1,0 +1,450 @@
+"""Bounds: known machines, latency, what a witness says, and that a witness which was tampered with is
+refused.
+"""
+
+import dataclasses
+import json
+import random
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from antiphon.core.bounds import Bound, Cut, Distance, Family, LpDual, Partition, bound, recheck
+from antiphon.core.bounds.bandwidth import Search
+from antiphon.core.bounds.needs import needs_of
+from antiphon.core.bounds.recheck import proved_time
+from antiphon.core.collective import KINDS, Collective, custom_relation
+from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, build
+from antiphon.errors import Invalid
+
+GB = 10**9
+# NVLinks between pairs of GPUs of a DGX-1 with P100s and of one with V100s.
+DGX1P = ["01111000", "10110100", "11010010", "11100001", "10000111", "01001011", "00101101", "00011110"]
+DGX1V = ["01122000", "10210200", "12020010", "21200001", "20000112", "02001021", "00101202", "00012120"]
+
+# machine, GPUs kept, broadcast rate and allreduce rate in links: computed by exhaustive search.
+ALLOCATIONS = [
+    ("p", "012", 2, "3/2"), ("p", "0123", 3, "2"), ("p", "0145", 2, "4/3"), ("p", "01234", 1, "1"),
+    ("p", "01234567", 4, "16/7"), ("v", "01234567", 6, "24/7"),
+]  # fmt: skip
+
+
+def dgx1(rows: list[str], gpus: str = "01234567", speed: int = 25 * GB) -> Topology:
+    kind = LinkType("nvlink", Fraction(speed))
+    kept = [int(g) for g in gpus]
+    links = [
+        (i, j, kind) for i, a in enumerate(kept) for j, b in enumerate(kept) for _ in range(int(rows[a][b]))
+    ]
+    return build("dgx1", len(kept), links)
+
+
+def ring(ranks: int) -> Topology:
+    return build(
+        "ring", ranks, both_ways([(i, (i + 1) % ranks) for i in range(ranks)], LinkType("link", Fraction(GB)))
+    )
+
+
+def boxes(count: int, size: int, limit: int | None = None) -> Topology:
+    """Boxes of GPUs on a switch each, all GPUs on a fabric too; `limit` bounds what leaves a box."""
+    ranks = count * size
+    links = both_ways([(g, ranks + g // size) for g in range(ranks)], LinkType("nvlink", Fraction(300 * GB)))
+    first = len(links)
+    links += both_ways([(g, ranks + count) for g in range(ranks)], LinkType("ib", Fraction(25 * GB)))
+    limits = []
+    for box in range(count if limit else 0):
+        links_out = [first + 2 * g for g in range(box * size, (box + 1) * size)]
+        limits.append(SharedLimit(f"nic of box {box}", tuple(links_out), Fraction(limit or 0)))
+    return build("boxes", ranks, links, switches=count + 1, limits=limits)
+
+
+def hub(back: bool = False) -> Topology:
+    """One unit into a switch, three leaves: what no cut sees, for a switch does not copy."""
+    kind = LinkType("link", Fraction(1))
+    pairs = [(0, 4), *((4, leaf) for leaf in (1, 2, 3)), *((leaf, 0) for leaf in (1, 2, 3))]
+    return build("hub", 4, [(b, a, kind) if back else (a, b, kind) for a, b in pairs], switches=1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "v", "p"),
+    [
+        ("broadcast", "1/6", "1/4"), ("reduce", "1/6", "1/4"),
+        ("allgather", "7/6", "7/4"), ("reducescatter", "7/48", "7/32"),
+        ("gather", "7/6", "7/4"), ("scatter", "7/48", "7/32"),
+        ("alltoall", "1/3", "1/2"), ("allreduce", "7/24", "7/16"),
+    ],
+)  # fmt: skip
+def test_dgx1(kind: str, v: str, p: str) -> None:
+    for rows, speed, inverse in ((DGX1V, 25 * GB, v), (DGX1P, 20 * GB, p)):
+        found = bound(dgx1(rows, speed=speed), Collective(kind, 8))
+        assert found.inverse == Fraction(inverse)
+        assert found.latency_steps == 2
+        assert found.tight
+        c = Collective(kind, 8)
+        assert found.bytes_per_second == speed / Fraction(inverse) * c.buffer_weight / c.input_weight
+        assert found.seconds(GB) == GB / found.bytes_per_second
+
+
+@pytest.mark.parametrize(("machine", "gpus", "broadcast", "tau"), ALLOCATIONS)
+def test_allocations(machine: str, gpus: str, broadcast: int, tau: str) -> None:
+    topology = dgx1({"p": DGX1P, "v": DGX1V}[machine], gpus)
+    for root in range(len(gpus)):
+        assert 1 / bound(topology, Collective("broadcast", len(gpus), roots=(root,))).inverse == broadcast
+    allreduce = bound(topology, Collective("allreduce", len(gpus)))
+    assert 1 / allreduce.inverse == Fraction(tau)
+    assert isinstance(allreduce.witness, Partition | Cut)
+    assert allreduce.tight
+
+
+def test_latency_is_the_greatest_distance_that_matters() -> None:
+    """Not the diameter: a chain whose far end takes no part."""
+    chain = build("chain", 6, both_ways([(i, i + 1) for i in range(5)], LinkType("link", Fraction(GB))))
+    assert bound(chain, Collective("allgather", 6)).latency_steps == 5
+    assert bound(chain, Collective("broadcast", 6, roots=(2,))).latency_steps == 3
+    assert bound(chain, Collective("allgather", 6, (1, 3))).latency_steps == 2
+    relation = custom_relation([(0, 0, 0), (0, 5, 0)], [(0, r, None) for r in range(6)], 6)
+    found = bound(chain, Collective("custom", 6, custom=relation))
+    assert found.latency_steps == 2
+    assert found.latency_witness is not None
+    assert found.latency_witness.holders == (0, 5)
+
+
+def steps_between(t: Topology) -> list[list[float]]:
+    """Floyd's algorithm; entering a rank is a step, entering a switch is none."""
+    far = [[0.0 if a == b else np.inf for b in range(t.nodes)] for a in range(t.nodes)]
+    for a, b in zip(t.link_src.tolist(), t.link_dst.tolist(), strict=True):
+        far[a][b] = min(far[a][b], 1.0 if b < t.ranks else 0.0)
+    for via in range(t.nodes):
+        for a in range(t.nodes):
+            for b in range(t.nodes):
+                far[a][b] = min(far[a][b], far[a][via] + far[via][b])
+    return far
+
+
+def test_latency_equals_floyd() -> None:
+    rng = random.Random("latency")
+    unreachable = 0
+    for _ in range(150):
+        ranks, switches = rng.randint(2, 7), rng.randint(0, 3)
+        kind = LinkType("link", Fraction(1))
+        nodes = ranks + switches
+        pairs = [rng.sample(range(nodes), 2) for _ in range(rng.randint(1, 3 * nodes))]
+        t = build("random", ranks, [(a, b, kind) for a, b in pairs], switches=switches)
+        members = tuple(sorted(rng.sample(range(ranks), rng.randint(2, ranks))))
+        far = steps_between(t)
+        expected = max(far[a][b] for a in members for b in members)
+        c = Collective(rng.choice(["allgather", "allreduce", "reducescatter", "alltoall"]), ranks, members)
+        if expected == np.inf:
+            unreachable += 1
+            with pytest.raises(Invalid, match="cannot be reached from rank"):
+                bound(t, c)
+        else:
+            assert bound(t, c).latency_steps == expected
+    assert 20 < unreachable < 130
+
+
+def test_ranks_out_of_reach_are_named() -> None:
+    kind = LinkType("link", Fraction(1))
+    t = build("split", 4, [*both_ways([(0, 1), (2, 3)], kind), (2, 0, kind)])
+    with pytest.raises(Invalid, match=r"rank 2 cannot be reached from rank 0 \(nor can rank 3\)"):
+        bound(t, Collective("broadcast", 4))
+    with pytest.raises(Invalid, match="cannot be reached"):
+        bound(build("empty", 2, []), Collective("allgather", 2))
+    assert bound(t, Collective("allreduce", 4, (0, 1))).inverse == 1
+
+
+def test_the_collective_must_be_of_the_whole_machine() -> None:
+    with pytest.raises(Invalid, match="is for 3 ranks"):
+        bound(ring(4), Collective("allgather", 3))
+
+
+def test_nothing_to_move() -> None:
+    found = bound(ring(3), Collective("allgather", 3, weights=np.zeros(3, np.int64)))
+    assert found.latency_steps == found.inverse == 0
+    assert found.bytes_per_second is None
+    assert found.witness is None
+    assert found.seconds(10**9) == 0
+    relation = custom_relation([(0, 0, 0)], [(0, 0, None)], 1)
+    assert bound(build("one", 1, []), Collective("custom", 1, custom=relation)).inverse == 0
+
+
+def test_groups_and_relays() -> None:
+    """A group on two ends of a chain: the rank between relays; its own links are no bottleneck of theirs."""
+    kind, slow = LinkType("fast", Fraction(4)), LinkType("slow", Fraction(1))
+    chain = build("chain", 3, [*both_ways([(0, 1)], kind), *both_ways([(1, 2)], slow)], unit=1)
+    found = bound(chain, Collective("allgather", 3, (0, 2)))
+    assert found.latency_steps == 2
+    assert found.inverse == 1
+    assert found.tight is None
+    assert bound(chain, Collective("allreduce", 3, (0, 2))).inverse == 1
+
+
+def test_shared_limits_count() -> None:
+    open_, limited = boxes(2, 4), boxes(2, 4, limit=50 * GB)
+    for kind in KINDS:
+        free, bounded = bound(open_, Collective(kind, 8)), bound(limited, Collective(kind, 8))
+        assert bounded.inverse > free.inverse, kind
+    cut = bound(limited, Collective("allgather", 8)).witness
+    assert isinstance(cut, Cut)
+    assert cut.limits
+    assert cut.weight == 4
+    assert cut.capacity == 50 * GB
+
+
+def test_star_allreduce_is_attained() -> None:
+    star = build("star", 5, both_ways([(i, 5) for i in range(5)], LinkType("ib", Fraction(GB))), switches=1)
+    found = bound(star, Collective("allreduce", 5))
+    assert found.inverse == Fraction(8, 5)
+    assert found.tight
+    assert found.note == "attained by reducescatter, then allgather"
+
+
+def test_reversal_maps_each_bound_to_its_dual() -> None:
+    rng = random.Random("reversal")
+    for _ in range(20):
+        pairs = [(i, (i + 1) % 5) for i in range(5)] + [tuple(rng.sample(range(5), 2)) for _ in range(5)]
+        links = [(a, b, LinkType("link", Fraction(rng.randint(1, 9)))) for a, b in pairs]
+        t, back = build("t", 5, links), build("t", 5, [(b, a, kind) for a, b, kind in links])
+        for kind, dual in (("broadcast", "reduce"), ("allgather", "reducescatter"), ("scatter", "gather")):
+            a, b = bound(t, Collective(kind, 5)), bound(back, Collective(dual, 5))
+            assert (a.bytes_per_second, a.latency_steps) == (b.bytes_per_second, b.latency_steps)
+        for kind in ("allreduce", "alltoall"):
+            assert bound(t, Collective(kind, 5)).inverse == bound(back, Collective(kind, 5)).inverse
+
+
+def custom_like(kind: str, ranks: int) -> Collective:
+    """A built-in collective told as a custom relation."""
+    relation = Collective(kind, ranks).relation
+    pre = list(
+        zip(relation.pre_block.tolist(), relation.pre_rank.tolist(), relation.pre_id.tolist(), strict=True)
+    )
+    post = [
+        (b, r, None) for b, r in zip(relation.post_block.tolist(), relation.post_rank.tolist(), strict=True)
+    ]
+    return Collective("custom", ranks, custom=custom_relation(pre, post, ranks))
+
+
+@pytest.mark.parametrize("kind", [k for k in KINDS if k != "allreduce"])
+def test_custom_relations_get_the_bound_of_what_they_say(kind: str) -> None:
+    for topology in (dgx1(DGX1V, "0124"), boxes(2, 2), boxes(2, 2, 10 * GB), hub(), hub(back=True)):
+        told = bound(topology, custom_like(kind, topology.ranks))
+        known = bound(topology, Collective(kind, topology.ranks))
+        assert told.bytes_per_second == known.bytes_per_second
+        assert told.latency_steps == known.latency_steps
+
+
+def test_mixed_custom_wants() -> None:
+    """Rank 2 wants both contributions summed, rank 1 only its neighbour's."""
+    relation = custom_relation([(0, 0, 0), (0, 1, 1)], [(0, 2, (0, 1)), (0, 1, (0,))], 3)
+    found = bound(ring(3), Collective("custom", 3, custom=relation))
+    assert found.latency_steps == 1
+    assert found.inverse == Fraction(1, 2)
+
+
+def examples() -> list[tuple[Topology, Collective, Bound]]:
+    kind = LinkType("link", Fraction(1))
+    odd = [(0, 1, kind), (1, 2, kind), (2, 3, kind), (3, 4, kind), (4, 0, kind), (0, 2, kind), (3, 1, kind)]
+    cases = [
+        (dgx1(DGX1V), Collective("allgather", 8)),
+        (boxes(2, 4, 50 * GB), Collective("allgather", 8)),
+        (dgx1(DGX1V), Collective("allreduce", 8)),
+        (hub(), Collective("broadcast", 4)),
+        (build("odd", 5, odd), Collective("alltoall", 5)),
+    ]
+    return [(t, c, bound(t, c)) for t, c in cases]
+
+
+def test_examples_show_every_kind_of_witness() -> None:
+    assert {type(found.witness) for _, _, found in examples()} == {Cut, Partition, LpDual}
+    for topology, collective, found in examples():
+        recheck(topology, collective, found)
+        lines = found.describe(topology, collective)
+        assert len(lines) == 2
+        assert all("\n" not in line for line in lines)
+        told = json.loads(json.dumps(found.as_json()))
+        assert Fraction(told["bandwidth"]["inverse"]) == found.inverse
+        assert told["bandwidth"]["witness"]["kind"] in ("cut", "partition", "lp_dual")
+
+
+def test_descriptions() -> None:
+    def told(kind: str, topology: Topology) -> list[str]:
+        c = Collective(kind, topology.ranks)
+        return bound(topology, c).describe(topology, c)
+
+    assert (
+        told("allgather", dgx1(DGX1V))[1] == "cut: rank 0 can take in only 150 GB/s, 7/8 of nbytes must enter"
+    )
+    assert (
+        told("alltoall", dgx1(DGX1P))[1]
+        == "cut: ranks {0-3} can send out only 100 GB/s, 2 of nbytes must leave"
+    )
+    assert told("allreduce", dgx1(DGX1V))[1].startswith(
+        "partition into 8: each rank alone: at least 14 transfers"
+    )
+    assert told("broadcast", ring(5))[0] == "distance: rank 0 is 2 steps from rank 2 (by way of rank 1)"
+
+
+def tampered(found: Bound) -> list[Bound]:
+    """Ways to make a bound say more than is so, or rest on what is not there."""
+    out = [dataclasses.replace(found, inverse=found.inverse * 2), dataclasses.replace(found, witness=None)]
+    out.append(dataclasses.replace(found, latency_steps=found.latency_steps + 1))
+    assert found.bytes_per_second is not None
+    out.append(dataclasses.replace(found, bytes_per_second=found.bytes_per_second / 2))
+    far = found.latency_witness
+    assert far is not None
+    wrong = [
+        dataclasses.replace(far, steps=far.steps + 1),
+        dataclasses.replace(far, distances=tuple(2 * d for d in far.distances), steps=2 * far.steps),
+        dataclasses.replace(far, path=(far.path[0], *far.path)),
+        dataclasses.replace(far, path=far.path[:-1]),
+        dataclasses.replace(far, holders=(far.rank,)),
+        dataclasses.replace(far, distances=far.distances[:-1]),
+        dataclasses.replace(far, steps=far.steps + 2, path=(*far.path[:2], *far.path)),
+        dataclasses.replace(far, path=(*far.path[:2], *far.path)),
+        dataclasses.replace(far, path=far.path[::-1]),
+        dataclasses.replace(far, path=(far.path[0], *[far.rank] * far.steps)),
+    ]
+    return out + [dataclasses.replace(found, latency_witness=w, latency_steps=w.steps) for w in wrong]
+
+
+def twisted(witness: object) -> list[Cut | Partition | LpDual]:
+    if isinstance(witness, Cut):
+        return [
+            dataclasses.replace(witness, weight=witness.weight + 1),
+            dataclasses.replace(witness, capacity=witness.capacity / 2),
+            dataclasses.replace(witness, side=witness.side[:-1]),
+            dataclasses.replace(witness, side=(*witness.side, 99)),
+            dataclasses.replace(witness, limits=(99,)),
+        ]
+    if isinstance(witness, Partition):
+        merged = (witness.parts[0] + witness.parts[1], *witness.parts[2:])
+        return [
+            dataclasses.replace(witness, parts=merged),
+            dataclasses.replace(witness, parts=witness.parts[1:]),
+            dataclasses.replace(witness, parts=(*witness.parts, witness.parts[0])),
+            dataclasses.replace(witness, parts=(*witness.parts, ())),
+            dataclasses.replace(witness, capacity=witness.capacity / 2),
+            dataclasses.replace(witness, weight=witness.weight * 2),
+            dataclasses.replace(witness, direction="sideways"),
+        ]
+    assert isinstance(witness, LpDual)
+    first = witness.families[0]
+    found: list[Cut | Partition | LpDual] = [
+        dataclasses.replace(witness, prices=witness.prices[1:]),
+        dataclasses.replace(witness, prices=tuple((r, -p) for r, p in witness.prices)),
+        dataclasses.replace(witness, families=(*witness.families, first)),
+        dataclasses.replace(witness, families=witness.families[1:]),
+        dataclasses.replace(witness, potentials=((0, 1),)),
+    ]
+    if first.lengths:
+        more = dataclasses.replace(first, lengths=tuple((k, 2 * v) for k, v in first.lengths))
+        found.append(dataclasses.replace(witness, families=(more, *witness.families[1:])))
+    return found
+
+
+def test_tampered_witnesses_are_refused() -> None:
+    for topology, collective, found in examples():
+        for wrong in tampered(found):
+            with pytest.raises(Invalid):
+                recheck(topology, collective, wrong)
+        for witness in twisted(found.witness):
+            with pytest.raises(Invalid):
+                recheck(topology, collective, dataclasses.replace(found, witness=witness))
+
+
+def test_what_a_twisted_witness_proves_is_never_more() -> None:
+    """Whatever bound is stated beside it: a witness that is not refused proves no more than the best."""
+    refused = accepted = 0
+    for topology, collective, found in examples():
+        best = proved_time(topology, collective, found.witness)
+        for witness in twisted(found.witness):
+            try:
+                assert proved_time(topology, collective, witness) < best
+                accepted += 1
+            except Invalid:
+                refused += 1
+    assert refused > 10
+    assert accepted > 0
+
+
+def test_faults_of_a_witness_are_named() -> None:
+    """Each check on its own: what it lets through would prove more than is so."""
+    topology, collective, found = examples()[2]
+    whole = found.witness
+    assert isinstance(whole, Partition)
+    alone = Collective("allreduce", 8, (0, 1))
+    for witness, of, fault in [
+        (dataclasses.replace(whole, parts=whole.parts[1:]), collective, "every rank exactly once"),
+        (whole, alone, "a part has no member"),
+        (dataclasses.replace(whole, weight=2), collective, "another weight"),
+        (dataclasses.replace(whole, capacity=whole.capacity - 1), collective, "another capacity"),
+        (dataclasses.replace(whole, direction="sideways"), collective, "neither out nor in"),
+        (whole, Collective("allgather", 8), "bounds allreduce only"),
+    ]:
+        with pytest.raises(Invalid, match=fault):
+            proved_time(topology, of, witness)
+    topology, collective, found = examples()[3]
+    dual = found.witness
+    assert isinstance(dual, LpDual)
+    for changes, fault in [
+        ({"potentials": ((0, 1),)}, "only switches have potentials"),
+        ({"potentials": ((4, 99),)}, "a link costs less than nothing"),
+        ({"prices": ((0, -1),)}, "a price is negative"),
+        ({"prices": (), "potentials": (), "families": ()}, "all its prices are 0"),
+        ({"families": dual.families * 2}, "pay more for a link than it costs"),
+        ({"families": (Family("of", (1,)),)}, "no family of kind"),
+        ({"families": (Family("to", (1, 2)),)}, "wrong number of ranks"),
+        ({"families": (Family("to", (1,), ((0, -1),)),)}, "a length is out of range"),
+    ]:
+        with pytest.raises(Invalid, match=fault):
+            proved_time(topology, collective, dataclasses.replace(dual, **changes))  # type: ignore[arg-type]
+
+
+def test_a_witness_of_another_machine_is_refused() -> None:
+    topology, collective, found = examples()[0]
+    with pytest.raises(Invalid):
+        recheck(dgx1(DGX1P), collective, found)
+    with pytest.raises(Invalid):
+        recheck(topology, Collective("broadcast", 8), found)
+
+
+def test_too_large_for_a_linear_program_still_gives_a_valid_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    from antiphon.core.bounds import bandwidth
+
+    cases = [(boxes(2, 4, 50 * GB), kind) for kind in KINDS] + [(boxes(3, 2, 30 * GB), "allreduce")]
+    full = [bound(t, Collective(kind, t.ranks)) for t, kind in cases]
+    monkeypatch.setattr(bandwidth, "MOST_VARIABLES", 0)
+    for (t, kind), best in zip(cases, full, strict=True):
+        found = bound(t, Collective(kind, t.ranks))
+        assert found.inverse <= best.inverse
+        assert found.inverse > best.inverse / 2
+
+
+def test_searches_without_a_program_see_narrow_links_and_lopsided_switches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from antiphon.core.bounds import bandwidth
+
+    monkeypatch.setattr(bandwidth, "MOST_VARIABLES", 0)
+    fast, slow = LinkType("fast", Fraction(4)), LinkType("slow", Fraction(1))
+    links = [(0, 1, fast), (1, 2, fast), (2, 0, fast), (0, 2, fast)]
+    narrow = build("narrow", 3, links, limits=[SharedLimit("two", (0, 3), Fraction(2))], unit=1)
+    assert bound(narrow, Collective("broadcast", 3)).inverse == Fraction(1, 2)
+    for up, down in ((fast, slow), (slow, fast)):
+        hub = [(r, 4, up) for r in range(4)] + [(4, r, down) for r in range(4)]
+        found = bound(build("hub", 4, hub, switches=1), Collective("allreduce", 4))
+        assert found.inverse == Fraction(6, 4)
+        assert isinstance(found.witness, Partition)
+
+
+def test_latency_witness_of_long_ways() -> None:
+    found = bound(ring(300), Collective("allreduce", 300))
+    assert found.latency_steps == 150
+    assert isinstance(found.latency_witness, Distance)
+    assert len(found.latency_witness.path) == 151
+
+
+def test_search_keeps_the_simplest_of_equal_witnesses() -> None:
+    topology, collective = dgx1(DGX1P), Collective("alltoall", 8)
+    proved = Search(topology, collective, needs_of(collective)).run()
+    assert isinstance(proved.witness, Cut)

@@ -1,0 +1,307 @@
+"""The command line as people and scripts use it: exit codes, one clear line, stable JSON keys, nothing lost."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from antiphon.cli import run
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def answer(capsys: Capture, *arguments: str, code: int = 0) -> Any:
+    capsys.readouterr()
+    assert run([*arguments, "--json"]) == code
+    out, err = capsys.readouterr()
+    assert err == ""
+    return json.loads(out)
+
+
+def complaint(capsys: Capture, *arguments: str, code: int = 2) -> str:
+    """The one line that a wrong command gives, and nothing on stdout."""
+    capsys.readouterr()
+    assert run(arguments) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert err.startswith("antiphon: ")
+    assert "Traceback" not in err
+    return err
+
+
+def a_plan(capsys: Capture, name: str = "plan.json", *more: str) -> dict[str, Any]:
+    answer(capsys, "plan", "allreduce", "dgx1v", "-o", name, *more)
+    content = Path(name).read_bytes()
+    loaded: dict[str, Any] = json.loads(gzip.decompress(content) if name.endswith("gz") else content)
+    return loaded
+
+
+# ---- what scripts rely on ----
+
+
+def test_lists(capsys: Capture) -> None:
+    assert {"ring", "full", "dgx1v"} <= {row["name"] for row in answer(capsys, "topologies")}
+    planners = {row["name"]: row for row in answer(capsys, "planners")}
+    assert planners["ring"]["collectives"] == ["allgather", "reducescatter", "allreduce", "broadcast"]
+
+
+def test_bound_keys(capsys: Capture) -> None:
+    found = answer(capsys, "bound", "allgather", "dgx1v")
+    assert found["latency_steps"] == 2
+    assert found["bandwidth"]["inverse"] == "7/6"
+    assert found["bandwidth"]["witness"]["kind"] in ("cut", "partition", "lp_dual")
+    assert found["bandwidth"]["bytes_per_second"] == "1200000000000/7"
+
+
+@pytest.mark.parametrize(
+    ("kind", "inverse", "steps"),
+    [
+        ("broadcast", "1/6", 2), ("alltoall", "1/3", 2), ("reducescatter", "7/48", 2), ("allreduce", "7/24", 2),
+        ("gather", "7/6", 2),
+    ],
+)  # fmt: skip
+def test_bounds_of_the_dgx1v(capsys: Capture, kind: str, inverse: str, steps: int) -> None:
+    found = answer(capsys, "bound", kind, "dgx1v")
+    assert (found["bandwidth"]["inverse"], found["latency_steps"]) == (inverse, steps)
+
+
+def test_plan_keys_and_verify(capsys: Capture) -> None:
+    figures = answer(capsys, "plan", "allgather", "dgx1v", "--planner", "ring", "-o", "plan.json")
+    keys = "planner collective topology chunks steps rounds transfers verified bandwidth_gap latency_gap proof"
+    assert set(keys.split()) <= set(figures)
+    assert (figures["chunks"], figures["steps"], figures["rounds"], figures["bandwidth_gap"]) == (
+        4,
+        7,
+        7,
+        1.5,
+    )
+    assert figures["verified"] is True
+    assert answer(capsys, "verify", "plan.json") == {"ok": True, "fault": None}
+    assert answer(capsys, "verify", "plan.json", "--proof")["ok"]
+
+
+def test_run_keys(capsys: Capture) -> None:
+    a_plan(capsys)
+    for dtype, op in (("float32", "sum"), ("bfloat16", "max"), ("int8", "prod"), ("float16", "avg")):
+        (row,) = answer(capsys, "run", "plan.json", "--nbytes", "100KB", "--dtype", dtype, "--op", op)["rows"]
+        assert {"nbytes", "seconds", "algbw", "busbw", "reference_seconds", "correct"} <= set(row)
+        assert row["correct"] is True
+        assert row["nbytes"] == 100_000
+    for size in ("0", "1f32", "7f32"):
+        assert answer(capsys, "run", "plan.json", "--nbytes", size)["rows"][0]["correct"]
+
+
+def test_topology_json_is_a_topology(capsys: Capture) -> None:
+    first = answer(capsys, "topology", "show", "dgx1v")
+    Path("mine.json").write_text(json.dumps(first))
+    assert answer(capsys, "topology", "show", "mine.json") == first
+    assert answer(capsys, "bound", "allgather", "mine.json")["bandwidth"]["inverse"] == "7/6"
+    assert run(["topology", "show", "dgx1v", "--svg", "mine.svg"]) == 0
+    assert Path("mine.svg").read_text().startswith("<svg")
+
+
+def test_same_input_same_plan(capsys: Capture) -> None:
+    a_plan(capsys, "one.json")
+    a_plan(capsys, "two.json")
+    assert Path("one.json").read_bytes() == Path("two.json").read_bytes()
+    assert a_plan(capsys, "three.json.gz") == json.loads(Path("one.json").read_text())
+
+
+def test_allocations_and_groups_keep_the_numbers(capsys: Capture) -> None:
+    answer(capsys, "plan", "broadcast", "dgx1v", "--only", "0,3,4,7", "--root", "4", "-o", "four.json")
+    plan = json.loads(Path("four.json").read_text())
+    schedule = plan["entries"][0]["schedule"]
+    assert set(schedule["src"]) | set(schedule["dst"]) == {0, 3, 4, 7}
+    assert answer(capsys, "run", "four.json", "--nbytes", "1KB")["rows"][0]["correct"]
+    alone = answer(capsys, "bound", "allgather", "dgx1v", "--only", "0,1,2")["bandwidth"]
+    relayed = answer(capsys, "bound", "allgather", "dgx1v", "--ranks", "0,1,2")["bandwidth"]
+    assert eval(alone["inverse"]) > eval(relayed["inverse"])
+    assert "--only keeps" in complaint(capsys, "bound", "allgather", "dgx1v", "--only", "0-2", "--ranks", "0,5")
+
+
+def test_a_wrong_plan_is_named_and_exits_with_1(capsys: Capture) -> None:
+    plan = a_plan(capsys)
+    schedule = plan["entries"][0]["schedule"]
+    for name in ("step", "chunk", "src", "dst", "op"):
+        schedule[name] = schedule[name][:-1]
+    Path("short.json").write_text(json.dumps(plan))
+    fault = answer(capsys, "verify", "short.json", code=1)["fault"]
+    assert set(fault) == {"kind", "step", "chunk", "src", "dst", "message"}
+    assert fault["kind"] == "post"
+    assert "the plan is wrong" in complaint(capsys, "run", "short.json", "--nbytes", "1KB", code=1)
+    plan = a_plan(capsys)
+    plan["entries"][0]["claims"]["rounds"] = 3
+    Path("boast.json").write_text(json.dumps(plan))
+    assert answer(capsys, "verify", "boast.json", code=1)["fault"]["kind"] == "claim"
+    plan["entries"][0]["claims"].update(rounds=14, bandwidth_gap=1.0)
+    Path("boast.json").write_text(json.dumps(plan))
+    assert "bandwidth_gap" in answer(capsys, "verify", "boast.json", code=1)["fault"]["message"]
+    assert answer(capsys, "verify", "plan.json", "--topology", "ring:ranks=8", code=1)["fault"]["kind"] == "route"
+
+
+def test_people_see_text(capsys: Capture) -> None:
+    for arguments, words in [
+        (["topology", "show", "dgx1v"], ["8 ranks", "nvlink", "25 GB/s"]),
+        (["bound", "allreduce", "dgx1v"], ["2 steps", "because"]),
+        (["plan", "allgather", "dgx1v"], ["verified", "1.5 times"]),
+        (["planners"], ["ring"]), (["topologies"], ["dgx1v"]),
+    ]:  # fmt: skip
+        assert run(arguments) == 0
+        out = capsys.readouterr().out
+        for word in words:
+            assert word in out, out
+
+
+# ---- bad input: one clear line, exit code 2 ----
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ("bound alreduce dgx1v", "did you mean 'allreduce'"),
+        ("bound allreduce dgx1", "did you mean 'dgx1v'"),
+        ("plan allreduce dgx1v --planner rign", "did you mean 'ring'"),
+        ("plan allreduce dgx1v --option ordre=1", "did you mean 'order'"),
+        ("plan allreduce dgx1v --option order", "key=value"),
+        ("plan broadcast dgx1v --root 8", "out of range"),
+        ("plan broadcast dgx1v --root -1", "out of range"),
+        ("plan allreduce dgx1v --root 1", "no root"),
+        ("plan alltoall dgx1v", "planner ring does not plan alltoall"),
+        ("plan allreduce dgx1v --only 3", "at least 2 ranks"),
+        ("plan allreduce dgx1v --ranks 1,1", "twice"),
+        ("plan allreduce dgx1v --ranks 0,99", "out of range"),
+        ("plan allreduce dgx1v --only 0,99", "out of range"),
+        ("plan allreduce ring:ranks=1", "at least 2 ranks"),
+        ("plan allreduce ring:ranks=8,bandwidth=0", "greater than 0"),
+        ("plan allreduce ring:ranks=8,bandwidth=nan", "cannot read"),
+        ("plan allreduce ring:ranks=8,bandwidth=-4", "greater than 0"),
+        ("plan allreduce ring:ranks=8,latency=-4", "between 0"),
+        ("plan allreduce ring:ranks=99999999999", "ranks"),
+        ("plan allreduce dgx1v --nbytes 1.5B", "whole"),
+        ("plan allreduce dgx1v --nbytes 3parsecs", "unknown unit"),
+        ("plan allreduce dgx1v --budget soon", "cannot read"),
+        ("bound allgather dgx1v --only 0,6", "cannot be reached"),
+        ("verify nowhere.json", "antiphon: nowhere.json: cannot be read"),
+        ("verify .", "directory"),
+        ("run nowhere.json --nbytes 1KB", "nowhere.json"),
+        ("tune allreduce dgx1v", "not there yet"),
+        ("plan", "Missing argument"),
+        ("plan allreduce dgx1v --frobnicate", "No such option"),
+        ("frobnicate", "No such command"),
+    ],
+)
+def test_bad_input(capsys: Capture, arguments: str, says: str) -> None:
+    assert says in complaint(capsys, *arguments.split())
+
+
+def test_bad_runs(capsys: Capture) -> None:
+    a_plan(capsys)
+    for more, says in [
+        ("--nbytes 1KB --on mpi", "not there yet"), ("--nbytes 1KB --on mars", "unknown"),
+        ("--nbytes 1KB --dtype flaot32", "float32"),
+        ("--nbytes 1KB --op summ", "sum"), ("--nbytes -5", "cannot read"), ("--nbytes 1KB --repeat 0", "repeat"),
+    ]:  # fmt: skip
+        assert says in complaint(capsys, "run", "plan.json", *more.split())
+    assert "ranks" in complaint(capsys, "verify", "plan.json", "--topology", "ring:ranks=4")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "{", "[]", "null", '{"format": "antiphon-plan"}', "\x00\xff", '{"format": "antiphon-plan", "version": 99}',
+        "[" * 100_000,
+    ],
+)  # fmt: skip
+def test_malformed_files(capsys: Capture, text: str) -> None:
+    Path("bad.json").write_text(text, errors="surrogateescape")
+    for command in (
+        ["verify", "bad.json"],
+        ["bound", "allreduce", "bad.json"],
+        ["bound", "bad.json", "dgx1v"],
+    ):
+        assert "bad.json" in complaint(capsys, *command)
+
+
+def test_every_truncation_of_a_plan_is_refused(capsys: Capture) -> None:
+    a_plan(capsys)
+    whole = Path("plan.json").read_bytes()
+    for length in range(0, len(whole) - 2, len(whole) // 40):
+        Path("cut.json").write_bytes(whole[:length])
+        assert "cut.json" in complaint(capsys, "verify", "cut.json")
+
+
+def test_a_disconnected_machine(capsys: Capture) -> None:
+    machine = answer(capsys, "topology", "show", "ring:ranks=4")
+    machine["links"] = [link for link in machine["links"] if 3 not in link[:2]]
+    Path("broken.json").write_text(json.dumps(machine))
+    assert "rank 3" in complaint(capsys, "bound", "allreduce", "broken.json")
+    complaint(capsys, "plan", "allreduce", "broken.json")
+
+
+# ---- output that cannot be written: existing files stay ----
+
+
+def test_unwritable_output(capsys: Capture) -> None:
+    Path("folder").mkdir()
+    for target in ("folder", "missing/plan.json", "/dev/full/x.json", "/proc/plan.json"):
+        complaint(capsys, "plan", "allreduce", "dgx1v", "-o", target)
+
+
+def small_files() -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+
+
+def test_a_full_disk_leaves_the_old_file(capsys: Capture) -> None:
+    a_plan(capsys)
+    before = Path("plan.json").read_bytes()
+    code = "import signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); from antiphon.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "plan", "allgather", "dgx1v", "-o", "plan.json"],
+        capture_output=True, text=True, preexec_fn=small_files, check=False,
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+    )  # fmt: skip
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.count("\n") == 1
+    assert Path("plan.json").read_bytes() == before
+    assert [p.name for p in Path().iterdir()] == ["plan.json"]
+
+
+def test_a_reader_that_goes_away() -> None:
+    code = "from antiphon.cli import main; main()"
+    line = f"{sys.executable} -c '{code}' topology show full:ranks=300 --json | head -c 100 > /dev/null"
+    done = subprocess.run(line, shell=True, capture_output=True, text=True, check=False)
+    assert "Traceback" not in done.stderr
+    assert done.stderr == ""
+
+
+def test_help_has_an_example() -> None:
+    for command in (
+        [],
+        ["plan"],
+        ["verify"],
+        ["run"],
+        ["bound"],
+        ["topology", "show"],
+        ["planners"],
+        ["topologies"],
+    ):
+        done = subprocess.run(
+            [sys.executable, "-c", "from antiphon.cli import main; main()", *command, "--help"],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0
+        assert "Example: antiphon" in done.stdout

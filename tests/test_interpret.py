@@ -1,0 +1,837 @@
+"""The interpreter: against plain expectations, a naive second one, and in random asynchronous orders."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from antiphon.core import interpret as package
+from antiphon.core.collective import KINDS, Collective, custom_relation
+from antiphon.core.datatypes import DATA_TYPES, OPERATORS, accumulator, average, combine_of, data_type
+from antiphon.core.dependencies import Versions, versions
+from antiphon.core.interpret import (
+    analyse,
+    asynchronous,
+    block_elements,
+    buffer_sizes,
+    busbw_factor,
+    interpret,
+    interpret_async,
+    run,
+    stepwise,
+)
+from antiphon.core.interpret.buffers import chunk_bounds
+from antiphon.core.schedule import COPY, REDUCE, Chunks, Schedule, cut
+from antiphon.errors import Invalid, Unsupported
+
+Array = NDArray[Any]
+Row = tuple[int, ...]  # step, chunk, src, dst, op and, in schedules with slots, src_slot, dst_slot
+
+
+# --- Builders of small schedules -------------------------------------------------------------------------
+
+
+def build(collective: Collective, rows: Iterable[Row], chunks: Chunks | None = None) -> Schedule:
+    table = [(*row, 0, 0)[:7] for row in rows]
+    columns = np.array(table, np.int64).reshape(-1, 7).T
+    step, chunk, src, dst, op, src_slot, dst_slot = columns
+    chunks = cut(collective, 1) if chunks is None else chunks
+    return Schedule(collective, chunks, step, chunk, src, dst, op, src_slot=src_slot, dst_slot=dst_slot)
+
+
+def direct(kind: str, ranks: int, parts: int = 1, **options: Any) -> Schedule:
+    """Every chunk straight from each that has it to each that wants it, in one step."""
+    collective = Collective(kind, ranks, **options)
+    relation, chunks = collective.relation, cut(collective, parts)
+    have = list(zip(relation.pre_block.tolist(), relation.pre_rank.tolist(), strict=True))
+    want = list(zip(relation.post_block.tolist(), relation.post_rank.tolist(), strict=True))
+    op = REDUCE if collective.combining else COPY
+    rows = [
+        (0, chunk, src, dst, op)
+        for chunk, block in enumerate(chunks.block.tolist())
+        for b, src in have
+        for c, dst in want
+        if block == b == c and src != dst
+    ]
+    return build(collective, rows, chunks)
+
+
+def ring_allgather(ranks: int, parts: int = 1) -> Schedule:
+    collective = Collective("allgather", ranks)
+    rows = [
+        (s, part * ranks + (r - s) % ranks, r, (r + 1) % ranks, COPY)
+        for part in range(parts)
+        for s in range(ranks - 1)
+        for r in range(ranks)
+    ]
+    return build(collective, rows, cut(collective, parts))
+
+
+def ring_reducescatter(ranks: int) -> Schedule:
+    rows = [(s, (r - s - 1) % ranks, r, (r + 1) % ranks, REDUCE) for s in range(ranks - 1) for r in range(ranks)]
+    return build(Collective("reducescatter", ranks), rows)
+
+
+def ring_allreduce(ranks: int, parts: int | None = None) -> Schedule:
+    collective = Collective("allreduce", ranks)
+    parts = ranks if parts is None else parts
+    rows = []
+    for c in range(parts):
+        for s in range(2 * ranks - 2):
+            src = (c + s) % ranks
+            rows.append((s, c, src, (src + 1) % ranks, REDUCE if s < ranks - 1 else COPY))
+    return build(collective, rows, cut(collective, parts))
+
+
+def recursive_doubling(ranks: int) -> Schedule:
+    steps = ranks.bit_length() - 1
+    rows = [(s, 0, r, r ^ (1 << s), REDUCE) for s in range(steps) for r in range(ranks)]
+    return build(Collective("allreduce", ranks), rows)
+
+
+def two_steps_on_five() -> Schedule:
+    """Allreduce on a 5-ring in 2 steps: each rank relays two partial sums, kept apart in slots."""
+    rows: list[Row] = []
+    for r in range(5):
+        left, right = (r - 1) % 5, (r + 1) % 5
+        rows += [(0, 0, r, right, COPY, 0, 1), (0, 0, r, left, COPY, 0, 2)]
+        rows += [(1, 0, left, r, REDUCE, 1, 0), (1, 0, right, r, REDUCE, 2, 0)]
+        rows += [(1, 0, r, r, REDUCE, 1, 0), (1, 0, r, r, REDUCE, 2, 0)]
+    return build(Collective("allreduce", 5), rows)
+
+
+def relayed_broadcast() -> Schedule:
+    """Among ranks 0, 3, 4; 1 and 2 only relay."""
+    collective = Collective("broadcast", 5, members=(0, 3, 4), roots=(3,))
+    return build(collective, [(0, 0, 3, 2, COPY), (1, 0, 2, 1, COPY), (2, 0, 1, 0, COPY), (2, 0, 2, 4, COPY)])
+
+
+def relayed_reduce() -> Schedule:
+    collective = Collective("reduce", 4, members=(0, 1, 3), roots=(1,))
+    return build(collective, [(0, 0, 0, 2, COPY), (1, 0, 3, 2, REDUCE), (2, 0, 2, 1, REDUCE)])
+
+
+def scan(ranks: int) -> Schedule:
+    """Rank r ends with the combination of ranks 0..r."""
+    pre = [(0, r, r) for r in range(ranks)]
+    post = [(0, r, tuple(range(r + 1))) for r in range(ranks)]
+    collective = Collective("custom", ranks, custom=custom_relation(pre, post, ranks))
+    rows, s = [], 0
+    while 1 << s < ranks:
+        rows += [(s, 0, r, r + (1 << s), REDUCE) for r in range(ranks - (1 << s))]
+        s += 1
+    return build(collective, rows)
+
+
+def chain_broadcast_in_parts() -> Schedule:
+    """Chunks of shares 1/7, 0, 4/7, 2/7, pipelined along a chain."""
+    collective = Collective("broadcast", 4)
+    chunks = Chunks(np.zeros(4, np.int32), np.array([0, 1, 1, 5]), np.array([1, 0, 4, 2]), 7)
+    return build(collective, [(c + r, c, r, r + 1, COPY) for c in range(4) for r in range(3)], chunks)
+
+
+SCHEDULES: dict[str, Callable[[], Schedule]] = {
+    **{f"direct {kind}": lambda kind=kind: direct(kind, 4, parts=3) for kind in KINDS},  # type: ignore[misc]
+    "ring allgather": lambda: ring_allgather(4, parts=2),
+    "ring reducescatter": lambda: ring_reducescatter(4),
+    "ring allreduce": lambda: ring_allreduce(4),
+    "recursive doubling": lambda: recursive_doubling(4),
+    "two steps on five": two_steps_on_five,
+    "relayed broadcast": relayed_broadcast,
+    "relayed reduce": relayed_reduce,
+    "scan": lambda: scan(4),
+    "chain broadcast": chain_broadcast_in_parts,
+}
+
+
+# --- What must come out ----------------------------------------------------------------------------------
+
+
+def whole_numbers(schedule: Schedule, unit: int, dtype: np.dtype[Any], seed: int = 0) -> list[Array]:
+    """Inputs of 1, 2 (and -1 where there are signs): every result is exact in every type."""
+    random = np.random.default_rng(seed)
+    choices = [1, 2] if dtype.kind == "u" else [-1, 1, 2]
+    sizes, _ = sizes_of(schedule, unit)
+    return [random.choice(choices, size).astype(dtype) for size in sizes]
+
+
+def sizes_of(schedule: Schedule, unit: int, in_place: bool = False) -> tuple[list[int], list[int]]:
+    assert schedule.collective.weights is not None
+    return buffer_sizes(schedule.collective, schedule.collective.weights * unit, in_place)
+
+
+def plain(collective: Collective, inputs: list[Array], op: str) -> list[Array]:
+    """The outputs by the meaning of each kind, for equal counts and one root."""
+    dtype, members, ranks = inputs[collective.members[0]].dtype, collective.members, collective.ranks
+    given = [inputs[r] for r in members]
+    wide = [x.astype(object) if dtype.kind in "iu" else x.astype(np.float64) for x in given]
+    empty = np.zeros(0, dtype)
+    count = len(members)
+
+    def combined(some: list[Array]) -> Array:
+        total = some[0]
+        for x in some[1:]:
+            total = combine_of(op)(total, x)
+        if op == "avg" and dtype.kind in "iu":
+            total = np.array([int(Fraction(v, len(some)).__trunc__()) for v in total], object)
+        elif op == "avg":
+            total = total / len(some)
+        return total.astype(dtype)
+
+    if collective.kind == "custom":  # only scans here
+        return [combined(wide[: r + 1]) for r in range(ranks)]
+    out = [empty] * ranks
+    for i, r in enumerate(members):
+        root = collective.roots[:1] == (r,)
+        match collective.kind:
+            case "broadcast":
+                out[r] = inputs[collective.roots[0]]
+            case "reduce":
+                out[r] = combined(wide) if root else empty
+            case "allreduce":
+                out[r] = combined(wide)
+            case "gather":
+                out[r] = np.concatenate(given) if root else empty
+            case "allgather":
+                out[r] = np.concatenate(given)
+            case "scatter":
+                out[r] = np.split(inputs[collective.roots[0]], count)[i]
+            case "reducescatter":
+                out[r] = combined([np.split(x, count)[i] for x in wide])
+            case "alltoall":
+                out[r] = np.concatenate([np.split(x, count)[i] for x in given])
+    return out
+
+
+def same(got: list[Array], wanted: list[Array]) -> bool:
+    """Equal in every bit."""
+    return len(got) == len(wanted) and all(
+        a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+        for a, b in zip(got, wanted, strict=True)
+    )
+
+
+def naive(schedule: Schedule, inputs: list[Array], op: str) -> list[Array]:
+    """A second interpreter, transfer by transfer; for built-in kinds with equal weights."""
+    collective, relation, chunks = schedule.collective, schedule.collective.relation, schedule.chunks
+    dtype = next(x.dtype for x in inputs if x is not None)
+    blocks_in: dict[int, list[int]] = {r: [] for r in range(collective.ranks)}
+    ids: dict[tuple[int, int], int] = {}
+    for b, r, i in sorted(
+        zip(relation.pre_block.tolist(), relation.pre_rank.tolist(), relation.pre_id.tolist(), strict=True)
+    ):
+        blocks_in[r].append(b)
+        ids[r, b] = i
+    unit = next(len(inputs[r]) // len(b) for r, b in blocks_in.items() if b)
+
+    def part(chunk: int) -> slice:
+        low = Fraction(int(chunks.offset[chunk]), chunks.denominator)
+        high = low + Fraction(int(chunks.share[chunk]), chunks.denominator)
+        return slice(int(unit * low), int(unit * high))
+
+    cells: dict[tuple[int, int, int], tuple[int, Array]] = {}
+    for chunk, block in enumerate(chunks.block.tolist()):
+        for r in range(collective.ranks):
+            if block in blocks_in[r]:
+                at = blocks_in[r].index(block) * unit
+                cells[r, chunk, 0] = (ids[r, block], inputs[r][at : at + unit][part(chunk)])
+    names = ("step", "chunk", "src", "dst", "op")
+    table = [getattr(schedule, n).tolist() for n in names] + [schedule.slot(s).tolist() for s in ("src", "dst")]
+    rows = list(zip(*table, strict=True))
+    for step in sorted(set(table[0])):
+        before = dict(cells)
+        for target in {(d, c, y) for s, c, _, d, _, _, y in rows if s == step}:
+            mine = [r for r in rows if r[0] == step and (r[3], r[1], r[6]) == target]
+            cells_read = sorted((r[2], r[1], r[5]) for r in mine)
+            operands = [before[cell] for cell in cells_read]
+            if mine[0][4] == REDUCE and target in before:
+                operands.insert(0, before[target])
+            operands.sort(key=lambda operand: operand[0])  # stable: of equals the own value is first
+            total = operands[0][1]
+            if len(operands) > 1:
+                total = total.astype(accumulator(dtype))
+                for _, value in operands[1:]:
+                    total = combine_of(op)(total, value.astype(total.dtype))
+            cells[target] = (operands[0][0], total.astype(dtype))
+    out = [[np.zeros(0, dtype)] for _ in range(collective.ranks)]
+    for b, r in zip(relation.post_block.tolist(), relation.post_rank.tolist(), strict=True):
+        result = np.zeros(unit, dtype)
+        for chunk in np.flatnonzero(chunks.block == b).tolist():
+            result[part(chunk)] = cells[r, chunk, 0][1]
+        out[r].append(average(result, collective.ids_per_block[b]) if op == "avg" else result)
+    return [np.concatenate(pieces) for pieces in out]
+
+
+# --- Every kind, type, operator, count -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("op", OPERATORS)
+def test_every_kind_with_every_type_and_operator(name: str, op: str) -> None:
+    schedule = SCHEDULES[name]()
+    for type_name in DATA_TYPES:
+        dtype = data_type(type_name)
+        given = whole_numbers(schedule, 7, dtype)
+        got = interpret(schedule, given, op=op, dtype=type_name)
+        assert same(got, plain(schedule.collective, given, op)), type_name
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("unit", [0, 1, 7, 1000])
+def test_any_number_of_elements(name: str, unit: int) -> None:
+    schedule = SCHEDULES[name]()
+    given = whole_numbers(schedule, unit, np.dtype(np.int64), seed=unit)
+    assert same(interpret(schedule, given), plain(schedule.collective, given, "sum"))
+
+
+def test_inputs_may_be_lists_and_ranks_without_input_may_be_left_out() -> None:
+    got = interpret(direct("broadcast", 3, roots=(1,)), [None, [5, 6, 7], []])
+    assert [x.tolist() for x in got] == [[5, 6, 7]] * 3
+
+
+def test_nothing_at_all() -> None:
+    relation = custom_relation([], [], 2)
+    got = interpret(build(Collective("custom", 2, custom=relation), []), [None, None])
+    assert [len(x) for x in got] == [0, 0]
+
+
+def test_big_powers_count_contributions_exactly() -> None:
+    schedule = ring_allreduce(12)
+    given = [np.array([10 ** (30 * r)] * 5, object) for r in range(12)]
+    wanted = sum(10 ** (30 * r) for r in range(12))
+    assert all(x.tolist() == [wanted] * 5 for x in interpret(schedule, given))
+    assert all(x.tolist() == [wanted // 12] * 5 for x in interpret(schedule, given, op="avg"))
+
+
+def test_whole_numbers_wrap_around_without_a_warning() -> None:
+    given = [np.full(3, 100, np.int8), np.full(3, 100, np.int8)]
+    with np.errstate(all="raise"):
+        got = interpret(recursive_doubling(2), given)
+        product = interpret(recursive_doubling(2), given, op="prod")
+    assert got[0].tolist() == [-56] * 3
+    assert product[1].tolist() == [16] * 3
+
+
+@pytest.mark.filterwarnings("error")
+def test_overflow_of_floats_is_silent() -> None:
+    given = [np.full(3, 60000, np.float16)] * 2
+    assert interpret(recursive_doubling(2), given)[0].tolist() == [np.inf] * 3
+
+
+def test_average_truncates_toward_zero_and_divides_once() -> None:
+    given = [np.array([-1, -7, 5, 7], np.int32), np.array([0, 0, 0, 0], np.int32)]
+    assert interpret(recursive_doubling(2), given, op="avg")[0].tolist() == [0, -3, 2, 3]
+    odd = [np.array([r % 2], np.int16) for r in range(8)]  # dividing at every step would lose all of them
+    assert interpret(recursive_doubling(8), odd, op="avg")[3].tolist() == [0]
+    assert interpret(recursive_doubling(8), [x * 2 for x in odd], op="avg")[3].tolist() == [1]
+
+
+def test_average_by_more_contributions_than_the_type_can_count() -> None:
+    values = np.array([-128, 127, 100], np.int8)
+    assert average(values, 300).tolist() == [0, 0, 0]
+    assert average(values.view(np.uint8), 300).tolist() == [0, 0, 0]
+    assert average(np.array([2**64 - 1], np.uint64), 2).tolist() == [2**63 - 1]
+    assert average(np.array([-(2**63)], np.int64), 3).tolist() == [-(2**63) // 3 + 1]
+
+
+def test_the_average_of_a_scan_divides_by_what_each_rank_wants() -> None:
+    given = [np.array([12.0]) for _ in range(4)]
+    assert [x.tolist() for x in interpret(scan(4), given, op="avg")] == [[12.0]] * 4
+
+
+@pytest.mark.parametrize("type_name", ["float16", "bfloat16"])
+def test_half_precision_is_combined_in_float32(type_name: str) -> None:
+    dtype = data_type(type_name)
+    step = 2.0**-8 if type_name == "bfloat16" else 2.0**-11  # half the gap above 1
+    given = [np.array([x]).astype(dtype) for x in (1.0, step, step)]
+    gathered = interpret(direct("reduce", 3), given)[0]
+    assert gathered.astype(float).tolist() == [1.0 + 2 * step]  # 1 + step alone would round to 1, twice
+    chain = build(Collective("reduce", 3, roots=(2,)), [(0, 0, 0, 1, REDUCE), (1, 0, 1, 2, REDUCE)])
+    assert interpret(chain, given)[2].astype(float).tolist() == [1.0]  # stored in between
+
+
+# --- The order of combination ----------------------------------------------------------------------------
+
+
+def rough(schedule: Schedule, unit: int, dtype: object = np.float32, seed: int = 0) -> list[Array]:
+    random = np.random.default_rng(seed)
+    sizes, _ = sizes_of(schedule, unit)
+    return [(random.standard_normal(n) * 10.0 ** random.integers(-3, 4, n)).astype(data_type(dtype)) for n in sizes]
+
+
+@pytest.mark.parametrize("schedule", [recursive_doubling(8), two_steps_on_five(), direct("allreduce", 6)])
+@pytest.mark.parametrize("type_name", ["float32", "float16", "bfloat16", "float64"])
+def test_ranks_agree_in_every_bit(schedule: Schedule, type_name: str) -> None:
+    out = interpret(schedule, rough(schedule, 500, type_name))
+    assert len({x.tobytes() for x in out}) == 1
+
+
+def test_own_value_first_would_not_agree() -> None:
+    """The data of the test above is rough enough to tell orders apart."""
+    values = np.stack(rough(two_steps_on_five(), 500))
+    sums = []
+    for r in range(5):
+        total = values[r]
+        for other in (r - 1, r + 1, r - 2, r + 2):
+            total = total + values[other % 5]
+        sums.append(total.tobytes())
+    assert len(set(sums)) > 1
+
+
+def test_operands_are_folded_from_the_left_by_least_contribution() -> None:
+    schedule = direct("reduce", 6, roots=(3,))
+    given = rough(schedule, 300)
+    total = given[0]
+    for x in given[1:]:
+        total = total + x
+    assert interpret(schedule, given)[3].tobytes() == total.tobytes()
+    backwards = schedule.take(np.arange(schedule.transfers)[::-1])
+    assert interpret(backwards, given)[3].tobytes() == total.tobytes()
+
+
+def test_the_least_contribution_of_a_partial_result_counts() -> None:
+    rows = [(0, 0, 3, 0, REDUCE), (1, 0, 0, 1, REDUCE), (1, 0, 2, 1, REDUCE)]
+    schedule = build(Collective("reduce", 4, roots=(1,)), rows)
+    a, b, c, d = given = rough(schedule, 300)
+    assert interpret(schedule, given)[1].tobytes() == (((a + d) + b) + c).tobytes()
+
+
+def test_the_least_of_the_contributions_that_an_input_stands_for_counts() -> None:
+    relation = custom_relation([(0, 0, 5), (0, 1, 7), (0, 2, 9), (0, 2, 1)], [(0, 0, None)], 3)
+    rows = [(0, 0, 1, 0, REDUCE), (0, 0, 2, 0, REDUCE)]
+    schedule = build(Collective("custom", 3, custom=relation), rows)
+    a, b, c = given = rough(schedule, 300)
+    assert interpret(schedule, given)[0].tobytes() == ((c + a) + b).tobytes()
+
+
+@st.composite
+def legal_schedules(draw: st.DrawFn) -> Schedule:
+    """Anything legal: what comes out need not be what the collective wants."""
+    ranks, kind = draw(st.integers(2, 4)), draw(st.sampled_from(KINDS))
+    collective = Collective(kind, ranks)
+    random = np.random.default_rng(draw(st.integers(0, 2**32)))
+    shares = random.integers(0, 4, draw(st.integers(1, 3)))
+    shares[0] += 1
+    offsets = np.cumsum(shares) - shares
+    blocks = collective.blocks
+    chunks = Chunks(
+        np.repeat(np.arange(blocks), len(shares)).astype(np.int32),
+        np.tile(offsets, blocks),
+        np.tile(shares, blocks),
+        int(shares.sum()),
+    )
+    relation = collective.relation
+    held = {
+        chunk: {(r, 0) for b, r in zip(relation.pre_block, relation.pre_rank, strict=True) if b == block}
+        for chunk, block in enumerate(chunks.block.tolist())
+    }
+    rows: list[Row] = []
+    steps = draw(st.integers(1, 5))
+    for step in range(steps):
+        for chunk, cells in held.items():
+            cells.update(_random_step(random, rows, step, chunk, sorted(cells), ranks))
+    for b, r in zip(relation.post_block.tolist(), relation.post_rank.tolist(), strict=True):
+        for chunk in np.flatnonzero(chunks.block == b).tolist():
+            if (r, 0) not in held[chunk]:
+                src, slot = sorted(held[chunk])[0]
+                rows.append((steps, chunk, src, r, COPY, slot, 0))
+    random.shuffle(rows)
+    return build(collective, rows, chunks)
+
+
+def _random_step(
+    random: np.random.Generator,
+    rows: list[Row],
+    step: int,
+    chunk: int,
+    cells: list[tuple[int, int]],
+    ranks: int,
+) -> set[tuple[int, int]]:
+    new = set()
+    for _ in range(int(random.integers(0, 4))):
+        dst = (int(random.integers(ranks)), int(random.integers(2)))
+        sources = [c for c in cells if c != dst]
+        if dst in new or not sources:
+            continue
+        new.add(dst)
+        copy = random.random() < 0.4
+        for at in random.choice(len(sources), 1 if copy else int(random.integers(1, 4))):
+            src, slot = sources[at]
+            rows.append((step, chunk, src, dst[0], COPY if copy else REDUCE, slot, dst[1]))
+    return new
+
+
+@given(
+    legal_schedules(),
+    st.sampled_from(OPERATORS),
+    st.sampled_from(["float32", "bfloat16", "int8"]),
+    st.integers(0, 40),
+)
+def test_anything_legal_runs_as_the_naive_interpreter_says(
+    schedule: Schedule, op: str, type_name: str, unit: int
+) -> None:
+    given_ = rough(schedule, unit, type_name, seed=unit) if type_name != "int8" else random_bytes(schedule, unit)
+    with np.errstate(all="ignore"):
+        wanted = naive(schedule, given_, op)
+    assert same(interpret(schedule, given_, op=op), wanted)
+    assert same(interpret_async(schedule, given_, op=op, seed=unit), wanted)
+
+
+def random_bytes(schedule: Schedule, unit: int) -> list[Array]:
+    random = np.random.default_rng(unit)
+    return [random.integers(-128, 128, n, np.int8) for n in sizes_of(schedule, unit)[0]]
+
+
+def test_steps_may_have_gaps_and_chunks_their_own_times() -> None:
+    schedule = chain_broadcast_in_parts()
+    slow = replace(schedule, step=schedule.step * 1000 + 5)
+    given = [np.arange(70.0), None, None, None]
+    assert same(interpret(slow, given), interpret(schedule, given))
+    assert analyse(schedule).levels == 3
+
+
+def test_pieces_do_not_change_the_outcome() -> None:
+    schedule = ring_allreduce(4)
+    given = rough(schedule, 33)
+    assert same(interpret(replace(schedule, pieces=8), given), interpret(schedule, given))
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_batches_and_windows_do_not_change_the_outcome(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    schedule = SCHEDULES[name]()
+    given = rough(schedule, 901)
+    whole = interpret(schedule, given, op="avg")
+    for short, size in ((2, 100), (2, 3000), (10**6, 500), (64, 5000)):
+        monkeypatch.setattr(stepwise, "SHORT", short)
+        monkeypatch.setattr(stepwise, "BATCH_BYTES", size)
+        monkeypatch.setattr(stepwise, "LEVEL_BYTES", 0)
+        assert same(interpret(schedule, given, op="avg"), whole)
+
+
+# --- Custom relations, uneven counts ---------------------------------------------------------------------
+
+
+def test_an_input_stands_for_all_contributions_of_its_rank() -> None:
+    relation = custom_relation([(0, 0, 4), (0, 0, 5), (0, 1, 3)], [(0, 0, None), (0, 1, (3,))], 2)
+    schedule = build(Collective("custom", 2, custom=relation), [(0, 0, 1, 0, REDUCE)])
+    got = interpret(schedule, [np.array([8.0]), np.array([1.0])], op="avg")
+    assert [x.tolist() for x in got] == [[3.0], [1.0]]
+
+
+def test_every_result_is_divided_by_its_own_count() -> None:
+    pre = [(0, 0, 0), (0, 1, 1), (1, 0, 0), (1, 1, 1), (1, 2, 2), (2, 0, 0)]
+    post = [(0, 2, None), (1, 0, None), (1, 2, (0, 2)), (2, 2, None)]
+    collective = Collective("custom", 3, custom=custom_relation(pre, post, 3))
+    rows = [(0, 0, 0, 2, REDUCE), (0, 0, 1, 2, REDUCE), (0, 2, 0, 2, COPY)]
+    rows += [(0, 1, 1, 0, REDUCE), (0, 1, 2, 0, REDUCE), (0, 1, 0, 2, REDUCE)]
+    for unit in (1, 100):
+        given = [np.repeat([120, 240, 480], unit), np.repeat([120, 0], unit), np.repeat([0], unit)]
+        wanted = [np.repeat([80], unit), np.zeros(0, int), np.repeat([120, 120, 480], unit)]
+        assert same(interpret(build(collective, rows), given, op="avg"), wanted)
+        assert same(interpret_async(build(collective, rows), given, op="avg"), wanted)
+
+
+def test_replicas_and_blocks_out_of_order() -> None:
+    pre = [(2, 0, 0), (2, 1, 0), (0, 0, 7), (1, 2, 0)]
+    post = [(0, 2, None), (2, 2, None), (1, 0, None), (2, 0, None)]
+    weights = np.array([1, 2, 3])
+    collective = Collective("custom", 3, weights=weights, custom=custom_relation(pre, post, 3))
+    rows = [(0, 0, 0, 2, COPY), (0, 2, 1, 2, COPY), (0, 1, 2, 0, COPY)]
+    given = [np.array([1, 7, 8, 9]), np.array([7, 8, 9]), np.array([4, 5])]
+    got = interpret(build(collective, rows), given)
+    assert [x.tolist() for x in got] == [[4, 5, 7, 8, 9], [], [1, 7, 8, 9]]
+
+
+def test_uneven_counts() -> None:
+    schedule = direct("allgather", 3, parts=2, weights=np.array([3, 0, 2]))
+    got = interpret(schedule, [np.arange(6), None, np.arange(10, 14)])
+    assert all(x.tolist() == [0, 1, 2, 3, 4, 5, 10, 11, 12, 13] for x in got)
+
+
+def test_elements_of_blocks_round_as_nccl_tests_does() -> None:
+    gather = Collective("allgather", 4)
+    assert block_elements(gather, 43, 4).tolist() == [2] * 4  # 10 elements, 2 for each
+    assert block_elements(Collective("allreduce", 4), 43, 4).tolist() == [10]
+    assert block_elements(Collective("reducescatter", 3), 3 * 8 * 5 + 7, 8).tolist() == [5] * 3
+    assert block_elements(Collective("alltoall", 2), 16, 1).tolist() == [8] * 4
+    uneven = Collective("gather", 3, weights=np.array([1, 0, 4]))
+    assert block_elements(uneven, 104, 2).tolist() == [10, 0, 40]
+    assert buffer_sizes(uneven, block_elements(uneven, 104, 2)) == ([10, 0, 40], [50, 0, 0])
+
+
+def test_bounds_of_chunks_are_exact() -> None:
+    whole = 2**61 - 1
+    offset, share = (
+        np.array([0, whole // 3, 2**60]),
+        np.array([whole // 3, 2**60 - whole // 3, whole - 2**60]),
+    )
+    chunks = Chunks(np.zeros(3, np.int32), offset, share, whole)
+    for n in (0, 1, 7, 10**9 + 7, 2**52 + 1):
+        low, high = chunk_bounds(chunks, np.array([n]))
+        wanted = [int(Fraction(n * int(o), whole)) for o in offset]
+        assert low.tolist() == wanted
+        assert high.tolist() == [*wanted[1:], n]
+
+
+def test_bus_bandwidth_factors_are_those_of_nccl_tests() -> None:
+    factors = {kind: busbw_factor(Collective(kind, 4)) for kind in KINDS}
+    assert factors.pop("allreduce") == 1.5
+    assert factors.pop("broadcast") == factors.pop("reduce") == 1.0
+    assert set(factors.values()) == {0.75}
+
+
+# --- In place and out of place ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_inputs_stay_untouched_out_of_place(name: str) -> None:
+    schedule = SCHEDULES[name]()
+    given = whole_numbers(schedule, 9, np.dtype(np.float32))
+    before = [x.copy() for x in given]
+    for x in given:
+        x.setflags(write=False)
+    for out in (interpret(schedule, given), interpret_async(schedule, given)):
+        assert same(given, before)
+        assert not any(np.shares_memory(a, b) for a in out for b in given)
+        assert all(x.flags.writeable for x in out)
+
+
+def in_place(schedule: Schedule, buffers: list[list[int]], **options: Any) -> list[list[int]]:
+    results = []
+    for one in (interpret, interpret_async):
+        arrays = [np.array(b) for b in buffers]
+        got = one(schedule, arrays, in_place=True, **options)
+        assert all(a is b for a, b in zip(got, arrays, strict=True))
+        results.append([x.tolist() for x in arrays])
+    assert results[0] == results[1]
+    return results[0]
+
+
+def test_in_place_where_input_and_output_are_one_buffer() -> None:
+    assert in_place(recursive_doubling(2), [[1, 2, 3], [10, 20, 30]]) == [[11, 22, 33]] * 2
+    assert in_place(direct("broadcast", 3, roots=(1,)), [[0, 0], [5, 6], [9, 9]]) == [[5, 6]] * 3
+    assert in_place(direct("reduce", 3, roots=(1,)), [[1, 2], [5, 6], [9, 9]]) == [[1, 2], [15, 17], [9, 9]]
+
+
+def test_in_place_where_one_side_lies_in_the_other() -> None:
+    gathered = in_place(ring_allgather(3), [[1, 2, 0, 0, 0, 0], [0, 0, 3, 4, 0, 0], [0, 0, 0, 0, 5, 6]])
+    assert gathered == [[1, 2, 3, 4, 5, 6]] * 3
+    scattered = in_place(ring_reducescatter(3), [[1, 2, 3], [10, 20, 30], [100, 200, 300]])
+    assert scattered == [[111, 2, 3], [10, 222, 30], [100, 200, 333]]
+    assert in_place(direct("gather", 3, roots=(2,)), [[1], [2], [0, 0, 3]]) == [[1], [2], [1, 2, 3]]
+    assert in_place(direct("scatter", 3, roots=(2,)), [[0], [0], [1, 2, 3]]) == [[1], [2], [1, 2, 3]]
+
+
+def test_alltoall_in_place_replaces_each_block_by_what_came(monkeypatch: pytest.MonkeyPatch) -> None:
+    got = in_place(direct("alltoall", 3), [[0, 1, 2], [10, 11, 12], [20, 21, 22]])
+    assert got == [[0, 10, 20], [1, 11, 21], [2, 12, 22]]
+    weights = np.array([1, 2, 3, 2, 1, 4, 3, 4, 1])  # the same both ways between any two
+    schedule = direct("alltoall", 3, weights=weights)
+    given = [np.arange(n) + 100 * r for r, n in enumerate(sizes_of(schedule, 2, in_place=True)[0])]
+    wanted = interpret(schedule, given)
+    assert same(interpret(schedule, given, in_place=True), wanted)
+    monkeypatch.setattr(stepwise, "BATCH_BYTES", 1)
+    monkeypatch.setattr(stepwise, "LEVEL_BYTES", 0)
+    given = [np.arange(n) + 100 * r for r, n in enumerate(sizes_of(schedule, 90, in_place=True)[0])]
+    wanted = interpret(schedule, given)
+    assert same(interpret(schedule, given, in_place=True), wanted)
+    lopsided = direct("alltoall", 2, weights=np.array([1, 2, 3, 1]))
+    with pytest.raises(Unsupported, match="equal counts both ways"):
+        interpret(lopsided, [np.arange(4), np.arange(3)], in_place=True)
+
+
+def test_in_place_a_custom_relation_holds_all_its_blocks_in_order() -> None:
+    relation = custom_relation([(0, 0, 0), (2, 0, 0), (1, 1, 1)], [(1, 0, None), (2, 1, None)], 2)
+    schedule = build(Collective("custom", 2, custom=relation), [(0, 1, 1, 0, COPY), (0, 2, 0, 1, COPY)])
+    assert in_place(schedule, [[1, 0, 3], [2, 0]]) == [[1, 2, 3], [2, 3]]
+
+
+def test_a_prepared_schedule_runs_many_times() -> None:
+    schedule = ring_allreduce(3)
+    ready = analyse(schedule)
+    for unit in (1, 50, 3):
+        given = whole_numbers(schedule, unit, np.dtype(np.int16))
+        assert same(run(ready, given, op="max"), interpret(schedule, given, op="max"))
+
+
+# --- Asynchronous runs -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_every_order_that_dependencies_allow_gives_the_same_bits(name: str) -> None:
+    schedule = SCHEDULES[name]()
+    given = rough(schedule, 5)
+    wanted = interpret(schedule, given)
+    for seed in range(50):
+        assert same(interpret_async(schedule, given, seed=seed), wanted)
+
+
+def outcomes(schedule: Schedule, runs: int = 20) -> set[bytes]:
+    given = rough(schedule, 5)
+    return {b"".join(x.tobytes() for x in interpret_async(schedule, given, seed=seed)) for seed in range(runs)}
+
+
+def test_leaving_out_write_after_read_gives_wrong_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+    def careless(clock: Any, version: int) -> bool:
+        return bool(clock.writes_left[version] == 0)
+
+    assert len(outcomes(recursive_doubling(4))) == 1
+    monkeypatch.setattr(asynchronous._Clock, "settled", careless)
+    assert len(outcomes(recursive_doubling(4))) > 1
+
+
+def test_leaving_out_write_after_write_gives_wrong_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+    def careless(clock: Any, version: int) -> bool:
+        return bool(clock.reads_left[version] == 0)
+
+    schedule = build(Collective("reduce", 3), [(0, 0, 1, 0, COPY), (1, 0, 2, 0, REDUCE)])
+    assert len(outcomes(schedule)) == 1
+    monkeypatch.setattr(asynchronous._Clock, "settled", careless)
+    assert len(outcomes(schedule)) > 1
+
+
+def test_leaving_out_read_after_write_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def early(schedule: Schedule) -> Versions:
+        right = versions(schedule)
+        return replace(right, read=np.where(right.step[right.read] >= 0, right.read - 1, right.read))
+
+    monkeypatch.setattr(asynchronous, "versions", early)
+    with pytest.raises(RuntimeError, match="holds nothing yet"):
+        outcomes(ring_allgather(4))
+
+
+def test_a_deadlock_is_an_internal_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def circular(schedule: Schedule) -> Versions:
+        right = versions(schedule)
+        return replace(right, read=right.write)
+
+    monkeypatch.setattr(asynchronous, "versions", circular)
+    with pytest.raises(RuntimeError, match="deadlock"):
+        outcomes(ring_allgather(4), runs=1)
+
+
+# --- What is refused -------------------------------------------------------------------------------------
+
+
+def test_a_race_is_refused_where_it_is() -> None:
+    collective = Collective("allreduce", 3)
+    for ops in ((COPY, COPY), (COPY, REDUCE), (REDUCE, COPY)):
+        rows = [(0, 0, 0, 1, REDUCE), (4, 0, 0, 2, ops[0]), (4, 0, 1, 2, ops[1])]
+        with pytest.raises(Invalid, match=r"step 4, chunk 0: ranks 0, 1 write to rank 2.*race"):
+            interpret(build(collective, rows), [np.ones(1)] * 3)
+    slots = [(0, 0, 0, 2, COPY, 0, 1), (0, 0, 1, 2, COPY, 0, 2)]  # apart in slots: no race
+    assert len(interpret(build(collective, slots), [np.ones(1)] * 3)) == 3
+
+
+def test_reading_what_is_not_there_is_refused_and_the_earliest_step_named() -> None:
+    collective = Collective("broadcast", 3)
+    chunks = cut(collective, 2)
+    rows = [
+        (0, 0, 0, 1, COPY),
+        (1, 0, 2, 1, REDUCE),
+        (0, 1, 0, 2, COPY),
+        (0, 1, 1, 0, REDUCE),
+        (1, 1, 1, 2, COPY),
+    ]
+    with pytest.raises(Invalid, match="step 0, chunk 1: rank 1 sends to rank 0 what it does not hold"):
+        interpret(build(collective, rows, chunks), [np.ones(4), None, None])
+    same_step = [(0, 0, 0, 1, COPY), (0, 0, 1, 2, COPY)]  # it arrives in this very step: too late
+    with pytest.raises(Invalid, match="step 0, chunk 0: rank 1 sends to rank 2 what"):
+        interpret(build(collective, same_step), [np.ones(4), None, None])
+    slot = [(0, 0, 0, 1, COPY), (1, 0, 1, 2, COPY, 3, 0)]
+    with pytest.raises(Invalid, match=r"rank 1 \(slot 3\) sends"):
+        interpret(build(collective, slot), [np.ones(4), None, None])
+
+
+def test_sending_to_oneself_is_refused_unless_between_slots() -> None:
+    collective = Collective("broadcast", 2)
+    with pytest.raises(Invalid, match="step 2, chunk 0: rank 0 sends to itself"):
+        interpret(build(collective, [(0, 0, 0, 1, COPY), (2, 0, 0, 0, REDUCE)]), [np.ones(4), None])
+    moved = [(0, 0, 0, 0, COPY, 0, 1), (1, 0, 0, 1, COPY, 1, 0)]
+    assert interpret(build(collective, moved), [np.ones(4), None])[1].tolist() == [1.0] * 4
+
+
+def test_a_result_that_nothing_brings_is_refused() -> None:
+    with pytest.raises(Invalid, match="rank 2 must end with chunk 0"):
+        interpret(build(Collective("broadcast", 3), [(0, 0, 0, 1, COPY)]), [np.ones(4), None, None])
+
+
+@pytest.mark.parametrize(
+    ("offset", "share", "message"),
+    [
+        ([0, 2], [1, 2], "block 0 leave a gap"),
+        ([0, 1], [2, 3], "overlap"),
+        ([0, 1], [1, 2], "must tile it"),
+        ([1, 2], [1, 2], "must tile it"),
+        ([0, -1], [4, 1], "chunk 1 reaches outside"),
+        ([0, 4], [4, 2**62], "chunk 1 reaches outside"),
+    ],
+)
+def test_chunks_must_tile_their_block(offset: list[int], share: list[int], message: str) -> None:
+    chunks = Chunks(np.zeros(2, np.int32), np.array(offset), np.array(share), 4)
+    with pytest.raises(Invalid, match=message):
+        interpret(build(Collective("broadcast", 2), [(0, 0, 0, 1, COPY), (0, 1, 0, 1, COPY)], chunks), [[1], None])
+
+
+def test_a_block_without_chunks_is_refused() -> None:
+    chunks = Chunks(np.zeros(1, np.int32), np.zeros(1, np.int64), np.ones(1, np.int64), 1)
+    with pytest.raises(Invalid, match="block 1 has no chunk"):
+        interpret(build(Collective("allgather", 2), [(0, 0, 0, 1, COPY)], chunks), [[1], [2]])
+
+
+@pytest.mark.parametrize(
+    ("inputs", "options", "message"),
+    [
+        ([np.ones(4)], {}, r"one per rank \(2\), got 1"),
+        ([np.ones((2, 2)), np.ones(4)], {}, "rank 0: its input has 2 dimensions"),
+        ([np.ones(4), np.ones(4, np.float32)], {}, "rank 1: its input is of type float32, not float64"),
+        ([np.ones(4), np.ones(4)], {"dtype": "float32"}, "rank 0: its input is of type float64, not float32"),
+        ([np.ones(4, ">f4"), np.ones(4, ">f4")], {}, "rank 0"),
+        ([np.ones(4), np.ones(6)], {}, "rank 1: its buffer has 6 elements, expected 4 as rank 0 has 4"),
+        ([np.ones(4), None], {}, "rank 1: its buffer has 0 elements"),
+        ([np.ones(3), np.ones(3)], {}, "rank 0: its buffer has 3 elements, not a multiple of 2"),
+        ([np.ones(4), np.ones(4)], {"op": "summ"}, "unknown operator 'summ'; did you mean 'sum'"),
+        ([np.ones(4), np.ones(4)], {"op": ["sum"]}, "unknown operator"),
+        (
+            [np.ones(4), np.ones(4)],
+            {"dtype": "flaot32"},
+            "unknown data type 'flaot32'; did you mean 'float32'",
+        ),
+        ([np.ones(4, bool), np.ones(4, bool)], {}, "unknown data type 'bool'"),
+        ([np.ones(4), np.ones(4)], {"dtype": 3.5}, "data type: expected a name"),
+        ([[1, 2, 3, 4], np.ones(4)], {"in_place": True}, "rank 0: its buffer must be a writable"),
+    ],
+)
+def test_inputs_that_do_not_fit_are_refused(inputs: list[Any], options: dict[str, Any], message: str) -> None:
+    schedule = ring_reducescatter(2)
+    for one in (interpret, interpret_async):
+        with pytest.raises(Invalid, match=message):
+            one(schedule, inputs, **options)
+
+
+def test_a_buffer_that_cannot_be_written_is_refused_in_place() -> None:
+    fixed = np.ones(4)
+    fixed.setflags(write=False)
+    with pytest.raises(Invalid, match="rank 1: its buffer must be a writable"):
+        interpret(ring_reducescatter(2), [np.ones(4), fixed], in_place=True)
+
+
+def test_a_rank_without_part_has_no_buffer() -> None:
+    with pytest.raises(Invalid, match="rank 2: its buffer has 1 elements, expected 0: it has no part"):
+        interpret(relayed_reduce(), [[1], [2], [3], [4]])
+
+
+def test_names_of_types() -> None:
+    assert data_type("half") == data_type("F16") == np.float16
+    assert data_type("bf16").name == "bfloat16"
+    assert accumulator(data_type("bf16")) == accumulator(data_type("f16")) == np.float32
+    assert accumulator(data_type("u8")) == np.uint8
+    assert set(package.__all__) <= set(dir(package))

@@ -1,0 +1,255 @@
+"""Loads, time at zero latency, rounds and claims: equal to sending every piece one by one, in exact numbers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import oracle
+import pytest
+from generate import Case, case, cases
+from hypothesis import given
+
+from antiphon.core.collective import Collective
+from antiphon.core.loads import Timeline, claims, loads, pipelined_steps, rounds, timeline
+from antiphon.core.schedule import Chunks, Schedule, cut
+from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, build
+from antiphon.errors import Invalid
+
+UNIT = LinkType("nvlink", Fraction(1))
+
+
+def chain(ranks: int, *, limits: tuple[SharedLimit, ...] = ()) -> Topology:
+    return build("chain", ranks, both_ways([(r, r + 1) for r in range(ranks - 1)], UNIT), limits=limits)
+
+
+def ring(ranks: int, bandwidth: Fraction | int = 1) -> Topology:
+    kind = LinkType("nvlink", Fraction(bandwidth))
+    return build("ring", ranks, [(r, (r + 1) % ranks, kind) for r in range(ranks)])
+
+
+def broadcast(rows: list[tuple[int, int, int, int]], ranks: int, chunks: Chunks, pieces: Any = 1) -> Schedule:
+    """Copies (step, chunk, src, dst) of a broadcast from rank 0; loads do not ask whether it is right."""
+    step, chunk, src, dst = np.array(rows, np.int32).reshape(-1, 4).T
+    zero = np.zeros(len(rows), np.uint8)
+    return Schedule(Collective("broadcast", ranks), chunks, step, chunk, src, dst, zero, pieces=pieces)
+
+
+def one_by_one(line: Timeline) -> dict[int, Fraction]:
+    """Seconds of every single step that is not idle."""
+    out: dict[int, Fraction] = {}
+    for begin, length, seconds in zip(line.begin.tolist(), line.length.tolist(), line.seconds, strict=True):
+        if seconds:
+            out |= dict.fromkeys(range(begin, begin + length), seconds)
+    return out
+
+
+def compare(schedule: Schedule, topology: Topology) -> None:
+    truth = {step: s for step, s in oracle.step_seconds(schedule, topology).items() if s}
+    line = timeline(schedule, topology)
+    ends = line.begin + line.length
+    assert (line.length > 0).all()
+    assert (line.begin[1:] == ends[:-1]).all()
+    if sum(line.length.tolist()) < 10**5:
+        assert one_by_one(line) == truth
+    assert line.total == sum(truth.values())
+    for at, step in enumerate(line.begin.tolist()):
+        assert line.seconds[at] == truth.get(step, 0)
+        if line.seconds[at]:
+            assert line.resource[at] in slowest(schedule, topology, step)
+        else:
+            assert line.resource[at] == -1
+    assert claims(schedule, topology) == oracle.figures(schedule, topology)
+    assert rounds(schedule, topology, line) == rounds(schedule, topology)
+
+
+def slowest(schedule: Schedule, topology: Topology, step: int) -> list[int]:
+    """The links and limits that take longest in one step, by adding up the load entries one by one."""
+    entries = loads(schedule, topology)
+    seconds: dict[int, Fraction] = {}
+    for resource, begin, window, load in zip(
+        entries.resource.tolist(),
+        entries.step.tolist(),
+        entries.window.tolist(),
+        entries.load.tolist(),
+        strict=True,
+    ):
+        if begin <= step < begin + window:
+            time = Fraction(load, entries.scale) / topology.resources.bytes_per_second(resource)
+            seconds[resource] = seconds.get(resource, Fraction(0)) + time
+    return [resource for resource, time in seconds.items() if time == max(seconds.values())]
+
+
+@given(cases(most_ranks=6))
+def test_equal_sending_every_piece(random_case: Case) -> None:
+    compare(random_case.schedule, random_case.topology)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_capacities_of_resources_are_those_of_links_and_limits(seed: int) -> None:
+    topology = case(seed).topology
+    for link in range(topology.links):
+        assert topology.resources.bytes_per_second(link) == topology.bandwidth(link)
+    for at, limit in enumerate(topology.limits):
+        assert topology.resources.bytes_per_second(topology.links + at) == limit.bandwidth
+
+
+def window_formula(schedule: Schedule, topology: Topology, pieces: int) -> Fraction:
+    """Time of a schedule whose chunks all have p pieces, by the loads of runs of its steps without pieces.
+
+    The first and last p-1 steps of the pipeline see the first j and the last j steps of the schedule, the
+    others a window of p steps (all S of them where p >= S), each with 1/p of its load.
+    """
+    plain = replace(schedule, pieces=1)
+    steps, weight = plain.steps, Fraction(1, schedule.collective.buffer_weight)
+    ways = oracle.Ways(topology)
+    table: list[dict[int, Fraction]] = [{} for _ in range(steps)]
+    for row in oracle.rows_of(plain):
+        assert plain.collective.weights is not None
+        block = int(plain.chunks.block[row.chunk])
+        amount = int(plain.collective.weights[block]) * plain.chunks.part(row.chunk) * weight
+        for link in ways.path(row, plain) or ():
+            used = [topology.links + i for i, limit in enumerate(topology.limits) if link in limit.links]
+            for resource in (link, *used):
+                seconds = amount / topology.resources.bytes_per_second(resource)
+                table[row.step][resource] = table[row.step].get(resource, Fraction(0)) + seconds
+
+    def most(begin: int, end: int) -> Fraction:
+        total: dict[int, Fraction] = {}
+        for step in table[begin:end]:
+            for resource, seconds in step.items():
+                total[resource] = total.get(resource, Fraction(0)) + seconds
+        return max(total.values(), default=Fraction(0))
+
+    ramps = sum((most(0, j) + most(steps - j, steps) for j in range(1, min(pieces, steps))), Fraction(0))
+    if pieces >= steps:
+        middle = (pieces - steps + 1) * most(0, steps)
+    else:
+        middle = sum((most(j, j + pieces) for j in range(steps - pieces + 1)), Fraction(0))
+    return (ramps + middle) / pieces
+
+
+@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("pieces", [1, 2, 3, 8, 1000])
+def test_closed_formula_for_equal_pieces(seed: int, pieces: int) -> None:
+    origin = case(seed, most_ranks=5)
+    if not origin.schedule.transfers or origin.schedule.steps > 200:
+        origin = case(seed + 1000, "allreduce", most_ranks=4)
+    if origin.schedule.steps > 200:
+        steps: Any = np.unique(origin.schedule.step, return_inverse=True)[1]
+        origin = replace(origin, schedule=replace(origin.schedule, step=steps))
+    piped = replace(origin.schedule, pieces=pieces)
+    assert timeline(piped, origin.topology).total == window_formula(piped, origin.topology, pieces)
+
+
+def test_numbers_beyond_int64() -> None:
+    """Big weights, big denominators and pieces without a small common multiple: still exact."""
+    primes = [2**31 - 1, 2**19 - 1, 999_983, 7]
+    whole = 2**61 - 1
+    shares = np.array([whole // 3, whole // 5, 1, 0], np.int64)
+    shares[3] = whole - shares.sum()
+    chunks = Chunks(np.zeros(4, np.int32), np.append(0, np.cumsum(shares)[:-1]), shares, whole)
+    collective = Collective("broadcast", 3, weights=np.array([2**61 - 3]))
+    rows = [(0, 0, 0, 1), (1, 0, 1, 2), (0, 1, 0, 1), (2, 2, 0, 1), (5, 3, 0, 1), (5, 3, 1, 2)]
+    pieces = np.array([5, 2**19 - 1, 999_983, 7], np.int64)
+    schedule = replace(broadcast(rows, 3, chunks, pieces), collective=collective)
+    slow = LinkType("wan", Fraction(primes[0], primes[1]))
+    topology = build("odd", 3, [(0, 1, slow), (1, 2, LinkType("ib", Fraction(primes[2], 11)))])
+    assert timeline(schedule, topology).total == by_corners(schedule, topology)
+    few = replace(schedule, pieces=np.array([5, 3, 11, 7], np.int64))
+    compare(few, topology)
+
+
+def test_pieces_without_a_small_common_multiple() -> None:
+    """Weights that fit into int64, but not once they are cut into pieces."""
+    third = 2**40
+    shares = np.full(3, third)
+    chunks = Chunks(np.zeros(3, np.int32), np.cumsum(shares) - third, shares, 3 * third)
+    rows = [(0, 0, 0, 1), (1, 1, 0, 1), (1, 0, 1, 2), (2, 2, 0, 1)]
+    schedule = broadcast(rows, 3, chunks, np.array([2**19 - 1, 999_983, 65_537]))
+    assert timeline(schedule, chain(3)).total == by_corners(schedule, chain(3))
+
+
+def by_corners(schedule: Schedule, topology: Topology) -> Fraction:
+    """Time by looking at every interval between the first and last pieces of all rows."""
+    pieces = np.broadcast_to(np.asarray(schedule.pieces), len(schedule.chunks)).tolist()
+    ways, spans = oracle.Ways(topology), []
+    for row in oracle.rows_of(schedule):
+        for link in ways.path(row, schedule) or ():
+            part = schedule.chunks.part(row.chunk) / pieces[row.chunk]
+            spans.append((row.step, row.step + pieces[row.chunk], link, part / topology.bandwidth(link)))
+    marks = sorted({mark for begin, end, _, _ in spans for mark in (begin, end)})
+    total = Fraction(0)
+    for a, b in pairwise(marks):
+        links: dict[int, Fraction] = {}
+        for begin, end, link, seconds in spans:
+            if begin <= a < end:
+                links[link] = links.get(link, Fraction(0)) + seconds
+        total += (b - a) * max(links.values(), default=Fraction(0))
+    return total
+
+
+def test_idle_steps_cost_nothing() -> None:
+    two = Chunks(np.zeros(2, np.int32), np.array([0, 1]), np.array([1, 3]), 4)
+    schedule = broadcast([(3, 0, 0, 1), (10**9, 1, 0, 1)], 2, two, np.array([2, 1]))
+    line = timeline(schedule, chain(2))
+    assert line.begin.tolist() == [3, 5, 10**9]
+    assert line.length.tolist() == [2, 10**9 - 5, 1]
+    assert line.seconds == (Fraction(1, 8), Fraction(0), Fraction(3, 4))
+    assert line.resource.tolist() == [0, -1, 0]
+    assert line.total == 1
+    assert pipelined_steps(schedule) == 10**9 + 1
+    assert rounds(schedule, chain(2)) == 1 + 1 + 3  # chunks per rank: 2 + 1 pieces, each a third of the block
+
+
+def test_a_shared_limit_adds_up_its_links() -> None:
+    limit = SharedLimit("bus", (0, 2), Fraction(1, 2))
+    schedule = broadcast([(0, 0, 0, 1), (1, 0, 1, 2), (1, 1, 0, 1)], 3, cut(Collective("broadcast", 3), 2))
+    topology = chain(3, limits=(limit,))
+    assert topology.link_src[[0, 2]].tolist() == [0, 1]
+    line = timeline(schedule, topology)
+    assert line.seconds == (Fraction(1), Fraction(2))
+    assert line.resource.tolist() == [4, 4]
+
+
+def test_nothing_to_send() -> None:
+    for rows in ([], [(0, 0, 1, 1)]):
+        schedule = broadcast(rows, 2, cut(Collective("broadcast", 2), 1))
+        line = timeline(schedule, chain(2))
+        assert line.total == len(line.seconds) == 0
+        assert claims(schedule, chain(2))["rounds"] == 0
+    weightless = replace(
+        broadcast([(0, 0, 0, 1)], 2, cut(Collective("broadcast", 2), 1), 3),
+        collective=Collective("broadcast", 2, weights=np.array([0])),
+    )
+    assert timeline(weightless, chain(2)).total == 0
+    assert claims(weightless, chain(2)) == {"chunks": 3, "steps": 3, "rounds": 0, "transfers": 3}
+
+
+def test_a_route_that_is_wrong_is_refused() -> None:
+    schedule = broadcast([(4, 0, 0, 2)], 3, cut(Collective("broadcast", 3), 1))
+    with pytest.raises(Invalid, match=r"step 4, chunk 0.*no link"):
+        timeline(schedule, chain(3))
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 8, 33])
+@pytest.mark.parametrize("pieces", [1, 4])
+def test_ring_allreduce_takes_its_known_time(ranks: int, pieces: int) -> None:
+    """2 (P-1)/P on unit links; with pieces, P links are busy with all chunks at once: the ramps cost no more
+    than the rounds that begin and end them."""
+    step, rank = (x.ravel() for x in np.divmod(np.arange(2 * (ranks - 1) * ranks), ranks))
+    collective = Collective("allreduce", ranks)
+    schedule = Schedule(
+        collective, cut(collective, ranks), step, (rank - step) % ranks, rank, (rank + 1) % ranks,
+        (step < ranks - 1).astype(np.uint8), pieces=pieces,
+    )  # fmt: skip
+    line = timeline(schedule, ring(ranks, 7))
+    assert line.total == Fraction(2 * (ranks - 1), 7 * ranks)
+    figures = claims(schedule, ring(ranks))
+    assert figures["chunks"] == ranks * pieces
+    assert figures["steps"] == 2 * (ranks - 1) + pieces - 1
+    assert figures["rounds"] == 2 * (ranks - 1) * pieces
+    assert figures["transfers"] == 2 * (ranks - 1) * ranks * pieces

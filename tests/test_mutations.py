@@ -1,0 +1,245 @@
+"""The verifier against random damage: it accepts exactly what an exact run finds right, and names true faults.
+
+Judges: tests/oracle.py (plain Python, exact integers) for everything, and the interpreter, run on integers that
+are powers per contribution, for the outcome.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import oracle
+import pytest
+from generate import KINDS_AND_CUSTOM, Case, case
+from mutate import mutate
+
+import antiphon.core.verify as verify_package
+from antiphon.core.interpret import interpret
+from antiphon.core.schedule import Schedule
+from antiphon.core.topology import Topology
+from antiphon.core.verify import Fault, layout, quick, sets, trees, verify
+from antiphon.errors import Invalid
+
+PER_CASE = 25
+MOST_RANKS = {"alltoall": 3, "scatter": 4, "gather": 4}  # the others: 5
+
+# How the verifier cuts its work: as it is, and so small that every cut is exercised.
+LIMITS: tuple[dict[str, tuple[Any, int]], ...] = (
+    {},
+    {},
+    {"CELLS": (layout, 64), "ROWS": (layout, 64)},
+    {"CELLS": (layout, 16), "ROWS": (layout, 4), "STATE": (sets, 64)},
+    {"STATE": (sets, 1), "ROWS": (sets, 2)},
+)
+
+
+@contextmanager
+def limited(limits: dict[str, tuple[Any, int]]) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, (module, value) in limits.items():
+            patch.setattr(module, name, value)
+        yield
+
+
+@dataclass
+class Ways:
+    """How often each way of the verifier was taken."""
+
+    taken: Counter[str]
+
+    @staticmethod
+    @contextmanager
+    def watched() -> Iterator[Ways]:
+        ways = Ways(Counter())
+        with pytest.MonkeyPatch.context() as patch:
+            for module, name in ((quick, "surely_right"), (trees, "walk"), (sets, "bits"), (sets, "counts")):
+                patch.setattr(module, name, ways._counting(name, getattr(module, name)))
+            patch.setattr(layout.Block, "compact", ways._counting("compact", layout.Block.compact))
+            patch.setattr(verify_package, "blocks", ways._blocks(layout.blocks))
+            yield ways
+
+    def _counting(self, name: str, function: Any) -> Any:
+        def wrapped(*args: Any, **options: Any) -> Any:
+            out = function(*args, **options)
+            self.taken[name] += 1
+            if name == "surely_right":
+                self.taken[f"quick {'yes' if out else 'no'}"] += 1
+            return out
+
+        return wrapped
+
+    def _blocks(self, function: Any) -> Any:
+        def wrapped(schedule: Schedule, demand: Any) -> Any:
+            compacted = self.taken["compact"]
+            for number, block in enumerate(function(schedule, demand)):
+                self.taken["sparse block"] += self.taken["compact"] > compacted
+                self.taken["second block"] += number == 1
+                yield block
+                compacted = self.taken["compact"]
+
+        return wrapped
+
+
+# ---- the judges ----
+
+
+def interpreter_agrees(schedule: Schedule) -> bool | None:
+    """Whether the interpreter ends with exactly what is asked for; None where it would need huge buffers.
+
+    Every block gets so many elements that each of its chunks has at least one.
+    """
+    chunks = schedule.chunks
+    size = -(-chunks.denominator // int(chunks.share.min(initial=chunks.denominator)))
+    if size > 100:
+        return None
+    nothing: Any = None
+    even = replace(schedule.collective, weights=nothing)  # equal ones
+    have, need = oracle.relation_of(schedule)
+    rows = oracle.rows_of(schedule)
+    by_chunk = {chunk: [row for row in rows if row.chunk == chunk] for chunk in {row.chunk for row in rows}}
+    starts = {}
+    for chunk, block in enumerate(chunks.block.tolist()):
+        starts[chunk] = oracle.beginning(have.get(block, []), by_chunk.get(chunk, []))[1]
+    names = {name for listed in have.values() for _, name in listed}
+    base = max((values[sorted(values)[1]] for values in starts.values() if len(values) > 1), default=1)
+    value_of = {name: base**k for k, name in enumerate(sorted(names))}
+    inputs: list[Any] = []
+    for rank in range(even.ranks):
+        held = {
+            block: sum(value_of[i] for r, i in listed if r == rank)
+            for block, listed in sorted(have.items())
+            if any(r == rank for r, _ in listed)
+        }
+        inputs.append(np.array([held[block] for block in held for _ in range(size)], object) if held else None)
+    try:
+        outputs = interpret(replace(schedule, collective=even), inputs, dtype=object)
+    except Invalid:
+        return False
+    for rank in range(even.ranks):
+        expected = [
+            sum(value_of[i] for i in want)
+            for _, listed in sorted(need.items())
+            for r, want in listed
+            if r == rank
+            for _ in range(size)
+        ]
+        if outputs[rank].tolist() != expected:
+            return False
+    return True
+
+
+def true_fault(fault: Fault, schedule: Schedule, verdict: oracle.Verdict) -> bool:
+    """Whether the fault is there indeed, and no other comes before it."""
+    if not verdict.share_ok:
+        if fault.kind != "share":
+            return False
+        if fault.chunk is None:
+            named = int(fault.message.split("block ")[1].split()[0])
+            return named in verdict.bad_blocks and named not in schedule.chunks.block
+        return int(schedule.chunks.block[fault.chunk]) in verdict.bad_blocks
+    at_rows = verdict.illegal | verdict.bad_routes
+    if at_rows:
+        if fault.step is None or fault.chunk is None or fault.src is None or fault.dst is None:
+            return False
+        named_row = oracle.Bad(fault.kind, fault.step, fault.chunk, fault.src, fault.dst)
+        return named_row in at_rows and (fault.step, fault.chunk) == min((bad.step, bad.chunk) for bad in at_rows)
+    return fault.kind == "post" and fault.step is None and _true_end(fault, schedule, verdict)
+
+
+def _true_end(fault: Fault, schedule: Schedule, verdict: oracle.Verdict) -> bool:
+    """The rank does end wrong, and the contributions named are those that are wrong."""
+    assert fault.chunk is not None
+    assert fault.dst is not None
+    if (fault.chunk, fault.dst) not in verdict.wrong:
+        return False
+    _, need = oracle.relation_of(schedule)
+    block = int(schedule.chunks.block[fault.chunk])
+    want = Counter(next(ids for rank, ids in need[block] if rank == fault.dst))
+    held = oracle.contents(schedule, fault.chunk).get(fault.dst, Counter())
+    lacking, over = sorted((want - held).keys()), sorted((held - want).keys())
+    return ("without" in fault.message) == bool(lacking) and ("more often" in fault.message) == bool(over)
+
+
+def check(schedule: Schedule, topology: Topology, told: str) -> oracle.Verdict:
+    """All judges together; `told` names seed and change, so that a failure can be had again."""
+    verdict = oracle.judge(schedule, topology)
+    fault = verify(schedule, topology).fault
+    assert (fault is None) == verdict.ok, f"{told}: the verifier says {fault}, but it is {verdict}"
+    if fault is not None:
+        assert true_fault(fault, schedule, verdict), f"{told}: {fault} is not the first fault of {verdict}"
+    if verdict.share_ok:
+        run = interpreter_agrees(schedule)
+        right = verdict.legal and verdict.outcome_right
+        assert run in (None, right), f"{told}: the interpreter says {run}, but it is {verdict}"
+    return verdict
+
+
+def damage(origin: Case, number: int) -> tuple[str, Schedule]:
+    """Change `number` of a case; the same seed and number give the same change."""
+    return mutate(random.Random(origin.seed * 1000 + number), origin.schedule, origin.topology)
+
+
+def campaign(seeds: range, per_case: int) -> Counter[str]:
+    """Damage one valid schedule per seed in many ways; returns what happened how often."""
+    seen: Counter[str] = Counter()
+    for seed in seeds:
+        kind = KINDS_AND_CUSTOM[seed % len(KINDS_AND_CUSTOM)]
+        origin = case(seed, kind, most_ranks=MOST_RANKS.get(kind, 5))
+        with limited(LIMITS[seed // len(KINDS_AND_CUSTOM) % len(LIMITS)]):
+            assert check(origin.schedule, origin.topology, f"seed {seed} unchanged").ok
+            figures = oracle.figures(origin.schedule, origin.topology)
+            assert verify(origin.schedule, origin.topology, figures).ok, f"seed {seed}: {figures}"
+            for number in range(per_case):
+                what, broken = damage(origin, number)
+                verdict = check(broken, origin.topology, f"seed {seed} {kind}, change {number} ({what})")
+                if verdict.ok and "pieces" in what:
+                    same = oracle.figures(broken, origin.topology) == figures
+                    assert verify(broken, origin.topology, figures).ok == same, f"seed {seed}, change {number}"
+                    seen["claims"] += not same
+                seen["mutations"] += 1
+                seen["accepted"] += verdict.ok
+                seen["illegal"] += not verdict.legal
+                seen["wrong"] += verdict.legal and not verdict.outcome_right
+                seen["routes"] += not verdict.route_ok
+                seen["only routes"] += verdict.legal and verdict.outcome_right and not verdict.route_ok
+                seen["shares"] += not verdict.share_ok
+                for bad in verdict.illegal:
+                    seen[bad.kind] += 1
+    return seen
+
+
+# ---- the tests ----
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_ten_thousand_mutations(part: int) -> None:
+    with Ways.watched() as ways:
+        seen = campaign(range(100 * part, 100 * part + 100), PER_CASE)
+    assert seen["mutations"] == 2500
+    for what in (
+        "accepted",
+        "illegal",
+        "wrong",
+        "routes",
+        "only routes",
+        "shares",
+        "claims",
+        "empty",
+        "race",
+        "self",
+    ):
+        assert seen[what] >= 25, (what, seen)
+    for way in ("quick yes", "quick no", "walk", "bits", "counts", "sparse block", "second block"):
+        assert ways.taken[way] >= 50, (way, ways.taken)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(10))
+def test_a_hundred_thousand_mutations(part: int) -> None:
+    assert campaign(range(1000 + 400 * part, 1400 + 400 * part), PER_CASE)["mutations"] == 10_000

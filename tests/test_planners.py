@@ -1,0 +1,182 @@
+"""Every planner of the table on every machine that it claims: verified, run, never better than the bound."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+
+from antiphon.core.bounds import bound
+from antiphon.core.collective import KINDS, Collective
+from antiphon.core.loads import claims, timeline
+from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, build
+from antiphon.core.verify import verify
+from antiphon.errors import Invalid, Unsupported
+from antiphon.registry import find, table
+from antiphon.run.local import run_local
+from antiphon.select import collective, plan
+from antiphon.topologies import topology
+
+MACHINES = [
+    "dgx1v",
+    "ring:ranks=2",
+    "ring:ranks=3",
+    "ring:ranks=8",
+    "full:ranks=2",
+    "full:ranks=5",
+    "full:ranks=9",
+]
+
+
+def test_the_tables_are_complete() -> None:
+    for kind in ("topology", "planner", "model", "backend"):
+        for name, entry in table(kind).items():
+            assert entry.about, name
+            assert callable(entry.load()), name
+    for name, entry in table("planner").items():
+        assert set(entry.can) == {"collectives", "topologies", "options"}, name
+        assert set(entry.can["collectives"]) <= set(KINDS), name
+
+
+def some_options() -> list[dict[str, Any]]:
+    return [{}, {"directions": 1}, {"pieces": 3}]
+
+
+@pytest.mark.parametrize("spec", MACHINES)
+@pytest.mark.parametrize("planner", sorted(table("planner")))
+@pytest.mark.parametrize("kind", KINDS)
+def test_contract(planner: str, kind: str, spec: str) -> None:
+    machine = topology(spec)
+    if kind not in find("planner", planner).can["collectives"]:
+        with pytest.raises(Unsupported, match="planner"):
+            plan(kind, machine, planner=planner)
+        return
+    least = bound(machine, Collective(kind, machine.ranks))
+    for options in some_options() if planner == "ring" else [{}]:
+        made = plan(kind, machine, planner=planner, options=options)
+        schedule = made.entries[0].schedule
+        assert verify(schedule, machine, claims(schedule, machine)).ok
+        assert least.bytes_per_second is not None
+        assert timeline(schedule, machine).total * least.bytes_per_second >= 1
+        (row,) = run_local(schedule, 4 * 777, repeat=1)
+        assert row["correct"]
+
+
+def figures(kind: str, spec: str, **options: Any) -> tuple[int, int, int]:
+    entry = plan(kind, topology(spec), options=options).entries[0]
+    return entry.claims["chunks"], entry.claims["steps"], entry.claims["rounds"]
+
+
+@pytest.mark.parametrize("ranks", [3, 4, 7, 16])
+def test_ring_has_the_textbook_figures(ranks: int) -> None:
+    spec = f"ring:ranks={ranks}"
+    assert figures("allgather", spec, directions=1) == (1, ranks - 1, ranks - 1)
+    assert figures("reducescatter", spec, directions=1) == (ranks, ranks - 1, ranks - 1)
+    assert figures("allreduce", spec, directions=1) == (ranks, 2 * (ranks - 1), 2 * (ranks - 1))
+    for pieces in (1, 2, 5):  # a chain of P-1 hops in m pieces: P-2+m steps
+        steps = ranks - 2 + pieces
+        assert figures("broadcast", spec, directions=1, pieces=pieces) == (pieces, steps, steps)
+
+
+@pytest.mark.parametrize("ranks", [3, 8])
+def test_both_ways_round_a_ring_is_optimal(ranks: int) -> None:
+    for kind in ("allgather", "reducescatter"):
+        entry = plan(kind, topology(f"ring:ranks={ranks}")).entries[0]
+        assert entry.claims["bandwidth_gap"] == 1.0
+        assert entry.claims["proof"] in ("bandwidth", "both")
+
+
+def test_ring_on_dgx1v_goes_over_double_links() -> None:
+    machine = topology("dgx1v")
+    entry = plan("allgather", machine).entries[0]
+    order = [int(rank) for rank in entry.schedule.provenance["options"]["order"].split(",")]
+    width = {
+        (int(a), int(b)): machine.bandwidth(i) / machine.unit
+        for i, (a, b) in enumerate(zip(machine.link_src, machine.link_dst, strict=True))
+    }
+    assert {width[a, b] for a, b in zip(order, order[1:] + order[:1], strict=True)} == {2}
+    assert timeline(entry.schedule, machine).total == Fraction(7, 4) / 8 / machine.unit
+    assert entry.claims["bandwidth_gap"] == 1.5  # 7/4 against 7/6
+
+
+def test_ring_over_a_switch_names_its_routes() -> None:
+    port = LinkType("ib", Fraction(10**9))
+    limit = SharedLimit("nic", (0, 2), Fraction(10**9))
+    machine = build("star", 4, both_ways([(i, 4) for i in range(4)], port), switches=1, limits=[limit])
+    for kind in ("allgather", "allreduce"):
+        entry = plan(kind, machine).entries[0]
+        assert verify(entry.schedule, machine).ok
+        assert entry.claims["bandwidth_gap"] >= 1
+
+
+def test_ring_on_parallel_links_names_the_widest() -> None:
+    fast, slow = LinkType("nvlink", Fraction(10**10)), LinkType("pcie", Fraction(10**9))
+    pairs = [(0, 1), (1, 2), (2, 0)]
+    machine = build("two kinds", 3, both_ways(pairs, slow) + both_ways(pairs, fast))
+    entry = plan("allgather", machine, options={"directions": 1}).entries[0]
+    used = {machine.types[machine.link_type[link]].kind for link in entry.schedule.routes.links.tolist()}
+    assert used == {"nvlink"}
+
+
+def test_ring_among_some_ranks() -> None:
+    machine = topology("dgx1v")
+    entry = plan("allreduce", machine, ranks=[0, 3, 4, 7]).entries[0]
+    assert set(entry.schedule.src.tolist()) == {0, 3, 4, 7}
+    with pytest.raises(Unsupported, match="no cycle"):
+        plan("allreduce", machine, ranks=[0, 1, 6])
+
+
+def test_ring_refuses_clearly() -> None:
+    line = build("line", 3, both_ways([(0, 1), (1, 2)], LinkType("link", Fraction(1))))
+    with pytest.raises(Unsupported, match="no cycle of direct links"):
+        plan("allgather", line)
+    machine = topology("ring:ranks=4")
+    with pytest.raises(Invalid, match="exactly once"):
+        plan("allgather", machine, options={"order": "0,1,2"})
+    with pytest.raises(Invalid, match="did you mean 'order'"):
+        plan("allgather", machine, options={"ordre": "0,1,2,3"})
+    with pytest.raises(Invalid, match="did you mean 'ring'"):
+        plan("allgather", machine, planner="rign")
+    with pytest.raises(Unsupported, match="at most"):
+        plan("allgather", topology("ring:ranks=100000"))
+
+
+def test_uneven_blocks_and_several_roots() -> None:
+    machine = topology("ring:ranks=4")
+    for wanted in (
+        Collective("allgather", 4, weights=np.array([3, 0, 1, 2])),
+        Collective("reducescatter", 4, weights=np.array([0, 5, 1, 1])),
+        Collective("broadcast", 4, roots=(1, 3)),
+    ):
+        entry = plan(wanted, machine).entries[0]
+        assert verify(entry.schedule, machine).ok
+        assert run_local(entry.schedule, 4 * 60, repeat=1)[0]["correct"]
+
+
+def test_the_request_names_what_is_wrong() -> None:
+    machine = topology("dgx1v")
+    with pytest.raises(Invalid, match="did you mean 'allreduce'"):
+        collective("alreduce", machine)
+    with pytest.raises(Invalid, match="root 9 is out of range"):
+        collective("broadcast", machine, root=9)
+    with pytest.raises(Invalid, match="no root"):
+        collective("allreduce", machine, root=1)
+    with pytest.raises(Invalid, match="at least 2 ranks"):
+        collective("allreduce", machine, ranks=[3])
+
+
+def test_machines_are_named_clearly() -> None:
+    assert isinstance(topology("full:ranks=3,bandwidth=10GB/s,latency=2us"), Topology)
+    for spec, says in [
+        ("dgx1", "did you mean 'dgx1v'"), ("ring", "ring:ranks=8"), ("ring:ranks=1", "at least 2"),
+        ("ring:rank=3", "did you mean 'ranks'"),
+        ("ring:ranks=3,bandwidth=-1", "greater than 0"), ("ring:ranks=3,bandwidth=0", "greater than 0"),
+        ("ring:ranks=3,bandwidth=nan", "cannot read"), ("ring:ranks", "name:key=value"),
+        ("dgx1v:ranks=4", "takes no options"),
+        ("full:ranks=100000", "links"), ("ring:ranks=3,ranks=4", "twice"), ("nowhere.json", "nowhere.json"),
+        ("ring:ranks=four", "whole number"),
+    ]:  # fmt: skip
+        with pytest.raises(Invalid, match=says):
+            topology(spec)

@@ -1,0 +1,203 @@
+"""Running here: right results are called right, wrong ones wrong, and the numbers are those of nccl-tests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from antiphon.core.collective import Collective, custom_relation
+from antiphon.core.datatypes import DATA_TYPES, OPERATORS
+from antiphon.core.schedule import COPY, REDUCE, Schedule, cut
+from antiphon.errors import Invalid
+from antiphon.run import local
+from antiphon.run.local import run_local
+
+Array = NDArray[Any]
+
+
+def schedule_of(collective: Collective, rows: Sequence[tuple[int, ...]], parts: int = 1) -> Schedule:
+    step, chunk, src, dst, op = np.array(rows, np.int64).reshape(-1, 5).T
+    return Schedule(collective, cut(collective, parts), step, chunk, src, dst, op)
+
+
+def exchange(ranks: int = 4) -> Schedule:
+    """Recursive doubling."""
+    steps = range(ranks.bit_length() - 1)
+    rows = [(s, 0, r, r ^ (1 << s), REDUCE) for s in steps for r in range(ranks)]
+    return schedule_of(Collective("allreduce", ranks), rows)
+
+
+def direct(kind: str, ranks: int, parts: int = 1) -> Schedule:
+    collective = Collective(kind, ranks)
+    relation, chunks = collective.relation, cut(collective, parts)
+    pre = list(zip(relation.pre_block.tolist(), relation.pre_rank.tolist(), strict=True))
+    post = list(zip(relation.post_block.tolist(), relation.post_rank.tolist(), strict=True))
+    op = REDUCE if collective.combining else COPY
+    rows = [
+        (0, c, src, dst, op)
+        for c, block in enumerate(chunks.block.tolist())
+        for b, src in pre
+        for d, dst in post
+        if b == d == block and src != dst
+    ]
+    return schedule_of(collective, rows, parts)
+
+
+def scan(ranks: int = 5) -> Schedule:
+    """Rank r ends with ranks 0..r; the input of rank 0 stands for two contributions."""
+    pre = [(0, 0, 0), (0, 0, 9), *((0, r, r) for r in range(1, ranks))]
+    post = [(0, r, (*range(r + 1), 9)) for r in range(ranks)]
+    rows = [(r, 0, r, r + 1, REDUCE) for r in range(ranks - 1)]
+    return schedule_of(Collective("custom", ranks, custom=custom_relation(pre, post, ranks)), rows)
+
+
+SCHEDULES = {
+    "exchange": exchange(),
+    "scan": scan(),
+    **{
+        kind: direct(kind, 3, parts=2)
+        for kind in ("broadcast", "scatter", "gather", "allgather", "reducescatter", "alltoall", "reduce")
+    },
+}
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("in_place", [False, True])
+def test_right_schedules_are_right_with_every_type_and_operator(name: str, in_place: bool) -> None:
+    for dtype in DATA_TYPES:
+        for op in OPERATORS:
+            for row in run_local(SCHEDULES[name], [0, 8, 1003], dtype, op, repeat=1, in_place=in_place):
+                assert (row["correct"], row["wrong"]) == (True, 0), (dtype, op, row)
+
+
+def test_a_row_means_what_nccl_tests_means() -> None:
+    (row,) = run_local(direct("allgather", 3), "1003B", "float64")
+    assert row["nbytes"] == 984  # 41 whole elements for each of the 3
+    assert row["algbw"] == pytest.approx(984 / row["seconds"])
+    assert row["busbw"] == pytest.approx(row["algbw"] * 2 / 3)
+    assert row["reference_seconds"] > 0
+    assert (row["dtype"], row["op"], row["in_place"]) == ("float64", "sum", False)
+    (row,) = run_local(exchange(), 1003, "bf16")
+    assert (row["nbytes"], row["dtype"]) == (1002, "bfloat16")
+    assert row["busbw"] == pytest.approx(row["algbw"] * 3 / 2)
+    (row,) = run_local(exchange(), 3)
+    assert (row["nbytes"], row["algbw"], row["correct"]) == (0, 0, True)
+
+
+def test_counting_a_rank_twice_is_wrong_in_every_element() -> None:
+    twice = schedule_of(Collective("reduce", 2), [(0, 0, 1, 0, REDUCE), (1, 0, 1, 0, REDUCE)])
+    for dtype in ("int8", "float16", "bfloat16", "float32", "float64"):
+        (row,) = run_local(twice, 4000, dtype)
+        assert not row["correct"]
+        assert row["wrong"] > 0.9 * row["nbytes"] / np.dtype(local.data_type(dtype)).itemsize
+    (row,) = run_local(twice, 4000, op="max")
+    assert row["correct"]  # a maximum does not mind
+
+
+def test_a_wrong_place_is_wrong() -> None:
+    swapped = schedule_of(Collective("alltoall", 2), [(0, 1, 1, 0, COPY), (0, 2, 0, 1, COPY), (1, 3, 1, 0, COPY)])
+    assert run_local(swapped, 64)[0]["correct"]
+    astray = schedule_of(Collective("broadcast", 2), [(0, 0, 0, 1, COPY), (1, 0, 1, 0, REDUCE)])
+    (row,) = run_local(astray, 64)
+    assert row["wrong"] == 16  # the root's own
+
+
+def spoiled(monkeypatch: pytest.MonkeyPatch, change: Any) -> None:
+    """Let `change` at the outputs of the interpreter."""
+    right = local.run
+
+    def wrong(*args: Any, **options: Any) -> list[Array]:
+        outputs = right(*args, **options)
+        change(outputs)
+        return outputs
+
+    monkeypatch.setattr(local, "run", wrong)
+
+
+def test_a_single_wrong_element_is_found_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def change(outputs: list[Array]) -> None:
+        outputs[2][17] += 1
+        outputs[0][-1] -= 1
+
+    spoiled(monkeypatch, change)
+    for dtype in ("int8", "uint64", "float32", "bfloat16"):
+        for op in ("sum", "max"):
+            (row,) = run_local(exchange(), 4096, dtype, op)
+            assert (row["correct"], row["wrong"]) == (False, 2)
+
+
+def test_not_a_number_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    spoiled(monkeypatch, lambda outputs: [x.fill(np.nan) for x in outputs])
+    assert run_local(exchange(), 64)[0]["wrong"] == 64
+    assert run_local(exchange(), 64, op="min")[0]["wrong"] == 64
+
+
+def test_an_error_greater_than_rounding_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def change(outputs: list[Array]) -> None:
+        for x in outputs:
+            np.multiply(x, 1 + 64 * float(np.finfo(x.dtype).eps), out=x)
+
+    spoiled(monkeypatch, change)
+    for dtype in ("float16", "float32", "float64"):
+        for op in ("prod", "sum", "avg"):
+            (row,) = run_local(exchange(), 4096, dtype, op)
+            assert row["wrong"] > 0.8 * 4 * 4096 / np.dtype(dtype).itemsize, (dtype, op)
+
+
+def test_ranks_that_differ_in_one_bit_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    def change(outputs: list[Array]) -> None:
+        bits = outputs[3].view(f"u{outputs[3].itemsize}")
+        bits[5] ^= 1
+
+    spoiled(monkeypatch, change)
+    for dtype in ("float16", "bfloat16", "float32", "float64"):
+        assert run_local(exchange(), 64, dtype)[0]["wrong"] == 1
+
+
+def test_rounding_matters_in_the_data() -> None:
+    """Else a tolerance would prove nothing: sums in another order differ in some bit."""
+    case = local._Case(Collective("allreduce", 4), 4096, np.dtype(np.float32), "sum", 0)
+    a, b, c, d = case.inputs(False)
+    assert np.count_nonzero((a + b) + (c + d) != ((a + b) + c) + d) > 100
+    assert any(np.count_nonzero(x.view(np.uint32) & 1) for x in (a, b, c, d))
+
+
+def test_products_of_whole_numbers_do_not_vanish() -> None:
+    case = local._Case(Collective("allreduce", 16), 4096, np.dtype(np.int8), "prod", 0)
+    values, _ = case.reference()
+    assert all(x.all() for x in values.values())
+
+
+def test_the_same_seed_gives_the_same_data() -> None:
+    collective = Collective("allreduce", 2)
+
+    def data(seed: int) -> bytes:
+        case = local._Case(collective, 400, np.dtype(np.int16), "sum", seed)
+        return b"".join(x.tobytes() for x in case.inputs(False))
+
+    assert data(3) == data(3) != data(4)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dtype": "flot32"}, "unknown data type 'flot32'; did you mean"),
+        ({"dtype": np.object_}, "no size in bytes"),
+        ({"op": "plus"}, "unknown operator 'plus'"),
+        ({"repeat": 0}, "repeat: expected 1 or more"),
+        ({"nbytes": -4}, "nbytes"),
+        ({"nbytes": "12 parsecs"}, "unknown unit"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(Invalid, match=message):
+        run_local(exchange(), **{"nbytes": 64, **options})
+
+
+def test_an_illegal_schedule_is_refused() -> None:
+    with pytest.raises(Invalid, match="step 0, chunk 0: rank 1 sends to rank 0 what it does not hold"):
+        run_local(schedule_of(Collective("broadcast", 2), [(0, 0, 1, 0, COPY)]), 64)

@@ -1,0 +1,664 @@
+"""Files: what is saved is what is loaded, and nothing wrong gets in, out, or half-way."""
+
+from __future__ import annotations
+
+import copy
+import errno
+import gzip
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from generate import Case, case, cases, topologies
+from hypothesis import given
+from hypothesis import strategies as st
+
+from antiphon.core import files
+from antiphon.core.collective import Collective, custom_relation
+from antiphon.core.plan import Entry, Plan, check_plain
+from antiphon.core.schedule import Schedule, cut
+from antiphon.core.serialize import (
+    dumps,
+    load_collective,
+    load_plan,
+    load_topology,
+    loads,
+    save_collective,
+    save_plan,
+    save_topology,
+)  # fmt: skip
+from antiphon.core.topology import LinkType, Topology, build
+from antiphon.core.verify import verify
+from antiphon.errors import AntiphonError, Invalid, Unsupported
+
+ROOT = Path(__file__).parent.parent
+PAGE = (ROOT / "docs" / "formats.md").read_text(encoding="utf-8")
+EXAMPLES = re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+OBJECT = st.dictionaries(st.text(), JSON, max_size=4)
+
+
+def exactly_equal(a: Schedule, b: Schedule) -> bool:
+    """Also in the order of rows."""
+    ours, theirs = a.columns(), b.columns()
+    return (
+        a.same_as(b)
+        and ours.keys() == theirs.keys()
+        and all(np.array_equal(ours[name], theirs[name]) for name in ours)
+        and a.provenance == b.provenance
+    )
+
+
+def small_plan() -> Plan:
+    loaded = loads(EXAMPLES[-1].encode())
+    assert isinstance(loaded, Plan)
+    return loaded
+
+
+# ---- the page ----
+
+
+def test_the_examples_of_the_page_load_and_mean_what_it_says() -> None:
+    machine, gather, custom, reduction, plan = (loads(text.encode()) for text in EXAMPLES)
+    assert isinstance(machine, Topology)
+    assert (machine.ranks, machine.switches, machine.links, machine.unit) == (4, 1, 12, Fraction(12_500_000_000))
+    assert machine.types[0] == LinkType("nvlink", machine.bandwidth(0), 1e-6)
+    assert gather == Collective("gather", 8, (0, 1, 4, 5), (4,), np.array([3, 1, 1, 2]))
+    pre = [(0, 0, 0), (0, 1, 0), (1, 0, 10), (1, 1, 11), (1, 2, 12)]
+    relation = custom_relation(pre, [(0, 2, None), (0, 3, None), (1, 3, None), (1, 2, (10, 12))], 4)
+    assert custom == Collective("custom", 4, weights=np.array([1, 2]), custom=relation)
+    ids = custom_relation([(0, r, r) for r in range(3)], [(0, 0, None)], 3)
+    assert reduction == Collective("custom", 3, custom=ids)
+    assert isinstance(plan, Plan)
+    for entry in plan.entries:
+        assert verify(entry.schedule, plan.topology).ok
+    assert plan.at(65535) is plan.entries[0]
+    assert plan.at(65536) is plan.entries[1]
+
+
+def test_the_page_lists_every_field() -> None:
+    from antiphon.core.serialize import schemas
+
+    rows = [getattr(schemas, name) for name in dir(schemas) if name.endswith("Row") and name != "Row"]
+    fields = {field.encode_name for row in rows for field in msgspec.structs.fields(row)}
+    assert len(fields) > 40
+    for field in fields - {"rank"}:
+        assert f"`{field}`" in PAGE or f'`"{field}"`' in PAGE, field
+
+
+# ---- identity ----
+
+
+@given(topologies())
+def test_topologies_come_back(machine: Topology) -> None:
+    assert loads(dumps(machine)) == machine
+
+
+@given(cases())
+def test_collectives_come_back(made: Case) -> None:
+    assert loads(dumps(made.collective)) == made.collective
+
+
+@given(cases(), OBJECT, OBJECT)
+def test_plans_come_back(made: Case, claims: dict[str, Any], provenance: dict[str, Any]) -> None:
+    schedule = Schedule(**{**vars(made.schedule), "provenance": provenance})
+    plan = Plan(made.topology, made.collective, (Entry(0, 77, schedule, claims), Entry(77, None, made.schedule)))
+    text = dumps(plan)
+    back = loads(text)
+    assert isinstance(back, Plan)
+    assert (back.topology, back.collective) == (plan.topology, plan.collective)
+    assert [(e.start, e.stop, e.claims) for e in back.entries] == [(0, 77, claims), (77, None, {})]
+    assert exactly_equal(back.entries[0].schedule, schedule)
+    assert exactly_equal(back.entries[1].schedule, made.schedule)
+    assert dumps(back) == text
+
+
+def test_everything_optional_comes_back() -> None:
+    links = [(0, 2, LinkType("x", Fraction(1), 0.1)), (2, 1, LinkType("x", Fraction(1, 3)))]
+    machine = build("m", 2, links, switches=1, places="abc", unit=7)
+    again = loads(dumps(machine))
+    assert again == machine
+    uneven = Collective("alltoall", 5, (1, 3), weights=np.array([0, 1, 2, 3]))
+    assert loads(dumps(uneven)) == uneven
+
+
+def test_written_text_is_for_people() -> None:
+    lines = dumps(small_plan()).decode().splitlines()
+    assert lines[:4] == ["{", '  "format": "antiphon-plan",', '  "version": 1,', '  "topology": {']
+    assert '        "step": [0,0,1,1],' in lines
+    assert '      "claims": {"planner": "direct", "steps": 1},' in lines
+    assert lines[-1] == "}"
+    assert b'{"pre": [0,1,2], "post": [0]}' in dumps(loads(EXAMPLES[3].encode()))
+    many = cut(Collective("allgather", 50), 3)
+    wide = build("wide", 50, [(i, (i + 1) % 50, LinkType("x", 1)) for i in range(50)])
+    empty = np.zeros(0, np.int32)
+    text = dumps(Plan.of(wide, Schedule(Collective("allgather", 50), many, empty, empty, empty, empty, empty))).decode()
+    assert sum('"share"' in line for line in text.splitlines()) == 1  # columns keep to one line each
+    assert max(line.count('"') for line in text.splitlines()) <= 14
+
+
+# ---- plans ----
+
+
+def test_a_plan_is_checked() -> None:
+    plan = small_plan()
+    first, second = plan.entries
+    wrong = [
+        ((), "no entries"),
+        ((second,), "the first begins at 0"),
+        ((first,), "the last has no end"),
+        ((second, first), "the first begins at 0"),
+        ((first, first, second), "begins at 0 bytes"),
+        ((first, Entry(65537, None, first.schedule)), "without gap"),
+        ((Entry(0, None, first.schedule), second), "without end"),
+    ]
+    for entries, complaint in wrong:
+        with pytest.raises(Invalid, match=complaint):
+            Plan(plan.topology, plan.collective, entries)
+    with pytest.raises(Invalid, match="another collective"):
+        Plan(plan.topology, Collective("reducescatter", 2), plan.entries)
+    with pytest.raises(Invalid, match="is for 3 ranks"):
+        Plan(plan.topology, Collective("allreduce", 3), plan.entries)
+    for start, stop in ((5, 5), (-1, 4), (0, 2**60), (True, None), (1.0, None)):
+        with pytest.raises(Invalid):
+            Entry(start, stop, first.schedule)
+    with pytest.raises(Invalid, match="0 or more"):
+        plan.at(-1)
+    assert Plan.of(plan.topology, first.schedule).at(10**18).schedule is first.schedule
+
+
+@pytest.mark.parametrize(
+    ("value", "complaint"),
+    [
+        ([], "expected an object"),
+        ({"a": [1, {2}]}, r"claims\.a\[1\]: \{2\} is not a plain JSON value"),
+        ({"a": float("nan"), "b": [1], "c": {}}, r"claims\.a: nan"),
+        ({"a": {3: 1}}, r"claims\.a: its key 3 is not a text"),
+        ({"a": float("nan")}, r"claims\.a: nan is not a finite number"),
+        ({"a": -float("inf")}, "not a finite number"),
+        ({"a": np.int64(3)}, "not a plain JSON value"),
+        ({"a": b"x"}, "not a plain JSON value"),
+    ],
+)
+def test_only_plain_values_are_claimed(value: Any, complaint: str) -> None:
+    with pytest.raises(Invalid, match=complaint):
+        check_plain(value, "claims")
+    objects: dict[str, Any] = {}
+    lists: list[Any] = []
+    for _ in range(33):
+        objects, lists = {"a": objects}, [lists]
+    for deep in (objects, {"a": lists}):
+        with pytest.raises(Invalid, match="nested deeper than 32"):
+            check_plain(deep, "claims")
+
+
+# ---- hostile input ----
+
+TOPOLOGY = dumps(loads(EXAMPLES[0].encode())).decode()
+COLLECTIVE, CUSTOM, PLAN = EXAMPLES[1], EXAMPLES[2], EXAMPLES[-1]
+WIDE = '{"format": "antiphon-collective", "version": 1, "kind": "alltoall", "ranks": 9999}'
+SRC = '"src": [1, 0, 0, 1]'
+FAST = '"bandwidth": 25000000000'
+
+
+@pytest.mark.parametrize(
+    ("text", "old", "new", "complaint"),
+    [
+        (TOPOLOGY, '"antiphon-topology"', '"antiphon-topologie"', "did you mean 'antiphon-topology'"),
+        (TOPOLOGY, '"format": "antiphon-topology",', "", 'has no "format"'),
+        (TOPOLOGY, '"version": 1', '"version": 2', "version 2 of antiphon-topology is not known here"),
+        (TOPOLOGY, '"version": 1', '"version": 1.0', "version 1.0 .* is not known"),
+        (TOPOLOGY, '"version": 1', '"version": true', "version True .* is not known"),
+        (TOPOLOGY, '"version": 1,', "", "version None .* is not known"),
+        (TOPOLOGY, '"ranks": 4', '"rank": 4', "unknown field 'rank'; did you mean 'ranks'"),
+        (TOPOLOGY, '"bandwidth": 12500000000, "l', '"bandwith": 1, "l', r"types\[1\]: unknown field 'bandwith'"),
+        (TOPOLOGY, '"ranks": 4,', "", "missing required field ranks"),
+        (TOPOLOGY, '"ranks": 4', '"ranks": 4.0', "ranks: expected int, got float"),
+        (TOPOLOGY, '"ranks": 4', '"ranks": -4', "ranks: expected a whole number from 1"),
+        (TOPOLOGY, '"ranks": 4', '"ranks": 4000000000', "at most 1048576"),
+        (TOPOLOGY, '"ranks": 4', f'"ranks": {"9" * 6000}', "out of range"),
+        (TOPOLOGY, FAST, '"bandwidth": 2.5', r"types\[0\].bandwidth: expected int | str"),
+        (TOPOLOGY, FAST, '"bandwidth": NaN', "not valid JSON"),
+        (TOPOLOGY, FAST, '"bandwidth": 1e999', "out of range"),
+        (TOPOLOGY, FAST, '"bandwidth": 0', r"types\[0\]: bandwidth: must be greater than 0"),
+        (TOPOLOGY, FAST, '"bandwidth": -1', "must be greater than 0"),
+        (TOPOLOGY, FAST, '"bandwidth": "1e999999"', "unknown unit '999'"),
+        (TOPOLOGY, FAST, '"bandwidth": "25 gigs"', r"types\[0\]: bandwidth: unknown unit"),
+        (TOPOLOGY, '"latency": 1e-6', '"latency": -1e-6', r"types\[0\]: .*between 0 and"),
+        (TOPOLOGY, '"unit": 12500000000', '"unit": 0', "unit: must be greater than 0"),
+        (TOPOLOGY, "[0,1,0]", "[0,1]", r"links\[0\]: expected array of length 3"),
+        (TOPOLOGY, "[0,1,0]", "[0,1,0.5]", r"links\[0\]\[2\]: expected int, got float"),
+        (TOPOLOGY, "[0,1,0]", "[0,5,0]", r"link destination\[0\] = 5 is out of range \(0 to 4\)"),
+        (TOPOLOGY, "[0,1,0]", "[0,99999999999999999999,0]", "is out of range"),
+        (TOPOLOGY, "[0,1,0]", "[0,0,0]", "to itself"),
+        (TOPOLOGY, "[0,1,0]", "[0,1,2]", "link type"),
+        (TOPOLOGY, '"links": [4,6]', '"links": [4,4]', "names a link twice"),
+        (TOPOLOGY, '"links": [4,6]', '"links": [12]', "link out of range"),
+        (TOPOLOGY, '"links": [4,6]', '"links": []', "names no links"),
+        (TOPOLOGY, '"name": "two boxes"', '"name": "a", "name": "b"', "the key 'name' stands twice"),
+        (TOPOLOGY, '"name": "two boxes"', '"name": "a", "n\\u0061me": "b"', "the key 'name' stands twice"),
+        (json.dumps({**json.loads(TOPOLOGY), "places": []}), "", "", "places: is empty"),
+        (TOPOLOGY, '"box0/gpu0",', "", "expected 5 texts"),
+        (TOPOLOGY, '"two boxes"', '"\\ud800"', "not valid JSON"),
+        (COLLECTIVE, '"gather"', '"gathr"', "did you mean 'gather'"),
+        (COLLECTIVE, '"gather"', '"custom"', "either a kind"),
+        (COLLECTIVE, '"roots": [4]', '"roots": [3]', "root 3 is not among"),
+        (COLLECTIVE, '"roots": [4]', '"roots": [4, 4]', "named twice"),
+        (COLLECTIVE, '"roots": [4]', '"roots": []', "roots: is empty"),
+        (COLLECTIVE, "[0, 1, 4, 5]", "[0, 1, 4, 4]", "named twice"),
+        (COLLECTIVE, "[0, 1, 4, 5]", "[0, 1, 4, 8]", "out of range"),
+        (COLLECTIVE, "[3, 1, 1, 2]", "[3, 1, 1]", "expected 4 whole numbers"),
+        (COLLECTIVE, "[3, 1, 1, 2]", "[3, 1, 1, -2]", "0 or more"),
+        (COLLECTIVE, "[3, 1, 1, 2]", "[]", "weights: is empty"),
+        (COLLECTIVE, "[3, 1, 1, 2]", f"[{2**63}, 1, 1, 1]", r"weights\[0\]: .* is out of range"),
+        (COLLECTIVE, '"roots": [4]', '"combining": true', "combining: follows from the kind"),
+        (CUSTOM, "[1, 11]", "[1, -11]", "id -11 is out of range"),
+        (CUSTOM, "[1, 11]", "[9, 11]", r"blocks\[1\].pre: rank 9 is out of range"),
+        (CUSTOM, '"post": [2, 3]', '"post": [2, 2]', "named twice"),
+        (CUSTOM, '"ids": [10, 12]', '"ids": [10, 13]', "what no rank contributes"),
+        (CUSTOM, '"ids": [10, 12]', '"ids": []', "what no rank contributes"),
+        (CUSTOM, '"ids": [10, 12]', '"idz": [10, 12]', "unknown field 'idz'; did you mean 'ids'"),
+        (CUSTOM, '"pre": [0, 1]', '"pre": [0, [1]]', r"blocks\[0\].pre\[1\]"),
+        (CUSTOM, '"ranks": 4,', '"ranks": 4, "weights": [1, 2],', "has its weights in its blocks"),
+        (CUSTOM, '"blocks": [', '"blocks": [], "x": [', "unknown field 'x'"),
+        (CUSTOM, "\n  ]", ',{"pre": [], "post": []}]', r"blocks\[2\]: nobody has it"),
+        (PLAN, SRC, '"src": [1, 0, 0, 2]', r"entries\[1\]: schedule: src\[3\] = 2 is out of range"),
+        (PLAN, SRC, '"src": [1, 0, 0]', "columns differ in length"),
+        (PLAN, SRC, '"src": [1, 0, 0, 1.0]', r"entries\[1\].schedule.src\[3\]: expected int, got float"),
+        (PLAN, SRC, '"src": [1, 0, 0, true]', "expected int, got bool"),
+        (PLAN, SRC, '"srk": []', r"entries\[1\].schedule: unknown field 'srk'; did you mean 'src'"),
+        (PLAN, '"step": [0, 0, 1, 1]', f'"step": [0, 0, 1, {10**30}]', r"schedule: step\[3\]: 1000.* is out of range"),
+        (PLAN, '"denominator": 2', '"denominator": 0', "chunks: "),
+        (PLAN, '"denominator": 2', f'"denominator": {2**62}', "common denominator"),
+        (PLAN, "[[0], [1]]", f"[[0], [{2**40}]]", "number of a link is out of range"),
+        (PLAN, '"to": 65536', '"to": 0', "is empty"),
+        (PLAN, '"to": 65536', '"to": 5', "without gap"),
+        (PLAN, '"from": 0', '"from": -5', "whole number of bytes from 0"),
+        (PLAN, '"routes"', '"pieces": 0, "routes"', "pieces"),
+        (PLAN, '"routes"', f'"pieces": {10**40}, "routes"', "pieces"),
+        (PLAN, '"routes"', '"local": [{"kind": "x", "share": -1}], "routes"', r"local\[0\].share: must be 0 or more"),
+        (PLAN, '"routes"', '"local": [{"kind": "x", "share": "1/0"}], "routes"', "cannot read"),
+        (PLAN, '"steps": 1}', '"steps": 1, "steps": 2}', "the key 'steps' stands twice"),
+        (PLAN, '"steps": 1}', f'"steps": {"[" * 50}{"]" * 50}}}', "nested deeper"),
+        (PLAN, '"steps": 1}', f'"steps": {"[" * 200000}', "nested too deeply"),
+        (PLAN, '"collective": {', '"collective": {"version": 3, ', "expected version 1 of antiphon-collective"),
+        (PLAN, '"collective": {', '"collective": {"format": "antiphon-plan", ', "got version 1 of 'antiphon-plan'"),
+        (PLAN, '"kind": "allreduce", "ranks": 2', '"kind": "allreduce", "ranks": 3', "for 3 ranks"),
+        (WIDE, "", "", "at most 33554432 blocks"),
+        ("", "", "", "not valid JSON: Input data was truncated"),
+        ("[]", "", "", "expected object, got array"),
+        ("7", "", "", "expected object, got int"),
+        ("null", "", "", "expected object, got null"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_told_in_one_line(text: str, old: str, new: str, complaint: str) -> None:
+    assert old in text
+    with pytest.raises((Invalid, Unsupported), match=complaint) as caught:
+        loads(text.replace(old, new, 1).encode(), "some.json")
+    message = str(caught.value)
+    assert message.startswith("some.json: ")
+    assert "\n" not in message
+    assert len(message) <= 500
+
+
+def test_what_people_also_write_is_understood() -> None:
+    assert loads(b"\xef\xbb\xbf" + COLLECTIVE.encode()) == loads(COLLECTIVE.encode())
+    pasted = json.loads(PLAN)
+    pasted["collective"] |= {"format": "antiphon-collective", "version": 1}
+    assert isinstance(loads(json.dumps(pasted).encode()), Plan)
+
+
+def test_control_characters_in_a_file_do_not_reach_the_terminal() -> None:
+    with pytest.raises(Invalid) as caught:
+        loads(
+            TOPOLOGY.replace('"nvlink", "bandwidth": 25000000000', '"a\\n\\u001b[2J", "bandwidth": 0').encode(), "a\nb"
+        )
+    assert str(caught.value).isprintable()
+
+
+def test_bytes_that_are_no_text() -> None:
+    for bad in (
+        b"\xff\xfe",
+        TOPOLOGY.encode("utf-16"),
+        TOPOLOGY.replace("two", "tw\xff").encode("latin-1"),
+        bytes(100),
+    ):
+        with pytest.raises(Invalid, match="not valid JSON"):
+            loads(bad)
+    for end in range(0, len(PLAN), 7):
+        with pytest.raises(Invalid):
+            loads(PLAN[:end].encode())
+
+
+VALUES: tuple[Any, ...] = (
+    0, 1, -1, 2, 7, 2**31, 2**63, -(2**63), 2**64, 10**40, 0.5, 1e308, True, None, "", "x", "7/3", "1/0", "25GB/s",
+    [], [0], [[0, 1]], {}, {"a": 1}, [None], "\u0000", "custom", "alltoall",
+)  # fmt: skip
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    found = [path] if path else []
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in inner:
+        found += places(item, (*path, key))
+    return found
+
+
+def mutate_value(rng: random.Random, value: Any) -> Any:
+    """One to three changes of a parsed file: values swapped or replaced, keys gone, new or renamed."""
+    value = copy.deepcopy(value)
+    for _ in range(rng.randint(1, 3)):
+        found = places(value)
+        if not found:
+            break
+        path = rng.choice(found)
+        parent = value
+        for key in path[:-1]:
+            parent = parent[key]
+        kind = rng.randrange(6)
+        if kind == 0:
+            del parent[path[-1]]
+        elif kind == 1 and isinstance(parent, dict):
+            parent[rng.choice(["x", "ranks", "kind", "weights", "route", "from"])] = parent.pop(path[-1])
+        elif kind == 2 and isinstance(parent, list):
+            parent.insert(rng.randrange(len(parent) + 1), rng.choice([*parent, *VALUES]))
+        elif kind == 3 and isinstance(parent[path[-1]], int):
+            parent[path[-1]] = parent[path[-1]] + rng.choice([-2, -1, 1, 2, 2**31])
+        elif kind == 4:
+            other = value
+            for key in rng.choice(found):
+                if not isinstance(other, dict | list) or (isinstance(other, list) and not isinstance(key, int)):
+                    break
+                if (isinstance(other, list) and key >= len(other)) or (isinstance(other, dict) and key not in other):
+                    break
+                other = other[key]
+            parent[path[-1]] = copy.deepcopy(other)
+        else:
+            parent[path[-1]] = copy.deepcopy(rng.choice(VALUES))
+    return value
+
+
+def mutate_bytes(rng: random.Random, data: bytes) -> bytes:
+    out = bytearray(data)
+    kind = rng.randrange(4)
+    if kind == 0:
+        return bytes(out[: rng.randrange(len(out))])
+    for _ in range(rng.randint(1, 4)):
+        at = rng.randrange(len(out))
+        if kind == 1:
+            out[at] = rng.randrange(256)
+        elif kind == 2:
+            out[at] = rng.choice(b'0123456789-.eE[]{},:"\\ ')
+        else:
+            low = rng.randrange(len(out))
+            out[at:at] = out[low : low + rng.randint(1, 20)]
+    return bytes(out)
+
+
+def originals() -> list[bytes]:
+    found = [text.encode() for text in EXAMPLES]
+    for seed in range(12):
+        made = case(seed, most_ranks=4)
+        found += [
+            dumps(made.topology),
+            dumps(made.collective),
+            dumps(Plan.of(made.topology, made.schedule, {"a": [1]})),
+        ]
+    return found
+
+
+@pytest.mark.parametrize("block", range(5))
+def test_no_mutation_of_a_file_ends_in_another_error(block: int) -> None:
+    rng = random.Random(block)
+    seeds = originals()
+    complaints, accepted = [], 0
+    for _ in range(1200):
+        data = rng.choice(seeds)
+        if rng.random() < 0.4:
+            mutated = mutate_bytes(rng, data)
+        else:
+            mutated = json.dumps(mutate_value(rng, json.loads(data))).encode()
+        try:
+            value = loads(mutated, "fuzz.json")
+        except (Invalid, Unsupported) as error:
+            complaints.append(str(error))
+        else:
+            accepted += 1
+            assert dumps(loads(dumps(value))) == dumps(value)  # what gets in is whole
+    assert all(text.startswith("fuzz.json: ") and text.isprintable() for text in complaints)
+    assert len(complaints) > 500
+    assert accepted > 30
+
+
+def test_no_mutation_of_a_compressed_file_ends_in_another_error(tmp_path: Path) -> None:
+    rng = random.Random(9)
+    whole = gzip.compress(PLAN.encode(), mtime=0)
+    path = tmp_path / "fuzz.gz"
+    complaints = []
+    for _ in range(400):
+        path.write_bytes(mutate_bytes(rng, whole))
+        try:
+            load_plan(path)
+        except AntiphonError as error:
+            complaints.append(str(error))
+    assert len(complaints) > 300
+    assert all(text.isprintable() for text in complaints)
+
+
+# ---- files ----
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.json.gz", "odd\nname ü.json"])
+def test_files_of_all_kinds_come_back(tmp_path: Path, name: str) -> None:
+    made = case(3)
+    path = tmp_path / name
+    save_topology(path, made.topology)
+    assert load_topology(path) == made.topology
+    save_collective(str(path), made.collective)
+    assert load_collective(str(path)) == made.collective
+    plan = Plan.of(made.topology, made.schedule)
+    save_plan(path, plan)
+    assert dumps(load_plan(path)) == dumps(plan)
+    compressed = name.endswith(".gz")
+    assert (path.read_bytes()[:2] == b"\x1f\x8b") == compressed
+    assert not compressed or path.read_bytes()[4:8] == bytes(4)  # no time stamp: equal plans give equal files
+    assert os.listdir(tmp_path) == [name]
+    with pytest.raises(Invalid, match="holds a plan; a topology is needed here"):
+        load_topology(path)
+
+
+def test_compression_is_told_by_the_first_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "plain name.json"
+    path.write_bytes(gzip.compress(PLAN.encode()[:100]) + gzip.compress(PLAN.encode()[100:]))  # two members
+    assert dumps(load_plan(path)) == dumps(small_plan())
+    other = tmp_path / "not compressed.json.gz"
+    other.write_text(PLAN)
+    assert dumps(load_plan(other)) == dumps(small_plan())
+
+
+def test_a_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "bomb.json.gz"
+    path.write_bytes(gzip.compress(b" " * 10**8))
+    assert path.stat().st_size < 10**6
+    monkeypatch.setattr(files, "MAX_BYTES", 10**6)
+    with pytest.raises(Invalid, match=r"bomb\.json\.gz: is larger than 1000000 bytes"):
+        load_plan(path)
+    path.write_bytes(b" " * (10**6 + 1))
+    with pytest.raises(Invalid, match="is larger than 1000000 bytes"):
+        load_plan(path)
+    if os.path.exists("/dev/zero"):
+        with pytest.raises(Invalid, match="is larger than 1000000 bytes"):
+            load_plan("/dev/zero")
+
+
+def test_unreadable_files(tmp_path: Path) -> None:
+    cases: list[tuple[Any, str]] = [
+        (tmp_path / "none.json", r"none\.json: cannot be read: No such file"),
+        (tmp_path, "cannot be read: Is a directory"),
+        (tmp_path / "a" / "b", "cannot be read: No such file"),
+        ("", "'': cannot be read"),
+        ("a\0b", "cannot be read: embedded null"),
+    ]
+    for path, complaint in cases:
+        with pytest.raises(Invalid, match=complaint):
+            load_plan(path)
+
+
+def test_unwritable_places(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    cases: list[tuple[Any, str]] = [
+        (tmp_path, "is a directory; name a file in it"),
+        (tmp_path / "none" / "a.json", r"there is no directory .*none; create it first"),
+        (tmp_path / "file" / "a.json", "there is no directory"),
+        (tmp_path / ("x" * 300), "cannot be written: File name too long"),
+        ("", "is a directory"),
+        ("a\0b", "embedded null"),
+    ]
+    for path, complaint in cases:
+        with pytest.raises(Invalid, match=complaint):
+            save_plan(path, small_plan())
+    assert os.listdir(tmp_path) == ["file"]
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
+def test_a_full_device() -> None:
+    with pytest.raises(Invalid, match=r"/dev/full: cannot be written: No space left on device"):
+        save_plan("/dev/full", small_plan())
+
+
+def failing(number: int) -> Callable[..., Any]:
+    def fail(*_: object, **__: object) -> Any:
+        raise OSError(number, os.strerror(number))
+
+    return fail
+
+
+@pytest.mark.parametrize(
+    ("call", "number"), [("open", errno.EACCES), ("fsync", errno.ENOSPC), ("replace", errno.EROFS)]
+)
+def test_a_failure_leaves_what_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, number: int
+) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text("old")
+    monkeypatch.setattr(os, call, failing(number))
+    with pytest.raises(Invalid, match=f"plan.json: cannot be written: {os.strerror(number)}"):
+        save_plan(path, small_plan())
+    monkeypatch.undo()
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["plan.json"]
+
+
+def test_an_interrupt_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(_: int) -> None:
+        raise KeyboardInterrupt
+
+    path = tmp_path / "plan.json"
+    path.write_text("old")
+    monkeypatch.setattr(os, "fsync", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        save_plan(path, small_plan())
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["plan.json"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs resource limits")
+def test_a_full_disk_leaves_what_was_there(tmp_path: Path) -> None:
+    """A real failure in the midst of writing: the process may write no more than 4096 bytes to a file."""
+    path = tmp_path / "plan.json"
+    path.write_text("old")
+    program = """
+        import resource, signal, sys
+        from antiphon.core.serialize import save_topology
+        from antiphon.core.topology import LinkType, build
+        from antiphon.errors import Invalid
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+        ring = build("ring", 5000, [(i, (i + 1) % 5000, LinkType("x", 1)) for i in range(5000)])
+        try:
+            save_topology(sys.argv[1], ring)
+        except Invalid as error:
+            print(error)
+    """
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program), str(path)],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=True,
+    )
+    assert done.stdout == f"{path}: cannot be written: File too large\n"
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["plan.json"]
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="needs users and modes")
+def test_modes_links_and_protection(tmp_path: Path) -> None:
+    path, link = tmp_path / "plan.json", tmp_path / "link.json"
+    old = os.umask(0o027)
+    try:
+        save_plan(path, small_plan())
+        assert path.stat().st_mode & 0o777 == 0o640
+        path.chmod(0o600)
+        link.symlink_to(path)
+        path.write_text("old")
+        save_plan(link, small_plan())
+        assert path.stat().st_mode & 0o777 == 0o600  # as it was
+        assert link.is_symlink()
+        assert load_plan(path).topology == small_plan().topology
+    finally:
+        os.umask(old)
+    if os.geteuid() != 0:  # nothing is protected from root
+        path.chmod(0o400)
+        with pytest.raises(Invalid, match="write-protected"):
+            save_plan(path, small_plan())
+        tmp_path.chmod(0o500)
+        try:
+            with pytest.raises(Invalid, match="Permission denied"):
+                save_plan(tmp_path / "new.json", small_plan())
+        finally:
+            tmp_path.chmod(0o700)
+
+
+def test_what_cannot_be_read_back_is_not_written() -> None:
+    plan = small_plan()
+    first = plan.entries[0].schedule
+    with pytest.raises(Invalid, match="not a plain JSON value"):
+        dumps(Plan.of(plan.topology, Schedule(**{**vars(first), "provenance": {"x": {1, 2}}})))
+    link = LinkType("x", 1)
+    with pytest.raises(Invalid, match="lone surrogate"):
+        dumps(build("\ud800", 2, [(0, 1, link)]))
+    with pytest.raises(Invalid, match="out of range"):
+        dumps(build("x", 2, [(0, 1, link)], unit=10**30))
+    with pytest.raises(Invalid, match="only a topology, collective or plan"):
+        dumps({"a": 1})
+    assert loads(dumps(Collective("allreduce", 2))) == Collective("allreduce", 2)
+
+
+@given(st.text(max_size=40), OBJECT)
+def test_keys_are_compared_as_texts_not_as_spelt(key: str, value: dict[str, Any]) -> None:
+    files.check_keys(json.dumps({key: value, key + "x": [value, {key: value}]}).encode())
+    twice = "{" + f"{json.dumps(key)} : 1, {json.dumps(key, ensure_ascii=False)}: 2" + "}"
+    with pytest.raises(Invalid, match="stands twice"):
+        files.check_keys(twice.encode("utf-8", "surrogatepass"))

@@ -1,0 +1,394 @@
+"""The verifier in known cases: what is right is accepted, and every kind of fault is told in the user's terms."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import oracle
+import pytest
+from generate import Case, cases
+from hypothesis import given
+from hypothesis import strategies as st
+from mutate import columns_of, mutate, rebuilt
+from test_mutations import Ways, check
+
+from antiphon.core.collective import Collective, custom_relation
+from antiphon.core.loads import claims
+from antiphon.core.routes import Routes
+from antiphon.core.schedule import COPY, REDUCE, Chunks, Schedule, cut
+from antiphon.core.topology import LinkType, Topology, both_ways, build
+from antiphon.core.verify import Fault, layout, sets, trees, verify
+from antiphon.errors import Invalid
+
+UNIT = LinkType("nvlink", Fraction(1))
+
+
+def full(ranks: int) -> Topology:
+    return build("full", ranks, [(a, b, UNIT) for a in range(ranks) for b in range(ranks) if a != b])
+
+
+def star(ranks: int) -> Topology:
+    return build("star", ranks, both_ways([(r, ranks) for r in range(ranks)], UNIT), switches=1)
+
+
+def made(collective: Collective, rows: Sequence[tuple[int, ...]], parts: int = 1, **more: Any) -> Schedule:
+    """Rows of (step, chunk, src, dst, op) and, where given, (src slot, dst slot)."""
+    table: Any = np.array([(*row, 0, 0)[:7] for row in rows], np.int64).reshape(-1, 7).T
+    step, chunk, src, dst, op, src_slot, dst_slot = table
+    return Schedule(
+        collective, cut(collective, parts), step, chunk, src, dst, op, src_slot=src_slot, dst_slot=dst_slot, **more
+    )  # fmt: skip
+
+
+def fault_of(schedule: Schedule, topology: Topology, **claimed: Any) -> Fault:
+    found = verify(schedule, topology, claimed or None).fault
+    assert found is not None
+    return found
+
+
+# ---- classic schedules, spelled out here ----
+
+
+def ring(kind: str, P: int) -> Schedule:
+    rows: list[tuple[int, ...]] = []
+    if kind in ("reducescatter", "allreduce"):  # the owner of chunk c comes last
+        rows += [(s, c, (c + 1 + s) % P, (c + 2 + s) % P, REDUCE) for s in range(P - 1) for c in range(P)]
+    if kind in ("allgather", "allreduce"):
+        first = P - 1 if kind == "allreduce" else 0
+        rows += [(first + s, c, (c + s) % P, (c + s + 1) % P, COPY) for s in range(P - 1) for c in range(P)]
+    return made(Collective(kind, P), rows, parts=P if kind == "allreduce" else 1)
+
+
+def doubling(P: int) -> Schedule:
+    rows = [(s, 0, r, r ^ (1 << s), REDUCE) for s in range(P.bit_length() - 1) for r in range(P)]
+    return made(Collective("allreduce", P), rows)
+
+
+def direct(P: int) -> Schedule:
+    return made(Collective("allreduce", P), [(0, 0, a, b, REDUCE) for a in range(P) for b in range(P) if a != b])
+
+
+CLASSIC: dict[str, Callable[[], Schedule]] = {
+    "ring allgather": lambda: ring("allgather", 7),
+    "ring reducescatter": lambda: ring("reducescatter", 7),
+    "ring allreduce": lambda: ring("allreduce", 7),
+    "doubling": lambda: doubling(8),
+    "doubling beyond one word": lambda: doubling(128),
+    "direct": lambda: direct(7),
+    "direct beyond one word": lambda: direct(70),
+}
+
+
+@pytest.mark.parametrize("name", CLASSIC)
+def test_classic_schedules_are_right(name: str) -> None:
+    schedule = CLASSIC[name]()
+    assert verify(schedule, full(schedule.collective.ranks)).ok
+    assert verify(schedule, star(schedule.collective.ranks)).ok
+
+
+@pytest.mark.parametrize("name", CLASSIC)
+@pytest.mark.parametrize("seed", range(6))
+def test_classic_schedules_damaged(name: str, seed: int) -> None:
+    """More ranks than a word has bits; the small random cases have few."""
+    schedule = CLASSIC[name]()
+    P = schedule.collective.ranks
+    rng, columns = random.Random(seed), columns_of(schedule)
+    at = rng.randrange(schedule.transfers)
+    way = ("drop", "duplicate", "op", "src", "dst", "step")[seed]
+    if way == "drop":
+        columns = {key: values[:at] + values[at + 1 :] for key, values in columns.items()}
+    elif way == "duplicate":
+        columns = {key: [*values, values[at]] for key, values in columns.items()}
+    elif way == "op":
+        columns["op"][at] ^= 1
+    else:
+        top = schedule.steps if way == "step" else P
+        columns[way][at] = (columns[way][at] + rng.randrange(1, top)) % top if top > 1 else 1
+    check(rebuilt(schedule, columns), full(P), f"{name}, {way} at {at}")
+
+
+@pytest.mark.parametrize("state", [1, 10_000])
+def test_counts_in_several_spans(state: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Multisets of 200 contributions, in slices of the ids: replicas, wants and the telling of a fault."""
+    P = 200
+    ids = tuple(i for r in range(P) for i in (r, r))
+    relation = custom_relation([(0, r, r) for r in range(P)], [(0, 0, ids), (0, 1, None)], P)
+    collective = Collective("custom", P, custom=relation)
+    rows: list[tuple[int, ...]] = [(0, 0, r, 0, REDUCE) for r in range(1, P)]
+    rows += [(1, 0, 0, 1, COPY, 0, 0), (1, 0, 0, 0, COPY, 0, 1), (2, 0, 0, 0, REDUCE, 1, 0)]
+    good = made(collective, rows)
+    monkeypatch.setattr(sets, "STATE", state)
+    assert verify(good, full(P)).ok
+    fault = fault_of(made(collective, [*rows, (3, 0, 150, 0, REDUCE)]), full(P))
+    assert (fault.kind, fault.chunk, fault.dst) == ("post", 0, 0)
+    assert "150 more often" in fault.message
+    fault = fault_of(made(collective, rows[:149] + rows[150:]), full(P))
+    assert "without the contribution of rank 150" in fault.message
+
+
+# ---- what is legal though odd ----
+
+
+def test_odd_but_right() -> None:
+    allreduce = Collective("allreduce", 2)
+    to_and_fro = [(0, 0, 0, 1, REDUCE), (1, 0, 1, 0, COPY)]
+    reduce_ = Collective("reduce", 3)
+    odd = {
+        "copy onto a partial sum": made(Collective("broadcast", 2), [(0, 0, 0, 1, COPY), (1, 0, 0, 1, COPY)]),
+        "double count, later overwritten": made(
+            allreduce, [(0, 0, 0, 0, COPY, 0, 1), (1, 0, 0, 1, REDUCE), (2, 0, 0, 1, REDUCE, 1, 0),
+                        (2, 0, 1, 0, COPY), (3, 0, 0, 1, COPY)],
+        ),
+        "dead transfer at the end": made(allreduce, [*to_and_fro, (2, 0, 0, 1, REDUCE, 0, 5)]),
+        "reduce into a cell that holds nothing": made(Collective("broadcast", 2), [(0, 0, 0, 1, REDUCE)]),
+        "a root's own part overwritten by itself": made(
+            reduce_, [(0, 0, 0, 1, COPY, 0, 1), (0, 0, 2, 1, REDUCE), (1, 0, 1, 0, REDUCE)]),
+        "no transfers where none are needed": made(
+            Collective("custom", 2, custom=custom_relation([(0, 1, 4)], [(0, 1, None)], 2)), []),
+    }  # fmt: skip
+    for name, schedule in odd.items():
+        assert verify(schedule, full(schedule.collective.ranks)).ok, name
+
+
+def test_a_rank_counted_twice_is_rejected() -> None:
+    """As many contributions as there should be, and yet wrong."""
+    rows = [(0, 0, 0, 1, REDUCE), (1, 0, 0, 1, REDUCE), (2, 0, 1, 0, COPY), (2, 0, 1, 2, COPY)]
+    fault = fault_of(made(Collective("allreduce", 3), rows), full(3))
+    assert (fault.kind, fault.step, fault.chunk, fault.dst) == ("post", None, 0, 0)
+    assert "without the contribution of rank 2" in fault.message
+    assert "with the contribution of rank 0 more often" in fault.message
+
+
+def test_overlapping_beginnings_are_not_counted_as_different() -> None:
+    """Rank 0 begins with {0, 1}, rank 1 with {0}: three contributions together, but not all three there are."""
+    relation = custom_relation([(0, 0, 0), (0, 0, 1), (0, 1, 0), (0, 2, 2)], [(0, 0, None)], 3)
+    collective = Collective("custom", 3, custom=relation)
+    assert verify(made(collective, [(0, 0, 2, 0, REDUCE)]), full(3)).ok
+    fault = fault_of(made(collective, [(0, 0, 1, 0, REDUCE)]), full(3))
+    assert (fault.kind, fault.dst) == ("post", 0)
+    assert "without the contribution of rank 2 and with the contribution of rank 0 more often" in fault.message
+
+
+@pytest.mark.parametrize("doublings", [62, 63, 64, 65, 130])
+def test_counters_never_wrap(doublings: int) -> None:
+    """2^64 times the same contribution is not nothing."""
+    rows: list[tuple[int, ...]] = [(0, 0, 0, 0, COPY, 0, 1)]
+    for k in range(doublings):
+        rows += [(2 * k + 1, 0, 0, 0, REDUCE, 1, 0), (2 * k + 2, 0, 0, 0, COPY, 0, 1)]
+    rows += [(2 * doublings + 1, 0, 0, 1, REDUCE), (2 * doublings + 2, 0, 1, 0, COPY)]
+    schedule = made(Collective("allreduce", 2), rows)
+    assert fault_of(schedule, full(2)).kind == "post"
+    twice = custom_relation([(0, 0, 0), (0, 1, 1)], [(0, 1, (0, 0, 1))], 2)
+    fault = fault_of(replace(schedule, collective=Collective("custom", 2, custom=twice)), full(2))
+    assert "rank 1 ends with the contribution of rank 0 more often" in fault.message
+
+
+# ---- every kind of fault ----
+
+
+PAIR = Collective("allreduce", 3)
+GOOD: list[tuple[int, ...]] = [(0, 0, 0, 1, REDUCE), (1, 0, 1, 2, REDUCE), (2, 0, 2, 0, COPY), (2, 0, 2, 1, COPY)]
+ILLEGAL: dict[str, tuple[list[tuple[int, ...]], tuple[Any, ...]]] = {
+    "empty": ([*GOOD, (3, 0, 1, 0, COPY, 7, 0)], (3, 0, 1, 0)),
+    "race of copies": ([*GOOD, (2, 0, 1, 0, COPY)], (2, 0, None, 0)),
+    "race of copy and reduce": ([*GOOD, (2, 0, 1, 0, REDUCE)], (2, 0, None, 0)),
+    "race of equals": ([*GOOD, GOOD[-1]], (2, 0, 2, 1)),
+    "self": ([*GOOD, (1, 0, 2, 2, COPY)], (1, 0, 2, 2)),
+    "self in a slot": ([(0, 0, 1, 1, COPY, 0, 3), *GOOD, (4, 0, 1, 1, REDUCE, 3, 3)], (4, 0, 1, 1)),
+}
+
+
+@pytest.mark.parametrize("name", ILLEGAL)
+def test_illegal_transfers_are_named(name: str) -> None:
+    rows, (step, chunk, src, dst) = ILLEGAL[name]
+    fault = fault_of(made(PAIR, rows), full(3))
+    assert fault.kind == name.split(maxsplit=1)[0]
+    assert (fault.step, fault.chunk, fault.dst) == (step, chunk, dst)
+    assert src in (None, fault.src)
+    assert fault.message.startswith(f"step {step}, chunk {chunk}: the ")
+    assert "\n" not in fault.message
+
+
+def test_the_first_fault_is_told() -> None:
+    rows = [(5, 0, 0, 1, COPY, 7, 0), (4, 1, 0, 1, COPY, 7, 0), (4, 2, 1, 1, COPY), (9, 0, 0, 0, COPY)]
+    fault = fault_of(made(PAIR, rows, parts=3), full(3))
+    assert (fault.kind, fault.step, fault.chunk) == ("empty", 4, 1)
+
+
+def test_missing_data_is_told() -> None:
+    fault = fault_of(made(Collective("allgather", 3), [(0, 2, 2, 0, COPY)]), full(3))
+    assert (fault.kind, fault.chunk, fault.dst) == ("post", 0, 1)
+    assert fault.message == "chunk 0: rank 1 ends without the data of rank 0"
+    assert set(fault.as_dict()) == {"kind", "step", "chunk", "src", "dst", "message"}
+    with pytest.raises(Invalid, match="rank 1 ends without"):
+        verify(made(Collective("allgather", 3), []), full(3)).or_raise()
+
+
+def bridged() -> Topology:
+    """Ranks 0, 1, 2; two parallel links 0-1; switch 3 between all; 1-2 directly."""
+    slow = LinkType("pcie", Fraction(1, 2))
+    links = [(0, 1, UNIT), (0, 1, slow), (0, 3, UNIT), (3, 2, UNIT), (1, 2, UNIT), (2, 3, UNIT), (3, 1, UNIT)]
+    return build("bridged", 3, links, switches=1)
+
+
+ROUTES: dict[
+    str, tuple[list[tuple[int, int, int]], list[list[int]], str | None]
+] = {  # rows of a broadcast from rank 0: (src, dst, route), and what is wrong
+    "parallel links": ([(0, 1, -1), (1, 2, -1)], [], "ambiguous: parallel links 0 (nvlink), 1 (pcie)"),
+    "parallel links, one named": ([(0, 1, 0), (1, 2, -1)], [[1]], None),
+    "through a switch": ([(0, 2, -1), (2, 1, -1)], [], None),
+    "through a switch, named": ([(0, 2, 0), (2, 1, 1)], [[2, 3], [5, 6]], None),
+    "through a rank": ([(0, 2, 0), (2, 1, -1)], [[0, 4]], "passes through rank 1"),
+    "no way": ([(0, 2, -1), (2, 1, -1), (1, 0, -1)], [], "no link or path"),
+    "broken": ([(0, 2, 0), (2, 1, -1)], [[2, 5]], "is broken"),
+    "to the wrong place": ([(0, 2, 0), (2, 1, -1)], [[0]], "leads from node 0 to 1, not from 0 to 2"),
+    "no such link": ([(0, 1, 0), (1, 2, -1)], [[7]], "does not have"),
+    "no such route": ([(0, 1, 3), (1, 2, -1)], [[1]], "names route 3, but there are only 1"),
+    "empty route": ([(0, 1, 0), (1, 2, -1)], [[]], "has no links"),
+    "within a rank": ([(0, 1, 0), (1, 2, -1), (2, 2, 0)], [[1]], "inside one rank"),
+    "a loop": ([(0, 2, 0), (2, 1, -1)], [[2, 3, 5, 3]], "twice|passes through"),
+    "an unused bad route": ([(0, 1, 0), (1, 2, -1)], [[1], [99]], None),
+}
+
+
+@pytest.mark.parametrize("name", ROUTES)
+def test_routes(name: str) -> None:
+    ends, table, why = ROUTES[name]
+    rows = [(step, 0, src, dst, COPY) + ((0, 1) if src == dst else ()) for step, (src, dst, _) in enumerate(ends)]
+    schedule = made(
+        Collective("broadcast", 3),
+        rows,
+        route=np.array([route for *_, route in ends]),
+        routes=Routes.of(table),
+    )
+    report = verify(schedule, bridged())
+    assert oracle.judge(schedule, bridged()).route_ok == (why is None)
+    if why is None:
+        assert report.ok, report
+    else:
+        assert report.fault is not None
+        assert report.fault.kind == "route"
+        assert any(part in report.fault.message for part in why.split("|")), report.fault.message
+
+
+SHARES = {
+    "gap": ([0, 0], [0, 3], [2, 1], 4, "do not tile it"),
+    "overlap": ([0, 0], [0, 1], [2, 3], 4, "do not tile it"),
+    "too short": ([0, 0], [0, 1], [1, 2], 4, "do not tile it"),
+    "outside": ([0, 0], [0, 1], [1, 4], 4, "does not lie inside"),
+    "negative": ([0, 0], [-1, 1], [2, 3], 4, "does not lie inside"),
+    "nothing": ([0, 0], [0, 0], [0, 4], 4, "does not lie inside"),
+    "far outside": ([0, 0], [2**62, 0], [2**62, 4], 4, "does not lie inside"),
+}
+
+
+@pytest.mark.parametrize("name", SHARES)
+def test_shares(name: str) -> None:
+    block, offset, share, whole, why = SHARES[name]
+    chunks = Chunks(np.array(block), np.array(offset), np.array(share), whole)
+    schedule = replace(made(Collective("broadcast", 2), [(0, 0, 0, 1, 0), (0, 1, 0, 1, 0)], 2), chunks=chunks)
+    assert not oracle.judge(schedule, full(2)).share_ok
+    fault = fault_of(schedule, full(2))
+    assert fault.kind == "share"
+    assert why in fault.message
+
+
+def test_a_block_without_chunks() -> None:
+    chunks = Chunks(np.array([0, 2]), np.array([0, 0]), np.array([1, 1]), 1)
+    schedule = replace(made(Collective("allgather", 3), []), chunks=chunks)
+    fault = fault_of(schedule, full(3))
+    assert (fault.kind, fault.message) == ("share", "block 1 has no chunk")
+
+
+def test_another_topology() -> None:
+    fault = fault_of(ring("allgather", 4), full(5))
+    assert fault.kind == "topology"
+    assert "4 ranks" in fault.message
+    assert "'full' has 5" in fault.message
+
+
+def test_claims_are_recomputed() -> None:
+    schedule, machine = ring("allreduce", 4), full(4)
+    truth = dict(claims(schedule, machine))
+    assert truth == {"chunks": 4, "steps": 6, "rounds": 6, "transfers": 24}
+    assert verify(schedule, machine, truth).ok
+    assert verify(schedule, machine, {**truth, "planner": "of no concern"}).ok
+    for key, value in truth.items():
+        fault = fault_of(schedule, machine, **{key: value - 1})
+        assert fault.kind == "claim"
+        assert f"claims {key} = {value - 1}, but it is {value}" in fault.message
+
+
+# ---- properties ----
+
+
+@given(cases(), st.integers(0, 2**32))
+def test_the_order_of_rows_means_nothing(random_case: Case, seed: int) -> None:
+    rng = random.Random(seed)
+    _, damaged = mutate(rng, random_case.schedule, random_case.topology)
+    order = rng.sample(range(damaged.transfers), damaged.transfers)
+    here, there = (verify(s, random_case.topology).fault for s in (damaged, damaged.take(order)))
+    if here is None or there is None:
+        assert here is there
+    else:
+        assert (here.step, here.chunk, here.step is None and here.dst) == (
+            there.step, there.chunk, there.step is None and there.dst,
+        )  # fmt: skip
+
+
+@given(
+    cases(most_ranks=6),
+    st.integers(0, 2**32),
+    st.sampled_from([(4, 4, 2**24), (50, 9, 64), (2**22, 2**22, 1)]),
+)
+def test_how_the_work_is_cut_means_nothing(random_case: Case, seed: int, limits: tuple[int, int, int]) -> None:
+    _, damaged = mutate(random.Random(seed), random_case.schedule, random_case.topology)
+    whole = verify(damaged, random_case.topology).fault
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(layout, "CELLS", limits[0])
+        patch.setattr(layout, "ROWS", limits[1])
+        patch.setattr(sets, "STATE", limits[2])
+        pieces = verify(damaged, random_case.topology).fault
+    if whole is None or pieces is None:
+        assert whole is pieces
+    else:
+        assert whole.step == pieces.step
+        assert whole.kind == pieces.kind or whole.step is not None
+        assert whole.chunk == pieces.chunk or whole.kind == "post"
+
+
+def test_each_way_is_taken_where_it_should_be() -> None:
+    """Plain copies need no walk; sums used once need no sets; the rest does."""
+    taken = {}
+    for name, schedule in (
+        ("copies", ring("allgather", 9)),
+        ("tree", ring("allreduce", 9)),
+        ("sets", doubling(8)),
+    ):
+        with Ways.watched() as ways:
+            assert verify(schedule, full(schedule.collective.ranks)).ok
+        taken[name] = {way for way in ("walk", "bits", "counts") if ways.taken[way]}
+    assert taken == {"copies": set(), "tree": {"walk"}, "sets": {"walk", "bits"}}
+
+
+def test_the_count_alone_is_not_trusted_where_a_sum_is_used_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The right number of contributions, but the wrong ones: seen only because the walk marks the chunk."""
+    rows = [(0, 0, 0, 1, COPY), (1, 0, 0, 1, REDUCE), (2, 0, 1, 0, COPY)]
+    wrong = made(Collective("allreduce", 2), rows)
+    assert fault_of(wrong, full(2)).kind == "post"
+    marks: list[bool] = []
+    walk = trees.walk
+
+    def spying(block: layout.Block) -> trees.Outcome:
+        outcome = walk(block)
+        marks.append(bool(outcome.shared.all()))
+        return outcome
+
+    monkeypatch.setattr(trees, "walk", spying)
+    verify(wrong, full(2))
+    assert marks == [True]
