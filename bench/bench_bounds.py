@@ -33,14 +33,9 @@ def torus(*dims: int) -> Topology:
     pairs = []
     for size in dims:
         for node in range(total * size):
-            pairs.append(
-                (node, node + total if node // total % size < size - 1 else node - total * (size - 1))
-            )
+            pairs.append((node, node + total if node // total % size < size - 1 else node - total * (size - 1)))
         pairs = [
-            (a + copy * total, b + copy * total)
-            for a, b in pairs
-            if a < total and b < total
-            for copy in range(size)
+            (a + copy * total, b + copy * total) for a, b in pairs if a < total and b < total for copy in range(size)
         ] + [(a, b) for a, b in pairs if a >= total or b >= total]
         total *= size
     return build(f"torus {dims}", total, both_ways(dict.fromkeys(pairs), LinkType("ici", 25 * GB)))

@@ -14,6 +14,7 @@ from antiphon.core.bounds import Bound, Cut, Distance, Family, LpDual, Partition
 from antiphon.core.bounds.bandwidth import Search
 from antiphon.core.bounds.needs import needs_of
 from antiphon.core.bounds.recheck import proved_time
+from antiphon.core.bounds.routing import even_spreads
 from antiphon.core.collective import KINDS, Collective, custom_relation
 from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, build
 from antiphon.errors import Invalid
@@ -23,26 +24,28 @@ GB = 10**9
 DGX1P = ["01111000", "10110100", "11010010", "11100001", "10000111", "01001011", "00101101", "00011110"]
 DGX1V = ["01122000", "10210200", "12020010", "21200001", "20000112", "02001021", "00101202", "00012120"]
 
-# machine, GPUs kept, broadcast rate and allreduce rate in links: computed by exhaustive search.
+# machine, GPUs kept, broadcast rate and allreduce rate in links, known to be optimal.
 ALLOCATIONS = [
     ("p", "012", 2, "3/2"), ("p", "0123", 3, "2"), ("p", "0145", 2, "4/3"), ("p", "01234", 1, "1"),
-    ("p", "01234567", 4, "16/7"), ("v", "01234567", 6, "24/7"),
+    ("p", "01247", 1, "1"), ("p", "012456", 3, "9/5"), ("p", "0123456", 3, "2"), ("v", "012", 2, "2"),
+    ("v", "023", 3, "5/2"), ("v", "034", 2, "2"), ("v", "0124", 2, "2"), ("v", "0126", 1, "1"),
+    ("v", "0146", 1, "1"), ("v", "0234", 2, "2"), ("v", "0237", 1, "1"), ("v", "0256", 1, "1"),
+    ("v", "0367", 1, "1"), ("v", "01236", 1, "1"), ("v", "01246", 2, "2"), ("v", "01256", 2, "2"),
+    ("v", "01267", 1, "1"), ("v", "02346", 2, "2"), ("v", "02356", 1, "1"), ("v", "02367", 2, "2"),
+    ("v", "012346", 2, "2"), ("v", "012367", 2, "2"), ("v", "012457", 3, "12/5"), ("v", "012567", 2, "2"),
+    ("v", "023567", 2, "2"), ("v", "0123467", 4, "3"),
 ]  # fmt: skip
 
 
 def dgx1(rows: list[str], gpus: str = "01234567", speed: int = 25 * GB) -> Topology:
     kind = LinkType("nvlink", Fraction(speed))
     kept = [int(g) for g in gpus]
-    links = [
-        (i, j, kind) for i, a in enumerate(kept) for j, b in enumerate(kept) for _ in range(int(rows[a][b]))
-    ]
+    links = [(i, j, kind) for i, a in enumerate(kept) for j, b in enumerate(kept) for _ in range(int(rows[a][b]))]
     return build("dgx1", len(kept), links)
 
 
 def ring(ranks: int) -> Topology:
-    return build(
-        "ring", ranks, both_ways([(i, (i + 1) % ranks) for i in range(ranks)], LinkType("link", Fraction(GB)))
-    )
+    return build("ring", ranks, both_ways([(i, (i + 1) % ranks) for i in range(ranks)], LinkType("link", Fraction(GB))))
 
 
 def boxes(count: int, size: int, limit: int | None = None) -> Topology:
@@ -215,12 +218,8 @@ def test_reversal_maps_each_bound_to_its_dual() -> None:
 def custom_like(kind: str, ranks: int) -> Collective:
     """A built-in collective told as a custom relation."""
     relation = Collective(kind, ranks).relation
-    pre = list(
-        zip(relation.pre_block.tolist(), relation.pre_rank.tolist(), relation.pre_id.tolist(), strict=True)
-    )
-    post = [
-        (b, r, None) for b, r in zip(relation.post_block.tolist(), relation.post_rank.tolist(), strict=True)
-    ]
+    pre = list(zip(relation.pre_block.tolist(), relation.pre_rank.tolist(), relation.pre_id.tolist(), strict=True))
+    post = [(b, r, None) for b, r in zip(relation.post_block.tolist(), relation.post_rank.tolist(), strict=True)]
     return Collective("custom", ranks, custom=custom_relation(pre, post, ranks))
 
 
@@ -271,16 +270,9 @@ def test_descriptions() -> None:
         c = Collective(kind, topology.ranks)
         return bound(topology, c).describe(topology, c)
 
-    assert (
-        told("allgather", dgx1(DGX1V))[1] == "cut: rank 0 can take in only 150 GB/s, 7/8 of nbytes must enter"
-    )
-    assert (
-        told("alltoall", dgx1(DGX1P))[1]
-        == "cut: ranks {0-3} can send out only 100 GB/s, 2 of nbytes must leave"
-    )
-    assert told("allreduce", dgx1(DGX1V))[1].startswith(
-        "partition into 8: each rank alone: at least 14 transfers"
-    )
+    assert told("allgather", dgx1(DGX1V))[1] == "cut: rank 0 can take in only 150 GB/s, 7/8 of nbytes must enter"
+    assert told("alltoall", dgx1(DGX1P))[1] == "cut: ranks {0-3} can send out only 100 GB/s, 2 of nbytes must leave"
+    assert told("allreduce", dgx1(DGX1V))[1].startswith("partition into 8: each rank alone: at least 14 transfers")
     assert told("broadcast", ring(5))[0] == "distance: rank 0 is 2 steps from rank 2 (by way of rank 1)"
 
 
@@ -397,7 +389,7 @@ def test_faults_of_a_witness_are_named() -> None:
         ({"families": (Family("to", (1,), ((0, -1),)),)}, "a length is out of range"),
     ]:
         with pytest.raises(Invalid, match=fault):
-            proved_time(topology, collective, dataclasses.replace(dual, **changes))  # type: ignore[arg-type]
+            proved_time(topology, collective, dataclasses.replace(dual, **changes))
 
 
 def test_a_witness_of_another_machine_is_refused() -> None:
@@ -442,6 +434,13 @@ def test_latency_witness_of_long_ways() -> None:
     assert found.latency_steps == 150
     assert isinstance(found.latency_witness, Distance)
     assert len(found.latency_witness.path) == 151
+
+
+def test_even_spreads_name_what_is_busiest() -> None:
+    chain = build("chain", 4, both_ways([(0, 1), (1, 2), (2, 3)], LinkType("link", Fraction(GB))))
+    (spread,) = even_spreads(chain, needs_of(Collective("alltoall", 4)))
+    assert spread.time == 4
+    assert spread.busiest == (2, 3)
 
 
 def test_search_keeps_the_simplest_of_equal_witnesses() -> None:

@@ -23,9 +23,7 @@ from antiphon.core.topology import LinkType, SharedLimit, Topology, build
 KINDS = ("broadcast", "reduce", "gather", "scatter", "allgather", "reducescatter")
 
 
-def machine(
-    rng: random.Random, ranks: int, switches: int = 0, top: int = 10**6, balanced: bool = False
-) -> Topology:
+def machine(rng: random.Random, ranks: int, switches: int = 0, top: int = 10**6, balanced: bool = False) -> Topology:
     """A random strongly connected machine: a cycle through all nodes, and links on top; parallel ones too."""
     nodes = list(range(ranks + switches))
     rng.shuffle(nodes)
@@ -141,10 +139,8 @@ def test_cut_search_sees_replicas() -> None:
         t = machine(rng, rng.randint(3, 5))
         sink = rng.randrange(t.ranks)
         others = [r for r in range(t.ranks) if r != sink]
-        supply = {
-            tuple(sorted(rng.sample(others, rng.randint(1, len(others))))): rng.randint(1, 1000)
-            for _ in range(3)
-        }
+        choice = [rng.sample(others, 1), *(rng.sample(range(t.ranks), rng.randint(1, 3)) for _ in range(3))]
+        supply = {tuple(sorted(holders)): rng.randint(1, 1000) for holders in choice}
         _, rate = tightest_cut(network_of(t), supply, [sink])
         best = Fraction(0)
         for inside in subsets(t.nodes):
@@ -245,10 +241,7 @@ def test_searches_without_a_linear_program(monkeypatch: pytest.MonkeyPatch) -> N
         limits = [SharedLimit(f"limit{k}", (k,), Fraction(rng.randint(1, 10**6))) for k in range(t.links)]
         limited = dataclasses.replace(t, limits=tuple(limits))
         ends = zip(t.link_src.tolist(), t.link_dst.tolist(), limits, strict=True)
-        links = [
-            (a, b, LinkType("link", min(t.bandwidth(k), limit.bandwidth)))
-            for k, (a, b, limit) in enumerate(ends)
-        ]
+        links = [(a, b, LinkType("link", min(t.bandwidth(k), limit.bandwidth))) for k, (a, b, limit) in enumerate(ends)]
         narrow = build("narrow", t.ranks, links, switches=t.switches)
         c = Collective("allgather", t.ranks)
         assert bound(limited, c).bytes_per_second == bound(narrow, c).bytes_per_second

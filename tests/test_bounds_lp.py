@@ -15,9 +15,7 @@ from antiphon.core.topology import LinkType, SharedLimit, Topology, build
 Route = tuple[int, ...]
 
 
-def greatest(
-    columns: Sequence[dict[int, Fraction]], gain: Sequence[int], right: Sequence[Fraction]
-) -> Fraction:
+def greatest(columns: Sequence[dict[int, Fraction]], gain: Sequence[int], right: Sequence[Fraction]) -> Fraction:
     """max gain.x, columns x <= right, x >= 0 with right >= 0: the simplex method in fractions, by Bland's
     rule.
     """
@@ -167,13 +165,9 @@ def test_alltoall_is_the_exact_concurrent_flow() -> None:
         t = machine(rng, rng.randint(2, 4), rng.choice([0, 0, 1]), rng.choice([0, 0, 1, 2]))
         members = tuple(sorted(rng.sample(range(t.ranks), rng.randint(2, t.ranks))))
         weights = np.array([rng.choice([0, 1, 1, 5, 10**4]) for _ in range(len(members) ** 2)])
-        c = Collective(
-            "alltoall", t.ranks, members, weights=weights if rng.random() < 0.6 else weights * 0 + 1
-        )
+        c = Collective("alltoall", t.ranks, members, weights=weights if rng.random() < 0.6 else weights * 0 + 1)
         assert c.weights is not None
-        rows = zip(
-            c.relation.pre_rank.tolist(), c.relation.post_rank.tolist(), c.weights.tolist(), strict=True
-        )
+        rows = zip(c.relation.pre_rank.tolist(), c.relation.post_rank.tolist(), c.weights.tolist(), strict=True)
         demands = {(a, b): w for a, b, w in rows if a != b and w}
         if not demands:
             assert bound(t, c).witness is None
@@ -203,15 +197,9 @@ def test_spreading_is_the_exact_packing_of_trees(kind: str) -> None:
     duals = 0
     for _ in range(25):
         t = machine(rng, rng.randint(2, 3), rng.choice([0, 1, 1]), rng.choice([0, 1, 2]), extra=3)
-        roots = (
-            tuple(rng.sample(range(t.ranks), rng.randint(1, t.ranks)))
-            if kind in ("broadcast", "reduce")
-            else ()
-        )
+        roots = tuple(rng.sample(range(t.ranks), rng.randint(1, t.ranks))) if kind in ("broadcast", "reduce") else ()
         plain = Collective(kind, t.ranks, roots=roots)
-        c = Collective(
-            kind, t.ranks, roots=roots, weights=np.array([rng.randint(1, 9) for _ in range(plain.blocks)])
-        )
+        c = Collective(kind, t.ranks, roots=roots, weights=np.array([rng.randint(1, 9) for _ in range(plain.blocks)]))
         assert c.weights is not None
         weights = dict(zip(roots or range(t.ranks), c.weights.tolist(), strict=True))
         other = reverse(t) if kind in ("reduce", "reducescatter") else t

@@ -98,9 +98,7 @@ class Search:
             weight[(rank,)] = weight.get((rank,), 0) + w
         self._one_search(weight, self.collective.members, collect)
         if not self.topology.limits and self.balanced and self.whole:
-            return self._proved(
-                True, "attained by packing trees: all ranks take part, every switch is balanced"
-            )
+            return self._proved(True, "attained by packing trees: all ranks take part, every switch is balanced")
         self._limit_cuts()
         solved = self._solve()
         if solved and self.whole:

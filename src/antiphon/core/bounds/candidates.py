@@ -39,12 +39,14 @@ def limit_partitions(topology: Topology, members: Sequence[int]) -> list[list[li
             free &= ~side
             parts.append(np.flatnonzero(side).tolist())
     rest = np.flatnonzero(free[: topology.ranks]).tolist()
+    if not parts:
+        return []
     if not rest:
         return [parts] if len(parts) > 1 else []
     found = []
     if all(is_member[rest]):
         found.append(parts + [[rank] for rank in rest])
-    if is_member[rest].any() and parts:
+    if is_member[rest].any():
         found.append([*parts, rest])
     return found
 
@@ -57,9 +59,7 @@ def free_sides(topology: Topology, dual: LpDual) -> list[Side]:
         return []
     free = np.ones(topology.links, bool)
     for resource, _ in dual.prices:
-        free[
-            list(topology.limits[resource - topology.links].links) if resource >= topology.links else resource
-        ] = False
+        free[list(topology.limits[resource - topology.links].links) if resource >= topology.links else resource] = False
     return distinct(reached(topology, [rank], free) for rank in range(topology.ranks))
 
 

@@ -80,9 +80,7 @@ def _bits(nodes: int, rows: Longs, columns: Longs, width: int) -> Bits:
     return words
 
 
-def _farthest(
-    arcs: _Arcs, nodes: int, sets: list[tuple[int, ...]], column: Longs, dst: Longs
-) -> tuple[int, int, int]:
+def _farthest(arcs: _Arcs, nodes: int, sets: list[tuple[int, ...]], column: Longs, dst: Longs) -> tuple[int, int, int]:
     """The greatest distance, its set and its rank; -1 and a pair that is out of reach where there is one."""
     sizes = [len(s) for s in sets]
     rows = np.array([r for s in sets for r in s], np.int64)

@@ -50,9 +50,7 @@ def arcs_of(topology: Topology) -> Arcs:
         owners = resources.limit_of[resources.limit_ptr[link] : resources.limit_ptr[link + 1]]
         key = (a, b, tuple(sorted((owners - topology.links).tolist())))
         merged.setdefault(key, []).append(link)
-    total = [
-        sum(resources.capacity[int(resources.klass[link])] for link in links) for links in merged.values()
-    ]
+    total = [sum(resources.capacity[int(resources.klass[link])] for link in links) for links in merged.values()]
     tail, head, limits = zip(*merged, strict=True)
     return Arcs(
         np.array(tail, np.int64), np.array(head, np.int64), np.array(total, float), tuple(total),
@@ -81,9 +79,7 @@ class Program:
     topology: Topology
     groups: Sequence[Group]
     needs: Needs
-    partitions: list[tuple[Partition, NDArray[np.float64]]] = field(
-        default_factory=list
-    )  # with times per arc
+    partitions: list[tuple[Partition, NDArray[np.float64]]] = field(default_factory=list)  # with times per arc
 
     def __post_init__(self) -> None:
         self.arcs = arcs_of(self.topology)
@@ -101,9 +97,7 @@ class Program:
         """
         arcs = self.arcs
         times = crossings(arcs.tail, arcs.head, partition.parts, partition.direction, self.topology.nodes)
-        known = any(
-            p.parts == partition.parts and p.direction == partition.direction for p, _ in self.partitions
-        )
+        known = any(p.parts == partition.parts and p.direction == partition.direction for p, _ in self.partitions)
         need = 2 * (len(partition.parts) - 1)
         if known or (found is not None and float(times @ found.load) > need * (1 - 1e-7)):
             return False
@@ -240,9 +234,7 @@ class Program:
             if witness.prices:
                 yield witness
 
-    def _assemble(
-        self, lengths: list[int], limits: list[int], potentials: list[int], multipliers: list[int]
-    ) -> LpDual:
+    def _assemble(self, lengths: list[int], limits: list[int], potentials: list[int], multipliers: list[int]) -> LpDual:
         """Prices of links just high enough to pay for the lengths."""
         topology, arcs = self.topology, len(self.arcs)
         single = self._single
@@ -254,18 +246,14 @@ class Program:
         families = []
         for number, group in enumerate(self.groups):
             part = lengths[number * arcs : (number + 1) * arcs]
-            pairs = tuple(
-                sorted((link, v) for arc, v in enumerate(part) if v for link in self.arcs.links[arc])
-            )
+            pairs = tuple(sorted((link, v) for arc, v in enumerate(part) if v for link in self.arcs.links[arc]))
             if pairs or single:
                 families.append(Family(group.of, group.at, None if single else pairs))
         return LpDual(
             tuple(sorted(prices)),
             tuple(families),
             tuple((topology.ranks + i, v) for i, v in enumerate(potentials) if v),
-            tuple(
-                (p, times) for (p, _), times in zip(self.partitions, multipliers, strict=True) if times > 0
-            ),
+            tuple((p, times) for (p, _), times in zip(self.partitions, multipliers, strict=True) if times > 0),
         )
 
     def _needed(
@@ -274,14 +262,9 @@ class Program:
         ranks, arcs = self.topology.ranks, len(self.arcs)
         potential = [0] * ranks + potentials
         price = []
-        for arc, (tail, head) in enumerate(
-            zip(self.arcs.tail.tolist(), self.arcs.head.tolist(), strict=True)
-        ):
+        for arc, (tail, head) in enumerate(zip(self.arcs.tail.tolist(), self.arcs.head.tolist(), strict=True)):
             used = sum(lengths[arc::arcs])
-            used += sum(
-                int(times[arc]) * max(m, 0)
-                for (_, times), m in zip(self.partitions, multipliers, strict=True)
-            )
+            used += sum(int(times[arc]) * max(m, 0) for (_, times), m in zip(self.partitions, multipliers, strict=True))
             used -= sum(limits[i] for i in self.arcs.limits[arc])
             price.append(max(0, used - potential[head] + potential[tail]))
         # A link must not cost less than nothing either, which `used` >= 0 has seen to.

@@ -23,9 +23,7 @@ class Flows:
         if self._graph is None:
             import igraph
 
-            self._graph = igraph.Graph(
-                self.nodes, list(zip(self.tail, self.head, strict=True)), directed=True
-            )
+            self._graph = igraph.Graph(self.nodes, list(zip(self.tail, self.head, strict=True)), directed=True)
         return self._graph
 
     def value(self, capacity: Sequence[int], source: int, sink: int) -> int:

@@ -49,9 +49,7 @@ class Network:
         there = self.tail * self.nodes + self.head
         back = self.head * self.nodes + self.tail
         order, other = np.argsort(there), np.argsort(back)
-        return bool(
-            np.array_equal(there[order], back[other]) and np.all(self.capacity[order] == self.capacity[other])
-        )
+        return bool(np.array_equal(there[order], back[other]) and np.all(self.capacity[order] == self.capacity[other]))
 
 
 def link_capacities(topology: Topology) -> NDArray[Any]:

@@ -39,9 +39,7 @@ def check_distance(topology: Topology, collective: Collective, proof: Distance) 
     far = np.array(proof.distances, np.int64)
     _require(len(far) == topology.nodes, "its distances are not one per node")
     _require(bool(proof.holders) and 0 <= proof.rank < topology.ranks, "its ranks are out of range")
-    _require(
-        all(0 <= h < topology.ranks and far[h] == 0 for h in proof.holders), "a holder is not at distance 0"
-    )
+    _require(all(0 <= h < topology.ranks and far[h] == 0 for h in proof.holders), "a holder is not at distance 0")
     _require(far[proof.rank] == proof.steps, "its distances do not end at its steps")
     grows = (topology.link_dst < topology.ranks).astype(np.int64)
     _require(
@@ -50,9 +48,7 @@ def check_distance(topology: Topology, collective: Collective, proof: Distance) 
     )
     joined = set(zip(topology.link_src.tolist(), topology.link_dst.tolist(), strict=True))
     path = proof.path
-    _require(
-        bool(path) and path[0] in proof.holders and path[-1] == proof.rank, "its path does not join its ranks"
-    )
+    _require(bool(path) and path[0] in proof.holders and path[-1] == proof.rank, "its path does not join its ranks")
     _require(
         all(hop in joined for hop in itertools.pairwise(path)),
         "its path uses a link that is not there",
@@ -74,9 +70,7 @@ def _require(true: bool, what: str) -> None:
         raise Invalid(f"this bound's witness does not hold: {what}; compute the bound anew")
 
 
-def _crossing_weight(
-    collective: Collective, inside: NDArray[np.bool_], needed: set[int] | None = None
-) -> int:
+def _crossing_weight(collective: Collective, inside: NDArray[np.bool_], needed: set[int] | None = None) -> int:
     """The weight of the blocks of which something wanted outside is held inside only (and by just `needed`,
     if given).
     """
@@ -122,9 +116,7 @@ def _capacity(topology: Topology, times: NDArray[np.int64], limits: Iterable[tup
         links = list(topology.limits[limit].links)
         times[links] = np.maximum(times[links] - count, 0)
         total += topology.limits[limit].bandwidth * count
-    sums = np.bincount(
-        topology.link_type, weights=times, minlength=len(topology.types)
-    )  # small whole numbers
+    sums = np.bincount(topology.link_type, weights=times, minlength=len(topology.types))  # small whole numbers
     return total + sum((int(n) * t.bandwidth for n, t in zip(sums, topology.types, strict=True)), Fraction(0))
 
 
@@ -169,16 +161,10 @@ def _needs(collective: Collective) -> list[Row]:
     for block, rank, name in pre:
         held.setdefault(block, {}).setdefault(name, set()).add(rank)
     rows = []
-    post = zip(
-        relation.post_block.tolist(), relation.post_rank.tolist(), relation.post_want.tolist(), strict=True
-    )
+    post = zip(relation.post_block.tolist(), relation.post_rank.tolist(), relation.post_want.tolist(), strict=True)
     for block, rank, want in post:
         for name, holders in held.get(block, {}).items():
-            if (
-                collective.weights[block]
-                and rank not in holders
-                and (want < 0 or name in relation.wants[want])
-            ):
+            if collective.weights[block] and rank not in holders and (want < 0 or name in relation.wants[want]):
                 rows.append((block, tuple(sorted(holders)), rank))
     return rows
 
@@ -188,12 +174,8 @@ def _lp_dual(topology: Topology, collective: Collective, dual: LpDual) -> Fracti
     assert collective.weights is not None
     resources = topology.resources
     count = topology.links + len(topology.limits)
-    _require(
-        all(0 <= r < count and p >= 0 for r, p in dual.prices), "a price is negative or names no resource"
-    )
-    _require(
-        all(topology.ranks <= s < topology.nodes for s, _ in dual.potentials), "only switches have potentials"
-    )
+    _require(all(0 <= r < count and p >= 0 for r, p in dual.prices), "a price is negative or names no resource")
+    _require(all(topology.ranks <= s < topology.nodes for s, _ in dual.potentials), "only switches have potentials")
     price, potential = dict(dual.prices), dict(dual.potentials)
     src, dst = topology.link_src.tolist(), topology.link_dst.tolist()
     cost = []
@@ -211,9 +193,7 @@ def _lp_dual(topology: Topology, collective: Collective, dual: LpDual) -> Fracti
     rows = _needs(collective)
     for family in dual.families:
         lengths = dict(family.lengths) if family.lengths is not None else dict(enumerate(cost))
-        _require(
-            all(0 <= k < topology.links and x >= 0 for k, x in lengths.items()), "a length is out of range"
-        )
+        _require(all(0 <= k < topology.links and x >= 0 for k, x in lengths.items()), "a length is out of range")
         for link, length in lengths.items():
             left[link] -= length
         paid += _family(topology, collective, rows, family, lengths)

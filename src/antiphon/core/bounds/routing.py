@@ -49,9 +49,7 @@ def even_spreads(topology: Topology, needs: Needs) -> list[Spread]:
     return [spread for spread in spreads if math.isfinite(spread.time)]
 
 
-def _spread(
-    topology: Topology, arcs: Arcs, needs: Needs, sources: Sequence[int], length: Sequence[int]
-) -> Spread:
+def _spread(topology: Topology, arcs: Arcs, needs: Needs, sources: Sequence[int], length: Sequence[int]) -> Spread:
     demand = np.zeros((topology.nodes, topology.nodes))
     start = np.array([needs.sets[s][0] for s in sources])
     row = np.searchsorted(sources, needs.holders)
@@ -78,9 +76,7 @@ def _spread(
     return _measured(topology, arcs, load)
 
 
-def _distances(
-    nodes: int, arcs: Arcs, sources: NDArray[np.int64], length: Sequence[int]
-) -> NDArray[np.float64]:
+def _distances(nodes: int, arcs: Arcs, sources: NDArray[np.int64], length: Sequence[int]) -> NDArray[np.float64]:
     """Distances from every source; whole numbers, so exact in doubles."""
     import scipy.sparse as sp
     from scipy.sparse.csgraph import dijkstra
