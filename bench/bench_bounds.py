@@ -1,15 +1,11 @@
 """How long bounds take: allgather and allreduce on clusters of boxes, alltoall programs on 64 ranks.
 
-Run: python bench/bench_bounds.py. Prints the machine and the median of several runs of each.
+Run: python bench/bench_bounds.py. Prints the machine and the medians of several runs of each.
 """
 
 from __future__ import annotations
 
-import os
-import platform
-import statistics
-import sys
-import time
+from _common import medians, print_machine, print_table, save
 
 from antiphon.core.bounds import bound
 from antiphon.core.collective import Collective
@@ -51,6 +47,13 @@ def lopsided(ranks: int) -> Topology:
     return build(f"lopsided {ranks}", ranks, links)
 
 
+HEADERS = ("bound", "ranks", "seconds", "cpu seconds", "GB/s", "tight")
+TARGETS = {  # cpu seconds
+    "allgather on 32 boxes, NICs of 25 GB/s": 0.1,
+    "allgather on 32 boxes, NICs of 50 GB/s": 0.1,
+    "allgather on 128 boxes, NICs of 25 GB/s": 2,
+    "allgather on 128 boxes, NICs of 50 GB/s": 2,
+}
 CASES = [
     ("allgather", boxes(32, 25), 9),
     ("allgather", boxes(32, 50), 9),
@@ -68,25 +71,54 @@ CASES = [
 ]
 
 
+def by_bisection(topology: Topology) -> float:
+    """The baseline: bisect the rate of an allgather in doubles, one maximum flow per rank and rate tried."""
+    import igraph
+
+    capacity = [float(topology.bandwidth(link)) / GB for link in range(topology.links)]
+    ends = list(zip(topology.link_src.tolist(), topology.link_dst.tolist(), strict=True))
+    source, ranks = topology.nodes, range(topology.ranks)
+    graph = igraph.Graph(n=source + 1, edges=ends + [(source, rank) for rank in ranks], directed=True)
+    low, high = 0.0, max(capacity) * topology.ranks
+    while high - low > 1e-6 * high:
+        rate = (low + high) / 2
+        feed = capacity + [rate] * topology.ranks
+        enough = rate * topology.ranks * (1 - 1e-9)
+        if all(graph.maxflow_value(source, rank, feed) >= enough for rank in ranks):
+            low = rate
+        else:
+            high = rate
+    return low * topology.ranks
+
+
 def main() -> None:
-    print(f"{platform.platform()}, {os.cpu_count()} CPUs, Python {platform.python_version()}")
+    print_machine()
     bound(torus(3), Collective("allgather", 3))  # imports are not what is measured
-    chosen = sys.argv[1:]
+    rows: list[tuple[object, ...]] = []
     for kind, topology, repeats in CASES:
-        if chosen and kind not in chosen:
-            continue
-        seconds = []
-        for _ in range(repeats):
-            collective = Collective(kind, topology.ranks)
-            start = time.perf_counter()
-            found = bound(topology, collective)
-            seconds.append(time.perf_counter() - start)
+        found = bound(topology, Collective(kind, topology.ranks))
+        took = medians(lambda k=kind, t=topology: bound(t, Collective(k, t.ranks)), repeats)
         rate = float(found.bytes_per_second or 0) / GB
-        told = f"{kind} on {topology.name}, {topology.ranks} ranks"
-        print(
-            f"{told:62} {statistics.median(seconds):8.3f} s   {rate:10.3f} GB/s   tight={found.tight}",
-            flush=True,
+        rows.append(
+            (f"{kind} on {topology.name}", topology.ranks, took["seconds"], took["cpu_seconds"], rate, found.tight)
         )
+    print_table(HEADERS, rows)
+    small = boxes(32, 25)
+    plain, ours = (
+        medians(lambda: by_bisection(small), 1)["cpu_seconds"],
+        medians(lambda: bound(small, Collective("allgather", small.ranks)), 9)["cpu_seconds"],
+    )
+    found = bound(small, Collective("allgather", small.ranks))
+    apart = by_bisection(small) / float(found.bytes_per_second or 1) * GB - 1
+    print(f"baseline, bisection over a maximum flow per rank, {small.ranks} ranks: {plain:.3f} s of CPU;")
+    print(f"ours: {ours:.3f} s, {plain / ours:.1f} x")
+    print(f"(the two differ by {apart:.1e}; ours is exact)")
+    missed = [
+        f"{name}: {cpu:.2f} s (target {TARGETS[name]})" for name, _, _, cpu, *_ in rows if cpu > TARGETS.get(name, 1e9)
+    ]
+    print("\n".join(f"MISSED {line}" for line in missed) or "all targets met")
+    listed = [dict(zip(HEADERS, row, strict=True)) for row in rows]
+    save("bounds", {"rows": listed, "baseline_cpu_seconds": plain, "ours_cpu_seconds": ours, "missed": missed})
 
 
 if __name__ == "__main__":
