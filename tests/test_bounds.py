@@ -17,7 +17,7 @@ from antiphon.core.bounds.recheck import proved_time
 from antiphon.core.bounds.routing import even_spreads
 from antiphon.core.collective import KINDS, Collective, custom_relation
 from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, build
-from antiphon.errors import Invalid
+from antiphon.errors import Infeasible, Invalid
 
 GB = 10**9
 # NVLinks between pairs of GPUs of a DGX-1 with P100s and of one with V100s.
@@ -238,6 +238,87 @@ def test_mixed_custom_wants() -> None:
     found = bound(ring(3), Collective("custom", 3, custom=relation))
     assert found.latency_steps == 1
     assert found.inverse == Fraction(1, 2)
+
+
+def told(pre: list[tuple[int, int, int]], post: list[tuple[int, int, tuple[int, ...] | None]]) -> Collective:
+    return Collective("custom", 3, custom=custom_relation(pre, post, 3))
+
+
+def fan() -> Topology:
+    """The way from 0 to 2 is wide, the others are narrow."""
+    return build(
+        "fan", 3, [(a, b, LinkType(f"by {c}", Fraction(c))) for a, b, c in ((0, 2, 100), (1, 2, 1), (0, 1, 1))]
+    )
+
+
+def seconds(topology: Topology, collective: Collective) -> Fraction:
+    """The least time for one byte per unit of weight."""
+    return bound(topology, collective).seconds(collective.buffer_weight)
+
+
+def test_nothing_is_taken_out_of_a_value() -> None:
+    """Rank 0 begins with a + b in one value: of no use to who wants a alone, of use to who wants both."""
+    both_and_one = [(0, 0, 0), (0, 0, 1), (0, 1, 0)]
+    found = bound(fan(), told(both_and_one, [(0, 2, (0,))]))
+    assert found.seconds(1) == 1
+    assert found.tight is None
+    assert "several contributions" in found.note
+    assert found.latency_witness is not None
+    assert found.latency_witness.holders == (1,)
+    assert seconds(fan(), told(both_and_one, [(0, 2, (0, 1))])) == Fraction(1, 100)
+    assert seconds(fan(), told(both_and_one, [(0, 2, None)])) == Fraction(1, 100)
+    alone = bound(fan(), told([(0, 0, 0), (0, 1, 0)], [(0, 2, (0,))]))
+    assert (alone.seconds(1), alone.tight) == (Fraction(1, 101), True)
+
+
+def test_who_has_too_much_still_needs_what_it_wants() -> None:
+    """Rank 2 begins with a + b, or with a twice, and wants a: it must come from rank 1."""
+    for pre in ([(0, 1, 0), (0, 2, 0), (0, 2, 1)], [(0, 1, 0), (0, 2, 0), (0, 2, 0)]):
+        found = bound(fan(), told(pre, [(0, 2, (0,))]))
+        assert (found.latency_steps, found.seconds(1)) == (1, 1)
+    twice = told([(0, 1, 0), (0, 2, 0), (0, 2, 0)], [(0, 2, (0, 0))])
+    assert bound(fan(), twice).seconds(1) == 0
+    assert bound(fan(), told([(0, 1, 0), (0, 2, 0)], [(0, 2, (0, 0))])).tight is None
+
+
+def test_what_nobody_holds_in_a_usable_form_is_infeasible() -> None:
+    for wanted in ((0,), (1,)):
+        with pytest.raises(Infeasible, match=f"rank 2 .* of block 0: .*contribution {wanted[0]} has it joined"):
+            bound(fan(), told([(0, 0, 0), (0, 0, 1)], [(0, 2, wanted)]))
+    with pytest.raises(Infeasible, match="rank 0 .* of block 0"):  # exactly once, and it begins twice
+        bound(fan(), told([(0, 0, 0), (0, 0, 0)], [(0, 0, None)]))
+
+
+def test_recheck_agrees_on_joined_values() -> None:
+    """The search's cuts and duals are rechecked by another definition; a claim with rank 0 as holder is not."""
+    rng = random.Random("joined")
+    machine = build("all", 3, [(a, b, LinkType("link", Fraction(1))) for a in range(3) for b in range(3) if a != b])
+    kinds, infeasible = set(), 0
+    for _ in range(150):
+        pre = [(b, r, i) for b in range(2) for r in range(3) for i in range(2) if rng.random() < 0.5]
+        known = [sorted({i for b, _, i in pre if b == block}) for block in range(2)]
+        post = [
+            (b, r, tuple(rng.sample(known[b], rng.randint(1, len(known[b])))))
+            for b in range(2)
+            for r in range(3)
+            if known[b] and rng.random() < 0.6
+        ]
+        try:
+            found = bound(machine, told(pre, post))
+        except Infeasible:
+            infeasible += 1
+            continue
+        kinds.add(found.witness.kind if found.witness is not None else "none")
+    assert kinds == {"cut", "lp_dual", "none"}
+    assert 0 < infeasible < 100
+    mixed = told([(0, 0, 0), (0, 0, 1), (0, 1, 0)], [(0, 2, (0,))])
+    good = bound(fan(), mixed)
+    assert good.latency_witness is not None
+    proof = dataclasses.replace(good.latency_witness, holders=(0, 1), distances=(0, 0, 1))
+    with pytest.raises(Invalid, match="needs nothing"):
+        recheck(fan(), mixed, dataclasses.replace(good, latency_witness=proof))
+    with pytest.raises(Invalid, match="another weight"):
+        recheck(fan(), mixed, dataclasses.replace(good, witness=Cut((0, 1), Fraction(101), 0, ())))
 
 
 def examples() -> list[tuple[Topology, Collective, Bound]]:

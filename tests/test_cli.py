@@ -305,3 +305,43 @@ def test_help_has_an_example() -> None:
         )  # fmt: skip
         assert done.returncode == 0
         assert "Example: antiphon" in done.stdout
+
+
+def test_the_python_functions_can_be_called_again() -> None:
+    import antiphon
+
+    plan = antiphon.plan("allgather", antiphon.topology("ring:ranks=3"))
+    for _ in range(2):  # importing the folder antiphon.run must not take the function's place
+        assert antiphon.run(plan, "3KB")[0]["correct"]
+    from antiphon.run.local import run_local
+
+    assert run_local(plan.at(0).schedule, 3072)[0]["agree"]
+    assert antiphon.run(plan, 300, dtype="int8")[0]["correct"]
+    assert antiphon.verify(plan) is None
+
+
+def test_what_a_review_found(capsys: Capture) -> None:
+    machine = {
+        "format": "antiphon-topology", "version": 1, "name": "sw\u00e9\u4e2d", "ranks": 4, "switches": 1,
+        "types": [{"kind": "n", "bandwidth": 1}],
+        "links": [[0, 4, 0], [4, 0, 0], [1, 4, 0], [4, 1, 0], [1, 2, 0], [2, 1, 0], [0, 3, 0], [3, 0, 0]],
+    }  # fmt: skip
+    Path("sw.json").write_text(json.dumps(machine))
+    assert "some rank of the circle" in complaint(capsys, "plan", "allgather", "sw.json")
+    assert "exactly once" in complaint(capsys, "plan", "allreduce", "dgx1v", "--option", "order=5")
+    a_plan(capsys)
+    assert "--seed" in complaint(capsys, "run", "plan.json", "--nbytes", "64", "--seed", "-1")
+    heavy = {"format": "antiphon-collective", "version": 1, "ranks": 8, "kind": "allreduce", "weights": [1000003]}
+    Path("heavy.json").write_text(json.dumps(heavy))
+    assert answer(capsys, "plan", "heavy.json", "dgx1v")["bandwidth_gap"] == 1.5
+    few = {**heavy, "members": [0, 1, 2], "weights": [1]}
+    Path("few.json").write_text(json.dumps(few))
+    answer(capsys, "bound", "few.json", "dgx1v", "--only", "0-3")
+    assert "rank 2 takes part" in complaint(capsys, "bound", "few.json", "dgx1v", "--only", "0,1,3")
+    assert run(["verify", "plan.json", "--topology", "full:ranks=8"]) == 0
+    assert "was not checked" in capsys.readouterr().out
+    done = subprocess.run(
+        [sys.executable, "-c", "from antiphon.cli import main; main()", "topology", "show", "sw.json"],
+        capture_output=True, check=False, env={**os.environ, "PYTHONIOENCODING": "ascii"},
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, b"")

@@ -11,6 +11,8 @@ The functions bear the names of the commands:
 
 from __future__ import annotations
 
+import sys
+from types import ModuleType
 from typing import Any
 
 __version__ = "0.1.0"
@@ -58,3 +60,23 @@ def run(plan: Any, nbytes: int | str, **how: Any) -> Any:
     from antiphon.units import parse_size
 
     return run_local(plan.at(parse_size(nbytes)).schedule, nbytes, **how)
+
+
+class _Runner(ModuleType):
+    """The folder antiphon.run, which can be called as the function of that name."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return _run(*args, **kwargs)
+
+
+class _Front(ModuleType):
+    """Importing antiphon.run.local puts the folder in the place of the function: let it stand for both."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "run" and isinstance(value, ModuleType):
+            value.__class__ = _Runner
+        super().__setattr__(name, value)
+
+
+_run = run
+sys.modules[__name__].__class__ = _Front

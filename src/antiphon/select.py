@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -17,11 +18,16 @@ from antiphon.errors import Infeasible, Invalid, unknown
 from antiphon.registry import call, find, refuse_unless_able
 
 
+def is_file(spec: str) -> bool:
+    """Whether a collective is named by its file."""
+    return spec.endswith((".json", ".json.gz")) or "/" in spec
+
+
 def collective(
     spec: str, topology: Topology, *, root: int | None = None, ranks: Sequence[int] | None = None
 ) -> Collective:
     """A collective as people name it ("allreduce", or a JSON file) on this machine, or on a group of its ranks."""
-    if spec.endswith((".json", ".json.gz")) or "/" in spec:
+    if is_file(spec):
         from antiphon.core.serialize import load_collective
 
         loaded = load_collective(Path(spec))
@@ -41,7 +47,12 @@ def collective(
     return Collective(spec, topology.ranks, tuple(ranks or ()), () if root is None else (root,))
 
 
-def proof_of(bandwidth_gap: Fraction, latency_gap: Fraction) -> str | None:
+def _gap(value: Fraction, least: Fraction) -> Fraction | None:
+    """How many times the least; None where nothing is needed at all, and yet something is done."""
+    return value / least if least else (None if value else Fraction(1))
+
+
+def proof_of(bandwidth_gap: Fraction | None, latency_gap: Fraction | None) -> str | None:
     """Which bounds the schedule meets: "latency", "bandwidth", "both" or None (SCCL, Tables 4 and 5)."""
     met = (latency_gap == 1, bandwidth_gap == 1)
     return {(True, True): "both", (True, False): "latency", (False, True): "bandwidth"}.get(met)
@@ -56,14 +67,14 @@ def measure(schedule: Schedule, topology: Topology) -> dict[str, Any]:
     figures = dict(claims(schedule, topology))
     seconds_per_byte = timeline(schedule, topology).total
     least = 1 / limits.bytes_per_second if limits.bytes_per_second else Fraction(0)
-    bandwidth_gap = seconds_per_byte / least if least else Fraction(1)
-    latency_gap = Fraction(figures["steps"], limits.latency_steps) if limits.latency_steps else Fraction(1)
-    if bandwidth_gap < 1 or latency_gap < 1:
+    bandwidth_gap = _gap(seconds_per_byte, least)
+    latency_gap = _gap(Fraction(figures["steps"]), Fraction(limits.latency_steps))
+    if any(gap is not None and gap < 1 for gap in (bandwidth_gap, latency_gap)):
         raise RuntimeError(f"a verified schedule beats its bound: {bandwidth_gap}, {latency_gap}")
     return {
         **figures,
-        "bandwidth_gap": float(bandwidth_gap),
-        "latency_gap": float(latency_gap),
+        "bandwidth_gap": None if bandwidth_gap is None else float(bandwidth_gap),
+        "latency_gap": None if latency_gap is None else float(latency_gap),
         "proof": proof_of(bandwidth_gap, latency_gap),
     }
 
@@ -89,10 +100,10 @@ def plan(
         if key not in known:
             raise unknown(f"option of planner {planner}", key, known)
     given = {"nbytes": nbytes, "profile": None, "budget": budget, "seed": seed, **(options or {})}
-    best: tuple[tuple[float, float], Schedule, dict[str, Any]] | None = None
+    best: tuple[tuple[float, ...], Schedule, dict[str, Any]] | None = None
     for schedule in call("planner", planner, entry.load(), given, topology, target):
         figures = measure(schedule, topology)
-        gaps = (figures["bandwidth_gap"], figures["latency_gap"])
+        gaps = tuple(math.inf if figures[key] is None else figures[key] for key in ("bandwidth_gap", "latency_gap"))
         if best is None or gaps < best[0]:
             best = (gaps, schedule, figures)
     if best is None:

@@ -5,6 +5,7 @@ Exit codes: 0 done; 1 the answer is no (invalid plan, infeasible, budget spent);
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -42,6 +43,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command; its exit code."""
     command = typer.main.get_command(app)
+    for stream in (sys.stdout, sys.stderr):  # a name that this terminal cannot show must not end in a traceback
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         code = command.main(
             args=None if arguments is None else list(arguments), prog_name="antiphon", standalone_mode=False

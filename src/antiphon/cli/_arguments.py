@@ -11,7 +11,7 @@ from antiphon.core.collective import Collective
 from antiphon.core.reshape import only as keep_only
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid, quote
-from antiphon.select import collective
+from antiphon.select import collective, is_file
 from antiphon.topologies import topology
 
 Topo = Annotated[str, typer.Argument(metavar="TOPO", help="name, name:key=value,... or file.json")]
@@ -55,4 +55,10 @@ def machine_and_group(spec: str, only: str, ranks: str) -> tuple[Topology, list[
 
 def request(coll: str, spec: str, root: int | None, only: str, ranks: str) -> tuple[Collective, Topology]:
     machine, group = machine_and_group(spec, only, ranks)
+    if only and not ranks and is_file(coll):  # the file says who takes part, --only who is there
+        wanted = collective(coll, machine, root=root)
+        gone = sorted(set(wanted.members) - set(group or ()))
+        if gone:
+            raise Invalid(f"{coll}: rank {gone[0]} takes part, but is not among those that --only keeps")
+        return wanted, machine
     return collective(coll, machine, root=root, ranks=group), machine

@@ -11,7 +11,7 @@ from typing import Any
 
 def emit(value: Any, text: str, as_json: bool) -> None:
     """The result, for a script or for a person."""
-    print(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) if as_json else text)
+    print(json.dumps(value, indent=2, ensure_ascii=True, allow_nan=False) if as_json else text)
 
 
 @contextmanager

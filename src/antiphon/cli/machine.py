@@ -15,9 +15,12 @@ from antiphon.core.collective import Collective
 from antiphon.core.files import write_bytes
 from antiphon.core.serialize import dumps
 from antiphon.core.topology import Topology
+from antiphon.errors import Unsupported
 from antiphon.show.svg import topology_svg
 from antiphon.show.text import topology_text
 from antiphon.units import format_bandwidth
+
+ANYTHING = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 
 def bound_text(found: Bound, machine: Topology, wanted: Collective) -> str:
@@ -45,6 +48,10 @@ def _show(
     emit(jsonlib.loads(text) if json else None, topology_text(machine), json)
 
 
+def _probe(context: typer.Context) -> None:  # the context takes whatever arguments there are
+    raise Unsupported("antiphon topology probe is not there yet; describe the machine in a file, and give its name")
+
+
 def _bound(
     coll: Coll,
     topo: Topo,
@@ -63,5 +70,6 @@ def _bound(
 def register(app: typer.Typer) -> None:
     group = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Show a machine.")
     group.command("show", epilog="Example: antiphon topology show ring:ranks=8,bandwidth=10GB/s")(_show)
+    group.command("probe", hidden=True, context_settings=ANYTHING, help="Not there yet.")(_probe)
     app.add_typer(group, name="topology")
     app.command("bound", epilog="Example: antiphon bound allgather dgx1v")(_bound)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -123,13 +123,12 @@ def resolve(topology: Topology, src: Ints, dst: Ints, route: Ints | None, table:
     if trouble.size:
         pair = src[missing[trouble]].astype(np.int64) * topology.nodes + dst[missing[trouble]]
         keys, inverse = dense(pair, topology.nodes**2)
-        for i, key in enumerate(keys.tolist()):
-            found = _only_path(topology, key // topology.nodes, key % topology.nodes)
-            at = missing[trouble[inverse == i]]
+        at = np.split(missing[trouble][np.argsort(inverse, kind="stable")], np.cumsum(np.bincount(inverse))[:-1])
+        for rows_of, found in zip(at, _only_paths(topology, keys), strict=True):
             if isinstance(found, str):
-                bad.update((int(row), found) for row in at)
+                bad.update((int(row), found) for row in rows_of)
             else:
-                out[at] = len(table) + topology.links + len(paths)
+                out[rows_of] = len(table) + topology.links + len(paths)
                 paths.append(found)
     singles = Routes(np.arange(topology.links + 1, dtype=np.int64), np.arange(topology.links, dtype=np.int32))
     order = sorted(bad)
@@ -187,21 +186,71 @@ def _direct(topology: Topology, src: Ints, dst: Ints) -> tuple[Ints, Longs]:
     return link, np.flatnonzero(~hit)
 
 
-def _only_path(topology: Topology, src: int, dst: int) -> list[int] | str:
-    """The one simple path from src to dst through switches, or what is wrong.
+def _only_paths(topology: Topology, pairs: Longs) -> Iterator[list[int] | str]:
+    """For each pair (src * nodes + dst, ascending): the one simple path through switches, or what is wrong.
 
-    A second simple path leaves out some link of the first: so look for one without each link in turn.
+    One search per source finds a tree of paths. If every switch it reaches is entered by one usable link (one from
+    the source or from a switch it reaches, and not straight back), there is no other path to any rank entered once.
+    Only where that fails is a second path looked for, pair by pair.
     """
+    out = out_links(topology)
+    source, came, twice = -1, {}, set()  # type: int, dict[int, int], set[int]
+    for key in pairs.tolist():
+        src, dst = divmod(key, topology.nodes)
+        if src != source:
+            source, (came, twice) = src, _search(topology, src, out)
+        path = _back(topology, came, src, dst)
+        if path is None:
+            yield f"has no link or path through switches from rank {src} to rank {dst}"
+        elif not twice or not _second(topology, src, dst, path, out):
+            yield path
+        else:
+            yield _ambiguous(topology, src, dst)
+
+
+def _second(topology: Topology, src: int, dst: int, path: list[int], out: list[list[int]]) -> bool:
+    """Whether there is another simple path: it leaves out some link of this one, so look without each in turn."""
+    return any(switch_path(topology, src, dst, without=link, out=out) is not None for link in path)
+
+
+def _ambiguous(topology: Topology, src: int, dst: int) -> str:
     direct = np.flatnonzero((topology.link_src == src) & (topology.link_dst == dst))
     if direct.size > 1:
         listed = ", ".join(f"{i} ({topology.types[topology.link_type[i]].kind})" for i in direct[:4].tolist())
         return f"is ambiguous: parallel links {listed} join rank {src} to rank {dst}; name a route"
-    path = switch_path(topology, src, dst)
-    if path is None:
-        return f"has no link or path through switches from rank {src} to rank {dst}"
-    if any(switch_path(topology, src, dst, without=link) is not None for link in path):
-        return f"is ambiguous: several paths lead through switches from rank {src} to rank {dst}; name a route"
-    return path
+    return f"is ambiguous: several paths lead through switches from rank {src} to rank {dst}; name a route"
+
+
+def _search(topology: Topology, src: int, out: list[list[int]]) -> tuple[dict[int, int], set[int]]:
+    """From src through switches, fewest links first: the link by which each node is first entered, and the nodes
+    that some other link enters too, other than straight back to where the search came from."""
+    heads, ranks = topology.link_dst, topology.ranks
+    came: dict[int, int] = {src: -1}
+    twice: set[int] = set()
+    queue = deque([src])
+    while queue:
+        node = queue.popleft()
+        before = int(topology.link_src[came[node]]) if came[node] >= 0 else -1
+        for link in out[node]:
+            head = int(heads[link])
+            if head in (src, before):
+                continue
+            if head in came:
+                twice.add(head)
+                continue
+            came[head] = link
+            if head >= ranks:
+                queue.append(head)
+    return came, twice
+
+
+def _back(topology: Topology, came: dict[int, int], src: int, dst: int) -> list[int] | None:
+    if dst not in came:
+        return None
+    path = [came[dst]]
+    while (node := int(topology.link_src[path[-1]])) != src:
+        path.append(came[node])
+    return path[::-1]
 
 
 def opposite_links(topology: Topology) -> Ints:

@@ -44,7 +44,7 @@ def ring(
     profile: Any = None,
     budget: float | None = None,
     seed: int = 0,
-    order: str | Sequence[int] | None = None,
+    order: str | int | Sequence[int] | None = None,
     directions: int = 2,
     pieces: int | None = None,
 ) -> Iterator[Schedule]:
@@ -63,7 +63,12 @@ def ring(
         )
     cycle = _given(order, collective) if order is not None else _found(topology, collective)
     ways = [cycle] if directions == 1 else [cycle, [cycle[0], *cycle[:0:-1]]]
-    circles = [_circle(topology, way) for way in ways if order is not None or _goes(topology, way)]
+    circles = [_circle(topology, way) for way in ways if _goes(topology, way)]
+    if not circles:
+        raise Unsupported(
+            f"planner ring: on topology {topology.name} some rank of the circle {','.join(map(str, cycle))} has no "
+            "link or path through switches to the next; give another by --option order=..."
+        )
     parts = _width(topology, circles)
     made = split(merge([_PLAN[collective.kind](collective, circle) for circle in circles]), parts)
     depth = pieces if pieces is not None else BROADCAST_PIECES if collective.kind == "broadcast" else 1
@@ -71,9 +76,9 @@ def ring(
     yield replace(made, pieces=depth, provenance={"planner": "ring", "options": options})
 
 
-def _given(order: str | Sequence[int], collective: Collective) -> list[int]:
+def _given(order: str | int | Sequence[int], collective: Collective) -> list[int]:
     try:
-        cycle = [int(rank) for rank in (order.split(",") if isinstance(order, str) else order)]
+        cycle = [int(rank) for rank in (str(order).split(",") if isinstance(order, str | int) else order)]
     except ValueError:
         raise Invalid(f"option order: expected ranks such as 0,3,2,1, got {order!r}") from None
     if sorted(cycle) != list(collective.members):
@@ -154,7 +159,8 @@ def _allreduce(collective: Collective, circle: Circle) -> Schedule:
     def part(kind: str) -> Collective:
         return Collective(kind, collective.ranks, collective.members)
 
-    return compose(_reducescatter(part("reducescatter"), circle), _allgather(part("allgather"), circle))
+    made = compose(_reducescatter(part("reducescatter"), circle), _allgather(part("allgather"), circle))
+    return replace(made, collective=collective)  # its one block may have any weight
 
 
 def _broadcast(collective: Collective, circle: Circle) -> Schedule:

@@ -8,7 +8,8 @@ only moved must agree exactly. Sums and products of floating-point numbers may d
     times when stored. So the error of a sum is at most ((1 + u)^m (1 + v)^m - 1) * sum |x|, with u and v the
     unit roundoffs of the two types (the second falls away where they are one); of a product, with |product|.
 
-And ranks that must end with the same must agree in every bit.
+Whether ranks that must end with the same agree in every bit is told apart: a schedule may add the same numbers up
+in another shape on another rank.
 """
 
 from __future__ import annotations
@@ -49,9 +50,12 @@ def run_local(
 
     One row per size: `nbytes` (what was really moved: rounded down as nccl-tests does), `seconds` (median of
     `repeat` runs after one to warm up), `algbw` and `busbw` (bytes per second), `reference_seconds` (plain
-    NumPy, same results), `correct`, `wrong` (elements that are wrong), and dtype, op and in_place as given.
+    NumPy, same results), `correct`, `wrong` (elements that are wrong), `agree` (ranks that must end with the same
+    agree in every bit), and dtype, op and in_place as given.
     Invalid where a row of the schedule is illegal.
     """
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise Invalid(f"seed: expected a whole number from 0, got {seed!r}")
     if repeat < 1:
         raise Invalid(f"repeat: expected 1 or more runs, got {repeat}")
     kind, _ = data_type(dtype), combine_of(op)
@@ -80,7 +84,7 @@ def _row(
     begin = time.perf_counter()
     values, _ = case.reference()
     reference = time.perf_counter() - begin
-    wrong = case.count_wrong(outputs, values, in_place)
+    wrong, differing = case.count_wrong(outputs, values, in_place)
     middle, used = median(seconds[1:]), case.unit * collective.buffer_weight * dtype.itemsize
     return {
         "nbytes": used,
@@ -90,6 +94,7 @@ def _row(
         "reference_seconds": reference,
         "correct": wrong == 0,
         "wrong": wrong,
+        "agree": differing == 0,
         "dtype": dtype.name,
         "op": op,
         "in_place": in_place,
@@ -195,14 +200,14 @@ class _Case:
         total = self._combined(rows)
         return _divided(total, len(rows)) if self.op == "avg" else total
 
-    def count_wrong(self, outputs: list[Array], values: dict[Key, Array], in_place: bool) -> int:
-        """How many elements of the outputs are wrong, or differ between ranks that must agree."""
+    def count_wrong(self, outputs: list[Array], values: dict[Key, Array], in_place: bool) -> tuple[int, int]:
+        """How many elements of the outputs are wrong, and how many right ones differ in a bit between ranks."""
         _, last = sides(self.collective, in_place)
         wanted = self._wanted()
         keys = iter([key for rank in sorted(wanted) for key in wanted[rank]])
         limits = {key: self._tolerance(key, value) for key, value in values.items()}
         agreed: dict[Key, tuple[Array, NDArray[np.bool_]]] = {}  # the first result, and where it is no use
-        wrong = 0
+        wrong = differing = 0
         for (rank, _, place), key in zip(self._places(last), keys, strict=True):
             got, limit = outputs[rank][place], limits[key]
             if limit is None:
@@ -210,9 +215,10 @@ class _Case:
                 continue
             apart = _apart(got, values[key], limit)
             first, useless = agreed.get(key, (got, apart))
-            wrong += int(np.count_nonzero(apart | (_differ(got, first) & ~useless)))
+            wrong += int(np.count_nonzero(apart))
+            differing += int(np.count_nonzero(_differ(got, first) & ~useless & ~apart))
             agreed[key] = (np.where(useless, got, first), useless & apart) if useless.any() else (first, useless)
-        return wrong
+        return wrong, differing
 
     def _tolerance(self, key: Key, value: Array) -> Array | None:
         """How far each element may be off by rounding, or None where all must be exact."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from operator import itemgetter
 from typing import Any
@@ -32,6 +32,7 @@ _NEARLY = "(to 1 part in 10^9)"
 _OPTIMUM = f"the optimum of the linear program {_NEARLY}"
 _SEARCHED = 256  # ranks for whose part alone the tightest cut is searched
 _OFFERED = 50  # cuts looked at closer, of those found
+_JOINED = "values begin with several contributions, or want one twice: not known to be attainable"
 _STALLED = 3  # rounds without gain after which no more partitions are added
 
 
@@ -73,6 +74,11 @@ class Search:
             self.offer(cut)
 
     def run(self) -> Proved:
+        """The best bound found; never called tight where values begin joined (see Needs)."""
+        found = self._run()
+        return replace(found, tight=None, note=_JOINED) if self.needs.joined else found
+
+    def _run(self) -> Proved:
         kind = self.collective.kind
         if not len(self.needs):
             return Proved(None, Fraction(0), True, "nothing must move")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
 
-from antiphon.core.collective import Collective
+from antiphon.core.collective import Collective, Relation
 from antiphon.core.columns import Longs
+from antiphon.errors import Infeasible
 
 
 @dataclass(frozen=True, eq=False)
@@ -15,7 +17,8 @@ class Needs:
     """Rows (block, holders, dst): the contribution that exactly `sets[holders]` hold must reach rank dst.
 
     Blocks of weight 0 and contributions that dst holds itself are left out. Rows are sorted by block.
-    For the built-in kinds sets[r] = (r,).
+    For the built-in kinds sets[r] = (r,). `joined`: some value begins with several contributions, or
+    one is wanted more than once; then a schedule may have to do more than these rows say.
     """
 
     block: Longs
@@ -23,6 +26,7 @@ class Needs:
     dst: Longs
     sets: tuple[tuple[int, ...], ...]
     weights: Longs
+    joined: bool = False
 
     def __len__(self) -> int:
         return len(self.block)
@@ -53,25 +57,54 @@ def needs_of(collective: Collective) -> Needs:
     return Needs(kept[0], kept[1], kept[2], sets, collective.weights)
 
 
+Holders = dict[int, tuple[set[int], tuple[int, ...]]]  # of every wanted contribution: as a set, and sorted
+
+
 def _custom(collective: Collective) -> Needs:
+    """Values are only ever added to, so what has anything more in it than dst wants is of no use to dst."""
     assert collective.weights is not None
     relation = collective.relation
-    held: dict[int, dict[int, set[int]]] = {}
+    begun: dict[int, dict[int, Counter[int]]] = {}
     for block, rank, name in zip(
         relation.pre_block.tolist(), relation.pre_rank.tolist(), relation.pre_id.tolist(), strict=True
     ):
-        held.setdefault(block, {}).setdefault(name, set()).add(rank)
+        begun.setdefault(block, {}).setdefault(rank, Counter())[name] += 1
     index: dict[tuple[int, ...], int] = {}
     rows: set[tuple[int, int, int]] = set()
+    usable: dict[tuple[int, int], Holders] = {}
     for block, rank, want in zip(
         relation.post_block.tolist(), relation.post_rank.tolist(), relation.post_want.tolist(), strict=True
     ):
         if not collective.weights[block]:
             continue
-        names = held.get(block, {})
-        for name in names if want < 0 else relation.wants[want]:
-            if rank not in names[name]:
-                holders = tuple(sorted(names[name]))
+        if (block, want) not in usable:
+            usable[block, want] = _usable(begun.get(block, {}), None if want < 0 else relation.wants[want])
+        for name, (having, holders) in usable[block, want].items():
+            if not holders:
+                raise Infeasible(
+                    f"rank {rank} can never have what it wants of block {block}: every rank that begins with "
+                    f"contribution {name} has it joined with what rank {rank} does not want; let some rank begin "
+                    f"with it alone, or rank {rank} want the rest too"
+                )
+            if rank not in having:
                 rows.add((block, index.setdefault(holders, len(index)), rank))
     table = np.array(sorted(rows), np.int64).reshape(-1, 3)
-    return Needs(table[:, 0], table[:, 1], table[:, 2], tuple(index), collective.weights)
+    return Needs(table[:, 0], table[:, 1], table[:, 2], tuple(index), collective.weights, _joined(relation))
+
+
+def _usable(values: dict[int, Counter[int]], ids: tuple[int, ...] | None) -> Holders:
+    """For each wanted contribution, the ranks whose first value has it and nothing beyond what is wanted."""
+    wanted = Counter({name for value in values.values() for name in value} if ids is None else ids)
+    having: dict[int, set[int]] = {name: set() for name in wanted}
+    for rank, value in values.items():
+        if value <= wanted:
+            for name in value:
+                having[name].add(rank)
+    return {name: (ranks, tuple(sorted(ranks))) for name, ranks in having.items()}
+
+
+def _joined(relation: Relation) -> bool:
+    """Whether a value begins with several contributions, or one is wanted more than once."""
+    block, rank = relation.pre_block, relation.pre_rank
+    several = bool(np.any((block[1:] == block[:-1]) & (rank[1:] == rank[:-1])))
+    return several or any(len(set(ids)) < len(ids) for ids in relation.wants)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from antiphon.core.bounds.witness import Cut, Distance, Family, LpDual, Partition, Witness
 from antiphon.core.collective import Collective
 from antiphon.core.topology import Topology
-from antiphon.errors import Invalid
+from antiphon.errors import Infeasible, Invalid
 
 Row = tuple[int, tuple[int, ...], int]  # block, holders, destination
 
@@ -76,6 +76,9 @@ def _crossing_weight(collective: Collective, inside: NDArray[np.bool_], needed: 
     """
     assert collective.weights is not None
     relation = collective.relation
+    block, rank = relation.pre_block, relation.pre_rank
+    if np.any((block[1:] == block[:-1]) & (rank[1:] == rank[:-1])):  # values with several contributions
+        return _crossing_rows(collective, set(np.flatnonzero(inside).tolist()), needed)
     datum = (relation.pre_block.astype(np.int64) << 31) | relation.pre_id
     names, which = np.unique(datum, return_inverse=True)
     held = np.ones(len(names), bool)
@@ -96,6 +99,17 @@ def _crossing_weight(collective: Collective, inside: NDArray[np.bool_], needed: 
         if any((int(block) << 31) | name in kept for name in relation.wants[want]):
             crossing[block] = True
     return int(collective.weights[crossing].sum())
+
+
+def _crossing_rows(collective: Collective, inside: set[int], needed: set[int] | None) -> int:
+    """The same need by need: who holds something usable depends on all that its destination wants."""
+    assert collective.weights is not None
+    crossing = {
+        block
+        for block, holders, dst in _needs(collective)
+        if dst not in inside and inside.issuperset(holders) and needed in (None, set(holders))
+    }
+    return sum(int(collective.weights[block]) for block in crossing)
 
 
 def _side(topology: Topology, nodes: Sequence[int]) -> NDArray[np.bool_]:
@@ -153,20 +167,44 @@ def _check_partition(topology: Topology, collective: Collective, partition: Part
 
 
 def _needs(collective: Collective) -> list[Row]:
-    """Every (block, holders, destination), blocks of weight 0 and what is there already left out."""
+    """Every (block, holders, destination), blocks of weight 0 and what is there already left out.
+
+    Who begins with more than the destination wants is no holder: nothing is ever taken out of a value.
+    """
     assert collective.weights is not None
     relation = collective.relation
-    held: dict[int, dict[int, set[int]]] = {}
+    begun: dict[int, dict[int, list[int]]] = {}
     pre = zip(relation.pre_block.tolist(), relation.pre_rank.tolist(), relation.pre_id.tolist(), strict=True)
     for block, rank, name in pre:
-        held.setdefault(block, {}).setdefault(name, set()).add(rank)
+        begun.setdefault(block, {}).setdefault(rank, []).append(name)
     rows = []
+    fits: dict[tuple[int, int], list[tuple[int, ...]]] = {}  # distinct holders, per block and want
     post = zip(relation.post_block.tolist(), relation.post_rank.tolist(), relation.post_want.tolist(), strict=True)
     for block, rank, want in post:
-        for name, holders in held.get(block, {}).items():
-            if collective.weights[block] and rank not in holders and (want < 0 or name in relation.wants[want]):
-                rows.append((block, tuple(sorted(holders)), rank))
+        if not collective.weights[block]:
+            continue
+        if (block, want) not in fits:
+            fits[block, want] = _fitting(begun.get(block, {}), relation.wants[want] if want >= 0 else None)
+        for holders in fits[block, want]:
+            if not holders:
+                raise Infeasible(f"nobody begins with all of block {block} in a form that rank {rank} can use")
+            if rank not in holders:
+                rows.append((block, holders, rank))
     return rows
+
+
+def _fitting(begun: dict[int, list[int]], wanted: Sequence[int] | None) -> list[tuple[int, ...]]:
+    """Who has what is wanted, item by item, among those that begin with no item oftener than it is wanted."""
+    if wanted is None:
+        wanted = sorted({name for names in begun.values() for name in names})
+    room = {name: wanted.count(name) for name in set(wanted)}
+    having: dict[int, list[int]] = {name: [] for name in sorted(room)}
+    for rank in sorted(begun):
+        names = begun[rank]
+        if all(names.count(name) <= room.get(name, 0) for name in names):
+            for name in set(names):
+                having[name].append(rank)
+    return sorted({tuple(ranks) for ranks in having.values()})
 
 
 def _lp_dual(topology: Topology, collective: Collective, dual: LpDual) -> Fraction:

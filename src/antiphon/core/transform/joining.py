@@ -43,6 +43,11 @@ def _target(first: Collective, second: Collective) -> Collective:
         raise Invalid(f"compose: the blocks of the {first.kind} and the {second.kind} differ in weight")
     many = first if first.blocks > 1 else second
     weights = many.weights if kind in ("allgather", "reducescatter") else np.zeros(0, np.int64)
+    if weights.size and not weights.all():
+        raise Unsupported(
+            f"compose: block {int(np.argmin(weights))} of the {kind} has weight 0 and would get no chunk; "
+            f"use a {kind} planned as a whole, or leave out the ranks whose blocks are empty"
+        )
     return Collective(
         kind, first.ranks, first.members, tuple(roots) if kind in ("broadcast", "reduce") else (), weights
     )
