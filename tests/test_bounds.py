@@ -265,8 +265,10 @@ def test_nothing_is_taken_out_of_a_value() -> None:
     assert "several contributions" in found.note
     assert found.latency_witness is not None
     assert found.latency_witness.holders == (1,)
-    assert seconds(fan(), told(both_and_one, [(0, 2, (0, 1))])) == Fraction(1, 100)
-    assert seconds(fan(), told(both_and_one, [(0, 2, None)])) == Fraction(1, 100)
+    assert seconds(fan(), told(both_and_one, [(0, 2, (0, 1))])) == Fraction(
+        1, 101
+    )  # the wide way, and by way of rank 1
+    assert seconds(fan(), told(both_and_one, [(0, 2, None)])) == Fraction(1, 101)  # the wide way, and by way of rank 1
     alone = bound(fan(), told([(0, 0, 0), (0, 1, 0)], [(0, 2, (0,))]))
     assert (alone.seconds(1), alone.tight) == (Fraction(1, 101), True)
 
@@ -285,7 +287,7 @@ def test_what_nobody_holds_in_a_usable_form_is_infeasible() -> None:
     for wanted in ((0,), (1,)):
         with pytest.raises(Infeasible, match=f"rank 2 .* of block 0: .*contribution {wanted[0]} has it joined"):
             bound(fan(), told([(0, 0, 0), (0, 0, 1)], [(0, 2, wanted)]))
-    with pytest.raises(Infeasible, match="rank 0 .* of block 0"):  # exactly once, and it begins twice
+    with pytest.raises(Infeasible, match=r"rank 0 .* of block 0"):  # exactly once, and it begins twice
         bound(fan(), told([(0, 0, 0), (0, 0, 0)], [(0, 0, None)]))
 
 

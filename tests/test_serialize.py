@@ -648,7 +648,10 @@ def test_what_cannot_be_read_back_is_not_written() -> None:
         dumps(Plan.of(plan.topology, Schedule(**{**vars(first), "provenance": {"x": {1, 2}}})))
     link = LinkType("x", 1)
     with pytest.raises(Invalid, match="lone surrogate"):
-        dumps(build("\ud800", 2, [(0, 1, link)]))
+        dumps(Plan.of(plan.topology, Schedule(**{**vars(first), "provenance": {"x": "\ud800"}})))
+    for name in ("\ud800", "a\nb", "\x1b[31m", "a\x00"):
+        with pytest.raises(Invalid, match="control characters"):
+            build(name, 2, [(0, 1, link)])
     with pytest.raises(Invalid, match="out of range"):
         dumps(build("x", 2, [(0, 1, link)], unit=10**30))
     with pytest.raises(Invalid, match="only a topology, collective or plan"):

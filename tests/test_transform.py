@@ -276,7 +276,7 @@ def test_compose_refuses_empty_blocks_among_several(first: str, second: str) -> 
 
     machine = build("star", 3, [(a, b, LINK) for a, b in ((0, 1), (1, 0), (0, 2), (2, 0))])
     assert right(compose(star(first, [2, 3, 1]), star(second, [2, 3, 1])), machine)
-    with pytest.raises(Unsupported, match="block 1 of the .* has weight 0 and would get no chunk; use"):
+    with pytest.raises(Unsupported, match=r"block 1 of the .* has weight 0 and would get no chunk; use"):
         compose(star(first, [2, 0, 1]), star(second, [2, 0, 1]))
 
 

@@ -63,6 +63,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader has gone (antiphon ... | head): not an error, and nothing more to say
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except SystemExit:  # the same, noticed while the result was written
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except MemoryError:
         _say("out of memory: the machine or the schedule asked for is too large for this computer; try a smaller one")
         return 2
@@ -71,6 +74,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return 2
     except Exception as error:
         if not hasattr(error, "format_message"):  # typer's own complaints about usage have it, bugs of ours do not
-            raise
+            if os.environ.get("ANTIPHON_DEBUG"):
+                raise
+            _say(f"internal error, please report it: {type(error).__name__}: {error} (ANTIPHON_DEBUG=1 shows where)")
+            return 70
         _say(f"{error.format_message()} (see antiphon --help)")
         return 2

@@ -192,6 +192,9 @@ def _weights(weights: ArrayLike | None, blocks: int) -> Longs:
     if array.size and (int(array.min()) < 0 or float(array.sum(dtype=np.float64)) >= 2**62):
         raise Invalid("weights: must be 0 or more, and their sum below 2^62")
     array = array.astype(np.int64)
+    common = int(np.gcd.reduce(array)) if array.size else 1
+    if common > 1:  # only proportions count: so that the smallest sizes can be dealt out, too
+        array //= common
     array.setflags(write=False)
     return array
 

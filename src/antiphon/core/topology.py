@@ -21,6 +21,12 @@ from antiphon.units import exact, parse_bandwidth, parse_seconds
 MAX_NODES = 2**24
 
 
+def check_text(value: object, what: str) -> None:
+    """Names are shown on terminals and in pictures: short, and without control characters."""
+    if not isinstance(value, str) or len(value) > 200 or not value.isprintable():
+        raise Invalid(f"{what}: expected a short text without control characters, got {quote(value)}")
+
+
 @dataclass(frozen=True)
 class LinkType:
     """What a link is like: its kind (nvlink, pcie, ib, ...), exact bytes per second, seconds of latency."""
@@ -30,8 +36,9 @@ class LinkType:
     latency: float = 0.0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.kind, str) or not self.kind or len(self.kind) > 100:
-            raise Invalid(f"link kind: expected a short name, got {quote(self.kind)}")
+        check_text(self.kind, "link kind")
+        if not self.kind:
+            raise Invalid("link kind: expected a short name, got none")
         object.__setattr__(self, "bandwidth", parse_bandwidth(self.bandwidth, f"bandwidth of link type {self.kind}"))
         object.__setattr__(self, "latency", parse_seconds(self.latency, f"latency of link type {self.kind}"))
 
@@ -45,8 +52,7 @@ class SharedLimit:
     bandwidth: Fraction
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or len(self.name) > 200:
-            raise Invalid(f"shared limit: expected a short name, got {quote(self.name)}")
+        check_text(self.name, "shared limit name")
         object.__setattr__(self, "links", tuple(int(link) for link in self.links))
         object.__setattr__(self, "bandwidth", parse_bandwidth(self.bandwidth, f"bandwidth of limit {self.name}"))
 
@@ -71,8 +77,7 @@ class Topology:
     unit: Fraction = field(default=Fraction(0))
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or len(self.name) > 200:
-            raise Invalid("topology name: expected a short text")
+        check_text(self.name, "topology name")
         for what, count, low in (("ranks", self.ranks, 1), ("switches", self.switches, 0)):
             if isinstance(count, bool) or not isinstance(count, int) or not low <= count <= MAX_NODES:
                 raise Invalid(f"topology {what}: expected a whole number from {low} to {MAX_NODES}, got {quote(count)}")
@@ -88,8 +93,10 @@ class Topology:
             raise Invalid(f"link {loops[0]} goes from node {self.link_src[loops[0]]} to itself; remove it")
         self._check_limits()
         object.__setattr__(self, "places", tuple(self.places) or default_places(self.ranks, self.switches))
-        if len(self.places) != self.nodes or not all(isinstance(place, str) for place in self.places):
+        if len(self.places) != self.nodes:
             raise Invalid(f"topology places: expected {self.nodes} texts, one per node, got {len(self.places)}")
+        for place in self.places:
+            check_text(place, "topology place")
         used = [self.types[i].bandwidth for i in np.unique(self.link_type)]
         object.__setattr__(self, "unit", exact(self.unit, "unit bandwidth") or min(used, default=Fraction(1)))
         if self.unit <= 0:
