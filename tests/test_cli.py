@@ -56,7 +56,8 @@ def a_plan(capsys: Capture, name: str = "plan.json", *more: str) -> dict[str, An
 def test_lists(capsys: Capture) -> None:
     assert {"ring", "full", "dgx1v"} <= {row["name"] for row in answer(capsys, "topologies")}
     planners = {row["name"]: row for row in answer(capsys, "planners")}
-    assert planners["ring"]["collectives"] == ["allgather", "reducescatter", "allreduce", "broadcast"]
+    assert {"allgather", "reducescatter", "allreduce", "broadcast"} <= set(planners["ring"]["collectives"])
+    assert len(planners) >= 12
 
 
 def test_bound_keys(capsys: Capture) -> None:
@@ -180,7 +181,7 @@ def test_people_see_text(capsys: Capture) -> None:
         ("plan broadcast dgx1v --root 8", "out of range"),
         ("plan broadcast dgx1v --root -1", "out of range"),
         ("plan allreduce dgx1v --root 1", "no root"),
-        ("plan alltoall dgx1v", "planner ring does not plan alltoall"),
+        ("plan alltoall dgx1v --planner recursive-doubling", "recursive-doubling does not plan alltoall"),
         ("plan allreduce dgx1v --only 3", "at least 2 ranks"),
         ("plan allreduce dgx1v --ranks 1,1", "twice"),
         ("plan allreduce dgx1v --ranks 0,99", "out of range"),
@@ -198,7 +199,7 @@ def test_people_see_text(capsys: Capture) -> None:
         ("verify nowhere.json", "antiphon: nowhere.json: cannot be read"),
         ("verify .", "directory"),
         ("run nowhere.json --nbytes 1KB", "nowhere.json"),
-        ("tune allreduce dgx1v", "not there yet"),
+        ("frontier allreduce dgx1v", "not there yet"),
         ("plan", "Missing argument"),
         ("plan allreduce dgx1v --frobnicate", "No such option"),
         ("frobnicate", "No such command"),
@@ -327,7 +328,7 @@ def test_what_a_review_found(capsys: Capture) -> None:
         "links": [[0, 4, 0], [4, 0, 0], [1, 4, 0], [4, 1, 0], [1, 2, 0], [2, 1, 0], [0, 3, 0], [3, 0, 0]],
     }  # fmt: skip
     Path("sw.json").write_text(json.dumps(machine))
-    assert "some rank of the circle" in complaint(capsys, "plan", "allgather", "sw.json")
+    assert "no link or path through switches" in complaint(capsys, "plan", "allgather", "sw.json")
     assert "exactly once" in complaint(capsys, "plan", "allreduce", "dgx1v", "--option", "order=5")
     a_plan(capsys)
     assert "--seed" in complaint(capsys, "run", "plan.json", "--nbytes", "64", "--seed", "-1")

@@ -53,7 +53,7 @@ def test_the_examples_of_the_architecture_page_work(entries: dict[str, Any], mon
     made = plan("broadcast", machine, planner="relay", options={"pieces": 4})
     assert verify(made.entries[0].schedule, machine).ok
     assert made.entries[0].claims["steps"] == 5 + 4 - 1
-    predicted = entries["MODEL"].load()(made.entries[0].schedule, machine, 8 * 10**9, alpha=1.0)
+    predicted = entries["MODEL"].load()(made.entries[0].schedule, machine, alpha=1.0)(8 * 10**9)
     # eight steps; every link carries the whole: at most a quarter in a step, in eight steps
     assert predicted.terms == {"latency": 8.0, "bandwidth": pytest.approx(8 * 0.25 * 8 / 20)}
     assert predicted.seconds == sum(predicted.terms.values())
@@ -69,7 +69,7 @@ def test_the_python_of_the_readme_runs() -> None:
 def test_the_commands_of_the_documents_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     done = 0
-    for page in ["README.md", *(f"docs/{p.name}" for p in sorted((ROOT / "docs").glob("*.md")))]:
+    for page in ["README.md", *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md"))]:
         for block in blocks(page, "console"):
             for line in block.splitlines():
                 if line.startswith("$ antiphon "):

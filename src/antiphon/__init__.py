@@ -7,6 +7,9 @@ The functions bear the names of the commands:
     plan = antiphon.plan("allreduce", machine, planner="ring")
     fault = antiphon.verify(plan)           # None: the plan is right
     rows = antiphon.run(plan, "64MiB")
+    best = antiphon.tune("allreduce", machine)         # every planner, every size; best.plan, best.ranges
+    rows = antiphon.predict(best.plan, "1KB:1GB")
+    page = antiphon.report(best)                       # HTML
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from types import ModuleType
 from typing import Any
 
 __version__ = "0.1.0"
-__all__ = ["bound", "collective", "plan", "run", "topology", "verify"]
+__all__ = ["bound", "collective", "plan", "predict", "report", "run", "topology", "tune", "verify"]
 
 
 def topology(spec: str) -> Any:
@@ -60,6 +63,32 @@ def run(plan: Any, nbytes: int | str, **how: Any) -> Any:
     from antiphon.units import parse_size
 
     return run_local(plan.at(parse_size(nbytes)).schedule, nbytes, **how)
+
+
+def predict(plan: Any, nbytes: Any, *, model: str = "alpha-beta", profile: Any = None) -> Any:
+    """What a plan takes by a model, a row per size: a size, a range like "1KB:1GB", or several sizes."""
+    from antiphon.cost import predict as price
+
+    return price(plan, nbytes, model=model, profile=profile)
+
+
+def tune(wanted: Any, topology: Any, **options: Any) -> Any:
+    """The best plan for every size: a collective or "all"; `nbytes`, `model`, `planners`, `budget`, `workers`, ...
+
+    The result has `.plan` (`.plans` for several), `.ranges`, `.candidates`, `.as_json()` and `.save(file)`.
+    """
+    from antiphon.select import tune as find
+
+    return find(wanted, topology, **options)
+
+
+def report(tuning: Any) -> str:
+    """The result of `tune` as one HTML page that needs nothing else."""
+    from antiphon.show.report import report_html
+    from antiphon.show.svg import topology_svg
+    from antiphon.show.text import topology_text
+
+    return report_html(tuning, topology_svg, topology_text)
 
 
 class _Runner(ModuleType):

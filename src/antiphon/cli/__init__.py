@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import typer
 
-from antiphon.cli import later, listing, machine, plans
+from antiphon.cli import costs, later, listing, machine, plans, tuning
 from antiphon.errors import AntiphonError
 
 app = typer.Typer(
@@ -27,6 +27,8 @@ app = typer.Typer(
 listing.register(app)
 machine.register(app)
 plans.register(app)
+costs.register(app)
+tuning.register(app)
 later.register(app)
 
 
@@ -40,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sys.exit(run(arguments))
 
 
-def run(arguments: Sequence[str] | None = None) -> int:
+def run(arguments: Sequence[str] | None = None) -> int:  # noqa: PLR0911 (an exit code for each way to end)
     """Run one command; its exit code."""
     command = typer.main.get_command(app)
     for stream in (sys.stdout, sys.stderr):  # a name that this terminal cannot show must not end in a traceback

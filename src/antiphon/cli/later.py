@@ -6,9 +6,12 @@ import typer
 
 from antiphon.errors import Unsupported
 
-_THERE = "what is there: topologies, planners, topology show, bound, plan, verify, run --on local"
+_THERE = (
+    "what is there: topologies, planners, models, topology show, bound, plan, verify, predict, simulate, tune, "
+    "run --on local"
+)
 _NAMES = (
-    "models", "backends", "frontier", "predict", "simulate", "tune", "bench", "export", "build", "fit", "lab",
+    "backends", "frontier", "bench", "export", "build", "fit", "lab",
     "reproduce",
 )  # fmt: skip
 

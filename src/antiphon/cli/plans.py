@@ -11,18 +11,22 @@ from antiphon.cli._arguments import Coll, Json, Only, Ranks, Root, Topo, request
 from antiphon.cli._output import emit, working
 from antiphon.core.plan import Plan
 from antiphon.errors import Infeasible, Invalid, Unsupported, quote, unknown
-from antiphon.select import check, figures_of, plan
+from antiphon.select import check, figures_of, load_plans, plan
 from antiphon.show.text import plan_text, run_text
 from antiphon.topologies import plain_value, topology
 from antiphon.units import parse_seconds, parse_size
 
-PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="a plan as `antiphon plan -o` writes it")]
+PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="a plan as `plan -o` or `tune -o` writes it")]
 
 
-def _load(path: Path) -> Plan:
-    from antiphon.core.serialize import load_plan
-
-    return load_plan(path)
+def _one(path: Path, wanted: str) -> Plan:
+    """The plan in a file, or that for the collective wanted in a table of several."""
+    plans = load_plans(path)
+    if wanted and wanted not in plans:
+        raise unknown(f"collective in {path}", wanted, plans)
+    if not wanted and len(plans) > 1:
+        raise Invalid(f"{path}: holds plans for {', '.join(plans)}; choose one by --collective")
+    return plans[wanted or next(iter(plans))]
 
 
 def _options(given: list[str]) -> dict[str, Any]:
@@ -77,21 +81,23 @@ def _verify_command(
     json: Json = False,
 ) -> None:
     """Is this plan right? Names the first thing wrong; exit code 1 if there is one."""
-    loaded = _load(file)
-    machine = topology(topo) if topo else loaded.topology
-    if machine.ranks != loaded.topology.ranks:
+    plans = list(load_plans(file).values())
+    machine = topology(topo) if topo else plans[0].topology
+    if machine.ranks != plans[0].topology.ranks:
         raise Invalid(
-            f"{file}: the plan is for {loaded.topology.name} with {loaded.topology.ranks} ranks, "
+            f"{file}: the plan is for {plans[0].topology.name} with {plans[0].topology.ranks} ranks, "
             f"but topology {machine.name} has {machine.ranks}"
         )
-    with working(f"verifying {sum(e.schedule.transfers for e in loaded.entries)} transfers"):
-        own = machine == loaded.topology
-        fault = check(loaded, machine, proof=proof, claims=own)
-    if fault is not None:
-        emit({"ok": False, "fault": fault.as_dict()}, f"WRONG: {fault.message}", json)
-        raise typer.Exit(1)
+    own = machine == plans[0].topology
+    for loaded in plans:
+        with working(f"verifying {sum(e.schedule.transfers for e in loaded.entries)} transfers"):
+            fault = check(loaded, machine, proof=proof, claims=own)
+        if fault is not None:
+            which = f"{loaded.collective.kind}: " if len(plans) > 1 else ""
+            emit({"ok": False, "fault": fault.as_dict()}, f"WRONG: {which}{fault.message}", json)
+            raise typer.Exit(1)
     also = "; the bounds hold by their witnesses" if proof else ""
-    what = f"{loaded.collective.kind} on {machine.name}"
+    what = f"{', '.join(loaded.collective.kind for loaded in plans)} on {machine.name}"
     claims = "all that it claims is true" if own else "what it claims of its own machine was not checked"
     emit({"ok": True, "fault": None}, f"right: {what}: legal, complete; {claims}{also}", json)
 
@@ -99,6 +105,7 @@ def _verify_command(
 def _run_command(
     file: PlanFile,
     nbytes: Annotated[str, typer.Option("--nbytes", help="the size of the buffer, e.g. 64MiB or 1e6f32")],
+    collective: Annotated[str, typer.Option("--collective", help="of a table with several plans, this one")] = "",
     on: Annotated[str, typer.Option("--on", help="local: all ranks in this process, with NumPy")] = "local",
     dtype: Annotated[str, typer.Option("--dtype", help="int8 ... float64, float16, bfloat16")] = "float32",
     op: Annotated[str, typer.Option("--op", help="sum, prod, min, max or avg")] = "sum",
@@ -113,7 +120,7 @@ def _run_command(
         if on not in ("mpi", "torch", "lab"):
             raise unknown("place to run", on, ["local", "mpi", "torch", "lab"])
         raise Unsupported(f"--on {on} is not there yet; --on local runs all ranks in this process")
-    loaded = _load(file)
+    loaded = _one(file, collective)
     size = parse_size(nbytes, "--nbytes")
     fault = check(loaded, loaded.topology)
     if fault is not None:

@@ -1,19 +1,109 @@
-"""Cost models: what a schedule takes on a machine, and why. One file per model, one line each in table.py."""
+"""Cost models: what a schedule takes on a machine, and why. One file per model, one line each in table.py.
+
+A model is prepared once per schedule and then asked for many sizes:
+
+    model(schedule, topology, *, profile=None) -> Callable[[int], Prediction]
+
+What it prepares may also have `events(nbytes)`: when every message is under way, for traces.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from antiphon.core.interpret import busbw_factor
+from antiphon.core.plan import Entry, Plan
+from antiphon.core.schedule import Schedule
+from antiphon.core.topology import Topology
+from antiphon.cost._prediction import LazyPath, Prediction, Predictor
+from antiphon.cost._profile import Profile, as_profile, load_profile
+from antiphon.cost._sizes import sizes
+from antiphon.cost._trace import Events, chrome_trace
+from antiphon.errors import Unsupported
+from antiphon.registry import call, find
+from antiphon.registry import table as registered  # `table` is a module of this folder
+
+__all__ = [
+    "Events", "LazyPath", "Prediction", "Predictor", "Profile", "as_profile", "chrome_trace", "load_profile",
+    "predict", "prepare", "row_of", "simulate", "sizes",
+]  # fmt: skip
+
+ProfileLike = Profile | str | os.PathLike[str] | None
+LONGEST_PATH = 1000
 
 
-@dataclass(frozen=True)
-class Prediction:
-    """What a model predicts: seconds, the terms they are the sum of, and what holds it up.
+def prepare(
+    model: str,
+    schedule: Schedule,
+    topology: Topology,
+    *,
+    profile: ProfileLike = None,
+    options: Mapping[str, Any] | None = None,
+) -> Predictor:
+    """Prepare a model of the table, by name, for one schedule on one machine."""
+    entry = find("model", model)
+    given = {"profile": as_profile(profile), **(options or {})}
+    made: Predictor = call("model", model, entry.load(), given, schedule, topology)
+    return made
 
-    `bottleneck` names a link, limit or rank in the user's terms; `critical_path` lists (step, src, dst) in order.
+
+def row_of(schedule: Schedule, nbytes: int, found: Prediction) -> dict[str, Any]:
+    """A prediction as scripts read it; algbw and busbw in bytes per second, as nccl-tests defines them."""
+    algbw = nbytes / found.seconds if found.seconds else 0.0
+    return {
+        "nbytes": nbytes,
+        "seconds": found.seconds,
+        "algbw": algbw,
+        "busbw": algbw * busbw_factor(schedule.collective),
+        "terms": dict(found.terms),
+        "bottleneck": found.bottleneck,
+        "note": found.note,
+    }
+
+
+def predict(
+    plan: Plan,
+    nbytes: int | str | Sequence[int | str],
+    *,
+    model: str = "alpha-beta",
+    profile: ProfileLike = None,
+) -> list[dict[str, Any]]:
+    """What a plan takes at each size (a size, a range "1KB:1GB", or several): a row per size.
+
+    Keys: nbytes (as asked, not rounded to elements), seconds, algbw, busbw, terms, bottleneck, note.
     """
+    given = as_profile(profile)
+    ready: dict[int, Predictor] = {}
+    rows = []
+    for size in sizes(nbytes, "nbytes"):
+        entry = plan.at(size)
+        if id(entry) not in ready:
+            ready[id(entry)] = prepare(model, entry.schedule, plan.topology, profile=given)
+        rows.append(row_of(entry.schedule, size, ready[id(entry)](size)))
+    return rows
 
-    seconds: float
-    terms: Mapping[str, float]
-    bottleneck: str
-    critical_path: tuple[tuple[int, int, int], ...] = field(default=())
+
+def simulate(
+    plan: Plan, nbytes: int | str, *, model: str = "critical-path", profile: ProfileLike = None, trace: bool = False
+) -> tuple[dict[str, Any], bytes | None]:
+    """One size, with the path that held it up (its first LONGEST_PATH hops), and where asked a Chrome trace.
+
+    Keys besides those of `predict`: critical_path ([step, src, dst] each) and critical_path_length.
+    """
+    (size,) = sizes(nbytes, "nbytes")
+    entry: Entry = plan.at(size)
+    ready = prepare(model, entry.schedule, plan.topology, profile=profile)
+    if trace and not hasattr(ready, "events"):
+        able = [name for name, other in sorted(registered("model").items()) if other.can.get("trace")]
+        raise Unsupported(f"no trace here from model {model}; these give one: {', '.join(able)}")
+    found = ready(size)
+    path = found.critical_path
+    row = {
+        **row_of(entry.schedule, size, found),
+        "critical_path": [list(hop) for hop in path[:LONGEST_PATH]],
+        "critical_path_length": len(path),
+    }
+    title = f"{plan.collective.kind} on {plan.topology.name}, model {model}"
+    return row, chrome_trace(ready.events(size), plan.topology, size, title) if trace else None  # type: ignore[attr-defined]

@@ -1,17 +1,91 @@
-"""The built-in planners by name. To add one: a file with a planning function, and a line here."""
+"""The built-in planners by name. To add one: a file with a planning function, and a line here.
+
+`sweep` lists options worth trying when tuning: few, and the defaults first.
+"""
 
 from __future__ import annotations
 
+from typing import Any
+
 from antiphon.registry import Entry
 
+ROOTLESS = ("allgather", "reducescatter", "allreduce")
+CYCLES = "any with a cycle of direct links through all ranks, or with switches that join all ranks"
+JOINED = "any where every two ranks are linked directly or through switches"
+
+
+def _entry(
+    module: str, function: str, about: str, collectives: tuple[str, ...], options: tuple[str, ...],
+    *sweep: dict[str, Any], topologies: str = JOINED,
+) -> Entry:  # fmt: skip
+    can = {"collectives": collectives, "topologies": topologies, "options": options, "sweep": ({}, *sweep)}
+    return Entry(f"antiphon.planners.{module}:{function}", about, can)
+
+
+def _pieces(*depths: int) -> list[dict[str, Any]]:
+    return [{"pieces": depth} for depth in depths]
+
+
 TABLE = {
-    "ring": Entry(
-        "antiphon.planners.ring:ring",
+    "ring": _entry(
+        "ring", "ring",
         "around a Hamiltonian cycle of direct links, or over routes through switches, both ways at once",
-        {
-            "collectives": ("allgather", "reducescatter", "allreduce", "broadcast"),
-            "topologies": "any with such a cycle, or with switches that join all ranks",
-            "options": ("order", "directions", "pieces"),
-        },
+        (*ROOTLESS, "broadcast", "reduce", "scatter", "gather", "alltoall"), ("order", "directions", "pieces"),
+        {"directions": 1}, *_pieces(4, 16, 64), topologies=CYCLES,
     ),
-}
+    "multi-ring": _entry(
+        "multi_ring", "multi_ring",
+        "as many edge-disjoint rings as the links hold, as NCCL does; over switches one ring per way out of a host",
+        (*ROOTLESS, "broadcast", "reduce", "scatter", "gather", "alltoall"), ("rings", "pieces"),
+        *_pieces(1, 8, 64, 256), topologies=CYCLES,
+    ),
+    "hierarchical-ring": _entry(
+        "hierarchical", "hierarchical_ring", "rings within groups and among them",
+        (*ROOTLESS, "broadcast", "reduce"), ("fanins", "order", "directions", "pieces"),
+        {"directions": 1}, *_pieces(4, 16),
+        topologies="any where the rings of every level have links or paths through switches (clusters, tori)",
+    ),
+    "binomial-tree": _entry(
+        "binomial_tree", "binomial_tree", "whoever has the data passes it on: those who have it double every step",
+        ("broadcast", "reduce", "scatter", "gather", *ROOTLESS), ("order", "pieces"), *_pieces(4, 16, 64),
+    ),
+    "double-binary-tree": _entry(
+        "double_binary_tree", "double_binary_tree", "two trees, each for half of the data, pipelined, as in NCCL",
+        ("broadcast", "reduce", "allreduce"), ("order", "pieces"), *_pieces(1, 4, 64, 256),
+    ),
+    "recursive-doubling": _entry(
+        "recursive_doubling", "recursive_doubling", "partners at distance 1, 2, 4, ... exchange all they have",
+        ("allgather", "allreduce"), ("order",),
+    ),
+    "halving-doubling": _entry(
+        "halving_doubling", "halving_doubling", "recursive halving, then doubling: the fewest bytes in 2 log2 P steps",
+        (*ROOTLESS, "broadcast", "reduce"), ("order", "large", "pieces"), {"large": "far"}, {"pieces": 4},
+    ),
+    "bruck": _entry(
+        "bruck", "bruck", "ceil(log2 P) steps on any number of ranks", (*ROOTLESS, "alltoall"), ("order",),
+    ),
+    "pairwise": _entry(
+        "pairwise", "pairwise", "one partner a step, and just what it needs", (*ROOTLESS, "alltoall"), ("order",),
+    ),
+    "direct": _entry(
+        "direct", "direct", "everything in one step, straight to whoever needs it",
+        ("broadcast", "reduce", "scatter", "gather", *ROOTLESS, "alltoall"), (),
+    ),
+    "parameter-server": _entry(
+        "parameter_server", "parameter_server", "one rank collects, combines and spreads everything",
+        ROOTLESS, ("server", "pieces"), *_pieces(4, 16),
+    ),
+    "colocated-ps": _entry(
+        "parameter_server", "colocated_ps", "every rank is the server of a part: everyone to everyone, twice",
+        ("allreduce", "broadcast", "reduce"), ("pieces",), *_pieces(4, 16),
+    ),
+    "hierarchical-ps": _entry(
+        "hierarchical", "hierarchical_ps", "co-located servers within groups and among them, for all fan-ins",
+        ROOTLESS, ("fanins", "order", "pieces"),
+    ),
+    "relay": _entry(
+        "relay", "relay", "shortest paths over the links there are, passed on from rank to rank",
+        ("broadcast", "reduce", "scatter", "gather", *ROOTLESS, "alltoall"), ("by", "pieces"),
+        {"by": "tree"}, {"by": "tree", "pieces": 16}, topologies="any connected one",
+    ),
+}  # fmt: skip

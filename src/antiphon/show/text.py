@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
@@ -11,11 +12,13 @@ from antiphon.core.topology import Topology
 from antiphon.units import format_bandwidth, format_seconds, format_size, plain
 
 WIDEST_MATRIX = 16
+MOST_LIMITS = 8
+MOST_ROWS = 40
 
 
 def topology_text(topology: Topology) -> str:
-    """Who is linked with whom, how wide, and what they share."""
-    switches = f", {topology.switches} switches" if topology.switches else ""
+    """Who is linked with whom, how wide, and what they share; large machines by what is alike."""
+    switches = f", {topology.switches} switch{'es' * (topology.switches > 1)}" if topology.switches else ""
     unit = f"a unit link is {format_bandwidth(topology.unit)}"
     lines = [f"{topology.name}: {topology.ranks} ranks{switches}, {topology.links} directed links; {unit}"]
     counts = Counter(topology.link_type.tolist())
@@ -23,7 +26,7 @@ def topology_text(topology: Topology) -> str:
         [
             t.kind,
             format_bandwidth(t.bandwidth),
-            f"{plain(t.bandwidth / topology.unit)}",
+            _units(t.bandwidth / topology.unit),
             format_seconds(t.latency),
             str(counts[i]),
         ]
@@ -33,11 +36,45 @@ def topology_text(topology: Topology) -> str:
     if topology.nodes <= WIDEST_MATRIX:
         lines += ["", "unit links from row to column:", *_matrix(topology)]
     else:
-        lines += ["", f"(more than {WIDEST_MATRIX} nodes: --json lists every link)"]
+        lines += ["", "links by what they join (* stands for numbers):", *_alike(topology)]
+        lines += ["", "(--json lists every link, --svg draws them)"]
     if topology.limits:
-        rows = [[x.name, format_bandwidth(x.bandwidth), str(len(x.links))] for x in topology.limits]
-        lines += ["", *table(["shared limit", "bandwidth", "links"], rows)]
+        lines += ["", *_limits(topology)]
     return "\n".join(lines)
+
+
+def _units(number: Fraction) -> str:
+    """How many unit links: exact where that is short."""
+    return str(plain(number)) if len(str(number)) <= 6 else f"{float(number):.4g}"
+
+
+def _alike(topology: Topology) -> list[str]:
+    """The links counted by the places they join, numbers left out; at most 40 rows. O(links)."""
+    pattern = [re.sub(r"\d+", "*", place) for place in topology.places]
+    ends = zip(topology.link_src.tolist(), topology.link_dst.tolist(), topology.link_type.tolist(), strict=True)
+    counted = Counter((pattern[a], pattern[b], kind) for a, b, kind in ends)
+    rows = []
+    for (a, b, kind), count in counted.items():
+        back = counted[b, a, kind] if a != b else count
+        if count == back and (b, a, kind) in counted and a > b:
+            continue  # told with its other way
+        many = f"{count} each way" if a != b and count == back else str(count)
+        rows.append([a, b, topology.types[kind].kind, format_bandwidth(topology.types[kind].bandwidth), many])
+    return table(["from", "to", "kind", "bandwidth", "links"], rows[:MOST_ROWS]) + _more(len(rows))
+
+
+def _limits(topology: Topology) -> list[str]:
+    """Shared limits one by one, or where they are many, by name with numbers left out."""
+    rows = [[x.name, format_bandwidth(x.bandwidth), str(len(x.links)), "1"] for x in topology.limits]
+    if len(rows) > MOST_LIMITS:
+        counted = Counter((re.sub(r"\d+", "*", name), speed, links) for name, speed, links, _ in rows)
+        rows = [[*alike, str(count)] for alike, count in counted.items()]
+        return table(["shared limit", "bandwidth", "links", "how many"], rows[:MOST_ROWS]) + _more(len(rows))
+    return table(["shared limit", "bandwidth", "links"], [row[:3] for row in rows])
+
+
+def _more(rows: int) -> list[str]:
+    return [f"  ... {rows - MOST_ROWS} more"] if rows > MOST_ROWS else []
 
 
 def _matrix(topology: Topology) -> list[str]:
@@ -45,11 +82,13 @@ def _matrix(topology: Topology) -> list[str]:
     for link in range(topology.links):
         pair = (int(topology.link_src[link]), int(topology.link_dst[link]))
         width[pair] = width.get(pair, Fraction(0)) + topology.bandwidth(link) / topology.unit
-    names = [str(n) if n < topology.ranks else topology.places[n] for n in range(topology.nodes)]
+    last = [place.rpartition("/")[2] for place in topology.places]
+    unique = len(set(last[topology.ranks :])) == topology.switches
+    names = [str(n) if n < topology.ranks else last[n] if unique else topology.places[n] for n in range(topology.nodes)]
     rows = [
         [
             names[a],
-            *(str(plain(width[a, b])) if (a, b) in width else "." for b in range(topology.nodes)),
+            *(_units(width[a, b]) if (a, b) in width else "." for b in range(topology.nodes)),
             topology.places[a],
         ]
         for a in range(topology.nodes)

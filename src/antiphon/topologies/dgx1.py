@@ -4,19 +4,46 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from antiphon.core.topology import LinkType, Topology, both_ways, build
-
-NVLINK2 = Fraction(25 * 10**9)  # bytes per second each way of one second-generation NVLink (NVIDIA V100 data sheet)
-LATENCY = 7e-7  # seconds; measured on machines of this kind by TACCL (NSDI 2023, Table 1)
+from antiphon.core.topology import Topology, both_ways, build
+from antiphon.topologies._links import NVLINK, NVLINK1, nvlink
 
 # pairs with two NVLinks, then pairs with one; numbered as the cloud instances with this board number them
 _DOUBLE = ((0, 3), (0, 4), (1, 2), (1, 5), (2, 3), (4, 7), (5, 6), (6, 7))
 _SINGLE = ((0, 1), (0, 2), (1, 3), (2, 6), (3, 7), (4, 5), (4, 6), (5, 7))
 
+# the same board as SCCL's implementation numbers it
+_SCCL_DOUBLE = ((0, 1), (0, 4), (1, 3), (2, 3), (2, 6), (4, 5), (5, 7), (6, 7))
+_SCCL_SINGLE = ((0, 2), (0, 3), (1, 2), (1, 5), (3, 7), (4, 6), (4, 7), (5, 6))
+
+# each quad complete, and i joined with i + 4
+_P100 = tuple((a, b) for q in (0, 4) for a in range(q, q + 4) for b in range(a + 1, q + 4))
+_P100 += tuple((a, a + 4) for a in range(4))
+
+Pairs = tuple[tuple[int, int], ...]
+
+
+def dgx1p() -> Topology:
+    """DGX-1 with P100: four NVLinks per GPU, 20 GB/s each way per NVLink (P100 data sheet).
+
+    Each quad is fully linked and GPU i is joined with i+4; numbered as in Blink. The latency is taken from V100.
+    """
+    return _box("dgx1p", (), _P100, NVLINK1)
+
 
 def dgx1v() -> Topology:
-    """DGX-1 with V100: six NVLinks per GPU, 25 GB/s each way per NVLink."""
-    two, one = LinkType("nvlink", 2 * NVLINK2, LATENCY), LinkType("nvlink", NVLINK2, LATENCY)
-    links = both_ways(_DOUBLE, two) + both_ways(_SINGLE, one)
+    """DGX-1 with V100: six NVLinks per GPU, 25 GB/s each way per NVLink (V100 data sheet).
+
+    Eight pairs have two NVLinks, eight have one; numbered as on the p3.16xlarge cloud instance, and in Blink.
+    """
+    return _box("dgx1v", _DOUBLE, _SINGLE, NVLINK)
+
+
+def dgx1v_sccl() -> Topology:
+    """DGX-1 with V100 in the numbering of SCCL's implementation: a cycle 0 1 3 2 6 7 5 4 of double NVLinks."""
+    return _box("dgx1v_sccl", _SCCL_DOUBLE, _SCCL_SINGLE, NVLINK)
+
+
+def _box(name: str, double: Pairs, single: Pairs, speed: Fraction) -> Topology:
+    links = both_ways(double, nvlink(2, speed)) + both_ways(single, nvlink(1, speed))
     places = [f"host0/quad{gpu // 4}/gpu{gpu}" for gpu in range(8)]
-    return build("dgx1v", 8, links, places=places, unit=NVLINK2)
+    return build(name, 8, links, places=places, unit=speed)

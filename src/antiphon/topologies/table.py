@@ -1,11 +1,51 @@
-"""The built-in topologies by name. To add one: a file with a make function, and a line here."""
+"""The built-in topologies by name. To add one: a file with a make function, and a line here.
+
+can: "ranks", the sizes it takes; "example", a small one that the tests and documents use.
+"""
 
 from __future__ import annotations
 
 from antiphon.registry import Entry
 
+
+def _entry(where: str, about: str, ranks: str, example: str) -> Entry:
+    return Entry(f"antiphon.topologies.{where}", about, {"ranks": ranks, "example": example})
+
+
 TABLE = {
-    "ring": Entry("antiphon.topologies.regular:ring", "ranks in a circle, a link each way", {"ranks": "2 or more"}),
-    "full": Entry("antiphon.topologies.regular:full", "a link from every rank to every other", {"ranks": "2 or more"}),
-    "dgx1v": Entry("antiphon.topologies.dgx1:dgx1v", "NVIDIA DGX-1 with V100: 8 GPUs, 6 NVLinks each", {"ranks": "8"}),
+    "ring": _entry("regular:ring", "ranks in a circle, a link each way", "2 or more", "ring:ranks=8"),
+    "line": _entry("regular:line", "ranks in a row", "2 or more", "line:ranks=5"),
+    "mesh": _entry("regular:mesh", "a grid of any dimension, dims=4x8", "2 or more", "mesh:dims=3x4"),
+    "torus": _entry("regular:torus", "a grid whose axes close to rings, dims=4x8", "2 or more", "torus:dims=4x4"),
+    "hypercube": _entry("regular:hypercube", "numbers that differ in one bit", "2, 4, 8, ...", "hypercube:ranks=16"),
+    "full": _entry("regular:full", "a link from every rank to every other", "2 or more", "full:ranks=6"),
+    "star": _entry("regular:star", "one switch in the middle", "2 or more", "star:ranks=8"),
+    "tree": _entry("trees:tree", "switches in a tree, fanouts=4x8", "2 or more", "tree:fanouts=3x(4+2+0)"),
+    "dgx1p": _entry("dgx1:dgx1p", "NVIDIA DGX-1 with P100: 8 GPUs, 4 NVLinks each", "8", "dgx1p"),
+    "dgx1v": _entry("dgx1:dgx1v", "NVIDIA DGX-1 with V100: 8 GPUs, 6 NVLinks each", "8", "dgx1v"),
+    "dgx1v_sccl": _entry("dgx1:dgx1v_sccl", "the same, numbered as by SCCL", "8", "dgx1v_sccl"),
+    "dgx2": _entry("nvswitch:dgx2", "NVIDIA DGX-2: 16 V100 on two boards of NVSwitches", "16", "dgx2"),
+    "dgx-a100": _entry("nvswitch:dgx_a100", "NVIDIA DGX A100: 8 GPUs on NVSwitches", "8", "dgx-a100"),
+    "hgx-h100": _entry("nvswitch:hgx_h100", "NVIDIA HGX H100: 8 GPUs on NVSwitches", "8", "hgx-h100"),
+    "z52": _entry("z52:z52", "Gigabyte Z52: 8 MI50, the ring that SCCL plans on", "8", "z52"),
+    "z52-pcie": _entry("z52:z52_pcie", "Gigabyte Z52: two xGMI rings, PCIe with its limits", "8", "z52-pcie"),
+    "mi250": _entry("instinct:mi250", "AMD MI250: 8 packages (gcds=16) or 4 (gcds=8)", "8 or 16", "mi250"),
+    "mi300x": _entry("instinct:mi300x", "AMD MI300X: 8 GPUs, all linked", "8", "mi300x"),
+    "pcie8": _entry("pcie:pcie8", "8 GPUs on PCIe switches and two host bridges", "8", "pcie8"),
+    "cluster": _entry(
+        "clusters:cluster", "boxes of any kind on a fabric", "as the boxes have", "cluster:box=dgx1v,boxes=4"
+    ),
+    "dragonfly": _entry(
+        "dragonfly:dragonfly", "groups of routers, joined pairwise", "2 or more", "dragonfly:groups=5,routers=2,hosts=2"
+    ),
+    "ss24": _entry("gentree:ss24", "GenTree's single switch", "24", "ss24"),
+    "ss32": _entry("gentree:ss32", "GenTree's single switch", "32", "ss32"),
+    "sym384": _entry("gentree:sym384", "GenTree's symmetric tree, 16 switches of 24", "384", "sym384"),
+    "sym512": _entry("gentree:sym512", "GenTree's symmetric tree, 16 switches of 32", "512", "sym512"),
+    "asy384": _entry("gentree:asy384", "GenTree's asymmetric tree, 8 switches of 32, 8 of 16", "384", "asy384"),
+    "cdc384": _entry("gentree:cdc384", "GenTree's two data centres", "384", "cdc384"),
+    "delta": _entry("supercomputers:delta", "NCSA Delta: nodes of 4 A100, one card", "4 per node", "delta:nodes=4"),
+    "polaris": _entry(
+        "supercomputers:polaris", "Argonne Polaris: nodes of 4 A100, two cards", "4 per node", "polaris:nodes=4"
+    ),
 }

@@ -1,50 +1,22 @@
-"""From a wish to a plan: name the collective, plan it, prove it, measure it against the bound."""
+"""Plans: make one, state its figures, check all that it claims."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
-from antiphon.core.collective import KINDS, ROOTED, Collective
+from antiphon.core.bounds import Bound, bound, recheck
+from antiphon.core.collective import Collective
 from antiphon.core.loads import claims, timeline
 from antiphon.core.plan import Entry, Plan
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.verify import Fault, verify
-from antiphon.errors import Infeasible, Invalid, unknown
+from antiphon.errors import Infeasible, unknown
 from antiphon.registry import call, find, refuse_unless_able
-
-
-def is_file(spec: str) -> bool:
-    """Whether a collective is named by its file."""
-    return spec.endswith((".json", ".json.gz")) or "/" in spec
-
-
-def collective(
-    spec: str, topology: Topology, *, root: int | None = None, ranks: Sequence[int] | None = None
-) -> Collective:
-    """A collective as people name it ("allreduce", or a JSON file) on this machine, or on a group of its ranks."""
-    if is_file(spec):
-        from antiphon.core.serialize import load_collective
-
-        loaded = load_collective(Path(spec))
-        if loaded.ranks != topology.ranks:
-            raise Invalid(
-                f"{spec}: the collective is for {loaded.ranks} ranks, but topology {topology.name} has {topology.ranks}"
-            )
-        if root is not None or ranks is not None:
-            raise Invalid(f"{spec}: a collective from a file says itself who takes part; leave out root and ranks")
-        return loaded
-    if spec not in KINDS:
-        raise unknown("collective", spec, KINDS)
-    if root is not None and spec not in ROOTED:
-        raise Invalid(f"{spec} has no root; leave it out")
-    if root is not None and not 0 <= root < topology.ranks:
-        raise Invalid(f"root {root} is out of range; topology {topology.name} has ranks 0 to {topology.ranks - 1}")
-    return Collective(spec, topology.ranks, tuple(ranks or ()), () if root is None else (root,))
+from antiphon.select._wish import collective
 
 
 def _gap(value: Fraction, least: Fraction) -> Fraction | None:
@@ -58,25 +30,26 @@ def proof_of(bandwidth_gap: Fraction | None, latency_gap: Fraction | None) -> st
     return {(True, True): "both", (True, False): "latency", (False, True): "bandwidth"}.get(met)
 
 
-def measure(schedule: Schedule, topology: Topology) -> dict[str, Any]:
-    """Verify a schedule and state its figures beside the bounds: what a plan claims."""
-    from antiphon.core.bounds import bound
-
-    verify(schedule, topology).or_raise()
-    limits = bound(topology, schedule.collective)
-    figures = dict(claims(schedule, topology))
-    seconds_per_byte = timeline(schedule, topology).total
+def gaps(figures: Mapping[str, Any], seconds_per_byte: Fraction, limits: Bound) -> dict[str, Any]:
+    """How far a verified schedule is from the bounds: bandwidth_gap, latency_gap, proof."""
     least = 1 / limits.bytes_per_second if limits.bytes_per_second else Fraction(0)
     bandwidth_gap = _gap(seconds_per_byte, least)
     latency_gap = _gap(Fraction(figures["steps"]), Fraction(limits.latency_steps))
     if any(gap is not None and gap < 1 for gap in (bandwidth_gap, latency_gap)):
         raise RuntimeError(f"a verified schedule beats its bound: {bandwidth_gap}, {latency_gap}")
     return {
-        **figures,
         "bandwidth_gap": None if bandwidth_gap is None else float(bandwidth_gap),
         "latency_gap": None if latency_gap is None else float(latency_gap),
         "proof": proof_of(bandwidth_gap, latency_gap),
     }
+
+
+def measure(schedule: Schedule, topology: Topology, limits: Bound | None = None) -> dict[str, Any]:
+    """Verify a schedule and state its figures beside the bounds: what a plan claims. `limits`: if known already."""
+    verify(schedule, topology).or_raise()
+    figures = dict(claims(schedule, topology))
+    limits = limits or bound(topology, schedule.collective)
+    return {**figures, **gaps(figures, timeline(schedule, topology).total, limits)}
 
 
 def plan(
@@ -101,11 +74,13 @@ def plan(
             raise unknown(f"option of planner {planner}", key, known)
     given = {"nbytes": nbytes, "profile": None, "budget": budget, "seed": seed, **(options or {})}
     best: tuple[tuple[float, ...], Schedule, dict[str, Any]] | None = None
+    limits: Bound | None = None
     for schedule in call("planner", planner, entry.load(), given, topology, target):
-        figures = measure(schedule, topology)
-        gaps = tuple(math.inf if figures[key] is None else figures[key] for key in ("bandwidth_gap", "latency_gap"))
-        if best is None or gaps < best[0]:
-            best = (gaps, schedule, figures)
+        limits = limits or bound(topology, target)
+        figures = measure(schedule, topology, limits)
+        order = tuple(math.inf if figures[key] is None else figures[key] for key in ("bandwidth_gap", "latency_gap"))
+        if best is None or order < best[0]:
+            best = (order, schedule, figures)
     if best is None:
         raise Infeasible(f"planner {planner} found no schedule for {target.kind} on {topology.name}")
     _, schedule, figures = best
@@ -120,16 +95,16 @@ def figures_of(plan: Plan) -> dict[str, Any]:
 
 def check(plan: Plan, topology: Topology, *, proof: bool = False, claims: bool = True) -> Fault | None:
     """Verify every schedule of a plan with all it claims. `proof`: recheck the bounds from their witnesses, too."""
-    from antiphon.core.bounds import bound, recheck
-
+    limits: Bound | None = None
     for entry in plan.entries:
         report = verify(entry.schedule, topology, entry.claims if claims else None)
         if report.fault is not None:
             return report.fault
-        figures = measure(entry.schedule, topology) if claims or proof else {}
+        limits = limits or (bound(topology, plan.collective) if claims or proof else None)
+        figures = measure(entry.schedule, topology, limits) if claims else {}
         for key, value in figures.items():
-            if claims and key in entry.claims and entry.claims[key] != value:
+            if key in entry.claims and entry.claims[key] != value:
                 return Fault("claim", f"the plan claims {key} = {entry.claims[key]!r}, but it is {value!r}")
-        if proof:
-            recheck(topology, entry.schedule.collective, bound(topology, entry.schedule.collective))
+    if proof and limits is not None:
+        recheck(topology, plan.collective, limits)
     return None

@@ -1,0 +1,54 @@
+"""What a model answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+Hop = tuple[int, int, int]  # (step, src, dst)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a model predicts: seconds, the terms they are the sum of, and what holds it up.
+
+    `bottleneck` names a link, limit or rank in the user's terms; `critical_path` lists (step, src, dst) in order.
+    `note` says where the figure is a bound only, or what it rests on.
+    """
+
+    seconds: float
+    terms: Mapping[str, float]
+    bottleneck: str
+    critical_path: Sequence[Hop] = field(default=())
+    note: str = ""
+
+
+Predictor = Callable[[int], Prediction]
+
+
+class LazyPath(Sequence[Hop]):
+    """A path that is looked for only when somebody reads it: most who ask for a time do not."""
+
+    def __init__(self, find: Callable[[], Sequence[Hop]]) -> None:
+        self._find = find
+
+    @cached_property
+    def hops(self) -> tuple[Hop, ...]:
+        return tuple(self._find())
+
+    def __len__(self) -> int:
+        return len(self.hops)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.hops[index]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and self.hops == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(self.hops)
+
+    def __repr__(self) -> str:
+        return repr(self.hops)

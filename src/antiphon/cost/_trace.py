@@ -1,0 +1,127 @@
+"""When every message is under way, and that as a Chrome trace."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from antiphon.core.loads import pieces_of
+from antiphon.core.schedule import Schedule
+from antiphon.core.topology import Topology
+from antiphon.core.transform import expand
+from antiphon.cost._messages import Floats, Messages, messages, places, resource_name
+from antiphon.cost._prediction import Prediction, Predictor
+from antiphon.errors import Unsupported
+
+MOST_ROWS = 2**22  # rows after expansion of pieces: about a gigabyte while being worked on
+MOST_EVENTS = 2**20
+
+
+def expanded_rows(schedule: Schedule) -> int:
+    return int(pieces_of(schedule)[schedule.chunk].sum())
+
+
+@dataclass(frozen=True, eq=False)
+class Events:
+    """Seconds at which every message starts and has landed, and at which each of its turns begins and ends."""
+
+    messages: Messages
+    start: Floats
+    landed: Floats
+    use_start: Floats
+    use_end: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Traced:
+    """A model of barriers that can also say when every message is under way."""
+
+    predict: Predictor
+    schedule: Schedule
+    topology: Topology
+
+    def __call__(self, nbytes: int) -> Prediction:
+        return self.predict(nbytes)
+
+    def events(self, nbytes: int) -> Events:
+        """All messages of a step start together, and take turns where they share a link. Pieces are expanded."""
+        return barrier_events(expandable(self.schedule), self.topology, nbytes)
+
+
+def expandable(schedule: Schedule) -> Schedule:
+    """The schedule with its pieces written out; Unsupported where they are too many."""
+    rows = expanded_rows(schedule)
+    if rows > max(MOST_ROWS, schedule.transfers):
+        raise Unsupported(f"a trace of {rows} transfers is too long; at most {MOST_ROWS}: plan with fewer pieces")
+    return expand(schedule)
+
+
+def barrier_events(schedule: Schedule, topology: Topology, nbytes: int) -> Events:
+    found = messages(schedule, topology)
+    steps, of_message = np.unique(found.step, return_inverse=True)
+    cost = found.use_cost * nbytes
+    after = np.cumsum(cost)
+    group = of_message[found.use_message] * (topology.links + len(topology.limits)) + found.use_resource
+    first = np.arange(len(group)) - places(group)
+    turn_end = after - (after[first] - cost[first])  # within its step, on its link
+    load, alpha = np.zeros(len(steps)), np.zeros(len(steps))
+    np.maximum.at(load, of_message[found.use_message], turn_end)
+    np.maximum.at(alpha, of_message, found.alpha)
+    begin = np.concatenate([[0.0], np.cumsum(load + alpha)])[:-1]
+    base = begin[of_message[found.use_message]]
+    landed = begin[of_message]
+    np.maximum.at(landed, found.use_message, base + turn_end)
+    return Events(found, begin[of_message], landed + found.alpha, base + turn_end - cost, base + turn_end)
+
+
+def chrome_trace(events: Events, topology: Topology, nbytes: int, title: str) -> bytes:
+    """JSON for chrome://tracing or Perfetto: one line per link, shared limit and sending rank; times in microseconds.
+
+    On a link or limit an event ("X") is a message's turn there. On a rank it ("b" to "e") lasts from when the
+    message starts until it has landed, and several may overlap. `args` tells step, src, dst and bytes.
+    """
+    found = events.messages
+    if len(found) + len(found.use_message) > MOST_EVENTS:
+        raise Unsupported(
+            f"a trace of {len(found)} messages is too long for a viewer (at most {MOST_EVENTS} events); cut it less"
+        )
+    out = [_named("process_name", pid, 0, name) for pid, name in enumerate(("ranks", "links", "shared limits"))]
+    out += [_named("thread_name", 0, rank, f"rank {rank}") for rank in np.unique(found.src).tolist()]
+    for resource in np.unique(found.use_resource).tolist():
+        out.append(_named("thread_name", *_line(resource, topology), resource_name(topology, resource)))
+    told = [
+        {"step": step, "src": src, "dst": dst, "bytes": round(share * nbytes, 3)}
+        for step, src, dst, share in zip(
+            *(c.tolist() for c in (found.step, found.src, found.dst, found.share)), strict=True
+        )
+    ]
+    for number, (start, landed) in enumerate(zip(events.start.tolist(), events.landed.tolist(), strict=True)):
+        about = told[number]
+        same = {"name": _title(about), "cat": "message", "id": number, "pid": 0, "tid": about["src"]}
+        out.append({**same, "ph": "b", "ts": start * 1e6, "args": about})
+        out.append({**same, "ph": "e", "ts": landed * 1e6})
+    columns = (found.use_message, found.use_resource, events.use_start, events.use_end)
+    for number, resource, start, end in zip(*(c.tolist() for c in columns), strict=True):
+        pid, tid = _line(resource, topology)
+        about = told[number]
+        out.append(
+            {"name": _title(about), "cat": "turn", "ph": "X", "pid": pid, "tid": tid, "ts": start * 1e6,
+             "dur": (end - start) * 1e6, "args": about}
+        )  # fmt: skip
+    whole = {"displayTimeUnit": "ns", "otherData": {"title": title, "nbytes": nbytes}, "traceEvents": out}
+    return msgspec.json.encode(whole) + b"\n"
+
+
+def _title(about: dict[str, Any]) -> str:
+    return f"{about['src']} to {about['dst']}, step {about['step']}"
+
+
+def _line(resource: int, topology: Topology) -> tuple[int, int]:
+    return (1, resource) if resource < topology.links else (2, resource - topology.links)
+
+
+def _named(what: str, pid: int, tid: int, name: str) -> dict[str, Any]:
+    return {"name": what, "ph": "M", "pid": pid, "tid": tid, "args": {"name": name}}

@@ -1,0 +1,214 @@
+"""Which way every transfer goes: its direct link, else a shortest path through switches.
+
+Of several direct links the widest is taken. Of several shortest paths the widest links are taken, and of equally
+wide ones another for every destination, so that many transfers use all of them: at a switch `level` hops above
+the ranks with k equal ways on, way (destination / k^level) mod k, the usual routing of fat trees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.core.columns import Ints, Longs, dense, pointers, starts
+from antiphon.core.routes import Routes
+from antiphon.core.schedule import Schedule
+from antiphon.core.topology import Topology
+from antiphon.core.transform import merge
+from antiphon.errors import Unsupported
+
+MOST_STRIPES = 8
+MOST_CELLS = 2**21  # entries of a table of next hops that is held at once
+HIGHEST = 6  # levels told apart
+
+
+@dataclass(frozen=True, eq=False)
+class Paths:
+    """One path per pair of ranks: pair i takes `table[i]`; where `plain[i]` it is the only direct link.
+
+    `ways[i]`: how many equally good links lead out of the source. `lost`: pairs that nothing joins (empty paths).
+    """
+
+    table: Routes
+    plain: NDArray[np.bool_]
+    ways: Longs
+    lost: Longs
+
+
+def paths(topology: Topology, src: Ints, dst: Ints, turn: int = 0) -> Paths:
+    """A path for every pair. `turn`: take the next of the equally good links out of the source.
+
+    O(links log links), and per distinct destination not linked directly O(links at switches) and a search.
+    """
+    width = _width_rank(topology)
+    link, number = _direct(topology, src, dst, width)
+    far = np.flatnonzero(number == 0)
+    ways = np.ones(len(src), np.int64)
+    hops = np.ones(len(src), np.int64)
+    hops[far] = 0
+    found: list[tuple[Longs, Ints]] = []
+    for rows, lengths, links, many in _through(topology, src, dst, far, width, turn):
+        hops[rows], ways[rows] = lengths, many
+        found.append((rows, links))
+    ptr = np.concatenate([[0], np.cumsum(hops)]).astype(np.int64)
+    flat = np.empty(int(ptr[-1]), np.int32)
+    near = np.flatnonzero(number > 0)
+    flat[ptr[near]] = link[near]
+    for rows, links in found:
+        inside = links >= 0
+        at = ptr[rows][:, None] + np.arange(links.shape[1])
+        flat[at[inside]] = links[inside]
+    return Paths(Routes(ptr, flat), number == 1, ways, np.flatnonzero(hops == 0))
+
+
+def routed(schedule: Schedule, topology: Topology, planner: str) -> Schedule:
+    """The schedule with its routes named where the machine leaves a choice; Unsupported where nothing joins a pair.
+
+    A machine whose ranks have several equal ways out (planes of switches) gets the data striped over them.
+    """
+    nodes = topology.nodes
+    keys, inverse = dense(schedule.src.astype(np.int64) * nodes + schedule.dst, nodes * nodes)
+    src, dst = (keys // nodes).astype(np.int32), (keys % nodes).astype(np.int32)
+    first = paths(topology, src, dst)
+    if len(first.lost):
+        at = int(first.lost[0])
+        raise Unsupported(
+            f"planner {planner}: no link or path through switches leads from rank {src[at]} to rank {dst[at]} of "
+            f"{topology.name}; use planner relay, ring or multi-ring, or a machine with routers or switches"
+        )
+    count = min(int(first.ways.max(initial=1)), MOST_STRIPES)
+    stripes = [first, *(paths(topology, src, dst, turn) for turn in range(1, count))]
+    made = [_named(schedule, found, inverse) for found in stripes]
+    return made[0] if count == 1 else merge(made)
+
+
+def _named(schedule: Schedule, found: Paths, inverse: Longs) -> Schedule:
+    if found.plain.all():
+        return schedule
+    named = np.flatnonzero(~found.plain)
+    number = np.full(len(found.plain), -1, np.int32)
+    number[named] = np.arange(len(named))
+    table = Routes.of(found.table[i] for i in named.tolist()) if found.plain.any() else found.table
+    return replace(schedule, route=number[inverse], routes=table)
+
+
+def joined(topology: Topology, src: Ints, dst: Ints) -> bool:
+    """Whether every pair has a link or a path through switches."""
+    return not len(paths(topology, src, dst).lost)
+
+
+def narrowest(topology: Topology, found: Paths) -> int:
+    """The link of least bandwidth on any of these paths."""
+    return int(found.table.links[np.argmin(_width_rank(topology)[found.table.links])])
+
+
+def _width_rank(topology: Topology) -> Longs:
+    """Per link a small number that grows with its bandwidth."""
+    distinct = sorted({kind.bandwidth for kind in topology.types})
+    of_type = np.array([distinct.index(kind.bandwidth) for kind in topology.types], np.int64)
+    return of_type[topology.link_type]
+
+
+def _direct(topology: Topology, src: Ints, dst: Ints, width: Longs) -> tuple[Longs, Longs]:
+    """The widest direct link of every pair (of equals the first), and how many there are."""
+    nodes = topology.nodes
+    if not topology.links:
+        return np.full(len(src), -1, np.int64), np.zeros(len(src), np.int64)
+    key = topology.link_src.astype(np.int64) * nodes + topology.link_dst
+    order = np.lexsort((np.arange(len(key)), -width, key))
+    first = np.flatnonzero(starts(key[order]))
+    number = np.diff(np.append(first, len(key)))
+    have = key[order][first]
+    want = src.astype(np.int64) * nodes + dst
+    at = np.minimum(np.searchsorted(have, want), len(have) - 1)
+    hit = have[at] == want
+    return np.where(hit, order[first][at], -1), np.where(hit, number[at], 0)
+
+
+def _through(
+    topology: Topology, src: Ints, dst: Ints, far: Longs, width: Longs, turn: int
+) -> Iterator[tuple[Longs, Longs, Ints, Longs]]:
+    """(pairs, hops, their links padded with -1, ways out of the source), for some destinations at a time."""
+    if not len(far) or not topology.switches:
+        return
+    net = _Switched.of(topology, width)
+    targets, place = dense(dst[far].astype(np.int64), topology.nodes)
+    order = np.argsort(place, kind="stable")
+    ptr = pointers(place[order], len(targets))
+    batch = max(1, MOST_CELLS // net.vertices)
+    for low in range(0, len(targets), batch):
+        high = min(low + batch, len(targets))
+        rows = far[order[ptr[low] : ptr[high]]]
+        which = place[order[ptr[low] : ptr[high]]] - low
+        distance, hop, ways = net.towards(targets[low:high], turn)
+        lengths = distance[which, src[rows]]
+        reached = lengths > 0
+        rows, which, lengths = rows[reached], which[reached], lengths[reached]
+        links = np.full((len(rows), int(lengths.max(initial=0))), -1, np.int32)
+        here = src[rows].astype(np.int64)
+        for i in range(links.shape[1]):
+            going = np.flatnonzero(lengths > i)
+            links[going, i] = hop[which[going], here[going]]
+            here[going] = topology.link_dst[links[going, i]]
+        yield rows, lengths, links, ways[which, src[rows]]
+
+
+@dataclass(frozen=True, eq=False)
+class _Switched:
+    """The links at switches, sorted by tail, widest first. A rank is two vertices: where paths begin and where
+    they end (its number plus `nodes`), so that none passes through it."""
+
+    vertices: int
+    nodes: int
+    link: Longs
+    tail: Longs
+    head: Longs
+    width: Longs
+    level: Longs
+
+    @staticmethod
+    def of(topology: Topology, width: Longs) -> _Switched:
+        tail, head = topology.link_src.astype(np.int64), topology.link_dst.astype(np.int64)
+        link = np.flatnonzero((tail >= topology.ranks) | (head >= topology.ranks))
+        link = link[np.lexsort((link, -width[link], tail[link]))]
+        tail, head = tail[link], head[link]
+        end = np.where(head < topology.ranks, head + topology.nodes, head)
+        level = np.zeros(topology.nodes, np.int64)
+        level[topology.ranks :] = HIGHEST
+        for depth in range(HIGHEST):  # switches next to ranks are 0, those next to these 1, ...
+            low = tail[(level[tail] == depth - 1) & (tail >= topology.ranks)] if depth else np.arange(topology.ranks)
+            above = head[np.isin(tail, low) & (head >= topology.ranks)]
+            level[above] = np.minimum(level[above], depth)
+        return _Switched(topology.nodes + topology.ranks, topology.nodes, link, tail, end, width[link], level)
+
+    def towards(self, targets: Longs, turn: int) -> tuple[Longs, Ints, Longs]:
+        """Per target and node: the distance (-1: out of reach), the link to take, and how many were as good."""
+        from scipy.sparse import csr_array
+        from scipy.sparse.csgraph import dijkstra
+
+        back = csr_array((np.ones(len(self.link)), (self.head, self.tail)), shape=(self.vertices, self.vertices))
+        reach = dijkstra(back, unweighted=True, indices=targets + self.nodes)
+        distance = np.where(np.isfinite(reach), reach, -1).astype(np.int64)
+        hop = np.full((len(targets), self.nodes), -1, np.int32)
+        ways = np.zeros((len(targets), self.nodes), np.int64)
+        for i, target in enumerate(targets.tolist()):
+            there = distance[i]
+            good = np.flatnonzero((there[self.head] >= 0) & (there[self.head] + 1 == there[self.tail]))
+            if not len(good):
+                continue
+            tail = self.tail[good]
+            first = np.flatnonzero(starts(tail))
+            group = np.cumsum(starts(tail)) - 1
+            good = good[self.width[good] == self.width[good[first]][group]]
+            tail = self.tail[good]
+            first = np.flatnonzero(starts(tail))
+            at = tail[first]
+            count = np.diff(np.append(first, len(tail)))
+            at_rank = at < self.vertices - self.nodes
+            pick = (target // count ** self.level[at] + turn * at_rank) % count
+            hop[i, at] = self.link[good[first + pick]]
+            ways[i, at] = count
+        return distance[:, : self.nodes], hop, ways

@@ -1,0 +1,159 @@
+"""Many rings at once, as NCCL forms them (Blink, sections 2 and 5.1).
+
+Over direct links: as many edge-disjoint Hamiltonian cycles as these hold, a link used as often as it is wide. On the
+DGX-1V that is 3 cycles both ways, 6 rings: (C, S, R) = (6, 7, 7) for allgather, (48, 14, 14) for allreduce and
+(6m, 6+m, 6+m) for broadcast (SCCL, Table 3). Over switches: logical rings from host to host, each leaving a host at
+another rank, so that all of its ways out are in use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.core.collective import Collective
+from antiphon.core.columns import dense, narrow, ranges
+from antiphon.core.schedule import Schedule
+from antiphon.core.topology import Topology
+from antiphon.core.transform import merge
+from antiphon.errors import Invalid, Unsupported, quote
+from antiphon.planners._circles import CHAIN_PIECES, CHAINS, around, refuse_too_long, transfers
+from antiphon.planners._packing import capacities, pack
+from antiphon.planners._places import hosts
+from antiphon.planners._routing import paths
+from antiphon.planners._rows import finish
+
+MOST_RINGS = 64
+MOST_LOGICAL = 32
+MOST_INNER = 8  # cycles inside a host that are told apart
+PLENTY = 2**22  # transfers: no more rings by default than stay below this
+
+
+@dataclass(frozen=True)
+class Rings:
+    """Cycles, over what they go, and whether no more of them exist (None: not known)."""
+
+    cycles: list[list[int]]
+    over: str
+    most: bool | None = None
+
+
+def multi_ring(
+    topology: Topology,
+    collective: Collective,
+    *,
+    nbytes: int | None = None,
+    profile: Any = None,
+    budget: float | None = None,
+    seed: int = 0,
+    rings: int | None = None,
+    pieces: int | None = None,
+) -> Iterator[Schedule]:
+    """Yields one schedule: every ring moves an equal share. O(P^2) transfers per ring; broadcast and reduce O(P).
+
+    `rings`: the first so many, by default as many as together are fastest (64 at most, fewer where they would be
+    millions of transfers). `pieces`: pipelining depth, by default 32 for broadcast and reduce, else 1.
+    """
+    if rings is not None and (isinstance(rings, bool) or not isinstance(rings, int) or rings < 1):
+        raise Invalid(f"option rings: expected a whole number from 1, got {quote(rings)}")
+    refuse_too_long("multi-ring", collective, rings or 1)
+    most = rings or max(1, min(MOST_RINGS, PLENTY // transfers(collective)))
+    chosen = _choose(topology, collective.members, most, seed, exactly=rings is not None)
+    made = {tuple(cycle): around(collective, cycle) for cycle in chosen.cycles}
+    depth = pieces if pieces is not None else CHAIN_PIECES if collective.kind in CHAINS else 1
+    options = {"rings": len(chosen.cycles), "pieces": depth}
+    found: dict[str, Any] = {"over": chosen.over, "rings": [",".join(map(str, cycle)) for cycle in chosen.cycles]}
+    if chosen.most is not None:
+        found["no more exist"] = chosen.most
+    whole = merge([made[tuple(cycle)] for cycle in chosen.cycles])
+    yield finish(whole, topology, collective, "multi-ring", options, depth, found)
+
+
+def _choose(topology: Topology, members: tuple[int, ...], most: int, seed: int, *, exactly: bool) -> Rings:
+    """The rings, and how many of them, that load the busiest link or limit least; the fewest of equals."""
+    packed = pack(capacities(topology, members), members, seed)
+    candidates = [(Rings(packed.cycles[:most], "direct links", packed.optimal), True)]
+    if topology.switches:
+        candidates += [(Rings(cycles, "routes"), False) for cycles in _logical(topology, members, seed)]
+    best: tuple[float, int, Rings] | None = None
+    for rings, as_given in candidates:
+        loads = _loads(topology, rings.cycles)
+        chosen, costs = _best_order(loads, min(most, MOST_LOGICAL), as_given)
+        for count, cost in enumerate(costs, 1):
+            if (not exactly or count == len(costs)) and (best is None or (cost * 1.000001, count) < best[:2]):
+                best = (cost, count, Rings([rings.cycles[i] for i in chosen[:count]], rings.over, rings.most))
+    if best is None:
+        raise Unsupported(
+            f"planner multi-ring: topology {topology.name} shows no cycle of direct links through all ranks that take "
+            "part, and no switches join them; use planner relay, or a machine with switches"
+        )
+    return best[2]
+
+
+def _loads(topology: Topology, cycles: list[list[int]]) -> NDArray[np.float64]:
+    """Per ring and link or limit the seconds per byte that a step takes there; no rings if some hop has no path."""
+    resources = topology.resources
+    if not cycles:
+        return np.zeros((0, 1))
+    here = np.array(cycles, np.int32)
+    src, dst = here.ravel(), np.roll(here, -1, axis=1).ravel()
+    keys, place = dense(src.astype(np.int64) * topology.nodes + dst, topology.nodes**2)
+    found = paths(topology, narrow(keys // topology.nodes), narrow(keys % topology.nodes))
+    if len(found.lost):
+        return np.zeros((0, 1))
+    hops = np.diff(found.table.ptr)[place]
+    link = found.table.links[ranges(found.table.ptr[place], hops)]
+    ring = np.repeat(np.arange(here.size) // here.shape[1], hops)
+    many = resources.limit_ptr[link + 1] - resources.limit_ptr[link]
+    limit = resources.limit_of[ranges(resources.limit_ptr[link], many)]
+    capacity = np.array(resources.capacity, float)[resources.klass] * float(resources.scale)
+    out = np.zeros((len(cycles), len(capacity)))
+    np.add.at(out, (ring, link), 1.0)
+    np.add.at(out, (np.repeat(ring, many), limit), 1.0)
+    out /= capacity
+    return out
+
+
+def _best_order(loads: NDArray[np.float64], most: int, as_given: bool) -> tuple[list[int], list[float]]:
+    """Rings one by one, each the one (perhaps again) that evens out the load best; and the time per byte on the
+    busiest link or limit if the first 1, 2, ... of them share the data."""
+    total = np.zeros(loads.shape[1])
+    chosen: list[int] = []
+    costs: list[float] = []
+    for turn in range(len(loads) if as_given else min(most, len(loads))):
+        if as_given:
+            pick = turn
+        else:
+            after = total + loads
+            pick = int(np.argmin(((after / after.max()) ** 8).sum(axis=1).round(9)))
+        total = total + loads[pick]
+        chosen.append(pick)
+        costs.append(float(total.max()) / len(chosen))
+    return chosen, costs
+
+
+def _logical(topology: Topology, members: tuple[int, ...], seed: int) -> list[list[list[int]]]:
+    """One ring in order of places; and rings from host to host, inside a host over its direct links where these hold
+    rings, else in order, each opened at every rank.
+
+    Every other host is passed in the opposite direction, so that a ring leaves one host and enters the next at ranks
+    of the same number (the same rail).
+    """
+    groups = hosts(topology, members)
+    plain = [[rank for group in groups for rank in group]]
+    size = len(groups[0])
+    if len(groups) < 2 or size < 2 or any(len(group) != size for group in groups):
+        return [plain]
+    number = {rank: i for i, rank in enumerate(groups[0])}
+    packed = pack(capacities(topology, tuple(groups[0])), tuple(groups[0]), seed).cycles or [groups[0]]
+    inner = [[number[rank] for rank in cycle] for cycle in dict.fromkeys(map(tuple, packed))][:MOST_INNER]
+    opened = [[*order[at:], *order[:at]] for order in inner for at in range(size)]
+    rings = [
+        [group[i] for place, group in enumerate(groups) for i in (order if place % 2 == 0 else order[::-1])]
+        for order in opened
+    ]
+    return [plain, rings]

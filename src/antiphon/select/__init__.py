@@ -1,0 +1,30 @@
+"""From a wish to a plan: name the collective, plan it, prove it, measure it against the bound, choose the best."""
+
+from __future__ import annotations
+
+from antiphon.select._plans import check, figures_of, gaps, measure, plan, proof_of
+from antiphon.select._table import load_plans, save_plans
+from antiphon.select._tune import tune
+from antiphon.select._tuning import DEFINITIONS, Candidate, Limit, Loss, Range, Tuning
+from antiphon.select._wish import collective, is_file, sizes_of
+
+__all__ = [
+    "DEFINITIONS",
+    "Candidate",
+    "Limit",
+    "Loss",
+    "Range",
+    "Tuning",
+    "check",
+    "collective",
+    "figures_of",
+    "gaps",
+    "is_file",
+    "load_plans",
+    "measure",
+    "plan",
+    "proof_of",
+    "save_plans",
+    "sizes_of",
+    "tune",
+]

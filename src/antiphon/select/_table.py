@@ -1,0 +1,76 @@
+"""A table: the tuned plans of several collectives in one file, or one plan, which is a plan file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from antiphon.core.files import check_keys, decode, layout, name_of, read_bytes, reading, within, write_bytes
+from antiphon.core.plan import Plan
+from antiphon.core.serialize import dumps, loads
+from antiphon.errors import Invalid, quote
+
+TABLE, VERSION = "antiphon-table", 1
+
+
+class _Head(msgspec.Struct):
+    format: Any = None
+    version: Any = None
+
+
+class _TableRow(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    format: str
+    version: int
+    model: str = ""
+    plans: dict[str, msgspec.Raw]
+
+
+def dump_tables(plans: Mapping[str, Plan], model: str = "") -> bytes:
+    """The JSON text of several plans for one machine."""
+    bodies = {kind: msgspec.json.decode(dumps(plan)) for kind, plan in plans.items()}
+    return layout({"format": TABLE, "version": VERSION, "model": model, "plans": bodies}) + b"\n"
+
+
+def save_plans(path: str | os.PathLike[str], plans: Mapping[str, Plan], model: str = "", *, table: bool) -> None:
+    """Write a table, or the one plan as a plan."""
+    if not plans:
+        raise Invalid("there is no plan to write: no planner could plan what was asked for")
+    write_bytes(path, dump_tables(plans, model) if table else dumps(next(iter(plans.values()))))
+
+
+def load_plans(path: str | os.PathLike[str]) -> dict[str, Plan]:
+    """The plans in a file, by collective: of a table, or of a plan alone. Nothing in it is believed to be right."""
+    name = name_of(path)
+    with reading(name):
+        data = read_bytes(path)
+        head = decode(data, _Head)
+        if head.format == TABLE:
+            return _table(data, head.version)
+    found = loads(data, name)
+    if not isinstance(found, Plan):
+        raise Invalid(f"{name}: holds a {type(found).__name__.lower()}; a plan or a table is needed here")
+    return {found.collective.kind: found}
+
+
+def _table(data: bytes, version: object) -> dict[str, Plan]:
+    if type(version) is not int or version != VERSION:
+        raise Invalid(f"version {quote(version)} of {TABLE} is not known here; version {VERSION} is")
+    row = decode(data, _TableRow)
+    if not row.plans:
+        raise Invalid("plans: is empty; a table holds at least one plan")
+    plans: dict[str, Plan] = {}
+    for kind, raw in row.plans.items():
+        with within(f"plans.{quote(kind)}"):
+            plan = loads(bytes(raw), "plan")
+            if not isinstance(plan, Plan):
+                raise Invalid(f"holds a {type(plan).__name__.lower()}; a plan is needed here")
+            if plan.collective.kind != kind:
+                raise Invalid(f"holds a plan for {plan.collective.kind}")
+            plans[kind] = plan
+    check_keys(data)  # after the plans: only what has been decoded is known to be valid JSON
+    if len({plan.topology for plan in plans.values()}) > 1:
+        raise Invalid("plans: are for different machines; a table is for one")
+    return plans

@@ -1,0 +1,43 @@
+"""How things are said in texts and on pages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from antiphon.select import Limit, Loss
+from antiphon.units import format_bandwidth
+
+
+def options_text(options: Mapping[str, Any], variant: int = 0) -> str:
+    """A planner's options as they are written on the command line."""
+    told = ", ".join(f"{key}={value}" for key, value in options.items())
+    return told or (f"#{variant + 1}" if variant else "")
+
+
+def ratio(value: float | None) -> str:
+    """How many times the bound: 1.5x."""
+    return "-" if value is None else f"{value:.3g}x"
+
+
+def plural(number: int, what: str) -> str:
+    """1 step, 2 steps, 1,200 steps."""
+    return f"{number:,} {what}" + ("" if number == 1 else "s")
+
+
+def _rate(limit: Limit | None) -> str:
+    if limit is None:
+        return "impossible"
+    return format_bandwidth(limit.bytes_per_second) if limit.bytes_per_second else "unlimited"
+
+
+def loss_text(loss: Loss) -> str:
+    """One line: the bandwidth bound before and after."""
+    part = ""
+    if loss.left and loss.among and loss.left.bytes_per_second and loss.among.bytes_per_second:
+        left = float(loss.left.bytes_per_second / loss.among.bytes_per_second)
+        part = f": {1 - left:.0%} of it lost" if left < 1 else ": nothing lost" if left == 1 else ""
+    same = loss.all is not None and loss.among is not None and loss.all.bytes_per_second == loss.among.bytes_per_second
+    who = f"the same ranks with all of {loss.whole}" if not same else f"with all of {loss.whole}"
+    everyone = "" if same else f"; all its ranks {_rate(loss.all)}"
+    return f"{loss.collective}: at most {_rate(loss.left)} here; {who} {_rate(loss.among)}{part}{everyone}"

@@ -1,0 +1,243 @@
+"""The report of a tuning: one HTML page that needs nothing else, no network either."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from antiphon import __version__
+from antiphon.core.topology import Topology
+from antiphon.errors import Unsupported
+from antiphon.select import DEFINITIONS, Candidate, Tuning
+from antiphon.show._chart import chart, chart_svg, frame_of, legend, scale, styles
+from antiphon.show._steps import as_script, plan_section
+from antiphon.show._words import loss_text, options_text, plural, ratio
+from antiphon.units import format_bandwidth, format_seconds, format_size
+
+__all__ = ["chart_svg", "report_html"]
+
+WIDE, NARROW = (1040, 430), (400, 340)
+
+
+Draw = Callable[[Topology], str]
+
+
+def report_html(tuning: Tuning, picture: Draw, words: Draw) -> str:
+    """The whole page. Every name in it is escaped; it loads nothing.
+
+    `picture` draws the machine as SVG, `words` describes one that is too large to draw.
+    """
+    kinds = [kind for kind in tuning.collectives if any(c.collective == kind for c in tuning.candidates)]
+    name = escape(tuning.topology.name)
+    title = f"{escape(kinds[0]) if len(kinds) == 1 else 'Collectives'} on {name}"
+    here = Path(__file__).parent
+    style, script = ((here / f).read_text(encoding="utf-8") for f in ("page.css", "page.js"))
+    body = [
+        f"<header><h1>{title}</h1><p class='lead'>{_lead(tuning)}</p></header>",
+        f'<section class="split machine"><div>{_machine(tuning, picture, words)}</div>',
+        f"<div>{_summary(tuning, kinds)}</div></section>",
+        _tabs(kinds),
+        *(_collective(tuning, kind, number) for number, kind in enumerate(kinds)),
+        _footer(),
+    ]
+    policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+    return "\n".join(
+        [
+            '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">',
+            f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            f"<title>{title}</title>\n<style>\n{style}</style></head>\n<body>",
+            *body,
+            f"<script>\n{script}</script>\n</body></html>\n",
+        ]
+    )
+
+
+def _lead(tuning: Tuning) -> str:
+    ok = [c for c in tuning.candidates if c.status == "ok"]
+    planners = len({c.planner for c in ok})
+    low, high = (format_size(size) for size in tuning.span)
+    parts = [
+        f"{low} to {high}",
+        f"{plural(len(ok), 'schedule')} by {plural(planners, 'planner')}, every one verified",
+        f"times predicted by model {escape(tuning.model)}",
+    ]
+    if not tuning.complete:
+        parts.append("<strong>interrupted: not everything was tried</strong>")
+    return " · ".join(parts)
+
+
+def _machine(tuning: Tuning, picture: Draw, words: Draw) -> str:
+    try:
+        return picture(tuning.topology)
+    except Unsupported:
+        return f"<pre>{escape(words(tuning.topology))}</pre>"
+
+
+def _summary(tuning: Tuning, kinds: list[str]) -> str:
+    """The bounds and the best of each collective, at the greatest size; and what was lost."""
+    top = tuning.sizes[-1]
+    rows = []
+    for kind in kinds:
+        mine = [r for r in tuning.ranges if r.collective == kind]
+        limit = tuning.limits.get(kind)
+        rate = format_bandwidth(limit.bytes_per_second) if limit and limit.bytes_per_second else "-"
+        best = [format_bandwidth(r.at / r.seconds) for r in mine[-1:] if r.seconds] or ["-"]
+        ups = [r.speedup for r in mine if r.speedup is not None]
+        cells = [kind, best[0], rate, ratio(mine[-1].gap if mine else None), ratio(max(ups, default=None))]
+        rows.append(_row(cells))
+    head = _row(["", f"best at {format_size(top)}", "bound", "gap", "most over NCCL"], "th")
+    losses = "".join(f"<li>{escape(loss_text(loss))}</li>" for loss in tuning.losses)
+    lost = f"<h3>What was lost</h3><ul>{losses}</ul>" if losses else ""
+    return f'<h3>In short</h3><div class="scroll"><table>{head}{"".join(rows)}</table></div>{lost}'
+
+
+def _row(cells: list[str], tag: str = "td", words: int = 1) -> str:
+    """The first cells hold words, the others figures."""
+    inner = "".join(f"<{tag}{' class=n' if i >= words else ''}>{escape(cell)}</{tag}>" for i, cell in enumerate(cells))
+    return f"<tr>{inner}</tr>"
+
+
+def _tabs(kinds: list[str]) -> str:
+    if len(kinds) == 1:
+        return ""
+    tabs = "".join(
+        f'<button type="button" role="tab" data-tab="c{i}" aria-selected="{"true" if i == 0 else "false"}">'
+        f"{escape(kind)}</button>"
+        for i, kind in enumerate(kinds)
+    )
+    return f'<nav role="tablist">{tabs}</nav>'
+
+
+def _collective(tuning: Tuning, kind: str, number: int) -> str:
+    mine = tuning.of(kind)
+    hidden = " hidden" if number else ""
+    parts = [f'<section class="collective" id="c{number}"{hidden}>', _because(tuning, kind)]
+    if any(c.seconds for c in mine):
+        parts += [_charts(tuning, kind, number), _ranges(tuning, kind, number), _plans(tuning, kind, number)]
+    else:
+        parts.append(f"<p>No planner could plan {escape(kind)} here.</p>")
+    return "\n".join([*parts, _candidates(mine, tuning.sizes), "</section>"])
+
+
+_CHART_HEAD = """<div class="head"><h2>Time by size</h2><div class="switch" role="group">
+<button type="button" data-show="time" aria-pressed="true">time</button>
+<button type="button" data-show="gap" aria-pressed="false">times the bound</button></div></div>"""
+
+
+def _because(tuning: Tuning, kind: str) -> str:
+    """What proves the bound."""
+    limit = tuning.limits.get(kind)
+    lines = "".join(f"<li>{escape(line)}</li>" for line in (limit.because if limit is not None else ()))
+    return f"<div class='because'><h3>No {escape(kind)} is faster than the bound</h3><ul>{lines}</ul></div>"
+
+
+def _charts(tuning: Tuning, kind: str, number: int) -> str:
+    """The chart four times, for wide and narrow pages, as time and as multiple of the bound; one is seen."""
+    figures, frames = [], {}
+    for relative in (False, True):
+        for name, (width, height) in (("wide", WIDE), ("narrow", NARROW)):
+            what = f"{'gap' if relative else 'time'} {name}"
+            drawn = chart(tuning, kind, width, height, relative)
+            figures.append(f'<div class="chart {what}" data-frame="{what}">{drawn}</div>')
+            frames[what] = frame_of(tuning, kind, width, height, relative).as_json()
+    data = {"frames": frames, "sizes": [format_size(s) for s in tuning.sizes], "bytes": list(tuning.sizes)}
+    data["candidates"] = {i: _hover(tuning, kind, mine) for i, mine in enumerate(tuning.of(kind)) if mine.seconds}
+    data["colours"] = {i: colour for i, (_, colour) in styles(tuning, kind).items()}
+    key = "".join(
+        f'<li><svg width="30" height="8"><path d="M0 4 h30" stroke="{colour}" stroke-width="2.6" '
+        f'stroke-dasharray="{dash}"/></svg>{escape(words)}</li>'
+        for colour, dash, words in legend(tuning, kind)
+    )
+    return "\n".join(
+        [
+            _CHART_HEAD,
+            f'<figure class="charts" data-show="time">{"".join(figures)}<div class="tip" hidden></div></figure>',
+            f'<ul class="key">{key}</ul>',
+            f'<script type="application/json" class="data">{as_script(data)}</script>',
+        ]
+    )
+
+
+def _hover(tuning: Tuning, kind: str, mine: Candidate) -> dict[str, Any]:
+    """Who, and per size: seconds, times the bound, the bottleneck (numbered) and the terms."""
+    gap = scale(tuning, kind, True)
+    names = list(dict.fromkeys(bottleneck for bottleneck, _ in mine.why.values()))
+    terms = list(dict.fromkeys(term for _, told in mine.why.values() for term in told))
+    return {
+        "who": mine.planner,
+        "options": options_text(mine.options, mine.variant),
+        "seconds": [float(f"{s:.5g}") for s in mine.seconds.values()],
+        "gap": [float(f"{gap(size, s):.4g}") for size, s in mine.seconds.items()] if kind in tuning.limits else [],
+        "names": names,
+        "held": [names.index(bottleneck) for bottleneck, _ in mine.why.values()],
+        "terms": {t: [float(f"{told.get(t, 0.0):.4g}") for _, told in mine.why.values()] for t in terms},
+    }
+
+
+def _ranges(tuning: Tuning, kind: str, number: int) -> str:
+    mine = [r for r in tuning.ranges if r.collective == kind]
+    colour = {c: styles(tuning, kind)[i][1] for i, c in enumerate(tuning.of(kind)) if c.seconds}
+    head = "<tr><th>sizes</th><th>best</th><th class=n>time</th><th class=n>gap</th><th class=n>over NCCL</th></tr>"
+    rows = []
+    for i, r in enumerate(mine):
+        who, span = escape(r.candidate.planner), f"{format_size(r.start)} – {format_size(r.stop)}"
+        options = escape(options_text(r.candidate.options, r.candidate.variant))
+        rows.append(
+            f'<tr data-plan="p{number}-{i}" tabindex="0"><td class="span">{span}</td>'
+            f'<td><span class="dot" style="background:{colour[r.candidate]}"></span>{who} <small>{options}</small></td>'
+            f"<td class=n>{format_seconds(r.seconds)}</td><td class=n>{ratio(r.gap)}</td>"
+            f"<td class=n>{ratio(r.speedup)}</td></tr>"
+        )
+    names = " or ".join(tuning.baselines.get(kind, ())) or "no planner here"
+    note = f"Figures hold at the greatest size priced in the range. NCCL is taken as the better of: {escape(names)}."
+    return (
+        f'<h2>What to use when</h2><div class="scroll"><table class="ranges"><thead>{head}</thead>'
+        f'<tbody>{"".join(rows)}</tbody></table></div><p class="note">{note}</p>'
+    )
+
+
+def _plans(tuning: Tuning, kind: str, number: int) -> str:
+    mine = [r for r in tuning.ranges if r.collective == kind]
+    options = "".join(
+        f'<option value="p{number}-{i}">{format_size(r.start)} – {format_size(r.stop)}: {escape(r.candidate.planner)} '
+        f"{escape(options_text(r.candidate.options))}</option>"
+        for i, r in enumerate(mine)
+    )
+    sections = [plan_section(f"p{number}-{i}", tuning.plans[kind], i, r) for i, r in enumerate(mine)]
+    return (
+        f'<div class="head"><h2>The plan for</h2><select aria-label="plan">{options}</select></div>'
+        f'<div class="plans">{"".join(sections)}</div>'
+    )
+
+
+def _candidates(mine: tuple[Candidate, ...], sizes: tuple[int, ...]) -> str:
+    at = list(dict.fromkeys([sizes[0], sizes[len(sizes) // 2], sizes[-1]]))
+    head = _row(["planner", "options", *(format_size(s) for s in at)], "th", 2)
+    good = [
+        _row([c.planner, options_text(c.options, c.variant), *(format_seconds(c.seconds[s]) for s in at)], words=2)
+        for c in sorted((c for c in mine if c.seconds), key=lambda c: c.seconds[sizes[-1]])
+    ]
+    rest = [
+        f"<tr><td>{escape(c.planner)}</td><td>{escape(options_text(c.options))}</td><td>{escape(c.status)}</td>"
+        f"<td>{escape(c.reason)}</td></tr>"
+        for c in mine
+        if c.status != "ok"
+    ]
+    refused = (
+        '<div class="scroll"><table class="refused"><tr><th>planner</th><th>options</th><th></th><th>why</th></tr>'
+        f"{''.join(rest)}</table></div>"
+        if rest
+        else ""
+    )
+    return (
+        f"<details><summary>All {len(good) + len(rest)} candidates</summary>"
+        f'<div class="scroll"><table>{head}{"".join(good)}</table></div>{refused}</details>'
+    )
+
+
+def _footer() -> str:
+    told = "".join(f"<dt>{escape(k)}</dt><dd>{escape(v)}</dd>" for k, v in DEFINITIONS.items())
+    return f"<footer><dl>{told}</dl><p>Antiphon {escape(__version__)}</p></footer>"

@@ -1,0 +1,46 @@
+"""Links as they are built: speeds from public figures, each with its source.
+
+Latencies are those of an empty message between two neighbours. Where no public figure is known they are assumed,
+and say so: the time of small messages depends on them, the bandwidth of large ones does not.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from antiphon.core.topology import LinkType
+
+GB = 10**9
+
+# NVIDIA, data sheets of Tesla P100 (160 GB/s over 4 links, both ways), V100 (300 over 6), A100 (600 over 12),
+# H100 (900 over 18): so 20 GB/s each way per link of the first generation, 25 of all later ones.
+NVLINK1 = Fraction(20 * GB)
+NVLINK = Fraction(25 * GB)
+# 0.7 us over NVLink, and as much through NVSwitch: measured by TACCL (NSDI 2023, Table 1) with V100.
+# Other generations: assumed to be the same.
+NVLINK_LATENCY = 7e-7
+NVSWITCH_HOP = NVLINK_LATENCY / 2  # of the two links through a switch each
+
+# AMD, MI250 in the ROCm documentation: 25 GT/s over 16 lanes = 50 GB/s each way per Infinity Fabric link.
+# AMD, MI300X data sheet: 128 GB/s both ways per link of 32 GT/s, so 64 GB/s each way.
+XGMI3 = Fraction(50 * GB)
+XGMI4 = Fraction(64 * GB)
+XGMI_LATENCY = 1e-6  # assumed
+
+# PCI-SIG: 8, 16, 32 GT/s per lane, 128 of 130 bits are data, 16 lanes; each way.
+PCIE = {gen: Fraction(rate * GB * 16 * 128, 130 * 8) for gen, rate in ((3, 8), (4, 16), (5, 32))}
+PCIE_HOP = 5e-7  # assumed, of every link on the way
+
+# 1.7 us from GPU to GPU over InfiniBand: TACCL (NSDI 2023, Table 1); halved, for there are two cables on the way.
+IB_HOP = 8.5e-7
+SWITCH_HOP = 1.3e-7  # a further switch on the way: "sub-130ns" in NVIDIA's data sheet of the QM8700
+
+
+def nvlink(links: int, each: Fraction = NVLINK, latency: float = NVLINK_LATENCY) -> LinkType:
+    """So many NVLinks side by side, used as one."""
+    return LinkType("nvlink", links * each, latency)
+
+
+def xgmi(links: int, each: Fraction) -> LinkType:
+    """So many Infinity Fabric links side by side, used as one."""
+    return LinkType("xgmi", links * each, XGMI_LATENCY)

@@ -1,0 +1,129 @@
+"""Clusters: any box of the catalogue, several times, on a fabric."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from antiphon.core.topology import Topology
+from antiphon.errors import Invalid
+from antiphon.topologies._clusters import Cards, Fabric, above, connected, one_switch
+from antiphon.topologies._options import Bandwidth, factor, one_of, whole
+from antiphon.topologies._spec import made
+from antiphon.units import parse_bandwidth
+
+FABRICS = ("switch", "leaf-spine", "fat-tree", "rail")
+
+# cards per box and Gbit/s each, from the vendors' data sheets: DGX-1 (four EDR), DGX-2 (eight EDR), DGX A100 (eight
+# HDR), DGX H100 (eight NDR); Frontier's user guide (one Slingshot 11 per MI250X); AMD's MI300X reference platform
+# (eight of 400). Others: assumed.
+_CARDS = {
+    "dgx1p": (4, 100), "dgx1v": (4, 100), "dgx1v_sccl": (4, 100), "dgx2": (8, 100), "dgx-a100": (8, 200),
+    "hgx-h100": (8, 400), "mi250": (8, 200), "mi250:gcds=8": (4, 200), "mi300x": (8, 400), "z52": (1, 100),
+    "z52-pcie": (1, 100), "pcie8": (4, 100),
+}  # fmt: skip
+
+
+def cluster(
+    *,
+    box: str = "dgx-a100",
+    boxes: int = 2,
+    fabric: str = "switch",
+    oversubscription: str | int = 1,
+    nics: int | None = None,
+    nic: Bandwidth | None = None,
+    boxes_per_leaf: int | None = None,
+    leaves_per_pod: int = 2,
+    spines: int = 1,
+) -> Topology:
+    """`boxes` boxes with network cards on a fabric. box= any topology; its options behind a colon, parted by "+":
+    box=torus:dims=2x4+bandwidth=50GB/s.
+
+    fabric=switch: one switch for all. leaf-spine: boxes_per_leaf (2) boxes on each leaf, the leaves on a spine.
+    fat-tree: boxes_per_leaf (1) boxes on each leaf, leaves_per_pod leaves on each pod's switch, pods on a core.
+    rail: card i of every box on switch rail i, the rails on a spine; spines=0 leaves the spine out.
+    A leaf's (rail's) uplink is what its cards below can send, over `oversubscription`; levels above are not thinner.
+
+    One spine (pod switch, core) stands for all switches side by side there, with their summed bandwidth: traffic
+    is spread evenly over them, and paths are unambiguous. spines=4 makes four of each instead, and planners choose.
+
+    Cards: nics= per box, nic= bandwidth of each; by default what the box is sold with, else one of 200 Gbit/s per
+    rank (assumed). Ranks that share a card have a link of its speed each, and a shared limit. Cards of pcie8 sit on
+    its PCIe switches. InfiniBand latencies as _links.py says.
+    """
+    made_of = made(box, "+")
+    whole(boxes, "boxes", 1, 100_000)
+    one_of(fabric, "fabric", FABRICS)
+    thinner = factor(oversubscription, "oversubscription")
+    if fabric == "switch" and thinner != 1:
+        raise Invalid("fabric=switch has no uplinks to be oversubscribed; use fabric=leaf-spine, fat-tree or rail")
+    whole(spines, "spines", 0 if fabric == "rail" else 1, 1024)
+    if boxes * made_of.ranks < 2:
+        raise Invalid(f"boxes={boxes}: makes {boxes * made_of.ranks} rank; a network needs at least 2 ranks")
+    cards = _cards(made_of, nics, nic)
+    per_leaf = whole(boxes_per_leaf, "boxes_per_leaf") if boxes_per_leaf is not None else 2 - (fabric == "fat-tree")
+    whole(leaves_per_pod, "leaves_per_pod")
+    cards.check(made_of.name)
+    switches = {
+        "switch": lambda: one_switch(boxes, cards.rails),
+        "rail": lambda: _rails(boxes, cards, spines, thinner),
+        "leaf-spine": lambda: _leaves(boxes, cards, per_leaf, boxes, spines, thinner),
+        "fat-tree": lambda: _leaves(boxes, cards, per_leaf, leaves_per_pod, spines, thinner),
+    }[fabric]()
+    shown = {
+        "oversubscription": oversubscription if thinner != 1 else None,
+        "nics": nics,
+        "nic": nic,
+        "boxes_per_leaf": boxes_per_leaf,
+        "leaves_per_pod": leaves_per_pod if leaves_per_pod != 2 else None,
+        "spines": spines if spines != 1 else None,
+    }
+    name = f"cluster:box={box},boxes={boxes},fabric={fabric}"
+    name += "".join(f",{key}={value}" for key, value in shown.items() if value is not None)
+    return connected(name[:200], made_of, boxes, cards, switches)
+
+
+def _cards(box: Topology, nics: object, nic: Bandwidth | None) -> Cards:
+    count, gigabits = _CARDS.get(box.name, _CARDS.get(box.name.partition(":")[0], (box.ranks, 200)))
+    if nics is not None:
+        count = whole(nics, "nics", 1, 10_000)
+    speed = Fraction(gigabits * 10**9, 8) if nic is None else parse_bandwidth(nic, "nic")
+    ports = tuple(range(box.ranks))
+    if box.name.startswith("pcie8"):
+        ports = tuple(n for n in range(box.ranks, box.nodes) if "/pcie" in box.places[n])
+    return Cards(count, speed, ports)
+
+
+def _rails(boxes: int, cards: Cards, spines: int, thinner: Fraction) -> Fabric:
+    rails = [f"rail{r}" for r in range(cards.rails)]
+    tops = [f"spine{s}" for s in range(spines)] if cards.rails > 1 else []
+    below = boxes * cards.count * cards.bandwidth / cards.rails
+    trunks = above([(rail, below) for rail in rails], tops, thinner) if tops else ()
+    return Fabric((*rails, *tops), {(b, r): rail for b in range(boxes) for r, rail in enumerate(rails)}, trunks)
+
+
+def _leaves(boxes: int, cards: Cards, per_leaf: int, per_pod: int, spines: int, thinner: Fraction) -> Fabric:
+    """Leaves below a spine; where they make several pods, below each pod's switches, and these below cores.
+
+    With several spines the i-th switch of every pod is joined with the i-th core: planes, as in a fat tree.
+    """
+    leaf_of = [b // per_leaf for b in range(boxes)]
+    leaves = [f"leaf{i}" for i in range(leaf_of[-1] + 1)]
+    first = {(b, r): leaves[leaf_of[b]] for b in range(boxes) for r in range(cards.rails)}
+    if len(leaves) == 1:
+        return Fabric(tuple(leaves), first)
+    each = cards.count * cards.bandwidth
+    below = [(leaf, each * leaf_of.count(i)) for i, leaf in enumerate(leaves)]
+    pods = [below[i : i + per_pod] for i in range(0, len(below), per_pod)]
+    if len(pods) == 1:
+        tops = [f"spine{s}" for s in range(spines)]
+        return Fabric((*leaves, *tops), first, above(below, tops, thinner))
+    trunks: list[tuple[str, str, Fraction]] = []
+    middles: list[str] = []
+    cores = [f"core{s}" for s in range(spines)]
+    for number, pod in enumerate(pods):
+        mine = [f"pod{number}.{s}" if spines > 1 else f"pod{number}" for s in range(spines)]
+        middles += mine
+        trunks += above(pod, mine, thinner)
+        wide = sum((speed for _, speed in pod), Fraction(0)) / thinner / spines
+        trunks += [(middle, core, wide) for middle, core in zip(mine, cores, strict=True)]
+    return Fabric((*leaves, *middles, *cores), first, tuple(trunks))

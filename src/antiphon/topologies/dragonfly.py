@@ -1,0 +1,62 @@
+"""Dragonfly: groups of fully joined routers, groups joined pairwise (Kim, Dally, Scott, Abts, ISCA 2008)."""
+
+from __future__ import annotations
+
+from antiphon.core.topology import LinkType, Topology, both_ways, build
+from antiphon.topologies._options import MOST_LISTED, Bandwidth, Latency, link_type, most_links, most_placed, whole
+from antiphon.units import parse_bandwidth
+
+
+def dragonfly(
+    *,
+    groups: int = 9,
+    routers: int = 4,
+    hosts: int = 2,
+    bandwidth: Bandwidth = "25GB/s",
+    local_bandwidth: Bandwidth | None = None,
+    global_bandwidth: Bandwidth | None = None,
+    latency: Latency = "1us",
+) -> Topology:
+    """`groups` groups of `routers` routers with `hosts` ranks each; the default is the paper's Figure 5 (72 ranks).
+
+    Inside a group every router is joined with every other. Any two groups are joined by one link; a group's
+    links to others are dealt to its routers in order, as evenly as they go. All links are as fast as a rank's
+    (25 GB/s: HPE Slingshot 11, 200 Gbit/s) unless local_bandwidth or global_bandwidth say otherwise; the
+    latency of each link is assumed.
+    """
+    whole(groups, "groups", 1, 10_000)
+    whole(routers, "routers", 1, 10_000)
+    whole(hosts, "hosts", 1, 10_000)
+    ranks = whole(groups * routers * hosts, "groups times routers times hosts", 2)
+    most_placed(ranks + groups * routers, "dragonfly")
+    most_links(2 * (ranks + groups * routers * (routers - 1) + groups * (groups - 1)), "dragonfly", MOST_LISTED)
+    port = link_type("port", bandwidth, latency)
+    local = _like(port, "local", local_bandwidth)
+    across = _like(port, "global", global_bandwidth)
+
+    def router(group: int, number: int) -> int:
+        return ranks + group * routers + number
+
+    links = both_ways([(rank, ranks + rank // hosts) for rank in range(ranks)], port)
+    pairs = [(a, b) for a in range(routers) for b in range(a + 1, routers)]
+    links += both_ways([(router(g, a), router(g, b)) for g in range(groups) for a, b in pairs], local)
+    # the k-th outward link of group g leads k + 1 groups on; the same link is number groups - 2 - k there
+    ends = groups - 1
+    links += both_ways(
+        [
+            (router(g, k * routers // ends), router((g + k + 1) % groups, (ends - 1 - k) * routers // ends))
+            for g in range(groups)
+            for k in range(ends)
+            if g < (g + k + 1) % groups
+        ],
+        across,
+    )
+    places = [f"group{r // (hosts * routers)}/router{r // hosts % routers}/rank{r}" for r in range(ranks)]
+    places += [f"group{g}/router{a}" for g in range(groups) for a in range(routers)]
+    name = f"dragonfly:groups={groups},routers={routers},hosts={hosts}"
+    return build(name, ranks, links, switches=groups * routers, places=places, unit=port.bandwidth)
+
+
+def _like(port: LinkType, kind: str, bandwidth: Bandwidth | None) -> LinkType:
+    speed = port.bandwidth if bandwidth is None else parse_bandwidth(bandwidth, f"{kind}_bandwidth")
+    return LinkType(kind, speed, port.latency)

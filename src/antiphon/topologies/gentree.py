@@ -1,0 +1,72 @@
+"""The networks of the GenTree paper's simulations (section on evaluation; parameters in its Table 5).
+
+Speeds follow from Table 5's beta (seconds per float of 4 bytes): 6.4e-9 for a server's link ("Middle SW", also where
+that switch is the root) and across data centres, 6.4e-10 between a middle switch and the root. Its alpha counts the
+nodes on a path: 3 alpha inside a switch, 5 by way of the root, 4 and the WAN's alpha across data centres. As
+latencies of links: 3/2 alpha for a server's, 1 alpha below the root, and the WAN's less one alpha.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from antiphon.core.topology import LinkType, Topology, both_ways, build
+from antiphon.topologies._trees import grow, read_shape
+
+_ALPHA, _ALPHA_WAN = 6.58e-3, 3e-2
+
+
+def _speed(beta: str) -> Fraction:
+    return 4 / Fraction(beta)
+
+
+_SERVER = LinkType("ethernet", _speed("6.4e-9"), 1.5 * _ALPHA)
+_ROOT = LinkType("trunk", _speed("6.4e-10"), _ALPHA)
+_WAN = LinkType("wan", _speed("6.4e-9"), _ALPHA_WAN - _ALPHA)
+
+
+def ss24() -> Topology:
+    """24 servers on one switch."""
+    return _tree("ss24", "24")
+
+
+def ss32() -> Topology:
+    """32 servers on one switch."""
+    return _tree("ss32", "32")
+
+
+def sym384() -> Topology:
+    """A root over 16 middle switches of 24 servers each."""
+    return _tree("sym384", "16x24")
+
+
+def sym512() -> Topology:
+    """A root over 16 middle switches of 32 servers each."""
+    return _tree("sym512", "16x32")
+
+
+def asy384() -> Topology:
+    """A root over 8 middle switches of 32 servers and 8 of 16."""
+    return _tree("asy384", "16x(8*32+8*16)")
+
+
+def cdc384() -> Topology:
+    """Two data centres, 8 middle switches each, of 32 servers in one and of 16 in the other; one link joins their
+    roots."""
+    sides = [grow(read_shape(fanouts), _SERVER, lambda *_: _ROOT, "server") for fanouts in ("8x32", "8x16")]
+    ranks = sum(side.ranks for side in sides)
+    links, first = [], [(0, ranks), (sides[0].ranks, ranks + sides[0].switches)]
+    places = [""] * (ranks + sum(side.switches for side in sides))
+    for number, (side, (rank, switch)) in enumerate(zip(sides, first, strict=True)):
+        where = [*range(rank, rank + side.ranks), *range(switch, switch + side.switches)]
+        links += [(where[a], where[b], kind) for a, b, kind in side.links]
+        for node, place in zip(where, side.places, strict=True):
+            places[node] = f"dc{number}/{place}"
+    links += both_ways([(first[0][1], first[1][1])], _WAN)
+    switches = sum(side.switches for side in sides)
+    return build("cdc384", ranks, links, switches=switches, places=places, unit=_SERVER.bandwidth)
+
+
+def _tree(name: str, fanouts: str) -> Topology:
+    grown = grow(read_shape(fanouts), _SERVER, lambda *_: _ROOT, "server")
+    return build(name, grown.ranks, grown.links, switches=grown.switches, places=grown.places, unit=_SERVER.bandwidth)

@@ -1,0 +1,53 @@
+"""Gigabyte Z52: eight AMD MI50 in two xGMI islands of four, joined by PCIe (SCCL, Figure 3 and 5.1.2, 5.2.2).
+
+Three GPUs of an island sit on one socket and one on the other: GPU 1 and GPU 5. 33 GB/s over xGMI and 27 GB/s over
+PCIe 4.0 x16 are what SCCL 5.1.2 measured. Its text names the islands' members only in part; the rings are those
+that RCCL lists for this box (rome_models.cc, model 23). Latencies are assumed.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, build
+from antiphon.topologies._links import GB, XGMI_LATENCY
+
+MEASURED_XGMI = Fraction(33 * GB)
+MEASURED_PCIE = Fraction(27 * GB)
+_PCIE_LATENCY = 1e-6  # assumed: through one host bridge
+
+_ISLANDS = ((0, 2), (2, 5), (3, 5), (0, 3), (1, 4), (4, 6), (6, 7), (1, 7))
+_LEFT_OUT = ((2, 5), (1, 7))  # dotted in SCCL's Figure 3: not used together with PCIe
+_SOCKETS = (((1, 0), (1, 2), (1, 3)), ((5, 4), (5, 6), (5, 7)))
+
+
+def z52() -> Topology:
+    """The ring that SCCL synthesizes on (5.2.2): GPUs 1 and 5 close two chains of xGMI links over PCIe.
+
+    All links count as equally fast, as in the paper: 27 GB/s, for PCIe binds. Which xGMI links are left out
+    and where PCIe joins (1-2, 5-7) is assumed; every choice gives the same ring up to its numbering.
+    """
+    xgmi = LinkType("xgmi", MEASURED_PCIE, XGMI_LATENCY)
+    pcie = LinkType("pcie", MEASURED_PCIE, _PCIE_LATENCY)
+    used = [pair for pair in _ISLANDS if pair not in _LEFT_OUT]
+    return build("z52", 8, both_ways(used, xgmi) + both_ways([(1, 2), (5, 7)], pcie), places=_places())
+
+
+def z52_pcie() -> Topology:
+    """The whole box: both xGMI rings, PCIe from GPU 1 to 0, 2, 3 and from GPU 5 to 4, 6, 7.
+
+    PCIe is shared: in each socket all six directions together carry what one link does, SCCL's
+    ({(0,1),(1,0),(1,2),(2,1),(1,3),(3,1)}, 1) of 5.2.2.
+    """
+    xgmi, pcie = LinkType("xgmi", MEASURED_XGMI, XGMI_LATENCY), LinkType("pcie", MEASURED_PCIE, _PCIE_LATENCY)
+    links = both_ways(_ISLANDS, xgmi)
+    limits = []
+    for socket, pairs in enumerate(_SOCKETS):
+        first = len(links)
+        links += both_ways(pairs, pcie)
+        limits.append(SharedLimit(f"socket{socket} pcie", tuple(range(first, len(links))), MEASURED_PCIE))
+    return build("z52-pcie", 8, links, limits=limits, places=_places(), unit=MEASURED_PCIE)
+
+
+def _places() -> list[str]:
+    return [f"host0/island{0 if gpu in (0, 2, 3, 5) else 1}/gpu{gpu}" for gpu in range(8)]

@@ -1,0 +1,605 @@
+"""The classic planners: right on any number of ranks, with the steps and bytes that textbooks give them."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+from functools import cache
+from itertools import pairwise as adjacent
+from itertools import permutations, product
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from antiphon.cli import run
+from antiphon.core.bounds import bound
+from antiphon.core.collective import KINDS, ROOTED, Collective
+from antiphon.core.loads import claims, pipelined_steps, timeline
+from antiphon.core.routes import switch_path
+from antiphon.core.schedule import Schedule
+from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, build
+from antiphon.core.verify import verify
+from antiphon.errors import Invalid, Unsupported
+from antiphon.planners._cycles import widest_cycle
+from antiphon.planners._digits import factorisations
+from antiphon.planners._factors import joined_factors
+from antiphon.planners._packing import capacities, pack
+from antiphon.planners._routing import paths
+from antiphon.registry import table
+from antiphon.run.local import run_local
+from antiphon.topologies import topology
+
+PORT = LinkType("port", Fraction(10**9), 1e-6)
+CLASSIC = (
+    "ring", "multi-ring", "hierarchical-ring", "binomial-tree", "double-binary-tree", "recursive-doubling",
+    "halving-doubling", "bruck", "pairwise", "direct", "parameter-server", "colocated-ps", "hierarchical-ps",
+)  # fmt: skip
+CLAIMED = [(name, kind) for name in CLASSIC for kind in table("planner")[name].can["collectives"]]
+
+
+@cache
+def star(ranks: int) -> Topology:
+    return build("star", ranks, both_ways([(i, ranks) for i in range(ranks)], PORT), switches=1)
+
+
+@cache
+def full(ranks: int) -> Topology:
+    return topology(f"full:ranks={ranks}")
+
+
+@cache
+def rate(machine: Callable[[int], Topology], ranks: int, kind: str) -> Fraction:
+    found = bound(machine(ranks), Collective(kind, ranks)).bytes_per_second
+    assert found is not None
+    return found
+
+
+def made(name: str, machine: Topology, wanted: Collective, **options: Any) -> Iterator[Schedule]:
+    return table("planner")[name].load()(machine, wanted, **options)
+
+
+def one(name: str, machine: Topology, wanted: Collective | str, **options: Any) -> Schedule:
+    target = Collective(wanted, machine.ranks) if isinstance(wanted, str) else wanted
+    (schedule,) = made(name, machine, target, **options)
+    return schedule
+
+
+def right(name: str, kind: str, ranks: int) -> None:
+    for machine in (star, full):
+        schedules = list(made(name, machine(ranks), Collective(kind, ranks)))
+        assert schedules
+        for schedule in schedules:
+            verify(schedule, machine(ranks)).or_raise()
+            assert timeline(schedule, machine(ranks)).total * rate(machine, ranks, kind) >= 1
+            if machine is star or name == "multi-ring":  # else the rows are the same
+                (row,) = run_local(schedule, 4 * (2 * ranks + 3), repeat=1)
+                assert row["correct"]
+
+
+@pytest.mark.parametrize("ranks", range(2, 18))
+@pytest.mark.parametrize("name", CLASSIC)
+def test_right_on_any_number_of_ranks(name: str, ranks: int) -> None:
+    for kind in table("planner")[name].can["collectives"]:
+        right(name, kind, ranks)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "kind"), CLAIMED)
+def test_right_on_many_ranks(name: str, kind: str) -> None:
+    for ranks in (24, 31, 32, 33):
+        right(name, kind, ranks)
+
+
+@given(data=st.data(), ranks=st.integers(2, 9), pick=st.sampled_from(CLAIMED))
+@settings(max_examples=150)
+def test_groups_roots_and_uneven_blocks(data: st.DataObject, ranks: int, pick: tuple[str, str]) -> None:
+    name, kind = pick
+    machine = data.draw(st.sampled_from([star, full]))(ranks)
+    members = data.draw(st.permutations(range(ranks)).map(lambda p: tuple(sorted(p[: max(2, len(p) - 2)]))))
+    roots = tuple(data.draw(st.lists(st.sampled_from(members), min_size=1, max_size=2, unique=True)))
+    roots = roots if kind in ROOTED else ()
+    blocks = Collective(kind, ranks, members, roots).blocks
+    weights = np.array(data.draw(st.lists(st.integers(0, 3), min_size=blocks, max_size=blocks)))
+    weights[data.draw(st.integers(0, blocks - 1))] = 1
+    wanted = Collective(kind, ranks, members, roots, weights)
+    for options in data.draw(st.sampled_from(table("planner")[name].can["sweep"])), {}:
+        for schedule in made(name, machine, wanted, **options):
+            assert schedule.collective == wanted
+            verify(schedule, machine).or_raise()
+            assert set(schedule.src.tolist()) | set(schedule.dst.tolist()) <= set(members)
+            assert run_local(schedule, 4 * 120, repeat=1)[0]["correct"]
+
+
+def sent(schedule: Schedule) -> list[Fraction]:
+    """What every rank sends, in parts of nbytes."""
+    weights, scale = schedule.chunks.weights(schedule.collective)
+    total = np.zeros(schedule.collective.ranks, np.int64)
+    np.add.at(total, schedule.src, weights[schedule.chunk])
+    return [Fraction(int(t), scale) for t in total]
+
+
+def log(P: int) -> int:
+    return (P - 1).bit_length()
+
+
+def core(P: int) -> tuple[int, int]:
+    """(log2 of the greatest power of two in P, 2 if that leaves ranks to fold else 0)."""
+    k = P.bit_length() - 1
+    return k, 0 if P.bit_count() == 1 else 2
+
+
+def part(P: int) -> Fraction:
+    return Fraction(P - 1, P)
+
+
+def rhd(P: int) -> Fraction:
+    k, fold = core(P)
+    return 2 * part(1 << k) + (1 if fold else 0)
+
+
+# planner, options, collective -> (steps, most bytes that one rank sends over nbytes) on P ranks
+TEXTBOOK: dict[tuple[str, str, str], tuple[Callable[[int], int], Callable[[int], Fraction | int]]] = {
+    ("ring", "directions=1", "allgather"): (lambda P: P - 1, part),
+    ("ring", "directions=1", "reducescatter"): (lambda P: P - 1, part),
+    ("ring", "directions=1", "allreduce"): (lambda P: 2 * (P - 1), lambda P: 2 * part(P)),
+    ("ring", "directions=1 pieces=1", "broadcast"): (lambda P: P - 1, lambda P: 1),
+    ("ring", "directions=1 pieces=1", "reduce"): (lambda P: P - 1, lambda P: 1),
+    ("ring", "directions=1", "scatter"): (lambda P: P - 1, part),
+    ("ring", "directions=1", "gather"): (lambda P: P - 1, part),
+    ("ring", "directions=1", "alltoall"): (lambda P: P - 1, lambda P: Fraction(P - 1, 2)),
+    ("binomial-tree", "", "broadcast"): (log, log),
+    ("binomial-tree", "", "reduce"): (log, lambda P: 1),
+    ("binomial-tree", "", "scatter"): (log, part),
+    ("binomial-tree", "pieces=5", "broadcast"): (lambda P: log(P) + 4, log),
+    ("binomial-tree", "", "allreduce"): (lambda P: 2 * log(P), log),
+    ("binomial-tree", "", "allgather"): (lambda P: 2 * log(P), log),
+    ("double-binary-tree", "pieces=1", "broadcast"): (log, lambda P: 1),
+    ("double-binary-tree", "pieces=1", "reduce"): (log, lambda P: 1),
+    ("double-binary-tree", "pieces=9", "broadcast"): (lambda P: log(P) + 8, lambda P: 1),
+    ("double-binary-tree", "pieces=9", "allreduce"): (
+        lambda P: 2 * log(P) + 8,
+        lambda P: min(Fraction(P, 2), 2),
+    ),
+    ("recursive-doubling", "", "allreduce"): (
+        lambda P: sum(core(P)),
+        lambda P: core(P)[0] + core(P)[1] // 2,
+    ),
+    ("halving-doubling", "", "allreduce"): (lambda P: 2 * log(P), rhd),
+    ("halving-doubling", "large=far", "allreduce"): (lambda P: 2 * log(P), rhd),
+    ("bruck", "", "allgather"): (log, part),
+    ("bruck", "", "reducescatter"): (log, part),
+    ("bruck", "", "allreduce"): (lambda P: 2 * log(P), lambda P: 2 * part(P)),
+    ("bruck", "", "alltoall"): (log, lambda P: Fraction(sum(d.bit_count() for d in range(P)), P)),
+    ("pairwise", "", "allgather"): (lambda P: P - 1, part),
+    ("pairwise", "", "reducescatter"): (lambda P: P - 1, part),
+    ("pairwise", "", "alltoall"): (lambda P: P - 1, part),
+    ("pairwise", "", "allreduce"): (lambda P: 2 * (P - 1), lambda P: 2 * part(P)),
+    ("direct", "", "broadcast"): (lambda P: 1, lambda P: P - 1),
+    ("direct", "", "reduce"): (lambda P: 1, lambda P: 1),
+    ("direct", "", "scatter"): (lambda P: 1, part),
+    ("direct", "", "gather"): (lambda P: 1, lambda P: Fraction(1, P)),
+    ("direct", "", "allgather"): (lambda P: 1, part),
+    ("direct", "", "reducescatter"): (lambda P: 1, part),
+    ("direct", "", "alltoall"): (lambda P: 1, part),
+    ("direct", "", "allreduce"): (lambda P: 1, lambda P: P - 1),
+    ("parameter-server", "", "allreduce"): (lambda P: 2, lambda P: P - 1),
+    ("parameter-server", "pieces=7", "allreduce"): (lambda P: 8, lambda P: P - 1),
+    ("parameter-server", "", "allgather"): (lambda P: 2, lambda P: P - 1),
+    ("parameter-server", "", "reducescatter"): (lambda P: 2, lambda P: 1),
+    ("colocated-ps", "", "allreduce"): (lambda P: 2, lambda P: 2 * part(P)),
+    ("colocated-ps", "", "broadcast"): (lambda P: 2, lambda P: 2 * part(P)),
+    ("colocated-ps", "", "reduce"): (lambda P: 2, lambda P: 1),
+}
+
+
+@pytest.mark.parametrize("row", TEXTBOOK, ids="-".join)
+def test_textbook_steps_and_bytes(row: tuple[str, str, str]) -> None:
+    name, told, kind = row
+    options = {k: int(v) if v.isdigit() else v for k, v in (o.split("=") for o in told.split())}
+    steps, most = TEXTBOOK[row]
+    for P in range(2, 34):
+        schedule = one(name, star(P), kind, **options)
+        assert pipelined_steps(schedule) == steps(P), P
+        assert max(sent(schedule)) == most(P), P
+
+
+@pytest.mark.parametrize("name", ["halving-doubling", "recursive-doubling"])
+def test_powers_of_two_gather_all_in_log2_steps(name: str) -> None:
+    for P in range(2, 34):
+        schedule = one(name, star(P), "allgather")
+        assert pipelined_steps(schedule) == sum(core(P))
+        if not core(P)[1]:
+            assert set(sent(schedule)) == {part(P)}
+        apart = [int(d) for d in np.abs(schedule.src - schedule.dst)[schedule.step == 0]]
+        if P in (8, 16, 32):  # recursive doubling begins with neighbours, halving-doubling far away
+            assert set(apart) == {1 if name == "recursive-doubling" else P // 2}
+
+
+@pytest.mark.parametrize("P", [2, 7, 12, 24, 32])
+def test_hierarchical_servers_take_two_steps_a_level(P: int) -> None:
+    schedules = list(made("hierarchical-ps", star(P), Collective("allreduce", P)))
+    for schedule, fans in zip(schedules, factorisations(P), strict=True):
+        assert schedule.provenance["options"]["fanins"] == "x".join(map(str, fans))
+        assert pipelined_steps(schedule) == 2 * len(fans)
+        assert set(sent(schedule)) == {2 * part(P)}
+        group = np.arange(P) // fans[0]
+        weights, scale = schedule.chunks.weights(schedule.collective)
+        near = group[schedule.src] == group[schedule.dst]
+        assert Fraction(int(weights[schedule.chunk[near]].sum()), scale) == 2 * P * part(fans[0])
+
+
+def test_factorisations() -> None:
+    assert factorisations(7) == [[7]]
+    assert factorisations(12) == [[12], [6, 2], [4, 3], [3, 4], [2, 6], [3, 2, 2], [2, 3, 2], [2, 2, 3]]
+    assert sorted(map(tuple, factorisations(24))) == sorted(
+        c for n in range(1, 5) for c in product(range(2, 25), repeat=n) if prod(c) == 24
+    )
+    assert len(factorisations(2**9)) == 64
+
+
+@pytest.mark.parametrize(("fans", "P"), [([2], 2), ([4, 2], 8), ([3, 5], 15), ([2, 3, 4], 24)])
+def test_hierarchical_rings(fans: list[int], P: int) -> None:
+    told = "x".join(map(str, fans))
+    hops = sum(f - 1 for f in fans)
+    for directions in (1, 2):
+        schedule = one("hierarchical-ring", star(P), "allreduce", fanins=told, directions=directions)
+        assert pipelined_steps(schedule) == 2 * hops
+        assert set(sent(schedule)) == {2 * part(P)}
+        chain = one("hierarchical-ring", star(P), "broadcast", fanins=told, directions=directions, pieces=10)
+        assert pipelined_steps(chain) == hops + 9
+
+
+def test_hierarchical_rings_follow_the_places_and_the_links() -> None:
+    quads = one("hierarchical-ring", topology("dgx1v"), "allreduce")
+    assert quads.provenance["options"]["fanins"] == "4x2"
+    early = quads.step < 3
+    assert np.array_equal(quads.src[early] // 4, quads.dst[early] // 4)
+    pairs = [(4 * r + c, 4 * r + (c + 1) % 4) for r in range(3) for c in range(4)]
+    pairs += [(4 * r + c, 4 * ((r + 1) % 3) + c) for r in range(3) for c in range(4)]
+    torus = build("torus", 12, both_ways(pairs, PORT))  # nothing but its links tells that it is one
+    assert one("hierarchical-ring", torus, "allgather").provenance["options"]["fanins"] == "4x3"
+    mixed = [f"host{h}/gpu{g}" for g in range(3) for h in range(2)]  # ranks dealt out over the hosts
+    dealt = build("dealt", 6, both_ways([(i, 6) for i in range(6)], PORT), switches=1, places=[*mixed, "switch"])
+    options = one("hierarchical-ring", dealt, "allgather").provenance["options"]
+    assert (options["fanins"], options["order"]) == ("3x2", "0,2,4,1,3,5")
+
+
+def test_double_trees_share_the_work() -> None:
+    for P in range(2, 34):
+        schedule = one("double-binary-tree", star(P), "broadcast", pieces=1)
+        inside = [set(schedule.src[schedule.chunk == tree].tolist()) - {0} for tree in (0, 1)]
+        assert not inside[0] & inside[1]
+        children = np.bincount(schedule.src * 2 + schedule.chunk)
+        assert children.max() <= 2
+
+
+def test_halving_doubling_sends_the_large_parts_near_or_far() -> None:
+    for large, distance in (("near", 1), ("far", 8)):
+        schedule = one("halving-doubling", star(16), "allreduce", large=large)
+        first = schedule.step == 0
+        assert set(np.abs(schedule.src - schedule.dst)[first].tolist()) == {distance}
+        assert len(np.flatnonzero(first)) == 16 * 8  # half of the data
+
+
+# --- rings ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "figures"), [("allgather", (6, 7, 7)), ("allreduce", (48, 14, 14)), ("reducescatter", (48, 7, 7))]
+)
+@pytest.mark.parametrize("spec", ["dgx1v", "dgx1v_sccl"])
+def test_nccl_on_the_dgx1_as_in_sccl_table_3(spec: str, kind: str, figures: tuple[int, int, int]) -> None:
+    machine = topology(spec)
+    told = claims(one("multi-ring", machine, kind), machine)
+    assert (told["chunks"], told["steps"], told["rounds"]) == figures
+
+
+@pytest.mark.parametrize("kind", ["broadcast", "reduce"])
+@pytest.mark.parametrize("m", range(1, 9))
+def test_nccl_chains_on_the_dgx1_as_in_sccl_table_3(kind: str, m: int) -> None:
+    machine = topology("dgx1v")
+    told = claims(one("multi-ring", machine, kind, pieces=m), machine)
+    assert (told["chunks"], told["steps"], told["rounds"]) == (6 * m, 6 + m, 6 + m)
+
+
+def test_the_rings_of_the_dgx1_are_one_double_and_one_single_set() -> None:
+    machine = topology("dgx1v")
+    rings = one("multi-ring", machine, "allgather").provenance["found"]["rings"]
+    width = {
+        (int(a), int(b)): int(machine.bandwidth(i) / machine.unit)
+        for i, (a, b) in enumerate(zip(machine.link_src, machine.link_dst, strict=True))
+    }
+    kinds = sorted(tuple({width[pair] for pair in hops(ring)}) for ring in rings)
+    assert kinds == [(1,), (1,), (2,), (2,), (2,), (2,)]
+
+
+def hops(ring: str) -> list[tuple[int, int]]:
+    cycle = [int(rank) for rank in ring.split(",")]
+    return list(adjacent([*cycle, cycle[0]]))
+
+
+def is_packing(cycles: list[list[int]], capacity: dict[tuple[int, int], int], members: tuple[int, ...]) -> bool:
+    used: dict[tuple[int, int], int] = {}
+    for cycle in cycles:
+        if sorted(cycle) != sorted(members):
+            return False
+        for pair in adjacent([*cycle, cycle[0]]):
+            used[pair] = used.get(pair, 0) + 1
+    return all(count <= capacity.get(pair, 0) for pair, count in used.items())
+
+
+def test_complete_networks_hold_as_many_rings_as_is_known() -> None:
+    """P - 1 directed rings for all P but 4 and 6 (Tillson 1980); ours are P - 2 for even P beyond 8."""
+    for P in range(3, 21):
+        machine, members = full(P), tuple(range(P))
+        found = pack(capacities(machine, members), members)
+        assert is_packing(found.cycles, capacities(machine, members), members)
+        assert len(found.cycles) == (P - 1 if P % 2 or P == 8 else P - 2), P
+        assert found.optimal == (P % 2 == 1 or P <= 8)
+
+
+@pytest.mark.parametrize(
+    ("spec", "count"),
+    [("dgx1p", 4), ("dgx1v", 6), ("ring:ranks=5", 2), ("torus:dims=4x4", 4), ("hypercube:ranks=8", 2),
+     ("line:ranks=4", 0), ("mesh:dims=3x4", 2), ("mesh:dims=3x3", 0), ("mi300x", 7), ("torus:dims=6x6", 4),
+     ("torus:dims=16x9", 4), ("torus:dims=4x5x6", 6), ("hypercube:ranks=128", 6), ("mesh:dims=12x12", 2),
+     ("mesh:dims=11x13", 0)],
+)  # fmt: skip
+def test_rings_that_machines_hold(spec: str, count: int) -> None:
+    machine = topology(spec)
+    members = tuple(range(machine.ranks))
+    found = pack(capacities(machine, members), members)
+    assert is_packing(found.cycles, capacities(machine, members), members)
+    assert len(found.cycles) == count
+
+
+@pytest.mark.parametrize("spec", ["mesh:dims=16x16", "torus:dims=8x8x4", "hypercube:ranks=256"])
+def test_large_grids_have_a_ring(spec: str) -> None:
+    machine = topology(spec)
+    cycle, _ = widest_cycle(machine, tuple(range(machine.ranks)))
+    assert is_packing([cycle], capacities(machine, tuple(range(machine.ranks))), tuple(range(machine.ranks)))
+    assert widest_cycle(topology("mesh:dims=9x11"), tuple(range(99))) == ([], True)
+
+
+@given(data=st.data(), size=st.integers(3, 7), count=st.integers(1, 2))
+def test_factors_that_are_joined_are_rings(data: st.DataObject, size: int, count: int) -> None:
+    every = [(a, b) for a in range(size) for b in range(a + 1, size)]
+    edges = sorted(data.draw(st.sets(st.sampled_from(every), min_size=size)))
+    cycles = joined_factors(edges, size, count)
+    capacity = {pair: 1 for a, b in edges for pair in ((a, b), (b, a))}
+    assert is_packing([*cycles, *(cycle[::-1] for cycle in cycles)], capacity, tuple(range(size)))
+    assert len(cycles) <= count
+
+
+def most_by_force(capacity: dict[tuple[int, int], int], members: tuple[int, ...]) -> int:
+    every = [(members[0], *rest) for rest in permutations(members[1:])]
+    every = [c for c in every if is_packing([list(c)], capacity, members)]
+
+    def most(left: dict[tuple[int, int], int], start: int) -> int:
+        best = 0
+        for i in range(start, len(every)):
+            pairs = list(adjacent([*every[i], every[i][0]]))
+            if all(left[pair] for pair in pairs):
+                fewer = {**left, **{pair: left[pair] - 1 for pair in pairs}}
+                best = max(best, 1 + most(fewer, i))
+        return best
+
+    return most(capacity, 0)
+
+
+@given(data=st.data(), size=st.integers(3, 5), alike=st.booleans())
+@settings(max_examples=80)
+def test_as_many_rings_as_there_are(data: st.DataObject, size: int, alike: bool) -> None:
+    members = tuple(range(size))
+    capacity: dict[tuple[int, int], int] = {}
+    for a, b in product(members, members):
+        if a < b if alike else a != b:
+            units = data.draw(st.integers(0, 2), label=f"units {a},{b}")
+            if units:
+                capacity[a, b] = units
+                if alike:
+                    capacity[b, a] = units
+    found = pack(capacity, members)
+    assert is_packing(found.cycles, capacity, members)
+    assert found.optimal
+    assert len(found.cycles) == most_by_force(capacity, members)
+
+
+def test_rings_over_switches_use_every_way_out_of_a_host() -> None:
+    """Two hosts of four ranks, each with its own port into the network and a fast switch inside."""
+    fast = LinkType("nvlink", Fraction(10**11))
+    links = both_ways([(i, 8 + i // 4) for i in range(8)], fast) + both_ways([(i, 10) for i in range(8)], PORT)
+    places = [f"host{i // 4}/gpu{i % 4}" for i in range(8)] + ["host0/switch", "host1/switch", "fabric"]
+    machine = build("two hosts", 8, links, switches=3, places=places)
+    schedule = one("multi-ring", machine, "allgather")
+    verify(schedule, machine).or_raise()
+    assert schedule.provenance["options"]["rings"] == 4
+    ports = {i for i in schedule.routes.links.tolist() if machine.types[machine.link_type[i]] == PORT}
+    assert len(ports) == 16  # every port, out and in
+    alone = one("multi-ring", machine, "allgather", rings=1)
+    assert timeline(alone, machine).total == 4 * timeline(schedule, machine).total
+
+
+def test_rings_refuse_clearly() -> None:
+    line = build("line", 3, both_ways([(0, 1), (1, 2)], PORT))
+    with pytest.raises(Unsupported, match="no cycle of direct links"):
+        one("multi-ring", line, "allgather")
+    with pytest.raises(Invalid, match="option rings"):
+        one("multi-ring", full(4), "allgather", rings=0)
+    with pytest.raises(Unsupported, match="no factorisation"):
+        one("hierarchical-ring", line, "allgather")
+
+
+# --- routes ---------------------------------------------------------------------------------------------------------
+
+
+@st.composite
+def tangles(draw: st.DrawFn) -> Topology:
+    ranks, switches = draw(st.integers(2, 5)), draw(st.integers(0, 4))
+    node = st.integers(0, ranks + switches - 1)
+    slow = LinkType("slow", Fraction(10**8))
+    links = draw(st.lists(st.tuples(node, node, st.sampled_from([PORT, slow])), max_size=24))
+    return build("tangle", ranks, [link for link in links if link[0] != link[1]], switches=switches)
+
+
+@given(machine=tangles(), turn=st.integers(0, 2))
+def test_routes_are_shortest_and_pass_through_switches_only(machine: Topology, turn: int) -> None:
+    pairs = [(a, b) for a in range(machine.ranks) for b in range(machine.ranks) if a != b]
+    src, dst = (np.array(column, np.int32) for column in zip(*pairs, strict=True))
+    found = paths(machine, src, dst, turn)
+    for i, (a, b) in enumerate(pairs):
+        path = switch_path(machine, a, b)
+        if path is None:
+            assert i in found.lost
+            continue
+        ours = found.table[i]
+        assert len(ours) == len(path)
+        nodes = [int(machine.link_src[ours[0]]), *(int(machine.link_dst[link]) for link in ours)]
+        assert (nodes[0], nodes[-1]) == (a, b)
+        assert all(node >= machine.ranks for node in nodes[1:-1])
+        assert all(machine.link_src[y] == machine.link_dst[x] for x, y in adjacent(ours))
+        if len(ours) == 1:
+            links = np.flatnonzero((machine.link_src == a) & (machine.link_dst == b))
+            assert machine.bandwidth(ours[0]) == max(machine.bandwidth(link) for link in links)
+            assert found.plain[i] == (len(links) == 1)
+
+
+def leaves_and_spines() -> Topology:
+    """Four leaves of four ranks, four spines."""
+    links = both_ways([(rank, 16 + rank // 4) for rank in range(16)], PORT)
+    links += both_ways([(16 + leaf, 20 + spine) for leaf in range(4) for spine in range(4)], PORT)
+    return build("leaf-spine", 16, links, switches=8)
+
+
+def test_routes_spread_over_the_spines() -> None:
+    machine = leaves_and_spines()
+    for shift in range(4, 13):  # leaf to leaf, everyone at once: a fat tree without oversubscription carries it
+        src = np.arange(16, dtype=np.int32)
+        found = paths(machine, src, (src + np.int32(shift)) % np.int32(16))
+        assert np.bincount(found.table.links).max() == 1
+
+
+def test_planes_of_switches_are_all_in_use() -> None:
+    planes = build("planes", 4, both_ways([(i, 4 + plane) for i in range(4) for plane in range(3)], PORT), switches=3)
+    for name, kind in (("binomial-tree", "broadcast"), ("ring", "allgather"), ("direct", "alltoall")):
+        schedule = one(name, planes, kind)
+        verify(schedule, planes).or_raise()
+        single = one(name, star(4), kind)
+        assert timeline(single, star(4)).total == 3 * timeline(schedule, planes).total
+        assert pipelined_steps(single) == pipelined_steps(schedule)
+
+
+def test_the_widest_of_parallel_links_is_named() -> None:
+    fast, slow = LinkType("nvlink", Fraction(10**10)), LinkType("pcie", Fraction(10**9))
+    machine = build("two kinds", 2, both_ways([(0, 1)], slow) + both_ways([(0, 1)], fast))
+    schedule = one("direct", machine, "allgather")
+    assert {machine.types[machine.link_type[link]].kind for link in schedule.routes.links.tolist()} == {"nvlink"}
+
+
+# --- refusals and provenance ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "kind"), [pair for pair in CLAIMED if pair[0] not in ("ring", "multi-ring")])
+def test_what_nothing_joins_is_refused_by_name(name: str, kind: str) -> None:
+    line = build("line", 7, both_ways([(i, i + 1) for i in range(6)], PORT))
+    with pytest.raises(Unsupported, match=f"planner {name}: .*(no link or path|no factorisation).*use planner"):
+        list(made(name, line, Collective(kind, 7)))
+
+
+WIDE = ("allgather", "reducescatter", "allreduce")  # where rows are at least the square of ranks
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        pair
+        for pair in CLAIMED
+        if pair[1] in WIDE
+        and (pair[1] != "allreduce" or pair[0] not in ("binomial-tree", "double-binary-tree", "recursive-doubling"))
+        and pair != ("parameter-server", "allreduce")
+    ],
+)
+def test_what_would_be_too_large_is_refused_before_it_is_built(name: str, kind: str) -> None:
+    machine = Topology("many", 20_000, 1, *(np.zeros(0, np.int32),) * 3, ())
+    with pytest.raises(Unsupported, match=r"needs about .* transfers; at most \d+; use a planner"):
+        list(made(name, machine, Collective(kind, 20_000)))
+
+
+@pytest.mark.parametrize("name", ["ring", "multi-ring"])
+def test_alltoall_is_not_relayed_around_large_rings(name: str) -> None:
+    machine = Topology("many", 600, 1, *(np.zeros(0, np.int32),) * 3, ())
+    with pytest.raises(Unsupported, match="such as pairwise or direct"):
+        list(made(name, machine, Collective("alltoall", 600)))
+
+
+def test_options_are_checked() -> None:
+    for name, options, says in [
+        ("ring", {"directions": 3}, "1 or 2 directions"), ("hierarchical-ring", {"directions": 0}, "1 or 2 directions"),
+        ("ring", {"order": "0,1,x"}, "expected ranks"), ("bruck", {"order": "0,1,2"}, "exactly once"),
+        ("halving-doubling", {"large": "both"}, "near or far"), ("parameter-server", {"server": 9}, "not take part"),
+        ("hierarchical-ps", {"fanins": "4x3"}, "must be 6"), ("hierarchical-ps", {"fanins": "6x1"}, "must be 6"),
+        ("hierarchical-ps", {"fanins": "axb"}, "expected numbers"), ("binomial-tree", {"pieces": 0}, "pieces"),
+    ]:  # fmt: skip
+        with pytest.raises(Invalid, match=says):
+            list(made(name, star(6), Collective("allreduce", 6), **options))
+
+
+@pytest.mark.parametrize(("name", "kind"), CLAIMED)
+def test_the_options_told_give_the_same_schedule_again(name: str, kind: str) -> None:
+    wanted = Collective(kind, 6)
+    for options in table("planner")[name].can["sweep"]:
+        for schedule in made(name, star(6), wanted, **options):
+            told = schedule.provenance
+            assert told["planner"] == name
+            assert one(name, star(6), wanted, **told["options"]).same_as(schedule)
+
+
+def test_the_order_of_ranks_can_be_given() -> None:
+    order = [3, 1, 4, 0, 5, 2]
+    for name, kind in CLAIMED:
+        if "order" in table("planner")[name].can["options"]:
+            for schedule in made(name, star(6), Collective(kind, 6), order=",".join(map(str, order))):
+                verify(schedule, star(6)).or_raise()
+    chain = one("ring", star(6), "broadcast", order=order, directions=1, pieces=1)
+    assert (chain.src[:2].tolist(), chain.dst[:2].tolist()) == ([0, 5], [5, 2])
+
+
+def test_every_classic_collective_is_planned_by_somebody() -> None:
+    assert {kind for _, kind in CLAIMED} == set(KINDS)
+
+
+def test_shared_limits_count_when_rings_are_chosen() -> None:
+    """Four direct rings exist, but a limit lets two ranks send only as much as one link carries."""
+    machine = full(5)
+    limits = [SharedLimit("bus", tuple(np.flatnonzero(machine.link_src < 2).tolist()), machine.unit)]
+    tight = Topology("tight", 5, 0, machine.link_src, machine.link_dst, machine.link_type, machine.types, tuple(limits))
+    assert one("multi-ring", machine, "allgather").provenance["options"]["rings"] == 4
+    schedule = one("multi-ring", tight, "allgather")
+    assert schedule.provenance["options"]["rings"] == 1
+    verify(schedule, tight).or_raise()
+
+
+# --- documents ------------------------------------------------------------------------------------------------------
+
+PAGES = Path(__file__).parent.parent / "docs" / "planners"
+
+
+@pytest.mark.parametrize("name", CLASSIC)
+def test_the_page_of_every_planner_is_true(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (PAGES / f"{name}.md").read_text()
+    can = table("planner")[name].can
+    assert set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) == set(can["options"])
+    for kind in can["collectives"]:
+        assert kind in page or "all eight collectives" in page
+    monkeypatch.chdir(tmp_path)
+    commands = re.findall(r"^\$ antiphon (.*)$", page, re.MULTILINE)
+    assert commands
+    for line in commands:
+        assert run(shlex.split(line)) == 0, line

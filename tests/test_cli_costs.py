@@ -1,0 +1,147 @@
+"""antiphon models, predict, simulate: stable keys, exit codes, one clear line for what is wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from antiphon.cli import run
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def _with_a_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["plan", "allreduce", "dgx1v", "--planner", "ring", "-o", "plan.json"]) == 0
+    capsys.readouterr()
+
+
+def answer(capsys: Capture, *arguments: str) -> Any:
+    assert run([*arguments, "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    return json.loads(out)
+
+
+def complaint(capsys: Capture, line: str) -> str:
+    assert run(line.split()) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("antiphon: ")
+    assert err.count("\n") == 1
+    return err
+
+
+def test_models(capsys: Capture) -> None:
+    found = {row["name"]: row for row in answer(capsys, "models")}
+    assert {"alpha-beta", "critical-path", "sccl"} <= set(found)
+    assert found["alpha-beta"]["collectives"] == "all"
+    assert found["alpha-beta"]["trace"] is True
+    assert run(["models"]) == 0
+    assert "steps as barriers" in capsys.readouterr().out
+
+
+def test_predict_keys(capsys: Capture) -> None:
+    rows = answer(capsys, "predict", "plan.json", "--nbytes", "1KB:1GB")["rows"]
+    assert [row["nbytes"] for row in rows] == [1000 * 2**k for k in range(20)]
+    for row in rows:
+        assert set(row) >= {"nbytes", "seconds", "algbw", "busbw", "terms", "bottleneck"}
+        assert row["algbw"] == pytest.approx(row["nbytes"] / row["seconds"])
+        assert row["busbw"] == pytest.approx(row["algbw"] * 7 / 4)
+        assert row["seconds"] == pytest.approx(sum(row["terms"].values()))
+    assert "latency of 14 steps" in rows[0]["bottleneck"]
+    assert rows[-1]["bottleneck"].startswith("link ")
+    assert rows[-1]["bottleneck"].endswith(", nvlink)")
+    (one,) = answer(capsys, "predict", "plan.json", "--nbytes", "1KB")["rows"]
+    assert one == rows[0]
+    for model in ("critical-path", "sccl"):
+        (other,) = answer(capsys, "predict", "plan.json", "--nbytes", "1KB", "--model", model)["rows"]
+        assert other["seconds"] == pytest.approx(one["seconds"])  # a ring has no slack
+
+
+def test_predict_by_the_range_that_the_size_falls_into(capsys: Capture) -> None:
+    assert run(["plan", "allreduce", "dgx1v", "--planner", "ring", "--option", "directions=1", "-o", "other.json"]) == 0
+    capsys.readouterr()
+    whole, other = (json.loads(Path(name).read_text()) for name in ("plan.json", "other.json"))
+    whole["entries"][0]["to"] = 10_000
+    whole["entries"].append({**other["entries"][0], "from": 10_000})
+    Path("both.json").write_text(json.dumps(whole))
+    rows = answer(capsys, "predict", "both.json", "--nbytes", "8KB:16KB")["rows"]
+    assert rows[0] == answer(capsys, "predict", "plan.json", "--nbytes", "8KB")["rows"][0]
+    assert rows[1] == answer(capsys, "predict", "other.json", "--nbytes", "16KB")["rows"][0]
+
+
+def test_a_profile(capsys: Capture) -> None:
+    Path("slow.json").write_text('{"format": "antiphon-profile", "version": 1, "alpha": {"nvlink": "1ms"}}')
+    (row,) = answer(capsys, "predict", "plan.json", "--nbytes", "1KB", "--profile", "slow.json")["rows"]
+    assert row["terms"]["latency"] == pytest.approx(14e-3)
+    (row,) = answer(capsys, "simulate", "plan.json", "--nbytes", "1KB", "--profile", "slow.json")["rows"]
+    assert row["terms"]["latency"] == pytest.approx(14e-3)
+
+
+@pytest.mark.parametrize("model", ["alpha-beta", "critical-path", "sccl"])
+def test_simulate_and_its_trace(capsys: Capture, model: str) -> None:
+    command = ["simulate", "plan.json", "--nbytes", "1MB", "--model", model, "--trace", "trace.json"]
+    (row,) = answer(capsys, *command)["rows"]
+    assert set(row) >= {"nbytes", "seconds", "algbw", "busbw", "terms", "bottleneck", "critical_path"}
+    assert row["critical_path_length"] == 14
+    trace = json.loads(Path("trace.json").read_text())
+    assert trace["otherData"]["nbytes"] == 10**6
+    events = trace["traceEvents"]
+    names = {event["args"]["name"] for event in events if event["ph"] == "M"}
+    assert {"ranks", "links", "rank 0", "link 0 (rank 0 to rank 3, nvlink)"} <= names
+    turns = [event for event in events if event["ph"] == "X"]
+    begun = {event["id"]: event for event in events if event["ph"] == "b"}
+    ended = {event["id"]: event for event in events if event["ph"] == "e"}
+    assert len(turns) == len(begun) == len(ended) == 224
+    assert sum(event["args"]["bytes"] for event in begun.values()) == pytest.approx(14 * 10**6)
+    assert all(ended[number]["ts"] > event["ts"] >= 0 for number, event in begun.items())
+    assert max(event["ts"] for event in ended.values()) == pytest.approx(row["seconds"] * 1e6)
+    first = Path("trace.json").read_bytes()
+    answer(capsys, *command)
+    assert Path("trace.json").read_bytes() == first
+
+
+def test_people_see_text(capsys: Capture) -> None:
+    assert run(["predict", "plan.json", "--nbytes", "1KB:4KB"]) == 0
+    out = capsys.readouterr().out
+    assert len(out.splitlines()) == 4
+    assert "held up by" in out
+    assert run(["simulate", "plan.json", "--nbytes", "1MB", "--trace", "t.json"]) == 0
+    out = capsys.readouterr().out
+    assert "critical path: " in out
+    assert "and 2 more" in out
+    assert "trace written to t.json" in out
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("predict nowhere.json --nbytes 1KB", "nowhere.json"),
+        ("predict plan.json", "--nbytes"),
+        ("predict plan.json --nbytes 1parsec", "unknown unit"),
+        ("predict plan.json --nbytes 1GB:1KB", "empty"),
+        ("predict plan.json --nbytes 1KB:1MB:1", "factor"),
+        ("predict plan.json --nbytes 1KB --model alfa-beta", "did you mean 'alpha-beta'"),
+        ("predict plan.json --nbytes 1KB --profile nowhere.json", "nowhere.json"),
+        ("predict plan.json --nbytes 1KB --profile plan.json", "antiphon-profile"),
+        ("simulate plan.json --nbytes 1KB:1MB", "unknown unit"),
+        ("simulate plan.json --nbytes 1KB --model nothing", "unknown model"),
+        ("simulate plan.json --nbytes 1KB --trace missing/trace.json", "missing"),
+    ],
+)
+def test_bad_input(capsys: Capture, line: str, says: str) -> None:
+    assert says in complaint(capsys, line)
+
+
+def test_a_plan_for_a_missing_link_is_refused(capsys: Capture) -> None:
+    plan = json.loads(Path("plan.json").read_text())
+    schedule = plan["entries"][0]["schedule"]
+    schedule["dst"][0] = (schedule["src"][0] + 6) % 8
+    Path("bad.json").write_text(json.dumps(plan))
+    for command in ("predict", "simulate"):
+        assert "transfer has no link" in complaint(capsys, f"{command} bad.json --nbytes 1KB")

@@ -1,0 +1,514 @@
+"""Cost models: against the published formula, against plain loops over single messages, and by hand."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from fractions import Fraction
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import oracle
+import pytest
+from generate import Case, cases
+from hypothesis import given, settings
+
+from antiphon.core.bounds import bound
+from antiphon.core.collective import Collective
+from antiphon.core.loads import claims, pieces_of
+from antiphon.core.routes import Routes
+from antiphon.core.schedule import Local, Schedule, cut
+from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, build
+from antiphon.core.transform import expand, pipeline
+from antiphon.cost import Prediction, Profile, load_profile, predict, prepare, simulate, sizes
+from antiphon.cost import _trace as tracing
+from antiphon.errors import Invalid, Unsupported
+from antiphon.registry import table
+from antiphon.select import plan
+from antiphon.topologies import topology
+
+MODELS = ("alpha-beta", "critical-path", "sccl")
+UNIT = LinkType("nvlink", Fraction(1), 1.0)  # a second of latency, a byte per second
+NBYTES = (0, 1, 1000, 10**6, 10**9)
+
+
+def seconds(model: str, schedule: Schedule, machine: Topology, nbytes: int, **more: Any) -> float:
+    found: Prediction = prepare(model, schedule, machine, **more)(nbytes)
+    assert found.seconds == pytest.approx(sum(found.terms.values()))
+    return found.seconds
+
+
+def sends(machine: Topology, rows: list[tuple[int, ...]], chunks: int = 1, **more: Any) -> Schedule:
+    """Copies (step, chunk, src, dst[, route]); a model does not ask whether they are right. All chunks are equal."""
+    step, chunk, src, dst, *route = np.array(rows, np.int32).T
+    made = Collective("broadcast", machine.ranks)
+    zeros = np.zeros(len(rows), np.uint8)
+    return Schedule(made, cut(made, chunks), step, chunk, src, dst, zeros, route[0] if route else None, **more)
+
+
+def chain(ranks: int, kind: LinkType = UNIT, **more: Any) -> Topology:
+    return build("chain", ranks, both_ways([(r, r + 1) for r in range(ranks - 1)], kind), **more)
+
+
+# ---- SCCL, section 3.6 ----
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("kind", ["allgather", "reducescatter", "allreduce"])
+@pytest.mark.parametrize("machine", ["ring:ranks=4", "ring:ranks=7,latency=3us", "dgx1v"])
+@pytest.mark.parametrize("directions", [1, 2])
+def test_the_formula_holds_for_rings(model: str, kind: str, machine: str, directions: int) -> None:
+    """S * alpha + R / C * L * beta, written out here from the figures that the plan claims."""
+    made = plan(kind, topology(machine), planner="ring", options={"directions": directions})
+    figures = made.entries[0].claims
+    where, collective = made.topology, made.collective
+    alpha = where.types[0].latency
+    ready = prepare(model, made.entries[0].schedule, where)
+    for nbytes in NBYTES:
+        own = nbytes / collective.ranks if kind == "allgather" else nbytes  # L: the input of one rank
+        beta = 1 / float(where.unit)
+        want = figures["steps"] * alpha + figures["rounds"] / figures["chunks"] * own * beta
+        assert ready(nbytes).seconds == pytest.approx(want, rel=1e-12)
+        assert ready(nbytes).terms["latency"] == pytest.approx(figures["steps"] * alpha, rel=1e-12)
+
+
+def test_textbook_ring() -> None:
+    """One direction on P ranks: (P-1) alpha + (P-1)/P n beta for allgather, twice that for allreduce."""
+    for ranks in (2, 3, 5, 8):
+        machine = topology(f"ring:ranks={ranks},bandwidth=1GB/s,latency=2us")
+        for kind, times in (("allgather", 1), ("allreduce", 2)):
+            made = plan(kind, machine, planner="ring", options={"directions": 1}).entries[0].schedule
+            want = times * (ranks - 1) * (2e-6 + 12_000_000 / ranks / 1e9)
+            assert seconds("alpha-beta", made, machine, 12_000_000) == pytest.approx(want, rel=1e-12)
+
+
+def test_whole_rounds_or_fractions() -> None:
+    """Three chunks over a link of two units: 2 rounds for SCCL, 1.5 link by link."""
+    double = LinkType("nvlink", Fraction(2), 1.0)
+    machine = build("pair", 2, both_ways([(0, 1)], double), unit=Fraction(1))
+    made = sends(machine, [(0, chunk, 0, 1) for chunk in range(3)], 3)
+    assert claims(made, machine)["rounds"] == 2
+    assert seconds("alpha-beta", made, machine, 300) == pytest.approx(1 + 150)
+    assert seconds("sccl", made, machine, 300) == pytest.approx(1 + 200)
+
+
+def test_sccl_has_one_latency() -> None:
+    slow = LinkType("ib", Fraction(1), 2.0)
+    machine = build("mixed", 3, [(0, 1, UNIT), (1, 2, slow)])
+    made = sends(machine, [(0, 0, 0, 1), (1, 0, 1, 2)])
+    assert seconds("alpha-beta", made, machine, 10) == 1 + 2 + 20
+    with pytest.raises(Unsupported, match="alpha-beta"):
+        prepare("sccl", made, machine)
+
+
+# ---- messages, routes, limits ----
+
+
+@pytest.mark.parametrize("model", ["alpha-beta", "critical-path"])
+def test_latency_counts_per_message_not_per_chunk(model: str) -> None:
+    machine = chain(2)
+    together = sends(machine, [(0, chunk, 0, 1) for chunk in range(4)], 4)
+    assert seconds(model, together, machine, 8) == 1 + 8
+    found = prepare(model, together, machine)(8)
+    assert found.terms == {"latency": 1.0, "bandwidth": 8.0, "local": 0.0}
+    assert found.bottleneck == "link 0 (rank 0 to rank 1, nvlink)"
+    assert list(found.critical_path) == [(0, 0, 1)]
+    after = sends(machine, [(chunk, chunk, 0, 1) for chunk in range(4)], 4)
+    assert seconds("alpha-beta", after, machine, 8) == 4 + 8
+
+
+@pytest.mark.parametrize("model", ["alpha-beta", "critical-path"])
+def test_a_route_through_switches(model: str) -> None:
+    """Its latencies add up, and its narrowest link holds it up."""
+    wide = LinkType("nvlink", Fraction(4), 0.5)
+    machine = build("star", 3, [(0, 3, wide), (3, 1, UNIT), (3, 2, wide)], switches=1, places=["a", "b", "c", "leaf"])
+    assert seconds(model, sends(machine, [(0, 0, 0, 1)]), machine, 12) == 1.5 + 12
+    found = prepare(model, sends(machine, [(0, 0, 0, 1), (0, 0, 0, 2)]), machine)(12)
+    assert found.terms == {"latency": 1.5, "bandwidth": 12, "local": 0}
+    assert found.bottleneck == "link 1 (switch leaf to rank 1, nvlink)"
+
+
+@pytest.mark.parametrize("model", ["alpha-beta", "critical-path"])
+def test_a_shared_limit(model: str) -> None:
+    limit = SharedLimit("nic of host 0", (0, 1), Fraction(1, 2))
+    machine = build("pcie", 3, [(0, 1, UNIT), (0, 2, UNIT)], limits=[limit])
+    found = prepare(model, sends(machine, [(0, 0, 0, 1), (0, 0, 0, 2)]), machine)(10)
+    assert found.terms["bandwidth"] == 40  # 20 bytes at half a byte per second
+    assert found.bottleneck == "limit nic of host 0"
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_local_work_is_priced(model: str) -> None:
+    made = sends(chain(2), [(0, 0, 0, 1)], local=(Local("permute", Fraction(1, 2)), Local("permute", Fraction(1))))
+    found = prepare(model, made, chain(2), profile=Profile(memory_bandwidth=Fraction(3)))(100)
+    assert found.terms == {"latency": 1, "bandwidth": 100, "local": 50}
+    assert found.seconds == 151
+    slow = prepare(model, made, chain(2), profile=Profile(memory_bandwidth=Fraction(1, 10)))(100)
+    assert "local work (permute, permute)" in slow.bottleneck
+    assert prepare(model, made, chain(2))(10**11).terms["local"] == 1.5  # 100 GB/s where nothing is said
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_nothing_moves(model: str) -> None:
+    machine = chain(2)
+    nothing = Schedule(Collective("broadcast", 2), cut(Collective("broadcast", 2), 1), *[np.zeros(0, int)] * 5)
+    found = prepare(model, nothing, machine)(1000)
+    assert (found.seconds, found.bottleneck, list(found.critical_path)) == (0, "nothing takes time", [])
+    inside = sends(machine, [(0, 0, 0, 0)], dst_slot=np.array([1]))
+    assert seconds(model, inside, machine, 1000) == 0
+
+
+def test_a_bad_route_is_named() -> None:
+    for model in MODELS:
+        with pytest.raises(Invalid, match="step 3, chunk 0"):
+            prepare(model, sends(chain(3), [(3, 0, 0, 2)]), chain(3))
+
+
+# ---- without barriers, by hand ----
+
+
+def test_asynchrony_wins() -> None:
+    """Two independent pairs, each slow in another step: barriers add up the slow ones, messages do not wait."""
+    slow = LinkType("ib", Fraction(1, 10), 0.0)
+    quick = LinkType("nvlink", Fraction(1), 0.0)
+    machine = build("pairs", 6, [(0, 1, slow), (1, 2, quick), (3, 4, quick), (4, 5, slow)])
+    made = sends(machine, [(0, 0, 0, 1), (1, 0, 1, 2), (0, 1, 3, 4), (1, 1, 4, 5)], 2)
+    assert seconds("alpha-beta", made, machine, 20) == 100 + 100
+    found = prepare("critical-path", made, machine)(20)
+    assert found.seconds == 100 + 10
+    assert list(found.critical_path) in ([(0, 0, 1), (1, 1, 2)], [(0, 3, 4), (1, 4, 5)])
+
+
+def test_a_link_keeps_its_order() -> None:
+    """Chunk 1 is at rank 1 from the beginning, but its turn on link 1-2 comes after that of chunk 0."""
+    machine = build("line", 3, [(0, 1, UNIT), (1, 2, UNIT)])
+    first = sends(machine, [(0, 0, 0, 1), (1, 0, 1, 2), (2, 1, 1, 2)], 2)
+    found = prepare("critical-path", first, machine)(20)
+    assert found.seconds == (10 + 1) + 10 + 10 + 1
+    assert list(found.critical_path) == [(0, 0, 1), (1, 1, 2), (2, 1, 2)]
+    assert found.terms == {"latency": 2, "bandwidth": 30, "local": 0}
+    before = sends(machine, [(0, 0, 0, 1), (1, 0, 1, 2), (0, 1, 1, 2)], 2)
+    assert seconds("critical-path", before, machine, 20) == (10 + 1) + 10 + 1
+
+
+def test_a_message_waits_for_all_that_it_carries() -> None:
+    """Rank 2 sends two chunks as one: the later of the two arrivals holds both up; apart, only one waits."""
+    slow = LinkType("ib", Fraction(1, 5), 0.0)
+    machine = build("join", 4, [(0, 2, UNIT), (1, 2, slow), (2, 3, UNIT)])
+    rows = [(0, 0, 0, 2), (0, 1, 1, 2), (1, 0, 2, 3), (1, 1, 2, 3)]
+    assert seconds("critical-path", sends(machine, rows, 2), machine, 20) == 50 + 20 + 1
+    rows[3] = (2, 1, 2, 3)
+    assert seconds("critical-path", sends(machine, rows, 2), machine, 20) == 50 + 10 + 1
+
+
+def test_data_waits_for_its_cell() -> None:
+    """Rank 1 overwrites what rank 0 is still sending to rank 2 over a slow link: it lands when that has left."""
+    slow = LinkType("ib", Fraction(1, 10), 7.0)
+    machine = build("overwrite", 3, [(0, 2, slow), (1, 0, UNIT)])
+    made = sends(machine, [(0, 0, 0, 2), (0, 0, 1, 0)])
+    ready = prepare("critical-path", made, machine)
+    times = ready.run(10)  # type: ignore[attr-defined]
+    assert times.written.tolist() == [107.0, 100.0]  # 11 otherwise
+    second = sends(machine, [(0, 0, 0, 2), (1, 0, 1, 0), (2, 0, 0, 2)])
+    found = prepare("critical-path", second, machine)(10)
+    assert found.seconds == 100 + 100 + 7
+    assert found.terms == {"latency": 7, "bandwidth": 200, "local": 0}
+
+
+def test_an_exchange_in_one_step_does_not_lock_up() -> None:
+    machine = topology("full:ranks=4,bandwidth=1,latency=1")
+    made = Collective("allreduce", 4)
+    rows = np.array([(bit, a, a ^ (1 << bit)) for bit in (0, 1) for a in range(4)]).T
+    ones = np.ones(8, np.uint8)
+    doubling = Schedule(made, cut(made, 1), rows[0], np.zeros(8, int), rows[1], rows[2], ones)
+    for model in MODELS:
+        assert seconds(model, doubling, machine, 5) == 2 * (1 + 5)
+
+
+# ---- against plain loops ----
+
+
+def plainly_barriers(schedule: Schedule, machine: Topology, nbytes: int) -> float:
+    """Every piece on its own: per step the greatest latency of a row, and the greatest load."""
+    ways, pieces = oracle.Ways(machine), pieces_of(schedule)
+    latency: dict[int, float] = defaultdict(float)
+    for row in oracle.rows_of(schedule):
+        alpha = sum(machine.types[machine.link_type[link]].latency for link in ways.path(row, schedule) or ())
+        for step in range(row.step, row.step + int(pieces[row.chunk])):
+            latency[step] = max(latency[step], alpha)
+    return sum(latency.values()) + float(sum(oracle.step_seconds(schedule, machine).values()) * nbytes)
+
+
+def plainly_messages(pieced: Schedule, machine: Topology, nbytes: int) -> float:
+    """Message by message in the order of (step, src, dst, route), with a table of cells and one of links."""
+    schedule = expand(pieced)
+    ways, weights = oracle.Ways(machine), schedule.collective.weights
+    grouped: dict[tuple[int, ...], list[oracle.Row]] = defaultdict(list)
+    for row in oracle.rows_of(schedule):
+        route = row.route if row.src != row.dst and row.route >= 0 else len(schedule.routes)
+        grouped[row.step, row.src, row.dst, route].append(row)
+    there: dict[tuple[int, ...], float] = defaultdict(float)
+    read: dict[tuple[int, ...], float] = defaultdict(float)
+    free: dict[int, float] = defaultdict(float)
+    for step in sorted({key[0] for key in grouped}):
+        landing = defaultdict(list)
+        for key in sorted(key for key in grouped if key[0] == step):
+            rows = grouped[key]
+            ready = max(there[row.chunk, row.src, row.src_slot] for row in rows)
+            share = sum(
+                Fraction(int(schedule.chunks.share[r.chunk]) * int(weights[schedule.chunks.block[r.chunk]]))
+                for r in rows
+            ) / (schedule.chunks.denominator * schedule.collective.buffer_weight)
+            path, sent = ways.path(rows[0], schedule) or (), ready
+            for link in path:
+                limits = [(machine.links + i, x.bandwidth) for i, x in enumerate(machine.limits) if link in x.links]
+                for resource, bandwidth in [(link, machine.bandwidth(link)), *limits]:
+                    free[resource] = max(free[resource], ready) + float(share * nbytes / bandwidth)
+                    sent = max(sent, free[resource])
+            alpha = sum(machine.types[machine.link_type[link]].latency for link in path)
+            for row in rows:
+                cell = (row.chunk, row.src, row.src_slot)
+                read[cell] = max(read[cell], sent)
+                landing[row.chunk, row.dst, row.dst_slot].append(sent + alpha)
+        written = {cell: max(*when, there[cell], read[cell]) for cell, when in landing.items()}
+        there.update(written)
+        read.update(dict.fromkeys(written, 0.0))
+    return max(there.values(), default=0.0)
+
+
+@given(cases())
+def test_barriers_are_what_a_plain_loop_says(random: Case) -> None:
+    ready = prepare("alpha-beta", random.schedule, random.topology)
+    for nbytes in (0, 1000, 10**9):
+        want = plainly_barriers(random.schedule, random.topology, nbytes)
+        assert ready(nbytes).seconds == pytest.approx(want, rel=1e-9)
+
+
+@given(cases())
+def test_messages_are_what_a_plain_loop_says(random: Case) -> None:
+    ready = prepare("critical-path", random.schedule, random.topology)
+    for nbytes in (0, 1000, 10**9):
+        want = plainly_messages(random.schedule, random.topology, nbytes)
+        assert ready(nbytes).seconds == pytest.approx(want, rel=1e-9)
+
+
+@given(cases())
+def test_pieces_are_priced_as_if_written_out(random: Case) -> None:
+    whole = expand(random.schedule)
+    for model in ("alpha-beta", "critical-path"):
+        few, many = (prepare(model, s, random.topology) for s in (random.schedule, whole))
+        for nbytes in (0, 10**6):
+            a, b = few(nbytes), many(nbytes)
+            assert a.seconds == pytest.approx(b.seconds, rel=1e-9)
+            assert dict(a.terms) == pytest.approx(dict(b.terms), rel=1e-9)
+
+
+@given(cases())
+def test_laws(random: Case) -> None:
+    """Monotone in size, convex without barriers, never above barriers; order of rows does not matter."""
+    schedule, machine = random.schedule, random.topology
+    shuffled = schedule.take(np.random.default_rng(random.seed).permutation(schedule.transfers))
+    for model in ("alpha-beta", "critical-path"):
+        ready, other = prepare(model, schedule, machine), prepare(model, shuffled, machine)
+        spread = [0, 10**9, 10**3, 10**6, 3, 10**4, 10**7, 10**8]
+        times = {nbytes: ready(nbytes).seconds for nbytes in spread}
+        ordered = [times[nbytes] for nbytes in sorted(times)]
+        assert all(a <= b * (1 + 1e-12) for a, b in pairwise(ordered))
+        middle = ready(5 * 10**8 + 5 * 10**2).seconds
+        assert middle <= (times[10**9] + times[10**3]) / 2 * (1 + 1e-12)
+        for nbytes in sorted(times):  # what is kept of other sizes changes nothing
+            assert other(nbytes).seconds == pytest.approx(times[nbytes], rel=1e-9)
+    late, soon = (prepare(model, schedule, machine) for model in ("alpha-beta", "critical-path"))
+    for nbytes in (0, 1000, 10**9):
+        assert soon(nbytes).seconds <= late(nbytes).seconds * (1 + 1e-9)
+
+
+@settings(max_examples=30)
+@given(cases(most_ranks=6))
+def test_no_prediction_beats_the_bound(random: Case) -> None:
+    limits = bound(random.topology, random.collective)
+    least = min((t.latency for t in random.topology.types), default=0.0)
+    for model in ("alpha-beta", "critical-path"):
+        ready = prepare(model, random.schedule, random.topology)
+        for nbytes in (0, 1000, 10**9):
+            floor = max(float(limits.seconds(nbytes)), limits.latency_steps * least)
+            assert ready(nbytes).seconds >= floor * (1 - 1e-9)
+
+
+@given(cases())
+def test_traces_tell_the_same(random: Case) -> None:
+    """No link does two things at once, and the last message lands when the prediction says."""
+    for model in ("alpha-beta", "critical-path"):
+        ready = prepare(model, random.schedule, random.topology)
+        events = ready.events(10**6)  # type: ignore[attr-defined]
+        total = ready(10**6).seconds
+        end = events.landed.max(initial=0.0)  # with barriers, latest and busiest may be different messages
+        assert end == pytest.approx(total, rel=1e-6) if model == "critical-path" else end <= total * (1 + 1e-6)
+        busy = np.flatnonzero(events.use_end > events.use_start)
+        order = busy[np.lexsort((events.use_start[busy], events.messages.use_resource[busy]))]
+        same = np.diff(events.messages.use_resource[order]) == 0
+        gap = events.use_start[order][1:] - events.use_end[order][:-1]
+        assert not np.any(same & (gap < -1e-6 * total))
+        assert np.all(events.use_start >= events.start[events.messages.use_message] - 1e-6 * total)
+
+
+@given(cases())
+def test_paths_are_paths(random: Case) -> None:
+    """In the order of steps, over rows of the schedule."""
+    for model in ("alpha-beta", "critical-path"):
+        schedule = expand(random.schedule) if model == "critical-path" else random.schedule
+        last = schedule.step + pieces_of(schedule)[schedule.chunk] - 1
+        path = prepare(model, schedule, random.topology)(10**6).critical_path
+        assert [hop[0] for hop in path] == sorted(hop[0] for hop in path)
+        for step, src, dst in path:
+            alive = (schedule.src == src) & (schedule.dst == dst) & (schedule.step <= step) & (step <= last)
+            assert alive.any()
+
+
+# ---- sizes, pieces, profiles ----
+
+
+def test_two_sizes_on_a_line_settle_those_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = topology("dgx1v")
+    ready = prepare("critical-path", plan("allreduce", machine).entries[0].schedule, machine)
+    assert ready(0).seconds < ready(10**9).seconds
+    monkeypatch.setattr(type(ready), "run", None)  # no further pass
+    assert ready(10**6).seconds == pytest.approx((ready(0).seconds * 999 + ready(10**9).seconds) / 1000)
+
+
+def test_too_many_pieces_give_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = chain(3)
+    few = sends(machine, [(0, 0, 0, 1), (1, 0, 1, 2)], pieces=8)
+    monkeypatch.setattr("antiphon.cost.critical_path.MOST_ROWS", 15)
+    found = prepare("critical-path", few, machine)(80)
+    assert found.seconds == seconds("alpha-beta", few, machine, 80) == 9 * (1 + 10)
+    assert "upper bound" in found.note
+    monkeypatch.setattr("antiphon.cost.critical_path.MOST_ROWS", 16)
+    assert prepare("critical-path", few, machine)(80).seconds == 80 + 1 + 10 + 1
+    monkeypatch.setattr(tracing, "MOST_ROWS", 15)
+    with pytest.raises(Unsupported, match="fewer pieces"):
+        prepare("alpha-beta", few, machine).events(80)  # type: ignore[attr-defined]
+    deep = pipeline(few, 2**20)
+    assert seconds("alpha-beta", deep, machine, 2**20) == 2 * (2**20 + 1)
+
+
+def test_a_profile_overrides() -> None:
+    machine = build(
+        "mixed",
+        3,
+        [(0, 1, UNIT), (1, 2, LinkType("ib", Fraction(2), 3.0))],
+        limits=[SharedLimit("x", (1,), Fraction(1))],
+    )
+    made = sends(machine, [(0, 0, 0, 1), (1, 0, 1, 2)])
+    given_ = Profile(alpha={"ib": 5.0}, bandwidth_factor={"ib": Fraction(1, 2)})
+    for model in ("alpha-beta", "critical-path"):
+        assert seconds(model, made, machine, 10) == (1 + 10) + (3 + 10)
+        assert seconds(model, made, machine, 10, profile=given_) == (1 + 10) + (5 + 20)
+    with pytest.raises(Invalid, match=r"only ib, nvlink"):
+        prepare("alpha-beta", made, machine, profile=Profile(alpha={"nvlnk": 1.0}))
+
+
+def test_a_profile_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "profile.json"
+    whole = {
+        "format": "antiphon-profile", "version": 1, "name": "mine", "alpha": {"nvlink": "0.7us", "ib": 2e-6},
+        "bandwidth_factor": {"ib": 0.92}, "memory_bandwidth": "450GB/s",
+    }  # fmt: skip
+    path.write_text(json.dumps(whole))
+    want = Profile("mine", {"nvlink": 7e-7, "ib": 2e-6}, {"ib": Fraction(92, 100)}, Fraction(450 * 10**9))
+    assert load_profile(path) == want
+    path.write_text('{"format": "antiphon-profile", "version": 1}')
+    assert load_profile(path) == Profile()
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "not valid JSON"), ("{", "not valid JSON"), ("[]", "expected object"),
+        ('{"format": "antiphon-plan", "version": 1}', "antiphon-profile"),
+        ('{"format": "antiphon-profile", "version": 2}', "version 2"),
+        ('{"format": "antiphon-profile", "version": true}', "version True"),
+        ('{"format": "antiphon-profile", "version": 1, "aplha": {}}', "did you mean 'alpha'"),
+        ('{"format": "antiphon-profile", "version": 1, "alpha": 3}', "alpha: expected"),
+        ('{"format": "antiphon-profile", "version": 1, "alpha": {"ib": -1}}', "alpha.ib: must be between"),
+        ('{"format": "antiphon-profile", "version": 1, "alpha": {"ib": "soon"}}', "alpha.ib: cannot read"),
+        ('{"format": "antiphon-profile", "version": 1, "alpha": {"ib": 1, "ib": 2}}', "twice"),
+        ('{"format": "antiphon-profile", "version": 1, "bandwidth_factor": {"ib": 0}}', "bandwidth_factor.ib"),
+        ('{"format": "antiphon-profile", "version": 1, "bandwidth_factor": {"ib": "x"}}', "bandwidth_factor.ib"),
+        ('{"format": "antiphon-profile", "version": 1, "memory_bandwidth": 0}', "greater than 0"),
+        ('{"format": "antiphon-profile", "version": 1, "memory_bandwidth": null, "x": 1}', "unknown field"),
+    ],
+)  # fmt: skip
+def test_bad_profiles(tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "bad.json"
+    path.write_text(text)
+    with pytest.raises(Invalid, match=r"bad\.json: ") as told:
+        load_profile(path)
+    assert says in str(told.value)
+    assert "\n" not in str(told.value)
+
+
+def test_sizes() -> None:
+    assert sizes("64KB") == [64000]
+    assert sizes("1KB:10KB") == [1000, 2000, 4000, 8000]
+    assert sizes("1KiB:1MiB:4") == [4**k for k in range(5, 11)]
+    assert sizes("5:5") == [5]
+    assert sizes(7) == [7]
+    assert sizes(["1KB", 3]) == [1000, 3]
+    for bad in ("", "0:8", "9:8", "1:8:1", "1:8:x", "1:8:2:2", "1:", ":8", "-1", "1KB-1MB"):
+        with pytest.raises(Invalid):
+            sizes(bad)
+
+
+def test_predict_and_simulate_a_plan() -> None:
+    made = plan("allreduce", topology("dgx1v"))
+    one, two = predict(made, "1KB:3KB")
+    assert (one["nbytes"], two["nbytes"]) == (1000, 2000)
+    assert one["algbw"] == pytest.approx(1000 / one["seconds"])
+    assert one["busbw"] == pytest.approx(one["algbw"] * 7 / 4)
+    row, trace = simulate(made, "1MB", trace=True)
+    assert row["seconds"] == predict(made, 10**6, model="critical-path")[0]["seconds"]
+    assert row["critical_path_length"] == len(row["critical_path"]) == 14
+    assert trace is not None
+    events = json.loads(trace)["traceEvents"]
+    turns = [event for event in events if event["ph"] == "X"]
+    assert len(turns) == 2 * 8 * 14  # both ways round, eight ranks, fourteen steps
+    assert max(turn["ts"] + turn["dur"] for turn in turns) == pytest.approx(row["seconds"] * 1e6, rel=0.1)
+    with pytest.raises(Invalid, match="did you mean 'alpha-beta'"):
+        predict(made, "1KB", model="alpha_beta")
+
+
+def test_a_model_without_a_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = plan("allreduce", topology("dgx1v"))
+    monkeypatch.setattr("antiphon.cost.prepare", lambda *a, **k: lambda nbytes: Prediction(1.0, {}, "link 0"))
+    assert simulate(made, "1KB", model="alpha-beta")[0]["seconds"] == 1.0
+    with pytest.raises(Unsupported, match="these give one: alpha-beta"):
+        simulate(made, "1KB", model="alpha-beta", trace=True)
+
+
+@pytest.mark.parametrize("name", sorted(table("model")))
+@pytest.mark.parametrize("kind", ["allgather", "allreduce", "broadcast"])
+def test_every_model_of_the_table(name: str, kind: str) -> None:
+    """The contract: prepared once, any size, terms that sum to the seconds, a bottleneck with a name, a path."""
+    machine = topology("dgx1v")
+    schedule = plan(kind, machine).entries[0].schedule
+    ready = prepare(name, schedule, machine)
+    floor = bound(machine, schedule.collective)
+    before = 0.0
+    for nbytes in NBYTES:
+        found = ready(nbytes)
+        assert found.seconds == pytest.approx(sum(found.terms.values()))
+        assert found.seconds >= max(before, float(floor.seconds(nbytes)))
+        assert found.bottleneck
+        assert all(len(hop) == 3 for hop in found.critical_path)
+        before = found.seconds
+
+
+def test_parallel_links_are_messages_apart() -> None:
+    """Two messages between the same ranks on two links go at the same time; each pays its latency."""
+    machine = build("double", 2, [(0, 1, UNIT), (0, 1, LinkType("pcie", Fraction(1), 4.0))])
+    made = sends(machine, [(0, 0, 0, 1, 0), (0, 1, 0, 1, 1)], 2, routes=Routes.of([[0], [1]]))
+    for model in ("alpha-beta", "critical-path"):
+        assert seconds(model, made, machine, 10) == 4 + 5

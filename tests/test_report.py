@@ -1,0 +1,224 @@
+"""The report: one page that loads nothing, says what was found, and cannot be made to say something else."""
+
+from __future__ import annotations
+
+import json
+import re
+import runpy
+import shutil
+import subprocess
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+import antiphon
+from antiphon.core.collective import Collective
+from antiphon.core.loads import pieces_of, pipelined_steps, timeline
+from antiphon.core.schedule import Schedule
+from antiphon.planners.ring import ring
+from antiphon.select import Tuning, tune
+from antiphon.show import _flow
+from antiphon.show._chart import chart_svg, frame_of
+from antiphon.show._steps import as_script
+from antiphon.topologies import topology
+
+ROOT = Path(__file__).parent.parent
+HOSTILE = "</script ><script>alert(1)</script><img src=x onerror=alert(2)> \"'&"
+
+
+class Page(HTMLParser):
+    """Tags with their attributes, the texts, and the scripts of a page; complains of tags that do not match."""
+
+    VOID = ("meta", "input", "br", "img", "link")
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.words: list[str] = []
+        self.scripts: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        (self.scripts if self.open[-1:] == ["script"] else self.words).append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+
+@pytest.fixture(scope="module")
+def tuned() -> Tuning:
+    return tune("allreduce", topology("dgx1v"), nbytes="1KB:1GB", workers=0)
+
+
+def test_the_page_says_what_was_found_and_loads_nothing(tuned: Tuning) -> None:
+    text = antiphon.report(tuned)
+    page = Page(text)
+    for r in tuned.ranges:
+        assert r.candidate.planner in page.text
+    for c in tuned.candidates:
+        assert c.planner in page.text
+        assert " ".join(c.reason.split()) in page.text
+    for tag, attributes in page.tags:
+        assert tag not in ("link", "img", "iframe", "object", "embed", "base", "use", "image")
+        assert not {"src", "href", "xlink:href", "srcset", "data"} & attributes.keys()
+        assert not any(key.startswith("on") for key in attributes)
+    assert "default-src 'none'" in text
+    addresses = set(re.findall(r"https?://[^\s\"'<)]+", text))
+    assert addresses <= {"http://www.w3.org/2000/svg"}  # a name, not an address that is loaded
+    assert "url(" not in re.sub(r"url\(#", "", text)
+    assert text == antiphon.report(tuned)
+
+
+def test_the_data_of_the_page_are_those_of_the_tuning(tuned: Tuning) -> None:
+    page = Page(antiphon.report(tuned))
+    data = [json.loads(s) for s in page.scripts if s.startswith("{")]
+    (chart,) = [d for d in data if "frames" in d]
+    assert chart["bytes"] == list(tuned.sizes)
+    for i, c in enumerate(tuned.candidates):
+        assert (str(i) in chart["candidates"]) == bool(c.seconds)
+        if c.seconds:
+            told = chart["candidates"][str(i)]
+            assert (told["who"], told["seconds"]) == (c.planner, pytest.approx(list(c.seconds.values()), rel=1e-4))
+            named = [told["names"][n] for n in told["held"]]
+            assert named == [bottleneck for bottleneck, _ in c.why.values()]
+    plans = [d for d in data if "rows" in d]
+    assert len(plans) == len(tuned.ranges)
+    for told, entry in zip(plans, tuned.plan.entries, strict=True):
+        assert told["steps"] == entry.claims["steps"]
+        assert sum(row[1] * row[5] for row in told["rows"]) == entry.claims["transfers"]
+
+
+def test_hostile_names_stay_names(tuned: Tuning) -> None:
+    machine = topology("full:ranks=3")
+    machine = replace(
+        machine,
+        name=HOSTILE,
+        types=tuple(replace(t, kind=HOSTILE) for t in machine.types),
+        places=tuple(f"{HOSTILE}/{i}" for i in range(3)),
+    )
+    found = tune("broadcast", machine, nbytes="1KB:4KB", workers=0, planners=["ring"])
+    found = replace(
+        found, model=HOSTILE, candidates=tuple(replace(c, reason=HOSTILE) if c.reason else c for c in found.candidates)
+    )
+    calm, wild = Page(antiphon.report(tuned)), Page(antiphon.report(found))
+    assert HOSTILE.replace(" ", "") in wild.text.replace(" ", "")
+    assert {tag for tag, _ in wild.tags} <= {tag for tag, _ in calm.tags} | {"polygon", "text", "rect", "g", "li", "ul"}
+    assert sum(tag == "script" for tag, _ in wild.tags) == 1 + 1 + len(found.ranges)
+    ElementTree.fromstring(chart_svg(found))
+    told = as_script({HOSTILE: [HOSTILE]})
+    assert not set("<>&") & set(told)
+    assert json.loads(told) == {HOSTILE: [HOSTILE]}
+
+
+def test_the_chart_is_a_picture_by_itself(tuned: Tuning) -> None:
+    root = ElementTree.fromstring(chart_svg(tuned))
+    texts = [node.text for node in root.iter() if node.tag.endswith("text")]
+    assert any("allreduce on dgx1v" in (t or "") for t in texts)
+    assert any("the bound" in (t or "") for t in texts)
+    lines = [node for node in root.iter() if node.get("data-c") is not None]
+    assert len(lines) == sum(bool(c.seconds) for c in tuned.candidates)
+    frame = frame_of(tuned, "allreduce", 900, 460, False)
+    assert frame.x(tuned.sizes[0]) == pytest.approx(frame.left)
+    assert frame.y(1e9) == frame.top
+    single = tune("allgather", topology("ring:ranks=3"), nbytes="1MB", workers=0, planners=["ring"])
+    ElementTree.fromstring(chart_svg(single))
+    assert Page(antiphon.report(single)).tags
+
+
+def test_several_collectives_and_none_at_all() -> None:
+    found = tune("all", topology("ring:ranks=3"), nbytes="1KB:64KB", workers=0, planners=["ring", "relay"][:1])
+    page = Page(antiphon.report(found))
+    assert sum(dict(a).get("role") == "tab" for _, a in page.tags) == 8
+    assert ElementTree.fromstring(chart_svg(found)) is not None
+    nothing = replace(found, ranges=(), plans={}, candidates=tuple(c for c in found.candidates if not c.seconds))
+    assert Page(antiphon.report(nothing)).tags
+
+
+def one(kind: str, spec: str, **options: Any) -> Schedule:
+    machine = topology(spec)
+    (made,) = ring(machine, Collective(kind, machine.ranks), **options)
+    return made
+
+
+def test_a_large_schedule_is_cut_short_at_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = one("allreduce", "ring:ranks=8")
+    whole = _flow.messages(made)
+    assert (whole["shown"], whole["messages"], len(whole["rows"])) == (14, 14 * 16, 14 * 16)
+    monkeypatch.setattr(_flow, "MOST_MESSAGES", 40)
+    part = _flow.messages(made)
+    assert (part["shown"], part["steps"], part["messages"]) == (2, 14, 14 * 16)
+    assert part["rows"] == whole["rows"][:32]
+    monkeypatch.setattr(_flow, "MOST_MESSAGES", 5)
+    assert len(_flow.messages(made)["rows"]) == 5
+
+
+def test_figures_of_links_and_lanes_agree_with_the_schedule() -> None:
+    for made, spec in ((one("allreduce", "ring:ranks=5"), "ring:ranks=5"), (one("broadcast", "dgx1v"), "dgx1v")):
+        machine = topology(spec)
+        amounts = _flow.matrix(made)
+        weights, scale = made.chunks.weights(made.collective)
+        assert sum(amounts.values()) == pytest.approx(float(np.sum(weights[made.chunk])) / scale)
+        busy = _flow.busiest(made, machine)
+        assert busy["used"] == len({(int(a), int(b)) for a, b in zip(made.src, made.dst, strict=True)})
+        assert max(b for _, b, _ in busy["bars"]) <= 1 + 1e-9
+        marks, times = _flow.clock(made, machine, 10**6)
+        assert marks[-1] == pipelined_steps(made)
+        line = float(timeline(made, machine).total) * 10**6
+        latency = max(t.latency for t in machine.types) * pipelined_steps(made)
+        assert times[-1] == pytest.approx(line + latency)
+        deep = pieces_of(made)[made.chunk]
+        for rank, op, spans in _flow.lanes(made):
+            mine = (made.src == rank) & (made.op == op)
+            steps = {
+                s + k for s, d in zip(made.step[mine].tolist(), deep[mine].tolist(), strict=True) for k in range(d)
+            }
+            assert {s for begin, end in spans for s in range(begin, end)} == steps
+
+
+@pytest.mark.parametrize("name", sorted(p.name for p in (ROOT / "examples").glob("*.py")))
+def test_examples_run(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path(str(ROOT / "examples" / name), run_name="__main__")
+    out, err = capsys.readouterr()
+    assert out
+    assert err == ""
+
+
+def test_antiphon_run_stays_callable() -> None:
+    """Also after the folder of that name was imported, which Python then puts in its place."""
+    import antiphon.run.local as folder
+
+    made = antiphon.plan("allgather", antiphon.topology("ring:ranks=3"))
+    for _ in range(2):
+        assert antiphon.run(made, "300B", dtype="int8")[0]["correct"]
+    assert folder.run_local is antiphon.run.local.run_local  # type: ignore[attr-defined]
+
+
+def test_the_script_of_the_page_is_javascript(tmp_path: Path) -> None:
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("node is not installed")
+    script = ROOT / "src" / "antiphon" / "show" / "page.js"
+    assert subprocess.run([node, "--check", str(script)], check=False, capture_output=True).returncode == 0

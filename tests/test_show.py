@@ -1,0 +1,291 @@
+"""Machines as text and as pictures: all is there once, nothing hides another, the shape is the machine's."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from fractions import Fraction
+from xml.etree import ElementTree
+
+import pytest
+
+from antiphon.core.topology import LinkType, SharedLimit, Topology, build
+from antiphon.errors import Unsupported
+from antiphon.registry import table
+from antiphon.show._graph import RANK, STACK, Graph, folded, graph_of
+from antiphon.show._layout import Block, arrange
+from antiphon.show.svg import MOST_NODES, topology_svg
+from antiphon.show.text import topology_text
+from antiphon.topologies import topology
+
+GB = 10**9
+EXAMPLES = [entry.can["example"] for entry in table("topology").values()]
+MORE = [
+    "ring:ranks=2", "ring:ranks=7,routers=true", "line:ranks=12", "torus:dims=3x3x3", "torus:dims=4x4,routers=true",
+    "mesh:dims=4x4x4", "torus:dims=2x3x2x3", "hypercube:ranks=64", "full:ranks=32", "star:ranks=40", "star:ranks=2",
+    "tree:fanouts=5x6", "tree:fanouts=2x2x2x3", "tree:fanouts=3x(12+20+8)", "mi250:gcds=8", "dragonfly", "delta",
+    "cluster:box=dgx-a100,boxes=4,fabric=leaf-spine", "cluster:box=dgx-a100,boxes=4,fabric=rail",
+    "cluster:box=dgx-a100,boxes=8,fabric=fat-tree", "cluster:box=dgx-a100,boxes=8,fabric=rail",
+    "cluster:box=dgx2,boxes=3", "cluster:box=pcie8,boxes=2", "cluster:box=torus:dims=2x3,boxes=5",
+    "cluster:box=dgx-a100,boxes=32,fabric=fat-tree", "cluster:box=dgx1v,boxes=40", "cluster:box=star:ranks=5,boxes=2",
+]  # fmt: skip
+
+
+def drawn(spec: str) -> tuple[Graph, Block]:
+    """The graph that is drawn for a machine, and where its nodes are."""
+    graph = graph_of(topology(spec))
+    graph = folded(graph, 64 if graph.is_tree(range(len(graph.nodes))) else MOST_NODES)
+    return graph, arrange(graph)
+
+
+def parsed(machine: Topology) -> ElementTree.Element:
+    return ElementTree.fromstring(topology_svg(machine))
+
+
+def elements(root: ElementTree.Element, tag: str) -> list[ElementTree.Element]:
+    return list(root.iter(f"{{http://www.w3.org/2000/svg}}{tag}"))
+
+
+def titled(root: ElementTree.Element, tag: str) -> list[tuple[ElementTree.Element, str]]:
+    found = [(element, elements(element, "title")) for element in elements(root, tag)]
+    return [(element, title[0].text or "") for element, title in found if title]
+
+
+@pytest.mark.parametrize("spec", EXAMPLES + MORE)
+def test_a_picture_shows_everything_once(spec: str) -> None:
+    machine = topology(spec)
+    text = topology_svg(machine)
+    assert text == topology_svg(topology(spec))
+    root = ElementTree.fromstring(text)
+    assert "http" not in text.replace("http://www.w3.org/2000/svg", "")  # nothing is fetched
+    graph, _ = drawn(spec)
+    labels = [element.text for element in elements(root, "text")]
+    assert machine.name in labels
+    ranks = sorted(rank for node in graph.nodes for rank in node.ranks)
+    assert ranks == list(range(machine.ranks))
+    for node in graph.nodes:
+        if node.shape == RANK:
+            assert labels.count(node.label) == 1
+        elif node.shape == STACK:
+            assert f"{node.ranks[0]}-{node.ranks[-1]}" in labels
+    assert len(titled(root, "path")) == len(graph.edges)
+    assert {edge.kind for edge in graph.edges} <= set(labels)
+    width, height = (float(root.attrib[key]) for key in ("width", "height"))
+    for element in elements(root, "circle"):
+        assert 17 <= float(element.attrib["cx"]) <= width - 17
+        assert 17 <= float(element.attrib["cy"]) <= height - 17
+    assert max(width, height) < 4000
+
+
+@pytest.mark.parametrize("spec", EXAMPLES + MORE)
+def test_no_node_lies_on_another(spec: str) -> None:
+    graph, block = drawn(spec)
+    assert set(block.at) == set(range(len(graph.nodes)))
+    order = sorted(block.at, key=lambda n: block.at[n])
+    for i, a in enumerate(order):
+        for b in order[i + 1 :]:
+            dx = abs(block.at[a][0] - block.at[b][0])
+            dy = abs(block.at[a][1] - block.at[b][1])
+            wide, high = (graph.nodes[a].half[k] + graph.nodes[b].half[k] for k in (0, 1))
+            round_ones = graph.nodes[a].shape == graph.nodes[b].shape == RANK
+            assert math.hypot(dx, dy) >= 34 if round_ones else dx >= wide or dy >= high, (a, b)
+    for x, y, w, h, label in block.frames:
+        for node, (nx, ny) in block.at.items():
+            inside = x <= nx <= x + w and y <= ny <= y + h
+            assert inside == (graph.nodes[node].container == label)
+
+
+@pytest.mark.parametrize(
+    "spec", ["dgx1v", "dgx1p", "torus:dims=4x4", "torus:dims=3x3x3", "mesh:dims=4x4x4", "hypercube:ranks=16", "mi250",
+             "z52-pcie", "pcie8", "dgx2", "ring:ranks=8", "line:ranks=5", "tree:fanouts=4x8"],
+)  # fmt: skip
+def test_no_link_passes_over_a_node(spec: str) -> None:
+    root = parsed(topology(spec))
+    circles = [(float(c.attrib["cx"]), float(c.attrib["cy"])) for c in elements(root, "circle")]
+    for element, title in titled(root, "path"):
+        numbers = [float(number) for number in re.findall(r"[-\d.]+", element.attrib["d"])]
+        (ax, ay), (bx, by) = numbers[:2], numbers[-2:]
+        cx, cy = numbers[2:4] if len(numbers) == 6 else ((ax + bx) / 2, (ay + by) / 2)
+        for x, y in circles:
+            if min(math.dist((x, y), (ax, ay)), math.dist((x, y), (bx, by))) < 1:
+                continue
+            near = min(
+                math.dist((x, y), ((1 - t) ** 2 * ax + 2 * t * (1 - t) * cx + t * t * bx,
+                                   (1 - t) ** 2 * ay + 2 * t * (1 - t) * cy + t * t * by))
+                for t in (i / 40 for i in range(41))
+            )  # fmt: skip
+            assert near > 16, title
+
+
+# ---- the shape is the machine's ----
+
+
+def rows_of(block: Block, nodes: range) -> dict[float, list[int]]:
+    found: dict[float, list[int]] = defaultdict(list)
+    for node in nodes:
+        found[round(block.at[node][1], 1)].append(node)
+    return {y: sorted(row, key=lambda n: block.at[n][0]) for y, row in sorted(found.items())}
+
+
+def test_a_torus_is_a_grid() -> None:
+    _, block = drawn("torus:dims=3x4")
+    assert list(rows_of(block, range(12)).values()) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
+    assert block.at[1][0] == block.at[5][0] == block.at[9][0]
+
+
+def test_a_cube_has_depth_and_two_cubes_stand_side_by_side() -> None:
+    _, block = drawn("hypercube:ranks=16")
+    shifts = {tuple(round(block.at[n + 4][k] - block.at[n][k]) for k in (0, 1)) for n in (0, 1, 2, 3, 8, 9, 10, 11)}
+    assert len(shifts) == 1
+    assert all(x > 0 > y for x, y in shifts)
+    assert max(block.at[n][0] for n in range(8)) < min(block.at[n][0] for n in range(8, 16))
+
+
+def test_a_dgx1_is_two_quads() -> None:
+    _, block = drawn("dgx1v")
+    assert max(block.at[gpu][0] for gpu in range(4)) < min(block.at[gpu][0] for gpu in range(4, 8))
+
+
+def test_gpus_stand_around_their_switch() -> None:
+    _, block = drawn("dgx-a100")
+    radii = {round(math.dist(block.at[8], block.at[gpu]), 3) for gpu in range(8)}
+    assert len(radii) == 1
+
+
+@pytest.mark.parametrize("spec", ["tree:fanouts=4x3", "tree:fanouts=3x(4+2+0)", "sym384", "cdc384", "pcie8", "ss24"])
+def test_a_tree_has_its_switches_above(spec: str) -> None:
+    graph, block = drawn(spec)
+    for edge in graph.edges:
+        a, b = block.at[edge.a], block.at[edge.b]
+        shapes = {graph.nodes[edge.a].shape, graph.nodes[edge.b].shape}
+        if shapes != {"switch"}:
+            leaf, switch = (a, b) if graph.nodes[edge.b].shape == "switch" else (b, a)
+            assert leaf[1] > switch[1]
+    ends = [block.at[n] for n, node in enumerate(graph.nodes) if node.shape != "switch"]
+    first = [node.ranks[0] for node in graph.nodes if node.shape != "switch"]
+    assert [rank for _, rank in sorted(zip(ends, first, strict=True))] == sorted(first)  # from left to right
+
+
+def test_boxes_stand_below_their_fabric_and_on_both_sides_of_it() -> None:
+    graph, block = drawn("cluster:box=dgx-a100,boxes=4,fabric=leaf-spine")
+    y = {node.label: block.at[n][1] for n, node in enumerate(graph.nodes) if not node.container}
+    assert y["spine0"] < y["leaf0"] == y["leaf1"] < min(block.at[rank][1] for rank in range(32))
+    assert [frame[4] for frame in block.frames] == ["host0", "host1", "host2", "host3"]
+    graph, block = drawn("cluster:box=dgx-a100,boxes=8,fabric=fat-tree")
+    y = {node.label: block.at[n][1] for n, node in enumerate(graph.nodes) if not node.container}
+    upper = max(block.at[rank][1] for rank in range(32))
+    lower = min(block.at[rank][1] for rank in range(32, 64))
+    assert upper < y["leaf0"] < y["pod0"] < y["core0"] < y["pod2"] < y["leaf4"] < lower
+
+
+def test_large_machines_are_folded_and_larger_ones_refused() -> None:
+    graph, _ = drawn("sym384")
+    assert [node.label for node in graph.nodes if node.shape == STACK] == ["24 ranks"] * 16
+    assert {edge.speed() for edge in graph.edges} == {"24 x 625 MB/s", "6.25 GB/s"}
+    graph, _ = drawn("cluster:box=dgx1v,boxes=40")
+    assert [node.label for node in graph.nodes if node.shape == STACK] == [f"host{i}" for i in range(40)]
+    assert len(graph.nodes) == 41
+    for spec in ("ring:ranks=200", "cluster:boxes=200", "full:ranks=300"):
+        with pytest.raises(Unsupported, match="unreadable"):
+            topology_svg(topology(spec))
+
+
+# ---- links ----
+
+
+def test_links_are_as_wide_as_fast_and_coloured_by_kind() -> None:
+    widths = defaultdict(set)
+    for element, title in titled(parsed(topology("dgx1v")), "path"):
+        widths[title.partition(": ")[2]].add(float(element.attrib["stroke-width"]))
+    assert widths == {"nvlink, 25 GB/s each way": {1.8}, "nvlink, 50 GB/s each way": {3.6}}
+    machine = topology("pcie8")
+    by_kind = defaultdict(set)
+    for element, title in titled(parsed(machine), "path"):
+        by_kind[re.split(r"[:,] ", title)[1]].add(element.attrib["stroke"])
+    assert set(by_kind) == {"pcie", "socket"}
+    assert all(len(paints) == 1 for paints in by_kind.values())
+    assert by_kind["pcie"] != by_kind["socket"]
+
+
+def test_width_grows_with_speed_however_far_apart_speeds_are() -> None:
+    kinds = [LinkType("x", Fraction(speed)) for speed in (GB, 3 * GB, 10**12, 10**15)]
+    machine = build("odd", 5, [link for i, k in enumerate(kinds) for link in ((i, i + 1, k), (i + 1, i, k))])
+    widths = {
+        min(map(int, re.findall(r"rank (\d)", title))): float(element.attrib["stroke-width"])
+        for element, title in titled(parsed(machine), "path")
+    }
+    assert widths[0] < widths[1] < widths[2] < widths[3] <= 10.05
+    assert widths[0] >= 1.5
+
+
+def test_one_way_links_are_dashed_and_unequal_ways_told() -> None:
+    slow, fast = LinkType("x", Fraction(GB)), LinkType("x", Fraction(2 * GB))
+    machine = build("odd", 3, [(0, 1, slow), (1, 2, slow), (2, 1, fast), (0, 2, slow), (2, 0, slow)])
+    dashed = {title for element, title in titled(parsed(machine), "path") if "stroke-dasharray" in element.attrib}
+    assert dashed == {
+        "rank 0 to rank 1: x, 1 GB/s",
+        "rank 1 to rank 2: x, 1 GB/s, rank 2 to rank 1: x, 2 GB/s",
+    }
+
+
+def test_shared_limits_are_bands_and_in_the_legend() -> None:
+    root = parsed(topology("z52-pcie"))
+    bands = [path for path in elements(root, "path") if path.attrib.get("stroke-linecap") == "round"]
+    assert len(bands) == 6
+    assert len({path.attrib["stroke"] for path in bands}) == 2  # one tint per socket
+    words = [element.text for element in elements(root, "text")]
+    assert "socket* pcie: 27 GB/s shared by 6 links (2 of them)" in words
+    words = [element.text for element in elements(parsed(topology("delta:nodes=4")), "text")]
+    assert "host*/nic*: 25 GB/s shared by 4 links, each way (4 of them)" in words
+
+
+def test_odd_names_are_escaped() -> None:
+    kind = LinkType('<b "&', Fraction(GB))
+    limit = SharedLimit("<limit> & co", (0,), Fraction(GB))
+    machine = build("a <b> & 'c'", 2, [(0, 1, kind), (1, 0, kind)], places=["<x>", "&y"], limits=[limit])
+    words = [element.text for element in elements(parsed(machine), "text")]
+    assert "a <b> & 'c'" in words
+    assert '<b "&' in words
+
+
+def test_machines_without_links_can_be_drawn() -> None:
+    parsed(build("alone", 1, []))
+    parsed(build("apart", 3, [], switches=2))
+    assert "3 ranks, 2 switches, 0 directed links" in topology_text(build("apart", 3, [], switches=2))
+
+
+# ---- text ----
+
+
+@pytest.mark.parametrize("spec", EXAMPLES + MORE)
+def test_text_is_short_and_has_every_kind_of_link(spec: str) -> None:
+    machine = topology(spec)
+    text = topology_text(machine)
+    assert text.startswith(f"{machine.name}: {machine.ranks} rank")
+    assert all(kind.kind in text for kind in machine.types)
+    assert len(text.splitlines()) < 60
+    assert max(map(len, text.splitlines())) < 160
+    if machine.limits:
+        assert "shared limit" in text
+
+
+def test_text_of_small_machines_is_a_matrix() -> None:
+    lines = topology_text(topology("dgx1v")).splitlines()
+    assert "  0  .  1  1  2  2  .  .  .  host0/quad0/gpu0" in lines
+    assert any(
+        line.split()[:9] == ["nvswitch"] + ["12"] * 8 for line in topology_text(topology("dgx-a100")).splitlines()
+    )
+
+
+def test_text_of_large_machines_counts_what_is_alike() -> None:
+    lines = [" ".join(line.split()) for line in topology_text(topology("cluster:box=dgx1v,boxes=4")).splitlines()]
+    assert "host*/quad*/gpu* host*/quad*/gpu* nvlink 50 GB/s 64" in lines
+    assert "fabric host*/quad*/gpu* ib 12.5 GB/s 32 each way" in lines
+    assert "host*/nic* in 12.5 GB/s 2 16" in lines
+    one_way = build("circle", 20, [(i, (i + 1) % 20, LinkType("x", Fraction(GB))) for i in range(20)])
+    assert "rank* rank* x 1 GB/s 20" in [" ".join(line.split()) for line in topology_text(one_way).splitlines()]
+    kind = LinkType("x", Fraction(GB))
+    places = [f"{'z' if i < 10 else 'a'}{i}" for i in range(20)]
+    downhill = build("slope", 20, [(i, i + 10, kind) for i in range(10)], places=places)
+    assert "z* a* x 1 GB/s 10" in [" ".join(line.split()) for line in topology_text(downhill).splitlines()]

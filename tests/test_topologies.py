@@ -1,0 +1,478 @@
+"""The catalogue: every entry is a sound machine, known machines have the links and bounds that papers give them,
+and wrong options are one clear line.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import resource
+from collections import Counter
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from antiphon.core import symmetry
+from antiphon.core.bounds import bound
+from antiphon.core.collective import Collective
+from antiphon.core.routes import opposite_links, switch_path
+from antiphon.core.serialize import dumps, load_topology
+from antiphon.core.topology import Topology
+from antiphon.errors import AntiphonError, Invalid
+from antiphon.registry import table
+from antiphon.topologies import topology
+
+GB = 10**9
+LARGE = ("sym384", "sym512", "asy384", "cdc384")
+EXAMPLES = {name: entry.can["example"] for name, entry in table("topology").items()}
+
+# as published: NVLinks between pairs, numbered as in Blink (dgx1p, dgx1v) and as in SCCL's implementation
+DGX1 = {
+    "dgx1p": "01111000 10110100 11010010 11100001 10000111 01001011 00101101 00011110",
+    "dgx1v": "01122000 10210200 12020010 21200001 20000112 02001021 00101202 00012120",
+    "dgx1v_sccl": "02112000 20120100 11020020 12200001 20000211 01002012 00201102 00011220",
+}
+
+# more of the families than their examples
+MORE = [
+    "ring:ranks=2", "ring:ranks=7,routers=true", "line:ranks=2", "line:ranks=6,routers=true", "mesh:ranks=12",
+    "mesh:dims=2x3x4", "mesh:dims=3x3,routers=true", "torus:ranks=13", "torus:dims=2x4", "torus:dims=2x2",
+    "torus:dims=3x3x3", "torus:dims=4x4,routers=true", "torus:dims=2x3x2x2x2", "hypercube:dims=1", "hypercube:ranks=64",
+    "hypercube:ranks=8,routers=true", "full:ranks=2", "full:ranks=5,routers=true", "star:ranks=2",
+    "tree:fanouts=4x8", "tree:fanouts=2x(3+5)", "tree:fanouts=5", "tree:fanouts=2x3x4,oversubscription=3/2",
+    "tree:fanouts=4x4,uplink=50GB/s", "tree:fanouts=2x2x2,uplink=30GB/s+70GB/s", "tree:fanouts=3x(2*2+2x(3+0))",
+    "mi250:gcds=8", "pcie8:gen=3", "pcie8:gen=5", "delta", "polaris:nodes=1", "dragonfly:groups=3,routers=2,hosts=1",
+    "dragonfly:groups=1,routers=4,hosts=2", "dragonfly:groups=2,routers=1,hosts=3",
+    "dragonfly:groups=4,routers=3,hosts=1,local_bandwidth=50GB/s,global_bandwidth=10GB/s",
+    "cluster", "cluster:boxes=1", "cluster:box=dgx1p,boxes=2", "cluster:box=hgx-h100,boxes=2",
+    "cluster:box=dgx2,boxes=2,fabric=leaf-spine,boxes_per_leaf=1", "cluster:box=pcie8,boxes=2",
+    "cluster:box=mi250:gcds=8,boxes=3,fabric=leaf-spine", "cluster:box=mi300x,boxes=2,fabric=rail",
+    "cluster:box=dgx-a100,boxes=4,fabric=fat-tree,oversubscription=2",
+    "cluster:box=dgx-a100,boxes=8,fabric=fat-tree,spines=2", "cluster:box=dgx-a100,boxes=4,fabric=leaf-spine,spines=4",
+    "cluster:box=dgx-a100,boxes=4,fabric=rail,oversubscription=3", "cluster:box=z52-pcie,boxes=2,nics=2,nic=100Gbit/s",
+    "cluster:box=torus:dims=2x4+bandwidth=50GB/s,boxes=3,nics=4", "cluster:box=tree:fanouts=2x(3+1)+bandwidth=1GB/s",
+    "cluster:box=ring:ranks=4,boxes=3,nics=8", "cluster:box=dgx-a100,boxes=3,nics=1",
+]  # fmt: skip
+
+
+def inverse(spec: str, kind: str) -> Fraction:
+    machine = topology(spec)
+    return bound(machine, Collective(kind, machine.ranks)).inverse
+
+
+def pairs(machine: Topology) -> Counter[tuple[int, int]]:
+    """Unit links from node to node."""
+    found: Counter[tuple[int, int]] = Counter()
+    for link in range(machine.links):
+        units = machine.bandwidth(link) / machine.unit
+        found[int(machine.link_src[link]), int(machine.link_dst[link])] += units  # type: ignore[assignment]
+    return found
+
+
+def reached(machine: Topology, start: int) -> int:
+    """How many nodes can be reached from one."""
+    out: dict[int, list[int]] = {}
+    for a, b in zip(machine.link_src.tolist(), machine.link_dst.tolist(), strict=True):
+        out.setdefault(a, []).append(b)
+    seen, stack = {start}, [start]
+    while stack:
+        fresh = [b for b in out.get(stack.pop(), []) if b not in seen]
+        seen.update(fresh)
+        stack += fresh
+    return len(seen)
+
+
+def degrees(machine: Topology) -> list[int]:
+    return sorted(np.bincount(machine.link_src, minlength=machine.nodes).tolist())
+
+
+def sound(spec: str) -> Topology:
+    """Built the same twice, connected both ways, with equal links back, and a place of its own for every node."""
+    machine = topology(spec)
+    assert machine == topology(spec)
+    assert reached(machine, 0) == machine.nodes
+    opposite_links(machine)  # refuses a machine with a link that has no equal one back
+    assert len(set(machine.places)) == machine.nodes
+    assert all(place and not place.startswith("/") and "//" not in place for place in machine.places)
+    fastest = max(machine.types[i].bandwidth for i in np.unique(machine.link_type))
+    assert 0 < machine.unit <= fastest
+    assert all(0 <= kind.latency < 1 for kind in machine.types)
+    return machine
+
+
+# ---- every entry of the table ----
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_every_example_is_a_sound_machine(name: str, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    spec = EXAMPLES[name]
+    assert spec.partition(":")[0] == name
+    machine = sound(spec)
+    assert machine.name.startswith(name)
+    if name not in LARGE:
+        assert machine.ranks <= 64
+    (tmp_path / "machine.json").write_bytes(dumps(machine))
+    assert load_topology(tmp_path / "machine.json") == machine
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_every_entry_declares_and_documents_itself(name: str) -> None:
+    entry = table("topology")[name]
+    make = entry.load()
+    assert make.__name__ == name.replace("-", "_")
+    assert {"ranks", "example"} <= set(entry.can)
+    assert make.__doc__
+    assert all(p.kind is inspect.Parameter.KEYWORD_ONLY for p in inspect.signature(make).parameters.values())
+
+
+@pytest.mark.parametrize("spec", MORE)
+def test_other_sizes_and_options_are_sound(spec: str) -> None:
+    machine = sound(spec)
+    assert machine.ranks <= 64
+    assert topology(machine.name).ranks == machine.ranks  # the name of a machine is a way to ask for it
+
+
+@pytest.mark.parametrize("spec", [spec for name, spec in EXAMPLES.items() if name not in LARGE])
+def test_every_example_has_bounds(spec: str) -> None:
+    assert inverse(spec, "allgather") > 0
+
+
+def test_the_catalogue_page_lists_every_entry() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "topologies.md").read_text()
+    for name, example in EXAMPLES.items():
+        assert f"`{name}`" in page, name
+        assert example in page, example
+
+
+# ---- links as specified ----
+
+
+@pytest.mark.parametrize("name", DGX1)
+def test_dgx1_is_linked_as_published(name: str) -> None:
+    machine, rows = topology(name), DGX1[name].split()
+    assert pairs(machine) == {(a, b): int(n) for a, row in enumerate(rows) for b, n in enumerate(row) if n != "0"}
+    assert machine.unit == (20 if name == "dgx1p" else 25) * GB
+
+
+def test_dgx1v_is_the_same_machine_in_both_numberings() -> None:
+    one, other = topology("dgx1v"), topology("dgx1v_sccl")
+    assert symmetry.canonical(one)[1] == symmetry.canonical(other)[1]
+    assert symmetry.canonical(one)[1] != symmetry.canonical(topology("dgx1p"))[1]
+
+
+@pytest.mark.parametrize(
+    ("spec", "ranks", "switches", "links", "lowest", "highest"),
+    [
+        ("ring:ranks=8", 8, 0, 16, 2, 2), ("line:ranks=5", 5, 0, 8, 1, 2), ("mesh:dims=3x4", 12, 0, 34, 2, 4),
+        ("torus:dims=4x4", 16, 0, 64, 4, 4), ("torus:dims=2x4", 8, 0, 24, 3, 3), ("torus:dims=3x4x5", 60, 0, 360, 6, 6),
+        ("torus:dims=8", 8, 0, 16, 2, 2), ("hypercube:ranks=16", 16, 0, 64, 4, 4), ("full:ranks=6", 6, 0, 30, 5, 5),
+        ("star:ranks=8", 8, 1, 16, 1, 8), ("ring:ranks=5,routers=true", 5, 5, 20, 1, 3),
+        ("tree:fanouts=4x8", 32, 5, 72, 1, 9), ("tree:fanouts=2x(3+5)", 8, 3, 20, 1, 6),
+        ("tree:fanouts=3x(4+2+0)", 7, 3, 18, 1, 5), ("z52", 8, 0, 16, 2, 2), ("z52-pcie", 8, 0, 28, 3, 5),
+        ("mi250", 16, 0, 56, 3, 4), ("mi250:gcds=8", 8, 0, 24, 3, 3), ("mi300x", 8, 0, 56, 7, 7),
+        ("dgx2", 16, 2, 34, 1, 9), ("dgx-a100", 8, 1, 16, 1, 8), ("pcie8", 8, 6, 26, 1, 3),
+        ("dragonfly", 72, 36, 2 * (72 + 9 * 6 + 36), 1, 7), ("delta:nodes=4", 16, 1, 80, 4, 16),
+        ("ss24", 24, 1, 48, 1, 24), ("ss32", 32, 1, 64, 1, 32), ("sym384", 384, 17, 800, 1, 25),
+        ("sym512", 512, 17, 1056, 1, 33), ("asy384", 384, 17, 800, 1, 33), ("cdc384", 384, 18, 802, 1, 33),
+    ],
+)  # fmt: skip
+def test_counts_and_degrees(spec: str, ranks: int, switches: int, links: int, lowest: int, highest: int) -> None:
+    machine = topology(spec)
+    assert (machine.ranks, machine.switches, machine.links) == (ranks, switches, links)
+    found = degrees(machine)
+    assert (found[0], found[-1]) == (lowest, highest)
+
+
+@settings(max_examples=40)
+@given(st.lists(st.integers(2, 4), min_size=1, max_size=4), st.booleans())
+def test_grids_join_neighbours_along_each_axis(sizes: list[int], closed: bool) -> None:
+    family = "torus" if closed else "mesh"
+    machine = topology(f"{family}:dims={'x'.join(map(str, sizes))}")
+    at = np.array(np.unravel_index(np.arange(machine.ranks), sizes)).T
+    apart = np.abs(at[:, None] - at[None])
+    ring = np.minimum(apart, np.array(sizes) - apart) if closed else apart
+    expected = {(a, b) for a, b in np.argwhere(ring.sum(axis=2) == 1).tolist()}
+    assert set(pairs(machine)) == expected
+    assert machine.links == len(expected)
+
+
+def test_two_machines_that_are_a_third() -> None:
+    def key(spec: str) -> str:
+        return symmetry.canonical(topology(spec))[1]
+
+    assert key("torus:dims=4x4") == key("hypercube:ranks=16")
+    assert key("torus:dims=9") == key("ring:ranks=9")
+    assert key("mesh:dims=6") == key("line:ranks=6")
+    assert key("torus:dims=2x2") == key("ring:ranks=4")
+    assert key("tree:fanouts=6,bandwidth=25GB/s") == key("star:ranks=6")
+
+
+@pytest.mark.parametrize("spec", ["ring:ranks=6", "torus:dims=3x4", "mesh:dims=2x3", "full:ranks=4", "line:ranks=4"])
+def test_routers_let_any_rank_send_to_any_other(spec: str) -> None:
+    direct, routed = topology(spec), topology(f"{spec},routers=true")
+    number = direct.ranks
+    assert (routed.ranks, routed.switches) == (number, number)
+    among = {(a - number, b - number) for a, b in pairs(routed) if a >= number and b >= number}
+    assert among == set(pairs(direct))
+    hops = {switch_path(routed, 0, rank) is not None for rank in range(1, number)}
+    assert hops == {True}
+    # the link of a rank does not bind before the network does
+    assert inverse(f"{spec},routers=true", "allgather") <= inverse(spec, "allgather")
+
+
+def test_levels_of_a_tree() -> None:
+    machine = topology("tree:fanouts=4x8,bandwidth=10GB/s,oversubscription=2")
+    assert Counter(machine.bandwidth(i) for i in range(machine.links)) == {10 * GB: 64, 40 * GB: 8}
+    levels = topology("tree:fanouts=2x2x2,bandwidth=10GB/s,uplink=30GB/s+70GB/s")
+    assert Counter(levels.bandwidth(i) for i in range(levels.links)) == {10 * GB: 16, 30 * GB: 8, 70 * GB: 4}
+    uneven = topology("tree:fanouts=2x(3+5),bandwidth=10GB/s")
+    assert Counter(uneven.bandwidth(i) for i in range(uneven.links)) == {10 * GB: 16, 30 * GB: 2, 50 * GB: 2}
+    assert topology("tree:fanouts=16x(8*32+8*16)").ranks == 384
+
+
+def test_gentree_networks_have_the_parameters_of_its_table_5() -> None:
+    machine = topology("sym384")
+    speeds = {kind.kind: kind.bandwidth for kind in machine.types}
+    assert speeds == {"ethernet": 4 / Fraction("6.4e-9"), "trunk": 4 / Fraction("6.4e-10")}
+
+    def delay(machine: Topology, a: int, b: int) -> float:
+        path = switch_path(machine, a, b)
+        assert path is not None
+        return sum(machine.types[machine.link_type[link]].latency for link in path)
+
+    alpha = 6.58e-3
+    assert delay(machine, 0, 1) == pytest.approx(3 * alpha)
+    assert delay(machine, 0, 383) == pytest.approx(5 * alpha)
+    assert delay(topology("cdc384"), 0, 383) == pytest.approx(4 * alpha + 3e-2)
+    below = Counter(int(b) for a, b in pairs(topology("asy384")) if a < 384)
+    assert sorted(below.values()) == [16] * 8 + [32] * 8
+
+
+def test_the_z52_ring_and_its_shared_pcie() -> None:
+    whole, ring = topology("z52-pcie"), topology("z52")
+    xgmi = {
+        (int(a), int(b))
+        for a, b, t in zip(whole.link_src, whole.link_dst, whole.link_type, strict=True)
+        if whole.types[t].kind == "xgmi"
+    }
+    islands = [{0, 2, 3, 5}, {1, 4, 6, 7}]  # three GPUs of a socket and one of the other; 2 and 3 not linked
+    assert all({a, b} <= islands[0] or {a, b} <= islands[1] for a, b in xgmi)
+    assert (2, 3) not in xgmi
+    assert [{int(whole.link_src[i]) for i in limit.links} for limit in whole.limits] == [{0, 1, 2, 3}, {4, 5, 6, 7}]
+    assert all(len(limit.links) == 6 and limit.bandwidth == 27 * GB for limit in whole.limits)
+    assert set(pairs(ring)) <= set(pairs(whole))
+
+
+@pytest.mark.parametrize(
+    ("spec", "each_way"),
+    [("dgx2", 150), ("dgx-a100", 300), ("hgx-h100", 450), ("mi300x", 448), ("mi250", 350), ("dgx1v", 150),
+     ("dgx1p", 80)],
+)  # fmt: skip
+def test_what_a_gpu_can_send(spec: str, each_way: int) -> None:
+    machine = topology(spec)
+    for rank in range(machine.ranks):
+        out = sum(machine.bandwidth(int(link)) for link in np.flatnonzero(machine.link_src == rank))
+        assert out == each_way * GB
+
+
+# ---- clusters ----
+
+
+def test_cards_are_links_where_each_rank_has_one() -> None:
+    machine = topology("cluster:box=dgx-a100,boxes=4")
+    assert machine.limits == ()
+    assert Counter(kind.kind for kind in machine.types) == {"nvlink": 1, "ib": 1}
+    assert {kind.bandwidth for kind in machine.types if kind.kind == "ib"} == {25 * GB}
+    assert machine.places[9] == "host1/gpu1"
+
+
+def test_cards_are_limits_where_ranks_share_them() -> None:
+    machine = topology("cluster:box=dgx1v,boxes=2")
+    assert len(machine.limits) == 2 * 4 * 2  # boxes, cards, out and in
+    assert {limit.bandwidth for limit in machine.limits} == {Fraction(12_500_000_000)}
+    assert {len(limit.links) for limit in machine.limits} == {2}
+    polaris, delta = topology("polaris:nodes=2"), topology("delta:nodes=2")
+    assert [len(m.limits) for m in (polaris, delta)] == [8, 4]
+    assert [len(m.limits[0].links) for m in (polaris, delta)] == [2, 4]
+
+
+def uplinks(machine: Topology, word: str) -> Fraction:
+    """What all links out of switches called so can carry towards switches above."""
+    low = [n for n in range(machine.ranks, machine.nodes) if machine.places[n].startswith(word)]
+    own = {n for n in range(machine.ranks, machine.nodes) if "/" not in machine.places[n]} - set(low)
+    ends = zip(machine.link_src.tolist(), machine.link_dst.tolist(), strict=True)
+    return sum((machine.bandwidth(i) for i, (a, b) in enumerate(ends) if a in low and b in own), Fraction(0))
+
+
+@pytest.mark.parametrize("thinner", [1, 2, "3/2"])
+@pytest.mark.parametrize("spines", [1, 2])
+@pytest.mark.parametrize(("fabric", "low"), [("leaf-spine", "leaf"), ("fat-tree", "leaf"), ("rail", "rail")])
+def test_oversubscription_thins_what_goes_up(fabric: str, low: str, spines: int, thinner: int | str) -> None:
+    spec = f"cluster:box=dgx-a100,boxes=4,fabric={fabric},oversubscription={thinner},spines={spines}"
+    assert uplinks(topology(spec), low) == 32 * 25 * GB / Fraction(thinner)
+    if fabric == "fat-tree":
+        assert uplinks(topology(spec), "pod") == 2 * 32 * 25 * GB / Fraction(thinner)  # to leaves, and to the core
+
+
+def test_a_rail_joins_the_same_card_of_every_box() -> None:
+    machine = topology("cluster:box=dgx-a100,boxes=3,fabric=rail,spines=0")
+    for rail in range(8):
+        node = machine.places.index(f"rail{rail}")
+        ends = {int(a) for a, b in zip(machine.link_src, machine.link_dst, strict=True) if b == node}
+        assert ends == {rail, 8 + rail, 16 + rail}
+    assert switch_path(machine, 0, 9) is None
+    assert switch_path(topology("cluster:box=dgx-a100,boxes=3,fabric=rail"), 0, 9) is not None
+
+
+def test_paths_are_unambiguous_unless_several_spines_are_asked_for() -> None:
+    for fabric in ("switch", "leaf-spine", "fat-tree", "rail"):
+        machine = topology(f"cluster:box=ring:ranks=4,boxes=4,fabric={fabric}")
+        path = switch_path(machine, 0, 13)
+        assert path is not None
+        assert all(switch_path(machine, 0, 13, without=link) is None for link in path)
+    several = topology("cluster:box=ring:ranks=4,boxes=4,fabric=leaf-spine,spines=2")
+    path = switch_path(several, 0, 13)
+    assert path is not None
+    assert switch_path(several, 0, 13, without=path[1]) is not None
+
+
+@given(st.integers(1, 6), st.integers(1, 5), st.integers(1, 3))
+def test_a_dragonfly_joins_every_two_groups_once(groups: int, routers: int, hosts: int) -> None:
+    if groups * routers * hosts < 2:
+        return
+    machine = topology(f"dragonfly:groups={groups},routers={routers},hosts={hosts}")
+    across: Counter[tuple[int, int]] = Counter()
+    out = Counter(dict.fromkeys(range(machine.ranks, machine.nodes), 0))
+    for a, b, t in zip(machine.link_src.tolist(), machine.link_dst.tolist(), machine.link_type.tolist(), strict=True):
+        if machine.types[t].kind == "global":
+            across[(a - machine.ranks) // routers, (b - machine.ranks) // routers] += 1
+            out[a] += 1
+    assert across == {(g, h): 1 for g in range(groups) for h in range(groups) if g != h}
+    assert max(out.values()) <= math.ceil((groups - 1) / routers)
+
+
+# ---- exact bounds known from papers and textbooks ----
+
+
+@pytest.mark.parametrize(
+    ("spec", "kind", "value"),
+    [
+        ("dgx1p", "broadcast", "1/4"), ("dgx1p", "allreduce", "7/16"),  # Blink: rates 4 and 16/7
+        ("dgx1v", "broadcast", "1/6"), ("dgx1v", "allreduce", "7/24"),  # 6 and 24/7
+        ("dgx1v_sccl", "allgather", "7/6"), ("dgx1v_sccl", "alltoall", "1/3"),  # SCCL, Table 4
+        ("z52", "allgather", "7/2"), ("z52", "alltoall", "1"), ("z52", "allreduce", "7/8"),  # SCCL, Table 5
+        ("torus:dims=4x4", "allgather", "15/4"), ("torus:dims=4x8", "allgather", "31/4"),
+        ("torus:dims=3x3x3", "allgather", "26/6"), ("hypercube:ranks=8", "allgather", "7/3"),
+        ("hypercube:ranks=64", "allgather", "63/6"), ("torus:dims=4x4", "alltoall", "1/2"),
+        ("hypercube:ranks=16", "alltoall", "1/2"), ("ring:ranks=9", "allgather", "4"),
+        ("line:ranks=5", "allgather", "4"), ("full:ranks=6", "allgather", "1"), ("full:ranks=6", "alltoall", "1/6"),
+        ("star:ranks=8", "allgather", "7"), ("star:ranks=8", "allreduce", "7/4"),
+        ("dgx-a100", "allgather", "7/12"), ("hgx-h100", "allgather", "7/18"), ("dgx2", "allgather", "15/6"),
+        ("mi300x", "allgather", "1"), ("mi300x", "alltoall", "1/8"), ("ss24", "allgather", "23"),
+        ("delta:nodes=2", "allgather", "4"), ("polaris:nodes=2", "allgather", "2"),  # through the cards
+        ("cluster:box=dgx-a100,boxes=4", "allgather", "3"),
+        ("tree:fanouts=4x4,oversubscription=2", "allgather", "15"),
+        ("tree:fanouts=4x4,oversubscription=8", "allgather", "24"),
+    ],
+)  # fmt: skip
+def test_known_bounds(spec: str, kind: str, value: str) -> None:
+    assert inverse(spec, kind) == Fraction(value)
+
+
+def test_known_least_steps() -> None:
+    known = {
+        "torus:dims=4x4": 4, "mesh:dims=3x4": 5, "hypercube:ranks=32": 5, "z52": 4, "dgx2": 1, "dgx1v": 2,
+        "torus:dims=4x4,routers=true": 1, "mi250:gcds=8": 2,
+    }  # fmt: skip
+    for spec, steps in known.items():
+        machine = topology(spec)
+        assert bound(machine, Collective("allgather", machine.ranks)).latency_steps == steps, spec
+
+
+# ---- wrong options ----
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        ("torus", "dims or ranks"), ("mesh:dims=4x", "such as 4x8"), ("torus:dims=0x4", "at least 2"),
+        ("torus:dims=1x4", "at least 2"), ("torus:dims=-3", "such as 4x8"),
+        ("torus:dims=4x8,ranks=31", "makes 32 ranks"),
+        ("torus:dims=999999999x99999999999", "at most"), ("torus:dims=" + "2x" * 30 + "2", "at most"),
+        ("torus:ranks=1", "at least 2"), ("mesh:ranks=9999999999999", "at most"), ("mesh:ranks=many", "whole number"),
+        ("hypercube", "one of them"), ("hypercube:ranks=12", "8 or 16"), ("hypercube:ranks=8,dims=3", "one of them"),
+        ("hypercube:dims=99", "from 1 to 20"), ("hypercube:dims=2x2", "from 1 to 20"),
+        ("ring:ranks=4,routers=maybe", "true or false"), ("ring:ranks=16777216", "at most"),
+        ("full:ranks=100000", "links"), ("star:ranks=1", "at least 2"), ("star:ranks=999999999", "at most"),
+        ("line:ranks=1", "at least 2"), ("line:ranks=2,bandwidth=fast", "cannot read"),
+        ("tree", "tree:fanouts=8"), ("tree:fanouts=", "name:key=value"), ("tree:fanouts=0", "at least 2"),
+        ("tree:fanouts=1", "at least 2"), ("tree:fanouts=4x", "its end"), ("tree:fanouts=x4", "cannot read it at 'x'"),
+        ("tree:fanouts=2x(3+5", "its end"), ("tree:fanouts=2x(3+5+1)", "3 are listed"), ("tree:fanouts=4-8", "write"),
+        ("tree:fanouts=3+5", "cannot read it at '+'"), ("tree:fanouts=0x4", "without children"),
+        ("tree:fanouts=99999x99999x99999", "at most"), ("tree:fanouts=" + "1x" * 20 + "2", "levels"),
+        ("tree:fanouts=" + "2x" * 120 + "2", "write"), ("tree:fanouts=2x(0*3+2*3)", "leave it out"),
+        ("tree:fanouts=4,oversubscription=0", "1 or more"), ("tree:fanouts=4,oversubscription=1/2", "1 or more"),
+        ("tree:fanouts=4,oversubscription=two", "cannot read"), ("tree:fanouts=4x4,uplink=0", "greater than 0"),
+        ("tree:fanouts=4x4,uplink=1GB/s,oversubscription=2", "leave one out"),
+        ("dgx1v:ranks=8", "takes no options"), ("mi250:gcds=4", "16"), ("pcie8:gen=6", "3, 4 or 5"),
+        ("mi250:dies=8", "gcds"), ("delta:nodes=0", "from 1"), ("delta:nodes=999999", "from 1"),
+        ("dragonfly:groups=0", "from 1"), ("dragonfly:groups=1,routers=1,hosts=1", "from 2"),
+        ("dragonfly:groups=9999,routers=9999", "from 2"), ("dragonfly:groups=5000", "at most"),
+        ("dragonfly:global_bandwidth=-1", "greater than 0"),
+        ("cluster:box=dgx-b200", "unknown topology"), ("cluster:boxes=0", "from 1"), ("cluster:boxes=99999", "at most"),
+        ("cluster:fabric=mesh", "leaf-spine"), ("cluster:oversubscription=2", "no uplinks"),
+        ("cluster:nics=3", "divides"), ("cluster:nics=12", "divides"), ("cluster:nic=never", "cannot read"),
+        ("cluster:fabric=leaf-spine,spines=0", "from 1"), ("cluster:fabric=leaf-spine,boxes_per_leaf=0", "from 1"),
+        ("cluster:fabric=fat-tree,leaves_per_pod=0", "from 1"), ("cluster:box=ring", "needs ranks"),
+        ("cluster:box=ring:ranks=4+ranks=5", "twice"), ("cluster:box=torus:dims=2x2+colour=red", "colour"),
+        ("clutser", "cluster"), ("hgx_h100", "hgx-h100"),
+    ],
+)  # fmt: skip
+def test_wrong_options_are_one_clear_line(spec: str, says: str) -> None:
+    with pytest.raises(AntiphonError) as caught:
+        topology(spec)
+    assert isinstance(caught.value, Invalid)
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 900
+
+
+@pytest.mark.parametrize("options", [{"dims": True}, {"dims": 2.5}, {"ranks": True}, {"dims": [4, 4]}])
+def test_wrong_types_from_python(options: dict[str, object]) -> None:
+    with pytest.raises(Invalid):
+        table("topology")["torus"].load()(**options)
+
+
+def test_huge_machines_are_refused_before_memory_is_used() -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for spec in ("ring:ranks=999999999", "torus:dims=99999x99999", "tree:fanouts=999999x999999", "star:ranks=99999999",
+                 "full:ranks=999999", "cluster:boxes=100000,box=dgx2", "dragonfly:groups=9000,routers=9000,hosts=9000",
+                 "hypercube:dims=20,routers=true", "full:ranks=1048576,routers=true"):  # fmt: skip
+        with pytest.raises(Invalid, match=r"at most|from"):
+            topology(spec)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # KiB
+
+
+# ---- large ----
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("spec", "value"),
+    [
+        ("torus:dims=8x8x8", "511/6"), ("hypercube:ranks=512", "511/9"), ("torus:dims=16x32", "511/4"),
+        ("ring:ranks=512", "511/2"), ("cluster:box=dgx-a100,boxes=64,fabric=fat-tree", "63"), ("sym384", "383"),
+        ("cluster:box=dgx1v,boxes=64", None), ("sym512", "511"),
+        ("asy384", "383"), ("cdc384", "383"), ("delta:nodes=128", None),
+        ("dragonfly:groups=16,routers=8,hosts=4", None), ("cluster:box=mi250,boxes=32,fabric=rail", None),
+    ],
+)  # fmt: skip
+def test_large_machines(spec: str, value: str | None) -> None:
+    machine = sound(spec)
+    assert 256 <= machine.ranks <= 512
+    found = bound(machine, Collective("allgather", machine.ranks)).inverse
+    assert found > 0 if value is None else found == Fraction(value)

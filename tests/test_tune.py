@@ -1,0 +1,405 @@
+"""Tuning: every planner, every size; what goes wrong is reported; the result does not depend on the workers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+import stubborn_planners
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import antiphon
+from antiphon import registry
+from antiphon.cli import run
+from antiphon.core.collective import KINDS, Collective
+from antiphon.core.reshape import degrade, only
+from antiphon.core.serialize import dumps
+from antiphon.core.verify import verify
+from antiphon.cost import predict
+from antiphon.errors import AntiphonError, Invalid
+from antiphon.registry import Entry
+from antiphon.select import Limit, Tuning, _pool, _tune, load_plans, sizes_of, tune
+from antiphon.select._ranges import Key, runs, winners, worth_keeping
+from antiphon.select._table import dump_tables
+from antiphon.topologies import topology
+
+Capture = pytest.CaptureFixture[str]
+RELAY = Entry(
+    "antiphon.planners.relay:relay", "shortest paths",
+    {"collectives": KINDS, "topologies": "any connected", "options": ("by", "pieces"), "sweep": ({}, {"by": "tree"})},
+)  # fmt: skip
+
+
+@pytest.fixture
+def added(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Adds planners to the table, as installed packages do."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    whole = dict(registry.table("planner"))
+    old = registry.table
+    for module in (registry, _tune):
+        monkeypatch.setattr(module, "table", lambda kind: whole if kind == "planner" else old(kind))
+    return whole.update
+
+
+def quick(kind: str = "allreduce", spec: str = "ring:ranks=4", **options: Any) -> Tuning:
+    return tune(kind, topology(spec), **{"nbytes": "1KB:1MB", "workers": 0, **options})
+
+
+# ---- sizes and ranges ----
+
+
+def test_sizes_are_the_powers_of_two_in_the_range() -> None:
+    assert sizes_of("1KB:1MB") == ((1000, 10**6), tuple(2**k for k in range(10, 20)))
+    assert sizes_of("1KiB:4KiB")[1] == (1024, 2048, 4096)
+    assert sizes_of((3, 3)) == ((3, 3), (3,))
+    assert sizes_of("5:7")[1] == (5, 7)
+    assert sizes_of(64)[1] == (64,)
+    for wrong in ("0:1KB", "2KB:1KB", "1:2:3", "1KB:", "0", ""):
+        with pytest.raises(Invalid):
+            sizes_of(wrong)
+
+
+def test_ranges_are_few_where_candidates_tie() -> None:
+    times = {(0, 0): [1.0, 2.0, 4.0], (1, 0): [1.0, 2.0, 3.0], (2, 0): [2.0, 2.0, 3.0]}
+    assert runs(winners(times)) == [((1, 0), 0, 2)]
+    times[0, 0][2] = 1.0
+    assert runs(winners(times)) == [((0, 0), 0, 2)]
+    assert runs(winners({(0, 0): [1.0, 3.0], (1, 0): [2.0, 1.0]})) == [((0, 0), 0, 0), ((1, 0), 1, 1)]
+
+
+@given(st.lists(st.lists(st.sampled_from([1.0, 1.0 + 1e-12, 2.0, 3.0]), min_size=3, max_size=3), min_size=1))
+def test_what_is_dropped_on_the_way_never_wins(rows: list[list[float]]) -> None:
+    times: dict[Key, list[float]] = {(i, 0): row for i, row in enumerate(rows)}
+    kept: set[Key] = set()
+    for key in times:  # as they come
+        kept = worth_keeping({k: times[k] for k in kept | {key}})
+    assert winners({k: times[k] for k in kept}) == winners(times)
+    assert winners(times) == winners(dict(reversed(times.items())))
+
+
+# ---- what it finds ----
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec"), [("allreduce", "dgx1v"), ("allgather", "full:ranks=6"), ("broadcast", "ring:ranks=5")]
+)
+def test_the_best_for_every_size(kind: str, spec: str) -> None:
+    found = quick(kind, spec)
+    good = [c for c in found.candidates if c.status == "ok"]
+    assert good
+    assert [found.ranges[0].start, found.ranges[-1].stop] == [1000, 10**6]
+    assert all(a.stop == b.start for a, b in zip(found.ranges, found.ranges[1:], strict=False))
+    for size in found.sizes:
+        (r,) = [r for r in found.ranges if r.start <= size < r.stop]
+        assert r.candidate.seconds[size] <= min(c.seconds[size] for c in good) * (1 + 1e-9)
+        entry = found.plan.at(size)
+        assert entry.claims["planner"] == r.candidate.planner
+        assert verify(entry.schedule, found.topology).ok
+        (row,) = predict(found.plan, size)
+        assert row["seconds"] == pytest.approx(r.candidate.seconds[size])
+        assert r.candidate.seconds[size] >= found.limits[kind].seconds(size) * (1 - 1e-9)
+    assert antiphon.verify(found.plan) is None
+
+
+def test_gap_and_speedup_are_what_their_definitions_say() -> None:
+    found = quick("allgather", "dgx1v")
+    assert found.limits["allgather"].steps == 2
+    for r in found.ranges:
+        assert r.at in found.sizes
+        least = max(2 * 0.7e-6, r.at / (1.2e12 / 7))
+        assert r.gap == pytest.approx(r.seconds / least)
+        names = found.baselines["allgather"]
+        nccl = min(c.seconds[r.at] for c in found.candidates if c.planner in names and c.seconds)
+        assert r.speedup == pytest.approx(nccl / r.seconds)
+    assert quick("alltoall", "full:ranks=4").baselines["alltoall"][0] in ("direct", "pairwise", "ring")
+
+
+def test_json_keys() -> None:
+    told = json.loads(json.dumps(quick("allreduce", "dgx1v").as_json(), allow_nan=False))
+    assert {"topology", "model", "ranges", "candidates", "bound", "baseline", "lost", "definitions"} <= set(told)
+    keys = {"collective", "from", "to", "planner", "options", "seconds", "gap", "speedup"}
+    assert all(keys <= set(r) for r in told["ranges"])
+    keys = {"collective", "planner", "options", "status", "reason", "seconds"}
+    assert all(keys <= set(c) for c in told["candidates"])
+    assert {c["planner"] for c in told["candidates"]} == set(registry.table("planner"))
+    for c in told["candidates"]:
+        assert (c["status"] == "ok") == bool(c["seconds"]) == (not c["reason"])
+    assert told["bound"]["allreduce"]["bytes_per_second"] == "600000000000/7"
+
+
+def test_all_collectives_in_one_go() -> None:
+    found = quick("all", "full:ranks=4", nbytes="1KB:64KB")
+    assert set(found.collectives) == set(KINDS) == {r.collective for r in found.ranges}
+    with pytest.raises(Invalid, match="8 collectives"):
+        found.plan  # noqa: B018
+    for kind, plan in found.plans.items():
+        assert plan.collective.kind == kind
+        assert antiphon.verify(plan) is None
+
+
+def test_only_some_planners_with_what_stands_for_nccl_beside_them() -> None:
+    found = quick("allreduce", "dgx1v", planners=["ring"])
+    assert {r.candidate.planner for r in found.ranges} == {"ring"}
+    beside = {c.planner for c in found.candidates} - {"ring"}
+    assert beside <= {"multi-ring", "double-binary-tree"}
+    if "multi-ring" in registry.table("planner"):
+        assert (found.ranges[-1].speedup or 9) < 1
+
+
+def test_groups_roots_and_collectives_made_by_hand() -> None:
+    machine = topology("full:ranks=6")
+    found = tune("broadcast", machine, ranks=[1, 2, 5], root=5, nbytes="4KB", workers=0)
+    assert found.plan.collective == Collective("broadcast", 6, (1, 2, 5), (5,))
+    again = tune(found.plan.collective, machine, nbytes="4KB", workers=0)
+    assert again.as_json() == found.as_json()
+    for wrong in ({"nbytes": "x"}, {"budget": 0}, {"model": "nope"}, {"planners": ["rong"]}, {"root": 9}):
+        with pytest.raises(Invalid):
+            tune("broadcast", machine, **{"workers": 0, **wrong})
+    with pytest.raises(Invalid, match="like with like"):
+        quick(against=topology("ring:ranks=5"))
+
+
+# ---- workers, and planners that misbehave ----
+
+
+def test_the_result_does_not_depend_on_the_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = quick("allreduce", "dgx1v", nbytes="4KB:64KB")
+    monkeypatch.setattr(_pool, "HEAD_START", -1.0)
+    spread = quick("allreduce", "dgx1v", nbytes="4KB:64KB", workers=2)
+    assert spread.as_json() == alone.as_json()
+    assert dumps(spread.plan) == dumps(alone.plan)
+
+
+def test_planners_that_misbehave_are_reported_and_the_rest_goes_on(
+    added: Callable[..., None], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    names = ("raises", "refuses", "hangs", "dies", "chatters", "lies", "strange", "nothing", "late")
+    added({name: stubborn_planners.entry(name) for name in names})
+    told: list[tuple[int, int]] = []
+    found = quick(
+        "allgather",
+        planners=[*names, "ring"],
+        workers=2,
+        budget=1.5,
+        progress=lambda done, total, _: told.append((done, total)),
+    )
+    assert capfd.readouterr().out == ""
+    rows = {name: [(c.status, c.reason) for c in found.candidates if c.planner == name] for name in names}
+    assert rows["raises"] == [("ok", ""), ("failed", "ZeroDivisionError: in the middle of things")]
+    assert rows["refuses"] == [("refused", "planner refuses: never does anything")]
+    assert [status for status, _ in rows["hangs"]] == ["ok", "timed out"]
+    assert "budget" in rows["hangs"][1][1]
+    assert rows["dies"] == [("failed", "its process ended with exit code 7")]
+    assert rows["chatters"] == [("ok", "")]
+    assert [status for status, _ in rows["lies"]] == ["failed"]
+    assert "the schedule is wrong" in rows["lies"][0][1]
+    assert [status for status, _ in rows["strange"]] == ["failed"]
+    assert [status for status, _ in rows["nothing"]] == ["refused"]
+    assert rows["late"] == [("ok", ""), ("timed out", "the budget is spent")]
+    assert found.complete
+    assert found.plans
+    assert told[-1][0] == told[-1][1] == len(told)
+
+
+def test_a_planner_that_hangs_is_stopped_in_this_process_too(added: Callable[..., None]) -> None:
+    added({"hangs": stubborn_planners.entry("hangs")})
+    found = quick("allgather", planners=["hangs", "ring"], budget=0.2)
+    assert [c.status for c in found.candidates if c.planner == "hangs"] == ["ok", "timed out"]
+    assert any(c.status == "ok" for c in found.candidates if c.planner == "ring")
+
+
+def test_a_worker_that_cannot_start_is_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_pool, "HEAD_START", -1.0)
+    monkeypatch.setattr(_pool.sys, "executable", "/bin/false")
+    found = quick(workers=2, planners=["ring"])
+    assert found.plan.entries
+
+
+def test_the_sweep_of_a_planner_is_tried(added: Callable[..., None]) -> None:
+    sweep: tuple[dict[str, Any], ...] = ({}, {"pieces": 2}, {"pieces": 3}, {"unknown": 1})
+    can = {"collectives": ("broadcast",), "topologies": "any", "options": ("pieces",), "sweep": sweep}
+    added({"swept": Entry("antiphon.planners.ring:ring", "", can)})
+    found = quick("broadcast", planners=["swept"])
+    rows = [(dict(c.options), c.status) for c in found.candidates if c.planner == "swept"]
+    assert rows == [({}, "ok"), ({"pieces": 2}, "ok"), ({"pieces": 3}, "ok"), ({"unknown": 1}, "refused")]
+
+
+def interrupted_after(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = _tune.run_tasks
+
+    def until(context: Any, tasks: Any, workers: int, tell: Any) -> None:
+        heard = []
+
+        def hear(message: Any) -> None:
+            tell(message)
+            heard.append(message)
+            if len(heard) == count:
+                raise KeyboardInterrupt
+
+        real(context, tasks, 0, hear)
+
+    monkeypatch.setattr(_tune, "run_tasks", until)
+
+
+def test_what_was_found_before_an_interruption_is_kept(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Capture
+) -> None:
+    interrupted_after(2, monkeypatch)
+    found = quick()
+    assert not found.complete
+    assert len(found.candidates) == 1 + sum(c.status != "ok" for c in found.candidates)
+    assert found.ranges[0].gap is None  # the bound was not reached
+    assert found.plan.entries
+    out, page = tmp_path / "plan.json", tmp_path / "page.html"
+    assert run(["tune", "allreduce", "ring:ranks=4", "-o", str(out), "--report", str(page)]) == 130
+    assert "interrupted" in capsys.readouterr().err
+    assert run(["verify", str(out)]) == 0
+    assert "interrupted" in page.read_text()
+
+
+# ---- allocations and machines that lost links ----
+
+
+def rate(limit: Limit | None) -> Fraction:
+    assert limit is not None
+    assert limit.bytes_per_second is not None
+    return limit.bytes_per_second
+
+
+def test_an_irregular_allocation_says_what_was_lost(added: Callable[..., None]) -> None:
+    added({"relay": RELAY})
+    whole = topology("dgx1v")
+    machine = only(whole, [1, 4, 5, 6])
+    found = tune("all", machine, ranks=[1, 4, 5, 6], nbytes="4KB:4MB", workers=0, against=whole)
+    assert set(found.plans) == set(KINDS)
+    for plan in found.plans.values():
+        assert antiphon.verify(plan) is None
+        used = {int(r) for e in plan.entries for r in (*e.schedule.src, *e.schedule.dst)}
+        assert used == {1, 4, 5, 6}
+    for loss in found.losses:
+        assert rate(loss.left) < rate(loss.among)
+        assert rate(loss.left) == rate(found.limits[loss.collective])
+        assert set(loss.as_json()) == {"collective", "whole", "all", "among", "left"}
+
+
+def test_a_broken_link_says_what_was_lost() -> None:
+    whole = topology("dgx1v")
+    found = tune("allgather", degrade(whole, pairs=[(0, 3)], remove=True), nbytes="1MB", workers=0, against=whole)
+    (loss,) = found.losses
+    assert rate(loss.left) < rate(loss.all) == rate(loss.among)
+    assert found.plans
+
+
+# ---- files and the command line ----
+
+
+@pytest.fixture(scope="module")
+def table_bytes() -> bytes:
+    return dump_tables(quick("all", "ring:ranks=3", nbytes="1KB:2KB", planners=["ring"]).plans, "alpha-beta")
+
+
+def test_a_table_comes_back_as_it_was(tmp_path: Path, table_bytes: bytes) -> None:
+    for name in ("table.json", "table.json.gz"):
+        found = quick("all", "ring:ranks=3", nbytes="1KB:2KB", planners=["ring"])
+        found.save(tmp_path / name)
+        loaded = load_plans(tmp_path / name)
+        assert {k: dumps(p) for k, p in loaded.items()} == {k: dumps(p) for k, p in found.plans.items()}
+    assert (tmp_path / "table.json").read_bytes() == table_bytes
+    quick("allgather").save(tmp_path / "plan.json")
+    assert list(load_plans(tmp_path / "plan.json")) == ["allgather"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        (b'"version": 1', b'"version": 2', "version 2 of antiphon-table"),
+        (b'"antiphon-table"', b'"antiphon-tabel"', "did you mean 'antiphon-table'|unknown format"),
+        (b'"plans"', b'"palns"', "unknown field|did you mean"),
+        (b'"allgather": {', b'"gather": {', "holds a plan for allgather|stands twice"),
+        (b'"ring:ranks=3"', b'"another"', "different machines"),
+        (b'"model"', b'"version"', "version|twice"),
+    ],
+)
+def test_a_wrong_table_is_refused(tmp_path: Path, table_bytes: bytes, old: bytes, new: bytes, says: str) -> None:
+    path = tmp_path / "t.json"
+    assert old in table_bytes
+    path.write_bytes(table_bytes.replace(old, new, 1))
+    with pytest.raises(Invalid, match=says) as caught:
+        load_plans(path)
+    assert str(caught.value).startswith(str(path))
+    assert "\n" not in str(caught.value)
+
+
+@given(at=st.floats(0, 1, exclude_max=True), length=st.integers(0, 40), noise=st.binary(max_size=12))
+@settings(max_examples=150)
+def test_no_table_however_hostile_does_harm(
+    tmp_path_factory: pytest.TempPathFactory, table_bytes: bytes, at: float, length: int, noise: bytes
+) -> None:
+    path = tmp_path_factory.mktemp("fuzz") / "t.json"
+    begin = int(at * len(table_bytes))
+    path.write_bytes(table_bytes[:begin] + noise + table_bytes[begin + length :])
+    try:
+        plans: dict[str, Any] = dict(load_plans(path))
+    except AntiphonError as error:
+        plans = {"one line": str(error)} if "\n" not in str(error) else {}
+    assert plans
+
+
+def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = ["tune", "allreduce", "ring:ranks=4", "--nbytes", "1KB:64KB"]
+    assert run([*command, "-o", "plan.json", "--report", "r.html", "--svg", "c.svg", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    told = json.loads(out)
+    assert told["ranges"][0]["from"] == 1000
+    assert run(["verify", "plan.json", "--proof"]) == 0
+    assert run(["run", "plan.json", "--nbytes", "10KB"]) == 0
+    assert run([*command, "--planner", "ring"]) == 0
+    text = capsys.readouterr().out
+    assert "ring" in text
+    assert "1KB" in text
+    assert run(["tune", "all", "ring:ranks=3", "--nbytes", "1KB", "-o", "table.json"]) == 0
+    assert {"allreduce", "allgather", "broadcast"} <= set(load_plans(tmp_path / "table.json"))
+    assert run(["verify", "table.json"]) == 0
+    assert run(["run", "table.json", "--nbytes", "1KB", "--collective", "allgather"]) == 0
+    assert run(["run", "table.json", "--nbytes", "1KB"]) == 2
+    assert "choose one by --collective" in capsys.readouterr().err
+    for wrong in (
+        ["--budget", "0s"],
+        ["--planner", "rang"],
+        ["--model", "nope"],
+        ["-o", "no/such/x.json"],
+        ["--nbytes", "9" * 99],
+    ):
+        capsys.readouterr()
+        assert run([*command, *wrong]) == 2
+        out, err = capsys.readouterr()
+        assert (out, err.count("\n")) == ("", 1)
+
+
+def test_nothing_found_is_an_answer_with_its_reasons(capsys: Capture, tmp_path: Path) -> None:
+    out = tmp_path / "plan.json"
+    arguments = [
+        "tune",
+        "allreduce",
+        "dgx1v",
+        "--only",
+        "1,4,6",
+        "--planner",
+        "ring",
+        "--nbytes",
+        "1KB",
+        "-o",
+        str(out),
+    ]
+    code = run(arguments)
+    said = capsys.readouterr()
+    assert code in (1, 2)  # 2: these ranks are not even joined
+    assert "Traceback" not in said.err
+    assert not out.exists()
