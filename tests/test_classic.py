@@ -31,6 +31,7 @@ from antiphon.planners._cycles import widest_cycle
 from antiphon.planners._digits import factorisations
 from antiphon.planners._factors import joined_factors
 from antiphon.planners._packing import capacities, pack
+from antiphon.planners._places import nested_groups
 from antiphon.planners._routing import paths
 from antiphon.registry import table
 from antiphon.run.local import run_local
@@ -210,6 +211,22 @@ def test_textbook_steps_and_bytes(row: tuple[str, str, str]) -> None:
         assert max(sent(schedule)) == most(P), P
 
 
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        *((name, kind) for name, kind in CLAIMED if name in ("bruck", "pairwise", "recursive-doubling")),
+        *(("halving-doubling", kind) for kind in ("allgather", "reducescatter", "allreduce")),
+        *(("binomial-tree", kind) for kind in table("planner")["binomial-tree"].can["collectives"]),
+    ],
+)
+def test_one_partner_at_a_time(name: str, kind: str) -> None:
+    for P in (2, 5, 7, 8, 12, 16, 33):
+        schedule = one(name, star(P), kind)
+        messages = np.unique(np.stack([schedule.step, schedule.src, schedule.dst]), axis=1)
+        for ends in (1, 2):  # every rank sends to one at most, and receives from one at most
+            assert np.unique(messages[[0, ends]], axis=1, return_counts=True)[1].max() == 1
+
+
 @pytest.mark.parametrize("name", ["halving-doubling", "recursive-doubling"])
 def test_powers_of_two_gather_all_in_log2_steps(name: str) -> None:
     for P in range(2, 34):
@@ -269,6 +286,17 @@ def test_hierarchical_rings_follow_the_places_and_the_links() -> None:
     dealt = build("dealt", 6, both_ways([(i, 6) for i in range(6)], PORT), switches=1, places=[*mixed, "switch"])
     options = one("hierarchical-ring", dealt, "allgather").provenance["options"]
     assert (options["fanins"], options["order"]) == ("3x2", "0,2,4,1,3,5")
+
+
+def test_levels_that_places_show() -> None:
+    def groups(*places: str) -> tuple[list[int], list[int]]:
+        machine = build("placed", len(places), both_ways([(0, 1)], PORT), places=places)
+        return nested_groups(machine, range(len(places)))
+
+    assert groups("a/x", "a/y", "b/x", "b/y", "c/x", "c/y") == ([2, 3], [0, 1, 2, 3, 4, 5])
+    assert groups("r0/a/x", "r0/a/y", "r1/b/x", "r1/b/y") == ([2, 2], [0, 1, 2, 3])  # racks of one host each
+    assert groups("a/x", "a/y", "b/x") == ([3], [0, 1, 2])  # hosts of different size show no level
+    assert groups("rank0", "rank1") == ([2], [0, 1])
 
 
 def test_double_trees_share_the_work() -> None:
@@ -421,6 +449,8 @@ def test_rings_over_switches_use_every_way_out_of_a_host() -> None:
     schedule = one("multi-ring", machine, "allgather")
     verify(schedule, machine).or_raise()
     assert schedule.provenance["options"]["rings"] == 4
+    first = [ring.split(",") for ring in schedule.provenance["found"]["rings"]]
+    assert all(int(ring[3]) % 4 == int(ring[4]) % 4 for ring in first)  # out of host 0 and into host 1 on one rail
     ports = {i for i in schedule.routes.links.tolist() if machine.types[machine.link_type[i]] == PORT}
     assert len(ports) == 16  # every port, out and in
     alone = one("multi-ring", machine, "allgather", rings=1)
