@@ -132,7 +132,7 @@ def timeline(schedule: Schedule, topology: Topology) -> Timeline:
     for k, capacity in enumerate(capacities):
         mine = np.flatnonzero(klass == k)
         if len(mine):
-            top, winner = _envelope(low[mine], high[mine], load[mine], len(marks))
+            top, winner = envelope(low[mine], high[mine], load[mine], len(marks))
             scaled = top.astype(object) * (common // capacity)
             better = (winner >= 0) & (scaled > best)
             best[better], where[better] = scaled[better], resource[mine[winner[better]]]
@@ -159,7 +159,7 @@ def _staircase(entries: Loads) -> tuple[Longs, Longs, Longs, Exact]:
     return resource[keep], at[keep], at[keep + 1], height[keep]
 
 
-def _envelope(low: Longs, high: Longs, value: Exact, marks: int) -> tuple[Exact, Longs]:
+def envelope(low: Longs, high: Longs, value: Exact, marks: int) -> tuple[Exact, Longs]:
     """Per interval between marks the greatest value over the runs low..high that cover it, and which run that is.
 
     Every run is two overlapping runs whose length is a power of two; longest first, each passes to its halves.

@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from antiphon.core.columns import Longs, dense, order_of
-from antiphon.core.loads import Timeline, _envelope, pieces_of, timeline
+from antiphon.core.loads import Timeline, envelope, pieces_of, timeline
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.cost._messages import Floats, latencies, resolved, resource_name, uses_of
@@ -56,7 +56,7 @@ def step_latencies(schedule: Schedule, topology: Topology) -> Latencies:
     if int(size.max()) == 1:
         return Latencies(begin, size, cells[used])
     marks, place = dense(np.concatenate([begin, begin + size]), int((begin + size).max()) + 1)
-    top, winner = _envelope(place[: len(used)], place[len(used) :], cells[used], len(marks))
+    top, winner = envelope(place[: len(used)], place[len(used) :], cells[used], len(marks))
     alive = np.flatnonzero(winner[:-1] >= 0)
     return Latencies(marks[alive], np.diff(marks)[alive], top[alive].astype(np.float64))
 
