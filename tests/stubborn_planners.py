@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -63,6 +65,65 @@ def late(topology: Any, collective: Any, *, nbytes: Any, profile: Any, budget: A
     (made,) = ring(topology, collective)
     raise TimedOut("the budget is spent", replace(made, provenance={}))
     yield
+
+
+def exits(topology: Any, collective: Any, *, nbytes: Any, profile: Any, budget: Any, seed: Any) -> Iterator[Schedule]:
+    yield from ring(topology, collective)
+    sys.exit(3)
+
+
+def interrupts(
+    topology: Any, collective: Any, *, nbytes: Any, profile: Any, budget: Any, seed: Any
+) -> Iterator[Schedule]:
+    raise KeyboardInterrupt
+    yield
+
+
+def boasts(topology: Any, collective: Any, *, nbytes: Any, profile: Any, budget: Any, seed: Any) -> Iterator[Schedule]:
+    """What it says of itself is no plain value, and cannot be pickled either."""
+    for made in ring(topology, collective):
+        yield replace(made, provenance={"planner": "boasts", "how": lambda: None})
+
+
+class Secret(Schedule):
+    def __reduce__(self) -> Any:
+        raise TypeError("not to be\x1b[31m told")
+
+
+def hides(topology: Any, collective: Any, *, nbytes: Any, profile: Any, budget: Any, seed: Any) -> Iterator[Schedule]:
+    for made in ring(topology, collective):
+        yield Secret(**{key: getattr(made, key) for key in made.__dataclass_fields__})
+
+
+def colours(topology: Any, collective: Any, *, nbytes: Any, profile: Any, budget: Any, seed: Any) -> Iterator[Schedule]:
+    raise ValueError("\x1b[31mred\x1b[0m\x07 and\tblue \udc80\u202e")
+    yield
+
+
+def listens(topology: Any, collective: Any, *, nbytes: Any, profile: Any, budget: Any, seed: Any) -> Iterator[Schedule]:
+    if sys.stdin.read() or os.read(0, 1):
+        raise ValueError("there was something to hear")
+    yield from ring(topology, collective)
+
+
+def parent(topology: Any, collective: Any, *, budget: Any, note: str, **options: Any) -> Iterator[Schedule]:
+    """Starts a process that outlives it, notes its number, and hangs."""
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    with open(note, "w", encoding="ascii") as file:
+        file.write(str(child.pid))
+    yield from hangs(topology, collective, nbytes=None, profile=None, budget=None, seed=None)
+
+
+def forks(topology: Any, collective: Any, *, nbytes: Any, profile: Any, budget: Any, seed: Any) -> Iterator[Schedule]:
+    """Dies, and leaves a child that holds all its pipes."""
+    if os.fork() == 0:
+        time.sleep(600)
+    os._exit(9)
+    yield
+
+
+def anything(topology: Any, collective: Any, **options: Any) -> Iterator[Schedule]:
+    yield from ring(topology, collective, seed=options["seed"])
 
 
 def entry(name: str, *sweep: dict[str, Any]) -> Entry:

@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 
-from antiphon.cli import run
+import antiphon
+import antiphon.cost
+from antiphon.cli import application, run
 
 Capture = pytest.CaptureFixture[str]
 
@@ -122,6 +124,43 @@ def test_same_input_same_plan(capsys: Capture) -> None:
     assert a_plan(capsys, "three.json.gz") == json.loads(Path("one.json").read_text())
 
 
+def test_of_several_schedules_the_best_for_a_size_or_all(capsys: Capture) -> None:
+    group = ("allreduce", "dgx1v", "--planner", "relay", "--ranks", "1,4,5,6")
+    small, large = (answer(capsys, "plan", *group, "--nbytes", size) for size in ("1KB", "1GB"))
+    assert small["steps"] < 10
+    assert large["steps"] > 100
+    assert small["bandwidth_gap"] > large["bandwidth_gap"]
+    assert answer(capsys, "plan", *group, "--nbytes", "1KB", "--model", "critical-path")["steps"] < 20
+    every = answer(capsys, "plan", *group, "--all", "-o", "many.json")["plans"]
+    assert [one["options"]["pieces"] for one in every] == [1, 8, 32, 128, 512]
+    for number, one in enumerate(every, start=1):
+        assert answer(capsys, "verify", f"many-{number}.json")["ok"]
+        assert one["verified"]
+    assert not Path("many.json").exists()
+    assert "give --nbytes, too" in complaint(capsys, "plan", *group, "--model", "alpha-beta")
+    assert "leave one of them out" in complaint(capsys, "plan", *group, "--model", "sccl", "--all")
+    assert "did you mean" in complaint(capsys, "plan", *group, "--nbytes", "1KB", "--model", "alphabeta")
+
+
+def test_an_allocation_without_a_ring_says_what_nccl_would_do(capsys: Capture) -> None:
+    assert run(["tune", "allreduce", "dgx1v", "--only", "1,4,5,6", "--nbytes", "1MB", "--planner", "relay"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "NCCL falls back to PCIe" in said
+    assert "over what NCCL would do" not in said
+    assert run(["tune", "allreduce", "dgx1v", "--only", "1,4", "--nbytes", "1MB"]) == 1
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.count("refused:") == 1
+    assert "no links lead from rank 1 to rank 4" in said
+
+
+def test_sizes_and_steps_are_said_well(capsys: Capture) -> None:
+    assert run(["bound", "allreduce", "ring:ranks=2"]) == 0
+    assert "is 1 step from" in capsys.readouterr().out
+    a_plan(capsys)
+    assert run(["predict", "plan.json", "--nbytes", "1e18"]) == 0
+    assert "1000PB" in capsys.readouterr().out
+
+
 def test_allocations_and_groups_keep_the_numbers(capsys: Capture) -> None:
     answer(capsys, "plan", "broadcast", "dgx1v", "--only", "0,3,4,7", "--root", "4", "-o", "four.json")
     plan = json.loads(Path("four.json").read_text())
@@ -200,7 +239,9 @@ def test_people_see_text(capsys: Capture) -> None:
         ("verify .", "directory"),
         ("run nowhere.json --nbytes 1KB", "nowhere.json"),
         ("frontier allreduce dgx1v", "not there yet"),
-        ("plan", "Missing argument"),
+        ("plan", "see antiphon plan --help"),
+        ("plan allreduce dgx1v --nbytes 1KB:1MB", "expected one size"),
+        ("plan allreduce dgx1v --budget 0", "greater than 0"),
         ("plan allreduce dgx1v --frobnicate", "No such option"),
         ("frobnicate", "No such command"),
     ],
@@ -289,28 +330,119 @@ def test_a_reader_that_goes_away() -> None:
     assert done.stderr == ""
 
 
-def test_help_has_an_example() -> None:
-    for command in (
-        [],
-        ["plan"],
-        ["verify"],
-        ["run"],
-        ["bound"],
-        ["topology", "show"],
-        ["planners"],
-        ["topologies"],
-    ):
-        done = subprocess.run(
-            [sys.executable, "-c", "from antiphon.cli import main; main()", *command, "--help"],
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0
-        assert "Example: antiphon" in done.stdout
+INTERRUPTED = """
+import importlib.abc, os, signal, sys
+
+class Slow(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == "antiphon.cli.plans":
+            os.kill(os.getpid(), signal.SIGINT)  # in the middle of loading the commands
+
+sys.meta_path.insert(0, Slow())
+from antiphon.cli import main
+main(["topologies"])
+"""
+
+
+def test_ctrl_c_while_the_commands_are_loaded() -> None:
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr, done.stdout) == (130, "antiphon: interrupted\n", "")
+
+
+def test_ctrl_c_within_a_command(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("antiphon.cli.machine.bound", interrupted)
+    assert "interrupted" in complaint(capsys, "bound", "allreduce", "ring:ranks=3", code=130)
+
+
+def test_the_package_is_a_command() -> None:
+    said = subprocess.run([sys.executable, "-m", "antiphon", "--version"], capture_output=True, text=True, check=True)
+    assert said.stdout.startswith("antiphon ")
+
+
+def commands() -> list[list[str]]:
+    """All that is there, groups by themselves and with each of theirs."""
+    found = []
+    for name, command in application().commands.items():  # type: ignore[attr-defined]
+        if not command.hidden:
+            found.append([name])
+            found += [[name, inner] for inner, c in getattr(command, "commands", {}).items() if not c.hidden]
+    return found
+
+
+@pytest.mark.parametrize("command", [[], *commands()], ids=" ".join)
+def test_help_has_an_example(capsys: Capture, monkeypatch: pytest.MonkeyPatch, command: list[str]) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert run([*command, "--help"]) == 0
+    out = capsys.readouterr().out
+    assert "Example: antiphon" in out
+    assert max(map(len, out.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("command", [[], ["topology"]])
+def test_a_group_of_commands_alone_shows_what_it_has(capsys: Capture, command: list[str]) -> None:
+    assert run(command) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "\nCommands:\n" in err
+
+
+def test_version(capsys: Capture) -> None:
+    assert run(["--version"]) == 0
+    assert capsys.readouterr().out == f"antiphon {antiphon.__version__}\n"
+
+
+def test_every_command_is_a_function_of_the_package() -> None:
+    import antiphon.planners
+    import antiphon.run.local
+    import antiphon.topologies  # folders of the same name as a command
+
+    for name, *_ in commands():
+        assert name in antiphon.__all__
+        assert callable(getattr(antiphon, name)), name
+    assert {row["name"] for row in antiphon.topologies()} >= {"ring", "dgx1v"}
+    assert {row["name"] for row in antiphon.planners()} >= {"ring", "multi-ring"}
+    assert {row["name"] for row in antiphon.models()} >= {"alpha-beta", "critical-path"}
+    assert antiphon.topologies.topology("dgx1v").ranks == 8  # type: ignore[attr-defined]
+
+
+def test_simulate_in_python(capsys: Capture) -> None:
+    a_plan(capsys)
+    plan = antiphon.plan("allreduce", antiphon.topology("dgx1v"))
+    (row,) = antiphon.simulate(plan, "1MB", trace="trace.json")
+    assert [row] == answer(capsys, "simulate", "plan.json", "--nbytes", "1MB", "--trace", "other.json")["rows"]
+    assert Path("trace.json").read_bytes() == Path("other.json").read_bytes()
+    (slow,) = antiphon.simulate(plan, 10**6, model="sccl", profile=antiphon.cost.Profile(alpha={"nvlink": 1.0}))
+    assert slow["terms"]["latency"] == pytest.approx(14.0)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "topologies",
+        "planners",
+        "models",
+        "bound allreduce dgx1v",
+        "bound allgather cluster:box=dgx-a100,boxes=4",
+        "plan allreduce hypercube:ranks=16 -o plan.json",
+        "predict plan.json --nbytes 1KB:1GB",
+        "simulate plan.json --nbytes 1MB",
+        "run plan.json --nbytes 1KB",
+        "verify plan.json",
+        "topology show cluster:box=dgx-a100,boxes=4",
+        "tune all dgx1v --only 0,1,4 --nbytes 1KB:1MB",
+    ],
+)
+def test_text_fits_a_terminal(capsys: Capture, command: str) -> None:
+    assert run(["plan", "allreduce", "dgx1v", "-o", "plan.json"]) == 0
+    capsys.readouterr()
+    assert run(command.split()) == 0
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
 
 
 def test_the_python_functions_can_be_called_again() -> None:
-    import antiphon
-
     plan = antiphon.plan("allgather", antiphon.topology("ring:ranks=3"))
     for _ in range(2):  # importing the folder antiphon.run must not take the function's place
         assert antiphon.run(plan, "3KB")[0]["correct"]

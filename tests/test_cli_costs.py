@@ -109,13 +109,13 @@ def test_simulate_and_its_trace(capsys: Capture, model: str) -> None:
 def test_people_see_text(capsys: Capture) -> None:
     assert run(["predict", "plan.json", "--nbytes", "1KB:4KB"]) == 0
     out = capsys.readouterr().out
-    assert len(out.splitlines()) == 4
+    assert len(out.splitlines()) == 5
     assert "held up by" in out
     assert run(["simulate", "plan.json", "--nbytes", "1MB", "--trace", "t.json"]) == 0
     out = capsys.readouterr().out
     assert "critical path: " in out
     assert "and 2 more" in out
-    assert "trace written to t.json" in out
+    assert "written: t.json" in out
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_people_see_text(capsys: Capture) -> None:
         ("predict plan.json --nbytes 1KB --model alfa-beta", "did you mean 'alpha-beta'"),
         ("predict plan.json --nbytes 1KB --profile nowhere.json", "nowhere.json"),
         ("predict plan.json --nbytes 1KB --profile plan.json", "antiphon-profile"),
-        ("simulate plan.json --nbytes 1KB:1MB", "unknown unit"),
+        ("simulate plan.json --nbytes 1KB:1MB", "expected one size"),
         ("simulate plan.json --nbytes 1KB --model nothing", "unknown model"),
         ("simulate plan.json --nbytes 1KB --trace missing/trace.json", "missing"),
     ],
@@ -145,3 +145,13 @@ def test_a_plan_for_a_missing_link_is_refused(capsys: Capture) -> None:
     Path("bad.json").write_text(json.dumps(plan))
     for command in ("predict", "simulate"):
         assert "transfer has no link" in complaint(capsys, f"{command} bad.json --nbytes 1KB")
+
+
+def test_a_table_gives_the_plan_of_one_collective(capsys: Capture) -> None:
+    assert run(["tune", "all", "ring:ranks=3", "--nbytes", "1KB:4KB", "--planner", "ring", "-o", "table.json"]) == 0
+    assert run(["plan", "gather", "ring:ranks=3", "--planner", "ring", "-o", "gather.json"]) == 0
+    capsys.readouterr()
+    for command in ("predict", "simulate"):
+        rows = answer(capsys, command, "table.json", "--nbytes", "2KB", "--collective", "gather")["rows"]
+        assert rows == answer(capsys, command, "gather.json", "--nbytes", "2KB")["rows"]
+        assert "choose one by --collective" in complaint(capsys, f"{command} table.json --nbytes 2KB")

@@ -61,9 +61,12 @@ def test_the_examples_of_the_architecture_page_work(entries: dict[str, Any], mon
     assert files["schedule0.csv"].splitlines()[:2] == ["step,chunk,src,dst,op", "0,0,0,1,0"]
 
 
-def test_the_python_of_the_readme_runs() -> None:
-    for block in blocks("README.md", "python"):
-        exec(compile(block, "README.md", "exec"), {})
+@pytest.mark.parametrize("page", ["README.md", "docs/guide.md", "docs/tuning.md"])
+def test_the_python_of_the_pages_runs(page: str) -> None:
+    found = blocks(page, "python")
+    assert found
+    for block in found:
+        exec(compile(block, page, "exec"), {})
 
 
 def test_the_commands_of_the_documents_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

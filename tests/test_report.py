@@ -19,6 +19,7 @@ import pytest
 import antiphon
 from antiphon.core.collective import Collective
 from antiphon.core.loads import pieces_of, pipelined_steps, timeline
+from antiphon.core.reshape import only
 from antiphon.core.schedule import Schedule
 from antiphon.planners.ring import ring
 from antiphon.select import Tuning, tune
@@ -143,6 +144,22 @@ def test_the_chart_is_a_picture_by_itself(tuned: Tuning) -> None:
     single = tune("allgather", topology("ring:ranks=3"), nbytes="1MB", workers=0, planners=["ring"])
     ElementTree.fromstring(chart_svg(single))
     assert Page(antiphon.report(single)).tags
+
+
+def test_an_allocation_without_a_ring_says_what_nccl_would_do() -> None:
+    left = only(topology("dgx1v"), [1, 4, 5, 6])
+    whole = topology("dgx1v")
+    found = tune("broadcast", left, ranks=[1, 4, 5, 6], nbytes="1MB", workers=0, planners=["relay"], against=whole)
+    page = Page(antiphon.report(found))
+    assert "NCCL falls back to PCIe" in page.text
+    assert "What NCCL would do" not in page.text
+    assert all(note in page.text for note in found.notes)
+
+
+def test_a_large_machine_has_the_whole_width() -> None:
+    for spec, wide in (("dgx1v", False), ("cluster:box=dgx1v,boxes=8", True)):
+        found = tune("broadcast", topology(spec), nbytes="1MB", workers=0, planners=["binomial-tree"])
+        assert ('class="split machine wide"' in antiphon.report(found)) is wide
 
 
 def test_several_collectives_and_none_at_all() -> None:

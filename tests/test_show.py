@@ -238,6 +238,8 @@ def test_shared_limits_are_bands_and_in_the_legend() -> None:
     assert "socket* pcie: 27 GB/s shared by 6 links (2 of them)" in words
     words = [element.text for element in elements(parsed(topology("delta:nodes=4")), "text")]
     assert "host*/nic*: 25 GB/s shared by 4 links, each way (4 of them)" in words
+    words = [element.text for element in elements(parsed(topology("pcie8")), "text")]
+    assert "bridge* in: 63.02 GB/s shared by 3 links (2 of them)" in words  # inward only
 
 
 def test_odd_names_are_escaped() -> None:

@@ -56,6 +56,8 @@ MORE = [
     "cluster:box=dgx-a100,boxes=4,fabric=rail,oversubscription=3", "cluster:box=z52-pcie,boxes=2,nics=2,nic=100Gbit/s",
     "cluster:box=torus:dims=2x4+bandwidth=50GB/s,boxes=3,nics=4", "cluster:box=tree:fanouts=2x(3+1)+bandwidth=1GB/s",
     "cluster:box=ring:ranks=4,boxes=3,nics=8", "cluster:box=dgx-a100,boxes=3,nics=1",
+    "ring:ranks=4,bandwidth=100GB/s", "line:ranks=3,latency=2us,routers=true", "torus:ranks=12,latency=500ns",
+    "star:ranks=3,bandwidth=100Gbit/s", "tree:fanouts=4x4,oversubscription=2,bandwidth=1GB/s,latency=0s",
 ]  # fmt: skip
 
 
@@ -133,7 +135,7 @@ def test_every_entry_declares_and_documents_itself(name: str) -> None:
 def test_other_sizes_and_options_are_sound(spec: str) -> None:
     machine = sound(spec)
     assert machine.ranks <= 64
-    assert topology(machine.name).ranks == machine.ranks  # the name of a machine is a way to ask for it
+    assert topology(machine.name) == machine  # the name of a machine is a way to ask for it
 
 
 @pytest.mark.parametrize("spec", [spec for name, spec in EXAMPLES.items() if name not in LARGE])
@@ -198,6 +200,12 @@ def test_grids_join_neighbours_along_each_axis(sizes: list[int], closed: bool) -
     expected = {(a, b) for a, b in np.argwhere(ring.sum(axis=2) == 1).tolist()}
     assert set(pairs(machine)) == expected
     assert machine.links == len(expected)
+
+
+def test_a_name_tells_just_the_options_that_make_a_difference() -> None:
+    assert topology("ring:ranks=4,bandwidth=200Gbit/s,latency=1000ns").name == "ring:ranks=4"
+    assert topology("ring:ranks=4,latency=2us,bandwidth=100GB/s").name == "ring:ranks=4,bandwidth=100GB/s,latency=2us"
+    assert topology("tree:fanouts=2x2,uplink=9GB/s").name == "tree:fanouts=2x2,uplink=9GB/s"
 
 
 def test_two_machines_that_are_a_third() -> None:
@@ -429,7 +437,7 @@ def test_known_least_steps() -> None:
         ("cluster:fabric=leaf-spine,spines=0", "from 1"), ("cluster:fabric=leaf-spine,boxes_per_leaf=0", "from 1"),
         ("cluster:fabric=fat-tree,leaves_per_pod=0", "from 1"), ("cluster:box=ring", "needs ranks"),
         ("cluster:box=ring:ranks=4+ranks=5", "twice"), ("cluster:box=torus:dims=2x2+colour=red", "colour"),
-        ("clutser", "cluster"), ("hgx_h100", "hgx-h100"),
+        ("clutser", "cluster"), ("hgx_h100", "hgx-h100"), ("DGX1V", "did you mean 'dgx1v'"),
     ],
 )  # fmt: skip
 def test_wrong_options_are_one_clear_line(spec: str, says: str) -> None:

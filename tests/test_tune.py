@@ -8,6 +8,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import stubborn_planners
 from hypothesis import given, settings
@@ -47,21 +48,23 @@ def added(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 
 def quick(kind: str = "allreduce", spec: str = "ring:ranks=4", **options: Any) -> Tuning:
-    return tune(kind, topology(spec), **{"nbytes": "1KB:1MB", "workers": 0, **options})
+    return tune(kind, topology(spec), **{"nbytes": "1KB:1MB", "workers": "none", **options})
 
 
 # ---- sizes and ranges ----
 
 
-def test_sizes_are_the_powers_of_two_in_the_range() -> None:
-    assert sizes_of("1KB:1MB") == ((1000, 10**6), tuple(2**k for k in range(10, 20)))
+def test_sizes_are_the_ends_of_the_range_and_the_powers_of_two_in_it() -> None:
+    assert sizes_of("1KB:1MB") == ((1000, 10**6), (1000, *(2**k for k in range(10, 20)), 10**6))
+    assert sizes_of("3KB:4KB")[1] == (3000, 4000)
     assert sizes_of("1KiB:4KiB")[1] == (1024, 2048, 4096)
     assert sizes_of((3, 3)) == ((3, 3), (3,))
     assert sizes_of("5:7")[1] == (5, 7)
     assert sizes_of(64)[1] == (64,)
-    for wrong in ("0:1KB", "2KB:1KB", "1:2:3", "1KB:", "0", ""):
+    assert sizes_of(np.int64(64))[1] == (64,)
+    for wrong in ("0:1KB", "2KB:1KB", "1:2:3", "1KB:", "0", "", 1.5, None, True, [], ["1KB", 2.5], np.ones(2)):
         with pytest.raises(Invalid):
-            sizes_of(wrong)
+            sizes_of(wrong)  # type: ignore[arg-type]
 
 
 def test_ranges_are_few_where_candidates_tie() -> None:
@@ -92,10 +95,10 @@ def test_the_best_for_every_size(kind: str, spec: str) -> None:
     found = quick(kind, spec)
     good = [c for c in found.candidates if c.status == "ok"]
     assert good
-    assert [found.ranges[0].start, found.ranges[-1].stop] == [1000, 10**6]
+    assert [found.ranges[0].start, found.ranges[-1].stop, found.ranges[-1].at] == [1000, 10**6, 10**6]
     assert all(a.stop == b.start for a, b in zip(found.ranges, found.ranges[1:], strict=False))
     for size in found.sizes:
-        (r,) = [r for r in found.ranges if r.start <= size < r.stop]
+        (r,) = [r for r in found.ranges if r.start <= size < r.stop + (r is found.ranges[-1])]
         assert r.candidate.seconds[size] <= min(c.seconds[size] for c in good) * (1 + 1e-9)
         entry = found.plan.at(size)
         assert entry.claims["planner"] == r.candidate.planner
@@ -129,7 +132,11 @@ def test_json_keys() -> None:
     assert {c["planner"] for c in told["candidates"]} == set(registry.table("planner"))
     for c in told["candidates"]:
         assert (c["status"] == "ok") == bool(c["seconds"]) == (not c["reason"])
-    assert told["bound"]["allreduce"]["bytes_per_second"] == "600000000000/7"
+    limit = told["bound"]["allreduce"]
+    assert (limit["bytes_per_second"], limit["bytes_per_second_exact"]) == (pytest.approx(6e11 / 7), "600000000000/7")
+    whole = quick("broadcast", "ring:ranks=4,bandwidth=1GB/s", planners=["ring"]).as_json()["bound"]["broadcast"]
+    assert (whole["bytes_per_second"], whole["bytes_per_second_exact"]) == (2e9, "2000000000")
+    assert type(whole["bytes_per_second"]) is float
 
 
 def test_all_collectives_in_one_go() -> None:
@@ -153,13 +160,13 @@ def test_only_some_planners_with_what_stands_for_nccl_beside_them() -> None:
 
 def test_groups_roots_and_collectives_made_by_hand() -> None:
     machine = topology("full:ranks=6")
-    found = tune("broadcast", machine, ranks=[1, 2, 5], root=5, nbytes="4KB", workers=0)
+    found = tune("broadcast", machine, ranks=[1, 2, 5], root=5, nbytes="4KB", workers="none")
     assert found.plan.collective == Collective("broadcast", 6, (1, 2, 5), (5,))
-    again = tune(found.plan.collective, machine, nbytes="4KB", workers=0)
+    again = tune(found.plan.collective, machine, nbytes="4KB", workers="none")
     assert again.as_json() == found.as_json()
     for wrong in ({"nbytes": "x"}, {"budget": 0}, {"model": "nope"}, {"planners": ["rong"]}, {"root": 9}):
         with pytest.raises(Invalid):
-            tune("broadcast", machine, **{"workers": 0, **wrong})
+            tune("broadcast", machine, **{"workers": "none", **wrong})
     with pytest.raises(Invalid, match="like with like"):
         quick(against=topology("ring:ranks=5"))
 
@@ -232,7 +239,7 @@ def test_the_sweep_of_a_planner_is_tried(added: Callable[..., None]) -> None:
 def interrupted_after(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     real = _tune.run_tasks
 
-    def until(context: Any, tasks: Any, workers: int, tell: Any) -> None:
+    def until(context: Any, tasks: Any, workers: int, tell: Any, ready: Any) -> None:
         heard = []
 
         def hear(message: Any) -> None:
@@ -275,7 +282,7 @@ def test_an_irregular_allocation_says_what_was_lost(added: Callable[..., None]) 
     added({"relay": RELAY})
     whole = topology("dgx1v")
     machine = only(whole, [1, 4, 5, 6])
-    found = tune("all", machine, ranks=[1, 4, 5, 6], nbytes="4KB:4MB", workers=0, against=whole)
+    found = tune("all", machine, ranks=[1, 4, 5, 6], nbytes="4KB:4MB", workers="none", against=whole)
     assert set(found.plans) == set(KINDS)
     for plan in found.plans.values():
         assert antiphon.verify(plan) is None
@@ -289,7 +296,7 @@ def test_an_irregular_allocation_says_what_was_lost(added: Callable[..., None]) 
 
 def test_a_broken_link_says_what_was_lost() -> None:
     whole = topology("dgx1v")
-    found = tune("allgather", degrade(whole, pairs=[(0, 3)], remove=True), nbytes="1MB", workers=0, against=whole)
+    found = tune("allgather", degrade(whole, pairs=[(0, 3)], remove=True), nbytes="1MB", workers="none", against=whole)
     (loss,) = found.losses
     assert rate(loss.left) < rate(loss.all) == rate(loss.among)
     assert found.plans

@@ -9,17 +9,45 @@ The functions bear the names of the commands:
     rows = antiphon.run(plan, "64MiB")
     best = antiphon.tune("allreduce", machine)         # every planner, every size; best.plan, best.ranges
     rows = antiphon.predict(best.plan, "1KB:1GB")
+    rows = antiphon.simulate(best.plan, "64MiB", trace="trace.json")
     page = antiphon.report(best)                       # HTML
+
+`antiphon.topologies()`, `antiphon.planners()` and `antiphon.models()` list what there is.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 __version__ = "0.1.0"
-__all__ = ["bound", "collective", "plan", "predict", "report", "run", "topology", "tune", "verify"]
+__all__ = [
+    "bound", "collective", "models", "plan", "planners", "predict", "report", "run", "simulate", "topologies",
+    "topology", "tune", "verify",
+]  # fmt: skip
+
+
+def topologies() -> list[dict[str, Any]]:
+    """The machines in the catalogue: name, about, the ranks each can have, an example."""
+    return _listed("topology")
+
+
+def planners() -> list[dict[str, Any]]:
+    """The ways to plan: name, about, and for which collectives, on which machines, with which options."""
+    return _listed("planner")
+
+
+def models() -> list[dict[str, Any]]:
+    """The cost models: name, about, and what each can price."""
+    return _listed("model")
+
+
+def _listed(kind: str) -> list[dict[str, Any]]:
+    from antiphon.show.listing import listed
+
+    return listed(kind)
 
 
 def topology(spec: str) -> Any:
@@ -72,8 +100,25 @@ def predict(plan: Any, nbytes: Any, *, model: str = "alpha-beta", profile: Any =
     return price(plan, nbytes, model=model, profile=profile)
 
 
+def simulate(
+    plan: Any, nbytes: int | str, *, model: str = "critical-path", profile: Any = None, trace: Any = None
+) -> Any:
+    """Follow every message of one size: a row as of `predict`, with the path that held it up.
+
+    `trace`: a file for when each message is under way (Chrome's trace format).
+    """
+    from antiphon.cost import simulate as follow
+
+    row, events = follow(plan, nbytes, model=model, profile=profile, trace=trace is not None)
+    if events is not None:
+        from antiphon.core.files import write_bytes
+
+        write_bytes(trace, events)
+    return [row]
+
+
 def tune(wanted: Any, topology: Any, **options: Any) -> Any:
-    """The best plan for every size: a collective or "all"; `nbytes`, `model`, `planners`, `budget`, `workers`, ...
+    """The best plan for every size: a collective or "all"; `nbytes`, `model`, `profile`, `planners`, `budget`, ...
 
     The result has `.plan` (`.plans` for several), `.ranges`, `.candidates`, `.as_json()` and `.save(file)`.
     """
@@ -91,21 +136,23 @@ def report(tuning: Any) -> str:
     return report_html(tuning, topology_svg, topology_text)
 
 
-class _Runner(ModuleType):
-    """The folder antiphon.run, which can be called as the function of that name."""
+_ALSO_FOLDERS: dict[str, Callable[..., Any]] = {"run": run, "topologies": topologies, "planners": planners}
+
+
+class _Folder(ModuleType):
+    """A folder such as antiphon.run, which can be called as the function of that name."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return _run(*args, **kwargs)
+        return _ALSO_FOLDERS[self.__name__.rpartition(".")[2]](*args, **kwargs)
 
 
 class _Front(ModuleType):
     """Importing antiphon.run.local puts the folder in the place of the function: let it stand for both."""
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name == "run" and isinstance(value, ModuleType):
-            value.__class__ = _Runner
+        if name in _ALSO_FOLDERS and isinstance(value, ModuleType):
+            value.__class__ = _Folder
         super().__setattr__(name, value)
 
 
-_run = run
 sys.modules[__name__].__class__ = _Front

@@ -49,7 +49,8 @@ def quote(name: object, limit: int = 60) -> str:
 def unknown(what: str, name: object, known: Iterable[str]) -> Invalid:
     """The error for a name not in a table: it suggests the nearest and lists what there is."""
     names = sorted(known)
-    near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
+    alike = {known.lower(): known for known in names}
+    near = [alike[match] for match in difflib.get_close_matches(str(name).lower(), alike, n=1, cutoff=0.5)]
     hint = f"; did you mean {near[0]!r}?" if near else ""
     listed = ", ".join(names[:30]) + (", ..." if len(names) > 30 else "")
     return Invalid(f"unknown {what} {quote(name)}{hint} (known: {listed})")

@@ -24,7 +24,10 @@ KINDS = {"topology": "topologies", "planner": "planners", "model": "cost", "back
 class Entry:
     """One name of a table. `where` is "module:function"; `can` declares what it can do, read without importing it.
 
-    For planners: can["collectives"] (names), can["topologies"] (a phrase), can["options"] (names).
+    For planners: can["collectives"] (names), can["topologies"] (a phrase), can["options"] (names), can["sweep"]
+    (options worth trying when tuning), and can["process"]: True if `tune` shall run it in a process of its own, as
+    those of installed packages always are. A planner that works in C for long (a solver) needs that: within the
+    process of `tune` it is stopped at its budget by a signal, which Python code alone hears.
     """
 
     where: str
@@ -60,14 +63,15 @@ def find(kind: str, name: str) -> Entry:
 
 
 def call(kind: str, name: str, function: Callable[..., Any], given: Mapping[str, Any], *args: Any) -> Any:
-    """Call a table's function with keyword options, naming options it does not have or still needs."""
-    known = {
-        key: parameter
-        for key, parameter in inspect.signature(function).parameters.items()
-        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
-    }
+    """Call a table's function with keyword options, naming options it does not have or still needs.
+
+    One that takes **options gets whatever is given.
+    """
+    parameters = inspect.signature(function).parameters
+    known = {key: p for key, p in parameters.items() if p.kind is inspect.Parameter.KEYWORD_ONLY}
+    takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
     for key in given:
-        if key not in known:
+        if key not in known and not takes_any:
             if not known:
                 raise Invalid(f"{kind} {name} takes no options, got {quote(key)}")
             raise unknown(f"option of {kind} {name}", key, known)

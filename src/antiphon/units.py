@@ -117,6 +117,10 @@ def plain(value: Number) -> int | str:
 def format_size(nbytes: int) -> str:
     """The shortest exact way people write it: 65536 -> 64KiB, 64000 -> 64KB."""
     for scale, unit in [
+        (2**50, "PiB"),
+        (10**15, "PB"),
+        (2**40, "TiB"),
+        (10**12, "TB"),
         (2**30, "GiB"),
         (10**9, "GB"),
         (2**20, "MiB"),

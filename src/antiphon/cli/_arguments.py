@@ -3,25 +3,63 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from antiphon.core.collective import Collective
+from antiphon.core.plan import Plan
 from antiphon.core.reshape import only as keep_only
 from antiphon.core.topology import Topology
-from antiphon.errors import Invalid, quote
-from antiphon.select import collective, is_file
+from antiphon.errors import Invalid, quote, unknown
+from antiphon.select import collective, is_file, load_plans
 from antiphon.topologies import topology
+from antiphon.units import parse_size
 
 Topo = Annotated[str, typer.Argument(metavar="TOPO", help="name, name:key=value,... or file.json")]
 Coll = Annotated[str, typer.Argument(metavar="COLL", help="allreduce, allgather, ... or file.json")]
-Root = Annotated[int | None, typer.Option("--root", help="the root of a rooted collective (default: the first rank)")]
-Only = Annotated[
-    str, typer.Option("--only", help="keep just these ranks of the machine, e.g. 0,1,4; the rest vanishes")
+Root = Annotated[
+    int | None, typer.Option("--root", metavar="RANK", help="the root of a rooted collective (default: the first rank)")
 ]
-Ranks = Annotated[str, typer.Option("--ranks", help="the ranks that take part, e.g. 0,1,4; the others may relay")]
+Only = Annotated[
+    str,
+    typer.Option("--only", metavar="RANKS", help="keep just these ranks of the machine, e.g. 0,1,4; the rest vanishes"),
+]
+Ranks = Annotated[
+    str, typer.Option("--ranks", metavar="RANKS", help="the ranks that take part, e.g. 0,1,4; the others may relay")
+]
+PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="a plan as `plan -o` or `tune -o` writes it")]
+WhichPlan = Annotated[
+    str, typer.Option("--collective", metavar="COLL", help="of a table with several plans, the one for this")
+]
+Model = Annotated[str, typer.Option("--model", metavar="NAME", help="what predicts the times: see antiphon models")]
+Svg = Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="draw it into this file")]
+Png = Annotated[Path | None, typer.Option("--png", metavar="FILE", help="the same as pixels (needs antiphon[plot])")]
+Output = Annotated[
+    Path | None, typer.Option("-o", "--output", metavar="FILE", help="write what is planned here (.json or .json.gz)")
+]
+ProfileFile = Annotated[
+    Path | None, typer.Option("--profile", metavar="FILE", help="latencies and bandwidths as measured (a JSON file)")
+]
 Json = Annotated[bool, typer.Option("--json", help="the result as JSON (documented, stable keys)")]
+
+
+def one_plan(path: Path, wanted: str) -> Plan:
+    """The plan in a file, or that for the collective wanted in a table of several."""
+    plans = load_plans(path)
+    if wanted and wanted not in plans:
+        raise unknown(f"collective in {path}", wanted, plans)
+    if not wanted and len(plans) > 1:
+        raise Invalid(f"{path}: holds plans for {', '.join(plans)}; choose one by --collective")
+    return plans[wanted or next(iter(plans))]
+
+
+def one_size(text: str) -> int:
+    """--nbytes of a command that takes one size."""
+    if ":" in text:
+        raise Invalid(f"--nbytes: expected one size such as 64MiB, got the range {quote(text)}; predict takes ranges")
+    return parse_size(text, "--nbytes")
 
 
 def rank_list(text: str, what: str) -> list[int]:

@@ -4,9 +4,20 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
+
+from antiphon.core.files import write_bytes
+from antiphon.errors import AntiphonError
+from antiphon.show.png import png_of
+
+
+class StoppedEarly(AntiphonError):
+    """Ctrl-C came, but what was found until then is told."""
+
+    exit_code = 130
 
 
 def emit(value: Any, text: str, as_json: bool) -> None:
@@ -24,3 +35,17 @@ def working(what: str) -> Iterator[None]:
 
     with Console(stderr=True).status(what):
         yield
+
+
+def write_pictures(draw: Callable[[], str], svg: Path | None, png: Path | None) -> list[str]:
+    """Draw once, write what was asked for, and say so."""
+    if svg is None and png is None:
+        return []
+    picture = draw()
+    pixels = png_of(picture) if png is not None else b""
+    said = []
+    for path, content in ((svg, picture.encode()), (png, pixels)):
+        if path is not None:
+            write_bytes(path, content)
+            said.append(f"  written: {path}")
+    return said

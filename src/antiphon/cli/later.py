@@ -6,10 +6,6 @@ import typer
 
 from antiphon.errors import Unsupported
 
-_THERE = (
-    "what is there: topologies, planners, models, topology show, bound, plan, verify, predict, simulate, tune, "
-    "run --on local"
-)
 _NAMES = (
     "backends", "frontier", "bench", "export", "build", "fit", "lab",
     "reproduce",
@@ -17,7 +13,7 @@ _NAMES = (
 
 
 def _refuser(name: str) -> None:
-    raise Unsupported(f"antiphon {name} is not there yet ({_THERE})")
+    raise Unsupported(f"{name} is not there yet (antiphon --help lists what is)")
 
 
 def register(app: typer.Typer) -> None:

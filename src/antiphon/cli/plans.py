@@ -7,26 +7,30 @@ from typing import Annotated, Any
 
 import typer
 
-from antiphon.cli._arguments import Coll, Json, Only, Ranks, Root, Topo, request
+from antiphon.cli._arguments import (
+    Coll,
+    Json,
+    Only,
+    Output,
+    PlanFile,
+    Ranks,
+    Root,
+    Topo,
+    WhichPlan,
+    one_plan,
+    one_size,
+    request,
+)
 from antiphon.cli._output import emit, working
+from antiphon.core.collective import Collective
 from antiphon.core.plan import Plan
+from antiphon.core.topology import Topology
 from antiphon.errors import Infeasible, Invalid, Unsupported, quote, unknown
-from antiphon.select import check, figures_of, load_plans, plan
-from antiphon.show.text import plan_text, run_text
+from antiphon.select import check, every_plan, figures_of, load_plans, plan
+from antiphon.show._words import options_text
+from antiphon.show.text import paragraph, plan_text, run_text
 from antiphon.topologies import plain_value, topology
-from antiphon.units import parse_seconds, parse_size
-
-PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="a plan as `plan -o` or `tune -o` writes it")]
-
-
-def _one(path: Path, wanted: str) -> Plan:
-    """The plan in a file, or that for the collective wanted in a table of several."""
-    plans = load_plans(path)
-    if wanted and wanted not in plans:
-        raise unknown(f"collective in {path}", wanted, plans)
-    if not wanted and len(plans) > 1:
-        raise Invalid(f"{path}: holds plans for {', '.join(plans)}; choose one by --collective")
-    return plans[wanted or next(iter(plans))]
+from antiphon.units import parse_seconds
 
 
 def _options(given: list[str]) -> dict[str, Any]:
@@ -42,41 +46,79 @@ def _options(given: list[str]) -> dict[str, Any]:
 def _plan_command(
     coll: Coll,
     topo: Topo,
-    planner: Annotated[str, typer.Option("--planner", help="see antiphon planners")] = "ring",
-    option: Annotated[list[str] | None, typer.Option("--option", help="key=value for the planner")] = None,
+    planner: Annotated[str, typer.Option("--planner", metavar="NAME", help="see antiphon planners")] = "ring",
+    option: Annotated[
+        list[str] | None, typer.Option("--option", metavar="KEY=VALUE", help="for the planner; again for more")
+    ] = None,
     root: Root = None,
     only: Only = "",
     ranks: Ranks = "",
-    nbytes: Annotated[str, typer.Option("--nbytes", help="plan for this size, e.g. 64MiB")] = "",
-    budget: Annotated[str, typer.Option("--budget", help="stop after this long, e.g. 60s")] = "",
-    seed: Annotated[int, typer.Option("--seed", min=0, help="same seed, same plan")] = 0,
-    out: Annotated[Path | None, typer.Option("-o", "--output", help="write the plan here (.json or .json.gz)")] = None,
+    nbytes: Annotated[str, typer.Option("--nbytes", metavar="SIZE", help="plan for this size, e.g. 64MiB")] = "",
+    model: Annotated[
+        str, typer.Option("--model", metavar="NAME", help="of several schedules keeps the fastest for --nbytes by this")
+    ] = "",
+    keep_all: Annotated[
+        bool, typer.Option("--all", help="keep all that the planner finds: -o plan.json writes plan-1.json, ...")
+    ] = False,
+    budget: Annotated[str, typer.Option("--budget", metavar="TIME", help="stop after this long, e.g. 60s")] = "",
+    seed: Annotated[int, typer.Option("--seed", min=0, metavar="N", help="same seed, same plan")] = 0,
+    out: Output = None,
     json: Json = False,
 ) -> None:
-    """Plan a collective, prove the schedule correct, and say how far from the best possible it is."""
+    """Plan a collective, prove the schedule correct, and say how far from the best possible it is.
+
+    Of several schedules that a planner finds the best is kept: for --nbytes the fastest by --model (alpha-beta), else
+    the one nearest to the bandwidth bound.
+    """
+    wanted, machine = request(coll, topo, root, only, ranks)
+    if model and keep_all:
+        raise Invalid("--all keeps all schedules, --model chooses one; leave one of them out")
+    if model and not nbytes:
+        raise Invalid("--model chooses the fastest for a size; give --nbytes, too")
+    how: dict[str, Any] = {
+        "planner": planner, "options": _options(option or []), "seed": seed,
+        "nbytes": one_size(nbytes) if nbytes else None,
+        "budget": parse_seconds(budget, "--budget") if budget else None,
+    }  # fmt: skip
+    if keep_all:
+        _plan_all(wanted, machine, out, how, json)
+        return
+    with working(f"planning {wanted.kind} on {machine.name}"):
+        made = plan(wanted, machine, model=model or None, **how)
+    figures = figures_of(made)
+    emit(figures, _made_text(made, figures, out), json)
+
+
+def _plan_all(wanted: Collective, machine: Topology, out: Path | None, how: dict[str, Any], json: bool) -> None:
+    """Every schedule in a file of its own, written as it is found: plan.json gives plan-1.json, plan-2.json, ..."""
+    found, texts = [], []
+    with working(f"planning {wanted.kind} on {machine.name}"):
+        for number, made in enumerate(every_plan(wanted, machine, **how), start=1):
+            name, dot, end = out.name.partition(".") if out is not None else ("", "", "")
+            figures = {**figures_of(made), "options": dict(made.entries[0].schedule.provenance.get("options", {}))}
+            found.append(figures)
+            texts.append(_made_text(made, figures, out and out.with_name(f"{name}-{number}{dot}{end}")))
+    emit({"plans": found}, "\n\n".join(texts), json)
+
+
+def _made_text(made: Plan, figures: dict[str, Any], out: Path | None) -> str:
+    """Write it where it is wanted, and say what it is."""
     from antiphon.core.serialize import save_plan
 
-    wanted, machine = request(coll, topo, root, only, ranks)
-    with working(f"planning {wanted.kind} on {machine.name}"):
-        made = plan(
-            wanted, machine, planner=planner, options=_options(option or []), seed=seed,
-            nbytes=parse_size(nbytes, "--nbytes") if nbytes else None,
-            budget=parse_seconds(budget, "--budget") if budget else None,
-        )  # fmt: skip
+    where = ""
     if out is not None:
         save_plan(out, made)
-    figures = figures_of(made)
-    where = f"\n  written to {out}" if out is not None else ""
-    emit(
-        figures,
-        plan_text(figures) + "\n  verified: every rank ends with exactly what it should" + where,
-        json,
-    )
+        where = f"\n  written:   {out}"
+    options = made.entries[0].schedule.provenance.get("options") or {}
+    told = f"\n  options:   {options_text(options)}" if options else ""
+    return plan_text(figures) + told + "\n  verified:  every rank ends with exactly what it should" + where
 
 
 def _verify_command(
     file: PlanFile,
-    topo: Annotated[str, typer.Option("--topology", help="judge it on this machine instead of its own")] = "",
+    topo: Annotated[
+        str, typer.Option("--topology", metavar="TOPO", help="judge it on this machine instead of its own")
+    ] = "",
     proof: Annotated[bool, typer.Option("--proof", help="recheck the bounds from their witnesses alone, too")] = False,
     json: Json = False,
 ) -> None:
@@ -99,18 +141,24 @@ def _verify_command(
     also = "; the bounds hold by their witnesses" if proof else ""
     what = f"{', '.join(loaded.collective.kind for loaded in plans)} on {machine.name}"
     claims = "all that it claims is true" if own else "what it claims of its own machine was not checked"
-    emit({"ok": True, "fault": None}, f"right: {what}: legal, complete; {claims}{also}", json)
+    emit({"ok": True, "fault": None}, "\n".join(paragraph(f"right: {what}: legal, complete; {claims}{also}", "")), json)
 
 
 def _run_command(
     file: PlanFile,
-    nbytes: Annotated[str, typer.Option("--nbytes", help="the size of the buffer, e.g. 64MiB or 1e6f32")],
-    collective: Annotated[str, typer.Option("--collective", help="of a table with several plans, this one")] = "",
-    on: Annotated[str, typer.Option("--on", help="local: all ranks in this process, with NumPy")] = "local",
-    dtype: Annotated[str, typer.Option("--dtype", help="int8 ... float64, float16, bfloat16")] = "float32",
-    op: Annotated[str, typer.Option("--op", help="sum, prod, min, max or avg")] = "sum",
-    repeat: Annotated[int, typer.Option("--repeat", min=1, help="runs; the median time is told")] = 3,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="of the data")] = 0,
+    nbytes: Annotated[
+        str, typer.Option("--nbytes", metavar="SIZE", help="the size of the buffer, e.g. 64MiB or 1e6f32")
+    ],
+    collective: WhichPlan = "",
+    on: Annotated[
+        str, typer.Option("--on", metavar="WHERE", help="local: all ranks in this process, with NumPy")
+    ] = "local",
+    dtype: Annotated[
+        str, typer.Option("--dtype", metavar="TYPE", help="int8 ... float64, float16, bfloat16")
+    ] = "float32",
+    op: Annotated[str, typer.Option("--op", metavar="OP", help="sum, prod, min, max or avg")] = "sum",
+    repeat: Annotated[int, typer.Option("--repeat", min=1, metavar="N", help="runs; the median time is told")] = 3,
+    seed: Annotated[int, typer.Option("--seed", min=0, metavar="N", help="of the data")] = 0,
     json: Json = False,
 ) -> None:
     """Really move data by this plan and check every element; exit code 1 if one is wrong."""
@@ -120,8 +168,8 @@ def _run_command(
         if on not in ("mpi", "torch", "lab"):
             raise unknown("place to run", on, ["local", "mpi", "torch", "lab"])
         raise Unsupported(f"--on {on} is not there yet; --on local runs all ranks in this process")
-    loaded = _one(file, collective)
-    size = parse_size(nbytes, "--nbytes")
+    size = one_size(nbytes)
+    loaded = one_plan(file, collective)
     fault = check(loaded, loaded.topology)
     if fault is not None:
         raise Infeasible(f"{file}: the plan is wrong and is not run: {fault.message}")
@@ -133,6 +181,18 @@ def _run_command(
 
 
 def register(app: typer.Typer) -> None:
-    app.command("plan", epilog="Example: antiphon plan allreduce dgx1v --planner ring -o plan.json")(_plan_command)
-    app.command("verify", epilog="Example: antiphon verify plan.json --proof")(_verify_command)
-    app.command("run", epilog="Example: antiphon run plan.json --nbytes 64MiB --on local")(_run_command)
+    app.command(
+        "plan",
+        short_help="Plan a collective by one planner, and prove it.",
+        epilog="Example: antiphon plan allreduce dgx1v --planner multi-ring -o plan.json",
+    )(_plan_command)
+    app.command(
+        "verify",
+        short_help="Is this plan right? Names the first thing wrong.",
+        epilog="Example: antiphon verify plan.json --proof",
+    )(_verify_command)
+    app.command(
+        "run",
+        short_help="Really move data by a plan, and check every element.",
+        epilog="Example: antiphon run plan.json --nbytes 64MiB --on local",
+    )(_run_command)

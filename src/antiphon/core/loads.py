@@ -8,6 +8,7 @@ staircase with two corners per row. Time is the upper envelope of these staircas
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -115,8 +116,28 @@ def _gather(schedule: Schedule, resource: Longs, row: Longs, topology: Topology)
     )
 
 
+_Last = tuple["weakref.ref[Schedule]", "weakref.ref[Topology]", Timeline]
+_last: list[_Last] = []  # who prices a schedule, states its figures and its gap asks for the same one thrice
+
+
 def timeline(schedule: Schedule, topology: Topology) -> Timeline:
-    """Time at zero latency, pipelining included, without expanding it: O(E log E) in load entries E."""
+    """Time at zero latency, pipelining included, without expanding it: O(E log E) in load entries E.
+
+    Both are frozen, so the last answer is kept for as long as somebody holds the two that it is of.
+    """
+    for whose, where, line in _last[:]:
+        if whose() is schedule and where() is topology:
+            return line
+    line = _timeline(schedule, topology)
+    _last[:] = [(weakref.ref(schedule, _forget), weakref.ref(topology, _forget), line)]
+    return line
+
+
+def _forget(_: object) -> None:
+    _last.clear()
+
+
+def _timeline(schedule: Schedule, topology: Topology) -> Timeline:
     entries = loads(schedule, topology)
     resource, begin, end, load = _staircase(entries)
     if not len(resource):

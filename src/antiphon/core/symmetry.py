@@ -36,13 +36,15 @@ Sums = NDArray[np.uint64]
 MOST_WORK = 10**8  # edges to walk over while telling orbits apart: a second or two
 
 
-def automorphisms(topology: Topology) -> tuple[Ints, ...]:
+def automorphisms(topology: Topology, colour: list[int] | None = None) -> tuple[Ints, ...]:
     """Generators of all symmetries, each a permutation of all nodes: node i goes to g[i].
+
+    With `colour`, one per node, of those that take every node to one of its colour.
 
     The identity is left out: a machine without symmetries has none. BLISS has no polynomial bound, but
     machines are easy for it; the generators, fewer than nodes, take O(vertices) each.
     """
-    drawn = _draw(topology)
+    drawn = _draw(topology, colour)
     found: list[list[int]] = drawn.graph().automorphism_group(color=drawn.colour)
     identity = np.arange(topology.nodes, dtype=np.int32)
     out = []

@@ -42,6 +42,11 @@ class Profile:
     memory_bandwidth: Fraction = MEMORY_BANDWIDTH
 
     def __post_init__(self) -> None:
+        for what, given in (("alpha", self.alpha), ("bandwidth_factor", self.bandwidth_factor)):
+            if not isinstance(given, Mapping):
+                raise Invalid(
+                    f'{what}: expected figures by kind of link, such as {{"nvlink": ...}}, got {quote(given)}'
+                )
         alpha = {kind: parse_seconds(value, f"alpha.{kind}") for kind, value in self.alpha.items()}
         factor = {kind: exact(value, f"bandwidth_factor.{kind}") for kind, value in self.bandwidth_factor.items()}
         for kind, value in factor.items():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+
+import numpy as np
 
 from antiphon.errors import Invalid, quote
 from antiphon.units import parse_size
@@ -10,9 +12,13 @@ from antiphon.units import parse_size
 
 def sizes(wanted: int | str | Sequence[int | str], what: str = "--nbytes") -> list[int]:
     """ "64KB"; a range "1KB:1GB", doubling from its first size up to at most its last; "1KB:1GB:4": fourfold."""
-    if isinstance(wanted, int):
-        return [parse_size(wanted, what)]
+    if isinstance(wanted, int | np.integer):
+        return [parse_size(wanted if isinstance(wanted, bool) else int(wanted), what)]
     if not isinstance(wanted, str):
+        if not isinstance(wanted, Iterable):
+            raise Invalid(
+                f"{what}: expected a size such as 64KB, a range such as 1KB:1GB, or several, got {quote(wanted)}"
+            )
         return [size for one in wanted for size in sizes(one, what)]
     first, *rest = wanted.split(":")
     low = parse_size(first, what)

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from antiphon.core.collective import ROOTED, Collective
-from antiphon.core.columns import Longs, ranges
-from antiphon.core.schedule import COPY, REDUCE, Schedule
-from antiphon.core.transform import compose
+from antiphon.core.columns import Longs, narrow, ranges
+from antiphon.core.schedule import COPY, REDUCE, Chunks, Schedule
+from antiphon.core.transform import compose, merge
 from antiphon.planners._rows import (
     MOST_TRANSFERS,
     Seats,
@@ -25,11 +25,11 @@ CHAIN_PIECES = 32
 MOST_RELAYED = 2**24
 
 
-def refuse_too_long(planner: str, collective: Collective, trips: int) -> None:
+def refuse_too_long(planner: str, collective: Collective, trips: float) -> None:
     """Unsupported if so many trips around would have too many transfers; an alltoall relays nearly everything, and
     is refused early: there is always something better."""
     most = MOST_RELAYED if collective.kind == "alltoall" else MOST_TRANSFERS
-    refuse_more_than_fits(planner, collective, transfers(collective) * trips, most)
+    refuse_more_than_fits(planner, collective, int(transfers(collective) * trips), most)
 
 
 def transfers(collective: Collective) -> int:
@@ -54,6 +54,35 @@ def around(collective: Collective, cycle: Sequence[int]) -> Schedule:
     if kind == "scatter":
         return per_root(collective, lambda one: _scatter(one, cycle))
     return backwards(collective, lambda one: around(one, [cycle[0], *cycle[:0:-1]]))
+
+
+def both_ways(collective: Collective, cycle: Sequence[int]) -> Schedule:
+    """Half of the data each way round; an alltoall sends every block its shorter way, halves of it where both are
+    equally long: P // 2 steps."""
+    if collective.kind != "alltoall":
+        return merge([around(collective, cycle), around(collective, [cycle[0], *cycle[:0:-1]])])
+    seats = Seats.of(collective, list(cycle))
+    size = len(seats)
+    here = np.arange(size)
+    tied = here[: size if size % 2 == 0 else 0]  # what these send to the opposite seat goes either way
+    opposite = seats.member[(tied + size // 2) % size] * size + seats.member[tied]
+    block, share = np.arange(size * size), np.full(size * size, 2)
+    share[opposite] = 1
+    chunks = Chunks(
+        narrow(np.concatenate([block, opposite])),
+        np.repeat(np.array([0, 1]), [len(block), len(opposite)]),
+        np.concatenate([share, np.ones_like(opposite)]),
+        2,
+    )
+    second = np.arange(size * size)  # the chunk of each block that goes backwards
+    second[opposite] = size * size + np.arange(len(opposite))
+    there, back = _passed_on(seats, size // 2, 1), _passed_on(seats, size // 2, -1)
+    back = (back[0], second[back[1]], *back[2:])
+    when, chunk, src, dst = (np.concatenate(pair) for pair in zip(there, back, strict=True))
+    return Schedule(
+        collective, chunks, narrow(when), narrow(chunk), seats.rank[src], seats.rank[dst],
+        np.full(len(when), COPY, np.uint8),
+    )  # fmt: skip
 
 
 def _hops(collective: Collective, cycle: Sequence[int]) -> Schedule:
@@ -81,15 +110,19 @@ def _scatter(collective: Collective, cycle: Sequence[int]) -> Schedule:
 
 
 def _alltoall(collective: Collective, cycle: Sequence[int]) -> Schedule:
-    """Everyone passes on all that has farther to go; what goes a distance d makes d hops, in steps 0 to d - 1."""
     seats = Seats.of(collective, list(cycle))
+    return lay(collective, seats, *_passed_on(seats, len(seats) - 1, 1))
+
+
+def _passed_on(seats: Seats, farthest: int, way: int) -> tuple[Longs, Longs, Longs, Longs]:
+    """Everyone passes on all that has farther to go: step, block, from and to. What goes a distance d, up to the
+    farthest, makes d hops, in steps 0 to d - 1; `way`: 1 or -1, the direction."""
     size = len(seats)
-    away, origin = (x.ravel() for x in np.meshgrid(np.arange(1, size), np.arange(size), indexing="ij"))
+    away, origin = (x.ravel() for x in np.meshgrid(np.arange(1, farthest + 1), np.arange(size), indexing="ij"))
     step = _count(away)
-    origin, goal = np.repeat(origin, away), np.repeat((origin + away) % size, away)
-    here = (origin + step) % size
-    block = seats.member[goal] * size + seats.member[origin]
-    return lay(collective, seats, step, block, here, (here + 1) % size)
+    origin, goal = np.repeat(origin, away), np.repeat((origin + way * away) % size, away)
+    here = (origin + way * step) % size
+    return step, seats.member[goal] * size + seats.member[origin], here, (here + way) % size
 
 
 def _count(times: Longs) -> Longs:

@@ -62,7 +62,7 @@ def refuse_more_than_fits(planner: str, collective: Collective, rows: int, most:
         would = {"alltoall": "pairwise or direct"}.get(collective.kind, "binomial-tree or double-binary-tree")
         raise Unsupported(
             f"planner {planner}: {collective.kind} on {len(collective.members)} ranks needs about {rows} transfers; "
-            f"at most {most}; use a planner with fewer, such as {would}, or fewer ranks"
+            f"at most {most}; use relay or a planner with fewer, such as {would}, or fewer ranks"
         )
 
 

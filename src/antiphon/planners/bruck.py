@@ -2,18 +2,24 @@
 
 Allgather: in step s everyone sends the 2^s parts that it has (fewer in the last step) to the rank 2^s before it.
 Alltoall: what has to go a distance d makes one hop of 2^s for every bit s of d (Bruck, Ho, Kipnis, Upfal and
-Weathersby 1997). Blocks are addressed by what they are, so no rank has to rotate its buffer at the end.
+Weathersby 1997).
+
+Messages are contiguous in buffers that begin with a rank's own block. So every rank rotates its buffer: once for
+allgather, at the end; before the first step and after the last for alltoall, where the sent blocks of a step are
+also put together and taken apart. The rotations are priced as local work, a copy of the buffer each.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
 from antiphon.core.collective import Collective
-from antiphon.core.schedule import Schedule
+from antiphon.core.schedule import Local, Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.transform import compose
 from antiphon.planners._rows import Order, Seats, backwards, finish, lay, part, refuse_more_than_fits
@@ -34,7 +40,9 @@ def bruck(
     ranks = len(collective.members)
     times = {"alltoall": ranks.bit_length() / 2, "allreduce": 2}.get(collective.kind, 1)
     refuse_more_than_fits("bruck", collective, int(ranks * ranks * times))
-    yield finish(_plan(collective, order), topology, collective, "bruck", {"order": order})
+    copies = {"alltoall": 2, "allreduce": 2}.get(collective.kind, 1)
+    made = replace(_plan(collective, order), local=(Local("rotation", Fraction(copies)),))
+    yield finish(made, topology, collective, "bruck", {"order": order})
 
 
 def _plan(collective: Collective, order: Order) -> Schedule:

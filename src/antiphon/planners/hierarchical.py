@@ -3,7 +3,8 @@
 `hierarchical-ring` goes around a ring in every level, `hierarchical-ps` lets everyone in a group serve a part
 (GenTree, section 3.3 and Figure 5: m x n hierarchical co-located PS). With fan-ins f1 x f2 x ... an allreduce takes
 2 * sum(f - 1) steps with rings, 2 * levels with servers; either way every rank sends 2 (P-1)/P nbytes, most of it to
-the nearest ranks: (f1 - 1)/f1 nbytes each way within the innermost groups.
+the nearest ranks: (f1 - 1)/f1 nbytes each way within the innermost groups. Rings among groups that differ in size
+are in `_groups`.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from antiphon.core.topology import Topology
 from antiphon.core.transform import compose, merge
 from antiphon.errors import Invalid, Unsupported
 from antiphon.planners._digits import BACK, DIRECT, RING, factorisations, gather_digits, given_fans
+from antiphon.planners._groups import Groups, given_groups, goes, placed_groups, plan_groups
 from antiphon.planners._places import nested_groups
 from antiphon.planners._routing import joined
 from antiphon.planners._rows import (
@@ -84,8 +86,8 @@ def hierarchical_ring(  # noqa: PLR0913 (what every planner takes, and four opti
 ) -> Iterator[Schedule]:
     """Yields one schedule of O(P^2) transfers; broadcast and reduce, chains among groups and within them: O(P).
 
-    `fanins`: such as "8x4", rings of 8 within rings of 4; by default the groups that the places of the ranks show
-    (boxes, racks) where these are equally large, else the squarest factorisation that the links allow.
+    `fanins`: such as "8x4", rings of 8 within rings of 4, or "3+4", groups of 3 and 4 ranks; by default the groups that
+    the places of the ranks show (boxes, racks), else the squarest factorisation that the links allow.
     `directions`: 2 = half the data each way round. `pieces`: pipelining depth, by default 32 for broadcast and
     reduce, else 1.
     """
@@ -94,12 +96,15 @@ def hierarchical_ring(  # noqa: PLR0913 (what every planner takes, and four opti
     ranks = len(collective.members)
     refuse_more_than_fits("hierarchical-ring", collective, 2 * ranks * ranks * directions)
     fans, seating = _levels(topology, collective, fanins, order)
-    ways = [RING, BACK][:directions]
     chain = collective.kind in ("broadcast", "reduce")
     depth = pieces if pieces is not None else 32 if chain else 1
     named = ",".join(map(str, seating))
-    options = {"fanins": "x".join(map(str, fans)), "order": named, "directions": directions, "pieces": depth}
-    made = merge([_plan(collective, seating, fans, way) for way in ways])
+    told = str(fans) if isinstance(fans, Groups) else "x".join(map(str, fans))
+    options = {"fanins": told, "order": named, "directions": directions, "pieces": depth}
+    if isinstance(fans, Groups):
+        made = merge([plan_groups(collective, seating, fans, way) for way in (1, -1)[:directions]])
+    else:
+        made = merge([_plan(collective, seating, fans, way) for way in (RING, BACK)[:directions]])
     yield finish(made, topology, collective, "hierarchical-ring", options, depth)
 
 
@@ -138,12 +143,17 @@ def _chains(collective: Collective, order: Order, fans: Sequence[int], way: str)
 
 def _levels(
     topology: Topology, collective: Collective, fanins: Fans | None, order: Order
-) -> tuple[list[int], list[int]]:
-    """The fan-ins, innermost first, and the ranks in an order in which groups are runs."""
+) -> tuple[list[int] | Groups, list[int]]:
+    """The fan-ins, innermost first, or groups of unequal size; and the ranks in an order in which groups are runs."""
     ranks = len(collective.members)
+    if isinstance(fanins, str) and set(fanins) & set("+*()"):
+        return given_groups(fanins, ranks), given_order(order, collective)
     if fanins is not None:
         return given_fans(fanins, ranks), given_order(order, collective)
     if order is None:
+        groups, seating = placed_groups(topology, collective.members)
+        if not groups.even() and goes(topology, seating, groups):
+            return groups, seating
         fans, seating = nested_groups(topology, collective.members)
         if len(fans) > 1 and _goes(topology, seating, fans):
             return fans, seating
@@ -155,7 +165,8 @@ def _levels(
             return fans, seating
     raise Unsupported(
         f"planner hierarchical-ring: no factorisation of the {ranks} ranks makes rings of links or paths through "
-        f"switches on {topology.name}; use planner ring or multi-ring, or give --option fanins=... and order=..."
+        f"switches on {topology.name}; use planner ring, multi-ring or relay, or give --option fanins=... (4x2, or 3+4 "
+        "for unequal groups) and order=..."
     )
 
 

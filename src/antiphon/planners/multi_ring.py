@@ -8,8 +8,9 @@ another rank, so that all of its ways out are in use.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,9 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.transform import merge
 from antiphon.errors import Invalid, Unsupported, quote
-from antiphon.planners._circles import CHAIN_PIECES, CHAINS, around, refuse_too_long, transfers
+from antiphon.planners._circles import CHAIN_PIECES, CHAINS, around, both_ways, refuse_too_long, transfers
+from antiphon.planners._cycles_bound import least_time
+from antiphon.planners._cycles_most import most_rings
 from antiphon.planners._packing import capacities, pack
 from antiphon.planners._places import hosts
 from antiphon.planners._routing import paths
@@ -35,11 +38,11 @@ PLENTY = 2**22  # transfers: no more rings by default than stay below this
 
 @dataclass(frozen=True)
 class Rings:
-    """Cycles, over what they go, and whether no more of them exist (None: not known)."""
+    """Cycles, over what they go, and of all that there are the number, whether no more exist, and by what bound."""
 
     cycles: list[list[int]]
     over: str
-    most: bool | None = None
+    found: dict[str, Any] = field(default_factory=dict)
 
 
 def multi_ring(
@@ -60,23 +63,50 @@ def multi_ring(
     """
     if rings is not None and (isinstance(rings, bool) or not isinstance(rings, int) or rings < 1):
         raise Invalid(f"option rings: expected a whole number from 1, got {quote(rings)}")
+    relayed = collective.kind == "alltoall"
     refuse_too_long("multi-ring", collective, rings or 1)
-    most = rings or max(1, min(MOST_RINGS, PLENTY // transfers(collective)))
-    chosen = _choose(topology, collective.members, most, seed, exactly=rings is not None)
-    made = {tuple(cycle): around(collective, cycle) for cycle in chosen.cycles}
+    most = rings or max(2 if relayed else 1, min(MOST_RINGS, PLENTY // transfers(collective)))
+    chosen = _choose(topology, collective.members, most, seed, exactly=rings is not None, pairs=relayed)
     depth = pieces if pieces is not None else CHAIN_PIECES if collective.kind in CHAINS else 1
     options = {"rings": len(chosen.cycles), "pieces": depth}
     found: dict[str, Any] = {"over": chosen.over, "rings": [",".join(map(str, cycle)) for cycle in chosen.cycles]}
-    if chosen.most is not None:
-        found["no more exist"] = chosen.most
-    whole = merge([made[tuple(cycle)] for cycle in chosen.cycles])
-    yield finish(whole, topology, collective, "multi-ring", options, depth, found)
+    yield finish(
+        _shared(collective, chosen.cycles), topology, collective, "multi-ring", options, depth, found | chosen.found
+    )
 
 
-def _choose(topology: Topology, members: tuple[int, ...], most: int, seed: int, *, exactly: bool) -> Rings:
-    """The rings, and how many of them, that load the busiest link or limit least; the fewest of equals."""
-    packed = pack(capacities(topology, members), members, seed)
-    candidates = [(Rings(packed.cycles[:most], "direct links", packed.optimal), True)]
+def _shared(collective: Collective, cycles: list[list[int]]) -> Schedule:
+    """Every cycle moves an equal share. For alltoall a cycle and the same backwards go together: each block takes its
+    shorter way."""
+    left = Counter(map(tuple, cycles))
+    if collective.kind != "alltoall":
+        made = {cycle: around(collective, cycle) for cycle in left}
+        return merge([made[tuple(cycle)] for cycle in cycles])
+    parts: list[tuple[Schedule, int]] = []
+    for cycle in list(left):
+        back = (cycle[0], *cycle[:0:-1])
+        pairs = min(left[cycle], left[back]) if cycle != back else left[cycle] // 2
+        if pairs:
+            parts.append((both_ways(collective, cycle), 2 * pairs))
+            left[cycle] -= pairs
+            left[back] -= pairs
+        if left[cycle]:
+            parts.append((around(collective, cycle), left[cycle]))
+            left[cycle] = 0
+    return merge([schedule for schedule, _ in parts], [share for _, share in parts])
+
+
+def _choose(topology: Topology, members: tuple[int, ...], most: int, seed: int, *, exactly: bool, pairs: bool) -> Rings:
+    """The rings, and how many of them, that load the busiest link or limit least; the fewest of equals.
+
+    `pairs`: rather rings that come in both directions, also if there is one less of them.
+    """
+    held = most_rings(capacities(topology, members), members, seed)
+    cycles = pack(capacities(topology, members), members, seed).cycles if pairs else held.cycles
+    told: dict[str, Any] = {"rings found": len(held.cycles), "no more exist": held.proved}
+    if held.cycles:
+        told["because"] = held.because if held.proved else f"at most {held.at_most}: {held.because}"
+    candidates = [(Rings(cycles[:most], "direct links", told), True)]
     if topology.switches:
         candidates += [(Rings(cycles, "routes"), False) for cycles in _logical(topology, members, seed)]
     best: tuple[float, int, Rings] | None = None
@@ -85,13 +115,23 @@ def _choose(topology: Topology, members: tuple[int, ...], most: int, seed: int, 
         chosen, costs = _best_order(loads, min(most, MOST_LOGICAL), as_given)
         for count, cost in enumerate(costs, 1):
             if (not exactly or count == len(costs)) and (best is None or (cost * 1.000001, count) < best[:2]):
-                best = (cost, count, Rings([rings.cycles[i] for i in chosen[:count]], rings.over, rings.most))
+                best = (cost, count, Rings([rings.cycles[i] for i in chosen[:count]], rings.over, rings.found))
     if best is None:
         raise Unsupported(
             f"planner multi-ring: topology {topology.name} shows no cycle of direct links through all ranks that take "
             "part, and no switches join them; use planner relay, or a machine with switches"
         )
-    return best[2]
+    return _told(topology, members, best[0], best[2])
+
+
+def _told(topology: Topology, members: tuple[int, ...], cost: float, rings: Rings) -> Rings:
+    """Over routes it is not the number of rings that counts: whether any could be faster."""
+    if rings.over != "routes":
+        return rings
+    least, because = least_time(topology, members)
+    proved = bool(least > 0 and cost <= least * 1.00001)
+    found: dict[str, Any] = {"none are faster": proved}
+    return Rings(rings.cycles, rings.over, found | {"because": because} if proved else found)
 
 
 def _loads(topology: Topology, cycles: list[list[int]]) -> NDArray[np.float64]:
@@ -149,8 +189,8 @@ def _logical(topology: Topology, members: tuple[int, ...], seed: int) -> list[li
     if len(groups) < 2 or size < 2 or any(len(group) != size for group in groups):
         return [plain]
     number = {rank: i for i, rank in enumerate(groups[0])}
-    packed = pack(capacities(topology, tuple(groups[0])), tuple(groups[0]), seed).cycles or [groups[0]]
-    inner = [[number[rank] for rank in cycle] for cycle in dict.fromkeys(map(tuple, packed))][:MOST_INNER]
+    held = most_rings(capacities(topology, tuple(groups[0])), tuple(groups[0]), seed).cycles or [groups[0]]
+    inner = [[number[rank] for rank in cycle] for cycle in dict.fromkeys(map(tuple, held))][:MOST_INNER]
     opened = [[*order[at:], *order[:at]] for order in inner for at in range(size)]
     rings = [
         [group[i] for place, group in enumerate(groups) for i in (order if place % 2 == 0 else order[::-1])]

@@ -1,40 +1,36 @@
-"""Shortest paths over the links there are, from rank to rank: for machines on which nothing regular fits.
+"""Trees over the links there are, from rank to rank: for machines on which nothing regular fits.
 
-Every rank that has data to spread sends it along a tree of shortest paths; ranks on the way pass it on, also
-ranks that take no part. So it plans every collective on every connected machine: irregular allocations,
-machines that lost links. Steps are the fewest possible for what needs no combining; the paths of different
-trees are spread over links of equal use, but no bandwidth is promised.
+Every rank that has data to spread sends it along a tree; ranks on the way pass it on, also ranks that take no part.
+So it plans every collective on every connected machine: irregular allocations, machines that lost links.
+
+One tree per source is of shortest paths: steps are the fewest possible for what needs no combining, but one tree
+uses few of the links. Several trees, in pieces, share the data and use more of them: see _many_trees.py.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from antiphon.core.collective import DUAL, Collective
 from antiphon.core.columns import narrow
+from antiphon.core.loads import timeline
 from antiphon.core.reshape import reverse
-from antiphon.core.routes import Routes, out_links
+from antiphon.core.routes import Routes
 from antiphon.core.schedule import COPY, Schedule, cut
 from antiphon.core.topology import Topology
 from antiphon.core.transform import compose, dual, invert
-from antiphon.errors import Invalid, Unsupported
+from antiphon.errors import Invalid, Unsupported, quote
+from antiphon.planners._many_trees import ROUNDS, pack, reduce_and_spread, spread
+from antiphon.planners._reach import Reach
 
 SPREADING = ("broadcast", "scatter", "allgather", "alltoall")
+SHARED = ("broadcast", "reduce", "allgather", "reducescatter", "allreduce")  # whose trees all carry the same everywhere
 MOST_ROWS = 2**24
-
-
-@dataclass(frozen=True)
-class Hop:
-    """How a rank is reached: from which rank, over which links, after how many hops."""
-
-    parent: int
-    path: tuple[int, ...]
-    depth: int
+PIECES = (8, 32, 128, 512)  # of several trees, where none are asked for
 
 
 def relay(
@@ -46,86 +42,78 @@ def relay(
     budget: float | None = None,
     seed: int = 0,
     by: str = "blocks",
-    pieces: int = 1,
+    trees: int | None = None,
+    pieces: int | None = None,
 ) -> Iterator[Schedule]:
-    """Yields one schedule: O(ranks * (ranks + links)) to find the trees, a row per block and hop.
+    """Yields a schedule on one tree of shortest paths per source, then, where that is faster for large sizes, some on
+    several trees that share the data, by pieces. What combines is what spreads, the other way round.
 
-    What combines is what spreads, the other way round. `by`, for allreduce: "blocks" makes it a reducescatter
-    and an allgather, "tree" a reduction to the most central member and a broadcast from it. `pieces`: pipelining.
+    `trees`: 1: just the former; more: just the latter, of at most so many trees. `by`, for allreduce on single trees:
+    "blocks" makes it a reducescatter and an allgather, "tree" a reduction to the most central member and a broadcast
+    from it. `pieces`: pipelining. O(ranks * (ranks + links)) to find the trees, 16 times that for several; a row per
+    block, or share of it, and hop.
     """
     if by not in ("blocks", "tree"):
         raise Invalid(f"option by: expected blocks or tree, got {by!r}")
-    if collective.kind == "allreduce":
-        made = _allreduce(topology, collective, by)
-    elif collective.kind in SPREADING:
-        made = _spread(_Trees(topology), collective)
-    elif collective.kind in DUAL:
-        made = _gathered(topology, collective)
-    else:
+    if trees is not None and (isinstance(trees, bool) or not isinstance(trees, int) or trees < 1):
+        raise Invalid(f"option trees: expected a whole number of 1 or more, got {quote(trees)}")
+    if collective.kind not in (*SPREADING, *DUAL, "allreduce"):
         raise Unsupported(f"planner relay does not plan {collective.kind} collectives; it plans the eight known ones")
-    options = {"by": by, "pieces": pieces}
-    yield replace(made, pieces=pieces, provenance={"planner": "relay", "options": options})
+    slowest = None
+    if trees in (None, 1):
+        single = replace(_single(topology, collective, by), pieces=pieces or 1)
+        told = {"by": by} if collective.kind == "allreduce" else {}
+        yield _signed(single, {**told, "trees": 1, "pieces": pieces or 1})
+        slowest = timeline(single, topology).total
+    if trees == 1:
+        return
+    found = _several(topology, collective, trees or ROUNDS) if collective.kind in SHARED else None
+    if found is None:
+        if trees is not None:
+            raise Unsupported(_no_trees(topology, collective))
+        return
+    many, used = found
+    for depth in (pieces,) if pieces is not None else PIECES:
+        piped = replace(many, pieces=depth)
+        if slowest is None or timeline(piped, topology).total < slowest:
+            yield _signed(piped, {"trees": used, "pieces": depth})
 
 
-class _Trees:
-    """Shortest-path trees, each with links that earlier ones used little."""
-
-    def __init__(self, topology: Topology) -> None:
-        self.topology = topology
-        self.out = out_links(topology)
-        self.head = topology.link_dst.tolist()
-        self.width = [float(topology.bandwidth(link) / topology.unit) for link in range(topology.links)]
-        self.used = [0.0] * topology.links
-        self.known: dict[int, dict[int, Hop]] = {}
-        self.near: dict[int, dict[int, tuple[tuple[int, ...], ...]]] = {}
-
-    def neighbours(self, rank: int) -> dict[int, tuple[tuple[int, ...], ...]]:
-        """The ranks one step away, and the ways there: all parallel links, or one path through switches."""
-        if rank not in self.near:
-            found: dict[int, list[tuple[int, ...]]] = {}
-            came: dict[int, tuple[int, ...]] = {rank: ()}
-            queue = deque([rank])
-            while queue:
-                node = queue.popleft()
-                for link in self.out[node]:
-                    head, path = self.head[link], (*came[node], link)
-                    if head < self.topology.ranks:
-                        if head != rank and (node == rank or head not in found):
-                            found.setdefault(head, []).append(path)
-                    elif head not in came:
-                        came[head] = path
-                        queue.append(head)
-            self.near[rank] = {head: tuple(paths) for head, paths in found.items()}
-        return self.near[rank]
-
-    def of(self, source: int) -> dict[int, Hop]:
-        """How every rank within reach is reached from the source."""
-        if source not in self.known:
-            tree = {source: Hop(-1, (), 0)}
-            level = [source]
-            while level:
-                reach: dict[int, list[tuple[int, tuple[int, ...]]]] = {}
-                for rank in level:
-                    for head, paths in self.neighbours(rank).items():
-                        if head not in tree:
-                            reach.setdefault(head, []).extend((rank, path) for path in paths)
-                level = sorted(reach)
-                for head in level:
-                    parent, path = min(reach[head], key=lambda way: (self._worst(way[1]), way))
-                    tree[head] = Hop(parent, path, tree[parent].depth + 1)
-                    for link in path:
-                        self.used[link] += 1 / self.width[link]
-            self.known[source] = tree
-        return self.known[source]
-
-    def _worst(self, path: tuple[int, ...]) -> float:
-        return max(self.used[link] + 1 / self.width[link] for link in path)
+def _signed(schedule: Schedule, options: dict[str, Any]) -> Schedule:
+    return replace(schedule, provenance={"planner": "relay", "options": options})
 
 
-def _spread(trees: _Trees, collective: Collective) -> Schedule:
-    """Every block from the rank that has it to all that want it, along the tree of that rank."""
+def _no_trees(topology: Topology, collective: Collective) -> str:
+    if collective.kind not in SHARED:
+        return f"planner relay: {collective.kind} has another block for every rank; use trees=1"
+    return f"planner relay: no more than one tree per rank can be found on {topology.name}; use trees=1"
+
+
+# ---- one tree per source ----
+
+
+def _single(topology: Topology, collective: Collective, by: str) -> Schedule:
+    if collective.kind == "allreduce":
+        return _allreduce(topology, collective, by)
+    if collective.kind in SPREADING:
+        return _spread(Reach(topology), collective)
+    return _turned(topology, collective, lambda machine, wanted: _spread(Reach(machine), wanted))
+
+
+def _turned(topology: Topology, collective: Collective, make: Callable[[Topology, Collective], Schedule]) -> Schedule:
+    """The spreading collective on the machine with all links turned, run backwards."""
+    return invert(make(reverse(topology), dual(collective)[0]))
+
+
+def _sources(collective: Collective) -> dict[int, int]:
+    """Of every block the rank that has it."""
     relation = collective.relation
-    source = dict(zip(relation.pre_block.tolist(), relation.pre_rank.tolist(), strict=True))
+    return dict(zip(relation.pre_block.tolist(), relation.pre_rank.tolist(), strict=True))
+
+
+def _spread(trees: Reach, collective: Collective) -> Schedule:
+    """Every block from the rank that has it to all that want it, along the tree of that rank."""
+    relation, source = collective.relation, _sources(collective)
     rows: set[tuple[int, int, int]] = set()  # (block, depth of the receiver, receiver): once for each block
     for block, want in zip(relation.post_block.tolist(), relation.post_rank.tolist(), strict=True):
         tree, at = trees.of(source[block]), want
@@ -143,7 +131,7 @@ def _spread(trees: _Trees, collective: Collective) -> Schedule:
 
 
 def _schedule(
-    trees: _Trees, collective: Collective, source: dict[int, int], rows: list[tuple[int, int, int]]
+    trees: Reach, collective: Collective, source: dict[int, int], rows: list[tuple[int, int, int]]
 ) -> Schedule:
     hops = [trees.of(source[block])[to] for block, _, to in rows]
     paths: dict[tuple[int, ...], int] = {}
@@ -157,12 +145,6 @@ def _schedule(
     )  # fmt: skip
 
 
-def _gathered(topology: Topology, collective: Collective) -> Schedule:
-    """The spreading collective on the machine with all links turned, run backwards."""
-    turned = _spread(_Trees(reverse(topology)), dual(collective)[0])
-    return invert(turned)
-
-
 def _allreduce(topology: Topology, collective: Collective, by: str) -> Schedule:
     def part(kind: str, *roots: int) -> Collective:
         return Collective(kind, collective.ranks, collective.members, roots)
@@ -170,12 +152,12 @@ def _allreduce(topology: Topology, collective: Collective, by: str) -> Schedule:
     if by == "blocks":
         first, second = part("reducescatter"), part("allgather")
     else:
-        centre = _centre(_Trees(topology), collective.members)
+        centre = _centre(Reach(topology), collective.members)
         first, second = part("reduce", centre), part("broadcast", centre)
-    return compose(_gathered(topology, first), _spread(_Trees(topology), second))
+    return compose(_single(topology, first, by), _single(topology, second, by))
 
 
-def _centre(trees: _Trees, members: tuple[int, ...]) -> int:
+def _centre(trees: Reach, members: tuple[int, ...]) -> int:
     """The member whose farthest member is nearest."""
 
     def farthest(source: int) -> int:
@@ -183,3 +165,25 @@ def _centre(trees: _Trees, members: tuple[int, ...]) -> int:
         return max(tree[other].depth if other in tree else len(members) ** 2 for other in members)
 
     return min(members, key=lambda member: (farthest(member), member))
+
+
+# ---- several ----
+
+
+def _several(topology: Topology, collective: Collective, most: int) -> tuple[Schedule, int] | None:
+    """On several trees per source, and on how many; None where these cannot be grown."""
+    if len(collective.members) < 2:
+        return None
+    if collective.kind == "allreduce":
+        found = pack(Reach(topology), collective.members[:1], collective.members, most, both=True)
+        return (reduce_and_spread(collective, found), found.most) if found is not None else None
+    if collective.kind in SPREADING:
+        return _spread_several(topology, collective, most)
+    turned = _spread_several(reverse(topology), dual(collective)[0], most)
+    return (invert(turned[0]), turned[1]) if turned is not None else None
+
+
+def _spread_several(topology: Topology, collective: Collective, most: int) -> tuple[Schedule, int] | None:
+    source = _sources(collective)
+    found = pack(Reach(topology), sorted(set(source.values())), collective.members, most, both=False)
+    return (spread(collective, found, source), found.most) if found is not None else None

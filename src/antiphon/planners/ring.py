@@ -15,9 +15,9 @@ import numpy as np
 from antiphon.core.collective import Collective
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
-from antiphon.core.transform import merge, split
+from antiphon.core.transform import split
 from antiphon.errors import Invalid, Unsupported
-from antiphon.planners._circles import CHAIN_PIECES, CHAINS, around, refuse_too_long
+from antiphon.planners._circles import CHAIN_PIECES, CHAINS, around, both_ways, refuse_too_long
 from antiphon.planners._cycles import widest_cycle
 from antiphon.planners._routing import Paths, narrowest, paths
 from antiphon.planners._rows import Order, finish, given_order
@@ -45,14 +45,15 @@ def ring(
     """
     if directions not in (1, 2):
         raise Invalid(f"option directions: a ring goes round in 1 or 2 directions, got {directions}")
-    refuse_too_long("ring", collective, directions)
+    shorter = collective.kind == "alltoall" and directions == 2
+    refuse_too_long("ring", collective, 0.5 if shorter else directions)
     cycle = given_order(order, collective) if order is not None else _found(topology, collective)
     ways = [cycle] if directions == 1 else [cycle, [cycle[0], *cycle[:0:-1]]]
     hops = [_hops(topology, way) for way in ways]
     # where neither way round goes, `finish` names the hop that is lost
     goes = [i for i, found in enumerate(hops) if not len(found.lost)] or [0]
     parts = _width(topology, [hops[i] for i in goes])
-    made = split(merge([around(collective, ways[i]) for i in goes]), parts)
+    made = split(both_ways(collective, cycle) if len(goes) == 2 else around(collective, ways[goes[0]]), parts)
     depth = pieces if pieces is not None else CHAIN_PIECES if collective.kind in CHAINS else 1
     options = {"order": ",".join(map(str, cycle)), "directions": len(goes), "pieces": depth}
     yield finish(made, topology, collective, "ring", options, depth)

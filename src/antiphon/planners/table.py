@@ -84,8 +84,9 @@ TABLE = {
         ROOTLESS, ("fanins", "order", "pieces"),
     ),
     "relay": _entry(
-        "relay", "relay", "shortest paths over the links there are, passed on from rank to rank",
-        ("broadcast", "reduce", "scatter", "gather", *ROOTLESS, "alltoall"), ("by", "pieces"),
-        {"by": "tree"}, {"by": "tree", "pieces": 16}, topologies="any connected one",
+        "relay", "relay",
+        "trees over the links there are, from rank to rank: of shortest paths, or several that share the data",
+        ("broadcast", "reduce", "scatter", "gather", *ROOTLESS, "alltoall"), ("by", "trees", "pieces"),
+        {"by": "tree", "trees": 1}, {"by": "tree", "trees": 1, "pieces": 16}, topologies="any connected one",
     ),
 }  # fmt: skip

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from antiphon.select._plans import check, figures_of, gaps, measure, plan, proof_of
+from antiphon.select._losses import Damage, LinkLoss
+from antiphon.select._plans import check, every_plan, figures_of, gaps, measure, plan, proof_of
 from antiphon.select._table import load_plans, save_plans
 from antiphon.select._tune import tune
 from antiphon.select._tuning import DEFINITIONS, Candidate, Limit, Loss, Range, Tuning
@@ -11,12 +12,15 @@ from antiphon.select._wish import collective, is_file, sizes_of
 __all__ = [
     "DEFINITIONS",
     "Candidate",
+    "Damage",
     "Limit",
+    "LinkLoss",
     "Loss",
     "Range",
     "Tuning",
     "check",
     "collective",
+    "every_plan",
     "figures_of",
     "gaps",
     "is_file",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -14,9 +14,9 @@ from antiphon.core.plan import Entry, Plan
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.verify import Fault, verify
-from antiphon.errors import Infeasible, unknown
+from antiphon.errors import Infeasible, Invalid, unknown
 from antiphon.registry import call, find, refuse_unless_able
-from antiphon.select._wish import collective
+from antiphon.select._wish import budget_of, collective, machine_of
 
 
 def _gap(value: Fraction, least: Fraction) -> Fraction | None:
@@ -52,39 +52,75 @@ def measure(schedule: Schedule, topology: Topology, limits: Bound | None = None)
     return {**figures, **gaps(figures, timeline(schedule, topology).total, limits)}
 
 
-def plan(
+def plan(  # noqa: PLR0913
     wanted: Collective | str,
-    topology: Topology,
+    topology: Topology | str,
     *,
     planner: str = "ring",
     root: int | None = None,
     ranks: Sequence[int] | None = None,
     nbytes: int | None = None,
-    budget: float | None = None,
+    budget: float | str | None = None,
     seed: int = 0,
     options: Mapping[str, Any] | None = None,
+    model: str | None = None,
 ) -> Plan:
-    """Let a planner plan. Every schedule it yields is verified; that of least bandwidth, then latency gap is kept."""
-    target = collective(wanted, topology, root=root, ranks=ranks) if isinstance(wanted, str) else wanted
+    """Let a planner plan. Every schedule it yields is verified; of several the best is kept: for `nbytes` the fastest
+    by the model (alpha-beta, unless another is named), else that of least bandwidth gap, then latency gap."""
+    if model is not None and nbytes is None:
+        raise Invalid(f"model {model}: chooses the best for a size; give nbytes, too")
+    best: tuple[tuple[float, ...], Plan] | None = None
+    for made in every_plan(
+        wanted, topology, planner=planner, root=root, ranks=ranks, nbytes=nbytes, budget=budget, seed=seed,
+        options=options,
+    ):  # fmt: skip
+        order = _gaps_of(made) if nbytes is None else _seconds_of(made, nbytes, model or "alpha-beta")
+        if best is None or order < best[0]:
+            best = (order, made)
+    assert best is not None
+    return best[1]
+
+
+def _gaps_of(made: Plan) -> tuple[float, ...]:
+    told = [made.entries[0].claims[key] for key in ("bandwidth_gap", "latency_gap")]
+    return tuple(math.inf if gap is None else gap for gap in told)
+
+
+def _seconds_of(made: Plan, nbytes: int, model: str) -> tuple[float, ...]:
+    price = find("model", model).load()(made.entries[0].schedule, made.topology, profile=None)
+    return (float(price(nbytes).seconds), *_gaps_of(made))
+
+
+def every_plan(
+    wanted: Collective | str,
+    topology: Topology | str,
+    *,
+    planner: str = "ring",
+    root: int | None = None,
+    ranks: Sequence[int] | None = None,
+    nbytes: int | None = None,
+    budget: float | str | None = None,
+    seed: int = 0,
+    options: Mapping[str, Any] | None = None,
+) -> Iterator[Plan]:
+    """All that a planner yields, as it is found: every schedule verified, each as a plan of its own; at least one."""
+    topology = machine_of(topology)
+    target = wanted if isinstance(wanted, Collective) else collective(wanted, topology, root=root, ranks=ranks)
     entry = find("planner", planner)
     refuse_unless_able(planner, entry, target)
     known = entry.can["options"]
     for key in options or {}:
         if key not in known:
             raise unknown(f"option of planner {planner}", key, known)
+    budget = None if budget is None else budget_of(budget)
     given = {"nbytes": nbytes, "profile": None, "budget": budget, "seed": seed, **(options or {})}
-    best: tuple[tuple[float, ...], Schedule, dict[str, Any]] | None = None
     limits: Bound | None = None
     for schedule in call("planner", planner, entry.load(), given, topology, target):
         limits = limits or bound(topology, target)
         figures = measure(schedule, topology, limits)
-        order = tuple(math.inf if figures[key] is None else figures[key] for key in ("bandwidth_gap", "latency_gap"))
-        if best is None or order < best[0]:
-            best = (order, schedule, figures)
-    if best is None:
+        yield Plan(topology, target, (Entry(0, None, schedule, {"planner": planner, **figures}),))
+    if limits is None:
         raise Infeasible(f"planner {planner} found no schedule for {target.kind} on {topology.name}")
-    _, schedule, figures = best
-    return Plan(topology, target, (Entry(0, None, schedule, {"planner": planner, **figures}),))
 
 
 def figures_of(plan: Plan) -> dict[str, Any]:

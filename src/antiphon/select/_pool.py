@@ -26,11 +26,13 @@ from antiphon.select._task import FAILED, TIMED_OUT, Context, Done, Message, Tas
 HEAD_START = 2.0  # seconds of work in this process before others are started: starting them takes about as long
 START_LIMIT = 120.0  # seconds for a worker to get ready
 BOUND_LIMIT = 120.0  # seconds for the bounds of a collective
+LOOK_AGAIN = 1.0  # seconds until it is looked whether workers live that said nothing
+Ready = Callable[[Task], Task]
 
 
 def limit_of(context: Context, task: Task) -> float:
     """Seconds after which a task is stopped: a little more than a planner is given to stop by itself."""
-    return BOUND_LIMIT if task.entry is None else 1.2 * context.budget + 0.5
+    return BOUND_LIMIT if task.entry is None else 1.2 * context.budget * task.patience + 0.5
 
 
 def overran(context: Context, task: Task) -> Done:
@@ -38,10 +40,17 @@ def overran(context: Context, task: Task) -> Done:
     return Done(task.index, TIMED_OUT, f"{what}; give it more with a greater budget (now {context.budget:g} s)")
 
 
-def run_tasks(context: Context, tasks: Sequence[Task], workers: int, tell: Callable[[Message], None]) -> None:
+def run_tasks(
+    context: Context,
+    tasks: Sequence[Task],
+    workers: int,
+    tell: Callable[[Message], None],
+    ready: Ready = lambda task: task,
+) -> None:
     """Do all tasks; `tell` hears, in this thread, of everything as it is found. workers=0: none but this process.
 
-    Tasks that need no process of their own come first. Those of planners that are not built in always get one.
+    Tasks that need no process of their own come first. Those of planners that are not built in, or that ask for it,
+    always get one. `ready` may change a task at the moment it begins (its patience, by what was found meanwhile).
     """
     left = deque(sorted(tasks, key=lambda task: (task.entry is None, task.index)))  # candidates first
     if workers == 0 or _can_interrupt():
@@ -50,13 +59,19 @@ def run_tasks(context: Context, tasks: Sequence[Task], workers: int, tell: Calla
             if workers and time.monotonic() - begin > HEAD_START:
                 break
             task = left.popleft()
-            if workers and task.entry is not None and not task.entry.where.startswith("antiphon."):
+            if workers and _apart(task):
                 left.append(task)
                 continue
-            _here(context, task, tell)
+            _here(context, ready(task), tell)
     if left:
         longest_first = sorted(left, key=lambda task: (task.entry is not None, task.index))  # bounds may take long
-        _Pool(context, longest_first, tell).run(min(workers, len(longest_first)))
+        _Pool(context, longest_first, tell, ready).run(min(workers, len(longest_first)))
+
+
+def _apart(task: Task) -> bool:
+    """Whether it must not share this process."""
+    entry = task.entry
+    return entry is not None and (not entry.where.startswith("antiphon.") or bool(entry.can.get("process")))
 
 
 # ---- in this process ----
@@ -125,6 +140,7 @@ class _Worker:
             [sys.executable, "-P", "-c", "from antiphon.select._worker import serve; serve()"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
             env={**os.environ, **single, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))},
+            start_new_session=True,  # a group of its own, which ends with all that a planner started
         )  # fmt: skip
         self.inbox = inbox
         threading.Thread(target=self._listen, daemon=True).start()
@@ -148,8 +164,20 @@ class _Worker:
         self.task, self.deadline = task, time.monotonic() + limit
         self._write(pickle.dumps(task))
 
+    def kill(self) -> None:
+        with suppress(OSError):  # nobody is left of the group
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+    def how_it_ended(self) -> str:
+        """In words; it may still live, having closed its pipe or sent what cannot be read."""
+        try:
+            code = self.process.wait(LOOK_AGAIN)
+        except subprocess.TimeoutExpired:
+            return "what its process sent could not be read"
+        return f"its process ended by signal {-code}" if code < 0 else f"its process ended with exit code {code}"
+
     def end(self) -> None:
-        self.process.kill()
+        self.kill()
         self.process.wait()
         for stream in (self.process.stdin, self.process.stdout):
             with suppress(OSError):
@@ -158,8 +186,8 @@ class _Worker:
 
 
 class _Pool:
-    def __init__(self, context: Context, tasks: Sequence[Task], tell: Callable[[Message], None]) -> None:
-        self.context, self.left, self.tell = context, deque(tasks), tell
+    def __init__(self, context: Context, tasks: Sequence[Task], tell: Callable[[Message], None], ready: Ready) -> None:
+        self.context, self.left, self.tell, self.ready = context, deque(tasks), tell, ready
         self.packed = pickle.dumps(context)
         self.inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.workers: dict[int, _Worker] = {}
@@ -184,8 +212,11 @@ class _Pool:
         """Hear one message, or find that a deadline has passed."""
         nearest = min(worker.deadline for worker in self.workers.values())
         try:
-            number, alive, message = self.inbox.get(timeout=max(nearest - time.monotonic(), 0.001))
+            number, alive, message = self.inbox.get(timeout=min(max(nearest - time.monotonic(), 0.001), LOOK_AGAIN))
         except queue.Empty:
+            for quiet in self.workers.values():
+                if quiet.process.poll() is not None:  # it has ended, but a child that it forked holds its pipe
+                    quiet.kill()
             self._stop_late()
             return
         worker = self.workers.get(number)
@@ -204,7 +235,7 @@ class _Pool:
     def _feed(self, worker: _Worker) -> None:
         worker.task = None
         if self.left:
-            task = self.left.popleft()
+            task = self.ready(self.left.popleft())
             worker.give(task, limit_of(self.context, task))
         else:
             del self.workers[worker.number]
@@ -216,10 +247,8 @@ class _Pool:
             self._replace(worker, overran(self.context, worker.task) if worker.task is not None else None)
 
     def _bury(self, worker: _Worker) -> None:
-        code = worker.process.wait()
-        how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
-        task = worker.task
-        self._replace(worker, Done(task.index, FAILED, f"its process ended {how}") if task is not None else None)
+        how, task = worker.how_it_ended(), worker.task
+        self._replace(worker, Done(task.index, FAILED, how) if task is not None else None)
 
     def _replace(self, worker: _Worker, told: Done | None) -> None:
         del self.workers[worker.number]
@@ -232,4 +261,4 @@ class _Pool:
             self._start()
         elif self.left and not self.workers:  # no worker ever gets ready here: better slowly than not at all
             while self.left:
-                _here(self.context, self.left.popleft(), self.tell)
+                _here(self.context, self.ready(self.left.popleft()), self.tell)

@@ -3,46 +3,66 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
 from antiphon.core.bounds import Bound, bound
+from antiphon.core.bounds.latency_seconds import Quickest, quickest
+from antiphon.core.bounds.needs import needs_of
 from antiphon.core.collective import Collective
 from antiphon.core.loads import claims, timeline
+from antiphon.core.plan import check_plain
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.verify import verify
-from antiphon.errors import AntiphonError, TimedOut
+from antiphon.cost import Predictor, Profile
+from antiphon.errors import AntiphonError, TimedOut, Unsupported
 from antiphon.registry import Entry, call
+from antiphon.select._mark import mark_of
 
 OK, REFUSED, FAILED, TIMED_OUT = "ok", "refused", "failed", "timed out"
+LONGEST_REASON = 500
 
 
 @dataclass(frozen=True, eq=False)
 class Context:
-    """What all candidates share; a worker process gets it once."""
+    """What all candidates share; a worker process gets it once.
+
+    `known` holds what was found of schedules before, by collective and mark: a schedule that comes again (another
+    planner's, or by options that say the default) is not verified and priced again.
+    """
 
     topology: Topology
     collectives: Mapping[str, Collective]
     model_name: str
     model: Entry
-    profile: Any
+    profile: Profile | None
     sizes: tuple[int, ...]
     budget: float
     seed: int
+    known: dict[tuple[str, bytes], Found] = field(default_factory=dict)
+
+    def seen(self, topology: Topology) -> Topology:
+        """The machine with what the profile says of its links."""
+        return topology if self.profile is None else self.profile.on(topology)
 
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """Plan and price a collective by a planner with these options; with no entry: find the collective's bounds."""
+    """Plan and price a collective by a planner with these options; with no entry: find the collective's bounds.
+
+    `patience`: how many times the budget it is given.
+    """
 
     index: int
     kind: str
     planner: str = ""
     entry: Entry | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    patience: float = 1.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +71,7 @@ class Found:
 
     index: int
     variant: int  # how many schedules this planner yielded before
+    mark: bytes  # equal for equal schedules
     seconds: tuple[float, ...]
     bottlenecks: tuple[str, ...]
     terms: tuple[Mapping[str, float], ...]
@@ -62,10 +83,12 @@ class Found:
 
 @dataclass(frozen=True, eq=False)
 class Limits:
-    """The bounds of a collective."""
+    """The bounds of a collective: on the machine, which plans claim, and on it with the profile, which times meet."""
 
     index: int
     bound: Bound
+    seen: Bound
+    latency: Quickest | None
 
 
 @dataclass(frozen=True)
@@ -86,26 +109,49 @@ class _EndedError(Exception):
         self.status = status
 
 
+class _UnpricedError(Exception):
+    """The model does not price this schedule on this machine."""
+
+
 def work(context: Context, task: Task) -> Iterator[Message]:
     """Do a task: what it finds as it finds it, then Done. Nothing that a planner or a model raises escapes."""
     try:
         if task.entry is None:
-            yield Limits(task.index, bound(context.topology, context.collectives[task.kind]))
+            yield _limits(context, task)
         else:
-            for variant, schedule in enumerate(_schedules(context, task)):
-                yield _price(context, task, variant, schedule)
+            yield from _found(context, task)
     except _EndedError as end:
-        yield Done(task.index, end.status, str(end))
-    except Exception as error:  # of the verifier or the model: the schedule is wrong, or cannot be priced
-        yield Done(task.index, FAILED, _told(error))
+        yield Done(task.index, end.status, one_line(str(end)))
+    except (Exception, SystemExit) as error:  # of the verifier or the model: the schedule is wrong
+        yield Done(task.index, FAILED, told(error))
     else:
         yield Done(task.index, OK)
+
+
+def _found(context: Context, task: Task) -> Iterator[Found]:
+    """What the planner yields and the model prices; where it refuses some, the end says so."""
+    unpriced = ""
+    for variant, schedule in enumerate(_schedules(context, task)):
+        try:
+            yield _price(context, task, variant, schedule)
+        except _UnpricedError as error:
+            unpriced = unpriced or str(error)
+    if unpriced:
+        raise _EndedError(REFUSED, unpriced)
+
+
+def _limits(context: Context, task: Task) -> Limits:
+    target, seen = context.collectives[task.kind], context.seen(context.topology)
+    found = bound(context.topology, target)
+    by_profile = found if seen == context.topology else bound(seen, target)
+    return Limits(task.index, found, by_profile, quickest(seen, needs_of(target), by_profile.latency_witness))
 
 
 def _schedules(context: Context, task: Task) -> Iterator[Schedule]:
     """What the planner yields. Everything it raises becomes the end of the candidate."""
     assert task.entry is not None
-    given = {"nbytes": None, "profile": context.profile, "budget": context.budget, "seed": context.seed}
+    budget = context.budget * task.patience
+    given = {"nbytes": None, "profile": context.profile, "budget": budget, "seed": context.seed}
     found = 0
     try:
         made = call(
@@ -121,36 +167,65 @@ def _schedules(context: Context, task: Task) -> Iterator[Schedule]:
     except AntiphonError as error:
         raise _EndedError(REFUSED, str(error)) from None
     except Exception as error:
-        raise _EndedError(FAILED, _told(error)) from None
+        raise _EndedError(FAILED, told(error)) from None
     if not found:
         raise _EndedError(REFUSED, f"planner {task.planner} found no schedule")
 
 
-def _told(error: Exception) -> str:
+def one_line(text: str) -> str:
+    """As it may stand on a terminal and on a page: one line, no control characters, no addresses, not too long."""
+    plain = "".join(c for c in " ".join(text.split()) if c.isprintable())
+    plain = re.sub(r" at 0x[0-9a-f]+", "", plain)  # the same words every time
+    return plain if len(plain) <= LONGEST_REASON else plain[: LONGEST_REASON - 3] + "..."
+
+
+def told(error: BaseException) -> str:
+    if isinstance(error, SystemExit):
+        return one_line(f"it asked to end the whole process (sys.exit: {error.code})")
     name = "" if isinstance(error, AntiphonError) else f"{type(error).__name__}: "
-    return " ".join(f"{name}{error}".split())[:500]
+    return one_line(f"{name}{error}")
 
 
 def _price(context: Context, task: Task, variant: int, schedule: Schedule) -> Found:
-    """Verify, then price at every size."""
+    """Verify, then price at every size; what is known already is not done again."""
     topology = context.topology
-    verify(schedule, topology).or_raise()
     if schedule.collective != context.collectives[task.kind]:
+        verify(schedule, topology).or_raise()
         raise ValueError("the schedule is for another collective than the one asked for")
-    price = context.model.load()(schedule, topology, profile=context.profile)
+    check_plain(schedule.provenance, "provenance")
+    own: dict[str, Any] = {"index": task.index, "variant": variant, "made_with": _made_with(schedule)}
+    mark = mark_of(schedule)
+    if (task.kind, mark) in context.known:
+        return replace(context.known[task.kind, mark], schedule=schedule, **own)
+    verify(schedule, topology).or_raise()
+    price = _prepared(context, schedule)
     predicted = [price(nbytes) for nbytes in context.sizes]
     seconds = tuple(float(p.seconds) for p in predicted)
     if not all(math.isfinite(s) and s >= 0 for s in seconds):
         raise ValueError(f"model {context.model_name} predicts a time that is no finite number of seconds")
-    return Found(
-        task.index, variant, seconds,
-        tuple(str(p.bottleneck) for p in predicted),
-        tuple({str(k): float(v) for k, v in p.terms.items()} for p in predicted),
-        dict(claims(schedule, topology)), timeline(schedule, topology).total, _made_with(schedule), schedule,
+    found = Found(
+        mark=mark, seconds=seconds,
+        bottlenecks=tuple(one_line(str(p.bottleneck)) for p in predicted),
+        terms=tuple({one_line(str(k)): float(v) for k, v in p.terms.items()} for p in predicted),
+        figures=dict(claims(schedule, topology)), seconds_per_byte=timeline(schedule, topology).total,
+        schedule=schedule, **own,
     )  # fmt: skip
+    context.known[task.kind, mark] = replace(found, schedule=None)  # type: ignore[arg-type]
+    return found
+
+
+def _prepared(context: Context, schedule: Schedule) -> Predictor:
+    try:
+        made: Predictor = context.model.load()(schedule, context.topology, profile=context.profile)
+    except Unsupported as error:
+        name = f"model {context.model_name}"
+        why = str(error).removeprefix(name).lstrip(": ")
+        raise _UnpricedError(f"{name} cannot price this on {context.topology.name}: {why}") from None
+    return made
 
 
 def _made_with(schedule: Schedule) -> dict[str, Any]:
     """The options in the provenance, as far as they are plain."""
-    told = schedule.provenance.get("options")
-    return {k: v for k, v in told.items() if isinstance(v, str | int | float)} if isinstance(told, Mapping) else {}
+    given = schedule.provenance.get("options")
+    plain = given.items() if isinstance(given, Mapping) else ()
+    return {k: one_line(v) if isinstance(v, str) else v for k, v in plain if isinstance(v, str | int | float)}

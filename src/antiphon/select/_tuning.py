@@ -6,21 +6,27 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from antiphon.core.bounds import Bound
+from antiphon.core.bounds.latency_seconds import Quickest, quickest
+from antiphon.core.bounds.needs import needs_of
 from antiphon.core.collective import Collective
 from antiphon.core.plan import Plan
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid
-from antiphon.select._task import OK
-from antiphon.units import plain
+from antiphon.select._task import OK, REFUSED
+from antiphon.units import format_seconds, format_size
+
+if TYPE_CHECKING:
+    from antiphon.select._losses import Damage
 
 DEFINITIONS = {
     "seconds": "predicted by the model, at the greatest size that was priced in the range",
-    "gap": "seconds over the bound, which is the greater of latency_steps times the least link latency and of nbytes "
-    "over the bandwidth bound; no schedule takes less",
-    "speedup": "seconds of the best schedule of the baseline's planners over seconds",
+    "gap": "seconds over the bound, which is the greater of latency_seconds (of the quickest path between the two "
+    "ranks that are farthest apart) and of nbytes over the bandwidth bound; no schedule takes less",
+    "speedup": "seconds of the best schedule of the baseline's planners over seconds; null where one of them failed "
+    "or timed out (no_speedup says which)",
 }
 
 
@@ -29,7 +35,7 @@ class Candidate:
     """A planner with its options, and what came of it. status: ok | refused | failed | timed out.
 
     `seconds` by size; `why` by size: (bottleneck, terms). `variant` counts the schedules of one planner call.
-    `chosen`: False for what is only there to compare with.
+    `may_win`: False for what is only there to compare with.
     """
 
     collective: str
@@ -43,6 +49,10 @@ class Candidate:
     figures: Mapping[str, Any] = field(default_factory=dict)
     seconds_per_byte: Fraction = Fraction(0)
     may_win: bool = True
+
+    def __repr__(self) -> str:
+        told = f"{len(self.seconds)} sizes" if self.status == OK else f"{self.status}: {self.reason}"
+        return f"Candidate({self.collective} by {_who(self)}: {told})"
 
     def as_json(self) -> dict[str, Any]:
         keys = ("collective", "planner", "options", "status", "reason")
@@ -70,6 +80,12 @@ class Range:
     gap: float | None
     speedup: float | None
 
+    def __repr__(self) -> str:
+        sizes = f"{format_size(self.start)} to {format_size(self.stop)}"
+        figures = [f"{k} {v:.3g}" for k, v in (("gap", self.gap), ("speedup", self.speedup)) if v is not None]
+        told = ", ".join([_who(self.candidate), format_seconds(self.seconds), *figures])
+        return f"Range({self.collective}, {sizes}: {told})"
+
     def as_json(self) -> dict[str, Any]:
         return {
             "collective": self.collective,
@@ -91,26 +107,32 @@ class Limit:
     """The bounds of a collective on the machine, as a time by size."""
 
     steps: int
-    latency: float  # of the link with the least
+    latency: float  # seconds
     bytes_per_second: Fraction | None
     because: tuple[str, ...] = ()
 
     @staticmethod
-    def of(bound: Bound, topology: Topology, collective: Collective) -> Limit:
-        used = {int(i) for i in topology.link_type.tolist()}
-        least = min((topology.types[i].latency for i in used), default=0.0)
-        why = tuple(bound.describe(topology, collective))
-        return Limit(bound.latency_steps, least, bound.bytes_per_second, why)
+    def of(bound: Bound, topology: Topology, collective: Collective, latency: Quickest | None = None) -> Limit:
+        """`latency`: where it is known already."""
+        if latency is None:
+            latency = quickest(topology, needs_of(collective), bound.latency_witness)
+        why = (*bound.describe(topology, collective), *([latency.describe()] if latency else []))
+        return Limit(bound.latency_steps, latency.seconds if latency else 0.0, bound.bytes_per_second, why)
 
     def seconds(self, nbytes: int) -> float:
         moving = float(nbytes / self.bytes_per_second) if self.bytes_per_second else 0.0
-        return max(self.steps * self.latency, moving)
+        return max(self.latency, moving)
+
+    def rates(self) -> dict[str, Any]:
+        """Steps and bandwidth as JSON: bytes per second as a number, and exactly, as a text such as "7/3"."""
+        rate = self.bytes_per_second
+        exact = {"bytes_per_second": float(rate), "bytes_per_second_exact": str(rate)} if rate else {}
+        return {"latency_steps": self.steps, "bytes_per_second": None, "bytes_per_second_exact": None, **exact}
 
     def as_json(self, sizes: tuple[int, ...]) -> dict[str, Any]:
         return {
-            "latency_steps": self.steps,
-            "latency_seconds": self.steps * self.latency,
-            "bytes_per_second": plain(self.bytes_per_second) if self.bytes_per_second else None,
+            **self.rates(),
+            "latency_seconds": self.latency,
             "because": list(self.because),
             "seconds": {str(size): self.seconds(size) for size in sizes},
         }
@@ -131,8 +153,7 @@ class Loss:
 
     def as_json(self) -> dict[str, Any]:
         def side(limit: Limit | None) -> dict[str, Any] | None:
-            full = limit.as_json(()) if limit is not None else {}
-            return {key: full[key] for key in ("latency_steps", "bytes_per_second")} if full else None
+            return limit.rates() if limit is not None else None
 
         sides = {name: side(getattr(self, name)) for name in ("all", "among", "left")}
         return {"collective": self.collective, "whole": self.whole, **sides}
@@ -140,7 +161,10 @@ class Loss:
 
 @dataclass(frozen=True, eq=False)
 class Tuning:
-    """The result of `tune`. `plans` holds the winners, by collective; `complete` is False if it was interrupted."""
+    """The result of `tune`. `plans` holds the winners, by collective; `complete` is False if it was interrupted.
+
+    `no_speedup`: by collective, why no speedup is told. `damage`: links lost against the machine to compare with.
+    """
 
     topology: Topology
     model: str
@@ -154,6 +178,15 @@ class Tuning:
     plans: Mapping[str, Plan]
     losses: tuple[Loss, ...] = ()
     complete: bool = True
+    profile: str | None = None  # its name
+    no_speedup: Mapping[str, str] = field(default_factory=dict)
+    damage: Damage | None = None
+
+    def __repr__(self) -> str:
+        low, high = (format_size(size) for size in self.span)
+        kinds = ", ".join(self.collectives)
+        told = f"{len(self.ranges)} ranges of {len(self.candidates)} candidates"
+        return f"Tuning({kinds} on {self.topology.name}, {low} to {high}: {told})"
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the plans: one collective as a plan, which every command takes, several as a table."""
@@ -167,8 +200,25 @@ class Tuning:
         if len(self.collectives) != 1:
             raise Invalid(f"{len(self.collectives)} collectives were tuned; take one of .plans by its name")
         if not self.plans:
-            raise Invalid(f"no planner could plan {self.collectives[0]}; see .candidates for the reasons")
+            why = self.unpriced or "see .candidates for the reasons"
+            raise Invalid(f"no planner could plan {self.collectives[0]}: {why}")
         return self.plans[self.collectives[0]]
+
+    @property
+    def unpriced(self) -> str:
+        """What the model says where it refused all that planners made for this machine; else nothing."""
+        said = [c.reason for c in self.candidates if c.status == REFUSED and c.reason.startswith("model ")]
+        return said[0] if said and not self.ranges else ""
+
+    @property
+    def notes(self) -> list[str]:
+        """What must be known to read the figures right, a line each."""
+        said: dict[str, list[str]] = {}
+        for kind, why in self.no_speedup.items():
+            said.setdefault(why, []).append(kind)
+        lines = [f"no speedup is told for {', '.join(kinds)}: {why}" for why, kinds in said.items()]
+        lost = self.damage.describe() if self.damage is not None else ""
+        return [line for line in (self.unpriced, *lines, lost) if line]
 
     def of(self, collective: str) -> tuple[Candidate, ...]:
         return tuple(c for c in self.candidates if c.collective == collective)
@@ -184,6 +234,7 @@ class Tuning:
         return {
             "topology": self.topology.name,
             "model": self.model,
+            "profile": self.profile,
             "nbytes": list(self.span),
             "sizes": list(self.sizes),
             "complete": self.complete,
@@ -191,6 +242,13 @@ class Tuning:
             "candidates": [c.as_json() for c in self.candidates],
             "bound": {kind: limit.as_json(self.sizes) for kind, limit in self.limits.items()},
             "baseline": {kind: list(names) for kind, names in self.baselines.items()},
+            "no_speedup": dict(self.no_speedup),
             "lost": [loss.as_json() for loss in self.losses],
+            "lost_links": self.damage.as_json() if self.damage is not None else None,
+            "notes": self.notes,
             "definitions": DEFINITIONS,
         }
+
+
+def _who(candidate: Candidate) -> str:
+    return " ".join([candidate.planner, *(f"{k}={v}" for k, v in candidate.options.items())])

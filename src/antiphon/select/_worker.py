@@ -10,34 +10,55 @@ import os
 import pickle
 import queue
 import signal
-import sys
 import threading
 from typing import IO, Any
 
 
 def serve() -> None:
-    """Until stdin ends. What planners print goes to stderr, so that it cannot spoil the answers."""
+    """Until stdin ends. Planners find stdin empty, and what they print goes to stderr: neither can spoil the talk."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends its workers
-    with os.fdopen(os.dup(1), "wb") as answers:
+    with os.fdopen(os.dup(0), "rb") as orders, os.fdopen(os.dup(1), "wb") as answers:
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nothing, 0)
+        os.close(nothing)
         os.dup2(2, 1)
         tasks: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        reader = threading.Thread(target=_read, args=(sys.stdin.buffer, tasks), daemon=True)
+        reader = threading.Thread(target=_read, args=(orders, tasks), daemon=True)
         reader.start()
         context = tasks.get()
-        from antiphon.select._task import work
-
         _send(answers, None)  # ready
         while True:
-            for message in work(context, tasks.get()):
-                _send(answers, message)
+            _do(context, tasks.get(), answers)
+
+
+def _do(context: Any, task: Any, answers: IO[bytes]) -> None:
+    """All that a task finds, and its end: also where it raises what ends processes, or finds what cannot be sent."""
+    from antiphon.select._task import FAILED, Done, told, work
+
+    try:
+        for message in work(context, task):
+            try:
+                data = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
+            except Exception as error:
+                _send(answers, Done(task.index, FAILED, f"what it made cannot be handed over: {told(error)}"))
+                return
+            answers.write(data)
+            answers.flush()
+    except BaseException as error:
+        _send(answers, Done(task.index, FAILED, told(error)))
 
 
 def _read(stream: IO[bytes], tasks: queue.SimpleQueue[Any]) -> None:
-    """Hand over what comes; leave at once when the parent is gone, whatever a planner is doing."""
+    """Hand over what comes; leave at once when the parent is gone, whatever a planner is doing, with all it started.
+
+    Likewise where a task cannot be read: the parent then starts another worker, and reports that task.
+    """
     try:
         while True:
             tasks.put(pickle.load(stream))
-    except (EOFError, OSError):
+    except Exception:
+        if os.getpgrp() == os.getpid():
+            os.killpg(0, signal.SIGKILL)
         os._exit(0)
 
 

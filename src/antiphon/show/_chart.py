@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from html import escape
 
 from antiphon.select import Candidate, Tuning
-from antiphon.show._words import options_text, plural
+from antiphon.show._words import model_text, options_text, plural
 from antiphon.units import format_seconds, format_size
 
 COLOURS = ("#2f6fab", "#c2622d", "#3c8d5a", "#8456a8", "#b8860b", "#a8333f", "#2a8c8c", "#d1578f")
@@ -70,7 +70,7 @@ def frame_of(tuning: Tuning, kind: str, width: float, height: float, relative: b
     if limit is not None and not relative:
         values += [limit.seconds(size) for size in tuning.sizes]
     values = [v for v in values if v > 0] or [1.0]
-    low, high = math.log10(min(values)), math.log10(max(values))
+    low, high = math.log10(min(values)) - 0.08, math.log10(max(values))
     if relative:
         low, high = 0.0, min(max(high, 0.4), 3.0)
     left = 64.0 if width > 600 else 54.0
@@ -186,7 +186,7 @@ def chart_svg(tuning: Tuning) -> str:
         if not any(c.seconds for c in tuning.of(kind)):
             continue
         rows = legend(tuning, kind)
-        title = f"{kind} on {tuning.topology.name}, model {tuning.model}"
+        title = f"{kind} on {tuning.topology.name}: time by size, {model_text(tuning)}"
         body.append(f'<text x="16" y="{y + 26}" font-size="15" font-weight="600">{escape(title)}</text>')
         inner = chart(tuning, kind, width, tall).replace("<svg ", f'<svg y="{y + 40}" ', 1)
         body.append(inner)

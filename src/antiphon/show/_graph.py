@@ -109,10 +109,15 @@ def graph_of(topology: Topology) -> Graph:
         nodes.append(Node(SWITCH, "" if last == "router" else last[:16], place))
     named: dict[int, list[str]] = defaultdict(list)
     limits: dict[str, str] = {}
+    sizes = {limit.name: (limit.bandwidth, len(limit.links)) for limit in topology.limits}
     for limit in topology.limits:
         how = f"{format_bandwidth(limit.bandwidth)} shared by {len(limit.links)} links"
         name = re.sub(r" (out|in)$", "", limit.name)
-        limits[name] = how if name == limit.name else f"{how}, each way"
+        if name != limit.name and sizes.get(f"{name} out") == sizes.get(f"{name} in"):
+            limits[name] = f"{how}, each way"
+        else:
+            name = limit.name
+            limits[name] = how
         for link in limit.links:
             named[link].append(name)
     ways: dict[tuple[int, int, str], Fraction] = defaultdict(Fraction)

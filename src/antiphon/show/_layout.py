@@ -67,8 +67,8 @@ def arrange(graph: Graph) -> Block:
 
 
 def framed(block: Block, label: str) -> Block:
-    block = block.moved(0, 14)
-    block.height += 14
+    block = block.moved(0, 8)
+    block.height += 16
     block.frames.insert(0, (4, 4, block.width - 8, block.height - 8, label))
     return block
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from antiphon.select import Limit, Loss
+from antiphon.select import Limit, Loss, Tuning
 from antiphon.units import format_bandwidth
 
 
@@ -13,6 +13,11 @@ def options_text(options: Mapping[str, Any], variant: int = 0) -> str:
     """A planner's options as they are written on the command line."""
     told = ", ".join(f"{key}={value}" for key, value in options.items())
     return told or (f"#{variant + 1}" if variant else "")
+
+
+def model_text(tuning: Tuning) -> str:
+    """What predicted the times."""
+    return f"model {tuning.model}" + (f" with profile {tuning.profile}" if tuning.profile is not None else "")
 
 
 def ratio(value: float | None) -> str:
@@ -23,6 +28,25 @@ def ratio(value: float | None) -> str:
 def plural(number: int, what: str) -> str:
     """1 step, 2 steps, 1,200 steps."""
     return f"{number:,} {what}" + ("" if number == 1 else "s")
+
+
+def notes(tuning: Tuning) -> list[str]:
+    """What must be known to read the figures right; where nothing could stand for NCCL, what it would do itself."""
+    told = list(tuning.notes)
+    nobody = sorted(kind for kind, names in tuning.baselines.items() if not names and kind in tuning.plans)
+    kinds = {tuning.topology.types[i].kind for i in set(tuning.topology.link_type.tolist())}
+    if nobody and "nvlink" in kinds and "pcie" not in kinds:
+        told.append(
+            "where NVLinks form no ring NCCL falls back to PCIe (Blink, section 2), of which this machine's "
+            "description says nothing"
+        )
+    return told
+
+
+def decisive(refused: Mapping[str, str]) -> Mapping[str, str]:
+    """Of the reasons by planner those that rule out every planner, if there are such: the rest would mislead."""
+    final = {planner: reason for planner, reason in refused.items() if reason.endswith("no planner can do that")}
+    return final or refused
 
 
 def _rate(limit: Limit | None) -> str:
@@ -40,4 +64,5 @@ def loss_text(loss: Loss) -> str:
     same = loss.all is not None and loss.among is not None and loss.all.bytes_per_second == loss.among.bytes_per_second
     who = f"the same ranks with all of {loss.whole}" if not same else f"with all of {loss.whole}"
     everyone = "" if same else f"; all its ranks {_rate(loss.all)}"
-    return f"{loss.collective}: at most {_rate(loss.left)} here; {who} {_rate(loss.among)}{part}{everyone}"
+    here = f"at most {_rate(loss.left)}" if loss.left is not None else "impossible"
+    return f"{loss.collective}: {here} here; {who} {_rate(loss.among)}{part}{everyone}"

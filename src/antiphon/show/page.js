@@ -192,6 +192,7 @@ function picture(data, at, active) {
   }
   const crowd = active.length > 300;  // too many arrows to tell apart: thin lines, the more the fainter
   const opacity = crowd ? Math.max(60 / active.length, 0.05) : 0.8;
+  const thin = Math.min(1, Math.sqrt(40 / active.length));
   const most = Math.max(...data.rows.map((row) => row[6] / row[1]), 1e-12);
   for (const [, pieces, src, dst, op, count, share] of active) {
     if (src === dst) continue;
@@ -205,7 +206,7 @@ function picture(data, at, active) {
     const d = `M${from[0]} ${from[1]} Q${middle[0]} ${middle[1]} ${to[0]} ${to[1]}`;
     const name = op ? "reduce" : "copy";
     const line = make(svg, "path", { d, fill: "none", stroke: op ? "#c2622d" : "#2f6fab", "stroke-opacity": opacity,
-      "stroke-width": crowd ? 0.7 : 0.8 + 2.4 * Math.sqrt(share / pieces / most) });
+      "stroke-width": crowd ? 0.7 : thin * (0.8 + 2.4 * Math.sqrt(share / pieces / most)) });
     if (!crowd) line.setAttribute("marker-end", `url(#head-${name})`);
     make(line, "title", {}, `${src} to ${dst}: ${count} chunk${count > 1 ? "s" : ""}, ${share} of nbytes`);
   }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from html import escape
 from pathlib import Path
@@ -13,12 +14,13 @@ from antiphon.errors import Unsupported
 from antiphon.select import DEFINITIONS, Candidate, Tuning
 from antiphon.show._chart import chart, chart_svg, frame_of, legend, scale, styles
 from antiphon.show._steps import as_script, plan_section
-from antiphon.show._words import loss_text, options_text, plural, ratio
+from antiphon.show._words import loss_text, model_text, notes, options_text, plural, ratio
 from antiphon.units import format_bandwidth, format_seconds, format_size
 
 __all__ = ["chart_svg", "report_html"]
 
 WIDE, NARROW = (1040, 430), (400, 340)
+WIDEST_HALF = 640  # pixels of a machine's picture that stands beside the summary
 
 
 Draw = Callable[[Topology], str]
@@ -34,10 +36,11 @@ def report_html(tuning: Tuning, picture: Draw, words: Draw) -> str:
     title = f"{escape(kinds[0]) if len(kinds) == 1 else 'Collectives'} on {name}"
     here = Path(__file__).parent
     style, script = ((here / f).read_text(encoding="utf-8") for f in ("page.css", "page.js"))
+    machine = _machine(tuning, picture, words)
     body = [
         f"<header><h1>{title}</h1><p class='lead'>{_lead(tuning)}</p></header>",
-        f'<section class="split machine"><div>{_machine(tuning, picture, words)}</div>',
-        f"<div>{_summary(tuning, kinds)}</div></section>",
+        f'<section class="split machine{" wide" if _is_wide(machine) else ""}"><div>{machine}</div>',
+        f"<div>{_summary(tuning, kinds)}{_because(tuning, kinds[0]) if len(kinds) == 1 else ''}</div></section>",
         _tabs(kinds),
         *(_collective(tuning, kind, number) for number, kind in enumerate(kinds)),
         _footer(),
@@ -62,7 +65,7 @@ def _lead(tuning: Tuning) -> str:
     parts = [
         f"{low} to {high}",
         f"{plural(len(ok), 'schedule')} by {plural(planners, 'planner')}, every one verified",
-        f"times predicted by model {escape(tuning.model)}",
+        f"times predicted by {escape(model_text(tuning))}",
     ]
     if not tuning.complete:
         parts.append("<strong>interrupted: not everything was tried</strong>")
@@ -74,6 +77,12 @@ def _machine(tuning: Tuning, picture: Draw, words: Draw) -> str:
         return picture(tuning.topology)
     except Unsupported:
         return f"<pre>{escape(words(tuning.topology))}</pre>"
+
+
+def _is_wide(machine: str) -> bool:
+    """Whether half of the page is too narrow for the picture of the machine."""
+    width = re.search(r'<svg [^>]*width="(\d+)"', machine)
+    return width is not None and int(width[1]) > WIDEST_HALF
 
 
 def _summary(tuning: Tuning, kinds: list[str]) -> str:
@@ -91,7 +100,9 @@ def _summary(tuning: Tuning, kinds: list[str]) -> str:
     head = _row(["", f"best at {format_size(top)}", "bound", "gap", "most over NCCL"], "th")
     losses = "".join(f"<li>{escape(loss_text(loss))}</li>" for loss in tuning.losses)
     lost = f"<h3>What was lost</h3><ul>{losses}</ul>" if losses else ""
-    return f'<h3>In short</h3><div class="scroll"><table>{head}{"".join(rows)}</table></div>{lost}'
+    told = "".join(f"<li>{escape(note)}</li>" for note in notes(tuning))
+    known = f"<h3>To know</h3><ul>{told}</ul>" if told else ""
+    return f'<h3>In short</h3><div class="scroll"><table>{head}{"".join(rows)}</table></div>{lost}{known}'
 
 
 def _row(cells: list[str], tag: str = "td", words: int = 1) -> str:
@@ -114,7 +125,9 @@ def _tabs(kinds: list[str]) -> str:
 def _collective(tuning: Tuning, kind: str, number: int) -> str:
     mine = tuning.of(kind)
     hidden = " hidden" if number else ""
-    parts = [f'<section class="collective" id="c{number}"{hidden}>', _because(tuning, kind)]
+    parts = [f'<section class="collective" id="c{number}"{hidden}>']
+    if len(tuning.collectives) > 1:
+        parts.append(_because(tuning, kind))
     if any(c.seconds for c in mine):
         parts += [_charts(tuning, kind, number), _ranges(tuning, kind, number), _plans(tuning, kind, number)]
     else:
@@ -191,8 +204,10 @@ def _ranges(tuning: Tuning, kind: str, number: int) -> str:
             f"<td class=n>{format_seconds(r.seconds)}</td><td class=n>{ratio(r.gap)}</td>"
             f"<td class=n>{ratio(r.speedup)}</td></tr>"
         )
-    names = " or ".join(tuning.baselines.get(kind, ())) or "no planner here"
-    note = f"Figures hold at the greatest size priced in the range. NCCL is taken as the better of: {escape(names)}."
+    names = tuning.baselines.get(kind, ())
+    nccl = ("the better of " if len(names) > 1 else "") + " and ".join(names)
+    note = "Figures hold at the greatest size priced in the range."
+    note += f" What NCCL would do: {escape(nccl)}." if names else ""
     return (
         f'<h2>What to use when</h2><div class="scroll"><table class="ranges"><thead>{head}</thead>'
         f'<tbody>{"".join(rows)}</tbody></table></div><p class="note">{note}</p>'

@@ -53,6 +53,7 @@ def topology_svg(topology: Topology) -> str:
         *_frames(block),
         *_lines(graph, block, colour, stroke),
         *_nodes(graph, block),
+        *_labels(graph, block),
         *(
             f'<g transform="translate(16 {below + _ROW * (i + 0.5):.0f})">{row}</g>'
             for i, (_, row) in enumerate(legend)
@@ -86,8 +87,18 @@ def _strokes(graph: Graph, unit: Fraction) -> dict[Fraction, float]:
 def _frames(block: Block) -> list[str]:
     return [
         f'<rect x="{x:.1f}" y="{y:.1f}" width="{w:.1f}" height="{h:.1f}" rx="12" fill="#f7f8fa" stroke="#b9c2cc"/>'
-        f'<text x="{x + 10:.1f}" y="{y + 17:.1f}" fill="#5b6672" font-size="12">{escape(label)}</text>'
-        for x, y, w, h, label in block.frames
+        for x, y, w, h, _ in block.frames
+    ]
+
+
+def _labels(graph: Graph, block: Block) -> list[str]:
+    """The names of the frames, on the side away from the fabric, with a rim to be read over links."""
+    outside = [y for n, (_, y) in block.at.items() if not graph.nodes[n].container]
+    level = sum(outside) / len(outside) if outside else 0.0
+    rim = 'fill="#5b6672" font-size="12" stroke="#f7f8fa" stroke-width="5" paint-order="stroke" stroke-linejoin="round"'
+    return [
+        f'<text x="{x + 10:.1f}" y="{y + h - 9 if y > level else y + 17:.1f}" {rim}>{escape(label)}</text>'
+        for x, y, _, h, label in block.frames
     ]
 
 

@@ -9,7 +9,10 @@ from fractions import Fraction
 from typing import Any
 
 from antiphon.core.topology import Topology
+from antiphon.show._columns import paragraph, table
 from antiphon.units import format_bandwidth, format_seconds, format_size, plain
+
+__all__ = ["paragraph", "plan_text", "run_text", "table", "topology_text"]
 
 WIDEST_MATRIX = 16
 MOST_LIMITS = 8
@@ -20,7 +23,8 @@ def topology_text(topology: Topology) -> str:
     """Who is linked with whom, how wide, and what they share; large machines by what is alike."""
     switches = f", {topology.switches} switch{'es' * (topology.switches > 1)}" if topology.switches else ""
     unit = f"a unit link is {format_bandwidth(topology.unit)}"
-    lines = [f"{topology.name}: {topology.ranks} ranks{switches}, {topology.links} directed links; {unit}"]
+    what = f"{topology.name}: {topology.ranks} ranks{switches}, {topology.links} directed links; {unit}"
+    lines = paragraph(what, "")
     counts = Counter(topology.link_type.tolist())
     rows = [
         [
@@ -96,23 +100,12 @@ def _matrix(topology: Topology) -> list[str]:
     return table(["", *names, "place"], rows)
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns under each other, numbers to the right."""
-    cells = [list(head), *map(list, rows)]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
-    right = [all(row[i][:1].isdigit() or row[i] in (".", "-") for row in rows) for i in range(len(head))]
-    return [
-        "  " + "  ".join(c.rjust(w) if r else c.ljust(w) for c, w, r in zip(row, widths, right, strict=True)).rstrip()
-        for row in cells
-    ]
-
-
 def plan_text(claims: Mapping[str, Any]) -> str:
     """A plan in a few lines: what it is, how big, how good."""
     size = ", ".join(f"{claims[key]} {key}" for key in ("steps", "rounds", "transfers"))
     what = f"{claims['collective']} on {claims['topology']} by {claims['planner']}"
     lines = [
-        f"{what}: {claims['chunks']} chunks per rank, {size}",
+        *paragraph(f"{what}: {claims['chunks']} chunks per rank, {size}", ""),
         f"  bandwidth: {_gap(claims['bandwidth_gap'], 'the time of the bound at zero latency')}",
         f"  latency:   {_gap(claims['latency_gap'], 'the fewest steps possible')}",
     ]

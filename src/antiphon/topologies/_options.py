@@ -17,6 +17,7 @@ MOST_DIMENSIONS = 20
 
 Bandwidth = str | int | float | Fraction
 Latency = str | int | float
+BANDWIDTH, LATENCY = "25GB/s", "1us"  # of a link, unless something else is asked for
 
 
 def whole(value: object, what: str, low: int = 1, high: int = MOST_PLACED) -> int:
@@ -64,6 +65,22 @@ def link_type(kind: str, bandwidth: Bandwidth, latency: Latency, what: str = "")
     """A kind of link, its speed as people write it."""
     where = f"{what}: " if what else ""
     return LinkType(kind, parse_bandwidth(bandwidth, f"{where}bandwidth"), parse_seconds(latency, f"{where}latency"))
+
+
+def named(name: str, **options: tuple[object, object]) -> str:
+    """A name with the options, each (given, default), that are not what they are by default, as they were given: so
+    that it is the spec of the machine. "100GB/s" and 10**11 are the same bandwidth."""
+    told = [f"{key}={str(given).strip()}" for key, (given, usual) in options.items() if not _same(key, given, usual)]
+    mark = "," if ":" in name else ":"
+    return name + (mark + ",".join(told) if told else "")
+
+
+def _same(key: str, given: object, usual: object) -> bool:
+    if given is None or usual is None:
+        return given is usual
+    if key.endswith("bandwidth"):
+        return parse_bandwidth(given) == parse_bandwidth(usual)  # type: ignore[arg-type]
+    return parse_seconds(given) == parse_seconds(usual) if key == "latency" else given == usual  # type: ignore[arg-type]
 
 
 def dimensions(name: str, dims: object, ranks: object) -> tuple[int, ...]:

@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 from antiphon.core.topology import LinkType, Topology, both_ways, build
-from antiphon.topologies._options import MOST_LISTED, Bandwidth, Latency, link_type, most_links, most_placed, whole
+from antiphon.topologies._options import (
+    BANDWIDTH,
+    LATENCY,
+    MOST_LISTED,
+    Bandwidth,
+    Latency,
+    link_type,
+    most_links,
+    most_placed,
+    named,
+    whole,
+)
 from antiphon.units import parse_bandwidth
 
 
@@ -12,10 +23,10 @@ def dragonfly(
     groups: int = 9,
     routers: int = 4,
     hosts: int = 2,
-    bandwidth: Bandwidth = "25GB/s",
+    bandwidth: Bandwidth = BANDWIDTH,
     local_bandwidth: Bandwidth | None = None,
     global_bandwidth: Bandwidth | None = None,
-    latency: Latency = "1us",
+    latency: Latency = LATENCY,
 ) -> Topology:
     """`groups` groups of `routers` routers with `hosts` ranks each; the default is the paper's Figure 5 (72 ranks).
 
@@ -53,7 +64,10 @@ def dragonfly(
     )
     places = [f"group{r // (hosts * routers)}/router{r // hosts % routers}/rank{r}" for r in range(ranks)]
     places += [f"group{g}/router{a}" for g in range(groups) for a in range(routers)]
-    name = f"dragonfly:groups={groups},routers={routers},hosts={hosts}"
+    name = named(
+        f"dragonfly:groups={groups},routers={routers},hosts={hosts}", bandwidth=(bandwidth, BANDWIDTH),
+        local_bandwidth=(local_bandwidth, None), global_bandwidth=(global_bandwidth, None), latency=(latency, LATENCY),
+    )  # fmt: skip
     return build(name, ranks, links, switches=groups * routers, places=places, unit=port.bandwidth)
 
 

@@ -16,12 +16,15 @@ from antiphon.core.columns import Longs, narrow
 from antiphon.core.topology import LinkType, Topology
 from antiphon.errors import Invalid
 from antiphon.topologies._options import (
+    BANDWIDTH,
+    LATENCY,
     Bandwidth,
     Latency,
     dimensions,
     link_type,
     most_links,
     most_placed,
+    named,
     ranks_of,
     yes,
 )
@@ -30,7 +33,9 @@ Switch = bool | str
 _AXES = "xyzwvu"
 
 
-def ring(*, ranks: int, bandwidth: Bandwidth = "25GB/s", latency: Latency = "1us", routers: Switch = False) -> Topology:
+def ring(
+    *, ranks: int, bandwidth: Bandwidth = BANDWIDTH, latency: Latency = LATENCY, routers: Switch = False
+) -> Topology:
     """Rank i is linked with i-1 and i+1, both ways (two ranks: one link each way)."""
     here = np.arange(ranks_of(ranks))
     nearby = [(here + 1) % ranks] if ranks == 2 else [(here + 1) % ranks, (here - 1) % ranks]
@@ -38,7 +43,9 @@ def ring(*, ranks: int, bandwidth: Bandwidth = "25GB/s", latency: Latency = "1us
     return _network(f"ring:ranks={ranks}", ranks, src, dst, bandwidth, latency, routers)
 
 
-def line(*, ranks: int, bandwidth: Bandwidth = "25GB/s", latency: Latency = "1us", routers: Switch = False) -> Topology:
+def line(
+    *, ranks: int, bandwidth: Bandwidth = BANDWIDTH, latency: Latency = LATENCY, routers: Switch = False
+) -> Topology:
     """Rank i is linked with i+1, both ways; the ends with one neighbour only."""
     here = np.arange(ranks_of(ranks) - 1)
     src, dst = np.concatenate([here, here + 1]), np.concatenate([here + 1, here])
@@ -46,7 +53,9 @@ def line(*, ranks: int, bandwidth: Bandwidth = "25GB/s", latency: Latency = "1us
     return _network(f"line:ranks={ranks}", ranks, src, dst, bandwidth, latency, routers, places)
 
 
-def full(*, ranks: int, bandwidth: Bandwidth = "25GB/s", latency: Latency = "1us", routers: Switch = False) -> Topology:
+def full(
+    *, ranks: int, bandwidth: Bandwidth = BANDWIDTH, latency: Latency = LATENCY, routers: Switch = False
+) -> Topology:
     """A link from every rank to every other."""
     ranks_of(ranks)
     most_links(ranks * (ranks - 1), f"ranks={ranks}: a full mesh of so many")
@@ -55,7 +64,7 @@ def full(*, ranks: int, bandwidth: Bandwidth = "25GB/s", latency: Latency = "1us
     return _network(f"full:ranks={ranks}", ranks, src[apart], dst[apart], bandwidth, latency, routers)
 
 
-def star(*, ranks: int, bandwidth: Bandwidth = "25GB/s", latency: Latency = "1us") -> Topology:
+def star(*, ranks: int, bandwidth: Bandwidth = BANDWIDTH, latency: Latency = LATENCY) -> Topology:
     """One switch in the middle, a link each way between it and every rank: a step crosses two links.
 
     Rank 0 in the middle instead, which holds data and sends on by itself, is a tree of ranks: give it as a file.
@@ -63,15 +72,16 @@ def star(*, ranks: int, bandwidth: Bandwidth = "25GB/s", latency: Latency = "1us
     here, middle = np.arange(ranks_of(ranks)), np.full(ranks, ranks)
     src, dst = np.concatenate([here, middle]), np.concatenate([middle, here])
     kind = (link_type("link", bandwidth, latency),)
-    return Topology(f"star:ranks={ranks}", ranks, 1, narrow(src), narrow(dst), np.zeros(2 * ranks, np.int32), kind)
+    name = named(f"star:ranks={ranks}", bandwidth=(bandwidth, BANDWIDTH), latency=(latency, LATENCY))
+    return Topology(name, ranks, 1, narrow(src), narrow(dst), np.zeros(2 * ranks, np.int32), kind)
 
 
 def mesh(
     *,
     dims: str | int | None = None,
     ranks: int | None = None,
-    bandwidth: Bandwidth = "25GB/s",
-    latency: Latency = "1us",
+    bandwidth: Bandwidth = BANDWIDTH,
+    latency: Latency = LATENCY,
     routers: Switch = False,
 ) -> Topology:
     """A grid of any dimension: rank = position in row-major order, linked with its neighbours along each axis.
@@ -85,8 +95,8 @@ def torus(
     *,
     dims: str | int | None = None,
     ranks: int | None = None,
-    bandwidth: Bandwidth = "25GB/s",
-    latency: Latency = "1us",
+    bandwidth: Bandwidth = BANDWIDTH,
+    latency: Latency = LATENCY,
     routers: Switch = False,
 ) -> Topology:
     """A mesh whose every axis closes to a ring (a size of 2 does already, and keeps one link each way)."""
@@ -97,8 +107,8 @@ def hypercube(
     *,
     ranks: int | None = None,
     dims: int | None = None,
-    bandwidth: Bandwidth = "25GB/s",
-    latency: Latency = "1us",
+    bandwidth: Bandwidth = BANDWIDTH,
+    latency: Latency = LATENCY,
     routers: Switch = False,
 ) -> Topology:
     """Ranks are linked whose numbers differ in one bit; ranks= a power of 2, or dims= how many bits."""
@@ -159,6 +169,7 @@ def _network(
 ) -> Topology:
     """The ranks joined like this, or, with routers, a switch per rank joined like this."""
     kind = link_type("link", bandwidth, latency)
+    name = named(name, bandwidth=(bandwidth, BANDWIDTH), latency=(latency, LATENCY))
     if not yes(routers, "routers"):
         return Topology(name, ranks, 0, narrow(src), narrow(dst), np.zeros(len(src), np.int32), (kind,), (), places)
     most_links(len(src) + 2 * ranks, f"{name} with routers")

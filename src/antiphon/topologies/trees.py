@@ -6,17 +6,17 @@ from fractions import Fraction
 
 from antiphon.core.topology import LinkType, Topology, build
 from antiphon.errors import Invalid, quote
-from antiphon.topologies._options import Bandwidth, Latency, factor, link_type
+from antiphon.topologies._options import BANDWIDTH, LATENCY, Bandwidth, Latency, factor, link_type, named
 from antiphon.topologies._trees import grow, read_shape
 
 
 def tree(
     *,
     fanouts: str | int,
-    bandwidth: Bandwidth = "25GB/s",
+    bandwidth: Bandwidth = BANDWIDTH,
     uplink: Bandwidth | None = None,
     oversubscription: str | int = 1,
-    latency: Latency = "1us",
+    latency: Latency = LATENCY,
 ) -> Topology:
     """Switches in a tree, ranks as its leaves.
 
@@ -40,7 +40,10 @@ def tree(
         return LinkType("uplink", below / thinner, leaf.latency)
 
     grown = grow(shape, leaf, above)
-    name = f"tree:fanouts={fanouts}" + (f",oversubscription={oversubscription}" if thinner != 1 else "")
+    name = named(
+        f"tree:fanouts={fanouts}", bandwidth=(bandwidth, BANDWIDTH), uplink=(uplink, None),
+        oversubscription=(oversubscription, oversubscription if thinner == 1 else 1), latency=(latency, LATENCY),
+    )  # fmt: skip
     return build(
         name, grown.ranks, grown.links,
         switches=grown.switches, places=grown.places, unit=leaf.bandwidth,

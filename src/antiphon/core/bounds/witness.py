@@ -48,7 +48,8 @@ class Distance(Record):
     def describe(self, topology: Topology) -> str:
         via = [topology.node_name(node) for node in self.path[1:-1]]
         through = f" (by way of {_listed(via)})" if via else ""
-        return f"distance: rank {self.path[0]} is {self.steps} steps from rank {self.rank}{through}"
+        steps = "1 step" if self.steps == 1 else f"{self.steps} steps"
+        return f"distance: rank {self.path[0]} is {steps} from rank {self.rank}{through}"
 
 
 @dataclass(frozen=True)

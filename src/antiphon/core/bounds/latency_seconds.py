@@ -1,0 +1,109 @@
+"""The least latency in seconds: along the quickest path from who holds something to who must have it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.core.bounds.needs import Needs
+from antiphon.core.bounds.witness import Distance
+from antiphon.core.columns import Longs
+from antiphon.core.topology import Topology
+
+MOST_WORK = 2**24  # links times places to start from; beyond it not all of them are tried
+_AT_ONCE = 2**22  # distances held at once
+
+
+@dataclass(frozen=True)
+class Quickest:
+    """What rank src holds cannot be at rank dst any sooner than `seconds` after the beginning."""
+
+    seconds: float
+    src: int
+    dst: int
+
+    def describe(self) -> str:
+        return f"latency: rank {self.dst} is {self.seconds * 1e6:.4g} us from rank {self.src} by the quickest way"
+
+
+def quickest(topology: Topology, needs: Needs, distance: Distance | None) -> Quickest | None:
+    """The greatest least latency over all that must reach somebody; None where nothing must move.
+
+    Whatever reaches a rank has come over a chain of messages, one after the other, each of which pays the summed
+    latency of its links: under any model that charges for a chain what its messages cost (steps as barriers as well
+    as the critical path) no schedule is faster. `distance` (the witness of the fewest steps) is tried first, so that
+    the answer is never less than these steps at the least latency of any link.
+
+    One search per holder, or backwards per needer, whichever are fewer: O(n * links * log nodes). Of more than
+    MOST_WORK only the first are searched, and the answer is then a weaker bound, but a bound.
+    """
+    if not len(needs) or distance is None:
+        return None
+    used = topology.types and [topology.types[i].latency for i in np.unique(topology.link_type).tolist()]
+    if not topology.switches and used and max(used) == min(used):
+        return Quickest(distance.steps * used[0], distance.path[0], distance.rank)
+    first = _of_sets(topology, [distance.holders], np.zeros(1, np.int64), np.array([distance.rank]))
+    alone = all(len(holders) == 1 for holders in needs.sets)
+    most = max(1, MOST_WORK // max(1, topology.links))
+    if not alone:
+        near = needs.holders < most
+        return _greater(first, _of_sets(topology, list(needs.sets[:most]), needs.holders[near], needs.dst[near]))
+    src = np.array([holders[0] for holders in needs.sets], np.int64)[needs.holders]
+    if len(np.unique(needs.dst)) < len(np.unique(src)):
+        found = _of_ranks(topology, needs.dst, src, most, backwards=True)
+    else:
+        found = _of_ranks(topology, src, needs.dst, most, backwards=False)
+    return _greater(first, found)
+
+
+def _greater(one: Quickest, other: Quickest) -> Quickest:
+    return other if other.seconds > one.seconds else one
+
+
+def _graph(topology: Topology, backwards: bool = False) -> Any:
+    """The links as a sparse matrix; of parallel ones the quickest. Links of no latency stay, as stored zeros."""
+    from scipy.sparse import csr_array
+
+    tail, head = topology.link_src.astype(np.int64), topology.link_dst.astype(np.int64)
+    if backwards:
+        tail, head = head, tail
+    latency = np.array([t.latency for t in topology.types], np.float64)[topology.link_type]
+    order = np.lexsort((latency, head, tail))
+    key = (tail * topology.nodes + head)[order]
+    kept = order[np.flatnonzero(np.diff(key, prepend=-1))]
+    pointers = np.searchsorted(tail[kept], np.arange(topology.nodes + 1))
+    return csr_array((latency[kept], head[kept], pointers), shape=(topology.nodes, topology.nodes))
+
+
+def _of_sets(topology: Topology, sets: list[tuple[int, ...]], which: Longs, dst: Longs) -> Quickest:
+    """The greatest over rows (sets[which], dst) of the least latency from any of the set."""
+    from scipy.sparse.csgraph import dijkstra
+
+    graph, best = _graph(topology), Quickest(-1.0, 0, 0)
+    for i in np.unique(which).tolist():
+        far = dijkstra(graph, indices=list(sets[i]), min_only=True)
+        mine = dst[which == i]
+        at = int(far[mine].argmax())
+        best = _greater(best, Quickest(float(far[mine[at]]), sets[i][0], int(mine[at])))
+    return best
+
+
+def _of_ranks(topology: Topology, begin: Longs, end: Longs, most: int, *, backwards: bool) -> Quickest:
+    """The same over rows (begin, end) of ranks, many searches at once."""
+    from scipy.sparse.csgraph import dijkstra
+
+    graph, best = _graph(topology, backwards), Quickest(-1.0, 0, 0)
+    starts = np.unique(begin)[:most]
+    block = max(1, _AT_ONCE // topology.nodes)
+    for low in range(0, len(starts), block):
+        here = starts[low : low + block]
+        far: NDArray[np.float64] = dijkstra(graph, indices=here)
+        rows = np.flatnonzero((begin >= here[0]) & (begin <= here[-1]))
+        taken = far[np.searchsorted(here, begin[rows]), end[rows]]
+        at = int(taken.argmax())
+        pair = (int(begin[rows[at]]), int(end[rows[at]]))
+        best = _greater(best, Quickest(float(taken[at]), *(pair[::-1] if backwards else pair)))
+    return best

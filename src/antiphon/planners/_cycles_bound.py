@@ -1,0 +1,62 @@
+"""How fast rings over routes can be at best: every ring leaves and enters every rank, and every group of ranks whose
+places begin alike (a host, a rack), at least once."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from antiphon.core.columns import Longs
+from antiphon.core.topology import Topology
+from antiphon.units import format_bandwidth
+
+
+def least_time(topology: Topology, members: tuple[int, ...]) -> tuple[float, str]:
+    """Seconds per byte of a step of all rings together that no choice of rings goes below, and why; 0 if nothing is
+    known. Where shared limits overlap each link counts for its narrowest one. O(links) per level of places."""
+    resources = topology.resources
+    capacity = np.array(resources.capacity, float)[resources.klass] * float(resources.scale)
+    wide, limit = _narrowest_limits(topology, capacity)
+    taking_part = np.zeros(topology.nodes, bool)
+    taking_part[list(members)] = True
+    best = (0.0, "")
+    for names, label in _levels(topology):
+        counts = np.bincount(label[taking_part], minlength=len(names))
+        cut = (counts > 0) & (counts < len(members))  # the others are no cut between members
+        for end, verb in ((topology.link_src, "leave"), (topology.link_dst, "enter")):
+            crossing = np.flatnonzero(label[topology.link_src] != label[topology.link_dst])
+            alone = crossing[limit[crossing] < 0]
+            room = np.bincount(label[end[alone]], weights=wide[alone], minlength=len(names)).astype(float)
+            bound = crossing[limit[crossing] >= 0]
+            keys, place = np.unique(label[end[bound]] * len(capacity) + limit[bound], return_inverse=True)
+            summed = np.bincount(place, weights=wide[bound], minlength=len(keys))
+            room += np.bincount(
+                keys // len(capacity), weights=np.minimum(summed, capacity[keys % len(capacity)]), minlength=len(names)
+            )
+            if not cut.any():
+                continue
+            worst = int(np.argmin(np.where(cut, room, np.inf)))
+            if room[worst] > 0 and 1 / room[worst] > best[0]:
+                best = (1 / room[worst], f"only {format_bandwidth(float(room[worst]))} {verb} {names[worst]}")
+    return best
+
+
+def _narrowest_limits(topology: Topology, capacity: np.ndarray) -> tuple[np.ndarray, Longs]:
+    """Per link what it carries alone, and the narrowest limit it belongs to, or -1."""
+    resources = topology.resources
+    limit = np.full(topology.links, -1, np.int64)
+    owner = np.repeat(np.arange(topology.links), np.diff(resources.limit_ptr))
+    order = np.argsort(-capacity[resources.limit_of], kind="stable")  # the narrowest comes last, and stays
+    limit[owner[order]] = resources.limit_of[order]
+    return capacity[: topology.links], limit
+
+
+def _levels(topology: Topology) -> list[tuple[list[str], Longs]]:
+    """Partitions of the nodes: each alone; by the first 1, 2, ... parts of their places."""
+    found = [([f"rank {node}" for node in range(topology.nodes)], np.arange(topology.nodes))]
+    paths = [place.split("/") for place in topology.places]
+    for depth in range(1, max(map(len, paths), default=0)):
+        named = ["/".join(path[:depth]) for path in paths]
+        names = sorted(set(named))
+        number = {name: i for i, name in enumerate(names)}
+        found.append((names, np.array([number[name] for name in named])))
+    return found

@@ -1,0 +1,76 @@
+"""Which ranks are one step away, and trees of shortest paths over such steps."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from antiphon.core.routes import out_links
+from antiphon.core.topology import Topology
+
+Path = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Hop:
+    """How a rank is reached: from which rank, over which links, after how many hops; and the links back, if known."""
+
+    parent: int
+    path: Path
+    depth: int
+    back: Path = ()
+
+
+class Reach:
+    """A machine by its steps. Trees of shortest paths take links that earlier ones used little."""
+
+    def __init__(self, topology: Topology) -> None:
+        self.topology = topology
+        self.out = out_links(topology)
+        self.head = topology.link_dst.tolist()
+        self.width = [float(topology.bandwidth(link) / topology.unit) for link in range(topology.links)]
+        self.used = [0.0] * topology.links
+        self.known: dict[int, dict[int, Hop]] = {}
+        self.near: dict[int, dict[int, tuple[Path, ...]]] = {}
+
+    def neighbours(self, rank: int) -> dict[int, tuple[Path, ...]]:
+        """The ranks one step away, and the ways there: all parallel links, or one path through switches."""
+        if rank not in self.near:
+            found: dict[int, list[Path]] = {}
+            came: dict[int, Path] = {rank: ()}
+            queue = deque([rank])
+            while queue:
+                node = queue.popleft()
+                for link in self.out[node]:
+                    head, path = self.head[link], (*came[node], link)
+                    if head < self.topology.ranks:
+                        if head != rank and (node == rank or head not in found):
+                            found.setdefault(head, []).append(path)
+                    elif head not in came:
+                        came[head] = path
+                        queue.append(head)
+            self.near[rank] = {head: tuple(paths) for head, paths in found.items()}
+        return self.near[rank]
+
+    def of(self, source: int) -> dict[int, Hop]:
+        """How every rank within reach is reached from the source by shortest paths."""
+        if source not in self.known:
+            tree = {source: Hop(-1, (), 0)}
+            level = [source]
+            while level:
+                reach: dict[int, list[tuple[int, Path]]] = {}
+                for rank in level:
+                    for head, paths in self.neighbours(rank).items():
+                        if head not in tree:
+                            reach.setdefault(head, []).extend((rank, path) for path in paths)
+                level = sorted(reach)
+                for head in level:
+                    parent, path = min(reach[head], key=lambda way: (self._worst(way[1]), way))
+                    tree[head] = Hop(parent, path, tree[parent].depth + 1)
+                    for link in path:
+                        self.used[link] += 1 / self.width[link]
+            self.known[source] = tree
+        return self.known[source]
+
+    def _worst(self, path: Path) -> float:
+        return max(self.used[link] + 1 / self.width[link] for link in path)

@@ -1,0 +1,53 @@
+"""What NCCL would do: the planners that stand for it, and whether they had their say."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from antiphon.core.collective import KINDS
+from antiphon.select._task import FAILED, TIMED_OUT, Done, Task
+
+RINGS_AND_TREES = ("multi-ring", "double-binary-tree")
+SENDS = ("direct", "pairwise")
+BASELINES: Mapping[str, tuple[tuple[str, ...], ...]] = {
+    **dict.fromkeys(KINDS, (RINGS_AND_TREES, ("ring",))),
+    **dict.fromkeys(("alltoall", "gather", "scatter"), (SENDS, ("ring",))),
+}
+PATIENCE = 10.0  # times the budget: a speedup over a part of what NCCL has would mislead
+LONGEST = 60.0  # seconds, unless the budget itself is more
+
+
+def patience(kind: str, planner: str, budget: float) -> float:
+    """How many times the budget a planner is given: more than others where it is to be compared with."""
+    first = next(iter(BASELINES.get(kind, ())), ())
+    return max(1.0, min(PATIENCE, LONGEST / budget)) if planner in first else 1.0
+
+
+def spoilt(kind: str, tasks: Sequence[Task], ended: Mapping[int, Done], group: Collection[str]) -> str:
+    """Why this group of planners cannot be compared with: one of them failed, or did not end. "" if it can."""
+    for task in tasks:
+        if task.kind == kind and task.entry is not None and task.planner in group:
+            end = ended.get(task.index)
+            who = " ".join([task.planner, *(f"{k}={v}" for k, v in task.options.items())])
+            if end is None:
+                return f"{who} was not tried to the end"
+            if end.status in (FAILED, TIMED_OUT):
+                return f"{who} {end.status}: {end.reason}"
+    return ""
+
+
+def baseline(
+    kind: str, tasks: Sequence[Task], ended: Mapping[int, Done], able: Collection[str]
+) -> tuple[tuple[str, ...], str]:
+    """Who stands for NCCL: the first group of planners of which one could plan. Nobody where one of that group, or
+    of one before, failed or timed out, as it might have been the fastest; then the reason."""
+    groups = BASELINES.get(kind, ())
+    for group in groups:
+        why = spoilt(kind, tasks, ended, group)
+        if why:
+            return (), why
+        names = tuple(name for name in group if name in able)
+        if names:
+            return names, ""
+    listed = ", ".join(name for group in groups for name in group)
+    return (), f"none of {listed} can plan it here" if groups else f"nothing stands for NCCL in a {kind} collective"

@@ -1,0 +1,171 @@
+"""What was found so far, and the result of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from antiphon.core.bounds import Bound
+from antiphon.core.plan import Entry as PlanEntry
+from antiphon.core.plan import Plan
+from antiphon.core.schedule import Schedule
+from antiphon.cost import Profile
+from antiphon.select._baseline import BASELINES, baseline, spoilt
+from antiphon.select._losses import Damage
+from antiphon.select._plans import gaps
+from antiphon.select._ranges import TIE, Key, runs, winners, worth_keeping
+from antiphon.select._task import OK, REFUSED, Context, Done, Found, Limits, Message, Task
+from antiphon.select._tuning import Candidate, Limit, Loss, Range, Tuning
+
+Progress = Callable[[int, int, str], None]
+
+
+class Ledger:
+    """What was found so far. Of the schedules it keeps only those that can still win."""
+
+    def __init__(self, context: Context, tasks: Sequence[Task], names: set[str], progress: Progress | None) -> None:
+        self.context, self.tasks, self.names, self.progress = context, tasks, names, progress
+        self.bounds: dict[str, Bound] = {}
+        self.limits: dict[str, Limit] = {}
+        self.found: dict[Key, Found] = {}
+        self.ended: dict[int, Done] = {}
+        self.schedules: dict[str, dict[Key, Schedule]] = {kind: {} for kind in context.collectives}
+        for task in tasks:
+            if task.entry is not None and task.kind not in task.entry.can["collectives"]:
+                plans = ", ".join(task.entry.can["collectives"])
+                self.ended[task.index] = Done(task.index, REFUSED, f"it does not plan {task.kind} (it plans {plans})")
+        self.to_do = [task for task in tasks if task.index not in self.ended]
+        self.total = len(self.to_do)
+        self.done = 0
+
+    def hear(self, message: Message) -> None:
+        task = self.tasks[message.index]
+        if isinstance(message, Limits):
+            context = self.context
+            machine, target = context.seen(context.topology), context.collectives[task.kind]
+            self.bounds[task.kind] = message.bound
+            self.limits[task.kind] = Limit.of(message.seen, machine, target, message.latency)
+        elif isinstance(message, Found):
+            self._keep(task, message)
+        else:
+            self.ended[message.index] = message
+            self.done += 1
+            if self.progress is not None:
+                self.progress(self.done, self.total, f"{task.kind}: {task.planner or 'bounds'}")
+
+    def ready(self, task: Task) -> Task:
+        """No more patience than others get, once there is nothing to compare with."""
+        if task.patience > 1 and self._spoilt(task.kind):
+            return replace(task, patience=1.0)
+        return task
+
+    def _spoilt(self, kind: str) -> bool:
+        first = next(iter(BASELINES.get(kind, ())), ())
+        over = [task for task in self.tasks if task.index in self.ended]
+        return bool(spoilt(kind, over, self.ended, first))
+
+    def _keep(self, task: Task, found: Found) -> None:
+        key = (found.index, found.variant)
+        self.found[key] = replace(found, schedule=None)  # type: ignore[arg-type]
+        if task.planner not in self.names:
+            return
+        kept = self.schedules[task.kind]
+        kept[key] = found.schedule
+        for other in kept.keys() - worth_keeping({k: self.found[k].seconds for k in kept}):
+            del kept[other]
+
+    # ---- the result ----
+
+    def close(self, span: tuple[int, int], losses: Sequence[Loss], damage: Damage | None, complete: bool) -> Tuning:
+        context = self.context
+        rows = {key: self._candidate(key) for key in self._distinct()}
+        listed: list[Candidate] = []
+        for task in self.tasks:
+            if task.entry is not None:
+                listed += [row for key, row in rows.items() if key[0] == task.index]
+                end = self.ended.get(task.index)
+                if end is not None and end.status != OK:
+                    listed.append(Candidate(task.kind, task.planner, task.options, end.status, end.reason))
+        limits = {kind: self.limits[kind] for kind in context.collectives if kind in self.limits}
+        nccl = {kind: self._baseline(kind) for kind in context.collectives}
+        empty = Tuning(
+            context.topology, context.model_name, span, context.sizes, tuple(context.collectives), tuple(listed), (),
+            limits, {kind: names for kind, (names, _) in nccl.items()}, {}, tuple(losses), complete,
+            name_of(context.profile), {kind: why for kind, (_, why) in nccl.items() if why}, damage,
+        )  # fmt: skip
+        ranges: list[Range] = []
+        plans: dict[str, Plan] = {}
+        for kind, kept in self.schedules.items():
+            if kept:
+                mine = self._ranges(kind, empty, rows)
+                ranges += [r for _, r in mine]
+                plans[kind] = self._plan(kind, mine)
+        return replace(empty, ranges=tuple(ranges), plans=plans)
+
+    def _distinct(self) -> list[Key]:
+        """What was found, in order; of equal schedules of one planner only the first."""
+        first: dict[tuple[str, str, bytes], Key] = {}
+        for key in sorted(self.found):
+            task = self.tasks[key[0]]
+            first.setdefault((task.kind, task.planner, self.found[key].mark), key)
+        return list(first.values())
+
+    def _baseline(self, kind: str) -> tuple[tuple[str, ...], str]:
+        able = {self.tasks[index].planner for index, _ in self.found if self.tasks[index].kind == kind}
+        return baseline(kind, self.tasks, self.ended, able)
+
+    def _candidate(self, key: Key) -> Candidate:
+        found, task, sizes = self.found[key], self.tasks[key[0]], self.context.sizes
+        why = zip(found.bottlenecks, found.terms, strict=True)
+        return Candidate(
+            task.kind, task.planner, self._options(key), OK, "", found.variant,
+            dict(zip(sizes, found.seconds, strict=True)), dict(zip(sizes, why, strict=True)),
+            found.figures, found.seconds_per_byte, task.planner in self.names,
+        )  # fmt: skip
+
+    def _options(self, key: Key) -> dict[str, Any]:
+        """The options asked for; of several schedules of one planner call also those in which they differ."""
+        task = self.tasks[key[0]]
+        assert task.entry is not None
+        alike = [found.made_with for other, found in self.found.items() if other[0] == key[0]]
+        mine = self.found[key].made_with
+        told = {k: v for k, v in mine.items() if k in task.entry.can["options"] and k not in task.options}
+        return {**task.options, **{k: v for k, v in told.items() if any(a.get(k) != v for a in alike)}}
+
+    def _ranges(self, kind: str, tuning: Tuning, rows: Mapping[Key, Candidate]) -> list[tuple[Key, Range]]:
+        sizes = tuning.sizes
+        chosen = runs(winners({key: self.found[key].seconds for key in self.schedules[kind]}))
+        found = []
+        for key, first, last in chosen:
+            at = sizes[last]
+            seconds = rows[key].seconds[at]
+            least = tuning.limits[kind].seconds(at) if kind in tuning.limits else 0.0
+            nccl = tuning.baseline(kind, at)
+            ends = sizes[first], sizes[last + 1] if last + 1 < len(sizes) else sizes[-1]
+            gap = seconds / least if least else None
+            if gap is not None and abs(gap - 1) < TIE:  # rounded otherwise than the bound, and as fast
+                gap = 1.0
+            speedup = nccl / seconds if nccl is not None and seconds else None
+            found.append((key, Range(kind, *ends, at, rows[key], seconds, gap, speedup)))
+        return found
+
+    def _plan(self, kind: str, mine: Sequence[tuple[Key, Range]]) -> Plan:
+        """The winners as a plan: the first holds for all smaller sizes, the last for all greater ones."""
+        starts = [0, *(r.start for _, r in mine[1:])]
+        stops = [*starts[1:], None]
+        entries = []
+        for (key, r), start, stop in zip(mine, starts, stops, strict=True):
+            figures = dict(r.candidate.figures)
+            if kind in self.bounds:
+                figures |= gaps(figures, r.candidate.seconds_per_byte, self.bounds[kind])
+            told = {k: v for k, v in r.as_json().items() if k not in ("collective", "from", "to")}
+            claims = {**told, **figures, "model": self.context.model_name}
+            if self.context.profile is not None:
+                claims["profile"] = name_of(self.context.profile)
+            entries.append(PlanEntry(start, stop, self.schedules[kind][key], claims))
+        return Plan(self.context.topology, self.context.collectives[kind], tuple(entries))
+
+
+def name_of(profile: Profile | None) -> str | None:
+    return None if profile is None else profile.name or "(unnamed)"

@@ -1,0 +1,53 @@
+"""What there is: the tables of topologies, planners and models, for scripts and for people."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from antiphon.core.collective import KINDS
+from antiphon.registry import table
+from antiphon.show._columns import paragraph, wrapped
+
+
+def listed(kind: str) -> list[dict[str, Any]]:
+    """A row per entry of a table, by name: name, about, and what it declares that it can do."""
+    rows = []
+    for name, entry in sorted(table(kind).items()):
+        can = {key: list(value) if isinstance(value, tuple) else value for key, value in entry.can.items()}
+        rows.append({"name": name, "about": entry.about, **({"trace": False} if kind == "model" else {}), **can})
+    return rows
+
+
+def listed_text(kind: str) -> str:
+    """The same for people, at most WIDTH columns wide."""
+    rows = listed(kind)
+    if kind == "topology":
+        lines = wrapped(["topology", "ranks", ""], [[row["name"], row["ranks"], row["about"]] for row in rows])
+        return "\n".join([*lines, "", *paragraph(_SIZES)])
+    if kind == "model":
+        head = ["model", "collectives", "topologies", ""]
+        return "\n".join(
+            wrapped(head, [[row["name"], row["collectives"], row["topologies"], row["about"]] for row in rows])
+        )
+    machines = dict.fromkeys(str(row["topologies"]) for row in rows)
+    lines = []
+    for where in machines:
+        lines += ["", *paragraph(f"machines: {where}", "")]
+        lines += wrapped([], [[row["name"], _planner(row)] for row in rows if row["topologies"] == where])
+    return "\n".join(lines[1:])
+
+
+_SIZES = (
+    "Sizes follow a colon: ring:ranks=8, torus:dims=4x4, tree:fanouts=4x8, cluster:box=dgx1v,boxes=4, "
+    "ring:ranks=8,bandwidth=100Gbit/s,latency=2us. `antiphon topology show` shows what becomes of it."
+)
+
+
+def _planner(row: dict[str, Any]) -> str:
+    able = row["collectives"]
+    lacks = [kind for kind in KINDS if kind not in able]
+    what = ", ".join(able)
+    if len(lacks) <= 2:
+        what = "all" + (f" but {' and '.join(lacks)}" if lacks else "")
+    options = f"; options: {', '.join(row['options'])}" if row["options"] else ""
+    return f"{row['about']}\nfor {what}{options}"

@@ -1,0 +1,302 @@
+"""Rings: swaps that join factors, why no more rings can be, alltoall the shorter way, groups of unequal size."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+from itertools import pairwise as adjacent
+from itertools import permutations, product
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from antiphon.core.bounds import bound
+from antiphon.core.collective import Collective
+from antiphon.core.loads import timeline
+from antiphon.core.reshape import only as keep
+from antiphon.core.schedule import Local, Schedule
+from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, build
+from antiphon.core.verify import verify
+from antiphon.cost.alpha_beta import alpha_beta
+from antiphon.errors import Invalid
+from antiphon.planners._circles import around
+from antiphon.planners._circles import both_ways as there_and_back
+from antiphon.planners._cycles_bound import least_time
+from antiphon.planners._cycles_flips import count, joined_flips
+from antiphon.planners._cycles_most import most_rings
+from antiphon.planners._groups import Groups, given_groups, placed_groups
+from antiphon.planners._packing import pack
+from antiphon.planners.multi_ring import _loads
+from antiphon.registry import table
+from antiphon.run.local import run_local
+from antiphon.topologies import topology
+
+PORT = LinkType("port", Fraction(10**9), 1e-6)
+ROOTLESS = ("allgather", "reducescatter", "allreduce")
+COPIES = {"allgather": 1, "reducescatter": 1, "allreduce": 2, "alltoall": 2}
+
+
+def one(name: str, machine: Topology, wanted: Collective | str, **options: Any) -> Schedule:
+    target = Collective(wanted, machine.ranks) if isinstance(wanted, str) else wanted
+    (schedule,) = table("planner")[name].load()(machine, target, **options)
+    verify(schedule, machine).or_raise()
+    return schedule
+
+
+def star(ranks: int) -> Topology:
+    return build("star", ranks, both_ways([(i, ranks) for i in range(ranks)], PORT), switches=1)
+
+
+def slowness(schedule: Schedule, machine: Topology) -> Fraction:
+    rate = bound(machine, schedule.collective).bytes_per_second
+    assert rate is not None
+    return timeline(schedule, machine).total * rate
+
+
+# --- the most rings -------------------------------------------------------------------------------------------------
+
+
+@given(data=st.data(), size=st.integers(3, 12), number=st.integers(1, 5))
+@settings(max_examples=60)
+def test_swaps_keep_the_links(data: st.DataObject, size: int, number: int) -> None:
+    factors = [data.draw(st.permutations(range(size))) for _ in range(number)]
+    found = joined_flips(factors, most=2000)
+    assert len(found) in (0, number)
+    links = sorted((rank, factor[rank]) for factor in factors for rank in range(size))
+    if found:
+        assert sorted((rank, factor[rank]) for factor in found for rank in range(size)) == links
+        assert all(count(factor) == 1 for factor in found)
+
+
+def test_the_sign_of_factors_forbids_what_only_row_swaps_would_try() -> None:
+    """Two factors of three ranks, one a cycle, one all loops: 1 + 3 cycles, of 2. The links hold no two rings."""
+    assert joined_flips([[1, 2, 0], [0, 1, 2]], most=2000) == []
+    assert joined_flips([[1, 2, 0], [2, 0, 1]]) == [[1, 2, 0], [2, 0, 1]]
+    assert joined_flips([]) == []
+
+
+@given(data=st.data(), size=st.integers(3, 8))
+@settings(max_examples=60)
+def test_no_more_rings_than_proved(data: st.DataObject, size: int) -> None:
+    members = tuple(range(0, 2 * size, 2))
+    pairs = [(a, b) for a, b in product(members, members) if a != b]
+    drawn = data.draw(st.lists(st.integers(0, 2), min_size=len(pairs), max_size=len(pairs)))
+    capacity = {pair: units for pair, units in zip(pairs, drawn, strict=True) if units}
+    found = most_rings(capacity, members)
+    used: dict[tuple[int, int], int] = {}
+    for cycle in found.cycles:
+        assert sorted(cycle) == list(members)
+        for pair in adjacent([*cycle, cycle[0]]):
+            used[pair] = used.get(pair, 0) + 1
+    assert all(units <= capacity.get(pair, 0) for pair, units in used.items())
+    assert len(pack(capacity, members).cycles) <= len(found.cycles) <= found.at_most
+    if numbers := re.fullmatch(r"only (\d+) units of links leave ranks ([\d,]+)", found.because):
+        inside = {int(rank) for rank in numbers[2].split(",")}
+        assert inside < set(members)
+        assert sum(units for (a, b), units in capacity.items() if a in inside and b not in inside) == int(numbers[1])
+        assert found.at_most == int(numbers[1])
+
+
+def test_the_plan_says_why_there_are_no_more_rings() -> None:
+    def told(spec: str, **options: Any) -> dict[str, Any]:
+        found: dict[str, Any] = one("multi-ring", topology(spec), "allgather", **options).provenance["found"]
+        return found
+
+    dies = told("mi250")
+    assert (len(dies["rings"]), dies["rings found"], dies["no more exist"]) == (6, 6, True)
+    assert dies["because"] == "only 6 units of links leave ranks 0,1"
+    assert (
+        told("full:ranks=10")["because"] == "only 9 units of links leave rank 0"
+        or len(told("full:ranks=10")["rings"]) == 9
+    )
+    fewer = told("dgx1v", rings=2)
+    assert (len(fewer["rings"]), fewer["rings found"]) == (2, 6)
+    four = told("full:ranks=4")
+    assert (four["rings found"], four["because"]) == (2, "every ring was listed, and no more of them fit")
+
+
+@pytest.mark.parametrize(
+    ("spec", "because"),
+    [("star:ranks=5", "enter rank 0"), ("dgx2", "enter rank 0"), ("cluster:box=dgx-a100,boxes=2", "enter host0"),
+     ("asy384", "enter rank 0")],
+)  # fmt: skip
+def test_over_switches_the_plan_says_whether_rings_could_be_faster(spec: str, because: str) -> None:
+    found = one("multi-ring", topology(spec), "allgather").provenance["found"]
+    assert found["over"] == "routes"
+    assert found["none are faster"]
+    assert found["because"].endswith(because.replace("enter", "leave")) or found["because"].endswith(because)
+
+
+@given(data=st.data(), ranks=st.integers(2, 6))
+@settings(max_examples=40)
+def test_no_rings_are_faster_than_can_be(data: st.DataObject, ranks: int) -> None:
+    """Ports of any width below one or two switches, some of them sharing a limit: never faster than said."""
+    width = [LinkType("port", Fraction(data.draw(st.integers(1, 4)) * 10**9)) for _ in range(ranks)]
+    trunk = LinkType("trunk", Fraction(data.draw(st.integers(1, 4)) * 10**9))
+    links = [x for i in range(ranks) for x in both_ways([(i, ranks + i % 2)], width[i])]
+    links += both_ways([(ranks, ranks + 1)], trunk)
+    drawn = data.draw(st.lists(st.sets(st.integers(0, len(links) - 1), min_size=1, max_size=4), max_size=3))
+    limits = tuple(SharedLimit(f"limit{i}", tuple(sorted(x)), Fraction(2 * 10**9)) for i, x in enumerate(drawn))
+    places = [f"host{i % 2}/gpu{i}" for i in range(ranks)] + ["host0/switch", "host1/switch"]
+    machine = build("two switches", ranks, links, switches=2, places=places, limits=limits)
+    least, _ = least_time(machine, tuple(range(ranks)))
+    for cycle in permutations(range(1, ranks)):
+        assert _loads(machine, [[0, *cycle]]).max() >= least * (1 - 1e-9)
+
+
+def test_complete_networks_gather_at_the_bound() -> None:
+    """P - 1 rings use all links all the time; P - 2 do not."""
+    for ranks in (10, 16, 22):
+        machine = topology(f"full:ranks={ranks}")
+        schedule = one("multi-ring", machine, "allgather")
+        assert len(schedule.chunks) == ranks * (ranks - 1)
+        assert slowness(schedule, machine) == 1
+
+
+# --- alltoall the shorter way ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ranks", range(3, 14))
+def test_alltoall_around_a_ring_takes_the_shorter_way(ranks: int) -> None:
+    machine = topology(f"ring:ranks={ranks}")
+    schedule = one("ring", machine, "alltoall")
+    assert schedule.steps == ranks // 2
+    assert slowness(schedule, machine) == 1
+    away = (schedule.dst - schedule.src) % ranks
+    weight = schedule.chunks.share[schedule.chunk]
+    assert weight[away == 1].sum() == weight[away == ranks - 1].sum()  # the halves of the tied ones split evenly
+    member, origin = np.divmod(schedule.chunks.block[schedule.chunk], ranks)
+    distance = np.minimum((member - origin) % ranks, (origin - member) % ranks)
+    hops = np.bincount(schedule.chunk, minlength=len(schedule.chunks))[schedule.chunk]
+    assert np.array_equal(hops, distance)
+    (row,) = run_local(schedule, 4 * ranks * 6, repeat=1)
+    assert row["correct"]
+
+
+def test_one_way_round_everything_goes_that_way() -> None:
+    schedule = one("ring", topology("ring:ranks=6"), "alltoall", directions=1)
+    assert schedule.steps == 5
+    assert set(((schedule.dst - schedule.src) % 6).tolist()) == {1}
+
+
+@given(ranks=st.integers(2, 9), data=st.data())
+@settings(max_examples=40)
+def test_both_ways_is_right_for_every_order_and_group(ranks: int, data: st.DataObject) -> None:
+    members = tuple(sorted(data.draw(st.permutations(range(ranks)))[: max(2, ranks - 2)]))
+    order = data.draw(st.permutations(members))
+    weights = data.draw(st.lists(st.integers(0, 3), min_size=len(members) ** 2, max_size=len(members) ** 2))
+    wanted = Collective("alltoall", ranks, members, weights=np.array(weights) + (sum(weights) == 0))
+    verify(there_and_back(wanted, order), topology(f"full:ranks={ranks}")).or_raise()
+    verify(around(wanted, order), topology(f"full:ranks={ranks}")).or_raise()
+
+
+def test_alltoall_over_many_rings_goes_the_shorter_way_on_each() -> None:
+    for spec in ("dgx1v", "full:ranks=10", "torus:dims=4x4", "mi300x"):
+        machine = topology(spec)
+        schedule = one("multi-ring", machine, "alltoall")
+        rings = [tuple(map(int, ring.split(","))) for ring in schedule.provenance["found"]["rings"]]
+        paired = sum((ring[0], *ring[:0:-1]) in rings for ring in rings)
+        assert schedule.steps == (machine.ranks // 2 if paired == len(rings) else machine.ranks - 1)
+    assert one("multi-ring", topology("dgx1v"), "alltoall").steps == 4
+    assert one("multi-ring", topology("ring:ranks=5"), "alltoall", rings=1).steps == 4
+
+
+# --- groups of unequal size -----------------------------------------------------------------------------------------
+
+
+def test_groups_as_they_are_written() -> None:
+    for text, ranks, told in (
+        ("3+4", 7, "3+4"), ("8*32+8*16", 384, "8*32+8*16"), ("(2+3)+4", 9, "(2+3)+4"), ("1+1+1", 3, "3"),
+        (" 2 * (2 + 3) ", 10, "2*(2+3)"), ("(3)+((4))", 7, "3+4"), ("1+(3+2)", 6, "1+(3+2)"),
+    ):  # fmt: skip
+        assert str(given_groups(text, ranks)) == told
+    for wrong in ("3+", "+3", "(3+4", "3+4)", "0+7", "3*", "7*", "x+7", "3 4+", "1e9+1", "()+7", "9" * 30 + "+1", "("):
+        with pytest.raises(Invalid, match="option fanins"):
+            given_groups(wrong, 7)
+    with pytest.raises(Invalid, match="have 6 ranks together, not 7"):
+        given_groups("3+3", 7)
+
+
+def trees(most: int) -> st.SearchStrategy[Groups]:
+    leaves = st.integers(1, 4).map(Groups.ring)
+    nested = st.recursive(leaves, lambda inner: st.lists(inner, min_size=2, max_size=3).map(Groups.of), max_leaves=5)
+    return nested.filter(lambda groups: 2 <= groups.size <= most)
+
+
+@given(
+    groups=trees(12), directions=st.integers(1, 2), kind=st.sampled_from(["allgather", "reducescatter", "allreduce"])
+)
+@settings(max_examples=60)
+def test_any_groups_of_groups(groups: Groups, directions: int, kind: str) -> None:
+    machine = star(groups.size)
+    schedule = one("hierarchical-ring", machine, kind, fanins=f"({groups})", directions=directions)
+    assert schedule.steps == groups.steps() * (2 if kind == "allreduce" else 1)
+    assert slowness(schedule, machine) >= 1
+    (row,) = run_local(schedule, 4 * 3 * groups.size, repeat=1)
+    assert row["correct"]
+    weights, scale = schedule.chunks.weights(schedule.collective)
+    moved = Fraction(int(weights[schedule.chunk].sum()), scale)  # no rank gets anything twice
+    assert moved == (groups.size - 1) * (2 if kind == "allreduce" else 1)
+
+
+@given(groups=trees(12), root=st.integers(0, 11), kind=st.sampled_from(["broadcast", "reduce"]))
+@settings(max_examples=40)
+def test_chains_through_any_groups(groups: Groups, root: int, kind: str) -> None:
+    machine = star(groups.size)
+    wanted = Collective(kind, groups.size, roots=(root % groups.size,))
+    schedule = one("hierarchical-ring", machine, wanted, fanins=f"({groups})", pieces=1)
+    assert schedule.transfers == 2 * (groups.size - 1)
+
+
+def test_groups_of_three_and_four_are_loaded_evenly() -> None:
+    """Half of the data crosses each way: everyone of the three moves 1/3 of that, everyone of the four 1/4."""
+    schedule = one("hierarchical-ring", star(7), "allreduce", fanins="3+4", directions=1)
+    weights, scale = schedule.chunks.weights(schedule.collective)
+    group = (np.arange(7) >= 3).astype(int)
+    crossing = (group[schedule.src] != group[schedule.dst]) & (schedule.step >= schedule.steps // 2)
+    out = [Fraction(int(weights[schedule.chunk[crossing & (schedule.src == r)]].sum()), scale) for r in range(7)]
+    assert out == [Fraction(1, 6)] * 3 + [Fraction(1, 8)] * 4
+
+
+def test_equal_groups_as_before() -> None:
+    machine = star(12)
+    for kind in ("allgather", "reducescatter", "allreduce"):
+        told, plain = (one("hierarchical-ring", machine, kind, fanins=f) for f in ("3*4", "4x3"))
+        assert told.steps == plain.steps
+        assert timeline(told, machine).total == timeline(plain, machine).total
+
+
+@pytest.mark.parametrize(
+    ("only", "told", "steps"), [("0,1,2,3,8,9,10", "4+3", 8), ("0,8,9,10", "1+3", 6), ("0,1,8,9", "2x2", 4)]
+)
+def test_an_allocation_in_two_boxes(only: str, told: str, steps: int) -> None:
+    ranks = [int(rank) for rank in only.split(",")]
+    machine = keep(topology("cluster:box=dgx-a100,boxes=2"), ranks)
+    schedule = one("hierarchical-ring", machine, Collective("allreduce", 16, tuple(ranks)))
+    assert schedule.provenance["options"]["fanins"] == told
+    assert schedule.steps == steps
+
+
+def test_the_places_of_an_asymmetric_network() -> None:
+    machine = topology("asy384")
+    groups, seating = placed_groups(machine, range(384))
+    assert (str(groups), seating, groups.steps()) == ("8*32+8*16", list(range(384)), 46)
+    schedule = one("hierarchical-ring", machine, "broadcast", pieces=1)
+    assert schedule.steps == 46
+
+
+# --- local work -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "copies"), [("allgather", 1), ("reducescatter", 1), ("allreduce", 2), ("alltoall", 2)]
+)
+def test_bruck_rotates_its_buffer(kind: str, copies: int) -> None:
+    machine = star(5)
+    schedule = one("bruck", machine, kind)
+    assert schedule.local == (Local("rotation", Fraction(copies)),)
+    predicted = alpha_beta(schedule, machine)(10**9)
+    assert predicted.terms["local"] == pytest.approx(copies * 10**9 / 100e9)

@@ -1,0 +1,421 @@
+"""What tuning tells can be trusted: speedups, times at the ends of a range, the latency bound, refusals, losses."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+import igraph
+import numpy as np
+import pytest
+from generate import Case, cases
+from hypothesis import given
+
+import antiphon
+from antiphon.core import loads
+from antiphon.core.bounds import bound
+from antiphon.core.bounds import latency_seconds as module
+from antiphon.core.bounds.latency_seconds import quickest
+from antiphon.core.bounds.needs import needs_of
+from antiphon.core.collective import KINDS, Collective
+from antiphon.core.reshape import degrade, only
+from antiphon.core.schedule import Schedule
+from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, build
+from antiphon.cost import Profile, predict, prepare
+from antiphon.errors import Invalid, Unsupported
+from antiphon.registry import find
+from antiphon.select import Tuning, _task, _tune, collective, tune
+from antiphon.select._baseline import BASELINES, baseline, patience
+from antiphon.select._ledger import Ledger
+from antiphon.select._losses import damage
+from antiphon.select._mark import mark_of
+from antiphon.select._task import Context, Done, Message, Task, work
+from antiphon.topologies import topology
+
+
+def quick(kind: str = "allreduce", spec: str = "ring:ranks=4", **options: Any) -> Tuning:
+    return tune(kind, topology(spec), **{"nbytes": "1KB:1MB", "workers": "none", **options})
+
+
+# ---- speedups ----
+
+
+def ended(*statuses: str, kind: str = "allreduce") -> tuple[list[Task], dict[int, Done]]:
+    entry = find("planner", "ring")
+    names = [name for group in BASELINES[kind] for name in group]
+    tasks = [Task(0, kind), *(Task(i, kind, name, entry) for i, name in enumerate(names, 1))]
+    return tasks, {i: Done(i, status, "so it is") for i, status in enumerate(statuses, 1) if status}
+
+
+def test_no_speedup_where_nccl_had_not_its_say() -> None:
+    everyone = {"multi-ring", "double-binary-tree", "ring"}
+    assert baseline("allreduce", *ended("ok", "ok", "ok"), everyone) == (("multi-ring", "double-binary-tree"), "")
+    assert baseline("allreduce", *ended("refused", "ok", "ok"), everyone - {"multi-ring"})[0] == ("double-binary-tree",)
+    assert baseline("allreduce", *ended("refused", "refused", "ok"), {"ring"}) == (("ring",), "")
+    for bad in ("failed", "timed out"):
+        able = {"double-binary-tree", "ring"}
+        assert baseline("allreduce", *ended(bad, "ok", "ok"), able) == ((), f"multi-ring {bad}: so it is")
+        assert baseline("allreduce", *ended(bad, "refused", "ok"), {"ring"})[0] == ()
+        assert baseline("allreduce", *ended("ok", "ok", bad), everyone)[1] == ""  # ring is not asked for then
+    assert baseline("allreduce", *ended("ok", "", "ok"), everyone)[1] == "double-binary-tree was not tried to the end"
+    assert (
+        "none of direct, pairwise, ring"
+        in baseline("gather", *ended("refused", "refused", "refused", kind="gather"), ())[1]
+    )
+    assert baseline("custom", [], {}, ())[1] == "nothing stands for NCCL in a custom collective"
+
+
+def test_a_speedup_over_what_timed_out_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = _task._schedules
+
+    def slow(context: Context, task: Task) -> Any:
+        if task.planner == "multi-ring" and task.options == {"pieces": 8}:
+            raise _task._EndedError("timed out", "stopped after 6.5 s")
+        return real(context, task)
+
+    monkeypatch.setattr(_task, "_schedules", slow)
+    found = quick(spec="dgx1v")
+    assert found.baselines == {"allreduce": ()}
+    assert found.no_speedup == {"allreduce": "multi-ring pieces=8 timed out: stopped after 6.5 s"}
+    assert all(r.speedup is None for r in found.ranges)
+    told = found.as_json()
+    assert told["no_speedup"] == found.no_speedup
+    assert told["notes"] == ["no speedup is told for allreduce: multi-ring pieces=8 timed out: stopped after 6.5 s"]
+    assert quick(spec="dgx1v", planners="ring").no_speedup == found.no_speedup
+
+
+def test_what_stands_for_nccl_has_more_time_until_one_of_it_is_lost() -> None:
+    assert [patience("allreduce", "multi-ring", s) for s in (0.1, 5.0, 20.0, 60.0, 600.0)] == [10, 10, 3, 1, 1]
+    assert patience("allreduce", "ring", 5.0) == patience("alltoall", "multi-ring", 5.0) == 1
+    assert patience("alltoall", "direct", 5.0) == 10
+    machine = topology("ring:ranks=4")
+    targets = {kind: collective(kind, machine) for kind in ("allreduce", "broadcast")}
+    context = Context(machine, targets, "alpha-beta", find("model", "alpha-beta"), None, (1,), 5.0, 0)
+    tasks = _tune._tasks(targets, ["multi-ring", "ring"], 5.0)
+    ledger = Ledger(context, tasks, {"multi-ring", "ring"}, None)
+    mine = [task for task in tasks if task.planner == "multi-ring"]
+    assert all(ledger.ready(task) is task and task.patience == 10 for task in mine)
+    ledger.hear(Done(mine[0].index, "timed out", ""))
+    assert {(task.kind, ledger.ready(task).patience) for task in mine} == {("allreduce", 1.0), ("broadcast", 10.0)}
+
+
+# ---- the result is one and the same, however it came about ----
+
+
+def test_the_json_does_not_depend_on_the_order_of_arrival(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = _tune.run_tasks
+
+    def told(shuffle: int | None) -> str:
+        def late(context: Context, tasks: Any, workers: int, tell: Any, ready: Any) -> None:
+            heard: list[Message] = []
+            real(context, tasks, workers, heard.append, ready)
+            if shuffle is not None:
+                random.Random(shuffle).shuffle(heard)
+            for message in heard:
+                tell(message)
+
+        monkeypatch.setattr(_tune, "run_tasks", late)
+        return json.dumps(quick("all", planners=["ring", "direct"], nbytes="1KB:4KB").as_json())
+
+    assert told(None) == told(1) == told(2)
+
+
+def test_both_ends_of_the_range_are_priced() -> None:
+    found = quick(nbytes="1KB:1GB", planners=["ring"])
+    assert (found.sizes[:2], found.sizes[-2:]) == ((1000, 1024), (2**29, 10**9))
+    last = found.ranges[-1]
+    assert (last.at, last.stop) == (10**9, 10**9)
+    assert last.seconds == pytest.approx(predict(found.plan, 10**9)[0]["seconds"])
+    assert found.ranges[0].start == 1000
+
+
+def test_equal_schedules_of_one_planner_are_listed_and_priced_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    verified: list[Any] = []
+    real = _task.verify
+
+    def noted(schedule: Schedule, machine: Topology) -> Any:
+        verified.append(mark_of(schedule))
+        return real(schedule, machine)
+
+    monkeypatch.setattr(_task, "verify", noted)
+    found = quick(spec="dgx1v", planners=["multi-ring", "double-binary-tree"])
+    rings = [dict(c.options) for c in found.candidates if c.planner == "multi-ring"]
+    assert {} in rings
+    assert {"pieces": 1} not in rings
+    assert {"pieces": 8} in rings
+    assert len(verified) == len(set(verified)) == sum(c.status == "ok" for c in found.candidates)
+
+
+def test_marks_tell_schedules_apart() -> None:
+    plan = antiphon.plan("allreduce", topology("ring:ranks=4")).entries[0].schedule
+    assert mark_of(plan) == mark_of(plan.take(np.arange(plan.transfers), provenance={"planner": "another"}))
+    others = [
+        plan.take(np.arange(plan.transfers), pieces=2),
+        plan.take(np.arange(plan.transfers), pieces=np.arange(len(plan.chunks)) + 1),
+        plan.take(np.arange(plan.transfers)[::-1]),
+        plan.take(np.arange(plan.transfers), src=plan.dst, dst=plan.src),
+        plan.take(np.arange(plan.transfers), route=np.arange(plan.transfers)),
+        antiphon.plan("allreduce", topology("ring:ranks=5")).entries[0].schedule,
+    ]
+    assert len({mark_of(one) for one in [plan, *others]}) == 1 + len(others)
+
+
+def test_loads_are_found_once_per_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bytes] = []
+    real = loads.loads
+
+    def noted(schedule: Schedule, machine: Topology) -> Any:
+        asked.append(mark_of(schedule))
+        return real(schedule, machine)
+
+    monkeypatch.setattr(loads, "loads", noted)
+    found = quick("allgather", planners=["ring"])
+    assert 5 < len(asked) <= sum(c.status == "ok" for c in found.candidates)
+
+
+def test_the_last_timeline_is_that_of_the_very_schedule_and_machine() -> None:
+    machine = topology("ring:ranks=4")
+    schedule = antiphon.plan("allreduce", machine).entries[0].schedule
+    faster = topology("ring:ranks=4,bandwidth=400GB/s")
+    one = loads.timeline(schedule, machine)
+    assert loads.timeline(schedule, machine) is one
+    assert loads.timeline(schedule, faster).total < one.total
+    assert loads.timeline(schedule.take(np.arange(3)), faster).total < loads.timeline(schedule, faster).total
+    assert loads.timeline(schedule, machine).total == one.total
+    del schedule
+    assert not loads._last
+
+
+# ---- the latency bound ----
+
+
+def farthest(machine: Topology, pairs: Sequence[tuple[Sequence[int], int]]) -> float:
+    each = np.array([kind.latency for kind in machine.types])[machine.link_type].tolist()
+    links = list(zip(machine.link_src.tolist(), machine.link_dst.tolist(), strict=True))
+    graph = igraph.Graph(machine.nodes, links, True)
+    return max(min(graph.distances(holders, [dst], weights=each, mode="out"))[0] for holders, dst in pairs)
+
+
+@given(cases())
+def test_the_latency_bound_is_the_quickest_way_and_no_model_beats_it(random: Case) -> None:
+    needs = needs_of(random.collective)
+    found = quickest(random.topology, needs, bound(random.topology, random.collective).latency_witness)
+    if found is None:
+        assert not len(needs)
+        return
+    pairs = [(needs.sets[h], d) for h, d in zip(needs.holders.tolist(), needs.dst.tolist(), strict=True)]
+    assert found.seconds == pytest.approx(farthest(random.topology, pairs), rel=1e-9, abs=1e-15)
+    for model in ("alpha-beta", "critical-path", "sccl"):
+        try:
+            ready = prepare(model, random.schedule, random.topology)
+        except Unsupported:
+            continue
+        assert ready(1).seconds >= found.seconds * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_across_switches_the_latency_bound_is_that_of_the_farthest_two(kind: str) -> None:
+    machine = topology("cluster:box=dgx-a100,boxes=2")
+    found = quick(kind, "cluster:box=dgx-a100,boxes=2", nbytes="1KB", planners=["direct", "relay", "bruck"])
+    wanted = collective(kind, machine)
+    limit = found.limits[kind]
+    ends = [([a], b) for a in range(machine.ranks) for b in range(machine.ranks)]
+    assert limit.latency == pytest.approx(farthest(machine, [(a, b) for a, b in ends if a != [b]]))
+    assert limit.latency > 3 * bound(machine, wanted).latency_steps * min(t.latency for t in machine.types)
+    assert limit.because[-1].startswith("latency: rank ")
+    for c in found.candidates:
+        assert all(seconds >= limit.seconds(size) * (1 - 1e-9) for size, seconds in c.seconds.items())
+
+
+def test_a_latency_bound_of_few_searches_is_still_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = topology("cluster:box=dgx-a100,boxes=2")
+    for kind in ("allreduce", "broadcast", "gather"):
+        wanted = collective(kind, machine)
+        args = (machine, needs_of(wanted), bound(machine, wanted).latency_witness)
+        whole = quickest(*args)
+        with monkeypatch.context() as patch:
+            patch.setattr(module, "MOST_WORK", 1)
+            some = quickest(*args)
+        assert whole is not None
+        assert some is not None
+        assert 0 < some.seconds <= whole.seconds
+
+
+def test_links_without_latency_count_as_links() -> None:
+    kinds = [LinkType("nvlink", Fraction(10**9), 0.0), LinkType("ib", Fraction(10**9), 3e-6)]
+    machine = build("mixed", 3, [*both_ways([(0, 1)], kinds[0]), *both_ways([(1, 2)], kinds[1])])
+    wanted = collective("broadcast", machine)
+    found = quickest(machine, needs_of(wanted), bound(machine, wanted).latency_witness)
+    assert found is not None
+    assert (found.seconds, found.src, found.dst) == (3e-6, 0, 2)
+
+
+# ---- what the model refuses ----
+
+
+def test_what_the_model_cannot_price_is_refused_in_one_voice() -> None:
+    found = quick(spec="delta:nodes=2", model="sccl", nbytes="1KB:4KB")
+    assert not found.plans
+    assert {c.status for c in found.candidates} == {"refused"}
+    said = [c.reason for c in found.candidates if c.reason.startswith("model sccl cannot price this on delta")]
+    assert len(said) > len(found.candidates) / 2
+    assert found.unpriced in said
+    assert found.unpriced in found.as_json()["notes"]
+    with pytest.raises(Invalid, match="model sccl cannot price this on delta"):
+        found.plan  # noqa: B018
+    assert quick(spec="dgx1v", planners=["ring"], model="sccl").unpriced == ""
+
+
+def test_one_schedule_that_cannot_be_priced_does_not_end_its_planner(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = topology("full:ranks=4")
+    targets = {"allreduce": collective("allreduce", machine)}
+    context = Context(machine, targets, "mine", find("model", "alpha-beta"), None, (1,), 5.0, 0)
+    real = _task._prepared
+
+    def picky(context: Context, schedule: Any) -> Any:
+        if schedule.pieces == 1:
+            raise _task._UnpricedError("model mine cannot price this")
+        return real(context, schedule)
+
+    made = antiphon.plan("allreduce", machine).entries[0].schedule
+    monkeypatch.setattr(_task, "_prepared", picky)
+    variants = [made.take(np.arange(made.transfers), pieces=p) for p in (1, 2, 1, 3)]
+    monkeypatch.setattr(_task, "_schedules", lambda context, task: iter(variants))
+    *rows, end = work(context, Task(0, "allreduce", "ring", find("planner", "ring")))
+    assert [getattr(row, "variant", None) for row in rows] == [1, 3]
+    assert end == Done(0, "refused", "model mine cannot price this")
+
+
+# ---- what was lost ----
+
+
+def test_a_slower_link_is_named() -> None:
+    whole = topology("dgx1v")
+    found = quick(spec="dgx1v", planners=["ring"], against="dgx1v")
+    assert found.damage is not None
+    assert (found.damage.total, found.damage.describe(), found.notes) == (0, "", [])
+    slow = degrade(whole, pairs=[(0, 4)], to="10GB/s")
+    found = tune("allreduce", slow, nbytes="1KB", planners=["ring"], workers="none", against=whole)
+    (link,) = found.damage.links if found.damage is not None else ()
+    assert (link.src, link.dst, link.both_ways, link.after) == (0, 4, True, 10**10)
+    assert found.as_json()["lost_links"] == {
+        "whole": "dgx1v",
+        "total": 1,
+        "links": [{"name": "rank 0 and rank 4", "src": 0, "dst": 4, "both_ways": True, "before": 5e10, "after": 1e10}],
+    }
+    said = "links slower than those of dgx1v, or gone: rank 0 and rank 4: 10 GB/s left of 50 GB/s"
+    assert found.notes == [said]
+    assert quick(spec="dgx1v", planners=["ring"]).as_json()["lost_links"] is None
+
+
+def test_links_that_are_gone_and_only_the_first_ten() -> None:
+    whole = topology("full:ranks=8")
+    everyone = frozenset(range(8))
+    gone = damage(whole, degrade(whole, pairs=[(2, 5)], remove=True), everyone)
+    assert [(x.name, x.after) for x in gone.links] == [("rank 2 and rank 5", 0)]
+    assert "rank 2 and rank 5: gone, was" in gone.describe()
+    all_slow = damage(whole, degrade(whole, kind=whole.types[0].kind, slower=2), everyone)
+    assert (all_slow.total, len(all_slow.links)) == (28, 10)
+    assert all_slow.describe().endswith("; and 18 more")
+    there = int(np.flatnonzero((whole.link_src == 6) & (whole.link_dst == 1))[0])
+    (one,) = damage(whole, degrade(whole, links=[there], remove=True), everyone).links
+    assert (one.name, one.src, one.dst, one.both_ways) == ("rank 6 to rank 1", 6, 1, False)
+
+
+def test_what_hangs_on_ranks_left_out_is_no_loss() -> None:
+    whole = topology("cluster:box=dgx-a100,boxes=2")
+    kept = only(whole, [0, 1, 2, 3])
+    assert damage(whole, kept, frozenset(range(4))).total == 0
+    assert damage(whole, whole, frozenset(range(16))).total == 0
+    link = int(np.flatnonzero(kept.link_src == 2)[0])
+    worse = damage(whole, degrade(kept, links=[link], slower=2), frozenset(range(4)))
+    assert [(x.src, x.before / x.after) for x in worse.links] == [(2, 2)]
+
+
+def test_shared_limits_are_compared_by_name() -> None:
+    kind = LinkType("pcie", Fraction(10**10), 1e-6)
+    links = both_ways([(0, 1), (1, 2)], kind)
+    before, after = (
+        build("m", 3, links, limits=[SharedLimit("bus", (0, 2), Fraction(b)), SharedLimit("nic", (1,), Fraction(5))])
+        for b in (8 * 10**9, 10**9)
+    )
+    (bus,) = damage(before, after, frozenset(range(3))).links
+    assert (bus.describe(), bus.src) == ("limit bus: 1 GB/s left of 8 GB/s", None)
+    assert damage(after, before, frozenset(range(3))).total == 0
+
+
+def test_uneven_counts_are_compared_with_the_same_counts() -> None:
+    whole = topology("full:ranks=4")
+    weights = np.array([5, 1, 1, 1])
+    uneven = Collective("allgather", 4, (), (), weights)
+    found = tune(uneven, whole, nbytes="1KB", planners=["ring"], workers="none", against=whole)
+    (loss,) = found.losses
+    assert loss.all is not None
+    assert loss.among is not None
+    assert loss.left is not None
+    assert loss.all.bytes_per_second == loss.among.bytes_per_second == loss.left.bytes_per_second
+    part = Collective("allgather", 4, (0, 1, 2), (), weights[:3])
+    (loss,) = tune(part, whole, nbytes="1KB", planners=["ring"], workers="none", against=whole).losses
+    assert loss.all is loss.among
+
+
+# ---- how it is called ----
+
+
+def test_a_machine_may_be_named() -> None:
+    named = tune("allreduce", "ring:ranks=4", nbytes=2048, budget="5s", planners="ring", workers="none")
+    made = quick(nbytes="2KiB", planners=["ring"], against="ring:ranks=4")
+    assert named.ranges[0].as_json() == made.ranges[0].as_json()
+    assert antiphon.tune("allreduce", "ring:ranks=3", nbytes="1KB", planners=["ring"]).plans
+    assert antiphon.plan("allreduce", "ring:ranks=3", budget="1s").topology.ranks == 3
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("nbytes", 1.5), ("nbytes", None), ("nbytes", {}), ("budget", "fast"), ("budget", -1), ("budget", "0s"),
+        ("budget", None), ("budget", float("nan")), ("against", "dgx1w"), ("against", 3), ("profile", 3),
+        ("profile", "nowhere.json"), ("profile", {}), ("workers", -1), ("workers", 1.5), ("workers", "many"),
+        ("workers", True), ("model", None), ("model", "alpha"), ("planners", "rang"), ("planners", [3]),
+        ("root", "0"), ("root", 1.5), ("ranks", 3), ("ranks", ["a"]), ("ranks", [0.5, 1]), ("topology", 3),
+        ("topology", None), ("topology", "dgx1w"), ("wanted", 3), ("wanted", None), ("wanted", "allreduse"),
+    ],
+)  # fmt: skip
+def test_what_makes_no_sense_is_invalid_in_one_line(option: str, value: Any) -> None:
+    given: dict[str, Any] = {"wanted": "broadcast", "topology": "ring:ranks=4", "nbytes": "1KB", option: value}
+    with pytest.raises(Invalid) as caught:
+        tune(given.pop("wanted"), given.pop("topology"), **given)
+    assert "\n" not in str(caught.value)
+
+
+def test_predict_refuses_what_is_no_size() -> None:
+    plan = antiphon.plan("allreduce", "ring:ranks=3")
+    assert predict(plan, np.int64(1024)) == predict(plan, 1024)  # type: ignore[arg-type]
+    for wrong in (1.5, None, True, [1.5], {}.keys, "x"):
+        with pytest.raises(Invalid):
+            predict(plan, wrong)  # type: ignore[arg-type]
+        with pytest.raises(Invalid):
+            antiphon.simulate(plan, wrong)  # type: ignore[arg-type]
+    for strange in ({"alpha": 3}, {"alpha": {"nvlink": "x"}}, {"bandwidth_factor": [1]}):
+        with pytest.raises(Invalid):
+            Profile(**strange)  # type: ignore[arg-type]
+    for bad in (3, "nowhere.json", {"alpha": {}}):
+        with pytest.raises(Invalid):
+            antiphon.predict(plan, 1, profile=bad)
+
+
+def test_no_workers_given_is_as_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_tune, "_cores", lambda: 7)
+    assert [_tune._processes(n) for n in (None, 0, 1, 3, "none")] == [7, 7, 1, 3, 0]
+
+
+def test_short_words_for_what_was_found() -> None:
+    found = quick(spec="dgx1v", nbytes="1KB:4KB", planners=["ring"])
+    assert repr(found).startswith("Tuning(allreduce on dgx1v, 1KB to 4KB: ")
+    assert repr(found.ranges[0]).startswith("Range(allreduce, 1KB to ")
+    assert "speedup" in repr(found.ranges[-1])
+    assert repr(found.candidates[0]) == f"Candidate(allreduce by {found.candidates[0].planner}: 4 sizes)"
+    assert max(len(repr(x)) for x in (found, *found.ranges, *found.candidates)) < 300

@@ -1,0 +1,143 @@
+"""Planners that misbehave cost themselves alone: what they start, raise, print, read or hide harms nobody else."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import stubborn_planners
+
+from antiphon import registry
+from antiphon.errors import Invalid
+from antiphon.registry import Entry, call
+from antiphon.select import Candidate, Tuning, _pool, _tune, tune
+from antiphon.select._task import Task, one_line
+
+Add = Callable[..., None]
+
+
+@pytest.fixture
+def added(monkeypatch: pytest.MonkeyPatch) -> Add:
+    """Adds planners to the table, as installed packages do."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    whole = dict(registry.table("planner"))
+    old = registry.table
+    for module in (registry, _tune):
+        monkeypatch.setattr(module, "table", lambda kind: whole if kind == "planner" else old(kind))
+    return whole.update
+
+
+def told(name: str, found: Tuning) -> list[tuple[str, str]]:
+    def short(c: Candidate) -> tuple[str, str]:
+        return c.status, c.reason
+
+    return [short(c) for c in found.candidates if c.planner == name]
+
+
+def asked(names: list[str], **options: Any) -> Tuning:
+    given = {"nbytes": "1KB", "workers": 1, "budget": 5.0, **options}
+    return tune("allgather", "ring:ranks=4", planners=[*names, "ring"], **given)
+
+
+def test_whatever_they_raise_or_hide_is_told_and_no_more(added: Add) -> None:
+    names = ["exits", "interrupts", "boasts", "hides", "colours", "listens", "anything"]
+    added({name: stubborn_planners.entry(name) for name in names})
+    found = asked(names)
+    assert told("exits", found) == [("ok", ""), ("failed", "it asked to end the whole process (sys.exit: 3)")]
+    assert told("interrupts", found) == [("failed", "KeyboardInterrupt:")]
+    ((status, reason),) = told("boasts", found)
+    assert (status, "provenance.how" in reason) == ("failed", True)
+    assert told("hides", found) == [
+        ("failed", "what it made cannot be handed over: TypeError: not to be[31m told"),
+    ]
+    assert told("colours", found) == [("failed", "ValueError: [31mred[0m and blue")]
+    assert told("listens", found) == told("anything", found) == told("ring", found)[:1] == [("ok", "")]
+    assert found.plans
+    assert found.complete
+
+
+def test_within_this_process_they_end_nothing_either(added: Add) -> None:
+    names = ["exits", "boasts", "colours", "anything"]
+    added({name: stubborn_planners.entry(name) for name in names})
+    here, there = (asked(names, workers=workers) for workers in ("none", 1))
+    for name in names:
+        assert told(name, here) == told(name, there)
+
+
+def alive(process: int) -> bool:
+    """Whether it runs; a zombie that nobody has waited for does not."""
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in "ZX"
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks into /proc")
+def test_what_a_planner_started_ends_with_it(added: Add, tmp_path: Path) -> None:
+    note = tmp_path / "child"
+    can = {"collectives": ("allgather",), "topologies": "any", "options": ("note",), "sweep": ({"note": str(note)},)}
+    added({"parent": Entry("stubborn_planners:parent", "", can)})
+    found = asked(["parent"], budget=2.0)
+    assert [status for status, _ in told("parent", found)] == ["ok", "timed out"]
+    child = int(note.read_text())
+    for _ in range(100):
+        if not alive(child):
+            break
+        time.sleep(0.05)
+    assert not alive(child)
+
+
+def test_a_process_that_leaves_a_child_with_its_pipes_is_missed(added: Add) -> None:
+    added({"forks": stubborn_planners.entry("forks")})
+    found = asked(["forks"], budget=100.0)
+    assert told("forks", found) == [("failed", "its process ended with exit code 9")]
+
+
+def test_a_planner_may_ask_for_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch, added: Add) -> None:
+    def entry(where: str, **more: Any) -> Task:
+        return Task(0, "allgather", "x", Entry(where, "", {"collectives": ("allgather",), "options": (), **more}))
+
+    assert not _pool._apart(entry("antiphon.planners.ring:ring"))
+    assert _pool._apart(entry("antiphon.planners.ring:ring", process=True))
+    assert _pool._apart(entry("elsewhere:ring"))
+    assert not _pool._apart(Task(0, "allgather"))
+    here: list[str] = []
+    real = _pool._here
+
+    def noted(context: Any, task: Task, tell: Any) -> None:
+        here.append(task.planner)
+        real(context, task, tell)
+
+    monkeypatch.setattr(_pool, "_here", noted)
+    can = {"collectives": ("allgather",), "topologies": "any", "options": (), "process": True}
+    added({"solver": Entry("antiphon.planners.ring:ring", "", can)})
+    found = asked(["solver"])
+    assert told("solver", found) == [("ok", "")]
+    assert "solver" not in here
+    assert "ring" in here
+    assert found.plans
+
+
+def test_planners_that_take_any_options_get_them() -> None:
+    def open_to_all(*, pieces: int = 1, **rest: Any) -> Any:
+        return pieces, rest
+
+    def closed(*, pieces: int = 1) -> Any:
+        return pieces
+
+    given = {"pieces": 2, "nbytes": 3}
+    assert call("planner", "x", open_to_all, given) == (2, {"nbytes": 3})
+    with pytest.raises(Invalid, match="unknown option of planner x 'nbytes'"):
+        call("planner", "x", closed, given)
+    with pytest.raises(Invalid, match="takes no options"):
+        call("planner", "x", lambda: None, given)
+
+
+def test_reasons_are_one_plain_line() -> None:
+    assert one_line("a\n\tb\x1b[2J\x00\x9b1m\u202e\ud800 c") == "a b[2J1m c"
+    assert one_line("got <object at 0x7f00ab>") == "got <object>"
+    assert one_line("x" * 600) == "x" * 497 + "..."
