@@ -1,4 +1,7 @@
-"""Hypothesis profiles: `default`, and `thorough` for a longer search (ANTIPHON_HYPOTHESIS=thorough)."""
+"""Hypothesis profiles: `default`, and `thorough` for a longer search (ANTIPHON_HYPOTHESIS=thorough).
+
+No test sees what an earlier run has decided: the cache is off.
+"""
 
 import os
 
@@ -13,3 +16,5 @@ settings.register_profile(
 )
 settings.register_profile("thorough", parent=settings.get_profile("default"), max_examples=2000)
 settings.load_profile(os.environ.get("ANTIPHON_HYPOTHESIS") or "default")
+
+os.environ["ANTIPHON_CACHE"] = "off"

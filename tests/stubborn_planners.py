@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -120,6 +121,22 @@ def forks(topology: Any, collective: Any, *, nbytes: Any, profile: Any, budget: 
         time.sleep(600)
     os._exit(9)
     yield
+
+
+def lingers(topology: Any, collective: Any, *, nbytes: Any, profile: Any, budget: Any, seed: Any) -> Iterator[Schedule]:
+    """Works on something better, and hands over what it has when it is told to stop."""
+    with contextlib.suppress(TimedOut):
+        while True:
+            time.sleep(0.01)
+    yield from ring(topology, collective)
+
+
+def eats(topology: Any, collective: Any, **options: Any) -> Iterator[Schedule]:
+    """More and more memory, until there is none."""
+    yield from ring(topology, collective)
+    kept = []
+    while True:
+        kept.append(bytearray(2**26))
 
 
 def anything(topology: Any, collective: Any, **options: Any) -> Iterator[Schedule]:

@@ -28,6 +28,7 @@ from contract import (
     plans,
     setting,
     sizes_of_catalogue,
+    solves,
     sweep_of,
 )
 
@@ -40,6 +41,7 @@ from antiphon.select import plan
 
 MODELS = table("model")
 SMALL, MEDIUM = 16, 64
+SOLVED = 8  # ranks up to which planners that work in solvers are held to it; their own tests go further
 
 # besides the catalogue's examples
 SHAPES = [
@@ -81,7 +83,8 @@ def cases(specs: list[str]) -> list[Any]:
 
 def hold(at: Setting, judge: Judge, how: str) -> None:
     """All planners that declare this collective to what they declare, with these of their options."""
-    planners = able(at.wanted.kind)
+    most = SOLVED if judge.variants is None else 0
+    planners = [one for one in able(at.wanted.kind) if not solves(one[1]) or at.machine.ranks <= most]
     faults = [fault for name, entry in planners for fault in judge.faults(at, name, entry, sweep_of(entry, how))]
     assert not faults, f"{len(faults)} faults:\n" + "\n".join(faults[:20])
 
@@ -150,7 +153,7 @@ def test_what_is_not_declared_is_refused(planner: str) -> None:
 @pytest.mark.parametrize("planner", sorted(table("planner")))
 def test_nothing_is_declared_in_vain(planner: str) -> None:
     machines = ["full:ranks=4", "star:ranks=4", "ring:ranks=4", *EXAMPLES]
-    for kind in table("planner")[planner].can["collectives"]:
+    for kind in set(table("planner")[planner].can["collectives"]) - {"custom"}:
         assert any(plans(setting(spec, kind), planner) for spec in machines), kind
 
 
@@ -161,7 +164,7 @@ def test_every_kind_of_machine_that_is_declared_means_something() -> None:
 
 
 def test_the_phrases() -> None:
-    linked, circled, levelled, connected = PHRASES.values()
+    linked, circled, levelled, connected, _ = PHRASES.values()
     whole = {spec: tuple(range(machine(spec).ranks)) for spec in EXAMPLES}
     says = {
         "ring:ranks=8": (False, True, False, True), "line:ranks=5": (False, False, False, True),

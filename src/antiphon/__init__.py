@@ -11,6 +11,7 @@ The functions bear the names of the commands:
     rows = antiphon.predict(best.plan, "1KB:1GB")
     rows = antiphon.simulate(best.plan, "64MiB", trace="trace.json")
     page = antiphon.report(best)                       # HTML
+    points = antiphon.frontier("allgather", machine).points   # from the fewest steps to the least time, with proofs
 
 `antiphon.topologies()`, `antiphon.planners()` and `antiphon.models()` list what there is.
 """
@@ -24,8 +25,8 @@ from typing import Any
 
 __version__ = "0.1.0"
 __all__ = [
-    "bound", "collective", "models", "plan", "planners", "predict", "report", "run", "simulate", "topologies",
-    "topology", "tune", "verify",
+    "bound", "collective", "frontier", "models", "plan", "planners", "predict", "report", "reproduce", "run",
+    "simulate", "topologies", "topology", "tune", "verify",
 ]  # fmt: skip
 
 
@@ -76,6 +77,16 @@ def plan(wanted: Any, topology: Any, **options: Any) -> Any:
     from antiphon.select import plan as make
 
     return make(wanted, topology, **options)
+
+
+def frontier(wanted: Any, topology: Any, **options: Any) -> Any:
+    """The latency-bandwidth frontier with proofs: `root`, `ranks`, `k`, `steps`, `budget`, `seed`, `memory`, ...
+
+    The result has `.points`, `.impossible`, `.stopped`, `.plan()`, `.as_json()` and `.save(file)`.
+    """
+    from antiphon.select import frontier as find
+
+    return find(wanted, topology, **options)
 
 
 def verify(plan: Any, topology: Any = None, *, proof: bool = False) -> Any:
@@ -136,7 +147,17 @@ def report(tuning: Any) -> str:
     return report_html(tuning, topology_svg, topology_text)
 
 
-_ALSO_FOLDERS: dict[str, Callable[..., Any]] = {"run": run, "topologies": topologies, "planners": planners}
+def reproduce(name: str = "") -> list[dict[str, Any]]:
+    """A paper's table made again: rows of name, published, ours, deviation, ok, note. Without a name: what there is."""
+    from antiphon.reproduce import names
+    from antiphon.reproduce import reproduce as rows
+
+    return list(rows(name)) if name else names()
+
+
+_ALSO_FOLDERS: dict[str, Callable[..., Any]] = {
+    "run": run, "topologies": topologies, "planners": planners, "reproduce": reproduce,
+}  # fmt: skip
 
 
 class _Folder(ModuleType):

@@ -7,8 +7,7 @@ import typer
 from antiphon.errors import Unsupported
 
 _NAMES = (
-    "backends", "frontier", "bench", "export", "build", "fit", "lab",
-    "reproduce",
+    "backends", "bench", "export", "build", "fit", "lab",
 )  # fmt: skip
 
 

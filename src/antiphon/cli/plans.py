@@ -22,25 +22,17 @@ from antiphon.cli._arguments import (
     request,
 )
 from antiphon.cli._output import emit, working
+from antiphon.cli._planning import joined, options_of, progress
 from antiphon.core.collective import Collective
 from antiphon.core.plan import Plan
 from antiphon.core.topology import Topology
-from antiphon.errors import Infeasible, Invalid, Unsupported, quote, unknown
-from antiphon.select import check, every_plan, figures_of, load_plans, plan
+from antiphon.errors import Infeasible, Invalid, Unsupported, unknown
+from antiphon.select import Proofs, check, every_plan, figures_of, load_plans, plan, prove
 from antiphon.show._words import options_text
+from antiphon.show.frontier import optimality_text, proofs_text, refusal_text
 from antiphon.show.text import paragraph, plan_text, run_text
-from antiphon.topologies import plain_value, topology
+from antiphon.topologies import topology
 from antiphon.units import parse_seconds
-
-
-def _options(given: list[str]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for text in given:
-        key, equals, value = text.partition("=")
-        if not key or not equals:
-            raise Invalid(f"--option: expected key=value, got {quote(text)}")
-        found[key] = plain_value(value)
-    return found
 
 
 def _plan_command(
@@ -50,6 +42,11 @@ def _plan_command(
     option: Annotated[
         list[str] | None, typer.Option("--option", metavar="KEY=VALUE", help="for the planner; again for more")
     ] = None,
+    chunks: Annotated[
+        int | None, typer.Option("--chunks", min=1, metavar="C", help="of a planner that can: just this (C, S, R)")
+    ] = None,
+    steps: Annotated[int | None, typer.Option("--steps", min=1, metavar="S", help="and these steps")] = None,
+    rounds: Annotated[int | None, typer.Option("--rounds", min=1, metavar="R", help="and these rounds")] = None,
     root: Root = None,
     only: Only = "",
     ranks: Ranks = "",
@@ -68,7 +65,8 @@ def _plan_command(
     """Plan a collective, prove the schedule correct, and say how far from the best possible it is.
 
     Of several schedules that a planner finds the best is kept: for --nbytes the fastest by --model (alpha-beta), else
-    the one nearest to the bandwidth bound.
+    the one nearest to the bandwidth bound. --chunks, --steps and --rounds ask planner sccl for one point: it is
+    planned, or it is said which bound forbids it (exit code 1).
     """
     wanted, machine = request(coll, topo, root, only, ranks)
     if model and keep_all:
@@ -76,17 +74,29 @@ def _plan_command(
     if model and not nbytes:
         raise Invalid("--model chooses the fastest for a size; give --nbytes, too")
     how: dict[str, Any] = {
-        "planner": planner, "options": _options(option or []), "seed": seed,
+        "planner": planner, "seed": seed,
+        "options": joined(options_of(option), {"chunks": chunks, "steps": steps, "rounds": rounds}),
         "nbytes": one_size(nbytes) if nbytes else None,
         "budget": parse_seconds(budget, "--budget") if budget else None,
     }  # fmt: skip
     if keep_all:
         _plan_all(wanted, machine, out, how, json)
         return
-    with working(f"planning {wanted.kind} on {machine.name}"):
-        made = plan(wanted, machine, model=model or None, **how)
+    try:
+        with progress(f"planning {wanted.kind} on {machine.name}", log=False) as (tell, _):
+            made = plan(wanted, machine, model=model or None, tell=tell, **how)
+    except Infeasible as error:
+        if "rounds" not in how["options"]:
+            raise
+        emit(_refused(how["options"], str(error)), refusal_text(str(error)), json)
+        raise typer.Exit(1) from None
     figures = figures_of(made)
     emit(figures, _made_text(made, figures, out), json)
+
+
+def _refused(options: dict[str, Any], why: str) -> dict[str, Any]:
+    asked = {key: options[key] for key in ("chunks", "steps", "rounds") if key in options}
+    return {"feasible": False, "asked": asked, "why": why}
 
 
 def _plan_all(wanted: Collective, machine: Topology, out: Path | None, how: dict[str, Any], json: bool) -> None:
@@ -111,6 +121,9 @@ def _made_text(made: Plan, figures: dict[str, Any], out: Path | None) -> str:
         where = f"\n  written:   {out}"
     options = made.entries[0].schedule.provenance.get("options") or {}
     told = f"\n  options:   {options_text(options)}" if options else ""
+    certificate = made.entries[0].schedule.provenance.get("certificate")
+    if certificate is not None and "optimality" in figures:
+        told += "\n" + "\n".join(paragraph(f"proof:     {optimality_text(certificate)}", rest=" " * 13))
     return plan_text(figures) + told + "\n  verified:  every rank ends with exactly what it should" + where
 
 
@@ -119,7 +132,9 @@ def _verify_command(
     topo: Annotated[
         str, typer.Option("--topology", metavar="TOPO", help="judge it on this machine instead of its own")
     ] = "",
-    proof: Annotated[bool, typer.Option("--proof", help="recheck the bounds from their witnesses alone, too")] = False,
+    proof: Annotated[
+        bool, typer.Option("--proof", help="recheck bounds and certificates from themselves alone, too")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Is this plan right? Names the first thing wrong; exit code 1 if there is one."""
@@ -131,17 +146,24 @@ def _verify_command(
             f"but topology {machine.name} has {machine.ranks}"
         )
     own = machine == plans[0].topology
+    told: list[Proofs] = []
     for loaded in plans:
         with working(f"verifying {sum(e.schedule.transfers for e in loaded.entries)} transfers"):
-            fault = check(loaded, machine, proof=proof, claims=own)
+            fault = check(loaded, machine, claims=own)
+            if proof and fault is None:
+                told.append(prove(loaded, machine, claims=own))
+                fault = told[-1].fault
         if fault is not None:
             which = f"{loaded.collective.kind}: " if len(plans) > 1 else ""
             emit({"ok": False, "fault": fault.as_dict()}, f"WRONG: {which}{fault.message}", json)
             raise typer.Exit(1)
-    also = "; the bounds hold by their witnesses" if proof else ""
     what = f"{', '.join(loaded.collective.kind for loaded in plans)} on {machine.name}"
     claims = "all that it claims is true" if own else "what it claims of its own machine was not checked"
-    emit({"ok": True, "fault": None}, "\n".join(paragraph(f"right: {what}: legal, complete; {claims}{also}", "")), json)
+    if any(proofs.trusted for proofs in told):
+        claims = "its figures are as it claims, its proofs in part"
+    lines = paragraph(f"right: {what}: legal, complete; {claims}", "")
+    lists = {key: [text for proofs in told for text in getattr(proofs, key)] for key in ("proved", "trusted")}
+    emit({"ok": True, "fault": None, **(lists if proof else {})}, "\n".join([*lines, *proofs_text(**lists)]), json)
 
 
 def _run_command(

@@ -56,13 +56,15 @@ def automorphisms(topology: Topology, colour: list[int] | None = None) -> tuple[
     return tuple(out)
 
 
-def canonical(topology: Topology) -> tuple[Ints, str]:
+def canonical(topology: Topology, colour: list[int] | None = None) -> tuple[Ints, str]:
     """A labelling (node i is canonical[i]) and a key; keys are equal exactly when machines are alike.
+
+    With `colour`, one per node: alike by a renumbering that takes every node to one of its colour.
 
     `relabel(topology, labelling)` is then the same machine for all that are alike, up to the numbers of
     its links. Keys are stable for one release of the graph library: compare them, do not archive them.
     """
-    drawn = _draw(topology)
+    drawn = _draw(topology, colour)
     label, edges, colours = drawn.canonical(_sharpened(drawn))
     text = repr((topology.ranks, topology.switches, drawn.legend)).encode()
     digest = hashlib.sha256(text)

@@ -16,9 +16,12 @@ JOINED = "any where every two ranks are linked directly or through switches"
 
 def _entry(
     module: str, function: str, about: str, collectives: tuple[str, ...], options: tuple[str, ...],
-    *sweep: dict[str, Any], topologies: str = JOINED,
+    *sweep: dict[str, Any], topologies: str = JOINED, process: bool = False,
 ) -> Entry:  # fmt: skip
-    can = {"collectives": collectives, "topologies": topologies, "options": options, "sweep": ({}, *sweep)}
+    can: dict[str, Any] = {"collectives": collectives, "topologies": topologies, "options": options}
+    can["sweep"] = ({}, *sweep)
+    if process:
+        can["process"] = True
     return Entry(f"antiphon.planners.{module}:{function}", about, can)
 
 
@@ -88,5 +91,11 @@ TABLE = {
         "trees over the links there are, from rank to rank: of shortest paths, or several that share the data",
         ("broadcast", "reduce", "scatter", "gather", *ROOTLESS, "alltoall"), ("by", "trees", "pieces"),
         {"by": "tree", "trees": 1}, {"by": "tree", "trees": 1, "pieces": 16}, topologies="any connected one",
+    ),
+    "sccl": _entry(
+        "sccl", "sccl", "synthesis of the latency-bandwidth frontier, every point with the proof of its optimality",
+        ("broadcast", "reduce", "scatter", "gather", *ROOTLESS, "alltoall", "custom"),
+        ("chunks", "steps", "rounds", "k", "memory", "cache"),
+        topologies="any connected one of up to 128 ranks", process=True,
     ),
 }  # fmt: skip

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from antiphon.select._frontier import Frontier, FrontierPoint, frontier
 from antiphon.select._losses import Damage, LinkLoss
 from antiphon.select._plans import check, every_plan, figures_of, gaps, measure, plan, proof_of
+from antiphon.select._proofs import Proofs, prove
 from antiphon.select._table import load_plans, save_plans
 from antiphon.select._tune import tune
 from antiphon.select._tuning import DEFINITIONS, Candidate, Limit, Loss, Range, Tuning
@@ -13,21 +15,26 @@ __all__ = [
     "DEFINITIONS",
     "Candidate",
     "Damage",
+    "Frontier",
+    "FrontierPoint",
     "Limit",
     "LinkLoss",
     "Loss",
+    "Proofs",
     "Range",
     "Tuning",
     "check",
     "collective",
     "every_plan",
     "figures_of",
+    "frontier",
     "gaps",
     "is_file",
     "load_plans",
     "measure",
     "plan",
     "proof_of",
+    "prove",
     "save_plans",
     "sizes_of",
     "tune",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
-from antiphon.core.bounds import Bound, bound, recheck
+from antiphon.core.bounds import Bound, bound
 from antiphon.core.collective import Collective
 from antiphon.core.loads import claims, timeline
 from antiphon.core.plan import Entry, Plan
@@ -16,6 +17,7 @@ from antiphon.core.topology import Topology
 from antiphon.core.verify import Fault, verify
 from antiphon.errors import Infeasible, Invalid, unknown
 from antiphon.registry import call, find, refuse_unless_able
+from antiphon.select._proofs import certified, label_of, prove
 from antiphon.select._wish import budget_of, collective, machine_of
 
 
@@ -64,19 +66,27 @@ def plan(  # noqa: PLR0913
     seed: int = 0,
     options: Mapping[str, Any] | None = None,
     model: str | None = None,
+    tell: Callable[[str], None] | None = None,
 ) -> Plan:
     """Let a planner plan. Every schedule it yields is verified; of several the best is kept: for `nbytes` the fastest
-    by the model (alpha-beta, unless another is named), else that of least bandwidth gap, then latency gap."""
+    by the model (alpha-beta, unless another is named), else that of least bandwidth gap, then latency gap.
+
+    `tell` hears what a planner that searches is doing; with it, Ctrl-C ends the search and keeps the best so far."""
     if model is not None and nbytes is None:
         raise Invalid(f"model {model}: chooses the best for a size; give nbytes, too")
     best: tuple[tuple[float, ...], Plan] | None = None
-    for made in every_plan(
-        wanted, topology, planner=planner, root=root, ranks=ranks, nbytes=nbytes, budget=budget, seed=seed,
-        options=options,
-    ):  # fmt: skip
-        order = _gaps_of(made) if nbytes is None else _seconds_of(made, nbytes, model or "alpha-beta")
-        if best is None or order < best[0]:
-            best = (order, made)
+    try:
+        for made in every_plan(
+            wanted, topology, planner=planner, root=root, ranks=ranks, nbytes=nbytes, budget=budget, seed=seed,
+            options=options, tell=tell,
+        ):  # fmt: skip
+            order = _gaps_of(made) if nbytes is None else _seconds_of(made, nbytes, model or "alpha-beta")
+            if best is None or order < best[0]:
+                best = (order, made)
+    except KeyboardInterrupt:
+        if best is None or tell is None:
+            raise
+        tell("no more is tried: interrupted; the best so far is kept")
     assert best is not None
     return best[1]
 
@@ -91,7 +101,7 @@ def _seconds_of(made: Plan, nbytes: int, model: str) -> tuple[float, ...]:
     return (float(price(nbytes).seconds), *_gaps_of(made))
 
 
-def every_plan(
+def every_plan(  # noqa: PLR0913
     wanted: Collective | str,
     topology: Topology | str,
     *,
@@ -102,8 +112,11 @@ def every_plan(
     budget: float | str | None = None,
     seed: int = 0,
     options: Mapping[str, Any] | None = None,
+    tell: Callable[[str], None] | None = None,
 ) -> Iterator[Plan]:
-    """All that a planner yields, as it is found: every schedule verified, each as a plan of its own; at least one."""
+    """All that a planner yields, as it is found: every schedule verified, each as a plan of its own; at least one.
+
+    `tell` hears what a planner that searches is doing."""
     topology = machine_of(topology)
     target = wanted if isinstance(wanted, Collective) else collective(wanted, topology, root=root, ranks=ranks)
     entry = find("planner", planner)
@@ -114,10 +127,15 @@ def every_plan(
             raise unknown(f"option of planner {planner}", key, known)
     budget = None if budget is None else budget_of(budget)
     given = {"nbytes": nbytes, "profile": None, "budget": budget, "seed": seed, **(options or {})}
+    function = entry.load()
+    if tell is not None and "tell" in inspect.signature(function).parameters:
+        given["tell"] = tell
     limits: Bound | None = None
-    for schedule in call("planner", planner, entry.load(), given, topology, target):
+    for schedule in call("planner", planner, function, given, topology, target):
         limits = limits or bound(topology, target)
         figures = measure(schedule, topology, limits)
+        if certified(schedule, topology) is not None:
+            figures["optimality"] = label_of(schedule)
         yield Plan(topology, target, (Entry(0, None, schedule, {"planner": planner, **figures}),))
     if limits is None:
         raise Infeasible(f"planner {planner} found no schedule for {target.kind} on {topology.name}")
@@ -130,7 +148,8 @@ def figures_of(plan: Plan) -> dict[str, Any]:
 
 
 def check(plan: Plan, topology: Topology, *, proof: bool = False, claims: bool = True) -> Fault | None:
-    """Verify every schedule of a plan with all it claims. `proof`: recheck the bounds from their witnesses, too."""
+    """Verify every schedule of a plan with all it claims. `proof`: recheck the bounds from their witnesses, and the
+    certificates of its schedules, too."""
     limits: Bound | None = None
     for entry in plan.entries:
         report = verify(entry.schedule, topology, entry.claims if claims else None)
@@ -141,6 +160,4 @@ def check(plan: Plan, topology: Topology, *, proof: bool = False, claims: bool =
         for key, value in figures.items():
             if key in entry.claims and entry.claims[key] != value:
                 return Fault("claim", f"the plan claims {key} = {entry.claims[key]!r}, but it is {value!r}")
-    if proof and limits is not None:
-        recheck(topology, plan.collective, limits)
-    return None
+    return prove(plan, topology, limits, claims=claims).fault if proof else None

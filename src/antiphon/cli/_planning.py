@@ -1,0 +1,63 @@
+"""What `plan` and `frontier` share: options for planners, and the progress of a search."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from antiphon.errors import Invalid, quote
+from antiphon.topologies import plain_value
+
+Tell = Callable[[str], None]
+
+
+def options_of(given: list[str] | None) -> dict[str, Any]:
+    """--option key=value, each given once."""
+    found: dict[str, Any] = {}
+    for text in given or ():
+        key, equals, value = text.partition("=")
+        if not key or not equals:
+            raise Invalid(f"--option: expected key=value, got {quote(text)}")
+        found[key] = plain_value(value)
+    return found
+
+
+def joined(options: dict[str, Any], named: dict[str, Any]) -> dict[str, Any]:
+    """Options by --option and by their own names (--steps 2), where those were given."""
+    given = {key: value for key, value in named.items() if value is not None}
+    for key in given:
+        if key in options:
+            raise Invalid(f"{key} is given twice: by --{key} and by --option; leave one of them out")
+    return {**options, **given}
+
+
+@contextmanager
+def progress(start: str, *, log: bool = True) -> Iterator[tuple[Tell, Tell]]:
+    """Two ways of telling, both on stderr: what may vanish again, and what stays.
+
+    On a terminal the first is one changing line. In a log it is a line for every candidate (none without `log`): what
+    each engine does with it would be too much. What went wrong stays in any case.
+    """
+    if not sys.stderr.isatty():
+        yield lambda text: say(text) if _matters(text) or (log and text.startswith("trying ")) else None, say
+        return
+    from rich.console import Console
+    from rich.markup import escape
+
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    with console.status(escape(start)) as status:
+
+        def keep(text: str) -> None:
+            console.print(text, markup=False)
+
+        yield lambda text: keep(text) if _matters(text) else status.update(escape(text)), keep
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _matters(text: str) -> bool:
+    return text.startswith("no ") or "without it" in text

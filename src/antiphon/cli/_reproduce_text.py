@@ -1,0 +1,68 @@
+"""What `antiphon reproduce` says to people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from antiphon.show._columns import paragraph, wrapped
+
+
+def names_text(rows: Sequence[dict[str, str]]) -> str:
+    return "\n".join(wrapped([], [[row["name"], f"{row['about']}\n{row['source']}"] for row in rows]))
+
+
+def reproduced_text(rows: Sequence[dict[str, Any]]) -> str:
+    """A line per row (a paragraph where it has several points), then what deviates."""
+    plain = [row for row in rows if not isinstance(row["published"], list)]
+    head = ["", "published", "ours, CPU seconds", "by", ""]
+    lines = wrapped(head, [_cells(row) for row in plain]) if plain else []
+    for row in rows:
+        if isinstance(row["published"], list):
+            lines += _several(row)
+    if len(plain) < len(rows):
+        lines += ["", *paragraph("k: proved for so few rounds, R <= S + k; all others: for any R")]
+    deviating = [row for row in rows if row["deviation"]]
+    if deviating:
+        lines += ["", "deviations:"]
+    for row in deviating:
+        lines += paragraph(f"{row['name']}: {row['deviation']}", "  ", "      ")
+    failed = [row["name"] for row in rows if not row["ok"]]
+    told = f"{len(rows) - len(failed)} of {len(rows)} rows are reproduced"
+    return "\n".join([*lines, "", *paragraph(told + (f"; not {'; '.join(failed)}" if failed else ""), "", "  ")])
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    ours = row["ours"] and {**row["ours"], "seconds": row["seconds"]}
+    return [
+        row["name"],
+        _side(row["name"], row["published"]),
+        _side(row["name"], ours),
+        row["engine"] or "",
+        row["note"],
+    ]
+
+
+def _side(name: str, value: dict[str, Any] | None) -> str:
+    """A point, unless the name says it already, with its label and time."""
+    if value is None:
+        return "-"
+    told = [] if name.endswith(_point(value)) else [_point(value)]
+    told += [value["optimal"]] if value.get("optimal") else []
+    told += [f"{value['seconds']:.3g} s"] if value.get("seconds") is not None else []
+    return " ".join(told)
+
+
+def _several(row: dict[str, Any]) -> Iterator[str]:
+    yield f"  {row['name']}: {row['note']}; {row['seconds']:.2f} CPU s, {row['engine']}"
+    for side in ("published", "ours"):
+        points = [_point(one) + _mark(one) for one in row[side]]
+        yield from paragraph(f"{side + ':':<10} {' '.join(points) or '-'}", "    ", " " * 15)
+
+
+def _mark(value: dict[str, Any]) -> str:
+    return {"proved-optimal": "", "proved-optimal-for-k": "k"}.get(value.get("proof", "proved-optimal"), "?")
+
+
+def _point(value: dict[str, Any]) -> str:
+    return f"({value['chunks']}, {value['steps']}, {value['rounds']})"

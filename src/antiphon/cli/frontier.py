@@ -1,0 +1,91 @@
+"""antiphon frontier: every point between the fewest steps and the least time on the wire, with proofs."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from antiphon.cli._arguments import Coll, Json, Only, Output, Ranks, Root, Topo, request
+from antiphon.cli._output import emit
+from antiphon.cli._planning import options_of, progress, say
+from antiphon.core.collective import Collective
+from antiphon.core.topology import Topology
+from antiphon.errors import Invalid
+from antiphon.select import FrontierPoint, frontier
+from antiphon.show.frontier import frontier_text, point_line
+from antiphon.units import parse_seconds
+
+_TURNED = {
+    "reduce": "planned as a broadcast of the machine with all links turned, run backwards",
+    "reducescatter": "planned as an allgather of the machine with all links turned, run backwards",
+    "allreduce": "planned as an allgather: its halves are one, and one run backwards",
+}
+
+
+def _frontier_command(
+    coll: Coll,
+    topo: Topo,
+    planner: Annotated[str, typer.Option("--planner", metavar="NAME", help="who finds the points")] = "sccl",
+    root: Root = None,
+    only: Only = "",
+    ranks: Ranks = "",
+    k: Annotated[
+        int | None, typer.Option("--k", min=0, metavar="N", help="only R <= S + N rounds (left out: any)")
+    ] = None,
+    steps: Annotated[int | None, typer.Option("--steps", min=1, metavar="N", help="the most steps")] = None,
+    budget: Annotated[
+        str, typer.Option("--budget", metavar="TIME", help="stop after this long with the best so far, e.g. 60s")
+    ] = "",
+    memory: Annotated[float | None, typer.Option("--memory", metavar="GiB", help="the most for the search")] = None,
+    option: Annotated[
+        list[str] | None, typer.Option("--option", metavar="KEY=VALUE", help="for the planner; again for more")
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, metavar="N", help="same seed, same points")] = 0,
+    out: Output = None,
+    json: Json = False,
+) -> None:
+    """Find every point of the latency-bandwidth frontier, and prove that none can be better.
+
+    Progress goes to stderr. Ctrl-C and the end of the budget end the search; what was found until then is told and
+    written. -o writes one plan: for every size the point that is fastest for it (model alpha-beta).
+    """
+    wanted, machine = request(coll, topo, root, only, ranks)
+    if out is not None and not out.absolute().parent.is_dir():
+        raise Invalid(f"{out}: there is no directory {out.absolute().parent}; create it first")
+    how: dict[str, Any] = {
+        "planner": planner,
+        "k": k,
+        "steps": steps,
+        "seed": seed,
+        "memory": memory,
+        "options": options_of(option),
+    }
+    seconds = parse_seconds(budget, "--budget") if budget else None
+    with progress(_start(wanted, machine)) as (tell, keep):
+        if planner == "sccl" and wanted.kind in _TURNED:
+            keep(f"{wanted.kind} is {_TURNED[wanted.kind]}; C, S and R below are those of that")
+
+        def heard(point: FrontierPoint) -> None:
+            keep(point_line(point))
+
+        found = frontier(wanted, machine, budget=seconds, tell=tell, heard=heard, apart=True, **how)
+    if found.stopped is not None:
+        say(f"stopped early: {found.stopped}; the best so far follows")
+    written = ""
+    if out is not None:
+        found.save(out)
+        written = f"\n\nwritten: {out}"
+    emit(found.as_json(), frontier_text(found) + written, json)
+
+
+def _start(wanted: Collective, machine: Topology) -> str:
+    return f"{wanted.kind} on {machine.name}: what as few steps as possible allow"
+
+
+def register(app: typer.Typer) -> None:
+    app.command(
+        "frontier",
+        short_help="The latency-bandwidth frontier, with proofs.",
+        epilog="Example: antiphon frontier allgather dgx1v --budget 60s -o plan.json",
+    )(_frontier_command)

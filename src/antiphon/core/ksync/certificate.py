@@ -1,0 +1,154 @@
+"""What a plan says of its own optimality, and the check of it from the certificate alone.
+
+A certificate belongs to a point (C, S, R) of a non-combining collective: that of the plan, or, where the plan was
+turned round or composed, its dual on the machine with all links turned (`about` says which). It holds a dual that
+bounds R / C for S steps, and for every better candidate (C', S, R') with R' <= S + k what refutes it:
+duals that together forbid all ways of dealing R' rounds out to the steps, or a proof by resolution.
+
+Fewer chunks are never harder: what refutes (C', S, R') refutes all with C'' >= C' and R'' <= R'.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from antiphon.core.collective import Collective
+from antiphon.core.ksync.dual import StepDual, Worth, worth
+from antiphon.core.ksync.instance import Instance, instance_of
+from antiphon.core.ksync.proof import Refutation, check_refutation
+from antiphon.core.ksync.renaming import Naming, renamed
+from antiphon.core.reshape import reverse
+from antiphon.core.topology import Topology
+from antiphon.core.transform.reversing import dual as dual_of
+from antiphon.errors import Invalid
+
+OPTIMAL, FOR_K, BEST_FOUND = "proved-optimal", "proved-optimal-for-k", "best-found-in-budget"
+AS_PLANNED, TURNED, COMPOSED = "plan", "dual", "halves"
+MOST_SPLITS = 10**6  # gone through for one refutation
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What has been rechecked, in words; and what nothing but an engine's word stands for."""
+
+    proved: tuple[str, ...]
+    trusted: tuple[str, ...] = ()
+
+
+def subject(topology: Topology, collective: Collective, about: str) -> Instance:
+    """The problem that a certificate of a plan is about."""
+    if about == AS_PLANNED:
+        return instance_of(topology, collective)
+    if about == TURNED:
+        return instance_of(reverse(topology), dual_of(collective)[0])
+    if about == COMPOSED and collective.kind == "allreduce":
+        spread = Collective("allgather", collective.ranks, collective.members)
+        return instance_of(topology, spread)
+    raise Invalid(f"certificate: it is about {about!r}, expected plan, dual or halves; plan anew")
+
+
+def check_certificate(topology: Topology, collective: Collective, certificate: Mapping[str, Any]) -> Checked:
+    """Recheck all that it says, without any solver; Invalid, saying what does not hold.
+
+    O(duals * kinds * destinations * bonds * steps) for the duals, plus the ways of dealing out rounds.
+    """
+    try:
+        about, proof = str(certificate["about"]), str(certificate["proof"])
+        chunks, steps, rounds = (int(certificate[key]) for key in ("chunks", "steps", "rounds"))
+        k = certificate["k"]
+        least = StepDual.of_json(certificate["least"])
+        refuted: Sequence[Mapping[str, Any]] = certificate["refuted"]
+    except (KeyError, TypeError, ValueError) as error:
+        raise Invalid(f"certificate: cannot be read ({error!r}); plan anew") from None
+    instance = subject(topology, collective, about)
+    _require(least.steps == steps, "its dual is for another number of steps")
+    parts = instance.parts_of(chunks)
+    floor = worth(instance, least).rounds_per_part
+    ratio = Fraction(rounds, parts)
+    _require(ratio >= floor, f"it claims R/C = {Fraction(rounds, chunks)}, below its own bound")
+    kind, weight = instance.collective.kind, instance.input_weight
+    proved = [f"{kind} in {steps} steps has R/C >= {floor / weight}, by prices of links"]
+    if proof == OPTIMAL:
+        _require(
+            ratio == floor, f"it claims that R/C = {ratio / weight} is the least, but proves only {floor / weight}"
+        )
+        return Checked(
+            (*proved, f"(C, S, R) = ({chunks}, {steps}, {rounds}) meets it: none in {steps} steps is better")
+        )
+    if proof == BEST_FOUND:
+        return Checked(tuple(proved))
+    _require(
+        proof == FOR_K and isinstance(k, int) and k >= 0, f"it claims {proof!r}, which is none of the known labels"
+    )
+    trusted = _check_refuted(instance, steps, ratio, floor, k, refuted)
+    said = f"no algorithm with S = {steps}, R <= {steps + k} has R/C below {ratio / weight}"
+    return Checked((*proved, *([] if trusted else [said])), tuple(trusted))
+
+
+def _check_refuted(
+    instance: Instance, steps: int, ratio: Fraction, floor: Fraction, k: int, refuted: Sequence[Mapping[str, Any]]
+) -> list[str]:
+    """Every better candidate is refuted by something listed; what is not rechecked is told."""
+    known: list[tuple[int, int]] = []
+    trusted = []
+    for entry in refuted:
+        try:
+            chunks, rounds, how = int(entry["chunks"]), int(entry["rounds"]), str(entry["how"])
+        except (KeyError, TypeError, ValueError):
+            raise Invalid("certificate: one of its refutations cannot be read; plan anew") from None
+        parts = instance.parts_of(chunks)
+        if how == "duals":
+            _by_duals(instance, steps, parts, rounds, [StepDual.of_json(dual) for dual in entry["duals"]])
+        elif how == "resolution":
+            _by_resolution(instance, (parts, steps, rounds), entry)
+        elif how == "search":
+            trusted.append(f"(C, S, R) = ({chunks}, {steps}, {rounds}) does not exist by an engine's word alone")
+        else:
+            raise Invalid(f"certificate: a refutation by {how!r} is not known; plan anew")
+        known.append((parts, rounds))
+    for rounds in range(steps, steps + k + 1):
+        first = math.floor(rounds / ratio) + 1  # the least number of parts that would be better
+        last = math.floor(rounds / floor)
+        for parts in range(first, last + 1):
+            covered = any(p <= parts and r >= rounds for p, r in known)
+            better = f"({parts * instance.input_weight}, {steps}, {rounds})"
+            _require(covered, f"{better} would be better, and nothing refutes it")
+    return trusted
+
+
+def _by_resolution(instance: Instance, claimed: tuple[int, int, int], entry: Mapping[str, Any]) -> None:
+    """A proof may speak of the same problem with everything numbered anew; then it says how."""
+    value = entry.get("refutation")
+    _require(isinstance(value, Mapping), "a proof by resolution is missing")
+    assert isinstance(value, Mapping)
+    refutation = Refutation.of_json(value)
+    proves = (refutation.parts, refutation.steps, refutation.rounds)
+    _require(proves == claimed and refutation.split is None, "a proof is of something else")
+    if "naming" in value:
+        instance = renamed(instance, Naming.of_json(value["naming"], instance))
+    check_refutation(instance, refutation)
+
+
+def _by_duals(instance: Instance, steps: int, parts: int, rounds: int, duals: Sequence[StepDual]) -> None:
+    values: list[Worth] = []
+    for dual in duals:
+        _require(dual.steps == steps, "a dual is for another number of steps")
+        values.append(worth(instance, dual))
+    what = f"({parts * instance.input_weight}, {steps}, {rounds})"
+    if any(rounds < parts * value.rounds_per_part for value in values):
+        return
+    _require(math.comb(rounds - 1, steps - 1) <= MOST_SPLITS, f"{what} has too many ways of dealing out its rounds")
+    for marks in itertools.combinations(range(1, rounds), steps - 1):
+        split = tuple(b - a for a, b in itertools.pairwise((0, *marks, rounds)))
+        forbidden = any(value.forbids(split, parts) for value in values)
+        _require(forbidden, f"no dual forbids {what} with rounds {'+'.join(map(str, split))}")
+
+
+def _require(true: bool, what: str) -> None:
+    if not true:
+        raise Invalid(f"certificate: does not hold: {what}; plan anew")

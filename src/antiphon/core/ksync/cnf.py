@@ -1,0 +1,233 @@
+"""Is there an algorithm of so many parts, steps and rounds? The question as clauses, written from the instance alone.
+
+A proof that these clauses contradict each other is a proof that there is no such algorithm, so this file belongs to
+what is trusted: it uses no planner, no solver and no symmetry of the machine. Variables, for every chunk:
+
+    have[v, t]   rank v has the chunk after t steps (0 <= t <= steps)
+    send[a, s]   it goes over arc a in step s
+
+and for every step "r_s >= n". Clauses: what is sent was there before, and its receiver lacked it and has it after; what
+is there was there or was just sent; destinations have it in the end; a load of n units asks for the rounds that
+carry them; the rounds are at most as many as are given.
+
+From an algorithm to an assignment. Leave out of every chunk's moves those to a rank that has it, all but one of those
+that bring it to the same rank in the same step, and those in which it would come too late to reach a destination.
+Loads only shrink. What is left are moves a: u -> v in step s with dist(holders, u) <= s and
+s + 1 + dist(v, destinations) <= steps, the only ones that have variables; a chunk that a rank has at a time outside
+that window is of no use there. `r_s >= n` for the rounds of the algorithm; counters say how many literals are true.
+From an assignment to an algorithm. By induction over t, a rank with have[v, t] has the chunk by way of sends, each
+over an arc within one step; loads are counted, so step s fits into the rounds for which `r_s >= n` is true. Counters
+may claim too much, never too little.
+
+A step may have 0 rounds, so fewer steps, and fewer rounds, are refuted as well. Chunks of one kind are alike: with
+`ordered` they are numbered so that the lists of their sends out of their holders, read as binary numbers, never
+grow. Sorting the chunks of any algorithm gives one that is ordered, so this refutes no less.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from antiphon.core.ksync.instance import Instance, Kind
+from antiphon.errors import Invalid, Unsupported
+
+Clause = tuple[int, ...]
+MOST = 4 * 10**6  # of variables, and of clauses
+COMPARED = 16  # sends of a chunk by which alike chunks are ordered
+PAIRS = 4  # up to so many sends that would bring a chunk to a rank at once exclude each other in pairs
+
+
+@dataclass(frozen=True)
+class Question:
+    """Parts per unit of weight, at most so many steps and rounds. `split`: at most these rounds in each step."""
+
+    parts: int
+    steps: int
+    rounds: int
+    split: tuple[int, ...] | None = None
+    ordered: bool = False
+
+
+@dataclass(eq=False)
+class Formula:
+    """Clauses over the variables 1, 2, ...; a literal is a variable or its negative."""
+
+    variables: int = 0
+    clauses: list[Clause] = field(default_factory=list)
+
+    def new(self) -> int:
+        self.variables += 1
+        return self.variables
+
+    def add(self, *literals: int) -> None:
+        """Each literal once: a path that loads a resource twice is counted twice by two equal literals."""
+        if len(self.clauses) == MOST:
+            raise Unsupported(f"a refutation would need more than {MOST} clauses; ask for fewer chunks or steps")
+        self.clauses.append(tuple(dict.fromkeys(literals)))
+
+
+def formula(instance: Instance, question: Question) -> Formula:
+    """The clauses; the same ones, in the same order, every time. O(chunks * arcs * steps) variables, and counters."""
+    _admit(instance, question)
+    steps, out = question.steps, Formula()
+    loads: dict[tuple[int, int], list[int]] = defaultdict(list)
+    resources: list[list[int]] = [[] for _ in range(len(instance.arcs))]
+    for arc, resource in zip(*(column.tolist() for column in instance.arcs.load), strict=True):
+        resources[arc].append(resource)
+    for kind in instance.kinds:
+        previous: list[int] = []
+        for _ in range(kind.weight * question.parts):
+            sends = _chunk(out, instance, kind, steps)
+            for (arc, step), send in sends.items():
+                for resource in resources[arc]:
+                    loads[resource, step].append(send)
+            if question.ordered:
+                leaving = sorted(key[::-1] for key in sends if instance.arcs.tail[key[0]] in kind.holders)
+                mine = [sends[arc, step] for step, arc in leaving[:COMPARED]]
+                if previous:
+                    _never_grow(out, previous, mine)
+                previous = mine
+    least = 1 if steps == instance.least_steps and steps else 0  # then some chunk must come nearer in every step
+    more = _rounds(out, question, least)
+    for resource, step in sorted(loads):
+        _load(out, loads[resource, step], instance.capacity[resource], more[step])
+    return out
+
+
+def _admit(instance: Instance, question: Question) -> None:
+    parts, steps, rounds, split = question.parts, question.steps, question.rounds, question.split
+    if parts < 1 or steps < 0 or rounds < 0:
+        raise Invalid(f"refutation: it is of {parts} parts, {steps} steps, {rounds} rounds; parts are 1 at least")
+    if split is not None and (len(split) != steps or any(r < 0 for r in split) or sum(split) > rounds):
+        raise Invalid(f"refutation: {list(split)} deals out no {rounds} rounds to {steps} steps")
+    if not instance.arcs.exhaustive:
+        raise Unsupported(
+            f"topology {instance.topology.name} has too many paths through switches to consider them all: "
+            "a search cannot prove that there is no algorithm; bounds by linear programs can"
+        )
+    size = sum(kind.weight for kind in instance.kinds) * parts * len(instance.arcs) * steps
+    if max(size, rounds * steps) > MOST:
+        raise Unsupported(f"a refutation would need more than {MOST} variables; ask for fewer chunks, steps or rounds")
+
+
+def _chunk(out: Formula, instance: Instance, kind: Kind, steps: int) -> dict[tuple[int, int], int]:
+    """The variables and clauses of one chunk; returns its sends by (arc, step)."""
+    early, left = instance.from_holders(kind).tolist(), instance.to_dests(kind).tolist()
+    have: dict[tuple[int, int], int] = {}
+    places = [v for v in range(instance.ranks) if v not in kind.holders]
+    for v in places:
+        for t in range(early[v], steps - left[v] + 1):
+            if t < steps:  # at the end only destinations are in time, and they have it: no variable
+                have[v, t] = out.new()
+    sends: dict[tuple[int, int], int] = {}
+    coming: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for arc, (u, v) in enumerate(zip(instance.arcs.tail.tolist(), instance.arcs.head.tolist(), strict=True)):
+        if v in kind.holders:
+            continue
+        for s in range(early[u], steps - left[v]):
+            send = sends[arc, s] = out.new()
+            coming[v, s + 1].append(send)
+            if u not in kind.holders:
+                out.add(-send, have[u, s])
+            if s >= early[v]:
+                out.add(-send, -have[v, s])
+            if s + 1 < steps:
+                out.add(-send, have[v, s + 1])
+    for v in places:
+        for t in range(early[v], steps - left[v] + 1):
+            here = [-have[v, t]] if t < steps else []
+            before = [have[v, t - 1]] if t > early[v] else []
+            out.add(*here, *before, *coming[v, t])
+            if here and before:
+                out.add(-before[0], have[v, t])
+            arriving = coming[v, t] if len(coming[v, t]) <= PAIRS else []
+            for i, one in enumerate(arriving):
+                for other in arriving[:i]:
+                    out.add(-other, -one)
+        if early[v] > steps and v in kind.dests:
+            out.add()
+    return sends
+
+
+def _never_grow(out: Formula, above: Sequence[int], below: Sequence[int]) -> None:
+    """As binary numbers, the first is at least the second."""
+    equal: list[int] = []  # the negative of "equal so far", which may claim too much equality, never too little
+    for i, (a, b) in enumerate(zip(above, below, strict=True)):
+        out.add(*equal, a, -b)
+        if i + 1 < len(above):
+            still = out.new()
+            out.add(*equal, still, a)
+            out.add(*equal, still, -b)
+            equal = [-still]
+
+
+def _rounds(out: Formula, question: Question, least: int) -> list[list[int | None]]:
+    """Per step s the literals of "r_s >= 1", "r_s >= 2", ...: None is true, and beyond the end of a list all are false.
+
+    With a free split the literals stand in unary, and together at most `rounds` of them are true.
+    """
+    if question.split is not None:
+        return [[None] * rounds for rounds in question.split]
+    most = question.rounds - least * (question.steps - 1)
+    if most < least:
+        out.add()
+        return [[] for _ in range(question.steps)]
+    more: list[list[int | None]] = []
+    free: list[list[int]] = []
+    for _ in range(question.steps):
+        row = [out.new() for _ in range(most - least)]
+        for a, b in itertools.pairwise(row):
+            out.add(-b, a)
+        more.append([*[None] * least, *row])
+        free.append(row)
+    spare = question.rounds - least * question.steps
+    if sum(map(len, free)) > spare:
+        _limit(out, free, {spare + 1: 0})
+    return more
+
+
+def _load(out: Formula, literals: list[int], capacity: Fraction, more: list[int | None]) -> None:
+    """So many of these as r_s rounds carry: for every n, capacity * (n - 1) + 1 and more of them ask for r_s >= n."""
+    thresholds: dict[int, int] = {}
+    for n in range(1, len(more) + 2):
+        least = math.floor(capacity * (n - 1)) + 1  # this many units do not fit into n - 1 rounds
+        asked = more[n - 1] if n <= len(more) else 0
+        if least <= len(literals) and asked is not None:
+            thresholds[least] = asked
+    _limit(out, [[x] for x in literals], thresholds)
+
+
+def _limit(out: Formula, rows: list[list[int]], thresholds: dict[int, int]) -> None:
+    """If at least n of the literals are true, so is thresholds[n]; 0 is false. Within a row each implies those before.
+
+    A totalizer (Bailleux and Boufkhad 2003), counting no further than needed, without variables for its root:
+    O(n log n * most) clauses.
+    """
+    if not thresholds:
+        return
+    most = max(thresholds)
+    half = len(rows) // 2
+    left, right = _count(out, rows[:half], most), _count(out, rows[half:], most)
+    for total, asked in thresholds.items():
+        for i in range(max(0, total - len(right)), min(total, len(left)) + 1):
+            j = total - i
+            out.add(*([-left[i - 1]] if i else []), *([-right[j - 1]] if j else []), *([asked] if asked else []))
+
+
+def _count(out: Formula, rows: list[list[int]], most: int) -> list[int]:
+    """Outputs: the j-th, from 0, is true if more than j of the literals are, for j < most."""
+    if len(rows) <= 1:
+        return [x for row in rows for x in row[:most]]
+    half = len(rows) // 2
+    left, right = _count(out, rows[:half], most), _count(out, rows[half:], most)
+    found = [out.new() for _ in range(min(len(left) + len(right), most))]
+    for i in range(len(left) + 1):
+        for j in range(len(right) + 1):
+            if 0 < i + j <= len(found):
+                out.add(*([-left[i - 1]] if i else []), *([-right[j - 1]] if j else []), found[i + j - 1])
+    return found

@@ -1,0 +1,201 @@
+"""What bounds every algorithm of at most S steps: prices of resources per step, checked in whole numbers.
+
+Write P[q, s] >= 0 for the price of resource q in step s, b_q for its chunks per round. An algorithm with r_s rounds
+in step s moves at most b_q * r_s chunks over q then, so all its moves cost at most the sum over s of r_s * B_s with
+B_s = sum over q of b_q * P[q, s]. On the other hand a chunk that has one destination travels, through time, along
+a path: it costs at least the cheapest such path. A chunk with several destinations d costs at least the sum over
+d of its cheapest paths under lengths that together never exceed the prices: a move that serves several
+destinations is paid once. (Prices may be moved along switches by potentials, which add up to nothing; moves that
+come too early or too late to be of any use need no price: an algorithm can leave them out.)
+With V the sum of these over all chunks of one part:
+
+    sum over s of r_s * B_s >= parts * V,   and so   R / parts >= V / max B_s.
+
+These are the duals of SCCL's problem as a linear program over time. `worth` evaluates and checks them; it shares
+nothing with what found them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.core.ksync.instance import Instance, Kind
+from antiphon.errors import Invalid
+
+Table = NDArray[np.int64]
+FAR_COST = 2**62
+MOST = 2**40  # of a price: sums over all links and steps stay far below 2^63
+
+
+@dataclass(frozen=True, eq=False)
+class Spread:
+    """How the price of a chunk with several destinations is shared among them, for one kind of chunks.
+
+    `rows`: (dest, bond, step, length). `potentials`: (switch, step, value).
+    """
+
+    rows: Table
+    potentials: Table
+
+
+@dataclass(frozen=True, eq=False)
+class StepDual:
+    """Prices (resource, step, price), and the spreads of kinds with several destinations.
+
+    `like[k] = (j, bonds, nodes)`: kind k shares as kind j does, renamed by these permutations of bonds and nodes.
+    """
+
+    steps: int
+    prices: Table
+    spreads: Mapping[int, Spread]
+    like: Mapping[int, tuple[int, tuple[int, ...], tuple[int, ...]]]
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "steps": self.steps,
+            "prices": self.prices.tolist(),
+            "spreads": [[k, s.rows.tolist(), s.potentials.tolist()] for k, s in self.spreads.items()],
+            "like": [[k, j, list(bonds), list(nodes)] for k, (j, bonds, nodes) in self.like.items()],
+        }
+
+    @staticmethod
+    def of_json(value: Mapping[str, Any]) -> StepDual:
+        try:
+            return StepDual(
+                int(value["steps"]),
+                _table(value["prices"], 3),
+                {int(k): Spread(_table(rows, 4), _table(potentials, 3)) for k, rows, potentials in value["spreads"]},
+                {int(k): (int(j), tuple(map(int, b)), tuple(map(int, n))) for k, j, b, n in value["like"]},
+            )
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise Invalid(f"certificate: a dual in it cannot be read ({error!r}); plan anew") from None
+
+
+def _table(rows: Sequence[Sequence[int]], width: int) -> Table:
+    table = np.array(rows, np.int64).reshape(-1, width)
+    return table
+
+
+@dataclass(frozen=True)
+class Worth:
+    """What a dual proves: sum over s of rounds[s] * budget[s] >= parts * value, for every algorithm of its steps."""
+
+    budget: tuple[Fraction, ...]
+    value: int
+
+    @property
+    def rounds_per_part(self) -> Fraction:
+        """The least R / parts."""
+        return self.value / max(self.budget) if self.value else Fraction(0)
+
+    def forbids(self, rounds: Sequence[int], parts: int) -> bool:
+        return sum((r * b for r, b in zip(rounds, self.budget, strict=True)), Fraction(0)) < parts * self.value
+
+
+def worth(instance: Instance, dual: StepDual) -> Worth:
+    """What this dual proves; Invalid where it breaks a rule. O(kinds * destinations * bonds * steps)."""
+    steps, count = dual.steps, len(instance.capacity)
+    _require(1 <= steps <= 10**4, "its steps are out of range")
+    prices = np.zeros((count, steps), np.int64)
+    _fill(prices, dual.prices, "price")
+    cost = prices[: len(instance.bonds)].copy()
+    for bond, limits in enumerate(instance.limits_of):
+        for limit in limits:
+            cost[bond] += prices[limit]
+    budget = tuple(
+        sum((b * int(p) for b, p in zip(instance.capacity, prices[:, s], strict=True) if p), Fraction(0))
+        for s in range(steps)
+    )
+    _require(max(budget) > 0, "all its prices are 0")
+    value = 0
+    alone: dict[tuple[int, ...], Table] = {}
+    for number, kind in enumerate(instance.kinds):
+        if len(kind.dests) > 1:
+            ways = _cheapest(instance, kind.holders, _shared(instance, kind, number, dual, cost))
+            ends = ways[np.arange(len(kind.dests)), list(kind.dests)]
+        else:
+            if kind.holders not in alone:
+                alone[kind.holders] = _cheapest(instance, kind.holders, cost[None])
+            ends = alone[kind.holders][0, list(kind.dests)]
+        _require(bool(np.all(ends < FAR_COST)), "a destination is out of reach within its steps")
+        value += kind.weight * int(ends.sum())
+    return Worth(budget, value)
+
+
+def _shared(instance: Instance, kind: Kind, number: int, dual: StepDual, cost: Table) -> Table:
+    """Lengths per destination of one kind, checked never to exceed what a move costs."""
+    owner, bonds, nodes = dual.like.get(number, (number, (), ()))
+    spread = dual.spreads.get(owner)
+    out = np.zeros((len(kind.dests), *cost.shape), np.int64)
+    if spread is None:
+        return out
+    rows, potentials = spread.rows.copy(), spread.potentials.copy()
+    if bonds:
+        _require(sorted(bonds) == list(range(len(cost))), "a renaming of bonds is no permutation")
+        _require(sorted(nodes) == list(range(instance.nodes)), "a renaming of nodes is no permutation")
+        _require(_within(rows[:, 0], instance.nodes) and _within(rows[:, 1], len(cost)), "a length is out of range")
+        _require(_within(potentials[:, 0], instance.nodes), "a potential is out of range")
+        rows[:, 0], rows[:, 1] = np.array(nodes)[rows[:, 0]], np.array(bonds)[rows[:, 1]]
+        potentials[:, 0] = np.array(nodes)[potentials[:, 0]]
+    place = np.full(instance.nodes, -1, np.int64)
+    place[list(kind.dests)] = np.arange(len(kind.dests))
+    _require(_within(rows[:, 0], instance.nodes), "a length is for a node that is not there")
+    rows[:, 0] = place[rows[:, 0]]
+    _fill(out, rows, "length")
+    height = np.zeros((instance.nodes, cost.shape[1]), np.int64)
+    _require(bool(np.all(potentials[:, 0] >= instance.ranks)), "only switches have potentials")
+    _fill(height, potentials, "potential", signed=True)
+    paid = cost + height[instance.head] - height[instance.tail]
+    useless = ~instance.useful(kind, cost.shape[1])
+    _require(bool(np.all((out.sum(axis=0) <= paid) | useless)), "it shares out more than a move costs")
+    return out
+
+
+def _fill(table: Table, rows: Table, what: str, signed: bool = False) -> None:
+    index, values = rows[:, :-1], rows[:, -1]
+    inside = all(_within(index[:, i], size) for i, size in enumerate(table.shape))
+    _require(inside, f"a {what} is out of range")
+    _require(bool(np.all(np.abs(values) <= MOST)), f"a {what} is too great")
+    _require(signed or bool(np.all(values >= 0)), f"a {what} is negative")
+    table[tuple(index.T)] = values
+
+
+def _within(values: NDArray[Any], count: int) -> bool:
+    return bool(np.all((values >= 0) & (values < count)))
+
+
+def _cheapest(instance: Instance, holders: Sequence[int], lengths: Table) -> Table:
+    """Per table of lengths and node, the cheapest way there within the steps: in each, a rank waits, or sends."""
+    ranks = instance.ranks
+    at = np.full((len(lengths), instance.nodes), FAR_COST, np.int64)
+    at[:, list(holders)] = 0
+    into_rank = np.flatnonzero(instance.head < ranks)
+    into_switch = np.flatnonzero(instance.head >= ranks)
+    for step in range(lengths.shape[2]):
+        at[:, ranks:] = FAR_COST
+        for _ in range(instance.nodes - ranks):  # as many hops as there are switches, at the most
+            before = at[:, ranks:].copy()
+            _relax(at, instance, into_switch, lengths[:, :, step])
+            if np.array_equal(before, at[:, ranks:]):
+                break
+        _relax(at, instance, into_rank, lengths[:, :, step])
+    return at
+
+
+def _relax(at: Table, instance: Instance, bonds: NDArray[np.int64], length: Table) -> None:
+    """From what the tails of these bonds had, to what their heads may get."""
+    tails = at[:, instance.tail[bonds]]
+    arriving = np.where(tails < FAR_COST, tails + length[:, bonds], FAR_COST)
+    for place, head in enumerate(instance.head[bonds].tolist()):
+        np.minimum(at[:, head], arriving[:, place], out=at[:, head])
+
+
+def _require(true: bool, what: str) -> None:
+    if not true:
+        raise Invalid(f"certificate: its dual does not hold: {what}; plan anew")

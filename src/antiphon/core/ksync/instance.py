@@ -1,0 +1,257 @@
+"""The problem that a k-synchronous algorithm solves (SCCL, section 3.2), for any machine and non-combining collective.
+
+An algorithm of S steps takes r_s rounds in step s; in one round a resource (a link, a shared limit) carries as many
+chunks as it has units of bandwidth. Every block is cut into `parts` chunks per unit of its weight, all of one
+size, so C, SCCL's chunks per rank, is parts * input_weight. Blocks with the same holders and destinations are one
+Kind: their chunks are alike.
+
+Links merged that join the same nodes under the same limits make a Bond: whole numbers of chunks divide over them
+as one likes. A transfer from rank to rank is an Arc: a bond, or a path of bonds through switches, within one step.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.core.collective import Collective
+from antiphon.core.columns import Ints
+from antiphon.core.topology import Topology
+from antiphon.errors import Invalid, Unsupported
+
+MOST_PATHS = 12  # between two ranks through switches; beyond it only the shortest are considered
+MOST_NODES = 1024
+FAR = 10**6
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Chunks that are alike: who has them, who lacks and wants them, and which blocks they are of."""
+
+    holders: tuple[int, ...]
+    dests: tuple[int, ...]
+    blocks: tuple[int, ...]
+    weights: tuple[int, ...]  # one per block
+
+    @property
+    def weight(self) -> int:
+        return sum(self.weights)
+
+
+@dataclass(frozen=True, eq=False)
+class Arcs:
+    """Ways from rank to rank in one step. `exhaustive`: no simple path is left out."""
+
+    tail: Ints
+    head: Ints
+    paths: tuple[tuple[int, ...], ...]  # of bonds
+    load: tuple[Ints, Ints]  # (arc, resource) pairs; a resource loaded twice stands twice
+    exhaustive: bool
+
+    def __len__(self) -> int:
+        return len(self.tail)
+
+
+@dataclass(frozen=True, eq=False)
+class Instance:
+    """A machine and a collective as SCCL's tuple, without G, S and R. Resources: the bonds, then the shared limits."""
+
+    topology: Topology
+    collective: Collective
+    bonds: tuple[tuple[int, ...], ...]  # links of each
+    tail: Ints
+    head: Ints
+    capacity: tuple[Fraction, ...]  # of each resource, in chunks per round
+    limits_of: tuple[tuple[int, ...], ...]  # of each bond, as resources
+    kinds: tuple[Kind, ...]
+
+    @property
+    def ranks(self) -> int:
+        return self.topology.ranks
+
+    @property
+    def nodes(self) -> int:
+        return self.topology.nodes
+
+    @property
+    def input_weight(self) -> int:
+        return self.collective.input_weight
+
+    @cached_property
+    def distance(self) -> NDArray[np.int32]:
+        """Steps from every node to every other, FAR where there is no way; a link into a switch takes none."""
+        from scipy.sparse import csr_array
+        from scipy.sparse.csgraph import dijkstra
+
+        many = self.nodes + 1  # more than the switches of one path
+        cost = np.where(self.head < self.ranks, many, 1)
+        best: dict[tuple[int, int], int] = {}
+        for a, b, c in zip(self.tail.tolist(), self.head.tolist(), cost.tolist(), strict=True):
+            best[a, b] = c
+        ends = np.array(list(best), np.int64).reshape(-1, 2)
+        graph = csr_array((np.array(list(best.values()), float), (ends[:, 0], ends[:, 1])), shape=(self.nodes,) * 2)
+        far = dijkstra(graph)
+        far[~np.isfinite(far)] = FAR * many
+        return np.asarray(far // many, np.int32)
+
+    def from_holders(self, kind: Kind) -> NDArray[np.int32]:
+        """Per node, the first time at which a chunk of this kind can be there."""
+        found: NDArray[np.int32] = self.distance[list(kind.holders)].min(axis=0)
+        return found
+
+    def to_dests(self, kind: Kind) -> NDArray[np.int32]:
+        """Per node, how many steps a chunk there needs to a nearest destination."""
+        found: NDArray[np.int32] = self.distance[:, list(kind.dests)].min(axis=1)
+        return found
+
+    def useful(self, kind: Kind, steps: int) -> NDArray[np.bool_]:
+        """Bonds x steps: whether a chunk of this kind can be at the tail by then, and from the head still in time
+        where it is wanted. All other moves can be left out of any algorithm.
+        """
+        early = self.from_holders(kind)[self.tail]
+        late = steps - self.to_dests(kind)[self.head] - (self.head < self.ranks)
+        time = np.arange(steps)
+        found = (early[:, None] <= time) & (time <= late[:, None])
+        return np.asarray(found & ~np.isin(self.head, kind.holders)[:, None])
+
+    @cached_property
+    def least_steps(self) -> int:
+        """The greatest distance from pre to post: SCCL's a_l, mended."""
+        farthest = [int(self.from_holders(k)[list(k.dests)].max()) for k in self.kinds]
+        return max(farthest, default=0)
+
+    @cached_property
+    def arcs(self) -> Arcs:
+        return _arcs(self)
+
+    def chunks(self, kind: Kind, parts: int) -> list[tuple[int, int]]:
+        """The chunks of a kind as (block, part of the block)."""
+        sizes = zip(kind.blocks, kind.weights, strict=True)
+        return [(block, part) for block, weight in sizes for part in range(weight * parts)]
+
+    def parts_of(self, chunks: int) -> int:
+        """How many parts per weight give so many chunks per rank; Invalid where none do."""
+        if chunks < 1 or chunks % self.input_weight:
+            raise Invalid(
+                f"chunks: {self.collective.kind} among {len(self.collective.members)} ranks takes a multiple of "
+                f"{self.input_weight} chunks per rank, got {chunks}"
+            )
+        return chunks // self.input_weight
+
+
+def instance_of(topology: Topology, collective: Collective) -> Instance:
+    """The problem of a non-combining collective on a machine. O(links + rows of the relation)."""
+    if collective.ranks != topology.ranks:
+        raise Invalid(
+            f"the collective is for {collective.ranks} ranks, but topology {topology.name} has {topology.ranks}"
+        )
+    if collective.combining:
+        raise Unsupported(
+            f"{collective.kind} combines data; its k-synchronous algorithms are those of its dual, turned round"
+        )
+    if topology.nodes > MOST_NODES:
+        raise Unsupported(f"topology {topology.name} has {topology.nodes} nodes; synthesis takes up to {MOST_NODES}")
+    resources, links = topology.resources, topology.links
+    unit = topology.unit
+    capacity = [resources.capacity[int(k)] * resources.scale / unit for k in resources.klass.tolist()]
+    merged: dict[tuple[Any, ...], list[int]] = {}
+    for link in range(links):
+        limits = tuple(sorted(resources.limit_of[resources.limit_ptr[link] : resources.limit_ptr[link + 1]].tolist()))
+        alone = link if capacity[link].denominator != 1 else -1  # only whole capacities add up, round for round
+        merged.setdefault((int(topology.link_src[link]), int(topology.link_dst[link]), limits, alone), []).append(link)
+    bonds = tuple(tuple(members) for members in merged.values())
+    shift = len(bonds) - links
+    instance = Instance(
+        topology, collective, bonds,
+        np.array([key[0] for key in merged], np.int32), np.array([key[1] for key in merged], np.int32),
+        (*(sum((capacity[x] for x in bond), Fraction(0)) for bond in bonds), *capacity[links:]),
+        tuple(tuple(limit + shift for limit in key[2]) for key in merged), _kinds(collective),
+    )  # fmt: skip
+    for kind in instance.kinds:
+        lost = [d for d in kind.dests if instance.from_holders(kind)[d] >= FAR]
+        if lost:
+            raise Invalid(
+                f"no links lead from rank {kind.holders[0]} to rank {lost[0]} of {topology.name}, "
+                "not even by way of others"
+            )
+    return instance
+
+
+def _kinds(collective: Collective) -> tuple[Kind, ...]:
+    relation = collective.relation
+    hold: dict[int, set[int]] = defaultdict(set)
+    want: dict[int, set[int]] = defaultdict(set)
+    for block, rank in zip(relation.pre_block.tolist(), relation.pre_rank.tolist(), strict=True):
+        hold[block].add(rank)
+    for block, rank in zip(relation.post_block.tolist(), relation.post_rank.tolist(), strict=True):
+        want[block].add(rank)
+    found: dict[tuple[tuple[int, ...], tuple[int, ...]], list[tuple[int, int]]] = {}
+    for block, weight in enumerate(collective.weights.tolist()):
+        lacking = tuple(sorted(want[block] - hold[block]))
+        if weight and lacking:
+            found.setdefault((tuple(sorted(hold[block])), lacking), []).append((block, weight))
+    return tuple(
+        Kind(holders, dests, tuple(b for b, _ in blocks), tuple(w for _, w in blocks))
+        for (holders, dests), blocks in found.items()
+    )
+
+
+def _arcs(instance: Instance) -> Arcs:
+    """Bonds between ranks, and paths through switches: all simple ones, or the shortest where they are too many."""
+    ranks = instance.ranks
+    out: list[list[int]] = [[] for _ in range(instance.nodes)]
+    for bond, tail in enumerate(instance.tail.tolist()):
+        out[tail].append(bond)
+    head = instance.head.tolist()
+    paths: list[tuple[int, ...]] = []
+    exhaustive = True
+    for rank in range(ranks):
+        if not all(head[bond] < ranks for bond in out[rank]):
+            found, whole = _through(rank, out, head, ranks)
+            exhaustive &= whole
+            paths += found
+        else:
+            paths += [(bond,) for bond in out[rank]]
+    tails = np.array([instance.tail[p[0]] for p in paths], np.int32)
+    heads = np.array([instance.head[p[-1]] for p in paths], np.int32)
+    arc = [(i, bond) for i, path in enumerate(paths) for bond in path]
+    arc += [(i, limit) for i, path in enumerate(paths) for bond in path for limit in instance.limits_of[bond]]
+    table = np.array(arc, np.int32).reshape(-1, 2)
+    return Arcs(tails, heads, tuple(paths), (table[:, 0].copy(), table[:, 1].copy()), exhaustive)
+
+
+def _through(rank: int, out: list[list[int]], head: list[int], ranks: int) -> tuple[list[tuple[int, ...]], bool]:
+    """Simple paths from a rank through switches to other ranks, shortest first, and whether these are all.
+
+    A walk in breadth, pruned to MOST_PATHS per end: O(MOST_PATHS * switches * links).
+    """
+    per_end: dict[int, list[tuple[int, ...]]] = defaultdict(list)
+    per_switch: dict[int, int] = defaultdict(int)
+    level: list[tuple[tuple[int, ...], frozenset[int]]] = [((), frozenset())]
+    whole = True
+    while level:
+        following = []
+        for path, seen in level:
+            node = head[path[-1]] if path else rank
+            for bond in out[node]:
+                to = head[bond]
+                if to == rank or to in seen:
+                    continue
+                if to < ranks:
+                    if len(per_end[to]) < MOST_PATHS:
+                        per_end[to].append((*path, bond))
+                    else:
+                        whole = False
+                elif per_switch[to] < MOST_PATHS:
+                    per_switch[to] += 1
+                    following.append(((*path, bond), seen | {to}))
+                else:
+                    whole = False
+        level = following
+    return [path for to in sorted(per_end) for path in per_end[to]], whole

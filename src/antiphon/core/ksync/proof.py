@@ -1,0 +1,162 @@
+"""Refutations that only a search finds: proofs that the clauses of a question contradict each other, and their check.
+
+A proof is a list of chains. A chain names clauses, of the formula or of earlier chains, and stands for the lemma that
+comes of resolving them one after the other: each next clause must clash with what there is so far in just one literal
+(x here, not x there), and both go. The last lemma must be empty. This is LRAT read from its hints alone (Cruz-Filipe,
+Heule, Hunt, Kaufmann and Schneider-Kamp 2017), hints backwards: a lemma's literals are not stored, they are what its
+chain gives, so they cannot be wrong, and nothing needs to be deleted to keep the check linear.
+
+The checker writes the clauses anew from the instance (cnf.py) and shares nothing with what found the proof.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import itertools
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from antiphon.core.ksync.cnf import Question, formula
+from antiphon.core.ksync.instance import Instance
+from antiphon.errors import Invalid
+
+MOST_BYTES = 2**28  # of a proof unpacked
+MOST_DIGITS = 5  # of 7 bits each, of one number
+
+
+@dataclass(frozen=True)
+class Refutation:
+    """There is no algorithm of so many parts, and at most so many steps and rounds (or rounds in each step)."""
+
+    question: Question
+    proof: bytes  # packed
+
+    @property
+    def parts(self) -> int:
+        return self.question.parts
+
+    @property
+    def steps(self) -> int:
+        return self.question.steps
+
+    @property
+    def rounds(self) -> int:
+        return self.question.rounds
+
+    @property
+    def split(self) -> tuple[int, ...] | None:
+        return self.question.split
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "parts": self.parts,
+            "steps": self.steps,
+            "rounds": self.rounds,
+            "split": None if self.split is None else list(self.split),
+            "ordered": self.question.ordered,
+            "proof": base64.b64encode(self.proof).decode("ascii"),
+        }
+
+    @staticmethod
+    def of_json(value: Mapping[str, Any]) -> Refutation:
+        try:
+            parts, steps, rounds, split = (value[key] for key in ("parts", "steps", "rounds", "split"))
+            whole = [parts, steps, rounds, *(split if split is not None else [])]
+            if any(type(x) is not int for x in whole) or type(value["ordered"]) is not bool:
+                raise TypeError("a number is expected")
+            asked = Question(parts, steps, rounds, None if split is None else tuple(split), value["ordered"])
+            return Refutation(asked, base64.b64decode(value["proof"], validate=True))
+        except (KeyError, TypeError, ValueError, binascii.Error) as error:
+            raise Invalid(f"certificate: a refutation in it cannot be read ({error!r}); plan anew") from None
+
+
+def check_refutation(instance: Instance, refutation: Refutation) -> None:
+    """Invalid where the proof does not show what the refutation says of this instance.
+
+    O(clauses of the formula + literals of all clauses that the chains name).
+    """
+    clauses = formula(instance, refutation.question).clauses
+    check(clauses, unpack(refutation.proof, len(clauses)))
+
+
+def check(clauses: Iterable[Sequence[int]], chains: Iterable[Sequence[int]]) -> None:
+    """Invalid unless each chain resolves, and the last to the empty clause. Numbers: the clauses, then the chains."""
+    known: list[Sequence[int]] = list(clauses)
+    lemma: Sequence[int] | None = None
+    for chain in chains:
+        lemma = resolve(known, chain)
+        known.append(lemma)
+    _require(lemma is not None, "it is empty")
+    _require(not lemma, "its last lemma is no contradiction")
+
+
+def resolve(known: Sequence[Sequence[int]], chain: Sequence[int]) -> tuple[int, ...]:
+    """The lemma that these clauses give, resolved in turn. It follows from them."""
+    now: set[int] | None = None
+    for number in chain:
+        _require(0 <= number < len(known), f"it names clause {number} of {len(known)}")
+        clause = known[number]
+        if now is None:
+            now = set(clause)
+            continue
+        clash = {x for x in clause if -x in now}
+        _require(len(clash) == 1, f"lemma {len(known)} meets clause {number} in {len(clash)} literals, not in one")
+        pivot = clash.pop()
+        now.remove(-pivot)
+        now.update([x for x in clause if x != pivot])
+    _require(now is not None, f"lemma {len(known)} has no chain")
+    return tuple(now or ())
+
+
+def pack(chains: Iterable[Sequence[int]], given: int) -> bytes:
+    """Bytes: per chain its length and its numbers, then deflated. Of `given` clauses 2n, of lemmas how far back."""
+    out = bytearray()
+    for place, chain in enumerate(chains):
+        _write(out, len(chain))
+        for number in chain:
+            _write(out, 2 * number if number < given else 2 * (given + place - number) - 1)
+    return zlib.compress(bytes(out), 9)
+
+
+def _write(out: bytearray, number: int) -> None:
+    while number > 127:
+        out.append(number & 127 | 128)
+        number >>= 7
+    out.append(number)
+
+
+def unpack(packed: bytes, given: int) -> Iterator[list[int]]:
+    """The chains, one by one; Invalid where the bytes are none."""
+    unpacking = zlib.decompressobj()
+    try:
+        data = unpacking.decompress(packed, MOST_BYTES)
+    except zlib.error as error:
+        raise Invalid(f"certificate: its refutation cannot be unpacked ({error}); plan anew") from None
+    _require(not unpacking.unconsumed_tail, f"it has more than {MOST_BYTES} bytes")
+    _require(unpacking.eof and not unpacking.unused_data, "its bytes end too early, or more follow")
+    numbers = _read(data)
+    for place, count in enumerate(numbers):
+        chain = list(itertools.islice(numbers, count))
+        _require(len(chain) == count, "its last chain is cut off")
+        yield [number // 2 if number % 2 == 0 else given + place - (number + 1) // 2 for number in chain]
+
+
+def _read(data: bytes) -> Iterator[int]:
+    number, shift = 0, 0
+    for byte in data:
+        number |= (byte & 127) << shift
+        if byte > 127:
+            shift += 7
+            _require(shift < 7 * MOST_DIGITS, "a number in it is too great")
+        else:
+            yield number
+            number, shift = 0, 0
+    _require(shift == 0, "its last number is cut off")
+
+
+def _require(true: bool, what: str) -> None:
+    if not true:
+        raise Invalid(f"certificate: its refutation does not hold: {what}; plan anew")

@@ -1,0 +1,141 @@
+"""The same problem with everything numbered anew, and what is known of the one said of the other.
+
+What counts of a machine is what can be loaded: here every bond is one link of its capacity in chunks per round,
+whatever its links are like. Any renaming is sound: an algorithm or a dual of the one is one of the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.core.ksync.dual import Spread, StepDual
+from antiphon.core.ksync.instance import Instance, Kind
+from antiphon.core.topology import LinkType, SharedLimit, Topology
+from antiphon.core.transform.renaming import relabel_collective
+from antiphon.errors import Invalid
+
+Table = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Naming:
+    """Node n is called nodes[n] now, and so for bonds, limits (0 is the first limit) and kinds.
+
+    Chunks of a kind keep their numbers.
+    """
+
+    nodes: Table
+    bonds: Table
+    limits: Table
+    kinds: Table
+
+    @property
+    def resources(self) -> Table:
+        return np.concatenate([self.bonds, len(self.bonds) + self.limits])
+
+    def inverse(self) -> Naming:
+        return Naming(*(np.argsort(part) for part in (self.nodes, self.bonds, self.limits, self.kinds)))
+
+    def path(self, path: Sequence[int]) -> tuple[int, ...]:
+        return tuple(self.bonds[list(path)].tolist())
+
+    def as_json(self) -> dict[str, Any]:
+        parts = {"nodes": self.nodes, "bonds": self.bonds, "limits": self.limits, "kinds": self.kinds}
+        return {key: part.tolist() for key, part in parts.items()}
+
+    @staticmethod
+    def of_json(value: Mapping[str, Any], instance: Instance) -> Naming:
+        """Checked to be one of this instance; Invalid where it is none."""
+        ranks, bonds = instance.ranks, len(instance.bonds)
+        sizes = {
+            "nodes": instance.nodes, "bonds": bonds, "limits": len(instance.capacity) - bonds,
+            "kinds": len(instance.kinds),
+        }  # fmt: skip
+        found = []
+        for key, size in sizes.items():
+            row = value.get(key)
+            if not isinstance(row, list) or any(type(x) is not int for x in row) or sorted(row) != list(range(size)):
+                raise Invalid(f"certificate: its renaming of {key} is no permutation of {size}; plan anew")
+            found.append(np.array(row, np.int64))
+        if ranks and int(found[0][:ranks].max()) >= ranks:
+            raise Invalid("certificate: its renaming of nodes takes a rank to a switch; plan anew")
+        return Naming(*found)
+
+
+def renamed(instance: Instance, naming: Naming) -> Instance:
+    """The same problem numbered so. O(links + limits + kinds * ranks)."""
+    nodes, bonds = naming.nodes, np.argsort(naming.bonds)  # the bond that each new one was
+    tail, head = nodes[instance.tail[bonds]], nodes[instance.head[bonds]]
+    count = len(bonds)
+    resources = np.concatenate([bonds, count + np.argsort(naming.limits)])
+    capacity = tuple(instance.capacity[r] for r in resources.tolist())
+    name = naming.resources
+    limits_of = tuple(tuple(sorted(name[list(instance.limits_of[bond])].tolist())) for bond in bonds.tolist())
+    collective, block = relabel_collective(instance.collective, nodes[: instance.ranks])
+    kinds = []
+    for old in np.argsort(naming.kinds).tolist():
+        kind = instance.kinds[old]
+        holders, dests = (tuple(sorted(nodes[list(side)].tolist())) for side in (kind.holders, kind.dests))
+        kinds.append(Kind(holders, dests, tuple(block[list(kind.blocks)].tolist()), kind.weights))
+    machine = _machine(instance, tail, head, capacity, limits_of)
+    return Instance(
+        machine, collective, tuple((i,) for i in range(count)), machine.link_src, machine.link_dst, capacity,
+        limits_of, tuple(kinds),
+    )  # fmt: skip
+
+
+def _machine(
+    instance: Instance, tail: Table, head: Table, capacity: Sequence[Fraction], limits_of: Sequence[Sequence[int]]
+) -> Topology:
+    """A link for every bond, so fast that its capacity is what it carries in a round of the unit 1."""
+    count = len(tail)
+    under: list[list[int]] = [[] for _ in capacity]
+    for bond, limits in enumerate(limits_of):
+        for limit in limits:
+            under[limit].append(bond)
+    speeds = sorted(set(capacity[:count]))
+    place = {speed: i for i, speed in enumerate(speeds)}
+    limits_here = [SharedLimit(f"limit{i}", tuple(under[i]), capacity[i]) for i in range(count, len(capacity))]
+    return Topology(
+        instance.topology.name, instance.ranks, instance.nodes - instance.ranks, tail.astype(np.int32),
+        head.astype(np.int32), np.array([place[c] for c in capacity[:count]], np.int32),
+        tuple(LinkType("link", speed) for speed in speeds), tuple(limits_here), unit=Fraction(1),
+    )  # fmt: skip
+
+
+def renamed_dual(dual: StepDual, naming: Naming) -> StepDual:
+    """What a dual of an instance is for `renamed(instance, naming)`: it proves the same there. Linear."""
+    nodes, bonds, kinds = naming.nodes, naming.bonds, naming.kinds
+    spreads = {
+        int(kinds[kind]): Spread(
+            _moved(spread.rows, (nodes, bonds)), _moved(spread.potentials, (nodes,))
+        )
+        for kind, spread in dual.spreads.items()
+    }  # fmt: skip
+    like = {
+        int(kinds[kind]): (int(kinds[other]), _conjugate(bonds, by_bonds), _conjugate(nodes, by_nodes))
+        for kind, (other, by_bonds, by_nodes) in dual.like.items()
+    }
+    prices = _moved(dual.prices, (naming.resources,))
+    return StepDual(dual.steps, prices, dict(sorted(spreads.items())), dict(sorted(like.items())))
+
+
+def _moved(rows: Table, by: Sequence[Table]) -> Table:
+    """The rows with their first columns renamed, in ascending order."""
+    out = rows.copy()
+    for column, name in enumerate(by):
+        out[:, column] = name[out[:, column]]
+    return out[np.lexsort(out.T[::-1])]
+
+
+def _conjugate(name: Table, permutation: Sequence[int]) -> tuple[int, ...]:
+    """Where the permutation took x to y, it takes name[x] to name[y]."""
+    out = np.zeros(len(permutation), np.int64)
+    out[name] = name[list(permutation)]
+    return tuple(out.tolist())

@@ -1,0 +1,69 @@
+"""SCCL: synthesis of Pareto-optimal k-synchronous algorithms, with proofs (docs/planners/sccl.md)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from antiphon.core.collective import Collective
+from antiphon.core.schedule import Schedule
+from antiphon.core.topology import Topology
+from antiphon.errors import Invalid, TimedOut
+from antiphon.planners.sccl._cache import asked_for
+from antiphon.planners.sccl._frontier import Limits
+from antiphon.planners.sccl._work import Tell, Work, one_point, points
+
+GIB = 2**30
+USUAL_BUDGET = 60.0  # seconds: some frontiers have no end
+
+
+def _silent(text: str) -> None:
+    pass
+
+
+def sccl(  # noqa: PLR0913 - every option by name
+    topology: Topology,
+    collective: Collective,
+    *,
+    nbytes: int | None = None,
+    profile: Any = None,
+    budget: float | None = None,
+    seed: int = 0,
+    chunks: int | None = None,
+    steps: int | None = None,
+    rounds: int | None = None,
+    k: int | None = None,
+    memory: float | None = None,
+    cache: bool | str = True,
+    tell: Tell = _silent,
+) -> Iterator[Schedule]:
+    """Yields the frontier, fewest steps first; with `chunks`, `steps` and `rounds` just that point, or Infeasible.
+
+    `steps` alone: the most steps. `k`: only R <= S + k (left out: any). `memory`: GiB that a solver may take.
+    `cache`: whether answers of earlier runs may serve, and this one's be kept (_cache.py); the result is the same.
+    Every schedule carries the certificate of its optimality. What was found within the budget (60 s if none is given).
+    """
+    deadline = time.monotonic() + (USUAL_BUDGET if budget is None else budget)
+    most = None if memory is None else int(memory * GIB)
+    work = Work(topology, collective, seed, deadline, most, tell, asked_for(cache))
+    options = {"chunks": chunks, "steps": steps, "rounds": rounds, "k": k}
+    told = {"planner": "sccl", "options": {key: v for key, v in options.items() if v is not None}, "seed": seed}
+    if chunks is not None or rounds is not None:
+        if chunks is None or steps is None or rounds is None:
+            raise Invalid("planner sccl: give chunks, steps and rounds together, or steps alone (the most steps)")
+        made = one_point(work, chunks, steps, rounds)
+        yield replace(made, provenance={**told, **made.provenance})
+        return
+    found = False
+    try:
+        for made in points(work, Limits(k=k, steps=steps, memory=most)):
+            found = True
+            yield replace(made, provenance={**told, **made.provenance})
+    except TimedOut:
+        if not found:
+            raise TimedOut(
+                f"planner sccl found nothing for {collective.kind} on {topology.name} within its budget; "
+                "give it more with --budget, or a smaller machine"
+            ) from None

@@ -1,0 +1,85 @@
+"""Proofs that there is no algorithm where only a search can tell: CaDiCaL on the core's clauses, made checkable.
+
+The clauses are those that the checker writes (core/ksync/cnf.py): no symmetry of the machine, every split of the
+rounds. CaDiCaL logs its lemmas; _elaborate makes chains of them, of which core/ksync/proof.py believes nothing.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+from antiphon.core.ksync.cnf import Clause, Question, formula
+from antiphon.core.ksync.instance import Instance
+from antiphon.core.ksync.proof import Refutation, check, pack, unpack
+from antiphon.errors import Missing
+from antiphon.planners.sccl._elaborate import Chain, Elaboration
+from antiphon.planners.sccl._task import Effort
+
+FIRST = 50_000  # conflicts; where they do not do, the clauses are shuffled: how long a proof takes is a matter of luck
+SOLVER = "cadical195"
+
+
+def refute(instance: Instance, question: Question, effort: Effort, again: int = 1) -> Refutation | None:
+    """A proof, already checked; None where an algorithm exists, or `effort.conflicts` do not do.
+
+    `again`: how often the clauses that a proof needs are solved alone, in the hope of a shorter one. Ten to twenty
+    seconds per hundred thousand conflicts beyond the search itself; `question.ordered` may need a hundredth of them.
+    Seconds are not looked at: ask for this in a process of its own. Missing without python-sat.
+    """
+    made = formula(instance, question)
+    clauses = made.clauses
+    chains = _search(clauses, made.variables, effort)
+    if chains is None:
+        return None
+    packed = pack(chains, len(clauses))
+    for _ in range(again):
+        used = sorted({number for chain in chains for number in chain if number < len(clauses)})
+        chains = _search([clauses[number] for number in used], made.variables, Effort(FIRST, seed=effort.seed))
+        if chains is None:
+            break
+        shift = len(clauses) - len(used)
+        chains = [[used[x] if x < len(used) else x + shift for x in chain] for chain in chains]
+        shorter = pack(chains, len(clauses))
+        if len(shorter) >= len(packed):
+            break
+        packed = shorter
+    found = Refutation(question, packed)
+    check(clauses, unpack(packed, len(clauses)))
+    return found
+
+
+def _search(clauses: Sequence[Clause], variables: int, effort: Effort) -> list[Chain] | None:
+    """Chains from the clauses to the contradiction, or None. Every try has twice the conflicts of the one before."""
+    work = Elaboration(clauses, variables)
+    if work.conflict is not None:  # propagation alone does
+        return work.chains()
+    left, ahead, tries = effort.conflicts, FIRST, 0
+    while left is None or left > 0:
+        budget = ahead if left is None else min(ahead, left)
+        order = list(range(len(clauses)))
+        if tries:
+            random.Random(effort.seed * 1000 + tries).shuffle(order)
+        found = _solve([list(clauses[n]) for n in order], budget)
+        if found == "true":
+            return None
+        if isinstance(found, list):
+            work.forward(found)
+            return work.chains()
+        ahead, tries, left = 2 * ahead, tries + 1, None if left is None else left - budget
+    return None
+
+
+def _solve(clauses: list[list[int]], conflicts: int) -> Any:
+    """The lines of a proof; "true" where they can all be true; None where the conflicts do not do."""
+    try:
+        from pysat.solvers import Solver
+    except ImportError:
+        raise Missing("refutations by search need python-sat: pip install 'antiphon[synth]'") from None
+    with Solver(name=SOLVER, bootstrap_with=clauses, with_proof=True) as solver:
+        solver.conf_budget(conflicts)
+        found = solver.solve_limited()
+        if found:
+            return "true"
+        return None if found is None else solver.get_proof()

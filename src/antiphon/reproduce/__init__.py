@@ -1,0 +1,25 @@
+"""What papers report, made again: published | ours | deviation (docs/reproduction.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from antiphon.errors import unknown
+from antiphon.reproduce.table import TABLE
+
+
+def names() -> list[dict[str, str]]:
+    """What can be reproduced: name, what it is, and where it was published."""
+    return [{"name": name, "about": one.about, "source": str(one.can["source"])} for name, one in TABLE.items()]
+
+
+def reproduce(name: str) -> Iterator[dict[str, Any]]:
+    """The rows of one table or figure, each as soon as it is made: name, published, ours, deviation, ok, note, ...
+
+    Plain JSON values. `ok`: what was published holds, or where it does not a proof says so.
+    """
+    if name not in TABLE:
+        raise unknown("table to reproduce", name, TABLE)
+    rows: Iterator[dict[str, Any]] = TABLE[name].load()()
+    yield from rows

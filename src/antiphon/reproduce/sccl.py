@@ -1,0 +1,174 @@
+"""Tables 3, 4 and 5 of SCCL, and whole frontiers of its two machines by its Algorithm 1."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+from antiphon.core.collective import KINDS
+from antiphon.core.topology import Topology
+from antiphon.errors import AntiphonError, Missing
+from antiphon.reproduce._judge import K, Point, Standing, judge
+from antiphon.reproduce._made import Family, Made, cpu_seconds, family, roots_of
+from antiphon.reproduce._sccl_tables import DGX1, DUALS, NCCL_DGX1, NCCL_PIPELINED, Z52, Published, Rows, of_kind
+from antiphon.select import plan
+from antiphon.topologies import topology
+
+PIPELINES = (1, 2, 4, 8, 16)  # m of Table 3
+MOST_STEPS = 6  # of a broadcast, whose frontier does not end
+SPREADING = ("allgather", "gather", "scatter", "alltoall", "broadcast")
+Row = dict[str, Any]
+
+
+def table3(machine: Topology | None = None) -> Iterator[Row]:
+    """NCCL's rings, by the planner `multi-ring`; those that it pipelines for several m."""
+    machine = machine or topology("dgx1v_sccl")
+    wanted = [(kind, 0, point) for kind, point in NCCL_DGX1.items()]
+    wanted += [(kind, m, (6 * m, 6 + m, 6 + m)) for kind in NCCL_PIPELINED for m in PIPELINES]
+    for kind, m, point in wanted:
+        begin = cpu_seconds()
+        made = plan(kind, machine, planner="multi-ring", options={"pieces": m} if m else {})
+        spent = cpu_seconds() - begin
+        claims = made.entries[0].claims
+        ours = (int(claims["chunks"]), int(claims["steps"]), int(claims["rounds"]))
+        gap = claims["bandwidth_gap"]
+        yield {
+            "name": f"{kind}, m = {m}" if m else kind, "published": _point(point),
+            "ours": {**_point(ours), "optimal": claims["proof"] or ""},
+            "deviation": _other(point, ours), "ok": ours == point,
+            "note": "R/C meets its bound" if gap == 1 else f"R/C is {gap:.4g} times its bound; 1 as m grows",
+            "engine": "multi-ring", "seconds": spent, "proof": [],
+        }  # fmt: skip
+
+
+def table4(machine: Topology | None = None) -> Iterator[Row]:
+    """The DGX-1, in the numbering of SCCL's implementation; or any machine alike."""
+    yield from _table(machine or topology("dgx1v_sccl"), DGX1)
+
+
+def table5(machine: Topology | None = None) -> Iterator[Row]:
+    """The ring that SCCL makes of the Z52's links; or any machine alike."""
+    yield from _table(machine or topology("z52"), Z52)
+
+
+def _table(machine: Topology, published: Mapping[str, Rows]) -> Iterator[Row]:
+    """Every row, also for the collective printed with it, and for a root of each orbit of ranks."""
+    for kind in [k for printed in published for k in (printed, DUALS.get(printed)) if k is not None]:
+        for root in roots_of(machine, kind):
+            yield from _of_family(family(machine, kind, root), of_kind(published, kind, machine.ranks))
+
+
+def _of_family(group: Family, published: Rows) -> Iterator[Row]:
+    made: list[Made] = []
+    missing: dict[int, str] = {}
+    for number, row in enumerate(published):
+        try:
+            made.append(group.make(*row.point))
+        except Missing:
+            raise
+        except AntiphonError as error:  # one row that fails is a result, too
+            missing[number] = str(error)
+    standings = iter(zip(made, judge(group, made), strict=True))
+    for number, row in enumerate(published):
+        if number in missing:
+            yield _missing(group, row, missing[number])
+        else:
+            yield _row(group, row, *next(standings))
+
+
+def _row(group: Family, published: Published, made: Made, standing: Standing) -> Row:
+    refutation, doubt = _label(group, published.optimal, made, standing)
+    other = _other(published.point, made.point)
+    told = [other] if other else []
+    if refutation:
+        told.append(f"not latency-optimal: {refutation}")
+    note = [standing.text + (" in two halves" if made.composed and standing.pareto else "")]
+    refused = [f"{point}: {why}" for point, why in standing.none]
+    reached = made.chunks == published.chunks and made.steps <= published.steps and made.rounds <= published.rounds
+    return {
+        "name": f"{group.name} {published.point}",
+        "published": {**_point(published.point), "optimal": published.optimal, "seconds": published.seconds},
+        "ours": {**_point(made.point), "optimal": standing.optimal, "pareto": standing.pareto},
+        "deviation": "; ".join(told) or None,
+        "ok": reached and not doubt and not made.trusted and standing.pareto is not None,
+        "note": "; ".join([*note, *([doubt] if doubt else [])]),
+        "engine": made.engine, "seconds": made.seconds, "proof": [*standing.proof, *refused],
+    }  # fmt: skip
+
+
+def _label(group: Family, printed: str, made: Made, standing: Standing) -> tuple[str | None, str | None]:
+    """Why the paper's label does not hold, or why that could not be told; (None, None) where it does."""
+    if printed in ("", standing.optimal) or standing.optimal == "both":
+        return None, None
+    limits = group.limits()
+    if printed in ("bandwidth", "both") and made.ratio != limits.inverse:
+        return None, f"R/C = {made.ratio}, and whether one reaches {limits.inverse} is not shown"
+    try:  # it is the steps: then an algorithm that takes no more than the bound refutes the label
+        quickest = group.make(1, limits.latency_steps, limits.latency_steps)
+    except AntiphonError as error:
+        return None, f"S >= {limits.latency_steps} is the bound, and no algorithm that meets it was found: {error}"
+    return f"{quickest.point}, with every input sent everywhere, takes {quickest.steps} steps", None
+
+
+def _missing(group: Family, published: Published, why: str) -> Row:
+    return {
+        "name": f"{group.name} {published.point}",
+        "published": {**_point(published.point), "optimal": published.optimal, "seconds": published.seconds},
+        "ours": None, "deviation": why, "ok": False, "note": "not synthesized", "engine": None, "seconds": None,
+        "proof": [],
+    }  # fmt: skip
+
+
+def frontiers(machines: Sequence[Topology] = (), k: int = K) -> Iterator[Row]:
+    """Both machines, every collective that only spreads, and a root of every orbit."""
+    for machine, table in zip(machines or (topology("dgx1v_sccl"), topology("z52")), (DGX1, Z52), strict=True):
+        for kind in sorted(SPREADING, key=KINDS.index):
+            for root in roots_of(machine, kind):
+                yield _frontier(family(machine, kind, root), of_kind(table, kind, machine.ranks), k)
+
+
+def _frontier(group: Family, rows: Rows, k: int) -> Row:
+    """Beside those of the paper's rows that no other of them dominates. A broadcast with up to MOST_STEPS steps."""
+    most = max(MOST_STEPS, group.limits().latency_steps)
+    printed = _undominated([row.point for row in rows if row.rounds <= row.steps + k and row.steps <= most])
+    begin = cpu_seconds()
+    found = group.frontier(k, most)
+    spent = cpu_seconds() - begin
+    ours = [made.point for made in found]
+    notes = []
+    for point in printed:
+        if point not in ours:
+            better = [o for o in ours if o[1] <= point[1] and Fraction(o[2], o[0]) <= Fraction(point[2], point[0])]
+            notes.append(f"{point} is dominated by {better[-1]}" if better else f"{point} is missing")
+    more = [point for point in ours if point not in printed]
+    if more:
+        notes.append(f"not in the paper: {', '.join(map(str, more))}")
+    covered = not any(note.endswith("missing") for note in notes)
+    sound = all(not made.trusted and made.proof != "best-found-in-budget" for made in found)
+    return {
+        "name": f"{group.topology.name} {group.name}",
+        "published": [_point(point) for point in printed],
+        "ours": [{**_point(made.point), "proof": made.proof} for made in found],
+        "deviation": "; ".join(notes) or None, "ok": covered and sound,
+        "note": f"R <= S + {k}" + (f", S <= {most}" if group.collective.kind == "broadcast" else ""),
+        "engine": ", ".join(dict.fromkeys(made.engine for made in found)), "seconds": spent,
+        "proof": [line for made in found for line in made.proved],
+    }  # fmt: skip
+
+
+def _undominated(points: Sequence[Point]) -> list[Point]:
+    """Those with no other that takes no more steps at no greater R / C; fewest steps first."""
+    best: list[Point] = []
+    for point in sorted(points, key=lambda p: (p[1], Fraction(p[2], p[0]), p[0])):
+        if not best or Fraction(point[2], point[0]) < Fraction(best[-1][2], best[-1][0]):
+            best.append(point)
+    return best
+
+
+def _point(point: Point) -> dict[str, int]:
+    return dict(zip(("chunks", "steps", "rounds"), point, strict=True))
+
+
+def _other(published: Point, ours: Point) -> str | None:
+    return None if ours == published else f"ours is {ours}"

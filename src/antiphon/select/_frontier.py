@@ -1,0 +1,329 @@
+"""The latency-bandwidth frontier of a collective on a machine: every point verified, its proof rechecked."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any
+
+from antiphon.core.bounds import Bound, bound
+from antiphon.core.collective import Collective
+from antiphon.core.ksync.certificate import AS_PLANNED, BEST_FOUND, COMPOSED, FOR_K, OPTIMAL
+from antiphon.core.plan import Entry, Plan
+from antiphon.core.schedule import Schedule
+from antiphon.core.topology import Topology
+from antiphon.errors import Infeasible, Invalid, TimedOut, Unsupported
+from antiphon.registry import call, find, refuse_unless_able
+from antiphon.select._aside import Lost, Tell, aside
+from antiphon.select._plans import measure
+from antiphon.select._proofs import certified, label_of, least_ratio
+from antiphon.select._ranges import runs, winners
+from antiphon.select._wish import budget_of, collective, machine_of, sizes_of
+
+_STRENGTH = (OPTIMAL, FOR_K, BEST_FOUND)
+SIZES = "1KB:1GB"  # over which points are compared for a plan
+
+
+@dataclass(frozen=True, eq=False)
+class FrontierPoint:
+    """One (C, S, R). `proof` is about the schedule, or, where `about` is "halves", about each half of an allreduce.
+
+    `least`: no algorithm of as many steps has R / C below this, if that is proved; `half`: no allgather of half as
+    many has R / C below that, where the point is made of halves. `proved` was rechecked from the
+    certificate; for `trusted` only an engine's word stands.
+    """
+
+    schedule: Schedule
+    claims: Mapping[str, Any]
+    proof: str
+    about: str
+    engine: str | None
+    k: int | None
+    least: Fraction | None
+    half: Fraction | None = None
+    proved: tuple[str, ...] = ()
+    trusted: tuple[str, ...] = ()
+
+    @property
+    def chunks(self) -> int:
+        return int(self.claims["chunks"])
+
+    @property
+    def steps(self) -> int:
+        return int(self.claims["steps"])
+
+    @property
+    def rounds(self) -> int:
+        return int(self.claims["rounds"])
+
+    @property
+    def ratio(self) -> Fraction:
+        return Fraction(self.rounds, self.chunks)
+
+    @property
+    def meaning(self) -> str:
+        """What the label says of this point."""
+        what = f"of {self.steps} steps"
+        if self.about == COMPOSED and self.least is None:
+            half = f"of {self.steps // 2} steps"
+            best = {OPTIMAL: f"no allgather {half} beats", FOR_K: f"no allgather {half}, {self._few(2)}, beats"}
+            return f"{best.get(self.proof, 'better ones may exist than')} its halves; other ways to reduce may"
+        if self.proof == OPTIMAL:
+            return f"no algorithm {what} has a smaller R/C"
+        if self.proof == FOR_K:
+            return f"no algorithm {what}, {self._few(1)}, has a smaller R/C"
+        return "a better one may exist" + (f", none {what} below {self.least}" if self.least is not None else "")
+
+    def _few(self, halves: int) -> str:
+        return f"with R at most {self.steps // halves + (self.k or 0)}"
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "chunks": self.chunks, "steps": self.steps, "rounds": self.rounds, "proof": self.proof,
+            "ratio": str(self.ratio), "about": self.about, "meaning": self.meaning, "k": self.k,
+            "least_ratio": None if self.least is None else str(self.least), "engine": self.engine,
+            "bandwidth_gap": self.claims["bandwidth_gap"], "latency_gap": self.claims["latency_gap"],
+            "transfers": self.claims["transfers"], "proved": list(self.proved), "trusted": list(self.trusted),
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Impossible:
+    """No algorithm of so many steps, or fewer, has R / C below this."""
+
+    collective: str
+    steps: int
+    ratio: Fraction
+
+
+@dataclass(frozen=True, eq=False)
+class Frontier:
+    """The result of `frontier`: points by steps. `stopped`: why the search ended early; None if it did not."""
+
+    topology: Topology
+    collective: Collective
+    planner: str
+    points: tuple[FrontierPoint, ...]
+    limits: Bound
+    stopped: str | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def impossible(self) -> tuple[Impossible, ...]:
+        """What certificates forbid, by steps: of the collective, or of the halves of an allreduce."""
+        found = {}
+        for point in self.points:
+            if point.least is not None:
+                found[self.collective.kind, point.steps] = point.least
+            elif point.half is not None:
+                found["allgather", point.steps // 2] = point.half
+        return tuple(Impossible(kind, steps, least) for (kind, steps), least in sorted(found.items()))
+
+    def as_json(self) -> dict[str, Any]:
+        """Stable keys."""
+        return {
+            "collective": self.collective.kind, "topology": self.topology.name, "planner": self.planner,
+            "complete": self.stopped is None, "stopped": self.stopped,
+            "points": [point.as_json() for point in self.points],
+            "impossible": [
+                {"collective": no.collective, "steps": no.steps, "ratio_below": str(no.ratio)} for no in self.impossible
+            ],
+            **self.limits.as_json(), "notes": list(self.notes),
+        }  # fmt: skip
+
+    def plan(self, nbytes: str = SIZES, model: str = "alpha-beta") -> Plan:
+        """The fastest point for every size by the model, as one plan; points that are best nowhere are left out."""
+        _, sizes = sizes_of(nbytes)
+        price = find("model", model).load()
+        times = {}
+        for number, point in enumerate(self.points):
+            predict = price(point.schedule, self.topology, profile=None)
+            times[number, 0] = [float(predict(size).seconds) for size in sizes]
+        chosen = runs(winners(times))
+        starts = [0, *(sizes[first] for _, first, _ in chosen[1:])]
+        entries = [
+            Entry(start, stop, self.points[key[0]].schedule, self._claims(self.points[key[0]], model))
+            for (key, _, _), start, stop in zip(chosen, starts, [*starts[1:], None], strict=True)
+        ]
+        return Plan(self.topology, self.collective, tuple(entries))
+
+    def _claims(self, point: FrontierPoint, model: str) -> dict[str, Any]:
+        label = label_of(point.schedule)
+        return {
+            "planner": self.planner, **point.claims, **({"optimality": label} if label else {}), "model": model
+        }  # fmt: skip
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the plan."""
+        from antiphon.core.serialize import save_plan
+
+        save_plan(path, self.plan())
+
+
+def frontier(  # noqa: PLR0913
+    wanted: Collective | str,
+    topology: Topology | str,
+    *,
+    planner: str = "sccl",
+    root: int | None = None,
+    ranks: Sequence[int] | None = None,
+    k: int | None = None,
+    steps: int | None = None,
+    budget: float | str | None = None,
+    seed: int = 0,
+    memory: float | None = None,
+    options: Mapping[str, Any] | None = None,
+    tell: Tell | None = None,
+    heard: Callable[[FrontierPoint], None] | None = None,
+    apart: bool = False,
+) -> Frontier:
+    """Every point of the latency-bandwidth frontier that the planner finds, verified, with proofs rechecked.
+
+    `k`: only R <= S + k (left out: any). `steps`: the most steps. `memory`: GiB for the solvers. `tell` hears what is
+    tried and proved, `heard` each point as it is found. `apart`: the planner works in a process of its own, which
+    the end of the budget and Ctrl-C stop at once, and whose memory is limited. What was found until then is
+    returned, with `stopped` saying so; TimedOut if that is nothing, Infeasible if there can be nothing.
+    """
+    topology = machine_of(topology)
+    target = wanted if isinstance(wanted, Collective) else collective(wanted, topology, root=root, ranks=ranks)
+    seconds = None if budget is None else budget_of(budget)
+    _check(k, steps, memory)
+    asked = {key: value for key, value in (("k", k), ("steps", steps), ("memory", memory)) if value is not None}
+    given, hears = _given(planner, target, {**asked, **(options or {})}, seconds, seed)
+    if hears:
+        given["tell"] = tell or _silent
+    search = _Search(topology, target, planner, heard or _unheard)
+    if apart:
+        given.pop("tell", None)
+        waiting = {"tell": None} if hears else {}
+        stream = aside(
+            planner, topology, target, {**given, **waiting}, tell=tell or _silent, seconds=seconds, memory=memory
+        )
+    else:
+        stream = call("planner", planner, find("planner", planner).load(), given, topology, target)
+    stopped = search.run(stream, None if apart else seconds)
+    return search.result(stopped, steps, k)
+
+
+def _silent(text: str) -> None:
+    pass
+
+
+def _unheard(point: FrontierPoint) -> None:
+    pass
+
+
+def _check(k: int | None, steps: int | None, memory: float | None) -> None:
+    for name, value, least in (("k", k, 0), ("steps", steps, 1)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
+            raise Invalid(f"{name}: expected a whole number from {least}, got {value!r}")
+    if memory is not None and not memory > 0:
+        raise Invalid(f"memory: expected GiB, more than 0, got {memory!r}")
+
+
+def _given(
+    planner: str, target: Collective, options: dict[str, Any], seconds: float | None, seed: int
+) -> tuple[dict[str, Any], bool]:
+    """What the planner is given, and whether it takes `tell`."""
+    entry = find("planner", planner)
+    refuse_unless_able(planner, entry, target)
+    for key in options:
+        if key not in entry.can["options"]:
+            raise Unsupported(f"planner {planner} has no option {key}; leave it out, or use planner sccl")
+    hears = "tell" in inspect.signature(entry.load()).parameters
+    return {"nbytes": None, "profile": None, "budget": seconds, "seed": seed, **options}, hears
+
+
+class _Search:
+    """What was found so far."""
+
+    def __init__(
+        self, topology: Topology, target: Collective, planner: str, heard: Callable[[FrontierPoint], None]
+    ) -> None:
+        self.topology, self.target, self.planner, self.heard = topology, target, planner, heard
+        self.limits: Bound | None = None
+        self.points: list[FrontierPoint] = []
+        self.notes: list[str] = []
+
+    def run(self, stream: Iterator[Schedule], seconds: float | None) -> str | None:
+        """Hear it to the end; why it ended early, or None. `seconds`: after so many it did, though it does not say."""
+        begin = time.monotonic()
+        try:
+            for schedule in stream:
+                point = self._point(schedule)
+                self.points.append(point)
+                self.heard(point)
+        except KeyboardInterrupt:
+            return "interrupted"
+        except (TimedOut, Lost) as error:
+            return str(error)
+        if seconds is not None and time.monotonic() - begin >= seconds and not self._at_the_bound():
+            return "the budget is spent"
+        return None
+
+    def _at_the_bound(self) -> bool:
+        return any(point.ratio == self.bounds().inverse for point in self.points)
+
+    def bounds(self) -> Bound:
+        if self.limits is None:
+            self.limits = bound(self.topology, self.target)
+        return self.limits
+
+    def _point(self, schedule: Schedule) -> FrontierPoint:
+        claims = measure(schedule, self.topology, self.bounds())
+        provenance = schedule.provenance
+        certificate = provenance.get("certificate")
+        try:
+            checked = certified(schedule, self.topology)
+        except Invalid as error:  # no proof, but a right schedule all the same
+            self.notes.append(f"a certificate does not hold, and its point counts as best found: {error}")
+            schedule = replace(schedule, provenance={**provenance, "certificate": None, "found": None})
+            checked = certificate = None
+        label = certificate["proof"] if checked is not None and certificate is not None else BEST_FOUND
+        least = least_ratio(schedule, self.topology) if checked is not None else None
+        about = certificate["about"] if certificate is not None else AS_PLANNED
+        half = least if about == COMPOSED else None
+        least = least if half is None else None
+        if Fraction(claims["rounds"], claims["chunks"]) == self.bounds().inverse:  # whatever the certificate is about
+            label, least = OPTIMAL, self.bounds().inverse
+        return FrontierPoint(
+            schedule, claims, label, about, provenance.get("engine"),
+            certificate["k"] if certificate is not None and label == FOR_K else None, least, half,
+            checked.proved if checked is not None else (), checked.trusted if checked is not None else (),
+        )  # fmt: skip
+
+    def result(self, stopped: str | None, steps: int | None, k: int | None) -> Frontier:
+        """TimedOut or Infeasible where there is no point."""
+        name = f"{self.target.kind} on {self.topology.name}"
+        if not self.points:
+            if stopped is not None:
+                raise TimedOut(f"no point of the frontier of {name} was found: {stopped}")
+            limits = self.bounds()
+            if steps is not None and steps < limits.latency_steps and limits.latency_witness is not None:
+                why = limits.latency_witness.describe(self.topology).partition(": ")[2]
+                raise Infeasible(f"no algorithm for {name} has S = {steps} or less: {why}")
+            within = [f"at most {steps} steps"] if steps is not None else []
+            within += [f"R <= S + {k}"] if k is not None else []
+            limited = f" with {' and '.join(within)}" if within else ""
+            raise Infeasible(f"planner {self.planner} found no algorithm for {name}{limited}")
+        best: dict[tuple[int, Fraction], FrontierPoint] = {}
+        for point in self.points:  # of equals the one with the best proof, then the first
+            known = best.get((point.steps, point.ratio))
+            if known is None or _STRENGTH.index(point.proof) < _STRENGTH.index(known.proof):
+                best[point.steps, point.ratio] = point
+        kept = [p for p in best.values() if not any(_beats(other, p) for other in best.values())]
+        ordered = tuple(sorted(kept, key=lambda p: (p.steps, p.ratio)))
+        return Frontier(
+            self.topology, self.target, self.planner, ordered, self.bounds(), stopped, tuple(dict.fromkeys(self.notes))
+        )
+
+
+def _beats(one: FrontierPoint, other: FrontierPoint) -> bool:
+    """Nowhere worse, somewhere better."""
+    return (
+        (one.steps, one.ratio) != (other.steps, other.ratio) and one.steps <= other.steps and one.ratio <= other.ratio
+    )

@@ -1,0 +1,120 @@
+"""The latency-bandwidth frontier as text: the points, what their labels mean, and what no algorithm can do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from antiphon.core.ksync.certificate import BEST_FOUND, COMPOSED, FOR_K, OPTIMAL
+from antiphon.select import Frontier, FrontierPoint
+from antiphon.show._columns import paragraph, table
+from antiphon.show._words import plural, ratio
+
+_LABELS = {
+    OPTIMAL: "no algorithm of as many steps has a smaller R/C",
+    FOR_K: "no algorithm of S steps with R at most S + {k} has a smaller R/C",
+    BEST_FOUND: "the best that was found; better ones may exist",
+}
+
+
+def optimality_text(certificate: Mapping[str, Any]) -> str:
+    """What a schedule's certificate proves, in words."""
+    label = certificate["proof"]
+    means = _LABELS[label].format(k=certificate["k"])
+    return f"{label}: {f'of its halves: {means}' if certificate['about'] == COMPOSED else means}"
+
+
+def frontier_text(found: Frontier) -> str:
+    """For a terminal of 80 columns."""
+    name = f"{found.collective.kind} on {found.topology.name}"
+    many = plural(len(found.points), "point")
+    rows = [_row(point) for point in found.points]
+    head = ["C", "S", "R", "R/C", "gap", "proof", "by"]
+    lines = [
+        *paragraph(f"{name}: {many} of the latency-bandwidth frontier, by {found.planner}", ""),
+        *(paragraph(f"stopped early ({found.stopped}): the best so far") if found.stopped else []),
+        "", *table(head, rows), "",
+        *paragraph(
+            "C chunks of each rank's input, S steps, R rounds: time S * latency + R/C * (input / unit link); gap: R/C "
+            "over that of the bound. Every point is verified, its proof rechecked.",
+        ),
+    ]  # fmt: skip
+    for label in dict.fromkeys(point.proof for point in found.points):
+        ks = sorted({p.k for p in found.points if p.proof == label and p.k is not None})
+        lines += paragraph(f"{label}: {_LABELS[label].format(k=ks[0] if ks else 'k')}", rest="    ")
+    if any(_of_halves(point) for point in found.points):
+        lines += paragraph(
+            "of halves: of reducescatter, then allgather; the proof is that of the allgather. An allreduce that is "
+            "made otherwise may be better", rest="    ",
+        )  # fmt: skip
+    lines += _trusted(found) + _impossible(found) + _more(found)
+    for note in found.notes:
+        lines += paragraph(f"note: {note}", rest="    ")
+    return "\n".join(lines)
+
+
+def point_line(point: FrontierPoint) -> str:
+    """One line, as it is found."""
+    return f"found (C, S, R) = ({point.chunks}, {point.steps}, {point.rounds}), R/C = {point.ratio}: {point.proof}"
+
+
+def _row(point: FrontierPoint) -> list[str]:
+    label = point.proof + (", of halves" if _of_halves(point) else "") + (" *" if point.trusted else "")
+    numbers = [str(value) for value in (point.chunks, point.steps, point.rounds, point.ratio)]
+    return [*numbers, ratio(point.claims["bandwidth_gap"]), label, point.engine or "-"]
+
+
+def _of_halves(point: FrontierPoint) -> bool:
+    return point.about == COMPOSED and point.least is None
+
+
+def _trusted(found: Frontier) -> list[str]:
+    told = dict.fromkeys(text for point in found.points for text in point.trusted)
+    return [line for text in told for line in paragraph(f"* not rechecked: {text}", rest="    ")]
+
+
+def _impossible(found: Frontier) -> list[str]:
+    """What machines can be judged by: for every number of steps what cannot be beaten, and for any number."""
+    lines = [""]
+    limits, name = found.limits, found.collective.kind
+    if limits.latency_witness is not None and limits.latency_steps > 1:
+        why = limits.latency_witness.describe(found.topology).partition(": ")[2]
+        lines += paragraph(f"no {name} has S below {limits.latency_steps}: {why}", rest="    ")
+    for no in found.impossible:
+        if no.collective != name or no.ratio > limits.inverse:
+            lines.append(f"  no {no.collective} with S = {no.steps} has R/C below {no.ratio}")
+    if limits.witness is not None:
+        why = limits.witness.describe(found.topology, found.collective.buffer_weight).partition(": ")[2]
+        lines += paragraph(f"no {name} at all has R/C below {limits.inverse}: {why}", rest="    ")
+    return lines
+
+
+def _more(found: Frontier) -> list[str]:
+    """The search has ended, but not at the bound."""
+    if found.stopped is not None or any(point.ratio == found.limits.inverse for point in found.points):
+        return []
+    return paragraph("the search ended before the bound was met; --steps N lets it take more steps", rest="    ")
+
+
+def proofs_text(proved: Sequence[str], trusted: Sequence[str]) -> list[str]:
+    """What `verify --proof` rechecked, and what it could not."""
+    lines = ["rechecked without any solver's word:"] if proved else []
+    for text in proved:
+        lines += paragraph(text, rest="    ")
+    lines += ["NOT rechecked, an engine's word alone:"] if trusted else []
+    for text in trusted:
+        lines += paragraph(text, rest="    ")
+    return lines
+
+
+_BREAKS = re.compile(r"(?<!with one of them): (?=as |counting |rank |each |for each |a solver )|; (?=with |in step )")
+
+
+def refusal_text(why: str) -> str:
+    """Why a point does not exist, broken where its parts begin."""
+    first, *rest = _BREAKS.split(why)
+    lines = paragraph(first, "", "  ")
+    for part in rest:
+        lines += paragraph(part, "  ", "    ")
+    return "\n".join(lines)

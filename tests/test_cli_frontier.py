@@ -1,0 +1,442 @@
+"""The frontier on the command line and in Python: points, proofs that are rechecked, refusals, and early ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+import stubborn_planners
+
+import antiphon
+from antiphon import registry
+from antiphon.cli import run
+from antiphon.core.plan import Entry, Plan
+from antiphon.core.schedule import Schedule
+from antiphon.errors import Infeasible, Invalid, TimedOut, Unsupported
+from antiphon.planners.ring import ring
+from antiphon.select import frontier
+
+Capture = pytest.CaptureFixture[str]
+MACHINE = "dgx1v_sccl"
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def answer(capsys: Capture, *arguments: str, code: int = 0) -> Any:
+    capsys.readouterr()
+    assert run([*arguments, "--json"]) == code
+    return json.loads(capsys.readouterr().out)
+
+
+def text(capsys: Capture, *arguments: str, code: int = 0) -> str:
+    """What a person reads: nothing wider than a terminal."""
+    capsys.readouterr()
+    assert run(arguments) == code
+    out = capsys.readouterr().out
+    assert all(len(line) <= 80 for line in out.splitlines())
+    return " ".join(out.split())
+
+
+def complaint(capsys: Capture, *arguments: str, code: int) -> str:
+    capsys.readouterr()
+    assert run(arguments) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    (last,) = [line for line in err.splitlines() if line.startswith("antiphon: ")]
+    return last
+
+
+# ---- the points ----
+
+
+def test_points_of_the_dgx1(capsys: Capture) -> None:
+    found = answer(capsys, "frontier", "allgather", MACHINE, "--k", "4", "-o", "plan.json")
+    assert [(p["chunks"], p["steps"], p["rounds"], p["proof"]) for p in found["points"]] == [
+        (2, 2, 3, "proved-optimal"), (6, 3, 7, "proved-optimal"),
+    ]  # fmt: skip
+    assert [p["ratio"] for p in found["points"]] == ["3/2", "7/6"]
+    assert [p["bandwidth_gap"] for p in found["points"]] == [pytest.approx(9 / 7), 1.0]
+    assert (found["complete"], found["stopped"], found["latency_steps"]) == (True, None, 2)
+    assert found["impossible"] == [
+        {"collective": "allgather", "steps": 2, "ratio_below": "3/2"},
+        {"collective": "allgather", "steps": 3, "ratio_below": "7/6"},
+    ]
+    assert all(p["proved"] and p["engine"] and not p["trusted"] for p in found["points"])
+    told = answer(capsys, "verify", "plan.json", "--proof")
+    assert (told["ok"], len(told["proved"]), told["trusted"]) == (True, 3, [])
+
+
+def test_the_plan_takes_the_point_that_is_fastest_for_a_size(capsys: Capture) -> None:
+    run(["frontier", "allgather", MACHINE, "-o", "plan.json"])
+    entries = json.loads(Path("plan.json").read_text())["entries"]
+    assert [(e["claims"]["steps"], e["claims"]["optimality"]) for e in entries] == [
+        (2, "proved-optimal"), (3, "proved-optimal"),
+    ]  # fmt: skip
+    border = entries[0]["to"]
+    assert (entries[0]["from"], entries[1]["from"], entries[1]["to"]) == (0, border, None)
+    loaded = antiphon.frontier("allgather", MACHINE).plan()
+    few, much = (Plan(loaded.topology, loaded.collective, (Entry(0, None, e.schedule, {}),)) for e in loaded.entries)
+
+    def seconds(plan: Plan, nbytes: int) -> float:
+        (row,) = antiphon.predict(plan, nbytes)
+        return float(row["seconds"])
+
+    assert seconds(few, border // 2) < seconds(much, border // 2)
+    assert seconds(few, border) > seconds(much, border)
+
+
+@pytest.mark.parametrize(
+    ("kind", "points"),
+    [
+        ("reducescatter", [(16, 2, 3), (48, 3, 7)]), ("reduce", [(2, 2, 2)]), ("gather", [(6, 2, 7)]),
+        ("scatter", [(48, 2, 7)]), ("allreduce", [(2, 2, 3), (16, 4, 6)]),
+    ],
+)  # fmt: skip
+def test_other_collectives(capsys: Capture, kind: str, points: list[tuple[int, int, int]]) -> None:
+    steps = {"reduce": "2", "allreduce": "4", "reducescatter": "3"}.get(kind, "2")
+    found = answer(capsys, "frontier", kind, MACHINE, "--steps", steps, "-o", "plan.json")
+    mine = [(p["chunks"], p["steps"], p["rounds"]) for p in found["points"]]
+    assert [point for point in mine if point != (6, 3, 7) or kind != "allreduce"] == points
+    assert answer(capsys, "verify", "plan.json", "--proof")["ok"]
+    for point in found["points"]:
+        assert point["least_ratio"] is None or Fraction(point["least_ratio"]) <= Fraction(point["ratio"])
+
+
+def test_what_is_proved_of_halves_is_not_said_of_the_whole(capsys: Capture) -> None:
+    found = answer(capsys, "frontier", "allreduce", MACHINE, "--steps", "6")
+    by_steps = {(p["chunks"], p["steps"]): p for p in found["points"]}
+    assert by_steps[2, 2]["proof"] == "best-found-in-budget"
+    half = by_steps[16, 4]
+    assert (half["about"], half["least_ratio"]) == ("halves", None)
+    assert "halves" in half["meaning"]
+    whole = by_steps[48, 6]  # at the bound: proved of any allreduce
+    assert (whole["proof"], whole["least_ratio"], whole["ratio"]) == ("proved-optimal", "7/24", "7/24")
+    said = text(capsys, "frontier", "allreduce", MACHINE, "--steps", "4")
+    assert "proved-optimal, of halves" in said
+    assert "no allgather with S = 2 has R/C below 3/2" in said
+    assert "An allreduce that is made otherwise may be better" in said
+
+
+def test_what_no_algorithm_can_do_is_told(capsys: Capture) -> None:
+    said = text(capsys, "frontier", "broadcast", MACHINE, "--root", "1", "--steps", "3")
+    assert "no broadcast has S below 2: rank 1 is 2 steps from rank 4" in said
+    assert "no broadcast with S = 2 has R/C below 1 " in said
+    assert "no broadcast at all has R/C below 1/6: rank 1 can send out only 150 GB/s" in said
+    assert "--steps N lets it take more steps" in said
+
+
+def test_groups_and_parts_of_machines(capsys: Capture) -> None:
+    here = answer(capsys, "frontier", "allgather", MACHINE, "--only", "0-3")
+    assert here["points"][0]["steps"] == 1
+    group = answer(capsys, "frontier", "allgather", "line:ranks=5", "--ranks", "0,2,4", "--steps", "4")
+    assert [p["steps"] for p in group["points"]] == [4]
+
+
+def test_in_python_the_same() -> None:
+    heard: list[Any] = []
+    told: list[str] = []
+    found = antiphon.frontier("allgather", MACHINE, k=4, tell=told.append, heard=heard.append)
+    assert [(p.chunks, p.steps, p.rounds) for p in found.points] == [(2, 2, 3), (6, 3, 7)]
+    assert heard == list(found.points)
+    assert any("R/C >= 3/2 is proved" in line for line in told)
+    plan = found.plan()
+    assert antiphon.verify(plan, proof=True) is None
+    found.save("plan.json")
+    assert antiphon.topology(MACHINE) == plan.topology
+
+
+def test_progress_is_on_stderr(capsys: Capture) -> None:
+    assert run(["frontier", "reducescatter", MACHINE, "--steps", "2"]) == 0
+    err = capsys.readouterr().err
+    assert "planned as an allgather of the machine with all links turned" in err
+    assert "trying C = 2, S = 2, R = 3; R/C >= 3/2 is proved" in err
+    assert "found (C, S, R) = (16, 2, 3), R/C = 3/16: proved-optimal" in err
+
+
+def test_any_planner_has_a_frontier_of_its_own(capsys: Capture) -> None:
+    found = answer(capsys, "frontier", "allgather", "ring:ranks=4", "--planner", "ring")
+    (point,) = found["points"]
+    assert (point["proof"], point["least_ratio"]) == ("proved-optimal", "3/2")  # by the bound alone
+    assert "no option k" in complaint(capsys, "frontier", "allgather", MACHINE, "--planner", "ring", "--k", "4", code=2)
+
+
+# ---- one point, or why there is none ----
+
+
+@pytest.mark.parametrize("how", [["--chunks", "6"], ["--option", "chunks=6"]])
+def test_a_point_that_cannot_be_says_which_bound_forbids_it(capsys: Capture, how: list[str]) -> None:
+    wish = ["plan", "allgather", MACHINE, "--planner", "sccl", "--steps", "2", "--rounds", "7", *how]
+    said = text(capsys, *wish, code=1)
+    assert "no algorithm with S = 2 and R/C below 3/2 exists" in said
+    assert "the chunks of one part must pass 12 times, and a round has room for 8" in said
+    found = answer(capsys, *wish, code=1)
+    assert found["feasible"] is False
+    assert found["asked"] == {"chunks": 6, "steps": 2, "rounds": 7}
+    assert "R/C below 3/2" in found["why"]
+
+
+def test_of_an_allreduce_both_ways_are_refused(capsys: Capture) -> None:
+    wish = ["plan", "allreduce", MACHINE, "--planner", "sccl", "--steps", "4", "--rounds", "6", "--chunks", "48"]
+    said = text(capsys, *wish, code=1)
+    assert "as reducescatter then allgather" in said
+    assert "with every input sent everywhere" in said
+
+
+def test_a_point_that_can_be_is_planned(capsys: Capture) -> None:
+    wish = ["plan", "allgather", MACHINE, "--planner", "sccl", "--steps", "3", "--rounds", "7", "--chunks", "6"]
+    found = answer(capsys, *wish, "-o", "plan.json")
+    assert (found["chunks"], found["steps"], found["rounds"]) == (6, 3, 7)
+    assert (found["optimality"], found["proof"]) == ("proved-optimal", "bandwidth")
+    assert "proof: proved-optimal: no algorithm of as many steps has a smaller R/C" in text(capsys, *wish)
+    again = ["--option", "steps=3"]
+    assert "given twice" in complaint(capsys, *wish, *again, code=2)
+
+
+def test_without_a_point_the_best_of_the_frontier(capsys: Capture) -> None:
+    found = answer(capsys, "plan", "allgather", MACHINE, "--planner", "sccl")
+    assert (found["chunks"], found["steps"], found["rounds"], found["bandwidth_gap"]) == (6, 3, 7, 1.0)
+
+
+def test_fewer_steps_than_the_distance(capsys: Capture) -> None:
+    said = complaint(capsys, "frontier", "allgather", MACHINE, "--steps", "1", code=1)
+    assert "has S = 1 or less: rank 5 is 2 steps from rank 0" in said
+
+
+@pytest.mark.parametrize("wrong", [["--k", "-1"], ["--steps", "0"], ["--memory", "0"], ["-o", "nowhere/plan.json"]])
+def test_wrong_options(capsys: Capture, wrong: list[str]) -> None:
+    complaint(capsys, "frontier", "allgather", MACHINE, *wrong, code=2)
+
+
+def test_sccl_is_listed_and_says_what_is_missing(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "synthesis of the latency-bandwidth frontier" in text(capsys, "planners")
+    for name in ("pysat", "pysat.solvers"):
+        monkeypatch.setitem(sys.modules, name, None)
+    wish = ["plan", "allgather", MACHINE, "--planner", "sccl"]
+    assert "pip install 'antiphon[synth]'" in complaint(capsys, *wish, code=2)
+
+
+# ---- proofs are rechecked ----
+
+
+def written(capsys: Capture, *arguments: str) -> dict[str, Any]:
+    assert run([*arguments, "-o", "plan.json"]) == 0
+    capsys.readouterr()
+    loaded: dict[str, Any] = json.loads(Path("plan.json").read_text())
+    return loaded
+
+
+def rewrite(plan: dict[str, Any], change: Callable[[dict[str, Any]], None]) -> None:
+    change(plan)
+    Path("plan.json").write_text(json.dumps(plan))
+
+
+def certificate(plan: dict[str, Any], entry: int = 0) -> dict[str, Any]:
+    found: dict[str, Any] = plan["entries"][entry]["schedule"]["provenance"]["certificate"]
+    return found
+
+
+def _price(plan: dict[str, Any]) -> None:
+    certificate(plan)["least"]["prices"][0][2] += 1
+
+
+def _label(plan: dict[str, Any]) -> None:
+    certificate(plan)["proof"] = "proved-optimal-for-k"
+
+
+def _claim(plan: dict[str, Any]) -> None:
+    plan["entries"][0]["claims"]["optimality"] = "best-found-in-budget"
+
+
+def _told(plan: dict[str, Any]) -> None:
+    plan["entries"][0]["schedule"]["provenance"]["found"]["proof"] = "proved-optimal-for-k"
+
+
+def _other_point(plan: dict[str, Any]) -> None:
+    provenance = [entry["schedule"]["provenance"] for entry in plan["entries"]]
+    provenance[0]["certificate"], provenance[1]["certificate"] = (p["certificate"] for p in provenance[::-1])
+
+
+def _twice(plan: dict[str, Any]) -> None:
+    """As true as before, but of another point: with twice the chunks and rounds."""
+    for key in ("chunks", "rounds"):
+        certificate(plan)[key] *= 2
+
+
+def _missing(plan: dict[str, Any]) -> None:
+    del certificate(plan)["least"]
+
+
+def _no_object(plan: dict[str, Any]) -> None:
+    plan["entries"][0]["schedule"]["provenance"]["certificate"] = "believe me"
+
+
+@pytest.mark.parametrize("change", [_price, _label, _claim, _told, _other_point, _twice, _missing, _no_object])
+def test_a_certificate_that_does_not_hold_is_a_fault(capsys: Capture, change: Callable[[dict[str, Any]], None]) -> None:
+    rewrite(written(capsys, "frontier", "allgather", MACHINE), change)
+    assert answer(capsys, "verify", "plan.json")["ok"]
+    found = answer(capsys, "verify", "plan.json", "--proof", code=1)
+    assert found["fault"]["kind"] == "proof"
+    assert found["fault"]["message"].startswith("(2, 2, 3): certificate: ")
+
+
+def test_of_halves_the_point_is_checked_too(capsys: Capture) -> None:
+    plan = written(capsys, "plan", "allreduce", MACHINE, "--planner", "sccl", "--steps", "4", "--rounds", "6",
+                   "--chunks", "16")  # fmt: skip
+    assert answer(capsys, "verify", "plan.json", "--proof")["ok"]
+    rewrite(plan, _twice)
+    assert "schedule is (16, 4, 6)" in answer(capsys, "verify", "plan.json", "--proof", code=1)["fault"]["message"]
+
+
+def test_what_an_engine_alone_says_is_called_that(capsys: Capture) -> None:
+    """A claim that (3, 2, 5) does not exist, of which nothing but a search is told."""
+    plan = written(capsys, "plan", "gather", MACHINE, "--planner", "sccl", "--steps", "2", "--rounds", "3",
+                   "--chunks", "2")  # fmt: skip
+
+    def change(plan: dict[str, Any]) -> None:
+        mine = certificate(plan)
+        assert mine["proof"] == "best-found-in-budget"
+        mine["proof"], mine["k"] = "proved-optimal-for-k", 3
+        mine["refuted"] = [{"chunks": 3, "rounds": 5, "how": "search"}]
+        plan["entries"][0]["claims"]["optimality"] = "proved-optimal-for-k"
+        plan["entries"][0]["schedule"]["provenance"]["found"]["proof"] = "proved-optimal-for-k"
+
+    rewrite(plan, change)
+    found = answer(capsys, "verify", "plan.json", "--proof")
+    assert found["trusted"] == [
+        "(2, 2, 3): (C, S, R) = (3, 2, 5) does not exist by an engine's word alone",
+    ]
+    said = text(capsys, "verify", "plan.json", "--proof")
+    assert "its proofs in part" in said
+    assert "NOT rechecked, an engine's word alone: (2, 2, 3): (C, S, R) = (3, 2, 5)" in said
+
+
+def test_a_label_without_a_certificate_is_not_believed(capsys: Capture) -> None:
+    plan = written(capsys, "frontier", "allgather", MACHINE, "--steps", "2")
+    rewrite(plan, lambda p: p["entries"][0]["schedule"]["provenance"].pop("certificate"))
+    (said,) = answer(capsys, "verify", "plan.json", "--proof")["trusted"]
+    assert said == "(2, 2, 3): called 'proved-optimal', but there is no certificate to recheck"
+
+
+def test_a_wrong_certificate_costs_a_point_its_label(monkeypatch: pytest.MonkeyPatch) -> None:
+    (good,) = antiphon.frontier("allgather", MACHINE, steps=2).points
+    lie = {**good.schedule.provenance["certificate"], "k": 4, "proof": "proved-optimal", "steps": 3}
+
+    def boasts(topology: Any, collective: Any, **options: Any) -> Iterator[Schedule]:
+        yield replace(good.schedule, provenance={**good.schedule.provenance, "certificate": lie})
+
+    _planners(monkeypatch, boasts=boasts)
+    found = frontier("allgather", MACHINE, planner="boasts")
+    assert [p.proof for p in found.points] == ["best-found-in-budget"]
+    assert "a certificate does not hold" in found.notes[0]
+    assert antiphon.verify(found.plan(), proof=True) is None
+
+
+# ---- early ends ----
+
+
+def _planners(monkeypatch: pytest.MonkeyPatch, **functions: Any) -> None:
+    class Made(registry.Entry):
+        def load(self) -> Any:
+            return functions[self.where]
+
+    can = {"collectives": ("allgather",), "topologies": "any", "options": ()}
+    _add(monkeypatch, {name: Made(name, "", can) for name in functions})
+
+
+def _add(monkeypatch: pytest.MonkeyPatch, entries: dict[str, registry.Entry]) -> None:
+    whole = {**registry.table("planner"), **entries}
+    old = registry.table
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    monkeypatch.setattr(registry, "table", lambda kind: MappingProxyType(whole) if kind == "planner" else old(kind))
+
+
+def _ends(how: BaseException, first: bool) -> Callable[..., Iterator[Schedule]]:
+    def planner(topology: Any, collective: Any, **options: Any) -> Iterator[Schedule]:
+        if first:
+            yield from ring(topology, collective)
+        raise how
+
+    return planner
+
+
+@pytest.mark.parametrize(
+    ("how", "why"), [(KeyboardInterrupt(), "interrupted"), (TimedOut("the budget is spent"), "the budget is spent")]
+)
+def test_what_was_found_before_the_end_is_kept(monkeypatch: pytest.MonkeyPatch, how: BaseException, why: str) -> None:
+    _planners(monkeypatch, some=_ends(how, True), none=_ends(how, False))
+    found = frontier("allgather", "ring:ranks=4", planner="some")
+    assert (len(found.points), found.stopped) == (1, why)
+    with pytest.raises(TimedOut, match=why):
+        frontier("allgather", "ring:ranks=4", planner="none")
+
+
+@pytest.mark.parametrize(
+    ("name", "points", "why"),
+    [
+        ("hangs", 1, "the budget is spent"), ("lingers", 1, "the budget is spent"),
+        ("dies", 0, "ended with exit code 7"), ("exits", 1, "sys.exit: 3"),
+        ("raises", 1, "the planner failed: ZeroDivisionError"), ("hides", 0, "not to be"),
+        ("chatters", 1, ""), ("listens", 1, ""),
+    ],
+)  # fmt: skip
+def test_a_process_apart_may_hang_or_die(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch, name: str, points: int, why: str
+) -> None:
+    _add(monkeypatch, {name: stubborn_planners.entry(name)})
+    wish = ["frontier", "allgather", "ring:ranks=4", "--planner", name, "--budget", "1s", "-o", "plan.json"]
+    if not points:
+        assert why in complaint(capsys, *wish, code=1)
+        return
+    found = answer(capsys, *wish)
+    assert len(found["points"]) == points
+    assert why in (found["stopped"] or "")
+    assert found["complete"] is not bool(why)
+    assert answer(capsys, "verify", "plan.json")["ok"]
+
+
+def test_memory_is_limited(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    _add(monkeypatch, {"eats": registry.Entry("stubborn_planners:eats", "", {
+        "collectives": ("allgather",), "topologies": "any", "options": ("memory",)})})  # fmt: skip
+    found = answer(
+        capsys, "frontier", "allgather", "ring:ranks=4", "--planner", "eats", "--memory", "0.5", "--budget", "20s"
+    )
+    assert (len(found["points"]), found["stopped"]) == (1, "its 0.5 GiB of memory are spent")
+
+
+def test_ctrl_c_tells_and_writes_the_best_so_far() -> None:
+    """A broadcast of many steps: the first points come at once, the last would take very long."""
+    command = [sys.executable, "-m", "antiphon", "frontier", "broadcast", MACHINE, "--steps", "60", "-o", "plan.json"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ})
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.startswith("found"):
+            break
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0
+    assert "stopped early: interrupted; the best so far follows" in err
+    assert "stopped early (interrupted): the best so far" in out
+    assert run(["verify", "plan.json", "--proof"]) == 0
+
+
+def test_what_cannot_be_is_refused() -> None:
+    with pytest.raises(Infeasible, match="rank 5 is 2 steps from rank 0"):
+        frontier("allgather", MACHINE, steps=1)
+    with pytest.raises(Unsupported, match="no option k"):
+        frontier("allgather", MACHINE, planner="ring", k=1)
+    for wrong in ({"k": -1}, {"steps": True}, {"memory": 0}, {"budget": 0}):
+        with pytest.raises(Invalid):
+            frontier("allgather", MACHINE, **wrong)

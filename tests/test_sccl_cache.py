@@ -1,0 +1,317 @@
+"""The cache of what engines decided: it serves machines numbered otherwise, believes nothing, is never in the way."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import random
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from sccl_cases import case
+from test_sccl_canonical import Watched, shuffled
+
+from antiphon.core.ksync.instance import instance_of
+from antiphon.core.topology import Topology
+from antiphon.core.verify import verify
+from antiphon.errors import Infeasible, Invalid
+from antiphon.planners.sccl import _auto, _cache, sccl
+from antiphon.planners.sccl._auto import Found, decide
+from antiphon.planners.sccl._cache import Cache, Kept, asked_for, is_algorithm
+from antiphon.planners.sccl._canonical import posed
+from antiphon.planners.sccl._search import Impossible, Search
+from antiphon.planners.sccl._task import Answer
+from antiphon.select import collective
+from antiphon.topologies import topology
+
+pytest.importorskip("pysat")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("ANTIPHON_CACHE", str(tmp_path))
+    return tmp_path / "sccl"
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
+    return Watched(monkeypatch)
+
+
+def frontier_of(machine: Topology, kind: str, **options: Any) -> list[object]:
+    """All that it says, and the schedules, verified."""
+    found: list[object] = []
+    for made in sccl(machine, collective(kind, machine), **options):
+        verify(made, machine).or_raise()
+        found.append((made.provenance, made.step.tolist(), made.chunk.tolist(), made.src.tolist(), made.dst.tolist()))
+    return found
+
+
+def a_search(cache: Cache | None, seed: int = 0) -> Search:
+    machine = topology("dgx1v_sccl")
+    return Search(posed(instance_of(machine, collective("allgather", machine))).instance, seed, cache=cache)
+
+
+POINT = (2, 2, 3)  # parts, steps, rounds of an allgather on the DGX-1: one that an engine finds
+
+
+def test_what_was_decided_is_not_sought_again(folder: Path, watched: Watched) -> None:
+    machine = topology("dgx1v_sccl")
+    first = frontier_of(machine, "allgather", steps=3)
+    assert watched.taken()
+    assert len(list(folder.iterdir())) == len(first) == 2
+    assert frontier_of(machine, "allgather", steps=3) == first
+    assert not watched.taken()
+    assert frontier_of(machine, "allgather", steps=3, cache=False) == first
+    assert watched.taken()
+
+
+def test_a_machine_numbered_otherwise_is_served(folder: Path, watched: Watched) -> None:
+    machine = topology("dgx1v_sccl")
+    figures = [one[0]["found"] for one in frontier_of(machine, "gather", steps=3)]  # type: ignore[index]
+    assert watched.taken()
+    other, what = shuffled(machine, collective("gather", machine), 5)
+    again = list(sccl(other, what, steps=3))
+    assert not watched.taken()
+    for made in again:
+        verify(made, other).or_raise()
+    assert [made.provenance["found"] for made in again] == figures
+    frontier_of(machine, "scatter", steps=3)
+    assert watched.taken()  # the other way round is another problem
+
+
+def test_a_refutation_by_search_is_kept(tmp_path: Path, watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    refuted = Impossible("search", resolution={"proof": "of it"})
+    monkeypatch.setattr(_auto, "_ask", lambda *args: Answer(None))
+    monkeypatch.setattr(_auto, "_refuted", lambda *args: refuted)
+    first = decide(a_search(Cache(tmp_path)), *POINT)
+    assert first == refuted
+    monkeypatch.setattr(_auto, "_refuted", None)
+    assert decide(a_search(Cache(tmp_path)), *POINT) == first
+
+
+def test_what_bounds_refute_is_not_kept(folder: Path) -> None:
+    machine = topology("dgx1v_sccl")
+    for chunks, steps, rounds in ((6, 1, 7), (6, 2, 7)):
+        with pytest.raises(Infeasible):
+            list(sccl(machine, collective("allgather", machine), chunks=chunks, steps=steps, rounds=rounds))
+    assert not folder.exists()
+
+
+def test_answers_differ_by_what_was_asked(tmp_path: Path) -> None:
+    searches = [a_search(None), a_search(None, seed=1)]
+    machine = topology("dgx1p")  # other bandwidths
+    searches.append(Search(posed(instance_of(machine, collective("allgather", machine))).instance))
+    names = {search.question(*POINT).name for search in searches}
+    names |= {searches[0].question(*point).name for point in ((1, 2, 3), (2, 3, 3), (2, 2, 4))}
+    assert len(names) == 6
+    machine = topology("dgx1v")  # the same, numbered otherwise
+    alike = Search(posed(instance_of(machine, collective("allgather", machine))).instance)
+    assert searches[0].question(*POINT).name == alike.question(*POINT).name
+
+
+def test_another_release_does_not_see_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = a_search(None).question(*POINT).name
+    _cache._makers.cache_clear()
+    with monkeypatch.context() as change:
+        change.setattr(_cache.metadata, "version", lambda name: "0" if name == "igraph" else "1")
+        assert a_search(None).question(*POINT).name != before
+    _cache._makers.cache_clear()
+    assert a_search(None).question(*POINT).name == before
+
+
+def test_whoever_has_fewer_turns_finds_what_he_would_have_found_himself(tmp_path: Path) -> None:
+    cache, search = Cache(tmp_path), a_search(None)
+    found = decide(search, *POINT)
+    assert isinstance(found, Found)
+    cache.put(search.question(*POINT), Kept(3, found.engine, list(found.moves)))
+    assert decide(a_search(cache), *POINT, turns=2) is None
+    assert decide(a_search(cache), *POINT, turns=3) == found
+
+
+# ---- what lies there may be anything ----
+
+
+def kept_file(folder: Path) -> Path:
+    (path,) = folder.iterdir()
+    return path
+
+
+def rewritten(path: Path, forged: Any, check: bool = True) -> None:
+    """The file with another answer; with `check`, just as if it had been written so."""
+    told = msgspec.json.decode(gzip.decompress(path.read_bytes()))
+    told |= forged
+    if check:
+        told["check"] = _cache._check(msgspec.convert(told["answer"], Kept))
+    path.write_bytes(gzip.compress(msgspec.json.encode(told)))
+
+
+def forgeries() -> Iterator[Any]:
+    engine = {"turns": 1, "engine": "sat"}
+    yield "cut off", lambda path: path.write_bytes(path.read_bytes()[:-30])
+    yield "empty", lambda path: path.write_bytes(b"")
+    yield "foreign", lambda path: path.write_bytes(b"\xff\xfe not ours")
+    yield "other JSON", lambda path: path.write_bytes(b'{"format": 1}')
+    yield "nested", lambda path: path.write_bytes(b"[" * 10**6)
+    yield "a link to nowhere", lambda path: (path.unlink(), path.symlink_to(path.parent / "none"))
+    yield "another version", lambda path: rewritten(path, {"format": 2})
+    yield "another question", lambda path: rewritten(path, {"question": "0" * 64})
+    yield "changed", lambda path: rewritten(path, {"answer": {"turns": 1, "engine": "x", "moves": None}}, check=False)
+    yield "no moves", lambda path: rewritten(path, {"answer": {**engine, "moves": []}})
+    yield "a wrong move", lambda path: rewritten(path, {"answer": {**engine, "moves": [[0, 0, [10**6], 0]]}})
+    yield "a wrong kind", lambda path: rewritten(path, {"answer": {**engine, "moves": [[99, 0, [0], 0]]}})
+
+
+@pytest.mark.parametrize(
+    ("name", "forge"), list(forgeries()), ids=lambda value: value if isinstance(value, str) else ""
+)
+def test_what_is_no_answer_is_sought_anew_and_replaced(name: str, forge: Any, tmp_path: Path, watched: Watched) -> None:
+    cache = Cache(tmp_path / "sccl")
+    found = decide(a_search(cache), *POINT)
+    watched.taken()
+    path = kept_file(cache.folder)
+    forge(path)
+    assert decide(a_search(cache), *POINT) == found
+    assert watched.taken(), name
+    assert decide(a_search(cache), *POINT) == found
+    assert not watched.taken()
+
+
+def test_moves_are_checked_one_by_one() -> None:
+    """Whatever is taken from the moves of an algorithm, or changed in one, leaves none, and it needs its rounds."""
+    search = a_search(None)
+    asked = search.question(*POINT)
+    found = decide(search, *POINT)
+    assert isinstance(found, Found)
+    assert is_algorithm(asked, found.moves)
+    assert not is_algorithm(replace(asked, rounds=2), found.moves)
+    assert not is_algorithm(replace(asked, parts=3), found.moves)
+    assert not is_algorithm(replace(asked, steps=1), found.moves)
+    rng = random.Random(0)
+    for place, (kind, chunk, path, step) in enumerate(found.moves):
+        rest = [*found.moves[:place], *found.moves[place + 1 :]]
+        assert not is_algorithm(asked, rest)
+        assert not is_algorithm(asked, [*found.moves, found.moves[place]])  # brought twice
+        assert not is_algorithm(asked, [*rest, (kind, chunk + 1, path, step)])
+        assert not is_algorithm(asked, [*rest, (kind, chunk, path, step - 2)])
+        assert not is_algorithm(asked, [*rest, (kind, chunk, (*path, rng.randrange(16)), step)])
+        assert not is_algorithm(asked, [*rest, (kind, chunk, (), step)])
+
+
+def test_paths_through_switches_are_checked() -> None:
+    machine = topology("star:ranks=3")
+    search = Search(posed(instance_of(machine, collective("broadcast", machine))).instance)
+    asked = search.question(1, 1, 2)
+    found = decide(search, 1, 1, 2)
+    assert isinstance(found, Found)
+    assert is_algorithm(asked, found.moves)
+    (kind, chunk, path, step), other = found.moves
+    for wrong in (path[:1], path[1:], path[::-1], path + other[2]):
+        assert not is_algorithm(asked, [(kind, chunk, wrong, step), other])
+    roomy = replace(asked, rounds=9)
+    assert is_algorithm(roomy, found.moves)
+    assert not is_algorithm(roomy, [*found.moves, (kind, chunk, path[:1], step)])  # left at the switch
+
+
+# ---- folders ----
+
+
+def test_where_it_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def place() -> Path | None:
+        found = asked_for(True)
+        return found and found.folder
+
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("ANTIPHON_CACHE", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    assert place() == tmp_path / ".cache" / "antiphon" / "sccl"
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")  # to be ignored, says the specification
+    assert place() == tmp_path / ".cache" / "antiphon" / "sccl"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert place() == tmp_path / "xdg" / "antiphon" / "sccl"
+    monkeypatch.setenv("ANTIPHON_CACHE", "")
+    assert place() == tmp_path / "xdg" / "antiphon" / "sccl"
+    monkeypatch.setenv("ANTIPHON_CACHE", str(tmp_path / "mine"))
+    assert place() == tmp_path / "mine" / "sccl"
+    assert asked_for(False) is asked_for("false") is None
+    assert asked_for("true") is not None
+    monkeypatch.setenv("ANTIPHON_CACHE", "off")
+    assert place() is None
+    with pytest.raises(Invalid, match="cache=3: expected true or false"):
+        asked_for(3)
+
+
+def test_a_folder_that_cannot_be_used_is_no_cache(tmp_path: Path, watched: Watched) -> None:
+    (tmp_path / "file").write_text("in the way")
+    cache = Cache(tmp_path / "file" / "sccl")
+    for _ in range(2):
+        assert isinstance(decide(a_search(cache), *POINT), Found)
+        assert watched.taken()
+    assert (tmp_path / "file").read_text() == "in the way"
+
+
+def test_a_file_that_cannot_be_written_is_let_be(tmp_path: Path) -> None:
+    cache, search = Cache(tmp_path), a_search(None)
+    (tmp_path / f"{search.question(*POINT).name}.json.gz").mkdir()
+    assert isinstance(decide(a_search(cache), *POINT), Found)
+
+
+def test_the_least_recently_used_are_removed(tmp_path: Path) -> None:
+    search = a_search(None)
+    asked = [search.question(1, 2, rounds) for rounds in range(3, 9)]
+    (tmp_path / "notes.txt").write_text("somebody's own " * 1000)
+    roomy = Cache(tmp_path)
+    for age, one in enumerate(asked[:5]):
+        roomy.put(one, Kept(age))
+        os.utime(tmp_path / f"{one.name}.json.gz", ns=(age, age))
+    left_over = tmp_path / ".antiphon-00.tmp"
+    left_over.write_bytes(b"x" * 10)
+    os.utime(left_over, ns=(0, 0))
+    assert roomy.get(asked[0]) == Kept(0)  # used just now
+    size = (tmp_path / f"{asked[0].name}.json.gz").stat().st_size
+    Cache(tmp_path, most=3 * size + size // 2).put(asked[5], Kept(5))
+    assert [roomy.get(one) is not None for one in asked] == [True, False, False, False, True, True]
+    assert (tmp_path / "notes.txt").exists()
+    assert not left_over.exists()
+
+
+def test_several_may_write_at_once(tmp_path: Path) -> None:
+    search = a_search(None)
+    found = decide(search, *POINT)
+    assert isinstance(found, Found)
+    asked, answer = search.question(*POINT), Kept(1, found.engine, list(found.moves))
+    Cache(tmp_path).put(asked, answer)
+    seen: list[Kept | None] = []
+
+    def work(most: int) -> None:
+        mine = Cache(tmp_path, most)
+        for _ in range(30):
+            mine.put(asked, answer)
+            seen.append(mine.get(asked))
+
+    workers = [threading.Thread(target=work, args=(2**28,)) for _ in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert seen == [answer] * 120
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_any_answer_comes_back_as_it_was(tmp_path: Path) -> None:
+    cache, kept = Cache(tmp_path), set[str]()
+    for seed in range(40):
+        asked = posed(case(seed, most_ranks=5, most_chunks=8)).instance
+        first = Search(asked, cache=cache)
+        point = 1, asked.least_steps + 1, asked.least_steps + 3
+        decided = decide(first, *point)
+        if isinstance(decided, Found) or (isinstance(decided, Impossible) and decided.how == "search"):
+            assert decide(Search(asked, cache=cache), *point) == decided
+            kept.add(f"{first.question(*point).name}.json.gz")
+    assert kept == {path.name for path in tmp_path.iterdir()}
+    assert len(kept) > 20

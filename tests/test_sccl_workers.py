@@ -1,0 +1,81 @@
+"""Work in processes of their own: they may be late, die, take too much memory; the search goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Any
+
+import pytest
+
+from antiphon.core.ksync.instance import instance_of
+from antiphon.errors import Invalid, TimedOut
+from antiphon.planners.sccl import _auto
+from antiphon.planners.sccl import sccl as synthesize
+from antiphon.planners.sccl._auto import Found, decide
+from antiphon.planners.sccl._search import Search
+from antiphon.planners.sccl._worker import Late, Lost, apart
+from antiphon.select import collective
+from antiphon.topologies import topology
+
+
+def a_search(spec: str = "dgx1v", kind: str = "allgather") -> Search:
+    machine = topology(spec)
+    return Search(instance_of(machine, collective(kind, machine)))
+
+
+def test_what_a_worker_returns_or_raises_comes_back() -> None:
+    def refuse() -> None:
+        raise Invalid("no such thing; ask for another")
+
+    assert apart(lambda x: x + 1, 1) == 2
+    with pytest.raises(Invalid, match="no such thing"):
+        apart(refuse)
+
+
+def test_a_worker_that_dies_is_told() -> None:
+    with pytest.raises(Lost, match="SIGKILL"):
+        apart(lambda: os.kill(os.getpid(), signal.SIGKILL))
+    with pytest.raises(Lost, match="ZeroDivisionError"):
+        apart(lambda: 1 // 0)
+
+
+def test_a_worker_is_stopped_at_the_end_of_its_time() -> None:
+    begin = time.monotonic()
+    with pytest.raises(Late):
+        apart(time.sleep, 600, seconds=0.2)
+    assert time.monotonic() - begin < 300
+
+
+def test_memory_has_a_limit() -> None:
+    def hoard() -> int:
+        return len([bytearray(2**20) for _ in range(4096)])
+
+    with pytest.raises(Lost, match="out of memory"):
+        apart(hoard, memory=2**28)
+
+
+def test_a_crashed_engine_is_told_and_survived(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first tries crash; what comes after them finds the point all the same."""
+    real = _auto.sat
+
+    def sometimes(*args: Any) -> Any:
+        if args[2].seed == 0:  # the first try has its variables as they come
+            os.kill(os.getpid(), signal.SIGKILL)
+        return real(*args)
+
+    monkeypatch.setattr(_auto, "sat", sometimes)
+    monkeypatch.setattr(_auto, "QUICK", 0)  # all of them in processes of their own
+    said: list[str] = []
+    found = decide(a_search(), 6, 3, 7, tell=said.append)
+    assert isinstance(found, Found)
+    assert any("SIGKILL" in line and "going on" in line for line in said)
+
+
+def test_the_budget_ends_the_search_and_keeps_what_was_found() -> None:
+    machine = topology("dgx1v")
+    made = list(synthesize(machine, collective("broadcast", machine), budget=4, steps=40, cache=False))
+    assert made
+    with pytest.raises(TimedOut, match="nothing"):
+        list(synthesize(machine, collective("broadcast", machine), budget=1e-9, cache=False))
