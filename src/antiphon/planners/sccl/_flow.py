@@ -30,6 +30,8 @@ def flow(task: Task, group: Group, effort: Effort) -> Answer:
     """Whole numbers of chunks that flow alike under the whole group. Refuted: for this group, and this split."""
     from scipy.optimize import Bounds, LinearConstraint, milp
 
+    if task.steps < task.instance.least_steps:
+        return Answer(None, refuted=True)
     program = Program(task.instance, task.steps, group)
     low, high = np.zeros(program.variables), np.full(program.variables, np.inf)
     low[: task.steps] = 1.0
@@ -106,7 +108,8 @@ def _trace(
             before = next(b for b in into[at] if left[b, step] > 0)
             left[before, step] -= 1
             path.insert(0, before)
-        way.append((_simple(instance, path), step))
+        if straight := _simple(instance, path):  # else it came back to where it was
+            way.append((straight, step))
         node, time = at, time - 1
     if supply is not None and not supply.get(node):
         raise RuntimeError("a flow does not come from where it should")

@@ -131,6 +131,8 @@ def sat(task: Task, group: Group, effort: Effort, solver: str = "cadical") -> An
         from pysat.solvers import Solver
     except ImportError:
         raise Missing("the engine sat needs python-sat; install it with: pip install 'antiphon[synth]'") from None
+    if task.rounds < (task.steps if task.split is None else sum(task.split)):
+        return Answer(None, refuted=True)
     made = encode(task, group)
     named, back = _renumbered(made.clauses, effort.seed)
     with Solver(name=SOLVERS[solver], bootstrap_with=named) as asked:

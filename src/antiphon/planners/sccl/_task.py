@@ -15,6 +15,7 @@ from antiphon.core.columns import narrow
 from antiphon.core.ksync.instance import Instance
 from antiphon.core.routes import Routes
 from antiphon.core.schedule import COPY, Chunks, Schedule, cut
+from antiphon.errors import Invalid
 from antiphon.planners.sccl._group import Group
 
 Table = NDArray[np.int64]
@@ -165,6 +166,8 @@ def _weightless(instance: Instance, first: Callable[[int, int], int]) -> list[tu
                         has.add(to)
                         after.append(to)
                         rows.append((step, first(block, 0), instance.arcs.paths[arc]))
+            if not after:
+                raise Invalid(f"no links lead to all ranks that want block {block}, not even by way of others")
             step, fresh = step + 1, after
     return rows
 
