@@ -220,13 +220,15 @@ class Ways:
 
 
 def untiled(schedule: Schedule) -> set[int]:
-    """The blocks whose chunks do not tile them."""
+    """The blocks whose chunks do not tile them. One of weight 0 has no data, and may have no chunk."""
     parts: dict[int, list[tuple[Fraction, Fraction]]] = {b: [] for b in range(schedule.collective.blocks)}
     chunks = schedule.chunks
     for block, offset, share in zip(chunks.block.tolist(), chunks.offset.tolist(), chunks.share.tolist(), strict=True):
         parts[block].append((Fraction(offset, chunks.denominator), Fraction(share, chunks.denominator)))
     bad = set()
     for block, listed in parts.items():
+        if not listed and not schedule.collective.weights[block]:
+            continue
         reached = Fraction(0)
         for offset, share in sorted(listed):
             if offset != reached or share <= 0:

@@ -172,6 +172,7 @@ class Schedule:
     def take(self, rows: ArrayLike, **changes: Any) -> Schedule:
         """The same schedule with only these rows, in this order."""
         index = np.asarray(rows)
+        index = index if index.size else index.astype(np.int64)
         return replace(self, **{**{name: c[index] for name, c in self.columns().items()}, **changes})
 
     def sorted(self) -> Schedule:

@@ -61,8 +61,8 @@ def _fit(schedule: Schedule, topology: Topology) -> Fault | None:
 
 
 def _shares(schedule: Schedule) -> Fault | None:
-    """The chunks of every block must tile it."""
-    chunks, blocks_ = schedule.chunks, schedule.collective.blocks
+    """The chunks of every block must tile it; a block of weight 0 has no data, and may have none."""
+    chunks, weights = schedule.chunks, schedule.collective.weights
     bad = (chunks.share <= 0) | (chunks.offset < 0) | (chunks.offset > chunks.denominator - chunks.share)
     if bad.any():
         at = int(np.flatnonzero(bad)[0])
@@ -78,7 +78,7 @@ def _shares(schedule: Schedule) -> Fault | None:
         at = int(order[np.flatnonzero(torn)[0]])
         why = f"the chunks of block {chunks.block[at]} do not tile it: a gap or an overlap at chunk {at}"
         return Fault("share", why, chunk=at)
-    missing = np.flatnonzero(np.bincount(block, minlength=blocks_) == 0)
+    missing = np.flatnonzero((np.bincount(block, minlength=len(weights)) == 0) & (weights > 0))
     return Fault("share", f"block {missing[0]} has no chunk") if len(missing) else None
 
 

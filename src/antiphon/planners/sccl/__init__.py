@@ -36,18 +36,22 @@ def sccl(  # noqa: PLR0913 - every option by name
     rounds: int | None = None,
     k: int | None = None,
     memory: float | None = None,
+    workers: int | None = None,
     cache: bool | str = True,
     tell: Tell = _silent,
 ) -> Iterator[Schedule]:
     """Yields the frontier, fewest steps first; with `chunks`, `steps` and `rounds` just that point, or Infeasible.
 
     `steps` alone: the most steps. `k`: only R <= S + k (left out: any). `memory`: GiB that a solver may take.
-    `cache`: whether answers of earlier runs may serve, and this one's be kept (_cache.py); the result is the same.
+    `workers`: how many candidates are decided side by side (left out: as many as processors, up to 4). `cache`: whether
+    answers of earlier runs may serve, and this one's be kept (_cache.py). The result does not depend on these two.
     Every schedule carries the certificate of its optimality. What was found within the budget (60 s if none is given).
     """
     deadline = time.monotonic() + (USUAL_BUDGET if budget is None else budget)
     most = None if memory is None else int(memory * GIB)
     work = Work(topology, collective, seed, deadline, most, tell, asked_for(cache))
+    if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 1):
+        raise Invalid(f"option workers: expected a whole number of 1 or more, got {workers!r}")
     options = {"chunks": chunks, "steps": steps, "rounds": rounds, "k": k}
     told = {"planner": "sccl", "options": {key: v for key, v in options.items() if v is not None}, "seed": seed}
     if chunks is not None or rounds is not None:
@@ -58,7 +62,7 @@ def sccl(  # noqa: PLR0913 - every option by name
         return
     found = False
     try:
-        for made in points(work, Limits(k=k, steps=steps, memory=most)):
+        for made in points(work, Limits(k=k, steps=steps, memory=most, workers=workers)):
             found = True
             yield replace(made, provenance={**told, **made.provenance})
     except TimedOut:

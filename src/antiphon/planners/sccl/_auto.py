@@ -119,6 +119,10 @@ def _by_turns(
     splits = [split] if split is not None else []
     more = search.more_splits(task.parts, task.steps, task.rounds)
     for turn in range(turns):
+        if turn == 1 and task.rounds == task.steps:  # mostly found by now, so not looked at before
+            none = search.all_splits_forbidden(task.parts, task.steps, task.rounds)
+            if isinstance(none, Impossible):
+                return none, turn
         if turn:
             splits += _next_splits(more, splits, 2 * turn)
         for number, chosen, solver, shuffle in _asked(search, task, splits, turn, more):

@@ -18,7 +18,7 @@ from antiphon.core.ksync.instance import Instance
 from antiphon.errors import TimedOut
 from antiphon.planners.sccl._auto import Found
 from antiphon.planners.sccl._linear import Proved
-from antiphon.planners.sccl._patience import in_order
+from antiphon.planners.sccl._patience import Patience, in_order
 from antiphon.planners.sccl._search import Impossible, Search
 from antiphon.planners.sccl._task import Move, rounds_of
 
@@ -31,6 +31,7 @@ MULTIPLES = 2  # besides so many multiples of the least number that could meet t
 MOST_CHUNKS = 64  # parts tried for one number of steps where no k is given
 
 Tell = Callable[[str], None]
+Parts = tuple[int, int]  # and rounds
 
 
 @dataclass(frozen=True)
@@ -70,44 +71,60 @@ class Point:
 
 @dataclass(frozen=True)
 class Limits:
-    """Where the search ends: greatest steps, k (None: any), seconds, memory per worker, greatest parts."""
+    """Where the search ends: greatest steps, k (None: any), memory per worker, greatest parts. `workers`: how many
+    candidates are decided at a time where that may take long; None: as many as there are processors, up to 4.
+    """
 
     k: int | None = USUAL_K
     steps: int | None = None
     memory: int | None = None
     parts: int = MOST_CHUNKS
     turns: int = 6
+    workers: int | None = None
 
 
 def frontier(search: Search, floor: Fraction, limits: Limits, tell: Tell = lambda text: None) -> Iterator[Point]:
     """The points, fewest steps first, each as soon as it is found. `floor`: the bandwidth bound on R / C.
 
     Ends when R / C meets the floor, at the most steps, or by TimedOut at the search's deadline. On large instances
-    a point is first the best that was found soon; once all numbers of steps had their turn, one that is better or
-    better proved may follow for the same steps.
+    and where time is short, a point is first the best that was found soon; once all numbers of steps had their turn,
+    one that is better or better proved may follow for the same steps.
     """
     instance = search.instance
     best: Fraction | None = None
     steps = max(instance.least_steps, 1)
     later: list[_Seen] = []
+    pressed = False
     while (limits.steps is None or steps <= limits.steps) and (best is None or best > floor):
         least = search.ratio(steps)
         if best is None or least < best:
-            seen = _Seen(search, steps, least, best, limits, tell)
+            seen = _Seen(search, steps, least, best, limits, tell, pressed)
             seen.soon()
             point = seen.point()
             if point is not None:
                 best = point.ratio
                 yield point
-            if seen.undecided and seen.large:
+            pressed = seen.pressed
+            if seen.undecided and (seen.large or pressed):
                 later.append(seen)
         steps += 1
-    for seen in later:
-        known = seen.point()
-        seen.again()
-        point = seen.point()
-        if point is not None and (known is None or (point.ratio, point.proof) != (known.ratio, known.proof)):
-            yield point
+    for share in (PATIENCE, 1.0):  # with what time is then left, those that took more than their share
+        for seen in later:
+            known = seen.point()
+            seen.again(share)
+            point = seen.point()
+            if point is not None and (known is None or (point.ratio, point.proof) != (known.ratio, known.proof)):
+                yield point
+
+
+def usual_steps(least: int) -> int:
+    """Where the search ends by itself if the bandwidth bound is met at no finite number of steps."""
+    return max(2 * least, least + 4)
+
+
+def is_large(instance: Instance, steps: int) -> bool:
+    """Whether a candidate may well take long to decide."""
+    return sum(kind.weight for kind in instance.kinds) * len(instance.arcs) * steps > LARGE
 
 
 @dataclass
@@ -120,69 +137,86 @@ class _Seen:
     best: Fraction | None
     limits: Limits
     tell: Tell
+    pressed: bool  # time is short
     found: tuple[int, int, Found] | None = None
     refuted: list[Refuted] = field(default_factory=list)
-    undecided: list[tuple[int, int]] = field(default_factory=list)
+    undecided: list[Parts] = field(default_factory=list)
+    tried: dict[Parts, int] = field(default_factory=dict)  # undecided after so many turns
 
     @property
     def large(self) -> bool:
-        chunks = sum(kind.weight for kind in self.search.instance.kinds)
-        return chunks * len(self.search.instance.arcs) * self.steps > LARGE
+        return is_large(self.search.instance, self.steps)
 
     def soon(self) -> None:
         """Every candidate with little effort: by ascending R / C until one is found, and then, with more effort,
         those left undecided. On large instances only the first, the smallest first, each better than the last.
+
+        Where time is short (a candidate takes more than its share) the smallest comes first, and what asks for more
+        effort waits until all numbers of steps had their turn.
         """
         weight = self.search.instance.input_weight
         candidates = list(_candidates(self.steps, self.least, self.best, weight, self.limits))
-        if self.large:
-            candidates.sort()
         try:
-            self.go_through(candidates, QUICK_TURNS, first=not self.large)
-            if not self.large:
-                self.again()
+            if self.large:
+                self._go_through(sorted(candidates), QUICK_TURNS, SOON)
+            elif not self._go_through(candidates, QUICK_TURNS, SOON, one=True, hasty=True):
+                self.pressed = True
+                self._go_through(sorted(candidates), QUICK_TURNS, SOON, one=True)
+                self.undecided = [one for one in candidates if self._wanted(one)]
+            elif not self.pressed:
+                self.pressed = not self._go_through(self._left(), self.limits.turns, SOON, hasty=True)
         except TimedOut:
             if self.found is None:
                 raise
 
-    def again(self) -> None:
-        """Those left undecided that would be better, the least demanding first: to refute it refutes more demanding
-        ones, too."""
-        left = sorted(self.undecided, key=lambda one: (Fraction(*one), one))
+    def again(self, share: float) -> None:
+        """Those left undecided that would be better, with more effort."""
         try:
-            self.go_through(left, self.limits.turns, first=False)
+            self._go_through(self._left(), self.limits.turns, share)
         except TimedOut:
             if self.found is None:
                 raise
 
-    def go_through(self, candidates: Iterable[tuple[int, int]], turns: int, *, first: bool) -> None:
-        """Decide them in order; `first`: until one is found, else go on to those that would be better still."""
-        limits = self.limits
-        wanted = ((parts, self.steps, rounds) for parts, rounds in candidates if self._wanted(parts, rounds))
+    def _left(self) -> list[Parts]:
+        """The least demanding first: to refute it refutes more demanding ones, too."""
+        left = [one for one in self.undecided if self.tried.get(one, 0) < self.limits.turns]
+        return sorted(left, key=lambda one: (Fraction(*one), one))
+
+    def _go_through(
+        self, candidates: Iterable[Parts], turns: int, share: float, *, one: bool = False, hasty: bool = False
+    ) -> bool:
+        """Decide them in order, each only if it would be better than what is found; `one`: until one is found.
+
+        With `hasty` the first that takes more than its share of the time ends it; then the answer is False.
+        """
         results = in_order(
-            self.search, wanted, turns=turns, memory=limits.memory, tell=self.tell,
-            share=SOON if self.large and turns == QUICK_TURNS else PATIENCE,
+            self.search, [(parts, self.steps, rounds) for parts, rounds in candidates],
+            Patience(turns, share, self.limits.memory, self.limits.workers),
+            wanted=lambda of: self._wanted((of[0], of[2])), tell=self.tell,
         )  # fmt: skip
         with closing(results):
-            for (parts, _, rounds), decided in results:
-                if isinstance(decided, Found):
-                    if self.found is None or rounds * self.found[0] < self.found[1] * parts:
-                        self.found = parts, rounds, decided
-                    if first:
-                        return
-                elif isinstance(decided, Impossible):
-                    self.refuted.append(Refuted(parts, rounds, decided))
-                elif (parts, rounds) not in self.undecided:
-                    self.undecided.append((parts, rounds))
+            for verdict in results:
+                parts, _, rounds = verdict.candidate
+                if isinstance(verdict.decided, Found):
+                    self.found = parts, rounds, verdict.decided
+                    if one:
+                        return True
+                elif isinstance(verdict.decided, Impossible):
+                    self.refuted.append(Refuted(parts, rounds, verdict.decided))
+                else:
+                    self.tried[parts, rounds] = 0 if verdict.cut else turns
+                    if (parts, rounds) not in self.undecided:
+                        self.undecided.append((parts, rounds))
+                    if verdict.cut and hasty:
+                        return False
+        return True
 
-    def _wanted(self, parts: int, rounds: int) -> bool:
+    def _wanted(self, candidate: Parts) -> bool:
+        """Whether it may exist, as far as is known, and would be better than what is found."""
+        parts, rounds = candidate
         if self._known_impossible(parts, rounds):
             return False
-        if self.found is not None and rounds * self.found[0] >= self.found[1] * parts:
-            return False
-        chunks = parts * self.search.instance.input_weight
-        self.tell(f"trying C = {chunks}, S = {self.steps}, R = {rounds}; R/C >= {self.least} is proved")
-        return True
+        return self.found is None or rounds * self.found[0] < self.found[1] * parts
 
     def _known_impossible(self, parts: int, rounds: int) -> bool:
         return any(r.parts <= parts and r.rounds >= rounds for r in self.refuted)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,16 +66,22 @@ def trivial(instance: Instance) -> Group:
 
 
 def group_of(instance: Instance, seed: int = 0) -> Group:
-    """All symmetries, or a subgroup of at most MOST elements. O(MOST * generators * size of the instance)."""
-    none = trivial(instance)
-    found = [row for row in _generators(instance) if row is not None]
+    """All symmetries, or a subgroup of at most MOST elements.
+
+    Elements are multiplied as what tells them apart, mostly permutations of nodes: O(MOST * generators * nodes), then
+    O(elements * size of the instance).
+    """
+    none, shape = trivial(instance), _Shape(instance)
+    found = [row for row in _generators(shape) if row is not None]
     if not found:
         return none
     generators = np.array(found)
-    whole = _closure(generators, none._widths, MOST)
+    short = generators[:, : sum(shape.telling)]
+    whole = _closure(short, shape.telling, MOST)
     if whole is None:
-        whole = _part(generators, none, seed)
-    return _split(whole, none._widths)
+        chosen, whole = _part(short, shape.telling, seed)
+        generators = np.array([shape.element_of(row) for row in chosen]).reshape(len(chosen), generators.shape[1])
+    return _split(_written_out(whole, generators, none._widths), none._widths)
 
 
 def subgroups(group: Group, parts: int, weights: Sequence[int], seed: int = 0) -> list[Group]:
@@ -161,58 +168,119 @@ def _inside(
     return None if np.any(chunks % keeping) else frozenset(seen)
 
 
-def _generators(instance: Instance) -> Iterator[Table | None]:
+class _Shape:
+    """An instance as tables to look images up in: built once, used for every element."""
+
+    def __init__(self, instance: Instance) -> None:
+        self.instance = instance
+        ends = list(zip(instance.tail.tolist(), instance.head.tolist(), strict=True))
+        self._bond = dict(zip(ends, range(len(ends)), strict=True))
+        alone = len(self._bond) == len(ends)
+        self.telling = (instance.nodes,) if alone else (instance.nodes, len(ends))  # what an element follows from
+        self._paths = _padded(instance.arcs.paths, len(ends))
+        self._arc = _numbers(self._paths)
+        holders = _padded([kind.holders for kind in instance.kinds], instance.nodes)
+        dests = _padded([kind.dests for kind in instance.kinds], instance.nodes)
+        self._sides = np.sort(holders, axis=1), np.sort(dests, axis=1)
+        self._kind = _numbers(np.hstack(self._sides))
+        self._weights = np.array([kind.weight for kind in instance.kinds], np.int64)
+
+    def element_of(self, short: Table) -> Table:
+        """The whole permutation of one that is known to be a symmetry, from what tells it apart."""
+        nodes, bonds = short[: self.instance.nodes], short[self.instance.nodes :]
+        if len(self.telling) == 1:
+            tails, heads = (nodes[ends].tolist() for ends in (self.instance.tail, self.instance.head))
+            bonds = np.array([self._bond[pair] for pair in zip(tails, heads, strict=True)], np.int64)
+        found = self.element(nodes, bonds)
+        assert found is not None
+        return found
+
+    def element(self, nodes: Table, bonds: Table) -> Table | None:
+        """The whole permutation, or None where limits, kinds or arcs do not go to such."""
+        kinds = self._kinds(nodes)
+        limits = self._limits(bonds) if kinds is not None else None
+        arcs = _found(self._arc, np.append(bonds, len(bonds))[self._paths])
+        if kinds is None or limits is None or arcs is None:  # of arcs, not all paths may be held
+            return None
+        return np.concatenate([nodes, bonds, arcs, bonds, limits, kinds])
+
+    def _kinds(self, nodes: Table) -> Table | None:
+        to = np.append(nodes, len(nodes))
+        found = _found(self._kind, np.hstack([np.sort(to[side], axis=1) for side in self._sides]))
+        return found if found is not None and np.array_equal(self._weights[found], self._weights) else None
+
+    @cached_property
+    def _alike(self) -> dict[tuple[Fraction, frozenset[int]], list[int]]:
+        """The shared limits, by capacity and bonds."""
+        instance, count = self.instance, len(self.instance.bonds)
+        members: list[list[int]] = [[] for _ in instance.capacity]
+        for bond, limits in enumerate(instance.limits_of):
+            for limit in limits:
+                members[limit].append(bond)
+        known: dict[tuple[Fraction, frozenset[int]], list[int]] = {}
+        for limit in range(count, len(members)):
+            known.setdefault((instance.capacity[limit], frozenset(members[limit])), []).append(limit)
+        return known
+
+    def _limits(self, bonds: Table) -> Table | None:
+        count = len(bonds)
+        out = np.zeros(len(self.instance.capacity) - count, np.int64)
+        for (capacity, those), same in self._alike.items():
+            target = self._alike.get((capacity, frozenset(bonds[sorted(those)].tolist())))
+            if target is None or len(target) != len(same):
+                return None
+            out[np.array(same) - count] = target
+        return out
+
+
+def _padded(rows: Sequence[Sequence[int]], filler: int) -> Table:
+    out = np.full((len(rows), max(map(len, rows), default=0)), filler, np.int64)
+    for place, row in enumerate(rows):
+        out[place, : len(row)] = row
+    return out
+
+
+def _numbers(rows: Table) -> dict[bytes, int]:
+    return {row.tobytes(): i for i, row in enumerate(rows)}
+
+
+def _found(numbers: dict[bytes, int], rows: Table) -> Table | None:
+    """The number of every row; None where one has none."""
+    found = [numbers.get(row.tobytes(), -1) for row in rows]
+    return None if -1 in found else np.array(found, np.int64)
+
+
+def _generators(shape: _Shape) -> Iterator[Table | None]:
     """Symmetries of the machine that generate all that keep each rank's part in the collective."""
+    instance = shape.instance
     topology = instance.topology
     plain = tuple(LinkType("link", kind.bandwidth) for kind in topology.types)  # only capacity counts here
-    roles: dict[tuple[tuple[int, ...], ...], int] = {}
-    colour = []
-    for node in range(instance.nodes):
-        has = tuple(sorted(k.weight for k in instance.kinds if node in k.holders))
-        wants = tuple(sorted(k.weight for k in instance.kinds if node in k.dests))
-        colour.append(roles.setdefault((has, wants), len(roles)))
     bond_of = np.empty(topology.links, np.int64)
     for bond, links in enumerate(instance.bonds):
         bond_of[list(links)] = bond
     first = np.array([links[0] for links in instance.bonds], np.int64)
     machine = replace(topology, types=plain)
-    for nodes in automorphisms(machine, colour):
+    for nodes in automorphisms(machine, _colours(instance)):
         bonds = bond_of[link_map(machine, nodes)[first]]
-        yield _element(instance, nodes.astype(np.int64), bonds)
+        yield shape.element(nodes.astype(np.int64), bonds)
 
 
-def _element(instance: Instance, nodes: Table, bonds: Table) -> Table | None:
-    """The whole permutation, or None where limits, kinds or arcs do not go to such."""
-    count = len(instance.bonds)
-    known: dict[tuple[Fraction, frozenset[int]], list[int]] = {}
-    members: list[list[int]] = [[] for _ in instance.capacity]
-    for bond, limits in enumerate(instance.limits_of):
-        for limit in limits:
-            members[limit].append(bond)
-    for limit in range(count, len(members)):
-        known.setdefault((instance.capacity[limit], frozenset(members[limit])), []).append(limit)
-    limits_to = np.zeros(len(members) - count, np.int64)
-    for (capacity, those), same in known.items():
-        target = known.get((capacity, frozenset(bonds[sorted(those)].tolist())))
-        if target is None or len(target) != len(same):
-            return None
-        limits_to[np.array(same) - count] = target
-    kinds = {(k.holders, k.dests): i for i, k in enumerate(instance.kinds)}
-    kinds_to = np.zeros(len(kinds), np.int64)
-    for i, kind in enumerate(instance.kinds):
-        image = tuple(tuple(sorted(nodes[list(side)].tolist())) for side in (kind.holders, kind.dests))
-        other = kinds.get((image[0], image[1]), -1)
-        if other < 0 or instance.kinds[other].weight != kind.weight:
-            return None
-        kinds_to[i] = other
-    number = {path: i for i, path in enumerate(instance.arcs.paths)}
-    arcs_to = [number.get(tuple(bonds[list(path)].tolist()), -1) for path in instance.arcs.paths]
-    if -1 in arcs_to:  # where not all paths are held, one may lead to one that is not
-        return None
-    return np.concatenate([nodes, bonds, np.array(arcs_to, np.int64), bonds, limits_to, kinds_to])
+def _colours(instance: Instance) -> list[int]:
+    """Per node a number of its part in the collective: the weights of the kinds that it has, and of those it wants."""
+    has: list[list[int]] = [[] for _ in range(instance.nodes)]
+    wants: list[list[int]] = [[] for _ in range(instance.nodes)]
+    for kind in instance.kinds:
+        for ranks, side in ((kind.holders, has), (kind.dests, wants)):
+            for rank in ranks:
+                side[rank].append(kind.weight)
+    roles: dict[tuple[tuple[int, ...], ...], int] = {}
+    return [
+        roles.setdefault((tuple(sorted(has[node])), tuple(sorted(wants[node]))), len(roles))
+        for node in range(instance.nodes)
+    ]
 
 
-def _after(element: Table, rows: Table, widths: tuple[int, ...]) -> Table:
+def _after(element: Table, rows: Table, widths: Sequence[int]) -> Table:
     out, at = np.empty_like(rows), 0
     for width in widths:
         out[:, at : at + width] = element[at : at + width][rows[:, at : at + width]]
@@ -220,32 +288,56 @@ def _after(element: Table, rows: Table, widths: tuple[int, ...]) -> Table:
     return out
 
 
-def _closure(generators: Table, widths: tuple[int, ...], most: int) -> Table | None:
-    """Every product of these, the identity first; None if they are more than `most`."""
+Products = list[tuple[int, Table]]  # (generator, elements before it): each batch makes the elements that follow
+
+
+def _closure(generators: Table, widths: Sequence[int], most: int) -> Products | None:
+    """How every product of these is made, the identity first; None if they are more than `most`."""
     identity = np.concatenate([np.arange(width) for width in widths])[None]
     seen = {identity.tobytes()}
-    found, fresh = [identity], identity
+    found: Products = []
+    fresh, first = identity, 0
     while len(fresh):
-        new = []
-        for generator in generators:
-            for row in _after(generator, fresh, widths):
+        after: list[Table] = []
+        for number, generator in enumerate(generators):
+            made = _after(generator, fresh, widths)
+            new = []
+            for place, row in enumerate(made):
                 if (name := row.tobytes()) not in seen:
                     seen.add(name)
-                    new.append(row)
+                    new.append(place)
             if len(seen) > most:
                 return None
-        fresh = np.array(new, np.int64).reshape(-1, identity.shape[1])
-        found.append(fresh)
-    return np.concatenate(found)
+            if new:
+                found.append((number, first + np.array(new)))
+                after.append(made[new])
+        first += len(fresh)
+        fresh = np.concatenate(after) if after else identity[:0]
+    return found
 
 
-def _part(generators: Table, none: Group, seed: int) -> Table:
-    """A subgroup that moves ranks about as much as may be, with few elements: closures of random products."""
+def _written_out(products: Products, generators: Table, widths: Sequence[int]) -> Table:
+    """The elements that are made so, as whole permutations."""
+    out = np.empty((1 + sum(len(before) for _, before in products), sum(widths)), np.int64)
+    out[0] = np.concatenate([np.arange(width) for width in widths])
+    at = 1
+    for number, before in products:
+        out[at : at + len(before)] = _after(generators[number], out[before], widths)
+        at += len(before)
+    return out
+
+
+def _part(generators: Table, widths: Sequence[int], seed: int) -> tuple[Table, Products]:
+    """A subgroup that moves ranks about as much as may be, with few elements: closures of random products.
+
+    Returned are its generators and how its elements are made of them.
+    """
     rng = np.random.default_rng(seed)
-    widths, nodes = none._widths, none.nodes.shape[1]
+    nodes = widths[0]
     pool = [*generators]
     goal = _orbit_count(generators[:, :nodes])
-    best, fewest = np.hstack(none._parts), (nodes + 1, 0)
+    best: tuple[Table, Products] = generators[:0], []
+    fewest = nodes + 1
     settle = 10 * len(pool) + 50
     for trial in range(settle + _WALKS):  # product replacement: random elements of the whole group
         a, b = rng.integers(0, len(pool), 2)
@@ -256,11 +348,11 @@ def _part(generators: Table, none: Group, seed: int) -> Table:
             continue
         chosen = np.array([pool[a]] if trial % 4 else [pool[a], pool[b]])
         moved = _orbit_count(chosen[:, :nodes])
-        if moved < fewest[0]:
+        if moved < fewest:
             closed = _closure(chosen, widths, _FEW)
             if closed is not None:
-                best, fewest = closed, (moved, len(closed))
-        if fewest[0] == goal:
+                best, fewest = (chosen, closed), moved
+        if fewest == goal:
             break
     return best
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from antiphon.core.bounds.needs import needs_of
 from antiphon.core.collective import Collective
 from antiphon.core.columns import narrow
 from antiphon.core.ksync.certificate import AS_PLANNED, COMPOSED, TURNED
@@ -40,6 +41,10 @@ class Way:
 
 def way_to(topology: Topology, collective: Collective) -> Way:
     """What to synthesize for a collective; Unsupported for what has no such way."""
+    if not len(needs_of(collective)):
+        raise Unsupported(
+            f"planner sccl: no data have to move for this {collective.kind}, so there is no R/C; use planner direct"
+        )
     if not collective.combining:
         return Way(topology, collective, AS_PLANNED)
     if collective.kind == "allreduce":

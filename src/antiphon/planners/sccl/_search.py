@@ -96,7 +96,12 @@ class Search:
         return self.proved(steps).worth.rounds_per_part / self.instance.input_weight
 
     def split(self, parts: int, steps: int, rounds: int) -> tuple[int, ...] | None:
-        """Rounds per step that the program admits; None where it admits none (or none was found in time)."""
+        """Rounds per step that the program admits; None where it admits none (or none was found in time).
+
+        Where there is but one way, that; whether the program admits it, `all_splits_forbidden` tells.
+        """
+        if rounds == steps:
+            return (1,) * steps
         seconds = min(20.0, self.left())
         found = _linear.split(self.program(steps), parts, seconds, rounds)
         if found is None:

@@ -15,7 +15,6 @@ from antiphon.core.columns import narrow
 from antiphon.core.ksync.instance import Instance
 from antiphon.core.routes import Routes
 from antiphon.core.schedule import COPY, Chunks, Schedule, cut
-from antiphon.errors import Invalid
 from antiphon.planners.sccl._group import Group
 
 Table = NDArray[np.int64]
@@ -109,7 +108,6 @@ def schedule_of(instance: Instance, parts: int, moves: Sequence[Move]) -> Schedu
         for i, (block, part) in enumerate(instance.chunks(kind, parts)):
             number[k, i] = first(block, part)
     rows = sorted((step, number[kind, chunk], path) for kind, chunk, path, step in moves)
-    rows += _weightless(instance, first)
     rounds = rounds_of(instance, moves)
     taken: dict[tuple[int, int], int] = defaultdict(int)
     ways: dict[tuple[int, ...], int] = {}
@@ -132,44 +130,18 @@ def schedule_of(instance: Instance, parts: int, moves: Sequence[Move]) -> Schedu
 
 
 def _chunks(instance: Instance, parts: int) -> tuple[Chunks, Callable[[int, int], int]]:
-    """The chunks of the schedule, and the number of a block's part."""
+    """The chunks of the schedule, and the number of a block's part. A block of weight 0 has no data, so no chunk."""
     collective = instance.collective
     weights, blocks = collective.weights, collective.blocks
     if bool(np.all(weights == 1)):
         return cut(collective, parts), lambda block, part: part * blocks + block
-    count = np.maximum(weights * parts, 1)
+    count = weights * parts
     base = np.concatenate([[0], np.cumsum(count)])
-    whole = math.lcm(*(int(c) for c in np.unique(count)))
-    share = np.repeat(whole // count, count)
+    whole = math.lcm(*(int(c) for c in np.unique(count[count > 0])))
+    share = np.repeat(whole // np.maximum(count, 1), count)
     part = np.arange(int(base[-1])) - np.repeat(base[:-1], count)
     made = Chunks(narrow(np.repeat(np.arange(blocks), count)), part * share, share, whole)
     return made, lambda block, part: int(base[block]) + part
-
-
-def _weightless(instance: Instance, first: Callable[[int, int], int]) -> list[tuple[int, int, tuple[int, ...]]]:
-    """Blocks of weight 0 load nothing: each goes to all that want it along shortest ways, as soon as may be."""
-    collective, relation = instance.collective, instance.collective.relation
-    rows: list[tuple[int, int, tuple[int, ...]]] = []
-    into: dict[int, list[int]] = defaultdict(list)
-    for arc, tail in enumerate(instance.arcs.tail.tolist()):
-        into[tail].append(arc)
-    for block in np.flatnonzero(collective.weights == 0).tolist():
-        has = set(relation.pre_rank[relation.pre_block == block].tolist())
-        wants = set(relation.post_rank[relation.post_block == block].tolist())
-        step, fresh = 0, sorted(has)
-        while wants - has:
-            after = []
-            for rank in fresh:
-                for arc in into[rank]:
-                    to = int(instance.arcs.head[arc])
-                    if to not in has:
-                        has.add(to)
-                        after.append(to)
-                        rows.append((step, first(block, 0), instance.arcs.paths[arc]))
-            if not after:
-                raise Invalid(f"no links lead to all ranks that want block {block}, not even by way of others")
-            step, fresh = step + 1, after
-    return rows
 
 
 def _link(instance: Instance, bond: int, place: int, rounds: int) -> int:

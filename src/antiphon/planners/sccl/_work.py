@@ -19,8 +19,9 @@ from antiphon.planners.sccl._auto import TURNS, Found, decide
 from antiphon.planners.sccl._cache import Cache
 from antiphon.planners.sccl._canonical import Posed, posed
 from antiphon.planners.sccl._explain import explain
-from antiphon.planners.sccl._frontier import USUAL_K, Limits, Point, frontier
+from antiphon.planners.sccl._frontier import USUAL_K, Limits, Point, frontier, is_large, usual_steps
 from antiphon.planners.sccl._points import Way, certificate, everywhere, joined, schedule_at, way_to
+from antiphon.planners.sccl._product import by_product
 from antiphon.planners.sccl._search import Impossible, Search
 from antiphon.planners.sccl._task import rounds_of, schedule_of
 
@@ -57,10 +58,15 @@ def points(work: Work, limits: Limits) -> Iterator[Schedule]:
     search, problem = work.search(way)
     floor = bound(way.topology, way.collective).inverse
     halved = way.about == COMPOSED
-    most = limits.steps if limits.steps is not None else _usual_steps(search.instance.least_steps)
+    most = limits.steps if limits.steps is not None else usual_steps(search.instance.least_steps)
     inner = replace(limits, steps=max(most // 2, 1) if halved and limits.steps is not None else most)
     least_direct: Fraction | None = None
-    for found in frontier(search, floor, inner, work.tell):
+    product = None
+    if limits.k is None and is_large(search.instance, search.instance.least_steps):
+        product = by_product(search, work.tell)
+        if product is not None and limits.steps is not None and product.steps * (1 + halved) > limits.steps:
+            product = None
+    for found in _points(search, floor, inner, product, work.tell):
         point = problem.point(found)
         if halved and point.steps < 2 * search.instance.least_steps and point.steps <= most:
             least_direct = Fraction(point.rounds, point.parts)
@@ -77,9 +83,19 @@ def points(work: Work, limits: Limits) -> Iterator[Schedule]:
                     yield _with_certificate(halves, point, COMPOSED, limits.k)
 
 
-def _usual_steps(least: int) -> int:
-    """Where the search ends by itself if the bandwidth bound is met at no finite number of steps."""
-    return max(2 * least, least + 4)
+def _points(search: Search, floor: Fraction, limits: Limits, product: Point | None, tell: Tell) -> Iterator[Point]:
+    """The frontier, and last, also where time runs out before, the point of the machine as a product of two."""
+    best: Fraction | None = None
+    try:
+        for point in frontier(search, floor, limits, tell):
+            best = point.ratio
+            yield point
+    except TimedOut:
+        if product is not None and (best is None or product.ratio < best):
+            yield product
+        raise
+    if product is not None and (best is None or product.ratio < best):
+        yield product
 
 
 def _halves(work: Work, point: Point) -> Schedule | None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
+import os
 import resource
 import signal
+import sys
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
@@ -12,6 +15,7 @@ from typing import Any
 from antiphon.errors import AntiphonError
 
 GIB = 2**30
+_END_WITH_PARENT = 1  # of prctl: PR_SET_PDEATHSIG
 
 
 class Lost(Exception):
@@ -30,7 +34,7 @@ def apart(function: Callable[..., Any], *args: Any, seconds: float | None = None
     """
     context = multiprocessing.get_context("fork")
     mine, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_answer, args=(theirs, memory, function, args), daemon=True)
+    process = context.Process(target=_answer, args=(theirs, os.getpid(), memory, function, args), daemon=True)
     process.start()
     theirs.close()
     try:
@@ -40,7 +44,7 @@ def apart(function: Callable[..., Any], *args: Any, seconds: float | None = None
             good, value = mine.recv()
         except EOFError:
             process.join()
-            raise Lost(_how(process.exitcode)) from None
+            raise Lost(how(process.exitcode)) from None
     finally:
         if process.is_alive():
             process.kill()
@@ -53,25 +57,41 @@ def apart(function: Callable[..., Any], *args: Any, seconds: float | None = None
     raise Lost(str(value))
 
 
-def _how(code: int | None) -> str:
+def how(code: int | None) -> str:
+    """How a worker ended, in words."""
     if code is not None and code < 0:
         return f"the worker was ended by signal {signal.Signals(-code).name}"
     return f"the worker ended with code {code}"
 
 
-def _answer(out: Connection, memory: int | None, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+def bound_to(parent: int) -> None:
+    """This process leaves Ctrl-C to its parent, and ends with it (on Linux even if that is killed)."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_END_WITH_PARENT, int(signal.SIGKILL), 0, 0, 0)
+        if os.getppid() != parent:  # it ended before that
+            os._exit(1)
+
+
+def outcome(memory: int | None, function: Callable[..., Any], *args: Any) -> tuple[bool, Any]:
+    """True and what the function returns, or False and its AntiphonError or, in words, what else went wrong."""
     try:
         if memory is not None:
             with open("/proc/self/statm", encoding="ascii") as file:
                 taken = int(file.read().split()[0]) * resource.getpagesize()
             resource.setrlimit(resource.RLIMIT_AS, (taken + memory, resource.RLIM_INFINITY))
-        message = (True, function(*args))
+        return True, function(*args)
     except AntiphonError as error:
-        message = (False, error)
+        return False, error
     except MemoryError:
-        message = (False, f"out of memory: more than {(memory or 0) / GIB:g} GiB; allow more, or ask for fewer chunks")
+        return False, f"out of memory: more than {(memory or 0) / GIB:g} GiB; allow more, or ask for fewer chunks"
     except Exception as error:  # told to the parent, which reports it and goes on
-        message = (False, f"{type(error).__name__}: {error}")
-    out.send(message)
+        return False, f"{type(error).__name__}: {error}"
+
+
+def _answer(
+    out: Connection, parent: int, memory: int | None, function: Callable[..., Any], args: tuple[Any, ...]
+) -> None:
+    bound_to(parent)
+    out.send(outcome(memory, function, *args))
     out.close()

@@ -1,0 +1,141 @@
+"""Frontiers while time is short: every number of steps has its turn; and the same, however many workers there are."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from sccl_cases import case
+
+from antiphon.core.ksync.instance import instance_of
+from antiphon.errors import TimedOut
+from antiphon.planners.sccl import _patience
+from antiphon.planners.sccl._auto import decide
+from antiphon.planners.sccl._frontier import Limits, Point, frontier, usual_steps
+from antiphon.planners.sccl._points import certificate
+from antiphon.planners.sccl._search import Search
+from antiphon.select import collective
+from antiphon.topologies import topology
+
+pytest.importorskip("pysat")
+FAR = 10.0**9  # seconds
+
+
+def a_search(spec: str, kind: str, seconds: float = FAR) -> Search:
+    machine = topology(spec)
+    return Search(instance_of(machine, collective(kind, machine)), deadline=time.monotonic() + seconds)
+
+
+def told(points: list[Point]) -> list[tuple[object, ...]]:
+    return [
+        (p.chunks, p.steps, p.rounds, p.moves, p.engine, p.open, json.dumps(certificate(p, "plan", 4))) for p in points
+    ]
+
+
+def last(points: list[Point]) -> dict[int, tuple[Fraction, str]]:
+    """Of every number of steps what was said last."""
+    return {p.steps: (p.ratio, p.proof) for p in points}
+
+
+# ---- however many workers ----
+
+
+@pytest.mark.parametrize(("spec", "kind"), [("hypercube:ranks=8", "broadcast"), ("dgx1v_sccl", "allgather")])
+def test_workers_change_nothing(spec: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All in processes of their own; here one candidate after the other gives the same frontier, too."""
+    here = list(frontier(a_search(spec, kind), Fraction(0), Limits(steps=4)))
+    monkeypatch.setattr(_patience, "SMALL", 0)
+    apart = [list(frontier(a_search(spec, kind), Fraction(0), Limits(steps=4, workers=n))) for n in (1, 2, 4)]
+    assert len(here) >= 2
+    assert told(apart[0]) == told(apart[1]) == told(apart[2])
+    assert last(apart[0]) == last(here)
+
+
+def test_workers_change_nothing_on_random_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_patience, "SMALL", 0)
+    for seed in range(12):
+        instance = case(seed, most_chunks=8)
+        limits = [Limits(k=2, steps=instance.least_steps + 1, workers=n) for n in (1, 3)]
+        one, three = (list(frontier(Search(instance), Fraction(0), limit)) for limit in limits)
+        assert told(one) == told(three), seed
+
+
+def test_small_frontiers_start_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*args: Any) -> Any:
+        raise AssertionError("a process was started")
+
+    monkeypatch.setattr(_patience, "side_by_side", refused)
+    points = list(frontier(a_search("dgx1v_sccl", "allgather"), Fraction(7, 6), Limits()))
+    assert [(p.chunks, p.steps, p.rounds) for p in points] == [(2, 2, 3), (6, 3, 7)]
+
+
+def test_a_candidate_that_kills_its_process_is_told_and_survived(monkeypatch: pytest.MonkeyPatch) -> None:
+    def deadly(search: Search, parts: int, steps: int, rounds: int, **more: Any) -> Any:
+        if (parts, steps, rounds) == (6, 3, 7):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return decide(search, parts, steps, rounds, **more)
+
+    monkeypatch.setattr(_patience, "SMALL", 0)
+    monkeypatch.setattr(_patience, "decide", deadly)
+    said: list[str] = []
+    points = list(frontier(a_search("dgx1v_sccl", "allgather"), Fraction(0), Limits(steps=3), said.append))
+    assert [p.steps for p in points][:2] == [2, 3]
+    assert points[-1].proof == "best-found-in-budget"
+    assert (6, 7) in points[-1].open
+    assert any("C = 6, S = 3, R = 7" in line and "SIGKILL" in line for line in said)
+
+
+# ---- time is short ----
+
+
+class Hard:
+    """The first candidate that is asked for in each number of steps takes more time than there is for one.
+
+    So it does as often as is told.
+    """
+
+    def __init__(self, calls: int) -> None:
+        self.calls = calls
+        self.first: dict[int, tuple[int, int]] = {}
+
+    def __call__(self, search: Search, parts: int, steps: int, rounds: int, **more: Any) -> Any:
+        hard = self.first.setdefault(steps, (parts, rounds)) == (parts, rounds)
+        if hard and self.calls:
+            self.calls -= 1
+            raise TimedOut("the budget is spent; give it more with --budget")
+        return decide(search, parts, steps, rounds, **more)
+
+
+def squeezed(monkeypatch: pytest.MonkeyPatch, calls: int) -> list[Point]:
+    """Broadcast on a ring, where the first candidate of each number of steps is the best."""
+    monkeypatch.setattr(_patience, "decide", Hard(calls))
+    monkeypatch.setattr(_patience, "can_fork", lambda: False)  # to count calls here
+    search = a_search("ring:ranks=8", "broadcast")
+    return list(frontier(search, Fraction(0), Limits(steps=usual_steps(4))))
+
+
+def test_every_number_of_steps_has_its_easiest_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though the first candidate of each takes more than its share, always. Better ones that do not come after that."""
+    points = squeezed(monkeypatch, 10**6)
+    assert [p.steps for p in points[:5]] == [4, 5, 6, 7, 8]
+    assert (points[0].parts, points[0].rounds) == (1, 4)
+    assert {p.proof for p in points[:5]} == {"best-found-in-budget"}
+    assert all(p.open for p in points[:5])
+    assert len(points) > 5
+    assert all(last(points)[p.steps][0] <= p.ratio for p in points)
+
+
+@pytest.mark.parametrize("calls", [1, 2, 5, 8])
+def test_what_was_put_off_is_made_up_for(calls: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once there is time the frontier is the same, whatever came first."""
+    whole = last(squeezed(monkeypatch, 0))
+    points = squeezed(monkeypatch, calls)
+    assert len(points) > len(whole)
+    assert {steps: last(points)[steps] for steps in whole} == whole
+    first = points[: len(whole)]
+    assert [p.steps for p in first] == sorted(p.steps for p in first)

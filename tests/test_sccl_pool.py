@@ -1,0 +1,259 @@
+"""Candidates decided side by side: in order, whoever is quicker, dies, is late or is not wanted any more."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from antiphon.core.ksync.instance import instance_of
+from antiphon.errors import Invalid, TimedOut
+from antiphon.planners.sccl import _linear, _pool
+from antiphon.planners.sccl._pool import Terms, can_fork, side_by_side, usual_workers
+from antiphon.planners.sccl._search import Search
+from antiphon.planners.sccl._worker import Late, Lost
+from antiphon.select import collective
+from antiphon.topologies import topology
+
+LONG = 120.0  # seconds, for what would go on for ever if it went wrong
+Work = Callable[[int, Callable[[str], None]], Any]
+
+
+def terms(work: Work, workers: int = 2, **more: Any) -> Terms[int]:
+    return Terms(work, **{"wanted": lambda job: True, "seconds": lambda: LONG, "workers": workers, **more})
+
+
+class Held:
+    """A pipe that children inherit: its far end is open as long as one of them lives."""
+
+    def __init__(self) -> None:
+        self.near, self.far = os.pipe()
+        self.open = [self.near, self.far]
+
+    def gone(self) -> bool:
+        self.close(self.far)
+        return bool(select.select([self.near], [], [], LONG)[0]) and os.read(self.near, 1) == b""
+
+    def close(self, end: int) -> None:
+        self.open.remove(end)
+        os.close(end)
+
+
+@pytest.fixture
+def held() -> Iterator[Held]:
+    pipe = Held()
+    yield pipe
+    for end in list(pipe.open):
+        pipe.close(end)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 8])
+def test_results_come_in_order(workers: int) -> None:
+    assert list(side_by_side(range(9), terms(lambda job, _: job * job, workers))) == [(i, i * i) for i in range(9)]
+
+
+def test_jobs_run_at_the_same_time_and_the_first_is_told_first() -> None:
+    """Job 0 ends when job 1 has written; so they cannot run one after the other."""
+    near, far = os.pipe()
+
+    def work(job: int, _: Any) -> bytes:
+        if job:
+            os.write(far, b"x")
+            return b"written"
+        return os.read(near, 1)
+
+    assert list(side_by_side(range(2), terms(work))) == [(0, b"x"), (1, b"written")]
+    os.close(near)
+    os.close(far)
+
+
+def test_what_they_tell_is_passed_on() -> None:
+    said: list[str] = []
+
+    def work(job: int, tell: Callable[[str], None]) -> None:
+        tell(f"job {job}")
+
+    assert len(list(side_by_side(range(3), terms(work, tell=said.append)))) == 3
+    assert sorted(said) == ["job 0", "job 1", "job 2"]
+
+
+def test_one_that_dies_is_told_and_survived() -> None:
+    def work(job: int, _: Any) -> int:
+        if job == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return 1 // (job - 2)
+
+    found = dict(side_by_side(range(4), terms(work)))
+    assert (found[0], found[3]) == (-1, 1)
+    assert isinstance(found[1], Lost)
+    assert "SIGKILL" in str(found[1])
+    assert "ZeroDivisionError" in str(found[2])
+
+
+def test_one_that_dies_while_its_own_child_lives_is_told(held: Held) -> None:
+    """Its pipe to us stays open then, until that one ends with this test."""
+
+    def work(job: int, _: Any) -> None:
+        if not os.fork():
+            os.close(held.far)
+            os.read(held.near, 1)
+            os._exit(0)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    assert [str(result) for _, result in side_by_side([0], terms(work))] == ["the worker was ended by signal SIGKILL"]
+
+
+def test_one_that_is_late_is_ended(held: Held) -> None:
+    times = iter([0.0, LONG])
+
+    def work(job: int, _: Any) -> int:
+        if job == 0:
+            signal.pause()
+        return job
+
+    found = dict(side_by_side(range(2), terms(work, seconds=lambda: next(times))))
+    assert isinstance(found[0], Late)
+    assert found[1] == 1
+    assert held.gone()
+
+
+def test_memory_has_a_limit_each() -> None:
+    def work(job: int, _: Any) -> int:
+        return len([bytearray(2**20) for _ in range(4096 if job else 1)])
+
+    found = dict(side_by_side(range(2), terms(work, memory=2**28)))
+    assert found[0] == 1
+    assert "out of memory" in str(found[1])
+
+
+def test_an_error_comes_in_its_turn(held: Held) -> None:
+    def work(job: int, _: Any) -> int:
+        if job == 1:
+            raise Invalid("no such thing; ask for another")
+        if job > 1:
+            signal.pause()
+        return job
+
+    results = side_by_side(range(6), terms(work, 3))
+    assert next(results) == (0, 0)
+    with pytest.raises(Invalid, match="no such thing"):
+        next(results)
+    assert held.gone()
+
+
+def test_what_earlier_results_settle_is_ended_and_dropped(held: Held) -> None:
+    settled: set[int] = set()
+
+    def work(job: int, _: Any) -> int:
+        if job in (1, 2):
+            signal.pause()
+        return job
+
+    found = []
+    for job, result in side_by_side(range(5), terms(work, 4, wanted=lambda job: job not in settled)):
+        found.append((job, result))
+        settled.update((1, 2))
+    assert found == [(0, 0), (3, 3), (4, 4)]
+    assert held.gone()
+
+
+def test_one_that_is_done_but_no_longer_wanted_is_dropped() -> None:
+    """However quick it is, it counts for nothing."""
+    near, far = os.pipe()
+    settled: set[int] = set()
+
+    def work(job: int, _: Any) -> int:
+        if job == 1:
+            os.write(far, b"x")
+        elif job == 0:
+            os.read(near, 1)
+        return job
+
+    found = []
+    for job, _ in side_by_side(range(3), terms(work, wanted=lambda job: job not in settled)):
+        found.append(job)
+        settled.add(1)
+    assert found == [0, 2]
+
+
+def test_who_stops_asking_ends_them(held: Held) -> None:
+    results = side_by_side(range(5), terms(lambda job, _: signal.pause() if job else 0, 3))
+    assert next(results) == (0, 0)
+    results.close()
+    assert held.gone()
+
+
+def test_ctrl_c_ends_them(held: Held, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*args: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_pool, "wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        list(side_by_side(range(5), terms(lambda job, _: signal.pause(), 3)))
+    assert held.gone()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere they go on until they are done")
+def test_they_end_with_a_caller_that_is_killed(held: Held) -> None:
+    told, begun = os.pipe()
+
+    def work(job: int, _: Any) -> None:
+        os.write(begun, b"x")
+        signal.pause()
+
+    caller = os.fork()
+    if not caller:
+        list(side_by_side(range(3), terms(work, 3)))
+        os._exit(0)
+    for _ in range(3):
+        assert os.read(told, 1) == b"x"
+    os.kill(caller, signal.SIGKILL)
+    os.waitpid(caller, 0)
+    os.close(begun)
+    assert held.gone()
+
+
+def test_the_end_of_the_time_lets_those_begun_finish() -> None:
+    left = iter([LONG, LONG])
+
+    def seconds() -> float:
+        for some in left:
+            return some
+        raise TimedOut("the budget is spent")
+
+    results = side_by_side(range(9), terms(lambda job, _: job, seconds=seconds))
+    assert [next(results), next(results)] == [(0, 0), (1, 1)]
+    with pytest.raises(TimedOut):
+        next(results)
+
+
+def test_linear_programs_in_a_child_after_some_in_its_parent() -> None:
+    """HiGHS keeps threads where there are processors enough; a fork has none of them, and the child would hang."""
+    machine = topology("torus:dims=4x4")
+    search = Search(instance_of(machine, collective("broadcast", machine)))
+    here = [_linear.split(search.program(steps), 2 * steps - 1, LONG, 2 * steps) for steps in (5, 6)]
+    assert can_fork()
+
+    def work(job: int, _: Any) -> Any:
+        return _linear.split(search.program(5 + job), 2 * job + 9, LONG, 2 * job + 10)
+
+    assert list(side_by_side(range(2), terms(work))) == list(enumerate(here))
+
+
+def test_without_a_way_to_end_those_threads_nothing_is_forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    import scipy.optimize._highspy._core as core
+
+    assert can_fork()
+    monkeypatch.setitem(sys.modules, core.__name__, object())
+    assert not can_fork()
+
+
+def test_as_many_workers_as_processors_up_to_four(monkeypatch: pytest.MonkeyPatch) -> None:
+    for cpus, workers in (({0}, 1), ({0, 5}, 2), (set(range(64)), 4)):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda pid, cpus=cpus: cpus, raising=False)
+        assert usual_workers() == workers
