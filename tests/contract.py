@@ -149,7 +149,9 @@ PHRASES: dict[str, Callable[[Topology, Members], bool]] = {
     "any with a cycle of direct links through all ranks, or with switches that join all ranks": circled,
     "any where the rings of every level have links or paths through switches (clusters, tori)": levelled,
     "any connected one": connected,
+    "any connected one of up to 64 ranks": lambda here, members: connected(here, members) and len(members) <= 64,
     "any connected one of up to 128 ranks": lambda here, members: connected(here, members) and len(members) <= 128,
+    "any connected one of up to 512 ranks": lambda here, members: connected(here, members) and len(members) <= 512,
 }
 
 

@@ -164,7 +164,7 @@ def test_every_kind_of_machine_that_is_declared_means_something() -> None:
 
 
 def test_the_phrases() -> None:
-    linked, circled, levelled, connected, _ = PHRASES.values()
+    linked, circled, levelled, connected, *_ = PHRASES.values()
     whole = {spec: tuple(range(machine(spec).ranks)) for spec in EXAMPLES}
     says = {
         "ring:ranks=8": (False, True, False, True), "line:ranks=5": (False, False, False, True),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 from functools import cache
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -38,11 +39,15 @@ def test_the_tables_are_complete() -> None:
             assert entry.about, name
             assert callable(entry.load()), name
     for name, entry in table("planner").items():
-        assert set(entry.can) - {"process"} == {"collectives", "topologies", "options", "sweep"}, name
+        assert set(entry.can) - {"process", "tuned"} == {"collectives", "topologies", "options", "sweep"}, name
         assert set(entry.can["collectives"]) <= {*KINDS, "custom"}, name
         assert entry.can["sweep"][0] == {}, name  # the defaults first
         for options in entry.can["sweep"]:
             assert set(options) <= set(entry.can["options"]), name
+
+
+SOME = 2  # of what a planner yields that searches as long as it may,
+SEARCHED = 9  # on machines of up to so many ranks
 
 
 @cache
@@ -63,7 +68,7 @@ def keeps_the_contract(planner: str, spec: str, wanted: Collective) -> None:
     for options in entry.can["sweep"]:
         schedules = call("planner", planner, entry.load(), {"seed": 1, **options}, machine, wanted)
         try:
-            found = list(schedules)
+            found = list(islice(schedules, SOME) if entry.can.get("process") else schedules)
         except Unsupported as refusal:
             if str(refusal).startswith(f"planner {planner}"):
                 return
@@ -83,6 +88,8 @@ def keeps_the_contract(planner: str, spec: str, wanted: Collective) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_contract(planner: str, kind: str, spec: str) -> None:
     machine = machine_of(spec)
+    if find("planner", planner).can.get("process") and machine.ranks > SEARCHED:
+        return  # its own tests go further
     if kind in find("planner", planner).can["collectives"]:
         keeps_the_contract(planner, spec, Collective(kind, machine.ranks))
     else:
@@ -208,7 +215,7 @@ def test_machines_are_named_clearly() -> None:
         ("ring:rank=3", "did you mean 'ranks'"),
         ("ring:ranks=3,bandwidth=-1", "greater than 0"), ("ring:ranks=3,bandwidth=0", "greater than 0"),
         ("ring:ranks=3,bandwidth=nan", "cannot read"), ("ring:ranks", "name:key=value"),
-        ("dgx1v:ranks=4", "takes no options"),
+        ("dgx1v_sccl:ranks=4", "takes no options"),
         ("full:ranks=100000", "links"), ("ring:ranks=3,ranks=4", "twice"), ("nowhere.json", "nowhere.json"),
         ("ring:ranks=four", "whole number"),
     ]:  # fmt: skip

@@ -24,8 +24,14 @@ KEYS = {"name", "published", "ours", "deviation", "ok", "note", "engine", "secon
 
 
 def test_what_there_is() -> None:
-    assert [one["name"] for one in names()] == ["sccl-table3", "sccl-table4", "sccl-table5", "sccl-frontiers"]
-    assert all(one["about"] and "SCCL" in one["source"] for one in names())
+    assert [one["name"] for one in names()] == [
+        "sccl-table3", "sccl-table4", "sccl-table5", "sccl-frontiers",
+        "blink-counts", "blink-figure14", "blink-trees", "blink-figure22b",
+    ]  # fmt: skip
+    for one in names():
+        paper = {"sccl": "SCCL", "blink": "Blink"}[one["name"].partition("-")[0]]
+        assert one["about"], one
+        assert paper in one["source"], one
     for entry in TABLE.values():
         assert callable(entry.load())
     with pytest.raises(Invalid, match="did you mean 'sccl-table4'"):

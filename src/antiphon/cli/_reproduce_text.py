@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from antiphon.show._columns import paragraph, wrapped
+from antiphon.units import format_bandwidth
 
 
 def names_text(rows: Sequence[dict[str, str]]) -> str:
@@ -13,14 +14,17 @@ def names_text(rows: Sequence[dict[str, str]]) -> str:
 
 
 def reproduced_text(rows: Sequence[dict[str, Any]]) -> str:
-    """A line per row (a paragraph where it has several points), then what deviates."""
-    plain = [row for row in rows if not isinstance(row["published"], list)]
+    """A line per row that is a point, a paragraph where it is several points or other figures, then what deviates."""
+    several = [row for row in rows if isinstance(row["published"], list)]
+    others = [row for row in rows if row not in several and not _is_point(row)]
+    plain = [row for row in rows if row not in several and row not in others]
     head = ["", "published", "ours, CPU seconds", "by", ""]
     lines = wrapped(head, [_cells(row) for row in plain]) if plain else []
-    for row in rows:
-        if isinstance(row["published"], list):
-            lines += _several(row)
-    if len(plain) < len(rows):
+    for row in several:
+        lines += _several(row)
+    for row in others:
+        lines += _figures(row)
+    if several:
         lines += ["", *paragraph("k: proved for so few rounds, R <= S + k; all others: for any R")]
     deviating = [row for row in rows if row["deviation"]]
     if deviating:
@@ -58,6 +62,31 @@ def _several(row: dict[str, Any]) -> Iterator[str]:
     for side in ("published", "ours"):
         points = [_point(one) + _mark(one) for one in row[side]]
         yield from paragraph(f"{side + ':':<10} {' '.join(points) or '-'}", "    ", " " * 15)
+
+
+def _is_point(row: dict[str, Any]) -> bool:
+    return "chunks" in (row["published"] or row["ours"] or {})
+
+
+def _figures(row: dict[str, Any]) -> Iterator[str]:
+    by = f"{row['seconds']:.2f} CPU s" + (f", {row['engine']}" if row["engine"] else "")
+    yield from paragraph(f"{row['name']}: {by}", "  ", "      ")
+    for side in ("published", "ours"):
+        figures = row[side] or {}
+        told = ", ".join(_figure(key, value) for key, value in figures.items())
+        yield from paragraph(f"{side + ':':<10} {told or '-'}", "    ", " " * 15)
+    if row["note"]:
+        yield from paragraph(f"{'note:':<10} {row['note']}", "    ", " " * 15)
+
+
+def _figure(key: str, value: Any) -> str:
+    if key.endswith("bytes_per_second"):
+        return f"{key.removesuffix('bytes_per_second').replace('_', ' ')}{format_bandwidth(value)}"
+    if isinstance(value, dict):
+        return f"{key.replace('_', ' ')} {', '.join(f'{inner}: {one}' for inner, one in value.items())}"
+    if isinstance(value, bool):
+        return key if value else f"not {key}"
+    return f"{key.replace('_', ' ')} {value:.4g}" if isinstance(value, float) else f"{key.replace('_', ' ')} {value}"
 
 
 def _mark(value: dict[str, Any]) -> str:

@@ -13,16 +13,19 @@ from antiphon.cli._arguments import (
     Only,
     Output,
     PlanFile,
+    Png,
     Ranks,
     Root,
+    Svg,
     Topo,
     WhichPlan,
     one_plan,
     one_size,
     request,
 )
-from antiphon.cli._output import emit, working
+from antiphon.cli._output import emit, working, write_pictures
 from antiphon.cli._planning import joined, options_of, progress
+from antiphon.core.bounds import bound
 from antiphon.core.collective import Collective
 from antiphon.core.plan import Plan
 from antiphon.core.topology import Topology
@@ -30,7 +33,9 @@ from antiphon.errors import Infeasible, Invalid, Unsupported, unknown
 from antiphon.select import Proofs, check, every_plan, figures_of, load_plans, plan, prove
 from antiphon.show._words import options_text
 from antiphon.show.frontier import optimality_text, proofs_text, refusal_text
+from antiphon.show.png import check_png
 from antiphon.show.text import paragraph, plan_text, run_text
+from antiphon.show.trees import check_drawable, trees_svg
 from antiphon.topologies import topology
 from antiphon.units import parse_seconds
 
@@ -60,15 +65,23 @@ def _plan_command(
     budget: Annotated[str, typer.Option("--budget", metavar="TIME", help="stop after this long, e.g. 60s")] = "",
     seed: Annotated[int, typer.Option("--seed", min=0, metavar="N", help="same seed, same plan")] = 0,
     out: Output = None,
+    svg: Svg = None,
+    png: Png = None,
+    tree_root: Annotated[
+        int | None,
+        typer.Option("--from", min=0, metavar="RANK", help="of trees with many roots draw those of this rank"),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Plan a collective, prove the schedule correct, and say how far from the best possible it is.
 
     Of several schedules that a planner finds the best is kept: for --nbytes the fastest by --model (alpha-beta), else
     the one nearest to the bandwidth bound. --chunks, --steps and --rounds ask planner sccl for one point: it is
-    planned, or it is said which bound forbids it (exit code 1).
+    planned, or it is said which bound forbids it (exit code 1). --svg and --png draw the trees along which the data
+    travel.
     """
     wanted, machine = request(coll, topo, root, only, ranks)
+    _check_pictures(machine, svg, png, tree_root, keep_all)
     if model and keep_all:
         raise Invalid("--all keeps all schedules, --model chooses one; leave one of them out")
     if model and not nbytes:
@@ -91,7 +104,28 @@ def _plan_command(
         emit(_refused(how["options"], str(error)), refusal_text(str(error)), json)
         raise typer.Exit(1) from None
     figures = figures_of(made)
-    emit(figures, _made_text(made, figures, out), json)
+    text = _made_text(made, figures, out)
+    drawn = write_pictures(lambda: _trees(made, tree_root), svg, png)
+    emit(figures, "\n".join([text, *drawn]), json)
+
+
+def _check_pictures(
+    machine: Topology, svg: Path | None, png: Path | None, tree_root: int | None, keep_all: bool
+) -> None:
+    """Before long work, whether pictures can be made."""
+    if svg is None and png is None:
+        if tree_root is not None:
+            raise Invalid("--from chooses which trees are drawn; give --svg or --png, too")
+        return
+    if keep_all:
+        raise Invalid("--svg and --png draw one plan, --all keeps many; leave one of them out")
+    check_drawable(machine)
+    if png is not None:
+        check_png()
+
+
+def _trees(made: Plan, root: int | None) -> str:
+    return trees_svg(made.entries[0].schedule, made.topology, bound(made.topology, made.collective), root)
 
 
 def _refused(options: dict[str, Any], why: str) -> dict[str, Any]:

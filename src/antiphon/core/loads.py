@@ -209,6 +209,20 @@ def envelope(low: Longs, high: Longs, value: Exact, marks: int) -> tuple[Exact, 
     return top, winner
 
 
+def throughput(schedule: Schedule, topology: Topology) -> Fraction | None:
+    """The bytes of nbytes per second that ever finer pieces come near: what the fullest link or limit allows, with
+    all steps overlapping. None where nothing moves. O(E log E)."""
+    found = loads(schedule, topology)
+    if not len(found.resource):
+        return None
+    whole = np.zeros(topology.links + len(topology.limits), found.load.dtype)
+    np.add.at(whole, found.resource, found.load * found.window)
+    capacity = topology.resources.capacity
+    klass = topology.resources.klass.tolist()
+    worst = max(Fraction(int(load), capacity[klass[i]]) for i, load in enumerate(whole.tolist()) if load)
+    return topology.resources.scale * found.scale / worst
+
+
 def rounds(schedule: Schedule, topology: Topology, line: Timeline | None = None) -> int:
     """SCCL's R: per step the most chunks per unit link, rounded up, summed over (pipelined) steps."""
     line = line or timeline(schedule, topology)

@@ -1,6 +1,7 @@
 """The built-in planners by name. To add one: a file with a planning function, and a line here.
 
-`sweep` lists options worth trying when tuning: few, and the defaults first.
+`sweep` lists options worth trying when tuning: few, and the defaults first. `tuned=False`: tune leaves it out unless it
+is asked for by name, because another planner (for `blink`: `trees`) does the same and is never slower.
 """
 
 from __future__ import annotations
@@ -17,11 +18,14 @@ JOINED = "any where every two ranks are linked directly or through switches"
 def _entry(
     module: str, function: str, about: str, collectives: tuple[str, ...], options: tuple[str, ...],
     *sweep: dict[str, Any], topologies: str = JOINED, process: bool = False,
+    tuned: bool = True,
 ) -> Entry:  # fmt: skip
     can: dict[str, Any] = {"collectives": collectives, "topologies": topologies, "options": options}
     can["sweep"] = ({}, *sweep)
     if process:
         can["process"] = True
+    if not tuned:
+        can["tuned"] = False
     return Entry(f"antiphon.planners.{module}:{function}", about, can)
 
 
@@ -92,10 +96,20 @@ TABLE = {
         ("broadcast", "reduce", "scatter", "gather", *ROOTLESS, "alltoall"), ("by", "trees", "pieces"),
         {"by": "tree", "trees": 1}, {"by": "tree", "trees": 1, "pieces": 16}, topologies="any connected one",
     ),
+    "trees": _entry(
+        "packing.trees", "trees", "packed trees, pipelined: the greatest rate there is, with what proves it",
+        ("broadcast", "reduce", *ROOTLESS), ("pieces", "loss"), topologies="any connected one of up to 512 ranks",
+    ),
+    "blink": _entry(
+        "packing.blink", "blink", "spanning trees packed as in Blink: by multiplicative weights, then few",
+        ("broadcast", "reduce", "scatter", "gather", *ROOTLESS),
+        ("pieces", "epsilon", "threshold", "hybrid", "t_dpa"), topologies="any connected one of up to 64 ranks",
+        tuned=False,
+    ),
     "sccl": _entry(
         "sccl", "sccl", "synthesis of the latency-bandwidth frontier, every point with the proof of its optimality",
         ("broadcast", "reduce", "scatter", "gather", *ROOTLESS, "alltoall", "custom"),
-        ("chunks", "steps", "rounds", "k", "memory", "cache"),
+        ("chunks", "steps", "rounds", "k", "memory", "workers", "cache"),
         topologies="any connected one of up to 128 ranks", process=True,
     ),
 }  # fmt: skip

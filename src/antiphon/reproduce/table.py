@@ -5,6 +5,7 @@ from __future__ import annotations
 from antiphon.registry import Entry
 
 SCCL = "Cai et al., Synthesizing Optimal Collective Algorithms, PPoPP 2021 (SCCL)"
+BLINK = "Wang et al., Blink: Fast and Generic Collectives for Distributed ML, MLSys 2020"
 
 
 def _entry(module: str, function: str, about: str, where: str) -> Entry:
@@ -18,4 +19,8 @@ TABLE = {
     "sccl-frontiers": _entry(
         "sccl", "frontiers", "the frontiers of both machines for k = 4, with proofs", f"{SCCL}, Algorithm 1"
     ),
+    "blink-counts": _entry("blink", "counts", "allocations, rings and trees of a DGX-1", f"{BLINK}, 2 to 5"),
+    "blink-figure14": _entry("blink", "figure14", "speedups of trees over rings in theory", f"{BLINK}, Figure 14"),
+    "blink-trees": _entry("blink", "trees", "trees and rates, with proofs, of all allocations", f"{BLINK}, 3"),
+    "blink-figure22b": _entry("blink", "figure22b", "two servers on networks of any speed", f"{BLINK}, Figure 22(b)"),
 }

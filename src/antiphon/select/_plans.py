@@ -10,14 +10,14 @@ from typing import Any
 
 from antiphon.core.bounds import Bound, bound
 from antiphon.core.collective import Collective
-from antiphon.core.loads import claims, timeline
+from antiphon.core.loads import claims, throughput, timeline
 from antiphon.core.plan import Entry, Plan
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.verify import Fault, verify
 from antiphon.errors import Infeasible, Invalid, unknown
 from antiphon.registry import call, find, refuse_unless_able
-from antiphon.select._proofs import certified, label_of, prove
+from antiphon.select._proofs import certified, label_of, prove, rate_of
 from antiphon.select._wish import budget_of, collective, machine_of
 
 
@@ -51,7 +51,11 @@ def measure(schedule: Schedule, topology: Topology, limits: Bound | None = None)
     verify(schedule, topology).or_raise()
     figures = dict(claims(schedule, topology))
     limits = limits or bound(topology, schedule.collective)
-    return {**figures, **gaps(figures, timeline(schedule, topology).total, limits)}
+    figures |= gaps(figures, timeline(schedule, topology).total, limits)
+    if rate_of(schedule) is not None:
+        rate = throughput(schedule, topology)
+        figures["rate"] = None if rate is None else str(rate / topology.unit)
+    return figures
 
 
 def plan(  # noqa: PLR0913

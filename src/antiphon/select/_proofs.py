@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from antiphon.core.bounds import Bound, bound, recheck
+from antiphon.core.bounds import Bound, bound, proved_rate, recheck, witness_of
 from antiphon.core.ksync.certificate import BEST_FOUND, COMPOSED, TURNED, Checked, check_certificate, subject
 from antiphon.core.ksync.dual import StepDual, worth
-from antiphon.core.loads import rounds
+from antiphon.core.loads import rounds, throughput
 from antiphon.core.plan import Plan
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
@@ -41,6 +41,7 @@ def prove(plan: Plan, topology: Topology, limits: Bound | None = None, *, claims
     for entry in plan.entries if claims else ():
         try:
             checked = certified(entry.schedule, topology)
+            rated = _rated(entry.schedule, topology)
             label = label_of(entry.schedule)
             told = entry.claims.get("optimality", label)
             if told != label:
@@ -48,6 +49,7 @@ def prove(plan: Plan, topology: Topology, limits: Bound | None = None, *, claims
         except Invalid as error:
             return Proofs(Fault("proof", f"{_which(entry.schedule, topology)}: {error}"))
         which = _which(entry.schedule, topology)
+        proved += rated
         if checked is None:
             trusted += [f"{which}: called {label!r}, but there is no certificate to recheck"] if label else []
             continue
@@ -65,6 +67,31 @@ def label_of(schedule: Schedule) -> str | None:
     if label is None and certificate is not None:
         label = certificate.get("proof")
     return label if isinstance(label, str) and (label != BEST_FOUND or certificate is not None) else None
+
+
+def rate_of(schedule: Schedule) -> str | None:
+    """The rate that its planner states, in unit links: what ever finer pieces come near."""
+    found = schedule.provenance.get("found")
+    rate = found.get("rate") if isinstance(found, Mapping) else None
+    return rate if isinstance(rate, str) else None
+
+
+def _rated(schedule: Schedule, topology: Topology) -> list[str]:
+    """What the bound on the rate proves that the schedule carries; Invalid where it does not hold, or is not met by a
+    schedule that says so."""
+    carried, stated = schedule.provenance.get("bound"), rate_of(schedule)
+    if not isinstance(carried, Mapping) or stated is None or not isinstance(carried.get("witness"), Mapping):
+        return []
+    limit = proved_rate(topology, schedule.collective, witness_of(carried["witness"]))
+    rate = throughput(schedule, topology)
+    if rate is None or limit is None or str(rate / topology.unit) != stated or rate > limit:
+        raise Invalid(f"bound: the schedule says that its rate is {stated}, which does not hold; plan anew")
+    found = schedule.provenance["found"]
+    if found.get("optimal") and rate != limit:
+        raise Invalid(f"bound: the rate {stated} is called optimal, but its witness proves {limit / topology.unit}")
+    met = "which it attains" if rate == limit else f"{float(limit / rate):.4g} times its own"
+    kind = carried["witness"]["kind"].replace("_", " ")
+    return [f"rate {stated} unit links; by its {kind} no schedule exceeds {limit / topology.unit}, {met}"]
 
 
 def certificate_of(schedule: Schedule) -> Mapping[str, Any] | None:

@@ -53,7 +53,7 @@ def tune(  # noqa: PLR0913
     span, sizes = sizes_of(nbytes)
     seconds, processes = budget_of(budget), _processes(workers)
     targets = _targets(wanted, topology, root, ranks)
-    names = list(dict.fromkeys([planners] if isinstance(planners, str) else planners)) or list(table("planner"))
+    names = list(dict.fromkeys([planners] if isinstance(planners, str) else planners)) or _usual_planners()
     for name in names:
         find("planner", name)
     whole = None if against is None else machine_of(against, "against")
@@ -99,6 +99,11 @@ def _targets(
         kind: collective(kind, topology, root=root if kind in ROOTED else None, ranks=ranks)
         for kind in ("allreduce", "allgather", "reducescatter", "alltoall", *ROOTED)
     }
+
+
+def _usual_planners() -> list[str]:
+    """All but those that say of themselves that another does the same, better."""
+    return [name for name, entry in table("planner").items() if entry.can.get("tuned", True)]
 
 
 def _tasks(targets: Mapping[str, Collective], names: Sequence[str], budget: float) -> list[Task]:

@@ -109,6 +109,8 @@ def plan_text(claims: Mapping[str, Any]) -> str:
         f"  bandwidth: {_gap(claims['bandwidth_gap'], 'the time of the bound at zero latency')}",
         f"  latency:   {_gap(claims['latency_gap'], 'the fewest steps possible')}",
     ]
+    if claims.get("rate") is not None:
+        lines.append(f"  rate:      {claims['rate']} unit links with ever finer pieces")
     return "\n".join(lines)
 
 

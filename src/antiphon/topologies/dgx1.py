@@ -6,6 +6,10 @@ from fractions import Fraction
 
 from antiphon.core.topology import Topology, both_ways, build
 from antiphon.topologies._links import NVLINK, NVLINK1, nvlink
+from antiphon.topologies._options import yes
+from antiphon.topologies._pcie import SWITCHES, pcie_limits, pcie_links, switch_places
+
+GEN = 3  # of the PCIe that both have
 
 # pairs with two NVLinks, then pairs with one; numbered as the cloud instances with this board number them
 _DOUBLE = ((0, 3), (0, 4), (1, 2), (1, 5), (2, 3), (4, 7), (5, 6), (6, 7))
@@ -22,20 +26,22 @@ _P100 += tuple((a, a + 4) for a in range(4))
 Pairs = tuple[tuple[int, int], ...]
 
 
-def dgx1p() -> Topology:
+def dgx1p(*, pcie: bool = False) -> Topology:
     """DGX-1 with P100: four NVLinks per GPU, 20 GB/s each way per NVLink (P100 data sheet).
 
     Each quad is fully linked and GPU i is joined with i+4; numbered as in Blink. The latency is taken from V100.
+    pcie=true adds its PCIe 3 tree, as pcie8:gen=3 has it.
     """
-    return _box("dgx1p", (), _P100, NVLINK1)
+    return _box("dgx1p", (), _P100, NVLINK1, yes(pcie, "pcie"))
 
 
-def dgx1v() -> Topology:
+def dgx1v(*, pcie: bool = False) -> Topology:
     """DGX-1 with V100: six NVLinks per GPU, 25 GB/s each way per NVLink (V100 data sheet).
 
     Eight pairs have two NVLinks, eight have one; numbered as on the p3.16xlarge cloud instance, and in Blink.
+    pcie=true adds its PCIe 3 tree, as pcie8:gen=3 has it.
     """
-    return _box("dgx1v", _DOUBLE, _SINGLE, NVLINK)
+    return _box("dgx1v", _DOUBLE, _SINGLE, NVLINK, yes(pcie, "pcie"))
 
 
 def dgx1v_sccl() -> Topology:
@@ -43,7 +49,13 @@ def dgx1v_sccl() -> Topology:
     return _box("dgx1v_sccl", _SCCL_DOUBLE, _SCCL_SINGLE, NVLINK)
 
 
-def _box(name: str, double: Pairs, single: Pairs, speed: Fraction) -> Topology:
+def _box(name: str, double: Pairs, single: Pairs, speed: Fraction, pcie: bool = False) -> Topology:
     links = both_ways(double, nvlink(2, speed)) + both_ways(single, nvlink(1, speed))
     places = [f"host0/quad{gpu // 4}/gpu{gpu}" for gpu in range(8)]
-    return build(name, 8, links, places=places, unit=speed)
+    if not pcie:
+        return build(name, 8, links, places=places, unit=speed)
+    links += pcie_links(GEN)
+    return build(
+        f"{name}:pcie=true", 8, links, switches=SWITCHES, limits=pcie_limits(links, GEN),
+        places=[*places, *switch_places()], unit=speed,
+    )  # fmt: skip

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
-
-from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, build
+from antiphon.core.topology import Topology, build
 from antiphon.errors import Invalid, quote
-from antiphon.topologies._links import GB, PCIE, PCIE_HOP
-
-BETWEEN_SOCKETS = Fraction(16 * GB)  # each way: what NCCL reckons between two AMD sockets (src/graph/topo.h)
+from antiphon.topologies._links import PCIE
+from antiphon.topologies._pcie import SWITCHES, pcie_limits, pcie_links, switch_places
 
 
 def pcie8(*, gen: int = 4) -> Topology:
@@ -20,13 +17,7 @@ def pcie8(*, gen: int = 4) -> Topology:
     """
     if gen not in PCIE or isinstance(gen, bool):
         raise Invalid(f"gen={quote(gen)}: expected a generation of PCIe: 3, 4 or 5")
-    lanes = LinkType("pcie", PCIE[gen], PCIE_HOP)
-    socket = LinkType("socket", BETWEEN_SOCKETS, PCIE_HOP)
-    pairs = [(gpu, 8 + gpu // 2) for gpu in range(8)] + [(8 + s, 12 + s // 2) for s in range(4)]
-    links = both_ways(pairs, lanes) + both_ways([(12, 13)], socket)
-    into = {bridge: tuple(i for i, link in enumerate(links) if link[1] == bridge) for bridge in (12, 13)}
-    limits = [SharedLimit(f"bridge{b - 12} in", found, 2 * PCIE[gen]) for b, found in into.items()]
-    places = [f"host0/socket{gpu // 4}/gpu{gpu}" for gpu in range(8)]
-    places += [f"host0/socket{s // 2}/pcie{s}" for s in range(4)] + [f"host0/socket{b}/bridge{b}" for b in (0, 1)]
+    links = pcie_links(gen)
+    places = [f"host0/socket{gpu // 4}/gpu{gpu}" for gpu in range(8)] + switch_places()
     name = "pcie8" if gen == 4 else f"pcie8:gen={gen}"
-    return build(name, 8, links, switches=6, limits=limits, places=places, unit=PCIE[gen])
+    return build(name, 8, links, switches=SWITCHES, limits=pcie_limits(links, gen), places=places, unit=PCIE[gen])

@@ -14,13 +14,25 @@ from antiphon.core.bounds.bandwidth import Search
 from antiphon.core.bounds.latency import latency_of
 from antiphon.core.bounds.needs import needs_of
 from antiphon.core.bounds.recheck import check_distance, proved_time
-from antiphon.core.bounds.witness import Cut, Distance, Family, LpDual, Partition, Witness
+from antiphon.core.bounds.witness import Cut, Distance, Family, LpDual, Partition, Witness, witness_of
 from antiphon.core.collective import Collective
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid
 from antiphon.units import plain
 
-__all__ = ["Bound", "Cut", "Distance", "Family", "LpDual", "Partition", "Witness", "bound", "recheck"]
+__all__ = [
+    "Bound",
+    "Cut",
+    "Distance",
+    "Family",
+    "LpDual",
+    "Partition",
+    "Witness",
+    "bound",
+    "proved_rate",
+    "recheck",
+    "witness_of",
+]
 
 
 @dataclass(frozen=True)
@@ -101,6 +113,11 @@ def recheck(topology: Topology, collective: Collective, stated: Bound) -> None:
     time = proved_time(topology, collective, stated.witness)
     if (stated.inverse, stated.bytes_per_second) != _rates(topology, collective, time):
         raise Invalid("this bound states another bandwidth than its witness proves; compute the bound anew")
+
+
+def proved_rate(topology: Topology, collective: Collective, witness: Witness) -> Fraction | None:
+    """The bytes of nbytes per second that by this witness alone none exceeds; Invalid where it proves nothing."""
+    return _rates(topology, collective, proved_time(topology, collective, witness))[1]
 
 
 def _rates(topology: Topology, collective: Collective, time: Fraction) -> tuple[Fraction, Fraction | None]:

@@ -28,9 +28,11 @@ def weakest_partition(network: Network, members: Sequence[int]) -> tuple[Groups,
     The least over all partitions where all ranks are members, or where relays can be placed in at most 256
     ways (each with some member); else a good one. O(members * Newton rounds) maximum flows for each way.
     """
-    relays = sorted(set(range(network.ranks)) - set(members))
+    others = set(range(network.ranks)) - set(members)
+    linked = {*network.tail.tolist(), *network.head.tolist()}
     best: tuple[Groups, Fraction] | None = None
-    for groups in _placements(network, list(members), relays):
+    for groups in _placements(network, list(members), sorted(others & linked)):
+        groups[0] += sorted(others - linked)  # wherever they are, nothing crosses
         found = _Strength(network, groups).run()
         if best is None or found[1] < best[1]:
             best = found

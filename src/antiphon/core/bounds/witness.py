@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from fractions import Fraction
 from typing import Any
 
 from antiphon.core.topology import Topology
+from antiphon.errors import Invalid
 from antiphon.units import format_bandwidth, plain
 
 _SHOWN = 12
@@ -146,6 +148,45 @@ class LpDual(Record):
 
 
 Witness = Cut | Partition | LpDual
+
+
+def witness_of(value: Mapping[str, Any]) -> Witness:
+    """A witness from its JSON; Invalid where it is none. What it says is for `recheck` to judge."""
+    try:
+        kind = value["kind"]
+        if kind == "cut":
+            return Cut(
+                _whole(value["side"]), int(value["weight"]), Fraction(value["capacity"]), _whole(value["limits"])
+            )
+        if kind == "partition":
+            parts, limits = tuple(map(_whole, value["parts"])), tuple(map(_two, value["limits"]))
+            capacity = Fraction(value["capacity"])
+            return Partition(parts, str(value["direction"]), int(value["weight"]), capacity, limits)
+        if kind == "lp_dual":
+            families = tuple(
+                Family(str(f["of"]), _whole(f["at"]), None if f["lengths"] is None else tuple(map(_two, f["lengths"])))
+                for f in value["families"]
+            )
+            partitions = []
+            for one, times in value["partitions"]:
+                inner = witness_of(one)
+                if not isinstance(inner, Partition):
+                    raise TypeError("expected a partition")
+                partitions.append((inner, int(times)))
+            prices, potentials = tuple(map(_two, value["prices"])), tuple(map(_two, value["potentials"]))
+            return LpDual(prices, families, potentials, tuple(partitions))
+    except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+        raise Invalid(f"witness of a bound: cannot be read ({error!r}); plan anew") from None
+    raise Invalid(f"witness of a bound: kind {kind!r} is not known (cut, partition, lp_dual); plan anew")
+
+
+def _whole(values: Iterable[Any]) -> tuple[int, ...]:
+    return tuple(int(value) for value in values)
+
+
+def _two(values: Iterable[Any]) -> tuple[int, int]:
+    a, b = values
+    return int(a), int(b)
 
 
 def _prices(prices: tuple[tuple[int, int], ...]) -> str:

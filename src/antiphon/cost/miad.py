@@ -1,0 +1,131 @@
+"""Chunk size by measuring: multiplicative increase, additive decrease (Blink, 4.2.1)."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass, field
+
+from antiphon.errors import Invalid
+
+
+@dataclass
+class Miad:
+    """Says which chunk size to use next, told how fast the last one was; settles on one. No clock, no chance in it.
+
+        controller = Miad(smallest=1 << 20)
+        while True:
+            size = controller.next()
+            controller.measured(bytes_per_second=run(size))     # or seconds=..., always for the same data
+
+    The size grows by `factor` as long as throughput rises: `patience` sizes in a row without a new best, or one far
+    below it, end that. Then it comes down by `step` (default: an eighth of the size where it turned) until throughput
+    falls again, or the size that was best before is passed. At the end the three sizes of the best medians are run
+    again, twice as often, and it stays with the best. While it moves, a size within `tolerance` of the best is no
+    better than it, so noise does not drive it. A size is run `repeats` times and judged by the median. Sizes are whole
+    multiples of `align` above `smallest`, at most `largest`.
+    """
+
+    smallest: int = 1 << 20
+    largest: int = 1 << 30
+    factor: float = 2.0
+    step: int | None = None
+    repeats: int = 5
+    tolerance: float = 0.02
+    patience: int = 2
+    align: int = 256
+    settled: bool = field(default=False, init=False)
+    medians: dict[int, float] = field(default_factory=dict, init=False)  # throughput by size
+
+    def __post_init__(self) -> None:
+        if not 0 < self.smallest <= self.largest:
+            raise Invalid(f"chunk sizes: expected 0 < smallest <= largest, got {self.smallest} and {self.largest}")
+        if self.factor <= 1 or self.repeats < 1 or self.patience < 1 or self.align < 1 or not 0 <= self.tolerance < 1:
+            raise Invalid(
+                "chunk size control: factor must exceed 1, repeats, patience and align be at least 1, "
+                "tolerance be from 0 to below 1"
+            )
+        if self.step is not None and self.step < 1:
+            raise Invalid(f"chunk size control: step must be at least 1 byte, got {self.step}")
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget all, begin with the smallest size: for other data or another machine."""
+        self.settled, self.medians = False, {}
+        self._size, self._runs, self._unit = self.smallest, dict[int, list[float]](), ""
+        self._finals: list[int] | None = None
+        self._rising, self._worse, self._down, self._floor = True, 0, 0, self.smallest
+
+    def next(self) -> int:
+        """The chunk size, in bytes, to use now."""
+        return self._size
+
+    @property
+    def best(self) -> int:
+        """The size of the best median so far; the first of those that are as good."""
+        best = self.smallest
+        for size, speed in self.medians.items():
+            if speed > self.medians[best] * (1 + self.tolerance):
+                best = size
+        return best
+
+    def measured(self, bytes_per_second: float | None = None, *, seconds: float | None = None) -> None:
+        """How fast a run with the size of `next` was: its throughput, or its time. One kind throughout."""
+        given = seconds if bytes_per_second is None else bytes_per_second
+        unit = "seconds" if bytes_per_second is None else "bytes_per_second"
+        if given is None or (seconds is not None and bytes_per_second is not None) or not given > 0:
+            raise Invalid("measured: give bytes_per_second or seconds, one of them, greater than 0")
+        if self._unit not in ("", unit):
+            raise Invalid(f"measured: earlier runs were told in {self._unit}; keep to that, or restart")
+        self._unit = unit
+        if self.settled:
+            return
+        runs = self._runs.setdefault(self._size, [])
+        runs.append(given if seconds is None else 1 / given)
+        if len(runs) % self.repeats:
+            return
+        before = self.medians.get(self.best) if self.medians else None
+        speed = self.medians[self._size] = statistics.median(runs)
+        if self._finals is not None:
+            self._final()
+            return
+        better = before is None or speed > before * (1 + self.tolerance)
+        far = before is not None and speed < before * (1 - max(0.1, 5 * self.tolerance))
+        self._worse = 0 if better else self._worse + 1
+        self._move(far)
+
+    def _move(self, far: bool) -> None:
+        """The next size, once the present one is judged."""
+        at = self._size
+        if self._rising:
+            if not far and self._worse < self.patience and at < self.largest:
+                self._size = min(self._aligned(at * self.factor, at), self.largest)
+                return
+            best = self.best  # turn round: from above the best down to below it
+            self._rising, self._worse = False, 0
+            self._down = self.step or max(best // 8, self.align)
+            self._floor = max(self.smallest, int(best / self.factor))
+            at = min(self._aligned(best * self.factor, best), at) if best < at else at
+        if self._worse >= self.patience and at < self.best:
+            self._final()
+            return
+        while at > self._floor:
+            at = max(self._aligned(at - self._down, 0), self._floor)
+            if at not in self.medians:
+                self._size = at
+                return
+        self._final()
+
+    def _aligned(self, size: float, above: int) -> int:
+        """A whole multiple of align, above the one given."""
+        return max(int(size) // self.align, above // self.align + 1 if above else 1) * self.align
+
+    def _final(self) -> None:
+        """The next size to be run again, or the end."""
+        if self._finals is None:
+            self._finals = sorted(self.medians, key=lambda size: (-self.medians[size], size))[:3]
+        again = [size for size in self._finals if len(self._runs[size]) < 3 * self.repeats]
+        if again:
+            self._size = again[0]
+        else:
+            self._size = min(self._finals, key=lambda size: (-self.medians[size], size))
+            self.settled = True

@@ -1,0 +1,1 @@
+"""Tree packing: `trees` (exactly optimal) and `blink` (as published). See docs/planners/trees.md."""

@@ -1,0 +1,114 @@
+"""The planner `trees`: packed trees at the greatest rate there is, with what proves it (docs/planners/trees.md)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+from antiphon.core.bounds import bound
+from antiphon.core.collective import Collective
+from antiphon.core.loads import throughput
+from antiphon.core.reshape import reverse
+from antiphon.core.schedule import Schedule
+from antiphon.core.topology import Topology
+from antiphon.core.transform import dual, invert
+from antiphon.errors import Invalid, Unsupported, quote
+from antiphon.planners._reach import Hop, Reach
+from antiphon.planners.packing._allreduce import Made, allreduces, most
+from antiphon.planners.packing._lay import spread
+from antiphon.planners.packing._out import out_of
+from antiphon.planners.packing._pieces import piped
+from antiphon.planners.packing._tree import Tree
+
+SPREADING = ("broadcast", "allgather")
+MOST_RANKS = 512
+
+
+def trees(
+    topology: Topology,
+    collective: Collective,
+    *,
+    nbytes: int | None = None,
+    profile: Any = None,
+    budget: float | None = None,
+    seed: int = 0,
+    pieces: int | None = None,
+    loss: float | str | Fraction = 0,
+) -> Iterator[Schedule]:
+    """Yields the fastest packing of trees, pipelined in `pieces`: the best for `nbytes`, or several if none is given.
+
+    Reduce and reducescatter are broadcast and allgather of the machine with all links turned, run backwards; allreduce
+    takes whichever is best of undirected trees used both ways, two forests, and trees in and out. `loss`: the share of
+    the rate that may be given up for fewer trees (0.05), where one set of trees serves. Growth: see docs.
+    """
+    given_up = _loss(loss)
+    if len(collective.members) > MOST_RANKS:
+        raise Unsupported(
+            f"planner trees: {len(collective.members)} ranks; it takes up to {MOST_RANKS}. "
+            "Use hierarchical-ring or multi-ring"
+        )
+    limit = bound(topology, collective)
+    made = _best(topology, collective, limit.bytes_per_second, given_up, seed)
+    rate = throughput(made.schedule, topology)
+    told = {
+        "rate": str(rate / topology.unit) if rate is not None else None,
+        "optimal": rate == limit.bytes_per_second,
+        "best_of_its_kind": made.best,
+        "trees": made.count,
+        "deepest": max((tree.depth for tree in made.trees), default=0),
+        "how": made.how,
+    }
+    if made.few is not None:
+        told["few"] = made.few
+    kept = {"loss": str(given_up)} if given_up else {}
+    for schedule in piped(made.schedule, topology, pieces, nbytes, profile):
+        options = {**kept, "pieces": int(schedule.pieces)}
+        proof = {"bound": limit.as_json()["bandwidth"]}
+        yield replace(
+            schedule, provenance={"planner": "trees", "options": options, "seed": seed, "found": told, **proof}
+        )
+
+
+def _loss(loss: float | str | Fraction) -> Fraction:
+    try:
+        value = Fraction(str(loss))
+    except (ValueError, ZeroDivisionError):
+        value = Fraction(-1)
+    if not 0 <= value < 1:
+        raise Invalid(f"option loss: expected a share of the rate from 0 to below 1, such as 0.05, got {quote(loss)}")
+    return value
+
+
+def _best(topology: Topology, collective: Collective, limit: Fraction | None, loss: Fraction, seed: int) -> Made:
+    if len(collective.members) < 2:
+        return Made(spread(collective, ()), (), 0, "nothing to move", True)
+    if collective.kind == "allreduce":
+        ways = list(allreduces(topology, collective, limit, loss, seed))
+        rates = [throughput(made.schedule, topology) or Fraction(0) for made in ways]
+        enough = [made for made, rate in zip(ways, rates, strict=True) if rate >= (1 - loss) * max(rates)]
+        return min(enough, key=lambda made: (made.count if loss else 0, made.schedule.steps))
+    if collective.kind in SPREADING:
+        return _spread(topology, collective, loss, seed)
+    turned = _spread(reverse(topology), dual(collective)[0], loss, seed)
+    return replace(turned, schedule=replace(invert(turned.schedule), collective=collective))
+
+
+def _spread(topology: Topology, collective: Collective, loss: Fraction, seed: int) -> Made:
+    relation = collective.relation
+    demand: Counter[int] = Counter()
+    for block, rank in zip(relation.pre_block.tolist(), relation.pre_rank.tolist(), strict=True):
+        demand[rank] += int(collective.weights[block])
+    wanted = {root: weight for root, weight in demand.items() if weight}
+    found = out_of(topology, wanted, collective.members, loss, seed)
+    reach = Reach(topology)
+    empty = [Tree(root, Fraction(1), tuple(_hops(reach, root))) for root in demand if root not in wanted]
+    made = spread(collective, [*found.trees, *empty])
+    return Made(made, found.trees, most(found.trees), found.how, found.optimal, found.few)
+
+
+def _hops(reach: Reach, root: int) -> Iterator[tuple[int, Hop]]:
+    """A tree of shortest paths, for blocks that weigh nothing."""
+    return ((rank, hop) for rank, hop in reach.of(root).items() if rank != root)

@@ -1,0 +1,61 @@
+"""The GPUs of a box that a job may be given: all sets that links join, one of each kind (Blink, 2.1 and 5.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import combinations
+
+from antiphon.core.reshape import keep
+from antiphon.core.symmetry import canonical
+from antiphon.core.topology import Topology
+
+SIZES = range(3, 9)  # of Figures 14 to 17
+
+
+@dataclass(frozen=True, eq=False)
+class Allocation:
+    """GPUs of a box; `machine`: these alone, GPU gpus[i] as rank i. `alike`: how many sets of its GPUs are such."""
+
+    gpus: tuple[int, ...]
+    machine: Topology
+    alike: int = 1
+
+    @property
+    def name(self) -> str:
+        return ",".join(map(str, self.gpus))
+
+
+def allocation(box: Topology, gpus: Iterable[int]) -> Allocation:
+    """Just these GPUs."""
+    chosen = tuple(sorted(gpus))
+    return Allocation(chosen, keep(box, chosen).topology)
+
+
+def unique(box: Topology, sizes: Iterable[int] = SIZES) -> tuple[Allocation, ...]:
+    """Every kind of allocation whose GPUs their own links join, by its first set; by size, then by numbers.
+
+    Two are of one kind if a renumbering takes links to links as wide. One canonical form for each joined set.
+    """
+    found: dict[str, tuple[Allocation, int]] = {}
+    for size in sizes:
+        for gpus in combinations(range(box.ranks), size):
+            one = allocation(box, gpus)
+            if joined(one.machine):
+                key = canonical(one.machine)[1]
+                first, alike = found.get(key, (one, 0))
+                found[key] = first, alike + 1
+    return tuple(Allocation(one.gpus, one.machine, alike) for one, alike in found.values())
+
+
+def joined(machine: Topology) -> bool:
+    """Whether links lead from rank 0 to all ranks, without switches."""
+    near: dict[int, list[int]] = {}
+    for a, b in zip(machine.link_src.tolist(), machine.link_dst.tolist(), strict=True):
+        near.setdefault(a, []).append(b)
+    reached, queue = {0}, [0]
+    for rank in queue:
+        fresh = set(near.get(rank, ())) - reached
+        reached |= fresh
+        queue += sorted(fresh)
+    return len(reached) == machine.ranks

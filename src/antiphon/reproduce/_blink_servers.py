@@ -1,0 +1,78 @@
+"""Figure 22(b) of Blink: a job on some GPUs of two DGX-1V, for networks between them of any speed.
+
+The paper says that it is a simulation, of 100 MB on 3 and 5 GPUs, and no more. Assumed here: which GPUs (GPUS); one
+network card per server, shared by its GPUs, as fast each way as the figure's axis says; NVLinks as fast as the paper
+measures them while GPUs reduce and forward (2.2: around 19 GB/s, of 25); latencies as the catalogue has them; phases
+that overlap, in as many pieces as are best. Rings run over PCIe at half a link (5.1), or over the network if slower.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from fractions import Fraction
+
+from antiphon.core.collective import Collective
+from antiphon.core.loads import throughput
+from antiphon.core.reshape import degrade, keep
+from antiphon.core.topology import Topology
+from antiphon.core.verify import verify
+from antiphon.cost.alpha_beta import alpha_beta
+from antiphon.planners.packing.blink import blink
+from antiphon.reproduce._blink_allocations import unique
+from antiphon.reproduce._blink_rates import PCIE, optimum, ring_rate
+from antiphon.topologies import topology
+
+GPUS = (0, 1, 2), (0, 1, 2, 3, 4)
+NBYTES = 10**8
+LINK = Fraction(25 * 10**9)
+MEASURED = Fraction(19 * 10**9)
+GIGABIT = Fraction(10**9, 8)  # per second, in bytes
+PLENTY = 10_000  # Gbit/s: a network that limits nothing
+
+
+@dataclass(frozen=True)
+class Point:
+    """For a network of `network` bytes/s: how fast 100 MB are reduced, how fast endless data, in bytes/s; and the
+    kind of what is busiest."""
+
+    network: Fraction
+    speed: float
+    rate: Fraction
+    limit: str
+
+
+def point(gigabits: Fraction | int, link: Fraction = MEASURED) -> Point:
+    """Planned by `blink` in three phases, verified, and predicted by the model alpha-beta."""
+    machine = servers(gigabits, link)
+    collective = Collective("allreduce", machine.ranks)
+    schedule = next(iter(blink(machine, collective, nbytes=NBYTES)))
+    verify(schedule, machine).or_raise()
+    predicted = alpha_beta(schedule, machine)(NBYTES)
+    network = gigabits * GIGABIT
+    rate = throughput(schedule, machine) or Fraction(0)
+    return Point(network, NBYTES / predicted.seconds, rate, "network" if rate == network else "NVLink")
+
+
+def servers(gigabits: Fraction | int, link: Fraction) -> Topology:
+    """Two DGX-1V with one card each, only the GPUs of the job, NVLinks slowed down to `link` bytes/s each."""
+    card = f"{gigabits * GIGABIT}B/s"
+    both = topology(f"cluster:box=dgx1v,boxes=2,nics=1,nic={card}")
+    if link != LINK:
+        both = degrade(both, kind="nvlink", slower=LINK / link)
+    return keep(both, [gpu + 8 * server for server, gpus in enumerate(GPUS) for gpu in gpus]).topology
+
+
+def rings(gigabits: Fraction | int, link: Fraction = MEASURED) -> Fraction:
+    """Bytes/s of one ring through both servers."""
+    speed = min(PCIE * link, gigabits * GIGABIT)
+    return speed * ring_rate("allreduce", 1, sum(map(len, GPUS)))
+
+
+def knees() -> Counter[Fraction]:
+    """For every pair of a 3-GPU and a 5-GPU allocation the rate, in links, of the slower server's trees."""
+    box = topology("dgx1v")
+    three, five = (
+        [optimum(one.machine, "allreduce")[0] for one in unique(box, [len(gpus)])] for gpus in GPUS
+    )  # fmt: skip
+    return Counter(min(a, b) for a in three for b in five)

@@ -1,0 +1,68 @@
+"""Lines between nodes that pass by the other nodes, and the heads of arrows."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Curve = tuple[Floats, Floats, Floats]  # start, control point, end: quadratic
+_BENDS = (0, 24, -24, 40, -40, 56, -56, 80, -80, 110, -110, 140, -140, 170, -170)
+_T = np.linspace(0, 1, 33)[:, None]
+
+
+def control(a: int, b: int, centres: Floats, radii: Floats, side: float = 0.0) -> Floats:
+    """The control point of the quadratic curve from node a to node b that is bent as little as needed to pass by the
+    others, `side` pixels to the left to begin with. O(nodes)."""
+    start, end = centres[a], centres[b]
+    length = math.dist(start, end) or 1.0
+    across = np.array([end[1] - start[1], start[0] - end[0]]) / length
+    others = np.ones(len(centres), bool)
+    others[[a, b]] = False
+    best, least = start, math.inf
+    for bend in _BENDS:
+        middle = (start + end) / 2 + across * (side + bend)
+        curve = points(start, middle, end, _T[1:-1])
+        gaps = np.linalg.norm(curve[:, None] - centres[None, others], axis=2) - radii[others] - 4
+        hidden = float(np.maximum(-gaps, 0).sum())
+        if hidden < least:
+            best, least = middle, hidden
+        if not hidden:
+            break
+    return best
+
+
+def points(start: Floats, middle: Floats, end: Floats, t: Floats) -> Floats:
+    """Where a quadratic curve is at t, from 0 to 1."""
+    where: Floats = (1 - t) ** 2 * start + 2 * t * (1 - t) * middle + t**2 * end
+    return where
+
+
+def between(start: Floats, middle: Floats, end: Floats, gaps: tuple[float, float]) -> Curve:
+    """The part of the curve that is farther than so much from its ends."""
+    fine = np.linspace(0, 1, 257)[:, None]
+    curve = points(start, middle, end, fine)
+    inside = np.flatnonzero(
+        (np.linalg.norm(curve - start, axis=1) >= gaps[0]) & (np.linalg.norm(curve - end, axis=1) >= gaps[1])
+    )
+    if len(inside) < 2:
+        return start, middle, end
+    low, high = float(fine[inside[0], 0]), float(fine[inside[-1], 0])
+    first = (1 - low) * ((1 - high) * start + high * middle) + low * ((1 - high) * middle + high * end)
+    ends = points(start, middle, end, np.array([[low], [high]]))
+    return ends[0], first, ends[1]
+
+
+def head(tip: Floats, before: Floats, size: float) -> str:
+    """A triangle that points from `before` to its tip, as the points of a polygon."""
+    ahead = (tip - before) / (math.dist(tip, before) or 1.0)
+    side = np.array([-ahead[1], ahead[0]])
+    foot = tip - ahead * size
+    return " ".join(f"{x:.1f},{y:.1f}" for x, y in (tip, foot + side * size * 0.45, foot - side * size * 0.45))
+
+
+def path(curve: Curve) -> str:
+    (ax, ay), (mx, my), (bx, by) = curve
+    return f"M{ax:.1f} {ay:.1f} Q{mx:.1f} {my:.1f} {bx:.1f} {by:.1f}"

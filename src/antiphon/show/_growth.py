@@ -1,0 +1,191 @@
+"""What the parts of the data travel along: trees, read off the rows of any schedule."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from antiphon.core.collective import Collective
+from antiphon.core.columns import distinct
+from antiphon.core.routes import resolve
+from antiphon.core.schedule import REDUCE, Schedule
+from antiphon.core.topology import Topology
+from antiphon.errors import Invalid
+
+OUT, IN, BOTH, IN_AND_OUT, ANY = "out", "in", "both", "in and out", "any"
+ROOTS_APART = 12  # more trees than these of several roots: those of one root are drawn
+
+Pair = tuple[int, int]  # parent, child
+Via = tuple[int, ...]
+Row = tuple[int, int, int, int, Via]  # step, from, to, op, switches on the way
+
+
+@dataclass(frozen=True)
+class Arrow:
+    """A hop by way of these switches, and how many there are from the root to it, itself counted; of what is no tree:
+    the step."""
+
+    src: int
+    dst: int
+    number: int
+    inwards: bool = False
+    via: tuple[int, ...] = ()
+
+    @property
+    def parent(self) -> int:
+        """Which of the two is nearer to the root."""
+        return self.dst if self.inwards else self.src
+
+
+@dataclass(frozen=True)
+class Growth:
+    """How one part of the data travels: out of a root, in to it, both ways over the same hops (drawn outwards), in and
+    out over different ones, or (ANY) not along a tree: then `root` is -1 and the arrows are numbered by step."""
+
+    shape: str
+    root: int
+    arrows: tuple[Arrow, ...]
+
+    @property
+    def deepest(self) -> int:
+        return max((arrow.number for arrow in self.arrows), default=0)
+
+
+@dataclass(frozen=True)
+class Grown:
+    """The distinct growths, the heaviest first, each with its share: a whole number over `whole`.
+
+    `root`: all are of this one, of `roots` that there are; -1 if nothing was left out.
+    """
+
+    growths: tuple[tuple[int, Growth], ...]
+    whole: int
+    root: int
+    roots: int
+
+
+def growths_of(schedule: Schedule, topology: Topology, root: int | None = None) -> Grown:
+    """The trees of a schedule; of many roots those of `root`, or of the first. O(rows log rows).
+
+    What has several blocks has several roots: of these one is drawn. An allreduce has one block; there all trees are
+    drawn unless they are many.
+    """
+    found = _together(schedule, _rows(schedule, topology), *_ends(schedule.collective))
+    roots = sorted({key for key, _ in found})
+    if root is not None and root not in roots:
+        near = ", ".join(map(str, roots[:12])) + (", ..." if len(roots) > 12 else "")
+        raise Invalid(f"trees to be drawn: none has rank {root} as its root; choose among {near}")
+    shapes = {growth for _, growth in found}
+    apart = len(roots) > 1 and (schedule.collective.blocks > 1 or len(shapes) > ROOTS_APART)
+    chosen = root if root is not None else roots[0] if apart else -1
+    weight: dict[Growth, int] = defaultdict(int)
+    for (key, growth), share in found.items():
+        if chosen in (-1, key):
+            weight[growth] += share
+    total = sum(weight.values()) or 1
+    common = math.gcd(*weight.values()) or 1
+    order = sorted(weight.items(), key=lambda item: -item[1])
+    return Grown(tuple((share // common, growth) for growth, share in order), total // common, chosen, len(roots))
+
+
+def _ends(collective: Collective) -> tuple[str, dict[int, int]]:
+    """Whether trees go out of the rank that has a block or in to the one that wants it, and that rank by block; ANY
+    where neither is one rank. What goes from everyone to everyone goes out."""
+    relation = collective.relation
+    have = _only(distinct(relation.pre_block.astype("int64") << 32 | relation.pre_rank).tolist())
+    want = _only(distinct(relation.post_block.astype("int64") << 32 | relation.post_rank).tolist())
+    blocks = collective.blocks
+    fits = [(shape, ends) for shape, ends in ((OUT, have), (IN, want)) if len(ends) == blocks]
+    return min(fits, key=lambda fit: len(set(fit[1].values())), default=(ANY, {}))
+
+
+def _only(pairs: Iterable[int]) -> dict[int, int]:
+    """Of pairs block << 32 | rank those whose block has one rank."""
+    found: dict[int, list[int]] = defaultdict(list)
+    for pair in pairs:
+        found[pair >> 32].append(pair & 0xFFFFFFFF)
+    return {block: ranks[0] for block, ranks in found.items() if len(ranks) == 1}
+
+
+def _together(
+    schedule: Schedule, rows: Sequence[Sequence[Row]], shape: str, root_of: Mapping[int, int]
+) -> dict[tuple[int, Growth], int]:
+    """Shares by root and growth. Of blocks with a common root (a scatter's) the chunks in the same place are drawn as
+    one, if that is a tree."""
+    chunks = schedule.chunks
+    places: dict[tuple[int, int, int], list[int]] = defaultdict(list)
+    for chunk, (block, offset, share) in enumerate(
+        zip(chunks.block.tolist(), chunks.offset.tolist(), chunks.share.tolist(), strict=True)
+    ):
+        if rows[chunk]:
+            places[root_of.get(block, -1), offset, share].append(chunk)
+    found: dict[tuple[int, Growth], int] = defaultdict(int)
+    for (root, _, share), alike in places.items():
+        joint = growth_of(shape, root, [row for chunk in alike for row in rows[chunk]])
+        if joint.shape != ANY or len(alike) == 1:
+            found[joint.root if root < 0 else root, joint] += share
+            continue
+        for chunk in alike:
+            growth = growth_of(shape, root, rows[chunk])
+            found[growth.root if root < 0 else root, growth] += share
+    return found
+
+
+def _rows(schedule: Schedule, topology: Topology) -> list[list[Row]]:
+    """The transfers of every chunk, without those between slots of a rank."""
+    found: list[list[Row]] = [[] for _ in range(len(schedule.chunks))]
+    resolved = resolve(topology, schedule.src, schedule.dst, schedule.route, schedule.routes)
+    heads = topology.link_dst.tolist()
+    via = [tuple(heads[link] for link in resolved.table[route][:-1]) for route in range(len(resolved.table))]
+    columns = (schedule.chunk, schedule.step, schedule.src, schedule.dst, schedule.op, resolved.route)
+    for chunk, step, src, dst, op, route in zip(*(column.tolist() for column in columns), strict=True):
+        if src != dst:
+            found[chunk].append((step, src, dst, op, via[route]))
+    return found
+
+
+def growth_of(shape: str, root: int, rows: Sequence[Row]) -> Growth:
+    """What these rows are. Without a root (an allreduce) what is done up to the last addition leads in to it, the rest
+    out of it."""
+    last = max((row[0] for row in rows if row[3] == REDUCE), default=-1) if shape == ANY else -1
+    into: dict[Pair, Via] = {}
+    out: dict[Pair, Via] = {}
+    for step, src, dst, _, via in rows:
+        if shape == IN or (shape == ANY and step <= last):
+            into[dst, src] = min(via, into.get((dst, src), via))
+        else:
+            out[src, dst] = min(via, out.get((src, dst), via))
+    if shape == ANY:
+        tops = {parent for parent, _ in into or out} - {child for _, child in into or out}
+        root = min(tops) if len(tops) == 1 else -1
+    rises, falls = _depths(root, into), _depths(root, out)
+    if rises is None or falls is None or root < 0:
+        steps = {Arrow(src, dst, step + 1, op == REDUCE, via) for step, src, dst, op, via in rows}
+        return Growth(ANY, -1, tuple(sorted(steps, key=_order)))
+    same = into.keys() == out.keys() and all(via == out[pair][::-1] for pair, via in into.items())
+    kind = BOTH if same else OUT if not into else IN if not out else IN_AND_OUT
+    arrows = [Arrow(src, dst, falls[dst], False, via) for (src, dst), via in out.items()]
+    if not same:
+        arrows += [Arrow(child, parent, rises[child], True, via) for (parent, child), via in into.items()]
+    return Growth(kind, root, tuple(sorted(arrows, key=_order)))
+
+
+def _order(arrow: Arrow) -> tuple[int, bool, int, int, Via]:
+    return arrow.number, arrow.inwards, arrow.src, arrow.dst, arrow.via
+
+
+def _depths(root: int, pairs: Iterable[Pair]) -> Mapping[int, int] | None:
+    """How deep every rank is below the root along (parent, child); None if they are no tree."""
+    below: dict[int, list[int]] = defaultdict(list)
+    for parent, child in pairs:
+        below[parent].append(child)
+    deep, todo = {root: 0}, [root]
+    for rank in todo:
+        for child in below[rank]:
+            if child in deep:
+                return None
+            deep[child] = deep[rank] + 1
+            todo.append(child)
+    return deep if len(deep) == sum(map(len, below.values())) + 1 else None

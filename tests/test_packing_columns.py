@@ -1,0 +1,443 @@
+"""Packing by linear programming: against brute force over all trees, cuts, and known rates of machines."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Sequence
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+import antiphon
+from antiphon.core.bounds.cuts import tightest_cut
+from antiphon.core.bounds.network import network_of
+from antiphon.core.reshape import reverse
+from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, build
+from antiphon.errors import Infeasible, Invalid
+from antiphon.planners.packing._columns import Packing, pack_lp, pack_orbits
+from antiphon.planners.packing._in_and_out import InAndOut, pack_allreduce_lp
+from antiphon.planners.packing._master import Column, Master
+from antiphon.planners.packing._orbits import free_group
+from antiphon.planners.packing._pricing import FAR, cheapest, shallow
+from antiphon.planners.packing._rational import solve
+from antiphon.planners.packing._tree import Tree, overloaded
+
+GIGA = 10**9
+
+
+def kind(bandwidth: int) -> LinkType:
+    return LinkType("link", Fraction(bandwidth))
+
+
+def odd_machine(rng: random.Random) -> Topology:
+    """A few ranks, perhaps switches (most unbalanced), parallel links, shared limits; capacities up to 10^6."""
+    ranks, switches = rng.randint(2, 4), rng.choice([0, 0, 1, 2])
+    top = rng.choice([1, 3, 10, 10**6])
+    many = [0, 1, 1] if switches else [0, 1, 1, 2]
+    pairs = itertools.permutations(range(ranks + switches), 2)
+    links = [(a, b, kind(rng.randint(1, top))) for a, b in pairs for _ in range(rng.choice(many))]
+    limits = []
+    for number in range(rng.choice([0, 0, 1, 2]) if len(links) > 2 else 0):
+        some = rng.sample(range(len(links)), rng.randint(2, min(5, len(links))))
+        limits.append(SharedLimit(f"limit{number}", tuple(some), Fraction(rng.randint(1, 2 * top))))
+    return build("odd", ranks, links, switches=switches, limits=limits)
+
+
+def ways(topology: Topology, a: int, b: int) -> list[tuple[int, ...]]:
+    """All simple paths through switches."""
+    found: list[tuple[int, ...]] = []
+
+    def go(node: int, path: tuple[int, ...], seen: frozenset[int]) -> None:
+        for link in np.flatnonzero(topology.link_src == node).tolist():
+            head = int(topology.link_dst[link])
+            if head == b:
+                found.append((*path, link))
+            elif head >= topology.ranks and head not in seen:
+                go(head, (*path, link), seen | {head})
+
+    go(a, (), frozenset([a]))
+    return found
+
+
+def all_trees(topology: Topology, root: int, sinks: Sequence[int]) -> set[tuple[int, ...]]:
+    """What every tree loads: each assignment of parents without cycles, over each way."""
+    ranks = topology.ranks
+    others = [v for v in range(ranks) if v != root]
+    loads = set()
+    for chosen in itertools.product(*[[-1, *(u for u in range(ranks) if u != v)] for v in others]):
+        parent = dict(zip(others, chosen, strict=True))
+        if any(parent[s] < 0 for s in sinks if s != root) or not all(_rooted(parent, v, root) for v in others):
+            continue
+        hops = [ways(topology, parent[v], v) for v in others if parent[v] >= 0]
+        for paths in itertools.product(*hops):
+            load = [0] * topology.links
+            for link in itertools.chain.from_iterable(paths):
+                load[link] += 1
+            loads.add((*load, *(sum(load[link] for link in limit.links) for limit in topology.limits)))
+    return loads
+
+
+def _rooted(parent: dict[int, int], rank: int, root: int) -> bool:
+    at, steps = rank, 0
+    while at != root and parent[at] >= 0 and steps <= len(parent):
+        at, steps = parent[at], steps + 1
+    return at == root or (at == rank and parent[rank] < 0)
+
+
+def brute_force(topology: Topology, groups: Sequence[tuple[set[tuple[int, ...]], int, int]], variables: int) -> float:
+    """The greatest sum of variables; of every group (loads of its trees, variable, weight) the rates sum to it."""
+    from scipy.optimize import linprog
+
+    columns = [(load, number) for number, (loads, _, _) in enumerate(groups) for load in sorted(loads)]
+    capacity = [topology.bandwidth(link) for link in range(topology.links)] + [x.bandwidth for x in topology.limits]
+    rows = np.array([load for load, _ in columns], float).T / np.array([float(c) for c in capacity])[:, None]
+    rows = np.hstack([rows, np.zeros((len(capacity), variables))])
+    equal = np.zeros((len(groups), rows.shape[1]))
+    for at, (_, number) in enumerate(columns):
+        equal[number, at] = 1
+    for number, (_, variable, weight) in enumerate(groups):
+        equal[number, len(columns) + variable] = -weight
+    cost = np.append(np.zeros(len(columns)), -np.ones(variables))
+    found = linprog(cost, rows, np.ones(len(capacity)), equal, np.zeros(len(groups)))
+    assert found.status == 0
+    return -float(found.fun)
+
+
+def check(topology: Topology, packing: Packing, demand: dict[int, int], sinks: Sequence[int]) -> None:
+    """Feasible, complete, and as fast as it says."""
+    assert overloaded(packing.trees, topology) == []
+    for root, weight in demand.items():
+        assert sum((t.rate for t in packing.trees if t.root == root), Fraction(0)) == weight * packing.rate
+    for tree in packing.trees:
+        check_tree(topology, tree, sinks)
+
+
+def check_tree(topology: Topology, tree: Tree, sinks: Sequence[int]) -> None:
+    depth = {tree.root: 0, **{rank: hop.depth for rank, hop in tree.hops}}
+    assert len(depth) == len(tree.hops) + 1
+    assert set(sinks) <= depth.keys()
+    assert tree.rate > 0
+    for rank, hop in tree.hops:
+        assert depth[rank] == depth[hop.parent] + 1 == hop.depth
+        at = hop.parent
+        for link in hop.path:
+            assert int(topology.link_src[link]) == at
+            at = int(topology.link_dst[link])
+            assert at == rank or at >= topology.ranks
+        assert at == rank
+
+
+def check_brute(seed: int, relays: bool) -> None:
+    rng = random.Random(seed)
+    topology = odd_machine(rng)
+    ranks = range(topology.ranks)
+    demand = {root: rng.randint(1, 3) for root in rng.sample(ranks, rng.randint(1, len(ranks)))}
+    sinks = rng.sample(ranks, rng.randint(1, len(ranks))) if relays else list(ranks)
+    try:
+        packing = pack_lp(topology, demand, sinks)
+    except (Infeasible, Invalid):
+        for root in demand:
+            lost = [s for s in sinks if s != root and not ways_exist(topology, root, s)]
+            if lost:
+                return
+        assert all(set(sinks) <= {root} for root in demand)
+        return
+    check(topology, packing, demand, sinks)
+    groups = [(all_trees(topology, root, sinks), 0, weight) for root, weight in demand.items()]
+    best = brute_force(topology, groups, 1)
+    network = network_of(topology)
+    _, cut = tightest_cut(network, {(r,): w for r, w in demand.items()}, sinks)
+    assert packing.rate <= packing.bound <= cut * topology.resources.scale
+    assert best <= float(packing.bound) * (1 + 1e-6)
+    assert float(packing.rate) <= best * (1 + 1e-6)
+    if not relays:
+        assert packing.proved
+        assert float(packing.rate) == pytest.approx(best, rel=1e-6)
+        if not topology.limits and network.balanced:
+            assert packing.rate == cut * topology.resources.scale
+
+
+def ways_exist(topology: Topology, a: int, b: int) -> bool:
+    seen = {a}
+    for _ in range(topology.nodes):
+        seen |= {int(topology.link_dst[i]) for i in range(topology.links) if int(topology.link_src[i]) in seen}
+    return b in seen
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_all_trees_give_the_same_rate(seed: int) -> None:
+    check_brute(seed, relays=False)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_relays_never_beat_all_trees_nor_the_bound(seed: int) -> None:
+    check_brute(seed, relays=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(100, 1000, 100))
+def test_all_trees_give_the_same_rate_on_many(first: int) -> None:
+    for seed in range(first, first + 100):
+        check_brute(seed, relays=False)
+
+
+def allreduce_checked(topology: Topology, packing: InAndOut) -> None:
+    assert overloaded([*packing.trees_in, *packing.trees_out], topology) == []
+    for rank in range(topology.ranks):
+        weights = [sum(t.rate for t in trees if t.root == rank) for trees in (packing.trees_in, packing.trees_out)]
+        assert weights[0] == weights[1]
+    assert sum(tree.rate for tree in packing.trees_in) == packing.rate
+    for machine, trees in ((reverse(topology), packing.trees_in), (topology, packing.trees_out)):
+        for tree in trees:
+            check_tree(machine, tree, range(topology.ranks))
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_allreduce_meets_all_pairs_of_trees(seed: int) -> None:
+    topology = odd_machine(random.Random(seed))
+    try:
+        packing = pack_allreduce_lp(topology, range(topology.ranks))
+    except Infeasible:
+        return
+    allreduce_checked(topology, packing)
+    ranks = range(topology.ranks)
+    groups = [(all_trees(way, r, ranks), r, 1) for way in (topology, reverse(topology)) for r in ranks]
+    assert packing.proved
+    assert float(packing.rate) == pytest.approx(brute_force(topology, groups, len(ranks)), rel=1e-6)
+
+
+def test_one_unit_into_a_switch_of_three_leaves_is_a_third() -> None:
+    """The cut says 1, but a switch copies nothing."""
+    links = [(0, 4, kind(1)), *((4, leaf, kind(1)) for leaf in (1, 2, 3))]
+    packing = pack_lp(build("star", 4, links, switches=1), {0: 1}, range(4))
+    assert packing.rate == packing.bound == Fraction(1, 3)
+
+
+def test_a_shared_limit_counts_every_copy() -> None:
+    """Two links of 1 under a limit of 1: half of the data by either, the ranks swap it over slow links."""
+    links = [(0, 1, kind(1)), (0, 2, kind(1)), (1, 2, kind(1)), (2, 1, kind(1))]
+    topology = build("limited", 3, links, limits=[SharedLimit("nic", (0, 1), Fraction(1))])
+    packing = pack_lp(topology, {0: 1}, range(3))
+    assert packing.rate == packing.bound == 1
+    assert packing.depth == 2
+
+
+def test_parallel_links_are_used_one_by_one() -> None:
+    topology = build("pair", 2, [(0, 1, kind(2)), (0, 1, kind(3)), (0, 1, kind(10**6))])
+    packing = pack_lp(topology, {0: 1}, [1])
+    check(topology, packing, {0: 1}, [1])
+    assert packing.rate == packing.bound == 10**6 + 5
+
+
+def test_a_relay_that_takes_no_part_is_passed() -> None:
+    links = both_ways([(0, 1), (1, 2), (1, 3)], kind(1))
+    packing = pack_lp(build("claw", 4, links), {0: 1}, [2, 3])
+    assert packing.rate == packing.bound == 1
+    assert len(packing.trees) == 1
+    assert {rank for rank, _ in packing.trees[0].hops} == {1, 2, 3}
+
+
+def test_ranks_cut_off_are_left_alone() -> None:
+    """Rank 3 has no links: the others still span all that could take part, so the rate is proved."""
+    links = both_ways([(0, 1), (1, 2), (2, 0)], kind(1))
+    packing = pack_lp(build("apart", 4, links), {0: 1}, range(3))
+    assert packing.rate == packing.bound == 2
+
+
+def test_unequal_demands() -> None:
+    links = [(0, 2, kind(3)), (1, 2, kind(3)), (0, 1, kind(3)), (1, 0, kind(3))]
+    packing = pack_lp(build("uneven", 3, links), {0: 2, 1: 1}, range(3))
+    check(build("uneven", 3, links), packing, {0: 2, 1: 1}, range(3))
+    assert packing.rate == packing.bound == Fraction(3, 2)
+
+
+def test_errors_name_who_is_cut_off() -> None:
+    one_way = build("one way", 3, [(0, 1, kind(1)), (1, 0, kind(1)), (2, 0, kind(1))])
+    with pytest.raises(Infeasible, match="from rank 0 to rank 2"):
+        pack_lp(one_way, {0: 1}, range(3))
+    with pytest.raises(Infeasible, match="from rank 0 to rank 2"):
+        pack_allreduce_lp(one_way, range(3))
+    with pytest.raises(Infeasible, match="from rank 2 to rank 0"):
+        pack_allreduce_lp(reverse(one_way), range(3))
+    with pytest.raises(Infeasible, match="at least 2 hops"):
+        pack_lp(antiphon.topology("ring:ranks=4"), {0: 1}, range(4), hops=1)
+    with pytest.raises(Invalid, match="nothing must move"):
+        pack_lp(one_way, {0: 1}, [0])
+    with pytest.raises(Invalid, match="fewer than 2"):
+        pack_allreduce_lp(one_way, [1])
+
+
+def test_the_depth_asked_for_is_kept() -> None:
+    topology = antiphon.topology("dgx1v")
+    found = [pack_lp(topology, {0: 1}, range(8), hops=hops) for hops in (2, 3, 4)]
+    assert [packing.depth for packing in found] == [2, 3, 4]
+    rates = [packing.rate / topology.unit for packing in found]
+    assert rates[0] == 2  # the most that trees of two hops carry, by a linear program over all of them
+    assert rates[1] <= 5  # the same of three hops
+    assert rates == sorted(rates)
+    assert [packing.proved for packing in found] == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("name", "rate", "depth"),
+    [
+        ("dgx1v", Fraction(150 * GIGA, 7), 2),
+        ("mi250", Fraction(150 * GIGA, 7), 5),
+        ("torus:dims=4x4", None, 4),
+        ("cluster:box=dgx-a100,boxes=16", Fraction(25 * GIGA, 15), 2),
+        ("cluster:box=dgx1v,boxes=4", None, 3),
+        pytest.param("cluster:box=mi250,boxes=4", Fraction(200 * GIGA, 48), 6, marks=pytest.mark.slow),
+    ],
+)
+def test_allgather_by_orbits(name: str, rate: Fraction | None, depth: int) -> None:
+    """The box's way in bounds the clusters: 8 cards of 25 GB/s for what the other boxes hold."""
+    topology = antiphon.topology(name)
+    demand = dict.fromkeys(range(topology.ranks), 1)
+    packing = pack_orbits(topology, demand, range(topology.ranks))
+    assert packing is not None
+    check(topology, packing, demand, range(topology.ranks))
+    assert packing.proved
+    assert packing.depth <= depth
+    assert rate is None or packing.rate == rate
+
+
+@pytest.mark.parametrize("name", ["ring:ranks=6", "star:ranks=5", "dgx1p", "mi250:gcds=8", "z52-pcie", "pcie8"])
+def test_orbits_lose_nothing(name: str) -> None:
+    topology = antiphon.topology(name)
+    demand = dict.fromkeys(range(topology.ranks), 1)
+    whole, orbits = (pack(topology, demand, range(topology.ranks)) for pack in (pack_lp, pack_orbits))
+    assert orbits is not None
+    check(topology, orbits, demand, range(topology.ranks))
+    assert whole is not None
+    assert whole.rate == orbits.rate == whole.bound == orbits.bound
+
+
+@pytest.mark.parametrize("orbits", [False, True])
+@pytest.mark.parametrize(("name", "tau"), [("dgx1v", "24/7"), ("dgx1p", "16/7"), ("ring:ranks=6", "6/5")])
+def test_allreduce_on_machines_alike_both_ways_is_tau(name: str, tau: str, orbits: bool) -> None:
+    topology = antiphon.topology(name)
+    packing = pack_allreduce_lp(topology, range(topology.ranks), orbits=orbits)
+    allreduce_checked(topology, packing)
+    assert packing.proved
+    assert packing.rate / topology.unit == Fraction(tau)
+
+
+@pytest.mark.parametrize(
+    ("name", "order"),
+    [
+        ("cluster:box=dgx-a100,boxes=4", 32),
+        ("torus:dims=4x4", 16),
+        ("dgx1v", 4),
+        ("line:ranks=4", 2),
+        ("line:ranks=3", 1),
+    ],
+)
+def test_the_group_moves_every_root(name: str, order: int) -> None:
+    topology = antiphon.topology(name)
+    ranks = range(topology.ranks)
+    group = free_group(topology, dict.fromkeys(ranks, 1), ranks)
+    assert len(group) == order
+    assert not np.any(group[1:, : topology.ranks] == np.arange(topology.ranks))
+    known = {row.tobytes() for row in group}
+    assert all(row[other].tobytes() in known for row in group for other in group)
+    ends = topology.nodes + np.arange(topology.links)
+    for row in group:
+        links = row[ends] - topology.nodes
+        assert np.array_equal(row[topology.link_src], topology.link_src[links])
+        assert np.array_equal(row[topology.link_dst], topology.link_dst[links])
+
+
+def test_demands_part_the_orbits() -> None:
+    topology = antiphon.topology("ring:ranks=6")
+    demand = {rank: 1 + rank % 2 for rank in range(6)}
+    packing = pack_orbits(topology, demand, range(6))
+    assert packing is not None
+    check(topology, packing, demand, range(6))
+    assert packing.rate == pack_lp(topology, demand, range(6)).rate
+    assert pack_orbits(topology, {0: 1}, range(6)) is None
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_cheapest_trees_are_cheapest(seed: int) -> None:
+    """Against all assignments of parents; shallow ones keep their depth and are never cheaper."""
+    rng = random.Random(seed)
+    ranks = rng.randint(2, 5)
+    cost = np.array([[rng.choice([0, 1, 2, 5, FAR]) for _ in range(ranks)] for _ in range(ranks)])
+    cost[np.arange(ranks), np.arange(ranks)] = FAR
+    best: dict[int, int] = {}
+    for chosen in itertools.product(range(ranks), repeat=ranks - 1):
+        parent = dict(enumerate(chosen, start=1))
+        total = sum(int(cost[p, v]) for v, p in parent.items())
+        if total < FAR and all(_rooted(parent, v, 0) for v in parent):
+            deep = max(_depth(parent, v) for v in parent)
+            for hops in range(deep, ranks):
+                best[hops] = min(total, best.get(hops, FAR))
+    for hops in (None, *range(1, ranks)):
+        parents = cheapest(cost, 0, FAR) if hops is None else shallow(cost, 0, hops, FAR)
+        if parents is None:
+            assert (ranks - 1 if hops is None else hops) not in best
+            continue
+        parent = dict(enumerate(parents[1:], start=1))
+        assert parents[0] == -1
+        total = sum(int(cost[p, v]) for v, p in parent.items())
+        assert total >= best[hops or ranks - 1]
+        assert total == best[ranks - 1] or hops is not None
+        assert hops is None or max(_depth(parent, v) for v in parent) <= hops
+
+
+def _depth(parent: dict[int, int], rank: int) -> int:
+    return 0 if rank == 0 else 1 + _depth(parent, parent[rank])
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_exact_solutions(seed: int) -> None:
+    rng = random.Random(seed)
+    width = rng.randint(1, 12)
+    rows = np.array([[rng.randint(-5, 9) * rng.choice([0, 1, 10**6]) for _ in range(width)] for _ in range(width + 3)])
+    x = [Fraction(rng.randint(-(10**9), 10**9), rng.randint(1, 10**6)) for _ in range(width)]
+    common = int(np.lcm.reduce([v.denominator for v in x[:1]]))
+    x = [Fraction(v.numerator, common) for v in x]
+    right = [int(sum(int(a) * v for a, v in zip(row, x, strict=True)) * common) for row in rows]
+    found = solve(rows, right)
+    if np.linalg.matrix_rank(rows.astype(float)) == width:
+        assert found == [v * common for v in x]
+        right[-1] += 1
+        assert solve(rows[:, :1], right) is None or width == 1
+    else:
+        assert found is None
+
+
+def test_exact_solutions_with_large_denominators() -> None:
+    rng = random.Random(7)
+    rows = np.array([[rng.randint(-9, 9) for _ in range(30)] for _ in range(30)])
+    right = [rng.randint(0, 10**6) for _ in range(30)]
+    found = solve(rows, right)
+    assert found is not None
+    assert max(v.denominator for v in found) > 10**20
+    assert [sum(int(a) * v for a, v in zip(row, found, strict=True)) for row in rows] == right
+
+
+def test_rounding_is_feasible_where_no_exact_basis_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Master, "exact", lambda self, point: None)
+    topology = antiphon.topology("dgx1v")
+    demand = {0: 1, 3: 2}
+    packing = pack_lp(topology, demand, range(8))
+    check(topology, packing, demand, range(8))
+    assert packing.rate <= packing.bound <= packing.rate * Fraction(1001, 1000)
+
+
+def test_a_column_that_loads_the_same_is_kept_once() -> None:
+    master = Master([1, 1], [{0: 1}], [1], Fraction(1))
+    assert master.add(Column(0, (0,), (1,)))
+    assert not master.add(Column(0, (0,), (1,)))
+    assert master.add(Column(0, (1,), (1,)))
+    assert master.solve().value == pytest.approx(2)
+
+
+def test_same_input_same_trees() -> None:
+    topology = antiphon.topology("dgx1v")
+    demand = dict.fromkeys(range(8), 1)
+    first, again = (pack_orbits(topology, demand, range(8)) for _ in range(2))
+    assert first == again

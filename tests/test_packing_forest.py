@@ -1,0 +1,296 @@
+"""Forests against brute force: the cut bound is met exactly, every tree spans, nothing is overloaded."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from fractions import Fraction
+from functools import partial
+
+import pytest
+
+import antiphon
+from antiphon.core.topology import LinkType, SharedLimit, Topology, build
+from antiphon.errors import Invalid
+from antiphon.planners.packing import _arborescences, _forest, _split
+from antiphon.planners.packing._forest import forests
+from antiphon.planners.packing._kernel import SinkFlows
+from antiphon.planners.packing._tree import Tree, overloaded
+
+
+def machine(ranks: int, switches: int, arcs: dict[tuple[int, int], int], name: str = "random") -> Topology:
+    links = [(a, b, LinkType("link", Fraction(c))) for (a, b), c in sorted(arcs.items()) if c]
+    return build(name, ranks, links, switches=switches)
+
+
+def random_machine(rng: random.Random, ranks: int, switches: int, top: int) -> Topology:
+    """Strongly connected; switches balanced, as every arc at them belongs to a walk that comes back."""
+    arcs: dict[tuple[int, int], int] = {}
+
+    def more(tail: int, head: int, capacity: int) -> None:
+        arcs[tail, head] = arcs.get((tail, head), 0) + capacity
+
+    nodes = list(range(ranks + switches))
+    rng.shuffle(nodes)
+    for _ in range(rng.randint(1, 3)):  # through all nodes: this alone makes it connected
+        width = rng.randint(1, top)
+        for at, node in enumerate(nodes):
+            more(nodes[at - 1], node, width)
+        rng.shuffle(nodes)
+    for _ in range(switches * 3):
+        walk = rng.sample(nodes, rng.randint(2, len(nodes)))
+        width = rng.randint(1, top)
+        for at, node in enumerate(walk):
+            more(walk[at - 1], node, width)
+    for a, b in itertools.permutations(range(ranks), 2):
+        if rng.random() < 0.3:
+            more(a, b, rng.randint(1, top))
+    return machine(ranks, switches, arcs)
+
+
+def brute_rate(topology: Topology, demand: dict[int, int], sinks: list[int]) -> Fraction:
+    """The least capacity out of a set over what it holds, over all sets that leave a sink out."""
+    ends = list(zip(topology.link_src.tolist(), topology.link_dst.tolist(), strict=True))
+    widths = [topology.bandwidth(link) for link in range(topology.links)]
+    best = None
+    for mask in range(1, 2**topology.nodes - 1):
+        held = sum(weight for root, weight in demand.items() if mask >> root & 1)
+        if not held or all(mask >> sink & 1 for sink in sinks):
+            continue
+        out = sum(w for (a, b), w in zip(ends, widths, strict=True) if mask >> a & 1 and not mask >> b & 1)
+        best = Fraction(out, held) if best is None else min(best, Fraction(out, held))
+    assert best is not None
+    return best
+
+
+def check(topology: Topology, demand: dict[int, int], sinks: list[int], rate: Fraction, trees: list[Tree]) -> None:
+    for root, weight in demand.items():
+        assert sum((tree.rate for tree in trees if tree.root == root), Fraction(0)) == weight * rate
+    for tree in trees:
+        assert tree.rate > 0
+        hops = dict(tree.hops)
+        assert {*hops, tree.root} >= set(sinks)
+        for rank, hop in hops.items():
+            before = hops[hop.parent].depth if hop.parent != tree.root else 0
+            assert hop.depth == before + 1
+            walk = [int(topology.link_src[link]) for link in hop.path] + [int(topology.link_dst[hop.path[-1]])]
+            assert walk[0] == hop.parent
+            assert walk[-1] == rank
+            assert all(topology.link_dst[a] == topology.link_src[b] for a, b in itertools.pairwise(hop.path))
+            assert all(node >= topology.ranks for node in walk[1:-1])
+            assert len(set(walk)) == len(walk)
+    assert overloaded(trees, topology) == []
+
+
+def random_demand(rng: random.Random, ranks: int) -> dict[int, int]:
+    kind = rng.randrange(4)
+    if kind == 0:
+        return {rng.randrange(ranks): 1}
+    if kind == 1:
+        return dict.fromkeys(range(ranks), 1)
+    return {root: rng.randint(1, 5) for root in rng.sample(range(ranks), rng.randint(1, ranks))}
+
+
+def packs(seed: int, largest: int, top: int, tries: int = 3) -> None:
+    rng = random.Random(seed)
+    ranks = rng.randint(2, largest)
+    topology = random_machine(rng, ranks, rng.randint(0, largest - 2), rng.choice((1, 4, top)))
+    demand = random_demand(rng, ranks)
+    sinks = list(range(ranks))
+    found = forests(topology, demand, sinks, tries=tries)
+    assert found is not None
+    assert found[0] == brute_rate(topology, demand, sinks)
+    check(topology, demand, sinks, *found)
+
+
+@pytest.mark.parametrize("seed", range(120))
+def test_random_machines(seed: int) -> None:
+    packs(seed, 5, 10**6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", range(20))
+def test_many_random_machines(block: int) -> None:
+    for seed in range(1000 + 60 * block, 1060 + 60 * block):
+        packs(seed, 6, 10**6)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_some_ranks_take_no_part(seed: int) -> None:
+    """They are left out, or get everything and pass it on; where neither does, there is no answer, not a wrong one."""
+    rng = random.Random(seed)
+    ranks = rng.randint(3, 6)
+    topology = random_machine(rng, ranks, rng.randint(0, 3), rng.choice((1, 4, 10**6)))
+    sinks = sorted(rng.sample(range(ranks), rng.randint(2, ranks - 1)))
+    demand = {root: rng.randint(1, 3) for root in rng.sample(sinks, rng.randint(1, len(sinks)))}
+    found = forests(topology, demand, sinks, tries=1)
+    if found is not None:
+        assert found[0] == brute_rate(topology, demand, sinks)
+        check(topology, demand, sinks, *found)
+        ends = {rank for tree in found[1] for rank, _ in tree.hops}
+        ends -= {hop.parent for tree in found[1] for _, hop in tree.hops}
+        assert ends <= set(sinks)  # no relay is fed for nothing
+    elif topology.switches == 0:  # it was tried in vain, at the lower rate that these two ways have
+        everyone = brute_rate(topology, demand, list(range(ranks)))
+        assert everyone < brute_rate(topology, demand, sinks)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_exact_splitting(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a guess, every switch is split off the exact way."""
+    monkeypatch.setattr(_forest, "without_switches", partial(_split.without_switches, guess=False))
+    packs(seed, 6, 10**6, tries=0)
+
+
+def test_exact_splitting_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some guesses lose rate: the exact way then starts from what of the guess does no harm."""
+    runs: list[bool] = []
+    run = _split._Exact.run
+
+    def counted(exact: _split._Exact, guess: _split.Amounts) -> _split.Amounts | None:
+        runs.append(True)
+        return run(exact, guess)
+
+    monkeypatch.setattr(_split._Exact, "run", counted)
+    for seed in range(100):
+        packs(seed, 6, 10**6, tries=0)
+    assert len(runs) >= 5
+
+
+def test_known_rates() -> None:
+    """DGX-1V: broadcast at 6 links by Edmonds, an allgather's block at 6/7; boxes of A100: each block once over the
+    cards, at once in two steps.
+    """
+    dgx = antiphon.topology("dgx1v")
+    found = forests(dgx, {0: 1}, range(8))
+    assert found is not None
+    assert found[0] == 6 * dgx.unit
+    assert len(found[1]) <= 5
+    check(dgx, {0: 1}, list(range(8)), *found)
+    every = forests(dgx, dict.fromkeys(range(8), 3), range(8))
+    assert every is not None
+    assert every[0] * 3 == Fraction(6, 7) * dgx.unit
+    boxes = antiphon.topology("cluster:box=dgx-a100,boxes=3")
+    found = forests(boxes, dict.fromkeys(range(24), 1), range(24))
+    assert found is not None
+    assert found[0] == Fraction(1, 2) * boxes.unit
+    assert max(tree.depth for tree in found[1]) == 2
+    check(boxes, dict.fromkeys(range(24), 1), list(range(24)), *found)
+
+
+def test_parallel_links_of_two_kinds() -> None:
+    fast, slow = LinkType("nvlink", Fraction(5)), LinkType("pcie", Fraction(2))
+    topology = build("two kinds", 2, [(0, 1, fast), (0, 1, slow), (1, 0, fast)])
+    found = forests(topology, {0: 1}, [1])
+    assert found is not None
+    assert found[0] == 7
+    assert sorted((hop.path, tree.rate) for tree in found[1] for _, hop in tree.hops) == [((0,), 5), ((1,), 2)]
+
+
+def test_a_path_comes_back_to_no_switch() -> None:
+    """Up to the spine and down again to the same leaf: the joined path leaves the way round out."""
+    up, down = Fraction(3), Fraction(2)
+    wide, thin = LinkType("link", up), LinkType("link", down)
+    ends = [(0, 4), (1, 4), (2, 5), (3, 5)]
+    links = [(a, b, wide) for pair in ends for a, b in (pair, pair[::-1])]
+    links += [(a, b, thin) for pair in ((4, 6), (5, 6)) for a, b in (pair, pair[::-1])]
+    topology = build("leaves", 4, links, switches=3)
+    found = forests(topology, dict.fromkeys(range(4), 1), range(4))
+    assert found is not None
+    assert found[0] == brute_rate(topology, dict.fromkeys(range(4), 1), list(range(4)))
+    check(topology, dict.fromkeys(range(4), 1), list(range(4)), *found)
+
+
+def test_same_input_same_output() -> None:
+    topology = random_machine(random.Random(5), 6, 3, 1000)
+    shuffled = dict.fromkeys((3, 1, 0, 5, 2, 4), 1)
+    assert forests(topology, shuffled, (5, 0, 1, 2, 3, 4)) == forests(
+        topology, dict(sorted(shuffled.items())), range(6)
+    )
+
+
+def test_what_does_not_fit() -> None:
+    chain = machine(3, 0, {(0, 1): 1, (1, 0): 1, (1, 2): 1}, "chain")
+    with pytest.raises(Invalid, match="from rank 2 to rank 0, 1;"):
+        forests(chain, dict.fromkeys(range(3), 1), range(3))
+    assert forests(chain, {0: 1}, range(3)) is not None
+    with pytest.raises(Invalid, match="rank 1 alone"):
+        forests(chain, {1: 1}, [1])
+    with pytest.raises(Invalid, match="ranks 0 to 2"):
+        forests(chain, {3: 1}, range(3))
+    with pytest.raises(Invalid, match="greater than 0"):
+        forests(chain, {0: 0}, range(3))
+    with pytest.raises(Invalid, match="from rank 0 to rank 1, 2;"):
+        forests(machine(3, 0, {(1, 2): 1, (2, 1): 1, (1, 0): 1}), {0: 1}, range(3))
+    uneven = machine(3, 1, {(0, 3): 1, (3, 1): 1, (3, 2): 1, (1, 0): 1, (2, 0): 1})
+    assert forests(uneven, {0: 1}, range(3)) is None
+
+
+@pytest.mark.parametrize(("name", "depth"), [("cluster:box=mi250,boxes=3", 13), ("delta:nodes=4", 4)])
+def test_limits_at_one_end_are_switches(name: str, depth: int) -> None:
+    """Ranks that share a card: its limit holds, and all that it lets through is used."""
+    topology = antiphon.topology(name)
+    demand = dict.fromkeys(range(topology.ranks), 1)
+    found = forests(topology, demand, range(topology.ranks))
+    assert found is not None
+    per_box = sum(place.startswith("host0/") for place in topology.places[: topology.ranks])
+    cards = sum((limit.bandwidth for limit in topology.limits if limit.name.startswith("host0/")), Fraction(0)) / 2
+    assert found[0] == cards / (topology.ranks - per_box)
+    check(topology, demand, list(range(topology.ranks)), *found)
+    assert max(tree.depth for tree in found[1]) <= depth
+
+
+def test_limits_elsewhere_are_not() -> None:
+    """Where a limit's links have no common end, there is no answer from here."""
+    link = LinkType("link", Fraction(2))
+    ends = [(0, 1), (1, 2), (2, 0)]
+    topology = build("bus", 3, [(*pair, link) for pair in ends], limits=[SharedLimit("bus", (0, 1), Fraction(3))])
+    assert forests(topology, {0: 1}, range(3)) is None
+
+
+def hold(flows: SinkFlows, supply: dict[int, int]) -> None:
+    """Every sink's flow is one, within capacities, and the masks say what it leaves open."""
+    nodes = range(flows.nodes)
+    for sink in range(flows.sinks):
+        surplus = [0] * flows.nodes
+        for arc, (tail, head) in enumerate(zip(flows.tail, flows.head, strict=True)):
+            amount = flows.flow[arc][sink]
+            assert 0 <= amount <= flows.capacity[arc]
+            surplus[tail] += amount
+            surplus[head] -= amount
+        for node in nodes:
+            if node != sink:
+                assert surplus[node] == supply.get(node, 0) + flows.taken[node][sink]
+            assert bool(flows.taken[node][sink]) == bool(flows.sources[sink] >> node & 1)
+        for x, y in itertools.permutations(nodes, 2):
+            there, back = flows.at[x][y], flows.at[y][x]
+            room = there >= 0 and flows.flow[there][sink] < flows.capacity[there]
+            assert (room or (back >= 0 and flows.flow[back][sink] > 0)) == bool(flows.open[sink][x] >> y & 1)
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_flows_stay_flows(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After every step of splitting, growing and taking back."""
+    init, split, join = _split._Exact.__init__, _split._Exact._split, _arborescences.Packing._join
+    supplies: dict[int, dict[int, int]] = {}
+
+    def begun(exact, wires, pieces, supply, *rest):  # type: ignore[no-untyped-def]
+        init(exact, wires, pieces, supply, *rest)
+        supplies[id(exact)] = {exact.index[root]: amount for root, amount in supply.items()}
+
+    def checked_split(exact, *asked):  # type: ignore[no-untyped-def]
+        amount = split(exact, *asked)
+        hold(exact.flows, supplies[id(exact)])
+        return amount
+
+    def checked_join(packing, arc):  # type: ignore[no-untyped-def]
+        join(packing, arc)
+        left = dict(packing.left)
+        left[packing.members[0]] -= packing.weight
+        hold(packing.flows, left)
+
+    monkeypatch.setattr(_split._Exact, "__init__", begun)
+    monkeypatch.setattr(_split._Exact, "_split", checked_split)
+    monkeypatch.setattr(_arborescences.Packing, "_join", checked_join)
+    monkeypatch.setattr(_forest, "without_switches", partial(_split.without_switches, guess=False))
+    packs(seed, 5, 10**6, tries=2)

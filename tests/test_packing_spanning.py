@@ -1,0 +1,355 @@
+"""Undirected trees that attain tau exactly, and the fewest trees: against brute force, and on DGX-1 allocations."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterable, Sequence
+from fractions import Fraction
+
+import pytest
+from packing_cases import (
+    OPTIMA,
+    Plain,
+    allocations,
+    arborescences,
+    brute_broadcast,
+    brute_tau,
+    connected,
+    one_way,
+    random_edges,
+    spanning_trees,
+    torus,
+    two_way,
+)
+
+import antiphon
+from antiphon.core.bounds.maxflow import dinic
+from antiphon.core.reshape import only
+from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, build
+from antiphon.errors import Invalid, Unsupported
+from antiphon.planners.packing._both_ways import directed, hung, radius, strength, undirected, weakest
+from antiphon.planners.packing._fewest import Fewest, fewest_broadcast, fewest_spanning
+from antiphon.planners.packing._search import Arborescent, Undirected
+from antiphon.planners.packing._spanning import arc_flows, pack, side_by_side, spanning
+from antiphon.planners.packing._tree import Tree, overloaded
+
+
+def check_packing(vertices: int, edges: Sequence[Plain]) -> list[tuple[int, tuple[int, ...]]]:
+    """Pack, and hold the result to what is promised."""
+    tau, parts = weakest(vertices, edges)
+    trees = pack(vertices, edges, tau, parts)
+    load = [0] * len(edges)
+    for weight, chosen in trees:
+        assert weight > 0
+        assert len(chosen) == vertices - 1
+        assert connected(vertices, [edges[e] for e in chosen])
+        for e in chosen:
+            load[e] += weight
+    assert sum(weight for weight, _ in trees) == tau.numerator
+    assert all(x <= c * tau.denominator for x, (_, _, c) in zip(load, edges, strict=True))
+    return trees
+
+
+@pytest.mark.parametrize("block", range(10))
+def test_tau_is_attained_exactly(block: int) -> None:
+    for seed in range(block * 100, block * 100 + 100):
+        vertices, edges = random_edges(seed)
+        tau, parts = weakest(vertices, edges)
+        assert tau == brute_tau(vertices, edges), seed
+        of = {v: i for i, part in enumerate(parts) for v in part}
+        assert tau == Fraction(sum(c for a, b, c in edges if of[a] != of[b]), len(parts) - 1)
+        assert len(check_packing(vertices, edges)) <= len(edges) + vertices
+
+
+@pytest.mark.parametrize(
+    ("size", "tau", "most"),
+    [((4, 4), "32/15", 16), ((3, 3, 3), "81/26", 27), ((8, 8), "128/63", 32), ((8, 16), "256/127", 64)],
+)
+def test_grids(size: tuple[int, ...], tau: str, most: int) -> None:
+    vertices, edges = torus(*size)
+    assert weakest(vertices, edges)[0] == Fraction(tau)
+    assert len(check_packing(vertices, edges)) <= most
+
+
+def test_many_ranks_of_wide_links() -> None:
+    vertices, edges = (
+        40,
+        [(v, w, 1 + (v * 7919 + w * 104729) % 10**6) for v in range(40) for w in (v + 1, v + 3, v + 7)],
+    )
+    check_packing(vertices, [(a, b % 40, c) for a, b, c in edges])
+
+
+def test_capacities_beyond_doubles() -> None:
+    edges = [(0, 1, 10**17 + 1), (1, 2, 10**17 + 3), (2, 3, 3 * 10**16), (3, 0, 10**17), (0, 2, 7 * 10**16 + 9)]
+    check_packing(4, edges)
+
+
+def test_flows_of_any_size() -> None:
+    tail, head = [0, 0, 2, 3, 2, 3], [2, 3, 3, 2, 1, 1]
+    for unit in (1, 10**9, 10**15 + 7, 10**40 + 1):
+        capacity = [5 * unit, 3 * unit, unit + 1, 2 * unit, 2 * unit, 7 * unit]
+        flow = arc_flows(4, tail, head, capacity, 0, 1)
+        assert all(0 <= x <= c for x, c in zip(flow, capacity, strict=True))
+        for v in (2, 3):
+            out = sum(x for x, a in zip(flow, tail, strict=True) if a == v)
+            assert out == sum(x for x, b in zip(flow, head, strict=True) if b == v)
+        assert flow[4] + flow[5] == dinic(4, tail, head, capacity, 0, 1)[0]
+
+
+def test_side_by_side_is_a_common_refinement() -> None:
+    found = side_by_side([[(2, (0,)), (3, (1,))], [(4, (5,)), (1, (6,))]])
+    assert sum(w for w, _ in found) == 5
+    assert len(found) == 3
+    assert sum(w for w, chosen in found if 0 in chosen) == 2
+    assert sum(w for w, chosen in found if 5 in chosen) == 4
+
+
+@pytest.mark.parametrize(("name", "gpus", "_broadcast", "tau"), OPTIMA)
+def test_the_published_optima_of_allreduce(name: str, gpus: str, _broadcast: int, tau: str) -> None:
+    part = only(antiphon.topology(name), [int(g) for g in gpus])
+    found = spanning(undirected(part, [int(g) for g in gpus]))
+    assert found.rate == Fraction(tau) * part.unit == sum(tree.rate for tree in found.trees)
+    check_trees(found.trees, part, [int(g) for g in gpus])
+
+
+def check_trees(trees: Iterable[Tree], topology: Topology, members: Sequence[int]) -> None:
+    """Each reaches all members over links that are there, both ways where links back are named; all fit."""
+    for tree in trees:
+        depth = {tree.root: 0}
+        for _, (rank, hop) in sorted(enumerate(tree.hops), key=lambda x: x[1][1].depth):
+            assert hop.depth == depth[hop.parent] + 1
+            depth[rank] = hop.depth
+            for links, ends in ((hop.path, (hop.parent, rank)), (hop.back, (rank, hop.parent))):
+                for link in links:
+                    assert (int(topology.link_src[link]), int(topology.link_dst[link])) == ends
+        assert sorted(depth) == sorted(members)
+    assert not overloaded(trees, topology)
+
+
+def test_trees_hang_from_their_middle() -> None:
+    line = build("line", 5, both_ways([(v, v + 1) for v in range(4)], LinkType("x", Fraction(1))))
+    (tree,) = spanning(undirected(line)).trees
+    assert (tree.root, tree.depth) == (2, 2)
+
+
+# ---- the fewest ----
+
+
+def test_dgx1v_in_six_trees() -> None:
+    """24/7 needs sevenths, so a determinant that 7 divides, so six rows."""
+    box = antiphon.topology("dgx1v")
+    found = fewest_spanning(undirected(box))
+    assert found.rate == found.optimum == Fraction(24, 7) * box.unit
+    assert len(found.trees) == 6
+    assert found.proved
+    assert max(tree.depth for tree in found.trees) <= 4
+    check_trees(found.trees, box, range(8))
+
+
+def test_dgx1v_within_five_percent_in_five_trees() -> None:
+    box = antiphon.topology("dgx1v")
+    found = fewest_spanning(undirected(box), loss=Fraction(1, 20))
+    assert found.rate == Fraction(10, 3) * box.unit
+    assert len(found.trees) == found.at_least == 5
+    check_trees(found.trees, box, range(8))
+
+
+def test_dgx1v_broadcast_in_four_trees() -> None:
+    box = antiphon.topology("dgx1v")
+    for root in (0, 5):
+        found = fewest_broadcast(directed(box), root)
+        assert [tree.rate / box.unit for tree in found.trees] == [2, 2, 1, 1]
+        assert found.proved
+        assert {tree.root for tree in found.trees} == {root}
+        check_trees(found.trees, box, range(8))
+
+
+@pytest.mark.parametrize("loss", [Fraction(0), Fraction(1, 20)])
+def test_all_allocations_are_settled(loss: Fraction) -> None:
+    for name, count in (("dgx1v", 46), ("dgx1p", 14)):
+        box = antiphon.topology(name)
+        assert len(allocations(name)) == count
+        known = {gpus: (rate, Fraction(tau)) for machine, gpus, rate, tau in OPTIMA if machine == name}
+        for gpus in allocations(name):
+            part = only(box, gpus)
+            up_and_down = fewest_spanning(undirected(part, gpus), loss=loss)
+            down = fewest_broadcast(directed(part, gpus), gpus[0], loss=loss)
+            for found in (up_and_down, down):
+                assert found.proved, (name, gpus)
+                assert found.optimum * (1 - loss) <= found.rate <= found.optimum
+                check_trees(found.trees, part, gpus)
+            rates = known.get("".join(map(str, gpus)))
+            if rates:
+                assert (down.optimum / box.unit, up_and_down.optimum / box.unit) == rates
+
+
+def fewest_by_listing(trees: Sequence[tuple[int, ...]], capacity: Sequence[int], wanted: float) -> int:
+    """The least number of these trees that carries so much, all choices tried."""
+    from scipy.optimize import linprog
+
+    for count in itertools.count(1):
+        for some in itertools.combinations(trees, count):
+            rows = [[float(e in tree) for tree in some] for e in range(len(capacity))]
+            if -linprog([-1.0] * count, A_ub=rows, b_ub=capacity).fun >= wanted - 1e-6:
+                return count
+    raise AssertionError
+
+
+def settled(found: Fewest, fewest: int) -> None:
+    assert len(found.trees) >= fewest >= found.at_least
+    assert found.proved
+    assert len(found.trees) == fewest
+
+
+SMALL = [
+    seed
+    for seed in range(200)
+    if random_edges(seed, 4, 4)[0] > 2 and max(c for *_, c in random_edges(seed, 4, 4)[1]) < 11
+]
+
+
+@pytest.mark.parametrize("loss", [Fraction(0), Fraction(1, 10)])
+@pytest.mark.parametrize("seed", SMALL[:20])
+def test_the_fewest_against_listing(seed: int, loss: Fraction) -> None:
+    vertices, edges = random_edges(seed, 4, 4)
+    capacity = [c for *_, c in edges]
+    tau = brute_tau(vertices, edges)
+    truth = fewest_by_listing(spanning_trees(vertices, edges), capacity, float(tau * (1 - loss)))
+    settled(fewest_spanning(two_way(vertices, edges), loss=loss, prove=True), truth)
+
+    arcs = [*edges, *((b, a, c) for a, b, c in edges[: len(edges) // 2 + 1])]
+    if not arborescences(vertices, arcs, 0):
+        return
+    rate = brute_broadcast(vertices, arcs, 0)
+    found = fewest_broadcast(one_way(vertices, arcs), 0, loss=loss, prove=True)
+    assert found.optimum == rate
+    truth = fewest_by_listing(arborescences(vertices, arcs, 0), [c for *_, c in arcs], float(rate * (1 - loss)))
+    settled(found, truth)
+
+
+def fits_by_listing(trees: Sequence[tuple[int, ...]], capacity: Sequence[int], weights: Sequence[int]) -> bool:
+    """Whether trees of these weights fit, all choices tried."""
+    if not weights:
+        return True
+    for tree in trees:
+        left = [c - weights[0] * (e in tree) for e, c in enumerate(capacity)]
+        if min(left) >= 0 and fits_by_listing(trees, left, weights[1:]):
+            return True
+    return False
+
+
+@pytest.mark.parametrize("seed", range(120))
+def test_the_search_is_complete(seed: int) -> None:
+    """For given weights and depth it finds trees exactly where listing does, and those it finds fit."""
+    draw = random.Random(seed)
+    vertices = draw.randint(3, 5)
+    pairs = [*((draw.randrange(v), v) for v in range(1, vertices))]
+    pairs += [(v, w) for v, w in (draw.sample(range(vertices), 2) for _ in range(draw.randint(1, 4)))]
+    edges = [(a, b, draw.randint(1, 5)) for a, b in pairs]
+    arcs = [*edges, *((b, a, draw.randint(1, 5)) for a, b in pairs if draw.random() < 0.8)]
+    weights = sorted((draw.randint(1, 2) for _ in range(draw.randint(1, 4))), reverse=True)
+    deepest = draw.choice((None, 1, 2, 3))
+    tau, parts = weakest(vertices, edges)
+    label = [next(i for i, part in enumerate(parts) if v in part) for v in range(vertices)]
+    up_down = Undirected(vertices, edges, [label], deepest)
+    listed = [
+        tree
+        for tree in spanning_trees(vertices, edges)
+        if deepest is None or radius(vertices, [edges[e][:2] for e in tree]) <= deepest
+    ]
+    assert same_answer(up_down, listed, [c for *_, c in edges], weights)
+    down = Arborescent(vertices, arcs, 0, [1 << v for v in range(1, vertices)] + [(1 << vertices) - 2], deepest)
+    machine = one_way(vertices, arcs)
+    listed = [
+        tree
+        for tree in arborescences(vertices, arcs, 0)
+        if deepest is None or hung(machine, 0, tree, Fraction(1)).depth <= deepest
+    ]
+    assert same_answer(down, listed, [c for *_, c in arcs], weights)
+    assert tau > 0
+
+
+def same_answer(
+    search: Undirected | Arborescent, listed: Sequence[tuple[int, ...]], capacity: list[int], weights: list[int]
+) -> bool:
+    found, _ = search.run(weights, 10**6)
+    if found is None:
+        return not fits_by_listing(listed, capacity, weights)
+    for weight, tree in zip(weights, found, strict=True):
+        assert tree in listed
+        for e in tree:
+            capacity[e] -= weight
+    return min(capacity) >= 0
+
+
+def test_large_machines_get_the_exact_packing_and_a_bound() -> None:
+    vertices, edges = torus(6, 6)
+    found = fewest_spanning(two_way(vertices, edges))
+    assert found.rate == found.optimum == Fraction(72, 35)
+    assert 1 < found.at_least <= len(found.trees) < 36
+    assert "at least" in found.describe()
+    within = fewest_spanning(two_way(vertices, edges), loss=Fraction(1, 10))
+    assert len(within.trees) < len(found.trees)
+    assert within.rate >= within.optimum * Fraction(9, 10)
+
+
+def test_little_effort_still_gives_a_packing() -> None:
+    box = antiphon.topology("dgx1v")
+    found = fewest_spanning(undirected(box), effort=10)
+    assert found.rate == found.optimum
+    assert not found.proved
+    assert found.at_least == 6
+
+
+def test_same_input_same_output() -> None:
+    box = antiphon.topology("dgx1p")
+    assert fewest_spanning(undirected(box)) == fewest_spanning(undirected(box))
+
+
+# ---- what does not fit ----
+
+ONE = LinkType("x", Fraction(1))
+
+
+def test_a_link_without_a_way_back() -> None:
+    machine = build("odd", 3, [*both_ways([(0, 1), (1, 2)], ONE), (0, 2, ONE)])
+    with pytest.raises(Unsupported, match=r"link 4 .*rank 0 to 2.*reducescatter"):
+        undirected(machine)
+
+
+def test_parts_without_links_between() -> None:
+    machine = build("apart", 4, both_ways([(0, 1), (2, 3)], ONE))
+    with pytest.raises(Invalid, match=r"rank 0 to ranks 2, 3"):
+        undirected(machine)
+    with pytest.raises(Invalid, match=r"rank 1 cannot reach ranks 2, 3"):
+        fewest_broadcast(directed(machine), 1)
+
+
+def test_one_rank() -> None:
+    with pytest.raises(Invalid, match="at least two ranks"):
+        strength(undirected(build("one", 1, [])))
+
+
+def test_switches_and_narrow_limits() -> None:
+    star = build("star", 3, both_ways([(0, 3), (1, 3), (2, 3)], ONE), switches=1)
+    with pytest.raises(Unsupported, match="switch"):
+        undirected(star)
+    shared = build("shared", 2, both_ways([(0, 1)], ONE), limits=[SharedLimit("bus", (0, 1), Fraction(1))])
+    with pytest.raises(Unsupported, match="bus"):
+        undirected(shared)
+    wide = build("wide", 2, both_ways([(0, 1)], ONE), limits=[SharedLimit("bus", (0, 1), Fraction(2))])
+    assert spanning(undirected(wide)).tau == 1
+
+
+def test_parallel_links_each_carry_their_own() -> None:
+    fast = LinkType("fast", Fraction(3))
+    machine = build("double", 2, [*both_ways([(0, 1)], ONE), *both_ways([(0, 1)], fast)])
+    found = spanning(undirected(machine))
+    assert found.tau == 4
+    check_trees(found.trees, machine, range(2))
+
+
+def test_a_loss_of_all() -> None:
+    with pytest.raises(Invalid, match="loss"):
+        fewest_spanning(two_way(2, [(0, 1, 1)]), loss=Fraction(1))

@@ -1,0 +1,321 @@
+"""Trees drawn: each as the schedule has it, each rank where the machine's picture has it, every arrow in its place."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from fractions import Fraction
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from antiphon.cli import run
+from antiphon.core.bounds import bound
+from antiphon.core.collective import KINDS
+from antiphon.core.schedule import COPY, REDUCE, Schedule
+from antiphon.core.topology import Topology
+from antiphon.errors import Invalid, Unsupported
+from antiphon.registry import table
+from antiphon.select import every_plan, plan
+from antiphon.show import trees as drawing
+from antiphon.show._graph import graph_of
+from antiphon.show._growth import ANY, BOTH, IN, IN_AND_OUT, OUT, Growth, growth_of, growths_of
+from antiphon.show._layout import arrange
+from antiphon.show.trees import MOST_NODES, trees_svg
+from antiphon.topologies import topology
+
+Element = ElementTree.Element
+ROOT = "#12406e"
+
+
+def made(kind: str, spec: str, planner: str, **options: object) -> tuple[Schedule, Topology]:
+    machine = topology(spec)
+    root = options.pop("root", None)
+    found = plan(kind, machine, planner=planner, root=root, options=options)
+    return found.entries[0].schedule, machine
+
+
+def grown(kind: str, spec: str, planner: str, start: int | None = None, **options: object):  # type: ignore[no-untyped-def]
+    return growths_of(*made(kind, spec, planner, **options), start)
+
+
+def elements(root: Element, tag: str) -> list[Element]:
+    return list(root.iter(f"{{http://www.w3.org/2000/svg}}{tag}"))
+
+
+def drawn(schedule: Schedule, machine: Topology, root: int | None = None) -> Element:
+    return ElementTree.fromstring(trees_svg(schedule, machine, bound(machine, schedule.collective), root))
+
+
+def panels(picture: Element) -> list[Element]:
+    return [group for group in elements(picture, "g") if elements(group, "circle") and elements(group, "title")]
+
+
+def words(picture: Element) -> list[str]:
+    return [element.text or "" for element in elements(picture, "text")]
+
+
+def links_of(machine: Topology) -> set[tuple[int, int]]:
+    return set(zip(machine.link_src.tolist(), machine.link_dst.tolist(), strict=True))
+
+
+# ---- what is drawn ----
+
+
+def test_a_broadcast_goes_out_of_its_root_along_trees_of_links() -> None:
+    schedule, machine = made("broadcast", "dgx1v", "trees", root=3, pieces=1)
+    found = growths_of(schedule, machine)
+    assert (found.root, found.roots) == (-1, 1)
+    assert [share for share, _ in found.growths] == [2, 2, 1, 1]
+    assert found.whole == 6
+    for _, growth in found.growths:
+        assert (growth.shape, growth.root) == (OUT, 3)
+        assert sorted(arrow.dst for arrow in growth.arrows) == [0, 1, 2, 4, 5, 6, 7]
+        assert {(arrow.src, arrow.dst) for arrow in growth.arrows} <= links_of(machine)
+        deep = {3: 0} | {arrow.dst: arrow.number for arrow in growth.arrows}
+        assert all(deep[arrow.dst] == deep[arrow.src] + 1 for arrow in growth.arrows)
+
+
+def test_an_allreduce_goes_up_and_down_the_same_tree() -> None:
+    found = grown("allreduce", "dgx1v", "trees", pieces=1)
+    assert {growth.shape for _, growth in found.growths} == {BOTH}
+    assert all(len(growth.arrows) == 7 for _, growth in found.growths)
+    assert sum(share for share, _ in found.growths) == found.whole == 24
+    # an edge carries the shares of its trees both ways: at 24/7 no pair of ranks exceeds its links
+    load: Counter[tuple[int, int]] = Counter()
+    for share, growth in found.growths:
+        for arrow in growth.arrows:
+            load.update({(arrow.src, arrow.dst): share, (arrow.dst, arrow.src): share})
+    machine, wide = topology("dgx1v"), Counter[tuple[int, int]]()
+    for link, pair in enumerate(zip(machine.link_src.tolist(), machine.link_dst.tolist(), strict=True)):
+        wide[pair] += int(machine.bandwidth(link) / machine.unit)
+    assert all(Fraction(share, 24) * Fraction(24, 7) <= wide[pair] for pair, share in load.items())
+
+
+def test_what_comes_in_one_way_and_goes_out_another_is_told_apart() -> None:
+    found = grown("allreduce", "ring:ranks=4", "ring", directions=1)
+    assert found.roots == 4
+    for _, growth in found.growths:
+        assert growth.shape == IN_AND_OUT
+        inwards = {(a.src, a.dst): a.number for a in growth.arrows if a.inwards}
+        outwards = {(a.src, a.dst): a.number for a in growth.arrows if not a.inwards}
+        assert len(inwards) == len(outwards) == 3
+        assert sorted(inwards.values()) == sorted(outwards.values()) == [1, 2, 3]
+        assert all(b == (a + 1) % 4 for a, b in [*inwards, *outwards])
+
+
+@pytest.mark.parametrize(("kind", "shape"), [("gather", IN), ("reduce", IN), ("reducescatter", IN), ("scatter", OUT)])
+def test_blocks_of_one_root_are_one_tree(kind: str, shape: str) -> None:
+    found = grown(kind, "dgx1v", "binomial-tree")
+    (growth,) = [growth for _, growth in found.growths]
+    assert (growth.shape, growth.root, growth.deepest) == (shape, 0, 3)
+    assert len(growth.arrows) == 7
+    assert all(arrow.inwards == (shape == IN) for arrow in growth.arrows)
+    assert (found.roots, found.root) == ((8, 0) if kind == "reducescatter" else (1, -1))
+
+
+def test_of_many_roots_those_of_one_are_drawn() -> None:
+    first = grown("allgather", "dgx1v", "trees", pieces=1)
+    other = grown("allgather", "dgx1v", "trees", 5, pieces=1)
+    assert (first.root, first.roots, other.root) == (0, 8, 5)
+    assert {growth.root for _, growth in first.growths} == {0}
+    assert {growth.root for _, growth in other.growths} == {5}
+    with pytest.raises(Invalid, match="none has rank 8 as its root; choose among 0, 1, 2"):
+        grown("allgather", "dgx1v", "trees", 8, pieces=1)
+
+
+def test_exchanges_are_no_trees() -> None:
+    ((share, growth),) = grown("allreduce", "hypercube:ranks=8", "recursive-doubling").growths
+    assert (share, growth.shape, growth.root) == (1, ANY, -1)
+    assert sorted(Counter(arrow.number for arrow in growth.arrows).items()) == [(1, 8), (2, 8), (3, 8)]
+
+
+@given(st.integers(2, 12).flatmap(lambda n: st.tuples(*(st.integers(0, i - 1) for i in range(1, n)), st.randoms())))
+def test_any_tree_is_seen_as_one_and_nothing_else_is(drawn_: tuple) -> None:
+    *parents, random = drawn_
+    names = random.sample(range(40), len(parents) + 1)
+    deep = [0]
+    for parent in parents:
+        deep.append(deep[parent] + 1)
+    hops = [(names[parent], names[child]) for child, parent in enumerate(parents, start=1)]
+    down = [(7 + deep[i + 1], src, dst, COPY, ()) for i, (src, dst) in enumerate(hops)]
+    up = [(7 - deep[i + 1], dst, src, REDUCE, ()) for i, (src, dst) in enumerate(hops)]
+    expected = {(src, dst, deep[i + 1]) for i, (src, dst) in enumerate(hops)}
+
+    def seen(growth: Growth) -> set[tuple[int, int, int]]:
+        return {(arrow.src, arrow.dst, arrow.number) for arrow in growth.arrows}
+
+    for shape, rows, kind in ((OUT, down, OUT), (ANY, [*up, *down], BOTH)):
+        found = growth_of(shape, names[0], rows)
+        assert (found.shape, found.root, seen(found)) == (kind, names[0], expected)
+    found = growth_of(IN, names[0], up)
+    assert (found.shape, seen(found)) == (IN, {(dst, src, number) for src, dst, number in expected})
+    a, b = random.sample(names, 2)
+    if (a, b) not in hops:
+        assert growth_of(OUT, names[0], [*down, (9, a, b, COPY, ())]).shape == ANY
+
+
+# ---- how it is drawn ----
+
+
+def test_a_panel_for_every_tree_says_how_much_and_how_deep() -> None:
+    schedule, machine = made("broadcast", "dgx1v", "trees", pieces=1)
+    picture = drawn(schedule, machine)
+    found = growths_of(schedule, machine).growths
+    told = words(picture)
+    assert "broadcast on dgx1v: 4 trees" in told
+    assert "rate 6 unit links, 150 GB/s: no schedule is faster" in told
+    assert len(panels(picture)) == 4
+    for panel, (share, growth) in zip(panels(picture), found, strict=True):
+        assert f"{share}/6 of the data, {growth.deepest} deep" in words(panel)
+        titles = {element.text for element in elements(panel, "title")}
+        assert titles == {f"hop {a.number}: rank {a.src} to rank {a.dst}" for a in growth.arrows}
+        assert len(elements(panel, "polygon")) == 7
+        filled = [circle for circle in elements(panel, "circle") if circle.attrib["fill"] == ROOT]
+        assert len(filled) == 1
+
+
+def test_the_rate_stands_beside_the_bound_it_misses() -> None:
+    assert "rate 16/7 unit links, 57.14 GB/s; bound 24/7, 85.71 GB/s" in words(
+        drawn(*made("allreduce", "dgx1v", "ring"))
+    )
+
+
+@pytest.mark.parametrize("spec", ["dgx1v", "mi250", "cluster:box=dgx-a100,boxes=2", "torus:dims=3x4"])
+def test_ranks_stand_as_in_the_picture_of_the_machine(spec: str) -> None:
+    schedule, machine = made("broadcast", spec, "relay", trees=1)
+    (panel,) = panels(drawn(schedule, machine))
+    here = [(float(c.attrib["cx"]), float(c.attrib["cy"])) for c in elements(panel, "circle")]
+    there = arrange(graph_of(machine)).at
+    assert len(here) == machine.ranks
+    factor = math.dist(here[0], here[-1]) / math.dist(there[0], there[machine.ranks - 1])
+    for rank, (x, y) in enumerate(here):
+        assert (x - here[0][0], y - here[0][1]) == pytest.approx(
+            tuple(factor * (a - b) for a, b in zip(there[rank], there[0], strict=True)), abs=0.6
+        )
+        assert all(math.dist((x, y), other) > 38 for other in here[:rank])
+
+
+@pytest.mark.parametrize(("kind", "spec", "planner"), [
+    ("allreduce", "dgx1v", "trees"), ("broadcast", "mi250", "relay"), ("allreduce", "dgx1p", "ring"),
+    ("broadcast", "dgx2", "ring"), ("allgather", "cluster:box=dgx1v,boxes=2", "relay"),
+])  # fmt: skip
+def test_arrows_go_from_rim_to_rim_and_over_no_other_rank(kind: str, spec: str, planner: str) -> None:
+    for panel in panels(drawn(*made(kind, spec, planner))):
+        places = [(float(c.attrib["cx"]), float(c.attrib["cy"])) for c in elements(panel, "circle")]
+        heads = [element.attrib["points"].split()[0] for element in elements(panel, "polygon")]
+        tips = [tuple(map(float, tip.split(","))) for tip in heads]
+        shafts = [element for element in elements(panel, "path") if elements(element, "title")]
+        for shaft in shafts:
+            a, b = map(int, re.findall(r"rank (\d+)", elements(shaft, "title")[0].text or ""))
+            if not any(math.dist(tip, places[b]) < 20 for tip in tips):
+                pytest.fail(f"no head at rank {b}")
+            ax, ay, cx, cy, bx, by = (float(n) for n in re.findall(r"-?[\d.]+", shaft.attrib["d"]))
+            for rank, (x, y) in enumerate(places):
+                near = min(
+                    math.dist((x, y), ((1 - t) ** 2 * ax + 2 * t * (1 - t) * cx + t * t * bx,
+                                       (1 - t) ** 2 * ay + 2 * t * (1 - t) * cy + t * t * by))
+                    for t in (i / 40 for i in range(41))
+                )  # fmt: skip
+                assert near > (17 if rank not in (a, b) else 16.9), (a, b, rank)
+
+
+def test_hops_through_a_switch_follow_its_links_where_that_is_clear() -> None:
+    star = drawn(*made("allgather", "dgx-a100", "trees", pieces=1))
+    (panel,) = panels(star)
+    shafts = [element for element in elements(panel, "path") if elements(element, "title")]
+    assert (len(shafts), len(elements(panel, "polygon"))) == (8, 7)  # to the switch once, from there to seven
+    assert "allgather on dgx-a100: 1 tree of rank 0, one of 8 roots" in words(star)
+    chain = panels(drawn(*made("broadcast", "dgx-a100", "ring", directions=1)))[0]
+    shafts = [element for element in elements(chain, "path") if elements(element, "title")]
+    assert len(shafts) == len(elements(chain, "polygon")) == 7  # seven ranks send through it: straight
+
+
+@pytest.mark.parametrize(("spec", "planner"), [("torus:dims=5x8", "relay"), ("dgx2", "ring")])
+def test_lines_stay_between_the_title_and_the_caption(spec: str, planner: str) -> None:
+    picture = drawn(*made("broadcast", spec, planner))
+    for panel in panels(picture):
+        left, top = (float(n) for n in re.findall(r"-?[\d.]+", panel.attrib["transform"]))
+        caption = max(float(element.attrib["y"]) for element in elements(panel, "text"))
+        for element in elements(panel, "path"):
+            for curve in element.attrib["d"].split("M")[1:]:
+                ax, ay, cx, cy, bx, by = (float(n) for n in re.findall(r"-?[\d.]+", curve))
+                assert all(y + top > 50 for y in (ay, (ay + 2 * cy + by) / 4, by))
+                assert all(y < caption - 9 for y in (ay, (ay + 2 * cy + by) / 4, by))
+                assert all(x + left > 5 for x in (ax, (ax + 2 * cx + bx) / 4, bx))
+
+
+def test_colours_tell_the_hop_in_all_panels_alike() -> None:
+    picture = drawn(*made("broadcast", "line:ranks=14", "relay", trees=1))
+    (panel,) = panels(picture)
+    colour = {}
+    for element in elements(panel, "path"):
+        for title in elements(element, "title"):
+            colour[int(re.findall(r"\d+", title.text or "")[0])] = element.attrib["stroke"]
+    assert len(set(colour.values())) == 13  # more hops than fixed colours: all differ still
+    circles = elements(panel, "circle")
+    assert [c.attrib["stroke"] for c in circles[1:]] == [colour[i] for i in range(1, 14)]
+
+
+def test_trees_beyond_what_can_be_read_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drawing, "MOST_PANELS", 2)
+    schedule, machine = made("broadcast", "dgx1v", "trees", pieces=1)
+    picture = drawn(schedule, machine)
+    assert len(panels(picture)) == 2
+    assert "only the 2 with the most data are drawn; the others have 33% of it" in words(picture)
+
+
+@pytest.mark.parametrize("planner", [name for name, entry in table("planner").items() if not entry.can.get("process")])
+def test_what_any_planner_plans_can_be_drawn(planner: str) -> None:
+    machine = topology("full:ranks=4")
+    for kind in sorted({*KINDS} & {*table("planner")[planner].can["collectives"]}):
+        found = next(every_plan(kind, machine, planner=planner)).entries[0].schedule
+        picture = trees_svg(found, machine, bound(machine, found.collective))
+        assert picture == trees_svg(found, machine, bound(machine, found.collective))
+        assert "http" not in picture.replace("http://www.w3.org/2000/svg", "")
+        root = ElementTree.fromstring(picture)
+        assert panels(root)
+        width, height = (float(root.attrib[key]) for key in ("width", "height"))
+        assert width < 1400
+        assert height < 3000
+
+
+# ---- the command ----
+
+
+def test_the_command_draws_what_it_plans(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    wish = ["plan", "allgather", "dgx1v", "--planner", "trees", "--option", "pieces=1"]
+    assert run([*wish, "--svg", "t.svg", "--from", "6"]) == 0
+    assert "written: t.svg" in capsys.readouterr().out
+    schedule, machine = made("allgather", "dgx1v", "trees", pieces=1)
+    assert Path("t.svg").read_text() == trees_svg(schedule, machine, bound(machine, schedule.collective), 6)
+
+
+@pytest.mark.parametrize(("line", "told"), [
+    ("plan allgather dgx1v --from 1", "--from chooses which trees are drawn; give --svg or --png, too"),
+    ("plan allgather dgx1v --all --svg t.svg", "--all keeps many; leave one of them out"),
+    ("plan allgather ring:ranks=129 --svg t.svg", "over 129 nodes is unreadable (at most 128); keep some of the ranks"),
+    ("plan broadcast dgx1v --planner relay --svg t.svg --from 1", "none has rank 1 as its root; choose among 0"),
+])  # fmt: skip
+def test_what_cannot_be_drawn_is_refused(
+    line: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(line.split()) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert told in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_too_many_nodes_are_refused() -> None:
+    schedule, machine = made("broadcast", f"line:ranks={MOST_NODES + 1}", "relay", trees=1)
+    with pytest.raises(Unsupported, match="unreadable"):
+        trees_svg(schedule, machine)
