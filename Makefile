@@ -12,7 +12,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 BOOTSTRAP := .bootstrap
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --root-user-action=ignore
-PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses=4
+PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses=4 --dist worksteal
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:

@@ -144,6 +144,20 @@ def levelled(here: Topology, members: Members) -> bool:
     return whole_torus or linked(here, members)
 
 
+def treelike(here: Topology, members: Members) -> bool:
+    """Members are the leaves of a tree of switches; or boxes that are joined inside stand on a fabric that is a tree,
+    or one where switches side by side are taken as one."""
+    boxes = re.match(r"cluster:box=(dgx-a100|hgx-h100|mi300x|dgx2|full|star)\b.*,fabric=(?!rail)", here.name)
+    if boxes and len(members) == here.ranks:
+        return True
+    links = set(zip(here.link_src.tolist(), here.link_dst.tolist(), strict=True))
+    graph = igraph.Graph(here.nodes, [(a, b) for a, b in links if a < b and (b, a) in links])
+    part = graph.connected_components().membership
+    leaves = all(graph.degree(rank) == 1 and graph.neighbors(rank)[0] >= here.ranks for rank in members)
+    alone = len(graph.es) == here.nodes - (max(part) + 1) and 2 * len(graph.es) == here.links
+    return leaves and alone and len({part[member] for member in members}) == 1
+
+
 PHRASES: dict[str, Callable[[Topology, Members], bool]] = {
     "any where every two ranks are linked directly or through switches": linked,
     "any with a cycle of direct links through all ranks, or with switches that join all ranks": circled,
@@ -152,6 +166,7 @@ PHRASES: dict[str, Callable[[Topology, Members], bool]] = {
     "any connected one of up to 64 ranks": lambda here, members: connected(here, members) and len(members) <= 64,
     "any connected one of up to 128 ranks": lambda here, members: connected(here, members) and len(members) <= 128,
     "any connected one of up to 512 ranks": lambda here, members: connected(here, members) and len(members) <= 512,
+    "any tree of switches with ranks as leaves, fat trees, and boxes on such a fabric": treelike,
 }
 
 

@@ -94,15 +94,24 @@ def test_options_on_every_machine(spec: str, kind: str) -> None:
     hold(setting(spec, kind, root=2 * machine(spec).ranks // 3), Judge(MODELS), "most")
 
 
+def sparing(specs: list[str]) -> list[Any]:
+    """The same; most of them in the slow set: a rooted kind, one that combines and one that does not stay."""
+    few = ("reduce", "allreduce", "alltoall")
+    slow = pytest.mark.slow
+    return [
+        case if case.values[1] in few else pytest.param(*case.values, id=case.id, marks=slow) for case in cases(specs)
+    ]
+
+
 @pytest.mark.parametrize(
-    ("spec", "kind"), cases([spec for spec in [*catalogue(1, SMALL, 3), *SHAPES] if spec not in EXAMPLES])
+    ("spec", "kind"), sparing([spec for spec in [*catalogue(1, SMALL, 3), *SHAPES] if spec not in EXAMPLES])
 )
 def test_other_sizes(spec: str, kind: str) -> None:
     hold(setting(spec, kind), Judge(MODELS), "defaults")
 
 
 @pytest.mark.parametrize(
-    ("spec", "kind"), cases([*(spec for spec in EXAMPLES if SMALL < machine(spec).ranks <= MEDIUM), *WIDE])
+    ("spec", "kind"), sparing([*(spec for spec in EXAMPLES if SMALL < machine(spec).ranks <= MEDIUM), *WIDE])
 )
 def test_up_to_64_ranks(spec: str, kind: str) -> None:
     hold(setting(spec, kind, root=machine(spec).ranks - 1), Judge(MODELS, variants=2, unit=3), "defaults")

@@ -27,9 +27,11 @@ def test_what_there_is() -> None:
     assert [one["name"] for one in names()] == [
         "sccl-table3", "sccl-table4", "sccl-table5", "sccl-frontiers",
         "blink-counts", "blink-figure14", "blink-trees", "blink-figure22b",
+        "gentree-table3", "gentree-table4", "gentree-table6", "gentree-table7", "genmodel-figure8", "genmodel-figure10",
     ]  # fmt: skip
+    papers = {"sccl": "SCCL", "blink": "Blink", "gentree": "GenTree", "genmodel": "GenModel"}
     for one in names():
-        paper = {"sccl": "SCCL", "blink": "Blink"}[one["name"].partition("-")[0]]
+        paper = papers[one["name"].partition("-")[0]]
         assert one["about"], one
         assert paper in one["source"], one
     for entry in TABLE.values():

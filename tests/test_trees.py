@@ -17,12 +17,12 @@ from antiphon.core.bounds import bound
 from antiphon.core.collective import Collective
 from antiphon.core.loads import throughput, timeline
 from antiphon.core.plan import Entry, Plan
-from antiphon.core.reshape import keep
+from antiphon.core.reshape import degrade, keep
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, build
 from antiphon.core.verify import verify
 from antiphon.cost.alpha_beta import alpha_beta
-from antiphon.errors import Invalid, Unsupported
+from antiphon.errors import Infeasible, Invalid, Unsupported
 from antiphon.planners.packing._hybrid import split
 from antiphon.planners.packing._pieces import best_pieces
 from antiphon.planners.packing.blink import blink
@@ -141,6 +141,22 @@ def test_uneven_and_empty_blocks() -> None:
     topology = antiphon.topology("dgx1v")
     collective = Collective("allgather", 8, weights=(1, 0, 3, 4, 5, 6, 7, 8))
     assert told(made(trees, topology, collective))["optimal"]
+
+
+def test_an_empty_block_that_cannot_arrive_is_an_error() -> None:
+    links = [(0, 1, LinkType("link", Fraction(1))), (0, 2, LinkType("link", Fraction(1)))]
+    machine = build("fork", 3, links)
+    for kind, roots in (("broadcast", (0, 1)), ("broadcast", (0, 2))):
+        with pytest.raises((Infeasible, Invalid), match=f"rank {roots[1]}"):
+            next(trees(machine, Collective(kind, 3, (), roots, (1, 0)), pieces=1))
+
+
+def test_two_halves_are_not_called_the_best_of_their_kind() -> None:
+    """Each is the fastest alone; trees in and out that know of each other would be faster, but are too many here."""
+    machine = degrade(antiphon.topology("cluster:box=dgx-a100,boxes=5"), links=[3], slower=2)
+    found = told(made(trees, machine, wanted("allreduce", 40)))
+    assert not found["optimal"]
+    assert not found["best_of_its_kind"]
 
 
 def test_several_roots_and_groups() -> None:
@@ -315,12 +331,21 @@ def test_the_cut_off_are_named() -> None:
     ("planner", "options"),
     [
         (trees, {"loss": 1}), (trees, {"loss": "some"}), (trees, {"loss": -0.1}), (trees, {"pieces": 0}),
-        (blink, {"epsilon": 0}), (blink, {"threshold": 2}), (blink, {"pieces": "many"}), (blink, {"t_dpa": -1}),
+        (blink, {"epsilon": 0}), (blink, {"epsilon": "1e-9"}), (blink, {"hybrid": "perhaps"}),
+        (blink, {"threshold": 2}), (blink, {"pieces": "many"}), (blink, {"t_dpa": -1}),
     ],
 )  # fmt: skip
 def test_wrong_options(planner: Any, options: dict[str, Any]) -> None:
     with pytest.raises(Invalid, match=f"option {next(iter(options))}: expected"):
         next(planner(antiphon.topology("ring:ranks=4"), wanted("broadcast", 4), **options))
+
+
+def test_options_as_a_command_line_gives_them() -> None:
+    topology, collective = antiphon.topology("dgx1v:pcie=true"), wanted("broadcast", 8)
+    off = made(blink, topology, collective, hybrid="false", epsilon="0.1", threshold="0.02", t_dpa="0")
+    assert off.provenance["options"]["epsilon"] == 0.1
+    assert told(off)["rate"] == "6"
+    assert Fraction(told(made(blink, topology, collective, hybrid="true"))["rate"]) > 6
 
 
 def test_a_hybrid_needs_two_kinds() -> None:

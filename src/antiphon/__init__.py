@@ -25,8 +25,8 @@ from typing import Any
 
 __version__ = "0.1.0"
 __all__ = [
-    "bound", "collective", "frontier", "models", "plan", "planners", "predict", "report", "reproduce", "run",
-    "simulate", "topologies", "topology", "tune", "verify",
+    "bench", "bound", "collective", "fit", "frontier", "models", "plan", "planners", "predict", "report", "reproduce",
+    "run", "simulate", "topologies", "topology", "tune", "verify",
 ]  # fmt: skip
 
 
@@ -153,6 +153,37 @@ def reproduce(name: str = "") -> list[dict[str, Any]]:
     from antiphon.reproduce import reproduce as rows
 
     return list(rows(name)) if name else names()
+
+
+def bench(what: str, **how: Any) -> Any:
+    """Measurements: "genmodel" (over MPI; ranks=, sizes=, plans=, ...) or "memory" (most=, nbytes=, ...)."""
+    from antiphon.errors import unknown
+
+    if what == "genmodel":
+        from antiphon.run.bench_genmodel import bench_genmodel
+
+        return bench_genmodel(**how)
+    if what != "memory":
+        raise unknown("bench", what, ("genmodel", "memory"))
+    from antiphon.run.bench_memory import bench_memory
+
+    return bench_memory(**how)
+
+
+def fit(what: str, measurements: Any, **known: float) -> Any:
+    """Model parameters from measurements or the CSV file of them: "genmodel" or "memory".
+
+    `known`: beta, gamma, delta in seconds per byte, for genmodel. What comes back has `parameters`, `combinations`,
+    `notes` and `as_json()`; antiphon.cost.fit makes profiles of it.
+    """
+    from antiphon.cost import fit as fits
+    from antiphon.errors import unknown
+
+    if what not in ("genmodel", "memory"):
+        raise unknown("fit", what, ("genmodel", "memory"))
+    read: Callable[[Any], Any] = fits.read_measured if what == "genmodel" else fits.read_added
+    rows = measurements if isinstance(measurements, list | tuple) else read(measurements)
+    return fits.fit_genmodel(rows, known) if what == "genmodel" else fits.fit_memory(rows, **known)
 
 
 _ALSO_FOLDERS: dict[str, Callable[..., Any]] = {

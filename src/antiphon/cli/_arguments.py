@@ -40,7 +40,8 @@ Output = Annotated[
     Path | None, typer.Option("-o", "--output", metavar="FILE", help="write what is planned here (.json or .json.gz)")
 ]
 ProfileFile = Annotated[
-    Path | None, typer.Option("--profile", metavar="FILE", help="latencies and bandwidths as measured (a JSON file)")
+    Path | None,
+    typer.Option("--profile", metavar="FILE", help="what was measured: a JSON file, or the name of a shipped one"),
 ]
 Json = Annotated[bool, typer.Option("--json", help="the result as JSON (documented, stable keys)")]
 

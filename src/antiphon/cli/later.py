@@ -7,7 +7,7 @@ import typer
 from antiphon.errors import Unsupported
 
 _NAMES = (
-    "backends", "bench", "export", "build", "fit", "lab",
+    "backends", "export", "build", "lab",
 )  # fmt: skip
 
 

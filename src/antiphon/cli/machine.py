@@ -9,12 +9,13 @@ import typer
 from antiphon.cli._arguments import Coll, Json, Only, Png, Ranks, Root, Svg, Topo, machine_and_group, request
 from antiphon.cli._output import emit, working, write_pictures
 from antiphon.core.bounds import Bound, bound
+from antiphon.core.bounds.memory import least_json
 from antiphon.core.collective import Collective
 from antiphon.core.serialize import dumps
 from antiphon.core.topology import Topology
 from antiphon.errors import Unsupported
 from antiphon.show.svg import topology_svg
-from antiphon.show.text import paragraph, topology_text
+from antiphon.show.text import memory_lines, paragraph, topology_text
 from antiphon.units import format_bandwidth
 
 ANYTHING = {"allow_extra_args": True, "ignore_unknown_options": True}
@@ -62,7 +63,8 @@ def _bound(
     wanted, machine = request(coll, topo, root, only, ranks)
     with working(f"bounding {wanted.kind} on {machine.name}"):
         found = bound(machine, wanted)
-    emit(found.as_json(), bound_text(found, machine, wanted), json)
+    least = least_json(wanted)
+    emit({**found.as_json(), **least}, "\n".join([bound_text(found, machine, wanted), *memory_lines(least)]), json)
 
 
 def register(app: typer.Typer) -> None:

@@ -219,8 +219,8 @@ def throughput(schedule: Schedule, topology: Topology) -> Fraction | None:
     np.add.at(whole, found.resource, found.load * found.window)
     capacity = topology.resources.capacity
     klass = topology.resources.klass.tolist()
-    worst = max(Fraction(int(load), capacity[klass[i]]) for i, load in enumerate(whole.tolist()) if load)
-    return topology.resources.scale * found.scale / worst
+    shares = [Fraction(int(load), capacity[klass[i]]) for i, load in enumerate(whole.tolist()) if load]
+    return topology.resources.scale * found.scale / max(shares) if shares else None
 
 
 def rounds(schedule: Schedule, topology: Topology, line: Timeline | None = None) -> int:

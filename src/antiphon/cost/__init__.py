@@ -18,7 +18,7 @@ from antiphon.core.plan import Entry, Plan
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.cost._prediction import LazyPath, Prediction, Predictor
-from antiphon.cost._profile import Profile, as_profile, load_profile
+from antiphon.cost._profile import Incast, Profile, as_profile, load_profile, save_profile, shipped_profiles
 from antiphon.cost._sizes import sizes
 from antiphon.cost._trace import Events, chrome_trace
 from antiphon.errors import Unsupported
@@ -26,8 +26,8 @@ from antiphon.registry import call, find
 from antiphon.registry import table as registered  # `table` is a module of this folder
 
 __all__ = [
-    "Events", "LazyPath", "Prediction", "Predictor", "Profile", "as_profile", "chrome_trace", "load_profile",
-    "predict", "prepare", "row_of", "simulate", "sizes",
+    "Events", "Incast", "LazyPath", "Prediction", "Predictor", "Profile", "as_profile", "chrome_trace",
+    "load_profile", "predict", "prepare", "row_of", "save_profile", "shipped_profiles", "simulate", "sizes",
 ]  # fmt: skip
 
 ProfileLike = Profile | str | os.PathLike[str] | None

@@ -5,7 +5,11 @@ The file (every field after the first two may be left out):
     {"format": "antiphon-profile", "version": 1, "name": "my cluster",
      "alpha": {"nvlink": "0.7us", "ib": 2e-6},
      "bandwidth_factor": {"ib": 0.92},
-     "memory_bandwidth": "450GB/s"}
+     "memory_bandwidth": "450GB/s",
+     "incast": {"ib": {"epsilon": 3e-11, "w_t": 9}},
+     "gamma": 1.5e-10, "delta": 4.7e-11}
+
+The folder `profiles` has those that come with Antiphon; each is known by its name.
 """
 
 from __future__ import annotations
@@ -14,18 +18,43 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from antiphon.core.files import check_keys, decode, name_of, read_bytes, reading
+from antiphon.core.files import check_keys, decode, layout, name_of, read_bytes, reading, within, write_bytes
 from antiphon.core.serialize.schemas import Head
 from antiphon.core.topology import LinkType, Topology
 from antiphon.errors import Invalid, quote
-from antiphon.units import exact, parse_bandwidth, parse_seconds
+from antiphon.units import exact, parse_bandwidth, parse_seconds, plain
 
 FORMAT, VERSION = "antiphon-profile", 1
 MEMORY_BANDWIDTH = Fraction(100 * 10**9)  # assumed: what a rank copies or combines per second on its own
 MOST_FACTOR = 1000
+MOST_PER_BYTE = 1.0  # seconds: a second for a byte is slower than anything
+MOST_SENDERS = 2**31
+SHIPPED = Path(__file__).parent / "profiles"
+
+
+@dataclass(frozen=True)
+class Incast:
+    """Per byte over a link `epsilon` seconds more for every sender beyond `w_t` that sends to one receiver at once."""
+
+    epsilon: float = 0.0
+    w_t: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "epsilon", _per_byte(self.epsilon, "epsilon"))
+        if isinstance(self.w_t, bool) or not isinstance(self.w_t, int) or not 0 <= self.w_t < MOST_SENDERS:
+            raise Invalid(f"w_t: expected a whole number of senders from 0 on, got {quote(self.w_t)}")
+
+
+def _per_byte(value: object, what: str) -> float:
+    seconds = exact(value, what)
+    if not 0 <= seconds <= MOST_PER_BYTE:
+        raise Invalid(f"{what}: expected seconds per byte, from 0 to {MOST_PER_BYTE:g}, got {quote(value)}")
+    return float(seconds)
 
 
 @dataclass(frozen=True)
@@ -34,15 +63,21 @@ class Profile:
 
     `alpha`: seconds of latency in place of the topology's. `bandwidth_factor`: what is really reached of the
     nominal bandwidth; a shared limit takes that of its links (the greatest, where it joins several kinds).
+    `incast`: what many senders to one receiver cost (model genmodel). `gamma`: seconds per byte that a rank adds;
+    `delta`: seconds per byte that it reads from or writes to memory while it combines. Nothing, where nothing is said.
     """
 
     name: str = ""
     alpha: Mapping[str, float] = field(default_factory=dict)
     bandwidth_factor: Mapping[str, Fraction] = field(default_factory=dict)
     memory_bandwidth: Fraction = MEMORY_BANDWIDTH
+    incast: Mapping[str, Incast] = field(default_factory=dict)
+    gamma: float = 0.0
+    delta: float = 0.0
 
     def __post_init__(self) -> None:
-        for what, given in (("alpha", self.alpha), ("bandwidth_factor", self.bandwidth_factor)):
+        figures = (("alpha", self.alpha), ("bandwidth_factor", self.bandwidth_factor), ("incast", self.incast))
+        for what, given in figures:
             if not isinstance(given, Mapping):
                 raise Invalid(
                     f'{what}: expected figures by kind of link, such as {{"nvlink": ...}}, got {quote(given)}'
@@ -56,17 +91,23 @@ class Profile:
         object.__setattr__(self, "bandwidth_factor", factor)
         memory = parse_bandwidth(self.memory_bandwidth, "memory_bandwidth")
         object.__setattr__(self, "memory_bandwidth", memory)
+        for kind, seen in self.incast.items():
+            if not isinstance(seen, Incast):
+                raise Invalid(f"incast.{kind}: expected Incast(epsilon, w_t), got {quote(seen)}")
+        object.__setattr__(self, "incast", dict(self.incast))
+        object.__setattr__(self, "gamma", _per_byte(self.gamma, "gamma"))
+        object.__setattr__(self, "delta", _per_byte(self.delta, "delta"))
 
     def on(self, topology: Topology) -> Topology:
         """The machine as this profile sees it; Invalid where it speaks of no kind of link that there is. O(links)."""
         kinds = {t.kind for t in topology.types}
-        spoken = {*self.alpha, *self.bandwidth_factor}
+        spoken = {*self.alpha, *self.bandwidth_factor, *self.incast}
         if spoken and not spoken & kinds:
             raise Invalid(
                 f"profile {quote(self.name)}: speaks of links of kind {', '.join(sorted(spoken)[:5])}, but topology "
                 f"{topology.name} has only {', '.join(sorted(kinds)[:5])}; name these"
             )
-        if not spoken & kinds:
+        if not {*self.alpha, *self.bandwidth_factor} & kinds:
             return topology
         types = tuple(self._seen(t) for t in topology.types)
         limits = tuple(
@@ -82,6 +123,22 @@ class Profile:
     def _factor(self, topology: Topology, link: int) -> Fraction:
         return self.bandwidth_factor.get(topology.types[int(topology.link_type[link])].kind, Fraction(1))
 
+    def as_json(self) -> dict[str, Any]:
+        """The file of this profile, as an object; what is as by default is left out."""
+        rows: dict[str, Any] = {"format": FORMAT, "version": VERSION}
+        seen = {kind: {"epsilon": incast.epsilon, "w_t": incast.w_t} for kind, incast in self.incast.items()}
+        factor = {kind: plain(value) for kind, value in self.bandwidth_factor.items()}
+        told = {"name": self.name, "alpha": dict(self.alpha), "bandwidth_factor": factor, "incast": seen}
+        rows |= {key: value for key, value in told.items() if value}
+        if self.memory_bandwidth != MEMORY_BANDWIDTH:
+            rows["memory_bandwidth"] = plain(self.memory_bandwidth)
+        return rows | {key: value for key, value in (("gamma", self.gamma), ("delta", self.delta)) if value}
+
+
+class _Seen(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    epsilon: float | int
+    w_t: int = 0
+
 
 class _Row(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     format: str = FORMAT
@@ -90,6 +147,9 @@ class _Row(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     alpha: dict[str, float | int | str] = {}
     bandwidth_factor: dict[str, float | int | str] = {}
     memory_bandwidth: float | int | str | None = None
+    incast: dict[str, _Seen] = {}
+    gamma: float | int = 0.0
+    delta: float | int = 0.0
 
 
 def load_profile(path: str | os.PathLike[str]) -> Profile:
@@ -109,15 +169,38 @@ def load_profile(path: str | os.PathLike[str]) -> Profile:
             {kind: parse_seconds(value, f"alpha.{kind}") for kind, value in row.alpha.items()},
             {kind: exact(value, f"bandwidth_factor.{kind}") for kind, value in row.bandwidth_factor.items()},
             parse_bandwidth(memory, "memory_bandwidth"),
+            {kind: _incast(kind, seen) for kind, seen in row.incast.items()},
+            _per_byte(row.gamma, "gamma"),
+            _per_byte(row.delta, "delta"),
         )
 
 
+def _incast(kind: str, row: _Seen) -> Incast:
+    with within(f"incast.{kind}"):
+        return Incast(float(row.epsilon), row.w_t)
+
+
+def save_profile(profile: Profile, path: str | os.PathLike[str]) -> None:
+    """Write the file that `load_profile` reads as the same profile."""
+    write_bytes(path, layout(profile.as_json()) + b"\n")
+
+
+def shipped_profiles() -> tuple[str, ...]:
+    """The names of the profiles that come with Antiphon."""
+    return tuple(sorted(file.stem for file in SHIPPED.glob("*.json")))
+
+
 def as_profile(profile: Profile | str | os.PathLike[str] | None) -> Profile:
-    """A profile, the file of one, or the default: the topology as it stands."""
+    """A profile, the file of one, the name of one that comes with Antiphon, or the default: the topology as it is."""
     if profile is None:
         return Profile()
     if isinstance(profile, Profile):
         return profile
     if not isinstance(profile, str | os.PathLike):
         raise Invalid(f"profile: expected a Profile or the name of a file, got {quote(profile)}")
+    name = os.fspath(profile)
+    if name in shipped_profiles():
+        return load_profile(SHIPPED / f"{name}.json")
+    if name == os.path.basename(name) and not os.path.splitext(name)[1] and not os.path.exists(name):
+        raise Invalid(f"profile {quote(name)}: neither a file nor one of ours ({', '.join(shipped_profiles())})")
     return load_profile(profile)

@@ -12,6 +12,7 @@ from antiphon.core.loads import pieces_of
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.transform import expand
+from antiphon.cost._flows_trace import Utilisation
 from antiphon.cost._messages import Floats, Messages, messages, places, resource_name
 from antiphon.cost._prediction import Prediction, Predictor
 from antiphon.errors import Unsupported
@@ -80,7 +81,8 @@ def barrier_events(schedule: Schedule, topology: Topology, nbytes: int) -> Event
 def chrome_trace(events: Events, topology: Topology, nbytes: int, title: str) -> bytes:
     """JSON for chrome://tracing or Perfetto: one line per link, shared limit and sending rank; times in microseconds.
 
-    On a link or limit an event ("X") is a message's turn there. On a rank it ("b" to "e") lasts from when the
+    On a link or limit an event ("X") is a message's turn there. Where flows
+    share links, a counter ("C") tells how full each is instead. On a rank an event ("b" to "e") lasts from when the
     message starts until it has landed, and several may overlap. `args` tells step, src, dst and bytes.
     """
     found = events.messages
@@ -103,7 +105,11 @@ def chrome_trace(events: Events, topology: Topology, nbytes: int, title: str) ->
         same = {"name": _title(about), "cat": "message", "id": number, "pid": 0, "tid": about["src"]}
         out.append({**same, "ph": "b", "ts": start * 1e6, "args": about})
         out.append({**same, "ph": "e", "ts": landed * 1e6})
-    columns = (found.use_message, found.use_resource, events.use_start, events.use_end)
+    busy = getattr(events, "busy", None)
+    if busy is not None:  # turns overlap: how loaded each link is says more
+        out += _counters(busy, topology)
+    shown = slice(0 if busy is not None else None)
+    columns = (found.use_message[shown], found.use_resource[shown], events.use_start[shown], events.use_end[shown])
     for number, resource, start, end in zip(*(c.tolist() for c in columns), strict=True):
         pid, tid = _line(resource, topology)
         about = told[number]
@@ -113,6 +119,17 @@ def chrome_trace(events: Events, topology: Topology, nbytes: int, title: str) ->
         )  # fmt: skip
     whole = {"displayTimeUnit": "ns", "otherData": {"title": title, "nbytes": nbytes}, "traceEvents": out}
     return msgspec.json.encode(whole) + b"\n"
+
+
+def _counters(busy: Utilisation, topology: Topology) -> list[dict[str, Any]]:
+    """Per link and limit a counter ("C") of the part of its capacity that is in use."""
+    out = []
+    columns = zip(*(c.tolist() for c in (busy.resource, busy.begin, busy.end, busy.share)), strict=True)
+    for resource, begin, end, share in columns:
+        pid, tid = _line(resource, topology)
+        same = {"name": resource_name(topology, resource), "ph": "C", "pid": pid, "tid": tid}
+        out += [{**same, "ts": at * 1e6, "args": {"share": round(s, 6)}} for at, s in ((begin, share), (end, 0.0))]
+    return out
 
 
 def _title(about: dict[str, Any]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from antiphon.registry import Entry
 
 _ALL = {"collectives": "all", "topologies": "all", "trace": True}
+_NO_TRACE = {"collectives": "all", "topologies": "all"}
 
 TABLE: dict[str, Entry] = {
     "alpha-beta": Entry(
@@ -13,7 +14,16 @@ TABLE: dict[str, Entry] = {
     "critical-path": Entry(
         "antiphon.cost.critical_path:critical_path", "no barriers: what waits for what, links served in turn", _ALL
     ),
+    "genmodel": Entry(
+        "antiphon.cost.genmodel:genmodel", "barriers with incast and memory access, by --profile (GenModel)", _NO_TRACE
+    ),
+    "alpha-beta-gamma": Entry(
+        "antiphon.cost.genmodel:alpha_beta_gamma", "genmodel without incast and memory access", _NO_TRACE
+    ),
     "sccl": Entry(
         "antiphon.cost.sccl:sccl", "SCCL's S*alpha + R/C*L*beta, whole rounds", {**_ALL, "topologies": "one latency"}
+    ),
+    "flows": Entry(
+        "antiphon.cost.flows:flows", "simulated: flows share links max-min fairly, with incast by --profile", _ALL
     ),
 }

@@ -12,6 +12,7 @@ from antiphon.registry import Entry
 
 ROOTLESS = ("allgather", "reducescatter", "allreduce")
 CYCLES = "any with a cycle of direct links through all ranks, or with switches that join all ranks"
+TREES = "any tree of switches with ranks as leaves, fat trees, and boxes on such a fabric"
 JOINED = "any where every two ranks are linked directly or through switches"
 
 
@@ -89,6 +90,10 @@ TABLE = {
     "hierarchical-ps": _entry(
         "hierarchical", "hierarchical_ps", "co-located servers within groups and among them, for all fan-ins",
         ROOTLESS, ("fanins", "order", "pieces"),
+    ),
+    "gentree": _entry(
+        "gentree", "gentree", "a plan type at every switch of a tree, by GenModel: fan-in, incast and memory access",
+        ROOTLESS, ("size", "rearrange", "profile", "pieces"), {"rearrange": "never"}, *_pieces(4), topologies=TREES,
     ),
     "relay": _entry(
         "relay", "relay",

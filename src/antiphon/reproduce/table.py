@@ -6,6 +6,7 @@ from antiphon.registry import Entry
 
 SCCL = "Cai et al., Synthesizing Optimal Collective Algorithms, PPoPP 2021 (SCCL)"
 BLINK = "Wang et al., Blink: Fast and Generic Collectives for Distributed ML, MLSys 2020"
+GENTREE = "Xiong et al., Revisiting the Time Cost Model of AllReduce, 2024 (GenModel, GenTree)"
 
 
 def _entry(module: str, function: str, about: str, where: str) -> Entry:
@@ -23,4 +24,10 @@ TABLE = {
     "blink-figure14": _entry("blink", "figure14", "speedups of trees over rings in theory", f"{BLINK}, Figure 14"),
     "blink-trees": _entry("blink", "trees", "trees and rates, with proofs, of all allocations", f"{BLINK}, 3"),
     "blink-figure22b": _entry("blink", "figure22b", "two servers on networks of any speed", f"{BLINK}, Figure 22(b)"),
+    "gentree-table3": _entry("gentree", "table3", "plans and times on 8, 12 and 15 servers", f"{GENTREE}, Table 3"),
+    "gentree-table4": _entry("gentree", "table4", "8 x n on servers of 8 GPUs, against rings", f"{GENTREE}, Table 4"),
+    "gentree-table6": _entry("gentree", "table6", "the plan at every switch of six networks", f"{GENTREE}, Table 6"),
+    "gentree-table7": _entry("gentree", "table7", "times in six networks, simulated", f"{GENTREE}, Table 7"),
+    "genmodel-figure8": _entry("gentree", "figure8", "how near the models come to times", f"{GENTREE}, Figure 8"),
+    "genmodel-figure10": _entry("gentree", "figure10", "the terms of plans on 12 servers", f"{GENTREE}, Figure 10"),
 }

@@ -9,6 +9,7 @@ from fractions import Fraction
 from typing import Any
 
 from antiphon.core.bounds import Bound, bound
+from antiphon.core.bounds.memory import reached_json
 from antiphon.core.collective import Collective
 from antiphon.core.loads import claims, throughput, timeline
 from antiphon.core.plan import Entry, Plan
@@ -148,7 +149,10 @@ def every_plan(  # noqa: PLR0913
 def figures_of(plan: Plan) -> dict[str, Any]:
     """What `antiphon plan --json` says: the claims of the entry for the largest sizes, with what it is a plan for."""
     about = {"collective": plan.collective.kind, "topology": plan.topology.name}
-    return {"planner": None, **about, **plan.entries[-1].claims, "verified": True}
+    last = plan.entries[-1]
+    found = last.schedule.provenance.get("found")
+    told = {"found": dict(found)} if isinstance(found, Mapping) and found else {}
+    return {"planner": None, **about, **last.claims, **reached_json(last.schedule), **told, "verified": True}
 
 
 def check(plan: Plan, topology: Topology, *, proof: bool = False, claims: bool = True) -> Fault | None:

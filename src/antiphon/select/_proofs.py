@@ -16,6 +16,7 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.verify import Fault
 from antiphon.errors import AntiphonError, Invalid
+from antiphon.units import plain
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ def prove(plan: Plan, topology: Topology, limits: Bound | None = None, *, claims
             return Proofs(Fault("proof", f"{_which(entry.schedule, topology)}: {error}"))
         which = _which(entry.schedule, topology)
         proved += rated
+        trusted += [f"{which}: {text}" for text in _only_told(entry.schedule)]
         if checked is None:
             trusted += [f"{which}: called {label!r}, but there is no certificate to recheck"] if label else []
             continue
@@ -80,18 +82,35 @@ def _rated(schedule: Schedule, topology: Topology) -> list[str]:
     """What the bound on the rate proves that the schedule carries; Invalid where it does not hold, or is not met by a
     schedule that says so."""
     carried, stated = schedule.provenance.get("bound"), rate_of(schedule)
-    if not isinstance(carried, Mapping) or stated is None or not isinstance(carried.get("witness"), Mapping):
+    if stated is None:
         return []
-    limit = proved_rate(topology, schedule.collective, witness_of(carried["witness"]))
     rate = throughput(schedule, topology)
-    if rate is None or limit is None or str(rate / topology.unit) != stated or rate > limit:
+    if rate is None or str(rate / topology.unit) != stated:
         raise Invalid(f"bound: the schedule says that its rate is {stated}, which does not hold; plan anew")
     found = schedule.provenance["found"]
+    if not isinstance(carried, Mapping) or not isinstance(carried.get("witness"), Mapping):
+        if found.get("optimal"):
+            raise Invalid(f"bound: the rate {stated} is called optimal, but the plan carries no witness; plan anew")
+        return []
+    limit = proved_rate(topology, schedule.collective, witness_of(carried["witness"]))
+    if limit is None or rate > limit or carried.get("bytes_per_second") != plain(limit):
+        raise Invalid("bound: its witness proves another rate than it states; plan anew")
     if found.get("optimal") and rate != limit:
         raise Invalid(f"bound: the rate {stated} is called optimal, but its witness proves {limit / topology.unit}")
-    met = "which it attains" if rate == limit else f"{float(limit / rate):.4g} times its own"
+    met = "which it attains" if rate == limit else f"{float(limit / rate):.4g} times this rate"
     kind = carried["witness"]["kind"].replace("_", " ")
     return [f"rate {stated} unit links; by its {kind} no schedule exceeds {limit / topology.unit}, {met}"]
+
+
+def _only_told(schedule: Schedule) -> list[str]:
+    """What a planner of trees says that nothing in the plan proves."""
+    found = schedule.provenance.get("found")
+    if not isinstance(found, Mapping) or rate_of(schedule) is None:
+        return []
+    told = [str(found["few"])] if "proved" in str(found.get("few", "")) else []
+    if found.get("best_of_its_kind") and not found.get("optimal"):
+        told.append("no packing of trees is faster")
+    return told
 
 
 def certificate_of(schedule: Schedule) -> Mapping[str, Any] | None:

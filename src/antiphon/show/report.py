@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 from antiphon import __version__
 from antiphon.core.topology import Topology
 from antiphon.errors import Unsupported
-from antiphon.select import DEFINITIONS, Candidate, Tuning
+from antiphon.select import DEFINITIONS, Candidate, Range, Tuning
 from antiphon.show._chart import chart, chart_svg, frame_of, legend, scale, styles
 from antiphon.show._steps import as_script, plan_section
 from antiphon.show._words import loss_text, model_text, notes, options_text, plural, ratio
@@ -20,6 +21,7 @@ from antiphon.units import format_bandwidth, format_seconds, format_size
 __all__ = ["chart_svg", "report_html"]
 
 WIDE, NARROW = (1040, 430), (400, 340)
+TERMS = ("#b9b2a3", "#2f6fab", "#c2573a", "#7a9a3a", "#8a63a8", "#3aa39a")  # of what a time is made of
 WIDEST_HALF = 640  # pixels of a machine's picture that stands beside the summary
 
 
@@ -193,25 +195,54 @@ def _hover(tuning: Tuning, kind: str, mine: Candidate) -> dict[str, Any]:
 def _ranges(tuning: Tuning, kind: str, number: int) -> str:
     mine = [r for r in tuning.ranges if r.collective == kind]
     colour = {c: styles(tuning, kind)[i][1] for i, c in enumerate(tuning.of(kind)) if c.seconds}
-    head = "<tr><th>sizes</th><th>best</th><th class=n>time</th><th class=n>gap</th><th class=n>over NCCL</th></tr>"
+    head = (
+        "<tr><th>sizes</th><th>best</th><th class=n>time</th><th>made of</th><th class=n>gap</th>"
+        "<th class=n>over NCCL</th></tr>"
+    )
     rows = []
+    shades = _shades(mine)
     for i, r in enumerate(mine):
         who, span = escape(r.candidate.planner), f"{format_size(r.start)} – {format_size(r.stop)}"
         options = escape(options_text(r.candidate.options, r.candidate.variant))
         rows.append(
             f'<tr data-plan="p{number}-{i}" tabindex="0"><td class="span">{span}</td>'
             f'<td><span class="dot" style="background:{colour[r.candidate]}"></span>{who} <small>{options}</small></td>'
-            f"<td class=n>{format_seconds(r.seconds)}</td><td class=n>{ratio(r.gap)}</td>"
+            f"<td class=n>{format_seconds(r.seconds)}</td><td>{_parts(r, shades)}</td><td class=n>{ratio(r.gap)}</td>"
             f"<td class=n>{ratio(r.speedup)}</td></tr>"
         )
     names = tuning.baselines.get(kind, ())
     nccl = ("the better of " if len(names) > 1 else "") + " and ".join(names)
     note = "Figures hold at the greatest size priced in the range."
+    legend = ", ".join(f'<i class="dot" style="background:{shade}"></i>{escape(t)}' for t, shade in shades.items())
+    note += f" Time is made of {legend}." if shades else ""
     note += f" What NCCL would do: {escape(nccl)}." if names else ""
     return (
         f'<h2>What to use when</h2><div class="scroll"><table class="ranges"><thead>{head}</thead>'
         f'<tbody>{"".join(rows)}</tbody></table></div><p class="note">{note}</p>'
     )
+
+
+def _terms(r: Range) -> Mapping[str, float]:
+    """What the time of a range's best is made of, at the greatest size priced there."""
+    priced = [size for size in r.candidate.why if r.start <= size <= r.stop]
+    return {t: value for t, value in r.candidate.why[max(priced)][1].items() if value > 0} if priced else {}
+
+
+def _shades(ranges: Sequence[Range]) -> dict[str, str]:
+    names = dict.fromkeys(term for r in ranges for term in _terms(r))
+    return dict(zip(names, itertools.cycle(TERMS)))
+
+
+def _parts(r: Range, shades: Mapping[str, str]) -> str:
+    """A stacked bar of the terms."""
+    terms = _terms(r)
+    whole = sum(terms.values()) or 1.0
+    bits = [
+        f'<i style="flex:{value / whole:.4f};background:{shades[t]}" title="{escape(t)} {value / whole:.0%}"></i>'
+        for t, value in terms.items()
+    ]
+    told = ", ".join(f"{t} {value / whole:.0%}" for t, value in terms.items())
+    return f'<span class="parts" role="img" aria-label="{escape(told)}">{"".join(bits)}</span>'
 
 
 def _plans(tuning: Tuning, kind: str, number: int) -> str:

@@ -110,8 +110,30 @@ def plan_text(claims: Mapping[str, Any]) -> str:
         f"  latency:   {_gap(claims['latency_gap'], 'the fewest steps possible')}",
     ]
     if claims.get("rate") is not None:
-        lines.append(f"  rate:      {claims['rate']} unit links with ever finer pieces")
+        found = claims.get("found") or {}
+        met = ": no schedule is faster" if found.get("optimal") else ""
+        lines.append(f"  rate:      {claims['rate']} unit links with ever finer pieces{met}")
+        if found.get("trees"):
+            few = found.get("few") or f"{found['trees']} tree{'s' * (found['trees'] > 1)}"
+            deep = f", {found['deepest']} deep" if found.get("deepest") else ""
+            lines += paragraph(f"trees:     {few}{deep}; {found.get('how', '')}", "  ", rest=" " * 13)
+    memory = claims.get("memory")
+    if memory and memory["least"] != "0":
+        senders = claims["incast"]["senders"]
+        lines += paragraph(
+            f"memory:    {_gap(memory['gap'], 'the fewest accesses')}; up to {senders} send to one rank at once",
+            "  ", rest=" " * 13,
+        )  # fmt: skip
     return "\n".join(lines)
+
+
+def memory_lines(least: Mapping[str, Any]) -> list[str]:
+    """GenModel's theorems, for people: the fewest memory accesses, and how many must send at once for that."""
+    accesses, senders = Fraction(least["memory"]["accesses"]), least["memory"]["senders"]
+    if not accesses:
+        return []
+    few = f"memory:    some rank reads and writes at least {float(accesses):.4g} nbytes to combine them; "
+    return paragraph(f"{few}if on arrival, {senders} send to one receiver at once", "  ", rest=" " * 13)
 
 
 def _gap(gap: float | None, of: str) -> str:

@@ -22,6 +22,8 @@ from antiphon.planners.packing._out import FEW_RANKS, out_of
 from antiphon.planners.packing._spanning import spanning
 from antiphon.planners.packing._tree import Tree
 
+SOME_RANKS = 32  # up to which trees in and out are packed: ten seconds on an irregular machine
+
 
 @dataclass(frozen=True)
 class Made:
@@ -79,19 +81,20 @@ def _undirected(topology: Topology, collective: Collective) -> Undirected | None
 
 
 def _in_halves(topology: Topology, collective: Collective, loss: Fraction, seed: int) -> Made:
-    """A reducescatter, then an allgather, each by forests: one set of trees per rank."""
+    """A reducescatter, then an allgather, each by forests: one set of trees per rank. Even where each is the fastest,
+    together they need not be: they share the links, and roots need not weigh the same."""
     gather = Collective("allgather", collective.ranks, collective.members)
     demand = dict.fromkeys(collective.members, 1)
     out = out_of(topology, demand, collective.members, seed=seed)
     into = out_of(reverse(topology), demand, collective.members, seed=seed)
     both = compose(invert(spread(gather, into.trees)), spread(gather, out.trees))
-    how, best = f"reducescatter and allgather by {out.how}", into.optimal and out.optimal
-    return Made(both, (*into.trees, *out.trees), most(out.trees), how, best)
+    how = f"reducescatter and allgather by {out.how}"
+    return Made(both, (*into.trees, *out.trees), most(out.trees), how, False)
 
 
 def _in_and_out(topology: Topology, collective: Collective, loss: Fraction, seed: int) -> Made | None:
     """Trees in and out with common roots: where links differ each way, or limits are shared."""
-    if len(collective.members) > FEW_RANKS:
+    if len(collective.members) > SOME_RANKS:
         return None
     found = pack_allreduce_lp(topology, collective.members)
     pairs = pairs_of(found)

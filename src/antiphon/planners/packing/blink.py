@@ -31,6 +31,7 @@ from antiphon.planners.packing._tree import Tree
 
 TURNED = ("reduce", "gather", "reducescatter")
 MOST_RANKS = 64
+LEAST_EPSILON = Fraction(1, 200)  # rounds grow with 1 / epsilon^2: some seconds
 
 
 @dataclass(frozen=True)
@@ -65,8 +66,8 @@ def blink(  # noqa: PLR0913 - every option by name
     if len(collective.members) > MOST_RANKS:
         raise Unsupported(f"planner blink takes up to {MOST_RANKS} ranks, not {len(collective.members)}; use trees")
     asked = _Asked(
-        _share("epsilon", epsilon), Fraction(str(_share("threshold", threshold))), bool(hybrid),
-        _seconds(t_dpa), nbytes,
+        float(Fraction(str(_share("epsilon", epsilon, LEAST_EPSILON)))), Fraction(str(_share("threshold", threshold))),
+        _yes("hybrid", hybrid), _seconds(t_dpa), nbytes,
     )  # fmt: skip
     limit = bound(topology, collective)
     made, count, how = _made(topology, collective, asked)
@@ -77,7 +78,7 @@ def blink(  # noqa: PLR0913 - every option by name
         "trees": count,
         "how": how,
     }
-    given = {"epsilon": epsilon, "threshold": str(threshold), "hybrid": hybrid, "t_dpa": t_dpa}
+    given = {"epsilon": asked.epsilon, "threshold": str(threshold), "hybrid": asked.hybrid, "t_dpa": t_dpa}
     usual = {"epsilon": 0.05, "threshold": "1/20", "hybrid": False, "t_dpa": 0.0}
     kept = {key: value for key, value in given.items() if value != usual[key]}
     for schedule in piped(made, topology, pieces, nbytes, profile):
@@ -86,14 +87,23 @@ def blink(  # noqa: PLR0913 - every option by name
         yield replace(schedule, provenance={"planner": "blink", "options": options, "found": told, **proof})
 
 
-def _share(name: str, value: Any) -> Any:
+def _share(name: str, value: Any, least: Fraction = Fraction(0)) -> Any:
     try:
-        fine = 0 < Fraction(str(value)) < 1
+        fine = 0 < Fraction(str(value)) < 1 and Fraction(str(value)) >= least
     except (ValueError, ZeroDivisionError):
         fine = False
     if not fine:
-        raise Invalid(f"option {name}: expected a number between 0 and 1, such as 0.05, got {quote(value)}")
+        between = f"from {float(least)} to below 1" if least else "between 0 and 1"
+        raise Invalid(f"option {name}: expected a number {between}, such as 0.05, got {quote(value)}")
     return value
+
+
+def _yes(name: str, value: Any) -> bool:
+    """From a command line it is a text."""
+    known = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+    if str(value).lower() not in known:
+        raise Invalid(f"option {name}: expected true or false, got {quote(value)}")
+    return known[str(value).lower()]
 
 
 def _seconds(value: Any) -> Fraction:

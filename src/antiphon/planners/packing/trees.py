@@ -18,6 +18,7 @@ from antiphon.core.transform import dual, invert
 from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.planners._reach import Hop, Reach
 from antiphon.planners.packing._allreduce import Made, allreduces, most
+from antiphon.planners.packing._columns import check_reach
 from antiphon.planners.packing._lay import spread
 from antiphon.planners.packing._out import out_of
 from antiphon.planners.packing._pieces import piped
@@ -56,7 +57,7 @@ def trees(
     told = {
         "rate": str(rate / topology.unit) if rate is not None else None,
         "optimal": rate == limit.bytes_per_second,
-        "best_of_its_kind": made.best,
+        "best_of_its_kind": made.best or rate == limit.bytes_per_second,
         "trees": made.count,
         "deepest": max((tree.depth for tree in made.trees), default=0),
         "how": made.how,
@@ -88,23 +89,29 @@ def _best(topology: Topology, collective: Collective, limit: Fraction | None, lo
     if collective.kind == "allreduce":
         ways = list(allreduces(topology, collective, limit, loss, seed))
         rates = [throughput(made.schedule, topology) or Fraction(0) for made in ways]
-        enough = [made for made, rate in zip(ways, rates, strict=True) if rate >= (1 - loss) * max(rates)]
-        return min(enough, key=lambda made: (made.count if loss else 0, made.schedule.steps))
+        top = max(rates)
+        enough = [(made, rate) for made, rate in zip(ways, rates, strict=True) if rate >= (1 - loss) * top]
+        made, rate = min(enough, key=lambda one: (one[0].count if loss else 0, one[0].schedule.steps))
+        proved = any(way.best and at == rate for way, at in zip(ways, rates, strict=True))
+        return replace(made, best=proved and rate == top)
     if collective.kind in SPREADING:
         return _spread(topology, collective, loss, seed)
-    turned = _spread(reverse(topology), dual(collective)[0], loss, seed)
+    turned = _spread(reverse(topology), dual(collective)[0], loss, seed, back=True)
     return replace(turned, schedule=replace(invert(turned.schedule), collective=collective))
 
 
-def _spread(topology: Topology, collective: Collective, loss: Fraction, seed: int) -> Made:
+def _spread(topology: Topology, collective: Collective, loss: Fraction, seed: int, back: bool = False) -> Made:
+    """`back`: all links were turned round."""
     relation = collective.relation
     demand: Counter[int] = Counter()
     for block, rank in zip(relation.pre_block.tolist(), relation.pre_rank.tolist(), strict=True):
         demand[rank] += int(collective.weights[block])
     wanted = {root: weight for root, weight in demand.items() if weight}
+    light = [root for root in demand if root not in wanted]  # no weight, and yet sent: whoever waits for it must get it
+    check_reach(topology, light, collective.members, back)
     found = out_of(topology, wanted, collective.members, loss, seed)
     reach = Reach(topology)
-    empty = [Tree(root, Fraction(1), tuple(_hops(reach, root))) for root in demand if root not in wanted]
+    empty = [Tree(root, Fraction(1), tuple(_hops(reach, root))) for root in light]
     made = spread(collective, [*found.trees, *empty])
     return Made(made, found.trees, most(found.trees), found.how, found.optimal, found.few)
 

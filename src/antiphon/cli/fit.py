@@ -1,0 +1,187 @@
+"""antiphon fit: the parameters of models from measurements."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from antiphon.cli._arguments import Json, Png, Svg
+from antiphon.cli._output import emit, write_pictures
+from antiphon.cli._planning import say
+from antiphon.core.files import name_of, within
+from antiphon.cost._profile import Profile, as_profile, save_profile
+from antiphon.errors import Invalid
+from antiphon.show.png import check_png
+from antiphon.show.text import paragraph
+from antiphon.units import exact, parse_bandwidth, parse_size
+
+Kept = Annotated[
+    Path | None, typer.Option("-o", "--output", metavar="FILE", help="write what is determined as a profile")
+]
+Name = Annotated[str, typer.Option("--name", metavar="NAME", help="of the profile (default: of the measurements)")]
+
+
+def _genmodel(
+    measurements: Annotated[
+        Path, typer.Argument(metavar="MEASUREMENTS.csv", help="plan,ranks,nbytes,seconds (docs/fitting.md)")
+    ],
+    beta: Annotated[
+        str, typer.Option("--beta", metavar="B", help="known: seconds per byte, or a bandwidth such as 10Gbit/s")
+    ] = "",
+    gamma: Annotated[str, typer.Option("--gamma", metavar="G", help="known: seconds per byte added")] = "",
+    delta: Annotated[str, typer.Option("--delta", metavar="D", help="known: seconds per byte of memory access")] = "",
+    memory: Annotated[
+        Path | None, typer.Option("--memory", metavar="PROFILE", help="gamma and delta from what fit memory wrote")
+    ] = None,
+    kind: Annotated[
+        str, typer.Option("--kind", metavar="KIND", help="the kind of link that was measured")
+    ] = "ethernet",
+    links: Annotated[
+        int, typer.Option("--links", min=1, metavar="N", help="links between two ranks (2: through one switch)")
+    ] = 2,
+    bandwidth: Annotated[
+        str, typer.Option("--bandwidth", metavar="BW", help="what the topology says of such a link: 10Gbit/s")
+    ] = "",
+    out: Kept = None,
+    name: Name = "",
+    svg: Svg = None,
+    png: Png = None,
+    json: Json = False,
+) -> None:
+    """GenModel's alpha, beta, gamma, delta, epsilon and w_t from times of plans on one switch.
+
+    Tells what the measurements determine, and how well; what they do not is neither shown nor written.
+    """
+    from antiphon.cost.fit import fit_genmodel, genmodel_profile, left_out, read_measured
+    from antiphon.show.fit import genmodel_svg, genmodel_text
+
+    _writable(out, svg, png)
+    nominal = parse_bandwidth(bandwidth, "--bandwidth") if bandwidth else None
+    known = _known(beta, gamma, delta, memory)
+    rows = read_measured(measurements)
+    with within(name_of(measurements)):
+        found = fit_genmodel(rows, known)
+    called = name or measurements.name.partition(".")[0]
+    profile, trouble = _made(lambda: genmodel_profile(found, kind, links=links, bandwidth=nominal, name=called))
+    absent = left_out(found, nominal)
+    value = {**found.as_json(), "profile": profile and profile.as_json(), "left_out": absent}
+    lines = _saved(profile, trouble, out)
+    if out is not None and absent:
+        lines += paragraph(f"not in it: {', '.join(absent)}", "  ", "    ")
+    lines += write_pictures(lambda: genmodel_svg(found), svg, png)
+    emit(value, "\n".join([genmodel_text(found), *lines]), json)
+
+
+def _memory(
+    source: Annotated[
+        Path | None, typer.Option("--from", metavar="CSV", help="fit these (vectors,nbytes,seconds); measure nothing")
+    ] = None,
+    csv: Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="keep the measurements here")] = None,
+    vectors: Annotated[int, typer.Option("--vectors", metavar="N", help="add 2, 3, ... N vectors")] = 15,
+    nbytes: Annotated[
+        str, typer.Option("--nbytes", metavar="SIZE", help="of a vector: more than the caches hold")
+    ] = "32MiB",
+    repeat: Annotated[int, typer.Option("--repeat", metavar="N", help="runs of each; the median counts")] = 5,
+    threads: Annotated[int, typer.Option("--threads", metavar="N", help="as many as add in a rank of yours")] = 1,
+    out: Kept = None,
+    name: Name = "",
+    svg: Svg = None,
+    png: Png = None,
+    json: Json = False,
+) -> None:
+    """GenModel's gamma and delta: adds x vectors at once on this machine, for x = 2, 3, ...
+
+    T(x) = (x + 1) S delta + (x - 1) S gamma for vectors of S bytes (equation 5 of the GenModel paper).
+    """
+    from antiphon.cost.fit import fit_memory, memory_profile, read_added, write_added
+    from antiphon.run.bench_memory import bench_memory
+    from antiphon.show.fit import memory_svg, memory_text
+
+    _writable(out, svg, png, csv)
+    if source is not None:
+        rows = read_added(source)
+    else:
+        rows = bench_memory(vectors, parse_size(nbytes, "--nbytes"), repeat=repeat, threads=threads, progress=say)
+    if csv is not None:
+        write_added(rows, csv)
+    found = fit_memory(rows)
+    called = name or (source.name.partition(".")[0] if source is not None else "memory")
+    profile, trouble = _made(lambda: memory_profile(found, called))
+    lines = [f"  written: {csv}"] if csv is not None else []
+    lines += _saved(profile, trouble, out) + write_pictures(lambda: memory_svg(found), svg, png)
+    emit({**found.as_json(), "profile": profile and profile.as_json()}, "\n".join([memory_text(found), *lines]), json)
+
+
+def _writable(*paths: Path | None) -> None:
+    """Before long work: whether its results can be kept."""
+    for path in paths:
+        if path is not None and not path.absolute().parent.is_dir():
+            raise Invalid(f"{path}: there is no directory {path.absolute().parent}; create it first")
+    if paths[2] is not None:
+        check_png()
+
+
+def _known(beta: str, gamma: str, delta: str, memory: Path | None) -> dict[str, float]:
+    """What is given, in seconds per byte."""
+    known = {}
+    if memory is not None:
+        profile = as_profile(memory)
+        known = {key: value for key, value in (("gamma", profile.gamma), ("delta", profile.delta)) if value}
+        if not known:
+            raise Invalid(f"--memory: {memory} states neither gamma nor delta; `antiphon fit memory -o` writes them")
+    for key, text in (("beta", beta), ("gamma", gamma), ("delta", delta)):
+        if not text:
+            continue
+        if key in known:
+            raise Invalid(f"{key} is given twice: by --{key} and by --memory; leave one of them out")
+        known[key] = _seconds_per_byte(text, f"--{key}")
+    return known
+
+
+def _seconds_per_byte(text: str, what: str) -> float:
+    if what == "--beta" and re.search(r"[a-zA-Z]/s|[a-zA-Z]ps", text):
+        return float(1 / parse_bandwidth(text, what))
+    seconds = exact(text, what)
+    if not 0 <= seconds <= Fraction(1):
+        raise Invalid(f"{what}: expected seconds per byte, such as 4.7e-11, got {text}")
+    return float(seconds)
+
+
+def _made(make: Any) -> tuple[Profile | None, Invalid | None]:
+    try:
+        return make(), None
+    except Invalid as error:
+        return None, error
+
+
+def _saved(profile: Profile | None, trouble: Invalid | None, out: Path | None) -> list[str]:
+    if out is None:
+        return []
+    if profile is None:
+        raise trouble or Invalid(f"{out}: nothing to write")
+    save_profile(profile, out)
+    return [f"  written: {out}"]
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        help="Model parameters from measurements.",
+        epilog="Example: antiphon fit genmodel times.csv -o profile.json",
+    )
+    group.command(
+        "genmodel",
+        short_help="alpha, beta, gamma, delta, epsilon and w_t of GenModel.",
+        epilog="Example: antiphon fit genmodel times.csv --memory memory.json --bandwidth 10Gbit/s -o profile.json",
+    )(_genmodel)
+    group.command(
+        "memory",
+        short_help="gamma and delta, measured on this machine.",
+        epilog="Example: antiphon fit memory -o memory.json",
+    )(_memory)
+    app.add_typer(group, name="fit")

@@ -1,0 +1,197 @@
+"""What combining costs in memory, and how many send to one receiver: of schedules, and the least there can be.
+
+GenModel's two further optimalities (GenModel and GenTree paper, sections 3.1 to 3.3). To combine f values at once, f
+are read and one is written: f + 1 accesses per byte, and f - 1 additions. A value combined in h turns takes
+(values - 1) + 2h accesses (equation 15): fewest where all are combined at once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.core.bounds.needs import needs_of
+from antiphon.core.collective import Collective
+from antiphon.core.columns import Longs, dense, order_of, starts
+from antiphon.core.dependencies import cell_keys
+from antiphon.core.loads import pieces_of
+from antiphon.core.schedule import COPY, REDUCE, Schedule
+
+# ---- what a schedule does ----
+
+
+@dataclass(frozen=True, eq=False)
+class Reductions:
+    """Where values meet: the `fanin` values that `rank` combines at once in `step`, of `chunk`, its own included.
+
+    A local copy between slots stands here as well, with fan-in 1: it is read and written. What arrives in an empty
+    cell alone combines nothing, and is not here.
+    """
+
+    step: Longs
+    rank: Longs
+    chunk: Longs
+    fanin: Longs
+
+
+def reductions(schedule: Schedule) -> Reductions:
+    """All reductions of a schedule, in the order of cells and steps: one sort of its writes, O(n log n)."""
+    cell, bound = cell_keys(schedule, "dst")
+    times, time = dense(schedule.step.astype(np.int64), schedule.steps or 1)
+    if bound * max(len(times), 1) >= 2**62:
+        cells, cell = dense(cell, bound)
+        bound = len(cells)
+    many = max(len(times), 1)
+    order = order_of(cell * many + time, bound * many)
+    key = (cell * many + time)[order]
+    first = np.flatnonzero(starts(key))
+    row = order[first]
+    count = np.diff(np.append(first, len(key)))
+    anew = starts(key[first] // many)  # the first group of writes into its cell
+    held = ~anew
+    held[anew] = _begun(schedule, row[anew])
+    reduced = schedule.op[row] == REDUCE
+    local = (schedule.op[row] == COPY) & (schedule.src[row] == schedule.dst[row])
+    fanin = np.where(reduced, count + held, 1)
+    kept = np.flatnonzero((reduced & (fanin > 1)) | local)
+    row = row[kept]
+    columns = (schedule.step[row], schedule.dst[row], schedule.chunk[row], fanin[kept])
+    return Reductions(*(column.astype(np.int64) for column in columns))
+
+
+def _begun(schedule: Schedule, rows: Longs) -> NDArray[np.bool_]:
+    """Whether the cells that these rows write hold something before the first step."""
+    relation, ranks = schedule.collective.relation, schedule.collective.ranks
+    block = schedule.chunks.block[schedule.chunk[rows]].astype(np.int64)
+    wanted = block * ranks + schedule.dst[rows]
+    there = relation.pre_block.astype(np.int64) * ranks + relation.pre_rank
+    table = np.sort(there)
+    at = np.minimum(np.searchsorted(table, wanted), max(len(table) - 1, 0))
+    found = table[at] == wanted if len(table) else np.zeros(len(rows), np.bool_)
+    begun: NDArray[np.bool_] = found & (schedule.slot("dst")[rows] == 0)
+    return begun
+
+
+@dataclass(frozen=True, eq=False)
+class Work:
+    """What the ranks of a schedule add and touch in memory. Exact: `additions` and `accesses`, per rank, in nbytes."""
+
+    additions: tuple[Fraction, ...]
+    accesses: tuple[Fraction, ...]
+
+    @cached_property
+    def most_accesses(self) -> Fraction:
+        return max(self.accesses, default=Fraction(0))
+
+
+def work_of(schedule: Schedule) -> Work:
+    """Added up over all steps, for every rank. O(n log n)."""
+    found = reductions(schedule)
+    weights, scale = schedule.chunks.weights(schedule.collective)
+    weight = weights.astype(object)[found.chunk]
+    totals = []
+    for times in (np.maximum(found.fanin - 1, 0), found.fanin + 1):
+        total: NDArray[Any] = np.zeros(schedule.collective.ranks, object)
+        np.add.at(total, found.rank, weight * times)
+        totals.append(tuple(Fraction(int(value), scale) for value in total))
+    return Work(*totals)
+
+
+def most_senders(schedule: Schedule) -> int:
+    """The greatest number of ranks that send to one receiver at once, pieces included. O(n log n)."""
+    ranks = schedule.collective.ranks
+    moving = np.flatnonzero(schedule.src != schedule.dst)
+    if not len(moving):
+        return 0
+    pair = schedule.dst[moving] * np.int64(ranks) + schedule.src[moving]
+    begin = schedule.step[moving].astype(np.int64)
+    end = begin + pieces_of(schedule)[schedule.chunk[moving]]
+    order = np.lexsort((begin, pair))
+    pair, begin, end = pair[order], begin[order], end[order]
+    reach = int(end.max()) + 1
+    _, group = dense(pair, ranks * ranks)
+    lasting = np.maximum.accumulate(group * reach + end)  # until when what began before goes on, pair by pair
+    fresh = starts(pair)
+    fresh[1:] |= (group * reach + begin)[1:] > lasting[:-1]
+    first = np.flatnonzero(fresh)
+    last = np.append(first[1:], len(pair)) - 1
+    dst, begin, end = pair[first] // ranks, begin[first], lasting[last] - group[last] * reach
+    at = np.concatenate([begin, end])
+    change = np.concatenate([np.ones(len(first), np.int64), -np.ones(len(first), np.int64)])
+    order = np.lexsort((change, at, np.concatenate([dst, dst])))  # who ends makes room for who begins
+    return int(np.cumsum(change[order]).max())
+
+
+# ---- the least there can be ----
+
+
+def least_memory_accesses(collective: Collective) -> Fraction:
+    """Theorem 1: at least so many nbytes of memory accesses has the rank that has most, in any schedule.
+
+    A result of k values takes k + 1 accesses, wherever and in however many turns they are combined; the most loaded
+    rank has at least the average, over all ranks (those that relay may combine as well). For allreduce and
+    reducescatter of N ranks that is (N + 1) / N; 0 where nothing is combined. O(rows of the relation).
+    """
+    total = sum(
+        int(w) * (k + 1) for w, k in zip(collective.weights.tolist(), _values(collective), strict=True) if k > 1
+    )
+    return Fraction(total, collective.buffer_weight * collective.ranks)
+
+
+def least_incast(collective: Collective) -> int:
+    """The fewest senders to one receiver at once that any schedule can do with: 1 where anything must move, else 0.
+
+    Whatever is to be done can be done by one message after another; so the least incast is none (section 3.3.1).
+    """
+    return 1 if len(needs_of(collective)) else 0
+
+
+def senders_if_least_memory(collective: Collective) -> int:
+    """Theorem 2: how many send to one receiver where memory accesses are least and values are combined on arrival.
+
+    To combine all N values at once the other N - 1 must arrive at once: beyond a threshold below N - 1 no schedule
+    is optimal in both. One that keeps arrivals in slots of their own, over several steps, and combines them all
+    afterwards escapes the theorem: it pays in steps and buffers instead.
+    """
+    return max(max(_values(collective), default=0) - 1, 0)
+
+
+def least_json(collective: Collective) -> dict[str, Any]:
+    """Both theorems for a bound: accesses as a part of nbytes, and the senders to one receiver that go with each."""
+    least = least_memory_accesses(collective)
+    return {
+        "memory": {"accesses": str(least), "senders": senders_if_least_memory(collective)},
+        "incast": {"senders": least_incast(collective)},
+    }
+
+
+def reached_json(schedule: Schedule) -> dict[str, Any]:
+    """How far a schedule is from both: its figures beside the least ones; gap 1.0 = optimal, None: nothing to do."""
+    least, own = least_memory_accesses(schedule.collective), work_of(schedule).most_accesses
+    gap = float(own / least) if least else None
+    return {
+        "memory": {"accesses": str(own), "least": str(least), "gap": gap},
+        "incast": {"senders": most_senders(schedule), "least": least_incast(schedule.collective)},
+    }
+
+
+def _values(collective: Collective) -> list[int]:
+    """Per block how many initial values some result is at least combined from; 0 or 1: nothing is combined."""
+    if collective.custom is None:
+        return [int(count) for count in collective.ids_per_block]
+    relation, blocks = collective.custom, collective.blocks
+    widest = [1] * blocks  # contributions that one rank begins with as one value
+    pairs = zip(relation.pre_block.tolist(), relation.pre_rank.tolist(), strict=True)
+    for (block, _), size in Counter(pairs).items():
+        widest[block] = max(widest[block], size)
+    whole, least = collective.ids_per_block.tolist(), [0] * blocks
+    for block, want in zip(relation.post_block.tolist(), relation.post_want.tolist(), strict=True):
+        wanted = whole[block] if want < 0 else len(set(relation.wants[want]))
+        least[block] = max(least[block], -(-wanted // widest[block]))
+    return least

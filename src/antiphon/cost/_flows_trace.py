@@ -1,0 +1,74 @@
+"""How busy every link and shared limit is over time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from antiphon.core.columns import Longs, order_of, starts
+from antiphon.core.topology import Topology
+from antiphon.cost._messages import Floats, resource_name, seconds_per_byte
+
+
+@dataclass(frozen=True, eq=False)
+class Utilisation:
+    """Runs of constant load, in the order of (resource, begin); where a link or limit is idle it has none.
+
+    `resource`: a link, or from topology.links on a shared limit. `load`: bytes per second over it. `share`: the part
+    that this is of its nominal capacity; under incast it stays below 1 although the link is full.
+    """
+
+    topology: Topology
+    resource: Longs
+    begin: Floats
+    end: Floats
+    load: Floats
+    share: Floats
+
+    def __len__(self) -> int:
+        return len(self.resource)
+
+    def bytes(self) -> Floats:
+        """What crosses every link and every limit in all."""
+        many = self.topology.links + len(self.topology.limits)
+        return np.asarray(np.bincount(self.resource, self.load * (self.end - self.begin), many), np.float64)
+
+    def mean(self) -> Floats:
+        """The part of nominal capacity that every link and limit uses, on average from 0 to the last end."""
+        last = float(self.end.max(initial=0.0))
+        return self.bytes() * seconds_per_byte(self.topology) / last if last else self.bytes()
+
+    def name(self, resource: int) -> str:
+        return resource_name(self.topology, resource)
+
+
+class Log:
+    """Collects loads as they change, and makes runs of them."""
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
+        self.resources: list[Longs] = []
+        self.loads: list[Floats] = []
+
+    def __call__(self, now: float, resources: Longs, loads: Floats) -> None:
+        self.times.append(now)
+        self.resources.append(resources)
+        self.loads.append(loads)
+
+    def runs(self, topology: Topology) -> Utilisation:
+        """O(changes), and one sort."""
+        many = topology.links + len(topology.limits)
+        resource = np.concatenate([np.zeros(0, np.int64), *self.resources])
+        load = np.concatenate([np.zeros(0), *self.loads])
+        time = np.repeat(np.array(self.times), [len(some) for some in self.resources])
+        order = order_of(resource, max(many, 1))  # stable: in the order of time within each
+        resource, load, time = resource[order], load[order], time[order]
+        fresh = starts(resource)
+        fresh[1:] |= load[1:] != load[:-1]
+        resource, load, time = resource[fresh], load[fresh], time[fresh]
+        end = np.append(time[1:], 0.0)  # the last load of each is 0
+        lasts = (load > 0) & (end > time)
+        resource, load = resource[lasts], load[lasts]
+        share = load * seconds_per_byte(topology)[resource]
+        return Utilisation(topology, resource, time[lasts], end[lasts], load, share)

@@ -1,0 +1,240 @@
+"""Non-negative least squares that says which combinations of its unknowns the measurements determine, and how well.
+
+Rows are divided by the measured time, so that an error of 1 % weighs the same everywhere. Several models of the same
+measurements (one for each threshold of incast) may be tried: what differs between models that fit equally well is
+not determined, and an interval spans those of all models that fit nearly as well.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Weights = Callable[[int | None], Mapping[str, float]]  # of the unknowns in a combination, by threshold
+
+RANK = 1e-9  # a singular value below this part of the greatest is zero: columns are exact, only rounding blurs them
+EQUAL = 1e-7  # two models whose sums of squares differ by less than this part fit equally well
+EXACT = 1e-18  # a sum of squares below this per row is rounding
+CONFIDENCE = 0.95
+WIDEST = 1.0  # an interval that reaches further than the value itself to either side says little
+
+INCAST = "epsilon"  # the unknown that the model without a threshold lacks
+GIVEN, DETERMINED, WEAK, UNSEEN, OPEN = "given", "determined", "weak", "unseen", "undetermined"
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A parameter or a combination of parameters: its value, and between what it is in 95 of 100 cases.
+
+    `state`: given; determined; weak (the interval is wider than the value: do not use it); unseen (nothing of it in
+    these measurements); undetermined (they do not tell: there is no value).
+    """
+
+    name: str
+    state: str
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    weights: Mapping[str, float] | None = None  # of a combination that is the same whatever the threshold
+
+    @property
+    def usable(self) -> bool:
+        return self.state in (GIVEN, DETERMINED)
+
+    def as_json(self) -> dict[str, Any]:
+        rows: dict[str, Any] = {"state": self.state, "value": self.value, "low": self.low, "high": self.high}
+        return rows | ({"weights": dict(self.weights)} if self.weights is not None else {})
+
+
+def always(weights: Mapping[str, float]) -> Weights:
+    """The same weights at every threshold."""
+    return lambda _: weights
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """Of matrix @ values = target: the values without negative ones that fit best, and what is known about them."""
+
+    matrix: Floats
+    target: Floats
+
+    @cached_property
+    def scale(self) -> Floats:
+        norms = np.linalg.norm(self.matrix, axis=0)
+        return np.where(norms > 0, norms, 1.0)
+
+    @cached_property
+    def values(self) -> Floats:
+        """Non-negative least squares on columns of norm 1 (Lawson and Hanson)."""
+        from scipy.optimize import nnls
+
+        found: Floats = nnls(self.matrix / self.scale, self.target)[0] / self.scale
+        return found
+
+    @cached_property
+    def residuals(self) -> Floats:
+        left: Floats = self.target - self.matrix @ self.values
+        return left
+
+    @property
+    def squares(self) -> float:
+        return float(self.residuals @ self.residuals)
+
+    @cached_property
+    def _parts(self) -> tuple[Floats, Floats, Floats]:
+        """The row space of the scaled matrix (left vectors, singular values, right vectors)."""
+        left, sizes, right = np.linalg.svd(self.matrix / self.scale, full_matrices=False)
+        some = sizes > RANK * (sizes[0] if len(sizes) else 1.0)
+        return left[:, some], sizes[some], right[some]
+
+    @property
+    def rank(self) -> int:
+        return len(self._parts[1])
+
+    @property
+    def condition(self) -> float:
+        """Greatest over smallest singular value, of the combinations that are determined at all."""
+        sizes = self._parts[1]
+        return float(sizes[0] / sizes[-1]) if len(sizes) else 1.0
+
+    @property
+    def basis(self) -> Floats:
+        """Rows that span the combinations which are determined."""
+        rows: Floats = self._parts[2] * self.scale
+        return rows
+
+    def tells(self, weights: Floats) -> bool:
+        """Whether the combination has one value only, however the measurements are explained."""
+        scaled, right = weights / self.scale, self._parts[2]
+        left: Floats = scaled - right.T @ (right @ scaled)
+        return bool(np.linalg.norm(left) <= 1e-6 * np.linalg.norm(scaled))
+
+    def unbounded(self, weights: Floats) -> float:
+        """The combination by least squares that takes negative values as well: it has no bias near zero."""
+        return self.explained(weights, self.target)
+
+    def explained(self, weights: Floats, column: Floats) -> float:
+        """The combination of the columns that gives this one: weights @ k where matrix @ k = column."""
+        left, sizes, right = self._parts
+        return float((right @ (weights / self.scale)) @ ((left.T @ column) / sizes))
+
+    def deviation(self, weights: Floats) -> float:
+        """Its standard deviation, for errors of deviation 1 in every row."""
+        _, sizes, right = self._parts
+        return float(np.linalg.norm((right @ (weights / self.scale)) / sizes))
+
+
+@dataclass(frozen=True, eq=False)
+class Models:
+    """The models tried, by threshold (None: the one without), of the unknowns `names`; `known` are given.
+
+    All have a column for each unknown; that of INCAST is zero where there is no threshold.
+    """
+
+    names: tuple[str, ...]
+    known: Mapping[str, float]
+    solutions: Mapping[int | None, Solution]
+    best: int | None
+    freedom: int
+
+    @property
+    def solution(self) -> Solution:
+        return self.solutions[self.best]
+
+    @cached_property
+    def tied(self) -> list[int | None]:
+        """The models that fit as well as the best: no measurement of these could tell them apart."""
+        return self._within(EQUAL, self.solution.squares)
+
+    @cached_property
+    def plausible(self) -> list[int | None]:
+        """The models that fit nearly as well as any, not worse than chance would have it (F-test), and the best."""
+        from scipy.special import fdtri
+
+        part = float(fdtri(1, self.freedom, CONFIDENCE)) / self.freedom
+        near = self._within(part, min(solution.squares for solution in self.solutions.values()))
+        return list(dict.fromkeys([self.best, *self.tied, *near]))
+
+    def _within(self, part: float, squares: float) -> list[int | None]:
+        """Where a threshold was passed for sure, the model without is not among them."""
+        limit = squares * (1 + part) + EXACT * len(self.solution.target)
+        least = squares * (1 - part) - EXACT * len(self.solution.target)
+        keys = [key for key in self.solutions if key is not None or self.best is None]
+        return [key for key in keys if least <= self.solutions[key].squares <= limit]
+
+    def estimate(self, name: str, weights: Weights, *, listed: bool = False) -> Estimate:
+        """A combination: its value if it is determined, from the interval of every plausible model."""
+        told = dict(weights(self.best)) if listed and len(self.tied) == 1 else None
+        if not any(value for key, value in weights(self.best).items() if key in self.names):
+            value = self._given(weights(self.best))
+            return Estimate(name, GIVEN, value, value, value, told)
+        values = []
+        for key in self.tied:
+            if not self.solutions[key].tells(self.vector(weights(key), key)):
+                return Estimate(name, OPEN, weights=told)
+            values.append(self._value(key, weights(key)))
+        value = self._value(self.best, weights(self.best))
+        if max(values) - min(values) > 1e-4 * max(map(abs, values)):
+            return Estimate(name, OPEN, weights=told)
+        spans = [span for key in self.plausible if (span := self._span(key, weights(key))) is not None]
+        low, high = min(span[0] for span in spans), max(span[1] for span in spans)
+        state = DETERMINED if (high - low) / 2 <= WIDEST * abs(value) else WEAK
+        return Estimate(name, state, value, low, high, told)
+
+    def vector(self, weights: Mapping[str, float], key: int | None) -> Floats:
+        """The weights in the order of the unknowns; without a threshold there is no incast, whatever its weight."""
+        return np.array([0.0 if key is None and name == INCAST else weights.get(name, 0.0) for name in self.names])
+
+    def _value(self, key: int | None, weights: Mapping[str, float]) -> float:
+        return self._given(weights) + float(self.solutions[key].values @ self.vector(weights, key))
+
+    def _given(self, weights: Mapping[str, float]) -> float:
+        return sum(value * self.known[name] for name, value in weights.items() if name in self.known)
+
+    def _span(self, key: int | None, weights: Mapping[str, float]) -> tuple[float, float] | None:
+        from scipy.special import stdtrit
+
+        solution, vector, given = self.solutions[key], self.vector(weights, key), self._given(weights)
+        if not solution.tells(vector):
+            return None
+        sigma = math.sqrt(self.solution.squares / self.freedom)
+        half = float(stdtrit(self.freedom, (1 + CONFIDENCE) / 2)) * sigma * solution.deviation(vector)
+        middle, value = given + solution.unbounded(vector), self._value(key, weights)
+        least = 0.0 if min(weights.values()) >= 0 else -math.inf
+        return max(least, min(middle - half, value)), max(middle + half, value)
+
+
+def echelon(solution: Solution) -> list[Floats]:
+    """Combinations that span all that are determined, each beginning with a 1 where the others have 0. O(k^3)."""
+    rows = solution.basis / solution.scale
+    top = 0
+    for column in range(rows.shape[1]):
+        if top == len(rows):
+            break
+        pivot = top + int(np.abs(rows[top:, column]).argmax())
+        if abs(rows[pivot, column]) < 1e-7:
+            continue
+        rows[[top, pivot]] = rows[[pivot, top]]
+        rows[top] /= rows[top, column]
+        others = np.arange(len(rows)) != top
+        rows[others] -= np.outer(rows[others, column], rows[top])
+        top += 1
+    rows[np.abs(rows) < 1e-7] = 0.0
+    natural = rows * solution.scale
+    return [row / row[np.flatnonzero(row)[0]] for row in natural]
+
+
+def independent(vectors: Sequence[Floats], scale: Floats) -> bool:
+    """Whether none of these is a combination of the others."""
+    if len(vectors) > len(scale):
+        return False
+    scaled = np.array([vector / scale for vector in vectors])
+    scaled /= np.linalg.norm(scaled, axis=1, keepdims=True)
+    return bool(np.linalg.svd(scaled, compute_uv=False)[-1] > 1e-6)

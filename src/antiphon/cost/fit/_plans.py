@@ -1,0 +1,126 @@
+"""What a plan that has a name costs, as whole numbers of each parameter: Table 2 of the GenModel paper, from its steps.
+
+A plan is a list of steps; in each the busiest rank receives `part` of nbytes from `senders` ranks at once and then
+combines `fanin` values of each byte (0: none). The closed forms of `cost.genmodel_forms` say the same in seconds, and
+tests hold the two together; here it is what multiplies each parameter that counts, and w_t is free.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
+
+from antiphon.errors import Invalid, Unsupported, quote, unknown
+
+ALLREDUCE = "allreduce"
+COLLECTIVES = (ALLREDUCE, "reducescatter", "allgather")
+NAMES = {
+    "cps": "co-located parameter servers",
+    "ring": "a ring in one direction",
+    "rhd": "recursive halving and doubling",
+    "reduce-broadcast": "one server collects, combines and sends",
+    "incast": "everyone sends to everyone, nobody combines; nbytes is what each receives (equation 6)",
+}
+LEVELS = "6x2"  # hierarchical co-located parameter servers, by their fan-ins
+
+
+@dataclass(frozen=True)
+class Plan:
+    """`name`: one of NAMES, or fan-ins such as 6x2 (hierarchical co-located parameter servers)."""
+
+    name: str
+    collective: str = ALLREDUCE
+
+
+class Step(NamedTuple):
+    times: int
+    part: float
+    senders: int
+    fanin: int
+
+
+class Counts(NamedTuple):
+    """What multiplies alpha; per byte of nbytes: beta, gamma and delta; and (senders, part) for epsilon."""
+
+    alpha: float
+    beta: float
+    gamma: float
+    delta: float
+    received: tuple[tuple[int, float], ...]
+
+    def epsilon(self, w_t: int) -> float:
+        return math.fsum(part * max(senders - w_t, 0) for senders, part in self.received)
+
+
+def plan_of(name: str, ranks: int, collective: str = ALLREDUCE) -> Plan:
+    """A plan as CSV names it; Invalid or Unsupported where there is none for so many ranks."""
+    plan = Plan(name.lower(), collective.lower())
+    if plan.collective not in COLLECTIVES:
+        raise unknown("collective", collective, COLLECTIVES)
+    counts(plan, ranks)
+    return plan
+
+
+@cache
+def counts(plan: Plan, ranks: int) -> Counts:
+    """O(steps), that is O(log ranks)."""
+    steps = _steps(plan, ranks)
+    combined = [step for step in steps if step.fanin]
+    return Counts(
+        math.fsum(step.times for step in steps),
+        math.fsum(step.times * step.part for step in steps),
+        math.fsum(step.times * step.part for step in combined),
+        math.fsum(step.times * step.part * (step.fanin + 1) / (step.fanin - 1) for step in combined),
+        tuple((step.senders, step.times * step.part) for step in steps),
+    )
+
+
+def _steps(plan: Plan, n: int) -> list[Step]:
+    if plan.name == "incast":
+        if plan.collective != ALLREDUCE:
+            raise Invalid("plan incast: is no collective; leave the column collective empty")
+        return [Step(1, 1.0, n - 1, 0)]
+    if plan.name == "reduce-broadcast":
+        if plan.collective != ALLREDUCE:
+            raise Unsupported(f"plan reduce-broadcast: is an allreduce, not a {plan.collective}; use cps")
+        return [Step(1, n - 1.0, n - 1, n), Step(1, n - 1.0, 1, 0)]
+    reducing = _reducing(plan, n)
+    spreading = [step._replace(fanin=0) for step in reducing]
+    return {"reducescatter": reducing, "allgather": spreading, ALLREDUCE: reducing + spreading}[plan.collective]
+
+
+def _reducing(plan: Plan, n: int) -> list[Step]:
+    """The steps of the reducescatter; those of the allgather are the same without combining."""
+    if plan.name == "ring":
+        return [Step(n - 1, 1 / n, 1, 2)]
+    if plan.name == "rhd":
+        return _halving(plan, n)
+    fanins = (n,) if plan.name == "cps" else _fanins(plan.name, n)
+    steps, size = [], 1.0
+    for f in fanins:
+        size /= f
+        steps.append(Step(1, (f - 1) * size, f - 1, f))
+    return steps
+
+
+def _halving(plan: Plan, n: int) -> list[Step]:
+    """Those beyond the greatest power of two fold into a neighbour first."""
+    levels = n.bit_length() - 1
+    steps = [Step(1, 2.0**-k, 1, 2) for k in range(1, levels + 1)]
+    if n == 1 << levels:
+        return steps
+    if plan.collective != ALLREDUCE:
+        raise Unsupported(f"plan rhd: no {plan.collective} on {n} ranks, which is no power of two; use ring")
+    return [Step(1, 1.0, 1, 2), *steps]
+
+
+def _fanins(name: str, n: int) -> tuple[int, ...]:
+    if not re.fullmatch(r"[0-9]{1,6}(x[0-9]{1,6})+", name):
+        raise unknown("plan", name, [*NAMES, LEVELS])
+    fanins = tuple(map(int, name.split("x")))
+    if min(fanins) < 2 or math.prod(fanins) != n:
+        raise Invalid(f"plan {quote(name)}: is for {math.prod(fanins)} ranks with fan-ins from 2 on, not for {n}")
+    return fanins

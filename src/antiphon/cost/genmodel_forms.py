@@ -1,0 +1,192 @@
+"""GenModel in closed form, for plans that have a name: Tables 1 and 2 of the GenModel and GenTree paper, mended.
+
+Every formula is derived from the steps of its plan, on one switch with full bandwidth to every server. Where the
+paper prints something else, the docstring says so. `cost.genmodel` prices any schedule by the same rules; the tests
+hold the two together. With `epsilon` and `delta` 0 these are the (alpha, beta, gamma) model of Table 1.
+
+Per step: alpha, then the bytes that the busiest server receives at beta + epsilon * max(w - w_t, 0) each, w being
+the number of servers that send to it at once; then, at the busiest server, gamma for each byte added and delta for
+each byte read from or written to memory: combining f values at once adds f - 1 times and touches memory f + 1 times.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from antiphon.errors import Invalid, Unsupported, quote
+
+HALVES = ("reducescatter", "allgather")
+
+
+@dataclass(frozen=True)
+class Server:
+    """Seconds per byte that a server adds (gamma), and per byte that it reads or writes in memory (delta)."""
+
+    gamma: float = 0.0
+    delta: float = 0.0
+
+
+@dataclass(frozen=True)
+class Tier:
+    """The links of one tier: seconds per step, seconds per byte, and what a byte takes longer per sender beyond w_t."""
+
+    alpha: float
+    beta: float
+    epsilon: float = 0.0
+    w_t: int = 0
+
+    def slower(self, senders: int) -> float:
+        """Seconds more per byte where so many send to one receiver at once."""
+        return self.epsilon * max(senders - self.w_t, 0)
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Seconds by what they are spent on."""
+
+    alpha: float = 0.0
+    beta: float = 0.0
+    gamma: float = 0.0
+    delta: float = 0.0
+    epsilon: float = 0.0
+
+    @property
+    def total(self) -> float:
+        return math.fsum(getattr(self, f.name) for f in fields(self))
+
+    def __add__(self, other: Terms) -> Terms:
+        return Terms(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+
+    def __mul__(self, times: float) -> Terms:
+        return Terms(*(getattr(self, f.name) * times for f in fields(self)))
+
+
+def cps(n: int, nbytes: float, tier: Tier, server: Server, collective: str = "allreduce") -> Terms:
+    """Co-located parameter servers: every server serves 1/n of the data. O(1).
+
+    Table 2 prints max(N - w_t, 0); N - 1 servers send, and with N - 1 the paper's own times fit.
+    """
+    return hcps((n,), nbytes, tier, server, collective)
+
+
+def hcps(fanins: Sequence[int], nbytes: float, tier: Tier, server: Server, collective: str = "allreduce") -> Terms:
+    """Hierarchical co-located parameter servers with these fan-ins, the first step's first. O(fan-ins).
+
+    Table 2's product in the delta term runs over the wrong indices (it shows from three levels on), and its epsilon
+    term names a fan-in f_-1 and lacks the factor 2.
+    """
+    if not fanins or min(fanins) < 1:
+        raise Invalid(f"fan-ins {quote(fanins)}: expected whole numbers from 1 on, such as 8, 4")
+    half, size = Terms(), float(nbytes)
+    reducing = Terms()
+    for f in fanins:
+        if f == 1:
+            continue
+        size /= f
+        received = (f - 1) * size
+        half += Terms(alpha=tier.alpha, beta=received * tier.beta, epsilon=received * tier.slower(f - 1))
+        reducing += Terms(gamma=received * server.gamma, delta=(f + 1) * size * server.delta)
+    return _whole(half, reducing, collective)
+
+
+def ring(n: int, nbytes: float, tier: Tier, server: Server, collective: str = "allreduce") -> Terms:
+    """A ring in one direction: n - 1 steps each way, two values combined in each. One sender per receiver. O(1)."""
+    return _paired(n - 1, (n - 1) / _count(n), nbytes, tier, server, collective)
+
+
+def rhd(n: int, nbytes: float, tier: Tier, server: Server, collective: str = "allreduce") -> Terms:
+    """Recursive halving, then doubling. O(1).
+
+    Where n is no power of two, those beyond the greatest power of two K below it fold into a neighbour first and are
+    told afterwards: a step and all data more each way, and K instead of N elsewhere (Table 2 keeps N; the paper's
+    own description, section 2.1, folds). Only the allreduce is told for these: Unsupported for its halves.
+    """
+    core = 1 << (_count(n).bit_length() - 1)
+    steps = core.bit_length() - 1
+    if core == n:
+        return _paired(steps, (n - 1) / n, nbytes, tier, server, collective)
+    if collective != "allreduce":
+        raise Unsupported(
+            f"rhd: the {collective} of {n} servers has no closed form here; give a power of two, or use ring"
+        )
+    return _paired(steps + 1, (core - 1) / core + 1, nbytes, tier, server, collective)
+
+
+def reduce_broadcast(n: int, nbytes: float, tier: Tier, server: Server, collective: str = "allreduce") -> Terms:
+    """One server collects and combines all data, and sends all of it to everyone. O(1).
+
+    Table 1 prints 2(N-1) S gamma, Table 2 rightly (N-1) S. Table 2 counts incast twice; in the broadcast every
+    receiver has one sender only, and equation 8 counts it for the collecting step alone.
+    """
+    if collective != "allreduce":
+        raise Unsupported(f"reduce_broadcast: an allreduce has this form, not {quote(collective)}; use cps")
+    if _count(n) == 1:
+        return Terms()
+    sent = (n - 1) * float(nbytes)
+    return Terms(
+        alpha=2 * tier.alpha,
+        beta=2 * sent * tier.beta,
+        gamma=sent * server.gamma,
+        delta=(n + 1) * float(nbytes) * server.delta,
+        epsilon=sent * tier.slower(n - 1) + sent * tier.slower(1),
+    )
+
+
+def acps(moves: ArrayLike, fanin: int, tier: Tier, server: Server, collective: str = "allreduce") -> Terms:
+    """Asymmetric co-located parameter servers: straight from where values are to where they are combined (4.2).
+
+    `moves[i][j]`: the bytes that server i sends to server j in the reducescatter (the allgather is its reverse);
+    `fanin`: how many values of each byte are combined, the receiver's own included. The step lasts as long as its
+    busiest server, receiving or sending. O(n^2) for n servers.
+    """
+    sent = np.array(moves, np.float64)
+    if sent.ndim != 2 or sent.shape[0] != sent.shape[1] or (sent < 0).any():
+        raise Invalid("acps: moves must be a square table of bytes, from each server to each")
+    if fanin < 2:
+        raise Invalid(f"acps: fan-in {quote(fanin)}: combining takes at least 2 values")
+    np.fill_diagonal(sent, 0.0)
+    most = float(sent.sum(axis=0).max(initial=0.0))
+    reducing = Terms(gamma=most * server.gamma, delta=most * (fanin + 1) / (fanin - 1) * server.delta)
+    there, back = _one_step(sent, tier), _one_step(sent.T, tier)
+    return {"reducescatter": there + reducing, "allgather": back, "allreduce": there + reducing + back}[
+        _known(collective)
+    ]
+
+
+def _one_step(sent: np.ndarray, tier: Tier) -> Terms:
+    if not sent.any():
+        return Terms()
+    moved = np.concatenate([sent.sum(axis=0), sent.sum(axis=1)])  # in, then out: there every receiver sees one sender
+    senders = np.concatenate([(sent > 0).sum(axis=0), np.ones(len(sent), np.int64)])
+    slower = tier.epsilon * np.maximum(senders - tier.w_t, 0)
+    at = int((moved * (tier.beta + slower)).argmax())
+    return Terms(alpha=tier.alpha, beta=float(moved[at]) * tier.beta, epsilon=float(moved[at] * slower[at]))
+
+
+def _paired(steps: int, part: float, nbytes: float, tier: Tier, server: Server, collective: str) -> Terms:
+    """Steps in which every server has one sender and combines two values; `part` of nbytes in all, each way."""
+    moved = part * float(nbytes)
+    half = Terms(alpha=steps * tier.alpha, beta=moved * tier.beta, epsilon=moved * tier.slower(1))
+    return _whole(half, Terms(gamma=moved * server.gamma, delta=3 * moved * server.delta), collective)
+
+
+def _whole(half: Terms, reducing: Terms, collective: str) -> Terms:
+    """An allreduce is a reducescatter and an allgather that moves as much and combines nothing."""
+    return {"reducescatter": half + reducing, "allgather": half, "allreduce": half * 2 + reducing}[_known(collective)]
+
+
+def _known(collective: str) -> str:
+    if collective not in ("allreduce", *HALVES):
+        raise Unsupported(f"closed forms: of {quote(collective)} there is none; use allreduce, {' or '.join(HALVES)}")
+    return collective
+
+
+def _count(n: int) -> int:
+    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+        raise Invalid(f"closed forms: {quote(n)} servers; expected a whole number from 1 on")
+    return n

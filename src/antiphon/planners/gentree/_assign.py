@@ -1,0 +1,90 @@
+"""Which server holds which block: Algorithm 1 from the root downwards, so that no block is left over.
+
+The paper assigns from the leaves upwards, and its greedy leaves blocks unassigned where subtrees differ (most random
+trees). Downwards it cannot fail: the owners below a switch are given; each child keeps what its own servers own, and
+deals out the rest so that everyone below it has floor or ceil of blocks / servers. That fits, as with n of N servers
+given, b blocks each, and fewer servers in a child, each may have at least b.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from antiphon.core.columns import Longs, starts
+from antiphon.cost._messages import Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Owned:
+    """Blocks by owner: the child of a switch it is in, and where in this child, from 0 to 1; a server with several
+    blocks is a stretch."""
+
+    child: Longs
+    at: Floats
+
+    @staticmethod
+    def of(owner: Longs, low: Longs) -> Owned:
+        """`low`: the first server of each child, and the first beyond the last. O(blocks log blocks)."""
+        child = np.searchsorted(low, owner, side="right") - 1
+        order = np.argsort(owner, kind="stable")
+        flags = starts(owner[order])
+        first = np.maximum.accumulate(np.where(flags, np.arange(len(owner)), 0))
+        group = np.cumsum(flags) - 1
+        many = np.bincount(group)[group]
+        at = np.empty(len(owner))
+        at[order] = (np.arange(len(owner)) - first + 0.5) / many
+        at += owner - low[child]
+        return Owned(child, at / np.diff(low)[child])
+
+
+def dealt(owner: Longs, owned: Owned, low: int, high: int) -> Longs:
+    """Who of the servers low .. high-1 holds each block: its owner where that is one of them; else the one at the same
+    place as the owner in its own child, as far as all get equally many.
+
+    Everyone ends with floor or ceil of blocks / servers. O(blocks log blocks).
+    """
+    count, blocks = high - low, len(owner)
+    if count == 1:
+        return np.full(blocks, low, np.int64)
+    holder = owner.copy()
+    mine = (owner >= low) & (owner < high)
+    load = np.bincount(owner[mine] - low, minlength=count)
+    others = np.flatnonzero(~mine)
+    want = np.minimum((owned.at[others] * count).astype(np.int64), count - 1)
+    room = _room(load, np.bincount(want, minlength=count), blocks)
+    order = np.lexsort((owned.child[others], owned.at[others]))
+    others, want = others[order], want[order]
+    flags = starts(want)
+    rank = np.arange(len(want)) - np.maximum.accumulate(np.where(flags, np.arange(len(want)), 0))
+    fits = rank < room[want]
+    holder[others[fits]] = want[fits] + low
+    left = room - np.bincount(want[fits], minlength=count)
+    holder[others[~fits]] = np.repeat(np.arange(low, high), left)
+    return holder
+
+
+def _room(load: Longs, wanted: Longs, blocks: int) -> Longs:
+    """How many more each server takes. Some end with one more than others: those that own more already, then those that
+    are wanted most."""
+    least, more = divmod(blocks, len(load))
+    room = least - load
+    forced = room < 0
+    eager = np.argsort(np.where(forced, len(load) + wanted.sum(), room - wanted), kind="stable")
+    room[forced] = 0
+    spare = max(more - int(forced.sum()), 0)
+    room[eager[:spare]] += 1
+    return room
+
+
+def gathered(holder: Longs, low: int, high: int, some: int) -> Longs:
+    """Data rearrangement: who of `some` servers, evenly among low .. high-1, takes what each held (section 4.2)."""
+    return representatives(high - low, some)[holder - low] + low
+
+
+def representatives(count: int, some: int) -> Longs:
+    """For each of so many servers the one of its group, if there are `some` groups of neighbours."""
+    group = np.arange(count) * some // count
+    first = np.flatnonzero(starts(group))
+    return first[group]

@@ -1,0 +1,223 @@
+"""Fits as text and as pictures: what is known, how well, and where the model misses."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
+
+from antiphon.cost.fit import Estimate, GenmodelFit, MemoryFit
+from antiphon.show._chart import COLOURS, FONT
+from antiphon.show._columns import paragraph, table
+from antiphon.show._words import plural
+from antiphon.units import format_seconds, format_size
+
+WIDTH, TOP, UPPER, GAP, LOWER, LEFT, RIGHT = 900, 60, 330, 34, 110, 74, 16
+_FULL_NAMES = {"G": "G = 2 beta + gamma"}
+_MARKS = (
+    "M-3.4 0a3.4 3.4 0 1 0 6.8 0a3.4 3.4 0 1 0-6.8 0",
+    "M-3-3h6v6h-6z",
+    "M0-4l4 7h-8z",
+    "M0-4.4l4.4 4.4-4.4 4.4-4.4-4.4z",
+)
+
+Point = tuple[int, float, float]
+Across = Callable[[float], float]
+
+
+@dataclass(frozen=True)
+class Series:
+    """Measurements that differ in one number only: (that number, measured, fitted)."""
+
+    label: str
+    colour: str
+    mark: str
+    points: Sequence[Point]
+
+
+def genmodel_text(found: GenmodelFit) -> str:
+    """For a terminal of 80 columns."""
+    rows = found.measured
+    plans = ", ".join(dict.fromkeys(row.plan.name for row in rows))
+    ranks, sizes = [row.ranks for row in rows], {row.nbytes for row in rows}
+    said = f"{plans}; {min(ranks)} to {max(ranks)} ranks; {plural(len(sizes), 'size')}"
+    what = f"{plural(len(rows), 'measurement')} ({said})"
+    parameters = [*found.parameters.values(), found.w_t]
+    without = "{:.2%} on average, {:.2%} at most".format(*found.plain_misses)
+    return "\n".join(
+        [
+            *paragraph(f"GenModel fitted to {what}", ""),
+            *_estimates(parameters, found.combinations),
+            *_missing(found.misses),
+            *paragraph(f"the best fit without incast and memory access: {without}"),
+            *(line for note in found.notes for line in paragraph(f"note: {note}", rest="    ")),
+        ]
+    )
+
+
+def memory_text(found: MemoryFit) -> str:
+    """For a terminal of 80 columns."""
+    rows = found.measured
+    vectors, sizes = [row.vectors for row in rows], sorted({row.nbytes for row in rows})
+    named = ", ".join(map(format_size, sizes[:4])) + (", ..." if len(sizes) > 4 else "")
+    what = f"adding {min(vectors)} to {max(vectors)} vectors of {named} at once"
+    return "\n".join(
+        [
+            *paragraph(f"gamma and delta from {plural(len(rows), 'measurement')}: {what}", ""),
+            *_estimates(found.parameters.values(), found.combinations),
+            *_missing(found.misses),
+            *(line for note in found.notes for line in paragraph(f"note: {note}", rest="    ")),
+        ]
+    )
+
+
+def _estimates(parameters: Iterable[Estimate], combinations: Sequence[Estimate]) -> list[str]:
+    rows = [
+        [_FULL_NAMES.get(found.name, found.name), _number(found, found.value), _interval(found), found.state]
+        for found in [*parameters, *combinations]
+    ]
+    note = (
+        "alpha in seconds per step, w_t in senders, all others in seconds per byte; intervals hold in 95 of 100 cases"
+    )
+    return [*table(["", "value", "between", "state"], rows), *paragraph(note)]
+
+
+def _missing(misses: tuple[float, float]) -> list[str]:
+    return paragraph(f"the fit misses the measurements by {misses[0]:.2%} on average (rms), {misses[1]:.2%} at most")
+
+
+def _number(found: Estimate, value: float | None) -> str:
+    if value is None:
+        return "-"
+    return str(int(value)) if found.name == "w_t" else f"{value:.4g}"
+
+
+def _interval(found: Estimate) -> str:
+    if found.low is None or found.high is None or found.state == "given":
+        return "-"
+    return f"{_number(found, found.low)} .. {_number(found, found.high)}"
+
+
+# ---- pictures ----
+
+
+def genmodel_svg(found: GenmodelFit) -> str:
+    """Time by number of ranks, one line per plan and size, and below by what part each measurement is off it."""
+    grouped: dict[tuple[str, str, int], list[Point]] = {}
+    for row, fitted in zip(found.measured, found.fitted.tolist(), strict=True):
+        key = (row.plan.name, row.plan.collective, row.nbytes)
+        grouped.setdefault(key, []).append((row.ranks, row.seconds, fitted))
+    sizes = sorted({key[2] for key in grouped})
+    plans = list(dict.fromkeys(key[:2] for key in grouped))
+    series = []
+    for (plan, collective, nbytes), points in sorted(grouped.items(), key=lambda item: item[0][2]):
+        label = f"{plan}{'' if collective == 'allreduce' else ' ' + collective}, {format_size(nbytes)}"
+        colour = COLOURS[sizes.index(nbytes) % len(COLOURS)]
+        series.append(Series(label, colour, _MARKS[plans.index((plan, collective)) % len(_MARKS)], sorted(points)))
+    w_t = "" if found.w_t.value is None else f", w_t = {int(found.w_t.value)}"
+    title = f"GenModel fitted to {plural(len(found.measured), 'measurement')}{w_t}"
+    return _picture(title, "ranks", "time", series)
+
+
+def memory_svg(found: MemoryFit) -> str:
+    """The time per addition by how many vectors are added at once: Figure 4 of the GenModel paper."""
+    grouped: dict[int, list[Point]] = {}
+    for row, fitted in zip(found.measured, found.fitted.tolist(), strict=True):
+        adds = row.vectors - 1
+        grouped.setdefault(row.nbytes, []).append((row.vectors, row.seconds / adds, fitted / adds))
+    series = [
+        Series(f"vectors of {format_size(nbytes)}", COLOURS[i % len(COLOURS)], _MARKS[0], sorted(points))
+        for i, (nbytes, points) in enumerate(sorted(grouped.items()))
+    ]
+    return _picture("Adding x vectors at once: time per addition", "vectors", "time per addition", series)
+
+
+def _picture(title: str, across: str, what: str, series: Sequence[Series]) -> str:
+    """Points are measured, lines are fitted. Linear in the points."""
+    points = [point for one in series for point in one.points]
+    low, high = min(p[0] for p in points), max(p[0] for p in points)
+    spread = (WIDTH - LEFT - RIGHT - 24) / ((high - low) or 1)
+    left = LEFT + 12 if high > low else (LEFT + WIDTH - RIGHT) / 2
+
+    def x(number: float) -> float:
+        return left + (number - low) * spread
+
+    body = [f'<text x="16" y="26" font-size="15" font-weight="600">{escape(title)}</text>']
+    body += _across(x, low, high, across) + _upper(x, what, series, points) + _lower(x, series, points)
+    bottom = TOP + UPPER + GAP + LOWER + 56
+    for n, one in enumerate(series):
+        at, y = LEFT + 270 * (n % 3), bottom + 20 * (n // 3)
+        body.append(f'<path d="M{at} {y} h30" stroke="{one.colour}" stroke-width="1.8"/>')
+        body.append(f'<path d="{one.mark}" transform="translate({at + 15} {y})" fill="{one.colour}"/>')
+        body.append(f'<text x="{at + 40}" y="{y + 4}">{escape(one.label[:34])}</text>')
+    tall = bottom + 20 * math.ceil(len(series) / 3) + 4
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {tall}" width="{WIDTH}" height="{tall}"'
+    label = f'role="img" aria-label="{escape(title)}"'
+    back = f'<rect width="{WIDTH}" height="{tall}" fill="#ffffff"/>'
+    return "\n".join([f'{head} font-family="{FONT}" font-size="12" {label}>', back, *body, "</svg>"]) + "\n"
+
+
+def _across(x: Across, low: int, high: int, what: str) -> list[str]:
+    """The numbers below, and a line up from each."""
+    bottom = TOP + UPPER + GAP + LOWER
+    every = next((n for n in (1, 2, 5, 10, 20, 50, 100, 1000, 10000) if (high - low) / n <= 28), 100000)
+    out = []
+    for number in range(low, high + 1):
+        if number % every == 0 or high == low:
+            at = f"{x(number):.1f}"
+            out.append(f'<path d="M{at} {TOP} V{bottom}" stroke="#f3f1ec"/>')
+            out.append(f'<text x="{at}" y="{bottom + 18}" text-anchor="middle" fill="#55524b">{number}</text>')
+    middle = (LEFT + WIDTH - RIGHT) / 2
+    return [*out, f'<text x="{middle}" y="{bottom + 36}" text-anchor="middle" fill="#55524b">{what}</text>']
+
+
+def _upper(x: Across, what: str, series: Sequence[Series], points: Sequence[Point]) -> list[str]:
+    """Times, logarithmic."""
+    values = [value for point in points for value in point[1:] if value > 0]
+    low, high = math.log10(min(values)) - 0.06, math.log10(max(values)) + 0.06
+
+    def y(value: float) -> float:
+        return TOP + UPPER * (1 - (math.log10(max(value, 10**low)) - low) / (high - low))
+
+    out = [f'<text x="{LEFT}" y="{TOP - 8}" fill="#55524b">{what}; points measured, lines fitted</text>']
+    mantissas = (1, 2, 5) if high - low < 3 else (1,)
+    for decade in range(math.floor(low), math.ceil(high) + 1):
+        for tick in (mantissa * 10.0**decade for mantissa in mantissas):
+            if low <= math.log10(tick) <= high:
+                out += _level(y(tick), format_seconds(tick * (1 + 1e-12)))
+    for one in series:
+        line = [(x(number), y(fitted)) for number, _, fitted in one.points]
+        drawn = "M" + " L".join(f"{a:.1f} {b:.1f}" for a, b in line)
+        style = f'fill="none" stroke="{one.colour}" stroke-width="1.8" stroke-linejoin="round"'
+        out.append(f'<path d="{drawn}" {style}><title>{escape(one.label)}</title></path>')
+        out += [_dot(one, x(number), y(measured)) for number, measured, _ in one.points]
+    return out
+
+
+def _lower(x: Across, series: Sequence[Series], points: Sequence[Point]) -> list[str]:
+    """By what part each measurement is above or below the fit."""
+    top = TOP + UPPER + GAP
+    most = max((abs(measured / fitted - 1) for _, measured, fitted in points if fitted > 0), default=0.0)
+    reach = next((r for r in (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5) if r >= most), 1.0)
+
+    def y(part: float) -> float:
+        return top + LOWER * (0.5 - 0.5 * min(max(part / reach, -1.0), 1.0))
+
+    out = [f'<text x="{LEFT}" y="{top - 6}" fill="#55524b">measured above the fit by</text>']
+    for part in (-reach, -reach / 2, 0.0, reach / 2, reach):
+        out += _level(y(part), f"{100 * part:+.2g}%" if part else "0")
+    for one in series:
+        out += [_dot(one, x(n), y(measured / fitted - 1 if fitted > 0 else 1.0)) for n, measured, fitted in one.points]
+    return out
+
+
+def _dot(one: Series, x: float, y: float) -> str:
+    return f'<path d="{one.mark}" transform="translate({x:.1f} {y:.1f})" fill="{one.colour}" fill-opacity="0.75"/>'
+
+
+def _level(y: float, text: str) -> list[str]:
+    return [
+        f'<path d="M{LEFT} {y:.1f} H{WIDTH - RIGHT}" stroke="#ebe8e1"/>',
+        f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end" fill="#55524b">{escape(text)}</text>',
+    ]
