@@ -18,7 +18,8 @@ from antiphon.cli import run
 from antiphon.cost.fit import read_measured
 from antiphon.errors import AntiphonError, Invalid, Missing, TimedOut
 from antiphon.run import bench_genmodel as bench
-from antiphon.run._genmodel_mpi import MARK, Colocated, Incast, Ring
+from antiphon.run._genmodel_mpi import Colocated, Incast, Ring
+from antiphon.run._launch import LAUNCHED, MARK, consent
 
 HAS_MPI = find_spec("mpi4py") is not None and (Path(sys.executable).with_name("mpiexec").exists())
 needs_mpi = pytest.mark.skipif(not HAS_MPI, reason="needs mpi4py and mpiexec: pip install 'antiphon[mpi]'")
@@ -46,7 +47,7 @@ def test_a_launcher_may_start_the_command_itself(tmp_path: Path) -> None:
     path = tmp_path / "times.csv"
     mpiexec = Path(sys.executable).with_name("mpiexec")
     own = [sys.executable, "-m", "antiphon", "bench", "genmodel", "--nbytes", "1001", "--iterations", "1", "-o"]
-    command = [str(mpiexec), *bench._consent(str(mpiexec), 2**20), "-n", "2", *own, str(path)]
+    command = [str(mpiexec), *consent(str(mpiexec), 2**20), "-n", "2", *own, str(path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=dict(os.environ))
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("every result was right") == 1
@@ -60,7 +61,7 @@ def test_a_launcher_may_start_the_command_itself(tmp_path: Path) -> None:
 def launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A stand-in for mpiexec that runs these lines."""
     monkeypatch.setattr(bench, "find_spec", lambda name: object())
-    for name in bench.LAUNCHED:
+    for name in LAUNCHED:
         monkeypatch.delenv(name, raising=False)
 
     def make(*lines: str) -> str:

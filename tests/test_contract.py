@@ -1,8 +1,8 @@
 """The tables against each other: every machine of the catalogue, every collective, every planner, every model.
 
-Up to 16 ranks each planner with the options it declares worth trying; up to 64 with its defaults. The slow set adds
-every depth of pipelining, all options on all machines, more sizes, and machines of up to 512 ranks. A new entry of a
-table is in here by itself.
+Up to 16 ranks each planner with the options it declares worth trying; up to 64 with its defaults. Each machine meets
+some of the collectives, in turn; the slow set has all of them, and adds every depth of pipelining, all options on all
+machines, more sizes, and machines of up to 512 ranks. A new entry of a table is in here by itself.
 """
 
 from __future__ import annotations
@@ -89,35 +89,37 @@ def hold(at: Setting, judge: Judge, how: str) -> None:
     assert not faults, f"{len(faults)} faults:\n" + "\n".join(faults[:20])
 
 
-@pytest.mark.parametrize(("spec", "kind"), cases([spec for spec in EXAMPLES if machine(spec).ranks <= SMALL]))
+def spread(specs: list[str], count: int) -> list[Any]:
+    """Every machine with so many kinds, in turn, so that each kind meets many machines; the rest in the slow set."""
+    found = []
+    for number, spec in enumerate(dict.fromkeys(specs)):
+        kept = {KINDS[(3 * number + 3 * step) % len(KINDS)] for step in range(count)}
+        for case in cases([spec]):
+            slow = () if case.values[1] in kept else (pytest.mark.slow,)
+            found.append(pytest.param(*case.values, id=case.id, marks=slow))
+    return found
+
+
+@pytest.mark.parametrize(("spec", "kind"), spread([spec for spec in EXAMPLES if machine(spec).ranks <= SMALL], 3))
 def test_options_on_every_machine(spec: str, kind: str) -> None:
     hold(setting(spec, kind, root=2 * machine(spec).ranks // 3), Judge(MODELS), "most")
 
 
-def sparing(specs: list[str]) -> list[Any]:
-    """The same; most of them in the slow set: a rooted kind, one that combines and one that does not stay."""
-    few = ("reduce", "allreduce", "alltoall")
-    slow = pytest.mark.slow
-    return [
-        case if case.values[1] in few else pytest.param(*case.values, id=case.id, marks=slow) for case in cases(specs)
-    ]
-
-
 @pytest.mark.parametrize(
-    ("spec", "kind"), sparing([spec for spec in [*catalogue(1, SMALL, 3), *SHAPES] if spec not in EXAMPLES])
+    ("spec", "kind"), spread([spec for spec in [*catalogue(1, SMALL, 3), *SHAPES] if spec not in EXAMPLES], 1)
 )
 def test_other_sizes(spec: str, kind: str) -> None:
     hold(setting(spec, kind), Judge(MODELS), "defaults")
 
 
 @pytest.mark.parametrize(
-    ("spec", "kind"), sparing([*(spec for spec in EXAMPLES if SMALL < machine(spec).ranks <= MEDIUM), *WIDE])
+    ("spec", "kind"), spread([*(spec for spec in EXAMPLES if SMALL < machine(spec).ranks <= MEDIUM), *WIDE], 1)
 )
 def test_up_to_64_ranks(spec: str, kind: str) -> None:
     hold(setting(spec, kind, root=machine(spec).ranks - 1), Judge(MODELS, variants=2, unit=3), "defaults")
 
 
-@pytest.mark.parametrize(("spec", "kind"), cases(list(GROUPS)))
+@pytest.mark.parametrize(("spec", "kind"), spread(list(GROUPS), 3))
 def test_groups_of_ranks(spec: str, kind: str) -> None:
     """The others may relay; or are gone; or some are gone, and some of those left take no part."""
     members = GROUPS[spec]

@@ -418,7 +418,7 @@ def test_too_many_pieces_are_simulated_with_fewer(monkeypatch: pytest.MonkeyPatc
     machine = build("line", 3, [(0, 1, UNIT), (1, 2, UNIT)])
     chain = sends(machine, [(0, 0, 0, 1), (1, 0, 1, 2)], pieces=16)
     assert flows(chain, machine)(160).seconds == pytest.approx(170)
-    monkeypatch.setattr("antiphon.cost.flows.MOST_PIECED", 16)
+    monkeypatch.setattr("antiphon.cost._pieces.MOST_PIECED", 16)
     fewer = flows(chain, machine)(160)
     assert fewer.seconds == pytest.approx(180)
     assert "8 pieces" in fewer.note

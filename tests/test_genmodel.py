@@ -374,7 +374,7 @@ def test_pieces_are_not_written_out() -> None:
 
 def test_shipped_profiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Table 5, per byte instead of per float; its alpha is what the networks of the paper have as latency."""
-    assert shipped_profiles() == ("genmodel-table5",)
+    assert shipped_profiles() == ("genmodel-table5", "loggp-delta", "loggp-polaris")
     table5 = as_profile("genmodel-table5")
     assert table5.name == "genmodel-table5"
     assert {kind: seen.epsilon * 4 for kind, seen in table5.incast.items()} == pytest.approx(

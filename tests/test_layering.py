@@ -36,6 +36,7 @@ LAYERS = (
 # A module of core is a file or a package; it may import from those before it.
 CORE = (
     "columns",
+    "permute",
     "topology",
     "reshape",
     "symmetry",

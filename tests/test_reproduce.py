@@ -28,8 +28,9 @@ def test_what_there_is() -> None:
         "sccl-table3", "sccl-table4", "sccl-table5", "sccl-frontiers",
         "blink-counts", "blink-figure14", "blink-trees", "blink-figure22b",
         "gentree-table3", "gentree-table4", "gentree-table6", "gentree-table7", "genmodel-figure8", "genmodel-figure10",
+        "piccl-figure4", "piccl-figure8", "piccl-selection",
     ]  # fmt: skip
-    papers = {"sccl": "SCCL", "blink": "Blink", "gentree": "GenTree", "genmodel": "GenModel"}
+    papers = {"sccl": "SCCL", "blink": "Blink", "gentree": "GenTree", "genmodel": "GenModel", "piccl": "PICCL"}
     for one in names():
         paper = papers[one["name"].partition("-")[0]]
         assert one["about"], one

@@ -13,7 +13,9 @@ The functions bear the names of the commands:
     page = antiphon.report(best)                       # HTML
     points = antiphon.frontier("allgather", machine).points   # from the fewest steps to the least time, with proofs
 
-`antiphon.topologies()`, `antiphon.planners()` and `antiphon.models()` list what there is.
+    files = antiphon.export(plan, "goal", nbytes="64MiB")     # for another program, by a back end
+
+`antiphon.topologies()`, `.planners()`, `.models()` and `.backends()` list what there is.
 """
 
 from __future__ import annotations
@@ -25,8 +27,8 @@ from typing import Any
 
 __version__ = "0.1.0"
 __all__ = [
-    "bench", "bound", "collective", "fit", "frontier", "models", "plan", "planners", "predict", "report", "reproduce",
-    "run", "simulate", "topologies", "topology", "tune", "verify",
+    "backends", "bench", "bound", "collective", "export", "fit", "frontier", "models", "plan", "planners", "predict",
+    "report", "reproduce", "run", "simulate", "topologies", "topology", "tune", "tune_over", "verify",
 ]  # fmt: skip
 
 
@@ -43,6 +45,11 @@ def planners() -> list[dict[str, Any]]:
 def models() -> list[dict[str, Any]]:
     """The cost models: name, about, and what each can price."""
     return _listed("model")
+
+
+def backends() -> list[dict[str, Any]]:
+    """What plans can be written as: name, about, what each takes, and its options."""
+    return _listed("backend")
 
 
 def _listed(kind: str) -> list[dict[str, Any]]:
@@ -129,13 +136,23 @@ def simulate(
 
 
 def tune(wanted: Any, topology: Any, **options: Any) -> Any:
-    """The best plan for every size: a collective or "all"; `nbytes`, `model`, `profile`, `planners`, `budget`, ...
+    """The best plan for every size: a collective or "all"; `nbytes`, `model`, `profile`, `planners`, `sweep`, ...
 
     The result has `.plan` (`.plans` for several), `.ranges`, `.candidates`, `.as_json()` and `.save(file)`.
     """
     from antiphon.select import tune as find
 
     return find(wanted, topology, **options)
+
+
+def tune_over(wanted: Any, topology: str, *, vary: Any, **options: Any) -> Any:
+    """`tune` for several sizes of a family of machines: "delta", vary={"nodes": [1, 2, 4]}.
+
+    The result has `.tunings` (by value), `.refused`, `.as_json()` and `.save(directory)`.
+    """
+    from antiphon.select import tune_over as find
+
+    return find(wanted, topology, vary=vary, **options)
 
 
 def report(tuning: Any) -> str:
@@ -155,23 +172,42 @@ def reproduce(name: str = "") -> list[dict[str, Any]]:
     return list(rows(name)) if name else names()
 
 
+def export(plan: Any, name: str, folder: Any = None, *, nbytes: Any = None, **options: Any) -> Any:
+    """A plan for another program, by a back end ("goal", "piccl-xml", ...): what each file holds, as bytes by name.
+
+    With a folder the files are written there, all or none; what comes back is then each path with its number of bytes.
+    """
+    from antiphon.lower import emit
+    from antiphon.lower import export as write
+
+    if folder is not None:
+        return write(plan, name, folder, nbytes=nbytes, options=options)
+    made = emit(plan, name, nbytes=nbytes, options=options)
+    return {file: text.encode() if isinstance(text, str) else b"".join((text,) if isinstance(text, bytes) else text)
+            for file, text in made.items()}  # fmt: skip
+
+
 def bench(what: str, **how: Any) -> Any:
-    """Measurements: "genmodel" (over MPI; ranks=, sizes=, plans=, ...) or "memory" (most=, nbytes=, ...)."""
+    """Measurements: "genmodel" or "loggp" (over MPI; sizes=, ...), or "memory" (most=, nbytes=, ...)."""
     from antiphon.errors import unknown
 
+    if what == "loggp":
+        from antiphon.run.bench_loggp import bench_loggp
+
+        return bench_loggp(**how)
     if what == "genmodel":
         from antiphon.run.bench_genmodel import bench_genmodel
 
         return bench_genmodel(**how)
     if what != "memory":
-        raise unknown("bench", what, ("genmodel", "memory"))
+        raise unknown("bench", what, ("genmodel", "loggp", "memory"))
     from antiphon.run.bench_memory import bench_memory
 
     return bench_memory(**how)
 
 
 def fit(what: str, measurements: Any, **known: float) -> Any:
-    """Model parameters from measurements or the CSV file of them: "genmodel" or "memory".
+    """Model parameters from measurements or the CSV file of them: "genmodel", "loggp" or "memory".
 
     `known`: beta, gamma, delta in seconds per byte, for genmodel. What comes back has `parameters`, `combinations`,
     `notes` and `as_json()`; antiphon.cost.fit makes profiles of it.
@@ -179,11 +215,15 @@ def fit(what: str, measurements: Any, **known: float) -> Any:
     from antiphon.cost import fit as fits
     from antiphon.errors import unknown
 
-    if what not in ("genmodel", "memory"):
-        raise unknown("fit", what, ("genmodel", "memory"))
-    read: Callable[[Any], Any] = fits.read_measured if what == "genmodel" else fits.read_added
-    rows = measurements if isinstance(measurements, list | tuple) else read(measurements)
-    return fits.fit_genmodel(rows, known) if what == "genmodel" else fits.fit_memory(rows, **known)
+    readers: dict[str, Callable[[Any], Any]] = {
+        "genmodel": fits.read_measured, "loggp": fits.read_round_trips, "memory": fits.read_added,
+    }  # fmt: skip
+    if what not in readers:
+        raise unknown("fit", what, tuple(readers))
+    rows = measurements if isinstance(measurements, list | tuple) else readers[what](measurements)
+    if what == "genmodel":
+        return fits.fit_genmodel(rows, known)
+    return fits.fit_loggp(rows, **known) if what == "loggp" else fits.fit_memory(rows, **known)
 
 
 _ALSO_FOLDERS: dict[str, Callable[..., Any]] = {

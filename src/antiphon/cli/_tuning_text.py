@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from antiphon.select import Range, Tuning
+from antiphon.select import Range, Tuning, Tunings
 from antiphon.show._columns import paragraph
 from antiphon.show._words import decisive, loss_text, model_text, notes, options_text, ratio
 from antiphon.show.text import table
 from antiphon.units import format_seconds, format_size
+
+MOST_ALIKE = 3  # options that ended alike, each told
+MOST_BEST = 6  # ranges of best settings, each told
 
 
 def tuning_text(tuning: Tuning) -> str:
@@ -36,7 +39,73 @@ def tuning_text(tuning: Tuning) -> str:
         lines += paragraph(f"no planner could plan {', '.join(missing)}", rest="    ")
     for loss in tuning.losses:
         lines += paragraph(loss_text(loss), rest="    ")
-    return "\n".join(lines + _others(tuning))
+    return "\n".join([*lines, *_others(tuning), *_gains(tuning)])
+
+
+def tunings_text(found: Tunings) -> str:
+    """One table over all machines; below it what is to be known of any of them."""
+    some = next((one for one in found.tunings.values()), None)
+    span = f", {format_size(some.span[0])} to {format_size(some.span[1])}, by {model_text(some)}" if some else ""
+    ok = sum(c.status == "ok" for one in found.tunings.values() for c in one.candidates)
+    kinds = some.collectives if some is not None else ()
+    what = kinds[0] if len(kinds) == 1 else f"{len(kinds)} collectives"
+    stopped = "" if found.complete else " (interrupted: not all was tried)"
+    lines = [
+        *paragraph(f"{what} on {found.topology} by {found.varied}{span}: {ok} schedules, all verified{stopped}", ""),
+        "",
+    ]
+    rows = {kind: _varied_rows(found, kind) for kind in kinds}
+    head = [found.varied, "ranks", "from", "to", "planner", "time", "gap", "speedup"]
+    top, *body = table(head, [row for mine in rows.values() for row in mine])
+    left = iter(body)
+    lines += [top]
+    for kind, mine in rows.items():
+        lines += [*([kind] if len(kinds) > 1 else []), *(next(left) for _ in mine)]
+    lines += ["", "  time: predicted, at the greatest size of the range"]
+    lines += ["  gap: time over the bound, which no schedule can beat"]
+    said: dict[str, list[str]] = {}
+    for value, one in found.tunings.items():
+        names = _baselines(one) if any(one.baselines.values()) else ""
+        for note in ([f"speedup: over what NCCL would do: {names}"] if names else []) + notes(one):
+            said.setdefault(note, []).append(str(value))
+        if not one.plans:
+            said.setdefault("nothing could be planned", []).append(str(value))
+    for value, why in found.refused.items():
+        said.setdefault(f"refused: {why}", []).append(str(value))
+    for note, values in said.items():
+        where = "" if len(values) == len(found.tunings) else f"{found.varied}={','.join(values)}: "
+        lines += paragraph(where + note, rest="    ")
+    return "\n".join(lines)
+
+
+def _varied_rows(found: Tunings, kind: str) -> list[list[str]]:
+    """A row per machine and range; of a machine only the first tells which it is."""
+    rows = []
+    for value, one in found.tunings.items():
+        mine = [_row(r) for r in one.ranges if r.collective == kind] or [["-"] * 6]
+        ranks = str(one.topology.ranks)
+        rows += [[*([str(value), ranks] if i == 0 else [".", "."]), *row] for i, row in enumerate(mine)]
+    return rows
+
+
+def _gains(tuning: Tuning) -> list[str]:
+    """What choosing the values of the options swept is worth: a table, and of one collective the best ones by size."""
+    if not tuning.gains:
+        return []
+    several = len(tuning.collectives) > 1
+    rows = []
+    for gain in tuning.gains:
+        who = f"{gain.planner} for {gain.collective}" if several else gain.planner
+        at = format_size(gain.at) if gain.most > 1.0005 else "-"
+        rows.append([who, options_text(dict(gain.first)), f"{gain.mean:.3g}x", f"{gain.most:.3g}x", at])
+    head = ["choosing", "over", "on average", "at most", "at"]
+    lines = ["", f"  what choosing {', '.join(tuning.sweep)} by size is worth:", "", *table(head, rows)]
+    lines += [""] if not several else []
+    for gain in tuning.gains if not several else ():
+        best = [f"{options_text(dict(setting))} from {format_size(start)}" for start, _, setting in gain.best]
+        more = f", and {len(best) - MOST_BEST} more" if len(best) > MOST_BEST else ""
+        lines += paragraph(f"{gain.planner}: {'; '.join(best[:MOST_BEST])}{more}", rest="    ")
+    return lines
 
 
 def _ranges(tuning: Tuning) -> list[str]:
@@ -73,19 +142,26 @@ def _others(tuning: Tuning) -> list[str]:
     """Who failed or timed out and why; who was refused, with reasons only where nothing else is to be said."""
     lines = []
     for status in ("failed", "timed out"):
-        said: dict[tuple[str, str], None] = {}
+        said: dict[tuple[str, str], list[str]] = {}
         for c in tuning.candidates:
             if c.status == status:
-                said.setdefault((f"{c.collective} by {c.planner} {options_text(c.options)}".strip(), c.reason))
-        for who, reason in said:
-            lines += paragraph(f"{status}: {who}: {reason}", rest="    ")
+                said.setdefault((f"{c.collective} by {c.planner}", c.reason), []).append(options_text(c.options))
+        for (who, reason), options in said.items():
+            more = f" and {len(options) - MOST_ALIKE} more" if len(options) > MOST_ALIKE else ""
+            told = " | ".join(options[:MOST_ALIKE]) + more
+            lines += paragraph(f"{status}: {f'{who} {told}'.strip()}: {reason}", rest="    ")
     refused: dict[str, str] = {}
+    counts: dict[str, list[int]] = {}  # of those that also made something: how many were refused, of how many
     for c in tuning.candidates:
+        mine = counts.setdefault(c.planner, [0, 0])
+        mine[1] += 1
         if c.status == "refused" and not c.reason.startswith("it does not plan"):
             refused.setdefault(c.planner, c.reason)
+            mine[0] += 1
     if refused and tuning.plans:
         where = "some" if len(tuning.collectives) > 1 else "this"
-        lines += paragraph(f"refused {where}: {', '.join(refused)} (--json and --report say why)", rest="    ")
+        names = [p + (f" ({counts[p][0]} of {counts[p][1]})" if counts[p][0] < counts[p][1] else "") for p in refused]
+        lines += paragraph(f"refused {where}: {', '.join(names)} (--json and --report say why)", rest="    ")
     if not tuning.plans:
         alike: dict[str, list[str]] = {}
         for planner, reason in decisive(refused).items():

@@ -15,9 +15,18 @@ from antiphon.errors import Invalid, unknown
 from antiphon.show.text import table
 from antiphon.units import format_seconds, format_size, parse_seconds
 
+On = Annotated[str, typer.Option("--on", metavar="WHERE", help="mpi")]
+Iterations = Annotated[int, typer.Option("--iterations", metavar="N", help="runs; the median counts")]
+Warmup = Annotated[int, typer.Option("--warmup", metavar="N", help="runs before that do not count")]
+Launcher = Annotated[
+    str, typer.Option("--mpiexec", metavar="COMMAND", help='the launcher and its options: "mpiexec --hostfile hosts"')
+]
+Timeout = Annotated[str, typer.Option("--timeout", metavar="TIME", help="give up after so long")]
+Out = Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", help="write the CSV here")]
+
 
 def _genmodel(
-    on: Annotated[str, typer.Option("--on", metavar="WHERE", help="mpi")] = "mpi",
+    on: On = "mpi",
     ranks: Annotated[
         int | None, typer.Option("-n", "--ranks", metavar="N", help="measure 2, 3, ... N ranks (default 4)")
     ] = None,
@@ -29,14 +38,11 @@ def _genmodel(
         list[str] | None,
         typer.Option("--plan", metavar="NAME", help="cps, incast or ring; again for more (default cps and incast)"),
     ] = None,
-    iterations: Annotated[int, typer.Option("--iterations", metavar="N", help="runs; the median counts")] = 20,
-    warmup: Annotated[int, typer.Option("--warmup", metavar="N", help="runs before that do not count")] = 3,
-    mpiexec: Annotated[
-        str,
-        typer.Option("--mpiexec", metavar="COMMAND", help='the launcher and its options: "mpiexec --hostfile hosts"'),
-    ] = "",
-    timeout: Annotated[str, typer.Option("--timeout", metavar="TIME", help="give up after so long")] = "600s",
-    out: Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", help="write the CSV here")] = None,
+    iterations: Iterations = 20,
+    warmup: Warmup = 3,
+    mpiexec: Launcher = "",
+    timeout: Timeout = "600s",
+    out: Out = None,
     json: Json = False,
 ) -> None:
     """Measure what `fit genmodel` reads: co-located parameter servers and everyone to everyone, over real MPI.
@@ -46,10 +52,7 @@ def _genmodel(
     from antiphon.cost.fit import write_measured
     from antiphon.run.bench_genmodel import bench_genmodel
 
-    if on != "mpi":
-        raise unknown("--on", on, ["mpi"])
-    if out is not None and not out.absolute().parent.is_dir():
-        raise Invalid(f"{out}: there is no directory {out.absolute().parent}; create it first")
+    _check(on, out)
     wanted = sizes(nbytes or ["256KiB:4MiB:4"])
     rows = bench_genmodel(
         ranks, wanted, plans=plan or ("cps", "incast"), iterations=iterations, warmup=warmup, mpiexec=mpiexec,
@@ -68,6 +71,54 @@ def _genmodel(
     emit({"rows": value}, "\n".join([*lines, "  every result was right", *written]), json)
 
 
+def _loggp(
+    on: On = "mpi",
+    nbytes: Annotated[
+        list[str] | None,
+        typer.Option("--nbytes", metavar="SIZE", help="a size or a range; again for more (default 1B:1MiB)"),
+    ] = None,
+    messages: Annotated[int, typer.Option("--messages", metavar="N", help="sent one after the other")] = 16,
+    repeat: Annotated[int, typer.Option("--repeat", metavar="N", help="rows of each measurement")] = 7,
+    iterations: Iterations = 20,
+    warmup: Warmup = 3,
+    mpiexec: Launcher = "",
+    timeout: Timeout = "600s",
+    out: Out = None,
+    json: Json = False,
+) -> None:
+    """Measure what `fit loggp` reads: parametrized round trips between two ranks, over real MPI.
+
+    Starts both processes by itself; under mpiexec or srun it is one of them. What arrives is checked.
+    """
+    from antiphon.cost.fit import write_round_trips
+    from antiphon.run.bench_loggp import SIZES, bench_loggp
+    from antiphon.show.fit import round_trips_text
+
+    _check(on, out)
+    rows = bench_loggp(
+        sizes(nbytes) if nbytes else SIZES, n=messages, repetitions=repeat, iterations=iterations, warmup=warmup,
+        mpiexec=mpiexec, timeout=parse_seconds(timeout, "--timeout"), progress=say,
+    )  # fmt: skip
+    if rows is None:  # another of the processes reports
+        return
+    if out is not None:
+        write_round_trips(rows, out)
+    value = [
+        {"kind": r.kind, "n": r.n, "delay": r.delay, "nbytes": r.nbytes, "seconds": r.seconds, "correct": True}
+        for r in rows
+    ]
+    written = [f"  written: {out}"] if out is not None else []
+    emit({"rows": value}, "\n".join([round_trips_text(rows), "  all that arrived was right", *written]), json)
+
+
+def _check(on: str, out: Path | None) -> None:
+    """Before long work: whether it can be done and kept."""
+    if on != "mpi":
+        raise unknown("--on", on, ["mpi"])
+    if out is not None and not out.absolute().parent.is_dir():
+        raise Invalid(f"{out}: there is no directory {out.absolute().parent}; create it first")
+
+
 def register(app: typer.Typer) -> None:
     group = typer.Typer(
         no_args_is_help=True,
@@ -80,4 +131,9 @@ def register(app: typer.Typer) -> None:
         short_help="What `fit genmodel` reads, over MPI.",
         epilog="Example: antiphon bench genmodel --on mpi -n 8 --nbytes 1MiB:64MiB:8 -o times.csv",
     )(_genmodel)
+    group.command(
+        "loggp",
+        short_help="What `fit loggp` reads, over MPI.",
+        epilog="Example: antiphon bench loggp --on mpi --mpiexec 'mpiexec --map-by node' -o trips.csv",
+    )(_loggp)
     app.add_typer(group, name="bench")

@@ -11,9 +11,11 @@ import typer
 from antiphon.cli._arguments import Json, Model, PlanFile, ProfileFile, WhichPlan, one_plan, one_size
 from antiphon.cli._output import emit, working
 from antiphon.core.files import write_bytes
+from antiphon.errors import Invalid
 from antiphon.show.listing import listed, listed_text
 from antiphon.show.text import paragraph
 from antiphon.show.text import table as columns
+from antiphon.topologies import topology
 from antiphon.units import format_seconds, format_size
 
 SHOWN_HOPS = 12
@@ -85,7 +87,7 @@ def _predict(
 
 def _simulate(
     file: PlanFile,
-    nbytes: Annotated[str, typer.Option("--nbytes", metavar="SIZE", help="the size, e.g. 64MiB")],
+    nbytes: Annotated[str, typer.Option("--nbytes", metavar="SIZE", help="the size, e.g. 64MiB")] = "",
     model: Model = "critical-path",
     profile: ProfileFile = None,
     collective: WhichPlan = "",
@@ -93,11 +95,22 @@ def _simulate(
         Path | None,
         typer.Option("--trace", metavar="FILE", help="write when every message is under way (Chrome trace, JSON)"),
     ] = None,
+    topo: Annotated[
+        str, typer.Option("--topology", metavar="FILE", help="of PICCL: the topology XML for its schedule XML")
+    ] = "",
     json: Json = False,
 ) -> None:
-    """Follow every message of one size, and name the path that the last one to land waited for."""
+    """Follow every message of one size, and name the path that the last one to land waited for.
+
+    A schedule of PICCL (.xml) tells its own sizes; it takes its machine from --topology, and model loggp.
+    """
     from antiphon.cost import simulate
 
+    if topo:
+        _simulate_messages(file, topo, nbytes, model, profile, trace, json)
+        return
+    if not nbytes:
+        raise Invalid("--nbytes: tell the size, such as 64MiB (only a schedule XML with its --topology needs none)")
     size = one_size(nbytes)
     loaded = one_plan(file, collective)
     with working(f"simulating by {model}"):
@@ -107,6 +120,41 @@ def _simulate(
         write_bytes(trace, events)
         where = f"\n  written: {trace} (open it in chrome://tracing or ui.perfetto.dev)"
     emit({"rows": [row]}, rows_text([row]) + "\n" + path_text(row) + where, json)
+
+
+def _simulate_messages(
+    file: Path, topo: str, nbytes: str, model: str, profile: Path | None, trace: Path | None, json: bool
+) -> None:
+    """A schedule that says how many bytes go where, on its own machine."""
+    from antiphon.cost import model_of
+    from antiphon.cost.loggp import simulate_graph
+    from antiphon.cost.piccl import read_schedule, read_topology
+
+    told: dict[str, Any] = {}
+    name = "loggp"
+    if model != "critical-path":  # what simulate takes where nothing is said
+        name, (_, told) = model.partition(":")[0], model_of(model)
+    if name != "loggp":
+        raise Invalid(f"--model {name}: a schedule XML is simulated by loggp, such as loggp:fidelity=packet")
+    if nbytes or trace is not None:
+        raise Invalid("a schedule XML with --topology has its own sizes and no trace; leave out --nbytes and --trace")
+    read = read_schedule(file)
+    if topo.endswith(".xml"):
+        machine, figures = read_topology(topo, told.get("device_radix"))
+    else:
+        machine, figures = topology(topo), None
+    given = profile if profile is not None else figures
+    if given is None:
+        raise Invalid("--profile: needed beside a topology that is no XML with figures of its own")
+    with working(f"simulating {len(read.graph)} messages"):
+        found = simulate_graph(read.graph, machine, profile=given, **told)(1)
+    row = {
+        "nbytes": read.nbytes, "seconds": found.seconds, "algbw": 0.0, "busbw": 0.0, "terms": dict(found.terms),
+        "bottleneck": found.bottleneck, "note": found.note,
+    }  # fmt: skip
+    path = [list(hop) for hop in found.critical_path]
+    row |= {"critical_path": path, "critical_path_length": len(path)}
+    emit({"rows": [row]}, rows_text([row]) + "\n" + path_text(row), json)
 
 
 def register(app: typer.Typer) -> None:

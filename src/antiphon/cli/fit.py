@@ -116,6 +116,48 @@ def _memory(
     emit({**found.as_json(), "profile": profile and profile.as_json()}, "\n".join([memory_text(found), *lines]), json)
 
 
+def _loggp(
+    measurements: Annotated[
+        Path, typer.Argument(metavar="MEASUREMENTS.csv", help="kind,n,delay,nbytes,seconds (docs/formats.md)")
+    ],
+    place: Annotated[
+        str, typer.Option("--within", metavar="NAME", help="the place both ranks shared: host, rack, ... (none: any)")
+    ] = "",
+    into: Annotated[
+        Path | None, typer.Option("--into", metavar="PROFILE", help="one more level of this profile, inmost first")
+    ] = None,
+    gamma: Annotated[str, typer.Option("--gamma", metavar="G", help="known: seconds per byte combined")] = "",
+    out: Kept = None,
+    name: Name = "",
+    svg: Svg = None,
+    png: Png = None,
+    json: Json = False,
+) -> None:
+    """LogGP's L, o_s, o_r, g and G, per protocol regime, from parametrized round trips between two ranks.
+
+    What comes out below 0 or is told by nothing has no value. --into alone writes the profile in place.
+    """
+    from antiphon.cost.fit import fit_loggp, loggp_left_out, loggp_profile, read_round_trips
+    from antiphon.show.fit import loggp_svg, loggp_text
+
+    out = out or into
+    _writable(out, svg, png)
+    base = as_profile(into) if into is not None else None
+    known = _seconds_per_byte(gamma, "--gamma") if gamma else 0.0
+    rows = read_round_trips(measurements)
+    with within(name_of(measurements)):
+        found = fit_loggp(rows)
+    called = name or measurements.name.partition(".")[0]
+    profile, trouble = _made(lambda: loggp_profile(found, within=place, into=base, gamma=known, name=called))
+    absent = loggp_left_out(found)
+    value = {**found.as_json(), "profile": profile and profile.as_json(), "left_out": absent}
+    lines = _saved(profile, trouble, out)
+    if out is not None and absent:
+        lines += paragraph(f"in it, but not determined: {', '.join(absent)}", "  ", "    ")
+    lines += write_pictures(lambda: loggp_svg(found), svg, png)
+    emit(value, "\n".join([loggp_text(found), *lines]), json)
+
+
 def _writable(*paths: Path | None) -> None:
     """Before long work: whether its results can be kept."""
     for path in paths:
@@ -184,4 +226,9 @@ def register(app: typer.Typer) -> None:
         short_help="gamma and delta, measured on this machine.",
         epilog="Example: antiphon fit memory -o memory.json",
     )(_memory)
+    group.command(
+        "loggp",
+        short_help="L, o_s, o_r, g and G of LogGP.",
+        epilog="Example: antiphon fit loggp trips.csv --within host -o profile.json",
+    )(_loggp)
     app.add_typer(group, name="fit")

@@ -7,7 +7,7 @@ import typer
 from antiphon.errors import Unsupported
 
 _NAMES = (
-    "backends", "export", "build", "lab",
+    "build", "lab",
 )  # fmt: skip
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json as jsonlib
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
@@ -11,14 +13,14 @@ from antiphon.cli._output import emit, working, write_pictures
 from antiphon.core.bounds import Bound, bound
 from antiphon.core.bounds.memory import least_json
 from antiphon.core.collective import Collective
-from antiphon.core.serialize import dumps
+from antiphon.core.serialize import dumps, save_topology
 from antiphon.core.topology import Topology
-from antiphon.errors import Unsupported
+from antiphon.errors import Unsupported, unknown
 from antiphon.show.svg import topology_svg
 from antiphon.show.text import memory_lines, paragraph, topology_text
 from antiphon.units import format_bandwidth
 
-ANYTHING = {"allow_extra_args": True, "ignore_unknown_options": True}
+_SOURCES = ("piccl-xml", "nccl-xml", "nvidia-smi", "rocm-smi")
 
 
 def bound_text(found: Bound, machine: Topology, wanted: Collective) -> str:
@@ -47,8 +49,39 @@ def _show(
     emit(jsonlib.loads(text) if json else None, "\n".join([topology_text(machine), *drawn]), json)
 
 
-def _probe(context: typer.Context) -> None:  # the context takes whatever arguments there are
-    raise Unsupported("topology probe is not there yet; describe the machine in a file, and give its name")
+def _probe(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="what describes the machine")],
+    source: Annotated[str, typer.Option("--from", metavar="NAME", help="what the file is: piccl-xml")],
+    out: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="write the machine here (.json)")],
+    profile: Annotated[
+        Path | None, typer.Option("--profile", metavar="FILE", help="and its figures for model loggp here (.json)")
+    ] = None,
+    radix: Annotated[
+        int | None,
+        typer.Option("--radix", min=1, metavar="N", help="messages that a rank sends, or receives, at once (1)"),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Read a machine from the file of another program: topology XML of PICCL, with the LogGP figures that it names.
+
+    Every group becomes a switch, so that every command can use the machine; what LogGP says of it exactly is written
+    as a profile. The radix of devices stands in no file of theirs: give it by --radix.
+    """
+    if source not in _SOURCES:
+        raise unknown("source of machines", source, _SOURCES)
+    if source != "piccl-xml":
+        raise Unsupported(f"--from {source} is not there yet; what is: piccl-xml")
+    from antiphon.cost import save_profile
+    from antiphon.cost.piccl import read_topology
+
+    machine, figures = read_topology(file, radix)
+    save_topology(out, machine)
+    written = [str(out)]
+    if profile is not None:
+        save_profile(figures, profile)
+        written.append(str(profile))
+    lines = [topology_text(machine), *(f"  written: {path}" for path in written)]
+    emit({"topology": machine.name, "ranks": machine.ranks, "written": written}, "\n".join(lines), json)
 
 
 def _bound(
@@ -71,7 +104,7 @@ def register(app: typer.Typer) -> None:
     group = typer.Typer(
         no_args_is_help=True,
         rich_markup_mode=None,
-        help="Show a machine.",
+        help="Show a machine, or read one from a file.",
         epilog="Example: antiphon topology show dgx1v --svg machine.svg",
     )
     group.command(
@@ -79,7 +112,11 @@ def register(app: typer.Typer) -> None:
         short_help="Show a machine; --svg and --png draw it.",
         epilog="Example: antiphon topology show ring:ranks=8,bandwidth=10GB/s",
     )(_show)
-    group.command("probe", hidden=True, context_settings=ANYTHING, help="Not there yet.")(_probe)
+    group.command(
+        "probe",
+        short_help="Read a machine from the file of another program.",
+        epilog="Example: antiphon topology probe topo.xml --from piccl-xml -o topo.json --profile profile.json",
+    )(_probe)
     app.add_typer(group, name="topology")
     app.command(
         "bound",

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -14,7 +14,6 @@ from antiphon.cli._arguments import (
     Json,
     Model,
     Only,
-    Output,
     Png,
     ProfileFile,
     Ranks,
@@ -22,18 +21,49 @@ from antiphon.cli._arguments import (
     Svg,
     Topo,
     machine_and_group,
+    rank_list,
 )  # fmt: skip
 from antiphon.cli._output import StoppedEarly, emit, write_pictures
-from antiphon.cli._tuning_text import tuning_text
+from antiphon.cli._tuning_text import tuning_text, tunings_text
 from antiphon.core.files import write_bytes
 from antiphon.core.topology import Topology
 from antiphon.errors import Infeasible, Invalid
-from antiphon.select import Tuning, tune
+from antiphon.select import Tuning, read_sweep, tune, tune_over
 from antiphon.show.png import check_png
 from antiphon.topologies import topology
 from antiphon.units import parse_seconds
 
+PICTURES = ("--svg", "--png", "--heatmap")
 Wanted = Annotated[str, typer.Argument(metavar="COLL|all", help="allreduce, allgather, ..., file.json, or all eight")]
+Sizes = Annotated[str, typer.Option("--nbytes", metavar="SIZES", help="the sizes: a range, or one")]
+Planners = Annotated[list[str] | None, typer.Option("--planner", metavar="NAME", help="just this one; again for more")]
+Sweeps = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--sweep", metavar="KEY=VALUES",
+        help="values of an option to try: k=2:64, k=2,4,8 or k=factors (of the number of ranks); again for more",
+    ),
+]  # fmt: skip
+Vary = Annotated[
+    str, typer.Option("--vary", metavar="KEY=VALUES", help="tune for several machines: an option of TOPO, nodes=1,2,4")
+]
+Nccl = Annotated[bool, typer.Option("--nccl/--no-nccl", help="compare with what NCCL would do")]
+Budget = Annotated[str, typer.Option("--budget", metavar="TIME", help="time for each candidate")]
+Against = Annotated[str, typer.Option("--against", metavar="TOPO", help="say what TOPO has lost against this machine")]
+Workers = Annotated[int, typer.Option("--workers", min=0, metavar="N", help="processes (0: one per core)")]
+Seed = Annotated[int, typer.Option("--seed", metavar="N", help="same seed, same plans")]
+TuneOutput = Annotated[
+    Path | None,
+    typer.Option(
+        "-o", "--output", metavar="FILE", help="write the plans here (.json or .json.gz); with --vary, a directory"
+    ),
+]
+Report = Annotated[
+    Path | None, typer.Option("--report", metavar="FILE", help="write a page with pictures here (.html)")
+]
+Heatmap = Annotated[
+    Path | None, typer.Option("--heatmap", metavar="FILE", help="draw sizes by the values of --sweep here (.svg)")
+]
 
 
 @contextmanager
@@ -73,49 +103,33 @@ def _report(tuning: Tuning) -> str:
 
 
 def _tune_command(
-    coll: Wanted,
-    topo: Topo,
-    nbytes: Annotated[str, typer.Option("--nbytes", metavar="SIZES", help="the sizes: a range, or one")] = "1KB:1GB",
-    model: Model = "alpha-beta",
-    profile: ProfileFile = None,
-    planner: Annotated[
-        list[str] | None, typer.Option("--planner", metavar="NAME", help="just this one; again for more")
-    ] = None,
-    budget: Annotated[str, typer.Option("--budget", metavar="TIME", help="time for each candidate")] = "5s",
-    root: Root = None,
-    only: Only = "",
-    ranks: Ranks = "",
-    against: Annotated[
-        str, typer.Option("--against", metavar="TOPO", help="say what TOPO has lost against this machine")
-    ] = "",
-    workers: Annotated[int, typer.Option("--workers", min=0, metavar="N", help="processes (0: one per core)")] = 0,
-    seed: Annotated[int, typer.Option("--seed", metavar="N", help="same seed, same plans")] = 0,
-    out: Output = None,
-    report: Annotated[
-        Path | None, typer.Option("--report", metavar="FILE", help="write a page with pictures here (.html)")
-    ] = None,
-    svg: Svg = None,
-    png: Png = None,
+    coll: Wanted, topo: Topo, nbytes: Sizes = "1KB:1GB", model: Model = "alpha-beta", profile: ProfileFile = None,
+    planner: Planners = None, sweep: Sweeps = None, vary: Vary = "", nccl: Nccl = True, budget: Budget = "5s",
+    root: Root = None, only: Only = "", ranks: Ranks = "", against: Against = "", workers: Workers = 0, seed: Seed = 0,
+    out: TuneOutput = None, report: Report = None, svg: Svg = None, png: Png = None, heatmap: Heatmap = None,
     json: Json = False,
-) -> None:
+) -> None:  # fmt: skip
     """Try every planner that can, verify and price all they make, and keep the best for every size.
 
     One collective is written as a plan with its ranges of sizes, which verify and run take; several as a table.
-    --svg and --png draw the times by size.
+    --svg and --png draw the times by size, --heatmap what the values of --sweep are worth at each.
     """
+    files = {"-o": out, "--report": report, "--svg": svg, "--png": png, "--heatmap": heatmap}
+    _check_files(files, bool(sweep))
+    options: dict[str, Any] = {
+        "nbytes": nbytes, "model": model, "profile": profile, "planners": planner or (), "root": root, "nccl": nccl,
+        "budget": parse_seconds(budget, "--budget"), "workers": workers or None, "seed": seed,
+        "sweep": read_sweep(sweep or ()),
+    }  # fmt: skip
+    if vary:
+        _tune_over(coll, topo, vary, {"--only": only, "--against": against}, ranks, files, options, json)
+        return
     machine, group = machine_and_group(topo, only, ranks)
-    if png is not None:
-        check_png()
-    for path in (out, report, svg, png):
-        if path is not None and not path.absolute().parent.is_dir():
-            raise Invalid(f"{path}: there is no directory {path.absolute().parent}; create it first")
     with _progress() as progress:
         found = tune(
-            coll, machine, nbytes=nbytes, model=model, profile=profile, planners=planner or (), root=root, ranks=group,
-            budget=parse_seconds(budget, "--budget"), workers=workers or None, seed=seed,
-            against=_against(against, topo, only), progress=progress,
+            coll, machine, ranks=group, against=_against(against, topo, only), progress=progress, **options
         )  # fmt: skip
-    written = _write(found, out, report, svg, png)
+    written = _write(found, files)
     emit(found.as_json(), "\n".join([tuning_text(found), *written]), json)
     if not found.complete:
         raise StoppedEarly("interrupted; what was found until then is told and written")
@@ -124,7 +138,40 @@ def _tune_command(
         raise Infeasible(f"no planner could plan {what} on {machine.name}; the reasons are listed above")
 
 
-def _write(found: Tuning, out: Path | None, report: Path | None, svg: Path | None, png: Path | None) -> list[str]:
+def _tune_over(
+    coll: str, topo: str, vary: str, others: Mapping[str, str], ranks: str, files: Mapping[str, Path | None],
+    options: Mapping[str, Any], json: bool,
+) -> None:  # fmt: skip
+    """The same for several machines: one table, and a file for each."""
+    for name, given in {**others, **{name: files[name] for name in ("--report", *PICTURES)}}.items():
+        if given:
+            raise Invalid(f"{name}: is for one machine, but --vary asks for several; leave one of them out")
+    out, group = files["-o"], rank_list(ranks, "--ranks") if ranks else None
+    if out is not None and out.exists() and not out.is_dir():
+        raise Invalid(f"{out}: is a file, but with --vary a directory is written; name another")
+    with _progress() as progress:
+        found = tune_over(coll, topo, vary=vary, ranks=group, progress=progress, **options)
+    written = [f"  written: {path}" for path in found.save(out)] if out is not None else []
+    emit(found.as_json(), "\n".join([tunings_text(found), *written]), json)
+    if not found.complete:
+        raise StoppedEarly("interrupted; what was found until then is told and written")
+    if not any(one.plans for one in found.tunings.values()):
+        raise Infeasible(f"no planner could plan {coll} on any of these machines; the reasons are listed above")
+
+
+def _check_files(files: Mapping[str, Path | None], sweep: bool) -> None:
+    """Before long work: whether what was asked for can be written."""
+    if files["--png"] is not None:
+        check_png()
+    if files["--heatmap"] is not None and not sweep:
+        raise Invalid("--heatmap: draws the values of --sweep; give it one, such as --sweep pieces=1,4,16")
+    for path in files.values():
+        if path is not None and not path.absolute().parent.is_dir():
+            raise Invalid(f"{path}: there is no directory {path.absolute().parent}; create it first")
+
+
+def _write(found: Tuning, files: Mapping[str, Path | None]) -> list[str]:
+    out, report, heatmap = files["-o"], files["--report"], files["--heatmap"]
     if not found.plans:
         return []
     if out is not None:
@@ -132,7 +179,11 @@ def _write(found: Tuning, out: Path | None, report: Path | None, svg: Path | Non
     if report is not None:
         write_bytes(report, _report(found).encode())
     written = [f"  written: {path}" for path in (out, report) if path is not None]
-    return written + write_pictures(lambda: _charts(found), svg, png)
+    if heatmap is not None:
+        from antiphon.show.report import heatmap_svg
+
+        written += write_pictures(lambda: heatmap_svg(found), heatmap, None)
+    return written + write_pictures(lambda: _charts(found), files["--svg"], files["--png"])
 
 
 def register(app: typer.Typer) -> None:

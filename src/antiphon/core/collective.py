@@ -129,12 +129,22 @@ class Collective:
     @cached_property
     def input_weights(self) -> Longs:
         """The summed weight of the blocks each rank contributes to."""
+        if self.kind in ("reduce", "reducescatter", "allreduce"):
+            return self._all_blocks()
         return self._side_weights(self.relation.pre_block, self.relation.pre_rank)
 
     @cached_property
     def output_weights(self) -> Longs:
         """The summed weight of the blocks each rank must end with."""
+        if self.kind in ("broadcast", "allgather", "allreduce"):
+            return self._all_blocks()
         return self._side_weights(self.relation.post_block, self.relation.post_rank)
+
+    def _all_blocks(self) -> Longs:
+        """Every member has every block: blocks times members are too many to add up one by one."""
+        sums = np.zeros(self.ranks, np.int64)
+        sums[list(self.members)] = int(self.weights.sum())
+        return sums
 
     def _side_weights(self, block: Ints, rank: Ints) -> Longs:
         pairs = distinct(_pair(block, rank))

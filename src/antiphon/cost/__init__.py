@@ -17,17 +17,21 @@ from antiphon.core.interpret import busbw_factor
 from antiphon.core.plan import Entry, Plan
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
+from antiphon.cost._loggp_figures import Level, LogGP
 from antiphon.cost._prediction import LazyPath, Prediction, Predictor
 from antiphon.cost._profile import Incast, Profile, as_profile, load_profile, save_profile, shipped_profiles
 from antiphon.cost._sizes import sizes
 from antiphon.cost._trace import Events, chrome_trace
-from antiphon.errors import Unsupported
+from antiphon.errors import Invalid, Unsupported, quote
+from antiphon.registry import Entry as Registered
 from antiphon.registry import call, find
 from antiphon.registry import table as registered  # `table` is a module of this folder
+from antiphon.topologies import plain_value
 
 __all__ = [
-    "Events", "Incast", "LazyPath", "Prediction", "Predictor", "Profile", "as_profile", "chrome_trace",
-    "load_profile", "predict", "prepare", "row_of", "save_profile", "shipped_profiles", "simulate", "sizes",
+    "Events", "Incast", "LazyPath", "Level", "LogGP", "Prediction", "Predictor", "Profile", "as_profile",
+    "chrome_trace", "load_profile", "model_of", "predict", "prepare", "row_of", "save_profile", "shipped_profiles",
+    "simulate", "sizes",
 ]  # fmt: skip
 
 ProfileLike = Profile | str | os.PathLike[str] | None
@@ -43,10 +47,22 @@ def prepare(
     options: Mapping[str, Any] | None = None,
 ) -> Predictor:
     """Prepare a model of the table, by name, for one schedule on one machine."""
-    entry = find("model", model)
-    given = {"profile": as_profile(profile), **(options or {})}
-    made: Predictor = call("model", model, entry.load(), given, schedule, topology)
+    entry, told = model_of(model)
+    given = {"profile": as_profile(profile), **told, **(options or {})}
+    made: Predictor = call("model", model.partition(":")[0], entry.load(), given, schedule, topology)
     return made
+
+
+def model_of(model: str) -> tuple[Registered, dict[str, Any]]:
+    """A model's entry and the options behind its name: "loggp:fidelity=packet,device_radix=8"."""
+    name, _, behind = model.partition(":")
+    found: dict[str, Any] = {}
+    for part in behind.split(",") if behind else ():
+        key, equals, value = part.partition("=")
+        if not (key and equals and value) or key in found:
+            raise Invalid(f"model {quote(model)}: expected name:key=value,key=value, each key once")
+        found[key] = plain_value(value)
+    return find("model", name), found
 
 
 def row_of(schedule: Schedule, nbytes: int, found: Prediction) -> dict[str, Any]:

@@ -7,7 +7,10 @@ The file (every field after the first two may be left out):
      "bandwidth_factor": {"ib": 0.92},
      "memory_bandwidth": "450GB/s",
      "incast": {"ib": {"epsilon": 3e-11, "w_t": 9}},
-     "gamma": 1.5e-10, "delta": 4.7e-11}
+     "gamma": 1.5e-10, "delta": 4.7e-11,
+     "loggp": {"device_radix": 8, "node_radix": 1, "levels": [
+       {"within": "host", "L": 1.5e-5, "o_s": 4e-6, "o_r": 4e-6, "g": 1.3e-5, "G": 1.2e-11},
+       {"sizes": [1, 65536], "L": [2e-5, 3e-5], "o_s": 4e-6, "o_r": 4e-6, "g": 1.3e-5, "G": 4e-11}]}}
 
 The folder `profiles` has those that come with Antiphon; each is known by its name.
 """
@@ -26,6 +29,7 @@ import msgspec
 from antiphon.core.files import check_keys, decode, layout, name_of, read_bytes, reading, within, write_bytes
 from antiphon.core.serialize.schemas import Head
 from antiphon.core.topology import LinkType, Topology
+from antiphon.cost._loggp_figures import LogGP, LogGPRow
 from antiphon.errors import Invalid, quote
 from antiphon.units import exact, parse_bandwidth, parse_seconds, plain
 
@@ -65,6 +69,7 @@ class Profile:
     nominal bandwidth; a shared limit takes that of its links (the greatest, where it joins several kinds).
     `incast`: what many senders to one receiver cost (model genmodel). `gamma`: seconds per byte that a rank adds;
     `delta`: seconds per byte that it reads from or writes to memory while it combines. Nothing, where nothing is said.
+    `loggp`: what model loggp goes by.
     """
 
     name: str = ""
@@ -74,6 +79,7 @@ class Profile:
     incast: Mapping[str, Incast] = field(default_factory=dict)
     gamma: float = 0.0
     delta: float = 0.0
+    loggp: LogGP | None = None
 
     def __post_init__(self) -> None:
         figures = (("alpha", self.alpha), ("bandwidth_factor", self.bandwidth_factor), ("incast", self.incast))
@@ -97,6 +103,8 @@ class Profile:
         object.__setattr__(self, "incast", dict(self.incast))
         object.__setattr__(self, "gamma", _per_byte(self.gamma, "gamma"))
         object.__setattr__(self, "delta", _per_byte(self.delta, "delta"))
+        if self.loggp is not None and not isinstance(self.loggp, LogGP):
+            raise Invalid(f"loggp: expected LogGP(levels, ...), got {quote(self.loggp)}")
 
     def on(self, topology: Topology) -> Topology:
         """The machine as this profile sees it; Invalid where it speaks of no kind of link that there is. O(links)."""
@@ -132,6 +140,8 @@ class Profile:
         rows |= {key: value for key, value in told.items() if value}
         if self.memory_bandwidth != MEMORY_BANDWIDTH:
             rows["memory_bandwidth"] = plain(self.memory_bandwidth)
+        if self.loggp is not None:
+            rows["loggp"] = self.loggp.as_json()
         return rows | {key: value for key, value in (("gamma", self.gamma), ("delta", self.delta)) if value}
 
 
@@ -150,6 +160,7 @@ class _Row(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     incast: dict[str, _Seen] = {}
     gamma: float | int = 0.0
     delta: float | int = 0.0
+    loggp: LogGPRow | None = None
 
 
 def load_profile(path: str | os.PathLike[str]) -> Profile:
@@ -172,6 +183,7 @@ def load_profile(path: str | os.PathLike[str]) -> Profile:
             {kind: _incast(kind, seen) for kind, seen in row.incast.items()},
             _per_byte(row.gamma, "gamma"),
             _per_byte(row.delta, "delta"),
+            row.loggp.read() if row.loggp is not None else None,
         )
 
 

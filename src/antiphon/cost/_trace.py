@@ -22,6 +22,8 @@ MOST_EVENTS = 2**20
 
 
 def expanded_rows(schedule: Schedule) -> int:
+    if isinstance(schedule.pieces, int):
+        return schedule.pieces * schedule.transfers
     return int(pieces_of(schedule)[schedule.chunk].sum())
 
 
@@ -100,6 +102,8 @@ def chrome_trace(events: Events, topology: Topology, nbytes: int, title: str) ->
             *(c.tolist() for c in (found.step, found.src, found.dst, found.share)), strict=True
         )
     ]
+    for number, more in enumerate(getattr(events, "about", ())):
+        told[number] |= more
     for number, (start, landed) in enumerate(zip(events.start.tolist(), events.landed.tolist(), strict=True)):
         about = told[number]
         same = {"name": _title(about), "cat": "message", "id": number, "pid": 0, "tid": about["src"]}

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-import numpy as np
-
-from antiphon.core.loads import pieces_of
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.transform import expand
@@ -18,11 +15,10 @@ from antiphon.cost._flows_path import Walk
 from antiphon.cost._flows_run import Moments, Run
 from antiphon.cost._flows_trace import Log, Utilisation
 from antiphon.cost._messages import resource_name
+from antiphon.cost._pieces import within_pieces
 from antiphon.cost._prediction import Prediction, Predictor
 from antiphon.cost._profile import Profile, as_profile
-from antiphon.cost._trace import Events, expanded_rows
-
-MOST_PIECED = 2**17  # rows up to which pieces are written out
+from antiphon.cost._trace import Events
 
 
 def flows(schedule: Schedule, topology: Topology, *, profile: Profile | str | Path | None = None) -> Predictor:
@@ -45,25 +41,8 @@ def flows(schedule: Schedule, topology: Topology, *, profile: Profile | str | Pa
     """
     given = as_profile(profile)
     seen = given.on(topology)
-    fewer, note = _within(schedule)
+    fewer, note = within_pieces(schedule)
     return Flows(expand(fewer), seen, given, note)
-
-
-def _within(schedule: Schedule) -> tuple[Schedule, str]:
-    """The schedule with no more pieces than can be simulated one by one."""
-    rows = expanded_rows(schedule)
-    if rows <= max(MOST_PIECED, schedule.transfers):
-        return schedule, ""
-    pieces = pieces_of(schedule)
-    low, high = 1, int(pieces.max())  # the greatest depth that fits, the same for all that are deeper
-    while low < high:
-        middle = (low + high + 1) // 2
-        fits = int(np.minimum(pieces, middle)[schedule.chunk].sum()) <= MOST_PIECED
-        low, high = (middle, high) if fits else (low, middle - 1)
-    note = (
-        f"approximate: simulated with {low} pieces a chunk in place of {int(pieces.max())}, which are {rows} transfers"
-    )
-    return replace(schedule, pieces=np.minimum(pieces, low)), note
 
 
 @dataclass(frozen=True, eq=False)

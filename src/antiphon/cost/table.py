@@ -26,4 +26,9 @@ TABLE: dict[str, Entry] = {
     "flows": Entry(
         "antiphon.cost.flows:flows", "simulated: flows share links max-min fairly, with incast by --profile", _ALL
     ),
+    "loggp": Entry(
+        "antiphon.cost.loggp:loggp",
+        "simulated: LogGP with ports and NICs, by --profile; :fidelity=packet for packets",
+        {**_ALL, "options": ("fidelity", "order", "contention", "device_radix", "node_radix")},
+    ),
 }

@@ -1,7 +1,24 @@
-"""The built-in back ends by name. To add one: a file with an emit function, and a line here."""
+"""The built-in back ends by name. To add one: a file with an emit function, and a line here.
+
+can["collectives"], can["topologies"]: what it takes. can["needs"]: ("nbytes",) where it writes the messages of one
+size. can["options"]: names. can["files"]: what it writes. can["modules"], can["programs"]: what must be installed.
+"""
 
 from __future__ import annotations
 
 from antiphon.registry import Entry
 
-TABLE: dict[str, Entry] = {}
+_ALL = {"collectives": "all", "topologies": "all", "needs": ("nbytes",)}
+
+TABLE: dict[str, Entry] = {
+    "goal": Entry(
+        "antiphon.lower.goal:goal",
+        "GOAL, for LogGOPSim and ATLAHS: sends, receives, computations",
+        {**_ALL, "options": ("order", "gamma", "nics"), "files": ("schedule.goal",)},
+    ),
+    "piccl-xml": Entry(
+        "antiphon.lower.piccl:piccl_xml",
+        "PICCL's schedule XML, and with a profile its topology XML and figures",
+        {**_ALL, "options": ("order", "profile"), "files": ("schedule.xml", "topology.xml", "level0.csv, ...")},
+    ),
+}

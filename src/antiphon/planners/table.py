@@ -95,6 +95,18 @@ TABLE = {
         "gentree", "gentree", "a plan type at every switch of a tree, by GenModel: fan-in, incast and memory access",
         ROOTLESS, ("size", "rearrange", "profile", "pieces"), {"rearrange": "never"}, *_pieces(4), topologies=TREES,
     ),
+    "kring": _entry(
+        "kring", "kring", "a ring among groups of k ranks (hosts) along every lane, then rings within them",
+        (*ROOTLESS, "broadcast", "reduce"), ("k", "groups", "overlap", "order", "pieces"), {"overlap": True},
+    ),
+    "recmult": _entry(
+        "recmult", "recmult", "k partners at a time exchange all they have, at distance 1, k, k^2, ...",
+        (*ROOTLESS, "broadcast", "reduce"), ("k", "radices", "fold", "large", "order", "pieces"), {"k": 2}, {"k": 8},
+    ),
+    "permrecmult": _entry(
+        "permrecmult", "permrecmult", "the same, the farthest partners first, and the buffer permuted at the end",
+        ROOTLESS, ("k", "radices", "fold", "by", "large", "order", "pieces"), {"k": 2}, {"k": 8},
+    ),
     "relay": _entry(
         "relay", "relay",
         "trees over the links there are, from rank to rank: of shortest paths, or several that share the data",

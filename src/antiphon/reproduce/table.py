@@ -7,6 +7,7 @@ from antiphon.registry import Entry
 SCCL = "Cai et al., Synthesizing Optimal Collective Algorithms, PPoPP 2021 (SCCL)"
 BLINK = "Wang et al., Blink: Fast and Generic Collectives for Distributed ML, MLSys 2020"
 GENTREE = "Xiong et al., Revisiting the Time Cost Model of AllReduce, 2024 (GenModel, GenTree)"
+PICCL = "Liu et al., Parameterized Algorithms and Parameter Selection for Fast GPU-GPU Collective Communication (PICCL)"
 
 
 def _entry(module: str, function: str, about: str, where: str) -> Entry:
@@ -30,4 +31,11 @@ TABLE = {
     "gentree-table7": _entry("gentree", "table7", "times in six networks, simulated", f"{GENTREE}, Table 7"),
     "genmodel-figure8": _entry("gentree", "figure8", "how near the models come to times", f"{GENTREE}, Figure 8"),
     "genmodel-figure10": _entry("gentree", "figure10", "the terms of plans on 12 servers", f"{GENTREE}, Figure 10"),
+    "piccl-figure4": _entry("piccl", "figure4", "k-ring with and without contention, simulated", f"{PICCL}, Figure 4"),
+    "piccl-figure8": _entry(
+        "piccl", "figure8", "the best k by size on 16 nodes, simulated", f"{PICCL}, Figures 8 and 5 (a)"
+    ),
+    "piccl-selection": _entry(
+        "piccl", "selection", "how much of the best speedup choosing k captures", f"{PICCL}, V.E"
+    ),
 }

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from antiphon.run._adding import Vector, add_all
+from antiphon.run._launch import MARK
 
-MARK = "antiphon-row "
 WRONG, SMALL = "wrong", "alone"  # faults
 IDLE = 1e-3  # seconds between two looks of a process that waits for its turn: it must not take time from the others
 LARGEST = 97  # whole numbers below this are summed: exactly, in float32, for up to 2^24 / 97 ranks

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from antiphon.select._frontier import Frontier, FrontierPoint, frontier
+from antiphon.select._gains import Gain, Setting, settings
 from antiphon.select._losses import Damage, LinkLoss
+from antiphon.select._over import Tunings, tune_over
 from antiphon.select._plans import check, every_plan, figures_of, gaps, measure, plan, proof_of
 from antiphon.select._proofs import Proofs, prove
+from antiphon.select._sweep import read_sweep
 from antiphon.select._table import load_plans, save_plans
 from antiphon.select._tune import tune
 from antiphon.select._tuning import DEFINITIONS, Candidate, Limit, Loss, Range, Tuning
@@ -17,12 +20,15 @@ __all__ = [
     "Damage",
     "Frontier",
     "FrontierPoint",
+    "Gain",
     "Limit",
     "LinkLoss",
     "Loss",
     "Proofs",
     "Range",
+    "Setting",
     "Tuning",
+    "Tunings",
     "check",
     "collective",
     "every_plan",
@@ -35,7 +41,10 @@ __all__ = [
     "plan",
     "proof_of",
     "prove",
+    "read_sweep",
     "save_plans",
+    "settings",
     "sizes_of",
     "tune",
+    "tune_over",
 ]

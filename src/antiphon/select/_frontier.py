@@ -16,6 +16,7 @@ from antiphon.core.ksync.certificate import AS_PLANNED, BEST_FOUND, COMPOSED, FO
 from antiphon.core.plan import Entry, Plan
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
+from antiphon.cost import prepare
 from antiphon.errors import Infeasible, Invalid, TimedOut, Unsupported
 from antiphon.registry import call, find, refuse_unless_able
 from antiphon.select._aside import Lost, Tell, aside
@@ -138,10 +139,9 @@ class Frontier:
     def plan(self, nbytes: str = SIZES, model: str = "alpha-beta") -> Plan:
         """The fastest point for every size by the model, as one plan; points that are best nowhere are left out."""
         _, sizes = sizes_of(nbytes)
-        price = find("model", model).load()
         times = {}
         for number, point in enumerate(self.points):
-            predict = price(point.schedule, self.topology, profile=None)
+            predict = prepare(model, point.schedule, self.topology)
             times[number, 0] = [float(predict(size).seconds) for size in sizes]
         chosen = runs(winners(times))
         starts = [0, *(sizes[first] for _, first, _ in chosen[1:])]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,6 +16,7 @@ from antiphon.select._baseline import BASELINES, baseline, spoilt
 from antiphon.select._losses import Damage
 from antiphon.select._plans import gaps
 from antiphon.select._ranges import TIE, Key, runs, winners, worth_keeping
+from antiphon.select._sweep import Value
 from antiphon.select._task import OK, REFUSED, Context, Done, Found, Limits, Message, Task
 from antiphon.select._tuning import Candidate, Limit, Loss, Range, Tuning
 
@@ -22,10 +24,16 @@ Progress = Callable[[int, int, str], None]
 
 
 class Ledger:
-    """What was found so far. Of the schedules it keeps only those that can still win."""
+    """What was found so far. Of the schedules it keeps only those that can still win.
 
-    def __init__(self, context: Context, tasks: Sequence[Task], names: set[str], progress: Progress | None) -> None:
+    `names`: the planners that may win; `compare`: whether the others are there to be compared with.
+    """
+
+    def __init__(
+        self, context: Context, tasks: Sequence[Task], names: set[str], progress: Progress | None, compare: bool = True
+    ) -> None:
         self.context, self.tasks, self.names, self.progress = context, tasks, names, progress
+        self.compare = compare
         self.bounds: dict[str, Bound] = {}
         self.limits: dict[str, Limit] = {}
         self.found: dict[Key, Found] = {}
@@ -77,9 +85,15 @@ class Ledger:
 
     # ---- the result ----
 
-    def close(self, span: tuple[int, int], losses: Sequence[Loss], damage: Damage | None, complete: bool) -> Tuning:
+    def close(
+        self, span: tuple[int, int], losses: Sequence[Loss], damage: Damage | None, complete: bool,
+        sweep: Mapping[str, tuple[Value, ...]],
+    ) -> Tuning:  # fmt: skip
         context = self.context
-        rows = {key: self._candidate(key) for key in self._distinct()}
+        calls: dict[int, list[Found]] = defaultdict(list)
+        for key, found in self.found.items():
+            calls[key[0]].append(found)
+        rows = {key: self._candidate(key, calls, also) for key, also in self._distinct().items()}
         listed: list[Candidate] = []
         for task in self.tasks:
             if task.entry is not None:
@@ -88,11 +102,11 @@ class Ledger:
                 if end is not None and end.status != OK:
                     listed.append(Candidate(task.kind, task.planner, task.options, end.status, end.reason))
         limits = {kind: self.limits[kind] for kind in context.collectives if kind in self.limits}
-        nccl = {kind: self._baseline(kind) for kind in context.collectives}
+        nccl = {kind: self._baseline(kind) for kind in context.collectives if self.compare}
         empty = Tuning(
             context.topology, context.model_name, span, context.sizes, tuple(context.collectives), tuple(listed), (),
             limits, {kind: names for kind, (names, _) in nccl.items()}, {}, tuple(losses), complete,
-            name_of(context.profile), {kind: why for kind, (_, why) in nccl.items() if why}, damage,
+            name_of(context.profile), {kind: why for kind, (_, why) in nccl.items() if why}, damage, sweep,
         )  # fmt: skip
         ranges: list[Range] = []
         plans: dict[str, Plan] = {}
@@ -103,35 +117,39 @@ class Ledger:
                 plans[kind] = self._plan(kind, mine)
         return replace(empty, ranges=tuple(ranges), plans=plans)
 
-    def _distinct(self) -> list[Key]:
-        """What was found, in order; of equal schedules of one planner only the first."""
+    def _distinct(self) -> dict[Key, list[Key]]:
+        """What was found, in order; of equal schedules of one planner only the first, with the others behind it."""
         first: dict[tuple[str, str, bytes], Key] = {}
+        distinct: dict[Key, list[Key]] = {}
         for key in sorted(self.found):
             task = self.tasks[key[0]]
-            first.setdefault((task.kind, task.planner, self.found[key].mark), key)
-        return list(first.values())
+            leader = first.setdefault((task.kind, task.planner, self.found[key].mark), key)
+            others = distinct.setdefault(leader, [])
+            if leader[0] != key[0]:
+                others.append(key)
+        return distinct
 
     def _baseline(self, kind: str) -> tuple[tuple[str, ...], str]:
         able = {self.tasks[index].planner for index, _ in self.found if self.tasks[index].kind == kind}
         return baseline(kind, self.tasks, self.ended, able)
 
-    def _candidate(self, key: Key) -> Candidate:
+    def _candidate(self, key: Key, calls: Mapping[int, Sequence[Found]], also: Sequence[Key]) -> Candidate:
         found, task, sizes = self.found[key], self.tasks[key[0]], self.context.sizes
         why = zip(found.bottlenecks, found.terms, strict=True)
+        others = {key[0]: dict(self.tasks[key[0]].options) for key in also}
         return Candidate(
-            task.kind, task.planner, self._options(key), OK, "", found.variant,
+            task.kind, task.planner, self._options(key, calls[key[0]]), OK, "", found.variant,
             dict(zip(sizes, found.seconds, strict=True)), dict(zip(sizes, why, strict=True)),
-            found.figures, found.seconds_per_byte, task.planner in self.names,
+            found.figures, found.seconds_per_byte, task.planner in self.names, tuple(others.values()),
         )  # fmt: skip
 
-    def _options(self, key: Key) -> dict[str, Any]:
+    def _options(self, key: Key, call: Sequence[Found]) -> dict[str, Any]:
         """The options asked for; of several schedules of one planner call also those in which they differ."""
         task = self.tasks[key[0]]
         assert task.entry is not None
-        alike = [found.made_with for other, found in self.found.items() if other[0] == key[0]]
         mine = self.found[key].made_with
         told = {k: v for k, v in mine.items() if k in task.entry.can["options"] and k not in task.options}
-        return {**task.options, **{k: v for k, v in told.items() if any(a.get(k) != v for a in alike)}}
+        return {**task.options, **{k: v for k, v in told.items() if any(a.made_with.get(k) != v for a in call)}}
 
     def _ranges(self, kind: str, tuning: Tuning, rows: Mapping[Key, Candidate]) -> list[tuple[Key, Range]]:
         sizes = tuning.sizes

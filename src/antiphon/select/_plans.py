@@ -16,6 +16,7 @@ from antiphon.core.plan import Entry, Plan
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.verify import Fault, verify
+from antiphon.cost import prepare
 from antiphon.errors import Infeasible, Invalid, unknown
 from antiphon.registry import call, find, refuse_unless_able
 from antiphon.select._proofs import certified, label_of, prove, rate_of
@@ -102,7 +103,7 @@ def _gaps_of(made: Plan) -> tuple[float, ...]:
 
 
 def _seconds_of(made: Plan, nbytes: int, model: str) -> tuple[float, ...]:
-    price = find("model", model).load()(made.entries[0].schedule, made.topology, profile=None)
+    price = prepare(model, made.entries[0].schedule, made.topology)
     return (float(price(nbytes).seconds), *_gaps_of(made))
 
 

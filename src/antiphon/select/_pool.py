@@ -21,10 +21,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from antiphon.select._task import FAILED, TIMED_OUT, Context, Done, Message, Task, work
+from antiphon.select._task import FAILED, TIMED_OUT, Context, Done, Message, Task, warm, work
+from antiphon.select._worker import WARM
 
 HEAD_START = 2.0  # seconds of work in this process before others are started: starting them takes about as long
-START_LIMIT = 120.0  # seconds for a worker to get ready
+START_LIMIT = 120.0  # seconds for a worker to get ready, and for a model to load or compile
 BOUND_LIMIT = 120.0  # seconds for the bounds of a collective
 LOOK_AGAIN = 1.0  # seconds until it is looked whether workers live that said nothing
 Ready = Callable[[Task], Task]
@@ -54,6 +55,8 @@ def run_tasks(
     """
     left = deque(sorted(tasks, key=lambda task: (task.entry is None, task.index)))  # candidates first
     if workers == 0 or _can_interrupt():
+        with suppress(_OverrunError), _interrupted_after(START_LIMIT):
+            warm(context)
         begin = time.monotonic()
         for _ in range(len(left)):
             if workers and time.monotonic() - begin > HEAD_START:
@@ -135,6 +138,7 @@ class _Worker:
         single = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         self.number = number
         self.task: Task | None = None
+        self.warm = False
         self.deadline = time.monotonic() + START_LIMIT
         self.process = subprocess.Popen(
             [sys.executable, "-P", "-c", "from antiphon.select._worker import serve; serve()"],
@@ -161,7 +165,8 @@ class _Worker:
             self.process.stdin.flush()
 
     def give(self, task: Task, limit: float) -> None:
-        self.task, self.deadline = task, time.monotonic() + limit
+        """`limit` holds once the worker is warm; until then it may take as long as to get ready."""
+        self.task, self.deadline = task, time.monotonic() + (limit if self.warm else START_LIMIT)
         self._write(pickle.dumps(task))
 
     def kill(self) -> None:
@@ -226,6 +231,10 @@ class _Pool:
             self._bury(worker)
         elif message is None:
             self._feed(worker)
+        elif message == WARM:
+            worker.warm = True
+            if worker.task is not None:
+                worker.deadline = time.monotonic() + limit_of(self.context, worker.task)
         else:
             self.tell(message)
             if isinstance(message, Done):

@@ -11,6 +11,7 @@ import msgspec
 from antiphon.core.files import check_keys, decode, layout, name_of, read_bytes, reading, within, write_bytes
 from antiphon.core.plan import Plan
 from antiphon.core.serialize import dumps, loads
+from antiphon.cost.piccl import read_schedule
 from antiphon.errors import Invalid, quote
 
 TABLE, VERSION = "antiphon-table", 1
@@ -42,17 +43,22 @@ def save_plans(path: str | os.PathLike[str], plans: Mapping[str, Plan], model: s
 
 
 def load_plans(path: str | os.PathLike[str]) -> dict[str, Plan]:
-    """The plans in a file, by collective: of a table, or of a plan alone. Nothing in it is believed to be right."""
+    """The plans in a file, by collective: of a table, of a plan alone, or of XML that `export` wrote.
+
+    Nothing in it is believed to be right."""
     name = name_of(path)
+    if name.endswith(".xml"):
+        found = read_schedule(path).verifiable()
+        return {found.collective.kind: found}
     with reading(name):
         data = read_bytes(path)
         head = decode(data, _Head)
         if head.format == TABLE:
             return _table(data, head.version)
-    found = loads(data, name)
-    if not isinstance(found, Plan):
-        raise Invalid(f"{name}: holds a {type(found).__name__.lower()}; a plan or a table is needed here")
-    return {found.collective.kind: found}
+    read = loads(data, name)
+    if not isinstance(read, Plan):
+        raise Invalid(f"{name}: holds a {type(read).__name__.lower()}; a plan or a table is needed here")
+    return {read.collective.kind: read}
 
 
 def _table(data: bytes, version: object) -> dict[str, Plan]:

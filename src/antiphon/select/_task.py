@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
@@ -19,8 +20,8 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.verify import verify
 from antiphon.cost import Predictor, Profile
-from antiphon.errors import AntiphonError, TimedOut, Unsupported
-from antiphon.registry import Entry, call
+from antiphon.errors import AntiphonError, TimedOut
+from antiphon.registry import Entry, call, find
 from antiphon.select._mark import mark_of
 
 OK, REFUSED, FAILED, TIMED_OUT = "ok", "refused", "failed", "timed out"
@@ -31,6 +32,7 @@ LONGEST_REASON = 500
 class Context:
     """What all candidates share; a worker process gets it once.
 
+    `model_name`: as it was asked for, with the options behind its name, which `model_options` holds.
     `known` holds what was found of schedules before, by collective and mark: a schedule that comes again (another
     planner's, or by options that say the default) is not verified and priced again.
     """
@@ -43,6 +45,7 @@ class Context:
     sizes: tuple[int, ...]
     budget: float
     seed: int
+    model_options: Mapping[str, Any] = field(default_factory=dict)
     known: dict[tuple[str, bytes], Found] = field(default_factory=dict)
 
     def seen(self, topology: Topology) -> Topology:
@@ -126,6 +129,26 @@ def work(context: Context, task: Task) -> Iterator[Message]:
         yield Done(task.index, FAILED, told(error))
     else:
         yield Done(task.index, OK)
+
+
+WARMING = ("relay", "direct", "recursive-doubling")  # planners that are quick on a few ranks
+
+
+def warm(context: Context) -> None:
+    """Price something small first: what a model loads or compiles at its first calls is no candidate's fault.
+
+    A few ranks that are near each other and a few that are far. Nothing that it raises matters here; it comes again
+    where it is reported."""
+    members = next(iter(context.collectives.values())).members
+    some = tuple(sorted({*members[:4], *members[-4:]}))
+    for name in WARMING:
+        with suppress(Exception):
+            target = Collective("allreduce", context.topology.ranks, some)
+            given = {"nbytes": None, "profile": None, "budget": 1.0, "seed": 0}
+            made = call("planner", name, find("planner", name).load(), given, context.topology, target)
+            price = _prepared(context, next(iter(made)))
+            for nbytes in (context.sizes[0], context.sizes[-1]):
+                price(nbytes)
 
 
 def _found(context: Context, task: Task) -> Iterator[Found]:
@@ -215,12 +238,13 @@ def _price(context: Context, task: Task, variant: int, schedule: Schedule) -> Fo
 
 
 def _prepared(context: Context, schedule: Schedule) -> Predictor:
+    name = context.model_name.partition(":")[0]
+    given = {"profile": context.profile, **context.model_options}
     try:
-        made: Predictor = context.model.load()(schedule, context.topology, profile=context.profile)
-    except Unsupported as error:
-        name = f"model {context.model_name}"
-        why = str(error).removeprefix(name).lstrip(": ")
-        raise _UnpricedError(f"{name} cannot price this on {context.topology.name}: {why}") from None
+        made: Predictor = call("model", name, context.model.load(), given, schedule, context.topology)
+    except AntiphonError as error:
+        why = str(error).removeprefix(f"model {name}").lstrip(": ")
+        raise _UnpricedError(f"model {name} cannot price this on {context.topology.name}: {why}") from None
     return made
 
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, SupportsIndex
 
 from antiphon.core.collective import ROOTED, Collective
 from antiphon.core.topology import Topology
-from antiphon.cost import Profile, as_profile
-from antiphon.errors import Invalid, quote
-from antiphon.registry import find, table
+from antiphon.cost import Profile, as_profile, model_of
+from antiphon.errors import Invalid, quote, unknown
+from antiphon.registry import Entry, find, table
 from antiphon.select._baseline import BASELINES, patience
 from antiphon.select._ledger import Ledger, Progress
 from antiphon.select._losses import damage, losses
 from antiphon.select._pool import run_tasks
+from antiphon.select._sweep import Sweep, Value, combinations, resolved
 from antiphon.select._task import Context, Task
 from antiphon.select._tuning import Tuning
 from antiphon.select._wish import budget_of, collective, machine_of, sizes_of
@@ -36,6 +38,8 @@ def tune(  # noqa: PLR0913
     profile: ProfileLike = None,
     workers: int | str | None = None,
     against: Topology | str | None = None,
+    sweep: Sweep | None = None,
+    nccl: bool = True,
     progress: Progress | None = None,
 ) -> Tuning:
     """The best schedule for every size, of all that the planners here can make; every one of them is verified.
@@ -44,10 +48,13 @@ def tune(  # noqa: PLR0913
     `budget`: seconds for each candidate; what stands for NCCL gets ten times as much, up to a minute. `profile`: what
     was measured, or its file: times and the bound beside them are by it; what the plans claim of rounds and gaps
     stays that of the topology. `workers`: processes, by default (or 0) one per core; "none": all is done in this
-    one. `against`: the whole machine, of which the topology is what is left: bounds before and after are told, and
-    which links are slower. `progress` hears the number of candidates done, their total, and what was done last. The
-    result does not depend on `workers`. Ctrl-C ends it early with what was found. Time: that of the planners, with
-    what exceeds two seconds spread over the workers; memory: the schedules that can still win, and one per worker.
+    one. `sweep`: values of options ({"k": range(2, 65)}, "2:64", "factors", ...): those planners that have the option
+    are asked for every combination, instead of what their entries declare. `nccl=False`: nothing is priced for
+    comparison only, and no speedup told. `against`: the whole machine, of which the topology is what is left: bounds
+    before and after are told, and which links are slower. `progress` hears the number of candidates done, their total,
+    and what was done last. The result does not depend on `workers`. Ctrl-C ends it early with what was found. Time:
+    that of the planners, with what exceeds two seconds spread over the workers; memory: the schedules that can still
+    win, and one per worker.
     """
     topology = machine_of(topology)
     span, sizes = sizes_of(nbytes)
@@ -56,13 +63,15 @@ def tune(  # noqa: PLR0913
     names = list(dict.fromkeys([planners] if isinstance(planners, str) else planners)) or _usual_planners()
     for name in names:
         find("planner", name)
+    values = resolved(sweep, names, len(next(iter(targets.values())).members))
     whole = None if against is None else machine_of(against, "against")
     if whole is not None and whole.ranks != topology.ranks:
         raise Invalid(f"{whole.name} has {whole.ranks} ranks, {topology.name} {topology.ranks}; compare like with like")
     given = None if profile is None else as_profile(profile)
-    context = Context(topology, targets, model, find("model", model), given, sizes, seconds, seed)
+    entry, options = _model_of(model)
+    context = Context(topology, targets, model, entry, given, sizes, seconds, seed, options)
     context.seen(topology)  # refuse a profile of other links now, not once per candidate
-    ledger = Ledger(context, _tasks(targets, names, seconds), set(names), progress)
+    ledger = Ledger(context, _tasks(targets, names, seconds, values, nccl), set(names), progress, nccl)
     complete = True
     try:
         run_tasks(context, ledger.to_do, processes, ledger.hear, ledger.ready)
@@ -71,7 +80,23 @@ def tune(  # noqa: PLR0913
     lost = losses(context, ledger.limits, whole) if whole is not None and complete else ()
     members = frozenset(rank for target in targets.values() for rank in target.members)
     links = damage(whole, topology, members) if whole is not None else None
-    return ledger.close(span, lost, links, complete)
+    return ledger.close(span, lost, links, complete, values)
+
+
+def _model_of(model: str) -> tuple[Entry, Mapping[str, Any]]:
+    """A model and its options; what it does not have is refused now, not once per candidate."""
+    if not isinstance(model, str):
+        raise unknown("model", model, table("model"))
+    entry, options = model_of(model)
+    if options:
+        name, parameters = model.partition(":")[0], inspect.signature(entry.load()).parameters.values()
+        known = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY} - {"profile"}
+        for key in options if all(p.kind is not p.VAR_KEYWORD for p in parameters) else ():
+            if not known:
+                raise Invalid(f"model {name} takes no options, got {quote(key)}")
+            if key not in known:
+                raise unknown(f"option of model {name}", key, known)
+    return entry, options
 
 
 def _processes(workers: int | str | None) -> int:
@@ -106,15 +131,21 @@ def _usual_planners() -> list[str]:
     return [name for name, entry in table("planner").items() if entry.can.get("tuned", True)]
 
 
-def _tasks(targets: Mapping[str, Collective], names: Sequence[str], budget: float) -> list[Task]:
-    """For every collective its bounds, then every planner that declares it, with each of its sweep of options."""
+def _tasks(
+    targets: Mapping[str, Collective], names: Sequence[str], budget: float,
+    values: Mapping[str, Sequence[Value]] | None = None, nccl: bool = True,
+) -> list[Task]:  # fmt: skip
+    """For every collective its bounds, then every planner that declares it, with each of its sweep of options; those
+    that are there to compare with are swept as they declare it."""
     tasks: list[Task] = []
     for kind in targets:
         tasks.append(Task(len(tasks), kind))
         compared = [n for group in BASELINES.get(kind, ()) for n in group if n not in names and n in table("planner")]
-        for name in [*names, *compared]:
+        for name in [*names, *(compared if nccl else ())]:
             entry = find("planner", name)
-            sweep: Sequence[Mapping[str, Any]] = entry.can.get("sweep") or ({},)
-            for options in sweep if kind in entry.can["collectives"] else ({},):
-                tasks.append(Task(len(tasks), kind, name, entry, dict(options), patience(kind, name, budget)))
+            declared: Sequence[Mapping[str, Any]] = entry.can.get("sweep") or ({},)
+            swept = combinations(values if values and name in names else {}, entry.can["options"], declared)
+            for options in swept if kind in entry.can["collectives"] else ({},):
+                longer = patience(kind, name, budget) if nccl else 1.0
+                tasks.append(Task(len(tasks), kind, name, entry, options, longer))
     return tasks

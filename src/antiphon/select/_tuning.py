@@ -15,6 +15,8 @@ from antiphon.core.collective import Collective
 from antiphon.core.plan import Plan
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid
+from antiphon.select._gains import Gain, gains
+from antiphon.select._sweep import Value
 from antiphon.select._task import OK, REFUSED
 from antiphon.units import format_seconds, format_size
 
@@ -35,7 +37,7 @@ class Candidate:
     """A planner with its options, and what came of it. status: ok | refused | failed | timed out.
 
     `seconds` by size; `why` by size: (bottleneck, terms). `variant` counts the schedules of one planner call.
-    `may_win`: False for what is only there to compare with.
+    `may_win`: False for what is only there to compare with. `also`: options by which the planner gives the same.
     """
 
     collective: str
@@ -49,6 +51,7 @@ class Candidate:
     figures: Mapping[str, Any] = field(default_factory=dict)
     seconds_per_byte: Fraction = Fraction(0)
     may_win: bool = True
+    also: tuple[Mapping[str, Any], ...] = ()
 
     def __repr__(self) -> str:
         told = f"{len(self.seconds)} sizes" if self.status == OK else f"{self.status}: {self.reason}"
@@ -61,6 +64,8 @@ class Candidate:
         found["seconds"] = {str(size): seconds for size, seconds in self.seconds.items()}
         if self.status == OK:
             found["variant"] = self.variant
+        if self.also:
+            found["also"] = [dict(options) for options in self.also]
         return found
 
 
@@ -164,6 +169,7 @@ class Tuning:
     """The result of `tune`. `plans` holds the winners, by collective; `complete` is False if it was interrupted.
 
     `no_speedup`: by collective, why no speedup is told. `damage`: links lost against the machine to compare with.
+    `sweep`: the options swept with their values; `gains`: what choosing among them is worth.
     """
 
     topology: Topology
@@ -181,6 +187,7 @@ class Tuning:
     profile: str | None = None  # its name
     no_speedup: Mapping[str, str] = field(default_factory=dict)
     damage: Damage | None = None
+    sweep: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         low, high = (format_size(size) for size in self.span)
@@ -223,6 +230,11 @@ class Tuning:
     def of(self, collective: str) -> tuple[Candidate, ...]:
         return tuple(c for c in self.candidates if c.collective == collective)
 
+    @property
+    def gains(self) -> tuple[Gain, ...]:
+        """What choosing the values of the options swept is worth, by collective and planner."""
+        return gains(self)
+
     def baseline(self, collective: str, nbytes: int) -> float | None:
         """Seconds of the best schedule of the planners that stand for NCCL."""
         names = self.baselines.get(collective, ())
@@ -245,6 +257,8 @@ class Tuning:
             "no_speedup": dict(self.no_speedup),
             "lost": [loss.as_json() for loss in self.losses],
             "lost_links": self.damage.as_json() if self.damage is not None else None,
+            "sweep": {key: list(values) for key, values in self.sweep.items()},
+            "gains": [gain.as_json() for gain in self.gains],
             "notes": self.notes,
             "definitions": DEFINITIONS,
         }

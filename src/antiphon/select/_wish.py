@@ -76,7 +76,7 @@ def budget_of(budget: float | str) -> float:
 
 def sizes_of(nbytes: SupportsIndex | str | Sequence[int | str]) -> tuple[tuple[int, int], tuple[int, ...]]:
     """The range asked for ("1KB:1GB", one size, or two), and the sizes to price: its two ends and the powers of two
-    in it."""
+    in it; of three sizes or more just these."""
     parts: list[SupportsIndex | str]
     if isinstance(nbytes, str):
         parts = [*nbytes.split(":")]
@@ -86,11 +86,14 @@ def sizes_of(nbytes: SupportsIndex | str | Sequence[int | str]) -> tuple[tuple[i
         parts = list(nbytes)
     else:
         parts = []
-    if not 1 <= len(parts) <= 2:
+    if not parts or (len(parts) > 2 and isinstance(nbytes, str)):
         raise Invalid(f"nbytes: expected a size or a range such as 1KB:1GB, got {quote(nbytes)}")
-    low, high = _size(parts[0]), _size(parts[-1])
+    given = [_size(part) for part in parts]
+    low, high = (min(given), max(given)) if len(given) > 2 else (given[0], given[-1])
     if low < 1 or high < low:
         raise Invalid(f"nbytes: expected a range from 1 byte or more upwards, such as 1KB:1GB, got {quote(nbytes)}")
+    if len(given) > 2:
+        return (low, high), tuple(sorted(set(given)))
     powers = {1 << k for k in range((low - 1).bit_length(), high.bit_length())}
     return (low, high), tuple(sorted({low, high, *powers}))
 

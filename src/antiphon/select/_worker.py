@@ -11,7 +11,10 @@ import pickle
 import queue
 import signal
 import threading
+from contextlib import suppress
 from typing import IO, Any
+
+WARM = "warm"  # says that from now on only the task takes time
 
 
 def serve() -> None:
@@ -27,8 +30,19 @@ def serve() -> None:
         reader.start()
         context = tasks.get()
         _send(answers, None)  # ready
+        task = tasks.get()
+        _warm(context)
+        _send(answers, WARM)
         while True:
-            _do(context, tasks.get(), answers)
+            _do(context, task, answers)
+            task = tasks.get()
+
+
+def _warm(context: Any) -> None:
+    from antiphon.select._task import warm
+
+    with suppress(SystemExit):
+        warm(context)
 
 
 def _do(context: Any, task: Any, answers: IO[bytes]) -> None:

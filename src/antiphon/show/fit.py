@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from antiphon.cost.fit import Estimate, GenmodelFit, MemoryFit
+import numpy as np
+
+from antiphon.cost.fit import Estimate, GenmodelFit, LogGPFit, MemoryFit, RoundTrip
 from antiphon.show._chart import COLOURS, FONT
 from antiphon.show._columns import paragraph, table
 from antiphon.show._words import plural
@@ -22,8 +24,9 @@ _MARKS = (
     "M0-4.4l4.4 4.4-4.4 4.4-4.4-4.4z",
 )
 
-Point = tuple[int, float, float]
+Point = tuple[float, float, float]
 Across = Callable[[float], float]
+Named = Callable[[int], str]
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,48 @@ def memory_text(found: MemoryFit) -> str:
             *(line for note in found.notes for line in paragraph(f"note: {note}", rest="    ")),
         ]
     )
+
+
+def loggp_text(found: LogGPFit) -> str:
+    """For a terminal of 80 columns."""
+    rows, sizes = found.measured, found.cells.sizes
+    what = f"{plural(len(rows), 'measurement')} ({plural(len(sizes), 'size')}, {plural(len(found.regimes), 'regime')})"
+    cells = []
+    for regime in found.regimes:
+        where = f"{format_size(regime.low)} to {format_size(regime.high)}"
+        for name, figure in regime.figures.items():
+            cells.append([where, name, _number(figure, figure.value), _interval(figure), figure.state])
+            where = ""
+            if name in regime.growth:
+                more = regime.growth[name]
+                cells.append(["", f"{name} per byte more", _number(more, more.value), _interval(more), more.state])
+    note = (
+        "L, o_s, o_r and g in seconds (L, o_s and o_r as at the regime's first size), G in seconds per byte; intervals "
+        "(t) hold in 95 of 100 cases"
+    )
+    return "\n".join(
+        [
+            *paragraph(f"LogGP fitted to {what}", ""),
+            *table(["sizes", "", "value", "between", "state"], cells),
+            *paragraph(note),
+            *_missing(found.misses),
+            *(line for said in found.notes for line in paragraph(f"note: {said}", rest="    ")),
+        ]
+    )
+
+
+def round_trips_text(rows: Sequence[RoundTrip]) -> str:
+    """The medians over repetitions, a line for each size."""
+    found: dict[int, list[list[float]]] = {}
+    for row in rows:
+        column = 3 if row.kind == "server" else 0 if row.n == 1 else 2 if row.delay else 1
+        found.setdefault(row.nbytes, [[], [], [], []])[column].append(row.seconds)
+    head = ["size", "one there and back", "several", "with delays", "receiving several"]
+    told = [
+        [format_size(size), *(format_seconds(float(np.median(c))) if c else "-" for c in columns)]
+        for size, columns in sorted(found.items())
+    ]
+    return "\n".join(table(head, told))
 
 
 def _estimates(parameters: Iterable[Estimate], combinations: Sequence[Estimate]) -> list[str]:
@@ -133,10 +178,35 @@ def memory_svg(found: MemoryFit) -> str:
     return _picture("Adding x vectors at once: time per addition", "vectors", "time per addition", series)
 
 
-def _picture(title: str, across: str, what: str, series: Sequence[Series]) -> str:
-    """Points are measured, lines are fitted. Linear in the points."""
+def loggp_svg(found: LogGPFit) -> str:
+    """By size what the formulas make of the medians, and the lines of every regime."""
+    sizes = found.cells.sizes
+    regimes = [found.regime_of(size) for size in sizes]
+    fitted = {
+        "half": [float(r.half(np.array([s]))[0]) for r, s in zip(regimes, sizes, strict=True)],
+        "gap": [r.start["g"] + (s - 1) * r.start["G"] for r, s in zip(regimes, sizes, strict=True)],
+        **{
+            name: [float(r.line(name, np.array([s]))[0]) for r, s in zip(regimes, sizes, strict=True)]
+            for name in ("o_s", "o_r")
+        },
+    }
+    labels = {"half": "one way: o_s + (s-1) G + L + o_r", "gap": "a message more: g + (s-1) G"}
+    series = []
+    for n, (name, line) in enumerate(fitted.items()):
+        at = zip(np.log2(sizes).tolist(), found.cells.signal(name).tolist(), line, strict=True)
+        points = [(x, measured, told) for x, measured, told in at if measured > 0 and told > 0]
+        if points:
+            series.append(Series(labels.get(name, name), COLOURS[n % len(COLOURS)], _MARKS[n % len(_MARKS)], points))
+    breaks = ", ".join(format_size(one.before) for one in found.breaks)
+    title = f"LogGP fitted to {plural(len(found.measured), 'measurement')}"
+    title += f", regimes from {format_size(found.regimes[0].low)}, {breaks} on" if breaks else ""
+    return _picture(title, "size of a message", "time", series, lambda x: format_size(2**x), 14)
+
+
+def _picture(title: str, across: str, what: str, series: Sequence[Series], named: Named = str, most: int = 28) -> str:
+    """Points are measured, lines are fitted. `named`: whole numbers across, at most so many. Linear in the points."""
     points = [point for one in series for point in one.points]
-    low, high = min(p[0] for p in points), max(p[0] for p in points)
+    low, high = math.floor(min(p[0] for p in points)), math.ceil(max(p[0] for p in points))
     spread = (WIDTH - LEFT - RIGHT - 24) / ((high - low) or 1)
     left = LEFT + 12 if high > low else (LEFT + WIDTH - RIGHT) / 2
 
@@ -144,7 +214,7 @@ def _picture(title: str, across: str, what: str, series: Sequence[Series]) -> st
         return left + (number - low) * spread
 
     body = [f'<text x="16" y="26" font-size="15" font-weight="600">{escape(title)}</text>']
-    body += _across(x, low, high, across) + _upper(x, what, series, points) + _lower(x, series, points)
+    body += _across(x, (low, high), across, named, most) + _upper(x, what, series, points) + _lower(x, series, points)
     bottom = TOP + UPPER + GAP + LOWER + 56
     for n, one in enumerate(series):
         at, y = LEFT + 270 * (n % 3), bottom + 20 * (n // 3)
@@ -158,16 +228,17 @@ def _picture(title: str, across: str, what: str, series: Sequence[Series]) -> st
     return "\n".join([f'{head} font-family="{FONT}" font-size="12" {label}>', back, *body, "</svg>"]) + "\n"
 
 
-def _across(x: Across, low: int, high: int, what: str) -> list[str]:
+def _across(x: Across, ends: tuple[int, int], what: str, named: Named, most: int) -> list[str]:
     """The numbers below, and a line up from each."""
+    low, high = ends
     bottom = TOP + UPPER + GAP + LOWER
-    every = next((n for n in (1, 2, 5, 10, 20, 50, 100, 1000, 10000) if (high - low) / n <= 28), 100000)
+    every = next((n for n in (1, 2, 5, 10, 20, 50, 100, 1000, 10000) if (high - low) / n <= most), 100000)
     out = []
     for number in range(low, high + 1):
         if number % every == 0 or high == low:
             at = f"{x(number):.1f}"
             out.append(f'<path d="M{at} {TOP} V{bottom}" stroke="#f3f1ec"/>')
-            out.append(f'<text x="{at}" y="{bottom + 18}" text-anchor="middle" fill="#55524b">{number}</text>')
+            out.append(f'<text x="{at}" y="{bottom + 18}" text-anchor="middle" fill="#55524b">{named(number)}</text>')
     middle = (LEFT + WIDTH - RIGHT) / 2
     return [*out, f'<text x="{middle}" y="{bottom + 36}" text-anchor="middle" fill="#55524b">{what}</text>']
 
@@ -206,7 +277,7 @@ def _lower(x: Across, series: Sequence[Series], points: Sequence[Point]) -> list
 
     out = [f'<text x="{LEFT}" y="{top - 6}" fill="#55524b">measured above the fit by</text>']
     for part in (-reach, -reach / 2, 0.0, reach / 2, reach):
-        out += _level(y(part), f"{100 * part:+.2g}%" if part else "0")
+        out += _level(y(part), f"{100 * part:+.3g}%" if part else "0")
     for one in series:
         out += [_dot(one, x(n), y(measured / fitted - 1 if fitted > 0 else 1.0)) for n, measured, fitted in one.points]
     return out

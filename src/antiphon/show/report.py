@@ -14,14 +14,16 @@ from antiphon.core.topology import Topology
 from antiphon.errors import Unsupported
 from antiphon.select import DEFINITIONS, Candidate, Range, Tuning
 from antiphon.show._chart import chart, chart_svg, frame_of, legend, scale, styles
+from antiphon.show._heatmap import heatmap_svg
 from antiphon.show._steps import as_script, plan_section
 from antiphon.show._words import loss_text, model_text, notes, options_text, plural, ratio
 from antiphon.units import format_bandwidth, format_seconds, format_size
 
-__all__ = ["chart_svg", "report_html"]
+__all__ = ["chart_svg", "heatmap_svg", "report_html"]
 
 WIDE, NARROW = (1040, 430), (400, 340)
 TERMS = ("#b9b2a3", "#2f6fab", "#c2573a", "#7a9a3a", "#8a63a8", "#3aa39a")  # of what a time is made of
+BOX = "background:var(--paper);border:1px solid var(--line);border-radius:8px"
 WIDEST_HALF = 640  # pixels of a machine's picture that stands beside the summary
 
 
@@ -131,7 +133,8 @@ def _collective(tuning: Tuning, kind: str, number: int) -> str:
     if len(tuning.collectives) > 1:
         parts.append(_because(tuning, kind))
     if any(c.seconds for c in mine):
-        parts += [_charts(tuning, kind, number), _ranges(tuning, kind, number), _plans(tuning, kind, number)]
+        parts += [_charts(tuning, kind, number), _ranges(tuning, kind, number), _choosing(tuning, kind)]
+        parts.append(_plans(tuning, kind, number))
     else:
         parts.append(f"<p>No planner could plan {escape(kind)} here.</p>")
     return "\n".join([*parts, _candidates(mine, tuning.sizes), "</section>"])
@@ -219,6 +222,25 @@ def _ranges(tuning: Tuning, kind: str, number: int) -> str:
     return (
         f'<h2>What to use when</h2><div class="scroll"><table class="ranges"><thead>{head}</thead>'
         f'<tbody>{"".join(rows)}</tbody></table></div><p class="note">{note}</p>'
+    )
+
+
+def _choosing(tuning: Tuning, kind: str) -> str:
+    """What the values of the options swept are worth at each size; nothing without a sweep."""
+    mine = [gain for gain in tuning.gains if gain.collective == kind]
+    if not mine:
+        return ""
+    head = _row(["planner", "over", "on average", "at most", "at"], "th", 2)
+    rows = [
+        _row([g.planner, options_text(dict(g.first)), ratio(g.mean), ratio(g.most), format_size(g.at)], words=2)
+        for g in mine
+    ]
+    what = escape(", ".join(tuning.sweep))
+    return (
+        f'<h2>Choosing {what}</h2><div class="scroll" style="{BOX}">'
+        f"{heatmap_svg(tuning, kind, alone=False, widest=WIDE[0])}</div>"
+        f'<div class="scroll"><table>{head}{"".join(rows)}</table></div>'
+        '<p class="note">How many times faster the best value for each size is than the first one of the sweep.</p>'
     )
 
 

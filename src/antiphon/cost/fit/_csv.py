@@ -64,45 +64,49 @@ def write_measured(rows: Sequence[Measured], path: str | os.PathLike[str]) -> No
         [row.plan.name, row.ranks, row.nbytes, repr(row.seconds), *([row.plan.collective] if with_collective else [])]
         for row in rows
     ]
-    _write(head, lines, path)
+    write_rows(head, lines, path)
 
 
 def write_added(rows: Sequence[Added], path: str | os.PathLike[str]) -> None:
     """The file that `read_added` reads as the same rows."""
-    _write(["vectors", "nbytes", "seconds"], [[row.vectors, row.nbytes, repr(row.seconds)] for row in rows], path)
+    write_rows(["vectors", "nbytes", "seconds"], [[row.vectors, row.nbytes, repr(row.seconds)] for row in rows], path)
 
 
-def _write(head: Sequence[str], lines: Sequence[Sequence[Any]], path: str | os.PathLike[str]) -> None:
+def write_rows(head: Sequence[str], lines: Sequence[Sequence[Any]], path: str | os.PathLike[str]) -> None:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([head, *lines])
     write_bytes(path, text.getvalue().encode())
 
 
 def _measured(row: Mapping[str, str], line: int) -> Measured:
-    ranks = _whole(row["ranks"], "ranks", 2)
+    ranks = parse_whole(row["ranks"], "ranks", 2)
     plan = plan_of(row["plan"], ranks, row.get("collective") or ALLREDUCE)
-    return Measured(plan, ranks, _bytes(row["nbytes"]), _seconds(row["seconds"]), line)
+    return Measured(plan, ranks, parse_bytes(row["nbytes"]), parse_spent(row["seconds"]), line)
 
 
 def _added(row: Mapping[str, str], line: int) -> Added:
-    return Added(_whole(row["vectors"], "vectors", 2), _bytes(row["nbytes"]), _seconds(row["seconds"]), line)
+    return Added(
+        parse_whole(row["vectors"], "vectors", 2), parse_bytes(row["nbytes"]), parse_spent(row["seconds"]), line
+    )
 
 
-def _whole(text: str, what: str, least: int) -> int:
+def parse_whole(text: str, what: str, least: int) -> int:
     number = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else -1
     if not least <= number <= MOST_RANKS:
         raise Invalid(f"{what}: expected a whole number from {least} to {MOST_RANKS}, got {quote(text)}")
     return number
 
 
-def _bytes(text: str) -> int:
+def parse_bytes(text: str) -> int:
+    """A size above 0."""
     size = parse_size(text, "nbytes")
     if size == 0:
         raise Invalid("nbytes: a measurement of 0 bytes tells nothing here; leave the line out")
     return size
 
 
-def _seconds(text: str) -> float:
+def parse_spent(text: str) -> float:
+    """A time above 0."""
     seconds = parse_seconds(text, "seconds")
     if seconds == 0:
         raise Invalid("seconds: nothing takes no time; leave the line out")
@@ -115,32 +119,42 @@ def _read(
     allowed: Sequence[str],
     make: Callable[[Mapping[str, str], int], T],
 ) -> list[T]:
-    name = name_of(path)
-    with within(name):
-        try:
-            text = read_bytes(path, MOST_BYTES).decode("utf-8-sig")
-        except UnicodeDecodeError as error:
-            raise Invalid(f"not a text file in UTF-8 (byte {error.start}); expected CSV: {','.join(needed)}") from None
-        lines = csv.reader(text.splitlines())
-        head: list[str] = []
-        found: list[T] = []
-        try:
-            for cells in lines:
-                cleaned = [cell.strip() for cell in cells]
-                if not any(cleaned) or cleaned[0].startswith("#"):
-                    continue
-                if not head:
-                    head = _head(cleaned, needed, allowed)
-                    continue
-                with within(f"line {lines.line_num}"):
-                    if len(cleaned) != len(head):
-                        raise Invalid(f"has {len(cleaned)} columns, the first line has {len(head)}: {','.join(head)}")
-                    found.append(make(dict(zip(head, cleaned, strict=True)), lines.line_num))
-        except csv.Error as error:
-            raise Invalid(f"line {lines.line_num}: {error}") from None
-        if not found:
-            raise Invalid(f"holds no measurements; expected CSV: {','.join(needed)}")
-        return found
+    with within(name_of(path)):
+        return read_rows(read_text(path, needed), needed, allowed, make)
+
+
+def read_text(path: str | os.PathLike[str], needed: Sequence[str]) -> str:
+    """A file of text; Invalid where it is none."""
+    try:
+        return read_bytes(path, MOST_BYTES).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise Invalid(f"not a text file in UTF-8 (byte {error.start}); expected CSV: {','.join(needed)}") from None
+
+
+def read_rows(
+    text: str, needed: Sequence[str], allowed: Sequence[str], make: Callable[[Mapping[str, str], int], T]
+) -> list[T]:
+    """What `make` makes of every line and its number. Linear."""
+    lines = csv.reader(text.splitlines())
+    head: list[str] = []
+    found: list[T] = []
+    try:
+        for cells in lines:
+            cleaned = [cell.strip() for cell in cells]
+            if not any(cleaned) or cleaned[0].startswith("#"):
+                continue
+            if not head:
+                head = _head(cleaned, needed, allowed)
+                continue
+            with within(f"line {lines.line_num}"):
+                if len(cleaned) != len(head):
+                    raise Invalid(f"has {len(cleaned)} columns, the first line has {len(head)}: {','.join(head)}")
+                found.append(make(dict(zip(head, cleaned, strict=True)), lines.line_num))
+    except csv.Error as error:
+        raise Invalid(f"line {lines.line_num}: {error}") from None
+    if not found:
+        raise Invalid(f"holds no measurements; expected CSV: {','.join(needed)}")
+    return found
 
 
 def _head(cells: list[str], needed: Sequence[str], allowed: Sequence[str]) -> list[str]:

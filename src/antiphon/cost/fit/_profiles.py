@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 
+from antiphon.cost._loggp_figures import FIGURES, Level, LogGP
 from antiphon.cost._profile import Incast, Profile
 from antiphon.cost.fit._genmodel import GenmodelFit
 from antiphon.cost.fit._linear import DETERMINED, UNSEEN
+from antiphon.cost.fit._loggp import LogGPFit
 from antiphon.cost.fit._memory import MemoryFit
 from antiphon.errors import Invalid
+from antiphon.units import format_size
 
 
 def genmodel_profile(
@@ -62,3 +66,58 @@ def memory_profile(found: MemoryFit, name: str = "") -> Profile:
     if not told:
         raise Invalid("nothing to write into a profile: these measurements determine neither gamma nor delta")
     return Profile(name, gamma=told.get("gamma", 0.0), delta=told.get("delta", 0.0))
+
+
+def loggp_level(found: LogGPFit, within: str = "", gamma: float = 0.0) -> Level:
+    """The figures between ranks that share the place `within`; none is below 0. `gamma`: measured elsewhere.
+
+    Sizes are the ends of every regime, so between the last of one and the first of the next figures pass from these to
+    those; within a regime that a line does not describe (growing figures that are cut at 0) all that were measured.
+    """
+    sizes: list[float] = []
+    figures: dict[str, list[float]] = {name: [] for name in FIGURES}
+    for regime in found.regimes:
+        inside = found.cells.sizes[(found.cells.sizes >= regime.low) & (found.cells.sizes <= regime.high)]
+        bent = bool(regime.growth) and (regime.line("L", inside) < 0).any()
+        at = inside if bent else inside[[0, -1]]
+        made = regime.model(at)
+        sizes += at.tolist()
+        for name in FIGURES:
+            figures[name] += made[name].tolist() if name in made else [gamma] * len(at)
+    if all(len(set(values)) == 1 for values in figures.values()):
+        sizes, figures = [1.0], {name: values[:1] for name, values in figures.items()}
+    return Level(within, tuple(sizes), **{name: tuple(values) for name, values in figures.items()})
+
+
+def loggp_profile(
+    found: LogGPFit, *, within: str = "", into: Profile | None = None, gamma: float = 0.0, name: str = ""
+) -> Profile:
+    """A profile with this level; `into`: one more level of that profile, or its level of this name anew.
+
+    A new level is outside of those with a name that are there already, so add them from the inmost to the outmost; the
+    level without a name stays the last. Invalid where nothing tells how long a byte or a message takes.
+    """
+    if all(regime.start[figure] == 0 for regime in found.regimes for figure in ("L", "o_s", "o_r", "g", "G")):
+        raise Invalid("nothing to write into a profile: these measurements determine no figure")
+    level = loggp_level(found, within, gamma)
+    if into is None or into.loggp is None:
+        return replace(into or Profile(name), loggp=LogGP((level,)))
+    there = list(into.loggp.levels)
+    names = [other.within for other in there]
+    if within in names:
+        there[names.index(within)] = level
+    else:
+        there.insert(len(there) - ("" in names) if within else len(there), level)
+    return replace(into, loggp=replace(into.loggp, levels=tuple(there)))
+
+
+def loggp_left_out(found: LogGPFit) -> list[str]:
+    """Which figures of such a profile are not determined, in words."""
+    absent = []
+    for regime in found.regimes:
+        where = f"{format_size(regime.low)} to {format_size(regime.high)}"
+        for name, figure in regime.figures.items():
+            if not figure.usable:
+                told = "0" if figure.value is None else f"{figure.value:.3g}"
+                absent.append(f"{name} at {where} ({figure.state}: {told})")
+    return absent

@@ -1,0 +1,80 @@
+"""antiphon backends, antiphon export: a plan as files that something else runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from antiphon.cli._arguments import Json, PlanFile, WhichPlan, one_plan, one_size
+from antiphon.cli._output import emit, working
+from antiphon.cli._planning import options_of
+from antiphon.errors import Infeasible, Invalid
+from antiphon.lower import export, lacks
+from antiphon.registry import find, table
+from antiphon.select import check
+from antiphon.show._columns import wrapped
+from antiphon.show.listing import listed
+from antiphon.units import format_size
+
+
+def _backends(json: Json = False) -> None:
+    """What plans can be written as, the options of each, and what is missing here."""
+    rows = listed("backend")
+    for row in rows:
+        row["missing"] = lacks(table("backend")[row["name"]])
+        row["available"] = not row["missing"]
+    lines = []
+    for row in rows:
+        options = ", ".join([*(f"--{need}" for need in row.get("needs", ())), *row.get("options", ())])
+        told = [row["about"], *([f"options: {options}"] if options else [])]
+        told += [f"writes {', '.join(row['files'])}"] if row.get("files") else []
+        told += [f"missing: {row['missing']}"] if row["missing"] else []
+        lines.append([row["name"], "\n".join(told)])
+    emit(rows, "\n".join(wrapped(["back end", ""], lines)), json)
+
+
+def _export(
+    file: PlanFile,
+    to: Annotated[str, typer.Option("--to", metavar="NAME", help="the back end: see antiphon backends")],
+    out: Annotated[
+        Path, typer.Option("-o", "--output", metavar="DIR", help="write the files here; made if it is not there")
+    ],
+    nbytes: Annotated[
+        str, typer.Option("--nbytes", metavar="SIZE", help="where messages of one size are written, which, e.g. 64MiB")
+    ] = "",
+    option: Annotated[
+        list[str] | None, typer.Option("--option", metavar="KEY=VALUE", help="for the back end; again for more")
+    ] = None,
+    collective: WhichPlan = "",
+    json: Json = False,
+) -> None:
+    """Write a plan as files that another program reads, all or none; a plan that is wrong is not written."""
+    entry = find("backend", to)
+    given = options_of(option)
+    if "nbytes" in entry.can.get("needs", ()) and not nbytes:
+        raise Invalid(f"back end {to} writes the messages of one size; give it by --nbytes, e.g. --nbytes 64MiB")
+    size = one_size(nbytes) if nbytes else None
+    loaded = one_plan(file, collective)
+    fault = check(loaded, loaded.topology)
+    if fault is not None:
+        raise Infeasible(f"{file}: the plan is wrong and is not written: {fault.message}")
+    with working(f"writing {to}"):
+        written = export(loaded, to, out, nbytes=size, options=given)
+    rows = [{"file": str(path), "bytes": count} for path, count in written]
+    text = "\n".join(f"written: {path} ({format_size(count)})" for path, count in written)
+    emit({"backend": to, "files": rows}, text, json)
+
+
+def register(app: typer.Typer) -> None:
+    app.command(
+        "backends",
+        short_help="What plans can be written as, for other programs.",
+        epilog="Example: antiphon backends",
+    )(_backends)
+    app.command(
+        "export",
+        short_help="Write a plan as files that another program reads.",
+        epilog="Example: antiphon export plan.json --to goal --nbytes 64MiB -o goal --option order=rounds",
+    )(_export)

@@ -1,0 +1,137 @@
+"""A graph of messages: who sends how many bytes to whom, and what each message waits for.
+
+This is what files of other programs say, and less than a schedule: nothing tells which data a message carries.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from antiphon.core.columns import Ints, Longs, column, narrow, pointers
+from antiphon.core.schedule import Schedule
+from antiphon.cost._waits import listed, sent, waits
+from antiphon.errors import Invalid, Unsupported, quote
+
+MOST_DEPENDENCIES = 2**27
+MOST_BYTES = 2**60
+
+
+@dataclass(frozen=True, eq=False)
+class MessageGraph:
+    """Message i goes from rank src[i] to rank dst[i] and has nbytes[i] bytes, of which the receiver combines
+    combined[i] with what it has (left out: none). It starts when the messages deps[deps_ptr[i]:deps_ptr[i+1]] have all
+    been received. src[i] = dst[i] is work inside a rank.
+
+    Checked when built, in linear time: ranges, and that no message waits for itself, be it by way of others.
+    """
+
+    ranks: int
+    src: Ints
+    dst: Ints
+    nbytes: Longs
+    deps_ptr: Longs
+    deps: Ints
+    combined: Longs = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    def __post_init__(self) -> None:
+        if isinstance(self.ranks, bool) or not isinstance(self.ranks, int) or not 1 <= self.ranks < 2**31:
+            raise Invalid(f"ranks: expected a whole number from 1, got {quote(self.ranks)}")
+        for name in ("src", "dst"):
+            object.__setattr__(self, name, column(getattr(self, name), name, 0, self.ranks))
+        count = len(self.src)
+        object.__setattr__(self, "nbytes", _longs(self.nbytes, "nbytes", MOST_BYTES))
+        combined = self.combined if len(self.combined) or not count else np.zeros(count, np.int64)
+        object.__setattr__(self, "combined", _longs(combined, "combined", MOST_BYTES))
+        if not len(self.dst) == len(self.nbytes) == len(self.combined) == count:
+            raise Invalid("messages: src, dst and nbytes differ in length")
+        wrong = np.flatnonzero(self.combined > self.nbytes)
+        if wrong.size:
+            raise Invalid(f"combined[{wrong[0]}]: more bytes than the message has")
+        object.__setattr__(self, "deps_ptr", _longs(self.deps_ptr, "deps_ptr", 2**62))
+        object.__setattr__(self, "deps", column(self.deps, "deps", 0, max(count, 1)))
+        if (
+            len(self.deps_ptr) != count + 1
+            or self.deps_ptr[0] != 0
+            or self.deps_ptr[-1] != len(self.deps)
+            or bool((np.diff(self.deps_ptr) < 0).any())
+        ):
+            raise Invalid(f"deps_ptr: expected {count + 1} ascending numbers from 0 to {len(self.deps)}")
+        ring = cycle_of(self.deps_ptr, self.deps)
+        if ring:
+            raise Invalid(cycle_text(ring))
+
+    def __len__(self) -> int:
+        return len(self.src)
+
+
+def cycle_text(ring: list[int], what: str = "message", most: int = 8) -> str:
+    """What is said of messages that wait for each other in a circle."""
+    if len(ring) == 1:
+        return f"{what} {ring[0]} waits for itself; remove that dependency"
+    shown = [str(i) for i in ring[:most]] + (["..."] if len(ring) > most else []) + [str(ring[0])]
+    return f"{what}s wait for each other in a circle: {' waits for '.join(shown)}; remove one of these dependencies"
+
+
+def cycle_of(deps_ptr: Longs, deps: Ints) -> list[int]:
+    """Messages of which each waits for the next and the last for the first; none where there is no such circle.
+
+    O(messages + dependencies); at once where each waits only for those before it.
+    """
+    count = len(deps_ptr) - 1
+    owner = np.repeat(np.arange(count, dtype=np.int32), np.diff(deps_ptr))
+    forward = np.flatnonzero(deps >= owner)
+    if not forward.size:
+        return []
+    alone = forward[deps[forward] == owner[forward]]
+    if alone.size:
+        return [int(owner[alone[0]])]
+    from scipy.sparse import csr_matrix
+    from scipy.sparse.csgraph import connected_components
+
+    arcs = csr_matrix((np.ones(len(deps), np.int8), deps, deps_ptr), shape=(count, count))
+    parts, part = connected_components(arcs, directed=True, connection="strong")
+    if parts == count:
+        return []
+    inside = part[owner] == part[deps]
+    after = np.full(count, -1, np.int32)  # of every message in some circle one that it waits for there
+    after[owner[inside]] = deps[inside]
+    at, following = int(owner[inside].min()), after.tolist()
+    path: dict[int, int] = {}
+    while at not in path:
+        path[at] = len(path)
+        at = following[at]
+    return list(path)[path[at] :]
+
+
+def message_graph(schedule: Schedule, nbytes: int, order: str = "rounds") -> MessageGraph:
+    """The messages of a schedule at a size, in the order of (step, src, dst, route), and what each waits for.
+
+    order "rounds": all that its source sent or received in earlier steps; "data": those that brought what it carries.
+    O(n log n) in rows and in the dependencies, of which there may be more than rows; Unsupported above 2^27.
+    """
+    messages = sent(schedule, nbytes)
+    found = waits(messages, order)
+    if found.pairs > MOST_DEPENDENCIES:
+        raise Unsupported(
+            f"these {len(messages)} messages have {found.pairs} dependencies in pairs, more than {MOST_DEPENDENCIES}; "
+            "export to goal writes them by way of joins"
+        )
+    owner, wanted = listed(found)
+    return MessageGraph(
+        schedule.collective.ranks, messages.src, messages.dst, messages.nbytes, pointers(owner, len(messages)),
+        narrow(wanted), messages.combined,
+    )  # fmt: skip
+
+
+def _longs(values: Longs, what: str, bound: int) -> Longs:
+    array = np.asarray(values)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise Invalid(f"{what}: expected a list of whole numbers")
+    wrong = np.flatnonzero((array < 0) | (array >= bound)) if array.size else np.zeros(0, np.int64)
+    if wrong.size:
+        raise Invalid(f"{what}[{wrong[0]}] = {array[wrong[0]]} is out of range (0 to {bound - 1})")
+    out = array.astype(np.int64)
+    out.setflags(write=False)
+    return out

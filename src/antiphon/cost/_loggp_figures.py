@@ -1,0 +1,185 @@
+"""What a profile says in the terms of LogGP: latency, overheads, gaps and time per byte, by level and by size."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from antiphon.core.columns import Longs
+from antiphon.core.topology import Topology
+from antiphon.errors import Invalid, quote
+from antiphon.units import exact
+
+Floats = NDArray[np.float64]
+FIGURES = ("L", "o_s", "o_r", "g", "G", "gamma")
+PACKET = 4096
+MOST_RADIX = 2**16
+MOST_SECONDS = 3600.0
+
+
+@dataclass(frozen=True)
+class Level:
+    """The figures between ranks that share a place: linear between `sizes` (bytes), constant outside of them.
+
+    `within`: the name of that place ("host" stands for host0, host1, ...); "" takes whatever is left. L, o_s, o_r and
+    g in seconds, G and gamma (what a rank combines) in seconds per byte: one number each, or one for every size.
+    """
+
+    within: str = ""
+    sizes: tuple[float, ...] = (1,)
+    L: tuple[float, ...] = (0.0,)
+    o_s: tuple[float, ...] = (0.0,)
+    o_r: tuple[float, ...] = (0.0,)
+    g: tuple[float, ...] = (0.0,)
+    G: tuple[float, ...] = (0.0,)
+    gamma: tuple[float, ...] = (0.0,)
+
+    def __post_init__(self) -> None:
+        sizes = _numbers(self.sizes, "sizes", float("inf"))
+        if not sizes or any(b <= a for a, b in pairwise(sizes)):
+            raise Invalid("sizes: expected bytes in ascending order, each once")
+        object.__setattr__(self, "sizes", sizes)
+        for name in FIGURES:
+            values = _numbers(getattr(self, name), name, MOST_SECONDS)
+            if len(values) == 1:
+                values *= len(sizes)
+            if len(values) != len(sizes):
+                raise Invalid(
+                    f"{name}: {len(values)} figures for {len(sizes)} sizes; give one for each, or one for all"
+                )
+            object.__setattr__(self, name, values)
+
+    def at(self, nbytes: ArrayLike) -> dict[str, Floats]:
+        """Every figure at these sizes."""
+        where = np.asarray(nbytes, np.float64)
+        return {name: np.interp(where, self.sizes, getattr(self, name)) for name in FIGURES}
+
+    def as_json(self) -> dict[str, Any]:
+        row: dict[str, Any] = {"within": self.within} if self.within else {}
+        if len(self.sizes) > 1:
+            row["sizes"] = list(self.sizes)
+        for name in FIGURES:
+            values = getattr(self, name)
+            if any(values):
+                row[name] = values[0] if len(set(values)) == 1 else list(values)
+        return row
+
+
+@dataclass(frozen=True)
+class LogGP:
+    """Levels from the inmost to the outmost, and what limits how much goes on at once.
+
+    `device_radix`: messages that a rank sends at once, and as many that it receives; `node_radix`: packets that a node
+    sends to others at once, and as many that it receives; None: no limit. `node`: the name of the place that has one
+    NIC; `packet`: bytes.
+    """
+
+    levels: tuple[Level, ...]
+    device_radix: int | None = 1
+    node_radix: int | None = 1
+    node: str = "host"
+    packet: int = PACKET
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "levels", tuple(self.levels))
+        if not self.levels or not all(isinstance(level, Level) for level in self.levels):
+            raise Invalid("levels: expected one Level or more, the inmost first")
+        names = [level.within for level in self.levels]
+        if len(set(names)) < len(names) or "" in names[:-1]:
+            raise Invalid('levels: every "within" once, and only the last level may be without one')
+        for name in ("device_radix", "node_radix", "packet"):
+            value = getattr(self, name)
+            if value is None and name != "packet":
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 2**40:
+                raise Invalid(f"{name}: expected a whole number from 1 on, got {quote(value)}")
+            if name != "packet" and value > MOST_RADIX:
+                raise Invalid(f"{name}: at most {MOST_RADIX}, got {value}; null stands for no limit")
+
+    def groups(self, topology: Topology) -> tuple[Longs, ...]:
+        """For every level the number of the place that each rank is in, -1 where it is in none of this name."""
+        return tuple(places_named(topology, level.within) for level in self.levels)
+
+    def nodes(self, topology: Topology) -> Longs:
+        """The node of every rank, -1 where it is in none (then no NIC is shared)."""
+        return places_named(topology, self.node)
+
+    def as_json(self) -> dict[str, Any]:
+        row: dict[str, Any] = {"levels": [level.as_json() for level in self.levels]}
+        row |= {"device_radix": self.device_radix, "node_radix": self.node_radix}
+        row |= {"node": self.node} if self.node != "host" else {}
+        return row | ({"packet": self.packet} if self.packet != PACKET else {})
+
+
+def places_named(topology: Topology, name: str) -> Longs:
+    """The number of the place of this name that every rank is in ("" : one that all share), -1 for none. O(ranks)."""
+    known: dict[str, int] = {}
+    found = []
+    for place in topology.places[: topology.ranks]:
+        parts = place.split("/")[:-1]
+        at = next((i for i, part in enumerate(parts) if part.rstrip("0123456789") == name), None)
+        key = "" if not name else None if at is None else "/".join(parts[: at + 1])
+        found.append(-1 if key is None else known.setdefault(key, len(known)))
+    return np.array(found, np.int64)
+
+
+def level_of(levels: Sequence[Longs], src: NDArray[Any], dst: NDArray[Any]) -> Longs:
+    """The inmost level that both ends of each pair share; as many as there are levels where they share none."""
+    out = np.full(len(src), len(levels), np.int64)
+    for number in range(len(levels) - 1, -1, -1):
+        group = levels[number]
+        out[(group[src] == group[dst]) & (group[src] >= 0)] = number
+    return out
+
+
+class LevelRow(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """A level as in the file of a profile."""
+
+    within: str = ""
+    sizes: list[float] | float = 1
+    L: list[float] | float = 0
+    o_s: list[float] | float = 0
+    o_r: list[float] | float = 0
+    g: list[float] | float = 0
+    G: list[float] | float = 0
+    gamma: list[float] | float = 0
+
+
+class LogGPRow(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """ "loggp" in the file of a profile."""
+
+    levels: list[LevelRow]
+    device_radix: int | None = 1
+    node_radix: int | None = 1
+    node: str = "host"
+    packet: int = PACKET
+
+    def read(self) -> LogGP:
+        levels = []
+        for number, row in enumerate(self.levels):
+            given: Mapping[str, Any] = {name: getattr(row, name) for name in ("sizes", *FIGURES)}
+            try:
+                levels.append(Level(row.within, **given))
+            except Invalid as error:
+                raise Invalid(f"loggp.levels[{number}].{error}") from None
+        return LogGP(tuple(levels), self.device_radix, self.node_radix, self.node, self.packet)
+
+
+def _numbers(values: object, what: str, most: float) -> tuple[float, ...]:
+    several = values if isinstance(values, Sequence) and not isinstance(values, str) else (values,)
+    if isinstance(values, np.ndarray):
+        several = values.tolist()
+    out = []
+    for value in several:
+        number = exact(value, what)
+        if not 0 <= number <= most:
+            raise Invalid(f"{what}: expected figures from 0 on" + ("" if most == float("inf") else f" to {most:g}")
+                          + f", got {quote(value)}")  # fmt: skip
+        out.append(float(number))
+    return tuple(out)

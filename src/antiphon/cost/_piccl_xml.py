@@ -1,0 +1,85 @@
+"""XML from elsewhere, read as a stream and safely: no document types, so no entities to expand and nothing fetched."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import zlib
+from collections.abc import Iterator, Mapping
+from typing import BinaryIO, Protocol
+from xml.parsers import expat
+
+from antiphon.core.files import MAX_BYTES, name_of, reading
+from antiphon.errors import Invalid, quote
+
+Attributes = Mapping[str, str]
+_BLOCK = 2**20
+LONGEST = 18  # digits of a whole number
+
+
+class Reader(Protocol):
+    """What is called for every element, in the order of the file; comments and text are passed over."""
+
+    def begin(self, name: str, attributes: Attributes, line: int) -> None: ...
+
+    def end(self, name: str) -> None: ...
+
+
+def read_xml(path: str | os.PathLike[str], reader: Reader) -> None:
+    """Hand a file to a reader, element by element. Every fault is one line that names file and line. Linear.
+
+    At most 1 GiB, also after decompression (gzip); memory is what the reader keeps.
+    """
+    with reading(name_of(path)):
+        parser = expat.ParserCreate()
+        parser.SetParamEntityParsing(expat.XML_PARAM_ENTITY_PARSING_NEVER)
+
+        def refuse(*_: object) -> None:
+            raise Invalid(f"line {parser.CurrentLineNumber}: has a document type (<!DOCTYPE ...>); remove it")
+
+        parser.StartDoctypeDeclHandler = parser.EntityDeclHandler = parser.UnparsedEntityDeclHandler = refuse
+        parser.ExternalEntityRefHandler = refuse  # type: ignore[assignment]  # it never returns
+
+        def begin(name: str, attributes: dict[str, str]) -> None:
+            reader.begin(name, attributes, parser.CurrentLineNumber)
+
+        parser.StartElementHandler = begin
+        parser.EndElementHandler = reader.end
+        try:
+            for block in _blocks(path):
+                parser.Parse(block, False)
+            parser.Parse(b"", True)
+        except expat.ExpatError as error:
+            raise Invalid(
+                f"line {error.lineno}, column {error.offset + 1}: is not well-formed XML: "
+                f'{expat.ErrorString(error.code)}; expected <name attribute="value" .../> and every element closed'
+            ) from None
+
+
+def _blocks(path: str | os.PathLike[str]) -> Iterator[bytes]:
+    try:
+        with open(path, "rb") as stream:
+            zipped = stream.read(2) == b"\x1f\x8b"
+            stream.seek(0)
+            source: BinaryIO | gzip.GzipFile = gzip.GzipFile(fileobj=stream) if zipped else stream
+            total = 0
+            while block := source.read(_BLOCK):
+                total += len(block)
+                if total > MAX_BYTES:
+                    raise Invalid(f"is larger than {MAX_BYTES} bytes, more than is read from a file")
+                yield block
+    except (OSError, ValueError, EOFError, zlib.error) as error:
+        told = error.strerror if isinstance(error, OSError) else None
+        raise Invalid(f"cannot be read: {told or error}") from None
+
+
+def whole(attributes: Attributes, key: str, where: str, missing: int | None = None) -> int:
+    """An attribute that is a whole number from 0 on; `missing` where it is left out, if it may be."""
+    text = attributes.get(key)
+    if text is None:
+        if missing is None:
+            raise Invalid(f'{where} has no {key}="..."; expected a whole number')
+        return missing
+    if not (text.isdigit() and text.isascii()) or len(text) > LONGEST:
+        raise Invalid(f"{where}: {key} is {quote(text)}; expected a whole number from 0 on")
+    return int(text)

@@ -1,0 +1,60 @@
+"""Files of a back end: written as they are made, however large, and put in place only when all are whole."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from antiphon.core.files import name_of, one_line
+from antiphon.errors import Invalid, quote
+
+Contents = str | bytes | Iterable[bytes]
+
+
+def write_files(folder: str | os.PathLike[str], files: Mapping[str, Contents]) -> list[tuple[Path, int]]:
+    """Write files into a folder (made if it is not there), and tell each with its bytes.
+
+    Each is made beside its place, synced, then renamed; on any failure, and on Ctrl-C, what was there is untouched.
+    """
+    for name in files:
+        if name != os.path.basename(name) or name in ("", ".", ".."):
+            raise Invalid(f"the back end names a file {quote(name)}; expected a plain name")
+    into = Path(folder)
+    passing: dict[str, Path] = {}
+    written = []
+    try:
+        into.mkdir(parents=True, exist_ok=True)
+        for name, contents in files.items():
+            target = into / name
+            if target.is_dir():
+                raise IsADirectoryError(None, "is a directory", os.fspath(target))
+            passing[name] = into / f".antiphon-{secrets.token_hex(8)}.tmp"
+            written.append((target, _write(passing[name], contents)))
+        for name, path in passing.items():
+            os.replace(path, into / name)
+    except OSError as error:
+        where = os.fspath(error.filename) if error.filename else name_of(folder)
+        raise Invalid(one_line(f"{where}: cannot be written: {error.strerror or error}")) from None
+    finally:
+        for path in passing.values():
+            with contextlib.suppress(OSError):
+                path.unlink()
+    return written
+
+
+def _write(path: Path, contents: Contents) -> int:
+    parts = (
+        (contents.encode(),) if isinstance(contents, str) else (contents,) if isinstance(contents, bytes) else contents
+    )
+    total = 0
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)  # less the umask
+    with os.fdopen(handle, "wb") as stream:
+        for part in parts:
+            stream.write(part)
+            total += len(part)
+        stream.flush()
+        os.fsync(handle)
+    return total

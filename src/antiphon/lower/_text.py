@@ -1,0 +1,57 @@
+"""Text of many lines alike, from columns: numbers go into templates in C, so a million lines take a second or two."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from antiphon.core.columns import Longs, order_of, ranges
+
+_LINES = 2**18  # written at a time
+
+
+class Lines:
+    """Pieces of text, each with a place; `text` gives them in the order of places, equal places as they were added."""
+
+    def __init__(self) -> None:
+        self.templates: list[bytes] = []
+        self.widths: list[int] = []
+        self.places: list[Longs] = []
+        self.kinds: list[Longs] = []
+        self.numbers: list[Longs] = []
+
+    def add(self, places: ArrayLike, template: str, *numbers: NDArray[Any]) -> None:
+        """A piece for each of these places (whole numbers from 0): the template with the numbers of its row for %d."""
+        self.mixed(places, (template,), np.zeros(len(np.asarray(places)), np.int64), *numbers)
+
+    def mixed(self, places: ArrayLike, templates: Sequence[str], kinds: Longs, *numbers: NDArray[Any]) -> None:
+        """The same with a choice of templates; each takes as many of the first columns as it has %d."""
+        at = np.asarray(places, np.int64)
+        widths = [template.count("%d") for template in templates]
+        made = np.empty((len(at), len(numbers)), np.int64)
+        for i, column in enumerate(numbers):
+            made[:, i] = column
+        taken = np.arange(len(numbers)) < np.array(widths)[kinds][:, None]
+        self.places.append(at)
+        self.kinds.append(kinds + len(self.templates))
+        self.numbers.append(made[taken])
+        self.templates += [template.encode() for template in templates]
+        self.widths += widths
+
+    def text(self) -> Iterator[bytes]:
+        """O(pieces), but for one sort of whole numbers."""
+        place = np.concatenate(self.places) if self.places else np.zeros(0, np.int64)
+        if not len(place):
+            return
+        kind = np.concatenate(self.kinds)
+        width = np.array(self.widths, np.int64)[kind]
+        begin = np.cumsum(width) - width
+        numbers = np.concatenate(self.numbers)
+        order = order_of(place, int(place.max()) + 1)
+        for start in range(0, len(order), _LINES):
+            some = order[start : start + _LINES]
+            template = b"".join(map(self.templates.__getitem__, kind[some].tolist()))
+            yield template % tuple(numbers[ranges(begin[some], width[some])].tolist())

@@ -1,0 +1,264 @@
+"""GOAL: what is written is read by a reader of its own, matched, and replayed."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+from generate import Case, cases
+from hypothesis import given, settings
+
+from antiphon.core.plan import Plan
+from antiphon.core.schedule import Schedule
+from antiphon.cost._waits import sent
+from antiphon.errors import Invalid
+from antiphon.lower._text import Lines
+from antiphon.lower.goal import goal
+from antiphon.select import plan
+
+Key = tuple[int, str]  # rank and label
+LINE = re.compile(
+    r"(?P<label>l\d+): (?:(?P<way>send|recv) (?P<bytes>\d+)b (?:to|from) (?P<peer>\d+) tag (?P<tag>\d+)"
+    r"(?: cpu 0 nic (?P<nic>\d+))?|calc (?P<ns>\d+))"
+)
+
+
+@dataclass
+class Operation:
+    way: str
+    size: int = 0
+    peer: int = -1
+    tag: int = -1
+    nic: int = 0
+    needs: list[Key] = field(default_factory=list)
+
+
+def read(text: str) -> tuple[int, dict[Key, Operation]]:
+    """A strict reader: every label once, and known before it is referred to."""
+    ranks, rank, found = -1, -1, dict[Key, Operation]()
+    seen = []
+    for line in text.splitlines():
+        if not line or line.startswith("//"):
+            continue
+        if match := re.fullmatch(r"num_ranks (\d+)", line):
+            ranks = int(match[1])
+        elif match := re.fullmatch(r"rank (\d+) \{", line):
+            assert rank == -1
+            rank = int(match[1])
+            seen.append(rank)
+        elif line == "}":
+            rank = -1
+        elif match := re.fullmatch(r"(l\d+) requires (l\d+)", line):
+            assert (rank, match[2]) in found
+            assert (rank, match[2]) not in found[rank, match[1]].needs
+            found[rank, match[1]].needs.append((rank, match[2]))
+        else:
+            whole = LINE.fullmatch(line)
+            assert whole is not None, line
+            assert rank >= 0
+            assert (rank, whole["label"]) not in found
+            found[rank, whole["label"]] = (
+                Operation("calc", int(whole["ns"]))
+                if whole["ns"] is not None
+                else Operation(
+                    whole["way"], int(whole["bytes"]), int(whole["peer"]), int(whole["tag"]), int(whole["nic"] or 0)
+                )
+            )
+    assert seen == list(range(ranks))
+    return ranks, found
+
+
+def partner(found: dict[Key, Operation]) -> dict[Key, Key]:
+    """The one send of every receive."""
+    sends: dict[tuple[int, int, int], Key] = {}
+    for (rank, label), op in found.items():
+        if op.way == "send":
+            assert sends.setdefault((rank, op.peer, op.tag), (rank, label)) == (rank, label)
+    out = {}
+    for (rank, label), op in found.items():
+        if op.way == "recv":
+            out[rank, label] = sends.pop((op.peer, rank, op.tag))
+            assert found[out[rank, label]].size == op.size
+    assert not sends
+    return out
+
+
+def replay(found: dict[Key, Operation], o: int = 0, L: int = 0, G: int = 0) -> dict[Key, int]:
+    """When every operation is done where nothing is contended for: o + L + (size - 1) * G + o for a message."""
+    of, done = partner(found), dict[Key, int]()
+
+    def waits(key: Key) -> list[Key]:
+        return [*found[key].needs, *([of[key]] if key in of else [])]
+
+    ready = {key: len(waits(key)) for key in found}
+    readers: dict[Key, list[Key]] = defaultdict(list)
+    for key in found:
+        for other in waits(key):
+            readers[other].append(key)
+    todo = [key for key, count in ready.items() if not count]
+    for key in todo:
+        op = found[key]
+        start = max([done[other] for other in op.needs], default=0)
+        if op.way == "recv":
+            done[key] = max(start, done[of[key]] + L + (op.size - 1) * G) + o
+        else:
+            done[key] = start + (op.size if op.way == "calc" else o)
+        for other in readers[key]:
+            ready[other] -= 1
+            if not ready[other]:
+                todo.append(other)
+    assert len(done) == len(found), "operations wait for each other"
+    return done
+
+
+def text_of(made: Plan, **options: Any) -> str:
+    return b"".join(goal(made, **options)["schedule.goal"]).decode()
+
+
+def test_a_small_one_to_the_letter() -> None:
+    made = plan("reduce", "line:ranks=3", planner="relay", options={"pieces": 1})
+    assert text_of(made, nbytes=100, gamma=1e-9) == (
+        "// reduce of 100 bytes on 3 ranks, order data\n// 2 messages\nnum_ranks 3\n"
+        "\nrank 0 {\nl1: recv 100b from 1 tag 0\nl2: calc 100\nl2 requires l1\n}\n"
+        "\nrank 1 {\nl1: recv 100b from 2 tag 0\nl2: calc 100\nl2 requires l1\n"
+        "l3: send 100b to 0 tag 0\nl3 requires l2\n}\n"
+        "\nrank 2 {\nl1: send 100b to 1 tag 0\n}\n"
+    )
+
+
+@given(cases())
+@settings(max_examples=60)
+@pytest.mark.parametrize("order", ["data", "rounds"])
+def test_sends_and_receives_match_and_bytes_are_conserved(order: str, case: Case) -> None:
+    made = Plan.of(case.topology, case.schedule)
+    messages = sent(case.schedule, 50000)
+    ranks, found = read(text_of(made, nbytes=50000, order=order, gamma=1e-9, nics=3))
+    assert ranks == case.topology.ranks
+    wire = messages.src != messages.dst
+    sizes = sorted(np.maximum(messages.nbytes[wire], 1).tolist())
+    assert sorted(op.size for op in found.values() if op.way == "send") == sizes
+    assert sum(op.size for op in found.values() if op.way == "calc") == int(messages.combined.sum())
+    assert all(op.nic < 3 for op in found.values())
+    replay(found)
+
+
+@given(cases())
+@settings(max_examples=40)
+@pytest.mark.parametrize("order", ["data", "rounds"])
+def test_everybody_waits_for_exactly_what_the_schedule_says(order: str, case: Case) -> None:
+    """Who can have heard of whom: along paths in the file, and along those of the graph of messages."""
+    from antiphon.cost.piccl import message_graph
+
+    _, found = read(text_of(Plan.of(case.topology, case.schedule), nbytes=50000, order=order))
+    graph = message_graph(case.schedule, 50000, order)
+    theirs = reached_in_file(found)
+    number: dict[tuple[int, int], int] = defaultdict(int)
+    name: list[Key | None] = []
+    tags: dict[tuple[int, int, int], Key] = {
+        (rank, op.peer, op.tag): (rank, label) for (rank, label), op in found.items() if op.way == "send"
+    }
+    for src, dst in zip(graph.src.tolist(), graph.dst.tolist(), strict=True):
+        name.append(None if src == dst else tags[src, dst, number[src, dst]])
+        number[src, dst] += 1
+    heard: list[set[int]] = []
+    for i, (a, b) in enumerate(itertools.pairwise(graph.deps_ptr.tolist())):
+        heard.append(set().union(*(heard[j] | {j} for j in graph.deps[a:b].tolist())))
+        own = name[i]
+        if own is not None:
+            assert {name[j] for j in heard[i]} - {None} == theirs[own]
+
+
+def reached_in_file(found: dict[Key, Operation]) -> dict[Key, set[Key]]:
+    """Per send the sends that must have begun before it."""
+    of = partner(found)
+    out: dict[Key, set[Key]] = {}
+
+    def before(key: Key) -> set[Key]:
+        if key not in out:
+            others = [*found[key].needs, *([of[key]] if key in of else [])]
+            out[key] = set()
+            for other in others:
+                out[key] |= before(other) | ({other} if found[other].way == "send" else set())
+        return out[key]
+
+    for key in found:
+        before(key)
+    return {key: value for key, value in out.items() if found[key].way == "send"}
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 8])
+def test_a_ring_takes_what_it_should(ranks: int) -> None:
+    made = plan("allreduce", f"ring:ranks={ranks}", options={"directions": 1})
+    _, found = read(text_of(made, nbytes=1000 * ranks, gamma=2e-9))
+    one = 7 + 100 + 999 * 3 + 7
+    assert max(replay(found, 7, 100, 3).values()) == 2 * (ranks - 1) * one + (ranks - 1) * 2000
+
+
+@pytest.mark.parametrize("order", ["data", "rounds"])
+def test_recursive_doubling_takes_what_it_should(order: str) -> None:
+    made = plan("allreduce", "full:ranks=8", planner="recursive-doubling")
+    _, found = read(text_of(made, nbytes=1000, gamma=1e-9, order=order))
+    one = 7 + 100 + 999 * 3 + 7 + 1000
+    assert max(replay(found, 7, 100, 3).values()) == 3 * one
+
+
+def all_to_all(times: int, ranks: int) -> Plan:
+    made = plan("allreduce", f"full:ranks={ranks}", planner="direct")
+    schedule = made.entries[0].schedule
+    columns = {name: np.tile(column, times) for name, column in schedule.columns().items() if name != "route"}
+    columns["step"] = np.repeat(np.arange(times), schedule.transfers)
+    return Plan.of(made.topology, Schedule(schedule.collective, schedule.chunks, **columns))
+
+
+@pytest.mark.parametrize("order", ["data", "rounds"])
+def test_many_that_wait_for_many_meet_in_one_operation(order: str) -> None:
+    text = text_of(all_to_all(3, 20), nbytes=1000, order=order)
+    assert text.count("\n") < 20 * (3 * 19 * 2 * 3 + 10)  # without joins it is 19 * 19 lines per rank and step
+    _, found = read(text)
+    done = replay(found, 0, 100)
+    assert max(done.values()) == 300
+    assert sum(op.way == "calc" for op in found.values()) == 2 * 20
+
+
+def test_messages_are_dealt_to_nics_in_turn() -> None:
+    _, found = read(text_of(all_to_all(2, 5), nbytes=1000, nics=2))
+    for rank in range(5):
+        for way in ("send", "recv"):
+            nics = [op.nic for (at, _), op in found.items() if at == rank and op.way == way]
+            assert nics == [0, 1, 0, 1] * 2
+
+
+def test_an_empty_message_has_a_byte() -> None:
+    _, found = read(text_of(plan("allreduce", "ring:ranks=5"), nbytes=3))
+    assert {op.size for op in found.values()} == {1}
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"order": "steps"}, "order: expected rounds or data, got 'steps'"),
+        ({"gamma": -1e-9}, "gamma: expected seconds per byte"),
+        ({"gamma": "soon"}, "gamma: cannot read"),
+        ({"nics": 0}, "nics: expected a whole number from 1 to 256, got 0"),
+        ({"nics": True}, "nics"),
+        ({"nbytes": "3parsecs"}, "nbytes: unknown unit"),
+    ],
+)
+def test_bad_options(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(Invalid) as told:
+        goal(plan("allreduce", "ring:ranks=3"), **{"nbytes": 100, **options})
+    assert says in str(told.value)
+
+
+def test_lines_come_by_place_then_as_added() -> None:
+    lines = Lines()
+    assert b"".join(lines.text()) == b""
+    lines.add([2, 0], "%d-%d ", np.array([5, 6]), np.array([7, 8]))
+    lines.add([0], "a ")
+    lines.mixed([2, 2, 1], ("x%d ", "y "), np.array([0, 1, 0]), np.array([1, 2, 3]))
+    assert b"".join(lines.text()) == b"6-8 a x3 5-7 x1 y "

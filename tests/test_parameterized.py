@@ -1,0 +1,487 @@
+"""k-ring, recursive multiplying and its permuted form: right for any ranks and any k, with the paper's rounds."""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+from collections.abc import Iterator
+from fractions import Fraction
+from functools import cache
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from antiphon.cli import run
+from antiphon.core.collective import ROOTED, Collective
+from antiphon.core.loads import pipelined_steps
+from antiphon.core.permute import permute_in_place
+from antiphon.core.schedule import Local, Schedule
+from antiphon.core.topology import LinkType, Topology, both_ways, build
+from antiphon.core.verify import verify
+from antiphon.cost.alpha_beta import alpha_beta
+from antiphon.errors import Invalid, Unsupported
+from antiphon.planners._lanes import given_sizes, near_root
+from antiphon.planners._radix import chosen, core_of, factors_up_to, power_below
+from antiphon.planners.permrecmult import layout
+from antiphon.registry import table
+from antiphon.run.local import run_local
+from antiphon.topologies import topology
+
+PORT = LinkType("port", Fraction(10**9), 1e-6)
+NAMES = ("kring", "recmult", "permrecmult")
+# what else than k there is to verify, by collective
+WAYS: dict[tuple[str, str], list[dict[str, Any]]] = {
+    ("kring", "allgather"): [{}, {"overlap": True}],
+    ("kring", "allreduce"): [{}],
+    ("recmult", "allgather"): [{}, {"fold": True}],
+    ("recmult", "allreduce"): [{}, {"large": True}],
+    ("permrecmult", "allgather"): [{}, {"by": "exchange"}, {"by": "exchange-minimal"}, {"by": "separate"}],
+    ("permrecmult", "allreduce"): [{}, {"large": True}],
+    ("permrecmult", "reducescatter"): [{}, {"by": "exchange-minimal"}],
+}
+PLANNED = [(name, kind) for name in NAMES for kind in table("planner")[name].can["collectives"]]
+SOME = [(P, k) for P in range(2, 7) for k in range(2, P + 1)]
+SOME += [(P, 2 + (7 * P * P + 3 * P) % (P - 1)) for P in range(7, 40, 6)] + [(64, 9), (61, 5)]
+
+
+@cache
+def star(ranks: int) -> Topology:
+    return build("star", ranks, both_ways([(i, ranks) for i in range(ranks)], PORT), switches=1)
+
+
+def made(name: str, machine: Topology, wanted: Collective | str, **options: Any) -> Iterator[Schedule]:
+    target = Collective(wanted, machine.ranks) if isinstance(wanted, str) else wanted
+    return table("planner")[name].load()(machine, target, **options)
+
+
+def one(name: str, machine: Topology, wanted: Collective | str, **options: Any) -> Schedule:
+    (schedule,) = made(name, machine, wanted, **options)
+    return schedule
+
+
+def right(name: str, kind: str, ranks: int, k: int, moved: bool) -> None:
+    for options in WAYS.get((name, kind), [{}]):
+        schedule = one(name, star(ranks), kind, k=k, **options)
+        assert verify(schedule, star(ranks)).ok, (ranks, k, options, verify(schedule, star(ranks)).fault)
+        assert not moved or run_local(schedule, 8 * (ranks + 3), repeat=1)[0]["correct"], (ranks, k, options)
+
+
+@pytest.mark.parametrize(("name", "kind"), PLANNED)
+def test_right_for_ranks_and_k(name: str, kind: str) -> None:
+    for number, (ranks, k) in enumerate(SOME):
+        right(name, kind, ranks, k, moved=number % 6 == 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", range(2, 65))
+def test_right_for_every_k(ranks: int) -> None:
+    for k, (name, kind) in product(range(2, ranks + 1), PLANNED):
+        right(name, kind, ranks, k, moved=k in (3, ranks // 2))
+
+
+@given(data=st.data(), ranks=st.integers(2, 9), pick=st.sampled_from(PLANNED))
+@settings(max_examples=50)
+def test_groups_roots_and_uneven_blocks(data: st.DataObject, ranks: int, pick: tuple[str, str]) -> None:
+    name, kind = pick
+    members = data.draw(st.permutations(range(ranks)).map(lambda p: tuple(sorted(p[: max(2, len(p) - 2)]))))
+    roots = tuple(data.draw(st.lists(st.sampled_from(members), min_size=1, max_size=2, unique=True)))
+    roots = roots if kind in ROOTED else ()
+    blocks = Collective(kind, ranks, members, roots).blocks
+    weights = np.array(data.draw(st.lists(st.integers(0, 3), min_size=blocks, max_size=blocks)))
+    weights[data.draw(st.integers(0, blocks - 1))] = 1
+    wanted = Collective(kind, ranks, members, roots, weights)
+    order = data.draw(st.permutations(members))
+    for options in WAYS.get(pick, [{}]):
+        schedule = one(name, star(ranks), wanted, k=data.draw(st.integers(2, 5)), order=order, **options)
+        assert schedule.collective == wanted
+        verify(schedule, star(ranks)).or_raise()
+        assert set(schedule.src.tolist()) | set(schedule.dst.tolist()) <= set(members)
+        assert run_local(schedule, 4 * 120, repeat=1)[0]["correct"]
+
+
+# --- the paper's rounds ---------------------------------------------------------------------------------------------
+
+
+def messages(schedule: Schedule) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """The distinct (step, src, dst), and how many rows each has."""
+    ends = np.stack([schedule.step, schedule.src, schedule.dst])
+    found: tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]] = np.unique(ends, axis=1, return_counts=True)
+    return found
+
+
+@pytest.mark.parametrize(("P", "k"), [(9, 3), (16, 4), (64, 4), (64, 8), (12, 3), (12, 12), (7, 1), (10, 5), (8, 2)])
+def test_kring_takes_the_steps_of_a_ring(P: int, k: int) -> None:
+    schedule = one("kring", star(P), "allgather", k=k)
+    found, rows = messages(schedule)
+    assert schedule.steps == P - 1
+    assert set(rows.tolist()) == {1}
+    step, src, dst = found
+    between = src // k != dst // k
+    assert set(step[between].tolist()) == set(range(P // k - 1))  # p/k - 1 rounds between groups, then p - p/k
+    assert np.array_equal(dst[between], (src[between] + k) % P)
+    assert np.array_equal(dst[~between], src[~between] // k * k + (src[~between] + 1) % k)
+    for column in (src, dst):  # everyone sends one and receives one in every round
+        assert set(np.bincount(step * P + column).tolist()) == {1}
+    assert one("kring", star(P), "reducescatter", k=k).steps == P - 1
+    assert one("kring", star(P), "allreduce", k=k).steps == 2 * (P - 1)
+
+
+def test_kring_of_figure_2() -> None:
+    """Nine devices, k = 3: what rank 4 receives, round by round."""
+    schedule = one("kring", star(9), "allgather", k=3)
+    mine = schedule.dst == 4
+    order = np.argsort(schedule.step[mine])
+    got = list(zip(schedule.src[mine][order].tolist(), schedule.chunk[mine][order].tolist(), strict=True))
+    # along the lane from group 0, which passes on group 2's; then its own group's, then group 0's, then group 2's
+    assert got == [(1, 1), (1, 7), (3, 3), (3, 5), (3, 0), (3, 2), (3, 6), (3, 8)]
+
+
+@pytest.mark.parametrize(("P", "k"), [(9, 3), (16, 4), (12, 3), (12, 12), (8, 2), (6, 1)])
+def test_kring_overlapped(P: int, k: int) -> None:
+    schedule = one("kring", star(P), "allgather", k=k, overlap=True)
+    assert schedule.steps == (P // k * (k - 1) if k > 1 else P - 1)
+    step, src, dst = messages(schedule)[0]
+    between = src // k != dst // k
+    assert set(step[between].tolist()) == {t * max(k - 1, 1) for t in range(P // k - 1)}
+    assert np.bincount(step[~between] * P + src[~between]).max(initial=0) <= 1
+
+
+@pytest.mark.parametrize("k", [1, 8, 99])
+def test_kring_with_one_group_or_none_is_the_ring(k: int) -> None:
+    assert one("kring", star(8), "allgather", k=k).same_as(one("ring", star(8), "allgather", directions=1))
+
+
+def test_kring_broadcasts_along_leaders_first() -> None:
+    wanted = Collective("broadcast", 11, roots=(5,))
+    schedule = one("kring", star(11), wanted, groups="4+4+3", pieces=1)
+    assert schedule.steps == 3 + 4 - 2  # n groups of at most s: n + s - 2
+    between = schedule.step < 2
+    leaders = [(5, 9), (9, 1)]
+    assert set(leaders) <= set(zip(schedule.src[between].tolist(), schedule.dst[between].tolist(), strict=True))
+    assert pipelined_steps(one("kring", star(11), wanted, groups="4+4+3")) == 5 + 31
+    assert one("kring", star(11), Collective("reduce", 11), k=4, pieces=1).steps == 5
+
+
+@pytest.mark.parametrize(("P", "k"), [(16, 2), (64, 4), (64, 8), (81, 3), (125, 5), (9, 3), (7, 7)])
+def test_recursive_multiplying_takes_log_k_rounds(P: int, k: int) -> None:
+    rounds = power_below(P, k)
+    assert k**rounds == P
+    for name, kind in product(("recmult", "permrecmult"), ("allgather", "reducescatter", "allreduce")):
+        schedule = one(name, star(P), kind, k=k)
+        assert schedule.steps == rounds
+        (step, src, dst), rows = messages(schedule)
+        for column in (src, dst):
+            assert set(np.bincount(step * P + column).tolist()) == {k - 1}
+        if kind == "reducescatter":
+            step = rounds - 1 - step
+        near = name == "recmult"
+        away = (src - dst) % P
+        for r in range(1, rounds + 1):
+            distance = k ** (r - 1) if near else P // k**r
+            apart = {j * distance % P for j in range(1 - k, k) if j}
+            assert set(away[step == r - 1].tolist()) <= apart
+            size = 1 if kind == "allreduce" else k ** (r - 1)
+            assert set(rows[step == r - 1].tolist()) == {size}
+    assert one("recmult", star(P), "broadcast", k=k).steps == rounds
+    assert one("recmult", star(P), "allreduce", k=k, large=True).steps == 2 * rounds
+
+
+@pytest.mark.parametrize("kind", ["allgather", "allreduce"])
+def test_recursive_multiplying_by_two_is_recursive_doubling(kind: str) -> None:
+    for P in range(2, 20):
+        ours = one("recmult", star(P), kind, k=2, fold=True)
+        assert ours.same_as(one("recursive-doubling", star(P), kind))
+
+
+def test_radices() -> None:
+    def told(ranks: int, k: int, fold: bool = False) -> str:
+        return str(chosen(ranks, k, None, fold))
+
+    assert (told(64, 4), told(64, 3), told(60, 12), told(24, 12)) == ("4x4x4", "2x2x2x2x2x2", "6x10", "4x6")
+    assert (told(14, 4), told(14, 7), told(3, 8), told(12, 4), told(12, 4, True)) == ("4", "2x7", "3", "3x4", "4")
+    assert (told(125, 5), told(243, 3), told(124, 5), told(31, 5)) == ("5x5x5", "3x3x3x3x3", "5x5", "5x5")
+    assert factors_up_to(13, 12) is None
+    assert chosen(20, None, "4x4", False).size == 16
+    assert str(chosen(8, None, [2, 4], False)) == "2x4"
+
+
+@given(number=st.integers(2, 200), most=st.integers(2, 20))
+def test_as_few_factors_as_there_can_be(number: int, most: int) -> None:
+    def least(rest: int) -> float:
+        return 0 if rest == 1 else 1 + min((least(rest // d) for d in range(2, most + 1) if rest % d == 0), default=99)
+
+    found = factors_up_to(number, most)
+    if found is None:
+        assert least(number) > 90
+    else:
+        assert math.prod(found) == number
+        assert len(found) == least(number)
+        assert max(found) <= most
+        assert list(found) == sorted(found)
+
+
+@given(ranks=st.integers(1, 60), data=st.data())
+def test_those_who_fold_hang_on_neighbours_evenly(ranks: int, data: st.DataObject) -> None:
+    size = data.draw(st.integers(1, ranks))
+    core = core_of(ranks, size)
+    assert sorted([*core.seat.tolist(), *core.extra.tolist()]) == list(range(ranks))
+    assert core.count.max() - core.count.min() <= 1
+    assert np.all((core.partner > core.extra) & (core.partner - core.extra < core.count.max()))
+
+
+def test_folding_costs_two_rounds() -> None:
+    for P, k in ((14, 4), (23, 4), (11, 3), (29, 7)):
+        core = power_below(P, k)
+        for name, kind in product(("recmult", "permrecmult"), ("allgather", "reducescatter", "allreduce")):
+            assert one(name, star(P), kind, k=k).steps == core + 2
+        assert one("permrecmult", star(P), "allgather", k=k, by="exchange").steps == core + 2  # they exchange once
+        levels = math.ceil(math.log(P, k))
+        assert one("recmult", star(P), "broadcast", k=k).steps == levels  # a tree needs no folding
+
+
+# --- what is a run of memory ----------------------------------------------------------------------------------------
+
+FOLDING = [(9, 3), (16, 4), (27, 3), (12, 4), (8, 2), (30, 6), (11, 3), (14, 4), (7, 7)]
+
+
+def parcels(schedule: Schedule) -> Iterator[tuple[int, int, int, np.ndarray[Any, Any]]]:
+    """Every message as step, src, dst, its blocks; in the order of steps."""
+    order = np.lexsort((schedule.chunk, schedule.dst, schedule.src, schedule.step))
+    ends = np.stack([schedule.step, schedule.src, schedule.dst])[:, order]
+    cuts = np.flatnonzero(np.any(ends[:, 1:] != ends[:, :-1], axis=0)) + 1
+    for rows in np.split(order, cuts):
+        yield int(schedule.step[rows[0]]), int(schedule.src[rows[0]]), int(schedule.dst[rows[0]]), schedule.chunk[rows]
+
+
+def is_run(at: np.ndarray[Any, Any]) -> bool:
+    return bool(np.array_equal(at, np.arange(at[0], at[0] + len(at))))
+
+
+@pytest.mark.parametrize(("P", "k"), FOLDING)
+def test_buffers_filled_in_the_order_of_arrival(P: int, k: int) -> None:
+    """Every message is copied as one run of memory; what is filled is no more than the buffer; all ends in order."""
+    schedule = one("permrecmult", star(P), "allgather", k=k)
+    told = schedule.provenance["layout"]
+    assert told["rule"] == "arrival"
+    where = [np.argsort(layout(told["radices"], rank, P)) for rank in range(P)]
+    buffers = np.full((P, P), -1)
+    buffers[:, 0] = np.arange(P)
+    filled, early, step = np.ones(P, int), buffers.copy(), 0
+    for when, src, dst, blocks in parcels(schedule):
+        if when > step:
+            early, step = buffers.copy(), when
+        source, goal = np.sort(where[src][blocks]), np.sort(where[dst][blocks])
+        unfolding = math.prod(told["radices"]) < P and when == schedule.steps - 1
+        assert is_run(source) or unfolding  # who is told in the end by another gets all but its own block
+        assert is_run(goal)
+        buffers[dst, goal] = early[src, source]
+        filled[dst] += len(blocks)
+    assert np.all(filled == P)
+    for rank in range(P):
+        assert np.array_equal(buffers[rank], layout(told["radices"], rank, P))
+        permute_in_place(buffers[rank], where[rank])
+        assert np.array_equal(buffers[rank], np.arange(P))
+
+
+def test_the_layout_of_figure_3() -> None:
+    assert layout([3, 3], 0).tolist() == [0, 3, 6, 1, 4, 7, 2, 5, 8]
+    assert layout([3, 3], 4).tolist() == [4, 7, 1, 5, 8, 2, 3, 6, 0]
+    assert layout([2], 0, 3).tolist() == [0, 1, 2]  # hands in to rank 1, and is told 1 and 2
+    assert layout([2], 2, 3).tolist() == [2, 1, 0]
+    for rank, ranks in ((9, 9), (-1, 9), (0, 8)):
+        with pytest.raises(Invalid, match="does not exist"):
+            layout([3, 3], rank, ranks)
+
+
+@pytest.mark.parametrize("weights", [[1] * 9, [2, 0, 1, 1, 3, 1, 0, 2, 1]])
+def test_what_the_permutation_moves_is_priced(weights: list[int]) -> None:
+    wanted = Collective("allgather", 9, weights=np.array(weights))
+    for order in (None, [3, 1, 4, 0, 5, 2, 8, 6, 7]):
+        schedule = one("permrecmult", star(9), wanted, k=3, order=order)
+        most, seats = 0, order or list(range(9))
+        for seat in range(9):
+            arrived = [seats[other] for other in layout([3, 3], seat)]
+            begins = [sum(weights[b] for b in arrived[:i]) for i in range(9)]
+            most = max(most, sum(weights[b] for b, at in zip(arrived, begins, strict=True) if at != sum(weights[:b])))
+        assert schedule.local == (Local("permute", Fraction(most, sum(weights))),)
+    assert alpha_beta(schedule, star(9))(10**9).terms["local"] == pytest.approx(most / sum(weights) * 1e9 / 100e9)
+    assert one("permrecmult", star(9), "reducescatter", k=3).local == (Local("permute", Fraction(1)),)
+    for options in ({"by": "exchange"}, {"by": "exchange-minimal"}, {"by": "separate"}):
+        assert one("permrecmult", star(9), wanted, k=3, **options).local == ()
+    for large in (False, True):
+        assert one("permrecmult", star(9), "allreduce", k=3, large=large).local == ()
+
+
+@pytest.mark.parametrize(("P", "k"), FOLDING)
+def test_the_alternatives_of_figure_7(P: int, k: int) -> None:
+    plain = one("permrecmult", star(P), "allgather", k=k)
+    exchanged, minimal, apart = (
+        one("permrecmult", star(P), "allgather", k=k, by=by) for by in ("exchange", "exchange-minimal", "separate")
+    )
+    least = P * (P - 1)
+    assert plain.transfers == minimal.transfers == apart.transfers == least
+    back = int(np.count_nonzero(exchanged.chunk == exchanged.dst))
+    assert exchanged.transfers == least + back
+    assert back > 0 or k == P  # everyone's block begins elsewhere and comes back
+    for _, _, _, blocks in parcels(exchanged):
+        assert is_run(blocks)
+    for _, _, dst, blocks in parcels(minimal):
+        assert is_run(blocks) or is_run(np.sort([*blocks, dst]))  # but for a hole: the receiver's own
+    for _, _, _, blocks in parcels(apart):
+        assert is_run(blocks)
+    if plain.steps > 1:
+        assert apart.steps > plain.steps
+
+
+@pytest.mark.parametrize(("P", "k"), [(9, 3), (16, 4), (27, 3), (12, 4), (30, 6), (14, 4)])
+@pytest.mark.parametrize("name", ["recmult", "permrecmult"])
+def test_large_allreduces_send_runs_of_the_vector(name: str, P: int, k: int) -> None:
+    for order in (None, [*range(1, P, 2), *range(0, P, 2)]):
+        schedule = one(name, star(P), "allreduce", k=k, large=True, order=order)
+        for _, _, _, parts in parcels(schedule):
+            assert is_run(np.sort(schedule.chunks.offset[parts]) // schedule.chunks.share[0])
+
+
+@pytest.mark.parametrize(("P", "k"), [(9, 3), (16, 4), (12, 4), (64, 8)])
+def test_recursive_multiplying_needs_no_permutation(P: int, k: int) -> None:
+    schedule = one("recmult", star(P), "allgather", k=k)
+    assert all(is_run(blocks) for _, _, _, blocks in parcels(schedule))
+    assert schedule.local == ()
+
+
+# --- groups ---------------------------------------------------------------------------------------------------------
+
+
+def hosted(*hosts: int) -> Topology:
+    """A machine of hosts with so many ranks each."""
+    places = [f"host{h}/gpu{i}" for h, many in enumerate(hosts) for i in range(many)]
+    ranks = len(places)
+    links = both_ways([(i, ranks) for i in range(ranks)], PORT)
+    return build("hosts", ranks, links, switches=1, places=[*places, "switch"])
+
+
+def test_groups_are_hosts_unless_told_otherwise() -> None:
+    def groups(machine: Topology, **options: Any) -> str:
+        schedule = one("kring", machine, "allgather", **options)
+        assert verify(schedule, machine).ok
+        return schedule.provenance["found"]["groups"]
+
+    assert groups(topology("delta:nodes=3")) == "3*4"
+    assert groups(topology("cluster:box=dgx1v,boxes=2")) == "2*8"
+    assert groups(topology("dgx1v")) == "2*4"  # one host: its quads
+    assert groups(hosted(3, 5, 2)) == "3+5+2"
+    assert groups(hosted(3, 5, 2), k=4) == "2*4+2"
+    assert groups(hosted(3, 5, 2), groups=[1, 9]) == "1+9"
+    assert groups(hosted(2, 2), order="0,2,1,3") == "4*1"  # no two of a host side by side
+    assert groups(hosted(2, 2), order="1,0,3,2") == "2*2"
+    assert (groups(star(12)), groups(star(7)), groups(star(16)), groups(star(8))) == ("3*4", "7", "4*4", "2*4")
+    assert near_root(36) == 6
+
+
+def test_ranks_dealt_out_over_hosts_are_brought_together() -> None:
+    places = [f"host{i % 3}/gpu{i // 3}" for i in range(9)]
+    machine = build("dealt", 9, both_ways([(i, 9) for i in range(9)], PORT), switches=1, places=[*places, "switch"])
+    for name, options in (("kring", {}), ("kring", {"k": 3}), ("permrecmult", {"k": 3})):
+        schedule = one(name, machine, "allgather", **options)
+        assert schedule.provenance["options"]["order"] == "0,3,6,1,4,7,2,5,8"
+        last = schedule.step == schedule.steps - 1
+        assert np.array_equal(schedule.src[last] % 3, schedule.dst[last] % 3)
+        assert verify(schedule, machine).ok
+
+
+@given(sizes=st.lists(st.integers(1, 5), min_size=1, max_size=5).filter(lambda s: sum(s) > 1), overlap=st.booleans())
+@settings(max_examples=40)
+def test_groups_of_any_sizes(sizes: list[int], overlap: bool) -> None:
+    P, longest = sum(sizes), max(sizes)
+    schedule = one("kring", star(P), "allgather", groups="+".join(map(str, sizes)), overlap=overlap)
+    assert verify(schedule, star(P)).ok
+    assert schedule.transfers == P * (P - 1)
+    if longest == 1 or not overlap:
+        assert schedule.steps == len(sizes) - 1 + len(sizes) * (longest - 1)
+    else:
+        assert schedule.steps == len(sizes) * (longest - 1)
+
+
+def test_sizes_of_groups() -> None:
+    assert given_sizes("2*3+4", 10) == [3, 3, 4]
+    assert given_sizes(5, 5) == [5]
+    assert given_sizes([2, 3], 5) == [2, 3]
+
+
+# --- options, refusals, pages ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "says"),
+    [
+        ("kring", {"k": 0}, "option k: .* from 1"), ("kring", {"k": 2.5}, "option k"), ("kring", {"k": True}, "from 1"),
+        ("kring", {"k": 2, "groups": "3+3"}, "give one"), ("kring", {"groups": "3+4"}, "7 ranks together, not 6"),
+        ("kring", {"groups": "a+b"}, "expected sizes"), ("kring", {"groups": "2.5+3.5"}, "expected sizes"),
+        ("kring", {"groups": [2.5, 3.5]}, "expected sizes"), ("kring", {"groups": "6+0"}, "expected sizes"),
+        ("kring", {"groups": ""}, "expected sizes"), ("kring", {"groups": []}, "0 ranks together"),
+        ("kring", {"overlap": "half"}, "true or false"), ("kring", {"pieces": 0}, "pieces"),
+        ("kring", {"order": "0,1"}, "exactly once"), ("recmult", {"k": 1}, "option k: .* from 2"),
+        ("recmult", {"k": 0}, "option k"), ("recmult", {"radices": "4x4"}, "is 16, but only 6 ranks"),
+        ("recmult", {"radices": "2x1"}, "2 or more"), ("recmult", {"radices": "axb"}, "expected numbers"),
+        ("recmult", {"radices": ""}, "expected numbers"), ("recmult", {"radices": []}, "2 or more"),
+        ("recmult", {"k": 2, "radices": "2x3"}, "give one"), ("recmult", {"fold": "maybe"}, "true or false"),
+        ("recmult", {"large": "near"}, "true or false"), ("permrecmult", {"by": "exchang"}, "did you mean 'exchange'"),
+        ("permrecmult", {"by": "separate"}, "needs no permutation"), ("permrecmult", {"k": -3}, "option k"),
+    ],
+)  # fmt: skip
+def test_options_are_checked(name: str, options: dict[str, Any], says: str) -> None:
+    with pytest.raises(Invalid, match=says):
+        one(name, star(6), "allreduce", **options)
+
+
+def test_the_redundant_exchange_does_not_run_backwards() -> None:
+    with pytest.raises(Invalid, match="use exchange-minimal"):
+        one("permrecmult", star(6), "reducescatter", by="exchange")
+
+
+@pytest.mark.parametrize(("name", "kind"), PLANNED)
+def test_the_options_told_give_the_same_schedule_again(name: str, kind: str) -> None:
+    machine, wanted = hosted(4, 3, 4), Collective(kind, 11)
+    tried = [*table("planner")[name].can["sweep"], {"k": 3}, {"pieces": 3}, {"order": "10,9,8,7,6,5,4,3,2,1,0"}]
+    tried += [{"groups": "5+6"}] if name == "kring" else [{"radices": "2x5"}, {"k": 3, "fold": True}]
+    for options in [*tried, *WAYS.get((name, kind), [])]:
+        for schedule in made(name, machine, wanted, **options):
+            told = schedule.provenance
+            assert told["planner"] == name
+            again = one(name, machine, wanted, **told["options"])
+            assert again.same_as(schedule)
+            assert again.provenance == told
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_cannot_be_is_refused_by_name(name: str) -> None:
+    line = build("line", 7, both_ways([(i, i + 1) for i in range(6)], PORT))
+    many = Topology("many", 20_000, 1, *(np.zeros(0, np.int32),) * 3, ())
+    for kind in ("allgather", "reducescatter", "allreduce"):
+        with pytest.raises(Unsupported, match=f"planner {name}: .*no link or path.*use planner"):
+            one(name, line, kind)
+    for kind in ("allgather", "reducescatter"):
+        with pytest.raises(Unsupported, match=r"needs about .* transfers; at most \d+; use relay"):
+            one(name, many, Collective(kind, 20_000))
+
+
+PAGES = Path(__file__).parent.parent / "docs" / "planners"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_page_of_every_planner_is_true(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (PAGES / f"{name}.md").read_text()
+    can = table("planner")[name].can
+    assert set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) == set(can["options"])
+    assert all(kind in page for kind in can["collectives"])
+    monkeypatch.chdir(tmp_path)
+    commands = re.findall(r"^\$ antiphon (.*)$", page, re.MULTILINE)
+    assert commands
+    for line in commands:
+        assert run(shlex.split(line)) == 0, line

@@ -1,0 +1,554 @@
+"""Graphs of messages, and the files of PICCL: read, written, refused."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from generate import Case, cases
+from hypothesis import given, settings
+
+from antiphon.core.collective import Collective
+from antiphon.core.interpret import block_elements
+from antiphon.core.plan import Plan
+from antiphon.core.routes import NO_ROUTES, resolve
+from antiphon.core.schedule import REDUCE, Schedule, cut
+from antiphon.core.topology import Topology
+from antiphon.core.transform import expand
+from antiphon.core.verify import verify
+from antiphon.cost import load_profile
+from antiphon.cost._loggp_figures import Level, LogGP, level_of
+from antiphon.cost._waits import sent, waits
+from antiphon.cost.piccl import MessageGraph, figures_text, message_graph, read_figures, read_schedule, read_topology
+from antiphon.errors import AntiphonError, Invalid, Unsupported
+from antiphon.lower import export
+from antiphon.lower._piccl_topology import topology_files
+from antiphon.lower.piccl import piccl_xml
+from antiphon.select import plan
+from antiphon.topologies import topology
+
+# ---- graphs ----
+
+
+def deps_of(graph: MessageGraph) -> list[set[int]]:
+    return [set(graph.deps[a:b].tolist()) for a, b in itertools.pairwise(graph.deps_ptr.tolist())]
+
+
+def messages_of(schedule: Schedule) -> tuple[list[tuple[int, ...]], list[int]]:
+    route = [-1] * schedule.transfers if schedule.route is None else schedule.route.tolist()
+    keys = list(zip(schedule.step.tolist(), schedule.src.tolist(), schedule.dst.tolist(), route, strict=True))
+    order = sorted(set(keys))
+    return order, [order.index(key) for key in keys]
+
+
+def plain_data_deps(schedule: Schedule) -> list[set[int]]:
+    """What brought the value that each message reads, found cell by cell, step by step."""
+    order, message = messages_of(schedule)
+    found: list[set[int]] = [set() for _ in order]
+    brought: dict[tuple[int, int, int], set[int]] = {}
+    rows = list(
+        zip(
+            schedule.step.tolist(), schedule.chunk.tolist(), schedule.src.tolist(), schedule.slot("src").tolist(),
+            schedule.dst.tolist(), schedule.slot("dst").tolist(), schedule.op.tolist(), message, strict=True,
+        )
+    )  # fmt: skip
+    for step in sorted({row[0] for row in rows}):
+        new: dict[tuple[int, int, int], set[int]] = {}
+        for _, chunk, src, src_slot, dst, dst_slot, op, number in (row for row in rows if row[0] == step):
+            found[number] |= brought.get((src, chunk, src_slot), set())
+            cell = (dst, chunk, dst_slot)
+            kept = new.get(cell, brought.get(cell, set()) if op == REDUCE else set())
+            new[cell] = kept | {number}
+        brought |= new
+    return found
+
+
+@given(cases())
+@settings(max_examples=60)
+def test_a_message_waits_for_what_brought_what_it_carries(case: Case) -> None:
+    schedule = expand(case.schedule)
+    assert deps_of(message_graph(case.schedule, 1000, "data")) == plain_data_deps(schedule)
+
+
+@given(cases())
+@settings(max_examples=60)
+def test_by_rounds_all_that_came_before_at_the_source_is_done(case: Case) -> None:
+    graph = message_graph(case.schedule, 1000, "rounds")
+    order, _ = messages_of(expand(case.schedule))
+    assert [key[1:3] for key in order] == list(zip(graph.src.tolist(), graph.dst.tolist(), strict=True))
+    reached: list[set[int]] = []
+    for number, (deps, (step, src, *_)) in enumerate(zip(deps_of(graph), order, strict=True)):
+        before = {i for i, key in enumerate(order[:number]) if key[0] < step and src in key[1:3]}
+        assert deps <= before
+        reached.append(deps.union(*(reached[i] for i in deps)))
+        assert before <= reached[-1]
+
+
+@given(cases())
+@settings(max_examples=30)
+def test_bytes_are_conserved(case: Case) -> None:
+    nbytes = 997
+    schedule = expand(case.schedule)
+    made = sent(case.schedule, nbytes)
+    elements = block_elements(schedule.collective, nbytes, 1)
+    whole, offset = schedule.chunks.denominator, schedule.chunks.offset.tolist()
+    of_block = elements[schedule.chunks.block].tolist()
+    ends = (schedule.chunks.offset + schedule.chunks.share).tolist()
+    low = [n * at // whole for n, at in zip(of_block, offset, strict=True)]
+    high = [n * at // whole for n, at in zip(of_block, ends, strict=True)]
+    size = np.array(high) - np.array(low)
+    assert int(made.nbytes.sum()) == int(size[schedule.chunk].sum())
+    assert int(made.combined.sum()) == int(size[schedule.chunk][schedule.op == REDUCE].sum())
+    assert np.array_equal(
+        np.bincount(schedule.chunks.block, weights=size, minlength=schedule.collective.blocks), elements
+    )
+
+
+def test_many_to_many_is_kept_in_few_numbers() -> None:
+    made = plan("allreduce", "star:ranks=40", planner="direct").entries[0].schedule
+    twice = np.concatenate
+    schedule = Schedule(
+        made.collective, made.chunks, twice([made.step, made.step + 1]), twice([made.chunk] * 2), twice([made.src] * 2),
+        twice([made.dst] * 2), twice([made.op] * 2),
+    )  # fmt: skip
+    found = waits(sent(schedule, 1000), "data")
+    assert found.pairs == 40 * 39 * 39
+    assert len(found.message) + len(found.items) + len(found.low) < 40 * 39 * 4
+
+
+@pytest.mark.parametrize(
+    ("ptr", "deps", "says"),
+    [
+        ([0, 0, 1, 2], [2, 1], "1 waits for 2 waits for 1"),
+        ([0, 1, 2, 3], [1, 2, 0], "0 waits for 1 waits for 2 waits for 0"),
+        ([0, 0, 1, 1], [1], "message 1 waits for itself"),
+        ([0, 0, 1, 1], [3], "deps[0] = 3 is out of range"),
+        ([0, 0, 1], [0], "deps_ptr: expected 4"),
+        ([0, 1, 0, 1], [2], "ascending"),
+    ],
+)
+def test_graphs_that_are_none(ptr: list[int], deps: list[int], says: str) -> None:
+    with pytest.raises(Invalid) as told:
+        MessageGraph(3, [0, 1, 2], [1, 2, 0], np.array([1, 1, 1]), np.array(ptr), np.array(deps))
+    assert says in str(told.value)
+
+
+def test_a_graph_may_list_a_message_before_those_it_waits_for() -> None:
+    graph = MessageGraph(2, [0, 1], [1, 0], np.array([5, 6]), np.array([0, 1, 1]), np.array([1]))
+    assert deps_of(graph) == [{1}, set()]
+    with pytest.raises(Invalid, match="order: expected rounds or data"):
+        message_graph(plan("allreduce", "ring:ranks=3").entries[0].schedule, 10, "steps")
+
+
+# ---- schedules ----
+
+THEIRS = """<collective name="allgather" algorithm="k-ring" k="2" nodes="4" buffer_size="16388">
+    # Round 1
+    <transfer id="10" size="4097" src="0" dst="1" deps="-1"/>
+    <transfer id="11" size="4097" src="1" dst="0" deps="-1" other="kept out"/>
+
+    <!-- and then
+         more -->
+    <transfer id="3" size="4097" src="1" dst="2" deps="10,11"/>
+    <transfer id="12" size="0" src="2" dst="3" deps=" 3, 10,3 "></transfer>
+    <transfer id="99" size="7" src="3" dst="2"/>
+</collective>
+<!-- 1 + 1 -->
+"""
+
+
+def written(folder: Path, text: str, name: str = "schedule.xml") -> Path:
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def test_a_schedule_of_theirs(tmp_path: Path) -> None:
+    path = written(tmp_path, THEIRS)
+    found = read_schedule(path)
+    assert (found.collective, found.algorithm, found.k, found.nbytes) == ("allgather", "k-ring", 2, 16388)
+    graph = found.graph
+    assert found.ids.tolist() == [10, 11, 3, 12, 99]
+    assert (graph.ranks, graph.src.tolist(), graph.dst.tolist()) == (4, [0, 1, 1, 2, 3], [1, 0, 2, 3, 2])
+    assert graph.nbytes.tolist() == [4097, 4097, 4097, 0, 7]
+    assert deps_of(graph) == [set(), set(), {0, 1}, {0, 2}, set()]
+    assert graph.deps_ptr.tolist() == [0, 0, 0, 2, 4, 4]
+    with pytest.raises(Unsupported) as told:
+        found.verifiable()
+    assert "simulated but not verified" in str(told.value)
+    assert str(path) in str(told.value)
+
+
+def wrong(folder: Path, text: str) -> str:
+    path = written(folder, text)
+    with pytest.raises(AntiphonError) as told:
+        read_schedule(path)
+    message = str(told.value)
+    assert message.startswith(f"{path}: ")
+    assert "\n" not in message
+    return message.removeprefix(f"{path}: ")
+
+
+LAST = '<transfer id="99" size="7" src="3" dst="2"/>'
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        (
+            LAST,
+            '<transfer id="99" size="7" src="3" dst="2">',
+            "line 11, column 3: is not well-formed XML: mismatched tag",
+        ),
+        (LAST, "", ""),
+        ("</collective>", "", "is not well-formed XML: no element found"),
+        (LAST, '<transfer id="99" size="7.5" src="3" dst="2"/>', "line 10: transfer: size is '7.5'; expected a whole"),
+        (LAST, '<transfer id="99" size="-7" src="3" dst="2"/>', "line 10: transfer: size is '-7'"),
+        (LAST, '<transfer id="99" src="3" dst="2"/>', 'line 10: transfer has no size="..."'),
+        (LAST, '<transfer id="9_9" size="7" src="3" dst="2"/>', "id is '9_9'"),
+        (LAST, '<transfer id="99" size="7" src="3" dst="4"/>', "line 10: transfer 99: dst is 4, but nodes are 0 to 3"),
+        (LAST, '<transfer id="99" size="7" src="3" dst="3"/>', "line 10: transfer 99: goes from node 3 to itself"),
+        (LAST, '<transfer id="11" size="7" src="3" dst="2"/>', "line 10: transfer 11: line 4 has the same id"),
+        (
+            LAST,
+            '<transfer id="99" size="7" src="3" dst="2" deps="4"/>',
+            "waits for 4, but there is no transfer of that",
+        ),
+        (LAST, '<transfer id="99" size="7" src="3" dst="2" deps="3;4"/>', "deps is '3;4'; expected ids such as 3,7"),
+        (LAST, '<transfer id="99" size="7" src="3" dst="2" deps="99"/>', "transfer 99 waits for itself"),
+        ('dst="1" deps="-1"', 'dst="1" deps="12"', "10 waits for 12 waits for "),
+        (LAST, '<transfre id="99"/>', "line 10: <transfre> does not belong here; expected <transfer"),
+        (LAST, f"<transfer>{LAST}</transfer>", "line 10: <transfer> does not belong here"),
+        ('nodes="4"', 'nodes="0"', "nodes is 0; expected 1"),
+        ('nodes="4"', "", 'line 1: collective has no nodes="..."'),
+        ('nodes="4"', 'nodes="99999999999"', "expected 1 to 16777216"),
+        (" size=", " sise=", "has no size"),
+        (THEIRS, "<topo num_nodes='4'/>", "begins with <topo>, a schedule with <collective ...>; `antiphon topology"),
+        (THEIRS, "", "no element found"),
+        (THEIRS, "{}", "line 1, column 1: is not well-formed XML"),
+    ],
+)
+def test_a_schedule_that_is_wrong(tmp_path: Path, old: str, new: str, says: str) -> None:
+    assert old in THEIRS
+    if not says:
+        assert len(read_schedule(written(tmp_path, THEIRS.replace(old, new))).graph) == 4
+    else:
+        assert says in wrong(tmp_path, THEIRS.replace(old, new, 1))
+
+
+BOMB = """<?xml version="1.0"?>
+<!DOCTYPE lolz [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;&a;&a;&a;&a;"><!ENTITY c "&b;&b;&b;&b;&b;&b;&b;">]>
+<collective name="&c;" nodes="2"/>
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (BOMB, "line 2: has a document type"),
+        ('<!DOCTYPE x SYSTEM "file:///etc/hostname"><collective nodes="2"/>', "has a document type"),
+        ('<!DOCTYPE x [<!ENTITY y SYSTEM "file:///etc/hostname">]><collective name="&y;" nodes="2"/>', "document type"),
+        ('<!DOCTYPE x [<!ENTITY % y SYSTEM "http://localhost/">%y;]><collective nodes="2"/>', "document type"),
+        ('<collective name="&lol;" nodes="2"/>', "undefined entity"),
+    ],
+)
+def test_nothing_in_a_file_is_expanded_or_fetched(tmp_path: Path, text: str, says: str) -> None:
+    assert says in wrong(tmp_path, text)
+    with pytest.raises(Invalid, match=says):
+        read_topology(tmp_path / "schedule.xml")
+
+
+PLANS: list[tuple[str, str, str, dict[str, Any]]] = [
+    ("allreduce", "dgx1v", "multi-ring", {}),  # routes over parallel links
+    ("allgather", "star:ranks=8", "recursive-doubling", {}),  # runs of chunks
+    ("allreduce", "star:ranks=6", "double-binary-tree", {"pieces": 3}),
+    ("alltoall", "full:ranks=5", "bruck", {}),
+    ("reduce", "full:ranks=5", "binomial-tree", {}),
+]
+
+
+@pytest.mark.parametrize(("collective", "machine", "planner", "options"), PLANS)
+@pytest.mark.parametrize("order", ["rounds", "data"])
+def test_what_is_written_is_read_again_and_verified(
+    tmp_path: Path, collective: str, machine: str, planner: str, options: dict[str, Any], order: str
+) -> None:
+    made = plan(collective, machine, planner=planner, options=options)
+    export(made, "piccl-xml", tmp_path, nbytes=12345, options={"order": order})
+    found = read_schedule(tmp_path / "schedule.xml")
+    schedule = expand(made.entries[0].schedule)
+    again = found.verifiable()
+    assert again.topology == made.topology
+    assert again.entries[0].schedule.same_as(schedule)
+    assert again.entries[0].schedule.provenance == schedule.provenance
+    verify(again.entries[0].schedule, again.topology).or_raise()
+    graph = message_graph(schedule, 12345, order)
+    for name in ("src", "dst", "nbytes", "deps_ptr", "deps", "combined"):
+        assert np.array_equal(getattr(found.graph, name), getattr(graph, name)), name
+    assert (found.nbytes, found.algorithm) == (12345, planner)
+
+
+@given(cases(most_ranks=6))
+@settings(max_examples=40)
+def test_any_schedule_is_read_again(tmp_path_factory: pytest.TempPathFactory, case: Case) -> None:
+    made = Plan.of(case.topology, case.schedule)
+    path = tmp_path_factory.mktemp("made") / "schedule.xml"
+    if bool((case.schedule.src == case.schedule.dst).any()):
+        with pytest.raises(Unsupported, match="within itself"):
+            piccl_xml(made, nbytes=1000)
+        return
+    path.write_bytes(b"".join(piccl_xml(made, nbytes=1000)["schedule.xml"]))  # type: ignore[arg-type]
+    assert read_schedule(path).verifiable().entries[0].schedule.same_as(expand(case.schedule))
+
+
+def test_chunks_of_one_message_in_runs_and_slots(tmp_path: Path) -> None:
+    wanted = Collective("broadcast", 2)
+    columns = {"chunk": [5, 1, 0, 2, 3, 4], "op": [0, 0, 0, 0, 0, 1], "dst_slot": [0, 0, 1, 0, 2, 0]}
+    schedule = Schedule(wanted, cut(wanted, 6), [0] * 6, src=[0] * 6, dst=[1] * 6, **columns)
+    text = b"".join(piccl_xml(Plan.of(topology("ring:ranks=2"), schedule), nbytes=60)["schedule.xml"]).decode()
+    assert 'size="60" src="0" dst="1" deps="-1" step="0" copy="0:0:1,1-2,3:0:2,5" reduce="4"/>' in text
+    found = read_schedule(written(tmp_path, text))
+    assert found.verifiable().entries[0].schedule.same_as(schedule)
+    assert found.graph.combined.tolist() == [10]
+
+
+def test_what_contradicts_the_plan_beside_it(tmp_path: Path) -> None:
+    made = plan("allreduce", "ring:ranks=3", options={"directions": 1})
+    text = b"".join(piccl_xml(made, nbytes=300)["schedule.xml"]).decode()  # type: ignore[arg-type]
+    for old, new, says in [
+        ('size="100"', 'size="101"', "size is 101, but its chunks have 100 bytes at this buffer_size"),
+        ('buffer_size="300"', 'buffer_size="600"', "its chunks have 200 bytes"),
+        ('reduce="2"', 'reduce="3"', "chunks 3-3, but there are 3"),
+        ('reduce="2"', 'reduce="2-1"', "chunks 2-1"),
+        ('reduce="2"', 'reduce="x"', "'x' names no chunks; expected 3, 3-7 or 3:0:1"),
+        (' reduce="2"', "", "carries no chunks"),
+        (' step="0"', "", 'has no step="..."'),
+        ('nodes="3"', 'nodes="4"', "the plan in <antiphon> is for 3"),
+        ("antiphon-plan", "antiphon-plane", "line 2, antiphon: plan: unknown format 'antiphon-plane'"),
+        ("</collective>", "<antiphon/></collective>", "<antiphon> stands once, before the transfers"),
+    ]:
+        assert old in text
+        assert says in wrong(tmp_path, text.replace(old, new, 1)), new
+    assert "the same step, src, dst and route" in wrong(tmp_path, text.replace(' step="1"', ' step="0"'))
+    found = read_schedule(written(tmp_path, text.replace("copy=", "reduce="))).verifiable()
+    assert not verify(found.entries[0].schedule, made.topology).ok  # read as it stands, and found wrong
+
+
+# ---- figures ----
+
+FIGURES = "s,L,o_s,o_r,g,G\n4,4e-6,1e-6,1e-6,2e-6,1e-10\n\n1, 1e-6,1e-6,1e-6,2e-6,4e-10\n"
+
+
+def test_figures(tmp_path: Path) -> None:
+    level = read_figures(written(tmp_path, FIGURES, "a.csv"))
+    assert level.sizes == (1, 4)
+    assert level.at([0.5, 1, 2, 4, 100])["L"].tolist() == pytest.approx([1e-6, 1e-6, 2e-6, 4e-6, 4e-6])
+    assert level.at([0, 1, 100])["G"].tolist() == pytest.approx([4e-10, 4e-10, 1e-10])
+    assert read_figures(written(tmp_path, figures_text(level), "b.csv")) == level
+    flat = Level("", (1,), (1e-6,), (2e-6,), (0.0,), (1.25e-5,), (1e-11,), (3e-12,))
+    assert figures_text(flat).count("\n") == 3  # two sizes, for readers that interpolate
+    assert read_figures(written(tmp_path, figures_text(flat), "c.csv")) == flat
+    with pytest.raises(Unsupported, match="whole sizes"):
+        figures_text(Level("", (1.5, 2)))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "has no figures"),
+        ("s,L,o_s,o_r,g,G\n", "has no figures"),
+        ("s,L,o,g,G\n1,1,1,1,1\n", "line 1: expected the columns s,L,o_s,o_r,g,G, got 's,L,o,g,G'"),
+        (FIGURES + "8,1,1,1,1\n", "line 5: has 5 fields, expected 6"),
+        (FIGURES + "8,-1e-6,1,1,1,1\n", "line 5: L: expected figures from 0 on to 3600, got '-1e-6'"),
+        (FIGURES + "8,nan,1,1,1,1\n", "line 5: L: cannot read 'nan'"),
+        (FIGURES + "8,x,1,1,1,1\n", "line 5: L: cannot read 'x'"),
+        (FIGURES + "8.5,1,1,1,1,1\n", "line 5: s is '8.5'; expected a whole number of bytes"),
+        (FIGURES + "-8,1,1,1,1,1\n", "line 5: s is '-8'"),
+        (FIGURES + "4,1,1,1,1,1\n", "line 5: size 4 stands twice"),
+        (FIGURES + '"8,1', "line 5: "),
+    ],
+)
+def test_figures_that_are_wrong(tmp_path: Path, text: str, says: str) -> None:
+    path = written(tmp_path, text, "a.csv")
+    with pytest.raises(Invalid) as told:
+        read_figures(path)
+    assert str(told.value).startswith(f"{path}: {says}")
+
+
+# ---- topologies ----
+
+TOPO = """<topo num_nodes="6" num_levels="2">
+    <group level="1" id="0" nics="-1" param_file="figures/between.csv">
+        <group level="0" id="7" ports="2" param_file="figures/inside.csv">
+            <node id="0"/>
+            <node id="1"/>
+        </group>
+        # the others
+        <group level="0" id="1" ports="2" param_file="figures/inside.csv">
+            <node id="5"/>
+            <node id="2"/>
+        </group>
+        <group level="0" id="2" ports="2" param_file="figures/slow.csv">
+            <node id="3"/>
+            <node id="4"/>
+        </group>
+    </group>
+</topo>
+"""
+
+
+@pytest.fixture
+def figures(tmp_path: Path) -> Path:
+    (tmp_path / "figures").mkdir()
+    for name, scale in (("inside", 1), ("slow", 3), ("between", 10)):
+        row = ",".join(f"{scale * value}e-9" for value in (1000, 500, 600, 800, 1))
+        written(tmp_path / "figures", f"s,L,o_s,o_r,g,G\n1,{row}\n1024,{row}\n", f"{name}.csv")
+    return tmp_path
+
+
+def latency(machine: Topology, a: int, b: int) -> float:
+    found = resolve(machine, np.array([a], np.int32), np.array([b], np.int32), None, NO_ROUTES)
+    assert not len(found.bad)
+    return sum(machine.types[machine.link_type[link]].latency for link in found.table[int(found.route[0])])
+
+
+def figures_between(machine: Topology, loggp: LogGP) -> dict[tuple[int, int], tuple[float, ...]]:
+    pairs = list(itertools.permutations(range(machine.ranks), 2))
+    src, dst = (np.array(c) for c in zip(*pairs, strict=True))
+    levels = level_of(loggp.groups(machine), src, dst)
+    return {
+        pair: tuple(float(values[0]) for values in loggp.levels[level].at([64]).values())
+        for pair, level in zip(pairs, levels.tolist(), strict=True)
+    }
+
+
+def test_a_topology_of_theirs(figures: Path) -> None:
+    machine, profile = read_topology(written(figures, TOPO, "topo.xml"))
+    assert profile.loggp is not None
+    assert (machine.ranks, machine.switches, machine.name) == (6, 4, "topo")
+    assert machine.places[:6] == (
+        "host7/rank0", "host7/rank1", "host1/rank2", "host2/host-b/rank3", "host2/host-b/rank4", "host1/rank5"
+    )  # fmt: skip
+    loggp = profile.loggp
+    assert [level.within for level in loggp.levels] == ["host-b", "host", ""]
+    assert (loggp.device_radix, loggp.node_radix, loggp.node) == (1, 2, "host")
+    assert loggp.nodes(machine).tolist() == [0, 0, 1, 2, 2, 1]
+    assert read_topology(figures / "topo.xml", 8)[1].loggp.device_radix == 8  # type: ignore[union-attr]
+    hosts = {0: 7, 1: 7, 2: 1, 5: 1, 3: 2, 4: 2}
+    for (a, b), found in figures_between(machine, loggp).items():
+        scale = 10 if hosts[a] != hosts[b] else 3 if hosts[a] == 2 else 1
+        assert found[0] == pytest.approx(scale * 1e-6), (a, b)
+        assert latency(machine, a, b) == pytest.approx(scale * 1e-6), (a, b)
+    up = {machine.types[t].bandwidth for t, a in zip(machine.link_type, machine.link_src, strict=True) if a >= 6}
+    assert 2 * 10**8 in up  # two ports of 1/G each
+    verify(plan("allreduce", machine, planner="ring").entries[0].schedule, machine).or_raise()
+
+
+def test_a_topology_is_written_and_read_again(figures: Path) -> None:
+    machine, profile = read_topology(written(figures, TOPO, "topo.xml"), 3)
+    assert profile.loggp is not None
+    other = figures / "again"
+    other.mkdir()
+    for name, text in topology_files(machine, profile.loggp).items():
+        written(other, text, name)
+    again, theirs = read_topology(other / "topology.xml")
+    assert theirs.loggp is not None
+    assert (again.name, theirs.loggp.device_radix, theirs.loggp.node_radix) == ("topo", 3, 2)
+    assert figures_between(again, theirs.loggp) == figures_between(machine, profile.loggp)
+    assert np.array_equal(theirs.loggp.nodes(again), profile.loggp.nodes(machine))
+
+
+def test_a_machine_of_the_catalogue_as_a_topology_of_theirs(tmp_path: Path) -> None:
+    machine = topology("cluster:box=dgx1v,boxes=2")
+    host = machine.places[0].split("/")[0].rstrip("0123456789")
+    loggp = LogGP((Level(host, L=1e-6, G=1e-11), Level(L=2e-6, G=1e-10)), 8, 2, host)
+    for name, text in topology_files(machine, loggp).items():
+        written(tmp_path, text, name)
+    again, profile = read_topology(tmp_path / "topology.xml")
+    assert profile.loggp is not None
+    assert figures_between(again, profile.loggp) == figures_between(machine, loggp)
+    assert profile.loggp.device_radix == 8
+    for levels, node, says in [
+        ((Level(host),), host, "a last level without a place"),
+        ((Level("gpux"), Level()), host, ""),  # no rank is in such a place, so it is left out
+        ((Level(host), Level()), "rack", "shares a NIC in every 'rack'"),
+    ]:
+        if says:
+            with pytest.raises(Unsupported, match=says):
+                topology_files(machine, LogGP(levels, 1, 1, node))
+        else:
+            assert 'num_levels="1"' in topology_files(machine, LogGP(levels, 1, 1, node))["topology.xml"]
+
+
+def test_one_level_alone(figures: Path) -> None:
+    text = '<topo num_nodes="2" num_levels="1"><group level="0" id="0" param_file="figures/slow.csv"><node id="1"/>'
+    machine, profile = read_topology(written(figures, text + '<node id="0"/></group></topo>', "topo.xml"))
+    assert profile.loggp is not None
+    assert (machine.places[0], machine.links) == ("rank0", 4)
+    assert figures_between(machine, profile.loggp)[0, 1][0] == pytest.approx(3e-6)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ('<node id="4"/>', '<node id="3"/>', "line 14: node 3 stands in line 13 already"),
+        ('<node id="4"/>', "", "num_nodes is 6, but node 4 stands in no group"),
+        ('<node id="4"/>', '<node id="6"/>', "line 14: node 6, but num_nodes is 6"),
+        ('<node id="4"/>', '<node id="4"><node id="4"/></node>', "stands in line 14 already"),
+        ('<node id="4"/>', '<nod id="4"/>', "<nod> does not belong here"),
+        ('<node id="4"/>', "<node/>", 'line 14: node has no id="..."'),
+        ('num_nodes="6"', 'num_nodes="x"', "line 1: topo: num_nodes is 'x'; expected a whole number"),
+        ('num_levels="2"', 'num_levels="3"', "has no group of level 2; num_levels is 3"),
+        ('num_levels="2"', 'num_levels="1"', "has groups of level 1, but num_levels is 1"),
+        ('<group level="1" id="0"', '<group level="2" id="0"', "has no group of level 1"),
+        (
+            'level="0" id="1"',
+            'level="1" id="1"',
+            "line 8: group: level 1 stands in a group of level 1; inner are lower",
+        ),
+        ('level="0" id="1"', 'level="0" id="7"', "line 8: group: level 0 has a group 7 in line 3 already"),
+        ('level="0" id="1" ports="2"', 'level="0" id="1" ports="3"', "its hosts differ in ports (2, 3)"),
+        ('level="0" id="1" ports="2"', 'level="0" id="1" ports="0"', "ports is 0; expected 1 to 65536"),
+        (' param_file="figures/slow.csv"', "", 'line 12: group has no param_file="..."'),
+        ("figures/slow.csv", "figures/none.csv", "line 12: there is no file 'figures/none.csv' beside it"),
+        ("</topo>", '<group level="1" id="9" param_file="figures/slow.csv"/></topo>', "have no group in common"),
+        (TOPO, '<topo num_nodes="0" num_levels="0"/>', "num_nodes is 0"),
+        (TOPO, '<collective nodes="2"/>', "it is a schedule, not a machine"),
+        ('level="0" id="1"', 'level="99" id="1"', "level 99; at most 6 levels"),
+    ],
+)
+def test_a_topology_that_is_wrong(figures: Path, old: str, new: str, says: str) -> None:
+    assert old in TOPO
+    path = written(figures, TOPO.replace(old, new, 1), "topo.xml")
+    with pytest.raises(AntiphonError) as told:
+        read_topology(path)
+    assert str(told.value).startswith(f"{path}: ")
+    assert says in str(told.value)
+    assert "\n" not in str(told.value)
+
+
+def test_figures_that_are_wrong_are_named(figures: Path) -> None:
+    written(figures / "figures", "s,L,o_s,o_r,g,G\n1,-1,0,0,0,0\n", "slow.csv")
+    with pytest.raises(Invalid, match=r"topo\.xml: figures/slow\.csv: line 2: L: expected figures from 0 on"):
+        read_topology(written(figures, TOPO, "topo.xml"))
+
+
+def test_probe(figures: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    from antiphon.cli import run
+
+    monkeypatch.chdir(figures)
+    written(figures, TOPO, "topo.xml")
+    line = "topology probe topo.xml --from piccl-xml -o machine.json --profile profile.json --radix 4"
+    assert run(line.split()) == 0
+    assert "6 ranks, 4 switches" in capsys.readouterr().out
+    assert topology("machine.json") == read_topology("topo.xml")[0]
+    assert load_profile("profile.json") == read_topology("topo.xml", 4)[1]
+    for more, says in [
+        ("--from nccl-xml -o m.json", "nccl-xml is not there yet; what is: piccl-xml"),
+        ("--from piccl -o m.json", "unknown source of machines 'piccl'; did you mean 'piccl-xml'?"),
+        ("--from piccl-xml", "Missing option"),
+    ]:
+        assert run(["topology", "probe", "topo.xml", *more.split()]) == 2
+        assert says in capsys.readouterr().err
