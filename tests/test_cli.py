@@ -238,7 +238,7 @@ def test_people_see_text(capsys: Capture) -> None:
         ("verify nowhere.json", "antiphon: nowhere.json: cannot be read"),
         ("verify .", "directory"),
         ("run nowhere.json --nbytes 1KB", "nowhere.json"),
-        ("build mpi", "not there yet"),
+        ("lab up", "not there yet"),
         ("plan", "see antiphon plan --help"),
         ("plan allreduce dgx1v --nbytes 1KB:1MB", "expected one size"),
         ("plan allreduce dgx1v --budget 0", "greater than 0"),

@@ -100,7 +100,7 @@ def spread(specs: list[str], count: int) -> list[Any]:
     return found
 
 
-@pytest.mark.parametrize(("spec", "kind"), spread([spec for spec in EXAMPLES if machine(spec).ranks <= SMALL], 3))
+@pytest.mark.parametrize(("spec", "kind"), spread([spec for spec in EXAMPLES if machine(spec).ranks <= SMALL], 2))
 def test_options_on_every_machine(spec: str, kind: str) -> None:
     hold(setting(spec, kind, root=2 * machine(spec).ranks // 3), Judge(MODELS), "most")
 

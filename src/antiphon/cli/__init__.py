@@ -41,10 +41,23 @@ def application() -> typer.core.TyperGroup:
     """All commands."""
     import typer
 
-    from antiphon.cli import bench, costs, export, fit, frontier, later, listing, machine, plans, reproduce, tuning
+    from antiphon.cli import (
+        bench,
+        build,
+        costs,
+        export,
+        fit,
+        frontier,
+        later,
+        listing,
+        machine,
+        plans,
+        reproduce,
+        tuning,
+    )
     from antiphon.cli._app import app
 
-    for module in (listing, machine, plans, frontier, costs, tuning, bench, fit, export, reproduce, later):
+    for module in (listing, machine, plans, frontier, costs, tuning, bench, fit, build, export, reproduce, later):
         module.register(app)
     return cast("typer.core.TyperGroup", typer.main.get_command(app))
 

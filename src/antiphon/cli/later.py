@@ -7,7 +7,7 @@ import typer
 from antiphon.errors import Unsupported
 
 _NAMES = (
-    "build", "lab",
+    "lab",
 )  # fmt: skip
 
 

@@ -21,4 +21,15 @@ TABLE: dict[str, Entry] = {
         "PICCL's schedule XML, and with a profile its topology XML and figures",
         {**_ALL, "options": ("order", "profile"), "files": ("schedule.xml", "topology.xml", "level0.csv, ...")},
     ),
+    "program": Entry(
+        "antiphon.lower.program:program",
+        "what our own runtimes execute: per rank operations on addresses",
+        {
+            "collectives": "all",
+            "topologies": "all",
+            "needs": (),
+            "options": ("channels", "lag", "text"),
+            "files": ("program0.bin, ...", "program0.txt, ..."),
+        },
+    ),
 }

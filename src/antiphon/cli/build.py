@@ -1,0 +1,39 @@
+"""antiphon build: libraries made with the user's own compiler."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from antiphon.cli._arguments import Json
+from antiphon.cli._output import emit, working
+from antiphon.errors import Unsupported, unknown
+
+
+def _build_command(
+    what: Annotated[str, typer.Argument(metavar="WHAT", help="mpi: the engine over MPI")],
+    compiler: Annotated[
+        str,
+        typer.Option("--compiler", metavar="COMMAND", help="instead of $MPICC, or mpicc beside Python or on the PATH"),
+    ] = "",
+    json: Json = False,
+) -> None:
+    """Compile the native engine for your MPI, where that has not been done yet, and print where the library is."""
+    from antiphon.run._build import library
+
+    if what == "nccl":
+        raise Unsupported("build nccl is not there yet; antiphon build mpi is")
+    if what != "mpi":
+        raise unknown("library to build", what, ["mpi", "nccl"])
+    with working("compiling the engine"):
+        path = library("mpi", compiler)
+    emit({"library": str(path)}, str(path), json)
+
+
+def register(app: typer.Typer) -> None:
+    app.command(
+        "build",
+        short_help="Compile the engine for your MPI; prints its path.",
+        epilog="Example: antiphon build mpi",
+    )(_build_command)

@@ -1,0 +1,28 @@
+"""Programs: per rank operations on addresses, for any number of elements, type and operator (docs/program.md).
+
+`lower.program` makes them from schedules. Here: the type, its addresses, a run of all ranks in one process in
+random legal orders, the check that a program is right, its file and its text.
+"""
+
+from antiphon.core.program.check import check
+from antiphon.core.program.codec import decode, encode
+from antiphon.core.program.kinds import FOLD, JOIN, RECEIVE, SEND, Bound, Program, Usage, bind, usage
+from antiphon.core.program.run import run_program
+from antiphon.core.program.text import dump
+
+__all__ = [
+    "FOLD",
+    "JOIN",
+    "RECEIVE",
+    "SEND",
+    "Bound",
+    "Program",
+    "Usage",
+    "bind",
+    "check",
+    "decode",
+    "dump",
+    "encode",
+    "run_program",
+    "usage",
+]

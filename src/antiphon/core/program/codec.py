@@ -1,0 +1,300 @@
+"""The file of a program, byte by byte as docs/program.md lays it out; every damage is refused when it is read."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.core.collective import KINDS, Collective, Relation
+from antiphon.core.columns import Longs, pointers
+from antiphon.core.program.kinds import SCRATCH, Program
+from antiphon.errors import Invalid, Unsupported
+
+MAGIC, VERSION = b"ANTIPROG", 1
+_KINDS = (
+    "broadcast", "reduce", "scatter", "gather", "allgather", "reducescatter", "allreduce", "alltoall", "custom",
+)  # fmt: skip
+assert sorted(_KINDS) == sorted((*KINDS, "custom"))
+_HEADER = struct.Struct("<8sIIQQ8IQQ4I")
+_ENTRY = struct.Struct("<QQII")
+_SECTION = struct.Struct("<IIQQ8I")
+_POINT = np.dtype([("whole", "<i8"), ("part", "<i8")])
+_BASE = np.dtype([("shift", "<i8"), ("buffer", "<u4"), ("slot", "<u4"), ("origin", "<u4"), ("", "<u4")])
+_CLASS = np.dtype([("whole", "<i8"), ("part", "<i8"), ("pieces", "<u4"), ("", "<u4")])
+_OPERATION = np.dtype(
+    [("kind", "<u2"), ("channel", "<u2")]
+    + [(name, "<u4") for name in ("peer", "pieces", "when", "first_part", "parts", "first_wait", "waits")]
+)
+_PART = np.dtype([("begin", "<u4"), ("end", "<u4"), ("base", "<u4")])
+_FINISH = np.dtype([("begin", "<u4"), ("end", "<u4"), ("base", "<u4"), ("", "<u4"), ("count", "<u8")])
+_U4 = np.dtype("<u4")
+_TABLES = (_POINT, _BASE, _CLASS, _U4, _OPERATION, _PART, _U4, _FINISH)  # in the order of their counts
+Table = NDArray[Any]
+
+
+# ---- writing ----
+
+
+def encode(programs: Sequence[Program]) -> bytes:
+    """The file of one collective's program: out of place, in place, or both. Linear."""
+    variants = {program.in_place: program for program in programs}
+    if not programs or len(variants) != len(programs):
+        raise Invalid("a file holds one program out of place, one in place, or both")
+    one = programs[0]
+    if any(p.collective != one.collective or p.channels != one.channels or p.label != one.label for p in programs):
+        raise Invalid("the programs of a file must be of one schedule with equally many channels")
+    denominator = int(np.lcm.reduce([p.denominator for p in programs])) if len(programs) > 1 else one.denominator
+    if any(p.denominator != denominator for p in programs):
+        raise Invalid("the programs of a file must be of one schedule: their denominators differ")
+    sections = [_section(variants[v], r) if v in variants else b"" for v in (False, True) for r in range(one.ranks)]
+    tables = b"".join(map(_padded, _head_tables(one)))
+    head = _HEADER.size + len(tables) + _ENTRY.size * len(sections)
+    at, entries = head, []
+    for section in sections:
+        entries.append(_ENTRY.pack(at if section else 0, len(section), zlib.crc32(section), 0))
+        at += len(section)
+    collective, relation = one.collective, one.collective.custom
+    wants = relation.wants if relation else ()
+    numbers = [
+        _KINDS.index(collective.kind), one.ranks, len(collective.members), len(collective.roots), collective.blocks,
+        one.channels, sum(1 << int(v) for v in variants), len(one.label.encode()),
+        denominator, collective.buffer_weight,
+        len(relation.pre_block) if relation else 0, len(relation.post_block) if relation else 0,
+        len(wants), sum(map(len, wants)),
+    ]  # fmt: skip
+    body = _HEADER.pack(MAGIC, VERSION, 0, head, at, *numbers)[16:] + tables + b"".join(entries)
+    return MAGIC + struct.pack("<II", VERSION, zlib.crc32(body)) + body + b"".join(sections)
+
+
+def _padded(data: bytes) -> bytes:
+    return data + bytes(-len(data) % 8)
+
+
+def _head_tables(program: Program) -> list[bytes]:
+    collective, relation = program.collective, program.collective.custom
+    columns: list[bytes] = [
+        np.array(collective.members, "<i4").tobytes(), np.array(collective.roots, "<i4").tobytes(),
+        collective.weights.astype("<i8").tobytes(), program.label.encode(),
+    ]  # fmt: skip
+    if relation is None:
+        return columns
+    names = ("pre_block", "pre_rank", "pre_id", "post_block", "post_rank", "post_want")
+    columns += [getattr(relation, name).astype("<i4").tobytes() for name in names]
+    columns.append(np.array([len(want) for want in relation.wants], "<u4").tobytes())
+    columns.append(np.array([i for want in relation.wants for i in want], "<i4").tobytes())
+    return columns
+
+
+def _section(p: Program, rank: int) -> bytes:
+    """What one rank reads: its own points, bases, classes and slots, numbered anew."""
+    ops = slice(int(p.op_ptr[rank]), int(p.op_ptr[rank + 1]))
+    parts = slice(int(p.part_ptr[ops.start]), int(p.part_ptr[ops.stop]))
+    waits = slice(int(p.wait_ptr[ops.start]), int(p.wait_ptr[ops.stop]))
+    bases = slice(int(p.base_ptr[rank]), int(p.base_ptr[rank + 1]))
+    slots = slice(int(p.slot_ptr[rank]), int(p.slot_ptr[rank + 1]))
+    ends = slice(int(p.finish_ptr[rank]), int(p.finish_ptr[rank + 1]))
+    scratch = p.base_buffer[bases] == SCRATCH
+    origins = p.base_origin[bases][scratch]
+    named = (p.part_begin[parts], p.part_end[parts], origins, p.finish_begin[ends], p.finish_end[ends])
+    points, number = np.unique(np.concatenate(named), return_inverse=True)
+    begin, end, origins, first, last = np.split(number, np.cumsum([len(n) for n in named])[:-1])
+    origin = np.zeros(len(scratch), np.int64)
+    origin[scratch] = origins
+    classes, of_slot = np.unique(p.slot_class[slots], return_inverse=True)
+    first_part, first_wait = p.part_ptr[ops] - parts.start, p.wait_ptr[ops] - waits.start
+    if len(p.when[ops]) and int(p.when[ops].max()) >= 2**32:
+        raise Unsupported("the program takes more than 2^31 steps; use fewer pieces")
+    tables = (
+        _table(_POINT, whole=p.point_whole[points], part=p.point_part[points]),
+        _table(
+            _BASE, shift=p.base_shift[bases], buffer=p.base_buffer[bases], slot=p.base_slot[bases],
+            origin=origin,
+        ),
+        _table(_CLASS, whole=p.class_whole[classes], part=p.class_part[classes], pieces=p.class_pieces[classes]),
+        of_slot.astype(_U4),
+        _table(
+            _OPERATION, kind=p.kind[ops], channel=p.channel[ops], peer=p.peer[ops], pieces=p.pieces[ops],
+            when=p.when[ops], first_part=first_part, parts=np.diff(p.part_ptr[ops.start : ops.stop + 1]),
+            first_wait=first_wait, waits=np.diff(p.wait_ptr[ops.start : ops.stop + 1]),
+        ),
+        _table(_PART, begin=begin, end=end, base=p.part_base[parts] - bases.start),
+        (p.wait[waits] - ops.start).astype(_U4),
+        _table(_FINISH, begin=first, end=last, base=p.finish_base[ends] - bases.start, count=p.finish_count[ends]),
+    )  # fmt: skip
+    weights = [int(w[rank]) for w in p.weights]
+    head = _SECTION.pack(rank, int(p.in_place), *weights, *map(len, tables))
+    return head + b"".join(_padded(table.tobytes()) for table in tables)
+
+
+def _table(form: np.dtype[Any], /, **columns: Longs) -> Table:
+    length = len(next(iter(columns.values())))
+    table = np.zeros(length, form)
+    for name, values in columns.items():
+        table[name] = values
+    return table
+
+
+# ---- reading ----
+
+
+def decode(data: bytes) -> list[Program]:
+    """The programs of a file, checked as far as their form goes: `check` judges what they do. Linear.
+
+    Invalid where anything is damaged or does not fit together, Unsupported for another version.
+    """
+    reader = _Reader(data)
+    return [reader.program(variant) for variant in range(2) if reader.variants >> variant & 1]
+
+
+class _Reader:
+    """The head of a file, and its sections."""
+
+    def __init__(self, data: bytes) -> None:
+        if len(data) < _HEADER.size or data[:8] != MAGIC:
+            raise Invalid("is not the file of a program: it does not begin with ANTIPROG")
+        fields = _HEADER.unpack_from(data)
+        _, version, crc, head, size, kind, ranks, members, roots, blocks = fields[:10]
+        self.channels, self.variants, label, self.denominator, buffer_weight, pre, post, wants, wanted = fields[10:]
+        if version != VERSION:
+            raise Unsupported(f"is a program of version {version}; this reads version {VERSION}: make it anew")
+        if size != len(data):
+            raise Invalid(f"is cut short or has something behind it: {len(data)} bytes, not {size}")
+        if not _HEADER.size <= head <= size or zlib.crc32(data[16:head]) != crc:
+            raise Invalid("is damaged: the checksum of its head is wrong")
+        if kind >= len(_KINDS) or not 1 <= self.denominator < 2**62 or self.variants not in (1, 2, 3):
+            raise Invalid("its head makes no sense: an unknown kind, variant or denominator")
+        self.data, self.ranks, self.at = data, ranks, _HEADER.size
+        self.end = head - 2 * ranks * _ENTRY.size
+        names = self._array("<i4", members), self._array("<i4", roots)
+        weights = self._array("<i8", blocks)
+        try:
+            self.label = self._bytes(label).decode()
+        except UnicodeDecodeError:
+            raise Invalid("its label is not UTF-8 text") from None
+        custom = self._relation(pre, post, wants, wanted) if _KINDS[kind] == "custom" else None
+        if self.at != self.end:
+            raise Invalid("its head has not the length that it tells")
+        self.collective = Collective(
+            _KINDS[kind], ranks, tuple(names[0].tolist()), tuple(names[1].tolist()), weights.astype(np.int64), custom
+        )
+        if self.collective.blocks != blocks or self.collective.buffer_weight != buffer_weight or self.channels < 1:
+            raise Invalid("its head does not fit its collective")
+        self.directory = [_ENTRY.unpack_from(data, self.end + i * _ENTRY.size) for i in range(2 * ranks)]
+
+    def _bytes(self, count: int) -> bytes:
+        stop = self.at + count
+        if stop + -stop % 8 > self.end:
+            raise Invalid("its head is shorter than what it tells of")
+        found = self.data[self.at : stop]
+        self.at = stop + -stop % 8
+        return found
+
+    def _array(self, kind: str, count: int) -> Table:
+        return np.frombuffer(self._bytes(count * np.dtype(kind).itemsize), kind)
+
+    def _relation(self, pre: int, post: int, wants: int, wanted: int) -> Relation:
+        have = [self._array("<i4", pre).astype(np.int32) for _ in range(3)]
+        need = [self._array("<i4", post).astype(np.int32) for _ in range(3)]
+        lengths, ids = self._array("<u4", wants), self._array("<i4", wanted).tolist()
+        ends = np.cumsum(lengths.astype(np.int64)).tolist()
+        if (ends[-1] if ends else 0) != wanted:
+            raise Invalid("its relation does not fit together")
+        for column, top in ((have[0], 2**25), (have[1], self.ranks), (need[0], 2**25), (need[1], self.ranks)):
+            if len(column) and not 0 <= int(column.min()) <= int(column.max()) < top:
+                raise Invalid("its relation names a block or rank that is not there")
+        if len(need[2]) and not -1 <= int(need[2].min()) <= int(need[2].max()) < wants:
+            raise Invalid("its relation wants what is not told")
+        listed = tuple(tuple(ids[a:b]) for a, b in zip([0, *ends[:-1]], ends, strict=True)) if ends else ()
+        return Relation(have[0], have[1], have[2], need[0], need[1], need[2], listed)
+
+    def program(self, variant: int) -> Program:
+        """One variant: the sections of all ranks, one after another."""
+        sections = [self._section(variant, rank) for rank in range(self.ranks)]
+        count = np.array([[len(table) for table in tables] for _, tables in sections], np.int64)
+        before = np.cumsum(count, axis=0) - count
+        points, bases, classes, slots, ops, parts, waits, finish = (
+            np.concatenate([tables[i] for _, tables in sections]) for i in range(8)
+        )
+        shift = {
+            name: np.repeat(before[:, of], count[:, per])
+            for name, of, per in (
+                ("base_point", 0, 1), ("slot_class", 2, 3), ("part_point", 0, 5), ("part_base", 1, 5),
+                ("wait_op", 4, 6), ("finish_point", 0, 7), ("finish_base", 1, 7),
+            )
+        }  # fmt: skip
+        ptr = [pointers(np.repeat(np.arange(self.ranks), count[:, i]), self.ranks) for i in range(8)]
+        scratch = bases["buffer"] == SCRATCH
+        made = Program(
+            self.collective, bool(variant), self.channels, self.label, self.denominator,
+            points["whole"], points["part"],
+            ptr[1], bases["shift"], bases["buffer"], bases["slot"],
+            np.where(scratch, bases["origin"] + shift["base_point"], 0),
+            classes["whole"], classes["part"], classes["pieces"], ptr[3], slots + shift["slot_class"],
+            ptr[4], ops["kind"], ops["channel"], ops["peer"], ops["pieces"], ops["when"],
+            np.concatenate([[0], np.cumsum(ops["parts"].astype(np.int64))]),
+            parts["begin"] + shift["part_point"], parts["end"] + shift["part_point"],
+            parts["base"] + shift["part_base"],
+            np.concatenate([[0], np.cumsum(ops["waits"].astype(np.int64))]), waits + shift["wait_op"],
+            ptr[7], finish["begin"] + shift["finish_point"], finish["end"] + shift["finish_point"],
+            finish["base"] + shift["finish_base"], finish["count"],
+        )  # fmt: skip
+        for rank, (weights, _) in enumerate(sections):
+            if weights != tuple(int(w[rank]) for w in made.weights):
+                raise Invalid(f"the section of rank {rank} tells other buffers than the collective has")
+        return made
+
+    def _section(self, variant: int, rank: int) -> tuple[tuple[int, int], list[Table]]:
+        begin, size, crc, _ = self.directory[variant * self.ranks + rank]
+        data = self.data[begin : begin + size]
+        where = f"the section of rank {rank}"
+        if not begin or begin % 8 or size < _SECTION.size or len(data) != size or zlib.crc32(data) != crc:
+            raise Invalid(f"is damaged: {where} is missing, or its checksum is wrong")
+        owner, kind, first, last, *counts = _SECTION.unpack_from(data)
+        if (owner, kind) != (rank, variant):
+            raise Invalid(f"{where} is that of rank {owner}")
+        at, tables = _SECTION.size, []
+        for table, count in zip(_TABLES, counts, strict=True):
+            if at + count * table.itemsize > size:
+                raise Invalid(f"{where} is shorter than what it tells of")
+            tables.append(np.frombuffer(data, table, count, at))
+            at += count * table.itemsize
+            at += -at % 8
+        if at != size:
+            raise Invalid(f"{where} has not the length that it tells")
+        wrong = _misfit(counts, tables, self.ranks)
+        if wrong:
+            raise Invalid(f"{where}: {wrong}")
+        return (first, last), tables
+
+
+def _misfit(counts: Sequence[int], tables: Sequence[Table], ranks: int) -> str:
+    """The first number of a section that names what is not there; "" if all do fit."""
+    points, bases, classes, slots, ops, parts, waits, finish = tables
+    scratch = bases[bases["buffer"] == SCRATCH]
+    named: list[tuple[str, Table, int]] = [
+        ("a buffer", bases["buffer"], 3), ("a slot", scratch["slot"], counts[3]),
+        ("an origin", scratch["origin"], counts[0]),
+        ("a class", slots, counts[2]), ("a kind", ops["kind"], 4), ("a peer", ops["peer"], ranks),
+        ("a base", parts["base"], counts[1]), ("a base", finish["base"], counts[1]), ("an operation", waits, counts[4]),
+    ]  # fmt: skip
+    named += [("a point", table[end], counts[0]) for table in (parts, finish) for end in ("begin", "end")]
+    for what, values, bound in named:
+        if len(values) and int(values.max()) >= bound:
+            return f"names {what} that is not there"
+    for what, first, many, total in (
+        ("part", "first_part", "parts", counts[5]),
+        ("wait", "first_wait", "waits", counts[6]),
+    ):
+        length = ops[many].astype(np.int64)
+        if int(length.sum()) != total or np.any(ops[first] != np.cumsum(length) - length):
+            return f"its operations do not share out its {what}s"
+    if np.any(ops["pieces"] < 1) or np.any(classes["pieces"] < 1):
+        return "an operation or class has no pieces"
+    if np.any(points["part"] < 0) or np.any(finish["count"] < 1):
+        return "a point or count is negative or 0"
+    return ""

@@ -1,0 +1,179 @@
+"""The type of programs, and their addresses at a size. What everything means is told in docs/program.md."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.core.collective import Collective
+from antiphon.core.columns import Longs
+from antiphon.core.interpret.buffers import sides
+from antiphon.errors import Invalid
+
+SEND, RECEIVE, FOLD, JOIN = range(4)
+NAMES = ("send", "receive", "fold", "join")
+INPUT, OUTPUT, SCRATCH = range(3)
+MAX_UNIT = 2**62
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """Operations of all ranks, as columns: those of rank r are rows op_ptr[r] to op_ptr[r + 1], by ascending `when`.
+
+    `part_ptr`, `wait_ptr`: CSR by operation; `wait` names operations by row. `base_ptr`, `slot_ptr`, `finish_ptr`:
+    CSR by rank. A part's base is a row of the bases, a base's slot counts within its rank.
+    """
+
+    collective: Collective
+    in_place: bool
+    channels: int
+    label: str
+    denominator: int
+    point_whole: Longs
+    point_part: Longs
+    base_ptr: Longs
+    base_shift: Longs
+    base_buffer: Longs
+    base_slot: Longs
+    base_origin: Longs
+    class_whole: Longs
+    class_part: Longs
+    class_pieces: Longs
+    slot_ptr: Longs
+    slot_class: Longs
+    op_ptr: Longs
+    kind: Longs
+    channel: Longs
+    peer: Longs
+    pieces: Longs
+    when: Longs
+    part_ptr: Longs
+    part_begin: Longs
+    part_end: Longs
+    part_base: Longs
+    wait_ptr: Longs
+    wait: Longs
+    finish_ptr: Longs
+    finish_begin: Longs
+    finish_end: Longs
+    finish_base: Longs
+    finish_count: Longs
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if isinstance(value, np.ndarray):
+                value = np.ascontiguousarray(value, np.int64)
+                value.setflags(write=False)
+                object.__setattr__(self, one.name, value)
+
+    @property
+    def ranks(self) -> int:
+        return self.collective.ranks
+
+    @property
+    def operations(self) -> int:
+        return len(self.kind)
+
+    @cached_property
+    def rank(self) -> Longs:
+        """Of each operation its rank."""
+        return np.repeat(np.arange(self.ranks), np.diff(self.op_ptr))
+
+    @cached_property
+    def part_op(self) -> Longs:
+        return np.repeat(np.arange(self.operations), np.diff(self.part_ptr))
+
+    @cached_property
+    def wait_op(self) -> Longs:
+        return np.repeat(np.arange(self.operations), np.diff(self.wait_ptr))
+
+    @cached_property
+    def weights(self) -> tuple[Longs, Longs]:
+        """The weights of the input and of the output buffer of every rank."""
+        first, last = sides(self.collective, self.in_place)
+        return first.size, last.size
+
+    def __repr__(self) -> str:
+        place = ", in place" if self.in_place else ""
+        return f"Program({self.collective!r}, operations={self.operations}{place})"
+
+
+@dataclass(frozen=True, eq=False)
+class Bound:
+    """Addresses of a program at a size, in elements: per part where it begins in its buffer, its length, its stride."""
+
+    unit: int
+    at: Longs  # of each point
+    buffer: Longs
+    begin: Longs
+    length: Longs
+    stride: Longs  # between pieces in scratch; 0 elsewhere
+    sizes: NDArray[np.int64]  # per rank: input, output, scratch
+
+    def piece(self, part: int, piece: int, pieces: int) -> tuple[int, int]:
+        """Where a piece of a part begins and ends in its buffer."""
+        length, begin = int(self.length[part]), int(self.begin[part])
+        low, high = length * piece // pieces, length * (piece + 1) // pieces
+        if self.buffer[part] == SCRATCH and pieces > 1:
+            begin += piece * int(self.stride[part])
+            return begin, begin + high - low
+        return begin + low, begin + high
+
+
+def positions(whole: Longs, part: Longs, denominator: int, unit: int) -> Longs:
+    """unit * whole + floor(unit * part / denominator), exactly."""
+    top: Any = part
+    if unit * denominator >= 2**63:
+        top = part.astype(object)
+    out: Longs = whole * np.int64(unit) + np.asarray(top * unit // denominator).astype(np.int64)
+    return out
+
+
+def bind(program: Program, unit: int) -> Bound:
+    """The addresses where a unit of weight has so many elements. Linear in points, bases, slots and parts."""
+    weight = max(int(program.collective.weights.sum()), 1)
+    if unit < 0 or unit * weight >= MAX_UNIT:
+        raise Invalid(f"unit: {unit} elements for each of {weight} units of weight are no size; from 0 to 2^62 in all")
+    at = positions(program.point_whole, program.point_part, program.denominator, unit)
+    size = -positions(-program.class_whole, -program.class_part, program.denominator, unit)  # rounded up
+    stride = -(-size // program.class_pieces)
+    room = (stride * program.class_pieces)[program.slot_class]
+    ends = np.concatenate([[0], np.cumsum(room)])
+    first = ends[program.slot_ptr]
+    ranks = np.repeat(np.arange(program.ranks), np.diff(program.base_ptr))
+    scratch = program.base_buffer == SCRATCH
+    offset = program.base_shift * np.int64(unit)
+    slot = (program.slot_ptr[ranks] + program.base_slot)[scratch]
+    offset[scratch] = ends[slot] - first[ranks[scratch]] - at[program.base_origin[scratch]]
+    step = np.zeros(len(offset), np.int64)
+    step[scratch] = stride[program.slot_class[slot]]
+    sizes = np.stack([program.weights[0] * unit, program.weights[1] * unit, np.diff(first)], axis=1)
+    begin, base = at[program.part_begin], program.part_base
+    return Bound(
+        unit, at, program.base_buffer[base], offset[base] + begin, at[program.part_end] - begin, step[base], sizes
+    )
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What a program needs at a size: elements of scratch per rank, and how much it does."""
+
+    scratch: list[int]
+    operations: int
+    parts: int
+    waits: int
+    messages: int
+
+
+def usage(program: Program, unit: int) -> Usage:
+    """Elements of scratch per rank; operations, parts, waits and messages (pieces counted) of all ranks."""
+    messages = int(program.pieces[program.kind == SEND].sum())
+    return Usage(
+        bind(program, unit).sizes[:, SCRATCH].tolist(), program.operations, len(program.part_begin),
+        len(program.wait), messages,
+    )  # fmt: skip

@@ -1,0 +1,275 @@
+"""A run of all ranks in one process: operations in a random legal order, with no buffering at all.
+
+It knows nothing of schedules. Every instance (an operation's piece) starts, and is done at some later moment; all
+that it reads and writes in between is held against what others of its rank touch at the same time.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.core.datatypes import accumulator, average, combine_of
+from antiphon.core.interpret.buffers import take_inputs
+from antiphon.core.program.kinds import FOLD, INPUT, JOIN, NAMES, RECEIVE, SEND, Bound, Program, bind
+from antiphon.errors import Invalid
+
+Array = NDArray[Any]
+Way = tuple[int, int, int]  # from, to, channel
+Stretch = tuple[int, int, int, bool]  # buffer, begin, end, written
+
+
+def run_program(
+    program: Program,
+    inputs: Sequence[Any],
+    *,
+    op: str = "sum",
+    dtype: object = None,
+    seed: int = 0,
+    strict: bool | None = None,
+) -> list[Array]:
+    """What every rank ends with; `inputs` as for `interpret` (in place: the users' buffers, written to).
+
+    `strict`: channels start their instances in order; False: whatever is ready, messages alone in order; None:
+    the seed chooses. Invalid on a deadlock, on messages that do not fit, on what leaves its buffer, and on a race:
+    something is touched while another operation may write it. A test, not a fast path: Python per instance.
+    """
+    combine = combine_of(op)
+    given = take_inputs(program.collective, inputs, dtype, program.in_place)
+    bound = bind(program, given.unit)
+    random = Random(seed)
+    outputs = list(given.arrays) if program.in_place else [np.empty(int(n), given.dtype) for n in bound.sizes[:, 1]]
+    spoiled = np.random.default_rng(seed)
+    scratch = [_garbage(spoiled, int(n), given.dtype) for n in bound.sizes[:, 2]]
+    data = _Data(program, bound, [list(three) for three in zip(given.arrays, outputs, scratch, strict=True)], combine)
+    with np.errstate(all="ignore"):
+        _Machine(program, data, random, random.random() < 0.5 if strict is None else strict).go()
+        if op == "avg":
+            _finish(program, bound, outputs)
+    return outputs
+
+
+def _garbage(random: np.random.Generator, count: int, dtype: np.dtype[Any]) -> Array:
+    """What must never get into a result."""
+    return random.integers(1, 100, count).astype(dtype)
+
+
+def _finish(program: Program, bound: Bound, outputs: list[Array]) -> None:
+    at = bound.at
+    for rank, target in enumerate(outputs):
+        for row in range(int(program.finish_ptr[rank]), int(program.finish_ptr[rank + 1])):
+            base, begin, end = (int(c[row]) for c in (program.finish_base, program.finish_begin, program.finish_end))
+            first = int(program.base_shift[base]) * bound.unit
+            here = slice(first + int(at[begin]), first + int(at[end]))
+            target[here] = average(target[here], int(program.finish_count[row]))
+
+
+class _Data:
+    """The buffers, and what an instance does to them."""
+
+    def __init__(self, program: Program, bound: Bound, buffers: list[list[Array]], combine: np.ufunc) -> None:
+        self.program, self.bound, self.buffers, self.combine = program, bound, buffers, combine
+        self.ptr: list[int] = program.part_ptr.tolist()
+        self.ranks: list[int] = program.rank.tolist()
+        self.sizes = bound.sizes.tolist()
+
+    def stretches(self, operation: int, piece: int) -> list[Stretch]:
+        """What an instance reads and writes, in the order of its parts."""
+        kind, pieces = int(self.program.kind[operation]), int(self.program.pieces[operation])
+        found = []
+        rank = self.ranks[operation]
+        for nth, part in enumerate(range(self.ptr[operation], self.ptr[operation + 1])):
+            low, high = self.bound.piece(part, piece, pieces)
+            buffer = int(self.bound.buffer[part])
+            written = kind == RECEIVE or (kind == FOLD and nth == 0)
+            if not 0 <= low <= high <= self.sizes[rank][buffer]:
+                raise Invalid(f"{told(self.program, operation)}: part {nth} leaves buffer {buffer} of its rank")
+            if written and buffer == INPUT:
+                raise Invalid(f"{told(self.program, operation)}: writes into the input")
+            found.append((buffer, low, high, written))
+        return found
+
+    def view(self, rank: int, stretch: Stretch) -> Array:
+        buffer, low, high, _ = stretch
+        return self.buffers[rank][buffer][low:high]
+
+    def move(self, source: int, target: int, taken: list[Stretch], given: list[Stretch]) -> None:
+        stream = np.concatenate([self.view(source, s) for s in taken])
+        at = 0
+        for stretch in given:
+            here = self.view(target, stretch)
+            here[:] = stream[at : at + len(here)]
+            at += len(here)
+
+    def fold(self, rank: int, stretches: list[Stretch]) -> None:
+        target, *operands = (self.view(rank, s) for s in stretches)
+        if len(operands) == 1:
+            target[:] = operands[0]
+            return
+        total = operands[0].astype(accumulator(target.dtype))
+        for other in operands[1:]:
+            total = self.combine(total, other.astype(total.dtype))
+        target[:] = total.astype(target.dtype)
+
+
+def told(program: Program, operation: int) -> str:
+    """An operation in the user's terms."""
+    rank, kind = int(program.rank[operation]), int(program.kind[operation])
+    name = NAMES[kind] if 0 <= kind < len(NAMES) else f"kind {kind}"
+    return f"rank {rank}, operation {operation - int(program.op_ptr[rank])} ({name})"
+
+
+class _Machine:
+    """What may start, what is under way, and what happens next."""
+
+    def __init__(self, program: Program, data: _Data, random: Random, strict: bool) -> None:
+        self.program, self.data, self.random = program, data, random
+        self.kind: list[int] = program.kind.tolist()
+        self.pieces: list[int] = program.pieces.tolist()
+        self.channel: list[int] = program.channel.tolist()
+        self.peer: list[int] = program.peer.tolist()
+        self.left = list(self.pieces)
+        self.first = np.concatenate([[0], np.cumsum(program.pieces)]).tolist()
+        self.owner: list[int] = np.repeat(np.arange(program.operations), program.pieces).tolist()
+        self.later: list[list[int]] = [[] for _ in self.kind]
+        self.need = [0] * len(self.owner)
+        for x, y in zip(program.wait_op.tolist(), program.wait.tolist(), strict=True):
+            self.later[y].append(x)
+            for instance in range(self.first[x], self.first[x + 1]):
+                self.need[instance] += 1
+        self.stretches = [data.stretches(o, i - self.first[o]) for i, o in enumerate(self.owner)]
+        self.full = [any(high > low for _, low, high, _ in stretches) for stretches in self.stretches]
+        self.queue_of = self._queues(strict)
+        self.startable: list[int] = []
+        self.under_way: list[tuple[int, ...]] = []  # one fold, or a send and its receive
+        self.posted: dict[Way, tuple[deque[int], deque[int]]] = defaultdict(lambda: (deque(), deque()))
+        self.active: list[dict[int, list[Stretch]]] = [{} for _ in range(program.ranks)]
+        self.done = 0
+
+    def _queues(self, strict: bool) -> list[deque[int] | None]:
+        """Per instance the queue in which it must be first to start."""
+        program = self.program
+        piece = np.arange(len(self.owner)) - np.array(self.first)[self.owner]
+        order = np.lexsort(
+            (np.array(self.owner), program.when[self.owner] + 2 * piece, program.rank[self.owner])
+        ).tolist()
+        queues: dict[tuple[int, ...], deque[int]] = defaultdict(deque)
+        found: list[deque[int] | None] = [None] * len(self.owner)
+        for instance in order:
+            o = self.owner[instance]
+            rank, kind = self.data.ranks[o], self.kind[o]
+            crossing = kind in (SEND, RECEIVE)
+            if strict:
+                key: tuple[int, ...] = (rank, self.channel[o])
+            elif crossing and self.full[instance]:
+                key = (rank, self.channel[o], kind, self.peer[o])
+            else:
+                continue
+            found[instance] = queues[key]
+            queues[key].append(instance)
+        return found
+
+    def go(self) -> None:
+        for instance, queue in enumerate(self.queue_of):
+            if self.need[instance] == 0 and (queue is None or queue[0] == instance):
+                self.startable.append(instance)
+        while self.startable or self.under_way:
+            at = self.random.randrange(len(self.startable) + len(self.under_way))
+            if at < len(self.startable):
+                self._start(_drawn(self.startable, at))
+            else:
+                self._end(_drawn(self.under_way, at - len(self.startable)))
+        if self.done < len(self.owner):
+            stuck = next(i for i, o in enumerate(self.owner) if self.left[o] and not self._is_done(i))
+            count = len(self.owner) - self.done
+            raise Invalid(
+                f"{told(self.program, self.owner[stuck])}: deadlock: {count} instances never end, this is one"
+            )
+
+    def _is_done(self, instance: int) -> bool:
+        return self.need[instance] < 0
+
+    def _start(self, instance: int) -> None:
+        o = self.owner[instance]
+        queue = self.queue_of[instance]
+        if queue is not None:
+            queue.popleft()
+            if queue and self.need[queue[0]] == 0:
+                self.startable.append(queue[0])
+        if not self.full[instance]:
+            self._done(instance)
+            return
+        rank, kind = self.data.ranks[o], self.kind[o]
+        self._mark(rank, instance)
+        if kind in (FOLD, JOIN):
+            self.under_way.append((instance,))
+            return
+        way = (rank, self.peer[o], self.channel[o]) if kind == SEND else (self.peer[o], rank, self.channel[o])
+        sends, receives = self.posted[way]
+        (sends if kind == SEND else receives).append(instance)
+        if sends and receives:
+            self.under_way.append((sends.popleft(), receives.popleft()))
+
+    def _mark(self, rank: int, instance: int) -> None:
+        mine = self.stretches[instance]
+        for other, theirs in self.active[rank].items():
+            where = _clash(mine, theirs)
+            if where:
+                names = told(self.program, self.owner[instance]), told(self.program, self.owner[other])
+                raise Invalid(f"{names[0]}: a race with {names[1]} about {where}")
+        self.active[rank][instance] = mine
+
+    def _end(self, instances: tuple[int, ...]) -> None:
+        data = self.data
+        ranks = [data.ranks[self.owner[i]] for i in instances]
+        stretches = [self.stretches[i] for i in instances]
+        if len(instances) == 2:
+            count = [sum(high - low for _, low, high, _ in some) for some in stretches]
+            if count[0] != count[1]:
+                names = [told(self.program, self.owner[i]) for i in instances]
+                raise Invalid(f"{names[0]}: sends {count[0]} elements, and {names[1]} takes {count[1]}")
+            data.move(ranks[0], ranks[1], stretches[0], stretches[1])
+        elif stretches[0]:
+            data.fold(ranks[0], stretches[0])
+        for rank, instance in zip(ranks, instances, strict=True):
+            del self.active[rank][instance]
+            self._done(instance)
+
+    def _done(self, instance: int) -> None:
+        o = self.owner[instance]
+        self.done += 1
+        self.need[instance] = -1
+        self.left[o] -= 1
+        piece = instance - self.first[o]
+        for x in self.later[o]:
+            if self.pieces[x] == self.pieces[o]:
+                self._less(self.first[x] + piece)
+            elif not self.left[o]:
+                for other in range(self.first[x], self.first[x + 1]):
+                    self._less(other)
+
+    def _less(self, instance: int) -> None:
+        self.need[instance] -= 1
+        queue = self.queue_of[instance]
+        if self.need[instance] == 0 and (queue is None or queue[0] == instance):
+            self.startable.append(instance)
+
+
+def _drawn(items: list[Any], at: int) -> Any:
+    items[at], items[-1] = items[-1], items[at]
+    return items.pop()
+
+
+def _clash(mine: list[Stretch], theirs: list[Stretch]) -> str:
+    """What both touch and one of them writes; "" if nothing."""
+    for buffer, low, high, written in mine:
+        for other, other_low, other_high, other_written in theirs:
+            first = max(low, other_low)
+            if buffer == other and first < min(high, other_high) and (written or other_written):
+                return f"element {first} of buffer {buffer}"
+    return ""

@@ -1,0 +1,209 @@
+"""The first half of making a program: where every value of a schedule lies, and which transfers need scratch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.core.columns import Bools, Longs, dense, ranges, starts
+from antiphon.core.dependencies import Versions, versions
+from antiphon.core.interpret.analysis import Analysis, Ends, analyse
+from antiphon.core.interpret.buffers import Side, sides
+from antiphon.core.loads import pieces_of
+from antiphon.core.program.kinds import INPUT, OUTPUT
+from antiphon.core.schedule import Schedule
+
+
+def packed(*columns: tuple[NDArray[Any], int]) -> tuple[Longs, int]:
+    """Columns (each with a bound of its values) as one number per row in their order, and a bound."""
+    key, bound = np.zeros(len(columns[0][0]), np.int64), 1
+    for values, top in columns:
+        high = max(top, 1)
+        if bound * high >= 2**62:
+            found, key = dense(key, bound)
+            bound = max(len(found), 1)
+        key, bound = key * high + values, bound * high
+    return key, bound
+
+
+def numbered(*columns: NDArray[Any]) -> Longs:
+    """Whole numbers 0, 1, ... for the distinct rows of these columns, in their order. One sort."""
+    order = np.lexsort(columns[::-1])
+    new = np.zeros(len(order), bool)
+    for values in columns:
+        new |= starts(values[order])
+    out = np.empty(len(order), np.int64)
+    out[order] = np.cumsum(new) - 1
+    return out
+
+
+@dataclass(frozen=True, eq=False)
+class Line:
+    """The imagined line on which all blocks stand, and the points on it where chunks begin and end."""
+
+    whole: Longs
+    part: Longs
+    denominator: int
+    block: Longs  # where each block begins
+    begin: Longs  # per chunk: a point
+    end: Longs
+    place: Longs  # per chunk: its place among all
+    pieces: Longs
+
+    @staticmethod
+    def of(schedule: Schedule) -> Line:
+        chunks, weights = schedule.chunks, schedule.collective.weights
+        block = np.cumsum(weights) - weights
+        whole, part = [], []
+        for edge in (chunks.offset, chunks.offset + chunks.share):
+            weight: Any = weights[chunks.block]
+            if float(weight.max(initial=0)) * chunks.denominator >= 2.0**62:
+                weight = weight.astype(object)
+            product = weight * edge
+            whole.append(block[chunks.block] + (product // chunks.denominator).astype(np.int64))
+            part.append((product % chunks.denominator).astype(np.int64))
+        common = int(np.gcd.reduce(np.concatenate([*part, [chunks.denominator]])))
+        every = np.concatenate(whole), np.concatenate(part) // common
+        point = numbered(*every)
+        first = np.zeros(int(point.max(initial=-1)) + 1, np.int64)
+        first[point] = np.arange(len(point))
+        order = np.lexsort((chunks.share, chunks.offset, chunks.block))
+        place = np.empty(len(order), np.int64)
+        place[order] = np.arange(len(order))
+        begin, end = np.split(point, 2)
+        each = np.array(pieces_of(schedule), np.int64)
+        return Line(every[0][first], every[1][first], chunks.denominator // common, block, begin, end, place, each)
+
+
+@dataclass(frozen=True, eq=False)
+class Places:
+    """Places in the users' buffers: of each its rank, buffer and shift; and which one every end has."""
+
+    rank: Longs
+    buffer: Longs
+    shift: Longs
+    inputs: Longs
+    outputs: Longs
+
+    @staticmethod
+    def of(schedule: Schedule, line: Line, ends: tuple[Ends, Ends], in_place: bool) -> Places:
+        columns: list[list[Longs]] = [[], [], []]
+        buffers = (OUTPUT if in_place else INPUT, OUTPUT)
+        for end, side, buffer in zip(ends, sides(schedule.collective, in_place), buffers, strict=True):
+            shift = _shifts(side, line)[end.pair]
+            for column, values in zip(columns, (end.rank, np.full(len(shift), buffer), shift), strict=True):
+                column.append(values)
+        rank, buffer_, shift = map(np.concatenate, columns)
+        number = numbered(rank, buffer_, shift)
+        first = np.zeros(int(number.max(initial=-1)) + 1, np.int64)
+        first[number] = np.arange(len(number))
+        inputs, outputs = np.split(number, [len(ends[0].pair)])
+        return Places(rank[first], buffer_[first], shift[first], inputs, outputs)
+
+    def __len__(self) -> int:
+        return len(self.rank)
+
+
+def _shifts(side: Side, line: Line) -> Longs:
+    return side.start - line.block[side.block]
+
+
+@dataclass(frozen=True, eq=False)
+class Values:
+    """Versions and where they lie. Groups are those of the analysis: all writes of one version."""
+
+    order: Versions
+    moment: Longs  # per version: the place of its step among all, -1 for the initial one
+    group: Longs  # per version: its group, -1
+    place: Longs  # per version: its place in a user's buffer, -1: in scratch
+    over: Bools  # per version: the next one of its cell is written over it
+    early: Bools  # per version: it is read in the very step that writes the next one
+    version: Longs  # per group: what it writes
+    count: Longs  # per group: its operands
+    first: Longs
+    operand: Longs  # of the groups in turn: the version read
+    row: Longs  # and the transfer, -1: the cell's own value
+    owner: Longs  # and the group
+
+
+@dataclass(frozen=True, eq=False)
+class Work:
+    """All that is known of a schedule before its operations are made."""
+
+    schedule: Schedule
+    in_place: bool
+    line: Line
+    places: Places
+    analysis: Analysis
+    values: Values
+    time: Longs  # per row: the place of its step among all
+    times: int
+    last: Longs  # per output of the analysis: its last version, -1 where no row touches the cell
+    aside: Bools  # per output: what comes is kept in scratch until the end (an alltoall in place)
+
+
+def prepare(schedule: Schedule, in_place: bool) -> Work:
+    """O(n log n) for n rows."""
+    analysis, order, line = analyse(schedule), versions(schedule), Line.of(schedule)
+    ends = analysis.inputs, analysis.outputs
+    places = Places.of(schedule, line, ends, in_place)
+    steps, time = dense(schedule.step.astype(np.int64), schedule.steps or 1)
+    ranks, slots = schedule.collective.ranks, schedule.slots
+    keys = [(end.chunk * ranks + end.rank) * slots for end in ends]
+    aside = np.zeros(len(keys[1]), bool)
+    if in_place and schedule.collective.kind == "alltoall":
+        aside = _find(keys[0], keys[1]) < 0
+    values = _values(schedule, analysis, order, steps, keys, places, aside)
+    return Work(
+        schedule, in_place, line, places, analysis, values, time, len(steps), order.last_of(keys[1]), aside
+    )  # fmt: skip
+
+
+def _find(among: Longs, wanted: Longs) -> Longs:
+    """Where each wanted number stands among these distinct ones, -1 where it does not."""
+    if not len(among):
+        return np.full(len(wanted), -1, np.int64)
+    order = np.argsort(among)
+    at = np.searchsorted(among[order], wanted)
+    at[at == len(among)] = 0
+    found = order[at]
+    return np.where(among[found] == wanted, found, -1)
+
+
+def _values(
+    schedule: Schedule,
+    analysis: Analysis,
+    order: Versions,
+    steps: Longs,
+    keys: list[Longs],
+    places: Places,
+    aside: Bools,
+) -> Values:
+    groups = len(analysis.count)
+    at = ranges(analysis.first, analysis.count)
+    row, owner = analysis.row[at], np.repeat(np.arange(groups), analysis.count)
+    real = row >= 0
+    version = np.zeros(groups, np.int64)
+    version[owner[real]] = order.write[row[real]]
+    operand = np.where(real, order.read[row], version[owner] - 1) if len(row) else row
+    group = np.full(len(order), -1, np.int64)
+    group[version] = np.arange(groups)
+    place = np.full(len(order), -1, np.int64)
+    initial = np.flatnonzero(order.initial)
+    entry = _find(keys[0], order.cell[initial])
+    place[initial] = np.where(entry >= 0, places.inputs[entry] if len(places.inputs) else -1, -1)
+    written = np.flatnonzero(~order.initial)
+    leaving = _find(keys[1], order.cell[written])
+    home = (leaving >= 0) & ~aside[leaving] if len(aside) else np.zeros(len(leaving), bool)
+    place[written] = np.where(home, places.outputs[leaving] if len(places.outputs) else -1, -1)
+    over = np.zeros(len(order), bool)
+    over[:-1] = ~order.final[:-1] & (place[:-1] == place[1:]) & (place[:-1] >= 0)
+    following = np.append(order.step[1:], -1)
+    early = np.zeros(len(order), bool)
+    early[order.read[~order.final[order.read] & (following[order.read] == schedule.step)]] = True
+    moment = np.where(order.step < 0, -1, np.searchsorted(steps, order.step))
+    first = np.cumsum(analysis.count) - analysis.count
+    return Values(order, moment, group, place, over, early, version, analysis.count, first, operand, row, owner)

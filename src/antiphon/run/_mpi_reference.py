@@ -1,0 +1,102 @@
+"""The MPI library's own collective for the same data: what ours is timed and held against."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.core.collective import Collective
+from antiphon.core.datatypes import average
+
+Array = NDArray[Any]
+_MPI_TYPES = {
+    "int8": "INT8_T", "uint8": "UINT8_T", "int16": "INT16_T", "uint16": "UINT16_T", "int32": "INT32_T",
+    "uint32": "UINT32_T", "int64": "INT64_T", "uint64": "UINT64_T", "float32": "FLOAT", "float64": "DOUBLE",
+}  # fmt: skip
+_OPERATORS = {"sum": "SUM", "avg": "SUM", "prod": "PROD", "min": "MIN", "max": "MAX"}
+
+
+def reference(
+    collective: Collective, comm: Any, mpi: Any, unit: int, dtype: np.dtype[Any], op: str, in_place: bool
+) -> Callable[[Array, Array], None] | None:
+    """A call that takes (input, output) like ours; None where MPI has none: custom relations, several roots, relays
+    among the processes, reductions of float16 and bfloat16. In place the input is not looked at."""
+    if collective.custom is not None or len(collective.roots) > 1 or comm.size != len(collective.members):
+        return None
+    if collective.combining and dtype.name not in _MPI_TYPES:
+        return None
+    kind = getattr(mpi, _MPI_TYPES.get(dtype.name, "BYTE"))
+    scale = 1 if dtype.name in _MPI_TYPES else dtype.itemsize
+    made = _calls(collective, comm, mpi, unit * scale, kind, getattr(mpi, _OPERATORS[op]), in_place)
+    if made is None:
+        return None
+    if op != "avg" or not collective.combining:
+        return made
+    count = len(collective.members)
+    keeps = collective.kind != "reduce" or comm.rank == collective.members.index(collective.roots[0])
+    mine = slice(None)
+    if collective.kind == "reducescatter" and in_place:
+        mine = slice(0, int(collective.weights[comm.rank]) * unit)
+
+    def averaged(source: Array, target: Array) -> None:
+        made(source, target)
+        if keeps:
+            target[mine] = average(target[mine], count)
+
+    return averaged
+
+
+def _calls(  # noqa: PLR0911
+    c: Collective, comm: Any, mpi: Any, unit: int, kind: Any, op: Any, in_place: bool
+) -> Callable[[Array, Array], None] | None:
+    weights = (c.weights * unit).tolist()
+    equal = len(set(weights)) == 1
+    root = c.members.index(c.roots[0]) if c.roots else 0
+    here, everyone = comm.rank, comm.size
+    at_root, place = here == root, mpi.IN_PLACE
+    starts = np.concatenate([[0], np.cumsum(weights)])[:-1].tolist()
+
+    def out(data: Array) -> Any:
+        return [data, kind]
+
+    def parts(data: Array) -> Any:
+        return [data, weights, starts, kind]
+
+    if c.kind == "allreduce":
+        return lambda a, b: comm.Allreduce(place if in_place else out(a), out(b), op)
+    if c.kind == "reduce":
+        if in_place and not at_root:
+            return lambda a, b: comm.Reduce(out(b), None, op, root)
+        return lambda a, b: comm.Reduce(place if in_place else out(a), out(b) if at_root else None, op, root)
+    if c.kind == "broadcast":  # MPI has it in place only
+
+        def bcast(a: Array, b: Array) -> None:
+            if at_root and not in_place:
+                b[:] = a
+            comm.Bcast(out(b), root)
+
+        return bcast
+    if c.kind == "allgather":
+        if equal:
+            return lambda a, b: comm.Allgather(place if in_place else out(a), out(b))
+        return lambda a, b: comm.Allgatherv(place if in_place else out(a), parts(b))
+    if c.kind == "reducescatter":
+        if in_place:
+            return None  # MPI puts the result at the beginning, NCCL where it belongs
+        if equal:
+            return lambda a, b: comm.Reduce_scatter_block(out(a), out(b), op)
+        return lambda a, b: comm.Reduce_scatter(out(a), out(b), weights, op)
+    if not equal or len(weights) not in (everyone, everyone**2):
+        return None
+    if c.kind == "gather":
+        return lambda a, b: comm.Gather(
+            (place if at_root else out(b)) if in_place else out(a), out(b) if at_root else None, root
+        )
+    if c.kind == "scatter":
+        return lambda a, b: comm.Scatter(
+            out(b if in_place else a) if at_root else None, (place if at_root else out(b)) if in_place else out(b), root
+        )
+    return lambda a, b: comm.Alltoall(place if in_place else out(a), out(b))

@@ -1,0 +1,232 @@
+"""The native engine from Python: its library by ctypes, programs and plans as objects."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from ctypes import POINTER, Structure, byref, c_char, c_double, c_int, c_int32, c_size_t, c_uint32, c_uint64, c_void_p
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.errors import AntiphonError, Invalid, Missing, TimedOut, Unsupported, unknown
+
+Array = NDArray[Any]
+TYPES = {
+    name: number
+    for number, name in enumerate(
+        (
+            "int8",
+            "uint8",
+            "int32",
+            "uint32",
+            "int64",
+            "uint64",
+            "float16",
+            "float32",
+            "float64",
+            "bfloat16",
+            "int16",
+            "uint16",
+        )
+    )
+}
+OPERATORS = {"sum": 0, "prod": 1, "max": 2, "min": 3, "avg": 4}
+_ABI = 1
+_TEXT = 252
+
+
+class TransportFailed(AntiphonError):
+    """Messages could not be carried: a peer is gone, or MPI failed."""
+
+    exit_code = 1
+
+
+class _Error(Structure):
+    _fields_ = [("code", c_int32), ("text", c_char * _TEXT)]
+
+
+class Facts(Structure):
+    """What a program is for."""
+
+    _fields_ = [
+        *((name, c_uint32) for name in ("kind", "ranks", "members", "roots", "blocks", "channels", "variants")),
+        ("buffer_weight", c_uint64),
+    ]
+
+
+class Needs(Structure):
+    """Elements of input, output and scratch; of the layout last run its instances, messages and sends."""
+
+    _fields_ = [(name, c_uint64) for name in ("input", "output", "scratch", "instances", "messages", "sends")]
+
+
+def _raised(error: _Error) -> AntiphonError:
+    text = error.text.decode(errors="replace")
+    kinds: dict[int, type[AntiphonError]] = {1: Invalid, 2: Unsupported, 4: TransportFailed, 5: TimedOut, 6: Invalid}
+    if error.code == 3:
+        raise MemoryError(text)
+    return kinds.get(error.code, Invalid)(text)
+
+
+class Engine:
+    """One library of the engine, loaded."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self.library = ctypes.CDLL(str(path), mode=ctypes.RTLD_LOCAL)
+        except OSError as error:
+            raise Missing(f"{path}: the engine cannot be loaded ({error}); delete it, it is built anew") from None
+        call, failure = self.library, POINTER(_Error)
+        if call.ap_abi() != _ABI:
+            raise Missing(f"{path} is of another version of Antiphon; delete it, it is built anew")
+        call.ap_open_bytes.argtypes, call.ap_open_bytes.restype = [c_void_p, c_size_t, failure], c_void_p
+        call.ap_open.argtypes, call.ap_open.restype = [ctypes.c_char_p, failure], c_void_p
+        call.ap_close.argtypes, call.ap_close.restype = [c_void_p], None
+        call.ap_describe.argtypes, call.ap_describe.restype = [c_void_p, POINTER(Facts)], None
+        call.ap_prepare.argtypes = [c_void_p, c_uint32, c_int, c_uint64, failure]
+        call.ap_prepare.restype = c_void_p
+        call.ap_release.argtypes, call.ap_release.restype = [c_void_p], None
+        call.ap_ask.argtypes, call.ap_ask.restype = [c_void_p, POINTER(Needs)], None
+        call.ap_split.argtypes = [c_void_p, c_uint64, failure]
+        call.ap_run.argtypes = [c_void_p, c_void_p, c_void_p, c_int, c_int, c_void_p, c_double, failure]
+        call.ap_wire_close.argtypes, call.ap_wire_close.restype = [c_void_p], None
+        call.ap_fold.argtypes = [c_void_p, POINTER(c_void_p), c_size_t, c_size_t, c_int, c_int]
+        call.ap_fold.restype = None
+        call.ap_divide.argtypes, call.ap_divide.restype = [c_void_p, c_size_t, c_uint64, c_int], None
+
+    def program(self, data: bytes) -> Program:
+        return Program(self, data)
+
+    def threads(self, ranks: int) -> list[Wire]:
+        """Wires between threads of this process, without buffering; of a library built for threads."""
+        wires = (c_void_p * ranks)()
+        if not self.library.ap_threads_open(c_uint32(ranks), wires):
+            raise MemoryError("no memory for the wires")
+        return [Wire(self, int(handle or 0)) for handle in wires]
+
+    def mpi(self, comm: Any, rank_of: Sequence[int], ranks: int) -> Wire:
+        """A wire over a duplicate of mpi4py's communicator, whose processes are these ranks. Collective."""
+        from mpi4py import MPI
+
+        self.library.ap_mpi_library.restype = ctypes.c_char_p
+        mine, theirs = self.library.ap_mpi_library().decode(), MPI.Get_library_version()
+        if mine.strip("\0 \n") != theirs.strip("\0 \n"):
+            raise Missing(
+                f"the engine is compiled for {_short(mine)}, but mpi4py uses {_short(theirs)}; "
+                "name the mpicc of that one in $MPICC"
+            )
+        error = _Error()
+        self.library.ap_mpi_open_number.argtypes = [c_int, c_void_p, c_uint32, POINTER(_Error)]
+        self.library.ap_mpi_open_number.restype = c_void_p
+        numbers = np.asarray(rank_of, np.int32)
+        handle = self.library.ap_mpi_open_number(comm.py2f(), numbers.ctypes.data, ranks, byref(error))
+        if not handle:
+            raise _raised(error)
+        return Wire(self, handle)
+
+    def fold(self, result: Array, operands: Sequence[Array], op: str) -> None:
+        """result = operands combined from the left."""
+        addresses = (c_void_p * len(operands))(*(one.ctypes.data for one in operands))
+        self.library.ap_fold(
+            result.ctypes.data, addresses, len(operands), len(result), type_number(result.dtype), OPERATORS[op]
+        )
+
+    def divide(self, values: Array, count: int) -> None:
+        self.library.ap_divide(values.ctypes.data, len(values), count, type_number(values.dtype))
+
+
+def _short(text: str) -> str:
+    return " ".join(text.partition(",")[0].split()[:4])
+
+
+def type_number(dtype: np.dtype[Any]) -> int:
+    if dtype.name not in TYPES:
+        raise unknown("data type", dtype.name, TYPES)
+    return TYPES[dtype.name]
+
+
+class Wire:
+    """A connection of one rank to the others; closed with `close`, on all of them."""
+
+    def __init__(self, engine: Engine, handle: int) -> None:
+        self.engine, self.handle = engine, handle
+
+    def close(self) -> None:
+        if self.handle:
+            self.engine.library.ap_wire_close(self.handle)
+        self.handle = 0
+
+
+class Program:
+    """A program file, checked; the plans of its ranks at a size."""
+
+    def __init__(self, engine: Engine, data: bytes) -> None:
+        error = _Error()
+        self.engine, self.handle = engine, 0
+        self._data = np.frombuffer(data + bytes(-len(data) % 8), np.uint64).copy()  # aligned, and kept
+        self.handle = engine.library.ap_open_bytes(self._data.ctypes.data, len(data), byref(error))
+        if not self.handle:
+            raise _raised(error)
+        self.facts = Facts()
+        engine.library.ap_describe(self.handle, byref(self.facts))
+
+    def plan(self, rank: int, unit: int, in_place: bool = False, split: int | None = None) -> NativePlan:
+        error = _Error()
+        handle = self.engine.library.ap_prepare(self.handle, rank, int(in_place), unit, byref(error))
+        if not handle:
+            raise _raised(error)
+        made = NativePlan(self.engine, handle)
+        if split is not None and self.engine.library.ap_split(handle, split, byref(error)):
+            raise _raised(error)
+        return made
+
+    def __del__(self) -> None:
+        if self.handle:
+            self.engine.library.ap_close(self.handle)
+
+
+class NativePlan:
+    """What one rank does at one size."""
+
+    def __init__(self, engine: Engine, handle: int) -> None:
+        self.engine, self.handle = engine, handle
+        self._error = _Error()
+
+    @property
+    def needs(self) -> Needs:
+        needs = Needs()
+        self.engine.library.ap_ask(self.handle, byref(needs))
+        return needs
+
+    def run(self, source: Array | None, target: Array, wire: Wire, op: str = "sum", timeout: float = 0.0) -> None:
+        """Take part in one run; in place the source is not looked at. Other threads go on meanwhile."""
+        self.bound(source, target, wire, op, timeout)()
+
+    def bound(
+        self, source: Array | None, target: Array, wire: Wire, op: str = "sum", timeout: float = 0.0
+    ) -> Callable[[], None]:
+        """`run` on these buffers, to be called as often as wanted: all is checked here."""
+        needs = self.needs
+        for name, array, least in (("input", source, needs.input), ("output", target, needs.output)):
+            if array is not None and (len(array) < least or not array.flags.c_contiguous):
+                raise Invalid(f"{name}: {len(array)} elements given, {least} needed, one after another")
+        call, error = self.engine.library.ap_run, self._error
+        arguments = (
+            c_void_p(self.handle), None if source is None else c_void_p(source.ctypes.data),
+            c_void_p(target.ctypes.data), c_int(type_number(target.dtype)), c_int(OPERATORS[op]), c_void_p(wire.handle),
+            c_double(timeout), byref(error),
+        )  # fmt: skip
+
+        def run() -> None:
+            if call(*arguments):
+                raise _raised(error)
+
+        run.buffers = self, source, target, wire  # type: ignore[attr-defined]  # kept as long as it may be called
+        return run
+
+    def __del__(self) -> None:
+        if self.handle:
+            self.engine.library.ap_release(self.handle)

@@ -1,0 +1,78 @@
+/* The native engine: runs the programs that `antiphon export --to program` writes (docs/program.md).
+ *
+ *   ap_program  a program file, checked; knows no size, type or operator
+ *   ap_plan     what one rank does at one size: addresses, order of starts, who waits for whom; kept between runs
+ *   ap_wire     a transport: messages between ranks, in order per peer and channel
+ *
+ * Nothing here ends the process or prints. What fails returns a code (or NULL) and fills an ap_error. A program, a plan
+ * and a wire may be used by one thread at a time.
+ */
+#ifndef ANTIPHON_API_H
+#define ANTIPHON_API_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define AP_ABI 1
+
+typedef struct ap_program ap_program;
+typedef struct ap_plan ap_plan;
+typedef struct ap_wire ap_wire;
+
+enum { AP_OK = 0, AP_INVALID = 1, AP_UNSUPPORTED = 2, AP_MEMORY = 3, AP_TRANSPORT = 4, AP_TIMEOUT = 5, AP_STUCK = 6 };
+
+/* The first ten are numbered as in NCCL. */
+enum {
+    AP_INT8, AP_UINT8, AP_INT32, AP_UINT32, AP_INT64, AP_UINT64, AP_FLOAT16, AP_FLOAT32, AP_FLOAT64, AP_BFLOAT16,
+    AP_INT16, AP_UINT16, AP_TYPES
+};
+enum { AP_SUM, AP_PROD, AP_MAX, AP_MIN, AP_AVG, AP_OPERATORS };
+
+typedef struct {
+    int32_t code;
+    char text[252];
+} ap_error;
+
+typedef struct {
+    uint32_t kind, ranks, members, roots, blocks, channels, variants;
+    uint64_t buffer_weight; /* the bytes of a call = buffer_weight * unit * bytes of an element */
+} ap_facts;
+
+typedef struct {
+    uint64_t input, output, scratch; /* elements */
+    uint64_t instances, messages, sends;
+} ap_needs;
+
+int ap_abi(void);
+
+/* A file is mapped; `bytes` are used where they are and must stay until ap_close. Both check the head. */
+ap_program *ap_open(const char *path, ap_error *error);
+ap_program *ap_open_bytes(const void *bytes, size_t size, ap_error *error);
+void ap_close(ap_program *program);
+void ap_describe(const ap_program *program, ap_facts *facts);
+
+/* Checks the section of this rank in full; unit: elements of a unit of weight (of a block, if all are equal).
+ * A plan does not need its program any longer. */
+ap_plan *ap_prepare(const ap_program *program, uint32_t rank, int in_place, uint64_t unit, ap_error *error);
+void ap_release(ap_plan *plan);
+void ap_ask(const ap_plan *plan, ap_needs *needs);
+
+/* Messages of more bytes than this travel as several, so that one is combined while the next one comes. All ranks must
+ * choose alike. 0: never. Where it is not called: into at most four of 128 KiB or more. */
+int ap_split(ap_plan *plan, uint64_t bytes, ap_error *error);
+
+/* Runs to the end of what this rank does. In place `input` is not looked at. `timeout` seconds without any progress end
+ * the run (0: never); after that, or AP_TRANSPORT, the wire can only be closed. */
+int ap_run(ap_plan *plan, const void *input, void *output, int type, int operation, ap_wire *wire, double timeout,
+           ap_error *error);
+
+size_t ap_type_size(int type);
+
+/* result = operands combined from the left, as a fold does. For tests. */
+void ap_fold(void *result, const void *const *operands, size_t operand_count, size_t elements, int type, int operation);
+void ap_divide(void *values, size_t elements, uint64_t count, int type);
+
+/* Waits until nothing of this wire is under way, and gives it up. */
+void ap_wire_close(ap_wire *wire);
+
+#endif

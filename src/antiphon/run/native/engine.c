@@ -1,0 +1,299 @@
+/* The run of a plan: one loop that starts what is ready, combines what has come, and asks the transport for more.
+ *
+ * Whatever is ready starts, except that messages of one lane (peer, channel, direction) start in their order: one of the
+ * two ways that docs/program.md allows. At most WINDOW messages of a lane are under way; as the first unfinished one of
+ * every lane always may start, that cannot deadlock either.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "fold.h"
+#include "plan.h"
+#include "transport.h"
+
+enum { WINDOW = 16, BATCH = 64, POLL_BYTES = 1 << 15 };
+
+typedef struct {
+    ap_plan *plan;
+    ap_layout *l;
+    unsigned char *memory[3];
+    size_t item;
+    int type, operation;
+    ap_wire *wire;
+    ap_error *error;
+    double timeout;
+    uint32_t done, first, last; /* instances done; work is a queue */
+    uint32_t active;            /* messages that the transport has */
+    uint64_t folded;            /* bytes since it was asked */
+} run;
+
+static unsigned char *address(const run *r, ap_stretch s) { return r->memory[s.buffer] + s.begin * r->item; }
+
+/* The elements of a message, stretch by stretch. An operation without pieces that is split is one stream. */
+typedef struct {
+    const ap_step *step;
+    uint32_t instance, next;
+    uint64_t low, high, seen;
+} cursor;
+
+static cursor segments(const ap_step *s, uint32_t instance) {
+    cursor c = {.step = s, .instance = instance, .low = 0, .high = UINT64_MAX};
+    if (s->pieces == 1 && s->instances > 1) {
+        uint64_t i = instance - s->first, n = s->instances;
+        c.low = (uint64_t)((unsigned __int128)s->elements * i / n);
+        c.high = (uint64_t)((unsigned __int128)s->elements * (i + 1) / n);
+    }
+    return c;
+}
+
+static int next_segment(const ap_plan *plan, cursor *c, ap_stretch *out) {
+    while (c->next < c->step->stretches) {
+        uint32_t k = c->next++;
+        if (c->high == UINT64_MAX) {
+            *out = ap_piece_of(plan, c->step, c->instance, k);
+        } else {
+            *out = plan->stretch[c->step->stretch + k];
+            uint64_t begin = c->seen, end = c->seen += out->length;
+            uint64_t low = begin > c->low ? begin : c->low, high = end < c->high ? end : c->high;
+            if (low >= high) continue;
+            out->begin += low - begin, out->length = high - low;
+        }
+        if (out->length) return 1;
+    }
+    return 0;
+}
+
+static int size_class(size_t bytes) {
+    int i = 6;
+    while (i < 63 && (size_t)1 << i < bytes) i++;
+    return i;
+}
+
+static void *take_stage(ap_plan *plan, size_t bytes) {
+    int i = size_class(bytes);
+    void *here = plan->pool[i];
+    if (!here) return malloc((size_t)1 << i);
+    memcpy(&plan->pool[i], here, sizeof here);
+    return here;
+}
+
+static void give_stage(ap_plan *plan, void *stage, size_t bytes) {
+    int i = size_class(bytes);
+    memcpy(stage, &plan->pool[i], sizeof stage);
+    plan->pool[i] = stage;
+}
+
+static void copy_stage(run *r, uint32_t instance, unsigned char *stage, int into) {
+    cursor c = segments(&r->plan->step[r->l->step[instance]], instance);
+    for (ap_stretch s; next_segment(r->plan, &c, &s); stage += s.length * r->item) {
+        if (into)
+            memcpy(stage, address(r, s), s.length * r->item);
+        else
+            memcpy(address(r, s), stage, s.length * r->item);
+    }
+}
+
+static size_t message_bytes(const run *r, const ap_step *s, uint32_t instance, ap_stretch *only, int *several) {
+    cursor c = segments(s, instance);
+    uint64_t total = 0;
+    int count = 0;
+    for (ap_stretch one; next_segment(r->plan, &c, &one); count++) {
+        if (!count)
+            *only = one;
+        else if (*several == 0 && only->buffer == one.buffer && only->begin + only->length == one.begin)
+            only->length += one.length;
+        else
+            *several = 1;
+        total += one.length;
+    }
+    return (size_t)total * r->item;
+}
+
+static void push(run *r, uint32_t instance) { r->l->work[r->last++] = instance; }
+
+static int start_lane(run *r, uint32_t lane);
+
+/* One wait less for an instance: a message starts when it is the next of its lane, all else goes to work. */
+static int release(run *r, uint32_t instance) {
+    if (--r->l->waiting[instance]) return AP_OK;
+    if (r->l->lane[instance] == AP_NO_LANE) {
+        push(r, instance);
+        return AP_OK;
+    }
+    return start_lane(r, r->l->lane[instance]);
+}
+
+static int finish(run *r, uint32_t instance) {
+    ap_layout *l = r->l;
+    uint32_t o = l->step[instance];
+    int code = AP_OK;
+    r->done++;
+    for (uint32_t e = l->fine.begin[instance]; e < l->fine.begin[instance + 1] && !code; e++)
+        code = release(r, l->fine.to[e]);
+    if (--l->left[o]) return code;
+    for (uint32_t e = l->coarse.begin[o]; e < l->coarse.begin[o + 1]; e++) {
+        const ap_step *x = &r->plan->step[l->coarse.to[e]];
+        for (uint32_t i = 0; i < x->instances && !code; i++) code = release(r, x->first + i);
+    }
+    return code;
+}
+
+/* Starts a message; true in *over if all that waits for it may go on at once. */
+static int start(run *r, uint32_t instance, int *over) {
+    const ap_step *s = &r->plan->step[r->l->step[instance]];
+    ap_stretch only = {0, 0, 0, 0};
+    int several = 0;
+    size_t bytes = message_bytes(r, s, instance, &only, &several);
+    unsigned char *data = address(r, only);
+    *over = 0;
+    if (several) {
+        data = r->l->stage[instance] = take_stage(r->plan, bytes);
+        if (!data) return ap_fail(r->error, AP_MEMORY, "out of memory");
+        if (s->kind == AP_SEND) copy_stage(r, instance, data, 1), *over = 1;
+    }
+    r->active++;
+    if (s->kind == AP_SEND) return r->wire->send(r->wire, s->peer, s->channel, data, bytes, instance, r->error);
+    return r->wire->receive(r->wire, s->peer, s->channel, data, bytes, instance, r->error);
+}
+
+static int start_lane(run *r, uint32_t lane) {
+    ap_layout *l = r->l;
+    const ap_lane *it = &l->lane_of[lane];
+    int code = AP_OK, over;
+    while (!code && l->head[lane] < it->end && l->flying[lane] < WINDOW) {
+        uint32_t instance = l->queue[l->head[lane]];
+        if (l->waiting[instance]) break;
+        l->head[lane]++, l->flying[lane]++;
+        code = start(r, instance, &over);
+        if (!code && over) push(r, instance); /* not finished here: that could come back to this lane */
+    }
+    return code;
+}
+
+/* The transport is done with a message. */
+static int arrived(run *r, uint32_t instance) {
+    ap_layout *l = r->l;
+    const ap_step *s = &r->plan->step[l->step[instance]];
+    uint32_t lane = l->lane[instance];
+    int code = AP_OK, staged = l->stage[instance] != NULL;
+    r->active--, l->flying[lane]--;
+    if (staged) {
+        ap_stretch only;
+        int several = 0;
+        size_t bytes = message_bytes(r, s, instance, &only, &several);
+        if (s->kind == AP_RECEIVE) copy_stage(r, instance, l->stage[instance], 0);
+        give_stage(r->plan, l->stage[instance], bytes);
+        l->stage[instance] = NULL;
+    }
+    if (s->kind == AP_RECEIVE || !staged) code = finish(r, instance);
+    return code ? code : start_lane(r, lane);
+}
+
+static int ask(run *r, int block) {
+    uint32_t numbers[BATCH];
+    int count = 0;
+    int code = r->wire->completed(r->wire, block, r->timeout, numbers, BATCH, &count, r->error);
+    r->folded = 0;
+    for (int i = 0; i < count && !code; i++) code = arrived(r, numbers[i]);
+    return code;
+}
+
+enum { FEW = 16 };
+
+static int fold(run *r, uint32_t instance, const ap_step *s) {
+    const void *few[FEW], **operands = few;
+    ap_stretch to = ap_piece_of(r->plan, s, instance, 0);
+    uint32_t count = s->stretches - 1;
+    if (!to.length) return AP_OK;
+    if (count > FEW && !(operands = malloc(count * sizeof *operands))) return ap_fail(r->error, AP_MEMORY, "out of memory");
+    for (uint32_t k = 0; k < count; k++) operands[k] = address(r, ap_piece_of(r->plan, s, instance, k + 1));
+    ap_fold(address(r, to), operands, count, to.length, r->type, r->operation);
+    if (operands != few) free(operands);
+    r->folded += to.length * r->item * count;
+    return AP_OK;
+}
+
+static int work(run *r) {
+    ap_layout *l = r->l;
+    int code = AP_OK;
+    for (uint32_t i = 0; i < l->instances && !code; i++)
+        if (!l->pending[i] && l->lane[i] == AP_NO_LANE) push(r, i);
+    for (uint32_t i = 0; i < l->lanes && !code; i++)
+        if (!l->lane_of[i].sends) code = start_lane(r, i); /* receives first: what comes finds its place */
+    for (uint32_t i = 0; i < l->lanes && !code; i++)
+        if (l->lane_of[i].sends) code = start_lane(r, i);
+    while (!code && (r->done < l->instances || r->active)) {
+        if (r->first < r->last) {
+            uint32_t instance = l->work[r->first++];
+            const ap_step *s = &r->plan->step[l->step[instance]];
+            if (s->kind == AP_FOLD) code = fold(r, instance, s);
+            if (!code) code = finish(r, instance);
+            if (!code && r->active && r->folded >= POLL_BYTES) code = ask(r, 0);
+        } else if (r->active) {
+            code = ask(r, 1);
+        } else {
+            return ap_fail(r->error, AP_STUCK, "rank %u: nothing can go on after %u of %u operations; the program is wrong",
+                           r->plan->rank, r->done, l->instances);
+        }
+    }
+    return code;
+}
+
+static int take_scratch(ap_plan *plan, size_t item, ap_error *error) {
+    size_t bytes = (size_t)plan->sizes[AP_SCRATCH] * item;
+    if (bytes <= plan->scratch_bytes) return AP_OK;
+    free(plan->scratch);
+    plan->scratch_bytes = 0;
+    plan->scratch = aligned_alloc(64, (bytes + 63) & ~(size_t)63);
+    if (!plan->scratch) return ap_fail(error, AP_MEMORY, "no memory for %zu bytes of scratch", bytes);
+    plan->scratch_bytes = bytes;
+    return AP_OK;
+}
+
+static void reset(ap_layout *l, const ap_plan *plan) {
+    memcpy(l->waiting, l->pending, 4 * (size_t)l->instances);
+    for (uint32_t o = 0; o < plan->steps; o++) l->left[o] = plan->step[o].instances;
+    for (uint32_t i = 0; i < l->lanes; i++) l->head[i] = l->lane_of[i].begin, l->flying[i] = 0;
+}
+
+static int refuse(const ap_plan *plan, const void *input, const void *output, int type, int operation,
+                  const ap_wire *wire, ap_error *error) {
+    if (!ap_type_size(type)) return ap_fail(error, AP_INVALID, "there is no data type number %d", type);
+    if (operation < 0 || operation >= AP_OPERATORS)
+        return ap_fail(error, AP_INVALID, "there is no operator number %d", operation);
+    if (plan->broken || wire->broken)
+        return ap_fail(error, AP_TRANSPORT, "an earlier run failed; make a new plan and a new connection");
+    if ((!plan->in_place && plan->sizes[AP_INPUT] && !input) || (plan->sizes[AP_OUTPUT] && !output))
+        return ap_fail(error, AP_INVALID, "rank %u: a buffer is missing", plan->rank);
+    for (uint32_t o = 0; o < plan->steps; o++)
+        if ((plan->step[o].kind == AP_SEND || plan->step[o].kind == AP_RECEIVE) && plan->step[o].peer >= wire->ranks)
+            return ap_fail(error, AP_INVALID, "the program has messages to rank %u, but there are %u ranks",
+                           plan->step[o].peer, wire->ranks);
+    return AP_OK;
+}
+
+int ap_run(ap_plan *plan, const void *input, void *output, int type, int operation, ap_wire *wire, double timeout,
+           ap_error *error) {
+    size_t item = ap_type_size(type);
+    int code = refuse(plan, input, output, type, operation, wire, error);
+    if (!code) code = ap_lay_out(plan, item, error);
+    if (!code) code = take_scratch(plan, item, error);
+    if (code) return code;
+    /* the input is only read: the reader of the file refuses operations that write there */
+    run r = {.plan = plan, .l = &plan->layout, .memory = {(unsigned char *)(uintptr_t)input, output, plan->scratch},
+             .item = item, .type = type, .operation = operation, .wire = wire, .error = error, .timeout = timeout};
+    reset(r.l, plan);
+    code = work(&r);
+    if (code) {
+        plan->broken = 1, wire->broken = 1;
+        return code;
+    }
+    if (operation == AP_AVG)
+        for (uint32_t i = 0; i < plan->divisions; i++)
+            ap_divide(address(&r, plan->division[i].where), plan->division[i].where.length, plan->division[i].count, type);
+    return AP_OK;
+}
+
+void ap_wire_close(ap_wire *wire) {
+    if (wire) wire->close(wire);
+}

@@ -1,0 +1,134 @@
+/* Combinations, in loops that compilers turn into vector instructions.
+ *
+ * Whole numbers wrap around (signed ones are added as unsigned). float16 and bfloat16 are combined in float32 and stored
+ * once. min and max of something that is not a number is that; of equal numbers (0 and -0) the first: there NumPy does as
+ * the processor does. No sum is reordered.
+ */
+#include "fold.h"
+
+#include <string.h>
+
+#define ADD(T, U) (T)((U)x + (U)y)
+#define MULTIPLY(T, U) (T)((U)x * (U)y)
+#define LARGER(T, U) (x >= y ? x : y)
+#define SMALLER(T, U) (x <= y ? x : y)
+/* The comparison with itself lets what is not a number through. */
+#define LARGER_FLOAT(T, U) ((x >= y) | (x != x) ? x : y)
+#define SMALLER_FLOAT(T, U) ((x <= y) | (x != x) ? x : y)
+
+#define COMBINE(NAME, T, U, RULE)                                                     \
+    AP_VECTORS static void NAME(void *out, const void *a, const void *b, size_t n) { \
+        T *o = out;                                                                   \
+        const T *p = a, *q = b;                                                       \
+        AP_LOOP for (size_t i = 0; i < n; i++) {                                      \
+            T x = p[i], y = q[i];                                                     \
+            o[i] = RULE(T, U);                                                        \
+        }                                                                             \
+    }
+
+#define COMBINES(NAME, T, U, MAX, MIN)    \
+    COMBINE(NAME##_sum, T, U, ADD)        \
+    COMBINE(NAME##_prod, T, U, MULTIPLY)  \
+    COMBINE(NAME##_max, T, U, MAX)        \
+    COMBINE(NAME##_min, T, U, MIN)
+
+/* Narrow types are promoted to int, where a product of two uint16 could overflow: hence at least `unsigned`. */
+COMBINES(i8, int8_t, unsigned, LARGER, SMALLER)
+COMBINES(u8, uint8_t, unsigned, LARGER, SMALLER)
+COMBINES(i16, int16_t, unsigned, LARGER, SMALLER)
+COMBINES(u16, uint16_t, unsigned, LARGER, SMALLER)
+COMBINES(i32, int32_t, uint32_t, LARGER, SMALLER)
+COMBINES(u32, uint32_t, uint32_t, LARGER, SMALLER)
+COMBINES(i64, int64_t, uint64_t, LARGER, SMALLER)
+COMBINES(u64, uint64_t, uint64_t, LARGER, SMALLER)
+COMBINES(f32, float, float, LARGER_FLOAT, SMALLER_FLOAT)
+COMBINES(f64, double, double, LARGER_FLOAT, SMALLER_FLOAT)
+
+#define ROW(NAME) {NAME##_sum, NAME##_prod, NAME##_max, NAME##_min, NAME##_sum}
+const ap_combine ap_combines[AP_TYPES][AP_OPERATORS] = {
+    [AP_INT8] = ROW(i8),     [AP_UINT8] = ROW(u8),     [AP_INT16] = ROW(i16),   [AP_UINT16] = ROW(u16),
+    [AP_INT32] = ROW(i32),   [AP_UINT32] = ROW(u32),   [AP_INT64] = ROW(i64),   [AP_UINT64] = ROW(u64),
+    [AP_FLOAT32] = ROW(f32), [AP_FLOAT64] = ROW(f64), [AP_FLOAT16] = ROW(f32), [AP_BFLOAT16] = ROW(f32),
+};
+
+static int is_half(int type) { return type == AP_FLOAT16 || type == AP_BFLOAT16; }
+
+size_t ap_type_size(int type) {
+    static const unsigned char sizes[AP_TYPES] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 2, 2};
+    return type >= 0 && type < AP_TYPES ? sizes[type] : 0;
+}
+
+enum { BLOCK = 1024 }; /* elements that stay in the nearest cache while all operands are combined */
+
+static void fold_halves(uint16_t *result, const void *const *operands, size_t count, size_t n, int type, ap_combine f) {
+    float sum[BLOCK], next[BLOCK];
+    for (size_t low = 0; low < n; low += BLOCK) {
+        size_t m = n - low < BLOCK ? n - low : BLOCK;
+        ap_widen(sum, (const uint16_t *)operands[0] + low, m, type);
+        for (size_t k = 1; k < count; k++) {
+            ap_widen(next, (const uint16_t *)operands[k] + low, m, type);
+            f(sum, sum, next, m);
+        }
+        ap_narrow(result + low, sum, m, type);
+    }
+}
+
+void ap_fold(void *result, const void *const *operands, size_t count, size_t n, int type, int operation) {
+    size_t size = ap_type_size(type);
+    if (!n || !count) return;
+    if (count == 1) {
+        if (result != operands[0]) memmove(result, operands[0], n * size);
+        return;
+    }
+    ap_combine f = ap_combines[type][operation];
+    if (is_half(type)) {
+        fold_halves(result, operands, count, n, type, f);
+        return;
+    }
+    if (count == 2) {
+        f(result, operands[0], operands[1], n);
+        return;
+    }
+    double sum[BLOCK]; /* the result may stand where a later operand does */
+    for (size_t low = 0; low < n; low += BLOCK) {
+        size_t m = n - low < BLOCK ? n - low : BLOCK, at = low * size;
+        f(sum, (const char *)operands[0] + at, (const char *)operands[1] + at, m);
+        for (size_t k = 2; k + 1 < count; k++) f(sum, sum, (const char *)operands[k] + at, m);
+        f((char *)result + at, sum, (const char *)operands[count - 1] + at, m);
+    }
+}
+
+#define DIVIDE_WHOLE(T, WIDE)                                                            \
+    {                                                                                    \
+        T *v = values;                                                                   \
+        for (size_t i = 0; i < n; i++) v[i] = (T)((WIDE)v[i] / (WIDE)count);             \
+        break;                                                                           \
+    }
+
+static void divide_halves(uint16_t *v, size_t n, float count, int type) {
+    float wide[BLOCK];
+    for (size_t low = 0; low < n; low += BLOCK) {
+        size_t m = n - low < BLOCK ? n - low : BLOCK;
+        ap_widen(wide, v + low, m, type);
+        for (size_t i = 0; i < m; i++) wide[i] /= count;
+        ap_narrow(v + low, wide, m, type);
+    }
+}
+
+void ap_divide(void *values, size_t n, uint64_t count, int type) {
+    if (count < 2) return; /* and -2^63 / -1 cannot arise: counts are positive */
+    if (count > INT64_MAX) count = INT64_MAX;
+    switch (type) {
+    case AP_INT8: DIVIDE_WHOLE(int8_t, int64_t)
+    case AP_UINT8: DIVIDE_WHOLE(uint8_t, uint64_t)
+    case AP_INT16: DIVIDE_WHOLE(int16_t, int64_t)
+    case AP_UINT16: DIVIDE_WHOLE(uint16_t, uint64_t)
+    case AP_INT32: DIVIDE_WHOLE(int32_t, int64_t)
+    case AP_UINT32: DIVIDE_WHOLE(uint32_t, uint64_t)
+    case AP_INT64: DIVIDE_WHOLE(int64_t, int64_t)
+    case AP_UINT64: DIVIDE_WHOLE(uint64_t, uint64_t)
+    case AP_FLOAT32: DIVIDE_WHOLE(float, float)
+    case AP_FLOAT64: DIVIDE_WHOLE(double, double)
+    default: divide_halves(values, n, (float)count, type);
+    }
+}

@@ -1,0 +1,32 @@
+/* Arithmetic on arrays: all types and operators of NCCL, as core/datatypes.py defines them. */
+#ifndef ANTIPHON_FOLD_H
+#define ANTIPHON_FOLD_H
+
+#include "api.h"
+
+#if !defined(AP_PORTABLE) && defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__) && defined(__gnu_linux__) && defined(__OPTIMIZE__)
+/* One library for all processors of a cluster; the loader chooses. */
+#define AP_VECTORS __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define AP_VECTORS
+#endif
+
+/* Loops over distinct elements: the result may be one of the operands exactly. */
+#if defined(__clang__)
+#define AP_LOOP _Pragma("clang loop vectorize(assume_safety)")
+#elif defined(__GNUC__)
+#define AP_LOOP _Pragma("GCC ivdep")
+#else
+#define AP_LOOP
+#endif
+
+typedef void (*ap_combine)(void *out, const void *a, const void *b, size_t n);
+
+/* By type (those combined in themselves) and operator; avg is sum. */
+extern const ap_combine ap_combines[AP_TYPES][AP_OPERATORS];
+
+/* float16 and bfloat16, to float32 and back: to the nearest, ties to even. */
+void ap_widen(float *out, const uint16_t *in, size_t n, int type);
+void ap_narrow(uint16_t *out, const float *in, size_t n, int type);
+
+#endif

@@ -1,0 +1,104 @@
+/* float16 and bfloat16 to float32 and back, to the nearest and ties to even, in whole numbers that vectorise; where the
+ * processor has instructions for float16 those. What is not a number stays so, its other bits may change. */
+#include <string.h>
+
+#include "fold.h"
+
+#if defined(__GNUC__) && defined(__x86_64__)
+#include <immintrin.h>
+#define HAS_F16C 1
+#endif
+
+static uint32_t bits_of(float x) {
+    uint32_t u;
+    memcpy(&u, &x, 4);
+    return u;
+}
+
+static float float_of(uint32_t u) {
+    float x;
+    memcpy(&x, &u, 4);
+    return x;
+}
+
+/* The exponent moves by 112; numbers below 2^-14 are made exact by one subtraction. */
+static inline float from_half(uint16_t h) {
+    uint32_t sign = (uint32_t)(h & 0x8000) << 16, rest = (uint32_t)(h & 0x7FFF) << 13;
+    uint32_t normal = rest + (112u << 23), endless = rest | 0x7F800000u;
+    uint32_t tiny = bits_of(float_of(rest + (113u << 23)) - float_of(113u << 23));
+    uint32_t magnitude = rest >= 0x0F800000u ? endless : rest < 0x00800000u ? tiny : normal;
+    return float_of(magnitude | sign);
+}
+
+static inline uint16_t to_half(float x) {
+    uint32_t u = bits_of(x), sign = u >> 16 & 0x8000, rest = u & 0x7FFFFFFFu;
+    /* adding 2^-1 rounds at the last place of numbers below 2^-14, in the way of the processor: to even */
+    uint32_t tiny = bits_of(float_of(rest) + 0.5f) - bits_of(0.5f);
+    uint32_t normal = (rest - (112u << 23) + 0xFFFu + (rest >> 13 & 1)) >> 13;
+    uint32_t magnitude = rest > 0x7F800000u ? 0x7E00u : rest >= 0x477FF000u ? 0x7C00u : rest < 0x38800000u ? tiny : normal;
+    return (uint16_t)(magnitude | sign);
+}
+
+static inline uint16_t to_brain(float x) {
+    uint32_t u = bits_of(x), rounded = (u + 0x7FFFu + (u >> 16 & 1)) >> 16;
+    return (uint16_t)((u & 0x7FFFFFFFu) > 0x7F800000u ? (u >> 16 & 0x8000) | 0x7FC0u : rounded);
+}
+
+AP_VECTORS static void widen_halves(float *out, const uint16_t *in, size_t n) {
+    AP_LOOP for (size_t i = 0; i < n; i++) out[i] = from_half(in[i]);
+}
+
+AP_VECTORS static void narrow_halves(uint16_t *out, const float *in, size_t n) {
+    AP_LOOP for (size_t i = 0; i < n; i++) out[i] = to_half(in[i]);
+}
+
+AP_VECTORS static void widen_brains(float *out, const uint16_t *in, size_t n) {
+    AP_LOOP for (size_t i = 0; i < n; i++) out[i] = float_of((uint32_t)in[i] << 16);
+}
+
+AP_VECTORS static void narrow_brains(uint16_t *out, const float *in, size_t n) {
+    AP_LOOP for (size_t i = 0; i < n; i++) out[i] = to_brain(in[i]);
+}
+
+#ifdef HAS_F16C
+__attribute__((target("avx,f16c"))) static size_t widen_f16c(float *out, const uint16_t *in, size_t n) {
+    size_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        _mm256_storeu_ps(out + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(in + i))));
+    return i;
+}
+
+__attribute__((target("avx,f16c"))) static size_t narrow_f16c(uint16_t *out, const float *in, size_t n) {
+    size_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        _mm_storeu_si128((__m128i *)(out + i),
+                         _mm256_cvtps_ph(_mm256_loadu_ps(in + i), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+    return i;
+}
+
+static int has_f16c(void) { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("avx"); }
+#endif
+
+void ap_widen(float *out, const uint16_t *in, size_t n, int type) {
+    size_t done = 0;
+    if (type == AP_BFLOAT16) {
+        widen_brains(out, in, n);
+        return;
+    }
+#ifdef HAS_F16C
+    if (has_f16c()) done = widen_f16c(out, in, n); /* every processor with AVX2 has these */
+#endif
+    widen_halves(out + done, in + done, n - done);
+}
+
+void ap_narrow(uint16_t *out, const float *in, size_t n, int type) {
+    size_t done = 0;
+    if (type == AP_BFLOAT16) {
+        narrow_brains(out, in, n);
+        return;
+    }
+#ifdef HAS_F16C
+    if (has_f16c()) done = narrow_f16c(out, in, n);
+#endif
+    narrow_halves(out + done, in + done, n - done);
+}

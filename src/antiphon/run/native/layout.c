@@ -1,0 +1,204 @@
+/* Instances of a plan, what waits for what, and the order in which messages start. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "plan.h"
+#include "transport.h"
+
+enum { MOST_INSTANCES = 1 << 28 };
+
+static void *room(size_t count, size_t size) { return calloc(count ? count : 1, size); }
+
+void ap_forget_layout(ap_layout *l) {
+    free(l->step), free(l->pending), free(l->lane), free(l->queue), free(l->lane_of);
+    free(l->fine.begin), free(l->fine.to), free(l->coarse.begin), free(l->coarse.to);
+    free(l->waiting), free(l->left), free(l->work), free(l->head), free(l->flying), free(l->stage);
+    memset(l, 0, sizeof *l);
+}
+
+static int is_message(const ap_step *s) { return s->kind == AP_SEND || s->kind == AP_RECEIVE; }
+
+/* Into how many messages or folds an operation without pieces is split: sender and receiver decide alike. */
+static uint32_t split_of(const ap_step *s, size_t item, uint64_t split) {
+    if (s->pieces > 1 || s->kind == AP_JOIN) return s->pieces;
+    if (!split || !s->elements) return 1;
+    uint64_t bytes = split == AP_USUAL_SPLIT ? 1 << 17 : split, most = split == AP_USUAL_SPLIT ? 4 : 1 << 20;
+    uint64_t per = bytes / item, n = (s->elements - 1) / per + 1;
+    return (uint32_t)(n > most ? most : n);
+}
+
+typedef struct {
+    ap_stretch where;
+    uint32_t step;
+} place;
+
+static int by_place(const void *a, const void *b) {
+    const place *x = a, *y = b;
+    if (x->where.buffer != y->where.buffer) return x->where.buffer < y->where.buffer ? -1 : 1;
+    if (x->where.begin != y->where.begin) return x->where.begin < y->where.begin ? -1 : 1;
+    return x->where.length < y->where.length ? -1 : x->where.length > y->where.length;
+}
+
+/* Parts of a split operation may go on alone only if its stretches are, all over the plan, either the very same as those
+ * of other split operations or apart from them: then part i of any two of these meets in memory only part i. */
+static int find_coarse(ap_plan *plan, ap_error *error) {
+    size_t count = 0, n = 0;
+    for (uint32_t o = 0; o < plan->steps; o++)
+        if (plan->step[o].instances > plan->step[o].pieces) count += plan->step[o].stretches;
+    place *all = room(count, sizeof *all);
+    if (!all) return ap_fail(error, AP_MEMORY, "out of memory");
+    for (uint32_t o = 0; o < plan->steps; o++) {
+        ap_step *s = &plan->step[o];
+        s->coarse = 0;
+        if (s->instances <= s->pieces) continue;
+        s->coarse = is_message(s) && s->stretches > 1;
+        for (uint32_t i = 0; i < s->stretches; i++) all[n++] = (place){plan->stretch[s->stretch + i], o};
+    }
+    qsort(all, n, sizeof *all, by_place);
+    for (size_t i = 0, j; i < n; i = j) {
+        uint64_t end = all[i].where.begin + all[i].where.length;
+        int same = 1;
+        for (j = i + 1; j < n && all[j].where.buffer == all[i].where.buffer && all[j].where.begin < end; j++) {
+            same &= by_place(&all[i], &all[j]) == 0;
+            uint64_t other = all[j].where.begin + all[j].where.length;
+            end = other > end ? other : end;
+        }
+        for (size_t k = i; k < j && !same; k++) plan->step[all[k].step].coarse = 1;
+    }
+    free(all);
+    return AP_OK;
+}
+
+static int number_instances(ap_plan *plan, ap_layout *l, ap_error *error) {
+    uint64_t total = 0;
+    for (uint32_t o = 0; o < plan->steps; o++) {
+        ap_step *s = &plan->step[o];
+        s->first = (uint32_t)total, s->instances = split_of(s, l->item, l->split);
+        total += s->instances;
+        if (total > MOST_INSTANCES)
+            return ap_fail(error, AP_UNSUPPORTED, "rank %u: more than 2^28 pieces of operations; use fewer pieces", plan->rank);
+    }
+    l->instances = (uint32_t)total;
+    l->step = room(total, 4), l->pending = room(total, 4), l->lane = room(total, 4), l->waiting = room(total, 4);
+    l->work = room(total, 4), l->stage = room(total, sizeof(void *)), l->left = room(plan->steps, 4);
+    if (!l->step || !l->pending || !l->lane || !l->waiting || !l->work || !l->stage || !l->left)
+        return ap_fail(error, AP_MEMORY, "out of memory");
+    for (uint32_t o = 0; o < plan->steps; o++)
+        for (uint32_t i = 0; i < plan->step[o].instances; i++) l->step[plan->step[o].first + i] = o;
+    return find_coarse(plan, error);
+}
+
+/* Whether part i of x needs no more than part i of y. */
+static int piecewise(const ap_step *x, const ap_step *y) {
+    if (x->pieces > 1 || y->pieces > 1) return x->pieces == y->pieces;
+    return x->instances > 1 && x->instances == y->instances && x->elements == y->elements && !x->coarse && !y->coarse;
+}
+
+static int connect(ap_plan *plan, ap_layout *l, ap_error *error) {
+    uint64_t fine = 0, coarse = 0;
+    l->fine.begin = room((size_t)l->instances + 1, 4), l->coarse.begin = room((size_t)plan->steps + 1, 4);
+    if (!l->fine.begin || !l->coarse.begin) return ap_fail(error, AP_MEMORY, "out of memory");
+    for (int pass = 0; pass < 2; pass++) {
+        for (uint32_t o = 0; o < plan->steps; o++) {
+            const ap_step *x = &plan->step[o];
+            for (uint32_t w = 0; w < x->waits; w++) {
+                uint32_t to = plan->wait[x->first_wait + w];
+                const ap_step *y = &plan->step[to];
+                if (piecewise(x, y)) {
+                    for (uint32_t i = 0; i < x->instances; i++) {
+                        if (pass == 0)
+                            l->fine.begin[y->first + i + 1]++, fine++;
+                        else
+                            l->fine.to[l->fine.begin[y->first + i]++] = x->first + i, l->pending[x->first + i]++;
+                    }
+                } else if (pass == 0) {
+                    l->coarse.begin[to + 1]++, coarse++;
+                } else {
+                    l->coarse.to[l->coarse.begin[to]++] = o;
+                    for (uint32_t i = 0; i < x->instances; i++) l->pending[x->first + i]++;
+                }
+            }
+        }
+        if (pass == 1) break;
+        if (fine >> 32) return ap_fail(error, AP_UNSUPPORTED, "rank %u: too many waits of pieces", plan->rank);
+        l->fine.to = room(fine, 4), l->coarse.to = room(coarse, 4);
+        if (!l->fine.to || !l->coarse.to) return ap_fail(error, AP_MEMORY, "out of memory");
+        for (uint32_t i = 0; i < l->instances; i++) l->fine.begin[i + 1] += l->fine.begin[i];
+        for (uint32_t o = 0; o < plan->steps; o++) l->coarse.begin[o + 1] += l->coarse.begin[o];
+    }
+    /* filling moved every beginning to its end: move them back */
+    memmove(l->fine.begin + 1, l->fine.begin, 4 * (size_t)l->instances), l->fine.begin[0] = 0;
+    memmove(l->coarse.begin + 1, l->coarse.begin, 4 * (size_t)plan->steps), l->coarse.begin[0] = 0;
+    return AP_OK;
+}
+
+typedef struct {
+    uint64_t lane, key; /* key: when + 2 * piece, of those that are equal the operation with the smaller number */
+    uint32_t instance;
+} message;
+
+static int by_lane(const void *a, const void *b) {
+    const message *x = a, *y = b;
+    if (x->lane != y->lane) return x->lane < y->lane ? -1 : 1;
+    if (x->key != y->key) return x->key < y->key ? -1 : 1;
+    return x->instance < y->instance ? -1 : x->instance > y->instance;
+}
+
+static uint64_t elements_of(const ap_plan *plan, const ap_step *s, uint32_t instance) {
+    uint64_t total = 0;
+    if (s->pieces == 1) {
+        uint64_t i = instance - s->first, n = s->instances;
+        return (uint64_t)((unsigned __int128)s->elements * (i + 1) / n) - (uint64_t)((unsigned __int128)s->elements * i / n);
+    }
+    for (uint32_t k = 0; k < s->stretches; k++) total += ap_piece_of(plan, s, instance, k).length;
+    return total;
+}
+
+static int order_messages(ap_plan *plan, ap_layout *l, ap_error *error) {
+    size_t n = 0;
+    message *all = room(l->instances, sizeof *all);
+    l->queue = room(l->instances, 4);
+    if (!all || !l->queue) {
+        free(all);
+        return ap_fail(error, AP_MEMORY, "out of memory");
+    }
+    for (uint32_t i = 0; i < l->instances; i++) {
+        const ap_step *s = &plan->step[l->step[i]];
+        l->lane[i] = AP_NO_LANE;
+        if (!is_message(s) || !elements_of(plan, s, i)) continue;
+        uint64_t piece = s->pieces > 1 ? i - s->first : 0;
+        uint64_t lane = (uint64_t)(s->kind == AP_SEND) << 63 | (uint64_t)s->channel << 32 | s->peer;
+        all[n++] = (message){lane, (uint64_t)s->when + 2 * piece, i};
+        l->messages++, l->sends += s->kind == AP_SEND;
+    }
+    qsort(all, n, sizeof *all, by_lane);
+    for (size_t i = 0; i < n; i++) l->lanes += i == 0 || all[i].lane != all[i - 1].lane;
+    l->lane_of = room(l->lanes, sizeof(ap_lane)), l->head = room(l->lanes, 4), l->flying = room(l->lanes, 4);
+    if (!l->lane_of || !l->head || !l->flying) {
+        free(all);
+        return ap_fail(error, AP_MEMORY, "out of memory");
+    }
+    uint32_t lane = 0;
+    for (size_t i = 0; i < n; i++) {
+        lane += i > 0 && all[i].lane != all[i - 1].lane;
+        const ap_step *s = &plan->step[l->step[all[i].instance]];
+        if (i == 0 || all[i].lane != all[i - 1].lane)
+            l->lane_of[lane] = (ap_lane){s->peer, s->channel, (uint32_t)i, (uint32_t)i, s->kind == AP_SEND};
+        l->lane_of[lane].end++;
+        l->queue[i] = all[i].instance, l->lane[all[i].instance] = lane;
+    }
+    free(all);
+    return AP_OK;
+}
+
+int ap_lay_out(ap_plan *plan, size_t item, ap_error *error) {
+    ap_layout *l = &plan->layout;
+    if (l->item == item && l->split == plan->split) return AP_OK;
+    ap_forget_layout(l);
+    l->item = item, l->split = plan->split;
+    int code = number_instances(plan, l, error);
+    if (!code) code = connect(plan, l, error);
+    if (!code) code = order_messages(plan, l, error);
+    if (code) ap_forget_layout(l);
+    return code;
+}

@@ -1,0 +1,198 @@
+/* From the section of a rank to its plan at a size: addresses, each checked to lie in its buffer. */
+#include "plan.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "transport.h"
+
+typedef __int128 wide;
+
+static const wide MOST = (wide)1 << 62; /* elements of a buffer, and what an address may be while it is computed */
+
+/* unit * whole + floor(unit * part / denominator): below 2^127, as whole is below 2^63 and unit below 2^62. */
+static wide at_point(const ap_program *p, uint64_t unit, ap_point point) {
+    return (wide)unit * point.whole + (wide)((unsigned __int128)unit * (uint64_t)point.part / p->denominator);
+}
+
+typedef struct {
+    const ap_program *program;
+    const ap_section *section;
+    uint64_t unit;
+    wide *at;         /* of the points */
+    uint64_t *offset; /* of the slots */
+    uint64_t *stride;
+    uint64_t *room;
+} addresses;
+
+static int fail_address(ap_error *error, uint32_t rank, const char *what, uint64_t number) {
+    return ap_fail(error, AP_INVALID, "the program file is wrong: rank %u, %s %llu lies outside of its buffer", rank, what,
+                   (unsigned long long)number);
+}
+
+static int resolve_slots(addresses *a, ap_plan *plan, ap_error *error) {
+    const ap_section *s = a->section;
+    wide total = 0;
+    for (uint32_t i = 0; i < s->slots; i++) {
+        const ap_class *c = &s->class[s->slot[i]];
+        unsigned __int128 part = (unsigned __int128)a->unit * (uint64_t)c->part + a->program->denominator - 1;
+        wide size = (wide)a->unit * c->whole + (wide)(part / a->program->denominator);
+        wide stride = (size + c->pieces - 1) / c->pieces;
+        if (size > MOST || stride * c->pieces > MOST - total)
+            return ap_fail(error, AP_INVALID, "rank %u: %llu elements per unit need more scratch than there can be",
+                           plan->rank, (unsigned long long)a->unit);
+        a->offset[i] = (uint64_t)total, a->stride[i] = (uint64_t)stride;
+        a->room[i] = (uint64_t)(stride * c->pieces);
+        total += stride * c->pieces;
+    }
+    plan->sizes[AP_SCRATCH] = (uint64_t)total;
+    return AP_OK;
+}
+
+/* Where a part lies. In scratch all its pieces lie in its slot. False where anything is outside. */
+static int resolve(const addresses *a, const ap_plan *plan, ap_part part, uint32_t pieces, ap_stretch *out) {
+    const ap_base *b = &a->section->base[part.base];
+    wide begin = a->at[part.begin], length = a->at[part.end] - begin;
+    if (length < 0 || length > MOST) return 0;
+    out->buffer = b->buffer, out->length = (uint64_t)length, out->stride = 0;
+    if (b->buffer != AP_SCRATCH) {
+        begin += (wide)a->unit * b->shift;
+        if (begin < 0 || begin + length > (wide)plan->sizes[b->buffer]) return 0;
+        out->begin = (uint64_t)begin;
+        return 1;
+    }
+    wide inside = begin - a->at[b->origin], room = a->room[b->slot], piece = length;
+    if (pieces > 1) {
+        wide stride = a->stride[b->slot];
+        piece = (length + pieces - 1) / pieces; /* the longest */
+        out->stride = (uint64_t)stride;
+        if (piece > stride) return 0;
+        piece += stride * (pieces - 1);
+    }
+    if (inside < 0 || inside + piece > room) return 0;
+    out->begin = a->offset[b->slot] + (uint64_t)inside;
+    return 1;
+}
+
+/* Stretches of a message that follow each other in memory become one. */
+static void append(ap_plan *plan, ap_step *step, ap_stretch s, int join) {
+    if (join && !s.length) return;
+    if (join && step->stretches) {
+        ap_stretch *last = &plan->stretch[step->stretch + step->stretches - 1];
+        if (last->buffer == s.buffer && last->begin + last->length == s.begin) {
+            last->length += s.length;
+            return;
+        }
+    }
+    plan->stretch[step->stretch + step->stretches++] = s;
+}
+
+static int resolve_steps(addresses *a, ap_plan *plan, ap_error *error) {
+    const ap_section *s = a->section;
+    uint32_t used = 0;
+    for (uint32_t o = 0; o < s->operations; o++) {
+        const ap_operation *op = &s->operation[o];
+        ap_step *step = &plan->step[o];
+        int message = op->kind == AP_SEND || op->kind == AP_RECEIVE;
+        *step = (ap_step){.kind = (uint8_t)op->kind, .peer = op->peer, .channel = op->channel, .when = op->when,
+                          .pieces = op->pieces, .stretch = used, .first_wait = op->first_wait, .waits = op->waits};
+        if (used > s->parts || op->parts > s->parts - used)
+            return ap_fail(error, AP_INVALID, "the program file is wrong: rank %u has parts in two operations", plan->rank);
+        for (uint32_t i = 0; i < op->parts; i++) {
+            ap_stretch where;
+            if (!resolve(a, plan, s->part[op->first_part + i], op->pieces, &where))
+                return fail_address(error, plan->rank, "operation", o);
+            if (message || i == 0) step->elements += where.length;
+            if (step->elements > (uint64_t)MOST) return fail_address(error, plan->rank, "operation", o);
+            if (op->kind == AP_FOLD && where.length != step->elements)
+                return ap_fail(error, AP_INVALID, "the program file is wrong: rank %u, the parts of operation %u differ in length",
+                               plan->rank, o);
+            append(plan, step, where, message && op->pieces == 1);
+        }
+        used += step->stretches;
+    }
+    for (uint32_t i = 0; i < s->finishes; i++) {
+        const ap_finish *f = &s->finish[i];
+        if (!resolve(a, plan, (ap_part){f->begin, f->end, f->base}, 1, &plan->division[i].where))
+            return fail_address(error, plan->rank, "finish", i);
+        plan->division[i].count = f->count;
+    }
+    memcpy(plan->wait, s->wait, sizeof(uint32_t) * s->waits);
+    return AP_OK;
+}
+
+static int resolve_all(addresses *a, ap_plan *plan, ap_error *error) {
+    const ap_section *s = a->section;
+    if (a->unit >= (uint64_t)MOST || (wide)s->input_weight * a->unit >= MOST || (wide)s->output_weight * a->unit >= MOST)
+        return ap_fail(error, AP_INVALID, "rank %u: %llu elements per unit are no size", plan->rank,
+                       (unsigned long long)a->unit);
+    plan->sizes[AP_INPUT] = s->input_weight * a->unit, plan->sizes[AP_OUTPUT] = s->output_weight * a->unit;
+    for (uint32_t i = 0; i < s->points; i++) {
+        a->at[i] = at_point(a->program, a->unit, s->point[i]);
+        if (a->at[i] > MOST || a->at[i] < -MOST) return fail_address(error, plan->rank, "point", i);
+    }
+    for (uint32_t i = 0; i < s->bases; i++)
+        if (s->base[i].shift > (int64_t)1 << 61 || s->base[i].shift < -((int64_t)1 << 61))
+            return fail_address(error, plan->rank, "base", i);
+    int code = resolve_slots(a, plan, error);
+    return code ? code : resolve_steps(a, plan, error);
+}
+
+static void *room(size_t count, size_t size) { return calloc(count ? count : 1, size); }
+
+static int fill(const ap_program *program, const ap_section *s, uint64_t unit, ap_plan *plan, ap_error *error) {
+    addresses a = {program, s, unit, room(s->points, sizeof(wide)), room(s->slots, 8), room(s->slots, 8),
+                   room(s->slots, 8)};
+    plan->step = room(s->operations, sizeof(ap_step));
+    plan->stretch = room(s->parts, sizeof(ap_stretch));
+    plan->division = room(s->finishes, sizeof(ap_division));
+    plan->wait = room(s->waits, sizeof(uint32_t));
+    int code = AP_OK;
+    if (!a.at || !a.offset || !a.stride || !a.room || !plan->step || !plan->stretch || !plan->division || !plan->wait)
+        code = ap_fail(error, AP_MEMORY, "out of memory");
+    else
+        code = resolve_all(&a, plan, error);
+    free(a.at), free(a.offset), free(a.stride), free(a.room);
+    return code;
+}
+
+ap_plan *ap_prepare(const ap_program *program, uint32_t rank, int in_place, uint64_t unit, ap_error *error) {
+    ap_section s;
+    if (ap_read_section(program, rank, in_place, &s, error)) return NULL;
+    ap_plan *plan = calloc(1, sizeof *plan);
+    if (!plan) {
+        ap_fail(error, AP_MEMORY, "out of memory");
+        return NULL;
+    }
+    plan->rank = rank, plan->in_place = !!in_place, plan->steps = s.operations, plan->divisions = s.finishes;
+    plan->split = AP_USUAL_SPLIT;
+    if (fill(program, &s, unit, plan, error)) {
+        ap_release(plan);
+        return NULL;
+    }
+    return plan;
+}
+
+void ap_release(ap_plan *plan) {
+    if (!plan) return;
+    ap_forget_layout(&plan->layout);
+    for (int i = 0; i < 64; i++)
+        for (void *next, *here = plan->pool[i]; here; here = next) {
+            memcpy(&next, here, sizeof next);
+            free(here);
+        }
+    free(plan->step), free(plan->stretch), free(plan->division), free(plan->wait);
+    if (!plan->broken) free(plan->scratch); /* else the transport may still write there */
+    free(plan);
+}
+
+int ap_split(ap_plan *plan, uint64_t bytes, ap_error *error) {
+    if (bytes && bytes < 64) return ap_fail(error, AP_INVALID, "messages are split at 64 bytes or more, not %d", (int)bytes);
+    plan->split = bytes;
+    return AP_OK;
+}
+
+void ap_ask(const ap_plan *plan, ap_needs *needs) {
+    *needs = (ap_needs){plan->sizes[0], plan->sizes[1], plan->sizes[2], plan->layout.instances, plan->layout.messages,
+                        plan->layout.sends};
+}

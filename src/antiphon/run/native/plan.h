@@ -1,0 +1,94 @@
+/* What one rank does at one size (ap_plan), as plan.c makes it and engine.c runs it. */
+#ifndef ANTIPHON_PLAN_H
+#define ANTIPHON_PLAN_H
+
+#include "program.h"
+
+/* Elements of one buffer that stand together. `stride`: between pieces, in scratch; else 0. */
+typedef struct {
+    uint32_t buffer;
+    uint64_t begin, length, stride;
+} ap_stretch;
+
+typedef struct {
+    uint8_t kind;
+    uint8_t coarse; /* split, and what waits for it waits for all of it */
+    uint32_t peer, channel, when;
+    uint32_t pieces;    /* of the program */
+    uint32_t instances; /* pieces, or into how many messages it is split */
+    uint32_t first;     /* instance */
+    uint32_t stretch, stretches;
+    uint64_t elements; /* of a message in all, of a fold those of its result */
+    uint32_t first_wait, waits;
+} ap_step;
+
+/* Messages to or from one peer on one channel: they start in this order. */
+typedef struct {
+    uint32_t peer, channel, begin, end;
+    int sends;
+} ap_lane;
+
+typedef struct {
+    ap_stretch where;
+    uint64_t count;
+} ap_division;
+
+typedef struct {
+    uint32_t *begin, *to;
+} ap_edges;
+
+/* Instances and their order; made anew when the bytes of an element change. */
+typedef struct {
+    size_t item;
+    uint64_t split;
+    uint32_t instances, lanes, most_active;
+    uint32_t *step;    /* of each instance */
+    uint32_t *pending; /* how many instances and steps each waits for */
+    uint32_t *lane;    /* of each; NO_LANE for what is no message */
+    uint32_t *queue;   /* instances by lane, in order */
+    ap_lane *lane_of;
+    ap_edges fine;   /* from an instance to those that wait for it alone, by instance */
+    ap_edges coarse; /* from a step to the steps whose every instance waits for all of it */
+    uint64_t messages, sends;
+    /* of a run */
+    uint32_t *waiting, *left, *work, *head, *flying;
+    void **stage;
+} ap_layout;
+
+enum { AP_NO_LANE = 0xFFFFFFFFu };
+
+/* Into as many as give each 128 KiB, but no more than four: beyond that latency costs more than overlapping gains. */
+enum { AP_USUAL_SPLIT = 1 };
+
+struct ap_plan {
+    int in_place;
+    uint32_t rank, steps, divisions;
+    uint64_t sizes[3]; /* elements of input, output, scratch */
+    ap_step *step;
+    ap_stretch *stretch;
+    ap_division *division;
+    uint32_t *wait;
+    uint64_t split; /* bytes, 0: never, or AP_USUAL_SPLIT */
+    ap_layout layout;
+    unsigned char *scratch;
+    size_t scratch_bytes;
+    void *pool[64]; /* staging memory that is free, by size: 2^i bytes */
+    int broken;
+};
+
+int ap_lay_out(ap_plan *plan, size_t item, ap_error *error);
+void ap_forget_layout(ap_layout *layout);
+
+/* Stretches of an instance, in the order of its message: the part of stretch number `index` that belongs to it. */
+static inline ap_stretch ap_piece_of(const ap_plan *plan, const ap_step *step, uint32_t instance, uint32_t index) {
+    ap_stretch s = plan->stretch[step->stretch + index];
+    if (step->instances == 1) return s;
+    uint64_t i = instance - step->first, n = step->instances;
+    uint64_t low = (uint64_t)((unsigned __int128)s.length * i / n);
+    uint64_t high = (uint64_t)((unsigned __int128)s.length * (i + 1) / n);
+    s.begin += s.stride ? i * s.stride : low;
+    s.length = high - low;
+    return s;
+}
+
+#endif

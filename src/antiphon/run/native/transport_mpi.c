@@ -1,0 +1,234 @@
+/* Messages over MPI, on a communicator of their own: the tag is the channel, and MPI keeps the order. */
+#include "transport_mpi.h"
+
+#include <limits.h>
+#include <sched.h> /* with GNU's sets of processors */
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "transport.h"
+
+typedef struct {
+    ap_wire base;
+    MPI_Comm comm;
+    int *process_of; /* of each rank of the program, -1: none */
+    MPI_Request *request;
+    uint32_t *number;
+    int *index;
+    int active, space, most_tag, crowded;
+} mpi_wire;
+
+static int failed(ap_error *error, const char *what, int code) {
+    char text[MPI_MAX_ERROR_STRING] = "";
+    int length = 0;
+    MPI_Error_string(code, text, &length);
+    return ap_fail(error, AP_TRANSPORT, "%s: %.200s", what, text);
+}
+
+static int reserve(mpi_wire *w, ap_error *error) {
+    if (w->active < w->space) return AP_OK;
+    int space = w->space ? 2 * w->space : 64;
+    MPI_Request *request = realloc(w->request, space * sizeof *request);
+    if (request) w->request = request;
+    uint32_t *number = realloc(w->number, space * sizeof *number);
+    if (number) w->number = number;
+    int *index = realloc(w->index, space * sizeof *index);
+    if (index) w->index = index;
+    if (!request || !number || !index) return ap_fail(error, AP_MEMORY, "out of memory");
+    w->space = space;
+    return AP_OK;
+}
+
+/* MPI counts in int: beyond that the message is a number of 2^24 bytes, and what is left. */
+static int large_type(size_t bytes, MPI_Datatype *type) {
+    enum { CHUNK = 1 << 24 };
+    MPI_Datatype chunk, types[2];
+    int lengths[2] = {(int)(bytes / CHUNK), (int)(bytes % CHUNK)};
+    MPI_Aint begins[2] = {0, (MPI_Aint)(bytes / CHUNK * CHUNK)};
+    int code = MPI_Type_contiguous(CHUNK, MPI_BYTE, &chunk);
+    if (code) return code;
+    types[0] = chunk, types[1] = MPI_BYTE;
+    code = MPI_Type_create_struct(2, lengths, begins, types, type);
+    MPI_Type_free(&chunk);
+    return code ? code : MPI_Type_commit(type);
+}
+
+static int begin(mpi_wire *w, int sends, uint32_t peer, uint32_t channel, void *data, size_t bytes, uint32_t number,
+                 ap_error *error) {
+    int code = reserve(w, error), process = w->process_of[peer];
+    if (code) return code;
+    if (process < 0 || (int)channel > w->most_tag)
+        return ap_fail(error, AP_INVALID, process < 0 ? "rank %u is no process here" : "channel of rank %u: beyond MPI's tags",
+                       peer);
+    MPI_Datatype type = MPI_BYTE;
+    int count = (int)bytes;
+    if (bytes > INT_MAX) {
+        if ((code = large_type(bytes, &type))) return failed(error, "MPI_Type_create_struct", code);
+        count = 1;
+    }
+    MPI_Request *request = &w->request[w->active];
+    code = sends ? MPI_Isend(data, count, type, process, (int)channel, w->comm, request)
+                 : MPI_Irecv(data, count, type, process, (int)channel, w->comm, request);
+    if (type != MPI_BYTE) MPI_Type_free(&type);
+    if (code) return failed(error, sends ? "MPI_Isend" : "MPI_Irecv", code);
+    w->number[w->active++] = number;
+    return AP_OK;
+}
+
+static int send(ap_wire *self, uint32_t peer, uint32_t channel, const void *data, size_t bytes, uint32_t number,
+                ap_error *error) {
+    return begin((mpi_wire *)self, 1, peer, channel, (void *)(uintptr_t)data, bytes, number, error);
+}
+
+static int receive(ap_wire *self, uint32_t peer, uint32_t channel, void *data, size_t bytes, uint32_t number,
+                   ap_error *error) {
+    return begin((mpi_wire *)self, 0, peer, channel, data, bytes, number, error);
+}
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Waits for one at least by MPI itself; with an end to the patience, or more processes than processors, by asking again and
+ * again and letting others work: there MPI would keep a processor from those it waits for. */
+static int some(mpi_wire *w, int first, int count, int block, double timeout, int *done) {
+    if (block && timeout <= 0 && !w->crowded)
+        return MPI_Waitsome(count, w->request + first, done, w->index, MPI_STATUSES_IGNORE);
+    int code = MPI_Testsome(count, w->request + first, done, w->index, MPI_STATUSES_IGNORE);
+    for (double end = 0; block && !code && !*done;) {
+        for (int i = 0; i < 64 && !code && !*done; i++) {
+            if (w->crowded || i == 63) sched_yield();
+            code = MPI_Testsome(count, w->request + first, done, w->index, MPI_STATUSES_IGNORE);
+        }
+        if (timeout > 0 && !*done) {
+            if (end == 0) end = now() + timeout;
+            if (now() > end) break;
+        }
+    }
+    return code;
+}
+
+static int by_size(const void *a, const void *b) { return *(const int *)b - *(const int *)a; }
+
+/* All that is done is told, up to `most`: if more messages are under way than that, those that have been for longest are
+ * asked for first, and a wait goes over all of them. */
+static int completed(ap_wire *self, int block, double timeout, uint32_t *numbers, int most, int *count,
+                     ap_error *error) {
+    mpi_wire *w = (mpi_wire *)self;
+    int done = 0, code;
+    *count = 0;
+    if (!w->active) return AP_OK;
+    if (w->active <= most) {
+        code = some(w, 0, w->active, block, timeout, &done);
+    } else {
+        code = some(w, 0, most, 0, 0, &done);
+        for (int at = most; !code && !done && at < w->active; at += most) {
+            code = some(w, at, w->active - at < most ? w->active - at : most, 0, 0, &done);
+            for (int i = 0; i < done; i++) w->index[i] += at;
+        }
+        if (!code && !done && block) { /* one by one: what is done meanwhile is told next time */
+            double end = timeout > 0 ? now() + timeout : 0;
+            for (int one = MPI_UNDEFINED, there = 0; !code && !there;) {
+                code = MPI_Testany(w->active, w->request, &one, &there, MPI_STATUS_IGNORE);
+                if (there) done = 1, w->index[0] = one;
+                if (!there) sched_yield();
+                if (!there && timeout > 0 && now() > end) break;
+            }
+        }
+    }
+    if (code) return failed(error, "MPI could not finish a message", code);
+    if (block && !done) {
+        self->broken = 1;
+        return ap_fail(error, AP_TIMEOUT, "nothing came or went for %g seconds; %d messages are under way", timeout,
+                       w->active);
+    }
+    if (done > 1) qsort(w->index, (size_t)done, sizeof(int), by_size);
+    for (int i = 0; i < done; i++) numbers[i] = w->number[w->index[i]];
+    for (int i = 0; i < done; i++) { /* from the last: the one that moves here is still under way */
+        int last = --w->active, at = w->index[i];
+        w->request[at] = w->request[last], w->number[at] = w->number[last];
+    }
+    *count = done;
+    return AP_OK;
+}
+
+/* Whether the processes of this host are more than the processors that they may use, and MPI does not care. */
+static int is_crowded(MPI_Comm comm) {
+#ifdef OPEN_MPI
+    (void)comm;
+    return 0; /* it gives the processor away by itself, and is a little faster at that */
+#else
+    MPI_Comm host;
+    int here = 1;
+    long processors = sysconf(_SC_NPROCESSORS_ONLN);
+    cpu_set_t set;
+    if (!sched_getaffinity(0, sizeof set, &set) && CPU_COUNT(&set) > 1) processors = CPU_COUNT(&set);
+    if (MPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host)) return 0;
+    MPI_Comm_size(host, &here);
+    MPI_Comm_free(&host);
+    return processors > 0 && here > processors;
+#endif
+}
+
+static void close_wire(ap_wire *self) {
+    mpi_wire *w = (mpi_wire *)self;
+    int over = 0;
+    MPI_Finalized(&over);
+    if (!over && !self->broken && w->comm != MPI_COMM_NULL) MPI_Comm_free(&w->comm);
+    /* after a failure messages may be under way for ever: the communicator and what they use are left as they are */
+    if (!self->broken) free(w->request), free(w->number), free(w->index);
+    free(w->process_of);
+    free(w);
+}
+
+static mpi_wire *new_wire(int processes, const int32_t *rank_of, uint32_t ranks, ap_error *error) {
+    mpi_wire *w = calloc(1, sizeof *w);
+    int *process_of = w ? malloc((ranks ? ranks : 1) * sizeof *process_of) : NULL;
+    if (!process_of) {
+        free(w);
+        ap_fail(error, AP_MEMORY, "out of memory");
+        return NULL;
+    }
+    for (uint32_t r = 0; r < ranks; r++) process_of[r] = !rank_of && (int)r < processes ? (int)r : -1;
+    for (int i = 0; rank_of && i < processes; i++)
+        if (rank_of[i] >= 0 && (uint32_t)rank_of[i] < ranks) process_of[rank_of[i]] = i;
+    w->base = (ap_wire){.send = send, .receive = receive, .completed = completed, .close = close_wire, .ranks = ranks};
+    w->process_of = process_of, w->comm = MPI_COMM_NULL;
+    return w;
+}
+
+ap_wire *ap_mpi_open(MPI_Comm comm, const int32_t *rank_of, uint32_t ranks, ap_error *error) {
+    int processes = 0, found = 0, *most = NULL, code = MPI_Comm_size(comm, &processes);
+    if (code) {
+        failed(error, "MPI_Comm_size", code);
+        return NULL;
+    }
+    mpi_wire *w = new_wire(processes, rank_of, ranks, error);
+    if (!w) return NULL;
+    code = MPI_Comm_dup(comm, &w->comm);
+    if (!code) code = MPI_Comm_set_errhandler(w->comm, MPI_ERRORS_RETURN);
+    if (!code) code = MPI_Comm_get_attr(w->comm, MPI_TAG_UB, &most, &found);
+    if (code) {
+        failed(error, "MPI_Comm_dup", code);
+        close_wire(&w->base);
+        return NULL;
+    }
+    w->most_tag = found ? *most : 32767;
+    w->crowded = is_crowded(w->comm);
+    return &w->base;
+}
+
+ap_wire *ap_mpi_open_number(int comm, const int32_t *rank_of, uint32_t ranks, ap_error *error) {
+    return ap_mpi_open(MPI_Comm_f2c((MPI_Fint)comm), rank_of, ranks, error);
+}
+
+const char *ap_mpi_library(void) {
+    static char text[MPI_MAX_LIBRARY_VERSION_STRING];
+    int length = 0;
+    if (!text[0]) MPI_Get_library_version(text, &length);
+    return text;
+}

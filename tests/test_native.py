@@ -1,0 +1,405 @@
+"""The native engine in one process: ranks as threads, over a transport that buffers nothing."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import struct
+import threading
+import zlib
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import antiphon
+from antiphon.core.datatypes import accumulator, average, combine_of, data_type
+from antiphon.core.interpret import interpret
+from antiphon.core.interpret.buffers import sides
+from antiphon.core.program import encode, run_program
+from antiphon.core.schedule import Schedule
+from antiphon.core.transform import pipeline
+from antiphon.errors import AntiphonError, Invalid, Missing, TimedOut, Unsupported
+from antiphon.lower.program import both, lower
+from antiphon.run import _build
+from antiphon.run._native import OPERATORS, TYPES, Engine
+
+pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+Array = np.ndarray[Any, Any]
+
+
+@pytest.fixture(scope="module")
+def engine() -> Engine:
+    return Engine(_build.library("threads"))
+
+
+def planned(kind: str, machine: str, planner: str, **options: Any) -> Schedule:
+    found: Schedule = antiphon.plan(kind, antiphon.topology(machine), planner=planner, **options).at(0).schedule
+    return found
+
+
+def inputs_of(schedule: Schedule, unit: int, dtype: str, in_place: bool, seed: int) -> list[Array]:
+    """Small whole numbers where bits are compared after another order would matter less; all bits elsewhere."""
+    kind, make = data_type(dtype), np.random.default_rng(seed)
+    first, _ = sides(schedule.collective, in_place)
+    counts = [int(weight) * unit for weight in first.size]
+    if kind.kind in "iu":
+        bounds = np.iinfo(kind)
+        return [make.integers(bounds.min, bounds.max, n, kind, endpoint=True) for n in counts]
+    return [make.uniform(-2, 2, n).astype(kind) for n in counts]
+
+
+def run_threads(
+    engine: Engine, data: bytes, given: list[Array], unit: int, op: str, places: list[bool], split: int | None = None,
+    runs: int = 1, timeout: float = 20.0,
+) -> list[Array]:  # fmt: skip
+    """What every rank ends with; `places`: per rank, whether it runs in place."""
+    program, ranks = engine.program(data), len(given)
+    plans = [program.plan(r, unit, places[r], split) for r in range(ranks)]
+    wires = engine.threads(ranks)
+    outputs = [np.empty(0)] * ranks
+    errors: list[AntiphonError] = []
+    kept: list[Array] = []  # who fails goes, but others may still read what it sent
+
+    def go(rank: int) -> None:
+        try:
+            for _ in range(runs):
+                source = given[rank].copy()
+                target = source if places[rank] else np.full(plans[rank].needs.output, 99, source.dtype)
+                kept.extend([source, target])
+                plans[rank].run(None if places[rank] else source, target, wires[rank], op, timeout)
+                assert places[rank] or source.tobytes() == given[rank].tobytes()
+                outputs[rank] = target
+        except AntiphonError as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=go, args=(rank,)) for rank in range(ranks)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    for wire in wires:
+        wire.close()
+    if errors:
+        raise errors[0]
+    return outputs
+
+
+def same(a: Array, b: Array, zeros: bool = False) -> bool:
+    """Bit by bit, but for what is not a number; `zeros`: and but for the sign of 0."""
+    if a.dtype.kind in "iu":
+        return np.array_equal(a, b)
+    bits = np.dtype(f"u{a.dtype.itemsize}")
+    with np.errstate(all="ignore"):
+        alike = np.isnan(a) & np.isnan(b) | (zeros & (a == 0) & (b == 0))
+        return bool(np.all((a.view(bits) == b.view(bits)) | alike))
+
+
+PLANS = [
+    ("allreduce", "ring:ranks=5", "ring"),
+    ("allreduce", "full:ranks=8", "recursive-doubling"),
+    ("allreduce", "full:ranks=8", "halving-doubling"),
+    ("allreduce", "full:ranks=6", "direct"),
+    ("allreduce", "dgx1v", "multi-ring"),
+    ("allreduce", "full:ranks=7", "double-binary-tree"),
+    ("allgather", "full:ranks=6", "bruck"),
+    ("allgather", "ring:ranks=4", "ring"),
+    ("allgather", "dgx1v", "trees"),
+    ("reducescatter", "ring:ranks=4", "ring"),
+    ("reducescatter", "full:ranks=8", "halving-doubling"),
+    ("broadcast", "full:ranks=7", "binomial-tree"),
+    ("reduce", "full:ranks=6", "binomial-tree"),
+    ("gather", "full:ranks=5", "direct"),
+    ("scatter", "full:ranks=5", "direct"),
+    ("alltoall", "full:ranks=5", "pairwise"),
+    ("alltoall", "full:ranks=4", "bruck"),
+]
+
+
+@pytest.mark.parametrize(("kind", "machine", "planner"), PLANS)
+def test_every_rank_ends_with_what_the_interpreter_says(engine: Engine, kind: str, machine: str, planner: str) -> None:
+    schedule = planned(kind, machine, planner)
+    data = encode(both(schedule))
+    draw = random.Random(f"{kind} {planner}")
+    ranks = schedule.collective.ranks
+    for unit in (0, 1, 7, 500, 2049):
+        dtype, op = draw.choice([*TYPES]), draw.choice([*OPERATORS])
+        for in_place in (False, True):
+            given = inputs_of(schedule, unit, dtype, in_place, unit)
+            want = interpret(schedule, [one.copy() for one in given], op=op, dtype=dtype, in_place=in_place)
+            split = draw.choice([None, 64, 1000])
+            found = run_threads(engine, data, given, unit, op, [in_place] * ranks, split, runs=2)
+            for rank in range(ranks):
+                assert same(found[rank], want[rank]), (unit, dtype, op, in_place, split, rank)
+
+
+@pytest.mark.parametrize("pieces", [2, 5])
+def test_pieces_go_one_after_another(engine: Engine, pieces: int) -> None:
+    schedule = pipeline(planned("allreduce", "ring:ranks=4", "ring"), pieces)
+    data = encode(both(schedule))
+    for unit in (0, 1, 3, 101, 3000):
+        for in_place in (False, True):
+            given = inputs_of(schedule, unit, "float32", in_place, unit)
+            want = interpret(schedule, [one.copy() for one in given], in_place=in_place)
+            found = run_threads(engine, data, given, unit, "sum", [in_place] * 4)
+            assert all(map(same, found, want)), (unit, in_place)
+
+
+def test_who_is_late_delays_only_those_that_need_it(engine: Engine) -> None:
+    """A scatter without buffering: ranks 1, 2 and 4 are done before rank 3 begins, though it comes before 4."""
+    schedule = planned("scatter", "full:ranks=5", "direct")
+    program, wires = engine.program(encode([lower(schedule)])), engine.threads(5)
+    given = inputs_of(schedule, 1000, "float32", False, 4)
+    want = interpret(schedule, given)
+    out = [np.zeros_like(one) for one in want]
+    calls = [program.plan(r, 1000).bound(given[r], out[r], wires[r], timeout=20.0) for r in range(5)]
+    threads = [threading.Thread(target=call) for call in calls]
+    for rank in (0, 1, 2, 4):
+        threads[rank].start()
+    for rank in (1, 2, 4):
+        threads[rank].join()
+        assert same(out[rank], want[rank])
+    assert threads[0].is_alive()
+    threads[3].start()
+    for rank in (0, 3):
+        threads[rank].join()
+    assert all(map(same, out, want))
+    for wire in wires:
+        wire.close()
+
+
+def test_ranks_may_mix_in_place_and_not(engine: Engine) -> None:
+    schedule = planned(
+        "reduce",
+        "full:ranks=4",
+        "binomial-tree",
+    )
+    data = encode(both(schedule))
+    given = inputs_of(schedule, 33, "int32", False, 1)
+    want = interpret(schedule, given)
+    found = run_threads(engine, data, given, 33, "sum", [True, False, True, False], 64)
+    assert same(found[0], want[0])
+
+
+@pytest.mark.parametrize("dtype", [*TYPES])
+@pytest.mark.parametrize("op", [*OPERATORS])
+def test_combinations_are_those_of_the_interpreter(engine: Engine, dtype: str, op: str) -> None:
+    kind, make = data_type(dtype), np.random.default_rng(5)
+    for count in (1, 2, 3, 7):
+        for n in (1, 8, 1023, 2500):
+            if kind.kind in "iu":
+                operands = [np.frombuffer(make.bytes(n * kind.itemsize), kind).copy() for _ in range(count)]
+            else:
+                operands = [(make.normal(0, 10.0 ** make.integers(-8, 5, n))).astype(kind) for _ in range(count)]
+                if n > 1000:
+                    for k, odd in enumerate((np.nan, np.inf, -np.inf, 6e-8, 65504, 65519.99, 65520, 1e-40, 3e38)):
+                        with np.errstate(all="ignore"):
+                            operands[k % count][make.integers(0, n, 9)] = odd
+            wide = accumulator(kind)
+            with np.errstate(all="ignore"):
+                want = operands[0].astype(wide)
+                for other in operands[1:]:
+                    want = combine_of(op)(want, other.astype(wide))
+                want = want.astype(kind)
+                divided = average(want, count)
+            result = np.empty(n, kind)
+            engine.fold(result, operands, op)
+            zeros = op in ("min", "max")  # of 0 and -0 NumPy takes either, as the processor does
+            assert same(result, want, zeros), (count, n)
+            if count == 3:
+                result = operands[2].copy()  # in the place of an operand
+                engine.fold(result, [operands[0], operands[1], result], op)
+                assert same(result, want, zeros)
+            engine.divide(result, count)
+            if op == "avg":
+                assert same(result, divided)
+
+
+def test_all_float16_go_to_float32_and_back(engine: Engine) -> None:
+    every = np.arange(2**16, dtype=np.uint16)
+    for dtype in ("float16", "bfloat16"):
+        values = every.view(data_type(dtype))
+        one = np.ones(2**16, values.dtype)
+        for n in (2**16, 7):  # by vectors, and without
+            result = np.empty(n, values.dtype)
+            engine.fold(result, [values[-n:], one[-n:]], "prod")
+            assert same(result, values[-n:])
+
+
+# ---- what is wrong ----
+
+
+@cache
+def ring() -> bytes:
+    return encode(both(planned("allreduce", "ring:ranks=3", "ring")))
+
+
+def mended(data: bytes) -> bytes:
+    """A damaged ring() with its checksums made right again."""
+    body, good = bytearray(data), ring()
+    head = struct.unpack_from("<Q", good, 16)[0]
+    for at in range(head - 24 * 6, head, 24):
+        begin, size = struct.unpack_from("<QQ", body, at)
+        if begin and begin + size <= len(body):
+            struct.pack_into("<I", body, at + 16, zlib.crc32(bytes(body[begin : begin + size])))
+    struct.pack_into("<I", body, 12, zlib.crc32(bytes(body[16:head])))
+    return bytes(body)
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        (lambda d: b"", "no program file"),
+        (lambda d: b"PROGRAMS" + d[8:], "no program file"),
+        (lambda d: d[:-1], "cut off"),
+        (lambda d: d[:100], "cut off"),
+        (lambda d: d + bytes(8), "cut off"),
+        (lambda d: d[:8] + b"\2" + d[9:], "version 2"),
+        (lambda d: d[:36] + b"\4" + d[37:], "checksum of its head"),
+        (lambda d: mended(d[:36] + b"\4" + d[37:]), "do not fit together"),
+        (lambda d: d[:-3] + bytes([d[-3] ^ 1]) + d[-2:], "checksum of rank 2"),
+    ],
+)
+def test_a_damaged_file_is_refused(engine: Engine, damage: Callable[[bytes], bytes], told: str) -> None:
+    with pytest.raises((Invalid, Unsupported), match=told):
+        engine.program(damage(ring())).plan(2, 5, True)
+
+
+def test_no_damage_however_hidden_brings_it_down(engine: Engine) -> None:
+    """Bytes are changed and the checksums mended: it is refused, or runs within its buffers to whatever end."""
+    good, draw = ring(), random.Random(7)
+    refused = ran = 0
+    given = [np.ones(40, np.float32) for _ in range(3)]
+    for _ in range(600):
+        bad = bytearray(good)
+        for _ in range(draw.choice([1, 1, 3])):
+            at = draw.randrange(24, len(bad))
+            bad[at] = draw.choice([0, 1, 2, 127, 128, 255, bad[at] ^ 1 << draw.randrange(8)])
+        try:
+            data = mended(bytes(bad))
+            program = engine.program(data)
+            for rank in range(3):
+                for unit in (1, 40, 2**40):
+                    program.plan(rank, unit, True)
+            ran += 1
+            if ran <= 60 and program.facts.ranks == 3:
+                run_threads(engine, data, given, 40, "sum", [True] * 3, 64, timeout=0.02)
+        except (AntiphonError, MemoryError):
+            refused += 1
+    assert refused > 200
+    assert ran > 20
+
+
+@pytest.mark.parametrize(
+    ("table", "row", "value", "told"),
+    [
+        (2, 24, struct.pack("<qqII", 0, 0, 1, 0), "lies outside of its buffer"),  # slots without room
+        (0, 16, struct.pack("<qq", 7, 0), "operation 0|finish|outside|differ in length"),  # all points beyond the end
+        (1, 24, struct.pack("<qIIII", -1, 1, 0, 0, 0), "lies outside of its buffer"),  # all bases before the beginning
+        (1, 24, struct.pack("<qIIII", 0, 3, 0, 0, 0), "base 0"),
+        (3, 4, struct.pack("<I", 99), "slot 0"),
+        (4, 32, struct.pack("<HHIIIIIII", 4, 0, 1, 1, 0, 0, 1, 0, 0), "operation 0"),
+        (4, 32, struct.pack("<HHIIIIIII", 0, 0, 0, 1, 0, 0, 1, 0, 0), "operation 0"),  # to itself
+        (4, 32, struct.pack("<HHIIIIIII", 1, 0, 1, 1, 0, 2**31, 2**31, 0, 0), "operation 0"),
+        (6, 4, struct.pack("<I", 9999), "operation"),  # waits for what is not there
+    ],
+    ids=["room", "points", "before", "buffer", "class", "kind", "itself", "parts", "wait"],
+)
+def test_every_index_of_a_file_is_checked(engine: Engine, table: int, row: int, value: bytes, told: str) -> None:
+    """All rows of one table of rank 0 out of place are replaced."""
+    good, body = ring(), bytearray(ring())
+    head = struct.unpack_from("<Q", good, 16)[0]
+    begin = struct.unpack_from("<Q", good, head - 24 * 6)[0]
+    counts = struct.unpack_from("<8I", good, begin + 24)
+    at = begin + 56
+    for size, count in zip((16, 24, 24, 4, 32, 12, 4)[:table], counts, strict=False):
+        at += (size * count + 7) // 8 * 8
+    assert counts[table] > 0
+    body[at : at + row * counts[table]] = value * counts[table]
+    with pytest.raises(Invalid, match=told):
+        engine.program(mended(bytes(body))).plan(0, 100)
+
+
+def test_where_nobody_answers_a_timeout_ends_it_and_the_wire(engine: Engine) -> None:
+    plan, wires = engine.program(ring()).plan(0, 5), engine.threads(3)
+    call = plan.bound(np.zeros(5, np.float32), np.zeros(5, np.float32), wires[0], timeout=0.05)
+    with pytest.raises(TimedOut, match="nothing came or went"):
+        call()
+    with pytest.raises(AntiphonError, match="an earlier run failed"):
+        call()
+    for wire in wires:
+        wire.close()
+
+
+def test_calls_that_do_not_fit_are_refused(engine: Engine) -> None:
+    program = engine.program(ring())
+    assert (program.facts.ranks, program.facts.kind, program.facts.variants) == (3, 6, 3)
+    with pytest.raises(Invalid, match="program is for 3 ranks"):
+        program.plan(3, 5)
+    with pytest.raises(Invalid, match="64 bytes or more"):
+        program.plan(0, 5, split=1)
+    for unit in (2**62, 2**63, 2**64 - 1):
+        with pytest.raises(Invalid):
+            program.plan(0, unit)
+    plan, wires = program.plan(0, 5), engine.threads(2)
+    with pytest.raises(Invalid, match="5 needed"):
+        plan.run(np.zeros(4, np.float32), np.zeros(5, np.float32), wires[0])
+    with pytest.raises(Invalid, match="there are 2 ranks"):
+        plan.run(np.zeros(5, np.float32), np.zeros(5, np.float32), wires[0], timeout=1.0)
+    with pytest.raises(Invalid, match="data type"):
+        plan.run(np.zeros(5, np.complex64), np.zeros(5, np.complex64), wires[0])
+    for wire in wires:
+        wire.close()
+    only = engine.program(encode([lower(planned("allreduce", "ring:ranks=3", "ring"))]))
+    with pytest.raises(Unsupported, match="in place"):
+        only.plan(0, 5, True)
+
+
+# ---- compiling ----
+
+
+def test_what_is_compiled_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = _build.library("threads")
+    before = path.stat().st_mtime_ns
+    assert _build.library("threads") == path
+    assert path.stat().st_mtime_ns == before
+    monkeypatch.setenv("ANTIPHON_CACHE", str(tmp_path))
+    assert _build.cache_folder() == tmp_path / "native"
+
+
+@pytest.mark.parametrize("target", ["mpi", "threads"])
+def test_a_compiler_that_is_not_there(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    variable = {"mpi": "MPICC", "threads": "CC"}[target]
+    monkeypatch.setenv(variable, "/no/such/compiler -m64")
+    with pytest.raises(Missing, match=f"no such program; name your compiler in .{variable}"):
+        _build.library(target)
+    monkeypatch.setenv(variable, "")
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(_build.sys, "executable", "/nowhere/python")
+    with pytest.raises(Missing, match=f"or set .{variable}"):
+        _build.library(target)
+
+
+def test_a_compiler_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "cc"
+    script.write_text(
+        "#!/bin/sh\ncase \"$*\" in *-dM*) echo '#define A 1';; *) echo 'x.c:1: error: odd' >&2; exit 1;; esac\n"
+    )
+    script.chmod(0o755)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("ANTIPHON_CACHE", raising=False)
+    with pytest.raises(Missing, match=r"could not compile the engine: x.c:1: error: odd"):
+        _build.library("threads", str(script))
+    assert [*(tmp_path / "cache").rglob("*.so")] == []
+    assert os.fspath(_build.cache_folder()).startswith(str(tmp_path))
+
+
+def test_the_run_in_python_agrees(engine: Engine) -> None:
+    schedule = planned("allreduce", "ring:ranks=3", "ring")
+    given = inputs_of(schedule, 50, "float16", False, 2)
+    want = run_program(lower(schedule), given, seed=3)
+    assert all(map(same, run_threads(engine, ring(), given, 50, "sum", [False] * 3), want))

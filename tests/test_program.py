@@ -1,0 +1,518 @@
+"""Programs: every bit as the interpreter, in any legal order; checked on their own; files refused when damaged."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import generate
+import numpy as np
+import pytest
+from contract import Setting, able, machine, solves, sweep_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from program_cases import (
+    Plain,
+    changed,
+    compare,
+    implied,
+    inputs_of,
+    messages,
+    rotation,
+    rows,
+    variants,
+    without_wait,
+)
+
+import antiphon
+from antiphon.cli import run
+from antiphon.core.collective import KINDS, Collective
+from antiphon.core.program import (
+    FOLD,
+    JOIN,
+    RECEIVE,
+    SEND,
+    Program,
+    bind,
+    check,
+    decode,
+    dump,
+    encode,
+    run_program,
+    usage,
+)
+from antiphon.core.program.kinds import SCRATCH
+from antiphon.core.schedule import COPY, REDUCE, Chunks, Schedule
+from antiphon.core.transform import expand, pipeline
+from antiphon.errors import Invalid, Unsupported
+from antiphon.lower.program import both, lower
+from antiphon.registry import call
+
+
+def planned(spec: str, kind: str, planner: str, **options: Any) -> Schedule:
+    return antiphon.plan(kind, antiphon.topology(spec), planner=planner, **options).at(0).schedule
+
+
+RING = planned("ring:ranks=4", "allreduce", "ring")
+
+
+# ---- the outcome ----
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "custom"])
+def test_random_schedules(kind: str) -> None:
+    """Slots, routes, pieces, uneven weights, several roots, groups, redundant and dead transfers."""
+    for seed in range(3):
+        case = generate.case(seed * 31 + len(kind), kind)
+        compare(case.schedule, seeds=(2 * seed, 2 * seed + 1), channels=1 + seed % 3, lag=seed % 2)
+
+
+@settings(max_examples=8, deadline=None)
+@given(generate.cases(most_ranks=6), st.integers(0, 9), st.integers(0, 2**20))
+def test_any_schedule(case: generate.Case, unit: int, seed: int) -> None:
+    for program in compare(case.schedule, (unit,), (seed,)):
+        check(program, seeds=(seed,))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(0, 1200, 300))
+def test_many_random_schedules(first: int) -> None:
+    for seed in range(first, first + 300):
+        made = compare(generate.case(seed).schedule, seeds=(seed, seed + 1), channels=1 + seed % 4, lag=seed % 3)
+        for program in made:
+            check(program, seeds=(seed, seed + 1))
+        assert encode(decode(encode(made))) == encode(made)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "op"),
+    [("float16", "sum"), ("float16", "avg"), ("bfloat16", "prod"), ("float32", "sum"), ("float64", "avg"),
+     ("int8", "prod"), ("uint8", "avg"), ("int32", "avg"), ("int16", "min"), ("float32", "max"), ("uint64", "sum")],
+)  # fmt: skip
+def test_types_and_operators(dtype: str, op: str) -> None:
+    from antiphon.core.datatypes import data_type
+
+    for schedule in (RING, planned("full:ranks=5", "allreduce", "direct"), generate.case(7, "reducescatter").schedule):
+        compare(schedule, (5,), (1,), data_type(dtype), op)
+
+
+def plans_on(spec: str, kind: str, how: str, most: int) -> list[Schedule]:
+    """What planners make there for all, for some of the ranks, and for two roots."""
+    here = machine(spec)
+    everyone = tuple(range(here.ranks))
+    rooted = kind in ("broadcast", "reduce", "scatter", "gather")
+    asked = [(everyone, everyone[-1:]), (everyone[1:], everyone[1:3])]
+    found = []
+    for members, roots in asked:
+        at = Setting(spec, Collective(kind, here.ranks, members, roots if rooted else ()))
+        for name, entry in able(kind):
+            if solves(entry):
+                continue
+            for options in sweep_of(entry, how):
+                try:
+                    found += islice(call("planner", name, entry.load(), dict(options), here, at.wanted), most)
+                except Unsupported:
+                    continue
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("spec", ["mesh:dims=2x2"])
+def test_every_planner(spec: str, kind: str) -> None:
+    made = plans_on(spec, kind, "defaults", 1)
+    assert len(made) > 2
+    for number, schedule in enumerate(made):
+        compare(schedule, (7,), (number,))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "spec",
+    ["full:ranks=4", "star:ranks=3", "ring:ranks=5", "mesh:dims=2x3", "star:ranks=7", "dgx1v", "tree:fanouts=2x2x2"],
+)
+def test_every_planner_with_every_option(spec: str, kind: str) -> None:
+    for number, schedule in enumerate(plans_on(spec, kind, "most", 2)):
+        for program in compare(schedule, (0, 1, 7), (number,), lag=number % 2):
+            check(program, seeds=(number,))
+
+
+def test_pieces_stay_a_number() -> None:
+    """As many operations as without; and the outcome of the pieces written out."""
+    deep = pipeline(RING, 5)
+    program = lower(deep)
+    assert program.operations == lower(pipeline(RING, 50)).operations
+    assert set(program.pieces[program.kind <= 1].tolist()) == {5}
+    compare(deep, (0, 1, 3, 64), range(4))
+    given = inputs_of(RING.collective, 37, False)
+    for mine, theirs in zip(run_program(program, given), run_program(lower(expand(deep)), given), strict=True):
+        assert np.array_equal(mine, theirs)
+
+
+def test_other_numbers_of_pieces() -> None:
+    """Where they were more than one they may be any other number, one for all."""
+    for kind in KINDS:
+        made = pipeline(generate.case(11, kind).schedule, 4)
+        for program in variants(made):
+            for pieces in (1, 3):
+                check(
+                    replace(
+                        program,
+                        pieces=np.where(program.pieces > 1, pieces, 1),
+                        class_pieces=np.where(program.class_pieces > 1, pieces, 1),
+                    ),
+                    seeds=(pieces,),
+                )
+
+
+def test_what_is_empty_is_skipped() -> None:
+    collective = Collective("allgather", 3, weights=np.array([0, 2, 3]))
+    schedule = antiphon.plan(collective, antiphon.topology("full:ranks=3"), planner="direct").at(0).schedule
+    compare(schedule, (0, 1, 2), range(3))
+    compare(generate.case(943).schedule, (7,), range(943, 947), lag=1)  # an empty chunk comes where another is sent
+    bound = bind(lower(schedule), 0)
+    assert not bound.length.any()
+    assert not bound.sizes.any()
+
+
+def test_addresses_are_exact_at_any_size() -> None:
+    """unit * part is more than 63 bits."""
+    whole = 2**61 - 1
+    cuts = np.array([0, 7, 2**60 + 1, whole])
+    chunks = Chunks(np.zeros(3, np.int32), cuts[:-1], np.diff(cuts), whole)
+    schedule = Schedule(Collective("broadcast", 2), chunks, [0, 0, 0], [0, 1, 2], [0, 0, 0], [1, 1, 1], [COPY] * 3)
+    program = lower(schedule)
+    assert program.denominator == whole
+    unit = 10**15 + 7
+    found = bind(program, unit).at.tolist()
+    assert found == [unit * (int(w) * whole + int(p)) // whole for w, p in zip(program.point_whole, program.point_part)]  # noqa: B905
+    assert sorted(found) == [0, *(unit * int(c) // whole for c in cuts[1:])]
+    compare(schedule, (0, 1, 5, 99))
+    with pytest.raises(Invalid, match="are no size"):
+        bind(program, 2**62)
+
+
+# ---- the form ----
+
+
+def test_a_ring_copies_nothing() -> None:
+    """Sends read where the data lies, the gathering half receives where it belongs, in four slots; at least in two."""
+    for program in both(RING):
+        buffers = program.base_buffer[program.part_base]
+        crossing = program.kind[program.part_op]
+        assert not (buffers[crossing == SEND] == SCRATCH).any()
+        assert (buffers[crossing == RECEIVE] == SCRATCH).sum() == 4 * 6
+        assert (np.diff(program.part_ptr)[program.kind == FOLD] == 3).all()
+        assert np.diff(program.slot_ptr).tolist() == [4] * 4
+        assert usage(program, 80).scratch == [40] * 4
+        assert usage(program, 80).messages == 48
+    assert np.diff(lower(RING, lag=0).slot_ptr).tolist() == [2] * 4
+
+
+def test_neighbours_travel_as_one() -> None:
+    """Recursive doubling of an allgather: each message is one part, however many chunks; one copy of the own block."""
+    program = lower(planned("full:ranks=16", "allgather", "recursive-doubling"))
+    assert np.diff(program.op_ptr).tolist() == [4 * 2 + 1] * 16
+    assert set(np.diff(program.part_ptr)[program.kind <= 1].tolist()) == {1}
+    tree = lower(planned("full:ranks=16", "reduce", "binomial-tree"))
+    assert set(np.diff(tree.part_ptr)[tree.kind == FOLD].tolist()) == {3}
+    assert set(np.diff(tree.part_ptr)[tree.kind <= 1].tolist()) == {1}
+
+
+def test_an_exchange_goes_through_scratch() -> None:
+    """Zero copy would wait for itself: each would receive onto what it is about to send."""
+    schedule = rotation(3)
+    for program in compare(schedule, seeds=range(8)):
+        check(program)
+        first = [program.part_base[program.part_ptr[o]] for o in np.flatnonzero(program.kind == RECEIVE)]
+        buffers = program.base_buffer[first].tolist()
+        assert buffers.count(SCRATCH) == (3 if program.in_place else 2)
+
+
+def test_an_alltoall_in_place_waits_for_what_stood_there() -> None:
+    schedule = planned("full:ranks=4", "alltoall", "direct")
+    program = lower(schedule, in_place=True)
+    assert (program.kind == JOIN).sum() == 12
+    assert usage(program, 5).scratch == [15] * 4
+    assert usage(lower(schedule), 5).scratch == [0] * 4
+    compare(schedule, seeds=range(6))
+    uneven = Collective("alltoall", 3, weights=np.arange(9) + 1)
+    lopsided = antiphon.plan(uneven, antiphon.topology("full:ranks=3"), planner="direct").at(0).schedule
+    with pytest.raises(Unsupported, match="in place needs equal counts"):
+        lower(lopsided, in_place=True)
+    assert [p.in_place for p in both(lopsided)] == [False]
+    assert [p.in_place for p in both(schedule)] == [False, True]
+
+
+def test_local_transfers() -> None:
+    """Slots swap in one step, sums within a rank, copies of copies."""
+    collective = Collective("allreduce", 2)
+    listed = [
+        (0, 0, 0, 1, COPY, 0, 1), (0, 0, 1, 0, COPY, 0, 1),
+        (1, 0, 0, 0, COPY, 0, 1), (1, 0, 0, 0, COPY, 1, 0), (1, 0, 1, 1, REDUCE, 1, 0),
+        (2, 0, 0, 0, REDUCE, 1, 0), (3, 0, 0, 0, COPY, 0, 2), (4, 0, 0, 0, COPY, 2, 3), (5, 0, 0, 0, COPY, 3, 0),
+    ]  # fmt: skip
+    for pieces in (1, 3):
+        for program in compare(_twice(collective, listed, pieces)):
+            check(program)
+    listed = []
+    for r in range(3):  # what a rank has is added to something and written over in one step
+        after = (r + 1) % 3
+        listed += [(0, 0, after, r, COPY, 0, 1), (1, 0, r, r, REDUCE, 0, 1), (1, 0, after, r, REDUCE, 1, 1)]
+        listed += [(1, 0, r, r, COPY, 1, 0), (2, 0, r, r, COPY, 1, 0)]
+    for program in compare(_twice(Collective("allreduce", 3), listed, 1), seeds=range(4)):
+        check(program)
+
+
+def _twice(collective: Collective, listed: list[tuple[int, ...]], pieces: int) -> Schedule:
+    return rows(collective, [(s, c, *rest) for s, _, *rest in listed for c in (0, 1)], 2, pieces=pieces)
+
+
+def test_ranks_may_mix() -> None:
+    """In place and out of place have the same messages, in the same order."""
+    for kind in KINDS:
+        for seed in range(3):
+            made = variants(generate.case(seed, kind).schedule)
+            if len(made) == 2:
+                assert messages(made[0]) == messages(made[1])
+
+
+def test_channels() -> None:
+    program = lower(RING, channels=3)
+    assert set(program.channel.tolist()) == {0, 1, 2}
+    check(program)
+    for wrong in (0, True, 2**15 + 1):
+        with pytest.raises(Invalid, match="channels: expected a whole number from 1"):
+            lower(RING, channels=wrong)
+    with pytest.raises(Invalid, match="lag: expected"):
+        lower(RING, lag=-1)
+
+
+def test_scratch_is_used_again() -> None:
+    """A relay passes twenty chunks on in twenty steps with two slots, or three where they rest a step."""
+    collective = Collective("broadcast", 3, members=(0, 2), roots=(0,))
+    steps = [(t, t, 0, 1, COPY) for t in range(20)] + [(t + 1, t, 1, 2, COPY) for t in range(20)]
+    schedule = rows(collective, steps, 20)
+    for lag, slots in ((0, 2), (1, 3), (5, 7)):
+        program = lower(schedule, lag=lag)
+        assert np.diff(program.slot_ptr).tolist() == [0, slots, 0]
+        check(program)
+    compare(schedule, (0, 1, 19, 41), range(4))
+
+
+def test_size_is_linear() -> None:
+    """Everybody to everybody in one step: a version that 63 read is written once."""
+    schedule = planned("full:ranks=64", "allreduce", "direct")
+    program = lower(schedule)
+    assert program.operations <= 3 * schedule.transfers
+    assert len(program.wait) <= 3 * schedule.transfers
+    assert len(encode([program])) < 200 * schedule.transfers
+
+
+def test_an_illegal_schedule_has_no_program() -> None:
+    with pytest.raises(Invalid, match="what it does not hold"):
+        lower(rows(Collective("broadcast", 3), [(0, 0, 1, 2, COPY), (1, 0, 0, 1, COPY)]))
+
+
+def test_the_text() -> None:
+    text = dump(lower(RING), 0)
+    assert "fold out[1/4:3/8] = in[1/4:3/8] + slot1[0:1/8]  (after 1)" in text
+    assert "avg  out[0:1] / 4" in text
+    assert "in 3 pieces" in dump(lower(pipeline(RING, 3)), 1)
+    with pytest.raises(Invalid, match="rank: expected 0 to 3"):
+        dump(lower(RING), 4)
+
+
+# ---- the check, and the run, notice what is wrong ----
+
+
+@pytest.mark.parametrize("which", range(5))
+def test_every_wait_is_needed_or_implied(which: int) -> None:
+    schedule = (
+        RING, pipeline(RING, 3), rotation(3), generate.case(5, "allreduce", 4).schedule,
+        planned("full:ranks=3", "alltoall", "direct"),
+    )[which]  # fmt: skip
+    for program in variants(schedule):
+        check(program)
+        for at in range(len(program.wait)):
+            less = without_wait(program, at)
+            if implied(program, at):
+                continue
+            with pytest.raises(Invalid, match=r"rank \d+"):
+                check(less, seeds=())
+
+
+def faults(program: Program, runs: int = 12) -> int:
+    """How many of so many runs notice."""
+    noticed = 0
+    for seed in range(runs):
+        given = inputs_of(program.collective, 24, program.in_place, seed=seed)
+        right = run_program(lower(RING, in_place=program.in_place), [a.copy() for a in given])
+        try:
+            found = run_program(program, given, seed=seed)
+            noticed += any(not np.array_equal(a, b) for a, b in zip(found, right, strict=True))
+        except Invalid:
+            noticed += 1
+    return noticed
+
+
+def test_runs_notice_missing_waits() -> None:
+    program = lower(RING, in_place=True)
+    assert faults(program) == 0
+    fold = program.kind == FOLD  # of the others many are implied by what other ranks wait for
+    brought = np.flatnonzero(fold[program.wait_op] & (program.kind[program.wait] == RECEIVE))
+    assert all(faults(without_wait(program, int(at))) for at in brought[::5])
+    freed = np.flatnonzero((program.kind[program.wait_op] == RECEIVE) & fold[program.wait])
+    assert any(faults(without_wait(program, int(at))) for at in freed)
+
+
+def operation(program: Program, kind: int, nth: int = 0) -> int:
+    return int(np.flatnonzero(program.kind == kind)[nth])
+
+
+def test_damage_is_noticed() -> None:
+    program = lower(RING)
+    send, fold = operation(program, SEND), operation(program, FOLD)
+    part = int(program.part_ptr[send])
+    cases: list[tuple[Program, str]] = [
+        (changed(program, "peer", send, int(program.peer[send + 1])), "no receive of this time"),
+        (changed(program, "channel", send, 1), "its channel is not there"),
+        (changed(program, "kind", fold, 9), "make no sense"),
+        (changed(program, "kind", fold, JOIN), "it has parts"),
+        (changed(program, "peer", send, 0), "no other rank as its peer"),
+        (changed(program, "part_end", part, len(program.point_whole) - 1), "no receive|leaves its buffer"),
+        (changed(program, "class_part", 0, 0), "leaves its buffer or slot"),
+        (
+            replace(program, slot_class=program.slot_class[:-1], slot_ptr=np.minimum(program.slot_ptr, 15)),
+            "names what is not",
+        ),
+        (changed(program, "part_base", int(program.part_ptr[fold]), int(program.part_base[part])), "into the input"),
+        (changed(program, "part_base", part, int(program.base_ptr[2])), "a base of another rank"),
+        (changed(program, "wait", 0, send + 40), "not before it"),
+        (changed(program, "wait", 0, program.operations), "names what is not there"),
+        (changed(program, "op_ptr", 1, -1), "op_ptr does not share out"),
+        (changed(program, "when", fold, 0), "not at an earlier time|before that of the operation before"),
+        (changed(program, "pieces", send, 2), "no receive of this time"),
+    ]
+    for damaged, says in cases:
+        with pytest.raises(Invalid, match=says):
+            check(damaged, seeds=(1,))
+
+
+def test_swapped_sends_are_noticed() -> None:
+    """Two sends of a rank whose places are exchanged: the sizes fit, the data does not."""
+    program = lower(planned("ring:ranks=4", "allgather", "ring", options={"directions": 1}))
+    one, two = (int(program.part_ptr[operation(program, SEND, nth)]) for nth in (0, 2))
+    swapped = program
+    for column in ("part_begin", "part_end", "part_base"):
+        values = getattr(program, column)
+        swapped = changed(changed(swapped, column, one, int(values[two])), column, two, int(values[one]))
+    with pytest.raises(Invalid, match=r"ends with wrong data|does not wait|race"):
+        check(swapped)
+
+
+def test_a_deadlock_is_noticed() -> None:
+    """Two ranks receive first and send when that is done."""
+    program = lower(rows(Collective("allgather", 2), [(0, 0, 0, 1, COPY), (0, 1, 1, 0, COPY)]))
+    sends = [operation(program, SEND, nth) for nth in (0, 1)]
+    ptr = program.wait_ptr.copy()
+    for send in sends:
+        ptr[send + 1 :] += 1
+    stuck = replace(program, wait=np.array([operation(program, RECEIVE, nth) for nth in (0, 1)]), wait_ptr=ptr)
+    with pytest.raises(Invalid, match="not at an earlier time"):
+        check(stuck)
+    for strict in (False, True):
+        with pytest.raises(Invalid, match=r"deadlock: \d instances never end"):
+            run_program(stuck, [np.arange(3), np.arange(3)], strict=strict)
+
+
+# ---- the file ----
+
+
+def files() -> list[tuple[list[Program], bytes]]:
+    made = [both(generate.case(seed, kind).schedule) for seed, kind in enumerate((*KINDS, "custom"))]
+    made.append(both(pipeline(RING, 3), channels=2))
+    return [(programs, encode(programs)) for programs in made]
+
+
+def test_a_file_holds_all() -> None:
+    for programs, data in files():
+        again = decode(data)
+        assert encode(again) == data
+        for mine, theirs in zip(programs, again, strict=True):
+            assert (mine.collective, mine.in_place, mine.label) == (theirs.collective, theirs.in_place, theirs.label)
+            for rank in range(mine.ranks):
+                assert dump(mine, rank) == dump(theirs, rank)
+            assert usage(mine, 77) == usage(theirs, 77)
+        check(again[-1], seeds=(0,))
+
+
+def test_the_file_is_as_the_page_says() -> None:
+    for programs, data in files():
+        for program in programs:
+            bound = bind(program, 1013)
+            for rank in range(program.ranks):
+                plain = Plain(data, rank, int(program.in_place))
+                assert [plain.first * 1013, plain.last * 1013] == bound.sizes[rank, :2].tolist()
+                first = int(program.op_ptr[rank])
+                assert len(plain.operations) == int(program.op_ptr[rank + 1]) - first
+                for row, one in enumerate(plain.operations, first):
+                    kind, channel, peer, pieces, when, part, parts, wait, waits = one
+                    columns = (program.kind, program.channel, program.peer, program.pieces, program.when)
+                    assert [int(c[row]) for c in columns] == [kind, channel, peer, pieces, when]
+                    at = int(program.part_ptr[row])
+                    for nth in range(parts):
+                        here = tuple(int(c[at + nth]) for c in (bound.buffer, bound.begin, bound.length, bound.stride))
+                        assert plain.part(part + nth, 1013) == here
+                    mine = program.wait[program.wait_ptr[row] : program.wait_ptr[row + 1]] - first
+                    assert [w for (w,) in plain.waits[wait : wait + waits]] == mine.tolist()
+
+
+def test_a_damaged_file_is_refused() -> None:
+    data = encode(both(RING))
+    for length in [*range(200), *range(200, len(data), 97)]:
+        with pytest.raises((Invalid, Unsupported)):
+            decode(data[:length])
+    random = np.random.default_rng(3)
+    for at in [*range(96), *random.integers(0, len(data), 300).tolist()]:
+        broken = bytearray(data)
+        broken[at] ^= 1 << (at % 8)
+        with pytest.raises((Invalid, Unsupported)):
+            decode(bytes(broken))
+    with pytest.raises(Invalid, match="has something behind it"):
+        decode(data + b"\0")
+    with pytest.raises(Unsupported, match="of version 2"):
+        decode(data[:8] + b"\2\0\0\0" + data[12:])
+    with pytest.raises(Invalid, match="does not begin with ANTIPROG"):
+        decode(b"hello")
+
+
+def test_what_belongs_into_one_file() -> None:
+    with pytest.raises(Invalid, match="one program out of place"):
+        encode([])
+    with pytest.raises(Invalid, match="one program out of place"):
+        encode([lower(RING), lower(RING)])
+    with pytest.raises(Invalid, match="of one schedule"):
+        encode([lower(RING), lower(RING, in_place=True, channels=2)])
+
+
+def test_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["plan", "allreduce", "ring:ranks=4", "--planner", "ring", "-o", "plan.json"]) == 0
+    capsys.readouterr()
+    line = ["export", "plan.json", "--to", "program", "-o", "out"]
+    assert run([*line, "--option", "text=true", "--option", "channels=2", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    names = [Path(one["file"]).name for one in told["files"]]
+    assert names == ["program0.bin", "program0.txt", "program0-in-place.txt"]
+    made = decode((tmp_path / "out/program0.bin").read_bytes())
+    assert [(p.in_place, p.channels) for p in made] == [(False, 2), (True, 2)]
+    for program in made:
+        check(program, seeds=(0,))
+    texts = [(tmp_path / "out" / name).read_text() for name in names[1:]]
+    assert texts == ["".join(dump(p, rank) for rank in range(4)) for p in made]
+    assert run([*line, "--nbytes", "1KB"]) == 2
+    assert "leave nbytes out" in capsys.readouterr().err
