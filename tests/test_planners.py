@@ -21,15 +21,15 @@ from antiphon.run.local import run_local
 from antiphon.select import collective, plan
 from antiphon.topologies import topology
 
+SLOW = "cluster:box=dgx1v,boxes=2"
+# test_contract.py goes through the catalogue; here are all options and all collectives on some machines
 MACHINES = [
     "dgx1v",
-    "ring:ranks=3",
-    "full:ranks=2",
-    "full:ranks=5",
-    "line:ranks=3",
-    "torus:dims=3x3",
     "star:ranks=6",
-    "cluster:box=dgx1v,boxes=2",
+    *(
+        pytest.param(spec, marks=pytest.mark.slow)
+        for spec in ("ring:ranks=3", "full:ranks=2", "full:ranks=5", "line:ranks=3", "torus:dims=3x3", SLOW)
+    ),
 ]
 
 
@@ -97,7 +97,7 @@ def test_contract(planner: str, kind: str, spec: str) -> None:
             plan(kind, machine, planner=planner)
 
 
-@pytest.mark.parametrize("spec", ["dgx1v", "star:ranks=6", "cluster:box=dgx1v,boxes=2"])
+@pytest.mark.parametrize("spec", ["dgx1v", "star:ranks=6", pytest.param(SLOW, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("planner", sorted(set(table("planner")) - {"sccl"}))  # that one has its own tests
 def test_contract_among_some_ranks(planner: str, spec: str) -> None:
     for kind in find("planner", planner).can["collectives"]:

@@ -127,7 +127,7 @@ def with_symmetry(task: Task, group: Group) -> None:
                 assert (answers[0].moves is None) == (answers[1].moves is None)
 
 
-@pytest.mark.parametrize("first", range(0, 80, 20))
+@pytest.mark.parametrize("first", [0, 20, *(pytest.param(n, marks=pytest.mark.slow) for n in (40, 60))])
 def test_engines_agree(first: int) -> None:
     for seed in range(first, first + 20):
         compare(seed)

@@ -27,8 +27,8 @@ from typing import Any
 
 __version__ = "0.1.0"
 __all__ = [
-    "backends", "bench", "bound", "collective", "export", "fit", "frontier", "models", "plan", "planners", "predict",
-    "report", "reproduce", "run", "simulate", "topologies", "topology", "tune", "tune_over", "verify",
+    "backends", "bench", "bound", "build", "collective", "export", "fit", "frontier", "models", "plan", "planners",
+    "predict", "report", "reproduce", "run", "simulate", "topologies", "topology", "tune", "tune_over", "verify",
 ]  # fmt: skip
 
 
@@ -185,6 +185,13 @@ def export(plan: Any, name: str, folder: Any = None, *, nbytes: Any = None, **op
     made = emit(plan, name, nbytes=nbytes, options=options)
     return {file: text.encode() if isinstance(text, str) else b"".join((text,) if isinstance(text, bytes) else text)
             for file, text in made.items()}  # fmt: skip
+
+
+def build(what: str, compiler: str = "") -> Any:
+    """The native engine for your MPI ("mpi"), compiled where that has not been done yet: the path of the library."""
+    from antiphon.run.mpi import build as make
+
+    return make(what, compiler)
 
 
 def bench(what: str, **how: Any) -> Any:

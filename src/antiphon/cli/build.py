@@ -8,7 +8,6 @@ import typer
 
 from antiphon.cli._arguments import Json
 from antiphon.cli._output import emit, working
-from antiphon.errors import Unsupported, unknown
 
 
 def _build_command(
@@ -20,14 +19,10 @@ def _build_command(
     json: Json = False,
 ) -> None:
     """Compile the native engine for your MPI, where that has not been done yet, and print where the library is."""
-    from antiphon.run._build import library
+    from antiphon.run.mpi import build
 
-    if what == "nccl":
-        raise Unsupported("build nccl is not there yet; antiphon build mpi is")
-    if what != "mpi":
-        raise unknown("library to build", what, ["mpi", "nccl"])
     with working("compiling the engine"):
-        path = library("mpi", compiler)
+        path = build(what, compiler)
     emit({"library": str(path)}, str(path), json)
 
 

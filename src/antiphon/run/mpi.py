@@ -16,7 +16,7 @@ from antiphon.core.datatypes import combine_of, data_type
 from antiphon.core.interpret import busbw_factor
 from antiphon.core.program import encode
 from antiphon.core.schedule import Schedule
-from antiphon.errors import AntiphonError, Invalid, Missing, Unsupported
+from antiphon.errors import AntiphonError, Invalid, Missing, Unsupported, unknown
 from antiphon.lower.program import lower
 from antiphon.run import _mpi_process as process
 from antiphon.run._build import library
@@ -25,6 +25,15 @@ from antiphon.run._mpi_process import Case, Job
 from antiphon.units import parse_size
 
 Row = dict[str, Any]
+
+
+def build(what: str, compiler: str = "") -> Path:
+    """The native engine for an MPI, compiled where that has not been done yet: where the library is."""
+    if what == "nccl":
+        raise Unsupported("build nccl is not there yet; antiphon build mpi is")
+    if what != "mpi":
+        raise unknown("library to build", what, ["mpi", "nccl"])
+    return library("mpi", compiler)
 
 
 def run_mpi(  # noqa: PLR0913
