@@ -14,8 +14,8 @@ import _common
 import antiphon
 from antiphon.core.program import encode
 from antiphon.lower.program import lower
+from antiphon.run._mpi_job import run_cases
 from antiphon.run._mpi_process import Case
-from antiphon.run.mpi import run_cases
 
 PLANS = {
     "allreduce": ("recursive-doubling", "halving-doubling", "direct", "ring"),

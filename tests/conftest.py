@@ -5,6 +5,8 @@ No test sees what an earlier run has decided: the cache is off.
 
 import os
 
+import mpi_env
+import pytest
 from hypothesis import settings
 
 settings.register_profile(
@@ -18,3 +20,21 @@ settings.register_profile("thorough", parent=settings.get_profile("default"), ma
 settings.load_profile(os.environ.get("ANTIPHON_HYPOTHESIS") or "default")
 
 os.environ["ANTIPHON_CACHE"] = "off"
+
+
+@pytest.fixture
+def openmpi() -> mpi_env.Mpi:
+    """Open MPI, or the test is skipped."""
+    found = mpi_env.openmpi()
+    if found is None:
+        pytest.skip("needs mpi4py, mpiexec and a compiler: pip install 'antiphon[mpi]'")
+    return found
+
+
+@pytest.fixture
+def mpich() -> mpi_env.Mpi:
+    """MPICH, or the test is skipped."""
+    found = mpi_env.mpich()
+    if found is None:
+        pytest.skip("needs an environment with mpich and mpi4py (make test makes .venv/mpich; $ANTIPHON_TEST_MPICH)")
+    return found

@@ -238,7 +238,7 @@ def test_people_see_text(capsys: Capture) -> None:
         ("verify nowhere.json", "antiphon: nowhere.json: cannot be read"),
         ("verify .", "directory"),
         ("run nowhere.json --nbytes 1KB", "nowhere.json"),
-        ("lab up", "not there yet"),
+        ("lab up", "Missing argument"),
         ("plan", "see antiphon plan --help"),
         ("plan allreduce dgx1v --nbytes 1KB:1MB", "expected one size"),
         ("plan allreduce dgx1v --budget 0", "greater than 0"),
@@ -253,7 +253,7 @@ def test_bad_input(capsys: Capture, arguments: str, says: str) -> None:
 def test_bad_runs(capsys: Capture) -> None:
     a_plan(capsys)
     for more, says in [
-        ("--nbytes 1KB --on torch", "not there yet"), ("--nbytes 1KB --on mars", "unknown"),
+        ("--nbytes 1KB --on torch", "bench PLAN --on torch"), ("--nbytes 1KB --on mars", "unknown"),
         ("--nbytes 1KB --dtype flaot32", "float32"),
         ("--nbytes 1KB --op summ", "sum"), ("--nbytes -5", "cannot read"), ("--nbytes 1KB --repeat 0", "repeat"),
     ]:  # fmt: skip

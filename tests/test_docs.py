@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lab_env import why_no_lab
 
 from antiphon import registry
 from antiphon.cli import run
@@ -82,14 +83,22 @@ WITH_COMMANDS = [
 ]
 
 
-COMPILES = {"docs/mpi.md"}  # pages whose commands need a C compiler
+COMPILES = {"docs/bench.md", "docs/mpi.md", "docs/tuning.md"}  # pages whose commands need a C compiler
+LABS = {"docs/lab.md"}  # and those that need root
 
 
-@pytest.mark.parametrize("page", WITH_COMMANDS)
+LONG = {"docs/reproduction.md", "docs/planners/blink.md", "docs/tuning.md"}  # what they run has tests of its own too
+
+
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, marks=pytest.mark.slow) if page in LONG else page for page in WITH_COMMANDS]
+)
 def test_the_commands_of_the_documents_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each page for itself: whoever follows it needs no other."""
     if page in COMPILES and shutil.which("cc") is None:
         pytest.skip("needs a C compiler")
+    if page in LABS and (why := why_no_lab()):
+        pytest.skip(why)
     monkeypatch.chdir(tmp_path)
     for line in commands(page):
         arguments = shlex.split(line.removeprefix("$ antiphon ").replace("64MiB", "64KiB"))

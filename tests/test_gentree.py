@@ -194,6 +194,7 @@ def test_every_tree_has_a_verified_plan(
     assert schedule.transfers == here.ranks * (here.ranks - 1) * (2 if kind == "allreduce" else 1)
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(trees(), profiles(), st.sampled_from((1, 10**4, 10**6, 10**9)))
 def test_never_slower_than_colocated_ps(here: Topology, profile: Profile | None, nbytes: int) -> None:

@@ -29,6 +29,7 @@ LAYERS = (
     "run",
     "reproduce",
     "show",
+    "torch",
     "cli",
     "__main__",
 )

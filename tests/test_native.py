@@ -26,7 +26,7 @@ from antiphon.core.transform import pipeline
 from antiphon.errors import AntiphonError, Invalid, Missing, TimedOut, Unsupported
 from antiphon.lower.program import both, lower
 from antiphon.run import _build
-from antiphon.run._native import OPERATORS, TYPES, Engine
+from antiphon.run._native import OPERATORS, TYPES, Engine, Wire
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 Array = np.ndarray[Any, Any]
@@ -55,12 +55,12 @@ def inputs_of(schedule: Schedule, unit: int, dtype: str, in_place: bool, seed: i
 
 def run_threads(
     engine: Engine, data: bytes, given: list[Array], unit: int, op: str, places: list[bool], split: int | None = None,
-    runs: int = 1, timeout: float = 20.0,
+    runs: int = 1, timeout: float = 20.0, wires: list[Wire] | None = None,
 ) -> list[Array]:  # fmt: skip
     """What every rank ends with; `places`: per rank, whether it runs in place."""
     program, ranks = engine.program(data), len(given)
     plans = [program.plan(r, unit, places[r], split) for r in range(ranks)]
-    wires = engine.threads(ranks)
+    wires = engine.threads(ranks) if wires is None else wires
     outputs = [np.empty(0)] * ranks
     errors: list[AntiphonError] = []
     kept: list[Array] = []  # who fails goes, but others may still read what it sent
@@ -375,7 +375,7 @@ def test_what_is_compiled_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_a_compiler_that_is_not_there(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     variable = {"mpi": "MPICC", "threads": "CC"}[target]
     monkeypatch.setenv(variable, "/no/such/compiler -m64")
-    with pytest.raises(Missing, match=f"no such program; name your compiler in .{variable}"):
+    with pytest.raises(Missing, match=f"no such program; name your compiler by --compiler or in .{variable}"):
         _build.library(target)
     monkeypatch.setenv(variable, "")
     monkeypatch.setenv("PATH", "")

@@ -92,6 +92,7 @@ def test_names_in_any_script_can_be_drawn() -> None:
         assert png.png_of(topology_svg(replace(topology("ring:ranks=3"), name=name)))
 
 
+@pytest.mark.slow
 @needs_plot
 def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     monkeypatch.chdir(tmp_path)

@@ -212,7 +212,7 @@ def test_figures_of_links_and_lanes_agree_with_the_schedule() -> None:
             assert {s for begin, end in spans for s in range(begin, end)} == steps
 
 
-@pytest.mark.parametrize("name", sorted(p.name for p in (ROOT / "examples").glob("*.py")))
+@pytest.mark.parametrize("name", sorted(p.name for p in (ROOT / "examples").glob("*.py") if "torch" not in p.name))
 def test_examples_run(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -104,7 +104,8 @@ def test_every_row_of_table_5_is_made_and_judged() -> None:
 
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 8))])
 @pytest.mark.parametrize(
-    ("table", "spec"), [pytest.param(table4, "dgx1v_sccl", id="4"), pytest.param(table5, "z52", id="5")]
+    ("table", "spec"),
+    [pytest.param(table4, "dgx1v_sccl", id="4", marks=pytest.mark.slow), pytest.param(table5, "z52", id="5")],
 )
 def test_the_rows_on_renumbered_machines(table: Callable[..., Any], spec: str, seed: int) -> None:
     machine = renumbered(topology(spec), seed)
@@ -265,6 +266,7 @@ def test_the_frontiers_and_their_proofs() -> None:
             assert one["proof"] == told, (row["name"], point)
 
 
+@pytest.mark.slow
 def test_the_frontiers_of_renumbered_machines() -> None:
     machines = [renumbered(topology(spec), 5) for spec in ("dgx1v_sccl", "z52")]
     rows = list(frontiers(machines))

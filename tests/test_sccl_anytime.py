@@ -56,6 +56,7 @@ def test_workers_change_nothing(spec: str, kind: str, monkeypatch: pytest.Monkey
     assert last(apart[0]) == last(here)
 
 
+@pytest.mark.slow
 def test_workers_change_nothing_on_random_machines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_patience, "SMALL", 0)
     for seed in range(12):
@@ -119,6 +120,7 @@ def squeezed(monkeypatch: pytest.MonkeyPatch, calls: int) -> list[Point]:
     return list(frontier(search, Fraction(0), Limits(steps=usual_steps(4))))
 
 
+@pytest.mark.slow
 def test_every_number_of_steps_has_its_easiest_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
     """Though the first candidate of each takes more than its share, always. Better ones that do not come after that."""
     points = squeezed(monkeypatch, 10**6)
@@ -130,7 +132,7 @@ def test_every_number_of_steps_has_its_easiest_candidate(monkeypatch: pytest.Mon
     assert all(last(points)[p.steps][0] <= p.ratio for p in points)
 
 
-@pytest.mark.parametrize("calls", [1, 2, 5, 8])
+@pytest.mark.parametrize("calls", [1, 2, *(pytest.param(n, marks=pytest.mark.slow) for n in (5, 8))])
 def test_what_was_put_off_is_made_up_for(calls: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once there is time the frontier is the same, whatever came first."""
     whole = last(squeezed(monkeypatch, 0))

@@ -127,7 +127,7 @@ def with_symmetry(task: Task, group: Group) -> None:
                 assert (answers[0].moves is None) == (answers[1].moves is None)
 
 
-@pytest.mark.parametrize("first", [0, 20, *(pytest.param(n, marks=pytest.mark.slow) for n in (40, 60))])
+@pytest.mark.parametrize("first", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (20, 40, 60))])
 def test_engines_agree(first: int) -> None:
     for seed in range(first, first + 20):
         compare(seed)
@@ -158,7 +158,7 @@ def tiny(seed: int) -> int:
 
 
 def test_engines_agree_with_a_search_through_all_algorithms() -> None:
-    assert sum(tiny(seed) for seed in range(24)) >= 100
+    assert sum(tiny(seed) for seed in range(12)) >= 50
 
 
 @pytest.mark.slow

@@ -151,6 +151,7 @@ def test_an_empty_block_that_cannot_arrive_is_an_error() -> None:
             next(trees(machine, Collective(kind, 3, (), roots, (1, 0)), pieces=1))
 
 
+@pytest.mark.slow
 def test_two_halves_are_not_called_the_best_of_their_kind() -> None:
     """Each is the fastest alone; trees in and out that know of each other would be faster, but are too many here."""
     machine = degrade(antiphon.topology("cluster:box=dgx-a100,boxes=5"), links=[3], slower=2)
@@ -263,6 +264,7 @@ def test_three_phases_over_unequal_servers(spec: str, gpus: tuple[int, ...]) -> 
     assert Fraction(told(schedule)["rate"]) > 0
 
 
+@pytest.mark.slow
 def test_cards_are_loaded_evenly() -> None:
     """Four cards, each shared by two GPUs: all at their limit, which is the bound."""
     topology = antiphon.topology("cluster:box=dgx1v,boxes=2")

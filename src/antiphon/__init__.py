@@ -15,6 +15,9 @@ The functions bear the names of the commands:
 
     files = antiphon.export(plan, "goal", nbytes="64MiB")     # for another program, by a back end
 
+    with antiphon.comm(MPI.COMM_WORLD, "table.json") as c:    # under mpiexec, with NumPy and mpi4py
+        total = c.allreduce(array)
+
 `antiphon.topologies()`, `.planners()`, `.models()` and `.backends()` list what there is.
 """
 
@@ -27,8 +30,9 @@ from typing import Any
 
 __version__ = "0.1.0"
 __all__ = [
-    "backends", "bench", "bound", "build", "collective", "export", "fit", "frontier", "models", "plan", "planners",
-    "predict", "report", "reproduce", "run", "simulate", "topologies", "topology", "tune", "tune_over", "verify",
+    "backends", "bench", "bound", "build", "collective", "comm", "export", "fit", "frontier", "lab", "models", "plan",
+    "planners", "predict", "report", "reproduce", "run", "simulate", "topologies", "topology", "tune", "tune_over",
+    "verify",
 ]  # fmt: skip
 
 
@@ -138,8 +142,13 @@ def simulate(
 def tune(wanted: Any, topology: Any, **options: Any) -> Any:
     """The best plan for every size: a collective or "all"; `nbytes`, `model`, `profile`, `planners`, `sweep`, ...
 
-    The result has `.plan` (`.plans` for several), `.ranges`, `.candidates`, `.as_json()` and `.save(file)`.
+    The result has `.plan` (`.plans` for several), `.ranges`, `.candidates`, `.as_json()` and `.save(file)`. With
+    `on="mpi"` it is chosen by measuring; the result then has `.rows`, too, but no `.candidates`.
     """
+    if options.get("on"):
+        from antiphon.run.choose import tune_measured
+
+        return tune_measured(wanted, topology, **options)
     from antiphon.select import tune as find
 
     return find(wanted, topology, **options)
@@ -194,10 +203,39 @@ def build(what: str, compiler: str = "") -> Any:
     return make(what, compiler)
 
 
-def bench(what: str, **how: Any) -> Any:
-    """Measurements: "genmodel" or "loggp" (over MPI; sizes=, ...), or "memory" (most=, nbytes=, ...)."""
-    from antiphon.errors import unknown
+def lab(what: str, *given: Any, **how: Any) -> Any:
+    """The emulated cluster: "up" (a machine; scale=, name=), "down" (a name), "status", "run" (a plan, nbytes; ...).
 
+    "run" with a machine, or the name of a lab, and command=[...] runs a program there. Needs Linux and root.
+    """
+    from antiphon.errors import unknown
+    from antiphon.run import lab as cluster
+
+    doers: dict[str, Callable[..., Any]] = {
+        "up": cluster.lab_up, "down": cluster.lab_down, "status": cluster.lab_status, "run": cluster.lab_run_plan,
+    }  # fmt: skip
+    if what == "run" and "command" in how:
+        return cluster.lab_command(*given, **how)
+    if what not in doers:
+        raise unknown("lab", what, doers)
+    return doers[what](*given, **how)
+
+
+def comm(communicator: Any = None, table: Any = None, **how: Any) -> Any:
+    """Collectives on NumPy arrays by the plans of a table: c.allreduce(x), ...; c.report() tells what served them.
+
+    Among the processes of mpi4py's communicator (left out: all), or without MPI: `rank`, `ranks`, `address`.
+    """
+    from antiphon.run.comm import comm as make
+
+    return make(communicator, table, **how)
+
+
+def bench(what: Any, topology: Any = None, nbytes: Any = "1KB:16MB:4", **how: Any) -> Any:
+    """Measurements. Of plans (a plan, several, a file of them, or a collective with its machine) beside the library's
+    own collectives: `on="mpi"`, `dtype`, `op`, `iterations`, ...: a row per size. For `fit`: "genmodel" or "loggp"
+    (over MPI; sizes=, ...), or "memory" (most=, nbytes=, ...).
+    """
     if what == "loggp":
         from antiphon.run.bench_loggp import bench_loggp
 
@@ -206,11 +244,13 @@ def bench(what: str, **how: Any) -> Any:
         from antiphon.run.bench_genmodel import bench_genmodel
 
         return bench_genmodel(**how)
-    if what != "memory":
-        raise unknown("bench", what, ("genmodel", "loggp", "memory"))
-    from antiphon.run.bench_memory import bench_memory
+    if what == "memory":
+        from antiphon.run.bench_memory import bench_memory
 
-    return bench_memory(**how)
+        return bench_memory(**how) if nbytes == "1KB:16MB:4" else bench_memory(nbytes=nbytes, **how)
+    from antiphon.run.bench import bench as measure
+
+    return measure(what, topology, nbytes, **how)
 
 
 def fit(what: str, measurements: Any, **known: float) -> Any:

@@ -48,7 +48,7 @@ def application() -> typer.core.TyperGroup:
         export,
         fit,
         frontier,
-        later,
+        lab,
         listing,
         machine,
         plans,
@@ -57,7 +57,7 @@ def application() -> typer.core.TyperGroup:
     )
     from antiphon.cli._app import app
 
-    for module in (listing, machine, plans, frontier, costs, tuning, bench, fit, build, export, reproduce, later):
+    for module in (listing, machine, plans, frontier, costs, tuning, bench, fit, build, export, lab, reproduce):
         module.register(app)
     return cast("typer.core.TyperGroup", typer.main.get_command(app))
 

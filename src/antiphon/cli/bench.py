@@ -1,13 +1,15 @@
-"""antiphon bench: programs that measure."""
+"""antiphon bench: plans measured beside the library's own collectives, and what `fit` reads."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+import typer.core
 
 from antiphon.cli._arguments import Json
+from antiphon.cli._bench_plans import bench_plans_command
 from antiphon.cli._output import emit
 from antiphon.cli._planning import say
 from antiphon.cost import sizes
@@ -111,6 +113,22 @@ def _loggp(
     emit({"rows": value}, "\n".join([round_trips_text(rows), "  all that arrived was right", *written]), json)
 
 
+PLANS = "COLL|PLAN|TABLE"  # what is no command of the group
+
+
+class _Group(typer.core.TyperGroup):
+    """`bench genmodel` and `bench loggp` are commands; all else is what is to be measured, with its options."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] not in self.commands and args[0] != "--help":
+            args = [PLANS, *args]
+        return super().parse_args(ctx, args)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, command, rest = super().resolve_command(ctx, args)
+        return (None if name == PLANS else name), command, rest
+
+
 def _check(on: str, out: Path | None) -> None:
     """Before long work: whether it can be done and kept."""
     if on != "mpi":
@@ -121,11 +139,17 @@ def _check(on: str, out: Path | None) -> None:
 
 def register(app: typer.Typer) -> None:
     group = typer.Typer(
+        cls=_Group,
         no_args_is_help=True,
         rich_markup_mode=None,
-        help="Programs that measure.",
-        epilog="Example: antiphon bench genmodel --on mpi -n 8 -o times.csv",
+        help="Measure plans beside the library's own collectives, or what `fit` reads.",
+        epilog="Example: antiphon bench allreduce full:ranks=4 -b 1KB -e 1MB",
     )
+    group.command(
+        PLANS,
+        short_help="Plans, as nccl-tests measures (--help behind it).",
+        epilog="Example: antiphon bench allreduce full:ranks=4 -b 8 -e 8MiB -f 8 -d float32 -o sum",
+    )(bench_plans_command)
     group.command(
         "genmodel",
         short_help="What `fit genmodel` reads, over MPI.",

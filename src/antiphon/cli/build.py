@@ -11,14 +11,18 @@ from antiphon.cli._output import emit, working
 
 
 def _build_command(
-    what: Annotated[str, typer.Argument(metavar="WHAT", help="mpi: the engine over MPI")],
+    what: Annotated[str, typer.Argument(metavar="WHAT", help="mpi: the engine over MPI, also for LD_PRELOAD")],
     compiler: Annotated[
         str,
         typer.Option("--compiler", metavar="COMMAND", help="instead of $MPICC, or mpicc beside Python or on the PATH"),
     ] = "",
     json: Json = False,
 ) -> None:
-    """Compile the native engine for your MPI, where that has not been done yet, and print where the library is."""
+    """Compile the native engine for your MPI, where that has not been done yet, and print where the library is.
+
+    Programs run by a tuned table, without a change to them:
+    ANTIPHON_TABLE=table.json LD_PRELOAD=$(antiphon build mpi) mpiexec -n 8 ./a.out
+    """
     from antiphon.run.mpi import build
 
     with working("compiling the engine"):

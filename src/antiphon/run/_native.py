@@ -127,6 +127,18 @@ class Engine:
             raise _raised(error)
         return Wire(self, handle)
 
+    def sockets(self, rank: int, connected: Sequence[int]) -> Wire:
+        """A wire over stream sockets; `connected`: for each rank the number of one that is connected to it, or -1.
+
+        They belong to the wire. Of a library built for sockets."""
+        error, numbers = _Error(), np.asarray(connected, np.int32)
+        self.library.ap_sockets_open.argtypes = [c_uint32, c_uint32, c_void_p, POINTER(_Error)]
+        self.library.ap_sockets_open.restype = c_void_p
+        handle = self.library.ap_sockets_open(rank, len(numbers), numbers.ctypes.data, byref(error))
+        if not handle:
+            raise _raised(error)
+        return Wire(self, handle)
+
     def fold(self, result: Array, operands: Sequence[Array], op: str) -> None:
         """result = operands combined from the left."""
         addresses = (c_void_p * len(operands))(*(one.ctypes.data for one in operands))

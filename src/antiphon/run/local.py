@@ -2,11 +2,8 @@
 
 The expected result is computed apart from the interpreter: straight from the collective's relation, with
 plain NumPy, in float64 (whole numbers: modulo their size). Whole numbers, minima, maxima and data that is
-only moved must agree exactly. Sums and products of floating-point numbers may differ by rounding:
-
-    m contributions, combined in any order, are rounded at most m times in the accumulator type and at most m
-    times when stored. So the error of a sum is at most ((1 + u)^m (1 + v)^m - 1) * sum |x|, with u and v the
-    unit roundoffs of the two types (the second falls away where they are one); of a product, with |product|.
+only moved must agree exactly. Sums and products of floating-point numbers may differ by rounding (`_case` says how
+far).
 
 Whether ranks that must end with the same agree in every bit is told apart: a schedule may add the same numbers up
 in another shape on another rank.
@@ -15,7 +12,7 @@ in another shape on another rank.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -25,15 +22,15 @@ from numpy.typing import NDArray
 
 from antiphon.core.collective import Collective
 from antiphon.core.columns import Longs, distinct, pointers
-from antiphon.core.datatypes import accumulator, combine_of, data_type
+from antiphon.core.datatypes import combine_of, data_type
 from antiphon.core.interpret import Analysis, analyse, block_elements, busbw_factor, run
 from antiphon.core.interpret.buffers import Side, sides
 from antiphon.core.schedule import Schedule
 from antiphon.errors import Invalid
+from antiphon.run._case import WINDOW, growth, random_values, smallest
 from antiphon.units import parse_size
 
 Array = NDArray[Any]
-WINDOW = 2**17  # elements handled at once
 Key = tuple[int, int]  # (block, want): something that a rank can be promised
 
 
@@ -132,7 +129,7 @@ class _Case:
         random = np.random.default_rng(seed)
         most = int(np.diff(bounds).max(initial=1))
         self.given = _Contributions(
-            _random_values(random, int(ends[-1]), dtype, op, most), pairs & 0xFFFFFFFF, bounds, ends
+            random_values(random, int(ends[-1]), dtype, op, most), pairs & 0xFFFFFFFF, bounds, ends
         )
 
     def inputs(self, in_place: bool) -> list[Array]:
@@ -225,16 +222,14 @@ class _Case:
         rows = self._rows(key)
         if not self._floating or len(rows) == 1 or self.op in ("min", "max"):
             return None
-        m, stored, held = len(rows), _roundoff(self.dtype), _roundoff(accumulator(self.dtype))
-        growth = m * np.log1p(stored) + (m * np.log1p(held) if held != stored else 0.0)
-        relative = np.expm1(growth) + np.expm1(m * np.log1p(2.0**-53))
+        m, relative = len(rows), growth(self.dtype, len(rows))
         size = np.abs(value)
         if self.op != "prod":
             size = np.zeros(len(value))
             for row in rows:
                 size += np.abs(row)
         size *= relative / m if self.op == "avg" else relative
-        size += m * _smallest(self.dtype)
+        size += m * smallest(self.dtype)
         return size
 
 
@@ -261,37 +256,3 @@ def _divided(total: Array, count: int) -> Array:
     size = wide.view(np.uint64)
     quotient = np.where(negative, np.uint64(0) - size, size) // np.uint64(count)
     return np.where(negative, np.uint64(0) - quotient, quotient).astype(total.dtype)
-
-
-def _finfo(dtype: np.dtype[Any]) -> Any:
-    if dtype.name == "bfloat16":
-        import ml_dtypes
-
-        finfo: Any = ml_dtypes.finfo
-        return finfo(dtype)
-    return np.finfo(dtype)
-
-
-def _roundoff(dtype: np.dtype[Any]) -> float:
-    return float(_finfo(dtype).eps) / 2
-
-
-def _smallest(dtype: np.dtype[Any]) -> float:
-    return float(_finfo(dtype).smallest_subnormal)
-
-
-def _random_values(random: np.random.Generator, count: int, dtype: np.dtype[Any], op: str, contributions: int) -> Array:
-    """Values with all bits in use, so that rounding and wrapping around matter; none overflows."""
-    if dtype.kind in "iu":
-        limits = np.iinfo(dtype)
-        values = random.integers(limits.min, limits.max, count, dtype, endpoint=True)
-        return values | dtype.type(1) if op == "prod" else values  # products of even numbers soon are 0
-    if op == "prod":
-        logarithm = random.uniform(-1.0, 1.0, count) * min(1.0, 8.0 / contributions)
-        sign: Callable[..., Array] = random.choice
-        return np.asarray((np.exp(logarithm) * sign([-1.0, 1.0], count)).astype(dtype))
-    out = np.empty(count, dtype)
-    for low in range(0, count, WINDOW):
-        here = out[low : low + WINDOW]
-        here[:] = random.uniform(-1.0, 1.0, len(here)) * min(1.0, 2.0**14 / contributions)
-    return out

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import sys
-import tempfile
-from collections.abc import Callable, Sequence
-from importlib.util import find_spec
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from antiphon.core.collective import Collective
 from antiphon.core.datatypes import combine_of, data_type
 from antiphon.core.interpret import busbw_factor
 from antiphon.core.program import encode
 from antiphon.core.schedule import Schedule
-from antiphon.errors import AntiphonError, Invalid, Missing, Unsupported, unknown
+from antiphon.errors import Invalid, Unsupported, unknown
 from antiphon.lower.program import lower
-from antiphon.run import _mpi_process as process
 from antiphon.run._build import library
-from antiphon.run._launch import HELP, Failed, launched, launcher, processes, unfit, watch
-from antiphon.run._mpi_process import Case, Job
+from antiphon.run._mpi_job import first_process, run_cases, taking_part
+from antiphon.run._mpi_process import Case
 from antiphon.units import parse_size
 
 Row = dict[str, Any]
@@ -32,7 +26,7 @@ def build(what: str, compiler: str = "") -> Path:
     if what == "nccl":
         raise Unsupported("build nccl is not there yet; antiphon build mpi is")
     if what != "mpi":
-        raise unknown("library to build", what, ["mpi", "nccl"])
+        raise unknown("library to build", what, ["mpi"])
     return library("mpi", compiler)
 
 
@@ -62,22 +56,11 @@ def run_mpi(  # noqa: PLR0913
         raise Invalid("data type: object has no size in bytes; choose a type of NCCL, like float32")
     if repeat < 1:
         raise Invalid(f"repeat: expected 1 or more runs, got {repeat}")
-    require_mpi()
-    inside = launched()
-    if inside:
-        processes(None)
-        from mpi4py import MPI
-
-        if MPI.COMM_WORLD.rank:  # process 0 knows all that is to be done
-            process.follow(MPI, MPI.COMM_WORLD)
+    with first_process() as first:
+        if not first:
             return None
-    try:
         cases, data = _prepared(schedule, sizes, kind.name, op, seed, repeat, in_place)
         found = run_cases([data], cases, mpiexec=mpiexec, compiler=compiler, timeout=timeout)
-    except BaseException:
-        if inside:
-            process.dismiss()
-        raise
     return [_row(case, row, schedule.collective) for case, row in zip(cases, found, strict=True)]
 
 
@@ -90,71 +73,6 @@ def _prepared(
     units = [parse_size(size, "nbytes") // weight for size in sizes]
     cases = [Case(0, ranks, unit, unit * weight, dtype, op, in_place, seed, repeat) for unit in units]
     return cases, encode([lower(schedule, in_place=in_place)])
-
-
-def require_mpi() -> None:
-    if find_spec("mpi4py") is None:
-        raise Missing(f"to run under MPI needs the package mpi4py: {HELP}")
-
-
-def taking_part(schedule: Schedule) -> list[int]:
-    """The ranks with anything to do: members, and those that relay. Process i is the i-th of them."""
-    used = np.unique(np.concatenate([schedule.src, schedule.dst]))
-    return sorted({*schedule.collective.members, *used.tolist()})
-
-
-def run_cases(
-    programs: Sequence[bytes],
-    cases: Sequence[Case],
-    *,
-    mpiexec: str = "",
-    compiler: str = "",
-    timeout: float = 600.0,
-    progress: Callable[[Row], None] | None = None,
-) -> list[Row]:
-    """Many runs in one launch: starting processes costs more than a run. What `_mpi_process` tells of each case."""
-    require_mpi()
-    count = max(len(case.ranks) for case in cases)
-    job = Job(str(library("mpi", compiler)), count, list(programs), list(cases))
-    said: list[Row] = []
-
-    def heard(row: Row) -> None:
-        said.append(row)
-        if progress is not None:
-            progress(row)
-
-    if launched():
-        from mpi4py import MPI
-
-        process.work(job, MPI, MPI.COMM_WORLD, heard)
-        return _found(said, count, "the launcher")
-    command = launcher(mpiexec, count)
-    with tempfile.TemporaryDirectory(prefix="antiphon-") as folder:
-        job.write(Path(folder))
-        own = [sys.executable, "-m", "antiphon.run._mpi_process", folder]
-        try:
-            watch([*command, *own], heard, timeout)
-        except Failed:
-            _found(said, count, command[0])  # a fault that was told says more
-            raise
-    rows = _found(said, count, command[0])
-    if len(rows) != len(cases):
-        raise Failed(f"{command[0]} ended after {len(rows)} of {len(cases)} runs")
-    return rows
-
-
-def _found(said: Sequence[Row], count: int, program: str) -> list[Row]:
-    for row in said:
-        if row.get("fault") == process.SMALL:
-            if program == "the launcher" and row["processes"] > 1:
-                raise Invalid(
-                    f"the launcher started {row['processes']} processes, this needs {count}: mpiexec -n {count} ..."
-                )
-            raise unfit(program, row["processes"], count)
-        if "fault" in row:
-            kinds: dict[str, type[AntiphonError]] = {"Missing": Missing, "Unsupported": Unsupported, "Invalid": Invalid}
-            raise kinds.get(row["kind"], Failed)(row["fault"])
-    return list(said)
 
 
 def _row(case: Case, row: Row, collective: Collective) -> Row:

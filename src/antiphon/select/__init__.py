@@ -11,7 +11,7 @@ from antiphon.select._proofs import Proofs, prove
 from antiphon.select._sweep import read_sweep
 from antiphon.select._table import load_plans, save_plans
 from antiphon.select._tune import tune
-from antiphon.select._tuning import DEFINITIONS, Candidate, Limit, Loss, Range, Tuning
+from antiphon.select._tuning import DEFINITIONS, Candidate, Limit, Listed, Loss, Range, Tuning
 from antiphon.select._wish import collective, is_file, sizes_of
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "Gain",
     "Limit",
     "LinkLoss",
+    "Listed",
     "Loss",
     "Proofs",
     "Range",

@@ -15,29 +15,38 @@ from antiphon.cost import Profile
 from antiphon.select._baseline import BASELINES, baseline, spoilt
 from antiphon.select._losses import Damage
 from antiphon.select._plans import gaps
-from antiphon.select._ranges import TIE, Key, runs, winners, worth_keeping
+from antiphon.select._ranges import TIE, Key, best_order, nearest, runs, winners, worth_keeping
 from antiphon.select._sweep import Value
 from antiphon.select._task import OK, REFUSED, Context, Done, Found, Limits, Message, Task
-from antiphon.select._tuning import Candidate, Limit, Loss, Range, Tuning
+from antiphon.select._tuning import Candidate, Limit, Listed, Loss, Range, Tuning
 
 Progress = Callable[[int, int, str], None]
+SEVERAL_ORDERS = "it combines the parts of the data in different orders, and --deterministic wants one"
+# What libraries use, and what is good on flat machines, where a model may not see the difference.
+CLASSICS = (
+    "ring", "recursive-doubling", "halving-doubling", "direct", "bruck", "pairwise", "binomial-tree",
+    "double-binary-tree", "colocated-ps",
+)  # fmt: skip
 
 
 class Ledger:
     """What was found so far. Of the schedules it keeps only those that can still win.
 
-    `names`: the planners that may win; `compare`: whether the others are there to be compared with.
+    `names`: the planners that may win; `compare`: whether the others are there to be compared with; `shortlist`: how
+    many of the best at every size are kept beside the winners, and the best of every classic.
     """
 
     def __init__(
-        self, context: Context, tasks: Sequence[Task], names: set[str], progress: Progress | None, compare: bool = True
-    ) -> None:
+        self, context: Context, tasks: Sequence[Task], names: set[str], progress: Progress | None,
+        compare: bool = True, shortlist: int = 0,
+    ) -> None:  # fmt: skip
         self.context, self.tasks, self.names, self.progress = context, tasks, names, progress
-        self.compare = compare
+        self.compare, self.shortlist = compare, shortlist
         self.bounds: dict[str, Bound] = {}
         self.limits: dict[str, Limit] = {}
         self.found: dict[Key, Found] = {}
         self.ended: dict[int, Done] = {}
+        self.unordered: set[int] = set()  # tasks with a schedule that combines in several orders, where one is wanted
         self.schedules: dict[str, dict[Key, Schedule]] = {kind: {} for kind in context.collectives}
         for task in tasks:
             if task.entry is not None and task.kind not in task.entry.can["collectives"]:
@@ -57,7 +66,7 @@ class Ledger:
         elif isinstance(message, Found):
             self._keep(task, message)
         else:
-            self.ended[message.index] = message
+            self.ended[message.index] = self._judged(message)
             self.done += 1
             if self.progress is not None:
                 self.progress(self.done, self.total, f"{task.kind}: {task.planner or 'bounds'}")
@@ -73,15 +82,38 @@ class Ledger:
         over = [task for task in self.tasks if task.index in self.ended]
         return bool(spoilt(kind, over, self.ended, first))
 
+    def _judged(self, end: Done) -> Done:
+        """With one order wanted: a planner whose schedules all have several is refused."""
+        alike = any(key[0] == end.index for key in self.found)
+        return Done(end.index, REFUSED, SEVERAL_ORDERS) if end.index in self.unordered and not alike else end
+
     def _keep(self, task: Task, found: Found) -> None:
         key = (found.index, found.variant)
+        if self.context.deterministic and found.order is None and task.planner in self.names:
+            self.unordered.add(found.index)
+            return
         self.found[key] = replace(found, schedule=None)  # type: ignore[arg-type]
         if task.planner not in self.names:
             return
         kept = self.schedules[task.kind]
         kept[key] = found.schedule
-        for other in kept.keys() - worth_keeping({k: self.found[k].seconds for k in kept}):
+        for other in kept.keys() - self._wanted(kept):
             del kept[other]
+
+    def _wanted(self, kept: Mapping[Key, Schedule]) -> set[Key]:
+        """Those that can still win; with a shortlist also those that may turn out to be as good when measured."""
+        found: set[Key] = set()
+        for order in {self.found[key].order for key in kept}:  # one, unless orders count
+            found |= self._wanted_of({key: self.found[key].seconds for key in kept if self.found[key].order == order})
+        return found
+
+    def _wanted_of(self, times: Mapping[Key, Sequence[float]]) -> set[Key]:
+        wanted = worth_keeping(times)
+        if self.shortlist:
+            wanted |= nearest(times, self.shortlist)
+            for name in CLASSICS:
+                wanted |= nearest({key: t for key, t in times.items() if self.tasks[key[0]].planner == name}, 1)
+        return wanted
 
     # ---- the result ----
 
@@ -115,7 +147,28 @@ class Ledger:
                 mine = self._ranges(kind, empty, rows)
                 ranges += [r for _, r in mine]
                 plans[kind] = self._plan(kind, mine)
-        return replace(empty, ranges=tuple(ranges), plans=plans)
+        short = {kind: self._short(kind, rows) for kind in plans} if self.shortlist else {}
+        return replace(empty, ranges=tuple(ranges), plans=plans, shortlist=short)
+
+    def _short(self, kind: str, rows: Mapping[Key, Candidate]) -> tuple[Listed, ...]:
+        """What was kept, each schedule once, with what a plan claims of it."""
+        listed: dict[bytes, Listed] = {}
+        for key in sorted(self.schedules[kind]):
+            if key in rows:
+                row, found = rows[key], self.found[key]
+                claims = {"planner": row.planner, "options": dict(row.options), "variant": row.variant}
+                claims |= self._figures(kind, row) | self._order(key)
+                listed.setdefault(found.mark, Listed(row, self.schedules[kind][key], claims))
+        return tuple(listed.values())
+
+    def _order(self, key: Key) -> dict[str, Any]:
+        return {"order": self.found[key].order} if self.context.deterministic else {}
+
+    def _figures(self, kind: str, candidate: Candidate) -> dict[str, Any]:
+        figures = dict(candidate.figures)
+        if kind in self.bounds:
+            figures |= gaps(figures, candidate.seconds_per_byte, self.bounds[kind])
+        return figures
 
     def _distinct(self) -> dict[Key, list[Key]]:
         """What was found, in order; of equal schedules of one planner only the first, with the others behind it."""
@@ -153,7 +206,9 @@ class Ledger:
 
     def _ranges(self, kind: str, tuning: Tuning, rows: Mapping[Key, Candidate]) -> list[tuple[Key, Range]]:
         sizes = tuning.sizes
-        chosen = runs(winners({key: self.found[key].seconds for key in self.schedules[kind]}))
+        times = {key: self.found[key].seconds for key in self.schedules[kind]}
+        alike = best_order(times, {key: self.found[key].order for key in times})
+        chosen = runs(winners({key: times[key] for key in alike}))
         found = []
         for key, first, last in chosen:
             at = sizes[last]
@@ -174,11 +229,9 @@ class Ledger:
         stops = [*starts[1:], None]
         entries = []
         for (key, r), start, stop in zip(mine, starts, stops, strict=True):
-            figures = dict(r.candidate.figures)
-            if kind in self.bounds:
-                figures |= gaps(figures, r.candidate.seconds_per_byte, self.bounds[kind])
+            figures = self._figures(kind, r.candidate)
             told = {k: v for k, v in r.as_json().items() if k not in ("collective", "from", "to")}
-            claims = {**told, **figures, "model": self.context.model_name}
+            claims = {**told, **figures, **self._order(key), "model": self.context.model_name}
             if self.context.profile is not None:
                 claims["profile"] = name_of(self.context.profile)
             entries.append(PlanEntry(start, stop, self.schedules[kind][key], claims))

@@ -11,6 +11,7 @@ from typing import Any
 from antiphon.core.bounds import Bound, bound
 from antiphon.core.bounds.memory import reached_json
 from antiphon.core.collective import Collective
+from antiphon.core.interpret import order_of_combining
 from antiphon.core.loads import claims, throughput, timeline
 from antiphon.core.plan import Entry, Plan
 from antiphon.core.schedule import Schedule
@@ -169,4 +170,6 @@ def check(plan: Plan, topology: Topology, *, proof: bool = False, claims: bool =
         for key, value in figures.items():
             if key in entry.claims and entry.claims[key] != value:
                 return Fault("claim", f"the plan claims {key} = {entry.claims[key]!r}, but it is {value!r}")
+        if claims and "order" in entry.claims and entry.claims["order"] != order_of_combining(entry.schedule):
+            return Fault("claim", "the plan claims an order in which every element is combined, but that is not so")
     return prove(plan, topology, limits, claims=claims).fault if proof else None

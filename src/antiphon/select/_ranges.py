@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 TIE = 1e-9  # times this near to each other, relatively, count as equal
@@ -57,3 +58,25 @@ def worth_keeping(times: Mapping[Key, Times]) -> set[Key]:
         if not any(all(a <= b for a, b in zip(times[j], times[i], strict=True)) for j in kept):
             kept.append(i)
     return set(kept)
+
+
+def nearest(times: Mapping[Key, Times], count: int) -> set[Key]:
+    """The best so many at every size; of equals those with the lowest numbers."""
+    found: set[Key] = set()
+    for size in range(len(next(iter(times.values()), ()))):
+        found |= set(sorted(times, key=lambda key: (times[key][size], key))[:count])
+    return found
+
+
+def best_order(times: Mapping[Key, Times], orders: Mapping[Key, str | None]) -> set[Key]:
+    """Of the candidates those of one order of combining: the one whose best times are least, by the mean of their
+    logarithms over the sizes; of equals that of the lowest number."""
+    sizes = range(len(next(iter(times.values()))))
+    groups: dict[str | None, set[Key]] = {}
+    for key in sorted(times):
+        groups.setdefault(orders[key], set()).add(key)
+
+    def cost(keys: set[Key]) -> float:
+        return math.fsum(math.log(max(min(times[key][size] for key in keys), 1e-30)) for size in sizes)
+
+    return min(groups.values(), key=cost)

@@ -14,6 +14,7 @@ from antiphon.core.bounds import Bound, bound
 from antiphon.core.bounds.latency_seconds import Quickest, quickest
 from antiphon.core.bounds.needs import needs_of
 from antiphon.core.collective import Collective
+from antiphon.core.interpret import order_of_combining
 from antiphon.core.loads import claims, timeline
 from antiphon.core.plan import check_plain
 from antiphon.core.schedule import Schedule
@@ -47,6 +48,7 @@ class Context:
     seed: int
     model_options: Mapping[str, Any] = field(default_factory=dict)
     known: dict[tuple[str, bytes], Found] = field(default_factory=dict)
+    deterministic: bool = False  # find out in which order each schedule combines
 
     def seen(self, topology: Topology) -> Topology:
         """The machine with what the profile says of its links."""
@@ -82,6 +84,7 @@ class Found:
     seconds_per_byte: Fraction
     made_with: Mapping[str, Any]  # the options that the planner says it used
     schedule: Schedule
+    order: str | None = None  # by which every element is combined, where that was to be found out and is one
 
 
 @dataclass(frozen=True, eq=False)
@@ -231,7 +234,7 @@ def _price(context: Context, task: Task, variant: int, schedule: Schedule) -> Fo
         bottlenecks=tuple(one_line(str(p.bottleneck)) for p in predicted),
         terms=tuple({one_line(str(k)): float(v) for k, v in p.terms.items()} for p in predicted),
         figures=dict(claims(schedule, topology)), seconds_per_byte=timeline(schedule, topology).total,
-        schedule=schedule, **own,
+        schedule=schedule, order=order_of_combining(schedule) if context.deterministic else None, **own,
     )  # fmt: skip
     context.known[task.kind, mark] = replace(found, schedule=None)  # type: ignore[arg-type]
     return found

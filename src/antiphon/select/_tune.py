@@ -40,6 +40,8 @@ def tune(  # noqa: PLR0913
     against: Topology | str | None = None,
     sweep: Sweep | None = None,
     nccl: bool = True,
+    deterministic: bool = False,
+    shortlist: int = 0,
     progress: Progress | None = None,
 ) -> Tuning:
     """The best schedule for every size, of all that the planners here can make; every one of them is verified.
@@ -50,11 +52,13 @@ def tune(  # noqa: PLR0913
     stays that of the topology. `workers`: processes, by default (or 0) one per core; "none": all is done in this
     one. `sweep`: values of options ({"k": range(2, 65)}, "2:64", "factors", ...): those planners that have the option
     are asked for every combination, instead of what their entries declare. `nccl=False`: nothing is priced for
-    comparison only, and no speedup told. `against`: the whole machine, of which the topology is what is left: bounds
-    before and after are told, and which links are slower. `progress` hears the number of candidates done, their total,
-    and what was done last. The result does not depend on `workers`. Ctrl-C ends it early with what was found. Time:
-    that of the planners, with what exceeds two seconds spread over the workers; memory: the schedules that can still
-    win, and one per worker.
+    comparison only, and no speedup told. `deterministic`: every element is combined in one and the same order at all
+    sizes; of the orders there are the one that is fastest on the whole. `shortlist`: so many of the best at every size,
+    and the best of every classic, come with their schedules, for who measures them. `against`: the whole machine, of
+    which the topology is what is left: bounds before and after are told, and which links are slower. `progress` hears
+    the number of candidates done, their total, and what was done last. The result does not depend on `workers`. Ctrl-C
+    ends it early with what was found. Time: that of the planners, with what exceeds two seconds spread over the
+    workers; memory: the schedules that can still win, and one per worker.
     """
     topology = machine_of(topology)
     span, sizes = sizes_of(nbytes)
@@ -69,9 +73,11 @@ def tune(  # noqa: PLR0913
         raise Invalid(f"{whole.name} has {whole.ranks} ranks, {topology.name} {topology.ranks}; compare like with like")
     given = None if profile is None else as_profile(profile)
     entry, options = _model_of(model)
-    context = Context(topology, targets, model, entry, given, sizes, seconds, seed, options)
+    context = Context(
+        topology, targets, model, entry, given, sizes, seconds, seed, options, deterministic=deterministic
+    )
     context.seen(topology)  # refuse a profile of other links now, not once per candidate
-    ledger = Ledger(context, _tasks(targets, names, seconds, values, nccl), set(names), progress, nccl)
+    ledger = Ledger(context, _tasks(targets, names, seconds, values, nccl), set(names), progress, nccl, shortlist)
     complete = True
     try:
         run_tasks(context, ledger.to_do, processes, ledger.hear, ledger.ready)

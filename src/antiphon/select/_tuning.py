@@ -13,6 +13,7 @@ from antiphon.core.bounds.latency_seconds import Quickest, quickest
 from antiphon.core.bounds.needs import needs_of
 from antiphon.core.collective import Collective
 from antiphon.core.plan import Plan
+from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid
 from antiphon.select._gains import Gain, gains
@@ -165,11 +166,21 @@ class Loss:
 
 
 @dataclass(frozen=True, eq=False)
+class Listed:
+    """A schedule that is worth measuring, with what a plan claims of it."""
+
+    candidate: Candidate
+    schedule: Schedule
+    claims: Mapping[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
 class Tuning:
     """The result of `tune`. `plans` holds the winners, by collective; `complete` is False if it was interrupted.
 
     `no_speedup`: by collective, why no speedup is told. `damage`: links lost against the machine to compare with.
-    `sweep`: the options swept with their values; `gains`: what choosing among them is worth.
+    `sweep`: the options swept with their values; `gains`: what choosing among them is worth. `shortlist`: by
+    collective the schedules worth measuring, where they were asked for.
     """
 
     topology: Topology
@@ -188,6 +199,7 @@ class Tuning:
     no_speedup: Mapping[str, str] = field(default_factory=dict)
     damage: Damage | None = None
     sweep: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
+    shortlist: Mapping[str, tuple[Listed, ...]] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         low, high = (format_size(size) for size in self.span)

@@ -7,6 +7,7 @@ derived dependencies allow, which tests them. Both give the same bits.
 from antiphon.core.interpret.analysis import Analysis, analyse
 from antiphon.core.interpret.asynchronous import interpret_async
 from antiphon.core.interpret.buffers import block_elements, buffer_sizes, busbw_factor
+from antiphon.core.interpret.orders import order_of_combining
 from antiphon.core.interpret.stepwise import interpret, run
 
 __all__ = [
@@ -17,5 +18,6 @@ __all__ = [
     "busbw_factor",
     "interpret",
     "interpret_async",
+    "order_of_combining",
     "run",
 ]

@@ -58,8 +58,12 @@ void ap_release(ap_plan *plan);
 void ap_ask(const ap_plan *plan, ap_needs *needs);
 
 /* Messages of more bytes than this travel as several, so that one is combined while the next one comes. All ranks must
- * choose alike. 0: never. Where it is not called: into at most four of 128 KiB or more. */
+ * choose alike. 0: never. Where it is not called: into at most four of 128 KiB or more where values are combined or
+ * broadcast, else never. */
 int ap_split(ap_plan *plan, uint64_t bytes, ap_error *error);
+
+/* Takes the memory that a run with this type needs; else the first run does. */
+int ap_ready(ap_plan *plan, int type, ap_error *error);
 
 /* Runs to the end of what this rank does. In place `input` is not looked at. `timeout` seconds without any progress end
  * the run (0: never); after that, or AP_TRANSPORT, the wire can only be closed. */

@@ -261,6 +261,7 @@ static int refuse(const ap_plan *plan, const void *input, const void *output, in
     if (!ap_type_size(type)) return ap_fail(error, AP_INVALID, "there is no data type number %d", type);
     if (operation < 0 || operation >= AP_OPERATORS)
         return ap_fail(error, AP_INVALID, "there is no operator number %d", operation);
+    if (!wire) return ap_fail(error, AP_INVALID, "the connection has been closed");
     if (plan->broken || wire->broken)
         return ap_fail(error, AP_TRANSPORT, "an earlier run failed; make a new plan and a new connection");
     if ((!plan->in_place && plan->sizes[AP_INPUT] && !input) || (plan->sizes[AP_OUTPUT] && !output))
@@ -270,6 +271,13 @@ static int refuse(const ap_plan *plan, const void *input, const void *output, in
             return ap_fail(error, AP_INVALID, "the program has messages to rank %u, but there are %u ranks",
                            plan->step[o].peer, wire->ranks);
     return AP_OK;
+}
+
+int ap_ready(ap_plan *plan, int type, ap_error *error) {
+    size_t item = ap_type_size(type);
+    if (!item) return ap_fail(error, AP_INVALID, "there is no data type number %d", type);
+    int code = ap_lay_out(plan, item, error);
+    return code ? code : take_scratch(plan, item, error);
 }
 
 int ap_run(ap_plan *plan, const void *input, void *output, int type, int operation, ap_wire *wire, double timeout,

@@ -156,6 +156,12 @@ static int fill(const ap_program *program, const ap_section *s, uint64_t unit, a
     return code;
 }
 
+/* What is combined, or passed on as a whole, goes on in parts; elsewhere more messages are only more work. */
+static uint64_t usual_split(uint32_t kind) {
+    enum { SCATTER = 2, GATHER, ALLGATHER, ALLTOALL = 7 };
+    return kind == SCATTER || kind == GATHER || kind == ALLGATHER || kind == ALLTOALL ? 0 : AP_USUAL_SPLIT;
+}
+
 ap_plan *ap_prepare(const ap_program *program, uint32_t rank, int in_place, uint64_t unit, ap_error *error) {
     ap_section s;
     if (ap_read_section(program, rank, in_place, &s, error)) return NULL;
@@ -165,7 +171,7 @@ ap_plan *ap_prepare(const ap_program *program, uint32_t rank, int in_place, uint
         return NULL;
     }
     plan->rank = rank, plan->in_place = !!in_place, plan->steps = s.operations, plan->divisions = s.finishes;
-    plan->split = AP_USUAL_SPLIT;
+    plan->split = usual_split(program->facts.kind);
     if (fill(program, &s, unit, plan, error)) {
         ap_release(plan);
         return NULL;

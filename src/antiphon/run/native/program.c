@@ -34,7 +34,7 @@ int ap_fail(ap_error *error, int code, const char *format, ...) {
     return code;
 }
 
-static uint32_t crc32_of(const unsigned char *bytes, size_t size) {
+uint32_t ap_crc32(const unsigned char *bytes, size_t size) {
     uint32_t table[256], crc = 0xFFFFFFFFu;
     for (uint32_t i = 0; i < 256; i++) {
         uint32_t c = i;
@@ -44,20 +44,6 @@ static uint32_t crc32_of(const unsigned char *bytes, size_t size) {
     for (size_t i = 0; i < size; i++) crc = table[(crc ^ bytes[i]) & 0xFF] ^ (crc >> 8);
     return ~crc;
 }
-
-static uint32_t u32_at(const unsigned char *p) {
-    uint32_t v;
-    memcpy(&v, p, sizeof v);
-    return v;
-}
-
-static uint64_t u64_at(const unsigned char *p) {
-    uint64_t v;
-    memcpy(&v, p, sizeof v);
-    return v;
-}
-
-static uint64_t padded(uint64_t bytes) { return (bytes + 7) & ~(uint64_t)7; }
 
 /* Bytes of the head's tables before the directory, as the header counts them; 2^64 - 1 where that is absurd. */
 static uint64_t tables_of(const unsigned char *bytes, const ap_facts *f) {
@@ -81,7 +67,7 @@ static int read_head(ap_program *p, ap_error *error) {
     if (head < HEADER || head > p->size || head % 8)
         return ap_fail(error, AP_INVALID, "the program file is damaged: its head ends at byte %llu",
                        (unsigned long long)head);
-    if (crc32_of(b + 16, head - 16) != u32_at(b + 12))
+    if (ap_crc32(b + 16, head - 16) != u32_at(b + 12))
         return ap_fail(error, AP_INVALID, "the program file is damaged: the checksum of its head is wrong");
     ap_facts *f = &p->facts;
     f->kind = u32_at(b + 32), f->ranks = u32_at(b + 36), f->members = u32_at(b + 40), f->roots = u32_at(b + 44);
@@ -224,7 +210,7 @@ int ap_read_section(const ap_program *p, uint32_t rank, int in_place, ap_section
     if (begin % 8 || begin > p->size || size > p->size - begin || size < at)
         return ap_fail(error, AP_INVALID, "the program file is damaged: the part of rank %u lies outside of it", rank);
     const unsigned char *b = p->bytes + begin;
-    if (crc32_of(b, size) != u32_at(p->bytes + entry + 16))
+    if (ap_crc32(b, size) != u32_at(p->bytes + entry + 16))
         return ap_fail(error, AP_INVALID, "the program file is damaged: the checksum of rank %u is wrong", rank);
     s->input_weight = u64_at(b + 8), s->output_weight = u64_at(b + 16);
     s->points = u32_at(b + 24), s->bases = u32_at(b + 28), s->classes = u32_at(b + 32), s->slots = u32_at(b + 36);

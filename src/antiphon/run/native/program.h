@@ -2,7 +2,24 @@
 #ifndef ANTIPHON_PROGRAM_H
 #define ANTIPHON_PROGRAM_H
 
+#include <string.h>
+
 #include "api.h"
+
+/* Numbers of files and books: little-endian, as on every machine that this is compiled for, and anywhere in memory. */
+static inline uint32_t u32_at(const unsigned char *p) {
+    uint32_t v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+static inline uint64_t u64_at(const unsigned char *p) {
+    uint64_t v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+static inline uint64_t padded(uint64_t bytes) { return (bytes + 7) & ~(uint64_t)7; }
 
 enum { AP_SEND, AP_RECEIVE, AP_FOLD, AP_JOIN };
 enum { AP_INPUT, AP_OUTPUT, AP_SCRATCH };
@@ -59,5 +76,8 @@ typedef struct {
 } ap_section;
 
 int ap_read_section(const ap_program *program, uint32_t rank, int in_place, ap_section *section, ap_error *error);
+
+/* As in zlib. */
+uint32_t ap_crc32(const unsigned char *bytes, size_t size);
 
 #endif

@@ -1,4 +1,5 @@
-/* Messages over MPI, on a communicator of their own: the tag is the channel, and MPI keeps the order. */
+/* Messages over MPI, on a communicator of their own: the tag is the channel, and MPI keeps the order. All calls are
+ * those of PMPI: this library also offers some of MPI's own names (preload_calls.c). */
 #include "transport_mpi.h"
 
 #include <limits.h>
@@ -23,7 +24,7 @@ typedef struct {
 static int failed(ap_error *error, const char *what, int code) {
     char text[MPI_MAX_ERROR_STRING] = "";
     int length = 0;
-    MPI_Error_string(code, text, &length);
+    PMPI_Error_string(code, text, &length);
     return ap_fail(error, AP_TRANSPORT, "%s: %.200s", what, text);
 }
 
@@ -47,12 +48,12 @@ static int large_type(size_t bytes, MPI_Datatype *type) {
     MPI_Datatype chunk, types[2];
     int lengths[2] = {(int)(bytes / CHUNK), (int)(bytes % CHUNK)};
     MPI_Aint begins[2] = {0, (MPI_Aint)(bytes / CHUNK * CHUNK)};
-    int code = MPI_Type_contiguous(CHUNK, MPI_BYTE, &chunk);
+    int code = PMPI_Type_contiguous(CHUNK, MPI_BYTE, &chunk);
     if (code) return code;
     types[0] = chunk, types[1] = MPI_BYTE;
-    code = MPI_Type_create_struct(2, lengths, begins, types, type);
-    MPI_Type_free(&chunk);
-    return code ? code : MPI_Type_commit(type);
+    code = PMPI_Type_create_struct(2, lengths, begins, types, type);
+    PMPI_Type_free(&chunk);
+    return code ? code : PMPI_Type_commit(type);
 }
 
 static int begin(mpi_wire *w, int sends, uint32_t peer, uint32_t channel, void *data, size_t bytes, uint32_t number,
@@ -69,9 +70,9 @@ static int begin(mpi_wire *w, int sends, uint32_t peer, uint32_t channel, void *
         count = 1;
     }
     MPI_Request *request = &w->request[w->active];
-    code = sends ? MPI_Isend(data, count, type, process, (int)channel, w->comm, request)
-                 : MPI_Irecv(data, count, type, process, (int)channel, w->comm, request);
-    if (type != MPI_BYTE) MPI_Type_free(&type);
+    code = sends ? PMPI_Isend(data, count, type, process, (int)channel, w->comm, request)
+                 : PMPI_Irecv(data, count, type, process, (int)channel, w->comm, request);
+    if (type != MPI_BYTE) PMPI_Type_free(&type);
     if (code) return failed(error, sends ? "MPI_Isend" : "MPI_Irecv", code);
     w->number[w->active++] = number;
     return AP_OK;
@@ -97,12 +98,12 @@ static double now(void) {
  * again and letting others work: there MPI would keep a processor from those it waits for. */
 static int some(mpi_wire *w, int first, int count, int block, double timeout, int *done) {
     if (block && timeout <= 0 && !w->crowded)
-        return MPI_Waitsome(count, w->request + first, done, w->index, MPI_STATUSES_IGNORE);
-    int code = MPI_Testsome(count, w->request + first, done, w->index, MPI_STATUSES_IGNORE);
+        return PMPI_Waitsome(count, w->request + first, done, w->index, MPI_STATUSES_IGNORE);
+    int code = PMPI_Testsome(count, w->request + first, done, w->index, MPI_STATUSES_IGNORE);
     for (double end = 0; block && !code && !*done;) {
         for (int i = 0; i < 64 && !code && !*done; i++) {
             if (w->crowded || i == 63) sched_yield();
-            code = MPI_Testsome(count, w->request + first, done, w->index, MPI_STATUSES_IGNORE);
+            code = PMPI_Testsome(count, w->request + first, done, w->index, MPI_STATUSES_IGNORE);
         }
         if (timeout > 0 && !*done) {
             if (end == 0) end = now() + timeout;
@@ -133,7 +134,7 @@ static int completed(ap_wire *self, int block, double timeout, uint32_t *numbers
         if (!code && !done && block) { /* one by one: what is done meanwhile is told next time */
             double end = timeout > 0 ? now() + timeout : 0;
             for (int one = MPI_UNDEFINED, there = 0; !code && !there;) {
-                code = MPI_Testany(w->active, w->request, &one, &there, MPI_STATUS_IGNORE);
+                code = PMPI_Testany(w->active, w->request, &one, &there, MPI_STATUS_IGNORE);
                 if (there) done = 1, w->index[0] = one;
                 if (!there) sched_yield();
                 if (!there && timeout > 0 && now() > end) break;
@@ -156,20 +157,37 @@ static int completed(ap_wire *self, int block, double timeout, uint32_t *numbers
     return AP_OK;
 }
 
-/* Whether the processes of this host are more than the processors that they may use, and MPI does not care. */
+/* Processes of this job on this host; 0: nobody has looked yet. */
+static int processes_here;
+
+int ap_mpi_look_around(MPI_Comm world) {
+    MPI_Comm host;
+    int here = 0, code = PMPI_Comm_split_type(world, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host);
+    if (code) return code;
+    code = PMPI_Comm_size(host, &here);
+    processes_here = here;
+    return code ? code : PMPI_Comm_free(&host);
+}
+
+/* Whether the processes of this host are more than the processors that they may use, and MPI does not care. Those of the
+ * whole job count; where nobody has said how many these are, at least those of `comm`. */
 static int is_crowded(MPI_Comm comm) {
 #ifdef OPEN_MPI
     (void)comm;
     return 0; /* it gives the processor away by itself, and is a little faster at that */
 #else
     MPI_Comm host;
-    int here = 1;
+    int here = processes_here;
     long processors = sysconf(_SC_NPROCESSORS_ONLN);
+    const char *told = getenv("MPI_LOCALNRANKS"); /* by MPICH's launcher */
     cpu_set_t set;
     if (!sched_getaffinity(0, sizeof set, &set) && CPU_COUNT(&set) > 1) processors = CPU_COUNT(&set);
-    if (MPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host)) return 0;
-    MPI_Comm_size(host, &here);
-    MPI_Comm_free(&host);
+    if (!here && told) here = atoi(told);
+    if (here < 1) {
+        if (PMPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host)) return 0;
+        PMPI_Comm_size(host, &here);
+        PMPI_Comm_free(&host);
+    }
     return processors > 0 && here > processors;
 #endif
 }
@@ -177,8 +195,8 @@ static int is_crowded(MPI_Comm comm) {
 static void close_wire(ap_wire *self) {
     mpi_wire *w = (mpi_wire *)self;
     int over = 0;
-    MPI_Finalized(&over);
-    if (!over && !self->broken && w->comm != MPI_COMM_NULL) MPI_Comm_free(&w->comm);
+    PMPI_Finalized(&over);
+    if (!over && !self->broken && w->comm != MPI_COMM_NULL) PMPI_Comm_free(&w->comm);
     /* after a failure messages may be under way for ever: the communicator and what they use are left as they are */
     if (!self->broken) free(w->request), free(w->number), free(w->index);
     free(w->process_of);
@@ -201,19 +219,29 @@ static mpi_wire *new_wire(int processes, const int32_t *rank_of, uint32_t ranks,
     return w;
 }
 
+/* A communicator of the same processes. MPI_Comm_dup would call what the user attached to his to be copied. */
+static int twin(MPI_Comm comm, MPI_Comm *made) {
+    MPI_Group group;
+    int code = PMPI_Comm_group(comm, &group);
+    if (code) return code;
+    code = PMPI_Comm_create(comm, group, made);
+    PMPI_Group_free(&group);
+    return code;
+}
+
 ap_wire *ap_mpi_open(MPI_Comm comm, const int32_t *rank_of, uint32_t ranks, ap_error *error) {
-    int processes = 0, found = 0, *most = NULL, code = MPI_Comm_size(comm, &processes);
+    int processes = 0, found = 0, *most = NULL, code = PMPI_Comm_size(comm, &processes);
     if (code) {
         failed(error, "MPI_Comm_size", code);
         return NULL;
     }
     mpi_wire *w = new_wire(processes, rank_of, ranks, error);
     if (!w) return NULL;
-    code = MPI_Comm_dup(comm, &w->comm);
-    if (!code) code = MPI_Comm_set_errhandler(w->comm, MPI_ERRORS_RETURN);
-    if (!code) code = MPI_Comm_get_attr(w->comm, MPI_TAG_UB, &most, &found);
+    code = twin(comm, &w->comm);
+    if (!code) code = PMPI_Comm_set_errhandler(w->comm, MPI_ERRORS_RETURN);
+    if (!code) code = PMPI_Comm_get_attr(w->comm, MPI_TAG_UB, &most, &found);
     if (code) {
-        failed(error, "MPI_Comm_dup", code);
+        failed(error, "MPI_Comm_create", code);
         close_wire(&w->base);
         return NULL;
     }
@@ -223,12 +251,16 @@ ap_wire *ap_mpi_open(MPI_Comm comm, const int32_t *rank_of, uint32_t ranks, ap_e
 }
 
 ap_wire *ap_mpi_open_number(int comm, const int32_t *rank_of, uint32_t ranks, ap_error *error) {
-    return ap_mpi_open(MPI_Comm_f2c((MPI_Fint)comm), rank_of, ranks, error);
+#ifdef MPI_ABI_VERSION
+    return ap_mpi_open(PMPI_Comm_fromint(comm), rank_of, ranks, error);
+#else
+    return ap_mpi_open(PMPI_Comm_f2c((MPI_Fint)comm), rank_of, ranks, error);
+#endif
 }
 
 const char *ap_mpi_library(void) {
     static char text[MPI_MAX_LIBRARY_VERSION_STRING];
     int length = 0;
-    if (!text[0]) MPI_Get_library_version(text, &length);
+    if (!text[0]) PMPI_Get_library_version(text, &length);
     return text;
 }

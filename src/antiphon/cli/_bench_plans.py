@@ -1,0 +1,158 @@
+"""antiphon bench COLL TOPO, PLAN or table.json: measured like nccl-tests measures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from antiphon.cli._arguments import Json, Model, ProfileFile, Ranks, WhichPlan, rank_list
+from antiphon.cli._bench_text import bench_text
+from antiphon.cli._output import StoppedEarly, emit
+from antiphon.cli._planning import options_of, progress
+from antiphon.core.datatypes import DATA_TYPES, OPERATORS, combine_of, data_type
+from antiphon.core.plan import Plan
+from antiphon.cost import as_profile
+from antiphon.errors import AntiphonError, Invalid, unknown
+from antiphon.units import format_size, parse_seconds, parse_size
+
+What = Annotated[str, typer.Argument(metavar="COLL|PLAN|TABLE", help="a collective or all; or a file of plans")]
+Machine = Annotated[str, typer.Argument(metavar="[TOPO]", help="of a collective: the machine")]
+Begin = Annotated[str, typer.Option("-b", "--begin", metavar="SIZE", help="the first size")]
+End = Annotated[str, typer.Option("-e", "--end", metavar="SIZE", help="the last size")]
+Factor = Annotated[int, typer.Option("-f", "--factor", min=2, metavar="N", help="each size is so many times the last")]
+Iterations = Annotated[int, typer.Option("-n", "--iterations", min=1, metavar="N", help="runs; the median counts")]
+Warmup = Annotated[int, typer.Option("-w", "--warmup", min=0, metavar="N", help="runs before that do not count")]
+Dtypes = Annotated[str, typer.Option("-d", "--dtype", metavar="TYPES", help="float32, bfloat16,int8, ... or all")]
+Ops = Annotated[str, typer.Option("-o", "--op", metavar="OPS", help="sum, prod, min, max, avg; several, or all")]
+RootOf = Annotated[int | None, typer.Option("-r", "--root", metavar="RANK", help="of a rooted collective")]
+On = Annotated[str, typer.Option("--on", metavar="WHERE", help="mpi, torch or lab")]
+Planner = Annotated[str, typer.Option("--planner", metavar="NAME", help="by default all are tuned, by the model")]
+Options = Annotated[list[str] | None, typer.Option("--option", metavar="KEY=VALUE", help="for the planner")]
+MiadOption = Annotated[
+    bool, typer.Option("--miad", help="find the number of pieces by measuring, for each size; it is told and used")
+]
+CsvFile = Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="write all that was measured here")]
+FitFile = Annotated[
+    Path | None,
+    typer.Option("--fit", metavar="FILE", help="write what `fit genmodel` reads here, where it has formulas"),
+]  # fmt: skip
+Launcher = Annotated[
+    str, typer.Option("--mpiexec", metavar="COMMAND", help='the launcher and its options: "mpiexec --hostfile hosts"')
+]
+Scale = Annotated[str, typer.Option("--scale", metavar="SCALE", help="on lab: as for `lab up`")]
+Timeout = Annotated[str, typer.Option("--timeout", metavar="TIME", help="give up after so long")]
+Seed = Annotated[int, typer.Option("--seed", min=0, metavar="N", help="of the data")]
+
+
+def bench_plans_command(
+    what: What, topo: Machine = "", begin: Begin = "1KB", end: End = "16MB", factor: Factor = 4,
+    iterations: Iterations = 20, warmup: Warmup = 5, dtype: Dtypes = "float32", op: Ops = "sum", root: RootOf = None,
+    on: On = "mpi", planner: Planner = "", option: Options = None, ranks: Ranks = "", collective: WhichPlan = "",
+    model: Model = "alpha-beta", profile: ProfileFile = None, miad: MiadOption = False, csv: CsvFile = None,
+    fit: FitFile = None, mpiexec: Launcher = "", scale: Scale = "", timeout: Timeout = "600s", seed: Seed = 0,
+    json: Json = False,
+) -> None:  # fmt: skip
+    """Measure plans: ours and the library's own collective in turn, out of place and in place, every result checked.
+
+    Of a file with ranges or several plans each size takes its own. Times are medians of what the slowest rank took;
+    exit code 1 if an element is wrong. Starts the processes by itself; under mpiexec or srun it is one of them.
+    """
+    from antiphon.run._bench_wanted import first_on
+
+    _check_files(csv, fit)
+    given = None if profile is None else as_profile(profile)
+    sizes = _sizes(begin, end, factor)
+    how: dict[str, Any] = {
+        "on": on, "dtype": _several(dtype, DATA_TYPES, data_type), "op": _several(op, OPERATORS, combine_of),
+        "iterations": iterations, "warmup": warmup, "model": model, "profile": given, "miad": miad, "seed": seed,
+        "mpiexec": mpiexec, "scale": scale, "timeout": parse_seconds(timeout, "--timeout"),
+    }  # fmt: skip
+
+    def plans() -> list[Plan]:
+        from antiphon.run.bench import plans_of
+
+        found = plans_of(
+            what, topo or None, nbytes=f"{sizes[0]}B:{sizes[-1]}B", planner=planner, options=options_of(option),
+            root=root, ranks=rank_list(ranks, "--ranks") if ranks else None, model=model, profile=given,
+        )  # fmt: skip
+        kinds = [one.collective.kind for one in found]
+        if collective and collective not in kinds:
+            raise unknown(f"collective in {what}", collective, kinds)
+        return [one for one in found if not collective or one.collective.kind == collective]
+
+    with first_on(on) as deciding:
+        if deciding:
+            _measure(plans, sizes, how, {"csv": csv, "fit": fit}, json)
+
+
+def _measure(
+    plans: Callable[[], list[Plan]], sizes: list[int], how: dict[str, Any], files: dict[str, Path | None], json: bool
+) -> None:
+    """Tell what was measured, also where it ends early."""
+    from antiphon.run.bench import measure_plans
+
+    rows: list[dict[str, Any]] = []
+    ended: Exception | None = None
+    with progress("planning", log=False) as (tell, _):
+        chosen = plans()
+        tell(f"measuring {chosen[0].collective.kind}")
+
+        def heard(row: dict[str, Any]) -> None:
+            rows.append(row)
+            tell(f"{row['collective']} of {format_size(row['nbytes'])} by {row['planner']} is done")
+
+        try:
+            measure_plans(chosen, sizes, progress=heard, **how)
+        except KeyboardInterrupt:
+            ended = StoppedEarly("interrupted; what was measured until then is told and written")
+        except AntiphonError as error:  # a process died, the time is over
+            ended = error
+    if not rows:
+        raise ended or Invalid("nothing was measured")
+    emit({"rows": rows}, bench_text(rows), json)
+    for line in _write(rows, files):
+        if not json:
+            print(line)
+    if ended is not None:
+        raise ended
+    if not all(row["correct"] and (row["in_place"] or row)["correct"] for row in rows):
+        raise typer.Exit(1)
+
+
+def _write(rows: list[dict[str, Any]], files: dict[str, Path | None]) -> list[str]:
+    from antiphon.run._bench_files import write_csv, write_fit
+
+    said = []
+    if files["csv"] is not None:
+        write_csv(rows, files["csv"])
+        said.append(f"# written: {files['csv']}")
+    if files["fit"] is not None:
+        said.append(f"# written: {files['fit']}, {write_fit(rows, files['fit'])} of {len(rows)} rows")
+    return said
+
+
+def _sizes(begin: str, end: str, factor: int) -> list[int]:
+    low, high = parse_size(begin, "-b"), parse_size(end, "-e")
+    if high < low:
+        raise Invalid(f"-e {end}: is less than -b {begin}; begin with the smaller size")
+    found = [low]
+    while low and found[-1] * factor <= high:
+        found.append(found[-1] * factor)
+    return found
+
+
+def _several(given: str, known: tuple[str, ...], check: Callable[[str], object]) -> list[str]:
+    """Names parted by commas, or all; a wrong one is told before anything is planned."""
+    found = list(known) if given == "all" else [part.strip() for part in given.split(",")]
+    for name in found:
+        check(name)
+    return found
+
+
+def _check_files(*files: Path | None) -> None:
+    for path in files:
+        if path is not None and not path.absolute().parent.is_dir():
+            raise Invalid(f"{path}: there is no directory {path.absolute().parent}; create it first")

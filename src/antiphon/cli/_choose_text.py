@@ -1,0 +1,71 @@
+"""The result of tuning by measuring, as text for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from antiphon.run.choose import MeasuredTuning
+from antiphon.show._words import options_text
+from antiphon.show.text import paragraph, table
+from antiphon.units import format_seconds, format_size
+
+HEAD = ["from", "to", "planner", "at", "time", "the library's", "ratio", "served by"]
+
+
+def measured_text(found: MeasuredTuning) -> str:
+    """The ranges, with what was measured at the greatest size of each."""
+    tuning = found.tuning
+    what = tuning.collectives[0] if len(tuning.collectives) == 1 else f"{len(tuning.collectives)} collectives"
+    ended = "" if found.complete else " (ended early: not all was measured)"
+    lines = [f"{what} on {tuning.topology.name}, measured on {found.on}: {len(found.rows)} measurements{ended}", ""]
+    rows = {kind: [_row(one) for one in found.ranges if one["collective"] == kind] for kind in found.plans}
+    head, *body = table(HEAD, [row for mine in rows.values() for row in mine])
+    left = iter(body)
+    lines.append(head)
+    for kind, mine in rows.items():
+        lines += [*([kind] if len(rows) > 1 else []), *(next(left) for _ in mine)]
+    lines += ["", "  time, ratio: ours, at the size `at`; ratio: ours over the library's, median of pairs"]
+    if any("measurements" not in one for one in found.ranges):
+        lines.append("  ranges without a ratio were not measured: the model chose, and time is its prediction")
+    lines += _gains(found.ranges)
+    return "\n".join([*lines, *_missing(tuning.collectives, found.plans)])
+
+
+def _gains(ranges: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What this table is worth over the library's own collectives, as was measured."""
+    measured = [one for one in ranges if one.get("ratio")]
+    ours = [one for one in measured if not one.get("served_by")]
+    if not measured:
+        return []
+    best: dict[str, Mapping[str, Any]] = {}
+    for one in sorted(ours, key=lambda one: one["ratio"]):
+        best.setdefault(one["collective"], one)
+    told = [f"{kind} up to {1 / one['ratio']:.2f} times ({format_size(one['at'])})" for kind, one in best.items()]
+    faster = f": {', '.join(told)}" if told else ""
+    return paragraph(f"faster than the library in {len(ours)} of {len(measured)} ranges measured{faster}", "  ")
+
+
+def use_text(found: MeasuredTuning, file: str) -> list[str]:
+    """How programs come to run by the table that was written."""
+    ranks = found.tuning.topology.ranks
+    if found.on == "mpi":
+        return [f"  use: ANTIPHON_TABLE={file} LD_PRELOAD=$(antiphon build mpi) mpiexec -n {ranks} ./program"]
+    if found.on == "torch":
+        return [f'  use: ANTIPHON_TABLE={file} and dist.init_process_group("antiphon"), after import antiphon.torch']
+    return []
+
+
+def _missing(kinds: Sequence[str], plans: Mapping[str, Any]) -> list[str]:
+    missing = [kind for kind in kinds if kind not in plans]
+    return [f"  no planner could plan {', '.join(missing)}"] if missing else []
+
+
+def _row(one: Mapping[str, Any]) -> list[str]:
+    reference, ratio = one.get("reference_seconds"), one.get("ratio")
+    return [
+        format_size(one["from"]), "-" if one["to"] is None else format_size(one["to"]),
+        f"{one['planner']} {options_text(one['options'])}".strip(), format_size(one["at"]),
+        format_seconds(one["seconds"]), "-" if reference is None else format_seconds(reference),
+        "-" if ratio is None else f"{ratio:.2f}", "the library" if one.get("served_by") else "this",
+    ]  # fmt: skip

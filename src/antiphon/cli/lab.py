@@ -1,0 +1,164 @@
+"""antiphon lab: the emulated cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import typer.core
+
+from antiphon.cli._arguments import Json, Only, WhichPlan, machine_and_group, one_plan, one_size
+from antiphon.cli._lab_text import lab_text, labs_text
+from antiphon.cli._output import emit, working
+from antiphon.core.topology import Topology
+from antiphon.errors import Infeasible, Invalid
+from antiphon.select import check
+from antiphon.units import parse_seconds
+
+Scale = Annotated[
+    str,
+    typer.Option(
+        "--scale", metavar="SCALE",
+        help='how slow: "2Mbit per GB/s", or "link=40Mbit" for the unit link (default: 40 Mbit/s for the fastest)',
+    ),
+]  # fmt: skip
+Name = Annotated[str, typer.Option("--name", metavar="NAME", help="of the lab (default: that of the machine)")]
+
+group = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="A machine's links as rate-limited network devices between namespaces: see it without hardware. Needs root.",
+    epilog="Example: antiphon lab run plan.json --nbytes 600KB",
+)
+COMMAND = "antiphon.lab.command"
+
+
+class _WithCommand(typer.core.TyperCommand):
+    """What stands behind -- is a program of the user's, and none of our business."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        at = args.index("--") if "--" in args else len(args)
+        ctx.meta[COMMAND] = args[at + 1 :] if at < len(args) else None
+        return super().parse_args(ctx, args[:at])
+
+
+@group.command(
+    "up",
+    short_help="Make a lab that stays.",
+    epilog='Example: antiphon lab up dgx1v --scale "link=40Mbit"',
+)
+def _up(
+    topo: Annotated[str, typer.Argument(metavar="TOPO", help="name, name:key=value,... or file.json")],
+    scale: Scale = "",
+    name: Name = "",
+    only: Only = "",
+    json: Json = False,
+) -> None:
+    """Make a lab that stays until `antiphon lab down`: a network namespace for each rank and switch, a rate-limited
+    link for each that the machine has. Nothing outside of these namespaces is touched.
+    """
+    from antiphon.run.lab import lab_up
+
+    row = lab_up(machine_and_group(topo, only, "")[0], scale, name)
+    emit(row, labs_text([row]), json)
+
+
+@group.command("down", short_help="Take a lab down.", epilog="Example: antiphon lab down dgx1v")
+def _down(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="which (default: the only one)")] = "",
+    every: Annotated[bool, typer.Option("--all", help="all there are")] = False,
+    json: Json = False,
+) -> None:
+    """End all that runs in a lab, and take it down."""
+    from antiphon.run.lab import lab_down
+
+    if name and every:
+        raise Invalid(f"--all takes all labs down, {name} is one; leave one of them out")
+    gone = lab_down(name, every)
+    emit({"down": gone}, f"taken down: {', '.join(gone)}" if gone else "no lab was up", json)
+
+
+@group.command("status", short_help="Which labs are up.", epilog="Example: antiphon lab status --json")
+def _status(json: Json = False) -> None:
+    """The labs that are up, however they came to be."""
+    from antiphon.run.lab import lab_status
+
+    rows = lab_status()
+    emit({"labs": rows}, labs_text(rows) if rows else "no lab is up", json)
+
+
+@group.command(
+    "run",
+    cls=_WithCommand,
+    short_help="Run a plan or a program in a lab.",
+    epilog="Example: antiphon lab run dgx1v -- mpiexec -n 8 ./program",
+)
+def _run(
+    context: typer.Context,
+    what: Annotated[
+        str, typer.Argument(metavar="PLAN|TOPO", help="a plan; before -- COMMAND a machine, or the name of a lab")
+    ] = "",
+    nbytes: Annotated[str, typer.Option("--nbytes", metavar="SIZE", help="of a plan: the size, e.g. 600KB")] = "",
+    collective: WhichPlan = "",
+    dtype: Annotated[str, typer.Option("--dtype", metavar="TYPE", help="int8 ... float64, bfloat16")] = "float32",
+    op: Annotated[str, typer.Option("--op", metavar="OP", help="sum, prod, min, max or avg")] = "sum",
+    repeat: Annotated[int, typer.Option("--repeat", min=1, metavar="N", help="runs; the median time is told")] = 3,
+    seed: Annotated[int, typer.Option("--seed", min=0, metavar="N", help="of the data")] = 0,
+    scale: Scale = "",
+    name: Name = "",
+    only: Only = "",
+    timeout: Annotated[str, typer.Option("--timeout", metavar="TIME", help="give up after so long")] = "600s",
+    json: Json = False,
+) -> None:
+    """Run a plan, one process for each rank, or a program, in the lab that is up, or in one made for it.
+
+    A plan's data are checked in every element; its time stands beside what its loads on the lab's links predict, and
+    beside the bytes that were counted on every link. A program behind -- is started once for each rank, with the
+    environment that PyTorch wants and {rank} replaced; mpiexec (of MPICH) is started once, and its processes enter
+    the ranks' namespaces.
+    """
+    command = context.meta[COMMAND]
+    limit = parse_seconds(timeout, "--timeout")
+    if command is not None:
+        _run_program(what, command, only, {"scale": scale, "name": name, "timeout": limit, "quiet": json}, json)
+        return
+    if not what:
+        raise Invalid("lab run: expected a plan, or -- and a command")
+    if not nbytes:
+        raise Invalid(f"lab run {what}: give --nbytes SIZE if it is a plan, or -- and a command if it is a machine")
+    if only:
+        raise Invalid("--only: the plan knows its machine; leave it out")
+    from antiphon.run.lab import lab_run_plan
+
+    size = one_size(nbytes)
+    plan = one_plan(Path(what), collective)
+    fault = check(plan, plan.topology)
+    if fault is not None:
+        raise Infeasible(f"{what}: the plan is wrong and is not run: {fault.message}")
+    with working(f"running {plan.collective.kind} on {plan.topology.name}"):
+        rows = lab_run_plan(
+            plan, size, dtype=dtype, op=op, seed=seed, repeat=repeat, scale=scale, name=name, timeout=limit
+        )
+    emit({"rows": rows}, lab_text(rows), json)
+    if not all(row["correct"] for row in rows):
+        raise typer.Exit(1)
+
+
+def _run_program(what: str, command: Sequence[str], only: str, how: dict[str, Any], json: bool) -> None:
+    from antiphon.run.lab import lab_command, lab_names
+
+    where: Topology | str = what
+    if what and (what not in lab_names() or only):
+        where = machine_and_group(what, only, "")[0]
+    row = lab_command(where, command, **how)
+    if json:
+        emit(row, "", json)
+    if row["exit_code"]:
+        typer.echo(f"antiphon: {command[0]} ended with exit code {row['exit_code']}", err=True)
+        raise typer.Exit(1)
+
+
+def register(app: typer.Typer) -> None:
+    app.add_typer(group, name="lab", short_help="The emulated cluster: up, down, status, run.")

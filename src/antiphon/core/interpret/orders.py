@@ -1,0 +1,69 @@
+"""In which order a schedule combines: whether it is the same for every element, and the same as another schedule's.
+
+What ends in a cell is a tree: its leaves are inputs, its nodes the combinations on the way, each with its operands in
+the order in which they are combined (see `interpret`). A combination rounds once, when it is stored, so a node of three
+operands and two nodes of two are different trees. Floating-point results are the same bits for the same tree, whatever
+the size, the split and the program.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.core.columns import pointers, ranges
+from antiphon.core.interpret.analysis import Analysis, analyse
+from antiphon.core.schedule import Schedule
+
+Marks = NDArray[np.uint64]
+NOTHING = ""  # the order of what combines nothing
+_LANES = np.array([[0x9E3779B97F4A7C15], [0xC2B2AE3D27D4EB4F]], np.uint64)  # two marks of 64 bits each: one of 128
+
+
+def order_of_combining(schedule: Schedule | Analysis) -> str | None:
+    """A name for the one tree by which every element of every rank is combined; None where there is more than one.
+
+    Equal names: equal trees (marks of 128 bits are compared; that two trees share one by chance is out of the
+    question). Leaves are told apart by contribution, not by block: of a reducescatter all blocks must have one tree.
+    "" where nothing is combined. O(n) for n transfers beside `analyse`, some array operations per level.
+    """
+    found = schedule if isinstance(schedule, Analysis) else analyse(schedule)
+    wanted = found.outputs.count > 1
+    if not wanted.any():
+        return NOTHING
+    ends = _marks(found)[:, found.outputs.cell[wanted]]
+    if np.any(ends != ends[:, :1]):
+        return None
+    return "".join(f"{int(mark):016x}" for mark in ends[:, 0])
+
+
+def _marks(found: Analysis) -> Marks:
+    """The mark of what every cell holds at the end."""
+    marks = np.zeros((2, len(found.cell_chunk)), np.uint64)
+    marks[:, found.inputs.cell] = _mixed(np.add(_leaves(found), _LANES))
+    bounds = pointers(found.level, found.levels)
+    for first, last in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+        count, begin = found.count[first:last], found.first[first:last]
+        place = ranges(np.zeros(len(count), np.int64), count).astype(np.uint64)
+        read = marks[:, found.operand[ranges(begin, count)]]
+        head = np.cumsum(count) - count
+        sums: Marks = np.add.reduceat(_mixed(read + (place + np.uint64(1)) * _LANES), head, axis=1)
+        node = _mixed(np.bitwise_xor(sums, count.astype(np.uint64)))
+        marks[:, found.dst[first:last]] = np.where(count > 1, node, read[:, head])
+    return marks
+
+
+def _leaves(found: Analysis) -> Marks:
+    """The least contribution of each input."""
+    relation = found.schedule.collective.relation
+    key = relation.pre_rank.astype(np.int64) << 32 | relation.pre_block
+    order = np.lexsort([relation.pre_id, key])
+    _, first = np.unique(key[order], return_index=True)
+    return relation.pre_id[order][first][found.inputs.pair].astype(np.uint64)
+
+
+def _mixed(marks: Marks) -> Marks:
+    """A permutation of the numbers of 64 bits that leaves no trace of sums and small differences (SplitMix64)."""
+    marks = (marks ^ (marks >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    marks = (marks ^ (marks >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return marks ^ (marks >> np.uint64(31))

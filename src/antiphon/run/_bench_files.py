@@ -1,0 +1,68 @@
+"""Measured rows as CSV: all of them, and those that `fit genmodel` has formulas for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from antiphon.cost.fit import Measured, plan_of, write_measured
+from antiphon.cost.fit._csv import write_rows
+from antiphon.errors import AntiphonError, Invalid
+
+Row = Mapping[str, Any]
+ABOUT = ("collective", "planner", "ranks", "nbytes", "count", "dtype", "op", "root", "predicted_seconds")
+MEASURED = ("seconds", "algbw", "busbw", "wrong", "reference_seconds", "ratio")
+# Planners whose schedules are just what a formula of GenModel counts, in one piece; a ring in one direction.
+FORMULAS = {
+    ("ring", "allreduce"): "ring", ("ring", "reducescatter"): "ring", ("ring", "allgather"): "ring",
+    ("halving-doubling", "allreduce"): "rhd", ("halving-doubling", "reducescatter"): "rhd",
+    ("halving-doubling", "allgather"): "rhd", ("colocated-ps", "allreduce"): "cps",
+    ("direct", "reducescatter"): "cps", ("direct", "allgather"): "cps", ("parameter-server", "allreduce"):
+    "reduce-broadcast",
+}  # fmt: skip
+
+
+def places(row: Row) -> Iterator[tuple[str, Row]]:
+    """What was measured out of place, and in place where it was."""
+    yield "out", row
+    if row["in_place"] is not None:
+        yield "in", row["in_place"]
+
+
+def write_csv(rows: Sequence[Row], path: str | os.PathLike[str]) -> None:
+    """A line for each measurement: place is out or in; first_quartile and third_quartile are of seconds."""
+    head = [*ABOUT, "place", *MEASURED, "first_quartile", "third_quartile"]
+    lines = []
+    for row in rows:
+        for place, mine in places(row):
+            cells = [*(row[key] for key in ABOUT), place, *(mine[key] for key in MEASURED), *mine["quartiles"]]
+            lines.append(["" if cell is None else cell for cell in cells])
+    write_rows(head, lines, path)
+
+
+def write_fit(rows: Sequence[Row], path: str | os.PathLike[str]) -> int:
+    """What `fit genmodel` reads: how many rows that are. Of float32 sums, out of place; Invalid where there is none."""
+    found = [measured for row in rows if (measured := _measured(row)) is not None]
+    if not found:
+        names = ", ".join(dict.fromkeys(planner for planner, _ in FORMULAS))
+        raise Invalid(
+            f"{os.fspath(path)}: nothing measured can be fitted; there are formulas for float32 sums by the planners "
+            f"{names} (ring: with directions=1)"
+        )
+    write_measured(found, path)
+    return len(found)
+
+
+def _measured(row: Row) -> Measured | None:
+    name, options = FORMULAS.get((row["planner"] or "", row["collective"]), ""), row["options"]
+    plain = row["dtype"] == "float32" and row["op"] in ("sum", None) and row["nbytes"] > 0
+    whole = options.get("pieces", 1) == 1 and "pieces" not in row
+    other = (name == "ring" and options.get("directions") != 1) or (name == "rhd" and row["ranks"] & row["ranks"] - 1)
+    if not name or not plain or not whole or other:
+        return None
+    try:
+        plan = plan_of(name, row["ranks"], row["collective"])
+    except AntiphonError:  # no formula for this collective, or this number of ranks
+        return None
+    return Measured(plan, row["ranks"], row["nbytes"], row["seconds"])

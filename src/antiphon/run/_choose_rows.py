@@ -1,0 +1,99 @@
+"""Choosing by what was measured: the best schedule at each size, and ranges between the sizes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from antiphon.core.plan import Entry
+from antiphon.select import Listed
+
+Row = Mapping[str, Any]
+AS_FAST = 0.98  # a schedule must be faster than the library by as much as this, else the library serves
+LIBRARY = "library"
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """What is best at a size. `row`: what was measured; None: nothing was, and the model chose."""
+
+    nbytes: int
+    listed: Listed
+    row: Row | None
+    library: bool = False  # is at least as fast
+
+
+def score(row: Row) -> float:
+    """Less is better: the first quartile, since what disturbs a run only makes it longer."""
+    return float(row["quartiles"][0])
+
+
+def best_at(nbytes: int, shortlist: Sequence[Listed], order: str | None, rows: Mapping[int, Row], free: bool) -> Choice:
+    """The best of those measured, which are told by number in the shortlist; where none was, the model's choice among
+    those of the order. `free`: whether the library may serve where it is as fast."""
+    if not rows:
+        some = [one for one in shortlist if order is None or one.claims.get("order") == order]
+        return Choice(nbytes, min(some, key=lambda one: one.candidate.seconds[nbytes]), None)
+    best = min(rows, key=lambda number: (score(rows[number]), number))
+    ratio = rows[best]["ratio"]
+    return Choice(nbytes, shortlist[best], rows[best], free and ratio is not None and ratio >= AS_FAST)
+
+
+def leaders(rows: Mapping[int, Row], count: int) -> list[int]:
+    """The numbers of the best so many."""
+    return sorted(rows, key=lambda number: (score(rows[number]), number))[:count]
+
+
+def one_order(shortlist: Sequence[Listed], rows: Mapping[int, Mapping[int, Row]]) -> str | None:
+    """The order of combining whose best scores are least over the sizes; of orders only those measured at all sizes
+    at which anything was. `rows`: by size and number."""
+    measured = [mine for mine in rows.values() if mine]
+    costs: dict[str | None, float] = {}
+    for order in dict.fromkeys(one.claims.get("order") for one in shortlist):
+        scores = [
+            [score(row) for number, row in mine.items() if shortlist[number].claims.get("order") == order]
+            for mine in measured
+        ]
+        costs[order] = math.fsum(math.log(max(min(one), 1e-30)) if one else math.inf for one in scores)
+    return min(costs, key=lambda order: costs[order])
+
+
+def entries(choices: Sequence[Choice], on: str) -> list[Entry]:
+    """Ranges: those between two sizes end at their geometric middle; the first begins at 0, the last has no end."""
+    groups: list[list[Choice]] = []
+    for choice in choices:
+        last = groups[-1][-1] if groups else None
+        if last is not None and last.listed is choice.listed and last.library == choice.library:
+            groups[-1].append(choice)
+        else:
+            groups.append([choice])
+    middles = [math.isqrt(before[-1].nbytes * after[0].nbytes) for before, after in pairwise(groups)]
+    bounds = [0, *middles]
+    return [
+        Entry(start, stop, group[0].listed.schedule, _claims(group, on))
+        for group, start, stop in zip(groups, bounds, [*middles, None], strict=True)
+    ]
+
+
+def _claims(group: Sequence[Choice], on: str) -> dict[str, Any]:
+    """What is claimed of a range: the figures at its greatest size measured, and all measurements."""
+    listed = group[0].listed
+    claims: dict[str, Any] = dict(listed.claims)
+    seen = [choice for choice in group if choice.row is not None]
+    if not seen:
+        times = listed.candidate.seconds
+        at = min(times, key=lambda size: abs(math.log(size / max(group[-1].nbytes, 1))))
+        return {**claims, "at": at, "seconds": times[at]}
+    keys = ("seconds", "reference_seconds", "ratio")
+    row = seen[-1].row
+    assert row is not None
+    claims |= {"at": seen[-1].nbytes, **{key: row[key] for key in keys}, "measured_on": on}
+    claims["measurements"] = [
+        {"nbytes": choice.nbytes, **{key: choice.row[key] for key in keys}} for choice in seen if choice.row is not None
+    ]
+    if group[0].library:
+        claims["served_by"] = LIBRARY
+    return claims

@@ -1,0 +1,93 @@
+"""How a group of processes gets its engine, its book and its wire: the same way under MPI, PyTorch and alone."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from antiphon.errors import AntiphonError, Invalid, Missing, TimedOut, Unsupported, quote
+from antiphon.lower.book import Book, decode_book, encode_book
+from antiphon.run._group_book import base_program, group_book, read_any
+from antiphon.run._mesh import Exchange
+from antiphon.run._native import Engine, TransportFailed, Wire
+from antiphon.run._serving import Serving
+
+_KINDS = {kind.__name__: kind for kind in (Invalid, Missing, Unsupported, TimedOut, TransportFailed)}
+
+
+@dataclass(frozen=True)
+class Group:
+    """Who takes part. `places`: of every process its number among all `everyone` processes; `exchange`: hands everybody
+    everybody's text. `strict`: a table that is not for this group is an error, else it is as if there were none."""
+
+    rank: int
+    ranks: int
+    exchange: Exchange
+    places: Sequence[int]
+    everyone: int
+    strict: bool = True
+
+
+def serve(
+    group: Group, table: Any, engine_of: Callable[[], Engine], wire_of: Callable[[Engine], Wire], fill: bool
+) -> Serving:
+    """Collective. Only the table of process 0 is looked at; what goes wrong at one process is an error at all.
+
+    `fill`: calls that no page is for get plans made at once, instead of being left to the library.
+    """
+    engine: Engine | None = None
+    told: dict[str, str] = {}
+    try:
+        if group.rank == 0:
+            engine = engine_of()  # compiles where that is still to be done, while the others wait
+            told = {"book": _text(encode_book(_book(group, table)))}
+            told["base"] = _text(base_program(group.ranks)) if fill else ""
+    except (AntiphonError, OSError) as error:
+        told = _fault(error)
+    told = _agreed(group, told)
+    mine: dict[str, str] = {}
+    try:
+        engine = engine or engine_of()
+    except (AntiphonError, OSError) as error:
+        mine = _fault(error)
+    _agreed(group, mine)
+    assert engine is not None
+    book = decode_book(base64.b64decode(told["book"]))
+    return Serving(engine, wire_of(engine), group.rank, book, base64.b64decode(told["base"]), fill)
+
+
+def _book(group: Group, table: Any) -> Book:
+    if table is None:
+        return Book("", group.ranks, (), (), ())
+    whole = read_any(table)
+    book = group_book(whole, group.ranks, group.places, group.everyone)
+    if group.strict and not book.pages:
+        raise Invalid(
+            f"table: {'; '.join(whole.left)}"
+            if whole.left and not whole.pages
+            else f"table: it is for {whole.ranks} ranks ({quote(whole.machine)}), there are {group.ranks} processes; "
+            "tune for this machine, or for a group of that many ranks"
+        )
+    return book
+
+
+def _text(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")
+
+
+def _fault(error: Exception) -> dict[str, str]:
+    return {"fault": str(error), "kind": type(error).__name__}
+
+
+def _agreed(group: Group, mine: dict[str, str]) -> dict[str, str]:
+    """What process 0 says, if nobody has anything to complain about."""
+    said = [json.loads(text) for text in group.exchange(json.dumps(mine))]
+    for rank, one in enumerate(said):
+        if "fault" in one:
+            where = "" if rank in (0, group.rank) else f"process {rank}: "
+            raise _KINDS.get(one["kind"], Invalid)(where + one["fault"])
+    first: dict[str, str] = said[0]
+    return first

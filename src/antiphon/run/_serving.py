@@ -1,0 +1,212 @@
+"""Serves the calls of one group of processes with the native engine: chooses the page, keeps the plans, keeps count.
+
+All processes of a group make the same calls in the same order, so whatever is decided from a call alone is decided
+alike everywhere: the page, and also that a plan is still to be made (`fill`), which process 0 then does for all.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.errors import AntiphonError, Invalid, TimedOut
+from antiphon.lower.book import Book, Page, decode_book, encode_book
+from antiphon.run._group_book import default_book
+from antiphon.run._native import Engine, NativePlan, Program, TransportFailed, Wire
+
+Array = NDArray[Any]
+IN_PARTS = ("allgather", "reducescatter", "gather", "scatter", "alltoall")  # whose buffers hold a block for each rank
+MOST_PLANS = 64  # kept, each with its scratch
+MOST_BOOK = 2**30  # bytes of a book that process 0 makes: more is no size, but the data of another call
+
+
+@dataclass
+class Row:
+    """What became of the calls of one kind. `served_by`: antiphon, the library, or nothing to do."""
+
+    collective: str
+    schedule: str
+    served_by: str
+    calls: int = 0
+    nbytes: int = 0
+    seconds: float = 0.0
+    why: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        return dict(vars(self))
+
+
+class Ledger:
+    """The rows of a report, in the order in which they first came up."""
+
+    def __init__(self) -> None:
+        self.rows: dict[tuple[str, str, str, str], Row] = {}
+
+    def row(self, collective: str, schedule: str, served_by: str, why: str = "") -> Row:
+        key = (collective, schedule, served_by, why)
+        found = self.rows.get(key)
+        if found is None:
+            found = self.rows[key] = Row(collective, schedule, served_by, why=why)
+        return found
+
+    def count(self, row: Row, nbytes: int, seconds: float) -> None:
+        row.calls += 1
+        row.nbytes += nbytes
+        row.seconds += seconds
+
+    @contextmanager
+    def timed(self, collective: str, schedule: str, served_by: str, why: str, nbytes: int) -> Iterator[None]:
+        """A call that something else than the engine serves."""
+        began = time.perf_counter()
+        yield
+        self.count(self.row(collective, schedule, served_by, why), nbytes, time.perf_counter() - began)
+
+    def as_json(self) -> list[dict[str, Any]]:
+        return [row.as_json() for row in list(self.rows.values())]
+
+
+class Serving:
+    """The programs of a group over one wire. One call at a time.
+
+    `base`: a broadcast from process 0, by which later plans are handed out; only needed with `fill`: then what no page
+    is for gets a plan for a machine in which everybody is linked with everybody.
+    """
+
+    def __init__(self, engine: Engine, wire: Wire, rank: int, book: Book, base: bytes, fill: bool) -> None:
+        self.engine, self.wire, self.rank, self.ranks, self.fill = engine, wire, rank, book.ranks, fill
+        self.ledger = Ledger()
+        self.broken = ""
+        self._pages: dict[tuple[str, int], list[Page]] = {}
+        self._programs: dict[bytes, Program] = {}
+        self._book_of: dict[int, bytes] = {}  # the program of a page
+        self._plans: dict[tuple[int, int, int, bool], NativePlan] = {}
+        self._tried: set[tuple[str, int]] = set()
+        self._base = base
+        self._take(book)
+
+    def _take(self, book: Book) -> None:
+        for page in book.pages:
+            self._pages.setdefault((page.kind, page.root), []).append(page)
+            if page.program >= 0:
+                self._book_of[id(page)] = book.programs[page.program]
+
+    def nbytes(self, kind: str, unit: int, itemsize: int) -> int:
+        return unit * itemsize * (self.ranks if kind in IN_PARTS else 1)
+
+    def find(self, kind: str, root: int, nbytes: int, timeout: float = 0.0, library: bool = True) -> Page | None:
+        """The page of a call, or None: the library's. `library`: whether that could do it."""
+        for page in self._pages.get((kind, root), ()):
+            if page.start <= nbytes and (page.stop is None or nbytes < page.stop):
+                if page.program >= 0:
+                    return page
+                if library:
+                    return None
+        key = (kind, root)
+        if not self.fill or key in self._tried:
+            return None
+        book = self._made_now(kind, root, timeout)
+        self._tried.add(key)
+        self._take(book)
+        return self.find(kind, root, nbytes, timeout, library)
+
+    def why_not(self, kind: str, root: int, nbytes: int) -> str:
+        """Why `find` gave None."""
+        pages = self._pages.get((kind, root), ())
+        if any(page.start <= nbytes and (page.stop is None or nbytes < page.stop) for page in pages):
+            return "measured to be slower than the library"
+        return "no schedule for it in the table"
+
+    def run(
+        self, page: Page, unit: int, source: Array | None, target: Array, op: str = "sum", timeout: float = 0.0,
+        counted: bool = True,
+    ) -> None:  # fmt: skip
+        """Take part in a call; without a source it is in place. After an error nothing more can be run."""
+        if self.broken:
+            raise TransportFailed(f"an earlier call failed: {self.broken}")
+        nbytes, began = self.nbytes(page.kind, unit, target.dtype.itemsize), time.perf_counter()
+        if nbytes:
+            plan = self._plan(page, unit, target.dtype.itemsize, source is None)
+            self._guarded(plan, source, target, op, timeout)
+        if not counted:
+            return
+        row = self.ledger.row(page.kind, page.planner, "antiphon")
+        self.ledger.count(row, nbytes, time.perf_counter() - began)
+
+    def _guarded(self, plan: NativePlan, source: Array | None, target: Array, op: str, timeout: float) -> None:
+        try:
+            plan.run(source, target, self.wire, op, timeout)
+        except (TransportFailed, TimedOut) as error:
+            self.fail(str(error))
+            raise
+
+    def _plan(self, page: Page, unit: int, itemsize: int, in_place: bool) -> NativePlan:
+        key = (id(page), unit, itemsize, in_place)
+        plan = self._plans.pop(key, None)
+        if plan is None:
+            if len(self._plans) >= MOST_PLANS:
+                del self._plans[next(iter(self._plans))]  # the one whose use is the longest ago
+            plan = self._program(self._book_of[id(page)]).plan(self.rank, unit, in_place)
+        self._plans[key] = plan
+        return plan
+
+    def _program(self, data: bytes) -> Program:
+        found = self._programs.get(data)
+        if found is None:
+            found = self._programs[data] = self.engine.program(data)
+        return found
+
+    # ---- plans made when they are needed ----
+
+    def _made_now(self, kind: str, root: int, timeout: float) -> Book:
+        """A book for calls of a kind, made by process 0, which must be making the same call."""
+        if self.broken:
+            raise TransportFailed(f"an earlier call failed: {self.broken}")
+        data = b""
+        if self.rank == 0:
+            try:
+                data = b"+" + encode_book(default_book(kind, self.ranks, root))
+            except AntiphonError as error:
+                data = b"-" + str(error).encode()
+        size = np.array([len(data)], np.int64)
+        self._broadcast(size, timeout)
+        if not 0 < size[0] <= MOST_BOOK:
+            raise self._astray(kind)
+        buffer = np.frombuffer(data, np.uint8).copy() if self.rank == 0 else np.zeros(int(size[0]), np.uint8)
+        self._broadcast(buffer, timeout)
+        data = buffer.tobytes()
+        if data[:1] == b"-":
+            raise Invalid(data[1:].decode(errors="replace"))
+        try:
+            book = decode_book(data[1:])
+        except Invalid:
+            raise self._astray(kind) from None
+        if any((page.kind, page.root) != (kind, root) for page in book.pages):
+            raise self._astray(kind)
+        return book
+
+    def _astray(self, kind: str) -> TransportFailed:
+        """What process 0 sent is not for this call. Its messages are in each other's way now."""
+        error = TransportFailed(f"{kind}: process 0 makes another call; all must make the same calls in the same order")
+        self.fail(str(error))
+        return error
+
+    def _broadcast(self, buffer: Array, timeout: float) -> None:
+        self._guarded(self._program(self._base).plan(self.rank, len(buffer), True), None, buffer, "sum", timeout)
+
+    # ---- the end ----
+
+    def fail(self, why: str) -> None:
+        """Nothing can be run any more: let go of the wire, so that the others notice."""
+        if not self.broken:
+            self.broken = why or "it was closed"
+            self.wire.close()
+
+    def close(self) -> None:
+        self.fail("the group was closed")
+        self._plans.clear()

@@ -1,0 +1,171 @@
+"""What a collective under way is to PyTorch, and the threads that carry it out."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from antiphon.errors import AntiphonError
+
+if TYPE_CHECKING:
+
+    class _Work: ...
+
+else:
+    _Work = dist.Work
+
+
+class CollectiveFailed(AntiphonError, dist.DistBackendError):
+    """A collective could not be carried out: a process is gone or late, or the call was wrong."""
+
+    exit_code = 1
+
+
+class Work(_Work):
+    """A call that a worker carries out. What it raised is raised to whoever waits."""
+
+    def __init__(self, results: list[torch.Tensor], do: Callable[[], None], pool: Pool) -> None:
+        super().__init__()
+        self._results, self._do, self._pool = results, do, pool
+        self._over = threading.Event()
+        self._lock = threading.Lock()
+        self._error: BaseException | None = None
+        self._base: torch.futures.Future[None] | None = None
+        self._future: torch.futures.Future[list[torch.Tensor]] | None = None
+
+    # ---- for the worker ----
+
+    def carry_out(self) -> None:
+        try:
+            self._do()
+        except BaseException as error:
+            self.end(error)
+        else:
+            self.end(None)
+
+    def end(self, error: BaseException | None) -> None:
+        if error is not None and not isinstance(error, RuntimeError | ValueError | TypeError | MemoryError):
+            error = CollectiveFailed(str(error) or type(error).__name__)
+        with self._lock:
+            self._error = error
+            del self._do  # and with it the tensors that only this call needed
+            self._over.set()
+            base = self._base
+        if base is not None:  # what hangs on the future may itself wait for a collective: not in the worker
+            self._pool.submit(lambda: base.set_result(None))
+
+    # ---- for PyTorch ----
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else float(timeout)
+        if not self._over.wait(seconds if seconds > 0 else None):
+            raise CollectiveFailed(f"the collective was not done within {seconds:g} seconds")
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def block_current_stream(self) -> None:
+        self.wait()
+
+    def is_completed(self) -> bool:
+        return self._over.is_set()
+
+    def is_success(self) -> bool:
+        return self._over.is_set() and self._error is None
+
+    def exception(self) -> BaseException | None:
+        return self._error
+
+    def result(self) -> list[torch.Tensor]:
+        self.wait()
+        return self._results
+
+    def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
+        with self._lock:
+            if self._future is None:
+                self._base = torch.futures.Future()
+                # an exception is raised in a callback: one that is set by set_exception ends the process in DDP
+                self._future = self._base.then(self._outcome)
+                if self._over.is_set():
+                    self._base.set_result(None)
+            return self._future
+
+    def _outcome(self, _: Any) -> list[torch.Tensor]:
+        if self._error is not None:
+            raise self._error
+        return self._results
+
+
+class Pool:
+    """Threads for whatever hangs on futures: as many as there are that wait at one time."""
+
+    def __init__(self) -> None:
+        self._todo: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._idle = self._threads = 0
+
+    def submit(self, do: Callable[[], None]) -> None:
+        with self._lock:
+            if self._idle:
+                self._idle -= 1
+            else:
+                self._threads += 1
+                threading.Thread(target=self._run, name="antiphon-futures", daemon=True).start()
+        self._todo.put(do)
+
+    def _run(self) -> None:
+        while (do := self._todo.get()) is not None:
+            do()
+            del do
+            with self._lock:
+                self._idle += 1
+
+    def close(self) -> None:
+        for _ in range(self._threads):
+            self._todo.put(None)
+
+
+class Worker:
+    """One thread that carries out the calls of a group in the order in which they were made."""
+
+    def __init__(self) -> None:
+        self.pool = Pool()
+        self._todo: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="antiphon", daemon=True)
+        self._thread.start()
+
+    def submit(self, results: list[torch.Tensor], do: Callable[[], None]) -> Work:
+        work = Work(results, do, self.pool)
+        with self._lock:
+            if self._closed:
+                work.end(CollectiveFailed("the process group has been destroyed"))
+            else:
+                self._todo.put(work)
+        return work
+
+    def _run(self) -> None:
+        while (work := self._todo.get()) is not None:
+            work.carry_out()
+            del work
+
+    def close(self, patience: float) -> bool:
+        """No further calls; those under way are waited for. Whether all are done."""
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                self._todo.put(None)
+        if threading.current_thread() is not self._thread:
+            self._thread.join(patience)
+        self.pool.close()
+        return not self._thread.is_alive()

@@ -1,0 +1,124 @@
+/* Reading a book: every number in it is checked here. */
+#include "book.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "program.h"
+#include "transport.h"
+
+enum { HEADER = 64, PAGE = 64, ENTRY = 24, VERSION = 1, PROGRAM_HEADER = 96 };
+
+int ap_is_book(const void *bytes, size_t size) { return size >= 8 && !memcmp(bytes, "ANTIBOOK", 8); }
+
+typedef struct {
+    const unsigned char *bytes;
+    uint64_t head, size;
+    uint32_t members, labels;
+    const int32_t *member;
+    const char *label;
+    const unsigned char *page, *entry;
+} tables;
+
+static int damaged(ap_error *error, const char *what) {
+    return ap_fail(error, AP_INVALID, "the book is damaged: %s; make it anew from its table", what);
+}
+
+static int read_head(ap_book *book, tables *t, ap_error *error) {
+    const unsigned char *b = t->bytes;
+    if (t->size < HEADER || !ap_is_book(b, t->size)) return ap_fail(error, AP_INVALID, "this is no book of Antiphon");
+    if (u32_at(b + 8) != VERSION)
+        return ap_fail(error, AP_UNSUPPORTED, "the book has version %u, this engine reads version %d", u32_at(b + 8),
+                       VERSION);
+    t->head = u64_at(b + 16);
+    if (u64_at(b + 24) != t->size || t->head < HEADER || t->head > t->size || t->head % 8)
+        return ap_fail(error, AP_INVALID, "the book is cut off or damaged; make it anew from its table");
+    if (ap_crc32(b + 16, t->head - 16) != u32_at(b + 12)) return damaged(error, "the checksum of its head is wrong");
+    uint32_t hosts = u32_at(b + 48);
+    book->ranks = u32_at(b + 32), book->pages = u32_at(b + 36), book->programs = u32_at(b + 40);
+    book->machine_bytes = u32_at(b + 52), t->members = u32_at(b + 44), t->labels = u32_at(b + 56);
+    uint64_t lengths[6] = {book->machine_bytes, 4ull * hosts, 4ull * t->members, t->labels, (uint64_t)PAGE * book->pages,
+                           (uint64_t)ENTRY * book->programs};
+    uint64_t at = HEADER, begin[6];
+    for (int i = 0; i < 6; i++) { /* each below 2^38: no sum is beyond 2^64 */
+        begin[i] = at;
+        at += padded(lengths[i]);
+    }
+    if (at != t->head || (hosts && hosts != book->ranks) || !book->ranks || book->ranks > INT32_MAX)
+        return damaged(error, "its tables do not fill its head");
+    book->machine = (const char *)b + begin[0];
+    book->host = hosts ? (const int32_t *)(const void *)(b + begin[1]) : NULL;
+    t->member = (const int32_t *)(const void *)(b + begin[2]), t->label = (const char *)b + begin[3];
+    t->page = b + begin[4], t->entry = b + begin[5];
+    return AP_OK;
+}
+
+static int read_page(ap_book *book, const tables *t, uint32_t number, ap_error *error) {
+    const unsigned char *b = t->page + (size_t)PAGE * number;
+    uint32_t first = u32_at(b + 8), label = u32_at(b + 40);
+    ap_page *p = &book->page[number];
+    *p = (ap_page){.kind = u32_at(b), .root = (int32_t)u32_at(b + 4), .members = u32_at(b + 12), .start = u64_at(b + 16),
+                   .stop = u64_at(b + 24), .program = (int32_t)u32_at(b + 32), .measured = u32_at(b + 36) & 1,
+                   .label_bytes = u32_at(b + 44)};
+    if (p->kind >= AP_KINDS || first > t->members || p->members > t->members - first || !p->members ||
+        p->members > book->ranks || label > t->labels || p->label_bytes > t->labels - label || p->start >= p->stop ||
+        p->program < -1 || p->program >= (int64_t)book->programs || p->root < -1 || p->root >= (int64_t)book->ranks)
+        return damaged(error, "a page is impossible");
+    p->member = t->member + first, p->label = t->label + label;
+    int rooted = p->kind <= AP_GATHER, found = !rooted;
+    if (rooted != (p->root >= 0)) return damaged(error, "a page has a wrong root");
+    for (uint32_t i = 0; i < p->members; i++) {
+        if (p->member[i] < 0 || p->member[i] >= (int64_t)book->ranks) return damaged(error, "a page has a wrong member");
+        found |= p->member[i] == p->root;
+    }
+    return found ? AP_OK : damaged(error, "the root of a page is no member");
+}
+
+/* What a page promises must be what its program is: an equal block for everybody, of one unit. */
+static int fits(const ap_book *book, const ap_page *page, ap_error *error) {
+    if (page->program < 0) return AP_OK;
+    const ap_program *program = book->program[page->program];
+    const ap_facts *f = &program->facts;
+    int alone = page->kind == AP_BROADCAST || page->kind == AP_REDUCE || page->kind == AP_ALLREDUCE;
+    const unsigned char *members = program->bytes + PROGRAM_HEADER; /* within the head: it has been checked */
+    int good = f->kind == page->kind && f->ranks == book->ranks && f->members == page->members &&
+               f->roots == (page->root >= 0) && f->buffer_weight == (alone ? 1 : page->members) &&
+               !memcmp(members, page->member, 4 * (size_t)page->members);
+    if (good && f->roots) good = (int32_t)u32_at(members + padded(4ull * f->members)) == page->root;
+    return good ? AP_OK : damaged(error, "a page and its program do not fit together");
+}
+
+static int read_programs(ap_book *book, const tables *t, ap_error *error) {
+    for (uint32_t i = 0; i < book->programs; i++) {
+        const unsigned char *b = t->entry + (size_t)ENTRY * i;
+        uint64_t at = u64_at(b), size = u64_at(b + 8);
+        if (at < t->head || at % 8 || at > t->size || size > t->size - at) return damaged(error, "a program lies outside");
+        if (ap_crc32(t->bytes + at, size) != u32_at(b + 16)) return damaged(error, "the checksum of a program is wrong");
+        if (!(book->program[i] = ap_open_bytes(t->bytes + at, size, error))) return error ? error->code : AP_INVALID;
+    }
+    return AP_OK;
+}
+
+ap_book *ap_book_open(const void *bytes, size_t size, ap_error *error) {
+    tables t = {.bytes = bytes, .size = size};
+    ap_book *book = calloc(1, sizeof *book);
+    int code = book ? AP_OK : ap_fail(error, AP_MEMORY, "out of memory");
+    if (!code) code = read_head(book, &t, error);
+    if (!code) {
+        book->page = calloc(book->pages + 1ul, sizeof *book->page);
+        book->program = calloc(book->programs + 1ul, sizeof(ap_program *));
+        if (!book->page || !book->program) code = ap_fail(error, AP_MEMORY, "out of memory");
+    }
+    for (uint32_t i = 0; !code && i < book->pages; i++) code = read_page(book, &t, i, error);
+    if (!code) code = read_programs(book, &t, error);
+    for (uint32_t i = 0; !code && i < book->pages; i++) code = fits(book, &book->page[i], error);
+    if (!code) return book;
+    ap_book_close(book);
+    return NULL;
+}
+
+void ap_book_close(ap_book *book) {
+    if (!book) return;
+    for (uint32_t i = 0; book->program && i < book->programs; i++) ap_close(book->program[i]);
+    free(book->page), free(book->program), free(book);
+}

@@ -1,0 +1,38 @@
+/* The book: what a tuned table becomes when it is to run (docs/program.md). Programs, and pages that say when to take
+ * which. Nothing in it is believed before it has been checked. */
+#ifndef ANTIPHON_BOOK_H
+#define ANTIPHON_BOOK_H
+
+#include "api.h"
+
+enum {
+    AP_BROADCAST, AP_REDUCE, AP_SCATTER, AP_GATHER, AP_ALLGATHER, AP_REDUCESCATTER, AP_ALLREDUCE, AP_ALLTOALL, AP_KINDS
+};
+
+typedef struct {
+    uint32_t kind, members;
+    int32_t root;           /* of the machine; -1: there is none */
+    const int32_t *member;  /* in the order of the process group */
+    uint64_t start, stop;   /* start <= bytes < stop; UINT64_MAX: without end */
+    int32_t program;        /* -1: left to the library, which was measured to be faster */
+    int measured;
+    const char *label;      /* not ended by a zero */
+    uint32_t label_bytes;
+} ap_page;
+
+typedef struct {
+    uint32_t ranks, pages, programs, machine_bytes;
+    const int32_t *host; /* of each rank; NULL: nothing is said */
+    const char *machine; /* not ended by a zero */
+    ap_page *page;
+    ap_program **program;
+} ap_book;
+
+int ap_is_book(const void *bytes, size_t size);
+
+/* `bytes` begin at a multiple of 8, are used where they are and must stay until ap_book_close. Checks everything but the
+ * sections of single ranks, which ap_prepare does. */
+ap_book *ap_book_open(const void *bytes, size_t size, ap_error *error);
+void ap_book_close(ap_book *book);
+
+#endif

@@ -1,0 +1,152 @@
+/* What the library does when it is preloaded: it offers MPI's own names, and serves calls by the plans of a table.
+ *
+ * Which way a call goes must come out alike at all its processes, or they wait for each other for ever. So it depends
+ * on nothing but what all of them know: the kind, the communicator, the root, the bytes by the type's signature, the
+ * operator; and what can fail at a single process is agreed upon by all of them before a plan is used.
+ */
+#ifndef ANTIPHON_PRELOAD_H
+#define ANTIPHON_PRELOAD_H
+
+#include <mpi.h>
+#include <stdatomic.h>
+
+#include "book.h"
+
+#if defined(__GNUC__)
+#pragma GCC visibility push(hidden) /* nobody else needs these names; and calls between the files are shorter */
+#endif
+
+/* Why a call was left to the library. */
+enum {
+    AP_SERVED, AP_SILENT, AP_ALONE, AP_BETWEEN, AP_STRANGERS, AP_EMPTY, AP_NO_PLAN, AP_NO_ROOT, AP_FASTER, AP_SMALL,
+    AP_OTHER_TYPE, AP_OTHER_OPERATOR, AP_UNEVEN, AP_LARGE, AP_REFUSED, AP_REASONS
+};
+
+typedef struct {
+    int kind, root;
+    MPI_Comm comm;
+    const void *send;
+    void *recv;
+    MPI_Count send_count, recv_count; /* of a block */
+    MPI_Datatype send_type, recv_type;
+    MPI_Op op;
+    const int *counts; /* of a reduce_scatter, or in large_counts */
+    const MPI_Count *large_counts;
+} ap_call;
+
+/* ---- types ---- */
+
+typedef struct {
+    MPI_Count size;
+    int type;  /* the engine's, -1: it cannot combine these */
+    int plain; /* elements are their bytes, one after another */
+} ap_kind_of_data;
+
+void ap_types_begin(void);
+int ap_type_of(MPI_Datatype type, ap_kind_of_data *data); /* false: leave it to the library to complain */
+int ap_operator_of(MPI_Op op);                            /* -1: none of ours */
+
+/* ---- the tables of this job ---- */
+
+typedef struct {
+    uint64_t calls, least, most; /* bytes */
+    double seconds;
+} ap_use;
+
+typedef struct {
+    ap_book *book;
+    unsigned char *bytes;
+    uint64_t size;
+    ap_use *use;       /* of its pages, if there is to be a report */
+    int32_t of_world;  /* its ranks are those of MPI_COMM_WORLD; else it is for communicators of its size */
+    int32_t position;  /* among those that were named */
+} ap_table;
+
+enum { AP_MOST_TABLES = 64, AP_TEXT = 400 };
+
+typedef struct {
+    int on, over, size, rank; /* of the world */
+    int packs;                /* MPI_Pack gives the bytes of the elements and nothing else */
+    int keyval;
+    uint64_t least;
+    double timeout;
+    int report;
+    int anywhere; /* hosts may be others than the tables say */
+    char report_path[1024];
+    char why[AP_TEXT]; /* what is wrong with a table */
+    uint32_t tables;
+    ap_table table[AP_MOST_TABLES];
+    int32_t *host; /* of each process of the world; NULL: nobody needs it */
+    MPI_Group world;
+    _Atomic uint64_t left[AP_KINDS][AP_REASONS];
+} ap_state;
+
+extern ap_state ap_preload;
+
+/* Rank 0 alone: the book of a table as bytes from malloc; NULL and an error. */
+unsigned char *ap_table_bytes(const char *path, uint64_t *size, ap_error *error);
+
+/* ---- communicators ---- */
+
+typedef struct {
+    const ap_page *page;
+    ap_program *program; /* NULL: left to the library */
+    ap_use *use;
+    int32_t root; /* in the communicator, -1: none */
+    int state;    /* 0: not asked yet, 1: all can, -1: one cannot */
+} ap_row;
+
+typedef struct ap_kept ap_kept;
+struct ap_kept { /* a plan of this rank at one size; the same sizes are kept at all ranks */
+    ap_kept *next;
+    ap_row *row;
+    uint64_t unit, bytes;
+    int type;
+    ap_plan *plan[2]; /* out of place, in place */
+};
+
+typedef struct {
+    MPI_Comm comm;
+    int size, rank, reason; /* AP_SERVED, or why it has no rows */
+    int broken;
+    uint32_t me, ranks; /* of the machine */
+    int32_t *rank_of;   /* of each process the rank in the table */
+    uint32_t rows;
+    ap_row *row;
+    uint32_t *first; /* of the rows with a kind and root: kind * (size + 1) + root + 1 */
+    ap_wire *wire;
+    int wired;
+    ap_kept *kept;
+    void *stage[2];
+    size_t stage_bytes[2];
+} ap_group;
+
+/* NULL: there is no memory. Kept with the communicator until it is freed. */
+ap_group *ap_group_of(MPI_Comm comm);
+int ap_group_forget(MPI_Comm comm, int keyval, void *group, void *extra);
+
+/* ---- calls ---- */
+
+/* True if the call has been done, *code being what to return. */
+int ap_serve(const ap_call *call, int *code);
+
+/* The plan for a call that goes by this row, made where it is not kept; collective where that is for long messages. NULL:
+ * an error of MPI is in *code; or all left the row to the library (its state is -1); or it failed here alone. */
+ap_plan *ap_plan_for(ap_group *g, ap_row *row, uint64_t unit, uint64_t bytes, int type, int in_place, int *code,
+                     ap_error *error);
+/* Whether all processes can run a row's program; asks them once. An MPI error in *code. */
+int ap_row_works(ap_group *g, ap_row *row, int *code, ap_error *error);
+/* Raises an error on the communicator; returns its code. */
+int ap_raise(MPI_Comm comm, const char *what, const ap_error *error);
+
+extern const char *const ap_kind_names[AP_KINDS];
+
+void ap_report_call(const ap_row *row, uint64_t bytes, double seconds);
+void ap_report_left(int kind, int reason);
+void ap_report(void); /* collective over the world */
+
+#if defined(__GNUC__)
+#pragma GCC visibility pop
+#endif
+
+#endif

@@ -1,0 +1,326 @@
+/* Beginning and end: process 0 reads the tables and the environment, and hands both to all others. */
+#include <dlfcn.h>
+#include <limits.h>
+#include <link.h>
+#include <sched.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "preload.h"
+#include "transport_mpi.h"
+
+ap_state ap_preload;
+
+enum { PIECE = 1 << 30, PUZZLED = 20, LOST = 300 }; /* bytes; seconds */
+
+/* What is wrong, once; more of it is only counted. */
+static void complain(const char *format, ...) {
+    va_list rest;
+    if (ap_preload.why[0]) return;
+    va_start(rest, format);
+    vsnprintf(ap_preload.why, sizeof ap_preload.why, format, rest);
+    va_end(rest);
+}
+
+/* ---- is this the right MPI ---- */
+
+typedef struct {
+    char first[256];
+    int several;
+} libraries;
+
+static int look(struct dl_phdr_info *info, size_t size, void *seen) {
+    libraries *l = seen;
+    const char *name = strrchr(info->dlpi_name ? info->dlpi_name : "", '/');
+    (void)size;
+    if (!name || (strncmp(name, "/libmpi.so", 10) && strncmp(name, "/libmpich.so", 12) && strncmp(name, "/libmpi_abi.so", 14)))
+        return 0;
+    if (!l->first[0])
+        snprintf(l->first, sizeof l->first, "%s", name);
+    else if (strcmp(l->first, name))
+        l->several = 1;
+    return 0;
+}
+
+/* Handles of one MPI mean nothing to another: better a message than whatever would come. */
+static void check_mpi(void) {
+    static const char how[] = "build it with that MPI's own mpicc: antiphon build mpi --compiler .../mpicc";
+    libraries found = {"", 0};
+#ifdef OPEN_MPI
+    int same = strstr(ap_mpi_library(), "Open MPI") != NULL;
+#else
+    int same = strstr(ap_mpi_library(), "Open MPI") == NULL;
+#endif
+    if (!same) {
+        fprintf(stderr, "antiphon: the library in LD_PRELOAD is compiled for another MPI than this program's; %s\n", how);
+        _Exit(1);
+    }
+    dl_iterate_phdr(look, &found);
+    if (found.several)
+        fprintf(stderr, "antiphon: this program has loaded two MPIs, one by LD_PRELOAD and another; %s\n", how);
+}
+
+/* ---- what all must know ---- */
+
+typedef struct {
+    uint64_t least, size[AP_MOST_TABLES];
+    double timeout;
+    int32_t report, anywhere, tables, of_world[AP_MOST_TABLES], position[AP_MOST_TABLES];
+    char why[AP_TEXT];
+} message;
+
+/* "2KB", "64KiB", "1e6": as everywhere in Antiphon. */
+static int read_size(const char *text, uint64_t *bytes) {
+    static const char letters[] = "kmgtp";
+    char *end;
+    double value = strtod(text, &end);
+    if (end == text || !(value >= 0)) return 0;
+    while (*end == ' ') end++;
+    const char *letter = *end ? strchr(letters, *end | 0x20) : NULL;
+    if (letter) {
+        int binary = end[1] == 'i';
+        for (const char *l = letters; l <= letter; l++) value *= binary ? 1024 : 1000;
+        end += 1 + binary;
+    }
+    if (*end == 'B' || *end == 'b') end++;
+    if (*end || value > 1e18) return 0;
+    *bytes = (uint64_t)value;
+    return 1;
+}
+
+static void read_environment(message *m) {
+    const char *least = getenv("ANTIPHON_LEAST"), *timeout = getenv("ANTIPHON_TIMEOUT"), *report = getenv("ANTIPHON_REPORT");
+    const char *anywhere = getenv("ANTIPHON_ANYWHERE");
+    char *end;
+    m->least = 2000;
+    if (least && *least && !read_size(least, &m->least)) complain("ANTIPHON_LEAST=%.60s is no size; 2KB is taken", least);
+    if (timeout && *timeout) {
+        m->timeout = strtod(timeout, &end);
+        if (*end || !(m->timeout >= 0)) {
+            complain("ANTIPHON_TIMEOUT=%.60s is no number of seconds; there is no limit", timeout);
+            m->timeout = 0;
+        }
+    }
+    m->report = report && *report && strcmp(report, "0");
+    m->anywhere = anywhere && *anywhere && strcmp(anywhere, "0");
+    if (m->report && strcmp(report, "1")) snprintf(ap_preload.report_path, sizeof ap_preload.report_path, "%s", report);
+}
+
+/* Takes one table at process 0, if it can be of use. */
+static void take(message *m, const char *path, int position) {
+    ap_error error = {0, ""};
+    ap_table *t = &ap_preload.table[m->tables];
+    uint64_t size = 0;
+    unsigned char *bytes = ap_table_bytes(path, &size, &error);
+    ap_book *book = bytes ? ap_book_open(bytes, size, &error) : NULL;
+    if (!book) {
+        complain("ANTIPHON_TABLE: %s%s%s", bytes ? path : "", bytes ? ": " : "", error.text);
+    } else if (position == 0 && book->ranks != (uint32_t)ap_preload.size) {
+        complain("ANTIPHON_TABLE: %.150s is for %u ranks; this job has %d", path, book->ranks, ap_preload.size);
+    } else {
+        *t = (ap_table){.bytes = bytes, .size = size, .position = position};
+        m->of_world[m->tables] = book->ranks == (uint32_t)ap_preload.size;
+        m->position[m->tables] = position;
+        m->size[m->tables++] = size;
+        bytes = NULL;
+    }
+    ap_book_close(book);
+    free(bytes);
+}
+
+static void take_all(message *m) {
+    const char *list = getenv("ANTIPHON_TABLE");
+    if (!list || !*list) {
+        complain("ANTIPHON_TABLE is not set");
+        return;
+    }
+    char *copy = strdup(list);
+    int position = 0;
+    for (char *at = copy, *next; at; at = next, position++) {
+        next = strchr(at, ':');
+        if (next) *next++ = 0;
+        if (!*at) continue;
+        if (m->tables == AP_MOST_TABLES) {
+            complain("ANTIPHON_TABLE names more than %d tables", AP_MOST_TABLES);
+            break;
+        }
+        take(m, at, position);
+    }
+    free(copy);
+    if (!m->tables) complain("ANTIPHON_TABLE names no table");
+}
+
+/* ---- setting up ---- */
+
+/* All processes must be here: those without this library would be waited for in vain. */
+static int meet(void) {
+    MPI_Request request;
+    struct timespec began, t, pause = {0, 1000000};
+    int done = 0, told = 0, code = PMPI_Ibarrier(MPI_COMM_WORLD, &request);
+    clock_gettime(CLOCK_MONOTONIC, &began);
+    for (int turn = 0; !code && !done; turn++) {
+        code = PMPI_Test(&request, &done, MPI_STATUS_IGNORE);
+        if (turn < 1000) {
+            sched_yield();
+            continue;
+        }
+        nanosleep(&pause, NULL);
+        clock_gettime(CLOCK_MONOTONIC, &t);
+        if (!done && !told && t.tv_sec - began.tv_sec >= PUZZLED) {
+            fprintf(stderr, "antiphon: process %d waits for others in MPI_Init: LD_PRELOAD must be set for all processes "
+                    "(mpiexec -x LD_PRELOAD, or -genv)\n", ap_preload.rank);
+            told = 1;
+        }
+        if (!done && t.tv_sec - began.tv_sec >= LOST) PMPI_Abort(MPI_COMM_WORLD, 1);
+    }
+    return code;
+}
+
+static int all_good(int good) {
+    int all = 0;
+    return !PMPI_Allreduce(&good, &all, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD) && all;
+}
+
+static int share(ap_table *t) {
+    if (ap_preload.rank) t->bytes = malloc(t->size ? (size_t)t->size : 1);
+    if (!all_good(t->bytes != NULL)) return 0;
+    for (uint64_t at = 0; at < t->size; at += PIECE) {
+        int n = t->size - at < PIECE ? (int)(t->size - at) : PIECE;
+        if (PMPI_Bcast(t->bytes + at, n, MPI_BYTE, 0, MPI_COMM_WORLD)) return 0;
+    }
+    ap_error error = {0, ""};
+    t->book = ap_book_open(t->bytes, (size_t)t->size, &error);
+    if (t->book && ap_preload.report) t->use = calloc(t->book->pages + 1ul, sizeof *t->use);
+    return all_good(t->book && (t->use || !ap_preload.report));
+}
+
+/* For each process of the world the first one on the same host. */
+static void find_hosts(void) {
+    enum { NAME = MPI_MAX_PROCESSOR_NAME };
+    int needed = 0, length = 0, size = ap_preload.size;
+    for (uint32_t i = 0; i < ap_preload.tables; i++) needed |= ap_preload.table[i].book->host != NULL;
+    if (!needed) return;
+    char mine[NAME] = "", *names = malloc((size_t)size * NAME);
+    int32_t *host = malloc((size_t)size * sizeof *host);
+    int good = names && host && !PMPI_Get_processor_name(mine, &length);
+    if (all_good(good) && !PMPI_Allgather(mine, NAME, MPI_BYTE, names, NAME, MPI_BYTE, MPI_COMM_WORLD)) {
+        for (int i = 0; i < size; i++) {
+            host[i] = 0;
+            while (strncmp(names + (size_t)i * NAME, names + (size_t)host[i] * NAME, NAME)) host[i]++;
+        }
+        ap_preload.host = host;
+        host = NULL;
+    }
+    free(names), free(host);
+}
+
+static int spread_over_hosts(const ap_table *t) {
+    const int32_t *said = t->book->host, *real = ap_preload.host;
+    if (!said || !t->of_world || ap_preload.anywhere) return 0;
+    for (int i = 0; i < ap_preload.size; i++)
+        for (int j = 0; j < i; j++)
+            if (!real || (said[i] == said[j] && real[i] != real[j])) return 1;
+    return 0;
+}
+
+static void drop_table(uint32_t i) {
+    ap_state *p = &ap_preload;
+    ap_book_close(p->table[i].book);
+    free(p->table[i].bytes), free(p->table[i].use);
+    p->tables--;
+    for (uint32_t k = i; k < p->tables; k++) p->table[k] = p->table[k + 1];
+}
+
+/* Whether packing gives nothing but the bytes of the elements, in their order. */
+static int packs(void) {
+    MPI_Datatype every_other;
+    int from[6] = {1, 2, 3, 4, 5, 6}, back[6] = {0}, to[3] = {0}, at = 0, good;
+    if (PMPI_Type_vector(3, 1, 2, MPI_INT, &every_other) || PMPI_Type_commit(&every_other)) return 0;
+    good = !PMPI_Pack(from, 1, every_other, to, sizeof to, &at, MPI_COMM_WORLD) && at == (int)sizeof to && to[0] == 1 &&
+           to[1] == 3 && to[2] == 5;
+    at = 0;
+    good = good && !PMPI_Unpack(to, sizeof to, &at, back, 1, every_other, MPI_COMM_WORLD) && back[0] == 1 && back[2] == 3 &&
+           back[4] == 5 && !back[1];
+    PMPI_Type_free(&every_other);
+    return good;
+}
+
+static void take_message(const message *m) {
+    ap_state *p = &ap_preload;
+    p->anywhere = m->anywhere;
+    p->least = m->least, p->timeout = m->timeout, p->report = m->report, p->tables = (uint32_t)m->tables;
+    memcpy(p->why, m->why, sizeof p->why);
+    for (uint32_t i = 0; i < p->tables; i++)
+        p->table[i].size = m->size[i], p->table[i].of_world = m->of_world[i], p->table[i].position = m->position[i];
+}
+
+static void set_up(void) {
+    ap_state *p = &ap_preload;
+    message m;
+    memset(&m, 0, sizeof m);
+    if (PMPI_Comm_size(MPI_COMM_WORLD, &p->size) || PMPI_Comm_rank(MPI_COMM_WORLD, &p->rank) || meet()) return;
+    if (!p->rank) {
+        read_environment(&m);
+        take_all(&m);
+        memcpy(m.why, p->why, sizeof m.why);
+    }
+    if (PMPI_Bcast(&m, (int)sizeof m, MPI_BYTE, 0, MPI_COMM_WORLD)) return;
+    take_message(&m);
+    for (uint32_t i = 0; i < p->tables;) {
+        if (share(&p->table[i])) {
+            i++;
+            continue;
+        }
+        complain("not all processes could take table %d", p->table[i].position + 1);
+        drop_table(i);
+    }
+    find_hosts();
+    for (uint32_t i = 0; i < p->tables;) {
+        if (!spread_over_hosts(&p->table[i])) {
+            i++;
+            continue;
+        }
+        complain("table %d has ranks on one host that are on several here", p->table[i].position + 1);
+        drop_table(i);
+    }
+    ap_types_begin();
+    int ready = !PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, ap_group_forget, &p->keyval, NULL) &&
+                !PMPI_Comm_group(MPI_COMM_WORLD, &p->world);
+    p->packs = all_good(packs());
+    ready &= !ap_mpi_look_around(MPI_COMM_WORLD);
+    p->on = all_good(ready) && p->tables;
+    if (p->why[0] && !p->rank)
+        fprintf(stderr, "antiphon: %s; %s\n", p->why, p->on ? "the rest is used" : "the MPI library does it all");
+}
+
+static void end(void) {
+    ap_state *p = &ap_preload;
+    if (p->report) ap_report();
+    ap_group *g = NULL;
+    int found = 0;
+    if (p->on && !PMPI_Comm_get_attr(MPI_COMM_WORLD, p->keyval, &g, &found) && found)
+        PMPI_Comm_delete_attr(MPI_COMM_WORLD, p->keyval);
+    p->on = 0, p->over = 1, p->report = 0;
+}
+
+int MPI_Init(int *count, char ***arguments) {
+    check_mpi();
+    int code = PMPI_Init(count, arguments);
+    if (!code) set_up();
+    return code;
+}
+
+int MPI_Init_thread(int *count, char ***arguments, int wanted, int *given) {
+    check_mpi();
+    int code = PMPI_Init_thread(count, arguments, wanted, given);
+    if (!code) set_up();
+    return code;
+}
+
+int MPI_Finalize(void) {
+    end();
+    return PMPI_Finalize();
+}

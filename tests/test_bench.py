@@ -1,0 +1,391 @@
+"""Measuring plans, and tuning by measuring: on made-up times, and once each under a real MPI."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import fake_ground
+import mpi_env
+import pytest
+from lab_env import why_no_lab
+
+import antiphon
+from antiphon.cli import run
+from antiphon.core.plan import Entry, Plan
+from antiphon.cost.fit import read_measured
+from antiphon.errors import Invalid
+from antiphon.run import _bench_wanted
+from antiphon.run._bench_depth import depth
+from antiphon.run._bench_wanted import How, Wanted
+from antiphon.run.bench import bench_plans, plans_of
+from antiphon.run.choose import MeasuredTuning, tune_measured
+
+FULL4 = antiphon.topology("full:ranks=4")
+
+
+@pytest.fixture(autouse=True)
+def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    monkeypatch.setitem(_bench_wanted.GROUNDS, "fake", "fake_ground")
+    monkeypatch.setattr(fake_ground, "speed", lambda wanted: (1e-6 * (wanted.nbytes + 1), 2e-6 * (wanted.nbytes + 1)))
+    monkeypatch.setattr(fake_ground, "wrong", lambda wanted: 0)
+    for kept in (fake_ground.asked, fake_ground.launches, fake_ground.stop_after):
+        kept.clear()
+    return fake_ground
+
+
+def two_ranges() -> Plan:
+    ring = antiphon.plan("allreduce", FULL4, planner="ring").at(0).schedule
+    direct = antiphon.plan("allreduce", FULL4, planner="direct").at(0).schedule
+    library = {"planner": "ring", "served_by": "library"}
+    return Plan(
+        FULL4, ring.collective, (Entry(0, 1000, direct, {"planner": "direct"}), Entry(1000, None, ring, library))
+    )
+
+
+def gather() -> Plan:
+    made: Plan = antiphon.plan("gather", FULL4, planner="direct", root=2)
+    return made
+
+
+# ---- bench ----
+
+
+def test_each_size_takes_its_own_schedule() -> None:
+    plan = two_ranges()
+    rows = bench_plans([plan, gather()], "100:1600:4", on="fake", dtype=["f32", "i8"], op="all", iterations=2)
+    assert rows is not None
+    assert [w.schedule is plan.at(w.nbytes).schedule for w in fake_ground.asked[:60]] == [True] * 60
+    assert len(rows) == 3 * 2 * 5 + 3 * 2  # operators mean nothing to a gather
+    assert [row["nbytes"] for row in rows[-6:]] == [96, 400, 1600, 100, 400, 1600]  # four blocks of whole elements
+    assert {row["op"] for row in rows[-6:]} == {None}
+    assert rows[-1]["root"] == 2
+    assert rows[-1]["in_place"] is None  # the fake ground has none
+    first, last = rows[0], rows[2]
+    assert [first["planner"], last["planner"]] == ["direct", "ring"]
+    assert [first.get("served_by"), last.get("served_by")] == [None, "library"]
+    assert first["algbw"] == pytest.approx(100 / first["seconds"])
+    assert first["busbw"] == pytest.approx(1.5 * first["algbw"])
+    assert first["ratio"] == pytest.approx(0.5)
+    assert first["in_place"]["correct"]
+    assert first["predicted_seconds"] > 0
+    json.dumps(rows)
+
+
+def test_sizes_that_are_the_same_rounded_are_measured_once() -> None:
+    rows = bench_plans(two_ranges(), ["9", "10", "11", "12", "0"], on="fake")
+    assert rows is not None
+    assert [row["nbytes"] for row in rows] == [8, 12, 0]
+
+
+def test_the_command_tells_a_table(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    from antiphon.select import save_plans
+
+    table = tmp_path / "table.json"
+    save_plans(table, {"allreduce": two_ranges(), "gather": gather()}, table=True)
+    path = tmp_path / "all.csv"
+    common = ["bench", str(table), "--on", "fake", "-b", "8", "-e", "9KB", "-f", "32"]
+    assert run([*common, "--csv", str(path)]) == 0
+    out = capfd.readouterr().out
+    lines = [line for line in out.splitlines() if not line.startswith("#") and line]
+    assert len(lines) == 6
+    assert lines[0].split()[:5] == ["8", "2", "float32", "sum", "-1"]
+    assert lines[3].split()[3:5] == ["none", "2"]
+    assert lines[3].count("N/A") == 4
+    assert "leaves this to the library" in lines[2]
+    assert "# out of bounds values: 0 OK" in out
+    assert "average bus bandwidth" in out
+    cells = [*csv.DictReader(path.read_text().splitlines())]
+    assert len(cells) == 9
+    assert cells[1]["place"] == "in"
+    assert float(cells[0]["ratio"]) == pytest.approx(0.5)
+    assert run([*common, "--collective", "gather", "--json"]) == 0
+    assert [row["collective"] for row in json.loads(capfd.readouterr().out)["rows"]] == ["gather"] * 3
+    assert run([*common, "--collective", "reduce"]) == 2
+    assert "did you mean" in capfd.readouterr().err
+
+
+def test_what_can_be_fitted_is_written_for_fit(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "times.csv"
+    common = ["bench", "allreduce", "full:ranks=4", "--on", "fake", "-b", "1KB", "-e", "4KB", "--planner"]
+    assert run([*common, "ring", "--option", "directions=1", "--fit", str(path)]) == 0
+    assert [(one.plan.name, one.ranks, one.nbytes) for one in read_measured(path)] == [
+        ("ring", 4, 1000),
+        ("ring", 4, 4000),
+    ]
+    assert run([*common, "colocated-ps", "--fit", str(path)]) == 0
+    assert {one.plan.name for one in read_measured(path)} == {"cps"}
+    capfd.readouterr()
+    assert run([*common, "ring", "--fit", str(path)]) == 2  # both ways at once: no formula
+    out, err = capfd.readouterr()
+    assert "directions=1" in err
+    assert "average bus bandwidth" in out  # what was measured is told all the same
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("foo", "no such file"),
+        ("allreduce full:ranks=4 --on nowhere", "nowhere"),
+        ("allreduce full:ranks=4 -b 8 -e 4", "smaller size"),
+        ("allreduce full:ranks=4 --planner rong", "did you mean 'ring'"),
+        ("allreduce full:ranks=4 --option pieces=2", "name it"),
+        ("allreduce full:ranks=4 -d object", "data type"),
+        ("allreduce full:ranks=4 -o xor", "xor"),
+        ("allreduce full:ranks=4 --csv /nowhere/at/all.csv", "no directory"),
+        ("allreduce full:ranks=4 -r 1", "has no root"),
+        ("allreduce full:ranks=4 -f 1", "-f"),
+    ],
+)
+def test_wrong_usage_is_told_in_a_line(arguments: str, said: str, capfd: pytest.CaptureFixture[str]) -> None:
+    on = [] if "--on" in arguments else ["--on", "fake"]
+    assert run(["bench", *arguments.split(), *on]) == 2
+    err = capfd.readouterr().err
+    assert said in err
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_the_other_measurements_stay_as_they_were(capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["bench", "genmodel", "--help"]) == 0
+    assert "fit genmodel" in capfd.readouterr().out
+    assert run(["bench", "--help"]) == 0
+    out = capfd.readouterr().out
+    assert "loggp" in out
+    assert "COLL|PLAN|TABLE" in out
+    assert run(["bench", "genmodel", "--on", "fake"]) == 2  # its own --on
+
+
+def test_a_wrong_element_is_an_exit_code(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(fake_ground, "wrong", lambda wanted: 3 if wanted.in_place else 0)
+    assert run(["bench", "allreduce", "full:ranks=4", "--on", "fake", "--planner", "ring", "-b", "8", "-e", "8"]) == 1
+    assert "# out of bounds values: 3 FAILED" in capfd.readouterr().out
+
+
+def test_what_was_measured_before_ctrl_c_is_told(capfd: pytest.CaptureFixture[str]) -> None:
+    fake_ground.stop_after.append(5)
+    assert (
+        run(
+            [
+                "bench",
+                "allreduce",
+                "full:ranks=4",
+                "--on",
+                "fake",
+                "--planner",
+                "ring",
+                "-b",
+                "8",
+                "-e",
+                "8KB",
+                "-f",
+                "8",
+                "--json",
+            ]
+        )
+        == 130
+    )
+    out, err = capfd.readouterr()
+    assert [row["nbytes"] for row in json.loads(out)["rows"]] == [8, 64]
+    assert "interrupted" in err
+
+
+def test_the_depth_is_driven_by_throughput(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    def pipelined(wanted: Wanted) -> tuple[float, None]:
+        pieces = int(wanted.schedule.pieces)
+        return (pieces + 6) * (2e-5 + wanted.nbytes / pieces / 1e9), None
+
+    monkeypatch.setattr(fake_ground, "speed", pipelined)
+    wanted = Wanted(FULL4, two_ranges().at(10**6).schedule, 2**20, 2**22)
+    best = min(range(1, 65), key=lambda pieces: (pieces + 6) * (2e-5 + 2**22 / pieces / 1e9))
+    found = depth(wanted, How(), fake_ground.measure)
+    assert found == pytest.approx(best, rel=0.4)
+    assert len(fake_ground.launches) <= 16
+    assert depth(Wanted(FULL4, wanted.schedule, 100, 400), How(), fake_ground.measure) == 1
+    assert (
+        run(
+            [
+                "bench",
+                "allreduce",
+                "full:ranks=4",
+                "--on",
+                "fake",
+                "--planner",
+                "ring",
+                "-b",
+                "4MiB",
+                "-e",
+                "4MiB",
+                "--miad",
+            ]
+        )
+        == 0
+    )
+    assert f"pieces={found}" in capfd.readouterr().out
+
+
+def test_plans_that_cannot_be_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    antiphon.plan("allreduce", FULL4, planner="ring")
+    with pytest.raises(Invalid, match="o such file"):
+        plans_of(str(path))
+    with pytest.raises(Invalid, match="iterations"):
+        bench_plans(two_ranges(), 8, on="fake", iterations=0)
+    with pytest.raises(Invalid, match="nothing to measure"):
+        bench_plans([], 8, on="fake")
+
+
+# ---- tune by measuring ----
+
+
+def tuned(speed: Callable[[Wanted], tuple[float, float | None]], monkeypatch: Any, **options: Any) -> MeasuredTuning:
+    monkeypatch.setattr(fake_ground, "speed", speed)
+    usual = {"nbytes": "1KB:4MB", "factor": 4, "planners": ("ring", "direct", "halving-doubling"), "workers": "none"}
+    found = tune_measured("allreduce", FULL4, on="fake", **{**usual, **options})
+    assert found is not None
+    return found
+
+
+def by_steps(wanted: Wanted, library: float) -> tuple[float, float]:
+    """Ring is fastest from 50 KB on, direct below 5 KB; the library takes so many times the best."""
+    times = {"ring": 0.5 if wanted.nbytes > 50_000 else 3.0, "direct": 0.6 if wanted.nbytes < 5_000 else 3.0}
+    ours = times.get(wanted.schedule.provenance["planner"], 1.0) * wanted.nbytes * 1e-9
+    best = (0.5 if wanted.nbytes > 50_000 else 0.6 if wanted.nbytes < 5_000 else 1.0) * wanted.nbytes * 1e-9
+    return ours, best * library
+
+
+def test_the_fastest_measured_wins_its_range(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    found = tuned(lambda wanted: by_steps(wanted, 2.0), monkeypatch)
+    entries = found.plan.entries
+    assert [entry.claims["planner"] for entry in entries] == ["direct", "halving-doubling", "ring"]
+    assert [entry.start for entry in entries] == [0, 8000, 32_000]  # the middles of 4 and 16 KB, of 16 and 64 KB
+    claims = entries[0].claims
+    assert claims["seconds"] == pytest.approx(0.6 * 4000 * 1e-9)
+    assert claims["reference_seconds"] == pytest.approx(2 * claims["seconds"])
+    assert [one["nbytes"] for one in claims["measurements"]] == [1000, 4000]
+    assert not any("served_by" in entry.claims for entry in entries)
+    assert found.complete
+    assert antiphon.verify(found.plan) is None
+    found.save(tmp_path / "table.json")
+    (read,) = plans_of(str(tmp_path / "table.json"))
+    assert read.entries[0].claims == claims
+    assert len(fake_ground.launches) == 2  # all candidates, then the best once more
+    assert sum("again" in row for row in found.rows) == 2 * 6  # the best two at each size
+
+
+def test_where_the_library_is_as_fast_it_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = tuned(lambda w: by_steps(w, 1.01 if w.nbytes > 50_000 else 1.05), monkeypatch)
+    assert [entry.claims.get("served_by") for entry in found.plan.entries] == [None, None, "library"]
+    assert found.plan.entries[2].claims["planner"] == "ring"  # the best of ours is kept
+    from antiphon.lower.book import make_book
+
+    assert [page.program for page in make_book([found.plan]).pages] == [0, 1, -1]
+
+
+def test_one_order_of_combining_and_never_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = tuned(lambda wanted: by_steps(wanted, 0.1), monkeypatch, deterministic=True)
+    entries = found.plan.entries
+    assert {entry.claims["planner"] for entry in entries} <= {"direct", "halving-doubling"}  # a ring has several orders
+    assert len({entry.claims["order"] for entry in entries}) == 1
+    assert not any("served_by" in entry.claims for entry in entries)
+
+
+def test_what_was_not_measured_is_the_models_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_ground.stop_after.append(4)
+    found = tuned(lambda wanted: by_steps(wanted, 2.0), monkeypatch)
+    assert found.interrupted
+    assert not found.complete
+    measured = [one for one in found.ranges if "measurements" in one]
+    rest = [one for one in found.ranges if "measurements" not in one]
+    assert measured
+    assert rest
+    assert all("reference_seconds" not in one for one in rest)
+    assert antiphon.verify(found.plan) is None
+    fake_ground.stop_after.clear()
+    found = tuned(lambda wanted: by_steps(wanted, 2.0), monkeypatch, limit=0.0)
+    assert not found.complete
+    assert not found.interrupted
+    assert found.rows == ()
+
+
+def test_tune_on_the_command_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "table.json"
+    common = ["tune", "all", "full:ranks=4", "--planner", "ring", "--planner", "direct"]
+    own = ["--on", "fake", "--nbytes", "1KB:64KB", "--factor", "8", "-o", str(path), "--workers", "1"]
+    assert run([*common, *own]) == 0
+    out = capfd.readouterr().out
+    assert "measured on fake" in out
+    assert "0.50" in out
+    assert set(plans_of(str(path))[0].entries[0].claims) > {"reference_seconds", "measured_on"}
+    assert run([*common, "--on", "fake", "--report", "x.html"]) == 2
+    assert "--report" in capfd.readouterr().err
+    assert run([*common, "--on", "nowhere"]) == 2
+
+
+# ---- under MPI ----
+
+
+def test_bench_and_tune_under_open_mpi(openmpi: mpi_env.Mpi, tmp_path: Path) -> None:
+    """Started here, the commands start the processes; under mpiexec they are the processes."""
+    table = tmp_path / "table.json"
+    tune = "tune allreduce full:ranks=2 --planner ring --planner direct --nbytes 1KB:32KB --factor 32 --iterations 3"
+    done = antiphon_under([], openmpi, [*tune.split(), "--on", "mpi", "-o", str(table)])
+    assert done.returncode == 0, done.stderr
+    found = json.loads(table.read_text())["entries"][0]["claims"]
+    assert found["reference_seconds"] > 0
+    assert found["measured_on"] == "mpi"
+    bench = ["bench", str(table), "-b", "1KB", "-e", "32KB", "-f", "32", "-n", "3", "-w", "1", "--json"]
+    done = antiphon_under(openmpi.mpiexec(2), openmpi, bench)
+    assert done.returncode == 0, done.stderr
+    check_rows(json.loads(done.stdout)["rows"])
+
+
+@pytest.mark.slow
+def test_bench_under_mpich(mpich: mpi_env.Mpi) -> None:
+    bench = ["bench", "allgather", "full:ranks=2", "--planner", "ring", "-b", "1KB", "-e", "32KB", "-f", "32", "--json"]
+    done = antiphon_under([], mpich, [*bench, "-n", "3", "-w", "1"])
+    assert done.returncode == 0, done.stderr
+    check_rows(json.loads(done.stdout)["rows"])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("torch") is None or shutil.which("cc") is None, reason="needs torch and a compiler")
+def test_bench_under_pytorch(capfd: pytest.CaptureFixture[str]) -> None:
+    common = ["bench", "allreduce", "full:ranks=2", "--planner", "direct", "--on", "torch"]
+    assert run([*common, "-b", "1KB", "-e", "32KB", "-f", "32", "-n", "2", "-w", "1", "--json"]) == 0
+    check_rows(json.loads(capfd.readouterr().out)["rows"])
+    group = ["bench", "allgather", "ring:ranks=4", "--ranks", "0,2", "--planner", "relay"]
+    assert run([*group, "--on", "torch", "-b", "8", "-e", "8"]) == 2
+    assert "among all ranks" in capfd.readouterr().err
+
+
+def test_bench_in_the_lab(capfd: pytest.CaptureFixture[str]) -> None:
+    if why := why_no_lab():
+        pytest.skip(why)
+    common = ["bench", "allgather", "ring:ranks=3", "--planner", "ring", "--on", "lab"]
+    assert run([*common, "-b", "90KB", "-e", "90KB", "-n", "2", "--json"]) == 0
+    (row,) = json.loads(capfd.readouterr().out)["rows"]
+    assert row["correct"]
+    assert row["in_place"]["correct"]
+    assert row["ratio"] is None
+    assert row["predicted_seconds"] > 0
+
+
+def check_rows(rows: list[dict[str, Any]]) -> None:
+    assert [row["nbytes"] for row in rows] == [1000, 32000]
+    for row in rows:
+        for place in (row, row["in_place"]):
+            assert place["correct"]
+            assert place["reference_wrong"] == 0
+            assert place["quartiles"][0] <= place["seconds"] <= place["quartiles"][1]
+            assert place["ratio"] > 0
+
+
+def antiphon_under(launcher: list[str], mpi: mpi_env.Mpi, arguments: list[str]) -> subprocess.CompletedProcess[str]:
+    command = [*launcher, mpi.python, "-m", "antiphon", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=200, check=False, env=mpi.env)

@@ -1,0 +1,161 @@
+"""Books: the pages and programs of a table, as bytes and back; what is left out, and all roots that are alike."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import antiphon
+from antiphon.core.collective import Collective
+from antiphon.core.interpret import interpret
+from antiphon.core.interpret.buffers import sides
+from antiphon.core.plan import Entry, Plan
+from antiphon.core.program import decode, run_program
+from antiphon.core.schedule import Schedule
+from antiphon.core.serialize import dumps
+from antiphon.core.topology import Topology
+from antiphon.errors import AntiphonError, Invalid
+from antiphon.lower.book import Book, decode_book, encode_book, make_book, read_table
+from antiphon.select import save_plans
+
+FULL = antiphon.topology("full:ranks=4")
+
+
+def plan(kind: str, planner: str, machine: Topology = FULL, **options: object) -> Plan:
+    found: Plan = antiphon.plan(kind, machine, planner=planner, **options)
+    return found
+
+
+def several() -> list[Plan]:
+    two = plan("allreduce", "ring").at(0), plan("allreduce", "halving-doubling").at(0)
+    claims = {"planner": "ring", "options": {"pieces": 2}, "seconds": 0.5, "reference_seconds": 0.4}
+    entries = (
+        Entry(0, 100, two[0].schedule, claims),
+        Entry(100, 5000, two[1].schedule, {"planner": "x", "reference_seconds": 1, "served_by": "library"}),
+        Entry(5000, None, two[0].schedule, {"planner": "ring"}),
+    )
+    return [Plan(FULL, two[0].schedule.collective, entries), plan("gather", "direct", root=2)]
+
+
+def test_pages_are_found_by_size_members_and_root() -> None:
+    book = make_book(several())
+    everybody = (0, 1, 2, 3)
+    found = [book.find("allreduce", everybody, nbytes) for nbytes in (0, 99, 100, 4999, 5000, 10**12)]
+    assert [page and (page.planner, page.program, page.measured, page.seconds) for page in found] == [
+        *[("ring pieces=2", 0, True, 0.5)] * 2,
+        *[("x", -1, True, None)] * 2,
+        *[("ring", 0, False, None)] * 2,
+    ]
+    assert len(book.programs) == 1 + 4  # the ring once, gather for each root
+    assert book.find("allreduce", (1, 0, 2, 3), 5) is None
+    assert book.find("allgather", everybody, 5) is None
+    assert book.find("gather", everybody, 5) is None
+    assert [page.root for page in book.pages if page.kind == "gather"] == [2, 0, 1, 3]
+    assert [page.root for page in make_book(several(), every_root=False).pages][-1] == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "planner", "machine"),
+    [
+        ("broadcast", "binomial-tree", "full:ranks=5"),
+        ("reduce", "ring", "ring:ranks=4"),
+        ("gather", "ring", "ring:ranks=5"),
+        ("scatter", "direct", "star:ranks=4"),
+        ("broadcast", "trees", "dgx1v"),
+    ],
+)
+def test_a_plan_for_one_root_serves_those_that_are_alike(kind: str, planner: str, machine: str) -> None:
+    topology = antiphon.topology(machine)
+    book = make_book([plan(kind, planner, topology)])
+    alike = [0, 1, 4, 5] if machine == "dgx1v" else [*range(topology.ranks)]  # there are two kinds of GPUs in it
+    assert sorted(page.root for page in book.pages) == alike
+    for page in book.pages:
+        program = decode(book.programs[page.program])[0]
+        target = Collective(kind, topology.ranks, roots=[page.root])
+        assert program.collective == target
+        sizes = sides(target, False)[0].size
+        given = [np.arange(int(size) * 3) + 100 * rank for rank, size in enumerate(sizes)]
+        want = interpret(_direct(target), [one.copy() for one in given])
+        for mine, theirs in zip(run_program(program, given), want, strict=True):
+            assert np.array_equal(mine, theirs)
+
+
+def _direct(target: Collective) -> Schedule:
+    from antiphon.select import plan as make
+
+    return make(target, antiphon.topology(f"full:ranks={target.ranks}"), planner="direct").at(0).schedule
+
+
+def test_roots_that_are_not_alike_have_no_page() -> None:
+    line = antiphon.topology("line:ranks=3")
+    assert [page.root for page in make_book([plan("broadcast", "relay", line)]).pages] == [0, 2]
+    group = plan("broadcast", "direct", FULL, ranks=[1, 3], root=3)
+    book = make_book([group])
+    assert [(page.root, page.members) for page in book.pages] == [(3, (1, 3)), (1, (1, 3))]
+
+
+def test_what_no_call_means_is_left_with_the_reason() -> None:
+    uneven = antiphon.plan(Collective("allgather", 4, weights=[1, 2, 1, 1]), FULL, planner="ring")
+    helped = antiphon.plan("broadcast", antiphon.topology("line:ranks=3"), planner="relay", ranks=[0, 2])
+    assert make_book([uneven]).left == ("allgather: its counts are uneven",)
+    assert make_book([helped]).left == ("broadcast: rank 1, which is not in the group, would have to help",)
+    assert make_book([uneven]).pages == ()
+    with pytest.raises(Invalid, match="no plans"):
+        make_book([])
+    with pytest.raises(Invalid, match="different machines"):
+        make_book([uneven, helped])
+
+
+def test_hosts_are_those_of_the_places() -> None:
+    two = antiphon.topology("cluster:box=full:ranks=2,boxes=2")
+    assert make_book([plan("allgather", "ring", two)]).hosts == (0, 0, 1, 1)
+    assert make_book(several()).hosts == ()
+    for one in ("dgx1v", "star:ranks=4", "tree:fanouts=2x2"):  # sockets and switches are no hosts
+        assert make_book([plan("allgather", "ring", antiphon.topology(one))]).hosts == ()
+    boxes = antiphon.topology("cluster:box=dgx1v,boxes=2")
+    assert make_book([plan("broadcast", "relay", boxes)]).hosts == (0,) * 8 + (1,) * 8
+
+
+def test_bytes_and_back(tmp_path: Path) -> None:
+    book = make_book(several())
+    data = encode_book(book)
+    assert decode_book(data) == book
+    assert len(data) % 8 == 0
+    (tmp_path / "book").write_bytes(data)
+    assert read_table(tmp_path / "book") == book
+    empty = Book("nothing", 3, (), (), ())
+    assert decode_book(encode_book(empty)) == empty
+
+
+def test_no_damage_passes() -> None:
+    book = make_book(several())
+    data = encode_book(book)
+    draw = random.Random(5)
+    for _ in range(400):
+        damaged = bytearray(data)
+        if draw.random() < 0.3:
+            damaged = damaged[: draw.randrange(len(data))]
+        else:
+            at = draw.randrange(len(data))
+            damaged[at] ^= 1 << draw.randrange(8)
+        with contextlib.suppress(Invalid):
+            assert decode_book(bytes(damaged)) == book  # a bit between two programs
+    with pytest.raises(Invalid, match="version 2 of books"):
+        decode_book(data[:8] + b"\2" + data[9:])
+
+
+def test_tables_are_read_and_verified(tmp_path: Path) -> None:
+    save_plans(tmp_path / "table.json", {one.collective.kind: one for one in several()}, "alpha-beta", table=True)
+    assert read_table(tmp_path / "table.json") == make_book(several())
+    right = plan("allgather", "ring")
+    wrong = replace(right.at(0).schedule, chunk=right.at(0).schedule.chunk[::-1].copy())
+    (tmp_path / "wrong.json").write_bytes(dumps(Plan.of(FULL, wrong)))
+    with pytest.raises(Invalid, match=r"wrong\.json: the schedule for allgather is wrong"):
+        read_table(tmp_path / "wrong.json")
+    with pytest.raises(AntiphonError):
+        read_table(tmp_path / "missing.json")

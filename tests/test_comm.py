@@ -1,0 +1,250 @@
+"""antiphon.comm with real processes: over both MPIs, and over sockets; every result is known."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from mpi_env import Mpi
+
+import antiphon
+from antiphon.core.collective import Collective
+from antiphon.core.plan import Entry, Plan
+from antiphon.core.program import check, decode
+from antiphon.core.program.run import run_program
+from antiphon.errors import Invalid
+from antiphon.lower.book import decode_book, encode_book, make_book
+from antiphon.run._group_book import DEFAULTS, default_book, group_book, read_any
+from antiphon.run._native import TransportFailed
+from antiphon.select._table import save_plans
+
+PROGRAM = str(Path(__file__).with_name("comm_process.py"))
+needs_cc = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+
+
+def launch(command: list[str], env: dict[str, str] | None = None) -> tuple[list[dict[str, Any]], str]:
+    """The JSON lines it prints, and all that it prints; nothing of it stays behind."""
+    given = {key: value for key, value in (env or os.environ).items() if key != "ANTIPHON_CACHE"}
+    with subprocess.Popen(
+        command, env=given, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    ) as process:
+        try:
+            said = process.communicate(timeout=200)[0]
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    return [json.loads(line) for line in said.splitlines() if line.startswith("{")], said
+
+
+def table(folder: Path, ranks: int) -> Path:
+    """All processes: allreduce, by the library below 16 bytes; some: allgather."""
+    machine = antiphon.topology(f"full:ranks={ranks}")
+    ring = antiphon.plan("allreduce", machine, planner="ring")
+    one, claims = ring.entries[0].schedule, ring.entries[0].claims
+    ring = Plan(
+        machine, ring.collective, (Entry(0, 16, one, {**claims, "served_by": "library"}), Entry(16, None, one, claims))
+    )
+    some = antiphon.plan(Collective("allgather", ranks, members=(0, *range(2, ranks))), machine, planner="bruck")
+    plans = {"allreduce": ring, "allgather": some}
+    plans["alltoall"] = antiphon.plan("alltoall", machine, planner="pairwise")
+    save_plans(folder / "table.json", plans, table=True)
+    return folder / "table.json"
+
+
+def calls(rows: list[dict[str, Any]]) -> dict[tuple[str, str, str], int]:
+    return {(row["collective"], row["schedule"], row["why"]): row["calls"] for row in rows}
+
+
+def check_mpi(mpi: Mpi, folder: Path) -> None:
+    command = [*mpi.mpiexec(4), mpi.python, PROGRAM, "mpi", str(table(folder, 4))]
+    found, said = launch(command, mpi.env)
+    assert len(found) == 1, said
+    by_table, by_none = calls(found[0]["table"]), calls(found[0]["none"])
+    assert by_table["allreduce", "ring", ""] == 87  # those of 16 bytes or more
+    assert by_table["allreduce", "the library", "measured to be slower than the library"] == 110
+    assert by_table["alltoall", "pairwise", ""] == 96
+    assert by_table["allgather", "the library", "no schedule for it in the table"] == 98  # there is one for some only
+    assert len(by_none) == 8
+    assert {why for _, _, why in by_none} == {"no schedule for it in the table"}
+    assert calls(found[0]["some"]) == {("allgather", "bruck", ""): 1}
+
+
+@needs_cc
+def test_under_open_mpi(openmpi: Mpi, tmp_path: Path) -> None:
+    check_mpi(openmpi, tmp_path)
+
+
+@needs_cc
+@pytest.mark.slow
+def test_under_mpich(mpich: Mpi, tmp_path: Path) -> None:
+    check_mpi(mpich, tmp_path)
+
+
+def over_sockets(ranks: int, given: str, *checks: str) -> tuple[list[dict[str, Any]], str]:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{one.getsockname()[1]}"
+    return launch([sys.executable, PROGRAM, "sockets", str(ranks), address, given, *checks])
+
+
+@needs_cc
+def test_over_sockets(tmp_path: Path) -> None:
+    (told, *_, ended), said = over_sockets(3, str(table(tmp_path, 3)), "all")
+    assert ended == {"codes": [0, 0, 0]}, said
+    found = calls(told["report"])
+    assert found["allreduce", "ring", ""] == 87  # those of 16 bytes or more
+    assert found["allreduce", "recursive-doubling (default)", ""] == 110
+    assert {row["served_by"] for row in told["report"]} == {"antiphon"}
+    default = {name.partition(" ")[0] for _, name, _ in found if "(default)" in name}
+    assert default >= {"bruck", "direct", "binomial-tree", "recursive-doubling"}  # what the table has nothing for
+
+
+@needs_cc
+def test_a_killed_process_is_an_error_at_the_others() -> None:
+    found, said = over_sockets(4, "", "killed")
+    assert found[-1] == {"codes": [1, 1, 1, -9]}, said
+    errors = {row["rank"]: row for row in found[:-1]}
+    assert {row["kind"] for row in errors.values()} == {"TransportFailed"}
+    assert len(errors) == 3
+    assert all("is lost" in row["error"] for row in errors.values())
+
+
+@needs_cc
+@pytest.mark.parametrize(
+    ("checks", "given", "told"),
+    [
+        (["lonely"], "", "the first is rank 2|did not all answer|is gone|did not answer"),
+        (["odd"], "", "expects 4 processes|is gone|did not answer|does not listen"),
+        ([], "absent.json", "absent.json: cannot be read"),
+    ],
+    ids=["a process that does not come", "another number of processes", "no table"],
+)
+def test_what_cannot_be_is_told_to_all(checks: list[str], given: str, told: str) -> None:
+    found, said = over_sockets(3, given, *checks)
+    errors = [row for row in found if "error" in row]
+    assert len(errors) == len(found[-1]["codes"]), said
+    assert all(re.search(told, row["error"]) for row in errors), errors
+
+
+@needs_cc
+@pytest.mark.parametrize("first", ["allreduce", "alltoall"])
+def test_calls_in_different_order_are_told_and_nothing_goes_on_after_it(first: str) -> None:
+    """Both calls need a plan made at once, so the processes are handed the plan for another call."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{one.getsockname()[1]}"
+
+    def take_part(rank: int) -> list[str]:
+        said = []
+        with antiphon.comm(rank=rank, ranks=2, address=address, timeout=60) as group:
+            for name in (first if rank else "allgather", "reduce", "reducescatter"):
+                with pytest.raises(TransportFailed) as told:
+                    getattr(group, name)(np.ones(4))
+                said.append(str(told.value))
+        return said
+
+    with ThreadPoolExecutor(2) as pool:
+        (at_first, at_second) = pool.map(take_part, range(2))
+    assert "the connection to rank 1 is lost" in at_first[0]
+    assert at_second[0] == (f"{first}: process 0 makes another call; all must make the same calls in the same order")
+    assert all(text.startswith("an earlier call failed: ") for text in (*at_first[1:], *at_second[1:]))
+
+
+def test_one_process_alone_needs_nothing() -> None:
+    with antiphon.comm(rank=0, ranks=1, address="nowhere:1") as c:
+        x = np.arange(4.0)
+        assert c.allreduce(x, "avg").tolist() == [0, 1, 2, 3]
+        assert c.allgather(x).tolist() == c.alltoall(x).tolist() == c.reducescatter(x).tolist() == x.tolist()
+        assert c.broadcast(x) is x
+        assert np.array_equal(c.gather(x), c.scatter(x))
+        assert c.report() == []
+    page = Path(__file__).parent.parent / "docs" / "numpy.md"
+    exec(compile(page.read_text().split("```python\n")[2].partition("```")[0], str(page), "exec"), {})
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ({"rank": 0}, "needs all of"),
+        ({"rank": 2, "ranks": 2, "address": "a:1"}, "from 0 to 1"),
+        ({"rank": 0, "ranks": 2, "address": "nowhere"}, "host:port"),
+        ({"rank": 0, "ranks": 2, "address": "127.0.0.1:99999"}, "host:port"),
+        ({"communicator": 7, "rank": 0, "ranks": 2, "address": "a:1"}, "not both"),
+        ({"communicator": 7}, "communicator"),
+        ({"timeout": 0}, "timeout"),
+    ],
+)
+def test_wrong_arguments(how: dict[str, Any], told: str) -> None:
+    if how.keys() == {"communicator"}:
+        pytest.importorskip("mpi4py")
+    with pytest.raises(Invalid, match=told):
+        antiphon.comm(**how)
+
+
+# ---- books of groups ----
+
+
+def test_the_default_plans_are_right() -> None:
+    for kind in DEFAULTS:
+        for ranks in (2, 5):
+            book = default_book(kind, ranks, 1 if kind in ("broadcast", "reduce", "gather", "scatter") else -1)
+            assert book.pages[0].start == 0
+            assert book.pages[-1].stop is None
+            for data in book.programs:
+                for program in decode(data):
+                    check(program)
+
+
+def test_a_group_gets_the_plans_for_its_places() -> None:
+    machine = antiphon.topology("full:ranks=5")
+    plans = [antiphon.plan(Collective("gather", 5, members=(1, 3, 4), roots=(3,)), machine, planner="direct")]
+    plans.append(antiphon.plan(Collective("allreduce", 5, members=(1, 3, 4)), machine, planner="ring"))
+    whole = make_book(plans, every_root=False)
+    group = group_book(whole, 3, (1, 3, 4), 5)
+    assert [(page.kind, page.members, page.root) for page in group.pages] == [
+        ("gather", (0, 1, 2), 1), ("allreduce", (0, 1, 2), -1),
+    ]  # fmt: skip
+    assert decode_book(encode_book(group)) == group
+    for data in group.programs:
+        for program in decode(data):
+            check(program)
+    given = [np.arange(7) + r for r in range(3)]
+    program = decode(group.programs[1])[0]
+    assert all(np.array_equal(out, sum(given)) for out in run_program(program, given, seed=2))
+    assert group_book(whole, 3, (0, 1, 2), 5).pages == ()  # other places
+    assert len(group_book(whole, 3, (0, 1, 2), 3).pages) == 2  # three processes in all: the machine is elsewhere
+    assert group_book(whole, 2, (0, 1), 2).pages == ()
+
+
+def test_what_can_be_a_table(tmp_path: Path) -> None:
+    plan = antiphon.plan("allreduce", antiphon.topology("ring:ranks=3"), planner="ring")
+    book = make_book([plan])
+    save_plans(tmp_path / "plan.json", {"allreduce": plan}, table=False)
+    (tmp_path / "book.bin").write_bytes(encode_book(book))
+    for one in (
+        plan,
+        [plan],
+        {"allreduce": plan},
+        book,
+        encode_book(book),
+        tmp_path / "plan.json",
+        tmp_path / "book.bin",
+    ):
+        assert read_any(one) == book
+    for wrong in (7, [], ["plan.json"], {"a": 1}):
+        with pytest.raises(Invalid, match="table: expected"):
+            read_any(wrong)
+    with pytest.raises(Invalid, match="cut off"):
+        read_any(encode_book(book)[:-9])

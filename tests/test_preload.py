@@ -1,0 +1,392 @@
+"""The library under LD_PRELOAD: programs that know nothing of it get the same results, by our schedules."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import random
+import struct
+import subprocess
+import zlib
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from mpi_env import Mpi
+
+import antiphon
+from antiphon.core.plan import Entry, Plan
+from antiphon.lower.book import encode_book, make_book, read_table
+from antiphon.run import _book
+from antiphon.run._build import library
+from antiphon.select import save_plans
+
+PROGRAMS = Path(__file__).with_name("preload")
+PLANNERS = {
+    "allreduce": "ring", "allgather": "ring", "reducescatter": "ring", "broadcast": "binomial-tree",
+    "reduce": "binomial-tree", "gather": "direct", "scatter": "direct", "alltoall": "pairwise",
+}  # fmt: skip
+OTHERS = {**PLANNERS, "allreduce": "direct", "allgather": "bruck", "reducescatter": "direct", "alltoall": "bruck"}
+
+
+@pytest.fixture
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where tables and compiled programs of this run are kept."""
+    made = tmp_path_factory.getbasetemp() / "preload"
+    made.mkdir(exist_ok=True)
+    return made
+
+
+def table(folder: Path, ranks: int, planners: dict[str, str] = PLANNERS, name: str = "") -> Path:
+    path = folder / f"{name or 'table'}{ranks}.json"
+    if not path.exists():
+        machine = antiphon.topology(f"full:ranks={ranks}")
+        save_plans(path, {k: antiphon.plan(k, machine, planner=p) for k, p in planners.items()}, table=True)
+    return path
+
+
+@cache
+def preloaded(python: str, mpicc: str) -> str:
+    """The library for an MPI, made by its own Python, which it then starts for tables."""
+    command = [python, "-m", "antiphon", "build", "mpi", "--compiler", mpicc]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+    return done.stdout.strip()
+
+
+def compiled(folder: Path, mpi: Mpi, name: str, *flags: str) -> str:
+    path = folder / f"{name}-{mpi.name}"
+    if not path.exists():
+        command = [mpi.mpicc, "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", *flags, str(PROGRAMS / f"{name}.c")]
+        subprocess.run([*command, "-o", str(path)], check=True, timeout=100, env=mpi.env)
+    return str(path)
+
+
+class Run:
+    """A program under mpiexec, with the library or, without tables, as it is."""
+
+    def __init__(
+        self,
+        mpi: Mpi,
+        folder: Path,
+        ranks: int,
+        command: list[str],
+        tables: Sequence[Path | str] | None,
+        **settings: str,
+    ) -> None:
+        self.path = folder / f"report{len(list(folder.glob('report*')))}.json"
+        self.path.touch()
+        env = {**mpi.env, **settings}
+        if tables is not None:
+            first = env.pop("FIRST", "")
+            env["LD_PRELOAD"] = f"{first} {preloaded(mpi.python, mpi.mpicc)}".strip()
+            env["ANTIPHON_TABLE"] = ":".join(map(str, tables))
+            env.setdefault("ANTIPHON_REPORT", str(self.path))
+        self.done = subprocess.run(
+            [*mpi.mpiexec(ranks), *command], env=env, capture_output=True, text=True, timeout=150, check=False
+        )
+        self.warnings = [line for line in self.done.stderr.splitlines() if line.startswith("antiphon: ")]
+
+    def right(self) -> Run:
+        assert self.done.returncode == 0, self.done.stderr
+        assert self.done.stdout.split("\n")[0] == "right", self.done.stdout
+        return self
+
+    @property
+    def report(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.path.read_text())
+        return found
+
+    @property
+    def left(self) -> dict[str, int]:
+        return {f"{row['collective']}: {row['reason']}": row["calls"] for row in self.report["left"]}
+
+    def served(self, collective: str, ranks: int) -> int:
+        rows = self.report["served"]
+        return sum(row["calls"] for row in rows if row["collective"] == collective and row["ranks"] == ranks)
+
+
+def sample(
+    mpi: Mpi, folder: Path, ranks: int, sizes: str, types: str, planners: dict[str, str] | None = None
+) -> dict[str, Any]:
+    """Run the mpi4py script by our plans; every call must have been served, and every result be right."""
+    out = folder / f"out{ranks}-{mpi.name}.json"
+    command = [mpi.python, str(PROGRAMS / "sample.py"), sizes, types, str(out)]
+    tables = None if planners is None else [table(folder, ranks, planners, planners["allreduce"])]
+    run = Run(mpi, folder, ranks, command, tables, ANTIPHON_LEAST="0")
+    assert run.done.returncode == 0, run.done.stderr
+    found: dict[str, Any] = json.loads(out.read_text())
+    assert found["wrong"] == []
+    if planners is not None:
+        assert run.warnings == []
+        assert run.left == {}
+        assert all(run.served(collective, ranks) > 0 for collective in planners)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("ranks", "sizes", "types", "planners"),
+    [
+        (2, "7,1000", "f4,i1", OTHERS), (4, "4097", "f4,u2", PLANNERS), (8, "3", "f8", OTHERS),
+    ],
+)  # fmt: skip
+def test_an_mpi4py_program_gets_what_it_should(
+    openmpi: Mpi, folder: Path, ranks: int, sizes: str, types: str, planners: dict[str, str]
+) -> None:
+    found = sample(openmpi, folder, ranks, sizes, types, planners)
+    if ranks == 2:
+        assert sample(openmpi, folder, ranks, sizes, types) == found  # the library's own results
+
+
+def test_the_same_under_mpich(mpich: Mpi, folder: Path) -> None:
+    """Its mpi4py calls the functions for large counts."""
+    sample(mpich, folder, 4, "1,4097", "f4", OTHERS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [2, 3, 5, 8, 16])
+@pytest.mark.parametrize("which", ["openmpi", "mpich"])
+def test_all_types_and_sizes(request: pytest.FixtureRequest, folder: Path, ranks: int, which: str) -> None:
+    mpi = request.getfixturevalue(which)
+    for planners in (PLANNERS, OTHERS):
+        sample(mpi, folder, ranks, "1,7,1000,4097,100003" if ranks < 8 else "1,1000,4097", "", planners)
+
+
+def check_program(mpi: Mpi, folder: Path, *arguments: str) -> None:
+    command = [compiled(folder, mpi, "program"), *arguments]
+    run = Run(mpi, folder, 4, command, [table(folder, 4), table(folder, 2)], ANTIPHON_LEAST="0").right()
+    assert run.warnings == []
+    assert run.served("allreduce", 4) == (2 if arguments else 94)
+    assert run.served("allreduce", 2) == run.served("broadcast", 2) == 20  # of the table for two
+    assert [run.served(kind, 4) for kind in ("gather", "scatter", "allgather", "alltoall")] == [2, 2, 1, 2]
+    assert run.left == {
+        "broadcast: the arguments are wrong": 2,
+        "broadcast: the communicator has one process": 4,
+        "broadcast: no table is for these processes": 1,
+        "reducescatter: its counts differ": 1,
+        "allreduce: the communicator has one process": 4,
+        "allreduce: the communicator is one between two groups": 2,
+        "allreduce: no table is for these processes": 1,
+        "allreduce: there is no data": 1,
+        "allreduce: its data type is only moved, not combined": 1,
+        "allreduce: its operator is not sum, prod, max or min": 3,
+    }
+    run = Run(
+        mpi, folder, 4, [compiled(folder, mpi, "program"), "threads"], [table(folder, 4)], ANTIPHON_LEAST="0"
+    ).right()
+    assert run.served("allreduce", 4) in (0, 30)  # 0: an MPI that has no threads
+
+
+def test_a_c_program_with_communicators_types_and_threads(openmpi: Mpi, folder: Path) -> None:
+    check_program(openmpi, folder)
+
+
+@pytest.mark.slow
+def test_the_c_program_under_mpich(mpich: Mpi, folder: Path) -> None:
+    check_program(mpich, folder, "short")
+
+
+def small(
+    mpi: Mpi, folder: Path, tables: Sequence[Path | str], *arguments: str, ranks: int = 2, **settings: str
+) -> Run:
+    return Run(mpi, folder, ranks, [compiled(folder, mpi, "small"), *arguments], tables, **settings)
+
+
+def test_a_table_that_is_none_is_told_once_and_the_library_does_it_all(openmpi: Mpi, folder: Path) -> None:
+    (folder / "cut.json").write_bytes(table(folder, 2).read_bytes()[:3000])
+    (folder / "cut.book").write_bytes(encode_book(read_table(table(folder, 2)))[:-100])
+    bad: list[tuple[Path | str, str]] = [
+        (folder / "cut.json", "not valid JSON"),
+        (folder / "cut.book", "the book is cut off or damaged"),
+        (table(folder, 4), "is for 4 ranks; this job has 2"),
+        ("/no/such.json", "No such file"),
+        ("", "ANTIPHON_TABLE is not set"),
+    ]
+    for path, text in bad:
+        run = small(openmpi, folder, [path], "100000").right()
+        assert len(run.warnings) == 1, (path, run.done.stderr)
+        assert text in run.warnings[0], path
+        assert run.warnings[0].endswith("; the MPI library does it all"), path
+        assert run.report["served"] == run.report["left"] == []
+        assert text in run.report["warning"]
+
+
+def test_the_rest_is_used_where_one_table_is_bad(openmpi: Mpi, folder: Path) -> None:
+    run = small(openmpi, folder, [table(folder, 2), "/no/such"], "4000", ANTIPHON_LEAST="lots").right()
+    assert run.warnings == ["antiphon: ANTIPHON_LEAST=lots is no size; 2KB is taken; the rest is used"]
+    assert run.served("allreduce", 2) == 1
+    run = small(openmpi, folder, ["", table(folder, 2)], "4000", ANTIPHON_REPORT="1").right()
+    assert any("allreduce" in line and "2 ranks" in line and "by ring" in line for line in run.warnings)
+
+
+def test_sixteen_processes(openmpi: Mpi, folder: Path) -> None:
+    sizes = ["4", "4004", "300000"]
+    run = small(openmpi, folder, [table(folder, 16)], *sizes, ranks=16, ANTIPHON_LEAST="0").right()
+    assert run.served("allreduce", 16) == len(sizes)
+
+
+def test_small_calls_and_those_that_the_library_does_faster_are_left_to_it(openmpi: Mpi, folder: Path) -> None:
+    machine = antiphon.topology("full:ranks=2")
+    ring = antiphon.plan("allreduce", machine, planner="ring").at(0)
+    parts = [
+        (0, 1000, {"planner": "first", "reference_seconds": 1.0}),
+        (1000, 10000, {"planner": "second"}),
+        (10000, 20000, {"served_by": "library"}),
+        (20000, None, {"planner": "last"}),
+    ]
+    entries = tuple(Entry(start, stop, ring.schedule, claims) for start, stop, claims in parts)
+    path = folder / "parts.json"
+    save_plans(path, {"allreduce": Plan(machine, ring.schedule.collective, entries)}, table=True)
+    sizes = ["8", "1000", "1996", "2000", "9996", "10000", "19996", "20000", "4000000"]
+    run = small(openmpi, folder, [path], *sizes).right()
+    found = {row["planner"]: (row["calls"], row["from"], row["to"]) for row in run.report["served"]}
+    assert found == {"first": (1, 8, 8), "second": (2, 2000, 9996), "last": (2, 20000, 4000000)}
+    assert run.left == {
+        "allreduce: it is smaller than ANTIPHON_LEAST and was not measured": 2,
+        "allreduce: the table says that the library is faster": 2,
+    }
+
+
+@pytest.mark.slow
+def test_ranks_of_one_box_on_several_hosts_do_not_fit(openmpi: Mpi, folder: Path) -> None:
+    names = tuple(f"host{rank // 2}/gpu{rank % 2}" for rank in range(4))
+    machine = replace(antiphon.topology("full:ranks=4"), places=names)
+    path = folder / "boxes.json"
+    save_plans(path, {"allreduce": antiphon.plan("allreduce", machine, planner="ring")}, table=True)
+    assert read_table(path).hosts == (0, 0, 1, 1)
+    shim = compiled(folder, openmpi, "hosts", "-shared", "-fPIC")
+    run = small(openmpi, folder, [path], "100000", ranks=4).right()
+    assert run.served("allreduce", 4) == 1  # two boxes in one are as good
+    run = small(openmpi, folder, [path], "100000", ranks=4, FIRST=shim).right()
+    assert "ranks on one host that are on several here; the MPI library does it all" in run.warnings[0]
+
+
+def test_a_table_is_compiled_once_and_a_book_is_taken_as_it_is(openmpi: Mpi, folder: Path) -> None:
+    path = folder / "once.json"
+    save_plans(
+        path, {"allreduce": antiphon.plan("allreduce", antiphon.topology("full:ranks=2"), planner="ring")}, table=True
+    )
+    books = Path(preloaded(openmpi.python, openmpi.mpicc)).parent / "books"
+    before = set(books.glob("*.book"))
+    assert small(openmpi, folder, [path], "4000").right().report["served"][0]["planner"] == "ring"
+    (kept,) = set(books.glob("*.book")) - before
+    direct = antiphon.plan("allreduce", antiphon.topology("full:ranks=2"), planner="direct")
+    kept.write_bytes(encode_book(make_book([direct])))
+    assert small(openmpi, folder, [path], "4000").right().report["served"][0]["planner"] == "direct"
+    assert read_table(kept).pages[0].planner == "direct"
+    kept.write_bytes(kept.read_bytes()[:-1])  # a damaged one is made anew
+    assert small(openmpi, folder, [path], "4000").right().report["served"][0]["planner"] == "ring"
+    kept.unlink()
+
+
+IMB = os.environ.get("ANTIPHON_TEST_IMB", "")  # IMB-MPI1 (its source has the 3-clause BSD licence), made for Open MPI
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not IMB, reason="needs $ANTIPHON_TEST_IMB: the benchmark IMB-MPI1, compiled with Open MPI's mpicc")
+def test_the_intel_mpi_benchmarks(openmpi: Mpi, folder: Path) -> None:
+    kinds = ["allreduce", "allgather", "bcast", "reduce", "gather", "scatter", "alltoall", "reduce_scatter"]
+    command = [IMB, *kinds, "-iter", "4", "-msglog", "2:20", "-npmin", "2"]
+    run = Run(openmpi, folder, 4, command, [table(folder, 4), table(folder, 2)], ANTIPHON_LEAST="0")
+    assert run.done.returncode == 0, run.done.stderr
+    assert run.warnings == []
+    assert all(run.served(kind, ranks) > 50 for kind in PLANNERS for ranks in (2, 4))
+    if "defects" in run.done.stdout:  # compiled with CHECK: the last column
+        rows = [line.split() for line in run.done.stdout.splitlines() if line[:13].strip().isdigit()]
+        assert rows
+        assert {float(row[-1]) for row in rows if len(row) > 3} == {0.0}
+    assert {text.partition(": ")[2] for text in run.left} == {"there is no data", "its counts differ"}
+
+
+def test_a_killed_process_ends_the_job(openmpi: Mpi, folder: Path) -> None:
+    run = small(openmpi, folder, [table(folder, 2)], "killed", "100000")
+    assert run.done.stdout.startswith("right")
+    assert run.done.returncode != 0
+
+
+def test_one_that_does_not_come_is_an_error_where_a_time_is_given(openmpi: Mpi, folder: Path) -> None:
+    run = small(openmpi, folder, [table(folder, 2)], "late", "100000", ANTIPHON_TIMEOUT="0.5")
+    assert "late: -1 -1" in run.done.stdout
+    assert "nothing came or went for 0.5 seconds" in run.done.stderr
+    assert "an earlier call on this communicator failed" in run.done.stderr
+    assert run.done.returncode != 0
+
+
+def test_where_the_engine_is_loaded_by_python_it_offers_nothing(openmpi: Mpi, folder: Path) -> None:
+    script = folder / "local.py"
+    script.write_text(
+        "import numpy as np\n"
+        "from antiphon.run._build import library\nfrom antiphon.run._native import Engine\n"
+        "engine = Engine(library('mpi'))\n"
+        "from mpi4py import MPI\n"
+        "wire = engine.mpi(MPI.COMM_WORLD, [0, 1], 2)\n"
+        "a = np.ones(5000)\n"
+        "MPI.COMM_WORLD.Allreduce(MPI.IN_PLACE, a)\nassert a[0] == 2\n"
+        "wire.close()\nprint('right') if MPI.COMM_WORLD.rank == 0 else None\n"
+    )
+    report = folder / "nothing.json"
+    settings = {"ANTIPHON_TABLE": str(table(folder, 2)), "ANTIPHON_REPORT": str(report), "ANTIPHON_LEAST": "0"}
+    Run(openmpi, folder, 2, [openmpi.python, str(script)], None, **settings).right()
+    assert not report.exists()
+
+
+# ---- without processes ----
+
+
+def test_the_book_maker_answers(tmp_path: Path, folder: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    path, kept = table(folder, 2), tmp_path / "new" / "a.book"
+    assert _book.main(str(path), str(kept)) == 0
+    answer = capfdbinary.readouterr().out
+    assert answer == b"book\n" + kept.read_bytes()
+    assert read_table(kept) == read_table(path)
+    assert _book.main(str(path), "/proc/none/a.book") == 0
+    assert capfdbinary.readouterr().out == answer
+    assert _book.main(str(tmp_path / "none.json")) == 1
+    assert capfdbinary.readouterr().out.startswith(b"error ")
+    for number in range(70):
+        _book.keep(b"x", tmp_path / "many" / f"{number}.book")
+    assert len(list((tmp_path / "many").glob("*"))) == _book.MOST_KEPT
+
+
+def test_the_reader_in_c_believes_nothing(openmpi: Mpi, folder: Path) -> None:
+    """Damaged books, with right checksums: refused, or as harmless as the one that was damaged."""
+    engine = ctypes.CDLL(str(library("mpi", openmpi.mpicc)), mode=os.RTLD_LOCAL)
+    engine.ap_book_open.restype = ctypes.c_void_p
+    engine.ap_book_open.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
+    engine.ap_book_close.argtypes = [ctypes.c_void_p]
+    data = encode_book(read_table(table(folder, 2)))
+    head = struct.unpack_from("<Q", data, 16)[0]
+    draw = random.Random(3)
+
+    def opens(book: bytes, error: ctypes.Array[ctypes.c_char] | None = None) -> bool:
+        words = np.frombuffer(book + bytes(-len(book) % 8), np.uint64).copy()  # aligned
+        handle = engine.ap_book_open(words.ctypes.data, len(book), error)
+        engine.ap_book_close(handle)
+        return bool(handle)
+
+    assert opens(data)
+    assert not any(opens(data[:size]) for size in range(0, len(data), 97))
+    for changed, text in (
+        (data[:-100], "cut off or damaged"),
+        (data[:70] + b"x" + data[71:], "checksum of its head"),
+        (data[:-60] + bytes([data[-60] ^ 4]) + data[-59:], "checksum of a program"),
+        (data[:8] + b"\x07" + data[9:], "has version 7"),
+        (b"x" + data[1:], "no book"),
+    ):
+        told = ctypes.create_string_buffer(256)
+        assert not opens(changed, told)
+        assert text in told.raw[4:].partition(b"\0")[0].decode()
+    refused = 0
+    for turn in range(3000):
+        spoiled = bytearray(data)
+        at = draw.randrange(16, 64) if turn % 3 == 0 else draw.randrange(64, head)
+        more = struct.unpack_from("<I", data, at)[0] + 1 & 0xFFFFFFFF
+        spoiled[at : at + 4] = draw.choice([b"\xff" * 4, bytes(4), draw.randbytes(4), struct.pack("<I", more)])
+        end = min(struct.unpack_from("<Q", spoiled, 16)[0], len(data))
+        struct.pack_into("<I", spoiled, 12, zlib.crc32(spoiled[16:end]))
+        refused += not opens(bytes(spoiled))
+    assert refused > 1000

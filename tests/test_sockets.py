@@ -1,0 +1,233 @@
+"""The engine over stream sockets, and how processes that know only each other's number get these."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from test_native import inputs_of, planned, run_threads, same
+
+from antiphon.core.interpret import interpret
+from antiphon.core.program import encode
+from antiphon.core.transform import pipeline
+from antiphon.errors import Invalid, TimedOut
+from antiphon.lower.program import both, lower
+from antiphon.run import _build
+from antiphon.run._mesh import handed_over, mesh
+from antiphon.run._native import OPERATORS, TYPES, Engine, TransportFailed, Wire
+
+pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+Meshed = list[list[socket.socket | None]]
+
+
+@pytest.fixture(scope="module")
+def engine() -> Engine:
+    return Engine(_build.library("sockets"))
+
+
+class Meeting:
+    """An exchange of texts between threads."""
+
+    def __init__(self, ranks: int) -> None:
+        self.texts = [""] * ranks
+        self.gate = threading.Barrier(ranks, timeout=20)
+
+    def of(self, rank: int) -> Callable[[str], Sequence[str]]:
+        def exchange(text: str) -> Sequence[str]:
+            self.texts[rank] = text
+            self.gate.wait()
+            return [*self.texts]
+
+        return exchange
+
+
+def meshed(ranks: int, star: int | None = None, **options: Any) -> Meshed:
+    meeting, found, errors = Meeting(ranks), Meshed(), list[Exception]()
+    found.extend([None] for _ in range(ranks))
+
+    def go(rank: int) -> None:
+        try:
+            peers = None if star is None else range(1, ranks) if rank == star else [star]
+            found[rank] = mesh(rank, ranks, meeting.of(rank), peers=peers, **options)
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=go, args=(rank,)) for rank in range(ranks)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    if errors:
+        raise errors[0]
+    return found
+
+
+def wires_of(engine: Engine, ranks: int, **options: Any) -> list[Wire]:
+    return [engine.sockets(rank, handed_over(one)) for rank, one in enumerate(meshed(ranks, **options))]
+
+
+PLANS = [
+    ("allreduce", "ring:ranks=5", "ring"),
+    ("allreduce", "full:ranks=8", "halving-doubling"),
+    ("allreduce", "full:ranks=6", "direct"),
+    ("allgather", "dgx1v", "trees"),
+    ("alltoall", "full:ranks=5", "bruck"),
+    ("scatter", "full:ranks=4", "direct"),
+]
+
+
+@pytest.mark.parametrize(("kind", "machine", "planner"), PLANS)
+@pytest.mark.parametrize("address", ["", "127.0.0.1"])
+def test_every_rank_ends_with_what_the_interpreter_says(
+    engine: Engine, kind: str, machine: str, planner: str, address: str
+) -> None:
+    schedule = planned(kind, machine, planner)
+    ranks, draw = schedule.collective.ranks, random.Random(f"{kind} {planner} {address}")
+    data = encode(both(schedule))
+    for unit in (0, 7, 20001):
+        dtype, op, in_place = draw.choice([*TYPES]), draw.choice([*OPERATORS]), draw.random() < 0.5
+        given = inputs_of(schedule, unit, dtype, in_place, unit)
+        want = interpret(schedule, [one.copy() for one in given], op=op, dtype=dtype, in_place=in_place)
+        split = draw.choice([None, 64, 1000])
+        options = {"address": address, "buffer": draw.choice([None, 4096])}
+        wires = wires_of(engine, ranks, **options)
+        found = run_threads(engine, data, given, unit, op, [in_place] * ranks, split, runs=3, wires=wires)
+        assert all(map(same, found, want)), (unit, dtype, op, in_place, split)
+
+
+def test_messages_on_other_channels_wait_aside(engine: Engine) -> None:
+    """Chunks dealt to many channels, in pieces: what comes first is not what is wanted first."""
+    schedule = pipeline(planned("allreduce", "full:ranks=4", "direct"), 3)
+    data = encode([lower(schedule, channels=7)])
+    for unit in (5, 40000):
+        given = inputs_of(schedule, unit, "float32", False, unit)
+        want = interpret(schedule, given)
+        found = run_threads(engine, data, given, unit, "sum", [False] * 4, runs=4, wires=wires_of(engine, 4))
+        assert all(map(same, found, want))
+
+
+def ring(engine: Engine) -> tuple[Any, np.ndarray[Any, Any]]:
+    return engine.program(encode([lower(planned("allreduce", "ring:ranks=3", "ring"))])), np.zeros(300000, np.float32)
+
+
+def test_a_peer_that_goes_is_told(engine: Engine) -> None:
+    program, zeros = ring(engine)
+    wires = wires_of(engine, 3)
+    wires[2].close()
+    plan = program.plan(0, len(zeros))
+    with pytest.raises(TransportFailed, match="connection to rank 2 is lost"):
+        plan.run(zeros, zeros.copy(), wires[0], timeout=20.0)
+    with pytest.raises(TransportFailed, match="an earlier run failed"):
+        program.plan(0, 5).run(zeros[:5], zeros[:5].copy(), wires[0])
+    for wire in wires:
+        wire.close()
+
+
+def test_nobody_answers(engine: Engine) -> None:
+    program, zeros = ring(engine)
+    wires = wires_of(engine, 3)
+    with pytest.raises(TimedOut, match=r"nothing came or went for 0\.05 seconds"):
+        program.plan(1, 7).run(zeros[:7], zeros[:7].copy(), wires[1], timeout=0.05)
+    for wire in wires:
+        wire.close()
+
+
+def test_what_is_no_message_is_refused(engine: Engine) -> None:
+    program, zeros = ring(engine)
+    mine, theirs = socket.socketpair()
+    other, _ = socket.socketpair()
+    wire = engine.sockets(0, [-1, mine.detach(), other.detach()])
+    theirs.sendall(b"GET / HTTP/1.1\r\n\r\n")
+    wires = [wire]
+    with pytest.raises(TransportFailed, match=r"rank [12] (sent what is no message|.*lost)"):
+        program.plan(0, 7).run(zeros[:7], zeros[:7].copy(), wire, timeout=5.0)
+    for one in wires:
+        one.close()
+    theirs.close()
+
+
+def test_another_length_is_refused(engine: Engine) -> None:
+    program, zeros = ring(engine)
+    wires, errors = wires_of(engine, 3), list[Exception]()
+
+    def go(rank: int, unit: int) -> None:
+        try:
+            program.plan(rank, unit).run(zeros[:unit], zeros[:unit].copy(), wires[rank], timeout=5.0)
+        except (TransportFailed, TimedOut) as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=go, args=(rank, unit)) for rank, unit in enumerate((30, 60, 30))]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert any("bytes where" in str(error) for error in errors)
+    for wire in wires:
+        wire.close()
+
+
+def test_a_missing_connection_is_named(engine: Engine) -> None:
+    program, zeros = ring(engine)
+    wire = engine.sockets(0, [-1, -1, -1])
+    with pytest.raises(Invalid, match="no connection to rank"):
+        program.plan(0, 7).run(zeros[:7], zeros[:7].copy(), wire)
+    wire.close()
+    with pytest.raises(Invalid, match="is none"):
+        engine.sockets(0, [-1, 12345])
+
+
+def test_only_the_peers_that_are_wanted() -> None:
+    rows = [[one is not None for one in row] for row in meshed(3, star=0)]
+    assert rows == [[False, True, True], [True, False, False], [True, False, False]]
+    assert [sum(one is not None for one in row) for row in meshed(4)] == [3] * 4
+
+
+def test_who_does_not_come_is_named() -> None:
+    card: list[str] = []
+
+    def exchange(text: str) -> Sequence[str]:
+        card.append(text)
+        return [text, text, text]
+
+    with pytest.raises(TimedOut, match="2 processes did not connect in time, the first is rank 1"):
+        mesh(0, 3, exchange, timeout=0.05)
+    with pytest.raises(TransportFailed, match="rank 1 cannot reach rank 0"):
+        mesh(1, 2, lambda text: [json.dumps({**json.loads(text), "path": "", "tcp": ["127.0.0.1", 1]})] * 2)
+
+
+def test_strangers_are_not_let_in() -> None:
+    meeting, found = Meeting(2), dict[int, Any]()
+
+    def stranger(text: str) -> Sequence[str]:
+        told = meeting.of(0)(text)
+        with socket.create_connection(tuple(json.loads(text)["tcp"])) as one:
+            one.sendall(b"x" * 20)
+        return told
+
+    def go(rank: int) -> None:
+        found[rank] = mesh(rank, 2, stranger if rank == 0 else meeting.of(1), address="127.0.0.1", timeout=20)
+
+    threads = [threading.Thread(target=go, args=(rank,)) for rank in range(2)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    first, second = found[0][1], found[1][0]
+    second.sendall(b"hello")
+    assert first.recv(5) == b"hello"
+    first.close()
+    second.close()
+
+
+def test_addresses_of_others_are_refused() -> None:
+    with pytest.raises(Invalid, match=r"198\.51\.100\.1: no address of this host"):
+        mesh(0, 2, lambda text: [text, text], address="198.51.100.1")
+    with pytest.raises(Invalid, match="rank 5: there are ranks 0 to 1"):
+        mesh(5, 2, lambda text: [text, text])

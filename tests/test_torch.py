@@ -1,0 +1,160 @@
+"""The PyTorch backend, with four real processes (torch_process.py): every result against gloo's or what is known."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import antiphon
+from antiphon.core.collective import Collective
+from antiphon.core.plan import Entry, Plan
+from antiphon.select._table import save_plans
+
+pytestmark = pytest.mark.skipif(
+    find_spec("torch") is None or shutil.which("cc") is None,
+    reason="needs PyTorch and a C compiler: pip install 'antiphon[torch]'",
+)
+HERE = Path(__file__).parent
+SIZE = 4
+CALLS = ["reductions", "moving", "uneven", "layouts", "wrong_calls", "asynchronous", "together", "groups"]
+CHECKS = [*CALLS, "training", "tables", "late", "killed"]
+Found = list[dict[str, Any]]
+
+
+def launch(folder: Path, size: int, checks: list[str], **env: str) -> tuple[Found, list[int], str]:
+    """What every process found, how they ended, and what they said."""
+    command = [sys.executable, "-W", "ignore", str(HERE / "torch_process.py"), str(folder), str(size), *checks]
+    own = {key: value for key, value in os.environ.items() if key not in ("ANTIPHON_TABLE", "ANTIPHON_CACHE")}
+    with subprocess.Popen(
+        command, env=own | env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    ) as process:
+        try:
+            said = process.communicate(timeout=300)[0]
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    found = []
+    for rank in range(size):
+        path = folder / f"{rank}.json"
+        found.append(json.loads(path.read_text()) if path.exists() else {})
+        assert "error" not in found[-1], found[-1]["error"]
+    return found, json.loads((folder / "codes.json").read_text()), said
+
+
+def tables(folder: Path) -> Path:
+    """A table for four processes, of one plan for all and one for some; one for another machine, and no table."""
+    machine = antiphon.topology(f"full:ranks={SIZE}")
+    ring = antiphon.plan("allreduce", machine, planner="ring")
+    some = antiphon.plan(Collective("allgather", SIZE, members=(0, 2, 3)), machine, planner="bruck")
+    claims = some.entries[0].claims
+    short = Entry(0, 8, some.entries[0].schedule, {**claims, "served_by": "library"})
+    some = Plan(machine, some.collective, (short, Entry(8, None, some.entries[0].schedule, claims)))
+    save_plans(folder / "table.json", {"allreduce": ring, "allgather": some}, table=True)
+    other = antiphon.plan("allreduce", antiphon.topology("ring:ranks=8"), planner="ring")
+    save_plans(folder / "other.json", {"allreduce": other}, table=False)
+    (folder / "broken.json").write_bytes((folder / "table.json").read_bytes()[:2000])
+    return folder / "table.json"
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
+    """One launch for all: loading PyTorch costs more than most checks."""
+    folder = tmp_path_factory.mktemp("torch")
+    results, codes, said = launch(folder, SIZE, CHECKS, ANTIPHON_TABLE=str(tables(folder)), ANTIPHON_TEST_STEPS="12")
+    assert codes == [0, 0, 0, -9], said  # the last is killed in the last check
+    return results
+
+
+def test_every_check_was_made(found: Found) -> None:
+    for rank in range(SIZE - 1):
+        assert [name for name in CHECKS if name not in found[rank]] == []
+
+
+def test_all_was_served_by_our_schedules(found: Found) -> None:
+    rows = found[0]["report"]
+    served = {(row["collective"], row["schedule"]) for row in rows if row["served_by"] == "antiphon"}
+    assert ("allreduce", "ring") in served  # of the table
+    assert served >= {
+        ("allgather", "bruck (default)"), ("reducescatter", "direct (default)"), ("reduce", "binomial-tree (default)"),
+        ("broadcast", "binomial-tree (default)"), ("gather", "direct (default)"), ("scatter", "direct (default)"),
+        ("alltoall", "direct (default)"),
+    }  # fmt: skip
+    left = {(row["collective"], row["why"]): row["calls"] for row in rows if row["served_by"] == "library"}
+    assert left == {
+        ("allreduce", "an operator or type that the engine has not"): 1, ("alltoall", "uneven counts"): 3,
+    }  # fmt: skip
+    assert not any(row["collective"] == "allreduce" and "default" in row["schedule"] for row in rows)
+
+
+def test_training_is_as_by_gloo(found: Found) -> None:
+    for rank in range(SIZE - 1):
+        for name in ("ddp", "fsdp"):
+            assert found[rank]["training"][f"{name} torch.float32"] <= 1e-6
+            assert found[rank]["training"][f"{name} torch.float64"] <= 1e-9
+
+
+def test_a_wrong_table_is_told_to_all(found: Found) -> None:
+    for rank in range(SIZE - 1):
+        other, broken, absent = found[rank]["tables"]["said"]
+        assert re.search("for 8 ranks.*there are 4 processes", other)
+        assert "broken.json" in broken
+        assert "absent.json" in absent
+
+
+def test_a_process_that_is_late_or_killed_is_an_error_at_the_others(found: Found) -> None:
+    for rank in range(1, SIZE - 1):
+        assert re.search(
+            "nothing came or went for 1 sec|is lost", found[rank]["late"]["message"]
+        )  # whoever gives up first
+    for rank in range(SIZE - 1):
+        assert "the connection to rank" in found[rank]["killed"]["message"]
+        assert "an earlier call failed" in found[rank]["killed"]["again"]
+        assert found[rank]["killed"]["seconds"] < 20  # the timeout of the group
+
+
+@pytest.mark.slow
+def test_long_training_and_compiling(tmp_path: Path) -> None:
+    results, codes, said = launch(
+        tmp_path,
+        SIZE,
+        ["training", "compiled"],
+        ANTIPHON_TEST_COMPILER="inductor",
+        ANTIPHON_TEST_BACKEND="cpu:antiphon",
+    )
+    assert codes == [0] * SIZE, said
+    for one in results:
+        assert max(value for name, value in one["training"].items() if "float64" in name) <= 1e-9
+        assert max(value for name, value in one["training"].items() if "float32" in name) <= 1e-6
+
+
+@pytest.mark.slow
+def test_the_page_and_the_example_run(tmp_path: Path) -> None:
+    """docs/torch.md's Python, and the example, as torchrun starts them."""
+    page = (HERE.parent / "docs" / "torch.md").read_text()
+    scripts = []
+    for number, block in enumerate(re.findall(r"```python\n(.*?)```", page, re.DOTALL)):
+        scripts.append(tmp_path / f"block{number}.py")
+        scripts[-1].write_text(block)
+    assert scripts
+    scripts.append(HERE.parent / "examples" / "train_with_torch.py")
+    port = 20000 + os.getpid() % 20000
+    _, codes, said = launch(tmp_path, 2, ["scripts", *map(str, scripts)], ANTIPHON_TEST_PORT=str(port))
+    assert codes == [0, 0], said
+    assert "antiphon" in said
+
+
+def test_without_torch_the_package_goes_on() -> None:
+    """`import antiphon` loads nothing of it."""
+    code = "import sys, antiphon, antiphon.cli, antiphon.run.comm; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
