@@ -11,7 +11,7 @@ LOOSER := arg-type list-item dict-item comparison-overlap return-value var-annot
 VENV := .venv
 BIN := $(VENV)/bin
 BOOTSTRAP := .bootstrap
-PIP_FLAGS := install --quiet --disable-pip-version-check --root-user-action=ignore --no-compile
+PIP_FLAGS := install --quiet --disable-pip-version-check --root-user-action=ignore
 PIP_INSTALL := -m pip $(PIP_FLAGS)
 
 # A second environment with MPICH, for the tests: its own mpi4py, everything else from .venv (told to it last: pip would
@@ -45,11 +45,7 @@ test-all: $(VENV)/.ready-dev  ## run all tests
 	@echo "== all tests"
 	@$(PYTEST) -m "" $(ARGS)
 
-check: format-check lint  ## all that a change must pass: format, lint, types, tests
-	@$(MAKE) --no-print-directory types >$(VENV)/types.log 2>&1 & types=$$!; \
-	$(MAKE) --no-print-directory test; tests=$$?; \
-	wait $$types; typed=$$?; cat $(VENV)/types.log; \
-	exit $$((tests || typed))
+check: format-check lint types test  ## all that a change must pass: format, lint, types, tests
 
 format: $(VENV)/.ready-dev  ## reformat the code
 	@$(BIN)/ruff check --quiet --select I --fix .

@@ -12,6 +12,7 @@ from hypothesis import settings
 settings.register_profile(
     "default",
     parent=settings(),
+    max_examples=50,
     deadline=None,  # the first call of a solver is slow, and says nothing
     derandomize=bool(os.environ.get("CI")),
     print_blob=True,

@@ -318,9 +318,11 @@ def during(name: str, what: Callable[[Any], None]) -> threading.Thread:
     def wait() -> None:
         def moving() -> bool:
             found = find_lab(name)
-            if found is None or not inside(found, "r1"):
+            try:
+                one = inside(found, "r1")[0]
+                lines = Path(f"/proc/{one}/net/dev").read_text().splitlines()[2:]
+            except (AttributeError, IndexError, OSError):  # the lab, its namespace or its process is not there yet
                 return False
-            lines = Path(f"/proc/{inside(found, 'r1')[0]}/net/dev").read_text().splitlines()[2:]
             return sum(int(line.split(":")[1].split()[8]) for line in lines) > 100_000
 
         if gone(moving, 20):
