@@ -330,6 +330,7 @@ def test_tune_on_the_command_line(tmp_path: Path, capfd: pytest.CaptureFixture[s
 # ---- under MPI ----
 
 
+@pytest.mark.slow  # docs/bench.md runs both commands in the ordinary set
 def test_bench_and_tune_under_open_mpi(openmpi: mpi_env.Mpi, tmp_path: Path) -> None:
     """Started here, the commands start the processes; under mpiexec they are the processes."""
     table = tmp_path / "table.json"
