@@ -111,6 +111,36 @@ def test_the_command_tells_a_table(tmp_path: Path, capfd: pytest.CaptureFixture[
     assert "did you mean" in capfd.readouterr().err
 
 
+def test_a_plan_is_measured_on_its_own_machine_only(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    from antiphon.select import save_plans
+
+    path = tmp_path / "plan.json"
+    save_plans(path, {"allreduce": two_ranges()}, table=False)
+    common = ["--on", "fake", "-b", "8", "-e", "8"]
+    assert run(["bench", str(path), "full:ranks=4", *common]) == 0
+    capfd.readouterr()
+    assert run(["bench", str(path), "ring:ranks=4", *common]) == 2
+    err = capfd.readouterr().err
+    assert "is for full:ranks=4 (4 ranks) and not for ring:ranks=4" in err
+    assert "leave ring:ranks=4 out" in err
+
+
+def test_long_work_says_in_a_log_how_far_it_is(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    common = ["allreduce", "full:ranks=4", "--on", "fake", "--planner", "direct"]
+    tune = ["tune", *common, "--nbytes", "1KB:8KB", "--factor", "8", "--workers", "1"]
+    bench = ["bench", *common, "-b", "8", "-e", "64"]
+    monkeypatch.setattr("antiphon.cli._planning.EVERY", 0.0)
+    assert run(tune) == run(bench) == 0
+    err = capfd.readouterr().err
+    assert "2 of 2: allreduce of 8KB: direct is measured\n" in err
+    assert "allreduce of 32B by direct is done\n" in err
+    monkeypatch.setattr("antiphon.cli._planning.EVERY", 1e9)
+    assert run(tune) == run(bench) == 0
+    assert capfd.readouterr().err == ""
+
+
 def test_what_can_be_fitted_is_written_for_fit(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "times.csv"
     common = ["bench", "allreduce", "full:ranks=4", "--on", "fake", "-b", "1KB", "-e", "4KB", "--planner"]
@@ -141,6 +171,7 @@ def test_what_can_be_fitted_is_written_for_fit(tmp_path: Path, capfd: pytest.Cap
         ("allreduce full:ranks=4 --csv /nowhere/at/all.csv", "no directory"),
         ("allreduce full:ranks=4 -r 1", "has no root"),
         ("allreduce full:ranks=4 -f 1", "-f"),
+        ("allreduce full:ranks=4 --mpiexec mpirun", "--mpiexec: is for --on mpi"),
     ],
 )
 def test_wrong_usage_is_told_in_a_line(arguments: str, said: str, capfd: pytest.CaptureFixture[str]) -> None:
@@ -157,7 +188,8 @@ def test_the_other_measurements_stay_as_they_were(capfd: pytest.CaptureFixture[s
     assert run(["bench", "--help"]) == 0
     out = capfd.readouterr().out
     assert "loggp" in out
-    assert "COLL|PLAN|TABLE" in out
+    assert "antiphon bench [OPTIONS] {COLL|PLAN|TABLE} [TOPO]" in out
+    assert "--csv FILE" in out
     assert run(["bench", "genmodel", "--on", "fake"]) == 2  # its own --on
 
 
@@ -325,6 +357,9 @@ def test_tune_on_the_command_line(tmp_path: Path, capfd: pytest.CaptureFixture[s
     assert run([*common, "--on", "fake", "--report", "x.html"]) == 2
     assert "--report" in capfd.readouterr().err
     assert run([*common, "--on", "nowhere"]) == 2
+    capfd.readouterr()
+    assert run([*common, "--factor", "8"]) == 2
+    assert "--factor: is for measuring" in capfd.readouterr().err
 
 
 # ---- under MPI ----

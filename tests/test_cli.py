@@ -142,6 +142,26 @@ def test_of_several_schedules_the_best_for_a_size_or_all(capsys: Capture) -> Non
     assert "did you mean" in complaint(capsys, "plan", *group, "--nbytes", "1KB", "--model", "alphabeta")
 
 
+def test_a_plan_of_one_order_of_combining(capsys: Capture) -> None:
+    machine = ("allreduce", "full:ranks=6", "--deterministic")
+    figures = answer(capsys, "plan", *machine, "-o", "same.json")
+    assert figures["order"]
+    assert answer(capsys, "verify", "same.json")["ok"]
+    assert answer(capsys, "plan", *machine, "--nbytes", "1KB")["planner"] == "direct"  # the fastest of those that can
+    assert answer(capsys, "plan", *machine, "--planner", figures["planner"])["order"] == figures["order"]
+    every = answer(capsys, "plan", *machine, "--all")["plans"]
+    assert {"recursive-doubling", "binomial-tree"} <= {one["planner"] for one in every}
+    assert not {"ring", "double-binary-tree"} & {one["planner"] for one in every}
+    said = complaint(capsys, "plan", *machine, "--planner", "ring", code=1)
+    assert "planner ring: it combines the parts of the data in different orders" in said
+    assert "name it, too" in complaint(capsys, "plan", *machine, "--option", "pieces=4")
+    assert answer(capsys, "plan", "allgather", "ring:ranks=4", "--deterministic", "--planner", "ring")["order"] == ""
+    some = ("dgx1v", "--only", "1,4,5,6", "--deterministic")
+    assert answer(capsys, "plan", "allreduce", *some)["planner"] == "relay"  # goes where the classics do not
+    assert "has a schedule for reducescatter" in complaint(capsys, "plan", "reducescatter", *some, code=1)
+    assert "cannot be reached" in complaint(capsys, "plan", "allreduce", "dgx1v", "--only", "1,4", "--deterministic")
+
+
 def test_an_allocation_without_a_ring_says_what_nccl_would_do(capsys: Capture) -> None:
     assert run(["tune", "allreduce", "dgx1v", "--only", "1,4,5,6", "--nbytes", "1MB", "--planner", "relay"]) == 0
     said = " ".join(capsys.readouterr().out.split())
@@ -239,9 +259,12 @@ def test_people_see_text(capsys: Capture) -> None:
         ("verify .", "directory"),
         ("run nowhere.json --nbytes 1KB", "nowhere.json"),
         ("lab up", "Missing argument"),
+        ("lab run dgx1v --nbytes 1KB", "a machine takes -- COMMAND"),
+        ("lab run dgx1v -- no-such-program", "no-such-program: no such program"),
         ("plan", "see antiphon plan --help"),
         ("plan allreduce dgx1v --nbytes 1KB:1MB", "expected one size"),
         ("plan allreduce dgx1v --budget 0", "greater than 0"),
+        ("bench allreduce full:ranks=4 -b", "see antiphon bench --help"),
         ("plan allreduce dgx1v --frobnicate", "No such option"),
         ("frobnicate", "No such command"),
     ],
@@ -377,11 +400,11 @@ def test_help_has_an_example(capsys: Capture, monkeypatch: pytest.MonkeyPatch, c
     monkeypatch.setenv("COLUMNS", "80")
     assert run([*command, "--help"]) == 0
     out = capsys.readouterr().out
-    assert "Example: antiphon" in out
+    assert "Example: antiphon" in out.splitlines()[-1]  # whole, to be copied
     assert max(map(len, out.splitlines())) <= 80
 
 
-@pytest.mark.parametrize("command", [[], ["topology"]])
+@pytest.mark.parametrize("command", [[], ["topology"], ["bench"]])
 def test_a_group_of_commands_alone_shows_what_it_has(capsys: Capture, command: list[str]) -> None:
     assert run(command) == 2
     out, err = capsys.readouterr()

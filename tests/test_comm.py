@@ -92,11 +92,14 @@ def test_under_mpich(mpich: Mpi, tmp_path: Path) -> None:
     check_mpi(mpich, tmp_path)
 
 
-def over_sockets(ranks: int, given: str, *checks: str) -> tuple[list[dict[str, Any]], str]:
+def free_address() -> str:
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{one.getsockname()[1]}"
-    return launch([sys.executable, PROGRAM, "sockets", str(ranks), address, given, *checks])
+        return f"127.0.0.1:{one.getsockname()[1]}"
+
+
+def over_sockets(ranks: int, given: str, *checks: str) -> tuple[list[dict[str, Any]], str]:
+    return launch([sys.executable, PROGRAM, "sockets", str(ranks), free_address(), given, *checks])
 
 
 @needs_cc
@@ -109,6 +112,40 @@ def test_over_sockets(tmp_path: Path) -> None:
     assert {row["served_by"] for row in told["report"]} == {"antiphon"}
     default = {name.partition(" ")[0] for _, name, _ in found if "(default)" in name}
     assert default >= {"bruck", "direct", "binomial-tree", "recursive-doubling"}  # what the table has nothing for
+
+
+SHARES = """
+import os, sys, numpy as np, antiphon
+if sys.argv[1] != "mpi":
+    rank = int(os.fork() == 0)
+    if rank:
+        os.environ["ANTIPHON_SHARED"] = sys.argv[3]
+    found = antiphon.comm(address=sys.argv[2], rank=rank, ranks=2)
+else:
+    found = antiphon.comm(table=sys.argv[2])
+def mapped():
+    return sum("memfd:antiphon" in line for line in open("/proc/self/maps"))
+got = found.allreduce(np.ones(100_000))
+assert (got == found.ranks).all()
+before = mapped()
+found.close()
+os.write(1, f'{{"during": {before}, "after": {mapped()}}}\\n'.encode())
+"""
+
+
+@needs_cc
+@pytest.mark.skipif(sys.platform != "linux", reason="such memory is Linux's")
+@pytest.mark.parametrize("other", ["1", "0"])
+def test_processes_of_one_host_share_memory_if_all_want_to(other: str) -> None:
+    found, said = launch([sys.executable, "-c", SHARES, "fork", free_address(), other])
+    assert found == [{"during": int(other), "after": 0}] * 2, said
+
+
+def test_mpi_processes_of_one_host_share_memory(openmpi: Mpi, tmp_path: Path) -> None:
+    command = [*openmpi.mpiexec(3), openmpi.python, "-c", SHARES, "mpi", str(table(tmp_path, 3))]
+    for wanted in (1, 0):
+        found, said = launch(command, {**openmpi.env, "ANTIPHON_SHARED": str(wanted)})
+        assert found == [{"during": wanted, "after": 0}] * 3, said
 
 
 @needs_cc

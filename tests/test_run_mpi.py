@@ -51,9 +51,18 @@ def test_a_sample_of_everything() -> None:
             assert row["reference_seconds"] is None
 
 
+@needs_mpi
+@pytest.mark.parametrize("near", [0, 3])
+def test_messages_by_mpi_alone_and_by_both_ways(near: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With 0, as between hosts; with 3, as on several hosts of three."""
+    monkeypatch.setenv("ANTIPHON_SHARED", str(near))
+    check_cases(sample(13 + near, 0))
+
+
 def test_a_sample_of_everything_under_mpich(mpich: mpi_env.Mpi) -> None:
     command = [mpich.python, str(CASES), "12", "0"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=mpich.env)
+    env = {**mpich.env, "ANTIPHON_SHARED": "5"}  # so that all have near ones, and in larger groups far ones as well
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=env)
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.startswith(f"{len(sample(12, 0))} right")
 

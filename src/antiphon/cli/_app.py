@@ -45,10 +45,11 @@ def _say(message: str) -> None:
     print(f"antiphon: {line}", file=sys.stderr)
 
 
-def _usage(error: Any) -> int:
-    """Wrong usage, in typer's words and in one line; a group of commands alone shows what it has."""
+def _usage(error: Any, named: str) -> int:
+    """Wrong usage, in typer's words and in one line; a group of commands alone shows what it has. `named`: the command,
+    where the error does not know it."""
     context = getattr(error, "ctx", None)
-    where = context.command_path if context is not None else "antiphon"
+    where = context.command_path.strip() if context is not None else named
     said = error.format_message().rstrip(".")
     if said.startswith("Usage:"):
         print(error.format_message(), file=sys.stderr)
@@ -96,4 +97,5 @@ def run(command: Any, arguments: Sequence[str] | None = None) -> int:  # noqa: P
                 raise
             _say(f"internal error, please report it: {type(error).__name__}: {error} (ANTIPHON_DEBUG=1 shows where)")
             return 70
-        return _usage(error)
+        first = next(iter(sys.argv[1:] if arguments is None else arguments), "")
+        return _usage(error, f"antiphon {first}" if first in command.commands else "antiphon")

@@ -11,7 +11,7 @@ import typer
 from antiphon.cli._arguments import Json, Model, ProfileFile, Ranks, WhichPlan, rank_list
 from antiphon.cli._bench_text import bench_text
 from antiphon.cli._output import StoppedEarly, emit
-from antiphon.cli._planning import options_of, progress
+from antiphon.cli._planning import NowAndThen, options_of, progress, refuse_elsewhere
 from antiphon.core.datatypes import DATA_TYPES, OPERATORS, combine_of, data_type
 from antiphon.core.plan import Plan
 from antiphon.cost import as_profile
@@ -19,7 +19,7 @@ from antiphon.errors import AntiphonError, Invalid, unknown
 from antiphon.units import format_size, parse_seconds, parse_size
 
 What = Annotated[str, typer.Argument(metavar="COLL|PLAN|TABLE", help="a collective or all; or a file of plans")]
-Machine = Annotated[str, typer.Argument(metavar="[TOPO]", help="of a collective: the machine")]
+Machine = Annotated[str, typer.Argument(metavar="TOPO", help="of a collective: the machine")]
 Begin = Annotated[str, typer.Option("-b", "--begin", metavar="SIZE", help="the first size")]
 End = Annotated[str, typer.Option("-e", "--end", metavar="SIZE", help="the last size")]
 Factor = Annotated[int, typer.Option("-f", "--factor", min=2, metavar="N", help="each size is so many times the last")]
@@ -63,6 +63,7 @@ def bench_plans_command(
     from antiphon.run._bench_wanted import first_on
 
     _check_files(csv, fit)
+    refuse_elsewhere(on, {"mpi --mpiexec": mpiexec, "lab --scale": scale})
     given = None if profile is None else as_profile(profile)
     sizes = _sizes(begin, end, factor)
     how: dict[str, Any] = {
@@ -96,13 +97,16 @@ def _measure(
 
     rows: list[dict[str, Any]] = []
     ended: Exception | None = None
+    now = NowAndThen()
     with progress("planning", log=False) as (tell, _):
         chosen = plans()
         tell(f"measuring {chosen[0].collective.kind}")
 
         def heard(row: dict[str, Any]) -> None:
             rows.append(row)
-            tell(f"{row['collective']} of {format_size(row['nbytes'])} by {row['planner']} is done")
+            said = f"{row['collective']} of {format_size(row['nbytes'])} by {row['planner']} is done"
+            tell(said)
+            now.tell(said)
 
         try:
             measure_plans(chosen, sizes, progress=heard, **how)

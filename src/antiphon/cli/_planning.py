@@ -1,8 +1,9 @@
-"""What `plan` and `frontier` share: options for planners, and the progress of a search."""
+"""What commands that work for long share: options for planners, and ways to tell how far they are."""
 
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,6 +12,7 @@ from antiphon.errors import Invalid, quote
 from antiphon.topologies import plain_value
 
 Tell = Callable[[str], None]
+EVERY = 5.0  # seconds between two lines in a log
 
 
 def options_of(given: list[str] | None) -> dict[str, Any]:
@@ -33,6 +35,14 @@ def joined(options: dict[str, Any], named: dict[str, Any]) -> dict[str, Any]:
     return {**options, **given}
 
 
+def refuse_elsewhere(on: str, given: dict[str, str]) -> None:
+    """Options that mean something on one ground only; their values by ground and name, as in "mpi --mpiexec"."""
+    for where, value in given.items():
+        ground, option = where.split()
+        if value and on != ground:
+            raise Invalid(f"{option}: is for --on {ground}; leave it out on {on}")
+
+
 @contextmanager
 def progress(start: str, *, log: bool = True) -> Iterator[tuple[Tell, Tell]]:
     """Two ways of telling, both on stderr: what may vanish again, and what stays.
@@ -53,6 +63,18 @@ def progress(start: str, *, log: bool = True) -> Iterator[tuple[Tell, Tell]]:
             console.print(text, markup=False)
 
         yield lambda text: keep(text) if _matters(text) else status.update(escape(text)), keep
+
+
+class NowAndThen:
+    """Where stderr is no terminal, at most a line every few seconds: long work shows that it goes on."""
+
+    def __init__(self) -> None:
+        self.last = time.monotonic()
+
+    def tell(self, text: str) -> None:
+        if time.monotonic() >= self.last + EVERY and not sys.stderr.isatty():
+            self.last = time.monotonic()
+            say(text)
 
 
 def say(text: str) -> None:

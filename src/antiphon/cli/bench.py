@@ -117,16 +117,32 @@ PLANS = "COLL|PLAN|TABLE"  # what is no command of the group
 
 
 class _Group(typer.core.TyperGroup):
-    """`bench genmodel` and `bench loggp` are commands; all else is what is to be measured, with its options."""
+    """`bench genmodel` and `bench loggp` are commands; all else is what is to be measured, with its options. The help
+    is that of the latter, and names the two."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
-        if args and args[0] not in self.commands and args[0] != "--help":
+        if args and args[0] not in self.commands:
             args = [PLANS, *args]
         return super().parse_args(ctx, args)
+
+    def get_help(self, ctx: Any) -> str:
+        inner = self.commands[PLANS]
+        return inner.get_help(type(ctx)(inner, parent=ctx))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, command, rest = super().resolve_command(ctx, args)
         return (None if name == PLANS else name), command, rest
+
+
+class _Plans(typer.core.TyperCommand):
+    """The command without a name."""
+
+    def format_usage(self, ctx: Any, formatter: Any) -> None:
+        formatter.write_usage(ctx.command_path.strip(), " ".join(self.collect_usage_pieces(ctx)))
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        super().format_options(ctx, formatter)
+        ctx.parent.command.format_commands(ctx.parent, formatter)
 
 
 def _check(on: str, out: Path | None) -> None:
@@ -142,22 +158,22 @@ def register(app: typer.Typer) -> None:
         cls=_Group,
         no_args_is_help=True,
         rich_markup_mode=None,
-        help="Measure plans beside the library's own collectives, or what `fit` reads.",
-        epilog="Example: antiphon bench allreduce full:ranks=4 -b 1KB -e 1MB",
+        help="Plans measured beside the library's own collectives.",
     )
     group.command(
         PLANS,
-        short_help="Plans, as nccl-tests measures (--help behind it).",
-        epilog="Example: antiphon bench allreduce full:ranks=4 -b 8 -e 8MiB -f 8 -d float32 -o sum",
+        cls=_Plans,
+        hidden=True,
+        epilog="Example: antiphon bench allreduce full:ranks=4 -b 8 -e 8MiB -f 8 -o sum",
     )(bench_plans_command)
     group.command(
         "genmodel",
         short_help="What `fit genmodel` reads, over MPI.",
-        epilog="Example: antiphon bench genmodel --on mpi -n 8 --nbytes 1MiB:64MiB:8 -o times.csv",
+        epilog="Example: antiphon bench genmodel -n 8 --nbytes 1MiB:64MiB:8 -o times.csv",
     )(_genmodel)
     group.command(
         "loggp",
         short_help="What `fit loggp` reads, over MPI.",
-        epilog="Example: antiphon bench loggp --on mpi --mpiexec 'mpiexec --map-by node' -o trips.csv",
+        epilog="Example: antiphon bench loggp --mpiexec 'mpiexec --map-by node' -o trips.csv",
     )(_loggp)
     app.add_typer(group, name="bench")

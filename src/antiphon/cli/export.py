@@ -76,5 +76,5 @@ def register(app: typer.Typer) -> None:
     app.command(
         "export",
         short_help="Write a plan as files that another program reads.",
-        epilog="Example: antiphon export plan.json --to goal --nbytes 64MiB -o goal --option order=rounds",
+        epilog="Example: antiphon export plan.json --to goal --nbytes 64MiB -o goal",
     )(_export)

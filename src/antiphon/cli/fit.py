@@ -219,7 +219,7 @@ def register(app: typer.Typer) -> None:
     group.command(
         "genmodel",
         short_help="alpha, beta, gamma, delta, epsilon and w_t of GenModel.",
-        epilog="Example: antiphon fit genmodel times.csv --memory memory.json --bandwidth 10Gbit/s -o profile.json",
+        epilog="Example: antiphon fit genmodel times.csv --bandwidth 10Gbit/s -o fit.json",
     )(_genmodel)
     group.command(
         "memory",

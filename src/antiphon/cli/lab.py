@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,8 +14,8 @@ from antiphon.cli._arguments import Json, Only, WhichPlan, machine_and_group, on
 from antiphon.cli._lab_text import lab_text, labs_text
 from antiphon.cli._output import emit, working
 from antiphon.core.topology import Topology
-from antiphon.errors import Infeasible, Invalid
-from antiphon.select import check
+from antiphon.errors import Infeasible, Invalid, Missing
+from antiphon.select import check, is_file
 from antiphon.units import parse_seconds
 
 Scale = Annotated[
@@ -128,6 +129,10 @@ def _run(
         raise Invalid("lab run: expected a plan, or -- and a command")
     if not nbytes:
         raise Invalid(f"lab run {what}: give --nbytes SIZE if it is a plan, or -- and a command if it is a machine")
+    if not is_file(what) and not Path(what).exists():
+        raise Invalid(
+            f"lab run {what}: no such file of a plan (antiphon plan -o makes one); a machine takes -- COMMAND"
+        )
     if only:
         raise Invalid("--only: the plan knows its machine; leave it out")
     from antiphon.run.lab import lab_run_plan
@@ -149,6 +154,8 @@ def _run(
 def _run_program(what: str, command: Sequence[str], only: str, how: dict[str, Any], json: bool) -> None:
     from antiphon.run.lab import lab_command, lab_names
 
+    if command and "{" not in command[0] and shutil.which(command[0]) is None:
+        raise Missing(f"{command[0]}: no such program")
     where: Topology | str = what
     if what and (what not in lab_names() or only):
         where = machine_and_group(what, only, "")[0]

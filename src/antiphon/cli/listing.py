@@ -17,5 +17,5 @@ def register(app: typer.Typer) -> None:
 
     @app.command(epilog="Example: antiphon planners")
     def planners(json: Json = False) -> None:
-        """The ways to plan, the collectives each can plan, and their options."""
+        """The ways to plan, what each can plan, and their options."""
         emit(listed("planner"), listed_text("planner"), json)

@@ -115,7 +115,7 @@ def register(app: typer.Typer) -> None:
     group.command(
         "probe",
         short_help="Read a machine from the file of another program.",
-        epilog="Example: antiphon topology probe topo.xml --from piccl-xml -o topo.json --profile profile.json",
+        epilog="Example: antiphon topology probe topo.xml --from piccl-xml -o topo.json",
     )(_probe)
     app.add_typer(group, name="topology")
     app.command(

@@ -32,7 +32,7 @@ from antiphon.core.collective import Collective
 from antiphon.core.plan import Plan
 from antiphon.core.topology import Topology
 from antiphon.errors import Infeasible, Invalid, Unsupported, unknown
-from antiphon.select import Proofs, check, every_plan, figures_of, load_plans, plan, prove
+from antiphon.select import Proofs, SeveralOrders, check, every_plan, figures_of, load_plans, plan, prove
 from antiphon.show._words import options_text
 from antiphon.show.frontier import optimality_text, proofs_text, refusal_text
 from antiphon.show.png import check_png
@@ -41,46 +41,46 @@ from antiphon.show.trees import check_drawable, trees_svg
 from antiphon.topologies import topology
 from antiphon.units import parse_seconds
 
+Planner = Annotated[str, typer.Option("--planner", metavar="NAME", help="see antiphon planners (default: ring)")]
+Options = Annotated[
+    list[str] | None, typer.Option("--option", metavar="KEY=VALUE", help="for the planner; again for more")
+]
+ChunksOf = Annotated[
+    int | None, typer.Option("--chunks", min=1, metavar="C", help="of a planner that can: just this (C, S, R)")
+]
+Steps = Annotated[int | None, typer.Option("--steps", min=1, metavar="S", help="and these steps")]
+Rounds = Annotated[int | None, typer.Option("--rounds", min=1, metavar="R", help="and these rounds")]
+ForSize = Annotated[str, typer.Option("--nbytes", metavar="SIZE", help="plan for this size, e.g. 64MiB")]
+Fastest = Annotated[
+    str, typer.Option("--model", metavar="NAME", help="of several schedules keeps the fastest for --nbytes by this")
+]
+KeepAll = Annotated[
+    bool, typer.Option("--all", help="keep all that the planner finds: -o plan.json writes plan-1.json, ...")
+]
+Deterministic = Annotated[
+    bool, typer.Option("--deterministic", help="one order of combining for every element: the same bits at all sizes")
+]
+Budget = Annotated[str, typer.Option("--budget", metavar="TIME", help="stop after this long, e.g. 60s")]
+Seed = Annotated[int, typer.Option("--seed", min=0, metavar="N", help="same seed, same plan")]
+TreeRoot = Annotated[
+    int | None, typer.Option("--from", min=0, metavar="RANK", help="of trees with many roots draw those of this rank")
+]
+
 
 def _plan_command(
-    coll: Coll,
-    topo: Topo,
-    planner: Annotated[str, typer.Option("--planner", metavar="NAME", help="see antiphon planners")] = "ring",
-    option: Annotated[
-        list[str] | None, typer.Option("--option", metavar="KEY=VALUE", help="for the planner; again for more")
-    ] = None,
-    chunks: Annotated[
-        int | None, typer.Option("--chunks", min=1, metavar="C", help="of a planner that can: just this (C, S, R)")
-    ] = None,
-    steps: Annotated[int | None, typer.Option("--steps", min=1, metavar="S", help="and these steps")] = None,
-    rounds: Annotated[int | None, typer.Option("--rounds", min=1, metavar="R", help="and these rounds")] = None,
-    root: Root = None,
-    only: Only = "",
-    ranks: Ranks = "",
-    nbytes: Annotated[str, typer.Option("--nbytes", metavar="SIZE", help="plan for this size, e.g. 64MiB")] = "",
-    model: Annotated[
-        str, typer.Option("--model", metavar="NAME", help="of several schedules keeps the fastest for --nbytes by this")
-    ] = "",
-    keep_all: Annotated[
-        bool, typer.Option("--all", help="keep all that the planner finds: -o plan.json writes plan-1.json, ...")
-    ] = False,
-    budget: Annotated[str, typer.Option("--budget", metavar="TIME", help="stop after this long, e.g. 60s")] = "",
-    seed: Annotated[int, typer.Option("--seed", min=0, metavar="N", help="same seed, same plan")] = 0,
-    out: Output = None,
-    svg: Svg = None,
-    png: Png = None,
-    tree_root: Annotated[
-        int | None,
-        typer.Option("--from", min=0, metavar="RANK", help="of trees with many roots draw those of this rank"),
-    ] = None,
-    json: Json = False,
-) -> None:
+    coll: Coll, topo: Topo, planner: Planner = "", option: Options = None, chunks: ChunksOf = None,
+    steps: Steps = None, rounds: Rounds = None, root: Root = None, only: Only = "", ranks: Ranks = "",
+    nbytes: ForSize = "", model: Fastest = "", keep_all: KeepAll = False, deterministic: Deterministic = False,
+    budget: Budget = "", seed: Seed = 0, out: Output = None, svg: Svg = None, png: Png = None,
+    tree_root: TreeRoot = None, json: Json = False,
+) -> None:  # fmt: skip
     """Plan a collective, prove the schedule correct, and say how far from the best possible it is.
 
     Of several schedules that a planner finds the best is kept: for --nbytes the fastest by --model (alpha-beta), else
-    the one nearest to the bandwidth bound. --chunks, --steps and --rounds ask planner sccl for one point: it is
-    planned, or it is said which bound forbids it (exit code 1). --svg and --png draw the trees along which the data
-    travel.
+    the one nearest to the bandwidth bound. --deterministic keeps only those that combine every element in one order;
+    with no planner named it is the best of those that can. --chunks, --steps and --rounds ask planner sccl for
+    one point: it is planned, or it is said which bound forbids it (exit code 1). --svg and --png draw the trees along
+    which the data travel.
     """
     wanted, machine = request(coll, topo, root, only, ranks)
     _check_pictures(machine, svg, png, tree_root, keep_all)
@@ -89,7 +89,7 @@ def _plan_command(
     if model and not nbytes:
         raise Invalid("--model chooses the fastest for a size; give --nbytes, too")
     how: dict[str, Any] = {
-        "planner": planner, "seed": seed,
+        "planner": planner, "seed": seed, "deterministic": deterministic,
         "options": joined(options_of(option), {"chunks": chunks, "steps": steps, "rounds": rounds}),
         "nbytes": one_size(nbytes) if nbytes else None,
         "budget": parse_seconds(budget, "--budget") if budget else None,
@@ -101,7 +101,7 @@ def _plan_command(
         with progress(f"planning {wanted.kind} on {machine.name}", log=False) as (tell, _):
             made = plan(wanted, machine, model=model or None, tell=tell, **how)
     except Infeasible as error:
-        if "rounds" not in how["options"]:
+        if "rounds" not in how["options"] or isinstance(error, SeveralOrders):
             raise
         emit(_refused(how["options"], str(error)), refusal_text(str(error)), json)
         raise typer.Exit(1) from None
@@ -160,6 +160,8 @@ def _made_text(made: Plan, figures: dict[str, Any], out: Path | None) -> str:
     certificate = made.entries[0].schedule.provenance.get("certificate")
     if certificate is not None and "optimality" in figures:
         told += "\n" + "\n".join(paragraph(f"proof:     {optimality_text(certificate)}", rest=" " * 13))
+    if made.entries[0].claims.get("order"):
+        told += "\n  order:     every element is combined in one: the same bits at all sizes"
     return plan_text(figures) + told + "\n  verified:  every rank ends with exactly what it should" + where
 
 

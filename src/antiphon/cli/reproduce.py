@@ -13,7 +13,7 @@ from antiphon.reproduce import names, reproduce
 
 
 def _reproduce_command(
-    name: Annotated[str, typer.Argument(metavar="[NAME]", help="which table; without it, what there is")] = "",
+    name: Annotated[str, typer.Argument(metavar="NAME", help="which table; without it, what there is")] = "",
     json: Json = False,
 ) -> None:
     """A paper's table made again: published, ours, and how they deviate; exit code 1 if a row is not reproduced."""

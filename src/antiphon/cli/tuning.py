@@ -24,6 +24,7 @@ from antiphon.cli._arguments import (
     rank_list,
 )  # fmt: skip
 from antiphon.cli._output import StoppedEarly, emit, write_pictures
+from antiphon.cli._planning import NowAndThen, refuse_elsewhere
 from antiphon.cli._tuning_text import tuning_text, tunings_text
 from antiphon.core.files import write_bytes
 from antiphon.core.topology import Topology
@@ -58,10 +59,12 @@ On = Annotated[
     str, typer.Option("--on", metavar="WHERE", help="also measure the best, and choose by that: mpi, torch or lab")
 ]
 Factor = Annotated[
-    int, typer.Option("--factor", min=2, metavar="N", help="with --on: each size so many times the last")
+    int | None, typer.Option("--factor", min=2, metavar="N", help="with --on: each size so many times the last (4)")
 ]
-Iterations = Annotated[int, typer.Option("--iterations", min=1, metavar="N", help="with --on: runs of each")]
-For = Annotated[str, typer.Option("--for", metavar="TIME", help="with --on: time for all measurements")]
+Iterations = Annotated[
+    int | None, typer.Option("--iterations", min=1, metavar="N", help="with --on: runs of each (20)")
+]
+For = Annotated[str, typer.Option("--for", metavar="TIME", help="with --on: time for all measurements (600s)")]
 Launcher = Annotated[str, typer.Option("--mpiexec", metavar="COMMAND", help="with --on mpi: the launcher, its options")]
 Nccl = Annotated[bool, typer.Option("--nccl/--no-nccl", help="compare with what NCCL would do")]
 Budget = Annotated[str, typer.Option("--budget", metavar="TIME", help="time for each candidate")]
@@ -83,10 +86,11 @@ Heatmap = Annotated[
 
 
 @contextmanager
-def _progress() -> Iterator[Callable[[int, int, str], None] | None]:
-    """A bar on a terminal's stderr; nothing elsewhere."""
+def _progress(log: bool = False) -> Iterator[Callable[[int, int, str], None] | None]:
+    """A bar on a terminal's stderr; elsewhere nothing, or with `log` a line now and then."""
     if not sys.stderr.isatty():
-        yield None
+        now = NowAndThen()
+        yield (lambda done, total, what: now.tell(f"{done} of {total}: {what}")) if log else None
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -123,8 +127,8 @@ def _tune_command(
     planner: Planners = None, sweep: Sweeps = None, vary: Vary = "", nccl: Nccl = True, budget: Budget = "5s",
     root: Root = None, only: Only = "", ranks: Ranks = "", against: Against = "", workers: Workers = 0, seed: Seed = 0,
     out: TuneOutput = None, report: Report = None, svg: Svg = None, png: Png = None, heatmap: Heatmap = None,
-    deterministic: Deterministic = False, on: On = "", factor: Factor = 4, iterations: Iterations = 20,
-    limit: For = "600s", mpiexec: Launcher = "", json: Json = False,
+    deterministic: Deterministic = False, on: On = "", factor: Factor = None, iterations: Iterations = None,
+    limit: For = "", mpiexec: Launcher = "", json: Json = False,
 ) -> None:  # fmt: skip
     """Try every planner that can, verify and price all they make, and keep the best for every size.
 
@@ -139,17 +143,25 @@ def _tune_command(
         "nccl": nccl, "budget": parse_seconds(budget, "--budget"), "workers": workers or None, "seed": seed,
         "sweep": read_sweep(sweep or ()), "deterministic": deterministic,
     }  # fmt: skip
+    measuring = {"--factor": factor, "--iterations": iterations, "--for": limit, "--mpiexec": mpiexec}
     if on:
-        how = {"on": on, "factor": factor, "iterations": iterations, "mpiexec": mpiexec, "nbytes": nbytes}
+        refuse_elsewhere(on, {"mpi --mpiexec": mpiexec})
+        how = {"on": on, "factor": factor or 4, "iterations": iterations or 20, "mpiexec": mpiexec, "nbytes": nbytes}
         refused = {
             "--vary": vary,
             "--only": only,
             "--against": against,
             **{n: files[n] for n in ("--report", *PICTURES)},
         }
-        limited = {"limit": parse_seconds(limit, "--for"), "ranks": rank_list(ranks, "--ranks") if ranks else None}
+        limited = {
+            "limit": parse_seconds(limit or "600s", "--for"),
+            "ranks": rank_list(ranks, "--ranks") if ranks else None,
+        }
         _measured(coll, topo, refused, out, {**options, **how, **limited}, json)
         return
+    for name, given in measuring.items():
+        if given:
+            raise Invalid(f"{name}: is for measuring; give --on mpi, torch or lab, too, or leave it out")
     if vary:
         _tune_over(coll, topo, vary, {"--only": only, "--against": against}, ranks, files, options, json)
         return
@@ -178,7 +190,7 @@ def _measured(
         if given:
             raise Invalid(f"{name}: does not go together with --on; leave one of them out")
     del options["nccl"]
-    with _progress() as progress:
+    with _progress(log=True) as progress:
         found = tune_measured(coll, topo, progress=progress, **options)
     if found is None:
         return

@@ -21,6 +21,7 @@ TARGETS = {"mpi": "transport_mpi.c", "threads": "transport_threads.c", "sockets"
 # What the library does under LD_PRELOAD.
 PARTS = ("calls", "group", "report", "serve", "setup", "table", "types")
 PRELOAD = ("book.c", *(f"preload_{part}.c" for part in PARTS))
+SHARED = ("shared_memory.c", "shared_messages.c")  # messages within a host
 # No reordering of sums, no fused multiply-add: every processor gives the same bits.
 FLAGS = ("-std=c11", "-D_GNU_SOURCE", "-O3", "-ffp-contract=off", "-fPIC", "-shared", "-pthread", "-Wall", "-Wextra")
 PATIENCE = 300.0
@@ -47,7 +48,8 @@ def library(target: str = "mpi", compiler: str = "") -> Path:
 
 
 def _sources(target: str) -> list[Path]:
-    return [NATIVE / name for name in (*CORE, TARGETS[target], *(PRELOAD if target == "mpi" else ()))]
+    more = {"mpi": (*SHARED, *PRELOAD), "sockets": (*SHARED, "transport_shared.c")}.get(target, ())
+    return [NATIVE / name for name in (*CORE, TARGETS[target], *more)]
 
 
 def _names(target: str) -> list[str]:

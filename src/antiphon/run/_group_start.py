@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ from antiphon.run._group_book import base_program, group_book, read_any
 from antiphon.run._mesh import Exchange
 from antiphon.run._native import Engine, TransportFailed, Wire
 from antiphon.run._serving import Serving
+from antiphon.run._told_once import told_once
 
 _KINDS = {kind.__name__: kind for kind in (Invalid, Missing, Unsupported, TimedOut, TransportFailed)}
 
@@ -65,11 +67,12 @@ def _book(group: Group, table: Any) -> Book:
     whole = read_any(table)
     book = group_book(whole, group.ranks, group.places, group.everyone)
     if group.strict and not book.pages:
+        name = os.fspath(table) if isinstance(table, str | os.PathLike) else "table"
         raise Invalid(
-            f"table: {'; '.join(whole.left)}"
+            f"{name}: {'; '.join(whole.left)}"
             if whole.left and not whole.pages
-            else f"table: it is for {whole.ranks} ranks ({quote(whole.machine)}), there are {group.ranks} processes; "
-            "tune for this machine, or for a group of that many ranks"
+            else f"{name}: is for {whole.ranks} ranks ({quote(whole.machine)}), but there are {group.ranks} processes; "
+            f"start {whole.ranks}, or make one for these: antiphon tune all full:ranks={group.ranks} -o table.json"
         )
     return book
 
@@ -88,6 +91,8 @@ def _agreed(group: Group, mine: dict[str, str]) -> dict[str, str]:
     for rank, one in enumerate(said):
         if "fault" in one:
             where = "" if rank in (0, group.rank) else f"process {rank}: "
-            raise _KINDS.get(one["kind"], Invalid)(where + one["fault"])
+            error = _KINDS.get(one["kind"], Invalid)(where + one["fault"])
+            told_once(error, speaks=rank == group.rank)
+            raise error
     first: dict[str, str] = said[0]
     return first

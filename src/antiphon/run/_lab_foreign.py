@@ -23,6 +23,7 @@ LAUNCHERS = ("mpiexec", "mpirun", "mpiexec.hydra")
 SETTINGS = {
     "MPIR_CVAR_NOLOCAL": "1", "UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "all", "FI_PROVIDER": "tcp",
     "ANTIPHON_ANYWHERE": "1",  # here every rank has a host's name of its own
+    "ANTIPHON_SHARED": "0",  # all bytes cross the links
 }  # fmt: skip
 _TAKES = {  # options of Hydra before the program, and how many words each has behind it
     **dict.fromkeys(("genv", "env"), 2),

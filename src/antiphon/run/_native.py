@@ -4,7 +4,20 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
-from ctypes import POINTER, Structure, byref, c_char, c_double, c_int, c_int32, c_size_t, c_uint32, c_uint64, c_void_p
+from ctypes import (
+    POINTER,
+    Structure,
+    byref,
+    c_char,
+    c_char_p,
+    c_double,
+    c_int,
+    c_int32,
+    c_size_t,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+)  # fmt: skip
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +49,7 @@ TYPES = {
 OPERATORS = {"sum": 0, "prod": 1, "max": 2, "min": 3, "avg": 4}
 _ABI = 1
 _TEXT = 252
+_NAME = 24  # bytes of an ap_shared_name
 
 
 class TransportFailed(AntiphonError):
@@ -138,6 +152,39 @@ class Engine:
         if not handle:
             raise _raised(error)
         return Wire(self, handle)
+
+    def share(self, ranks: int) -> tuple[int, bytes]:
+        """Memory for messages within this host, and what others need to `join` it; 0 where there can be none."""
+        name = ctypes.create_string_buffer(_NAME)
+        self.library.ap_shared_make.argtypes = [c_uint32, c_void_p]
+        self.library.ap_shared_make.restype = c_void_p
+        return self.library.ap_shared_make(ranks, name) or 0, name.raw
+
+    def join(self, name: bytes, rank: int) -> int:
+        """The memory of that name; 0 where it cannot be seen."""
+        self.library.ap_shared_join.argtypes = [c_char_p, c_uint32]
+        self.library.ap_shared_join.restype = c_void_p
+        return self.library.ap_shared_join(name, rank) or 0 if len(name) == _NAME else 0
+
+    def shared(self, memory: int, connected: Sequence[int]) -> Wire:
+        """A wire through that memory. `connected`, as of `sockets`, tell when a process is gone.
+
+        Both belong to it."""
+        error, numbers = _Error(), np.asarray(connected, np.int32)
+        self.library.ap_shared_complete.argtypes, self.library.ap_shared_complete.restype = [c_void_p], None
+        self.library.ap_shared_open.argtypes = [c_void_p, c_uint32, c_void_p, POINTER(_Error)]
+        self.library.ap_shared_open.restype = c_void_p
+        self.library.ap_shared_complete(memory)
+        handle = self.library.ap_shared_open(memory, len(numbers), numbers.ctypes.data, byref(error))
+        if not handle:
+            raise _raised(error)
+        return Wire(self, handle)
+
+    def unshare(self, memory: int) -> None:
+        """Gives up memory of which no wire was made."""
+        self.library.ap_shared_close.argtypes, self.library.ap_shared_close.restype = [c_void_p], None
+        if memory:
+            self.library.ap_shared_close(memory)
 
     def fold(self, result: Array, operands: Sequence[Array], op: str) -> None:
         """result = operands combined from the left."""

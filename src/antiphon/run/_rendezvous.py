@@ -13,9 +13,10 @@ from typing import Any
 from antiphon.errors import AntiphonError, Invalid, TimedOut, quote
 from antiphon.run._build import library
 from antiphon.run._group_start import Group, serve
-from antiphon.run._mesh import handed_over, mesh
+from antiphon.run._interface import interface_address
 from antiphon.run._native import Engine, TransportFailed, Wire
 from antiphon.run._serving import Serving
+from antiphon.run._wires import connect
 
 _LENGTH = struct.Struct("<Q")
 _MOST = 2**32  # bytes of a text: more is no message of ours
@@ -31,7 +32,7 @@ def over_sockets(rank: int, ranks: int, address: str, table: Any, timeout: float
             return Engine(library("sockets", compiler))
 
         def wire(made: Engine) -> Wire:
-            return made.sockets(rank, handed_over(mesh(rank, ranks, star.exchange, timeout=timeout)))
+            return connect(made, rank, ranks, star.exchange, address=interface_address(), timeout=timeout)[0]
 
         group = Group(rank, ranks, star.exchange, range(ranks), ranks)
         return serve(group, table, engine, wire, fill=True)

@@ -19,7 +19,7 @@ from antiphon.core.transform import pipeline
 from antiphon.cost import Predictor, prepare
 from antiphon.cost import sizes as sizes_of
 from antiphon.cost._profile import Profile
-from antiphon.errors import Infeasible, Invalid, quote
+from antiphon.errors import AntiphonError, Infeasible, Invalid, quote
 from antiphon.run._bench_depth import depth
 from antiphon.run._bench_wanted import How, Row, Wanted, first_on, measure_on
 from antiphon.run._launch import launched
@@ -145,7 +145,11 @@ def plans_of(
     profile: Profile | None = None,
 ) -> list[Plan]:
     """What is to be measured: the plans in a file, all verified; or, with a machine, those of a collective (or "all"),
-    made by a planner, or tuned by the model for these sizes."""
+    made by a planner, or tuned by the model for these sizes. A file of plans says its machine itself: another is
+    an error."""
+    if topology is not None and (there := _plans_in(what)):
+        _check_machine(what, there, machine_of(topology))
+        topology = None
     if topology is None:
         if not is_file(what) and not Path(what).exists():
             raise Invalid(
@@ -174,6 +178,24 @@ def plans_of(
     if not found.plans:
         raise Infeasible(f"no planner could plan {what} on {machine.name}")
     return list(found.plans.values())
+
+
+def _plans_in(what: str) -> Mapping[str, Plan]:
+    """Those in a file; none where it is no file of plans: a collective may be a file as well."""
+    try:
+        return load_plans(what) if is_file(what) else {}
+    except AntiphonError:
+        return {}
+
+
+def _check_machine(what: str, plans: Mapping[str, Plan], machine: Topology) -> None:
+    kind, own = next((kind, one.topology) for kind, one in plans.items())
+    if own != machine:
+        other = "all" if len(plans) > 1 else kind
+        raise Invalid(
+            f"{what}: is for {own.name} ({own.ranks} ranks) and not for {machine.name} ({machine.ranks} ranks); leave "
+            f"{machine.name} out to measure what the file holds, or bench {other} {machine.name}"
+        )
 
 
 def _how(iterations: int, warmup: int, seed: int, mpiexec: str, compiler: str, timeout: float, scale: str) -> How:

@@ -165,7 +165,7 @@ class _Work:
     @staticmethod
     def _classics(shortlist: Sequence[Listed], order: Sequence[int]) -> set[int]:
         """Of every classic planner its best at this size by the model."""
-        from antiphon.select._ledger import CLASSICS
+        from antiphon.select._baseline import CLASSICS
 
         best: dict[str, int] = {}
         for number in order:

@@ -18,11 +18,11 @@ from antiphon.errors import Invalid, Unsupported
 from antiphon.run._build import library
 from antiphon.run._group_start import Group, serve
 from antiphon.run._interface import interface_address
-from antiphon.run._mesh import handed_over, mesh
 from antiphon.run._native import Engine, Wire
 from antiphon.run._serving import Serving
 from antiphon.run._torch_calls import Calls
 from antiphon.run._torch_work import Worker
+from antiphon.run._wires import connect
 
 if TYPE_CHECKING:  # PyTorch's own types fit neither all its versions nor what it passes
 
@@ -93,8 +93,8 @@ class AntiphonGroup(_Base):
     def _wire(self, engine: Engine) -> Wire:
         rank, size = self._own
         patience = min(self._timeout.total_seconds(), _SETUP)
-        self._sockets = handed_over(mesh(rank, size, self._exchange, address=interface_address(), timeout=patience))
-        return engine.sockets(rank, self._sockets)
+        wire, self._sockets = connect(engine, rank, size, self._exchange, address=interface_address(), timeout=patience)
+        return wire
 
     def _exchange(self, text: str) -> list[str]:
         rank, size = self._own

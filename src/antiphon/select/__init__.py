@@ -5,6 +5,7 @@ from __future__ import annotations
 from antiphon.select._frontier import Frontier, FrontierPoint, frontier
 from antiphon.select._gains import Gain, Setting, settings
 from antiphon.select._losses import Damage, LinkLoss
+from antiphon.select._orders import SeveralOrders
 from antiphon.select._over import Tunings, tune_over
 from antiphon.select._plans import check, every_plan, figures_of, gaps, measure, plan, proof_of
 from antiphon.select._proofs import Proofs, prove
@@ -28,6 +29,7 @@ __all__ = [
     "Proofs",
     "Range",
     "Setting",
+    "SeveralOrders",
     "Tuning",
     "Tunings",
     "check",

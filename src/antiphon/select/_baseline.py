@@ -1,4 +1,4 @@
-"""What NCCL would do: the planners that stand for it, and whether they had their say."""
+"""What libraries do: the planners that stand for NCCL, whether they had their say, and the classics."""
 
 from __future__ import annotations
 
@@ -13,6 +13,11 @@ BASELINES: Mapping[str, tuple[tuple[str, ...], ...]] = {
     **dict.fromkeys(KINDS, (RINGS_AND_TREES, ("ring",))),
     **dict.fromkeys(("alltoall", "gather", "scatter"), (SENDS, ("ring",))),
 }
+# What libraries use, and what is good on flat machines, where a model may not see the difference.
+CLASSICS = (
+    "ring", "recursive-doubling", "halving-doubling", "direct", "bruck", "pairwise", "binomial-tree",
+    "double-binary-tree", "colocated-ps",
+)  # fmt: skip
 PATIENCE = 10.0  # times the budget: a speedup over a part of what NCCL has would mislead
 LONGEST = 60.0  # seconds, unless the budget itself is more
 

@@ -12,8 +12,9 @@ from antiphon.core.plan import Entry as PlanEntry
 from antiphon.core.plan import Plan
 from antiphon.core.schedule import Schedule
 from antiphon.cost import Profile
-from antiphon.select._baseline import BASELINES, baseline, spoilt
+from antiphon.select._baseline import BASELINES, CLASSICS, baseline, spoilt
 from antiphon.select._losses import Damage
+from antiphon.select._orders import SEVERAL_ORDERS
 from antiphon.select._plans import gaps
 from antiphon.select._ranges import TIE, Key, best_order, nearest, runs, winners, worth_keeping
 from antiphon.select._sweep import Value
@@ -21,12 +22,6 @@ from antiphon.select._task import OK, REFUSED, Context, Done, Found, Limits, Mes
 from antiphon.select._tuning import Candidate, Limit, Listed, Loss, Range, Tuning
 
 Progress = Callable[[int, int, str], None]
-SEVERAL_ORDERS = "it combines the parts of the data in different orders, and --deterministic wants one"
-# What libraries use, and what is good on flat machines, where a model may not see the difference.
-CLASSICS = (
-    "ring", "recursive-doubling", "halving-doubling", "direct", "bruck", "pairwise", "binomial-tree",
-    "double-binary-tree", "colocated-ps",
-)  # fmt: skip
 
 
 class Ledger:

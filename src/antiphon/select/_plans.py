@@ -18,10 +18,18 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.verify import Fault, verify
 from antiphon.cost import prepare
-from antiphon.errors import Infeasible, Invalid, unknown
+from antiphon.errors import AntiphonError, Infeasible, Invalid, Unsupported, unknown
 from antiphon.registry import call, find, refuse_unless_able
+from antiphon.select._baseline import CLASSICS
+from antiphon.select._orders import SEVERAL_ORDERS, SeveralOrders, order_claimed
 from antiphon.select._proofs import certified, label_of, prove, rate_of
 from antiphon.select._wish import budget_of, collective, machine_of
+
+# Who is asked, and with which options, for one order of combining where no planner is named; relay goes everywhere.
+UNNAMED: tuple[tuple[str, Mapping[str, Any]], ...] = (
+    *((name, {}) for name in CLASSICS),
+    ("relay", {"by": "tree", "trees": 1}),
+)
 
 
 def _gap(value: Fraction, least: Fraction) -> Fraction | None:
@@ -65,7 +73,7 @@ def plan(  # noqa: PLR0913
     wanted: Collective | str,
     topology: Topology | str,
     *,
-    planner: str = "ring",
+    planner: str = "",
     root: int | None = None,
     ranks: Sequence[int] | None = None,
     nbytes: int | None = None,
@@ -73,11 +81,16 @@ def plan(  # noqa: PLR0913
     seed: int = 0,
     options: Mapping[str, Any] | None = None,
     model: str | None = None,
+    deterministic: bool = False,
     tell: Callable[[str], None] | None = None,
 ) -> Plan:
-    """Let a planner plan. Every schedule it yields is verified; of several the best is kept: for `nbytes` the fastest
-    by the model (alpha-beta, unless another is named), else that of least bandwidth gap, then latency gap.
+    """Let a planner plan (ring, unless another is named). Every schedule it yields is verified; of several the best is
+    kept: for `nbytes` the fastest by the model (alpha-beta, unless another is named), else that of least bandwidth gap,
+    then latency gap.
 
+    `deterministic`: only schedules that combine every element in one and the same order, as `tune` means it;
+    SeveralOrders where the planner has none. With no planner named it is then the best of the classics that can, and of
+    relay over one tree.
     `tell` hears what a planner that searches is doing; with it, Ctrl-C ends the search and keeps the best so far."""
     if model is not None and nbytes is None:
         raise Invalid(f"model {model}: chooses the best for a size; give nbytes, too")
@@ -85,7 +98,7 @@ def plan(  # noqa: PLR0913
     try:
         for made in every_plan(
             wanted, topology, planner=planner, root=root, ranks=ranks, nbytes=nbytes, budget=budget, seed=seed,
-            options=options, tell=tell,
+            options=options, deterministic=deterministic, tell=tell,
         ):  # fmt: skip
             order = _gaps_of(made) if nbytes is None else _seconds_of(made, nbytes, model or "alpha-beta")
             if best is None or order < best[0]:
@@ -112,40 +125,86 @@ def every_plan(  # noqa: PLR0913
     wanted: Collective | str,
     topology: Topology | str,
     *,
-    planner: str = "ring",
+    planner: str = "",
     root: int | None = None,
     ranks: Sequence[int] | None = None,
     nbytes: int | None = None,
     budget: float | str | None = None,
     seed: int = 0,
     options: Mapping[str, Any] | None = None,
+    deterministic: bool = False,
     tell: Callable[[str], None] | None = None,
 ) -> Iterator[Plan]:
     """All that a planner yields, as it is found: every schedule verified, each as a plan of its own; at least one.
+    `planner` and `deterministic` as for `plan`: then all that combine in one order.
 
     `tell` hears what a planner that searches is doing."""
     topology = machine_of(topology)
     target = wanted if isinstance(wanted, Collective) else collective(wanted, topology, root=root, ranks=ranks)
+    given = {
+        "nbytes": nbytes, "profile": None, "budget": None if budget is None else budget_of(budget), "seed": seed,
+    }  # fmt: skip
+    if deterministic and not planner:
+        if options:
+            raise Invalid("options are for a planner; name it, too")
+        yield from _of_any(topology, target, given)
+        return
+    yield from _of_planner(planner or "ring", topology, target, given, options or {}, deterministic, tell)
+
+
+def _of_planner(
+    planner: str, topology: Topology, target: Collective, given: Mapping[str, Any], options: Mapping[str, Any],
+    deterministic: bool, tell: Callable[[str], None] | None = None, limits: Bound | None = None,
+) -> Iterator[Plan]:  # fmt: skip
+    """`limits`: if known already."""
     entry = find("planner", planner)
     refuse_unless_able(planner, entry, target)
     known = entry.can["options"]
-    for key in options or {}:
+    for key in options:
         if key not in known:
             raise unknown(f"option of planner {planner}", key, known)
-    budget = None if budget is None else budget_of(budget)
-    given = {"nbytes": nbytes, "profile": None, "budget": budget, "seed": seed, **(options or {})}
     function = entry.load()
     if tell is not None and "tell" in inspect.signature(function).parameters:
-        given["tell"] = tell
-    limits: Bound | None = None
-    for schedule in call("planner", planner, function, given, topology, target):
+        given = {**given, "tell": tell}
+    made = found = False
+    for schedule in call("planner", planner, function, {**given, **options}, topology, target):
+        made = True
         limits = limits or bound(topology, target)
         figures = measure(schedule, topology, limits)
+        order = order_claimed(schedule) if deterministic else {}
+        if order is None:
+            continue
         if certified(schedule, topology) is not None:
             figures["optimality"] = label_of(schedule)
-        yield Plan(topology, target, (Entry(0, None, schedule, {"planner": planner, **figures}),))
-    if limits is None:
+        found = True
+        yield Plan(topology, target, (Entry(0, None, schedule, {"planner": planner, **figures, **order}),))
+    if not made:
         raise Infeasible(f"planner {planner} found no schedule for {target.kind} on {topology.name}")
+    if not found:
+        raise SeveralOrders(f"planner {planner}: {SEVERAL_ORDERS}; name no planner, and the best that can is taken")
+
+
+def _of_any(topology: Topology, target: Collective, given: Mapping[str, Any]) -> Iterator[Plan]:
+    """All that combine in one order, of those asked where no planner is named; who cannot plan this is passed over."""
+    limits = bound(topology, target)
+    found = several = False
+    refused: AntiphonError | None = None
+    for name, options in UNNAMED:
+        try:
+            for made in _of_planner(name, topology, target, given, options, deterministic=True, limits=limits):
+                found = True
+                yield made
+        except SeveralOrders:
+            several = True
+        except (Infeasible, Invalid, Unsupported) as error:
+            refused = refused or error
+    if not found and not several and refused is not None:
+        raise refused
+    if not found:
+        raise SeveralOrders(
+            f"none of {', '.join(name for name, _ in UNNAMED)} has a schedule for {target.kind} on {topology.name} "
+            "that combines all data in one order; antiphon tune --deterministic asks all planners"
+        )
 
 
 def figures_of(plan: Plan) -> dict[str, Any]:

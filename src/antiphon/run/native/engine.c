@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "copy.h"
 #include "fold.h"
 #include "plan.h"
 #include "transport.h"
@@ -87,9 +88,9 @@ static void copy_stage(run *r, uint32_t instance, unsigned char *stage, int into
     cursor c = segments(&r->plan->step[r->l->step[instance]], instance);
     for (ap_stretch s; next_segment(r->plan, &c, &s); stage += s.length * r->item) {
         if (into)
-            memcpy(stage, address(r, s), s.length * r->item);
+            ap_copy(stage, address(r, s), s.length * r->item);
         else
-            memcpy(address(r, s), stage, s.length * r->item);
+            ap_copy(address(r, s), stage, s.length * r->item);
     }
 }
 

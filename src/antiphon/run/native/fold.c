@@ -8,6 +8,8 @@
 
 #include <string.h>
 
+#include "copy.h"
+
 #define ADD(T, U) (T)((U)x + (U)y)
 #define MULTIPLY(T, U) (T)((U)x * (U)y)
 #define LARGER(T, U) (x >= y ? x : y)
@@ -73,11 +75,19 @@ static void fold_halves(uint16_t *result, const void *const *operands, size_t co
     }
 }
 
+static void move(void *to, const void *from, size_t bytes) {
+    uintptr_t t = (uintptr_t)to, f = (uintptr_t)from;
+    if (t + bytes <= f || f + bytes <= t)
+        ap_copy(to, from, bytes);
+    else if (t != f)
+        memmove(to, from, bytes);
+}
+
 void ap_fold(void *result, const void *const *operands, size_t count, size_t n, int type, int operation) {
     size_t size = ap_type_size(type);
     if (!n || !count) return;
     if (count == 1) {
-        if (result != operands[0]) memmove(result, operands[0], n * size);
+        move(result, operands[0], n * size);
         return;
     }
     ap_combine f = ap_combines[type][operation];

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "copy.h"
 #include "preload.h"
 #include "transport.h"
 
@@ -209,7 +210,7 @@ static int run(choice *x, int *left, int *code, ap_error *error) {
     int failed = ap_run(plan, s.in.buffer, s.out.buffer, x->type, x->op, g->wire, ap_preload.timeout, error);
     if (failed) return failed;
     if (x->call->kind == AP_REDUCESCATTER && s.in_place && g->rank) /* MPI has the result in front, programs where it is */
-        memcpy(s.out.buffer, (char *)s.out.buffer + x->block * (uint64_t)g->rank, (size_t)x->block);
+        ap_copy(s.out.buffer, (char *)s.out.buffer + x->block * (uint64_t)g->rank, (size_t)x->block);
     if (back && (*code = copy(x, &s.out, 0, s.out.blocks, 0)))
         return ap_fail(error, AP_TRANSPORT, "MPI could not spread elements");
     return AP_OK;

@@ -9,6 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "shared.h"
 #include "transport.h"
 
 typedef struct {
@@ -19,6 +20,9 @@ typedef struct {
     uint32_t *number;
     int *index;
     int active, space, most_tag, crowded;
+    ap_shared *shared; /* for those on this host; NULL: none */
+    int *near;         /* of each rank of the program, who it is there; -1: nobody */
+    int yields;        /* more processes here than processors */
 } mpi_wire;
 
 static int failed(ap_error *error, const char *what, int code) {
@@ -80,13 +84,21 @@ static int begin(mpi_wire *w, int sends, uint32_t peer, uint32_t channel, void *
 
 static int send(ap_wire *self, uint32_t peer, uint32_t channel, const void *data, size_t bytes, uint32_t number,
                 ap_error *error) {
-    return begin((mpi_wire *)self, 1, peer, channel, (void *)(uintptr_t)data, bytes, number, error);
+    mpi_wire *w = (mpi_wire *)self;
+    if (w->shared && w->near[peer] >= 0)
+        return ap_shared_send(w->shared, (uint32_t)w->near[peer], channel, data, bytes, number, error);
+    return begin(w, 1, peer, channel, (void *)(uintptr_t)data, bytes, number, error);
 }
 
 static int receive(ap_wire *self, uint32_t peer, uint32_t channel, void *data, size_t bytes, uint32_t number,
                    ap_error *error) {
-    return begin((mpi_wire *)self, 0, peer, channel, data, bytes, number, error);
+    mpi_wire *w = (mpi_wire *)self;
+    if (w->shared && w->near[peer] >= 0)
+        return ap_shared_receive(w->shared, (uint32_t)w->near[peer], channel, data, bytes, number, error);
+    return begin(w, 0, peer, channel, data, bytes, number, error);
 }
+
+enum { SPINS = 1000 };
 
 static double now(void) {
     struct timespec t;
@@ -113,13 +125,17 @@ static int some(mpi_wire *w, int first, int count, int block, double timeout, in
     return code;
 }
 
+static int too_late(mpi_wire *w, double timeout, ap_error *error) {
+    w->base.broken = 1;
+    return ap_fail(error, AP_TIMEOUT, "nothing came or went for %g seconds; %d messages are under way", timeout,
+                   w->active + (w->shared ? ap_shared_active(w->shared) : 0));
+}
+
 static int by_size(const void *a, const void *b) { return *(const int *)b - *(const int *)a; }
 
 /* All that is done is told, up to `most`: if more messages are under way than that, those that have been for longest are
  * asked for first, and a wait goes over all of them. */
-static int completed(ap_wire *self, int block, double timeout, uint32_t *numbers, int most, int *count,
-                     ap_error *error) {
-    mpi_wire *w = (mpi_wire *)self;
+static int far(mpi_wire *w, int block, double timeout, uint32_t *numbers, int most, int *count, ap_error *error) {
     int done = 0, code;
     *count = 0;
     if (!w->active) return AP_OK;
@@ -143,9 +159,7 @@ static int completed(ap_wire *self, int block, double timeout, uint32_t *numbers
     }
     if (code) return failed(error, "MPI could not finish a message", code);
     if (block && !done) {
-        self->broken = 1;
-        return ap_fail(error, AP_TIMEOUT, "nothing came or went for %g seconds; %d messages are under way", timeout,
-                       w->active);
+        return too_late(w, timeout, error);
     }
     if (done > 1) qsort(w->index, (size_t)done, sizeof(int), by_size);
     for (int i = 0; i < done; i++) numbers[i] = w->number[w->index[i]];
@@ -155,6 +169,34 @@ static int completed(ap_wire *self, int block, double timeout, uint32_t *numbers
     }
     *count = done;
     return AP_OK;
+}
+
+/* Before a fruitless look at shared memory is repeated. MPI goes on only while it is called, and others may wait for what
+ * it has to do. */
+static void idle(mpi_wire *w, unsigned turn) {
+    int found;
+    if (turn % (w->yields ? 4 : 64) == 3) PMPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, w->comm, &found, MPI_STATUS_IGNORE);
+    if (w->yields || turn > SPINS) sched_yield();
+}
+
+static int completed(ap_wire *self, int block, double timeout, uint32_t *numbers, int most, int *count,
+                     ap_error *error) {
+    mpi_wire *w = (mpi_wire *)self;
+    double end = 0;
+    *count = 0;
+    if (!w->shared || !ap_shared_busy(w->shared)) return far(w, block, timeout, numbers, most, count, error);
+    for (unsigned turn = 0;; turn++) {
+        int moved, more = 0, code = ap_shared_progress(w->shared, numbers, most, count, &moved, error);
+        if (!code && w->active && *count < most) code = far(w, 0, 0, numbers + *count, most - *count, &more, error);
+        *count += more;
+        if (code || *count || !block) return code;
+        if (moved) turn = 0, end = 0;
+        if (timeout > 0 && turn % 64 == 63) {
+            if (end == 0) end = now() + timeout;
+            if (now() > end) return too_late(w, timeout, error);
+        }
+        idle(w, turn);
+    }
 }
 
 /* Processes of this job on this host; 0: nobody has looked yet. */
@@ -172,10 +214,6 @@ int ap_mpi_look_around(MPI_Comm world) {
 /* Whether the processes of this host are more than the processors that they may use, and MPI does not care. Those of the
  * whole job count; where nobody has said how many these are, at least those of `comm`. */
 static int is_crowded(MPI_Comm comm) {
-#ifdef OPEN_MPI
-    (void)comm;
-    return 0; /* it gives the processor away by itself, and is a little faster at that */
-#else
     MPI_Comm host;
     int here = processes_here;
     long processors = sysconf(_SC_NPROCESSORS_ONLN);
@@ -189,7 +227,6 @@ static int is_crowded(MPI_Comm comm) {
         PMPI_Comm_free(&host);
     }
     return processors > 0 && here > processors;
-#endif
 }
 
 static void close_wire(ap_wire *self) {
@@ -199,7 +236,8 @@ static void close_wire(ap_wire *self) {
     if (!over && !self->broken && w->comm != MPI_COMM_NULL) PMPI_Comm_free(&w->comm);
     /* after a failure messages may be under way for ever: the communicator and what they use are left as they are */
     if (!self->broken) free(w->request), free(w->number), free(w->index);
-    free(w->process_of);
+    if (w->shared) ap_shared_close(w->shared);
+    free(w->process_of), free(w->near);
     free(w);
 }
 
@@ -229,6 +267,66 @@ static int twin(MPI_Comm comm, MPI_Comm *made) {
     return code;
 }
 
+/* The processes of this host; with ANTIPHON_SHARED=N groups of N of them, with 0 none (MPI_COMM_NULL). */
+static int those_near(MPI_Comm comm, MPI_Comm *near) {
+    MPI_Comm host;
+    const char *told = getenv("ANTIPHON_SHARED");
+    int me = 0, most = told && *told ? atoi(told) : 1, code;
+    *near = MPI_COMM_NULL;
+    if ((code = PMPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host))) return code;
+    PMPI_Comm_rank(host, &me);
+    code = PMPI_Comm_split(host, most < 1 ? MPI_UNDEFINED : most == 1 ? 0 : me / most, me, near);
+    PMPI_Comm_free(&host);
+    return code;
+}
+
+/* Which place among those near each rank of the program has. */
+static int find_places(mpi_wire *w, MPI_Comm near, int members) {
+    MPI_Group all, here;
+    int *numbers = malloc(2 * (size_t)members * sizeof *numbers), good = numbers && !PMPI_Comm_group(w->comm, &all);
+    if (!good || PMPI_Comm_group(near, &here)) {
+        if (good) PMPI_Group_free(&all);
+        free(numbers);
+        return 0;
+    }
+    for (int i = 0; i < members; i++) numbers[i] = i;
+    good = !PMPI_Group_translate_ranks(here, members, numbers, all, numbers + members);
+    PMPI_Group_free(&here), PMPI_Group_free(&all);
+    for (uint32_t r = 0; r < w->base.ranks; r++) {
+        w->near[r] = -1;
+        for (int i = 0; good && i < members; i++)
+            if (w->process_of[r] == numbers[members + i]) w->near[r] = i;
+    }
+    free(numbers);
+    return good;
+}
+
+/* Memory with those of the wire's processes that are near, if all of them can have it. */
+static int share(mpi_wire *w) {
+    MPI_Comm near;
+    int me = 0, members = 0, all = 0, code = those_near(w->comm, &near);
+    ap_shared *shared = NULL;
+    ap_shared_name name;
+    if (code || near == MPI_COMM_NULL) return code;
+    PMPI_Comm_rank(near, &me), PMPI_Comm_size(near, &members);
+    if (members > 1) {
+        memset(&name, 0, sizeof name);
+        w->near = malloc((w->base.ranks ? w->base.ranks : 1) * sizeof *w->near);
+        if (!me) shared = ap_shared_make((uint32_t)members, &name);
+        code = PMPI_Bcast(&name, sizeof name, MPI_BYTE, 0, near);
+        if (!code && me) shared = ap_shared_join(&name, (uint32_t)me);
+        int good = shared && w->near && find_places(w, near, members);
+        if (!code) code = PMPI_Allreduce(&good, &all, 1, MPI_INT, MPI_MIN, near);
+        if (shared && !me) ap_shared_complete(shared);
+        if (!code && all)
+            w->shared = shared;
+        else if (shared)
+            ap_shared_close(shared);
+    }
+    PMPI_Comm_free(&near);
+    return code;
+}
+
 ap_wire *ap_mpi_open(MPI_Comm comm, const int32_t *rank_of, uint32_t ranks, ap_error *error) {
     int processes = 0, found = 0, *most = NULL, code = PMPI_Comm_size(comm, &processes);
     if (code) {
@@ -246,7 +344,15 @@ ap_wire *ap_mpi_open(MPI_Comm comm, const int32_t *rank_of, uint32_t ranks, ap_e
         return NULL;
     }
     w->most_tag = found ? *most : 32767;
-    w->crowded = is_crowded(w->comm);
+    w->yields = is_crowded(w->comm);
+#ifndef OPEN_MPI /* it gives the processor away by itself, and is a little faster at that */
+    w->crowded = w->yields;
+#endif
+    if ((code = share(w))) {
+        failed(error, "MPI_Comm_split", code);
+        close_wire(&w->base);
+        return NULL;
+    }
     return &w->base;
 }
 

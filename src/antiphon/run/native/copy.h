@@ -1,0 +1,32 @@
+/* Copies of data. The C library's memcpy falls back to string instructions or goes past the caches at sizes that it guesses
+ * from the processor; inside virtual machines it guesses wrong, and was seen to be eight times slower than this. */
+#ifndef ANTIPHON_COPY_H
+#define ANTIPHON_COPY_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+/* Between places that do not overlap. */
+static inline void ap_copy(void *to, const void *from, size_t bytes) {
+#if defined(__GNUC__)
+    typedef long long wide __attribute__((vector_size(16), aligned(1), may_alias));
+    enum { LEAST = 1024, STEP = 4 * sizeof(wide) };
+    if (bytes >= LEAST) {
+        unsigned char *t = to;
+        const unsigned char *f = from;
+        size_t head = -(uintptr_t)t & (sizeof(wide) - 1);
+        memcpy(t, f, sizeof(wide));
+        t += head, f += head, bytes -= head;
+        for (; bytes >= STEP; t += STEP, f += STEP, bytes -= STEP) {
+            const wide *x = (const wide *)f;
+            wide *y = (wide *)t, a = x[0], b = x[1], c = x[2], d = x[3];
+            y[0] = a, y[1] = b, y[2] = c, y[3] = d;
+        }
+        to = t, from = f;
+    }
+#endif
+    if (bytes) memcpy(to, from, bytes);
+}
+
+#endif

@@ -1,0 +1,44 @@
+/* Messages between processes of one host through memory that all of them map. A transport uses it for ranks that are near.
+ *
+ * Every process has a queue to every other, and blocks: a message is copied into blocks, which its receiver copies out. That
+ * is two copies, but no call of the kernel and no waiting for one another; the same data to several receivers goes into
+ * blocks once. A send is done when its last part is in a block. */
+#ifndef ANTIPHON_SHARED_H
+#define ANTIPHON_SHARED_H
+
+#include "api.h"
+
+typedef struct ap_shared ap_shared;
+
+/* What the others need to find the memory that one of them made. */
+typedef struct {
+    uint64_t key;
+    int64_t process;
+    int32_t file;
+    uint32_t members;
+} ap_shared_name;
+
+/* By member 0; NULL where the system has no such memory. */
+ap_shared *ap_shared_make(uint32_t members, ap_shared_name *name);
+/* By the others; NULL where it cannot be seen from here: all must ask all then, and do without. */
+ap_shared *ap_shared_join(const ap_shared_name *name, uint32_t me);
+/* By member 0, when all others have joined, or never will. */
+void ap_shared_complete(ap_shared *shared);
+
+/* As of a transport (transport.h). */
+int ap_shared_send(ap_shared *shared, uint32_t to, uint32_t channel, const void *data, size_t bytes, uint32_t number,
+                   ap_error *error);
+int ap_shared_receive(ap_shared *shared, uint32_t from, uint32_t channel, void *data, size_t bytes, uint32_t number,
+                      ap_error *error);
+/* Copies what can be copied, without waiting. Numbers of messages that are done: at most `most`, their count in *count;
+ * *moved: whether anything was. */
+int ap_shared_progress(ap_shared *shared, uint32_t *numbers, int most, int *count, int *moved, ap_error *error);
+/* Whether messages are under way, or done and not yet told; how many are under way; and whether any with this one. */
+int ap_shared_busy(const ap_shared *shared);
+int ap_shared_active(const ap_shared *shared);
+int ap_shared_waits_for(const ap_shared *shared, uint32_t member);
+/* After some fruitless looks: sleeps until somebody has something for this one, or so long. */
+void ap_shared_doze(ap_shared *shared, int microseconds);
+void ap_shared_close(ap_shared *shared);
+
+#endif

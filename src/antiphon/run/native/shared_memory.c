@@ -1,0 +1,112 @@
+/* Memory that processes of one host share: made by one of them, joined by the others. */
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "shared_types.h"
+
+static size_t size_for(uint32_t members) { return opening_of(members) + members * share_of(members); }
+
+static ap_shared *map(int file, uint32_t members, uint32_t me) {
+    ap_shared *s = calloc(1, sizeof *s);
+    uint32_t count = blocks_of(members);
+    if (!s) return NULL;
+    s->members = members, s->me = me, s->file = -1;
+    s->bytes = size_for(members);
+    s->memory = mmap(NULL, s->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    s->out = calloc(members, sizeof *s->out), s->in = calloc(members, sizeof *s->in);
+    s->free_block = malloc(count * sizeof *s->free_block), s->users = calloc(count, sizeof *s->users);
+    if (s->memory == MAP_FAILED || !s->out || !s->in || !s->free_block || !s->users) {
+        ap_shared_close(s);
+        return NULL;
+    }
+    for (uint32_t i = 0; i < members; i++) s->out[i].queue = queue_of(s, me, i), s->in[i].queue = queue_of(s, i, me);
+    s->blocks = blocks_from(s, me);
+    for (uint32_t i = 0; i < count; i++) s->free_block[i] = count - 1 - i;
+    s->free_blocks = count;
+    return s;
+}
+
+static uint64_t any_number(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return ((uint64_t)t.tv_sec << 32 ^ (uint64_t)t.tv_nsec << 20 ^ (uint64_t)getpid()) * 0x9E3779B97F4A7C15u | 1;
+}
+
+/* A file without a name: it goes with those who map it, however these end. */
+ap_shared *ap_shared_make(uint32_t members, ap_shared_name *name) {
+    memset(name, 0, sizeof *name);
+#ifdef MFD_CLOEXEC
+    int file = memfd_create("antiphon", MFD_CLOEXEC);
+    if (file < 0) return NULL;
+    ap_shared *s = NULL;
+    if (!ftruncate(file, (off_t)size_for(members))) s = map(file, members, 0);
+    if (!s) {
+        close(file);
+        return NULL;
+    }
+    s->file = file;
+    *name = (ap_shared_name){any_number(), getpid(), file, members};
+    ((opening *)s->memory)->key = name->key;
+    return s;
+#else
+    (void)members;
+    return NULL;
+#endif
+}
+
+ap_shared *ap_shared_join(const ap_shared_name *name, uint32_t me) {
+    char path[64];
+    struct stat about;
+    ap_shared *s = NULL;
+    if (!name->key) return NULL;
+    snprintf(path, sizeof path, "/proc/%lld/fd/%d", (long long)name->process, (int)name->file);
+    int file = open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK);
+    if (file < 0) return NULL;
+    off_t wanted = (off_t)size_for(name->members);
+    /* where processes are numbered otherwise, that number may be of another one */
+    if (!fstat(file, &about) && S_ISREG(about.st_mode) && about.st_size == wanted) s = map(file, name->members, me);
+    close(file);
+    if (s && ((opening *)s->memory)->key != name->key) {
+        ap_shared_close(s);
+        s = NULL;
+    }
+    return s;
+}
+
+void ap_shared_complete(ap_shared *s) {
+    if (s->file >= 0) close(s->file);
+    s->file = -1;
+}
+
+static void free_letters(letter *one) {
+    for (letter *next; one; one = next) {
+        next = one->next;
+        free(one->own), free(one);
+    }
+}
+
+void ap_shared_close(ap_shared *s) {
+    ap_shared_complete(s);
+    if (s->memory && s->memory != MAP_FAILED) munmap(s->memory, s->bytes);
+    for (uint32_t i = 0; s->out && i < s->members; i++)
+        for (target *t = s->out[i].first, *next; t; t = next) {
+            next = t->next;
+            if (!--t->of->left) free(t->of);
+            free(t);
+        }
+    for (uint32_t i = 0; s->in && i < s->members; i++) {
+        for (uint32_t k = 0; k < s->in[i].count; k++)
+            free_letters(s->in[i].lanes[k].asked), free_letters(s->in[i].lanes[k].stray);
+        free(s->in[i].lanes);
+    }
+    for (item *one = s->items, *next; one; one = next) next = one->next, free(one);
+    for (target *one = s->targets, *next; one; one = next) next = one->next, free(one);
+    free_letters(s->letters);
+    free(s->out), free(s->in), free(s->free_block), free(s->users), free(s->done), free(s);
+}

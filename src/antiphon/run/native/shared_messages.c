@@ -1,0 +1,331 @@
+/* Messages through shared memory: into blocks, and out of them. */
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#ifdef __linux__
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+#include "copy.h"
+#include "shared_types.h"
+#include "transport.h"
+
+/* ---- starting ---- */
+
+static int grow(ap_shared *s) {
+    if (s->active + s->dones < s->space) return 1;
+    uint32_t space = s->space ? 2 * s->space : 64;
+    uint32_t *done = realloc(s->done, space * sizeof *done);
+    if (!done) return 0;
+    s->done = done, s->space = space;
+    return 1;
+}
+
+#define TAKE(LIST, TYPE) (LIST ? (TYPE *)take((void **)&LIST, LIST->next) : calloc(1, sizeof(TYPE)))
+
+static void *take(void **list, void *next) {
+    void *one = *list;
+    *list = next;
+    return one;
+}
+
+/* Data that a send may share: the same, of which nothing is in a block yet. Receivers get what is for them in the order in
+ * which it was started; as no send joins one older than the last to its receiver, no two wait for each other. */
+static item *to_join(const ap_shared *s, uint32_t to, const void *data, size_t bytes) {
+    const target *last = s->out[to].last;
+    if (bytes <= HERE) return NULL;
+    for (uint32_t i = 0; i < s->freshes; i++)
+        if (s->fresh[i]->data == data && s->fresh[i]->bytes == bytes)
+            return !last || last->of->serial < s->fresh[i]->serial ? s->fresh[i] : NULL;
+    return NULL;
+}
+
+static item *new_item(ap_shared *s, const void *data, size_t bytes) {
+    item *it = TAKE(s->items, item);
+    if (!it) return NULL;
+    *it = (item){.data = data, .bytes = bytes, .serial = ++s->serial};
+    if (s->freshes < FRESH) s->fresh[s->freshes++] = it;
+    return it;
+}
+
+int ap_shared_send(ap_shared *s, uint32_t to, uint32_t channel, const void *data, size_t bytes, uint32_t number,
+                   ap_error *error) {
+    outgoing *o = &s->out[to];
+    target *t = grow(s) ? TAKE(s->targets, target) : NULL;
+    item *it = t ? to_join(s, to, data, bytes) : NULL;
+    if (t && !it && !(it = new_item(s, data, bytes))) free(t), t = NULL;
+    if (!t) return ap_fail(error, AP_MEMORY, "out of memory");
+    *t = (target){.sibling = it->targets, .of = it, .to = to, .channel = channel, .number = number};
+    it->targets = t, it->left++;
+    if (o->last)
+        o->last->next = t;
+    else
+        o->first = t;
+    o->last = t;
+    s->active++;
+    return AP_OK;
+}
+
+static lane *lane_of(incoming *in, uint32_t channel) {
+    if (in->last < in->count && in->lanes[in->last].channel == channel) return &in->lanes[in->last];
+    for (uint32_t i = 0; i < in->count; i++)
+        if (in->lanes[i].channel == channel) return in->last = i, &in->lanes[i];
+    if (in->count == in->space) {
+        uint32_t space = in->space ? 2 * in->space : 4;
+        lane *lanes = realloc(in->lanes, space * sizeof *lanes);
+        if (!lanes) return NULL;
+        in->lanes = lanes, in->space = space;
+    }
+    in->last = in->count;
+    in->lanes[in->count] = (lane){.channel = channel};
+    return &in->lanes[in->count++];
+}
+
+static void put(letter **first, letter **last, letter *one) {
+    one->next = NULL;
+    if (*first)
+        (*last)->next = one;
+    else
+        *first = one;
+    *last = one;
+}
+
+static void finish(ap_shared *s, uint32_t number) { s->active--, s->done[s->dones++] = number; }
+
+static void forget(ap_shared *s, letter *one) {
+    free(one->own);
+    *one = (letter){.next = s->letters};
+    s->letters = one;
+}
+
+static int wrong_length(size_t bytes, size_t total, ap_error *error) {
+    return ap_fail(error, AP_TRANSPORT, "a message of %zu bytes came where %zu were expected", total, bytes);
+}
+
+int ap_shared_receive(ap_shared *s, uint32_t from, uint32_t channel, void *data, size_t bytes, uint32_t number,
+                      ap_error *error) {
+    lane *l = lane_of(&s->in[from], channel);
+    letter *one = l && grow(s) ? TAKE(s->letters, letter) : NULL, *stray = one ? l->stray : NULL;
+    if (!one) return ap_fail(error, AP_MEMORY, "out of memory");
+    *one = (letter){.data = data, .bytes = bytes, .number = number};
+    s->active++;
+    if (stray) {
+        if (stray->bytes != bytes) return wrong_length(bytes, stray->bytes, error);
+        ap_copy(data, stray->own, one->seen = stray->seen);
+        l->stray = stray->next;
+        forget(s, stray);
+        if (one->seen == bytes) {
+            finish(s, number);
+            forget(s, one);
+            return AP_OK;
+        }
+    }
+    put(&l->asked, &l->asked_last, one);
+    return AP_OK;
+}
+
+/* ---- sleeping ---- */
+
+static bell *bell_of(const ap_shared *s, uint32_t member) { return &((opening *)s->memory)->bells[member]; }
+
+#ifdef __linux__
+static void wake(bell *b) { syscall(SYS_futex, &b->word, FUTEX_WAKE, 1, NULL, NULL, 0); }
+static void nap(bell *b, uint32_t word, const struct timespec *most) {
+    syscall(SYS_futex, &b->word, FUTEX_WAIT, word, most, NULL, 0);
+}
+#else /* where there is no such memory either (shared_memory.c) */
+static void wake(bell *b) { (void)b; }
+static void nap(bell *b, uint32_t word, const struct timespec *most) { (void)b, (void)word, (void)most; }
+#endif
+
+/* After something was put where that one sees it. Either it sees that before it sleeps, or this sees that it is asleep. */
+static void ring(const ap_shared *s, uint32_t member) {
+    bell *b = bell_of(s, member);
+    atomic_thread_fence(memory_order_seq_cst);
+    if (!atomic_load_explicit(&b->asleep, memory_order_relaxed) || !atomic_exchange(&b->asleep, 0)) return;
+    atomic_fetch_add(&b->word, 1);
+    wake(b);
+}
+
+static int something_new(const ap_shared *s) {
+    for (uint32_t i = 0; i < s->members; i++)
+        if (atomic_load(&s->in[i].queue->head) != s->in[i].tail ||
+            (s->out[i].first && atomic_load(&s->out[i].queue->tail) != s->out[i].tail))
+            return 1;
+    return 0;
+}
+
+void ap_shared_doze(ap_shared *s, int microseconds) {
+    bell *b = bell_of(s, s->me);
+    struct timespec patience = {microseconds / 1000000, microseconds % 1000000 * 1000L};
+    uint32_t word = atomic_load(&b->word);
+    atomic_store(&b->asleep, 1);
+    atomic_thread_fence(memory_order_seq_cst);
+    if (!something_new(s)) nap(b, word, &patience);
+    atomic_store(&b->asleep, 0);
+}
+
+/* ---- into blocks ---- */
+
+/* Blocks that have been read by all whom they were for. */
+static void collect(ap_shared *s, outgoing *o) {
+    uint32_t tail = atomic_load_explicit(&o->queue->tail, memory_order_acquire);
+    for (; o->tail != tail; o->tail++) {
+        uint32_t block = o->block[o->tail % QUEUE];
+        if (block == NO_BLOCK) continue;
+        o->held--;
+        if (!--s->users[block]) s->free_block[s->free_blocks++] = block;
+    }
+}
+
+/* The last blocks, one for each, are for those who hold none: nobody is kept waiting by others who are late. */
+static int has_room(ap_shared *s, const item *it) {
+    int holds = 0;
+    for (const target *t = it->targets; t; t = t->sibling) {
+        outgoing *o = &s->out[t->to];
+        if (o->first != t) return 0;
+        collect(s, o);
+        if (o->head - o->tail >= QUEUE) return 0;
+        holds |= o->held > 0;
+    }
+    return it->bytes <= HERE || s->free_blocks > (holds ? s->members : 0);
+}
+
+static void post(ap_shared *s, outgoing *o, const target *t, uint32_t block, const void *here, uint32_t bytes) {
+    entry *e = &o->queue->entries[o->head % QUEUE];
+    e->channel = t->channel, e->block = block, e->total = t->of->bytes, e->bytes = bytes;
+    if (block == NO_BLOCK)
+        memcpy(e->here, here, bytes);
+    else
+        s->users[block]++, o->held++;
+    o->block[o->head % QUEUE] = block;
+    atomic_store_explicit(&o->queue->head, ++o->head, memory_order_release);
+    ring(s, t->to);
+}
+
+static void gone(ap_shared *s, item *it) {
+    for (target *t = it->targets, *sibling; t; t = sibling) {
+        outgoing *o = &s->out[t->to];
+        sibling = t->sibling;
+        if (!(o->first = t->next)) o->last = NULL;
+        finish(s, t->number);
+        *t = (target){.next = s->targets};
+        s->targets = t;
+    }
+    *it = (item){.next = s->items};
+    s->items = it;
+}
+
+/* Each goes on alone; where there is no memory for that, they wait for one another. */
+static void part(ap_shared *s, item *it) {
+    for (target *t; (t = it->targets->sibling);) {
+        item *own = TAKE(s->items, item);
+        if (!own) return;
+        *own = *it;
+        it->targets->sibling = t->sibling, it->left--;
+        t->sibling = NULL, t->of = own;
+        own->targets = t, own->left = 1, own->next = NULL;
+    }
+}
+
+static int send_on(ap_shared *s, item *it) {
+    int moved = 0;
+    it->look = s->look;
+    for (; has_room(s, it); moved = 1) {
+        size_t rest = it->bytes - it->seen;
+        uint32_t bytes = rest < BLOCK ? (uint32_t)rest : BLOCK, block = NO_BLOCK;
+        const unsigned char *from = it->data + it->seen;
+        if (it->bytes > HERE) {
+            block = s->free_block[--s->free_blocks];
+            ap_copy(s->blocks + (size_t)block * BLOCK, from, bytes);
+        }
+        it->seen += bytes;
+        for (target *t = it->targets; t; t = t->sibling) post(s, &s->out[t->to], t, block, from, bytes);
+        if (it->seen == it->bytes) {
+            gone(s, it);
+            return 1;
+        }
+    }
+    it->late = moved ? 0 : it->late + 1;
+    if (it->late > LATE && it->targets->sibling) part(s, it);
+    return moved;
+}
+
+/* ---- out of blocks ---- */
+
+static const unsigned char *data_of(const ap_shared *s, uint32_t from, const entry *e) {
+    if (e->block == NO_BLOCK) return e->here;
+    return blocks_from(s, from) + (size_t)e->block * BLOCK;
+}
+
+/* What came and was not asked for yet: kept, as what is behind it may be what all wait for. */
+static letter *stray_of(ap_shared *s, lane *l, const entry *e) {
+    letter *one = l->stray_last;
+    if (l->stray && one->seen < one->bytes) return one;
+    if (!(one = TAKE(s->letters, letter))) return NULL;
+    *one = (letter){.bytes = e->total, .own = malloc(e->total ? e->total : 1)};
+    one->data = one->own;
+    if (!one->own) {
+        forget(s, one);
+        return NULL;
+    }
+    put(&l->stray, &l->stray_last, one);
+    return one;
+}
+
+static int receive_on(ap_shared *s, uint32_t from, int *moved, ap_error *error) {
+    incoming *in = &s->in[from];
+    uint32_t head = atomic_load_explicit(&in->queue->head, memory_order_acquire);
+    while (in->tail != head) {
+        const entry *e = &in->queue->entries[in->tail % QUEUE];
+        lane *l = lane_of(in, e->channel);
+        letter *one = l ? l->asked : NULL;
+        if (l && !one && e->block != NO_BLOCK && s->stuck < STUCK) return AP_OK;
+        if (l && !one) one = stray_of(s, l, e);
+        if (!one) return ap_fail(error, AP_MEMORY, "out of memory");
+        if (one->bytes != e->total || e->bytes > one->bytes - one->seen)
+            return wrong_length(one->bytes, e->total, error);
+        ap_copy(one->data + one->seen, data_of(s, from, e), e->bytes);
+        one->seen += e->bytes;
+        atomic_store_explicit(&in->queue->tail, ++in->tail, memory_order_release);
+        ring(s, from);
+        *moved = 1;
+        if (one->own || one->seen < one->bytes) continue;
+        l->asked = one->next;
+        finish(s, one->number);
+        forget(s, one);
+    }
+    return AP_OK;
+}
+
+int ap_shared_progress(ap_shared *s, uint32_t *numbers, int most, int *count, int *moved, ap_error *error) {
+    *count = *moved = 0;
+    s->look++, s->freshes = 0;
+    for (uint32_t i = 0; i < s->members; i++) {
+        uint32_t to = (s->me + 1 + i) % s->members; /* not all to the same */
+        while (s->out[to].first && s->out[to].first->of->look != s->look && send_on(s, s->out[to].first->of)) *moved = 1;
+    }
+    for (uint32_t i = 0; i < s->members; i++) {
+        int code = receive_on(s, (s->me + s->members - i) % s->members, moved, error);
+        if (code) return code;
+    }
+    s->stuck = *moved || s->dones ? 0 : s->stuck + 1;
+    *count = s->dones < (uint32_t)most ? (int)s->dones : most;
+    for (int i = 0; i < *count; i++) numbers[i] = s->done[i];
+    s->dones -= (uint32_t)*count;
+    if (s->dones) memmove(s->done, s->done + *count, s->dones * sizeof *s->done);
+    return AP_OK;
+}
+
+int ap_shared_busy(const ap_shared *s) { return s->active || s->dones; }
+
+int ap_shared_active(const ap_shared *s) { return (int)s->active; }
+
+int ap_shared_waits_for(const ap_shared *s, uint32_t member) {
+    if (s->out[member].first) return 1;
+    for (uint32_t i = 0; i < s->in[member].count; i++)
+        if (s->in[member].lanes[i].asked) return 1;
+    return 0;
+}

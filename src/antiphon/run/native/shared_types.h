@@ -1,0 +1,130 @@
+/* What shared_memory.c and shared_messages.c know of one another. */
+#ifndef ANTIPHON_SHARED_TYPES_H
+#define ANTIPHON_SHARED_TYPES_H
+
+#include <stdatomic.h>
+#include <stddef.h>
+
+#include "shared.h"
+
+/* A block is small enough to stay in a near cache between its two copies; of FRESH sends others of the same data are
+ * recognized. LATE: fruitless looks until a message to several goes on to each alone. STUCK: until what nobody asked for
+ * yet is taken out of the way. */
+enum { QUEUE = 64, BLOCKS = 64, BLOCK = 16 << 10, HERE = 40, FRESH = 16, LATE = 64, STUCK = 4 };
+#define NO_BLOCK UINT32_MAX
+
+/* ---- in the memory that is shared ---- */
+
+typedef struct {
+    uint32_t channel, block; /* NO_BLOCK: the bytes are here */
+    uint64_t total;          /* of the message */
+    uint32_t bytes, unused;
+    unsigned char here[HERE];
+} entry;
+
+/* From one to one: `head` is written by who sends, `tail` by who receives. */
+typedef struct {
+    _Alignas(64) _Atomic uint32_t head;
+    _Alignas(64) _Atomic uint32_t tail;
+    _Alignas(64) entry entries[QUEUE];
+} queue;
+
+/* For who sleeps until something comes for him. */
+typedef struct {
+    _Alignas(64) _Atomic uint32_t word; /* another number with each ring */
+    _Atomic uint32_t asleep;
+} bell;
+
+typedef struct {
+    uint64_t key;
+    bell bells[];
+} opening;
+
+/* ---- of this process ---- */
+
+typedef struct item item;
+
+/* One send. */
+typedef struct target {
+    struct target *next;    /* to the same receiver, later */
+    struct target *sibling; /* of the same data */
+    item *of;
+    uint32_t to, channel, number;
+} target;
+
+/* Data on its way into blocks, to one receiver or more. */
+struct item {
+    item *next; /* among those that are not used */
+    const unsigned char *data;
+    size_t bytes, seen;
+    uint64_t serial;
+    target *targets;
+    uint64_t look; /* the last one that tried it */
+    uint32_t left, late;
+};
+
+typedef struct {
+    queue *queue;
+    uint32_t head, tail, held; /* held: blocks that it has not let go */
+    uint32_t block[QUEUE];
+    target *first, *last;
+} outgoing;
+
+/* One receive, or what came without one (`own` memory). */
+typedef struct letter {
+    struct letter *next;
+    unsigned char *data, *own;
+    size_t bytes, seen;
+    uint32_t number;
+} letter;
+
+typedef struct {
+    uint32_t channel;
+    letter *asked, *asked_last, *stray, *stray_last; /* never both */
+} lane;
+
+typedef struct {
+    queue *queue;
+    uint32_t tail;
+    lane *lanes;
+    uint32_t count, space, last;
+} incoming;
+
+struct ap_shared {
+    unsigned char *memory;
+    size_t bytes;
+    uint32_t members, me;
+    int file; /* of member 0 until all have joined, else -1 */
+    unsigned char *blocks;
+    uint32_t *free_block, free_blocks, *users; /* users of each block */
+    outgoing *out;
+    incoming *in;
+    item *items, *fresh[FRESH]; /* fresh: what sends of the same data may join */
+    uint32_t freshes;
+    target *targets;
+    letter *letters;
+    uint32_t *done, dones, space, active;
+    uint64_t look, serial;
+    uint32_t stuck; /* looks in which nothing moved */
+};
+
+static inline size_t ap_page(size_t bytes) { return (bytes + 4095) & ~(size_t)4095; }
+
+static inline uint32_t blocks_of(uint32_t members) { return BLOCKS + members; }
+
+static inline size_t share_of(uint32_t members) {
+    return ap_page(members * sizeof(queue)) + (size_t)blocks_of(members) * BLOCK;
+}
+
+static inline size_t opening_of(uint32_t members) { return ap_page(sizeof(opening) + members * sizeof(bell)); }
+
+static inline queue *queue_of(const ap_shared *s, uint32_t from, uint32_t to) {
+    return (queue *)(s->memory + opening_of(s->members) + from * share_of(s->members)) + to;
+}
+
+/* The blocks of one. */
+static inline unsigned char *blocks_from(const ap_shared *s, uint32_t from) {
+    return (unsigned char *)queue_of(s, from, 0) + ap_page(s->members * sizeof(queue));
+}
+
+#endif

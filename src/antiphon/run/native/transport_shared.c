@@ -1,0 +1,104 @@
+/* Messages between processes that are all on one host: through memory that they share. Their sockets only tell when one is
+ * gone. */
+#include "transport_shared.h"
+
+#include <poll.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "transport.h"
+
+/* Looks before it sleeps, and how long at most until it looks after the others. */
+enum { LOOKS = 16, NAP = 20000 };
+
+typedef struct {
+    ap_wire base;
+    ap_shared *shared;
+    uint32_t count;
+    uint32_t *whose; /* rank of each socket */
+    struct pollfd *sockets;
+} shared_wire;
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static int send(ap_wire *self, uint32_t peer, uint32_t channel, const void *data, size_t bytes, uint32_t number,
+                ap_error *error) {
+    return ap_shared_send(((shared_wire *)self)->shared, peer, channel, data, bytes, number, error);
+}
+
+static int receive(ap_wire *self, uint32_t peer, uint32_t channel, void *data, size_t bytes, uint32_t number,
+                   ap_error *error) {
+    return ap_shared_receive(((shared_wire *)self)->shared, peer, channel, data, bytes, number, error);
+}
+
+/* Somebody who is gone, and of whom something is wanted. What he left behind is still there: so look once more. */
+static int find_gone(const shared_wire *w, uint32_t *rank) {
+    if (poll(w->sockets, w->count, 0) <= 0) return 0;
+    for (uint32_t i = 0; i < w->count; i++)
+        if (w->sockets[i].revents && ap_shared_waits_for(w->shared, *rank = w->whose[i])) return 1;
+    return 0;
+}
+
+static int completed(ap_wire *self, int block, double timeout, uint32_t *numbers, int most, int *count,
+                     ap_error *error) {
+    shared_wire *w = (shared_wire *)self;
+    double end = 0;
+    uint32_t who = 0;
+    int code = AP_OK, moved, gone = 0;
+    *count = 0;
+    if (!ap_shared_busy(w->shared)) return AP_OK;
+    for (unsigned turn = 0; !code; turn++) {
+        code = ap_shared_progress(w->shared, numbers, most, count, &moved, error);
+        if (code || *count || !block) break;
+        if (moved) {
+            turn = 0, end = 0, gone = 0;
+        } else if (gone) {
+            code = ap_fail(error, AP_TRANSPORT, "the connection to rank %u is lost: it has been closed", who);
+        } else if (turn < LOOKS) {
+            sched_yield();
+        } else {
+            double time = now();
+            if (end == 0) end = time + timeout;
+            if (timeout > 0 && time >= end)
+                code = ap_fail(error, AP_TIMEOUT, "nothing came or went for %g seconds", timeout);
+            else if (!(gone = find_gone(w, &who)))
+                ap_shared_doze(w->shared, timeout > 0 && end - time < 1e-6 * NAP ? (int)(1e6 * (end - time)) + 1 : NAP);
+        }
+    }
+    if (code) self->broken = 1;
+    return code;
+}
+
+static void close_wire(ap_wire *self) {
+    shared_wire *w = (shared_wire *)self;
+    for (uint32_t i = 0; i < w->count; i++) close(w->sockets[i].fd);
+    if (w->shared) ap_shared_close(w->shared);
+    free(w->whose), free(w->sockets), free(w);
+}
+
+ap_wire *ap_shared_open(ap_shared *shared, uint32_t ranks, const int32_t *sockets, ap_error *error) {
+    shared_wire *w = calloc(1, sizeof *w);
+    if (w) w->sockets = calloc(ranks ? ranks : 1, sizeof *w->sockets), w->whose = calloc(ranks ? ranks : 1, sizeof *w->whose);
+    if (!w || !w->sockets || !w->whose) {
+        if (w) free(w->sockets), free(w->whose), free(w);
+        ap_shared_close(shared);
+        for (uint32_t r = 0; r < ranks; r++)
+            if (sockets[r] >= 0) close(sockets[r]);
+        ap_fail(error, AP_MEMORY, "out of memory");
+        return NULL;
+    }
+    for (uint32_t r = 0; r < ranks; r++)
+        if (sockets[r] >= 0) {
+            w->whose[w->count] = r;
+            w->sockets[w->count++] = (struct pollfd){.fd = sockets[r], .events = POLLIN};
+        }
+    w->base = (ap_wire){.send = send, .receive = receive, .completed = completed, .close = close_wire, .ranks = ranks};
+    w->shared = shared;
+    return &w->base;
+}
