@@ -103,15 +103,18 @@ def over_sockets(ranks: int, given: str, *checks: str) -> tuple[list[dict[str, A
 
 
 @needs_cc
-def test_over_sockets(tmp_path: Path) -> None:
+@pytest.mark.parametrize("near", [True, False])
+def test_over_sockets_and_through_shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, near: bool) -> None:
+    monkeypatch.setenv("ANTIPHON_SHARED", str(int(near)))
     (told, *_, ended), said = over_sockets(3, str(table(tmp_path, 3)), "all")
     assert ended == {"codes": [0, 0, 0]}, said
     found = calls(told["report"])
     assert found["allreduce", "ring", ""] == 87  # those of 16 bytes or more
-    assert found["allreduce", "recursive-doubling (default)", ""] == 110
+    assert found["allreduce", "direct (default)" if near else "recursive-doubling (default)", ""] == 110
     assert {row["served_by"] for row in told["report"]} == {"antiphon"}
     default = {name.partition(" ")[0] for _, name, _ in found if "(default)" in name}
-    assert default >= {"bruck", "direct", "binomial-tree", "recursive-doubling"}  # what the table has nothing for
+    others = set() if near else {"bruck", "recursive-doubling"}
+    assert default >= {"direct", "binomial-tree", *others}  # what the table has nothing for
 
 
 SHARES = """
@@ -235,8 +238,8 @@ def test_wrong_arguments(how: dict[str, Any], told: str) -> None:
 
 def test_the_default_plans_are_right() -> None:
     for kind in DEFAULTS:
-        for ranks in (2, 5):
-            book = default_book(kind, ranks, 1 if kind in ("broadcast", "reduce", "gather", "scatter") else -1)
+        for ranks, near in ((2, False), (5, False), (2, True), (5, True)):
+            book = default_book(kind, ranks, 1 if kind in ("broadcast", "reduce", "gather", "scatter") else -1, near)
             assert book.pages[0].start == 0
             assert book.pages[-1].stop is None
             for data in book.programs:

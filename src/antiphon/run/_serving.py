@@ -170,7 +170,7 @@ class Serving:
         data = b""
         if self.rank == 0:
             try:
-                data = b"+" + encode_book(default_book(kind, self.ranks, root))
+                data = b"+" + encode_book(default_book(kind, self.ranks, root, self.wire.near))
             except AntiphonError as error:
                 data = b"-" + str(error).encode()
         size = np.array([len(data)], np.int64)
