@@ -18,10 +18,10 @@ from antiphon.run._mpi_job import run_cases
 from antiphon.run._mpi_process import Case
 
 PLANS = {
-    "allreduce": ("recursive-doubling", "halving-doubling", "direct", "ring"),
+    "allreduce": ("recursive-doubling", "halving-doubling", "direct", "colocated-ps", "ring"),
     "allgather": ("recursive-doubling", "bruck", "direct", "ring"),
 }
-SIZES = {8: 50, 1000: 50, 1_000_000: 1, 8_000_000: 1}
+SIZES = {8: 50, 1000: 50, 64_000: 20, 1_000_000: 1, 8_000_000: 1}
 PAIRS = 20
 
 

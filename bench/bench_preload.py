@@ -24,10 +24,10 @@ from antiphon.select import save_plans
 BIN = Path(sys.executable).parent
 # By size, as bench_mpi.py finds them on shared memory.
 PLANS = {
-    "allreduce": ((0, "recursive-doubling"), (100_000, "halving-doubling")),
-    "allgather": ((0, "recursive-doubling"), (100_000, "direct")),
+    "allreduce": ((0, "direct"), (10_000, "colocated-ps")),
+    "allgather": ((0, "direct"),),
 }
-SIZES = ("8,200", "1000000,1", "8000000,1")
+SIZES = ("8,200", "64000,20", "1000000,1", "8000000,1")
 
 
 def write_table(ranks: int, path: Path) -> None:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import array
+import fcntl
 import json
 import random
 import shutil
 import socket
+import sys
+import termios
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,7 +26,7 @@ from antiphon.errors import Invalid, TimedOut
 from antiphon.lower.program import both, lower
 from antiphon.run import _build
 from antiphon.run._mesh import handed_over, mesh
-from antiphon.run._native import OPERATORS, TYPES, Engine, TransportFailed, Wire
+from antiphon.run._native import OPERATORS, TYPES, Engine, Program, TransportFailed, Wire
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 Meshed = list[list[socket.socket | None]]
@@ -171,6 +176,80 @@ def test_another_length_is_refused(engine: Engine) -> None:
     assert any("bytes where" in str(error) for error in errors)
     for wire in wires:
         wire.close()
+
+
+def said(engine: Engine, program: Program, unit: int) -> bytes:
+    """What the root, rank 1 of a broadcast among two, sends."""
+    mine, theirs = socket.socketpair()
+    wire = engine.sockets(1, [mine.detach(), -1])
+    numbers = np.arange(unit, dtype=np.float32)
+    program.plan(1, unit).run(numbers, numbers.copy(), wire)
+    wire.close()
+    with theirs:
+        return b"".join(iter(lambda: theirs.recv(2**20), b""))
+
+
+def listener(engine: Engine) -> tuple[Program, Wire, socket.socket, socket.socket]:
+    """Rank 0 of that broadcast: its wire, its socket once more, and the other end."""
+    program = engine.program(encode([lower(planned("broadcast", "full:ranks=2", "direct", root=1))]))
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        theirs = socket.create_connection(door.getsockname())
+        mine, _ = door.accept()
+    return program, engine.sockets(0, [-1, mine.dup().detach()]), mine, theirs
+
+
+def unread(one: socket.socket) -> int:
+    found = array.array("i", [0])
+    fcntl.ioctl(one, termios.FIONREAD, found)
+    return found[0]
+
+
+LONG = 25_000  # elements, of 100 KB
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere single bytes are reported")
+def test_a_long_message_is_waited_for_as_a_whole(engine: Engine) -> None:
+    """And a short one after it is not waited for in vain."""
+    program, wire, mine, theirs = listener(engine)
+
+    def least() -> int:
+        return mine.getsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT)
+
+    for unit, waits in ((LONG, 16 + 4 * LONG), (2, 1), (LONG, 16 + 4 * LONG)):
+        found = np.zeros(unit, np.float32)
+        call = program.plan(0, unit).bound(np.zeros(unit, np.float32), found, wire, timeout=20.0)
+        thread = threading.Thread(target=call)
+        thread.start()
+        end = time.monotonic() + 10
+        while least() != waits and time.monotonic() < end:
+            time.sleep(0.001)
+        assert least() == waits
+        theirs.sendall(said(engine, program, unit))
+        thread.join()
+        assert np.array_equal(found, np.arange(unit))
+    for one in (wire, mine, theirs):
+        one.close()
+
+
+def test_less_than_is_waited_for_is_read_all_the_same(engine: Engine) -> None:
+    program, wire, mine, theirs = listener(engine)
+    zeros = np.zeros(LONG, np.float32)
+    theirs.sendall(said(engine, program, LONG)[:5000])
+    with pytest.raises(TimedOut):
+        program.plan(0, LONG).run(zeros, zeros.copy(), wire, timeout=0.1)
+    assert unread(mine) == 0
+    for one in (wire, mine, theirs):
+        one.close()
+
+
+def test_a_short_message_for_a_long_one_is_told(engine: Engine) -> None:
+    program, wire, mine, theirs = listener(engine)
+    zeros = np.zeros(LONG, np.float32)
+    theirs.sendall(said(engine, program, 2))
+    with pytest.raises(TransportFailed, match="rank 1 sent a message of 8 bytes where 100000 are expected"):
+        program.plan(0, LONG).run(zeros, zeros.copy(), wire, timeout=0.1)
+    for one in (wire, mine, theirs):
+        one.close()
 
 
 def test_a_missing_connection_is_named(engine: Engine) -> None:

@@ -11,7 +11,8 @@ from antiphon.run._lab_layout import Layout, Port
 MTU = 9000
 _BURST = "16kb"  # with less the rate is not reached, with more short messages pass unlimited
 _QUEUE = 10_000  # packets that wait at a shared limit
-# No address but ours, so that nothing but the programs' data is counted; replies may come by another link.
+# No address but ours, so that nothing but the programs' data is counted; replies may come by another link. How TCP
+# sends is not left to this computer's settings: with some of its ways a link is idle now and then.
 SETTINGS = {
     "ipv6/conf/all/disable_ipv6": "1",
     "ipv6/conf/default/disable_ipv6": "1",
@@ -20,6 +21,7 @@ SETTINGS = {
     "ipv4/conf/default/rp_filter": "0",
     "ipv4/conf/all/send_redirects": "0",
     "ipv4/conf/default/send_redirects": "0",
+    "ipv4/tcp_congestion_control": "reno",  # the only one that every kernel has, and lets a namespace choose
     "ipv4/tcp_slow_start_after_idle": "0",
     "ipv4/tcp_no_metrics_save": "1",
 }

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from antiphon.errors import Invalid, Missing, TimedOut, Unsupported
 from antiphon.run._lab_keeping import SCRIPT, Lab
-from antiphon.run._lab_kernel import HOST
+from antiphon.run._lab_kernel import HOST, gone
 from antiphon.run._launch import Failed
 from antiphon.units import format_seconds
 
@@ -36,8 +36,8 @@ _TAKES = {  # options of Hydra before the program, and how many words each has b
 
 
 def with_entrance(command: Sequence[str], ranks: int = 0) -> tuple[list[str], bool]:
-    """The command as it is to be started, and whether once for each rank. Invalid where it is not clear, or asks for more
-    processes than the lab has ranks (0: as many as you like)."""
+    """The command as it is to be started, and whether once for each rank. Invalid where that is not clear, or where it
+    asks for more processes than the lab has ranks (0: as many as you like)."""
     own = [*SCRIPT, "rank"]
     if ENTER in command:
         at = list(command).index(ENTER)
@@ -93,7 +93,7 @@ def run_foreign(lab: Lab, command: Sequence[str], timeout: float = 600.0, quiet:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-    if code == 127 and not lab.stands():
+    if code == 127 and (not lab.stands() or gone(lab.keeper, lab.began, 0.3)):  # its keeper ends after all others
         raise Failed(f"lab {lab.name} was taken down during the run")
     return code, time.monotonic() - began
 

@@ -35,6 +35,7 @@ from antiphon.run._mpi_data import RankData
 from antiphon.run._native import Engine
 
 LEAD = 0.004  # seconds from the word to begin until all begin
+QUIET = 0.01  # seconds after its end in which a rank leaves the processor to those that are not done yet
 SETTLE = 0.1  # seconds until the last replies have come
 NEWS = 0.3  # seconds for the others to say what they know when one has failed
 _RUNNING, _FLAGS = 0x40, 0x8913
@@ -127,7 +128,9 @@ class _Rank:
                 begin = self.hear()["begin"]
                 time.sleep(max(begin - time.monotonic(), 0.0))
                 call()
-                self.tell(end=time.monotonic())
+                end = time.monotonic()
+                time.sleep(QUIET)
+                self.tell(end=end)
                 del turn
             wrong = data.count_wrong(target) + int(np.count_nonzero(source != kept))
             self.tell(wrong=wrong, messages=plan.needs.sends)

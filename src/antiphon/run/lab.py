@@ -28,7 +28,7 @@ from antiphon.run._lab_commands import MTU, address, bits
 from antiphon.run._lab_foreign import run_foreign
 from antiphon.run._lab_job import Case, Job
 from antiphon.run._lab_keeping import SCRIPT, Lab, bring_up, find_lab, find_labs, name_of, need_root, standing
-from antiphon.run._lab_kernel import HOST
+from antiphon.run._lab_kernel import HOST, gone
 from antiphon.run._lab_layout import Layout, check_paths
 from antiphon.run._launch import MARK, Failed
 from antiphon.run._mpi_job import taking_part
@@ -210,7 +210,8 @@ def _measured(lab: Lab, job: Job, timeout: float) -> list[Row]:
         if "faults" in row:
             raise Failed(_blame(lab, row))
     if len(rows) != len(job.cases):
-        if not lab.stands():
+        killed = process.returncode in (-signal.SIGKILL, 128 + signal.SIGKILL)
+        if not lab.stands() or (killed and gone(lab.keeper, lab.began, 1.0)):  # its keeper ends after all others
             raise Failed(f"lab {lab.name} was taken down during the run")
         said = [line for line in complaints.decode(errors="replace").splitlines() if line.strip()]
         raise Failed(f"the run in lab {lab.name} failed: {' '.join(said[-1:]) or f'exit code {process.returncode}'}")

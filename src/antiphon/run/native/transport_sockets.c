@@ -1,7 +1,7 @@
 /* Messages over one stream socket for each pair of ranks: a head of 16 bytes, then the elements.
  *
- * A socket is read only while a receive from its rank is open, so what nobody waits for stays with the sender. What comes
- * on another channel than that receive's is kept aside.
+ * A socket is read only while a receive from its rank is open, so what nobody waits for stays with the sender. What
+ * comes on another channel than that receive's is kept aside.
  */
 #include "transport_sockets.h"
 
@@ -15,29 +15,16 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "letters.h"
 #include "transport.h"
 
 enum { STAGE = 1 << 16, DIRECT = 1 << 14, PARTS = 64, FLUSH = 10 };
 
-typedef struct {
-    uint32_t channel, mark;
-    uint64_t bytes;
-} head;
+/* A socket reports no fewer bytes than are sure to come, up to MANY: one is woken once for a long message, not for each
+ * packet. After LOOK quiet seconds what is there is read all the same. */
+enum { MANY = 1 << 17, LOOK = 1 };
 
 static const uint32_t MARK = 0x41504d31;
-
-typedef struct letter {
-    struct letter *next;
-    unsigned char *data; /* of a letter kept aside: its own */
-    uint64_t bytes;
-    uint32_t channel, number;
-    head head;      /* of sends */
-    int whole, own; /* kept aside: has come in full; nobody has asked for it yet */
-} letter;
-
-typedef struct {
-    letter *first, **end;
-} queue;
 
 typedef struct {
     int fd;
@@ -47,6 +34,7 @@ typedef struct {
     uint32_t head_bytes;   /* of it there are */
     letter *coming;        /* where its elements go, NULL between messages */
     uint64_t come;
+    int patient, least; /* whether its socket can wait for many bytes, and how many it waits for */
 } peer;
 
 typedef struct {
@@ -71,43 +59,6 @@ static int gone(socket_wire *w, uint32_t rank, int code, ap_error *error) {
     w->base.broken = 1;
     return ap_fail(error, AP_TRANSPORT, "the connection to rank %u is lost: %s", rank,
                    code ? strerror(code) : "it has been closed");
-}
-
-static letter *new_letter(socket_wire *w) {
-    letter *one = w->spare;
-    if (one)
-        w->spare = one->next;
-    else
-        one = malloc(sizeof *one);
-    if (one) memset(one, 0, sizeof *one);
-    return one;
-}
-
-static void drop(socket_wire *w, letter *one) { one->next = w->spare, w->spare = one; }
-
-static void put(queue *q, letter *one) {
-    one->next = NULL;
-    *q->end = one;
-    q->end = &one->next;
-}
-
-static letter *pop(queue *q) {
-    letter *one = q->first;
-    q->first = one->next;
-    if (!q->first) q->end = &q->first;
-    return one;
-}
-
-/* The first of a channel, taken out; NULL if there is none. */
-static letter *take(queue *q, uint32_t channel) {
-    for (letter **at = &q->first; *at; at = &(*at)->next)
-        if ((*at)->channel == channel) {
-            letter *one = *at;
-            *at = one->next;
-            if (!one->next) q->end = at;
-            return one;
-        }
-    return NULL;
 }
 
 static int tell(socket_wire *w, uint32_t number, ap_error *error) {
@@ -147,7 +98,7 @@ static int push(socket_wire *w, uint32_t rank, ap_error *error) {
             letter *one = pop(&p->sends);
             p->sent -= sizeof(head) + one->bytes;
             int code = tell(w, one->number, error);
-            drop(w, one);
+            drop(&w->spare, one);
             if (code) return code;
         }
     }
@@ -160,61 +111,60 @@ static int unfit(socket_wire *w, uint32_t rank, uint64_t come, uint64_t wanted, 
                    (unsigned long long)come, (unsigned long long)wanted);
 }
 
-/* A head has come in full: where do its elements go? */
-static int begin_message(socket_wire *w, uint32_t rank, ap_error *error) {
-    peer *p = &w->peers[rank];
-    if (p->head.mark != MARK) {
-        w->base.broken = 1;
-        return ap_fail(error, AP_TRANSPORT, "rank %u sent what is no message", rank);
-    }
-    p->come = 0;
-    p->coming = take(&p->receives, p->head.channel);
-    if (p->coming) {
-        if (p->coming->bytes != p->head.bytes) return unfit(w, rank, p->head.bytes, p->coming->bytes, error);
-        return AP_OK;
-    }
-    letter *one = new_letter(w);
-    unsigned char *data = one ? malloc(p->head.bytes ? p->head.bytes : 1) : NULL;
-    if (!data) {
-        free(one);
-        return ap_fail(error, AP_MEMORY, "no memory for a message of %llu bytes", (unsigned long long)p->head.bytes);
-    }
-    one->data = data, one->bytes = p->head.bytes, one->channel = p->head.channel, one->own = 1;
-    put(&p->aside, one);
-    p->coming = one;
-    return AP_OK;
-}
-
 /* The message that was coming is there. */
 static int end_message(socket_wire *w, peer *p, ap_error *error) {
     letter *one = p->coming;
-    p->coming = NULL, p->head_bytes = 0;
+    p->coming = NULL;
     if (one->own) {
         one->whole = 1;
         return AP_OK;
     }
     int code = tell(w, one->number, error);
-    drop(w, one);
+    drop(&w->spare, one);
     return code;
+}
+
+/* Some of a head has come: once it is whole, where do its elements go? */
+static int head_came(socket_wire *w, uint32_t rank, size_t bytes, ap_error *error) {
+    peer *p = &w->peers[rank];
+    p->head_bytes += (uint32_t)bytes;
+    if (p->head_bytes < sizeof(head)) return AP_OK;
+    p->head_bytes = 0, p->come = 0;
+    if (p->head.mark != MARK) {
+        w->base.broken = 1;
+        return ap_fail(error, AP_TRANSPORT, "rank %u sent what is no message", rank);
+    }
+    p->coming = take(&p->receives, p->head.channel);
+    if (p->coming && p->coming->bytes != p->head.bytes) return unfit(w, rank, p->head.bytes, p->coming->bytes, error);
+    if (!p->coming) {
+        letter *one = new_letter(&w->spare);
+        unsigned char *data = one ? malloc(p->head.bytes ? p->head.bytes : 1) : NULL;
+        if (!data) {
+            free(one);
+            return ap_fail(error, AP_MEMORY, "no memory for a message of %llu bytes",
+                           (unsigned long long)p->head.bytes);
+        }
+        one->data = data, one->bytes = p->head.bytes, one->channel = p->head.channel, one->own = 1;
+        put(&p->aside, one);
+        p->coming = one;
+    }
+    return p->head.bytes ? AP_OK : end_message(w, p, error);
+}
+
+static int elements_came(socket_wire *w, peer *p, size_t bytes, ap_error *error) {
+    p->come += bytes;
+    return p->come == p->coming->bytes ? end_message(w, p, error) : AP_OK;
 }
 
 static int digest(socket_wire *w, uint32_t rank, const unsigned char *data, size_t bytes, ap_error *error) {
     peer *p = &w->peers[rank];
     int code = AP_OK;
-    while (!code && (bytes || (p->coming && p->come == p->coming->bytes))) {
-        if (!p->coming) {
-            size_t n = sizeof(head) - p->head_bytes;
-            if (n > bytes) n = bytes;
-            memcpy((unsigned char *)&p->head + p->head_bytes, data, n);
-            p->head_bytes += (uint32_t)n, data += n, bytes -= n;
-            if (p->head_bytes == sizeof(head)) code = begin_message(w, rank, error);
-        } else {
-            uint64_t n = p->coming->bytes - p->come;
-            if (n > bytes) n = bytes;
-            memcpy(p->coming->data + p->come, data, n);
-            p->come += n, data += n, bytes -= n;
-            if (p->come == p->coming->bytes) code = end_message(w, p, error);
-        }
+    while (!code && bytes) {
+        size_t n = p->coming ? (size_t)(p->coming->bytes - p->come) : sizeof(head) - p->head_bytes;
+        if (n > bytes) n = bytes;
+        memcpy(p->coming ? p->coming->data + p->come : (unsigned char *)&p->head + p->head_bytes, data, n);
+        data += n, bytes -= n;
+        code = p->coming ? elements_came(w, p, n, error) : head_came(w, rank, n, error);
     }
     return code;
 }
@@ -222,27 +172,61 @@ static int digest(socket_wire *w, uint32_t rank, const unsigned char *data, size
 /* Whether anything from this rank is wanted. */
 static int wanted(const peer *p) { return p->receives.first || (p->coming && !p->coming->own); }
 
+/* Where the next bytes go: those of a long message to their place, and the head behind it; of short ones as many as
+ * there are to the stage, which is then the only part. */
+static size_t places(socket_wire *w, peer *p, struct iovec *part) {
+    if ((p->coming ? p->coming : p->receives.first)->bytes < DIRECT) {
+        part[0] = (struct iovec){w->stage, STAGE};
+        return 1;
+    }
+    size_t parts = 0;
+    if (p->coming) part[parts++] = (struct iovec){p->coming->data + p->come, p->coming->bytes - p->come};
+    if (p->receives.first)
+        part[parts++] = (struct iovec){(unsigned char *)&p->head + p->head_bytes, sizeof(head) - p->head_bytes};
+    return parts;
+}
+
 static int pull(socket_wire *w, uint32_t rank, ap_error *error) {
     peer *p = &w->peers[rank];
     int code = AP_OK;
     while (!code && wanted(p)) {
-        uint64_t left = p->coming ? p->coming->bytes - p->come : 0;
-        int direct = left >= DIRECT;
-        size_t room = direct ? (size_t)left : STAGE;
-        ssize_t got = recv(p->fd, direct ? p->coming->data + p->come : w->stage, room, MSG_DONTWAIT);
+        struct iovec part[2] = {{0}};
+        struct msghdr message = {.msg_iov = part, .msg_iovlen = places(w, p, part)};
+        ssize_t got = part[1].iov_len ? recvmsg(p->fd, &message, MSG_DONTWAIT)
+                                      : recv(p->fd, part->iov_base, part->iov_len, MSG_DONTWAIT);
         if (got < 0 && errno == EINTR) continue;
         if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return AP_OK;
         if (got <= 0) return gone(w, rank, got < 0 ? errno : 0, error);
         w->moved = 1;
-        if (!direct) {
-            code = digest(w, rank, w->stage, (size_t)got, error);
-        } else {
-            p->come += (uint64_t)got;
-            if (p->come == p->coming->bytes) code = end_message(w, p, error);
-        }
-        if ((size_t)got < room) return code; /* nothing more is there now */
+        size_t came = (size_t)got, first = came < part->iov_len ? came : part->iov_len;
+        if (part->iov_base == w->stage)
+            code = digest(w, rank, w->stage, came, error);
+        else
+            code = p->coming ? elements_came(w, p, first, error) : head_came(w, rank, first, error);
+        if (!code && came > first) code = head_came(w, rank, came - first, error);
+        if (came < part[0].iov_len + part[1].iov_len) return code; /* nothing more is there now */
     }
     return code;
+}
+
+/* So many bytes must come from this rank before anything that is wanted of it is complete. */
+static uint64_t sure(const peer *p) {
+    if (p->coming) return p->coming->bytes - p->come;
+    uint64_t fewest = p->receives.first->bytes;
+    for (const letter *one = p->receives.first; one && fewest >= DIRECT; one = one->next)
+        if (one->bytes < fewest) fewest = one->bytes;
+    return fewest < DIRECT ? 1 : sizeof(head) - p->head_bytes + fewest;
+}
+
+/* Called before every wait: a socket that waited for more than comes would never report it. */
+static void set_least(peer *p) {
+    uint64_t bytes = p->patient ? sure(p) : 1;
+    int least = bytes < DIRECT ? 1 : bytes < MANY ? (int)bytes : MANY;
+    if (least == p->least) return;
+    if (setsockopt(p->fd, SOL_SOCKET, SO_RCVLOWAT, &least, sizeof least))
+        p->patient = 0;
+    else
+        p->least = least;
 }
 
 static int connected(socket_wire *w, uint32_t rank, ap_error *error) {
@@ -255,7 +239,7 @@ static int send_message(ap_wire *self, uint32_t rank, uint32_t channel, const vo
     socket_wire *w = (socket_wire *)self;
     int code = connected(w, rank, error);
     if (code) return code;
-    letter *one = new_letter(w);
+    letter *one = new_letter(&w->spare);
     if (!one) return ap_fail(error, AP_MEMORY, "out of memory");
     peer *p = &w->peers[rank];
     int idle = !p->sends.first;
@@ -286,10 +270,10 @@ static int receive_message(ap_wire *self, uint32_t rank, uint32_t channel, void 
         }
         free(there->data);
         if (p->coming == there) p->coming = NULL;
-        drop(w, there);
+        drop(&w->spare, there);
         return code;
     }
-    letter *one = new_letter(w);
+    letter *one = new_letter(&w->spare);
     if (!one) return ap_fail(error, AP_MEMORY, "out of memory");
     one->data = data, one->bytes = bytes, one->channel = channel, one->number = number;
     put(&p->receives, one);
@@ -299,22 +283,26 @@ static int receive_message(ap_wire *self, uint32_t rank, uint32_t channel, void 
 /* Waits for any socket that has something to do, `patience` seconds at most, and does it. */
 static int turn(socket_wire *w, double patience, ap_error *error) {
     nfds_t count = 0;
-    int code = AP_OK;
+    int code = AP_OK, held = 0; /* back: some sockets wait for many bytes */
     for (uint32_t r = 0; r < w->base.ranks; r++) {
         peer *p = &w->peers[r];
-        short events = (short)((p->sends.first ? POLLOUT : 0) | (wanted(p) ? POLLIN : 0));
+        int in = wanted(p);
+        short events = (short)((p->sends.first ? POLLOUT : 0) | (in ? POLLIN : 0));
         if (p->fd < 0 || !events) continue;
+        if (in) set_least(p), held |= p->least > 1;
         w->whose[count] = r;
         w->asked[count++] = (struct pollfd){.fd = p->fd, .events = events};
     }
     if (!count) return ap_fail(error, AP_STUCK, "nothing is under way");
+    if (held && patience > LOOK) patience = LOOK;
     int milliseconds = patience <= 0 ? 0 : patience > 1e6 ? 1000000000 : (int)(patience * 1e3) + 1;
     int found = poll(w->asked, count, milliseconds);
     if (found < 0 && errno != EINTR) return ap_fail(error, AP_TRANSPORT, "poll: %s", strerror(errno));
-    for (nfds_t i = 0; i < count && found > 0 && !code; i++) {
+    for (nfds_t i = 0; i < count && found >= 0 && !code; i++) {
         short what = w->asked[i].revents;
         peer *p = &w->peers[w->whose[i]];
-        if (what & POLLIN || (what && wanted(p))) code = pull(w, w->whose[i], error);
+        int look = !found && held && milliseconds;
+        if (what & POLLIN || ((what || look) && wanted(p))) code = pull(w, w->whose[i], error);
         if (!code && what && p->sends.first) code = push(w, w->whose[i], error);
     }
     return code;
@@ -334,7 +322,7 @@ static int completed(ap_wire *self, int block, double timeout, uint32_t *numbers
     *count = 0;
     if (w->told == w->ready && busy(w)) {
         w->moved = 0;
-        code = turn(w, 0, error);
+        if (!block) code = turn(w, 0, error);
         while (!code && block && w->told == w->ready) {
             if (timeout > 0 && (w->moved || end == 0)) end = now() + timeout;
             double left = timeout > 0 ? end - now() : 1e7;
@@ -352,14 +340,6 @@ static int completed(ap_wire *self, int block, double timeout, uint32_t *numbers
     }
     while (w->told < w->ready && *count < most) numbers[(*count)++] = w->done[w->told++];
     return AP_OK;
-}
-
-static void forget(queue *q, int own) {
-    while (q->first) {
-        letter *one = pop(q);
-        if (own) free(one->data);
-        free(one);
-    }
 }
 
 static void close_wire(ap_wire *self) {
@@ -380,6 +360,16 @@ static void close_wire(ap_wire *self) {
     free(w);
 }
 
+/* Of TCP under Linux: others report single bytes all the same, or do not let fewer be read. */
+static int can_wait(int fd) {
+    int family = 0;
+#ifdef __linux__
+    socklen_t bytes = sizeof family;
+    if (getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &family, &bytes)) return 0;
+#endif
+    return fd >= 0 && (family == AF_INET || family == AF_INET6);
+}
+
 ap_wire *ap_sockets_open(uint32_t rank, uint32_t ranks, const int32_t *sockets, ap_error *error) {
     socket_wire *w = calloc(1, sizeof *w);
     size_t n = ranks ? ranks : 1;
@@ -398,6 +388,7 @@ ap_wire *ap_sockets_open(uint32_t rank, uint32_t ranks, const int32_t *sockets, 
         p->fd = sockets[r];
         p->sends.end = &p->sends.first, p->receives.end = &p->receives.first, p->aside.end = &p->aside.first;
         int flags = p->fd < 0 ? 0 : fcntl(p->fd, F_GETFL);
+        p->patient = can_wait(p->fd), p->least = 1;
         if (p->fd >= 0 && (r == rank || flags < 0 || fcntl(p->fd, F_SETFL, flags | O_NONBLOCK) < 0)) {
             ap_fail(error, AP_INVALID, "rank %u: its socket to rank %u is none", rank, r);
             close_wire(&w->base);
