@@ -11,7 +11,10 @@ LOOSER := arg-type list-item dict-item comparison-overlap return-value var-annot
 VENV := .venv
 BIN := $(VENV)/bin
 BOOTSTRAP := .bootstrap
-PIP_FLAGS := install --quiet --disable-pip-version-check --root-user-action=ignore
+# pip would compile every file that it installs, on one core; each file is compiled when it is first imported instead.
+# That is why this must not forbid it: without compiled files every process would compile PyTorch anew.
+PIP_FLAGS := install --quiet --disable-pip-version-check --root-user-action=ignore --no-compile
+unexport PYTHONDONTWRITEBYTECODE
 PIP_INSTALL := -m pip $(PIP_FLAGS)
 
 # A second environment with MPICH, for the tests: its own mpi4py, everything else from .venv (told to it last: pip would
@@ -25,6 +28,9 @@ define MPICH
 } || { rm -rf $(VENV)/mpich; echo "  no MPICH to be had: its tests will be skipped"; }
 endef
 
+# It ends with code 2 where its worker processes are not up within three seconds: on a machine that is so busy, once more
+# without them.
+MYPY = $(BIN)/mypy $(1) || { [ $$? -eq 2 ] && $(BIN)/mypy --num-workers 0 $(1); }
 PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses=4 --dist worksteal
 
 .DEFAULT_GOAL := help
@@ -61,8 +67,8 @@ lint: $(VENV)/.ready-dev  ## look for mistakes with ruff
 
 types: $(VENV)/.ready-dev  ## check types with mypy
 	@echo "== types"
-	@$(BIN)/mypy
-	@$(BIN)/mypy tests --no-warn-unused-ignores $(LOOSER:%=--disable-error-code %)
+	@$(call MYPY,)
+	@$(call MYPY,tests --no-warn-unused-ignores $(LOOSER:%=--disable-error-code %))
 
 bench: $(VENV)/.ready  ## run every bench/bench_*.py
 	@set -eu; \

@@ -4,6 +4,7 @@ No test sees what an earlier run has decided: the cache is off.
 """
 
 import os
+import signal
 
 import mpi_env
 import pytest
@@ -21,6 +22,9 @@ settings.register_profile("thorough", parent=settings.get_profile("default"), ma
 settings.load_profile(os.environ.get("ANTIPHON_HYPOTHESIS") or "default")
 
 os.environ["ANTIPHON_CACHE"] = "off"
+
+# A shell starts what runs in the background with Ctrl-C ignored, and all that tests start would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

@@ -85,7 +85,9 @@ def right(name: str, kind: str, ranks: int) -> None:
                 assert row["correct"]
 
 
-@pytest.mark.parametrize("ranks", range(2, 18))
+@pytest.mark.parametrize(
+    "ranks", [pytest.param(n, marks=pytest.mark.slow) if n in (10, 12, 13, 14, 15) else n for n in range(2, 18)]
+)
 @pytest.mark.parametrize("name", CLASSIC)
 def test_right_on_any_number_of_ranks(name: str, ranks: int) -> None:
     for kind in table("planner")[name].can["collectives"]:
@@ -206,7 +208,7 @@ def test_textbook_steps_and_bytes(row: tuple[str, str, str]) -> None:
     name, told, kind = row
     options = {k: int(v) if v.isdigit() else v for k, v in (o.split("=") for o in told.split())}
     steps, most = TEXTBOOK[row]
-    for P in range(2, 34):
+    for P in (*range(2, 18), 23, 31, 32, 33):
         schedule = one(name, star(P), kind, **options)
         assert pipelined_steps(schedule) == steps(P), P
         assert max(sent(schedule)) == most(P), P

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from fractions import Fraction
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -231,10 +232,17 @@ def test_sccl_is_listed_and_says_what_is_missing(capsys: Capture, monkeypatch: p
 # ---- proofs are rechecked ----
 
 
-def written(capsys: Capture, *arguments: str) -> dict[str, Any]:
+@cache
+def made(*arguments: str) -> str:
+    """The file that a command writes: once for all tests that change it."""
     assert run([*arguments, "-o", "plan.json"]) == 0
+    return Path("plan.json").read_text()
+
+
+def written(capsys: Capture, *arguments: str) -> dict[str, Any]:
+    Path("plan.json").write_text(made(*arguments))
     capsys.readouterr()
-    loaded: dict[str, Any] = json.loads(Path("plan.json").read_text())
+    loaded: dict[str, Any] = json.loads(made(*arguments))
     return loaded
 
 

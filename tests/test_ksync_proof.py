@@ -482,7 +482,7 @@ def agrees(seed: int) -> bool | None:
 
 
 def test_clauses_agree_with_exhaustive_search() -> None:
-    answers = [agrees(seed) for seed in range(250)]
+    answers = [agrees(seed) for seed in range(20, 270)]  # before them are some that take seconds
     assert answers.count(True) > 40
     assert answers.count(False) > 40
 

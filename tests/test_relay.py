@@ -37,7 +37,7 @@ def machines(draw: st.DrawFn) -> Topology:
 
 
 @given(machine=machines(), kind=st.sampled_from(KINDS), data=st.data())
-@settings(max_examples=60)
+@settings(max_examples=40)
 def test_every_collective_on_every_connected_machine(machine: Topology, kind: str, data: st.DataObject) -> None:
     members = data.draw(st.sets(st.integers(0, machine.ranks - 1), min_size=2))
     wanted = Collective(kind, machine.ranks, tuple(members))

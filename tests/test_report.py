@@ -157,7 +157,7 @@ def test_an_allocation_without_a_ring_says_what_nccl_would_do() -> None:
 
 
 def test_a_large_machine_has_the_whole_width() -> None:
-    for spec, wide in (("dgx1v", False), ("cluster:box=dgx1v,boxes=8", True)):
+    for spec, wide in (("dgx1v", False), ("cluster:box=dgx1v,boxes=4", True)):
         found = tune("broadcast", topology(spec), nbytes="1MB", workers=0, planners=["binomial-tree"])
         assert ('class="split machine wide"' in antiphon.report(found)) is wide
 

@@ -68,8 +68,9 @@ SCHEDULES = {
 @pytest.mark.parametrize("name", SCHEDULES)
 @pytest.mark.parametrize("in_place", [False, True])
 def test_right_schedules_are_right_with_every_type_and_operator(name: str, in_place: bool) -> None:
+    combining = SCHEDULES[name].collective.combining
     for dtype in DATA_TYPES:
-        for op in OPERATORS:
+        for op in OPERATORS if combining else ("sum", "avg"):
             for row in run_local(SCHEDULES[name], [0, 8, 1003], dtype, op, repeat=1, in_place=in_place):
                 assert (row["correct"], row["wrong"]) == (True, 0), (dtype, op, row)
 

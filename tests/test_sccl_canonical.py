@@ -218,7 +218,7 @@ MACHINES = [
     ("dgx1v_sccl", "allgather", {"steps": 4, "k": 4}),
     ("dgx1v", "reduce", {"steps": 4, "k": 4}),
     ("dgx1v_sccl", "allreduce", {"steps": 4, "k": 4}),
-    ("pcie8", "broadcast", {"steps": 2, "k": 4}),
+    ("pcie8", "broadcast", {"steps": 2, "k": 2}),
     ("z52-pcie", "scatter", {"steps": 4, "k": 4}),
     ("torus:dims=3x3", "reducescatter", {"steps": 4, "k": 2}),
 ]

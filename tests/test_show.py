@@ -186,7 +186,7 @@ def test_large_machines_are_folded_and_larger_ones_refused() -> None:
     graph, _ = drawn("cluster:box=dgx1v,boxes=40")
     assert [node.label for node in graph.nodes if node.shape == STACK] == [f"host{i}" for i in range(40)]
     assert len(graph.nodes) == 41
-    for spec in ("ring:ranks=200", "cluster:boxes=200", "full:ranks=300"):
+    for spec in ("ring:ranks=200", "cluster:boxes=200", "full:ranks=130"):
         with pytest.raises(Unsupported, match="unreadable"):
             topology_svg(topology(spec))
 

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch.distributed import ReduceOp
 
 from antiphon.lower.book import Page
 from antiphon.run._serving import IN_PARTS, Ledger, Serving
 from antiphon.run._torch_data import array_of, bits_of, dealt_out, evenly, joined, plain, put_back, reduction
 
-Tensor = torch.Tensor
 Tensors = Sequence[Tensor]
 _GLOO_TYPES = (
     torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int8, torch.uint8, torch.int32, torch.int64,
