@@ -435,9 +435,7 @@ def _sleeping() -> int:
     count, wanted = 0, SLEEP.replace(" ", "\0").encode() + b"\0"
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
-            count += (
-                entry.name.isdigit() and (entry / "cmdline").read_bytes() == wanted
-            )
+            count += entry.name.isdigit() and (entry / "cmdline").read_bytes() == wanted
     return count
 
 
