@@ -66,7 +66,7 @@ ap_shared *ap_shared_join(const ap_shared_name *name, uint32_t me) {
     ap_shared *s = NULL;
     if (!name->key) return NULL;
     snprintf(path, sizeof path, "/proc/%lld/fd/%d", (long long)name->process, (int)name->file);
-    int file = open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK);
+    int file = open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (file < 0) return NULL;
     off_t wanted = (off_t)size_for(name->members);
     /* where processes are numbered otherwise, that number may be of another one */

@@ -123,6 +123,7 @@ int ap_shared_receive(ap_shared *s, uint32_t from, uint32_t channel, void *data,
         }
     }
     put(&l->asked, &l->asked_last, one);
+    s->in[from].asked++;
     return AP_OK;
 }
 
@@ -151,7 +152,7 @@ static void ring(const ap_shared *s, uint32_t member) {
 
 static int something_new(const ap_shared *s) {
     for (uint32_t i = 0; i < s->members; i++)
-        if (atomic_load(&s->in[i].queue->head) != s->in[i].tail ||
+        if ((s->in[i].asked && atomic_load(&s->in[i].queue->head) != s->in[i].tail) ||
             (s->out[i].first && atomic_load(&s->out[i].queue->tail) != s->out[i].tail))
             return 1;
     return 0;
@@ -190,7 +191,10 @@ static int has_room(ap_shared *s, const item *it) {
         if (o->head - o->tail >= QUEUE) return 0;
         holds |= o->held > 0;
     }
-    return it->bytes <= HERE || s->free_blocks > (holds ? s->members : 0);
+    uint32_t keep = holds ? s->members : 0;
+    if (it->bytes <= HERE || s->free_blocks > keep) return 1;
+    for (uint32_t i = 0; i < s->members; i++) collect(s, &s->out[i]); /* also what others have read since */
+    return s->free_blocks > keep;
 }
 
 static void post(ap_shared *s, outgoing *o, const target *t, uint32_t block, const void *here, uint32_t bytes) {
@@ -260,7 +264,8 @@ static const unsigned char *data_of(const ap_shared *s, uint32_t from, const ent
     return blocks_from(s, from) + (size_t)e->block * BLOCK;
 }
 
-/* What came and was not asked for yet: kept, as what is behind it may be what all wait for. */
+/* What came and was not asked for yet: kept, as what is behind it may be what all wait for. Where nothing else is asked of
+ * who sent it, it stays where it is: he may be far ahead. */
 static letter *stray_of(ap_shared *s, lane *l, const entry *e) {
     letter *one = l->stray_last;
     if (l->stray && one->seen < one->bytes) return one;
@@ -282,7 +287,7 @@ static int receive_on(ap_shared *s, uint32_t from, int *moved, ap_error *error) 
         const entry *e = &in->queue->entries[in->tail % QUEUE];
         lane *l = lane_of(in, e->channel);
         letter *one = l ? l->asked : NULL;
-        if (l && !one && e->block != NO_BLOCK && s->stuck < STUCK) return AP_OK;
+        if (l && !one && (!in->asked || (e->block != NO_BLOCK && s->stuck < STUCK))) return AP_OK;
         if (l && !one) one = stray_of(s, l, e);
         if (!one) return ap_fail(error, AP_MEMORY, "out of memory");
         if (one->bytes != e->total || e->bytes > one->bytes - one->seen)
@@ -293,7 +298,7 @@ static int receive_on(ap_shared *s, uint32_t from, int *moved, ap_error *error) 
         ring(s, from);
         *moved = 1;
         if (one->own || one->seen < one->bytes) continue;
-        l->asked = one->next;
+        l->asked = one->next, in->asked--;
         finish(s, one->number);
         forget(s, one);
     }

@@ -88,6 +88,7 @@ typedef struct {
     uint32_t tail;
     lane *lanes;
     uint32_t count, space, last;
+    uint32_t asked; /* receives that are open */
 } incoming;
 
 struct ap_shared {

@@ -173,10 +173,12 @@ static int far(mpi_wire *w, int block, double timeout, uint32_t *numbers, int mo
 
 /* Before a fruitless look at shared memory is repeated. MPI goes on only while it is called, and others may wait for what
  * it has to do. */
-static void idle(mpi_wire *w, unsigned turn) {
-    int found;
-    if (turn % (w->yields ? 4 : 64) == 3) PMPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, w->comm, &found, MPI_STATUS_IGNORE);
+static int idle(mpi_wire *w, unsigned turn) {
+    int found, code = MPI_SUCCESS;
+    if (turn % (w->yields ? 4 : 64) == 3)
+        code = PMPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, w->comm, &found, MPI_STATUS_IGNORE);
     if (w->yields || turn > SPINS) sched_yield();
+    return code;
 }
 
 static int completed(ap_wire *self, int block, double timeout, uint32_t *numbers, int most, int *count,
@@ -195,7 +197,7 @@ static int completed(ap_wire *self, int block, double timeout, uint32_t *numbers
             if (end == 0) end = now() + timeout;
             if (now() > end) return too_late(w, timeout, error);
         }
-        idle(w, turn);
+        if ((code = idle(w, turn))) return failed(error, "MPI_Iprobe", code);
     }
 }
 
