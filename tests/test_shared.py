@@ -269,6 +269,50 @@ def test_what_is_asked_for_last_may_come_first(native: ctypes.CDLL) -> None:
     members(native, 2, each)
 
 
+def test_who_is_far_ahead_does_not_fill_the_memory_of_others(native: ctypes.CDLL) -> None:
+    """What is sent before anything of it is asked for stays with the sender, but for the blocks."""
+    told, word = os.pipe()
+
+    def each(end: End, me: int) -> None:
+        if me == 1:
+            end.send(0, 0, pattern(1, size=3_000_000), 1)
+            for _ in range(2000):
+                end.look()
+                os.sched_yield()
+            assert not end.done
+            os.write(word, b"x")
+            end.wait({1})
+        elif me == 2:
+            assert os.read(told, 1) == b"x"
+            end.send(0, 0, b"now", 1)
+            end.wait({1})
+        else:
+            end.receive(2, 0, 3, 1)
+            end.wait({1})
+            place = end.receive(1, 0, 3_000_000, 2)
+            end.wait({2})
+            assert place.raw == pattern(1, size=3_000_000)
+
+    members(native, 3, each)
+    os.close(told)
+    os.close(word)
+
+
+def test_blocks_that_one_has_read_are_free_for_another(native: ctypes.CDLL) -> None:
+    name = Name()
+    ends = [End(native, native.ap_shared_make(3, byref(name)))]
+    ends += [End(native, native.ap_shared_join(byref(name), me)) for me in (1, 2)]
+    ends[0].send(1, 0, bytes(900_000), 1)
+    ends[0].look()
+    ends[1].receive(0, 0, 900_000, 2)
+    ends[1].wait({2})
+    ends[0].send(2, 0, bytes(500_000), 3)
+    ends[0].look()
+    assert {1, 3} <= ends[0].done
+    for end in ends:
+        native.ap_shared_close(end.handle)
+
+
 def test_many_rounds_use_the_same_memory(native: ctypes.CDLL) -> None:
     """A sender that runs ahead; blocks and queues go round many times."""
 
