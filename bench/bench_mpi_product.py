@@ -18,35 +18,21 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 import _common
 import mpi_env
-from mpi_cases import SEEN, SIZES, check_cases, schedules, unit_of
+from mpi_cases import check_cases, everything
 
-from antiphon.run._mpi_job import taking_part
 from antiphon.run._mpi_process import Case
-from antiphon.run._native import OPERATORS, TYPES
 
 AT_ONCE = 400  # cases of one launch
 MOST = 2**26  # bytes on all ranks
 
 
-def product(part: int) -> list[Case]:
-    found = []
-    for number, schedule in enumerate(schedules()):
-        ranks, weight = taking_part(schedule), schedule.collective.buffer_weight
-        for dtype in TYPES:
-            for op in OPERATORS if schedule.collective.combining else ("sum",):
-                for size in SIZES:
-                    unit = unit_of(schedule, size)
-                    seen = unit * weight * 8 * len(ranks) <= SEEN
-                    for place in (False, True):
-                        common = {"repeat": 1, "warmup": 0, "in_place": place, "digest": seen, "timeout": 120.0}
-                        found.append(Case(number, ranks, unit, unit * weight, dtype, op, **common))
-    found = [case for case in found if case.nbytes * len(case.ranks) <= MOST]
-    found = random.Random(part).sample(found, len(found) // part)
-    return sorted(found, key=lambda case: len(case.ranks))
+def some(part: int) -> list[Case]:
+    found = everything(MOST, timeout=120.0)
+    return sorted(random.Random(part).sample(found, len(found) // part), key=lambda case: len(case.ranks))
 
 
 def run_all(name: str, part: int) -> dict[str, object]:
-    cases, began, bits = product(part), time.monotonic(), 0
+    cases, began, bits = some(part), time.monotonic(), 0
     groups: list[list[Case]] = []
     for case in cases:  # a launch has as many processes as its cases need
         if not groups or len(groups[-1]) == AT_ONCE or len(groups[-1][0].ranks) != len(case.ranks):
@@ -74,7 +60,7 @@ def main() -> None:
     other = mpi_env.mpich()
     if other is not None:
         subprocess.run([other.python, __file__, str(part), "mpich"], check=True, env=other.env)
-        rows.append({"mpi": "mpich", "cases": len(product(part)), "part": part})
+        rows.append({"mpi": "mpich", "cases": len(some(part)), "part": part})
     _common.save("mpi_product", {"rows": rows})
 
 

@@ -66,6 +66,20 @@ def unit_of(schedule: Schedule, size: int) -> int:
     return size if size < 10 else size // (schedule.collective.buffer_weight * 4)
 
 
+def everything(most: int, **common: Any) -> list[Case]:
+    """The whole product, but for cases of more than so many bytes on all ranks."""
+    found = []
+    for number, schedule in enumerate(schedules()):
+        ranks, weight = taking_part(schedule), schedule.collective.buffer_weight
+        for dtype, op, size in product(TYPES, OPERATORS if schedule.collective.combining else ("sum",), SIZES):
+            unit = unit_of(schedule, size)
+            seen = unit * weight * 8 * len(ranks) <= SEEN
+            for place in (False, True):
+                how = {"repeat": 1, "warmup": 0, "in_place": place, "digest": seen, **common}
+                found.append(Case(number, ranks, unit, unit * weight, dtype, op, **how))
+    return [case for case in found if case.nbytes * len(case.ranks) <= most]
+
+
 def case_of(number: int, draw: random.Random) -> Case:
     schedule, dtype = schedules()[number], draw.choice([*TYPES])
     ranks, weight = taking_part(schedule), schedule.collective.buffer_weight

@@ -199,29 +199,13 @@ def test_a_wrong_element_is_an_exit_code(monkeypatch: pytest.MonkeyPatch, capfd:
     assert "# out of bounds values: 3 FAILED" in capfd.readouterr().out
 
 
+def command(text: str) -> int:
+    return run(text.split())
+
+
 def test_what_was_measured_before_ctrl_c_is_told(capfd: pytest.CaptureFixture[str]) -> None:
     fake_ground.stop_after.append(5)
-    assert (
-        run(
-            [
-                "bench",
-                "allreduce",
-                "full:ranks=4",
-                "--on",
-                "fake",
-                "--planner",
-                "ring",
-                "-b",
-                "8",
-                "-e",
-                "8KB",
-                "-f",
-                "8",
-                "--json",
-            ]
-        )
-        == 130
-    )
+    assert command("bench allreduce full:ranks=4 --on fake --planner ring -b 8 -e 8KB -f 8 --json") == 130
     out, err = capfd.readouterr()
     assert [row["nbytes"] for row in json.loads(out)["rows"]] == [8, 64]
     assert "interrupted" in err
@@ -239,25 +223,7 @@ def test_the_depth_is_driven_by_throughput(monkeypatch: pytest.MonkeyPatch, capf
     assert found == pytest.approx(best, rel=0.4)
     assert len(fake_ground.launches) <= 16
     assert depth(Wanted(FULL4, wanted.schedule, 100, 400), How(), fake_ground.measure) == 1
-    assert (
-        run(
-            [
-                "bench",
-                "allreduce",
-                "full:ranks=4",
-                "--on",
-                "fake",
-                "--planner",
-                "ring",
-                "-b",
-                "4MiB",
-                "-e",
-                "4MiB",
-                "--miad",
-            ]
-        )
-        == 0
-    )
+    assert command("bench allreduce full:ranks=4 --on fake --planner ring -b 4MiB -e 4MiB --miad") == 0
     assert f"pieces={found}" in capfd.readouterr().out
 
 

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from antiphon.core.collective import Collective, custom_relation
-from antiphon.core.datatypes import DATA_TYPES, OPERATORS
+from antiphon.core.datatypes import DATA_TYPES, OPERATORS, data_type
 from antiphon.core.schedule import COPY, REDUCE, Schedule, cut
 from antiphon.errors import Invalid
 from antiphon.run import local
@@ -94,7 +94,7 @@ def test_counting_a_rank_twice_is_wrong_in_every_element() -> None:
     for dtype in ("int8", "float16", "bfloat16", "float32", "float64"):
         (row,) = run_local(twice, 4000, dtype)
         assert not row["correct"]
-        assert row["wrong"] > 0.9 * row["nbytes"] / np.dtype(local.data_type(dtype)).itemsize
+        assert row["wrong"] > 0.9 * row["nbytes"] / data_type(dtype).itemsize
     (row,) = run_local(twice, 4000, op="max")
     assert row["correct"]  # a maximum does not mind
 

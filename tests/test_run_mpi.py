@@ -15,7 +15,7 @@ from typing import Any
 import mpi_env
 import numpy as np
 import pytest
-from mpi_cases import SIZES, check_cases, sample, schedules, unit_of
+from mpi_cases import check_cases, everything, sample, schedules
 
 import antiphon
 from antiphon.cli import run
@@ -30,7 +30,7 @@ from antiphon.run._launch import Failed, consent, watch
 from antiphon.run._mpi_data import RankData
 from antiphon.run._mpi_job import run_cases, taking_part
 from antiphon.run._mpi_process import Case
-from antiphon.run._native import OPERATORS, TYPES
+from antiphon.run._native import OPERATORS
 from antiphon.run.mpi import run_mpi
 
 MPIEXEC = Path(sys.executable).with_name("mpiexec")
@@ -70,18 +70,7 @@ def test_a_sample_of_everything_under_mpich(mpich: mpi_env.Mpi) -> None:
 @needs_mpi
 @pytest.mark.slow
 def test_the_product() -> None:
-    cases = []
-    for number, schedule in enumerate(schedules()):
-        ranks, weight = taking_part(schedule), schedule.collective.buffer_weight
-        for dtype in TYPES:
-            for op in OPERATORS if schedule.collective.combining else ("sum",):
-                for size in SIZES:
-                    unit = unit_of(schedule, size)
-                    for place in (False, True):
-                        common = {"repeat": 1, "warmup": 0, "in_place": place}
-                        cases.append(Case(number, ranks, unit, unit * weight, dtype, op, **common))
-    draw = random.Random(2)
-    check_cases(draw.sample([case for case in cases if case.nbytes * len(case.ranks) <= 2**25], 250))
+    check_cases(random.Random(2).sample(everything(2**25), 250))
 
 
 @needs_mpi

@@ -20,6 +20,7 @@ from antiphon.core.collective import Collective
 from antiphon.core.datatypes import data_type
 from antiphon.core.program import decode
 from antiphon.errors import AntiphonError
+from antiphon.run._case import in_turn
 from antiphon.run._launch import MARK
 from antiphon.run._mpi_data import RankData
 from antiphon.run._mpi_process import Case, Job, timed
@@ -105,15 +106,12 @@ class _Run:
         return self.data.count_wrong(self.target) + int(np.count_nonzero(self.source != self.kept))
 
     def go(self) -> dict[str, Any]:
-        case, spent = self.case, np.zeros((2, self.case.repeat))
+        case = self.case
         wrong, theirs_wrong = self.checked(True), self.checked(False) if self.theirs else 0
         for _ in range(case.warmup):
             self.once(True)
             self.once(False)
-        for turn in range(case.repeat):
-            for ours in (True, False) if turn % 2 else (False, True):
-                if ours or self.theirs:
-                    spent[0 if ours else 1, turn] = self.once(ours)
+        spent = in_turn(self.once, case.repeat, self.theirs is not None)
         wrong += self.checked(True)
         slowest, counts = torch.from_numpy(spent), torch.tensor([wrong, theirs_wrong])
         dist.all_reduce(slowest, dist.ReduceOp.MAX)

@@ -1,4 +1,5 @@
 """Made-up data, and how far a result may be off by rounding: for all who run a schedule and look at every element.
+Also what they are asked for, and taking turns with a library.
 
     m contributions, combined in any order, are rounded at most m times in the accumulator type and at most m
     times when stored. So the error of a sum is at most ((1 + u)^m (1 + v)^m - 1) * sum |x|, with u and v the
@@ -9,15 +10,39 @@ To it comes the rounding of the value compared with, which is computed in float6
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.datatypes import accumulator
+from antiphon.core.datatypes import accumulator, combine_of, data_type
+from antiphon.errors import Invalid
 
 Array = NDArray[Any]
 WINDOW = 2**17  # elements handled at once
+
+
+def asked(
+    nbytes: int | str | Sequence[int | str], dtype: str, op: str, repeat: int
+) -> tuple[list[int | str], np.dtype[Any]]:
+    """The sizes and the type of a run. Invalid where one of the four makes no sense."""
+    kind, _ = data_type(dtype), combine_of(op)
+    if kind.kind == "O":
+        raise Invalid("data type: object has no size in bytes; choose a type of NCCL, like float32")
+    if repeat < 1:
+        raise Invalid(f"repeat: expected 1 or more runs, got {repeat}")
+    return ([nbytes] if isinstance(nbytes, int | str) else list(nbytes)), kind
+
+
+def in_turn(once: Callable[[bool], float], repeat: int, theirs: bool) -> Array:
+    """Seconds of `repeat` pairs: ours (once(True)) and theirs, each first in turn; zeros for none."""
+    spent = np.zeros((2, repeat))
+    for turn in range(repeat):
+        for ours in (True, False) if turn % 2 else (False, True):
+            if ours or theirs:
+                spent[0 if ours else 1, turn] = once(ours)
+    return spent
 
 
 def growth(dtype: np.dtype[Any], m: int) -> float:

@@ -25,6 +25,7 @@ from antiphon.core.collective import Collective
 from antiphon.core.datatypes import data_type
 from antiphon.core.program import decode
 from antiphon.errors import AntiphonError
+from antiphon.run._case import in_turn
 from antiphon.run._launch import MARK
 from antiphon.run._mpi_data import RankData
 from antiphon.run._mpi_reference import reference
@@ -155,15 +156,12 @@ class _Run:
         return (time.perf_counter() - began) / inner
 
     def go(self) -> dict[str, Any]:
-        case, spent = self.case, np.zeros((2, self.case.repeat))
+        case = self.case
         wrong, theirs_wrong = self.checked(True), self.checked(False) if self.theirs else 0
         for _ in range(case.warmup):
             self.once(True)
             self.once(False)
-        for turn in range(case.repeat):
-            for ours in (True, False) if turn % 2 else (False, True):
-                if ours or self.theirs:
-                    spent[0 if ours else 1, turn] = self.once(ours, case.inner)
+        spent = in_turn(lambda ours: self.once(ours, case.inner), case.repeat, self.theirs is not None)
         slowest = np.zeros_like(spent)
         self.comm.Allreduce([spent, self.mpi.DOUBLE], [slowest, self.mpi.DOUBLE], op=self.mpi.MAX)
         wrong += self.checked(True)  # once more: buffers have been used before

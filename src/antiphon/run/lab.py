@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from antiphon.core.datatypes import combine_of, data_type
 from antiphon.core.interpret import busbw_factor
 from antiphon.core.loads import timeline
 from antiphon.core.plan import Plan
@@ -24,6 +23,7 @@ from antiphon.core.topology import Topology
 from antiphon.errors import Invalid, TimedOut, unknown
 from antiphon.lower.program import lower
 from antiphon.run._build import library
+from antiphon.run._case import asked
 from antiphon.run._lab_commands import MTU, address, bits
 from antiphon.run._lab_foreign import run_foreign
 from antiphon.run._lab_job import Case, Job
@@ -140,12 +140,7 @@ def lab_run(  # noqa: PLR0913
     seconds: median over `repeat` runs of what the slowest rank took, all starting together; predicted_seconds: zero
     latency, the lab's bandwidths, no headers; links: bytes that each link should carry and that it was counted to.
     """
-    sizes = [nbytes] if isinstance(nbytes, int | str) else list(nbytes)
-    kind, _ = data_type(dtype), combine_of(op)
-    if kind.kind == "O":
-        raise Invalid("data type: object has no size in bytes; choose a type of NCCL, like float32")
-    if repeat < 1:
-        raise Invalid(f"repeat: expected 1 or more runs, got {repeat}")
+    sizes, kind = asked(nbytes, dtype, op, repeat)
     need_root()
     engine = str(library("sockets"))
     weight = schedule.collective.buffer_weight * kind.itemsize

@@ -22,12 +22,12 @@ from numpy.typing import NDArray
 
 from antiphon.core.collective import Collective
 from antiphon.core.columns import Longs, distinct, pointers
-from antiphon.core.datatypes import combine_of, data_type
+from antiphon.core.datatypes import combine_of
 from antiphon.core.interpret import Analysis, analyse, block_elements, busbw_factor, run
 from antiphon.core.interpret.buffers import Side, sides
 from antiphon.core.schedule import Schedule
 from antiphon.errors import Invalid
-from antiphon.run._case import WINDOW, growth, random_values, smallest
+from antiphon.run._case import WINDOW, asked, growth, random_values, smallest
 from antiphon.units import parse_size
 
 Array = NDArray[Any]
@@ -53,12 +53,7 @@ def run_local(
     """
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise Invalid(f"seed: expected a whole number from 0, got {seed!r}")
-    if repeat < 1:
-        raise Invalid(f"repeat: expected 1 or more runs, got {repeat}")
-    kind, _ = data_type(dtype), combine_of(op)
-    if kind.kind == "O":
-        raise Invalid("data type: object has no size in bytes; choose a type of NCCL, like float32")
-    sizes = [nbytes] if isinstance(nbytes, int | str) else list(nbytes)
+    sizes, kind = asked(nbytes, dtype, op, repeat)
     analysis = analyse(schedule)
     return [_row(analysis, parse_size(size, "nbytes"), kind, op, seed, repeat, in_place) for size in sizes]
 

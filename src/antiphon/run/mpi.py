@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from antiphon.core.collective import Collective
-from antiphon.core.datatypes import combine_of, data_type
+from antiphon.core.datatypes import data_type
 from antiphon.core.interpret import busbw_factor
 from antiphon.core.program import encode
 from antiphon.core.schedule import Schedule
-from antiphon.errors import Invalid, Unsupported, unknown
+from antiphon.errors import Unsupported, unknown
 from antiphon.lower.program import lower
 from antiphon.run._build import library
+from antiphon.run._case import asked
 from antiphon.run._mpi_job import first_process, run_cases, taking_part
 from antiphon.run._mpi_process import Case
 from antiphon.units import parse_size
@@ -50,12 +51,7 @@ def run_mpi(  # noqa: PLR0913
     reference_seconds (the library's own collective, in turn with ours; None where it has none), ratio (median of the
     pairs), correct, wrong, messages, dtype, op, in_place. Missing where mpi4py, a launcher or a compiler is.
     """
-    sizes = [nbytes] if isinstance(nbytes, int | str) else list(nbytes)
-    kind, _ = data_type(dtype), combine_of(op)
-    if kind.kind == "O":
-        raise Invalid("data type: object has no size in bytes; choose a type of NCCL, like float32")
-    if repeat < 1:
-        raise Invalid(f"repeat: expected 1 or more runs, got {repeat}")
+    sizes, kind = asked(nbytes, dtype, op, repeat)
     with first_process() as first:
         if not first:
             return None

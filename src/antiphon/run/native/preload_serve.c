@@ -3,8 +3,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "clock.h"
 #include "copy.h"
 #include "preload.h"
 #include "transport.h"
@@ -216,12 +216,6 @@ static int run(choice *x, int *left, int *code, ap_error *error) {
     return AP_OK;
 }
 
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static int fail(choice *x, int *code, const ap_error *error) {
     x->g->broken = 1;
     *code = ap_raise(x->call->comm, names[x->call->kind], error);
@@ -245,14 +239,14 @@ static int serve(choice *x, int *code) {
         ap_fail(&error, AP_TRANSPORT, "an earlier call on this communicator failed");
         return fail(x, code, &error);
     }
-    double began = ap_preload.report ? now() : 0;
+    double began = ap_preload.report ? ap_now() : 0;
     if (!x->row->state && !ap_row_works(x->g, x->row, code, &error)) {
         if (*code) return fail(x, code, &error);
         return leave(x, AP_REFUSED);
     }
     if (run(x, &left, code, &error)) return fail(x, code, &error);
     if (left) return leave(x, AP_REFUSED);
-    if (x->row->use && !x->g->rank) ap_report_call(x->row, x->bytes, now() - began);
+    if (x->row->use && !x->g->rank) ap_report_call(x->row, x->bytes, ap_now() - began);
     *code = MPI_SUCCESS;
     return 1;
 }

@@ -6,9 +6,9 @@
 #include <sched.h> /* with GNU's sets of processors */
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "clock.h"
 #include "shared.h"
 #include "transport.h"
 
@@ -100,12 +100,6 @@ static int receive(ap_wire *self, uint32_t peer, uint32_t channel, void *data, s
 
 enum { SPINS = 1000 };
 
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 /* Waits for one at least by MPI itself; with an end to the patience, or more processes than processors, by asking again and
  * again and letting others work: there MPI would keep a processor from those it waits for. */
 static int some(mpi_wire *w, int first, int count, int block, double timeout, int *done) {
@@ -118,8 +112,8 @@ static int some(mpi_wire *w, int first, int count, int block, double timeout, in
             code = PMPI_Testsome(count, w->request + first, done, w->index, MPI_STATUSES_IGNORE);
         }
         if (timeout > 0 && !*done) {
-            if (end == 0) end = now() + timeout;
-            if (now() > end) break;
+            if (end == 0) end = ap_now() + timeout;
+            if (ap_now() > end) break;
         }
     }
     return code;
@@ -148,12 +142,12 @@ static int far(mpi_wire *w, int block, double timeout, uint32_t *numbers, int mo
             for (int i = 0; i < done; i++) w->index[i] += at;
         }
         if (!code && !done && block) { /* one by one: what is done meanwhile is told next time */
-            double end = timeout > 0 ? now() + timeout : 0;
+            double end = timeout > 0 ? ap_now() + timeout : 0;
             for (int one = MPI_UNDEFINED, there = 0; !code && !there;) {
                 code = PMPI_Testany(w->active, w->request, &one, &there, MPI_STATUS_IGNORE);
                 if (there) done = 1, w->index[0] = one;
                 if (!there) sched_yield();
-                if (!there && timeout > 0 && now() > end) break;
+                if (!there && timeout > 0 && ap_now() > end) break;
             }
         }
     }
@@ -194,8 +188,8 @@ static int completed(ap_wire *self, int block, double timeout, uint32_t *numbers
         if (code || *count || !block) return code;
         if (moved) turn = 0, end = 0;
         if (timeout > 0 && turn % 64 == 63) {
-            if (end == 0) end = now() + timeout;
-            if (now() > end) return too_late(w, timeout, error);
+            if (end == 0) end = ap_now() + timeout;
+            if (ap_now() > end) return too_late(w, timeout, error);
         }
         if ((code = idle(w, turn))) return failed(error, "MPI_Iprobe", code);
     }

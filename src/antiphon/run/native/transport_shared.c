@@ -5,9 +5,9 @@
 #include <poll.h>
 #include <sched.h>
 #include <stdlib.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "clock.h"
 #include "transport.h"
 
 /* Looks before it sleeps, and how long at most until it looks after the others. */
@@ -20,12 +20,6 @@ typedef struct {
     uint32_t *whose; /* rank of each socket */
     struct pollfd *sockets;
 } shared_wire;
-
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static int send(ap_wire *self, uint32_t peer, uint32_t channel, const void *data, size_t bytes, uint32_t number,
                 ap_error *error) {
@@ -63,7 +57,7 @@ static int completed(ap_wire *self, int block, double timeout, uint32_t *numbers
         } else if (turn < LOOKS) {
             sched_yield();
         } else {
-            double time = now();
+            double time = ap_now();
             if (end == 0) end = time + timeout;
             if (timeout > 0 && time >= end)
                 code = ap_fail(error, AP_TIMEOUT, "nothing came or went for %g seconds", timeout);

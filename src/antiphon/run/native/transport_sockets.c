@@ -12,9 +12,9 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "clock.h"
 #include "letters.h"
 #include "transport.h"
 
@@ -48,12 +48,6 @@ typedef struct {
     int moved; /* whether anything came or went */
     unsigned char stage[STAGE];
 } socket_wire;
-
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static int gone(socket_wire *w, uint32_t rank, int code, ap_error *error) {
     w->base.broken = 1;
@@ -324,8 +318,8 @@ static int completed(ap_wire *self, int block, double timeout, uint32_t *numbers
         w->moved = 0;
         if (!block) code = turn(w, 0, error);
         while (!code && block && w->told == w->ready) {
-            if (timeout > 0 && (w->moved || end == 0)) end = now() + timeout;
-            double left = timeout > 0 ? end - now() : 1e7;
+            if (timeout > 0 && (w->moved || end == 0)) end = ap_now() + timeout;
+            double left = timeout > 0 ? end - ap_now() : 1e7;
             w->moved = 0;
             if (left <= 0) {
                 self->broken = 1;
@@ -345,9 +339,9 @@ static int completed(ap_wire *self, int block, double timeout, uint32_t *numbers
 static void close_wire(ap_wire *self) {
     socket_wire *w = (socket_wire *)self;
     ap_error ignored;
-    double end = now() + FLUSH;
+    double end = ap_now() + FLUSH;
     for (uint32_t r = 0; r < self->ranks; r++)
-        while (!self->broken && w->peers[r].sends.first && now() < end)
+        while (!self->broken && w->peers[r].sends.first && ap_now() < end)
             if (turn(w, 1.0, &ignored)) self->broken = 1;
     for (uint32_t r = 0; r < self->ranks; r++) {
         peer *p = &w->peers[r];
