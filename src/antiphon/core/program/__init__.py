@@ -7,6 +7,7 @@ random legal orders, the check that a program is right, its file and its text.
 from antiphon.core.program.check import check
 from antiphon.core.program.codec import decode, encode
 from antiphon.core.program.kinds import FOLD, JOIN, RECEIVE, SEND, Bound, Program, Usage, bind, usage
+from antiphon.core.program.prove import prove
 from antiphon.core.program.run import run_program
 from antiphon.core.program.text import dump
 
@@ -23,6 +24,7 @@ __all__ = [
     "decode",
     "dump",
     "encode",
+    "prove",
     "run_program",
     "usage",
 ]

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from antiphon.core.collective import KINDS, Collective, Relation
 from antiphon.core.columns import Longs, pointers
 from antiphon.core.program.kinds import SCRATCH, Program
+from antiphon.core.program.limits import refuse_collective, refuse_work
 from antiphon.errors import Invalid, Unsupported
 
 MAGIC, VERSION = b"ANTIPROG", 1
@@ -41,16 +42,18 @@ Table = NDArray[Any]
 
 
 def encode(programs: Sequence[Program]) -> bytes:
-    """The file of one collective's program: out of place, in place, or both. Linear."""
+    """The file of one collective's program: out of place, in place, or both. Linear. Unsupported beyond the limits."""
     variants = {program.in_place: program for program in programs}
     if not programs or len(variants) != len(programs):
         raise Invalid("a file holds one program out of place, one in place, or both")
     one = programs[0]
     if any(p.collective != one.collective or p.channels != one.channels or p.label != one.label for p in programs):
         raise Invalid("the programs of a file must be of one schedule with equally many channels")
-    denominator = int(np.lcm.reduce([p.denominator for p in programs])) if len(programs) > 1 else one.denominator
-    if any(p.denominator != denominator for p in programs):
+    if any(p.denominator != one.denominator for p in programs):
         raise Invalid("the programs of a file must be of one schedule: their denominators differ")
+    refuse_collective(one.collective)
+    for program in programs:
+        refuse_work(program)
     sections = [_section(variants[v], r) if v in variants else b"" for v in (False, True) for r in range(one.ranks)]
     tables = b"".join(map(_padded, _head_tables(one)))
     head = _HEADER.size + len(tables) + _ENTRY.size * len(sections)
@@ -63,7 +66,7 @@ def encode(programs: Sequence[Program]) -> bytes:
     numbers = [
         _KINDS.index(collective.kind), one.ranks, len(collective.members), len(collective.roots), collective.blocks,
         one.channels, sum(1 << int(v) for v in variants), len(one.label.encode()),
-        denominator, collective.buffer_weight,
+        one.denominator, collective.buffer_weight,
         len(relation.pre_block) if relation else 0, len(relation.post_block) if relation else 0,
         len(wants), sum(map(len, wants)),
     ]  # fmt: skip
@@ -182,6 +185,7 @@ class _Reader:
         self.collective = Collective(
             _KINDS[kind], ranks, tuple(names[0].tolist()), tuple(names[1].tolist()), weights.astype(np.int64), custom
         )
+        refuse_collective(self.collective)
         if self.collective.blocks != blocks or self.collective.buffer_weight != buffer_weight or self.channels < 1:
             raise Invalid("its head does not fit its collective")
         self.directory = [_ENTRY.unpack_from(data, self.end + i * _ENTRY.size) for i in range(2 * ranks)]
@@ -207,6 +211,9 @@ class _Reader:
         for column, top in ((have[0], 2**25), (have[1], self.ranks), (need[0], 2**25), (need[1], self.ranks)):
             if len(column) and not 0 <= int(column.min()) <= int(column.max()) < top:
                 raise Invalid("its relation names a block or rank that is not there")
+        for column in (have[0], need[0]):
+            if np.any(column[1:] < column[:-1]):
+                raise Invalid("its relation is not in the order of its blocks")
         if len(need[2]) and not -1 <= int(need[2].min()) <= int(need[2].max()) < wants:
             raise Invalid("its relation wants what is not told")
         listed = tuple(tuple(ids[a:b]) for a, b in zip([0, *ends[:-1]], ends, strict=True)) if ends else ()
@@ -246,6 +253,7 @@ class _Reader:
         for rank, (weights, _) in enumerate(sections):
             if weights != tuple(int(w[rank]) for w in made.weights):
                 raise Invalid(f"the section of rank {rank} tells other buffers than the collective has")
+        refuse_work(made)
         return made
 
     def _section(self, variant: int, rank: int) -> tuple[tuple[int, int], list[Table]]:

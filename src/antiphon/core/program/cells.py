@@ -1,0 +1,231 @@
+"""What the operations of a program touch: cells, and the memory that each of them is.
+
+The line is cut into **atoms** at all points that occur. An access of an atom at a base is that of a **cell**: an atom seen
+through a view, which is a buffer with a shift, or a slot while it holds what has one origin. Cells of one view are apart
+from each other at every size. Views of one buffer may overlap: then the memory itself is cut, at all ends of cells.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from antiphon.core.columns import Bools, Longs, dense, order_of, ranges, starts
+from antiphon.core.interpret.buffers import Side, sides
+from antiphon.core.program.form import complain, slot_of, writes
+from antiphon.core.program.kinds import INPUT, OUTPUT, SCRATCH, Program
+from antiphon.core.program.limits import MOST_STRETCHES
+from antiphon.errors import Unsupported
+
+
+def numbered(*columns: Longs) -> Longs:
+    """Whole numbers for the distinct rows of these columns, in their order."""
+    order = np.lexsort(columns[::-1])
+    new = np.zeros(len(order), bool)
+    for values in columns:
+        new |= starts(values[order])
+    out = np.empty(len(order), np.int64)
+    out[order] = np.cumsum(new) - 1
+    return out
+
+
+@dataclass(frozen=True, eq=False)
+class Cells:
+    """Accesses in the order of parts and atoms; then the inputs as they are in the beginning; then the outputs.
+
+    `op`: -1 for an input, the number of operations for an output. `row`: the part, or the row of the side.
+    """
+
+    program: Program
+    first: Side
+    last: Side
+    operations: int
+    inputs: slice
+    outputs: slice
+    op: Longs
+    row: Longs
+    cell: Longs
+    written: Bools
+    chunk: Longs  # accesses with an equal one, not -1, may go piece by piece
+    head: Longs  # per part its first access
+    length: Longs  # per part, how many
+    ends: Longs  # accesses of the finish table: the cell of each, -1 where nothing else touches it
+    end_row: Longs
+    memory: Longs  # per cell the first of its stretches of memory
+    stretches: Longs  # per cell, how many
+    output: Bools  # per cell, whether it is of an output buffer
+    generations: tuple[Longs, Longs]  # of slots: (operation before, operation after) where a slot changes hands
+
+
+def cells_of(program: Program) -> Cells:
+    """O(n log n) for n accesses; Unsupported where there are more than 2^24."""
+    first, last = sides(program.collective, program.in_place)
+    weights = program.collective.weights
+    block = np.cumsum(weights) - weights
+    marks, points, edges = _marks(program, block, weights)
+    low, high = points[program.part_begin], points[program.part_end]
+    where = np.concatenate([low, edges[0][first.block], edges[0][last.block], points[program.finish_begin]])
+    until = np.concatenate([high, edges[1][first.block], edges[1][last.block], points[program.finish_end]])
+    length = until - where
+    if float(length.astype(np.float64).sum()) > MOST_STRETCHES:
+        raise Unsupported("it touches more than 2^24 stretches of data; a proof takes no more: use fewer, larger chunks")
+    counts = [len(low), len(first.block), len(last.block), len(program.finish_base)]
+    cuts = np.cumsum([0, *counts])
+    view, region, generations = _views(program, first, last, block, points)
+    row = np.repeat(np.arange(len(length)), length)
+    atoms = len(marks[0])
+    found, cell = dense(view[row] * atoms + ranges(where, length), (int(view.max(initial=0)) + 1) * atoms)
+    ends = np.cumsum(length)
+    bounds = [int(n) for n in np.append(0, ends)[cuts]]
+    inputs, outputs, finish = (slice(a, b) for a, b in zip(bounds[1:-1], bounds[2:], strict=True))
+    operations = program.operations
+    op = np.concatenate([program.part_op, np.repeat([-1, operations], counts[1:3])])
+    kept = slice(0, bounds[3])
+    each = np.concatenate([writes(program), np.repeat([True, False], counts[1:3])])
+    chunk = np.full(cuts[3], -1, np.int64)
+    several = np.flatnonzero(program.pieces[program.part_op] > 1)
+    chunk[several] = numbered(view[several], low[several], high[several])
+    which = found // max(atoms, 1)
+    by_view = np.zeros(int(view.max(initial=-1)) + 1, np.int64)
+    by_view[view] = region[0]
+    shift = np.zeros(len(by_view), np.int64)
+    shift[view] = region[1]
+    memory, stretches = _memory(marks, which, found % max(atoms, 1), by_view, shift)
+    rows = row[kept]
+    return Cells(
+        program, first, last, operations, inputs, outputs, op[rows], rows - cuts[np.searchsorted(cuts, rows, "right") - 1],
+        cell[kept], each[rows], chunk[rows], (ends - length)[: counts[0]], length[: counts[0]],
+        cell[finish], row[finish] - cuts[3], memory, stretches,
+        (by_view[which] >= 0) & (by_view[which] % 2 == OUTPUT), generations,
+    )  # fmt: skip
+
+
+def _marks(
+    program: Program, block: Longs, weights: Longs
+) -> tuple[tuple[Longs, Longs], Longs, tuple[Longs, Longs]]:
+    """All points that occur, ascending; of each point of the program its number; of each block where it begins, ends."""
+    zero = np.zeros(2 * len(block), np.int64)
+    whole = np.concatenate([program.point_whole, block, block + weights])
+    part = np.concatenate([program.point_part, zero])
+    number = numbered(whole, part)
+    marks = np.zeros((2, int(number.max(initial=-1)) + 1), np.int64)
+    marks[0, number], marks[1, number] = whole, part
+    points, begin, end = np.split(number, [len(program.point_whole), len(program.point_whole) + len(block)])
+    return (marks[0], marks[1]), points, (begin, end)
+
+
+def _views(
+    program: Program, first: Side, last: Side, block: Longs, points: Longs
+) -> tuple[Longs, tuple[Longs, Longs], tuple[Longs, Longs]]:
+    """The view of every part, input, output and row of the finish table; of each its region and shift.
+
+    Region: 2 * rank + buffer, or -1 - generation for a slot.
+    """
+    base = np.concatenate([program.part_base, program.finish_base])
+    rank = np.concatenate([program.rank[program.part_op], np.repeat(np.arange(program.ranks), np.diff(program.finish_ptr))])
+    region, shift = 2 * rank + program.base_buffer[base], program.base_shift[base]
+    scratch = np.flatnonzero(program.base_buffer[base] == SCRATCH)  # all of them parts
+    generation, generations = _generations(program, scratch, points)
+    region[scratch], shift[scratch] = -1 - generation, 0
+    source = OUTPUT if program.in_place else INPUT
+    parts = len(program.part_base)
+    region = np.concatenate([region[:parts], 2 * first.rank + source, 2 * last.rank + OUTPUT, region[parts:]])
+    shift = np.concatenate(
+        [shift[:parts], first.start - block[first.block], last.start - block[last.block], shift[parts:]]
+    )
+    return numbered(region, shift), (region, shift), generations
+
+
+def _generations(program: Program, parts: Longs, points: Longs) -> tuple[Longs, tuple[Longs, Longs]]:
+    """Of parts in scratch, numbered by what the slot holds then: in the order of operations, what has one origin (and one
+    length, where it lies there in pieces). And the operations that must be in order where a slot changes hands."""
+    low, high = points[program.part_begin[parts]], points[program.part_end[parts]]
+    parts, kept = parts[low < high], low < high
+    of, base = program.part_op[parts], program.part_base[parts]
+    slot, origin = slot_of(program, base), points[program.base_origin[base]]
+    length = np.where(program.pieces[of] > 1, high[kept], 0)
+    order = np.lexsort((length, origin, of, slot))
+    slot, of, origin, length = slot[order], of[order], origin[order], length[order]
+    fresh = starts(slot)
+    change = starts(origin) | starts(length)
+    twice = np.zeros(program.operations, bool)
+    twice[of[change & ~fresh & ~starts(of)]] = True
+    complain(program, twice, "it uses a slot for two things at once")
+    number = np.cumsum(fresh | change) - 1
+    generation = np.full(len(kept), -1, np.int64)
+    generation[np.flatnonzero(kept)[order]] = number
+    generation[~kept] = int(number[-1]) + 1 if len(number) else 0  # nothing at all lies there
+    handed = np.flatnonzero(change & ~fresh)  # where a generation begins that is not the first in its slot
+    leader = np.zeros(int(number.max(initial=-1)) + 1, np.int64)
+    leader[number[::-1]] = of[::-1]
+    follows = np.zeros(len(leader) + 1, bool)
+    follows[number[handed]] = True
+    before, after = follows[1:][number], follows[:-1][number]
+    pairs = (
+        np.concatenate([of[before], leader[number[after]]]),
+        np.concatenate([leader[np.minimum(number[before] + 1, len(leader) - 1)], of[after]]),
+    )
+    return generation, pairs
+
+
+def _memory(
+    marks: tuple[Longs, Longs], view: Longs, atom: Longs, region: Longs, shift: Longs
+) -> tuple[Longs, Longs]:
+    """Per cell the first of its stretches of memory and how many: one of its own, where no other view overlaps its own."""
+    cells = len(view)
+    first, count = np.arange(cells), np.ones(cells, np.int64)
+    mixed = _overlapping(marks, view, atom, region, shift)
+    rows = np.flatnonzero(mixed[view]) if cells else first
+    if not len(rows):
+        return first, count
+    of, by, whole, part = region[view[rows]], shift[view[rows]], *marks
+    number = numbered(
+        np.tile(of, 2), np.concatenate([whole[atom[rows]] + by, whole[atom[rows] + 1] + by]),
+        np.concatenate([part[atom[rows]], part[atom[rows] + 1]]),
+    )  # fmt: skip
+    low, high = np.split(number, 2)
+    first[rows], count[rows] = cells + low, high - low
+    return first, count
+
+
+def _overlapping(marks: tuple[Longs, Longs], view: Longs, atom: Longs, region: Longs, shift: Longs) -> Bools:
+    """Per view, whether it is of a buffer in which some views may overlap."""
+    views = len(region)
+    edge = starts(view)  # cells ascend by view, then atom
+    last = np.append(edge[1:], True)[: len(edge)]
+    low, high = np.zeros(views, np.int64), np.zeros(views, np.int64)
+    low[view[edge]], high[view[last]] = atom[edge], atom[last] + 1
+    some = np.zeros(views, bool)
+    some[view] = True
+    rows = np.flatnonzero(some & (region >= 0))
+    whole, part = marks
+    ends = numbered(
+        np.concatenate([whole[low[rows]] + shift[rows], whole[high[rows]] + shift[rows]]),
+        np.concatenate([part[low[rows]], part[high[rows]]]),
+    )
+    begin, end = np.split(ends, 2)
+    order = np.lexsort((begin, region[rows]))
+    span = int(ends.max(initial=0)) + 1
+    of = region[rows][order]
+    reach = np.maximum.accumulate(of * span + end[order]) if len(of) else of
+    clash = np.zeros(len(of), bool)
+    clash[1:] = (of[1:] == of[:-1]) & (reach[:-1] > of[1:] * span + begin[order][1:])
+    bad = np.zeros(int(region.max(initial=-1)) + 1, bool)
+    bad[of[clash]] = True
+    found = np.zeros(views, bool)
+    found[rows] = bad[region[rows]]
+    return found
+
+
+def by_memory(cells: Cells) -> tuple[Longs, Longs]:
+    """Accesses by what memory they touch: the stretch, and the access; in the order of operations, reads first."""
+    several = cells.stretches[cells.cell]
+    if int(several.sum()) > MOST_STRETCHES:
+        raise Unsupported("it touches more than 2^24 stretches of memory; a proof takes no more")
+    access = np.repeat(np.arange(len(cells.op)), several)
+    stretch = ranges(cells.memory[cells.cell], several)
+    moment = 2 * (cells.op[access] + 1) + cells.written[access]
+    bound = 2 * (cells.operations + 2)
+    order = order_of(stretch * bound + moment, (int(stretch.max(initial=0)) + 1) * bound)
+    return stretch[order], access[order]

@@ -1,0 +1,262 @@
+"""Whether the columns of a program make sense for every number of elements: names, places, times and messages.
+
+It shares nothing with the lowering. A point lies at an element that ascends with it at every size, and two points a
+whole number apart lie equally far from each other at all sizes: so comparing points decides for all of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from antiphon.core.columns import Bools, Longs, ranges, starts
+from antiphon.core.program.kinds import FOLD, INPUT, JOIN, RECEIVE, SCRATCH, SEND, Program
+from antiphon.core.program.limits import oversized, refuse_collective, refuse_work
+from antiphon.core.program.run import told
+from antiphon.errors import Invalid
+
+
+@dataclass(frozen=True, eq=False)
+class Messages:
+    """Every send with its receive, by sender, receiver, channel and time; and the streams of the sends.
+
+    `whole`, `part` of `begin` and `end`: stretches of the line, neighbours of an operation without pieces as one.
+    """
+
+    send: Longs
+    receive: Longs
+    facts: Longs  # per message: from, to, channel, when, pieces, stretches
+    stream: Longs  # per stretch: whole and part of its begin, whole and part of its end
+
+
+def complain(program: Program, bad: Bools, what: str) -> None:
+    """Invalid: the first operation for which this is so."""
+    if bad.any():
+        raise Invalid(f"{told(program, int(np.argmax(bad)))}: {what}")
+
+
+def refuse_form(program: Program) -> Messages:
+    """Invalid, naming rank and operation, where a number makes no sense; else its messages. O(n log n)."""
+    refuse_collective(program.collective)
+    _refuse_columns(program)
+    refuse_work(program)
+    _refuse_operations(program)
+    _refuse_points(program)
+    _refuse_buffers(program)
+    _refuse_slots(program)
+    return _messages(program)
+
+
+def refuse_other_messages(mine: Messages, theirs: Messages) -> None:
+    """In place and out of place must have the same messages, as ranks may mix them."""
+    if not (np.array_equal(mine.facts, theirs.facts) and np.array_equal(mine.stream, theirs.stream)):
+        raise Invalid("its messages in place are others than out of place; ranks could not mix them")
+
+
+def _refuse_columns(p: Program) -> None:
+    """Every number must name something that is there."""
+    ranks, counts = p.ranks, (p.operations, len(p.part_begin), len(p.base_shift), len(p.slot_class))
+    pointers = {
+        "op_ptr": (p.op_ptr, ranks, counts[0]), "part_ptr": (p.part_ptr, counts[0], counts[1]),
+        "wait_ptr": (p.wait_ptr, counts[0], len(p.wait)), "base_ptr": (p.base_ptr, ranks, counts[2]),
+        "slot_ptr": (p.slot_ptr, ranks, counts[3]), "finish_ptr": (p.finish_ptr, ranks, len(p.finish_count)),
+    }  # fmt: skip
+    for name, (ptr, owners, total) in pointers.items():
+        if len(ptr) != owners + 1 or ptr[0] != 0 or ptr[-1] != total or np.any(np.diff(ptr) < 0):
+            raise Invalid(f"{name} does not share out its {total} rows among {owners}")
+    scratch = p.base_buffer == SCRATCH
+    slots = np.repeat(np.diff(p.slot_ptr), np.diff(p.base_ptr))
+    named: dict[str, tuple[Longs, Any]] = {
+        name: (getattr(p, name), len(p.point_whole))
+        for name in ("part_begin", "part_end", "finish_begin", "finish_end")
+    }
+    named |= {
+        "base_buffer": (p.base_buffer, SCRATCH + 1), "base_slot": (p.base_slot[scratch], slots[scratch]),
+        "base_origin": (p.base_origin[scratch], len(p.point_whole)), "slot_class": (p.slot_class, len(p.class_pieces)),
+        "part_base": (p.part_base, counts[2]), "finish_base": (p.finish_base, counts[2]), "wait": (p.wait, counts[0]),
+    }  # fmt: skip
+    for name, (values, bound) in named.items():
+        bad = (values < 0) | (values >= bound)
+        if bad.any():
+            raise Invalid(f"{name}[{int(np.argmax(bad))}] names what is not there")
+    for part in (p.point_part, p.class_part):
+        if np.any((part < 0) | (part >= p.denominator)):
+            raise Invalid("a point or class lies outside of its unit")
+    if np.any(p.class_pieces < 1) or np.any(p.class_whole < 0):
+        raise Invalid("a class has no pieces, or less than no elements")
+
+
+def _refuse_operations(program: Program) -> None:
+    count, rank, kind = program.operations, program.rank, program.kind
+    parts = np.diff(program.part_ptr)
+    complain(program, (kind < 0) | (kind > JOIN) | (program.pieces < 1), "its kind or pieces make no sense")
+    complain(program, (program.channel < 0) | (program.channel >= program.channels), "its channel is not there")
+    crossing = (kind == SEND) | (kind == RECEIVE)
+    there = (program.peer >= 0) & (program.peer < program.ranks)
+    complain(program, crossing & (~there | (program.peer == rank)), "it has no other rank as its peer")
+    complain(program, crossing & (parts < 1) | (kind == FOLD) & (parts < 2), "it has too few parts")
+    complain(program, (kind == JOIN) & (parts > 0), "it has parts")
+    base_rank = np.repeat(np.arange(program.ranks), np.diff(program.base_ptr))
+    of = program.part_op
+    bad = np.zeros(count, bool)
+    bad[of[base_rank[program.part_base] != rank[of]]] = True
+    complain(program, bad, "a part has a base of another rank")
+    falls = np.zeros(count, bool)
+    falls[1:] = (rank[1:] == rank[:-1]) & (program.when[1:] < program.when[:-1])
+    complain(program, falls, "its time is before that of the operation before it")
+    later, earlier = program.wait_op, program.wait
+    whole = program.pieces[later] != program.pieces[earlier]
+    last = program.when[earlier] + np.where(whole, 2 * (program.pieces[earlier] - 1), 0)
+    bad[later[(rank[earlier] != rank[later]) | (earlier >= later)]] = True
+    complain(program, bad, "it waits for an operation that is not before it in its rank")
+    bad[later[last >= program.when[later]]] = True
+    complain(program, bad, "it waits for something that is not at an earlier time")
+
+
+def _refuse_points(program: Program) -> None:
+    whole, part = program.point_whole, program.point_part
+    total = int(program.collective.weights.sum())
+    if np.any((whole < 0) | (whole > total) | ((whole == total) & (part > 0))):
+        raise Invalid("a point does not lie on the line of its blocks")
+    if np.any(abs(program.base_shift.astype(np.float64)) > 2.0**61) or np.any(program.class_whole > total):
+        raise Invalid("a shift or class is larger than all blocks together")
+    begin, end = program.part_begin, program.part_end
+    bad = np.zeros(program.operations, bool)
+    bad[program.part_op[_less(program, end, begin)]] = True
+    complain(program, bad, "a part ends before it begins")
+    if np.any(_less(program, program.finish_end, program.finish_begin)):
+        raise Invalid("a stretch of the finish table ends before it begins")
+    of, head = program.part_op, program.part_ptr[:-1][program.part_op]
+    fold = program.kind[of] == FOLD
+    for points in (begin, end):
+        other = (whole[points] != whole[points[head]]) | (part[points] != part[points[head]])
+        bad[of[fold & other]] = True
+    complain(program, bad, "its result and operands are not the same stretch of the line")
+
+
+def _less(program: Program, a: Longs, b: Longs) -> Bools:
+    """Whether point a lies before point b."""
+    whole, part = program.point_whole, program.point_part
+    return (whole[a] < whole[b]) | ((whole[a] == whole[b]) & (part[a] < part[b]))
+
+
+def writes(program: Program) -> Bools:
+    """Per part, whether it is written."""
+    of = program.part_op
+    kind = program.kind[of]
+    return (kind == RECEIVE) | ((kind == FOLD) & starts(of))
+
+
+def _refuse_buffers(program: Program) -> None:
+    sizes = np.stack(program.weights, axis=1)
+    rank = program.rank[program.part_op]
+    bad = np.zeros(program.operations, bool)
+    inside = _inside(program, sizes, rank, program.part_base, program.part_begin, program.part_end)
+    bad[program.part_op[~inside]] = True
+    complain(program, bad, "a part leaves its buffer")
+    written_input = writes(program) & (program.base_buffer[program.part_base] == INPUT)
+    bad[program.part_op[written_input]] = True
+    complain(program, bad, "it writes into the input")
+    if program.in_place:
+        bad[program.part_op[program.base_buffer[program.part_base] == INPUT]] = True
+        complain(program, bad, "in place there is no buffer but the output")
+    owner = np.repeat(np.arange(program.ranks), np.diff(program.finish_ptr))
+    base = program.finish_base
+    home = (base >= program.base_ptr[owner]) & (base < program.base_ptr[owner + 1])
+    if not np.all(home & (program.base_buffer[base] == 1)):
+        raise Invalid("the finish table names what is not the output of its rank")
+    if not np.all(_inside(program, sizes, owner, base, program.finish_begin, program.finish_end)):
+        raise Invalid("the finish table leaves the output")
+
+
+def _inside(program: Program, sizes: Longs, rank: Longs, base: Longs, begin: Longs, end: Longs) -> Bools:
+    """Whether stretches lie inside of their buffers; scratch is judged elsewhere."""
+    buffer, shift = program.base_buffer[base], program.base_shift[base]
+    size = sizes[rank, np.minimum(buffer, 1)]
+    low, high = program.point_whole[begin] + shift, program.point_whole[end] + shift
+    over = (high > size) | ((high == size) & (program.point_part[end] > 0))
+    return (buffer == SCRATCH) | ~((low < 0) | over)
+
+
+def span(program: Program, begin: Longs, end: Longs) -> tuple[Longs, Longs]:
+    """How far it is between points, whole and part."""
+    whole = program.point_whole[end] - program.point_whole[begin]
+    part = program.point_part[end] - program.point_part[begin]
+    return whole - (part < 0), np.where(part < 0, part + program.denominator, part)
+
+
+def slot_of(program: Program, base: Longs) -> Longs:
+    """The row of the slot of bases in scratch."""
+    rank = np.repeat(np.arange(program.ranks), np.diff(program.base_ptr))
+    return program.slot_ptr[rank[base]] + program.base_slot[base]
+
+
+def _refuse_slots(program: Program) -> None:
+    rows = np.flatnonzero(program.base_buffer[program.part_base] == SCRATCH)
+    of, base = program.part_op[rows], program.part_base[rows]
+    slot, origin, begin, end = slot_of(program, base), program.base_origin[base], program.part_begin, program.part_end
+    kind = program.slot_class[slot]
+    own = program.class_whole[kind], program.class_part[kind]
+    reach = span(program, origin, end[rows])
+    outside = _less(program, begin[rows], origin)
+    outside |= (reach[0] > own[0]) | ((reach[0] == own[0]) & (reach[1] > own[1]))
+    outside |= program.class_pieces[kind] != program.pieces[of]
+    several = program.pieces[of] > 1
+    outside |= several & _less(program, origin, begin[rows])
+    bad = np.zeros(program.operations, bool)
+    bad[of[outside]] = True
+    complain(program, bad, "a part leaves its slot, or has other pieces than that")
+    into = writes(program)[rows]
+    each = program.class_whole[program.slot_class], program.class_part[program.slot_class]
+    written = span(program, begin[rows], end[rows])
+    large = oversized(program.slot_class, each, (slot[into], written[0][into], written[1][into]))
+    if large.any():
+        at = int(np.argmax(large))
+        rank = int(np.searchsorted(program.slot_ptr, at, side="right")) - 1
+        raise Invalid(f"rank {rank}: its slot {at - int(program.slot_ptr[rank])} is larger than what is written into it")
+
+
+# ---- messages ----
+
+
+def _messages(program: Program) -> Messages:
+    """The sends of a way and its receives, both in order, must be the same messages."""
+    sends, receives = (np.flatnonzero(program.kind == kind) for kind in (SEND, RECEIVE))
+    ways = []
+    for rows, ends in ((sends, (program.rank, program.peer)), (receives, (program.peer, program.rank))):
+        order = np.lexsort((rows, program.when[rows], program.channel[rows], ends[1][rows], ends[0][rows]))
+        ways.append(rows[order])
+    if len(sends) != len(receives):
+        raise Invalid(f"{len(sends)} sends and {len(receives)} receives; every send needs its receive")
+    mine, theirs = ways
+    first, count, stretch = _streams(program)
+    columns = [
+        (program.rank[mine], program.peer[theirs]), (program.peer[mine], program.rank[theirs]),
+        (program.channel[mine], program.channel[theirs]), (program.when[mine], program.when[theirs]),
+        (program.pieces[mine], program.pieces[theirs]), (count[mine], count[theirs]),
+    ]  # fmt: skip
+    bad = np.zeros(program.operations, bool)
+    for a, b in columns:
+        bad[mine[a != b]] = True
+    complain(program, bad, "no receive of this time, pieces and stretches takes what it sends")
+    stream = stretch[ranges(first[mine], count[mine])]
+    other = np.any(stream != stretch[ranges(first[theirs], count[theirs])], axis=1)
+    bad[np.repeat(mine, count[mine])[other]] = True
+    complain(program, bad, "its receive takes it as other stretches of the line")
+    return Messages(mine, theirs, np.stack([a for a, _ in columns], axis=1), stream)
+
+
+def _streams(program: Program) -> tuple[Longs, Longs, Longs]:
+    """Per operation the first of its stretches and how many there are; and the stretches."""
+    whole, part = program.point_whole, program.point_part
+    begin, end, of = program.part_begin, program.part_end, program.part_op
+    some = np.flatnonzero(_less(program, begin, end))
+    begin, end, of = begin[some], end[some], of[some]
+    fresh = starts(of) | (program.pieces[of] > 1)
+    fresh[1:] |= (whole[begin[1:]] != whole[end[:-1]]) | (part[begin[1:]] != part[end[:-1]])
+    last = np.append(fresh[1:], True)[: len(fresh)]
+    begin, end = begin[fresh], end[last]
+    count = np.bincount(of[fresh], minlength=program.operations).astype(np.int64)
+    return np.cumsum(count) - count, count, np.stack([whole[begin], part[begin], whole[end], part[end]], axis=1)

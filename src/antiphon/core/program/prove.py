@@ -1,0 +1,248 @@
+"""Whether a program is the collective that it says it is: for every number of elements, type and operator.
+
+Nothing is run and no size is tried. Every access of an atom reads one definite version of what lies there, the last
+that was written before in the order of operations; waits must say the same, and then any legal order gives the same
+values. A value is a multiset of contributions; instead of listing them, each contribution is a random number of 128
+bits, drawn anew for every proof, and a value their sum with their count. Different multisets of n contributions have
+equal sums with a probability below n^2 / 2^128, whoever made the program.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.core.columns import Bools, Longs, ranges, starts
+from antiphon.core.program.cells import Cells, by_memory, cells_of
+from antiphon.core.program.form import Messages, complain, refuse_form, refuse_other_messages
+from antiphon.core.program.kinds import FOLD, Program
+from antiphon.core.program.order import pairs_of, unordered
+from antiphon.core.program.run import told
+from antiphon.errors import Invalid
+
+MANY = 2**40  # contributions, from where on they are no longer counted
+Words = NDArray[np.uint64]
+
+
+def prove(*programs: Program) -> None:
+    """Invalid, naming rank and operation, where a program is not its collective, or cannot be shown to be; Unsupported
+    where it is beyond the limits. Several are the variants of one file, whose messages must be the same.
+
+    O(n log n) for n stretches of data at all operations: some microseconds each. docs/program.md tells what is proven.
+    """
+    found = [_proven(program) for program in programs]
+    for other in found[1:]:
+        refuse_other_messages(found[0], other)
+
+
+def _proven(program: Program) -> Messages:
+    messages = refuse_form(program)
+    cells = cells_of(program)
+    source = _sources(cells)
+    values = _values(cells, messages, source)
+    _refuse_results(cells, values, source)
+    return messages
+
+
+# ---- what is read, and in which order ----
+
+
+def _sources(cells: Cells) -> Longs:
+    """Per access that reads, the one that wrote what it reads. Invalid where there is none, or where waits do not say so."""
+    stretch, access = by_memory(cells)
+    count = len(access)
+    op, cell, written = cells.op[access], cells.cell[access], cells.written[access]
+    place = np.arange(count)
+    fresh = starts(stretch)
+    begin = np.maximum.accumulate(np.where(fresh, place, 0)) if count else place
+    last = np.maximum.accumulate(np.where(written, place, -1)) if count else place
+    before = np.append(-1, last)[:count]  # the last write before this access
+    before = np.where(before < begin, -1, before)
+    reads = np.flatnonzero(~written)
+    there = before[reads] >= 0
+    there[there] = cell[before[reads[there]]] == cell[reads[there]]
+    _refuse_reads(cells, access[reads[~there]])
+    same = np.append(False, (op[1:] == op[:-1]) & ~fresh[1:])[:count] & written
+    at = np.flatnonzero(same)
+    bad = np.zeros(cells.operations, bool)
+    bad[op[at[written[at - 1]]]] = True
+    complain(cells.program, bad, "it writes twice to the same elements")
+    bad[op[at[cell[at - 1] != cell[at]]]] = True
+    complain(cells.program, bad, "its result stands partly on an operand")
+    _refuse_spoiling(cells, fresh, op, cell, written)
+    following = np.minimum.accumulate(np.where(written, place, count)[::-1])[::-1] if count else place
+    end = np.append(begin, count)  # of a run: where the next one begins
+    following = np.where((following < count) & (end[np.minimum(following, count)] == begin), following, -1)
+    overwritten = reads[following[reads] >= 0]
+    again = np.flatnonzero(written & ~fresh & np.append(False, written[:-1])[:count])
+    pairs = (
+        np.concatenate([before[reads], overwritten, again - 1]),
+        np.concatenate([reads, following[overwritten], again]),
+    )
+    _refuse_races(cells, access[pairs[0]], access[pairs[1]])
+    source = np.full(len(cells.op), -1, np.int64)
+    source[access[reads]] = access[before[reads]]
+    return source
+
+
+def _refuse_reads(cells: Cells, wrong: Longs) -> None:
+    """Complain of what reads something that nobody wrote there."""
+    if not len(wrong):
+        return
+    program, at = cells.program, int(wrong.min())
+    if at < cells.inputs.start:
+        text = "it reads what no input is and no operation before it has written as this stretch of the line"
+        raise Invalid(f"{told(program, int(cells.op[at]))}: {text}")
+    rank, block = (int(c[cells.row[at]]) for c in (cells.last.rank, cells.last.block))
+    raise Invalid(f"rank {rank} ends without block {block}, which the {program.collective.kind} gives to it")
+
+
+def _refuse_spoiling(cells: Cells, fresh: Bools, op: Longs, cell: Longs, written: Bools) -> None:
+    """In place, what is no output keeps what it held."""
+    if not len(op):
+        return
+    run = np.cumsum(fresh) - 1
+    last = np.append(fresh[1:], True)
+    ends = op[last] == cells.operations  # whether it is of an output
+    at = np.flatnonzero(written & (op >= 0) & cells.output[cell])
+    bad = np.zeros(cells.operations, bool)
+    bad[op[at[~ends[run[at]]]]] = True
+    complain(cells.program, bad, "it writes over an input that is no output")
+
+
+def _refuse_races(cells: Cells, earlier: Longs, later: Longs) -> None:
+    """Two accesses of the same elements, one of them a write, must be in order by waits."""
+    program = cells.program
+    fine = (cells.chunk[earlier] == cells.chunk[later]) & (cells.chunk[earlier] >= 0)
+    handed = cells.generations
+    x = np.concatenate([cells.op[earlier], handed[0]])
+    y = np.concatenate([cells.op[later], handed[1]])
+    fine = np.concatenate([fine, program.pieces[handed[0]] > 1])
+    some = (x >= 0) & (y < cells.operations) & (x != y)
+    before, after, piecewise = pairs_of(x[some], y[some], fine[some], cells.operations)
+    wrong = unordered(program, before, after, piecewise)
+    if wrong.any():
+        at = int(np.argmax(wrong))
+        names = told(program, int(after[at])), told(program, int(before[at]))
+        raise Invalid(f"{names[0]}: does not wait for {names[1].partition(', ')[2]}, which touches the same elements")
+
+
+# ---- values ----
+
+
+@dataclass(frozen=True, eq=False)
+class _Values:
+    """Sums of contributions and their counts: of every access that writes; of each row of the outputs, what is wanted."""
+
+    sums: Words
+    count: Longs
+    wanted: Words
+    wanted_count: Longs
+
+
+def _values(cells: Cells, messages: Messages, source: Longs) -> _Values:
+    """Those of a time need only those of earlier times: one step for each time that occurs."""
+    sums, count = np.zeros((len(cells.op), 2), np.uint64), np.zeros(len(cells.op), np.int64)
+    given, wanted = _relation(cells)
+    rows = cells.row[cells.inputs]
+    sums[cells.inputs], count[cells.inputs] = given[0][rows], given[1][rows]
+    program = cells.program
+    target, taken = _moves(cells, messages)
+    taken = source[taken]
+    when = program.when[cells.op[target]]
+    order = np.lexsort((target, when))
+    target, taken, when = target[order], taken[order], when[order]
+    fresh = starts(target)
+    heads = np.flatnonzero(fresh)
+    levels = np.flatnonzero(starts(when[heads])) if len(heads) else heads
+    for a, b in zip(levels, np.append(levels[1:], len(heads)), strict=True):
+        begin = heads[a:b]
+        stop = int(heads[b]) if b < len(heads) else len(target)
+        of, here = target[begin], taken[int(begin[0]) : stop]
+        if len(here) == len(of):
+            sums[of], count[of] = sums[here], count[here]
+        else:
+            cut = begin - begin[0]
+            sums[of] = np.add.reduceat(sums[here], cut, axis=0)
+            count[of] = np.minimum(np.add.reduceat(count[here], cut), MANY)
+    return _Values(sums, count, *wanted)
+
+
+def _moves(cells: Cells, messages: Messages) -> tuple[Longs, Longs]:
+    """For everything that is written: the access that writes, and each access that reads what goes into it."""
+    program = cells.program
+    head, length, ptr = np.append(cells.head, cells.inputs.start), np.append(0, np.cumsum(cells.length)), program.part_ptr
+    total = np.diff(length[ptr])
+    start = head[ptr[:-1]]
+    mine, theirs = messages.send, messages.receive
+    folds = np.flatnonzero(program.kind == FOLD)
+    operands = ranges(ptr[:-1][folds] + 1, np.diff(ptr)[folds] - 1)
+    each = cells.length[operands]
+    result = cells.head[ptr[:-1][program.part_op[operands]]]
+    target = np.concatenate([ranges(start[theirs], total[theirs]), ranges(result, each)])
+    return target, np.concatenate([ranges(start[mine], total[mine]), ranges(cells.head[operands], each)])
+
+
+def _relation(cells: Cells) -> tuple[tuple[Words, Longs], tuple[Words, Longs]]:
+    """By the collective: of each row of the inputs what it is, of each row of the outputs what it must be."""
+    relation = cells.program.collective.relation
+    name = (relation.pre_block.astype(np.int64) << 32) | relation.pre_id
+    names, which = np.unique(name, return_inverse=True)
+    number = np.random.default_rng(secrets.randbits(256)).integers(0, 2**64, (len(names), 2), np.uint64)
+    ones = np.ones(len(names), np.int64)
+    place = (relation.pre_rank.astype(np.int64) << 32) | relation.pre_block
+    row = np.searchsorted((cells.first.rank << 32) | cells.first.block, place)
+    given = _summed(row, which, number, ones, len(cells.first.rank))
+    everything = _summed(names >> 32, np.arange(len(names)), number, ones, cells.program.collective.blocks)
+    place = (relation.post_rank.astype(np.int64) << 32) | relation.post_block
+    row = np.searchsorted((cells.last.rank << 32) | cells.last.block, place)
+    block, want = (np.zeros(len(cells.last.rank), np.int64) for _ in range(2))
+    block[row], want[row] = relation.post_block, relation.post_want
+    sums, count = everything[0][block], everything[1][block]
+    listed = np.flatnonzero(want >= 0)
+    if len(listed):
+        lengths = np.array([len(one) for one in relation.wants], np.int64)
+        ids = np.array([i for one in relation.wants for i in one], np.int64)
+        first = np.cumsum(lengths) - lengths
+        many = lengths[want[listed]]
+        at = (np.repeat(block[listed], many) << 32) | ids[ranges(first[want[listed]], many)]
+        found = np.minimum(np.searchsorted(names, at), max(len(names) - 1, 0))
+        if not len(names) or np.any(names[found] != at):
+            raise Invalid("its relation wants what no rank contributes")
+        own = _summed(np.repeat(np.arange(len(listed)), many), found, number, ones, len(listed))
+        sums[listed], count[listed] = own
+    return given, (sums, count)
+
+
+def _summed(row: Longs, which: Longs, number: Words, ones: Longs, rows: int) -> tuple[Words, Longs]:
+    sums, count = np.zeros((rows, 2), np.uint64), np.zeros(rows, np.int64)
+    np.add.at(sums, row, number[which])
+    np.add.at(count, row, ones[which])
+    return sums, count
+
+
+def _refuse_results(cells: Cells, values: _Values, source: Longs) -> None:
+    """Every output is what the collective says, and an avg divides it once, by as many as there are."""
+    rows, at = cells.row[cells.outputs], source[cells.outputs]
+    wrong = values.count[at] != values.wanted_count[rows]
+    wrong |= np.any(values.sums[at] != values.wanted[rows], axis=1)
+    program, last = cells.program, cells.last
+    kind = program.collective.kind
+    if wrong.any():
+        row = int(rows[np.argmax(wrong)])
+        raise Invalid(f"rank {int(last.rank[row])} ends with wrong data in block {int(last.block[row])}: it is no {kind}")
+    divisor = np.zeros(int(cells.cell.max(initial=-1)) + 2, np.int64)
+    inside = cells.ends < len(divisor)
+    ends = cells.ends[inside]
+    twice = np.bincount(ends, minlength=1).max(initial=0) > 1
+    divisor[ends] = program.finish_count[cells.end_row[inside]]
+    mine = cells.cell[cells.outputs]
+    wrong = (divisor[mine] != values.wanted_count[rows]) & ((divisor[mine] != 0) | (values.wanted_count[rows] != 1))
+    divisor[mine] = 0
+    if twice or divisor.any() or not inside.all() or wrong.any():
+        row = int(rows[np.argmax(wrong)]) if wrong.any() else 0
+        where = f"rank {int(last.rank[row])}, block {int(last.block[row])}" if wrong.any() else "something else"
+        raise Invalid(f"its finish table divides {where} by what an avg does not, or twice")
