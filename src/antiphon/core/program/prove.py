@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -158,7 +159,7 @@ def _values(cells: Cells, messages: Messages, source: Longs) -> _Values:
     fresh = starts(target)
     heads = np.flatnonzero(fresh)
     levels = np.flatnonzero(starts(when[heads])) if len(heads) else heads
-    for a, b in zip(levels, np.append(levels[1:], len(heads)), strict=True):
+    for a, b in pairwise([*levels.tolist(), len(heads)]):
         begin = heads[a:b]
         stop = int(heads[b]) if b < len(heads) else len(target)
         of, here = target[begin], taken[int(begin[0]) : stop]
