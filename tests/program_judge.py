@@ -1,8 +1,8 @@
 """A second judge of programs, written from docs/program.md alone: element by element, at one size.
 
 It shares nothing with the product but the columns of a program and the relation of its collective. Addresses are whole
-numbers; every element is the multiset of what was added up in it. All waits are closed transitively, instance by instance,
-and every two accesses of an element are compared; then one run without buffers decides what comes out.
+numbers; every element is the multiset of what was added up in it. All waits are closed transitively, instance by
+instance, and every two accesses of an element are compared; then one run without buffers decides what comes out.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def judge(program: Program, unit: int, strict: bool = False) -> None:
     _Judge(program, unit).go(strict)
 
 
-def _floor(top: int, bottom: int) -> int:
-    return top // bottom
+def _up(top: int, bottom: int) -> int:
+    return (top + bottom - 1) // bottom
 
 
 class _Judge:
@@ -36,19 +36,17 @@ class _Judge:
             name: getattr(program, name).tolist()
             for name in (
                 "point_whole", "point_part", "base_ptr", "base_shift", "base_buffer", "base_slot", "base_origin",
-                "class_whole", "class_part", "class_pieces", "slot_ptr", "slot_class", "op_ptr", "kind", "channel", "peer",
-                "pieces", "when", "part_ptr", "part_begin", "part_end", "part_base", "wait_ptr", "wait", "finish_ptr",
-                "finish_begin", "finish_end", "finish_base", "finish_count",
+                "class_whole", "class_part", "class_pieces", "slot_ptr", "slot_class", "op_ptr", "kind", "channel",
+                "peer", "pieces", "when", "part_ptr", "part_begin", "part_end", "part_base", "wait_ptr", "wait",
+                "finish_ptr", "finish_begin", "finish_end", "finish_base", "finish_count",
             )
         }  # fmt: skip
         self.c = columns
         d = program.denominator
-        self.at = [
-            unit * w + _floor(unit * f, d) for w, f in zip(columns["point_whole"], columns["point_part"], strict=True)
-        ]
+        self.at = [unit * w + unit * f // d for w, f in zip(columns["point_whole"], columns["point_part"], strict=True)]
         self.rank_of = [r for r in range(self.ranks) for _ in range(columns["op_ptr"][r], columns["op_ptr"][r + 1])]
         self.stride = [
-            -(-(-(-unit * (w * d + f) // d)) // n)
+            _up(_up(unit * (w * d + f), d), n)
             for w, f, n in zip(columns["class_whole"], columns["class_part"], columns["class_pieces"], strict=True)
         ]
         self._users()
@@ -172,7 +170,9 @@ class _Judge:
         for at, (op, _) in enumerate(self.owner):
             for nth, elements in enumerate(self.places[at]):
                 for buffer, i in elements:
-                    if self._writes(op, nth) and (buffer == 0 or (buffer == 1 and i in self.untouched[self.rank_of[op]])):
+                    if self._writes(op, nth) and (
+                        buffer == 0 or (buffer == 1 and i in self.untouched[self.rank_of[op]])
+                    ):
                         raise Wrong("it writes what it must leave alone")
                     touched[self.rank_of[op], buffer, i].append((at, self._writes(op, nth)))
         for accesses in touched.values():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import json
 import os
 import random
@@ -265,7 +266,8 @@ def test_ranks_of_one_box_on_several_hosts_do_not_fit(openmpi: Mpi, folder: Path
     assert "ranks on one host that are on several here; the MPI library does it all" in run.warnings[0]
 
 
-def test_a_table_is_compiled_once_and_a_book_is_taken_as_it_is(openmpi: Mpi, folder: Path) -> None:
+def test_a_table_is_compiled_once(openmpi: Mpi, folder: Path) -> None:
+    """What is kept is found by what the table holds, and believed only where it is the user's own."""
     path = folder / "once.json"
     save_plans(
         path, {"allreduce": antiphon.plan("allreduce", antiphon.topology("full:ranks=2"), planner="ring")}, table=True
@@ -274,10 +276,25 @@ def test_a_table_is_compiled_once_and_a_book_is_taken_as_it_is(openmpi: Mpi, fol
     before = set(books.glob("*.book"))
     assert small(openmpi, folder, [path], "4000").right().report["served"][0]["planner"] == "ring"
     (kept,) = set(books.glob("*.book")) - before
+    assert kept.name.startswith(hashlib.sha256(path.read_bytes()).hexdigest())
     direct = antiphon.plan("allreduce", antiphon.topology("full:ranks=2"), planner="direct")
     kept.write_bytes(encode_book(make_book([direct])))
     assert small(openmpi, folder, [path], "4000").right().report["served"][0]["planner"] == "direct"
-    assert read_table(kept).pages[0].planner == "direct"
+    for closed, opened in ((0o644, 0o664), (0o600, 0o646)):  # others may have written it: made anew
+        kept.chmod(opened)
+        assert small(openmpi, folder, [path], "4000").right().report["served"][0]["planner"] == "ring"
+        assert kept.stat().st_mode & 0o777 == 0o644
+        kept.write_bytes(encode_book(make_book([direct])))
+        kept.chmod(closed)
+        assert small(openmpi, folder, [path], "4000").right().report["served"][0]["planner"] == "direct"
+    books.chmod(0o777)  # here others may have put it: all is made anew, where nobody else may write
+    assert small(openmpi, folder, [path], "4000").right().report["served"][0]["planner"] == "ring"
+    assert books.stat().st_mode & 0o777 == 0o755
+    copy = folder / "copy.json"
+    copy.write_bytes(path.read_bytes())
+    mark = kept.stat().st_mtime_ns
+    assert small(openmpi, folder, [copy], "4000").right().report["served"][0]["planner"] == "ring"
+    assert (kept.stat().st_mtime_ns, len(set(books.glob("*.book")))) == (mark, 1)  # one copy for equal tables
     kept.write_bytes(kept.read_bytes()[:-1])  # a damaged one is made anew
     assert small(openmpi, folder, [path], "4000").right().report["served"][0]["planner"] == "ring"
     kept.unlink()
@@ -338,7 +355,8 @@ def test_where_the_engine_is_loaded_by_python_it_offers_nothing(openmpi: Mpi, fo
 
 
 def test_the_book_maker_answers(tmp_path: Path, folder: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
-    path, kept = table(folder, 2), tmp_path / "new" / "a.book"
+    path = table(folder, 2)
+    kept = tmp_path / "new" / f"{hashlib.sha256(path.read_bytes()).hexdigest()}-1.book"
     assert _book.main(str(path), str(kept)) == 0
     answer = capfdbinary.readouterr().out
     assert answer == b"book\n" + kept.read_bytes()
@@ -347,6 +365,8 @@ def test_the_book_maker_answers(tmp_path: Path, folder: Path, capfdbinary: pytes
     assert capfdbinary.readouterr().out == answer
     assert _book.main(str(tmp_path / "none.json")) == 1
     assert capfdbinary.readouterr().out.startswith(b"error ")
+    assert _book.main(str(path), str(tmp_path / "new" / "of-another-table.book")) == 0  # it changed meanwhile
+    assert not (tmp_path / "new" / "of-another-table.book").exists()
     for number in range(70):
         _book.keep(b"x", tmp_path / "many" / f"{number}.book")
     assert len(list((tmp_path / "many").glob("*"))) == _book.MOST_KEPT

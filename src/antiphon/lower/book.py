@@ -10,8 +10,7 @@ import math
 import os
 import struct
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -26,6 +25,21 @@ from antiphon.core.topology import Topology
 from antiphon.core.verify import verify
 from antiphon.errors import Invalid
 from antiphon.lower._lowering import both
+from antiphon.lower._pages import Book, Page
+from antiphon.lower._proven import refuse_unmarked, refuse_wrong
+
+__all__ = [
+    "LIBRARY",
+    "MAGIC",
+    "VERSION",
+    "Book",
+    "Page",
+    "decode_book",
+    "encode_book",
+    "make_book",
+    "proven_book",
+    "read_table",
+]
 
 MAGIC, VERSION = b"ANTIBOOK", 1
 LIBRARY = "library"  # claim "served_by" of an entry that was measured to be slower than the library's own
@@ -39,53 +53,13 @@ _NO_END = 2**64 - 1
 _BOXES = ("host", "box", "server", "node")
 
 
-@dataclass(frozen=True)
-class Page:
-    """Calls of this kind among these ranks with start <= nbytes < stop go by this program.
-
-    `members` in the order of the process group; `root` a rank of the machine, -1 where there is none. `program` -1:
-    left to the library, which was measured to be faster. `seconds`: what was predicted or measured, if anything was.
-    """
-
-    kind: str
-    members: tuple[int, ...]
-    root: int
-    start: int
-    stop: int | None
-    planner: str
-    program: int
-    measured: bool = False
-    seconds: float | None = None
-
-
-@dataclass(frozen=True)
-class Book:
-    """`hosts`: for each rank the number of its box, () where there is one only. `left`: what is no page, and why."""
-
-    machine: str
-    ranks: int
-    hosts: tuple[int, ...]
-    pages: tuple[Page, ...]
-    programs: tuple[bytes, ...]
-    left: tuple[str, ...] = field(default=(), compare=False)
-
-    def find(self, kind: str, members: Sequence[int], nbytes: int, root: int = -1) -> Page | None:
-        """The page for a call; None where there is none. O(pages)."""
-        group = tuple(members)
-        for page in self.pages:
-            fits = page.start <= nbytes and (page.stop is None or nbytes < page.stop)
-            if fits and page.kind == kind and page.root == root and page.members == group:
-                return page
-        return None
-
-
 def make_book(plans: Iterable[Plan], every_root: bool = True) -> Book:
     """The book of plans for one machine.
 
     A plan with a root also serves, with `every_root`, all roots that a symmetry of the machine takes it to, on up to 32
     ranks. Left out, with the reason in `left`: what no call of a process group can mean (uneven counts, several roots,
-    custom relations), and schedules in which ranks outside of the group must help. Lowering costs some microseconds
-    per transfer and root.
+    custom relations), and schedules in which ranks outside of the group must help. Every program is proven to be the
+    collective that it is listed under. Lowering and the proof cost some microseconds per transfer and root.
     """
     given = list(plans)
     if not given:
@@ -107,14 +81,16 @@ def make_book(plans: Iterable[Plan], every_root: bool = True) -> Book:
                 if entry.claims.get("served_by") != LIBRARY:
                     number = programs.setdefault(encode(both(schedule)), len(programs))
                 pages.append(_page(schedule.collective, entry, number))
-    return Book(machine.name, machine.ranks, _hosts(machine), tuple(pages), tuple(programs), tuple(left))
+    book = Book(machine.name, machine.ranks, _hosts(machine), tuple(pages), tuple(programs), tuple(left))
+    refuse_wrong(book)
+    return book
 
 
 def _unfit(plan: Plan) -> str:
     collective = plan.collective
     if collective.kind not in _ORDER or len(collective.roots) > 1:
         return "no call of a process group means it"
-    if len(set(collective.weights.tolist())) > 1:
+    if np.any(collective.weights != 1):
         return "its counts are uneven"
     for entry in plan.entries:
         used = np.union1d(entry.schedule.src, entry.schedule.dst)
@@ -185,14 +161,14 @@ def _alike(machine: Topology, collective: Collective) -> Iterator[Longs]:
 
 
 def read_table(path: str | os.PathLike[str], every_root: bool = True) -> Book:
-    """The book of a table, a plan or an encoded book. Every schedule of a table is verified first: Invalid if one is
-    wrong."""
+    """The book of a table, a plan or an encoded book. Every schedule of a table is verified, every program of a book
+    proven, if this user has not had it proven before: Invalid if one is wrong."""
     from antiphon.select import load_plans
 
     with reading(name_of(path)):
         data = read_bytes(path)
         if data.startswith(MAGIC):
-            return decode_book(data)
+            return proven_book(data)
     plans = load_plans(path)
     for plan in plans.values():
         for entry in plan.entries:
@@ -200,6 +176,13 @@ def read_table(path: str | os.PathLike[str], every_root: bool = True) -> Book:
             if fault is not None:
                 raise Invalid(f"{name_of(path)}: the schedule for {plan.collective.kind} is wrong: {fault.message}")
     return make_book(plans.values(), every_root)
+
+
+def proven_book(data: bytes) -> Book:
+    """A book from bytes of others: Invalid where a program is not the collective that it is listed under."""
+    book = decode_book(data)
+    refuse_unmarked(book, data)
+    return book
 
 
 # ---- bytes ----
@@ -240,7 +223,8 @@ def encode_book(book: Book) -> bytes:
 
 
 def decode_book(data: bytes) -> Book:
-    """A book from its bytes; Invalid where anything in it is damaged or impossible."""
+    """A book from its bytes; Invalid where anything in it is damaged or impossible. Its programs are believed, as
+    whoever hands them out has proven them; `proven_book` is for what comes from elsewhere."""
     if len(data) < _HEADER.size or not data.startswith(MAGIC):
         raise Invalid("this is no book of Antiphon")
     _, version, check, head, size, *numbers = _HEADER.unpack_from(data)

@@ -13,7 +13,7 @@ from antiphon.core.collective import ROOTED, Collective
 from antiphon.core.plan import Plan
 from antiphon.core.program import Program, decode, encode
 from antiphon.errors import Invalid, quote
-from antiphon.lower.book import Book, Page, decode_book, make_book, read_table
+from antiphon.lower.book import Book, Page, encode_book, make_book, proven_book, read_table
 
 # Plans for processes that are all linked alike: up to so many bytes one planner, from there on the other.
 DEFAULTS: dict[str, tuple[tuple[int, str], ...]] = {
@@ -62,11 +62,9 @@ def base_program(ranks: int) -> bytes:
 
 def read_any(table: Any) -> Book:
     """The book of whatever stands for a table: a path, a book or its bytes, a plan, plans, a mapping of them, or what
-    `tune` gave."""
-    if isinstance(table, Book):
-        return table
-    if isinstance(table, bytes):
-        return decode_book(table)
+    `tune` gave. Its programs are proven, here or before."""
+    if isinstance(table, Book | bytes):
+        return proven_book(encode_book(table) if isinstance(table, Book) else table)
     if isinstance(table, str | os.PathLike):
         return read_table(table)
     if isinstance(table, Plan):

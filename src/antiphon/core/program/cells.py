@@ -1,13 +1,14 @@
 """What the operations of a program touch: cells, and the memory that each of them is.
 
-The line is cut into **atoms** at all points that occur. An access of an atom at a base is that of a **cell**: an atom seen
-through a view, which is a buffer with a shift, or a slot while it holds what has one origin. Cells of one view are apart
-from each other at every size. Views of one buffer may overlap: then the memory itself is cut, at all ends of cells.
+The line is cut into atoms at all points that occur. An access of an atom at a base is that of a cell: an atom seen
+through a view, which is a buffer with a shift, or a slot while it holds what has one origin. Cells of one view are
+apart from each other at every size. Views of a buffer may overlap: then the memory itself is cut, at all ends of cells.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -69,7 +70,7 @@ def cells_of(program: Program) -> Cells:
     until = np.concatenate([high, edges[1][first.block], edges[1][last.block], points[program.finish_end]])
     length = until - where
     if float(length.astype(np.float64).sum()) > MOST_STRETCHES:
-        raise Unsupported("it touches more than 2^24 stretches of data; a proof takes no more: use fewer, larger chunks")
+        raise Unsupported("it touches more than 2^24 stretches of data, too many to prove: use fewer, larger chunks")
     counts = [len(low), len(first.block), len(last.block), len(program.finish_base)]
     cuts = np.cumsum([0, *counts])
     view, region, generations = _views(program, first, last, block, points)
@@ -78,7 +79,7 @@ def cells_of(program: Program) -> Cells:
     found, cell = dense(view[row] * atoms + ranges(where, length), (int(view.max(initial=0)) + 1) * atoms)
     ends = np.cumsum(length)
     bounds = [int(n) for n in np.append(0, ends)[cuts]]
-    inputs, outputs, finish = (slice(a, b) for a, b in zip(bounds[1:-1], bounds[2:], strict=True))
+    inputs, outputs, finish = (slice(a, b) for a, b in pairwise(bounds[1:]))
     operations = program.operations
     op = np.concatenate([program.part_op, np.repeat([-1, operations], counts[1:3])])
     kept = slice(0, bounds[3])
@@ -93,18 +94,17 @@ def cells_of(program: Program) -> Cells:
     shift[view] = region[1]
     memory, stretches = _memory(marks, which, found % max(atoms, 1), by_view, shift)
     rows = row[kept]
+    own = rows - cuts[np.searchsorted(cuts, rows, "right") - 1]
     return Cells(
-        program, first, last, operations, inputs, outputs, op[rows], rows - cuts[np.searchsorted(cuts, rows, "right") - 1],
+        program, first, last, operations, inputs, outputs, op[rows], own,
         cell[kept], each[rows], chunk[rows], (ends - length)[: counts[0]], length[: counts[0]],
         cell[finish], row[finish] - cuts[3], memory, stretches,
         (by_view[which] >= 0) & (by_view[which] % 2 == OUTPUT), generations,
     )  # fmt: skip
 
 
-def _marks(
-    program: Program, block: Longs, weights: Longs
-) -> tuple[tuple[Longs, Longs], Longs, tuple[Longs, Longs]]:
-    """All points that occur, ascending; of each point of the program its number; of each block where it begins, ends."""
+def _marks(program: Program, block: Longs, weights: Longs) -> tuple[tuple[Longs, Longs], Longs, tuple[Longs, Longs]]:
+    """All points that occur, ascending; the number of each point of the program; of each block its ends"""
     zero = np.zeros(2 * len(block), np.int64)
     whole = np.concatenate([program.point_whole, block, block + weights])
     part = np.concatenate([program.point_part, zero])
@@ -123,7 +123,9 @@ def _views(
     Region: 2 * rank + buffer, or -1 - generation for a slot.
     """
     base = np.concatenate([program.part_base, program.finish_base])
-    rank = np.concatenate([program.rank[program.part_op], np.repeat(np.arange(program.ranks), np.diff(program.finish_ptr))])
+    rank = np.concatenate(
+        [program.rank[program.part_op], np.repeat(np.arange(program.ranks), np.diff(program.finish_ptr))]
+    )
     region, shift = 2 * rank + program.base_buffer[base], program.base_shift[base]
     scratch = np.flatnonzero(program.base_buffer[base] == SCRATCH)  # all of them parts
     generation, generations = _generations(program, scratch, points)
@@ -138,8 +140,8 @@ def _views(
 
 
 def _generations(program: Program, parts: Longs, points: Longs) -> tuple[Longs, tuple[Longs, Longs]]:
-    """Of parts in scratch, numbered by what the slot holds then: in the order of operations, what has one origin (and one
-    length, where it lies there in pieces). And the operations that must be in order where a slot changes hands."""
+    """Of parts in scratch, numbered by what the slot holds then: in the order of operations, what has one origin (and
+    one length, where it lies there in pieces). And the operations that must be in order where a slot changes hands."""
     low, high = points[program.part_begin[parts]], points[program.part_end[parts]]
     parts, kept = parts[low < high], low < high
     of, base = program.part_op[parts], program.part_base[parts]
@@ -169,10 +171,8 @@ def _generations(program: Program, parts: Longs, points: Longs) -> tuple[Longs, 
     return generation, pairs
 
 
-def _memory(
-    marks: tuple[Longs, Longs], view: Longs, atom: Longs, region: Longs, shift: Longs
-) -> tuple[Longs, Longs]:
-    """Per cell the first of its stretches of memory and how many: one of its own, where no other view overlaps its own."""
+def _memory(marks: tuple[Longs, Longs], view: Longs, atom: Longs, region: Longs, shift: Longs) -> tuple[Longs, Longs]:
+    """Per cell the first of its stretches of memory and how many: one of its own, where no other view overlaps."""
     cells = len(view)
     first, count = np.arange(cells), np.ones(cells, np.int64)
     mixed = _overlapping(marks, view, atom, region, shift)

@@ -139,14 +139,14 @@ def _refuse_points(program: Program) -> None:
 def _less(program: Program, a: Longs, b: Longs) -> Bools:
     """Whether point a lies before point b."""
     whole, part = program.point_whole, program.point_part
-    return (whole[a] < whole[b]) | ((whole[a] == whole[b]) & (part[a] < part[b]))
+    return np.asarray((whole[a] < whole[b]) | ((whole[a] == whole[b]) & (part[a] < part[b])))
 
 
 def writes(program: Program) -> Bools:
     """Per part, whether it is written."""
     of = program.part_op
     kind = program.kind[of]
-    return (kind == RECEIVE) | ((kind == FOLD) & starts(of))
+    return np.asarray((kind == RECEIVE) | ((kind == FOLD) & starts(of)))
 
 
 def _refuse_buffers(program: Program) -> None:
@@ -177,7 +177,7 @@ def _inside(program: Program, sizes: Longs, rank: Longs, base: Longs, begin: Lon
     size = sizes[rank, np.minimum(buffer, 1)]
     low, high = program.point_whole[begin] + shift, program.point_whole[end] + shift
     over = (high > size) | ((high == size) & (program.point_part[end] > 0))
-    return (buffer == SCRATCH) | ~((low < 0) | over)
+    return np.asarray((buffer == SCRATCH) | ~((low < 0) | over))
 
 
 def span(program: Program, begin: Longs, end: Longs) -> tuple[Longs, Longs]:
@@ -215,7 +215,9 @@ def _refuse_slots(program: Program) -> None:
     if large.any():
         at = int(np.argmax(large))
         rank = int(np.searchsorted(program.slot_ptr, at, side="right")) - 1
-        raise Invalid(f"rank {rank}: its slot {at - int(program.slot_ptr[rank])} is larger than what is written into it")
+        raise Invalid(
+            f"rank {rank}: its slot {at - int(program.slot_ptr[rank])} is larger than what is written into it"
+        )
 
 
 # ---- messages ----

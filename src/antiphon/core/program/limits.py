@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from antiphon.core.collective import Collective
 from antiphon.core.columns import Bools, Longs
+from antiphon.core.program.kinds import Program
 from antiphon.errors import Unsupported
-
-if TYPE_CHECKING:
-    from antiphon.core.program.kinds import Program
 
 MOST_WEIGHT = 2**61  # of all blocks together
 MOST_PAIRS = 2**24  # of a block and a rank that has or needs it
@@ -25,7 +21,9 @@ def refuse_collective(collective: Collective) -> None:
     members, roots = len(collective.members), max(len(collective.roots), 1)
     others = {"allreduce": 1, "allgather": members, "reducescatter": members, "alltoall": members, "custom": 0}
     if members * others.get(collective.kind, roots) > MOST_PAIRS:
-        raise Unsupported(f"a program for {collective.kind} among {members} ranks has more than 2^24 blocks at its ranks")
+        raise Unsupported(
+            f"a program for {collective.kind} among {members} ranks has more than 2^24 blocks at its ranks"
+        )
     if float(collective.weights.astype(np.float64).sum()) > MOST_WEIGHT:
         raise Unsupported("its blocks weigh more than 2^61 together; give them smaller weights")
 
@@ -53,4 +51,4 @@ def oversized(slot: Longs, size: tuple[Longs, Longs], written: tuple[Longs, Long
     most_whole, most_part = np.full(len(slot), -1, np.int64), np.zeros(len(slot), np.int64)
     most_whole[into[order][last]] = whole[order][last]
     most_part[into[order][last]] = part[order][last]
-    return (size[0] > most_whole) | ((size[0] == most_whole) & (size[1] > most_part))
+    return np.asarray((size[0] > most_whole) | ((size[0] == most_whole) & (size[1] > most_part)))

@@ -52,7 +52,7 @@ def _proven(program: Program) -> Messages:
 
 
 def _sources(cells: Cells) -> Longs:
-    """Per access that reads, the one that wrote what it reads. Invalid where there is none, or where waits do not say so."""
+    """Per access that reads, the one that wrote what it reads. Invalid where there is none, or waits do not say so."""
     stretch, access = by_memory(cells)
     count = len(access)
     op, cell, written = cells.op[access], cells.cell[access], cells.written[access]
@@ -136,7 +136,7 @@ def _refuse_races(cells: Cells, earlier: Longs, later: Longs) -> None:
 
 @dataclass(frozen=True, eq=False)
 class _Values:
-    """Sums of contributions and their counts: of every access that writes; of each row of the outputs, what is wanted."""
+    """Sums of contributions and their counts: of every access that writes; of each row of outputs, what is wanted."""
 
     sums: Words
     count: Longs
@@ -175,7 +175,11 @@ def _values(cells: Cells, messages: Messages, source: Longs) -> _Values:
 def _moves(cells: Cells, messages: Messages) -> tuple[Longs, Longs]:
     """For everything that is written: the access that writes, and each access that reads what goes into it."""
     program = cells.program
-    head, length, ptr = np.append(cells.head, cells.inputs.start), np.append(0, np.cumsum(cells.length)), program.part_ptr
+    head, length, ptr = (
+        np.append(cells.head, cells.inputs.start),
+        np.append(0, np.cumsum(cells.length)),
+        program.part_ptr,
+    )
     total = np.diff(length[ptr])
     start = head[ptr[:-1]]
     mine, theirs = messages.send, messages.receive
@@ -234,7 +238,9 @@ def _refuse_results(cells: Cells, values: _Values, source: Longs) -> None:
     kind = program.collective.kind
     if wrong.any():
         row = int(rows[np.argmax(wrong)])
-        raise Invalid(f"rank {int(last.rank[row])} ends with wrong data in block {int(last.block[row])}: it is no {kind}")
+        raise Invalid(
+            f"rank {int(last.rank[row])} ends with wrong data in block {int(last.block[row])}: it is no {kind}"
+        )
     divisor = np.zeros(int(cells.cell.max(initial=-1)) + 2, np.int64)
     inside = cells.ends < len(divisor)
     ends = cells.ends[inside]

@@ -1,5 +1,6 @@
-/* Process 0 reads a table: an encoded book as it is; what people read is compiled by the Python that built this library,
- * and kept beside it under a name made of the file's own name, size and time. */
+/* Process 0 reads a table: the Python that built this library compiles it and proves its programs, and keeps the book
+ * beside the library. Its name is made of what the table holds, so a table that was read once is found again without
+ * Python; it is believed where it and its folder belong to this user (or root) and nobody else may write there. */
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
@@ -17,6 +18,7 @@
 #include <unistd.h>
 
 #include "preload.h"
+#include "sha256.h"
 #include "transport.h"
 
 #ifndef AP_PYTHON
@@ -59,10 +61,17 @@ static int read_all(int file, double seconds, text *out) {
     }
 }
 
-static unsigned char *read_file(const char *path, uint64_t *size, ap_error *error) {
+/* A file, or a folder, of this user or root into which nobody else may write. */
+static int is_ours(const struct stat *s, mode_t kind) {
+    return (s->st_mode & S_IFMT) == kind && (s->st_uid == geteuid() || s->st_uid == 0) && !(s->st_mode & (S_IWGRP | S_IWOTH));
+}
+
+/* `kept`: only a file that is ours. */
+static unsigned char *read_file(const char *path, int kept, uint64_t *size, ap_error *error) {
     text all = {NULL, 0, 0};
-    int file = open(path, O_RDONLY | O_CLOEXEC);
-    if (file >= 0 && read_all(file, PATIENCE, &all)) {
+    struct stat s;
+    int file = open(path, O_RDONLY | O_CLOEXEC | (kept ? O_NOFOLLOW | O_NONBLOCK : 0));
+    if (file >= 0 && (!kept || (!fstat(file, &s) && is_ours(&s, S_IFREG))) && read_all(file, PATIENCE, &all)) {
         close(file);
         *size = all.size;
         return all.bytes;
@@ -110,21 +119,23 @@ static void mix_folder(uint64_t hash[2], const char *folder) {
     free(names);
 }
 
-/* Beside this library; "" where there is no such place. */
-static void kept_name(const char *table, char *name, size_t room) {
+/* Beside this library, by what the table holds and what makes it into a book; "" where there is no such place. */
+static void kept_name(const unsigned char *table, uint64_t size, char *name, size_t room) {
     Dl_info self;
     uint64_t hash[2] = {0xCBF29CE484222325u, 0x9E3779B97F4A7C15u};
-    char library[PATH_MAX];
+    char library[PATH_MAX], digest[65];
     name[0] = 0;
     if (!dladdr(kept_name, &self) || !self.dli_fname || !realpath(self.dli_fname, library)) return;
     char *slash = strrchr(library, '/');
     if (!slash) return;
     *slash = 0;
-    mix_file(hash, table);
+    ap_sha256(table, (size_t)size, digest);
     mix_folder(hash, AP_PACKAGE "/lower");
     mix_folder(hash, AP_PACKAGE "/core");
+    mix_folder(hash, AP_PACKAGE "/core/interpret");
     mix_folder(hash, AP_PACKAGE "/core/program");
-    if (snprintf(name, room, "%s/books/%016llx%016llx.book", library, (unsigned long long)hash[0],
+    mix_folder(hash, AP_PACKAGE "/core/verify");
+    if (snprintf(name, room, "%s/books/%s-%016llx%016llx.book", library, digest, (unsigned long long)hash[0],
                  (unsigned long long)hash[1]) >= (int)room)
         name[0] = 0;
 }
@@ -220,6 +231,21 @@ static int is_good(unsigned char *bytes, uint64_t size) {
     return book != NULL;
 }
 
+/* The book that was kept of this table; NULL where there is none that can be believed. */
+static unsigned char *read_kept(const char *kept, uint64_t *size) {
+    char folder[PATH_MAX];
+    struct stat s;
+    snprintf(folder, sizeof folder, "%s", kept);
+    char *slash = strrchr(folder, '/');
+    if (!slash) return NULL;
+    *slash = 0;
+    if (lstat(folder, &s) || !is_ours(&s, S_IFDIR)) return NULL;
+    unsigned char *bytes = read_file(kept, 1, size, NULL);
+    if (bytes && is_good(bytes, *size)) return bytes;
+    free(bytes);
+    return NULL;
+}
+
 unsigned char *ap_table_bytes(const char *path, uint64_t *size, ap_error *error) {
     char full[PATH_MAX], kept[PATH_MAX];
     unsigned char *bytes = NULL;
@@ -227,16 +253,9 @@ unsigned char *ap_table_bytes(const char *path, uint64_t *size, ap_error *error)
         ap_fail(error, AP_INVALID, "%.150s: %s", path, strerror(errno));
         return NULL;
     }
-    char head[8];
-    int file = open(full, O_RDONLY | O_CLOEXEC);
-    ssize_t got = file >= 0 ? read(file, head, sizeof head) : 0;
-    if (file >= 0) close(file);
-    if (got == sizeof head && ap_is_book(head, sizeof head)) return read_file(full, size, error);
-    kept_name(full, kept, sizeof kept);
-    if (kept[0] && !access(kept, R_OK)) {
-        bytes = read_file(kept, size, NULL);
-        if (bytes && is_good(bytes, *size)) return bytes;
-        free(bytes);
-    }
+    if (!(bytes = read_file(full, 0, size, error))) return NULL;
+    kept_name(bytes, *size, kept, sizeof kept);
+    free(bytes);
+    if ((bytes = read_kept(kept, size))) return bytes;
     return compile(full, kept, size, error);
 }
