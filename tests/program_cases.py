@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from antiphon.core.collective import Collective
 from antiphon.core.interpret import interpret
 from antiphon.core.interpret.buffers import sides
-from antiphon.core.program import Program, run_program
+from antiphon.core.program import Program, prove, run_program
 from antiphon.core.schedule import COPY, Schedule, cut
 from antiphon.errors import Unsupported
 from antiphon.lower.program import lower
@@ -65,8 +65,9 @@ def compare(
     op: str = "sum",
     **options: Any,
 ) -> list[Program]:
-    """Every bit as the interpreter has it, out of place and in place."""
+    """Every bit as the interpreter has it, out of place and in place; and proven for all sizes."""
     programs = variants(schedule, **options)
+    prove(*programs)
     for program in programs:
         for unit in units:
             given = inputs_of(schedule.collective, unit, program.in_place, dtype, unit)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import generate
@@ -101,7 +101,7 @@ def mutants(programs: list[Program], count: int, seed: int) -> Iterator[Program]
         yield again
 
 
-def tried(programs: list[Program], count: int, seed: int) -> Counter[str]:
+def tried(programs: list[Program], count: int, seed: int, units: Sequence[int] = UNITS) -> Counter[str]:
     """How many were refused, and how many that were not are right by the second judge. AssertionError at a miss."""
     found: Counter[str] = Counter()
     for program in mutants(programs, count, seed):
@@ -110,7 +110,7 @@ def tried(programs: list[Program], count: int, seed: int) -> Counter[str]:
         except (Invalid, Unsupported):
             found["refused"] += 1
             continue
-        for nth, unit in enumerate(UNITS):
+        for nth, unit in enumerate(units):
             try:
                 judge(program, unit, strict=nth % 2 == 0)
             except Wrong as error:

@@ -60,7 +60,7 @@ class Cells:
 
 
 def cells_of(program: Program) -> Cells:
-    """O(n log n) for n accesses; Unsupported where there are more than 2^24."""
+    """O(n log n) for n accesses; Unsupported where there are more than 2^22."""
     first, last = sides(program.collective, program.in_place)
     weights = program.collective.weights
     block = np.cumsum(weights) - weights
@@ -70,7 +70,7 @@ def cells_of(program: Program) -> Cells:
     until = np.concatenate([high, edges[1][first.block], edges[1][last.block], points[program.finish_end]])
     length = until - where
     if float(length.astype(np.float64).sum()) > MOST_STRETCHES:
-        raise Unsupported("it touches more than 2^24 stretches of data, too many to prove: use fewer, larger chunks")
+        raise Unsupported("it touches more than 2^22 stretches of data, too many to prove: use fewer, larger chunks")
     counts = [len(low), len(first.block), len(last.block), len(program.finish_base)]
     cuts = np.cumsum([0, *counts])
     view, region, generations = _views(program, first, last, block, points)
@@ -222,7 +222,7 @@ def by_memory(cells: Cells) -> tuple[Longs, Longs]:
     """Accesses by what memory they touch: the stretch, and the access; in the order of operations, reads first."""
     several = cells.stretches[cells.cell]
     if int(several.sum()) > MOST_STRETCHES:
-        raise Unsupported("it touches more than 2^24 stretches of memory; a proof takes no more")
+        raise Unsupported("it touches more than 2^22 stretches of memory; a proof takes no more")
     access = np.repeat(np.arange(len(cells.op)), several)
     stretch = ranges(cells.memory[cells.cell], several)
     moment = 2 * (cells.op[access] + 1) + cells.written[access]

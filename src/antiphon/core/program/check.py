@@ -43,12 +43,12 @@ def _filling(program: Program) -> int:
 
 
 def _largest(program: Program) -> int:
-    """The greatest size, up to a factor of two, at which all buffers of all ranks have at most 2^24 elements."""
+    """The greatest size, up to a factor of two, at which all buffers of all ranks have at most 2^22 elements."""
     unit = MOST_ELEMENTS // max(int(program.collective.weights.sum()), 1)
     while unit and int(bind(program, unit).sizes.sum()) > MOST_ELEMENTS:
         unit //= 2
     if not unit and int(bind(program, 1).sizes.sum()):
-        raise Unsupported("all its buffers have more than 2^24 elements at the smallest size: proven, but not run")
+        raise Unsupported("all its buffers have more than 2^22 elements at the smallest size: proven, but not run")
     return unit
 
 

@@ -211,9 +211,9 @@ class _Reader:
         for column, top in ((have[0], 2**25), (have[1], self.ranks), (need[0], 2**25), (need[1], self.ranks)):
             if len(column) and not 0 <= int(column.min()) <= int(column.max()) < top:
                 raise Invalid("its relation names a block or rank that is not there")
-        for column in (have[0], need[0]):
-            if np.any(column[1:] < column[:-1]):
-                raise Invalid("its relation is not in the order of its blocks")
+        for columns, least in ((have, 0), (need, 1)):
+            if np.any(np.diff((columns[0].astype(np.int64) << 32) | columns[1]) < least):
+                raise Invalid("its relation is not in the order of its blocks and ranks")
         if len(need[2]) and not -1 <= int(need[2].min()) <= int(need[2].max()) < wants:
             raise Invalid("its relation wants what is not told")
         listed = tuple(tuple(ids[a:b]) for a, b in zip([0, *ends[:-1]], ends, strict=True)) if ends else ()

@@ -12,8 +12,8 @@ from antiphon.errors import Unsupported
 MOST_WEIGHT = 2**61  # of all blocks together
 MOST_PAIRS = 2**24  # of a block and a rank that has or needs it
 MOST_WORK = 2**25  # of a rank: pieces * (1 + parts + waits), all operations together
-MOST_STRETCHES = 2**24  # that a proof looks at: atoms of all parts
-MOST_ELEMENTS = 2**24  # of all buffers of all ranks in a run of `check`
+MOST_STRETCHES = 2**22  # that a proof looks at: atoms of all parts, inputs and outputs; some 250 bytes each
+MOST_ELEMENTS = 2**22  # of all buffers of all ranks in a run of `check`
 
 
 def refuse_collective(collective: Collective) -> None:
@@ -24,7 +24,7 @@ def refuse_collective(collective: Collective) -> None:
         raise Unsupported(
             f"a program for {collective.kind} among {members} ranks has more than 2^24 blocks at its ranks"
         )
-    if float(collective.weights.astype(np.float64).sum()) > MOST_WEIGHT:
+    if int(collective.weights.sum()) > MOST_WEIGHT:
         raise Unsupported("its blocks weigh more than 2^61 together; give them smaller weights")
 
 

@@ -8,7 +8,8 @@ from antiphon.core.columns import Bools, Longs, distinct, ranges, starts
 from antiphon.core.program.kinds import Program
 from antiphon.errors import Unsupported
 
-MOST_STEPS = 2**26  # waits that are followed
+MOST_STEPS = 2**24  # waits that are followed, for all pairs together
+MOST_LEVELS = 1000  # waits from one to the other
 
 
 def unordered(program: Program, earlier: Longs, later: Longs, piecewise: Bools) -> Bools:
@@ -16,7 +17,7 @@ def unordered(program: Program, earlier: Longs, later: Longs, piecewise: Bools) 
 
     `piecewise`: it is enough that piece i waits for piece i. Waits count through other operations; where one has other
     pieces than the next, or none, all waits for all. One look-up for direct waits; the others are followed side by
-    side, each wait once for each pair.
+    side. Unsupported where that takes too long: lowering makes ways of two waits, seldom three.
     """
     pieces, count = program.pieces, max(program.operations, 1)
     edges = np.sort(program.wait_op * count + program.wait)
@@ -29,21 +30,18 @@ def unordered(program: Program, earlier: Longs, later: Longs, piecewise: Bools) 
     pair, at = todo, later[todo]
     whole = np.zeros(len(todo), bool)
     first, many = program.wait_ptr[:-1], np.diff(program.wait_ptr)
-    seen, steps = np.zeros(0, np.int64), 0
+    steps = levels = 0
     while len(pair):
         each = many[at]
-        steps += int(each.sum())
-        if steps > MOST_STEPS:
+        steps, levels = steps + int(each.sum()), levels + 1
+        if steps > MOST_STEPS or levels > MOST_LEVELS:
             raise Unsupported("it has too many waits that lead from one to the next; not proven")
         to = program.wait[ranges(first[at], each)]
         before, pair, whole = np.repeat(at, each), np.repeat(pair, each), np.repeat(whole, each)
         whole |= (pieces[to] != pieces[before]) | (pieces[to] == 1)
         missing[pair[(to == earlier[pair]) & (whole | piecewise[pair])]] = False
         go = (to > earlier[pair]) & missing[pair]
-        key = (pair[go] * count + to[go]) * 2 + whole[go]
-        key = distinct(key)
-        key = key[~_direct(seen, key)] if len(seen) else key
-        seen = np.union1d(seen, key)
+        key = distinct((pair[go] * count + to[go]) * 2 + whole[go])
         pair, at, whole = key // 2 // count, key // 2 % count, key % 2 == 1
     return missing
 

@@ -10,7 +10,8 @@ equal sums with a probability below n^2 / 2^128, whoever made the program.
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -34,18 +35,35 @@ def prove(*programs: Program) -> None:
 
     O(n log n) for n stretches of data at all operations: some microseconds each. docs/program.md tells what is proven.
     """
-    found = [_proven(program) for program in programs]
-    for other in found[1:]:
-        refuse_other_messages(found[0], other)
+    seed = secrets.randbits(256)
+    found = [_proven(program, seed) for program in _with_all_points(programs)]
+    for messages, sent in found[1:]:
+        refuse_other_messages(found[0][0], messages)
+        if not np.array_equal(found[0][1], sent):
+            raise Invalid("its messages in place carry other data than out of place; ranks could not mix them")
 
 
-def _proven(program: Program) -> Messages:
+def _with_all_points(programs: Sequence[Program]) -> list[Program]:
+    """Each with the points of all, so that their data is cut alike."""
+    if len({(program.collective, program.denominator) for program in programs}) > 1:
+        raise Invalid("its variants are of two collectives, or cut by different denominators")
+    whole, part = (np.concatenate([getattr(p, f"point_{name}") for p in programs]) for name in ("whole", "part"))
+    if len(programs) == 1:
+        return list(programs)
+    return [
+        replace(p, point_whole=np.append(p.point_whole, whole), point_part=np.append(p.point_part, part))
+        for p in programs
+    ]
+
+
+def _proven(program: Program, seed: int) -> tuple[Messages, Words]:
+    """Its messages, and what is in them."""
     messages = refuse_form(program)
     cells = cells_of(program)
     source = _sources(cells)
-    values = _values(cells, messages, source)
+    values = _values(cells, messages, source, seed)
     _refuse_results(cells, values, source)
-    return messages
+    return messages, values.sent
 
 
 # ---- what is read, and in which order ----
@@ -140,19 +158,21 @@ class _Values:
 
     sums: Words
     count: Longs
+    sent: Words  # of the stretches of all messages
     wanted: Words
     wanted_count: Longs
 
 
-def _values(cells: Cells, messages: Messages, source: Longs) -> _Values:
+def _values(cells: Cells, messages: Messages, source: Longs, seed: int) -> _Values:
     """Those of a time need only those of earlier times: one step for each time that occurs."""
     sums, count = np.zeros((len(cells.op), 2), np.uint64), np.zeros(len(cells.op), np.int64)
-    given, wanted = _relation(cells)
+    given, wanted = _relation(cells, seed)
     rows = cells.row[cells.inputs]
     sums[cells.inputs], count[cells.inputs] = given[0][rows], given[1][rows]
     program = cells.program
-    target, taken = _moves(cells, messages)
+    target, taken, crossing = _moves(cells, messages)
     taken = source[taken]
+    carried = taken[:crossing]
     when = program.when[cells.op[target]]
     order = np.lexsort((target, when))
     target, taken, when = target[order], taken[order], when[order]
@@ -169,11 +189,12 @@ def _values(cells: Cells, messages: Messages, source: Longs) -> _Values:
             cut = begin - begin[0]
             sums[of] = np.add.reduceat(sums[here], cut, axis=0)
             count[of] = np.minimum(np.add.reduceat(count[here], cut), MANY)
-    return _Values(sums, count, *wanted)
+    return _Values(sums, count, sums[carried], *wanted)
 
 
-def _moves(cells: Cells, messages: Messages) -> tuple[Longs, Longs]:
-    """For everything that is written: the access that writes, and each access that reads what goes into it."""
+def _moves(cells: Cells, messages: Messages) -> tuple[Longs, Longs, int]:
+    """For everything that is written: the access that writes, and each access that reads what goes into it; the first
+    so many are by messages."""
     program = cells.program
     head, length, ptr = (
         np.append(cells.head, cells.inputs.start),
@@ -187,16 +208,17 @@ def _moves(cells: Cells, messages: Messages) -> tuple[Longs, Longs]:
     operands = ranges(ptr[:-1][folds] + 1, np.diff(ptr)[folds] - 1)
     each = cells.length[operands]
     result = cells.head[ptr[:-1][program.part_op[operands]]]
-    target = np.concatenate([ranges(start[theirs], total[theirs]), ranges(result, each)])
-    return target, np.concatenate([ranges(start[mine], total[mine]), ranges(cells.head[operands], each)])
+    received = ranges(start[theirs], total[theirs])
+    read = np.concatenate([ranges(start[mine], total[mine]), ranges(cells.head[operands], each)])
+    return np.concatenate([received, ranges(result, each)]), read, len(received)
 
 
-def _relation(cells: Cells) -> tuple[tuple[Words, Longs], tuple[Words, Longs]]:
+def _relation(cells: Cells, seed: int) -> tuple[tuple[Words, Longs], tuple[Words, Longs]]:
     """By the collective: of each row of the inputs what it is, of each row of the outputs what it must be."""
     relation = cells.program.collective.relation
     name = (relation.pre_block.astype(np.int64) << 32) | relation.pre_id
     names, which = np.unique(name, return_inverse=True)
-    number = np.random.default_rng(secrets.randbits(256)).integers(0, 2**64, (len(names), 2), np.uint64)
+    number = np.random.default_rng(seed).integers(0, 2**64, (len(names), 2), np.uint64)
     ones = np.ones(len(names), np.int64)
     place = (relation.pre_rank.astype(np.int64) << 32) | relation.pre_block
     row = np.searchsorted((cells.first.rank << 32) | cells.first.block, place)
