@@ -6,17 +6,20 @@ import struct
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+import antiphon
 from antiphon.core.collective import Collective
 from antiphon.core.interpret import interpret
 from antiphon.core.interpret.buffers import sides
-from antiphon.core.program import Program, prove, run_program
+from antiphon.core.program import Program, decode, encode, prove, run_program
 from antiphon.core.schedule import COPY, Schedule, cut
 from antiphon.errors import Unsupported
+from antiphon.lower.book import encode_book, make_book
 from antiphon.lower.program import lower
 
 Array = NDArray[Any]
@@ -132,6 +135,26 @@ def implied(program: Program, at: int) -> bool:
             return True
         todo += program.wait[program.wait_ptr[one] : program.wait_ptr[one + 1]].tolist()
     return False
+
+
+def idle(program: Program) -> Program:
+    """The same without any operation: outputs stay what they were."""
+    none = np.zeros(0, np.int64)
+    columns = ("kind", "channel", "peer", "pieces", "when", "part_begin", "part_end", "part_base", "wait")
+    more = dict.fromkeys((*columns, "slot_class", "base_shift", "base_buffer", "base_slot", "base_origin"), none)
+    more |= dict.fromkeys(("part_ptr", "wait_ptr"), np.zeros(1, np.int64))
+    zero = np.zeros(program.ranks + 1, np.int64)
+    more |= dict.fromkeys(("op_ptr", "base_ptr", "slot_ptr", "finish_ptr"), zero)
+    return replace(program, **more, **{f"finish_{c}": none for c in ("begin", "end", "base", "count")})
+
+
+def idle_book(path: Path, ranks: int) -> Path:
+    """A book with right checksums whose allreduce does nothing: outputs are memory that was never written."""
+    plan = antiphon.plan("allreduce", antiphon.topology(f"full:ranks={ranks}"), planner="ring")
+    book = make_book([plan])
+    nothing = encode([idle(one) for one in decode(book.programs[0])])
+    path.write_bytes(encode_book(replace(book, programs=(nothing,))))
+    return path
 
 
 # ---- the file, read as the page says ----

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 from mpi_env import Mpi
+from program_cases import idle_book
 
 import antiphon
 from antiphon.core.collective import Collective
@@ -176,6 +177,41 @@ def test_what_cannot_be_is_told_to_all(checks: list[str], given: str, told: str)
     errors = [row for row in found if "error" in row]
     assert len(errors) == len(found[-1]["codes"]), said
     assert all(re.search(told, row["error"]) for row in errors), errors
+
+
+WRONG = r"wrong\.book: the program for allreduce \(ring\): rank 0 ends without block 0, which the allreduce gives to it"
+
+
+@needs_cc
+def test_a_book_that_is_not_its_collective_is_an_error_at_all(tmp_path: Path) -> None:
+    found, said = over_sockets(3, str(idle_book(tmp_path / "wrong.book", 3)))
+    assert found[-1] == {"codes": [1, 1, 1]}, said
+    assert [row["kind"] for row in found[:-1]] == ["Invalid"] * 3, said
+    assert all(re.search(WRONG, row["error"]) for row in found[:-1]), said
+
+
+READS = """
+import json, os, sys, antiphon, antiphon.errors
+try:
+    antiphon.comm(table=sys.argv[1]).close()
+except antiphon.errors.Invalid as error:
+    os.write(1, json.dumps(str(error)).encode().join([b'{"error": ', b"}\\n"]))
+"""
+
+
+def check_wrong_book(mpi: Mpi, folder: Path) -> None:
+    found, said = launch([*mpi.mpiexec(2), mpi.python, "-c", READS, str(idle_book(folder / "wrong.book", 2))], mpi.env)
+    assert len(found) == 2, said
+    assert all(re.search(WRONG, row["error"]) for row in found), said
+
+
+def test_a_book_that_is_not_its_collective_under_open_mpi(openmpi: Mpi, tmp_path: Path) -> None:
+    check_wrong_book(openmpi, tmp_path)
+
+
+@pytest.mark.slow
+def test_a_book_that_is_not_its_collective_under_mpich(mpich: Mpi, tmp_path: Path) -> None:
+    check_wrong_book(mpich, tmp_path)
 
 
 @needs_cc

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 from mpi_env import Mpi
+from program_cases import idle_book
 
 import antiphon
 from antiphon.core.plan import Entry, Plan
@@ -214,6 +215,27 @@ def test_a_table_that_is_none_is_told_once_and_the_library_does_it_all(openmpi: 
         assert run.warnings[0].endswith("; the MPI library does it all"), path
         assert run.report["served"] == run.report["left"] == []
         assert text in run.report["warning"]
+
+
+def check_wrong_book(mpi: Mpi, folder: Path) -> None:
+    """Its checksums are right, its allreduce does nothing: ranks would get memory that was never written."""
+    path = idle_book(folder / "idle.book", 2)
+    run = small(mpi, folder, [path], "100000").right()
+    assert len(run.warnings) == 1, run.done.stderr
+    assert "idle.book: the program for allreduce (ring): rank 0 ends without block 0" in run.warnings[0]
+    assert run.report["served"] == []
+    good = folder / "good.book"
+    good.write_bytes(encode_book(read_table(table(folder, 2))))
+    assert small(mpi, folder, [good], "100000").right().served("allreduce", 2) == 1
+
+
+def test_a_book_that_is_not_its_collective_is_refused(openmpi: Mpi, folder: Path) -> None:
+    check_wrong_book(openmpi, folder)
+
+
+@pytest.mark.slow
+def test_a_book_that_is_not_its_collective_is_refused_under_mpich(mpich: Mpi, folder: Path) -> None:
+    check_wrong_book(mpich, folder)
 
 
 def test_the_rest_is_used_where_one_table_is_bad(openmpi: Mpi, folder: Path) -> None:

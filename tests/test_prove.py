@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from program_cases import changed, rows, variants
+from program_cases import changed, idle, rows, variants
 from program_judge import Wrong, judge
 from program_mutants import UNITS, bases, mutants, tried
 
@@ -35,17 +35,6 @@ def planned(kind: str, spec: str, planner: str) -> Schedule:
 
 
 RING = planned("allreduce", "ring:ranks=4", "ring")
-
-
-def idle(program: Program) -> Program:
-    """The same without any operation: outputs stay what they were."""
-    none = np.zeros(0, np.int64)
-    columns = ("kind", "channel", "peer", "pieces", "when", "part_begin", "part_end", "part_base", "wait")
-    more = dict.fromkeys((*columns, "slot_class", "base_shift", "base_buffer", "base_slot", "base_origin"), none)
-    more |= dict.fromkeys(("part_ptr", "wait_ptr"), np.zeros(1, np.int64))
-    zero = np.zeros(program.ranks + 1, np.int64)
-    more |= dict.fromkeys(("op_ptr", "base_ptr", "slot_ptr", "finish_ptr"), zero)
-    return replace(program, **more, **{f"finish_{c}": none for c in ("begin", "end", "base", "count")})
 
 
 # ---- what is right is proven, what is proven is right ----
