@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import random
+import struct
+import zlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -147,6 +149,31 @@ def test_no_damage_passes() -> None:
             assert decode_book(bytes(damaged)) == book  # a bit between two programs
     with pytest.raises(Invalid, match="version 2 of books"):
         decode_book(data[:8] + b"\2" + data[9:])
+
+
+def test_pages_and_programs_share_nothing() -> None:
+    """Else a small book could be read as a large one."""
+    data = encode_book(make_book(several()))
+    head, _, _, pages, programs, members, _, name, labels, _ = struct.unpack_from("<QQ8I", data, 16)
+    page = 64 + name + -name % 8 + 4 * members + 4 * members % 8 + labels + -labels % 8
+    entry = page + 64 * pages
+
+    def changed(at: int, form: str, value: int) -> bytes:
+        made = bytearray(data)
+        struct.pack_into(form, made, at, value)
+        struct.pack_into("<I", made, 12, zlib.crc32(made[16:head]))
+        return bytes(made)
+
+    assert decode_book(changed(page, "<I", struct.unpack_from("<I", data, page)[0]))
+    for at, more in ((page + 12, 1), (page + 44, 1)):
+        with pytest.raises(Invalid, match="pages share members or labels"):
+            decode_book(changed(at, "<I", struct.unpack_from("<I", data, at)[0] + more))
+    assert programs > 1
+    again = bytearray(changed(entry + 24, "<Q", struct.unpack_from("<Q", data, entry)[0]))
+    again[entry + 24 : entry + 48] = again[entry : entry + 24]
+    struct.pack_into("<I", again, 12, zlib.crc32(again[16:head]))
+    with pytest.raises(Invalid, match="cut off or damaged"):
+        decode_book(bytes(again))
 
 
 def test_tables_are_read_and_verified(tmp_path: Path) -> None:

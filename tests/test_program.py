@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import struct
+import zlib
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -488,6 +490,27 @@ def test_a_damaged_file_is_refused() -> None:
         decode(data[:8] + b"\2\0\0\0" + data[12:])
     with pytest.raises(Invalid, match="does not begin with ANTIPROG"):
         decode(b"hello")
+
+
+def test_sections_stand_one_behind_the_other() -> None:
+    """Else a small file could be read as a large one, by sections that lie upon each other."""
+    data = encode([lower(RING)])
+    head = struct.unpack_from("<Q", data, 16)[0]
+    first = head - 2 * 4 * 24
+    entries = [struct.unpack_from("<QQII", data, first + 24 * i) for i in range(4)]
+    bodies = [data[begin : begin + size] for begin, size, _, _ in entries]
+    for order in ([0, 1, 2, 3], [1, 0, 2, 3], [0, 1, 3, 2]):
+        table, at = bytearray(data[:head]), head
+        for rank in order:
+            struct.pack_into("<QQ", table, first + 24 * rank, at, len(bodies[rank]))
+            at += len(bodies[rank])
+        struct.pack_into("<I", table, 12, zlib.crc32(table[16:]))
+        again = bytes(table) + b"".join(bodies[rank] for rank in order)
+        if order == sorted(order):
+            assert again == data
+        else:
+            with pytest.raises(Invalid, match="does not stand behind the one before it"):
+                decode(again)
 
 
 def test_what_belongs_into_one_file() -> None:

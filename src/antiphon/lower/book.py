@@ -241,7 +241,14 @@ def decode_book(data: bytes) -> Book:
     if at != head or hosts not in (0, ranks):
         raise Invalid("the book is damaged: its tables do not fill its head; make it anew from its table")
     members = np.frombuffer(parts[2], "<i4").tolist()
-    bodies = [_body(data, head, row) for row in _PROGRAM.iter_unpack(parts[5])]
+    bodies: list[bytes] = []
+    free = head
+    for row in _PROGRAM.iter_unpack(parts[5]):
+        bodies.append(_body(data, free, row))
+        free = row[0] + row[1]
+    shared = [sum(row[at] for row in _PAGE.iter_unpack(parts[4])) for at in (3, 9)]
+    if shared[0] > total or shared[1] > label_bytes:
+        raise Invalid("the book is damaged: pages share members or labels; make it anew from its table")
     try:
         found = [_row(row, members, parts[3], ranks, programs) for row in _PAGE.iter_unpack(parts[4])]
         name = parts[0].decode()
@@ -250,10 +257,11 @@ def decode_book(data: bytes) -> Book:
     return Book(name, ranks, tuple(np.frombuffer(parts[1], "<i4").tolist()), tuple(found), tuple(bodies))
 
 
-def _body(data: bytes, head: int, row: tuple[int, ...]) -> bytes:
+def _body(data: bytes, free: int, row: tuple[int, ...]) -> bytes:
+    """A program, which stands behind the one before it: so all together are no more than the book."""
     at, size, check, _ = row
     body = data[at : at + size]
-    if at < head or at % 8 or len(body) != size or zlib.crc32(body) != check:
+    if at < free or at % 8 or len(body) != size or zlib.crc32(body) != check:
         raise Invalid("the book is cut off or damaged; make it anew from its table")
     return body
 

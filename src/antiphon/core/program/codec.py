@@ -171,7 +171,7 @@ class _Reader:
             raise Invalid("is damaged: the checksum of its head is wrong")
         if kind >= len(_KINDS) or not 1 <= self.denominator < 2**62 or self.variants not in (1, 2, 3):
             raise Invalid("its head makes no sense: an unknown kind, variant or denominator")
-        self.data, self.ranks, self.at = data, ranks, _HEADER.size
+        self.data, self.ranks, self.at, self.free = data, ranks, _HEADER.size, head
         self.end = head - 2 * ranks * _ENTRY.size
         names = self._array("<i4", members), self._array("<i4", roots)
         weights = self._array("<i8", blocks)
@@ -262,6 +262,9 @@ class _Reader:
         where = f"the section of rank {rank}"
         if not begin or begin % 8 or size < _SECTION.size or len(data) != size or zlib.crc32(data) != crc:
             raise Invalid(f"is damaged: {where} is missing, or its checksum is wrong")
+        if begin < self.free:
+            raise Invalid(f"{where} does not stand behind the one before it")
+        self.free = begin + size
         owner, kind, first, last, *counts = _SECTION.unpack_from(data)
         if (owner, kind) != (rank, variant):
             raise Invalid(f"{where} is that of rank {owner}")

@@ -12,6 +12,7 @@ from antiphon.errors import Unsupported
 MOST_WEIGHT = 2**61  # of all blocks together
 MOST_PAIRS = 2**24  # of a block and a rank that has or needs it
 MOST_WORK = 2**25  # of a rank: pieces * (1 + parts + waits), all operations together
+FEW_PIECES, MOST_PIECES = 4, 2**20  # of a rank: of all operations with more than a few pieces, all pieces together
 MOST_STRETCHES = 2**22  # that a proof looks at: atoms of all parts, inputs and outputs; some 250 bytes each
 MOST_ELEMENTS = 2**22  # of all buffers of all ranks in a run of `check`
 
@@ -32,14 +33,15 @@ def refuse_work(program: Program) -> None:
     """Unsupported where a rank has more to do than an engine takes."""
     parts, waits = np.diff(program.part_ptr), np.diff(program.wait_ptr)
     each = program.pieces.astype(np.float64) * (1 + parts + waits)
-    ends = np.append(0.0, np.cumsum(each))
-    work = np.diff(ends[program.op_ptr])
-    if np.any(work > MOST_WORK):
-        rank = int(np.argmax(work > MOST_WORK))
-        raise Unsupported(
-            f"rank {rank} has {work[rank]:.0f} pieces of operations, of their parts and waits; "
-            "at most 2^25 are run: use fewer pieces"
-        )
+    many = np.where(program.pieces > FEW_PIECES, program.pieces, 0)
+    for what, amounts, most in (("", many, MOST_PIECES), (", of their parts and waits", each, MOST_WORK)):
+        work = np.diff(np.append(0.0, np.cumsum(amounts, dtype=np.float64))[program.op_ptr])
+        if np.any(work > most):
+            rank, pieces = int(np.argmax(work)), int(program.pieces.max())
+            raise Unsupported(
+                f"no engine runs this: rank {rank} has {work[rank]:.0f} pieces of operations{what}, at most {most} are "
+                f"taken; use fewer pieces than {pieces}, about {max(int(pieces * most / work[rank]), 1)}"
+            )
 
 
 def oversized(slot: Longs, size: tuple[Longs, Longs], written: tuple[Longs, Longs, Longs]) -> Bools:
