@@ -53,6 +53,8 @@ def bases(seeds: range) -> list[Program]:
 def mutant(program: Program, rng: random.Random) -> Program | None:
     """One change: a number, two numbers swapped, a wait taken away or added, an operation's parts in another order."""
     what = rng.random()
+    if what > 0.85:
+        return _both_sides(program, rng)
     if what < 0.15 and len(program.wait):
         return _waits(program, rng.randrange(len(program.wait)), None)
     if what < 0.2:
@@ -73,6 +75,30 @@ def mutant(program: Program, rng: random.Random) -> Program | None:
         values[at] = rng.randrange(int(values.max()) + 2)
     if np.array_equal(values, getattr(program, name)) or (values.min() < 0 and name != "base_shift"):
         return None
+    return replace(program, **{name: values})
+
+
+def _both_sides(program: Program, rng: random.Random) -> Program | None:
+    """The same change in a send and in its receive, so that they still fit."""
+    ends = []
+    for kind, way in ((0, ("rank", "peer")), (1, ("peer", "rank"))):
+        found = np.flatnonzero(program.kind == kind)
+        keys = [getattr(program, name)[found] for name in ("when", "channel", way[1], way[0])]
+        ends.append(found[np.lexsort((found, *keys))].tolist())
+    if not ends[0] or len(ends[0]) != len(ends[1]):
+        return None
+    pair = rng.choice(list(zip(*ends, strict=True)))
+    name = rng.choice(("when", "channel", "pieces", "part_begin", "part_end", "part_end"))
+    if name.startswith("part"):
+        nth = rng.randrange(4)
+        pair = tuple(int(program.part_ptr[op]) + nth for op in pair)
+        if max(pair) >= len(program.part_begin):
+            return None
+    values = getattr(program, name).copy()
+    new = int(values[pair[0]]) + rng.choice((-2, -1, 1, 2)) if rng.random() < 0.5 else int(rng.choice(values))
+    if new < 0 or all(values[list(pair)] == new):
+        return None
+    values[list(pair)] = new
     return replace(program, **{name: values})
 
 
