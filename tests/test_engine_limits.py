@@ -50,8 +50,10 @@ LIES: dict[str, tuple[Callable[[Crafted], Crafted], int, str]] = {
     "the bytes of scratch wrap": (lambda f: f.put("classes", -1, 0, "qq", 2**61, 0), 1, "class 0"),
     "a slot has more room than is written": (lambda f: f.put("classes", -1, 0, "qq", 1, 0), 100, "slot 0 has more"),
     "a slot has more pieces than are written": (
-        lambda f: f.put("classes", -1, 16, "I", 2**31), 1, "slot 0 has more room than is written",
+        lambda f: f.put("classes", -1, 16, "I", 2**31), 1, "operation 0",
     ),
+    "a base is before the beginning": (lambda f: f.put("bases", 0, 0, "q", -1), 100, "lies outside of its buffer"),
+    "a base is far behind the end": (lambda f: f.put("bases", 0, 0, "q", 2**63 - 1), 9, "lies outside of its buffer"),
     "buffers are larger than the collective's": (far, 9, "weigh 4294967296 and 4294967296; by .* it is 1 and 1"),
     "a point is behind the end": (lambda f: f.put("points", 1, 0, "qq", 1, 1), 100, "point 1"),
     "a point is before the beginning": (lambda f: f.put("points", 1, 0, "qq", -1, 0), 100, "point 1"),
@@ -131,7 +133,7 @@ def test_what_the_caller_has_is_what_counts(engine: Engine) -> None:
 
 
 def test_pieces_have_limits(engine: Engine) -> None:
-    """A rank may have 2^20 pieces of operations, and 2^24 of their parts and waits."""
+    """A rank may have 2^20 pieces of operations, and 2^25 of these, their parts and waits."""
     data = made(pieces=1000)
     plan = engine.program(data).plan(0, 5000)
     assert plan.needs.input == 5000

@@ -74,7 +74,7 @@ static int number_instances(ap_plan *plan, ap_layout *l, ap_error *error) {
         ap_step *s = &plan->step[o];
         s->first = (uint32_t)total, s->instances = split_of(s, l->item, l->split);
         total += s->instances;
-        if (!ap_bear(&all, s->instances, s->stretches, s->waits) || total > UINT32_MAX - 1)
+        if (!ap_bear(&all, s->instances, s->stretches, s->waits, AP_FEW_INSTANCES * (uint64_t)AP_MOST_WORK) || total > UINT32_MAX - 1)
             return ap_fail(error, AP_UNSUPPORTED, "rank %u: too many messages; split at more bytes, or use fewer pieces",
                            plan->rank);
     }

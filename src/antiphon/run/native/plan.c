@@ -15,7 +15,7 @@ typedef __int128 wide;
 
 static const wide MOST = (wide)AP_MOST_ELEMENTS;
 
-/* unit * whole + floor(unit * part / denominator): below 2^122, as the line is below 2^62 and unit below 2^59. */
+/* unit * whole + floor(unit * part / denominator): below 2^121, as the line is at most 2^61 and unit below 2^59. */
 static wide at_point(const ap_program *p, uint64_t unit, ap_point point) {
     return (wide)unit * point.whole + (wide)((unsigned __int128)unit * (uint64_t)point.part / p->denominator);
 }

@@ -132,8 +132,8 @@ static int off_the_line(const ap_program *p, ap_point at) {
            ((uint64_t)at.whole == p->line && at.part);
 }
 
-/* Whether all parts of an operation are in order; what it writes into slots is taken off what `lacks` there. */
-static int good_parts(const ap_program *p, const ap_section *s, const ap_operation *op, wide *lacks) {
+/* Whether all parts of an operation are in order; `filled`: the slots that one of them is long enough to fill. */
+static int good_parts(const ap_program *p, const ap_section *s, const ap_operation *op, unsigned char *filled) {
     for (uint32_t i = op->first_part, end = i + op->parts; i < end; i++) {
         const ap_part *part = &s->part[i];
         if (bad_part(p, s, part->begin, part->end, part->base)) return 0;
@@ -141,16 +141,17 @@ static int good_parts(const ap_program *p, const ap_section *s, const ap_operati
         int writes = op->kind == AP_RECEIVE || (op->kind == AP_FOLD && i == op->first_part);
         if (writes && base->buffer == AP_INPUT) return 0;
         if (base->buffer != AP_SCRATCH) continue;
-        int alike = s->class[s->slot[base->slot]].pieces == op->pieces;
-        if (op->pieces > 1 && !alike) return 0;
-        if (writes && alike && lacks[base->slot] > 0) lacks[base->slot] -= span(p, s->point[part->begin], s->point[part->end]);
+        const ap_class *room = &s->class[s->slot[base->slot]];
+        if (room->pieces != op->pieces) return 0;
+        const wide length = span(p, s->point[part->begin], s->point[part->end]);
+        if (writes && length >= span(p, (ap_point){0, 0}, (ap_point){room->whole, room->part})) filled[base->slot] = 1;
     }
     return 1;
 }
 
 /* The first operation in which something is out of range; s->operations if there is none. Operations share out the parts
  * and the waits in their order. */
-static uint32_t bad_operation(const ap_program *p, const ap_section *s, uint32_t rank, wide *lacks) {
+static uint32_t bad_operation(const ap_program *p, const ap_section *s, uint32_t rank, unsigned char *filled) {
     uint32_t o = 0, when = 0, parts = 0, waits = 0;
     for (; o < s->operations; o++) {
         const ap_operation *op = &s->operation[o];
@@ -165,31 +166,28 @@ static uint32_t bad_operation(const ap_program *p, const ap_section *s, uint32_t
         uint32_t w = waits;
         parts += op->parts, waits += op->waits, when = op->when;
         while (w < waits && s->wait[w] < o) w++;
-        if (w < waits || !good_parts(p, s, op, lacks)) break;
+        if (w < waits || !good_parts(p, s, op, filled)) break;
     }
     return o < s->operations || (parts == s->parts && waits == s->waits) ? o : o - 1;
 }
 
 /* Scratch is for what operations write there: no slot has more room than that. */
-static uint32_t idle_slot(const ap_section *s, const wide *lacks) {
+static uint32_t idle_slot(const ap_section *s, const unsigned char *filled) {
     uint32_t i = 0;
-    while (i < s->slots && lacks[i] <= 0) i++;
+    while (i < s->slots && filled[i]) i++;
     return i;
 }
 
-static int check_section(const ap_program *p, ap_section *s, uint32_t rank, int in_place, wide *lacks, ap_error *error) {
+static int check_section(const ap_program *p, ap_section *s, uint32_t rank, int in_place, unsigned char *filled,
+                         ap_error *error) {
     const char *what = NULL;
     uint64_t at = 0;
     for (uint32_t i = 0; i < s->points && !what; i++)
         if (off_the_line(p, s->point[i])) what = "point", at = i;
     for (uint32_t i = 0; i < s->classes && !what; i++)
         if (off_the_line(p, (ap_point){s->class[i].whole, s->class[i].part}) || !s->class[i].pieces) what = "class", at = i;
-    for (uint32_t i = 0; i < s->slots && !what; i++) {
-        if (s->slot[i] >= s->classes)
-            what = "slot", at = i;
-        else
-            lacks[i] = span(p, (ap_point){0, 0}, (ap_point){s->class[s->slot[i]].whole, s->class[s->slot[i]].part});
-    }
+    for (uint32_t i = 0; i < s->slots && !what; i++)
+        if (s->slot[i] >= s->classes) what = "slot", at = i;
     for (uint32_t i = 0; i < s->bases && !what; i++) {
         const ap_base *b = &s->base[i];
         if (b->buffer > AP_SCRATCH || (b->buffer == AP_INPUT && in_place) ||
@@ -201,18 +199,19 @@ static int check_section(const ap_program *p, ap_section *s, uint32_t rank, int 
         if (bad_part(p, s, f->begin, f->end, f->base) || s->base[f->base].buffer != AP_OUTPUT || !f->count)
             what = "finish", at = i;
     }
-    if (!what && (s->operations ? (at = bad_operation(p, s, rank, lacks)) < s->operations : s->parts || s->waits))
+    if (!what && (s->operations ? (at = bad_operation(p, s, rank, filled)) < s->operations : s->parts || s->waits))
         what = "operation";
     if (what)
         return ap_fail(error, AP_INVALID, "the program file is wrong: rank %u, %s %llu", rank, what, (unsigned long long)at);
-    if ((at = idle_slot(s, lacks)) < s->slots)
+    if ((at = idle_slot(s, filled)) < s->slots)
         return ap_fail(error, AP_INVALID, "the program file is wrong: rank %u, slot %llu has more room than is written there",
                        rank, (unsigned long long)at);
     ap_burden all = {0, 0};
     for (uint32_t o = 0; o < s->operations; o++)
-        if (!ap_bear(&all, s->operation[o].pieces, s->operation[o].parts, s->operation[o].waits))
+        if (!ap_bear(&all, s->operation[o].pieces, s->operation[o].parts, s->operation[o].waits, AP_MOST_WORK))
             return ap_fail(error, AP_UNSUPPORTED,
-                           "rank %u: more than 2^20 pieces of operations, or 2^24 parts and waits of them; use fewer pieces",
+                           "rank %u: more than 2^20 pieces of operations, or 2^25 of them, their parts and waits; use fewer "
+                           "pieces",
                            rank);
     return AP_OK;
 }
@@ -252,9 +251,9 @@ int ap_read_section(const ap_program *p, uint32_t rank, int in_place, ap_section
         return ap_fail(error, AP_INVALID, "the program file is damaged: the tables of rank %u do not fit", rank);
     int code = check_weights(p, s, rank, in_place, error);
     if (code) return code;
-    wide *lacks = calloc(s->slots + 1ul, sizeof *lacks);
-    if (!lacks) return ap_fail(error, AP_MEMORY, "out of memory");
-    code = check_section(p, s, rank, in_place, lacks, error);
-    free(lacks);
+    unsigned char *filled = calloc(s->slots + 1ul, 1);
+    if (!filled) return ap_fail(error, AP_MEMORY, "out of memory");
+    code = check_section(p, s, rank, in_place, filled, error);
+    free(filled);
     return code;
 }

@@ -28,20 +28,20 @@ enum { AP_SEND, AP_RECEIVE, AP_FOLD, AP_JOIN };
 enum { AP_INPUT, AP_OUTPUT, AP_SCRATCH };
 enum { AP_PROGRAM_HEADER = 96 };
 
-/* What a program may ask for (docs/program.md, "Limits"): of operations with more than FEW instances all these together,
- * and each times one more than its parts and waits. Elements: of a buffer, a message or an address. */
-enum { AP_FEW_INSTANCES = 4, AP_MOST_INSTANCES = 1 << 20, AP_MOST_WORK = 1 << 24 };
+/* What a program may ask for (docs/program.md, "Limits"). Instances: those of operations that have more than FEW, all
+ * together; work: instances times one more than the parts and waits. A split makes FEW of one, so the work is as often more.
+ * Elements: of a buffer, a message or an address. */
+enum { AP_FEW_INSTANCES = 4, AP_MOST_INSTANCES = 1 << 20, AP_MOST_WORK = 1 << 25 };
 static const uint64_t AP_MOST_ELEMENTS = (uint64_t)1 << 59; /* of eight bytes: what addresses are made of cannot wrap */
 
 typedef struct {
     uint64_t instances, work;
 } ap_burden;
 
-/* False where it is too much. Every addend is below 2^62, and what has been too much is not added to. */
-static inline int ap_bear(ap_burden *b, uint64_t instances, uint64_t parts, uint64_t waits) {
-    if (instances <= AP_FEW_INSTANCES) return 1;
-    b->instances += instances, b->work += instances * (1 + parts + waits);
-    return b->instances <= AP_MOST_INSTANCES && b->work <= AP_MOST_WORK;
+/* False where it is too much. Every addend is below 2^63, and what has been too much is not added to. */
+static inline int ap_bear(ap_burden *b, uint64_t instances, uint64_t parts, uint64_t waits, uint64_t most_work) {
+    if (instances > AP_FEW_INSTANCES && (b->instances += instances) > AP_MOST_INSTANCES) return 0;
+    return (b->work += instances * (1 + parts + waits)) <= most_work;
 }
 
 /* Units of weight that a rank hands over and gets, and those of its one buffer in place. */

@@ -6,7 +6,7 @@
 #include "program.h"
 #include "transport.h"
 
-static const uint64_t MOST_WEIGHT = (uint64_t)1 << 62; /* of all blocks together */
+static const uint64_t MOST_WEIGHT = (uint64_t)1 << 61; /* of all blocks together */
 enum { MOST_BLOCKS = 1 << 25 };
 
 typedef struct {
@@ -48,7 +48,7 @@ static int add_weights(const head *h) {
     uint64_t sum = 0;
     h->program->even = 1;
     for (uint32_t b = 0; b < h->facts->blocks; b++) {
-        if (h->weight[b] < 0 || (uint64_t)h->weight[b] >= MOST_WEIGHT - sum) return 0;
+        if (h->weight[b] < 0 || (uint64_t)h->weight[b] > MOST_WEIGHT - sum) return 0;
         sum += (uint64_t)h->weight[b];
         h->program->even &= h->weight[b] == 1;
     }
