@@ -240,8 +240,7 @@ static int work(run *r) {
     return code;
 }
 
-static int take_scratch(ap_plan *plan, ap_error *error) {
-    size_t bytes = plan->layout.bytes[AP_SCRATCH];
+static int take_scratch(ap_plan *plan, size_t bytes, ap_error *error) {
     if (bytes <= plan->scratch_bytes) return AP_OK;
     free(plan->scratch);
     plan->scratch_bytes = 0;
@@ -272,8 +271,7 @@ static int refuse(const ap_plan *plan, int type, int operation, const ap_wire *w
 }
 
 /* A buffer of the caller must have what the plan touches; one that is not touched may be anything. */
-static int enough(const ap_plan *plan, int buffer, const void *given, uint64_t bytes, ap_error *error) {
-    uint64_t needed = plan->layout.bytes[buffer];
+static int enough(const ap_plan *plan, int buffer, const void *given, uint64_t bytes, uint64_t needed, ap_error *error) {
     if (needed <= (given ? bytes : 0)) return AP_OK;
     return ap_fail(error, AP_INVALID, "rank %u: its %s has %llu bytes, %llu are needed", plan->rank,
                    buffer == AP_INPUT ? "input" : "output", (unsigned long long)(given ? bytes : 0),
@@ -283,18 +281,22 @@ static int enough(const ap_plan *plan, int buffer, const void *given, uint64_t b
 int ap_ready(ap_plan *plan, int type, ap_error *error) {
     size_t item = ap_type_size(type);
     if (!item) return ap_fail(error, AP_INVALID, "there is no data type number %d", type);
-    int code = ap_lay_out(plan, item, error);
-    return code ? code : take_scratch(plan, error);
+    uint64_t needed[3];
+    int code = ap_extents(plan, item, needed, error);
+    if (!code) code = ap_lay_out(plan, item, error);
+    return code ? code : take_scratch(plan, needed[AP_SCRATCH], error);
 }
 
 int ap_run(ap_plan *plan, const void *input, uint64_t input_bytes, void *output, uint64_t output_bytes, int type,
            int operation, ap_wire *wire, double timeout, ap_error *error) {
     size_t item = ap_type_size(type);
+    uint64_t needed[3] = {0, 0, 0};
     int code = refuse(plan, type, operation, wire, error);
+    if (!code) code = ap_extents(plan, item, needed, error);
+    if (!code) code = enough(plan, AP_INPUT, input, input_bytes, needed[AP_INPUT], error);
+    if (!code) code = enough(plan, AP_OUTPUT, output, output_bytes, needed[AP_OUTPUT], error);
     if (!code) code = ap_lay_out(plan, item, error);
-    if (!code) code = enough(plan, AP_INPUT, input, input_bytes, error);
-    if (!code) code = enough(plan, AP_OUTPUT, output, output_bytes, error);
-    if (!code) code = take_scratch(plan, error);
+    if (!code) code = take_scratch(plan, needed[AP_SCRATCH], error);
     if (code) return code;
     /* the input is only read: the reader of the file refuses operations that write there */
     run r = {.plan = plan, .l = &plan->layout, .memory = {(unsigned char *)(uintptr_t)input, output, plan->scratch},

@@ -196,8 +196,7 @@ int ap_lay_out(ap_plan *plan, size_t item, ap_error *error) {
     if (l->item == item && l->split == plan->split) return AP_OK;
     ap_forget_layout(l);
     l->item = item, l->split = plan->split;
-    int code = ap_extents(plan, item, l->bytes, error);
-    if (!code) code = number_instances(plan, l, error);
+    int code = number_instances(plan, l, error);
     if (!code) code = connect(plan, l, error);
     if (!code) code = order_messages(plan, l, error);
     if (code) ap_forget_layout(l);

@@ -41,7 +41,6 @@ typedef struct {
 typedef struct {
     size_t item;
     uint64_t split;
-    uint64_t bytes[3]; /* of input, output and scratch */
     uint32_t instances, lanes;
     uint32_t *step;    /* of each instance */
     uint32_t *pending; /* how many instances and steps each waits for */
@@ -77,7 +76,7 @@ struct ap_plan {
     int broken;
 };
 
-/* How many bytes the buffers have, with elements of so many. */
+/* How many bytes input, output and scratch have, with elements of so many. */
 int ap_extents(const ap_plan *plan, size_t item, uint64_t bytes[3], ap_error *error);
 
 int ap_lay_out(ap_plan *plan, size_t item, ap_error *error);
