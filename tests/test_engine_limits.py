@@ -17,10 +17,12 @@ from hypothesis import strategies as st
 from program_cases import variants
 
 import antiphon
+from antiphon.core.plan import Entry, Plan
 from antiphon.core.program import encode
 from antiphon.core.transform import pipeline
 from antiphon.errors import Invalid, Unsupported
-from antiphon.lower.program import both
+from antiphon.lower import emit
+from antiphon.lower.program import both, lower, program
 from antiphon.run import _build
 from antiphon.run._native import Engine
 
@@ -139,6 +141,38 @@ def test_pieces_have_limits(engine: Engine) -> None:
     assert plan.needs.input == 5000
     with pytest.raises(Unsupported, match=r"more than 2\^20 pieces of operations.*use fewer pieces"):
         engine.program(made(pieces=300_000)).plan(0, 5000)
+
+
+def test_what_is_exported_is_taken_and_what_is_not_taken_is_not_exported(engine: Engine) -> None:
+    """At the limit, and one piece beyond it."""
+    machine = antiphon.topology("full:ranks=2")
+    schedule = antiphon.plan("allreduce", machine, planner="ring").at(0).schedule
+    for rows in (lower(schedule), lower(schedule, in_place=True)):
+        assert int(np.diff(rows.op_ptr).max()) == 6
+    most = 2**20 // 6
+    for pieces, good in ((most, True), (most + 1, False), (10**9, False)):
+        finer = pipeline(schedule, pieces)
+        plan = Plan(machine, schedule.collective, (Entry(0, None, finer, {}),))
+        if good:
+            data = program(plan)["program0.bin"]
+            assert isinstance(data, bytes)
+            assert engine.program(data).plan(1, 10, True).needs.output == 10
+            continue
+        with pytest.raises(Unsupported, match=rf"pieces of operations.*fewer pieces than {pieces}, about {most}$"):
+            program(plan)
+        if pieces < 10**9:  # the numbers of more do not fit into the file
+            with pytest.raises(Unsupported, match="pieces of operations"):
+                engine.program(encode(both(finer))).plan(1, 10)
+
+
+def test_what_would_fill_the_memory_is_told_before_it_is_tried() -> None:
+    machine = antiphon.topology("ring:ranks=4")
+    plan = antiphon.plan("allreduce", machine, planner="ring", options={"pieces": 10**9})
+    transfers = plan.at(0).schedule.transfers
+    with pytest.raises(Unsupported, match=rf"{transfers * 10**9} rows \({transfers} transfers of up to {10**9} pieces"):
+        emit(plan, "goal", nbytes="1GB")
+    with pytest.raises(Unsupported, match=r"rank 0 has \d+ pieces of operations"):
+        emit(plan, "program")
 
 
 def test_messages_that_are_split_have_limits(engine: Engine) -> None:
