@@ -102,7 +102,7 @@ def test_every_side_of_every_kind_is_held_against_the_head(
             told = [*weights]
             told[side] += 1
             with pytest.raises(Invalid, match=f"rank {rank} says that its buffers weigh {told[0]} and {told[1]}"):
-                engine.program(Crafted(data).sides(rank, *told, in_place).file).plan(rank, 5, in_place)
+                engine.program(Crafted(data).sides(rank, told[0], told[1], in_place).file).plan(rank, 5, in_place)
 
 
 @given(generate.cases(most_ranks=6), st.integers(0, 7))

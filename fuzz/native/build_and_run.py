@@ -23,9 +23,10 @@ from seeds import write
 from antiphon.run._build import CORE, NATIVE
 
 HERE = Path(__file__).parent
-SOURCES = [*(NATIVE / name for name in (*CORE, "book.c") if name != "exports.c"), HERE / "target.c", HERE / "mutate.c"]
+ENGINE = [name for name in (*CORE, "book.c") if name != "exports.c"]
+OURS = [HERE / "target.c", HERE / "mutate.c"]
 FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-O1", "-g", "-fno-omit-frame-pointer", "-fno-sanitize-recover=all", "-pthread"]
-FLAGS += ["-ffp-contract=off", f"-I{NATIVE}"]
+FLAGS += ["-ffp-contract=off"]
 SETTINGS = {
     "ASAN_OPTIONS": "allocator_may_return_null=1:max_allocation_size_mb=1024:detect_leaks=1:abort_on_error=0",
     "UBSAN_OPTIONS": "print_stacktrace=1",
@@ -33,16 +34,16 @@ SETTINGS = {
 MOST_BYTES = 1 << 16  # of an input
 
 
-def compiled(folder: Path, compiler: str) -> tuple[Path, bool]:
+def compiled(folder: Path, compiler: str, native: Path = NATIVE) -> tuple[Path, bool]:
     """The fuzzer, and whether it is libFuzzer."""
     for command, fuzzer in ((compiler or "clang", True), (compiler or os.environ.get("CC", "cc"), False)):
         if shutil.which(command) is None:
             continue
         kinds = "fuzzer,address,undefined" if fuzzer else "address,undefined"
         path = folder / ("libfuzzer" if fuzzer else "driver")
-        sources = [*map(str, SOURCES), *([] if fuzzer else [str(HERE / "driver.c")])]
+        sources = [*(native / name for name in ENGINE), *OURS, *([] if fuzzer else [HERE / "driver.c"])]
         done = subprocess.run(
-            [command, *FLAGS, f"-fsanitize={kinds}", *sources, "-o", str(path)],
+            [command, *FLAGS, f"-I{native}", f"-fsanitize={kinds}", *map(str, sources), "-o", str(path)],
             capture_output=True,
             text=True,
             check=False,
@@ -74,11 +75,12 @@ def main() -> int:
     ask.add_argument("--seed", type=int, default=1)
     ask.add_argument("--compiler", default="", help="instead of clang, or $CC or cc")
     ask.add_argument("--keep", type=Path, default=Path("fuzz-crashes"), help="where the input of a crash is kept")
+    ask.add_argument("--native", type=Path, default=NATIVE, help="the folder of the engine's sources")
     given = ask.parse_args()
     with tempfile.TemporaryDirectory(prefix="antiphon-native-fuzz-") as name:
         folder = Path(name)
         count = write(folder / "seeds")
-        path, fuzzer = compiled(folder, given.compiler)
+        path, fuzzer = compiled(folder, given.compiler, given.native)
         begin = time.monotonic()
         code, told = run(path, fuzzer, folder, given.executions, given.seed)
         seconds = time.monotonic() - begin

@@ -42,6 +42,13 @@ static input read_file(const char *path) {
     return one;
 }
 
+/* If this one ends the process, it is what to look at. */
+static void try(const input *one, const char *last) {
+    FILE *to = fopen(last, "wb");
+    if (!to || fwrite(one->bytes, 1, one->size, to) != one->size || fclose(to)) exit(2);
+    LLVMFuzzerTestOneInput(one->bytes, one->size);
+}
+
 static int by_name(const struct dirent **a, const struct dirent **b) { return strcmp((*a)->d_name, (*b)->d_name); }
 
 int main(int count, char **arguments) {
@@ -64,16 +71,14 @@ int main(int count, char **arguments) {
     if (!seed_count) return fprintf(stderr, "%s: no seeds\n", arguments[1]), 2;
     uint64_t executions = strtoull(arguments[2], NULL, 10);
     state = strtoull(arguments[3], NULL, 10) * 2 + 1;
-    for (size_t i = 0; i < seed_count; i++) LLVMFuzzerTestOneInput(seeds[i].bytes, seeds[i].size);
+    for (size_t i = 0; i < seed_count; i++) try(&seeds[i], arguments[4]);
     static uint8_t bytes[MOST];
     for (uint64_t i = 0; i < executions; i++) {
         const input *from = &seeds[draw(seed_count)];
         if (draw(3) && made_count) from = &made[draw(made_count)];
         memcpy(bytes, from->bytes, from->size);
         size_t size = LLVMFuzzerCustomMutator(bytes, from->size, MOST, draw(UINT32_MAX));
-        FILE *last = fopen(arguments[4], "wb"); /* if this one ends the process, it is what to look at */
-        if (!last || fwrite(bytes, 1, size, last) != size || fclose(last)) exit(2);
-        LLVMFuzzerTestOneInput(bytes, size);
+        try(&(input){bytes, size}, arguments[4]);
         if (!draw(16)) {
             input *place = &made[made_count < KEPT ? made_count++ : draw(KEPT)];
             free(place->bytes);

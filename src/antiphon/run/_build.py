@@ -23,8 +23,10 @@ PARTS = ("calls", "group", "report", "serve", "setup", "table", "types")
 PRELOAD = ("book.c", *(f"preload_{part}.c" for part in PARTS))
 SHARED = ("shared_memory.c", "shared_messages.c")  # messages within a host
 # No reordering of sums, no fused multiply-add: every processor gives the same bits.
-FLAGS = ("-std=c11", "-D_GNU_SOURCE", "-O3", "-ffp-contract=off", "-fPIC", "-shared", "-pthread", "-Wall", "-Wextra")
-FLAGS += ("-fvisibility=hidden",)  # exports.c tells what is seen
+FLAGS = (
+    "-std=c11", "-D_GNU_SOURCE", "-O3", "-ffp-contract=off", "-fPIC", "-shared", "-pthread", "-Wall", "-Wextra",
+    "-fvisibility=hidden",  # exports.c tells what is seen
+)  # fmt: skip
 PATIENCE = 300.0
 
 
