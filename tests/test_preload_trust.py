@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import shutil
+import struct
 import subprocess
+import zlib
 from collections.abc import Callable
+from ctypes import c_size_t, c_void_p, create_string_buffer
 from pathlib import Path
 
+import numpy as np
 import pytest
 from craft import Crafted, in_book, number, program_of
 from mpi_env import Mpi
@@ -14,6 +18,7 @@ from test_preload import OTHERS, PLANNERS, Run, compiled, folder, preloaded, tab
 
 from antiphon.lower.book import encode_book, read_table
 from antiphon.run import _build
+from antiphon.run._native import Functions
 
 __all__ = ["folder"]
 MPIS = ["openmpi", "mpich"]
@@ -90,3 +95,39 @@ def test_a_book_that_lies_moves_nothing_out_of_bounds(
     run = Run(mpi, folder, 2, [compiled(folder, mpi, "small"), "4000", "8192"], [path], ANTIPHON_LEAST="0").right()
     assert run.done.returncode == 0
     assert run.warnings
+
+
+# ---- without processes ----
+
+
+def opened(engine: Functions, book: bytes) -> str:
+    """What the reader in C says of a book; "" if it takes it."""
+    engine.ap_book_open.argtypes, engine.ap_book_open.restype = [c_void_p, c_size_t, c_void_p], c_void_p
+    engine.ap_book_close.argtypes = [c_void_p]
+    words, error = np.frombuffer(book + bytes(-len(book) % 8), np.uint64).copy(), create_string_buffer(256)
+    handle = engine.ap_book_open(words.ctypes.data, len(book), error)
+    engine.ap_book_close(handle)
+    return "" if handle else error.raw[4:].partition(b"\0")[0].decode()
+
+
+def again(book: bytes) -> bytes:
+    """With the checksum of its head made right."""
+    head = number(book, 16, "Q")
+    return book[:12] + struct.pack("<I", zlib.crc32(book[16:head])) + book[16:]
+
+
+def test_a_page_is_held_against_its_program(openmpi: Mpi, folder: Path) -> None:
+    engine = Functions(_build.library("mpi", openmpi.mpicc))
+    good = encode_book(read_table(table(folder, 3, {"allgather": "ring", "allreduce": "ring"}, "pair")))
+    kinds = [number(program_of(good, i), 32) for i in range(number(good, 40))]
+    gathers, head = kinds.index(4), number(good, 16, "Q")
+    assert opened(engine, good) == ""
+    uneven = Crafted(program_of(good, gathers)).weight(0, 3).weight(1, 0).weight(2, 0).file
+    assert "a page and its program do not fit" in opened(engine, in_book(good, gathers, uneven))
+    other = Crafted(program_of(good, gathers)).head("kind", 5).file
+    assert "a page and its program do not fit" in opened(engine, in_book(good, gathers, other))
+    wrong = Crafted(program_of(good, gathers)).weight(0, 5).file
+    assert "its greatest buffer" in opened(engine, in_book(good, gathers, wrong))
+    entries = head - 24 * len(kinds)
+    twice = good[: entries + 24] + good[entries : entries + 20] + good[entries + 44 :]
+    assert "lies outside, or upon another" in opened(engine, again(twice))
