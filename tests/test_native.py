@@ -298,8 +298,8 @@ def test_no_damage_however_hidden_brings_it_down(engine: Engine) -> None:
     ("table", "row", "value", "told"),
     [
         (2, 24, struct.pack("<qqII", 0, 0, 1, 0), "lies outside of its buffer"),  # slots without room
-        (0, 16, struct.pack("<qq", 7, 0), "operation 0|finish|outside|differ in length"),  # all points beyond the end
-        (1, 24, struct.pack("<qIIII", -1, 1, 0, 0, 0), "lies outside of its buffer"),  # all bases before the beginning
+        (0, 16, struct.pack("<qq", 7, 0), "point 0"),  # all points beyond the end
+        (1, 24, struct.pack("<qIIII", -1, 1, 0, 0, 0), "slot 0 has more room"),  # all bases before the beginning
         (1, 24, struct.pack("<qIIII", 0, 3, 0, 0, 0), "base 0"),
         (3, 4, struct.pack("<I", 99), "slot 0"),
         (4, 32, struct.pack("<HHIIIIIII", 4, 0, 1, 1, 0, 0, 1, 0, 0), "operation 0"),
@@ -345,9 +345,9 @@ def test_calls_that_do_not_fit_are_refused(engine: Engine) -> None:
     for unit in (2**62, 2**63, 2**64 - 1):
         with pytest.raises(Invalid):
             program.plan(0, unit)
-    plan, wires = program.plan(0, 5), engine.threads(2)
-    with pytest.raises(Invalid, match="5 needed"):
-        plan.run(np.zeros(4, np.float32), np.zeros(5, np.float32), wires[0])
+    plan, wires = program.plan(0, 5), [*engine.threads(2), *engine.threads(3)]
+    with pytest.raises(Invalid, match="input has 16 bytes, 20 are needed"):
+        plan.run(np.zeros(4, np.float32), np.zeros(5, np.float32), wires[2])
     with pytest.raises(Invalid, match="there are 2 ranks"):
         plan.run(np.zeros(5, np.float32), np.zeros(5, np.float32), wires[0], timeout=1.0)
     with pytest.raises(Invalid, match="data type"):

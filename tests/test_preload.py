@@ -26,6 +26,7 @@ from antiphon.core.plan import Entry, Plan
 from antiphon.lower.book import encode_book, make_book, read_table
 from antiphon.run import _book
 from antiphon.run._build import library
+from antiphon.run._native import Functions
 from antiphon.select import save_plans
 
 PROGRAMS = Path(__file__).with_name("preload")
@@ -396,7 +397,7 @@ def test_the_book_maker_answers(tmp_path: Path, folder: Path, capfdbinary: pytes
 
 def test_the_reader_in_c_believes_nothing(openmpi: Mpi, folder: Path) -> None:
     """Damaged books, with right checksums: refused, or as harmless as the one that was damaged."""
-    engine = ctypes.CDLL(str(library("mpi", openmpi.mpicc)), mode=os.RTLD_LOCAL)
+    engine = Functions(library("mpi", openmpi.mpicc))
     engine.ap_book_open.restype = ctypes.c_void_p
     engine.ap_book_open.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
     engine.ap_book_close.argtypes = [ctypes.c_void_p]

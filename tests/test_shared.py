@@ -17,6 +17,7 @@ import pytest
 
 from antiphon.errors import Missing
 from antiphon.run._build import library
+from antiphon.run._native import Functions
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="such memory is Linux's")
 
@@ -30,9 +31,9 @@ class Error(ctypes.Structure):
 
 
 @pytest.fixture(scope="module")
-def native() -> ctypes.CDLL:
+def native() -> Functions:
     try:
-        found = ctypes.CDLL(str(library("sockets")))
+        found = Functions(library("sockets"))
     except Missing as error:
         pytest.skip(str(error))
     for name in ("make", "join"):
@@ -53,7 +54,7 @@ def native() -> ctypes.CDLL:
 class End:
     """One member's end. `done`: numbers of messages that are."""
 
-    def __init__(self, native: ctypes.CDLL, handle: int) -> None:
+    def __init__(self, native: Functions, handle: int) -> None:
         self.native, self.handle, self.done = native, handle, set[int]()
         self.memory: list[object] = []
 
@@ -88,7 +89,7 @@ class End:
                 os.sched_yield()
 
 
-def members(native: ctypes.CDLL, count: int, each: Callable[[End, int], None]) -> None:
+def members(native: Functions, count: int, each: Callable[[End, int], None]) -> None:
     """Runs it in as many processes; what one says to have gone wrong fails the test, and so does a hang."""
     name = Name()
     first = native.ap_shared_make(count, byref(name))
@@ -174,12 +175,12 @@ def exchange(end: End, me: int, traffic: Traffic, seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_all_messages_arrive_in_order_whoever_is_first(native: ctypes.CDLL, seed: int) -> None:
+def test_all_messages_arrive_in_order_whoever_is_first(native: Functions, seed: int) -> None:
     traffic = any_traffic(seed)
     members(native, traffic.members, lambda end, me: exchange(end, me, traffic, seed))
 
 
-def test_a_late_receiver_keeps_no_other_waiting(native: ctypes.CDLL) -> None:
+def test_a_late_receiver_keeps_no_other_waiting(native: Functions) -> None:
     """2 MB for each of two, of the same data: more than blocks hold. The second gets its own while the first sleeps."""
     told, word = os.pipe()
     data = pattern(1, size=2_000_000)
@@ -204,7 +205,7 @@ def test_a_late_receiver_keeps_no_other_waiting(native: ctypes.CDLL) -> None:
     os.close(word)
 
 
-def test_late_receivers_of_other_data_keep_no_other_waiting(native: ctypes.CDLL) -> None:
+def test_late_receivers_of_other_data_keep_no_other_waiting(native: Functions) -> None:
     told, word = os.pipe()
 
     def each(end: End, me: int) -> None:
@@ -226,7 +227,7 @@ def test_late_receivers_of_other_data_keep_no_other_waiting(native: ctypes.CDLL)
     os.close(word)
 
 
-def test_the_same_data_sent_once_more_goes_from_its_begin(native: ctypes.CDLL) -> None:
+def test_the_same_data_sent_once_more_goes_from_its_begin(native: Functions) -> None:
     """While it is under way to another, and with other contents after it was done."""
 
     def each(end: End, me: int) -> None:
@@ -250,7 +251,7 @@ def test_the_same_data_sent_once_more_goes_from_its_begin(native: ctypes.CDLL) -
     members(native, 3, each)
 
 
-def test_what_is_asked_for_last_may_come_first(native: ctypes.CDLL) -> None:
+def test_what_is_asked_for_last_may_come_first(native: Functions) -> None:
     """The receiver wants channel 1 before it has room for channel 0, of which more comes than all blocks hold."""
 
     def each(end: End, me: int) -> None:
@@ -269,7 +270,7 @@ def test_what_is_asked_for_last_may_come_first(native: ctypes.CDLL) -> None:
     members(native, 2, each)
 
 
-def test_who_is_far_ahead_does_not_fill_the_memory_of_others(native: ctypes.CDLL) -> None:
+def test_who_is_far_ahead_does_not_fill_the_memory_of_others(native: Functions) -> None:
     """What is sent before anything of it is asked for stays with the sender, but for the blocks."""
     told, word = os.pipe()
 
@@ -298,7 +299,7 @@ def test_who_is_far_ahead_does_not_fill_the_memory_of_others(native: ctypes.CDLL
     os.close(word)
 
 
-def test_blocks_that_one_has_read_are_free_for_another(native: ctypes.CDLL) -> None:
+def test_blocks_that_one_has_read_are_free_for_another(native: Functions) -> None:
     name = Name()
     ends = [End(native, native.ap_shared_make(3, byref(name)))]
     ends += [End(native, native.ap_shared_join(byref(name), me)) for me in (1, 2)]
@@ -313,7 +314,7 @@ def test_blocks_that_one_has_read_are_free_for_another(native: ctypes.CDLL) -> N
         native.ap_shared_close(end.handle)
 
 
-def test_many_rounds_use_the_same_memory(native: ctypes.CDLL) -> None:
+def test_many_rounds_use_the_same_memory(native: Functions) -> None:
     """A sender that runs ahead; blocks and queues go round many times."""
 
     def each(end: End, me: int) -> None:
@@ -332,7 +333,7 @@ def test_many_rounds_use_the_same_memory(native: ctypes.CDLL) -> None:
     members(native, 2, each)
 
 
-def test_a_message_of_another_length_is_an_error(native: ctypes.CDLL) -> None:
+def test_a_message_of_another_length_is_an_error(native: Functions) -> None:
     def each(end: End, me: int) -> None:
         if me == 0:
             end.send(1, 0, b"four", 1)
@@ -346,7 +347,7 @@ def test_a_message_of_another_length_is_an_error(native: ctypes.CDLL) -> None:
     members(native, 2, each)
 
 
-def test_memory_that_is_not_there_or_another_one_is_not_joined(native: ctypes.CDLL) -> None:
+def test_memory_that_is_not_there_or_another_one_is_not_joined(native: Functions) -> None:
     name, other = Name(), Name()
     first, second = native.ap_shared_make(2, byref(name)), native.ap_shared_make(2, byref(other))
     for wrong in (
@@ -366,7 +367,7 @@ def test_memory_that_is_not_there_or_another_one_is_not_joined(native: ctypes.CD
         native.ap_shared_close(handle)
 
 
-def test_what_is_under_way_is_given_up_with_the_end(native: ctypes.CDLL) -> None:
+def test_what_is_under_way_is_given_up_with_the_end(native: Functions) -> None:
     """Closing frees all of it: run under a leak checker, this says nothing."""
     name = Name()
     first = native.ap_shared_make(3, byref(name))

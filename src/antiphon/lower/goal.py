@@ -11,14 +11,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from antiphon.core.columns import Bools, Ints, Longs, dense, narrow, order_of, pointers, starts
+from antiphon.core.loads import pieces_of
 from antiphon.core.plan import Plan
+from antiphon.core.schedule import Schedule
 from antiphon.cost._waits import Sent, Waits, listed, sent, waits
-from antiphon.errors import Invalid, quote
+from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.lower._text import Lines
 from antiphon.units import exact, parse_size
 
 FILE = "schedule.goal"
 MOST_NICS = 256
+MOST_ROWS = 2**25  # transfers with their pieces written out: some 250 bytes of memory for each
 SEND, RECEIVE, COMPUTE, JOIN, LOCAL = range(5)
 
 
@@ -40,10 +43,26 @@ def goal(
     if isinstance(nics, bool) or not isinstance(nics, int) or not 1 <= nics <= MOST_NICS:
         raise Invalid(f"nics: expected a whole number from 1 to {MOST_NICS}, got {quote(nics)}")
     size = parse_size(nbytes, "nbytes")
+    _refuse_too_many(plan.at(size).schedule)
     messages = sent(plan.at(size).schedule, size)
     found = waits(messages, order)
     told = f"{plan.collective.kind} of {size} bytes on {messages.schedule.collective.ranks} ranks, order {order}"
     return {FILE: _text(messages, found, float(seconds) * 1e9, nics, told)}
+
+
+def _refuse_too_many(schedule: Schedule) -> None:
+    """GOAL has no pipelines: every piece is written out."""
+    pieces = pieces_of(schedule)
+    rows = int(pieces[schedule.chunk].sum(dtype=object)) if schedule.transfers else 0
+    if rows > MOST_ROWS:
+        most = int(pieces.max())
+        fewer = (
+            f"plan with fewer pieces, about {max(most * MOST_ROWS // rows, 1)}" if most > 1 else "a smaller plan can be"
+        )
+        raise Unsupported(
+            f"back end goal writes every piece out: {rows} rows ({schedule.transfers} transfers of up to {most} "
+            f"pieces); it takes {MOST_ROWS}, in some 8 GB of memory; {fewer}"
+        )
 
 
 @dataclass(frozen=True, eq=False)

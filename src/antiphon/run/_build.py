@@ -16,14 +16,17 @@ from pathlib import Path
 from antiphon.errors import Invalid, Missing, quote, unknown
 
 NATIVE = Path(__file__).with_name("native")
-CORE = ("program.c", "plan.c", "layout.c", "fold.c", "half.c", "engine.c")
+CORE = ("program.c", "sides.c", "plan.c", "layout.c", "fold.c", "half.c", "engine.c", "exports.c")
 TARGETS = {"mpi": "transport_mpi.c", "threads": "transport_threads.c", "sockets": "transport_sockets.c"}
 # What the library does under LD_PRELOAD.
 PARTS = ("calls", "group", "report", "serve", "setup", "table", "types")
 PRELOAD = ("book.c", *(f"preload_{part}.c" for part in PARTS))
 SHARED = ("shared_memory.c", "shared_messages.c")  # messages within a host
 # No reordering of sums, no fused multiply-add: every processor gives the same bits.
-FLAGS = ("-std=c11", "-D_GNU_SOURCE", "-O3", "-ffp-contract=off", "-fPIC", "-shared", "-pthread", "-Wall", "-Wextra")
+FLAGS = (
+    "-std=c11", "-D_GNU_SOURCE", "-O3", "-ffp-contract=off", "-fPIC", "-shared", "-pthread", "-Wall", "-Wextra",
+    "-fvisibility=hidden",  # exports.c tells what is seen
+)  # fmt: skip
 PATIENCE = 300.0
 
 
@@ -53,11 +56,12 @@ def _sources(target: str) -> list[Path]:
 
 
 def _names(target: str) -> list[str]:
-    """Under LD_PRELOAD tables are compiled by this Python with this package."""
+    """What it is for. Under LD_PRELOAD tables are compiled by this Python with this package."""
+    purpose = f"-DAP_FOR_{target.upper()}"
     if target != "mpi":
-        return []
+        return [purpose]
     told = {"AP_PYTHON": sys.executable, "AP_PACKAGE": str(NATIVE.parent.parent)}
-    return [f"-D{name}={json.dumps(text, ensure_ascii=False)}" for name, text in told.items()]
+    return [purpose, *(f"-D{name}={json.dumps(text, ensure_ascii=False)}" for name, text in told.items())]
 
 
 def cache_folder() -> Path:

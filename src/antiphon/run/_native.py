@@ -47,7 +47,7 @@ TYPES = {
     )
 }
 OPERATORS = {"sum": 0, "prod": 1, "max": 2, "min": 3, "avg": 4}
-_ABI = 1
+_ABI = 2
 _TEXT = 252
 _NAME = 24  # bytes of an ap_shared_name
 
@@ -85,19 +85,35 @@ def _raised(error: _Error) -> AntiphonError:
     return kinds.get(error.code, Invalid)(text)
 
 
+class Functions:
+    """Those of one library of the engine, by name. It shows a single one, which finds the others (exports.c)."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self._library = ctypes.CDLL(str(path), mode=ctypes.RTLD_LOCAL)
+            self._find = self._library.antiphon_engine
+        except (OSError, AttributeError) as error:
+            raise Missing(f"{path}: the engine cannot be loaded ({error}); delete it, it is built anew") from None
+        self._find.argtypes, self._find.restype = [c_char_p], c_void_p
+
+    def __getattr__(self, name: str) -> Any:
+        address = self._find(name.encode())
+        if not address:
+            raise AttributeError(f"this library of the engine has no {name}")
+        found = ctypes.CFUNCTYPE(c_int)(address)
+        setattr(self, name, found)
+        return found
+
+
 class Engine:
     """One library of the engine, loaded."""
 
     def __init__(self, path: Path) -> None:
-        try:
-            self.library = ctypes.CDLL(str(path), mode=ctypes.RTLD_LOCAL)
-        except OSError as error:
-            raise Missing(f"{path}: the engine cannot be loaded ({error}); delete it, it is built anew") from None
-        call, failure = self.library, POINTER(_Error)
+        self.library = call = Functions(path)
+        failure = POINTER(_Error)
         if call.ap_abi() != _ABI:
             raise Missing(f"{path} is of another version of Antiphon; delete it, it is built anew")
         call.ap_open_bytes.argtypes, call.ap_open_bytes.restype = [c_void_p, c_size_t, failure], c_void_p
-        call.ap_open.argtypes, call.ap_open.restype = [ctypes.c_char_p, failure], c_void_p
         call.ap_close.argtypes, call.ap_close.restype = [c_void_p], None
         call.ap_describe.argtypes, call.ap_describe.restype = [c_void_p, POINTER(Facts)], None
         call.ap_prepare.argtypes = [c_void_p, c_uint32, c_int, c_uint64, failure]
@@ -105,7 +121,8 @@ class Engine:
         call.ap_release.argtypes, call.ap_release.restype = [c_void_p], None
         call.ap_ask.argtypes, call.ap_ask.restype = [c_void_p, POINTER(Needs)], None
         call.ap_split.argtypes = [c_void_p, c_uint64, failure]
-        call.ap_run.argtypes = [c_void_p, c_void_p, c_void_p, c_int, c_int, c_void_p, c_double, failure]
+        buffers = [c_void_p, c_uint64, c_void_p, c_uint64]
+        call.ap_run.argtypes = [c_void_p, *buffers, c_int, c_int, c_void_p, c_double, failure]
         call.ap_wire_close.argtypes, call.ap_wire_close.restype = [c_void_p], None
         call.ap_fold.argtypes = [c_void_p, POINTER(c_void_p), c_size_t, c_size_t, c_int, c_int]
         call.ap_fold.restype = None
@@ -197,6 +214,11 @@ class Engine:
         self.library.ap_divide(values.ctypes.data, len(values), count, type_number(values.dtype))
 
 
+def _memory(array: Array) -> tuple[c_void_p, c_uint64]:
+    """Where it lies and how many bytes it has."""
+    return c_void_p(array.ctypes.data), c_uint64(array.nbytes)
+
+
 def _short(text: str) -> str:
     return " ".join(text.partition(",")[0].split()[:4])
 
@@ -267,16 +289,17 @@ class NativePlan:
     def bound(
         self, source: Array | None, target: Array, wire: Wire, op: str = "sum", timeout: float = 0.0
     ) -> Callable[[], None]:
-        """`run` on these buffers, to be called as often as wanted: all is checked here."""
-        needs = self.needs
-        for name, array, least in (("input", source, needs.input), ("output", target, needs.output)):
-            if array is not None and (len(array) < least or not array.flags.c_contiguous):
-                raise Invalid(f"{name}: {len(array)} elements given, {least} needed, one after another")
+        """`run` on these buffers, to be called as often as wanted; the engine holds their lengths against its plan."""
+        for name, array in (("input", source), ("output", target)):
+            if array is not None and not array.flags.c_contiguous:
+                raise Invalid(f"{name}: its elements do not stand one after another; give a contiguous array")
+        if source is not None and source.dtype != target.dtype:
+            raise Invalid(f"input and output are of two types, {source.dtype} and {target.dtype}; convert one")
         call, error = self.engine.library.ap_run, self._error
+        given = (c_void_p(None), c_uint64(0)) if source is None else _memory(source)
         arguments = (
-            c_void_p(self.handle), None if source is None else c_void_p(source.ctypes.data),
-            c_void_p(target.ctypes.data), c_int(type_number(target.dtype)), c_int(OPERATORS[op]), c_void_p(wire.handle),
-            c_double(timeout), byref(error),
+            c_void_p(self.handle), *given, *_memory(target), c_int(type_number(target.dtype)), c_int(OPERATORS[op]),
+            c_void_p(wire.handle), c_double(timeout), byref(error),
         )  # fmt: skip
 
         def run() -> None:

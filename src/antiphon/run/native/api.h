@@ -13,7 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define AP_ABI 1
+#define AP_ABI 2
 
 typedef struct ap_program ap_program;
 typedef struct ap_plan ap_plan;
@@ -45,8 +45,7 @@ typedef struct {
 
 int ap_abi(void);
 
-/* A file is mapped; `bytes` are used where they are and must stay until ap_close. Both check the head. */
-ap_program *ap_open(const char *path, ap_error *error);
+/* `bytes` are used where they are and must stay as they are until ap_close. Checks the head. */
 ap_program *ap_open_bytes(const void *bytes, size_t size, ap_error *error);
 void ap_close(ap_program *program);
 void ap_describe(const ap_program *program, ap_facts *facts);
@@ -65,10 +64,11 @@ int ap_split(ap_plan *plan, uint64_t bytes, ap_error *error);
 /* Takes the memory that a run with this type needs; else the first run does. */
 int ap_ready(ap_plan *plan, int type, ap_error *error);
 
-/* Runs to the end of what this rank does. In place `input` is not looked at. `timeout` seconds without any progress end
- * the run (0: never); after that, or AP_TRANSPORT, the wire can only be closed. */
-int ap_run(ap_plan *plan, const void *input, void *output, int type, int operation, ap_wire *wire, double timeout,
-           ap_error *error);
+/* Runs to the end of what this rank does. `input_bytes` and `output_bytes` are what the caller really has there: with less
+ * than the plan needs nothing is touched (AP_INVALID). In place `input` is not looked at. `timeout` seconds without any
+ * progress end the run (0: never); after that, or AP_TRANSPORT, the wire can only be closed. */
+int ap_run(ap_plan *plan, const void *input, uint64_t input_bytes, void *output, uint64_t output_bytes, int type,
+           int operation, ap_wire *wire, double timeout, ap_error *error);
 
 size_t ap_type_size(int type);
 

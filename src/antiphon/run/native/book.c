@@ -7,7 +7,8 @@
 #include "program.h"
 #include "transport.h"
 
-enum { HEADER = 64, PAGE = 64, ENTRY = 24, VERSION = 1, PROGRAM_HEADER = 96 };
+enum { HEADER = 64, PAGE = 64, ENTRY = 24, VERSION = 1 };
+static const uint64_t MOST_NAMES = (uint64_t)1 << 32; /* members of all pages: each is compared with its program's */
 
 int ap_is_book(const void *bytes, size_t size) { return size >= 8 && !memcmp(bytes, "ANTIBOOK", 8); }
 
@@ -79,20 +80,22 @@ static int fits(const ap_book *book, const ap_page *page, ap_error *error) {
     if (page->program < 0) return AP_OK;
     const ap_program *program = book->program[page->program];
     const ap_facts *f = &program->facts;
-    int alone = page->kind == AP_BROADCAST || page->kind == AP_REDUCE || page->kind == AP_ALLREDUCE;
-    const unsigned char *members = program->bytes + PROGRAM_HEADER; /* within the head: it has been checked */
+    const unsigned char *members = program->bytes + AP_PROGRAM_HEADER; /* within the head: it has been checked */
     int good = f->kind == page->kind && f->ranks == book->ranks && f->members == page->members &&
-               f->roots == (page->root >= 0) && f->buffer_weight == (alone ? 1 : page->members) &&
+               f->roots == (page->root >= 0) && program->even &&
                !memcmp(members, page->member, 4 * (size_t)page->members);
     if (good && f->roots) good = (int32_t)u32_at(members + padded(4ull * f->members)) == page->root;
     return good ? AP_OK : damaged(error, "a page and its program do not fit together");
 }
 
 static int read_programs(ap_book *book, const tables *t, ap_error *error) {
+    uint64_t end = t->head; /* one behind the other: no byte is read twice */
     for (uint32_t i = 0; i < book->programs; i++) {
         const unsigned char *b = t->entry + (size_t)ENTRY * i;
         uint64_t at = u64_at(b), size = u64_at(b + 8);
-        if (at < t->head || at % 8 || at > t->size || size > t->size - at) return damaged(error, "a program lies outside");
+        if (at < end || at % 8 || at > t->size || size > t->size - at)
+            return damaged(error, "a program lies outside, or upon another");
+        end = at + size;
         if (ap_crc32(t->bytes + at, size) != u32_at(b + 16)) return damaged(error, "the checksum of a program is wrong");
         if (!(book->program[i] = ap_open_bytes(t->bytes + at, size, error))) return error ? error->code : AP_INVALID;
     }
@@ -109,7 +112,11 @@ ap_book *ap_book_open(const void *bytes, size_t size, ap_error *error) {
         book->program = calloc(book->programs + 1ul, sizeof(ap_program *));
         if (!book->page || !book->program) code = ap_fail(error, AP_MEMORY, "out of memory");
     }
-    for (uint32_t i = 0; !code && i < book->pages; i++) code = read_page(book, &t, i, error);
+    uint64_t names = 0;
+    for (uint32_t i = 0; !code && i < book->pages; i++) {
+        code = read_page(book, &t, i, error);
+        if (!code && (names += book->page[i].members) > MOST_NAMES) code = damaged(error, "its pages have too many members");
+    }
     if (!code) code = read_programs(book, &t, error);
     for (uint32_t i = 0; !code && i < book->pages; i++) code = fits(book, &book->page[i], error);
     if (!code) return book;

@@ -3,11 +3,7 @@
 #ifndef ANTIPHON_BOOK_H
 #define ANTIPHON_BOOK_H
 
-#include "api.h"
-
-enum {
-    AP_BROADCAST, AP_REDUCE, AP_SCATTER, AP_GATHER, AP_ALLGATHER, AP_REDUCESCATTER, AP_ALLREDUCE, AP_ALLTOALL, AP_KINDS
-};
+#include "program.h"
 
 typedef struct {
     uint32_t kind, members;

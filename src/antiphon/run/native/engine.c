@@ -240,8 +240,7 @@ static int work(run *r) {
     return code;
 }
 
-static int take_scratch(ap_plan *plan, size_t item, ap_error *error) {
-    size_t bytes = (size_t)plan->sizes[AP_SCRATCH] * item;
+static int take_scratch(ap_plan *plan, size_t bytes, ap_error *error) {
     if (bytes <= plan->scratch_bytes) return AP_OK;
     free(plan->scratch);
     plan->scratch_bytes = 0;
@@ -257,16 +256,13 @@ static void reset(ap_layout *l, const ap_plan *plan) {
     for (uint32_t i = 0; i < l->lanes; i++) l->head[i] = l->lane_of[i].begin, l->flying[i] = 0;
 }
 
-static int refuse(const ap_plan *plan, const void *input, const void *output, int type, int operation,
-                  const ap_wire *wire, ap_error *error) {
+static int refuse(const ap_plan *plan, int type, int operation, const ap_wire *wire, ap_error *error) {
     if (!ap_type_size(type)) return ap_fail(error, AP_INVALID, "there is no data type number %d", type);
     if (operation < 0 || operation >= AP_OPERATORS)
         return ap_fail(error, AP_INVALID, "there is no operator number %d", operation);
     if (!wire) return ap_fail(error, AP_INVALID, "the connection has been closed");
     if (plan->broken || wire->broken)
         return ap_fail(error, AP_TRANSPORT, "an earlier run failed; make a new plan and a new connection");
-    if ((!plan->in_place && plan->sizes[AP_INPUT] && !input) || (plan->sizes[AP_OUTPUT] && !output))
-        return ap_fail(error, AP_INVALID, "rank %u: a buffer is missing", plan->rank);
     for (uint32_t o = 0; o < plan->steps; o++)
         if ((plan->step[o].kind == AP_SEND || plan->step[o].kind == AP_RECEIVE) && plan->step[o].peer >= wire->ranks)
             return ap_fail(error, AP_INVALID, "the program has messages to rank %u, but there are %u ranks",
@@ -274,19 +270,33 @@ static int refuse(const ap_plan *plan, const void *input, const void *output, in
     return AP_OK;
 }
 
+/* A buffer of the caller must have what the plan touches; one that is not touched may be anything. */
+static int enough(const ap_plan *plan, int buffer, const void *given, uint64_t bytes, uint64_t needed, ap_error *error) {
+    if (needed <= (given ? bytes : 0)) return AP_OK;
+    return ap_fail(error, AP_INVALID, "rank %u: its %s has %llu bytes, %llu are needed", plan->rank,
+                   buffer == AP_INPUT ? "input" : "output", (unsigned long long)(given ? bytes : 0),
+                   (unsigned long long)needed);
+}
+
 int ap_ready(ap_plan *plan, int type, ap_error *error) {
     size_t item = ap_type_size(type);
     if (!item) return ap_fail(error, AP_INVALID, "there is no data type number %d", type);
-    int code = ap_lay_out(plan, item, error);
-    return code ? code : take_scratch(plan, item, error);
+    uint64_t needed[3];
+    int code = ap_extents(plan, item, needed, error);
+    if (!code) code = ap_lay_out(plan, item, error);
+    return code ? code : take_scratch(plan, needed[AP_SCRATCH], error);
 }
 
-int ap_run(ap_plan *plan, const void *input, void *output, int type, int operation, ap_wire *wire, double timeout,
-           ap_error *error) {
+int ap_run(ap_plan *plan, const void *input, uint64_t input_bytes, void *output, uint64_t output_bytes, int type,
+           int operation, ap_wire *wire, double timeout, ap_error *error) {
     size_t item = ap_type_size(type);
-    int code = refuse(plan, input, output, type, operation, wire, error);
+    uint64_t needed[3] = {0, 0, 0};
+    int code = refuse(plan, type, operation, wire, error);
+    if (!code) code = ap_extents(plan, item, needed, error);
+    if (!code) code = enough(plan, AP_INPUT, input, input_bytes, needed[AP_INPUT], error);
+    if (!code) code = enough(plan, AP_OUTPUT, output, output_bytes, needed[AP_OUTPUT], error);
     if (!code) code = ap_lay_out(plan, item, error);
-    if (!code) code = take_scratch(plan, item, error);
+    if (!code) code = take_scratch(plan, needed[AP_SCRATCH], error);
     if (code) return code;
     /* the input is only read: the reader of the file refuses operations that write there */
     run r = {.plan = plan, .l = &plan->layout, .memory = {(unsigned char *)(uintptr_t)input, output, plan->scratch},

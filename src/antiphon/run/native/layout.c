@@ -5,8 +5,6 @@
 #include "plan.h"
 #include "transport.h"
 
-enum { MOST_INSTANCES = 1 << 28 };
-
 static void *room(size_t count, size_t size) { return calloc(count ? count : 1, size); }
 
 void ap_forget_layout(ap_layout *l) {
@@ -71,12 +69,14 @@ static int find_coarse(ap_plan *plan, ap_error *error) {
 
 static int number_instances(ap_plan *plan, ap_layout *l, ap_error *error) {
     uint64_t total = 0;
+    ap_burden all = {0, 0};
     for (uint32_t o = 0; o < plan->steps; o++) {
         ap_step *s = &plan->step[o];
         s->first = (uint32_t)total, s->instances = split_of(s, l->item, l->split);
         total += s->instances;
-        if (total > MOST_INSTANCES)
-            return ap_fail(error, AP_UNSUPPORTED, "rank %u: more than 2^28 pieces of operations; use fewer pieces", plan->rank);
+        if (!ap_bear(&all, s->instances, s->stretches, s->waits, AP_FEW_INSTANCES * (uint64_t)AP_MOST_WORK) || total > UINT32_MAX - 1)
+            return ap_fail(error, AP_UNSUPPORTED, "rank %u: too many messages; split at more bytes, or use fewer pieces",
+                           plan->rank);
     }
     l->instances = (uint32_t)total;
     l->step = room(total, 4), l->pending = room(total, 4), l->lane = room(total, 4), l->waiting = room(total, 4);

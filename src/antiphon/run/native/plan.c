@@ -1,4 +1,9 @@
-/* From the section of a rank to its plan at a size: addresses, each checked to lie in its buffer. */
+/* From the section of a rank to its plan at a size: addresses, each checked to lie in its buffer.
+ *
+ * All sizes and addresses of a run are computed here, in 128 bits, and refused above AP_MOST_ELEMENTS; so whatever is
+ * computed from them later (an address times the bytes of an element, a piece of a message) is below 2^63. What the
+ * caller has is held against the bytes that ap_extents tells.
+ */
 #include "plan.h"
 
 #include <stdlib.h>
@@ -8,9 +13,9 @@
 
 typedef __int128 wide;
 
-static const wide MOST = (wide)1 << 62; /* elements of a buffer, and what an address may be while it is computed */
+static const wide MOST = (wide)AP_MOST_ELEMENTS;
 
-/* unit * whole + floor(unit * part / denominator): below 2^127, as whole is below 2^63 and unit below 2^62. */
+/* unit * whole + floor(unit * part / denominator): below 2^121, as the line is at most 2^61 and unit below 2^59. */
 static wide at_point(const ap_program *p, uint64_t unit, ap_point point) {
     return (wide)unit * point.whole + (wide)((unsigned __int128)unit * (uint64_t)point.part / p->denominator);
 }
@@ -38,7 +43,7 @@ static int resolve_slots(addresses *a, ap_plan *plan, ap_error *error) {
         unsigned __int128 part = (unsigned __int128)a->unit * (uint64_t)c->part + a->program->denominator - 1;
         wide size = (wide)a->unit * c->whole + (wide)(part / a->program->denominator);
         wide stride = (size + c->pieces - 1) / c->pieces;
-        if (size > MOST || stride * c->pieces > MOST - total)
+        if (stride > MOST || stride * c->pieces > MOST - total)
             return ap_fail(error, AP_INVALID, "rank %u: %llu elements per unit need more scratch than there can be",
                            plan->rank, (unsigned long long)a->unit);
         a->offset[i] = (uint64_t)total, a->stride[i] = (uint64_t)stride;
@@ -96,8 +101,6 @@ static int resolve_steps(addresses *a, ap_plan *plan, ap_error *error) {
         int message = op->kind == AP_SEND || op->kind == AP_RECEIVE;
         *step = (ap_step){.kind = (uint8_t)op->kind, .peer = op->peer, .channel = op->channel, .when = op->when,
                           .pieces = op->pieces, .stretch = used, .first_wait = op->first_wait, .waits = op->waits};
-        if (used > s->parts || op->parts > s->parts - used)
-            return ap_fail(error, AP_INVALID, "the program file is wrong: rank %u has parts in two operations", plan->rank);
         for (uint32_t i = 0; i < op->parts; i++) {
             ap_stretch where;
             if (!resolve(a, plan, s->part[op->first_part + i], op->pieces, &where))
@@ -126,14 +129,12 @@ static int resolve_all(addresses *a, ap_plan *plan, ap_error *error) {
     if (a->unit >= (uint64_t)MOST || (wide)s->input_weight * a->unit >= MOST || (wide)s->output_weight * a->unit >= MOST)
         return ap_fail(error, AP_INVALID, "rank %u: %llu elements per unit are no size", plan->rank,
                        (unsigned long long)a->unit);
-    plan->sizes[AP_INPUT] = s->input_weight * a->unit, plan->sizes[AP_OUTPUT] = s->output_weight * a->unit;
+    plan->sizes[AP_INPUT] = plan->in_place ? 0 : s->input_weight * a->unit;
+    plan->sizes[AP_OUTPUT] = s->output_weight * a->unit;
     for (uint32_t i = 0; i < s->points; i++) {
         a->at[i] = at_point(a->program, a->unit, s->point[i]);
-        if (a->at[i] > MOST || a->at[i] < -MOST) return fail_address(error, plan->rank, "point", i);
+        if (a->at[i] > MOST) return fail_address(error, plan->rank, "point", i);
     }
-    for (uint32_t i = 0; i < s->bases; i++)
-        if (s->base[i].shift > (int64_t)1 << 61 || s->base[i].shift < -((int64_t)1 << 61))
-            return fail_address(error, plan->rank, "base", i);
     int code = resolve_slots(a, plan, error);
     return code ? code : resolve_steps(a, plan, error);
 }
@@ -158,8 +159,7 @@ static int fill(const ap_program *program, const ap_section *s, uint64_t unit, a
 
 /* What is combined, or passed on as a whole, goes on in parts; elsewhere more messages are only more work. */
 static uint64_t usual_split(uint32_t kind) {
-    enum { SCATTER = 2, GATHER, ALLGATHER, ALLTOALL = 7 };
-    return kind == SCATTER || kind == GATHER || kind == ALLGATHER || kind == ALLTOALL ? 0 : AP_USUAL_SPLIT;
+    return kind == AP_SCATTER || kind == AP_GATHER || kind == AP_ALLGATHER || kind == AP_ALLTOALL ? 0 : AP_USUAL_SPLIT;
 }
 
 ap_plan *ap_prepare(const ap_program *program, uint32_t rank, int in_place, uint64_t unit, ap_error *error) {
@@ -190,6 +190,17 @@ void ap_release(ap_plan *plan) {
     free(plan->step), free(plan->stretch), free(plan->division), free(plan->wait);
     if (!plan->broken) free(plan->scratch); /* else the transport may still write there */
     free(plan);
+}
+
+int ap_extents(const ap_plan *plan, size_t item, uint64_t bytes[3], ap_error *error) {
+    for (int i = 0; i < 3; i++) {
+        unsigned __int128 all = (unsigned __int128)plan->sizes[i] * item;
+        if (all > PTRDIFF_MAX)
+            return ap_fail(error, AP_INVALID, "rank %u: %llu elements are more than there can be", plan->rank,
+                           (unsigned long long)plan->sizes[i]);
+        bytes[i] = (uint64_t)all;
+    }
+    return AP_OK;
 }
 
 int ap_split(ap_plan *plan, uint64_t bytes, ap_error *error) {

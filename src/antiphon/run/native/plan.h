@@ -41,7 +41,7 @@ typedef struct {
 typedef struct {
     size_t item;
     uint64_t split;
-    uint32_t instances, lanes, most_active;
+    uint32_t instances, lanes;
     uint32_t *step;    /* of each instance */
     uint32_t *pending; /* how many instances and steps each waits for */
     uint32_t *lane;    /* of each; NO_LANE for what is no message */
@@ -75,6 +75,9 @@ struct ap_plan {
     void *pool[64]; /* staging memory that is free, by size: 2^i bytes */
     int broken;
 };
+
+/* How many bytes input, output and scratch have, with elements of so many. */
+int ap_extents(const ap_plan *plan, size_t item, uint64_t bytes[3], ap_error *error);
 
 int ap_lay_out(ap_plan *plan, size_t item, ap_error *error);
 void ap_forget_layout(ap_layout *layout);

@@ -12,9 +12,8 @@
 
 #include "book.h"
 
-#if defined(__GNUC__)
-#pragma GCC visibility push(hidden) /* nobody else needs these names; and calls between the files are shorter */
-#endif
+/* The names of MPI are what programs shall find here; all others are hidden (exports.c). */
+#define AP_SEEN __attribute__((visibility("default")))
 
 /* Why a call was left to the library. */
 enum {
@@ -144,9 +143,5 @@ extern const char *const ap_kind_names[AP_KINDS];
 void ap_report_call(const ap_row *row, uint64_t bytes, double seconds);
 void ap_report_left(int kind, int reason);
 void ap_report(void); /* collective over the world */
-
-#if defined(__GNUC__)
-#pragma GCC visibility pop
-#endif
 
 #endif

@@ -8,50 +8,50 @@
 
 /* Twice: for counts of type int, and for the large ones that MPI 4 has. */
 #define CALLS(LARGE, count_of, COUNTS) \
-    int MPI_Allreduce##LARGE(const void *a, void *b, count_of n, MPI_Datatype t, MPI_Op op, MPI_Comm comm) { \
+    AP_SEEN int MPI_Allreduce##LARGE(const void *a, void *b, count_of n, MPI_Datatype t, MPI_Op op, MPI_Comm comm) { \
         SERVED(.kind = AP_ALLREDUCE, .root = -1, .send = a, .recv = b, .send_count = n, .recv_count = n, .send_type = t, \
                .recv_type = t, .op = op); \
         return PMPI_Allreduce##LARGE(a, b, n, t, op, comm); \
     } \
-    int MPI_Reduce##LARGE(const void *a, void *b, count_of n, MPI_Datatype t, MPI_Op op, int root, MPI_Comm comm) { \
+    AP_SEEN int MPI_Reduce##LARGE(const void *a, void *b, count_of n, MPI_Datatype t, MPI_Op op, int root, MPI_Comm comm) { \
         SERVED(.kind = AP_REDUCE, .root = root, .send = a, .recv = b, .send_count = n, .recv_count = n, .send_type = t, \
                .recv_type = t, .op = op); \
         return PMPI_Reduce##LARGE(a, b, n, t, op, root, comm); \
     } \
-    int MPI_Reduce_scatter_block##LARGE(const void *a, void *b, count_of n, MPI_Datatype t, MPI_Op op, MPI_Comm comm) { \
+    AP_SEEN int MPI_Reduce_scatter_block##LARGE(const void *a, void *b, count_of n, MPI_Datatype t, MPI_Op op, MPI_Comm comm) { \
         SERVED(.kind = AP_REDUCESCATTER, .root = -1, .send = a, .recv = b, .send_count = n, .recv_count = n, .send_type = t, \
                .recv_type = t, .op = op); \
         return PMPI_Reduce_scatter_block##LARGE(a, b, n, t, op, comm); \
     } \
-    int MPI_Reduce_scatter##LARGE(const void *a, void *b, const count_of n[], MPI_Datatype t, MPI_Op op, \
+    AP_SEEN int MPI_Reduce_scatter##LARGE(const void *a, void *b, const count_of n[], MPI_Datatype t, MPI_Op op, \
                                   MPI_Comm comm) { \
         SERVED(.kind = AP_REDUCESCATTER, .root = -1, .send = a, .recv = b, .COUNTS = n, .send_type = t, .recv_type = t, .op = op); \
         return PMPI_Reduce_scatter##LARGE(a, b, n, t, op, comm); \
     } \
-    int MPI_Bcast##LARGE(void *a, count_of n, MPI_Datatype t, int root, MPI_Comm comm) { \
+    AP_SEEN int MPI_Bcast##LARGE(void *a, count_of n, MPI_Datatype t, int root, MPI_Comm comm) { \
         SERVED(.kind = AP_BROADCAST, .root = root, .send = MPI_IN_PLACE, .recv = a, .send_count = n, .recv_count = n, \
                .send_type = t, .recv_type = t); \
         return PMPI_Bcast##LARGE(a, n, t, root, comm); \
     } \
-    int MPI_Allgather##LARGE(const void *a, count_of n, MPI_Datatype t, void *b, count_of m, MPI_Datatype u, \
+    AP_SEEN int MPI_Allgather##LARGE(const void *a, count_of n, MPI_Datatype t, void *b, count_of m, MPI_Datatype u, \
                              MPI_Comm comm) { \
         SERVED(.kind = AP_ALLGATHER, .root = -1, .send = a, .recv = b, .send_count = n, .recv_count = m, .send_type = t, \
                .recv_type = u); \
         return PMPI_Allgather##LARGE(a, n, t, b, m, u, comm); \
     } \
-    int MPI_Alltoall##LARGE(const void *a, count_of n, MPI_Datatype t, void *b, count_of m, MPI_Datatype u, \
+    AP_SEEN int MPI_Alltoall##LARGE(const void *a, count_of n, MPI_Datatype t, void *b, count_of m, MPI_Datatype u, \
                             MPI_Comm comm) { \
         SERVED(.kind = AP_ALLTOALL, .root = -1, .send = a, .recv = b, .send_count = n, .recv_count = m, .send_type = t, \
                .recv_type = u); \
         return PMPI_Alltoall##LARGE(a, n, t, b, m, u, comm); \
     } \
-    int MPI_Gather##LARGE(const void *a, count_of n, MPI_Datatype t, void *b, count_of m, MPI_Datatype u, int root, \
+    AP_SEEN int MPI_Gather##LARGE(const void *a, count_of n, MPI_Datatype t, void *b, count_of m, MPI_Datatype u, int root, \
                           MPI_Comm comm) { \
         SERVED(.kind = AP_GATHER, .root = root, .send = a, .recv = b, .send_count = n, .recv_count = m, .send_type = t, \
                .recv_type = u); \
         return PMPI_Gather##LARGE(a, n, t, b, m, u, root, comm); \
     } \
-    int MPI_Scatter##LARGE(const void *a, count_of n, MPI_Datatype t, void *b, count_of m, MPI_Datatype u, int root, \
+    AP_SEEN int MPI_Scatter##LARGE(const void *a, count_of n, MPI_Datatype t, void *b, count_of m, MPI_Datatype u, int root, \
                            MPI_Comm comm) { \
         SERVED(.kind = AP_SCATTER, .root = root, .send = a, .recv = b, .send_count = n, .recv_count = m, .send_type = t, \
                .recv_type = u); \

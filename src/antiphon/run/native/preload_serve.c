@@ -87,15 +87,17 @@ static int choose(choice *x) {
 typedef struct {
     void *buffer; /* the user's, or a copy as plain bytes */
     void *user;
-    MPI_Count count; /* elements of `type` in a block */
+    MPI_Count count; /* elements of `type` in a block, as this process says */
+    MPI_Count size;  /* bytes of one */
     MPI_Datatype type;
     MPI_Aint extent;
     uint64_t blocks;
+    uint64_t bytes; /* of all blocks: what `buffer` really has */
 } side;
 
 /* Between the user's elements and plain bytes; at most 2^30 of these at once. */
 static int copy(const choice *x, const side *s, uint64_t first, uint64_t blocks, int into) {
-    const uint64_t size = x->block / (uint64_t)s->count, most = size < 1u << 30 ? (1u << 30) / size : 1;
+    const uint64_t size = (uint64_t)s->size, most = size < 1u << 30 ? (1u << 30) / size : 1;
     uint64_t count = blocks * (uint64_t)s->count, done = first * (uint64_t)s->count;
     for (uint64_t end = done + count; done < end;) {
         uint64_t n = end - done < most ? end - done : most;
@@ -117,23 +119,26 @@ static int copy(const choice *x, const side *s, uint64_t first, uint64_t blocks,
     return MPI_SUCCESS;
 }
 
-/* Memory for the bytes of elements that are not plain. */
-static int stage(choice *x, side *s, int number, ap_error *error) {
-    MPI_Aint low;
+/* Memory of ours in a side's place, for as many bytes as it has. */
+static int aside(choice *x, side *s, int number, ap_error *error) {
     ap_group *g = x->g;
-    size_t bytes = (size_t)(x->block * s->blocks);
-    s->count = (number ? x->recv : x->send).size ? (MPI_Count)(x->block / (uint64_t)(number ? x->recv : x->send).size) : 0;
-    if (!s->count || PMPI_Type_get_extent(s->type, &low, &s->extent))
-        return ap_fail(error, AP_INVALID, "a data type is empty here, and at other processes it is not");
-    if (g->stage_bytes[number] < bytes) {
+    if (g->stage_bytes[number] < s->bytes) {
         free(g->stage[number]);
         g->stage_bytes[number] = 0;
-        if (!(g->stage[number] = malloc(bytes)))
-            return ap_fail(error, AP_MEMORY, "no memory for %zu bytes of elements that do not lie together", bytes);
-        g->stage_bytes[number] = bytes;
+        if (!(g->stage[number] = malloc(s->bytes)))
+            return ap_fail(error, AP_MEMORY, "no memory for %llu bytes beside the caller's", (unsigned long long)s->bytes);
+        g->stage_bytes[number] = s->bytes;
     }
     s->buffer = g->stage[number];
     return AP_OK;
+}
+
+/* Memory for the bytes of elements that are not plain. */
+static int stage(choice *x, side *s, int number, ap_error *error) {
+    MPI_Aint low;
+    if (!s->bytes || PMPI_Type_get_extent(s->type, &low, &s->extent))
+        return ap_fail(error, AP_INVALID, "a data type is empty here, and at other processes it is not");
+    return aside(x, s, number, error);
 }
 
 typedef struct {
@@ -141,28 +146,43 @@ typedef struct {
     int in_place;
 } sides;
 
+/* By the caller's count and type, which need not be those of other processes. */
+static int measured(side *s, const ap_kind_of_data *data, ap_error *error) {
+    if (!s->blocks) return AP_OK; /* what is said of it means nothing */
+    unsigned __int128 bytes = (unsigned __int128)s->count * (uint64_t)data->size * s->blocks;
+    if (s->count < 0 || bytes > PTRDIFF_MAX) return ap_fail(error, AP_INVALID, "there is no memory of that size");
+    s->size = data->size, s->bytes = (uint64_t)bytes;
+    return AP_OK;
+}
+
 /* How many blocks a process hands over and gets, and whether they share one buffer. */
-static sides locate(const choice *x) {
+static int locate(choice *x, sides *out, ap_error *error) {
     const ap_call *c = x->call;
     const uint64_t all = (uint64_t)x->g->size;
     static const struct { char sends, gets; } everywhere[AP_KINDS] = {
         [AP_BROADCAST] = {0, 1}, [AP_ALLGATHER] = {1, 'n'}, [AP_REDUCESCATTER] = {'n', 1}, [AP_ALLREDUCE] = {1, 1},
         [AP_ALLTOALL] = {'n', 'n'}, [AP_REDUCE] = {1, 1}, [AP_GATHER] = {1, 'n'}, [AP_SCATTER] = {'n', 1}};
-    sides s = {.in = {.type = c->send_type}, .out = {.type = c->recv_type}};
+    int even = c->counts || c->large_counts; /* all counts are alike: of a block */
+    sides s = {.in = {.type = c->send_type, .count = even ? (MPI_Count)x->unit : c->send_count},
+               .out = {.type = c->recv_type, .count = even ? (MPI_Count)x->unit : c->recv_count}};
     int gets = x->at_root || !(c->kind == AP_REDUCE || c->kind == AP_GATHER), sends = x->at_root || c->kind != AP_SCATTER;
     s.in.user = sends ? (void *)(uintptr_t)c->send : NULL, s.out.user = gets ? c->recv : NULL;
     s.in.blocks = !sends ? 0 : everywhere[c->kind].sends == 'n' ? all : (uint64_t)everywhere[c->kind].sends;
     s.out.blocks = !gets ? 0 : everywhere[c->kind].gets == 'n' ? all : (uint64_t)everywhere[c->kind].gets;
-    if (sends && c->send == MPI_IN_PLACE) {
+    if (sends && c->send == MPI_IN_PLACE && c->kind == AP_REDUCESCATTER) {
+        s.in.user = c->recv; /* the result alone is written there, in front: in place a plan would write elsewhere, too */
+    } else if (sends && c->send == MPI_IN_PLACE) {
         s.in_place = 1, s.in.blocks = 0, s.in.user = NULL;
-        if (c->kind == AP_REDUCESCATTER) s.out.blocks = all;
     } else if (c->kind == AP_SCATTER && x->at_root && c->recv == MPI_IN_PLACE) {
         s.in_place = 1;
         s.out = s.in; /* nothing is written there: its own block stays where it is */
         s.in.blocks = 0, s.in.user = NULL;
     }
     s.in.buffer = s.in.user, s.out.buffer = s.out.user;
-    return s;
+    if (s.in.blocks && !ap_type_of(s.in.type, &x->send)) s.in.count = -1;
+    if (s.out.blocks && !ap_type_of(s.out.type, &x->recv)) s.out.count = -1;
+    *out = s;
+    return measured(&out->in, &x->send, error) || measured(&out->out, &x->recv, error);
 }
 
 /* Makes plain bytes of what is not; true in *back if the result has to be brought to the user's elements. */
@@ -170,19 +190,16 @@ static int gather_bytes(choice *x, sides *s, int *back, int *code, ap_error *err
     const ap_call *c = x->call;
     int only_sent = c->kind == AP_SCATTER && x->at_root && s->in_place;
     *back = 0, *code = MPI_SUCCESS;
-    if (s->in.blocks && (!ap_type_of(c->send_type, &x->send) || !x->send.plain)) {
+    if (s->in.blocks && !x->send.plain) {
         if (stage(x, &s->in, 0, error)) return error->code;
         *code = copy(x, &s->in, 0, s->in.blocks, 1);
     }
-    if (s->out.blocks && !*code) {
-        if (only_sent) x->recv = x->send;
-        if (!ap_type_of(s->out.type, &x->recv) || !x->recv.plain) {
-            if (stage(x, &s->out, 1, error)) return error->code;
-            int own = c->kind == AP_ALLGATHER || c->kind == AP_GATHER;
-            int loads = s->in_place && (c->kind != AP_BROADCAST || x->at_root);
-            if (loads) *code = copy(x, &s->out, own ? (uint64_t)x->g->rank : 0, own ? 1 : s->out.blocks, 1);
-            *back = !only_sent && !(c->kind == AP_BROADCAST && x->at_root);
-        }
+    if (s->out.blocks && !*code && !x->recv.plain) {
+        if (stage(x, &s->out, 1, error)) return error->code;
+        int own = c->kind == AP_ALLGATHER || c->kind == AP_GATHER;
+        int loads = s->in_place && (c->kind != AP_BROADCAST || x->at_root);
+        if (loads) *code = copy(x, &s->out, own ? (uint64_t)x->g->rank : 0, own ? 1 : s->out.blocks, 1);
+        *back = !only_sent && !(c->kind == AP_BROADCAST && x->at_root);
     }
     return *code ? ap_fail(error, AP_TRANSPORT, "MPI could not bring elements together") : AP_OK;
 }
@@ -198,19 +215,22 @@ int ap_raise(MPI_Comm comm, const char *what, const ap_error *error) {
 /* AP_OK, and *left if all processes leave it to the library. */
 static int run(choice *x, int *left, int *code, ap_error *error) {
     ap_group *g = x->g;
-    sides s = locate(x);
+    sides s;
     int back = 0;
     *left = 0;
+    if (locate(x, &s, error)) return AP_INVALID;
     ap_plan *plan = ap_plan_for(g, x->row, x->unit, x->bytes, x->type, s.in_place, code, error);
     if (!plan) {
         *left = !*code && x->row->state < 0;
         return *left ? AP_OK : AP_INVALID;
     }
     if (!reduces(x->call->kind) && gather_bytes(x, &s, &back, code, error)) return AP_INVALID;
-    int failed = ap_run(plan, s.in.buffer, s.out.buffer, x->type, x->op, g->wire, ap_preload.timeout, error);
+    int beside = s.in.buffer && s.in.buffer == s.out.buffer; /* a reduce_scatter in place; out of place MPI forbids it */
+    if (beside && aside(x, &s.out, 1, error)) return error->code;
+    int failed = ap_run(plan, s.in.buffer, s.in.bytes, s.out.buffer, s.out.bytes, x->type, x->op, g->wire,
+                        ap_preload.timeout, error);
     if (failed) return failed;
-    if (x->call->kind == AP_REDUCESCATTER && s.in_place && g->rank) /* MPI has the result in front, programs where it is */
-        ap_copy(s.out.buffer, (char *)s.out.buffer + x->block * (uint64_t)g->rank, (size_t)x->block);
+    if (beside) ap_copy(s.out.user, s.out.buffer, (size_t)s.out.bytes);
     if (back && (*code = copy(x, &s.out, 0, s.out.blocks, 0)))
         return ap_fail(error, AP_TRANSPORT, "MPI could not spread elements");
     return AP_OK;

@@ -306,21 +306,21 @@ static void end(void) {
     p->on = 0, p->over = 1, p->report = 0;
 }
 
-int MPI_Init(int *count, char ***arguments) {
+AP_SEEN int MPI_Init(int *count, char ***arguments) {
     check_mpi();
     int code = PMPI_Init(count, arguments);
     if (!code) set_up();
     return code;
 }
 
-int MPI_Init_thread(int *count, char ***arguments, int wanted, int *given) {
+AP_SEEN int MPI_Init_thread(int *count, char ***arguments, int wanted, int *given) {
     check_mpi();
     int code = PMPI_Init_thread(count, arguments, wanted, given);
     if (!code) set_up();
     return code;
 }
 
-int MPI_Finalize(void) {
+AP_SEEN int MPI_Finalize(void) {
     end();
     return PMPI_Finalize();
 }

@@ -1,14 +1,10 @@
 /* Reading a program file: nothing in it is believed before it has been checked. */
 #include "program.h"
 
-#include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "transport.h"
 
@@ -19,7 +15,7 @@
 _Static_assert(sizeof(ap_point) == 16 && sizeof(ap_base) == 24 && sizeof(ap_class) == 24, "as in the file");
 _Static_assert(sizeof(ap_operation) == 32 && sizeof(ap_part) == 12 && sizeof(ap_finish) == 24, "as in the file");
 
-enum { HEADER = 96, ENTRY = 24, VERSION = 1, MOST_RANKS = 1 << 24 };
+enum { HEADER = AP_PROGRAM_HEADER, ENTRY = 24, VERSION = 1, MOST_RANKS = 1 << 24 };
 
 int ap_abi(void) { return AP_ABI; }
 
@@ -45,11 +41,14 @@ uint32_t ap_crc32(const unsigned char *bytes, size_t size) {
     return ~crc;
 }
 
-/* Bytes of the head's tables before the directory, as the header counts them; 2^64 - 1 where that is absurd. */
-static uint64_t tables_of(const unsigned char *bytes, const ap_facts *f) {
+/* Bytes of the head's tables up to the relation, and then up to the directory, as the header counts them: below 2^40. */
+static uint64_t names_of(const unsigned char *bytes, const ap_facts *f) {
+    return padded(4ull * f->members) + padded(4ull * f->roots) + 8ull * f->blocks + padded(u32_at(bytes + 60));
+}
+
+static uint64_t relation_of(const unsigned char *bytes) {
     uint64_t pre = u32_at(bytes + 80), post = u32_at(bytes + 84);
-    return padded(4ull * f->members) + padded(4ull * f->roots) + 8ull * f->blocks + padded(u32_at(bytes + 60)) +
-           3 * padded(4 * pre) + 3 * padded(4 * post) + padded(4ull * u32_at(bytes + 88)) +
+    return 3 * padded(4 * pre) + 3 * padded(4 * post) + padded(4ull * u32_at(bytes + 88)) +
            padded(4ull * u32_at(bytes + 92));
 }
 
@@ -74,13 +73,14 @@ static int read_head(ap_program *p, ap_error *error) {
     f->blocks = u32_at(b + 48), f->channels = u32_at(b + 52), f->variants = u32_at(b + 56);
     f->buffer_weight = u64_at(b + 72);
     p->denominator = u64_at(b + 64);
-    uint64_t at = HEADER + tables_of(b, f);
+    p->relation = HEADER + names_of(b, f);
+    uint64_t at = p->relation + relation_of(b);
     int variants = 2;
     if (f->kind > 8 || !f->ranks || f->ranks > MOST_RANKS || !f->variants || f->variants > 3 || !p->denominator ||
         p->denominator >> 62 || at > head || (head - at) / ENTRY != (uint64_t)variants * f->ranks || (head - at) % ENTRY)
         return ap_fail(error, AP_INVALID, "the program file is damaged: the numbers in its head do not fit together");
     p->directory = at;
-    return AP_OK;
+    return ap_read_sides(p, error);
 }
 
 ap_program *ap_open_bytes(const void *bytes, size_t size, ap_error *error) {
@@ -94,35 +94,13 @@ ap_program *ap_open_bytes(const void *bytes, size_t size, ap_error *error) {
         ap_fail(error, AP_INVALID, "the bytes of a program must begin at a multiple of 8");
     else if (read_head(p, error) == AP_OK)
         return p;
-    free(p);
+    ap_close(p);
     return NULL;
-}
-
-ap_program *ap_open(const char *path, ap_error *error) {
-    struct stat about;
-    int file = open(path, O_RDONLY | O_CLOEXEC);
-    if (file < 0 || fstat(file, &about) || about.st_size <= 0) {
-        if (file >= 0) close(file);
-        ap_fail(error, AP_INVALID, "%.200s: no such file, or nothing in it", path);
-        return NULL;
-    }
-    void *bytes = mmap(NULL, (size_t)about.st_size, PROT_READ, MAP_PRIVATE, file, 0);
-    close(file);
-    if (bytes == MAP_FAILED) {
-        ap_fail(error, AP_INVALID, "%.200s: cannot be read", path);
-        return NULL;
-    }
-    ap_program *p = ap_open_bytes(bytes, (size_t)about.st_size, error);
-    if (p)
-        p->mapped = 1;
-    else
-        munmap(bytes, (size_t)about.st_size);
-    return p;
 }
 
 void ap_close(ap_program *p) {
     if (!p) return;
-    if (p->mapped) munmap((void *)p->bytes, p->size);
+    free(p->sides);
     free(p);
 }
 
@@ -137,67 +115,117 @@ static const void *table(const unsigned char *start, uint64_t *at, uint64_t end,
     return here;
 }
 
-static int bad_part(const ap_section *s, uint32_t begin, uint32_t end, uint32_t base) {
-    return begin >= s->points || end >= s->points || base >= s->bases;
+typedef __int128 wide;
+
+/* A stretch in units of weight times the denominator: points lie on the line, so below 2^124; negative if it is none. */
+static wide span(const ap_program *p, ap_point begin, ap_point end) {
+    return (wide)(end.whole - begin.whole) * (wide)p->denominator + (end.part - begin.part);
 }
 
-/* The first operation in which something is out of range; s->operations if there is none. */
-static uint32_t bad_operation(const ap_program *p, const ap_section *s, uint32_t rank) {
-    uint32_t o = 0, when = 0;
+static int bad_part(const ap_program *p, const ap_section *s, uint32_t begin, uint32_t end, uint32_t base) {
+    return begin >= s->points || end >= s->points || base >= s->bases || span(p, s->point[begin], s->point[end]) < 0;
+}
+
+/* The line of all blocks begins at 0 and is as long as they weigh. */
+static int off_the_line(const ap_program *p, ap_point at) {
+    return at.whole < 0 || (uint64_t)at.whole > p->line || at.part < 0 || (uint64_t)at.part >= p->denominator ||
+           ((uint64_t)at.whole == p->line && at.part);
+}
+
+/* Whether all parts of an operation are in order; `filled`: the slots that one of them is long enough to fill. */
+static int good_parts(const ap_program *p, const ap_section *s, const ap_operation *op, unsigned char *filled) {
+    for (uint32_t i = op->first_part, end = i + op->parts; i < end; i++) {
+        const ap_part *part = &s->part[i];
+        if (bad_part(p, s, part->begin, part->end, part->base)) return 0;
+        const ap_base *base = &s->base[part->base];
+        int writes = op->kind == AP_RECEIVE || (op->kind == AP_FOLD && i == op->first_part);
+        if (writes && base->buffer == AP_INPUT) return 0;
+        if (base->buffer != AP_SCRATCH) continue;
+        const ap_class *room = &s->class[s->slot[base->slot]];
+        if (room->pieces != op->pieces) return 0;
+        const wide length = span(p, s->point[part->begin], s->point[part->end]);
+        if (writes && length >= span(p, (ap_point){0, 0}, (ap_point){room->whole, room->part})) filled[base->slot] = 1;
+    }
+    return 1;
+}
+
+/* The first operation in which something is out of range; s->operations if there is none. Operations share out the parts
+ * and the waits in their order. */
+static uint32_t bad_operation(const ap_program *p, const ap_section *s, uint32_t rank, unsigned char *filled) {
+    uint32_t o = 0, when = 0, parts = 0, waits = 0;
     for (; o < s->operations; o++) {
         const ap_operation *op = &s->operation[o];
         int message = op->kind == AP_SEND || op->kind == AP_RECEIVE;
-        if (op->kind > AP_JOIN || !op->pieces || op->pieces > 1u << 28 || op->when < when) break;
+        if (op->kind > AP_JOIN || !op->pieces || op->when < when) break;
         if (message ? op->peer >= p->facts.ranks || op->peer == rank || op->channel >= p->facts.channels
                     : op->peer != rank)
             break;
-        if (op->first_part > s->parts || op->parts > s->parts - op->first_part) break;
-        if (op->first_wait > s->waits || op->waits > s->waits - op->first_wait) break;
+        if (op->first_part != parts || op->parts > s->parts - parts) break;
+        if (op->first_wait != waits || op->waits > s->waits - waits) break;
         if ((op->kind == AP_FOLD && op->parts < 2) || (op->kind == AP_JOIN && op->parts)) break;
-        uint32_t w = op->first_wait, last = w + op->waits;
-        while (w < last && s->wait[w] < o) w++;
-        if (w < last) break;
-        uint32_t i = op->first_part, end = i + op->parts;
-        for (; i < end; i++) {
-            const ap_part *part = &s->part[i];
-            if (bad_part(s, part->begin, part->end, part->base)) break;
-            const ap_base *base = &s->base[part->base];
-            int writes = op->kind == AP_RECEIVE || (op->kind == AP_FOLD && i == op->first_part);
-            if (writes && base->buffer == AP_INPUT) break;
-            if (base->buffer == AP_SCRATCH && op->pieces > 1 && s->class[s->slot[base->slot]].pieces != op->pieces)
-                break;
-        }
-        if (i < end) break;
-        when = op->when;
+        uint32_t w = waits;
+        parts += op->parts, waits += op->waits, when = op->when;
+        while (w < waits && s->wait[w] < o) w++;
+        if (w < waits || !good_parts(p, s, op, filled)) break;
     }
-    return o;
+    return o < s->operations || (parts == s->parts && waits == s->waits) ? o : o - 1;
 }
 
-static int check_section(const ap_program *p, ap_section *s, uint32_t rank, ap_error *error) {
+/* Scratch is for what operations write there: no slot has more room than that. */
+static uint32_t idle_slot(const ap_section *s, const unsigned char *filled) {
+    uint32_t i = 0;
+    while (i < s->slots && filled[i]) i++;
+    return i;
+}
+
+static int check_section(const ap_program *p, ap_section *s, uint32_t rank, int in_place, unsigned char *filled,
+                         ap_error *error) {
     const char *what = NULL;
     uint64_t at = 0;
     for (uint32_t i = 0; i < s->points && !what; i++)
-        if (s->point[i].part < 0 || (uint64_t)s->point[i].part >= p->denominator) what = "point", at = i;
+        if (off_the_line(p, s->point[i])) what = "point", at = i;
     for (uint32_t i = 0; i < s->classes && !what; i++)
-        if (s->class[i].whole < 0 || s->class[i].part < 0 || (uint64_t)s->class[i].part >= p->denominator ||
-            !s->class[i].pieces)
-            what = "class", at = i;
+        if (off_the_line(p, (ap_point){s->class[i].whole, s->class[i].part}) || !s->class[i].pieces) what = "class", at = i;
     for (uint32_t i = 0; i < s->slots && !what; i++)
         if (s->slot[i] >= s->classes) what = "slot", at = i;
     for (uint32_t i = 0; i < s->bases && !what; i++) {
         const ap_base *b = &s->base[i];
-        if (b->buffer > AP_SCRATCH || (b->buffer == AP_SCRATCH && (b->slot >= s->slots || b->origin >= s->points)))
+        if (b->buffer > AP_SCRATCH || (b->buffer == AP_INPUT && in_place) ||
+            (b->buffer == AP_SCRATCH && (b->slot >= s->slots || b->origin >= s->points)))
             what = "base", at = i;
     }
     for (uint32_t i = 0; i < s->finishes && !what; i++) {
         const ap_finish *f = &s->finish[i];
-        if (bad_part(s, f->begin, f->end, f->base) || s->base[f->base].buffer == AP_INPUT || !f->count)
+        if (bad_part(p, s, f->begin, f->end, f->base) || s->base[f->base].buffer != AP_OUTPUT || !f->count)
             what = "finish", at = i;
     }
-    if (!what && (at = bad_operation(p, s, rank)) < s->operations) what = "operation";
-    if (!what) return AP_OK;
-    return ap_fail(error, AP_INVALID, "the program file is wrong: rank %u, %s %llu", rank, what,
-                   (unsigned long long)at);
+    if (!what && (s->operations ? (at = bad_operation(p, s, rank, filled)) < s->operations : s->parts || s->waits))
+        what = "operation";
+    if (what)
+        return ap_fail(error, AP_INVALID, "the program file is wrong: rank %u, %s %llu", rank, what, (unsigned long long)at);
+    if ((at = idle_slot(s, filled)) < s->slots)
+        return ap_fail(error, AP_INVALID, "the program file is wrong: rank %u, slot %llu has more room than is written there",
+                       rank, (unsigned long long)at);
+    ap_burden all = {0, 0};
+    for (uint32_t o = 0; o < s->operations; o++)
+        if (!ap_bear(&all, s->operation[o].pieces, s->operation[o].parts, s->operation[o].waits, AP_MOST_WORK))
+            return ap_fail(error, AP_UNSUPPORTED,
+                           "rank %u: more than 2^20 pieces of operations, or 2^25 of them, their parts and waits; use fewer "
+                           "pieces",
+                           rank);
+    return AP_OK;
+}
+
+/* What a section says of its buffers must be what the collective is. */
+static int check_weights(const ap_program *p, const ap_section *s, uint32_t rank, int in_place, ap_error *error) {
+    const ap_sides *side = &p->sides[rank];
+    uint64_t input = in_place ? side->both : side->input, output = in_place ? side->both : side->output;
+    if (s->input_weight == input && s->output_weight == output) return AP_OK;
+    return ap_fail(error, AP_INVALID,
+                   "the program file is wrong: rank %u says that its buffers weigh %llu and %llu; by the collective it is %llu "
+                   "and %llu",
+                   rank, (unsigned long long)s->input_weight, (unsigned long long)s->output_weight,
+                   (unsigned long long)input, (unsigned long long)output);
 }
 
 int ap_read_section(const ap_program *p, uint32_t rank, int in_place, ap_section *s, ap_error *error) {
@@ -221,5 +249,11 @@ int ap_read_section(const ap_program *p, uint32_t rank, int in_place, ap_section
         !(s->operation = table(b, &at, size, s->operations, 32)) || !(s->part = table(b, &at, size, s->parts, 12)) ||
         !(s->wait = table(b, &at, size, s->waits, 4)) || !(s->finish = table(b, &at, size, s->finishes, 24)))
         return ap_fail(error, AP_INVALID, "the program file is damaged: the tables of rank %u do not fit", rank);
-    return check_section(p, s, rank, error);
+    int code = check_weights(p, s, rank, in_place, error);
+    if (code) return code;
+    unsigned char *filled = calloc(s->slots + 1ul, 1);
+    if (!filled) return ap_fail(error, AP_MEMORY, "out of memory");
+    code = check_section(p, s, rank, in_place, filled, error);
+    free(filled);
+    return code;
 }

@@ -21,17 +21,47 @@ static inline uint64_t u64_at(const unsigned char *p) {
 
 static inline uint64_t padded(uint64_t bytes) { return (bytes + 7) & ~(uint64_t)7; }
 
+enum {
+    AP_BROADCAST, AP_REDUCE, AP_SCATTER, AP_GATHER, AP_ALLGATHER, AP_REDUCESCATTER, AP_ALLREDUCE, AP_ALLTOALL, AP_KINDS
+}; /* and custom, whose number is AP_KINDS */
 enum { AP_SEND, AP_RECEIVE, AP_FOLD, AP_JOIN };
 enum { AP_INPUT, AP_OUTPUT, AP_SCRATCH };
+enum { AP_PROGRAM_HEADER = 96 };
+
+/* What a program may ask for (docs/program.md, "Limits"). Instances: those of operations that have more than FEW, all
+ * together; work: instances times one more than the parts and waits. A split makes FEW of one, so the work is as often more.
+ * Elements: of a buffer, a message or an address. */
+enum { AP_FEW_INSTANCES = 4, AP_MOST_INSTANCES = 1 << 20, AP_MOST_WORK = 1 << 25 };
+static const uint64_t AP_MOST_ELEMENTS = (uint64_t)1 << 59; /* of eight bytes: what addresses are made of cannot wrap */
+
+typedef struct {
+    uint64_t instances, work;
+} ap_burden;
+
+/* False where it is too much. Every addend is below 2^63, and what has been too much is not added to. */
+static inline int ap_bear(ap_burden *b, uint64_t instances, uint64_t parts, uint64_t waits, uint64_t most_work) {
+    if (instances > AP_FEW_INSTANCES && (b->instances += instances) > AP_MOST_INSTANCES) return 0;
+    return (b->work += instances * (1 + parts + waits)) <= most_work;
+}
+
+/* Units of weight that a rank hands over and gets, and those of its one buffer in place. */
+typedef struct {
+    uint64_t input, output, both;
+} ap_sides;
 
 struct ap_program {
     const unsigned char *bytes;
     size_t size;
-    int mapped;
     ap_facts facts;
     uint64_t denominator;
-    uint64_t directory; /* where it begins */
+    uint64_t relation, directory; /* where they begin */
+    uint64_t line;                /* weight of all blocks together */
+    int even;                     /* each block weighs 1 */
+    ap_sides *sides;              /* of each rank */
 };
+
+/* Checks the collective that the head tells of, and fills `line`, `even` and `sides`. */
+int ap_read_sides(ap_program *program, ap_error *error);
 
 typedef struct {
     int64_t whole, part;

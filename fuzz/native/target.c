@@ -1,0 +1,168 @@
+/* One input: the bytes of a program file or of a book. Whatever they are, every rank is prepared and run, in place and not,
+ * at several sizes and types, on buffers that end where the program's needs do; AddressSanitizer sees any byte beyond.
+ *
+ * Messages go nowhere: what is sent is read, what is received is filled, and both are done in an order of the input's own.
+ * So one thread is enough, nothing waits, and the same bytes always do the same.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "book.h"
+#include "plan.h"
+#include "transport.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+enum { MOST_BUFFER = 1 << 20, MOST_SCRATCH = 1 << 24, MOST_RANKS = 6, MOST_PROGRAMS = 4, MANY = 1 << 12 };
+
+static uint64_t state;
+
+static uint32_t draw(uint32_t below) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)((state >> 33) % below);
+}
+
+static void insist(int holds, const char *what) {
+    if (holds) return;
+    fprintf(stderr, "broken promise: %s\n", what);
+    abort();
+}
+
+/* ---- a wire to nowhere ---- */
+
+typedef struct {
+    ap_wire base;
+    uint32_t *under_way;
+    size_t count, space;
+    uint64_t seen; /* of what was sent, so that it is read */
+} nowhere;
+
+static int note(nowhere *w, uint32_t number) {
+    if (w->count == w->space) {
+        w->space = 2 * w->space + 64;
+        uint32_t *more = realloc(w->under_way, w->space * sizeof *more);
+        if (!more) abort();
+        w->under_way = more;
+    }
+    w->under_way[w->count++] = number;
+    return AP_OK;
+}
+
+static int send(ap_wire *self, uint32_t peer, uint32_t channel, const void *data, size_t bytes, uint32_t number,
+                ap_error *error) {
+    nowhere *w = (nowhere *)self;
+    (void)error;
+    insist(bytes > 0 && peer < self->ranks, "a message has bytes and goes to a rank");
+    for (size_t i = 0; i < bytes; i++) w->seen = w->seen * 31 + ((const unsigned char *)data)[i] + channel;
+    return note(w, number);
+}
+
+static int receive(ap_wire *self, uint32_t peer, uint32_t channel, void *data, size_t bytes, uint32_t number,
+                   ap_error *error) {
+    (void)error;
+    insist(bytes > 0 && peer < self->ranks, "a message has bytes and comes from a rank");
+    memset(data, (int)(channel + number) & 63, bytes);
+    return note((nowhere *)self, number);
+}
+
+static int completed(ap_wire *self, int block, double timeout, uint32_t *numbers, int most, int *count,
+                     ap_error *error) {
+    nowhere *w = (nowhere *)self;
+    insist(!block || w->count, "nobody waits for nothing");
+    (void)timeout, (void)error;
+    *count = 0;
+    int wanted = block || draw(2) ? 1 + (int)draw(4) : 0;
+    for (; w->count && *count < most && *count < wanted; ++*count) {
+        size_t at = draw((uint32_t)w->count);
+        numbers[*count] = w->under_way[at];
+        w->under_way[at] = w->under_way[--w->count];
+    }
+    return AP_OK;
+}
+
+/* ---- one rank at one size ---- */
+
+/* What docs/program.md promises of any plan: its scratch is what operations write there and an element for each piece. */
+static void check_scratch(const ap_plan *plan, const ap_program *program, int in_place) {
+    unsigned __int128 written = 0;
+    ap_section s;
+    insist(ap_read_section(program, plan->rank, in_place, &s, NULL) == AP_OK, "what has been prepared can be read");
+    for (uint32_t o = 0; o < plan->steps; o++)
+        if (plan->step[o].kind == AP_RECEIVE || plan->step[o].kind == AP_FOLD)
+            written += (unsigned __int128)plan->step[o].elements + (uint64_t)s.operation[o].pieces * s.operation[o].parts;
+    insist(plan->sizes[AP_SCRATCH] <= written, "scratch is no more than what is written there");
+}
+
+static void *exactly(uint64_t bytes) {
+    void *made = malloc(bytes ? bytes : 1);
+    if (!made) abort();
+    memset(made, 1, bytes);
+    return made;
+}
+
+static void run(ap_plan *plan, uint32_t ranks, int in_place, int type) {
+    nowhere wire = {.base = {.send = send, .receive = receive, .completed = completed, .ranks = ranks}};
+    ap_error error = {0, ""};
+    ap_needs needs;
+    const uint64_t item = ap_type_size(type);
+    ap_ask(plan, &needs);
+    if (needs.scratch * item > MOST_SCRATCH) return;
+    int small = needs.input * item <= MOST_BUFFER && needs.output * item <= MOST_BUFFER;
+    uint64_t bytes[2] = {small ? needs.input * item : 64, small ? needs.output * item : 64};
+    void *input = exactly(bytes[0]), *output = exactly(bytes[1]);
+    int operation = (int)draw(AP_OPERATORS);
+    if (small && bytes[1])
+        insist(ap_run(plan, input, bytes[0], output, bytes[1] - 1, type, operation, &wire.base, 0.5, &error) != AP_OK,
+               "an output that is too small is refused");
+    if (small && bytes[0] && !in_place)
+        insist(ap_run(plan, input, bytes[0] - 1, output, bytes[1], type, operation, &wire.base, 0.5, &error) != AP_OK,
+               "an input that is too small is refused");
+    insist(wire.count == 0 && !wire.base.broken, "what is refused has not begun");
+    int code = ap_run(plan, in_place ? NULL : input, bytes[0], output, bytes[1], type, operation, &wire.base, 0.5, &error);
+    insist(small || code != AP_OK, "buffers that are far too small are refused");
+    insist(code == AP_OK || error.text[0], "a failure is told");
+    insist(code != AP_OK || wire.count == 0, "a run ends when all its messages are done");
+    plan->broken = 0; /* nothing of this wire writes anywhere any more: all memory may go */
+    free(wire.under_way), free(input), free(output);
+}
+
+static void try_program(const ap_program *program) {
+    static const uint64_t units[] = {1, 0, 7, 130, (uint64_t)1 << 33, UINT64_MAX};
+    ap_facts facts;
+    ap_error error = {0, ""};
+    ap_describe(program, &facts);
+    int left = MANY; /* instances to be run: a file may have a million */
+    for (uint32_t rank = 0; rank <= facts.ranks && rank < MOST_RANKS; rank++)
+        for (int in_place = 0; in_place < 2; in_place++)
+            for (size_t u = 0; u < sizeof units / sizeof *units && left > 0; u++) {
+                ap_plan *plan = ap_prepare(program, rank, in_place, units[u], &error);
+                if (!plan) continue;
+                check_scratch(plan, program, in_place);
+                static const uint64_t splits[] = {AP_USUAL_SPLIT, 0, 64, 1000};
+                uint64_t split = splits[draw(4)];
+                if (split != AP_USUAL_SPLIT) ap_split(plan, split, &error);
+                run(plan, facts.ranks, in_place, (int)draw(AP_TYPES));
+                left -= (int)plan->layout.instances + 1;
+                if (!draw(4)) run(plan, facts.ranks, in_place, (int)draw(AP_TYPES)); /* another type: laid out anew */
+                ap_release(plan);
+            }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    ap_error error = {0, ""};
+    unsigned char *bytes = exactly(size); /* nobody else's memory behind it, and at a multiple of 16 */
+    memcpy(bytes, data, size);
+    state = ap_crc32(bytes, size);
+    if (ap_is_book(bytes, size)) {
+        ap_book *book = ap_book_open(bytes, size, &error);
+        for (uint32_t i = 0; book && i < book->programs && i < MOST_PROGRAMS; i++) try_program(book->program[i]);
+        ap_book_close(book);
+    } else {
+        ap_program *program = ap_open_bytes(bytes, size, &error);
+        if (program) try_program(program);
+        ap_close(program);
+    }
+    free(bytes);
+    return 0;
+}
