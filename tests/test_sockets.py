@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import array
+import contextlib
 import fcntl
 import json
 import random
+import resource
 import shutil
 import socket
+import struct
 import sys
 import termios
 import threading
@@ -248,6 +251,61 @@ def test_a_short_message_for_a_long_one_is_told(engine: Engine) -> None:
     theirs.sendall(said(engine, program, 2))
     with pytest.raises(TransportFailed, match="rank 1 sent a message of 8 bytes where 100000 are expected"):
         program.plan(0, LONG).run(zeros, zeros.copy(), wire, timeout=0.1)
+    for one in (wire, mine, theirs):
+        one.close()
+
+
+def strange_messages(channel: int, claims: int, comes: int) -> bytes:
+    mark = 0x41504D31
+    return struct.pack("<IIQ", channel, mark, claims) + bytes(comes)
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (strange_messages(99, 2**40, 2**21), "rank 1 sent a message of 1099511627776 bytes that nobody expects"),
+        (strange_messages(99, 2**64 - 1, 2**17), "rank 1 sent a message of 18446744073709551615 bytes"),
+        (strange_messages(99, 2**19, 2**19) * 8, "rank 1 sent a message of 524288 bytes that nobody expects"),
+        (strange_messages(99, 0, 0) * 200_000, "rank 1 sent a message of 0 bytes that nobody expects"),
+    ],
+    ids=["a terabyte", "all that there can be", "many", "many of nothing"],
+)
+def test_what_nobody_expects_is_not_kept(engine: Engine, said: bytes, told: str) -> None:
+    """On a channel that this run does not use: no memory is taken for what is only claimed."""
+    program, wire, mine, theirs = listener(engine)
+    zeros = np.zeros(LONG, np.float32)
+
+    def send() -> None:
+        with contextlib.suppress(OSError):
+            theirs.sendall(said)
+
+    sender = threading.Thread(target=send, daemon=True)
+    sender.start()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(TransportFailed, match=told):
+        program.plan(0, LONG).run(zeros, zeros.copy(), wire, timeout=20.0)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 16 * 1024
+    for one in (mine, theirs):
+        with contextlib.suppress(OSError):  # it may have ended already
+            one.shutdown(socket.SHUT_RDWR)
+    sender.join()
+    for one in (wire, mine, theirs):
+        one.close()
+
+
+@pytest.mark.parametrize("most", [3, LONG])
+def test_what_is_of_the_next_call_waits_aside(engine: Engine, most: int) -> None:
+    """Calls of growing and shrinking sizes, whose sender is several of them ahead."""
+    program, wire, mine, theirs = listener(engine)
+    units = [2, most, 5, most + 9, 1]
+    all_of_them = b"".join(said(engine, program, unit) for unit in units)
+    sender = threading.Thread(target=lambda: theirs.sendall(all_of_them), daemon=True)
+    sender.start()
+    for unit in units:
+        found = np.zeros(unit, np.float32)
+        program.plan(0, unit).run(np.zeros(unit, np.float32), found, wire, timeout=20.0)
+        assert np.array_equal(found, np.arange(unit))
+    sender.join()
     for one in (wire, mine, theirs):
         one.close()
 
