@@ -14,7 +14,7 @@ import struct
 from collections.abc import Callable, Generator
 
 _HELLO = struct.Struct("<8sIIII32s")  # mark, version, rank, ranks, the rank that is wanted, once
-_ANSWER = struct.Struct("<8sI4x32s32s")  # mark, version, once, proof
+_ANSWER = struct.Struct("<8sI32s32s")  # mark, version, once, proof
 _VERDICT = struct.Struct("<II32s")  # fault or 0, a number that belongs to it, proof
 _MARK, _VERSION, _ONCE, _PROOF = b"antiphon", 2, 32, 32
 

@@ -66,7 +66,7 @@ def _private(path: Path, what: str = "") -> bytes:
     """What is in a file that belongs to this user and that no other can read."""
     try:
         number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(number, "rb") as file:
+        try:
             about = os.fstat(number)
             if not stat.S_ISREG(about.st_mode):
                 raise Invalid(f"{what}{path}: is no file")
@@ -74,7 +74,9 @@ def _private(path: Path, what: str = "") -> bytes:
                 raise Invalid(f"{what}{path}: belongs to another user, who can change it; use a file of your own")
             if about.st_mode & 0o077:
                 raise Invalid(f"{what}{path}: others can read or write it; chmod 600 it, and use another secret")
-            return file.read(_MOST + 1)
+            return os.read(number, _MOST + 1)
+        finally:
+            os.close(number)
     except OSError as error:
         raise Invalid(f"{what}{path}: cannot be read ({error.strerror}); it must hold the secret of the job") from None
 
