@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import json
 import secrets
 import socket
@@ -79,8 +80,17 @@ def _card(text: str, who: str) -> _Card:
     match found:
         case {"tcp": [str(host), int(port)], "host": str(), "path": str(), "secret": str(token)} if 0 < port < 2**16:
             hex_of(token, who)
+            if not _is_number(host):
+                raise no_message(who, "expected the number of a host")
             return _Card((host, port), found["host"], found["path"], token)
     raise no_message(who, "expected the addresses of its doors")
+
+
+def _is_number(host: str) -> bool:
+    with contextlib.suppress(ValueError):
+        ipaddress.ip_address(host)
+        return host.isascii()
+    return False
 
 
 class _Door:
