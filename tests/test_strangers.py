@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import random
+import shutil
 import socket
 import stat
 import subprocess
@@ -601,3 +602,54 @@ def test_who_knows_the_cards_but_not_the_secret_stays_out_of_the_mesh(pool: Thre
         for each in one.result():
             if each is not None:
                 each.close()
+
+
+# ---- PyTorch ----
+
+
+GROUPS = """
+import datetime, json, os, sys
+import torch, torch.distributed as dist
+import antiphon.torch
+from antiphon.errors import AntiphonError
+
+def take_part(rank, folder, secret, timeout):
+    os.environ.update(ANTIPHON_SECRET=secret, ANTIPHON_INTERFACE="lo")
+    try:
+        dist.init_process_group("antiphon", init_method=f"file://{folder}/store", rank=rank, world_size=2,
+                                timeout=datetime.timedelta(seconds=timeout))
+        x = torch.ones(5)
+        dist.all_reduce(x)
+        dist.destroy_process_group()
+        return str(x.sum().item())
+    except AntiphonError as error:
+        return str(error)
+
+for folder, timeout, *secrets in json.loads(sys.argv[1]):
+    for rank in range(2):
+        if not os.fork():
+            said = take_part(rank, folder, secrets[rank], timeout)
+            os.write(1, json.dumps({"folder": folder, "rank": rank, "said": said}).encode() + bytes([10]))
+            os._exit(0)
+    for rank in range(2):
+        os.wait()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux" or shutil.which("cc") is None, reason="needs Linux and a C compiler")
+def test_the_secret_of_a_pytorch_group_is_more_than_what_its_store_knows(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    folders = [str(tmp_path / name) for name in ("same", "other")]
+    cases = [(folders[0], 60.0, SECRET, SECRET), (folders[1], 3.0, SECRET, SECRET[::-1])]
+    for folder in folders:
+        os.mkdir(folder)
+    command = [sys.executable, "-W", "ignore", "-c", GROUPS, json.dumps(cases)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    told = {(row["folder"], row["rank"]): row["said"] for row in rows}
+    assert len(told) == 4, done.stderr
+    assert told[folders[0], 0] == told[folders[0], 1] == "10.0"
+    assert "does not know the secret" in told[folders[1], 1]
+    assert "ANTIPHON_SECRET" in told[folders[1], 1]
+    assert "did not come" in told[folders[1], 0]
+    assert "one that did not prove to be rank 1" in told[folders[1], 0]

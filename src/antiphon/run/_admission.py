@@ -209,7 +209,11 @@ class _Gathering:
         knock = call.knock
         family, address = knock.places[call.tries % len(knock.places)]
         call.tries += 1
-        one = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            one = socket.socket(family, socket.SOCK_STREAM)
+        except OSError as error:  # others of this process or host hold all there are
+            call.why, call.next = error.strerror or "", now + _AGAIN
+            return
         one.setblocking(False)
         talk = guest(self.party.rank, self.party.ranks, knock.to, knock.key)
         call.line = _Line(one, talk, min(call.first, now) + knock.patience, call)
