@@ -69,6 +69,8 @@ class Star:
         else:
             with self._door(places[0]) as door:
                 self.others = gather(party, [door], key, range(1, ranks), [], self.end)
+        for one in self.others.values():
+            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # a length and its text go one after another
 
     def __enter__(self) -> Star:
         return self
