@@ -2,8 +2,8 @@
 
 Run: python bench/bench_strangers.py [PAIRS]. Jobs of 4 processes that meet at the loopback by `antiphon.comm`, alone
 and under the flood by turns: the time from when the last three begin until all have their connections; added times are
-of pairs, the median of them. A job has failed if anything is raised or its first allreduce is wrong. Strangers do all that
-tests/hostile.py has, from one process; nothing but the job's own address is touched. Needs a C compiler.
+of pairs, the median of them. A job has failed if anything is raised or its first allreduce is wrong. Strangers do all
+that tests/hostile.py has, from one process; nothing but the job's own address is touched. Needs a C compiler.
 """
 
 from __future__ import annotations
