@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import array
+import contextlib
 import fcntl
 import json
 import random
+import resource
 import shutil
 import socket
+import struct
 import sys
 import termios
 import threading
@@ -252,6 +255,54 @@ def test_a_short_message_for_a_long_one_is_told(engine: Engine) -> None:
         one.close()
 
 
+@pytest.mark.parametrize(
+    ("claims", "comes", "times"),
+    [(2**40, 2**21, 1), (2**64 - 1, 2**17, 1), (2**19, 2**19, 8), (0, 0, 200_000)],
+    ids=["a terabyte", "all that there can be", "many", "many of nothing"],
+)
+def test_what_nobody_expects_is_not_kept(engine: Engine, claims: int, comes: int, times: int) -> None:
+    """On a channel that this run does not use: no memory is taken for what is only claimed."""
+    program, wire, mine, theirs = listener(engine)
+    head = bytearray(said(engine, program, 1)[:-4])
+    struct.pack_into("<I", head, 0, 99)
+    struct.pack_into("<Q", head, 8, claims)
+    zeros, strange = np.zeros(LONG, np.float32), (bytes(head) + bytes(comes)) * times
+
+    def send() -> None:
+        with contextlib.suppress(OSError):
+            theirs.sendall(strange)
+
+    sender = threading.Thread(target=send, daemon=True)
+    sender.start()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(TransportFailed, match=f"rank 1 sent a message of {claims} bytes that nobody expects"):
+        program.plan(0, LONG).run(zeros, zeros.copy(), wire, timeout=20.0)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 16 * 1024
+    for one in (mine, theirs):
+        with contextlib.suppress(OSError):  # it may have ended already
+            one.shutdown(socket.SHUT_RDWR)
+    sender.join()
+    for one in (wire, mine, theirs):
+        one.close()
+
+
+@pytest.mark.parametrize("most", [3, LONG])
+def test_what_is_of_the_next_call_waits_aside(engine: Engine, most: int) -> None:
+    """Calls of growing and shrinking sizes, whose sender is several of them ahead."""
+    program, wire, mine, theirs = listener(engine)
+    units = [2, most, 5, most + 9, 1]
+    all_of_them = b"".join(said(engine, program, unit) for unit in units)
+    sender = threading.Thread(target=lambda: theirs.sendall(all_of_them), daemon=True)
+    sender.start()
+    for unit in units:
+        found = np.zeros(unit, np.float32)
+        program.plan(0, unit).run(np.zeros(unit, np.float32), found, wire, timeout=20.0)
+        assert np.array_equal(found, np.arange(unit))
+    sender.join()
+    for one in (wire, mine, theirs):
+        one.close()
+
+
 def test_a_missing_connection_is_named(engine: Engine) -> None:
     program, zeros = ring(engine)
     wire = engine.sockets(0, [-1, -1, -1])
@@ -275,7 +326,7 @@ def test_who_does_not_come_is_named() -> None:
         card.append(text)
         return [text, text, text]
 
-    with pytest.raises(TimedOut, match="2 processes did not connect in time, the first is rank 1"):
+    with pytest.raises(TimedOut, match=r"rank 0: 2 of 3 processes did not come in 0\.05 seconds, the first is rank 1"):
         mesh(0, 3, exchange, timeout=0.05)
     with pytest.raises(TransportFailed, match="rank 1 cannot reach rank 0"):
         mesh(1, 2, lambda text: [json.dumps({**json.loads(text), "path": "", "tcp": ["127.0.0.1", 1]})] * 2)

@@ -15,6 +15,7 @@ from antiphon.run._group_book import base_program, group_book, read_any
 from antiphon.run._mesh import Exchange
 from antiphon.run._native import Engine, TransportFailed, Wire
 from antiphon.run._serving import Serving
+from antiphon.run._texts import base64_of, fields_of
 from antiphon.run._told_once import told_once
 
 _KINDS = {kind.__name__: kind for kind in (Invalid, Missing, Unsupported, TimedOut, TransportFailed)}
@@ -57,8 +58,8 @@ def serve(
         mine = _fault(error)
     _agreed(group, mine)
     assert engine is not None
-    book = decode_book(base64.b64decode(told["book"]))
-    return Serving(engine, wire_of(engine), group.rank, book, base64.b64decode(told["base"]), fill)
+    book, base = (base64_of(told.get(name), "process 0") for name in ("book", "base"))
+    return Serving(engine, wire_of(engine), group.rank, decode_book(book), base, fill)
 
 
 def _book(group: Group, table: Any) -> Book:
@@ -87,11 +88,11 @@ def _fault(error: Exception) -> dict[str, str]:
 
 def _agreed(group: Group, mine: dict[str, str]) -> dict[str, str]:
     """What process 0 says, if nobody has anything to complain about."""
-    said = [json.loads(text) for text in group.exchange(json.dumps(mine))]
+    said = [fields_of(text, f"process {rank}") for rank, text in enumerate(group.exchange(json.dumps(mine)))]
     for rank, one in enumerate(said):
         if "fault" in one:
             where = "" if rank in (0, group.rank) else f"process {rank}: "
-            error = _KINDS.get(one["kind"], Invalid)(where + one["fault"])
+            error = _KINDS.get(str(one.get("kind")), Invalid)(where + str(one["fault"]))
             told_once(error, speaks=rank == group.rank)
             raise error
     first: dict[str, str] = said[0]

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import json
 import secrets
 import socket
-import struct
 import tempfile
 import time
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-from antiphon.errors import Invalid, TimedOut
-from antiphon.run._native import TransportFailed
+from antiphon.errors import Invalid
+from antiphon.run._admission import BACKLOG, Knock, Party, gather
+from antiphon.run._handshake import derived
+from antiphon.run._secret import TEXT, Secret
+from antiphon.run._texts import fields_of, hex_of, no_message
 
 Exchange = Callable[[str], Sequence[str]]
-_HELLO = struct.Struct("<16sI")
 _BUFFER = 4 << 20
 _ELSEWHERE = "192.0.2.1"  # an address that is nobody's (RFC 5737): the route to it is the usual one
 
@@ -31,21 +33,64 @@ def mesh(
     peers: Collection[int] | None = None,
     timeout: float = 60.0,
     buffer: int | None = None,
+    secret: Secret | None = None,
 ) -> list[socket.socket | None]:
     """A connected socket to every other rank, or to `peers` only (then either side must name the other); None else.
 
     Collective: `exchange` hands everybody everybody's text, in the order of the ranks. `address`: where others reach
     this process by TCP; without one, processes of one host meet over Unix-domain sockets and others by this host's
-    own address. `buffer`: bytes of each socket's buffers, where the system's own are not wanted.
+    own address. `buffer`: bytes of each socket's buffers, where the system's own are not wanted. `secret`: what all
+    must know to be let in, besides what goes by `exchange`.
     """
     if not 0 <= rank < ranks:
         raise Invalid(f"rank {rank}: there are ranks 0 to {ranks - 1}")
+    known = secret.data if secret else b""
+    source = f"here: {secret.source}" if secret else f"here: none, ${TEXT} is not set"
+    hint = f"give every process the same secret ({source})"
     with _Door(address, ranks) as door:
-        told = [json.loads(text) for text in exchange(json.dumps(door.card))]
+        told = exchange(json.dumps(asdict(door.card)))
         if len(told) != ranks:
             raise Invalid(f"{len(told)} processes answered, {ranks} were expected")
         wanted = [r for r in range(ranks) if r != rank and (peers is None or r in peers)]
-        return _meet(rank, ranks, door, told, wanted, time.monotonic() + timeout, buffer)
+        cards = {other: _card(told[other], f"rank {other}") for other in wanted}
+        knocks = [_knock(other, cards[other], door.card, known) for other in wanted if other < rank]
+        party = Party(rank, ranks, f"rank {rank}", timeout, hint)
+        key = derived(known, door.card.token)
+        met = gather(party, door.sockets, key, [r for r in wanted if r > rank], knocks, time.monotonic() + timeout)
+    return [_tuned(met[other], buffer) if other in met else None for other in range(ranks)]
+
+
+@dataclass(frozen=True)
+class _Card:
+    """What others must know of a door. `path`: of the Unix-domain socket, which processes of the same `host` can see;
+    `token`: the random part of the door's key."""
+
+    tcp: tuple[str, int]
+    host: str
+    path: str
+    secret: str
+
+    @property
+    def token(self) -> bytes:
+        return b"door " + bytes.fromhex(self.secret)
+
+
+def _card(text: str, who: str) -> _Card:
+    found = fields_of(text, who)
+    match found:
+        case {"tcp": [str(host), int(port)], "host": str(), "path": str(), "secret": str(token)} if 0 < port < 2**16:
+            hex_of(token, who)
+            if not _is_number(host):
+                raise no_message(who, "expected the number of a host")
+            return _Card((host, port), found["host"], found["path"], token)
+    raise no_message(who, "expected the addresses of its doors")
+
+
+def _is_number(host: str) -> bool:
+    with contextlib.suppress(ValueError):
+        ipaddress.ip_address(host)
+        return host.isascii()
+    return False
 
 
 class _Door:
@@ -53,8 +98,7 @@ class _Door:
 
     def __init__(self, address: str, ranks: int) -> None:
         self.stack = contextlib.ExitStack()
-        self.secret = secrets.token_bytes(16)
-        host = address or _own_address()
+        host, path = address or _own_address(), ""
         try:
             family = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][0]
             self.sockets = [self.stack.enter_context(socket.socket(family, socket.SOCK_STREAM))]
@@ -62,16 +106,15 @@ class _Door:
         except OSError as error:
             self.stack.close()
             raise Invalid(f"{host}: no address of this host that can be listened at ({error.strerror})") from None
-        self.card: dict[str, Any] = {
-            "tcp": list(self.sockets[0].getsockname()[:2]), "host": _host(), "path": "", "secret": self.secret.hex(),
-        }  # fmt: skip
         if not address:
             folder = self.stack.enter_context(tempfile.TemporaryDirectory(prefix="antiphon-"))
-            self.card["path"] = str(Path(folder) / "door")
+            path = str(Path(folder) / "door")
             self.sockets.append(self.stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)))
-            self.sockets[1].bind(self.card["path"])
+            self.sockets[1].bind(path)
         for one in self.sockets:
-            one.listen(ranks)
+            one.listen(max(BACKLOG, ranks))
+        tcp = self.sockets[0].getsockname()
+        self.card = _Card((tcp[0], tcp[1]), _host(), path, secrets.token_hex(32))
 
     def __enter__(self) -> _Door:
         return self
@@ -80,77 +123,13 @@ class _Door:
         self.stack.close()
 
 
-def _meet(
-    rank: int, ranks: int, door: _Door, told: list[Any], wanted: list[int], end: float, buffer: int | None
-) -> list[socket.socket | None]:
-    """The higher of two ranks knocks; what knocks elsewhere by mistake does not know the secret."""
-    found: list[socket.socket | None] = [None] * ranks
-    try:
-        for other in wanted:
-            if other < rank:
-                found[other] = _knock(rank, other, told[other], door.card, end, buffer)
-        missing = {other for other in wanted if other > rank}
-        while missing:
-            who, one = _open(door, missing, end)
-            if who in missing:
-                found[who] = _tuned(one, buffer)
-                missing.discard(who)
-            else:
-                one.close()
-    except BaseException:
-        for each in found:
-            if each is not None:
-                each.close()
-        raise
-    return found
-
-
-def _knock(rank: int, other: int, card: Any, mine: Any, end: float, buffer: int | None) -> socket.socket:
-    near = bool(card["path"] and mine["path"]) and card["host"] == mine["host"] and Path(card["path"]).exists()
-    where: Any = card["path"] if near else tuple(card["tcp"])
-    family = socket.AF_UNIX if near else socket.AF_INET6 if ":" in where[0] else socket.AF_INET
-    while True:
-        one = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            one.settimeout(max(end - time.monotonic(), 0.01))
-            one.connect(where)
-            one.sendall(_HELLO.pack(bytes.fromhex(card["secret"]), rank))
-            return _tuned(one, buffer)
-        except OSError as error:
-            one.close()
-            if time.monotonic() > end or isinstance(error, ConnectionRefusedError | FileNotFoundError):
-                place = where if near else ":".join(map(str, where))
-                raise TransportFailed(
-                    f"rank {rank} cannot reach rank {other} at {place}: {error.strerror or error}"
-                ) from None
-            time.sleep(0.05)
-
-
-def _open(door: _Door, missing: Collection[int], end: float) -> tuple[int, socket.socket]:
-    """The next that knocks, and who says it is: -1 for a stranger."""
-    import selectors
-
-    with selectors.DefaultSelector() as selector:
-        for each in door.sockets:
-            selector.register(each, selectors.EVENT_READ)
-        ready = selector.select(max(end - time.monotonic(), 0.0))
-    if not ready:
-        raise TimedOut(f"{len(missing)} processes did not connect in time, the first is rank {min(missing)}")
-    listening = ready[0][0].fileobj
-    assert isinstance(listening, socket.socket)
-    one, _ = listening.accept()
-    one.settimeout(max(end - time.monotonic(), 0.01))
-    try:
-        text = b""
-        while len(text) < _HELLO.size:
-            more = one.recv(_HELLO.size - len(text))
-            if not more:
-                return -1, one
-            text += more
-    except OSError:
-        return -1, one
-    secret, who = _HELLO.unpack(text)
-    return (int(who) if secrets.compare_digest(secret, door.secret) else -1), one
+def _knock(other: int, card: _Card, mine: _Card, known: bytes) -> Knock:
+    """The higher of two ranks knocks."""
+    key = derived(known, card.token)
+    if card.path and mine.path and card.host == mine.host and Path(card.path).exists():
+        return Knock(other, [(socket.AF_UNIX, card.path)], key, card.path)
+    family = socket.AF_INET6 if ":" in card.tcp[0] else socket.AF_INET
+    return Knock(other, [(family, card.tcp)], key, ":".join(map(str, card.tcp)))
 
 
 def _tuned(one: socket.socket, buffer: int | None) -> socket.socket:

@@ -8,17 +8,20 @@ from contextlib import suppress
 
 from antiphon.run._mesh import Exchange, handed_over, mesh
 from antiphon.run._native import Engine, Wire
+from antiphon.run._secret import Secret
+from antiphon.run._texts import hex_of
 
 
 def connect(
-    engine: Engine, rank: int, ranks: int, exchange: Exchange, *, address: str = "", timeout: float = 60.0
-) -> tuple[Wire, list[int]]:
+    engine: Engine, rank: int, ranks: int, exchange: Exchange, *, address: str = "", timeout: float = 60.0,
+    secret: Secret | None = None,
+) -> tuple[Wire, list[int]]:  # fmt: skip
     """A wire between all ranks, and the numbers of its sockets (for each rank, -1 for this one). Collective.
 
     Where all are on one host, messages go through memory that they share (not if ANTIPHON_SHARED=0), and the sockets
-    only tell when one is gone; else over the sockets. `exchange`, `address`, `timeout` as of `mesh`.
+    only tell when one is gone; else over the sockets. `exchange`, `address`, `timeout`, `secret` as of `mesh`.
     """
-    found = mesh(rank, ranks, exchange, address=address, timeout=timeout)
+    found = mesh(rank, ranks, exchange, address=address, timeout=timeout, secret=secret)
     near = all(one is None or one.family == socket.AF_UNIX for one in found)
     numbers = handed_over(found)
     memory = 0
@@ -40,7 +43,7 @@ def connect(
 def _memory(engine: Engine, rank: int, ranks: int, exchange: Exchange, near: bool) -> int:
     memory, name = engine.share(ranks) if near and rank == 0 else (0, b"")
     try:
-        name = bytes.fromhex(exchange(name.hex())[0])
+        name = hex_of(exchange(name.hex())[0], "rank 0")
     except BaseException:
         engine.unshare(memory)
         raise

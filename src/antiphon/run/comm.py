@@ -26,17 +26,19 @@ def comm(
     address: str = "",
     timeout: float = 1800.0,
     compiler: str = "",
+    secret: str | None = None,
 ) -> Comm:
     """Processes that make the same calls in the same order: those of an MPI communicator, or `ranks` processes that
     find each other at `address` ("host:port", where rank 0 listens). Collective.
 
     `communicator`: mpi4py's, left out MPI.COMM_WORLD. `table`: a file (table, plan or book), a plan, plans, what `tune`
     gave, or a book; only process 0 looks at it. What no schedule of it is for goes to the MPI library, and over
-    sockets by a plan made at once. `timeout`: seconds without any progress that end a call with an error.
+    sockets by a plan made at once. `timeout`: seconds without any progress that end a call with an error. `secret`:
+    what processes must know to take part, left out $ANTIPHON_SECRET or what is in the file $ANTIPHON_SECRET_FILE.
     """
     if not 0 < timeout <= 1e9:
         raise Invalid(f"timeout: expected seconds above 0, got {quote(timeout)}")
-    if rank is None and ranks is None and not address:
+    if rank is None and ranks is None and not address and secret is None:
         return over_mpi_comm(communicator, table, timeout, compiler)
     if communicator is not None:
         raise Invalid("comm: give a communicator of MPI, or rank, ranks and address, not both")
@@ -45,7 +47,7 @@ def comm(
     for what, value, low, high in (("ranks", ranks, 1, 2**16), ("rank", rank, 0, ranks - 1)):
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
             raise Invalid(f"{what}: expected a whole number from {low} to {high}, got {quote(value)}")
-    serving = over_sockets(rank, ranks, address, table, timeout, compiler) if ranks > 1 else None
+    serving = over_sockets(rank, ranks, address, table, timeout, compiler, secret) if ranks > 1 else None
     return Comm(rank, ranks, serving, None, timeout)
 
 

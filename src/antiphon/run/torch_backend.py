@@ -19,6 +19,7 @@ from antiphon.run._build import library
 from antiphon.run._group_start import Group, serve
 from antiphon.run._interface import interface_address
 from antiphon.run._native import Engine, Wire
+from antiphon.run._secret import given_secret
 from antiphon.run._serving import Serving
 from antiphon.run._torch_calls import Calls
 from antiphon.run._torch_work import Worker
@@ -93,7 +94,9 @@ class AntiphonGroup(_Base):
     def _wire(self, engine: Engine) -> Wire:
         rank, size = self._own
         patience = min(self._timeout.total_seconds(), _SETUP)
-        wire, self._sockets = connect(engine, rank, size, self._exchange, address=interface_address(), timeout=patience)
+        wire, self._sockets = connect(
+            engine, rank, size, self._exchange, address=interface_address(), timeout=patience, secret=given_secret()
+        )
         return wire
 
     def _exchange(self, text: str) -> list[str]:

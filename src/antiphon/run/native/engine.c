@@ -302,6 +302,7 @@ int ap_run(ap_plan *plan, const void *input, uint64_t input_bytes, void *output,
     run r = {.plan = plan, .l = &plan->layout, .memory = {(unsigned char *)(uintptr_t)input, output, plan->scratch},
              .item = item, .type = type, .operation = operation, .wire = wire, .error = error, .timeout = timeout};
     reset(r.l, plan);
+    wire->expected = r.l->received * item + r.l->messages * AP_LETTER;
     code = work(&r);
     if (code) {
         plan->broken = 1, wire->broken = 1;

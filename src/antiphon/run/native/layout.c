@@ -170,6 +170,7 @@ static int order_messages(ap_plan *plan, ap_layout *l, ap_error *error) {
         uint64_t lane = (uint64_t)(s->kind == AP_SEND) << 63 | (uint64_t)s->channel << 32 | s->peer;
         all[n++] = (message){lane, (uint64_t)s->when + 2 * piece, i};
         l->messages++, l->sends += s->kind == AP_SEND;
+        if (s->kind == AP_RECEIVE) l->received += elements_of(plan, s, i);
     }
     qsort(all, n, sizeof *all, by_lane);
     for (size_t i = 0; i < n; i++) l->lanes += i == 0 || all[i].lane != all[i - 1].lane;

@@ -49,7 +49,7 @@ typedef struct {
     ap_lane *lane_of;
     ap_edges fine;   /* from an instance to those that wait for it alone, by instance */
     ap_edges coarse; /* from a step to the steps whose every instance waits for all of it */
-    uint64_t messages, sends;
+    uint64_t messages, sends, received; /* elements of all messages to this rank */
     /* of a run */
     uint32_t *waiting, *left, *work, *head, *flying;
     void **stage;

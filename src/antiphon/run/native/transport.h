@@ -5,6 +5,8 @@
 
 #include "api.h"
 
+enum { AP_LETTER = 128 };
+
 struct ap_wire {
     /* Start a message; `number` comes back from `completed` once. The memory stays as it is until then. */
     int (*send)(ap_wire *self, uint32_t peer, uint32_t channel, const void *data, size_t bytes, uint32_t number,
@@ -16,6 +18,7 @@ struct ap_wire {
     int (*completed)(ap_wire *self, int block, double timeout, uint32_t *numbers, int most, int *count,
                      ap_error *error);
     void (*close)(ap_wire *self);
+    uint64_t expected; /* bytes that the run receives, and AP_LETTER for each of its messages */
     uint32_t ranks;
     int broken;
 };

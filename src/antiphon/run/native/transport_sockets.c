@@ -20,6 +20,10 @@
 
 enum { STAGE = 1 << 16, DIRECT = 1 << 14, PARTS = 64, FLUSH = 10 };
 
+/* What is kept aside of a rank is no more than what this run receives, and what was read with its last message. */
+enum { BEYOND = 16 * STAGE };
+_Static_assert(sizeof(letter) <= AP_LETTER, "expected counts letters");
+
 /* A socket reports no fewer bytes than are sure to come, up to MANY: one is woken once for a long message, not for each
  * packet. After LOOK quiet seconds what is there is read all the same. */
 enum { MANY = 1 << 17, LOOK = 1 };
@@ -34,6 +38,7 @@ typedef struct {
     uint32_t head_bytes;   /* of it there are */
     letter *coming;        /* where its elements go, NULL between messages */
     uint64_t come;
+    uint64_t kept; /* bytes that the letters aside take */
     int patient, least; /* whether its socket can wait for many bytes, and how many it waits for */
 } peer;
 
@@ -118,6 +123,22 @@ static int end_message(socket_wire *w, peer *p, ap_error *error) {
     return code;
 }
 
+/* Room for so many bytes of what is coming and kept aside: never more than can be meant for this run. */
+static int widen(socket_wire *w, uint32_t rank, uint64_t bytes, ap_error *error) {
+    peer *p = &w->peers[rank];
+    letter *one = p->coming;
+    uint64_t most = w->base.expected + BEYOND, others = p->kept - one->room;
+    if (others > most || bytes > most - others) {
+        w->base.broken = 1;
+        return ap_fail(error, AP_TRANSPORT, "rank %u sent a message of %llu bytes that nobody expects", rank,
+                       (unsigned long long)one->bytes);
+    }
+    unsigned char *data = realloc(one->data, bytes ? bytes : 1);
+    if (!data) return ap_fail(error, AP_MEMORY, "no memory for a message of %llu bytes", (unsigned long long)bytes);
+    one->data = data, p->kept = others + bytes, one->room = bytes;
+    return AP_OK;
+}
+
 /* Some of a head has come: once it is whole, where do its elements go? */
 static int head_came(socket_wire *w, uint32_t rank, size_t bytes, ap_error *error) {
     peer *p = &w->peers[rank];
@@ -132,15 +153,12 @@ static int head_came(socket_wire *w, uint32_t rank, size_t bytes, ap_error *erro
     if (p->coming && p->coming->bytes != p->head.bytes) return unfit(w, rank, p->head.bytes, p->coming->bytes, error);
     if (!p->coming) {
         letter *one = new_letter(&w->spare);
-        unsigned char *data = one ? malloc(p->head.bytes ? p->head.bytes : 1) : NULL;
-        if (!data) {
-            free(one);
-            return ap_fail(error, AP_MEMORY, "no memory for a message of %llu bytes",
-                           (unsigned long long)p->head.bytes);
-        }
-        one->data = data, one->bytes = p->head.bytes, one->channel = p->head.channel, one->own = 1;
+        if (!one) return ap_fail(error, AP_MEMORY, "out of memory");
+        one->bytes = p->head.bytes, one->channel = p->head.channel, one->own = 1;
         put(&p->aside, one);
-        p->coming = one;
+        p->coming = one, p->kept += sizeof *one;
+        int code = widen(w, rank, one->bytes < STAGE ? one->bytes : STAGE, error);
+        if (code) return code;
     }
     return p->head.bytes ? AP_OK : end_message(w, p, error);
 }
@@ -154,7 +172,8 @@ static int digest(socket_wire *w, uint32_t rank, const unsigned char *data, size
     peer *p = &w->peers[rank];
     int code = AP_OK;
     while (!code && bytes) {
-        size_t n = p->coming ? (size_t)(p->coming->bytes - p->come) : sizeof(head) - p->head_bytes;
+        if (p->coming && p->come == p->coming->room && (code = widen(w, rank, p->coming->bytes, error))) return code;
+        size_t n = p->coming ? (size_t)(p->coming->room - p->come) : sizeof(head) - p->head_bytes;
         if (n > bytes) n = bytes;
         memcpy(p->coming ? p->coming->data + p->come : (unsigned char *)&p->head + p->head_bytes, data, n);
         data += n, bytes -= n;
@@ -174,8 +193,8 @@ static size_t places(socket_wire *w, peer *p, struct iovec *part) {
         return 1;
     }
     size_t parts = 0;
-    if (p->coming) part[parts++] = (struct iovec){p->coming->data + p->come, p->coming->bytes - p->come};
-    if (p->receives.first)
+    if (p->coming) part[parts++] = (struct iovec){p->coming->data + p->come, p->coming->room - p->come};
+    if (p->receives.first && (!p->coming || p->coming->room == p->coming->bytes))
         part[parts++] = (struct iovec){(unsigned char *)&p->head + p->head_bytes, sizeof(head) - p->head_bytes};
     return parts;
 }
@@ -185,6 +204,7 @@ static int pull(socket_wire *w, uint32_t rank, ap_error *error) {
     int code = AP_OK;
     while (!code && wanted(p)) {
         struct iovec part[2] = {{0}};
+        if (p->coming && p->come == p->coming->room && (code = widen(w, rank, p->coming->bytes, error))) return code;
         struct msghdr message = {.msg_iov = part, .msg_iovlen = places(w, p, part)};
         ssize_t got = part[1].iov_len ? recvmsg(p->fd, &message, MSG_DONTWAIT)
                                       : recv(p->fd, part->iov_base, part->iov_len, MSG_DONTWAIT);
@@ -251,6 +271,7 @@ static int receive_message(ap_wire *self, uint32_t rank, uint32_t channel, void 
     peer *p = &w->peers[rank];
     letter *there = take(&p->aside, channel);
     if (there) {
+        p->kept -= sizeof *there + there->room;
         if (there->bytes != bytes) {
             code = unfit(w, rank, there->bytes, bytes, error);
         } else if (there->whole) {
@@ -259,7 +280,7 @@ static int receive_message(ap_wire *self, uint32_t rank, uint32_t channel, void 
         } else { /* the rest goes where it belongs */
             memcpy(data, there->data, p->come);
             free(there->data);
-            there->data = data, there->number = number, there->own = 0;
+            there->data = data, there->number = number, there->own = 0, there->room = bytes;
             return AP_OK;
         }
         free(there->data);
@@ -269,7 +290,7 @@ static int receive_message(ap_wire *self, uint32_t rank, uint32_t channel, void 
     }
     letter *one = new_letter(&w->spare);
     if (!one) return ap_fail(error, AP_MEMORY, "out of memory");
-    one->data = data, one->bytes = bytes, one->channel = channel, one->number = number;
+    one->data = data, one->bytes = one->room = bytes, one->channel = channel, one->number = number;
     put(&p->receives, one);
     return AP_OK;
 }
