@@ -58,6 +58,10 @@ class TransportFailed(AntiphonError):
     exit_code = 1
 
 
+class Mismatch(TransportFailed):
+    """Another process makes another call."""
+
+
 class _Error(Structure):
     _fields_ = [("code", c_int32), ("text", c_char * _TEXT)]
 
@@ -79,7 +83,9 @@ class Needs(Structure):
 
 def _raised(error: _Error) -> AntiphonError:
     text = error.text.decode(errors="replace")
-    kinds: dict[int, type[AntiphonError]] = {1: Invalid, 2: Unsupported, 4: TransportFailed, 5: TimedOut, 6: Invalid}
+    kinds: dict[int, type[AntiphonError]] = {
+        1: Invalid, 2: Unsupported, 4: TransportFailed, 5: TimedOut, 6: Invalid, 7: Mismatch,
+    }  # fmt: skip
     if error.code == 3:
         raise MemoryError(text)
     return kinds.get(error.code, Invalid)(text)
@@ -106,6 +112,9 @@ class Engine:
         call.ap_ask.argtypes, call.ap_ask.restype = [c_void_p, POINTER(Needs)], None
         call.ap_split.argtypes = [c_void_p, c_uint64, failure]
         call.ap_run.argtypes = [c_void_p, c_void_p, c_void_p, c_int, c_int, c_void_p, c_double, failure]
+        call.ap_wire_call.argtypes, call.ap_wire_call.restype = [c_void_p, c_void_p], None
+        call.ap_wire_theirs.argtypes, call.ap_wire_theirs.restype = [c_void_p, c_void_p], None
+        call.ap_agree.argtypes = [c_void_p, c_double, failure]
         call.ap_wire_close.argtypes, call.ap_wire_close.restype = [c_void_p], None
         call.ap_fold.argtypes = [c_void_p, POINTER(c_void_p), c_size_t, c_size_t, c_int, c_int]
         call.ap_fold.restype = None
@@ -212,6 +221,23 @@ class Wire:
 
     def __init__(self, engine: Engine, handle: int, near: bool = False) -> None:
         self.engine, self.handle, self.near = engine, handle, near
+
+    def calls(self, memory: ctypes.Array[c_char]) -> None:
+        """From now on every run is the call that stands there (CallHead), and is compared with the others'."""
+        self._call = memory  # kept as long as it may be read
+        self.engine.library.ap_wire_call(self.handle, memory)
+
+    def theirs(self) -> bytes:
+        """After Mismatch: the call of another."""
+        theirs = ctypes.create_string_buffer(len(self._call))
+        self.engine.library.ap_wire_theirs(self.handle, theirs)
+        return theirs.raw
+
+    def agree(self, timeout: float) -> None:
+        """Until all have begun the same call."""
+        error = _Error()
+        if self.engine.library.ap_agree(self.handle, timeout, byref(error)):
+            raise _raised(error)
 
     def close(self) -> None:
         if self.handle:

@@ -292,6 +292,7 @@ int ap_run(ap_plan *plan, const void *input, void *output, int type, int operati
     run r = {.plan = plan, .l = &plan->layout, .memory = {(unsigned char *)(uintptr_t)input, output, plan->scratch},
              .item = item, .type = type, .operation = operation, .wire = wire, .error = error, .timeout = timeout};
     reset(r.l, plan);
+    ap_begin(wire);
     code = work(&r);
     if (code) {
         plan->broken = 1, wire->broken = 1;

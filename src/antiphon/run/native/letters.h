@@ -6,10 +6,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "api.h"
+
 /* What goes before the elements. */
 typedef struct {
     uint32_t channel, mark;
     uint64_t bytes;
+    ap_called call;
 } head;
 
 typedef struct letter {
@@ -17,7 +20,7 @@ typedef struct letter {
     unsigned char *data; /* of a letter kept aside: its own */
     uint64_t bytes;
     uint32_t channel, number;
-    head head;      /* of sends */
+    head head;      /* of sends, and of what is kept aside */
     int whole, own; /* kept aside: has come in full; nobody has asked for it yet */
 } letter;
 

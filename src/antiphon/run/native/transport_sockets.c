@@ -1,4 +1,4 @@
-/* Messages over one stream socket for each pair of ranks: a head of 16 bytes, then the elements.
+/* Messages over one stream socket for each pair of ranks: a head, then the elements.
  *
  * A socket is read only while a receive from its rank is open, so what nobody waits for stays with the sender. What
  * comes on another channel than that receive's is kept aside.
@@ -24,7 +24,8 @@ enum { STAGE = 1 << 16, DIRECT = 1 << 14, PARTS = 64, FLUSH = 10 };
  * packet. After LOOK quiet seconds what is there is read all the same. */
 enum { MANY = 1 << 17, LOOK = 1 };
 
-static const uint32_t MARK = 0x41504d31;
+/* Of a message; and of what only tells which call its sender is in. */
+static const uint32_t MARK = 0x41504d32, TELLS = 0x41504d33;
 
 typedef struct {
     int fd;
@@ -46,6 +47,7 @@ typedef struct {
     size_t told, ready, space;
     letter *spare;
     int moved; /* whether anything came or went */
+    int quiet; /* the others have been told which call this one is in */
     unsigned char stage[STAGE];
 } socket_wire;
 
@@ -91,7 +93,7 @@ static int push(socket_wire *w, uint32_t rank, ap_error *error) {
         while (p->sends.first && p->sent >= sizeof(head) + p->sends.first->bytes) {
             letter *one = pop(&p->sends);
             p->sent -= sizeof(head) + one->bytes;
-            int code = tell(w, one->number, error);
+            int code = one->head.mark == MARK ? tell(w, one->number, error) : AP_OK;
             drop(&w->spare, one);
             if (code) return code;
         }
@@ -122,12 +124,17 @@ static int end_message(socket_wire *w, peer *p, ap_error *error) {
 static int head_came(socket_wire *w, uint32_t rank, size_t bytes, ap_error *error) {
     peer *p = &w->peers[rank];
     p->head_bytes += (uint32_t)bytes;
-    if (p->head_bytes < sizeof(head)) return AP_OK;
-    p->head_bytes = 0, p->come = 0;
-    if (p->head.mark != MARK) {
+    if (p->head_bytes >= offsetof(head, bytes) && p->head.mark != MARK && p->head.mark != TELLS) {
         w->base.broken = 1;
         return ap_fail(error, AP_TRANSPORT, "rank %u sent what is no message", rank);
     }
+    if (p->head_bytes < sizeof(head)) return AP_OK;
+    p->head_bytes = 0, p->come = 0;
+    p->head.call.rank = rank;
+    if (p->head.mark == TELLS) return ap_compare_loosely(&w->base, &p->head.call, error);
+    /* with a receive open, what is for a later call cannot come yet */
+    int code = p->receives.first || p->head.call.number < w->base.now.number ? ap_compare(&w->base, &p->head.call, error) : AP_OK;
+    if (code) return code;
     p->coming = take(&p->receives, p->head.channel);
     if (p->coming && p->coming->bytes != p->head.bytes) return unfit(w, rank, p->head.bytes, p->coming->bytes, error);
     if (!p->coming) {
@@ -139,6 +146,7 @@ static int head_came(socket_wire *w, uint32_t rank, size_t bytes, ap_error *erro
                            (unsigned long long)p->head.bytes);
         }
         one->data = data, one->bytes = p->head.bytes, one->channel = p->head.channel, one->own = 1;
+        one->head = p->head;
         put(&p->aside, one);
         p->coming = one;
     }
@@ -238,7 +246,7 @@ static int send_message(ap_wire *self, uint32_t rank, uint32_t channel, const vo
     peer *p = &w->peers[rank];
     int idle = !p->sends.first;
     one->data = (unsigned char *)(uintptr_t)data, one->bytes = bytes, one->number = number;
-    one->head = (head){channel, MARK, bytes};
+    one->head = (head){channel, MARK, bytes, w->base.now};
     put(&p->sends, one);
     return idle ? push(w, rank, error) : AP_OK;
 }
@@ -251,6 +259,11 @@ static int receive_message(ap_wire *self, uint32_t rank, uint32_t channel, void 
     peer *p = &w->peers[rank];
     letter *there = take(&p->aside, channel);
     if (there) {
+        code = ap_compare(&w->base, &there->head.call, error);
+        if (code) {
+            if (p->coming != there) free(there->data), drop(&w->spare, there);
+            return code;
+        }
         if (there->bytes != bytes) {
             code = unfit(w, rank, there->bytes, bytes, error);
         } else if (there->whole) {
@@ -302,6 +315,44 @@ static int turn(socket_wire *w, double patience, ap_error *error) {
     return code;
 }
 
+/* To all, once in a call: which it is. */
+static int tell_all(socket_wire *w, ap_error *error) {
+    int code = AP_OK;
+    for (uint32_t r = 0; r < w->base.ranks && !code; r++) {
+        if (w->peers[r].fd < 0) continue;
+        letter *one = new_letter(&w->spare);
+        if (!one) return ap_fail(error, AP_MEMORY, "out of memory");
+        int idle = !w->peers[r].sends.first;
+        one->head = (head){0, TELLS, 0, w->base.now};
+        put(&w->peers[r].sends, one);
+        if (idle) code = push(w, r, error);
+    }
+    w->quiet = 1;
+    return code;
+}
+
+/* Nothing has come or gone for some time: are the others in another call? What lies in the sockets of those of whom nothing
+ * is wanted tells it too. */
+static int look_around(socket_wire *w, ap_error *error) {
+    int code = w->quiet ? AP_OK : tell_all(w, error);
+    for (uint32_t r = 0; r < w->base.ranks && !code; r++) {
+        peer *p = &w->peers[r];
+        if (p->fd < 0 || p->coming || p->head_bytes || wanted(p)) continue;
+        for (head next; !code && recv(p->fd, &next, sizeof next, MSG_PEEK | MSG_DONTWAIT) == sizeof next;) {
+            next.call.rank = r;
+            if (next.mark != TELLS && next.mark != MARK) break;
+            code = next.mark == MARK && next.call.number < w->base.now.number
+                       ? ap_compare(&w->base, &next.call, error)
+                       : ap_compare_loosely(&w->base, &next.call, error);
+            if (next.mark == MARK || recv(p->fd, &next, sizeof next, MSG_DONTWAIT) != sizeof next) break;
+        }
+    }
+    w->moved = 0;
+    return code;
+}
+
+static void begin(ap_wire *self) { ((socket_wire *)self)->quiet = 0; }
+
 static int busy(const socket_wire *w) {
     for (uint32_t r = 0; r < w->base.ranks; r++)
         if (w->peers[r].sends.first || wanted(&w->peers[r])) return 1;
@@ -325,7 +376,8 @@ static int completed(ap_wire *self, int block, double timeout, uint32_t *numbers
                 self->broken = 1;
                 return ap_fail(error, AP_TIMEOUT, "nothing came or went for %g seconds", timeout);
             }
-            code = turn(w, left, error);
+            code = turn(w, self->call && left > AP_QUIET ? AP_QUIET : left, error);
+            if (!code && !w->moved && self->call) code = look_around(w, error);
         }
     }
     if (code) {
@@ -376,7 +428,7 @@ ap_wire *ap_sockets_open(uint32_t rank, uint32_t ranks, const int32_t *sockets, 
         return NULL;
     }
     w->base = (ap_wire){.send = send_message, .receive = receive_message, .completed = completed, .close = close_wire,
-                        .ranks = ranks};
+                        .begin = begin, .ranks = ranks};
     for (uint32_t r = 0; r < ranks; r++) {
         peer *p = &w->peers[r];
         p->fd = sockets[r];
