@@ -35,8 +35,9 @@ def _operator_code(op: str) -> int:
 
 
 class CallHead:
-    """The memory that the engine reads when a call begins. `number` counts the calls of the group; `about`: what else all
-    must have alike."""
+    """The memory that the engine reads when a call begins. `number` counts the calls of the group.
+
+    `about`: what else all must have alike."""
 
     def __init__(self, rank: int, about: bytes) -> None:
         self.rank, self.number = rank, 0

@@ -99,7 +99,7 @@ def _agreed(group: Group, mine: dict[str, str]) -> dict[str, str]:
     for rank, one in enumerate(said):
         if (theirs := one.get("version")) != first.get("version"):
             raise Invalid(
-                f"process {rank} runs version {theirs} of Antiphon, process 0 version {first.get('version')}; install the "
-                "same for all"
+                f"process {rank} runs version {theirs} of Antiphon, process 0 version {first.get('version')}; "
+                "install the same for all"
             )
     return first

@@ -94,8 +94,8 @@ class Serving:
         self._take(book)
 
     def begin(self, kind: str, nbytes: int, type_: int, op: str = "sum", root: int = -1) -> None:
-        """The next call, whatever serves it: `nbytes` of the elements of one process, 0 where these may differ; `type_` as
-        of `type_code`."""
+        """The next call, whatever serves it: `nbytes` of the elements of one process, 0 where these may differ; `type_`
+        as of `type_code`."""
         if self.broken:
             raise TransportFailed(f"an earlier call failed: {self.broken}")
         self.head.begin(kind, nbytes, type_, op, root)
@@ -149,7 +149,7 @@ class Serving:
         self, page: Page, unit: int, source: Array | None, target: Array, op: str = "sum", timeout: float = 0.0,
         counted: bool = True,
     ) -> None:  # fmt: skip
-        """Take part in the call that was begun; without a source it is in place. After an error nothing more can be run."""
+        """Take part in the call that was begun; without a source it is in place. After an error nothing can be run."""
         nbytes, began = self.nbytes(page.kind, unit, target.dtype.itemsize), time.perf_counter()
         if nbytes:
             plan = self._plan(page, unit, target.dtype.itemsize, source is None)
