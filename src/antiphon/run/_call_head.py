@@ -14,19 +14,19 @@ _LAYOUT = struct.Struct("=3Q4B4xiI")
 _NAMES = (*KINDS, "barrier")
 _KINDS = {name: number for number, name in enumerate(_NAMES)}
 _OPERATORS = ("", "sum", "prod", "max", "min", "avg", "band", "bor", "bxor", "another operator")
-# 0 is for calls without elements.
-_TYPES = (
-    "", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "bfloat16", "float32",
+_PLAIN = (
+    "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "bfloat16", "float32",
     "float64", "bool", "complex32", "complex64", "complex128", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2",
     "float8_e5m2fnuz", "float8_e8m0fnu", "float4_e2m1fn_x2", "another type",
 )  # fmt: skip
+_TYPES = ("", *_PLAIN, *(f"sparse {name}" for name in _PLAIN))  # 0 is for calls without elements
 
 
 @cache
-def type_code(dtype: Any) -> int:
+def type_code(dtype: Any, sparse: bool = False) -> int:
     """The number of a type of NumPy or PyTorch in a head."""
     name = getattr(dtype, "name", None) or str(dtype).removeprefix("torch.")
-    return _TYPES.index(name if name in _TYPES else "another type")
+    return _TYPES.index(("sparse " if sparse else "") + (name if name in _PLAIN else "another type"))
 
 
 @cache

@@ -50,7 +50,7 @@ def serve(
             told["base"] = _text(base_program(group.ranks)) if fill else ""
     except (AntiphonError, OSError) as error:
         told = _fault(error)
-    told = _agreed(group, {**told, "version": antiphon.__version__})
+    told = _agreed(group, {**told, "version": version()})
     mine: dict[str, str] = {}
     try:
         engine = engine or engine_of()
@@ -60,6 +60,10 @@ def serve(
     assert engine is not None
     book = decode_book(base64.b64decode(told["book"]))
     return Serving(engine, wire_of(engine), group.rank, book, base64.b64decode(told["base"]), fill)
+
+
+def version() -> str:
+    return antiphon.__version__
 
 
 def _book(group: Group, table: Any) -> Book:

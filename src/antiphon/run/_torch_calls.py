@@ -51,7 +51,8 @@ class Calls:
         """What all must call alike. `tensor`: of one process, as large at each of them, if its elements count."""
         if self.serving is not None:
             nbytes = tensor.numel() * tensor.element_size() if counts else 0
-            self.serving.begin(kind, nbytes, type_code(tensor.dtype), "" if op is None else operator_name(op), root)
+            type_ = type_code(tensor.dtype, tensor.layout is not torch.strided)
+            self.serving.begin(kind, nbytes, type_, "" if op is None else operator_name(op), root)
 
     def _page(
         self, kind: str, unit: int, itemsize: int, seconds: float, root: int = -1, library: bool = True
