@@ -50,6 +50,7 @@ OPERATORS = {"sum": 0, "prod": 1, "max": 2, "min": 3, "avg": 4}
 _ABI = 1
 _TEXT = 252
 _NAME = 24  # bytes of an ap_shared_name
+_LOST: list[Any] = []
 
 
 class TransportFailed(AntiphonError):
@@ -148,7 +149,7 @@ class Engine:
         handle = self.library.ap_mpi_open_number(comm.py2f(), numbers.ctypes.data, ranks, byref(error))
         if not handle:
             raise _raised(error)
-        return Wire(self, handle)
+        return Wire(self, handle, lost=_LOST)
 
     def sockets(self, rank: int, connected: Sequence[int]) -> Wire:
         """A wire over stream sockets; `connected`: for each rank the number of one that is connected to it, or -1.
@@ -217,10 +218,13 @@ def type_number(dtype: np.dtype[Any]) -> int:
 
 
 class Wire:
-    """A connection of one rank to the others; closed with `close`, on all of them. `near`: all share memory."""
+    """A connection of one rank to the others; closed with `close`, on all of them. `near`: all share memory.
 
-    def __init__(self, engine: Engine, handle: int, near: bool = False) -> None:
-        self.engine, self.handle, self.near = engine, handle, near
+    `lost`: buffers of runs that failed where messages may still be under way: over MPI, for as long as the process lives.
+    """
+
+    def __init__(self, engine: Engine, handle: int, near: bool = False, lost: list[Any] | None = None) -> None:
+        self.engine, self.handle, self.near, self.lost = engine, handle, near, lost
 
     def calls(self, memory: ctypes.Array[c_char]) -> None:
         """From now on every run is the call that stands there (CallHead), and is compared with the others'."""
@@ -307,6 +311,8 @@ class NativePlan:
 
         def run() -> None:
             if call(*arguments):
+                if wire.lost is not None:
+                    wire.lost.append(run.buffers)  # type: ignore[attr-defined]
                 raise _raised(error)
 
         run.buffers = self, source, target, wire  # type: ignore[attr-defined]  # kept as long as it may be called
