@@ -18,6 +18,7 @@ from ctypes import (
     c_uint64,
     c_void_p,
 )  # fmt: skip
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -211,6 +212,7 @@ def _short(text: str) -> str:
     return " ".join(text.partition(",")[0].split()[:4])
 
 
+@cache  # NumPy makes the name anew each time, which takes longer than a short message
 def type_number(dtype: np.dtype[Any]) -> int:
     if dtype.name not in TYPES:
         raise unknown("data type", dtype.name, TYPES)
@@ -220,7 +222,7 @@ def type_number(dtype: np.dtype[Any]) -> int:
 class Wire:
     """A connection of one rank to the others; closed with `close`, on all of them. `near`: all share memory.
 
-    `lost`: buffers of runs that failed where messages may still be under way: over MPI, for as long as the process lives.
+    `lost`: buffers of runs that failed, kept while the process lives where messages may still be under way: over MPI.
     """
 
     def __init__(self, engine: Engine, handle: int, near: bool = False, lost: list[Any] | None = None) -> None:
