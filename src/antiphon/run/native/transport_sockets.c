@@ -15,41 +15,7 @@
 #include <unistd.h>
 
 #include "clock.h"
-#include "letters.h"
-#include "transport.h"
-
-enum { STAGE = 1 << 16, DIRECT = 1 << 14, PARTS = 64, FLUSH = 10 };
-
-/* A socket reports no fewer bytes than are sure to come, up to MANY: one is woken once for a long message, not for each
- * packet. After LOOK quiet seconds what is there is read all the same. */
-enum { MANY = 1 << 17, LOOK = 1 };
-
-/* Of a message; and of what only tells which call its sender is in. */
-static const uint32_t MARK = 0x41504d32, TELLS = 0x41504d33;
-
-typedef struct {
-    int fd;
-    queue sends, receives, aside;
-    uint64_t sent;         /* of the first send, its head included */
-    head head;             /* of the message that is coming */
-    uint32_t head_bytes;   /* of it there are */
-    letter *coming;        /* where its elements go, NULL between messages */
-    uint64_t come;
-    int patient, least; /* whether its socket can wait for many bytes, and how many it waits for */
-} peer;
-
-typedef struct {
-    ap_wire base;
-    peer *peers;
-    struct pollfd *asked;
-    uint32_t *whose;     /* rank of each that is asked */
-    uint32_t *done;      /* numbers that are done, from `told` up to `ready` */
-    size_t told, ready, space;
-    letter *spare;
-    int moved; /* whether anything came or went */
-    int quiet; /* the others have been told which call this one is in */
-    unsigned char stage[STAGE];
-} socket_wire;
+#include "sockets_types.h"
 
 static int gone(socket_wire *w, uint32_t rank, int code, ap_error *error) {
     w->base.broken = 1;
@@ -69,8 +35,7 @@ static int tell(socket_wire *w, uint32_t number, ap_error *error) {
     return AP_OK;
 }
 
-/* As many of the messages to a rank as its socket takes now. */
-static int push(socket_wire *w, uint32_t rank, ap_error *error) {
+int ap_sockets_push(socket_wire *w, uint32_t rank, ap_error *error) {
     peer *p = &w->peers[rank];
     while (p->sends.first) {
         struct iovec part[PARTS];
@@ -171,9 +136,6 @@ static int digest(socket_wire *w, uint32_t rank, const unsigned char *data, size
     return code;
 }
 
-/* Whether anything from this rank is wanted. */
-static int wanted(const peer *p) { return p->receives.first || (p->coming && !p->coming->own); }
-
 /* Where the next bytes go: those of a long message to their place, and the head behind it; of short ones as many as
  * there are to the stage, which is then the only part. */
 static size_t places(socket_wire *w, peer *p, struct iovec *part) {
@@ -191,7 +153,7 @@ static size_t places(socket_wire *w, peer *p, struct iovec *part) {
 static int pull(socket_wire *w, uint32_t rank, ap_error *error) {
     peer *p = &w->peers[rank];
     int code = AP_OK;
-    while (!code && wanted(p)) {
+    while (!code && ap_sockets_wanted(p)) {
         struct iovec part[2] = {{0}};
         struct msghdr message = {.msg_iov = part, .msg_iovlen = places(w, p, part)};
         ssize_t got = part[1].iov_len ? recvmsg(p->fd, &message, MSG_DONTWAIT)
@@ -248,7 +210,7 @@ static int send_message(ap_wire *self, uint32_t rank, uint32_t channel, const vo
     one->data = (unsigned char *)(uintptr_t)data, one->bytes = bytes, one->number = number;
     one->head = (head){channel, MARK, bytes, w->base.now};
     put(&p->sends, one);
-    return idle ? push(w, rank, error) : AP_OK;
+    return idle ? ap_sockets_push(w, rank, error) : AP_OK;
 }
 
 static int receive_message(ap_wire *self, uint32_t rank, uint32_t channel, void *data, size_t bytes, uint32_t number,
@@ -293,7 +255,7 @@ static int turn(socket_wire *w, double patience, ap_error *error) {
     int code = AP_OK, held = 0; /* back: some sockets wait for many bytes */
     for (uint32_t r = 0; r < w->base.ranks; r++) {
         peer *p = &w->peers[r];
-        int in = wanted(p);
+        int in = ap_sockets_wanted(p);
         short events = (short)((p->sends.first ? POLLOUT : 0) | (in ? POLLIN : 0));
         if (p->fd < 0 || !events) continue;
         if (in) set_least(p), held |= p->least > 1;
@@ -309,45 +271,9 @@ static int turn(socket_wire *w, double patience, ap_error *error) {
         short what = w->asked[i].revents;
         peer *p = &w->peers[w->whose[i]];
         int look = !found && held && milliseconds;
-        if (what & POLLIN || ((what || look) && wanted(p))) code = pull(w, w->whose[i], error);
-        if (!code && what && p->sends.first) code = push(w, w->whose[i], error);
+        if (what & POLLIN || ((what || look) && ap_sockets_wanted(p))) code = pull(w, w->whose[i], error);
+        if (!code && what && p->sends.first) code = ap_sockets_push(w, w->whose[i], error);
     }
-    return code;
-}
-
-/* To all, once in a call: which it is. */
-static int tell_all(socket_wire *w, ap_error *error) {
-    int code = AP_OK;
-    for (uint32_t r = 0; r < w->base.ranks && !code; r++) {
-        if (w->peers[r].fd < 0) continue;
-        letter *one = new_letter(&w->spare);
-        if (!one) return ap_fail(error, AP_MEMORY, "out of memory");
-        int idle = !w->peers[r].sends.first;
-        one->head = (head){0, TELLS, 0, w->base.now};
-        put(&w->peers[r].sends, one);
-        if (idle) code = push(w, r, error);
-    }
-    w->quiet = 1;
-    return code;
-}
-
-/* Nothing has come or gone for some time: are the others in another call? What lies in the sockets of those of whom nothing
- * is wanted tells it too. */
-static int look_around(socket_wire *w, ap_error *error) {
-    int code = w->quiet ? AP_OK : tell_all(w, error);
-    for (uint32_t r = 0; r < w->base.ranks && !code; r++) {
-        peer *p = &w->peers[r];
-        if (p->fd < 0 || p->coming || p->head_bytes || wanted(p)) continue;
-        for (head next; !code && recv(p->fd, &next, sizeof next, MSG_PEEK | MSG_DONTWAIT) == sizeof next;) {
-            next.call.rank = r;
-            if (next.mark != TELLS && next.mark != MARK) break;
-            code = next.mark == MARK && next.call.number < w->base.now.number
-                       ? ap_compare(&w->base, &next.call, error)
-                       : ap_compare_loosely(&w->base, &next.call, error);
-            if (next.mark == MARK || recv(p->fd, &next, sizeof next, MSG_DONTWAIT) != sizeof next) break;
-        }
-    }
-    w->moved = 0;
     return code;
 }
 
@@ -355,7 +281,7 @@ static void begin(ap_wire *self) { ((socket_wire *)self)->quiet = 0; }
 
 static int busy(const socket_wire *w) {
     for (uint32_t r = 0; r < w->base.ranks; r++)
-        if (w->peers[r].sends.first || wanted(&w->peers[r])) return 1;
+        if (w->peers[r].sends.first || ap_sockets_wanted(&w->peers[r])) return 1;
     return 0;
 }
 
@@ -377,7 +303,7 @@ static int completed(ap_wire *self, int block, double timeout, uint32_t *numbers
                 return ap_fail(error, AP_TIMEOUT, "nothing came or went for %g seconds", timeout);
             }
             code = turn(w, self->call && left > AP_QUIET ? AP_QUIET : left, error);
-            if (!code && !w->moved && self->call) code = look_around(w, error);
+            if (!code && !w->moved && self->call) code = ap_sockets_look_around(w, error);
         }
     }
     if (code) {
