@@ -32,6 +32,7 @@ from antiphon.run._mesh import handed_over, mesh
 from antiphon.run._native import OPERATORS, TYPES, Engine, Program, TransportFailed, Wire
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+HEAD = 56  # bytes before the elements of a message
 Meshed = list[list[socket.socket | None]]
 
 
@@ -218,7 +219,7 @@ def test_a_long_message_is_waited_for_as_a_whole(engine: Engine) -> None:
     def least() -> int:
         return mine.getsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT)
 
-    for unit, waits in ((LONG, 16 + 4 * LONG), (2, 1), (LONG, 16 + 4 * LONG)):
+    for unit, waits in ((LONG, HEAD + 4 * LONG), (2, 1), (LONG, HEAD + 4 * LONG)):
         found = np.zeros(unit, np.float32)
         call = program.plan(0, unit).bound(np.zeros(unit, np.float32), found, wire, timeout=20.0)
         thread = threading.Thread(target=call)

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.skipif(
 HERE = Path(__file__).parent
 SIZE = 4
 CALLS = ["reductions", "moving", "uneven", "layouts", "wrong_calls", "asynchronous", "together", "groups"]
-CHECKS = [*CALLS, "training", "tables", "late", "killed"]
+CHECKS = [*CALLS, "elsewhere", "devices", "monitored", "training", "tables", "late", "killed"]
 Found = list[dict[str, Any]]
 
 
@@ -45,6 +45,7 @@ def launch(folder: Path, size: int, checks: list[str], **env: str) -> tuple[Foun
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
     found = []
+    assert (folder / "codes.json").exists(), said
     for rank in range(size):
         path = folder / f"{rank}.json"
         found.append(json.loads(path.read_text()) if path.exists() else {})
@@ -95,6 +96,12 @@ def test_all_was_served_by_our_schedules(found: Found) -> None:
         ("allreduce", "an operator or type that the engine has not"): 1, ("alltoall", "uneven counts"): 3,
     }  # fmt: skip
     assert not any(row["collective"] == "allreduce" and "default" in row["schedule"] for row in rows)
+
+
+def test_tensors_elsewhere_are_sent_on_by_names_that_backends_have(found: Found) -> None:
+    marks = ["_allgather_base", "_start_coalescing", "_reduce_scatter_base", "_reduce_scatter_base", "_end_coalescing"]
+    assert [one["elsewhere"]["marked"] for one in found[:-1]] == [marks] * (SIZE - 1)
+    assert "Rank 1 failed to pass monitoredBarrier in 0 ms" in found[0]["monitored"]["said"][1]
 
 
 def test_training_is_as_by_gloo(found: Found) -> None:

@@ -16,12 +16,12 @@ from pathlib import Path
 from antiphon.errors import Invalid, Missing, quote, unknown
 
 NATIVE = Path(__file__).with_name("native")
-CORE = ("program.c", "sides.c", "plan.c", "layout.c", "fold.c", "half.c", "engine.c", "exports.c")
+CORE = ("program.c", "sides.c", "plan.c", "layout.c", "fold.c", "half.c", "engine.c", "call.c", "exports.c")
 TARGETS = {"mpi": "transport_mpi.c", "threads": "transport_threads.c", "sockets": "transport_sockets.c"}
 # What the library does under LD_PRELOAD.
 PARTS = ("calls", "group", "report", "serve", "setup", "table", "types")
 PRELOAD = ("book.c", *(f"preload_{part}.c" for part in PARTS))
-SHARED = ("shared_memory.c", "shared_messages.c")  # messages within a host
+SHARED = ("shared_memory.c", "shared_messages.c", "shared_calls.c")  # messages within a host
 # No reordering of sums, no fused multiply-add: every processor gives the same bits.
 FLAGS = (
     "-std=c11", "-D_GNU_SOURCE", "-O3", "-ffp-contract=off", "-fPIC", "-shared", "-pthread", "-Wall", "-Wextra",
@@ -51,7 +51,7 @@ def library(target: str = "mpi", compiler: str = "") -> Path:
 
 
 def _sources(target: str) -> list[Path]:
-    more = {"mpi": (*SHARED, *PRELOAD), "sockets": (*SHARED, "transport_shared.c")}.get(target, ())
+    more = {"mpi": ("mpi_messages.c", *SHARED, *PRELOAD), "sockets": ("sockets_calls.c", *SHARED, "transport_shared.c")}.get(target, ())
     return [NATIVE / name for name in (*CORE, TARGETS[target], *more)]
 
 

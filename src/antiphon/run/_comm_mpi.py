@@ -83,6 +83,10 @@ class MpiLibrary:
 
     def _moved(self, kind: str, unit: int, source: Array | None, target: Array, root: int) -> None:
         here, mpi, who = self.who.rank == root, self.mpi, self.who
+        if source is None and kind == "alltoall":  # MPI wants it in place at all processes, or at none
+            source = target.copy()
+        elif source is None and kind == "allgather":
+            source = self._block(target, unit).copy()
         place = mpi.IN_PLACE if source is None else self._bytes(source)
         there = self._bytes(target)
         if kind == "broadcast":

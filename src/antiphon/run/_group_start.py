@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import antiphon
 from antiphon.errors import AntiphonError, Invalid, Missing, TimedOut, Unsupported, quote
 from antiphon.lower.book import Book, decode_book, encode_book
 from antiphon.run._group_book import base_program, group_book, read_any
@@ -50,7 +51,7 @@ def serve(
             told["base"] = _text(base_program(group.ranks)) if fill else ""
     except (AntiphonError, OSError) as error:
         told = _fault(error)
-    told = _agreed(group, told)
+    told = _agreed(group, {**told, "version": version()})
     mine: dict[str, str] = {}
     try:
         engine = engine or engine_of()
@@ -60,6 +61,10 @@ def serve(
     assert engine is not None
     book, base = (base64_of(told.get(name), "process 0") for name in ("book", "base"))
     return Serving(engine, wire_of(engine), group.rank, decode_book(book), base, fill)
+
+
+def version() -> str:
+    return antiphon.__version__
 
 
 def _book(group: Group, table: Any) -> Book:
@@ -96,4 +101,10 @@ def _agreed(group: Group, mine: dict[str, str]) -> dict[str, str]:
             told_once(error, speaks=rank == group.rank)
             raise error
     first: dict[str, str] = said[0]
+    for rank, one in enumerate(said):
+        if (theirs := one.get("version")) != first.get("version"):
+            raise Invalid(
+                f"process {rank} runs version {theirs} of Antiphon, process 0 version {first.get('version')}; "
+                "install the same for all"
+            )
     return first

@@ -18,6 +18,7 @@ from ctypes import (
     c_uint64,
     c_void_p,
 )  # fmt: skip
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -50,12 +51,17 @@ OPERATORS = {"sum": 0, "prod": 1, "max": 2, "min": 3, "avg": 4}
 _ABI = 2
 _TEXT = 252
 _NAME = 24  # bytes of an ap_shared_name
+_LOST: list[Any] = []
 
 
 class TransportFailed(AntiphonError):
     """Messages could not be carried: a peer is gone, or MPI failed."""
 
     exit_code = 1
+
+
+class Mismatch(TransportFailed):
+    """Another process makes another call."""
 
 
 class _Error(Structure):
@@ -79,7 +85,9 @@ class Needs(Structure):
 
 def _raised(error: _Error) -> AntiphonError:
     text = error.text.decode(errors="replace")
-    kinds: dict[int, type[AntiphonError]] = {1: Invalid, 2: Unsupported, 4: TransportFailed, 5: TimedOut, 6: Invalid}
+    kinds: dict[int, type[AntiphonError]] = {
+        1: Invalid, 2: Unsupported, 4: TransportFailed, 5: TimedOut, 6: Invalid, 7: Mismatch,
+    }  # fmt: skip
     if error.code == 3:
         raise MemoryError(text)
     return kinds.get(error.code, Invalid)(text)
@@ -123,6 +131,9 @@ class Engine:
         call.ap_split.argtypes = [c_void_p, c_uint64, failure]
         buffers = [c_void_p, c_uint64, c_void_p, c_uint64]
         call.ap_run.argtypes = [c_void_p, *buffers, c_int, c_int, c_void_p, c_double, failure]
+        call.ap_wire_call.argtypes, call.ap_wire_call.restype = [c_void_p, c_void_p], None
+        call.ap_wire_theirs.argtypes, call.ap_wire_theirs.restype = [c_void_p, c_void_p], None
+        call.ap_agree.argtypes = [c_void_p, c_double, failure]
         call.ap_wire_close.argtypes, call.ap_wire_close.restype = [c_void_p], None
         call.ap_fold.argtypes = [c_void_p, POINTER(c_void_p), c_size_t, c_size_t, c_int, c_int]
         call.ap_fold.restype = None
@@ -156,7 +167,7 @@ class Engine:
         handle = self.library.ap_mpi_open_number(comm.py2f(), numbers.ctypes.data, ranks, byref(error))
         if not handle:
             raise _raised(error)
-        return Wire(self, handle)
+        return Wire(self, handle, lost=_LOST)
 
     def sockets(self, rank: int, connected: Sequence[int]) -> Wire:
         """A wire over stream sockets; `connected`: for each rank the number of one that is connected to it, or -1.
@@ -223,6 +234,7 @@ def _short(text: str) -> str:
     return " ".join(text.partition(",")[0].split()[:4])
 
 
+@cache  # NumPy makes the name anew each time, which takes longer than a short message
 def type_number(dtype: np.dtype[Any]) -> int:
     if dtype.name not in TYPES:
         raise unknown("data type", dtype.name, TYPES)
@@ -230,10 +242,30 @@ def type_number(dtype: np.dtype[Any]) -> int:
 
 
 class Wire:
-    """A connection of one rank to the others; closed with `close`, on all of them. `near`: all share memory."""
+    """A connection of one rank to the others; closed with `close`, on all of them. `near`: all share memory.
 
-    def __init__(self, engine: Engine, handle: int, near: bool = False) -> None:
-        self.engine, self.handle, self.near = engine, handle, near
+    `lost`: buffers of runs that failed, kept while the process lives where messages may still be under way: over MPI.
+    """
+
+    def __init__(self, engine: Engine, handle: int, near: bool = False, lost: list[Any] | None = None) -> None:
+        self.engine, self.handle, self.near, self.lost = engine, handle, near, lost
+
+    def calls(self, memory: ctypes.Array[c_char]) -> None:
+        """From now on every run is the call that stands there (CallHead), and is compared with the others'."""
+        self._call = memory  # kept as long as it may be read
+        self.engine.library.ap_wire_call(self.handle, memory)
+
+    def theirs(self) -> bytes:
+        """After Mismatch: the call of another."""
+        theirs = ctypes.create_string_buffer(len(self._call))
+        self.engine.library.ap_wire_theirs(self.handle, theirs)
+        return theirs.raw
+
+    def agree(self, timeout: float) -> None:
+        """Until all have begun the same call."""
+        error = _Error()
+        if self.engine.library.ap_agree(self.handle, timeout, byref(error)):
+            raise _raised(error)
 
     def close(self) -> None:
         if self.handle:
@@ -304,6 +336,8 @@ class NativePlan:
 
         def run() -> None:
             if call(*arguments):
+                if wire.lost is not None:
+                    wire.lost.append(run.buffers)  # type: ignore[attr-defined]
                 raise _raised(error)
 
         run.buffers = self, source, target, wire  # type: ignore[attr-defined]  # kept as long as it may be called

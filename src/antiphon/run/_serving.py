@@ -1,7 +1,8 @@
 """Serves the calls of one group of processes with the native engine: chooses the page, keeps the plans, keeps count.
 
 All processes of a group make the same calls in the same order, so whatever is decided from a call alone is decided
-alike everywhere: the page, and also that a plan is still to be made (`fill`), which process 0 then does for all.
+alike everywhere: the page, and also that a plan is still to be made (`fill`), which process 0 then does for all. Every
+message bears the call that it is of, so processes that make different calls find out (`begin`).
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from numpy.typing import NDArray
 
 from antiphon.errors import AntiphonError, Invalid, TimedOut
 from antiphon.lower.book import Book, Page, decode_book, encode_book
+from antiphon.run._call_head import CallHead
 from antiphon.run._group_book import default_book
-from antiphon.run._native import Engine, NativePlan, Program, TransportFailed, Wire
+from antiphon.run._native import Engine, Mismatch, NativePlan, Program, TransportFailed, Wire
 
 Array = NDArray[Any]
 IN_PARTS = ("allgather", "reducescatter", "gather", "scatter", "alltoall")  # whose buffers hold a block for each rank
 MOST_PLANS = 64  # kept, each with its scratch
-MOST_BOOK = 2**30  # bytes of a book that process 0 makes: more is no size, but the data of another call
 
 
 @dataclass
@@ -88,7 +89,29 @@ class Serving:
         self._plans: dict[tuple[int, int, int, bool], NativePlan] = {}
         self._tried: set[tuple[str, int]] = set()
         self._base = base
+        self.head = CallHead(rank, encode_book(book))
+        wire.calls(self.head.memory)
         self._take(book)
+
+    def begin(self, kind: str, nbytes: int, type_: int, op: str = "sum", root: int = -1) -> None:
+        """The next call, whatever serves it: `nbytes` of the elements of one process, 0 where these may differ; `type_`
+        as of `type_code`."""
+        if self.broken:
+            raise TransportFailed(f"an earlier call failed: {self.broken}")
+        self.head.begin(kind, nbytes, type_, op, root)
+
+    def agree(self, timeout: float) -> None:
+        """Until all processes have begun this call: before something else than the engine serves it."""
+        try:
+            self.wire.agree(timeout)
+        except (TransportFailed, TimedOut) as error:
+            raise self._failed(error) from None
+
+    def _failed(self, error: AntiphonError) -> AntiphonError:
+        """What is told of a call that could not be carried out. Nothing more can be run."""
+        told = self.head.against(self.wire.theirs()) if isinstance(error, Mismatch) else f"{error} ({self.head.says()})"
+        self.fail(told)
+        return type(error)(told)
 
     def _take(self, book: Book) -> None:
         for page in book.pages:
@@ -126,13 +149,13 @@ class Serving:
         self, page: Page, unit: int, source: Array | None, target: Array, op: str = "sum", timeout: float = 0.0,
         counted: bool = True,
     ) -> None:  # fmt: skip
-        """Take part in a call; without a source it is in place. After an error nothing more can be run."""
-        if self.broken:
-            raise TransportFailed(f"an earlier call failed: {self.broken}")
+        """Take part in the call that was begun; without a source it is in place. After an error nothing can be run."""
         nbytes, began = self.nbytes(page.kind, unit, target.dtype.itemsize), time.perf_counter()
         if nbytes:
             plan = self._plan(page, unit, target.dtype.itemsize, source is None)
             self._guarded(plan, source, target, op, timeout)
+        else:
+            self.agree(timeout)
         if not counted:
             return
         row = self.ledger.row(page.kind, page.planner, "antiphon")
@@ -142,8 +165,7 @@ class Serving:
         try:
             plan.run(source, target, self.wire, op, timeout)
         except (TransportFailed, TimedOut) as error:
-            self.fail(str(error))
-            raise
+            raise self._failed(error) from None
 
     def _plan(self, page: Page, unit: int, itemsize: int, in_place: bool) -> NativePlan:
         key = (id(page), unit, itemsize, in_place)
@@ -164,9 +186,7 @@ class Serving:
     # ---- plans made when they are needed ----
 
     def _made_now(self, kind: str, root: int, timeout: float) -> Book:
-        """A book for calls of a kind, made by process 0, which must be making the same call."""
-        if self.broken:
-            raise TransportFailed(f"an earlier call failed: {self.broken}")
+        """A book for calls of a kind, made by process 0, which is making the same call."""
         data = b""
         if self.rank == 0:
             try:
@@ -174,29 +194,18 @@ class Serving:
             except AntiphonError as error:
                 data = b"-" + str(error).encode()
         size = np.array([len(data)], np.int64)
-        self._broadcast(size, timeout)
-        if not 0 < size[0] <= MOST_BOOK:
-            raise self._astray(kind)
+        self._broadcast(size, timeout, 1)
         buffer = np.frombuffer(data, np.uint8).copy() if self.rank == 0 else np.zeros(int(size[0]), np.uint8)
-        self._broadcast(buffer, timeout)
+        self._broadcast(buffer, timeout, 2)
         data = buffer.tobytes()
         if data[:1] == b"-":
             raise Invalid(data[1:].decode(errors="replace"))
-        try:
-            book = decode_book(data[1:])
-        except Invalid:
-            raise self._astray(kind) from None
-        if any((page.kind, page.root) != (kind, root) for page in book.pages):
-            raise self._astray(kind)
-        return book
+        self.head.extend(data)
+        self.head.stage(0)
+        return decode_book(data[1:])
 
-    def _astray(self, kind: str) -> TransportFailed:
-        """What process 0 sent is not for this call. Its messages are in each other's way now."""
-        error = TransportFailed(f"{kind}: process 0 makes another call; all must make the same calls in the same order")
-        self.fail(str(error))
-        return error
-
-    def _broadcast(self, buffer: Array, timeout: float) -> None:
+    def _broadcast(self, buffer: Array, timeout: float, stage: int) -> None:
+        self.head.stage(stage)
         self._guarded(self._program(self._base).plan(self.rank, len(buffer), True), None, buffer, "sum", timeout)
 
     # ---- the end ----

@@ -14,8 +14,20 @@ from torch import Tensor
 from torch.distributed import ReduceOp
 
 from antiphon.lower.book import Page
+from antiphon.run._call_head import type_code
 from antiphon.run._serving import IN_PARTS, Ledger, Serving
-from antiphon.run._torch_data import array_of, bits_of, dealt_out, evenly, joined, plain, put_back, reduction
+from antiphon.run._torch_data import (
+    array_of,
+    bits_of,
+    dealt_out,
+    evenly,
+    joined,
+    operator_name,
+    plain,
+    put_back,
+    reduction,
+    scattered,
+)
 
 Tensors = Sequence[Tensor]
 _GLOO_TYPES = (
@@ -31,8 +43,16 @@ class Calls:
     def __init__(self, serving: Serving | None, gloo: Any, rank: int, ranks: int) -> None:
         self.serving, self.gloo, self.rank, self.ranks = serving, gloo, rank, ranks
         self.ledger = serving.ledger if serving else Ledger()
+        self._weights: Any = None
 
     # ---- choosing ----
+
+    def _begin(self, kind: str, tensor: Tensor, op: Any = None, root: int = -1, counts: bool = True) -> None:
+        """What all must call alike. `tensor`: of one process, as large at each of them, if its elements count."""
+        if self.serving is not None:
+            nbytes = tensor.numel() * tensor.element_size() if counts else 0
+            type_ = type_code(tensor.dtype, tensor.layout is not torch.strided)
+            self.serving.begin(kind, nbytes, type_, "" if op is None else operator_name(op), root)
 
     def _page(
         self, kind: str, unit: int, itemsize: int, seconds: float, root: int = -1, library: bool = True
@@ -43,8 +63,9 @@ class Calls:
 
     def _by_gloo(self, kind: str, tensors: Tensors, why: str, seconds: float, do: Callable[[], Any]) -> None:
         nbytes, began = sum(one.numel() * one.element_size() for one in tensors), time.perf_counter()
-        if self.serving is not None and not why:
-            why = "measured to be slower than the library"
+        if self.serving is not None:
+            why = why or "measured to be slower than the library"
+            self.serving.agree(seconds)
         do().wait(timedelta(seconds=seconds))
         row = self.ledger.row(kind, "gloo", "library", why)
         self.ledger.count(row, nbytes * (self.ranks if kind in IN_PARTS else 1), time.perf_counter() - began)
@@ -53,9 +74,15 @@ class Calls:
         assert self.serving is not None
         self.serving.run(page, unit, source, target, op, seconds)
 
+    def barrier(self, seconds: float) -> None:
+        if self.serving is not None:
+            self.serving.begin("barrier", 0, 0)
+            self.serving.agree(seconds)
+
     # ---- combining ----
 
     def allreduce(self, tensor: Tensor, op: Any, seconds: float) -> None:
+        self._begin("allreduce", tensor, op)
         how = reduction(op, tensor.dtype) if tensor.layout is torch.strided else None
         page = None
         if how is not None:
@@ -88,6 +115,7 @@ class Calls:
                 dealt_out(line, alike)
 
     def reduce(self, tensor: Tensor, root: int, op: Any, seconds: float) -> None:
+        self._begin("reduce", tensor, op, root)
         how = reduction(op, tensor.dtype)
         page = None
         if how is not None:
@@ -109,6 +137,7 @@ class Calls:
 
     def reduce_scatter(self, output: Tensor, given: Tensor, op: Any, seconds: float) -> None:
         _fit(given, output, self.ranks, "reduce_scatter: the input")
+        self._begin("reducescatter", output, op)
         how = reduction(op, given.dtype)
         page = None
         if how is not None:
@@ -140,6 +169,7 @@ class Calls:
         if evenly(given):
             self.reduce_scatter(output, joined(given), op, seconds)
             return
+        _alike(output, given[self.rank], "reduce_scatter: the output")
         for root, one in enumerate(given):
             made = one.detach().clone()
             self.reduce(made, root, op, seconds)
@@ -151,6 +181,7 @@ class Calls:
     def broadcast(self, tensor: Tensor, root: int, seconds: float) -> None:
         if self.serving is None:
             return
+        self._begin("broadcast", tensor, None, root)
         made = plain(tensor)
         array = bits_of(made)
         page = self._page("broadcast", len(array), array.itemsize, seconds, root)
@@ -166,6 +197,7 @@ class Calls:
 
     def allgather(self, output: Tensor, given: Tensor, seconds: float) -> None:
         _fit(output, given, self.ranks, "all_gather: the output")
+        self._begin("allgather", given)
         made = plain(output)
         source, target = bits_of(plain(given)), bits_of(made)
         if self.serving is None:
@@ -190,6 +222,7 @@ class Calls:
             self.allgather(line, given, seconds)
             dealt_out(line, outputs)
             return
+        _alike(outputs[self.rank], given, "all_gather: its own output")
         for root, one in enumerate(outputs):
             if root == self.rank:
                 dealt_out(given.detach().reshape(-1), [one])
@@ -200,6 +233,7 @@ class Calls:
         line = given.new_empty(given.numel() * self.ranks if self.rank == root else 0)
         if self.rank == root and not evenly([*outputs, given]):
             raise ValueError("gather: all tensors must have equally many elements")
+        self._begin("gather", given, None, root)
         target = bits_of(line)
         if self.serving is None:
             target[:] = source
@@ -213,6 +247,7 @@ class Calls:
     def scatter(self, output: Tensor, given: Tensors, root: int, seconds: float) -> None:
         if self.rank == root and not evenly([*given, output]):
             raise ValueError("scatter: all tensors must have equally many elements")
+        self._begin("scatter", output, None, root)
         made = plain(output)
         target = bits_of(made)
         source = bits_of(joined(given)) if self.rank == root else _NOTHING.view(target.dtype)
@@ -228,41 +263,71 @@ class Calls:
         self, output: Tensor, given: Tensor, out_sizes: Sequence[int], in_sizes: Sequence[int], seconds: float
     ) -> None:
         """`sizes`: elements for every process."""
+        if output.dtype is not given.dtype:
+            raise ValueError(f"all_to_all: the output is of {output.dtype}, the input of {given.dtype}")
         made = plain(output)
         line = plain(given)
         if self.serving is None:
             bits_of(made)[:] = bits_of(line)
-        elif self._even(out_sizes, in_sizes, seconds):
+        elif self._even(given, out_sizes, in_sizes, seconds):
             source, target = bits_of(line), bits_of(made)
-            if len(source) != len(target) or len(source) % self.ranks:
-                raise ValueError(f"all_to_all: {len(source)} elements cannot be dealt out to {self.ranks} processes")
             if _overlap(source, target):
                 source = source.copy()
-            page = self._page("alltoall", len(source) // self.ranks, source.itemsize, seconds, library=False)
+            unit = len(source) // self.ranks
+            self.serving.begin("alltoall", unit * source.itemsize, type_code(given.dtype))
+            page = self._page("alltoall", unit, source.itemsize, seconds, library=False)
             assert page is not None
-            self._run(page, len(source) // self.ranks, source, target, seconds)
+            self._run(page, unit, source, target, seconds)
         else:
             ways = [[size * given.element_size() for size in sizes] for sizes in (out_sizes, in_sizes)]
             ends = [one.reshape(-1).view(torch.uint8) for one in (made, line)]
+            self._begin("alltoall", given, counts=False)
             self._by_gloo("alltoall", [given], "uneven counts", seconds, lambda: self.gloo.alltoall_base(*ends, *ways))
         put_back(made, output)
 
     def alltoall_list(self, outputs: Tensors, given: Tensors, seconds: float) -> None:
+        if {len(outputs), len(given)} != {self.ranks}:
+            raise ValueError(f"all_to_all: needs {self.ranks} tensors to send and as many to receive")
         sizes = [[one.numel() for one in side] for side in (outputs, given)]
         line = outputs[0].new_empty(sum(sizes[0]))
         self.alltoall(line, joined(given), sizes[0], sizes[1], seconds)
         dealt_out(line, outputs)
 
-    def _even(self, out_sizes: Sequence[int], in_sizes: Sequence[int], seconds: float) -> bool:
-        """Whether the counts between any two processes are the same: each knows its own, so they ask each other."""
-        sizes = {*out_sizes, *in_sizes}
-        one = sizes.pop() if len(sizes) == 1 else -1
-        told = np.array([one, -one if one >= 0 else -(2**62)], np.int64)
-        page = self._page("allreduce", 2, 8, seconds, library=False)
-        assert page is not None
+    def _even(self, given: Tensor, out_sizes: Sequence[int], in_sizes: Sequence[int], seconds: float) -> bool:
+        """Whether the counts between any two processes are the same: each knows its own, so they ask each other.
+
+        By one sum, in which what one sends and what the other expects cancel out, each times a number of these two."""
+        if self._weights is None:
+            others = np.arange(self.ranks, dtype=np.uint64)
+            pairs = np.stack([self.rank * self.ranks + others, others * self.ranks + self.rank])
+            self._weights = scattered(pairs) * np.array([[1], [-1]]).astype(np.uint64)
+        sizes = np.array([in_sizes, out_sizes], np.int64).view(np.uint64)
+        told = np.array([len({*out_sizes, *in_sizes}) != 1, (self._weights * sizes).sum()], np.uint64)
+        self._ask("allreduce", given, told, None, seconds)
+        if told[1]:
+            self._find_disagreement(given, in_sizes, out_sizes, seconds)
+        return not told[0]
+
+    def _ask(self, kind: str, given: Tensor, target: Any, source: Any, seconds: float) -> None:
+        """Whole numbers of all, for an alltoall of tensors like this."""
         assert self.serving is not None
-        self.serving.run(page, 2, None, told, "min", seconds, counted=False)
-        return bool(told[0] >= 0 and told[0] == -told[1])
+        self._begin("alltoall", given, counts=False)
+        unit = len(target if source is None else source)
+        page = self._page(kind, unit, 8, seconds, library=False)
+        assert page is not None
+        self.serving.run(page, unit, source, target, "sum", seconds, counted=False)
+
+    def _find_disagreement(
+        self, given: Tensor, in_sizes: Sequence[int], out_sizes: Sequence[int], seconds: float
+    ) -> None:
+        mine = np.array([*in_sizes, *out_sizes], np.int64)
+        every = np.empty(self.ranks * len(mine), np.int64)
+        self._ask("allgather", given, every, mine, seconds)
+        sends, expects = every.reshape(self.ranks, 2, self.ranks).swapaxes(0, 1)
+        a, b = np.argwhere(sends != expects.T)[0]
+        raise ValueError(
+            f"all_to_all: rank {a} sends {sends[a, b]} elements to rank {b}, which expects {expects[b, a]} from it"
+        )
 
 
 def _known(op: Any, tensor: Tensor) -> bool:
@@ -278,6 +343,13 @@ def _fit(many: Tensor, one: Tensor, ranks: int, what: str) -> None:
     if many.numel() != ranks * one.numel() or many.dtype is not one.dtype:
         raise ValueError(
             f"{what} has {many.numel()} elements of {many.dtype}, needed are {ranks * one.numel()} of {one.dtype}"
+        )
+
+
+def _alike(one: Tensor, other: Tensor, what: str) -> None:
+    if one.numel() != other.numel() or one.dtype is not other.dtype:
+        raise ValueError(
+            f"{what} has {one.numel()} elements of {one.dtype}, needed are {other.numel()} of {other.dtype}"
         )
 
 

@@ -23,6 +23,9 @@ _OPERATORS = (
     (ReduceOp.SUM, "sum"), (ReduceOp.AVG, "avg"), (ReduceOp.MAX, "max"), (ReduceOp.MIN, "min"),
     (ReduceOp.PRODUCT, "prod"), (ReduceOp.PREMUL_SUM, "sum"),
 )  # fmt: skip
+_NAMES = {
+    **dict(_OPERATORS), ReduceOp.BAND: "band", ReduceOp.BOR: "bor", ReduceOp.BXOR: "bxor",
+}  # fmt: skip
 _OF_BOOLEANS = {"sum": "max", "max": "max", "min": "min", "prod": "min"}
 
 
@@ -76,6 +79,11 @@ def reduction(op: Any, dtype: torch.dtype) -> Reduction | None:
     return None
 
 
+def operator_name(op: Any) -> str:
+    """For messages; two that combine differently have different ones."""
+    return _NAMES.get(getattr(op, "op", op), "another operator")
+
+
 def plain(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor itself where the engine can work in its memory, else a copy that is contiguous."""
     made = tensor.detach().resolve_conj().resolve_neg()
@@ -105,3 +113,11 @@ def dealt_out(line: torch.Tensor, tensors: Sequence[torch.Tensor]) -> None:
 
 def evenly(tensors: Sequence[torch.Tensor]) -> bool:
     return len({one.numel() for one in tensors}) == 1
+
+
+def scattered(numbers: Array) -> Array:
+    """Each number of 64 bits to another that looks random, the same everywhere."""
+    mixed = (numbers.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+    return np.asarray(mixed ^ (mixed >> np.uint64(31)))

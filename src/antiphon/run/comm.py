@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from antiphon.core.datatypes import combine_of, data_type
 from antiphon.errors import Invalid, Missing, quote
+from antiphon.run._call_head import type_code
 from antiphon.run._comm_mpi import MpiLibrary, over_mpi
 from antiphon.run._rendezvous import over_sockets
 from antiphon.run._serving import Ledger, Serving
@@ -205,11 +206,13 @@ class Comm:
                     target[:] = source
                 return
             nbytes = self._serving.nbytes(kind, unit, target.dtype.itemsize)
+            self._serving.begin(kind, unit * target.dtype.itemsize, type_code(target.dtype), op, root)
             page = self._serving.find(kind, root, nbytes, self.timeout, self._library is not None)
             if page is not None:
                 self._serving.run(page, unit, source, target, op, self.timeout)
                 return
             why = self._serving.why_not(kind, root, nbytes)
+            self._serving.agree(self.timeout)
             with self._ledger.timed(kind, "the library", "library", why, nbytes):
                 self._library.run(kind, unit, source, target, op, root)
 

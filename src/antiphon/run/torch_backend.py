@@ -22,6 +22,7 @@ from antiphon.run._native import Engine, Wire
 from antiphon.run._secret import given_secret
 from antiphon.run._serving import Serving
 from antiphon.run._torch_calls import Calls
+from antiphon.run._torch_far import Far, devices, nccl
 from antiphon.run._torch_work import Worker
 from antiphon.run._wires import connect
 
@@ -54,7 +55,7 @@ def report(group: Any = None) -> list[dict[str, Any]]:
 
 def register() -> None:
     if NAME not in dist.Backend.backend_list:
-        dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu", "cuda"])
+        dist.Backend.register_backend(NAME, _create, extended_api=True, devices=devices())
 
 
 def _create(options: Any, _: Any = None) -> AntiphonGroup:
@@ -77,8 +78,9 @@ class AntiphonGroup(_Base):
         self._own = rank, size
         self._store, self._timeout = store, timeout
         self._names = ["", "undefined"]
-        self._far: Any = None
+        self._far: Far | None = None
         self._together: list[Any] | None = None
+        self._far_together: Far | None = None
         self._gloo: Any = dist.ProcessGroupGloo(PrefixStore("gloo", store), rank, size, timeout=timeout)
         self._sockets: list[int] = []
         serving = self._serving(Group(rank, size, self._exchange, places, everyone, whole)) if size > 1 else None
@@ -110,7 +112,7 @@ class AntiphonGroup(_Base):
         if self._worker.close(self._timeout.total_seconds() if not (serving and serving.broken) else 1.0) and serving:
             serving.close()
         if self._far is not None:
-            self._far.shutdown()
+            self._far.group.shutdown()
 
     def abort(self) -> None:
         """What is under way fails at once, here and at the others."""
@@ -190,26 +192,30 @@ class AntiphonGroup(_Base):
         own = given.total_seconds() if isinstance(given, timedelta) else 0.0
         return own if own > 0 else self._timeout.total_seconds()
 
-    def _elsewhere(self, tensors: Sequence[Any]) -> Any:
+    def _elsewhere(self, tensors: Sequence[Any]) -> Far | None:
         """The group for tensors that are not in the memory of the processor, or None."""
         device = next((one.device for one in tensors if one.device.type != "cpu"), None)
-        if device is None:
-            return None
+        return None if device is None else self._far_on(device)
+
+    def _far_on(self, device: Any) -> Far:
         if device.type != "cuda" or not dist.is_nccl_available():
             raise Unsupported(
                 f"antiphon: tensors on {device} need NCCL, which this PyTorch lacks; move them to the CPU"
             )
         if self._far is None:
-            options = dist.ProcessGroupNCCL.Options()
-            options._timeout = self._timeout
-            self._far = dist.ProcessGroupNCCL(PrefixStore("nccl", self._store), *self._own, options)
+            group = nccl(PrefixStore("nccl", self._store), *self._own, self._timeout)
+            self._far = Far(group, self._worker.submit)
         return self._far
 
     def _start_coalescing(self, device: Any) -> None:
         self._together = []
+        far = None if device is None or device.type == "cpu" else self._far_on(device)
+        self._far_together = far if far is not None and far.start() else None
 
     def _end_coalescing(self, device: Any) -> Any:
         works, self._together = self._together or [], None
+        if self._far_together is not None:
+            return self._far_together.group._end_coalescing()
         return self._worker.submit([], lambda: _wait_for(works))
 
     # ---- the collectives ----
@@ -217,26 +223,26 @@ class AntiphonGroup(_Base):
     def allreduce(self, tensors: Any, opts: Any = None, timeout: Any = None) -> Any:
         tensors = _listed(tensors)
         if far := self._elsewhere(tensors):
-            return far.allreduce(tensors, opts)
+            return far.call("allreduce", tensors, opts)
         op, seconds = _operator(opts), self._seconds(opts)
         return self._submit(tensors, lambda: self.calls.allreduce_several(tensors, op, seconds))
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
         if far := self._elsewhere(tensors):
-            return far.allreduce_coalesced(tensors, opts)
+            return far.call("allreduce_coalesced", tensors, opts)
         return self.allreduce(list(tensors), opts)
 
     def reduce(self, tensors: Any, opts: Any = None) -> Any:
         tensors = _listed(tensors)
         if far := self._elsewhere(tensors):
-            return far.reduce(tensors, opts)
+            return far.call("reduce", tensors, opts)
         op, root, seconds = _operator(opts), _root(opts), self._seconds(opts)
         return self._submit(tensors, lambda: self.calls.reduce(tensors[0], root, op, seconds))
 
     def broadcast(self, tensors: Any, opts: Any = None) -> Any:
         tensors = _listed(tensors)
         if far := self._elsewhere(tensors):
-            return far.broadcast(tensors, opts)
+            return far.call("broadcast", tensors, opts)
         root, seconds = _root(opts), self._seconds(opts)
 
         def do() -> None:
@@ -247,7 +253,7 @@ class AntiphonGroup(_Base):
 
     def allgather(self, output_lists: Any, inputs: Any, opts: Any = None) -> Any:
         if far := self._elsewhere(inputs):
-            return far.allgather(output_lists, inputs, opts)
+            return far.call("allgather", output_lists, inputs, opts)
         seconds = self._seconds(opts)
 
         def do() -> None:
@@ -266,7 +272,7 @@ class AntiphonGroup(_Base):
 
     def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         if far := self._elsewhere(inputs):
-            return far.allgather_into_tensor_coalesced(outputs, inputs, opts)
+            return far.several("_allgather_base", outputs, inputs, opts)
         seconds = self._seconds(opts)
 
         def do() -> None:
@@ -277,7 +283,7 @@ class AntiphonGroup(_Base):
 
     def reduce_scatter(self, outputs: Any, input_lists: Any, opts: Any = None) -> Any:
         if far := self._elsewhere(outputs):
-            return far.reduce_scatter(outputs, input_lists, opts)
+            return far.call("reduce_scatter", outputs, input_lists, opts)
         op, seconds = _operator(opts), self._seconds(opts)
 
         def do() -> None:
@@ -291,7 +297,7 @@ class AntiphonGroup(_Base):
 
     def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         if far := self._elsewhere(inputs):
-            return far.reduce_scatter_tensor_coalesced(outputs, inputs, opts)
+            return far.several("_reduce_scatter_base", outputs, inputs, opts)
         op, seconds = _operator(opts), self._seconds(opts)
 
         def do() -> None:
@@ -302,37 +308,38 @@ class AntiphonGroup(_Base):
 
     def gather(self, output_lists: Any, inputs: Any, opts: Any = None) -> Any:
         if far := self._elsewhere(inputs):
-            return far.gather(output_lists, inputs, opts)
+            return far.call("gather", output_lists, inputs, opts)
         root, seconds = _root(opts), self._seconds(opts)
         outputs = list(output_lists[0]) if output_lists else []
         return self._submit(outputs, lambda: self.calls.gather(outputs, inputs[0], root, seconds))
 
     def scatter(self, outputs: Any, input_lists: Any, opts: Any = None) -> Any:
         if far := self._elsewhere(outputs):
-            return far.scatter(outputs, input_lists, opts)
+            return far.call("scatter", outputs, input_lists, opts)
         root, seconds = _root(opts), self._seconds(opts)
         given = list(input_lists[0]) if input_lists else []
         return self._submit(list(outputs), lambda: self.calls.scatter(outputs[0], given, root, seconds))
 
     def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         if far := self._elsewhere(inputs):
-            return far.alltoall(outputs, inputs, opts)
+            return far.call("alltoall", outputs, inputs, opts)
         seconds = self._seconds(opts)
         return self._submit(list(outputs), lambda: self.calls.alltoall_list(outputs, inputs, seconds))
 
     def all_to_all_single(self, output: Any, given: Any, out_splits: Any, in_splits: Any, opts: Any = None) -> Any:
         if far := self._elsewhere([given]):
-            return far.alltoall_base(output, given, out_splits, in_splits, opts)
+            return far.call("alltoall_base", output, given, out_splits, in_splits, opts)
         seconds, ranks = self._seconds(opts), self._own[1]
         sizes = [_elements(output, out_splits, ranks), _elements(given, in_splits, ranks)]
         return self._submit([output], lambda: self.calls.alltoall(output, given, sizes[0], sizes[1], seconds))
 
     def barrier(self, opts: Any = None) -> Any:
         seconds = self._seconds(opts)
-        return self._submit([], lambda: self._gloo.barrier().wait(timedelta(seconds=seconds)))
+        return self._submit([], lambda: self.calls.barrier(seconds))
 
     def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
-        self._gloo.monitored_barrier(timeout or self._timeout, wait_all_ranks)
+        """As gloo means it: a timeout of 0 is one."""
+        self._gloo.monitored_barrier(self._timeout if timeout is None else timeout, wait_all_ranks)
 
     # the names of earlier versions
     _allgather_base = all_gather_single
@@ -343,14 +350,18 @@ class AntiphonGroup(_Base):
 
     # ---- from one to another ----
 
+    def _between(self, tensors: Any) -> Any:
+        far = self._elsewhere(tensors)
+        return self._gloo if far is None else far.group
+
     def send(self, tensors: Any, peer: int, tag: int = 0) -> Any:
-        return (self._elsewhere(tensors) or self._gloo).send(tensors, peer, tag)
+        return self._between(tensors).send(tensors, peer, tag)
 
     def recv(self, tensors: Any, peer: int, tag: int = 0) -> Any:
-        return (self._elsewhere(tensors) or self._gloo).recv(tensors, peer, tag)
+        return self._between(tensors).recv(tensors, peer, tag)
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> Any:
-        return (self._elsewhere(tensors) or self._gloo).recv_anysource(tensors, tag)
+        return self._between(tensors).recv_anysource(tensors, tag)
 
 
 def _listed(tensors: Any) -> list[Any]:

@@ -19,7 +19,10 @@ typedef struct ap_program ap_program;
 typedef struct ap_plan ap_plan;
 typedef struct ap_wire ap_wire;
 
-enum { AP_OK = 0, AP_INVALID = 1, AP_UNSUPPORTED = 2, AP_MEMORY = 3, AP_TRANSPORT = 4, AP_TIMEOUT = 5, AP_STUCK = 6 };
+enum {
+    AP_OK = 0, AP_INVALID = 1, AP_UNSUPPORTED = 2, AP_MEMORY = 3, AP_TRANSPORT = 4, AP_TIMEOUT = 5, AP_STUCK = 6,
+    AP_MISMATCH = 7
+};
 
 /* The first ten are numbered as in NCCL. */
 enum {
@@ -75,6 +78,25 @@ size_t ap_type_size(int type);
 /* result = operands combined from the left, as a fold does. For tests. */
 void ap_fold(void *result, const void *const *operands, size_t operand_count, size_t elements, int type, int operation);
 void ap_divide(void *values, size_t elements, uint64_t count, int type);
+
+/* What all processes of a group must call alike. Only what stands before `rank`, who calls it, is compared; the numbers for
+ * kinds, operators and types are the caller's own. */
+typedef struct {
+    uint64_t group;  /* what else they must have alike: the book */
+    uint64_t number; /* of the call in the group */
+    uint64_t bytes;
+    uint8_t kind, operation, type, stage, unused[4]; /* stage: 0 the call itself, else what it needs before */
+    int32_t root;
+    uint32_t rank;
+} ap_called;
+
+/* From now on each ap_run and ap_agree over this wire is the call that stands in *call when it begins; whatever comes for
+ * another call ends it with AP_MISMATCH. All processes of a wire do so, or none. (Not over the wires of threads.) */
+void ap_wire_call(ap_wire *wire, const ap_called *call);
+/* After AP_MISMATCH: what the other one called. */
+void ap_wire_theirs(const ap_wire *wire, ap_called *theirs);
+/* Ends when all processes have begun the same call; no data moves. */
+int ap_agree(ap_wire *wire, double timeout, ap_error *error);
 
 /* Waits until nothing of this wire is under way, and gives it up. */
 void ap_wire_close(ap_wire *wire);

@@ -303,6 +303,7 @@ int ap_run(ap_plan *plan, const void *input, uint64_t input_bytes, void *output,
              .item = item, .type = type, .operation = operation, .wire = wire, .error = error, .timeout = timeout};
     reset(r.l, plan);
     wire->expected = r.l->received * item + r.l->messages * AP_LETTER;
+    ap_begin(wire);
     code = work(&r);
     if (code) {
         plan->broken = 1, wire->broken = 1;

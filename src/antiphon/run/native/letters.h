@@ -6,10 +6,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "api.h"
+
 /* What goes before the elements. */
 typedef struct {
     uint32_t channel, mark;
     uint64_t bytes;
+    ap_called call;
 } head;
 
 typedef struct letter {
@@ -17,7 +20,7 @@ typedef struct letter {
     unsigned char *data; /* of a letter kept aside: its own */
     uint64_t bytes, room; /* of those that are received: bytes that there is memory for */
     uint32_t channel, number;
-    head head;      /* of sends */
+    head head;      /* of sends, and of what is kept aside */
     int whole, own; /* kept aside: has come in full; nobody has asked for it yet */
 } letter;
 
@@ -26,7 +29,7 @@ typedef struct {
 } queue;
 
 /* One that is used again, or a new one; all zero. NULL: out of memory. */
-static letter *new_letter(letter **spare) {
+static inline letter *new_letter(letter **spare) {
     letter *one = *spare;
     if (one)
         *spare = one->next;
@@ -36,15 +39,15 @@ static letter *new_letter(letter **spare) {
     return one;
 }
 
-static void drop(letter **spare, letter *one) { one->next = *spare, *spare = one; }
+static inline void drop(letter **spare, letter *one) { one->next = *spare, *spare = one; }
 
-static void put(queue *q, letter *one) {
+static inline void put(queue *q, letter *one) {
     one->next = NULL;
     *q->end = one;
     q->end = &one->next;
 }
 
-static letter *pop(queue *q) {
+static inline letter *pop(queue *q) {
     letter *one = q->first;
     q->first = one->next;
     if (!q->first) q->end = &q->first;
@@ -52,7 +55,7 @@ static letter *pop(queue *q) {
 }
 
 /* The first of a channel, taken out; NULL if there is none. */
-static letter *take(queue *q, uint32_t channel) {
+static inline letter *take(queue *q, uint32_t channel) {
     for (letter **at = &q->first; *at; at = &(*at)->next)
         if ((*at)->channel == channel) {
             letter *one = *at;
@@ -63,7 +66,7 @@ static letter *take(queue *q, uint32_t channel) {
     return NULL;
 }
 
-static void forget(queue *q, int own) {
+static inline void forget(queue *q, int own) {
     while (q->first) {
         letter *one = pop(q);
         if (own) free(one->data);

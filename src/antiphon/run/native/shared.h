@@ -39,6 +39,12 @@ int ap_shared_active(const ap_shared *shared);
 int ap_shared_waits_for(const ap_shared *shared, uint32_t member);
 /* After some fruitless looks: sleeps until somebody has something for this one, or so long. */
 void ap_shared_doze(ap_shared *shared, int microseconds);
+/* A call of `wire` has begun: what comes for another one is AP_MISMATCH. */
+void ap_shared_begin(ap_shared *shared, ap_wire *wire);
+/* By who has waited for long: whether another is in another call, or has given up while something is wanted of him. */
+int ap_shared_look_around(ap_shared *shared, ap_error *error);
+/* Tells the others that nothing more comes from here. */
+void ap_shared_give_up(ap_shared *shared);
 void ap_shared_close(ap_shared *shared);
 
 #endif

@@ -41,6 +41,7 @@ static uint64_t any_number(void) {
 /* A file without a name: it goes with those who map it, however these end. */
 ap_shared *ap_shared_make(uint32_t members, ap_shared_name *name) {
     memset(name, 0, sizeof *name);
+    if (blocks_of(members) >= NO_BLOCK) return NULL;
 #ifdef MFD_CLOEXEC
     int file = memfd_create("antiphon", MFD_CLOEXEC);
     if (file < 0) return NULL;
@@ -55,7 +56,6 @@ ap_shared *ap_shared_make(uint32_t members, ap_shared_name *name) {
     ((opening *)s->memory)->key = name->key;
     return s;
 #else
-    (void)members;
     return NULL;
 #endif
 }

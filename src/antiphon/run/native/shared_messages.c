@@ -199,7 +199,8 @@ static int has_room(ap_shared *s, const item *it) {
 
 static void post(ap_shared *s, outgoing *o, const target *t, uint32_t block, const void *here, uint32_t bytes) {
     entry *e = &o->queue->entries[o->head % QUEUE];
-    e->channel = t->channel, e->block = block, e->total = t->of->bytes, e->bytes = bytes;
+    e->channel = t->channel, e->block = (uint16_t)block, e->bytes = (uint16_t)bytes;
+    e->total = t->of->bytes, e->call = s->call;
     if (block == NO_BLOCK)
         memcpy(e->here, here, bytes);
     else
@@ -285,6 +286,7 @@ static int receive_on(ap_shared *s, uint32_t from, int *moved, ap_error *error) 
     uint32_t head = atomic_load_explicit(&in->queue->head, memory_order_acquire);
     while (in->tail != head) {
         const entry *e = &in->queue->entries[in->tail % QUEUE];
+        if (in->asked && e->call != s->call) return ap_of_another_call(s, from, e->call, error);
         lane *l = lane_of(in, e->channel);
         letter *one = l ? l->asked : NULL;
         if (l && !one && (!in->asked || (e->block != NO_BLOCK && s->stuck < STUCK))) return AP_OK;

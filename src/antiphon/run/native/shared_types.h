@@ -9,16 +9,17 @@
 
 /* A block is small enough to stay in a near cache between its two copies; of FRESH sends others of the same data are
  * recognized. LATE: fruitless looks until a message to several goes on to each alone. STUCK: until what nobody asked for
- * yet is taken out of the way. */
-enum { QUEUE = 64, BLOCKS = 64, BLOCK = 16 << 10, HERE = 40, FRESH = 16, LATE = 64, STUCK = 4 };
-#define NO_BLOCK UINT32_MAX
+ * yet is taken out of the way. CALLS of each, with STAGES each, that the others can look at. */
+enum { QUEUE = 64, BLOCKS = 64, BLOCK = 16 << 10, HERE = 40, FRESH = 16, LATE = 64, STUCK = 4, CALLS = 64, STAGES = 4 };
+#define NO_BLOCK UINT16_MAX
 
 /* ---- in the memory that is shared ---- */
 
 typedef struct {
-    uint32_t channel, block; /* NO_BLOCK: the bytes are here */
-    uint64_t total;          /* of the message */
-    uint32_t bytes, unused;
+    uint32_t channel;
+    uint16_t block, bytes; /* NO_BLOCK: the bytes are here */
+    uint64_t total;        /* of the message */
+    uint64_t call;         /* digest of the call that it is of */
     unsigned char here[HERE];
 } entry;
 
@@ -33,7 +34,17 @@ typedef struct {
 typedef struct {
     _Alignas(64) _Atomic uint32_t word; /* another number with each ring */
     _Atomic uint32_t asleep;
+    _Atomic uint32_t gave_up; /* after an error */
 } bell;
+
+/* The last calls that one began, for who finds that a message is of another call, and for who waits for too long. What is
+ * being written, or was never, is not of its digest. */
+typedef struct {
+    struct {
+        _Alignas(64) ap_called call;
+        uint64_t digest;
+    } last[CALLS];
+} board;
 
 typedef struct {
     uint64_t key;
@@ -107,6 +118,8 @@ struct ap_shared {
     uint32_t *done, dones, space, active;
     uint64_t look, serial;
     uint32_t stuck; /* looks in which nothing moved */
+    ap_wire *wire;  /* whose calls are compared, or NULL */
+    uint64_t call;  /* digest of the call under way; 0: none is compared */
 };
 
 static inline size_t ap_page(size_t bytes) { return (bytes + 4095) & ~(size_t)4095; }
@@ -117,11 +130,20 @@ static inline size_t share_of(uint32_t members) {
     return ap_page(members * sizeof(queue)) + (size_t)blocks_of(members) * BLOCK;
 }
 
-static inline size_t opening_of(uint32_t members) { return ap_page(sizeof(opening) + members * sizeof(bell)); }
+static inline size_t opening_of(uint32_t members) {
+    return ap_page(sizeof(opening) + members * (sizeof(bell) + sizeof(board)));
+}
+
+static inline board *board_of(const ap_shared *s, uint32_t member) {
+    return (board *)(((opening *)s->memory)->bells + s->members) + member;
+}
 
 static inline queue *queue_of(const ap_shared *s, uint32_t from, uint32_t to) {
     return (queue *)(s->memory + opening_of(s->members) + from * share_of(s->members)) + to;
 }
+
+/* What came from there is not of the call under way (shared_calls.c). */
+int ap_of_another_call(ap_shared *s, uint32_t from, uint64_t call, ap_error *error);
 
 /* The blocks of one. */
 static inline unsigned char *blocks_from(const ap_shared *s, uint32_t from) {

@@ -3,6 +3,8 @@
 #ifndef ANTIPHON_TRANSPORT_H
 #define ANTIPHON_TRANSPORT_H
 
+#include <string.h>
+
 #include "api.h"
 
 enum { AP_LETTER = 128 };
@@ -19,9 +21,26 @@ struct ap_wire {
                      ap_error *error);
     void (*close)(ap_wire *self);
     uint64_t expected; /* bytes that the run receives, and AP_LETTER for each of its messages */
+    void (*begin)(ap_wire *self); /* a call has begun: `now` is another; may be NULL */
     uint32_t ranks;
     int broken;
+    const ap_called *call; /* the caller's; NULL: nothing is compared */
+    ap_called now, theirs;
 };
+
+/* Seconds without any progress until who waits looks whether the others are in another call. */
+#define AP_QUIET 0.1
+
+static inline int ap_same_call(const ap_called *one, const ap_called *other) {
+    return !memcmp(one, other, offsetof(ap_called, rank));
+}
+
+/* By whoever carries out a call, before its first message. */
+void ap_begin(ap_wire *wire);
+/* What a message came for: AP_MISMATCH where this is not the call that `wire` is in. */
+int ap_compare(ap_wire *wire, const ap_called *theirs, ap_error *error);
+/* What another says to be in, or was in, and no message: only what cannot be is AP_MISMATCH. */
+int ap_compare_loosely(ap_wire *wire, const ap_called *theirs, ap_error *error);
 
 int ap_fail(ap_error *error, int code, const char *format, ...)
 #if defined(__GNUC__)

@@ -1,93 +1,19 @@
-/* Messages over MPI, on a communicator of their own: the tag is the channel, and MPI keeps the order. All calls are
- * those of PMPI: this library also offers some of MPI's own names (preload_calls.c). */
-#include "transport_mpi.h"
-
-#include <limits.h>
+/* Messages over MPI, on a communicator of their own (mpi_messages.c), and between processes of a host through memory. All
+ * calls are those of PMPI: this library also offers some of MPI's own names (preload_calls.c). */
 #include <sched.h> /* with GNU's sets of processors */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "clock.h"
-#include "shared.h"
-#include "transport.h"
-
-typedef struct {
-    ap_wire base;
-    MPI_Comm comm;
-    int *process_of; /* of each rank of the program, -1: none */
-    MPI_Request *request;
-    uint32_t *number;
-    int *index;
-    int active, space, most_tag, crowded;
-    ap_shared *shared; /* for those on this host; NULL: none */
-    int *near;         /* of each rank of the program, who it is there; -1: nobody */
-    int yields;        /* more processes here than processors */
-} mpi_wire;
-
-static int failed(ap_error *error, const char *what, int code) {
-    char text[MPI_MAX_ERROR_STRING] = "";
-    int length = 0;
-    PMPI_Error_string(code, text, &length);
-    return ap_fail(error, AP_TRANSPORT, "%s: %.200s", what, text);
-}
-
-static int reserve(mpi_wire *w, ap_error *error) {
-    if (w->active < w->space) return AP_OK;
-    int space = w->space ? 2 * w->space : 64;
-    MPI_Request *request = realloc(w->request, space * sizeof *request);
-    if (request) w->request = request;
-    uint32_t *number = realloc(w->number, space * sizeof *number);
-    if (number) w->number = number;
-    int *index = realloc(w->index, space * sizeof *index);
-    if (index) w->index = index;
-    if (!request || !number || !index) return ap_fail(error, AP_MEMORY, "out of memory");
-    w->space = space;
-    return AP_OK;
-}
-
-/* MPI counts in int: beyond that the message is a number of 2^24 bytes, and what is left. */
-static int large_type(size_t bytes, MPI_Datatype *type) {
-    enum { CHUNK = 1 << 24 };
-    MPI_Datatype chunk, types[2];
-    int lengths[2] = {(int)(bytes / CHUNK), (int)(bytes % CHUNK)};
-    MPI_Aint begins[2] = {0, (MPI_Aint)(bytes / CHUNK * CHUNK)};
-    int code = PMPI_Type_contiguous(CHUNK, MPI_BYTE, &chunk);
-    if (code) return code;
-    types[0] = chunk, types[1] = MPI_BYTE;
-    code = PMPI_Type_create_struct(2, lengths, begins, types, type);
-    PMPI_Type_free(&chunk);
-    return code ? code : PMPI_Type_commit(type);
-}
-
-static int begin(mpi_wire *w, int sends, uint32_t peer, uint32_t channel, void *data, size_t bytes, uint32_t number,
-                 ap_error *error) {
-    int code = reserve(w, error), process = w->process_of[peer];
-    if (code) return code;
-    if (process < 0 || (int)channel > w->most_tag)
-        return ap_fail(error, AP_INVALID, process < 0 ? "rank %u is no process here" : "channel of rank %u: beyond MPI's tags",
-                       peer);
-    MPI_Datatype type = MPI_BYTE;
-    int count = (int)bytes;
-    if (bytes > INT_MAX) {
-        if ((code = large_type(bytes, &type))) return failed(error, "MPI_Type_create_struct", code);
-        count = 1;
-    }
-    MPI_Request *request = &w->request[w->active];
-    code = sends ? PMPI_Isend(data, count, type, process, (int)channel, w->comm, request)
-                 : PMPI_Irecv(data, count, type, process, (int)channel, w->comm, request);
-    if (type != MPI_BYTE) PMPI_Type_free(&type);
-    if (code) return failed(error, sends ? "MPI_Isend" : "MPI_Irecv", code);
-    w->number[w->active++] = number;
-    return AP_OK;
-}
+#include "mpi_types.h"
 
 static int send(ap_wire *self, uint32_t peer, uint32_t channel, const void *data, size_t bytes, uint32_t number,
                 ap_error *error) {
     mpi_wire *w = (mpi_wire *)self;
     if (w->shared && w->near[peer] >= 0)
         return ap_shared_send(w->shared, (uint32_t)w->near[peer], channel, data, bytes, number, error);
-    return begin(w, 1, peer, channel, (void *)(uintptr_t)data, bytes, number, error);
+    return ap_mpi_start(w, 1, peer, channel, (void *)(uintptr_t)data, bytes, number, error);
 }
 
 static int receive(ap_wire *self, uint32_t peer, uint32_t channel, void *data, size_t bytes, uint32_t number,
@@ -95,28 +21,13 @@ static int receive(ap_wire *self, uint32_t peer, uint32_t channel, void *data, s
     mpi_wire *w = (mpi_wire *)self;
     if (w->shared && w->near[peer] >= 0)
         return ap_shared_receive(w->shared, (uint32_t)w->near[peer], channel, data, bytes, number, error);
-    return begin(w, 0, peer, channel, data, bytes, number, error);
+    return ap_mpi_start(w, 0, peer, channel, data, bytes, number, error);
 }
 
-enum { SPINS = 1000 };
-
-/* Waits for one at least by MPI itself; with an end to the patience, or more processes than processors, by asking again and
- * again and letting others work: there MPI would keep a processor from those it waits for. */
-static int some(mpi_wire *w, int first, int count, int block, double timeout, int *done) {
-    if (block && timeout <= 0 && !w->crowded)
-        return PMPI_Waitsome(count, w->request + first, done, w->index, MPI_STATUSES_IGNORE);
-    int code = PMPI_Testsome(count, w->request + first, done, w->index, MPI_STATUSES_IGNORE);
-    for (double end = 0; block && !code && !*done;) {
-        for (int i = 0; i < 64 && !code && !*done; i++) {
-            if (w->crowded || i == 63) sched_yield();
-            code = PMPI_Testsome(count, w->request + first, done, w->index, MPI_STATUSES_IGNORE);
-        }
-        if (timeout > 0 && !*done) {
-            if (end == 0) end = ap_now() + timeout;
-            if (ap_now() > end) break;
-        }
-    }
-    return code;
+static void begin(ap_wire *self) {
+    mpi_wire *w = (mpi_wire *)self;
+    w->quiet = 0;
+    if (w->shared) ap_shared_begin(w->shared, self);
 }
 
 static int too_late(mpi_wire *w, double timeout, ap_error *error) {
@@ -125,45 +36,20 @@ static int too_late(mpi_wire *w, double timeout, ap_error *error) {
                    w->active + (w->shared ? ap_shared_active(w->shared) : 0));
 }
 
-static int by_size(const void *a, const void *b) { return *(const int *)b - *(const int *)a; }
-
-/* All that is done is told, up to `most`: if more messages are under way than that, those that have been for longest are
- * asked for first, and a wait goes over all of them. */
-static int far(mpi_wire *w, int block, double timeout, uint32_t *numbers, int most, int *count, ap_error *error) {
-    int done = 0, code;
-    *count = 0;
-    if (!w->active) return AP_OK;
-    if (w->active <= most) {
-        code = some(w, 0, w->active, block, timeout, &done);
-    } else {
-        code = some(w, 0, most, 0, 0, &done);
-        for (int at = most; !code && !done && at < w->active; at += most) {
-            code = some(w, at, w->active - at < most ? w->active - at : most, 0, 0, &done);
-            for (int i = 0; i < done; i++) w->index[i] += at;
-        }
-        if (!code && !done && block) { /* one by one: what is done meanwhile is told next time */
-            double end = timeout > 0 ? ap_now() + timeout : 0;
-            for (int one = MPI_UNDEFINED, there = 0; !code && !there;) {
-                code = PMPI_Testany(w->active, w->request, &one, &there, MPI_STATUS_IGNORE);
-                if (there) done = 1, w->index[0] = one;
-                if (!there) sched_yield();
-                if (!there && timeout > 0 && ap_now() > end) break;
-            }
-        }
+/* Where calls are compared a wait is cut into short ones, between which this one looks at the others. */
+static int completed_far(mpi_wire *w, int block, double timeout, uint32_t *numbers, int most, int *count,
+                         ap_error *error) {
+    double end = 0, patience = w->base.call && !(timeout > 0 && timeout < AP_QUIET) ? AP_QUIET : timeout;
+    for (;;) {
+        int code = ap_mpi_far(w, block, patience, numbers, most, count, error);
+        if (code || *count || !block || !w->active) return code;
+        if (end == 0) end = ap_now() + timeout - patience;
+        if (timeout > 0 && ap_now() >= end) return too_late(w, timeout, error);
+        if ((code = ap_mpi_others(w, error))) return code;
     }
-    if (code) return failed(error, "MPI could not finish a message", code);
-    if (block && !done) {
-        return too_late(w, timeout, error);
-    }
-    if (done > 1) qsort(w->index, (size_t)done, sizeof(int), by_size);
-    for (int i = 0; i < done; i++) numbers[i] = w->number[w->index[i]];
-    for (int i = 0; i < done; i++) { /* from the last: the one that moves here is still under way */
-        int last = --w->active, at = w->index[i];
-        w->request[at] = w->request[last], w->number[at] = w->number[last];
-    }
-    *count = done;
-    return AP_OK;
 }
+
+enum { SPINS = 1000 };
 
 /* Before a fruitless look at shared memory is repeated. MPI goes on only while it is called, and others may wait for what
  * it has to do. */
@@ -178,20 +64,23 @@ static int idle(mpi_wire *w, unsigned turn) {
 static int completed(ap_wire *self, int block, double timeout, uint32_t *numbers, int most, int *count,
                      ap_error *error) {
     mpi_wire *w = (mpi_wire *)self;
-    double end = 0;
+    double end = 0, quiet = 0;
     *count = 0;
-    if (!w->shared || !ap_shared_busy(w->shared)) return far(w, block, timeout, numbers, most, count, error);
+    if (!w->shared || !ap_shared_busy(w->shared)) return completed_far(w, block, timeout, numbers, most, count, error);
     for (unsigned turn = 0;; turn++) {
         int moved, more = 0, code = ap_shared_progress(w->shared, numbers, most, count, &moved, error);
-        if (!code && w->active && *count < most) code = far(w, 0, 0, numbers + *count, most - *count, &more, error);
+        if (!code && w->active && *count < most) code = ap_mpi_far(w, 0, 0, numbers + *count, most - *count, &more, error);
         *count += more;
         if (code || *count || !block) return code;
         if (moved) turn = 0, end = 0;
-        if (timeout > 0 && turn % 64 == 63) {
-            if (end == 0) end = ap_now() + timeout;
-            if (ap_now() > end) return too_late(w, timeout, error);
+        if ((timeout > 0 || self->call) && turn % 64 == 63) {
+            double time = ap_now();
+            if (end == 0) end = time + timeout, quiet = time + AP_QUIET;
+            if (timeout > 0 && time > end) return too_late(w, timeout, error);
+            if (self->call && time > quiet && (code = ap_mpi_others(w, error))) return code;
+            if (time > quiet) quiet = time + AP_QUIET;
         }
-        if ((code = idle(w, turn))) return failed(error, "MPI_Iprobe", code);
+        if ((code = idle(w, turn))) return ap_mpi_failed(error, "MPI_Iprobe", code);
     }
 }
 
@@ -229,9 +118,17 @@ static void close_wire(ap_wire *self) {
     mpi_wire *w = (mpi_wire *)self;
     int over = 0;
     PMPI_Finalized(&over);
-    if (!over && !self->broken && w->comm != MPI_COMM_NULL) PMPI_Comm_free(&w->comm);
+    if (!over && self->broken && w->comm != MPI_COMM_NULL) ap_mpi_give_up(w);
+    if (!over && !self->broken && w->comm != MPI_COMM_NULL) {
+        if (w->active) PMPI_Waitall(w->active, w->request, MPI_STATUSES_IGNORE); /* what the engine does not know of */
+        PMPI_Comm_free(&w->comm);
+    }
     /* after a failure messages may be under way for ever: the communicator and what they use are left as they are */
-    if (!self->broken) free(w->request), free(w->number), free(w->index);
+    if (!self->broken) {
+        for (int i = 0; i < w->active; i++) free(w->flight[i].packet);
+        free(w->request), free(w->flight), free(w->index);
+    }
+    for (packet *one = w->spare, *next; one; one = next) next = one->next, free(one);
     if (w->shared) ap_shared_close(w->shared);
     free(w->process_of), free(w->near);
     free(w);
@@ -248,7 +145,8 @@ static mpi_wire *new_wire(int processes, const int32_t *rank_of, uint32_t ranks,
     for (uint32_t r = 0; r < ranks; r++) process_of[r] = !rank_of && (int)r < processes ? (int)r : -1;
     for (int i = 0; rank_of && i < processes; i++)
         if (rank_of[i] >= 0 && (uint32_t)rank_of[i] < ranks) process_of[rank_of[i]] = i;
-    w->base = (ap_wire){.send = send, .receive = receive, .completed = completed, .close = close_wire, .ranks = ranks};
+    w->base = (ap_wire){.send = send, .receive = receive, .completed = completed, .close = close_wire,
+                        .begin = begin, .ranks = ranks};
     w->process_of = process_of, w->comm = MPI_COMM_NULL;
     return w;
 }
@@ -326,7 +224,7 @@ static int share(mpi_wire *w) {
 ap_wire *ap_mpi_open(MPI_Comm comm, const int32_t *rank_of, uint32_t ranks, ap_error *error) {
     int processes = 0, found = 0, *most = NULL, code = PMPI_Comm_size(comm, &processes);
     if (code) {
-        failed(error, "MPI_Comm_size", code);
+        ap_mpi_failed(error, "MPI_Comm_size", code);
         return NULL;
     }
     mpi_wire *w = new_wire(processes, rank_of, ranks, error);
@@ -335,7 +233,7 @@ ap_wire *ap_mpi_open(MPI_Comm comm, const int32_t *rank_of, uint32_t ranks, ap_e
     if (!code) code = PMPI_Comm_set_errhandler(w->comm, MPI_ERRORS_RETURN);
     if (!code) code = PMPI_Comm_get_attr(w->comm, MPI_TAG_UB, &most, &found);
     if (code) {
-        failed(error, "MPI_Comm_create", code);
+        ap_mpi_failed(error, "MPI_Comm_create", code);
         close_wire(&w->base);
         return NULL;
     }
@@ -345,7 +243,7 @@ ap_wire *ap_mpi_open(MPI_Comm comm, const int32_t *rank_of, uint32_t ranks, ap_e
     w->crowded = w->yields;
 #endif
     if ((code = share(w))) {
-        failed(error, "MPI_Comm_split", code);
+        ap_mpi_failed(error, "MPI_Comm_split", code);
         close_wire(&w->base);
         return NULL;
     }

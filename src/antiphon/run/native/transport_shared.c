@@ -42,7 +42,7 @@ static int find_gone(const shared_wire *w, uint32_t *rank) {
 static int completed(ap_wire *self, int block, double timeout, uint32_t *numbers, int most, int *count,
                      ap_error *error) {
     shared_wire *w = (shared_wire *)self;
-    double end = 0;
+    double end = 0, quiet = 0;
     uint32_t who = 0;
     int code = AP_OK, moved, gone = 0;
     *count = 0;
@@ -58,16 +58,19 @@ static int completed(ap_wire *self, int block, double timeout, uint32_t *numbers
             sched_yield();
         } else {
             double time = ap_now();
-            if (end == 0) end = time + timeout;
-            if (timeout > 0 && time >= end)
+            if (end == 0) end = time + timeout, quiet = time + AP_QUIET;
+            if (time >= quiet) code = ap_shared_look_around(w->shared, error);
+            if (!code && timeout > 0 && time >= end)
                 code = ap_fail(error, AP_TIMEOUT, "nothing came or went for %g seconds", timeout);
-            else if (!(gone = find_gone(w, &who)))
+            else if (!code && !(gone = find_gone(w, &who)))
                 ap_shared_doze(w->shared, timeout > 0 && end - time < 1e-6 * NAP ? (int)(1e6 * (end - time)) + 1 : NAP);
         }
     }
     if (code) self->broken = 1;
     return code;
 }
+
+static void begin(ap_wire *self) { ap_shared_begin(((shared_wire *)self)->shared, self); }
 
 static void close_wire(ap_wire *self) {
     shared_wire *w = (shared_wire *)self;
@@ -92,7 +95,8 @@ ap_wire *ap_shared_open(ap_shared *shared, uint32_t ranks, const int32_t *socket
             w->whose[w->count] = r;
             w->sockets[w->count++] = (struct pollfd){.fd = sockets[r], .events = POLLIN};
         }
-    w->base = (ap_wire){.send = send, .receive = receive, .completed = completed, .close = close_wire, .ranks = ranks};
+    w->base = (ap_wire){.send = send, .receive = receive, .completed = completed, .close = close_wire, .begin = begin,
+                        .ranks = ranks};
     w->shared = shared;
     return &w->base;
 }

@@ -1,4 +1,4 @@
-/* Messages over one stream socket for each pair of ranks: a head of 16 bytes, then the elements.
+/* Messages over one stream socket for each pair of ranks: a head, then the elements.
  *
  * A socket is read only while a receive from its rank is open, so what nobody waits for stays with the sender. What
  * comes on another channel than that receive's is kept aside.
@@ -15,44 +15,7 @@
 #include <unistd.h>
 
 #include "clock.h"
-#include "letters.h"
-#include "transport.h"
-
-enum { STAGE = 1 << 16, DIRECT = 1 << 14, PARTS = 64, FLUSH = 10 };
-
-/* What is kept aside of a rank is no more than what this run receives, and what was read with its last message. */
-enum { BEYOND = 16 * STAGE };
-_Static_assert(sizeof(letter) <= AP_LETTER, "expected counts letters");
-
-/* A socket reports no fewer bytes than are sure to come, up to MANY: one is woken once for a long message, not for each
- * packet. After LOOK quiet seconds what is there is read all the same. */
-enum { MANY = 1 << 17, LOOK = 1 };
-
-static const uint32_t MARK = 0x41504d31;
-
-typedef struct {
-    int fd;
-    queue sends, receives, aside;
-    uint64_t sent;         /* of the first send, its head included */
-    head head;             /* of the message that is coming */
-    uint32_t head_bytes;   /* of it there are */
-    letter *coming;        /* where its elements go, NULL between messages */
-    uint64_t come;
-    uint64_t kept; /* bytes that the letters aside take */
-    int patient, least; /* whether its socket can wait for many bytes, and how many it waits for */
-} peer;
-
-typedef struct {
-    ap_wire base;
-    peer *peers;
-    struct pollfd *asked;
-    uint32_t *whose;     /* rank of each that is asked */
-    uint32_t *done;      /* numbers that are done, from `told` up to `ready` */
-    size_t told, ready, space;
-    letter *spare;
-    int moved; /* whether anything came or went */
-    unsigned char stage[STAGE];
-} socket_wire;
+#include "sockets_types.h"
 
 static int gone(socket_wire *w, uint32_t rank, int code, ap_error *error) {
     w->base.broken = 1;
@@ -72,8 +35,7 @@ static int tell(socket_wire *w, uint32_t number, ap_error *error) {
     return AP_OK;
 }
 
-/* As many of the messages to a rank as its socket takes now. */
-static int push(socket_wire *w, uint32_t rank, ap_error *error) {
+int ap_sockets_push(socket_wire *w, uint32_t rank, ap_error *error) {
     peer *p = &w->peers[rank];
     while (p->sends.first) {
         struct iovec part[PARTS];
@@ -96,7 +58,7 @@ static int push(socket_wire *w, uint32_t rank, ap_error *error) {
         while (p->sends.first && p->sent >= sizeof(head) + p->sends.first->bytes) {
             letter *one = pop(&p->sends);
             p->sent -= sizeof(head) + one->bytes;
-            int code = tell(w, one->number, error);
+            int code = one->head.mark == MARK ? tell(w, one->number, error) : AP_OK;
             drop(&w->spare, one);
             if (code) return code;
         }
@@ -143,18 +105,24 @@ static int widen(socket_wire *w, uint32_t rank, uint64_t bytes, ap_error *error)
 static int head_came(socket_wire *w, uint32_t rank, size_t bytes, ap_error *error) {
     peer *p = &w->peers[rank];
     p->head_bytes += (uint32_t)bytes;
-    if (p->head_bytes < sizeof(head)) return AP_OK;
-    p->head_bytes = 0, p->come = 0;
-    if (p->head.mark != MARK) {
+    if (p->head_bytes >= offsetof(head, bytes) && p->head.mark != MARK && p->head.mark != TELLS) {
         w->base.broken = 1;
         return ap_fail(error, AP_TRANSPORT, "rank %u sent what is no message", rank);
     }
+    if (p->head_bytes < sizeof(head)) return AP_OK;
+    p->head_bytes = 0, p->come = 0;
+    p->head.call.rank = rank;
+    if (p->head.mark == TELLS) return ap_compare_loosely(&w->base, &p->head.call, error);
+    /* with a receive open, what is for a later call cannot come yet */
+    int code = p->receives.first || p->head.call.number < w->base.now.number ? ap_compare(&w->base, &p->head.call, error) : AP_OK;
+    if (code) return code;
     p->coming = take(&p->receives, p->head.channel);
     if (p->coming && p->coming->bytes != p->head.bytes) return unfit(w, rank, p->head.bytes, p->coming->bytes, error);
     if (!p->coming) {
         letter *one = new_letter(&w->spare);
         if (!one) return ap_fail(error, AP_MEMORY, "out of memory");
         one->bytes = p->head.bytes, one->channel = p->head.channel, one->own = 1;
+        one->head = p->head;
         put(&p->aside, one);
         p->coming = one, p->kept += sizeof *one;
         int code = widen(w, rank, one->bytes < STAGE ? one->bytes : STAGE, error);
@@ -182,9 +150,6 @@ static int digest(socket_wire *w, uint32_t rank, const unsigned char *data, size
     return code;
 }
 
-/* Whether anything from this rank is wanted. */
-static int wanted(const peer *p) { return p->receives.first || (p->coming && !p->coming->own); }
-
 /* Where the next bytes go: those of a long message to their place, and the head behind it; of short ones as many as
  * there are to the stage, which is then the only part. */
 static size_t places(socket_wire *w, peer *p, struct iovec *part) {
@@ -202,7 +167,7 @@ static size_t places(socket_wire *w, peer *p, struct iovec *part) {
 static int pull(socket_wire *w, uint32_t rank, ap_error *error) {
     peer *p = &w->peers[rank];
     int code = AP_OK;
-    while (!code && wanted(p)) {
+    while (!code && ap_sockets_wanted(p)) {
         struct iovec part[2] = {{0}};
         if (p->coming && p->come == p->coming->room && (code = widen(w, rank, p->coming->bytes, error))) return code;
         struct msghdr message = {.msg_iov = part, .msg_iovlen = places(w, p, part)};
@@ -258,9 +223,9 @@ static int send_message(ap_wire *self, uint32_t rank, uint32_t channel, const vo
     peer *p = &w->peers[rank];
     int idle = !p->sends.first;
     one->data = (unsigned char *)(uintptr_t)data, one->bytes = bytes, one->number = number;
-    one->head = (head){channel, MARK, bytes};
+    one->head = (head){channel, MARK, bytes, w->base.now};
     put(&p->sends, one);
-    return idle ? push(w, rank, error) : AP_OK;
+    return idle ? ap_sockets_push(w, rank, error) : AP_OK;
 }
 
 static int receive_message(ap_wire *self, uint32_t rank, uint32_t channel, void *data, size_t bytes, uint32_t number,
@@ -272,6 +237,11 @@ static int receive_message(ap_wire *self, uint32_t rank, uint32_t channel, void 
     letter *there = take(&p->aside, channel);
     if (there) {
         p->kept -= sizeof *there + there->room;
+        code = ap_compare(&w->base, &there->head.call, error);
+        if (code) {
+            if (p->coming != there) free(there->data), drop(&w->spare, there);
+            return code;
+        }
         if (there->bytes != bytes) {
             code = unfit(w, rank, there->bytes, bytes, error);
         } else if (there->whole) {
@@ -301,7 +271,7 @@ static int turn(socket_wire *w, double patience, ap_error *error) {
     int code = AP_OK, held = 0; /* back: some sockets wait for many bytes */
     for (uint32_t r = 0; r < w->base.ranks; r++) {
         peer *p = &w->peers[r];
-        int in = wanted(p);
+        int in = ap_sockets_wanted(p);
         short events = (short)((p->sends.first ? POLLOUT : 0) | (in ? POLLIN : 0));
         if (p->fd < 0 || !events) continue;
         if (in) set_least(p), held |= p->least > 1;
@@ -317,15 +287,17 @@ static int turn(socket_wire *w, double patience, ap_error *error) {
         short what = w->asked[i].revents;
         peer *p = &w->peers[w->whose[i]];
         int look = !found && held && milliseconds;
-        if (what & POLLIN || ((what || look) && wanted(p))) code = pull(w, w->whose[i], error);
-        if (!code && what && p->sends.first) code = push(w, w->whose[i], error);
+        if (what & POLLIN || ((what || look) && ap_sockets_wanted(p))) code = pull(w, w->whose[i], error);
+        if (!code && what && p->sends.first) code = ap_sockets_push(w, w->whose[i], error);
     }
     return code;
 }
 
+static void begin(ap_wire *self) { ((socket_wire *)self)->quiet = 0; }
+
 static int busy(const socket_wire *w) {
     for (uint32_t r = 0; r < w->base.ranks; r++)
-        if (w->peers[r].sends.first || wanted(&w->peers[r])) return 1;
+        if (w->peers[r].sends.first || ap_sockets_wanted(&w->peers[r])) return 1;
     return 0;
 }
 
@@ -346,7 +318,8 @@ static int completed(ap_wire *self, int block, double timeout, uint32_t *numbers
                 self->broken = 1;
                 return ap_fail(error, AP_TIMEOUT, "nothing came or went for %g seconds", timeout);
             }
-            code = turn(w, left, error);
+            code = turn(w, self->call && left > AP_QUIET ? AP_QUIET : left, error);
+            if (!code && !w->moved && self->call) code = ap_sockets_look_around(w, error);
         }
     }
     if (code) {
@@ -397,7 +370,7 @@ ap_wire *ap_sockets_open(uint32_t rank, uint32_t ranks, const int32_t *sockets, 
         return NULL;
     }
     w->base = (ap_wire){.send = send_message, .receive = receive_message, .completed = completed, .close = close_wire,
-                        .ranks = ranks};
+                        .begin = begin, .ranks = ranks};
     for (uint32_t r = 0; r < ranks; r++) {
         peer *p = &w->peers[r];
         p->fd = sockets[r];

@@ -1,0 +1,46 @@
+/* Calls are compared: what all processes must do alike goes with their messages (ap_called). */
+#include "transport.h"
+
+void ap_wire_call(ap_wire *wire, const ap_called *call) { wire->call = call; }
+
+void ap_wire_theirs(const ap_wire *wire, ap_called *theirs) { *theirs = wire->theirs; }
+
+void ap_begin(ap_wire *wire) {
+    if (!wire->call) return;
+    wire->now = *wire->call;
+    if (wire->begin) wire->begin(wire);
+}
+
+int ap_compare(ap_wire *wire, const ap_called *theirs, ap_error *error) {
+    if (ap_same_call(&wire->now, theirs)) return AP_OK;
+    wire->theirs = *theirs;
+    return ap_fail(error, AP_MISMATCH, "rank %u makes another call (its number %llu) than this one (%llu)", theirs->rank,
+                   (unsigned long long)theirs->number, (unsigned long long)wire->now.number);
+}
+
+/* Who is at another number is late, or ahead; and so is who is at another stage of the same call, and may know more plans. */
+int ap_compare_loosely(ap_wire *wire, const ap_called *theirs, ap_error *error) {
+    ap_called alike = *theirs;
+    alike.stage = wire->now.stage, alike.group = wire->now.group;
+    return theirs->number == wire->now.number ? ap_compare(wire, &alike, error) : AP_OK;
+}
+
+/* Everybody hears from everybody, by way of others: in round k from the one 2^k before. */
+int ap_agree(ap_wire *wire, double timeout, ap_error *error) {
+    const uint32_t ranks = wire->ranks, me = wire->call ? wire->call->rank : 0;
+    uint32_t numbers[2];
+    unsigned char nothing[1];
+    int code = AP_OK;
+    if (wire->broken) return ap_fail(error, AP_TRANSPORT, "an earlier run failed; make a new connection");
+    if (!wire->call || me >= ranks) return ap_fail(error, AP_INVALID, "this wire compares no calls");
+    wire->expected = 0;
+    ap_begin(wire);
+    for (uint32_t step = 1; step < ranks && !code; step *= 2) {
+        code = wire->receive(wire, (me + ranks - step) % ranks, 0, nothing, 0, 0, error);
+        if (!code) code = wire->send(wire, (me + step) % ranks, 0, nothing, 0, 1, error);
+        for (int left = 2, count = 0; left > 0 && !code; left -= count)
+            code = wire->completed(wire, 1, timeout, numbers, 2, &count, error);
+    }
+    if (code) wire->broken = 1;
+    return code;
+}

@@ -1,0 +1,54 @@
+/* Calls of processes that share memory: every message bears the digest of its call, and a board tells what the last calls
+ * of each were. */
+#include <string.h>
+
+#include "shared_types.h"
+#include "transport.h"
+
+static uint64_t digest_of(const ap_called *call) {
+    uint64_t words[(offsetof(ap_called, rank) + 7) / 8] = {0}, digest = 0x9E3779B97F4A7C15u;
+    memcpy(words, call, offsetof(ap_called, rank));
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        digest = (digest ^ words[i]) * 0xBF58476D1CE4E5B9u;
+        digest ^= digest >> 29;
+    }
+    return digest | 1;
+}
+
+void ap_shared_begin(ap_shared *s, ap_wire *wire) {
+    board *mine = board_of(s, s->me);
+    uint64_t at = (wire->now.number * STAGES + wire->now.stage) % CALLS;
+    s->wire = wire, s->call = digest_of(&wire->now);
+    mine->last[at].call = wire->now, mine->last[at].digest = s->call;
+}
+
+/* What stands at a place of a board; 0 where it is none. */
+static int read_board(const ap_shared *s, uint32_t member, uint64_t at, ap_called *call) {
+    const board *theirs = board_of(s, member);
+    uint64_t digest = theirs->last[at % CALLS].digest;
+    *call = theirs->last[at % CALLS].call;
+    return digest_of(call) == digest;
+}
+
+int ap_of_another_call(ap_shared *s, uint32_t from, uint64_t call, ap_error *error) {
+    ap_called theirs;
+    for (uint64_t at = 0; at < CALLS; at++)
+        if (read_board(s, from, at, &theirs) && digest_of(&theirs) == call) return ap_compare(s->wire, &theirs, error);
+    return ap_fail(error, AP_TRANSPORT, "process %u here is in another call", from); /* far ahead, or behind */
+}
+
+int ap_shared_look_around(ap_shared *s, ap_error *error) {
+    ap_called theirs;
+    int code = AP_OK;
+    for (uint32_t i = 0; i < s->members && !code && s->call; i++) {
+        if (i == s->me) continue;
+        for (uint64_t stage = 0; stage < STAGES && !code; stage++)
+            if (read_board(s, i, s->wire->now.number * STAGES + stage, &theirs))
+                code = ap_compare_loosely(s->wire, &theirs, error);
+        if (!code && atomic_load(&((opening *)s->memory)->bells[i].gave_up) && ap_shared_waits_for(s, i))
+            code = ap_fail(error, AP_TRANSPORT, "process %u here has given up after an error", i);
+    }
+    return code;
+}
+
+void ap_shared_give_up(ap_shared *s) { atomic_store(&((opening *)s->memory)->bells[s->me].gave_up, 1); }
