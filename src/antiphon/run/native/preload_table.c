@@ -196,9 +196,10 @@ static int start(char *const *command, pid_t *child) {
     return -1;
 }
 
-/* Its answer: "book", a line feed and the bytes, or "error", a blank and why. */
+/* Its answer: "book", a line feed and the bytes, or "error", a blank and why. -P: no module of the job's folder is taken. */
 static unsigned char *compile(const char *path, const char *kept, uint64_t *size, ap_error *error) {
-    char *const command[] = {AP_PYTHON, "-m", "antiphon.run._book", (char *)(uintptr_t)path, (char *)(uintptr_t)kept, NULL};
+    char *table = (char *)(uintptr_t)path, *name = (char *)(uintptr_t)kept; /* not written to */
+    char *const command[] = {AP_PYTHON, "-P", "-m", "antiphon.run._book", table, name, NULL};
     text answer = {NULL, 0, 0};
     pid_t child = 0;
     int state = 0, from = start(command, &child);

@@ -20,7 +20,8 @@ static inline void ap_sha256_block(uint32_t state[8], const unsigned char *block
         0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2};
     uint32_t w[64], s[8];
     for (int i = 0; i < 16; i++)
-        w[i] = (uint32_t)block[4 * i] << 24 | (uint32_t)block[4 * i + 1] << 16 | (uint32_t)block[4 * i + 2] << 8 | block[4 * i + 3];
+        w[i] = (uint32_t)block[4 * i] << 24 | (uint32_t)block[4 * i + 1] << 16 | (uint32_t)block[4 * i + 2] << 8 |
+               block[4 * i + 3];
     for (int i = 16; i < 64; i++) {
         uint32_t a = w[i - 15], b = w[i - 2];
         w[i] = w[i - 16] + (ap_turned(a, 7) ^ ap_turned(a, 18) ^ a >> 3) + w[i - 7] +
@@ -29,7 +30,8 @@ static inline void ap_sha256_block(uint32_t state[8], const unsigned char *block
     memcpy(s, state, sizeof s);
     for (int i = 0; i < 64; i++) {
         uint32_t a = s[0], e = s[4];
-        uint32_t one = s[7] + (ap_turned(e, 6) ^ ap_turned(e, 11) ^ ap_turned(e, 25)) + ((e & s[5]) ^ (~e & s[6])) + root[i] + w[i];
+        uint32_t mixed = ap_turned(e, 6) ^ ap_turned(e, 11) ^ ap_turned(e, 25);
+        uint32_t one = s[7] + mixed + ((e & s[5]) ^ (~e & s[6])) + root[i] + w[i];
         uint32_t two = (ap_turned(a, 2) ^ ap_turned(a, 13) ^ ap_turned(a, 22)) + ((a & s[1]) ^ (a & s[2]) ^ (s[1] & s[2]));
         memmove(s + 1, s, 7 * sizeof *s);
         s[4] += one, s[0] = one + two;
