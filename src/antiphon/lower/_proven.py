@@ -92,5 +92,10 @@ def _name(data: bytes) -> str:
 def _judge() -> bytes:
     """The text of what proves: another proof believes no marks of this one."""
     core = Path(str(antiphon.core.__file__)).parent
-    texts = [Path(__file__), core / "collective.py", core / "interpret" / "buffers.py", *sorted((core / "program").glob("*.py"))]
+    texts = [
+        Path(__file__),
+        core / "collective.py",
+        core / "interpret" / "buffers.py",
+        *sorted((core / "program").glob("*.py")),
+    ]
     return hashlib.sha256(b"\0".join(text.read_bytes() for text in texts)).digest()

@@ -19,14 +19,14 @@ from antiphon.core.collective import KINDS, Collective
 from antiphon.core.columns import Longs
 from antiphon.core.files import name_of, read_bytes, reading
 from antiphon.core.plan import Entry, Plan
-from antiphon.core.program import encode
+from antiphon.core.program import decode, encode, prove
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.verify import verify
-from antiphon.errors import Invalid
+from antiphon.errors import Invalid, Unsupported
 from antiphon.lower._lowering import both
 from antiphon.lower._pages import Book, Page
-from antiphon.lower._proven import refuse_unmarked, refuse_wrong
+from antiphon.lower._proven import refuse_unmarked
 
 __all__ = [
     "LIBRARY",
@@ -58,8 +58,9 @@ def make_book(plans: Iterable[Plan], every_root: bool = True) -> Book:
 
     A plan with a root also serves, with `every_root`, all roots that a symmetry of the machine takes it to, on up to 32
     ranks. Left out, with the reason in `left`: what no call of a process group can mean (uneven counts, several roots,
-    custom relations), and schedules in which ranks outside of the group must help. Every program is proven to be the
-    collective that it is listed under. Lowering and the proof cost some microseconds per transfer and root.
+    custom relations), schedules in which ranks outside of the group must help, and what is too large for an engine or
+    for a proof. Every program is proven to be the collective that it is listed under. Lowering and the proof cost some
+    microseconds per transfer and root.
     """
     given = list(plans)
     if not given:
@@ -79,11 +80,22 @@ def make_book(plans: Iterable[Plan], every_root: bool = True) -> Book:
             for schedule in _rooted(entry, machine, every_root):
                 number = -1
                 if entry.claims.get("served_by") != LIBRARY:
-                    number = programs.setdefault(encode(both(schedule)), len(programs))
+                    try:
+                        number = _numbered(schedule, programs)
+                    except Unsupported as error:
+                        left.append(f"{plan.collective.kind}: {error}")
+                        continue
                 pages.append(_page(schedule.collective, entry, number))
-    book = Book(machine.name, machine.ranks, _hosts(machine), tuple(pages), tuple(programs), tuple(left))
-    refuse_wrong(book)
-    return book
+    return Book(machine.name, machine.ranks, _hosts(machine), tuple(pages), tuple(programs), tuple(dict.fromkeys(left)))
+
+
+def _numbered(schedule: Schedule, programs: dict[bytes, int]) -> int:
+    """The number of its program, which is proven if it is new. Unsupported where that takes too much."""
+    data = encode(both(schedule))
+    if data not in programs:
+        prove(*decode(data))
+        programs[data] = len(programs)
+    return programs[data]
 
 
 def _unfit(plan: Plan) -> str:
