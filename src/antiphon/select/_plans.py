@@ -18,7 +18,7 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.verify import Fault, verify
 from antiphon.cost import prepare
-from antiphon.errors import AntiphonError, Infeasible, Invalid, Unsupported, unknown
+from antiphon.errors import AntiphonError, Infeasible, Invalid, NotFound, Unsupported, unknown
 from antiphon.registry import call, find, refuse_unless_able
 from antiphon.select._baseline import CLASSICS
 from antiphon.select._orders import SEVERAL_ORDERS, SeveralOrders, order_claimed
@@ -179,7 +179,7 @@ def _of_planner(
         found = True
         yield Plan(topology, target, (Entry(0, None, schedule, {"planner": planner, **figures, **order}),))
     if not made:
-        raise Infeasible(f"planner {planner} found no schedule for {target.kind} on {topology.name}")
+        raise NotFound(f"planner {planner} found no schedule for {target.kind} on {topology.name}")
     if not found:
         raise SeveralOrders(f"planner {planner}: {SEVERAL_ORDERS}; name no planner, and the best that can is taken")
 
@@ -196,7 +196,7 @@ def _of_any(topology: Topology, target: Collective, given: Mapping[str, Any]) ->
                 yield made
         except SeveralOrders:
             several = True
-        except (Infeasible, Invalid, Unsupported) as error:
+        except (Infeasible, Invalid, NotFound, Unsupported) as error:
             refused = refused or error
     if not found and not several and refused is not None:
         raise refused
