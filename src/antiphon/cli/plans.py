@@ -41,7 +41,10 @@ from antiphon.show.trees import check_drawable, trees_svg
 from antiphon.topologies import topology
 from antiphon.units import parse_seconds
 
-Planner = Annotated[str, typer.Option("--planner", metavar="NAME", help="see antiphon planners (default: ring)")]
+Planner = Annotated[
+    str,
+    typer.Option("--planner", metavar="NAME", help="see antiphon planners (default: ring; of a relation relay)"),
+]
 Options = Annotated[
     list[str] | None, typer.Option("--option", metavar="KEY=VALUE", help="for the planner; again for more")
 ]

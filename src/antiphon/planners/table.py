@@ -110,7 +110,7 @@ TABLE = {
     "relay": _entry(
         "relay", "relay",
         "trees over the links there are, from rank to rank: of shortest paths, or several that share the data",
-        ("broadcast", "reduce", "scatter", "gather", *ROOTLESS, "alltoall"), ("by", "trees", "pieces"),
+        ("broadcast", "reduce", "scatter", "gather", *ROOTLESS, "alltoall", "custom"), ("by", "trees", "pieces"),
         {"by": "tree", "trees": 1}, {"by": "tree", "trees": 1, "pieces": 16}, topologies="any connected one",
     ),
     "trees": _entry(
