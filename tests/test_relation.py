@@ -173,9 +173,8 @@ def test_sums_are_found_if_there_are_any(want: Value, values: list[Value]) -> No
 
 
 def test_who_cannot_be_reached_is_named() -> None:
-    machine = build(
-        "one way", 3, [(0, 1, LinkType("link", Fraction(1))), (1, 0, LinkType("link", 1)), (2, 1, LinkType("link", 1))]
-    )
+    kind = LinkType("link", Fraction(1))
+    machine = build("one way", 3, [(0, 1, kind), (1, 0, kind), (2, 1, kind)])
     with pytest.raises(Infeasible, match=r"no links lead from rank 0 to rank 2 of one way.* no planner can do that"):
         list(relay(machine, relation(3, [(0, 0, 0)], [(0, 2, None)])))
     with pytest.raises(Infeasible, match="no links lead from rank 1 to rank 2"):
