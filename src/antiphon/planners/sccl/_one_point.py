@@ -15,7 +15,7 @@ from typing import Any
 
 from antiphon.core.bounds import bound
 from antiphon.core.collective import Collective
-from antiphon.core.ksync.certificate import AS_PLANNED, BEST_FOUND, COMPOSED, OPTIMAL
+from antiphon.core.ksync.certificate import AS_PLANNED, BEST_FOUND, COMPOSED, OPTIMAL, TURNED
 from antiphon.core.reshape import reverse
 from antiphon.core.schedule import Schedule
 from antiphon.errors import Infeasible, Invalid, NotFound, TimedOut
@@ -51,7 +51,13 @@ def one_point(work: Work, chunks: int, steps: int, rounds: int) -> Schedule:
             f"chunks: {work.collective.kind} among {len(work.collective.members)} ranks takes a multiple of {weight} "
             f"chunks per rank, got {chunks}"
         )
-    point = _decided(work, search, problem, (chunks // weight, steps, rounds))
+    try:
+        point = _decided(work, search, problem, (chunks // weight, steps, rounds))
+    except Infeasible as error:
+        if way.about != TURNED:
+            raise
+        turned = f"a {way.collective.kind} of the machine with all links turned, run backwards"
+        raise Infeasible(f"{work.collective.kind} is {turned}: {error}") from None
     made = schedule_at(point, work.topology, work.collective, way.about)
     assert made is not None
     return with_certificate(made, point, way.about, None)
