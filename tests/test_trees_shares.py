@@ -153,8 +153,8 @@ def test_what_is_lost_is_exact(data: st.DataObject) -> None:
         return
     assert 1 <= found.denominator <= most
     assert all(count >= 0 for count in found.counts)
-    for group in {part.group for part in parts}:
-        mine = [count for count, part in zip(found.counts, parts, strict=True) if part.group == group]
+    for one in {part.group for part in parts}:
+        mine = [count for count, part in zip(found.counts, parts, strict=True) if part.group == one]
         assert sum(mine) == found.denominator
     shares = [Fraction(count, found.denominator) for count in found.counts]
     assert found.rate == 1 / time(parts, shares, machine)
