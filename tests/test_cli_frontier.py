@@ -189,13 +189,6 @@ def test_a_point_that_cannot_be_says_which_bound_forbids_it(capsys: Capture, how
     assert "R/C below 3/2" in found["why"]
 
 
-def test_of_an_allreduce_both_ways_are_refused(capsys: Capture) -> None:
-    wish = ["plan", "allreduce", MACHINE, "--planner", "sccl", "--steps", "4", "--rounds", "6", "--chunks", "48"]
-    said = text(capsys, *wish, code=1)
-    assert "as reducescatter then allgather" in said
-    assert "with every input sent everywhere" in said
-
-
 def test_a_point_that_can_be_is_planned(capsys: Capture) -> None:
     wish = ["plan", "allgather", MACHINE, "--planner", "sccl", "--steps", "3", "--rounds", "7", "--chunks", "6"]
     found = answer(capsys, *wish, "-o", "plan.json")

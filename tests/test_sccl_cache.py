@@ -25,7 +25,6 @@ from antiphon.planners.sccl._auto import Found, decide
 from antiphon.planners.sccl._cache import Cache, Kept, asked_for, is_algorithm
 from antiphon.planners.sccl._canonical import posed
 from antiphon.planners.sccl._search import Impossible, Search
-from antiphon.planners.sccl._task import Answer
 from antiphon.select import collective
 from antiphon.topologies import topology
 
@@ -85,14 +84,48 @@ def test_a_machine_numbered_otherwise_is_served(folder: Path, watched: Watched) 
     assert watched.taken()  # the other way round is another problem
 
 
-def test_a_refutation_by_search_is_kept(tmp_path: Path, watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
-    refuted = Impossible("search", resolution={"proof": "of it"})
-    monkeypatch.setattr(_auto, "_ask", lambda *args: Answer(None))
-    monkeypatch.setattr(_auto, "_refuted", lambda *args: refuted)
-    first = decide(a_search(Cache(tmp_path)), *POINT)
-    assert first == refuted
-    monkeypatch.setattr(_auto, "_refuted", None)
-    assert decide(a_search(Cache(tmp_path)), *POINT) == first
+def refutable(cache: Cache | None) -> tuple[Search, tuple[int, int, int]]:
+    """A problem that the program over time admits and that only a search refutes."""
+    for seed in range(200):
+        asked = posed(case(seed, most_ranks=5, most_chunks=8)).instance
+        point = 1, asked.least_steps + 1, asked.least_steps + 1
+        decided = decide(Search(asked), *point)
+        if isinstance(decided, Impossible) and decided.how == "search" and decided.resolution is not None:
+            return Search(asked, cache=cache), point
+    raise AssertionError("none was found")
+
+
+def test_a_refutation_by_search_is_kept_with_its_proof(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    search, point = refutable(Cache(tmp_path))
+    first = decide(search, *point)
+    assert isinstance(first, Impossible)
+    assert first.resolution is not None
+    monkeypatch.setattr(_auto, "_by_engines", None)
+    assert decide(Search(search.instance, cache=Cache(tmp_path)), *point) == first
+
+
+def test_what_only_an_engine_says_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = Cache(tmp_path / "sccl")
+    with monkeypatch.context() as change:
+        change.setattr(_auto, "_by_engines", lambda *args: (Impossible("search"), 1))
+        assert decide(a_search(cache), *POINT) == Impossible("search")
+    assert not cache.folder.exists()
+    assert isinstance(decide(a_search(cache), *POINT), Found)
+
+
+def test_an_impossible_that_is_not_proved_is_not_believed(tmp_path: Path) -> None:
+    """A file as if we wrote it, about a point that exists: without a proof, with that of another, with a false one."""
+    other, point = refutable(None)
+    stolen = decide(other, *point)
+    assert isinstance(stolen, Impossible)
+    assert stolen.resolution is not None
+    parts, steps, rounds = POINT
+    renamed = {**stolen.resolution, "parts": parts, "steps": steps, "rounds": rounds}
+    for proof in (None, {}, stolen.resolution, renamed, {**renamed, "proof": ""}, {**renamed, "split": [1, 2]}):
+        cache, search = Cache(tmp_path), a_search(None)
+        cache.put(search.question(*POINT), Kept(1, resolution=proof))
+        assert cache.get(search.question(*POINT)) is None, proof
+        assert isinstance(decide(a_search(cache), *POINT), Found)
 
 
 def test_what_bounds_refute_is_not_kept(folder: Path) -> None:
@@ -263,18 +296,21 @@ def test_a_file_that_cannot_be_written_is_let_be(tmp_path: Path) -> None:
 
 def test_the_least_recently_used_are_removed(tmp_path: Path) -> None:
     search = a_search(None)
-    asked = [search.question(1, 2, rounds) for rounds in range(3, 9)]
+    found = decide(search, *POINT)
+    assert isinstance(found, Found)
+    moves = list(found.moves)
+    asked = [search.question(2, 2, rounds) for rounds in range(3, 9)]
     (tmp_path / "notes.txt").write_text("somebody's own " * 1000)
     roomy = Cache(tmp_path)
     for age, one in enumerate(asked[:5]):
-        roomy.put(one, Kept(age))
+        roomy.put(one, Kept(age, moves=moves))
         os.utime(tmp_path / f"{one.name}.json.gz", ns=(age, age))
     left_over = tmp_path / ".antiphon-00.tmp"
     left_over.write_bytes(b"x" * 10)
     os.utime(left_over, ns=(0, 0))
-    assert roomy.get(asked[0]) == Kept(0)  # used just now
+    assert roomy.get(asked[0]) == Kept(0, moves=moves)  # used just now
     size = (tmp_path / f"{asked[0].name}.json.gz").stat().st_size
-    Cache(tmp_path, most=3 * size + size // 2).put(asked[5], Kept(5))
+    Cache(tmp_path, most=3 * size + size // 2).put(asked[5], Kept(5, moves=moves))
     assert [roomy.get(one) is not None for one in asked] == [True, False, False, False, True, True]
     assert (tmp_path / "notes.txt").exists()
     assert not left_over.exists()
@@ -310,7 +346,7 @@ def test_any_answer_comes_back_as_it_was(tmp_path: Path) -> None:
         first = Search(asked, cache=cache)
         point = 1, asked.least_steps + 1, asked.least_steps + 3
         decided = decide(first, *point)
-        if isinstance(decided, Found) or (isinstance(decided, Impossible) and decided.how == "search"):
+        if isinstance(decided, Found) or (isinstance(decided, Impossible) and decided.resolution is not None):
             assert decide(Search(asked, cache=cache), *point) == decided
             kept.add(f"{first.question(*point).name}.json.gz")
     assert kept == {path.name for path in tmp_path.iterdir()}

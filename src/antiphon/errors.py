@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 
 class AntiphonError(Exception):
@@ -34,6 +35,16 @@ class TimedOut(AntiphonError):
     def __init__(self, message: str, best: object = None) -> None:
         super().__init__(message)
         self.best = best
+
+
+class NotFound(AntiphonError):
+    """Neither found nor proved impossible. `searched`: what was looked through, as JSON, each with its outcome."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, searched: Sequence[Mapping[str, Any]] = ()) -> None:
+        super().__init__(message)
+        self.searched = tuple(searched)
 
 
 class Missing(AntiphonError):

@@ -45,7 +45,7 @@ def _frontier_command(
     out: Output = None,
     json: Json = False,
 ) -> None:
-    """Find every point of the latency-bandwidth frontier, and prove that none can be better.
+    """Find every point of the latency-bandwidth frontier, and prove, as far as each says, that none can be better.
 
     Progress goes to stderr. Ctrl-C and the end of the budget end the search; what was found until then is told and
     written. -o writes one plan: for every size the point that is fastest for it (model alpha-beta).

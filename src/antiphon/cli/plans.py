@@ -31,7 +31,7 @@ from antiphon.core.bounds import bound
 from antiphon.core.collective import Collective
 from antiphon.core.plan import Plan
 from antiphon.core.topology import Topology
-from antiphon.errors import Infeasible, Invalid, Unsupported, unknown
+from antiphon.errors import AntiphonError, Infeasible, Invalid, NotFound, TimedOut, Unsupported, unknown
 from antiphon.select import Proofs, SeveralOrders, check, every_plan, figures_of, load_plans, plan, prove
 from antiphon.show._words import options_text
 from antiphon.show.frontier import optimality_text, proofs_text, refusal_text
@@ -41,7 +41,10 @@ from antiphon.show.trees import check_drawable, trees_svg
 from antiphon.topologies import topology
 from antiphon.units import parse_seconds
 
-Planner = Annotated[str, typer.Option("--planner", metavar="NAME", help="see antiphon planners (default: ring)")]
+Planner = Annotated[
+    str,
+    typer.Option("--planner", metavar="NAME", help="see antiphon planners (default: ring; of a relation relay)"),
+]
 Options = Annotated[
     list[str] | None, typer.Option("--option", metavar="KEY=VALUE", help="for the planner; again for more")
 ]
@@ -76,11 +79,11 @@ def _plan_command(
 ) -> None:  # fmt: skip
     """Plan a collective, prove the schedule correct, and say how far from the best possible it is.
 
-    Of several schedules that a planner finds the best is kept: for --nbytes the fastest by --model (alpha-beta), else
-    the one nearest to the bandwidth bound. --deterministic keeps only those that combine every element in one order;
-    with no planner named it is the best of those that can. --chunks, --steps and --rounds ask planner sccl for
-    one point: it is planned, or it is said which bound forbids it (exit code 1). --svg and --png draw the trees along
-    which the data travel.
+    Of several schedules that a planner finds the best is kept: for --nbytes the fastest by --model (alpha-beta),
+    else the one nearest to the bandwidth bound. --deterministic keeps only those that combine every element in one
+    order; with no planner named it is the best of those that can. --chunks, --steps and --rounds ask planner sccl
+    for one point: it is planned, or it is said which bound forbids it, or what was searched (exit code 1). --svg
+    and --png draw the trees along which the data travel.
     """
     wanted, machine = request(coll, topo, root, only, ranks)
     _check_pictures(machine, svg, png, tree_root, keep_all)
@@ -100,10 +103,10 @@ def _plan_command(
     try:
         with progress(f"planning {wanted.kind} on {machine.name}", log=False) as (tell, _):
             made = plan(wanted, machine, model=model or None, tell=tell, **how)
-    except Infeasible as error:
+    except (Infeasible, NotFound, TimedOut) as error:
         if "rounds" not in how["options"] or isinstance(error, SeveralOrders):
             raise
-        emit(_refused(how["options"], str(error)), refusal_text(str(error)), json)
+        emit(_refused(how["options"], error), refusal_text(str(error)), json)
         raise typer.Exit(1) from None
     figures = figures_of(made)
     text = _made_text(made, figures, out)
@@ -130,9 +133,13 @@ def _trees(made: Plan, root: int | None) -> str:
     return trees_svg(made.entries[0].schedule, made.topology, bound(made.topology, made.collective), root)
 
 
-def _refused(options: dict[str, Any], why: str) -> dict[str, Any]:
+def _refused(options: dict[str, Any], error: AntiphonError) -> dict[str, Any]:
+    """`feasible`: false where it is proved that no schedule of any form does it; else null, with what was searched."""
     asked = {key: options[key] for key in ("chunks", "steps", "rounds") if key in options}
-    return {"feasible": False, "asked": asked, "why": why}
+    if isinstance(error, Infeasible):
+        return {"feasible": False, "asked": asked, "why": str(error)}
+    searched = list(error.searched) if isinstance(error, NotFound) else []
+    return {"feasible": None, "asked": asked, "why": str(error), "searched": searched}
 
 
 def _plan_all(wanted: Collective, machine: Topology, out: Path | None, how: dict[str, Any], json: bool) -> None:

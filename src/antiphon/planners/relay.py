@@ -1,7 +1,8 @@
 """Trees over the links there are, from rank to rank: for machines on which nothing regular fits.
 
 Every rank that has data to spread sends it along a tree; ranks on the way pass it on, also ranks that take no part.
-So it plans every collective on every connected machine: irregular allocations, machines that lost links.
+So it plans every collective on every connected machine: irregular allocations, machines that lost links. Custom
+collectives are planned from their relation alone (_relation.py).
 
 One tree per source is of shortest paths: steps are the fewest possible for what needs no combining, but one tree
 uses few of the links. Several trees, in pieces, share the data and use more of them: see _many_trees.py.
@@ -15,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from antiphon.core.collective import DUAL, Collective
+from antiphon.core.collective import Collective
 from antiphon.core.columns import narrow
 from antiphon.core.loads import timeline
 from antiphon.core.reshape import reverse
@@ -23,9 +24,10 @@ from antiphon.core.routes import Routes
 from antiphon.core.schedule import COPY, Schedule, cut
 from antiphon.core.topology import Topology
 from antiphon.core.transform import compose, dual, invert
-from antiphon.errors import Invalid, Unsupported, quote
+from antiphon.errors import Infeasible, Invalid, Unsupported, quote
 from antiphon.planners._many_trees import ROUNDS, pack, reduce_and_spread, spread
 from antiphon.planners._reach import Reach
+from antiphon.planners._relation import by_relation
 
 SPREADING = ("broadcast", "scatter", "allgather", "alltoall")
 SHARED = ("broadcast", "reduce", "allgather", "reducescatter", "allreduce")  # whose trees all carry the same everywhere
@@ -57,8 +59,6 @@ def relay(
         raise Invalid(f"option by: expected blocks or tree, got {by!r}")
     if trees is not None and (isinstance(trees, bool) or not isinstance(trees, int) or trees < 1):
         raise Invalid(f"option trees: expected a whole number of 1 or more, got {quote(trees)}")
-    if collective.kind not in (*SPREADING, *DUAL, "allreduce"):
-        raise Unsupported(f"planner relay does not plan {collective.kind} collectives; it plans the eight known ones")
     slowest = None
     if trees in (None, 1):
         single = replace(_single(topology, collective, by), pieces=pieces or 1)
@@ -85,7 +85,7 @@ def _signed(schedule: Schedule, options: dict[str, Any]) -> Schedule:
 
 def _no_trees(topology: Topology, collective: Collective) -> str:
     if collective.kind not in SHARED:
-        return f"planner relay: {collective.kind} has another block for every rank; use trees=1"
+        return f"planner relay: {collective.kind} is planned on one tree per source only; use trees=1"
     return f"planner relay: no more than one tree per rank can be found on {topology.name}; use trees=1"
 
 
@@ -93,6 +93,8 @@ def _no_trees(topology: Topology, collective: Collective) -> str:
 
 
 def _single(topology: Topology, collective: Collective, by: str) -> Schedule:
+    if collective.kind == "custom":
+        return by_relation(topology, collective)
     if collective.kind == "allreduce":
         return _allreduce(topology, collective, by)
     if collective.kind in SPREADING:
@@ -118,7 +120,7 @@ def _spread(trees: Reach, collective: Collective) -> Schedule:
     for block, want in zip(relation.post_block.tolist(), relation.post_rank.tolist(), strict=True):
         tree, at = trees.of(source[block]), want
         if want not in tree:
-            raise Unsupported(
+            raise Infeasible(
                 f"planner relay: no links lead from rank {source[block]} to rank {want} of {trees.topology.name}, "
                 "not even by way of others; no planner can do that"
             )

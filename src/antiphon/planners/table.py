@@ -1,7 +1,7 @@
 """The built-in planners by name. To add one: a file with a planning function, and a line here.
 
 `sweep` lists options worth trying when tuning: few, and the defaults first. `tuned=False`: tune leaves it out unless it
-is asked for by name, because another planner (for `blink`: `trees`) does the same and is never slower.
+is asked for by name, because another planner (for `blink`: `trees`) does the same, at the optimum where that is known.
 """
 
 from __future__ import annotations
@@ -110,12 +110,13 @@ TABLE = {
     "relay": _entry(
         "relay", "relay",
         "trees over the links there are, from rank to rank: of shortest paths, or several that share the data",
-        ("broadcast", "reduce", "scatter", "gather", *ROOTLESS, "alltoall"), ("by", "trees", "pieces"),
+        ("broadcast", "reduce", "scatter", "gather", *ROOTLESS, "alltoall", "custom"), ("by", "trees", "pieces"),
         {"by": "tree", "trees": 1}, {"by": "tree", "trees": 1, "pieces": 16}, topologies="any connected one",
     ),
     "trees": _entry(
         "packing.trees", "trees", "packed trees, pipelined: the greatest rate there is, with what proves it",
-        ("broadcast", "reduce", *ROOTLESS), ("pieces", "loss"), topologies="any connected one of up to 512 ranks",
+        ("broadcast", "reduce", *ROOTLESS), ("pieces", "loss", "denominator"),
+        topologies="any connected one of up to 512 ranks",
     ),
     "blink": _entry(
         "packing.blink", "blink", "spanning trees packed as in Blink: by multiplicative weights, then few",

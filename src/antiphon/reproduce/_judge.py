@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from antiphon.core.bounds import Bound
-from antiphon.errors import Infeasible, TimedOut
+from antiphon.errors import Infeasible, NotFound, TimedOut
 from antiphon.reproduce._made import Family, Made
 
 Point = tuple[int, int, int]
@@ -64,7 +64,7 @@ def _one_step_sooner(family: Family, undecided: Sequence[Made]) -> list[Made]:
         sooner = made.steps - (2 if made.composed else 1)
         try:
             found.append(family.make(made.chunks, sooner, made.rounds))
-        except (Infeasible, TimedOut):
+        except (Infeasible, NotFound, TimedOut):
             continue
     return found
 

@@ -19,7 +19,7 @@ from antiphon.core.transform import pipeline
 from antiphon.cost import Predictor, prepare
 from antiphon.cost import sizes as sizes_of
 from antiphon.cost._profile import Profile
-from antiphon.errors import AntiphonError, Infeasible, Invalid, quote
+from antiphon.errors import AntiphonError, Infeasible, Invalid, NotFound, quote
 from antiphon.run._bench_depth import depth
 from antiphon.run._bench_wanted import How, Row, Wanted, first_on, measure_on
 from antiphon.run._launch import launched
@@ -176,7 +176,7 @@ def plans_of(
         what, machine, nbytes=nbytes, root=root, ranks=ranks, model=model, profile=profile, nccl=False, workers=workers
     )
     if not found.plans:
-        raise Infeasible(f"no planner could plan {what} on {machine.name}")
+        raise NotFound(f"no planner could plan {what} on {machine.name}")
     return list(found.plans.values())
 
 

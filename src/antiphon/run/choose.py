@@ -14,7 +14,7 @@ from antiphon.core.datatypes import data_type
 from antiphon.core.plan import Plan
 from antiphon.core.topology import Topology
 from antiphon.cost import sizes as sizes_of
-from antiphon.errors import Infeasible, Invalid, TimedOut
+from antiphon.errors import Infeasible, Invalid, NotFound, TimedOut
 from antiphon.run._bench_wanted import How, Measure, Wanted, first_on, measure_on
 from antiphon.run._choose_rows import Choice, Row, best_at, entries, leaders, one_order
 from antiphon.run._launch import launched
@@ -115,7 +115,7 @@ def tune_measured(  # noqa: PLR0913
             options["workers"] = "none"  # an MPI process should not start others of its kind
         found = tune(wanted, topology, nbytes=[*_span(ladder)], nccl=False, shortlist=few, progress=progress, **options)
         if not found.plans:
-            raise Infeasible(f"no planner could plan {wanted} on {found.topology.name}")
+            raise NotFound(f"no planner could plan {wanted} on {found.topology.name}")
         work = _Work(found, ladder, few, how, measure, limit, progress, (data_type(dtype).name, op))
         return work.go(on, bool(options.get("deterministic")))
 

@@ -17,7 +17,7 @@ from antiphon.core.plan import Entry, Plan
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.cost import prepare
-from antiphon.errors import Infeasible, Invalid, TimedOut, Unsupported
+from antiphon.errors import Infeasible, Invalid, NotFound, TimedOut, Unsupported
 from antiphon.registry import call, find, refuse_unless_able
 from antiphon.select._aside import Lost, Tell, aside
 from antiphon.select._plans import measure
@@ -186,7 +186,8 @@ def frontier(  # noqa: PLR0913
     `k`: only R <= S + k (left out: any). `steps`: the most steps. `memory`: GiB for the solvers. `tell` hears what is
     tried and proved, `heard` each point as it is found. `apart`: the planner works in a process of its own, which
     the end of the budget and Ctrl-C stop at once, and whose memory is limited. What was found until then is
-    returned, with `stopped` saying so; TimedOut if that is nothing, Infeasible if there can be nothing.
+    returned, with `stopped` saying so; TimedOut if that is nothing, Infeasible if there can be nothing, NotFound if
+    nothing was found though the search came to its end.
     """
     topology = machine_of(topology)
     target = wanted if isinstance(wanted, Collective) else collective(wanted, topology, root=root, ranks=ranks)
@@ -297,7 +298,7 @@ class _Search:
         )  # fmt: skip
 
     def result(self, stopped: str | None, steps: int | None, k: int | None) -> Frontier:
-        """TimedOut or Infeasible where there is no point."""
+        """TimedOut, Infeasible or NotFound where there is no point."""
         name = f"{self.target.kind} on {self.topology.name}"
         if not self.points:
             if stopped is not None:
@@ -309,7 +310,7 @@ class _Search:
             within = [f"at most {steps} steps"] if steps is not None else []
             within += [f"R <= S + {k}"] if k is not None else []
             limited = f" with {' and '.join(within)}" if within else ""
-            raise Infeasible(f"planner {self.planner} found no algorithm for {name}{limited}")
+            raise NotFound(f"planner {self.planner} found no algorithm for {name}{limited}")
         best: dict[tuple[int, Fraction], FrontierPoint] = {}
         for point in self.points:  # of equals the one with the best proof, then the first
             known = best.get((point.steps, point.ratio))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from antiphon.core.interpret import order_of_combining
 from antiphon.core.schedule import Schedule
-from antiphon.errors import Infeasible
+from antiphon.errors import NotFound
 
 SEVERAL_ORDERS = "it combines the parts of the data in different orders, and --deterministic wants one"
 
 
-class SeveralOrders(Infeasible):
+class SeveralOrders(NotFound):
     """There are schedules, but none that combines every element in one and the same order."""
 
 

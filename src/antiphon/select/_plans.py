@@ -18,7 +18,7 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.verify import Fault, verify
 from antiphon.cost import prepare
-from antiphon.errors import AntiphonError, Infeasible, Invalid, Unsupported, unknown
+from antiphon.errors import AntiphonError, Infeasible, Invalid, NotFound, Unsupported, unknown
 from antiphon.registry import call, find, refuse_unless_able
 from antiphon.select._baseline import CLASSICS
 from antiphon.select._orders import SEVERAL_ORDERS, SeveralOrders, order_claimed
@@ -26,6 +26,7 @@ from antiphon.select._proofs import certified, label_of, prove, rate_of
 from antiphon.select._wish import budget_of, collective, machine_of
 
 # Who is asked, and with which options, for one order of combining where no planner is named; relay goes everywhere.
+USUAL = ("ring", "relay")  # where no planner is named, the first that plans such a collective
 UNNAMED: tuple[tuple[str, Mapping[str, Any]], ...] = (
     *((name, {}) for name in CLASSICS),
     ("relay", {"by": "tree", "trees": 1}),
@@ -84,9 +85,9 @@ def plan(  # noqa: PLR0913
     deterministic: bool = False,
     tell: Callable[[str], None] | None = None,
 ) -> Plan:
-    """Let a planner plan (ring, unless another is named). Every schedule it yields is verified; of several the best is
-    kept: for `nbytes` the fastest by the model (alpha-beta, unless another is named), else that of least bandwidth gap,
-    then latency gap.
+    """Let a planner plan (ring, or relay for a custom collective, unless another is named). Every schedule it yields is
+    verified; of several the best is kept: for `nbytes` the fastest by the model (alpha-beta, unless another is named),
+    else that of least bandwidth gap, then latency gap.
 
     `deterministic`: only schedules that combine every element in one and the same order, as `tune` means it;
     SeveralOrders where the planner has none. With no planner named it is then the best of the classics that can, and of
@@ -149,7 +150,11 @@ def every_plan(  # noqa: PLR0913
             raise Invalid("options are for a planner; name it, too")
         yield from _of_any(topology, target, given)
         return
-    yield from _of_planner(planner or "ring", topology, target, given, options or {}, deterministic, tell)
+    yield from _of_planner(planner or _usual(target), topology, target, given, options or {}, deterministic, tell)
+
+
+def _usual(target: Collective) -> str:
+    return next(name for name in USUAL if target.kind in find("planner", name).can["collectives"])
 
 
 def _of_planner(
@@ -179,7 +184,7 @@ def _of_planner(
         found = True
         yield Plan(topology, target, (Entry(0, None, schedule, {"planner": planner, **figures, **order}),))
     if not made:
-        raise Infeasible(f"planner {planner} found no schedule for {target.kind} on {topology.name}")
+        raise NotFound(f"planner {planner} found no schedule for {target.kind} on {topology.name}")
     if not found:
         raise SeveralOrders(f"planner {planner}: {SEVERAL_ORDERS}; name no planner, and the best that can is taken")
 
@@ -196,7 +201,7 @@ def _of_any(topology: Topology, target: Collective, given: Mapping[str, Any]) ->
                 yield made
         except SeveralOrders:
             several = True
-        except (Infeasible, Invalid, Unsupported) as error:
+        except (Infeasible, Invalid, NotFound, Unsupported) as error:
             refused = refused or error
     if not found and not several and refused is not None:
         raise refused

@@ -108,7 +108,9 @@ def proofs_text(proved: Sequence[str], trusted: Sequence[str]) -> list[str]:
     return lines
 
 
-_BREAKS = re.compile(r"(?<!with one of them): (?=as |counting |rank |each |for each |a solver )|; (?=with |in step )")
+_BREAKS = re.compile(
+    r"(?<!with one of them): (?=as |counting |rank |each |for each |a proof )|; (?=with |in step |as )"
+)
 
 
 def refusal_text(why: str) -> str:

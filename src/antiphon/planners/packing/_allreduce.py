@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from antiphon.core.collective import Collective
@@ -19,6 +19,7 @@ from antiphon.planners.packing._fewest import fewest_spanning
 from antiphon.planners.packing._in_and_out import InAndOut, pack_allreduce_lp
 from antiphon.planners.packing._lay import Pair, reduce_and_spread, refined, spread
 from antiphon.planners.packing._out import FEW_RANKS, out_of
+from antiphon.planners.packing._rounding import Part, Rounding, parts_of, rounded, rounded_trees, with_shares
 from antiphon.planners.packing._spanning import spanning
 from antiphon.planners.packing._tree import Tree
 
@@ -29,7 +30,7 @@ SOME_RANKS = 32  # up to which trees in and out are packed: ten seconds on an ir
 class Made:
     """A schedule without pieces, the trees it uses, how many serve one part of the data, and what is known of that.
 
-    `best`: no packing of such trees is faster, whatever other schedules may be.
+    `best`: no packing of such trees is faster before its shares are rounded, whatever other schedules may be.
     """
 
     schedule: Schedule
@@ -38,35 +39,45 @@ class Made:
     how: str
     best: bool
     few: str | None = None
+    rounding: Rounding | None = None
+
+    def exact_rate(self, topology: Topology) -> Fraction | None:
+        """Bytes of nbytes per second before shares were rounded."""
+        rate = throughput(self.schedule, topology)
+        return rate / (1 - self.rounding.loss) if rate is not None and self.rounding is not None else rate
 
 
 def allreduces(
-    topology: Topology, collective: Collective, bound: Fraction | None, loss: Fraction, seed: int
+    topology: Topology, collective: Collective, bound: Fraction | None, loss: Fraction, seed: int, most: int | None
 ) -> Iterator[Made]:
-    """Ways to do it, the likeliest best first; none after one that comes within the loss of the bound (bytes/s)."""
+    """Ways to do it, the likeliest best first; none after one that comes within the loss of the bound (bytes/s).
+    `most`: the greatest denominator of shares."""
     for way in (_both_ways, _in_halves, _in_and_out):
-        made = way(topology, collective, loss, seed)
+        made = way(topology, collective, loss, seed, most)
         if made is not None:
             yield made
-            rate = throughput(made.schedule, topology)
+            rate = made.exact_rate(topology)
             if bound is not None and rate is not None and rate >= (1 - loss) * bound:
                 return
 
 
-def _both_ways(topology: Topology, collective: Collective, loss: Fraction, seed: int) -> Made | None:
+def _both_ways(
+    topology: Topology, collective: Collective, loss: Fraction, seed: int, denominator: int | None
+) -> Made | None:
     """Undirected trees: up and down the same links (Blink, 3.3), at tau. Not where a switch or a limit is met."""
     machine = _undirected(topology, collective)
     if machine is None:
         return None
     if machine.vertices <= FEW_RANKS:
         few = fewest_spanning(machine, loss=loss)
-        made = reduce_and_spread(collective, [Pair.of(tree) for tree in few.trees])
+        trees, rounding = rounded_trees(few.trees, {}, collective.members, topology, denominator)
+        made = reduce_and_spread(collective, [Pair.of(tree) for tree in trees])
         return Made(
-            made, few.trees, len(few.trees), "undirected spanning trees", few.rate == few.optimum, few.describe()
+            made, trees, len(trees), "undirected spanning trees", few.rate == few.optimum, few.describe(), rounding
         )
-    found = spanning(machine)
-    made = reduce_and_spread(collective, [Pair.of(tree) for tree in found.trees])
-    return Made(made, found.trees, len(found.trees), "undirected spanning trees", True)
+    trees, rounding = rounded_trees(spanning(machine).trees, {}, collective.members, topology, denominator)
+    made = reduce_and_spread(collective, [Pair.of(tree) for tree in trees])
+    return Made(made, trees, len(trees), "undirected spanning trees", True, rounding=rounding)
 
 
 def _undirected(topology: Topology, collective: Collective) -> Undirected | None:
@@ -80,28 +91,44 @@ def _undirected(topology: Topology, collective: Collective) -> Undirected | None
         return None  # others may pass data on
 
 
-def _in_halves(topology: Topology, collective: Collective, loss: Fraction, seed: int) -> Made:
+def _in_halves(topology: Topology, collective: Collective, loss: Fraction, seed: int, denominator: int | None) -> Made:
     """A reducescatter, then an allgather, each by forests: one set of trees per rank. Even where each is the fastest,
     together they need not be: they share the links, and roots need not weigh the same."""
     gather = Collective("allgather", collective.ranks, collective.members)
     demand = dict.fromkeys(collective.members, 1)
     out = out_of(topology, demand, collective.members, seed=seed)
     into = out_of(reverse(topology), demand, collective.members, seed=seed)
-    both = compose(invert(spread(gather, into.trees)), spread(gather, out.trees))
+    who = collective.members
+    parts = [*parts_of(out.trees, demand, who, "out"), *parts_of(into.trees, demand, who, "into")]
+    rounding = rounded(parts, topology, denominator)
+    trees_out = with_shares(out.trees, rounding)
+    trees_in = with_shares(into.trees, rounding, len(out.trees))
+    both = compose(invert(spread(gather, trees_in)), spread(gather, trees_out))
     how = f"reducescatter and allgather by {out.how}"
-    return Made(both, (*into.trees, *out.trees), most(out.trees), how, False)
+    return Made(both, (*trees_in, *trees_out), most(trees_out), how, False, rounding=rounding)
 
 
-def _in_and_out(topology: Topology, collective: Collective, loss: Fraction, seed: int) -> Made | None:
+def _in_and_out(
+    topology: Topology, collective: Collective, loss: Fraction, seed: int, denominator: int | None
+) -> Made | None:
     """Trees in and out with common roots: where links differ each way, or limits are shared."""
     if len(collective.members) > SOME_RANKS:
         return None
     found = pack_allreduce_lp(topology, collective.members)
     pairs = pairs_of(found)
     trees = (*found.trees_in, *found.trees_out)
+    whole = sum((pair.rate for pair in pairs), Fraction(0))
+    parts = [
+        Part(None, pair.rate / whole, 1, tuple(link for *_, path, _ in (*pair.up, *pair.down) for link in path))
+        for pair in pairs
+    ]
+    rounding = rounded(parts, topology, denominator)
+    if rounding is not None:
+        pairs = [replace(p, rate=Fraction(n)) for p, n in zip(pairs, rounding.counts, strict=True) if n]
     return Made(
-        reduce_and_spread(collective, pairs), trees, len(pairs), "trees in and out with common roots", found.proved
-    )
+        reduce_and_spread(collective, pairs), trees, len(pairs), "trees in and out with common roots", found.proved,
+        rounding=rounding,
+    )  # fmt: skip
 
 
 def pairs_of(found: InAndOut) -> list[Pair]:

@@ -14,7 +14,8 @@ import numpy as np
 
 from antiphon.core.collective import Collective
 from antiphon.core.routes import Routes
-from antiphon.core.schedule import COPY, REDUCE, Chunks, Schedule
+from antiphon.core.schedule import COPY, MAX_DENOMINATOR, REDUCE, Chunks, Schedule
+from antiphon.errors import Unsupported
 from antiphon.planners._reach import Hop, Path
 from antiphon.planners.packing._tree import Tree
 
@@ -40,7 +41,7 @@ def spread(collective: Collective, trees: Iterable[Tree]) -> Schedule:
         root, ends = source[block], frozenset(wanted[block])
         mine = rooted.get(root, []) if ends - {root} else []
         if (root, ends) not in pruned:
-            pruned[root, ends] = [_leading_to(dict(tree.hops), root, ends) for tree in mine]
+            pruned[root, ends] = [leading_to(dict(tree.hops), root, ends) for tree in mine]
         whole = sum((tree.rate for tree in mine), Fraction(0))
         for tree, hops in zip(mine, pruned[root, ends], strict=True):
             rows += [(hop.depth - 1, len(shares), hop.parent, rank, COPY, hop.path) for rank, hop in hops]
@@ -144,7 +145,7 @@ def _by_root(trees: Iterable[Tree]) -> dict[int, list[Tree]]:
     return found
 
 
-def _leading_to(hops: dict[int, Hop], root: int, ends: frozenset[int]) -> list[tuple[int, Hop]]:
+def leading_to(hops: dict[int, Hop], root: int, ends: frozenset[int]) -> list[tuple[int, Hop]]:
     """The hops on the ways from the root to these ends."""
     kept = {root}
     for end in ends:
@@ -158,6 +159,10 @@ def _leading_to(hops: dict[int, Hop], root: int, ends: frozenset[int]) -> list[t
 def schedule_of(collective: Collective, shares: Sequence[tuple[int, Fraction]], rows: Sequence[Row]) -> Schedule:
     """`shares`: per chunk its block and its share of it; the chunks of a block stand one behind the other."""
     whole = math.lcm(*{share.denominator for _, share in shares})
+    if whole >= MAX_DENOMINATOR:
+        raise Unsupported(
+            "the shares of the trees have no common denominator below 2^62; use planner trees, which rounds them"
+        )
     block = np.array([b for b, _ in shares], np.int64)
     share = np.array([s.numerator * (whole // s.denominator) for _, s in shares], np.int64)
     before = np.cumsum(share) - share

@@ -142,7 +142,7 @@ def _made(topology: Topology, collective: Collective, asked: _Asked) -> tuple[Sc
 
 def _exact(topology: Topology, collective: Collective) -> tuple[Schedule, int, str]:
     """Where neither direct links nor one-hop trees join the ranks, which the paper does not treat."""
-    *_, made = allreduces(topology, collective, None, Fraction(0), 0)
+    *_, made = allreduces(topology, collective, None, Fraction(0), 0, None)
     return made.schedule, made.count, made.how
 
 

@@ -22,6 +22,7 @@ from antiphon.planners.packing._columns import check_reach
 from antiphon.planners.packing._lay import spread
 from antiphon.planners.packing._out import out_of
 from antiphon.planners.packing._pieces import piped
+from antiphon.planners.packing._rounding import denominator_of, rounded_trees
 from antiphon.planners.packing._tree import Tree
 
 SPREADING = ("broadcast", "allgather")
@@ -38,33 +39,45 @@ def trees(
     seed: int = 0,
     pieces: int | None = None,
     loss: float | str | Fraction = 0,
+    denominator: int | None = None,
 ) -> Iterator[Schedule]:
     """Yields the fastest packing of trees, pipelined in `pieces`: the best for `nbytes`, or several if none is given.
 
     Reduce and reducescatter are broadcast and allgather of the machine with all links turned, run backwards; allreduce
     takes whichever is best of undirected trees used both ways, two forests, and trees in and out. `loss`: the share of
-    the rate that may be given up for fewer trees (0.05), where one set of trees serves. Growth: see docs.
+    the rate that may be given up for fewer trees (0.05), where one set of trees serves. `denominator`: the greatest of
+    the trees' shares (left out: 1024, more where that would lose over 0.5 %); what is lost is told. Growth: see docs.
     """
-    given_up = _loss(loss)
+    given_up, most_of = _loss(loss), denominator_of(denominator)
     if len(collective.members) > MOST_RANKS:
         raise Unsupported(
             f"planner trees: {len(collective.members)} ranks; it takes up to {MOST_RANKS}. "
             "Use hierarchical-ring or multi-ring"
         )
     limit = bound(topology, collective)
-    made = _best(topology, collective, limit.bytes_per_second, given_up, seed)
+    made = _best(topology, collective, limit.bytes_per_second, given_up, seed, most_of)
     rate = throughput(made.schedule, topology)
-    told = {
+    lost = made.rounding is not None and made.rounding.loss > 0
+    told: dict[str, Any] = {
         "rate": str(rate / topology.unit) if rate is not None else None,
         "optimal": rate == limit.bytes_per_second,
-        "best_of_its_kind": made.best or rate == limit.bytes_per_second,
+        "best_of_its_kind": (made.best and not lost) or rate == limit.bytes_per_second,
         "trees": made.count,
         "deepest": max((tree.depth for tree in made.trees), default=0),
         "how": made.how,
     }
     if made.few is not None:
         told["few"] = made.few
-    kept = {"loss": str(given_up)} if given_up else {}
+    if made.rounding is not None:
+        exact = made.exact_rate(topology)
+        told["how"] = f"{made.how}; {made.rounding.describe()}"
+        told["rounding"] = {
+            "denominator": made.rounding.denominator,
+            "loss": float(made.rounding.loss),
+            "exact_rate": None if exact is None else str(exact / topology.unit),
+        }
+    kept: dict[str, Any] = {"loss": str(given_up)} if given_up else {}
+    kept |= {} if most_of is None else {"denominator": most_of}
     for schedule in piped(made.schedule, topology, pieces, nbytes, profile):
         options = {**kept, "pieces": int(schedule.pieces)}
         proof = {"bound": limit.as_json()["bandwidth"]}
@@ -83,24 +96,28 @@ def _loss(loss: float | str | Fraction) -> Fraction:
     return value
 
 
-def _best(topology: Topology, collective: Collective, limit: Fraction | None, loss: Fraction, seed: int) -> Made:
+def _best(
+    topology: Topology, collective: Collective, limit: Fraction | None, loss: Fraction, seed: int, most_of: int | None
+) -> Made:
     if len(collective.members) < 2:
         return Made(spread(collective, ()), (), 0, "nothing to move", True)
     if collective.kind == "allreduce":
-        ways = list(allreduces(topology, collective, limit, loss, seed))
-        rates = [throughput(made.schedule, topology) or Fraction(0) for made in ways]
+        ways = list(allreduces(topology, collective, limit, loss, seed, most_of))
+        rates = [made.exact_rate(topology) or Fraction(0) for made in ways]
         top = max(rates)
         enough = [(made, rate) for made, rate in zip(ways, rates, strict=True) if rate >= (1 - loss) * top]
         made, rate = min(enough, key=lambda one: (one[0].count if loss else 0, one[0].schedule.steps))
         proved = any(way.best and at == rate for way, at in zip(ways, rates, strict=True))
         return replace(made, best=proved and rate == top)
     if collective.kind in SPREADING:
-        return _spread(topology, collective, loss, seed)
-    turned = _spread(reverse(topology), dual(collective)[0], loss, seed, back=True)
+        return _spread(topology, collective, loss, seed, most_of)
+    turned = _spread(reverse(topology), dual(collective)[0], loss, seed, most_of, back=True)
     return replace(turned, schedule=replace(invert(turned.schedule), collective=collective))
 
 
-def _spread(topology: Topology, collective: Collective, loss: Fraction, seed: int, back: bool = False) -> Made:
+def _spread(
+    topology: Topology, collective: Collective, loss: Fraction, seed: int, most_of: int | None, back: bool = False
+) -> Made:
     """`back`: all links were turned round."""
     relation = collective.relation
     demand: Counter[int] = Counter()
@@ -112,8 +129,9 @@ def _spread(topology: Topology, collective: Collective, loss: Fraction, seed: in
     found = out_of(topology, wanted, collective.members, loss, seed)
     reach = Reach(topology)
     empty = [Tree(root, Fraction(1), tuple(_hops(reach, root))) for root in light]
-    made = spread(collective, [*found.trees, *empty])
-    return Made(made, found.trees, most(found.trees), found.how, found.optimal, found.few)
+    kept, rounding = rounded_trees(found.trees, wanted, collective.members, topology, most_of)
+    made = spread(collective, [*kept, *empty])
+    return Made(made, kept, most(kept), found.how, found.optimal, found.few, rounding)
 
 
 def _hops(reach: Reach, root: int) -> Iterator[tuple[int, Hop]]:

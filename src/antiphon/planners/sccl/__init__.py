@@ -13,7 +13,8 @@ from antiphon.core.topology import Topology
 from antiphon.errors import Invalid, TimedOut
 from antiphon.planners.sccl._cache import asked_for
 from antiphon.planners.sccl._frontier import Limits
-from antiphon.planners.sccl._work import Tell, Work, one_point, points
+from antiphon.planners.sccl._one_point import one_point
+from antiphon.planners.sccl._work import Tell, Work, points
 
 GIB = 2**30
 USUAL_BUDGET = 60.0  # seconds: some frontiers have no end
@@ -40,7 +41,8 @@ def sccl(  # noqa: PLR0913 - every option by name
     cache: bool | str = True,
     tell: Tell = _silent,
 ) -> Iterator[Schedule]:
-    """Yields the frontier, fewest steps first; with `chunks`, `steps` and `rounds` just that point, or Infeasible.
+    """Yields the frontier, fewest steps first; with `chunks`, `steps` and `rounds` just that point, or Infeasible with
+    what forbids it in any form, or NotFound with what was searched.
 
     `steps` alone: the most steps. `k`: only R <= S + k (left out: any). `memory`: GiB that a solver may take.
     `workers`: how many candidates are decided side by side (left out: as many as processors, up to 4). `cache`: whether

@@ -64,7 +64,7 @@ def decide(
         decided, taken = _by_engines(search, task, tell, memory, turns)
         if isinstance(decided, Found):
             search.cache.put(question, Kept(taken, decided.engine, list(decided.moves)))
-        elif isinstance(decided, Impossible) and decided.how == "search":
+        elif isinstance(decided, Impossible) and decided.resolution is not None:
             search.cache.put(question, Kept(taken, resolution=decided.resolution))
         return decided
     if kept.turns > turns:
@@ -99,7 +99,8 @@ def _by_flow(search: Search, task: Task, split: tuple[int, ...] | None) -> Decid
         if answer.moves is not None:
             return Found(answer.moves, "flow")
         if answer.refuted and group is search.none and chosen is None:
-            proof = _refuted(search, task, PROVING) if _size(task) <= PROVABLE else None
+            provable = _size(task) <= PROVABLE and search.instance.arcs.exhaustive
+            proof = _refuted(search, task, PROVING) if provable else None
             return proof or Impossible("search")
     return None
 
@@ -143,8 +144,8 @@ def _by_turns(
                 return Found(answer.moves, f"sat ({solver})"), turn + 1
             if answer.refuted:
                 done.add((number, chosen))
-                if len(group) == 1 and chosen is None:
-                    return Impossible("search"), turn + 1
+                if len(group) == 1 and chosen is None:  # on the ways that were looked at; others were left out
+                    return None, turns
     return None, turns
 
 

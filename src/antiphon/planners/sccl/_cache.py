@@ -4,7 +4,9 @@ A file per question: a problem in canonical numbers (so a machine numbered other
 rounds, seed, and what made the answer: this package's own text and the releases of the libraries that it depends on.
 They lie in $ANTIPHON_CACHE/sccl, else in antiphon/sccl of $XDG_CACHE_HOME or ~/.cache; ANTIPHON_CACHE=off keeps none.
 The least recently used are removed beyond MOST_BYTES. A folder that cannot be used is no cache; a file that is not
-what was written is no answer, and the next answer replaces it. Algorithms are checked again whenever they are used.
+what was written is no answer, and the next answer replaces it. Nothing in a file is believed: whenever an answer is
+used, its algorithm is checked again, and so is the proof by resolution that there is none. What only an engine says
+is not kept.
 
 An answer tells how many turns it took, so that whoever has fewer is told what he would have found himself: with or
 without the cache a request has one result.
@@ -16,7 +18,7 @@ import contextlib
 import hashlib
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
@@ -28,6 +30,7 @@ import msgspec
 from antiphon import __version__
 from antiphon.core.files import read_bytes, write_bytes
 from antiphon.core.ksync.instance import Instance
+from antiphon.core.ksync.proof import Refutation, check_refutation
 from antiphon.errors import AntiphonError, Invalid, quote
 from antiphon.planners.sccl._task import Move, rounds_of
 
@@ -52,7 +55,7 @@ class Question:
 
 
 class Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The moves, or none where an engine went through everything. `turns`: how many of the engine `auto` it took."""
+    """The moves, or the proof that there are none. `turns`: how many of the engine `auto` it took."""
 
     turns: int
     engine: str = ""
@@ -137,7 +140,10 @@ class Cache:
             return None
         answer = found.answer
         known = found.format == FORMAT and found.question == asked.name and found.check == _check(answer)
-        if not known or (answer.moves is not None and not is_algorithm(asked, answer.moves)):
+        if not known:
+            return None
+        moves = answer.moves
+        if not (is_refuted(asked, answer.resolution) if moves is None else is_algorithm(asked, moves)):
             return None
         with contextlib.suppress(OSError):
             os.utime(path)  # used now: to be removed last
@@ -202,6 +208,20 @@ def is_algorithm(asked: Question, moves: Sequence[Move]) -> bool:
         if any(dest not in since for dest in about.dests):
             return False
     return max(asked.steps, sum(rounds_of(instance, moves))) <= asked.rounds
+
+
+def is_refuted(asked: Question, resolution: Mapping[str, Any] | None) -> bool:
+    """Whether this proof by resolution shows that there is no algorithm. O(clauses + literals that it names)."""
+    if resolution is None:
+        return False
+    try:
+        found = Refutation.of_json(resolution)
+        if (found.parts, found.steps, found.rounds, found.split) != (asked.parts, asked.steps, asked.rounds, None):
+            return False
+        check_refutation(asked.instance, found)
+    except AntiphonError:
+        return False
+    return True
 
 
 def _ends(instance: Instance, path: Sequence[int]) -> tuple[int, int] | None:

@@ -32,7 +32,7 @@ def explain(instance: Instance, parts: int, steps: int, rounds: int, why: Imposs
             f"{asked}: for each way of dealing {rounds} rounds out to {steps} steps some links have too little room "
             f"({len(why.duals)} sets of prices prove it); with one of them: {_prices(instance, why.duals[0])}"
         )
-    return f"{asked}: a solver went through all possibilities (C1 to C6 of SCCL, section 3.4, have no solution)"
+    return f"{asked}: a proof by resolution, checked step by step, goes through all possibilities"
 
 
 def _distance(instance: Instance) -> str:

@@ -41,15 +41,24 @@ class Way:
 
 def way_to(topology: Topology, collective: Collective) -> Way:
     """What to synthesize for a collective; Unsupported for what has no such way."""
-    if not len(needs_of(collective)):
+    needs = needs_of(collective)
+    if not len(needs):
         raise Unsupported(
             f"planner sccl: no data have to move for this {collective.kind}, so there is no R/C; use planner direct"
+        )
+    if needs.joined:
+        raise Unsupported(
+            "planner sccl: some value begins with a contribution more than once, or one is wanted more than once; "
+            "use planner relay"
         )
     if not collective.combining:
         return Way(topology, collective, AS_PLANNED)
     if collective.kind == "allreduce":
         return Way(topology, Collective("allgather", collective.ranks, collective.members), COMPOSED)
-    return Way(reverse(topology), dual(collective)[0], TURNED)
+    try:
+        return Way(reverse(topology), dual(collective)[0], TURNED)
+    except Unsupported as error:
+        raise Unsupported(f"planner sccl: {error}, and so synthesized; use planner relay") from None
 
 
 def schedule_at(point: Point, topology: Topology, collective: Collective, about: str) -> Schedule | None:

@@ -54,7 +54,7 @@ def encode(task: Task, group: Group) -> Encoding:
     for place, (kind, _) in enumerate(chunks):
         _chunk(out, instance, kind, steps, sends[place])
     most = list(task.split) if task.split is not None else [task.rounds - steps + 1] * steps
-    extra = _rounds(out, most, task.rounds if task.split is None else None)
+    extra = free_rounds(out, most, task.rounds if task.split is None else None)
     back = np.argsort(group.arcs, axis=1)
     arcs_of: dict[int, list[int]] = defaultdict(list)
     for arc, resource in zip(*(column.tolist() for column in instance.arcs.load), strict=True):
@@ -63,7 +63,9 @@ def encode(task: Task, group: Group) -> Encoding:
         loading = back[:, arcs_of[resource]].ravel()
         for step in range(steps):
             literals = sends[:, loading, step].ravel()
-            _load(out, sorted(literals[literals > 0].tolist()), instance.capacity[resource], extra[step], most[step])
+            load_within(
+                out, sorted(literals[literals > 0].tolist()), instance.capacity[resource], extra[step], most[step]
+            )
     return Encoding(out, tuple(chunks), sends)
 
 
@@ -98,7 +100,7 @@ def _chunk(out: Clauses, instance: Instance, kind: int, steps: int, sends: NDArr
         out.rows.append([have[rank, steps]] if (rank, steps) in have else [])
 
 
-def _rounds(out: Clauses, most: list[int], total: int | None) -> list[list[int]]:
+def free_rounds(out: Clauses, most: list[int], total: int | None) -> list[list[int]]:
     """Per step variables "r_s >= 2", "r_s >= 3", ...; with `total`, all together at most so many rounds."""
     extra = [[out.new() for _ in range(count - 1)] if total is not None else [] for count in most]
     for row in extra:
@@ -111,7 +113,7 @@ def _rounds(out: Clauses, most: list[int], total: int | None) -> list[list[int]]
     return extra
 
 
-def _load(out: Clauses, literals: list[int], capacity: Fraction, extra: list[int], most: int) -> None:
+def load_within(out: Clauses, literals: list[int], capacity: Fraction, extra: list[int], most: int) -> None:
     """As many sends as so many rounds allow; every further one asks for further rounds."""
     if len(literals) <= capacity * (most if not extra else 1):
         return

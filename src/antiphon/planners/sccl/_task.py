@@ -115,7 +115,7 @@ def schedule_of(instance: Instance, parts: int, moves: Sequence[Move]) -> Schedu
     for step, _, path in rows:
         links = []
         for bond in path:
-            links.append(_link(instance, bond, taken[step, bond], rounds[step] if step < len(rounds) else 1))
+            links.append(link_of(instance, bond, taken[step, bond], rounds[step] if step < len(rounds) else 1))
             taken[step, bond] += 1
         route.append(ways.setdefault(tuple(links), len(ways)))
     plain = not instance.topology.switches and all(len(bond) == 1 for bond in instance.bonds)
@@ -144,7 +144,7 @@ def _chunks(instance: Instance, parts: int) -> tuple[Chunks, Callable[[int, int]
     return made, lambda block, part: int(base[block]) + part
 
 
-def _link(instance: Instance, bond: int, place: int, rounds: int) -> int:
+def link_of(instance: Instance, bond: int, place: int, rounds: int) -> int:
     """The link of a bond that its place-th chunk of a step takes: each in turn takes what its rounds allow."""
     links = instance.bonds[bond]
     if len(links) == 1:

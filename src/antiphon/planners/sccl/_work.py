@@ -1,4 +1,4 @@
-"""One request: the frontier or one point of any collective, by way of one that only spreads."""
+"""What is asked for, and the frontier of any collective, by way of one that only spreads."""
 
 from __future__ import annotations
 
@@ -14,16 +14,15 @@ from antiphon.core.ksync.instance import instance_of
 from antiphon.core.reshape import reverse
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
-from antiphon.errors import Infeasible, Invalid, TimedOut, Unsupported
-from antiphon.planners.sccl._auto import TURNS, Found, decide
+from antiphon.errors import TimedOut, Unsupported
+from antiphon.planners.sccl._auto import Found, decide
 from antiphon.planners.sccl._cache import Cache
 from antiphon.planners.sccl._canonical import Posed, posed
-from antiphon.planners.sccl._explain import explain
 from antiphon.planners.sccl._frontier import USUAL_K, Limits, Point, frontier, is_large, usual_steps
 from antiphon.planners.sccl._points import Way, certificate, everywhere, joined, schedule_at, way_to
 from antiphon.planners.sccl._product import by_product
-from antiphon.planners.sccl._search import Impossible, Search
-from antiphon.planners.sccl._task import rounds_of, schedule_of
+from antiphon.planners.sccl._search import Search
+from antiphon.planners.sccl._task import schedule_of
 
 MOST_RANKS = 128
 Tell = Callable[[str], None]
@@ -70,17 +69,17 @@ def points(work: Work, limits: Limits) -> Iterator[Schedule]:
         point = problem.point(found)
         if halved and point.steps < 2 * search.instance.least_steps and point.steps <= most:
             least_direct = Fraction(point.rounds, point.parts)
-            yield _with_certificate(everywhere(point, work.collective), point, AS_PLANNED, limits.k, direct=True)
+            yield with_certificate(everywhere(point, work.collective), point, AS_PLANNED, limits.k, direct=True)
         if not halved:
             made = schedule_at(point, work.topology, work.collective, way.about)
             assert made is not None
-            yield _with_certificate(made, point, way.about, limits.k)
+            yield with_certificate(made, point, way.about, limits.k)
         elif 2 * point.steps <= most or limits.steps is None:
             ratio = Fraction(2 * point.rounds, point.parts * len(work.collective.members))
             if least_direct is None or ratio < least_direct:
-                halves = _halves(work, point)
+                halves = halves_of(work, point)
                 if halves is not None:
-                    yield _with_certificate(halves, point, COMPOSED, limits.k)
+                    yield with_certificate(halves, point, COMPOSED, limits.k)
 
 
 def _points(search: Search, floor: Fraction, limits: Limits, product: Point | None, tell: Tell) -> Iterator[Point]:
@@ -98,7 +97,7 @@ def _points(search: Search, floor: Fraction, limits: Limits, product: Point | No
         yield product
 
 
-def _halves(work: Work, point: Point) -> Schedule | None:
+def halves_of(work: Work, point: Point) -> Schedule | None:
     """An allreduce of two halves; the first is synthesized apart where the machine is not alike both ways."""
     made = schedule_at(point, work.topology, work.collective, COMPOSED)
     if made is not None:
@@ -113,7 +112,7 @@ def _halves(work: Work, point: Point) -> Schedule | None:
     return joined(first, schedule_of(point.instance, point.parts, point.moves), work.collective)
 
 
-def _with_certificate(schedule: Schedule, point: Point, about: str, k: int | None, direct: bool = False) -> Schedule:
+def with_certificate(schedule: Schedule, point: Point, about: str, k: int | None, direct: bool = False) -> Schedule:
     told: dict[str, object] = {"engine": point.engine, "found": _told(point, about, direct)}
     if not direct:
         told["certificate"] = certificate(point, about, USUAL_K if k is None else k)
@@ -134,64 +133,3 @@ def _told(point: Point, about: str, direct: bool) -> dict[str, object]:
         "proof": point.proof,
         "meaning": f"of the allgather it is made of: {meaning}" if about == COMPOSED else meaning,
     }
-
-
-def one_point(work: Work, chunks: int, steps: int, rounds: int) -> Schedule:
-    """Just this point; Infeasible with the bound that forbids it, TimedOut where nothing was decided."""
-    for name, value in (("chunks", chunks), ("steps", steps), ("rounds", rounds)):
-        if value < 1:
-            raise Invalid(f"{name}: expected a whole number from 1, got {value}")
-    if work.collective.kind == "allreduce":
-        return _one_allreduce(work, chunks, steps, rounds)
-    way = way_to(work.topology, work.collective)
-    search, problem = work.search(way)
-    weight = work.collective.input_weight
-    if chunks % weight:
-        raise Invalid(
-            f"chunks: {work.collective.kind} among {len(work.collective.members)} ranks takes a multiple of {weight} "
-            f"chunks per rank, got {chunks}"
-        )
-    point = _decided(work, search, problem, chunks // weight, steps, rounds)
-    made = schedule_at(point, work.topology, work.collective, way.about)
-    assert made is not None
-    return _with_certificate(made, point, way.about, None)
-
-
-def _one_allreduce(work: Work, chunks: int, steps: int, rounds: int) -> Schedule:
-    """As two halves where the numbers allow it, else with every input sent everywhere."""
-    search, problem = work.search(way_to(work.topology, work.collective))
-    ranks = len(work.collective.members)
-    reasons = []
-    if chunks % ranks == 0 and steps % 2 == 0 and rounds // 2 >= steps // 2:
-        try:
-            point = _decided(work, search, problem, chunks // ranks, steps // 2, rounds // 2)
-            halves = _halves(work, point)
-            if halves is not None:
-                return _with_certificate(halves, point, COMPOSED, None)
-        except Infeasible as error:
-            reasons.append(f"as reducescatter then allgather: {error}")
-    else:
-        reasons.append(f"as reducescatter then allgather it needs C a multiple of {ranks}, and S and R even, R >= S")
-    try:
-        point = _decided(work, search, problem, chunks, steps, rounds)
-    except Infeasible as error:
-        reasons.append(f"with every input sent everywhere: {error}")
-        raise Infeasible("; ".join(reasons)) from None
-    return _with_certificate(everywhere(point, work.collective), point, AS_PLANNED, None, direct=True)
-
-
-def _decided(work: Work, search: Search, problem: Posed, parts: int, steps: int, rounds: int) -> Point:
-    decided = decide(search, parts, steps, rounds, tell=work.tell, memory=work.memory)
-    instance = search.instance
-    if isinstance(decided, Impossible):
-        raise Infeasible(explain(problem.asked, parts, steps, rounds, problem.impossible(decided)))
-    chunks = parts * instance.input_weight
-    if decided is None:
-        raise TimedOut(
-            f"planner sccl neither found nor refuted C = {chunks}, S = {steps}, R = {rounds} in {TURNS} turns; "
-            "ask for more rounds, fewer chunks, or another seed"
-        )
-    used = max(steps, sum(rounds_of(instance, decided.moves)))
-    proof = OPTIMAL if Fraction(used, chunks) == search.ratio(steps) else BEST_FOUND
-    point = Point(instance, parts, steps, used, decided.moves, decided.engine, proof, search.proved(steps))
-    return problem.point(point)

@@ -1,0 +1,51 @@
+"""Which values, each any number of times, add up to a multiset: exact cover with repetition."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from antiphon.errors import Unsupported
+
+Value = tuple[int, ...]  # ids in ascending order, one as often as it is counted
+MOST = 300_000  # comparisons of a value with what is left to make up
+
+
+def sum_of(want: Value, values: Sequence[Value]) -> dict[Value, int] | None:
+    """How often each value is taken; those that come first are preferred. None where no sum is what is wanted: then
+    all were gone through. Unsupported where that would take too long.
+    """
+    room = Counter(want)
+    usable = [value for value in dict.fromkeys(values) if Counter(value) <= room]
+    if all(len(value) == 1 for value in usable):  # mostly: nothing to search
+        known = {value[0] for value in usable}
+        return {(name,): times for name, times in room.items()} if known >= room.keys() else None
+    having: dict[int, list[Value]] = {name: [v for v in usable if name in v] for name in room}
+    taken: list[Value] = []
+    turns = [_choices(room, having)]
+    compared = 0
+    while compared < MOST:
+        value = next(turns[-1], None)
+        if value is None:
+            turns.pop()
+            if not turns:
+                return None
+            room.update(taken.pop())
+            continue
+        room.subtract(value)
+        taken.append(value)
+        if not any(room.values()):
+            return dict(Counter(taken))
+        turns.append(_choices(room, having))
+        compared += sum(len(having[name]) for name, times in room.items() if times)
+    raise Unsupported(
+        f"which of {len(usable)} values add up to {len(want)} contributions was not found in {MOST} comparisons; "
+        "let ranks begin with single contributions"
+    )
+
+
+def _choices(room: Counter[int], having: dict[int, list[Value]]) -> Iterator[Value]:
+    """What may come next: all that fits and has the id which the fewest have."""
+    left = +room
+    fitting = ([v for v in having[name] if Counter(v) <= left] for name in left)
+    return iter(min(fitting, key=len))

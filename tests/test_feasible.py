@@ -1,0 +1,184 @@
+"""What is said to be impossible is proved to be, in whatever form; else it is said what was searched."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from sccl_cases import topology as random_machine
+
+import antiphon
+from antiphon.cli import run
+from antiphon.core.collective import Collective
+from antiphon.core.ksync.instance import instance_of
+from antiphon.core.loads import rounds
+from antiphon.core.serialize import load_plan
+from antiphon.core.topology import LinkType, build
+from antiphon.core.verify import verify
+from antiphon.errors import Invalid, NotFound
+from antiphon.planners.sccl import _one_point
+from antiphon.planners.sccl._in_place import in_place
+from antiphon.planners.sccl._one_point import one_point
+from antiphon.planners.sccl._search import Impossible
+from antiphon.planners.sccl._task import Effort
+from antiphon.planners.sccl._work import Work
+from antiphon.select import collective
+from antiphon.topologies import topology
+
+pytest.importorskip("pysat")
+Capture = pytest.CaptureFixture[str]
+DGX1 = "dgx1v_sccl"
+
+
+def wish(spec: str, chunks: int, steps: int, rounds: int, kind: str = "allreduce") -> list[str]:
+    figures = ["--chunks", str(chunks), "--steps", str(steps), "--rounds", str(rounds)]
+    return ["plan", kind, spec, "--planner", "sccl", *figures]
+
+
+def answer(capsys: Capture, *arguments: str, code: int = 0) -> Any:
+    capsys.readouterr()
+    assert run([*arguments, "--json"]) == code
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    ("spec", "figures"),
+    [(DGX1, (2, 2, 2)), (DGX1, (3, 3, 3)), ("ring:ranks=4", (2, 2, 2)), ("hypercube:ranks=8", (3, 3, 3))],
+)
+def test_allreduces_that_exchange_in_place_are_found(
+    spec: str, figures: tuple[int, int, int], capsys: Capture, tmp_path: Path
+) -> None:
+    """Neither two halves nor every input sent everywhere."""
+    file = tmp_path / "plan.json"
+    found = answer(capsys, *wish(spec, *figures), "-o", str(file))
+    assert (found["chunks"], found["steps"], found["rounds"]) == figures
+    assert found["verified"] is True
+    plan = load_plan(file)
+    verify(plan.entries[0].schedule, topology(spec)).or_raise()
+    assert all(row["correct"] for row in antiphon.run(plan, 4096))
+
+
+@pytest.mark.parametrize(
+    ("figures", "why"),
+    [
+        ((2, 1, 2), "has S below 2"),
+        ((48, 4, 6), "has R/C below 7/24"),
+        ((3, 2, 2), "brings the input of rank 0 to all"),
+        ((1, 3, 2), "has R below S"),
+    ],
+)
+def test_an_allreduce_is_impossible_only_by_what_holds_for_all_forms(
+    figures: tuple[int, int, int], why: str, capsys: Capture
+) -> None:
+    found = answer(capsys, *wish(DGX1, *figures), code=1)
+    assert found["feasible"] is False
+    assert "no allreduce of any form" in found["why"]
+    assert why in found["why"]
+
+
+def test_what_is_neither_found_nor_refuted_says_what_was_searched(capsys: Capture) -> None:
+    asked = wish("ring:ranks=6", 4, 4, 4)
+    found = answer(capsys, *asked, code=1)
+    assert found["feasible"] is None
+    assert found["asked"] == {"chunks": 4, "steps": 4, "rounds": 4}
+    assert [one["form"] for one in found["searched"]] == ["halves", "everywhere", "in place"]
+    assert [one["outcome"] for one in found["searched"]] == ["does not apply", "none exists", "none exists"]
+    assert run(asked) == 1
+    said = capsys.readouterr().out
+    assert "as halves" in said
+    assert "nothing proves that there is none in another form" in " ".join(said.split())
+    with pytest.raises(NotFound) as raised:
+        antiphon.plan("allreduce", "ring:ranks=6", planner="sccl", options={"chunks": 4, "steps": 4, "rounds": 4})
+    assert list(raised.value.searched) == found["searched"]
+
+
+def test_without_time_nothing_is_said_to_be_impossible(capsys: Capture) -> None:
+    for kind in ("allreduce", "broadcast"):
+        found = answer(capsys, *wish("torus:dims=4x4", 24, 8, 22, kind), "--budget", "1ms", code=1)
+        assert found["feasible"] is None, kind
+
+
+def test_what_only_a_solver_says_is_no_proof(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_one_point, "decide", lambda *args, **how: Impossible("search"))
+    found = answer(capsys, *wish(DGX1, 2, 2, 3, "allgather"), code=1)
+    assert found["feasible"] is None
+    assert "no proof" in found["searched"][0]["why"]
+
+
+def test_where_paths_are_left_out_a_search_refutes_nothing() -> None:
+    """36 paths through two rows of switches lead from rank 0 to rank 1; a dozen is looked at, over two of the first.
+
+    Six chunks at once take six paths that share no switch. They exist, and rank 2 gets them from rank 1.
+    """
+    planes, thin, wide = 6, LinkType("link", Fraction(10**9)), LinkType("link", Fraction(6 * 10**9))
+    links = [(1, 2, wide)]
+    for plane in range(planes):
+        first, second = 3 + plane, 3 + planes + plane
+        links += [(0, first, thin), (second, 1, thin)]
+        links += [(first, 3 + planes + other, thin) for other in range(planes)]
+    machine = build("planes", 3, links, switches=2 * planes)
+    target = Collective("broadcast", 3, (0, 1, 2), (0,))
+    instance = instance_of(machine, target)
+    assert not instance.arcs.exhaustive
+    with pytest.raises(NotFound) as raised:
+        one_point(Work(machine, target), planes, 2, 2)
+    assert raised.value.searched[0]["outcome"] == "not decided"
+    assert "only the shortest" in str(raised.value)
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 10**6), chunks=st.integers(1, 3), steps=st.integers(1, 3), spare=st.integers(0, 2))
+def test_nothing_that_is_found_is_refuted(seed: int, chunks: int, steps: int, spare: int) -> None:
+    """On random machines of up to 4 ranks: what exists in place passes all that forbids allreduces of any form."""
+    rng = random.Random(seed)
+    machine = random_machine(rng, rng.randint(2, 4))
+    target = collective("allreduce", machine)
+    try:
+        instance = instance_of(machine, Collective("allgather", machine.ranks))
+    except Invalid:
+        assume(False)  # some rank is out of reach
+    asked = chunks, steps, steps + spare
+    found = in_place(instance, target, asked, Effort(5000, seed=0)).schedule
+    why = next(_one_point._forbidding(Work(machine, target), asked), None)
+    if found is None:
+        return
+    assert why is None
+    verify(found, machine).or_raise()
+    assert int(found.step.max()) + 1 <= steps
+    assert rounds(found, machine) <= steps + spare
+
+
+def test_in_place_agrees_with_every_way_of_sending() -> None:
+    """One chunk among 3 ranks on a chain and on a circle, in 1 to 3 steps: all subsets of links in every step."""
+    for spec, least in (("ring:ranks=3", 1), ("line:ranks=3", 2)):
+        machine = topology(spec)
+        target = collective("allreduce", machine)
+        instance = instance_of(machine, Collective("allgather", 3))
+        for steps in (1, 2, 3):
+            found = in_place(instance, target, (1, steps, steps), Effort(5000))
+            exists = any(True for _ in _by_adding(instance, steps))
+            if exists:
+                assert found.schedule is not None, (spec, steps)
+            assert (found.schedule is not None) == (steps >= least)
+
+
+def _by_adding(instance: Any, steps: int) -> Any:
+    """All ways of sending along any links in every step, adding what comes, so that all end with everything once."""
+    ends = list(zip(instance.arcs.tail.tolist(), instance.arcs.head.tolist(), strict=True))
+    subsets = [s for n in range(len(ends) + 1) for s in itertools.combinations(ends, n)]
+    for way in itertools.product(subsets, repeat=steps):
+        value = [[int(i == v) for i in range(3)] for v in range(3)]
+        for sent in way:
+            before = [list(x) for x in value]
+            for a, b in sent:
+                value[b] = [x + y for x, y in zip(value[b], before[a], strict=True)]
+        if all(x == [1, 1, 1] for x in value):
+            yield way
+            return

@@ -1,0 +1,194 @@
+"""Shares of trees over a small denominator: what is lost is little and told; and how deep trees need be."""
+
+from __future__ import annotations
+
+import json
+import math
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import antiphon
+from antiphon.cli import run
+from antiphon.core.bounds import bound
+from antiphon.core.collective import Collective
+from antiphon.core.loads import throughput
+from antiphon.core.topology import LinkType, SharedLimit, build
+from antiphon.core.verify import verify
+from antiphon.errors import Invalid, Unsupported
+from antiphon.planners._reach import Hop, Reach
+from antiphon.planners.packing._lay import schedule_of, spread
+from antiphon.planners.packing._rounding import HIGHEST, MOST_LOSS, Part, rounded
+from antiphon.planners.packing._tree import Tree
+from antiphon.planners.packing.trees import trees
+from antiphon.select import check
+from antiphon.topologies import topology
+
+KINDS = ["allgather", "reducescatter", "allreduce", "broadcast"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "torus:dims=3x3x3",
+        "torus:dims=5x5x5",
+        pytest.param("torus:dims=6x6x6", marks=pytest.mark.slow),
+        pytest.param("torus:dims=8x8x8", marks=pytest.mark.slow),
+    ],
+)
+def test_tori_of_three_dimensions(spec: str, kind: str) -> None:
+    plan_of(spec, kind)
+
+
+def test_six_by_six_by_six(capsys: pytest.CaptureFixture[str]) -> None:
+    """The shares of its exact packing have a denominator of fifty digits."""
+    assert run(["plan", "allgather", "torus:dims=6x6x6", "--planner", "trees", "--option", "pieces=1", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    rounding = told["found"]["rounding"]
+    assert rounding["denominator"] <= 1024
+    assert 0 <= rounding["loss"] <= 0.005
+    exact = Fraction(rounding["exact_rate"])
+    assert exact == Fraction(216, 215) * 6
+    assert float(1 - Fraction(told["rate"]) / exact) == pytest.approx(rounding["loss"])
+    assert not told["found"]["optimal"]
+
+
+def plan_of(spec: str, kind: str, **options: Any) -> Any:
+    """Verified with its proofs; what it says of its rate and its shares is true."""
+    machine = topology(spec)
+    plan = antiphon.plan(kind, machine, planner="trees", options={"pieces": 1, **options})
+    assert check(plan, machine, proof=True) is None
+    (entry,) = plan.entries
+    found = entry.schedule.provenance["found"]
+    limit = bound(machine, plan.collective).bytes_per_second
+    rate = throughput(entry.schedule, machine)
+    assert rate is not None
+    assert limit is not None
+    assert found["rate"] == entry.claims["rate"] == str(rate / machine.unit)
+    cut = machine.ranks if kind == "allreduce" else 1  # halves are of that many parts, each with trees of its own
+    if "rounding" not in found:
+        assert entry.schedule.chunks.denominator <= 1024 * cut
+        return found
+    told = found["rounding"]
+    exact = Fraction(told["exact_rate"])
+    assert float(1 - rate / machine.unit / exact) == pytest.approx(told["loss"], abs=1e-12)
+    assert found["optimal"] == (rate == limit)
+    assert rate / machine.unit <= exact <= limit / machine.unit
+    whole = math.lcm(*{entry.schedule.chunks.part(c).denominator for c in range(len(entry.schedule.chunks))})
+    assert told["denominator"] * cut % whole == 0
+    if "denominator" not in options:
+        assert told["loss"] <= MOST_LOSS
+        assert told["denominator"] <= 1024
+    return found
+
+
+@pytest.mark.parametrize("kind", ["broadcast", "allgather", "allreduce"])
+def test_a_machine_with_limits(kind: str) -> None:
+    """Its linear program has a denominator of six digits."""
+    assert "rounding" in plan_of("dgx1v:pcie=true", kind)
+
+
+@pytest.mark.parametrize("spec", ["dgx1v", "dgx1p", "mi250", "torus:dims=3x3", "cluster:box=dgx-a100,boxes=2"])
+@pytest.mark.parametrize("kind", ["broadcast", "allreduce"])
+def test_small_denominators_stay_exact(spec: str, kind: str) -> None:
+    found = plan_of(spec, kind)
+    assert "rounding" not in found
+    assert found["optimal"]
+
+
+def test_the_limit_can_be_chosen() -> None:
+    coarse = plan_of("dgx1v:pcie=true", "broadcast", denominator=64)
+    fine = plan_of("dgx1v:pcie=true", "broadcast", denominator=4096)
+    assert coarse["rounding"]["denominator"] <= 64
+    assert coarse["rounding"]["loss"] > fine["rounding"]["loss"]
+    assert plan_of("dgx1v:pcie=true", "broadcast", denominator=HIGHEST)["rounding"]["loss"] < 1e-6
+    assert "1/" in coarse["how"]
+    assert "of the rate lost" in coarse["how"]
+    for wrong in (0, -1, True, 1.5, "many", HIGHEST + 1):
+        with pytest.raises(Invalid, match="option denominator: expected a whole number"):
+            next(trees(topology("ring:ranks=3"), Collective("broadcast", 3), denominator=wrong))  # type: ignore[arg-type]
+
+
+def test_uneven_weights_and_groups() -> None:
+    machine = topology("torus:dims=3x3x3")
+    for collective in (
+        Collective("allgather", 27, weights=[1 + 7 * rank for rank in range(27)]),  # type: ignore[arg-type]
+        Collective("allgather", 27, members=tuple(range(0, 27, 5))),
+        Collective("allreduce", 27, members=tuple(range(0, 27, 4))),
+    ):
+        schedule = next(trees(machine, collective, pieces=1, denominator=50))
+        verify(schedule, machine).or_raise()
+        told = schedule.provenance["found"]
+        assert "rounding" in told
+        assert told["rounding"]["denominator"] <= 50
+        limit = bound(machine, collective).bytes_per_second
+        assert limit is not None
+        assert Fraction(told["rounding"]["exact_rate"]) <= limit / machine.unit
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_what_is_lost_is_exact(data: st.DataObject) -> None:
+    """Random parts of groups on links under a limit: counts add up, and the time is that of a plain sum."""
+    links = [
+        (a, b, LinkType("link", Fraction(data.draw(st.integers(1, 5))))) for a in range(3) for b in range(3) if a != b
+    ]
+    machine = build("small", 3, links, limits=[SharedLimit("both", (0, 3), Fraction(3))])
+    parts = []
+    for group in range(data.draw(st.integers(1, 3))):
+        amounts = data.draw(st.lists(st.integers(1, 10**9), min_size=1, max_size=5))
+        weight = data.draw(st.integers(1, 4))
+        for amount in amounts:
+            used = tuple(data.draw(st.lists(st.integers(0, 5), min_size=1, max_size=4)))
+            parts.append(Part(group, Fraction(amount, sum(amounts)), weight, used))
+    most = data.draw(st.integers(1, 40))
+    found = rounded(parts, machine, most)
+    exact = math.lcm(*{part.share.denominator for part in parts})
+    assert (found is None) == (exact <= most)
+    if found is None:
+        return
+    assert 1 <= found.denominator <= most
+    assert all(count >= 0 for count in found.counts)
+    for one in {part.group for part in parts}:
+        mine = [count for count, part in zip(found.counts, parts, strict=True) if part.group == one]
+        assert sum(mine) == found.denominator
+    shares = [Fraction(count, found.denominator) for count in found.counts]
+    assert found.rate == 1 / time(parts, shares, machine)
+    assert found.loss == 1 - time(parts, [part.share for part in parts], machine) * found.rate
+
+
+def time(parts: list[Part], shares: list[Fraction], machine: Any) -> Fraction:
+    """Of the fullest link or limit."""
+    load = [Fraction(0)] * machine.links
+    for part, share in zip(parts, shares, strict=True):
+        for link in part.links:
+            load[link] += share * part.weight
+    full = [load[link] / machine.bandwidth(link) for link in range(machine.links)]
+    return max(*full, *(sum(load[link] for link in limit.links) / limit.bandwidth for limit in machine.limits))
+
+
+def test_shares_without_a_common_denominator_are_refused() -> None:
+    primes = [1000003, 1000033, 1000037, 1000039]
+    shares = [(block, Fraction(part, p)) for block, p in enumerate(primes) for part in (1, p - 1)]
+    with pytest.raises(Unsupported, match="no common denominator"):
+        schedule_of(Collective("allgather", 4), shares, [])
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 5, 9, 16])
+def test_broadcast_trees_on_a_star_need_not_be_deep(ranks: int) -> None:
+    """P - 1 trees of depth 2, each by way of another rank, run at the bound."""
+    machine, collective = topology(f"star:ranks={ranks}"), Collective("broadcast", ranks, roots=(0,))
+    reach = Reach(machine)
+    laid = []
+    for first in range(1, ranks):
+        hops = {first: Hop(0, reach.neighbours(0)[first][0], 1)}
+        hops |= {b: Hop(first, reach.neighbours(first)[b][0], 2) for b in range(1, ranks) if b != first}
+        laid.append(Tree(0, Fraction(1), tuple(sorted(hops.items()))))
+    schedule = spread(collective, laid)
+    verify(schedule, machine).or_raise()
+    assert throughput(schedule, machine) == bound(machine, collective).bytes_per_second
+    assert schedule.steps <= 2
