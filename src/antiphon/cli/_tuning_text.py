@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from antiphon.select import Range, Tuning, Tunings
 from antiphon.show._columns import paragraph
-from antiphon.show._words import decisive, loss_text, model_text, notes, options_text, ratio
+from antiphon.show._words import decisive, loss_text, model_text, notes, options_text, ratio, unbeaten
 from antiphon.show.text import table
 from antiphon.units import format_seconds, format_size
 
@@ -30,7 +30,7 @@ def tuning_text(tuning: Tuning) -> str:
     ]
     if tuning.ranges:
         lines += ["  time: predicted, at the greatest size of the range"]
-        lines += ["  gap: time over the bound, which no schedule can beat"]
+        lines += paragraph(f"gap: time over the bound, which {unbeaten(tuning)}", rest="    ")
         if any(tuning.baselines.values()):
             lines += paragraph(f"speedup: over what NCCL would do: {_baselines(tuning)}", rest="    ")
         lines += [line for note in notes(tuning) for line in paragraph(note, rest="    ")]
@@ -62,7 +62,7 @@ def tunings_text(found: Tunings) -> str:
     for kind, mine in rows.items():
         lines += [*([kind] if len(kinds) > 1 else []), *(next(left) for _ in mine)]
     lines += ["", "  time: predicted, at the greatest size of the range"]
-    lines += ["  gap: time over the bound, which no schedule can beat"]
+    lines += paragraph(f"gap: time over the bound, which {unbeaten(some)}", rest="    ") if some is not None else []
     said: dict[str, list[str]] = {}
     for value, one in found.tunings.items():
         names = _baselines(one) if any(one.baselines.values()) else ""

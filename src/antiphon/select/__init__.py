@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from antiphon.select._baseline import by_switches
 from antiphon.select._frontier import Frontier, FrontierPoint, frontier
 from antiphon.select._gains import Gain, Setting, settings
 from antiphon.select._losses import Damage, LinkLoss
@@ -32,6 +33,7 @@ __all__ = [
     "SeveralOrders",
     "Tuning",
     "Tunings",
+    "by_switches",
     "check",
     "collective",
     "every_plan",

@@ -12,7 +12,7 @@ from antiphon.core.plan import Entry as PlanEntry
 from antiphon.core.plan import Plan
 from antiphon.core.schedule import Schedule
 from antiphon.cost import Profile
-from antiphon.select._baseline import BASELINES, CLASSICS, baseline, spoilt
+from antiphon.select._baseline import BASELINES, BY_SWITCHES, CLASSICS, baseline, by_switches, spoilt
 from antiphon.select._losses import Damage
 from antiphon.select._orders import SEVERAL_ORDERS
 from antiphon.select._plans import gaps
@@ -178,6 +178,8 @@ class Ledger:
         return distinct
 
     def _baseline(self, kind: str) -> tuple[tuple[str, ...], str]:
+        if by_switches(self.context.topology, kind):
+            return (), BY_SWITCHES
         able = {self.tasks[index].planner for index, _ in self.found if self.tasks[index].kind == kind}
         return baseline(kind, self.tasks, self.ended, able)
 

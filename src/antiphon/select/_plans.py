@@ -44,7 +44,8 @@ def proof_of(bandwidth_gap: Fraction | None, latency_gap: Fraction | None) -> st
 
 
 def gaps(figures: Mapping[str, Any], seconds_per_byte: Fraction, limits: Bound) -> dict[str, Any]:
-    """How far a verified schedule is from the bounds: bandwidth_gap, latency_gap, proof."""
+    """How far a verified schedule is from the bounds: bandwidth_gap, latency_gap, proof; and, where the bounds take
+    something for granted of switches, assumes."""
     least = 1 / limits.bytes_per_second if limits.bytes_per_second else Fraction(0)
     bandwidth_gap = _gap(seconds_per_byte, least)
     latency_gap = _gap(Fraction(figures["steps"]), Fraction(limits.latency_steps))
@@ -54,6 +55,7 @@ def gaps(figures: Mapping[str, Any], seconds_per_byte: Fraction, limits: Bound) 
         "bandwidth_gap": None if bandwidth_gap is None else float(bandwidth_gap),
         "latency_gap": None if latency_gap is None else float(latency_gap),
         "proof": proof_of(bandwidth_gap, latency_gap),
+        **({"assumes": list(limits.assumes)} if limits.assumes else {}),
     }
 
 
@@ -213,7 +215,8 @@ def figures_of(plan: Plan) -> dict[str, Any]:
     last = plan.entries[-1]
     found = last.schedule.provenance.get("found")
     told = {"found": dict(found)} if isinstance(found, Mapping) and found else {}
-    return {"planner": None, **about, **last.claims, **reached_json(last.schedule), **told, "verified": True}
+    claims = {"planner": None, **about, "assumes": [], **last.claims}
+    return {**claims, **reached_json(last.schedule, plan.topology), **told, "verified": True}
 
 
 def check(plan: Plan, topology: Topology, *, proof: bool = False, claims: bool = True) -> Fault | None:
@@ -225,7 +228,7 @@ def check(plan: Plan, topology: Topology, *, proof: bool = False, claims: bool =
         if report.fault is not None:
             return report.fault
         limits = limits or (bound(topology, plan.collective) if claims or proof else None)
-        figures = measure(entry.schedule, topology, limits) if claims else {}
+        figures = {"assumes": [], **measure(entry.schedule, topology, limits)} if claims else {}
         for key, value in figures.items():
             if key in entry.claims and entry.claims[key] != value:
                 return Fault("claim", f"the plan claims {key} = {entry.claims[key]!r}, but it is {value!r}")

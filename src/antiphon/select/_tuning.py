@@ -16,6 +16,7 @@ from antiphon.core.plan import Plan
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid
+from antiphon.select._baseline import BY_SWITCHES
 from antiphon.select._gains import Gain, gains
 from antiphon.select._sweep import Value
 from antiphon.select._task import OK, REFUSED
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
 DEFINITIONS = {
     "seconds": "predicted by the model, at the greatest size that was priced in the range",
     "gap": "seconds over the bound, which is the greater of latency_seconds (of the quickest path between the two "
-    "ranks that are farthest apart) and of nbytes over the bandwidth bound; no schedule takes less",
+    "ranks that are farthest apart) and of nbytes over the bandwidth bound; no schedule takes less, "
+    "without what `assumes` names",
     "speedup": "seconds of the best schedule of the baseline's planners over seconds; null where one of them failed "
     "or timed out (no_speedup says which)",
 }
@@ -116,6 +118,7 @@ class Limit:
     latency: float  # seconds
     bytes_per_second: Fraction | None
     because: tuple[str, ...] = ()
+    assumes: tuple[str, ...] = ()  # of switches, where the bandwidth bound takes something for granted
 
     @staticmethod
     def of(bound: Bound, topology: Topology, collective: Collective, latency: Quickest | None = None) -> Limit:
@@ -123,7 +126,8 @@ class Limit:
         if latency is None:
             latency = quickest(topology, needs_of(collective), bound.latency_witness)
         why = (*bound.describe(topology, collective), *([latency.describe()] if latency else []))
-        return Limit(bound.latency_steps, latency.seconds if latency else 0.0, bound.bytes_per_second, why)
+        seconds = latency.seconds if latency else 0.0
+        return Limit(bound.latency_steps, seconds, bound.bytes_per_second, why, bound.assumes)
 
     def seconds(self, nbytes: int) -> float:
         moving = float(nbytes / self.bytes_per_second) if self.bytes_per_second else 0.0
@@ -140,6 +144,7 @@ class Limit:
             **self.rates(),
             "latency_seconds": self.latency,
             "because": list(self.because),
+            "assumes": list(self.assumes),
             "seconds": {str(size): self.seconds(size) for size in sizes},
         }
 
@@ -239,6 +244,13 @@ class Tuning:
         lost = self.damage.describe() if self.damage is not None else ""
         return [line for line in (self.unpriced, *lines, lost) if line]
 
+    @property
+    def assumes(self) -> list[str]:
+        """What bounds, gaps and speedups take for granted of switches that can do more than forward."""
+        told = dict.fromkeys(text for limit in self.limits.values() for text in limit.assumes)
+        unpriced = [kind for kind, why in self.no_speedup.items() if why == BY_SWITCHES]
+        return [*told, *([f"no speedup for {', '.join(unpriced)}: {BY_SWITCHES}"] if unpriced else [])]
+
     def of(self, collective: str) -> tuple[Candidate, ...]:
         return tuple(c for c in self.candidates if c.collective == collective)
 
@@ -267,6 +279,7 @@ class Tuning:
             "bound": {kind: limit.as_json(self.sizes) for kind, limit in self.limits.items()},
             "baseline": {kind: list(names) for kind, names in self.baselines.items()},
             "no_speedup": dict(self.no_speedup),
+            "assumes": self.assumes,
             "lost": [loss.as_json() for loss in self.losses],
             "lost_links": self.damage.as_json() if self.damage is not None else None,
             "sweep": {key: list(values) for key, values in self.sweep.items()},

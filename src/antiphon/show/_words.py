@@ -5,8 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from antiphon.select import Limit, Loss, Tuning
+from antiphon.core.bounds import without
+from antiphon.select import Limit, Loss, Tuning, by_switches
 from antiphon.units import format_bandwidth
+
+ASSUMED = "switches of this machine can do that, and no schedule here lets them"
+
+
+def unbeaten(tuning: Tuning) -> str:
+    """What can be said of the bound, with what it assumes, by collective where they are several."""
+    said: dict[str, list[str]] = {}
+    for kind, limit in tuning.limits.items():
+        said.setdefault(without(limit.assumes), []).append(kind)
+    told = [f"for {', '.join(kinds)} {text}" if len(said) > 1 else text for text, kinds in said.items() if text]
+    return "no schedule can beat" + (f" {' and '.join(told)} ({ASSUMED})" if told else "")
 
 
 def options_text(options: Mapping[str, Any], variant: int = 0) -> str:
@@ -33,7 +45,10 @@ def plural(number: int, what: str) -> str:
 def notes(tuning: Tuning) -> list[str]:
     """What must be known to read the figures right; where nothing could stand for NCCL, what it would do itself."""
     told = list(tuning.notes)
-    nobody = sorted(kind for kind, names in tuning.baselines.items() if not names and kind in tuning.plans)
+    nobody = sorted(
+        kind for kind, names in tuning.baselines.items()
+        if not names and kind in tuning.plans and not by_switches(tuning.topology, kind)
+    )  # fmt: skip
     kinds = {tuning.topology.types[i].kind for i in set(tuning.topology.link_type.tolist())}
     if nobody and "nvlink" in kinds and "pcie" not in kinds:
         told.append(

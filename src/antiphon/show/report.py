@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from antiphon import __version__
+from antiphon.core.bounds import without
 from antiphon.core.topology import Topology
 from antiphon.errors import Unsupported
 from antiphon.select import DEFINITIONS, Candidate, Range, Tuning
 from antiphon.show._chart import chart, chart_svg, frame_of, legend, scale, styles
 from antiphon.show._heatmap import heatmap_svg
 from antiphon.show._steps import as_script, plan_section
-from antiphon.show._words import loss_text, model_text, notes, options_text, plural, ratio
+from antiphon.show._words import ASSUMED, loss_text, model_text, notes, options_text, plural, ratio
 from antiphon.units import format_bandwidth, format_seconds, format_size
 
 __all__ = ["chart_svg", "heatmap_svg", "report_html"]
@@ -149,7 +150,10 @@ def _because(tuning: Tuning, kind: str) -> str:
     """What proves the bound."""
     limit = tuning.limits.get(kind)
     lines = "".join(f"<li>{escape(line)}</li>" for line in (limit.because if limit is not None else ()))
-    return f"<div class='because'><h3>No {escape(kind)} is faster than the bound</h3><ul>{lines}</ul></div>"
+    alone = without(limit.assumes) if limit is not None else ""
+    lines += f"<li>{escape(f'{alone}: {ASSUMED}')}</li>" if alone else ""
+    head = f"No {escape(kind)} is faster than the bound{escape(f', {alone}') if alone else ''}"
+    return f"<div class='because'><h3>{head}</h3><ul>{lines}</ul></div>"
 
 
 def _charts(tuning: Tuning, kind: str, number: int) -> str:
