@@ -17,7 +17,7 @@ def measured_text(found: MeasuredTuning) -> str:
     """The ranges, with what was measured at the greatest size of each."""
     tuning = found.tuning
     what = tuning.collectives[0] if len(tuning.collectives) == 1 else f"{len(tuning.collectives)} collectives"
-    ended = "" if found.complete else " (ended early: not all was measured)"
+    ended = "" if found.complete else f" (ended early: {found.unmeasured} more were not made)"
     lines = [f"{what} on {tuning.topology.name}, measured on {found.on}: {len(found.rows)} measurements{ended}", ""]
     rows = {kind: [_row(one) for one in found.ranges if one["collective"] == kind] for kind in found.plans}
     head, *body = table(HEAD, [row for mine in rows.values() for row in mine])

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from antiphon.select import Range, Tuning, Tunings
 from antiphon.show._columns import paragraph
-from antiphon.show._words import decisive, loss_text, model_text, notes, options_text, ratio, unbeaten
+from antiphon.show._words import decisive, loss_text, model_text, notes, options_text, ratio, stopped_text, unbeaten
 from antiphon.show.text import table
 from antiphon.units import format_seconds, format_size
 
@@ -40,6 +42,11 @@ def tuning_text(tuning: Tuning) -> str:
     for loss in tuning.losses:
         lines += paragraph(loss_text(loss), rest="    ")
     return "\n".join([*lines, *_others(tuning), *_gains(tuning)])
+
+
+def last_line(tunings: Sequence[Tuning]) -> list[str]:
+    """How many candidates were stopped: one line, so that it is the last, however wide the terminal."""
+    return [f"  {stopped_text(tunings)}"]
 
 
 def tunings_text(found: Tunings) -> str:

@@ -31,7 +31,7 @@ from antiphon.core.bounds import bound
 from antiphon.core.collective import Collective
 from antiphon.core.plan import Plan
 from antiphon.core.topology import Topology
-from antiphon.errors import Infeasible, Invalid, Unsupported, unknown
+from antiphon.errors import Infeasible, Invalid, TimedOut, Unsupported, unknown
 from antiphon.select import Proofs, SeveralOrders, check, every_plan, figures_of, load_plans, plan, prove
 from antiphon.show._words import options_text
 from antiphon.show.frontier import optimality_text, proofs_text, refusal_text
@@ -136,13 +136,24 @@ def _refused(options: dict[str, Any], why: str) -> dict[str, Any]:
 def _plan_all(wanted: Collective, machine: Topology, out: Path | None, how: dict[str, Any], json: bool) -> None:
     """Every schedule in a file of its own, written as it is found: plan.json gives plan-1.json, plan-2.json, ..."""
     found, texts = [], []
-    with working(f"planning {wanted.kind} on {machine.name}"):
-        for number, made in enumerate(every_plan(wanted, machine, **how), start=1):
-            name, dot, end = out.name.partition(".") if out is not None else ("", "", "")
-            figures = {**figures_of(made), "options": dict(made.entries[0].schedule.provenance.get("options", {}))}
-            found.append(figures)
-            texts.append(_made_text(made, figures, out and out.with_name(f"{name}-{number}{dot}{end}")))
-    emit({"plans": found}, "\n\n".join(texts), json)
+    stopped: str | None = None
+    name, dot, end = out.name.partition(".") if out is not None else ("", "", "")
+    try:
+        with working(f"planning {wanted.kind} on {machine.name}"):
+            for number, made in enumerate(every_plan(wanted, machine, **how), start=1):
+                figures = {**figures_of(made), "options": dict(made.entries[0].schedule.provenance.get("options", {}))}
+                found.append(figures)
+                texts.append(_made_text(made, figures, out and out.with_name(f"{name}-{number}{dot}{end}")))
+    except TimedOut as error:
+        if not found:
+            raise
+        stopped = str(error)
+        texts.append(_stopped_text(stopped))
+    emit({"plans": found, "stopped": stopped}, "\n\n".join(texts), json)
+
+
+def _stopped_text(why: str) -> str:
+    return "\n".join(paragraph(f"stopped:   {why}", rest=" " * 13))
 
 
 def _made_text(made: Plan, figures: dict[str, Any], out: Path | None) -> str:
@@ -158,6 +169,8 @@ def _made_text(made: Plan, figures: dict[str, Any], out: Path | None) -> str:
     certificate = made.entries[0].schedule.provenance.get("certificate")
     if certificate is not None and "optimality" in figures:
         told += "\n" + "\n".join(paragraph(f"proof:     {optimality_text(certificate)}", rest=" " * 13))
+    if figures.get("stopped"):
+        told += "\n" + _stopped_text(str(figures["stopped"]))
     if made.entries[0].claims.get("order"):
         told += "\n  order:     every element is combined in one: the same bits at all sizes"
     return plan_text(figures) + told + "\n  verified:  every rank ends with exactly what it should" + where

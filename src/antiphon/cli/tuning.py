@@ -25,7 +25,7 @@ from antiphon.cli._arguments import (
 )  # fmt: skip
 from antiphon.cli._output import StoppedEarly, check_outputs, emit, write_pictures
 from antiphon.cli._planning import NowAndThen, refuse_elsewhere
-from antiphon.cli._tuning_text import tuning_text, tunings_text
+from antiphon.cli._tuning_text import last_line, tuning_text, tunings_text
 from antiphon.core.files import write_bytes
 from antiphon.core.topology import Topology
 from antiphon.errors import Infeasible, Invalid
@@ -170,7 +170,7 @@ def _tune_command(
             coll, machine, ranks=group, against=_against(against, topo, only), progress=progress, **options
         )  # fmt: skip
     written = _write(found, files)
-    emit(found.as_json(), "\n".join([tuning_text(found), *written]), json)
+    emit(found.as_json(), "\n".join([tuning_text(found), *written, *last_line([found])]), json)
     if not found.complete:
         raise StoppedEarly("interrupted; what was found until then is told and written")
     if not found.plans:
@@ -196,7 +196,8 @@ def _measured(
     if out is not None:
         found.save(out)
     written = [f"  written: {out}", *use_text(found, str(out))] if out is not None else []
-    emit(found.as_json(), "\n".join([measured_text(found), *written]), json)
+    last = last_line([found.tuning])
+    emit(found.as_json(), "\n".join([measured_text(found), *written, *last]), json)
     if found.interrupted:
         raise StoppedEarly("interrupted; what was found until then is told and written")
 
@@ -213,7 +214,8 @@ def _tune_over(
     with _progress() as progress:
         found = tune_over(coll, topo, vary=vary, ranks=group, progress=progress, **options)
     written = [f"  written: {path}" for path in found.save(out)] if out is not None else []
-    emit(found.as_json(), "\n".join([tunings_text(found), *written]), json)
+    last = last_line([*found.tunings.values()])
+    emit(found.as_json(), "\n".join([tunings_text(found), *written, *last]), json)
     if not found.complete:
         raise StoppedEarly("interrupted; what was found until then is told and written")
     if not any(one.plans for one in found.tunings.values()):

@@ -32,7 +32,8 @@ Progress = Callable[[int, int, str], None]
 class MeasuredTuning:
     """The result: `plans` by collective, whose entries claim what was measured; `rows`: all measurements, those those
     that were made once more of the best (`again`) at the end; `tuning`: what the model said. `complete` is False where
-    not all was measured, `interrupted` where that was because of Ctrl-C."""
+    not all was measured, `interrupted` where that was because of Ctrl-C; `unmeasured`: of the measurements that were to
+    be made, how many were not."""
 
     tuning: Tuning
     on: str
@@ -40,6 +41,7 @@ class MeasuredTuning:
     rows: tuple[Row, ...]
     complete: bool
     interrupted: bool = False
+    unmeasured: int = 0
 
     @property
     def plan(self) -> Plan:
@@ -69,7 +71,10 @@ class MeasuredTuning:
         ]  # fmt: skip
 
     def as_json(self) -> dict[str, Any]:
-        about = {"topology": self.tuning.topology.name, "on": self.on, "complete": self.complete}
+        about = {
+            "topology": self.tuning.topology.name, "on": self.on, "complete": self.complete,
+            "stopped": self.tuning.stopped, "unmeasured": self.unmeasured,
+        }  # fmt: skip
         return {**about, "ranges": self.ranges, "rows": [dict(row) for row in self.rows]}
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -138,6 +143,7 @@ class _Work:
         self.rows: list[Row] = []
         self.complete = found.complete
         self.interrupted = not found.complete
+        self.unmeasured = 0
 
     def go(self, on: str, deterministic: bool) -> MeasuredTuning:
         found = self.found
@@ -150,7 +156,7 @@ class _Work:
             kind: Plan(found.topology, found.plans[kind].collective, tuple(entries(choices, on)))
             for kind, choices in chosen.items()
         }
-        return MeasuredTuning(found, on, plans, tuple(self.rows), self.complete, self.interrupted)
+        return MeasuredTuning(found, on, plans, tuple(self.rows), self.complete, self.interrupted, self.unmeasured)
 
     def _jobs(self, kind: str) -> list[tuple[int, str, int, int]]:
         """(place in the model's order at this size, kind, size, number): so that the likeliest come first."""
@@ -213,6 +219,7 @@ class _Work:
 
         if not wanted or time.monotonic() >= self.ends:
             self.complete = self.complete and not wanted
+            self.unmeasured += len(wanted)
             return
         try:
             how = How(
@@ -230,6 +237,7 @@ class _Work:
         except TimedOut:
             pass
         self.complete = self.complete and done == len(jobs)
+        self.unmeasured += len(jobs) - done
 
     def _time(self) -> float:
         """Until a launch that hangs is ended: a while after the limit, which it should notice by itself."""

@@ -22,6 +22,7 @@ CLASSICS = (
 # What NCCL lets switches do that can (NVLink SHARP, InfiniBand SHARP), and what they must be able to do for it.
 IN_SWITCHES = {"allreduce": "reduce", "reducescatter": "reduce", "allgather": "multicast"}
 BY_SWITCHES = "NCCL would let the switches multicast and reduce, which is not priced here"
+NOBODY = "can plan it here"
 PATIENCE = 10.0  # times the budget: a speedup over a part of what NCCL has would mislead
 LONGEST = 60.0  # seconds, unless the budget itself is more
 
@@ -64,4 +65,4 @@ def baseline(
         if names:
             return names, ""
     listed = ", ".join(name for group in groups for name in group)
-    return (), f"none of {listed} can plan it here" if groups else f"nothing stands for NCCL in a {kind} collective"
+    return (), f"none of {listed} {NOBODY}" if groups else f"nothing stands for NCCL in a {kind} collective"

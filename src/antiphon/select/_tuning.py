@@ -19,12 +19,13 @@ from antiphon.errors import Invalid
 from antiphon.select._baseline import BY_SWITCHES
 from antiphon.select._gains import Gain, gains
 from antiphon.select._sweep import Value
-from antiphon.select._task import OK, REFUSED
+from antiphon.select._task import BUDGET, OK, REFUSED
 from antiphon.units import format_seconds, format_size
 
 if TYPE_CHECKING:
     from antiphon.select._losses import Damage
 
+ENDED = ("collective", "planner", "options", "ended_by", "reason")  # what is told of a candidate that was ended
 DEFINITIONS = {
     "seconds": "predicted by the model, at the greatest size that was priced in the range",
     "gap": "seconds over the bound, which is the greater of latency_seconds (of the quickest path between the two "
@@ -41,6 +42,7 @@ class Candidate:
 
     `seconds` by size; `why` by size: (bottleneck, terms). `variant` counts the schedules of one planner call.
     `may_win`: False for what is only there to compare with. `also`: options by which the planner gives the same.
+    `ended_by`: budget, memory or crash, where one of these ended it before it was done.
     """
 
     collective: str
@@ -55,6 +57,7 @@ class Candidate:
     seconds_per_byte: Fraction = Fraction(0)
     may_win: bool = True
     also: tuple[Mapping[str, Any], ...] = ()
+    ended_by: str = ""
 
     def __repr__(self) -> str:
         told = f"{len(self.seconds)} sizes" if self.status == OK else f"{self.status}: {self.reason}"
@@ -67,6 +70,8 @@ class Candidate:
         found["seconds"] = {str(size): seconds for size, seconds in self.seconds.items()}
         if self.status == OK:
             found["variant"] = self.variant
+        if self.ended_by:
+            found["ended_by"] = self.ended_by
         if self.also:
             found["also"] = [dict(options) for options in self.also]
         return found
@@ -185,7 +190,8 @@ class Tuning:
 
     `no_speedup`: by collective, why no speedup is told. `damage`: links lost against the machine to compare with.
     `sweep`: the options swept with their values; `gains`: what choosing among them is worth. `shortlist`: by
-    collective the schedules worth measuring, where they were asked for.
+    collective the schedules worth measuring, where they were asked for. `untried`: candidates that an interruption left
+    out. `no_bound`: by collective, why its bounds are not known.
     """
 
     topology: Topology
@@ -205,6 +211,8 @@ class Tuning:
     damage: Damage | None = None
     sweep: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
     shortlist: Mapping[str, tuple[Listed, ...]] = field(default_factory=dict)
+    untried: int = 0
+    no_bound: Mapping[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         low, high = (format_size(size) for size in self.span)
@@ -241,8 +249,20 @@ class Tuning:
         for kind, why in self.no_speedup.items():
             said.setdefault(why, []).append(kind)
         lines = [f"no speedup is told for {', '.join(kinds)}: {why}" for why, kinds in said.items()]
+        lines += [f"no gap is told for {kind}: its bounds were {why}" for kind, why in self.no_bound.items()]
         lost = self.damage.describe() if self.damage is not None else ""
         return [line for line in (self.unpriced, *lines, lost) if line]
+
+    @property
+    def ended_early(self) -> tuple[Candidate, ...]:
+        """What its budget, too little memory or a crash ended; what was found until then counts."""
+        return tuple(c for c in self.candidates if c.ended_by)
+
+    @property
+    def stopped(self) -> int:
+        """How many candidates ended by their budget: with more of it, or on a computer with less to do, they may have
+        found better."""
+        return sum(c.ended_by == BUDGET for c in self.candidates)
 
     @property
     def assumes(self) -> list[str]:
@@ -274,11 +294,17 @@ class Tuning:
             "nbytes": list(self.span),
             "sizes": list(self.sizes),
             "complete": self.complete,
+            "stopped": self.stopped,
+            "ended_early": [
+                {key: value for key, value in c.as_json().items() if key in ENDED} for c in self.ended_early
+            ],
+            "untried": self.untried,
             "ranges": [r.as_json() for r in self.ranges],
             "candidates": [c.as_json() for c in self.candidates],
             "bound": {kind: limit.as_json(self.sizes) for kind, limit in self.limits.items()},
             "baseline": {kind: list(names) for kind, names in self.baselines.items()},
             "no_speedup": dict(self.no_speedup),
+            "no_bound": dict(self.no_bound),
             "assumes": self.assumes,
             "lost": [loss.as_json() for loss in self.losses],
             "lost_links": self.damage.as_json() if self.damage is not None else None,

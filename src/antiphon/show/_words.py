@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from antiphon.core.bounds import without
-from antiphon.select import Limit, Loss, Tuning, by_switches
+from antiphon.select import NOBODY, Limit, Loss, Tuning
 from antiphon.units import format_bandwidth
 
+ENDINGS = {"budget": "stopped by their budget", "memory": "out of memory", "crash": "ended by a crash"}
+MOST_NAMES = 5
 ASSUMED = "switches of this machine can do that, and no schedule here lets them"
+
+
+def assumed_text(assumes: Sequence[str]) -> str:
+    """What stands beside figures that switches might change."""
+    return f"{', '.join(assumes)}: {ASSUMED}"
 
 
 def unbeaten(tuning: Tuning) -> str:
@@ -19,6 +26,26 @@ def unbeaten(tuning: Tuning) -> str:
         said.setdefault(without(limit.assumes), []).append(kind)
     told = [f"for {', '.join(kinds)} {text}" if len(said) > 1 else text for text, kinds in said.items() if text]
     return "no schedule can beat" + (f" {' and '.join(told)} ({ASSUMED})" if told else "")
+
+
+def stopped_text(tunings: Sequence[Tuning]) -> str:
+    """The last line: how many candidates ended by their budget, and what else was ended before it was done."""
+    ended = [c for tuning in tunings for c in tuning.ended_early]
+    told = []
+    for by, words in ENDINGS.items():
+        mine = [c for c in ended if c.ended_by == by]
+        names = list(dict.fromkeys(c.planner for c in mine))
+        if mine or by == "budget":
+            told.append(f"{words}: {plural(len(mine), 'candidate') if mine else 'none'}" + _listed(names))
+    untried = sum(tuning.untried for tuning in tunings)
+    told += [f"not tried: {plural(untried, 'candidate')}"] if untried else []
+    better = "; more time (--budget) may find better" if any(tuning.stopped for tuning in tunings) else ""
+    return "; ".join(told) + better
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return f" ({', '.join(names[:MOST_NAMES])}{more})" if names else ""
 
 
 def options_text(options: Mapping[str, Any], variant: int = 0) -> str:
@@ -45,10 +72,7 @@ def plural(number: int, what: str) -> str:
 def notes(tuning: Tuning) -> list[str]:
     """What must be known to read the figures right; where nothing could stand for NCCL, what it would do itself."""
     told = list(tuning.notes)
-    nobody = sorted(
-        kind for kind, names in tuning.baselines.items()
-        if not names and kind in tuning.plans and not by_switches(tuning.topology, kind)
-    )  # fmt: skip
+    nobody = [kind for kind, why in tuning.no_speedup.items() if why.endswith(NOBODY) and kind in tuning.plans]
     kinds = {tuning.topology.types[i].kind for i in set(tuning.topology.link_type.tolist())}
     if nobody and "nvlink" in kinds and "pcie" not in kinds:
         told.append(

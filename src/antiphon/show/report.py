@@ -17,7 +17,7 @@ from antiphon.select import DEFINITIONS, Candidate, Range, Tuning
 from antiphon.show._chart import chart, chart_svg, frame_of, legend, scale, styles
 from antiphon.show._heatmap import heatmap_svg
 from antiphon.show._steps import as_script, plan_section
-from antiphon.show._words import ASSUMED, loss_text, model_text, notes, options_text, plural, ratio
+from antiphon.show._words import ASSUMED, loss_text, model_text, notes, options_text, plural, ratio, stopped_text
 from antiphon.units import format_bandwidth, format_seconds, format_size
 
 __all__ = ["chart_svg", "heatmap_svg", "report_html"]
@@ -72,6 +72,8 @@ def _lead(tuning: Tuning) -> str:
         f"{plural(len(ok), 'schedule')} by {plural(planners, 'planner')}, every one verified",
         f"times predicted by {escape(model_text(tuning))}",
     ]
+    ended = escape(stopped_text([tuning]))
+    parts.append(f"<strong>{ended}</strong>" if tuning.ended_early else ended)
     if not tuning.complete:
         parts.append("<strong>interrupted: not everything was tried</strong>")
     return " · ".join(parts)

@@ -11,6 +11,7 @@ from typing import Any
 from antiphon.core.bounds import without
 from antiphon.core.topology import Topology
 from antiphon.show._columns import paragraph, table
+from antiphon.show._words import assumed_text
 from antiphon.units import format_bandwidth, format_seconds, format_size, plain
 
 __all__ = ["assumed_text", "paragraph", "plan_text", "run_text", "table", "topology_text"]
@@ -146,11 +147,6 @@ def plan_text(claims: Mapping[str, Any]) -> str:
             "  ", rest=" " * 13,
         )  # fmt: skip
     return "\n".join(lines)
-
-
-def assumed_text(assumes: Sequence[str]) -> str:
-    """What stands beside figures that switches might change."""
-    return f"{', '.join(assumes)}: those of this machine can do that, and no schedule here lets them"
 
 
 def memory_lines(least: Mapping[str, Any]) -> list[str]:
