@@ -44,7 +44,7 @@ class Calls:
     def _by_gloo(self, kind: str, tensors: Tensors, why: str, seconds: float, do: Callable[[], Any]) -> None:
         nbytes, began = sum(one.numel() * one.element_size() for one in tensors), time.perf_counter()
         if self.serving is not None and not why:
-            why = "measured to be slower than the library"
+            why = "the table leaves it to the library"
         do().wait(timedelta(seconds=seconds))
         row = self.ledger.row(kind, "gloo", "library", why)
         self.ledger.count(row, nbytes * (self.ranks if kind in IN_PARTS else 1), time.perf_counter() - began)

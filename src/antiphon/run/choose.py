@@ -60,6 +60,7 @@ class MeasuredTuning:
             "reference_seconds",
             "ratio",
             "served_by",
+            "measured",
             "at",
             "order",
             "measurements",
@@ -104,10 +105,12 @@ def tune_measured(  # noqa: PLR0913
     """`tune`, then measure: at each size of a ladder (`nbytes`, each `factor` times the last) the `few` best by the
     model, and the classics, in turn with the library's own collective. The best two are measured once more, and of
     that are the figures that the entries claim; where the library is at least as fast (ours takes 0.98 of its time or
-    more) the entry claims "served_by": "library". Between two sizes a range ends at their geometric middle.
+    more) the entry claims "served_by": "library". Between two sizes a range ends at their geometric middle; below the
+    least and above the greatest size measured the library serves.
 
-    `limit`: seconds for all measurements; what was not measured is the model's choice. `options`: those of `tune`; with
-    `deterministic` the library is never chosen for what combines. Ctrl-C keeps what was found. Under mpiexec or srun
+    `limit`: seconds for all measurements; sizes that were not measured until then count as not asked for. `options`:
+    those of `tune`; with `deterministic` the library is never chosen for what combines. Ctrl-C keeps what was found.
+    Under mpiexec or srun
     only process 0 has a result, the others None.
     """
     ladder = sizes_of(f"{nbytes or NBYTES}:{factor}" if ":" in (nbytes or NBYTES) else nbytes, "nbytes")
@@ -153,7 +156,11 @@ class _Work:
         orders = {kind: self._order(kind, rows[kind]) if deterministic else None for kind in found.plans}
         chosen = {kind: self._chosen(kind, mine, orders[kind]) for kind, mine in self._again(rows, orders).items()}
         plans = {
-            kind: Plan(found.topology, found.plans[kind].collective, tuple(entries(choices, on)))
+            kind: Plan(
+                found.topology,
+                found.plans[kind].collective,
+                tuple(entries(choices, on, self._free(kind, orders[kind]))),
+            )
             for kind, choices in chosen.items()
         }
         return MeasuredTuning(found, on, plans, tuple(self.rows), self.complete, self.interrupted, self.unmeasured)
@@ -262,5 +269,12 @@ class _Work:
         return {kind: {size: more[kind][size] or at for size, at in mine.items()} for kind, mine in alike.items()}
 
     def _chosen(self, kind: str, rows: Measured, order: str | None) -> list[Choice]:
-        free = order is None or not self.found.plans[kind].collective.combining
-        return [best_at(size, self.found.shortlist[kind], order, rows[size], free) for size in self.ladder]
+        free, listed = self._free(kind, order), self.found.shortlist[kind]
+        return [
+            best_at(size, listed, order, rows[size], free, self._wanted(kind, size, listed[0]).nbytes)
+            for size in self.ladder
+        ]
+
+    def _free(self, kind: str, order: str | None) -> bool:
+        """Whether calls may be left to the library, which combines in an order of its own."""
+        return order is None or not self.found.plans[kind].collective.combining
