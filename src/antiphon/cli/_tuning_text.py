@@ -6,7 +6,18 @@ from collections.abc import Sequence
 
 from antiphon.select import Range, Tuning, Tunings
 from antiphon.show._columns import paragraph
-from antiphon.show._words import decisive, loss_text, model_text, notes, options_text, ratio, stopped_text, unbeaten
+from antiphon.show._words import (
+    WHEN,
+    decisive,
+    ends_text,
+    loss_text,
+    model_text,
+    notes,
+    options_text,
+    ratio,
+    stopped_text,
+    unbeaten,
+)
 from antiphon.show.text import table
 from antiphon.units import format_seconds, format_size
 
@@ -31,7 +42,7 @@ def tuning_text(tuning: Tuning) -> str:
         "",
     ]
     if tuning.ranges:
-        lines += ["  time: predicted, at the greatest size of the range"]
+        lines += paragraph(f"time, gap, speedup: {WHEN}", rest="    ")
         lines += paragraph(f"gap: time over the bound, which {unbeaten(tuning)}", rest="    ")
         if any(tuning.baselines.values()):
             lines += paragraph(f"speedup: over what NCCL would do: {_baselines(tuning)}", rest="    ")
@@ -62,13 +73,13 @@ def tunings_text(found: Tunings) -> str:
         "",
     ]
     rows = {kind: _varied_rows(found, kind) for kind in kinds}
-    head = [found.varied, "ranks", "from", "to", "planner", "time", "gap", "speedup"]
+    head = [found.varied, "ranks", "from", "to", "planner", "at", "time", "gap", "speedup"]
     top, *body = table(head, [row for mine in rows.values() for row in mine])
     left = iter(body)
     lines += [top]
     for kind, mine in rows.items():
         lines += [*([kind] if len(kinds) > 1 else []), *(next(left) for _ in mine)]
-    lines += ["", "  time: predicted, at the greatest size of the range"]
+    lines += ["", *paragraph(f"time, gap, speedup: {WHEN}", rest="    ")]
     lines += paragraph(f"gap: time over the bound, which {unbeaten(some)}", rest="    ") if some is not None else []
     said: dict[str, list[str]] = {}
     for value, one in found.tunings.items():
@@ -89,7 +100,7 @@ def _varied_rows(found: Tunings, kind: str) -> list[list[str]]:
     """A row per machine and range; of a machine only the first tells which it is."""
     rows = []
     for value, one in found.tunings.items():
-        mine = [_row(r) for r in one.ranges if r.collective == kind] or [["-"] * 6]
+        mine = [_row(r) for r in one.ranges if r.collective == kind] or [["-"] * 7]
         ranks = str(one.topology.ranks)
         rows += [[*([str(value), ranks] if i == 0 else [".", "."]), *row] for i, row in enumerate(mine)]
     return rows
@@ -119,7 +130,9 @@ def _ranges(tuning: Tuning) -> list[str]:
     """One table; of several collectives each has its name above its rows."""
     kinds = [kind for kind in tuning.collectives if kind in tuning.plans]
     rows = [[_row(r) for r in tuning.ranges if r.collective == kind] for kind in kinds]
-    head, *body = table(["from", "to", "planner", "time", "gap", "speedup"], [row for mine in rows for row in mine])
+    head, *body = table(
+        ["from", "to", "planner", "at", "time", "gap", "speedup"], [row for mine in rows for row in mine]
+    )
     if len(kinds) == 1:
         return [head, *body]
     left = iter(body)
@@ -131,7 +144,8 @@ def _ranges(tuning: Tuning) -> list[str]:
 
 def _row(r: Range) -> list[str]:
     who = f"{r.candidate.planner} {options_text(r.candidate.options, r.candidate.variant)}".strip()
-    return [format_size(r.start), format_size(r.stop), who, format_seconds(r.seconds), ratio(r.gap), ratio(r.speedup)]
+    figures = [format_seconds(r.seconds), ratio(r.gap), ratio(r.speedup)]
+    return [*ends_text(r), who, format_size(r.at), *figures]
 
 
 def _baselines(tuning: Tuning) -> str:

@@ -6,12 +6,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from antiphon.core.bounds import without
-from antiphon.select import NOBODY, Limit, Loss, Tuning
-from antiphon.units import format_bandwidth
+from antiphon.select import NOBODY, Limit, Loss, Range, Tuning
+from antiphon.units import format_bandwidth, format_size
 
 ENDINGS = {"budget": "stopped by their budget", "memory": "out of memory", "crash": "ended by a crash"}
 MOST_NAMES = 5
 ASSUMED = "switches of this machine can do that, and no schedule here lets them"
+
+
+WHEN = "predicted, at the size `at`: the greatest priced in the range, which ends before the next begins"
+
+
+def ends_text(r: Range) -> tuple[str, str]:
+    """From where to where a range goes, exactly; a single size, as the last one may be, has no end of its own."""
+    return format_size(r.start), format_size(r.stop) if r.stop > r.start else "-"
 
 
 def assumed_text(assumes: Sequence[str]) -> str:
