@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -129,6 +130,22 @@ def lingers(topology: Any, collective: Any, *, nbytes: Any, profile: Any, budget
         while True:
             time.sleep(0.01)
     yield from ring(topology, collective)
+
+
+def half(topology: Any, collective: Any, *, nbytes: Any, profile: Any, budget: Any, seed: Any) -> Iterator[Schedule]:
+    """Says that its budget ended it, after something was found."""
+    yield from ring(topology, collective)
+    raise TimedOut("the budget is spent")
+
+
+def starves(topology: Any, collective: Any, *, nbytes: Any, profile: Any, budget: Any, seed: Any) -> Iterator[Schedule]:
+    yield from ring(topology, collective)
+    raise MemoryError
+
+
+def killed(topology: Any, collective: Any, *, nbytes: Any, profile: Any, budget: Any, seed: Any) -> Iterator[Schedule]:
+    yield from ring(topology, collective)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def eats(topology: Any, collective: Any, **options: Any) -> Iterator[Schedule]:

@@ -18,6 +18,7 @@ from lab_env import why_no_lab
 
 import antiphon
 from antiphon.cli import run
+from antiphon.cli._choose_text import measured_text
 from antiphon.core.plan import Entry, Plan
 from antiphon.cost.fit import read_measured
 from antiphon.errors import Invalid
@@ -259,9 +260,14 @@ def by_steps(wanted: Wanted, library: float) -> tuple[float, float]:
 
 def test_the_fastest_measured_wins_its_range(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     found = tuned(lambda wanted: by_steps(wanted, 2.0), monkeypatch)
-    entries = found.plan.entries
+    below, *entries, above = found.plan.entries
     assert [entry.claims["planner"] for entry in entries] == ["direct", "halving-doubling", "ring"]
-    assert [entry.start for entry in entries] == [0, 8000, 32_000]  # the middles of 4 and 16 KB, of 16 and 64 KB
+    assert [entry.start for entry in entries] == [1000, 8000, 32_000]  # the middles of 4 and 16 KB, of 16 and 64 KB
+    greatest = 1000 * 4**5
+    assert (below.start, below.stop, entries[-1].stop, above.stop) == (0, 1000, greatest + 1, None)
+    assert {one.claims["served_by"] for one in (below, above)} == {"library"}
+    assert not any({"seconds", "at", "measurements", "ratio"} & set(one.claims) for one in (below, above))
+    assert [entry.claims["measured"] for entry in found.plan.entries] == [False, True, True, True, False]
     claims = entries[0].claims
     assert claims["seconds"] == pytest.approx(0.6 * 4000 * 1e-9)
     assert claims["reference_seconds"] == pytest.approx(2 * claims["seconds"])
@@ -271,18 +277,21 @@ def test_the_fastest_measured_wins_its_range(monkeypatch: pytest.MonkeyPatch, tm
     assert antiphon.verify(found.plan) is None
     found.save(tmp_path / "table.json")
     (read,) = plans_of(str(tmp_path / "table.json"))
-    assert read.entries[0].claims == claims
+    assert read.entries[1].claims == claims
     assert len(fake_ground.launches) == 2  # all candidates, then the best once more
     assert sum("again" in row for row in found.rows) == 2 * 6  # the best two at each size
 
 
 def test_where_the_library_is_as_fast_it_serves(monkeypatch: pytest.MonkeyPatch) -> None:
     found = tuned(lambda w: by_steps(w, 1.01 if w.nbytes > 50_000 else 1.05), monkeypatch)
-    assert [entry.claims.get("served_by") for entry in found.plan.entries] == [None, None, "library"]
-    assert found.plan.entries[2].claims["planner"] == "ring"  # the best of ours is kept
+    entries = found.plan.entries[1:-1]
+    assert [entry.claims.get("served_by") for entry in entries] == [None, None, "library"]
+    assert entries[2].claims["planner"] == "ring"  # the best of ours is kept
     from antiphon.lower.book import make_book
 
-    assert [page.program for page in make_book([found.plan]).pages] == [0, 1, -1]
+    pages = make_book([found.plan]).pages
+    assert [page.program for page in pages] == [-1, 0, 1, -1, -1]
+    assert [page.measured for page in pages] == [False, True, True, True, False]
 
 
 def test_one_order_of_combining_and_never_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -293,22 +302,62 @@ def test_one_order_of_combining_and_never_the_library(monkeypatch: pytest.Monkey
     assert not any("served_by" in entry.claims for entry in entries)
 
 
-def test_what_was_not_measured_is_the_models_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_not_measured_is_left_to_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a ladder that was not finished: from the least to the greatest size that was measured, and no further."""
     fake_ground.stop_after.append(4)
     found = tuned(lambda wanted: by_steps(wanted, 2.0), monkeypatch)
     assert found.interrupted
     assert not found.complete
+    assert found.unmeasured > 0
+    sizes = {row["nbytes"] for row in found.rows}
+    assert len(sizes) == 4
     measured = [one for one in found.ranges if "measurements" in one]
     rest = [one for one in found.ranges if "measurements" not in one]
-    assert measured
-    assert rest
-    assert all("reference_seconds" not in one for one in rest)
+    assert (measured[0]["from"], measured[-1]["to"]) == (min(sizes), max(sizes) + 1)
+    assert {one["nbytes"] for entry in measured for one in entry["measurements"]} == sizes
+    assert [(one["served_by"], one["measured"]) for one in rest] == [("library", False)] * 2
+    assert not any({"seconds", "reference_seconds", "at"} & set(one) for one in rest)
     assert antiphon.verify(found.plan) is None
     fake_ground.stop_after.clear()
     found = tuned(lambda wanted: by_steps(wanted, 2.0), monkeypatch, limit=0.0)
     assert not found.complete
     assert not found.interrupted
     assert found.rows == ()
+    (only,) = found.ranges
+    assert (only["from"], only["to"], only["served_by"], only["measured"]) == (0, None, "library", False)
+    assert "what was not measured is left to the library" in measured_text(found)
+
+
+def test_one_size_measured_is_one_size_claimed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where its bytes in whole blocks are fewer than were asked for: 1001 bytes are 250 floats."""
+    found = tuned(lambda wanted: by_steps(wanted, 2.0), monkeypatch, nbytes="1001B")
+    assert [(one["from"], one["to"]) for one in found.ranges] == [(0, 1000), (1000, 1002), (1002, None)]
+    lines = [line.split() for line in measured_text(found).splitlines()]
+    assert ["0B", "1KB", "-", "-", "-", "-", "-", "the", "library"] in lines
+    assert any(line[:4] == ["1KB", "1002B", "direct", "1001B"] for line in lines)
+
+
+def test_bits_are_the_same_also_where_nothing_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = tuned(lambda wanted: by_steps(wanted, 0.1), monkeypatch, deterministic=True, nbytes="4KB:16KB")
+    assert not any("served_by" in one for one in found.ranges)
+    assert [one["measured"] for one in found.ranges][:: len(found.ranges) - 1] == [False, False]
+    assert len({entry.claims["order"] for entry in found.plan.entries}) == 1
+    assert "goes by the nearest of ours" in " ".join(measured_text(found).split())
+
+
+def test_a_group_leaves_to_the_library_what_was_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And says why."""
+    from antiphon.lower.book import make_book
+    from antiphon.run._serving import SLOWER, UNMEASURED, Serving
+
+    found = tuned(lambda w: by_steps(w, 1.01 if w.nbytes > 50_000 else 1.05), monkeypatch)
+    serving = Serving.__new__(Serving)
+    serving.fill, serving._tried, serving._pages, serving._book_of = False, set(), {}, {}
+    serving._take(make_book([found.plan]))
+    assert serving.find("allreduce", -1, 2000) is not None
+    whys = {size: serving.why_not("allreduce", -1, size) for size in (8, 64_000, 2**30)}
+    assert whys == {8: UNMEASURED, 64_000: SLOWER, 2**30: UNMEASURED}
+    assert [serving.find("allreduce", -1, size) for size in whys] == [None] * 3
 
 
 def test_tune_on_the_command_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -319,7 +368,8 @@ def test_tune_on_the_command_line(tmp_path: Path, capfd: pytest.CaptureFixture[s
     out = capfd.readouterr().out
     assert "measured on fake" in out
     assert "0.50" in out
-    assert set(plans_of(str(path))[0].entries[0].claims) > {"reference_seconds", "measured_on"}
+    assert set(plans_of(str(path))[0].entries[1].claims) > {"reference_seconds", "measured_on"}
+    assert "what was not measured is left to the library" in out
     assert run([*common, "--on", "fake", "--report", "x.html"]) == 2
     assert "--report" in capfd.readouterr().err
     assert run([*common, "--on", "nowhere"]) == 2

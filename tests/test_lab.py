@@ -242,8 +242,24 @@ def test_sizes_down_to_nothing(name: str) -> None:
     schedule = antiphon.plan("broadcast", machine, planner="trees", root=1).at(0).schedule
     rows = lab.lab_run(schedule, machine, [0, 1, 7, 1001], dtype="int8", repeat=1, name=name)
     assert [(row["nbytes"], row["correct"]) for row in rows] == [(0, True), (1, True), (7, True), (1001, True)]
-    assert rows[0]["ratio"] is None
+    assert [row["ratio"] for row in rows] == [None] * 4
     assert [link["expected"] for link in rows[3]["links"]] == [0, 1001, 1001, 0]
+
+
+def test_below_what_the_shapers_let_pass_at_once_there_is_no_ratio(name: str) -> None:
+    """A ratio of 0.005, say, would be one of bursts. The border is that of the load of a link, not of the buffer."""
+    machine = antiphon.topology("line:ranks=2")
+    schedule = antiphon.plan("broadcast", machine, planner="ring", options={"pieces": 1}).at(0).schedule
+    sizes = [1000, AT_ONCE, AT_ONCE + 4, 10 * AT_ONCE]
+    rows = lab.lab_run(schedule, machine, sizes, repeat=1, name=name)
+    assert [row["ratio"] is None for row in rows] == [True, True, False, False]
+    assert {row["at_once"] for row in rows} == {AT_ONCE}
+    assert all(row["predicted_seconds"] > 0 for row in rows)
+    from antiphon.cli._lab_text import lab_text
+
+    said = " ".join(lab_text(rows).split())
+    assert f"1KB, 80KiB: no ratio: no link carries more than the {AT_ONCE} bytes" in said
+    assert "no ratio" not in lab_text(rows[2:])
 
 
 def test_switches_in_two_levels(name: str) -> None:

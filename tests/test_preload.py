@@ -260,18 +260,20 @@ def test_small_calls_and_those_that_the_library_does_faster_are_left_to_it(openm
         (0, 1000, {"planner": "first", "reference_seconds": 1.0}),
         (1000, 10000, {"planner": "second"}),
         (10000, 20000, {"served_by": "library"}),
-        (20000, None, {"planner": "last"}),
+        (20000, 5000000, {"planner": "last"}),
+        (5000000, None, {"served_by": "library", "measured": False}),
     ]
     entries = tuple(Entry(start, stop, ring.schedule, claims) for start, stop, claims in parts)
     path = folder / "parts.json"
     save_plans(path, {"allreduce": Plan(machine, ring.schedule.collective, entries)}, table=True)
-    sizes = ["8", "1000", "1996", "2000", "9996", "10000", "19996", "20000", "4000000"]
+    sizes = ["8", "1000", "1996", "2000", "9996", "10000", "19996", "20000", "4000000", "5000000"]
     run = small(openmpi, folder, [path], *sizes).right()
     found = {row["planner"]: (row["calls"], row["from"], row["to"]) for row in run.report["served"]}
     assert found == {"first": (1, 8, 8), "second": (2, 2000, 9996), "last": (2, 20000, 4000000)}
     assert run.left == {
         "allreduce: it is smaller than ANTIPHON_LEAST and was not measured": 2,
         "allreduce: the table says that the library is faster": 2,
+        "allreduce: its size was not measured": 1,
     }
 
 

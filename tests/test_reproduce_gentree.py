@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from antiphon.cli import run
+from antiphon.cli._reproduce_text import summary
 from antiphon.core.loads import loads
 from antiphon.cost.genmodel_forms import Server, Tier
 from antiphon.reproduce import _gentree_figures as figures
@@ -80,7 +81,8 @@ def test_a_plan_that_is_not_chosen_is_seen(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_figure_8() -> None:
     rows = by_name(gentree.figure8())
-    assert all(row["ok"] for row in rows.values())
+    shape = {f"greatest error of {model}" for model in figures.MODELS}
+    assert {name: row["ok"] for name, row in rows.items()} == {name: None if name in shape else True for name in rows}
     assert rows["12 servers, the best by genmodel"]["ours"] == {"right": True, "best": "6x2"}
     assert rows["15 servers, the best by genmodel"]["ours"] == {"right": True, "best": "5x3"}
     assert rows["15 servers, the best by alpha-beta-gamma"]["ours"] == {"right": False, "best": "CPS"}
@@ -146,7 +148,11 @@ def test_least_error_of_times_that_the_model_made() -> None:
 
 def test_table_4() -> None:
     rows = by_name(gentree.table4())
-    assert all(row["ok"] for row in rows.values())
+    shape = {f"{8 * n} GPUs, 8 x {n} over rings" for n in (2, 4, 8)}
+    assert {name: row["ok"] for name, row in rows.items()} == {name: None if name in shape else True for name in rows}
+    assert summary([*rows.values()]).startswith(
+        "4 of 7 rows are reproduced, 3 in shape only (16 GPUs, 8 x 2 over rings"
+    )
     gains = [rows[f"{8 * n} GPUs, 8 x {n} over rings"]["ours"]["speedup"]["3.2e8"] for n in (2, 4, 8)]
     # by what crosses a card: 2 (N-1)/N with rings, 2 (n-1)/n of a server's part with 8 x n
     limits = [((8 * n - 1) / (8 * n)) / ((n - 1) / n) for n in (2, 4, 8)]
@@ -182,7 +188,8 @@ def test_differing_choices_are_priced() -> None:
 @pytest.mark.slow
 def test_table_6() -> None:
     rows = by_name(gentree.table6())
-    assert all(row["ok"] for row in rows.values())
+    assert {name for name, row in rows.items() if not row["ok"]} == {"cells that are the same"}
+    assert rows["cells that are the same"]["ok"] is None
     same = rows["cells that are the same"]["ours"]
     assert same["one switch"] == 6
     assert same["hierarchical"] >= gentree.LEAST_CELLS
@@ -214,13 +221,17 @@ def test_one_cell_may_be_off_by_more_than_three_percent() -> None:
 def test_who_is_fastest_and_what_rearrangement_saves() -> None:
     slow = {name: dict.fromkeys(tables.SIZES, 2.0) for name in (*seven.BESIDE, "GenTree*")}
     row = seven._fastest("CDC384", {**slow, "GenTree": dict.fromkeys(tables.SIZES, 1.0)})
-    assert row["ok"]
+    assert row["ok"] is None  # the fastest, but by other figures
+    as_published = {size: 1 / times for size, times in row["published"]["speedup"].items()}
+    assert seven._fastest("CDC384", {**{n: dict.fromkeys(tables.SIZES, 1.0) for n in slow}, "GenTree": as_published})[
+        "ok"
+    ]
     assert row["ours"] == {"speedup": dict.fromkeys(tables.SIZES, 2.0)}
     assert row["published"]["speedup"]["1e7"] == round(8.513 / 2.427, 3)
     one = {**slow, "CPS": {**slow["CPS"], "1e8": 0.9}, "GenTree": dict.fromkeys(tables.SIZES, 1.0)}
-    assert not seven._fastest("CDC384", one)["ok"]
+    assert seven._fastest("CDC384", one)["ok"] is False
     saved = seven._rearranged("CDC384", {**slow, "GenTree": {"1e7": 1.0, "3.2e7": 1.0, "1e8": 2.0}})
-    assert not saved["ok"]
+    assert saved["ok"] is False
     assert saved["published"]["saves"] == {"1e7": 0.4587, "3.2e7": 0.4041, "1e8": 0.4112}
 
 
@@ -261,19 +272,19 @@ def test_without_rearrangement_sums_cross_the_data_centres_once() -> None:
 def test_table_7() -> None:
     rows = by_name(seven.table7())
     for network in set(tables.TABLE7) - set(seven.ON_ONE_SWITCH):
-        assert rows[f"{network}, GenTree against the fastest other"]["ok"], network
+        assert rows[f"{network}, GenTree against the fastest other"]["ok"] is None, network
         assert all(rows[f"{network}, {name}"]["ours"] for name in seven.BESIDE)
-    assert rows["CDC384, data rearrangement saves time"]["ok"]
+    assert rows["CDC384, data rearrangement saves time"]["ok"] is None
     assert rows["networks of one switch, all cells"]["ok"]
-    failed = {name for name, row in rows.items() if not row["ok"]}
+    failed = {name for name, row in rows.items() if row["ok"] is False}
     assert all(rows[name]["note"] and rows[name]["deviation"] for name in failed)
     assert failed <= {f"{network}, {name}" for network, plans in tables.TABLE7.items() for name in plans}
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["reproduce", "genmodel-figure8"]) == 0
+    assert run(["reproduce", "genmodel-figure8"]) == 1
     said = capsys.readouterr().out
-    assert "6 of 6 rows are reproduced" in said
+    assert "4 of 6 rows are reproduced, 2 in shape only (greatest error of genmodel; greatest" in " ".join(said.split())
     assert "not right, best CPS" in said
     assert run(["reproduce", "gentree-table3", "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["rows"][1]["ours"] == {"plan": "6x2"}

@@ -67,9 +67,11 @@ def test_a_curve_of_another_shape_is_seen() -> None:
 def test_figure_8() -> None:
     """All of it; the claims that do not hold with the assumed figures are told."""
     rows = by_name(piccl.figure8())
-    failed = {name for name, row in rows.items() if not row["ok"]}
+    failed = {name for name, row in rows.items() if row["ok"] is False}
     assert failed == {"recursive multiplying, 4 and 8 near each other", "Figure 5 (a), the fastest family"}
-    assert all(rows[name]["deviation"] for name in failed)
+    shape = {name for name, row in rows.items() if row["ok"] is None}
+    assert shape == {"k-ring, large k fall off", "recursive multiplying, large k fall off"}
+    assert all(rows[name]["deviation"] for name in failed | shape)
     kring, multiplying, permuted = (rows[name]["ours"] for name in FAMILY_ROWS)
     assert kring["best"] == {"16B to 16MiB": 4}
     assert multiplying["best"] == {"16B to 16MiB": 8}
@@ -112,7 +114,7 @@ def test_what_is_near_and_what_falls_off() -> None:
         assert not piccl.falls_off(family, flat, SIZES)["ok"]
     assert piccl.falls_off(PERMUTED, {**flat, 64: [0.5, 1.0, 1.0, 1.0, 2.0]}, SIZES)["ok"]
     assert not piccl.falls_off(KRING, {**flat, 64: [0.5, 1.0, 1.0, 1.0, 2.0]}, SIZES)["ok"]
-    assert piccl.falls_off(KRING, {**flat, 8: [1.0, 1.0, 1.0, 1.0, 1.1]}, SIZES)["ok"]
+    assert piccl.falls_off(KRING, {**flat, 8: [1.0, 1.0, 1.0, 1.0, 1.1]}, SIZES)["ok"] is None  # one of three does
 
 
 # ---- V.E ----
@@ -121,7 +123,7 @@ def test_what_is_near_and_what_falls_off() -> None:
 def test_selection_on_few_nodes() -> None:
     nodes, sizes = (1, 4), tuple(2**e for e in range(4, 22, 4))
     rows = by_name(choosing.selection(nodes, sizes))
-    assert all(row["ok"] for row in rows.values())
+    assert all(row["ok"] or (row["ok"] is None and row["deviation"]) for row in rows.values())
     messages, closed = (rows[f"chosen by {way}"] for way in (choosing.BY_MESSAGES, "closed forms"))
     assert messages["published"] == {"speedup": 1.2, "captured": 0.98}
     assert closed["published"] is None
@@ -153,8 +155,10 @@ def test_what_a_bar_captures() -> None:
 def test_too_little_captured_is_not_reproduced() -> None:
     truth: Times = {2: [1.3, 1.3], 4: [1.0, 1.0]}
     wrong: Times = {2: [1.0, 1.0], 4: [1.3, 1.3]}
-    assert choosing.overall(choosing.BY_MESSAGES, [bar_of(truth, truth)])["ok"]
-    assert not choosing.overall(choosing.BY_MESSAGES, [bar_of(truth, wrong)])["ok"]
+    near: Times = {2: [1.2, 1.2], 4: [1.0, 1.0]}
+    assert choosing.overall(choosing.BY_MESSAGES, [bar_of(near, near)])["ok"] is True  # 1.2 times, as published
+    assert choosing.overall(choosing.BY_MESSAGES, [bar_of(truth, truth)])["ok"] is None  # more than was published
+    assert choosing.overall(choosing.BY_MESSAGES, [bar_of(truth, wrong)])["ok"] is False
     assert not choosing.overall(choosing.BY_MESSAGES, [bar_of({2: [1.1, 1.1], 4: [1.0, 1.0]}, truth)])["ok"]
 
 
@@ -192,14 +196,14 @@ def test_equal_choices_and_ranges() -> None:
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["reproduce", "piccl-figure4"]) == 0
     said = capsys.readouterr().out
-    assert "6 of 6 rows are reproduced" in said
+    assert "5 of 5 rows are reproduced (beside 1 for which nothing was published)" in " ".join(said.split())
     assert "converges to the ring" in said.replace("_", " ")
 
 
 @pytest.mark.slow
 def test_selection() -> None:
     rows = by_name(choosing.selection())
-    assert all(row["ok"] for row in rows.values())
+    assert all(row["ok"] or (row["ok"] is None and row["deviation"]) for row in rows.values())
     assert rows[f"chosen by {choosing.BY_MESSAGES}"]["ours"]["captured"] > 0.995
     assert (
         rows["chosen by closed forms"]["ours"]["captured"] < rows[f"chosen by {choosing.BY_PORTS}"]["ours"]["captured"]

@@ -88,7 +88,8 @@ def test_the_budget_ends_the_search_and_keeps_what_was_found(monkeypatch: pytest
     made = next(stream)
     assert verify(made, machine).fault is None
     now[0] = 5.0
-    assert list(stream) == []
+    with pytest.raises(TimedOut, match="the budget is spent"):
+        next(stream)
 
 
 def test_a_budget_that_finds_nothing_says_so() -> None:

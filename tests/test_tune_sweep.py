@@ -456,7 +456,7 @@ def test_the_command_names_what_is_wrong(told: Callable[..., tuple[int, str, str
         (("--sweep", "pieces=3:1"), "sweep of pieces: the range 3:1 is empty"),
         (("--vary", "ranks=4", "--svg", here), "--svg: is for one machine"),
         (("--vary", "ranks=4", "--only", "0,1"), "--only: is for one machine"),
-        (("--vary", "ranks=4", "-o", __file__), "is a file, but with --vary a directory is written"),
+        (("--vary", "ranks=4", "-o", __file__), "is a file, but several files are written; name a directory"),
         (("--model", "alpha-beta:x=1"), "option"),
     ):
         code, _, err = told("allgather", "ring:ranks=4", "--planner", "ring", *arguments)

@@ -10,14 +10,15 @@ from antiphon.show._words import options_text
 from antiphon.show.text import paragraph, table
 from antiphon.units import format_seconds, format_size
 
-HEAD = ["from", "to", "planner", "at", "time", "the library's", "ratio", "served by"]
+HEAD = ["from", "to", "planner", "measured at", "time", "the library's", "ratio", "served by"]
+FEW = 3  # sizes measured that are all told
 
 
 def measured_text(found: MeasuredTuning) -> str:
     """The ranges, with what was measured at the greatest size of each."""
     tuning = found.tuning
     what = tuning.collectives[0] if len(tuning.collectives) == 1 else f"{len(tuning.collectives)} collectives"
-    ended = "" if found.complete else " (ended early: not all was measured)"
+    ended = "" if found.complete else f" (ended early: {found.unmeasured} more were not made)"
     lines = [f"{what} on {tuning.topology.name}, measured on {found.on}: {len(found.rows)} measurements{ended}", ""]
     rows = {kind: [_row(one) for one in found.ranges if one["collective"] == kind] for kind in found.plans}
     head, *body = table(HEAD, [row for mine in rows.values() for row in mine])
@@ -25,9 +26,14 @@ def measured_text(found: MeasuredTuning) -> str:
     lines.append(head)
     for kind, mine in rows.items():
         lines += [*([kind] if len(rows) > 1 else []), *(next(left) for _ in mine)]
-    lines += ["", "  time, ratio: ours, at the size `at`; ratio: ours over the library's, median of pairs"]
-    if any("measurements" not in one for one in found.ranges):
-        lines.append("  ranges without a ratio were not measured: the model chose, and time is its prediction")
+    head = "time, ratio: ours, at the greatest size measured in the range"
+    lines += ["", *paragraph(f"{head}; ratio: ours over the library's, median of pairs", "  ", "    ")]
+    if any(one["measured"] is False and one.get("served_by") for one in found.ranges):
+        lines += paragraph("what was not measured is left to the library", "  ", "    ")
+    if any(one["measured"] is False and not one.get("served_by") for one in found.ranges):
+        lines += paragraph(
+            "what was not measured goes by the nearest of ours, as the library adds in another order", "  ", "    "
+        )
     lines += _gains(found.ranges)
     return "\n".join([*lines, *_missing(tuning.collectives, found.plans)])
 
@@ -63,9 +69,13 @@ def _missing(kinds: Sequence[str], plans: Mapping[str, Any]) -> list[str]:
 
 def _row(one: Mapping[str, Any]) -> list[str]:
     reference, ratio = one.get("reference_seconds"), one.get("ratio")
+    sizes = [format_size(point["nbytes"]) for point in one.get("measurements", ())]
+    told = ", ".join(sizes) if len(sizes) <= FEW else f"{sizes[0]} ... {sizes[-1]} ({len(sizes)})"
+    left = not one["measured"] and one.get("served_by")
     return [
         format_size(one["from"]), "-" if one["to"] is None else format_size(one["to"]),
-        f"{one['planner']} {options_text(one['options'])}".strip(), format_size(one["at"]),
-        format_seconds(one["seconds"]), "-" if reference is None else format_seconds(reference),
+        "-" if left else f"{one['planner']} {options_text(one['options'])}".strip(), told or "-",
+        format_seconds(one["seconds"]) if one["measured"] else "-",
+        "-" if reference is None else format_seconds(reference),
         "-" if ratio is None else f"{ratio:.2f}", "the library" if one.get("served_by") else "this",
     ]  # fmt: skip

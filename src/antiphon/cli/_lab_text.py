@@ -42,6 +42,11 @@ def lab_text(rows: Sequence[Mapping[str, Any]]) -> str:
         for row in rows
     ]  # fmt: skip
     lines = table(["nbytes", "time", "predicted", "ratio", "algbw MB/s", "busbw MB/s", "correct"], listed)
+    small = [format_size(row["nbytes"]) for row in rows if row["ratio"] is None and row["predicted_seconds"]]
+    if small:
+        few = f"{', '.join(small)}: no ratio: no link carries more than the {rows[0]['at_once']} bytes"
+        why = "(their burst, and a packet of TCP), so these times say nothing of the links"
+        lines += paragraph(f"{few} that the shapers let pass at once {why}", "  ")
     for row in rows:
         used = [link for link in row["links"] if link["expected"]]
         if used:

@@ -31,9 +31,19 @@ def reproduced_text(rows: Sequence[dict[str, Any]]) -> str:
         lines += ["", "deviations:"]
     for row in deviating:
         lines += paragraph(f"{row['name']}: {row['deviation']}", "  ", "      ")
-    failed = [row["name"] for row in rows if not row["ok"]]
-    told = f"{len(rows) - len(failed)} of {len(rows)} rows are reproduced"
-    return "\n".join([*lines, "", *paragraph(told + (f"; not {'; '.join(failed)}" if failed else ""), "", "  ")])
+    return "\n".join([*lines, "", *paragraph(summary(rows), "", "  ")])
+
+
+def summary(rows: Sequence[dict[str, Any]]) -> str:
+    """How many of the rows that something was published for are reproduced, how many in shape only, and which not."""
+    counted = [row for row in rows if row["published"] is not None]
+    shape = [row["name"] for row in rows if row["ok"] is None]
+    failed = [row["name"] for row in rows if row["ok"] is False]
+    told = f"{sum(row['ok'] is True for row in counted)} of {len(counted)} rows are reproduced"
+    told += f", {len(shape)} in shape only ({'; '.join(shape)})" if shape else ""
+    told += f"; not {'; '.join(failed)}" if failed else ""
+    beside = len(rows) - len(counted)
+    return told + (f" (beside {beside} for which nothing was published)" if beside else "")
 
 
 def _cells(row: dict[str, Any]) -> list[str]:

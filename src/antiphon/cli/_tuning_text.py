@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from antiphon.select import Range, Tuning, Tunings
 from antiphon.show._columns import paragraph
-from antiphon.show._words import decisive, loss_text, model_text, notes, options_text, ratio
+from antiphon.show._words import (
+    WHEN,
+    decisive,
+    ends_text,
+    loss_text,
+    model_text,
+    notes,
+    options_text,
+    ratio,
+    stopped_text,
+    unbeaten,
+)
 from antiphon.show.text import table
 from antiphon.units import format_seconds, format_size
 
@@ -29,8 +42,8 @@ def tuning_text(tuning: Tuning) -> str:
         "",
     ]
     if tuning.ranges:
-        lines += ["  time: predicted, at the greatest size of the range"]
-        lines += ["  gap: time over the bound, which no schedule can beat"]
+        lines += paragraph(f"time, gap, speedup: {WHEN}", rest="    ")
+        lines += paragraph(f"gap: time over the bound, which {unbeaten(tuning)}", rest="    ")
         if any(tuning.baselines.values()):
             lines += paragraph(f"speedup: over what NCCL would do: {_baselines(tuning)}", rest="    ")
         lines += [line for note in notes(tuning) for line in paragraph(note, rest="    ")]
@@ -40,6 +53,11 @@ def tuning_text(tuning: Tuning) -> str:
     for loss in tuning.losses:
         lines += paragraph(loss_text(loss), rest="    ")
     return "\n".join([*lines, *_others(tuning), *_gains(tuning)])
+
+
+def last_line(tunings: Sequence[Tuning]) -> list[str]:
+    """How many candidates were stopped: one line, so that it is the last, however wide the terminal."""
+    return [f"  {stopped_text(tunings)}"]
 
 
 def tunings_text(found: Tunings) -> str:
@@ -55,14 +73,14 @@ def tunings_text(found: Tunings) -> str:
         "",
     ]
     rows = {kind: _varied_rows(found, kind) for kind in kinds}
-    head = [found.varied, "ranks", "from", "to", "planner", "time", "gap", "speedup"]
+    head = [found.varied, "ranks", "from", "to", "planner", "at", "time", "gap", "speedup"]
     top, *body = table(head, [row for mine in rows.values() for row in mine])
     left = iter(body)
     lines += [top]
     for kind, mine in rows.items():
         lines += [*([kind] if len(kinds) > 1 else []), *(next(left) for _ in mine)]
-    lines += ["", "  time: predicted, at the greatest size of the range"]
-    lines += ["  gap: time over the bound, which no schedule can beat"]
+    lines += ["", *paragraph(f"time, gap, speedup: {WHEN}", rest="    ")]
+    lines += paragraph(f"gap: time over the bound, which {unbeaten(some)}", rest="    ") if some is not None else []
     said: dict[str, list[str]] = {}
     for value, one in found.tunings.items():
         names = _baselines(one) if any(one.baselines.values()) else ""
@@ -82,7 +100,7 @@ def _varied_rows(found: Tunings, kind: str) -> list[list[str]]:
     """A row per machine and range; of a machine only the first tells which it is."""
     rows = []
     for value, one in found.tunings.items():
-        mine = [_row(r) for r in one.ranges if r.collective == kind] or [["-"] * 6]
+        mine = [_row(r) for r in one.ranges if r.collective == kind] or [["-"] * 7]
         ranks = str(one.topology.ranks)
         rows += [[*([str(value), ranks] if i == 0 else [".", "."]), *row] for i, row in enumerate(mine)]
     return rows
@@ -112,7 +130,9 @@ def _ranges(tuning: Tuning) -> list[str]:
     """One table; of several collectives each has its name above its rows."""
     kinds = [kind for kind in tuning.collectives if kind in tuning.plans]
     rows = [[_row(r) for r in tuning.ranges if r.collective == kind] for kind in kinds]
-    head, *body = table(["from", "to", "planner", "time", "gap", "speedup"], [row for mine in rows for row in mine])
+    head, *body = table(
+        ["from", "to", "planner", "at", "time", "gap", "speedup"], [row for mine in rows for row in mine]
+    )
     if len(kinds) == 1:
         return [head, *body]
     left = iter(body)
@@ -124,7 +144,8 @@ def _ranges(tuning: Tuning) -> list[str]:
 
 def _row(r: Range) -> list[str]:
     who = f"{r.candidate.planner} {options_text(r.candidate.options, r.candidate.variant)}".strip()
-    return [format_size(r.start), format_size(r.stop), who, format_seconds(r.seconds), ratio(r.gap), ratio(r.speedup)]
+    figures = [format_seconds(r.seconds), ratio(r.gap), ratio(r.speedup)]
+    return [*ends_text(r), who, format_size(r.at), *figures]
 
 
 def _baselines(tuning: Tuning) -> str:

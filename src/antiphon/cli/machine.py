@@ -9,15 +9,15 @@ from typing import Annotated
 import typer
 
 from antiphon.cli._arguments import Coll, Json, Only, Png, Ranks, Root, Svg, Topo, machine_and_group, request
-from antiphon.cli._output import emit, working, write_pictures
-from antiphon.core.bounds import Bound, bound
+from antiphon.cli._output import check_outputs, emit, working, write_pictures
+from antiphon.core.bounds import Bound, bound, without
 from antiphon.core.bounds.memory import least_json
 from antiphon.core.collective import Collective
 from antiphon.core.serialize import dumps, save_topology
 from antiphon.core.topology import Topology
 from antiphon.errors import Unsupported, unknown
 from antiphon.show.svg import topology_svg
-from antiphon.show.text import memory_lines, paragraph, topology_text
+from antiphon.show.text import assumed_text, memory_lines, paragraph, topology_text
 from antiphon.units import format_bandwidth
 
 _SOURCES = ("piccl-xml", "nccl-xml", "nvidia-smi", "rocm-smi")
@@ -26,12 +26,16 @@ _SOURCES = ("piccl-xml", "nccl-xml", "nvidia-smi", "rocm-smi")
 def bound_text(found: Bound, machine: Topology, wanted: Collective) -> str:
     rate = format_bandwidth(found.bytes_per_second) if found.bytes_per_second else "unlimited"
     lines = [
-        *paragraph(f"{wanted.kind} on {machine.name}: no schedule can do better than", ""),
+        *paragraph(
+            f"{wanted.kind} on {machine.name}: {without(found.assumes, '{} ')}no schedule can do better than", ""
+        ),
         f"  latency:   {found.latency_steps} step{'s' * (found.latency_steps != 1)}",
         f"  bandwidth: {rate} of nbytes (R/C = {found.inverse})",
     ]
     for line in found.describe(machine, wanted):
         lines += paragraph(line, "  because    ", " " * 13)
+    if found.assumes:
+        lines += paragraph(assumed_text(found.assumes), "  assumes    ", " " * 13)
     return "\n".join(lines)
 
 
@@ -43,6 +47,7 @@ def _show(
     json: Json = False,
 ) -> None:
     """Show a machine: its ranks, links and shared limits; --json gives the file form, which TOPO takes again."""
+    check_outputs({"--svg": svg, "--png": png})
     machine, _ = machine_and_group(topo, only, "")
     drawn = write_pictures(lambda: topology_svg(machine), svg, png)
     text = dumps(machine).decode()
@@ -74,6 +79,7 @@ def _probe(
     from antiphon.cost import save_profile
     from antiphon.cost.piccl import read_topology
 
+    check_outputs({"-o": out, "--profile": profile})
     machine, figures = read_topology(file, radix)
     save_topology(out, machine)
     written = [str(out)]
@@ -96,7 +102,7 @@ def _bound(
     wanted, machine = request(coll, topo, root, only, ranks)
     with working(f"bounding {wanted.kind} on {machine.name}"):
         found = bound(machine, wanted)
-    least = least_json(wanted)
+    least = least_json(wanted, machine)
     emit({**found.as_json(), **least}, "\n".join([bound_text(found, machine, wanted), *memory_lines(least)]), json)
 
 

@@ -25,7 +25,7 @@ from antiphon.cli._arguments import (
 )
 from antiphon.cli._lab_text import lab_text
 from antiphon.cli._mpi_text import mpi_text
-from antiphon.cli._output import emit, working, write_pictures
+from antiphon.cli._output import check_outputs, emit, working, write_pictures
 from antiphon.cli._planning import joined, options_of, progress
 from antiphon.core.bounds import bound
 from antiphon.core.collective import Collective
@@ -35,7 +35,6 @@ from antiphon.errors import AntiphonError, Infeasible, Invalid, NotFound, TimedO
 from antiphon.select import Proofs, SeveralOrders, check, every_plan, figures_of, load_plans, plan, prove
 from antiphon.show._words import options_text
 from antiphon.show.frontier import optimality_text, proofs_text, refusal_text
-from antiphon.show.png import check_png
 from antiphon.show.text import paragraph, plan_text, run_text
 from antiphon.show.trees import check_drawable, trees_svg
 from antiphon.topologies import topology
@@ -85,6 +84,7 @@ def _plan_command(
     for one point: it is planned, or it is said which bound forbids it, or what was searched (exit code 1). --svg
     and --png draw the trees along which the data travel.
     """
+    check_outputs({"-o": out, "--svg": svg, "--png": png})
     wanted, machine = request(coll, topo, root, only, ranks)
     _check_pictures(machine, svg, png, tree_root, keep_all)
     if model and keep_all:
@@ -125,8 +125,6 @@ def _check_pictures(
     if keep_all:
         raise Invalid("--svg and --png draw one plan, --all keeps many; leave one of them out")
     check_drawable(machine)
-    if png is not None:
-        check_png()
 
 
 def _trees(made: Plan, root: int | None) -> str:
@@ -145,13 +143,24 @@ def _refused(options: dict[str, Any], error: AntiphonError) -> dict[str, Any]:
 def _plan_all(wanted: Collective, machine: Topology, out: Path | None, how: dict[str, Any], json: bool) -> None:
     """Every schedule in a file of its own, written as it is found: plan.json gives plan-1.json, plan-2.json, ..."""
     found, texts = [], []
-    with working(f"planning {wanted.kind} on {machine.name}"):
-        for number, made in enumerate(every_plan(wanted, machine, **how), start=1):
-            name, dot, end = out.name.partition(".") if out is not None else ("", "", "")
-            figures = {**figures_of(made), "options": dict(made.entries[0].schedule.provenance.get("options", {}))}
-            found.append(figures)
-            texts.append(_made_text(made, figures, out and out.with_name(f"{name}-{number}{dot}{end}")))
-    emit({"plans": found}, "\n\n".join(texts), json)
+    stopped: str | None = None
+    name, dot, end = out.name.partition(".") if out is not None else ("", "", "")
+    try:
+        with working(f"planning {wanted.kind} on {machine.name}"):
+            for number, made in enumerate(every_plan(wanted, machine, **how), start=1):
+                figures = {**figures_of(made), "options": dict(made.entries[0].schedule.provenance.get("options", {}))}
+                found.append(figures)
+                texts.append(_made_text(made, figures, out and out.with_name(f"{name}-{number}{dot}{end}")))
+    except TimedOut as error:
+        if not found:
+            raise
+        stopped = str(error)
+        texts.append(_stopped_text(stopped))
+    emit({"plans": found, "stopped": stopped}, "\n\n".join(texts), json)
+
+
+def _stopped_text(why: str) -> str:
+    return "\n".join(paragraph(f"stopped:   {why}", rest=" " * 13))
 
 
 def _made_text(made: Plan, figures: dict[str, Any], out: Path | None) -> str:
@@ -167,6 +176,8 @@ def _made_text(made: Plan, figures: dict[str, Any], out: Path | None) -> str:
     certificate = made.entries[0].schedule.provenance.get("certificate")
     if certificate is not None and "optimality" in figures:
         told += "\n" + "\n".join(paragraph(f"proof:     {optimality_text(certificate)}", rest=" " * 13))
+    if figures.get("stopped"):
+        told += "\n" + _stopped_text(str(figures["stopped"]))
     if made.entries[0].claims.get("order"):
         told += "\n  order:     every element is combined in one: the same bits at all sizes"
     return plan_text(figures) + told + "\n  verified:  every rank ends with exactly what it should" + where

@@ -16,7 +16,10 @@ def _reproduce_command(
     name: Annotated[str, typer.Argument(metavar="NAME", help="which table; without it, what there is")] = "",
     json: Json = False,
 ) -> None:
-    """A paper's table made again: published, ours, and how they deviate; exit code 1 if a row is not reproduced."""
+    """A paper's table made again: published, ours, and how they deviate.
+
+    Exit code 1 if a row is not reproduced, or in shape only.
+    """
     if not name:
         emit(names(), names_text(names()), json)
         return

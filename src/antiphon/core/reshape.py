@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from antiphon.core.columns import Bools, Ints
-from antiphon.core.topology import LinkType, SharedLimit, Topology, build
+from antiphon.core.topology import FORWARDS, Ability, LinkType, SharedLimit, Topology, build
 from antiphon.errors import Invalid, quote, unknown
 from antiphon.units import exact, parse_bandwidth
 
@@ -57,6 +57,7 @@ def keep(topology: Topology, ranks: Iterable[int], *, name: str | None = None) -
         part.name, len(wanted), len(nodes) - len(wanted),
         number[part.link_src], number[part.link_dst], part.link_type, part.types, part.limits,
         tuple(topology.places[i] for i in nodes), topology.unit,
+        tuple(topology.ability(i) for i in nodes[len(wanted) :].tolist()),
     )  # fmt: skip
     return Part(kept, tuple(nodes.tolist()), tuple(np.flatnonzero(here).tolist()))
 
@@ -127,6 +128,7 @@ def join(
     links: Iterable[tuple[End, End, LinkType]] = (),
     cards: Iterable[Card] = (),
     unit: Fraction | int = 0,
+    ability: Ability = FORWARDS,
 ) -> Topology:
     """Boxes side by side, with new switches and links between them.
 
@@ -138,7 +140,8 @@ def join(
 
     Ranks are numbered box by box, then the switches box by box, then the new ones; links box by box, then
     cables (there, back), then links. Places and limits of a box get its name ("box0") in front. The unit is
-    that of the slowest link unless given. Linear in the size of the result.
+    that of the slowest link unless given. `ability`: what the new switches can do beside forwarding. Linear in the size
+    of the result.
     """
     boxes = tuple(boxes)
     called = tuple(f"box{i}" for i in range(len(boxes))) if names is None else tuple(names)
@@ -163,6 +166,7 @@ def join(
         for node, place in zip(where.tolist(), box.places, strict=True):
             places[node] = f"{label}/{place}"
     places[numbers.nodes - len(switches) :] = switches
+    abilities = [box.ability(node) for box in boxes for node in range(box.ranks, box.nodes)]
     return build(
         name,
         numbers.ranks,
@@ -171,21 +175,26 @@ def join(
         limits=limits,
         places=places,
         unit=unit,
+        abilities=[*abilities, *[ability] * len(switches)],
     )
 
 
 def reverse(topology: Topology) -> Topology:
-    """Every link turned round; all numbers stay."""
-    return replace(topology, link_src=topology.link_dst, link_dst=topology.link_src)
+    """Every link turned round; all numbers stay. A switch that combined now sends to several, and the other way: so
+    that a plan for the result, run backwards, is one for the machine."""
+    abilities = tuple(ability.turned() for ability in topology.abilities)
+    return replace(topology, link_src=topology.link_dst, link_dst=topology.link_src, abilities=abilities)
 
 
 def relabel(topology: Topology, permutation: ArrayLike) -> Topology:
-    """Node i becomes node permutation[i]; its place goes along; links keep their numbers. Linear."""
+    """Node i becomes node permutation[i]; its place and what it can do go along; links keep their numbers. Linear."""
     to = check_permutation(topology, permutation)
-    places = [""] * topology.nodes
-    for node, place in zip(to.tolist(), topology.places, strict=True):
-        places[node] = place
-    return replace(topology, link_src=to[topology.link_src], link_dst=to[topology.link_dst], places=tuple(places))
+    was = np.argsort(to).tolist()
+    return replace(
+        topology, link_src=to[topology.link_src], link_dst=to[topology.link_dst],
+        places=tuple(topology.places[node] for node in was),
+        abilities=tuple(topology.ability(node) for node in was[topology.ranks :]),
+    )  # fmt: skip
 
 
 def check_permutation(topology: Topology, permutation: ArrayLike) -> Ints:

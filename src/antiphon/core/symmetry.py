@@ -1,8 +1,9 @@
 """The symmetries of a machine, and a name that is the same for all machines alike.
 
 Two machines are alike (isomorphic) if some renumbering, ranks to ranks and switches to switches, takes
-links to links of the same kind, bandwidth and latency (as many in parallel, the same way round) and
-shared limits to shared limits of the same bandwidth. Names, places and the declared unit do not count.
+links to links of the same kind, bandwidth and latency (as many in parallel, the same way round), switches
+to switches that can do the same and shared limits to shared limits of the same bandwidth. Names, places and
+the declared unit do not count.
 
 The graph library (BLISS, inside igraph) knows plain undirected graphs with coloured vertices, so links
 become such a graph. All links between two nodes that no limit bounds are one bond, described by how
@@ -18,7 +19,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any
 
@@ -27,7 +28,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from antiphon.core.columns import Ints, Longs, dense
 from antiphon.core.reshape import check_permutation
-from antiphon.core.topology import Topology
+from antiphon.core.topology import Ability, Topology
 from antiphon.errors import Invalid
 
 Types = tuple[tuple[int, int], ...]  # (class of link type, how many), ascending
@@ -101,7 +102,10 @@ def link_map(topology: Topology, permutation: ArrayLike) -> Ints:
     ends = np.array_equal(to[topology.link_src], topology.link_src[image]) and np.array_equal(
         to[topology.link_dst], topology.link_dst[image]
     )
-    if not ends or not np.array_equal(kind, kind[image]):
+    alike = not topology.abilities or all(
+        topology.ability(node) == topology.ability(int(to[node])) for node in range(topology.ranks, topology.nodes)
+    )
+    if not alike or not ends or not np.array_equal(kind, kind[image]):
         raise Invalid(f"permutation: not a symmetry of {topology.name}; automorphisms() lists its symmetries")
     return image.astype(np.int32)
 
@@ -228,7 +232,8 @@ def _draw(topology: Topology, node_colour: list[int] | None = None) -> _Drawn:
     plain, bonds = _bonds(topology, kind, limits_of)
     ranks = topology.ranks
     marks: list[Hashable] = [
-        ("node", node >= ranks, node_colour[node] if node_colour else 0) for node in range(topology.nodes)
+        ("node", node >= ranks, node_colour[node] if node_colour else 0, *_able(topology.ability(node)))
+        for node in range(topology.nodes)
     ]
     common, blocks = _plain_edges(topology.nodes, plain)
     edges: list[tuple[int, int]] = []
@@ -257,6 +262,11 @@ def _draw(topology: Topology, node_colour: list[int] | None = None) -> _Drawn:
     number = {mark: i for i, mark in enumerate(distinct)}
     legend = (type_legend, common, tuple(distinct))
     return _Drawn(drawn, [number[mark] for mark in marks], legend, tails)
+
+
+def _able(ability: Ability) -> tuple[str, ...]:
+    """What a switch can do beside forwarding; nothing for all others."""
+    return tuple(field.name for field in fields(ability) if getattr(ability, field.name))
 
 
 def _plain_edges(nodes: int, plain: Mapping[Bond, Longs]) -> tuple[tuple[Bond, bool] | None, Longs]:

@@ -57,12 +57,29 @@ class SharedLimit:
         object.__setattr__(self, "bandwidth", parse_bandwidth(self.bandwidth, f"bandwidth of limit {self.name}"))
 
 
+@dataclass(frozen=True)
+class Ability:
+    """What a switch can do with data on its way, beside forwarding: send one arrival out of several links, combine
+    several arrivals to one."""
+
+    multicast: bool = False
+    reduce: bool = False
+
+    def turned(self) -> Ability:
+        """The same with all links turned round: what was sent to several comes from several."""
+        return Ability(self.reduce, self.multicast)
+
+
+FORWARDS = Ability()  # and nothing else
+
+
 @dataclass(frozen=True, eq=False)
 class Topology:
-    """Nodes 0..ranks-1 are ranks (they hold data), the rest are switches (they only forward).
+    """Nodes 0..ranks-1 are ranks (they hold data), the rest are switches (they forward; none holds data).
 
     `unit` is the bandwidth of a unit link, in which rounds and rates are told; by default the slowest link's.
-    `places` gives every node its place in the hierarchy, e.g. "dc0/rack3/host2/gpu1".
+    `places` gives every node its place in the hierarchy, e.g. "dc0/rack3/host2/gpu1". `abilities`: what every switch
+    can do beside forwarding; empty where none can do more.
     """
 
     name: str
@@ -75,6 +92,7 @@ class Topology:
     limits: tuple[SharedLimit, ...] = ()
     places: tuple[str, ...] = ()
     unit: Fraction = field(default=Fraction(0))
+    abilities: tuple[Ability, ...] = ()
 
     def __post_init__(self) -> None:
         check_text(self.name, "topology name")
@@ -97,6 +115,10 @@ class Topology:
             raise Invalid(f"topology places: expected {self.nodes} texts, one per node, got {len(self.places)}")
         for place in self.places:
             check_text(place, "topology place")
+        able = any(ability != FORWARDS for ability in self.abilities)
+        object.__setattr__(self, "abilities", tuple(self.abilities) if able else ())
+        if able and len(self.abilities) != self.switches:
+            raise Invalid(f"topology abilities: expected {self.switches}, one per switch, got {len(self.abilities)}")
         used = [self.types[i].bandwidth for i in np.unique(self.link_type)]
         object.__setattr__(self, "unit", exact(self.unit, "unit bandwidth") or min(used, default=Fraction(1)))
         if self.unit <= 0:
@@ -126,6 +148,22 @@ class Topology:
         """How people call a node: a rank by its number, a switch by its place."""
         return f"rank {node}" if node < self.ranks else f"switch {self.places[node]}"
 
+    def ability(self, node: int) -> Ability:
+        return self.abilities[node - self.ranks] if self.abilities and node >= self.ranks else FORWARDS
+
+    @cached_property
+    def helpers(self) -> Ability:
+        """What some switch of it can do that several links lead into (reduce), or out of (multicast). O(links)."""
+        if not self.abilities:
+            return FORWARDS
+        pairs = np.unique(np.stack([self.link_src, self.link_dst], axis=1), axis=0)
+        into, out = (np.bincount(pairs[:, side], minlength=self.nodes) for side in (1, 0))
+        mine = [(node, self.ability(node)) for node in range(self.ranks, self.nodes)]
+        return Ability(
+            any(ability.multicast and into[node] and out[node] > 1 for node, ability in mine),
+            any(ability.reduce and into[node] > 1 and out[node] for node, ability in mine),
+        )
+
     @cached_property
     def resources(self) -> Resources:
         return Resources.of(self)
@@ -142,6 +180,7 @@ class Topology:
             self.limits,
             self.places,
             self.unit,
+            self.abilities,
         )
 
     def __eq__(self, other: object) -> bool:
@@ -212,6 +251,7 @@ def build(
     limits: Sequence[SharedLimit] = (),
     places: Sequence[str] = (),
     unit: Fraction | int = 0,
+    abilities: Sequence[Ability] = (),
 ) -> Topology:
     """A topology from (src, dst, LinkType) triples; the table of types is gathered from them."""
     table: dict[LinkType, int] = {}
@@ -219,7 +259,7 @@ def build(
     src, dst, kind = zip(*rows, strict=True) if rows else ((), (), ())
     return Topology(
         name, ranks, switches, np.array(src), np.array(dst), np.array(kind), tuple(table), tuple(limits),
-        tuple(places), Fraction(unit),
+        tuple(places), Fraction(unit), tuple(abilities),
     )  # fmt: skip
 
 

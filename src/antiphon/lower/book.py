@@ -117,7 +117,7 @@ def _page(collective: Collective, entry: Entry, number: int) -> Page:
     label = " ".join([str(claims.get("planner", "plan")), *_options(claims.get("options"))])
     told = claims.get("seconds")
     seconds = float(told) if isinstance(told, int | float) else None
-    measured = "reference_seconds" in claims
+    measured = "reference_seconds" in claims or (number < 0 and claims.get("measured") is not False)
     members = tuple(collective.members)
     return Page(collective.kind, members, root, entry.start, entry.stop, label, number, measured, seconds)
 

@@ -20,7 +20,7 @@ from antiphon.core.columns import Longs
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.transform import compose, merge
-from antiphon.errors import Invalid, Unsupported
+from antiphon.errors import Invalid, TimedOut, Unsupported
 from antiphon.planners._digits import BACK, DIRECT, RING, factorisations, gather_digits, given_fans
 from antiphon.planners._groups import Groups, given_groups, goes, placed_groups, plan_groups
 from antiphon.planners._places import nested_groups
@@ -54,7 +54,7 @@ def hierarchical_ps(
 ) -> Iterator[Schedule]:
     """Yields one schedule for fan-ins such as "6x4" (the first level first, among neighbours), by default one for every
     factorisation of P that the links allow (64 at most, fewest levels first; the first is plain co-located PS) until
-    the budget is spent. O(P^2) transfers each.
+    the budget is spent, then TimedOut. O(P^2) transfers each.
     """
     ranks = len(collective.members)
     refuse_more_than_fits("hierarchical-ps", collective, 2 * ranks * ranks)
@@ -63,12 +63,12 @@ def hierarchical_ps(
         seating = given_order(order, collective)
         candidates = [fans for fans in candidates if _goes(topology, seating, fans, DIRECT)] or candidates[:1]
     end = None if budget is None else monotonic() + budget
-    for fans in candidates:
+    for number, fans in enumerate(candidates):
+        if number and end is not None and monotonic() > end:
+            raise TimedOut(f"the budget is spent; {number} of {len(candidates)} factorisations were tried")
         options = {"fanins": "x".join(map(str, fans)), "order": order, "pieces": pieces}
         made = _plan(collective, order, fans, DIRECT)
         yield finish(made, topology, collective, "hierarchical-ps", options, pieces)
-        if end is not None and monotonic() > end:
-            return
 
 
 def hierarchical_ring(  # noqa: PLR0913 (what every planner takes, and four options)

@@ -17,7 +17,7 @@ def names() -> list[dict[str, str]]:
 def reproduce(name: str) -> Iterator[dict[str, Any]]:
     """The rows of one table or figure, each as soon as it is made: name, published, ours, deviation, ok, note, ...
 
-    Plain JSON values. `ok`: what was published holds, or where it does not a proof says so.
+    Plain JSON values. `ok`: what was published holds, or where it does not a proof says so; null: its shape only.
     """
     if name not in TABLE:
         raise unknown("table to reproduce", name, TABLE)

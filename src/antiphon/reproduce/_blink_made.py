@@ -19,15 +19,21 @@ Planner = Callable[..., Iterator[Schedule]]
 
 
 def row(
-    name: str, published: Row | None, ours: Row | None, ok: bool, *, deviation: str | None = None, note: str = "",
-    engine: str = "", since: float, proof: Sequence[str] = (),
+    name: str, published: Row | None, ours: Row | None, ok: bool | None, *, deviation: str | None = None,
+    note: str = "", engine: str = "", since: float, proof: Sequence[str] = (),
 ) -> Row:  # fmt: skip
-    """`since`: the CPU time of this process when the work on it began."""
+    """`since`: the CPU time of this process when the work on it began. `ok`: see `judged`."""
     spent = process_time() - since
     return {
         "name": name, "published": published, "ours": ours, "deviation": deviation, "ok": ok, "note": note,
         "engine": engine, "seconds": spent, "proof": list(proof),
     }  # fmt: skip
+
+
+def judged(figures: bool, shape: bool) -> bool | None:
+    """True where ours are the figures published, by the rule of the page; None where they only have their shape (who
+    is faster, what grows, what is at least so much); else False."""
+    return True if figures else None if shape else False
 
 
 @dataclass(frozen=True)

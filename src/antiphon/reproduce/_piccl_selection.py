@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from time import process_time
 
 from antiphon.cost import as_profile
-from antiphon.reproduce._blink_made import Row, row
+from antiphon.reproduce._blink_made import Row, judged, row
+from antiphon.reproduce._gentree_made import NEAR
 from antiphon.reproduce._piccl_made import (
     ASSUMED,
     CLOSED,
@@ -123,10 +124,11 @@ def overall(way: str, bars: Sequence[Bar]) -> Row:
     least = min(bars, key=lambda one: one.captured(way))
     where = f"{least.captured(way):.3f} for {least.kind}, {least.family.name}, {least.nodes} nodes"
     published = {"speedup": SPEEDUP, "captured": CAPTURED} if way in SIMULATED else None
+    held = chosen / best >= CAPTURED
     return row(
         f"chosen by {way}", published,
         {"speedup": round(chosen, 3), "best": round(best, 3), "captured": round(chosen / best, 4), "least": where},
-        published is None or (chosen >= SPEEDUP and chosen / best >= CAPTURED),
+        published is None or judged(abs(chosen / SPEEDUP - 1) <= NEAR and held, chosen >= SPEEDUP and held),
         deviation=f"speedup {chosen / SPEEDUP - 1:+.0%}".replace("%", " %") if published else None,
         note=f"geometric means; {NOTES.get(way, CROWDED)}; {ASSUMED}", engine="loggp", since=begin,
     )  # fmt: skip

@@ -18,12 +18,14 @@ LIBRARY = "library"
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """What is best at a size. `row`: what was measured; None: nothing was, and the model chose."""
+    """What is best at a size. `row`: what was measured; None: nothing was, and the model chose. `moved`: the bytes that
+    were, the size in whole blocks."""
 
     nbytes: int
     listed: Listed
     row: Row | None
     library: bool = False  # is at least as fast
+    moved: int = 0
 
 
 def score(row: Row) -> float:
@@ -31,15 +33,17 @@ def score(row: Row) -> float:
     return float(row["quartiles"][0])
 
 
-def best_at(nbytes: int, shortlist: Sequence[Listed], order: str | None, rows: Mapping[int, Row], free: bool) -> Choice:
+def best_at(
+    nbytes: int, shortlist: Sequence[Listed], order: str | None, rows: Mapping[int, Row], free: bool, moved: int
+) -> Choice:
     """The best of those measured, which are told by number in the shortlist; where none was, the model's choice among
-    those of the order. `free`: whether the library may serve where it is as fast."""
+    those of the order. `free`: whether the library may serve where it is as fast. `moved`: the bytes that were."""
     if not rows:
         some = [one for one in shortlist if order is None or one.claims.get("order") == order]
         return Choice(nbytes, min(some, key=lambda one: one.candidate.seconds[nbytes]), None)
     best = min(rows, key=lambda number: (score(rows[number]), number))
     ratio = rows[best]["ratio"]
-    return Choice(nbytes, shortlist[best], rows[best], free and ratio is not None and ratio >= AS_FAST)
+    return Choice(nbytes, shortlist[best], rows[best], free and ratio is not None and ratio >= AS_FAST, moved)
 
 
 def leaders(rows: Mapping[int, Row], count: int) -> list[int]:
@@ -61,39 +65,52 @@ def one_order(shortlist: Sequence[Listed], rows: Mapping[int, Mapping[int, Row]]
     return min(costs, key=lambda order: costs[order])
 
 
-def entries(choices: Sequence[Choice], on: str) -> list[Entry]:
-    """Ranges: those between two sizes end at their geometric middle; the first begins at 0, the last has no end."""
+def entries(choices: Sequence[Choice], on: str, free: bool) -> list[Entry]:
+    """Ranges from the least size measured to the greatest; those between two sizes end at their geometric middle.
+
+    What lies outside was not measured, and is left to the library; so is all where nothing was. Not `free`: there
+    stands the nearest of ours, as the library would combine in another order.
+    """
+    seen = [choice for choice in choices if choice.row is not None]
+    if not seen:
+        return [Entry(0, None, choices[-1].listed.schedule, _unmeasured(choices[-1].listed, free))]
     groups: list[list[Choice]] = []
-    for choice in choices:
+    for choice in seen:
         last = groups[-1][-1] if groups else None
         if last is not None and last.listed is choice.listed and last.library == choice.library:
             groups[-1].append(choice)
         else:
             groups.append([choice])
+    least, most = min(map(_least, seen)), max(map(_most, seen))
     middles = [math.isqrt(before[-1].nbytes * after[0].nbytes) for before, after in pairwise(groups)]
-    bounds = [0, *middles]
-    return [
+    starts = [least, *middles]
+    found = [
         Entry(start, stop, group[0].listed.schedule, _claims(group, on))
-        for group, start, stop in zip(groups, bounds, [*middles, None], strict=True)
+        for group, start, stop in zip(groups, starts, [*middles, most + 1], strict=True)
     ]
+    below, above = seen[0].listed, seen[-1].listed
+    if least:
+        found.insert(0, Entry(0, least, below.schedule, _unmeasured(below, free)))
+    return [*found, Entry(most + 1, None, above.schedule, _unmeasured(above, free))]
+
+
+def _least(choice: Choice) -> int:
+    return min(choice.nbytes, choice.moved or choice.nbytes)
+
+
+def _most(choice: Choice) -> int:
+    return max(choice.nbytes, choice.moved)
+
+
+def _unmeasured(listed: Listed, free: bool) -> dict[str, Any]:
+    """What is claimed where nothing was measured: of the schedule what it is, and no time."""
+    return {**listed.claims, "measured": False, **({"served_by": LIBRARY} if free else {})}
 
 
 def _claims(group: Sequence[Choice], on: str) -> dict[str, Any]:
     """What is claimed of a range: the figures at its greatest size measured, and all measurements."""
-    listed = group[0].listed
-    claims: dict[str, Any] = dict(listed.claims)
-    seen = [choice for choice in group if choice.row is not None]
-    if not seen:
-        times = listed.candidate.seconds
-        at = min(times, key=lambda size: abs(math.log(size / max(group[-1].nbytes, 1))))
-        return {**claims, "at": at, "seconds": times[at]}
     keys = ("seconds", "reference_seconds", "ratio")
-    row = seen[-1].row
-    assert row is not None
-    claims |= {"at": seen[-1].nbytes, **{key: row[key] for key in keys}, "measured_on": on}
-    claims["measurements"] = [
-        {"nbytes": choice.nbytes, **{key: choice.row[key] for key in keys}} for choice in seen if choice.row is not None
-    ]
-    if group[0].library:
-        claims["served_by"] = LIBRARY
-    return claims
+    told = [{"nbytes": choice.nbytes, **{key: choice.row[key] for key in keys}} for choice in group if choice.row]
+    claims = {**group[0].listed.claims, "measured": True, "at": group[-1].nbytes}
+    claims |= {**{key: told[-1][key] for key in keys}, "measured_on": on, "measurements": told}
+    return {**claims, "served_by": LIBRARY} if group[0].library else claims

@@ -9,7 +9,9 @@ from typing import Any
 from antiphon.run._lab_layout import Layout, Port
 
 MTU = 9000
-_BURST = "16kb"  # with less the rate is not reached, with more short messages pass unlimited
+BURST = 16 * 1024  # bytes; with less the rate is not reached, with more short messages pass unlimited
+PACKET = 64 * 1024  # bytes that TCP hands to a device as one, which pass as one
+AT_ONCE = BURST + PACKET  # what a link that was idle lets through before anybody waits for it
 _QUEUE = 10_000  # packets that wait at a shared limit
 # No address but ours, so that nothing but the programs' data is counted; replies may come by another link. How TCP
 # sends is not left to this computer's settings: with some of its ways a link is idle now and then.
@@ -86,7 +88,7 @@ def _port(layout: Layout, port: Port, ip: list[str], tc: list[str]) -> None:
 
 
 def _shaper(device: str, rate: Fraction) -> list[str]:
-    how = f"rate {bits(rate)}bit burst {_BURST} cburst {_BURST} quantum {MTU + 14}"
+    how = f"rate {bits(rate)}bit burst {BURST}b cburst {BURST}b quantum {MTU + 14}"
     return [
         f"qdisc add dev {device} root handle 1: htb default 1",
         f"class add dev {device} parent 1: classid 1:1 htb {how}",

@@ -24,6 +24,7 @@ from antiphon.run._native import Engine, Mismatch, NativePlan, Program, Transpor
 
 Array = NDArray[Any]
 IN_PARTS = ("allgather", "reducescatter", "gather", "scatter", "alltoall")  # whose buffers hold a block for each rank
+SLOWER, UNMEASURED = "measured to be slower than the library", "its size was not measured"
 MOST_PLANS = 64  # kept, each with its scratch
 
 
@@ -141,8 +142,9 @@ class Serving:
     def why_not(self, kind: str, root: int, nbytes: int) -> str:
         """Why `find` gave None."""
         pages = self._pages.get((kind, root), ())
-        if any(page.start <= nbytes and (page.stop is None or nbytes < page.stop) for page in pages):
-            return "measured to be slower than the library"
+        for page in pages:
+            if page.start <= nbytes and (page.stop is None or nbytes < page.stop):
+                return SLOWER if page.measured else UNMEASURED
         return "no schedule for it in the table"
 
     def run(

@@ -32,7 +32,8 @@ Progress = Callable[[int, int, str], None]
 class MeasuredTuning:
     """The result: `plans` by collective, whose entries claim what was measured; `rows`: all measurements, those those
     that were made once more of the best (`again`) at the end; `tuning`: what the model said. `complete` is False where
-    not all was measured, `interrupted` where that was because of Ctrl-C."""
+    not all was measured, `interrupted` where that was because of Ctrl-C; `unmeasured`: of the measurements that were to
+    be made, how many were not."""
 
     tuning: Tuning
     on: str
@@ -40,6 +41,7 @@ class MeasuredTuning:
     rows: tuple[Row, ...]
     complete: bool
     interrupted: bool = False
+    unmeasured: int = 0
 
     @property
     def plan(self) -> Plan:
@@ -58,6 +60,7 @@ class MeasuredTuning:
             "reference_seconds",
             "ratio",
             "served_by",
+            "measured",
             "at",
             "order",
             "measurements",
@@ -69,7 +72,10 @@ class MeasuredTuning:
         ]  # fmt: skip
 
     def as_json(self) -> dict[str, Any]:
-        about = {"topology": self.tuning.topology.name, "on": self.on, "complete": self.complete}
+        about = {
+            "topology": self.tuning.topology.name, "on": self.on, "complete": self.complete,
+            "stopped": self.tuning.stopped, "unmeasured": self.unmeasured,
+        }  # fmt: skip
         return {**about, "ranges": self.ranges, "rows": [dict(row) for row in self.rows]}
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -99,16 +105,18 @@ def tune_measured(  # noqa: PLR0913
     """`tune`, then measure: at each size of a ladder (`nbytes`, each `factor` times the last) the `few` best by the
     model, and the classics, in turn with the library's own collective. The best two are measured once more, and of
     that are the figures that the entries claim; where the library is at least as fast (ours takes 0.98 of its time or
-    more) the entry claims "served_by": "library". Between two sizes a range ends at their geometric middle.
+    more) the entry claims "served_by": "library". Between two sizes a range ends at their geometric middle; below the
+    least and above the greatest size measured the library serves.
 
-    `limit`: seconds for all measurements; what was not measured is the model's choice. `options`: those of `tune`; with
-    `deterministic` the library is never chosen for what combines. Ctrl-C keeps what was found. Under mpiexec or srun
+    `limit`: seconds for all measurements; sizes that were not measured until then count as not asked for. `options`:
+    those of `tune`; with `deterministic` the library is never chosen for what combines. Ctrl-C keeps what was found.
+    Under mpiexec or srun
     only process 0 has a result, the others None.
     """
     ladder = sizes_of(f"{nbytes or NBYTES}:{factor}" if ":" in (nbytes or NBYTES) else nbytes, "nbytes")
     how = How(iterations, warmup, 0, mpiexec, compiler, math.inf, scale)
     measure = measure_on(on)
-    with first_on(on) as deciding:
+    with first_on(on, mpiexec, compiler) as deciding:
         if not deciding:
             return None
         if launched():
@@ -138,6 +146,7 @@ class _Work:
         self.rows: list[Row] = []
         self.complete = found.complete
         self.interrupted = not found.complete
+        self.unmeasured = 0
 
     def go(self, on: str, deterministic: bool) -> MeasuredTuning:
         found = self.found
@@ -147,10 +156,14 @@ class _Work:
         orders = {kind: self._order(kind, rows[kind]) if deterministic else None for kind in found.plans}
         chosen = {kind: self._chosen(kind, mine, orders[kind]) for kind, mine in self._again(rows, orders).items()}
         plans = {
-            kind: Plan(found.topology, found.plans[kind].collective, tuple(entries(choices, on)))
+            kind: Plan(
+                found.topology,
+                found.plans[kind].collective,
+                tuple(entries(choices, on, self._free(kind, orders[kind]))),
+            )
             for kind, choices in chosen.items()
         }
-        return MeasuredTuning(found, on, plans, tuple(self.rows), self.complete, self.interrupted)
+        return MeasuredTuning(found, on, plans, tuple(self.rows), self.complete, self.interrupted, self.unmeasured)
 
     def _jobs(self, kind: str) -> list[tuple[int, str, int, int]]:
         """(place in the model's order at this size, kind, size, number): so that the likeliest come first."""
@@ -213,6 +226,7 @@ class _Work:
 
         if not wanted or time.monotonic() >= self.ends:
             self.complete = self.complete and not wanted
+            self.unmeasured += len(wanted)
             return
         try:
             how = How(
@@ -230,6 +244,7 @@ class _Work:
         except TimedOut:
             pass
         self.complete = self.complete and done == len(jobs)
+        self.unmeasured += len(jobs) - done
 
     def _time(self) -> float:
         """Until a launch that hangs is ended: a while after the limit, which it should notice by itself."""
@@ -254,5 +269,12 @@ class _Work:
         return {kind: {size: more[kind][size] or at for size, at in mine.items()} for kind, mine in alike.items()}
 
     def _chosen(self, kind: str, rows: Measured, order: str | None) -> list[Choice]:
-        free = order is None or not self.found.plans[kind].collective.combining
-        return [best_at(size, self.found.shortlist[kind], order, rows[size], free) for size in self.ladder]
+        free, listed = self._free(kind, order), self.found.shortlist[kind]
+        return [
+            best_at(size, listed, order, rows[size], free, self._wanted(kind, size, listed[0]).nbytes)
+            for size in self.ladder
+        ]
+
+    def _free(self, kind: str, order: str | None) -> bool:
+        """Whether calls may be left to the library, which combines in an order of its own."""
+        return order is None or not self.found.plans[kind].collective.combining

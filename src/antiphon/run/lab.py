@@ -24,7 +24,7 @@ from antiphon.errors import Invalid, TimedOut, unknown
 from antiphon.lower.program import lower
 from antiphon.run._build import library
 from antiphon.run._case import asked
-from antiphon.run._lab_commands import MTU, address, bits
+from antiphon.run._lab_commands import AT_ONCE, MTU, address, bits
 from antiphon.run._lab_foreign import run_foreign
 from antiphon.run._lab_job import Case, Job
 from antiphon.run._lab_keeping import SCRIPT, Lab, bring_up, find_lab, find_labs, name_of, need_root, standing
@@ -138,7 +138,9 @@ def lab_run(  # noqa: PLR0913
     """Run a schedule on random data in the lab of this machine, or one made for it: a row for each size.
 
     seconds: median over `repeat` runs of what the slowest rank took, all starting together; predicted_seconds: zero
-    latency, the lab's bandwidths, no headers; links: bytes that each link should carry and that it was counted to.
+    latency, the lab's bandwidths, no headers; ratio: of these two, None where nothing carries more than its shaper lets
+    through at once (`at_once` bytes), as the bandwidth then limits nothing; links: bytes that each link should carry
+    and that it was counted to.
     """
     sizes, kind = asked(nbytes, dtype, op, repeat)
     need_root()
@@ -235,14 +237,29 @@ def _blame(lab: Lab, row: Row) -> str:
 
 def _row(schedule: Schedule, layout: Layout, program: Program, case: Case, row: Row, beta: float, item: int) -> Row:
     seconds, predicted = row["seconds"], beta * case.nbytes
+    links = _links(layout, program, case.unit, item, row["counted"])
+    meant = predicted and _greatest_load(layout, links) > AT_ONCE
     return {
         "nbytes": case.nbytes, "seconds": seconds, "algbw": case.nbytes / seconds,
         "busbw": case.nbytes / seconds * busbw_factor(schedule.collective),
         "least": min(row["spent"]), "most": max(row["spent"]),
-        "predicted_seconds": predicted, "ratio": seconds / predicted if predicted else None,
+        "predicted_seconds": predicted, "ratio": seconds / predicted if meant else None, "at_once": AT_ONCE,
         "overhead": OVERHEAD, "correct": row["wrong"] == 0, "wrong": row["wrong"], "messages": row["messages"],
-        "links": _links(layout, program, case.unit, item, row["counted"]),
+        "links": links,
     }  # fmt: skip
+
+
+def _greatest_load(layout: Layout, links: Sequence[Row]) -> int:
+    """The most bytes that one shaper must let through: of a link one way, or of a limit that several share."""
+    load = {link["link"]: link["expected"] for link in links}
+    shared = [
+        sum(
+            load.get(">".join([here, there] if funnel.outward else [there, here]), 0)
+            for here, there in ((layout.space(funnel.node), layout.space(peer)) for peer in funnel.peers)
+        )
+        for funnel in layout.funnels
+    ]
+    return max([*load.values(), *shared], default=0)
 
 
 def _links(layout: Layout, program: Program, unit: int, item: int, counted: Sequence[int]) -> list[Row]:

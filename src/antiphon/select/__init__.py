@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from antiphon.select._baseline import NOBODY
 from antiphon.select._frontier import Frontier, FrontierPoint, frontier
 from antiphon.select._gains import Gain, Setting, settings
 from antiphon.select._losses import Damage, LinkLoss
@@ -17,6 +18,7 @@ from antiphon.select._wish import collective, is_file, sizes_of
 
 __all__ = [
     "DEFINITIONS",
+    "NOBODY",
     "Candidate",
     "Damage",
     "Frontier",

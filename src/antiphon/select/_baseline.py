@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from antiphon.core.collective import KINDS
+from antiphon.core.topology import Topology
 from antiphon.select._task import FAILED, TIMED_OUT, Done, Task
 
 RINGS_AND_TREES = ("multi-ring", "double-binary-tree")
@@ -18,6 +19,10 @@ CLASSICS = (
     "ring", "recursive-doubling", "halving-doubling", "direct", "bruck", "pairwise", "binomial-tree",
     "double-binary-tree", "colocated-ps",
 )  # fmt: skip
+# What NCCL lets switches do that can (NVLink SHARP, InfiniBand SHARP), and what they must be able to do for it.
+IN_SWITCHES = {"allreduce": "reduce", "reducescatter": "reduce", "allgather": "multicast"}
+BY_SWITCHES = "NCCL would let the switches multicast and reduce, which is not priced here"
+NOBODY = "can plan it here"
 PATIENCE = 10.0  # times the budget: a speedup over a part of what NCCL has would mislead
 LONGEST = 60.0  # seconds, unless the budget itself is more
 
@@ -26,6 +31,11 @@ def patience(kind: str, planner: str, budget: float) -> float:
     """How many times the budget a planner is given: more than others where it is to be compared with."""
     first = next(iter(BASELINES.get(kind, ())), ())
     return max(1.0, min(PATIENCE, LONGEST / budget)) if planner in first else 1.0
+
+
+def by_switches(topology: Topology, kind: str) -> bool:
+    """Whether NCCL would use what the switches of this machine can do: then no planner here stands for it."""
+    return kind in IN_SWITCHES and bool(getattr(topology.helpers, IN_SWITCHES[kind]))
 
 
 def spoilt(kind: str, tasks: Sequence[Task], ended: Mapping[int, Done], group: Collection[str]) -> str:
@@ -55,4 +65,4 @@ def baseline(
         if names:
             return names, ""
     listed = ", ".join(name for group in groups for name in group)
-    return (), f"none of {listed} can plan it here" if groups else f"nothing stands for NCCL in a {kind} collective"
+    return (), f"none of {listed} {NOBODY}" if groups else f"nothing stands for NCCL in a {kind} collective"

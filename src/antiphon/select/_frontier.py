@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
-from antiphon.core.bounds import Bound, bound
+from antiphon.core.bounds import Bound, bound, helped
 from antiphon.core.collective import Collective
 from antiphon.core.ksync.certificate import AS_PLANNED, BEST_FOUND, COMPOSED, FOR_K, OPTIMAL
 from antiphon.core.plan import Entry, Plan
@@ -114,6 +114,11 @@ class Frontier:
     notes: tuple[str, ...] = ()
 
     @property
+    def assumes(self) -> tuple[str, ...]:
+        """What all that is proved here takes for granted of switches that can do more than forward."""
+        return helped(self.topology, self.collective)
+
+    @property
     def impossible(self) -> tuple[Impossible, ...]:
         """What certificates forbid, by steps: of the collective, or of the halves of an allreduce."""
         found = {}
@@ -133,7 +138,7 @@ class Frontier:
             "impossible": [
                 {"collective": no.collective, "steps": no.steps, "ratio_below": str(no.ratio)} for no in self.impossible
             ],
-            **self.limits.as_json(), "notes": list(self.notes),
+            **self.limits.as_json(), "assumes": list(self.assumes), "notes": list(self.notes),
         }  # fmt: skip
 
     def plan(self, nbytes: str = SIZES, model: str = "alpha-beta") -> Plan:

@@ -12,7 +12,7 @@ from antiphon.core.plan import Entry as PlanEntry
 from antiphon.core.plan import Plan
 from antiphon.core.schedule import Schedule
 from antiphon.cost import Profile
-from antiphon.select._baseline import BASELINES, CLASSICS, baseline, spoilt
+from antiphon.select._baseline import BASELINES, BY_SWITCHES, CLASSICS, baseline, by_switches, spoilt
 from antiphon.select._losses import Damage
 from antiphon.select._orders import SEVERAL_ORDERS
 from antiphon.select._plans import gaps
@@ -127,13 +127,20 @@ class Ledger:
                 listed += [row for key, row in rows.items() if key[0] == task.index]
                 end = self.ended.get(task.index)
                 if end is not None and end.status != OK:
-                    listed.append(Candidate(task.kind, task.planner, task.options, end.status, end.reason))
+                    told = (task.kind, task.planner, task.options, end.status, end.reason)
+                    listed.append(Candidate(*told, ended_by=end.by))
+        unbound = {
+            task.kind: end.reason or end.status for task in self.tasks
+            if task.entry is None and (end := self.ended.get(task.index)) is not None and end.status != OK
+        }  # fmt: skip
         limits = {kind: self.limits[kind] for kind in context.collectives if kind in self.limits}
         nccl = {kind: self._baseline(kind) for kind in context.collectives if self.compare}
         empty = Tuning(
             context.topology, context.model_name, span, context.sizes, tuple(context.collectives), tuple(listed), (),
             limits, {kind: names for kind, (names, _) in nccl.items()}, {}, tuple(losses), complete,
             name_of(context.profile), {kind: why for kind, (_, why) in nccl.items() if why}, damage, sweep,
+            untried=sum(task.entry is not None and task.index not in self.ended for task in self.tasks),
+            no_bound=unbound,
         )  # fmt: skip
         ranges: list[Range] = []
         plans: dict[str, Plan] = {}
@@ -178,6 +185,8 @@ class Ledger:
         return distinct
 
     def _baseline(self, kind: str) -> tuple[tuple[str, ...], str]:
+        if by_switches(self.context.topology, kind):
+            return (), BY_SWITCHES
         able = {self.tasks[index].planner for index, _ in self.found if self.tasks[index].kind == kind}
         return baseline(kind, self.tasks, self.ended, able)
 

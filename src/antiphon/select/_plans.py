@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -18,7 +19,7 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.verify import Fault, verify
 from antiphon.cost import prepare
-from antiphon.errors import AntiphonError, Infeasible, Invalid, NotFound, Unsupported, unknown
+from antiphon.errors import AntiphonError, Infeasible, Invalid, NotFound, TimedOut, Unsupported, unknown
 from antiphon.registry import call, find, refuse_unless_able
 from antiphon.select._baseline import CLASSICS
 from antiphon.select._orders import SEVERAL_ORDERS, SeveralOrders, order_claimed
@@ -45,7 +46,8 @@ def proof_of(bandwidth_gap: Fraction | None, latency_gap: Fraction | None) -> st
 
 
 def gaps(figures: Mapping[str, Any], seconds_per_byte: Fraction, limits: Bound) -> dict[str, Any]:
-    """How far a verified schedule is from the bounds: bandwidth_gap, latency_gap, proof."""
+    """How far a verified schedule is from the bounds: bandwidth_gap, latency_gap, proof; and, where the bounds take
+    something for granted of switches, assumes."""
     least = 1 / limits.bytes_per_second if limits.bytes_per_second else Fraction(0)
     bandwidth_gap = _gap(seconds_per_byte, least)
     latency_gap = _gap(Fraction(figures["steps"]), Fraction(limits.latency_steps))
@@ -55,6 +57,7 @@ def gaps(figures: Mapping[str, Any], seconds_per_byte: Fraction, limits: Bound) 
         "bandwidth_gap": None if bandwidth_gap is None else float(bandwidth_gap),
         "latency_gap": None if latency_gap is None else float(latency_gap),
         "proof": proof_of(bandwidth_gap, latency_gap),
+        **({"assumes": list(limits.assumes)} if limits.assumes else {}),
     }
 
 
@@ -92,7 +95,8 @@ def plan(  # noqa: PLR0913
     `deterministic`: only schedules that combine every element in one and the same order, as `tune` means it;
     SeveralOrders where the planner has none. With no planner named it is then the best of the classics that can, and of
     relay over one tree.
-    `tell` hears what a planner that searches is doing; with it, Ctrl-C ends the search and keeps the best so far."""
+    `tell` hears what a planner that searches is doing; with it, Ctrl-C ends the search and keeps the best so far. What
+    ended it, also the budget, the plan then claims as `stopped`."""
     if model is not None and nbytes is None:
         raise Invalid(f"model {model}: chooses the best for a size; give nbytes, too")
     best: tuple[tuple[float, ...], Plan] | None = None
@@ -108,8 +112,19 @@ def plan(  # noqa: PLR0913
         if best is None or tell is None:
             raise
         tell("no more is tried: interrupted; the best so far is kept")
+        return _stopped(best[1], "interrupted")
+    except TimedOut as error:
+        if best is None:
+            raise
+        return _stopped(best[1], str(error))
     assert best is not None
     return best[1]
+
+
+def _stopped(made: Plan, why: str) -> Plan:
+    """The best until then, which claims why nothing more was tried."""
+    entry = made.entries[0]
+    return replace(made, entries=(replace(entry, claims={**entry.claims, "stopped": why}),))
 
 
 def _gaps_of(made: Plan) -> tuple[float, ...]:
@@ -139,7 +154,7 @@ def every_plan(  # noqa: PLR0913
     """All that a planner yields, as it is found: every schedule verified, each as a plan of its own; at least one.
     `planner` and `deterministic` as for `plan`: then all that combine in one order.
 
-    `tell` hears what a planner that searches is doing."""
+    `tell` hears what a planner that searches is doing. TimedOut after what was found where the budget ends it."""
     topology = machine_of(topology)
     target = wanted if isinstance(wanted, Collective) else collective(wanted, topology, root=root, ranks=ranks)
     given = {
@@ -218,7 +233,8 @@ def figures_of(plan: Plan) -> dict[str, Any]:
     last = plan.entries[-1]
     found = last.schedule.provenance.get("found")
     told = {"found": dict(found)} if isinstance(found, Mapping) and found else {}
-    return {"planner": None, **about, **last.claims, **reached_json(last.schedule), **told, "verified": True}
+    claims = {"planner": None, **about, "assumes": [], "stopped": None, **last.claims}
+    return {**claims, **reached_json(last.schedule, plan.topology), **told, "verified": True}
 
 
 def check(plan: Plan, topology: Topology, *, proof: bool = False, claims: bool = True) -> Fault | None:
@@ -230,7 +246,7 @@ def check(plan: Plan, topology: Topology, *, proof: bool = False, claims: bool =
         if report.fault is not None:
             return report.fault
         limits = limits or (bound(topology, plan.collective) if claims or proof else None)
-        figures = measure(entry.schedule, topology, limits) if claims else {}
+        figures = {"assumes": [], **measure(entry.schedule, topology, limits)} if claims else {}
         for key, value in figures.items():
             if key in entry.claims and entry.claims[key] != value:
                 return Fault("claim", f"the plan claims {key} = {entry.claims[key]!r}, but it is {value!r}")

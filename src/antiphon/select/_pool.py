@@ -21,7 +21,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from antiphon.select._task import FAILED, TIMED_OUT, Context, Done, Message, Task, warm, work
+from antiphon.select._task import BUDGET, CRASH, FAILED, TIMED_OUT, Context, Done, Message, Task, warm, work
 from antiphon.select._worker import WARM
 
 HEAD_START = 2.0  # seconds of work in this process before others are started: starting them takes about as long
@@ -38,7 +38,8 @@ def limit_of(context: Context, task: Task) -> float:
 
 def overran(context: Context, task: Task) -> Done:
     what = f"stopped after {limit_of(context, task):.3g} s"
-    return Done(task.index, TIMED_OUT, f"{what}; give it more with a greater budget (now {context.budget:g} s)")
+    more = f"; give it more with a greater budget (now {context.budget:g} s)" if task.entry is not None else ""
+    return Done(task.index, TIMED_OUT, what + more, BUDGET)
 
 
 def run_tasks(
@@ -179,6 +180,8 @@ class _Worker:
             code = self.process.wait(LOOK_AGAIN)
         except subprocess.TimeoutExpired:
             return "what its process sent could not be read"
+        if code == -signal.SIGKILL:
+            return f"its process ended by signal {-code}, as computers end what takes too much memory"
         return f"its process ended by signal {-code}" if code < 0 else f"its process ended with exit code {code}"
 
     def end(self) -> None:
@@ -253,11 +256,17 @@ class _Pool:
     def _stop_late(self) -> None:
         now = time.monotonic()
         for worker in [w for w in self.workers.values() if w.deadline < now]:
-            self._replace(worker, overran(self.context, worker.task) if worker.task is not None else None)
+            self._replace(worker, self._late(worker, worker.task) if worker.task is not None else None)
+
+    def _late(self, worker: _Worker, task: Task) -> Done:
+        """A process that never got ready has not begun with its task: no budget ended that."""
+        if worker.warm:
+            return overran(self.context, task)
+        return Done(task.index, FAILED, f"its process was not ready within {START_LIMIT:g} s", CRASH)
 
     def _bury(self, worker: _Worker) -> None:
         how, task = worker.how_it_ended(), worker.task
-        self._replace(worker, Done(task.index, FAILED, how) if task is not None else None)
+        self._replace(worker, Done(task.index, FAILED, how, CRASH) if task is not None else None)
 
     def _replace(self, worker: _Worker, told: Done | None) -> None:
         del self.workers[worker.number]

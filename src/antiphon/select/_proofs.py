@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from antiphon.core.bounds import Bound, bound, proved_rate, recheck, witness_of
+from antiphon.core.bounds import Bound, assumed, bound, proved_rate, recheck, without, witness_of
 from antiphon.core.ksync.certificate import BEST_FOUND, COMPOSED, TURNED, Checked, check_certificate, subject
 from antiphon.core.ksync.dual import StepDual, worth
 from antiphon.core.loads import rounds, throughput
@@ -37,7 +37,8 @@ def prove(plan: Plan, topology: Topology, limits: Bound | None = None, *, claims
     limits = limits or bound(topology, plan.collective)
     recheck(topology, plan.collective, limits)
     name = f"{plan.collective.kind} on {topology.name}"
-    proved = [f"{name} takes {limits.latency_steps} steps or more, and R/C is {limits.inverse} or more, by witnesses"]
+    few, alone = limits.latency_steps, without(limits.assumes, "{} ")
+    proved = [f"{name} takes {few} steps or more, and {alone}R/C is {limits.inverse} or more, by witnesses"]
     trusted: list[str] = []
     for entry in plan.entries if claims else ():
         try:
@@ -92,14 +93,16 @@ def _rated(schedule: Schedule, topology: Topology) -> list[str]:
         if found.get("optimal"):
             raise Invalid(f"bound: the rate {stated} is called optimal, but the plan carries no witness; plan anew")
         return []
-    limit = proved_rate(topology, schedule.collective, witness_of(carried["witness"]))
+    witness = witness_of(carried["witness"])
+    limit = proved_rate(topology, schedule.collective, witness)
     if limit is None or rate > limit or carried.get("bytes_per_second") != plain(limit):
         raise Invalid("bound: its witness proves another rate than it states; plan anew")
     if found.get("optimal") and rate != limit:
         raise Invalid(f"bound: the rate {stated} is called optimal, but its witness proves {limit / topology.unit}")
     met = "which it attains" if rate == limit else f"{float(limit / rate):.4g} times this rate"
     kind = carried["witness"]["kind"].replace("_", " ")
-    return [f"rate {stated} unit links; by its {kind} no schedule exceeds {limit / topology.unit}, {met}"]
+    alone = without(assumed(topology, schedule.collective, witness), " {}")
+    return [f"rate {stated} unit links; by its {kind}{alone} no schedule exceeds {limit / topology.unit}, {met}"]
 
 
 def _only_told(schedule: Schedule) -> list[str]:

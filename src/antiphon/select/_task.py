@@ -26,6 +26,8 @@ from antiphon.registry import Entry, call, find
 from antiphon.select._mark import mark_of
 
 OK, REFUSED, FAILED, TIMED_OUT = "ok", "refused", "failed", "timed out"
+BUDGET, MEMORY, CRASH = "budget", "memory", "crash"  # what ended a candidate before it was done
+OUT_OF_MEMORY = "it ran out of memory"
 LONGEST_REASON = 500
 
 
@@ -99,20 +101,22 @@ class Limits:
 
 @dataclass(frozen=True)
 class Done:
-    """The end of a task, and how it ended."""
+    """The end of a task, and how it ended. `by`: BUDGET, MEMORY or CRASH (of its process), where one of these ended it
+    before it was done; what it had found until then counts."""
 
     index: int
     status: str
     reason: str = ""
+    by: str = ""
 
 
 Message = Found | Limits | Done
 
 
 class _EndedError(Exception):
-    def __init__(self, status: str, reason: str) -> None:
+    def __init__(self, status: str, reason: str, by: str = "") -> None:
         super().__init__(reason)
-        self.status = status
+        self.status, self.by = status, by
 
 
 class _UnpricedError(Exception):
@@ -127,7 +131,9 @@ def work(context: Context, task: Task) -> Iterator[Message]:
         else:
             yield from _found(context, task)
     except _EndedError as end:
-        yield Done(task.index, end.status, one_line(str(end)))
+        yield Done(task.index, end.status, one_line(str(end)), end.by)
+    except MemoryError:
+        yield Done(task.index, FAILED, OUT_OF_MEMORY, MEMORY)
     except (Exception, SystemExit) as error:  # of the verifier or the model: the schedule is wrong
         yield Done(task.index, FAILED, told(error))
     else:
@@ -189,9 +195,11 @@ def _schedules(context: Context, task: Task) -> Iterator[Schedule]:
     except TimedOut as error:
         if isinstance(error.best, Schedule):
             yield error.best
-        raise _EndedError(TIMED_OUT, str(error)) from None
+        raise _EndedError(TIMED_OUT, str(error), BUDGET) from None
     except AntiphonError as error:
         raise _EndedError(REFUSED, str(error)) from None
+    except MemoryError:
+        raise _EndedError(FAILED, OUT_OF_MEMORY, MEMORY) from None
     except Exception as error:
         raise _EndedError(FAILED, told(error)) from None
     if not found:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, SupportsIndex
 
 from antiphon.core.collective import ROOTED, Collective
@@ -12,7 +12,7 @@ from antiphon.core.topology import Topology
 from antiphon.cost import Profile, as_profile, model_of
 from antiphon.errors import Invalid, quote, unknown
 from antiphon.registry import Entry, find, table
-from antiphon.select._baseline import BASELINES, patience
+from antiphon.select._baseline import BASELINES, by_switches, patience
 from antiphon.select._ledger import Ledger, Progress
 from antiphon.select._losses import damage, losses
 from antiphon.select._pool import run_tasks
@@ -77,7 +77,8 @@ def tune(  # noqa: PLR0913
         topology, targets, model, entry, given, sizes, seconds, seed, options, deterministic=deterministic
     )
     context.seen(topology)  # refuse a profile of other links now, not once per candidate
-    ledger = Ledger(context, _tasks(targets, names, seconds, values, nccl), set(names), progress, nccl, shortlist)
+    compared = {kind for kind in targets if nccl and not by_switches(topology, kind)}
+    ledger = Ledger(context, _tasks(targets, names, seconds, values, compared), set(names), progress, nccl, shortlist)
     complete = True
     try:
         run_tasks(context, ledger.to_do, processes, ledger.hear, ledger.ready)
@@ -139,19 +140,19 @@ def _usual_planners() -> list[str]:
 
 def _tasks(
     targets: Mapping[str, Collective], names: Sequence[str], budget: float,
-    values: Mapping[str, Sequence[Value]] | None = None, nccl: bool = True,
+    values: Mapping[str, Sequence[Value]] | None = None, beside: Collection[str] = tuple(BASELINES),
 ) -> list[Task]:  # fmt: skip
     """For every collective its bounds, then every planner that declares it, with each of its sweep of options; those
-    that are there to compare with are swept as they declare it."""
+    that are there to compare with, for the collectives in `beside`, are swept as they declare it."""
     tasks: list[Task] = []
     for kind in targets:
         tasks.append(Task(len(tasks), kind))
         compared = [n for group in BASELINES.get(kind, ()) for n in group if n not in names and n in table("planner")]
-        for name in [*names, *(compared if nccl else ())]:
+        for name in [*names, *(compared if kind in beside else ())]:
             entry = find("planner", name)
             declared: Sequence[Mapping[str, Any]] = entry.can.get("sweep") or ({},)
             swept = combinations(values if values and name in names else {}, entry.can["options"], declared)
             for options in swept if kind in entry.can["collectives"] else ({},):
-                longer = patience(kind, name, budget) if nccl else 1.0
+                longer = patience(kind, name, budget) if kind in beside else 1.0
                 tasks.append(Task(len(tasks), kind, name, entry, options, longer))
     return tasks

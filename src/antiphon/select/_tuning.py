@@ -16,18 +16,21 @@ from antiphon.core.plan import Plan
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid
+from antiphon.select._baseline import BY_SWITCHES
 from antiphon.select._gains import Gain, gains
 from antiphon.select._sweep import Value
-from antiphon.select._task import OK, REFUSED
+from antiphon.select._task import BUDGET, OK, REFUSED
 from antiphon.units import format_seconds, format_size
 
 if TYPE_CHECKING:
     from antiphon.select._losses import Damage
 
+ENDED = ("collective", "planner", "options", "ended_by", "reason")  # what is told of a candidate that was ended
 DEFINITIONS = {
     "seconds": "predicted by the model, at the greatest size that was priced in the range",
     "gap": "seconds over the bound, which is the greater of latency_seconds (of the quickest path between the two "
-    "ranks that are farthest apart) and of nbytes over the bandwidth bound; no schedule takes less",
+    "ranks that are farthest apart) and of nbytes over the bandwidth bound; no schedule takes less, "
+    "without what `assumes` names",
     "speedup": "seconds of the best schedule of the baseline's planners over seconds; null where one of them failed "
     "or timed out (no_speedup says which)",
 }
@@ -39,6 +42,7 @@ class Candidate:
 
     `seconds` by size; `why` by size: (bottleneck, terms). `variant` counts the schedules of one planner call.
     `may_win`: False for what is only there to compare with. `also`: options by which the planner gives the same.
+    `ended_by`: budget, memory or crash, where one of these ended it before it was done.
     """
 
     collective: str
@@ -53,6 +57,7 @@ class Candidate:
     seconds_per_byte: Fraction = Fraction(0)
     may_win: bool = True
     also: tuple[Mapping[str, Any], ...] = ()
+    ended_by: str = ""
 
     def __repr__(self) -> str:
         told = f"{len(self.seconds)} sizes" if self.status == OK else f"{self.status}: {self.reason}"
@@ -65,6 +70,8 @@ class Candidate:
         found["seconds"] = {str(size): seconds for size, seconds in self.seconds.items()}
         if self.status == OK:
             found["variant"] = self.variant
+        if self.ended_by:
+            found["ended_by"] = self.ended_by
         if self.also:
             found["also"] = [dict(options) for options in self.also]
         return found
@@ -116,6 +123,7 @@ class Limit:
     latency: float  # seconds
     bytes_per_second: Fraction | None
     because: tuple[str, ...] = ()
+    assumes: tuple[str, ...] = ()  # of switches, where the bandwidth bound takes something for granted
 
     @staticmethod
     def of(bound: Bound, topology: Topology, collective: Collective, latency: Quickest | None = None) -> Limit:
@@ -123,7 +131,8 @@ class Limit:
         if latency is None:
             latency = quickest(topology, needs_of(collective), bound.latency_witness)
         why = (*bound.describe(topology, collective), *([latency.describe()] if latency else []))
-        return Limit(bound.latency_steps, latency.seconds if latency else 0.0, bound.bytes_per_second, why)
+        seconds = latency.seconds if latency else 0.0
+        return Limit(bound.latency_steps, seconds, bound.bytes_per_second, why, bound.assumes)
 
     def seconds(self, nbytes: int) -> float:
         moving = float(nbytes / self.bytes_per_second) if self.bytes_per_second else 0.0
@@ -140,6 +149,7 @@ class Limit:
             **self.rates(),
             "latency_seconds": self.latency,
             "because": list(self.because),
+            "assumes": list(self.assumes),
             "seconds": {str(size): self.seconds(size) for size in sizes},
         }
 
@@ -180,7 +190,8 @@ class Tuning:
 
     `no_speedup`: by collective, why no speedup is told. `damage`: links lost against the machine to compare with.
     `sweep`: the options swept with their values; `gains`: what choosing among them is worth. `shortlist`: by
-    collective the schedules worth measuring, where they were asked for.
+    collective the schedules worth measuring, where they were asked for. `untried`: candidates that an interruption left
+    out. `no_bound`: by collective, why its bounds are not known.
     """
 
     topology: Topology
@@ -200,6 +211,8 @@ class Tuning:
     damage: Damage | None = None
     sweep: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
     shortlist: Mapping[str, tuple[Listed, ...]] = field(default_factory=dict)
+    untried: int = 0
+    no_bound: Mapping[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         low, high = (format_size(size) for size in self.span)
@@ -236,8 +249,27 @@ class Tuning:
         for kind, why in self.no_speedup.items():
             said.setdefault(why, []).append(kind)
         lines = [f"no speedup is told for {', '.join(kinds)}: {why}" for why, kinds in said.items()]
+        lines += [f"no gap is told for {kind}: its bounds were {why}" for kind, why in self.no_bound.items()]
         lost = self.damage.describe() if self.damage is not None else ""
         return [line for line in (self.unpriced, *lines, lost) if line]
+
+    @property
+    def ended_early(self) -> tuple[Candidate, ...]:
+        """What its budget, too little memory or a crash ended; what was found until then counts."""
+        return tuple(c for c in self.candidates if c.ended_by)
+
+    @property
+    def stopped(self) -> int:
+        """How many candidates ended by their budget: with more of it, or on a computer with less to do, they may have
+        found better."""
+        return sum(c.ended_by == BUDGET for c in self.candidates)
+
+    @property
+    def assumes(self) -> list[str]:
+        """What bounds, gaps and speedups take for granted of switches that can do more than forward."""
+        told = dict.fromkeys(text for limit in self.limits.values() for text in limit.assumes)
+        unpriced = [kind for kind, why in self.no_speedup.items() if why == BY_SWITCHES]
+        return [*told, *([f"no speedup for {', '.join(unpriced)}: {BY_SWITCHES}"] if unpriced else [])]
 
     def of(self, collective: str) -> tuple[Candidate, ...]:
         return tuple(c for c in self.candidates if c.collective == collective)
@@ -262,11 +294,18 @@ class Tuning:
             "nbytes": list(self.span),
             "sizes": list(self.sizes),
             "complete": self.complete,
+            "stopped": self.stopped,
+            "ended_early": [
+                {key: value for key, value in c.as_json().items() if key in ENDED} for c in self.ended_early
+            ],
+            "untried": self.untried,
             "ranges": [r.as_json() for r in self.ranges],
             "candidates": [c.as_json() for c in self.candidates],
             "bound": {kind: limit.as_json(self.sizes) for kind, limit in self.limits.items()},
             "baseline": {kind: list(names) for kind, names in self.baselines.items()},
             "no_speedup": dict(self.no_speedup),
+            "no_bound": dict(self.no_bound),
+            "assumes": self.assumes,
             "lost": [loss.as_json() for loss in self.losses],
             "lost_links": self.damage.as_json() if self.damage is not None else None,
             "sweep": {key: list(values) for key, values in self.sweep.items()},

@@ -47,7 +47,7 @@ def _warm(context: Any) -> None:
 
 def _do(context: Any, task: Any, answers: IO[bytes]) -> None:
     """All that a task finds, and its end: also where it raises what ends processes, or finds what cannot be sent."""
-    from antiphon.select._task import FAILED, Done, told, work
+    from antiphon.select._task import FAILED, MEMORY, OUT_OF_MEMORY, Done, told, work
 
     try:
         for message in work(context, task):
@@ -58,6 +58,8 @@ def _do(context: Any, task: Any, answers: IO[bytes]) -> None:
                 return
             answers.write(data)
             answers.flush()
+    except MemoryError:  # of what was found, on its way to the parent
+        _send(answers, Done(task.index, FAILED, OUT_OF_MEMORY, MEMORY))
     except BaseException as error:
         _send(answers, Done(task.index, FAILED, told(error)))
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 
+from antiphon.core.bounds import without
 from antiphon.select import Candidate, Tuning
 from antiphon.show._words import model_text, options_text, plural
 from antiphon.units import format_seconds, format_size
@@ -173,7 +174,8 @@ def legend(tuning: Tuning, kind: str) -> list[tuple[str, str, str]]:
     if others:
         rows.append((GREY, "", plural(others, "other schedule")))
     if kind in tuning.limits:
-        rows.append((BOUND, "2 3", "the bound: no schedule is faster"))
+        alone = without(tuning.limits[kind].assumes, " {}")
+        rows.append((BOUND, "2 3", f"the bound: no schedule is faster{alone}"))
     return rows
 
 

@@ -2,11 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from antiphon.select import Limit, Loss, Tuning
-from antiphon.units import format_bandwidth
+from antiphon.core.bounds import without
+from antiphon.select import NOBODY, Limit, Loss, Range, Tuning
+from antiphon.units import format_bandwidth, format_size
+
+ENDINGS = {"budget": "stopped by their budget", "memory": "out of memory", "crash": "ended by a crash"}
+MOST_NAMES = 5
+ASSUMED = "switches of this machine can do that, and no schedule here lets them"
+
+
+WHEN = "predicted, at the size `at`: the greatest priced in the range, which ends before the next begins"
+
+
+def ends_text(r: Range) -> tuple[str, str]:
+    """From where to where a range goes, exactly; a single size, as the last one may be, has no end of its own."""
+    return format_size(r.start), format_size(r.stop) if r.stop > r.start else "-"
+
+
+def assumed_text(assumes: Sequence[str]) -> str:
+    """What stands beside figures that switches might change."""
+    return f"{', '.join(assumes)}: {ASSUMED}"
+
+
+def unbeaten(tuning: Tuning) -> str:
+    """What can be said of the bound, with what it assumes, by collective where they are several."""
+    said: dict[str, list[str]] = {}
+    for kind, limit in tuning.limits.items():
+        said.setdefault(without(limit.assumes), []).append(kind)
+    told = [f"for {', '.join(kinds)} {text}" if len(said) > 1 else text for text, kinds in said.items() if text]
+    return "no schedule can beat" + (f" {' and '.join(told)} ({ASSUMED})" if told else "")
+
+
+def stopped_text(tunings: Sequence[Tuning]) -> str:
+    """The last line: how many candidates ended by their budget, and what else was ended before it was done."""
+    ended = [c for tuning in tunings for c in tuning.ended_early]
+    told = []
+    for by, words in ENDINGS.items():
+        mine = [c for c in ended if c.ended_by == by]
+        names = list(dict.fromkeys(c.planner for c in mine))
+        if mine or by == "budget":
+            told.append(f"{words}: {plural(len(mine), 'candidate') if mine else 'none'}" + _listed(names))
+    untried = sum(tuning.untried for tuning in tunings)
+    told += [f"not tried: {plural(untried, 'candidate')}"] if untried else []
+    better = "; more time (--budget) may find better" if any(tuning.stopped for tuning in tunings) else ""
+    return "; ".join(told) + better
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return f" ({', '.join(names[:MOST_NAMES])}{more})" if names else ""
 
 
 def options_text(options: Mapping[str, Any], variant: int = 0) -> str:
@@ -33,7 +80,7 @@ def plural(number: int, what: str) -> str:
 def notes(tuning: Tuning) -> list[str]:
     """What must be known to read the figures right; where nothing could stand for NCCL, what it would do itself."""
     told = list(tuning.notes)
-    nobody = sorted(kind for kind, names in tuning.baselines.items() if not names and kind in tuning.plans)
+    nobody = [kind for kind, why in tuning.no_speedup.items() if why.endswith(NOBODY) and kind in tuning.plans]
     kinds = {tuning.topology.types[i].kind for i in set(tuning.topology.link_type.tolist())}
     if nobody and "nvlink" in kinds and "pcie" not in kinds:
         told.append(

@@ -9,7 +9,7 @@ from typing import Any
 from antiphon.core.ksync.certificate import BEST_FOUND, COMPOSED, FOR_K, OPTIMAL
 from antiphon.select import Frontier, FrontierPoint
 from antiphon.show._columns import paragraph, table
-from antiphon.show._words import plural, ratio
+from antiphon.show._words import assumed_text, plural, ratio
 
 _LABELS = {
     OPTIMAL: "no algorithm of as many steps has a smaller R/C",
@@ -87,6 +87,8 @@ def _impossible(found: Frontier) -> list[str]:
     if limits.witness is not None:
         why = limits.witness.describe(found.topology, found.collective.buffer_weight).partition(": ")[2]
         lines += paragraph(f"no {name} at all has R/C below {limits.inverse}: {why}", rest="    ")
+    if found.assumes:
+        lines += paragraph(f"all this assumes {assumed_text(found.assumes)}", rest="    ")
     return lines
 
 

@@ -10,13 +10,24 @@ from pathlib import Path
 from typing import Any
 
 from antiphon import __version__
+from antiphon.core.bounds import without
 from antiphon.core.topology import Topology
 from antiphon.errors import Unsupported
 from antiphon.select import DEFINITIONS, Candidate, Range, Tuning
 from antiphon.show._chart import chart, chart_svg, frame_of, legend, scale, styles
 from antiphon.show._heatmap import heatmap_svg
 from antiphon.show._steps import as_script, plan_section
-from antiphon.show._words import loss_text, model_text, notes, options_text, plural, ratio
+from antiphon.show._words import (
+    ASSUMED,
+    ends_text,
+    loss_text,
+    model_text,
+    notes,
+    options_text,
+    plural,
+    ratio,
+    stopped_text,
+)
 from antiphon.units import format_bandwidth, format_seconds, format_size
 
 __all__ = ["chart_svg", "heatmap_svg", "report_html"]
@@ -71,6 +82,8 @@ def _lead(tuning: Tuning) -> str:
         f"{plural(len(ok), 'schedule')} by {plural(planners, 'planner')}, every one verified",
         f"times predicted by {escape(model_text(tuning))}",
     ]
+    ended = escape(stopped_text([tuning]))
+    parts.append(f"<strong>{ended}</strong>" if tuning.ended_early else ended)
     if not tuning.complete:
         parts.append("<strong>interrupted: not everything was tried</strong>")
     return " · ".join(parts)
@@ -149,7 +162,10 @@ def _because(tuning: Tuning, kind: str) -> str:
     """What proves the bound."""
     limit = tuning.limits.get(kind)
     lines = "".join(f"<li>{escape(line)}</li>" for line in (limit.because if limit is not None else ()))
-    return f"<div class='because'><h3>No {escape(kind)} is faster than the bound</h3><ul>{lines}</ul></div>"
+    alone = without(limit.assumes) if limit is not None else ""
+    lines += f"<li>{escape(f'{alone}: {ASSUMED}')}</li>" if alone else ""
+    head = f"No {escape(kind)} is faster than the bound{escape(f', {alone}') if alone else ''}"
+    return f"<div class='because'><h3>{head}</h3><ul>{lines}</ul></div>"
 
 
 def _charts(tuning: Tuning, kind: str, number: int) -> str:
@@ -199,23 +215,24 @@ def _ranges(tuning: Tuning, kind: str, number: int) -> str:
     mine = [r for r in tuning.ranges if r.collective == kind]
     colour = {c: styles(tuning, kind)[i][1] for i, c in enumerate(tuning.of(kind)) if c.seconds}
     head = (
-        "<tr><th>sizes</th><th>best</th><th class=n>time</th><th>made of</th><th class=n>gap</th>"
+        "<tr><th>sizes</th><th>best</th><th class=n>at</th><th class=n>time</th><th>made of</th><th class=n>gap</th>"
         "<th class=n>over NCCL</th></tr>"
     )
     rows = []
     shades = _shades(mine)
     for i, r in enumerate(mine):
-        who, span = escape(r.candidate.planner), f"{format_size(r.start)} – {format_size(r.stop)}"
+        who, span = escape(r.candidate.planner), _span(r)
         options = escape(options_text(r.candidate.options, r.candidate.variant))
         rows.append(
             f'<tr data-plan="p{number}-{i}" tabindex="0"><td class="span">{span}</td>'
             f'<td><span class="dot" style="background:{colour[r.candidate]}"></span>{who} <small>{options}</small></td>'
-            f"<td class=n>{format_seconds(r.seconds)}</td><td>{_parts(r, shades)}</td><td class=n>{ratio(r.gap)}</td>"
+            f"<td class=n>{format_size(r.at)}</td><td class=n>{format_seconds(r.seconds)}</td>"
+            f"<td>{_parts(r, shades)}</td><td class=n>{ratio(r.gap)}</td>"
             f"<td class=n>{ratio(r.speedup)}</td></tr>"
         )
     names = tuning.baselines.get(kind, ())
     nccl = ("the better of " if len(names) > 1 else "") + " and ".join(names)
-    note = "Figures hold at the greatest size priced in the range."
+    note = "Figures hold at the size under \u201cat\u201d, the greatest priced in the range."
     legend = ", ".join(f'<i class="dot" style="background:{shade}"></i>{escape(t)}' for t, shade in shades.items())
     note += f" Time is made of {legend}." if shades else ""
     note += f" What NCCL would do: {escape(nccl)}." if names else ""
@@ -223,6 +240,11 @@ def _ranges(tuning: Tuning, kind: str, number: int) -> str:
         f'<h2>What to use when</h2><div class="scroll"><table class="ranges"><thead>{head}</thead>'
         f'<tbody>{"".join(rows)}</tbody></table></div><p class="note">{note}</p>'
     )
+
+
+def _span(r: Range) -> str:
+    start, stop = ends_text(r)
+    return start if stop == "-" else f"{start} – {stop}"
 
 
 def _choosing(tuning: Tuning, kind: str) -> str:
@@ -270,7 +292,7 @@ def _parts(r: Range, shades: Mapping[str, str]) -> str:
 def _plans(tuning: Tuning, kind: str, number: int) -> str:
     mine = [r for r in tuning.ranges if r.collective == kind]
     options = "".join(
-        f'<option value="p{number}-{i}">{format_size(r.start)} – {format_size(r.stop)}: {escape(r.candidate.planner)} '
+        f'<option value="p{number}-{i}">{_span(r)}: {escape(r.candidate.planner)} '
         f"{escape(options_text(r.candidate.options))}</option>"
         for i, r in enumerate(mine)
     )

@@ -8,11 +8,13 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
+from antiphon.core.bounds import without
 from antiphon.core.topology import Topology
 from antiphon.show._columns import paragraph, table
+from antiphon.show._words import assumed_text
 from antiphon.units import format_bandwidth, format_seconds, format_size, plain
 
-__all__ = ["paragraph", "plan_text", "run_text", "table", "topology_text"]
+__all__ = ["assumed_text", "paragraph", "plan_text", "run_text", "table", "topology_text"]
 
 WIDEST_MATRIX = 16
 MOST_LIMITS = 8
@@ -44,6 +46,8 @@ def topology_text(topology: Topology) -> str:
         lines += ["", "(--json lists every link, --svg draws them)"]
     if topology.limits:
         lines += ["", *_limits(topology)]
+    if topology.abilities:
+        lines += ["", *_abilities(topology)]
     return "\n".join(lines)
 
 
@@ -75,6 +79,21 @@ def _limits(topology: Topology) -> list[str]:
         rows = [[*alike, str(count)] for alike, count in counted.items()]
         return table(["shared limit", "bandwidth", "links", "how many"], rows[:MOST_ROWS]) + _more(len(rows))
     return table(["shared limit", "bandwidth", "links"], [row[:3] for row in rows])
+
+
+def _abilities(topology: Topology) -> list[str]:
+    """What switches can do beside forwarding; alike ones are told once, with numbers left out where they are many."""
+    said: dict[str, list[str]] = {}
+    for node in range(topology.ranks, topology.nodes):
+        ability = topology.ability(node)
+        able = [what for what, does in (("multicast", ability.multicast), ("reduce", ability.reduce)) if does]
+        said.setdefault(" and ".join(able), []).append(topology.places[node])
+    lines: list[str] = []
+    for can, places in said.items():
+        named = places if len(places) <= MOST_LIMITS else [*dict.fromkeys(re.sub(r"\d+", "*", one) for one in places)]
+        if can:
+            lines += paragraph(f"can {can}: {', '.join(named)} (no schedule here lets them)", rest="    ")
+    return lines
 
 
 def _more(rows: int) -> list[str]:
@@ -109,9 +128,11 @@ def plan_text(claims: Mapping[str, Any]) -> str:
         f"  bandwidth: {_gap(claims['bandwidth_gap'], 'the time of the bound at zero latency')}",
         f"  latency:   {_gap(claims['latency_gap'], 'the fewest steps possible')}",
     ]
+    if claims.get("assumes"):
+        lines += paragraph(f"assumes:   {assumed_text(claims['assumes'])}", "  ", rest=" " * 13)
     if claims.get("rate") is not None:
         found = claims.get("found") or {}
-        met = ": no schedule is faster" if found.get("optimal") else ""
+        met = f": no schedule is faster{without(claims.get('assumes', ()), ' {}')}" if found.get("optimal") else ""
         lines.append(f"  rate:      {claims['rate']} unit links with ever finer pieces{met}")
         if found.get("trees"):
             few = found.get("few") or f"{found['trees']} tree{'s' * (found['trees'] > 1)}"
@@ -120,8 +141,9 @@ def plan_text(claims: Mapping[str, Any]) -> str:
     memory = claims.get("memory")
     if memory and memory["least"] != "0":
         senders = claims["incast"]["senders"]
+        fewest = f"the fewest accesses{without(memory.get('assumes', ()), ' {}')}"
         lines += paragraph(
-            f"memory:    {_gap(memory['gap'], 'the fewest accesses')}; up to {senders} send to one rank at once",
+            f"memory:    {_gap(memory['gap'], fewest)}; up to {senders} send to one rank at once",
             "  ", rest=" " * 13,
         )  # fmt: skip
     return "\n".join(lines)
@@ -132,7 +154,8 @@ def memory_lines(least: Mapping[str, Any]) -> list[str]:
     accesses, senders = Fraction(least["memory"]["accesses"]), least["memory"]["senders"]
     if not accesses:
         return []
-    few = f"memory:    some rank reads and writes at least {float(accesses):.4g} nbytes to combine them; "
+    alone = without(least["memory"].get("assumes", ()), "{} ")
+    few = f"memory:    {alone}some rank reads and writes at least {float(accesses):.4g} nbytes to combine them; "
     return paragraph(f"{few}if on arrival, {senders} send to one receiver at once", "  ", rest=" " * 13)
 
 

@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from antiphon.core.bounds import Bound
+from antiphon.core.bounds import Bound, without
 from antiphon.core.collective import COMBINING
 from antiphon.core.loads import throughput
 from antiphon.core.schedule import Schedule
@@ -116,7 +116,7 @@ def _rate(schedule: Schedule, topology: Topology, limits: Bound | None) -> list[
     if most is None:
         return [told]
     if rate == most:
-        return [f"{told}: no schedule is faster"]
+        return [f"{told}: no schedule is faster{without(limits.assumes, ' {}') if limits is not None else ''}"]
     return [f"{told}; bound {most / topology.unit}, {format_bandwidth(most)}"]
 
 

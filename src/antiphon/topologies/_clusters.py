@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from antiphon.core.reshape import Card, End, join
-from antiphon.core.topology import LinkType, Topology
+from antiphon.core.topology import FORWARDS, Ability, LinkType, Topology
 from antiphon.errors import Invalid
 from antiphon.topologies._links import IB_HOP, SWITCH_HOP
 from antiphon.topologies._options import MOST_LISTED, most_links, most_placed
@@ -56,8 +56,11 @@ class Fabric:
     trunks: tuple[tuple[str, str, Fraction], ...] = ()
 
 
-def connected(name: str, box: Topology, boxes: int, cards: Cards, fabric: Fabric) -> Topology:
-    """So many equal boxes on a fabric. Places are host3/..., limits host3/nic0 out and in."""
+def connected(
+    name: str, box: Topology, boxes: int, cards: Cards, fabric: Fabric, ability: Ability = FORWARDS
+) -> Topology:
+    """So many equal boxes on a fabric, whose switches have this ability. Places are host3/..., limits host3/nic0 out
+    and in."""
     cards.check(box.name)
     links = boxes * (box.links + 2 * len(cards.ports)) + 2 * len(fabric.trunks)
     most_placed(boxes * box.nodes + len(fabric.switches), name)
@@ -77,7 +80,7 @@ def connected(name: str, box: Topology, boxes: int, cards: Cards, fabric: Fabric
     names = [f"host{b}" for b in range(boxes)]
     return join(
         [inner] * boxes, name=name, names=names, switches=fabric.switches, cables=cables, cards=shared,
-        unit=min(box.unit, cards.bandwidth),
+        unit=min(box.unit, cards.bandwidth), ability=ability,
     )  # fmt: skip
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from antiphon.core.topology import Topology
+from antiphon.core.topology import FORWARDS, Ability, Topology
 from antiphon.errors import Invalid
 from antiphon.topologies._clusters import Cards, Fabric, above, connected, one_switch
-from antiphon.topologies._options import Bandwidth, factor, one_of, whole
+from antiphon.topologies._options import Bandwidth, factor, one_of, whole, yes
 from antiphon.topologies._spec import made
 from antiphon.units import parse_bandwidth
 
@@ -23,7 +23,7 @@ _CARDS = {
 }  # fmt: skip
 
 
-def cluster(
+def cluster(  # noqa: PLR0913 (an option of a machine each)
     *,
     box: str = "dgx-a100",
     boxes: int = 2,
@@ -34,6 +34,7 @@ def cluster(
     boxes_per_leaf: int | None = None,
     leaves_per_pod: int = 2,
     spines: int = 1,
+    sharp: bool = False,
 ) -> Topology:
     """`boxes` boxes with network cards on a fabric. box= any topology; its options behind a colon, parted by "+":
     box=torus:dims=2x4+bandwidth=50GB/s.
@@ -49,6 +50,9 @@ def cluster(
     Cards: nics= per box, nic= bandwidth of each; by default what the box is sold with, else one of 200 Gbit/s per
     rank (assumed). Ranks that share a card have a link of its speed each, and a shared limit. Cards of pcie8 sit on
     its PCIe switches. InfiniBand latencies as _links.py says.
+
+    sharp=true: the fabric's switches multicast and reduce, as InfiniBand's do where SHARP is set up. No schedule here
+    uses that, but bounds say where it would matter.
     """
     made_of = made(box, "+")
     whole(boxes, "boxes", 1, 100_000)
@@ -76,10 +80,12 @@ def cluster(
         "boxes_per_leaf": boxes_per_leaf,
         "leaves_per_pod": leaves_per_pod if leaves_per_pod != 2 else None,
         "spines": spines if spines != 1 else None,
+        "sharp": "true" if yes(sharp, "sharp") else None,
     }
     name = f"cluster:box={box},boxes={boxes},fabric={fabric}"
     name += "".join(f",{key}={value}" for key, value in shown.items() if value is not None)
-    return connected(name[:200], made_of, boxes, cards, switches)
+    ability = Ability(multicast=True, reduce=True) if yes(sharp, "sharp") else FORWARDS
+    return connected(name[:200], made_of, boxes, cards, switches, ability)
 
 
 def _cards(box: Topology, nics: object, nic: Bandwidth | None) -> Cards:

@@ -6,8 +6,9 @@ they act as one, and a path between two GPUs is then unambiguous.
 
 from __future__ import annotations
 
-from antiphon.core.topology import Topology, both_ways, build
+from antiphon.core.topology import FORWARDS, Ability, Topology, both_ways, build
 from antiphon.topologies._links import NVLINK, NVSWITCH_HOP, nvlink
+from antiphon.topologies._options import yes
 
 
 def dgx2() -> Topology:
@@ -29,13 +30,19 @@ def dgx_a100() -> Topology:
     return _box("dgx-a100", 12)
 
 
-def hgx_h100() -> Topology:
+def hgx_h100(*, sharp: bool = True) -> Topology:
     """HGX H100 (and DGX H100): eight H100, eighteen NVLinks of 25 GB/s each way per GPU (900 GB/s both ways, H100 data
-    sheet) to four NVSwitches. In-network reduction (SHARP) is not modelled."""
-    return _box("hgx-h100", 18)
+    sheet) to four NVSwitches.
+
+    Its NVSwitches, the third generation, multicast and reduce (NVLink SHARP; the first two, of DGX-2 and DGX A100, do
+    not). No schedule here uses that, but bounds say where it would matter. sharp=false: where it is switched off.
+    """
+    if yes(sharp, "sharp"):
+        return _box("hgx-h100", 18, Ability(multicast=True, reduce=True))
+    return _box("hgx-h100:sharp=false", 18)
 
 
-def _box(name: str, nvlinks: int) -> Topology:
+def _box(name: str, nvlinks: int, ability: Ability = FORWARDS) -> Topology:
     links = both_ways([(gpu, 8) for gpu in range(8)], nvlink(nvlinks, latency=NVSWITCH_HOP))
     places = [*(f"host0/gpu{gpu}" for gpu in range(8)), "host0/nvswitch"]
-    return build(name, 8, links, switches=1, places=places, unit=NVLINK)
+    return build(name, 8, links, switches=1, places=places, unit=NVLINK, abilities=[ability])

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+from antiphon.core.bounds.assumed import MULTICAST, REDUCTION, assumed, helped, without
 from antiphon.core.bounds.bandwidth import Search
 from antiphon.core.bounds.latency import latency_of
 from antiphon.core.bounds.needs import needs_of
@@ -21,6 +22,8 @@ from antiphon.errors import Invalid
 from antiphon.units import plain
 
 __all__ = [
+    "MULTICAST",
+    "REDUCTION",
     "Bound",
     "Cut",
     "Distance",
@@ -28,9 +31,12 @@ __all__ = [
     "LpDual",
     "Partition",
     "Witness",
+    "assumed",
     "bound",
+    "helped",
     "proved_rate",
     "recheck",
+    "without",
     "witness_of",
 ]
 
@@ -41,7 +47,8 @@ class Bound:
 
     `inverse` is SCCL's R/C: time at zero latency over a unit link (topology.unit), per input of the rank with
     most. `bytes_per_second` is nbytes over that time; None where nothing must move. `tight`: True where
-    schedules come as near as one likes (with ever finer chunks); None where that is not known.
+    schedules come as near as one likes (with ever finer chunks); None where that is not known. `assumes`: what the
+    proof of the time takes for granted of switches that could do more than forward; empty: it holds with their help.
     """
 
     latency_steps: int
@@ -51,13 +58,14 @@ class Bound:
     witness: Witness | None
     tight: bool | None
     note: str
+    assumes: tuple[str, ...] = ()
 
     def seconds(self, nbytes: int) -> Fraction:
         """The least time at zero latency."""
         return nbytes / self.bytes_per_second if self.bytes_per_second is not None else Fraction(0)
 
     def as_json(self) -> dict[str, Any]:
-        """Stable keys: latency_steps, bandwidth {inverse, bytes_per_second, witness}."""
+        """Stable keys: latency_steps, bandwidth {inverse, bytes_per_second, witness}, assumes."""
         latency, proof = self.latency_witness, self.witness
         rate = self.bytes_per_second
         return {
@@ -70,6 +78,7 @@ class Bound:
                 "tight": self.tight,
                 "note": self.note,
             },
+            "assumes": list(self.assumes),
         }
 
     def describe(self, topology: Topology, collective: Collective) -> list[str]:
@@ -97,7 +106,8 @@ def bound(topology: Topology, collective: Collective) -> Bound:
     proved = Search(topology, collective, needs).run()
     inverse, rate = _rates(topology, collective, proved.time)
     steps = latency.steps if latency is not None else 0
-    found = Bound(steps, latency, inverse, rate, proved.witness, proved.tight, proved.note)
+    assumes = assumed(topology, collective, proved.witness)
+    found = Bound(steps, latency, inverse, rate, proved.witness, proved.tight, proved.note, assumes)
     recheck(topology, collective, found)
     return found
 
@@ -110,6 +120,8 @@ def recheck(topology: Topology, collective: Collective, stated: Bound) -> None:
         check_distance(topology, collective, stated.latency_witness)
         if stated.latency_witness.steps != stated.latency_steps:
             raise Invalid("this bound states other steps than its witness proves; compute the bound anew")
+    if stated.assumes != assumed(topology, collective, stated.witness):
+        raise Invalid("this bound assumes other things of switches than its witness does; compute the bound anew")
     time = proved_time(topology, collective, stated.witness)
     if (stated.inverse, stated.bytes_per_second) != _rates(topology, collective, time):
         raise Invalid("this bound states another bandwidth than its witness proves; compute the bound anew")

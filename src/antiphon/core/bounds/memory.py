@@ -16,12 +16,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from antiphon.core.bounds.assumed import REDUCTION, helped
 from antiphon.core.bounds.needs import needs_of
 from antiphon.core.collective import Collective
 from antiphon.core.columns import Longs, dense, order_of, starts
 from antiphon.core.dependencies import cell_keys
 from antiphon.core.loads import pieces_of
 from antiphon.core.schedule import COPY, REDUCE, Schedule
+from antiphon.core.topology import Topology
 
 # ---- what a schedule does ----
 
@@ -162,23 +164,39 @@ def senders_if_least_memory(collective: Collective) -> int:
     return max(max(_values(collective), default=0) - 1, 0)
 
 
-def least_json(collective: Collective) -> dict[str, Any]:
-    """Both theorems for a bound: accesses as a part of nbytes, and the senders to one receiver that go with each."""
+def least_json(collective: Collective, topology: Topology | None = None) -> dict[str, Any]:
+    """Both theorems for a bound: accesses as a part of nbytes, and the senders to one receiver that go with each. Where
+    switches can combine for ranks, the accesses assume that they do not."""
     least = least_memory_accesses(collective)
     return {
-        "memory": {"accesses": str(least), "senders": senders_if_least_memory(collective)},
+        "memory": {
+            "accesses": str(least),
+            "senders": senders_if_least_memory(collective),
+            **_assumes(collective, topology),
+        },
         "incast": {"senders": least_incast(collective)},
     }
 
 
-def reached_json(schedule: Schedule) -> dict[str, Any]:
+def reached_json(schedule: Schedule, topology: Topology | None = None) -> dict[str, Any]:
     """How far a schedule is from both: its figures beside the least ones; gap 1.0 = optimal, None: nothing to do."""
     least, own = least_memory_accesses(schedule.collective), work_of(schedule).most_accesses
     gap = float(own / least) if least else None
     return {
-        "memory": {"accesses": str(own), "least": str(least), "gap": gap},
+        "memory": {
+            "accesses": str(own),
+            "least": str(least),
+            "gap": gap,
+            **_assumes(schedule.collective, topology),
+        },
         "incast": {"senders": most_senders(schedule), "least": least_incast(schedule.collective)},
     }
+
+
+def _assumes(collective: Collective, topology: Topology | None) -> dict[str, list[str]]:
+    """Nothing where no switch could combine."""
+    reduces = topology is not None and REDUCTION in helped(topology, collective)
+    return {"assumes": [REDUCTION]} if reduces else {}
 
 
 def _values(collective: Collective) -> list[int]:

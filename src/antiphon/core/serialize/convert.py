@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import asdict, replace
 from fractions import Fraction
 from typing import Any
 
@@ -28,7 +29,7 @@ from antiphon.core.serialize.schemas import (
     ScheduleRow,
     TopologyRow,
 )
-from antiphon.core.topology import LinkType, SharedLimit, Topology, default_places
+from antiphon.core.topology import FORWARDS, Ability, LinkType, SharedLimit, Topology, default_places
 from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.units import exact, parse_bandwidth, plain
 
@@ -53,7 +54,24 @@ def topology_in(row: TopologyRow) -> Topology:
     src, dst, kind_of = (links[:, i] for i in range(3))
     unit = Fraction(0) if row.unit is None else parse_bandwidth(row.unit, "unit")
     limit_rows, places = tuple(limits), tuple(row.places or ())
-    return Topology(row.name, row.ranks, row.switches, src, dst, kind_of, tuple(types), limit_rows, places, unit)
+    plain = Topology(row.name, row.ranks, row.switches, src, dst, kind_of, tuple(types), limit_rows, places, unit)
+    return replace(plain, abilities=_abilities_in(row)) if row.abilities else plain
+
+
+def _abilities_in(row: TopologyRow) -> tuple[Ability, ...]:
+    """One for every switch; each may be named once."""
+    found = [FORWARDS] * row.switches
+    for i, group in enumerate(row.abilities):
+        ability = Ability(group.multicast, group.reduce)
+        if ability == FORWARDS:
+            raise Invalid(f"abilities[{i}]: says nothing; give multicast or reduce as true, or leave it out")
+        for node in group.switches:
+            if not row.ranks <= node < row.ranks + row.switches:
+                raise Invalid(f"abilities[{i}].switches: node {quote(node)} is no switch")
+            if found[node - row.ranks] != FORWARDS:
+                raise Invalid(f"abilities[{i}].switches: switch {node} is named twice")
+            found[node - row.ranks] = ability
+    return tuple(found)
 
 
 def topology_out(topology: Topology) -> dict[str, Any]:
@@ -72,7 +90,17 @@ def topology_out(topology: Topology) -> dict[str, Any]:
         ]
     if topology.places != default_places(topology.ranks, topology.switches):
         body["places"] = list(topology.places)
+    if topology.abilities:
+        groups: dict[Ability, list[int]] = {}
+        for node in range(topology.ranks, topology.nodes):
+            groups.setdefault(topology.ability(node), []).append(node)
+        groups.pop(FORWARDS, None)
+        body["abilities"] = [{"switches": nodes, **_true(ability)} for ability, nodes in groups.items()]
     return body
+
+
+def _true(ability: Ability) -> dict[str, bool]:
+    return {name: value for name, value in asdict(ability).items() if value}
 
 
 # ---- collective ----

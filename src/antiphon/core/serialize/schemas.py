@@ -37,6 +37,12 @@ class LimitRow(Row):
     bandwidth: Exact
 
 
+class AbilityRow(Row):
+    switches: list[int]
+    multicast: bool = False
+    reduce: bool = False
+
+
 class TopologyRow(Row, kw_only=True):
     format: str = TOPOLOGY
     version: int = VERSION
@@ -48,6 +54,7 @@ class TopologyRow(Row, kw_only=True):
     links: list[tuple[int, int, int]]
     limits: list[LimitRow] = []
     places: list[str] | None = None
+    abilities: list[AbilityRow] = []
 
 
 class WantedRow(Row):

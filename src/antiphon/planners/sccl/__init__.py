@@ -47,7 +47,8 @@ def sccl(  # noqa: PLR0913 - every option by name
     `steps` alone: the most steps. `k`: only R <= S + k (left out: any). `memory`: GiB that a solver may take.
     `workers`: how many candidates are decided side by side (left out: as many as processors, up to 4). `cache`: whether
     answers of earlier runs may serve, and this one's be kept (_cache.py). The result does not depend on these two.
-    Every schedule carries the certificate of its optimality. What was found within the budget (60 s if none is given).
+    Every schedule carries the certificate of its optimality. What was found within the budget (60 s if none is given),
+    then TimedOut where more was to be tried.
     """
     deadline = time.monotonic() + (USUAL_BUDGET if budget is None else budget)
     most = None if memory is None else int(memory * GIB)
@@ -68,8 +69,9 @@ def sccl(  # noqa: PLR0913 - every option by name
             found = True
             yield replace(made, provenance={**told, **made.provenance})
     except TimedOut:
-        if not found:
-            raise TimedOut(
-                f"planner sccl found nothing for {collective.kind} on {topology.name} within its budget; "
-                "give it more with --budget, or a smaller machine"
-            ) from None
+        if found:
+            raise TimedOut("the budget is spent; what was not found yet may be better") from None
+        raise TimedOut(
+            f"planner sccl found nothing for {collective.kind} on {topology.name} within its budget; "
+            "give it more with --budget, or a smaller machine"
+        ) from None

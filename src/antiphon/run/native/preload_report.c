@@ -20,6 +20,7 @@ static const char *const reasons[AP_REASONS] = {
     [AP_NO_PLAN] = "the table has no plan for it",
     [AP_NO_ROOT] = "the table has no plan for this root",
     [AP_FASTER] = "the table says that the library is faster",
+    [AP_UNMEASURED] = "its size was not measured",
     [AP_SMALL] = "it is smaller than ANTIPHON_LEAST and was not measured",
     [AP_OTHER_TYPE] = "its data type is only moved, not combined",
     [AP_OTHER_OPERATOR] = "its operator is not sum, prod, max or min",

@@ -58,7 +58,7 @@ static int find_row(choice *x) {
     while (i < end && !(g->row[i].page->start <= x->bytes && x->bytes < g->row[i].page->stop)) i++;
     if (i == end) return AP_NO_PLAN;
     x->row = &g->row[i];
-    if (!x->row->program) return AP_FASTER;
+    if (!x->row->program) return x->row->page->measured ? AP_FASTER : AP_UNMEASURED;
     return !x->row->page->measured && x->bytes < ap_preload.least ? AP_SMALL : AP_SERVED;
 }
 

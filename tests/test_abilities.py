@@ -1,0 +1,332 @@
+"""Switches that can multicast or reduce: machines say so and keep it, and bounds say what they assume."""
+
+from __future__ import annotations
+
+import json
+import random
+from fractions import Fraction
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from generate import topologies
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import antiphon
+from antiphon.cli import run
+from antiphon.core.bounds import MULTICAST, REDUCTION, Bound, bound, helped, recheck, without
+from antiphon.core.collective import Collective, custom_relation
+from antiphon.core.reshape import degrade, join, keep, only, relabel, reverse
+from antiphon.core.serialize import dumps, loads
+from antiphon.core.symmetry import automorphisms, canonical, link_map
+from antiphon.core.topology import FORWARDS, Ability, LinkType, Topology, both_ways, build
+from antiphon.cost import Profile
+from antiphon.errors import Invalid
+from antiphon.show.report import report_html
+
+Capture = pytest.CaptureFixture[str]
+BOTH = Ability(multicast=True, reduce=True)
+ABILITIES = [FORWARDS, BOTH, Ability(multicast=True), Ability(reduce=True)]
+LINK = LinkType("nvlink", Fraction(10**9), 1e-6)
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@st.composite
+def able(draw: st.DrawFn) -> Topology:
+    """Two random machines and a new switch between them; every switch with an ability of its own."""
+    boxes = [draw(topologies(5)) for _ in range(2)]
+    rng = random.Random(draw(st.integers(0, 2**32 - 1)))
+    boxes = [_able(box, [rng.choice(ABILITIES) for _ in range(box.switches)]) for box in boxes]
+    cables = [((b, 0), "new", LINK) for b in (0, 1)]
+    return join(boxes, switches=["new"], cables=cables, ability=rng.choice(ABILITIES))
+
+
+def _able(machine: Topology, abilities: list[Ability]) -> Topology:
+    return Topology(
+        machine.name, machine.ranks, machine.switches, machine.link_src, machine.link_dst, machine.link_type,
+        machine.types, machine.limits, machine.places, machine.unit, tuple(abilities),
+    )  # fmt: skip
+
+
+def abilities_by_place(machine: Topology) -> dict[str, Ability]:
+    return {machine.places[n]: machine.ability(n) for n in range(machine.ranks, machine.nodes)}
+
+
+# ---- machines say it, and keep it ----
+
+
+@pytest.mark.parametrize(
+    ("name", "reduces"),
+    [
+        ("hgx-h100", True), ("hgx-h100:sharp=false", False), ("dgx-a100", False), ("dgx2", False), ("dgx1v", False),
+        ("mi300x", False), ("mi250", False), ("star:ranks=4", False), ("pcie8", False),
+        ("cluster:box=hgx-h100,boxes=2", True), ("cluster:box=dgx-a100,boxes=2", False),
+        ("cluster:box=dgx-a100,boxes=4,fabric=leaf-spine,sharp=true", True), ("delta:nodes=2", False),
+        ("cluster:box=hgx-h100:sharp=false,boxes=2", False),
+    ],
+)  # fmt: skip
+def test_the_catalogue_says_what_switches_can_do(name: str, reduces: bool) -> None:
+    machine = antiphon.topology(name)
+    assert machine.helpers == (BOTH if reduces else FORWARDS)
+    assert bool(machine.abilities) == reduces
+    assert ("abilities" in json.loads(dumps(machine))) == reduces
+    if ":" in name:
+        assert antiphon.topology(machine.name) == machine
+
+
+def test_a_cluster_tells_its_boxes_from_its_fabric() -> None:
+    machine = antiphon.topology("cluster:box=hgx-h100,boxes=2,fabric=leaf-spine,boxes_per_leaf=1")
+    assert abilities_by_place(machine) == {
+        "host0/nvswitch": BOTH, "host1/nvswitch": BOTH, "leaf0": FORWARDS, "leaf1": FORWARDS, "spine0": FORWARDS,
+    }  # fmt: skip
+
+
+@settings(max_examples=60, deadline=None)
+@given(able(), st.randoms(use_true_random=False))
+def test_every_change_keeps_what_switches_can_do(machine: Topology, rng: random.Random) -> None:
+    told = abilities_by_place(machine)
+    assert loads(dumps(machine)) == machine
+    ranks = list(range(machine.ranks))
+    order = [*rng.sample(ranks, len(ranks)), *rng.sample(range(machine.ranks, machine.nodes), machine.switches)]
+    moved = relabel(machine, order)
+    assert abilities_by_place(moved) == told
+    assert relabel(moved, np.argsort(order)) == machine
+    assert canonical(moved)[1] == canonical(machine)[1]
+    some = sorted(rng.sample(ranks, rng.randint(1, len(ranks))))
+    part = keep(machine, some).topology
+    assert abilities_by_place(part).items() <= told.items()
+    assert abilities_by_place(only(machine, some)) == told
+    assert abilities_by_place(degrade(machine, links=[0], slower=2)) == told
+    turned = reverse(machine)
+    assert abilities_by_place(turned) == {place: ability.turned() for place, ability in told.items()}
+    assert reverse(turned) == machine
+    assert Profile(name="x").on(machine).abilities == machine.abilities
+
+
+def test_a_switch_that_can_more_is_not_interchangeable() -> None:
+    """Two switches alike but for what they can do: no symmetry swaps them, and no two such machines are alike."""
+    links = both_ways([(rank, 4 + switch) for rank in range(4) for switch in range(2)], LINK)
+    plain, one, other, both = (
+        build("two planes", 4, links, switches=2, abilities=abilities)
+        for abilities in ((), (BOTH, FORWARDS), (FORWARDS, BOTH), (BOTH, BOTH))
+    )
+    swap = [0, 1, 2, 3, 5, 4]
+    assert any(g[4] == 5 for g in automorphisms(plain))
+    assert any(g[4] == 5 for g in automorphisms(both))
+    assert not any(g[4] == 5 for g in automorphisms(one))
+    link_map(both, swap)
+    with pytest.raises(Invalid, match="not a symmetry"):
+        link_map(one, swap)
+    keys = [canonical(machine)[1] for machine in (plain, one, other, both)]
+    assert keys[1] == keys[2]
+    assert len(set(keys)) == 3
+    assert plain != one
+    assert relabel(one, swap).abilities == other.abilities
+
+
+def test_what_cannot_be_is_refused() -> None:
+    text = json.loads(dumps(antiphon.topology("hgx-h100")))
+    assert text["abilities"] == [{"switches": [8], "multicast": True, "reduce": True}]
+    wrong: list[tuple[Any, str]] = [
+        ([{"switches": [8]}], "says nothing"),
+        ([{"switches": [0], "reduce": True}], "node 0 is no switch"),
+        ([{"switches": [9], "reduce": True}], "node 9 is no switch"),
+        ([{"switches": [8, 8], "reduce": True}], "switch 8 is named twice"),
+        ([{"switches": [8], "reduces": True}], "reduce"),
+    ]
+    for given_, said in wrong:
+        with pytest.raises(Invalid, match=said):
+            loads(json.dumps({**text, "abilities": given_}).encode())
+    with pytest.raises(Invalid, match="expected 1, one per switch"):
+        build("x", 2, both_ways([(0, 2), (1, 2)], LINK), switches=1, abilities=[BOTH, BOTH])
+
+
+def test_files_of_machines_without_such_switches_are_as_they_were() -> None:
+    text = json.loads(dumps(antiphon.topology("dgx-a100")))
+    assert set(text) == {"format", "version", "name", "ranks", "switches", "unit", "types", "links", "places"}
+
+
+def test_a_switch_that_joins_nobody_helps_nobody() -> None:
+    machine = antiphon.topology("cluster:box=hgx-h100,boxes=2")
+    assert only(machine, [0, 8]).helpers == FORWARDS  # one rank of each box is left: its NVSwitch has one neighbour
+    assert keep(machine, [0, 1]).topology.helpers == BOTH
+
+
+# ---- what bounds assume ----
+
+KINDS = {
+    "allreduce": (REDUCTION, MULTICAST), "reducescatter": (REDUCTION,), "reduce": (REDUCTION,),
+    "allgather": (MULTICAST,), "broadcast": (MULTICAST,), "alltoall": (), "gather": (), "scatter": (),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_who_has_use_for_what_switches_can_do(kind: str) -> None:
+    machine, wanted = antiphon.topology("hgx-h100"), Collective(kind, 8)
+    assert helped(machine, wanted) == KINDS[kind]
+    assert helped(antiphon.topology("dgx-a100"), wanted) == ()
+    found = bound(machine, wanted)
+    assert found.assumes == (KINDS[kind] if kind == "allreduce" else ())  # all others are cuts
+    plain = bound(antiphon.topology("hgx-h100:sharp=false"), wanted)
+    assert (plain.assumes, plain.bytes_per_second) == ((), found.bytes_per_second)
+
+
+def test_custom_collectives_are_judged_by_what_they_ask() -> None:
+    machine = antiphon.topology("hgx-h100")
+    sent = Collective("custom", 8, custom=custom_relation([(0, 0, 0)], [(0, 1, None)], 8))
+    spread = Collective("custom", 8, custom=custom_relation([(0, 0, 0)], [(0, 1, None), (0, 2, None)], 8))
+    added = Collective("custom", 8, custom=custom_relation([(0, 0, 0), (0, 1, 1)], [(0, 2, None)], 8))
+    assert [helped(machine, one) for one in (sent, spread, added)] == [(), (MULTICAST,), (REDUCTION,)]
+
+
+def test_a_bound_that_hides_what_it_assumes_is_refused() -> None:
+    machine, wanted = antiphon.topology("hgx-h100"), Collective("allreduce", 8)
+    found = bound(machine, wanted)
+    told = {name: getattr(found, name) for name in Bound.__dataclass_fields__}
+    with pytest.raises(Invalid, match="assumes other things of switches"):
+        recheck(machine, wanted, Bound(**{**told, "assumes": ()}))
+
+
+def _in_network(kind: str, sides: list[tuple[int, Fraction]], ranks: int) -> Fraction:
+    """Seconds for a buffer of 1 on a tree of switches that all multicast and reduce: a link carries a block once.
+    `sides`: per link, one way, how many ranks are behind it, and its bandwidth."""
+    share = {
+        "allgather": lambda behind: Fraction(behind, ranks),  # their blocks go out
+        "reducescatter": lambda behind: Fraction(ranks - behind, ranks),  # the others' go out, combined
+    }.get(kind, lambda behind: Fraction(1))
+    return max(share(behind) / speed for behind, speed in sides)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.sampled_from(sorted(set(KINDS) - {"alltoall", "gather", "scatter"})))
+def test_no_bound_that_assumes_nothing_is_beaten_by_switches(seed: int, kind: str) -> None:
+    """On trees of switches the best possible with their help is plain: a bound above it must say what it assumes."""
+    rng = random.Random(seed)
+    leaves, each = rng.randint(2, 4), rng.randint(1, 3)
+    ranks = leaves * each
+    speeds = [LinkType("link", Fraction(rng.randint(1, 9)), 0.0) for _ in range(leaves + 1)]
+    links = both_ways([(rank, ranks + rank // each) for rank in range(ranks)], speeds[-1])
+    links += [x for i in range(leaves) for x in both_ways([(ranks + i, ranks + leaves)], speeds[i])]
+    machine = build("tree", ranks, links, switches=leaves + 1, abilities=[BOTH] * (leaves + 1))
+    sides = [(1, speeds[-1].bandwidth), (ranks - 1, speeds[-1].bandwidth)]
+    sides += [(behind, speeds[i].bandwidth) for i in range(leaves) for behind in (each, ranks - each)]
+    found = bound(machine, Collective(kind, ranks))
+    assert found.bytes_per_second is not None
+    best = _in_network(kind, sides, ranks)
+    assert found.assumes == () or found.assumes == KINDS[kind]
+    assert found.assumes or 1 / found.bytes_per_second <= best
+
+
+def test_an_allreduce_of_eight_h100_beats_the_bound_by_their_switches() -> None:
+    """As NCCL with NVLink SHARP does: 275 GB/s of nbytes are measured, where 257.1 is the bound."""
+    machine = antiphon.topology("hgx-h100")
+    found = bound(machine, Collective("allreduce", 8))
+    best = 1 / _in_network("allreduce", [(1, machine.bandwidth(0)), (7, machine.bandwidth(0))], 8)
+    assert found.bytes_per_second is not None
+    assert found.bytes_per_second < best
+    assert found.assumes == (REDUCTION, MULTICAST)
+    assert without(found.assumes) == "without reduction or multicast in switches"
+
+
+# ---- what is told ----
+
+
+def answer(capsys: Capture, *arguments: str) -> Any:
+    capsys.readouterr()
+    assert run([*arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def text(capsys: Capture, *arguments: str) -> str:
+    capsys.readouterr()
+    assert run(list(arguments)) == 0
+    return " ".join(capsys.readouterr().out.split())
+
+
+def test_bound_says_what_it_assumes(capsys: Capture) -> None:
+    said = text(capsys, "bound", "allreduce", "hgx-h100")
+    assert "without reduction or multicast in switches no schedule can do better than" in said
+    assert "without reduction in switches some rank reads and writes" in said
+    assert answer(capsys, "bound", "allreduce", "hgx-h100")["assumes"] == [REDUCTION, MULTICAST]
+    for name in ("dgx-a100", "hgx-h100:sharp=false"):
+        assert "without" not in text(capsys, "bound", "allreduce", name)
+        told = answer(capsys, "bound", "allreduce", name)
+        assert told["assumes"] == []
+        assert set(told["memory"]) == {"accesses", "senders"}
+
+
+def test_plan_says_it_beside_its_gaps_and_verify_holds_it_against_the_machine(capsys: Capture) -> None:
+    said = text(capsys, "plan", "allreduce", "hgx-h100", "--planner", "trees")
+    assert "assumes: no reduction in switches, no multicast in switches" in said
+    assert "no schedule is faster without reduction or multicast in switches" in said
+    told = answer(capsys, "plan", "allreduce", "hgx-h100", "--planner", "trees", "-o", "plan.json")
+    assert told["assumes"] == [REDUCTION, MULTICAST]
+    assert "without reduction or multicast in switches R/C is 7/72 or more" in text(
+        capsys, "verify", "plan.json", "--proof"
+    )
+    file = json.loads(Path("plan.json").read_text())
+    file["entries"][0]["claims"]["assumes"] = []
+    Path("plan.json").write_text(json.dumps(file))
+    assert run(["verify", "plan.json"]) == 1
+    del file["entries"][0]["claims"]["assumes"]  # as plans were before
+    Path("plan.json").write_text(json.dumps(file))
+    assert run(["verify", "plan.json"]) == 0
+    assert answer(capsys, "plan", "allreduce", "dgx-a100")["assumes"] == []
+
+
+def test_tune_tells_no_speedup_where_nccl_would_use_the_switches(capsys: Capture) -> None:
+    arguments = ("--nbytes", "1MB:4MB", "--planner", "direct", "--planner", "ring")
+    told = answer(capsys, "tune", "all", "hgx-h100", *arguments)
+    by_kind: dict[str, set[bool]] = {}
+    for one in told["ranges"]:
+        by_kind.setdefault(one["collective"], set()).add(one["speedup"] is None)
+    none = {kind for kind, missing in by_kind.items() if missing == {True}}
+    assert none == {"allreduce", "allgather", "reducescatter"} == set(told["no_speedup"])
+    assert told["assumes"][:2] == [REDUCTION, MULTICAST]
+    assert "NCCL would let the switches multicast and reduce" in told["assumes"][2]
+    assert told["bound"]["allreduce"]["assumes"] == [REDUCTION, MULTICAST]
+    assert told["bound"]["allgather"]["assumes"] == []
+    plain = answer(capsys, "tune", "allreduce", "hgx-h100:sharp=false", *arguments)
+    assert (plain["assumes"], plain["no_speedup"]) == ([], {})
+    assert plain["ranges"][0]["speedup"] is not None
+
+
+def test_text_and_report_of_a_tuning_say_so() -> None:
+    found = antiphon.tune("allreduce", "hgx-h100", nbytes="1MB:2MB", planners=["direct", "ring"], workers="none")
+    from antiphon.cli._tuning_text import tuning_text
+
+    said = " ".join(tuning_text(found).split())
+    assert "which no schedule can beat without reduction or multicast in switches" in said
+    assert "no speedup is told for allreduce: NCCL would let the switches" in said
+    assert "falls back to PCIe" not in said
+    page = report_html(found, lambda machine: "<svg width='1'></svg>", lambda machine: "")
+    assert "faster than the bound, without reduction or multicast in switches" in page
+    assert "NCCL would let the switches" in page
+    plain = antiphon.tune("allreduce", "dgx-a100", nbytes="1MB:2MB", planners=["direct", "ring"], workers="none")
+    assert "without" not in tuning_text(plain)
+    assert "without reduction" not in report_html(plain, lambda machine: "<svg width='1'></svg>", lambda machine: "")
+
+
+def test_the_frontier_says_so(capsys: Capture) -> None:
+    arguments = ("frontier", "allgather", "hgx-h100", "--steps", "1", "--budget", "20s")
+    assert answer(capsys, *arguments)["assumes"] == [MULTICAST]
+
+
+def test_the_machine_is_shown_with_it(capsys: Capture) -> None:
+    assert "can multicast and reduce: host0/nvswitch" in text(capsys, "topology", "show", "hgx-h100")
+    assert "can multicast" not in text(capsys, "topology", "show", "dgx-a100")
+    many = text(capsys, "topology", "show", "cluster:box=hgx-h100,boxes=9")
+    assert "can multicast and reduce: host*/nvswitch" in many
+
+
+def test_pairs_of_words() -> None:
+    for few, more in pairwise([(), (REDUCTION,), (REDUCTION, MULTICAST)]):
+        assert len(without(few)) < len(without(more))
+    assert without(()) == without((), "{} ") == ""

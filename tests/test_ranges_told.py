@@ -1,0 +1,76 @@
+"""Ranges as people read them: at which size a time holds, ends that differ, no range from a size to itself."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from antiphon.cli._tuning_text import tuning_text, tunings_text
+from antiphon.select import Tuning, Tunings, tune
+from antiphon.show.report import report_html
+from antiphon.units import format_size, parse_size
+
+
+@pytest.fixture(scope="module")
+def tuned() -> Tuning:
+    """A tree for small sizes, a ring for large ones; the last range is made the last size alone."""
+    found = tune(
+        "allreduce", "ring:ranks=8", nbytes="1KB:1GB", planners=["ring", "relay"], workers="none", nccl=False, budget=60
+    )
+    first, *rest = found.ranges
+    assert rest
+    low, last = found.sizes[0], found.sizes[-1]
+    before = found.sizes[-2]
+    ranges = (replace(first, start=low, stop=last, at=before), replace(rest[-1], start=last, stop=last, at=last))
+    plan = replace(found.plan, entries=(replace(found.plan.entries[0], stop=last), replace(
+        found.plan.entries[-1], start=last)))  # fmt: skip
+    return replace(found, ranges=ranges, plans={"allreduce": plan})
+
+
+@given(st.integers(0, 2**60 - 1), st.integers(0, 2**60 - 1))
+def test_two_sizes_never_print_alike(one: int, other: int) -> None:
+    assert parse_size(format_size(one), "size") == one
+    assert (format_size(one) == format_size(other)) == (one == other)
+
+
+def test_the_text_says_at_which_size_each_time_holds(tuned: Tuning) -> None:
+    head, first, last = (line.split() for line in tuning_text(tuned).splitlines()[3:6])
+    assert head == ["from", "to", "planner", "at", "time", "gap", "speedup"]
+    assert first[:2] == ["1KB", "1GB"]
+    assert "512MiB" in first  # not 1GB, where the next begins
+    assert last[:2] == ["1GB", "-"]
+    assert "1GB" in last[2:]
+    said = " ".join(tuning_text(tuned).split())
+    assert "at the greatest size of the range" not in said
+    assert "time, gap, speedup: predicted, at the size `at`" in said
+
+
+def test_several_machines_are_told_so_too(tuned: Tuning) -> None:
+    said = tunings_text(Tunings("ring", "ranks", {8: tuned}, {}))
+    rows = [line.split() for line in said.splitlines() if line.split()[:1] in (["8"], ["."])]
+    assert [row[2:4] for row in rows] == [["1KB", "1GB"], ["1GB", "-"]]
+    assert "at the size `at`" in said
+
+
+def test_the_report_has_no_range_from_a_size_to_itself(tuned: Tuning) -> None:
+    page = report_html(tuned, lambda machine: "<svg width='1'></svg>", lambda machine: "")
+    spans = re.findall(r'<td class="span">([^<]*)</td>', page)
+    assert spans == ["1KB – 1GB", "1GB"]
+    options = re.findall(r'<option value="p0-[0-9]+">([^:]*):', page)
+    assert options == spans
+    assert "512MiB</td>" in page  # the size at which the first row's time holds
+    assert "Figures hold at the size under" in page
+
+
+@pytest.mark.parametrize("nbytes", ["1KB", "1KB:1KB", "1000B:1024B", "1KB:3KB"])
+def test_no_row_of_any_tuning_begins_where_it_ends(nbytes: str) -> None:
+    found = tune("allgather", "full:ranks=4", nbytes=nbytes, planners=["ring", "direct"], workers="none", nccl=False)
+    rows = [line.split() for line in tuning_text(found).splitlines() if re.match(r" +[0-9.]+[KMG]?i?B ", line)]
+    assert rows
+    assert all(row[0] != row[1] for row in rows)
+    assert all(one[0] != other[0] for one, other in pairwise(rows))

@@ -1,0 +1,189 @@
+"""The clock decides which candidates finish: how many it stopped is told, apart from what ended otherwise."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+import stubborn_planners
+
+import antiphon
+from antiphon import registry
+from antiphon.cli import run
+from antiphon.cli._tuning_text import last_line
+from antiphon.core.collective import Collective
+from antiphon.errors import TimedOut
+from antiphon.planners import hierarchical
+from antiphon.planners.hierarchical import hierarchical_ps
+from antiphon.select import Tuning, _pool, _task, _tune, tune
+from antiphon.show.report import report_html
+
+Add = Callable[..., None]
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def added(monkeypatch: pytest.MonkeyPatch) -> Add:
+    """Adds planners to the table, as installed packages do."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    whole = dict(registry.table("planner"))
+    old = registry.table
+    for module in (registry, _tune):
+        monkeypatch.setattr(module, "table", lambda kind: whole if kind == "planner" else old(kind))
+    return whole.update
+
+
+def asked(added: Add, *names: str, **options: Any) -> Tuning:
+    added({name: stubborn_planners.entry(name) for name in names})
+    given = {"nbytes": "1KB", "workers": 1, "budget": 5.0, "nccl": False, **options}
+    return tune("allgather", "ring:ranks=4", planners=[*names, "ring"], **given)
+
+
+def ended(found: Tuning) -> dict[str, str]:
+    """What ended, by planner, as the JSON tells."""
+    told = found.as_json()["ended_early"]
+    assert all(one["reason"] for one in told)
+    return {one["planner"]: one["ended_by"] for one in told}
+
+
+@pytest.mark.parametrize("workers", ["none", 1])
+def test_every_way_to_end_is_told_apart(added: Add, workers: Any) -> None:
+    """In this process and in others; what raises or refuses was not ended, and what was found before counts."""
+    names = ["half", "late", "starves", "raises", "refuses", "nothing"]
+    found = asked(added, *names, workers=workers)
+    assert ended(found) == {"half": "budget", "late": "budget", "starves": "memory"}
+    assert (found.stopped, found.as_json()["stopped"], found.untried) == (2, 2, 0)
+    assert {c.planner for c in found.candidates if c.status == "ok"} >= {"half", "late", "starves", "raises"}
+
+
+def test_what_is_stopped_from_outside_counts_and_what_dies_does_not(added: Add) -> None:
+    found = asked(added, "hangs", "dies", "killed", budget=0.2)
+    assert ended(found) == {"hangs": "budget", "dies": "crash", "killed": "crash"}
+    assert found.stopped == 1
+    (killed,) = (c for c in found.candidates if c.planner == "killed" and c.status != "ok")
+    assert killed.reason == "its process ended by signal 9, as computers end what takes too much memory"
+    words = "stopped by their budget: 1 candidate (hangs); ended by a crash: 2 candidates (dies, killed)"
+    assert last_line([found]) == [f"  {words}; more time (--budget) may find better"]
+
+
+def test_within_this_process_too(added: Add) -> None:
+    found = asked(added, "hangs", budget=0.2, workers="none")
+    assert (ended(found), found.stopped) == ({"hangs": "budget"}, 1)
+
+
+def test_what_never_began_was_not_stopped_by_its_budget(added: Add, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_pool, "START_LIMIT", 0.001)
+    found = asked(added, "anything", budget=0.2)
+    (row,) = (c for c in found.candidates if c.planner == "anything")
+    assert (row.status, found.stopped) in (("failed", 0), ("ok", 0))
+    assert row.status == "ok" or row.reason == "its process was not ready within 0.001 s"
+
+
+def test_an_interruption_leaves_candidates_untried(monkeypatch: pytest.MonkeyPatch) -> None:
+    number = count()
+    work = _pool.work
+
+    def stopped(context: Any, task: Any) -> Any:
+        if next(number) == 2:
+            raise KeyboardInterrupt
+        yield from work(context, task)
+
+    monkeypatch.setattr(_pool, "work", stopped)
+    names = ["ring", "direct", "bruck", "recursive-doubling"]
+    found = tune("allgather", "full:ranks=4", planners=names, nbytes="1KB", workers="none", nccl=False)
+    asked_for = {c.planner for c in found.candidates}
+    assert not found.complete
+    assert found.untried > 0
+    assert asked_for < set(names)
+    assert f"not tried: {found.untried} candidate" in last_line([found])[0]
+
+
+def test_bounds_that_took_too_long_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a gap would be missing without a word; they are no candidate, and no budget helps."""
+
+    def endless(context: Any, task: Any) -> Any:
+        while True:
+            pass
+
+    monkeypatch.setattr(_pool, "BOUND_LIMIT", 0.05)
+    monkeypatch.setattr(_task, "_limits", endless)
+    found = tune("allgather", "ring:ranks=4", planners="ring", nbytes="1KB", workers="none", nccl=False)
+    assert found.ranges[0].gap is None
+    assert found.no_bound == {"allgather": "stopped after 0.05 s"}
+    assert "no gap is told for allgather: its bounds were stopped after 0.05 s" in found.notes
+    assert found.stopped == 0
+
+
+def test_the_last_line_the_report_and_the_json_say_how_many(
+    capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a tiny budget, and of one that is enough."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ANTIPHON_CACHE", "off")
+    arguments = ["tune", "broadcast", "torus:dims=4x4", "--planner", "sccl", "--planner", "ring", "--nbytes", "1KB:2KB"]
+    arguments += ["--no-nccl", "--report", "report.html", "-o", "plan.json"]
+    assert run([*arguments, "--budget", "0.2s"]) == 0
+    *_, last = capsys.readouterr().out.splitlines()
+    assert last == "  stopped by their budget: 1 candidate (sccl); more time (--budget) may find better"
+    assert "<strong>stopped by their budget: 1 candidate (sccl)" in Path("report.html").read_text()
+    assert run([*arguments, "--budget", "0.2s", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["stopped"] == 1
+    assert [one["planner"] for one in told["ended_early"]] == ["sccl"]
+    arguments[4] = "direct"
+    assert run([*arguments, "--planner", "binomial-tree", "--budget", "60s"]) == 0
+    *_, last = capsys.readouterr().out.splitlines()
+    assert last == "  stopped by their budget: none"
+    assert "stopped by their budget: none" in Path("report.html").read_text()
+
+
+def test_several_machines_are_counted_together(capsys: Capture, added: Add) -> None:
+    added({"half": stubborn_planners.entry("half")})
+    machines = ["ring", "--vary", "ranks=3,4"]
+    assert run(["tune", "allgather", *machines, "--planner", "half", "--no-nccl", "--nbytes", "1KB"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith("  stopped by their budget: 2 candidates (half)")
+
+
+# ---- planners say when their budget ended them ----
+
+
+def test_a_planner_that_passes_over_candidates_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(hierarchical, "monotonic", lambda: now[0])
+    machine = antiphon.topology("star:ranks=12")
+    stream = hierarchical_ps(machine, Collective("allreduce", 12), budget=1.0)
+    next(stream)
+    now[0] = 2.0
+    with pytest.raises(TimedOut, match=r"1 of [0-9]+ factorisations were tried"):
+        next(stream)
+    assert len(list(hierarchical_ps(machine, Collective("allreduce", 12), budget=5.0))) > 1
+
+
+def test_one_plan_says_what_ended_the_search(capsys: Capture, added: Add, tmp_path: Path) -> None:
+    added({name: stubborn_planners.entry(name) for name in ("half", "anything")})
+    made = antiphon.plan("allgather", "ring:ranks=4", planner="half")
+    assert made.entries[0].claims["stopped"] == "the budget is spent"
+    assert antiphon.verify(made) is None
+    assert run(["plan", "allgather", "ring:ranks=4", "--planner", "half"]) == 0
+    assert "stopped:   the budget is spent" in capsys.readouterr().out
+    told = {}
+    for name in ("half", "anything"):
+        assert run(["plan", "allgather", "ring:ranks=4", "--planner", name, "--json"]) == 0
+        told[name] = json.loads(capsys.readouterr().out)["stopped"]
+    assert told == {"half": "the budget is spent", "anything": None}
+    file = tmp_path / "plan.json"
+    assert run(["plan", "allgather", "ring:ranks=4", "--planner", "half", "--all", "--json", "-o", str(file)]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (len(told["plans"]), told["stopped"]) == (1, "the budget is spent")
+    assert antiphon.verify(antiphon.select.load_plans(tmp_path / "plan-1.json")["allgather"]) is None
+
+
+def test_a_report_of_what_was_not_stopped_is_not_bold() -> None:
+    found = tune("allgather", "ring:ranks=4", planners="ring", nbytes="1KB", workers="none", nccl=False)
+    page = report_html(found, lambda machine: "<svg width='1'></svg>", lambda machine: "")
+    assert "stopped by their budget: none" in page
+    assert "<strong>stopped" not in page
