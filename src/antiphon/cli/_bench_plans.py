@@ -10,7 +10,7 @@ import typer
 
 from antiphon.cli._arguments import Json, Model, ProfileFile, Ranks, WhichPlan, rank_list
 from antiphon.cli._bench_text import bench_text
-from antiphon.cli._output import StoppedEarly, emit
+from antiphon.cli._output import StoppedEarly, check_outputs, emit
 from antiphon.cli._planning import NowAndThen, options_of, progress, refuse_elsewhere
 from antiphon.core.datatypes import DATA_TYPES, OPERATORS, combine_of, data_type
 from antiphon.core.plan import Plan
@@ -62,7 +62,7 @@ def bench_plans_command(
     """
     from antiphon.run._bench_wanted import first_on
 
-    _check_files(csv, fit)
+    check_outputs({"--csv": csv, "--fit": fit})
     refuse_elsewhere(on, {"mpi --mpiexec": mpiexec, "lab --scale": scale})
     given = None if profile is None else as_profile(profile)
     sizes = _sizes(begin, end, factor)
@@ -84,7 +84,7 @@ def bench_plans_command(
             raise unknown(f"collective in {what}", collective, kinds)
         return [one for one in found if not collective or one.collective.kind == collective]
 
-    with first_on(on) as deciding:
+    with first_on(on, mpiexec) as deciding:
         if deciding:
             _measure(plans, sizes, how, {"csv": csv, "fit": fit}, json)
 
@@ -154,9 +154,3 @@ def _several(given: str, known: tuple[str, ...], check: Callable[[str], object])
     for name in found:
         check(name)
     return found
-
-
-def _check_files(*files: Path | None) -> None:
-    for path in files:
-        if path is not None and not path.absolute().parent.is_dir():
-            raise Invalid(f"{path}: there is no directory {path.absolute().parent}; create it first")

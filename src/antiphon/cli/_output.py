@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from antiphon.core.files import write_bytes
-from antiphon.errors import AntiphonError
-from antiphon.show.png import png_of
+from antiphon.core.files import check_folder, check_writable, write_bytes
+from antiphon.errors import AntiphonError, Invalid
+from antiphon.show.png import check_png, png_of
 
 
 class StoppedEarly(AntiphonError):
@@ -35,6 +36,27 @@ def working(what: str) -> Iterator[None]:
 
     with Console(stderr=True).status(what):
         yield
+
+
+def check_outputs(outputs: Mapping[str, Path | None], *, folder: str = "", parents: bool = False) -> None:
+    """Before any long work: whether all that is asked for can be written, by option. Each is refused at once where
+    nothing can be written at its place or what makes it is not installed, and so are two with one name.
+
+    `folder`: the option that names a directory for several files; with `parents` those above it are made, too.
+    """
+    named: dict[str, str] = {}
+    for option, path in outputs.items():
+        if path is None:
+            continue
+        if option == folder:
+            check_folder(path, parents)
+        else:
+            check_writable(path)
+        if option == "--png":
+            check_png()
+        other = named.setdefault(os.path.realpath(path), option)
+        if other != option and (path.is_file() or not path.exists()):
+            raise Invalid(f"{path}: is named by {other} and by {option}; name two files")
 
 
 def write_pictures(draw: Callable[[], str], svg: Path | None, png: Path | None) -> list[str]:

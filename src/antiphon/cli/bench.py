@@ -10,10 +10,10 @@ import typer.core
 
 from antiphon.cli._arguments import Json
 from antiphon.cli._bench_plans import bench_plans_command
-from antiphon.cli._output import emit
+from antiphon.cli._output import check_outputs, emit
 from antiphon.cli._planning import say
 from antiphon.cost import sizes
-from antiphon.errors import Invalid, unknown
+from antiphon.errors import unknown
 from antiphon.show.text import table
 from antiphon.units import format_seconds, format_size, parse_seconds
 
@@ -149,8 +149,7 @@ def _check(on: str, out: Path | None) -> None:
     """Before long work: whether it can be done and kept."""
     if on != "mpi":
         raise unknown("--on", on, ["mpi"])
-    if out is not None and not out.absolute().parent.is_dir():
-        raise Invalid(f"{out}: there is no directory {out.absolute().parent}; create it first")
+    check_outputs({"-o": out})
 
 
 def register(app: typer.Typer) -> None:

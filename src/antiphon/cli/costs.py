@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from antiphon.cli._arguments import Json, Model, PlanFile, ProfileFile, WhichPlan, one_plan, one_size
-from antiphon.cli._output import emit, working
+from antiphon.cli._output import check_outputs, emit, working
 from antiphon.core.files import write_bytes
 from antiphon.errors import Invalid
 from antiphon.show.listing import listed, listed_text
@@ -106,6 +106,7 @@ def _simulate(
     """
     from antiphon.cost import simulate
 
+    check_outputs({"--trace": trace})
     if topo:
         _simulate_messages(file, topo, nbytes, model, profile, trace, json)
         return

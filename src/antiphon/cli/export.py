@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from antiphon.cli._arguments import Json, PlanFile, WhichPlan, one_plan, one_size
-from antiphon.cli._output import emit, working
+from antiphon.cli._output import check_outputs, emit, working
 from antiphon.cli._planning import options_of
 from antiphon.errors import Infeasible, Invalid
 from antiphon.lower import export, lacks
@@ -56,6 +56,7 @@ def _export(
     if "nbytes" in entry.can.get("needs", ()) and not nbytes:
         raise Invalid(f"back end {to} writes the messages of one size; give it by --nbytes, e.g. --nbytes 64MiB")
     size = one_size(nbytes) if nbytes else None
+    check_outputs({"-o": out}, folder="-o", parents=True)
     loaded = one_plan(file, collective)
     fault = check(loaded, loaded.topology)
     if fault is not None:

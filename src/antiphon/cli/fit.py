@@ -10,12 +10,11 @@ from typing import Annotated, Any
 import typer
 
 from antiphon.cli._arguments import Json, Png, Svg
-from antiphon.cli._output import emit, write_pictures
+from antiphon.cli._output import check_outputs, emit, write_pictures
 from antiphon.cli._planning import say
 from antiphon.core.files import name_of, within
 from antiphon.cost._profile import Profile, as_profile, save_profile
 from antiphon.errors import Invalid
-from antiphon.show.png import check_png
 from antiphon.show.text import paragraph
 from antiphon.units import exact, parse_bandwidth, parse_size
 
@@ -59,7 +58,7 @@ def _genmodel(
     from antiphon.cost.fit import fit_genmodel, genmodel_profile, left_out, read_measured
     from antiphon.show.fit import genmodel_svg, genmodel_text
 
-    _writable(out, svg, png)
+    check_outputs({"-o": out, "--svg": svg, "--png": png})
     nominal = parse_bandwidth(bandwidth, "--bandwidth") if bandwidth else None
     known = _known(beta, gamma, delta, memory)
     rows = read_measured(measurements)
@@ -101,7 +100,7 @@ def _memory(
     from antiphon.run.bench_memory import bench_memory
     from antiphon.show.fit import memory_svg, memory_text
 
-    _writable(out, svg, png, csv)
+    check_outputs({"-o": out, "--svg": svg, "--png": png, "--csv": csv})
     if source is not None:
         rows = read_added(source)
     else:
@@ -141,7 +140,7 @@ def _loggp(
     from antiphon.show.fit import loggp_svg, loggp_text
 
     out = out or into
-    _writable(out, svg, png)
+    check_outputs({"-o": out, "--svg": svg, "--png": png})
     base = as_profile(into) if into is not None else None
     known = _seconds_per_byte(gamma, "--gamma") if gamma else 0.0
     rows = read_round_trips(measurements)
@@ -156,15 +155,6 @@ def _loggp(
         lines += paragraph(f"in it, but not determined: {', '.join(absent)}", "  ", "    ")
     lines += write_pictures(lambda: loggp_svg(found), svg, png)
     emit(value, "\n".join([loggp_text(found), *lines]), json)
-
-
-def _writable(*paths: Path | None) -> None:
-    """Before long work: whether its results can be kept."""
-    for path in paths:
-        if path is not None and not path.absolute().parent.is_dir():
-            raise Invalid(f"{path}: there is no directory {path.absolute().parent}; create it first")
-    if paths[2] is not None:
-        check_png()
 
 
 def _known(beta: str, gamma: str, delta: str, memory: Path | None) -> dict[str, float]:

@@ -7,11 +7,10 @@ from typing import Annotated, Any
 import typer
 
 from antiphon.cli._arguments import Coll, Json, Only, Output, Ranks, Root, Topo, request
-from antiphon.cli._output import emit
+from antiphon.cli._output import check_outputs, emit
 from antiphon.cli._planning import options_of, progress, say
 from antiphon.core.collective import Collective
 from antiphon.core.topology import Topology
-from antiphon.errors import Invalid
 from antiphon.select import FrontierPoint, frontier
 from antiphon.show.frontier import frontier_text, point_line
 from antiphon.units import parse_seconds
@@ -51,8 +50,7 @@ def _frontier_command(
     written. -o writes one plan: for every size the point that is fastest for it (model alpha-beta).
     """
     wanted, machine = request(coll, topo, root, only, ranks)
-    if out is not None and not out.absolute().parent.is_dir():
-        raise Invalid(f"{out}: there is no directory {out.absolute().parent}; create it first")
+    check_outputs({"-o": out})
     how: dict[str, Any] = {
         "planner": planner,
         "k": k,

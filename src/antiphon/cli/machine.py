@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from antiphon.cli._arguments import Coll, Json, Only, Png, Ranks, Root, Svg, Topo, machine_and_group, request
-from antiphon.cli._output import emit, working, write_pictures
+from antiphon.cli._output import check_outputs, emit, working, write_pictures
 from antiphon.core.bounds import Bound, bound
 from antiphon.core.bounds.memory import least_json
 from antiphon.core.collective import Collective
@@ -43,6 +43,7 @@ def _show(
     json: Json = False,
 ) -> None:
     """Show a machine: its ranks, links and shared limits; --json gives the file form, which TOPO takes again."""
+    check_outputs({"--svg": svg, "--png": png})
     machine, _ = machine_and_group(topo, only, "")
     drawn = write_pictures(lambda: topology_svg(machine), svg, png)
     text = dumps(machine).decode()
@@ -74,6 +75,7 @@ def _probe(
     from antiphon.cost import save_profile
     from antiphon.cost.piccl import read_topology
 
+    check_outputs({"-o": out, "--profile": profile})
     machine, figures = read_topology(file, radix)
     save_topology(out, machine)
     written = [str(out)]

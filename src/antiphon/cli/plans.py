@@ -25,7 +25,7 @@ from antiphon.cli._arguments import (
 )
 from antiphon.cli._lab_text import lab_text
 from antiphon.cli._mpi_text import mpi_text
-from antiphon.cli._output import emit, working, write_pictures
+from antiphon.cli._output import check_outputs, emit, working, write_pictures
 from antiphon.cli._planning import joined, options_of, progress
 from antiphon.core.bounds import bound
 from antiphon.core.collective import Collective
@@ -35,7 +35,6 @@ from antiphon.errors import Infeasible, Invalid, Unsupported, unknown
 from antiphon.select import Proofs, SeveralOrders, check, every_plan, figures_of, load_plans, plan, prove
 from antiphon.show._words import options_text
 from antiphon.show.frontier import optimality_text, proofs_text, refusal_text
-from antiphon.show.png import check_png
 from antiphon.show.text import paragraph, plan_text, run_text
 from antiphon.show.trees import check_drawable, trees_svg
 from antiphon.topologies import topology
@@ -82,6 +81,7 @@ def _plan_command(
     one point: it is planned, or it is said which bound forbids it (exit code 1). --svg and --png draw the trees along
     which the data travel.
     """
+    check_outputs({"-o": out, "--svg": svg, "--png": png})
     wanted, machine = request(coll, topo, root, only, ranks)
     _check_pictures(machine, svg, png, tree_root, keep_all)
     if model and keep_all:
@@ -122,8 +122,6 @@ def _check_pictures(
     if keep_all:
         raise Invalid("--svg and --png draw one plan, --all keeps many; leave one of them out")
     check_drawable(machine)
-    if png is not None:
-        check_png()
 
 
 def _trees(made: Plan, root: int | None) -> str:

@@ -23,14 +23,13 @@ from antiphon.cli._arguments import (
     machine_and_group,
     rank_list,
 )  # fmt: skip
-from antiphon.cli._output import StoppedEarly, emit, write_pictures
+from antiphon.cli._output import StoppedEarly, check_outputs, emit, write_pictures
 from antiphon.cli._planning import NowAndThen, refuse_elsewhere
 from antiphon.cli._tuning_text import tuning_text, tunings_text
 from antiphon.core.files import write_bytes
 from antiphon.core.topology import Topology
 from antiphon.errors import Infeasible, Invalid
 from antiphon.select import Tuning, read_sweep, tune, tune_over
-from antiphon.show.png import check_png
 from antiphon.topologies import topology
 from antiphon.units import parse_seconds
 
@@ -137,7 +136,7 @@ def _tune_command(
     the best few and the classics are run, in turn with the library's own collective, and chosen by their times.
     """
     files = {"-o": out, "--report": report, "--svg": svg, "--png": png, "--heatmap": heatmap}
-    _check_files(files, bool(sweep))
+    _check_files(files, bool(sweep), bool(vary))
     options: dict[str, Any] = {
         "nbytes": nbytes or SPAN, "model": model, "profile": profile, "planners": planner or (), "root": root,
         "nccl": nccl, "budget": parse_seconds(budget, "--budget"), "workers": workers or None, "seed": seed,
@@ -211,8 +210,6 @@ def _tune_over(
         if given:
             raise Invalid(f"{name}: is for one machine, but --vary asks for several; leave one of them out")
     out, group = files["-o"], rank_list(ranks, "--ranks") if ranks else None
-    if out is not None and out.exists() and not out.is_dir():
-        raise Invalid(f"{out}: is a file, but with --vary a directory is written; name another")
     with _progress() as progress:
         found = tune_over(coll, topo, vary=vary, ranks=group, progress=progress, **options)
     written = [f"  written: {path}" for path in found.save(out)] if out is not None else []
@@ -223,15 +220,11 @@ def _tune_over(
         raise Infeasible(f"no planner could plan {coll} on any of these machines; the reasons are listed above")
 
 
-def _check_files(files: Mapping[str, Path | None], sweep: bool) -> None:
+def _check_files(files: Mapping[str, Path | None], sweep: bool, several: bool) -> None:
     """Before long work: whether what was asked for can be written."""
-    if files["--png"] is not None:
-        check_png()
     if files["--heatmap"] is not None and not sweep:
         raise Invalid("--heatmap: draws the values of --sweep; give it one, such as --sweep pieces=1,4,16")
-    for path in files.values():
-        if path is not None and not path.absolute().parent.is_dir():
-            raise Invalid(f"{path}: there is no directory {path.absolute().parent}; create it first")
+    check_outputs(files, folder="-o" if several else "")
 
 
 def _write(found: Tuning, files: Mapping[str, Path | None]) -> list[str]:

@@ -67,29 +67,78 @@ def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
     A name ending in .gz is compressed (level 1, no time stamp). Links are followed; pipes and devices are
     written to directly.
     """
-    try:
+    with _writing(path):
         if os.fspath(path).endswith(".gz"):
             data = gzip.compress(data, compresslevel=1, mtime=0)
-        target = Path(os.path.realpath(path))
-        if target.is_dir():
-            raise IsADirectoryError(None, "is a directory; name a file in it")
-        if not target.parent.is_dir():
-            raise FileNotFoundError(None, f"there is no directory {target.parent}; create it first")
-        if target.exists() and not target.is_file():
+        target = _target(path)
+        if _is_special(target):
             target.write_bytes(data)
         else:
             _replace(target, data)
+
+
+def check_writable(path: str | os.PathLike[str]) -> None:
+    """Before long work: Invalid unless `write_bytes` could put a file there now. An empty file is made beside the place
+    and removed at once, as permissions do not tell all; what is there is not touched."""
+    with _writing(path):
+        target = _target(path)
+        if not _is_special(target):
+            _try_folder(target.parent)
+        elif not os.access(target, os.W_OK):
+            raise PermissionError(None, "it is write-protected")
+
+
+def check_folder(path: str | os.PathLike[str], parents: bool = False) -> None:
+    """The same of a directory for several files, which may still have to be made (with `parents` those above, too)."""
+    with _writing(path):
+        folder = Path(os.path.realpath(path))
+        if folder.exists() and not folder.is_dir():
+            raise NotADirectoryError(None, "is a file, but several files are written; name a directory")
+        while parents and not folder.exists():
+            folder = folder.parent
+        _try_folder(folder if folder.exists() else folder.parent)
+
+
+@contextlib.contextmanager
+def _writing(path: str | os.PathLike[str]) -> Iterator[None]:
+    try:
+        yield
     except (OSError, ValueError) as error:
         raise Invalid(one_line(f"{name_of(path)}: cannot be written: {_reason(error)}")) from None
 
 
+def _target(path: str | os.PathLike[str]) -> Path:
+    """Where a file really goes; OSError where none can be."""
+    target = Path(os.path.realpath(path))
+    if target.is_dir():
+        raise IsADirectoryError(None, "is a directory; name a file in it")
+    if not target.parent.is_dir():
+        raise FileNotFoundError(None, f"there is no directory {target.parent}; create it first")
+    if target.is_file() and not os.access(target, os.W_OK):
+        raise PermissionError(None, "the file there is write-protected")
+    return target
+
+
+def _is_special(target: Path) -> bool:
+    """A pipe or a device: written to directly."""
+    return target.exists() and not target.is_file()
+
+
+def _try_folder(folder: Path) -> None:
+    if not folder.is_dir():
+        raise FileNotFoundError(None, f"there is no directory {folder}; create it first")
+    passing = _passing(folder)
+    os.close(os.open(passing, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+    os.unlink(passing)
+
+
+def _passing(folder: Path) -> Path:
+    return folder / f".antiphon-{secrets.token_hex(8)}.tmp"
+
+
 def _replace(target: Path, data: bytes) -> None:
-    mode = None
-    if target.exists():
-        mode = stat.S_IMODE(target.stat().st_mode)
-        if not os.access(target, os.W_OK):
-            raise PermissionError(None, "the file there is write-protected")
-    passing = target.parent / f".antiphon-{secrets.token_hex(8)}.tmp"
+    mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
+    passing = _passing(target.parent)
     handle = os.open(passing, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)  # less the umask
     try:
         with os.fdopen(handle, "wb") as stream:

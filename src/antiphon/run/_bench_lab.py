@@ -10,9 +10,16 @@ from contextlib import ExitStack
 from antiphon.errors import Unsupported
 from antiphon.lower.program import lower
 from antiphon.run._bench_wanted import How, Row, Wanted
-from antiphon.run._lab_keeping import name_of, standing
+from antiphon.run._build import library
+from antiphon.run._lab_keeping import name_of, need_root, standing
 
 NONE = ("reference_seconds", "reference_quartiles", "reference_wrong", "ratio", "ratio_quartiles")
+
+
+def ready(mpiexec: str, compiler: str) -> None:
+    """Missing where no lab can be made, or no engine for it."""
+    need_root()
+    library("sockets", compiler)
 
 
 def measure(

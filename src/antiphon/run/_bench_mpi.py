@@ -8,7 +8,9 @@ from contextlib import AbstractContextManager
 from antiphon.core.program import encode
 from antiphon.lower.program import both
 from antiphon.run._bench_wanted import How, Row, Wanted
-from antiphon.run._mpi_job import first_process, run_cases, taking_part
+from antiphon.run._build import library
+from antiphon.run._launch import found_launcher, launched
+from antiphon.run._mpi_job import first_process, require_mpi, run_cases, taking_part
 from antiphon.run._mpi_process import Case
 
 SMALL, TOGETHER = 2**16, 5  # below so many bytes so many calls are timed together: starting is not as sharp as a call
@@ -16,6 +18,14 @@ SMALL, TOGETHER = 2**16, 5  # below so many bytes so many calls are timed togeth
 
 def first() -> AbstractContextManager[bool]:
     return first_process()
+
+
+def ready(mpiexec: str, compiler: str) -> None:
+    """Missing without mpi4py, a launcher, or a compiler for its MPI."""
+    require_mpi()
+    if not launched():
+        found_launcher(mpiexec)
+    library("mpi", compiler)
 
 
 def measure(

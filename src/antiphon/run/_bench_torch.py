@@ -13,6 +13,7 @@ from antiphon.core.program import encode
 from antiphon.errors import Invalid, Missing, Unsupported
 from antiphon.lower.program import both
 from antiphon.run._bench_wanted import How, Row, Wanted
+from antiphon.run._build import library
 from antiphon.run._launch import Failed, watch
 from antiphon.run._mpi_job import taking_part
 from antiphon.run._mpi_process import Case, Job
@@ -22,12 +23,17 @@ KINDS = ("allreduce", "allgather", "reducescatter", "broadcast", "reduce", "gath
 IN_PLACE = ("allreduce", "allgather", "broadcast", "reduce")  # what PyTorch has in place
 
 
+def ready(mpiexec: str, compiler: str) -> None:
+    """Missing without PyTorch, or an engine."""
+    if find_spec("torch") is None:
+        raise Missing("to run under PyTorch needs the package torch: pip install 'antiphon[torch]'")
+    library("sockets", compiler)
+
+
 def measure(
     wanted: Sequence[Wanted], how: How, heard: Callable[[Row | None], None], enough: Callable[[], bool] = lambda: False
 ) -> None:
     """See `Measure`. One launch, on this machine; what PyTorch has in place only is out of place with a copy."""
-    if find_spec("torch") is None:
-        raise Missing("to run under PyTorch needs the package torch: pip install 'antiphon[torch]'")
     plans: dict[int, int] = {}
     programs: list[bytes] = []
     cases: list[Case | None] = []

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -13,7 +13,8 @@ from antiphon.core.topology import Topology
 from antiphon.errors import unknown
 
 Row = dict[str, Any]
-# Where data can really move: each is a module's function `measure` (and `first`: which process decides).
+# Where data can really move: each is a module's function `measure`, with `ready`: what it needs is here, or Missing
+# (and `first`: which process decides).
 GROUNDS = {
     "mpi": "antiphon.run._bench_mpi",
     "torch": "antiphon.run._bench_torch",
@@ -69,10 +70,16 @@ def measure_on(ground: str) -> Measure:
     return found
 
 
-def first_on(ground: str) -> AbstractContextManager[bool]:
-    """Whether this process is the one that decides what is run, within a `with`."""
-    first: Callable[[], AbstractContextManager[bool]] | None = getattr(_module(ground), "first", None)
-    return nullcontext(True) if first is None else first()
+@contextmanager
+def first_on(ground: str, mpiexec: str = "", compiler: str = "") -> Iterator[bool]:
+    """Whether this process is the one that decides what is run, within a `with`. What the ground needs is looked for
+    first, so that nothing is planned where nothing can be measured: Missing says what is not here."""
+    module = _module(ground)
+    first: Callable[[], AbstractContextManager[bool]] = getattr(module, "first", lambda: nullcontext(True))
+    with first() as deciding:
+        if deciding:
+            module.ready(mpiexec, compiler)
+        yield deciding
 
 
 def _module(ground: str) -> Any:

@@ -46,11 +46,17 @@ def processes(ranks: int | None) -> int:
 
 def launcher(given: str, count: int) -> list[str]:
     """The command that starts so many processes; an option for what Open MPI would refuse."""
+    command = found_launcher(given)
+    return [*command, *([] if given else consent(command[0], count)), "-n", str(count)]
+
+
+def found_launcher(given: str) -> list[str]:
+    """The launcher as it was given, or the one that is here; Missing where there is none."""
     command = shlex.split(given) if given else [_found()]
     if not command or shutil.which(command[0]) is None:
         name = command[0] if command else given
         raise Missing(f"{quote(name)}: no such program; name another by --mpiexec, or {HELP}")
-    return [*command, *([] if given else consent(command[0], count)), "-n", str(count)]
+    return command
 
 
 def unfit(program: str, found: int, count: int) -> Missing:

@@ -115,7 +115,7 @@ def bench(
     """`bench_plans` of plans, or of what `plans_of` finds or makes: by default what is tuned for these sizes."""
     if not isinstance(what, str):
         return bench_plans(what, nbytes, **how)
-    with first_on(how.get("on", "mpi")) as deciding:
+    with first_on(*_ground(how)) as deciding:
         if not deciding:
             return None
         span = sizes_of(nbytes, "nbytes")
@@ -128,8 +128,12 @@ def bench(
 
 def bench_plans(plans: Plan | Sequence[Plan], nbytes: Sizes = "1KB:16MB:4", **how: Any) -> list[Row] | None:
     """`measure_plans`, in all processes: under mpiexec or srun only process 0 has rows, the others None."""
-    with first_on(how.get("on", "mpi")) as deciding:
+    with first_on(*_ground(how)) as deciding:
         return measure_plans(plans, nbytes, **how) if deciding else None
+
+
+def _ground(how: Mapping[str, Any]) -> tuple[str, str, str]:
+    return how.get("on", "mpi"), how.get("mpiexec", ""), how.get("compiler", "")
 
 
 def plans_of(

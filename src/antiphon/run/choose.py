@@ -108,7 +108,7 @@ def tune_measured(  # noqa: PLR0913
     ladder = sizes_of(f"{nbytes or NBYTES}:{factor}" if ":" in (nbytes or NBYTES) else nbytes, "nbytes")
     how = How(iterations, warmup, 0, mpiexec, compiler, math.inf, scale)
     measure = measure_on(on)
-    with first_on(on) as deciding:
+    with first_on(on, mpiexec, compiler) as deciding:
         if not deciding:
             return None
         if launched():
