@@ -169,6 +169,17 @@ def _reason(error: Exception) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
+def is_ours(path: str | os.PathLike[str], folder: bool = False) -> bool:
+    """Whether what is kept there can be believed: a regular file (or a folder) of this user or root, and no link, into
+    which nobody else may write."""
+    try:
+        found = os.lstat(path)
+    except (OSError, ValueError):
+        return False
+    kind = stat.S_ISDIR(found.st_mode) if folder else stat.S_ISREG(found.st_mode)
+    return kind and found.st_uid in (0, os.geteuid()) and not found.st_mode & 0o022
+
+
 def name_of(path: str | os.PathLike[str]) -> str:
     return os.fspath(path) or "''"
 
