@@ -13,7 +13,7 @@ import typer
 from antiphon import __version__
 from antiphon.cli._output import StoppedEarly
 from antiphon.cli._signals import Signals
-from antiphon.cli._streams import drop, say
+from antiphon.cli._streams import drop
 from antiphon.errors import AntiphonError, Missing
 
 app = typer.Typer(
@@ -44,7 +44,7 @@ def _front(
     pass  # what comes before any command; the help is that of the app
 
 
-def _usage(error: Any, named: str) -> int:
+def _usage(error: Any, signals: Signals, named: str) -> int:
     """Wrong usage, in typer's words and in one line; a group of commands alone shows what it has. `named`: the command,
     where the error does not know it."""
     context = getattr(error, "ctx", None)
@@ -53,7 +53,7 @@ def _usage(error: Any, named: str) -> int:
     if said.startswith("Usage:"):
         print(error.format_message(), file=sys.stderr)
     else:
-        say(f"{said} (see {where} --help)")
+        signals.tell(f"{said} (see {where} --help)")
     return 2
 
 
@@ -84,7 +84,7 @@ def _ended(command: Any, arguments: Sequence[str] | None, signals: Signals) -> i
         signals.breaks = False
         return _why(error, command, arguments, signals)
     if code == StoppedEarly.exit_code:  # typer makes this of Ctrl-C
-        say(signals.said())
+        signals.tell(signals.said())
         return signals.exit_code()
     return code if isinstance(code, int) else 0
 
@@ -92,34 +92,36 @@ def _ended(command: Any, arguments: Sequence[str] | None, signals: Signals) -> i
 def _why(error: BaseException, command: Any, arguments: Sequence[str] | None, signals: Signals) -> int:  # noqa: PLR0911
     """Tell an error; the exit code that goes with it."""
     if isinstance(error, StoppedEarly):
-        say(str(error))
+        signals.tell(str(error))
         return signals.exit_code()
     if isinstance(error, typer.Exit):
         return int(error.exit_code)
     if signals.first and not (isinstance(error, AntiphonError) and not isinstance(error, Missing)):
-        say(signals.said())  # a library may make anything of it
+        signals.tell(signals.said())  # a library may make anything of it
         return signals.exit_code()
     if isinstance(error, AntiphonError):
-        say(str(error))
+        signals.tell(str(error))
         return error.exit_code
     if isinstance(error, BrokenPipeError | SystemExit):  # the reader has gone (antiphon ... | head): not an error
         drop(sys.stdout)
         return 0
     if isinstance(error, MemoryError):
-        say("out of memory: the machine or the schedule asked for is too large for this computer; try a smaller one")
+        signals.tell(
+            "out of memory: the machine or the schedule asked for is too large for this computer; try a smaller one"
+        )
         return 2
     if isinstance(error, OSError):
         where = error.filename or ("stdout" if error.errno in _UNWRITTEN else "input or output")
         if where == "stdout":
             drop(sys.stdout)  # what could not be written would be tried again at the end
-        say(f"{where}: {error.strerror or error}")
+        signals.tell(f"{where}: {error.strerror or error}")
         return 2
     if not isinstance(error, Exception):
         raise error
     if hasattr(error, "format_message"):  # typer's own complaints about usage have it, bugs of ours do not
         first = next(iter(sys.argv[1:] if arguments is None else arguments), "")
-        return _usage(error, f"antiphon {first}" if first in command.commands else "antiphon")
+        return _usage(error, signals, f"antiphon {first}" if first in command.commands else "antiphon")
     if os.environ.get("ANTIPHON_DEBUG"):
         raise error
-    say(f"internal error, please report it: {type(error).__name__}: {error} (ANTIPHON_DEBUG=1 shows where)")
+    signals.tell(f"internal error, please report it: {type(error).__name__}: {error} (ANTIPHON_DEBUG=1 shows where)")
     return 70

@@ -6,6 +6,7 @@ Before and after that they end the process at once.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -14,6 +15,8 @@ import time
 from _thread import interrupt_main, start_new_thread
 from types import FrameType
 from typing import Any
+
+from antiphon.cli._streams import say
 
 _USUAL = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
 _SAID = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
@@ -27,6 +30,7 @@ class Signals:
         self.breaks = False
         self.first = 0  # the signal that came first
         self._times = 0
+        self._told = False
         self._again = False
         self._process = os.getpid()
         self._before: dict[int, Any] = {}
@@ -54,6 +58,13 @@ class Signals:
     def said(self) -> str:
         return _SAID[signal.Signals(self.first or signal.SIGINT)]
 
+    def tell(self, message: str) -> None:
+        """The line that a command ends with; a signal that comes later adds no other."""
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _USUAL)
+        say(message)
+        self._told = True
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
     def _come(self, number: int, frame: FrameType | None) -> None:
         if os.getpid() != self._process:  # a fork that has not yet said what to do: its parent speaks
             os._exit(128 + number)
@@ -63,7 +74,9 @@ class Signals:
         self._again = False
         importing = _importing(frame)
         if not self.breaks or (importing and self._times > 1):
-            os.write(2, f"antiphon: {self.said()}\n".encode())
+            if not self._told:
+                with contextlib.suppress(OSError):  # print may have been in the middle of a line
+                    os.write(2, f"antiphon: {self.said()}\n".encode())
             os._exit(self.exit_code())
         if importing:  # a library that is half loaded may make any error of it, or crash
             start_new_thread(self._later, (number,))

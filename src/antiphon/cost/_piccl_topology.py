@@ -6,6 +6,7 @@ can use it too; what LogGP says exactly is in the profile.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import Counter
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
 
-from antiphon.core.files import name_of, one_line, reading
+from antiphon.core.files import name_of, one_line, reading, within
 from antiphon.core.topology import Link, LinkType, Topology, build
 from antiphon.cost._loggp_figures import MOST_RADIX, Level, LogGP
 from antiphon.cost._piccl_csv import read_figures
@@ -43,8 +44,8 @@ class Group:
 
 
 def read_topology(path: str | os.PathLike[str], device_radix: int | None = None) -> tuple[Topology, Profile]:
-    """The machine in a file, and what model loggp goes by. Files of figures are looked for beside it, then in the
-    folders above (PICCL names them from its own root). `device_radix`: PICCL takes it as an argument; left out, it is
+    """The machine in a file, and what model loggp goes by. Files of figures are looked for in its folder alone.
+    `device_radix`: PICCL takes it as an argument; left out, it is
     what the file says if we wrote it, else 1. Every fault is one line that names the file. O(nodes)."""
     reader = _Reader()
     read_xml(path, reader)
@@ -152,14 +153,28 @@ def _figures(path: Path, groups: Sequence[Group]) -> dict[str, Level]:
     """Every file of figures once."""
     found: dict[str, Level] = {}
     for group in groups:
-        if group.file in found:
-            continue
-        places = [folder / group.file for folder in path.resolve().parents]
-        place = next((place for place in places if place.is_file()), None)
-        if place is None:
-            raise Invalid(f"line {group.line}: there is no file {quote(group.file)} beside it or in a folder above")
-        found[group.file] = read_figures(place, one_line(group.file))
+        if group.file not in found:
+            with within(f"line {group.line}: param_file"):
+                place = _place(path.resolve().parent, group.file)
+            found[group.file] = read_figures(place, one_line(group.file))
     return found
+
+
+def _place(folder: Path, named: str) -> Path:
+    """A file in the folder, by its name from there, or from a folder above, which PICCL names files from. Nothing else
+    is opened, whatever a topology from elsewhere names: nor is it told whether that is there."""
+    if "\0" in named or named.startswith("/") or ".." in Path(named).parts:
+        raise Invalid(f"{quote(named)} leads out of the folder of the topology; name a file in it")
+    parts = Path(named).parts
+    for first in range(len(parts)):
+        place = folder.joinpath(*parts[first:])
+        with contextlib.suppress(OSError, RuntimeError):
+            real = place.resolve(strict=True)
+            if not real.is_relative_to(folder):
+                raise Invalid(f"{quote(named)} is a link that leads out of the folder of the topology; copy the file")
+            if real.is_file():
+                return real
+    raise Invalid(f"there is no file {quote(named)} in the folder of the topology; copy it there")
 
 
 def _levels(reader: _Reader, figures: dict[str, Level]) -> tuple[dict[tuple[int, str], str], list[Level]]:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import gzip
 import os
-import zlib
-from collections.abc import Iterator, Mapping
-from typing import BinaryIO, Protocol
+from collections.abc import Mapping
+from typing import Protocol
 from xml.parsers import expat
 
-from antiphon.core.files import MAX_BYTES, name_of, reading
+from antiphon.core.files import name_of, read_blocks, reading
 from antiphon.errors import Invalid, quote
 
 Attributes = Mapping[str, str]
-_BLOCK = 2**20
 LONGEST = 18  # digits of a whole number
 
 
@@ -28,7 +25,7 @@ class Reader(Protocol):
 def read_xml(path: str | os.PathLike[str], reader: Reader) -> None:
     """Hand a file to a reader, element by element. Every fault is one line that names file and line. Linear.
 
-    At most 1 GiB, also after decompression (gzip); memory is what the reader keeps.
+    As much as `read_blocks` reads, also compressed; memory is what the reader keeps.
     """
     with reading(name_of(path)):
         parser = expat.ParserCreate()
@@ -46,7 +43,7 @@ def read_xml(path: str | os.PathLike[str], reader: Reader) -> None:
         parser.StartElementHandler = begin
         parser.EndElementHandler = reader.end
         try:
-            for block in _blocks(path):
+            for block in read_blocks(path):
                 parser.Parse(block, False)
             parser.Parse(b"", True)
         except expat.ExpatError as error:
@@ -54,23 +51,6 @@ def read_xml(path: str | os.PathLike[str], reader: Reader) -> None:
                 f"line {error.lineno}, column {error.offset + 1}: is not well-formed XML: "
                 f'{expat.ErrorString(error.code)}; expected <name attribute="value" .../> and every element closed'
             ) from None
-
-
-def _blocks(path: str | os.PathLike[str]) -> Iterator[bytes]:
-    try:
-        with open(path, "rb") as stream:
-            zipped = stream.read(2) == b"\x1f\x8b"
-            stream.seek(0)
-            source: BinaryIO | gzip.GzipFile = gzip.GzipFile(fileobj=stream) if zipped else stream
-            total = 0
-            while block := source.read(_BLOCK):
-                total += len(block)
-                if total > MAX_BYTES:
-                    raise Invalid(f"is larger than {MAX_BYTES} bytes, more than is read from a file")
-                yield block
-    except (OSError, ValueError, EOFError, zlib.error) as error:
-        told = error.strerror if isinstance(error, OSError) else None
-        raise Invalid(f"cannot be read: {told or error}") from None
 
 
 def whole(attributes: Attributes, key: str, where: str, missing: int | None = None) -> int:

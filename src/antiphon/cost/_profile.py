@@ -31,7 +31,7 @@ from antiphon.core.serialize.schemas import Head
 from antiphon.core.topology import LinkType, Topology
 from antiphon.cost._loggp_figures import LogGP, LogGPRow
 from antiphon.errors import Invalid, quote
-from antiphon.units import exact, parse_bandwidth, parse_seconds, plain
+from antiphon.units import exact, parse_bandwidth, parse_seconds, plain, stored_bandwidth
 
 FORMAT, VERSION = "antiphon-profile", 1
 MEMORY_BANDWIDTH = Fraction(100 * 10**9)  # assumed: what a rank copies or combines per second on its own
@@ -179,7 +179,7 @@ def load_profile(path: str | os.PathLike[str]) -> Profile:
             row.name,
             {kind: parse_seconds(value, f"alpha.{kind}") for kind, value in row.alpha.items()},
             {kind: exact(value, f"bandwidth_factor.{kind}") for kind, value in row.bandwidth_factor.items()},
-            parse_bandwidth(memory, "memory_bandwidth"),
+            stored_bandwidth(memory, "memory_bandwidth"),
             {kind: _incast(kind, seen) for kind, seen in row.incast.items()},
             _per_byte(row.gamma, "gamma"),
             _per_byte(row.delta, "delta"),

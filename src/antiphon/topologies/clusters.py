@@ -7,7 +7,7 @@ from fractions import Fraction
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid
 from antiphon.topologies._clusters import Cards, Fabric, above, connected, one_switch
-from antiphon.topologies._options import Bandwidth, factor, one_of, whole
+from antiphon.topologies._options import Bandwidth, as_text, factor, one_of, whole
 from antiphon.topologies._spec import made
 from antiphon.units import parse_bandwidth
 
@@ -78,7 +78,7 @@ def cluster(
         "spines": spines if spines != 1 else None,
     }
     name = f"cluster:box={box},boxes={boxes},fabric={fabric}"
-    name += "".join(f",{key}={value}" for key, value in shown.items() if value is not None)
+    name += "".join(f",{key}={as_text(key, value)}" for key, value in shown.items() if value is not None)
     return connected(name[:200], made_of, boxes, cards, switches)
 
 

@@ -30,7 +30,7 @@ from antiphon.core.serialize.schemas import (
 )
 from antiphon.core.topology import LinkType, SharedLimit, Topology, default_places
 from antiphon.errors import Invalid, Unsupported, quote
-from antiphon.units import exact, parse_bandwidth, plain
+from antiphon.units import exact, parse_bandwidth, plain, stored_bandwidth
 
 # ---- topology ----
 
@@ -42,16 +42,16 @@ def topology_in(row: TopologyRow) -> Topology:
     types, limits = [], []
     for i, kind in enumerate(row.types):
         with within(f"types[{i}]"):
-            bandwidth = parse_bandwidth(kind.bandwidth)
+            bandwidth = stored_bandwidth(kind.bandwidth)
             types.append(LinkType(kind.kind, bandwidth, kind.latency))  # type: ignore[arg-type]  # or "1.5us"
     for i, limit in enumerate(row.limits):
         with within(f"limits[{i}]"):
-            limits.append(SharedLimit(limit.name, tuple(limit.links), parse_bandwidth(limit.bandwidth)))
+            limits.append(SharedLimit(limit.name, tuple(limit.links), stored_bandwidth(limit.bandwidth)))
     links: Any = _longs(list(itertools.chain.from_iterable(row.links)), "links").reshape(-1, 3)
     if row.places == []:
         raise Invalid("places: is empty; leave it out or name every node")
     src, dst, kind_of = (links[:, i] for i in range(3))
-    unit = Fraction(0) if row.unit is None else parse_bandwidth(row.unit, "unit")
+    unit = Fraction(0) if row.unit is None else stored_bandwidth(row.unit, "unit")
     limit_rows, places = tuple(limits), tuple(row.places or ())
     return Topology(row.name, row.ranks, row.switches, src, dst, kind_of, tuple(types), limit_rows, places, unit)
 
