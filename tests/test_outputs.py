@@ -171,3 +171,26 @@ def _said(act: Callable[[], Any]) -> str:
     except Invalid as error:
         return str(error)
     return ""
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (f"{PLAN} -o plan.yaml", "-o plan.yaml: JSON is written, not .yaml; name it plan.json"),
+        (f"{PLAN} --svg x.png", "--svg x.png: SVG is written, not .png; name it x.svg"),
+        (f"{TUNE} -o plan.yaml.gz", "JSON is written, not .yaml"),
+        (f"{TUNE} --svg x.png", "SVG is written"),
+        (f"{TUNE} --png x.svg", "PNG is written"),
+        (f"{TUNE} --report x.pdf", "HTML is written, not .pdf; name it x.html"),
+        ("frontier allgather ring:ranks=3 --planner noting -o points.csv", "JSON is written"),
+        ("bench genmodel --on mpi -o rows.json", "CSV is written, not .json; name it rows.csv"),
+    ],
+)
+def test_a_file_is_what_its_name_says(capsys: Capture, command: str, said: str) -> None:
+    assert said in refused(capsys, command)
+
+
+@pytest.mark.parametrize("name", ["plan", "plan.JSON", "plan.json.gz", ".plan", "2024.11", "plan.gz"])
+def test_names_that_promise_nothing_else(name: str) -> None:
+    assert run([*PLAN.split(), "-o", name]) == 0
+    assert load_plan(name).collective.kind
