@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 import time
-from _thread import interrupt_main, start_new_thread
+from _thread import start_new_thread
 from types import FrameType
 from typing import Any
 
@@ -32,7 +32,7 @@ class Signals:
         self._times = 0
         self._told = False
         self._again = False
-        self._process = os.getpid()
+        self._process, self._thread = os.getpid(), threading.get_ident()
         self._before: dict[int, Any] = {}
         self._hook = sys.unraisablehook
 
@@ -86,7 +86,7 @@ class Signals:
     def _later(self, number: int) -> None:
         time.sleep(_AGAIN)
         self._again = True
-        interrupt_main(signal.Signals(number))
+        signal.pthread_kill(self._thread, number)  # a real one: it ends what the thread waits for
 
     def _lost(self, what: sys.UnraisableHookArgs) -> None:
         """What was raised where nobody could catch it (in __del__, in what a C library calls)."""
