@@ -161,9 +161,9 @@ def wrong(one: Try, end: End) -> str:
     if "Traceback" in end.stderr or "Exception ignored" in end.stderr:
         ours = "antiphon/" in end.stderr.partition("Traceback")[2]
         return "traceback" if ours else "start"
-    if end.code == -one.number and not end.stderr:
-        return ""  # before Python listens, or when it has stopped
     told = [line for line in end.stderr.splitlines() if line.startswith("antiphon: ")]
+    if end.code == -one.number and len(told) <= (one.second is not None):
+        return ""  # before Python listens, or when it has stopped
     if end.code == 128 + one.number:
         if len(told) != 1:
             return "no line" if not told else "several lines"
