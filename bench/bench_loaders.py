@@ -29,7 +29,12 @@ MB = 10**6
 KIND = '"types":[{"kind":"a","bandwidth":1}]'
 TOPOLOGY = '{"format":"antiphon-topology","version":1,"name":"t","ranks":2,'
 COLLECTIVE = '{"format":"antiphon-collective","version":1,'
-INNER = f'"topology":{{"name":"t","ranks":2,{KIND},"links":[[0,1,0],[1,0,0]]}},"collective":{{"kind":"allgather","ranks":2}}'
+GATHER = COLLECTIVE + '"kind":"allgather","ranks":9,'
+PROFILE = '{"format":"antiphon-profile","version":1,"name":"p",'
+INNER = (
+    f'"topology":{{"name":"t","ranks":2,{KIND},"links":[[0,1,0],[1,0,0]]}},'
+    '"collective":{"kind":"allgather","ranks":2}'
+)
 CHUNKS = '"chunks":{"block":[0,1],"offset":[0,0],"share":[1,1],"denominator":1}'
 COLUMNS = ("step", "chunk", "src", "dst", "op")
 
@@ -120,8 +125,8 @@ SHAPES: dict[str, tuple[str, Shape]] = {
         TOPOLOGY + KIND + ',"links":[[0,1,0]],"limits":[{"name":"","links":[@],"bandwidth":1}]}', "0", n)),
     "topology: places": ("json", lambda n: around(TOPOLOGY + KIND + ',"links":[],"places":[@]}', '""', n)),
     "topology: nested": ("json", lambda n: b"[" * n),
-    "collective: members": ("json", lambda n: around(COLLECTIVE + '"kind":"allgather","ranks":9,"members":[@]}', "0", n)),
-    "collective: weights": ("json", lambda n: around(COLLECTIVE + '"kind":"allgather","ranks":9,"weights":[@]}', "1", n)),
+    "collective: members": ("json", lambda n: around(GATHER + '"members":[@]}', "0", n)),
+    "collective: weights": ("json", lambda n: around(GATHER + '"weights":[@]}', "1", n)),
     "collective: blocks": ("json", lambda n: around(COLLECTIVE + '"ranks":2,"blocks":[@]}', BLOCK, n)),
     "collective: empty blocks": (
         "json", lambda n: around(COLLECTIVE + '"ranks":2,"blocks":[@]}', '{"pre":[],"post":[]}', n)),
@@ -149,9 +154,9 @@ SHAPES: dict[str, tuple[str, Shape]] = {
     "plan: chunks": ("plan", lambda n: around(
         plan(f'"chunks":{{"block":[@],"offset":[0],"share":[1],"denominator":1}},{EMPTY}'), "0", n)),
     "table: plans": ("plan", _numbered),
-    "profile: alpha": ("profile", lambda n: keyed('{"format":"antiphon-profile","version":1,"name":"p","alpha":{@}}', n)),
+    "profile: alpha": ("profile", lambda n: keyed(PROFILE + '"alpha":{@}}', n)),
     "profile: levels": ("profile", lambda n: around(
-        '{"format":"antiphon-profile","version":1,"name":"p","loggp":{"levels":[@]}}',
+        PROFILE + '"loggp":{"levels":[@]}}',
         '{"within":"","sizes":[1],"L":[0],"o_s":[0],"o_r":[0],"g":[0],"G":[0]}', n)),
     "measurements: genmodel": ("measured", lambda n: lines("plan,ranks,nbytes,seconds", "cps,2,1,1", n)),
     "measurements: memory": ("added", lambda n: lines("vectors,nbytes,seconds", "2,1,1", n)),

@@ -29,6 +29,7 @@ MAX_BYTES = 2**30  # of a file: as text about 40 million transfers
 MAX_UNPACKED = 2**27  # of what a compressed file becomes, so that no small file fills the memory
 LIMIT = "ANTIPHON_READ_LIMIT"  # the variable that takes the place of both
 PATIENCE = 3.0  # seconds that a pipe may have nobody who writes
+FEW_PARTS, LEAST_PART = 2**16, 7
 INLINE = 100  # characters: a shorter object stands on one line
 T = TypeVar("T")
 _BLOCK = 2**20
@@ -293,7 +294,16 @@ def reading(name: str) -> Iterator[None]:
 
 
 def decode(data: bytes, kind: type[T]) -> T:
-    """JSON text as a struct, checked for types, unknown and missing fields; linear."""
+    """JSON text as a struct, checked for types, unknown and missing fields; linear.
+
+    Lists and objects take some 70 bytes each, however short: text of hardly anything else is refused.
+    """
+    parts = data.count(b"[") + data.count(b"{")
+    if parts > FEW_PARTS + len(data) // LEAST_PART:
+        raise Invalid(
+            f"has {parts} lists and objects in {len(data)} bytes; more than {FEW_PARTS} are read if they have at "
+            f"least {LEAST_PART} bytes on average"
+        )
     try:
         return msgspec.json.decode(data.removeprefix(_BOM), type=kind)
     except msgspec.ValidationError as error:

@@ -11,6 +11,8 @@ from antiphon.core.files import name_of, read_blocks, reading
 from antiphon.errors import Invalid, quote
 
 Attributes = Mapping[str, str]
+_STRETCH = 2**14  # bytes
+MOST_ATTRIBUTES = 2**8
 LONGEST = 18  # digits of a whole number
 
 
@@ -44,6 +46,7 @@ def read_xml(path: str | os.PathLike[str], reader: Reader) -> None:
         parser.EndElementHandler = reader.end
         try:
             for block in read_blocks(path):
+                _check_attributes(block)
                 parser.Parse(block, False)
             parser.Parse(b"", True)
         except expat.ExpatError as error:
@@ -51,6 +54,14 @@ def read_xml(path: str | os.PathLike[str], reader: Reader) -> None:
                 f"line {error.lineno}, column {error.offset + 1}: is not well-formed XML: "
                 f'{expat.ErrorString(error.code)}; expected <name attribute="value" .../> and every element closed'
             ) from None
+
+
+def _check_attributes(block: bytes) -> None:
+    """Attributes take far more memory than text, and all of an element are there at once. One that has many is long."""
+    for begin in range(0, len(block), _STRETCH):
+        stretch = block[begin : begin + _STRETCH]
+        if b">" not in stretch and stretch.count(b"=") > MOST_ATTRIBUTES:
+            raise Invalid(f"has an element with more than {MOST_ATTRIBUTES} attributes; expected some few")
 
 
 def whole(attributes: Attributes, key: str, where: str, missing: int | None = None) -> int:

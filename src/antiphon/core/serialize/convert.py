@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import itertools
+from array import array
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
+import msgspec
 import numpy as np
 
-from antiphon.core.collective import ROOTED, Collective, custom_relation
+from antiphon.core.collective import ROOTED, Collective, relation_of
 from antiphon.core.columns import Longs
-from antiphon.core.files import within
+from antiphon.core.files import decode, within
 from antiphon.core.plan import Entry, Plan, check_plain
 from antiphon.core.routes import Routes
 from antiphon.core.schedule import Chunks, Local, Schedule
 from antiphon.core.serialize.schemas import (
     COLLECTIVE,
     MAX_FILE_BLOCKS,
+    MAX_FILE_ENTRIES,
     MAX_FILE_NODES,
     TOPOLOGY,
     VERSION,
@@ -103,21 +106,33 @@ def collective_in(row: CollectiveRow) -> Collective:
 
 
 def _custom_in(
-    row: CollectiveRow, blocks: list[BlockRow], members: tuple[int, ...], roots: tuple[int, ...]
+    row: CollectiveRow, blocks: list[msgspec.Raw], members: tuple[int, ...], roots: tuple[int, ...]
 ) -> Collective:
-    pre: list[tuple[int, int, int]] = []
-    post: list[tuple[int, int, tuple[int, ...] | None]] = []
-    for i, block in enumerate(blocks):
+    have, need, sizes = array("i"), array("i"), array("q")
+    wants: dict[tuple[int, ...], int] = {}
+    block = BlockRow(pre=[], post=[])
+    for i, raw in enumerate(blocks):
+        try:
+            block = decode(bytes(raw), BlockRow)
+        except Invalid as error:
+            inside = str(error).startswith(("pre", "post", "weight"))
+            raise Invalid(f"blocks[{i}]{'.' if inside else ': '}{error}") from None
         for given in block.pre:
             rank, own = (given, given if row.combining else 0) if isinstance(given, int) else given
-            pre.append((i, _below(rank, row.ranks, f"blocks[{i}].pre: rank"), _below(own, 2**31, "id")))
+            have.extend((i, _below(rank, row.ranks, f"blocks[{i}].pre: rank"), _below(own, 2**31, "id")))
         for wanted in block.post:
-            rank, ids = (wanted, None) if isinstance(wanted, int) else (wanted.rank, tuple(wanted.ids))
-            post.append((i, _below(rank, row.ranks, f"blocks[{i}].post: rank"), ids))
-    if blocks and not (blocks[-1].pre or blocks[-1].post):
+            rank, want = (wanted, -1) if isinstance(wanted, int) else (wanted.rank, _number(wanted.ids, wants))
+            need.extend((i, _below(rank, row.ranks, f"blocks[{i}].post: rank"), want))
+        sizes.append(_below(block.weight + 2**62, 2**63, f"blocks[{i}].weight:") - 2**62)
+    if blocks and not (block.pre or block.post):
         raise Invalid(f"blocks[{len(blocks) - 1}]: nobody has it and nobody wants it; remove it")
-    weights = _longs([block.weight for block in blocks], "block weight")
-    return Collective("custom", row.ranks, members, roots, weights, custom_relation(pre, post, row.ranks))
+    first, last = (np.frombuffer(column, np.int32).reshape(-1, 3) for column in (have, need))
+    relation = relation_of(first, last, tuple(wants), row.ranks)
+    return Collective("custom", row.ranks, members, roots, np.frombuffer(sizes, np.int64), relation)
+
+
+def _number(ids: list[int], wants: dict[tuple[int, ...], int]) -> int:
+    return wants.setdefault(tuple(sorted(ids)), len(wants))
 
 
 def collective_out(collective: Collective) -> dict[str, Any]:
@@ -159,6 +174,8 @@ def plan_in(row: PlanRow) -> Plan:
     with within("collective"):
         collective = collective_in(row.collective)
     entries = []
+    if len(row.entries) > MAX_FILE_ENTRIES:
+        raise Invalid(f"entries: a file may have at most {MAX_FILE_ENTRIES}, has {len(row.entries)}")
     for i, entry in enumerate(row.entries):
         with within(f"entries[{i}]"):
             schedule = _schedule_in(entry.schedule, collective)

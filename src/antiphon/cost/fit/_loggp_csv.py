@@ -26,7 +26,7 @@ RTT, SERVER = "rtt", "server"
 _PROTOTYPE = ("size", "n", "d", "PRTT(1,0,s)", "PRTT(n,0,s)", "PRTT(n,d,s)", "PRTT_server(n-1,d,s)")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class RoundTrip:
     """One measurement between two ranks.
 
