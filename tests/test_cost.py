@@ -218,7 +218,7 @@ def test_data_waits_for_its_cell() -> None:
 
 
 def test_an_exchange_in_one_step_does_not_lock_up() -> None:
-    machine = topology("full:ranks=4,bandwidth=1,latency=1")
+    machine = topology("full:ranks=4,bandwidth=1B/s,latency=1s")
     made = Collective("allreduce", 4)
     rows = np.array([(bit, a, a ^ (1 << bit)) for bit in (0, 1) for a in range(4)]).T
     ones = np.ones(8, np.uint8)

@@ -238,7 +238,7 @@ def test_data_waits_for_its_cell() -> None:
 
 
 def test_an_exchange_in_one_step_does_not_lock_up() -> None:
-    machine = topology("full:ranks=4,bandwidth=1,latency=1")
+    machine = topology("full:ranks=4,bandwidth=1B/s,latency=1s")
     rows = [(bit, 0, a, a ^ (1 << bit)) for bit in (0, 1) for a in range(4)]
     assert ready(machine, rows, op=REDUCE)(5).seconds == 2 * (1 + 5)
 

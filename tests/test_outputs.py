@@ -156,18 +156,41 @@ def test_whatever_is_refused_cannot_be_written_and_what_is_not_can(tmp_path: Pat
     os.mkfifo(tmp_path / "adir" / "pipe")
     for name in ("afile", "adir", "link", "dangling", "astray", "loop", "none/x", "afile/x", "adir/x", "a\0b", "x.gz"):
         place = tmp_path / name
-        told = _said(check_writable, place)
-        assert told == _said(write_bytes, place, b"x"), name
-    assert _said(check_writable, tmp_path / "adir" / "pipe") == ""
-    assert _said(check_writable, "/dev/null") == ""
-    assert _said(check_folder, tmp_path / "a" / "b", True) == ""
-    assert "there is no directory" in _said(check_folder, tmp_path / "a" / "b")
-    assert "name a directory" in _said(check_folder, tmp_path / "afile")
+        told = _said(lambda place=place: check_writable(place))
+        assert told == _said(lambda place=place: write_bytes(place, b"x")), name
+    assert _said(lambda: check_writable(tmp_path / "adir" / "pipe")) == ""
+    assert _said(lambda: check_writable("/dev/null")) == ""
+    assert _said(lambda: check_folder(tmp_path / "a" / "b", parents=True)) == ""
+    assert "there is no directory" in _said(lambda: check_folder(tmp_path / "a" / "b"))
+    assert "name a directory" in _said(lambda: check_folder(tmp_path / "afile"))
 
 
-def _said(act: Callable[..., Any], *given: Any) -> str:
+def _said(act: Callable[[], Any]) -> str:
     try:
-        act(*given)
+        act()
     except Invalid as error:
         return str(error)
     return ""
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (f"{PLAN} -o plan.yaml", "-o plan.yaml: JSON is written, not .yaml; name it plan.json"),
+        (f"{PLAN} --svg x.png", "--svg x.png: SVG is written, not .png; name it x.svg"),
+        (f"{TUNE} -o plan.yaml.gz", "JSON is written, not .yaml"),
+        (f"{TUNE} --svg x.png", "SVG is written"),
+        (f"{TUNE} --png x.svg", "PNG is written"),
+        (f"{TUNE} --report x.pdf", "HTML is written, not .pdf; name it x.html"),
+        ("frontier allgather ring:ranks=3 --planner noting -o points.csv", "JSON is written"),
+        ("bench genmodel --on mpi -o rows.json", "CSV is written, not .json; name it rows.csv"),
+    ],
+)
+def test_a_file_is_what_its_name_says(capsys: Capture, command: str, said: str) -> None:
+    assert said in refused(capsys, command)
+
+
+@pytest.mark.parametrize("name", ["plan", "plan.JSON", "plan.json.gz", ".plan", "2024.11", "plan.gz"])
+def test_names_that_promise_nothing_else(name: str) -> None:
+    assert run([*PLAN.split(), "-o", name]) == 0
+    assert load_plan(name).collective.kind

@@ -359,7 +359,7 @@ def test_figures(tmp_path: Path) -> None:
     [
         ("", "has no figures"),
         ("s,L,o_s,o_r,g,G\n", "has no figures"),
-        ("s,L,o,g,G\n1,1,1,1,1\n", "line 1: expected the columns s,L,o_s,o_r,g,G, got 's,L,o,g,G'"),
+        ("s,L,o,g,G\n1,1,1,1,1\n", "line 1: expected the columns s,L,o_s,o_r,g,G ("),
         (FIGURES + "8,1,1,1,1\n", "line 5: has 5 fields, expected 6"),
         (FIGURES + "8,-1e-6,1,1,1,1\n", "line 5: L: expected figures from 0 on to 3600, got '-1e-6'"),
         (FIGURES + "8,nan,1,1,1,1\n", "line 5: L: cannot read 'nan'"),
@@ -512,7 +512,11 @@ def test_one_level_alone(figures: Path) -> None:
         ('level="0" id="1" ports="2"', 'level="0" id="1" ports="3"', "its hosts differ in ports (2, 3)"),
         ('level="0" id="1" ports="2"', 'level="0" id="1" ports="0"', "ports is 0; expected 1 to 65536"),
         (' param_file="figures/slow.csv"', "", 'line 12: group has no param_file="..."'),
-        ("figures/slow.csv", "figures/none.csv", "line 12: there is no file 'figures/none.csv' beside it"),
+        (
+            "figures/slow.csv",
+            "figures/none.csv",
+            "line 12: param_file: there is no file 'figures/none.csv' in the folder",
+        ),
         ("</topo>", '<group level="1" id="9" param_file="figures/slow.csv"/></topo>', "have no group in common"),
         (TOPO, '<topo num_nodes="0" num_levels="0"/>', "num_nodes is 0"),
         (TOPO, '<collective nodes="2"/>', "it is a schedule, not a machine"),
@@ -527,6 +531,30 @@ def test_a_topology_that_is_wrong(figures: Path, old: str, new: str, says: str) 
     assert str(told.value).startswith(f"{path}: ")
     assert says in str(told.value)
     assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    "named", ["../../etc/passwd", "/etc/passwd", "figures/../../secret.csv", "link.csv", "etc/passwd"]
+)
+def test_a_topology_names_no_file_elsewhere(figures: Path, named: str) -> None:
+    secret = written(figures.parent, "root:x:0:0", "secret.csv")
+    (figures / "link.csv").symlink_to(secret)
+    path = written(figures, TOPO.replace("figures/slow.csv", named), "topo.xml")
+    with pytest.raises(Invalid, match=r"topo\.xml: line 12: param_file: ") as told:
+        read_topology(path)
+    assert "root:" not in str(told.value)
+
+
+def test_what_is_no_file_of_figures_is_not_quoted(figures: Path) -> None:
+    written(figures, "root:x:0:0", "figures/slow.csv")
+    with pytest.raises(Invalid, match=r"figures/slow\.csv: line 1: expected the columns") as told:
+        read_topology(written(figures, TOPO, "topo.xml"))
+    assert "root:" not in str(told.value)
+
+
+def test_files_that_are_named_from_a_folder_above(figures: Path) -> None:
+    text = TOPO.replace("figures/", "machines/here/figures/")
+    assert read_topology(written(figures, text, "topo.xml")) == read_topology(written(figures, TOPO, "topo.xml"))
 
 
 def test_figures_that_are_wrong_are_named(figures: Path) -> None:

@@ -213,7 +213,7 @@ def test_machines_are_named_clearly() -> None:
     for spec, says in [
         ("dgx1", "did you mean 'dgx1v'"), ("ring", "ring:ranks=8"), ("ring:ranks=1", "at least 2"),
         ("ring:rank=3", "did you mean 'ranks'"),
-        ("ring:ranks=3,bandwidth=-1", "greater than 0"), ("ring:ranks=3,bandwidth=0", "greater than 0"),
+        ("ring:ranks=3,bandwidth=-1", "cannot read"), ("ring:ranks=3,bandwidth=0B/s", "greater than 0"),
         ("ring:ranks=3,bandwidth=nan", "cannot read"), ("ring:ranks", "name:key=value"),
         ("dgx1v_sccl:ranks=4", "takes no options"),
         ("full:ranks=100000", "links"), ("ring:ranks=3,ranks=4", "twice"), ("nowhere.json", "nowhere.json"),

@@ -300,7 +300,7 @@ FAST = '"bandwidth": 25000000000'
         (PLAN, '"routes"', '"local": [{"kind": "x", "share": "1/0"}], "routes"', "cannot read"),
         (PLAN, '"steps": 1}', '"steps": 1, "steps": 2}', "the key 'steps' stands twice"),
         (PLAN, '"steps": 1}', f'"steps": {"[" * 50}{"]" * 50}}}', "nested deeper"),
-        (PLAN, '"steps": 1}', f'"steps": {"[" * 200000}', "nested too deeply"),
+        (PLAN, '"steps": 1}', f'"steps": {"[" * 60000}', "nested too deeply"),
         (PLAN, '"collective": {', '"collective": {"version": 3, ', "expected version 1 of antiphon-collective"),
         (PLAN, '"collective": {', '"collective": {"format": "antiphon-plan", ', "got version 1 of 'antiphon-plan'"),
         (PLAN, '"kind": "allreduce", "ranks": 2', '"kind": "allreduce", "ranks": 3', "for 3 ranks"),
@@ -501,20 +501,20 @@ def test_a_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     path.write_bytes(gzip.compress(b" " * 10**8))
     assert path.stat().st_size < 10**6
     monkeypatch.setattr(files, "MAX_BYTES", 10**6)
-    with pytest.raises(Invalid, match=r"bomb\.json\.gz: is larger than 1000000 bytes"):
+    with pytest.raises(Invalid, match=r"bomb\.json\.gz: unpacks to more than 1000000 bytes"):
         load_plan(path)
     path.write_bytes(b" " * (10**6 + 1))
     with pytest.raises(Invalid, match="is larger than 1000000 bytes"):
         load_plan(path)
     if os.path.exists("/dev/zero"):
-        with pytest.raises(Invalid, match="is larger than 1000000 bytes"):
+        with pytest.raises(Invalid, match="is a device"):
             load_plan("/dev/zero")
 
 
 def test_unreadable_files(tmp_path: Path) -> None:
     cases: list[tuple[Any, str]] = [
         (tmp_path / "none.json", r"none\.json: cannot be read: No such file"),
-        (tmp_path, "cannot be read: Is a directory"),
+        (tmp_path, "cannot be read: is a directory"),
         (tmp_path / "a" / "b", "cannot be read: No such file"),
         ("", "'': cannot be read"),
         ("a\0b", "cannot be read: embedded null"),

@@ -21,12 +21,36 @@ The functions bear the names of the commands:
 `antiphon.topologies()`, `.planners()`, `.models()` and `.backends()` list what there is.
 """
 
-from __future__ import annotations
-
+# These are in memory when Python starts: nothing is looked for on the disk until Ctrl-C is heard.
+import _signal  # type: ignore[import-not-found]  # what `signal` is made of
 import sys
-from collections.abc import Callable
-from types import ModuleType
-from typing import Any
+from os import _exit, getpid, write
+
+
+def _is_the_command() -> bool:
+    """Whether this process is the command line, by its script or by `python -m antiphon`: not one that imports us."""
+    name = sys.argv[0] if getattr(sys, "argv", None) else ""
+    if name == "-m":  # Python looks for the module, whose name stands before the arguments
+        name = sys.orig_argv[-len(sys.argv)].removeprefix("-m")
+    return name.rpartition("/")[2] == "antiphon"
+
+
+def _leave(number: int, frame: object) -> None:
+    """While nothing is being done yet, nothing is lost by leaving. A child that has just been forked says nothing."""
+    if getpid() == _PROCESS:
+        write(2, b"antiphon: terminated\n" if number == _signal.SIGTERM else b"antiphon: interrupted\n")
+    _exit(128 + number)
+
+
+_PROCESS = getpid()
+if _is_the_command():  # antiphon.cli takes over; where Ctrl-C is ignored (in a background job of a shell) it stays so
+    for _number, _usual in ((_signal.SIGINT, _signal.default_int_handler), (_signal.SIGTERM, _signal.SIG_DFL)):
+        if _signal.getsignal(_number) == _usual:
+            _signal.signal(_number, _leave)
+
+from collections.abc import Callable  # noqa: E402 (see above)
+from types import ModuleType  # noqa: E402
+from typing import Any  # noqa: E402
 
 __version__ = "0.1.0"
 __all__ = [

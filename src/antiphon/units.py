@@ -19,7 +19,8 @@ _ITEM = {
     **dict.fromkeys(("f32", "i32", "u32", "float32", "int32", "uint32", "float"), 4),
     **dict.fromkeys(("f64", "i64", "u64", "float64", "int64", "uint64", "double"), 8),
 }
-_NUMBER = r"\s*([0-9]+(?:\.[0-9]*)?(?:e[+-]?[0-9]{1,3})?|\.[0-9]+(?:e[+-]?[0-9]{1,3})?)"
+_NUMBER = r"\s*([0-9]+/0*[1-9][0-9]*|[0-9]+(?:\.[0-9]*)?(?:e[+-]?[0-9]{1,3})?|\.[0-9]+(?:e[+-]?[0-9]{1,3})?)"
+_BARE = re.compile(r"\s*[0-9]+(/0*[1-9][0-9]*)?\s*")  # as `plain` writes a number into a file
 _LONGEST = 60  # characters: nobody writes a longer number, and parsing one must stay cheap
 
 
@@ -74,17 +75,19 @@ def _size_unit(unit: str) -> int | None:
 
 
 def parse_bandwidth(value: int | float | Fraction | str, what: str = "bandwidth") -> Fraction:
-    """Bytes per second, exact: 25000000000, "25GB/s", "100Gbit/s" (or Gb/s), "1.5GiB/s", "1/3"."""
-    if isinstance(value, str) and not re.fullmatch(r"\s*[0-9]+(/[0-9]+)?\s*", value):
+    """Bytes per second, exact: 25000000000 as a number; as a text with its unit, "25GB/s", "100Gbit/s" (or Gb/s),
+    "1.5GiB/s", "7/3GB/s"."""
+    if isinstance(value, str):
         number, unit = _split(value, what, "25GB/s or 100Gbit/s")
+        if not unit:
+            raise Invalid(f"{what}: {quote(value)} has no unit; write for example {_with(value, 'GB/s or', 'Gbit/s')}")
         match = re.fullmatch(r"([kmgtp]?)(i?)(bit|b|B|bytes|byte)(?:/s|ps)", unit.replace("KB", "kB"), re.IGNORECASE)
-        if match is None and unit:
+        if match is None:
             raise Invalid(f"{what}: unknown unit {quote(unit)} in {quote(value)}; use GB/s, MiB/s or Gbit/s")
-        if match is not None:
-            prefix = match.group(1).lower()
-            number *= _BINARY[prefix] if match.group(2) and prefix else _PREFIX[prefix]
-            if match.group(3).lower() == "bit" or match.group(3) == "b":
-                number /= 8
+        prefix = match.group(1).lower()
+        number *= _BINARY[prefix] if match.group(2) and prefix else _PREFIX[prefix]
+        if match.group(3).lower() == "bit" or match.group(3) == "b":
+            number /= 8
     else:
         number = exact(value, what)
     if number <= 0:
@@ -94,10 +97,19 @@ def parse_bandwidth(value: int | float | Fraction | str, what: str = "bandwidth"
     return number
 
 
-def parse_seconds(value: int | float | str, what: str = "time") -> float:
-    """Seconds: 1e-6, "1.5us", "20 ms"."""
+def stored_bandwidth(value: int | float | Fraction | str, what: str = "bandwidth") -> Fraction:
+    """As it stands in a file: a number of bytes per second, also one in quotes as `plain` writes it ("7/3"), or a text
+    with its unit."""
+    return parse_bandwidth(exact(value, what) if isinstance(value, str) and _BARE.fullmatch(value) else value, what)
+
+
+def parse_seconds(value: int | float | str, what: str = "time", column: bool = False) -> float:
+    """Seconds: 1e-6 as a number; as a text with its unit, "1.5us", "20 ms" (0 needs none). `column`: of a table whose
+    head says that it is in seconds."""
     if isinstance(value, str):
         number, unit = _split(value, what, "1.5us")
+        if not unit and number and not column:
+            raise Invalid(f"{what}: {quote(value)} has no unit; write for example {_with(value, 'us or', 's')}")
         if unit and unit.lower() not in _SECONDS:
             raise Invalid(f"{what}: unknown unit {quote(unit)} in {quote(value)}; use s, ms, us or ns")
         number /= 10 ** _SECONDS[unit.lower() or "s"]
@@ -106,6 +118,10 @@ def parse_seconds(value: int | float | str, what: str = "time") -> float:
     if not 0 <= number < 10**9:
         raise Invalid(f"{what}: must be between 0 and 10^9 seconds, got {quote(value)}")
     return float(number)
+
+
+def _with(value: str, *units: str) -> str:
+    return " ".join(value.strip() + unit for unit in units)
 
 
 def plain(value: Number) -> int | str:

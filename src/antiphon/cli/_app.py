@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import io
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -12,7 +12,9 @@ import typer
 
 from antiphon import __version__
 from antiphon.cli._output import StoppedEarly
-from antiphon.errors import AntiphonError
+from antiphon.cli._signals import Signals
+from antiphon.cli._streams import drop
+from antiphon.errors import AntiphonError, Missing
 
 app = typer.Typer(
     name="antiphon",
@@ -23,6 +25,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     epilog="Example: antiphon tune allreduce dgx1v -o plan.json --report report.html",
 )
+
+_UNWRITTEN = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EIO, errno.EBADF)
 
 
 def _version(asked: bool) -> None:
@@ -40,12 +44,7 @@ def _front(
     pass  # what comes before any command; the help is that of the app
 
 
-def _say(message: str) -> None:
-    line = " ".join(message.split())
-    print(f"antiphon: {line}", file=sys.stderr)
-
-
-def _usage(error: Any, named: str) -> int:
+def _usage(error: Any, signals: Signals, named: str) -> int:
     """Wrong usage, in typer's words and in one line; a group of commands alone shows what it has. `named`: the command,
     where the error does not know it."""
     context = getattr(error, "ctx", None)
@@ -54,48 +53,75 @@ def _usage(error: Any, named: str) -> int:
     if said.startswith("Usage:"):
         print(error.format_message(), file=sys.stderr)
     else:
-        _say(f"{said} (see {where} --help)")
+        signals.tell(f"{said} (see {where} --help)")
     return 2
 
 
-def run(command: Any, arguments: Sequence[str] | None = None) -> int:  # noqa: PLR0911 (an exit code for each way to end)
-    """Run one command; its exit code."""
-    for stream in (sys.stdout, sys.stderr):  # a name that this terminal cannot show must not end in a traceback
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+def run(command: Any, arguments: Sequence[str] | None, signals: Signals) -> int:
+    """Run one command; its exit code. While it runs signals raise KeyboardInterrupt, which is told here."""
+    try:
+        signals.breaks = True
+        code = _ended(command, arguments, signals)
+        signals.breaks = False
+    except BaseException:  # one more signal, while the first was told
+        signals.breaks = False
+        if not signals.first:
+            raise
+        code = signals.exit_code()
+    return code
+
+
+def _ended(command: Any, arguments: Sequence[str] | None, signals: Signals) -> int:
     try:
         code = command.main(
             args=None if arguments is None else list(arguments), prog_name="antiphon", standalone_mode=False
         )
-        sys.stdout.flush()
-        if code == StoppedEarly.exit_code:  # typer makes this of Ctrl-C
-            _say("interrupted")
-        return code if isinstance(code, int) else 0
-    except AntiphonError as error:
-        _say(str(error))
-        return error.exit_code
-    except typer.Exit as done:
-        return int(done.exit_code)
+        signals.breaks = False
     except (KeyboardInterrupt, typer.Abort):
-        _say("interrupted")
-        return StoppedEarly.exit_code
-    except BrokenPipeError:  # the reader has gone (antiphon ... | head): not an error, and nothing more to say
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        signals.breaks = False
+        code = StoppedEarly.exit_code
+    except BaseException as error:
+        signals.breaks = False
+        return _why(error, command, arguments, signals)
+    if code == StoppedEarly.exit_code:  # typer makes this of Ctrl-C
+        signals.tell(signals.said())
+        return signals.exit_code()
+    return code if isinstance(code, int) else 0
+
+
+def _why(error: BaseException, command: Any, arguments: Sequence[str] | None, signals: Signals) -> int:  # noqa: PLR0911
+    """Tell an error; the exit code that goes with it."""
+    if isinstance(error, StoppedEarly):
+        signals.tell(str(error))
+        return signals.exit_code()
+    if isinstance(error, typer.Exit):
+        return int(error.exit_code)
+    if signals.first and not (isinstance(error, AntiphonError) and not isinstance(error, Missing)):
+        signals.tell(signals.said())  # a library may make anything of it
+        return signals.exit_code()
+    if isinstance(error, AntiphonError):
+        signals.tell(str(error))
+        return error.exit_code
+    if isinstance(error, BrokenPipeError | SystemExit):  # the reader has gone (antiphon ... | head): not an error
+        drop(sys.stdout)
         return 0
-    except SystemExit:  # the same, noticed while the result was written
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except MemoryError:
-        _say("out of memory: the machine or the schedule asked for is too large for this computer; try a smaller one")
+    if isinstance(error, MemoryError):
+        signals.tell(
+            "out of memory: the machine or the schedule asked for is too large for this computer; try a smaller one"
+        )
         return 2
-    except OSError as error:
-        _say(f"{error.filename or 'input or output'}: {error.strerror or error}")
+    if isinstance(error, OSError):
+        where = error.filename or ("stdout" if error.errno in _UNWRITTEN else "input or output")
+        if where == "stdout":
+            drop(sys.stdout)  # what could not be written would be tried again at the end
+        signals.tell(f"{where}: {error.strerror or error}")
         return 2
-    except Exception as error:
-        if not hasattr(error, "format_message"):  # typer's own complaints about usage have it, bugs of ours do not
-            if os.environ.get("ANTIPHON_DEBUG"):
-                raise
-            _say(f"internal error, please report it: {type(error).__name__}: {error} (ANTIPHON_DEBUG=1 shows where)")
-            return 70
+    if not isinstance(error, Exception):
+        raise error
+    if hasattr(error, "format_message"):  # typer's own complaints about usage have it, bugs of ours do not
         first = next(iter(sys.argv[1:] if arguments is None else arguments), "")
-        return _usage(error, f"antiphon {first}" if first in command.commands else "antiphon")
+        return _usage(error, signals, f"antiphon {first}" if first in command.commands else "antiphon")
+    if os.environ.get("ANTIPHON_DEBUG"):
+        raise error
+    signals.tell(f"internal error, please report it: {type(error).__name__}: {error} (ANTIPHON_DEBUG=1 shows where)")
+    return 70

@@ -149,7 +149,7 @@ def _check(on: str, out: Path | None) -> None:
     """Before long work: whether it can be done and kept."""
     if on != "mpi":
         raise unknown("--on", on, ["mpi"])
-    check_outputs({"-o": out})
+    check_outputs({"-o": out}, forms={"-o": ".csv"})
 
 
 def register(app: typer.Typer) -> None:

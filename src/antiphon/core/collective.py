@@ -17,7 +17,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from antiphon.core.columns import Ints, Longs, distinct
+from antiphon.core.columns import AnyInts, Ints, Longs, distinct
 from antiphon.core.topology import MAX_NODES
 from antiphon.errors import Invalid, Unsupported, quote, unknown
 
@@ -240,28 +240,55 @@ def _builtin_relation(c: Collective) -> Relation:
     return Relation(pre[0], pre[1], pre[1], post[0], post[1], want)
 
 
+_NONE: Longs = np.zeros(0, np.int64)
+
+
 def custom_relation(
     pre: Sequence[tuple[int, int, int]], post: Sequence[tuple[int, int, tuple[int, ...] | None]], ranks: int
 ) -> Relation:
     """A relation from (block, rank, id) rows and (block, rank, wanted ids or None for all) rows, checked."""
     wants: dict[tuple[int, ...], int] = {}
-    have = np.array(sorted(pre), np.int64).reshape(-1, 3)
-    want_rows = [
+    need = [
         (block, rank, -1 if ids is None else wants.setdefault(tuple(sorted(ids)), len(wants)))
         for block, rank, ids in post
     ]
-    need = np.array(sorted(want_rows), np.int64).reshape(-1, 3)
+    have, wanted = (np.array(rows, np.int64).reshape(-1, 3) for rows in (pre, need))
+    return relation_of(have, wanted, tuple(wants), ranks)
+
+
+def relation_of(have: AnyInts, need: AnyInts, wants: tuple[tuple[int, ...], ...], ranks: int) -> Relation:
+    """The same from columns: (block, rank, id) rows, and (block, rank, number of what is wanted or -1 for all)."""
     for what, rows in (("pre", have), ("post", need)):
         if rows.size and (rows[:, :2].min() < 0 or rows[:, 1].max() >= ranks or rows[:, 0].max() >= MAX_BLOCKS):
             raise Invalid(f"custom collective, {what}: a block or rank is out of range (ranks are 0 to {ranks - 1})")
     if have.size and (have[:, 2].min() < 0 or have[:, 2].max() >= 2**31):
         raise Invalid("custom collective, pre: contribution ids must be from 0 to 2^31-1")
+    given, have, need = need, _ordered(have), _ordered(need)
     if need.size and np.any(np.all(need[1:, :2] == need[:-1, :2], axis=1)):
         raise Invalid("custom collective, post: a (block, rank) is named twice")
-    known = {(int(b), int(i)) for b, _, i in have}
-    sourced = {block for block, _ in known}
-    for block, rank, ids in post:
-        if block not in sourced or ids == () or any((block, i) not in known for i in ids or ()):
-            raise Invalid(f"custom collective: rank {rank} wants of block {block} what no rank contributes")
+    unsourced = ~np.isin(given[:, 0], have[:, 0])
+    some = given[given[:, 2] >= 0]
+    known = distinct(have[:, 0].astype(np.int64) * 2**31 + have[:, 2]) if some.size else _NONE
+    bad = {pair for pair in set(zip(some[:, 0].tolist(), some[:, 2].tolist(), strict=True))
+           if not _contributed(pair[0], wants[pair[1]], known)}  # fmt: skip
+    if bad or unsourced.any():
+        wrong = (row for row, gone in zip(given, unsourced, strict=True) if gone or (int(row[0]), int(row[2])) in bad)
+        block, rank, _ = next(wrong).tolist()
+        raise Invalid(f"custom collective: rank {rank} wants of block {block} what no rank contributes")
     a, b, c, d, e, f = (np.ascontiguousarray(rows[:, i], np.int32) for rows in (have, need) for i in range(3))
-    return Relation(a, b, c, d, e, f, tuple(wants))
+    return Relation(a, b, c, d, e, f, wants)
+
+
+def _contributed(block: int, ids: tuple[int, ...], known: Longs) -> bool:
+    if not ids or min(ids) < 0 or max(ids) >= 2**31:
+        return False
+    return bool(np.isin(block * 2**31 + np.array(ids, np.int64), known).all())
+
+
+def _ordered(rows: AnyInts) -> AnyInts:
+    """By block, then rank, then the last; files have them so already."""
+    after, before = rows[1:], rows[:-1]
+    rising = (after[:, 0] > before[:, 0]) | (after[:, 0] == before[:, 0]) & (
+        (after[:, 1] > before[:, 1]) | (after[:, 1] == before[:, 1]) & (after[:, 2] >= before[:, 2])
+    )
+    return rows if rising.all() else rows[np.lexsort(rows.T[::-1])]

@@ -3,24 +3,36 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import gzip
 import io
 import os
 import re
 import secrets
+import select
 import stat
+import time
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, BinaryIO, TypeVar, get_args, get_origin
 
 import msgspec
 
 from antiphon.errors import AntiphonError, Invalid, Unsupported, quote, unknown
+from antiphon.units import parse_size
 
-MAX_BYTES = 2**30  # of JSON text, also after decompression: about 40 million transfers
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+MAX_BYTES = 2**30  # of a file: as text about 40 million transfers
+MAX_UNPACKED = 2**27  # of what a compressed file becomes, so that no small file fills the memory
+LIMIT = "ANTIPHON_READ_LIMIT"  # the variable that takes the place of both
+PATIENCE = 3.0  # seconds that a pipe may have nobody who writes
+FEW_PARTS, LEAST_PART = 2**16, 7
 INLINE = 100  # characters: a shorter object stands on one line
 T = TypeVar("T")
+_BLOCK = 2**20
 _MAGIC = b"\x1f\x8b"
 _BOM = b"\xef\xbb\xbf"
 _TOKEN = re.compile(rb'\{|\}|"(?:[^"\\]|\\.)*"(?:\s*:)?', re.DOTALL)
@@ -30,35 +42,98 @@ _TOKEN = re.compile(rb'\{|\}|"(?:[^"\\]|\\.)*"(?:\s*:)?', re.DOTALL)
 
 
 def read_bytes(path: str | os.PathLike[str], limit: int | None = None) -> bytes:
-    """The contents of a file, decompressed if it is gzip (told by its first bytes, not its name).
+    """The contents of a file as `read_blocks` gives them; memory is at most twice that."""
+    return b"".join(read_blocks(path, limit))
 
-    At most `limit` bytes (MAX_BYTES) before and after decompression, so that no small file fills the memory.
+
+def read_blocks(path: str | os.PathLike[str], limit: int | None = None) -> Iterator[bytes]:
+    """The contents of a file piece by piece, decompressed if it is gzip (told by its first bytes, not its name).
+
+    At most `limit` bytes (MAX_BYTES), also after decompression (there at most MAX_UNPACKED). Pipes and terminals are
+    read, too; directories, sockets and devices are not. Invalid names the file.
     """
-    limit = MAX_BYTES if limit is None else limit
+    most = limit if limit is not None else _most(MAX_BYTES)
+    total = 0
     try:
-        with open(path, "rb") as stream:
-            data = _all(stream, limit)
+        with _opened(path, most) as stream:
+            source: BinaryIO | gzip.GzipFile = stream
+            if stream.peek(len(_MAGIC)).startswith(_MAGIC):
+                source, most = gzip.GzipFile(fileobj=stream), min(most, _most(MAX_UNPACKED))
+            while block := source.read(_BLOCK):
+                total += len(block)
+                if total > most:
+                    raise _too_large(path, most, unpacked=source is not stream)
+                yield block
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise Invalid(one_line(f"{name_of(path)}: is a damaged gzip file: {error}")) from None
     except (OSError, ValueError) as error:
         raise Invalid(one_line(f"{name_of(path)}: cannot be read: {_reason(error)}")) from None
-    if data is not None and data.startswith(_MAGIC):
-        try:
-            data = _all(gzip.GzipFile(fileobj=io.BytesIO(data)), limit)
-        except (OSError, EOFError, zlib.error) as error:
-            raise Invalid(one_line(f"{name_of(path)}: is a damaged gzip file: {error}")) from None
-    if data is None:
-        raise Invalid(one_line(f"{name_of(path)}: is larger than {limit} bytes, more than is read from a file"))
-    return data
 
 
-def _all(stream: BinaryIO | gzip.GzipFile, limit: int) -> bytes | None:
-    """Everything in the stream, or None as soon as it is more than `limit` bytes."""
-    parts, total = [], 0
-    while part := stream.read(2**22):
-        parts.append(part)
-        total += len(part)
-        if total > limit:
-            return None
-    return b"".join(parts)
+def _most(usual: int) -> int:
+    told = os.environ.get(LIMIT, "")
+    return parse_size(told, LIMIT) if told else usual
+
+
+def _too_large(path: str | os.PathLike[str], most: int, *, unpacked: bool) -> Invalid:
+    what = "unpacks to more than" if unpacked else "is larger than"
+    return Invalid(one_line(f"{name_of(path)}: {what} {most} bytes, the most that is read; set {LIMIT}=4GiB for more"))
+
+
+def _opened(path: str | os.PathLike[str], most: int) -> io.BufferedReader:
+    """The file, if it is one that ends. Nothing waits here for a pipe's other end."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError as error:
+        raise OSError(None, "is a socket, not a file") if error.errno == errno.ENXIO else error from None
+    try:
+        found = os.fstat(handle)
+        if stat.S_ISDIR(found.st_mode):
+            raise IsADirectoryError(None, "is a directory; name a file in it")
+        if stat.S_ISFIFO(found.st_mode) or os.isatty(handle):
+            return io.BufferedReader(_Pipe(handle, waits=not os.isatty(handle)), _BLOCK)
+        if not stat.S_ISREG(found.st_mode) and not os.path.samestat(found, os.stat(os.devnull)):
+            raise OSError(None, "is a device, not a file")
+        if found.st_size > most:
+            raise _too_large(path, most, unpacked=False)
+        os.set_blocking(handle, True)
+        return os.fdopen(handle, "rb")
+    except BaseException:
+        os.close(handle)
+        raise
+
+
+class _Pipe(io.RawIOBase):
+    """A pipe or terminal, read as far as its writer writes; `waits`: until PATIENCE is over for one to come."""
+
+    def __init__(self, handle: int, waits: bool) -> None:
+        self.handle = handle
+        self.until = time.monotonic() + PATIENCE if waits else None
+        self.ready = select.poll()
+        self.ready.register(handle, select.POLLIN)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Buffer) -> int:
+        while True:
+            try:
+                count = os.readv(self.handle, [buffer])
+            except BlockingIOError:  # somebody will write
+                self.until = None
+                self.ready.poll()
+                continue
+            if count or self.until is None:
+                self.until = None
+                return count
+            if time.monotonic() > self.until:
+                raise OSError(None, f"is a pipe to which nobody writes (for {PATIENCE:g} s); start its writer first")
+            time.sleep(0.02)
+
+    def close(self) -> None:
+        if not self.closed:
+            os.close(self.handle)
+        super().close()
 
 
 def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
@@ -219,7 +294,16 @@ def reading(name: str) -> Iterator[None]:
 
 
 def decode(data: bytes, kind: type[T]) -> T:
-    """JSON text as a struct, checked for types, unknown and missing fields; linear."""
+    """JSON text as a struct, checked for types, unknown and missing fields; linear.
+
+    Lists and objects take some 70 bytes each, however short: text of hardly anything else is refused.
+    """
+    parts = data.count(b"[") + data.count(b"{")
+    if parts > FEW_PARTS + len(data) // LEAST_PART:
+        raise Invalid(
+            f"has {parts} lists and objects in {len(data)} bytes; more than {FEW_PARTS} are read if they have at "
+            f"least {LEAST_PART} bytes on average"
+        )
     try:
         return msgspec.json.decode(data.removeprefix(_BOM), type=kind)
     except msgspec.ValidationError as error:

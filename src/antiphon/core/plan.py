@@ -92,20 +92,28 @@ def check_plain(value: object, what: str) -> None:
     """
     if not isinstance(value, Mapping):
         raise Invalid(f"{what}: expected an object, got {quote(value)}")
-    todo: list[tuple[object, str, int]] = [(value, what, 0)]
-    while todo:
-        item, where, depth = todo.pop()
-        if depth > DEEPEST:
-            raise Invalid(f"{what}: nested deeper than {DEEPEST} levels")
-        if isinstance(item, Mapping):
-            for key, inner in item.items():
-                if not isinstance(key, str):
-                    raise Invalid(f"{where}: its key {quote(key)} is not a text")
-                todo.append((inner, f"{where}.{key}", depth + 1))
-        elif isinstance(item, list | tuple):
-            todo += [(inner, f"{where}[{i}]", depth + 1) for i, inner in enumerate(item)]
-        elif isinstance(item, float):
-            if not math.isfinite(item):
-                raise Invalid(f"{where}: {item} is not a finite number")
-        elif item is not None and type(item) not in (bool, int, str):
-            raise Invalid(f"{where}: {quote(item)} is not a plain JSON value")
+    found = _not_plain(value, 0)
+    if found is not None:
+        raise Invalid(f"{what}: {found[1]}" if found[0] is None else f"{what}{found[0]}: {found[1]}")
+
+
+def _not_plain(item: object, depth: int) -> tuple[str | None, str] | None:
+    """Where in it (None: that does not matter) something is wrong, and what; None where nothing is."""
+    if depth > DEEPEST:
+        return None, f"nested deeper than {DEEPEST} levels"
+    if isinstance(item, Mapping):
+        for key, inner in item.items():
+            if not isinstance(key, str):
+                return "", f"its key {quote(key)} is not a text"
+            if (found := _not_plain(inner, depth + 1)) is not None:
+                return None if found[0] is None else f".{key}{found[0]}", found[1]
+    elif isinstance(item, list | tuple):
+        for i, inner in enumerate(item):
+            if (found := _not_plain(inner, depth + 1)) is not None:
+                return None if found[0] is None else f"[{i}]{found[0]}", found[1]
+    elif isinstance(item, float):
+        if not math.isfinite(item):
+            return "", f"{item} is not a finite number"
+    elif item is not None and type(item) not in (bool, int, str):
+        return "", f"{quote(item)} is not a plain JSON value"
+    return None

@@ -55,7 +55,7 @@ def figures_in(text: str) -> Level:
 
 def _head(told: tuple[str, ...]) -> tuple[str, ...]:
     if told[:6] != COLUMNS or told[6:] not in ((), ("gamma",)):
-        raise Invalid(f"expected the columns {','.join(COLUMNS)}, got {quote(','.join(told))}")
+        raise Invalid(f"expected the columns {','.join(COLUMNS)} (then gamma or none), got others")  # a secret, perhaps
     return told
 
 

@@ -22,7 +22,7 @@ from antiphon.errors import Invalid, Unsupported, quote
 
 MOST_ROWS = 2**27
 _RUN = re.compile("([0-9]{1,9})(?:-([0-9]{1,9})|:([0-9]{1,5}):([0-9]{1,5}))?")
-_IDS = re.compile("[0-9]{1,18}(?:,[0-9]{1,18})*")
+_IDS = re.compile("[0-9]{1,18}+(?:,[0-9]{1,18}+)*+")  # gives nothing back: else each comma takes memory
 _COLUMNS = ("id", "size", "src", "dst", "line", "owner", "dep", "step", "route", "runs")
 _BATCH = 2**12
 _OPS = {"copy": COPY, "reduce": REDUCE}
@@ -61,6 +61,13 @@ def read_schedule(path: str | os.PathLike[str]) -> PicclSchedule:
     read_xml(path, reader)
     with reading(name_of(path)):
         return reader.result(name_of(path))
+
+
+def _whole(parts: list[Longs], width: int) -> Longs:
+    """The parts of a column as one; a single one is not copied, as memory is short then."""
+    if len(parts) == 1:
+        return parts[0]
+    return np.concatenate(parts) if parts else np.zeros((0, width) if width else 0, np.int64)
 
 
 class _Reader:
@@ -156,7 +163,7 @@ class _Reader:
         if joined and _IDS.fullmatch(joined):
             many = [texts[i].count(",") + 1 for i in some]
             self._keep("owner", np.repeat(np.array(some, np.int64) + self.count, many))
-            self._keep("dep", list(map(int, joined.split(","))))
+            self._keep("dep", np.fromstring(joined, np.int64, sep=","))
             return
         for i in some:
             told = [text.strip() for text in texts[i].split(",")]
@@ -188,8 +195,7 @@ class _Reader:
 
     def result(self, path: str) -> PicclSchedule:
         self._take()
-        self.all = {name: np.concatenate([np.zeros((0, 6) if name == "runs" else 0, np.int64), *parts])
-                    for name, parts in self.parts.items()}  # fmt: skip
+        self.all = {name: _whole(self.parts.pop(name), 6 if name == "runs" else 0) for name in _COLUMNS}
         ids, src, dst, size = (self.all[name] for name in ("id", "src", "dst", "size"))
         for name, ends in (("src", src), ("dst", dst)):
             wrong = np.flatnonzero(ends >= self.ranks)
@@ -216,7 +222,7 @@ class _Reader:
 
     def _places(self, ids: Longs) -> tuple[Longs, Longs]:
         """By place in the file instead of id, every one once."""
-        owner, dep = self.all["owner"], self.all["dep"]
+        owner, dep = self.all.pop("owner"), self.all.pop("dep")  # these may be long
         count = len(ids)
         if not np.array_equal(ids, np.arange(count)):
             order = np.argsort(ids, kind="stable")
@@ -233,7 +239,9 @@ class _Reader:
         if not known.all():
             bad = int(np.argmin(known))
             raise self._wrong(int(owner[bad]), f"waits for {dep[bad]}, but there is no transfer of that id")
-        key = owner * max(count, 1) + place
+        key = owner * max(count, 1)
+        key += place
+        del owner, dep, place
         if len(key) and bool((key[1:] <= key[:-1]).any()):
             key = distinct(key)
         return key // max(count, 1), key % max(count, 1)

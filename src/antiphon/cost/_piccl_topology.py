@@ -6,15 +6,19 @@ can use it too; what LogGP says exactly is in the profile.
 
 from __future__ import annotations
 
+import contextlib
 import os
+from array import array
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
 
-from antiphon.core.files import name_of, one_line, reading
-from antiphon.core.topology import Link, LinkType, Topology, build
+import numpy as np
+
+from antiphon.core.files import name_of, one_line, reading, within
+from antiphon.core.topology import LinkType, Topology
 from antiphon.cost._loggp_figures import MOST_RADIX, Level, LogGP
 from antiphon.cost._piccl_csv import read_figures
 from antiphon.cost._piccl_xml import Attributes, read_xml, whole
@@ -35,7 +39,7 @@ class Group:
     file: str
     ports: int | None
     line: int
-    nodes: list[int] = field(default_factory=list)
+    nodes: array[int] = field(default_factory=lambda: array("q"))
     groups: list[Group] = field(default_factory=list)
 
     def hosts(self) -> int:
@@ -43,8 +47,8 @@ class Group:
 
 
 def read_topology(path: str | os.PathLike[str], device_radix: int | None = None) -> tuple[Topology, Profile]:
-    """The machine in a file, and what model loggp goes by. Files of figures are looked for beside it, then in the
-    folders above (PICCL names them from its own root). `device_radix`: PICCL takes it as an argument; left out, it is
+    """The machine in a file, and what model loggp goes by. Files of figures are looked for in its folder alone.
+    `device_radix`: PICCL takes it as an argument; left out, it is
     what the file says if we wrote it, else 1. Every fault is one line that names the file. O(nodes)."""
     reader = _Reader()
     read_xml(path, reader)
@@ -73,7 +77,7 @@ class _Reader:
         self.groups: list[Group] = []
         self.tops: list[Group] = []
         self.open: list[Group] = []
-        self.where: dict[int, tuple[Group, int]] = {}  # node: its group, and the line it stands in
+        self.found, self.lines = array("q"), array("q")  # nodes, and the lines they stand in
         self.seen: dict[tuple[int, int], int] = {}  # level and id of a group: its line
 
     def begin(self, name: str, attributes: Attributes, line: int) -> None:
@@ -122,17 +126,24 @@ class _Reader:
     def _node(self, number: int, line: int) -> None:
         if number >= self.nodes:
             raise Invalid(f"line {line}: node {number}, but num_nodes is {self.nodes}")
-        if number in self.where:
-            raise Invalid(f"line {line}: node {number} stands in line {self.where[number][1]} already; keep one")
-        self.where[number] = self.open[-1], line
+        self.found.append(number)
+        self.lines.append(line)
         self.open[-1].nodes.append(number)
 
     def check(self) -> None:
         if not self.nodes:
             raise Invalid("num_nodes is 0; expected 1 or more")
         most_placed(self.nodes + len(self.groups), f"num_nodes={self.nodes}")
-        if len(self.where) < self.nodes:
-            lost = next(node for node in range(self.nodes) if node not in self.where)
+        found = np.frombuffer(self.found, np.int64)
+        order = np.argsort(found, kind="stable")
+        twice = np.flatnonzero(found[order[1:]] == found[order[:-1]])
+        if twice.size:
+            first, second = order[twice[0]], order[twice[0] + 1]
+            raise Invalid(
+                f"line {self.lines[second]}: node {found[first]} stands in line {self.lines[first]} already; keep one"
+            )
+        if len(found) < self.nodes:
+            lost = next(node for node in range(self.nodes) if node >= len(found) or found[order[node]] != node)
             raise Invalid(f"num_nodes is {self.nodes}, but node {lost} stands in no group")
         levels = {group.level for group in self.groups}
         missing = sorted(set(range(max(self.levels, max(levels) + 1))) - levels)
@@ -152,14 +163,28 @@ def _figures(path: Path, groups: Sequence[Group]) -> dict[str, Level]:
     """Every file of figures once."""
     found: dict[str, Level] = {}
     for group in groups:
-        if group.file in found:
-            continue
-        places = [folder / group.file for folder in path.resolve().parents]
-        place = next((place for place in places if place.is_file()), None)
-        if place is None:
-            raise Invalid(f"line {group.line}: there is no file {quote(group.file)} beside it or in a folder above")
-        found[group.file] = read_figures(place, one_line(group.file))
+        if group.file not in found:
+            with within(f"line {group.line}: param_file"):
+                place = _place(path.resolve().parent, group.file)
+            found[group.file] = read_figures(place, one_line(group.file))
     return found
+
+
+def _place(folder: Path, named: str) -> Path:
+    """A file in the folder, by its name from there, or from a folder above, which PICCL names files from. Nothing else
+    is opened, whatever a topology from elsewhere names: nor is it told whether that is there."""
+    if "\0" in named or named.startswith("/") or ".." in Path(named).parts:
+        raise Invalid(f"{quote(named)} leads out of the folder of the topology; name a file in it")
+    parts = Path(named).parts
+    for first in range(len(parts)):
+        place = folder.joinpath(*parts[first:])
+        with contextlib.suppress(OSError, RuntimeError):
+            real = place.resolve(strict=True)
+            if not real.is_relative_to(folder):
+                raise Invalid(f"{quote(named)} is a link that leads out of the folder of the topology; copy the file")
+            if real.is_file():
+                return real
+    raise Invalid(f"there is no file {quote(named)} in the folder of the topology; copy it there")
 
 
 def _levels(reader: _Reader, figures: dict[str, Level]) -> tuple[dict[tuple[int, str], str], list[Level]]:
@@ -193,10 +218,11 @@ def _machine(
 ) -> Topology:
     """A switch for every group, joined to those around it: between two ranks the latency of their lowest common group,
     and at most the bandwidth 1/G of every level between them, as often as there are ports."""
-    links: list[Link] = []
+    ends, kind_of = array("q"), array("q")
     places = [""] * (reader.nodes + len(reader.groups))
     switch = {id(group): reader.nodes + i for i, group in enumerate(reader.groups)}
-    kinds: dict[tuple[int, int, str, str], LinkType] = {}
+    kinds: dict[tuple[int, int, str, str], int] = {}
+    types: list[LinkType] = []
 
     def joined(inner: int, outer: Group, group: Group | None) -> None:
         level = figures[outer.file]
@@ -206,8 +232,12 @@ def _machine(
             rate = ports / max(Fraction(level.G[-1]), _LEAST_G)
             latency = (level.L[0] - (figures[group.file].L[0] if group is not None else 0.0)) / 2
             rate = Fraction(round(rate)) if rate >= 1000 else rate.limit_denominator(10**9)
-            kinds[key] = LinkType(f"level{outer.level}", rate, max(latency, 0.0))
-        links.extend(((inner, switch[id(outer)], kinds[key]), (switch[id(outer)], inner, kinds[key])))
+            kind = LinkType(f"level{outer.level}", rate, max(latency, 0.0))
+            if kind not in types:
+                types.append(kind)
+            kinds[key] = types.index(kind)
+        ends.extend((inner, switch[id(outer)], switch[id(outer)], inner))
+        kind_of.extend((kinds[key], kinds[key]))
 
     todo = [(reader.tops[0], "")]
     while todo:
@@ -224,4 +254,8 @@ def _machine(
         for inner in group.groups:
             joined(switch[id(inner)], group, inner)
             todo.append((inner, prefix))
-    return build(title, reader.nodes, links, switches=len(reader.groups), places=places)
+    src, dst = np.frombuffer(ends, np.int64).reshape(-1, 2).T
+    kind_column = np.frombuffer(kind_of, np.int64)
+    return Topology(
+        title, reader.nodes, len(reader.groups), src, dst, kind_column, tuple(types), places=tuple(places)
+    )  # fmt: skip

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import gzip
 import os
-import zlib
-from collections.abc import Iterator, Mapping
-from typing import BinaryIO, Protocol
+from collections.abc import Mapping
+from typing import Protocol
 from xml.parsers import expat
 
-from antiphon.core.files import MAX_BYTES, name_of, reading
+from antiphon.core.files import name_of, read_blocks, reading
 from antiphon.errors import Invalid, quote
 
 Attributes = Mapping[str, str]
-_BLOCK = 2**20
+_STRETCH = 2**14  # bytes
+MOST_ATTRIBUTES = 2**8
 LONGEST = 18  # digits of a whole number
 
 
@@ -28,7 +27,7 @@ class Reader(Protocol):
 def read_xml(path: str | os.PathLike[str], reader: Reader) -> None:
     """Hand a file to a reader, element by element. Every fault is one line that names file and line. Linear.
 
-    At most 1 GiB, also after decompression (gzip); memory is what the reader keeps.
+    As much as `read_blocks` reads, also compressed; memory is what the reader keeps.
     """
     with reading(name_of(path)):
         parser = expat.ParserCreate()
@@ -46,7 +45,8 @@ def read_xml(path: str | os.PathLike[str], reader: Reader) -> None:
         parser.StartElementHandler = begin
         parser.EndElementHandler = reader.end
         try:
-            for block in _blocks(path):
+            for block in read_blocks(path):
+                _check_attributes(block)
                 parser.Parse(block, False)
             parser.Parse(b"", True)
         except expat.ExpatError as error:
@@ -56,21 +56,12 @@ def read_xml(path: str | os.PathLike[str], reader: Reader) -> None:
             ) from None
 
 
-def _blocks(path: str | os.PathLike[str]) -> Iterator[bytes]:
-    try:
-        with open(path, "rb") as stream:
-            zipped = stream.read(2) == b"\x1f\x8b"
-            stream.seek(0)
-            source: BinaryIO | gzip.GzipFile = gzip.GzipFile(fileobj=stream) if zipped else stream
-            total = 0
-            while block := source.read(_BLOCK):
-                total += len(block)
-                if total > MAX_BYTES:
-                    raise Invalid(f"is larger than {MAX_BYTES} bytes, more than is read from a file")
-                yield block
-    except (OSError, ValueError, EOFError, zlib.error) as error:
-        told = error.strerror if isinstance(error, OSError) else None
-        raise Invalid(f"cannot be read: {told or error}") from None
+def _check_attributes(block: bytes) -> None:
+    """Attributes take far more memory than text, and all of an element are there at once. One that has many is long."""
+    for begin in range(0, len(block), _STRETCH):
+        stretch = block[begin : begin + _STRETCH]
+        if b">" not in stretch and stretch.count(b"=") > MOST_ATTRIBUTES:
+            raise Invalid(f"has an element with more than {MOST_ATTRIBUTES} attributes; expected some few")
 
 
 def whole(attributes: Attributes, key: str, where: str, missing: int | None = None) -> int:

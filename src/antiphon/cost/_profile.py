@@ -31,11 +31,12 @@ from antiphon.core.serialize.schemas import Head
 from antiphon.core.topology import LinkType, Topology
 from antiphon.cost._loggp_figures import LogGP, LogGPRow
 from antiphon.errors import Invalid, quote
-from antiphon.units import exact, parse_bandwidth, parse_seconds, plain
+from antiphon.units import exact, parse_bandwidth, parse_seconds, plain, stored_bandwidth
 
 FORMAT, VERSION = "antiphon-profile", 1
 MEMORY_BANDWIDTH = Fraction(100 * 10**9)  # assumed: what a rank copies or combines per second on its own
 MOST_FACTOR = 1000
+MOST_FIELDS = 2**14  # of the file
 MOST_PER_BYTE = 1.0  # seconds: a second for a byte is slower than anything
 MOST_SENDERS = 2**31
 SHIPPED = Path(__file__).parent / "profiles"
@@ -167,6 +168,8 @@ def load_profile(path: str | os.PathLike[str]) -> Profile:
     """Read a profile; every fault is one line that names the file and the place in it."""
     with reading(name_of(path)):
         data = read_bytes(path)
+        if data.count(b":") > MOST_FIELDS:
+            raise Invalid(f"has more than {MOST_FIELDS} fields; a profile has some dozens")
         head = decode(data, Head)
         if head.format != FORMAT:
             raise Invalid(f'"format" is {quote(head.format)}; a profile begins with "format": "{FORMAT}", "version": 1')
@@ -179,7 +182,7 @@ def load_profile(path: str | os.PathLike[str]) -> Profile:
             row.name,
             {kind: parse_seconds(value, f"alpha.{kind}") for kind, value in row.alpha.items()},
             {kind: exact(value, f"bandwidth_factor.{kind}") for kind, value in row.bandwidth_factor.items()},
-            parse_bandwidth(memory, "memory_bandwidth"),
+            stored_bandwidth(memory, "memory_bandwidth"),
             {kind: _incast(kind, seen) for kind, seen in row.incast.items()},
             _per_byte(row.gamma, "gamma"),
             _per_byte(row.delta, "delta"),

@@ -90,7 +90,7 @@ def _run(
             raise _Stopped
 
     try:
-        watch([sys.executable, "-m", "antiphon.run._bench_torch_process", str(folder)], hear, how.timeout)
+        watch([sys.executable, "-m", "antiphon.run._bench_torch_process", str(folder)], hear, how.timeout, str(folder))
     except _Stopped:
         return
     if len(told) != len(some):

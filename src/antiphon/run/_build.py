@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import hashlib
 import json
 import os
+import secrets
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
+import time
 from functools import cache
 from pathlib import Path
 
+from antiphon.core.files import is_ours
 from antiphon.errors import Invalid, Missing, quote, unknown
+from antiphon.run._complaint import complaint
+from antiphon.run._launch import end
 
 NATIVE = Path(__file__).with_name("native")
 CORE = ("program.c", "sides.c", "plan.c", "layout.c", "fold.c", "half.c", "engine.c", "call.c", "exports.c")
@@ -28,6 +36,7 @@ FLAGS = (
     "-fvisibility=hidden",  # exports.c tells what is seen
 )  # fmt: skip
 PATIENCE = 300.0
+LEAST_FREE = 2**20  # bytes of a disk: below that no compiler gets on
 
 
 def library(target: str = "mpi", compiler: str = "") -> Path:
@@ -44,10 +53,38 @@ def library(target: str = "mpi", compiler: str = "") -> Path:
     text += [path.read_bytes() for path in sorted(NATIVE.glob("*.h"))]
     about = [*command, *FLAGS, *_names(target), _identity(tuple(command), target == "mpi")]
     digest = hashlib.sha256(b"\0".join([*text, *(part.encode() for part in about)])).hexdigest()
-    path = cache_folder() / digest[:20] / f"libantiphon_{target}.so"
+    folder = _folder(digest[:20])
+    path = folder / f"libantiphon_{target}.so"
     if not path.exists():
         _compile(command, target, path)
     return path
+
+
+def _folder(name: str) -> Path:
+    """The folder of one state in the cache, made where it is not there; in a cache for several users, where theirs
+    cannot be believed, in a part of our own."""
+    for part in (cache_folder(), cache_folder().with_name(f"native-{os.geteuid()}")):
+        folder = part / name
+        try:
+            part.parent.mkdir(parents=True, exist_ok=True)
+            for one in (part, folder):
+                one.mkdir(mode=0o755, exist_ok=True)
+        except PermissionError:
+            if part.exists():
+                continue  # theirs
+            raise _unwritten(part.parent, os.strerror(errno.EACCES)) from None
+        except OSError as error:
+            raise _unwritten(folder, error.strerror) from None
+        if all(is_ours(one, folder=True) for one in (part, folder)) and all(map(is_ours, folder.glob("lib*.so"))):
+            return folder
+    raise Invalid(
+        f"{folder}: somebody else owns it or may write into it, so that nothing is loaded from there; "
+        "set ANTIPHON_CACHE to a folder of your own"
+    )
+
+
+def _unwritten(folder: Path, why: str | None) -> Invalid:
+    return Invalid(f"{folder}: {why}; set ANTIPHON_CACHE to a folder that can be written")
 
 
 def _sources(target: str) -> list[Path]:
@@ -101,49 +138,79 @@ def _identity(command: tuple[str, ...], mpi: bool) -> str:
     include = ["-include", "mpi.h"] if mpi else []
     done = _run([*command, "-E", "-dM", *include, "-x", "c", os.devnull])
     if done.returncode:
-        raise Missing(f"{command[0]} cannot compile{' with mpi.h' if mpi else ''}: {_told(done)}; {_advice(mpi)}")
+        why = f"{command[0]} cannot compile{' with mpi.h' if mpi else ''}: {complaint(done.stderr.splitlines())}"
+        raise Missing(f"{why}; {_advice(mpi)}")
     return "\n".join(sorted(done.stdout.splitlines()))
 
 
 def _compile(command: list[str], target: str, path: Path) -> None:
+    _tidy(path.parent.parent)
+    made = path.with_name(f"{_own()}{secrets.token_hex(4)}.so")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(".so", dir=path.parent)
+        os.close(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     except OSError as error:
-        raise Invalid(f"{path.parent}: {error.strerror}; set XDG_CACHE_HOME to a folder that can be written") from None
-    os.close(handle)
-    made = Path(name)
+        raise _unwritten(path.parent, error.strerror) from None
     try:
         sources = [str(one) for one in _sources(target)]
         done = _run([*command, *FLAGS, *_names(target), *sources, "-o", str(made)])
         if done.returncode:
-            raise Missing(f"{command[0]} could not compile the engine: {_told(done)}; {_advice(target == 'mpi')}")
+            why = complaint(done.stderr.splitlines()) or f"exit code {done.returncode}"
+            full = _full(why, path.parent)
+            if full is not None:
+                raise full
+            raise Missing(f"{command[0]} could not compile the engine: {why}; {_advice(target == 'mpi')}")
         made.chmod(0o755)
         made.replace(path)  # others may be building the same
     finally:
         made.unlink(missing_ok=True)
 
 
+def _own() -> str:
+    """How the unfinished files of this process begin: by host, as several may share a folder."""
+    return f"tmp-{socket.gethostname()}-{os.getpid()}-"
+
+
+def _tidy(part: Path) -> None:
+    """Remove what builds that were killed have left."""
+    for left in part.glob("*/tmp*.so"):
+        with contextlib.suppress(OSError):
+            if left.lstat().st_uid == os.geteuid() and not _alive(left):
+                left.unlink()
+
+
+def _alive(left: Path) -> bool:
+    """Whether a build may still write there."""
+    host, _, process = left.name.removeprefix("tmp-").rpartition("-")[0].rpartition("-")
+    if host == socket.gethostname() and process.isdigit():
+        return Path("/proc", process).exists() if Path("/proc/self").exists() else True
+    return time.time() - left.lstat().st_mtime < 2 * PATIENCE
+
+
+def _full(why: str, folder: Path) -> Invalid | None:
+    """Whether a disk is full, or the user's share of it: compilers say so in any language, or crash."""
+    for place, variable in ((folder, "ANTIPHON_CACHE"), (Path(tempfile.gettempdir()), "TMPDIR")):
+        if shutil.disk_usage(place).free < LEAST_FREE:
+            return Invalid(f"{place}: {os.strerror(errno.ENOSPC)}; free some, or set {variable} to another disk")
+    if any(os.strerror(code).lower() in why.lower() for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)):
+        return Invalid(f"the engine cannot be written: {why}; free some space, or set ANTIPHON_CACHE or TMPDIR to "
+                       "another disk")  # fmt: skip
+    return None
+
+
 def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
+    """In a group of its own, which is told to end when this call does: compilers then remove what they have begun."""
     try:
-        return subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=PATIENCE,
-            check=False,
-        )
+        with subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            errors="replace", start_new_session=True,
+        ) as process:  # fmt: skip
+            try:
+                out, said = process.communicate(timeout=PATIENCE)
+            finally:
+                end(process)
+        return subprocess.CompletedProcess(command, process.returncode, out, said)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise Missing(f"{command[0]} does not run ({type(error).__name__}); name another in $MPICC or $CC") from None
-
-
-def _told(done: subprocess.CompletedProcess[str]) -> str:
-    """The line of its complaints that says most."""
-    lines = [" ".join(line.split()) for line in done.stderr.splitlines() if line.strip()]
-    worst = [line for line in lines if "error" in line.lower() or "not found" in line.lower()]
-    return (worst or lines or [f"exit code {done.returncode}"])[0][:300]
 
 
 def _advice(mpi: bool) -> str:

@@ -9,18 +9,20 @@ import signal
 import subprocess
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from json import JSONDecoder
 from pathlib import Path
 from typing import Any
 
 from antiphon.errors import AntiphonError, Invalid, Missing, TimedOut, quote
+from antiphon.run._complaint import complaint
 from antiphon.units import format_seconds
 
 MARK = "antiphon-row "
 HELP = "pip install 'antiphon[mpi]' (mpi4py and Open MPI)"
 LAUNCHED = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK", "MPI_LOCALRANKID")
-_TAIL = 3  # lines of what a launcher said that are worth repeating
+_KEPT = 200  # lines of what a launcher said
 
 
 class Failed(AntiphonError):
@@ -88,39 +90,44 @@ def consent(program: str, count: int) -> list[str]:
     return [*root, *(["--oversubscribe"] if count > cores else [])]
 
 
-def watch(command: Sequence[str], heard: Callable[[dict[str, Any]], None], timeout: float) -> None:
-    """Run it to its end, each line behind MARK being told; whatever ends this call early ends the processes as well."""
+def watch(
+    command: Sequence[str], heard: Callable[[dict[str, Any]], None], timeout: float, temporary: str | None = None
+) -> None:
+    """Run it to its end, each line behind MARK being told; whatever ends this call early ends the processes as well.
+
+    `temporary`: the folder for what they may leave over."""
+    environment = None if temporary is None else {**os.environ, "TMPDIR": temporary}
     with subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        errors="replace", start_new_session=True,
+        errors="replace", start_new_session=True, env=environment,
     ) as process:  # fmt: skip
         late = threading.Event()
 
         def stop() -> None:
             late.set()
-            _end(process)
+            end(process)
 
         clock = threading.Timer(timeout, stop)
         clock.start()
-        other: list[str] = []
+        other: deque[str] = deque(maxlen=_KEPT)
         try:
             assert process.stdout is not None
             for line in process.stdout:
                 before, mark, row = line.partition(MARK)
                 if mark:
                     heard(_read(row))
-                elif before.strip():
-                    other = [*other[-_TAIL:], " ".join(before.split())]
+                else:
+                    other.append(before)
             code = process.wait()
         finally:
             clock.cancel()
-            _end(process)
+            end(process)
     if late.is_set():
         raise TimedOut(
             f"{command[0]} was not done within {format_seconds(timeout)}; give --timeout more, or fewer sizes"
         )
     if code:
-        raise Failed(f"{command[0]} failed with exit code {code}: {' / '.join(other[-_TAIL:]) or 'it said nothing'}")
+        raise Failed(f"{command[0]} failed with exit code {code}: {complaint(other) or 'it said nothing'}")
 
 
 def _read(row: str) -> dict[str, Any]:
@@ -132,7 +139,7 @@ def _read(row: str) -> dict[str, Any]:
     return found
 
 
-def _end(process: subprocess.Popen[str]) -> None:
+def end(process: subprocess.Popen[str]) -> None:
     """The launcher passes this on to what it started; what does not heed it is killed."""
     if process.poll() is not None:
         return

@@ -8,6 +8,7 @@ from fractions import Fraction
 
 from antiphon.core.topology import LinkType
 from antiphon.errors import Invalid, quote, unknown
+from antiphon.topologies._spec import UNITS
 from antiphon.units import exact, parse_bandwidth, parse_seconds
 
 MOST_LINKS = 2**25  # made as columns
@@ -70,9 +71,16 @@ def link_type(kind: str, bandwidth: Bandwidth, latency: Latency, what: str = "")
 def named(name: str, **options: tuple[object, object]) -> str:
     """A name with the options, each (given, default), that are not what they are by default, as they were given: so
     that it is the spec of the machine. "100GB/s" and 10**11 are the same bandwidth."""
-    told = [f"{key}={str(given).strip()}" for key, (given, usual) in options.items() if not _same(key, given, usual)]
+    told = [f"{key}={as_text(key, given)}" for key, (given, usual) in options.items() if not _same(key, given, usual)]
     mark = "," if ":" in name else ":"
     return name + (mark + ",".join(told) if told else "")
+
+
+def as_text(key: str, given: object) -> str:
+    """An option's value as it stands in a spec: with its unit where it needs one."""
+    if isinstance(given, str | bool) or not UNITS.fullmatch(key):
+        return str(given).strip()
+    return f"{given}s" if key.endswith("latency") else f"{exact(given)}B/s"
 
 
 def _same(key: str, given: object, usual: object) -> bool:

@@ -9,6 +9,7 @@ from antiphon.errors import Invalid, quote
 from antiphon.registry import call, find
 
 Options = dict[str, int | str]
+UNITS = re.compile("(.*_)?(bandwidth|latency)|nic|uplink")  # options that have a unit: a number alone says nothing
 
 
 def made(spec: str, separator: str = ",") -> Topology:
@@ -30,7 +31,7 @@ def options(spec: str, tail: str, separator: str = ",") -> Options:
             raise Invalid(f"topology {quote(spec)}: expected name:key=value{separator}key=value")
         if key in found:
             raise Invalid(f"topology {quote(spec)}: {key} is given twice")
-        found[key] = plain_value(value)
+        found[key] = value if UNITS.fullmatch(key) else plain_value(value)
     return found
 
 

@@ -7,7 +7,7 @@ from fractions import Fraction
 from antiphon.core.topology import FORWARDS, Ability, Topology
 from antiphon.errors import Invalid
 from antiphon.topologies._clusters import Cards, Fabric, above, connected, one_switch
-from antiphon.topologies._options import Bandwidth, factor, one_of, whole, yes
+from antiphon.topologies._options import Bandwidth, as_text, factor, one_of, whole, yes
 from antiphon.topologies._spec import made
 from antiphon.units import parse_bandwidth
 
@@ -83,7 +83,7 @@ def cluster(  # noqa: PLR0913 (an option of a machine each)
         "sharp": "true" if yes(sharp, "sharp") else None,
     }
     name = f"cluster:box={box},boxes={boxes},fabric={fabric}"
-    name += "".join(f",{key}={value}" for key, value in shown.items() if value is not None)
+    name += "".join(f",{key}={as_text(key, value)}" for key, value in shown.items() if value is not None)
     ability = Ability(multicast=True, reduce=True) if yes(sharp, "sharp") else FORWARDS
     return connected(name[:200], made_of, boxes, cards, switches, ability)
 

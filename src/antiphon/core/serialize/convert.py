@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import itertools
+from array import array
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from fractions import Fraction
 from typing import Any
 
+import msgspec
 import numpy as np
 
-from antiphon.core.collective import ROOTED, Collective, custom_relation
+from antiphon.core.collective import ROOTED, Collective, relation_of
 from antiphon.core.columns import Longs
-from antiphon.core.files import within
+from antiphon.core.files import decode, within
 from antiphon.core.plan import Entry, Plan, check_plain
 from antiphon.core.routes import Routes
 from antiphon.core.schedule import Chunks, Local, Schedule
 from antiphon.core.serialize.schemas import (
     COLLECTIVE,
     MAX_FILE_BLOCKS,
+    MAX_FILE_ENTRIES,
     MAX_FILE_NODES,
     TOPOLOGY,
     VERSION,
@@ -31,7 +34,7 @@ from antiphon.core.serialize.schemas import (
 )
 from antiphon.core.topology import FORWARDS, Ability, LinkType, SharedLimit, Topology, default_places
 from antiphon.errors import Invalid, Unsupported, quote
-from antiphon.units import exact, parse_bandwidth, plain
+from antiphon.units import exact, parse_bandwidth, plain, stored_bandwidth
 
 # ---- topology ----
 
@@ -43,16 +46,16 @@ def topology_in(row: TopologyRow) -> Topology:
     types, limits = [], []
     for i, kind in enumerate(row.types):
         with within(f"types[{i}]"):
-            bandwidth = parse_bandwidth(kind.bandwidth)
+            bandwidth = stored_bandwidth(kind.bandwidth)
             types.append(LinkType(kind.kind, bandwidth, kind.latency))  # type: ignore[arg-type]  # or "1.5us"
     for i, limit in enumerate(row.limits):
         with within(f"limits[{i}]"):
-            limits.append(SharedLimit(limit.name, tuple(limit.links), parse_bandwidth(limit.bandwidth)))
+            limits.append(SharedLimit(limit.name, tuple(limit.links), stored_bandwidth(limit.bandwidth)))
     links: Any = _longs(list(itertools.chain.from_iterable(row.links)), "links").reshape(-1, 3)
     if row.places == []:
         raise Invalid("places: is empty; leave it out or name every node")
     src, dst, kind_of = (links[:, i] for i in range(3))
-    unit = Fraction(0) if row.unit is None else parse_bandwidth(row.unit, "unit")
+    unit = Fraction(0) if row.unit is None else stored_bandwidth(row.unit, "unit")
     limit_rows, places = tuple(limits), tuple(row.places or ())
     plain = Topology(row.name, row.ranks, row.switches, src, dst, kind_of, tuple(types), limit_rows, places, unit)
     return replace(plain, abilities=_abilities_in(row)) if row.abilities else plain
@@ -131,21 +134,33 @@ def collective_in(row: CollectiveRow) -> Collective:
 
 
 def _custom_in(
-    row: CollectiveRow, blocks: list[BlockRow], members: tuple[int, ...], roots: tuple[int, ...]
+    row: CollectiveRow, blocks: list[msgspec.Raw], members: tuple[int, ...], roots: tuple[int, ...]
 ) -> Collective:
-    pre: list[tuple[int, int, int]] = []
-    post: list[tuple[int, int, tuple[int, ...] | None]] = []
-    for i, block in enumerate(blocks):
+    have, need, sizes = array("i"), array("i"), array("q")
+    wants: dict[tuple[int, ...], int] = {}
+    block = BlockRow(pre=[], post=[])
+    for i, raw in enumerate(blocks):
+        try:
+            block = decode(bytes(raw), BlockRow)
+        except Invalid as error:
+            inside = str(error).startswith(("pre", "post", "weight"))
+            raise Invalid(f"blocks[{i}]{'.' if inside else ': '}{error}") from None
         for given in block.pre:
             rank, own = (given, given if row.combining else 0) if isinstance(given, int) else given
-            pre.append((i, _below(rank, row.ranks, f"blocks[{i}].pre: rank"), _below(own, 2**31, "id")))
+            have.extend((i, _below(rank, row.ranks, f"blocks[{i}].pre: rank"), _below(own, 2**31, "id")))
         for wanted in block.post:
-            rank, ids = (wanted, None) if isinstance(wanted, int) else (wanted.rank, tuple(wanted.ids))
-            post.append((i, _below(rank, row.ranks, f"blocks[{i}].post: rank"), ids))
-    if blocks and not (blocks[-1].pre or blocks[-1].post):
+            rank, want = (wanted, -1) if isinstance(wanted, int) else (wanted.rank, _number(wanted.ids, wants))
+            need.extend((i, _below(rank, row.ranks, f"blocks[{i}].post: rank"), want))
+        sizes.append(_below(block.weight + 2**62, 2**63, f"blocks[{i}].weight:") - 2**62)
+    if blocks and not (block.pre or block.post):
         raise Invalid(f"blocks[{len(blocks) - 1}]: nobody has it and nobody wants it; remove it")
-    weights = _longs([block.weight for block in blocks], "block weight")
-    return Collective("custom", row.ranks, members, roots, weights, custom_relation(pre, post, row.ranks))
+    first, last = (np.frombuffer(column, np.int32).reshape(-1, 3) for column in (have, need))
+    relation = relation_of(first, last, tuple(wants), row.ranks)
+    return Collective("custom", row.ranks, members, roots, np.frombuffer(sizes, np.int64), relation)
+
+
+def _number(ids: list[int], wants: dict[tuple[int, ...], int]) -> int:
+    return wants.setdefault(tuple(sorted(ids)), len(wants))
 
 
 def collective_out(collective: Collective) -> dict[str, Any]:
@@ -187,6 +202,8 @@ def plan_in(row: PlanRow) -> Plan:
     with within("collective"):
         collective = collective_in(row.collective)
     entries = []
+    if len(row.entries) > MAX_FILE_ENTRIES:
+        raise Invalid(f"entries: a file may have at most {MAX_FILE_ENTRIES}, has {len(row.entries)}")
     for i, entry in enumerate(row.entries):
         with within(f"entries[{i}]"):
             schedule = _schedule_in(entry.schedule, collective)

@@ -10,6 +10,7 @@ VERSION = 1
 TOPOLOGY, COLLECTIVE, PLAN = "antiphon-topology", "antiphon-collective", "antiphon-plan"
 MAX_FILE_NODES = 2**20  # a few bytes of text must not ask for gigabytes: these bound what counts may stand for
 MAX_FILE_BLOCKS = 2**25
+MAX_FILE_ENTRIES = 2**11  # of a plan, one for each range of sizes
 
 Exact = int | str
 
@@ -77,7 +78,7 @@ class CollectiveRow(Row, kw_only=True):
     roots: list[int] | None = None
     weights: list[int] | None = None
     combining: bool = False
-    blocks: list[BlockRow] | None = None
+    blocks: list[msgspec.Raw] | None = None  # each a BlockRow, read one after another
 
 
 class ChunksRow(Row):

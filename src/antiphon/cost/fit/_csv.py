@@ -22,10 +22,11 @@ from antiphon.units import parse_seconds, parse_size
 
 MOST_RANKS = 2**16
 MOST_BYTES = 2**30  # of the file
+MOST_ROWS = 2**14  # measurements
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Measured:
     """What one plan took: `nbytes` as everywhere (of `incast`: what each rank receives)."""
 
@@ -36,7 +37,7 @@ class Measured:
     line: int = 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Added:
     """What it took to add so many vectors of nbytes each into one."""
 
@@ -107,7 +108,7 @@ def parse_bytes(text: str) -> int:
 
 def parse_spent(text: str) -> float:
     """A time above 0."""
-    seconds = parse_seconds(text, "seconds")
+    seconds = parse_seconds(text, "seconds", column=True)
     if seconds == 0:
         raise Invalid("seconds: nothing takes no time; leave the line out")
     return seconds
@@ -135,7 +136,7 @@ def read_rows(
     text: str, needed: Sequence[str], allowed: Sequence[str], make: Callable[[Mapping[str, str], int], T]
 ) -> list[T]:
     """What `make` makes of every line and its number. Linear."""
-    lines = csv.reader(text.splitlines())
+    lines = csv.reader(io.StringIO(text))
     head: list[str] = []
     found: list[T] = []
     try:
@@ -149,6 +150,8 @@ def read_rows(
             with within(f"line {lines.line_num}"):
                 if len(cleaned) != len(head):
                     raise Invalid(f"has {len(cleaned)} columns, the first line has {len(head)}: {','.join(head)}")
+                if len(found) == MOST_ROWS:
+                    raise Invalid(f"has more than {MOST_ROWS} measurements; keep fewer, such as their medians")
                 found.append(make(dict(zip(head, cleaned, strict=True)), lines.line_num))
     except csv.Error as error:
         raise Invalid(f"line {lines.line_num}: {error}") from None

@@ -1,0 +1,277 @@
+"""Memory that loaders take above an idle process, in times the size of the file: at most 20, or the file is refused.
+
+    python bench/bench_loaders.py [--sizes 1,10,50] [--only topology] [--save]
+
+Each file is made of the smallest parts that its format knows, again and again: what takes most memory for its bytes.
+Every load is in a process of its own, after a small file of the same kind; its peak is VmHWM, reset before it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import gzip
+import json
+import os
+import struct
+import sys
+import tempfile
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from _common import print_machine, print_table, save
+
+MOST = 20.0
+MB = 10**6
+KIND = '"types":[{"kind":"a","bandwidth":1}]'
+TOPOLOGY = '{"format":"antiphon-topology","version":1,"name":"t","ranks":2,'
+COLLECTIVE = '{"format":"antiphon-collective","version":1,'
+GATHER = COLLECTIVE + '"kind":"allgather","ranks":9,'
+PROFILE = '{"format":"antiphon-profile","version":1,"name":"p",'
+INNER = (
+    f'"topology":{{"name":"t","ranks":2,{KIND},"links":[[0,1,0],[1,0,0]]}},'
+    '"collective":{"kind":"allgather","ranks":2}'
+)
+CHUNKS = '"chunks":{"block":[0,1],"offset":[0,0],"share":[1,1],"denominator":1}'
+COLUMNS = ("step", "chunk", "src", "dst", "op")
+
+
+def filled(head: str, part: str, tail: str, size: int, first: str = "", joint: str = ",") -> bytes:
+    """The part as often as the size allows."""
+    count = max((size - len(head) - len(tail)) // (len(part) + len(joint)), 1)
+    return (head + first + joint.join([part] * count) + tail).encode()
+
+
+def plan(schedule: str, more: str = "") -> str:
+    return f'{{"format":"antiphon-plan","version":1,{INNER},"entries":[{{"schedule":{{{schedule}}}{more}}}]}}'
+
+
+def columns(size: int, value: str = "0", pick: tuple[str, ...] = COLUMNS) -> bytes:
+    each = max(size // len(pick) // (len(value) + 1), 1)
+    text = ",".join(f'"{name}":[{",".join([value] * each)}]' for name in pick)
+    return plan(f"{CHUNKS},{text}").encode()
+
+
+def around(whole: str, part: str, size: int, joint: str = ",") -> bytes:
+    head, _, tail = whole.partition("@")
+    return filled(head, part, tail, size, joint=joint)
+
+
+def _numbered(size: int) -> bytes:
+    one = plan(f"{CHUNKS},{EMPTY}")
+    parts = (f'"k{i}":{one}' for i in range(size // (len(one) + 10)))
+    return ('{"format":"antiphon-table","version":1,"plans":{' + ",".join(parts) + "}}").encode()
+
+
+def keyed(whole: str, size: int) -> bytes:
+    head, _, tail = whole.partition("@")
+    return (head + ",".join(f'"{i}":0' for i in range(size // 10)) + tail).encode()
+
+
+def lines(head: str, line: str, size: int) -> bytes:
+    return filled(head + "\n", line, "\n", size, joint="\n")
+
+
+def _rows(size: int) -> bytes:
+    return ("s,L,o_s,o_r,g,G\n" + "\n".join(f"{i},0,0,0,0,0" for i in range(1, size // 17))).encode()
+
+
+def _transfers(size: int) -> bytes:
+    text = "".join(f'<transfer id="{i}" size="1" src="0" dst="1" deps="-1"/>' for i in range(size // 55))
+    return XML.replace("@", text).encode()
+
+
+def _attributes(size: int) -> bytes:
+    return ("<collective " + " ".join(f'a{i}=""' for i in range(size // 11)) + ' nodes="2"/>').encode()
+
+
+def _groups(size: int) -> bytes:
+    text = "".join(f'<group level="0" id="{i}" param_file="a"/>' for i in range(1, size // 46))
+    return TREE.replace("@", text).encode()
+
+
+def _nodes(size: int) -> bytes:
+    count = size // 18
+    text = "".join(f'<node id="{i}"/>' for i in range(count))
+    return f'<topo num_nodes="{count}"><group level="0" id="0" param_file="a">{text}</group></topo>'.encode()
+
+
+def _book(size: int) -> bytes:
+    """Of pages that all share one member and no program."""
+    header, page = struct.Struct("<8sIIQQ8I"), struct.Struct("<IiIIQQiIIIdQ")
+    count = size // page.size
+    body = b"t" + bytes(7) + bytes(8) + page.pack(6, -1, 0, 1, 0, 2**64 - 1, -1, 0, 0, 0, 0.0, 0) * count
+    head = header.size + len(body)
+    rest = header.pack(b"ANTIBOOK", 1, 0, head, head, 1, count, 0, 1, 0, 1, 0, 0)[16:] + body
+    return b"ANTIBOOK" + struct.pack("<II", 1, zlib.crc32(rest)) + rest
+
+
+EMPTY = ",".join(f'"{name}":[]' for name in COLUMNS)
+BLOCK = '{"pre":[0],"post":[1]}'
+TREE = '<topo num_nodes="1" num_levels="1">@<group level="0" id="0" param_file="a"><node id="0"/></group></topo>'
+XML = '<collective nodes="2" buffer_size="1">@</collective>'
+Shape = Callable[[int], bytes]
+# What is loaded, by which function, and what it is full of.
+SHAPES: dict[str, tuple[str, Shape]] = {
+    "topology: links": ("json", lambda n: around(TOPOLOGY + KIND + ',"links":[@]}', "[0,1,0]", n)),
+    "topology: kinds of links": (
+        "json", lambda n: around(TOPOLOGY + '"types":[@],"links":[]}', '{"kind":"a","bandwidth":1}', n)),
+    "topology: limits": ("json", lambda n: around(
+        TOPOLOGY + KIND + ',"links":[[0,1,0]],"limits":[@]}', '{"name":"","links":[0],"bandwidth":1}', n)),
+    "topology: links of a limit": ("json", lambda n: around(
+        TOPOLOGY + KIND + ',"links":[[0,1,0]],"limits":[{"name":"","links":[@],"bandwidth":1}]}', "0", n)),
+    "topology: places": ("json", lambda n: around(TOPOLOGY + KIND + ',"links":[],"places":[@]}', '""', n)),
+    "topology: nested": ("json", lambda n: b"[" * n),
+    "collective: members": ("json", lambda n: around(GATHER + '"members":[@]}', "0", n)),
+    "collective: weights": ("json", lambda n: around(GATHER + '"weights":[@]}', "1", n)),
+    "collective: blocks": ("json", lambda n: around(COLLECTIVE + '"ranks":2,"blocks":[@]}', BLOCK, n)),
+    "collective: empty blocks": (
+        "json", lambda n: around(COLLECTIVE + '"ranks":2,"blocks":[@]}', '{"pre":[],"post":[]}', n)),
+    "collective: who has a block": (
+        "json", lambda n: around(COLLECTIVE + '"ranks":2,"blocks":[{"pre":[@],"post":[0]}]}', "0", n)),
+    "collective: who has what": (
+        "json", lambda n: around(COLLECTIVE + '"ranks":2,"blocks":[{"pre":[@],"post":[0]}]}', "[0,0]", n)),
+    "collective: who wants a block": (
+        "json", lambda n: around(COLLECTIVE + '"ranks":2,"blocks":[{"pre":[0],"post":[@]}]}', "0", n)),
+    "collective: who wants what": ("json", lambda n: around(
+        COLLECTIVE + '"ranks":2,"blocks":[{"pre":[0],"post":[@]}]}', '{"rank":0,"ids":[0]}', n)),
+    "plan: columns of zeros": ("plan", columns),
+    "plan: columns of numbers": ("plan", lambda n: columns(n, "70000")),
+    "plan: all columns": ("plan", lambda n: columns(n, "0", (*COLUMNS, "route", "src_slot", "dst_slot"))),
+    "plan: routes": ("plan", lambda n: around(plan(f'{CHUNKS},{EMPTY},"routes":[@]'), "[0]", n)),
+    "plan: empty routes": ("plan", lambda n: around(plan(f'{CHUNKS},{EMPTY},"routes":[@]'), "[]", n)),
+    "plan: pieces": ("plan", lambda n: around(plan(f'{CHUNKS},{EMPTY},"pieces":[@]'), "1", n)),
+    "plan: local work": (
+        "plan", lambda n: around(plan(f'{CHUNKS},{EMPTY},"local":[@]'), '{"kind":"a","share":1}', n)),
+    "plan: claims": ("plan", lambda n: around(plan(f"{CHUNKS},{EMPTY}", ',"claims":{"a":[@]}'), "[]", n)),
+    "plan: claims of objects": ("plan", lambda n: around(plan(f"{CHUNKS},{EMPTY}", ',"claims":{"a":[@]}'), "{}", n)),
+    "plan: provenance": ("plan", lambda n: around(plan(f'{CHUNKS},{EMPTY},"provenance":{{"a":[@]}}'), '"a"', n)),
+    "plan: entries": ("plan", lambda n: around(
+        f'{{"format":"antiphon-plan","version":1,{INNER},"entries":[@]}}', f'{{"schedule":{{{CHUNKS},{EMPTY}}}}}', n)),
+    "plan: chunks": ("plan", lambda n: around(
+        plan(f'"chunks":{{"block":[@],"offset":[0],"share":[1],"denominator":1}},{EMPTY}'), "0", n)),
+    "table: plans": ("plan", _numbered),
+    "profile: alpha": ("profile", lambda n: keyed(PROFILE + '"alpha":{@}}', n)),
+    "profile: levels": ("profile", lambda n: around(
+        PROFILE + '"loggp":{"levels":[@]}}',
+        '{"within":"","sizes":[1],"L":[0],"o_s":[0],"o_r":[0],"g":[0],"G":[0]}', n)),
+    "measurements: genmodel": ("measured", lambda n: lines("plan,ranks,nbytes,seconds", "cps,2,1,1", n)),
+    "measurements: memory": ("added", lambda n: lines("vectors,nbytes,seconds", "2,1,1", n)),
+    "measurements: loggp": ("trips", lambda n: lines("kind,n,delay,nbytes,seconds", "rtt,2,1,1,1", n)),
+    "measurements: empty lines": ("added", lambda n: lines("vectors,nbytes,seconds", "", n)),
+    "measurements: one long line": ("added", lambda n: around("vectors,nbytes,seconds\n@", "1", n)),
+    "figures": ("figures", _rows),
+    "figures: one long line": ("figures", lambda n: around("@", "1", n)),
+    "xml: transfers": ("schedule", _transfers),
+    "xml: waits": ("schedule", lambda n: around(
+        '<collective nodes="2" buffer_size="1"><transfer id="0" size="1" src="0" dst="1" deps="-1"/>'
+        '<transfer id="1" size="1" src="0" dst="1" deps="@"/></collective>', "0", n)),
+    "xml: attributes": ("schedule", _attributes),
+    "xml: nested": ("schedule", lambda n: around(XML, "<a>", n, "")),
+    "xml: a long attribute": ("schedule", lambda n: around('<collective nodes="2" name="@"/>', "aa", n, "a")),
+    "xml: an open tag": ("schedule", lambda n: b"<" + b"a" * n),
+    "xml: groups": ("machine", _groups),
+    "xml: nodes": ("machine", _nodes),
+    "book: pages": ("table", _book),
+    "gzip: zeros": ("json", lambda n: gzip.compress(bytes(n * 200), 9)),
+    "gzip: links": ("json", lambda n: gzip.compress(SHAPES["topology: links"][1](n * 100), 9)),
+}  # fmt: skip
+
+
+def loader(kind: str) -> Callable[[Path], object]:
+    from antiphon.core.files import read_bytes
+    from antiphon.core.serialize import loads
+    from antiphon.cost import load_profile, piccl
+    from antiphon.cost._piccl_csv import read_figures
+    from antiphon.cost.fit._csv import read_added, read_measured
+    from antiphon.cost.fit._loggp_csv import read_round_trips
+    from antiphon.lower.book import read_table
+    from antiphon.select import load_plans
+
+    return {
+        "json": lambda path: loads(read_bytes(path)), "plan": load_plans, "profile": load_profile, "table": read_table,
+        "measured": read_measured, "added": read_added, "trips": read_round_trips, "figures": read_figures,
+        "schedule": piccl.read_schedule, "machine": piccl.read_topology,
+    }[kind]  # fmt: skip
+
+
+def status(key: str) -> int:
+    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+        if line.startswith(f"{key}:"):
+            return int(line.split()[1]) * 1024
+    raise KeyError(key)
+
+
+def one(name: str, size: int, folder: Path) -> dict[str, object]:
+    """In a fork, so that its peak is its own: load a small one, then this one."""
+    from antiphon.errors import AntiphonError
+
+    kind, shape = SHAPES[name]
+    load = loader(kind)
+    (folder / "a").write_bytes(b"s,L,o_s,o_r,g,G\n1,0,0,0,0,0\n")
+    path = folder / "file"
+    for n in (1000, size):
+        path.write_bytes(shape(n))
+        gc.collect()
+        Path("/proc/self/clear_refs").write_text("5")
+        before, begin = status("VmRSS"), time.process_time()
+        try:
+            load(path)
+            said = "loads"
+        except AntiphonError as error:
+            said = str(error).replace(str(path), "FILE")
+        spent, peak = time.process_time() - begin, status("VmHWM") - before
+    length = path.stat().st_size
+    return {"bytes": length, "peak": peak, "times": round(peak / length, 2), "seconds": round(spent, 2), "said": said}
+
+
+def forked(name: str, size: int) -> dict[str, object]:
+    with tempfile.TemporaryDirectory() as folder:
+        process = os.fork()
+        if not process:
+            with contextlib.suppress(BaseException):
+                Path(folder, "found").write_text(json.dumps(one(name, size, Path(folder))))
+            os._exit(0)
+        os.waitpid(process, 0)
+        found = Path(folder, "found")
+        if not found.exists():
+            sys.exit(f"{name}: the process that loads it has died")
+        loaded: dict[str, object] = json.loads(found.read_text())
+        return loaded
+
+
+def measured(sizes: list[int], only: str) -> Iterator[tuple[str, int, dict[str, object]]]:
+    for name in SHAPES:
+        for size in sizes:
+            if only in name:
+                yield name, size, forked(name, size * MB)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", default="1,10,50", help="of the files, in MB")
+    parser.add_argument("--only", default="", help="shapes whose name has this in it")
+    parser.add_argument("--save", action="store_true")
+    asked = parser.parse_args()
+    print_machine()
+    for kind in {kind for kind, _ in SHAPES.values()}:
+        loader(kind)
+    rows, worst = [], 0.0
+    for name, size, found in measured([int(size) for size in asked.sizes.split(",")], asked.only):
+        unpacked = name.startswith("gzip")  # there the limit on what it becomes holds
+        if not unpacked:
+            worst = max(worst, float(str(found["times"])))
+        rows.append([name, size, found["bytes"], found["times"], found["seconds"], str(found["said"])[:60]])
+        print(*rows[-1], sep="\t", file=sys.stderr, flush=True)
+    print_table(["what it is full of", "MB asked", "bytes", "times the file", "CPU s", "what comes of it"], rows)
+    print(f"worst: {worst:.1f} times the file (at most {MOST:g})")
+    if asked.save:
+        save("loaders", {"rows": rows, "worst": worst})
+    sys.exit(worst > MOST)
+
+
+if __name__ == "__main__":
+    main()

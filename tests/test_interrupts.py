@@ -1,0 +1,191 @@
+"""Ctrl-C and SIGTERM at any moment: one line, the exit code, nothing left (more often: fuzz/interrupts.py)."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from antiphon.cli import run
+from antiphon.cli._signals import Signals
+from antiphon.select import _tune
+
+ROOT = Path(__file__).resolve().parents[1]
+PYTHON = [sys.executable, "-c"]
+
+
+@pytest.fixture(scope="module")
+def fuzzer() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("interrupts", ROOT / "fuzz" / "interrupts.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["interrupts"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("busy", [0, pytest.param(4, marks=pytest.mark.slow)])
+def test_at_random_moments(fuzzer: ModuleType, busy: int) -> None:
+    counts, faults = fuzzer.interrupts(40, busy, seed=7)
+    assert not faults
+    assert counts["interrupted"] > 20
+
+
+def ended(program: str, *arguments: str) -> tuple[int, str, str]:
+    done = subprocess.run([*PYTHON, program, *arguments], capture_output=True, text=True, timeout=60, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+FIRST_LINE = """
+import os, sys
+number, wanted = int(sys.argv[1]), sys.argv[2]
+class Here:  # the first thing that the package asks Python for, once it listens
+    def find_spec(self, name, path=None, target=None):
+        if name == wanted:
+            os.kill(os.getpid(), number)
+sys.meta_path.insert(0, Here())
+for name in [n for n in sys.modules if n.split(".")[0] in ("typing", "threading", "signal")]:
+    del sys.modules[name]
+sys.argv = ["/usr/bin/antiphon", "topologies"]
+from antiphon.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize(("number", "said"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "terminated")])
+@pytest.mark.parametrize("module", ["typing", "signal", "typer", "numpy", "antiphon.cli.tuning"])
+def test_while_modules_are_loaded(number: int, said: str, module: str) -> None:
+    assert ended(FIRST_LINE, str(int(number)), module) == (128 + number, "", f"antiphon: {said}\n")
+
+
+def test_a_program_of_others_keeps_its_own_ways() -> None:
+    code, _, said = ended("import antiphon, os, signal; os.kill(os.getpid(), signal.SIGINT)")
+    assert code == -signal.SIGINT
+    assert "KeyboardInterrupt" in said
+    usual = "signal.getsignal(signal.SIGINT) is signal.default_int_handler"
+    assert ended(f"import signal, antiphon.cli; antiphon.cli.run(['models']); print({usual})")[1].endswith("True\n")
+
+
+def test_where_ctrl_c_is_ignored_it_stays_so() -> None:
+    """A shell's background job."""
+    program = "import os, signal; os.kill(os.getpid(), signal.SIGINT); from antiphon.cli import main; main(['models'])"
+    ignored = f"import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); {program}"
+    code, out, said = ended(ignored)
+    assert (code, said) == (0, "")
+    assert out
+
+
+COMMAND = """
+import os, signal, sys, threading, time
+import antiphon.cli.machine
+def work(*_):
+    {work}
+antiphon.cli.machine.bound = work
+antiphon.cli.main(["bound", "allreduce", "ring:ranks=3"])
+"""
+KILL = "os.kill(os.getpid(), signal.SIGINT)"
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        KILL,
+        # raised where nobody can catch it
+        f"x = type('X', (), {{'__del__': lambda self: {KILL}}})(); del x; time.sleep(60)",
+        # made into something else by a library
+        f"""
+    try:
+        {KILL}
+        time.sleep(60)
+    except KeyboardInterrupt:
+        raise ImportError('half')""",
+        # a second one while the first ends what was begun
+        f"""
+    try:
+        {KILL}
+    finally:
+        {KILL}""",
+        # while a library is imported: after it
+        "sys.path.insert(0, '{folder}'); import interrupting; time.sleep(60)",
+        # in a process that was forked from it
+        f"""
+    if not os.fork():
+        {KILL}
+        os._exit(1)
+    os.wait()
+    {KILL}""",
+        # while it leaves: a thread that takes its time
+        f"""
+    def late():
+        time.sleep(1)
+        {KILL}
+        time.sleep(60)
+    threading.Thread(target=late).start()
+    {KILL}""",
+    ],
+)
+def test_within_a_command(work: str, tmp_path: Path) -> None:
+    (tmp_path / "interrupting.py").write_text(f"import os, signal\n{KILL}\nready = True\n")
+    work = work.replace("{folder}", str(tmp_path))
+    assert ended(COMMAND.replace("{work}", work)) == (130, "", "antiphon: interrupted\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_what_is_found_is_kept(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real = _tune.run_tasks
+
+    def until_the_second(context: Any, tasks: Any, workers: int, tell: Any, ready: Any) -> None:
+        heard: list[Any] = []
+
+        def hear(message: Any) -> None:
+            tell(message)
+            heard.append(message)
+            if len(heard) == 2:
+                os.kill(os.getpid(), number)
+
+        real(context, tasks, 0, hear)
+
+    monkeypatch.setattr(_tune, "run_tasks", until_the_second)
+    path = tmp_path / "plan.json"
+    assert run(["tune", "allreduce", "ring:ranks=4", "-o", str(path)]) == 128 + number
+    assert capsys.readouterr().err == "antiphon: interrupted; what was found until then is told and written\n"
+    assert run(["verify", str(path)]) == 0
+
+
+def test_signals_in_a_thread_of_a_program_are_its_own() -> None:
+    found: list[int] = []
+    thread = threading.Thread(target=lambda: found.append(run(["models"])))
+    thread.start()
+    thread.join()
+    assert found == [0]
+
+
+def test_handlers_of_others_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[int] = []
+
+    def mine(number: int, frame: Any) -> None:
+        heard.append(number)
+
+    before = signal.signal(signal.SIGTERM, mine)
+    try:
+        signals = Signals()
+        signals.hear()
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0)
+        signals.restore()
+        assert heard == [signal.SIGTERM]
+        assert signal.getsignal(signal.SIGTERM) is mine
+    finally:
+        signal.signal(signal.SIGTERM, before)
