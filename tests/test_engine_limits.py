@@ -38,6 +38,16 @@ def made(kind: str = "allreduce", planner: str = "ring", ranks: int = 2, pieces:
     return encode(both(pipeline(schedule, pieces) if pieces > 1 else schedule))
 
 
+def in_pieces(pieces: int) -> bytes:
+    """A file of any number of pieces, also of more than anybody would write."""
+    file = Crafted(made(pieces=1000))
+    for rank in range(2):
+        for place in (False, True):
+            file.put("operations", -1, 8, "I", pieces, rank=rank, place=place)
+            file.put("classes", -1, 16, "I", pieces, rank=rank, place=place)
+    return file.file
+
+
 def far(file: Crafted) -> Crafted:
     """As if the caller's array had 2^32 units; what is moved stands in the last one."""
     file.sides(0, 2**32, 2**32)
@@ -134,13 +144,23 @@ def test_what_the_caller_has_is_what_counts(engine: Engine) -> None:
         wire.close()
 
 
+def test_buffers_that_are_too_small_are_refused_before_anything_is_laid_out(engine: Engine) -> None:
+    plan, wires = engine.program(made()).plan(0, 2**33, split=2**14), engine.threads(2)
+    some = np.zeros(8, np.float32)
+    with pytest.raises(Invalid, match=f"rank 0: its input has 32 bytes, {4 * 2**33} are needed"):
+        plan.run(some, some.copy(), wires[0])
+    assert plan.needs.instances == 0
+    for wire in wires:
+        wire.close()
+
+
 def test_pieces_have_limits(engine: Engine) -> None:
     """A rank may have 2^20 pieces of operations, and 2^25 of these, their parts and waits."""
     data = made(pieces=1000)
     plan = engine.program(data).plan(0, 5000)
     assert plan.needs.input == 5000
     with pytest.raises(Unsupported, match=r"more than 2\^20 pieces of operations.*use fewer pieces"):
-        engine.program(made(pieces=300_000)).plan(0, 5000)
+        engine.program(in_pieces(300_000)).plan(0, 5000)
 
 
 def test_what_is_exported_is_taken_and_what_is_not_taken_is_not_exported(engine: Engine) -> None:
@@ -160,9 +180,8 @@ def test_what_is_exported_is_taken_and_what_is_not_taken_is_not_exported(engine:
             continue
         with pytest.raises(Unsupported, match=rf"pieces of operations.*fewer pieces than {pieces}, about {most}$"):
             program(plan)
-        if pieces < 10**9:  # the numbers of more do not fit into the file
-            with pytest.raises(Unsupported, match="pieces of operations"):
-                engine.program(encode(both(finer))).plan(1, 10)
+        with pytest.raises(Unsupported, match="pieces of operations"):
+            engine.program(in_pieces(pieces)).plan(1, 10)
 
 
 def test_what_would_fill_the_memory_is_told_before_it_is_tried() -> None:
