@@ -48,7 +48,10 @@ def library(target: str = "mpi", compiler: str = "") -> Path:
 
 
 def _sources(target: str) -> list[Path]:
-    more = {"mpi": ("mpi_messages.c", *SHARED, *PRELOAD), "sockets": ("sockets_calls.c", *SHARED, "transport_shared.c")}.get(target, ())
+    more = {
+        "mpi": ("mpi_messages.c", *SHARED, *PRELOAD),
+        "sockets": ("sockets_calls.c", *SHARED, "transport_shared.c"),
+    }.get(target, ())
     return [NATIVE / name for name in (*CORE, TARGETS[target], *more)]
 
 
