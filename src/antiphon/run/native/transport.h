@@ -19,6 +19,7 @@ struct ap_wire {
                      ap_error *error);
     void (*close)(ap_wire *self);
     void (*begin)(ap_wire *self); /* a call has begun: `now` is another; may be NULL */
+    int (*left)(ap_wire *self, ap_error *error); /* ap_wire_left; may be NULL */
     uint32_t ranks;
     int broken;
     const ap_called *call; /* the caller's; NULL: nothing is compared */
