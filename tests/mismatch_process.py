@@ -98,6 +98,12 @@ def outcome(case: Case, c: Any, together: Call) -> dict[str, Any]:
     return {"done": done, "kind": "", "error": ""}
 
 
+def together(c: Any) -> None:
+    """Alike at all."""
+    got = c.allreduce(line())
+    assert (got == c.ranks).all(), "wrong numbers"
+
+
 def row(case: Case, c: Any, how: str, found: dict[str, Any]) -> dict[str, Any]:
     return {"case": case.name, "how": how, "rank": c.rank, "ranks": c.ranks, **found}
 
@@ -110,7 +116,7 @@ def in_comm(rank: int, ranks: int, addresses: list[str]) -> None:
         with antiphon.comm(rank=rank, ranks=size, address=address, timeout=TIMEOUT) as c:
             if case.warm:
                 warm_up(c)
-            found = outcome(case, c, lambda c: c.allreduce(line()))
+            found = outcome(case, c, together)
         tell(row(case, c, "warm" if case.warm else "cold", found))
 
 
@@ -122,7 +128,7 @@ def in_mpi(tables: list[str]) -> None:
         for table in (*tables, "") if case.warm else ():
             c = antiphon.comm(MPI.COMM_WORLD, table or None, timeout=TIMEOUT)
             warm_up(c)
-            found = outcome(case, c, lambda c: c.allreduce(line()))
+            found = outcome(case, c, together)
             tell(row(case, c, table, found))
             c.close()
     MPI.COMM_WORLD.Barrier()
@@ -216,7 +222,9 @@ def in_torch(rank: int, ranks: int, folder: str) -> None:
     dist.init_process_group("antiphon", store=store, rank=rank, world_size=ranks)
 
     def together(c: Any) -> None:
-        dist.all_reduce(torch.ones(240), group=c.group)
+        got = torch.ones(240)
+        dist.all_reduce(got, group=c.group)
+        assert (got == c.ranks).all(), "wrong numbers"
 
     for number, case in enumerate(torch_cases()):
         members = range(ranks - number % (ranks - 1))

@@ -88,8 +88,11 @@ def _unwritten(folder: Path, why: str | None) -> Invalid:
 
 
 def _sources(target: str) -> list[Path]:
-    more = {"mpi": ("mpi_messages.c", *PRELOAD), "sockets": ("sockets_calls.c", "transport_shared.c")}.get(target)
-    return [NATIVE / name for name in (*CORE, TARGETS[target], *((*SHARED, *more) if more else ()))]
+    more = {
+        "mpi": ("mpi_messages.c", *SHARED, *PRELOAD),
+        "sockets": ("sockets_calls.c", *SHARED, "transport_shared.c"),
+    }.get(target, ())
+    return [NATIVE / name for name in (*CORE, TARGETS[target], *more)]
 
 
 def _names(target: str) -> list[str]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import antiphon
+from antiphon import __version__
 from antiphon.errors import AntiphonError, Invalid, Missing, TimedOut, Unsupported, quote
 from antiphon.lower.book import Book, decode_book, encode_book
 from antiphon.run._group_book import base_program, group_book, read_any
@@ -64,7 +64,7 @@ def serve(
 
 
 def version() -> str:
-    return antiphon.__version__
+    return __version__
 
 
 def _book(group: Group, table: Any) -> Book:

@@ -134,6 +134,7 @@ class Engine:
         call.ap_wire_call.argtypes, call.ap_wire_call.restype = [c_void_p, c_void_p], None
         call.ap_wire_theirs.argtypes, call.ap_wire_theirs.restype = [c_void_p, c_void_p], None
         call.ap_agree.argtypes = [c_void_p, c_double, failure]
+        call.ap_wire_left.argtypes = [c_void_p, failure]
         call.ap_wire_close.argtypes, call.ap_wire_close.restype = [c_void_p], None
         call.ap_fold.argtypes = [c_void_p, POINTER(c_void_p), c_size_t, c_size_t, c_int, c_int]
         call.ap_fold.restype = None
@@ -265,6 +266,12 @@ class Wire:
         """Until all have begun the same call."""
         error = _Error()
         if self.engine.library.ap_agree(self.handle, timeout, byref(error)):
+            raise _raised(error)
+
+    def left(self) -> None:
+        """Before the end: Mismatch where a message of another's call came that no call here took."""
+        error = _Error()
+        if self.engine.library.ap_wire_left(self.handle, byref(error)):
             raise _raised(error)
 
     def close(self) -> None:

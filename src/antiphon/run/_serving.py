@@ -218,6 +218,14 @@ class Serving:
             self.broken = why or "it was closed"
             self.wire.close()
 
+    def finish(self) -> None:
+        """Before `close`, if all went well so far: a message that came and that no call took is told."""
+        if not self.broken:
+            try:
+                self.wire.left()
+            except Mismatch as error:
+                raise self._failed(error) from None
+
     def close(self) -> None:
         self.fail("the group was closed")
         self._plans.clear()

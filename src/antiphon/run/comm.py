@@ -85,15 +85,22 @@ class Comm:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: object, *_: object) -> None:
+        self._end(check=kind is None)
 
     def close(self) -> None:
         """Let go of the connections. No call of this process may be under way."""
+        self._end(check=True)
+
+    def _end(self, check: bool) -> None:
         with self._lock:
             self._closed = True
             if self._serving is not None:
-                self._serving.close()
+                try:
+                    if check:
+                        self._serving.finish()
+                finally:
+                    self._serving.close()
 
     def report(self) -> list[dict[str, Any]]:
         """A row for each collective and schedule: calls, nbytes, seconds, by whom they were served, and why so."""

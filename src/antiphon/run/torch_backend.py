@@ -18,12 +18,12 @@ from antiphon.errors import Invalid, Unsupported
 from antiphon.run._build import library
 from antiphon.run._group_start import Group, serve
 from antiphon.run._interface import interface_address
-from antiphon.run._native import Engine, Wire
+from antiphon.run._native import Engine, TransportFailed, Wire
 from antiphon.run._secret import given_secret
 from antiphon.run._serving import Serving
 from antiphon.run._torch_calls import Calls
 from antiphon.run._torch_far import Far, devices, nccl
-from antiphon.run._torch_work import Worker
+from antiphon.run._torch_work import CollectiveFailed, Worker
 from antiphon.run._wires import connect
 
 if TYPE_CHECKING:  # PyTorch's own types fit neither all its versions nor what it passes
@@ -107,12 +107,19 @@ class AntiphonGroup(_Base):
         self._store.set(f"antiphon/{number}/{rank}", text)
         return [self._store.get(f"antiphon/{number}/{other}").decode() for other in range(size)]
 
-    def shutdown(self) -> None:
+    def shutdown(self, check: bool = True) -> None:
         serving = self.calls.serving
-        if self._worker.close(self._timeout.total_seconds() if not (serving and serving.broken) else 1.0) and serving:
-            serving.close()
-        if self._far is not None:
-            self._far.group.shutdown()
+        done = self._worker.close(self._timeout.total_seconds() if not (serving and serving.broken) else 1.0)
+        try:
+            if done and serving and check:
+                serving.finish()
+        except TransportFailed as error:
+            raise CollectiveFailed(str(error)) from None
+        finally:
+            if done and serving:
+                serving.close()
+            if self._far is not None:
+                self._far.group.shutdown()
 
     def abort(self) -> None:
         """What is under way fails at once, here and at the others."""
@@ -124,7 +131,7 @@ class AntiphonGroup(_Base):
                     with suppress(OSError):
                         one.shutdown(socket.SHUT_RDWR)
                     one.detach()  # it is the wire's
-        self.shutdown()
+        self.shutdown(check=False)
 
     # ---- what it is ----
 

@@ -5,6 +5,10 @@ void ap_wire_call(ap_wire *wire, const ap_called *call) { wire->call = call; }
 
 void ap_wire_theirs(const ap_wire *wire, ap_called *theirs) { *theirs = wire->theirs; }
 
+int ap_wire_left(ap_wire *wire, ap_error *error) {
+    return wire->call && wire->left && !wire->broken ? wire->left(wire, error) : AP_OK;
+}
+
 void ap_begin(ap_wire *wire) {
     if (!wire->call) return;
     wire->now = *wire->call;

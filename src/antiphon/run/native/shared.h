@@ -43,6 +43,8 @@ void ap_shared_doze(ap_shared *shared, int microseconds);
 void ap_shared_begin(ap_shared *shared, ap_wire *wire);
 /* By who has waited for long: whether another is in another call, or has given up while something is wanted of him. */
 int ap_shared_look_around(ap_shared *shared, ap_error *error);
+/* ap_wire_left. */
+int ap_shared_left(ap_shared *shared, ap_error *error);
 /* Tells the others that nothing more comes from here. */
 void ap_shared_give_up(ap_shared *shared);
 void ap_shared_close(ap_shared *shared);

@@ -30,10 +30,16 @@ static int read_board(const ap_shared *s, uint32_t member, uint64_t at, ap_calle
     return digest_of(call) == digest;
 }
 
+/* The call of that digest; 0 where it is no longer, or not yet, on the board. */
+static int find_call(const ap_shared *s, uint32_t member, uint64_t digest, ap_called *call) {
+    for (uint64_t at = 0; at < CALLS; at++)
+        if (read_board(s, member, at, call) && digest_of(call) == digest) return 1;
+    return 0;
+}
+
 int ap_of_another_call(ap_shared *s, uint32_t from, uint64_t call, ap_error *error) {
     ap_called theirs;
-    for (uint64_t at = 0; at < CALLS; at++)
-        if (read_board(s, from, at, &theirs) && digest_of(&theirs) == call) return ap_compare(s->wire, &theirs, error);
+    if (find_call(s, from, call, &theirs)) return ap_compare(s->wire, &theirs, error);
     return ap_fail(error, AP_TRANSPORT, "process %u here is in another call", from); /* far ahead, or behind */
 }
 
@@ -47,6 +53,18 @@ int ap_shared_look_around(ap_shared *s, ap_error *error) {
                 code = ap_compare_loosely(s->wire, &theirs, error);
         if (!code && atomic_load(&((opening *)s->memory)->bells[i].gave_up) && ap_shared_waits_for(s, i))
             code = ap_fail(error, AP_TRANSPORT, "process %u here has given up after an error", i);
+    }
+    return code;
+}
+
+int ap_shared_left(ap_shared *s, ap_error *error) {
+    ap_called theirs;
+    int code = AP_OK;
+    for (uint32_t i = 0; i < s->members && !code && s->call; i++) {
+        const incoming *in = &s->in[i];
+        if (i == s->me || in->tail == atomic_load(&in->queue->head)) continue;
+        if (find_call(s, i, in->queue->entries[in->tail % QUEUE].call, &theirs) && theirs.number <= s->wire->now.number)
+            code = ap_compare(s->wire, &theirs, error);
     }
     return code;
 }

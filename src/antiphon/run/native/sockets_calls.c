@@ -19,21 +19,39 @@ static int tell_all(socket_wire *w, ap_error *error) {
     return code;
 }
 
-/* What lies in the sockets of those of whom nothing is wanted tells it too. */
+/* Of a message that nobody has asked for; `over`: this one's call is done. */
+static int compare(socket_wire *w, const head *one, int over, ap_error *error) {
+    uint64_t first = w->base.now.number + (over ? 1 : 0); /* what is for a later call may lie there */
+    return one->call.number < first ? ap_compare(&w->base, &one->call, error)
+                                    : ap_compare_loosely(&w->base, &one->call, error);
+}
+
+/* What has come from one without being asked for tells which call he is in, or was: what is kept aside, and, where nothing
+ * is wanted of him, what lies in his socket. */
+static int read_ahead(socket_wire *w, uint32_t rank, int over, ap_error *error) {
+    peer *p = &w->peers[rank];
+    int code = AP_OK;
+    for (const letter *one = p->aside.first; one && !code; one = one->next) code = compare(w, &one->head, over, error);
+    if (p->fd < 0 || p->coming || p->head_bytes || ap_sockets_wanted(p)) return code;
+    for (head next; !code && recv(p->fd, &next, sizeof next, MSG_PEEK | MSG_DONTWAIT) == sizeof next;) {
+        next.call.rank = rank;
+        if (next.mark == MARK) return compare(w, &next, over, error);
+        if (next.mark != TELLS || recv(p->fd, &next, sizeof next, MSG_DONTWAIT) != sizeof next) break;
+        next.call.rank = rank;
+        code = ap_compare_loosely(&w->base, &next.call, error);
+    }
+    return code;
+}
+
 int ap_sockets_look_around(socket_wire *w, ap_error *error) {
     int code = w->quiet ? AP_OK : tell_all(w, error);
-    for (uint32_t r = 0; r < w->base.ranks && !code; r++) {
-        peer *p = &w->peers[r];
-        if (p->fd < 0 || p->coming || p->head_bytes || ap_sockets_wanted(p)) continue;
-        for (head next; !code && recv(p->fd, &next, sizeof next, MSG_PEEK | MSG_DONTWAIT) == sizeof next;) {
-            next.call.rank = r;
-            if (next.mark != TELLS && next.mark != MARK) break;
-            code = next.mark == MARK && next.call.number < w->base.now.number
-                       ? ap_compare(&w->base, &next.call, error)
-                       : ap_compare_loosely(&w->base, &next.call, error);
-            if (next.mark == MARK || recv(p->fd, &next, sizeof next, MSG_DONTWAIT) != sizeof next) break;
-        }
-    }
+    for (uint32_t r = 0; r < w->base.ranks && !code; r++) code = read_ahead(w, r, 0, error);
     w->moved = 0;
+    return code;
+}
+
+int ap_sockets_left(ap_wire *self, ap_error *error) {
+    int code = AP_OK;
+    for (uint32_t r = 0; r < self->ranks && !code; r++) code = read_ahead((socket_wire *)self, r, 1, error);
     return code;
 }

@@ -52,5 +52,6 @@ static inline int ap_sockets_wanted(const peer *p) { return p->receives.first ||
 int ap_sockets_push(socket_wire *w, uint32_t rank, ap_error *error);
 /* Nothing has come or gone for some time: are the others in another call? */
 int ap_sockets_look_around(socket_wire *w, ap_error *error);
+int ap_sockets_left(ap_wire *self, ap_error *error);
 
 #endif

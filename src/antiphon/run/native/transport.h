@@ -22,6 +22,7 @@ struct ap_wire {
     void (*close)(ap_wire *self);
     uint64_t expected; /* bytes that the run receives, and AP_LETTER for each of its messages */
     void (*begin)(ap_wire *self); /* a call has begun: `now` is another; may be NULL */
+    int (*left)(ap_wire *self, ap_error *error); /* ap_wire_left; may be NULL */
     uint32_t ranks;
     int broken;
     const ap_called *call; /* the caller's; NULL: nothing is compared */

@@ -30,6 +30,11 @@ static void begin(ap_wire *self) {
     if (w->shared) ap_shared_begin(w->shared, self);
 }
 
+static int left(ap_wire *self, ap_error *error) {
+    mpi_wire *w = (mpi_wire *)self;
+    return w->shared ? ap_shared_left(w->shared, error) : AP_OK;
+}
+
 static int too_late(mpi_wire *w, double timeout, ap_error *error) {
     w->base.broken = 1;
     return ap_fail(error, AP_TIMEOUT, "nothing came or went for %g seconds; %d messages are under way", timeout,
@@ -146,7 +151,7 @@ static mpi_wire *new_wire(int processes, const int32_t *rank_of, uint32_t ranks,
     for (int i = 0; rank_of && i < processes; i++)
         if (rank_of[i] >= 0 && (uint32_t)rank_of[i] < ranks) process_of[rank_of[i]] = i;
     w->base = (ap_wire){.send = send, .receive = receive, .completed = completed, .close = close_wire,
-                        .begin = begin, .ranks = ranks};
+                        .begin = begin, .left = left, .ranks = ranks};
     w->process_of = process_of, w->comm = MPI_COMM_NULL;
     return w;
 }

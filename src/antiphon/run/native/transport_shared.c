@@ -72,6 +72,8 @@ static int completed(ap_wire *self, int block, double timeout, uint32_t *numbers
 
 static void begin(ap_wire *self) { ap_shared_begin(((shared_wire *)self)->shared, self); }
 
+static int left(ap_wire *self, ap_error *error) { return ap_shared_left(((shared_wire *)self)->shared, error); }
+
 static void close_wire(ap_wire *self) {
     shared_wire *w = (shared_wire *)self;
     for (uint32_t i = 0; i < w->count; i++) close(w->sockets[i].fd);
@@ -96,7 +98,7 @@ ap_wire *ap_shared_open(ap_shared *shared, uint32_t ranks, const int32_t *socket
             w->sockets[w->count++] = (struct pollfd){.fd = sockets[r], .events = POLLIN};
         }
     w->base = (ap_wire){.send = send, .receive = receive, .completed = completed, .close = close_wire, .begin = begin,
-                        .ranks = ranks};
+                        .left = left, .ranks = ranks};
     w->shared = shared;
     return &w->base;
 }

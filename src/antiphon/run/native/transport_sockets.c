@@ -370,7 +370,7 @@ ap_wire *ap_sockets_open(uint32_t rank, uint32_t ranks, const int32_t *sockets, 
         return NULL;
     }
     w->base = (ap_wire){.send = send_message, .receive = receive_message, .completed = completed, .close = close_wire,
-                        .begin = begin, .ranks = ranks};
+                        .begin = begin, .left = ap_sockets_left, .ranks = ranks};
     for (uint32_t r = 0; r < ranks; r++) {
         peer *p = &w->peers[r];
         p->fd = sockets[r];
