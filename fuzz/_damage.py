@@ -1,4 +1,4 @@
-"""Random damage to schedules, some of it harmless. Every edit takes columns (lists of whole numbers) and changes them."""
+"""Random damage to schedules, some of it harmless. An edit takes columns (lists of whole numbers) and changes them."""
 
 from __future__ import annotations
 

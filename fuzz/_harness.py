@@ -12,18 +12,18 @@ import argparse
 import json
 import resource
 import sys
-import time
 import traceback
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.append(str(ROOT / "tests"))  # for its generators of machines, collectives and schedules
 FAULTS = ROOT / "build" / "fuzz"
 CASES = "cases"  # what --count counts
 
 
-class Found(Exception):  # noqa: N818
+class Found(Exception):
     """Two judges differ. `files`: the case, name -> content."""
 
     def __init__(self, message: str, files: dict[str, bytes | str] | None = None) -> None:
@@ -71,7 +71,9 @@ def keep(name: str, error: Exception, folder: Path) -> Path:
 
 def main(name: str, one: One, count: int, about: str | None) -> None:
     """The command line of one fuzzer."""
-    parser = argparse.ArgumentParser(prog=f"fuzz/{name}.py", description=about, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog=f"fuzz/{name}.py", description=about, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--count", type=int, default=count, help=f"cases to judge (default {count})")
     parser.add_argument("--seed", type=int, default=1, help="the first seed (default 1)")
     parser.add_argument("--seconds", type=float, help="stop after so much CPU time, however many were judged")
@@ -86,7 +88,12 @@ def main(name: str, one: One, count: int, about: str | None) -> None:
         print(f"{name}: FAULT {what}\n  kept in {place}\n  {error.__notes__[-1]}", file=sys.stderr)
         sys.exit(1)
     if asked.json:
-        told = {"fuzzer": name, "seeds": [asked.seed, after - 1], "cpu_seconds": round(spent, 1), "counts": dict(counts)}
+        told = {
+            "fuzzer": name,
+            "seeds": [asked.seed, after - 1],
+            "cpu_seconds": round(spent, 1),
+            "counts": dict(counts),
+        }
         print(json.dumps(told))
     else:
         words = ", ".join(f"{number} {what}" for what, number in counts.items())

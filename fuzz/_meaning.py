@@ -7,12 +7,14 @@ routes that it found, because many schedules are judged on one machine.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Any
 
 Value = dict[int, int]  # contribution -> how often; a cell that is not in the table is EMPTY
-Ends = tuple[dict[int, dict[int, Value]], dict[int, dict[int, Value]]]  # of every block: rank -> value, before and after
+Cells = dict[int, dict[int, Value]]  # block -> rank -> value
+Ends = tuple[Cells, Cells]  # before and after
 
 
 def builtin(collective: Any) -> Ends:
@@ -20,8 +22,8 @@ def builtin(collective: Any) -> Ends:
     members, roots, kind = list(collective.members), list(collective.roots), collective.kind
     every = {m: {m: 1} for m in members}
     whole = {m: dict.fromkeys(members, 1) for m in members}
-    have: dict[int, dict[int, Value]] = {}
-    want: dict[int, dict[int, Value]] = {}
+    have: Cells = {}
+    want: Cells = {}
     if kind in ("broadcast", "allgather"):
         for b, r in enumerate(roots if kind == "broadcast" else members):
             have[b], want[b] = {r: {r: 1}}, {m: {r: 1} for m in members}
@@ -43,11 +45,11 @@ def builtin(collective: Any) -> Ends:
 
 def custom(relation: Any) -> Ends:
     """The same of a relation in rows: an id as often as it is listed; want -1 is every id of the block once."""
-    have: dict[int, dict[int, Value]] = defaultdict(dict)
+    have: Cells = defaultdict(dict)
     for b, r, i in zip(relation.pre_block.tolist(), relation.pre_rank.tolist(), relation.pre_id.tolist(), strict=True):
         cell = have[b].setdefault(r, {})
         cell[i] = cell.get(i, 0) + 1
-    want: dict[int, dict[int, Value]] = defaultdict(dict)
+    want: Cells = defaultdict(dict)
     for b, r, w in zip(
         relation.post_block.tolist(), relation.post_rank.tolist(), relation.post_want.tolist(), strict=True
     ):
@@ -94,7 +96,7 @@ class Judge:
             return False
         if self.ends[path[0]][0] != src or self.ends[path[-1]][1] != dst:
             return False
-        joints = zip(path, path[1:], strict=False)
+        joints = itertools.pairwise(path)
         return all(self.ends[a][1] == self.ends[b][0] >= self.ranks for a, b in joints)
 
     # ---- data ----
@@ -131,9 +133,7 @@ class Judge:
         table = [schedule.routes[i] for i in range(len(schedule.routes))]
         count = len(schedule.step)
         route = [-1] * count if schedule.route is None else schedule.route.tolist()
-        slots = [
-            [0] * count if side is None else side.tolist() for side in (schedule.src_slot, schedule.dst_slot)
-        ]
+        slots = [[0] * count if side is None else side.tolist() for side in (schedule.src_slot, schedule.dst_slot)]
         columns = (schedule.step, schedule.chunk, schedule.src, schedule.dst, schedule.op)
         by_step: dict[int, list[tuple[int, ...]]] = defaultdict(list)
         for step, *row in zip(*(c.tolist() for c in columns), route, *slots, strict=True):
@@ -172,9 +172,7 @@ def tiling(schedule: Any) -> str | None:
     """Whether the chunks of every block tile it exactly; a block of weight 0 may have none."""
     chunks = schedule.chunks
     parts: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    for b, offset, share in zip(
-        chunks.block.tolist(), chunks.offset.tolist(), chunks.share.tolist(), strict=True
-    ):
+    for b, offset, share in zip(chunks.block.tolist(), chunks.offset.tolist(), chunks.share.tolist(), strict=True):
         parts[b].append((offset, share))
     for b, weight in enumerate(schedule.collective.weights.tolist()):
         if not parts[b]:

@@ -1,26 +1,23 @@
 """Schedules against the meaning that the documents give them: `verify` must say what an independent judge says.
 
-Correct schedules (of all planners and of the tests' generator), wholly random ones on two or three ranks, and all of them
-damaged in one to three places.
+Correct schedules (of all planners and of the tests' generator), wholly random ones on two or three ranks, and all of
+them damaged in one to three places.
 """
 
 from __future__ import annotations
 
 import random
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parent.parent / "tests")]
-
-import generate
 import numpy as np
 from _damage import damage, links
 from _harness import CASES, Found, main
 from _meaning import Judge
+from generate import case
+from generate import topology as any_machine
 
 from antiphon.core import verify as verifier
 from antiphon.core.collective import KINDS, ROOTED, Collective
@@ -51,7 +48,7 @@ def planned(rng: random.Random) -> tuple[Schedule, Topology] | None:
     from antiphon.topologies import topology as named
 
     ranks = rng.randint(2, 8)
-    machine = named(rng.choice(SHAPES).format(ranks)) if rng.random() < 0.6 else generate.topology(rng, ranks)
+    machine = named(rng.choice(SHAPES).format(ranks)) if rng.random() < 0.6 else any_machine(rng, ranks)
     name = rng.choice([n for n in table("planner") if n not in SLOW])
     entry = table("planner")[name]
     kind = rng.choice(entry.can["collectives"])
@@ -67,7 +64,7 @@ def planned(rng: random.Random) -> tuple[Schedule, Topology] | None:
 def scribbled(rng: random.Random, most_ranks: int = 3) -> tuple[Schedule, Topology]:
     """A few rows at random: on so little, some are right by chance."""
     ranks = rng.randint(2, most_ranks)
-    machine = generate.topology(rng, ranks)
+    machine = any_machine(rng, ranks)
     kind = rng.choice([k for k in KINDS if k != "alltoall"])
     wanted = Collective(kind, ranks, (), (rng.randrange(ranks),) if kind in ROOTED else ())
     parts = cut(wanted, rng.choice([1, 1, 1, 2]))
@@ -120,8 +117,8 @@ def judge_some(rng: random.Random, counts: Counter[str]) -> None:
     if way == "planned":
         base = planned(rng)
     else:
-        case = generate.case(rng.randrange(2**32), most_ranks=rng.choice([3, 4, 6, 8]))
-        base = case.schedule, case.topology
+        made = case(rng.randrange(2**32), most_ranks=rng.choice([3, 4, 6, 8]))
+        base = made.schedule, made.topology
     if base is None or base[0].transfers > MOST_ROWS:
         return
     schedule, machine = base
