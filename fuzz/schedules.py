@@ -43,11 +43,11 @@ CUTS: tuple[tuple[tuple[Any, str, int], ...], ...] = (
 SHAPES = ("full:ranks={}", "ring:ranks={}", "star:ranks={}", "line:ranks={}")
 
 
-def planned(rng: random.Random) -> tuple[Schedule, Topology] | None:
+def planned(rng: random.Random, most_ranks: int = 8) -> tuple[Schedule, Topology] | None:
     """One planner's schedule on a small machine of a common shape or of none."""
     from antiphon.topologies import topology as named
 
-    ranks = rng.randint(2, 8)
+    ranks = rng.randint(2, most_ranks)
     machine = named(rng.choice(SHAPES).format(ranks)) if rng.random() < 0.6 else any_machine(rng, ranks)
     name = rng.choice([n for n in table("planner") if n not in SLOW])
     entry = table("planner")[name]
