@@ -1,7 +1,7 @@
 """What a collective gives, by definition, in plain NumPy: buffers before and after, for every rank.
 
-Written from docs/schedule.md, docs/program.md and docs/numpy.md. Who has and wants what is `_meaning`'s; here are where blocks
-stand in the buffers, data that every order of combining gives the same result of, and the result.
+Written from docs/schedule.md, docs/program.md and docs/numpy.md. Who has and wants what is `_meaning`'s; here are where
+blocks stand in the buffers, data that every order of combining gives the same result of, and the result.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Definition:
         self.data = {(b, i): self._values(random, self.weights[b] * unit) for b, i in ids}
 
     def _values(self, random: np.random.Generator, count: int) -> Array:
-        """Whole numbers of all sizes, which wrap around alike in any order; of floats such as add and multiply exactly."""
+        """Whole numbers of all sizes, which wrap around alike in any order; floats that add and multiply exactly."""
         if self.dtype.kind in "iu":
             limits = np.iinfo(self.dtype)
             return random.integers(limits.min, limits.max, count, self.dtype, endpoint=True)

@@ -1,5 +1,5 @@
-"""Runs against the definition: NumPy says what every rank must end with, and the interpreter (step by step, and in random
-orders), the program and the native engine (ranks as threads; now and then as MPI processes) must give just that.
+"""Runs against the definition: NumPy says what every rank must end with, and the interpreter (step by step, and in any
+order), the program and the native engine (ranks as threads; now and then as MPI processes) must give just that.
 
 Correct schedules of all planners and of the tests' generator, every type and operator, in place and not, 0 elements,
 fewer elements than chunks, and sizes that nothing divides. All that must stay as it was is looked at too.
