@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import sys
 import time
+import tracemalloc
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,6 +21,7 @@ from antiphon.core.collective import Collective
 from antiphon.core.schedule import Schedule, cut
 from antiphon.core.topology import LinkType, build
 from antiphon.core.verify import Fault, Report, verify
+from antiphon.errors import Invalid
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT / "fuzz"))
@@ -214,6 +216,23 @@ def test_a_loader_that_misbehaves_is_caught(
     monkeypatch.setattr(loaders, "SECONDS", 0.2)
     monkeypatch.setattr(loaders, "TARGETS", {"plan": replace(loaders.TARGETS["plan"], use=use)})
     assert word in fault_of(loaders, 4000)
+
+
+# ---- what they found ----
+
+
+def test_a_number_of_levels_costs_no_memory(tmp_path: Path) -> None:
+    """300 bytes of PICCL's XML with num_levels="33554433" took 4 GB before they were refused."""
+    path = tmp_path / "topology.xml"
+    path.with_name("figures.csv").write_bytes(loaders.FIGURES)
+    path.write_bytes(loaders.MACHINE.replace(b'num_levels="2"', b'num_levels="2000001"'))
+    tracemalloc.start()
+    try:
+        with pytest.raises(Invalid, match="has no group of level 2"):
+            loaders.use_piccl_topology(path)
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
 
 
 # ---- the judges, on what can be counted by hand ----
