@@ -230,7 +230,7 @@ def test_a_number_of_levels_costs_no_memory(tmp_path: Path) -> None:
     try:
         with pytest.raises(Invalid, match="has no group of level 2"):
             loaders.use_piccl_topology(path)
-        assert tracemalloc.get_traced_memory()[1] < 2**20
+        assert tracemalloc.get_traced_memory()[1] < 2**24
     finally:
         tracemalloc.stop()
 
