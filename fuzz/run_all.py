@@ -46,23 +46,23 @@ class Fuzzer:
 FUZZERS = (
     Fuzzer(
         "schedules", "the meaning of docs/schedule.md in dictionaries, with its own search of routes",
-        (6_000, 25_000, 1_000_000), more=("--json",),
+        (6_000, 15_000, 1_000_000), more=("--json",),
     ),
-    Fuzzer("machines", "a linear program over all branchings (HiGHS)", (400, 2_000, 10_000), more=("--json",)),
-    Fuzzer("runs", "the definition of every collective in NumPy", (1_200, 5_000, 100_000), more=("--json",)),
+    Fuzzer("machines", "a linear program over all branchings (HiGHS)", (400, 1_200, 10_000), more=("--json",)),
+    Fuzzer("runs", "the definition of every collective in NumPy", (1_200, 3_000, 100_000), more=("--json",)),
     Fuzzer(
         "loaders", "only a refusal in one line, or what reads back as the same; CPU time and address space are limited",
-        (5_000, 20_000, 1_000_000), more=("--json",),
+        (5_000, 12_000, 1_000_000), more=("--json",),
     ),
     Fuzzer(
-        "native/build_and_run", "AddressSanitizer and UndefinedBehaviorSanitizer", (50_000, 300_000, 10_000_000),
+        "native/build_and_run", "AddressSanitizer and UndefinedBehaviorSanitizer", (15_000, 25_000, 10_000_000),
         count="--executions", more=("--keep", "build/fuzz"),
     ),
-    Fuzzer("frames", "the job starts, or ends with an error of ours; memory is limited", (150, 600, 20_000),
+    Fuzzer("frames", "the job starts, or ends with an error of ours; memory is limited", (150, 400, 20_000),
            more=("--json",)),
     Fuzzer(
         "interrupts", "no traceback, no process and no file is left; the exit code is that of the signal",
-        (0, 20, 1_000), of_long=("--busy", "4"),
+        (0, 10, 1_000), of_long=("--busy", "4"),
     ),
 )  # fmt: skip
 
