@@ -2,7 +2,7 @@
 # and later runs use that .venv until pyproject.toml changes.
 
 PYTHON ?= python3
-# More arguments for pytest: make test ARGS="-k ring"
+# More arguments for pytest or the fuzzers: make test ARGS="-k ring", make fuzz ARGS=--short
 ARGS ?=
 
 # Tests hand plain lists and tuples to what takes columns and exact numbers.
@@ -35,7 +35,7 @@ PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses=4 --dist worksteal
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-all check format format-check lint types bench clean FORCE
+.PHONY: help demo test fuzz test-all check format format-check lint types bench clean FORCE
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -46,6 +46,9 @@ demo: $(VENV)/.ready  ## plan, verify and run an allreduce, start to end
 test: $(VENV)/.ready-dev  ## run the tests, without the slow ones
 	@echo "== tests"
 	@$(PYTEST) $(ARGS)
+
+fuzz: $(VENV)/.ready-dev  ## hold everything against independent judges, some minutes; ARGS=--long for hours
+	@$(BIN)/python fuzz/run_all.py $(ARGS)
 
 test-all: $(VENV)/.ready-dev  ## run all tests
 	@echo "== all tests"

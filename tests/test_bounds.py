@@ -178,7 +178,8 @@ def test_groups_and_relays() -> None:
     found = bound(chain, Collective("allgather", 3, (0, 2)))
     assert found.latency_steps == 2
     assert found.inverse == 1
-    assert found.tight is None
+    assert found.tight
+    assert found.packing is not None
     assert bound(chain, Collective("allreduce", 3, (0, 2))).inverse == 1
 
 

@@ -272,10 +272,34 @@ def test_custom_collectives_never_exceed_what_is_attained() -> None:
 def test_prices_need_not_be_equal() -> None:
     """A machine whose best dual prices some links twice as high as others: no cut says as much."""
     ends = [(0, 1), (1, 2), (2, 3), (3, 4), (4, 0), (2, 4), (0, 3), (3, 1), (2, 0)]
-    speeds = [2, 3, 1, 1, 2, 2, 2, 1, 1]
+    speeds = [3, 3, 1, 1, 2, 3, 1, 1, 1]
     links = [(a, b, LinkType("link", Fraction(s))) for (a, b), s in zip(ends, speeds, strict=True)]
     t, c = build("two prices", 5, links), Collective("alltoall", 5)
     witness = bound(t, c).witness
     assert isinstance(witness, LpDual)
     assert {price for _, price in witness.prices} == {1, 2}
     assert time_of(t, c) == best_unicast_time(t, dict.fromkeys(itertools.permutations(range(5), 2), 1))
+
+
+def test_capacities_that_lie_far_apart() -> None:
+    """A program in units of the widest link does not see links 10^10 times narrower, and says less than is true."""
+    wide, narrow = LinkType("wide", Fraction(5 * 10**10)), LinkType("narrow", Fraction(1))
+    ends = [(0, 1), (1, 2), (2, 3), (3, 0), (0, 2)]
+    links = [(a, b, narrow if (a, b) in {(1, 2), (0, 2)} else wide) for a, b in ends]
+    t = build("far apart", 4, links, limits=[SharedLimit("both", (1, 4), Fraction(3, 2))])
+    for kind in ("alltoall", "allgather", "reducescatter", "scatter", "gather"):
+        found = bound(t, Collective(kind, 4))
+        assert found.tight is True, (kind, found.note)
+
+
+def test_the_word_is_true_where_no_program_helps(monkeypatch: pytest.MonkeyPatch) -> None:
+    kind = LinkType("link", Fraction(1))
+    t = build("fan", 4, [(0, 1, kind), (1, 2, kind), (2, 3, kind), (3, 0, kind), (0, 2, kind), (2, 0, kind)])
+    c = Collective("alltoall", 4)
+    with monkeypatch.context() as patch:
+        patch.setattr("antiphon.core.bounds.bandwidth.MOST_VARIABLES", 0)
+        patch.setattr("antiphon.core.bounds.bandwidth.even_spreads", lambda *_: [])
+        assert "too large" in bound(t, c).note
+    monkeypatch.setattr("antiphon.core.bounds.lp.Program.solve", lambda *_: None)
+    monkeypatch.setattr("antiphon.core.bounds.bandwidth.even_spreads", lambda *_: [])
+    assert "not solved exactly" in bound(t, c).note

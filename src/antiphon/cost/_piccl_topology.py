@@ -146,9 +146,9 @@ class _Reader:
             lost = next(node for node in range(self.nodes) if node >= len(found) or found[order[node]] != node)
             raise Invalid(f"num_nodes is {self.nodes}, but node {lost} stands in no group")
         levels = {group.level for group in self.groups}
-        missing = sorted(set(range(max(self.levels, max(levels) + 1))) - levels)
-        if missing:
-            raise Invalid(f"has no group of level {missing[0]}; num_levels is {self.levels}")
+        missing = next((level for level in range(max(self.levels, max(levels) + 1)) if level not in levels), None)
+        if missing is not None:
+            raise Invalid(f"has no group of level {missing}; num_levels is {self.levels}")
         if self.levels and max(levels) >= self.levels:
             raise Invalid(f"has groups of level {max(levels)}, but num_levels is {self.levels}")
         if len(self.tops) > 1:

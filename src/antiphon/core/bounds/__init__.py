@@ -11,11 +11,13 @@ from fractions import Fraction
 from typing import Any
 
 from antiphon.core.bounds.assumed import MULTICAST, REDUCTION, assumed, helped, without
+from antiphon.core.bounds.attained import packing_of
 from antiphon.core.bounds.bandwidth import Search
 from antiphon.core.bounds.latency import latency_of
 from antiphon.core.bounds.needs import needs_of
+from antiphon.core.bounds.packing import packed_time
 from antiphon.core.bounds.recheck import check_distance, proved_time
-from antiphon.core.bounds.witness import Cut, Distance, Family, LpDual, Partition, Witness, witness_of
+from antiphon.core.bounds.witness import Cut, Distance, Family, LpDual, Packing, Partition, Tree, Witness, witness_of
 from antiphon.core.collective import Collective
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid
@@ -29,7 +31,9 @@ __all__ = [
     "Distance",
     "Family",
     "LpDual",
+    "Packing",
     "Partition",
+    "Tree",
     "Witness",
     "assumed",
     "bound",
@@ -47,8 +51,9 @@ class Bound:
 
     `inverse` is SCCL's R/C: time at zero latency over a unit link (topology.unit), per input of the rank with
     most. `bytes_per_second` is nbytes over that time; None where nothing must move. `tight`: True where
-    schedules come as near as one likes (with ever finer chunks); None where that is not known. `assumes`: what the
-    proof of the time takes for granted of switches that could do more than forward; empty: it holds with their help.
+    schedules come as near as one likes (with ever finer chunks); None where that is not known. `packing`: where
+    theory does not say that it is attained, on small machines, the trees that attain it. `assumes`: what the proof of
+    the time takes for granted of switches that could do more than forward; empty: it holds with their help.
     """
 
     latency_steps: int
@@ -59,6 +64,7 @@ class Bound:
     tight: bool | None
     note: str
     assumes: tuple[str, ...] = ()
+    packing: Packing | None = None
 
     def seconds(self, nbytes: int) -> Fraction:
         """The least time at zero latency."""
@@ -77,6 +83,7 @@ class Bound:
                 "witness": proof.as_json() if proof is not None else None,
                 "tight": self.tight,
                 "note": self.note,
+                "packing": self.packing.as_json() if self.packing is not None else None,
             },
             "assumes": list(self.assumes),
         }
@@ -107,7 +114,12 @@ def bound(topology: Topology, collective: Collective) -> Bound:
     inverse, rate = _rates(topology, collective, proved.time)
     steps = latency.steps if latency is not None else 0
     assumes = assumed(topology, collective, proved.witness)
-    found = Bound(steps, latency, inverse, rate, proved.witness, proved.tight, proved.note, assumes)
+    tight, note, packing = proved.tight, proved.note, None
+    if tight is None and not needs.joined:
+        packing = packing_of(topology, collective, proved.time)
+        if packing is not None:
+            tight, note = True, f"attained by {len(packing.trees)} trees, which are listed"
+    found = Bound(steps, latency, inverse, rate, proved.witness, tight, note, assumes, packing)
     recheck(topology, collective, found)
     return found
 
@@ -125,6 +137,8 @@ def recheck(topology: Topology, collective: Collective, stated: Bound) -> None:
     time = proved_time(topology, collective, stated.witness)
     if (stated.inverse, stated.bytes_per_second) != _rates(topology, collective, time):
         raise Invalid("this bound states another bandwidth than its witness proves; compute the bound anew")
+    if stated.packing is not None and packed_time(topology, collective, stated.packing) != time:
+        raise Invalid("this bound's packing takes another time than the bound; compute the bound anew")
 
 
 def proved_rate(topology: Topology, collective: Collective, witness: Witness) -> Fraction | None:

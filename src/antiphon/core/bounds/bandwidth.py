@@ -53,6 +53,7 @@ class Search:
         self.topology, self.collective, self.needs = topology, collective, needs
         self.network = network_of(topology)
         self.best: tuple[Fraction, Witness] | None = None
+        self.inexact = False  # whether a linear program was tried, if it proves nothing
         self.whole = len(collective.members) == topology.ranks
         self.balanced = self.network.balanced
 
@@ -111,7 +112,7 @@ class Search:
             return self._proved(True, f"{_OPTIMUM}, attained by packing trees")
         if solved:
             return self._proved(None, "ranks outside the group may relay: not known to be attainable")
-        return self._proved(None, "shared limits or unbalanced switches, too large for a linear program")
+        return self._proved(None, f"shared limits or unbalanced switches, {self._unsolved}")
 
     def _limit_cuts(self) -> None:
         """The cuts that shared limits suggest: the linear program may be too large, and a cut says more."""
@@ -168,7 +169,7 @@ class Search:
                 return self._proved(True, f"attained by spreading evenly over shortest paths {_NEARLY}")
         if self._solve():
             return self._proved(True, f"{_OPTIMUM}, attained by a concurrent flow")
-        return self._proved(None, "the best of the cuts tried; too large for the linear program")
+        return self._proved(None, f"the best of the cuts tried; {self._unsolved}")
 
     def _custom(self) -> Proved:
         groups = groups_of(self.collective, self.needs)
@@ -186,8 +187,19 @@ class Search:
         if size_of(self.topology.links, flows) > MOST_VARIABLES:
             return False
         program = Program(self.topology, groups, self.needs)
-        found = program.solve()
+        self.inexact = True
+        found = program.solve(self._about)
         return found is not None and self._offer_duals(program, found)
+
+    @property
+    def _about(self) -> float:
+        """The best bound so far, as programs count time."""
+        assert self.best is not None
+        return float(self.best[0] * self.topology.resources.scale)
+
+    @property
+    def _unsolved(self) -> str:
+        return "its linear program was not solved exactly" if self.inexact else "too large for a linear program"
 
     def _offer_duals(self, program: Program, found: Solution) -> bool:
         goal = found.time / float(self.topology.resources.scale)
@@ -263,9 +275,9 @@ class Search:
         program = Program(self.topology, groups, self.needs)
         for partition in partitions:
             program.add(partition)
-        found, stalled = program.solve(), 0
+        found, stalled = program.solve(self._about), 0
         while found is not None and stalled < _STALLED and self._violated(program, found):
-            better = program.solve()
+            better = program.solve(self._about)
             if better is None:
                 break
             stalled = 0 if better.time > found.time * (1 + CLOSE) else stalled + 1

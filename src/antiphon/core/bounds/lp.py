@@ -162,8 +162,11 @@ class Program:
             capacity, float
         )
 
-    def _fits(self, scale: float, limit: Any, limit_capacity: NDArray[np.float64]) -> Any:
-        """Loads fit links and limits, flows fit under loads (all <= 0); then loads cross partitions enough."""
+    def _fits(self, link_room: NDArray[np.float64], limit: Any, limit_room: NDArray[np.float64]) -> Any:
+        """Loads fit links and limits, flows fit under loads (all <= 0); then loads cross partitions enough.
+
+        What has more room than 1 is divided by it: no entry is above 1, and none of a wide link too small to be seen.
+        """
         import scipy.sparse as sp
 
         arcs, count = len(self.arcs), len(self.commodities)
@@ -173,23 +176,26 @@ class Program:
         stacked = sp.kron(np.ones((len(self.groups), 1)), sp.eye_array(arcs), format="csr")
         crossing = np.array([times for _, times in self.partitions]).reshape(-1, arcs)
         rows = [
-            [sp.csr_array(-self.arcs.capacity[:, None] / scale), sp.eye_array(arcs), None],
-            [sp.csr_array(-limit_capacity[:, None] / scale), limit, None],
+            [sp.csr_array(-np.minimum(link_room, 1)[:, None]), sp.diags_array(1 / np.maximum(link_room, 1)), None],
+            [sp.csr_array(-np.minimum(limit_room, 1)[:, None]), limit / np.maximum(limit_room, 1)[:, None], None],
             [sp.csr_array((under.shape[0], 1)), -stacked, under],
             [sp.csr_array((len(crossing), 1)), sp.csr_array(-crossing), None],
         ]
         return sp.block_array(rows, format="csr")
 
-    def solve(self) -> Solution | None:
-        """The optimum by HiGHS, or None where it fails. Variables: T, loads, then all flows."""
+    def solve(self, about: float) -> Solution | None:
+        """The optimum by HiGHS, or None where it fails. Variables: T, loads, then all flows.
+
+        `about`: the order of T (a bound of it), in which T is counted: capacities may lie far apart.
+        """
         import scipy.sparse as sp
         from scipy.optimize import linprog
 
-        scale = float(self.arcs.capacity.max())
         flow, wanted = self._conservation()
         weigh = float(np.abs(wanted).max())
         limit, limit_capacity = self._limits()
-        upper = self._fits(scale, limit, limit_capacity)
+        link_room, limit_room = (capacity * (about / weigh) for capacity in (self.arcs.capacity, limit_capacity))
+        upper = self._fits(link_room, limit, limit_room)
         most = [-2.0 * (len(p.parts) - 1) * p.weight / weigh for p, _ in self.partitions]
         # One family balances by itself; without these rows its lengths are its prices.
         balance = self._switch_balance()[: 0 if self._single else None]
@@ -208,10 +214,10 @@ class Program:
         ends = np.cumsum([0, arcs, len(limit_capacity), len(self.groups) * arcs, len(most)])
         link, limits, lengths, multipliers = (price[x:y] for x, y in itertools.pairwise(ends.tolist()))
         return Solution(
-            found.x[0] * weigh / scale,
+            found.x[0] * about,
             found.x[1 : 1 + arcs],
-            link,
-            limits,
+            link / np.maximum(link_room, 1),
+            limits / np.maximum(limit_room, 1),
             lengths.reshape(-1, arcs),
             -found.eqlin.marginals[flow.shape[0] :],
             multipliers,

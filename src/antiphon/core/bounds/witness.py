@@ -150,6 +150,27 @@ class LpDual(Record):
 Witness = Cut | Partition | LpDual
 
 
+@dataclass(frozen=True)
+class Tree(Record):
+    """A part of a block, of weight `rate`, and the routes (links from rank to rank) that it takes.
+
+    `way`: "out" of `root` to all that want the block, or "in" to it from all that have some of it.
+    """
+
+    block: int
+    way: str
+    root: int
+    rate: Fraction
+    routes: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class Packing(Record):
+    """Trees that together do the collective: what takes no longer than a bound shows that it is attained."""
+
+    trees: tuple[Tree, ...]
+
+
 def witness_of(value: Mapping[str, Any]) -> Witness:
     """A witness from its JSON; Invalid where it is none. What it says is for `recheck` to judge."""
     try:

@@ -1,0 +1,342 @@
+"""Whether a bound is attained, on small machines: the best packing of trees, by a linear program over trees.
+
+A tree is a set of routes between ranks (docs/bounds.md, "Attained on small machines"). Columns are generated: the
+prices of a program ask for the cheapest trees, these join it, until there are no more. A cheapest tree among
+some of the ranks is found by dynamic programming over sets of them (Dreyfus, Wagner 1971), 3^ranks small steps, which
+is why only small machines are tried. The effort is counted, never timed.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.core.bounds.packing import packed_time
+from antiphon.core.bounds.witness import Packing, Tree
+from antiphon.core.collective import Collective
+from antiphon.core.topology import Topology
+from antiphon.errors import Invalid
+
+MOST_RANKS = 8
+MOST_SWITCHES = 8
+MOST_LINKS = 256
+MOST_ROUNDS = 60  # programs solved
+MOST_COLUMNS = 1500  # trees in the last of them
+_CLOSE = 1e-9
+_KINDS = ("broadcast", "allgather", "reduce", "reducescatter", "allreduce")
+
+Floats = NDArray[np.float64]
+Route = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """Trees of a block that are worth having: `way` out of a root to `ends`, or from `ends` into it."""
+
+    block: int
+    way: str
+    root: int
+    ends: tuple[int, ...]
+    row: int  # the program's equation that counts its rate, and how
+    sign: int
+    also: int | None = None  # a second one: of allreduce, the balance of its root
+
+
+def packing_of(topology: Topology, collective: Collective, bound: Fraction) -> Packing | None:
+    """A packing of trees that takes just the time `bound` (weight over bytes per second); None: none was found."""
+    if (
+        collective.kind not in _KINDS
+        or topology.ranks > MOST_RANKS
+        or topology.switches > MOST_SWITCHES
+        or topology.links > MOST_LINKS
+        or not bound
+    ):
+        return None
+    return _Program(topology, collective, bound).attain()
+
+
+class _Program:
+    """min T, so that the rates of trees sum to what blocks weigh and none carries more than capacity * T.
+
+    Rates in parts of all weight, T in parts of the bound; so `capacity` is what can be carried within the bound.
+    """
+
+    def __init__(self, topology: Topology, collective: Collective, bound: Fraction) -> None:
+        self.topology, self.collective, self.bound = topology, collective, bound
+        bandwidth = [topology.bandwidth(link) for link in range(topology.links)]
+        self.exact = [*bandwidth, *(limit.bandwidth for limit in topology.limits)]
+        self.limits_of: list[list[int]] = [[] for _ in range(topology.links)]
+        for number, limit in enumerate(topology.limits):
+            for link in limit.links:
+                self.limits_of[link].append(topology.links + number)
+        self.wanted, self.right = _wanted(collective)
+        self.weight = sum(self.right)
+        self.capacity = np.array([float(c * bound / self.weight) for c in self.exact])
+        self.columns: dict[tuple[int, frozenset[Route]], Floats] = {}  # (wanted, routes) -> load of every resource
+
+    def attain(self) -> Packing | None:
+        prices = 1 / self.capacity
+        for _ in range(MOST_ROUNDS):
+            new = self._cheapest(prices)
+            before = len(self.columns)
+            self.columns |= new
+            if len(self.columns) == before or len(self.columns) > MOST_COLUMNS:
+                return None
+            found = self._solve()
+            if found is None:
+                return None
+            time, rates, prices = found
+            if time <= 1 + _CLOSE:
+                return self._exactly(rates)
+        return None
+
+    # ---- the program ----
+
+    def _solve(self) -> tuple[float, Floats, Floats] | None:
+        """Time, the rate of every column, the price of every resource. None where blocks cannot be served yet."""
+        from scipy.optimize import linprog
+
+        scale = 1 / np.maximum(self.capacity, 1)  # so that wide and narrow links both have entries near 1
+        loads = np.array(list(self.columns.values())).T
+        above = np.hstack([loads, -self.capacity[:, None]]) * scale[:, None]
+        level = np.zeros((len(self.right), len(self.columns) + 1))
+        for at, (which, _) in enumerate(self.columns):
+            for row, sign in self._entries(which):
+                level[row, at] = sign
+        cost = np.zeros(len(self.columns) + 1)
+        cost[-1] = 1
+        right = [x / self.weight for x in self.right]
+        found = linprog(cost, A_ub=above, b_ub=np.zeros(len(above)), A_eq=level, b_eq=right, method="highs")
+        if found.status:
+            return None
+        return float(found.x[-1]), found.x[:-1], np.maximum(-found.ineqlin.marginals, 0.0) * scale
+
+    def _entries(self, which: int) -> list[tuple[int, int]]:
+        wanted = self.wanted[which]
+        counted = [(wanted.row, wanted.sign)]
+        return counted if wanted.also is None else [*counted, (wanted.also, -1)]
+
+    def _exactly(self, rates: Floats) -> Packing | None:
+        """The same trees at exact rates: what the full links and the blocks' weights determine."""
+        keys = list(self.columns)
+        used = [at for at in range(len(keys)) if rates[at] > _CLOSE]
+        loads = np.array([self.columns[keys[at]] for at in used])
+        full = np.flatnonzero(rates[used] @ loads >= self.capacity * (1 - 1e-7)).tolist()
+        rows = [[Fraction(int(loads[i][r])) for i in range(len(used))] + [self.exact[r] * self.bound] for r in full]
+        for number, right in enumerate(self.right):
+            entries = [dict(self._entries(keys[at][0])).get(number, 0) for at in used]
+            rows.append([*map(Fraction, entries), Fraction(right)])
+        exact = _solved(rows, len(used))
+        if exact is None or min(exact) < 0:
+            return None
+        trees = tuple(
+            Tree(w.block, w.way, w.root, rate, tuple(sorted(keys[at][1])))
+            for at, rate in zip(used, exact, strict=True)
+            if rate and (w := self.wanted[keys[at][0]])
+        )
+        try:
+            time_of = packed_time(self.topology, self.collective, Packing(trees))
+        except Invalid:
+            return None
+        return Packing(trees) if time_of == self.bound else None
+
+    # ---- trees ----
+
+    def _cheapest(self, prices: Floats) -> dict[tuple[int, frozenset[Route]], Floats]:
+        """For everything wanted its cheapest tree at these prices of links and limits."""
+        cost = prices[: self.topology.links].copy()
+        for link, limits in enumerate(self.limits_of):
+            cost[link] += prices[limits].sum()
+        cost += 1e-12 * (1 + cost.max())  # of equally cheap ways the shortest
+        found: dict[tuple[int, frozenset[Route]], Floats] = {}
+        for way in ("out", "in"):
+            mine = [number for number, w in enumerate(self.wanted) if w.way == way]
+            if not mine:
+                continue
+            ways = _Ways(self.topology, cost, way == "in")
+            ends = sorted({end for number in mine for end in self.wanted[number].ends})
+            trees = _Steiner(ways, ends)
+            for number in mine:
+                wanted = self.wanted[number]
+                routes = trees.tree(wanted.root, wanted.ends)
+                if routes is not None:
+                    found[number, frozenset(routes)] = self._load(routes)
+        return found
+
+    def _load(self, routes: Sequence[Route]) -> Floats:
+        load = np.zeros(len(self.capacity))
+        for link in itertools.chain.from_iterable(routes):
+            load[[link, *self.limits_of[link]]] += 1
+        return load
+
+
+def _wanted(collective: Collective) -> tuple[list[_Wanted], list[int]]:
+    """Which trees to look for, and the right side of the equations that their rates keep."""
+    members, roots, weights = collective.members, collective.roots, collective.weights.tolist()
+    kind = collective.kind
+    if (
+        kind == "allreduce"
+    ):  # into a root and out of it again, whichever rank that is; equation r + 1: in = out at rank r
+        both = [
+            _Wanted(0, way, root, members, *((0, 1, root + 1) if way == "out" else (root + 1, 1)))
+            for root in range(collective.ranks)
+            for way in ("in", "out")
+        ]
+        return both, [weights[0]] + [0] * collective.ranks
+    way = "out" if kind in ("broadcast", "allgather") else "in"
+    ends = roots if kind in ("broadcast", "reduce") else members
+    blocks = [block for block in range(collective.blocks) if weights[block]]
+    return (
+        [_Wanted(block, way, ends[block], members, row, 1) for row, block in enumerate(blocks)],
+        [weights[block] for block in blocks],
+    )
+
+
+class _Ways:
+    """Cheapest ways between ranks: hops through switches alone, and hops one after another.
+
+    With `back` all links are turned round, so that a tree out of a root is one into it.
+    """
+
+    def __init__(self, topology: Topology, cost: Floats, back: bool) -> None:
+        nodes, self.ranks, self.back = topology.nodes, topology.ranks, back
+        self.far = np.full((nodes, nodes), np.inf)
+        self.link = np.full((nodes, nodes), -1)
+        self.middle = np.full((nodes, nodes), -1)
+        tails, heads = topology.link_src.tolist(), topology.link_dst.tolist()
+        for link, (a, b) in enumerate(zip(tails, heads, strict=True)):
+            at = (b, a) if back else (a, b)
+            if cost[link] < self.far[at]:
+                self.far[at], self.link[at] = cost[link], link
+        for middle in [*range(self.ranks, nodes), *range(self.ranks)]:  # switches first: then middles are inside hops
+            through = self.far[:, middle, None] + self.far[None, middle, :]
+            better = through < self.far
+            np.fill_diagonal(better, False)
+            self.far[better] = through[better]
+            self.middle[better] = middle
+        np.fill_diagonal(self.far, 0.0)
+
+    def nodes(self, a: int, b: int) -> list[int]:
+        """All nodes on the way but the last."""
+        middle = int(self.middle[a, b])
+        return [a] if middle < 0 else self.nodes(a, middle) + self.nodes(middle, b)
+
+    def hops(self, a: int, b: int) -> list[tuple[int, int, Route]]:
+        """From rank to rank, each with its links."""
+        way = [*self.nodes(a, b), b]
+        stops = [i for i, node in enumerate(way) if node < self.ranks]
+        found = []
+        for i, j in itertools.pairwise(stops):
+            links = [int(self.link[pair]) for pair in itertools.pairwise(way[i : j + 1])]
+            found.append((way[i], way[j], tuple(links[::-1] if self.back else links)))
+        return found
+
+
+@cache
+def _splits(count: int, size: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    """The sets of `size` of `count` things, and of each its first halves: every split once."""
+    sets = [sum(1 << i for i in chosen) for chosen in itertools.combinations(range(count), size)]
+    halves = []
+    for whole in sets:
+        rest = whole & (whole - 1)  # without its lowest: that stays in the second half
+        halves.append([part for part in _parts(rest) if part])
+    return np.array(sets), np.array(halves)
+
+
+def _parts(whole: int) -> list[int]:
+    found, part = [], whole
+    while True:
+        found.append(part)
+        if not part:
+            return found
+        part = (part - 1) & whole
+
+
+@dataclass
+class _Steiner:
+    """The cheapest trees out of any rank to any of the sets of `ends`: cost[set, rank], and how it came about."""
+
+    ways: _Ways
+    ends: list[int]
+    cost: Floats = field(init=False)
+    step: NDArray[Any] = field(init=False)  # [set, rank]: the rank to which to go first
+    half: NDArray[Any] = field(init=False)  # [set, rank]: the part served by one branch at that rank
+
+    def __post_init__(self) -> None:
+        ranks, count = self.ways.ranks, len(self.ends)
+        far = self.ways.far[:ranks, :ranks]
+        self.cost = np.full((1 << count, ranks), np.inf)
+        self.cost[0] = 0
+        self.step = np.zeros((1 << count, ranks), np.int64)
+        self.half = np.zeros((1 << count, ranks), np.int64)
+        for i, end in enumerate(self.ends):
+            self.cost[1 << i], self.step[1 << i] = far[:, end], end
+        for size in range(2, count + 1):
+            sets, halves = _splits(count, size)
+            joined = self.cost[halves] + self.cost[sets[:, None] - halves]  # set, split, rank
+            best = joined.argmin(axis=1)
+            at_rank = np.take_along_axis(joined, best[:, None, :], axis=1)[:, 0, :]
+            self.half[sets] = np.take_along_axis(halves, best, axis=1)
+            total = far[None, :, :] + at_rank[:, None, :]  # set, from, by way of
+            self.step[sets] = total.argmin(axis=2)
+            self.cost[sets] = total.min(axis=2)
+
+    def tree(self, root: int, ends: Sequence[int]) -> list[Route] | None:
+        """The routes of a cheapest tree; None where some end is out of reach."""
+        whole = sum(1 << i for i, end in enumerate(self.ends) if end in ends and end != root)
+        if not np.isfinite(self.cost[whole, root]):
+            return None
+        hops = self._hops(whole, root)
+        came: dict[int, tuple[int, Route]] = {}
+        reached, todo = {root}, [root]
+        while todo:  # where ways meet, one is enough
+            node = todo.pop()
+            for a, b, route in hops:
+                if a == node and b not in reached:
+                    reached.add(b)
+                    came[b] = a, route
+                    todo.append(b)
+        kept: dict[int, Route] = {}
+        for end in ends:
+            node = end
+            while node != root and node not in kept:
+                before, kept[node] = came[node]
+                node = before
+        return list(kept.values())
+
+    def _hops(self, whole: int, rank: int) -> list[tuple[int, int, Route]]:
+        if not whole:
+            return []
+        to = int(self.step[whole, rank])
+        found = self.ways.hops(rank, to) if to != rank else []
+        if whole & (whole - 1):
+            half = int(self.half[whole, to])
+            found += self._hops(half, to) + self._hops(whole - half, to)
+        return found
+
+
+def _solved(rows: list[list[Fraction]], unknowns: int) -> list[Fraction] | None:
+    """The solution of equations (right side last), by elimination; None where there is none or more than one."""
+    left, at = rows, 0
+    for column in range(unknowns):
+        pivot = next((i for i in range(at, len(left)) if left[i][column]), None)
+        if pivot is None:
+            return None
+        left[at], left[pivot] = left[pivot], left[at]
+        head = left[at][column]
+        left[at] = [x / head for x in left[at]]
+        for i, row in enumerate(left):
+            if i != at and row[column]:
+                times = row[column]
+                left[i] = [x - times * y if y else x for x, y in zip(row, left[at], strict=True)]
+        at += 1
+    if any(row[-1] for row in left[at:]):
+        return None
+    return [row[-1] for row in left[:at]]

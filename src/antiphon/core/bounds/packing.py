@@ -1,0 +1,87 @@
+"""Rechecking a packing of trees alone: what it takes if every block's data go along its trees at their rates.
+
+Shares nothing with the search. docs/bounds.md says why the time is attained in the limit of ever finer chunks.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from fractions import Fraction
+
+from antiphon.core.bounds.witness import Packing, Tree
+from antiphon.core.collective import Collective
+from antiphon.core.topology import Topology
+from antiphon.errors import Invalid
+
+
+def packed_time(topology: Topology, collective: Collective, packing: Packing) -> Fraction:
+    """The time of a packing, per weight over bytes per second; Invalid where it does not do the collective."""
+    _require(collective.custom is None, "it is of a custom collective")
+    relation = collective.relation
+    having: dict[int, set[int]] = defaultdict(set)
+    wanting: dict[int, set[int]] = defaultdict(set)
+    for ranks, blocks, at in (
+        (having, relation.pre_block, relation.pre_rank),
+        (wanting, relation.post_block, relation.post_rank),
+    ):
+        for block, rank in zip(blocks.tolist(), at.tolist(), strict=True):
+            ranks[block].add(rank)
+    rates: dict[tuple[int, str, int], Fraction] = defaultdict(Fraction)
+    load = [Fraction(0)] * topology.links
+    for tree in packing.trees:
+        _require(tree.block in having, "a tree is of a block that is not there")
+        _require(tree.rate > 0, "a tree has no rate")
+        ends = wanting if tree.way == "out" else having
+        _check_tree(topology, tree, ends[tree.block])
+        rates[tree.block, tree.way, tree.root] += tree.rate
+        for link in itertools.chain.from_iterable(tree.routes):
+            load[link] += tree.rate
+    for block, weight in enumerate(collective.weights.tolist()):
+        if weight:
+            _check_rates(block, weight, having[block], wanting[block], rates)
+    times = [amount / topology.bandwidth(link) for link, amount in enumerate(load)]
+    times += [sum((load[link] for link in limit.links), Fraction(0)) / limit.bandwidth for limit in topology.limits]
+    return max(times, default=Fraction(0))
+
+
+def _require(true: bool, what: str) -> None:
+    if not true:
+        raise Invalid(f"this bound's packing does not hold: {what}; compute the bound anew")
+
+
+def _check_tree(topology: Topology, tree: Tree, ends: set[int]) -> None:
+    """That its routes join ranks of the machine, every rank at most once, and the root to all its ends."""
+    _require(tree.way in ("out", "in"), "a tree goes neither out nor in")
+    up: dict[int, int] = {}
+    for route in tree.routes:
+        _require(bool(route) and all(0 <= k < topology.links for k in route), "a tree takes a link that is not there")
+        tails, heads = ([int(c[k]) for k in route] for c in (topology.link_src, topology.link_dst))
+        _require(tails[1:] == heads[:-1], "the links of a route do not join")
+        _require(all(node >= topology.ranks for node in heads[:-1]), "a route passes through a rank")
+        first, last = (tails[0], heads[-1]) if tree.way == "out" else (heads[-1], tails[0])
+        _require(max(first, last) < topology.ranks, "a route ends at a switch")
+        _require(last != tree.root and last not in up, "a tree comes to a rank twice")
+        up[last] = first
+    for end in sorted({*ends, *up}):
+        node, steps = end, 0
+        while node != tree.root:
+            _require(node in up and steps <= len(up), f"a tree does not join ranks {tree.root} and {end}")
+            node, steps = up[node], steps + 1
+
+
+def _check_rates(
+    block: int, weight: int, having: set[int], wanting: set[int], rates: dict[tuple[int, str, int], Fraction]
+) -> None:
+    """That what trees bring is all of a block, and that no root gives what it neither has nor was brought."""
+    roots = {root for other, _, root in rates if other == block}
+    into = {root: rates.get((block, "in", root), Fraction(0)) for root in roots}
+    out = {root: rates.get((block, "out", root), Fraction(0)) for root in roots}
+    if len(wanting) > 1 or having == wanting:
+        brought = sum(out.values(), Fraction(0))
+        fed = all(having == {root} or out[root] <= into[root] for root in roots)
+    else:
+        brought = sum((into[root] for root in roots & wanting), Fraction(0))
+        fed = not any(out.values())
+    _require(fed, f"a root gives of block {block} what it does not have")
+    _require(brought == weight, f"its trees bring {brought} of block {block}, which has {weight}")
