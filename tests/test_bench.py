@@ -388,9 +388,11 @@ def test_bench_and_tune_under_open_mpi(openmpi: mpi_env.Mpi, tmp_path: Path) -> 
     tune = "tune allreduce full:ranks=2 --planner ring --planner direct --nbytes 1KB:32KB --factor 32 --iterations 3"
     done = antiphon_under([], openmpi, [*tune.split(), "--on", "mpi", "-o", str(table)])
     assert done.returncode == 0, done.stderr
-    found = json.loads(table.read_text())["entries"][0]["claims"]
-    assert found["reference_seconds"] > 0
-    assert found["measured_on"] == "mpi"
+    below, *measured, above = json.loads(table.read_text())["entries"]
+    assert (below["to"], above["from"]) == (1000, 32001)
+    assert all(one["claims"]["served_by"] == "library" for one in (below, above))
+    assert all(one["claims"]["reference_seconds"] > 0 for one in measured)
+    assert {one["claims"]["measured_on"] for one in measured} == {"mpi"}
     bench = ["bench", str(table), "-b", "1KB", "-e", "32KB", "-f", "32", "-n", "3", "-w", "1", "--json"]
     done = antiphon_under(openmpi.mpiexec(2), openmpi, bench)
     assert done.returncode == 0, done.stderr
