@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
+from antiphon.core.columns import narrow
 from antiphon.core.files import name_of, one_line, reading, within
 from antiphon.core.topology import LinkType, Topology
 from antiphon.cost._loggp_figures import MOST_RADIX, Level, LogGP
@@ -254,8 +255,8 @@ def _machine(
         for inner in group.groups:
             joined(switch[id(inner)], group, inner)
             todo.append((inner, prefix))
-    src, dst = np.frombuffer(ends, np.int64).reshape(-1, 2).T
-    kind_column = np.frombuffer(kind_of, np.int64)
+    src, dst = narrow(np.frombuffer(ends, np.int64).reshape(-1, 2)).T
+    kind_column = narrow(np.frombuffer(kind_of, np.int64))
     return Topology(
         title, reader.nodes, len(reader.groups), src, dst, kind_column, tuple(types), places=tuple(places)
     )  # fmt: skip

@@ -30,9 +30,8 @@ def tree(
     thinner = factor(oversubscription, "oversubscription")
     if uplink is not None and thinner != 1:
         raise Invalid(f"uplink={quote(uplink)}: fixes what oversubscription={oversubscription} would; leave one out")
-    given = (
-        [link_type("uplink", part, latency, "uplink") for part in str(uplink).split("+")] if uplink is not None else []
-    )
+    levels = uplink.split("+") if isinstance(uplink, str) else [] if uplink is None else [uplink]
+    given = [link_type("uplink", part, latency, "uplink") for part in levels]
 
     def above(height: int, below: Fraction) -> LinkType:
         if given:
