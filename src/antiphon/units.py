@@ -103,12 +103,12 @@ def stored_bandwidth(value: int | float | Fraction | str, what: str = "bandwidth
     return parse_bandwidth(exact(value, what) if isinstance(value, str) and _BARE.fullmatch(value) else value, what)
 
 
-def parse_seconds(value: int | float | str, what: str = "time", column: bool = False) -> float:
-    """Seconds: 1e-6 as a number; as a text with its unit, "1.5us", "20 ms" (0 needs none). `column`: of a table whose
-    head says that it is in seconds."""
+def parse_seconds(value: int | float | str, what: str = "time", bare: bool = False) -> float:
+    """Seconds: 1e-6 as a number; as a text with its unit, "1.5us", "20 ms" (0 needs none). `bare`: a text without
+    one is in seconds, as in a column whose head says so, or where it is said how long something may take."""
     if isinstance(value, str):
         number, unit = _split(value, what, "1.5us")
-        if not unit and number and not column:
+        if not unit and number and not bare:
             raise Invalid(f"{what}: {quote(value)} has no unit; write for example {_with(value, 'us or', 's')}")
         if unit and unit.lower() not in _SECONDS:
             raise Invalid(f"{what}: unknown unit {quote(unit)} in {quote(value)}; use s, ms, us or ns")

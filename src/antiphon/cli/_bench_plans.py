@@ -69,7 +69,7 @@ def bench_plans_command(
     how: dict[str, Any] = {
         "on": on, "dtype": _several(dtype, DATA_TYPES, data_type), "op": _several(op, OPERATORS, combine_of),
         "iterations": iterations, "warmup": warmup, "model": model, "profile": given, "miad": miad, "seed": seed,
-        "mpiexec": mpiexec, "scale": scale, "timeout": parse_seconds(timeout, "--timeout"),
+        "mpiexec": mpiexec, "scale": scale, "timeout": parse_seconds(timeout, "--timeout", bare=True),
     }  # fmt: skip
 
     def plans() -> list[Plan]:

@@ -58,7 +58,7 @@ def _genmodel(
     wanted = sizes(nbytes or ["256KiB:4MiB:4"])
     rows = bench_genmodel(
         ranks, wanted, plans=plan or ("cps", "incast"), iterations=iterations, warmup=warmup, mpiexec=mpiexec,
-        timeout=parse_seconds(timeout, "--timeout"), progress=say,
+        timeout=parse_seconds(timeout, "--timeout", bare=True), progress=say,
     )  # fmt: skip
     if rows is None:  # another of the processes reports
         return
@@ -99,7 +99,7 @@ def _loggp(
     _check(on, out)
     rows = bench_loggp(
         sizes(nbytes) if nbytes else SIZES, n=messages, repetitions=repeat, iterations=iterations, warmup=warmup,
-        mpiexec=mpiexec, timeout=parse_seconds(timeout, "--timeout"), progress=say,
+        mpiexec=mpiexec, timeout=parse_seconds(timeout, "--timeout", bare=True), progress=say,
     )  # fmt: skip
     if rows is None:  # another of the processes reports
         return

@@ -59,7 +59,7 @@ def _frontier_command(
         "memory": memory,
         "options": options_of(option),
     }
-    seconds = parse_seconds(budget, "--budget") if budget else None
+    seconds = parse_seconds(budget, "--budget", bare=True) if budget else None
     with progress(_start(wanted, machine)) as (tell, keep):
         if planner == "sccl" and wanted.kind in _TURNED:
             keep(f"{wanted.kind} is {_TURNED[wanted.kind]}; C, S and R below are those of that")

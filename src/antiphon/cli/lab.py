@@ -121,7 +121,7 @@ def _run(
     the ranks' namespaces.
     """
     command = context.meta[COMMAND]
-    limit = parse_seconds(timeout, "--timeout")
+    limit = parse_seconds(timeout, "--timeout", bare=True)
     if command is not None:
         _run_program(what, command, only, {"scale": scale, "name": name, "timeout": limit, "quiet": json}, json)
         return

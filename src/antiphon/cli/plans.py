@@ -95,7 +95,7 @@ def _plan_command(
         "planner": planner, "seed": seed, "deterministic": deterministic,
         "options": joined(options_of(option), {"chunks": chunks, "steps": steps, "rounds": rounds}),
         "nbytes": one_size(nbytes) if nbytes else None,
-        "budget": parse_seconds(budget, "--budget") if budget else None,
+        "budget": parse_seconds(budget, "--budget", bare=True) if budget else None,
     }  # fmt: skip
     if keep_all:
         _plan_all(wanted, machine, out, how, json)
@@ -254,7 +254,7 @@ def _run_command(
         if on != "torch":
             raise unknown("place to run", on, ["local", "mpi", "torch", "lab"])
         raise Unsupported("--on torch: run moves data itself; antiphon bench PLAN --on torch measures it under PyTorch")
-    limit = parse_seconds(timeout, "--timeout")
+    limit = parse_seconds(timeout, "--timeout", bare=True)
     size = one_size(nbytes)
     loaded = one_plan(file, collective)
     fault = check(loaded, loaded.topology)

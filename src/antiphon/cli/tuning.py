@@ -139,7 +139,7 @@ def _tune_command(
     _check_files(files, bool(sweep), bool(vary))
     options: dict[str, Any] = {
         "nbytes": nbytes or SPAN, "model": model, "profile": profile, "planners": planner or (), "root": root,
-        "nccl": nccl, "budget": parse_seconds(budget, "--budget"), "workers": workers or None, "seed": seed,
+        "nccl": nccl, "budget": parse_seconds(budget, "--budget", bare=True), "workers": workers or None, "seed": seed,
         "sweep": read_sweep(sweep or ()), "deterministic": deterministic,
     }  # fmt: skip
     measuring = {"--factor": factor, "--iterations": iterations, "--for": limit, "--mpiexec": mpiexec}
@@ -153,7 +153,7 @@ def _tune_command(
             **{n: files[n] for n in ("--report", *PICTURES)},
         }
         limited = {
-            "limit": parse_seconds(limit or "600s", "--for"),
+            "limit": parse_seconds(limit or "600s", "--for", bare=True),
             "ranks": rank_list(ranks, "--ranks") if ranks else None,
         }
         _measured(coll, topo, refused, out, {**options, **how, **limited}, json)

@@ -47,5 +47,5 @@ def sum_of(want: Value, values: Sequence[Value]) -> dict[Value, int] | None:
 def _choices(room: Counter[int], having: dict[int, list[Value]]) -> Iterator[Value]:
     """What may come next: all that fits and has the id which the fewest have."""
     left = +room
-    fitting = ([v for v in having[name] if Counter(v) <= left] for name in left)
+    fitting = [[v for v in having[name] if Counter(v) <= left] for name in left]
     return iter(min(fitting, key=len))

@@ -68,7 +68,7 @@ def machine_of(topology: Topology | str, what: str = "topology") -> Topology:
 
 def budget_of(budget: float | str) -> float:
     """Seconds, or as people write them ("5s")."""
-    seconds = parse_seconds(budget, "budget")
+    seconds = parse_seconds(budget, "budget", bare=True)
     if not seconds > 0:
         raise Invalid(f"budget: must be greater than 0 seconds, got {quote(budget)}")
     return seconds

@@ -108,7 +108,7 @@ def parse_bytes(text: str) -> int:
 
 def parse_spent(text: str) -> float:
     """A time above 0."""
-    seconds = parse_seconds(text, "seconds", column=True)
+    seconds = parse_seconds(text, "seconds", bare=True)
     if seconds == 0:
         raise Invalid("seconds: nothing takes no time; leave the line out")
     return seconds

@@ -62,7 +62,7 @@ def _round_trip(row: Mapping[str, str], line: int) -> RoundTrip:
     kind = row["kind"].lower()
     if kind not in (RTT, SERVER):
         raise unknown("kind", row["kind"], (RTT, SERVER))
-    n, delay = parse_whole(row["n"], "n", 1), parse_seconds(row["delay"] or "0", "delay", column=True)
+    n, delay = parse_whole(row["n"], "n", 1), parse_seconds(row["delay"] or "0", "delay", bare=True)
     if kind == RTT and n == 1 and delay:
         raise Invalid(f"delay: one message alone has none between two, got {quote(row['delay'])}; write 0")
     return RoundTrip(kind, n, delay, parse_bytes(row["nbytes"]), parse_spent(row["seconds"]), line)
@@ -87,7 +87,7 @@ def _prototype(text: str) -> list[RoundTrip]:
                 raise Invalid(f"has {len(cells)} columns, the first line has {len(head)}")
             row = dict(zip(head, cells, strict=True))
             n, delay, nbytes = (
-                parse_whole(row["n"], "n", 2), parse_seconds(row["d"], "d", column=True), parse_bytes(row["size"]),
+                parse_whole(row["n"], "n", 2), parse_seconds(row["d"], "d", bare=True), parse_bytes(row["size"]),
             )  # fmt: skip
             if not delay:
                 raise Invalid("d: without a delay between messages nothing tells o_s; expected more than 0")
