@@ -156,18 +156,18 @@ def test_whatever_is_refused_cannot_be_written_and_what_is_not_can(tmp_path: Pat
     os.mkfifo(tmp_path / "adir" / "pipe")
     for name in ("afile", "adir", "link", "dangling", "astray", "loop", "none/x", "afile/x", "adir/x", "a\0b", "x.gz"):
         place = tmp_path / name
-        told = _said(lambda place=place: check_writable(place))
-        assert told == _said(lambda place=place: write_bytes(place, b"x")), name
-    assert _said(lambda: check_writable(tmp_path / "adir" / "pipe")) == ""
-    assert _said(lambda: check_writable("/dev/null")) == ""
-    assert _said(lambda: check_folder(tmp_path / "a" / "b", parents=True)) == ""
-    assert "there is no directory" in _said(lambda: check_folder(tmp_path / "a" / "b"))
-    assert "name a directory" in _said(lambda: check_folder(tmp_path / "afile"))
+        told = _said(check_writable, place)
+        assert told == _said(write_bytes, place, b"x"), name
+    assert _said(check_writable, tmp_path / "adir" / "pipe") == ""
+    assert _said(check_writable, "/dev/null") == ""
+    assert _said(check_folder, tmp_path / "a" / "b", True) == ""
+    assert "there is no directory" in _said(check_folder, tmp_path / "a" / "b")
+    assert "name a directory" in _said(check_folder, tmp_path / "afile")
 
 
-def _said(act: Callable[[], Any]) -> str:
+def _said(act: Callable[..., Any], *given: Any) -> str:
     try:
-        act()
+        act(*given)
     except Invalid as error:
         return str(error)
     return ""

@@ -283,8 +283,9 @@ def test_what_nobody_expects_is_not_kept(engine: Engine, claims: int, comes: int
         with contextlib.suppress(OSError):  # it may have ended already
             one.shutdown(socket.SHUT_RDWR)
     sender.join()
-    for one in (wire, mine, theirs):
-        one.close()
+    wire.close()
+    mine.close()
+    theirs.close()
 
 
 @pytest.mark.parametrize("most", [3, LONG])

@@ -48,4 +48,5 @@ def _choices(room: Counter[int], having: dict[int, list[Value]]) -> Iterator[Val
     """What may come next: all that fits and has the id which the fewest have."""
     left = +room
     fitting = [[v for v in having[name] if Counter(v) <= left] for name in left]
-    return iter(min(fitting, key=len))
+    fewest: list[Value] = min(fitting, key=len)
+    return iter(fewest)
