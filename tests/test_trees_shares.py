@@ -100,6 +100,7 @@ def test_small_denominators_stay_exact(spec: str, kind: str) -> None:
     assert found["optimal"]
 
 
+@pytest.mark.slow
 def test_the_limit_can_be_chosen() -> None:
     coarse = plan_of("dgx1v:pcie=true", "broadcast", denominator=64)
     fine = plan_of("dgx1v:pcie=true", "broadcast", denominator=4096)
@@ -113,6 +114,7 @@ def test_the_limit_can_be_chosen() -> None:
             next(trees(topology("ring:ranks=3"), Collective("broadcast", 3), denominator=wrong))  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_uneven_weights_and_groups() -> None:
     machine = topology("torus:dims=3x3x3")
     for collective in (

@@ -17,7 +17,7 @@ import numpy as np
 
 from antiphon.core.collective import KINDS, Collective
 from antiphon.core.columns import Longs
-from antiphon.core.files import name_of, read_bytes, reading
+from antiphon.core.files import name_of, read_bytes, reading, within
 from antiphon.core.plan import Entry, Plan
 from antiphon.core.program import decode, encode, prove
 from antiphon.core.schedule import Schedule
@@ -81,9 +81,10 @@ def make_book(plans: Iterable[Plan], every_root: bool = True) -> Book:
                 number = -1
                 if entry.claims.get("served_by") != LIBRARY:
                     try:
-                        number = _numbered(schedule, programs)
+                        with within(f"the program for {plan.collective.kind} ({_label(entry)})"):
+                            number = _numbered(schedule, programs)
                     except Unsupported as error:
-                        left.append(f"{plan.collective.kind}: {error}")
+                        left.append(str(error))
                         continue
                 pages.append(_page(schedule.collective, entry, number))
     return Book(machine.name, machine.ranks, _hosts(machine), tuple(pages), tuple(programs), tuple(dict.fromkeys(left)))
@@ -114,16 +115,17 @@ def _unfit(plan: Plan) -> str:
 
 def _page(collective: Collective, entry: Entry, number: int) -> Page:
     claims, root = entry.claims, collective.roots[0] if collective.roots else -1
-    label = " ".join([str(claims.get("planner", "plan")), *_options(claims.get("options"))])
     told = claims.get("seconds")
     seconds = float(told) if isinstance(told, int | float) else None
     measured = "reference_seconds" in claims or (number < 0 and claims.get("measured") is not False)
     members = tuple(collective.members)
-    return Page(collective.kind, members, root, entry.start, entry.stop, label, number, measured, seconds)
+    return Page(collective.kind, members, root, entry.start, entry.stop, _label(entry), number, measured, seconds)
 
 
-def _options(options: Any) -> list[str]:
-    return [f"{key}={value}" for key, value in options.items()] if isinstance(options, dict) else []
+def _label(entry: Entry) -> str:
+    planner, options = entry.claims.get("planner", "plan"), entry.claims.get("options")
+    told = [f"{key}={value}" for key, value in options.items()] if isinstance(options, dict) else []
+    return " ".join([str(planner), *told])
 
 
 def _hosts(machine: Topology) -> tuple[int, ...]:

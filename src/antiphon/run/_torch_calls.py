@@ -44,6 +44,7 @@ class Calls:
         self.serving, self.gloo, self.rank, self.ranks = serving, gloo, rank, ranks
         self.ledger = serving.ledger if serving else Ledger()
         self._weights: Any = None
+        self._left = ""  # why the table has no page for the last call
 
     # ---- choosing ----
 
@@ -59,12 +60,14 @@ class Calls:
     ) -> Page | None:
         assert self.serving is not None
         nbytes = self.serving.nbytes(kind, unit, itemsize)
-        return self.serving.find(kind, root, nbytes, seconds, library)
+        page = self.serving.find(kind, root, nbytes, seconds, library)
+        self._left = "" if page is not None else self.serving.why_not(kind, root, nbytes)
+        return page
 
     def _by_gloo(self, kind: str, tensors: Tensors, why: str, seconds: float, do: Callable[[], Any]) -> None:
         nbytes, began = sum(one.numel() * one.element_size() for one in tensors), time.perf_counter()
         if self.serving is not None:
-            why = why or "the table leaves it to the library"
+            why = why or self._left
             self.serving.agree(seconds)
         do().wait(timedelta(seconds=seconds))
         row = self.ledger.row(kind, "gloo", "library", why)
