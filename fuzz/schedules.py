@@ -17,6 +17,7 @@ from _damage import damage, links
 from _harness import CASES, Found, main
 from _meaning import Judge
 from generate import case
+from generate import collective as any_collective
 from generate import topology as any_machine
 
 from antiphon.core import verify as verifier
@@ -52,7 +53,11 @@ def planned(rng: random.Random, most_ranks: int = 8) -> tuple[Schedule, Topology
     name = rng.choice([n for n in table("planner") if n not in SLOW])
     entry = table("planner")[name]
     kind = rng.choice(entry.can["collectives"])
-    wanted = Collective(kind, ranks, (), (rng.randrange(ranks),) if kind in ROOTED else ())
+    wanted = (
+        any_collective(rng, ranks, kind)
+        if kind == "custom"
+        else Collective(kind, ranks, (), (rng.randrange(ranks),) if kind in ROOTED else ())
+    )
     option = rng.choice([{}, {}, *entry.can.get("sweep", ())])
     try:
         made = next(iter(call("planner", name, entry.load(), {"seed": 1, **option}, machine, wanted)), None)
