@@ -11,8 +11,8 @@ from typing import Any
 from antiphon.core.collective import COMBINING, KINDS, ROOTED
 
 _LAYOUT = struct.Struct("=3Q4B4xiI")
+_pack = _LAYOUT.pack_into
 _NAMES = (*KINDS, "barrier")
-_KINDS = {name: number for number, name in enumerate(_NAMES)}
 _OPERATORS = ("", "sum", "prod", "max", "min", "avg", "band", "bor", "bxor", "another operator")
 _PLAIN = (
     "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "bfloat16", "float32",
@@ -30,8 +30,9 @@ def type_code(dtype: Any, sparse: bool = False) -> int:
 
 
 @cache
-def _operator_code(op: str) -> int:
-    return _OPERATORS.index(op if op in _OPERATORS else "another operator")
+def _kind_codes(kind: str, op: str) -> tuple[int, int]:
+    known = op if op in _OPERATORS else "another operator"
+    return _NAMES.index(kind), _OPERATORS.index(known) if kind in COMBINING else 0
 
 
 class CallHead:
@@ -54,13 +55,14 @@ class CallHead:
     def begin(self, kind: str, nbytes: int, type_: int, op: str, root: int) -> None:
         """The next call of the group: `nbytes` of the elements of one process, of a type by `type_code`."""
         self.number += 1
-        self._fields = nbytes, _KINDS[kind], _operator_code(op) if kind in COMBINING else 0, type_, root
-        self.stage(0)
+        kind_, op_ = _kind_codes(kind, op)
+        self._fields = nbytes, kind_, op_, type_, root
+        _pack(self.memory, 0, self._group, self.number, nbytes, kind_, op_, type_, 0, root, self.rank)
 
     def stage(self, stage: int) -> None:
         """0: the call itself; 1 and 2: the plan for it."""
         nbytes, kind, op, type_, root = self._fields
-        _LAYOUT.pack_into(self.memory, 0, self._group, self.number, nbytes, kind, op, type_, stage, root, self.rank)
+        _pack(self.memory, 0, self._group, self.number, nbytes, kind, op, type_, stage, root, self.rank)
 
     def says(self, call: bytes | None = None) -> str:
         """What a call is to who makes it; left out: this one."""
