@@ -77,9 +77,9 @@ def told(output: str) -> dict[str, Any]:
     return found if isinstance(found, dict) and found else {"said": lines[-1]}
 
 
-def go(fuzzer: Fuzzer, length: str, seed: int) -> dict[str, Any]:
+def go(fuzzer: Fuzzer, length: str, seed: int, times: int) -> dict[str, Any]:
     """A row of what was tried. A fuzzer that fails has said what and how on stderr."""
-    count = fuzzer.counts[LENGTHS.index(length)]
+    count = fuzzer.counts[LENGTHS.index(length)] * times
     command = [sys.executable, str(fuzzer.path), fuzzer.count, str(count), "--seed", str(seed), *fuzzer.more]
     command += fuzzer.of_long if length == "long" else ()
     begin = time.monotonic()
@@ -122,6 +122,7 @@ def main() -> int:
     which.add_argument("--long", action="store_const", const="long", dest="length")
     ask.add_argument("--only", nargs="+", choices=[f.name for f in FUZZERS], help="just these")
     ask.add_argument("--seed", type=int, default=1)
+    ask.add_argument("--times", type=int, default=1, help="so many times as many cases")
     ask.add_argument("--jobs", type=int, default=1, help="so many at a time")
     ask.add_argument("--save", type=Path, help="the counts as JSON")
     given = ask.parse_args()
@@ -132,11 +133,18 @@ def main() -> int:
         print(f"there is no fuzz/{missing[0]}.py; mend the table of fuzz/run_all.py", file=sys.stderr)
         return 2
     with ThreadPoolExecutor(given.jobs) as pool:
-        rows = list(pool.map(lambda fuzzer: go(fuzzer, length, given.seed), chosen))
+        rows = list(pool.map(lambda fuzzer: go(fuzzer, length, given.seed, given.times), chosen))
     faults = sum(row["faults"] for row in rows)
     if given.save:
         machine = {"cores": os.cpu_count(), "load": round(os.getloadavg()[0], 1)}
-        body = {"length": length, "machine": machine, "versions": versions(), "faults": faults, "rows": rows}
+        body = {
+            "length": length,
+            "times": given.times,
+            "machine": machine,
+            "versions": versions(),
+            "faults": faults,
+            "rows": rows,
+        }
         given.save.write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
     print(f"fuzz: {len(rows)} fuzzers, {faults or 'no'} fault{'s' if faults > 1 else ''}")
     return 1 if faults else 0

@@ -292,6 +292,19 @@ def test_capacities_that_lie_far_apart() -> None:
         assert found.tight is True, (kind, found.note)
 
 
+def test_the_narrowest_of_limits_that_overlap_counts() -> None:
+    """Whatever their order: what the wider one counts is not taken from the narrower."""
+    a, b, c = (LinkType("link", Fraction(rate * 10**9)) for rate in (49, 35, 48))
+    links = [(0, 2, a), (0, 2, b), (2, 0, b), (2, 0, b), (1, 0, c), (0, 2, c), (0, 1, c)]
+    wide, narrow = (
+        SharedLimit("wide", (4, 6, 5, 3, 2), Fraction(22 * 10**9)),
+        SharedLimit("narrow", (*range(7),), Fraction(34, 37)),
+    )
+    for limits in ([wide, narrow], [narrow, wide]):
+        found = bound(build("two and a switch", 2, links, switches=1, limits=limits), Collective("allreduce", 2))
+        assert found.bytes_per_second == Fraction(17, 37)
+
+
 def test_the_word_is_true_where_no_program_helps(monkeypatch: pytest.MonkeyPatch) -> None:
     kind = LinkType("link", Fraction(1))
     t = build("fan", 4, [(0, 1, kind), (1, 2, kind), (2, 3, kind), (3, 0, kind), (0, 2, kind), (2, 0, kind)])

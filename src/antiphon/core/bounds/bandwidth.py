@@ -307,20 +307,49 @@ def _by_end(needs: Needs, collective: Collective) -> Iterable[Group]:
 
 
 def _cover(topology: Topology, times: NDArray[Any]) -> tuple[tuple[tuple[int, int], ...], Fraction]:
-    """Limits worth counting instead of their links, and what links counted so many times then carry."""
-    resources = topology.resources
+    """Limits worth counting instead of their links, and what links counted so many times then carry.
+
+    Any choice of limits is right. Where they overlap, what one counts is no longer there for the next: they are taken
+    as they stand, and those that save most first; the lesser counts.
+    """
     capacity = link_capacities(topology)
+    found = _covered(topology, capacity, times, range(len(topology.limits)))
+    if found[0] and sum(len(limit.links) for limit in topology.limits) > len(_bounded(topology)):
+        left = times.astype(np.int64)
+        saved = [_saving(topology, capacity, left, number)[1] for number in range(len(topology.limits))]
+        order = sorted(range(len(saved)), key=saved.__getitem__, reverse=True)
+        found = min(found, _covered(topology, capacity, times, order), key=itemgetter(1))
+    return tuple(sorted(found[0])), found[1] * topology.resources.scale
+
+
+def _bounded(topology: Topology) -> set[int]:
+    """The links under some limit."""
+    return set().union(*(limit.links for limit in topology.limits))
+
+
+def _saving(topology: Topology, capacity: NDArray[Any], left: Longs, number: int) -> tuple[int, int]:
+    """How often a limit is to be counted, and by how much it carries less than its links then."""
+    resources = topology.resources
+    links = np.array(topology.limits[number].links)
+    count = int(left[links].max())
+    bound = resources.capacity[int(resources.klass[topology.links + number])]
+    return count, int((left[links] * capacity[links]).sum()) - bound * count if count else 0
+
+
+def _covered(
+    topology: Topology, capacity: NDArray[Any], times: NDArray[Any], order: Sequence[int]
+) -> tuple[list[tuple[int, int]], int]:
+    """Limits taken one after the other, each with how often, where they save anything."""
+    resources = topology.resources
     left, used, total = times.astype(np.int64).copy(), [], 0
-    for number, limit in enumerate(topology.limits):
-        links = np.array(limit.links)
-        bound = resources.capacity[int(resources.klass[topology.links + number])]
-        count = int(left[links].max())
-        if count and int((left[links] * capacity[links]).sum()) > bound * count:
+    for number in order:
+        count, saved = _saving(topology, capacity, left, number)
+        if saved > 0:
+            links = np.array(topology.limits[number].links)
             used.append((number, count))
             left[links] = np.maximum(left[links] - count, 0)
-            total += bound * count
-    total += int((left * capacity).sum())
-    return tuple(used), total * resources.scale
+            total += count * resources.capacity[int(resources.klass[topology.links + number])]
+    return used, total + int((left * capacity).sum())
 
 
 def crossing_blocks(needs: Needs, side: Side) -> Longs:
