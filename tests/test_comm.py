@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from addresses import free_addresses
 from mpi_env import Mpi
 from program_cases import idle_book
 
@@ -93,14 +94,8 @@ def test_under_mpich(mpich: Mpi, tmp_path: Path) -> None:
     check_mpi(mpich, tmp_path)
 
 
-def free_address() -> str:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{one.getsockname()[1]}"
-
-
 def over_sockets(ranks: int, given: str, *checks: str) -> tuple[list[dict[str, Any]], str]:
-    return launch([sys.executable, PROGRAM, "sockets", str(ranks), free_address(), given, *checks])
+    return launch([sys.executable, PROGRAM, "sockets", str(ranks), *free_addresses(1), given, *checks])
 
 
 @needs_cc
@@ -141,7 +136,7 @@ os.write(1, f'{{"during": {before}, "after": {mapped()}}}\\n'.encode())
 @pytest.mark.skipif(sys.platform != "linux", reason="such memory is Linux's")
 @pytest.mark.parametrize("other", ["1", "0"])
 def test_processes_of_one_host_share_memory_if_all_want_to(other: str) -> None:
-    found, said = launch([sys.executable, "-c", SHARES, "fork", free_address(), other])
+    found, said = launch([sys.executable, "-c", SHARES, "fork", *free_addresses(1), other])
     assert found == [{"during": int(other), "after": 0}] * 2, said
 
 

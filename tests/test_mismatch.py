@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import socket
 import sys
 import threading
 from collections import defaultdict
@@ -20,8 +19,9 @@ from typing import Any
 import mismatch_process
 import numpy as np
 import pytest
+from addresses import free_addresses
 from mpi_env import Mpi
-from test_comm import free_address, launch
+from test_comm import launch
 
 import antiphon
 from antiphon.core.plan import Entry, Plan
@@ -73,20 +73,10 @@ def check(found: dict[tuple[str, str], list[Row]], names: Collection[str], ways:
 NAMES = [name for name, _, _ in mismatch_process.PAIRS]
 
 
-def addresses(count: int) -> list[str]:
-    kept = [socket.socket() for _ in range(count)]
-    for one in kept:
-        one.bind(("127.0.0.1", 0))
-    found = [f"127.0.0.1:{one.getsockname()[1]}" for one in kept]
-    for one in kept:
-        one.close()
-    return found
-
-
 @pytest.mark.parametrize("near", [True, False], ids=["shared memory", "sockets"])
 def test_every_kind_between_processes_without_mpi(monkeypatch: pytest.MonkeyPatch, near: bool) -> None:
     monkeypatch.setenv("ANTIPHON_SHARED", str(int(near)))
-    check(found_by([sys.executable, PROGRAM, "comm", "4", *addresses(2 * len(NAMES))]), NAMES, 2)
+    check(found_by([sys.executable, PROGRAM, "comm", "4", *free_addresses(2 * len(NAMES))]), NAMES, 2)
 
 
 def tables(folder: Path, ranks: int) -> list[str]:
@@ -148,7 +138,7 @@ def test_every_kind_under_pytorch(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def side_by_side(ranks: int, do: Any, **options: Any) -> list[Any]:
     """`do` in so many threads, each a process to the others."""
-    address = free_address()
+    (address,) = free_addresses(1)
 
     def one(rank: int) -> Any:
         with antiphon.comm(rank=rank, ranks=ranks, address=address, **{"timeout": 20.0, **options}) as c:
@@ -183,7 +173,7 @@ def test_some_in_place_and_some_not_is_right() -> None:
 
 def test_a_call_of_another_group_is_an_error_that_names_it() -> None:
     """Whether a process that waits in one group will ever come to another, nobody can know: patience has an end."""
-    first, second = free_address(), free_address()
+    first, second = free_addresses(2)
 
     def one(rank: int) -> str:
         with (
@@ -218,7 +208,7 @@ def test_another_table_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_another_version_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     versions = iter(("1.0", "1.1"))
     monkeypatch.setattr(_group_start, "version", lambda: next(versions))
-    address = free_address()
+    (address,) = free_addresses(1)
 
     def one(rank: int) -> str:
         with pytest.raises(Invalid) as told:
@@ -268,7 +258,7 @@ def giving_only(rank: int, address: str, both: threading.Barrier) -> str:
 def test_ranks_that_give_and_end_are_told_at_the_end(monkeypatch: pytest.MonkeyPatch, near: str) -> None:
     """Whoever ends last sees what the other gave."""
     monkeypatch.setenv("ANTIPHON_SHARED", near)
-    address = free_address()
+    (address,) = free_addresses(1)
     with ThreadPoolExecutor(2) as pool:
         said = [*pool.map(giving_only, range(2), [address] * 2, [threading.Barrier(2)] * 2)]
     assert any(BOTH.match(text) and "call 4: broadcast from rank" in text for text in said), said
