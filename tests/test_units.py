@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon import topology
+from antiphon.cost import Incast, Profile, load_profile, save_profile
 from antiphon.errors import Invalid
 from antiphon.topologies.regular import ring
 from antiphon.topologies.trees import tree
-from antiphon.units import parse_bandwidth, parse_seconds, plain, stored_bandwidth
+from antiphon.units import exact, parse_bandwidth, parse_seconds, plain, stored_bandwidth
 
 
 @pytest.mark.parametrize(
@@ -37,6 +39,20 @@ def test_numbers_are_bytes_per_second_and_seconds() -> None:
     for text in ("7/0", "1/0GB/s", "/3GB/s"):
         with pytest.raises(Invalid):
             parse_bandwidth(text)
+
+
+@pytest.mark.parametrize("value", [10**400, -(10**400), "1e999", Fraction(10**301)])
+def test_what_no_float_holds_is_refused(value: int | str | Fraction) -> None:
+    with pytest.raises(Invalid, match=r"must be below 10\^300"):
+        exact(value)
+
+
+def test_a_profile_with_such_a_number_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "profile.json"
+    save_profile(Profile("p", incast={"nvlink": Incast(1e-3, 2)}), file)
+    file.write_text(file.read_text().replace("0.001", "9" * 400))
+    with pytest.raises(Invalid, match=r"incast.nvlink: epsilon: must be below"):
+        load_profile(file)
 
 
 @given(st.fractions(min_value=Fraction(1, 10**6), max_value=10**14, max_denominator=10**6))

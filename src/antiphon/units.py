@@ -21,6 +21,7 @@ _ITEM = {
 }
 _NUMBER = r"\s*([0-9]+/0*[1-9][0-9]*|[0-9]+(?:\.[0-9]*)?(?:e[+-]?[0-9]{1,3})?|\.[0-9]+(?:e[+-]?[0-9]{1,3})?)"
 _BARE = re.compile(r"\s*[0-9]+(/0*[1-9][0-9]*)?\s*")  # as `plain` writes a number into a file
+_MOST = 10**300  # what a float can hold
 _LONGEST = 60  # characters: nobody writes a longer number, and parsing one must stay cheap
 
 
@@ -33,9 +34,12 @@ def exact(value: object, what: str = "number") -> Fraction:
     if isinstance(value, str) and (len(value) > _LONGEST or re.search(r"e[+-]?[0-9]{4}", value, re.IGNORECASE)):
         raise Invalid(f"{what}: {quote(value)} is too long for a number")
     try:
-        return Fraction(repr(value)) if isinstance(value, float) else Fraction(value)
+        number = Fraction(repr(value)) if isinstance(value, float) else Fraction(value)
     except (ValueError, ZeroDivisionError):
         raise Invalid(f"{what}: cannot read {quote(value)} as a number") from None
+    if abs(number) >= _MOST:
+        raise Invalid(f"{what}: must be below 10^300")
+    return number
 
 
 def _split(text: str, what: str, example: str) -> tuple[Fraction, str]:

@@ -192,7 +192,7 @@ def load_profile(path: str | os.PathLike[str]) -> Profile:
 
 def _incast(kind: str, row: _Seen) -> Incast:
     with within(f"incast.{kind}"):
-        return Incast(float(row.epsilon), row.w_t)
+        return Incast(float(exact(row.epsilon, "epsilon")), row.w_t)
 
 
 def save_profile(profile: Profile, path: str | os.PathLike[str]) -> None:
