@@ -91,3 +91,14 @@ def ranges(first: Longs, count: Longs) -> Longs:
 def pointers(owner: AnyInts, owners: int) -> Longs:
     """CSR offsets of an ascending column of owners."""
     return np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=owners))]).astype(np.int64)
+
+
+def numbered(*columns: NDArray[Any]) -> Longs:
+    """Whole numbers 0, 1, ... for the distinct rows of these columns, in their order. One sort."""
+    order = np.lexsort(columns[::-1])
+    new = np.zeros(len(order), bool)
+    for values in columns:
+        new |= starts(values[order])
+    out = np.empty(len(order), np.int64)
+    out[order] = np.cumsum(new) - 1
+    return out

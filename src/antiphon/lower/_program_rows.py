@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.columns import Bools, Longs, dense, ranges, starts
+from antiphon.core.columns import Bools, Longs, dense, numbered, ranges
 from antiphon.core.dependencies import Versions, versions
 from antiphon.core.interpret.analysis import Analysis, Ends, analyse
 from antiphon.core.interpret.buffers import Side, sides
@@ -27,17 +27,6 @@ def packed(*columns: tuple[NDArray[Any], int]) -> tuple[Longs, int]:
             bound = max(len(found), 1)
         key, bound = key * high + values, bound * high
     return key, bound
-
-
-def numbered(*columns: NDArray[Any]) -> Longs:
-    """Whole numbers 0, 1, ... for the distinct rows of these columns, in their order. One sort."""
-    order = np.lexsort(columns[::-1])
-    new = np.zeros(len(order), bool)
-    for values in columns:
-        new |= starts(values[order])
-    out = np.empty(len(order), np.int64)
-    out[order] = np.cumsum(new) - 1
-    return out
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from antiphon.core.columns import Longs, order_of, pointers, starts
-from antiphon.lower._program_rows import Line, numbered
+from antiphon.core.columns import Longs, numbered, order_of, pointers, starts
+from antiphon.lower._program_rows import Line
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,23 +12,12 @@ from itertools import pairwise
 
 import numpy as np
 
-from antiphon.core.columns import Bools, Longs, dense, order_of, ranges, starts
+from antiphon.core.columns import Bools, Longs, dense, numbered, order_of, ranges, starts
 from antiphon.core.interpret.buffers import Side, sides
 from antiphon.core.program.form import complain, slot_of, writes
 from antiphon.core.program.kinds import INPUT, OUTPUT, SCRATCH, Program
 from antiphon.core.program.limits import MOST_STRETCHES
 from antiphon.errors import Unsupported
-
-
-def numbered(*columns: Longs) -> Longs:
-    """Whole numbers for the distinct rows of these columns, in their order."""
-    order = np.lexsort(columns[::-1])
-    new = np.zeros(len(order), bool)
-    for values in columns:
-        new |= starts(values[order])
-    out = np.empty(len(order), np.int64)
-    out[order] = np.cumsum(new) - 1
-    return out
 
 
 @dataclass(frozen=True, eq=False)
