@@ -71,8 +71,11 @@ class Work:
         return len(self.sent)
 
 
-def work_of(schedule: Schedule, topology: Topology, given: LogGP | None, order: str) -> Work:
-    """Every piece is a row here: expand first. O(rows) for order "rounds" (rows by step), else a sort of them."""
+def work_of(schedule: Schedule, topology: Topology, given: LogGP | None, order: str, left: bool = False) -> Work:
+    """Every piece is a row here: expand first. O(rows) for order "rounds" (rows by step), else a sort of them.
+
+    `left`: for its own later rounds it is enough for a rank that what it sent has left.
+    """
     if order not in ORDERS:
         raise Invalid(f"option order: expected one of {', '.join(ORDERS)}, got {quote(order)}")
     ranks, found = schedule.collective.ranks, sent(schedule)
@@ -85,12 +88,15 @@ def work_of(schedule: Schedule, topology: Topology, given: LogGP | None, order: 
         node, latency, per_byte, capacity, busiest = given.nodes(topology), np.empty(0), np.empty(0), 0.0, -1
     level[found.src == found.dst] = -1
     klass, levels, share, combined = _classes(schedule, level, found)
-    graph, needs, before = _graph(schedule, found, level, klass, order)
+    graph, needs, before = _graph(schedule, found, level, klass, order, left)
     return Work(found, klass, levels, share, combined, node, graph, needs, before, latency, per_byte, capacity, busiest)
 
 
-def work_of_messages(graph: MessageGraph, topology: Topology, given: LogGP) -> Work:
-    """The same of a graph of messages; shares are bytes: ask for one byte. O(messages + dependencies)."""
+def work_of_messages(graph: MessageGraph, topology: Topology, given: LogGP, left: bool = False) -> Work:
+    """The same of a graph of messages; shares are bytes: ask for one byte. O(messages + dependencies).
+
+    Condition i: message i is done; with `left` condition count + i: it has left, for those that the same rank sends.
+    """
     count = len(graph)
     level = loops.levels(graph.src, graph.dst, np.stack(given.groups(topology)))
     _refuse_missing(level, graph.src, graph.dst, given, topology)
@@ -98,12 +104,17 @@ def work_of_messages(graph: MessageGraph, topology: Topology, given: LogGP) -> W
     keys = np.stack([level.astype(np.int64), graph.nbytes, graph.combined], axis=1)
     kinds, klass = np.unique(keys, axis=0, return_inverse=True)
     each = np.arange(count, dtype=np.int32)
-    order = np.argsort(graph.deps, kind="stable")
-    waiting = np.repeat(each, np.diff(graph.deps_ptr))[order]
+    waiting, wanted = np.repeat(each, np.diff(graph.deps_ptr)), graph.deps
+    conditions, early = count, (NONE, NONE)
+    if left:
+        own = (graph.src[waiting] == graph.src[wanted]) & (graph.src[wanted] != graph.dst[wanted])
+        wanted, conditions = np.where(own, wanted + np.int32(count), wanted), 2 * count
+        early = (np.arange(count + 1, dtype=np.int32), each + np.int32(count))
+    order = np.argsort(wanted, kind="stable")
     made = Graph(
         graph.src, graph.dst, klass.ravel().astype(np.int32), np.diff(graph.deps_ptr).astype(np.int32),
-        np.arange(count + 1, dtype=np.int32), each, NONE, NONE, pointers(graph.deps[order], count).astype(np.int32),
-        waiting, np.ones(count, np.int32), np.full(count, -1, np.int32),
+        np.arange(count + 1, dtype=np.int32), each, *early, pointers(wanted[order], conditions).astype(np.int32),
+        waiting[order], np.ones(conditions, np.int32), np.full(conditions, -1, np.int32),
     )  # fmt: skip
     columns = (np.zeros(count, np.int32), graph.src, graph.dst, np.arange(count + 1, dtype=np.int32), each)
     return Work(
@@ -217,14 +228,20 @@ def _from_links(schedule: Schedule, topology: Topology, messages: Sent) -> tuple
 # ---- what waits for what ----
 
 
-def _graph(schedule: Schedule, found: Sent, level: Ints, klass: Ints, order: str) -> tuple[Graph, Ints, Ints]:
+def _graph(
+    schedule: Schedule, found: Sent, level: Ints, klass: Ints, order: str, left: bool
+) -> tuple[Graph, Ints, Ints]:
+    """With `left` the round of a message's sender is told when its last byte has left, else when it is done."""
     step, src, dst, ranks = found.step, found.src, found.dst, schedule.collective.ranks
     if order == "rounds":
         needs, gives, before, later, count = loops.rounds(step, src, dst, src, dst, ranks)
         pointer, release = loops.released(needs, count)
         waits = loops.counted_waits(gives, before)
-        graph = Graph(src, dst, klass, (needs >= 0).astype(np.int32), NONE, gives, NONE, NONE, pointer, release, waits,
-                      later)  # fmt: skip
+        needed, each = (needs >= 0).astype(np.int32), np.arange(len(step) + 1, dtype=np.int32)
+        if left:
+            ends = (each, gives[1::2].copy(), each, gives[::2].copy())
+            return Graph(src, dst, klass, needed, *ends, pointer, release, waits, later), NONE, NONE
+        graph = Graph(src, dst, klass, needed, NONE, gives, NONE, NONE, pointer, release, waits, later)
         return graph, needs, before
     known = versions(schedule)
     give, need, early = _by_versions(known, found.of_row, len(step))
@@ -234,8 +251,12 @@ def _graph(schedule: Schedule, found: Sent, level: Ints, klass: Ints, order: str
         width = int(level.max(initial=0)) + 2
         key = [end * np.int32(width) + level + np.int32(1) for end in (src, dst)]
         needs, gives, _, later, count = loops.rounds(step, src, dst, _fixed(key[0]), _fixed(key[1]), ranks * width)
-        messages = np.arange(len(step))
-        give = _joined(give, (np.repeat(messages, 2), gives.astype(np.int64) + offset))
+        messages, rounds = np.arange(len(step)), gives.astype(np.int64) + offset
+        give = _joined(give, (messages, rounds[1::2]))
+        if left:
+            early = _joined(early, (messages, rounds[::2]))
+        else:
+            give = _joined(give, (messages, rounds[::2]))
         need = _joined(need, (messages[needs >= 0], needs[needs >= 0].astype(np.int64) + offset))
         after = np.concatenate([after, np.where(later >= 0, later + offset, -1)])
         offset += count

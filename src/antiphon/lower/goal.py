@@ -34,7 +34,8 @@ def goal(
     itself: what it has sent is done when the send is, not when that has arrived.)
 
     What is combined takes `gamma` seconds per byte, as a calc in whole nanoseconds. Many that wait for the same many
-    wait for one calc 0 that does. `nics`: messages that a rank sends, or receives, in one step are dealt to so many.
+    wait for one calc 0 that does, on cpu 1: it is no work that waits for a processor. `nics`: messages that a rank
+    sends, or receives, in one step are dealt to so many.
     O(n log n) in rows; where a message would be empty it has one byte, because replayers charge for size - 1.
     """
     seconds = exact(gamma, "gamma")
@@ -107,7 +108,7 @@ def _text(messages: Sent, found: Waits, scale: float, nics: int, told: str) -> I
         rows = np.flatnonzero(made.kind == kind)
         lines.add(at[rows], "l%d: calc %d\n", made.label[rows], pause[made.of[rows]])
     rows = np.flatnonzero(made.kind == JOIN)
-    lines.add(at[rows], "l%d: calc 0\n", made.label[rows])
+    lines.add(at[rows], "l%d: calc 0 cpu 1\n", made.label[rows])
     lines.add(at[after] + 1, "l%d requires l%d\n", made.label[after], made.label[before])
     lines.add(2 * (ends + np.arange(ranks)) + 1, "}\n")
     yield f"// {told}\n// {count} messages\nnum_ranks {ranks}\n".encode()
