@@ -21,11 +21,17 @@ def simulate_processors(
     graph: Graph, cost: Cost, eager: Bools, ranks: int, ports: int, log: Log
 ) -> tuple[float, int, int]:
     """Seconds until all is done, the message done last, how many were done. `ports`: of each rank and way, 0 for no
-    limit; `eager`: by class, whether a send is over before the receiver takes it. O(M log(messages under way))."""
+    limit; `eager`: by class, whether a send is over before the receiver takes it. O(M log(messages under way)).
+
+    At the start all is set in motion rank by rank.
+    """
     whole = Cost(*(np.rint(one * GRAINS) for one in cost))
+    begin = np.flatnonzero(graph.needed == 0)
+    begin = begin[np.argsort(graph.src[begin], kind="stable")]
     last, message, done = _simulated(
-        *new_turns(2 * len(graph.src)), graph.needed.copy(), graph.waits.copy(), graph, whole, eager, ranks, ports, log
-    )
+        *new_turns(2 * len(graph.src)), begin, graph.needed.copy(), graph.waits.copy(), graph, whole, eager, ranks,
+        ports, log,
+    )  # fmt: skip
     for told in (log.ready, log.begin, log.landed, log.done, log.port, log.combining, log.longest):
         np.divide(told, GRAINS, out=told)
     return last / GRAINS, message, done
@@ -33,8 +39,8 @@ def simulate_processors(
 
 @compiled
 def _simulated(  # noqa: PLR0913, PLR0917
-    times: Floats, turns: Longs, needed: Ints, waits: Ints, graph: Graph, cost: Cost, eager: Bools, ranks: int,
-    ports: int, log: Log,
+    times: Floats, turns: Longs, begin: Longs, needed: Ints, waits: Ints, graph: Graph, cost: Cost, eager: Bools,
+    ranks: int, ports: int, log: Log,
 ) -> tuple[float, int, int]:  # fmt: skip
     """Operation m is the sending of message m, operation count + m what its receiver does: taking in, then combining.
 
@@ -55,13 +61,12 @@ def _simulated(  # noqa: PLR0913, PLR0917
     processor, served = np.zeros(ranks), np.full(ranks, -1, np.int32)  # when it is free, and whom it served last
     clear, user = np.full(2 * ranks * ports, FAR), np.full(2 * ranks * ports, -1, np.int32)  # ports, likewise
     last, last_message, finished, now, turned = 0.0, -1, 0, 0.0, 0
-    for m in range(count):
-        if needed[m] == 0:
-            came[m] = src[m] == dst[m]
-            operation = count + m if came[m] else m
-            turn[operation] = turned << BITS | operation
-            enter(times, turns, 0.0, turn[operation])
-            turned += 1
+    for m in begin:
+        came[m] = src[m] == dst[m]
+        operation = count + m if came[m] else m
+        turn[operation] = turned << BITS | operation
+        enter(times, turns, 0.0, turn[operation])
+        turned += 1
     while turns[0]:
         now, what = leave(times, turns)
         operation = what & ((1 << BITS) - 1)
@@ -82,14 +87,14 @@ def _simulated(  # noqa: PLR0913, PLR0917
                 tail[line] = operation
             enter(times, turns, max(processor[rank], free), what)
             continue
-        k = klass[m]
+        k, inside = klass[m], src[m] == dst[m]
         if record:
-            if kind == SENDING:
+            if kind == SENDING or inside:
                 waited = now - ready[m]
             elif kind == TAKING:
                 waited = now - (log.begin[m] + latency[k])
             else:
-                waited = 0.0 if src[m] == dst[m] else now - (log.landed[m] + receive[k])
+                waited = now - (log.landed[m] + receive[k])
             if free > processor[rank]:
                 blame(log, m, SEND_PORT if kind == SENDING else RECEIVE_PORT, user[port], waited)
             else:
@@ -97,7 +102,7 @@ def _simulated(  # noqa: PLR0913, PLR0917
             served[rank] = m
             if uses_port:
                 user[port] = m
-            if kind != COMBINING:
+            if kind != COMBINING or inside:
                 log.port[m] += waited
         # ---- it begins: until when the processor and the port are taken; what is let go early, what is done ----
         lets_go, done, left = False, False, now
@@ -121,9 +126,11 @@ def _simulated(  # noqa: PLR0913, PLR0917
                 turned += 1
         else:
             processor[rank] = now + work[k]
-            lets_go, left, done = src[m] == dst[m], processor[rank], True
-            if record:
-                log.combining[m] = processor[rank] - (log.landed[m] + receive[k])
+            lets_go, left, done = inside, processor[rank], True
+            if record and inside:
+                log.ready[m], log.begin[m], log.landed[m], log.combining[m] = ready[m], now, left, work[k]
+            elif record:
+                log.combining[m] = left - (log.landed[m] + receive[k])
         if uses_port:
             clear[port] = now + gap[k] + flight[k]
         then = processor[rank]
@@ -139,8 +146,6 @@ def _simulated(  # noqa: PLR0913, PLR0917
                 last, last_message = then, m
             if record:
                 log.done[m] = then
-                if src[m] == dst[m]:
-                    log.ready[m], log.begin[m], log.landed[m], log.combining[m] = ready[m], then, then, 0.0
         # ---- who may begin now: conditions of those that wait for the sender, then of those that wait for all ----
         for side in range(2):
             give_from, give_to, moment = 0, 0, then
