@@ -124,7 +124,9 @@ def main(txt2bin: str, simulator: str, stable: str, commit: str) -> None:
                 }  # fmt: skip
                 rows.append({"case": asdict(case), "figures": asdict(figures), "nbytes": nbytes, "simulated": known,
                              "stable": kept, **said})  # fmt: skip
-                ratios = [f"{said[what] / ns:.4f}" for what, ns in (("loggops", kept), ("loggops", known), ("ports", known))]
+                ratios = [
+                    f"{said[what] / ns:.4f}" for what, ns in (("loggops", kept), ("loggops", known), ("ports", known))
+                ]
                 table.append([f"{case.name} {case.topology[11:]} {case.order}", nbytes, known, kept, *ratios])
     print_table(["plan", "bytes", "simulated ns", "stable ns", "loggops/stable", "loggops", "ports"], table)
     tool = {"repository": "https://github.com/spcl/LogGOPSim", "commit": commit}
