@@ -50,6 +50,7 @@ CORE = (
     "datatypes",
     "interpret",
     "transform",
+    "messages",
     "bounds",
     "ksync",
     "program",
