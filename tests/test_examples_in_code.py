@@ -21,4 +21,5 @@ def test_there_are_some() -> None:
 @pytest.mark.parametrize("name", with_examples())
 def test_an_example_holds(name: str) -> None:
     found = doctest.testmod(importlib.import_module(name.removesuffix(".__init__")))
-    assert found.attempted and not found.failed
+    assert found.attempted
+    assert not found.failed
