@@ -43,6 +43,7 @@ CORE = (
     "symmetry",
     "routes",
     "collective",
+    "request",
     "schedule",
     "dependencies",
     "loads",
