@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from antiphon.core.collective import Collective
-from antiphon.core.columns import Bools, Ints, Longs, ascends, column, distinct, order_of, packed, starts
+from antiphon.core.columns import AnyInts, Bools, Ints, Longs, ascends, column, distinct, order_of, packed, starts
 from antiphon.core.routes import NO_ROUTES, Routes
 from antiphon.errors import Invalid, Unsupported, quote
 
@@ -175,7 +175,7 @@ class Schedule:
         index = index if index.size else index.astype(np.int64)
         return replace(self, **{**{name: c[index] for name, c in self.columns().items()}, **changes})
 
-    def ways(self, rows: Longs | slice = slice(None)) -> tuple[Longs, int]:
+    def ways(self, rows: AnyInts | slice = slice(None)) -> tuple[Longs, int]:
         """Of every row (or of these) a number that rows of one message share, ascending in the order of messages, and a
         bound.
 
@@ -196,7 +196,7 @@ class Schedule:
 
     def runs(self) -> Bools:
         """Where a message begins or goes on, in the order of rows: `ways` change nowhere else. O(rows)."""
-        columns = [self.step, self.src, self.dst]
+        columns: list[AnyInts] = [self.step, self.src, self.dst]
         if self.route is not None:
             columns.append(self.route)
         if not isinstance(self.pieces, int):

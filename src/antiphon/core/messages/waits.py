@@ -10,7 +10,7 @@ from functools import cached_property
 
 import numpy as np
 
-from antiphon.core.columns import Ints, Longs, dense, distinct, narrow, order_of, pointers, starts
+from antiphon.core.columns import AnyInts, Ints, Longs, dense, distinct, narrow, order_of, pointers, starts
 from antiphon.core.dependencies import Versions, versions
 from antiphon.core.messages.table import Messages
 from antiphon.errors import Invalid, quote
@@ -93,10 +93,11 @@ def _rounds(messages: Messages, src: Ints | Longs, dst: Ints | Longs, keys: int,
     count, begins = len(messages), starts(messages.step)
     times = int(begins.sum())  # messages come by step
     bound = max(times * keys, 1)
-    time = np.cumsum(begins, dtype=np.int32 if bound < 2**31 else np.int64)
-    time -= 1
-    time *= keys
-    first, second = time + src, time + dst
+    fits = np.int32 if bound < 2**31 else np.int64
+    time: AnyInts = np.cumsum(begins).astype(fits)
+    time -= fits(1)
+    time *= fits(keys)
+    first, second = (np.add(time, end, dtype=fits) for end in (src, dst))
     if bound <= 8 * count:  # few enough for a table of all keys in all steps
         seen = np.zeros(bound, np.bool_)
         seen[first] = True
