@@ -87,7 +87,7 @@ def planned(case: Case) -> Any:
 
 
 def goal_of(plan: Any, case: Case, figures: Figures, nbytes: int) -> bytes:
-    files = antiphon.export(plan, "goal", nbytes=nbytes, order=case.order, gamma=figures.gamma * NS)
+    files = antiphon.export(plan, "goal", nbytes=nbytes, order=case.order, gamma=figures.gamma * NS, local="off")
     return b"".join(files.values())
 
 

@@ -29,7 +29,8 @@ from antiphon.core.bounds.memory import (
 )
 from antiphon.core.collective import KINDS, Collective, custom_relation
 from antiphon.core.loads import pieces_of
-from antiphon.core.schedule import COPY, REDUCE, Local, Schedule, cut
+from antiphon.core.request import Request
+from antiphon.core.schedule import COPY, REDUCE, Schedule, cut
 from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, build
 from antiphon.core.transform import expand, pipeline
 from antiphon.core.verify import verify
@@ -58,7 +59,7 @@ def star(ranks: int) -> Topology:
 
 
 def made(planner: str, machine: Topology, kind: str = "allreduce", **options: Any) -> Schedule:
-    return next(iter(find("planner", planner).load()(machine, Collective(kind, machine.ranks), **options)))
+    return next(iter(find("planner", planner).load()(Request(machine, Collective(kind, machine.ranks)), **options)))
 
 
 def rows(machine: Topology, kind: str, table: list[tuple[int, ...]], **more: Any) -> Schedule:
@@ -101,7 +102,7 @@ MORE = [
 @pytest.mark.parametrize("n", [*SOME, *MORE])
 def test_every_factorisation_agrees(n: int) -> None:
     machine = star(n)
-    every = list(find("planner", "hierarchical-ps").load()(machine, Collective("allreduce", n)))
+    every = list(find("planner", "hierarchical-ps").load()(Request(machine, Collective("allreduce", n))))
     told = [tuple(map(int, schedule.provenance["options"]["fanins"].split("x"))) for schedule in every]
     assert (n,) in told
     assert len(told) == len(set(told)) > 1
@@ -257,10 +258,6 @@ def test_without_figures_it_is_alpha_beta_and_says_so() -> None:
     assert prepare("genmodel", schedule, machine, profile=Profile(gamma=1e-9))(NBYTES).note == ""
     nothing = Schedule(schedule.collective, schedule.chunks, *[np.zeros(0, int)] * 5)
     assert prepare("genmodel", nothing, machine, profile=Profile(gamma=1.0))(5).bottleneck == "nothing takes time"
-    worked = rows(star(3), "broadcast", [(0, 0, 0, 1, COPY)], local=(Local("permute", Fraction(1)),))
-    local = prepare("genmodel", worked, star(3), profile=Profile(memory_bandwidth=Fraction(4)))(8)
-    assert local.terms["local"] == 2
-    assert "local work (permute)" in local.bottleneck
 
 
 # ---- against plain loops ----
@@ -351,8 +348,7 @@ def test_no_prediction_beats_the_bound_or_alpha_beta(random: Case) -> None:
     ready = prepare("genmodel", random.schedule, random.topology, profile=profile)
     least = prepare("alpha-beta", random.schedule, random.topology)
     for nbytes in (0, 10**9):
-        local = least(nbytes).terms["local"]
-        assert ready(nbytes).seconds >= (least(nbytes).seconds - local) * (1 - 1e-9)
+        assert ready(nbytes).seconds >= least(nbytes).seconds * (1 - 1e-9)
         assert ready(nbytes).seconds >= float(limits.seconds(nbytes)) * (1 - 1e-9)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from antiphon.core.messages import LEFT, RECEIVED
 from antiphon.cost._loggp_figures import Level, LogGP
 from antiphon.cost._profile import Profile
 from antiphon.errors import Invalid, Unsupported, quote
@@ -12,22 +13,22 @@ from antiphon.units import parse_size
 
 FIDELITIES = ("message", "packet")
 CPUS = ("overlap", "shared")
-SENT = ("received", "left")
+SENT = (RECEIVED, LEFT)
 MEANINGS: dict[str, dict[str, int | str | None]] = {
-    "ports": {"cpu": "overlap", "sent": "received"},
-    "loggops": {"cpu": "shared", "sent": "left", "device_radix": 1, "node_radix": "none"},
+    "ports": {"cpu": "overlap", "sent": RECEIVED},
+    "loggops": {"cpu": "shared", "sent": LEFT, "device_radix": 1, "node_radix": "none"},
 }
 
 
 @dataclass(frozen=True)
 class Options:
-    """`packets`: at fidelity packet; `processors`: cpu=shared; `left`: sent=left; `eager`: bytes up to which a send is
-    over before the receiver takes the message."""
+    """`packets`: at fidelity packet; `processors`: cpu=shared; `sent`: when what a rank sent counts for its own rounds;
+    `eager`: bytes up to which a send is over before the receiver takes the message."""
 
     limits: LogGP
     packets: bool = False
     processors: bool = False
-    left: bool = False
+    sent: str = RECEIVED
     eager: float = float("inf")
 
 
@@ -47,7 +48,7 @@ def options_of(
     if contention == "off":
         limits = replace(limits, device_radix=None, node_radix=None)
     most = float("inf") if eager in (None, "none") else float(parse_size(eager, "option eager of model loggp"))
-    found = Options(limits, fidelity == "packet", cpu == "shared", sent == "left", most)
+    found = Options(limits, fidelity == "packet", cpu == "shared", sent, most)
     _refuse_what_makes_no_sense(found, contention)
     return found
 

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from antiphon.core.columns import Bools, Ints, Longs
+from antiphon.core.columns import Bools, Floats, Ints, Longs
 from antiphon.cost._compiled import compiled
 from antiphon.cost._loggp_messages import FAR, PROCESSOR, RECEIVE_PORT, SEND_PORT, Cost, Graph, Log, blame, earliest
 from antiphon.cost._loggp_turns import BITS, enter, leave, new_turns
-from antiphon.cost._messages import Floats
 
 SENDING, TAKING, COMBINING = 0, 1, 2  # what a processor does; each rank has a line before it for each
 GRAINS = 1e15  # in a second. Sums of whole ones are exact up to 9 s: what comes to one moment by two ways is seen to

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from antiphon.core.columns import Longs
+from antiphon.core.columns import Floats, Longs
 from antiphon.cost._compiled import compiled
-from antiphon.cost._messages import Floats
 
 BITS = 31  # of an event's number beside its turn
 

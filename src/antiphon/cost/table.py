@@ -34,11 +34,12 @@ TABLE: dict[str, Entry] = {
             "options": (
                 "fidelity",
                 "order",
+                "sent",
                 "contention",
                 "device_radix",
                 "node_radix",
+                "local",
                 "cpu",
-                "sent",
                 "eager",
                 "meaning",
             ),
