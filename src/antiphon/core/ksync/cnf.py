@@ -20,8 +20,8 @@ over an arc within one step; loads are counted, so step s fits into the rounds f
 may claim too much, never too little.
 
 A step may have 0 rounds unless the question is `full`, so fewer steps, and fewer rounds, are refuted as well. Chunks of
-one kind are alike: with `ordered` they are numbered so that the lists of their sends out of their holders, read as binary
-numbers, never grow. Sorting the chunks of any algorithm gives one that is ordered, so this refutes no less.
+one kind are alike: with `ordered` they are numbered so that the lists of their sends out of their holders, read as
+binary numbers, never grow. Sorting the chunks of any algorithm gives one that is ordered, so this refutes no less.
 """
 
 from __future__ import annotations
