@@ -20,7 +20,7 @@ from once import once
 import antiphon
 from antiphon.core.collective import Collective
 from antiphon.core.plan import Entry, Plan
-from antiphon.select._table import save_plans
+from antiphon.select import save_plans
 
 pytestmark = pytest.mark.skipif(
     find_spec("torch") is None or shutil.which("cc") is None,
