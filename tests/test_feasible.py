@@ -50,7 +50,7 @@ def answer(capsys: Capture, *arguments: str, code: int = 0) -> Any:
 
 def test_an_algorithm_that_ends_before_it_must_is_called_by_its_own_steps() -> None:
     """What is found in 2 steps may need but 1; its certificate is then about 1."""
-    instance = case(16)
+    instance = case(16, most_ranks=4, most_chunks=6)
     wanted = {"chunks": instance.input_weight, "steps": 2, "rounds": 2}
     plan = antiphon.plan(instance.collective, instance.topology, planner="sccl", options=wanted)
     assert plan.entries[0].claims["steps"] == 1
