@@ -38,6 +38,7 @@ LAYERS = (
 CORE = (
     "columns",
     "permute",
+    "choose",
     "topology",
     "reshape",
     "symmetry",
