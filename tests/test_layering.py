@@ -19,6 +19,7 @@ SRC = Path(__file__).resolve().parent.parent / "src"
 LAYERS = (
     "errors",
     "units",
+    "options",
     "core",
     "registry",
     "topologies",

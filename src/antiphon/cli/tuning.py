@@ -31,7 +31,7 @@ from antiphon.core.topology import Topology
 from antiphon.errors import Infeasible, Invalid
 from antiphon.select import Tuning, read_sweep, tune, tune_over
 from antiphon.topologies import topology
-from antiphon.units import parse_seconds
+from antiphon.units import parse_seconds, parse_span
 
 SPAN = "1KB:1GB"
 PICTURES = ("--svg", "--png", "--heatmap")
@@ -145,6 +145,8 @@ def _tune_command(
     measuring = {"--factor": factor, "--iterations": iterations, "--for": limit, "--mpiexec": mpiexec}
     if on:
         refuse_elsewhere(on, {"mpi --mpiexec": mpiexec})
+        if factor and nbytes and parse_span(nbytes, "--nbytes").factor:
+            raise Invalid("--factor: --nbytes names one already; leave one of them out")
         how = {"on": on, "factor": factor or 4, "iterations": iterations or 20, "mpiexec": mpiexec, "nbytes": nbytes}
         refused = {
             "--vary": vary,
