@@ -38,7 +38,7 @@ PICTURES = ("--svg", "--png", "--heatmap")
 Wanted = Annotated[str, typer.Argument(metavar="COLL|all", help="allreduce, allgather, ..., file.json, or all eight")]
 Sizes = Annotated[
     str,
-    typer.Option("--nbytes", metavar="SIZES", help="the sizes: a range, or one (default 1KB:1GB; measured 1KB:16MB)"),
+    typer.Option("--nbytes", metavar="SIZES", help="one, 1KB:1GB or 1KB:1GB:4 (default 1KB:1GB; measured 1KB:16MB)"),
 ]
 Planners = Annotated[list[str] | None, typer.Option("--planner", metavar="NAME", help="just this one; again for more")]
 Sweeps = Annotated[
