@@ -274,7 +274,7 @@ def test_where_it_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert asked_for("true") is not None
     monkeypatch.setenv("ANTIPHON_CACHE", "off")
     assert place() is None
-    with pytest.raises(Invalid, match="cache=3: expected true or false"):
+    with pytest.raises(Invalid, match="cache: expected true or false, got 3"):
         asked_for(3)
 
 
