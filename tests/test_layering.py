@@ -53,6 +53,7 @@ CORE = (
     "datatypes",
     "interpret",
     "transform",
+    "messages",
     "bounds",
     "ksync",
     "program",
