@@ -29,8 +29,6 @@ from antiphon.planners.sccl._search import Impossible, Search
 from antiphon.select import collective
 from antiphon.topologies import topology
 
-pytest.importorskip("pysat")
-
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
