@@ -7,9 +7,22 @@ from __future__ import annotations
 
 import numpy as np
 
-from antiphon.core.columns import Bools, Floats, Ints, Longs
+from antiphon.core.columns import Bools, Floats, Longs
 from antiphon.cost._compiled import compiled
-from antiphon.cost._loggp_messages import FAR, PROCESSOR, RECEIVE_PORT, SEND_PORT, Cost, Graph, Log, blame, earliest
+from antiphon.cost._loggp_messages import (
+    FAR,
+    PROCESSOR,
+    RECEIVE_PORT,
+    SEND_PORT,
+    Cost,
+    Graph,
+    Log,
+    Room,
+    blame,
+    earliest,
+    freed_by,
+    new_room,
+)
 from antiphon.cost._loggp_turns import BITS, enter, leave, new_turns
 
 SENDING, TAKING, COMBINING = 0, 1, 2  # what a processor does; each rank has a line before it for each
@@ -25,10 +38,11 @@ def simulate_processors(
     At the start all is set in motion rank by rank.
     """
     whole = Cost(*(np.rint(one * GRAINS) for one in cost))
+    room = new_room(graph, 0, 0)
     begin = np.flatnonzero(graph.needed == 0)
     begin = begin[np.argsort(graph.src[begin], kind="stable")]
     last, message, done = _simulated(
-        *new_turns(2 * len(graph.src)), begin, graph.needed.copy(), graph.waits.copy(), graph, whole, eager, ranks,
+        *new_turns(2 * len(graph.src)), begin, room, graph, whole, eager, ranks,
         ports, log,
     )  # fmt: skip
     for told in (log.ready, log.begin, log.landed, log.done, log.port, log.combining, log.longest):
@@ -38,7 +52,7 @@ def simulate_processors(
 
 @compiled
 def _simulated(  # noqa: PLR0913, PLR0917
-    times: Floats, turns: Longs, begin: Longs, needed: Ints, waits: Ints, graph: Graph, cost: Cost, eager: Bools,
+    times: Floats, turns: Longs, begin: Longs, room: Room, graph: Graph, cost: Cost, eager: Bools,
     ranks: int, ports: int, log: Log,
 ) -> tuple[float, int, int]:  # fmt: skip
     """Operation m is the sending of message m, operation count + m what its receiver does: taking in, then combining.
@@ -48,13 +62,12 @@ def _simulated(  # noqa: PLR0913, PLR0917
     """
     src, dst, klass = graph.src, graph.dst, graph.klass
     give_ptr, give, early_ptr, early = graph.give_ptr, graph.give, graph.early_ptr, graph.early
-    release_ptr, release, after = graph.release_ptr, graph.release, graph.after
     latency, send, receive, gap, flight, _, work = cost
     count, record, tells_early = len(src), len(log.ready) > 0, len(early_ptr) > 0
     turn = np.zeros(2 * count, np.int64)  # of every operation, from when it was set in motion
     came = np.zeros(count, np.bool_)  # it was taken in, so what is left is to combine
-    ready, held = np.zeros(count), np.zeros(len(waits))
-    who = np.full(len(waits) if record else 0, -1, np.int32)
+    ready, freed = room.ready, np.empty(count, np.int32)
+    who = np.full(len(room.waits) if record else 0, -1, np.int32)  # gave to each condition last
     head, tail = np.full(3 * ranks, -1, np.int64), np.full(3 * ranks, -1, np.int64)
     behind = np.full(2 * count, -1, np.int64)  # the next in line
     processor, served = np.zeros(ranks), np.full(ranks, -1, np.int32)  # when it is free, and whom it served last
@@ -155,32 +168,12 @@ def _simulated(  # noqa: PLR0913, PLR0917
                     give_from, give_to = give_ptr[m], give_ptr[m + 1]
                 else:
                     give_from, give_to = 2 * m, 2 * m + 2
-            for i in range(give_from, give_to):
-                c = early[i] if side == 0 else give[i]
-                when, by = moment, m
-                while c >= 0:
-                    if when >= held[c]:
-                        held[c] = when
-                        if record:
-                            who[c] = by
-                    waits[c] -= 1
-                    if waits[c] > 0:
-                        break
-                    when = held[c]
-                    if record:
-                        by = who[c]
-                    for j in range(release_ptr[c], release_ptr[c + 1]):
-                        other = release[j]
-                        if when >= ready[other]:
-                            ready[other] = when
-                            if record:
-                                log.before[other] = by
-                        needed[other] -= 1
-                        if needed[other] == 0:
-                            came[other] = src[other] == dst[other]
-                            operation = count + other if came[other] else other
-                            turn[operation] = turned << BITS | operation
-                            enter(times, turns, ready[other], turn[operation])
-                            turned += 1
-                    c = after[c]
+            gives = early if side == 0 else give
+            for i in range(freed_by(room, graph, log, who, freed, gives, give_from, give_to, moment, m)):
+                other = freed[i]
+                came[other] = src[other] == dst[other]
+                operation = count + other if came[other] else other
+                turn[operation] = turned << BITS | operation
+                enter(times, turns, ready[other], turn[operation])
+                turned += 1
     return last, last_message, finished
