@@ -119,7 +119,9 @@ def bytes_that_cut_evenly(schedule: Schedule) -> int:
 
 def exported(schedule: Schedule, machine: Topology, folder: Path, back_end: str, **options: Any) -> Any:
     """The graph of messages that the file says."""
-    (text,) = emit(Plan.of(machine, schedule), back_end, nbytes=bytes_that_cut_evenly(schedule), options=options).values()
+    (text,) = emit(
+        Plan.of(machine, schedule), back_end, nbytes=bytes_that_cut_evenly(schedule), options=options
+    ).values()
     path = folder / ("schedule.xml" if back_end == "piccl-xml" else "schedule.goal")
     path.write_bytes(text if isinstance(text, bytes) else b"".join(text))
     return read_schedule(path).graph if back_end == "piccl-xml" else read_goal(path)
@@ -144,7 +146,9 @@ def no_row_inside(schedule: Schedule) -> Schedule:
 def test_piccl_read_back_is_what_was_predicted(tmp_path_factory: pytest.TempPathFactory, random: Case) -> None:
     schedule = no_row_inside(random.schedule)
     for order in ("rounds", "data"):
-        graph = exported(schedule, random.topology, tmp_path_factory.mktemp("xml"), "piccl-xml", order=order, local="off")
+        graph = exported(
+            schedule, random.topology, tmp_path_factory.mktemp("xml"), "piccl-xml", order=order, local="off"
+        )
         for fidelity in ("message", "packet"):
             agrees(graph, schedule, random.topology, fidelity, order=order)
 
