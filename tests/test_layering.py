@@ -30,6 +30,7 @@ LAYERS = (
     "reproduce",
     "show",
     "torch",
+    "api",
     "cli",
     "__main__",
 )
