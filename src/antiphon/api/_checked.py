@@ -5,12 +5,14 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from typing import Any, ParamSpec, TypeVar
 
 from antiphon.errors import Invalid, Unsupported, quote
 
 P = ParamSpec("P")
 R = TypeVar("R")
+MOST = 2**22  # ranks of a group
 Check = Callable[[Any, str], Any]
 TOO_LARGE = (
     "out of memory: the machine, the schedule or the size asked for is too large for this computer; try a smaller one"
@@ -26,7 +28,8 @@ def whole(least: int, most: int = 2**60) -> Check:
         except (AttributeError, TypeError, ValueError):
             number = least - 1
         if isinstance(value, bool) or not least <= number <= most:
-            raise Invalid(f"{name}: expected a whole number from {least}, got {quote(value)}")
+            upto = f" to {most}" if most < 2**60 else ""
+            raise Invalid(f"{name}: expected a whole number from {least}{upto}, got {quote(value)}")
         return number
 
     return check
@@ -46,9 +49,17 @@ def yes_or_no(value: Any, name: str) -> bool:
 
 def path(value: Any, name: str) -> str:
     """The name of a file or folder, as a text."""
-    if not isinstance(value, str | os.PathLike) or not isinstance(found := os.fspath(value), str) or "\0" in found:
+    found = os.fspath(value) if isinstance(value, str | os.PathLike) else None
+    if not isinstance(found, str) or "\0" in found or not _can_be_named(found):
         raise Invalid(f"{name}: expected the name of a file, got {quote(value)}")
     return found
+
+
+def _can_be_named(text: str) -> bool:
+    try:
+        return bool(os.fsencode(text)) or not text
+    except UnicodeEncodeError:
+        return False
 
 
 def seconds(value: Any, name: str) -> float:
@@ -72,10 +83,10 @@ def size(value: Any, name: str) -> int:
 
 def ranks(value: Any, name: str) -> list[int]:
     try:
-        found = [] if isinstance(value, str | Mapping) else list(value)
+        found = [] if isinstance(value, str | Mapping) else list(islice(value, MOST + 1))
     except TypeError:
         found = []
-    if not found:
+    if not 0 < len(found) <= MOST:
         raise Invalid(f"{name}: expected the numbers of ranks, such as [0, 1, 4], got {quote(value)}")
     return [whole(0, 2**31)(rank, name) for rank in found]
 
@@ -118,7 +129,7 @@ def several(check: Check) -> Check:
     """One, or several of them, as a list."""
 
     def checked(value: Any, name: str) -> list[Any]:
-        given = [value] if isinstance(value, str) or not isinstance(value, Sequence) else value
+        given = [value] if isinstance(value, str) or not isinstance(value, Sequence) else value[:MOST]
         return [check(one, name) for one in given]
 
     return checked
@@ -143,11 +154,11 @@ def profile(value: Any, name: str) -> Any:
 CHECKS: Mapping[str, Check] = {
     "apart": yes_or_no, "budget": seconds, "collective": text, "compiler": text, "deterministic": yes_or_no,
     "factor": whole(2), "few": whole(1), "folder": path, "heard": function, "in_place": yes_or_no,
-    "iterations": whole(1), "k": whole(0), "limit": seconds, "memory": gibibytes, "miad": yes_or_no, "model": text,
-    "mpiexec": text, "name": text, "nccl": yes_or_no, "on": text, "only": ranks, "options": options, "planner": text,
-    "planners": several(text), "profile": profile, "progress": function, "proof": yes_or_no, "ranks": ranks,
-    "repeat": whole(1, 10**6), "scale": text, "seed": whole(0), "shortlist": whole(0),
-    "steps": whole(1), "tell": function, "timeout": seconds, "trace": path, "warmup": whole(0, 10**6),
+    "iterations": whole(1), "k": whole(0, 10**4), "limit": seconds, "memory": gibibytes, "miad": yes_or_no,
+    "model": text, "mpiexec": text, "name": text, "nccl": yes_or_no, "on": text, "only": ranks, "options": options,
+    "planner": text, "planners": several(text), "profile": profile, "progress": function, "proof": yes_or_no,
+    "ranks": ranks, "repeat": whole(1, 10**6), "scale": text, "seed": whole(0), "shortlist": whole(0),
+    "steps": whole(1, 10**4), "tell": function, "timeout": seconds, "trace": path, "warmup": whole(0, 10**6),
 }  # fmt: skip
 
 
@@ -176,10 +187,10 @@ def public(function: Callable[P, R]) -> Callable[P, R]:
         except TypeError:
             return function(*args, **kwargs)  # which says it with the function's name
         may_lack = {name for name, one in signature.parameters.items() if one.default is None}
-        for name, value in given.arguments.items():
-            if name in CHECKS and not (value is None and name in may_lack):
-                given.arguments[name] = CHECKS[name](value, name)
         try:
+            for name, value in given.arguments.items():
+                if name in CHECKS and not (value is None and name in may_lack):
+                    given.arguments[name] = CHECKS[name](value, name)
             return function(*given.args, **given.kwargs)
         except MemoryError:
             raise Unsupported(TOO_LARGE) from None

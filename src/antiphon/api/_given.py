@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from antiphon.api._checked import path
 from antiphon.errors import Infeasible, Invalid, quote, unknown
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def machine(given: Any, what: str = "topology") -> Topology:
 
 def by_name(given: Any) -> Any:
     """A path as a text, everything else as it is."""
-    return os.fspath(given) if isinstance(given, os.PathLike) else given
+    return path(given, "file") if isinstance(given, os.PathLike) else given
 
 
 def wanted(given: Any, topology: Topology, root: int | None = None, ranks: Any = None) -> Collective:
@@ -54,7 +55,7 @@ def plans(given: Any, what: str = "plan") -> dict[str, Plan]:
     if isinstance(given, Plan):
         return {given.collective.kind: given}
     if is_path(given):
-        return load_plans(given)
+        return load_plans(path(given, what))
     if isinstance(given, Frontier):
         return {given.collective.kind: given.plan()}
     held = given if isinstance(given, Mapping) else getattr(given, "plans", None)
@@ -72,7 +73,9 @@ def plan(given: Any, collective: str = "", what: str = "plan") -> Plan:
     if collective and collective not in found:
         raise unknown(f"collective in {where}", collective, found)
     if not collective and len(found) > 1:
-        raise Invalid(f"{where}: holds plans for {', '.join(found)}; choose one by --collective (in Python collective=)")
+        raise Invalid(
+            f"{where}: holds plans for {', '.join(found)}; choose one by --collective (in Python collective=)"
+        )
     return found[collective or next(iter(found))]
 
 

@@ -106,7 +106,7 @@ def comm(
     rank: int | None = None,
     ranks: int | None = None,
     address: str = "",
-    timeout: float = 1800.0,
+    timeout: Seconds = 1800.0,
     compiler: str = "",
     secret: str | None = None,
 ) -> Comm:
@@ -124,9 +124,9 @@ def comm(
     """
     from antiphon.run.comm import comm as make
 
-    return make(
-        communicator, table, rank=rank, ranks=ranks, address=address, timeout=timeout, compiler=compiler, secret=secret
-    )
+    given = checked({"address": address, "timeout": timeout, "compiler": compiler, "secret": secret}, address=text,
+                    secret=text)  # fmt: skip
+    return make(communicator, table, rank=rank, ranks=ranks, **given)
 
 
 def reproduce(name: str = "") -> list[Row]:

@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from itertools import islice
 
 import numpy as np
 
 from antiphon.errors import Invalid, quote
 from antiphon.units import parse_size
 
+MOST = 4096  # given one by one
+
+
+def _one(wanted: object, what: str) -> int:
+    return parse_size(int(wanted) if isinstance(wanted, np.integer) else wanted, what)  # type: ignore[arg-type]
+
 
 def sizes(wanted: int | str | Sequence[int | str], what: str = "--nbytes") -> list[int]:
     """ "64KB"; a range "1KB:1GB", doubling from its first size up to at most its last; "1KB:1GB:4": fourfold."""
     if isinstance(wanted, int | np.integer):
-        return [parse_size(wanted if isinstance(wanted, bool) else int(wanted), what)]
+        return [_one(wanted, what)]
     if not isinstance(wanted, str):
-        if not isinstance(wanted, Iterable):
+        try:
+            parts = list(islice(wanted, MOST + 1))
+        except TypeError:
             raise Invalid(
                 f"{what}: expected a size such as 64KB, a range such as 1KB:1GB, or several, got {quote(wanted)}"
-            )
-        return [size for one in wanted for size in sizes(one, what)]
+            ) from None
+        if len(parts) > MOST:
+            raise Invalid(f"{what}: more than {MOST} sizes; give fewer")
+        return [size for one in parts for size in (sizes(one, what) if isinstance(one, str) else [_one(one, what)])]
     first, *rest = wanted.split(":")
     low = parse_size(first, what)
     if not rest:
