@@ -230,7 +230,7 @@ class Engine:
 def address(array: Array) -> int:
     """Where the elements lie: `array.ctypes.data` in an eighth of the time, where the array can be written to."""
     try:
-        return addressof(c_char.from_buffer(array))
+        return addressof(c_char.from_buffer(array))  # type: ignore[arg-type]
     except (TypeError, ValueError):  # read-only, empty, or of a type that Python's buffers do not know
         return array.ctypes.data
 
