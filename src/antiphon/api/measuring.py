@@ -147,6 +147,7 @@ def fit(
     `measurements`: what `bench` gave, or the CSV file of it.
     `beta`, `gamma`, `delta`: for genmodel, what is known already: seconds per byte moved, added, and read or written.
     """
+    from antiphon.core.files import within
     from antiphon.cost import fit as fits
 
     kinds: dict[str, tuple[type, Callable[[Any], Any], Callable[..., Any]]] = {
@@ -157,14 +158,17 @@ def fit(
     if not isinstance(what, str) or what not in kinds:
         raise unknown("fit", what, kinds)
     kind, read, find = kinds[what]
+    where = "measurements"
     if isinstance(measurements, list | tuple):
         if not measurements or not all(isinstance(row, kind) for row in measurements):
             raise Invalid(f"measurements: expected rows that bench({what!r}) gave, or their file")
         rows = list(measurements)
     else:
-        rows = read(path(measurements, "measurements"))
+        where = path(measurements, "measurements")
+        rows = read(where)
     known = {name: per_byte(value, name) for name, value in (("beta", beta), ("gamma", gamma), ("delta", delta))
              if value is not None}  # fmt: skip
     if what != "genmodel" and known:
         raise Invalid(f"{next(iter(known))}: is known to genmodel only; leave it out")
-    return find(rows, known) if what == "genmodel" else find(rows)
+    with within(where):
+        return find(rows, known) if what == "genmodel" else find(rows)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path as Library
 
     from antiphon.api._kinds import MachineLike, PlanLike, Row, Seconds, Sizes
+    from antiphon.core.collective import Collective
     from antiphon.core.plan import Plan
     from antiphon.run.comm import Comm
 
@@ -77,6 +78,7 @@ def _run_one(found: Plan, size: int, on: str, data: dict[str, Any], how: dict[st
     if on == "local":
         from antiphon.run.local import run_local
 
+        _refuse_too_large(found.collective, size, data["in_place"])
         return run_local(schedule, size, **data)
     if on == "lab":
         from antiphon.run.lab import lab_run
@@ -85,6 +87,22 @@ def _run_one(found: Plan, size: int, on: str, data: dict[str, Any], how: dict[st
     from antiphon.run.mpi import run_mpi
 
     return run_mpi(schedule, size, **data, **how) or []
+
+
+def _refuse_too_large(collective: Collective, nbytes: int, in_place: bool) -> None:
+    """Before the memory is asked for: a system that promises more than it has ends this process later, without a word.
+    Beside the buffers of all ranks, which are counted here, there is what they must end with."""
+    from antiphon.core.interpret.buffers import sides
+    from antiphon.run.bench_memory import free_memory
+    from antiphon.units import format_size
+
+    weight = sum(int(side.size.sum()) for side in sides(collective, in_place)[: 1 if in_place else 2])
+    needed, room = weight * nbytes // collective.buffer_weight, free_memory()
+    if room is not None and needed > room:
+        raise Unsupported(
+            f"nbytes: {format_size(nbytes)} on {len(collective.members)} ranks in one process needs {needed / 1e9:.1f} "
+            f"GB, of which {room / 1e9:.1f} GB are free; take a smaller size, or run on mpi"
+        )
 
 
 @public
