@@ -49,10 +49,9 @@ def without_a_compiler() -> None:
     assert not any(shutil.which(name) for name in ("cc", "gcc", "clang", "mpicc"))
     try:
         antiphon.build("mpi")
-    except AntiphonError as error:
-        assert str(error)
-    else:
-        raise SystemExit("build mpi: there is no compiler here, and yet it made something")
+    except AntiphonError:
+        return
+    raise SystemExit("build mpi: there is no compiler here, and yet it made something")
 
 
 if __name__ == "__main__":

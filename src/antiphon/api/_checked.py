@@ -73,12 +73,9 @@ def seconds(value: Any, name: str) -> float:
 
 
 def size(value: Any, name: str) -> int:
-    from antiphon.cost import sizes
+    from antiphon.units import parse_size
 
-    found = sizes(value, name)
-    if len(found) != 1:
-        raise Invalid(f"{name}: expected one size such as 64MiB, got {quote(value)}")
-    return found[0]
+    return parse_size(value, name)
 
 
 def ranks(value: Any, name: str) -> list[int]:

@@ -89,8 +89,8 @@ def bench(what: Any, topology: Any = None, nbytes: Any = None, **how: Any) -> An
         if topology is not None:
             raise Invalid(f"topology: {what} is measured on the machine at hand; leave it out")
         return _for_fit(what, nbytes, how)
-    from antiphon.cost import sizes
     from antiphon.run.bench import bench as measure
+    from antiphon.units import parse_sizes as sizes
 
     if isinstance(what, Mapping) or hasattr(what, "plans"):
         what = list(_given.plans(what).values())
@@ -100,7 +100,7 @@ def bench(what: Any, topology: Any = None, nbytes: Any = None, **how: Any) -> An
 
 
 def _for_fit(what: str, nbytes: Any, how: dict[str, Any]) -> Any:
-    from antiphon.cost import sizes
+    from antiphon.units import parse_sizes as sizes
 
     positive = whole(1)
     given = checked(

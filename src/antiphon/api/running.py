@@ -52,7 +52,7 @@ def run(  # noqa: PLR0913
     `timeout`: on mpi and lab, seconds after which it is given up.
     `collective`: of several plans the one for this.
     """
-    from antiphon.cost import sizes
+    from antiphon.units import parse_sizes as sizes
 
     if on not in PLACES:
         raise unknown("place to run", on, PLACES)
@@ -219,7 +219,7 @@ def lab(what: str, where: Any = "", nbytes: Any = None, **how: Any) -> Any:
         return cluster.lab_command(where if known else _given.machine(where), **how)
     if nbytes is None:
         raise Invalid("lab run: give nbytes with a plan, or command with a machine")
-    from antiphon.cost import sizes
+    from antiphon.units import parse_sizes as sizes
 
     found = _given.right(where, how.pop("collective", ""), "run")
     return cluster.lab_run_plan(found, sizes(nbytes, "nbytes"), **how)

@@ -13,7 +13,6 @@ from antiphon.core.collective import Collective
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid, quote
 from antiphon.select import is_file
-from antiphon.units import parse_size
 
 Topo = Annotated[str, typer.Argument(metavar="TOPO", help="name, name:key=value,... or file.json")]
 Coll = Annotated[str, typer.Argument(metavar="COLL", help="allreduce, allgather, ... or file.json")]
@@ -42,13 +41,6 @@ ProfileFile = Annotated[
     typer.Option("--profile", metavar="FILE", help="what was measured: a JSON file, or the name of a shipped one"),
 ]
 Json = Annotated[bool, typer.Option("--json", help="the result as JSON (documented, stable keys)")]
-
-
-def one_size(text: str) -> int:
-    """--nbytes of a command that takes one size."""
-    if ":" in text:
-        raise Invalid(f"--nbytes: expected one size such as 64MiB, got the range {quote(text)}; predict takes ranges")
-    return parse_size(text, "--nbytes")
 
 
 def rank_list(text: str, what: str) -> list[int]:

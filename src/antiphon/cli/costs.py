@@ -10,14 +10,14 @@ import typer
 
 from antiphon.api.costs import predict, simulate
 from antiphon.api.machines import models
-from antiphon.cli._arguments import Json, Model, PlanFile, ProfileFile, WhichPlan, one_size
+from antiphon.cli._arguments import Json, Model, PlanFile, ProfileFile, WhichPlan
 from antiphon.cli._output import check_outputs, emit, working
 from antiphon.errors import Invalid
 from antiphon.show.listing import listed_text
 from antiphon.show.text import paragraph
 from antiphon.show.text import table as columns
 from antiphon.topologies import topology
-from antiphon.units import format_seconds, format_size
+from antiphon.units import format_seconds, format_size, parse_size, parse_sizes
 
 SHOWN_HOPS = 12
 
@@ -77,9 +77,7 @@ def _predict(
     json: Json = False,
 ) -> None:
     """What a plan takes at each size, which terms that is the sum of, and what holds it up."""
-    from antiphon.cost import sizes
-
-    wanted = sizes(nbytes)
+    wanted = parse_sizes(nbytes, "--nbytes")
     with working(f"predicting {len(wanted)} sizes by {model}"):
         rows = predict(file, wanted, model=model, profile=profile, collective=collective)
     emit({"rows": rows}, rows_text(rows), json)
@@ -110,7 +108,7 @@ def _simulate(
         return
     if not nbytes:
         raise Invalid("--nbytes: tell the size, such as 64MiB (only a schedule XML with its --topology needs none)")
-    size = one_size(nbytes)
+    size = parse_size(nbytes, "--nbytes")
     with working(f"simulating by {model}"):
         (row,) = simulate(file, size, model=model, profile=profile, trace=trace, collective=collective)
     where = "" if trace is None else f"\n  written: {trace} (open it in chrome://tracing or ui.perfetto.dev)"

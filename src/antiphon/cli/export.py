@@ -9,13 +9,13 @@ import typer
 
 from antiphon.api.files import export
 from antiphon.api.machines import backends
-from antiphon.cli._arguments import Json, PlanFile, WhichPlan, one_size
+from antiphon.cli._arguments import Json, PlanFile, WhichPlan
 from antiphon.cli._output import check_outputs, emit, working
 from antiphon.cli._planning import options_of
 from antiphon.errors import Invalid
 from antiphon.registry import find
 from antiphon.show._columns import wrapped
-from antiphon.units import format_size
+from antiphon.units import format_size, parse_size
 
 
 def _backends(json: Json = False) -> None:
@@ -51,7 +51,7 @@ def _export(
     given = options_of(option)
     if "nbytes" in entry.can.get("needs", ()) and not nbytes:
         raise Invalid(f"back end {to} writes the messages of one size; give it by --nbytes, e.g. --nbytes 64MiB")
-    size = one_size(nbytes) if nbytes else None
+    size = parse_size(nbytes, "--nbytes") if nbytes else None
     check_outputs({"-o": out}, folder="-o", parents=True)
     with working(f"writing {to}"):
         written = export(file, to, out, nbytes=size, options=given, collective=collective)

@@ -11,13 +11,13 @@ import typer
 import typer.core
 
 from antiphon.api.running import lab
-from antiphon.cli._arguments import Json, Only, WhichPlan, machine_and_group, one_size
+from antiphon.cli._arguments import Json, Only, WhichPlan, machine_and_group
 from antiphon.cli._lab_text import lab_text, labs_text
 from antiphon.cli._output import emit, working
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid, Missing
 from antiphon.select import is_file
-from antiphon.units import parse_seconds
+from antiphon.units import parse_seconds, parse_size
 
 Scale = Annotated[
     str,
@@ -130,7 +130,7 @@ def _run(
         )
     if only:
         raise Invalid("--only: the plan knows its machine; leave it out")
-    size = one_size(nbytes)
+    size = parse_size(nbytes, "--nbytes")
     with working(f"running {what}"):
         rows = lab(
             "run", what, size, dtype=dtype, op=op, seed=seed, repeat=repeat, scale=scale, name=name, timeout=limit,

@@ -22,7 +22,6 @@ from antiphon.cli._arguments import (
     Svg,
     Topo,
     WhichPlan,
-    one_size,
     request,
 )
 from antiphon.cli._lab_text import lab_text
@@ -40,7 +39,7 @@ from antiphon.show._words import options_text
 from antiphon.show.frontier import optimality_text, proofs_text, refusal_text
 from antiphon.show.text import paragraph, plan_text, run_text
 from antiphon.show.trees import check_drawable, trees_svg
-from antiphon.units import parse_seconds
+from antiphon.units import parse_seconds, parse_size
 
 Planner = Annotated[
     str,
@@ -96,7 +95,7 @@ def _plan_command(
     how: dict[str, Any] = {
         "planner": planner, "seed": seed, "deterministic": deterministic,
         "options": joined(options_of(option), {"chunks": chunks, "steps": steps, "rounds": rounds}),
-        "nbytes": one_size(nbytes) if nbytes else None,
+        "nbytes": parse_size(nbytes, "--nbytes") if nbytes else None,
         "budget": parse_seconds(budget, "--budget", bare=True) if budget else None,
     }  # fmt: skip
     if keep_all:
@@ -243,7 +242,7 @@ def _run_command(
     On lab the ranks are joined by emulated links, as by `antiphon lab run`.
     """
     limit = parse_seconds(timeout, "--timeout", bare=True)
-    size = one_size(nbytes)
+    size = parse_size(nbytes, "--nbytes")
     how: dict[str, Any] = {"on": on, "dtype": dtype, "op": op, "seed": seed, "repeat": repeat, "mpiexec": mpiexec}
     with working(f"running {file}"):
         rows = run(file, size, timeout=limit, collective=collective, **how)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from antiphon.core.topology import Topology
 
-__all__ = ["plain_value", "topology"]
+__all__ = ["topology"]
 
 
 def topology(spec: str) -> Topology:
@@ -22,10 +22,3 @@ def topology(spec: str) -> Topology:
     from antiphon.topologies._spec import made
 
     return made(spec)
-
-
-def plain_value(text: str) -> int | str:
-    """An option's value: a whole number where it is one."""
-    from antiphon.topologies import _spec
-
-    return _spec.plain_value(text)
