@@ -33,7 +33,12 @@ def refuses(topology: Any, collective: Any, *, nbytes: Any, profile: Any, budget
 def hangs(topology: Any, collective: Any, *, nbytes: Any, profile: Any, budget: Any, seed: Any) -> Iterator[Schedule]:
     yield from ring(topology, collective)
     while True:
-        time.sleep(0.01)
+        sum(range(1000))
+
+
+def sleeps(topology: Any, collective: Any, *, nbytes: Any, profile: Any, budget: Any, seed: Any) -> Iterator[Schedule]:
+    yield from ring(topology, collective)
+    time.sleep(600)
 
 
 def dies(topology: Any, collective: Any, *, nbytes: Any, profile: Any, budget: Any, seed: Any) -> Iterator[Schedule]:
@@ -128,7 +133,7 @@ def lingers(topology: Any, collective: Any, *, nbytes: Any, profile: Any, budget
     """Works on something better, and hands over what it has when it is told to stop."""
     with contextlib.suppress(TimedOut):
         while True:
-            time.sleep(0.01)
+            sum(range(1000))
     yield from ring(topology, collective)
 
 

@@ -21,6 +21,7 @@ LAYERS = (
     "units",
     "core",
     "registry",
+    "isolate",
     "topologies",
     "cost",
     "planners",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
@@ -17,9 +17,10 @@ from antiphon.core.plan import Entry, Plan
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.cost import prepare
-from antiphon.errors import Infeasible, Invalid, NotFound, TimedOut, Unsupported
+from antiphon.errors import AntiphonError, Infeasible, Invalid, NotFound, TimedOut, Unsupported
+from antiphon.isolate import GRACE, Lost, Said, Say, Starved, Stopped, Terms, as_done
+from antiphon.registry import Entry as Planner
 from antiphon.registry import call, find, refuse_unless_able
-from antiphon.select._aside import Lost, Tell, aside
 from antiphon.select._plans import measure
 from antiphon.select._proofs import certified, label_of, least_ratio
 from antiphon.select._ranges import runs, winners
@@ -27,6 +28,8 @@ from antiphon.select._wish import budget_of, collective, machine_of, sizes_of
 
 _STRENGTH = (OPTIMAL, FOR_K, BEST_FOUND)
 SIZES = "1KB:1GB"  # over which points are compared for a plan
+GIB = 2**30
+Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,13 +208,10 @@ def frontier(  # noqa: PLR0913
     search = _Search(topology, target, planner, heard or _unheard)
     if apart:
         given.pop("tell", None)
-        waiting = {"tell": None} if hears else {}
-        stream = aside(
-            planner, topology, target, {**given, **waiting}, tell=tell or _silent, seconds=seconds, memory=memory
-        )
+        stream = _set_apart((planner, find("planner", planner), topology, target, given, hears), tell or _silent, seconds, memory)
     else:
         stream = call("planner", planner, find("planner", planner).load(), given, topology, target)
-    stopped = search.run(stream, None if apart else seconds)
+    stopped = search.run(stream)
     return search.result(stopped, steps, k)
 
 
@@ -244,6 +244,37 @@ def _given(
     return {"nbytes": None, "profile": None, "budget": seconds, "seed": seed, **options}, hears
 
 
+_Asked = tuple[str, Planner, Topology, Collective, dict[str, Any], bool]  # the last: whether it tells
+
+
+def _set_apart(asked: _Asked, tell: Tell, seconds: float | None, memory: float | None) -> Iterator[Schedule]:
+    """What the planner yields in a process of its own: TimedOut, Lost or KeyboardInterrupt after what was half done."""
+    most = None if memory is None else int(memory * GIB)
+    terms = Terms[_Asked](_plan, seconds=lambda job: seconds, memory=most, grace=GRACE)
+    with closing(as_done([asked], terms)) as heard:
+        for _, told in heard:
+            if isinstance(told, Said):
+                if isinstance(told.value, Schedule):
+                    yield told.value
+                else:
+                    tell(told.value)
+            elif isinstance(told.result, Stopped):
+                raise TimedOut("the budget is spent")
+            elif isinstance(told.result, Starved):
+                raise TimedOut(f"its {memory:g} GiB of memory are spent")
+            elif isinstance(told.result, Lost):
+                raise Lost(f"the planner failed: {told.result}")
+            elif isinstance(told.result, AntiphonError):
+                raise told.result
+
+
+def _plan(asked: _Asked, say: Say) -> None:
+    planner, entry, topology, target, given, hears = asked
+    hearing = {"tell": say} if hears else {}
+    for schedule in call("planner", planner, entry.load(), {**given, **hearing}, topology, target):
+        say(schedule)
+
+
 class _Search:
     """What was found so far."""
 
@@ -255,9 +286,8 @@ class _Search:
         self.points: list[FrontierPoint] = []
         self.notes: list[str] = []
 
-    def run(self, stream: Iterator[Schedule], seconds: float | None) -> str | None:
-        """Hear it to the end; why it ended early, or None. `seconds`: after so many it did, though it does not say."""
-        begin = time.monotonic()
+    def run(self, stream: Iterator[Schedule]) -> str | None:
+        """Hear it to the end; why it ended early, or None."""
         try:
             for schedule in stream:
                 point = self._point(schedule)
@@ -267,12 +297,7 @@ class _Search:
             return "interrupted"
         except (TimedOut, Lost) as error:
             return str(error)
-        if seconds is not None and time.monotonic() - begin >= seconds and not self._at_the_bound():
-            return "the budget is spent"
         return None
-
-    def _at_the_bound(self) -> bool:
-        return any(point.ratio == self.bounds().inverse for point in self.points)
 
     def bounds(self) -> Bound:
         if self.limits is None:

@@ -66,17 +66,6 @@ class Ledger:
             if self.progress is not None:
                 self.progress(self.done, self.total, f"{task.kind}: {task.planner or 'bounds'}")
 
-    def ready(self, task: Task) -> Task:
-        """No more patience than others get, once there is nothing to compare with."""
-        if task.patience > 1 and self._spoilt(task.kind):
-            return replace(task, patience=1.0)
-        return task
-
-    def _spoilt(self, kind: str) -> bool:
-        first = next(iter(BASELINES.get(kind, ())), ())
-        over = [task for task in self.tasks if task.index in self.ended]
-        return bool(spoilt(kind, over, self.ended, first))
-
     def _judged(self, end: Done) -> Done:
         """With one order wanted: a planner whose schedules all have several is refused."""
         alike = any(key[0] == end.index for key in self.found)

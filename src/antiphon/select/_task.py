@@ -22,6 +22,7 @@ from antiphon.core.topology import Topology
 from antiphon.core.verify import verify
 from antiphon.cost import Predictor, Profile
 from antiphon.errors import AntiphonError, TimedOut
+from antiphon.isolate import in_words
 from antiphon.registry import Entry, call, find
 from antiphon.select._mark import mark_of
 
@@ -59,17 +60,13 @@ class Context:
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """Plan and price a collective by a planner with these options; with no entry: find the collective's bounds.
-
-    `patience`: how many times the budget it is given.
-    """
+    """Plan and price a collective by a planner with these options; with no entry: find the collective's bounds."""
 
     index: int
     kind: str
     planner: str = ""
     entry: Entry | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
-    patience: float = 1.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,8 +179,7 @@ def _limits(context: Context, task: Task) -> Limits:
 def _schedules(context: Context, task: Task) -> Iterator[Schedule]:
     """What the planner yields. Everything it raises becomes the end of the candidate."""
     assert task.entry is not None
-    budget = context.budget * task.patience
-    given = {"nbytes": None, "profile": context.profile, "budget": budget, "seed": context.seed}
+    given = {"nbytes": None, "profile": context.profile, "budget": context.budget, "seed": context.seed}
     found = 0
     try:
         made = call(
@@ -214,10 +210,7 @@ def one_line(text: str) -> str:
 
 
 def told(error: BaseException) -> str:
-    if isinstance(error, SystemExit):
-        return one_line(f"it asked to end the whole process (sys.exit: {error.code})")
-    name = "" if isinstance(error, AntiphonError) else f"{type(error).__name__}: "
-    return one_line(f"{name}{error}")
+    return one_line(in_words(error))
 
 
 def _price(context: Context, task: Task, variant: int, schedule: Schedule) -> Found:

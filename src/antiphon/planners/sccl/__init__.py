@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -11,13 +11,15 @@ from antiphon.core.collective import Collective
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid, TimedOut
+from antiphon.isolate import cpu_clock
 from antiphon.planners.sccl._cache import asked_for
 from antiphon.planners.sccl._frontier import Limits
 from antiphon.planners.sccl._one_point import one_point
+from antiphon.planners.sccl._purse import UNIT, Purse
 from antiphon.planners.sccl._work import Tell, Work, points
 
 GIB = 2**30
-USUAL_BUDGET = 60.0  # seconds: some frontiers have no end
+USUAL_EFFORT = 60.0  # some frontiers have no end
 
 
 def _silent(text: str) -> None:
@@ -39,6 +41,7 @@ def sccl(  # noqa: PLR0913 - every option by name
     memory: float | None = None,
     workers: int | None = None,
     cache: bool | str = True,
+    effort: float = USUAL_EFFORT,
     tell: Tell = _silent,
 ) -> Iterator[Schedule]:
     """Yields the frontier, fewest steps first; with `chunks`, `steps` and `rounds` just that point, or Infeasible with
@@ -47,15 +50,19 @@ def sccl(  # noqa: PLR0913 - every option by name
     `steps` alone: the most steps. `k`: only R <= S + k (left out: any). `memory`: GiB that a solver may take.
     `workers`: how many candidates are decided side by side (left out: as many as processors, up to 4). `cache`: whether
     answers of earlier runs may serve, and this one's be kept (_cache.py). The result does not depend on these two.
-    Every schedule carries the certificate of its optimality. What was found within the budget (60 s if none is given),
-    then TimedOut where more was to be tried.
+    `effort`: how much is tried, in units of about a second of a processor; they are counted (_purse.py), so the result
+    depends on them and on no clock. Every schedule carries the certificate of its optimality. What was found with the
+    effort is followed by EffortSpent where more was to be tried; by TimedOut where the budget, CPU time, ended it.
     """
-    deadline = time.monotonic() + (USUAL_BUDGET if budget is None else budget)
+    if isinstance(effort, bool) or not isinstance(effort, int | float) or not 0 < effort < math.inf:
+        raise Invalid(f"option effort: expected a number greater than 0, got {effort!r}")
+    purse = Purse(int(effort * UNIT), math.inf if budget is None else cpu_clock() + budget)
     most = None if memory is None else int(memory * GIB)
-    work = Work(topology, collective, seed, deadline, most, tell, asked_for(cache))
+    work = Work(topology, collective, seed, purse, most, tell, asked_for(cache))
     if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 1):
         raise Invalid(f"option workers: expected a whole number of 1 or more, got {workers!r}")
     options = {"chunks": chunks, "steps": steps, "rounds": rounds, "k": k}
+    options["effort"] = None if effort == USUAL_EFFORT else effort
     told = {"planner": "sccl", "options": {key: v for key, v in options.items() if v is not None}, "seed": seed}
     if chunks is not None or rounds is not None:
         if chunks is None or steps is None or rounds is None:
@@ -68,10 +75,9 @@ def sccl(  # noqa: PLR0913 - every option by name
         for made in points(work, Limits(k=k, steps=steps, memory=most, workers=workers)):
             found = True
             yield replace(made, provenance={**told, **made.provenance})
-    except TimedOut:
+    except TimedOut as error:
         if found:
-            raise TimedOut("the budget is spent; what was not found yet may be better") from None
-        raise TimedOut(
-            f"planner sccl found nothing for {collective.kind} on {topology.name} within its budget; "
-            "give it more with --budget, or a smaller machine"
+            raise type(error)(f"{error}; what was not found yet may be better") from None
+        raise type(error)(
+            f"planner sccl found nothing for {collective.kind} on {topology.name}: {error}, or a smaller machine"
         ) from None

@@ -42,8 +42,6 @@ def cpsat(task: Task, group: Group, effort: Effort) -> Answer:
     solver.parameters.random_seed = effort.seed
     if effort.conflicts is not None:
         solver.parameters.max_deterministic_time = effort.conflicts * PER_CONFLICT
-    if effort.seconds is not None:
-        solver.parameters.max_time_in_seconds = effort.seconds
     status = solver.solve(model)
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return Answer(None, refuted=status == cp_model.INFEASIBLE)

@@ -20,6 +20,7 @@ from antiphon.core.ksync.instance import Instance
 from antiphon.errors import Missing
 from antiphon.planners.sccl._cnf import Clauses
 from antiphon.planners.sccl._group import Group, orbits
+from antiphon.planners.sccl._purse import LITERAL, PROPAGATION
 from antiphon.planners.sccl._task import Answer, Effort, Move, Task, images, tidy
 
 SOLVERS = {"minisat": "minisat22", "cadical": "cadical195", "glucose": "glucose4"}
@@ -143,10 +144,11 @@ def sat(task: Task, group: Group, effort: Effort, solver: str = "cadical") -> An
             found = asked.solve_limited()
         else:
             found = asked.solve()
+        price = LITERAL * sum(map(len, named)) + PROPAGATION * asked.accum_stats()["propagations"]
         if not found:
-            return Answer(None, refuted=found is False)
+            return Answer(None, found is False, price)
         true = {back[literal] for literal in asked.get_model() if literal > 0}
-    return Answer(tuple(decode(task, group, made, true)))
+    return Answer(tuple(decode(task, group, made, true)), price=price)
 
 
 def _renumbered(clauses: Clauses, seed: int) -> tuple[list[list[int]], list[int]]:

@@ -63,8 +63,6 @@ class Script:
         solver.set("random_seed", effort.seed)
         if effort.conflicts is not None:
             solver.set("max_conflicts", effort.conflicts)
-        if effort.seconds is not None:
-            solver.set("timeout", max(1, round(effort.seconds * 1000)))
         solver.from_string("\n".join(self.lines))
         answer = solver.check()
         if answer == z3.sat:
