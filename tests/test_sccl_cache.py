@@ -17,6 +17,7 @@ from sccl_cases import case
 from test_sccl_canonical import Watched, shuffled
 
 from antiphon.core.ksync.instance import instance_of
+from antiphon.core.request import Request
 from antiphon.core.topology import Topology
 from antiphon.core.verify import verify
 from antiphon.errors import Infeasible, Invalid
@@ -45,7 +46,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
 def frontier_of(machine: Topology, kind: str, **options: Any) -> list[object]:
     """All that it says, and the schedules, verified."""
     found: list[object] = []
-    for made in sccl(machine, collective(kind, machine), **options):
+    for made in sccl(Request(machine, collective(kind, machine)), **options):
         verify(made, machine).or_raise()
         found.append((made.provenance, made.step.tolist(), made.chunk.tolist(), made.src.tolist(), made.dst.tolist()))
     return found
@@ -75,7 +76,7 @@ def test_a_machine_numbered_otherwise_is_served(folder: Path, watched: Watched) 
     figures = [one[0]["found"] for one in frontier_of(machine, "gather", steps=3)]  # type: ignore[index]
     assert watched.taken()
     other, what = shuffled(machine, collective("gather", machine), 5)
-    again = list(sccl(other, what, steps=3))
+    again = list(sccl(Request(other, what), steps=3))
     assert not watched.taken()
     for made in again:
         verify(made, other).or_raise()
@@ -107,7 +108,7 @@ def test_a_refutation_by_search_is_kept_with_its_proof(tmp_path: Path, monkeypat
 def test_what_only_an_engine_says_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = Cache(tmp_path / "sccl")
     with monkeypatch.context() as change:
-        change.setattr(_auto, "_by_engines", lambda *args: (Impossible("search"), 1))
+        change.setattr(_auto, "_by_engines", lambda *args: (Impossible("search"), []))
         assert decide(a_search(cache), *POINT) == Impossible("search")
     assert not cache.folder.exists()
     assert isinstance(decide(a_search(cache), *POINT), Found)
@@ -123,7 +124,7 @@ def test_an_impossible_that_is_not_proved_is_not_believed(tmp_path: Path) -> Non
     renamed = {**stolen.resolution, "parts": parts, "steps": steps, "rounds": rounds}
     for proof in (None, {}, stolen.resolution, renamed, {**renamed, "proof": ""}, {**renamed, "split": [1, 2]}):
         cache, search = Cache(tmp_path), a_search(None)
-        cache.put(search.question(*POINT), Kept(1, resolution=proof))
+        cache.put(search.question(*POINT), Kept([1], resolution=proof))
         assert cache.get(search.question(*POINT)) is None, proof
         assert isinstance(decide(a_search(cache), *POINT), Found)
 
@@ -132,7 +133,7 @@ def test_what_bounds_refute_is_not_kept(folder: Path) -> None:
     machine = topology("dgx1v_sccl")
     for chunks, steps, rounds in ((6, 1, 7), (6, 2, 7)):
         with pytest.raises(Infeasible):
-            list(sccl(machine, collective("allgather", machine), chunks=chunks, steps=steps, rounds=rounds))
+            list(sccl(Request(machine, collective("allgather", machine)), chunks=chunks, steps=steps, rounds=rounds))
     assert not folder.exists()
 
 
@@ -162,7 +163,7 @@ def test_whoever_has_fewer_turns_finds_what_he_would_have_found_himself(tmp_path
     cache, search = Cache(tmp_path), a_search(None)
     found = decide(search, *POINT)
     assert isinstance(found, Found)
-    cache.put(search.question(*POINT), Kept(3, found.engine, list(found.moves)))
+    cache.put(search.question(*POINT), Kept([1, 2, 3], found.engine, list(found.moves)))
     assert decide(a_search(cache), *POINT, turns=2) is None
     assert decide(a_search(cache), *POINT, turns=3) == found
 
@@ -303,14 +304,14 @@ def test_the_least_recently_used_are_removed(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("somebody's own " * 1000)
     roomy = Cache(tmp_path)
     for age, one in enumerate(asked[:5]):
-        roomy.put(one, Kept(age, moves=moves))
+        roomy.put(one, Kept([age], moves=moves))
         os.utime(tmp_path / f"{one.name}.json.gz", ns=(age, age))
     left_over = tmp_path / ".antiphon-00.tmp"
     left_over.write_bytes(b"x" * 10)
     os.utime(left_over, ns=(0, 0))
-    assert roomy.get(asked[0]) == Kept(0, moves=moves)  # used just now
+    assert roomy.get(asked[0]) == Kept([0], moves=moves)  # used just now
     size = (tmp_path / f"{asked[0].name}.json.gz").stat().st_size
-    Cache(tmp_path, most=3 * size + size // 2).put(asked[5], Kept(5, moves=moves))
+    Cache(tmp_path, most=3 * size + size // 2).put(asked[5], Kept([5], moves=moves))
     assert [roomy.get(one) is not None for one in asked] == [True, False, False, False, True, True]
     assert (tmp_path / "notes.txt").exists()
     assert not left_over.exists()
@@ -320,7 +321,7 @@ def test_several_may_write_at_once(tmp_path: Path) -> None:
     search = a_search(None)
     found = decide(search, *POINT)
     assert isinstance(found, Found)
-    asked, answer = search.question(*POINT), Kept(1, found.engine, list(found.moves))
+    asked, answer = search.question(*POINT), Kept([1], found.engine, list(found.moves))
     Cache(tmp_path).put(asked, answer)
     seen: list[Kept | None] = []
 

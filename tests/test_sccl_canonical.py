@@ -19,6 +19,7 @@ from antiphon.core.ksync.certificate import check_certificate
 from antiphon.core.ksync.dual import StepDual, worth
 from antiphon.core.ksync.instance import Instance, instance_of
 from antiphon.core.ksync.renaming import Naming, renamed, renamed_dual
+from antiphon.core.request import Request
 from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, build
 from antiphon.core.transform.renaming import relabel_collective
 from antiphon.core.verify import verify
@@ -180,9 +181,9 @@ class Watched:
             self._note(solver, task, group, effort)
             return ask(search, task, group, effort, solver, *rest)
 
-        def watched_flow(task: Any, group: Any, effort: Any) -> Any:
+        def watched_flow(task: Any, group: Any, effort: Any, *rest: Any) -> Any:
             self._note("flow", task, group, effort)
-            return flow(task, group, effort)
+            return flow(task, group, effort, *rest)
 
         monkeypatch.setattr(_auto, "_ask", watched_ask)
         monkeypatch.setattr(_auto, "flow", watched_flow)
@@ -204,7 +205,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
 
 def checked(machine: Topology, what: Collective, **options: Any) -> Iterator[tuple[object, ...]]:
     """The frontier, every schedule verified and every certificate rechecked as it is read from a file."""
-    for made in sccl(machine, what, **options):
+    for made in sccl(Request(machine, what), **options):
         verify(made, machine).or_raise()
         told = made.provenance.get("certificate")
         if told is not None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from antiphon.core.ksync.instance import instance_of
+from antiphon.core.request import Request
 from antiphon.core.verify import verify
 from antiphon.errors import EffortSpent, TimedOut
 from antiphon.planners import sccl as sccl_planner
@@ -48,7 +49,7 @@ def test_the_budget_ends_the_search_and_keeps_what_was_found(monkeypatch: pytest
     monkeypatch.setattr(_purse, "cpu_clock", lambda: now[0])
     monkeypatch.setattr(sccl_planner, "cpu_clock", lambda: now[0])
     machine = topology("dgx1v")
-    stream = synthesize(machine, collective("broadcast", machine), budget=4, steps=40, cache=False)
+    stream = synthesize(Request(machine, collective("broadcast", machine), budget=4), steps=40, cache=False)
     made = next(stream)
     assert verify(made, machine).fault is None
     now[0] = 5.0
@@ -60,5 +61,6 @@ def test_the_budget_ends_the_search_and_keeps_what_was_found(monkeypatch: pytest
 @pytest.mark.parametrize(("given", "end"), [({"budget": 0}, TimedOut), ({"effort": 1e-9}, EffortSpent)])
 def test_too_little_to_find_anything_says_so(given: dict[str, float], end: type[TimedOut]) -> None:
     machine = topology("dgx1v")
+    target = collective("broadcast", machine)
     with pytest.raises(end, match="nothing"):
-        list(synthesize(machine, collective("broadcast", machine), cache=False, **given))
+        list(synthesize(Request(machine, target, **given), cache=False))

@@ -29,7 +29,6 @@ from antiphon.errors import Invalid, Unsupported
 from antiphon.registry import find
 from antiphon.select import Tuning, _task, _tune, collective, tune
 from antiphon.select._baseline import BASELINES, baseline
-from antiphon.select._ledger import Ledger
 from antiphon.select._losses import damage
 from antiphon.select._mark import mark_of
 from antiphon.select._task import Context, Done, Message, Task, work

@@ -56,7 +56,9 @@ def as_done(jobs: Iterable[Job], terms: Terms[Job]) -> Generator[tuple[Job, Said
     line, crew, stillborn = deque(jobs), list[Process[Job]](), 0
     try:
         while line or crew:
-            wanted = 0 if stillborn >= STILLBORN else min(terms.workers, len(line) + sum(p.job is not None for p in crew))
+            wanted = (
+                0 if stillborn >= STILLBORN else min(terms.workers, len(line) + sum(p.job is not None for p in crew))
+            )
             while len(crew) < wanted:
                 crew.append(Process(terms))
             if not crew:
@@ -139,7 +141,7 @@ def in_order(
 
 
 def apart(function: Callable[..., Any], *args: Any, seconds: float | None = None, memory: int | None = None) -> Any:
-    """`function(*args)` in a forked process: what it returns, or the AntiphonError, Stopped or Lost that it ends with."""
+    """`function(*args)` in a forked process: what it returns. Raises its AntiphonError, Stopped or Lost."""
     terms = Terms[int](lambda job, say: function(*args), seconds=lambda job: seconds, memory=memory)
     ((_, result),) = in_order([0], terms)
     if isinstance(result, Stopped | Lost):

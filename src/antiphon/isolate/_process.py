@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from antiphon.isolate import _child
-from antiphon.isolate._child import BROKEN, CHANNEL, ENDED, RAISED, READY, RETURNED, SAID, STARVED, Say
+from antiphon.isolate._child import CHANNEL, ENDED, RAISED, READY, RETURNED, SAID, STARVED, Say
 from antiphon.isolate._meter import Meter
 
 START = 120.0  # CPU seconds for a program to get ready
@@ -205,8 +205,9 @@ def _spawn(theirs: Connection) -> int:
     here = str(Path(__file__).parents[2])
     paths = dict.fromkeys([here, *(str(Path(p or ".").resolve()) for p in sys.path)])
     quiet = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in range(3)]
+    given = {**os.environ, **_QUIET, "PYTHONPATH": os.pathsep.join(paths)}
     return os.posix_spawn(
-        sys.executable, [sys.executable, "-P", "-c", _PROGRAM], {**os.environ, **_QUIET, "PYTHONPATH": os.pathsep.join(paths)},
+        sys.executable, [sys.executable, "-P", "-c", _PROGRAM], given,
         file_actions=[*quiet, (os.POSIX_SPAWN_DUP2, theirs.fileno(), CHANNEL)], setsid=True,
     )  # fmt: skip
 

@@ -127,7 +127,7 @@ TABLE = {
     "sccl": _entry(
         "sccl", "sccl", "synthesis of the latency-bandwidth frontier, every point with the proof of its optimality",
         ("broadcast", "reduce", "scatter", "gather", *ROOTLESS, "alltoall", "custom"),
-        ("chunks", "steps", "rounds", "k", "memory", "workers", "cache", "effort"),
+        ("chunks", "steps", "rounds", "k", "memory", "workers", "cache"),
         topologies="any connected one of up to 128 ranks", process=True,
     ),
 }  # fmt: skip

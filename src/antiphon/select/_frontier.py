@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -14,6 +13,7 @@ from antiphon.core.bounds import Bound, bound, helped
 from antiphon.core.collective import Collective
 from antiphon.core.ksync.certificate import AS_PLANNED, BEST_FOUND, COMPOSED, FOR_K, OPTIMAL
 from antiphon.core.plan import Entry, Plan
+from antiphon.core.request import Request, silent
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.cost import prepare
@@ -182,41 +182,38 @@ def frontier(  # noqa: PLR0913
     k: int | None = None,
     steps: int | None = None,
     budget: float | str | None = None,
+    effort: float | None = None,
     seed: int = 0,
     memory: float | None = None,
     options: Mapping[str, Any] | None = None,
-    tell: Tell | None = None,
+    tell: Callable[[str], None] | None = None,
     heard: Callable[[FrontierPoint], None] | None = None,
     apart: bool = False,
 ) -> Frontier:
     """Every point of the latency-bandwidth frontier that the planner finds, verified, with proofs rechecked.
 
     `k`: only R <= S + k (left out: any). `steps`: the most steps. `memory`: GiB for the solvers. `tell` hears what is
-    tried and proved, `heard` each point as it is found. `apart`: the planner works in a process of its own, which
-    the end of the budget and Ctrl-C stop at once, and whose memory is limited. What was found until then is
-    returned, with `stopped` saying so; TimedOut if that is nothing, Infeasible if there can be nothing, NotFound if
-    nothing was found though the search came to its end.
+    tried and proved, `heard` each point as it is found. `effort`: how much is tried, in units of about a second; they
+    are counted, so it ends alike on every machine. `budget`: CPU seconds, a safety stop. `apart`: the planner works in
+    a process of its own, which the end of the budget and Ctrl-C stop at once, and whose memory is limited. What was
+    found until then is returned, with `stopped` saying so; TimedOut if that is nothing, Infeasible if there can be
+    nothing, NotFound if nothing was found though the search came to its end.
     """
     topology = machine_of(topology)
     target = wanted if isinstance(wanted, Collective) else collective(wanted, topology, root=root, ranks=ranks)
     seconds = None if budget is None else budget_of(budget)
     _check(k, steps, memory)
     asked = {key: value for key, value in (("k", k), ("steps", steps), ("memory", memory)) if value is not None}
-    given, hears = _given(planner, target, {**asked, **(options or {})}, seconds, seed)
-    if hears:
-        given["tell"] = tell or _silent
+    given = {**asked, **(options or {})}
+    _refuse_unless_able(planner, target, given)
+    request = Request(topology, target, budget=seconds, seed=seed, effort=effort, tell=tell or silent)
     search = _Search(topology, target, planner, heard or _unheard)
     if apart:
-        given.pop("tell", None)
-        stream = _set_apart((planner, find("planner", planner), topology, target, given, hears), tell or _silent, seconds, memory)
+        stream = _set_apart((planner, find("planner", planner), given, request), memory)
     else:
-        stream = call("planner", planner, find("planner", planner).load(), given, topology, target)
+        stream = call("planner", planner, find("planner", planner).load(), given, request)
     stopped = search.run(stream)
     return search.result(stopped, steps, k)
-
-
-def _silent(text: str) -> None:
-    pass
 
 
 def _unheard(point: FrontierPoint) -> None:
@@ -231,33 +228,29 @@ def _check(k: int | None, steps: int | None, memory: float | None) -> None:
         raise Invalid(f"memory: expected GiB, more than 0, got {memory!r}")
 
 
-def _given(
-    planner: str, target: Collective, options: dict[str, Any], seconds: float | None, seed: int
-) -> tuple[dict[str, Any], bool]:
-    """What the planner is given, and whether it takes `tell`."""
+def _refuse_unless_able(planner: str, target: Collective, options: Mapping[str, Any]) -> None:
     entry = find("planner", planner)
     refuse_unless_able(planner, entry, target)
     for key in options:
         if key not in entry.can["options"]:
             raise Unsupported(f"planner {planner} has no option {key}; leave it out, or use planner sccl")
-    hears = "tell" in inspect.signature(entry.load()).parameters
-    return {"nbytes": None, "profile": None, "budget": seconds, "seed": seed, **options}, hears
 
 
-_Asked = tuple[str, Planner, Topology, Collective, dict[str, Any], bool]  # the last: whether it tells
+_Asked = tuple[str, Planner, dict[str, Any], Request]  # planner, its options, for what
 
 
-def _set_apart(asked: _Asked, tell: Tell, seconds: float | None, memory: float | None) -> Iterator[Schedule]:
+def _set_apart(asked: _Asked, memory: float | None) -> Iterator[Schedule]:
     """What the planner yields in a process of its own: TimedOut, Lost or KeyboardInterrupt after what was half done."""
+    planner, entry, given, request = asked
     most = None if memory is None else int(memory * GIB)
-    terms = Terms[_Asked](_plan, seconds=lambda job: seconds, memory=most, grace=GRACE)
-    with closing(as_done([asked], terms)) as heard:
+    terms = Terms[_Asked](_plan, seconds=lambda job: request.budget, memory=most, grace=GRACE)
+    with closing(as_done([(planner, entry, given, replace(request, tell=silent))], terms)) as heard:
         for _, told in heard:
             if isinstance(told, Said):
                 if isinstance(told.value, Schedule):
                     yield told.value
                 else:
-                    tell(told.value)
+                    request.tell(told.value)
             elif isinstance(told.result, Stopped):
                 raise TimedOut("the budget is spent")
             elif isinstance(told.result, Starved):
@@ -269,9 +262,8 @@ def _set_apart(asked: _Asked, tell: Tell, seconds: float | None, memory: float |
 
 
 def _plan(asked: _Asked, say: Say) -> None:
-    planner, entry, topology, target, given, hears = asked
-    hearing = {"tell": say} if hears else {}
-    for schedule in call("planner", planner, entry.load(), {**given, **hearing}, topology, target):
+    planner, entry, given, request = asked
+    for schedule in call("planner", planner, entry.load(), given, replace(request, tell=say)):
         say(schedule)
 
 

@@ -17,7 +17,20 @@ from types import FrameType
 
 from antiphon.isolate import GRACE, Ended, Lost, Say, Starved, Stopped, Terms, as_done
 from antiphon.select._task import (
-    BUDGET, CRASH, FAILED, MEMORY, OK, OUT_OF_MEMORY, TIMED_OUT, Context, Done, Message, Task, one_line, warm, work,
+    BUDGET,
+    CRASH,
+    FAILED,
+    MEMORY,
+    OK,
+    OUT_OF_MEMORY,
+    TIMED_OUT,
+    Context,
+    Done,
+    Message,
+    Task,
+    one_line,
+    warm,
+    work,
 )  # fmt: skip
 
 HEAD_START = 2.0  # CPU seconds in this process before others are started: starting them takes about as much

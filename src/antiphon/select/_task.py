@@ -17,11 +17,12 @@ from antiphon.core.collective import Collective
 from antiphon.core.interpret import order_of_combining
 from antiphon.core.loads import claims, timeline
 from antiphon.core.plan import check_plain
+from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.verify import verify
 from antiphon.cost import Predictor, Profile
-from antiphon.errors import AntiphonError, TimedOut
+from antiphon.errors import AntiphonError, EffortSpent, TimedOut
 from antiphon.isolate import in_words
 from antiphon.registry import Entry, call, find
 from antiphon.select._mark import mark_of
@@ -52,6 +53,7 @@ class Context:
     model_options: Mapping[str, Any] = field(default_factory=dict)
     known: dict[tuple[str, bytes], Found] = field(default_factory=dict)
     deterministic: bool = False  # find out in which order each schedule combines
+    effort: float | None = None
 
     def seen(self, topology: Topology) -> Topology:
         """The machine with what the profile says of its links."""
@@ -150,8 +152,9 @@ def warm(context: Context) -> None:
     for name in WARMING:
         with suppress(Exception):
             target = Collective("allreduce", context.topology.ranks, some)
-            given = {"nbytes": None, "profile": None, "budget": 1.0, "seed": 0}
-            made = call("planner", name, find("planner", name).load(), given, context.topology, target)
+            made = call(
+                "planner", name, find("planner", name).load(), {}, Request(context.topology, target, budget=1.0)
+            )
             price = _prepared(context, next(iter(made)))
             for nbytes in (context.sizes[0], context.sizes[-1]):
                 price(nbytes)
@@ -179,15 +182,17 @@ def _limits(context: Context, task: Task) -> Limits:
 def _schedules(context: Context, task: Task) -> Iterator[Schedule]:
     """What the planner yields. Everything it raises becomes the end of the candidate."""
     assert task.entry is not None
-    given = {"nbytes": None, "profile": context.profile, "budget": context.budget, "seed": context.seed}
+    request = Request(
+        context.topology, context.collectives[task.kind], profile=context.profile, budget=context.budget,
+        seed=context.seed, effort=context.effort,
+    )  # fmt: skip
     found = 0
     try:
-        made = call(
-            "planner", task.planner, task.entry.load(), {**given, **task.options},
-            context.topology, context.collectives[task.kind],
-        )  # fmt: skip
+        made = call("planner", task.planner, task.entry.load(), task.options, request)
         for found, schedule in enumerate(made, start=1):  # noqa: B007
             yield schedule
+    except EffortSpent:  # the same on every machine
+        pass
     except TimedOut as error:
         if isinstance(error.best, Schedule):
             yield error.best

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, SupportsIndex
 
 from antiphon.core.collective import ROOTED, Collective
+from antiphon.core.request import effort_of
 from antiphon.core.topology import Topology
 from antiphon.cost import Profile, as_profile, model_of
 from antiphon.errors import Invalid, quote, unknown
@@ -21,6 +22,7 @@ from antiphon.select._task import Context, Task
 from antiphon.select._tuning import Tuning
 from antiphon.select._wish import budget_of, collective, machine_of, sizes_of
 
+BUDGET, EFFORT = 60.0, 5.0
 ProfileLike = Profile | str | os.PathLike[str] | None
 
 
@@ -31,7 +33,8 @@ def tune(  # noqa: PLR0913
     nbytes: SupportsIndex | str | Sequence[int | str] = "1KB:1GB",
     model: str = "alpha-beta",
     planners: str | Sequence[str] = (),
-    budget: float | str = 5.0,
+    budget: float | str = BUDGET,
+    effort: float = EFFORT,
     root: int | None = None,
     ranks: Sequence[int] | None = None,
     seed: int = 0,
@@ -47,8 +50,9 @@ def tune(  # noqa: PLR0913
     """The best schedule for every size, of all that the planners here can make; every one of them is verified.
 
     `wanted`: a collective, or "all" for the eight. `planners`: just these (what stands for NCCL is priced, too).
-    `budget`: CPU seconds after which a candidate is stopped, which is told: what the others find is the same on every
-    machine, since a planner that searches ends with the effort that it counts. `profile`: what was measured, or its file: times and the bound beside them are by it; what the plans claim of rounds and gaps
+    `effort`: how much a planner that searches tries, in units of about a second, which it counts, so that the result is
+    the same on every machine. `budget`: CPU seconds after which a candidate is stopped, which is told. `profile`: what
+    was measured, or its file: times and the bound beside them are by it; what the plans claim of rounds and gaps
     stays that of the topology. `workers`: processes, by default (or 0) one per core; "none": all is done in this
     one. `sweep`: values of options ({"k": range(2, 65)}, "2:64", "factors", ...): those planners that have the option
     are asked for every combination, instead of what their entries declare. `nccl=False`: nothing is priced for
@@ -74,7 +78,17 @@ def tune(  # noqa: PLR0913
     given = None if profile is None else as_profile(profile)
     entry, options = _model_of(model)
     context = Context(
-        topology, targets, model, entry, given, sizes, seconds, seed, options, deterministic=deterministic
+        topology,
+        targets,
+        model,
+        entry,
+        given,
+        sizes,
+        seconds,
+        seed,
+        options,
+        deterministic=deterministic,
+        effort=effort_of(effort),
     )
     context.seen(topology)  # refuse a profile of other links now, not once per candidate
     compared = {kind for kind in targets if nccl and not by_switches(topology, kind)}

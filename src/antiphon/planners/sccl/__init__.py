@@ -5,35 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
-from antiphon.core.collective import Collective
+from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
-from antiphon.core.topology import Topology
 from antiphon.errors import Invalid, TimedOut
 from antiphon.isolate import cpu_clock
 from antiphon.planners.sccl._cache import asked_for
 from antiphon.planners.sccl._frontier import Limits
 from antiphon.planners.sccl._one_point import one_point
 from antiphon.planners.sccl._purse import UNIT, Purse
-from antiphon.planners.sccl._work import Tell, Work, points
+from antiphon.planners.sccl._work import Work, points
 
 GIB = 2**30
 USUAL_EFFORT = 60.0  # some frontiers have no end
 
 
-def _silent(text: str) -> None:
-    pass
-
-
-def sccl(  # noqa: PLR0913 - every option by name
-    topology: Topology,
-    collective: Collective,
+def sccl(
+    request: Request,
     *,
-    nbytes: int | None = None,
-    profile: Any = None,
-    budget: float | None = None,
-    seed: int = 0,
     chunks: int | None = None,
     steps: int | None = None,
     rounds: int | None = None,
@@ -41,8 +30,6 @@ def sccl(  # noqa: PLR0913 - every option by name
     memory: float | None = None,
     workers: int | None = None,
     cache: bool | str = True,
-    effort: float = USUAL_EFFORT,
-    tell: Tell = _silent,
 ) -> Iterator[Schedule]:
     """Yields the frontier, fewest steps first; with `chunks`, `steps` and `rounds` just that point, or Infeasible with
     what forbids it in any form, or NotFound with what was searched.
@@ -50,20 +37,19 @@ def sccl(  # noqa: PLR0913 - every option by name
     `steps` alone: the most steps. `k`: only R <= S + k (left out: any). `memory`: GiB that a solver may take.
     `workers`: how many candidates are decided side by side (left out: as many as processors, up to 4). `cache`: whether
     answers of earlier runs may serve, and this one's be kept (_cache.py). The result does not depend on these two.
-    `effort`: how much is tried, in units of about a second of a processor; they are counted (_purse.py), so the result
-    depends on them and on no clock. Every schedule carries the certificate of its optimality. What was found with the
-    effort is followed by EffortSpent where more was to be tried; by TimedOut where the budget, CPU time, ended it.
+    Every schedule carries the certificate of its optimality. What was found with the request's effort (_purse.py; 60 if
+    none is given) is followed by EffortSpent where more was to be tried; by TimedOut where the budget ended it.
     """
-    if isinstance(effort, bool) or not isinstance(effort, int | float) or not 0 < effort < math.inf:
-        raise Invalid(f"option effort: expected a number greater than 0, got {effort!r}")
-    purse = Purse(int(effort * UNIT), math.inf if budget is None else cpu_clock() + budget)
+    topology, collective = request.topology, request.collective
+    effort = USUAL_EFFORT if request.effort is None else request.effort
+    purse = Purse(int(effort * UNIT), math.inf if request.budget is None else cpu_clock() + request.budget)
     most = None if memory is None else int(memory * GIB)
-    work = Work(topology, collective, seed, purse, most, tell, asked_for(cache))
+    work = Work(topology, collective, request.seed, purse, most, request.tell, asked_for(cache))
     if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 1):
         raise Invalid(f"option workers: expected a whole number of 1 or more, got {workers!r}")
     options = {"chunks": chunks, "steps": steps, "rounds": rounds, "k": k}
-    options["effort"] = None if effort == USUAL_EFFORT else effort
-    told = {"planner": "sccl", "options": {key: v for key, v in options.items() if v is not None}, "seed": seed}
+    told = {"planner": "sccl", "options": {key: v for key, v in options.items() if v is not None}, "seed": request.seed}
+    told |= {} if request.effort is None else {"effort": effort}
     if chunks is not None or rounds is not None:
         if chunks is None or steps is None or rounds is None:
             raise Invalid("planner sccl: give chunks, steps and rounds together, or steps alone (the most steps)")

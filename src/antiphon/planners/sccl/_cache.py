@@ -55,7 +55,7 @@ class Question:
 
 
 class Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The moves, or the proof that there are none. `prices`: what the engine `auto` had spent after each of its turns."""
+    """The moves, or the proof that there are none. `prices`: what engine `auto` had spent after each of its turns."""
 
     prices: list[int]
     engine: str = ""

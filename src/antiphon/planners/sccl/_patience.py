@@ -95,13 +95,14 @@ def _apart(
 
     workers = patience.workers or usual_workers()
     terms = Terms(work, workers, lambda candidate: search.purse.seconds(), patience.memory)
-    for candidate, verdict in each_apart(candidates, terms, wanted, tell):
-        if isinstance(verdict, Stopped):
+    for candidate, result in each_apart(candidates, terms, wanted, tell):
+        if isinstance(result, Stopped):
             raise TimedOut(TOO_LATE)
-        if isinstance(verdict, Lost):
-            tell(f"{_named(search, candidate)}: {verdict}; going on without it")
-            verdict = Verdict(candidate, None)
-        yield verdict
+        if isinstance(result, Lost):
+            tell(f"{_named(search, candidate)}: {result}; going on without it")
+            yield Verdict(candidate, None)
+        else:
+            yield result
 
 
 def _here(
