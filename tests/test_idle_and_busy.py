@@ -14,6 +14,10 @@ from typing import Any
 
 import pytest
 
+import antiphon
+from antiphon.core.serialize import dumps
+
+EFFORT = 0.1
 BUSY = "import os\nparent = os.getppid()\nwhile os.getppid() == parent:\n    sum(range(10**5))"
 
 
@@ -46,12 +50,6 @@ def nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANTIPHON_CACHE", "off")
 
 
-QUICK = [
-    ("frontier", "broadcast", "ring:ranks=6", "--effort", "0.4"),
-    ("plan", "broadcast", "torus:dims=3x3", "--planner", "sccl", "--effort", "0.4"),
-    ("tune", "broadcast", "torus:dims=3x3", "--planner", "sccl", "--planner", "ring", "--planner", "trees",
-     "--effort", "0.4", "--nbytes", "1KB:1MB"),
-]  # fmt: skip
 LONG = [
     ("tune", "allgather", "dgx1v"),
     ("tune", "broadcast", "torus:dims=4x4", "--effort", "2"),
@@ -61,12 +59,25 @@ LONG = [
 ]
 
 
-@pytest.mark.parametrize(
-    "wish",
-    [*QUICK, *(pytest.param(wish, marks=pytest.mark.slow) for wish in LONG)],
-    ids=lambda wish: "-".join(wish[:3]),
-)
-def test_the_answer_is_the_same(wish: tuple[str, ...]) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize("wish", LONG, ids=lambda wish: "-".join(wish[:3]))
+def test_commands_answer_alike(wish: tuple[str, ...]) -> None:
     idle = answer(*wish)
     with beside(20):
         assert answer(*wish) == idle
+
+
+def test_a_search_ends_with_its_effort_alike() -> None:
+    """In the middle: its last candidates are cut off."""
+
+    def found() -> list[Any]:
+        wish = "broadcast", "torus:dims=3x3"
+        points = antiphon.frontier(*wish, effort=EFFORT)
+        tuned = antiphon.tune(*wish, planners=["sccl", "ring"], nbytes="1KB:1MB", effort=EFFORT, workers="none")
+        return [points.as_json(), tuned.as_json(), dumps(tuned.plan), dumps(points.plan())]
+
+    idle = found()
+    assert "effort is spent" in idle[0]["stopped"]
+    assert idle[1]["stopped"] == 0
+    with beside(20):
+        assert found() == idle

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import os
 import random
@@ -20,7 +21,7 @@ from antiphon.core.ksync.instance import instance_of
 from antiphon.core.request import Request
 from antiphon.core.topology import Topology
 from antiphon.core.verify import verify
-from antiphon.errors import Infeasible, Invalid
+from antiphon.errors import EffortSpent, Infeasible, Invalid
 from antiphon.planners.sccl import _auto, _cache, sccl
 from antiphon.planners.sccl._auto import Found, decide
 from antiphon.planners.sccl._cache import Cache, Kept, asked_for, is_algorithm
@@ -168,6 +169,29 @@ def test_whoever_has_fewer_turns_finds_what_he_would_have_found_himself(tmp_path
     assert decide(a_search(cache), *POINT, turns=3) == found
 
 
+@pytest.mark.parametrize("effort", [0.01, 0.05, 0.2])
+def test_what_an_answer_cost_is_paid_again(effort: float, folder: Path) -> None:
+    """However little effort there is, its end comes where it comes without the cache."""
+
+    def told(machine: Topology, cache: bool) -> list[object]:
+        found: list[object] = []
+        try:
+            for made in sccl(Request(machine, collective("broadcast", machine), effort=effort), cache=cache):
+                found.append((made.provenance, made.step.tolist(), made.chunk.tolist()))
+        except EffortSpent as error:
+            found.append(str(error))
+        return found
+
+    machine = topology("torus:dims=3x3")
+    fresh = told(machine, False)
+    assert "its effort is spent" in str(fresh[-1])
+    richly = sccl(Request(machine, collective("broadcast", machine), effort=1.0), steps=5)
+    with contextlib.suppress(EffortSpent):
+        assert [made.steps for made in richly]
+    assert any(folder.iterdir())
+    assert told(machine, True) == told(machine, True) == fresh
+
+
 # ---- what lies there may be anything ----
 
 
@@ -186,7 +210,7 @@ def rewritten(path: Path, forged: Any, check: bool = True) -> None:
 
 
 def forgeries() -> Iterator[Any]:
-    engine = {"turns": 1, "engine": "sat"}
+    engine = {"prices": [1], "engine": "sat"}
     yield "cut off", lambda path: path.write_bytes(path.read_bytes()[:-30])
     yield "empty", lambda path: path.write_bytes(b"")
     yield "foreign", lambda path: path.write_bytes(b"\xff\xfe not ours")
@@ -195,7 +219,10 @@ def forgeries() -> Iterator[Any]:
     yield "a link to nowhere", lambda path: (path.unlink(), path.symlink_to(path.parent / "none"))
     yield "another version", lambda path: rewritten(path, {"format": 2})
     yield "another question", lambda path: rewritten(path, {"question": "0" * 64})
-    yield "changed", lambda path: rewritten(path, {"answer": {"turns": 1, "engine": "x", "moves": None}}, check=False)
+    yield (
+        "changed",
+        lambda path: rewritten(path, {"answer": {"prices": [1], "engine": "x", "moves": None}}, check=False),
+    )
     yield "no moves", lambda path: rewritten(path, {"answer": {**engine, "moves": []}})
     yield "a wrong move", lambda path: rewritten(path, {"answer": {**engine, "moves": [[0, 0, [10**6], 0]]}})
     yield "a wrong kind", lambda path: rewritten(path, {"answer": {**engine, "moves": [[99, 0, [0], 0]]}})

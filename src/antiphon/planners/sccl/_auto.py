@@ -116,10 +116,11 @@ def _by_flow(search: Search, task: Task, split: tuple[int, ...] | None) -> Decid
 
 def _refuted(search: Search, task: Task, conflicts: int) -> Impossible | None:
     """A proof by resolution that there is none, if so many conflicts do."""
-    affordable = search.affordable(conflicts)
+    search.purse.check()
     question = Question(task.parts, task.steps, task.rounds, ordered=True)
-    found, price = search.run(refute, search.instance, question, Effort(affordable, seed=search.seed))
-    search.paid(price, cut=found is None and affordable < conflicts)
+    effort = Effort(conflicts, seed=search.seed)
+    found, price = search.run(refute, search.instance, question, effort, search.purse.left())
+    search.purse.pay(price)
     return None if found is None else Impossible("search", resolution=found.as_json())
 
 
@@ -148,11 +149,10 @@ def _by_turns(
                 continue
             group = search.groups(task.parts)[number]
             conflicts = FIRST * 4**turn * (REFUTING if chosen is None else 1)
-            affordable = search.affordable(conflicts)
-            effort = Effort(affordable, seed=shuffle + (search.seed * SHUFFLES if shuffle else 0))
+            effort = Effort(conflicts, seed=shuffle + (search.seed * SHUFFLES if shuffle else 0))
             tell(f"{solver}: {effort.conflicts} conflicts, symmetry {len(group)}, rounds {_shown(chosen)}")
             answer = _ask(search, replace(task, split=chosen), group, effort, solver, tell, memory)
-            search.paid(answer.price, cut=answer.moves is None and not answer.refuted and affordable < conflicts)
+            search.purse.pay(answer.price)
             if answer.moves is not None:
                 return Found(answer.moves, f"sat ({solver})"), ends
             if answer.refuted:
@@ -206,10 +206,12 @@ def _ask(
     search: Search, task: Task, group: Group, effort: Effort, solver: str, tell: Tell, memory: int | None
 ) -> Answer:
     """In this process if it is quick, else in one of its own, which may be stopped or die: that is told."""
+    search.purse.check()
+    left = search.purse.left()
     if (effort.conflicts or 0) <= QUICK and _size(task) <= SMALL * len(group):
-        return sat(task, group, effort, solver)
+        return sat(task, group, effort, solver, left)
     try:
-        answer: Answer = apart(sat, task, group, effort, solver, seconds=search.purse.seconds(), memory=memory)
+        answer: Answer = apart(sat, task, group, effort, solver, left, seconds=search.purse.seconds(), memory=memory)
         return answer
     except Stopped:
         raise TimedOut(TOO_LATE) from None

@@ -140,7 +140,7 @@ class Cache:
             return None
         answer = found.answer
         known = found.format == FORMAT and found.question == asked.name and found.check == _check(answer)
-        known = known and bool(answer.prices)
+        known = known and bool(answer.prices) and [0, *answer.prices] == sorted([0, *answer.prices])
         if not known:
             return None
         moves = answer.moves

@@ -19,7 +19,6 @@ ELABORATED, LEMMA = 2_000, 60_000  # a literal that a proof is about, and a line
 PROGRAM, PIVOT_COLUMN = 3_000_000, 30  # a linear program; every pivot, per column
 MIXED, ROOT_ENTRY, NODE_ENTRY = 5_000_000, 8_000, 1_000  # a mixed-integer one; its first node and others, per entry
 LIMIT_REACHED = 1  # status of SciPy: of the nodes, here
-PER_CONFLICT = 300  # propagations, about
 NO_MORE = "its effort is spent; give it more with --effort"
 TOO_LATE = "the budget is spent; give it more with --budget"
 
@@ -66,8 +65,3 @@ class Purse:
             return None
         self.check()
         return self.until - cpu_clock()
-
-    def conflicts(self, wanted: int) -> int:
-        """As many of the conflicts as there is effort for."""
-        left = self.left()
-        return wanted if left is None else min(wanted, left // (PROPAGATION * PER_CONFLICT))

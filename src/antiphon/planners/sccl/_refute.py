@@ -22,8 +22,11 @@ FIRST = 50_000  # conflicts; where they do not do, the clauses are shuffled: how
 SOLVER = "cadical195"
 
 
-def refute(instance: Instance, question: Question, effort: Effort, again: int = 1) -> tuple[Refutation | None, int]:
-    """A proof, already checked; None where an algorithm exists, or `effort.conflicts` do not do. And the price.
+def refute(
+    instance: Instance, question: Question, effort: Effort, left: int | None = None, again: int = 1
+) -> tuple[Refutation | None, int]:
+    """A proof, already checked; None where an algorithm exists, or `effort.conflicts` do not do. And the price; `left`:
+    what it may be (_purse.py).
 
     `again`: how often the clauses that a proof needs are solved alone, in the hope of a shorter one. Ten to twenty
     seconds per hundred thousand conflicts beyond the search itself; `question.ordered` may need a hundredth of them.
@@ -31,7 +34,7 @@ def refute(instance: Instance, question: Question, effort: Effort, again: int = 
     """
     made = formula(instance, question)
     clauses = made.clauses
-    chains, price = _search(clauses, made.variables, effort)
+    chains, price = _search(clauses, made.variables, effort, left)
     if chains is None:
         return None, price
     packed = pack(chains, len(clauses))
@@ -53,15 +56,17 @@ def refute(instance: Instance, question: Question, effort: Effort, again: int = 
     return found, price
 
 
-def _search(clauses: Sequence[Clause], variables: int, effort: Effort) -> tuple[list[Chain] | None, int]:
+def _search(
+    clauses: Sequence[Clause], variables: int, effort: Effort, most: int | None = None
+) -> tuple[list[Chain] | None, int]:
     """Chains from the clauses to the contradiction, or None. Every try has twice the conflicts of the one before.
-    And the price."""
+    And the price, which is looked at after each."""
     work = Elaboration(clauses, variables)
     price = ELABORATED * sum(map(len, clauses))
     if work.conflict is not None:  # propagation alone does
         return work.chains(), price
     left, ahead, tries = effort.conflicts, FIRST, 0
-    while left is None or left > 0:
+    while (left is None or left > 0) and (most is None or price < most):
         budget = ahead if left is None else min(ahead, left)
         order = list(range(len(clauses)))
         if tries:

@@ -62,15 +62,6 @@ class Search:
         except Lost as error:
             raise TimedOut(f"a solver failed: {error}") from None
 
-    def affordable(self, conflicts: int) -> int:
-        """As many of them as there is effort for, one at least; EffortSpent where there is none."""
-        self.purse.check()
-        return max(1, self.purse.conflicts(conflicts))
-
-    def paid(self, price: int, cut: bool) -> None:
-        """`cut`: less was tried than should have been, to no avail, for want of effort: that was all of it."""
-        self.purse.pay(max(price, self.purse.left() or 0) if cut else price)
-
     @cached_property
     def _fingerprint(self) -> str:
         return fingerprint(self.instance)
