@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 
 import numpy as np
@@ -47,7 +47,7 @@ class Answer:
 
     moves: tuple[Move, ...] | None
     refuted: bool = False
-    price: int = 0
+    price: int = field(default=0, compare=False)
 
 
 Engine = Callable[[Task, Group, Effort], Answer]
