@@ -22,7 +22,7 @@ from antiphon.core.routes import Routes
 from antiphon.core.schedule import Local, Schedule, cut
 from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, build
 from antiphon.core.transform import expand, pipeline
-from antiphon.cost import Prediction, Profile, load_profile, predict, prepare, simulate, sizes
+from antiphon.cost import Prediction, Profile, load_profile, predict, prepare, simulate
 from antiphon.cost import _trace as tracing
 from antiphon.errors import Invalid, Unsupported
 from antiphon.registry import table
@@ -448,18 +448,6 @@ def test_bad_profiles(tmp_path: Path, text: str, says: str) -> None:
         load_profile(path)
     assert says in str(told.value)
     assert "\n" not in str(told.value)
-
-
-def test_sizes() -> None:
-    assert sizes("64KB") == [64000]
-    assert sizes("1KB:10KB") == [1000, 2000, 4000, 8000]
-    assert sizes("1KiB:1MiB:4") == [4**k for k in range(5, 11)]
-    assert sizes("5:5") == [5]
-    assert sizes(7) == [7]
-    assert sizes(["1KB", 3]) == [1000, 3]
-    for bad in ("", "0:8", "9:8", "1:8:1", "1:8:x", "1:8:2:2", "1:", ":8", "-1", "1KB-1MB"):
-        with pytest.raises(Invalid):
-            sizes(bad)
 
 
 def test_predict_and_simulate_a_plan() -> None:

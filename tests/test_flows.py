@@ -20,9 +20,8 @@ from antiphon.core.request import Request
 from antiphon.core.schedule import REDUCE, Local, Schedule, cut
 from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, build
 from antiphon.core.transform import expand, pipeline
-from antiphon.cost import Profile, prepare, simulate
+from antiphon.cost import Incast, Profile, prepare, simulate
 from antiphon.cost._flows_path import TERMS
-from antiphon.cost._profile import Incast
 from antiphon.cost.flows import Flows, flows
 from antiphon.errors import Invalid, Unsupported
 from antiphon.registry import table

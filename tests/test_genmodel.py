@@ -34,9 +34,8 @@ from antiphon.core.schedule import COPY, REDUCE, Local, Schedule, cut
 from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, build
 from antiphon.core.transform import expand, pipeline
 from antiphon.core.verify import verify
-from antiphon.cost import Profile, as_profile, load_profile, prepare
+from antiphon.cost import Incast, Profile, as_profile, load_profile, prepare, save_profile, shipped_profiles
 from antiphon.cost import genmodel_forms as forms
-from antiphon.cost._profile import Incast, save_profile, shipped_profiles
 from antiphon.cost.genmodel_forms import Server, Terms, Tier
 from antiphon.errors import Invalid, Unsupported
 from antiphon.registry import find

@@ -19,6 +19,7 @@ SRC = Path(__file__).resolve().parent.parent / "src"
 LAYERS = (
     "errors",
     "units",
+    "options",
     "core",
     "registry",
     "isolate",
@@ -39,6 +40,7 @@ LAYERS = (
 CORE = (
     "columns",
     "permute",
+    "choose",
     "topology",
     "reshape",
     "symmetry",

@@ -19,8 +19,8 @@ from antiphon.core.schedule import REDUCE, Schedule, cut
 from antiphon.core.topology import Topology
 from antiphon.core.transform import expand
 from antiphon.core.verify import verify
-from antiphon.cost import load_profile
-from antiphon.cost._loggp_figures import Level, LogGP, level_of
+from antiphon.cost import Level, LogGP, load_profile
+from antiphon.cost._loggp_figures import level_of
 from antiphon.cost._waits import sent, waits
 from antiphon.cost.piccl import MessageGraph, figures_text, message_graph, read_figures, read_schedule, read_topology
 from antiphon.errors import AntiphonError, Invalid, Unsupported

@@ -12,10 +12,9 @@ from antiphon.cli._arguments import Json
 from antiphon.cli._bench_plans import bench_plans_command
 from antiphon.cli._output import check_outputs, emit
 from antiphon.cli._planning import say
-from antiphon.cost import sizes
 from antiphon.errors import unknown
 from antiphon.show.text import table
-from antiphon.units import format_seconds, format_size, parse_seconds
+from antiphon.units import format_seconds, format_size, parse_seconds, parse_sizes
 
 On = Annotated[str, typer.Option("--on", metavar="WHERE", help="mpi")]
 Iterations = Annotated[int, typer.Option("--iterations", metavar="N", help="runs; the median counts")]
@@ -55,7 +54,7 @@ def _genmodel(
     from antiphon.run.bench_genmodel import bench_genmodel
 
     _check(on, out)
-    wanted = sizes(nbytes or ["256KiB:4MiB:4"])
+    wanted = parse_sizes(nbytes or ["256KiB:4MiB:4"], "--nbytes")
     rows = bench_genmodel(
         ranks, wanted, plans=plan or ("cps", "incast"), iterations=iterations, warmup=warmup, mpiexec=mpiexec,
         timeout=parse_seconds(timeout, "--timeout", bare=True), progress=say,
@@ -98,8 +97,9 @@ def _loggp(
 
     _check(on, out)
     rows = bench_loggp(
-        sizes(nbytes) if nbytes else SIZES, n=messages, repetitions=repeat, iterations=iterations, warmup=warmup,
-        mpiexec=mpiexec, timeout=parse_seconds(timeout, "--timeout", bare=True), progress=say,
+        parse_sizes(nbytes, "--nbytes") if nbytes else SIZES, n=messages, repetitions=repeat,
+        iterations=iterations, warmup=warmup, mpiexec=mpiexec,
+        timeout=parse_seconds(timeout, "--timeout", bare=True), progress=say,
     )  # fmt: skip
     if rows is None:  # another of the processes reports
         return

@@ -10,7 +10,14 @@ from antiphon.registry import Entry
 
 _ALL = {"collectives": "all", "topologies": "all", "needs": ("nbytes",)}
 
+_INSTANCE = {"collectives": "all", "topologies": "all", "needs": (), "options": ("chunks", "steps", "rounds")}
+
 TABLE: dict[str, Entry] = {
+    "dimacs": Entry(
+        "antiphon.lower.dimacs:dimacs",
+        "what a plan claims of points (C, S, R), for any SAT solver to confirm or contradict",
+        {**_INSTANCE, "files": ("sat-C-S-R.cnf, ...", "unsat-C-S-R.cnf, ...")},
+    ),
     "goal": Entry(
         "antiphon.lower.goal:goal",
         "GOAL, for LogGOPSim and ATLAHS: sends, receives, computations",
@@ -31,5 +38,10 @@ TABLE: dict[str, Entry] = {
             "options": ("channels", "lag", "text"),
             "files": ("program0.bin, ...", "program0.txt, ..."),
         },
+    ),
+    "smtlib": Entry(
+        "antiphon.lower.smtlib:smtlib",
+        "the same claims as SMT-LIB 2, for any solver of QF_LIA",
+        {**_INSTANCE, "files": ("sat-C-S-R.smt2, ...", "unsat-C-S-R.smt2, ...")},
     ),
 }

@@ -17,7 +17,6 @@ from antiphon.core.plan import Entry, Plan
 from antiphon.core.topology import Topology
 from antiphon.core.transform import pipeline
 from antiphon.cost import Predictor, prepare
-from antiphon.cost import sizes as sizes_of
 from antiphon.cost._profile import Profile
 from antiphon.errors import AntiphonError, Infeasible, Invalid, NotFound, quote
 from antiphon.run._bench_depth import depth
@@ -25,8 +24,8 @@ from antiphon.run._bench_wanted import How, Row, Wanted, first_on, measure_on
 from antiphon.run._launch import launched
 from antiphon.select import check, is_file, load_plans, plan, tune
 from antiphon.select._wish import machine_of
+from antiphon.units import Sizes, parse_sizes
 
-Sizes = int | str | Sequence[int | str]
 PER_PLACE = ("seconds", "quartiles", "wrong", "reference_seconds", "reference_quartiles", "reference_wrong", "ratio",
              "ratio_quartiles")  # fmt: skip
 
@@ -118,7 +117,7 @@ def bench(
     with first_on(*_ground(how)) as deciding:
         if not deciding:
             return None
-        span = sizes_of(nbytes, "nbytes")
+        span = parse_sizes(nbytes)
         made = plans_of(
             what, topology, nbytes=f"{span[0]}B:{span[-1]}B", planner=planner, options=options, root=root, ranks=ranks,
             **{key: how[key] for key in ("model", "profile") if key in how},
@@ -229,7 +228,7 @@ def _lines(plans: Iterable[Plan], nbytes: Sizes, dtypes: Sequence[str], ops: Seq
         for dtype in dtypes:
             for op in ops if collective.combining else ops[:1]:
                 weight, before = collective.buffer_weight * data_type(dtype).itemsize, -1
-                for size in sizes_of(nbytes, "nbytes"):
+                for size in parse_sizes(nbytes):
                     unit = size // weight
                     if unit != before:  # sizes that are the same, rounded down, are measured once
                         yield _Line(one, one.at(unit * weight), unit, unit * weight, dtype, op)

@@ -13,13 +13,12 @@ from antiphon.core.collective import Collective
 from antiphon.core.datatypes import data_type
 from antiphon.core.plan import Plan
 from antiphon.core.topology import Topology
-from antiphon.cost import sizes as sizes_of
 from antiphon.errors import Infeasible, Invalid, NotFound, TimedOut
 from antiphon.run._bench_wanted import How, Measure, Wanted, first_on, measure_on
 from antiphon.run._choose_rows import Choice, Row, best_at, entries, leaders, one_order
 from antiphon.run._launch import launched
 from antiphon.select import Listed, Tuning, save_plans, tune
-from antiphon.units import format_size
+from antiphon.units import format_size, parse_sizes
 
 NBYTES, FACTOR = "1KB:16MB", 4
 FEW = 4  # of the model's best at every size
@@ -102,18 +101,18 @@ def tune_measured(  # noqa: PLR0913
     progress: Progress | None = None,
     **options: Any,
 ) -> MeasuredTuning | None:
-    """`tune`, then measure: at each size of a ladder (`nbytes`, each `factor` times the last) the `few` best by the
-    model, and the classics, in turn with the library's own collective. The best two are measured once more, and of
-    that are the figures that the entries claim; where the library is at least as fast (ours takes 0.98 of its time or
-    more) the entry claims "served_by": "library". Between two sizes a range ends at their geometric middle; below the
-    least and above the greatest size measured the library serves.
+    """`tune`, then measure: at each size of a ladder (`nbytes`, each `factor` times the last where it names
+    no factor) the `few` best by the model, and the classics, in turn with the library's own collective. The best two
+    are measured once more, and of that are the figures that the entries claim; where the library is at least as fast
+    (ours takes 0.98 of its time or more) the entry claims "served_by": "library". Between two sizes a range ends at
+    their geometric middle; below the least and above the greatest size measured the library serves.
 
     `limit`: seconds for all measurements; sizes that were not measured until then count as not asked for. `options`:
     those of `tune`; with `deterministic` the library is never chosen for what combines. Ctrl-C keeps what was found.
     Under mpiexec or srun
     only process 0 has a result, the others None.
     """
-    ladder = sizes_of(f"{nbytes or NBYTES}:{factor}" if ":" in (nbytes or NBYTES) else nbytes, "nbytes")
+    ladder = parse_sizes(nbytes or NBYTES, usual=factor)
     how = How(iterations, warmup, 0, mpiexec, compiler, math.inf, scale)
     measure = measure_on(on)
     with first_on(on, mpiexec, compiler) as deciding:
@@ -121,16 +120,11 @@ def tune_measured(  # noqa: PLR0913
             return None
         if launched():
             options["workers"] = "none"  # an MPI process should not start others of its kind
-        found = tune(wanted, topology, nbytes=[*_span(ladder)], nccl=False, shortlist=few, progress=progress, **options)
+        found = tune(wanted, topology, nbytes=ladder, nccl=False, shortlist=few, progress=progress, **options)
         if not found.plans:
             raise NotFound(f"no planner could plan {wanted} on {found.topology.name}")
         work = _Work(found, ladder, few, how, measure, limit, progress, (data_type(dtype).name, op))
         return work.go(on, bool(options.get("deterministic")))
-
-
-def _span(ladder: Sequence[int]) -> tuple[int, ...]:
-    """Sizes for `tune`, which takes three or more as they are."""
-    return tuple(ladder) if len(ladder) > 2 else (ladder[0], ladder[-1]) if len(ladder) > 1 else (ladder[0],)
 
 
 class _Work:
