@@ -115,7 +115,7 @@ def plan(wanted: Any, topology: Any, **options: Any) -> Any:
 
 
 def frontier(wanted: Any, topology: Any, **options: Any) -> Any:
-    """The latency-bandwidth frontier with proofs: `root`, `ranks`, `k`, `steps`, `budget`, `seed`, `memory`, ...
+    """The latency-bandwidth frontier with proofs: `root`, `ranks`, `k`, `steps`, `effort`, `budget`, `seed`, ...
 
     The result has `.points`, `.impossible`, `.stopped`, `.plan()`, `.as_json()` and `.save(file)`.
     """
