@@ -150,7 +150,7 @@ def killed(request: Request) -> Iterator[Schedule]:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def eats(request: Request, *, memory: float | None = None) -> Iterator[Schedule]:
+def eats(request: Request, *, memory: float) -> Iterator[Schedule]:
     """More and more memory, until there is none."""
     yield from ring(request)
     kept = []

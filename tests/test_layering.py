@@ -54,6 +54,7 @@ CORE = (
     "datatypes",
     "interpret",
     "transform",
+    "messages",
     "bounds",
     "ksync",
     "program",

@@ -17,6 +17,7 @@ from antiphon.core.interpret import busbw_factor
 from antiphon.core.plan import Entry, Plan
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
+from antiphon.cost._barriers import step_times
 from antiphon.cost._loggp_figures import Level, LogGP
 from antiphon.cost._prediction import LazyPath, Prediction, Predictor
 from antiphon.cost._profile import Incast, Profile, as_profile, load_profile, save_profile, shipped_profiles
@@ -31,7 +32,7 @@ from antiphon.units import Sizes, parse_size, parse_sizes
 __all__ = [
     "Events", "Incast", "LazyPath", "Level", "LogGP", "Prediction", "Predictor", "Profile", "as_profile",
     "chrome_trace", "load_profile", "model_of", "predict", "prepare", "row_of", "save_profile", "shipped_profiles",
-    "simulate",
+    "simulate", "step_times",
 ]  # fmt: skip
 
 ProfileLike = Profile | str | os.PathLike[str] | None

@@ -21,12 +21,16 @@ TABLE: dict[str, Entry] = {
     "goal": Entry(
         "antiphon.lower.goal:goal",
         "GOAL, for LogGOPSim and ATLAHS: sends, receives, computations",
-        {**_ALL, "options": ("order", "gamma", "nics"), "files": ("schedule.goal",)},
+        {**_ALL, "options": ("order", "gamma", "nics", "local"), "files": ("schedule.goal",)},
     ),
     "piccl-xml": Entry(
         "antiphon.lower.piccl:piccl_xml",
         "PICCL's schedule XML, and with a profile its topology XML and figures",
-        {**_ALL, "options": ("order", "profile"), "files": ("schedule.xml", "topology.xml", "level0.csv, ...")},
+        {
+            **_ALL,
+            "options": ("order", "profile", "local"),
+            "files": ("schedule.xml", "topology.xml", "level0.csv, ..."),
+        },
     ),
     "program": Entry(
         "antiphon.lower.program:program",
