@@ -15,7 +15,7 @@ from antiphon.cost._loggp_heap import new_queue, put, take
 ASK, SEND, PACKET, FREE = 0, 1, 2, 3  # of its sending side (of packets: number m of the queue)
 ARRIVE, PASS, LANDED, COMBINE, DONE = 4, 5, 6, 7, 8  # of its receiving side (of packets: number of messages + m)
 # what it waited for
-NOTHING, SEND_PORT, NIC_OUT, RECEIVE_PORT, NIC_IN, RANK_BUSY = 0, 1, 2, 3, 4, 5
+NOTHING, SEND_PORT, NIC_OUT, RECEIVE_PORT, NIC_IN, RANK_BUSY, PROCESSOR = 0, 1, 2, 3, 4, 5, 6
 FAR = -1e300
 
 
