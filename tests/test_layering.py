@@ -22,6 +22,7 @@ LAYERS = (
     "options",
     "core",
     "registry",
+    "isolate",
     "topologies",
     "cost",
     "planners",
@@ -31,6 +32,7 @@ LAYERS = (
     "reproduce",
     "show",
     "torch",
+    "api",
     "cli",
     "__main__",
 )

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import typer
 
+from antiphon.api import machines
 from antiphon.cli._arguments import Json
 from antiphon.cli._output import emit
-from antiphon.show.listing import listed, listed_text
+from antiphon.show.listing import listed_text
 
 
 def register(app: typer.Typer) -> None:
     @app.command(epilog="Example: antiphon topologies")
     def topologies(json: Json = False) -> None:
         """The machines in the catalogue, and the sizes each takes."""
-        emit(listed("topology"), listed_text("topology"), json)
+        emit(machines.topologies(), listed_text("topology"), json)
 
     @app.command(epilog="Example: antiphon planners")
     def planners(json: Json = False) -> None:
         """The ways to plan, what each can plan, and their options."""
-        emit(listed("planner"), listed_text("planner"), json)
+        emit(machines.planners(), listed_text("planner"), json)

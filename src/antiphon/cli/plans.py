@@ -7,6 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
+from antiphon.api.machines import topology
+from antiphon.api.plans import plan
+from antiphon.api.running import run
 from antiphon.cli._arguments import (
     Coll,
     Json,
@@ -19,7 +22,6 @@ from antiphon.cli._arguments import (
     Svg,
     Topo,
     WhichPlan,
-    one_plan,
     request,
 )
 from antiphon.cli._lab_text import lab_text
@@ -28,15 +30,15 @@ from antiphon.cli._output import check_outputs, emit, working, write_pictures
 from antiphon.cli._planning import joined, options_of, progress
 from antiphon.core.bounds import bound
 from antiphon.core.collective import Collective
+from antiphon.core.files import within
 from antiphon.core.plan import Plan
 from antiphon.core.topology import Topology
-from antiphon.errors import AntiphonError, Infeasible, Invalid, NotFound, TimedOut, Unsupported, unknown
-from antiphon.select import Proofs, SeveralOrders, check, every_plan, figures_of, load_plans, plan, prove
+from antiphon.errors import AntiphonError, Infeasible, Invalid, NotFound, TimedOut
+from antiphon.select import SeveralOrders, every_plan, figures_of, judged, load_plans
 from antiphon.show._words import options_text
 from antiphon.show.frontier import optimality_text, proofs_text, refusal_text
 from antiphon.show.text import paragraph, plan_text, run_text
 from antiphon.show.trees import check_drawable, trees_svg
-from antiphon.topologies import topology
 from antiphon.units import parse_seconds, parse_size
 
 Planner = Annotated[
@@ -61,7 +63,10 @@ KeepAll = Annotated[
 Deterministic = Annotated[
     bool, typer.Option("--deterministic", help="one order of combining for every element: the same bits at all sizes")
 ]
-Budget = Annotated[str, typer.Option("--budget", metavar="TIME", help="stop after this long, e.g. 60s")]
+Budget = Annotated[str, typer.Option("--budget", metavar="TIME", help="stop after so much CPU time, e.g. 60s")]
+Effort = Annotated[
+    float | None, typer.Option("--effort", metavar="N", help="how much is tried by a planner that searches (sccl: 60)")
+]
 Seed = Annotated[int, typer.Option("--seed", min=0, metavar="N", help="same seed, same plan")]
 TreeRoot = Annotated[
     int | None, typer.Option("--from", min=0, metavar="RANK", help="of trees with many roots draw those of this rank")
@@ -72,7 +77,7 @@ def _plan_command(
     coll: Coll, topo: Topo, planner: Planner = "", option: Options = None, chunks: ChunksOf = None,
     steps: Steps = None, rounds: Rounds = None, root: Root = None, only: Only = "", ranks: Ranks = "",
     nbytes: ForSize = "", model: Fastest = "", keep_all: KeepAll = False, deterministic: Deterministic = False,
-    budget: Budget = "", seed: Seed = 0, out: Output = None, svg: Svg = None, png: Png = None,
+    budget: Budget = "", effort: Effort = None, seed: Seed = 0, out: Output = None, svg: Svg = None, png: Png = None,
     tree_root: TreeRoot = None, json: Json = False,
 ) -> None:  # fmt: skip
     """Plan a collective, prove the schedule correct, and say how far from the best possible it is.
@@ -95,6 +100,7 @@ def _plan_command(
         "options": joined(options_of(option), {"chunks": chunks, "steps": steps, "rounds": rounds}),
         "nbytes": parse_size(nbytes, "--nbytes") if nbytes else None,
         "budget": parse_seconds(budget, "--budget", bare=True) if budget else None,
+        "effort": effort,
     }  # fmt: skip
     if keep_all:
         _plan_all(wanted, machine, out, how, json)
@@ -193,31 +199,21 @@ def _verify_command(
     json: Json = False,
 ) -> None:
     """Is this plan right? Names the first thing wrong; exit code 1 if there is one."""
-    plans = list(load_plans(file).values())
-    machine = topology(topo) if topo else plans[0].topology
-    if machine.ranks != plans[0].topology.ranks:
-        raise Invalid(
-            f"{file}: the plan is for {plans[0].topology.name} with {plans[0].topology.ranks} ranks, "
-            f"but topology {machine.name} has {machine.ranks}"
-        )
-    own = machine == plans[0].topology
-    told: list[Proofs] = []
-    for loaded in plans:
-        with working(f"verifying {sum(e.schedule.transfers for e in loaded.entries)} transfers"):
-            fault = check(loaded, machine, claims=own)
-            if proof and fault is None:
-                told.append(prove(loaded, machine, claims=own))
-                fault = told[-1].fault
-        if fault is not None:
-            which = f"{loaded.collective.kind}: " if len(plans) > 1 else ""
-            emit({"ok": False, "fault": fault.as_dict()}, f"WRONG: {which}{fault.message}", json)
-            raise typer.Exit(1)
-    what = f"{', '.join(loaded.collective.kind for loaded in plans)} on {machine.name}"
-    claims = "all that it claims is true" if own else "what it claims of its own machine was not checked"
-    if any(proofs.trusted for proofs in told):
+    plans = load_plans(file)
+    machine = topology(topo) if topo else None
+    transfers = sum(entry.schedule.transfers for one in plans.values() for entry in one.entries)
+    with working(f"verifying {transfers} transfers"), within(str(file)):
+        found = judged(list(plans.values()), machine, proof=proof)
+    if found.fault is not None:
+        which = f"{found.plan.collective.kind}: " if found.plan is not None and len(plans) > 1 else ""
+        emit({"ok": False, "fault": found.fault.as_dict()}, f"WRONG: {which}{found.fault.message}", json)
+        raise typer.Exit(1)
+    what = f"{', '.join(plans)} on {found.topology.name}"
+    claims = "all that it claims is true" if found.own else "what it claims of its own machine was not checked"
+    if found.trusted:
         claims = "its figures are as it claims, its proofs in part"
     lines = paragraph(f"right: {what}: legal, complete; {claims}", "")
-    lists = {key: [text for proofs in told for text in getattr(proofs, key)] for key in ("proved", "trusted")}
+    lists = {"proved": list(found.proved), "trusted": list(found.trusted)}
     emit({"ok": True, "fault": None, **(lists if proof else {})}, "\n".join([*lines, *proofs_text(**lists)]), json)
 
 
@@ -249,30 +245,11 @@ def _run_command(
     the library's own collective. The processes are started by mpiexec; under mpiexec or srun this is one of them.
     On lab the ranks are joined by emulated links, as by `antiphon lab run`.
     """
-    if on not in ("local", "mpi", "lab"):
-        if on != "torch":
-            raise unknown("place to run", on, ["local", "mpi", "torch", "lab"])
-        raise Unsupported("--on torch: run moves data itself; antiphon bench PLAN --on torch measures it under PyTorch")
     limit = parse_seconds(timeout, "--timeout", bare=True)
     size = parse_size(nbytes, "--nbytes")
-    loaded = one_plan(file, collective)
-    fault = check(loaded, loaded.topology)
-    if fault is not None:
-        raise Infeasible(f"{file}: the plan is wrong and is not run: {fault.message}")
-    chosen, how = loaded.at(size).schedule, (dtype, op, seed, repeat)
-    with working(f"running {loaded.collective.kind} on {loaded.collective.ranks} ranks"):
-        if on == "local":
-            from antiphon.run.local import run_local
-
-            rows = run_local(chosen, size, *how)
-        elif on == "lab":
-            from antiphon.run.lab import lab_run
-
-            rows = lab_run(chosen, loaded.topology, size, *how, timeout=limit)
-        else:
-            from antiphon.run.mpi import run_mpi
-
-            rows = run_mpi(chosen, size, *how, mpiexec=mpiexec, timeout=limit) or []
+    how: dict[str, Any] = {"on": on, "dtype": dtype, "op": op, "seed": seed, "repeat": repeat, "mpiexec": mpiexec}
+    with working(f"running {file}"):
+        rows = run(file, size, timeout=limit, collective=collective, **how)
     if not rows:  # another of the processes reports
         return
     texts = {"local": run_text, "mpi": mpi_text, "lab": lab_text}

@@ -70,7 +70,7 @@ def _check(most: int, nbytes: int, repeat: int, threads: int) -> None:
         raise Invalid(f"nbytes: expected {LEAST} or more, far more than the caches hold, got {nbytes}")
     if repeat < 1 or threads < 1:
         raise Invalid(f"repeat and threads: expected 1 or more, got {repeat} and {threads}")
-    room = _free_memory()
+    room = free_memory()
     if room is not None and (most + 1) * nbytes > room:
         raise Invalid(
             f"{most} vectors of {format_size(nbytes)} and their sum need {(most + 1) * nbytes / 1e9:.1f} GB, of which "
@@ -78,7 +78,7 @@ def _check(most: int, nbytes: int, repeat: int, threads: int) -> None:
         )
 
 
-def _free_memory() -> int | None:
+def free_memory() -> int | None:
     """Bytes that can be had without swapping, where the system tells."""
     try:
         with open("/proc/meminfo", encoding="ascii") as lines:
