@@ -316,8 +316,7 @@ def _simulated(
 def freed_by(  # noqa: PLR0913, PLR0917
     room: Room, graph: Graph, log: Log, who: Ints, freed: Ints, gives: Ints, first: int, end: int, then: float, m: int
 ) -> int:
-    """How many messages become ready, now that message m gives to the conditions gives[first:end] at a moment; they are
-    listed in `freed`, in order.
+    """How many messages become ready (in `freed`, in order), now that message m gives to gives[first:end] at a moment.
 
     A condition holds from the latest moment that was given to it (`held`; `who`: by whom, where a log is kept), then
     gives to the one after it.

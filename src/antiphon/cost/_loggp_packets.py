@@ -2,10 +2,10 @@
 
 docs/models/loggp.md tells what is simulated, step by step. The two ends of a message have events at the same time, its
 sender's as number m of the queue, its receiver's as number count + m. Sender: it asks for a port (ASK), its first byte
-leaves (SEND), between nodes each packet lines up at the NIC (PACKET), its last byte has left (FREE). Receiver: its first
-packet asks for a port (ARRIVE), each passes the NIC (PASS), all is in (LANDED), it is combined (COMBINE). Packets of a
-message that are under way are a list (`flying` its first, `newest` its last): one event stands for all, as each comes
-after the one before.
+leaves (SEND), between nodes each packet lines up at the NIC (PACKET), its last byte has left (FREE). Receiver: the
+first packet asks for a port (ARRIVE), each passes the NIC (PASS), all is in (LANDED), it is combined (COMBINE). Packets
+of a message that are under way are a list (`flying` its first, `newest` its last): one event stands for all, as each
+comes after the one before.
 """
 
 from __future__ import annotations
