@@ -242,7 +242,7 @@ def test_sizes_down_to_nothing(name: str) -> None:
     schedule = antiphon.plan("broadcast", machine, planner="trees", root=1).at(0).schedule
     rows = lab.lab_run(schedule, machine, [0, 1, 7, 1001], dtype="int8", repeat=1, name=name)
     assert [(row["nbytes"], row["correct"]) for row in rows] == [(0, True), (1, True), (7, True), (1001, True)]
-    assert [row["ratio"] for row in rows] == [None] * 4
+    assert [row["over_predicted"] for row in rows] == [None] * 4
     assert [link["expected"] for link in rows[3]["links"]] == [0, 1001, 1001, 0]
 
 
@@ -252,14 +252,14 @@ def test_below_what_the_shapers_let_pass_at_once_there_is_no_ratio(name: str) ->
     schedule = antiphon.plan("broadcast", machine, planner="ring", options={"pieces": 1}).at(0).schedule
     sizes = [1000, AT_ONCE, AT_ONCE + 4, 10 * AT_ONCE]
     rows = lab.lab_run(schedule, machine, sizes, repeat=1, name=name)
-    assert [row["ratio"] is None for row in rows] == [True, True, False, False]
+    assert [row["over_predicted"] is None for row in rows] == [True, True, False, False]
     assert {row["at_once"] for row in rows} == {AT_ONCE}
     assert all(row["predicted_seconds"] > 0 for row in rows)
-    from antiphon.cli._lab_text import lab_text
+    from antiphon.cli._run_text import rows_text
 
-    said = " ".join(lab_text(rows).split())
-    assert f"1KB, 80KiB: no ratio: no link carries more than the {AT_ONCE} bytes" in said
-    assert "no ratio" not in lab_text(rows[2:])
+    said = " ".join(rows_text(rows).split())
+    assert f"1KB, 80KiB: nothing over predicted: no link carries more than the {AT_ONCE} bytes" in said
+    assert "nothing over" not in rows_text(rows[2:])
 
 
 def test_switches_in_two_levels(name: str) -> None:
@@ -362,7 +362,7 @@ def during(name: str, what: Callable[[Any], None]) -> threading.Thread:
 @pytest.fixture
 def long_run(name: str, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Any]:
     """A run that would take some ten seconds."""
-    monkeypatch.setattr(lab, "STALL", 1.0)
+    monkeypatch.setattr("antiphon.run._bench_lab.STALL", 1.0)
     machine = antiphon.topology("ring:ranks=3")
     schedule = antiphon.plan("allgather", machine, planner="ring").at(0).schedule
 

@@ -17,7 +17,7 @@ from antiphon.errors import unknown
 from antiphon.show.text import table
 from antiphon.units import format_seconds, format_size, parse_seconds
 
-On = Annotated[str, typer.Option("--on", metavar="WHERE", help="mpi")]
+On = Annotated[str, typer.Option("--on", metavar="WHERE", help="mpi or lab")]
 Iterations = Annotated[int, typer.Option("--iterations", metavar="N", help="runs; the median counts")]
 Warmup = Annotated[int, typer.Option("--warmup", metavar="N", help="runs before that do not count")]
 Launcher = Annotated[
@@ -47,17 +47,16 @@ def _genmodel(
     out: Out = None,
     json: Json = False,
 ) -> None:
-    """Measure what `fit genmodel` reads: co-located parameter servers and everyone to everyone, over real MPI.
-
-    Starts the processes by itself; under mpiexec or srun it is one of them. Every result is checked.
+    """Measure what `fit genmodel` reads: co-located parameter servers and everyone to everyone, as schedules that our
+    engine runs. Starts the processes by itself; under mpiexec or srun it is one of them. Every result is checked.
     """
     from antiphon.cost.fit import write_measured
     from antiphon.run.bench_genmodel import bench_genmodel
 
-    _check(on, out)
+    check_outputs({"-o": out}, forms={"-o": ".csv"})
     wanted = sizes(nbytes or ["256KiB:4MiB:4"])
     rows = bench_genmodel(
-        ranks, wanted, plans=plan or ("cps", "incast"), iterations=iterations, warmup=warmup, mpiexec=mpiexec,
+        ranks, wanted, plans=plan or ("cps", "incast"), iterations=iterations, warmup=warmup, on=on, mpiexec=mpiexec,
         timeout=parse_seconds(timeout, "--timeout", bare=True), progress=say,
     )  # fmt: skip
     if rows is None:  # another of the processes reports

@@ -11,8 +11,9 @@ import typer
 import typer.core
 
 from antiphon.cli._arguments import Json, Only, WhichPlan, machine_and_group, one_plan, one_size
-from antiphon.cli._lab_text import lab_text, labs_text
+from antiphon.cli._lab_text import labs_text
 from antiphon.cli._output import emit, working
+from antiphon.cli._run_text import rows_text
 from antiphon.core.topology import Topology
 from antiphon.errors import Infeasible, Invalid, Missing
 from antiphon.select import check, is_file
@@ -146,7 +147,7 @@ def _run(
         rows = lab_run_plan(
             plan, size, dtype=dtype, op=op, seed=seed, repeat=repeat, scale=scale, name=name, timeout=limit
         )
-    emit({"rows": rows}, lab_text(rows), json)
+    emit({"rows": rows}, rows_text(rows), json)
     if not all(row["correct"] for row in rows):
         raise typer.Exit(1)
 

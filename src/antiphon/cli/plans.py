@@ -23,19 +23,18 @@ from antiphon.cli._arguments import (
     one_size,
     request,
 )
-from antiphon.cli._lab_text import lab_text
-from antiphon.cli._mpi_text import mpi_text
 from antiphon.cli._output import check_outputs, emit, working, write_pictures
 from antiphon.cli._planning import joined, options_of, progress
+from antiphon.cli._run_text import rows_text
 from antiphon.core.bounds import bound
 from antiphon.core.collective import Collective
 from antiphon.core.plan import Plan
 from antiphon.core.topology import Topology
-from antiphon.errors import AntiphonError, Infeasible, Invalid, NotFound, TimedOut, Unsupported, unknown
+from antiphon.errors import AntiphonError, Infeasible, Invalid, NotFound, TimedOut
 from antiphon.select import Proofs, SeveralOrders, check, every_plan, figures_of, load_plans, plan, prove
 from antiphon.show._words import options_text
 from antiphon.show.frontier import optimality_text, proofs_text, refusal_text
-from antiphon.show.text import paragraph, plan_text, run_text
+from antiphon.show.text import paragraph, plan_text
 from antiphon.show.trees import check_drawable, trees_svg
 from antiphon.topologies import topology
 from antiphon.units import parse_seconds
@@ -230,7 +229,9 @@ def _run_command(
     collective: WhichPlan = "",
     on: Annotated[
         str,
-        typer.Option("--on", metavar="WHERE", help="local: all ranks in this process; mpi, lab: a process for each"),
+        typer.Option(
+            "--on", metavar="WHERE", help="local: all ranks in this process; mpi, torch, lab: a process for each"
+        ),
     ] = "local",
     dtype: Annotated[
         str, typer.Option("--dtype", metavar="TYPE", help="int8 ... float64, float16, bfloat16")
@@ -241,43 +242,32 @@ def _run_command(
     mpiexec: Annotated[
         str, typer.Option("--mpiexec", metavar="COMMAND", help='on mpi, the launcher: "mpiexec --hostfile hosts"')
     ] = "",
-    timeout: Annotated[str, typer.Option("--timeout", metavar="TIME", help="on mpi, give up after so long")] = "600s",
+    scale: Annotated[str, typer.Option("--scale", metavar="SCALE", help="on lab: as for `lab up`")] = "",
+    name: Annotated[str, typer.Option("--name", metavar="NAME", help="on lab: which (default: the machine's)")] = "",
+    timeout: Annotated[str, typer.Option("--timeout", metavar="TIME", help="give up after so long")] = "600s",
     json: Json = False,
 ) -> None:
     """Really move data by this plan and check every element; exit code 1 if one is wrong.
 
-    On mpi there is a process for every rank, the native engine moves the data, and the time stands beside that of
-    the library's own collective. The processes are started by mpiexec; under mpiexec or srun this is one of them.
-    On lab the ranks are joined by emulated links, as by `antiphon lab run`.
+    On mpi and torch there is a process for every rank, the native engine moves the data, and the time stands beside
+    that of the library's own collective. The processes of mpi are started by mpiexec; under mpiexec or srun this is one
+    of them. On lab the ranks are joined by emulated links, as by `antiphon lab run`.
     """
-    if on not in ("local", "mpi", "lab"):
-        if on != "torch":
-            raise unknown("place to run", on, ["local", "mpi", "torch", "lab"])
-        raise Unsupported("--on torch: run moves data itself; antiphon bench PLAN --on torch measures it under PyTorch")
     limit = parse_seconds(timeout, "--timeout", bare=True)
     size = one_size(nbytes)
     loaded = one_plan(file, collective)
     fault = check(loaded, loaded.topology)
     if fault is not None:
         raise Infeasible(f"{file}: the plan is wrong and is not run: {fault.message}")
-    chosen, how = loaded.at(size).schedule, (dtype, op, seed, repeat)
+    from antiphon.run.bench import run_plan
+
     with working(f"running {loaded.collective.kind} on {loaded.collective.ranks} ranks"):
-        if on == "local":
-            from antiphon.run.local import run_local
-
-            rows = run_local(chosen, size, *how)
-        elif on == "lab":
-            from antiphon.run.lab import lab_run
-
-            rows = lab_run(chosen, loaded.topology, size, *how, timeout=limit)
-        else:
-            from antiphon.run.mpi import run_mpi
-
-            rows = run_mpi(chosen, size, *how, mpiexec=mpiexec, timeout=limit) or []
+        rows = run_plan(
+            loaded, size, dtype, op, seed, repeat, on=on, mpiexec=mpiexec, scale=scale, name=name, timeout=limit
+        )
     if not rows:  # another of the processes reports
         return
-    texts = {"local": run_text, "mpi": mpi_text, "lab": lab_text}
-    emit({"rows": rows}, texts[on](rows), json)
+    emit({"rows": rows}, rows_text(rows), json)
     if not all(row["correct"] for row in rows):
         raise typer.Exit(1)
 

@@ -24,7 +24,7 @@ from antiphon.cli._arguments import (
     rank_list,
 )  # fmt: skip
 from antiphon.cli._output import StoppedEarly, check_outputs, emit, write_pictures
-from antiphon.cli._planning import NowAndThen, refuse_elsewhere
+from antiphon.cli._planning import NowAndThen
 from antiphon.cli._tuning_text import last_line, tuning_text, tunings_text
 from antiphon.core.files import write_bytes
 from antiphon.core.topology import Topology
@@ -144,7 +144,6 @@ def _tune_command(
     }  # fmt: skip
     measuring = {"--factor": factor, "--iterations": iterations, "--for": limit, "--mpiexec": mpiexec}
     if on:
-        refuse_elsewhere(on, {"mpi --mpiexec": mpiexec})
         how = {"on": on, "factor": factor or 4, "iterations": iterations or 20, "mpiexec": mpiexec, "nbytes": nbytes}
         refused = {
             "--vary": vary,
@@ -160,7 +159,7 @@ def _tune_command(
         return
     for name, given in measuring.items():
         if given:
-            raise Invalid(f"{name}: is for measuring; give --on mpi, torch or lab, too, or leave it out")
+            raise Invalid(f"{name}: is for measuring; give --on, too, or leave it out")
     if vary:
         _tune_over(coll, topo, vary, {"--only": only, "--against": against}, ranks, files, options, json)
         return
