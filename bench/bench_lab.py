@@ -1,6 +1,6 @@
 """The emulated cluster: what schedules gain on irregular machines, measured beside what is predicted.
 
-Run as root: python bench/bench_lab.py [dgx] [allocations] [tree] (default: all). The MPI library is MPICH, from the
+Run as root: python bench/bench_lab.py [dgx] [allocations] [tree] [plans] (default: all). The MPI library is MPICH, from the
 environment $ANTIPHON_TEST_MPICH, else .venv/mpich; without it those rows are left out. With `dgx` the picture
 docs/lab-dgx1v.svg is drawn anew.
 """
@@ -50,8 +50,8 @@ def lab(machine: Topology, name: str) -> Iterator[str]:
         antiphon.lab("down", name)
 
 
-def ours(plan: Any, nbytes: int, name: str) -> dict[str, Any]:
-    (row,) = antiphon.lab("run", plan, nbytes, name=name, repeat=REPEAT)
+def ours(plan: Any, nbytes: int, name: str, repeat: int = REPEAT) -> dict[str, Any]:
+    (row,) = antiphon.lab("run", plan, nbytes, name=name, repeat=repeat)
     if not row["correct"]:
         sys.exit(f"{plan}: {row['wrong']} elements are wrong")
     used = [link for link in row["links"] if link["expected"]]
@@ -165,14 +165,38 @@ def tree() -> list[dict[str, Any]]:
     return out
 
 
+PLANS = [
+    ("dgx1v", [("allreduce", "trees"), ("allreduce", "ring"), ("allgather", "multi-ring"), ("broadcast", "trees")]),
+    ("full:ranks=4", [("broadcast", "binomial-tree"), ("reduce", "binomial-tree"), ("allreduce", "halving-doubling"),
+                      ("allreduce", "direct")]),
+    ("ring:ranks=4", [("allreduce", "ring"), ("broadcast", "relay"), ("reducescatter", "ring")]),
+    ("tree:fanouts=2x4", [("broadcast", "binomial-tree"), ("allreduce", "ring"), ("allreduce", "double-binary-tree")]),
+]  # fmt: skip
+
+
+def plans(nbytes: int = 8_000_000) -> list[dict[str, Any]]:
+    """What four machines take for fourteen plans, beside what their links and the engine's pieces predict."""
+    out = []
+    for spec, wanted in PLANS:
+        machine = antiphon.topology(spec)
+        with lab(machine, "bench-plans") as name:
+            for kind, planner in wanted:
+                plan = antiphon.plan(kind, machine, planner=planner, nbytes=nbytes)
+                row = {"machine": spec, "what": f"{kind}, {planner}", **ours(plan, nbytes, name, 3)}
+                out.append(row)
+                print(spec, kind, planner, f"{row['seconds']:.3f} {row['over_predicted']:.3f}", flush=True)
+    told(out)
+    return out
+
+
 def main() -> None:
     _common.print_machine()
-    wanted = sys.argv[1:] or ["dgx", "allocations", "tree"]
+    wanted = sys.argv[1:] or ["dgx", "allocations", "tree", "plans"]
     path = _common.RESULTS / "lab.json"
     data = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     data.pop("machine", None)
     for part in wanted:
-        data[part] = {"dgx": dgx, "allocations": allocations, "tree": tree}[part]()
+        data[part] = {"dgx": dgx, "allocations": allocations, "tree": tree, "plans": plans}[part]()
     _common.save("lab", data)
 
 

@@ -1,4 +1,4 @@
-"""antiphon topologies, antiphon planners: what there is, and what each can do."""
+"""antiphon topologies, planners, runtimes: what there is, and what each can do."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import typer
 
 from antiphon.cli._arguments import Json
 from antiphon.cli._output import emit
-from antiphon.show.listing import listed, listed_text
+from antiphon.lower import lacks
+from antiphon.registry import table
+from antiphon.show.listing import listed, listed_text, runtimes_text
 
 
 def register(app: typer.Typer) -> None:
@@ -19,3 +21,12 @@ def register(app: typer.Typer) -> None:
     def planners(json: Json = False) -> None:
         """The ways to plan, what each can plan, and their options."""
         emit(listed("planner"), listed_text("planner"), json)
+
+    @app.command(epilog="Example: antiphon runtimes")
+    def runtimes(json: Json = False) -> None:
+        """Where plans can run and be measured, beside whose collectives, and how each cuts messages."""
+        rows = listed("runtime")
+        for row in rows:
+            row["missing"] = lacks(table("runtime")[row["name"]])
+            row["available"] = not row["missing"]
+        emit(rows, runtimes_text(rows), json)

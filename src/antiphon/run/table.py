@@ -30,7 +30,7 @@ TABLE: dict[str, Entry] = {
             **_ENGINE,
             "library": "the MPI library",
             "modules": ("mpi4py",),
-            "programs": ("mpiexec",),
+            "programs": (),
             "options": ("mpiexec",),
             "use": "ANTIPHON_TABLE={table} LD_PRELOAD=$(antiphon build mpi) mpiexec -n {ranks} ./program",
         },
