@@ -40,7 +40,8 @@ def main() -> None:
         at = arguments.index("--mpiexec")
         mpiexec = arguments[at + 1]
         del arguments[at : at + 2]
-    on, ranks = (arguments + ["mpi", "4"])[0] if arguments else "mpi", int(arguments[1]) if len(arguments) > 1 else 4
+    on = arguments[0] if arguments else "mpi"
+    ranks = int(arguments[1]) if len(arguments) > 1 else 4
     _common.print_machine()
     kept: list[Any] = []
     go = choose._Work.go

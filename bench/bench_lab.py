@@ -1,7 +1,7 @@
 """The emulated cluster: what schedules gain on irregular machines, measured beside what is predicted.
 
-Run as root: python bench/bench_lab.py [dgx] [allocations] [tree] [plans] (default: all). The MPI library is MPICH, from the
-environment $ANTIPHON_TEST_MPICH, else .venv/mpich; without it those rows are left out. With `dgx` the picture
+Run as root: python bench/bench_lab.py [dgx] [allocations] [tree] [plans] (default: all). The MPI library is MPICH, from
+the environment $ANTIPHON_TEST_MPICH, else .venv/mpich; without it those rows are left out. With `dgx` the picture
 docs/lab-dgx1v.svg is drawn anew.
 """
 
