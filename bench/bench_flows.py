@@ -15,6 +15,7 @@ import time
 from _common import in_child, peak_mb, print_machine, print_table, save
 
 from antiphon.core.collective import Collective
+from antiphon.core.request import Request
 from antiphon.cost import prepare
 from antiphon.registry import table
 from antiphon.topologies import topology
@@ -31,7 +32,7 @@ PLANS = ("ring", "colocated-ps", "hierarchical-ring", "halving-doubling", "gentr
 def child(machine: str, planner: str, profile: str) -> None:
     here = topology(machine)
     entry = table("planner")[planner]
-    made = next(iter(entry.load()(here, Collective("allreduce", here.ranks), nbytes=NBYTES)))
+    made = next(iter(entry.load()(Request(here, Collective("allreduce", here.ranks), nbytes=NBYTES))))
     before = time.process_time()
     ready = prepare("flows", made, here, profile=profile or None)
     prepared = time.process_time()

@@ -16,6 +16,7 @@ from _common import in_child, peak_mb, print_machine, print_table, save
 
 import antiphon
 from antiphon.core.collective import Collective
+from antiphon.core.request import Request
 from antiphon.core.verify import verify
 from antiphon.cost import Profile, as_profile
 from antiphon.cost._profile import Incast
@@ -48,7 +49,7 @@ def one(spec: str) -> dict[str, Any]:
     wanted = Collective("allreduce", topology.ranks)
     profile = profile_of(spec, topology)
     began = time.process_time()
-    schedule = next(gentree(topology, wanted, nbytes=NBYTES, profile=profile))
+    schedule = next(gentree(Request(topology, wanted, nbytes=NBYTES, profile=profile)))
     took, most = time.process_time() - began, peak_mb()
     told = schedule.provenance["found"]["plan"]
     found: dict[str, Any] = {

@@ -21,6 +21,7 @@ import numpy as np
 from _common import in_child, peak_mb, print_machine, print_table, save
 
 from antiphon.core.collective import Collective
+from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.cost import prepare
@@ -76,7 +77,9 @@ def hosts_of(ranks: int, per_host: int) -> Topology:
 
 def planned(here: Topology, row: Row) -> Schedule:
     options: dict[str, Any] = {"k": row.k} if row.k else {"directions": 1}
-    made = table("planner")[row.planner].load()(here, Collective(row.kind, here.ranks), nbytes=row.nbytes, **options)
+    made = table("planner")[row.planner].load()(
+        Request(here, Collective(row.kind, here.ranks), nbytes=row.nbytes), **options
+    )
     return next(iter(made))  # type: ignore[no-any-return]
 
 

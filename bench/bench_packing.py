@@ -17,6 +17,7 @@ from _common import medians, print_machine, print_table, save
 import antiphon
 from antiphon.core.bounds import bound
 from antiphon.core.collective import Collective
+from antiphon.core.request import Request
 from antiphon.core.reshape import degrade
 from antiphon.core.topology import Topology
 from antiphon.planners.packing._forest import forests
@@ -34,7 +35,7 @@ RELEASED = {A100.format(4): 27.5, A100.format(8): "over 300", MI250.format(4): "
 
 def schedule_of(planner: Callable[..., Any], topology: Topology, kind: str) -> Any:
     collective = Collective(kind, topology.ranks, (), (0,) if kind == "broadcast" else ())
-    return next(planner(topology, collective, pieces=1))
+    return next(planner(Request(topology, collective), pieces=1))
 
 
 def bench_optimum() -> dict[str, Any]:

@@ -22,6 +22,7 @@ from typing import Any
 from _common import RESULTS, in_child, print_machine, print_table, save
 
 from antiphon.core.collective import Collective
+from antiphon.core.request import Request
 from antiphon.core.reshape import join
 from antiphon.core.topology import LinkType, Topology
 from antiphon.topologies import topology
@@ -67,7 +68,7 @@ def synthesize(machine: Topology, collective: Collective, point: tuple[int, int,
     from antiphon.planners.sccl import sccl
 
     chunks, steps, rounds = point
-    for schedule in sccl(machine, collective, chunks=chunks, steps=steps, rounds=rounds, cache=False):
+    for schedule in sccl(Request(machine, collective), chunks=chunks, steps=steps, rounds=rounds, cache=False):
         verify(schedule, machine).or_raise()
 
 
@@ -126,7 +127,7 @@ def child_scale(kind: str, spec: str) -> dict[str, Any]:
     points, ended = [], "done"
     begin, started = cpu(), time.monotonic()
     try:
-        for schedule in sccl(machine, collective, budget=SCALE_BUDGET, cache=False):
+        for schedule in sccl(Request(machine, collective, budget=SCALE_BUDGET), cache=False):
             verify(schedule, machine).or_raise()
             point = schedule.provenance["certificate"]
             points.append({

@@ -23,6 +23,7 @@ from generate import topology as any_machine
 from antiphon.core import verify as verifier
 from antiphon.core.collective import KINDS, ROOTED, Collective
 from antiphon.core.plan import Plan
+from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule, cut
 from antiphon.core.serialize import dumps
 from antiphon.core.topology import Topology
@@ -60,7 +61,7 @@ def planned(rng: random.Random, most_ranks: int = 8) -> tuple[Schedule, Topology
     )
     option = rng.choice([{}, {}, *entry.can.get("sweep", ())])
     try:
-        made = next(iter(call("planner", name, entry.load(), {"seed": 1, **option}, machine, wanted)), None)
+        made = next(iter(call("planner", name, entry.load(), option, Request(machine, wanted, seed=1))), None)
     except AntiphonError:
         return None
     return (made, machine) if made is not None and made.transfers <= MOST_ROWS else None

@@ -24,6 +24,7 @@ from antiphon.core.bounds import Bound, bound
 from antiphon.core.collective import Collective
 from antiphon.core.interpret import interpret
 from antiphon.core.loads import pieces_of, pipelined_steps, timeline
+from antiphon.core.request import Request
 from antiphon.core.reshape import only
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
@@ -290,7 +291,7 @@ class Judge:
             told = f"{name} {dict(options)}, {at}: "
             count = 0
             try:
-                made = call("planner", name, entry.load(), {"seed": 1, **options}, at.machine, at.wanted)
+                made = call("planner", name, entry.load(), options, Request(at.machine, at.wanted, seed=1))
                 for schedule in islice(made, 1 if solves(entry) else self.variants):
                     count += 1
                     yield from (told + fault for fault in self._wrong(at, name, schedule, right))
@@ -364,7 +365,7 @@ def plans(at: Setting, planner: str) -> bool:
     if at.wanted.kind not in entry.can["collectives"]:
         return False
     try:
-        return next(iter(entry.load()(at.machine, at.wanted)), None) is not None
+        return next(iter(entry.load()(Request(at.machine, at.wanted))), None) is not None
     except Unsupported:
         return False
 

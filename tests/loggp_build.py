@@ -11,6 +11,7 @@ import numpy as np
 from loggp_plain import Machine, Message
 
 from antiphon.core.collective import Collective
+from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.cost import Level, LogGP, Profile
@@ -109,7 +110,9 @@ def topology_of(name: str) -> Topology:
 
 
 def planned(here: Topology, kind: str, planner: str, **options: Any) -> Schedule:
-    made: Schedule = next(iter(table("planner")[planner].load()(here, Collective(kind, here.ranks), **options)))
+    made: Schedule = next(
+        iter(table("planner")[planner].load()(Request(here, Collective(kind, here.ranks)), **options))
+    )
     return made
 
 

@@ -14,76 +14,73 @@ from typing import Any
 
 import numpy as np
 
+from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
 from antiphon.errors import TimedOut, Unsupported
 from antiphon.planners.ring import ring
 from antiphon.registry import Entry
 
 
-def raises(topology: Any, collective: Any, *, nbytes: Any, profile: Any, budget: Any, seed: Any) -> Iterator[Schedule]:
-    yield from ring(topology, collective)
+def raises(request: Request) -> Iterator[Schedule]:
+    yield from ring(request)
     raise ZeroDivisionError("in the middle\nof things")
 
 
-def refuses(topology: Any, collective: Any, *, nbytes: Any, profile: Any, budget: Any, seed: Any) -> Iterator[Schedule]:
+def refuses(request: Request) -> Iterator[Schedule]:
     raise Unsupported("planner refuses: never does anything")
     yield
 
 
-def hangs(topology: Any, collective: Any, *, nbytes: Any, profile: Any, budget: Any, seed: Any) -> Iterator[Schedule]:
-    yield from ring(topology, collective)
+def hangs(request: Request) -> Iterator[Schedule]:
+    yield from ring(request)
     while True:
         time.sleep(0.01)
 
 
-def dies(topology: Any, collective: Any, *, nbytes: Any, profile: Any, budget: Any, seed: Any) -> Iterator[Schedule]:
+def dies(request: Request) -> Iterator[Schedule]:
     os._exit(7)
     yield
 
 
-def chatters(
-    topology: Any, collective: Any, *, nbytes: Any, profile: Any, budget: Any, seed: Any
-) -> Iterator[Schedule]:
+def chatters(request: Request) -> Iterator[Schedule]:
     print("words on stdout")
     os.write(1, b"more words")
-    yield from ring(topology, collective)
+    yield from ring(request)
 
 
-def lies(topology: Any, collective: Any, *, nbytes: Any, profile: Any, budget: Any, seed: Any) -> Iterator[Schedule]:
+def lies(request: Request) -> Iterator[Schedule]:
     """All but the last transfer."""
-    for made in ring(topology, collective):
+    for made in ring(request):
         yield made.take(np.arange(made.transfers - 1))
 
 
-def strange(topology: Any, collective: Any, *, nbytes: Any, profile: Any, budget: Any, seed: Any) -> Iterator[Any]:
+def strange(request: Request) -> Iterator[Any]:
     yield "a schedule"
 
 
-def nothing(topology: Any, collective: Any, *, nbytes: Any, profile: Any, budget: Any, seed: Any) -> Iterator[Schedule]:
+def nothing(request: Request) -> Iterator[Schedule]:
     yield from ()
 
 
-def late(topology: Any, collective: Any, *, nbytes: Any, profile: Any, budget: Any, seed: Any) -> Iterator[Schedule]:
-    (made,) = ring(topology, collective)
+def late(request: Request) -> Iterator[Schedule]:
+    (made,) = ring(request)
     raise TimedOut("the budget is spent", replace(made, provenance={}))
     yield
 
 
-def exits(topology: Any, collective: Any, *, nbytes: Any, profile: Any, budget: Any, seed: Any) -> Iterator[Schedule]:
-    yield from ring(topology, collective)
+def exits(request: Request) -> Iterator[Schedule]:
+    yield from ring(request)
     sys.exit(3)
 
 
-def interrupts(
-    topology: Any, collective: Any, *, nbytes: Any, profile: Any, budget: Any, seed: Any
-) -> Iterator[Schedule]:
+def interrupts(request: Request) -> Iterator[Schedule]:
     raise KeyboardInterrupt
     yield
 
 
-def boasts(topology: Any, collective: Any, *, nbytes: Any, profile: Any, budget: Any, seed: Any) -> Iterator[Schedule]:
+def boasts(request: Request) -> Iterator[Schedule]:
     """What it says of itself is no plain value, and cannot be pickled either."""
-    for made in ring(topology, collective):
+    for made in ring(request):
         yield replace(made, provenance={"planner": "boasts", "how": lambda: None})
 
 
@@ -92,31 +89,31 @@ class Secret(Schedule):
         raise TypeError("not to be\x1b[31m told")
 
 
-def hides(topology: Any, collective: Any, *, nbytes: Any, profile: Any, budget: Any, seed: Any) -> Iterator[Schedule]:
-    for made in ring(topology, collective):
+def hides(request: Request) -> Iterator[Schedule]:
+    for made in ring(request):
         yield Secret(**{key: getattr(made, key) for key in made.__dataclass_fields__})
 
 
-def colours(topology: Any, collective: Any, *, nbytes: Any, profile: Any, budget: Any, seed: Any) -> Iterator[Schedule]:
+def colours(request: Request) -> Iterator[Schedule]:
     raise ValueError("\x1b[31mred\x1b[0m\x07 and\tblue \udc80\u202e")
     yield
 
 
-def listens(topology: Any, collective: Any, *, nbytes: Any, profile: Any, budget: Any, seed: Any) -> Iterator[Schedule]:
+def listens(request: Request) -> Iterator[Schedule]:
     if sys.stdin.read() or os.read(0, 1):
         raise ValueError("there was something to hear")
-    yield from ring(topology, collective)
+    yield from ring(request)
 
 
-def parent(topology: Any, collective: Any, *, budget: Any, note: str, **options: Any) -> Iterator[Schedule]:
+def parent(request: Request, *, note: str) -> Iterator[Schedule]:
     """Starts a process that outlives it, notes its number, and hangs."""
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     with open(note, "w", encoding="ascii") as file:
         file.write(str(child.pid))
-    yield from hangs(topology, collective, nbytes=None, profile=None, budget=None, seed=None)
+    yield from hangs(request)
 
 
-def forks(topology: Any, collective: Any, *, nbytes: Any, profile: Any, budget: Any, seed: Any) -> Iterator[Schedule]:
+def forks(request: Request) -> Iterator[Schedule]:
     """Dies, and leaves a child that holds all its pipes."""
     if os.fork() == 0:
         time.sleep(600)
@@ -124,40 +121,40 @@ def forks(topology: Any, collective: Any, *, nbytes: Any, profile: Any, budget: 
     yield
 
 
-def lingers(topology: Any, collective: Any, *, nbytes: Any, profile: Any, budget: Any, seed: Any) -> Iterator[Schedule]:
+def lingers(request: Request) -> Iterator[Schedule]:
     """Works on something better, and hands over what it has when it is told to stop."""
     with contextlib.suppress(TimedOut):
         while True:
             time.sleep(0.01)
-    yield from ring(topology, collective)
+    yield from ring(request)
 
 
-def half(topology: Any, collective: Any, *, nbytes: Any, profile: Any, budget: Any, seed: Any) -> Iterator[Schedule]:
+def half(request: Request) -> Iterator[Schedule]:
     """Says that its budget ended it, after something was found."""
-    yield from ring(topology, collective)
+    yield from ring(request)
     raise TimedOut("the budget is spent")
 
 
-def starves(topology: Any, collective: Any, *, nbytes: Any, profile: Any, budget: Any, seed: Any) -> Iterator[Schedule]:
-    yield from ring(topology, collective)
+def starves(request: Request) -> Iterator[Schedule]:
+    yield from ring(request)
     raise MemoryError
 
 
-def killed(topology: Any, collective: Any, *, nbytes: Any, profile: Any, budget: Any, seed: Any) -> Iterator[Schedule]:
-    yield from ring(topology, collective)
+def killed(request: Request) -> Iterator[Schedule]:
+    yield from ring(request)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def eats(topology: Any, collective: Any, **options: Any) -> Iterator[Schedule]:
+def eats(request: Request) -> Iterator[Schedule]:
     """More and more memory, until there is none."""
-    yield from ring(topology, collective)
+    yield from ring(request)
     kept = []
     while True:
         kept.append(bytearray(2**26))
 
 
-def anything(topology: Any, collective: Any, **options: Any) -> Iterator[Schedule]:
-    yield from ring(topology, collective, seed=options["seed"])
+def anything(request: Request, **options: Any) -> Iterator[Schedule]:
+    yield from ring(request)
 
 
 def entry(name: str, *sweep: dict[str, Any]) -> Entry:

@@ -22,6 +22,7 @@ from antiphon.cli import run
 from antiphon.core.bounds import bound
 from antiphon.core.collective import KINDS, ROOTED, Collective
 from antiphon.core.loads import claims, pipelined_steps, timeline
+from antiphon.core.request import Request
 from antiphon.core.routes import switch_path
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, build
@@ -64,7 +65,7 @@ def rate(machine: Callable[[int], Topology], ranks: int, kind: str) -> Fraction:
 
 
 def made(name: str, machine: Topology, wanted: Collective, **options: Any) -> Iterator[Schedule]:
-    return table("planner")[name].load()(machine, wanted, **options)
+    return table("planner")[name].load()(Request(machine, wanted), **options)
 
 
 def one(name: str, machine: Topology, wanted: Collective | str, **options: Any) -> Schedule:

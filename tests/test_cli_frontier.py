@@ -22,6 +22,7 @@ import antiphon
 from antiphon import registry
 from antiphon.cli import run
 from antiphon.core.plan import Entry, Plan
+from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
 from antiphon.errors import Infeasible, Invalid, TimedOut, Unsupported
 from antiphon.planners.ring import ring
@@ -335,7 +336,7 @@ def test_a_wrong_certificate_costs_a_point_its_label(monkeypatch: pytest.MonkeyP
     (good,) = antiphon.frontier("allgather", MACHINE, steps=2).points
     lie = {**good.schedule.provenance["certificate"], "k": 4, "proof": "proved-optimal", "steps": 3}
 
-    def boasts(topology: Any, collective: Any, **options: Any) -> Iterator[Schedule]:
+    def boasts(request: Request, **options: Any) -> Iterator[Schedule]:
         yield replace(good.schedule, provenance={**good.schedule.provenance, "certificate": lie})
 
     _planners(monkeypatch, boasts=boasts)
@@ -365,9 +366,9 @@ def _add(monkeypatch: pytest.MonkeyPatch, entries: dict[str, registry.Entry]) ->
 
 
 def _ends(how: BaseException, first: bool) -> Callable[..., Iterator[Schedule]]:
-    def planner(topology: Any, collective: Any, **options: Any) -> Iterator[Schedule]:
+    def planner(request: Request, **options: Any) -> Iterator[Schedule]:
         if first:
-            yield from ring(topology, collective)
+            yield from ring(request)
         raise how
 
     return planner

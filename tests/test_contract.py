@@ -33,6 +33,7 @@ from contract import (
 )
 
 from antiphon.core.collective import KINDS, Collective
+from antiphon.core.request import Request
 from antiphon.core.schedule import COPY, Schedule
 from antiphon.cost import Prediction
 from antiphon.errors import Unsupported
@@ -211,8 +212,8 @@ def faults_of(schedules: Any, spec: str = "ring:ranks=4", kind: str = "allgather
 
 
 def from_ring(change: Any) -> Any:
-    def planner(topology: Any, collective: Any, *, seed: int) -> Iterator[Schedule]:
-        yield from (change(schedule) for schedule in table("planner")["ring"].load()(topology, collective))
+    def planner(request: Request) -> Iterator[Schedule]:
+        yield from (change(schedule) for schedule in table("planner")["ring"].load()(request))
 
     return planner
 
@@ -232,22 +233,24 @@ def test_wrong_rows_are_found() -> None:
 
 def test_wrong_data_is_found() -> None:
     for kind in KINDS:
-        right, *_ = table("planner")["relay"].load()(machine("mesh:dims=2x3"), setting("mesh:dims=2x3", kind, 4).wanted)
+        right, *_ = table("planner")["relay"].load()(
+            Request(machine("mesh:dims=2x3"), setting("mesh:dims=2x3", kind, 4).wanted)
+        )
         assert misrun(right) is None
-    (right,) = table("planner")["ring"].load()(machine("ring:ranks=4"), Collective("reducescatter", 4))
+    (right,) = table("planner")["ring"].load()(Request(machine("ring:ranks=4"), Collective("reducescatter", 4)))
     assert "rank" in str(misrun(replace(right, op=np.full_like(right.op, COPY))))  # a legal schedule that adds nothing
 
 
 def test_refusals_and_crashes_are_found() -> None:
     def refusing(says: str) -> Any:
-        def planner(topology: Any, collective: Any, *, seed: int) -> Iterator[Schedule]:
+        def planner(request: Request) -> Iterator[Schedule]:
             raise Unsupported(says)
             yield
 
         return planner
 
-    def crashing(topology: Any, collective: Any, *, seed: int) -> Iterator[Schedule]:
-        raise KeyError(collective.kind)
+    def crashing(request: Request) -> Iterator[Schedule]:
+        raise KeyError(request.collective.kind)
         yield
 
     good = "planner ring: not on this one; use planner relay"

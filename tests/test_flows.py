@@ -16,6 +16,7 @@ from antiphon.core.bounds import bound
 from antiphon.core.bounds.memory import work_of
 from antiphon.core.collective import Collective
 from antiphon.core.loads import loads
+from antiphon.core.request import Request
 from antiphon.core.schedule import REDUCE, Local, Schedule, cut
 from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, build
 from antiphon.core.transform import expand, pipeline
@@ -363,7 +364,7 @@ def test_no_plan_beats_the_bound(machine: str, kind: str) -> None:
         if kind not in entry.can["collectives"]:
             continue
         try:
-            made = next(iter(entry.load()(here, wanted)))
+            made = next(iter(entry.load()(Request(here, wanted))))
         except Unsupported:
             continue
         for nbytes in (1000, 10**9):

@@ -29,6 +29,7 @@ from antiphon.core.bounds.memory import (
 )
 from antiphon.core.collective import KINDS, Collective, custom_relation
 from antiphon.core.loads import pieces_of
+from antiphon.core.request import Request
 from antiphon.core.schedule import COPY, REDUCE, Local, Schedule, cut
 from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, build
 from antiphon.core.transform import expand, pipeline
@@ -58,7 +59,7 @@ def star(ranks: int) -> Topology:
 
 
 def made(planner: str, machine: Topology, kind: str = "allreduce", **options: Any) -> Schedule:
-    return next(iter(find("planner", planner).load()(machine, Collective(kind, machine.ranks), **options)))
+    return next(iter(find("planner", planner).load()(Request(machine, Collective(kind, machine.ranks)), **options)))
 
 
 def rows(machine: Topology, kind: str, table: list[tuple[int, ...]], **more: Any) -> Schedule:
@@ -101,7 +102,7 @@ MORE = [
 @pytest.mark.parametrize("n", [*SOME, *MORE])
 def test_every_factorisation_agrees(n: int) -> None:
     machine = star(n)
-    every = list(find("planner", "hierarchical-ps").load()(machine, Collective("allreduce", n)))
+    every = list(find("planner", "hierarchical-ps").load()(Request(machine, Collective("allreduce", n))))
     told = [tuple(map(int, schedule.provenance["options"]["fanins"].split("x"))) for schedule in every]
     assert (n,) in told
     assert len(told) == len(set(told)) > 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from antiphon.core.collective import Collective
 from antiphon.core.loads import timeline
+from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import LinkType, Topology, build
 from antiphon.core.verify import verify
@@ -60,10 +62,15 @@ OTHERWISE = {
 }
 
 
-def planned(spec: str | Topology, kind: str = "allreduce", **options: object) -> Schedule:
+def planned(
+    spec: str | Topology,
+    kind: str = "allreduce",
+    members: tuple[int, ...] = (),
+    nbytes: int | None = None,
+    **options: Any,
+) -> Schedule:
     here = topology(spec) if isinstance(spec, str) else spec
-    members = options.pop("members", ())
-    return next(gentree(here, Collective(kind, here.ranks, members), **options))  # type: ignore[arg-type]
+    return next(gentree(Request(here, Collective(kind, here.ranks, members), nbytes), **options))
 
 
 def words(schedule: Schedule) -> dict[str, str]:
@@ -205,7 +212,7 @@ def test_never_slower_than_colocated_ps(here: Topology, profile: Profile | None,
     flat = Cost(tree, given_profile, nbytes, "allreduce").flat(0)
     assert seconds(planned(here, nbytes=nbytes, profile=known)) <= flat * (1 + 1e-9)
     # and that estimate of co-located PS is what GenModel says of it
-    made = next(colocated_ps(here, Collective("allreduce", here.ranks)))
+    made = next(colocated_ps(Request(here, Collective("allreduce", here.ranks))))
     assert genmodel(made, here, profile=known)(nbytes).seconds == pytest.approx(flat, rel=1e-9)
 
 
@@ -239,14 +246,14 @@ def test_a_group_of_ranks_and_blocks_of_different_size() -> None:
     assert verify(planned(here, members=members, nbytes=10**8, profile=TABLE5), here).ok
     few = topology("tree:fanouts=3x(4+2+0)")
     uneven = Collective("reducescatter", 7, weights=[3, 0, 1, 5, 2, 2, 9])
-    assert verify(next(gentree(few, uneven)), few).ok
+    assert verify(next(gentree(Request(few, uneven))), few).ok
 
 
 def test_without_a_size_the_plans_for_three_sizes_that_differ() -> None:
     here = topology("sym384")
-    made = list(gentree(here, Collective("allreduce", 384), profile=TABLE5))
+    made = list(gentree(Request(here, Collective("allreduce", 384), profile=TABLE5)))
     assert [s.provenance["options"]["size"] for s in made] == [10**6, 10**8, 10**9]
-    assert len(list(gentree(topology("star:ranks=4"), Collective("allreduce", 4)))) == 1
+    assert len(list(gentree(Request(topology("star:ranks=4"), Collective("allreduce", 4))))) == 1
     again = planned(here, **made[1].provenance["options"])
     assert again.same_as(made[1])
 

@@ -43,6 +43,7 @@ CORE = (
     "symmetry",
     "routes",
     "collective",
+    "request",
     "schedule",
     "dependencies",
     "loads",
@@ -169,10 +170,42 @@ def violations(package: Path) -> list[str]:
     return list(dict.fromkeys(found))  # once for a line that takes several names from one module
 
 
+def circles(package: Path) -> list[list[str]]:
+    """Files that import each other, whatever the way round, imports inside functions and for types included."""
+    files = {".".join(path.relative_to(package).with_suffix("").parts): path for path in package.rglob("*.py")}
+    needs: dict[str, set[str]] = {}
+    for name, path in files.items():
+        folder = path.relative_to(package).parent.parts
+        found = imports(ast.parse(path.read_text(encoding="utf-8")), package, folder)
+        targets = {".".join(item.target) for item in found if item.target}
+        needs[name] = {t if t in files else f"{t}.__init__" for t in targets} & files.keys()
+    left = dict(needs)
+    while free := [name for name, needed in left.items() if not needed & left.keys()]:
+        for name in free:
+            del left[name]
+    reached = {name: _reached(name, left) for name in left}
+    alike = {tuple(sorted(other for other in reached[name] if name in reached.get(other, ()))) for name in left}
+    return sorted(list(names) for names in alike if names)
+
+
+def _reached(name: str, needs: dict[str, set[str]]) -> set[str]:
+    found: set[str] = set()
+    row = [name]
+    while row:
+        new = needs.get(row.pop(), set()) - found
+        found |= new
+        row += new
+    return found
+
+
 def test_imports_follow_the_order() -> None:
     assert (SRC / "antiphon" / "__init__.py").is_file()
     found = violations(SRC / "antiphon")
     assert not found, "\n".join(found)
+
+
+def test_no_files_import_each_other() -> None:
+    assert circles(SRC / "antiphon") == []
 
 
 # ---- what is imported at start-up ----
@@ -237,7 +270,8 @@ GOOD = {
     "core/routes.py": "from .topology import Link\nfrom .. import errors\n",
     "core/bounds/__init__.py": "from antiphon.core.bounds.cut import cut\n",
     "core/bounds/cut.py": "from antiphon.core.bounds import flow\n",
-    "core/bounds/flow.py": "def f():\n    from .cut import cut\n    from ...core import routes\n",
+    "core/bounds/flow.py": "def f():\n    from .dual import d\n    from ...core import routes\n",
+    "core/bounds/dual.py": "d = 1\n",
     "core/plan.py": "from antiphon.core.bounds import lower_bound\nfrom antiphon import __version__\n",
     "registry.py": "import antiphon.core.plan\n",
     "planners/__init__.py": "from . import ring\n",
@@ -293,6 +327,17 @@ def test_a_violation_is_caught(tmp_path: Path, name: str, text: str, complaint: 
     assert len(found) == 1, found
     assert found[0].startswith(f"{name}:")
     assert complaint in found[0]
+
+
+def test_a_circle_is_caught(tmp_path: Path) -> None:
+    files = {
+        "planners/_a.py": "def f():\n    from antiphon.planners._b import B\n",
+        "planners/_b.py": "from antiphon.planners import _c\n",
+        "planners/_c.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from ._a import A\n",
+        "planners/_d.py": "from antiphon.planners._a import A\n",
+    }
+    assert problems(tmp_path, {**GOOD, **files}) == []
+    assert circles(tmp_path / "antiphon") == [["planners._a", "planners._b", "planners._c"]]
 
 
 def test_every_violation_of_a_file_is_listed(tmp_path: Path) -> None:

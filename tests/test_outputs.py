@@ -15,6 +15,7 @@ import antiphon
 from antiphon import registry
 from antiphon.cli import run
 from antiphon.core.files import check_folder, check_writable, write_bytes
+from antiphon.core.request import Request
 from antiphon.core.serialize import load_plan
 from antiphon.errors import Invalid
 from antiphon.registry import Entry
@@ -23,13 +24,12 @@ Capture = pytest.CaptureFixture[str]
 NOTES = "ANTIPHON_TEST_NOTES"
 
 
-def noting(topology: Any, collective: Any, *, nbytes: Any = None, profile: Any = None, budget: Any = None,
-           seed: int = 0) -> Any:  # fmt: skip
+def noting(request: Request) -> Any:
     """Planner ring, which notes in a file that it was asked: it may be in another process."""
     from antiphon.planners.ring import ring
 
-    Path(os.environ[NOTES]).write_text(collective.kind)
-    yield from ring(topology, collective)
+    Path(os.environ[NOTES]).write_text(request.collective.kind)
+    yield from ring(request)
 
 
 @pytest.fixture(autouse=True)

@@ -21,6 +21,7 @@ from antiphon.cli import run
 from antiphon.core.collective import ROOTED, Collective
 from antiphon.core.loads import pipelined_steps
 from antiphon.core.permute import permute_in_place
+from antiphon.core.request import Request
 from antiphon.core.schedule import Local, Schedule
 from antiphon.core.topology import LinkType, Topology, both_ways, build
 from antiphon.core.verify import verify
@@ -57,7 +58,7 @@ def star(ranks: int) -> Topology:
 
 def made(name: str, machine: Topology, wanted: Collective | str, **options: Any) -> Iterator[Schedule]:
     target = Collective(wanted, machine.ranks) if isinstance(wanted, str) else wanted
-    return table("planner")[name].load()(machine, target, **options)
+    return table("planner")[name].load()(Request(machine, target), **options)
 
 
 def one(name: str, machine: Topology, wanted: Collective | str, **options: Any) -> Schedule:

@@ -13,6 +13,7 @@ import pytest
 from antiphon.core.bounds import bound
 from antiphon.core.collective import KINDS, ROOTED, Collective
 from antiphon.core.loads import claims, timeline
+from antiphon.core.request import Request
 from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, build
 from antiphon.core.verify import verify
 from antiphon.errors import Invalid, Unsupported
@@ -66,7 +67,7 @@ def keeps_the_contract(planner: str, spec: str, wanted: Collective) -> None:
     """Right, correct when run and no better than the bound, with every option worth trying; or refused by name."""
     machine, entry = machine_of(spec), find("planner", planner)
     for options in entry.can["sweep"]:
-        schedules = call("planner", planner, entry.load(), {"seed": 1, **options}, machine, wanted)
+        schedules = call("planner", planner, entry.load(), options, Request(machine, wanted, seed=1))
         try:
             found = list(islice(schedules, SOME) if entry.can.get("process") else schedules)
         except Unsupported as refusal:

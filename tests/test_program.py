@@ -47,6 +47,7 @@ from antiphon.core.program import (
     usage,
 )
 from antiphon.core.program.kinds import SCRATCH
+from antiphon.core.request import Request
 from antiphon.core.schedule import COPY, REDUCE, Chunks, Schedule
 from antiphon.core.transform import expand, pipeline
 from antiphon.errors import Invalid, Unsupported
@@ -115,7 +116,7 @@ def plans_on(spec: str, kind: str, how: str, most: int) -> list[Schedule]:
                 continue
             for options in sweep_of(entry, how):
                 try:
-                    found += islice(call("planner", name, entry.load(), dict(options), here, at.wanted), most)
+                    found += islice(call("planner", name, entry.load(), dict(options), Request(here, at.wanted)), most)
                 except Unsupported:
                     continue
     return found

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 import antiphon
 from antiphon.cli import run
 from antiphon.core.collective import Collective, custom_relation
+from antiphon.core.request import Request
 from antiphon.core.serialize import load_plan
 from antiphon.core.topology import LinkType, Topology, build
 from antiphon.core.verify import verify
@@ -92,7 +93,7 @@ def test_every_relation_on_every_connected_machine(seed: int) -> None:
     rng = random.Random(seed)
     machine = random_machine(rng)
     wanted = random_collective(rng, machine.ranks, "custom")
-    for made in relay(machine, wanted):
+    for made in relay(Request(machine, wanted)):
         verify(made, machine).or_raise()
 
 
@@ -176,11 +177,11 @@ def test_who_cannot_be_reached_is_named() -> None:
     kind = LinkType("link", Fraction(1))
     machine = build("one way", 3, [(0, 1, kind), (1, 0, kind), (2, 1, kind)])
     with pytest.raises(Infeasible, match=r"no links lead from rank 0 to rank 2 of one way.* no planner can do that"):
-        list(relay(machine, relation(3, [(0, 0, 0)], [(0, 2, None)])))
+        list(relay(Request(machine, relation(3, [(0, 0, 0)], [(0, 2, None)]))))
     with pytest.raises(Infeasible, match="no links lead from rank 1 to rank 2"):
-        list(relay(machine, relation(3, [(0, 2, 0), (0, 1, 1)], [(0, 2, None)])))
+        list(relay(Request(machine, relation(3, [(0, 2, 0), (0, 1, 1)], [(0, 2, None)]))))
     with pytest.raises(Infeasible, match="no links lead from rank 0 to rank 2"):
-        list(relay(machine, Collective("broadcast", 3, (0, 1, 2), (0,))))
+        list(relay(Request(machine, Collective("broadcast", 3, (0, 1, 2), (0,)))))
 
 
 def test_what_no_sum_gives_is_impossible() -> None:

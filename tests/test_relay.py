@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from antiphon.core.bounds import bound
 from antiphon.core.collective import KINDS, Collective
 from antiphon.core.loads import pipelined_steps, timeline
+from antiphon.core.request import Request
 from antiphon.core.reshape import only
 from antiphon.core.topology import LinkType, SharedLimit, Topology, build
 from antiphon.core.verify import verify
@@ -44,7 +45,7 @@ def test_every_collective_on_every_connected_machine(machine: Topology, kind: st
     choices: list[dict[str, Any]] = [{}, {"pieces": 3}, {"by": "tree"}, {"trees": 1}]
     options = data.draw(st.sampled_from(choices))
     least = bound(machine, wanted)
-    first, *others = list(relay(machine, wanted, **options))
+    first, *others = list(relay(Request(machine, wanted), **options))
     if kind != "allreduce" and "pieces" not in options:
         assert pipelined_steps(first) == least.latency_steps
     for schedule in (first, *others):
@@ -66,18 +67,18 @@ def test_several_trees_are_right_wherever_they_grow(
     if kind == "allreduce" and any((b, a) not in links for a, b in links):
         machine = topology("full:ranks=6")  # its trees are used there and back
         wanted = Collective(kind, 6, tuple(members))
-    made = list(relay(machine, wanted, trees=trees))
+    made = list(relay(Request(machine, wanted), trees=trees))
     assert [schedule.pieces for schedule in made] == list(PIECES)
     verify(made[0], machine).or_raise()
     assert run_local(made[0], 8 * 60, repeat=1)[0]["correct"]
     told = made[0].provenance["options"]
     assert 1 <= told["trees"] <= trees
-    (again,) = relay(machine, wanted, **told) if told["trees"] > 1 else (made[0],)
+    (again,) = relay(Request(machine, wanted), **told) if told["trees"] > 1 else (made[0],)
     assert again.same_as(made[0])  # what is told of it makes it again
 
 
 def best_gap(machine: Topology, wanted: Collective, **options: Any) -> float:
-    return min(float(measure(made, machine)["bandwidth_gap"]) for made in relay(machine, wanted, **options))
+    return min(float(measure(made, machine)["bandwidth_gap"]) for made in relay(Request(machine, wanted), **options))
 
 
 @pytest.mark.parametrize("kind", SHARED)
@@ -88,7 +89,7 @@ def test_an_irregular_allocation_comes_near_its_bound(kind: str) -> None:
     assert best_gap(left, wanted) < 1.01
     assert best_gap(left, wanted, trees=1) > 1.3
     assert best_gap(whole, wanted) < 1.11
-    schedule = list(relay(whole, wanted))[-1]
+    schedule = list(relay(Request(whole, wanted)))[-1]
     assert {*schedule.src.tolist()} - {1, 4, 5, 6}  # the others relay
 
 
@@ -97,7 +98,7 @@ def test_shared_limits_are_part_of_what_links_allow() -> None:
     ends = [(0, 1), (1, 3), (0, 2), (2, 3)]
     limit = SharedLimit("thin", (0, 1), FAST.bandwidth * 2 / 3)
     machine = build("two ways", 4, [(a, b, FAST) for a, b in ends], limits=[limit])
-    schedule = list(relay(machine, Collective("broadcast", 4, (0, 3))))[-1]
+    schedule = list(relay(Request(machine, Collective("broadcast", 4, (0, 3)))))[-1]
     share = {int(to): schedule.chunks.part(int(c)) for c, to in zip(schedule.chunk, schedule.dst, strict=True)}
     assert share[1] == Fraction(1, 4)
     verify(schedule, machine).or_raise()
@@ -107,12 +108,12 @@ def test_trees_that_cannot_be() -> None:
     machine = topology("ring:ranks=4")
     for trees in (0, -1, "many", True, 1.5):
         with pytest.raises(Invalid, match="whole number of 1 or more"):
-            list(relay(machine, Collective("broadcast", 4), trees=trees))
+            list(relay(Request(machine, Collective("broadcast", 4)), trees=trees))
     with pytest.raises(Unsupported, match="trees=1"):
-        list(relay(machine, Collective("scatter", 4), trees=2))
+        list(relay(Request(machine, Collective("scatter", 4)), trees=2))
     circle = build("circle", 3, [(0, 1, FAST), (1, 2, FAST), (2, 0, FAST)])
     with pytest.raises(Unsupported, match="trees=1"):  # no way back over one-way links
-        list(relay(circle, Collective("allreduce", 3), trees=2))
+        list(relay(Request(circle, Collective("allreduce", 3)), trees=2))
 
 
 def test_uneven_blocks_several_roots_and_what_cannot_be() -> None:
@@ -123,19 +124,19 @@ def test_uneven_blocks_several_roots_and_what_cannot_be() -> None:
         Collective("reduce", 4, roots=(0, 2)),
         Collective("alltoall", 4, (0, 2, 3), weights=np.arange(9)),
     ):
-        for schedule in relay(machine, wanted):
+        for schedule in relay(Request(machine, wanted)):
             verify(schedule, machine).or_raise()
             assert run_local(schedule, 840, repeat=1)[0]["correct"]
     with pytest.raises(Invalid, match="blocks or tree"):
-        list(relay(machine, Collective("allreduce", 4), by="magic"))
+        list(relay(Request(machine, Collective("allreduce", 4)), by="magic"))
     apart = only(topology("dgx1v"), [1, 4, 6])
     with pytest.raises(Infeasible, match="no links lead from rank"):
-        list(relay(apart, Collective("broadcast", 8, (1, 4, 6))))
+        list(relay(Request(apart, Collective("broadcast", 8, (1, 4, 6)))))
     with pytest.raises(AntiphonError):
-        list(relay(apart, Collective("allreduce", 8, (1, 4, 6)), by="tree"))
+        list(relay(Request(apart, Collective("allreduce", 8, (1, 4, 6))), by="tree"))
 
 
 def test_trees_are_spread_over_equal_links() -> None:
     machine = topology("full:ranks=5")
-    (schedule,) = relay(machine, Collective("alltoall", 5))
+    (schedule,) = relay(Request(machine, Collective("alltoall", 5)))
     assert timeline(schedule, machine).total == Fraction(1, 5) / machine.unit  # optimal: one block on every link

@@ -19,6 +19,7 @@ import pytest
 import antiphon
 from antiphon.core.collective import Collective
 from antiphon.core.loads import pieces_of, pipelined_steps, timeline
+from antiphon.core.request import Request
 from antiphon.core.reshape import only
 from antiphon.core.schedule import Schedule
 from antiphon.planners.ring import ring
@@ -173,7 +174,7 @@ def test_several_collectives_and_none_at_all() -> None:
 
 def one(kind: str, spec: str, **options: Any) -> Schedule:
     machine = topology(spec)
-    (made,) = ring(machine, Collective(kind, machine.ranks), **options)
+    (made,) = ring(Request(machine, Collective(kind, machine.ranks)), **options)
     return made
 
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from antiphon.core.bounds import bound
 from antiphon.core.collective import Collective
 from antiphon.core.loads import timeline
+from antiphon.core.request import Request
 from antiphon.core.reshape import only as keep
 from antiphon.core.schedule import Local, Schedule
 from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, build
@@ -41,7 +42,7 @@ COPIES = {"allgather": 1, "reducescatter": 1, "allreduce": 2, "alltoall": 2}
 
 def one(name: str, machine: Topology, wanted: Collective | str, **options: Any) -> Schedule:
     target = Collective(wanted, machine.ranks) if isinstance(wanted, str) else wanted
-    (schedule,) = table("planner")[name].load()(machine, target, **options)
+    (schedule,) = table("planner")[name].load()(Request(machine, target), **options)
     verify(schedule, machine).or_raise()
     return schedule
 

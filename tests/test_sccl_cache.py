@@ -17,6 +17,7 @@ from sccl_cases import case
 from test_sccl_canonical import Watched, shuffled
 
 from antiphon.core.ksync.instance import instance_of
+from antiphon.core.request import Request
 from antiphon.core.topology import Topology
 from antiphon.core.verify import verify
 from antiphon.errors import Infeasible, Invalid
@@ -45,7 +46,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
 def frontier_of(machine: Topology, kind: str, **options: Any) -> list[object]:
     """All that it says, and the schedules, verified."""
     found: list[object] = []
-    for made in sccl(machine, collective(kind, machine), **options):
+    for made in sccl(Request(machine, collective(kind, machine)), **options):
         verify(made, machine).or_raise()
         found.append((made.provenance, made.step.tolist(), made.chunk.tolist(), made.src.tolist(), made.dst.tolist()))
     return found
@@ -75,7 +76,7 @@ def test_a_machine_numbered_otherwise_is_served(folder: Path, watched: Watched) 
     figures = [one[0]["found"] for one in frontier_of(machine, "gather", steps=3)]  # type: ignore[index]
     assert watched.taken()
     other, what = shuffled(machine, collective("gather", machine), 5)
-    again = list(sccl(other, what, steps=3))
+    again = list(sccl(Request(other, what), steps=3))
     assert not watched.taken()
     for made in again:
         verify(made, other).or_raise()
@@ -132,7 +133,7 @@ def test_what_bounds_refute_is_not_kept(folder: Path) -> None:
     machine = topology("dgx1v_sccl")
     for chunks, steps, rounds in ((6, 1, 7), (6, 2, 7)):
         with pytest.raises(Infeasible):
-            list(sccl(machine, collective("allgather", machine), chunks=chunks, steps=steps, rounds=rounds))
+            list(sccl(Request(machine, collective("allgather", machine)), chunks=chunks, steps=steps, rounds=rounds))
     assert not folder.exists()
 
 

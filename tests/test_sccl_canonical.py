@@ -19,6 +19,7 @@ from antiphon.core.ksync.certificate import check_certificate
 from antiphon.core.ksync.dual import StepDual, worth
 from antiphon.core.ksync.instance import Instance, instance_of
 from antiphon.core.ksync.renaming import Naming, renamed, renamed_dual
+from antiphon.core.request import Request
 from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, build
 from antiphon.core.transform.renaming import relabel_collective
 from antiphon.core.verify import verify
@@ -204,7 +205,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
 
 def checked(machine: Topology, what: Collective, **options: Any) -> Iterator[tuple[object, ...]]:
     """The frontier, every schedule verified and every certificate rechecked as it is read from a file."""
-    for made in sccl(machine, what, **options):
+    for made in sccl(Request(machine, what), **options):
         verify(made, machine).or_raise()
         told = made.provenance.get("certificate")
         if told is not None:

@@ -14,6 +14,7 @@ from antiphon.core.bounds import bound
 from antiphon.core.collective import Collective
 from antiphon.core.ksync.certificate import check_certificate
 from antiphon.core.ksync.instance import instance_of
+from antiphon.core.request import Request
 from antiphon.core.reshape import join, relabel
 from antiphon.core.topology import LinkType, Topology, both_ways, build
 from antiphon.core.verify import verify
@@ -136,7 +137,7 @@ def test_four_boxes_in_a_ring_meet_the_bound() -> None:
     random.Random(5).shuffle(order)
     topology = relabel(topology, order)
     collective = Collective("allgather", 32)
-    *_, last = sccl(topology, collective, budget=60, cache=False)
+    *_, last = sccl(Request(topology, collective, budget=60), cache=False)
     told = last.provenance["certificate"]
     assert Fraction(told["rounds"], told["chunks"]) == Fraction(31, 8)
     assert check_certificate(topology, collective, told).proved

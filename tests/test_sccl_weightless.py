@@ -17,6 +17,7 @@ from antiphon.core.bounds import bound
 from antiphon.core.collective import ROOTED, Collective
 from antiphon.core.interpret import interpret
 from antiphon.core.loads import claims
+from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
 from antiphon.core.serialize import load_plan
 from antiphon.core.topology import Topology
@@ -51,14 +52,14 @@ def test_what_has_no_data_has_no_part(problem: tuple[Topology, Collective]) -> N
     least = bound(machine, collective)
     if not least.latency_steps:
         with pytest.raises(Unsupported, match="no data have to move"):
-            next(sccl(machine, collective, cache=False))
+            next(sccl(Request(machine, collective), cache=False))
         return
-    made = list(sccl(machine, collective, k=1, steps=least.latency_steps + 1, cache=False))
+    made = list(sccl(Request(machine, collective), k=1, steps=least.latency_steps + 1, cache=False))
     stated = [checked(schedule, machine, least.inverse) for schedule in made]
     if stated:
         first = stated[0]
         chunks, steps, rounds = first["chunks"], first["steps"], max(first["rounds"], first["steps"])
-        (again,) = sccl(machine, collective, chunks=chunks, steps=steps, rounds=rounds, cache=False)
+        (again,) = sccl(Request(machine, collective), chunks=chunks, steps=steps, rounds=rounds, cache=False)
         assert checked(again, machine, least.inverse)["chunks"] == chunks
 
 
@@ -79,18 +80,18 @@ def test_a_far_rank_without_data_costs_no_step() -> None:
     """On a line 0-1-2-3 nobody but 1 and 2 has anything: two steps, as the bound says, not three."""
     machine = topology("line:ranks=4")
     uneven = Collective("allgather", 4, weights=np.array([0, 1, 1, 0]))
-    (made,) = sccl(machine, uneven, k=0, steps=2, cache=False)
+    (made,) = sccl(Request(machine, uneven), k=0, steps=2, cache=False)
     assert checked(made, machine, bound(machine, uneven).inverse)["steps"] == 2
     assert {int(b) for b in made.chunks.block} == {1, 2}
     with pytest.raises(Infeasible, match="no algorithm with S = 1"):
-        next(sccl(machine, uneven, chunks=1, steps=1, rounds=1, cache=False))
+        next(sccl(Request(machine, uneven), chunks=1, steps=1, rounds=1, cache=False))
 
 
 def test_chunks_count_what_has_data() -> None:
     """Of a root's eight blocks two have data, of weight 1 and 3: C is a multiple of 4, and what arrives is right."""
     machine = topology("dgx1v")
     uneven = Collective("scatter", 8, roots=(0,), weights=np.array([0, 1, 0, 0, 0, 0, 0, 3]))
-    (made,) = sccl(machine, uneven, chunks=4, steps=2, rounds=2, cache=False)
+    (made,) = sccl(Request(machine, uneven), chunks=4, steps=2, rounds=2, cache=False)
     assert checked(made, machine, bound(machine, uneven).inverse)["chunks"] == 4
     data = np.arange(20, dtype=np.int64)
     out = interpret(made, [data if rank == 0 else None for rank in range(8)])

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from antiphon.core.ksync.instance import instance_of
+from antiphon.core.request import Request
 from antiphon.core.verify import verify
 from antiphon.errors import Invalid, TimedOut
 from antiphon.planners.sccl import _auto
@@ -84,7 +85,7 @@ def test_the_budget_ends_the_search_and_keeps_what_was_found(monkeypatch: pytest
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     machine = topology("dgx1v")
-    stream = synthesize(machine, collective("broadcast", machine), budget=4, steps=40, cache=False)
+    stream = synthesize(Request(machine, collective("broadcast", machine), budget=4), steps=40, cache=False)
     made = next(stream)
     assert verify(made, machine).fault is None
     now[0] = 5.0
@@ -95,4 +96,4 @@ def test_the_budget_ends_the_search_and_keeps_what_was_found(monkeypatch: pytest
 def test_a_budget_that_finds_nothing_says_so() -> None:
     machine = topology("dgx1v")
     with pytest.raises(TimedOut, match="nothing"):
-        list(synthesize(machine, collective("broadcast", machine), budget=0, cache=False))
+        list(synthesize(Request(machine, collective("broadcast", machine), budget=0), cache=False))

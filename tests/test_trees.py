@@ -17,6 +17,7 @@ from antiphon.core.bounds import bound
 from antiphon.core.collective import Collective
 from antiphon.core.loads import throughput, timeline
 from antiphon.core.plan import Entry, Plan
+from antiphon.core.request import Request
 from antiphon.core.reshape import degrade, keep
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, build
@@ -39,7 +40,7 @@ def wanted(kind: str, ranks: int, root: int = 0, members: tuple[int, ...] = ()) 
 
 def made(planner: Any, topology: Topology, collective: Collective, **options: Any) -> Schedule:
     """The one schedule for these options, verified."""
-    (schedule,) = planner(topology, collective, **{"pieces": 1, **options})
+    (schedule,) = planner(Request(topology, collective), **{"pieces": 1, **options})
     assert not verify(schedule, topology).fault
     return schedule
 
@@ -113,7 +114,7 @@ def test_pieces_are_the_best_by_the_model(spec: str) -> None:
 
 
 def test_without_a_size_several_numbers_of_pieces() -> None:
-    found = list(trees(antiphon.topology("dgx1v"), wanted("allreduce", 8)))
+    found = list(trees(Request(antiphon.topology("dgx1v"), wanted("allreduce", 8))))
     assert [int(schedule.pieces) for schedule in found] == [1, 4, 16, 64, 256, 1024]
     assert timeline(found[-1], antiphon.topology("dgx1v")).total < timeline(found[0], antiphon.topology("dgx1v")).total
 
@@ -153,7 +154,7 @@ def test_an_empty_block_that_cannot_arrive_is_an_error() -> None:
     machine = build("fork", 3, links)
     for kind, roots in (("broadcast", (0, 1)), ("broadcast", (0, 2))):
         with pytest.raises((Infeasible, Invalid), match=f"rank {roots[1]}"):
-            next(trees(machine, Collective(kind, 3, (), roots, (1, 0)), pieces=1))
+            next(trees(Request(machine, Collective(kind, 3, (), roots, (1, 0))), pieces=1))
 
 
 @pytest.mark.slow
@@ -328,9 +329,9 @@ def test_the_cut_off_are_named() -> None:
     one_way = build("one way", 3, [(0, 1, LinkType("link", 1)), (1, 2, LinkType("link", 1))])
     for planner in (trees, blink):
         with pytest.raises(Invalid, match="rank 2 cannot be reached from rank 0"):
-            next(planner(apart, wanted("broadcast", 4)))
+            next(planner(Request(apart, wanted("broadcast", 4))))
         with pytest.raises(Invalid, match="rank 0 cannot be reached from rank 1"):
-            next(planner(one_way, wanted("allgather", 3)))
+            next(planner(Request(one_way, wanted("allgather", 3))))
         assert told(made(planner, one_way, wanted("broadcast", 3)))["rate"] == "1"
 
 
@@ -344,7 +345,7 @@ def test_the_cut_off_are_named() -> None:
 )  # fmt: skip
 def test_wrong_options(planner: Any, options: dict[str, Any]) -> None:
     with pytest.raises(Invalid, match=f"option {next(iter(options))}: expected"):
-        next(planner(antiphon.topology("ring:ranks=4"), wanted("broadcast", 4), **options))
+        next(planner(Request(antiphon.topology("ring:ranks=4"), wanted("broadcast", 4)), **options))
 
 
 def test_options_as_a_command_line_gives_them() -> None:
@@ -357,7 +358,7 @@ def test_options_as_a_command_line_gives_them() -> None:
 
 def test_a_hybrid_needs_two_kinds() -> None:
     with pytest.raises(Unsupported, match="second kind of links"):
-        next(blink(antiphon.topology("dgx1v"), wanted("broadcast", 8), hybrid=True))
+        next(blink(Request(antiphon.topology("dgx1v"), wanted("broadcast", 8)), hybrid=True))
 
 
 # ---- any machine ----

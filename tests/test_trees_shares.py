@@ -16,6 +16,7 @@ from antiphon.cli import run
 from antiphon.core.bounds import bound
 from antiphon.core.collective import Collective
 from antiphon.core.loads import throughput
+from antiphon.core.request import Request
 from antiphon.core.topology import LinkType, SharedLimit, build
 from antiphon.core.verify import verify
 from antiphon.errors import Invalid, Unsupported
@@ -111,7 +112,7 @@ def test_the_limit_can_be_chosen() -> None:
     assert "of the rate lost" in coarse["how"]
     for wrong in (0, -1, True, 1.5, "many", HIGHEST + 1):
         with pytest.raises(Invalid, match="option denominator: expected a whole number"):
-            next(trees(topology("ring:ranks=3"), Collective("broadcast", 3), denominator=wrong))  # type: ignore[arg-type]
+            next(trees(Request(topology("ring:ranks=3"), Collective("broadcast", 3)), denominator=wrong))  # type: ignore[arg-type]
 
 
 @pytest.mark.slow
@@ -122,7 +123,7 @@ def test_uneven_weights_and_groups() -> None:
         Collective("allgather", 27, members=tuple(range(0, 27, 5))),
         Collective("allreduce", 27, members=tuple(range(0, 27, 4))),
     ):
-        schedule = next(trees(machine, collective, pieces=1, denominator=50))
+        schedule = next(trees(Request(machine, collective), pieces=1, denominator=50))
         verify(schedule, machine).or_raise()
         told = schedule.provenance["found"]
         assert "rounding" in told

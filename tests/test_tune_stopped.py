@@ -16,6 +16,7 @@ from antiphon import registry
 from antiphon.cli import run
 from antiphon.cli._tuning_text import last_line
 from antiphon.core.collective import Collective
+from antiphon.core.request import Request
 from antiphon.errors import TimedOut
 from antiphon.planners import hierarchical
 from antiphon.planners.hierarchical import hierarchical_ps
@@ -155,12 +156,12 @@ def test_a_planner_that_passes_over_candidates_says_so(monkeypatch: pytest.Monke
     now = [0.0]
     monkeypatch.setattr(hierarchical, "monotonic", lambda: now[0])
     machine = antiphon.topology("star:ranks=12")
-    stream = hierarchical_ps(machine, Collective("allreduce", 12), budget=1.0)
+    stream = hierarchical_ps(Request(machine, Collective("allreduce", 12), budget=1.0))
     next(stream)
     now[0] = 2.0
     with pytest.raises(TimedOut, match=r"1 of [0-9]+ factorisations were tried"):
         next(stream)
-    assert len(list(hierarchical_ps(machine, Collective("allreduce", 12), budget=5.0))) > 1
+    assert len(list(hierarchical_ps(Request(machine, Collective("allreduce", 12), budget=5.0)))) > 1
 
 
 def test_one_plan_says_what_ended_the_search(capsys: Capture, added: Add, tmp_path: Path) -> None:

@@ -1,4 +1,11 @@
-"""Fast ways with integer columns: checked, sorted, grouped. Everything here is linear or one sort."""
+"""Fast ways with integer columns: checked, sorted, grouped. Everything here is linear or one sort.
+
+A table is columns of equal length; a row is a place in them. What works on tables is made of these:
+
+    order_of    the rows in the order of a key                 starts   where a new value begins in an ordered column
+    dense       keys as 0, 1, 2, ... without holes             numbered the same for rows of several columns
+    pointers    where each owner's rows begin (CSR)            ranges   the rows of chosen owners, one after another
+"""
 
 from __future__ import annotations
 
@@ -42,6 +49,9 @@ def order_of(key: AnyInts, bound: int) -> Longs:
 
     Where key and row number fit into 63 bits together they are sorted as one number: a plain sort of
     integers is many times faster than an argsort.
+
+    >>> order_of(np.array([2, 0, 1, 0]), 3)
+    array([1, 3, 2, 0])
     """
     bits = max(len(key) - 1, 1).bit_length()
     if max(bound - 1, 1).bit_length() + bits > 63:
@@ -53,20 +63,32 @@ def order_of(key: AnyInts, bound: int) -> Longs:
 
 
 def starts(ordered: NDArray[Any]) -> Bools:
-    """Where a run of equal values begins in an ordered column."""
+    """Where a run of equal values begins in an ordered column.
+
+    >>> starts(np.array([3, 3, 5, 9, 9]))
+    array([ True, False,  True,  True, False])
+    """
     flags = np.ones(len(ordered), np.bool_)
     np.not_equal(ordered[1:], ordered[:-1], out=flags[1:])
     return flags
 
 
 def distinct(key: AnyInts) -> Longs:
-    """The distinct values, ascending."""
+    """The distinct values, ascending.
+
+    >>> distinct(np.array([7, 3, 7]))
+    array([3, 7])
+    """
     ordered = np.sort(key.astype(np.int64))
     return ordered[starts(ordered)]
 
 
 def dense(key: AnyInts, bound: int) -> tuple[Longs, Longs]:
-    """The distinct values ascending, and every key's place among them."""
+    """The distinct values ascending, and every key's place among them.
+
+    >>> dense(np.array([70, 30, 70, 50]), 100)
+    (array([30, 50, 70]), array([2, 0, 2, 1]))
+    """
     if bound <= 4 * len(key):  # few enough to mark each in a table instead of sorting
         seen = np.zeros(bound, np.bool_)
         seen[key] = True
@@ -81,7 +103,11 @@ def dense(key: AnyInts, bound: int) -> tuple[Longs, Longs]:
 
 
 def ranges(first: Longs, count: Longs) -> Longs:
-    """first[0], first[0]+1, ... (count[0] of them), then first[1], ...: the rows of a CSR selection."""
+    """first[0], first[0]+1, ... (count[0] of them), then first[1], ...: the rows of a CSR selection.
+
+    >>> ranges(np.array([10, 4]), np.array([3, 2]))
+    array([10, 11, 12,  4,  5])
+    """
     total = int(count.sum())
     ends = np.cumsum(count)
     out: Longs = np.arange(total, dtype=np.int64) + np.repeat(first - (ends - count), count)
@@ -89,12 +115,20 @@ def ranges(first: Longs, count: Longs) -> Longs:
 
 
 def pointers(owner: AnyInts, owners: int) -> Longs:
-    """CSR offsets of an ascending column of owners."""
+    """CSR offsets of an ascending column of owners: the rows of owner i are those from the i-th to the next.
+
+    >>> pointers(np.array([0, 0, 2]), 3)
+    array([0, 2, 2, 3])
+    """
     return np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=owners))]).astype(np.int64)
 
 
 def numbered(*columns: NDArray[Any]) -> Longs:
-    """Whole numbers 0, 1, ... for the distinct rows of these columns, in their order. One sort."""
+    """Whole numbers 0, 1, ... for the distinct rows of these columns, in their order. One sort.
+
+    >>> numbered(np.array([1, 0, 1, 0]), np.array([5, 9, 5, 2]))
+    array([2, 1, 2, 0])
+    """
     order = np.lexsort(columns[::-1])
     new = np.zeros(len(order), bool)
     for values in columns:

@@ -6,6 +6,7 @@ combination; every other type is combined in itself. avg is a sum whose division
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -63,6 +64,11 @@ def data_type(name: object) -> np.dtype[Any]:
         dtype: np.dtype[Any] = np.dtype(name)  # type: ignore[call-overload]
     except TypeError:
         raise Invalid(f"data type: expected a name like float32, got {quote(name)}") from None
+    return _native(dtype)
+
+
+@cache  # NumPy makes the name of a type anew each time, which takes longer than a short message
+def _native(dtype: np.dtype[Any]) -> np.dtype[Any]:
     if dtype.name not in (*DATA_TYPES, "object"):
         raise unknown("data type", dtype.name, DATA_TYPES)
     return dtype.newbyteorder("=")

@@ -1,5 +1,5 @@
 """The ways to plan: one file (or folder) per method, one line each in table.py.
 
-A planner is a function plan(topology, collective, *, nbytes, profile, budget, seed, **options) that yields
-schedules. Whoever calls it verifies every schedule it yields.
+A planner is a function plan(request, **options) that yields schedules of what the request (antiphon.core.request) asks
+for. Whoever calls it verifies every schedule it yields.
 """

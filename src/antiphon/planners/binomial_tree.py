@@ -7,11 +7,10 @@ of them (Thakur, Rabenseifner and Gropp 2005).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from antiphon.core.collective import Collective
+from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
-from antiphon.core.topology import Topology
 from antiphon.core.transform import compose
 from antiphon.planners import _trees
 from antiphon.planners._rows import Order, Seats, backwards, finish, part, per_root, refuse_more_than_fits
@@ -23,23 +22,14 @@ _HALVES = {
 }
 
 
-def binomial_tree(
-    topology: Topology,
-    collective: Collective,
-    *,
-    nbytes: int | None = None,
-    profile: Any = None,
-    budget: float | None = None,
-    seed: int = 0,
-    order: Order = None,
-    pieces: int = 1,
-) -> Iterator[Schedule]:
+def binomial_tree(request: Request, *, order: Order = None, pieces: int = 1) -> Iterator[Schedule]:
     """Yields one schedule: O(P) transfers per root for broadcast, reduce and allreduce, O(P log P) for scatter and
     gather, O(P^2) otherwise.
 
     Allreduce is a reduce to the first rank of `order` and a broadcast from it; allgather a gather and a broadcast;
     reducescatter a reduce and a scatter. `pieces`: pipelining depth.
     """
+    topology, collective = request.topology, request.collective
     ranks, roots = len(collective.members), max(len(collective.roots), 1)
     wide = collective.kind in ("allgather", "reducescatter")
     refuse_more_than_fits("binomial-tree", collective, roots * ranks * (ranks if wide else ranks.bit_length()))

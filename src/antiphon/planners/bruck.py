@@ -14,29 +14,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 
 from antiphon.core.collective import Collective
+from antiphon.core.request import Request
 from antiphon.core.schedule import Local, Schedule
-from antiphon.core.topology import Topology
 from antiphon.core.transform import compose
 from antiphon.planners._rows import Order, Seats, backwards, finish, lay, part, refuse_more_than_fits
 
 
-def bruck(
-    topology: Topology,
-    collective: Collective,
-    *,
-    nbytes: int | None = None,
-    profile: Any = None,
-    budget: float | None = None,
-    seed: int = 0,
-    order: Order = None,
-) -> Iterator[Schedule]:
+def bruck(request: Request, *, order: Order = None) -> Iterator[Schedule]:
     """Yields one schedule: O(P^2) transfers, for alltoall O(P^2 log P). Every rank sends (P-1)/P nbytes in allgather
     and reducescatter, twice that in allreduce, about log2(P)/2 nbytes in alltoall."""
+    topology, collective = request.topology, request.collective
     ranks = len(collective.members)
     times = {"alltoall": ranks.bit_length() / 2, "allreduce": 2}.get(collective.kind, 1)
     refuse_more_than_fits("bruck", collective, int(ranks * ranks * times))

@@ -7,25 +7,17 @@ for the smallest sizes only.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
-from antiphon.core.collective import ROOTED, Collective
+from antiphon.core.collective import ROOTED
+from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
-from antiphon.core.topology import Topology
 from antiphon.planners._direct import one_step
 from antiphon.planners._rows import finish, refuse_more_than_fits
 
 
-def direct(
-    topology: Topology,
-    collective: Collective,
-    *,
-    nbytes: int | None = None,
-    profile: Any = None,
-    budget: float | None = None,
-    seed: int = 0,
-) -> Iterator[Schedule]:
+def direct(request: Request) -> Iterator[Schedule]:
     """Yields one schedule: P - 1 transfers per root, else P (P - 1)."""
+    topology, collective = request.topology, request.collective
     ranks = len(collective.members)
     senders = len(collective.roots) if collective.kind in ROOTED else ranks
     refuse_more_than_fits("direct", collective, senders * (ranks - 1))

@@ -8,32 +8,22 @@ most nbytes in it; allreduce takes 2 ceil(log2 P) + p - 1 steps, and every rank 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
 from antiphon.core.collective import Collective
 from antiphon.core.columns import Longs
+from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
-from antiphon.core.topology import Topology
 from antiphon.core.transform import compose
 from antiphon.planners._rows import Order, Seats, backwards, finish, lay, part, per_root, refuse_more_than_fits
 
 PIECES = 16
 
 
-def double_binary_tree(
-    topology: Topology,
-    collective: Collective,
-    *,
-    nbytes: int | None = None,
-    profile: Any = None,
-    budget: float | None = None,
-    seed: int = 0,
-    order: Order = None,
-    pieces: int = PIECES,
-) -> Iterator[Schedule]:
+def double_binary_tree(request: Request, *, order: Order = None, pieces: int = PIECES) -> Iterator[Schedule]:
     """Yields one schedule of O(P) transfers per root. `pieces`: pipelining depth."""
+    topology, collective = request.topology, request.collective
     roots = max(len(collective.roots), 1)
     refuse_more_than_fits("double-binary-tree", collective, 4 * roots * len(collective.members))
     options = {"order": order, "pieces": pieces}

@@ -8,11 +8,10 @@ section 2.1, there RHD; Thakur, Rabenseifner and Gropp 2005).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from antiphon.core.collective import Collective
+from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
-from antiphon.core.topology import Topology
 from antiphon.core.transform import compose, invert
 from antiphon.errors import Invalid, quote
 from antiphon.planners import _hypercube
@@ -30,16 +29,7 @@ from antiphon.planners._trees import scatter
 
 
 def halving_doubling(
-    topology: Topology,
-    collective: Collective,
-    *,
-    nbytes: int | None = None,
-    profile: Any = None,
-    budget: float | None = None,
-    seed: int = 0,
-    order: Order = None,
-    large: str = "near",
-    pieces: int = 1,
+    request: Request, *, order: Order = None, large: str = "near", pieces: int = 1
 ) -> Iterator[Schedule]:
     """Yields one schedule of O(P^2) transfers.
 
@@ -47,6 +37,7 @@ def halving_doubling(
     hierarchy; "far" the other way round, as in the textbook, where messages are runs of memory. Broadcast is a
     binomial scatter and an allgather, reduce the same backwards. `pieces`: pipelining depth.
     """
+    topology, collective = request.topology, request.collective
     if large not in ("near", "far"):
         raise Invalid(f"option large: the large parts go near or far, got {quote(large)}")
     ranks = len(collective.members)

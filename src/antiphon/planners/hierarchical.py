@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from time import monotonic
-from typing import Any
 
 import numpy as np
 
 from antiphon.core.collective import Collective
 from antiphon.core.columns import Longs
+from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.transform import compose, merge
@@ -41,28 +41,20 @@ Fans = str | int | Sequence[int]
 
 
 def hierarchical_ps(
-    topology: Topology,
-    collective: Collective,
-    *,
-    nbytes: int | None = None,
-    profile: Any = None,
-    budget: float | None = None,
-    seed: int = 0,
-    fanins: Fans = "all",
-    order: Order = None,
-    pieces: int = 1,
+    request: Request, *, fanins: Fans = "all", order: Order = None, pieces: int = 1
 ) -> Iterator[Schedule]:
     """Yields one schedule for fan-ins such as "6x4" (the first level first, among neighbours), by default one for every
     factorisation of P that the links allow (64 at most, fewest levels first; the first is plain co-located PS) until
     the budget is spent, then TimedOut. O(P^2) transfers each.
     """
+    topology, collective = request.topology, request.collective
     ranks = len(collective.members)
     refuse_more_than_fits("hierarchical-ps", collective, 2 * ranks * ranks)
     candidates = factorisations(ranks) if fanins == "all" else [given_fans(fanins, ranks)]
     if not topology.switches and fanins == "all":  # which of them the direct links allow
         seating = given_order(order, collective)
         candidates = [fans for fans in candidates if _goes(topology, seating, fans, DIRECT)] or candidates[:1]
-    end = None if budget is None else monotonic() + budget
+    end = None if request.budget is None else monotonic() + request.budget
     for number, fans in enumerate(candidates):
         if number and end is not None and monotonic() > end:
             raise TimedOut(f"the budget is spent; {number} of {len(candidates)} factorisations were tried")
@@ -71,18 +63,8 @@ def hierarchical_ps(
         yield finish(made, topology, collective, "hierarchical-ps", options, pieces)
 
 
-def hierarchical_ring(  # noqa: PLR0913 (what every planner takes, and four options)
-    topology: Topology,
-    collective: Collective,
-    *,
-    nbytes: int | None = None,
-    profile: Any = None,
-    budget: float | None = None,
-    seed: int = 0,
-    fanins: Fans | None = None,
-    order: Order = None,
-    directions: int = 2,
-    pieces: int | None = None,
+def hierarchical_ring(
+    request: Request, *, fanins: Fans | None = None, order: Order = None, directions: int = 2, pieces: int | None = None
 ) -> Iterator[Schedule]:
     """Yields one schedule of O(P^2) transfers; broadcast and reduce, chains among groups and within them: O(P).
 
@@ -91,6 +73,7 @@ def hierarchical_ring(  # noqa: PLR0913 (what every planner takes, and four opti
     `directions`: 2 = half the data each way round. `pieces`: pipelining depth, by default 32 for broadcast and
     reduce, else 1.
     """
+    topology, collective = request.topology, request.collective
     if directions not in (1, 2):
         raise Invalid(f"option directions: a ring goes round in 1 or 2 directions, got {directions}")
     ranks = len(collective.members)

@@ -7,9 +7,9 @@ for the slow links between groups. A group is a host unless told otherwise; grou
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from antiphon.core.collective import Collective
+from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.transform import compose
@@ -30,14 +30,9 @@ from antiphon.planners._rows import (
 CHAIN_PIECES = 32
 
 
-def kring(  # noqa: PLR0913 (what every planner takes, and its options)
-    topology: Topology,
-    collective: Collective,
+def kring(
+    request: Request,
     *,
-    nbytes: int | None = None,
-    profile: Any = None,
-    budget: float | None = None,
-    seed: int = 0,
     k: int | None = None,
     groups: Sizes | None = None,
     overlap: bool = False,
@@ -50,6 +45,7 @@ def kring(  # noqa: PLR0913 (what every planner takes, and its options)
     `overlap`: rounds within groups share steps with rounds between them (the paper's T_AG,overlap). `order`: the ranks
     in the order in which groups are runs. `pieces`: pipelining depth, by default 32 for broadcast and reduce, else 1.
     """
+    topology, collective = request.topology, request.collective
     overlap = yes("overlap", overlap)
     ranks, chain = len(collective.members), collective.kind in ("broadcast", "reduce")
     rows = len(collective.roots) * ranks if chain else ranks * ranks * (2 if collective.kind == "allreduce" else 1)

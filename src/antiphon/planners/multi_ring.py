@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from antiphon.core.collective import Collective
 from antiphon.core.columns import dense, narrow, ranges
+from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.transform import merge
@@ -45,28 +46,19 @@ class Rings:
     found: dict[str, Any] = field(default_factory=dict)
 
 
-def multi_ring(
-    topology: Topology,
-    collective: Collective,
-    *,
-    nbytes: int | None = None,
-    profile: Any = None,
-    budget: float | None = None,
-    seed: int = 0,
-    rings: int | None = None,
-    pieces: int | None = None,
-) -> Iterator[Schedule]:
+def multi_ring(request: Request, *, rings: int | None = None, pieces: int | None = None) -> Iterator[Schedule]:
     """Yields one schedule: every ring moves an equal share. O(P^2) transfers per ring; broadcast and reduce O(P).
 
     `rings`: the first so many, by default as many as together are fastest (64 at most, fewer where they would be
     millions of transfers). `pieces`: pipelining depth, by default 32 for broadcast and reduce, else 1.
     """
+    topology, collective = request.topology, request.collective
     if rings is not None and (isinstance(rings, bool) or not isinstance(rings, int) or rings < 1):
         raise Invalid(f"option rings: expected a whole number from 1, got {quote(rings)}")
     relayed = collective.kind == "alltoall"
     refuse_too_long("multi-ring", collective, rings or 1)
     most = rings or max(2 if relayed else 1, min(MOST_RINGS, PLENTY // transfers(collective)))
-    chosen = _choose(topology, collective.members, most, seed, exactly=rings is not None, pairs=relayed)
+    chosen = _choose(topology, collective.members, most, request.seed, exactly=rings is not None, pairs=relayed)
     depth = pieces if pieces is not None else CHAIN_PIECES if collective.kind in CHAINS else 1
     options = {"rings": len(chosen.cycles), "pieces": depth}
     found: dict[str, Any] = {"over": chosen.over, "rings": [",".join(map(str, cycle)) for cycle in chosen.cycles]}

@@ -7,29 +7,20 @@ P - 1 steps, one partner at a time, and no byte more than needed: for large allt
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
 from antiphon.core.collective import Collective
+from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
-from antiphon.core.topology import Topology
 from antiphon.core.transform import compose
 from antiphon.planners._rows import Order, Seats, backwards, finish, lay, part, refuse_more_than_fits
 
 
-def pairwise(
-    topology: Topology,
-    collective: Collective,
-    *,
-    nbytes: int | None = None,
-    profile: Any = None,
-    budget: float | None = None,
-    seed: int = 0,
-    order: Order = None,
-) -> Iterator[Schedule]:
+def pairwise(request: Request, *, order: Order = None) -> Iterator[Schedule]:
     """Yields one schedule of O(P^2) transfers. Partners are i xor s where P is a power of two, so that both sides of
     a pair talk to each other; else everyone sends to i + s and receives from i - s."""
+    topology, collective = request.topology, request.collective
     ranks = len(collective.members)
     refuse_more_than_fits("pairwise", collective, ranks * (ranks - 1) * (2 if collective.kind == "allreduce" else 1))
     yield finish(_plan(collective, order), topology, collective, "pairwise", {"order": order})

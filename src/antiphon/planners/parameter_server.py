@@ -8,11 +8,10 @@ sends 2 (P-1)/P nbytes, as much as it must; the price is that P - 1 ranks send t
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from antiphon.core.collective import Collective
+from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
-from antiphon.core.topology import Topology
 from antiphon.core.transform import compose
 from antiphon.errors import Invalid, quote
 from antiphon.planners._direct import one_step
@@ -30,22 +29,13 @@ _ALL_SERVE = {
 }
 
 
-def parameter_server(
-    topology: Topology,
-    collective: Collective,
-    *,
-    nbytes: int | None = None,
-    profile: Any = None,
-    budget: float | None = None,
-    seed: int = 0,
-    server: int | None = None,
-    pieces: int = 1,
-) -> Iterator[Schedule]:
+def parameter_server(request: Request, *, server: int | None = None, pieces: int = 1) -> Iterator[Schedule]:
     """Yields one schedule of O(P) transfers (allgather, reducescatter: O(P^2)).
 
     `server`: the rank that serves, by default the first that takes part. `pieces`: pipelining depth, so that the
     server spreads one piece while it collects the next.
     """
+    topology, collective = request.topology, request.collective
     ranks = len(collective.members)
     chosen = collective.members[0] if server is None else server
     if chosen not in collective.members:
@@ -56,18 +46,10 @@ def parameter_server(
     yield finish(compose(first, second), topology, collective, "parameter-server", options, pieces)
 
 
-def colocated_ps(
-    topology: Topology,
-    collective: Collective,
-    *,
-    nbytes: int | None = None,
-    profile: Any = None,
-    budget: float | None = None,
-    seed: int = 0,
-    pieces: int = 1,
-) -> Iterator[Schedule]:
+def colocated_ps(request: Request, *, pieces: int = 1) -> Iterator[Schedule]:
     """Yields one schedule of O(P^2) transfers: everyone to everyone, twice. Broadcast is a scatter and such an
     allgather, reduce such a reducescatter and a gather."""
+    topology, collective = request.topology, request.collective
     ranks = len(collective.members)
     refuse_more_than_fits("colocated-ps", collective, 2 * ranks * ranks * max(len(collective.roots), 1))
 

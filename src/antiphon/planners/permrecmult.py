@@ -18,8 +18,8 @@ import numpy as np
 
 from antiphon.core.collective import Collective
 from antiphon.core.columns import Longs, narrow, ranges
+from antiphon.core.request import Request
 from antiphon.core.schedule import Local, Schedule
-from antiphon.core.topology import Topology
 from antiphon.errors import Invalid, unknown
 from antiphon.planners._lanes import seats_by_place
 from antiphon.planners._radix import (
@@ -41,14 +41,9 @@ from antiphon.planners._rows import Order, Seats, backwards, finish, given_order
 BY = ("permute", "exchange", "exchange-minimal", "separate")
 
 
-def permrecmult(  # noqa: PLR0913 (what every planner takes, and its options)
-    topology: Topology,
-    collective: Collective,
+def permrecmult(
+    request: Request,
     *,
-    nbytes: int | None = None,
-    profile: Any = None,
-    budget: float | None = None,
-    seed: int = 0,
     k: int | None = None,
     radices: Radix | None = None,
     fold: bool = False,
@@ -63,6 +58,7 @@ def permrecmult(  # noqa: PLR0913 (what every planner takes, and its options)
     blocks in order: "permute" at the end, "exchange" or "exchange-minimal" at the beginning, or "separate" runs.
     `order`: by default ranks of one host, as the places tell, are side by side.
     """
+    topology, collective = request.topology, request.collective
     large, fold = yes("large", large), yes("fold", fold)
     _check(collective, by)
     found = chosen(len(collective.members), k, radices, fold)

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
 from antiphon.core.collective import Collective
 from antiphon.core.columns import Longs
+from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
-from antiphon.core.topology import Topology
 from antiphon.planners._radix import (
     Radices,
     Radix,
@@ -31,14 +30,9 @@ from antiphon.planners._radix import (
 from antiphon.planners._rows import Order, Seats, backwards, finish, lay, per_root, refuse_more_than_fits
 
 
-def recmult(  # noqa: PLR0913 (what every planner takes, and its options)
-    topology: Topology,
-    collective: Collective,
+def recmult(
+    request: Request,
     *,
-    nbytes: int | None = None,
-    profile: Any = None,
-    budget: float | None = None,
-    seed: int = 0,
     k: int | None = None,
     radices: Radix | None = None,
     fold: bool = False,
@@ -52,6 +46,7 @@ def recmult(  # noqa: PLR0913 (what every planner takes, and its options)
     of k even where P has factors of at most k. `large`: allreduce as a reducescatter and an allgather, not by whole
     vectors. `pieces`: pipelining depth.
     """
+    topology, collective = request.topology, request.collective
     large, fold = yes("large", large), yes("fold", fold)
     found = chosen(len(collective.members), k, radices, fold)
     tree = collective.kind in ("broadcast", "reduce")

@@ -7,28 +7,19 @@ log2 P steps. With P no power of two, P - 2^k ranks fold into a neighbour before
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
 from antiphon.core.collective import Collective
+from antiphon.core.request import Request
 from antiphon.core.schedule import REDUCE, Schedule
-from antiphon.core.topology import Topology
 from antiphon.planners._hypercube import allgather, core_of
 from antiphon.planners._rows import Order, Seats, finish, folded, lay, refuse_more_than_fits
 
 
-def recursive_doubling(
-    topology: Topology,
-    collective: Collective,
-    *,
-    nbytes: int | None = None,
-    profile: Any = None,
-    budget: float | None = None,
-    seed: int = 0,
-    order: Order = None,
-) -> Iterator[Schedule]:
+def recursive_doubling(request: Request, *, order: Order = None) -> Iterator[Schedule]:
     """Yields one schedule. Allreduce: O(P log P) transfers, log2 P times nbytes sent per rank; allgather: O(P^2)."""
+    topology, collective = request.topology, request.collective
     ranks = len(collective.members)
     rows = ranks * ranks if collective.kind == "allgather" else ranks * (ranks.bit_length() + 2)
     refuse_more_than_fits("recursive-doubling", collective, rows)

@@ -19,6 +19,7 @@ import numpy as np
 from antiphon.core.collective import Collective
 from antiphon.core.columns import narrow
 from antiphon.core.loads import timeline
+from antiphon.core.request import Request
 from antiphon.core.reshape import reverse
 from antiphon.core.routes import Routes
 from antiphon.core.schedule import COPY, Schedule, cut
@@ -36,16 +37,7 @@ PIECES = (8, 32, 128, 512)  # of several trees, where none are asked for
 
 
 def relay(
-    topology: Topology,
-    collective: Collective,
-    *,
-    nbytes: int | None = None,
-    profile: Any = None,
-    budget: float | None = None,
-    seed: int = 0,
-    by: str = "blocks",
-    trees: int | None = None,
-    pieces: int | None = None,
+    request: Request, *, by: str = "blocks", trees: int | None = None, pieces: int | None = None
 ) -> Iterator[Schedule]:
     """Yields a schedule on one tree of shortest paths per source, then, where that is faster for large sizes, some on
     several trees that share the data, by pieces. What combines is what spreads, the other way round.
@@ -55,6 +47,7 @@ def relay(
     from it. `pieces`: pipelining. O(ranks * (ranks + links)) to find the trees, 16 times that for several; a row per
     block, or share of it, and hop.
     """
+    topology, collective = request.topology, request.collective
     if by not in ("blocks", "tree"):
         raise Invalid(f"option by: expected blocks or tree, got {by!r}")
     if trees is not None and (isinstance(trees, bool) or not isinstance(trees, int) or trees < 1):

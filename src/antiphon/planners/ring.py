@@ -8,11 +8,11 @@ use, allgather takes (P-1)/P * nbytes / 2b at zero latency: optimal where the ri
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
 from antiphon.core.collective import Collective
+from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.transform import split
@@ -26,16 +26,7 @@ MOST_PARTS = 8
 
 
 def ring(
-    topology: Topology,
-    collective: Collective,
-    *,
-    nbytes: int | None = None,
-    profile: Any = None,
-    budget: float | None = None,
-    seed: int = 0,
-    order: Order = None,
-    directions: int = 2,
-    pieces: int | None = None,
+    request: Request, *, order: Order = None, directions: int = 2, pieces: int | None = None
 ) -> Iterator[Schedule]:
     """Yields one schedule. O(P^2) transfers; broadcast and reduce O(P), alltoall O(P^3).
 
@@ -43,6 +34,7 @@ def ring(
     narrowest link is widest, else member order over routes through switches. `directions`: 2 = half the data
     each way round. `pieces`: pipelining depth, by default 32 for broadcast and reduce and 1 otherwise.
     """
+    topology, collective = request.topology, request.collective
     if directions not in (1, 2):
         raise Invalid(f"option directions: a ring goes round in 1 or 2 directions, got {directions}")
     shorter = collective.kind == "alltoall" and directions == 2

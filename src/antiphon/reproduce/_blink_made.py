@@ -9,6 +9,7 @@ from time import process_time
 from typing import Any
 
 from antiphon.core.loads import throughput
+from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.verify import verify
@@ -64,7 +65,7 @@ def weighed(rates: Iterable[Fraction]) -> str:
 
 def made(planner: Planner, machine: Topology, kind: str) -> Made:
     """The rate is read off the loads of the schedule, not taken from the planner."""
-    schedule = next(iter(planner(machine, asked(kind, machine.ranks), pieces=1)))
+    schedule = next(iter(planner(Request(machine, asked(kind, machine.ranks)), pieces=1)))
     verify(schedule, machine).or_raise()
     rate = throughput(schedule, machine) or Fraction(0)
     found = schedule.provenance["found"]

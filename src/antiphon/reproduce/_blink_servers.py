@@ -14,6 +14,7 @@ from fractions import Fraction
 
 from antiphon.core.collective import Collective
 from antiphon.core.loads import throughput
+from antiphon.core.request import Request
 from antiphon.core.reshape import degrade, keep
 from antiphon.core.topology import Topology
 from antiphon.core.verify import verify
@@ -46,7 +47,7 @@ def point(gigabits: Fraction | int, link: Fraction = MEASURED) -> Point:
     """Planned by `blink` in three phases, verified, and predicted by the model alpha-beta."""
     machine = servers(gigabits, link)
     collective = Collective("allreduce", machine.ranks)
-    schedule = next(iter(blink(machine, collective, nbytes=NBYTES)))
+    schedule = next(iter(blink(Request(machine, collective, nbytes=NBYTES))))
     verify(schedule, machine).or_raise()
     predicted = alpha_beta(schedule, machine)(NBYTES)
     network = gigabits * GIGABIT

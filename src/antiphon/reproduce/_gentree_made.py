@@ -8,6 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 from antiphon.core.collective import Collective
+from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import LinkType, Topology, both_ways, build
 from antiphon.core.verify import verify
@@ -26,9 +27,9 @@ TABLE5 = "genmodel-table5"
 ALPHA, BETA, BETA_10G = 6.58e-3, "6.4e-9", "3.2e-9"  # a server's in Table 5, and at 10 Gbit/s; per step, per float
 
 
-def made(planner: Planner, machine: Topology, **options: Any) -> Schedule:
+def made(planner: Planner, machine: Topology, nbytes: int | None = None, **options: Any) -> Schedule:
     """An allreduce, verified."""
-    schedule = next(iter(planner(machine, Collective("allreduce", machine.ranks), **options)))
+    schedule = next(iter(planner(Request(machine, Collective("allreduce", machine.ranks), nbytes), **options)))
     verify(schedule, machine).or_raise()
     return schedule
 

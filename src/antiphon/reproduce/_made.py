@@ -14,6 +14,7 @@ from antiphon.core.ksync.certificate import COMPOSED, check_certificate, subject
 from antiphon.core.ksync.dual import StepDual, worth
 from antiphon.core.ksync.instance import instance_of
 from antiphon.core.loads import claims
+from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.verify import verify
@@ -86,7 +87,7 @@ class Family:
     def _made(self, **options: Any) -> Iterator[Made]:
         """Verified and with its certificate rechecked. Stored answers are left alone: all is made anew."""
         begin = cpu_seconds()
-        for schedule in sccl(self.topology, self.collective, cache=False, **options):
+        for schedule in sccl(Request(self.topology, self.collective), cache=False, **options):
             verify(schedule, self.topology).or_raise()
             spent = cpu_seconds() - begin  # what follows is the proof checked, not the algorithm made
             yield self._checked(schedule, spent)

@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any
 
 from antiphon.core.collective import Collective
+from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.verify import verify
@@ -108,7 +109,7 @@ def planned(family: Family, kind: str, machine: Topology, ks: Sequence[int] = ()
     by_k: dict[int, Schedule] = {}
     known: set[Any] = set()
     for k in wanted:
-        schedule = next(family.planner(machine, Collective(kind, ranks), k=k))
+        schedule = next(family.planner(Request(machine, Collective(kind, ranks)), k=k))
         same = schedule.provenance["found"].get("radices", k)
         if same not in known:
             verify(schedule, machine).or_raise()

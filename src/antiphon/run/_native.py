@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from ctypes import (
     POINTER,
     Structure,
+    addressof,
     byref,
     c_char,
     c_char_p,
@@ -226,9 +227,20 @@ class Engine:
         self.library.ap_divide(values.ctypes.data, len(values), count, type_number(values.dtype))
 
 
+def address(array: Array) -> int:
+    """Where the elements lie: `array.ctypes.data` in an eighth of the time, where the array can be written to."""
+    try:
+        return addressof(c_char.from_buffer(array))  # type: ignore[arg-type]
+    except (TypeError, ValueError):  # read-only, empty, or of a type that Python's buffers do not know
+        return array.ctypes.data
+
+
+_NOTHING = c_void_p(None), c_uint64(0)
+
+
 def _memory(array: Array) -> tuple[c_void_p, c_uint64]:
     """Where it lies and how many bytes it has."""
-    return c_void_p(array.ctypes.data), c_uint64(array.nbytes)
+    return c_void_p(address(array)), c_uint64(array.nbytes)
 
 
 def _short(text: str) -> str:
@@ -314,6 +326,8 @@ class NativePlan:
     def __init__(self, engine: Engine, handle: int) -> None:
         self.engine, self.handle = engine, handle
         self._error = _Error()
+        self._call = engine.library.ap_run
+        self._plan, self._failure = c_void_p(handle), byref(self._error)  # made once: that takes as long as a call
 
     @property
     def needs(self) -> Needs:
@@ -323,32 +337,36 @@ class NativePlan:
 
     def run(self, source: Array | None, target: Array, wire: Wire, op: str = "sum", timeout: float = 0.0) -> None:
         """Take part in one run; in place the source is not looked at. Other threads go on meanwhile."""
-        self.bound(source, target, wire, op, timeout)()
+        if self._call(*self._arguments(source, target, wire, op, timeout)):
+            self._failed(source, target, wire)
 
     def bound(
         self, source: Array | None, target: Array, wire: Wire, op: str = "sum", timeout: float = 0.0
     ) -> Callable[[], None]:
-        """`run` on these buffers, to be called as often as wanted; the engine holds their lengths against its plan."""
+        """`run` on these buffers, to be called as often as wanted."""
+        arguments = self._arguments(source, target, wire, op, timeout)
+
+        def run() -> None:
+            if self._call(*arguments):
+                self._failed(source, target, wire)
+
+        return run
+
+    def _arguments(self, source: Array | None, target: Array, wire: Wire, op: str, timeout: float) -> tuple[Any, ...]:
+        """Of ap_run, which holds the lengths of the buffers against its plan."""
         for name, array in (("input", source), ("output", target)):
             if array is not None and not array.flags.c_contiguous:
                 raise Invalid(f"{name}: its elements do not stand one after another; give a contiguous array")
         if source is not None and source.dtype != target.dtype:
             raise Invalid(f"input and output are of two types, {source.dtype} and {target.dtype}; convert one")
-        call, error = self.engine.library.ap_run, self._error
-        given = (c_void_p(None), c_uint64(0)) if source is None else _memory(source)
-        arguments = (
-            c_void_p(self.handle), *given, *_memory(target), c_int(type_number(target.dtype)), c_int(OPERATORS[op]),
-            c_void_p(wire.handle), c_double(timeout), byref(error),
-        )  # fmt: skip
+        given = _NOTHING if source is None else _memory(source)
+        kind = c_int(type_number(target.dtype)), c_int(OPERATORS[op])
+        return self._plan, *given, *_memory(target), *kind, c_void_p(wire.handle), c_double(timeout), self._failure
 
-        def run() -> None:
-            if call(*arguments):
-                if wire.lost is not None:
-                    wire.lost.append(run.buffers)  # type: ignore[attr-defined]
-                raise _raised(error)
-
-        run.buffers = self, source, target, wire  # type: ignore[attr-defined]  # kept as long as it may be called
-        return run
+    def _failed(self, source: Array | None, target: Array, wire: Wire) -> None:
+        if wire.lost is not None:
+            wire.lost.append((self, source, target, wire))
+        raise _raised(self._error)
 
     def __del__(self) -> None:
         if self.handle:

@@ -8,8 +8,6 @@ message bears the call that it is of, so processes that make different calls fin
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,13 +59,6 @@ class Ledger:
         row.calls += 1
         row.nbytes += nbytes
         row.seconds += seconds
-
-    @contextmanager
-    def timed(self, collective: str, schedule: str, served_by: str, why: str, nbytes: int) -> Iterator[None]:
-        """A call that something else than the engine serves."""
-        began = time.perf_counter()
-        yield
-        self.count(self.row(collective, schedule, served_by, why), nbytes, time.perf_counter() - began)
 
     def as_json(self) -> list[dict[str, Any]]:
         return [row.as_json() for row in list(self.rows.values())]

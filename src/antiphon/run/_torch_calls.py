@@ -15,6 +15,7 @@ from torch.distributed import ReduceOp
 
 from antiphon.lower.book import Page
 from antiphon.run._call_head import type_code
+from antiphon.run._native import address
 from antiphon.run._serving import IN_PARTS, Ledger, Serving
 from antiphon.run._torch_data import (
     array_of,
@@ -214,9 +215,9 @@ class Calls:
                 self._by_gloo("allgather", [given], "", seconds, lambda: self.gloo.allgather([parts], [given]))
             else:
                 mine = target[self.rank * unit : (self.rank + 1) * unit]
-                if source.ctypes.data != mine.ctypes.data and _overlap(source, target):
+                if address(source) != address(mine) and _overlap(source, target):
                     source = source.copy()
-                self._run(page, unit, None if source.ctypes.data == mine.ctypes.data else source, target, seconds)
+                self._run(page, unit, None if address(source) == address(mine) else source, target, seconds)
         put_back(made, output)
 
     def allgather_list(self, outputs: Tensors, given: Tensor, seconds: float) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any, Self
 
 import numpy as np
@@ -12,6 +13,7 @@ from antiphon.core.datatypes import combine_of, data_type
 from antiphon.errors import Invalid, Missing, quote
 from antiphon.run._call_head import type_code
 from antiphon.run._comm_mpi import MpiLibrary, over_mpi
+from antiphon.run._native import address
 from antiphon.run._rendezvous import over_sockets
 from antiphon.run._serving import Ledger, Serving
 
@@ -219,9 +221,11 @@ class Comm:
                 self._serving.run(page, unit, source, target, op, self.timeout)
                 return
             why = self._serving.why_not(kind, root, nbytes)
+            began = time.perf_counter()
             self._serving.agree(self.timeout)
-            with self._ledger.timed(kind, "the library", "library", why, nbytes):
-                self._library.run(kind, unit, source, target, op, root)
+            self._library.run(kind, unit, source, target, op, root)
+            row = self._ledger.row(kind, "the library", "library", why)
+            self._ledger.count(row, nbytes, time.perf_counter() - began)
 
     def _root(self, root: int) -> int:
         if isinstance(root, bool) or not isinstance(root, int | np.integer) or not 0 <= root < self.ranks:
@@ -267,8 +271,9 @@ def _target(out: Array, size: int, dtype: np.dtype[Any]) -> Array:
 
 def _in_place(part: Array, whole: Array, at: int, what: str) -> bool:
     """Whether a part stands just there in the whole; Invalid where it overlaps otherwise."""
-    if not len(part) or not np.may_share_memory(part, whole):
+    here, there = address(part), address(whole)
+    if not len(part) or here >= there + whole.nbytes or there >= here + part.nbytes:
         return False
-    if part.ctypes.data != whole.ctypes.data + at * whole.itemsize:
+    if here != there + at * whole.itemsize:
         raise Invalid(f"x and out overlap; for a call in place the one is {what}, else give separate arrays")
     return True

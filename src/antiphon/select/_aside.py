@@ -16,12 +16,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
-from antiphon.core.collective import Collective
+from antiphon.core.request import Request, silent
 from antiphon.core.schedule import Schedule
-from antiphon.core.topology import Topology
 from antiphon.errors import AntiphonError, TimedOut
 from antiphon.registry import Entry, call, find
 from antiphon.select._task import told
@@ -37,16 +37,14 @@ class Lost(Exception):
     """The process ended without saying that it is done; says how."""
 
 
-def aside(
-    planner: str, topology: Topology, target: Collective, given: Mapping[str, Any], *,
-    tell: Tell, seconds: float | None, memory: float | None,
-) -> Iterator[Schedule]:  # fmt: skip
-    """What a planner yields. After `seconds` TimedOut, on Ctrl-C KeyboardInterrupt: both after what was half done.
+def aside(planner: str, request: Request, options: Mapping[str, Any], *, memory: float | None) -> Iterator[Schedule]:
+    """What a planner yields. After the request's budget TimedOut, on Ctrl-C KeyboardInterrupt: both after what was half
+    done.
 
     `memory`: GiB beyond what the process takes at its start. Lost where the process dies.
     """
-    entry = find("planner", planner)
-    child = _Child(pickle.dumps((planner, entry, topology, target, dict(given), memory)))
+    entry, tell, seconds = find("planner", planner), request.tell, request.budget
+    child = _Child(pickle.dumps((planner, entry, replace(request, tell=silent), dict(options), memory)))
     end: float | None = None
     try:
         while True:
@@ -81,7 +79,7 @@ def aside(
 class _Child:
     """The process, and the thread that listens to it."""
 
-    def __init__(self, request: bytes) -> None:
+    def __init__(self, order: bytes) -> None:
         here = str(Path(__file__).parents[2])
         paths = dict.fromkeys([here, *(str(Path(p or ".").resolve()) for p in sys.path)])
         self.inbox: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
@@ -94,7 +92,7 @@ class _Child:
         threading.Thread(target=self._listen, daemon=True).start()
         assert self.process.stdin is not None
         with suppress(OSError):  # it has died: its listener says so
-            self.process.stdin.write(request)
+            self.process.stdin.write(order)
             self.process.stdin.flush()
 
     def _listen(self) -> None:
@@ -146,16 +144,16 @@ class _Child:
 
 
 def serve() -> None:
-    """One request from stdin, its answers to stdout. What a planner prints goes to stderr, and stdin is empty to it."""
+    """One order from stdin, its answers to stdout. What a planner prints goes to stderr, and stdin is empty to it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with os.fdopen(os.dup(0), "rb") as orders, os.fdopen(os.dup(1), "wb") as answers:
         nothing = os.open(os.devnull, os.O_RDONLY)
         os.dup2(nothing, 0)
         os.close(nothing)
         os.dup2(2, 1)
-        request = pickle.load(orders)
+        order = pickle.load(orders)
         threading.Thread(target=_leave_with_parent, args=(orders,), daemon=True).start()
-        _work(_Voice(answers), *request)
+        _work(_Voice(answers), *order)
 
 
 def _leave_with_parent(orders: IO[bytes]) -> None:
@@ -185,19 +183,17 @@ class _Voice:
 
 
 def _work(
-    voice: _Voice, planner: str, entry: Entry, topology: Topology, target: Collective, given: dict[str, Any],
-    memory: float | None,
-) -> None:  # fmt: skip
+    voice: _Voice, planner: str, entry: Entry, request: Request, options: Mapping[str, Any], memory: float | None
+) -> None:
     try:
         if memory is not None:
             _limit(memory)
         function = entry.load()
-        if "tell" in given:
-            given["tell"] = lambda text: voice.say("tell", text)
+        request = replace(request, tell=lambda text: voice.say("tell", text))
         signal.signal(signal.SIGTERM, voice.stop)
         voice.say("ready")
-        begin, seconds = time.monotonic(), given.get("budget")
-        for schedule in call("planner", planner, function, given, topology, target):
+        begin, seconds = time.monotonic(), request.budget
+        for schedule in call("planner", planner, function, options, request):
             voice.say("found", schedule)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         voice.say("done", seconds is not None and time.monotonic() - begin >= seconds)

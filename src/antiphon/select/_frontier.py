@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,12 +13,13 @@ from antiphon.core.bounds import Bound, bound, helped
 from antiphon.core.collective import Collective
 from antiphon.core.ksync.certificate import AS_PLANNED, BEST_FOUND, COMPOSED, FOR_K, OPTIMAL
 from antiphon.core.plan import Entry, Plan
+from antiphon.core.request import Request, silent
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.cost import prepare
 from antiphon.errors import Infeasible, Invalid, NotFound, TimedOut, Unsupported
 from antiphon.registry import call, find, refuse_unless_able
-from antiphon.select._aside import Lost, Tell, aside
+from antiphon.select._aside import Lost, aside
 from antiphon.select._plans import measure
 from antiphon.select._proofs import certified, label_of, least_ratio
 from antiphon.select._ranges import runs, winners
@@ -182,7 +182,7 @@ def frontier(  # noqa: PLR0913
     seed: int = 0,
     memory: float | None = None,
     options: Mapping[str, Any] | None = None,
-    tell: Tell | None = None,
+    tell: Callable[[str], None] | None = None,
     heard: Callable[[FrontierPoint], None] | None = None,
     apart: bool = False,
 ) -> Frontier:
@@ -199,24 +199,16 @@ def frontier(  # noqa: PLR0913
     seconds = None if budget is None else budget_of(budget)
     _check(k, steps, memory)
     asked = {key: value for key, value in (("k", k), ("steps", steps), ("memory", memory)) if value is not None}
-    given, hears = _given(planner, target, {**asked, **(options or {})}, seconds, seed)
-    if hears:
-        given["tell"] = tell or _silent
+    given = {**asked, **(options or {})}
+    _refuse_unless_able(planner, target, given)
+    request = Request(topology, target, budget=seconds, seed=seed, tell=tell or silent)
     search = _Search(topology, target, planner, heard or _unheard)
     if apart:
-        given.pop("tell", None)
-        waiting = {"tell": None} if hears else {}
-        stream = aside(
-            planner, topology, target, {**given, **waiting}, tell=tell or _silent, seconds=seconds, memory=memory
-        )
+        stream = aside(planner, request, given, memory=memory)
     else:
-        stream = call("planner", planner, find("planner", planner).load(), given, topology, target)
+        stream = call("planner", planner, find("planner", planner).load(), given, request)
     stopped = search.run(stream, None if apart else seconds)
     return search.result(stopped, steps, k)
-
-
-def _silent(text: str) -> None:
-    pass
 
 
 def _unheard(point: FrontierPoint) -> None:
@@ -231,17 +223,12 @@ def _check(k: int | None, steps: int | None, memory: float | None) -> None:
         raise Invalid(f"memory: expected GiB, more than 0, got {memory!r}")
 
 
-def _given(
-    planner: str, target: Collective, options: dict[str, Any], seconds: float | None, seed: int
-) -> tuple[dict[str, Any], bool]:
-    """What the planner is given, and whether it takes `tell`."""
+def _refuse_unless_able(planner: str, target: Collective, options: Mapping[str, Any]) -> None:
     entry = find("planner", planner)
     refuse_unless_able(planner, entry, target)
     for key in options:
         if key not in entry.can["options"]:
             raise Unsupported(f"planner {planner} has no option {key}; leave it out, or use planner sccl")
-    hears = "tell" in inspect.signature(entry.load()).parameters
-    return {"nbytes": None, "profile": None, "budget": seconds, "seed": seed, **options}, hears
 
 
 class _Search:

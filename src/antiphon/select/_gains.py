@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from antiphon.select._candidates import Candidate
 from antiphon.select._ranges import runs, winners
 from antiphon.select._sweep import Value
 
-if TYPE_CHECKING:
-    from antiphon.select._tuning import Tuning
-
+Sweep = Mapping[str, tuple[Value, ...]]
 Setting = tuple[tuple[str, Value], ...]  # the options swept, with the values of one candidate
 
 
@@ -43,33 +42,33 @@ class Gain:
         }
 
 
-def settings(tuning: Tuning, kind: str) -> dict[str, dict[Setting, tuple[float, ...]]]:
-    """By planner that was swept, and by setting in the order of the sweep: seconds per size (of several schedules
-    that one setting gives the best). Settings that gave nothing are left out."""
+def settings(
+    candidates: Sequence[Candidate], sweep: Sweep, sizes: Sequence[int]
+) -> dict[str, dict[Setting, tuple[float, ...]]]:
+    """Of one collective, by planner that was swept, and by setting in the order of the sweep: seconds per size (of
+    several schedules that one setting gives the best). Settings that gave nothing are left out."""
     found: dict[str, dict[Setting, tuple[float, ...]]] = {}
-    for c in tuning.of(kind):
+    for c in candidates:
         for options in (c.options, *c.also):
-            setting = tuple((key, options[key]) for key in tuning.sweep if key in options)
+            setting = tuple((key, options[key]) for key in sweep if key in options)
             if setting and c.seconds and c.may_win:
                 mine = found.setdefault(c.planner, {})
-                times = tuple(c.seconds[size] for size in tuning.sizes)
+                times = tuple(c.seconds[size] for size in sizes)
                 mine[setting] = tuple(map(min, mine[setting], times)) if setting in mine else times
-    return {planner: _in_order(tuning.sweep, mine) for planner, mine in found.items()}
+    return {planner: _in_order(sweep, mine) for planner, mine in found.items()}
 
 
-def _in_order(
-    sweep: Mapping[str, tuple[Value, ...]], mine: Mapping[Setting, tuple[float, ...]]
-) -> dict[Setting, tuple[float, ...]]:
+def _in_order(sweep: Sweep, mine: Mapping[Setting, tuple[float, ...]]) -> dict[Setting, tuple[float, ...]]:
     place = {(key, type(v), v): i for key, values in sweep.items() for i, v in enumerate(values)}
     order = sorted(mine, key=lambda setting: [place.get((key, type(v), v), 0) for key, v in setting])
     return {setting: mine[setting] for setting in order}
 
 
-def gains(tuning: Tuning) -> tuple[Gain, ...]:
+def gains(candidates: Mapping[str, Sequence[Candidate]], sweep: Sweep, sizes: Sequence[int]) -> tuple[Gain, ...]:
     """By collective and planner; none where just one setting gave a schedule."""
-    found, sizes = [], tuning.sizes
-    for kind in tuning.collectives if tuning.sweep else ():
-        for planner, mine in settings(tuning, kind).items():
+    found = []
+    for kind, ones in candidates.items() if sweep else ():
+        for planner, mine in settings(ones, sweep, sizes).items():
             if len(mine) < 2:
                 continue
             order = list(mine)

@@ -13,13 +13,15 @@ from antiphon.core.plan import Plan
 from antiphon.core.schedule import Schedule
 from antiphon.cost import Profile
 from antiphon.select._baseline import BASELINES, BY_SWITCHES, CLASSICS, baseline, by_switches, spoilt
-from antiphon.select._losses import Damage
+from antiphon.select._candidates import Candidate, Range
+from antiphon.select._limits import Limit
+from antiphon.select._losses import Damage, Loss
 from antiphon.select._orders import SEVERAL_ORDERS
 from antiphon.select._plans import gaps
 from antiphon.select._ranges import TIE, Key, best_order, nearest, runs, winners, worth_keeping
 from antiphon.select._sweep import Value
 from antiphon.select._task import OK, REFUSED, Context, Done, Found, Limits, Message, Task
-from antiphon.select._tuning import Candidate, Limit, Listed, Loss, Range, Tuning
+from antiphon.select._tuning import Listed, Tuning
 
 Progress = Callable[[int, int, str], None]
 

@@ -15,8 +15,8 @@ from antiphon.core.collective import Collective
 from antiphon.core.columns import Longs
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid, Unsupported
+from antiphon.select._limits import Limit
 from antiphon.select._task import Context
-from antiphon.select._tuning import Limit, Loss
 from antiphon.units import format_bandwidth
 
 SHOWN = 10
@@ -41,6 +41,27 @@ class LinkLoss:
     def as_json(self) -> dict[str, Any]:
         sides = {"before": float(self.before), "after": float(self.after)}
         return {"name": self.name, "src": self.src, "dst": self.dst, "both_ways": self.both_ways, **sides}
+
+
+@dataclass(frozen=True, eq=False)
+class Loss:
+    """What a collective has lost against the whole machine: bounds in bytes per second of nbytes, and in steps.
+
+    `all`: all ranks of the whole machine; `among`: the ranks that are left, the others relaying; `left`: here.
+    """
+
+    collective: str
+    whole: str
+    all: Limit | None
+    among: Limit | None
+    left: Limit | None
+
+    def as_json(self) -> dict[str, Any]:
+        def side(limit: Limit | None) -> dict[str, Any] | None:
+            return limit.rates() if limit is not None else None
+
+        sides = {name: side(getattr(self, name)) for name in ("all", "among", "left")}
+        return {"collective": self.collective, "whole": self.whole, **sides}
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -15,6 +14,7 @@ from antiphon.core.collective import Collective
 from antiphon.core.interpret import order_of_combining
 from antiphon.core.loads import claims, throughput, timeline
 from antiphon.core.plan import Entry, Plan
+from antiphon.core.request import Request, silent
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.verify import Fault, verify
@@ -157,15 +157,16 @@ def every_plan(  # noqa: PLR0913
     `tell` hears what a planner that searches is doing. TimedOut after what was found where the budget ends it."""
     topology = machine_of(topology)
     target = wanted if isinstance(wanted, Collective) else collective(wanted, topology, root=root, ranks=ranks)
-    given = {
-        "nbytes": nbytes, "profile": None, "budget": None if budget is None else budget_of(budget), "seed": seed,
-    }  # fmt: skip
+    request = Request(
+        topology, target, nbytes=nbytes, budget=None if budget is None else budget_of(budget), seed=seed,
+        tell=tell or silent,
+    )  # fmt: skip
     if deterministic and not planner:
         if options:
             raise Invalid("options are for a planner; name it, too")
-        yield from _of_any(topology, target, given)
+        yield from _of_any(request)
         return
-    yield from _of_planner(planner or _usual(target), topology, target, given, options or {}, deterministic, tell)
+    yield from _of_planner(planner or _usual(target), request, options or {}, deterministic)
 
 
 def _usual(target: Collective) -> str:
@@ -173,21 +174,17 @@ def _usual(target: Collective) -> str:
 
 
 def _of_planner(
-    planner: str, topology: Topology, target: Collective, given: Mapping[str, Any], options: Mapping[str, Any],
-    deterministic: bool, tell: Callable[[str], None] | None = None, limits: Bound | None = None,
-) -> Iterator[Plan]:  # fmt: skip
+    planner: str, request: Request, options: Mapping[str, Any], deterministic: bool, limits: Bound | None = None
+) -> Iterator[Plan]:
     """`limits`: if known already."""
-    entry = find("planner", planner)
+    topology, target, entry = request.topology, request.collective, find("planner", planner)
     refuse_unless_able(planner, entry, target)
     known = entry.can["options"]
     for key in options:
         if key not in known:
             raise unknown(f"option of planner {planner}", key, known)
-    function = entry.load()
-    if tell is not None and "tell" in inspect.signature(function).parameters:
-        given = {**given, "tell": tell}
     made = found = False
-    for schedule in call("planner", planner, function, {**given, **options}, topology, target):
+    for schedule in call("planner", planner, entry.load(), options, request):
         made = True
         limits = limits or bound(topology, target)
         figures = measure(schedule, topology, limits)
@@ -204,14 +201,14 @@ def _of_planner(
         raise SeveralOrders(f"planner {planner}: {SEVERAL_ORDERS}; name no planner, and the best that can is taken")
 
 
-def _of_any(topology: Topology, target: Collective, given: Mapping[str, Any]) -> Iterator[Plan]:
+def _of_any(request: Request) -> Iterator[Plan]:
     """All that combine in one order, of those asked where no planner is named; who cannot plan this is passed over."""
-    limits = bound(topology, target)
+    limits = bound(request.topology, request.collective)
     found = several = False
     refused: AntiphonError | None = None
     for name, options in UNNAMED:
         try:
-            for made in _of_planner(name, topology, target, given, options, deterministic=True, limits=limits):
+            for made in _of_planner(name, request, options, deterministic=True, limits=limits):
                 found = True
                 yield made
         except SeveralOrders:
@@ -222,8 +219,9 @@ def _of_any(topology: Topology, target: Collective, given: Mapping[str, Any]) ->
         raise refused
     if not found:
         raise SeveralOrders(
-            f"none of {', '.join(name for name, _ in UNNAMED)} has a schedule for {target.kind} on {topology.name} "
-            "that combines all data in one order; antiphon tune --deterministic asks all planners"
+            f"none of {', '.join(name for name, _ in UNNAMED)} has a schedule for "
+            f"{request.collective.kind} on {request.topology.name} that combines all data in one order; "
+            "antiphon tune --deterministic asks all planners"
         )
 
 

@@ -17,6 +17,7 @@ from antiphon.core.collective import Collective
 from antiphon.core.interpret import order_of_combining
 from antiphon.core.loads import claims, timeline
 from antiphon.core.plan import check_plain
+from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.transform import Cuts
@@ -155,8 +156,9 @@ def warm(context: Context) -> None:
     for name in WARMING:
         with suppress(Exception):
             target = Collective("allreduce", context.topology.ranks, some)
-            given = {"nbytes": None, "profile": None, "budget": 1.0, "seed": 0}
-            made = call("planner", name, find("planner", name).load(), given, context.topology, target)
+            made = call(
+                "planner", name, find("planner", name).load(), {}, Request(context.topology, target, budget=1.0)
+            )
             price = _prepared(context, next(iter(made)))
             for nbytes in (context.sizes[0], context.sizes[-1]):
                 price(nbytes)
@@ -184,14 +186,13 @@ def _limits(context: Context, task: Task) -> Limits:
 def _schedules(context: Context, task: Task) -> Iterator[Schedule]:
     """What the planner yields. Everything it raises becomes the end of the candidate."""
     assert task.entry is not None
-    budget = context.budget * task.patience
-    given = {"nbytes": None, "profile": context.profile, "budget": budget, "seed": context.seed}
+    request = Request(
+        context.topology, context.collectives[task.kind], profile=context.profile,
+        budget=context.budget * task.patience, seed=context.seed,
+    )  # fmt: skip
     found = 0
     try:
-        made = call(
-            "planner", task.planner, task.entry.load(), {**given, **task.options},
-            context.topology, context.collectives[task.kind],
-        )  # fmt: skip
+        made = call("planner", task.planner, task.entry.load(), task.options, request)
         for found, schedule in enumerate(made, start=1):  # noqa: B007
             yield schedule
     except TimedOut as error:

@@ -5,25 +5,21 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from antiphon.core.bounds import Bound
-from antiphon.core.bounds.latency_seconds import Quickest, quickest
-from antiphon.core.bounds.needs import needs_of
-from antiphon.core.collective import Collective
 from antiphon.core.plan import Plan
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid
 from antiphon.select._baseline import BY_SWITCHES
+from antiphon.select._candidates import Candidate, Range
 from antiphon.select._gains import Gain, gains
+from antiphon.select._limits import Limit
+from antiphon.select._losses import Damage, Loss
 from antiphon.select._sweep import Value
-from antiphon.select._task import BUDGET, OK, REFUSED
-from antiphon.units import format_seconds, format_size
-
-if TYPE_CHECKING:
-    from antiphon.select._losses import Damage
+from antiphon.select._table import save_plans
+from antiphon.select._task import BUDGET, REFUSED
+from antiphon.units import format_size
 
 ENDED = ("collective", "planner", "options", "ended_by", "reason")  # what is told of a candidate that was ended
 DEFINITIONS = {
@@ -34,145 +30,6 @@ DEFINITIONS = {
     "speedup": "seconds of the best schedule of the baseline's planners over seconds; null where one of them failed "
     "or timed out (no_speedup says which)",
 }
-
-
-@dataclass(frozen=True, eq=False)
-class Candidate:
-    """A planner with its options, and what came of it. status: ok | refused | failed | timed out.
-
-    `seconds` by size; `why` by size: (bottleneck, terms). `variant` counts the schedules of one planner call.
-    `may_win`: False for what is only there to compare with. `also`: options by which the planner gives the same.
-    `ended_by`: budget, memory or crash, where one of these ended it before it was done.
-    """
-
-    collective: str
-    planner: str
-    options: Mapping[str, Any]
-    status: str
-    reason: str = ""
-    variant: int = 0
-    seconds: Mapping[int, float] = field(default_factory=dict)
-    why: Mapping[int, tuple[str, Mapping[str, float]]] = field(default_factory=dict)
-    figures: Mapping[str, Any] = field(default_factory=dict)
-    seconds_per_byte: Fraction = Fraction(0)
-    may_win: bool = True
-    also: tuple[Mapping[str, Any], ...] = ()
-    ended_by: str = ""
-
-    def __repr__(self) -> str:
-        told = f"{len(self.seconds)} sizes" if self.status == OK else f"{self.status}: {self.reason}"
-        return f"Candidate({self.collective} by {_who(self)}: {told})"
-
-    def as_json(self) -> dict[str, Any]:
-        keys = ("collective", "planner", "options", "status", "reason")
-        found: dict[str, Any] = {key: getattr(self, key) for key in keys}
-        found["options"] = dict(self.options)
-        found["seconds"] = {str(size): seconds for size, seconds in self.seconds.items()}
-        if self.status == OK:
-            found["variant"] = self.variant
-        if self.ended_by:
-            found["ended_by"] = self.ended_by
-        if self.also:
-            found["also"] = [dict(options) for options in self.also]
-        return found
-
-
-@dataclass(frozen=True, eq=False)
-class Range:
-    """The best candidate for start <= nbytes < stop (the last range: for its stop, too).
-
-    `at` is the greatest size priced in it, to which seconds, gap and speedup belong.
-    """
-
-    collective: str
-    start: int
-    stop: int
-    at: int
-    candidate: Candidate
-    seconds: float
-    gap: float | None
-    speedup: float | None
-
-    def __repr__(self) -> str:
-        sizes = f"{format_size(self.start)} to {format_size(self.stop)}"
-        figures = [f"{k} {v:.3g}" for k, v in (("gap", self.gap), ("speedup", self.speedup)) if v is not None]
-        told = ", ".join([_who(self.candidate), format_seconds(self.seconds), *figures])
-        return f"Range({self.collective}, {sizes}: {told})"
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "collective": self.collective,
-            "from": self.start,
-            "to": self.stop,
-            "planner": self.candidate.planner,
-            "options": dict(self.candidate.options),
-            "seconds": self.seconds,
-            "gap": self.gap,
-            "speedup": self.speedup,
-            "at": self.at,
-            "variant": self.candidate.variant,
-            "bottleneck": self.candidate.why[self.at][0],
-        }
-
-
-@dataclass(frozen=True, eq=False)
-class Limit:
-    """The bounds of a collective on the machine, as a time by size."""
-
-    steps: int
-    latency: float  # seconds
-    bytes_per_second: Fraction | None
-    because: tuple[str, ...] = ()
-    assumes: tuple[str, ...] = ()  # of switches, where the bandwidth bound takes something for granted
-
-    @staticmethod
-    def of(bound: Bound, topology: Topology, collective: Collective, latency: Quickest | None = None) -> Limit:
-        """`latency`: where it is known already."""
-        if latency is None:
-            latency = quickest(topology, needs_of(collective), bound.latency_witness)
-        why = (*bound.describe(topology, collective), *([latency.describe()] if latency else []))
-        seconds = latency.seconds if latency else 0.0
-        return Limit(bound.latency_steps, seconds, bound.bytes_per_second, why, bound.assumes)
-
-    def seconds(self, nbytes: int) -> float:
-        moving = float(nbytes / self.bytes_per_second) if self.bytes_per_second else 0.0
-        return max(self.latency, moving)
-
-    def rates(self) -> dict[str, Any]:
-        """Steps and bandwidth as JSON: bytes per second as a number, and exactly, as a text such as "7/3"."""
-        rate = self.bytes_per_second
-        exact = {"bytes_per_second": float(rate), "bytes_per_second_exact": str(rate)} if rate else {}
-        return {"latency_steps": self.steps, "bytes_per_second": None, "bytes_per_second_exact": None, **exact}
-
-    def as_json(self, sizes: tuple[int, ...]) -> dict[str, Any]:
-        return {
-            **self.rates(),
-            "latency_seconds": self.latency,
-            "because": list(self.because),
-            "assumes": list(self.assumes),
-            "seconds": {str(size): self.seconds(size) for size in sizes},
-        }
-
-
-@dataclass(frozen=True, eq=False)
-class Loss:
-    """What a collective has lost against the whole machine: bounds in bytes per second of nbytes, and in steps.
-
-    `all`: all ranks of the whole machine; `among`: the ranks that are left, the others relaying; `left`: here.
-    """
-
-    collective: str
-    whole: str
-    all: Limit | None
-    among: Limit | None
-    left: Limit | None
-
-    def as_json(self) -> dict[str, Any]:
-        def side(limit: Limit | None) -> dict[str, Any] | None:
-            return limit.rates() if limit is not None else None
-
-        sides = {name: side(getattr(self, name)) for name in ("all", "among", "left")}
-        return {"collective": self.collective, "whole": self.whole, **sides}
 
 
 @dataclass(frozen=True, eq=False)
@@ -222,8 +79,6 @@ class Tuning:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the plans: one collective as a plan, which every command takes, several as a table."""
-        from antiphon.select._table import save_plans
-
         save_plans(path, self.plans, self.model, table=len(self.collectives) > 1)
 
     @property
@@ -277,7 +132,7 @@ class Tuning:
     @property
     def gains(self) -> tuple[Gain, ...]:
         """What choosing the values of the options swept is worth, by collective and planner."""
-        return gains(self)
+        return gains({kind: self.of(kind) for kind in self.collectives}, self.sweep, self.sizes)
 
     def baseline(self, collective: str, nbytes: int) -> float | None:
         """Seconds of the best schedule of the planners that stand for NCCL."""
@@ -313,7 +168,3 @@ class Tuning:
             "notes": self.notes,
             "definitions": DEFINITIONS,
         }
-
-
-def _who(candidate: Candidate) -> str:
-    return " ".join([candidate.planner, *(f"{k}={v}" for k, v in candidate.options.items())])

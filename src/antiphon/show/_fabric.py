@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from antiphon.show._blocks import Block, Point, fitted, flipped, framed
 from antiphon.show._graph import Graph
-from antiphon.show._layout import Block, Point, fitted, flipped, framed
 
 _LEVEL = 84.0
 

@@ -114,7 +114,7 @@ def panels(tuning: Tuning, kind: str) -> list[Panel]:
     least = [
         min((c.seconds[size] for c in tuning.of(kind) if c.may_win and c.seconds), default=0.0) for size in tuning.sizes
     ]
-    swept = settings(tuning, kind)
+    swept = settings(tuning.of(kind), tuning.sweep, tuning.sizes)
     return [_made(planner, mine, least) for planner, mine in swept.items() if len(mine) > 1]
 
 

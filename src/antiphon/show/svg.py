@@ -12,8 +12,9 @@ import numpy as np
 
 from antiphon.core.topology import Topology
 from antiphon.errors import Unsupported
+from antiphon.show._blocks import Block, Point
 from antiphon.show._graph import RANK, STACK, Edge, Graph, folded, graph_of
-from antiphon.show._layout import Block, Point, arrange
+from antiphon.show._layout import arrange
 
 MOST_NODES = 128
 FOLD_TREES = 64

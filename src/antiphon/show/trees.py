@@ -19,9 +19,10 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.errors import Unsupported
 from antiphon.show._bend import Curve, Floats, between, control, head, path
+from antiphon.show._blocks import Block
 from antiphon.show._graph import RANK, Graph, graph_of
 from antiphon.show._growth import ANY, BOTH, IN, IN_AND_OUT, Grown, Growth, growths_of
-from antiphon.show._layout import Block, arrange
+from antiphon.show._layout import arrange
 from antiphon.show._words import plural
 from antiphon.units import format_bandwidth
 

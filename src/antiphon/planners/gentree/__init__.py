@@ -10,6 +10,7 @@ import numpy as np
 
 from antiphon.core.collective import Collective
 from antiphon.core.columns import narrow
+from antiphon.core.request import Request
 from antiphon.core.schedule import COPY, REDUCE, Schedule, cut
 from antiphon.core.topology import Topology
 from antiphon.core.transform import pipeline
@@ -28,13 +29,9 @@ SIZES = (10**6, 10**8, 10**9)  # planned for where no size is given
 
 
 def gentree(
-    topology: Topology,
-    collective: Collective,
+    request: Request,
     *,
-    nbytes: int | None = None,
     profile: Profile | str | os.PathLike[str] | None = None,
-    budget: float | None = None,
-    seed: int = 0,
     size: int | str | None = None,
     rearrange: str = AUTO,
     pieces: int = 1,
@@ -42,18 +39,20 @@ def gentree(
     """Yields the plan for `nbytes`; without it those for 1 MB, 100 MB and 1 GB that differ. P (P - 1) transfers, twice
     that for allreduce.
 
-    `size`: plan for this many bytes, whatever `nbytes`. `rearrange`: auto, never or always gather results on fewer
-    servers and choose owners freely where that is fast. `profile`: GenModel's parameters; without, alpha and beta of
-    the links. O(P^2 + switches * P log P).
+    `size`: plan for this many bytes, whatever the request says. `rearrange`: auto, never or always gather results on
+    fewer servers and choose owners freely where that is fast. `profile`: GenModel's parameters, before those of the
+    request; without, alpha and beta of the links. O(P^2 + switches * P log P).
     """
+    topology, collective = request.topology, request.collective
     if rearrange not in (AUTO, NEVER, ALWAYS):
         raise Invalid(f"option rearrange: expected {AUTO}, {NEVER} or {ALWAYS}, got {quote(rearrange)}")
+    profile = request.profile if profile is None else profile
     known = as_profile(profile)
     seen = known.on(topology)
     count = len(collective.members)
     refuse_more_than_fits("gentree", collective, 2 * count * count)
     graph = read(topology, collective.members)
-    wanted = size if size is not None else nbytes
+    wanted = size if size is not None else request.nbytes
     sizes = SIZES if wanted is None else (max(parse_size(wanted), 1),)
     trees = [rooted(graph, root, seen, known) for root in roots(graph, topology)]
     named = {"profile": os.fspath(profile)} if isinstance(profile, str | os.PathLike) else {}

@@ -14,6 +14,7 @@ from antiphon.core.bounds.cuts import tightest_cut
 from antiphon.core.bounds.network import network_of
 from antiphon.core.collective import Collective
 from antiphon.core.loads import throughput
+from antiphon.core.request import Request
 from antiphon.core.reshape import reverse
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
@@ -43,14 +44,9 @@ class _Asked(Asked):
     nbytes: int | None = None
 
 
-def blink(  # noqa: PLR0913 - every option by name
-    topology: Topology,
-    collective: Collective,
+def blink(
+    request: Request,
     *,
-    nbytes: int | None = None,
-    profile: Any = None,
-    budget: float | None = None,
-    seed: int = 0,
     pieces: int | None = None,
     epsilon: float = 0.05,
     threshold: float | str | Fraction = Fraction(1, 20),
@@ -63,11 +59,12 @@ def blink(  # noqa: PLR0913 - every option by name
     program may stay to have few trees (3.2.1). `hybrid`: slower links carry a set of trees of their own, with the split
     of Equation 8, `t_dpa` seconds later (3.4). Several servers: an allreduce in three phases (3.5).
     """
+    topology, collective = request.topology, request.collective
     if len(collective.members) > MOST_RANKS:
         raise Unsupported(f"planner blink takes up to {MOST_RANKS} ranks, not {len(collective.members)}; use trees")
     asked = _Asked(
         float(Fraction(str(_share("epsilon", epsilon, LEAST_EPSILON)))), Fraction(str(_share("threshold", threshold))),
-        _yes("hybrid", hybrid), _seconds(t_dpa), nbytes,
+        _yes("hybrid", hybrid), _seconds(t_dpa), request.nbytes,
     )  # fmt: skip
     limit = bound(topology, collective)
     made, count, how = _made(topology, collective, asked)
@@ -81,7 +78,7 @@ def blink(  # noqa: PLR0913 - every option by name
     given = {"epsilon": asked.epsilon, "threshold": str(threshold), "hybrid": asked.hybrid, "t_dpa": t_dpa}
     usual = {"epsilon": 0.05, "threshold": "1/20", "hybrid": False, "t_dpa": 0.0}
     kept = {key: value for key, value in given.items() if value != usual[key]}
-    for schedule in piped(made, topology, pieces, nbytes, profile):
+    for schedule in piped(made, topology, pieces, request.nbytes, request.profile):
         options = {**kept, "pieces": int(schedule.pieces)}
         proof = {"bound": limit.as_json()["bandwidth"]}
         yield replace(schedule, provenance={"planner": "blink", "options": options, "found": told, **proof})

@@ -11,6 +11,7 @@ from typing import Any
 from antiphon.core.bounds import bound
 from antiphon.core.collective import Collective
 from antiphon.core.loads import throughput
+from antiphon.core.request import Request
 from antiphon.core.reshape import reverse
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
@@ -30,16 +31,7 @@ MOST_RANKS = 512
 
 
 def trees(
-    topology: Topology,
-    collective: Collective,
-    *,
-    nbytes: int | None = None,
-    profile: Any = None,
-    budget: float | None = None,
-    seed: int = 0,
-    pieces: int | None = None,
-    loss: float | str | Fraction = 0,
-    denominator: int | None = None,
+    request: Request, *, pieces: int | None = None, loss: float | str | Fraction = 0, denominator: int | None = None
 ) -> Iterator[Schedule]:
     """Yields the fastest packing of trees, pipelined in `pieces`: the best for `nbytes`, or several if none is given.
 
@@ -48,6 +40,7 @@ def trees(
     the rate that may be given up for fewer trees (0.05), where one set of trees serves. `denominator`: the greatest of
     the trees' shares (left out: 1024, more where that would lose over 0.5 %); what is lost is told. Growth: see docs.
     """
+    topology, collective = request.topology, request.collective
     given_up, most_of = _loss(loss), denominator_of(denominator)
     if len(collective.members) > MOST_RANKS:
         raise Unsupported(
@@ -55,7 +48,7 @@ def trees(
             "Use hierarchical-ring or multi-ring"
         )
     limit = bound(topology, collective)
-    made = _best(topology, collective, limit.bytes_per_second, given_up, seed, most_of)
+    made = _best(topology, collective, limit.bytes_per_second, given_up, request.seed, most_of)
     rate = throughput(made.schedule, topology)
     lost = made.rounding is not None and made.rounding.loss > 0
     told: dict[str, Any] = {
@@ -78,11 +71,11 @@ def trees(
         }
     kept: dict[str, Any] = {"loss": str(given_up)} if given_up else {}
     kept |= {} if most_of is None else {"denominator": most_of}
-    for schedule in piped(made.schedule, topology, pieces, nbytes, profile):
+    for schedule in piped(made.schedule, topology, pieces, request.nbytes, request.profile):
         options = {**kept, "pieces": int(schedule.pieces)}
         proof = {"bound": limit.as_json()["bandwidth"]}
         yield replace(
-            schedule, provenance={"planner": "trees", "options": options, "seed": seed, "found": told, **proof}
+            schedule, provenance={"planner": "trees", "options": options, "seed": request.seed, "found": told, **proof}
         )
 
 

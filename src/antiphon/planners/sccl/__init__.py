@@ -5,33 +5,22 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
-from antiphon.core.collective import Collective
+from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
-from antiphon.core.topology import Topology
 from antiphon.errors import Invalid, TimedOut
 from antiphon.planners.sccl._cache import asked_for
 from antiphon.planners.sccl._frontier import Limits
 from antiphon.planners.sccl._one_point import one_point
-from antiphon.planners.sccl._work import Tell, Work, points
+from antiphon.planners.sccl._work import Work, points
 
 GIB = 2**30
 USUAL_BUDGET = 60.0  # seconds: some frontiers have no end
 
 
-def _silent(text: str) -> None:
-    pass
-
-
-def sccl(  # noqa: PLR0913 - every option by name
-    topology: Topology,
-    collective: Collective,
+def sccl(
+    request: Request,
     *,
-    nbytes: int | None = None,
-    profile: Any = None,
-    budget: float | None = None,
-    seed: int = 0,
     chunks: int | None = None,
     steps: int | None = None,
     rounds: int | None = None,
@@ -39,7 +28,6 @@ def sccl(  # noqa: PLR0913 - every option by name
     memory: float | None = None,
     workers: int | None = None,
     cache: bool | str = True,
-    tell: Tell = _silent,
 ) -> Iterator[Schedule]:
     """Yields the frontier, fewest steps first; with `chunks`, `steps` and `rounds` just that point, or Infeasible with
     what forbids it in any form, or NotFound with what was searched.
@@ -50,13 +38,14 @@ def sccl(  # noqa: PLR0913 - every option by name
     Every schedule carries the certificate of its optimality. What was found within the budget (60 s if none is given),
     then TimedOut where more was to be tried.
     """
-    deadline = time.monotonic() + (USUAL_BUDGET if budget is None else budget)
+    topology, collective = request.topology, request.collective
+    deadline = time.monotonic() + (USUAL_BUDGET if request.budget is None else request.budget)
     most = None if memory is None else int(memory * GIB)
-    work = Work(topology, collective, seed, deadline, most, tell, asked_for(cache))
+    work = Work(topology, collective, request.seed, deadline, most, request.tell, asked_for(cache))
     if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 1):
         raise Invalid(f"option workers: expected a whole number of 1 or more, got {workers!r}")
     options = {"chunks": chunks, "steps": steps, "rounds": rounds, "k": k}
-    told = {"planner": "sccl", "options": {key: v for key, v in options.items() if v is not None}, "seed": seed}
+    told = {"planner": "sccl", "options": {key: v for key, v in options.items() if v is not None}, "seed": request.seed}
     if chunks is not None or rounds is not None:
         if chunks is None or steps is None or rounds is None:
             raise Invalid("planner sccl: give chunks, steps and rounds together, or steps alone (the most steps)")

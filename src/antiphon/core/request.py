@@ -1,0 +1,48 @@
+"""What a planner is asked for: the one thing that every planner takes beside its own options."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from antiphon.core.collective import Collective
+from antiphon.core.topology import Topology
+from antiphon.errors import Invalid, quote
+
+
+def silent(text: str) -> None:
+    """Nobody hears it."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """A collective to plan on a machine. A planner is `plan(request, **options) -> Iterator[Schedule]`.
+
+    `nbytes`: plan for this size (None: for any). `profile`: what was measured of the machine, for planners that price
+    what they try. `budget`: seconds of CPU time, after which a planner that searches ends with TimedOut (None: its own
+    measure). `seed`: the same seed, the same schedules. `tell` hears in words what is being tried.
+    """
+
+    topology: Topology
+    collective: Collective
+    nbytes: int | None = None
+    profile: Any = None
+    budget: float | None = None
+    seed: int = 0
+    tell: Callable[[str], None] = field(default=silent, compare=False)
+
+    def __post_init__(self) -> None:
+        for what, value, kind in (("topology", self.topology, Topology), ("collective", self.collective, Collective)):
+            if not isinstance(value, kind):
+                raise Invalid(f"{what}: expected a {kind.__name__}, got {quote(value)}")
+        if self.collective.ranks != self.topology.ranks:
+            raise Invalid(
+                f"the collective is for {self.collective.ranks} ranks, but topology {self.topology.name} "
+                f"has {self.topology.ranks}"
+            )
+        for what, number in (("nbytes", self.nbytes), ("seed", self.seed)):
+            if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 0):
+                raise Invalid(f"{what}: expected a whole number from 0, got {quote(number)}")
+        if self.budget is not None and not self.budget >= 0:
+            raise Invalid(f"budget: expected seconds, 0 or more, got {quote(self.budget)}")
