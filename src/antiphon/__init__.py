@@ -18,7 +18,7 @@ The functions bear the names of the commands:
     with antiphon.comm(MPI.COMM_WORLD, "table.json") as c:    # under mpiexec, with NumPy and mpi4py
         total = c.allreduce(array)
 
-`antiphon.topologies()`, `.planners()`, `.models()` and `.backends()` list what there is.
+`antiphon.topologies()`, `.planners()`, `.models()`, `.backends()` and `.runtimes()` list what there is.
 """
 
 # These are in memory when Python starts: nothing is looked for on the disk until Ctrl-C is heard.
@@ -55,8 +55,8 @@ from typing import Any  # noqa: E402
 __version__ = "0.1.0"
 __all__ = [
     "backends", "bench", "bound", "build", "collective", "comm", "export", "fit", "frontier", "lab", "models", "plan",
-    "planners", "predict", "report", "reproduce", "run", "simulate", "topologies", "topology", "tune", "tune_over",
-    "verify",
+    "planners", "predict", "report", "reproduce", "run", "runtimes", "simulate", "topologies", "topology", "tune",
+    "tune_over", "verify",
 ]  # fmt: skip
 
 
@@ -78,6 +78,11 @@ def models() -> list[dict[str, Any]]:
 def backends() -> list[dict[str, Any]]:
     """What plans can be written as: name, about, what each takes, and its options."""
     return _listed("backend")
+
+
+def runtimes() -> list[dict[str, Any]]:
+    """Where plans can run: name, about, the library beside, the options, and how each cuts messages."""
+    return _listed("runtime")
 
 
 def _listed(kind: str) -> list[dict[str, Any]]:
@@ -132,11 +137,11 @@ def verify(plan: Any, topology: Any = None, *, proof: bool = False) -> Any:
 
 
 def run(plan: Any, nbytes: int | str, **how: Any) -> Any:
-    """Move real data by a plan, all ranks in this process, and check every element: a row of figures per size."""
-    from antiphon.run.local import run_local
-    from antiphon.units import parse_size
+    """Move real data by a plan and check every element: a row of figures per size. `on`: a runtime (local: all ranks in
+    this process)."""
+    from antiphon.run.bench import run_plan
 
-    return run_local(plan.at(parse_size(nbytes)).schedule, nbytes, **how)
+    return run_plan(plan, nbytes, **how)
 
 
 def predict(plan: Any, nbytes: Any, *, model: str = "alpha-beta", profile: Any = None) -> Any:
