@@ -13,7 +13,6 @@ from antiphon.cli._bench_plans import bench_plans_command
 from antiphon.cli._output import check_outputs, emit
 from antiphon.cli._planning import say
 from antiphon.cost import sizes
-from antiphon.errors import unknown
 from antiphon.show.text import table
 from antiphon.units import format_seconds, format_size, parse_seconds
 
@@ -87,7 +86,7 @@ def _loggp(
     out: Out = None,
     json: Json = False,
 ) -> None:
-    """Measure what `fit loggp` reads: parametrized round trips between two ranks, over real MPI.
+    """Measure what `fit loggp` reads: parametrized round trips between two ranks, as schedules that our engine runs.
 
     Starts both processes by itself; under mpiexec or srun it is one of them. What arrives is checked.
     """
@@ -95,10 +94,10 @@ def _loggp(
     from antiphon.run.bench_loggp import SIZES, bench_loggp
     from antiphon.show.fit import round_trips_text
 
-    _check(on, out)
+    check_outputs({"-o": out}, forms={"-o": ".csv"})
     rows = bench_loggp(
         sizes(nbytes) if nbytes else SIZES, n=messages, repetitions=repeat, iterations=iterations, warmup=warmup,
-        mpiexec=mpiexec, timeout=parse_seconds(timeout, "--timeout", bare=True), progress=say,
+        on=on, mpiexec=mpiexec, timeout=parse_seconds(timeout, "--timeout", bare=True), progress=say,
     )  # fmt: skip
     if rows is None:  # another of the processes reports
         return
@@ -142,13 +141,6 @@ class _Plans(typer.core.TyperCommand):
     def format_options(self, ctx: Any, formatter: Any) -> None:
         super().format_options(ctx, formatter)
         ctx.parent.command.format_commands(ctx.parent, formatter)
-
-
-def _check(on: str, out: Path | None) -> None:
-    """Before long work: whether it can be done and kept."""
-    if on != "mpi":
-        raise unknown("--on", on, ["mpi"])
-    check_outputs({"-o": out}, forms={"-o": ".csv"})
 
 
 def register(app: typer.Typer) -> None:
