@@ -227,7 +227,7 @@ class _Work:
                 self.progress(done, len(cases), f"{kind} of {format_size(size)}: {candidate.planner} is measured")
             collective = self.found.plans[kind].collective
             told = {"collective": kind, "planner": candidate.planner, "options": dict(candidate.options)}
-            self.rows.append({**told, **row_of(cases[number], collective, row, self.on), "nbytes": size})
+            self.rows.append({**told, **row_of(cases[number], collective, row, self.on)})
             if row["wrong"]:
                 raise Infeasible(
                     f"{kind} by {candidate.planner} at {format_size(size)}: {row['wrong']} elements were wrong; "
