@@ -61,11 +61,12 @@ class Fake(Runtime):
             wanted = [Wanted(programs[one.program].schedule, one.nbytes, one.in_place, 0) for one in some]
             asked.extend(wanted)
             race, theirs = Race(len(heat), some[0].repeat), []
-            for turn in range(race.most if some[0].race is not None else some[0].repeat):
+            knockout = some[0].race is not None and some[0].knockout
+            for turn in range(race.most if knockout else some[0].repeat):
                 now = [Wanted(one.schedule, one.nbytes, one.in_place, turn) for one in wanted]
                 theirs.append(speed(now[0])[1])
                 race.add([speed(now[number])[0] for number in race.going])
-                if race.decide() and some[0].race is not None:
+                if knockout and race.decide():
                     break
             standings = race.standings()
             for place, number in enumerate(heat):

@@ -18,8 +18,8 @@ from antiphon.run.bench import bench_plans, run_plan
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "bench.md"
 ALWAYS = {
-    "on", "nbytes", "count", "dtype", "op", "in_place", "seconds", "quartiles", "least", "most", "runs", "algbw", "busbw",
-    "correct", "wrong", "reference_seconds", "reference_quartiles", "reference_wrong", "over_library",
+    "on", "nbytes", "count", "dtype", "op", "in_place", "seconds", "quartiles", "least", "most", "runs", "algbw",
+    "busbw", "correct", "wrong", "reference_seconds", "reference_quartiles", "reference_wrong", "over_library",
     "over_library_quartiles",
 }  # fmt: skip
 

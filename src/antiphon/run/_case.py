@@ -67,7 +67,7 @@ class Case:
 
     Cases in a row with the same `race` differ in their program only, and are measured in turn, run by run, until it is
     certain which of them is fastest, or `seconds` are over: each has `repeat` runs at least if it can still win, and
-    `MOST` times as many at most.
+    `MOST` times as many at most. Without `knockout` nobody leaves, and each has `repeat` runs.
     """
 
     program: int
@@ -85,6 +85,7 @@ class Case:
     timeout: float = 0.0
     digest: bool = False  # tell what the outputs are, too, as a checksum for every process
     race: int | None = None
+    knockout: bool = True
     seconds: float = float("inf")
 
 

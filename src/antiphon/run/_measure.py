@@ -140,12 +140,12 @@ class Heat:
     def _race(self, began: float) -> tuple[Array, list[Standing]]:
         """Rounds until all is decided, or the time is over by the clock of the first process."""
         race, theirs = Race(len(self.ours), self.case.repeat), []
-        for turn in range(race.most):
+        for turn in range(race.most if self.case.knockout else race.least):
             told = self.together.all([self._round(race.going, turn), time.monotonic() - began])
             slowest = np.max([one[0] for one in told], axis=0).tolist()
             race.add(slowest[: len(race.going)])
             theirs += slowest[len(race.going) :]
-            if race.decide() or told[0][1] > self.case.seconds:
+            if self.case.knockout and (race.decide() or told[0][1] > self.case.seconds):
                 break
         return np.column_stack([race.times, *([theirs] if self.theirs else [])]), race.standings()
 

@@ -12,7 +12,7 @@ difference of two schedules, so what a call itself costs is in none of them; of 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 
 import numpy as np
@@ -32,6 +32,7 @@ LARGEST, MOST_BUFFERS, MOST_MESSAGES = 2**30, 2**32, 4096
 PINGS = 16
 COVER = 1.5  # a delay is so many gaps long: o_s + d >= g + (s-1) G whatever o_s is, with some room
 TRIED, MOST_COPIES, LONGEST = 4, 64, 2**11  # copies: to see what one takes; before a message; of `busy`
+SERVER = ("idle", "busy")  # schedules of the receiver's side
 LEAST = 1e-12  # seconds: what noise alone makes less than nothing
 Move = tuple[int, int, int, int, int]  # chunk, src, dst, src_slot, dst_slot
 
@@ -137,7 +138,8 @@ class _Work:
                 if (name, copies) not in programs:
                     programs[name, copies] = len(runnables)
                     runnables.append(Runnable(self._schedule(name, copies), self.machine))
-                cases.append(self._case(programs[name, copies], size))
+                heat = 2 * place + (name in SERVER)  # schedules of one collective take turns: all meet the same noise
+                cases.append(self._case(programs[name, copies], size, heat))
                 names.append((place, name))
         seconds: list[dict[str, float]] = [{} for _ in wanted]
 
@@ -153,23 +155,21 @@ class _Work:
         runtime(self.on).run(runnables, cases, self.how, heard)
 
     def _schedules(self, chains: _Chains) -> list[tuple[str, int]]:
-        server = [("idle", chains.busy), ("busy", chains.busy)] if chains.busy else []
+        server = [(name, chains.busy) for name in SERVER] if chains.busy else []
         return [("one", 0), ("pings", 0), ("many", 0), ("delayed", chains.delay), ("alone", chains.delay), *server]
 
     def _schedule(self, name: str, copies: int) -> Schedule:
         n = self.n
-        if name in ("busy", "idle"):
+        if name in SERVER:
             return busy(n if name == "busy" else 1, copies)
         if name == "pings":
             return pings(PINGS)
         return trip(1 if name == "one" else n, copies, alone=name == "alone")
 
-    def _case(self, program: int, size: int) -> Case:
-        usual = self.usual
-        return Case(
-            program, usual.ranks, size, size, usual.dtype, repeat=usual.repeat, warmup=usual.warmup, split=usual.split,
-            inner=inner_of(size),
-        )  # fmt: skip
+    def _case(self, program: int, size: int, heat: int) -> Case:
+        return replace(
+            self.usual, program=program, unit=size, nbytes=size, inner=inner_of(size), race=heat, knockout=False
+        )
 
 
 def _lengths(seconds: Mapping[str, float], n: int) -> _Chains:
@@ -181,14 +181,14 @@ def _lengths(seconds: Mapping[str, float], n: int) -> _Chains:
 
 
 def _rows(seconds: Mapping[str, float], size: int, n: int) -> list[RoundTrip]:
-    """The four rows of a size from differences between schedules."""
+    """The four rows of a size from differences between schedules; what noise makes impossible is the least possible."""
     one = seconds["pings"] / PINGS
-    delay = max((seconds["alone"] - seconds["one"]) / (n - 1), 0.0)
+    delay = max((seconds["alone"] - seconds["one"]) / (n - 1), LEAST)
     received = max((seconds["busy"] - seconds["idle"]) * n / (n - 1), LEAST)
     return [
         RoundTrip("rtt", 1, 0.0, size, one),
         RoundTrip("rtt", n, 0.0, size, max(one + seconds["many"] - seconds["one"], LEAST)),
-        RoundTrip("rtt", n, delay, size, max(one + seconds["delayed"] - seconds["one"], LEAST)),
+        RoundTrip("rtt", n, delay, size, one + max(seconds["delayed"] - seconds["one"], (n - 1) * delay)),
         RoundTrip("server", n, 0.0, size, received),
     ]
 
