@@ -26,12 +26,12 @@ from antiphon.core.program import encode
 from antiphon.errors import Invalid, Missing, TimedOut, Unsupported
 from antiphon.lower.program import both, lower
 from antiphon.run import _mpi_job
-from antiphon.run._case import Case, taking_part
+from antiphon.run._case import Case, Runnable, taking_part
 from antiphon.run._launch import Failed, consent, watch
 from antiphon.run._made_up import MadeUp
 from antiphon.run._mpi_job import run_cases
 from antiphon.run._native import OPERATORS
-from antiphon.run.mpi import run_mpi
+from antiphon.run._rows import run_schedule
 
 MPIEXEC = Path(sys.executable).with_name("mpiexec")
 HAS_MPI = find_spec("mpi4py") is not None and MPIEXEC.exists() and shutil.which("cc") is not None
@@ -79,7 +79,7 @@ def test_ranks_outside_of_the_group_relay() -> None:
     plan = antiphon.plan(Collective("allgather", 4, members=(0, 2)), machine, planner="relay")
     schedule = plan.at(0).schedule
     assert len(taking_part(schedule)) > 2
-    rows = run_mpi(schedule, ["1000", "1MB"], repeat=1)
+    rows = run_schedule("mpi", Runnable(schedule), ["1000", "1MB"], repeat=1)
     assert rows is not None
     assert [row["correct"] for row in rows] == [True, True]
     assert [row["reference_seconds"] for row in rows] == [None, None]
@@ -230,17 +230,17 @@ def _type(name: str) -> np.dtype[Any]:
 def test_calls_that_make_no_sense() -> None:
     schedule = schedules()[0]
     with pytest.raises(Invalid, match="unknown operator"):
-        run_mpi(schedule, 8, op="xor")
+        run_schedule("mpi", Runnable(schedule), 8, op="xor")
     with pytest.raises(Invalid, match="repeat"):
-        run_mpi(schedule, 8, repeat=0)
+        run_schedule("mpi", Runnable(schedule), 8, repeat=0)
     with pytest.raises(Invalid, match="type of NCCL"):
-        run_mpi(schedule, 8, dtype=object)
+        run_schedule("mpi", Runnable(schedule), 8, dtype=object)
 
 
 def test_without_mpi4py_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_mpi_job, "find_spec", lambda name: None)
     with pytest.raises(Missing, match=r"antiphon\[mpi\]"):
-        run_mpi(schedules()[0], 8)
+        run_schedule("mpi", Runnable(schedules()[0]), 8)
 
 
 def test_faults_become_errors() -> None:

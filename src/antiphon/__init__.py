@@ -241,7 +241,8 @@ def lab(what: str, *given: Any, **how: Any) -> Any:
     from antiphon.run import lab as cluster
 
     doers: dict[str, Callable[..., Any]] = {
-        "up": cluster.lab_up, "down": cluster.lab_down, "status": cluster.lab_status, "run": cluster.lab_run_plan,
+        "up": cluster.lab_up, "down": cluster.lab_down, "status": cluster.lab_status,
+        "run": lambda plan, nbytes, **more: run(plan, nbytes, on="lab", **more),
     }  # fmt: skip
     if what == "run" and "command" in how:
         return cluster.lab_command(*given, **how)

@@ -136,7 +136,7 @@ def _run(
         )
     if only:
         raise Invalid("--only: the plan knows its machine; leave it out")
-    from antiphon.run.lab import lab_run_plan
+    from antiphon.run.bench import run_plan
 
     size = one_size(nbytes)
     plan = one_plan(Path(what), collective)
@@ -144,9 +144,7 @@ def _run(
     if fault is not None:
         raise Infeasible(f"{what}: the plan is wrong and is not run: {fault.message}")
     with working(f"running {plan.collective.kind} on {plan.topology.name}"):
-        rows = lab_run_plan(
-            plan, size, dtype=dtype, op=op, seed=seed, repeat=repeat, scale=scale, name=name, timeout=limit
-        )
+        rows = run_plan(plan, size, dtype, op, seed, repeat, on="lab", scale=scale, name=name, timeout=limit) or []
     emit({"rows": rows}, rows_text(rows), json)
     if not all(row["correct"] for row in rows):
         raise typer.Exit(1)

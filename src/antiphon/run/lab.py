@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from antiphon.core.plan import Plan
-from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid, unknown
-from antiphon.run._case import How, Row, Runnable
+from antiphon.run._case import Row
 from antiphon.run._lab_commands import bits
 from antiphon.run._lab_foreign import run_foreign
 from antiphon.run._lab_keeping import Lab, bring_up, find_lab, find_labs, name_of, need_root, standing
-from antiphon.run._rows import run_schedule
-from antiphon.units import parse_size
 
 
 def lab_up(topology: Topology, scale: str = "", name: str = "") -> Row:
@@ -93,34 +88,3 @@ def _the_lab(name: str) -> Lab:
         raise Invalid(f"name a machine, or one of the labs that are up: {listed}" if labs else "no lab is up: name a "
                       "machine, or antiphon lab up TOPO first")  # fmt: skip
     return found
-
-
-# ---- a plan ----
-
-
-def lab_run(  # noqa: PLR0913
-    schedule: Schedule,
-    topology: Topology,
-    nbytes: int | str | Sequence[int | str],
-    dtype: str = "float32",
-    op: str = "sum",
-    seed: int = 0,
-    repeat: int = 3,
-    in_place: bool = False,
-    *,
-    scale: str = "",
-    name: str = "",
-    timeout: float = 600.0,
-) -> list[Row]:
-    """Run a schedule on random data in the lab of this machine, or one made for it: a row for each size."""
-    how = How(timeout=timeout, scale=scale, name=name)
-    return run_schedule("lab", Runnable(schedule, topology), nbytes, dtype, op, seed, repeat, in_place, how) or []
-
-
-def lab_run_plan(plan: Plan, nbytes: int | str | Sequence[int | str], **how: Any) -> list[Row]:
-    """`lab_run` with the schedules that a plan chooses for these sizes."""
-    wanted = [nbytes] if isinstance(nbytes, int | str) else list(nbytes)
-    rows = []
-    for size in wanted:
-        rows += lab_run(plan.at(parse_size(size)).schedule, plan.topology, size, **how)
-    return rows
