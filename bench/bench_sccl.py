@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Iterator
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 from _common import RESULTS, in_child, print_machine, print_table, save
@@ -161,14 +162,15 @@ def child_engine(engine: str, number: int) -> dict[str, Any]:
     from antiphon.planners.sccl._group import trivial
     from antiphon.planners.sccl._search import Search
     from antiphon.planners.sccl._task import Effort, Task
-    from antiphon.planners.sccl._z3 import z3
 
     _, machine, collective, (chunks, steps, rounds) = spreading()[number]
     instance = instance_of(machine, collective)
     parts = instance.parts_of(chunks)
     import pysat.solvers  # noqa: F401 - all imports before the clock starts
     import scipy.optimize  # noqa: F401
-    import z3 as library  # noqa: F401
+
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+    from reference_engines import z3
 
     runs = []
     for _ in range(REPEATS if engine == "auto" else 1):

@@ -15,8 +15,7 @@ import oracle
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.transform import expand
-from antiphon.cost import Profile
-from antiphon.cost._profile import Incast
+from antiphon.cost import Incast, Profile
 
 
 class Plain:

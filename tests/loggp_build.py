@@ -11,11 +11,11 @@ import numpy as np
 from loggp_plain import Machine, Message
 
 from antiphon.core.collective import Collective
+from antiphon.core.messages import MessageGraph
 from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.cost import Level, LogGP, Profile
-from antiphon.cost._graph import MessageGraph
 from antiphon.cost._loggp_figures import FIGURES
 from antiphon.cost._loggp_run import Outcome, Simulation
 from antiphon.cost.loggp import simulate_graph

@@ -145,9 +145,9 @@ class Machine:
     def start(self, i: int) -> None:
         one = self.messages[i]
         self.ready[i] = self.clock.now
-        if one.src == one.dst:  # work inside a rank: it costs nothing, and needs no port
+        if one.src == one.dst:  # work inside a rank: it needs no port, and costs what it combines
             self.release(self.upon_leaving[i])
-            self.finish(i)
+            self.combine(i)
             return
         send = self.send_in_packets if self.packet else self.send_whole
         self.clock.at(self.clock.now + one.o_s, lambda: self.sending[one.src].take(lambda last: send(i, last)))
@@ -289,7 +289,7 @@ class Machine:
         self.release(self.after[i])
 
     def release(self, others: Sequence[int]) -> None:
-        for other in others:
+        for other in others:  # in the order of their numbers
             self.missing[other] -= 1
             if not self.missing[other]:
                 self.start(other)

@@ -145,7 +145,7 @@ def killed(request: Request) -> Iterator[Schedule]:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def eats(request: Request) -> Iterator[Schedule]:
+def eats(request: Request, *, memory: float) -> Iterator[Schedule]:
     """More and more memory, until there is none."""
     yield from ring(request)
     kept = []

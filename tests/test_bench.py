@@ -348,17 +348,19 @@ def test_bits_are_the_same_also_where_nothing_was_measured(monkeypatch: pytest.M
 
 def test_a_group_leaves_to_the_library_what_was_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     """And says why."""
+    from antiphon.core.choose import Call, Pages
     from antiphon.lower.book import make_book
     from antiphon.run._serving import SLOWER, UNMEASURED, Serving
 
     found = tuned(lambda w: by_steps(w, 1.01 if w.nbytes > 50_000 else 1.05), monkeypatch)
     serving = Serving.__new__(Serving)
-    serving.fill, serving._tried, serving._pages, serving._book_of = False, set(), {}, {}
+    serving.fill, serving.pages, serving._runnable, serving._book_of = False, Pages(), Pages(), {}
+    serving.chooser = serving.pages
     serving._take(make_book([found.plan]))
-    assert serving.find("allreduce", -1, 2000) is not None
-    whys = {size: serving.why_not("allreduce", -1, size) for size in (8, 64_000, 2**30)}
+    assert serving.find(Call("allreduce", 2000)) is not None
+    whys = {size: serving.why_not(Call("allreduce", size)) for size in (8, 64_000, 2**30)}
     assert whys == {8: UNMEASURED, 64_000: SLOWER, 2**30: UNMEASURED}
-    assert [serving.find("allreduce", -1, size) for size in whys] == [None] * 3
+    assert [serving.find(Call("allreduce", size)) for size in whys] == [None] * 3
 
 
 def test_tune_on_the_command_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import antiphon
+from antiphon.core.choose import Call
 from antiphon.core.collective import Collective
 from antiphon.core.interpret import interpret
 from antiphon.core.interpret.buffers import sides
@@ -47,16 +48,18 @@ def several() -> list[Plan]:
 def test_pages_are_found_by_size_members_and_root() -> None:
     book = make_book(several())
     everybody = (0, 1, 2, 3)
-    found = [book.find("allreduce", everybody, nbytes) for nbytes in (0, 99, 100, 4999, 5000, 10**12)]
+    found = [
+        book.chooser.page(Call("allreduce", nbytes, members=everybody)) for nbytes in (0, 99, 100, 4999, 5000, 10**12)
+    ]
     assert [page and (page.planner, page.program, page.measured, page.seconds) for page in found] == [
         *[("ring pieces=2", 0, True, 0.5)] * 2,
         *[("x", -1, True, None)] * 2,
         *[("ring", 0, False, None)] * 2,
     ]
     assert len(book.programs) == 1 + 4  # the ring once, gather for each root
-    assert book.find("allreduce", (1, 0, 2, 3), 5) is None
-    assert book.find("allgather", everybody, 5) is None
-    assert book.find("gather", everybody, 5) is None
+    assert book.chooser.page(Call("allreduce", 5, members=(1, 0, 2, 3))) is None
+    assert book.chooser.page(Call("allgather", 5, members=everybody)) is None
+    assert book.chooser.page(Call("gather", 5, members=everybody)) is None
     assert [page.root for page in book.pages if page.kind == "gather"] == [2, 0, 1, 3]
     assert [page.root for page in make_book(several(), every_root=False).pages][-1] == 2
 

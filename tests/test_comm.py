@@ -30,7 +30,7 @@ from antiphon.errors import Invalid
 from antiphon.lower.book import decode_book, encode_book, make_book
 from antiphon.run._group_book import DEFAULTS, default_book, group_book, read_any
 from antiphon.run._native import TransportFailed
-from antiphon.select._table import save_plans
+from antiphon.select import save_plans
 
 PROGRAM = str(Path(__file__).with_name("comm_process.py"))
 needs_cc = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")

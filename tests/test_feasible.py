@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from sccl_cases import case
 from sccl_cases import topology as random_machine
 
 import antiphon
@@ -32,7 +33,6 @@ from antiphon.planners.sccl._work import Work
 from antiphon.select import collective
 from antiphon.topologies import topology
 
-pytest.importorskip("pysat")
 Capture = pytest.CaptureFixture[str]
 DGX1 = "dgx1v_sccl"
 
@@ -46,6 +46,15 @@ def answer(capsys: Capture, *arguments: str, code: int = 0) -> Any:
     capsys.readouterr()
     assert run([*arguments, "--json"]) == code
     return json.loads(capsys.readouterr().out)
+
+
+def test_an_algorithm_that_ends_before_it_must_is_called_by_its_own_steps() -> None:
+    """What is found in 2 steps may need but 1; its certificate is then about 1."""
+    instance = case(16, most_ranks=4, most_chunks=6)
+    wanted = {"chunks": instance.input_weight, "steps": 2, "rounds": 2}
+    plan = antiphon.plan(instance.collective, instance.topology, planner="sccl", options=wanted)
+    assert plan.entries[0].claims["steps"] == 1
+    assert antiphon.verify(plan, proof=True) is None
 
 
 @pytest.mark.parametrize(

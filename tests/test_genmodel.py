@@ -30,13 +30,12 @@ from antiphon.core.bounds.memory import (
 from antiphon.core.collective import KINDS, Collective, custom_relation
 from antiphon.core.loads import pieces_of
 from antiphon.core.request import Request
-from antiphon.core.schedule import COPY, REDUCE, Local, Schedule, cut
+from antiphon.core.schedule import COPY, REDUCE, Schedule, cut
 from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, build
 from antiphon.core.transform import expand, pipeline
 from antiphon.core.verify import verify
-from antiphon.cost import Profile, as_profile, load_profile, prepare
+from antiphon.cost import Incast, Profile, as_profile, load_profile, prepare, save_profile, shipped_profiles
 from antiphon.cost import genmodel_forms as forms
-from antiphon.cost._profile import Incast, save_profile, shipped_profiles
 from antiphon.cost.genmodel_forms import Server, Terms, Tier
 from antiphon.errors import Invalid, Unsupported
 from antiphon.registry import find
@@ -258,10 +257,6 @@ def test_without_figures_it_is_alpha_beta_and_says_so() -> None:
     assert prepare("genmodel", schedule, machine, profile=Profile(gamma=1e-9))(NBYTES).note == ""
     nothing = Schedule(schedule.collective, schedule.chunks, *[np.zeros(0, int)] * 5)
     assert prepare("genmodel", nothing, machine, profile=Profile(gamma=1.0))(5).bottleneck == "nothing takes time"
-    worked = rows(star(3), "broadcast", [(0, 0, 0, 1, COPY)], local=(Local("permute", Fraction(1)),))
-    local = prepare("genmodel", worked, star(3), profile=Profile(memory_bandwidth=Fraction(4)))(8)
-    assert local.terms["local"] == 2
-    assert "local work (permute)" in local.bottleneck
 
 
 # ---- against plain loops ----
@@ -352,8 +347,7 @@ def test_no_prediction_beats_the_bound_or_alpha_beta(random: Case) -> None:
     ready = prepare("genmodel", random.schedule, random.topology, profile=profile)
     least = prepare("alpha-beta", random.schedule, random.topology)
     for nbytes in (0, 10**9):
-        local = least(nbytes).terms["local"]
-        assert ready(nbytes).seconds >= (least(nbytes).seconds - local) * (1 - 1e-9)
+        assert ready(nbytes).seconds >= least(nbytes).seconds * (1 - 1e-9)
         assert ready(nbytes).seconds >= float(limits.seconds(nbytes)) * (1 - 1e-9)
 
 

@@ -18,8 +18,7 @@ from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import LinkType, Topology, build
 from antiphon.core.verify import verify
-from antiphon.cost import Profile, as_profile, genmodel_forms
-from antiphon.cost._profile import Incast
+from antiphon.cost import Incast, Profile, as_profile, genmodel_forms
 from antiphon.cost.genmodel import genmodel
 from antiphon.errors import Invalid, Unsupported
 from antiphon.planners.gentree import gentree

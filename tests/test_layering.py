@@ -19,6 +19,7 @@ SRC = Path(__file__).resolve().parent.parent / "src"
 LAYERS = (
     "errors",
     "units",
+    "options",
     "core",
     "registry",
     "topologies",
@@ -38,6 +39,7 @@ LAYERS = (
 CORE = (
     "columns",
     "permute",
+    "choose",
     "topology",
     "reshape",
     "symmetry",
@@ -51,6 +53,7 @@ CORE = (
     "datatypes",
     "interpret",
     "transform",
+    "messages",
     "bounds",
     "ksync",
     "program",

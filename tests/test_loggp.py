@@ -32,11 +32,11 @@ from loggp_build import (
 from loggp_plain import Machine, Message
 
 from antiphon.core.collective import Collective
+from antiphon.core.messages import message_graph
 from antiphon.core.schedule import REDUCE, Chunks, Schedule, cut
 from antiphon.core.topology import Topology
 from antiphon.core.transform import expand
 from antiphon.cost import Level, LogGP, Profile
-from antiphon.cost._graph import message_graph
 from antiphon.cost._loggp_figures import level_of
 from antiphon.cost._loggp_heap import new_queue, put, take
 from antiphon.cost._loggp_run import Simulation
@@ -175,7 +175,8 @@ class Derived:
         grouped: dict[tuple[int, ...], list[oracle.Row]] = defaultdict(list)
         for row in oracle.rows_of(schedule):
             grouped[row.step, row.src, row.dst, row.route].append(row)
-        self.keys = sorted(grouped)
+        ranks = schedule.collective.ranks
+        self.keys = sorted(grouped, key=lambda key: (key[0], (key[2] - key[1]) % ranks, key[1], key[3]))
         weights, chunks = schedule.collective.weights, schedule.chunks
         total = chunks.denominator * schedule.collective.buffer_weight
 
@@ -195,7 +196,7 @@ class Derived:
             rows = grouped[key]
             deps, behind = self.waits(key, order)
             level = self.level[key]
-            taken = given.levels[level].at(size(rows)) if level >= 0 else {}
+            taken = given.levels[max(level, 0)].at(size(rows))
             self.messages.append(Message(
                 key[1], key[2], size(rows), sorted(deps), size([r for r in rows if r.op == REDUCE]),
                 **{name: float(value) for name, value in taken.items()}, behind=sorted(behind)))  # fmt: skip

@@ -366,12 +366,13 @@ def test_many_pieces_are_made_fewer() -> None:
 
 TINY = """
 from antiphon.core.collective import Collective
+from antiphon.core.request import Request
 from antiphon.cost import prepare
 from antiphon.cost._compiled import is_compiled
 from antiphon.registry import table
 from antiphon.topologies import topology
 here = topology("delta:nodes=2")
-made = next(iter(table("planner")["kring"].load()(here, Collective("allreduce", 8), k=4)))
+made = next(iter(table("planner")["kring"].load()(Request(here, Collective("allreduce", 8)), k=4)))
 models = ["loggp", "loggp:fidelity=packet", "loggp:order=streams", "loggp:order=data", "loggp:contention=off"]
 out = [prepare(model, made, here, profile="loggp-delta")(nbytes) for model in models for nbytes in (100, 300000)]
 told = [[float(one.seconds), list(map(float, one.terms.values())), [list(map(int, h)) for h in one.critical_path]]

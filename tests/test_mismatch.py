@@ -29,7 +29,7 @@ from antiphon.errors import Invalid, TimedOut
 from antiphon.lower.book import make_book
 from antiphon.run import _group_start
 from antiphon.run._native import Mismatch, TransportFailed
-from antiphon.select._table import save_plans
+from antiphon.select import save_plans
 
 PROGRAM = str(Path(__file__).with_name("mismatch_process.py"))
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")

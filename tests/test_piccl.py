@@ -13,15 +13,15 @@ from hypothesis import given, settings
 
 from antiphon.core.collective import Collective
 from antiphon.core.interpret import block_elements
+from antiphon.core.messages import messages, sets, waits
 from antiphon.core.plan import Plan
 from antiphon.core.routes import NO_ROUTES, resolve
 from antiphon.core.schedule import REDUCE, Schedule, cut
 from antiphon.core.topology import Topology
 from antiphon.core.transform import expand
 from antiphon.core.verify import verify
-from antiphon.cost import load_profile
-from antiphon.cost._loggp_figures import Level, LogGP, level_of
-from antiphon.cost._waits import sent, waits
+from antiphon.cost import Level, LogGP, load_profile
+from antiphon.cost._loggp_figures import level_of
 from antiphon.cost.piccl import MessageGraph, figures_text, message_graph, read_figures, read_schedule, read_topology
 from antiphon.errors import AntiphonError, Invalid, Unsupported
 from antiphon.lower import export
@@ -33,44 +33,53 @@ from antiphon.topologies import topology
 # ---- graphs ----
 
 
-def deps_of(graph: MessageGraph) -> list[set[int]]:
-    return [set(graph.deps[a:b].tolist()) for a, b in itertools.pairwise(graph.deps_ptr.tolist())]
+def deps_of(graph: MessageGraph, left: bool = False) -> list[set[int]]:
+    """Of every message those that must be done before it, or those that must have left."""
+    pairs = itertools.pairwise(graph.deps_ptr.tolist())
+    return [set(graph.deps[a:b][graph.left[a:b] == left].tolist()) for a, b in pairs]
 
 
 def messages_of(schedule: Schedule) -> tuple[list[tuple[int, ...]], list[int]]:
     route = [-1] * schedule.transfers if schedule.route is None else schedule.route.tolist()
     keys = list(zip(schedule.step.tolist(), schedule.src.tolist(), schedule.dst.tolist(), route, strict=True))
-    order = sorted(set(keys))
+    ranks = schedule.collective.ranks
+    order = sorted(set(keys), key=lambda key: (key[0], (key[2] - key[1]) % ranks, key[1], key[3]))
     return order, [order.index(key) for key in keys]
 
 
-def plain_data_deps(schedule: Schedule) -> list[set[int]]:
-    """What brought the value that each message reads, found cell by cell, step by step."""
+def plain_data_deps(schedule: Schedule) -> tuple[list[set[int]], list[set[int]]]:
+    """Of every message all who wrote what it reads or an earlier value there, and all who read an earlier one."""
     order, message = messages_of(schedule)
-    found: list[set[int]] = [set() for _ in order]
-    brought: dict[tuple[int, int, int], set[int]] = {}
     rows = list(
         zip(
             schedule.step.tolist(), schedule.chunk.tolist(), schedule.src.tolist(), schedule.slot("src").tolist(),
-            schedule.dst.tolist(), schedule.slot("dst").tolist(), schedule.op.tolist(), message, strict=True,
+            schedule.dst.tolist(), schedule.slot("dst").tolist(), message, strict=True,
         )
     )  # fmt: skip
-    for step in sorted({row[0] for row in rows}):
-        new: dict[tuple[int, int, int], set[int]] = {}
-        for _, chunk, src, src_slot, dst, dst_slot, op, number in (row for row in rows if row[0] == step):
-            found[number] |= brought.get((src, chunk, src_slot), set())
-            cell = (dst, chunk, dst_slot)
-            kept = new.get(cell, brought.get(cell, set()) if op == REDUCE else set())
-            new[cell] = kept | {number}
-        brought |= new
-    return found
+    done, left = ([set[int]() for _ in order] for _ in range(2))
+    for step, chunk, src, slot, _, _, number in rows:
+        written = [row for row in rows if row[0] < step and (row[1], row[4], row[5]) == (chunk, src, slot)]
+        last = max((row[0] for row in written), default=-1)
+        done[number] |= {row[-1] for row in written}
+        left[number] |= {row[-1] for row in rows if row[0] <= last and (row[1], row[2], row[3]) == (chunk, src, slot)}
+    return done, left
 
 
 @given(cases())
 @settings(max_examples=60)
-def test_a_message_waits_for_what_brought_what_it_carries(case: Case) -> None:
-    schedule = expand(case.schedule)
-    assert deps_of(message_graph(case.schedule, 1000, "data")) == plain_data_deps(schedule)
+def test_by_data_a_message_waits_for_the_versions_that_it_reads(case: Case) -> None:
+    """For no more than that, and for all of it: by way of others where these have waited for it."""
+    graph = message_graph(case.schedule, 1000, "data")
+    all_done, all_left = plain_data_deps(expand(case.schedule))
+    seen_done: list[set[int]] = []
+    seen_left: list[set[int]] = []
+    for number, (done, left) in enumerate(zip(deps_of(graph), deps_of(graph, True), strict=True)):
+        assert done <= all_done[number]
+        assert left <= all_left[number]
+        seen_done.append(done.union(*(seen_done[i] for i in done | left)))
+        seen_left.append(left.union(seen_done[-1], *(seen_left[i] for i in done | left)))
+        assert all_done[number] <= seen_done[-1]
+        assert all_left[number] <= seen_left[-1]
 
 
 @given(cases())
@@ -92,7 +101,7 @@ def test_by_rounds_all_that_came_before_at_the_source_is_done(case: Case) -> Non
 def test_bytes_are_conserved(case: Case) -> None:
     nbytes = 997
     schedule = expand(case.schedule)
-    made = sent(case.schedule, nbytes)
+    sizes, combined = messages(schedule).nbytes(nbytes)
     elements = block_elements(schedule.collective, nbytes, 1)
     whole, offset = schedule.chunks.denominator, schedule.chunks.offset.tolist()
     of_block = elements[schedule.chunks.block].tolist()
@@ -100,8 +109,8 @@ def test_bytes_are_conserved(case: Case) -> None:
     low = [n * at // whole for n, at in zip(of_block, offset, strict=True)]
     high = [n * at // whole for n, at in zip(of_block, ends, strict=True)]
     size = np.array(high) - np.array(low)
-    assert int(made.nbytes.sum()) == int(size[schedule.chunk].sum())
-    assert int(made.combined.sum()) == int(size[schedule.chunk][schedule.op == REDUCE].sum())
+    assert int(sizes.sum()) == int(size[schedule.chunk].sum())
+    assert int(combined.sum()) == int(size[schedule.chunk][schedule.op == REDUCE].sum())
     assert np.array_equal(
         np.bincount(schedule.chunks.block, weights=size, minlength=schedule.collective.blocks), elements
     )
@@ -114,9 +123,9 @@ def test_many_to_many_is_kept_in_few_numbers() -> None:
         made.collective, made.chunks, twice([made.step, made.step + 1]), twice([made.chunk] * 2), twice([made.src] * 2),
         twice([made.dst] * 2), twice([made.op] * 2),
     )  # fmt: skip
-    found = waits(sent(schedule, 1000), "data")
-    assert found.pairs == 40 * 39 * 39
-    assert len(found.message) + len(found.items) + len(found.low) < 40 * 39 * 4
+    found = sets(waits(messages(schedule), "data"))
+    assert found.pairs == 40 * 39 * (39 + 39)  # those that brought a value, and those that read the one before
+    assert len(found.message) + len(found.items) + len(found.low) < 40 * 39 * 6
 
 
 @pytest.mark.parametrize(
@@ -139,7 +148,7 @@ def test_graphs_that_are_none(ptr: list[int], deps: list[int], says: str) -> Non
 def test_a_graph_may_list_a_message_before_those_it_waits_for() -> None:
     graph = MessageGraph(2, [0, 1], [1, 0], np.array([5, 6]), np.array([0, 1, 1]), np.array([1]))
     assert deps_of(graph) == [{1}, set()]
-    with pytest.raises(Invalid, match="order: expected rounds or data"):
+    with pytest.raises(Invalid, match="order: expected one of rounds, streams, data"):
         message_graph(plan("allreduce", "ring:ranks=3").entries[0].schedule, 10, "steps")
 
 
@@ -276,7 +285,7 @@ def test_what_is_written_is_read_again_and_verified(
     tmp_path: Path, collective: str, machine: str, planner: str, options: dict[str, Any], order: str
 ) -> None:
     made = plan(collective, machine, planner=planner, options=options)
-    export(made, "piccl-xml", tmp_path, nbytes=12345, options={"order": order})
+    export(made, "piccl-xml", tmp_path, nbytes=12345, options={"order": order, "local": "off"})
     found = read_schedule(tmp_path / "schedule.xml")
     schedule = expand(made.entries[0].schedule)
     again = found.verifiable()

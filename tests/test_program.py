@@ -322,7 +322,7 @@ def test_an_illegal_schedule_has_no_program() -> None:
 
 def test_the_text() -> None:
     text = dump(lower(RING), 0)
-    assert "fold out[1/4:3/8] = in[1/4:3/8] + slot1[0:1/8]  (after 1)" in text
+    assert "fold out[1/4:3/8] = in[1/4:3/8] + slot0[0:1/8]  (after 0)" in text
     assert "avg  out[0:1] / 4" in text
     assert "in 3 pieces" in dump(lower(pipeline(RING, 3)), 1)
     with pytest.raises(Invalid, match="rank: expected 0 to 3"):

@@ -12,7 +12,7 @@ import pytest
 
 import antiphon
 from antiphon.cli import run
-from antiphon.errors import Infeasible, Invalid, Missing
+from antiphon.errors import Infeasible, Invalid
 from antiphon.reproduce import _made, names, reproduce, sccl
 from antiphon.reproduce._judge import judge
 from antiphon.reproduce._made import Family, Made, family
@@ -88,7 +88,6 @@ def square() -> Family:
 
 
 def rows_of(group: Family, *rows: tuple[int, int, int, str]) -> list[dict[str, Any]]:
-    pytest.importorskip("pysat")
     return list(sccl._of_family(group, published(*rows)))
 
 
@@ -134,17 +133,7 @@ def test_what_an_engine_alone_says_is_no_proof(monkeypatch: pytest.MonkeyPatch) 
     assert not rows_of(square(), (2, 2, 3, "both"))[0]["ok"]
 
 
-def test_without_solvers_the_first_row_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(*args: Any, **options: Any) -> Any:
-        raise Missing("pip install 'antiphon[synth]'")
-
-    monkeypatch.setattr(_made, "sccl", missing)
-    with pytest.raises(Missing, match="synth"):
-        rows_of(square(), (2, 2, 3, "both"))
-
-
 def test_without_duals_nothing_is_optimal(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("pysat")
     checked = Family._checked
     monkeypatch.setattr(Family, "_checked", lambda *a: replace(checked(*a), least=None))
     group = square()

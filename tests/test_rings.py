@@ -21,7 +21,7 @@ from antiphon.core.reshape import only as keep
 from antiphon.core.schedule import Local, Schedule
 from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, build
 from antiphon.core.verify import verify
-from antiphon.cost.alpha_beta import alpha_beta
+from antiphon.cost.loggp import loggp
 from antiphon.errors import Invalid
 from antiphon.planners._circles import around
 from antiphon.planners._circles import both_ways as there_and_back
@@ -299,5 +299,5 @@ def test_bruck_rotates_its_buffer(kind: str, copies: int) -> None:
     machine = star(5)
     schedule = one("bruck", machine, kind)
     assert schedule.local == (Local("rotation", Fraction(copies)),)
-    predicted = alpha_beta(schedule, machine)(10**9)
+    predicted = loggp(schedule, machine, local="on")(10**9)
     assert predicted.terms["local"] == pytest.approx(copies * 10**9 / 100e9)

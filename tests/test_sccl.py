@@ -24,8 +24,6 @@ from antiphon.reproduce._sccl_tables import DGX1, Z52, of_kind
 from antiphon.reproduce.sccl import frontiers, table4, table5
 from antiphon.topologies import topology
 
-pytest.importorskip("pysat")
-
 Row = dict[str, Any]
 SPREADING = ("allgather", "broadcast", "gather", "alltoall")
 

@@ -22,7 +22,6 @@ from antiphon.planners.sccl._search import Search
 from antiphon.select import collective
 from antiphon.topologies import topology
 
-pytest.importorskip("pysat")
 FAR = 10.0**9  # seconds
 
 

@@ -32,8 +32,6 @@ from antiphon.planners.sccl._search import Impossible, Search
 from antiphon.select import collective
 from antiphon.topologies import topology
 
-pytest.importorskip("pysat")
-
 GB = Fraction(10**9)
 Asked = tuple[Topology, Collective]
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 import pytest
+from reference_engines import boolean, cpsat, z3
 from sccl_cases import case, least_by_search, work
 
 from antiphon.core.collective import Collective
@@ -17,14 +18,11 @@ from antiphon.core.loads import rounds
 from antiphon.core.topology import LinkType, build
 from antiphon.core.verify import verify
 from antiphon.planners.sccl import _linear
-from antiphon.planners.sccl._boolean import boolean
-from antiphon.planners.sccl._cpsat import cpsat
 from antiphon.planners.sccl._flow import flow, suits
 from antiphon.planners.sccl._group import Group, group_of, subgroups, trivial
 from antiphon.planners.sccl._program import Program
 from antiphon.planners.sccl._sat import sat
 from antiphon.planners.sccl._task import Answer, Effort, Engine, Task, rounds_of, schedule_of
-from antiphon.planners.sccl._z3 import z3
 from antiphon.topologies import topology
 
 ENGINES: dict[str, Engine] = {"z3": z3, "boolean": boolean, "cpsat": cpsat, "sat": sat}

@@ -28,7 +28,6 @@ from antiphon.select import frontier
 from antiphon.select._proofs import certified
 from antiphon.topologies import topology
 
-pytest.importorskip("pysat")
 KINDS = ("allgather", "scatter", "alltoall", "gather", "broadcast", "reducescatter")
 MACHINES = ("ring:ranks=4", "line:ranks=4", "star:ranks=3", "full:ranks=3", "ring:ranks=5")
 

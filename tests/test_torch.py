@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from once import once
 
 import antiphon
 from antiphon.core.collective import Collective
 from antiphon.core.plan import Entry, Plan
-from antiphon.select._table import save_plans
+from antiphon.select import save_plans
 
 pytestmark = pytest.mark.skipif(
     find_spec("torch") is None or shutil.which("cc") is None,
@@ -70,10 +71,15 @@ def tables(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
-    """One launch for all: loading PyTorch costs more than most checks."""
-    folder = tmp_path_factory.mktemp("torch")
-    results, codes, said = launch(folder, SIZE, CHECKS, ANTIPHON_TABLE=str(tables(folder)), ANTIPHON_TEST_STEPS="12")
-    assert codes == [0, 0, 0, -9], said  # the last is killed in the last check
+    """One launch for all, and for all processes that run tests: loading PyTorch costs more than most checks."""
+
+    def launched(folder: Path) -> Found:
+        table = str(tables(folder))
+        results, codes, said = launch(folder, SIZE, CHECKS, ANTIPHON_TABLE=table, ANTIPHON_TEST_STEPS="12")
+        assert codes == [0, 0, 0, -9], said  # the last is killed in the last check
+        return results
+
+    results: Found = once(tmp_path_factory, "torch", launched)
     return results
 
 

@@ -38,9 +38,11 @@ def wanted(kind: str, ranks: int, root: int = 0, members: tuple[int, ...] = ()) 
     return Collective(kind, ranks, members, (root,) if kind in ("broadcast", "reduce", "scatter", "gather") else ())
 
 
-def made(planner: Any, topology: Topology, collective: Collective, **options: Any) -> Schedule:
+def made(
+    planner: Any, topology: Topology, collective: Collective, nbytes: int | None = None, **options: Any
+) -> Schedule:
     """The one schedule for these options, verified."""
-    (schedule,) = planner(Request(topology, collective), **{"pieces": 1, **options})
+    (schedule,) = planner(Request(topology, collective, nbytes), **{"pieces": 1, **options})
     assert not verify(schedule, topology).fault
     return schedule
 

@@ -58,11 +58,13 @@ def test_sizes_are_the_ends_of_the_range_and_the_powers_of_two_in_it() -> None:
     assert sizes_of("1KB:1MB") == ((1000, 10**6), (1000, *(2**k for k in range(10, 20)), 10**6))
     assert sizes_of("3KB:4KB")[1] == (3000, 4000)
     assert sizes_of("1KiB:4KiB")[1] == (1024, 2048, 4096)
+    assert sizes_of("1KB:10KB:4") == ((1000, 10_000), (1000, 4000, 10_000))
     assert sizes_of((3, 3)) == ((3, 3), (3,))
+    assert sizes_of((3, 10)) == ((3, 10), (3, 10))
     assert sizes_of("5:7")[1] == (5, 7)
     assert sizes_of(64)[1] == (64,)
     assert sizes_of(np.int64(64))[1] == (64,)
-    for wrong in ("0:1KB", "2KB:1KB", "1:2:3", "1KB:", "0", "", 1.5, None, True, [], ["1KB", 2.5], np.ones(2)):
+    for wrong in ("0:1KB", "2KB:1KB", "1:2:1", "1KB:", "0", "", 1.5, None, True, [], ["1KB", 2.5], np.ones(2)):
         with pytest.raises(Invalid):
             sizes_of(wrong)  # type: ignore[arg-type]
 

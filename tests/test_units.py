@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,18 @@ from antiphon.cost import Incast, Profile, load_profile, save_profile
 from antiphon.errors import Invalid
 from antiphon.topologies.regular import ring
 from antiphon.topologies.trees import tree
-from antiphon.units import exact, parse_bandwidth, parse_seconds, plain, stored_bandwidth
+from antiphon.units import (
+    Span,
+    exact,
+    format_size,
+    parse_bandwidth,
+    parse_seconds,
+    parse_size,
+    parse_sizes,
+    parse_span,
+    plain,
+    stored_bandwidth,
+)
 
 
 @pytest.mark.parametrize(
@@ -67,3 +79,63 @@ def test_names_of_machines_made_in_python_are_their_specs() -> None:
         tree(fanouts="2x2", uplink="9GB/s"), tree(fanouts="2x2", uplink=9 * 10**9),
     ):  # fmt: skip
         assert topology(made.name) == made
+
+
+# ---- sizes ----
+
+WRITTEN = st.integers(1, 2**40).flatmap(lambda n: st.sampled_from([str(n), f"{n}B", format_size(n), f" {n} "]))
+
+
+def test_sizes() -> None:
+    assert parse_sizes("64KB") == parse_sizes(64_000) == [64_000]
+    assert parse_sizes("1KB:10KB") == [1000, 2000, 4000, 8000]
+    assert parse_sizes("1KB:10KB", usual=3) == [1000, 3000, 9000]
+    assert parse_sizes("1KiB:1MiB:4", usual=3) == [4**k for k in range(5, 11)]
+    assert parse_sizes("5:5") == [5]
+    assert parse_sizes(["1KB", 3, "1:4"]) == [1000, 3, 1, 2, 4]
+    assert parse_sizes(0) == [0]
+    for bad in (
+        "",
+        "0:8",
+        "9:8",
+        "1:8:1",
+        "1:8:x",
+        "1:8:2:2",
+        "1:",
+        ":8",
+        "-1",
+        "1KB-1MB",
+        None,
+        1.5,
+        True,
+        ["1", 2.5],
+    ):
+        with pytest.raises(Invalid):
+            parse_sizes(bad)  # type: ignore[arg-type]
+
+
+def test_where_one_size_is_wanted_a_range_is_named() -> None:
+    with pytest.raises(Invalid, match="--nbytes: expected one size such as 64MiB, got the range '1KB:1MB'"):
+        parse_size("1KB:1MB", "--nbytes")
+
+
+@given(low=WRITTEN, more=st.integers(0, 2**30), factor=st.one_of(st.none(), st.integers(2, 1000)))
+def test_a_range_is_read_as_it_was_written(low: str, more: int, factor: int | None) -> None:
+    first = parse_size(low)
+    last = first + more
+    span = parse_span(f"{low}:{last}" + (f":{factor}" if factor else ""))
+    assert span == Span(first, last, factor)
+    sizes = span.sizes()
+    assert sizes[0] == first
+    assert sizes[-1] <= last < sizes[-1] * (factor or 2)
+    assert all(b == a * (factor or 2) for a, b in pairwise(sizes))
+
+
+@given(text=st.text("0123456789.:KMiBf32x e-", max_size=12))
+def test_any_text_is_sizes_or_refused(text: str) -> None:
+    try:
+        sizes = parse_sizes(text)
+    except Invalid:
+        return
+    assert sizes == sorted(sizes)
+    assert parse_sizes(":".join(text.split(":")[:1])) == sizes[:1]

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+import operator
 import re
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
+from typing import NamedTuple, SupportsIndex
 
 from antiphon.errors import Invalid, quote
 
 Number = int | Fraction
+Sizes = SupportsIndex | str | Sequence[SupportsIndex | str]  # as people write them: parse_sizes
 
 _PREFIX = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "p": 10**15}
 _BINARY = {"k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40, "p": 2**50}
@@ -49,11 +53,13 @@ def _split(text: str, what: str, example: str) -> tuple[Fraction, str]:
     return Fraction(match.group(1)), match.group(2)
 
 
-def parse_size(value: int | str, what: str = "size") -> int:
+def parse_size(value: SupportsIndex | str, what: str = "size") -> int:
     """Bytes: 4096, "64KB" (10^3), "1.5MiB" (2^20), "1e8f32" (elements times their size)."""
-    if isinstance(value, bool) or not isinstance(value, int | str):
-        raise Invalid(f"{what}: expected a size, got {quote(value)}")
-    number, unit = (Fraction(value), "") if isinstance(value, int) else _split(value, what, "64KB or 1.5MiB")
+    if isinstance(value, bool) or not isinstance(value, SupportsIndex | str):
+        raise Invalid(f"{what}: expected a size such as 64KB, got {quote(value)}")
+    if isinstance(value, str) and ":" in value:
+        raise Invalid(f"{what}: expected one size such as 64MiB, got the range {quote(value)}")
+    number, unit = _split(value, what, "64KB or 1.5MiB") if isinstance(value, str) else (_whole(value, what), "")
     scale = _size_unit(unit)
     if scale is None:
         raise Invalid(
@@ -65,6 +71,49 @@ def parse_size(value: int | str, what: str = "size") -> int:
     if total >= 2**60:
         raise Invalid(f"{what}: {quote(value)} is more than any machine holds (2^60 bytes)")
     return int(total)
+
+
+def _whole(value: SupportsIndex, what: str) -> Fraction:
+    try:
+        return Fraction(operator.index(value))
+    except TypeError:
+        raise Invalid(f"{what}: expected a size such as 64KB, got {quote(value)}") from None
+
+
+class Span(NamedTuple):
+    """Sizes from `low` to at most `high`. `factor`: between each and the next, None where none is told."""
+
+    low: int
+    high: int
+    factor: int | None = None
+
+    def sizes(self, usual: int = 2) -> list[int]:
+        """`low`, and each time `factor` (or `usual`) times as much, while that is not above `high`."""
+        found = [self.low]
+        while found[-1] and found[-1] * (self.factor or usual) <= self.high:
+            found.append(found[-1] * (self.factor or usual))
+        return found
+
+
+def parse_span(value: SupportsIndex | str, what: str = "nbytes") -> Span:
+    """SIZE, FROM:TO or FROM:TO:FACTOR: "64KB", "1KB:1GB", "1KB:1GB:4"."""
+    if not isinstance(value, str) or ":" not in value:
+        size = parse_size(value, what)
+        return Span(size, size)
+    first, last, *rest = value.split(":")
+    factor = int(rest[0]) if len(rest) == 1 and re.fullmatch(r"\s*[0-9]{1,9}\s*", rest[0]) else 0
+    if len(rest) > 1 or (rest and factor < 2):
+        raise Invalid(f"{what}: expected SIZE, FROM:TO or FROM:TO:FACTOR with a factor from 2, got {quote(value)}")
+    low, high = parse_size(first, what), parse_size(last, what)
+    if not 0 < low <= high:
+        raise Invalid(f"{what}: the range {quote(value)} is empty; begin above 0 and at most where it ends")
+    return Span(low, high, factor or None)
+
+
+def parse_sizes(value: Sizes, what: str = "nbytes", usual: int = 2) -> list[int]:
+    """The sizes of SIZE, FROM:TO (each `usual` times the one before), FROM:TO:FACTOR, or of several of these."""
+    several = [value] if isinstance(value, str) or not isinstance(value, Iterable) else value
+    return [size for one in several for size in parse_span(one, what).sizes(usual)]
 
 
 def _size_unit(unit: str) -> int | None:

@@ -15,7 +15,6 @@ from antiphon.core.topology import Topology
 from antiphon.errors import Invalid, quote, unknown
 from antiphon.select import collective, is_file, load_plans
 from antiphon.topologies import topology
-from antiphon.units import parse_size
 
 Topo = Annotated[str, typer.Argument(metavar="TOPO", help="name, name:key=value,... or file.json")]
 Coll = Annotated[str, typer.Argument(metavar="COLL", help="allreduce, allgather, ... or file.json")]
@@ -54,13 +53,6 @@ def one_plan(path: Path, wanted: str) -> Plan:
     if not wanted and len(plans) > 1:
         raise Invalid(f"{path}: holds plans for {', '.join(plans)}; choose one by --collective")
     return plans[wanted or next(iter(plans))]
-
-
-def one_size(text: str) -> int:
-    """--nbytes of a command that takes one size."""
-    if ":" in text:
-        raise Invalid(f"--nbytes: expected one size such as 64MiB, got the range {quote(text)}; predict takes ranges")
-    return parse_size(text, "--nbytes")
 
 
 def rank_list(text: str, what: str) -> list[int]:

@@ -16,7 +16,7 @@ from antiphon.core.datatypes import DATA_TYPES, OPERATORS, combine_of, data_type
 from antiphon.core.plan import Plan
 from antiphon.cost import as_profile
 from antiphon.errors import AntiphonError, Invalid, unknown
-from antiphon.units import format_size, parse_seconds, parse_size
+from antiphon.units import Span, format_size, parse_seconds, parse_size
 
 What = Annotated[str, typer.Argument(metavar="COLL|PLAN|TABLE", help="a collective or all; or a file of plans")]
 Machine = Annotated[str, typer.Argument(metavar="TOPO", help="of a collective: the machine")]
@@ -142,10 +142,7 @@ def _sizes(begin: str, end: str, factor: int) -> list[int]:
     low, high = parse_size(begin, "-b"), parse_size(end, "-e")
     if high < low:
         raise Invalid(f"-e {end}: is less than -b {begin}; begin with the smaller size")
-    found = [low]
-    while low and found[-1] * factor <= high:
-        found.append(found[-1] * factor)
-    return found
+    return Span(low, high, factor).sizes()
 
 
 def _several(given: str, known: tuple[str, ...], check: Callable[[str], object]) -> list[str]:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from antiphon.errors import Invalid, quote
-from antiphon.topologies import plain_value
+from antiphon.errors import Invalid
+from antiphon.options import parse_options, plain_value
 
 Tell = Callable[[str], None]
 EVERY = 5.0  # seconds between two lines in a log
@@ -17,13 +17,8 @@ EVERY = 5.0  # seconds between two lines in a log
 
 def options_of(given: list[str] | None) -> dict[str, Any]:
     """--option key=value, each given once."""
-    found: dict[str, Any] = {}
-    for text in given or ():
-        key, equals, value = text.partition("=")
-        if not key or not equals:
-            raise Invalid(f"--option: expected key=value, got {quote(text)}")
-        found[key] = plain_value(value)
-    return found
+    told = parse_options(given or (), "--option", "key=value")
+    return {key: plain_value(value) for key, value in told.items()}
 
 
 def joined(options: dict[str, Any], named: dict[str, Any]) -> dict[str, Any]:

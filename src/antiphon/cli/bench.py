@@ -12,9 +12,8 @@ from antiphon.cli._arguments import Json
 from antiphon.cli._bench_plans import bench_plans_command
 from antiphon.cli._output import check_outputs, emit
 from antiphon.cli._planning import say
-from antiphon.cost import sizes
 from antiphon.show.text import table
-from antiphon.units import format_seconds, format_size, parse_seconds
+from antiphon.units import format_seconds, format_size, parse_seconds, parse_sizes
 
 On = Annotated[str, typer.Option("--on", metavar="WHERE", help="mpi or lab")]
 Iterations = Annotated[int, typer.Option("--iterations", metavar="N", help="runs; the median counts")]
@@ -53,7 +52,7 @@ def _genmodel(
     from antiphon.run.bench_genmodel import bench_genmodel
 
     check_outputs({"-o": out}, forms={"-o": ".csv"})
-    wanted = sizes(nbytes or ["256KiB:4MiB:4"])
+    wanted = parse_sizes(nbytes or ["256KiB:4MiB:4"], "--nbytes")
     rows = bench_genmodel(
         ranks, wanted, plans=plan or ("cps", "incast"), iterations=iterations, warmup=warmup, on=on, mpiexec=mpiexec,
         timeout=parse_seconds(timeout, "--timeout", bare=True), progress=say,
@@ -96,8 +95,9 @@ def _loggp(
 
     check_outputs({"-o": out}, forms={"-o": ".csv"})
     rows = bench_loggp(
-        sizes(nbytes) if nbytes else SIZES, n=messages, repetitions=repeat, iterations=iterations, warmup=warmup,
-        on=on, mpiexec=mpiexec, timeout=parse_seconds(timeout, "--timeout", bare=True), progress=say,
+        parse_sizes(nbytes, "--nbytes") if nbytes else SIZES, n=messages, repetitions=repeat,
+        iterations=iterations, warmup=warmup, on=on, mpiexec=mpiexec,
+        timeout=parse_seconds(timeout, "--timeout", bare=True), progress=say,
     )  # fmt: skip
     if rows is None:  # another of the processes reports
         return

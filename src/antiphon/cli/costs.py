@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from antiphon.cli._arguments import Json, Model, PlanFile, ProfileFile, WhichPlan, one_plan, one_size
+from antiphon.cli._arguments import Json, Model, PlanFile, ProfileFile, WhichPlan, one_plan
 from antiphon.cli._output import check_outputs, emit, working
 from antiphon.core.files import write_bytes
 from antiphon.errors import Invalid
@@ -16,7 +16,7 @@ from antiphon.show.listing import listed, listed_text
 from antiphon.show.text import paragraph
 from antiphon.show.text import table as columns
 from antiphon.topologies import topology
-from antiphon.units import format_seconds, format_size
+from antiphon.units import format_seconds, format_size, parse_size, parse_sizes
 
 SHOWN_HOPS = 12
 
@@ -76,9 +76,9 @@ def _predict(
     json: Json = False,
 ) -> None:
     """What a plan takes at each size, which terms that is the sum of, and what holds it up."""
-    from antiphon.cost import predict, sizes
+    from antiphon.cost import predict
 
-    wanted = sizes(nbytes)
+    wanted = parse_sizes(nbytes, "--nbytes")
     loaded = one_plan(file, collective)
     with working(f"predicting {len(wanted)} sizes by {model}"):
         rows = predict(loaded, wanted, model=model, profile=profile)
@@ -112,7 +112,7 @@ def _simulate(
         return
     if not nbytes:
         raise Invalid("--nbytes: tell the size, such as 64MiB (only a schedule XML with its --topology needs none)")
-    size = one_size(nbytes)
+    size = parse_size(nbytes, "--nbytes")
     loaded = one_plan(file, collective)
     with working(f"simulating by {model}"):
         row, events = simulate(loaded, size, model=model, profile=profile, trace=trace is not None)

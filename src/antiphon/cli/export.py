@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from antiphon.cli._arguments import Json, PlanFile, WhichPlan, one_plan, one_size
+from antiphon.cli._arguments import Json, PlanFile, WhichPlan, one_plan
 from antiphon.cli._output import check_outputs, emit, working
 from antiphon.cli._planning import options_of
 from antiphon.errors import Infeasible, Invalid
@@ -16,7 +16,7 @@ from antiphon.registry import find, table
 from antiphon.select import check
 from antiphon.show._columns import wrapped
 from antiphon.show.listing import listed
-from antiphon.units import format_size
+from antiphon.units import format_size, parse_size
 
 
 def _backends(json: Json = False) -> None:
@@ -55,7 +55,7 @@ def _export(
     given = options_of(option)
     if "nbytes" in entry.can.get("needs", ()) and not nbytes:
         raise Invalid(f"back end {to} writes the messages of one size; give it by --nbytes, e.g. --nbytes 64MiB")
-    size = one_size(nbytes) if nbytes else None
+    size = parse_size(nbytes, "--nbytes") if nbytes else None
     check_outputs({"-o": out}, folder="-o", parents=True)
     loaded = one_plan(file, collective)
     fault = check(loaded, loaded.topology)

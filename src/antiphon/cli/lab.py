@@ -10,14 +10,14 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
-from antiphon.cli._arguments import Json, Only, WhichPlan, machine_and_group, one_plan, one_size
+from antiphon.cli._arguments import Json, Only, WhichPlan, machine_and_group, one_plan
 from antiphon.cli._lab_text import labs_text
 from antiphon.cli._output import emit, working
 from antiphon.cli._run_text import rows_text
 from antiphon.core.topology import Topology
 from antiphon.errors import Infeasible, Invalid, Missing
 from antiphon.select import check, is_file
-from antiphon.units import parse_seconds
+from antiphon.units import parse_seconds, parse_size
 
 Scale = Annotated[
     str,
@@ -138,7 +138,7 @@ def _run(
         raise Invalid("--only: the plan knows its machine; leave it out")
     from antiphon.run.bench import run_plan
 
-    size = one_size(nbytes)
+    size = parse_size(nbytes, "--nbytes")
     plan = one_plan(Path(what), collective)
     fault = check(plan, plan.topology)
     if fault is not None:

@@ -20,7 +20,6 @@ from antiphon.cli._arguments import (
     Topo,
     WhichPlan,
     one_plan,
-    one_size,
     request,
 )
 from antiphon.cli._output import check_outputs, emit, working, write_pictures
@@ -37,7 +36,7 @@ from antiphon.show.frontier import optimality_text, proofs_text, refusal_text
 from antiphon.show.text import paragraph, plan_text
 from antiphon.show.trees import check_drawable, trees_svg
 from antiphon.topologies import topology
-from antiphon.units import parse_seconds
+from antiphon.units import parse_seconds, parse_size
 
 Planner = Annotated[
     str,
@@ -93,7 +92,7 @@ def _plan_command(
     how: dict[str, Any] = {
         "planner": planner, "seed": seed, "deterministic": deterministic,
         "options": joined(options_of(option), {"chunks": chunks, "steps": steps, "rounds": rounds}),
-        "nbytes": one_size(nbytes) if nbytes else None,
+        "nbytes": parse_size(nbytes, "--nbytes") if nbytes else None,
         "budget": parse_seconds(budget, "--budget", bare=True) if budget else None,
     }  # fmt: skip
     if keep_all:
@@ -254,7 +253,7 @@ def _run_command(
     of them. On lab the ranks are joined by emulated links, as by `antiphon lab run`.
     """
     limit = parse_seconds(timeout, "--timeout", bare=True)
-    size = one_size(nbytes)
+    size = parse_size(nbytes, "--nbytes")
     loaded = one_plan(file, collective)
     fault = check(loaded, loaded.topology)
     if fault is not None:

@@ -31,14 +31,14 @@ from antiphon.core.topology import Topology
 from antiphon.errors import Infeasible, Invalid
 from antiphon.select import Tuning, read_sweep, tune, tune_over
 from antiphon.topologies import topology
-from antiphon.units import parse_seconds
+from antiphon.units import parse_seconds, parse_span
 
 SPAN = "1KB:1GB"
 PICTURES = ("--svg", "--png", "--heatmap")
 Wanted = Annotated[str, typer.Argument(metavar="COLL|all", help="allreduce, allgather, ..., file.json, or all eight")]
 Sizes = Annotated[
     str,
-    typer.Option("--nbytes", metavar="SIZES", help="the sizes: a range, or one (default 1KB:1GB; measured 1KB:16MB)"),
+    typer.Option("--nbytes", metavar="SIZES", help="one, 1KB:1GB or 1KB:1GB:4 (default 1KB:1GB; measured 1KB:16MB)"),
 ]
 Planners = Annotated[list[str] | None, typer.Option("--planner", metavar="NAME", help="just this one; again for more")]
 Sweeps = Annotated[
@@ -144,6 +144,8 @@ def _tune_command(
     }  # fmt: skip
     measuring = {"--factor": factor, "--iterations": iterations, "--for": limit, "--mpiexec": mpiexec}
     if on:
+        if factor and nbytes and parse_span(nbytes, "--nbytes").factor:
+            raise Invalid("--factor: --nbytes names one already; leave one of them out")
         how = {"on": on, "factor": factor or 4, "iterations": iterations or 20, "mpiexec": mpiexec, "nbytes": nbytes}
         refused = {
             "--vary": vary,

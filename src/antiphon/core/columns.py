@@ -5,6 +5,8 @@ A table is columns of equal length; a row is a place in them. What works on tabl
     order_of    the rows in the order of a key                 starts   where a new value begins in an ordered column
     dense       keys as 0, 1, 2, ... without holes             numbered the same for rows of several columns
     pointers    where each owner's rows begin (CSR)            ranges   the rows of chosen owners, one after another
+    packed      several columns as one key                     places   the place of each in its run of equal values
+    sums        whole numbers added up by group                ascends  whether a column is in order
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ Ints = NDArray[np.int32]
 Longs = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 AnyInts = NDArray[np.integer[Any]]
+Floats = NDArray[np.float64]
 
 
 def column(values: ArrayLike, what: str, low: int, high: int) -> Ints:
@@ -60,6 +63,53 @@ def order_of(key: AnyInts, bound: int) -> Longs:
     packed.sort()
     packed &= (1 << bits) - 1
     return packed
+
+
+def packed(*columns: tuple[NDArray[Any], int]) -> tuple[Longs, int]:
+    """Columns (each with a bound of its values) as one number per row in their order, and a bound.
+
+    >>> packed((np.array([1, 0, 1]), 2), (np.array([2, 2, 0]), 3))
+    (array([5, 2, 3]), 6)
+    """
+    first, bound = columns[0]
+    key, bound = first.astype(np.int64), max(bound, 1)
+    for values, top in columns[1:]:
+        high = max(top, 1)
+        if bound * high >= 2**62:
+            found, key = dense(key, bound)
+            bound = max(len(found), 1)
+        key *= high
+        key += values
+        bound *= high
+    return key, bound
+
+
+def ascends(key: NDArray[Any]) -> bool:
+    """Whether no value is below the one before it."""
+    return bool((key[1:] >= key[:-1]).all())
+
+
+def places(group: NDArray[Any]) -> Longs:
+    """The place of every element in its run of equal values.
+
+    >>> places(np.array([7, 7, 3, 7, 7, 7]))
+    array([0, 1, 0, 0, 1, 2])
+    """
+    at = np.arange(len(group))
+    return at - np.maximum.accumulate(np.where(starts(group), at, 0)) if len(group) else at
+
+
+def sums(group: AnyInts, values: NDArray[Any], groups: int) -> NDArray[Any]:
+    """Whole numbers added up by group: exact, so their order does not matter.
+
+    >>> sums(np.array([1, 0, 1]), np.array([5, 6, 7]), 3)
+    array([ 6, 12,  0])
+    """
+    if values.dtype != object and float(np.abs(values).sum(dtype=np.float64)) < 2.0**53:  # exact, and faster
+        return np.bincount(group, weights=values, minlength=groups).astype(np.int64)
+    out = np.zeros(groups, values.dtype)
+    np.add.at(out, group, values)
+    return out
 
 
 def starts(ordered: NDArray[Any]) -> Bools:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
+from antiphon.core.choose import Call, Pages
 from antiphon.core.collective import Collective
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
@@ -77,12 +79,20 @@ class Plan:
         """A plan of one schedule for all sizes."""
         return Plan(topology, schedule.collective, (Entry(0, None, schedule, claims or {}),))
 
-    def at(self, nbytes: int) -> Entry:
-        """The entry for a size. O(entries)."""
+    @cached_property
+    def chooser(self) -> Pages[Entry]:
+        """Chooses the entry of a call by its size alone: Call(kind, nbytes)."""
+        found: Pages[Entry] = Pages()
         for entry in self.entries:
-            if entry.start <= nbytes and (entry.stop is None or nbytes < entry.stop):
-                return entry
-        raise Invalid(f"nbytes: must be 0 or more, got {quote(nbytes)}")
+            found.add(entry, entry.start, entry.stop, self.collective.kind)
+        return found
+
+    def at(self, nbytes: int) -> Entry:
+        """The entry for a size."""
+        entry = self.chooser.page(Call(self.collective.kind, nbytes))
+        if entry is None:
+            raise Invalid(f"nbytes: must be 0 or more, got {quote(nbytes)}")
+        return entry
 
 
 def check_plain(value: object, what: str) -> None:

@@ -41,8 +41,9 @@ class Request:
                 f"the collective is for {self.collective.ranks} ranks, but topology {self.topology.name} "
                 f"has {self.topology.ranks}"
             )
-        for what, number in (("nbytes", self.nbytes), ("seed", self.seed)):
-            if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 0):
+        for what, number in (("nbytes", 0 if self.nbytes is None else self.nbytes), ("seed", self.seed)):
+            if isinstance(number, bool) or not isinstance(number, int) or number < 0:
                 raise Invalid(f"{what}: expected a whole number from 0, got {quote(number)}")
-        if self.budget is not None and not self.budget >= 0:
-            raise Invalid(f"budget: expected seconds, 0 or more, got {quote(self.budget)}")
+        seconds = 0 if self.budget is None else self.budget
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
+            raise Invalid(f"budget: expected seconds, 0 or more, got {quote(seconds)}")

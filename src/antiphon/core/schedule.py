@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from antiphon.core.collective import Collective
-from antiphon.core.columns import Ints, Longs, column, distinct
+from antiphon.core.columns import AnyInts, Bools, Ints, Longs, ascends, column, distinct, order_of, packed, starts
 from antiphon.core.routes import NO_ROUTES, Routes
 from antiphon.errors import Invalid, Unsupported, quote
 
@@ -175,11 +175,44 @@ class Schedule:
         index = index if index.size else index.astype(np.int64)
         return replace(self, **{**{name: c[index] for name, c in self.columns().items()}, **changes})
 
+    def ways(self, rows: AnyInts | slice = slice(None)) -> tuple[Longs, int]:
+        """Of every row (or of these) a number that rows of one message share, ascending in the order of messages, and a
+        bound.
+
+        A message is rows with equal (step, src, dst, route) and as many pieces. Messages are in the order of
+        (step, how far dst is beyond src, src, route, pieces), ranks counted around: so those that a rank sends in a
+        step begin with the one for its next neighbour, and no two ranks begin with the same receiver. That is the order
+        in which our programs send them, exports list them and models let them take turns. O(rows).
+        """
+        ranks, src = self.collective.ranks, self.src[rows]
+        ahead = self.dst[rows] - src
+        ahead += (ahead < 0) * np.int32(ranks)
+        columns: list[tuple[NDArray[Any], int]] = [(self.step[rows], self.steps), (ahead, ranks), (src, ranks)]
+        if self.route is not None:
+            columns.append((self.route[rows] + np.int64(1), int(self.route.max()) + 2))
+        if not isinstance(self.pieces, int):
+            columns.append((self.pieces[self.chunk[rows]], int(self.pieces.max()) + 1))
+        return packed(*columns)
+
+    def runs(self) -> Bools:
+        """Where a message begins or goes on, in the order of rows: `ways` change nowhere else. O(rows)."""
+        columns: list[AnyInts] = [self.step, self.src, self.dst]
+        if self.route is not None:
+            columns.append(self.route)
+        if not isinstance(self.pieces, int):
+            columns.append(self.pieces[self.chunk])
+        new = starts(columns[0])
+        for values in columns[1:]:
+            new[1:] |= values[1:] != values[:-1]
+        return new
+
     def sorted(self) -> Schedule:
-        """Rows in canonical order: step, chunk, dst, src, slots, op, route."""
-        keys = [self.route, self.op, self.src_slot, self.dst_slot, self.src, self.dst, self.chunk, self.step]
-        order = np.lexsort([k for k in keys if k is not None]) if self.transfers else np.zeros(0, np.int64)
-        return self.take(order)
+        """Rows in canonical order: by message (`ways`), then by chunk, slots and op. Itself where they are."""
+        slots = self.slots
+        inside = [(self.chunk, len(self.chunks))]
+        inside += [(self.slot(side), slots) for side in ("src", "dst")] if slots > 1 else []
+        key, bound = packed(self.ways(), *inside, (self.op, 2))
+        return self if ascends(key) else self.take(order_of(key, bound))
 
     def same_as(self, other: Schedule) -> bool:
         """Equal but for the order of rows and provenance."""

@@ -10,7 +10,7 @@ What it prepares may also have `events(nbytes)`: when every message is under way
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from antiphon.core.interpret import busbw_factor
@@ -18,22 +18,23 @@ from antiphon.core.plan import Entry, Plan
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.transform import Cuts
+from antiphon.cost._barriers import step_times
 from antiphon.cost._cut import as_cut
 from antiphon.cost._loggp_figures import Level, LogGP
 from antiphon.cost._prediction import LazyPath, Prediction, Predictor
 from antiphon.cost._profile import Incast, Profile, as_profile, load_profile, save_profile, shipped_profiles
-from antiphon.cost._sizes import sizes
 from antiphon.cost._trace import Events, chrome_trace
-from antiphon.errors import Invalid, Unsupported, quote
+from antiphon.errors import Unsupported, quote
+from antiphon.options import parse_options, plain_value
 from antiphon.registry import Entry as Registered
 from antiphon.registry import call, find
 from antiphon.registry import table as registered  # `table` is a module of this folder
-from antiphon.topologies import plain_value
+from antiphon.units import Sizes, parse_size, parse_sizes
 
 __all__ = [
     "Events", "Incast", "LazyPath", "Level", "LogGP", "Prediction", "Predictor", "Profile", "as_cut", "as_profile",
     "chrome_trace", "load_profile", "model_of", "predict", "prepare", "row_of", "save_profile", "shipped_profiles",
-    "simulate", "sizes",
+    "simulate", "step_times",
 ]  # fmt: skip
 
 ProfileLike = Profile | str | os.PathLike[str] | None
@@ -63,13 +64,8 @@ def prepare(
 def model_of(model: str) -> tuple[Registered, dict[str, Any]]:
     """A model's entry and the options behind its name: "loggp:fidelity=packet,device_radix=8"."""
     name, _, behind = model.partition(":")
-    found: dict[str, Any] = {}
-    for part in behind.split(",") if behind else ():
-        key, equals, value = part.partition("=")
-        if not (key and equals and value) or key in found:
-            raise Invalid(f"model {quote(model)}: expected name:key=value,key=value, each key once")
-        found[key] = plain_value(value)
-    return find("model", name), found
+    told = parse_options(behind.split(",") if behind else (), f"model {quote(model)}", "name:key=value,key=value")
+    return find("model", name), {key: plain_value(value) for key, value in told.items()}
 
 
 def row_of(schedule: Schedule, nbytes: int, found: Prediction) -> dict[str, Any]:
@@ -88,7 +84,7 @@ def row_of(schedule: Schedule, nbytes: int, found: Prediction) -> dict[str, Any]
 
 def predict(
     plan: Plan,
-    nbytes: int | str | Sequence[int | str],
+    nbytes: Sizes,
     *,
     model: str = "alpha-beta",
     profile: ProfileLike = None,
@@ -100,7 +96,7 @@ def predict(
     given = as_profile(profile)
     ready: dict[int, Predictor] = {}
     rows = []
-    for size in sizes(nbytes, "nbytes"):
+    for size in parse_sizes(nbytes):
         entry = plan.at(size)
         if id(entry) not in ready:
             ready[id(entry)] = prepare(model, entry.schedule, plan.topology, profile=given)
@@ -115,7 +111,7 @@ def simulate(
 
     Keys besides those of `predict`: critical_path ([step, src, dst] each) and critical_path_length.
     """
-    (size,) = sizes(nbytes, "nbytes")
+    size = parse_size(nbytes, "nbytes")
     entry: Entry = plan.at(size)
     ready = prepare(model, entry.schedule, plan.topology, profile=profile)
     if trace and not hasattr(ready, "events"):

@@ -13,14 +13,13 @@ from functools import cached_property
 
 import numpy as np
 
-from antiphon.core.columns import Longs, dense, order_of
-from antiphon.core.loads import Timeline, envelope, pieces_of, timeline
+from antiphon.core.columns import Floats, Longs, dense, distinct, order_of
+from antiphon.core.loads import Timeline, envelope, timeline
+from antiphon.core.messages import Paths, messages, paths, resource_name
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
-from antiphon.cost._messages import Floats, latencies, resolved, resource_name, uses_of
 from antiphon.cost._prediction import Hop, LazyPath, Prediction
-from antiphon.cost._profile import Profile
-from antiphon.units import format_bandwidth, format_seconds
+from antiphon.units import format_seconds
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,16 +38,13 @@ class Latencies:
         return math.fsum(float(v) * n for v, n in zip(values, steps.tolist(), strict=True))
 
 
-def step_latencies(schedule: Schedule, topology: Topology) -> Latencies:
-    """The greatest route latency in every (pipelined) step: O(n) and one sort of distinct (step, pieces)."""
-    found = resolved(schedule, topology)
-    of_route = latencies(topology, found.table)
-    row = np.where(found.route >= 0, of_route[found.route], 0.0)
-    pieces = pieces_of(schedule)
+def step_latencies(found: Paths) -> Latencies:
+    """The greatest route latency in every (pipelined) step: O(n) in messages, and one sort of (step, pieces)."""
+    pieces, step = found.messages.pieces, found.messages.step.astype(np.int64)
     windows, window = dense(pieces, int(pieces.max(initial=0)) + 1)
-    times, time = dense(schedule.step.astype(np.int64), schedule.steps or 1)
+    times, time = dense(step, found.messages.schedule.steps or 1)
     cells = np.full(len(times) * len(windows), -1.0)
-    np.maximum.at(cells, time * len(windows) + window[schedule.chunk], row)
+    np.maximum.at(cells, time * len(windows) + window, found.alpha)
     used = np.flatnonzero(cells >= 0)
     if not len(used):
         return Latencies(used, used, cells)
@@ -61,29 +57,17 @@ def step_latencies(schedule: Schedule, topology: Topology) -> Latencies:
     return Latencies(marks[alive], np.diff(marks)[alive], top[alive].astype(np.float64))
 
 
-def local_seconds(schedule: Schedule, profile: Profile) -> float:
-    """Seconds per byte of nbytes that every rank works on its own at the end."""
-    return float(
-        sum((work.share for work in schedule.local), start=0 * profile.memory_bandwidth) / profile.memory_bandwidth
-    )
-
-
-def local_name(schedule: Schedule, profile: Profile) -> str:
-    kinds = ", ".join(work.kind for work in schedule.local)
-    return f"local work ({kinds}) in the memory of every rank, at {format_bandwidth(profile.memory_bandwidth)}"
-
-
 def latency_name(steps: int, greatest: float) -> str:
     return f"latency of {steps} {'step' if steps == 1 else 'steps'}, up to {format_seconds(greatest)} each"
 
 
 def priced(
-    alpha: float, beta: float, local: float, names: Mapping[str, str], path: LazyPath, note: str = ""
+    alpha: float, beta: float, names: Mapping[str, str], path: LazyPath, note: str = ""
 ) -> Callable[[int], Prediction]:
     """What is linear in nbytes: the terms, their sum, and the name of the greatest."""
 
     def predict(nbytes: int) -> Prediction:
-        terms = {"latency": alpha, "bandwidth": beta * nbytes, "local": local * nbytes}
+        terms = {"latency": alpha, "bandwidth": beta * nbytes}
         greatest = max(terms, key=lambda term: terms[term])
         named = names[greatest] if terms[greatest] else "nothing takes time"
         return Prediction(sum(terms.values()), terms, named, path, note)
@@ -97,7 +81,10 @@ class Barriers:
 
     schedule: Schedule
     topology: Topology
-    profile: Profile
+
+    @cached_property
+    def paths(self) -> Paths:
+        return paths(messages(self.schedule), self.topology)
 
     @cached_property
     def line(self) -> Timeline:
@@ -105,7 +92,7 @@ class Barriers:
 
     @cached_property
     def latencies(self) -> Latencies:
-        return step_latencies(self.schedule, self.topology)
+        return step_latencies(self.paths)
 
     @cached_property
     def busiest(self) -> str:
@@ -122,32 +109,51 @@ class Barriers:
     def names(self, term: str) -> str:
         if term == "bandwidth":
             return self.busiest
-        if term == "local":
-            return local_name(self.schedule, self.profile)
         found = self.latencies
         return latency_name(int(found.length.sum()), float(found.seconds.max(initial=0.0)))
 
+    def until(self, step: Longs, nbytes: int) -> Floats:
+        """Seconds from the beginning until each of these steps begins."""
+        line, late = self.line, self.latencies
+        loaded = np.array([float(seconds) for seconds in line.seconds]) * nbytes
+        return _passed(line.begin, line.length, loaded, step) + _passed(late.begin, late.length, late.seconds, step)
+
     def path(self) -> list[Hop]:
-        """Per run of equally loaded steps a transfer over its busiest link: O(E log E) in load entries."""
-        line = self.line
+        """Per run of equally loaded steps a message over its busiest link: O(E log E) in load entries."""
+        line, found = self.line, self.paths
         runs = np.flatnonzero(line.resource >= 0)
-        found = resolved(self.schedule, self.topology)
-        row, resource = uses_of(self.topology, found.table, found.route)
-        step = self.schedule.step[row].astype(np.int64)
-        end = step + pieces_of(self.schedule)[self.schedule.chunk[row]]
+        user, resource = found.use_message, found.use_resource
+        step = found.messages.step[user].astype(np.int64)
+        end = step + found.messages.pieces[user]
         bound = int(max(end.max(initial=0), line.begin.max(initial=0))) + 1
-        order = order_of(resource * bound + step, (self.topology.links + len(self.topology.limits)) * bound)
-        row, key = row[order], (resource * bound + step)[order]
+        order = order_of(resource * bound + step, found.resources * bound)
+        user, key = user[order], (resource * bound + step)[order]
         last = resource[order] * bound + end[order]  # of all begun so far on a link, that which ends last is under way
         lasting = np.maximum.accumulate(last)
         which = np.maximum.accumulate(np.where(last == lasting, np.arange(len(last)), 0))
         at = which[np.searchsorted(key, line.resource[runs] * bound + line.begin[runs], side="right") - 1]
-        columns = (line.begin[runs], self.schedule.src[row[at]], self.schedule.dst[row[at]])
+        columns = (line.begin[runs], found.messages.src[user[at]], found.messages.dst[user[at]])
         return list(zip(*(c.tolist() for c in columns), strict=True))
 
     def predictor(self, note: str = "") -> Callable[[int], Prediction]:
         """Ask it for as many sizes as you like: each is a few additions."""
-        local = local_seconds(self.schedule, self.profile)
-        path = LazyPath(self.path)
-        names = {term: self.names(term) for term in ("latency", "bandwidth", "local")}
-        return priced(self.latencies.total, float(self.line.total), local, names, path, note)
+        names = {term: self.names(term) for term in ("latency", "bandwidth")}
+        return priced(self.latencies.total, float(self.line.total), names, LazyPath(self.path), note)
+
+
+def _passed(begin: Longs, length: Longs, seconds: Floats, step: Longs) -> Floats:
+    """What runs of steps, each step so many seconds, take until these steps."""
+    marks = np.stack([begin, begin + length], axis=1).ravel()
+    after = np.cumsum(seconds * length)
+    before = after - seconds * length
+    if not len(marks):
+        return np.zeros(len(step))
+    return np.asarray(np.interp(step, marks, np.stack([before, after], axis=1).ravel()), np.float64)
+
+
+def step_times(schedule: Schedule, topology: Topology, nbytes: int) -> tuple[Longs, Floats]:
+    """Steps at which loads or latencies change, and when each begins; the last is the end."""
+    barriers = Barriers(schedule, topology)
+    runs = [(one.begin, one.length) for one in (barriers.line, barriers.latencies)]
+    marks = distinct(np.concatenate([np.zeros(1, np.int64), *(part for b, n in runs for part in (b, b + n))]))
+    return marks, barriers.until(marks, nbytes)

@@ -8,14 +8,13 @@ from functools import cached_property
 
 import numpy as np
 
-from antiphon.core.columns import Longs, order_of, pointers
+from antiphon.core.columns import Floats, Longs, order_of, places, pointers
 from antiphon.core.dependencies import Versions, versions
+from antiphon.core.messages import Messages, Paths, messages, paths, resource_name
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
-from antiphon.cost._barriers import latency_name, local_name, local_seconds
-from antiphon.cost._messages import Floats, Messages, messages, places, resource_name
+from antiphon.cost._barriers import latency_name
 from antiphon.cost._prediction import Hop, Prediction
-from antiphon.cost._profile import Profile
 from antiphon.cost._trace import Events
 
 ROUNDING = 1e-12
@@ -51,34 +50,36 @@ class Line:
 
 @dataclass(eq=False)
 class Flow:
-    """A schedule prepared for any size; answers are kept, as two sizes on one line settle all between them."""
+    """A schedule, sorted, prepared for any size; answers are kept, as two sizes on one line settle all between them."""
 
     schedule: Schedule
     topology: Topology
-    profile: Profile
     known: dict[int, Line] = field(default_factory=dict)
     asked: list[int] = field(default_factory=list)
+    paths: Paths = field(init=False)
     messages: Messages = field(init=False)
+    cost: Floats = field(init=False)  # of every use, in seconds per byte of nbytes
     versions: Versions = field(init=False)
 
     def __post_init__(self) -> None:
-        self.messages = messages(self.schedule, self.topology)
+        self.messages = messages(self.schedule)
+        self.paths = paths(self.messages, self.topology)
+        self.cost = self.paths.use_cost()
         self.versions = versions(self.schedule)
-        self.local = local_seconds(self.schedule, self.profile)
 
     def __call__(self, nbytes: int) -> Prediction:
         line = self._line(nbytes)
-        terms = {"latency": line.alpha, "bandwidth": line.beta * nbytes, "local": self.local * nbytes}
+        terms = {"latency": line.alpha, "bandwidth": line.beta * nbytes}
         return Prediction(sum(terms.values()), terms, self._bottleneck(line, terms), line.hops)
 
     def events(self, nbytes: int) -> Events:
         """When every message is under way."""
         times = self.run(nbytes)
-        landed = times.sent + self.messages.alpha
+        landed = times.sent + self.paths.alpha
         np.maximum.at(landed, self.messages.of_row, times.written)
-        start = landed - self.messages.alpha
-        np.minimum.at(start, self.messages.use_message, times.use_start)
-        return Events(self.messages, start, landed, times.use_start, times.use_end)
+        start = landed - self.paths.alpha
+        np.minimum.at(start, self.paths.use_message, times.use_start)
+        return Events(self.paths, start, landed, times.use_start, times.use_end)
 
     def _bottleneck(self, line: Line, terms: dict[str, float]) -> str:
         greatest = max(terms, key=lambda term: terms[term])
@@ -86,8 +87,6 @@ class Flow:
             return "nothing takes time"
         if greatest == "latency":
             return latency_name(line.messages, line.greatest).replace("step", "message")
-        if greatest == "local":
-            return local_name(self.schedule, self.profile)
         return resource_name(self.topology, max(line.weight, key=lambda resource: line.weight[resource]))
 
     def _line(self, nbytes: int) -> Line:
@@ -113,33 +112,32 @@ class Flow:
     def _order(self) -> tuple[Longs, Longs, Longs, Longs, Longs, Longs]:
         """Rows by message; where each message's rows begin; where each step's messages, rows and uses begin;
         every use's place among those of its link in its step."""
-        found = self.messages
+        found, used = self.messages, self.paths
         rows = order_of(found.of_row, max(len(found), 1))
         row_ptr = pointers(found.of_row[rows], len(found))
         steps = np.append(np.flatnonzero(np.diff(found.step, prepend=-1)), len(found))
-        uses = np.searchsorted(found.use_message[self._by_message], steps)
-        bound = self.topology.links + len(self.topology.limits)
-        place = places(found.step[found.use_message] * bound + found.use_resource)
+        uses = np.searchsorted(used.use_message[self._by_message], steps)
+        place = places(found.step[used.use_message].astype(np.int64) * used.resources + used.use_resource)
         return rows, row_ptr, steps, row_ptr[steps], uses, place
 
     @cached_property
     def _by_message(self) -> Longs:
-        return order_of(self.messages.use_message, max(len(self.messages), 1))
+        return order_of(self.paths.use_message, max(len(self.messages), 1))
 
     def run(self, nbytes: int) -> Times:
         """All times, step by step: what a step reads was written in earlier ones."""
-        found, known = self.messages, self.versions
+        found, used, known = self.messages, self.paths, self.versions
         rows, row_ptr, steps, row_steps, use_steps, place = self._order
         read, write, of_row = known.read[rows], known.write[rows], found.of_row[rows]
         there, last_read = np.zeros(len(known)), np.zeros(len(known))
-        ready, sent, cost = np.zeros(len(found)), np.zeros(len(found)), found.use_cost * nbytes
+        ready, sent, cost = np.zeros(len(found)), np.zeros(len(found)), self.cost * nbytes
         use_start, use_end, written = np.zeros(len(cost)), np.zeros(len(cost)), np.zeros(len(rows))
-        free = np.zeros(self.topology.links + len(self.topology.limits))
+        free = np.zeros(used.resources)
         bounds = zip(*(np.stack([c[:-1], c[1:]]).T.tolist() for c in (steps, row_steps, use_steps)), strict=True)
         for (m0, m1), (r0, r1), (u0, u1) in bounds:
             reads, writes, here = read[r0:r1], write[r0:r1], of_row[r0:r1] - m0
             ready[m0:m1] = np.maximum.reduceat(there[reads], row_ptr[m0:m1] - r0)
-            user, resource = found.use_message[u0:u1] - m0, found.use_resource[u0:u1]
+            user, resource = used.use_message[u0:u1] - m0, used.use_resource[u0:u1]
             begin, end = _turns(ready[m0:m1][user], cost[u0:u1], free[resource], place[u0:u1])
             use_start[u0:u1], use_end[u0:u1] = begin, end
             free[resource] = end  # a link's last turn stands last
@@ -147,7 +145,7 @@ class Flow:
             np.maximum.at(out, user, end)
             sent[m0:m1] = out
             np.maximum.at(last_read, reads, out[here])
-            landed = (out + found.alpha[m0:m1])[here]
+            landed = (out + used.alpha[m0:m1])[here]
             landed = np.maximum(landed, np.maximum(there[writes - 1], last_read[writes - 1]))
             written[r0:r1] = landed
             np.maximum.at(there, writes, landed)
@@ -160,14 +158,14 @@ class Flow:
     @cached_property
     def turn_before(self) -> Longs:
         """The use of the same link that comes before each."""
-        order = order_of(self.messages.use_resource, self.topology.links + len(self.topology.limits))
+        order = order_of(self.paths.use_resource, self.paths.resources)
         out = np.empty(len(order), np.int64)
         out[order[1:]] = order[:-1]
         return out
 
     @cached_property
     def _use_ptr(self) -> Longs:
-        return pointers(self.messages.use_message[self._by_message], len(self.messages))
+        return pointers(self.paths.use_message[self._by_message], len(self.messages))
 
     def uses_by_message(self, message: int) -> Longs:
         return self._by_message[self._use_ptr[message] : self._use_ptr[message + 1]]
@@ -178,12 +176,12 @@ class Flow:
 
     def _trace_back(self, times: Times) -> Line:
         """From what lands last to the beginning: at each point what it waited for. O(length of the path)."""
-        found, known = self.messages, self.versions
+        found, alpha, known = self.messages, self.paths.alpha, self.versions
         walk = _Walk(self)
         row = int(times.written.argmax()) if len(times.written) else -1
         while row >= 0:
             message, before = int(found.of_row[row]), int(known.write[row]) - 1
-            latest = times.sent[message] + found.alpha[message]
+            latest = times.sent[message] + alpha[message]
             if max(times.there[before], times.read[before]) > latest:  # its cell was not free yet
                 if times.there[before] >= times.read[before]:
                     row = walk.writer(before, times)
@@ -191,7 +189,7 @@ class Flow:
                 readers = known.readers[1][known.readers[0][before] : known.readers[0][before + 1]]
                 message = int(found.of_row[readers[times.sent[found.of_row[readers]].argmax()]])
             else:
-                walk.alpha.append(float(found.alpha[message]))
+                walk.alpha.append(float(alpha[message]))
             message = walk.turns(message, times)
             row = walk.source(message, times)
         return walk.line()
@@ -214,7 +212,7 @@ class _Walk:
             return message
         use = int(own[times.use_end[own].argmax()])
         self.uses.append(use)
-        users, before = self.flow.messages.use_message, self.flow.turn_before
+        users, before = self.flow.paths.use_message, self.flow.turn_before
         while times.use_start[use] > times.ready[message]:
             use = int(before[use])
             message = int(users[use])
@@ -237,7 +235,7 @@ class _Walk:
 
     def line(self) -> Line:
         found = self.flow.messages
-        cost, resource = found.use_cost[self.uses], found.use_resource[self.uses]
+        cost, resource = self.flow.cost[self.uses], self.flow.paths.use_resource[self.uses]
         weight: dict[int, float] = {}
         for link, seconds in zip(resource.tolist(), cost.tolist(), strict=True):
             weight[link] = weight.get(link, 0.0) + seconds

@@ -9,13 +9,25 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.columns import Bools, Ints, Longs, dense, distinct, order_of, pointers, ranges, starts
+from antiphon.core.columns import (
+    Bools,
+    Floats,
+    Ints,
+    Longs,
+    dense,
+    distinct,
+    order_of,
+    places,
+    pointers,
+    ranges,
+    starts,
+)
 from antiphon.core.dependencies import Versions, versions
 from antiphon.core.loads import pieces_of
+from antiphon.core.messages import Messages, Paths, messages, paths, seconds_per_byte
 from antiphon.core.schedule import COPY, REDUCE, Schedule
 from antiphon.core.topology import Topology
 from antiphon.cost._genmodel_work import Incasts
-from antiphon.cost._messages import Floats, Messages, messages, places, resolved, seconds_per_byte
 from antiphon.cost._profile import Profile
 
 NEVER = np.int32(2**30)  # the counter of what nobody waits for
@@ -57,7 +69,7 @@ class Parts:
     before is written, and all who read that have sent it. Both have one element more, which never falls to zero.
     """
 
-    messages: Messages
+    paths: Paths
     versions: Versions
     uses: Ints
     cost: Floats  # per resource, and 0 for "none": seconds per byte
@@ -75,6 +87,10 @@ class Parts:
     follows: Ints  # version -> the next of its cell, or the number of versions
     rank: Longs  # of a version
     work: Combining | None
+
+    @property
+    def messages(self) -> Messages:
+        return self.paths.messages
 
     @cached_property
     def preceding(self) -> Longs:
@@ -104,8 +120,9 @@ class Parts:
 
 
 def prepare_parts(schedule: Schedule, topology: Topology, profile: Profile) -> Parts:
-    """O(n log n) in rows times hops, for a schedule whose pieces are written out."""
-    sent, known = messages(schedule, topology), versions(schedule)
+    """O(n log n) in rows times hops, for a schedule whose pieces are written out; its rows sorted."""
+    sent, known = messages(schedule), versions(schedule)
+    found, of_row = paths(sent, topology), sent.of_row.astype(np.int64)
     count, many = len(known), len(sent)
     by_message = order_of(sent.of_row, max(many, 1))
     row_ptr = pointers(sent.of_row[by_message], many)
@@ -119,34 +136,35 @@ def prepare_parts(schedule: Schedule, topology: Topology, profile: Profile) -> P
     later = follows[~known.initial & ~known.final] if count else follows
     gates[later] += 1
     gates[count], reads[many] = NEVER, NEVER
-    after, first, several = _connections(schedule, topology, sent, by_message[row_ptr[:-1]])
-    uses = _uses(sent, topology.links + len(topology.limits))
+    after, first, several = _connections(found)
+    uses = _uses(found)
     return Parts(
-        sent, known, uses, np.append(seconds_per_byte(topology), 0.0),
+        found, known, uses, np.append(seconds_per_byte(topology), 0.0),
         crowds(sent, uses, topology, profile, several),
         after, np.append(np.where(first, 1, 2), NEVER).astype(np.int32), reads, gates.astype(np.int32),
         row_ptr, by_message, write, follows[read],
-        pointers(read[by_version].astype(np.int64), count), sent.of_row[by_message[by_version]], follows,
+        pointers(read[by_version].astype(np.int64), count), of_row[by_message[by_version]], follows,
         known.rank, combining(schedule, known, profile),
     )  # fmt: skip
 
 
-def _uses(sent: Messages, none: int) -> Ints:
+def _uses(found: Paths) -> Ints:
     """Per message the links and limits it loads, a line each; what it loads twice stands twice."""
-    order = order_of(sent.use_message, max(len(sent), 1))
-    owner = sent.use_message[order]
+    many = len(found.messages)
+    order = order_of(found.use_message, max(many, 1))
+    owner = found.use_message[order]
     place = places(owner)
-    table = np.full((len(sent), int(place.max(initial=-1)) + 1), none, np.int32)
-    table[owner, place] = sent.use_resource[order]
+    table = np.full((many, int(place.max(initial=-1)) + 1), found.resources, np.int32)
+    table[owner, place] = found.use_resource[order]
     return table
 
 
-def _connections(schedule: Schedule, topology: Topology, sent: Messages, row: Longs) -> tuple[Longs, Bools, bool]:
+def _connections(found: Paths) -> tuple[Longs, Bools, bool]:
     """The next message with the same (src, dst, route), which messages are the first of theirs, and whether any two
     ranks have several such connections."""
-    route = resolved(schedule, topology).route[row]
+    sent, route = found.messages, found.route
     order = np.lexsort((np.arange(len(sent)), route, sent.dst, sent.src))
-    pair = (sent.src * np.int64(schedule.collective.ranks) + sent.dst)[order]
+    pair = (sent.src * np.int64(sent.ranks) + sent.dst)[order]
     one_pair = pair[1:] == pair[:-1]
     same = one_pair & (route[order][1:] == route[order][:-1])
     after = np.full(len(sent) + 1, len(sent), np.int64)

@@ -75,7 +75,7 @@ class Walk:
         held = int(moments.held[message])
         self.holding[held] = self.holding.get(held, 0.0) + moving
         before = int(parts.preceding[message])
-        alpha = float(parts.messages.alpha[message])
+        alpha = float(parts.paths.alpha[message])
         if before >= 0 and moments.sent[before] > moments.ready[message] + alpha:
             return before, -1
         self.terms["alpha"] += float(moments.begin[message] - moments.ready[message])

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.columns import Bools, Longs
+from antiphon.core.columns import Bools, Floats, Longs
 from antiphon.cost._flows_parts import Parts, Watch
-from antiphon.cost._messages import Floats
 
 EQUAL = 1 - 1e-12  # rates as near to each other as that are the same
 WIDE = 4096  # links and limits up to which arrays over all of them are cheap

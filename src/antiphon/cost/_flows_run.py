@@ -8,10 +8,9 @@ from itertools import count
 
 import numpy as np
 
-from antiphon.core.columns import Ints, Longs, order_of, starts
+from antiphon.core.columns import Floats, Ints, Longs, order_of, starts
 from antiphon.cost._flows_parts import Parts, Watch
 from antiphon.cost._flows_rates import Network
-from antiphon.cost._messages import Floats
 
 SAME_MOMENT = 1 + 1e-12  # what is as near as that happens at once; else rounding would split symmetric events
 NOTHING: Longs = np.zeros(0, np.int64)
@@ -140,7 +139,7 @@ class Run:
         if not len(chosen):
             return chosen
         self.ready[chosen] = now
-        alpha = self.parts.messages.alpha[chosen]
+        alpha = self.parts.paths.alpha[chosen]
         for value in _values(alpha):
             if value > 0:
                 self._later(now + value, _EXPIRES, chosen[alpha == value])

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from antiphon.core.columns import Longs, order_of, starts
+from antiphon.core.columns import Floats, Longs, order_of, starts
+from antiphon.core.messages import resource_name, seconds_per_byte
 from antiphon.core.topology import Topology
-from antiphon.cost._messages import Floats, resource_name, seconds_per_byte
 
 
 @dataclass(frozen=True, eq=False)

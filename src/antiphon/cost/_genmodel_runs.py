@@ -1,7 +1,7 @@
 """Functions that are constant over runs of segments, one per key: added up, compared, put beside each other.
 
 A segment is a stretch of steps between two that follow each other among those where some message, with its pieces,
-begins or ends. So pieces are never written out: a row is under way from segment `low` up to, without, segment `high`.
+begins or ends. So pieces are never written out: a message is under way from segment `low` up to `high`, without it.
 """
 
 from __future__ import annotations
@@ -14,17 +14,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.columns import Longs, dense, distinct, order_of, starts
-from antiphon.core.loads import envelope, pieces_of
-from antiphon.core.schedule import Schedule
-from antiphon.cost._messages import Floats
+from antiphon.core.columns import Floats, Longs, dense, distinct, order_of, starts
+from antiphon.core.loads import envelope
+from antiphon.core.messages import Messages
 
 Numbers = NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False)
 class Segments:
-    """The segments of a schedule: how many steps each lasts, and for every row the first, and the first after it."""
+    """The segments of a schedule: how many steps each lasts; for every message the first, and the first after it."""
 
     begin: Longs  # the step with which each segment begins
     length: Longs
@@ -36,7 +35,7 @@ class Segments:
 
     @cached_property
     def single(self) -> bool:
-        """Every row is under way in one segment only: nothing is pipelined."""
+        """Every message is under way in one segment only: nothing is pipelined."""
         return alone(self.low, self.high)
 
 
@@ -44,10 +43,10 @@ def alone(low: Longs, high: Longs) -> bool:
     return bool((high - low == 1).all())
 
 
-def segments(schedule: Schedule) -> Segments:
+def segments(sent: Messages) -> Segments:
     """O(n), or one sort where steps are few and far between."""
-    begin = schedule.step.astype(np.int64)
-    end = begin + pieces_of(schedule)[schedule.chunk]
+    begin = sent.step.astype(np.int64)
+    end = begin + sent.pieces
     if not len(begin):
         return Segments(begin, begin, begin, begin)
     marks, place = dense(np.concatenate([begin, end]), int(end.max()) + 1)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from antiphon.core.columns import Ints
+from antiphon.core.columns import Floats, Ints
 from antiphon.cost._compiled import compiled
-from antiphon.cost._messages import Floats
 
 
 @compiled

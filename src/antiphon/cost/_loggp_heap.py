@@ -14,9 +14,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from antiphon.core.columns import Longs
+from antiphon.core.columns import Floats, Longs
 from antiphon.cost._compiled import compiled
-from antiphon.cost._messages import Floats
 
 RECENT = 4  # entries that may still grow
 BITS = 26  # of an entry's number beside its place in the sequence

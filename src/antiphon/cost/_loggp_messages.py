@@ -7,10 +7,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.columns import Bools, Ints, Longs
+from antiphon.core.columns import Bools, Floats, Ints, Longs
 from antiphon.cost._compiled import compiled
 from antiphon.cost._loggp_heap import new_queue, put, take
-from antiphon.cost._messages import Floats
 
 # events of a message; at message level it has one at a time
 ASK, SEND, PACKET, FREE = 0, 1, 2, 3  # of its sending side (of packets: number m of the queue)
@@ -128,6 +127,7 @@ def _simulated(
     nic_out, nic_in = np.full(nodes * nics, FAR), np.full(nodes * nics, FAR)
     nic_out_user, nic_in_user = np.full(nodes * nics, -1, np.int32), np.full(nodes * nics, -1, np.int32)
     free, combiner = np.zeros(ranks), np.full(ranks, -1, np.int32)
+    freed = np.empty(count, np.int32)  # messages that one event makes ready
     last, last_message, finished = 0.0, -1, 0
     for m in range(count):
         if needed[m] == 0:
@@ -169,9 +169,13 @@ def _simulated(
         k = klass[m]
         s, d = src[m], dst[m]
         give_from, give_to, then, leaving = 0, 0, now, False
-        if kind == ASK and s == d and tells_early:  # inside a rank: has left, then at the same moment is done
-            event[m] = DONE
+        if (
+            kind == ASK and s == d and (tells_early or work[k] > 0)
+        ):  # inside a rank: has left, then is combined and done
+            event[m] = COMBINE if work[k] > 0 else DONE
             put(heap, lists, now, m)
+            if not tells_early:
+                continue
             give_from, give_to, leaving = early_ptr[m], early_ptr[m + 1], True
         if kind == ASK and s != d:
             if ports:
@@ -296,7 +300,8 @@ def _simulated(
             if record:
                 log.done[m] = then
                 if s == d:
-                    log.ready[m] = log.begin[m] = log.landed[m] = then
+                    log.ready[m], log.begin[m], log.landed[m] = ready[m], then - work[k], then
+        free_count = 0
         for i in range(give_from, give_to):
             c = early[i] if leaving else give[i]
             moment, by = then, m
@@ -319,9 +324,15 @@ def _simulated(
                             log.before[other] = by
                     needed[other] -= 1
                     if needed[other] == 0:
-                        event[other] = ASK
-                        put(heap, lists, ready[other] + send[klass[other]], other)
+                        freed[free_count] = other
+                        free_count += 1
                 c = after[c]
+        if free_count > 1:
+            in_order(freed, free_count)
+        for i in range(free_count):
+            other = freed[i]
+            event[other] = ASK
+            put(heap, lists, ready[other] + send[klass[other]], other)
     return last, last_message, finished, int(out_held.sum() + in_held.sum())
 
 
@@ -333,6 +344,15 @@ def unheld(times: Floats, held: Bools, first: int, count: int, now: float) -> in
         if not held[i] and times[i] <= now and (best < 0 or times[i] < times[best]):
             best = i
     return best
+
+
+@compiled
+def in_order(some: Ints, count: int) -> None:
+    """The first so many in ascending order: those of one condition are already, those of several seldom are not."""
+    for i in range(1, count):
+        if some[i] < some[i - 1]:
+            some[:count].sort()
+            return
 
 
 @compiled

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from antiphon.core.columns import Longs
+from antiphon.core.columns import Floats, Longs
 from antiphon.cost._compiled import compiled
 from antiphon.cost._loggp_heap import put, take
 from antiphon.cost._loggp_messages import (
@@ -32,10 +32,10 @@ from antiphon.cost._loggp_messages import (
     Room,
     blame,
     earliest,
+    in_order,
     new_room,
     unheld,
 )  # fmt: skip
-from antiphon.cost._messages import Floats
 
 
 def simulate_packets(
@@ -90,6 +90,7 @@ def _simulated(  # noqa: PLR0913, PLR0917
     arrival, link = np.empty(1024), np.empty(1024, np.int64)  # of such a packet: when, and the one behind it
     spare, fresh = -1, 0
     free, combiner = np.zeros(ranks), np.full(ranks, -1, np.int32)
+    freed = np.empty(count, np.int32)  # messages that one event makes ready
     last, last_message, finished, received = 0.0, -1, 0, 0.0
     for m in range(count):
         left[m] = size[klass[m]]
@@ -106,9 +107,13 @@ def _simulated(  # noqa: PLR0913, PLR0917
         s, d = src[m], dst[m]
         crosses = nics > 0 and (node[s] != node[d])
         give_from, give_to, then, leaving = 0, 0, now, False
-        if kind == ASK and s == d and len(early_ptr):  # inside a rank: has left, then at the same moment is done
-            event[count + m] = DONE
+        if (
+            kind == ASK and s == d and (len(early_ptr) or work[k] > 0)
+        ):  # inside a rank: has left, then is combined and done
+            event[count + m] = COMBINE if work[k] > 0 else DONE
             put(heap, lists, now, count + m)
+            if not len(early_ptr):
+                continue
             give_from, give_to, leaving = early_ptr[m], early_ptr[m + 1], True
         if kind == ASK and s != d:
             if ports:
@@ -294,7 +299,8 @@ def _simulated(  # noqa: PLR0913, PLR0917
             if record:
                 log.done[m] = then
                 if s == d:
-                    log.ready[m] = log.begin[m] = log.landed[m] = then
+                    log.ready[m], log.begin[m], log.landed[m] = ready[m], then - work[k], then
+        free_count = 0
         for i in range(give_from, give_to):
             c = early[i] if leaving else give[i]
             moment, by = then, m
@@ -317,7 +323,13 @@ def _simulated(  # noqa: PLR0913, PLR0917
                             log.before[other] = by
                     needed[other] -= 1
                     if needed[other] == 0:
-                        event[other] = ASK
-                        put(heap, lists, ready[other] + send[klass[other]], other)
+                        freed[free_count] = other
+                        free_count += 1
                 c = after[c]
+        if free_count > 1:
+            in_order(freed, free_count)
+        for i in range(free_count):
+            other = freed[i]
+            event[other] = ASK
+            put(heap, lists, ready[other] + send[klass[other]], other)
     return last, last_message, finished, int(out_held.sum() + in_held.sum()), received

@@ -8,7 +8,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.columns import Longs
+from antiphon.core.columns import Floats, Longs
+from antiphon.core.messages import Messages, Paths, resource_name
+from antiphon.core.routes import NO_ROUTES
 from antiphon.core.topology import Topology
 from antiphon.cost import _loggp_messages as engine
 from antiphon.cost._barriers import latency_name
@@ -16,7 +18,6 @@ from antiphon.cost._loggp_figures import FIGURES, LogGP
 from antiphon.cost._loggp_free import simulate_free
 from antiphon.cost._loggp_packets import simulate_packets
 from antiphon.cost._loggp_work import Work
-from antiphon.cost._messages import Floats, Messages, resource_name
 from antiphon.cost._prediction import Hop, LazyPath, Prediction
 from antiphon.cost._profile import Profile
 from antiphon.cost._trace import Events
@@ -88,26 +89,28 @@ class Simulation:
         return np.where(np.abs(size - whole) <= 1e-9 * np.maximum(size, 1.0), whole, size)
 
     def figures(self, nbytes: int) -> dict[str, Floats]:
-        """L, o_s, ... of every class of messages; a class within a rank costs nothing."""
+        """L, o_s, ... of every class of messages; one within a rank has but the gamma of the inmost level."""
         size = self.sizes(nbytes)
         out = {name: np.zeros(len(size)) for name in FIGURES}
         if self.profile.loggp is None:
             real = self.work.level >= 0
             out["L"][real] = self.work.latency[self.work.level[real]]
             out["G"][real] = self.work.per_byte[self.work.level[real]]
-            out["gamma"][real] = self.profile.gamma
+            out["gamma"][:] = self.profile.gamma
             return out
         for number, level in enumerate(self.profile.loggp.levels):
             mine = self.work.level == number
             for name, values in level.at(size[mine]).items():
                 out[name][mine] = values
+        inside = self.work.level < 0
+        out["gamma"][inside] = self.profile.loggp.levels[0].at(size[inside])["gamma"]
         return out
 
     def cost(self, nbytes: int) -> tuple[engine.Cost, Floats, Floats]:
         """Seconds by class, and its bytes and seconds per byte."""
         told, size = self.figures(nbytes), self.sizes(nbytes)
         flight, busy = told["G"] * np.maximum(size - 1, 0), told["G"] * size
-        combining = told["gamma"] * self.work.combined * nbytes
+        combining = told["gamma"] * self.work.combined * nbytes + self.work.seconds
         cost = engine.Cost(told["L"], told["o_s"], told["o_r"], told["g"], flight, busy, combining)
         return cost, size, told["G"]
 
@@ -130,9 +133,9 @@ class Simulation:
                 work.graph, cost, size, per_byte, float(self.limits.packet), work.node, ports, nics, log
             )
             return Outcome(seconds, last, done, log, held, received)
-        if not (ports or nics or record or cost.work.any()) and len(work.needs):
+        if not (ports or nics or record or cost.work.any() or len(work.waits.need_ptr) or len(work.waits.left)):
             whole = cost.send + cost.flight + cost.latency + cost.receive
-            seconds, last = simulate_free(work.graph.klass, whole, work.needs, work.graph.give, work.before)
+            seconds, last = simulate_free(work.graph.klass, whole, work.waits.need, work.waits.done, work.waits.before)
             return Outcome(seconds, last, len(work), log)
         seconds, last, done, held = engine.simulate_messages(work.graph, cost, work.node, ports, nics, log)
         received = float(size[work.graph.klass].sum()) if record and done == len(work) else 0.0
@@ -245,15 +248,6 @@ class Simulation:
 
     # ---- traces ----
 
-    @cached_property
-    def messages(self) -> Messages:
-        work, none = self.work, np.zeros(0, np.int64)
-        share, zeros = work.share[work.graph.klass], np.zeros(len(work))
-        of_row = work.sent.of_row.astype(np.int64)
-        return Messages(
-            work.sent.step.astype(np.int64), work.sent.src, work.sent.dst, share, zeros, of_row, none, none, np.zeros(0)
-        )  # fmt: skip
-
     def events(self, nbytes: int) -> LoggpEvents:
         """When every message is under way (from its first byte until it is done), and what it waited for."""
         log = self.run(nbytes).log
@@ -268,4 +262,11 @@ class Simulation:
                 src, dst, step = (int(c[holder]) for c in (self.work.sent.src, self.work.sent.dst, self.work.sent.step))
                 told["behind"] = f"{src} to {dst}, step {step}"
             about.append(told)
-        return LoggpEvents(self.messages, log.begin, log.done, none, none, about)
+        return LoggpEvents(self._unrouted(), log.begin, log.done, none, none, about)
+
+    def _unrouted(self) -> Paths:
+        """The messages, with no links: this model knows ranks and NICs."""
+        none, sent = np.zeros(0, np.int64), self.work.sent
+        assert isinstance(sent, Messages)
+        route = np.full(len(sent), -1, np.int32)
+        return Paths(sent, self.topology, NO_ROUTES, route, np.zeros(len(sent)), none, none)

@@ -9,21 +9,21 @@ from typing import Any
 
 import numpy as np
 
-from antiphon.core.columns import Longs, distinct, narrow, pointers, ranges
+from antiphon.core.columns import Bools, Longs, distinct, narrow, pointers, ranges
 from antiphon.core.files import name_of, reading, within
+from antiphon.core.messages import MessageGraph, cycle_of, cycle_text, messages
 from antiphon.core.plan import Entry, Plan
 from antiphon.core.schedule import COPY, REDUCE
 from antiphon.core.serialize import loads
 from antiphon.core.topology import MAX_NODES
-from antiphon.cost._graph import MessageGraph, cycle_of, cycle_text
 from antiphon.cost._piccl_xml import LONGEST, Attributes, read_xml, whole
-from antiphon.cost._waits import sent
 from antiphon.errors import Invalid, Unsupported, quote
 
 MOST_ROWS = 2**27
 _RUN = re.compile("([0-9]{1,9})(?:-([0-9]{1,9})|:([0-9]{1,5}):([0-9]{1,5}))?")
 _IDS = re.compile("[0-9]{1,18}+(?:,[0-9]{1,18}+)*+")  # gives nothing back: else each comma takes memory
-_COLUMNS = ("id", "size", "src", "dst", "line", "owner", "dep", "step", "route", "runs")
+_COLUMNS = ("id", "size", "src", "dst", "line", "owner", "dep", "left", "step", "route", "runs")
+_WAITS = {"deps": 0, "left": 1}  # for transfers that are done; and (ours) for those whose last byte has left
 _BATCH = 2**12
 _OPS = {"copy": COPY, "reduce": REDUCE}
 
@@ -129,7 +129,8 @@ class _Reader:
         everyone = list(range(len(self.batch)))
         for name in ("id", "size", "src", "dst", *(("step",) if self.plan is not None else ())):
             self._keep(name, self._numbers(name, everyone))
-        self._dependencies()
+        for key in _WAITS:
+            self._dependencies(key)
         if self.plan is not None:
             routed = [i for i in everyone if "route" in self.batch[i]]
             route = np.full(len(everyone), -1, np.int64)
@@ -156,22 +157,27 @@ class _Reader:
                 whole(self.batch[i], key, self._where(i))
         return list(map(int, texts))
 
-    def _dependencies(self) -> None:
-        texts = [attributes.get("deps", "-1") for attributes in self.batch]
+    def _dependencies(self, key: str) -> None:
+        texts = [attributes.get(key, "-1") for attributes in self.batch]
         some = [i for i, text in enumerate(texts) if text != "-1"]
         joined = ",".join([texts[i] for i in some])
         if joined and _IDS.fullmatch(joined):
             many = [texts[i].count(",") + 1 for i in some]
-            self._keep("owner", np.repeat(np.array(some, np.int64) + self.count, many))
-            self._keep("dep", np.fromstring(joined, np.int64, sep=","))
+            self._wait(
+                key, np.repeat(np.array(some, np.int64) + self.count, many), np.fromstring(joined, np.int64, sep=",")
+            )
             return
         for i in some:
             told = [text.strip() for text in texts[i].split(",")]
             told = [text for text in told if text not in ("", "-1")]
             if any(not _IDS.fullmatch(text) for text in told):
-                raise Invalid(f"{self._where(i)}: deps is {quote(texts[i])}; expected ids such as 3,7, or -1 for none")
-            self._keep("owner", [self.count + i] * len(told))
-            self._keep("dep", list(map(int, told)))
+                raise Invalid(f"{self._where(i)}: {key} is {quote(texts[i])}; expected ids such as 3,7, or -1 for none")
+            self._wait(key, [self.count + i] * len(told), list(map(int, told)))
+
+    def _wait(self, key: str, owner: list[int] | Longs, dep: list[int] | Longs) -> None:
+        self._keep("owner", owner)
+        self._keep("dep", dep)
+        self._keep("left", np.full(len(dep), _WAITS[key]))
 
     def _chunks(self, key: str, op: int, some: list[int]) -> None:
         """Chunks: 3, 3-7, or 3:0:1, which goes from slot 0 to slot 1. A run: transfer, first, last, op, the slots."""
@@ -204,12 +210,12 @@ class _Reader:
         wrong = np.flatnonzero(src == dst)
         if wrong.size:
             raise self._wrong(int(wrong[0]), f"goes from node {src[wrong[0]]} to itself; remove it")
-        owner, dep = self._places(ids)
+        owner, dep, left = self._places(ids)
         ptr = pointers(owner, len(ids))
         ring = cycle_of(ptr, narrow(dep))
         if ring:
             raise self._wrong(ring[0], cycle_text(ids[ring].tolist(), "transfer"))
-        graph = MessageGraph(self.ranks, narrow(src), narrow(dst), size, ptr, narrow(dep))
+        graph = MessageGraph(self.ranks, narrow(src), narrow(dst), size, ptr, narrow(dep), left=left)
         plan = None
         if self.plan is not None:
             plan, combined = self._whole_plan(self.plan, graph)
@@ -220,9 +226,9 @@ class _Reader:
     def _wrong(self, number: int, what: str) -> Invalid:
         return Invalid(f"line {self.all['line'][number]}: transfer {self.all['id'][number]}: {what}")
 
-    def _places(self, ids: Longs) -> tuple[Longs, Longs]:
+    def _places(self, ids: Longs) -> tuple[Longs, Longs, Bools]:
         """By place in the file instead of id, every one once."""
-        owner, dep = self.all.pop("owner"), self.all.pop("dep")  # these may be long
+        owner, dep, left = (self.all.pop(name) for name in ("owner", "dep", "left"))  # these may be long
         count = len(ids)
         if not np.array_equal(ids, np.arange(count)):
             order = np.argsort(ids, kind="stable")
@@ -241,10 +247,14 @@ class _Reader:
             raise self._wrong(int(owner[bad]), f"waits for {dep[bad]}, but there is no transfer of that id")
         key = owner * max(count, 1)
         key += place
-        del owner, dep, place
+        key *= 2
+        key += left
+        del owner, dep, place, left
         if len(key) and bool((key[1:] <= key[:-1]).any()):
             key = distinct(key)
-        return key // max(count, 1), key % max(count, 1)
+        flags = (key & 1).astype(np.bool_)
+        key >>= 1
+        return key // max(count, 1), key % max(count, 1), flags
 
     # ---- what only our files have ----
 
@@ -273,15 +283,16 @@ class _Reader:
             "src_slot": np.repeat(src_slot, many), "dst_slot": np.repeat(dst_slot, many),
         }  # fmt: skip
         schedule = replace(given, **columns)
-        expected, order = sent(schedule, self.nbytes), np.lexsort((route, graph.dst, graph.src, step))
+        expected = messages(schedule)
         if len(expected) != len(graph):
             raise Invalid("two transfers have the same step, src, dst and route; join them")
-        wrong = np.flatnonzero(expected.nbytes != graph.nbytes[order])
+        number = np.empty(len(graph), np.int64)
+        number[row] = expected.of_row
+        size, combined = (column[number] for column in expected.nbytes(self.nbytes))
+        wrong = np.flatnonzero(size != graph.nbytes)
         if wrong.size:
-            at = wrong[0]
-            should = f"its chunks have {expected.nbytes[at]} bytes at this buffer_size"
-            raise self._wrong(int(order[at]), f"size is {graph.nbytes[order[at]]}, but {should}")
-        combined = np.empty(len(order), np.int64)
-        combined[order] = expected.combined
+            at = int(wrong[0])
+            should = f"its chunks have {size[at]} bytes at this buffer_size"
+            raise self._wrong(at, f"size is {graph.nbytes[at]}, but {should}")
         whole_plan = Plan(plan.topology, plan.collective, (Entry(entry.start, entry.stop, schedule, entry.claims),))
         return whole_plan, combined

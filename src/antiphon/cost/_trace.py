@@ -8,12 +8,14 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from antiphon.core.columns import Floats, places
 from antiphon.core.loads import pieces_of
+from antiphon.core.messages import Paths, resource_name
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.transform import expand
+from antiphon.cost._barriers import Barriers
 from antiphon.cost._flows_trace import Utilisation
-from antiphon.cost._messages import Floats, Messages, messages, places, resource_name
 from antiphon.cost._prediction import Prediction, Predictor
 from antiphon.errors import Unsupported
 
@@ -31,7 +33,7 @@ def expanded_rows(schedule: Schedule) -> int:
 class Events:
     """Seconds at which every message starts and has landed, and at which each of its turns begins and ends."""
 
-    messages: Messages
+    paths: Paths
     start: Floats
     landed: Floats
     use_start: Floats
@@ -43,15 +45,18 @@ class Traced:
     """A model of barriers that can also say when every message is under way."""
 
     predict: Predictor
-    schedule: Schedule
-    topology: Topology
+    barriers: Barriers
 
     def __call__(self, nbytes: int) -> Prediction:
         return self.predict(nbytes)
 
     def events(self, nbytes: int) -> Events:
         """All messages of a step start together, and take turns where they share a link. Pieces are expanded."""
-        return barrier_events(expandable(self.schedule), self.topology, nbytes)
+        barriers = self.barriers
+        fine = expandable(barriers.schedule)
+        return barrier_events(
+            barriers if fine is barriers.schedule else Barriers(fine, barriers.topology), nbytes
+        )  # fmt: skip
 
 
 def expandable(schedule: Schedule) -> Schedule:
@@ -62,22 +67,18 @@ def expandable(schedule: Schedule) -> Schedule:
     return expand(schedule)
 
 
-def barrier_events(schedule: Schedule, topology: Topology, nbytes: int) -> Events:
-    found = messages(schedule, topology)
-    steps, of_message = np.unique(found.step, return_inverse=True)
-    cost = found.use_cost * nbytes
+def barrier_events(barriers: Barriers, nbytes: int) -> Events:
+    """Steps begin when the model of barriers says; O(uses)."""
+    found = barriers.paths
+    step = found.messages.step.astype(np.int64)
+    begin = barriers.until(step, nbytes)
+    cost = found.use_cost() * nbytes
     after = np.cumsum(cost)
-    group = of_message[found.use_message] * (topology.links + len(topology.limits)) + found.use_resource
-    first = np.arange(len(group)) - places(group)
-    turn_end = after - (after[first] - cost[first])  # within its step, on its link
-    load, alpha = np.zeros(len(steps)), np.zeros(len(steps))
-    np.maximum.at(load, of_message[found.use_message], turn_end)
-    np.maximum.at(alpha, of_message, found.alpha)
-    begin = np.concatenate([[0.0], np.cumsum(load + alpha)])[:-1]
-    base = begin[of_message[found.use_message]]
-    landed = begin[of_message]
-    np.maximum.at(landed, found.use_message, base + turn_end)
-    return Events(found, begin[of_message], landed + found.alpha, base + turn_end - cost, base + turn_end)
+    first = np.arange(len(cost)) - places(step[found.use_message] * found.resources + found.use_resource)
+    turn_end = begin[found.use_message] + after - (after[first] - cost[first])
+    landed = begin.copy()
+    np.maximum.at(landed, found.use_message, turn_end)
+    return Events(found, begin, landed + found.alpha, turn_end - cost, turn_end)
 
 
 def chrome_trace(events: Events, topology: Topology, nbytes: int, title: str) -> bytes:
@@ -87,14 +88,14 @@ def chrome_trace(events: Events, topology: Topology, nbytes: int, title: str) ->
     share links, a counter ("C") tells how full each is instead. On a rank an event ("b" to "e") lasts from when the
     message starts until it has landed, and several may overlap. `args` tells step, src, dst and bytes.
     """
-    found = events.messages
-    if len(found) + len(found.use_message) > MOST_EVENTS:
+    used, found = events.paths, events.paths.messages
+    if len(found) + len(used.use_message) > MOST_EVENTS:
         raise Unsupported(
             f"a trace of {len(found)} messages is too long for a viewer (at most {MOST_EVENTS} events); cut it less"
         )
     out = [_named("process_name", pid, 0, name) for pid, name in enumerate(("ranks", "links", "shared limits"))]
     out += [_named("thread_name", 0, rank, f"rank {rank}") for rank in np.unique(found.src).tolist()]
-    for resource in np.unique(found.use_resource).tolist():
+    for resource in np.unique(used.use_resource).tolist():
         out.append(_named("thread_name", *_line(resource, topology), resource_name(topology, resource)))
     told = [
         {"step": step, "src": src, "dst": dst, "bytes": round(share * nbytes, 3)}
@@ -113,7 +114,7 @@ def chrome_trace(events: Events, topology: Topology, nbytes: int, title: str) ->
     if busy is not None:  # turns overlap: how loaded each link is says more
         out += _counters(busy, topology)
     shown = slice(0 if busy is not None else None)
-    columns = (found.use_message[shown], found.use_resource[shown], events.use_start[shown], events.use_end[shown])
+    columns = (used.use_message[shown], used.use_resource[shown], events.use_start[shown], events.use_end[shown])
     for number, resource, start, end in zip(*(c.tolist() for c in columns), strict=True):
         pid, tid = _line(resource, topology)
         about = told[number]

@@ -19,10 +19,10 @@ def alpha_beta(schedule: Schedule, topology: Topology, *, profile: Profile | str
     is SCCL's S * alpha + (R / C) * L * beta exactly (section 3.6), L being the input of one rank. Elsewhere each
     message has the summed latency of its route, and each link, and each shared limit, its own beta. Latency
     counts per message, not per chunk. Pieces are not expanded: per pipelined step it is the greatest latency and
-    the greatest load of what is under way. Local work takes its bytes over the profile's memory bandwidth.
+    the greatest load of what is under way.
 
     Prepared once in O(E log E) for E = rows times hops; then any size in O(1).
     """
-    given = as_profile(profile)
-    seen = given.on(topology)
-    return Traced(Barriers(schedule, seen, given).predictor(), schedule, seen)
+    seen = as_profile(profile).on(topology)
+    barriers = Barriers(schedule, seen)
+    return Traced(barriers.predictor(), barriers)

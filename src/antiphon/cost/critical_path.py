@@ -19,19 +19,18 @@ def critical_path(schedule: Schedule, topology: Topology, *, profile: Profile | 
 
     What waits for what is derived from versions (docs/schedule.md), never from steps: data lands when it has
     arrived, all that was in its cell before has been written, and all who read that have sent it off; until then
-    it waits in a receive buffer. A link or limit serves messages one by one in the order of (step, src, dst,
-    route), each at its full bandwidth; the links of a route are queues of their own, so that no message blocks
-    another's link. A message has arrived when all its turns are over and its latency has passed.
+    it waits in a receive buffer. A link or limit serves messages one by one, step by step and in their order within
+    each (docs/messages.md), at its full bandwidth; the links of a route are queues of their own, so that no message
+    blocks another's link. A message has arrived when all its turns are over and its latency has passed.
 
     So the time is never above that of alpha-beta, never below the bound, and in nbytes monotone and convex (a
     maximum of straight lines): a size between two that lie on one line costs nothing. Other sizes cost O(E)
     NumPy work in rows times hops, and some 0.2 ms per step. Pieces are expanded, up to 2^22 rows in all; beyond
     that the answer is that of alpha-beta, which is proved to be no less, and `note` says so.
     """
-    given = as_profile(profile)
-    seen = given.on(topology)
+    seen = as_profile(profile).on(topology)
     rows = expanded_rows(schedule)
     if rows > max(MOST_ROWS, schedule.transfers):
         note = f"an upper bound: {rows} transfers with all pieces, more than {MOST_ROWS}, so steps count as barriers"
-        return Barriers(schedule, seen, given).predictor(note)
-    return Flow(expand(schedule), seen, given)
+        return Barriers(schedule, seen).predictor(note)
+    return Flow(expand(schedule).sorted(), seen)

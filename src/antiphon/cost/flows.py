@@ -6,15 +6,15 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+from antiphon.core.messages import resource_name
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.transform import expand
-from antiphon.cost._barriers import latency_name, local_name, local_seconds
+from antiphon.cost._barriers import latency_name
 from antiphon.cost._flows_parts import Parts, prepare_parts
 from antiphon.cost._flows_path import Walk
 from antiphon.cost._flows_run import Moments, Run
 from antiphon.cost._flows_trace import Log, Utilisation
-from antiphon.cost._messages import resource_name
 from antiphon.cost._pieces import within_pieces
 from antiphon.cost._prediction import Prediction, Predictor
 from antiphon.cost._profile import Profile, as_profile
@@ -42,7 +42,7 @@ def flows(schedule: Schedule, topology: Topology, *, profile: Profile | str | Pa
     given = as_profile(profile)
     seen = given.on(topology)
     fewer, note = within_pieces(schedule)
-    return Flows(expand(fewer), seen, given, note)
+    return Flows(expand(fewer).sorted(), seen, given, note)
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,16 +86,14 @@ class Flows:
 
     def events(self, nbytes: int) -> FlowEvents:
         """When every message is under way; its turn on each link lasts as long as its bytes move."""
-        log, user = Log(), self.parts.messages.use_message
+        log, user = Log(), self.parts.paths.use_message
         moments = Run(self.parts, nbytes, log).go()
         turns = moments.begin[user], moments.sent[user]
-        return FlowEvents(self.parts.messages, moments.ready, moments.sent, *turns, log.runs(self.topology))
+        return FlowEvents(self.parts.paths, moments.ready, moments.sent, *turns, log.runs(self.topology))
 
     def _predicted(self, nbytes: int) -> Prediction:
         walk = Walk(self.parts, self.run(nbytes)).back()
         terms = dict(walk.terms)
-        if self.schedule.local:
-            terms["local"] = local_seconds(self.schedule, self.profile) * nbytes
         return Prediction(sum(terms.values()), terms, self._bottleneck(walk, terms), walk.hops(), self.note)
 
     def _bottleneck(self, walk: Walk, terms: dict[str, float]) -> str:
@@ -104,8 +102,6 @@ class Flows:
             return "nothing takes time"
         if greatest == "alpha":
             return latency_name(walk.latencies, walk.slowest).replace("step", "message")
-        if greatest == "local":
-            return local_name(self.schedule, self.profile)
         if greatest in ("gamma", "delta"):
             return f"rank {max(walk.ranks, key=lambda rank: walk.ranks[rank])}: combining what arrives"
         named = resource_name(self.topology, max(walk.holding, key=lambda resource: walk.holding[resource]))

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import numpy as np
 
-from antiphon.core.columns import Longs
+from antiphon.core.columns import Floats, Longs
+from antiphon.core.messages import resource_name
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
-from antiphon.cost._barriers import latency_name, local_name, local_seconds
+from antiphon.cost._barriers import latency_name
 from antiphon.cost._genmodel_runs import greatest
 from antiphon.cost._genmodel_work import Work
-from antiphon.cost._messages import Floats, resource_name
 from antiphon.cost._prediction import Hop, LazyPath, Prediction, Predictor
 from antiphon.cost._profile import Profile, as_profile
 
@@ -34,8 +34,7 @@ def genmodel(schedule: Schedule, topology: Topology, *, profile: Profile | str |
       additions and f + 1 memory accesses.
 
     Equation 11 of the paper, for whatever schedule; named plans come out as in `genmodel_forms`. Pieces are not
-    written out: in each pipelined step the same holds for what is under way. Local work at the end, where there is
-    any, takes its bytes over the profile's memory bandwidth (term "local").
+    written out: in each pipelined step the same holds for what is under way.
 
     Prepared once in O(E log E) for E = rows times hops; then any size in O(1).
     """
@@ -61,8 +60,8 @@ class _Busy:
 
     @cached_property
     def message(self) -> Longs:
-        sent = self.work.sent
-        return greatest(sent.low, sent.high, sent.alpha, len(self.work.segments))
+        span = self.work.segments
+        return greatest(span.low, span.high, self.work.paths.alpha, len(span))
 
     @cached_property
     def carried(self) -> tuple[Floats, Floats]:
@@ -97,7 +96,7 @@ class _Busy:
 
     def coefficients(self) -> dict[str, float]:
         """alpha in seconds, all others in seconds per byte of nbytes."""
-        values = {"alpha": (self.work.sent.alpha, self.message)}
+        values = {"alpha": (self.work.paths.alpha, self.message)}
         values |= {name: (value, self.run) for name, value in zip(("beta", "epsilon"), self.carried, strict=True)}
         if (self.rank >= 0).any():
             values |= {name: (value, self.rank) for name, value in zip(("gamma", "delta"), self.computed, strict=True)}
@@ -108,7 +107,7 @@ class _Busy:
     def names(self) -> Mapping[str, str]:
         """Who is behind each term, where it takes any time."""
         steps = self.work.segments.length[self.message >= 0]
-        slowest = self.work.sent.alpha[self.message[self.message >= 0]].max(initial=0.0)
+        slowest = self.work.paths.alpha[self.message[self.message >= 0]].max(initial=0.0)
         rank = self._rank()
         return {
             "alpha": latency_name(int(steps.sum()), float(slowest)),
@@ -116,7 +115,6 @@ class _Busy:
             "epsilon": self._resource(),
             "gamma": rank,
             "delta": rank,
-            "local": local_name(self.work.schedule, self.work.profile),
         }
 
     def _resource(self) -> str:
@@ -143,22 +141,20 @@ class _Busy:
 
     def path(self) -> list[Hop]:
         """Per segment a message over its busiest link or limit. O(E)."""
-        sent, loads = self.work.sent, self.work.loads
+        sent, span, loads = self.work.paths, self.work.segments, self.work.loads
         out = []
         at = np.argsort(sent.use_resource, kind="stable")
         resource, message = sent.use_resource[at], sent.use_message[at]
         for segment in np.flatnonzero(self.run >= 0).tolist():
             key = loads.key[self.run[segment]]
             mine = message[np.searchsorted(resource, key) : np.searchsorted(resource, key, side="right")]
-            alive = mine[(sent.low[mine] <= segment) & (segment < sent.high[mine])]
-            out.append((int(self.work.segments.begin[segment]), int(sent.src[alive[0]]), int(sent.dst[alive[0]])))
+            at = mine[(span.low[mine] <= segment) & (segment < span.high[mine])].min()
+            out.append((int(span.begin[segment]), int(sent.messages.src[at]), int(sent.messages.dst[at])))
         return out
 
     def predictor(self, note: str) -> Predictor:
         per_byte = self.coefficients()
         alpha = per_byte.pop("alpha")
-        if self.work.schedule.local:
-            per_byte["local"] = local_seconds(self.work.schedule, self.work.profile)
         names, path = self.names(), LazyPath(self.path)
 
         def predict(nbytes: int) -> Prediction:

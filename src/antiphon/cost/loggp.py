@@ -7,26 +7,27 @@ Communication", sections III and IV. docs/models/loggp.md tells exactly what is 
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 
+from antiphon.core.messages import RECEIVED, MessageGraph
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.transform import expand
-from antiphon.cost._barriers import local_name, local_seconds
-from antiphon.cost._graph import MessageGraph
 from antiphon.cost._loggp_figures import Level, LogGP
 from antiphon.cost._pieces import within_pieces
 from antiphon.cost._prediction import Predictor
 from antiphon.cost._profile import Profile, as_profile
 from antiphon.errors import Invalid, quote
+from antiphon.units import format_bandwidth
 
 FIDELITIES = ("message", "packet")
 
 
-def loggp(
+def loggp(  # noqa: PLR0913 (every option of the model)
     schedule: Schedule, topology: Topology, *, profile: Profile | str | Path | None = None, fidelity: str = "message",
-    order: str = "rounds", contention: str = "on", device_radix: int | str | None = None,
-    node_radix: int | str | None = None,
+    order: str = "rounds", sent: str = RECEIVED, contention: str = "on", device_radix: int | str | None = None,
+    node_radix: int | str | None = None, local: str = "off",
 ) -> Predictor:  # fmt: skip
     """Every message pays o_s, waits for a port of its rank (and leaves g between two), crosses its node's NIC where
     it leaves the node, takes G for every byte but the first, L, a port of the receiver, o_r, and gamma for every byte
@@ -34,11 +35,14 @@ def loggp(
 
     - `fidelity`: "packet": between nodes messages are cut into packets that take turns on NICs; "message": every
       message is one piece there.
-    - `order`: what a message waits for: "rounds": all that its rank sent and received in the rounds before, as in
-      programs of blocking calls; "streams": the same, on each level of the hierarchy for itself, and the data; "data":
-      just the data it carries (and that nobody still sends what it overwrites).
+    - `order`: what a message waits for (docs/messages.md): "rounds": all that its rank sent and received in the rounds
+      before, as in programs of blocking calls; "streams": the same, on each level of the hierarchy for itself, and the
+      data; "data": just the versions that it reads.
+    - `sent`: what a rank sent in a round before counts when it is "received", or when its last byte has "left".
     - `contention`: "off" leaves out ports and NICs.
     - `device_radix`, `node_radix`: in place of the profile's; "none" for no limit.
+    - `local`: "on": a runtime that does what the schedule declares as local work (PICCL's permutations), which takes
+      its bytes over the profile's memory bandwidth at the end; ours do not.
 
     Without figures in the profile ("loggp") they come from the topology: L and G from each route, no overheads, one
     port; and as that knows nothing of links that several ranks share, no time is below what the busiest link takes.
@@ -52,9 +56,20 @@ def loggp(
 
     fewer, note = within_pieces(schedule)
     seen = given.on(topology)
-    work = work_of(expand(fewer), seen, given.loggp, order)
-    local = (local_seconds(schedule, given), local_name(schedule, given))
-    return Simulation(seen, given, work, limits, fidelity == "packet", note, local)
+    work = work_of(expand(fewer), seen, given.loggp, order, sent)
+    return Simulation(seen, given, work, limits, fidelity == "packet", note, _local(schedule, given, local))
+
+
+def _local(schedule: Schedule, given: Profile, local: str) -> tuple[float, str]:
+    """Seconds per byte of nbytes that every rank works on its own at the end, and what that is called."""
+    if local not in ("on", "off"):
+        raise Invalid(f"option local of model loggp: expected on or off, got {quote(local)}")
+    if local == "off" or not schedule.local:
+        return 0.0, ""
+    kinds = ", ".join(work.kind for work in schedule.local)
+    share = sum((work.share for work in schedule.local), start=Fraction(0))
+    name = f"local work ({kinds}) in the memory of every rank, at {format_bandwidth(given.memory_bandwidth)}"
+    return float(share / given.memory_bandwidth), name
 
 
 def simulate_graph(

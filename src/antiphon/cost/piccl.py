@@ -6,7 +6,7 @@ that Antiphon writes (`antiphon export --to piccl-xml`) say that too, and can be
 
 from __future__ import annotations
 
-from antiphon.cost._graph import MessageGraph, message_graph
+from antiphon.core.messages import MessageGraph, message_graph
 from antiphon.cost._piccl_csv import figures_text, read_figures
 from antiphon.cost._piccl_schedule import PicclSchedule, read_schedule
 from antiphon.cost._piccl_topology import read_topology

@@ -10,8 +10,7 @@ import numpy as np
 from antiphon.core.loads import pipelined_steps, rounds
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
-from antiphon.cost._barriers import Barriers, latency_name, local_name, local_seconds, priced
-from antiphon.cost._messages import latencies, resolved
+from antiphon.cost._barriers import Barriers, latency_name, priced
 from antiphon.cost._prediction import LazyPath, Predictor
 from antiphon.cost._profile import Profile, as_profile
 from antiphon.cost._trace import Traced
@@ -25,26 +24,19 @@ def sccl(schedule: Schedule, topology: Topology, *, profile: Profile | str | Pat
     unit link. A step that loads a link with 1.5 chunks costs 2 rounds here; `alpha-beta` takes 1.5. Unsupported
     where messages differ in latency: the formula has one alpha. Prepared in O(E log E), then O(1) per size.
     """
-    given = as_profile(profile)
-    seen = given.on(topology)
-    found = resolved(schedule, seen)
-    alphas = np.unique(latencies(seen, found.table)[found.route[found.route >= 0]])
+    seen = as_profile(profile).on(topology)
+    barriers = Barriers(schedule, seen)
+    alphas = np.unique(barriers.paths.alpha[barriers.paths.route >= 0])
     if len(alphas) > 1:
         raise Unsupported(
             f"model sccl has one latency, but the routes used here have {len(alphas)} ({alphas[0]:g} to {alphas[-1]:g} "
             "s); model alpha-beta prices each"
         )
-    barriers = Barriers(schedule, seen, given)
     alpha = float(alphas[0]) if len(alphas) else 0.0
     steps = pipelined_steps(schedule)
     collective = schedule.collective
     part = Fraction(collective.input_weight, collective.buffer_weight)  # L over nbytes
     turns = rounds(schedule, seen, barriers.line)
     beta = turns * part / (max(schedule.chunks_per_rank, 1) * seen.unit)
-    names = {
-        "latency": latency_name(steps, alpha),
-        "bandwidth": barriers.busiest,
-        "local": local_name(schedule, given),
-    }
-    local = local_seconds(schedule, given)
-    return Traced(priced(steps * alpha, float(beta), local, names, LazyPath(barriers.path)), schedule, seen)
+    names = {"latency": latency_name(steps, alpha), "bandwidth": barriers.busiest}
+    return Traced(priced(steps * alpha, float(beta), names, LazyPath(barriers.path)), barriers)

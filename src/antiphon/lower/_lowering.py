@@ -24,7 +24,7 @@ def lower(schedule: Schedule, *, in_place: bool = False, channels: int = 1, lag:
     for what, value, low, high in (("channels", channels, 1, MOST_CHANNELS), ("lag", lag, 0, 2**20)):
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
             raise Invalid(f"{what}: expected a whole number from {low} to {high}, got {quote(value)}")
-    return operations(prepare(schedule, in_place), channels, lag)
+    return operations(prepare(schedule.sorted(), in_place), channels, lag)
 
 
 def both(schedule: Schedule, *, channels: int = 1, lag: int = 1) -> list[Program]:

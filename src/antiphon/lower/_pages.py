@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+
+from antiphon.core.choose import Pages
 
 
 @dataclass(frozen=True)
@@ -36,11 +38,10 @@ class Book:
     programs: tuple[bytes, ...]
     left: tuple[str, ...] = field(default=(), compare=False)
 
-    def find(self, kind: str, members: Sequence[int], nbytes: int, root: int = -1) -> Page | None:
-        """The page for a call; None where there is none. O(pages)."""
-        group = tuple(members)
+    @cached_property
+    def chooser(self) -> Pages[Page]:
+        """Chooses the page of a call; calls bear their members."""
+        found: Pages[Page] = Pages()
         for page in self.pages:
-            fits = page.start <= nbytes and (page.stop is None or nbytes < page.stop)
-            if fits and page.kind == kind and page.root == root and page.members == group:
-                return page
-        return None
+            found.add(page, page.start, page.stop, page.kind, page.root, page.members)
+        return found

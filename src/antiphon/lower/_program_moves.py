@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.columns import Bools, Longs, dense, order_of, ranges, starts
-from antiphon.lower._program_rows import Work, packed
+from antiphon.core.columns import Bools, Longs, order_of, packed, ranges, starts
+from antiphon.core.messages import messages
+from antiphon.lower._program_rows import Work
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,30 +76,19 @@ def moves(work: Work) -> Moves:
 
 
 def _messages(work: Work, local: Bools) -> tuple[Longs, Longs, Bools]:
-    """Crossing rows by message: those of one step, way and number of pieces, in the order of places on the line."""
+    """Crossing rows by message, in the order of `core.messages`; within each in the order of places on the line."""
     schedule, line = work.schedule, work.line
-    rows = np.flatnonzero(~local)
-    chunk, ranks = schedule.chunk[rows], schedule.collective.ranks
-    found, pieces = dense(line.pieces[chunk], int(line.pieces.max(initial=0)) + 1)
-    way: list[tuple[NDArray[Any], int]] = [
-        (work.time[rows], work.times),
-        (schedule.src[rows], ranks),
-        (schedule.dst[rows], ranks),
-    ]
-    if schedule.route is not None:
-        way.append((schedule.route[rows].astype(np.int64) + 1, int(schedule.route.max()) + 2))
-    way.append((pieces, len(found)))
-    key, bound = packed(*way)
-    slots = schedule.slots
+    rows, sent = np.flatnonzero(~local), messages(schedule)
+    chunk, slots = schedule.chunk[rows], schedule.slots
     inside: list[tuple[NDArray[Any], int]] = [(line.place[chunk], len(line.place))]
     if slots > 1:
         inside += [(schedule.slot("src")[rows], slots), (schedule.slot("dst")[rows], slots)]
-    order = order_of(*packed((key, bound), *inside))
-    key, chunk = key[order], chunk[order]
-    new = starts(key)
+    order = order_of(*packed((sent.of_row[rows], len(sent)), *inside))
+    rows = rows[order]
+    chunk, new = schedule.chunk[rows], starts(sent.of_row[rows])
     joined = ~new & (line.pieces[chunk] == 1)
     joined[1:] &= line.end[chunk[:-1]] == line.begin[chunk[1:]]
-    return rows[order], np.cumsum(new) - 1, joined
+    return rows, np.cumsum(new) - 1, joined
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from antiphon.core.columns import Bools, Longs, distinct, order_of, pointers, starts
+from antiphon.core.columns import Bools, Longs, distinct, order_of, packed, pointers, starts
 from antiphon.core.program import FOLD, JOIN, RECEIVE, SEND, Program
 from antiphon.lower._program_moves import Folds, Moves, folds, moves
-from antiphon.lower._program_rows import Work, packed
+from antiphon.lower._program_rows import Work
 from antiphon.lower._program_slots import Slots, dealt
 
 

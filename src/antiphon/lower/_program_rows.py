@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from antiphon.core.columns import Bools, Longs, dense, numbered, ranges
 from antiphon.core.dependencies import Versions, versions
@@ -15,18 +14,6 @@ from antiphon.core.interpret.buffers import Side, sides
 from antiphon.core.loads import pieces_of
 from antiphon.core.program.kinds import INPUT, OUTPUT
 from antiphon.core.schedule import Schedule
-
-
-def packed(*columns: tuple[NDArray[Any], int]) -> tuple[Longs, int]:
-    """Columns (each with a bound of its values) as one number per row in their order, and a bound."""
-    key, bound = np.zeros(len(columns[0][0]), np.int64), 1
-    for values, top in columns:
-        high = max(top, 1)
-        if bound * high >= 2**62:
-            found, key = dense(key, bound)
-            bound = max(len(found), 1)
-        key, bound = key * high + values, bound * high
-    return key, bound
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,13 +10,14 @@ import msgspec
 import numpy as np
 
 from antiphon.core.columns import Longs, order_of, starts
+from antiphon.core.messages import MOST_DEPENDENCIES, Messages, Sets, sets, waits
+from antiphon.core.messages import messages as messages_of
 from antiphon.core.plan import Plan
 from antiphon.core.schedule import COPY, REDUCE
 from antiphon.core.serialize import dumps
+from antiphon.core.transform import expand
 from antiphon.cost import as_profile
-from antiphon.cost._graph import MOST_DEPENDENCIES
-from antiphon.cost._waits import Sent, Waits, listed, sent, waits
-from antiphon.errors import Invalid, Unsupported
+from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.lower._files import Contents
 from antiphon.lower._piccl_topology import topology_files
 from antiphon.lower._text import Lines
@@ -26,16 +27,22 @@ FILE = "schedule.xml"
 _SOME = 2**17  # messages written at a time
 _NAMES = {"reducescatter": "reduce_scatter"}
 # what a transfer consists of, in this order
-STEP, HEAD, DEPS, MIDDLE, COPIES, REDUCES, ROUTE, TAIL, PARTS = range(9)
+STEP, HEAD, DEPS, MIDDLE, LEFT, COPIES, REDUCES, ROUTE, TAIL, PARTS = range(10)
+_ORDERS = ("rounds", "data")
 
 
-def piccl_xml(plan: Plan, *, nbytes: int | str, order: str = "rounds", profile: Any = None) -> dict[str, Contents]:
-    """The transfers of a plan at a size with what each waits for: by "rounds", as PICCL's own, for all that its source
-    sent or received in earlier steps; by "data" for those that brought what it carries.
+def piccl_xml(
+    plan: Plan, *, nbytes: int | str, order: str = "rounds", profile: Any = None, local: str = ""
+) -> dict[str, Contents]:
+    """The transfers of a plan at a size with what each waits for (docs/messages.md): by "rounds", as PICCL's own, for
+    all that its source sent or received in earlier steps; by "data" for the versions that it reads.
 
-    Attributes of ours (step, copy, reduce, route, and the plan in <antiphon>), which PICCL passes over, say which data
-    go along, so that `antiphon.cost.piccl.read_schedule` gives the plan again. With a profile that has figures for
-    LogGP: the topology and the figures, too. O(n log n) in rows and in dependencies, written as a stream.
+    Attributes of ours, which PICCL passes over, say the rest. `left` names transfers whose last byte must have left
+    before: PICCL knows only those that are done, and gives every receiver buffers of its own. step, copy, reduce,
+    route, and the plan in <antiphon>, say which data go along, so that `antiphon.cost.piccl.read_schedule` gives the
+    plan again. With a profile that has figures for LogGP: the topology and the figures, too. `local`: "off" leaves out
+    what the schedule declares as local work, as our runtimes do; without a word it is refused, as transfers cannot say
+    it. O(n log n) in rows and in dependencies, written as a stream.
     """
     size = parse_size(nbytes, "nbytes")
     files: dict[str, Contents] = {}
@@ -44,14 +51,25 @@ def piccl_xml(plan: Plan, *, nbytes: int | str, order: str = "rounds", profile: 
         if seen.loggp is None:
             raise Invalid(f'profile {seen.name!r}: has no figures for LogGP; give it "loggp": {{"levels": [...]}}')
         files |= topology_files(plan.topology, seen.loggp)
-    messages = sent(plan.at(size).schedule, size)
+    schedule = plan.at(size).schedule
+    if local not in ("", "off"):
+        raise Invalid(f"option local of back end piccl-xml: expected off, got {quote(local)}")
+    if schedule.local and not local:
+        kinds = ", ".join(work.kind for work in schedule.local)
+        raise Unsupported(
+            f"the plan ends with local work ({kinds}), which PICCL's transfers cannot say; local=off leaves it out, as "
+            "our own runtimes do, and export to goal can write it"
+        )
+    messages = messages_of(expand(schedule))
     inner = np.flatnonzero(messages.src == messages.dst)
     if inner.size:
         raise Unsupported(
             f"in step {messages.step[inner[0]]} rank {messages.src[inner[0]]} moves data within itself, which PICCL's "
             "transfers cannot say; export to goal does"
         )
-    found = waits(messages, order)
+    if order not in _ORDERS:
+        raise Invalid(f"order: expected {' or '.join(_ORDERS)}, got {quote(order)}")
+    found = sets(waits(messages, order))
     if found.pairs > MOST_DEPENDENCIES:
         raise Unsupported(
             f"its {len(messages)} transfers wait for each other in {found.pairs} pairs, more than {MOST_DEPENDENCIES}; "
@@ -60,7 +78,7 @@ def piccl_xml(plan: Plan, *, nbytes: int | str, order: str = "rounds", profile: 
     return {FILE: _text(plan, messages, found, size), **files}
 
 
-def _text(plan: Plan, messages: Sent, found: Waits, nbytes: int) -> Iterator[bytes]:
+def _text(plan: Plan, messages: Messages, found: Sets, nbytes: int) -> Iterator[bytes]:
     provenance = messages.schedule.provenance
     k = provenance.get("options", {}).get("k")
     told = {
@@ -76,32 +94,38 @@ def _text(plan: Plan, messages: Sent, found: Waits, nbytes: int) -> Iterator[byt
     yield f"<collective{head}>\n    <antiphon plan={ours}/>\n".encode()
     rows = order_of(messages.of_row, max(len(messages), 1))
     first_row = np.concatenate([[0], np.cumsum(np.bincount(messages.of_row, minlength=len(messages)))])
+    sizes, _ = messages.nbytes(nbytes)
     pair = np.searchsorted(found.message, np.arange(0, len(messages) + _SOME, _SOME))
     for block, low in enumerate(range(0, len(messages), _SOME)):
         high = min(low + _SOME, len(messages))
-        waiting = listed(found, np.arange(pair[block], pair[block + 1]))
-        yield from _block(messages, low, high, rows[first_row[low] : first_row[high]], waiting)
+        waiting = found.listed(np.arange(pair[block], pair[block + 1]))
+        yield from _block(messages, sizes, (low, high), rows[first_row[low] : first_row[high]], waiting)
     yield b"</collective>\n"
 
 
-def _block(messages: Sent, low: int, high: int, rows: Longs, waiting: tuple[Longs, Longs]) -> Iterator[bytes]:
-    """The transfers from low to high; `rows`: theirs in the schedule, by message."""
-    lines = Lines()
+def _block(
+    messages: Messages, sizes: Longs, some: tuple[int, int], rows: Longs, waiting: tuple[Longs, Longs]
+) -> Iterator[bytes]:
+    """Some transfers; `rows`: theirs in the schedule, by message."""
+    lines, (low, high) = Lines(), some
     number = np.arange(low, high)
     at = (number - low) * PARTS
     step = messages.step[low:high]
     new = np.append(low == 0 or messages.step[low - 1] != step[0], step[1:] != step[:-1])
     lines.add(at[new] + STEP, "\n    <!-- step %d -->\n", step[new])
     ends = (messages.src[low:high], messages.dst[low:high])
-    lines.add(
-        at + HEAD, '    <transfer id="%d" size="%d" src="%d" dst="%d" deps="', number, messages.nbytes[low:high], *ends
-    )
-    owner, wanted = waiting
+    lines.add(at + HEAD, '    <transfer id="%d" size="%d" src="%d" dst="%d" deps="', number, sizes[low:high], *ends)
+    done = (waiting[1] & 1) == 0
+    owner, wanted = waiting[0][done], waiting[1][done] >> 1
     free = np.ones(len(number), np.bool_)
     free[owner - low] = False
     lines.add(at[free] + DEPS, "-1")
     lines.mixed((owner - low) * PARTS + DEPS, ("%d", ",%d"), (~starts(owner)).astype(np.int64), wanted)
     lines.add(at + MIDDLE, '" step="%d"', step)
+    owner, wanted = waiting[0][~done], waiting[1][~done] >> 1
+    places, kind = (owner - low) * PARTS + LEFT, (~starts(owner)).astype(np.int64)
+    lines.mixed(places, (' left="%d', ",%d"), kind, wanted)
+    lines.add(places[np.append(places[1:] != places[:-1], True)[: len(places)]], '"')
     _data(lines, messages, rows, low)
     routed = np.flatnonzero(messages.route[low:high] >= 0)
     lines.add(at[routed] + ROUTE, ' route="%d"', messages.route[low:high][routed])
@@ -109,7 +133,7 @@ def _block(messages: Sent, low: int, high: int, rows: Longs, waiting: tuple[Long
     yield from lines.text()
 
 
-def _data(lines: Lines, messages: Sent, rows: Longs, low: int) -> None:
+def _data(lines: Lines, messages: Messages, rows: Longs, low: int) -> None:
     """Which chunks go along, and how: runs of those of following numbers, between slots 0."""
     schedule = messages.schedule
     of, chunk, op = messages.of_row[rows] - low, schedule.chunk[rows].astype(np.int64), schedule.op[rows]

@@ -10,16 +10,27 @@ from antiphon.registry import Entry
 
 _ALL = {"collectives": "all", "topologies": "all", "needs": ("nbytes",)}
 
+_INSTANCE = {"collectives": "all", "topologies": "all", "needs": (), "options": ("chunks", "steps", "rounds")}
+
 TABLE: dict[str, Entry] = {
+    "dimacs": Entry(
+        "antiphon.lower.dimacs:dimacs",
+        "what a plan claims of points (C, S, R), for any SAT solver to confirm or contradict",
+        {**_INSTANCE, "files": ("sat-C-S-R.cnf, ...", "unsat-C-S-R.cnf, ...")},
+    ),
     "goal": Entry(
         "antiphon.lower.goal:goal",
         "GOAL, for LogGOPSim and ATLAHS: sends, receives, computations",
-        {**_ALL, "options": ("order", "gamma", "nics"), "files": ("schedule.goal",)},
+        {**_ALL, "options": ("order", "gamma", "nics", "local"), "files": ("schedule.goal",)},
     ),
     "piccl-xml": Entry(
         "antiphon.lower.piccl:piccl_xml",
         "PICCL's schedule XML, and with a profile its topology XML and figures",
-        {**_ALL, "options": ("order", "profile"), "files": ("schedule.xml", "topology.xml", "level0.csv, ...")},
+        {
+            **_ALL,
+            "options": ("order", "profile", "local"),
+            "files": ("schedule.xml", "topology.xml", "level0.csv, ..."),
+        },
     ),
     "program": Entry(
         "antiphon.lower.program:program",
@@ -31,5 +42,10 @@ TABLE: dict[str, Entry] = {
             "options": ("channels", "lag", "text"),
             "files": ("program0.bin, ...", "program0.txt, ..."),
         },
+    ),
+    "smtlib": Entry(
+        "antiphon.lower.smtlib:smtlib",
+        "the same claims as SMT-LIB 2, for any solver of QF_LIA",
+        {**_INSTANCE, "files": ("sat-C-S-R.smt2, ...", "unsat-C-S-R.smt2, ...")},
     ),
 }

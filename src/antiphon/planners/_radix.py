@@ -49,14 +49,6 @@ def given_k(k: int | None, ranks: int, least: int, default: int = DEFAULT_K) -> 
     return min(default if k is None else k, ranks)
 
 
-def yes(name: str, value: bool | str | int) -> bool:
-    """An option that is true or false: from a command line it is a text."""
-    known = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-    if str(value).lower() not in known:
-        raise Invalid(f"option {name}: expected true or false, got {quote(value)}")
-    return known[str(value).lower()]
-
-
 def chosen(ranks: int, k: int | None, radices: Radix | None, fold: bool) -> Radices:
     """As told by `radices`, else by k: powers of k, else as few factors of the number of ranks as can be, none above k,
     else (or with `fold`) the greatest power of k there are ranks for."""

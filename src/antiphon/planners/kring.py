@@ -14,8 +14,9 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.transform import compose
 from antiphon.errors import Invalid
+from antiphon.options import parse_yes
 from antiphon.planners._lanes import Sizes, by_places, given_sizes, lane_chains, lane_rounds, seats_by_place, told
-from antiphon.planners._radix import given_k, yes
+from antiphon.planners._radix import given_k
 from antiphon.planners._rows import (
     Order,
     Seats,
@@ -46,7 +47,7 @@ def kring(
     in the order in which groups are runs. `pieces`: pipelining depth, by default 32 for broadcast and reduce, else 1.
     """
     topology, collective = request.topology, request.collective
-    overlap = yes("overlap", overlap)
+    overlap = parse_yes(overlap, "option overlap")
     ranks, chain = len(collective.members), collective.kind in ("broadcast", "reduce")
     rows = len(collective.roots) * ranks if chain else ranks * ranks * (2 if collective.kind == "allreduce" else 1)
     refuse_more_than_fits("kring", collective, rows)

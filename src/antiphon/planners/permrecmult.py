@@ -21,6 +21,7 @@ from antiphon.core.columns import Longs, narrow, ranges
 from antiphon.core.request import Request
 from antiphon.core.schedule import Local, Schedule
 from antiphon.errors import Invalid, unknown
+from antiphon.options import parse_yes
 from antiphon.planners._lanes import seats_by_place
 from antiphon.planners._radix import (
     Radices,
@@ -34,7 +35,6 @@ from antiphon.planners._radix import (
     reversal,
     rows_needed,
     whole_vectors,
-    yes,
 )
 from antiphon.planners._rows import Order, Seats, backwards, finish, given_order, lay, refuse_more_than_fits
 
@@ -59,7 +59,7 @@ def permrecmult(
     `order`: by default ranks of one host, as the places tell, are side by side.
     """
     topology, collective = request.topology, request.collective
-    large, fold = yes("large", large), yes("fold", fold)
+    large, fold = parse_yes(large, "option large"), parse_yes(fold, "option fold")
     _check(collective, by)
     found = chosen(len(collective.members), k, radices, fold)
     refuse_more_than_fits("permrecmult", collective, rows_needed(collective.kind, found, large))

@@ -16,6 +16,7 @@ from antiphon.core.collective import Collective
 from antiphon.core.columns import Longs
 from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
+from antiphon.options import parse_yes
 from antiphon.planners._radix import (
     Radices,
     Radix,
@@ -25,7 +26,6 @@ from antiphon.planners._radix import (
     in_parts,
     rows_needed,
     whole_vectors,
-    yes,
 )
 from antiphon.planners._rows import Order, Seats, backwards, finish, lay, per_root, refuse_more_than_fits
 
@@ -47,7 +47,7 @@ def recmult(
     vectors. `pieces`: pipelining depth.
     """
     topology, collective = request.topology, request.collective
-    large, fold = yes("large", large), yes("fold", fold)
+    large, fold = parse_yes(large, "option large"), parse_yes(fold, "option fold")
     found = chosen(len(collective.members), k, radices, fold)
     tree = collective.kind in ("broadcast", "reduce")
     rows = len(collective.roots) * found.ranks if tree else rows_needed(collective.kind, found, large)

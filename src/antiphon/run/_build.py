@@ -28,7 +28,7 @@ CORE = ("program.c", "sides.c", "plan.c", "layout.c", "fold.c", "half.c", "engin
 TARGETS = {"mpi": "transport_mpi.c", "threads": "transport_threads.c", "sockets": "transport_sockets.c"}
 # What the library does under LD_PRELOAD.
 PARTS = ("calls", "group", "report", "serve", "setup", "table", "types")
-PRELOAD = ("book.c", *(f"preload_{part}.c" for part in PARTS))
+PRELOAD = ("book.c", "choose.c", *(f"preload_{part}.c" for part in PARTS))
 SHARED = ("shared_memory.c", "shared_messages.c", "shared_calls.c")  # messages within a host
 # No reordering of sums, no fused multiply-add: every processor gives the same bits.
 FLAGS = (

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from antiphon.core.choose import Call, Chooser, Pages
 from antiphon.errors import AntiphonError, Invalid, TimedOut
 from antiphon.lower.book import Book, Page, decode_book, encode_book
 from antiphon.run._call_head import CallHead
@@ -69,13 +70,18 @@ class Serving:
 
     `base`: a broadcast from process 0, by which later plans are handed out; only needed with `fill`: then what no page
     is for gets a plan for a machine in which everybody is linked with everybody.
+
+    `chooser` says which page a call goes by. It is the book's `pages`; another may stand in its place that gives pages
+    of the same book, and must give the same at all processes of a call. Calls bear no members: all are of this group.
     """
 
     def __init__(self, engine: Engine, wire: Wire, rank: int, book: Book, base: bytes, fill: bool) -> None:
         self.engine, self.wire, self.rank, self.ranks, self.fill = engine, wire, rank, book.ranks, fill
         self.ledger = Ledger()
         self.broken = ""
-        self._pages: dict[tuple[str, int], list[Page]] = {}
+        self.pages: Pages[Page] = Pages()
+        self._runnable: Pages[Page] = Pages()  # those that are not left to the library
+        self.chooser: Chooser[Page] = self.pages
         self._programs: dict[bytes, Program] = {}
         self._book_of: dict[int, bytes] = {}  # the program of a page
         self._plans: dict[tuple[int, int, int, bool], NativePlan] = {}
@@ -107,36 +113,34 @@ class Serving:
 
     def _take(self, book: Book) -> None:
         for page in book.pages:
-            self._pages.setdefault((page.kind, page.root), []).append(page)
+            where = (page, page.start, page.stop, page.kind, page.root)
+            self.pages.add(*where)
             if page.program >= 0:
+                self._runnable.add(*where)
                 self._book_of[id(page)] = book.programs[page.program]
 
     def nbytes(self, kind: str, unit: int, itemsize: int) -> int:
         return unit * itemsize * (self.ranks if kind in IN_PARTS else 1)
 
-    def find(self, kind: str, root: int, nbytes: int, timeout: float = 0.0, library: bool = True) -> Page | None:
+    def find(self, call: Call, timeout: float = 0.0, library: bool = True) -> Page | None:
         """The page of a call, or None: the library's. `library`: whether that could do it."""
-        for page in self._pages.get((kind, root), ()):
-            if page.start <= nbytes and (page.stop is None or nbytes < page.stop):
-                if page.program >= 0:
-                    return page
-                if library:
-                    return None
-        key = (kind, root)
+        page = (self.chooser if library else self._runnable).page(call)
+        if page is not None:
+            return page if page.program >= 0 else None
+        key = (call.kind, call.root)
         if not self.fill or key in self._tried:
             return None
-        book = self._made_now(kind, root, timeout)
+        book = self._made_now(call.kind, call.root, timeout)
         self._tried.add(key)
         self._take(book)
-        return self.find(kind, root, nbytes, timeout, library)
+        return self.find(call, timeout, library)
 
-    def why_not(self, kind: str, root: int, nbytes: int) -> str:
+    def why_not(self, call: Call) -> str:
         """Why `find` gave None."""
-        pages = self._pages.get((kind, root), ())
-        for page in pages:
-            if page.start <= nbytes and (page.stop is None or nbytes < page.stop):
-                return SLOWER if page.measured else UNMEASURED
-        return "no schedule for it in the table"
+        page = self.chooser.page(call)
+        if page is None:
+            return "no schedule for it in the table"
+        return SLOWER if page.measured else UNMEASURED
 
     def run(
         self, page: Page, unit: int, source: Array | None, target: Array, op: str = "sum", timeout: float = 0.0,

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ReduceOp
 
+from antiphon.core.choose import Call
 from antiphon.lower.book import Page
 from antiphon.run._call_head import type_code
 from antiphon.run._native import address
@@ -60,9 +61,9 @@ class Calls:
         self, kind: str, unit: int, itemsize: int, seconds: float, root: int = -1, library: bool = True
     ) -> Page | None:
         assert self.serving is not None
-        nbytes = self.serving.nbytes(kind, unit, itemsize)
-        page = self.serving.find(kind, root, nbytes, seconds, library)
-        self._left = "" if page is not None else self.serving.why_not(kind, root, nbytes)
+        call = Call(kind, self.serving.nbytes(kind, unit, itemsize), root)
+        page = self.serving.find(call, seconds, library)
+        self._left = "" if page is not None else self.serving.why_not(call)
         return page
 
     def _by_gloo(self, kind: str, tensors: Tensors, why: str, seconds: float, do: Callable[[], Any]) -> None:

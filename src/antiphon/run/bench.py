@@ -17,7 +17,6 @@ from antiphon.core.plan import Entry, Plan
 from antiphon.core.topology import Topology
 from antiphon.core.transform import pipeline
 from antiphon.cost import Predictor, prepare
-from antiphon.cost import sizes as sizes_of
 from antiphon.cost._profile import Profile
 from antiphon.errors import AntiphonError, Infeasible, Invalid, NotFound, quote
 from antiphon.run._bench_depth import depth
@@ -26,9 +25,7 @@ from antiphon.run._launch import launched
 from antiphon.run._rows import can, cuts_of, first_on, has_in_place, row_of, run_schedule, runtime
 from antiphon.select import check, is_file, load_plans, plan, tune
 from antiphon.select._wish import machine_of
-from antiphon.units import parse_size
-
-Sizes = int | str | Sequence[int | str]
+from antiphon.units import Sizes, parse_sizes
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,8 +62,8 @@ def run_plan(  # noqa: PLR0913
     Of processes that a launcher started, only the first has rows.
     """
     how, rows = _how(on, mpiexec, compiler, timeout, scale, name), list[Row]()
-    for size in [nbytes] if isinstance(nbytes, int | str) else nbytes:
-        one = Runnable(plan.at(parse_size(size, "nbytes")).schedule, plan.topology)
+    for size in parse_sizes(nbytes):
+        one = Runnable(plan.at(size).schedule, plan.topology)
         rows += run_schedule(on, one, size, dtype, op, seed, repeat, in_place, how) or []
     return rows or None
 
@@ -173,7 +170,7 @@ def bench(
     with first_on(*_there(how)) as deciding:
         if not deciding:
             return None
-        span = sizes_of(nbytes, "nbytes")
+        span = parse_sizes(nbytes)
         made = plans_of(
             what, topology, nbytes=f"{span[0]}B:{span[-1]}B", planner=planner, options=options, root=root, ranks=ranks,
             **{key: how[key] for key in ("model", "profile") if key in how},
@@ -292,7 +289,7 @@ def _lines(plans: Iterable[Plan], nbytes: Sizes, dtypes: Sequence[str], ops: Seq
         for dtype in dtypes:
             for op in ops if collective.combining else ops[:1]:
                 weight, before = collective.buffer_weight * data_type(dtype).itemsize, -1
-                for size in sizes_of(nbytes, "nbytes"):
+                for size in parse_sizes(nbytes):
                     unit = size // weight
                     if unit != before:  # sizes that are the same, rounded down, are measured once
                         yield _Line(one, one.at(unit * weight), unit, unit * weight, dtype, op)

@@ -13,14 +13,13 @@ from antiphon.core.collective import Collective
 from antiphon.core.datatypes import data_type
 from antiphon.core.plan import Plan
 from antiphon.core.topology import Topology
-from antiphon.cost import sizes as sizes_of
 from antiphon.errors import Infeasible, Invalid, NotFound, TimedOut
 from antiphon.run._case import Case, How, Row, Runnable, inner_of
 from antiphon.run._choose_rows import best_at, entries, one_order
 from antiphon.run._launch import launched
 from antiphon.run._rows import can, cuts_of, first_on, row_of, runtime
 from antiphon.select import Listed, Tuning, save_plans, tune
-from antiphon.units import format_size
+from antiphon.units import format_size, parse_sizes
 
 NBYTES, FACTOR = "1KB:16MB", 4
 FEW = 4  # of the model's best at every size
@@ -104,20 +103,20 @@ def tune_measured(  # noqa: PLR0913
     progress: Progress | None = None,
     **options: Any,
 ) -> MeasuredTuning | None:
-    """`tune`, then measure: at each size of a ladder (`nbytes`, each `factor` times the last) the `few` best by the
-    model, priced as the runtime sends them, and the classics, race: they run in turn, with the library's own collective
-    among them, until it is certain which is fastest, or it is that they differ by less than 2 %, or each has had 8
-    times `iterations`, or the time is over. Who surely is slower leaves early. The entries claim the winner's figures,
-    and as `ties` who may be as fast; where the library is at least as fast (ours takes 0.98 of its time or more) the
-    entry claims "served_by": "library". Between two sizes a range ends at their geometric middle; below the least and
-    above the greatest size measured the library serves.
+    """`tune`, then measure: at each size of a ladder (`nbytes`, each `factor` times the last where it names no factor)
+    the `few` best by the model, priced as the runtime sends them, and the classics, race: they run in turn, with the
+    library's own collective among them, until it is certain which is fastest, or it is that they differ by less than
+    2 %, or each has had 8 times `iterations`, or the time is over. Who surely is slower leaves early. The entries claim
+    the winner's figures, and as `ties` who may be as fast; where the library is at least as fast (ours takes 0.98 of
+    its time or more) the entry claims "served_by": "library". Between two sizes a range ends at their geometric middle;
+    below the least and above the greatest size measured the library serves.
 
     `limit`: seconds for all measurements; sizes that were not measured until then count as not asked for. `options`:
     those of `tune`; with `deterministic` the library is never chosen for what combines. Ctrl-C keeps what was found.
     Under mpiexec or srun
     only process 0 has a result, the others None.
     """
-    ladder = sizes_of(f"{nbytes or NBYTES}:{factor}" if ":" in (nbytes or NBYTES) else nbytes, "nbytes")
+    ladder = parse_sizes(nbytes or NBYTES, usual=factor)
     how = How(mpiexec, compiler, math.inf, scale)
     how.refuse_unless(on, can(on)["options"])
     with first_on(on, how) as deciding:
@@ -126,19 +125,13 @@ def tune_measured(  # noqa: PLR0913
         if launched():
             options["workers"] = "none"  # an MPI process should not start others of its kind
         found = tune(
-            wanted, topology, nbytes=[*_span(ladder)], nccl=False, shortlist=few, cuts=cuts_of(on), progress=progress,
-            **options,
-        )  # fmt: skip
+            wanted, topology, nbytes=ladder, nccl=False, shortlist=few, cuts=cuts_of(on), progress=progress, **options
+        )
         if not found.plans:
             raise NotFound(f"no planner could plan {wanted} on {found.topology.name}")
         usual = Case(0, [], 0, 0, data_type(dtype).name, op, repeat=iterations, warmup=warmup)
         work = _Work(found, ladder, few, on, how, limit, progress, usual)
         return work.go(bool(options.get("deterministic")))
-
-
-def _span(ladder: Sequence[int]) -> tuple[int, ...]:
-    """Sizes for `tune`, which takes three or more as they are."""
-    return tuple(ladder) if len(ladder) > 2 else (ladder[0], ladder[-1]) if len(ladder) > 1 else (ladder[0],)
 
 
 class _Work:

@@ -9,6 +9,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from antiphon.core.choose import Call
 from antiphon.core.datatypes import combine_of, data_type
 from antiphon.errors import Invalid, Missing, quote
 from antiphon.run._call_head import type_code
@@ -216,11 +217,12 @@ class Comm:
                 return
             nbytes = self._serving.nbytes(kind, unit, target.dtype.itemsize)
             self._serving.begin(kind, unit * target.dtype.itemsize, type_code(target.dtype), op, root)
-            page = self._serving.find(kind, root, nbytes, self.timeout, self._library is not None)
+            call = Call(kind, nbytes, root)
+            page = self._serving.find(call, self.timeout, self._library is not None)
             if page is not None:
                 self._serving.run(page, unit, source, target, op, self.timeout)
                 return
-            why = self._serving.why_not(kind, root, nbytes)
+            why = self._serving.why_not(call)
             began = time.perf_counter()
             self._serving.agree(self.timeout)
             self._library.run(kind, unit, source, target, op, root)

@@ -12,6 +12,7 @@ from urllib.parse import quote as escaped
 
 from antiphon.core.collective import Collective
 from antiphon.errors import AntiphonError, Invalid, quote
+from antiphon.options import parse_options
 from antiphon.select._ledger import Progress
 from antiphon.select._sweep import FACTORS, Value, values_of
 from antiphon.select._tune import tune
@@ -106,8 +107,7 @@ def varied(vary: Mapping[str, Any] | str) -> tuple[str, tuple[Value, ...]]:
     """The option and its values."""
     asked: Any = vary
     if isinstance(vary, str):
-        key, _, text = vary.partition("=")
-        asked = {key: text} if key and text else None
+        asked = parse_options([vary], "vary", f"one option of the machine with its values, such as {EXAMPLE}")
     if not isinstance(asked, Mapping) or len(asked) != 1:
         raise Invalid(f"vary: expected one option of the machine with its values, such as {EXAMPLE}; got {quote(vary)}")
     ((key, given),) = asked.items()

@@ -25,6 +25,7 @@ from antiphon.select._baseline import CLASSICS
 from antiphon.select._orders import SEVERAL_ORDERS, SeveralOrders, order_claimed
 from antiphon.select._proofs import certified, label_of, prove, rate_of
 from antiphon.select._wish import budget_of, collective, machine_of
+from antiphon.units import parse_size
 
 # Who is asked, and with which options, for one order of combining where no planner is named; relay goes everywhere.
 USUAL = ("ring", "relay")  # where no planner is named, the first that plans such a collective
@@ -157,10 +158,9 @@ def every_plan(  # noqa: PLR0913
     `tell` hears what a planner that searches is doing. TimedOut after what was found where the budget ends it."""
     topology = machine_of(topology)
     target = wanted if isinstance(wanted, Collective) else collective(wanted, topology, root=root, ranks=ranks)
-    request = Request(
-        topology, target, nbytes=nbytes, budget=None if budget is None else budget_of(budget), seed=seed,
-        tell=tell or silent,
-    )  # fmt: skip
+    size = None if nbytes is None else parse_size(nbytes, "nbytes")
+    seconds = None if budget is None else budget_of(budget)
+    request = Request(topology, target, nbytes=size, budget=seconds, seed=seed, tell=tell or silent)
     if deterministic and not planner:
         if options:
             raise Invalid("options are for a planner; name it, too")

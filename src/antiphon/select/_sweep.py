@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from antiphon.errors import Invalid, quote
+from antiphon.options import parse_options, plain_value
 from antiphon.registry import find
-from antiphon.topologies import plain_value
 
 FACTORS = "factors"
 MOST = 4096  # combinations of values for one planner
@@ -22,15 +22,7 @@ Sweep = Mapping[str, Any]  # per option: its values as people write them, or one
 
 def read_sweep(texts: Iterable[str]) -> dict[str, str]:
     """--sweep k=2:64, each option once."""
-    found: dict[str, str] = {}
-    for text in texts:
-        key, equals, values = text.partition("=")
-        if not (key and equals and values):
-            raise Invalid(f"--sweep: expected an option and its values, such as {FORMS}; got {quote(text)}")
-        if key in found:
-            raise Invalid(f"--sweep: {key} is given twice; write all its values behind one, parted by commas")
-        found[key] = values
-    return found
+    return parse_options(texts, "--sweep", f"an option and its values, parted by commas ({FORMS})")
 
 
 def values_of(given: Any, what: str, ranks: int) -> tuple[Value, ...]:

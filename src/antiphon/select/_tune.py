@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, SupportsIndex
+from typing import Any
 
 from antiphon.core.collective import ROOTED, Collective
 from antiphon.core.topology import Topology
@@ -21,6 +21,7 @@ from antiphon.select._sweep import Sweep, Value, combinations, resolved
 from antiphon.select._task import Context, Task
 from antiphon.select._tuning import Tuning
 from antiphon.select._wish import budget_of, collective, machine_of, sizes_of
+from antiphon.units import Sizes
 
 ProfileLike = Profile | str | os.PathLike[str] | None
 
@@ -29,7 +30,7 @@ def tune(  # noqa: PLR0913
     wanted: str | Collective,
     topology: Topology | str,
     *,
-    nbytes: SupportsIndex | str | Sequence[int | str] = "1KB:1GB",
+    nbytes: Sizes = "1KB:1GB",
     model: str = "alpha-beta",
     planners: str | Sequence[str] = (),
     budget: float | str = 5.0,

@@ -10,7 +10,7 @@ from typing import SupportsIndex
 from antiphon.core.collective import KINDS, ROOTED, Collective
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid, quote, unknown
-from antiphon.units import parse_seconds, parse_size
+from antiphon.units import Sizes, Span, parse_seconds, parse_sizes, parse_span
 
 
 def is_file(spec: str) -> bool:
@@ -74,34 +74,15 @@ def budget_of(budget: float | str) -> float:
     return seconds
 
 
-def sizes_of(nbytes: SupportsIndex | str | Sequence[int | str]) -> tuple[tuple[int, int], tuple[int, ...]]:
-    """The range asked for ("1KB:1GB", one size, or two), and the sizes to price: its two ends and the powers of two
-    in it; of three sizes or more just these."""
-    parts: list[SupportsIndex | str]
+def sizes_of(nbytes: Sizes) -> tuple[tuple[int, int], tuple[int, ...]]:
+    """The range asked for, and the sizes to price: of FROM:TO its two ends and the powers of two in it, of
+    FROM:TO:FACTOR those and its end, of several just these."""
     if isinstance(nbytes, str):
-        parts = [*nbytes.split(":")]
-    elif isinstance(nbytes, SupportsIndex):
-        parts = [nbytes]
-    elif isinstance(nbytes, Sequence):
-        parts = list(nbytes)
+        low, high, factor = parse_span(nbytes)
+        powers = (1 << k for k in range(max(low - 1, 0).bit_length(), high.bit_length()))
+        found = {low, high, *(powers if factor is None else Span(low, high, factor).sizes())}
     else:
-        parts = []
-    if not parts or (len(parts) > 2 and isinstance(nbytes, str)):
-        raise Invalid(f"nbytes: expected a size or a range such as 1KB:1GB, got {quote(nbytes)}")
-    given = [_size(part) for part in parts]
-    low, high = (min(given), max(given)) if len(given) > 2 else (given[0], given[-1])
-    if low < 1 or high < low:
-        raise Invalid(f"nbytes: expected a range from 1 byte or more upwards, such as 1KB:1GB, got {quote(nbytes)}")
-    if len(given) > 2:
-        return (low, high), tuple(sorted(set(given)))
-    powers = {1 << k for k in range((low - 1).bit_length(), high.bit_length())}
-    return (low, high), tuple(sorted({low, high, *powers}))
-
-
-def _size(value: SupportsIndex | str) -> int:
-    if isinstance(value, str | bool):
-        return parse_size(value, "nbytes")
-    try:
-        return parse_size(operator.index(value), "nbytes")
-    except TypeError:
-        raise Invalid(f"nbytes: expected a size such as 64KB, got {quote(value)}") from None
+        found = set(parse_sizes(nbytes))
+    if not found or min(found) < 1:
+        raise Invalid(f"nbytes: expected a size from 1 byte, or a range such as 1KB:1GB, got {quote(nbytes)}")
+    return (min(found), max(found)), tuple(sorted(found))

@@ -6,9 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from antiphon.core.columns import Longs
 from antiphon.core.loads import loads, pieces_of, pipelined_steps, timeline
-from antiphon.core.routes import resolve
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 
@@ -74,34 +72,6 @@ def _resource(topology: Topology, i: int) -> str:
     src, dst = int(topology.link_src[i]), int(topology.link_dst[i])
     names = [str(n) if n < topology.ranks else topology.places[n] for n in (src, dst)]
     return f"{names[0]} → {names[1]} ({topology.types[topology.link_type[i]].kind})"
-
-
-def clock(schedule: Schedule, topology: Topology, nbytes: int) -> tuple[Longs, Any]:
-    """Marks of steps and their times: step by step, each with the greatest latency of a route and its load.
-
-    Where there are pieces, the greatest latency of all routes stands for that of each step.
-    """
-    line = timeline(schedule, topology)
-    if not len(line.begin):
-        return np.zeros(1, np.int64), np.zeros(1)
-    latency = _latencies(schedule, topology)
-    marks = np.append(line.begin, line.begin[-1] + line.length[-1])
-    waits = np.full(len(line.begin), latency.max(initial=0.0))
-    if int(pieces_of(schedule).max(initial=1)) == 1:
-        by_step = np.zeros(int(marks[-1]))
-        np.maximum.at(by_step, schedule.step, latency)
-        waits = np.maximum.reduceat(by_step, line.begin) if int(line.length.max()) == 1 else waits
-    per_step = waits + np.array([float(s) for s in line.seconds]) * nbytes
-    return marks, np.concatenate([[0.0], np.cumsum(per_step * line.length)])
-
-
-def _latencies(schedule: Schedule, topology: Topology) -> Any:
-    """The summed latency of the route of every row."""
-    found = resolve(topology, schedule.src, schedule.dst, schedule.route, schedule.routes)
-    of_type = np.array([t.latency for t in topology.types] or [0.0])
-    along = np.concatenate([[0.0], np.cumsum(of_type[topology.link_type[found.table.links]])])
-    of_route = along[found.table.ptr[1:]] - along[found.table.ptr[:-1]]
-    return np.where(found.route >= 0, of_route[found.route], 0.0)
 
 
 def lanes(schedule: Schedule) -> list[tuple[int, int, list[tuple[int, int]]]]:

@@ -13,8 +13,9 @@ import numpy as np
 from antiphon.core.plan import Entry, Plan
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
+from antiphon.cost import step_times
 from antiphon.select import Range
-from antiphon.show._flow import MOST_LANES, busiest, clock, lanes, matrix, messages
+from antiphon.show._flow import MOST_LANES, busiest, lanes, matrix, messages
 from antiphon.show._words import options_text, plural, ratio
 from antiphon.units import format_seconds, format_size
 
@@ -76,7 +77,7 @@ def _facts(entry: Entry, chosen: Range) -> str:
 
 def _timeline(schedule: Schedule, topology: Topology, nbytes: int) -> str:
     """A lane per rank: copies below, reductions above; steps as barriers, at this size."""
-    marks, times = clock(schedule, topology, nbytes)
+    marks, times = step_times(schedule, topology, nbytes)
     total = float(times[-1]) or 1.0
     rows = lanes(schedule)
     ranks = sorted({rank for rank, _, _ in rows})

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from antiphon.core.topology import Topology
-from antiphon.topologies._spec import made, plain_value
+from antiphon.topologies._spec import made
 
-__all__ = ["plain_value", "topology"]
+__all__ = ["topology"]
 
 
 def topology(spec: str) -> Topology:

@@ -37,16 +37,6 @@ def ranks_of(ranks: object) -> int:
     return ranks
 
 
-def yes(value: object, what: str) -> bool:
-    """A yes or no: true, false."""
-    if isinstance(value, bool):
-        return value
-    answers = {"true": True, "yes": True, "false": False, "no": False}
-    if not isinstance(value, str) or value.lower() not in answers:
-        raise Invalid(f"{what}={quote(value)}: expected true or false")
-    return answers[value.lower()]
-
-
 def one_of(value: object, what: str, names: tuple[str, ...]) -> str:
     """One of a few names."""
     if not isinstance(value, str) or value not in names:

@@ -6,8 +6,9 @@ from fractions import Fraction
 
 from antiphon.core.topology import FORWARDS, Ability, Topology
 from antiphon.errors import Invalid
+from antiphon.options import parse_yes
 from antiphon.topologies._clusters import Cards, Fabric, above, connected, one_switch
-from antiphon.topologies._options import Bandwidth, as_text, factor, one_of, whole, yes
+from antiphon.topologies._options import Bandwidth, as_text, factor, one_of, whole
 from antiphon.topologies._spec import made
 from antiphon.units import parse_bandwidth
 
@@ -80,11 +81,11 @@ def cluster(  # noqa: PLR0913 (an option of a machine each)
         "boxes_per_leaf": boxes_per_leaf,
         "leaves_per_pod": leaves_per_pod if leaves_per_pod != 2 else None,
         "spines": spines if spines != 1 else None,
-        "sharp": "true" if yes(sharp, "sharp") else None,
+        "sharp": "true" if parse_yes(sharp, "sharp") else None,
     }
     name = f"cluster:box={box},boxes={boxes},fabric={fabric}"
     name += "".join(f",{key}={as_text(key, value)}" for key, value in shown.items() if value is not None)
-    ability = Ability(multicast=True, reduce=True) if yes(sharp, "sharp") else FORWARDS
+    ability = Ability(multicast=True, reduce=True) if parse_yes(sharp, "sharp") else FORWARDS
     return connected(name[:200], made_of, boxes, cards, switches, ability)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from fractions import Fraction
 
 from antiphon.core.topology import Topology, both_ways, build
+from antiphon.options import parse_yes
 from antiphon.topologies._links import NVLINK, NVLINK1, nvlink
-from antiphon.topologies._options import yes
 from antiphon.topologies._pcie import SWITCHES, pcie_limits, pcie_links, switch_places
 
 GEN = 3  # of the PCIe that both have
@@ -32,7 +32,7 @@ def dgx1p(*, pcie: bool = False) -> Topology:
     Each quad is fully linked and GPU i is joined with i+4; numbered as in Blink. The latency is taken from V100.
     pcie=true adds its PCIe 3 tree, as pcie8:gen=3 has it.
     """
-    return _box("dgx1p", (), _P100, NVLINK1, yes(pcie, "pcie"))
+    return _box("dgx1p", (), _P100, NVLINK1, parse_yes(pcie, "pcie"))
 
 
 def dgx1v(*, pcie: bool = False) -> Topology:
@@ -41,7 +41,7 @@ def dgx1v(*, pcie: bool = False) -> Topology:
     Eight pairs have two NVLinks, eight have one; numbered as on the p3.16xlarge cloud instance, and in Blink.
     pcie=true adds its PCIe 3 tree, as pcie8:gen=3 has it.
     """
-    return _box("dgx1v", _DOUBLE, _SINGLE, NVLINK, yes(pcie, "pcie"))
+    return _box("dgx1v", _DOUBLE, _SINGLE, NVLINK, parse_yes(pcie, "pcie"))
 
 
 def dgx1v_sccl() -> Topology:

@@ -7,8 +7,8 @@ they act as one, and a path between two GPUs is then unambiguous.
 from __future__ import annotations
 
 from antiphon.core.topology import FORWARDS, Ability, Topology, both_ways, build
+from antiphon.options import parse_yes
 from antiphon.topologies._links import NVLINK, NVSWITCH_HOP, nvlink
-from antiphon.topologies._options import yes
 
 
 def dgx2() -> Topology:
@@ -37,7 +37,7 @@ def hgx_h100(*, sharp: bool = True) -> Topology:
     Its NVSwitches, the third generation, multicast and reduce (NVLink SHARP; the first two, of DGX-2 and DGX A100, do
     not). No schedule here uses that, but bounds say where it would matter. sharp=false: where it is switched off.
     """
-    if yes(sharp, "sharp"):
+    if parse_yes(sharp, "sharp"):
         return _box("hgx-h100", 18, Ability(multicast=True, reduce=True))
     return _box("hgx-h100:sharp=false", 18)
 

@@ -15,6 +15,7 @@ import numpy as np
 from antiphon.core.columns import Longs, narrow
 from antiphon.core.topology import LinkType, Topology
 from antiphon.errors import Invalid
+from antiphon.options import parse_yes
 from antiphon.topologies._options import (
     BANDWIDTH,
     LATENCY,
@@ -26,7 +27,6 @@ from antiphon.topologies._options import (
     most_placed,
     named,
     ranks_of,
-    yes,
 )
 
 Switch = bool | str
@@ -170,7 +170,7 @@ def _network(
     """The ranks joined like this, or, with routers, a switch per rank joined like this."""
     kind = link_type("link", bandwidth, latency)
     name = named(name, bandwidth=(bandwidth, BANDWIDTH), latency=(latency, LATENCY))
-    if not yes(routers, "routers"):
+    if not parse_yes(routers, "routers"):
         return Topology(name, ranks, 0, narrow(src), narrow(dst), np.zeros(len(src), np.int32), (kind,), (), places)
     most_links(len(src) + 2 * ranks, f"{name} with routers")
     most_placed(2 * ranks, f"{name} with routers")

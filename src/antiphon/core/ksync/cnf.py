@@ -19,9 +19,9 @@ From an assignment to an algorithm. By induction over t, a rank with have[v, t] 
 over an arc within one step; loads are counted, so step s fits into the rounds for which `r_s >= n` is true. Counters
 may claim too much, never too little.
 
-A step may have 0 rounds, so fewer steps, and fewer rounds, are refuted as well. Chunks of one kind are alike: with
-`ordered` they are numbered so that the lists of their sends out of their holders, read as binary numbers, never
-grow. Sorting the chunks of any algorithm gives one that is ordered, so this refutes no less.
+A step may have 0 rounds unless the question is `full`, so fewer steps, and fewer rounds, are refuted as well. Chunks of
+one kind are alike: with `ordered` they are numbered so that the lists of their sends out of their holders, read as
+binary numbers, never grow. Sorting the chunks of any algorithm gives one that is ordered, so this refutes no less.
 """
 
 from __future__ import annotations
@@ -44,21 +44,29 @@ PAIRS = 4  # up to so many sends that would bring a chunk to a rank at once excl
 
 @dataclass(frozen=True)
 class Question:
-    """Parts per unit of weight, at most so many steps and rounds. `split`: at most these rounds in each step."""
+    """Parts per unit of weight, at most so many steps and rounds. `split`: at most these rounds in each step.
+
+    `full`: every step takes a round or more. An algorithm of fewer steps may leave more to a step than one of as many
+    can, where capacities are fractions: two rounds of 3/2 carry 3 chunks, but one and one carry 2.
+    """
 
     parts: int
     steps: int
     rounds: int
     split: tuple[int, ...] | None = None
     ordered: bool = False
+    full: bool = False
 
 
 @dataclass(eq=False)
 class Formula:
-    """Clauses over the variables 1, 2, ...; a literal is a variable or its negative."""
+    """Clauses over the variables 1, 2, ...; a literal is a variable or its negative. `sends`: per chunk, in the order
+    of kinds, the variable of its going over an arc in a step.
+    """
 
     variables: int = 0
     clauses: list[Clause] = field(default_factory=list)
+    sends: list[dict[tuple[int, int], int]] = field(default_factory=list)
 
     def new(self) -> int:
         self.variables += 1
@@ -83,6 +91,7 @@ def formula(instance: Instance, question: Question) -> Formula:
         previous: list[int] = []
         for _ in range(kind.weight * question.parts):
             sends = _chunk(out, instance, kind, steps)
+            out.sends.append(sends)
             for (arc, step), send in sends.items():
                 for resource in resources[arc]:
                     loads[resource, step].append(send)
@@ -92,8 +101,8 @@ def formula(instance: Instance, question: Question) -> Formula:
                 if previous:
                     _never_grow(out, previous, mine)
                 previous = mine
-    least = 1 if steps == instance.least_steps and steps else 0  # then some chunk must come nearer in every step
-    more = _rounds(out, question, least)
+    nearer = steps == instance.least_steps and steps > 0  # then some chunk must come nearer in every step
+    more = _rounds(out, question, int(question.full or nearer))
     for resource, step in sorted(loads):
         _load(out, loads[resource, step], instance.capacity[resource], more[step])
     return out

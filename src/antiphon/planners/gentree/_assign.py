@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from antiphon.core.columns import Longs, starts
-from antiphon.cost._messages import Floats
+from antiphon.core.columns import Floats, Longs, starts
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,9 +15,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.columns import Longs
+from antiphon.core.columns import Floats, Longs
 from antiphon.cost import Profile, genmodel_forms
-from antiphon.cost._messages import Floats
 from antiphon.cost.genmodel_forms import Server, Tier
 from antiphon.planners.gentree._assign import representatives
 from antiphon.planners.gentree._tree import Tree, Way

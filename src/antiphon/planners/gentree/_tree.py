@@ -8,10 +8,9 @@ from functools import cached_property
 
 import numpy as np
 
-from antiphon.core.columns import Longs
+from antiphon.core.columns import Floats, Longs
 from antiphon.core.topology import Topology
 from antiphon.cost import Profile
-from antiphon.cost._messages import Floats
 from antiphon.planners.gentree._graph import Graph
 
 MIDDLE = -2

@@ -20,6 +20,7 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.transform import dual, invert
 from antiphon.errors import Invalid, Unsupported, quote
+from antiphon.options import parse_yes
 from antiphon.planners._places import hosts
 from antiphon.planners.packing._allreduce import allreduces
 from antiphon.planners.packing._hybrid import split
@@ -64,7 +65,7 @@ def blink(
         raise Unsupported(f"planner blink takes up to {MOST_RANKS} ranks, not {len(collective.members)}; use trees")
     asked = _Asked(
         float(Fraction(str(_share("epsilon", epsilon, LEAST_EPSILON)))), Fraction(str(_share("threshold", threshold))),
-        _yes("hybrid", hybrid), _seconds(t_dpa), request.nbytes,
+        parse_yes(hybrid, "option hybrid"), _seconds(t_dpa), request.nbytes,
     )  # fmt: skip
     limit = bound(topology, collective)
     made, count, how = _made(topology, collective, asked)
@@ -93,14 +94,6 @@ def _share(name: str, value: Any, least: Fraction = Fraction(0)) -> Any:
         between = f"from {float(least)} to below 1" if least else "between 0 and 1"
         raise Invalid(f"option {name}: expected a number {between}, such as 0.05, got {quote(value)}")
     return value
-
-
-def _yes(name: str, value: Any) -> bool:
-    """From a command line it is a text."""
-    known = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-    if str(value).lower() not in known:
-        raise Invalid(f"option {name}: expected true or false, got {quote(value)}")
-    return known[str(value).lower()]
 
 
 def _seconds(value: Any) -> Fraction:

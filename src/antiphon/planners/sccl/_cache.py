@@ -31,7 +31,8 @@ from antiphon import __version__
 from antiphon.core.files import read_bytes, write_bytes
 from antiphon.core.ksync.instance import Instance
 from antiphon.core.ksync.proof import Refutation, check_refutation
-from antiphon.errors import AntiphonError, Invalid, quote
+from antiphon.errors import AntiphonError
+from antiphon.options import parse_yes
 from antiphon.planners.sccl._task import Move, rounds_of
 
 OFF = "off"
@@ -103,10 +104,7 @@ def _makers() -> tuple[str, ...]:
 
 def asked_for(option: object) -> Cache | None:
     """What the option `cache` (true, false) means: the one that the environment names, or none."""
-    answers = {True: True, False: False, "true": True, "false": False, "yes": True, "no": False}
-    if not isinstance(option, bool | str) or option not in answers:
-        raise Invalid(f"planner sccl: cache={quote(option)}: expected true or false")
-    if not answers[option]:
+    if not parse_yes(option, "planner sccl: cache"):
         return None
     told = os.environ.get("ANTIPHON_CACHE")
     if told == OFF:

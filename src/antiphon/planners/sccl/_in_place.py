@@ -24,7 +24,6 @@ from antiphon.core.ksync.instance import Instance
 from antiphon.core.routes import Routes
 from antiphon.core.schedule import COPY, REDUCE, Schedule, cut
 from antiphon.core.transform import clean
-from antiphon.errors import Missing
 from antiphon.planners.sccl._cnf import Clauses
 from antiphon.planners.sccl._sat import SOLVERS, free_rounds, load_within
 from antiphon.planners.sccl._task import Effort, link_of, rounds_of
@@ -56,10 +55,8 @@ def in_place(
 
     O(chunks * steps * arcs * members) variables. Arcs from and to ranks that only relay are left out.
     """
-    try:
-        from pysat.solvers import Solver
-    except ImportError:
-        raise Missing("planner sccl needs python-sat; install it with: pip install 'antiphon[synth]'") from None
+    from pysat.solvers import Solver
+
     chunks, steps, rounds = point
     made = _Encoding(instance, chunks, steps, rounds)
     with Solver(name=SOLVERS[solver], bootstrap_with=made.clauses.rows) as asked:

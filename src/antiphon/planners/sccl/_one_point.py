@@ -87,9 +87,10 @@ def _decided(work: Work, search: Search, problem: Posed, asked: Asked) -> Point:
             "ask for more rounds, fewer chunks, or another seed",
             [{**form, "outcome": OPEN, "why": why}],
         )
-    used = max(steps, sum(rounds_of(instance, decided.moves)))
-    proof = OPTIMAL if Fraction(used, chunks) == search.ratio(steps) else BEST_FOUND
-    point = Point(instance, parts, steps, used, decided.moves, decided.engine, proof, search.proved(steps))
+    per_step = rounds_of(instance, decided.moves)
+    done, used = len(per_step), max(len(per_step), sum(per_step))  # it may come to its end before it must
+    proof = OPTIMAL if Fraction(used, chunks) == search.ratio(done) else BEST_FOUND
+    point = Point(instance, parts, done, used, decided.moves, decided.engine, proof, search.proved(done))
     return problem.point(point)
 
 

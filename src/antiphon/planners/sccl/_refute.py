@@ -13,7 +13,6 @@ from typing import Any
 from antiphon.core.ksync.cnf import Clause, Question, formula
 from antiphon.core.ksync.instance import Instance
 from antiphon.core.ksync.proof import Refutation, check, pack, unpack
-from antiphon.errors import Missing
 from antiphon.planners.sccl._elaborate import Chain, Elaboration
 from antiphon.planners.sccl._task import Effort
 
@@ -26,7 +25,7 @@ def refute(instance: Instance, question: Question, effort: Effort, again: int = 
 
     `again`: how often the clauses that a proof needs are solved alone, in the hope of a shorter one. Ten to twenty
     seconds per hundred thousand conflicts beyond the search itself; `question.ordered` may need a hundredth of them.
-    Seconds are not looked at: ask for this in a process of its own. Missing without python-sat.
+    Seconds are not looked at: ask for this in a process of its own.
     """
     made = formula(instance, question)
     clauses = made.clauses
@@ -73,10 +72,8 @@ def _search(clauses: Sequence[Clause], variables: int, effort: Effort) -> list[C
 
 def _solve(clauses: list[list[int]], conflicts: int) -> Any:
     """The lines of a proof; "true" where they can all be true; None where the conflicts do not do."""
-    try:
-        from pysat.solvers import Solver
-    except ImportError:
-        raise Missing("refutations by search need python-sat: pip install 'antiphon[synth]'") from None
+    from pysat.solvers import Solver
+
     with Solver(name=SOLVER, bootstrap_with=clauses, with_proof=True) as solver:
         solver.conf_budget(conflicts)
         found = solver.solve_limited()

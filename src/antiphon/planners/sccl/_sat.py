@@ -1,4 +1,4 @@
-"""The engine `sat`: SCCL's problem as clauses, for CaDiCaL and Glucose.
+"""The engine `sat`: SCCL's problem as clauses, for CaDiCaL and MiniSat.
 
 Per chunk: have[n, t] (monotone in t) and send[a, s], only where a chunk can be in time and be of use. What is sent
 is there before; what is newly there was sent. Totalizers count the load of every resource in every step against
@@ -17,12 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.core.ksync.instance import Instance
-from antiphon.errors import Missing
 from antiphon.planners.sccl._cnf import Clauses
 from antiphon.planners.sccl._group import Group, orbits
 from antiphon.planners.sccl._task import Answer, Effort, Move, Task, images, tidy
 
-SOLVERS = {"minisat": "minisat22", "cadical": "cadical195", "glucose": "glucose4"}
+SOLVERS = {"minisat": "minisat22", "cadical": "cadical195"}
 
 
 @dataclass(frozen=True)
@@ -129,10 +128,8 @@ def sat(task: Task, group: Group, effort: Effort, solver: str = "cadical") -> An
     """Ask a SAT solver. Refuted: for this group, and this split if one is given. The seed numbers the variables anew:
     short tries with different numbers find what one long try misses.
     """
-    try:
-        from pysat.solvers import Solver
-    except ImportError:
-        raise Missing("the engine sat needs python-sat; install it with: pip install 'antiphon[synth]'") from None
+    from pysat.solvers import Solver
+
     if task.rounds < (task.steps if task.split is None else sum(task.split)):
         return Answer(None, refuted=True)
     made = encode(task, group)

@@ -7,7 +7,7 @@
  */
 #include <string.h>
 
-#include "book.h"
+#include "choose.h"
 #if defined(AP_FOR_MPI)
 #include "transport_mpi.h"
 #elif defined(AP_FOR_SOCKETS)
@@ -31,6 +31,7 @@ static const struct {
     ONE(ap_wire_close), ONE(ap_fold), ONE(ap_divide),
 #if defined(AP_FOR_MPI)
     ONE(ap_mpi_open_number), ONE(ap_mpi_library), ONE(ap_book_open), ONE(ap_book_close),
+    ONE(ap_range_of), ONE(ap_chooser_open), ONE(ap_chooser_close), ONE(ap_choose),
 #elif defined(AP_FOR_SOCKETS)
     ONE(ap_sockets_open), ONE(ap_shared_open), ONE(ap_shared_make), ONE(ap_shared_join), ONE(ap_shared_complete),
     ONE(ap_shared_close), ONE(ap_shared_busy), ONE(ap_shared_send), ONE(ap_shared_receive), ONE(ap_shared_progress),

@@ -10,7 +10,7 @@
 #include <mpi.h>
 #include <stdatomic.h>
 
-#include "book.h"
+#include "choose.h"
 
 /* The names of MPI are what programs shall find here; all others are hidden (exports.c). */
 #define AP_SEEN __attribute__((visibility("default")))
@@ -91,7 +91,7 @@ typedef struct {
     const ap_page *page;
     ap_program *program; /* NULL: left to the library */
     ap_use *use;
-    int32_t root; /* in the communicator, -1: none */
+    ap_range range;
     int state;    /* 0: not asked yet, 1: all can, -1: one cannot */
 } ap_row;
 
@@ -112,7 +112,7 @@ typedef struct {
     int32_t *rank_of;   /* of each process the rank in the table */
     uint32_t rows;
     ap_row *row;
-    uint32_t *first; /* of the rows with a kind and root: kind * (size + 1) + root + 1 */
+    ap_chooser *chooser; /* of the rows */
     ap_wire *wire;
     int wired;
     ap_kept *kept;

@@ -41,7 +41,7 @@ int ap_group_forget(MPI_Comm comm, int keyval, void *value, void *extra) {
     drop(g->kept);
     if (g->wire && !ap_preload.over) ap_wire_close(g->wire); /* while MPI ends it frees communicators itself */
     if (!g->broken) free(g->stage[0]), free(g->stage[1]);
-    free(g->row), free(g->first), free(g->rank_of), free(g);
+    free(g->row), ap_chooser_close(g->chooser), free(g->rank_of), free(g);
     return MPI_SUCCESS;
 }
 
@@ -58,26 +58,18 @@ static int hosts_fit(const ap_book *book, const int *process, int count) {
     return 1;
 }
 
-static int page_fits(const ap_page *page, const int *rank_of, int count) {
-    if (page->members != (uint32_t)count) return 0;
-    for (int i = 0; i < count; i++)
-        if (page->member[i] != rank_of[i]) return 0;
-    return 1;
-}
-
 /* Marks the pages of a table that are for these ranks, of kinds that no earlier table has. */
 static uint32_t take_pages(const ap_table *t, const int *rank_of, int count, uint32_t *kinds, ap_row *row) {
     uint32_t found = 0, mine = 0;
     for (uint32_t i = 0; i < t->book->pages; i++) {
         const ap_page *page = &t->book->page[i];
-        if ((*kinds >> page->kind & 1) || !page_fits(page, rank_of, count)) continue;
+        ap_range range;
+        if ((*kinds >> page->kind & 1) || !ap_range_of(page, rank_of, (uint32_t)count, &range)) continue;
         mine |= 1u << page->kind;
         if (row) {
             ap_row *r = &row[found];
-            *r = (ap_row){.page = page, .use = t->use ? &t->use[i] : NULL, .root = -1};
+            *r = (ap_row){.page = page, .use = t->use ? &t->use[i] : NULL, .range = range};
             if (page->program >= 0) r->program = t->book->program[page->program];
-            for (int k = 0; k < count && page->root >= 0; k++)
-                if (rank_of[k] == page->root) r->root = k;
         }
         found++;
     }
@@ -97,26 +89,13 @@ static uint32_t take_tables(int of_world, const int *rank_of, const int *process
     return found;
 }
 
-static int by_call(const void *a, const void *b) {
-    const ap_row *x = a, *y = b;
-    if (x->page->kind != y->page->kind) return x->page->kind < y->page->kind ? -1 : 1;
-    if (x->root != y->root) return x->root < y->root ? -1 : 1;
-    if (x->page->start != y->page->start) return x->page->start < y->page->start ? -1 : 1;
-    return x->page < y->page ? -1 : x->page > y->page; /* of one table: pages of a kind are */
-}
-
-static int index_rows(ap_group *g) {
-    size_t count = (size_t)AP_KINDS * ((size_t)g->size + 1), at = 0;
-    if (!(g->first = calloc(count + 1, sizeof *g->first))) return 0;
-    qsort(g->row, g->rows, sizeof *g->row, by_call);
-    for (size_t i = 0; i < count; i++) {
-        size_t kind = i / ((size_t)g->size + 1);
-        int root = (int)(i % ((size_t)g->size + 1)) - 1;
-        g->first[i] = (uint32_t)at;
-        while (at < g->rows && g->row[at].page->kind == kind && g->row[at].root == root) at++;
-    }
-    g->first[count] = (uint32_t)at;
-    return 1;
+static int make_chooser(ap_group *g) {
+    ap_range *range = malloc(g->rows * sizeof *range);
+    if (!range) return 0;
+    for (uint32_t i = 0; i < g->rows; i++) range[i] = g->row[i].range;
+    g->chooser = ap_chooser_open(range, g->rows, (uint32_t)g->size);
+    free(range);
+    return g->chooser != NULL;
 }
 
 /* First by what its processes are in MPI_COMM_WORLD, then by tables for its number of ranks. */
@@ -134,7 +113,7 @@ static int match(ap_group *g, const int *process) {
         if (good) g->rows = take_tables(of_world, rank_of, process, g->size, g->row);
         g->me = (uint32_t)rank_of[g->rank], g->ranks = (uint32_t)(of_world ? ap_preload.size : g->size);
     }
-    if (good && g->rows) good = index_rows(g);
+    if (good && g->rows) good = make_chooser(g);
     if (!g->rows) g->reason = AP_STRANGERS;
     if (good && g->rows)
         g->rank_of = rank_of; /* int is int32_t wherever MPI runs */

@@ -52,12 +52,9 @@ static int measure(choice *x) {
 
 static int find_row(choice *x) {
     const ap_group *g = x->g;
-    size_t at = (size_t)x->call->kind * ((size_t)g->size + 1);
-    uint32_t i = g->first[at + (size_t)(x->call->root + 1)], end = g->first[at + (size_t)(x->call->root + 1) + 1];
-    if (i == end) return g->first[at] == g->first[at + (size_t)g->size + 1] ? AP_NO_PLAN : AP_NO_ROOT;
-    while (i < end && !(g->row[i].page->start <= x->bytes && x->bytes < g->row[i].page->stop)) i++;
-    if (i == end) return AP_NO_PLAN;
-    x->row = &g->row[i];
+    int64_t found = ap_choose(g->chooser, (uint32_t)x->call->kind, x->call->root, x->bytes);
+    if (found < 0) return found == AP_OTHER_ROOT ? AP_NO_ROOT : AP_NO_PLAN;
+    x->row = &g->row[found];
     if (!x->row->program) return x->row->page->measured ? AP_FASTER : AP_UNMEASURED;
     return !x->row->page->measured && x->bytes < ap_preload.least ? AP_SMALL : AP_SERVED;
 }

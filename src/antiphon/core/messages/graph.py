@@ -9,20 +9,25 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from antiphon.core.columns import Ints, Longs, column, narrow, pointers
+from antiphon.core.columns import Bools, Floats, Ints, Longs, column, distinct, narrow, order_of, pointers
+from antiphon.core.messages.sets import sets
+from antiphon.core.messages.table import messages
+from antiphon.core.messages.waits import RECEIVED, Waits, waits
 from antiphon.core.schedule import Schedule
-from antiphon.cost._waits import listed, sent, waits
+from antiphon.core.transform import expand
 from antiphon.errors import Invalid, Unsupported, quote
 
 MOST_DEPENDENCIES = 2**27
 MOST_BYTES = 2**60
+NOTHING = np.empty(0, np.int32)
 
 
 @dataclass(frozen=True, eq=False)
 class MessageGraph:
     """Message i goes from rank src[i] to rank dst[i] and has nbytes[i] bytes, of which the receiver combines
-    combined[i] with what it has (left out: none). It starts when the messages deps[deps_ptr[i]:deps_ptr[i+1]] have all
-    been received. src[i] = dst[i] is work inside a rank.
+    combined[i] with what it has, and then works for seconds[i] (left out: none). It starts when the messages
+    deps[deps_ptr[i]:deps_ptr[i+1]] are done, or, where `left` says so of a dependency, when its last byte has left.
+    src[i] = dst[i] is work inside a rank. Those that ask for something at one moment get it in the order of numbers.
 
     Checked when built, in linear time: ranges, and that no message waits for itself, be it by way of others.
     """
@@ -34,6 +39,8 @@ class MessageGraph:
     deps_ptr: Longs
     deps: Ints
     combined: Longs = field(default_factory=lambda: np.zeros(0, np.int64))
+    left: Bools = field(default_factory=lambda: np.zeros(0, np.bool_))
+    seconds: Floats = field(default_factory=lambda: np.zeros(0))
 
     def __post_init__(self) -> None:
         if isinstance(self.ranks, bool) or not isinstance(self.ranks, int) or not 1 <= self.ranks < 2**31:
@@ -58,12 +65,38 @@ class MessageGraph:
             or bool((np.diff(self.deps_ptr) < 0).any())
         ):
             raise Invalid(f"deps_ptr: expected {count + 1} ascending numbers from 0 to {len(self.deps)}")
+        left = np.asarray(self.left if len(self.left) else np.zeros(len(self.deps)), np.bool_)
+        seconds = np.asarray(self.seconds if len(self.seconds) else np.zeros(count), np.float64)
+        if len(left) != len(self.deps) or len(seconds) != count or not bool((seconds >= 0).all()):
+            raise Invalid("messages: left has one flag for each of deps, seconds one figure from 0 on for each message")
+        object.__setattr__(self, "left", left)
+        object.__setattr__(self, "seconds", seconds)
         ring = cycle_of(self.deps_ptr, self.deps)
         if ring:
             raise Invalid(cycle_text(ring))
 
     def __len__(self) -> int:
         return len(self.src)
+
+    @property
+    def step(self) -> Ints:
+        """A graph knows no steps: 0 for all."""
+        return np.zeros(len(self), np.int32)
+
+    def waits(self) -> Waits:
+        """Every message that somebody waits for is a condition: it is done, or it has left. O(dependencies)."""
+        count = len(self)
+        owner = np.repeat(np.arange(count), np.diff(self.deps_ptr))
+        item = 2 * self.deps.astype(np.int64) + self.left
+        known = distinct(item)
+        need = np.searchsorted(known, item)
+        done, left = (np.flatnonzero((known & 1) == kind) for kind in (0, 1))
+        left_ptr = narrow(pointers(known[left] >> 1, count)) if len(left) else NOTHING
+        order = order_of(owner * max(len(known), 1) + need, max(count * len(known), 1))
+        return Waits(
+            narrow(pointers(known[done] >> 1, count)), narrow(done), left_ptr, narrow(left), narrow(self.deps_ptr),
+            narrow(need[order]), np.full(len(known), -1, np.int32),
+        )  # fmt: skip
 
 
 def cycle_text(ring: list[int], what: str = "message", most: int = 8) -> str:
@@ -105,23 +138,23 @@ def cycle_of(deps_ptr: Longs, deps: Ints) -> list[int]:
     return list(path)[path[at] :]
 
 
-def message_graph(schedule: Schedule, nbytes: int, order: str = "rounds") -> MessageGraph:
-    """The messages of a schedule at a size, in the order of (step, src, dst, route), and what each waits for.
+def message_graph(schedule: Schedule, nbytes: int, order: str = "rounds", sent: str = RECEIVED) -> MessageGraph:
+    """The messages of a schedule at a size, in their canonical order, and what each waits for (`waits`), in pairs.
 
-    order "rounds": all that its source sent or received in earlier steps; "data": those that brought what it carries.
     O(n log n) in rows and in the dependencies, of which there may be more than rows; Unsupported above 2^27.
     """
-    messages = sent(schedule, nbytes)
-    found = waits(messages, order)
+    made = messages(expand(schedule))
+    found = sets(waits(made, order, sent))
     if found.pairs > MOST_DEPENDENCIES:
         raise Unsupported(
-            f"these {len(messages)} messages have {found.pairs} dependencies in pairs, more than {MOST_DEPENDENCIES}; "
+            f"these {len(made)} messages have {found.pairs} dependencies in pairs, more than {MOST_DEPENDENCIES}; "
             "export to goal writes them by way of joins"
         )
-    owner, wanted = listed(found)
+    owner, item = found.listed()
+    nbytes_, combined = made.nbytes(nbytes)
     return MessageGraph(
-        schedule.collective.ranks, messages.src, messages.dst, messages.nbytes, pointers(owner, len(messages)),
-        narrow(wanted), messages.combined,
+        made.ranks, made.src, made.dst, nbytes_, pointers(owner, len(made)), narrow(item >> 1), combined,
+        (item & 1).astype(np.bool_),
     )  # fmt: skip
 
 

@@ -1,0 +1,39 @@
+"""The messages of a schedule: the one table that models, exports, traces and programs read (docs/messages.md)."""
+
+from __future__ import annotations
+
+from antiphon.core.messages.graph import MOST_DEPENDENCIES, MessageGraph, cycle_of, cycle_text, message_graph
+from antiphon.core.messages.paths import (
+    Paths,
+    latencies,
+    paths,
+    resolved,
+    resource_name,
+    seconds_per_byte,
+)
+from antiphon.core.messages.sets import Sets, sets
+from antiphon.core.messages.table import Messages, messages
+from antiphon.core.messages.waits import LEFT, ORDERS, RECEIVED, Waits, waits
+
+__all__ = [
+    "LEFT",
+    "MOST_DEPENDENCIES",
+    "ORDERS",
+    "RECEIVED",
+    "MessageGraph",
+    "Messages",
+    "Paths",
+    "Sets",
+    "Waits",
+    "cycle_of",
+    "cycle_text",
+    "latencies",
+    "message_graph",
+    "messages",
+    "paths",
+    "resolved",
+    "resource_name",
+    "seconds_per_byte",
+    "sets",
+    "waits",
+]

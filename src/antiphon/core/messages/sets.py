@@ -1,0 +1,115 @@
+"""What messages wait for, as sets of messages: what files of other programs can say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.core.columns import Ints, Longs, distinct, narrow, numbered, order_of, packed, pointers, ranges
+from antiphon.core.messages.waits import Waits
+
+
+@dataclass(frozen=True, eq=False)
+class Sets:
+    """Message `message[i]` waits for set `set[i]` (every pair once, by message, then set).
+
+    Set s is items[low[s]:high[s]], and no two are the same, though an item may stand in one twice. An item is 2 m where
+    message m must be done, 2 m + 1 where it is enough that it has left.
+    """
+
+    items: Longs
+    low: Longs
+    high: Longs
+    message: Ints
+    set: Ints
+
+    @property
+    def pairs(self) -> int:
+        """How many pairs of messages they stand for, before repeated ones are left out."""
+        return int((self.high - self.low)[self.set].sum())
+
+    def listed(self, pick: NDArray[np.intp] | slice = slice(None)) -> tuple[Longs, Longs]:
+        """The pairs (message, item) of these waits, each once, in order."""
+        message, chosen = self.message[pick], self.set[pick]
+        many = (self.high - self.low)[chosen]
+        return _pairs(np.repeat(message.astype(np.int64), many), self.items[ranges(self.low[chosen], many)])
+
+    def members(self, chosen: Longs) -> tuple[Longs, Longs]:
+        """The pairs (set, item) of these sets, each once, in order."""
+        many = (self.high - self.low)[chosen]
+        return _pairs(np.repeat(chosen, many), self.items[ranges(self.low[chosen], many)])
+
+
+def _pairs(owner: Longs, item: Longs) -> tuple[Longs, Longs]:
+    most = int(item.max(initial=0)) + 1
+    pair = distinct(owner * most + item)
+    return pair // most, pair % most
+
+
+def sets(waits: Waits) -> Sets:
+    """Every condition with those before it, back to one that need not be said: of whose messages one waited for the
+    condition before. O(n log n)."""
+    count = len(waits)
+    message, condition = waits.pairs("need")
+    giving = [waits.pairs(what) for what in ("done", "left")]
+    giver, given = (np.concatenate(columns) for columns in zip(*giving, strict=True))
+    item = np.concatenate([2 * giving[0][0], 2 * giving[1][0] + 1])
+    before = waits.before.astype(np.int64)
+    need = distinct(message * np.int64(max(count, 1)) + condition)
+    wanted = giver * max(count, 1) + before[given]
+    at = np.minimum(np.searchsorted(need, wanted), max(len(need) - 1, 0))
+    said = (need[at] == wanted) & (before[given] >= 0) if len(need) else np.zeros(len(given), np.bool_)
+    begins = before < 0
+    begins[given[said]] = True
+    place, order = _chains(before)
+    by_place = order_of(place[given], max(count, 1))
+    items = item[by_place]
+    pointer = pointers(place[given][by_place], count)
+    base = np.maximum.accumulate(np.where(begins[order], np.arange(count), 0)) if count else place
+    low, high = pointer[base][place], pointer[1:][place]
+    real = np.flatnonzero((high > low)[condition])
+    return _merged(items, low, high, message[real], condition[real])
+
+
+def _chains(before: Longs) -> tuple[Longs, Longs]:
+    """Conditions in an order in which each comes right after the one before it: the place of each, and the order."""
+    count = len(before)
+    root, depth, further = np.arange(count), (before >= 0).astype(np.int64), before.copy()
+    root = np.where(before >= 0, before, root)
+    while bool((some := further >= 0).any()):  # twice as far each time
+        back = further[some]
+        depth[some] += depth[back]
+        root[some] = root[back]
+        further[some] = further[back]
+    order = order_of(*packed((root, count), (depth, int(depth.max(initial=0)) + 1)))
+    place = np.empty(count, np.int64)
+    place[order] = np.arange(count)
+    return place, order
+
+
+def _merged(items: Longs, low: Longs, high: Longs, message: Longs, condition: Longs) -> Sets:
+    """Conditions of the same items become one, and every pair stands once.
+
+    Sets of items are told apart by sums of two random numbers of 64 bits for each: O(items), and for all practical
+    purposes certain.
+    """
+    used = distinct(condition)
+    place = np.searchsorted(used, condition)
+    low, high = low[used], high[used]
+    if not len(used):
+        none = np.zeros(0, np.int32)
+        return Sets(items, low, high, none, none)
+    draw = np.random.default_rng(20240229)
+    most = int(items.max(initial=0)) + 1
+    marks: list[NDArray[np.uint64]] = []
+    for _ in range(2):
+        value: NDArray[np.uint64] = draw.integers(0, 2**64, most, np.uint64)
+        total = np.concatenate([np.zeros(1, np.uint64), np.cumsum(value[items], dtype=np.uint64)])  # modulo 2^64
+        marks.append(total[high] - total[low])
+    group = numbered(*marks)
+    kept = np.full(int(group.max()) + 1, len(used), np.int64)
+    np.minimum.at(kept, group, np.arange(len(used)))
+    pair = distinct(message * np.int64(len(kept)) + group[place])
+    return Sets(items, low[kept], high[kept], narrow(pair // len(kept)), narrow(pair % len(kept)))

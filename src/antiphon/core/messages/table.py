@@ -1,0 +1,153 @@
+"""Rows to messages: who sends how much to whom in which step, in the one order that no order of rows can change."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.core.columns import Floats, Ints, Longs, ascends, narrow, order_of, starts, sums
+from antiphon.core.interpret import block_elements
+from antiphon.core.interpret.buffers import chunk_bounds
+from antiphon.core.loads import pieces_of
+from antiphon.core.schedule import REDUCE, Schedule
+
+
+@dataclass(frozen=True, eq=False)
+class Messages:
+    """Messages in the order of `Schedule.ways`: rows with equal (step, src, dst, route) and as many pieces are one.
+
+    Rows that stand side by side and belong together are a run; most planners lay them so, and then nothing needs to
+    look at each row. `route` is what the rows say, -1 where they name none. A message from a rank to itself is what it
+    copies or combines within its memory.
+    """
+
+    schedule: Schedule
+    step: Ints
+    src: Ints
+    dst: Ints
+    route: Ints
+    first: Ints  # the first row of every run, and the number of rows
+    of_run: Ints  # the message of every run
+    row: Ints  # one row of every message
+
+    def __len__(self) -> int:
+        return len(self.step)
+
+    @property
+    def ranks(self) -> int:
+        return self.schedule.collective.ranks
+
+    @cached_property
+    def of_row(self) -> Ints:
+        """The message of every row of the schedule."""
+        return self.of_run if len(self.of_run) == self.schedule.transfers else np.repeat(self.of_run, self._lengths)
+
+    @property
+    def _lengths(self) -> Ints:
+        return np.diff(self.first)
+
+    @cached_property
+    def pieces(self) -> Longs:
+        """In how many pieces each is sent, one a step from its own step on."""
+        return pieces_of(self.schedule)[self.schedule.chunk[self.row]]
+
+    @cached_property
+    def scale(self) -> int:
+        """What weights are counted in: so many make up `nbytes`."""
+        return self.schedule.chunks.weights(self.schedule.collective)[1] * self._common
+
+    @cached_property
+    def _common(self) -> int:
+        return math.lcm(*np.unique(pieces_of(self.schedule)).tolist()) if len(self.schedule.chunks) else 1
+
+    @cached_property
+    def per_chunk(self) -> NDArray[Any]:
+        """The weight of one piece of every chunk: int64, or Python's numbers where sums might not fit."""
+        weights, _ = self.schedule.chunks.weights(self.schedule.collective)
+        parts = self._common // pieces_of(self.schedule)
+        top = float(weights.max(initial=0)) * self._common * 3 * max(self.schedule.transfers, 1)
+        return weights * parts if top < 2**62 else weights.astype(object) * parts.astype(object)
+
+    @cached_property
+    def weight(self) -> NDArray[Any]:
+        """What each carries in every step in which it is under way: exact, over `scale`."""
+        return self._added(np.empty(0, np.uint8))
+
+    @cached_property
+    def combined(self) -> NDArray[Any]:
+        """Of its weight, what the receiver combines with what it has."""
+        if not self.schedule.op.any():
+            return np.broadcast_to(np.int64(0), len(self))
+        return self._added(self.schedule.op)
+
+    def _added(self, counts: NDArray[np.uint8]) -> NDArray[Any]:
+        """Weights by message of the rows that count (empty: all)."""
+        each, lone = self.per_chunk, len(self) == self.schedule.transfers
+        if len(each) and bool((each == each[0]).all()):
+            if lone and not len(counts):
+                return np.broadcast_to(each[0], len(self))
+            if len(counts):
+                rows = (
+                    np.add.reduceat(counts, self.first[:-1], dtype=np.int64) if len(self.first) > 1 else self.first[:0]
+                )
+            else:
+                rows = self._lengths.astype(np.int64)
+            added: NDArray[Any] = sums(self.of_run, rows, len(self)) * each[0]
+            return added
+        taken = each[self.schedule.chunk]
+        return sums(self.of_row, np.where(counts, taken, 0) if len(counts) else taken, len(self))
+
+    @cached_property
+    def share(self) -> Floats:
+        """The part of `nbytes` that a message carries in each step."""
+        return (self.weight / self.scale).astype(np.float64)
+
+    def nbytes(self, nbytes: int) -> tuple[Longs, Longs]:
+        """Whole bytes of every message and, of these, those that are combined, where nothing has pieces: chunks are cut
+        at whole bytes as they are at whole elements when a schedule runs, and those of a block have together what the
+        block has."""
+        schedule = self.schedule
+        low, high = chunk_bounds(schedule.chunks, block_elements(schedule.collective, nbytes, 1))
+        size = (high - low)[schedule.chunk]
+        reduced = np.where(schedule.op == REDUCE, size, 0)
+        return sums(self.of_row, size, len(self)), sums(self.of_row, reduced, len(self))
+
+
+def messages(schedule: Schedule) -> Messages:
+    """O(rows), and a sort of runs of rows where they do not come in order.
+
+    >>> from antiphon.core.collective import Collective
+    >>> from antiphon.core.schedule import cut
+    >>> kind = Collective("allgather", 3)
+    >>> rows = {"step": [0, 0, 0, 1], "chunk": [2, 0, 0, 2], "src": [2, 0, 0, 0], "dst": [0, 2, 1, 1], "op": [0] * 4}
+    >>> made = messages(Schedule(kind, cut(kind, 1), **rows))
+    >>> list(zip(made.step.tolist(), made.src.tolist(), made.dst.tolist()))
+    [(0, 0, 1), (0, 2, 0), (0, 0, 2), (1, 0, 1)]
+    >>> made.of_row.tolist()
+    [1, 2, 0, 3]
+    """
+    rows, new = schedule.transfers, schedule.runs()
+    alone = bool(new.all())  # every row is a run
+    first = np.arange(rows + 1, dtype=np.int32) if alone else narrow(np.append(np.flatnonzero(new), rows))
+    key, bound = schedule.ways() if alone else schedule.ways(first[:-1])
+    route = np.full(rows, -1, np.int32) if schedule.route is None else schedule.route
+    columns: tuple[Ints, ...] = (schedule.step, schedule.src, schedule.dst, route)
+    if ascends(key):
+        of_run, row = np.arange(len(key), dtype=np.int32), first[:-1]
+    else:
+        order = order_of(key, bound)
+        fresh = starts(key[order])
+        of_run = np.empty(len(key), np.int32)
+        of_run[order] = np.cumsum(fresh, dtype=np.int32) - np.int32(1)
+        row, alone = first[order[fresh]], False
+    if not alone:
+        columns = tuple(column[row] for column in columns)
+    for column in columns:
+        column.flags.writeable = False  # as those of a schedule are: loops are compiled once for each kind of array
+    step, src, dst, named = columns
+    return Messages(schedule, step, src, dst, named, first, of_run, row)

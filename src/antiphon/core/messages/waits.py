@@ -1,0 +1,169 @@
+"""What messages wait for, in few words: conditions that several may share, never all pairs (docs/messages.md).
+
+Among 1024 ranks that all send to all twice, pairs of messages would be 10^9; conditions are two million numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from antiphon.core.columns import AnyInts, Ints, Longs, dense, distinct, narrow, order_of, pointers, starts
+from antiphon.core.dependencies import Versions, versions
+from antiphon.core.messages.table import Messages
+from antiphon.errors import Invalid, quote
+
+ORDERS = ("rounds", "streams", "data")
+RECEIVED, LEFT = "received", "left"
+NONE = np.empty(0, np.int32)
+
+
+@dataclass(frozen=True, eq=False)
+class Waits:
+    """Who waits for what. A condition holds when all that gives to it has happened and the condition before it holds.
+
+    Message m gives to the conditions done[done_ptr[m]:done_ptr[m+1]] when it is done (all of it is received and
+    combined), to left[...] when its last byte has left, and may start when all of need[...] hold. An empty `done_ptr`
+    stands for two conditions each, an empty `need_ptr` for one, -1 for none; an empty `left_ptr` for none.
+    """
+
+    done_ptr: Ints
+    done: Ints
+    left_ptr: Ints
+    left: Ints
+    need_ptr: Ints
+    need: Ints
+    before: Ints  # per condition, -1 where there is none
+
+    def __len__(self) -> int:
+        """How many conditions there are."""
+        return len(self.before)
+
+    @cached_property
+    def after(self) -> Ints:
+        """Per condition the one that it is before, -1."""
+        out = np.full(len(self), -1, np.int32)
+        some = np.flatnonzero(self.before >= 0)
+        out[self.before[some]] = some
+        return out
+
+    def pairs(self, what: str) -> tuple[Longs, Longs]:
+        """(message, condition) of what gives when "done" or "left", or of what messages "need", by message."""
+        condition, pointer = getattr(self, what), getattr(self, f"{what}_ptr")
+        if len(pointer):
+            message = np.repeat(np.arange(len(pointer) - 1), np.diff(pointer))
+        else:
+            message = np.arange(len(condition)) // (2 if what == "done" else 1)
+        some = condition >= 0
+        return message[some], condition[some].astype(np.int64)
+
+
+def waits(messages: Messages, order: str, sent: str = RECEIVED, level: Ints | None = None) -> Waits:
+    """What messages wait for, where nothing has pieces:
+
+    - "rounds": all that their source sent or received in the steps before. What it sent counts when it is "received",
+      as with calls that block until then; with `sent` "left" as soon as its last byte has left.
+    - "data": the versions that they read (`core.dependencies`): a version of a cell is there when all who write it are
+      done, the version before is there, and all who read that have left.
+    - "streams": both, rounds of each level (a number per message) by themselves.
+
+    O(n log n) in rows; "rounds" linear in messages, but for steps that few ranks take part in.
+    """
+    if order not in ORDERS:
+        raise Invalid(f"order: expected one of {', '.join(ORDERS)}, got {quote(order)}")
+    if sent not in (RECEIVED, LEFT):
+        raise Invalid(f"sent: expected {RECEIVED} or {LEFT}, got {quote(sent)}")
+    if order == "rounds":
+        return _rounds(messages, messages.src, messages.dst, messages.ranks, sent)
+    data = _versions(messages)
+    if order == "data":
+        return data
+    if level is None:
+        raise Invalid("order streams: is by level; models that know levels offer it")
+    width = int(level.max(initial=0)) + 2
+    src, dst = (end * np.int64(width) + level + 1 for end in (messages.src, messages.dst))
+    return _both(data, _rounds(messages, src, dst, messages.ranks * width, sent), len(messages))
+
+
+def _rounds(messages: Messages, src: Ints | Longs, dst: Ints | Longs, keys: int, sent: str) -> Waits:
+    """A round is what one key (a rank, or a rank on a level) sends and receives in one step, a condition: messages wait
+    for the round before that of their source, and give to those of both ends."""
+    count, begins = len(messages), starts(messages.step)
+    times = int(begins.sum())  # messages come by step
+    bound = max(times * keys, 1)
+    fits = np.int32 if bound < 2**31 else np.int64
+    time: AnyInts = np.cumsum(begins).astype(fits)
+    time -= fits(1)
+    time *= fits(keys)
+    first, second = (np.add(time, end, dtype=fits) for end in (src, dst))
+    if bound <= 8 * count:  # few enough for a table of all keys in all steps
+        seen = np.zeros(bound, np.bool_)
+        seen[first] = True
+        seen[second] = True
+        if seen.all():
+            before = np.arange(-keys, bound - keys, dtype=np.int32)
+            before[:keys] = -1
+        else:
+            number = np.cumsum(seen, dtype=np.int32) - np.int32(1)
+            last = np.where(seen, number, np.int32(-1)).reshape(times, keys)
+            np.maximum.accumulate(last, axis=0, out=last)
+            before = np.concatenate([np.full(keys, -1, np.int32), last[:-1].reshape(-1)])[seen]
+            first, second = number[first], number[second]
+    else:
+        names, place = dense(np.concatenate([first, second]), bound)
+        first, second = place[:count], place[count:]
+        order = order_of(names % keys, keys)
+        before = np.full(len(names), -1, np.int32)
+        same = ~starts((names % keys)[order])
+        before[order[same]] = order[np.flatnonzero(same) - 1]
+    first, second = narrow(first), narrow(second)
+    need = before[first]
+    if sent == LEFT:
+        each = np.arange(count + 1, dtype=np.int32)
+        return Waits(each, second, each, first, NONE, need, before)
+    done = np.empty(2 * count, np.int32)
+    done[0::2], done[1::2] = first, second
+    return Waits(NONE, done, NONE, NONE, NONE, need, before)
+
+
+def _versions(messages: Messages) -> Waits:
+    """A version of a cell is a condition, the one before it that of the version before. Who writes it gives to it when
+    done, who reads the version before when it has left: the old value is then free to go. What is there from the
+    beginning nobody waits for."""
+    known, rows = versions(messages.schedule), messages.of_row.astype(np.int64)
+    made = ~known.initial[known.read]
+    last = known.final[known.read]
+    done = _listed(rows, known.write, len(messages), len(known))
+    left = _listed(rows[~last], known.read[~last] + 1, len(messages), len(known))
+    need = _listed(rows[made], known.read[made], len(messages), len(known))
+    return Waits(*done, *(left if len(left[1]) else (NONE, NONE)), *need, _versions_before(known))
+
+
+def _versions_before(known: Versions) -> Ints:
+    out = np.arange(-1, len(known) - 1, dtype=np.int32)
+    out[known.initial] = -1
+    out[1:][known.initial[:-1]] = -1
+    return out
+
+
+def _listed(message: Longs, condition: Ints, messages: int, conditions: int) -> tuple[Ints, Ints]:
+    """Pairs, each once, as the conditions of every message in turn."""
+    many = max(conditions, 1)
+    pairs = distinct(message * many + condition)
+    return narrow(pointers(pairs // many, messages)), narrow(pairs % many)
+
+
+def _both(first: Waits, second: Waits, messages: int) -> Waits:
+    """The conditions of both."""
+    columns: dict[str, Ints] = {}
+    for what in ("done", "left", "need"):
+        one, other = first.pairs(what), second.pairs(what)
+        pair = _listed(
+            np.concatenate([one[0], other[0]]), narrow(np.concatenate([one[1], other[1] + len(first)])), messages,
+            len(first) + len(second),
+        )  # fmt: skip
+        columns[f"{what}_ptr"], columns[what] = pair if what != "left" or len(pair[1]) else (NONE, NONE)
+    later = np.where(second.before >= 0, second.before + np.int32(len(first)), np.int32(-1))
+    return Waits(before=np.concatenate([first.before, later]), **columns)

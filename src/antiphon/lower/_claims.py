@@ -1,0 +1,108 @@
+"""What a plan claims of points (C, S, R), as questions that anybody's solver can answer: yes or no."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from antiphon.core.ksync.certificate import AS_PLANNED, COMPOSED, FOR_K, OPTIMAL, TURNED, subject
+from antiphon.core.ksync.cnf import Question
+from antiphon.core.ksync.instance import Instance
+from antiphon.core.plan import Plan
+from antiphon.errors import Invalid, Unsupported, quote
+
+Point = tuple[int, int, int]  # chunks, steps, rounds
+
+
+@dataclass(frozen=True)
+class Claim:
+    """`name`: of its file, without what a format adds; `about`: what it asks, a line each."""
+
+    name: str
+    instance: Instance
+    question: Question
+    about: tuple[str, ...]
+
+
+def claims(plan: Plan, chunks: int | None, steps: int | None, rounds: int | None) -> list[Claim]:
+    """That there are algorithms of the points of its schedules ("sat"), and by what their labels say none of more
+    chunks ("unsat"). Where a point is given just that, be it right or not ("asked").
+
+    C, S and R are those of what is synthesized: the dual of what combines, an allreduce's allgather.
+    """
+    given = [value for value in (chunks, steps, rounds) if value is not None]
+    for value in given:
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 2**31:
+            raise Invalid(f"chunks, steps, rounds: expected whole numbers from 1, got {quote(value)}")
+    if chunks is not None and steps is not None and rounds is not None:
+        return [_claim(subject(plan.topology, plan.collective, _about(plan)), "asked", (chunks, steps, rounds))]
+    if given:
+        raise Invalid("give chunks, steps and rounds together, or none of them for what the plan claims")
+    found: list[Claim] = []
+    for entry in plan.entries:
+        certificate = entry.schedule.provenance.get("certificate")
+        if certificate is not None:
+            found += _claimed(plan, certificate)
+    if not found:
+        raise Unsupported(
+            "the plan has no certificate, so it claims nothing of points (planner sccl makes such plans); "
+            "ask about a point, e.g. --option chunks=6 --option steps=3 --option rounds=7"
+        )
+    return found
+
+
+def _about(plan: Plan) -> str:
+    if not plan.collective.combining:
+        return AS_PLANNED
+    return COMPOSED if plan.collective.kind == "allreduce" else TURNED
+
+
+def _claimed(plan: Plan, certificate: Any) -> list[Claim]:
+    try:
+        about, proof, k = str(certificate["about"]), str(certificate["proof"]), int(certificate["k"])
+        chunks, steps, rounds = (int(certificate[key]) for key in ("chunks", "steps", "rounds"))
+    except (KeyError, TypeError, ValueError) as error:
+        raise Invalid(f"certificate: cannot be read ({error!r}); plan anew") from None
+    instance = subject(plan.topology, plan.collective, about)
+    found = [_claim(instance, "sat", (chunks, steps, rounds))]
+    if proof in (OPTIMAL, FOR_K):  # R/C is not below that of the point, for all R up to S + k at least
+        most = max(steps + k, rounds) if proof == OPTIMAL else steps + k
+        better: dict[int, int] = {}  # the fewest chunks that would be better, and in how many rounds at the most
+        for r in range(steps, most + 1):
+            parts = r * chunks // (rounds * instance.input_weight) + 1
+            better[parts * instance.input_weight] = r
+        found += [_claim(instance, "unsat", (more, steps, r)) for more, r in better.items()]
+    return found
+
+
+def _claim(instance: Instance, answer: str, point: Point) -> Claim:
+    chunks, steps, rounds = point
+    machine, collective = instance.topology, instance.collective
+    claimed = {
+        "sat": "The plan has one, so it claims: satisfiable.",
+        "unsat": "The plan claims that there is none: unsatisfiable.",
+        "asked": "Nothing is claimed of it here.",
+    }[answer]
+    ways = "" if instance.arcs.exhaustive else "; of the many paths through switches only the shortest are in it"
+    about = (
+        f"Is there a {collective.kind} on {machine.name}: {chunks} chunks per rank, {steps} steps, {rounds} rounds?",
+        f"Satisfiable if there is, unsatisfiable if there is none{ways}.",
+        claimed,
+    )
+    name = "-".join([answer, *map(str, point)])
+    return Claim(name, instance, Question(instance.parts_of(chunks), steps, rounds, full=True), about)
+
+
+def legend(instance: Instance, parts: int) -> Iterator[str]:
+    """What every chunk is, and every arc, in the order in which they are numbered."""
+    chunks = ((kind, *chunk) for kind in instance.kinds for chunk in instance.chunks(kind, parts))
+    for c, (kind, block, part) in enumerate(chunks):
+        yield f"chunk {c}: part {part} of block {block}, from rank {_ranks(kind.holders)}, to {_ranks(kind.dests)}"
+    head = instance.head.tolist()
+    for arc, (path, a) in enumerate(zip(instance.arcs.paths, instance.arcs.tail.tolist(), strict=True)):
+        yield f"arc {arc}: {' -> '.join(map(str, (a, *(head[bond] for bond in path))))}"
+
+
+def _ranks(ranks: tuple[int, ...]) -> str:
+    return " ".join(map(str, ranks))

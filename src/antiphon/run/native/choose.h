@@ -1,0 +1,28 @@
+/* Which page a call goes by: of those for calls of its kind and root the first, in the order they are given in, whose
+ * range holds its bytes. antiphon.core.choose says the same in Python. */
+#ifndef ANTIPHON_CHOOSE_H
+#define ANTIPHON_CHOOSE_H
+
+#include "book.h"
+
+typedef struct {
+    uint32_t kind;
+    int32_t root;         /* in the process group; -1: there is none */
+    uint64_t start, stop; /* start <= bytes < stop */
+} ap_range;
+
+enum { AP_OTHER_KIND = -1, AP_OTHER_ROOT = -2, AP_OTHER_SIZE = -3 }; /* no page: none of this kind, root, size */
+
+typedef struct ap_chooser ap_chooser;
+
+/* Where a page lies; true if it is for these processes (their ranks of the machine, in order). */
+int ap_range_of(const ap_page *page, const int32_t *rank_of, uint32_t count, ap_range *range);
+
+/* The ranges are copied; their roots are below `roots`. NULL: out of memory. */
+ap_chooser *ap_chooser_open(const ap_range *range, uint32_t count, uint32_t roots);
+void ap_chooser_close(ap_chooser *chooser);
+
+/* The number of the range, or one of the above. The root is at least -1 and below `roots`. */
+int64_t ap_choose(const ap_chooser *chooser, uint32_t kind, int32_t root, uint64_t bytes);
+
+#endif

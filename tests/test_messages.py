@@ -1,0 +1,107 @@
+"""The table of messages: no order of rows changes what is made of it, and what is exported is what is priced."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from generate import Case, cases
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from antiphon.core.collective import Collective
+from antiphon.core.plan import Plan
+from antiphon.core.program import encode
+from antiphon.core.request import Request
+from antiphon.core.schedule import Schedule
+from antiphon.core.topology import Topology
+from antiphon.cost import Incast, Level, LogGP, Profile, chrome_trace, prepare
+from antiphon.errors import AntiphonError, Unsupported
+from antiphon.lower import emit
+from antiphon.lower.program import both
+from antiphon.registry import table
+from antiphon.topologies import topology
+
+LEVELS = (
+    Level("host", L=1e-6, o_s=2e-7, o_r=3e-7, g=4e-7, G=1e-11, gamma=1e-9),
+    Level("", (1, 1000), L=(3e-6, 4e-6), o_s=3e-7, o_r=3e-7, g=5e-7, G=1e-10, gamma=1e-9),
+)
+RICH = Profile(
+    gamma=1e-11, delta=2e-11, incast={"nvlink": Incast(1e-11, 1), "ib": Incast(3e-11, 2)}, loggp=LogGP(LEVELS)
+)
+PLAIN = Profile(gamma=1e-11)
+MODELS = (
+    "alpha-beta", "critical-path", "genmodel", "alpha-beta-gamma", "sccl", "flows", "loggp", "loggp:sent=left",
+    "loggp:order=data", "loggp:order=streams", "loggp:fidelity=packet", "loggp:fidelity=packet,order=data,local=on",
+)  # fmt: skip
+EXPORTS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("goal", {"order": "data", "nics": 2, "local": "100GB/s"}), ("goal", {"order": "rounds", "local": "off"}),
+    ("piccl-xml", {"order": "data", "local": "off"}), ("piccl-xml", {"order": "rounds", "local": "off"}),
+)  # fmt: skip
+NBYTES = 98765
+
+
+def shuffled(schedule: Schedule, seed: int) -> Schedule:
+    return schedule.take(np.random.default_rng(seed).permutation(schedule.transfers))
+
+
+def said(model: str, schedule: Schedule, machine: Topology, profile: Profile) -> Iterator[object]:
+    """All that a model says of a schedule."""
+    try:
+        ready = prepare(model, schedule, machine, profile=profile)
+        found = ready(NBYTES)
+    except AntiphonError as error:
+        yield type(error)
+        return
+    yield from (found.seconds, dict(found.terms), found.bottleneck, list(found.critical_path), found.note)
+    if hasattr(ready, "events"):
+        yield chrome_trace(ready.events(NBYTES), machine, NBYTES, model)
+
+
+def files(schedule: Schedule, machine: Topology) -> Iterator[object]:
+    """All that is exported of it, and its programs."""
+    made = Plan.of(machine, schedule)
+    for name, options in EXPORTS:
+        try:
+            found = emit(made, name, nbytes=NBYTES, options=options)
+            yield {file: text if isinstance(text, bytes | str) else b"".join(text) for file, text in found.items()}
+        except Unsupported as error:
+            yield type(error)
+    for program in both(schedule):
+        yield encode([program]) if isinstance(encode([program]), bytes) else b"".join(encode([program]))
+
+
+def same_whatever_the_order(schedule: Schedule, machine: Topology, seed: int) -> None:
+    other = shuffled(schedule, seed)
+    for profile in (RICH, PLAIN):
+        for model in MODELS:
+            assert list(said(model, schedule, machine, profile)) == list(said(model, other, machine, profile)), model
+    assert list(files(schedule, machine)) == list(files(other, machine))
+
+
+@settings(max_examples=60)
+@given(random=cases(), seed=st.integers(0, 2**32 - 1))
+def test_no_order_of_rows_changes_anything(random: Case, seed: int) -> None:
+    same_whatever_the_order(random.schedule, random.topology, seed)
+
+
+def planned(name: str) -> Iterator[tuple[Schedule, Topology]]:
+    """Something of every kind that a planner can plan, on two machines."""
+    for machine in (topology("delta:nodes=2"), topology("dgx1v")):
+        for kind in ("allreduce", "allgather", "reducescatter", "broadcast", "alltoall"):
+            try:
+                request = Request(machine, Collective(kind, machine.ranks), budget=20.0)
+                yield next(iter(table("planner")[name].load()(request))), machine
+            except (AntiphonError, StopIteration):
+                continue
+
+
+@pytest.mark.parametrize("name", [name for name in table("planner") if name not in ("sccl", "trees", "blink")])
+def test_no_order_of_rows_changes_what_is_said_of_a_plan(name: str) -> None:
+    seen = 0
+    for schedule, machine in planned(name):
+        same_whatever_the_order(schedule, machine, seen)
+        seen += 1
+    assert seen

@@ -1,0 +1,78 @@
+"""Options as people write them are read in one place, alike for machines, planners, models and the command line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from antiphon.cli._planning import options_of
+from antiphon.core.collective import Collective
+from antiphon.core.request import Request
+from antiphon.cost import model_of
+from antiphon.errors import Invalid
+from antiphon.options import parse_options, parse_yes, plain_value
+from antiphon.registry import table
+from antiphon.select import read_sweep
+from antiphon.topologies import topology
+
+KEY = st.from_regex(r"[a-z_]{1,6}", fullmatch=True)
+VALUE = st.one_of(st.integers(-(10**6), 10**6).map(str), st.from_regex(r"[a-z0-9./x+-]{1,6}", fullmatch=True))
+READERS: dict[str, Any] = {
+    "model": lambda parts: model_of("alpha-beta:" + ",".join(parts))[1],
+    "--option": options_of,
+    "--sweep": read_sweep,
+}
+
+
+@given(options=st.dictionaries(KEY, VALUE, max_size=4))
+def test_options_are_read_as_they_were_written(options: dict[str, str]) -> None:
+    parts = [f"{key}={value}" for key, value in options.items()]
+    assert parse_options(parts, "--option", "key=value") == options
+    plain = {key: plain_value(value) for key, value in options.items()}
+    assert options_of(parts) == plain
+    assert read_sweep(parts) == options
+    if parts:
+        assert READERS["model"](parts) == plain
+
+
+@pytest.mark.parametrize("wrong", ["k", "k=", "=3", ""])
+@pytest.mark.parametrize("reader", READERS)
+def test_what_is_no_option_is_refused_everywhere(reader: str, wrong: str) -> None:
+    with pytest.raises(Invalid, match=rf"{reader}.*: expected .*=.*, got '{wrong}'"):
+        READERS[reader](["ok=1", wrong])
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_an_option_is_given_once(reader: str) -> None:
+    with pytest.raises(Invalid, match="k is given twice"):
+        READERS[reader](["k=1", "j=2", "k=3"])
+    with pytest.raises(Invalid, match="ranks is given twice"):
+        topology("ring:ranks=3,ranks=4")
+
+
+@given(value=st.one_of(st.booleans(), st.integers(-2, 2), st.text(max_size=4), st.floats(), st.none()))
+def test_yes_or_no_is_one_or_refused(value: Any) -> None:
+    known = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+    wanted = known.get(str(value).lower()) if isinstance(value, str | int) else None
+    if wanted is None:
+        with pytest.raises(Invalid, match="it: expected true or false, got"):
+            parse_yes(value, "it")
+    else:
+        assert parse_yes(value, "it") is wanted
+
+
+@pytest.mark.parametrize("no", ["no", "False", 0, False])
+def test_yes_and_no_are_the_same_words_everywhere(no: Any) -> None:
+    assert topology(f"dgx1v:pcie={no}") == topology("dgx1v")
+    machine = topology("full:ranks=4")
+    request = Request(machine, Collective("allgather", 4))
+    for name, options in (
+        ("kring", {"overlap": no}),
+        ("recmult", {"fold": no}),
+        ("blink", {"hybrid": no}),
+        ("sccl", {"cache": no, "steps": 1}),
+    ):
+        assert next(iter(table("planner")[name].load()(request, **options))).collective == request.collective
