@@ -35,7 +35,7 @@ PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses=4 --dist worksteal
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test fuzz test-all check format format-check lint types bench clean FORCE
+.PHONY: help demo test fuzz test-all check format format-check lint types bench dist clean FORCE
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -80,6 +80,9 @@ bench: $(VENV)/.ready  ## run every bench/bench_*.py
 	    echo "== $$file"; \
 	    $(BIN)/python "$$file"; \
 	done
+
+dist: $(VENV)/.ready  ## build sdist and wheel into dist/, install each in a bare environment and try it there
+	@sh release/dist.sh $(BIN)/python
 
 clean:  ## remove .venv and all that was built
 	@rm -rf $(VENV) $(BOOTSTRAP) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

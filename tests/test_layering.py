@@ -31,6 +31,7 @@ LAYERS = (
     "reproduce",
     "show",
     "torch",
+    "api",
     "cli",
     "__main__",
 )

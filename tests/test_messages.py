@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,9 +19,13 @@ from antiphon.core.program import encode
 from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
+from antiphon.core.transform import expand
 from antiphon.cost import Incast, Level, LogGP, Profile, chrome_trace, prepare
+from antiphon.cost.loggp import loggp, simulate_graph
+from antiphon.cost.piccl import read_schedule
 from antiphon.errors import AntiphonError, Unsupported
 from antiphon.lower import emit
+from antiphon.lower.goal_reader import read_goal
 from antiphon.lower.program import both
 from antiphon.registry import table
 from antiphon.topologies import topology
@@ -28,9 +34,7 @@ LEVELS = (
     Level("host", L=1e-6, o_s=2e-7, o_r=3e-7, g=4e-7, G=1e-11, gamma=1e-9),
     Level("", (1, 1000), L=(3e-6, 4e-6), o_s=3e-7, o_r=3e-7, g=5e-7, G=1e-10, gamma=1e-9),
 )
-RICH = Profile(
-    gamma=1e-11, delta=2e-11, incast={"nvlink": Incast(1e-11, 1), "ib": Incast(3e-11, 2)}, loggp=LogGP(LEVELS)
-)
+RICH = Profile(gamma=1e-11, delta=2e-11, loggp=LogGP(LEVELS))
 PLAIN = Profile(gamma=1e-11)
 MODELS = (
     "alpha-beta", "critical-path", "genmodel", "alpha-beta-gamma", "sccl", "flows", "loggp", "loggp:sent=left",
@@ -75,7 +79,8 @@ def files(schedule: Schedule, machine: Topology) -> Iterator[object]:
 
 def same_whatever_the_order(schedule: Schedule, machine: Topology, seed: int) -> None:
     other = shuffled(schedule, seed)
-    for profile in (RICH, PLAIN):
+    incast = {kind.kind: Incast(1e-11 * (i + 1), 1 + i) for i, kind in enumerate(machine.types)}
+    for profile in (replace(RICH, incast=incast), PLAIN):
         for model in MODELS:
             assert list(said(model, schedule, machine, profile)) == list(said(model, other, machine, profile)), model
     assert list(files(schedule, machine)) == list(files(other, machine))
@@ -100,8 +105,63 @@ def planned(name: str) -> Iterator[tuple[Schedule, Topology]]:
 
 @pytest.mark.parametrize("name", [name for name in table("planner") if name not in ("sccl", "trees", "blink")])
 def test_no_order_of_rows_changes_what_is_said_of_a_plan(name: str) -> None:
-    seen = 0
-    for schedule, machine in planned(name):
-        same_whatever_the_order(schedule, machine, seen)
-        seen += 1
-    assert seen
+    plans = list(planned(name))
+    assert plans
+    for number, (schedule, machine) in enumerate(plans):
+        same_whatever_the_order(schedule, machine, number)
+
+
+# ---- what is exported is what is priced ----
+
+
+def bytes_that_cut_evenly(schedule: Schedule) -> int:
+    """A size at which every chunk, and every piece of one, has whole bytes."""
+    return expand(schedule).chunks.denominator * schedule.collective.buffer_weight * 64
+
+
+def exported(schedule: Schedule, machine: Topology, folder: Path, back_end: str, **options: Any) -> Any:
+    """The graph of messages that the file says."""
+    (text,) = emit(
+        Plan.of(machine, schedule), back_end, nbytes=bytes_that_cut_evenly(schedule), options=options
+    ).values()
+    path = folder / ("schedule.xml" if back_end == "piccl-xml" else "schedule.goal")
+    path.write_bytes(text if isinstance(text, bytes) else b"".join(text))
+    return read_schedule(path).graph if back_end == "piccl-xml" else read_goal(path)
+
+
+def agrees(graph: Any, schedule: Schedule, machine: Topology, fidelity: str, **options: Any) -> None:
+    """The file, simulated, takes as long as was predicted, and each of its messages is done when it should be."""
+    nbytes = bytes_that_cut_evenly(schedule)
+    wanted: Any = loggp(schedule, machine, profile=RICH, fidelity=fidelity, **options)
+    found: Any = simulate_graph(graph, machine, profile=RICH, fidelity=fidelity)
+    assert found(1).seconds == pytest.approx(wanted(nbytes).seconds, rel=1e-9)
+    done, told = wanted.run(nbytes).log.done, found.run(1).log.done
+    np.testing.assert_allclose(told[: len(done)], done, rtol=1e-9)
+
+
+def no_row_inside(schedule: Schedule) -> Schedule:
+    return schedule.take(np.flatnonzero(schedule.src != schedule.dst))
+
+
+@settings(max_examples=40)
+@given(random=cases())
+def test_piccl_read_back_is_what_was_predicted(tmp_path_factory: pytest.TempPathFactory, random: Case) -> None:
+    schedule = no_row_inside(random.schedule)
+    for order in ("rounds", "data"):
+        graph = exported(
+            schedule, random.topology, tmp_path_factory.mktemp("xml"), "piccl-xml", order=order, local="off"
+        )
+        for fidelity in ("message", "packet"):
+            agrees(graph, schedule, random.topology, fidelity, order=order)
+
+
+@settings(max_examples=40)
+@given(random=cases())
+def test_goal_read_back_is_what_was_predicted(tmp_path_factory: pytest.TempPathFactory, random: Case) -> None:
+    """By rounds a rank knows of what it sent that it has left: `sent=left` says so of the prediction."""
+    schedule = no_row_inside(random.schedule)
+    for order, sent in (("rounds", "left"), ("data", "received")):
+        told = {"order": order, "gamma": 1e-9, "local": "off"}
+        graph = exported(schedule, random.topology, tmp_path_factory.mktemp("goal"), "goal", **told)
+        for fidelity in ("message", "packet"):
+            agrees(graph, schedule, random.topology, fidelity, order=order, sent=sent)

@@ -224,16 +224,6 @@ def test_examples_run(
     assert err == ""
 
 
-def test_antiphon_run_stays_callable() -> None:
-    """Also after the folder of that name was imported, which Python then puts in its place."""
-    import antiphon.run.local as folder
-
-    made = antiphon.plan("allgather", antiphon.topology("ring:ranks=3"))
-    for _ in range(2):
-        assert antiphon.run(made, "300B", dtype="int8")[0]["correct"]
-    assert folder.run_local is antiphon.run.local.run_local  # type: ignore[attr-defined]
-
-
 def test_the_script_of_the_page_is_javascript(tmp_path: Path) -> None:
     node = shutil.which("node")
     if node is None:

@@ -53,7 +53,10 @@ class Missing(AntiphonError):
 
 def quote(name: object, limit: int = 60) -> str:
     """A name as it may stand in a one-line message, however odd or long it is."""
-    text = repr(name)
+    try:
+        text = repr(name)
+    except Exception:  # an object of others may not even be able to say what it is
+        text = f"an object of {type(name).__name__}"
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
@@ -61,7 +64,10 @@ def unknown(what: str, name: object, known: Iterable[str]) -> Invalid:
     """The error for a name not in a table: it suggests the nearest and lists what there is."""
     names = sorted(known)
     alike = {known.lower(): known for known in names}
-    near = [alike[match] for match in difflib.get_close_matches(str(name).lower(), alike, n=1, cutoff=0.5)]
+    near = [
+        alike[match]
+        for match in difflib.get_close_matches(name.lower() if isinstance(name, str) else "", alike, n=1, cutoff=0.5)
+    ]
     hint = f"; did you mean {near[0]!r}?" if near else ""
     listed = ", ".join(names[:30]) + (", ..." if len(names) > 30 else "")
     return Invalid(f"unknown {what} {quote(name)}{hint} (known: {listed})")

@@ -7,7 +7,8 @@ import operator
 import re
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
-from typing import NamedTuple, SupportsIndex
+from itertools import islice
+from typing import Any, NamedTuple, SupportsIndex
 
 from antiphon.errors import Invalid, quote
 
@@ -26,6 +27,7 @@ _ITEM = {
 _NUMBER = r"\s*([0-9]+/0*[1-9][0-9]*|[0-9]+(?:\.[0-9]*)?(?:e[+-]?[0-9]{1,3})?|\.[0-9]+(?:e[+-]?[0-9]{1,3})?)"
 _BARE = re.compile(r"\s*[0-9]+(/0*[1-9][0-9]*)?\s*")  # as `plain` writes a number into a file
 _MOST = 10**300  # what a float can hold
+MOST_SIZES = 4096  # given one by one
 _LONGEST = 60  # characters: nobody writes a longer number, and parsing one must stay cheap
 
 
@@ -112,7 +114,14 @@ def parse_span(value: SupportsIndex | str, what: str = "nbytes") -> Span:
 
 def parse_sizes(value: Sizes, what: str = "nbytes", usual: int = 2) -> list[int]:
     """The sizes of SIZE, FROM:TO (each `usual` times the one before), FROM:TO:FACTOR, or of several of these."""
-    several = [value] if isinstance(value, str) or not isinstance(value, Iterable) else value
+    several: list[Any] = [value]
+    if not isinstance(value, str) and isinstance(value, Iterable):
+        try:
+            several = list(islice(value, MOST_SIZES + 1))
+        except TypeError:  # an array of NumPy's without a length says that it has one
+            raise Invalid(f"{what}: expected a size such as 64KB, or several, got {quote(value)}") from None
+        if len(several) > MOST_SIZES:
+            raise Invalid(f"{what}: more than {MOST_SIZES} sizes; give fewer")
     return [size for one in several for size in parse_span(one, what).sizes(usual)]
 
 

@@ -8,13 +8,11 @@ from typing import Annotated
 
 import typer
 
+from antiphon.api.machines import collective, topology
 from antiphon.core.collective import Collective
-from antiphon.core.plan import Plan
-from antiphon.core.reshape import only as keep_only
 from antiphon.core.topology import Topology
-from antiphon.errors import Invalid, quote, unknown
-from antiphon.select import collective, is_file, load_plans
-from antiphon.topologies import topology
+from antiphon.errors import Invalid, quote
+from antiphon.select import is_file
 
 Topo = Annotated[str, typer.Argument(metavar="TOPO", help="name, name:key=value,... or file.json")]
 Coll = Annotated[str, typer.Argument(metavar="COLL", help="allreduce, allgather, ... or file.json")]
@@ -45,16 +43,6 @@ ProfileFile = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="the result as JSON (documented, stable keys)")]
 
 
-def one_plan(path: Path, wanted: str) -> Plan:
-    """The plan in a file, or that for the collective wanted in a table of several."""
-    plans = load_plans(path)
-    if wanted and wanted not in plans:
-        raise unknown(f"collective in {path}", wanted, plans)
-    if not wanted and len(plans) > 1:
-        raise Invalid(f"{path}: holds plans for {', '.join(plans)}; choose one by --collective")
-    return plans[wanted or next(iter(plans))]
-
-
 def rank_list(text: str, what: str) -> list[int]:
     """Ranks as people write them: 0,1,4 or 0-3,6."""
     found: list[int] = []
@@ -73,15 +61,14 @@ def rank_list(text: str, what: str) -> list[int]:
 
 def machine_and_group(spec: str, only: str, ranks: str) -> tuple[Topology, list[int] | None]:
     """The machine asked for, and the ranks that take part (None: all)."""
-    machine = topology(spec)
     if not only:
-        return machine, rank_list(ranks, "--ranks") if ranks else None
+        return topology(spec), rank_list(ranks, "--ranks") if ranks else None
     kept = rank_list(only, "--only")
     group = rank_list(ranks, "--ranks") if ranks else kept
     gone = sorted(set(group) - set(kept))
     if gone:
         raise Invalid(f"--ranks: rank {gone[0]} is not among those that --only keeps")
-    return keep_only(machine, kept), group
+    return topology(spec, only=kept), group
 
 
 def request(coll: str, spec: str, root: int | None, only: str, ranks: str) -> tuple[Collective, Topology]:

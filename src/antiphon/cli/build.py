@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any, cast
 
 import typer
 
+from antiphon.api.running import build
 from antiphon.cli._arguments import Json
 from antiphon.cli._output import emit, working
 
@@ -23,10 +24,8 @@ def _build_command(
     Programs run by a tuned table, without a change to them:
     ANTIPHON_TABLE=table.json LD_PRELOAD=$(antiphon build mpi) mpiexec -n 8 ./a.out
     """
-    from antiphon.run.mpi import build
-
     with working("compiling the engine"):
-        path = build(what, compiler)
+        path = build(cast(Any, what), compiler)
     emit({"library": str(path)}, str(path), json)
 
 

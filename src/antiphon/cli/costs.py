@@ -8,11 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
-from antiphon.cli._arguments import Json, Model, PlanFile, ProfileFile, WhichPlan, one_plan
+from antiphon.api.costs import predict, simulate
+from antiphon.api.machines import models
+from antiphon.cli._arguments import Json, Model, PlanFile, ProfileFile, WhichPlan
 from antiphon.cli._output import check_outputs, emit, working
-from antiphon.core.files import write_bytes
 from antiphon.errors import Invalid
-from antiphon.show.listing import listed, listed_text
+from antiphon.show.listing import listed_text
 from antiphon.show.text import paragraph
 from antiphon.show.text import table as columns
 from antiphon.topologies import topology
@@ -23,7 +24,7 @@ SHOWN_HOPS = 12
 
 def _models(json: Json = False) -> None:
     """The cost models, and what each can price."""
-    emit(listed("model"), listed_text("model"), json)
+    emit(models(), listed_text("model"), json)
 
 
 def rows_text(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -76,12 +77,9 @@ def _predict(
     json: Json = False,
 ) -> None:
     """What a plan takes at each size, which terms that is the sum of, and what holds it up."""
-    from antiphon.cost import predict
-
     wanted = parse_sizes(nbytes, "--nbytes")
-    loaded = one_plan(file, collective)
     with working(f"predicting {len(wanted)} sizes by {model}"):
-        rows = predict(loaded, wanted, model=model, profile=profile)
+        rows = predict(file, wanted, model=model, profile=profile, collective=collective)
     emit({"rows": rows}, rows_text(rows), json)
 
 
@@ -104,8 +102,6 @@ def _simulate(
 
     A schedule of PICCL (.xml) tells its own sizes; it takes its machine from --topology, and model loggp.
     """
-    from antiphon.cost import simulate
-
     check_outputs({"--trace": trace})
     if topo:
         _simulate_messages(file, topo, nbytes, model, profile, trace, json)
@@ -113,13 +109,9 @@ def _simulate(
     if not nbytes:
         raise Invalid("--nbytes: tell the size, such as 64MiB (only a schedule XML with its --topology needs none)")
     size = parse_size(nbytes, "--nbytes")
-    loaded = one_plan(file, collective)
     with working(f"simulating by {model}"):
-        row, events = simulate(loaded, size, model=model, profile=profile, trace=trace is not None)
-    where = ""
-    if trace is not None and events is not None:
-        write_bytes(trace, events)
-        where = f"\n  written: {trace} (open it in chrome://tracing or ui.perfetto.dev)"
+        (row,) = simulate(file, size, model=model, profile=profile, trace=trace, collective=collective)
+    where = "" if trace is None else f"\n  written: {trace} (open it in chrome://tracing or ui.perfetto.dev)"
     emit({"rows": [row]}, rows_text([row]) + "\n" + path_text(row) + where, json)
 
 

@@ -7,24 +7,20 @@ from typing import Annotated
 
 import typer
 
-from antiphon.cli._arguments import Json, PlanFile, WhichPlan, one_plan
+from antiphon.api.files import export
+from antiphon.api.machines import backends
+from antiphon.cli._arguments import Json, PlanFile, WhichPlan
 from antiphon.cli._output import check_outputs, emit, working
 from antiphon.cli._planning import options_of
-from antiphon.errors import Infeasible, Invalid
-from antiphon.lower import export, lacks
-from antiphon.registry import find, table
-from antiphon.select import check
+from antiphon.errors import Invalid
+from antiphon.registry import find
 from antiphon.show._columns import wrapped
-from antiphon.show.listing import listed
 from antiphon.units import format_size, parse_size
 
 
 def _backends(json: Json = False) -> None:
     """What plans can be written as, the options of each, and what is missing here."""
-    rows = listed("backend")
-    for row in rows:
-        row["missing"] = lacks(table("backend")[row["name"]])
-        row["available"] = not row["missing"]
+    rows = backends()
     lines = []
     for row in rows:
         options = ", ".join([*(f"--{need}" for need in row.get("needs", ())), *row.get("options", ())])
@@ -57,12 +53,8 @@ def _export(
         raise Invalid(f"back end {to} writes the messages of one size; give it by --nbytes, e.g. --nbytes 64MiB")
     size = parse_size(nbytes, "--nbytes") if nbytes else None
     check_outputs({"-o": out}, folder="-o", parents=True)
-    loaded = one_plan(file, collective)
-    fault = check(loaded, loaded.topology)
-    if fault is not None:
-        raise Infeasible(f"{file}: the plan is wrong and is not written: {fault.message}")
     with working(f"writing {to}"):
-        written = export(loaded, to, out, nbytes=size, options=given)
+        written = export(file, to, out, nbytes=size, options=given, collective=collective)
     rows = [{"file": str(path), "bytes": count} for path, count in written]
     text = "\n".join(f"written: {path} ({format_size(count)})" for path, count in written)
     emit({"backend": to, "files": rows}, text, json)

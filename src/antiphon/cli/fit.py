@@ -9,10 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
+from antiphon.api.measuring import fit
 from antiphon.cli._arguments import Json, Png, Svg
 from antiphon.cli._output import check_outputs, emit, write_pictures
 from antiphon.cli._planning import say
-from antiphon.core.files import name_of, within
 from antiphon.cost._profile import Profile, as_profile, save_profile
 from antiphon.errors import Invalid
 from antiphon.show.text import paragraph
@@ -55,15 +55,13 @@ def _genmodel(
 
     Tells what the measurements determine, and how well; what they do not is neither shown nor written.
     """
-    from antiphon.cost.fit import fit_genmodel, genmodel_profile, left_out, read_measured
+    from antiphon.cost.fit import genmodel_profile, left_out
     from antiphon.show.fit import genmodel_svg, genmodel_text
 
     check_outputs({"-o": out, "--svg": svg, "--png": png})
     nominal = parse_bandwidth(bandwidth, "--bandwidth") if bandwidth else None
     known = _known(beta, gamma, delta, memory)
-    rows = read_measured(measurements)
-    with within(name_of(measurements)):
-        found = fit_genmodel(rows, known)
+    found = fit("genmodel", measurements, **known)
     called = name or measurements.name.partition(".")[0]
     profile, trouble = _made(lambda: genmodel_profile(found, kind, links=links, bandwidth=nominal, name=called))
     absent = left_out(found, nominal)
@@ -96,7 +94,7 @@ def _memory(
 
     T(x) = (x + 1) S delta + (x - 1) S gamma for vectors of S bytes (equation 5 of the GenModel paper).
     """
-    from antiphon.cost.fit import fit_memory, memory_profile, read_added, write_added
+    from antiphon.cost.fit import memory_profile, read_added, write_added
     from antiphon.run.bench_memory import bench_memory
     from antiphon.show.fit import memory_svg, memory_text
 
@@ -107,7 +105,7 @@ def _memory(
         rows = bench_memory(vectors, parse_size(nbytes, "--nbytes"), repeat=repeat, threads=threads, progress=say)
     if csv is not None:
         write_added(rows, csv)
-    found = fit_memory(rows)
+    found = fit("memory", rows)
     called = name or (source.name.partition(".")[0] if source is not None else "memory")
     profile, trouble = _made(lambda: memory_profile(found, called))
     lines = [f"  written: {csv}"] if csv is not None else []
@@ -136,16 +134,14 @@ def _loggp(
 
     What comes out below 0 or is told by nothing has no value. --into alone writes the profile in place.
     """
-    from antiphon.cost.fit import fit_loggp, loggp_left_out, loggp_profile, read_round_trips
+    from antiphon.cost.fit import loggp_left_out, loggp_profile
     from antiphon.show.fit import loggp_svg, loggp_text
 
     out = out or into
     check_outputs({"-o": out, "--svg": svg, "--png": png})
     base = as_profile(into) if into is not None else None
     known = _seconds_per_byte(gamma, "--gamma") if gamma else 0.0
-    rows = read_round_trips(measurements)
-    with within(name_of(measurements)):
-        found = fit_loggp(rows)
+    found = fit("loggp", measurements)
     called = name or measurements.name.partition(".")[0]
     profile, trouble = _made(lambda: loggp_profile(found, within=place, into=base, gamma=known, name=called))
     absent = loggp_left_out(found)

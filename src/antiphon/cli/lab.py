@@ -10,13 +10,14 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
-from antiphon.cli._arguments import Json, Only, WhichPlan, machine_and_group, one_plan
+from antiphon.api.running import lab
+from antiphon.cli._arguments import Json, Only, WhichPlan, machine_and_group
 from antiphon.cli._lab_text import labs_text
 from antiphon.cli._output import emit, working
 from antiphon.cli._run_text import rows_text
 from antiphon.core.topology import Topology
-from antiphon.errors import Infeasible, Invalid, Missing
-from antiphon.select import check, is_file
+from antiphon.errors import Invalid, Missing
+from antiphon.select import is_file
 from antiphon.units import parse_seconds, parse_size
 
 Scale = Annotated[
@@ -61,9 +62,7 @@ def _up(
     """Make a lab that stays until `antiphon lab down`: a network namespace for each rank and switch, a rate-limited
     link for each that the machine has. Nothing outside of these namespaces is touched.
     """
-    from antiphon.run.lab import lab_up
-
-    row = lab_up(machine_and_group(topo, only, "")[0], scale, name)
+    row = lab("up", machine_and_group(topo, only, "")[0], scale=scale, name=name)
     emit(row, labs_text([row]), json)
 
 
@@ -74,20 +73,16 @@ def _down(
     json: Json = False,
 ) -> None:
     """End all that runs in a lab, and take it down."""
-    from antiphon.run.lab import lab_down
-
     if name and every:
         raise Invalid(f"--all takes all labs down, {name} is one; leave one of them out")
-    gone = lab_down(name, every)
+    gone = lab("down", name, every=every)
     emit({"down": gone}, f"taken down: {', '.join(gone)}" if gone else "no lab was up", json)
 
 
 @group.command("status", short_help="Which labs are up.", epilog="Example: antiphon lab status --json")
 def _status(json: Json = False) -> None:
     """The labs that are up, however they came to be."""
-    from antiphon.run.lab import lab_status
-
-    rows = lab_status()
+    rows = lab("status")
     emit({"labs": rows}, labs_text(rows) if rows else "no lab is up", json)
 
 
@@ -136,29 +131,26 @@ def _run(
         )
     if only:
         raise Invalid("--only: the plan knows its machine; leave it out")
-    from antiphon.run.bench import run_plan
-
     size = parse_size(nbytes, "--nbytes")
-    plan = one_plan(Path(what), collective)
-    fault = check(plan, plan.topology)
-    if fault is not None:
-        raise Infeasible(f"{what}: the plan is wrong and is not run: {fault.message}")
-    with working(f"running {plan.collective.kind} on {plan.topology.name}"):
-        rows = run_plan(plan, size, dtype, op, seed, repeat, on="lab", scale=scale, name=name, timeout=limit) or []
+    with working(f"running {what}"):
+        rows = lab(
+            "run", what, size, dtype=dtype, op=op, seed=seed, repeat=repeat, scale=scale, name=name, timeout=limit,
+            collective=collective,
+        )  # fmt: skip
     emit({"rows": rows}, rows_text(rows), json)
     if not all(row["correct"] for row in rows):
         raise typer.Exit(1)
 
 
 def _run_program(what: str, command: Sequence[str], only: str, how: dict[str, Any], json: bool) -> None:
-    from antiphon.run.lab import lab_command, lab_names
+    from antiphon.run.lab import lab_names
 
     if command and "{" not in command[0] and shutil.which(command[0]) is None:
         raise Missing(f"{command[0]}: no such program")
     where: Topology | str = what
     if what and (what not in lab_names() or only):
         where = machine_and_group(what, only, "")[0]
-    row = lab_command(where, command, **how)
+    row = lab("run", where, command=command, **how)
     if json:
         emit(row, "", json)
     if row["exit_code"]:

@@ -4,29 +4,25 @@ from __future__ import annotations
 
 import typer
 
+from antiphon.api import machines
 from antiphon.cli._arguments import Json
 from antiphon.cli._output import emit
-from antiphon.lower import lacks
-from antiphon.registry import table
-from antiphon.show.listing import listed, listed_text, runtimes_text
+from antiphon.show.listing import listed_text, runtimes_text
 
 
 def register(app: typer.Typer) -> None:
     @app.command(epilog="Example: antiphon topologies")
     def topologies(json: Json = False) -> None:
         """The machines in the catalogue, and the sizes each takes."""
-        emit(listed("topology"), listed_text("topology"), json)
+        emit(machines.topologies(), listed_text("topology"), json)
 
     @app.command(epilog="Example: antiphon planners")
     def planners(json: Json = False) -> None:
         """The ways to plan, what each can plan, and their options."""
-        emit(listed("planner"), listed_text("planner"), json)
+        emit(machines.planners(), listed_text("planner"), json)
 
     @app.command(epilog="Example: antiphon runtimes")
     def runtimes(json: Json = False) -> None:
         """Where plans can run and be measured, beside whose collectives, and how each cuts messages."""
-        rows = listed("runtime")
-        for row in rows:
-            row["missing"] = lacks(table("runtime")[row["name"]])
-            row["available"] = not row["missing"]
+        rows = machines.runtimes()
         emit(rows, runtimes_text(rows), json)

@@ -8,9 +8,10 @@ from typing import Annotated
 
 import typer
 
+from antiphon.api.machines import bound
 from antiphon.cli._arguments import Coll, Json, Only, Png, Ranks, Root, Svg, Topo, machine_and_group, request
 from antiphon.cli._output import check_outputs, emit, working, write_pictures
-from antiphon.core.bounds import Bound, bound, without
+from antiphon.core.bounds import Bound, without
 from antiphon.core.bounds.memory import least_json
 from antiphon.core.collective import Collective
 from antiphon.core.serialize import dumps, save_topology
@@ -101,7 +102,7 @@ def _bound(
     """Exact lower bounds on steps and on time, each with what proves it."""
     wanted, machine = request(coll, topo, root, only, ranks)
     with working(f"bounding {wanted.kind} on {machine.name}"):
-        found = bound(machine, wanted)
+        found = bound(wanted, machine)
     least = least_json(wanted, machine)
     emit({**found.as_json(), **least}, "\n".join([bound_text(found, machine, wanted), *memory_lines(least)]), json)
 

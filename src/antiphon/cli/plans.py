@@ -7,6 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
+from antiphon.api.machines import topology
+from antiphon.api.plans import plan
+from antiphon.api.running import run
 from antiphon.cli._arguments import (
     Coll,
     Json,
@@ -19,7 +22,6 @@ from antiphon.cli._arguments import (
     Svg,
     Topo,
     WhichPlan,
-    one_plan,
     request,
 )
 from antiphon.cli._output import check_outputs, emit, working, write_pictures
@@ -27,15 +29,15 @@ from antiphon.cli._planning import joined, options_of, progress
 from antiphon.cli._run_text import rows_text
 from antiphon.core.bounds import bound
 from antiphon.core.collective import Collective
+from antiphon.core.files import within
 from antiphon.core.plan import Plan
 from antiphon.core.topology import Topology
 from antiphon.errors import AntiphonError, Infeasible, Invalid, NotFound, TimedOut
-from antiphon.select import Proofs, SeveralOrders, check, every_plan, figures_of, load_plans, plan, prove
+from antiphon.select import SeveralOrders, every_plan, figures_of, judged, load_plans
 from antiphon.show._words import options_text
 from antiphon.show.frontier import optimality_text, proofs_text, refusal_text
 from antiphon.show.text import paragraph, plan_text
 from antiphon.show.trees import check_drawable, trees_svg
-from antiphon.topologies import topology
 from antiphon.units import parse_seconds, parse_size
 
 Planner = Annotated[
@@ -192,31 +194,21 @@ def _verify_command(
     json: Json = False,
 ) -> None:
     """Is this plan right? Names the first thing wrong; exit code 1 if there is one."""
-    plans = list(load_plans(file).values())
-    machine = topology(topo) if topo else plans[0].topology
-    if machine.ranks != plans[0].topology.ranks:
-        raise Invalid(
-            f"{file}: the plan is for {plans[0].topology.name} with {plans[0].topology.ranks} ranks, "
-            f"but topology {machine.name} has {machine.ranks}"
-        )
-    own = machine == plans[0].topology
-    told: list[Proofs] = []
-    for loaded in plans:
-        with working(f"verifying {sum(e.schedule.transfers for e in loaded.entries)} transfers"):
-            fault = check(loaded, machine, claims=own)
-            if proof and fault is None:
-                told.append(prove(loaded, machine, claims=own))
-                fault = told[-1].fault
-        if fault is not None:
-            which = f"{loaded.collective.kind}: " if len(plans) > 1 else ""
-            emit({"ok": False, "fault": fault.as_dict()}, f"WRONG: {which}{fault.message}", json)
-            raise typer.Exit(1)
-    what = f"{', '.join(loaded.collective.kind for loaded in plans)} on {machine.name}"
-    claims = "all that it claims is true" if own else "what it claims of its own machine was not checked"
-    if any(proofs.trusted for proofs in told):
+    plans = load_plans(file)
+    machine = topology(topo) if topo else None
+    transfers = sum(entry.schedule.transfers for one in plans.values() for entry in one.entries)
+    with working(f"verifying {transfers} transfers"), within(str(file)):
+        found = judged(list(plans.values()), machine, proof=proof)
+    if found.fault is not None:
+        which = f"{found.plan.collective.kind}: " if found.plan is not None and len(plans) > 1 else ""
+        emit({"ok": False, "fault": found.fault.as_dict()}, f"WRONG: {which}{found.fault.message}", json)
+        raise typer.Exit(1)
+    what = f"{', '.join(plans)} on {found.topology.name}"
+    claims = "all that it claims is true" if found.own else "what it claims of its own machine was not checked"
+    if found.trusted:
         claims = "its figures are as it claims, its proofs in part"
     lines = paragraph(f"right: {what}: legal, complete; {claims}", "")
-    lists = {key: [text for proofs in told for text in getattr(proofs, key)] for key in ("proved", "trusted")}
+    lists = {"proved": list(found.proved), "trusted": list(found.trusted)}
     emit({"ok": True, "fault": None, **(lists if proof else {})}, "\n".join([*lines, *proofs_text(**lists)]), json)
 
 
@@ -254,16 +246,18 @@ def _run_command(
     """
     limit = parse_seconds(timeout, "--timeout", bare=True)
     size = parse_size(nbytes, "--nbytes")
-    loaded = one_plan(file, collective)
-    fault = check(loaded, loaded.topology)
-    if fault is not None:
-        raise Infeasible(f"{file}: the plan is wrong and is not run: {fault.message}")
-    from antiphon.run.bench import run_plan
-
-    with working(f"running {loaded.collective.kind} on {loaded.collective.ranks} ranks"):
-        rows = run_plan(
-            loaded, size, dtype, op, seed, repeat, on=on, mpiexec=mpiexec, scale=scale, name=name, timeout=limit
-        )
+    how: dict[str, Any] = {
+        "on": on,
+        "dtype": dtype,
+        "op": op,
+        "seed": seed,
+        "repeat": repeat,
+        "mpiexec": mpiexec,
+        "scale": scale,
+        "name": name,
+    }
+    with working(f"running {file}"):
+        rows = run(file, size, timeout=limit, collective=collective, **how)
     if not rows:  # another of the processes reports
         return
     emit({"rows": rows}, rows_text(rows), json)

@@ -10,6 +10,9 @@ from typing import Annotated, Any
 
 import typer
 
+from antiphon.api.machines import topology
+from antiphon.api.tuning import report as page
+from antiphon.api.tuning import tune, tune_over
 from antiphon.cli._arguments import (
     Json,
     Model,
@@ -29,11 +32,9 @@ from antiphon.cli._tuning_text import last_line, tuning_text, tunings_text
 from antiphon.core.files import write_bytes
 from antiphon.core.topology import Topology
 from antiphon.errors import Infeasible, Invalid
-from antiphon.select import Tuning, read_sweep, tune, tune_over
-from antiphon.topologies import topology
+from antiphon.select import Tuning, read_sweep
 from antiphon.units import parse_seconds, parse_span
 
-SPAN = "1KB:1GB"
 PICTURES = ("--svg", "--png", "--heatmap")
 Wanted = Annotated[str, typer.Argument(metavar="COLL|all", help="allreduce, allgather, ..., file.json, or all eight")]
 Sizes = Annotated[
@@ -113,14 +114,6 @@ def _charts(tuning: Tuning) -> str:
     return chart_svg(tuning)
 
 
-def _report(tuning: Tuning) -> str:
-    from antiphon.show.report import report_html
-    from antiphon.show.svg import topology_svg
-    from antiphon.show.text import topology_text
-
-    return report_html(tuning, topology_svg, topology_text)
-
-
 def _tune_command(
     coll: Wanted, topo: Topo, nbytes: Sizes = "", model: Model = "alpha-beta", profile: ProfileFile = None,
     planner: Planners = None, sweep: Sweeps = None, vary: Vary = "", nccl: Nccl = True, budget: Budget = "5s",
@@ -138,7 +131,7 @@ def _tune_command(
     files = {"-o": out, "--report": report, "--svg": svg, "--png": png, "--heatmap": heatmap}
     _check_files(files, bool(sweep), bool(vary))
     options: dict[str, Any] = {
-        "nbytes": nbytes or SPAN, "model": model, "profile": profile, "planners": planner or (), "root": root,
+        "nbytes": nbytes or None, "model": model, "profile": profile, "planners": planner or (), "root": root,
         "nccl": nccl, "budget": parse_seconds(budget, "--budget", bare=True), "workers": workers or None, "seed": seed,
         "sweep": read_sweep(sweep or ()), "deterministic": deterministic,
     }  # fmt: skip
@@ -146,7 +139,7 @@ def _tune_command(
     if on:
         if factor and nbytes and parse_span(nbytes, "--nbytes").factor:
             raise Invalid("--factor: --nbytes names one already; leave one of them out")
-        how = {"on": on, "factor": factor or 4, "iterations": iterations or 20, "mpiexec": mpiexec, "nbytes": nbytes}
+        how = {"on": on, "factor": factor, "iterations": iterations, "mpiexec": mpiexec or None}
         refused = {
             "--vary": vary,
             "--only": only,
@@ -154,7 +147,7 @@ def _tune_command(
             **{n: files[n] for n in ("--report", *PICTURES)},
         }
         limited = {
-            "limit": parse_seconds(limit or "600s", "--for", bare=True),
+            "limit": parse_seconds(limit, "--for", bare=True) if limit else None,
             "ranks": rank_list(ranks, "--ranks") if ranks else None,
         }
         _measured(coll, topo, refused, out, {**options, **how, **limited}, json)
@@ -184,14 +177,13 @@ def _measured(
 ) -> None:
     """Choose by measuring; under mpiexec or srun all but the first process only take part."""
     from antiphon.cli._choose_text import measured_text, use_text
-    from antiphon.run.choose import tune_measured
 
     for name, given in refused.items():
         if given:
             raise Invalid(f"{name}: does not go together with --on; leave one of them out")
     del options["nccl"]
     with _progress(log=True) as progress:
-        found = tune_measured(coll, topo, progress=progress, **options)
+        found = tune(coll, topo, progress=progress, **options)
     if found is None:
         return
     if out is not None:
@@ -237,7 +229,7 @@ def _write(found: Tuning, files: Mapping[str, Path | None]) -> list[str]:
     if out is not None:
         found.save(out)
     if report is not None:
-        write_bytes(report, _report(found).encode())
+        write_bytes(report, page(found).encode())
     written = [f"  written: {path}" for path in (out, report) if path is not None]
     if heatmap is not None:
         from antiphon.show.report import heatmap_svg

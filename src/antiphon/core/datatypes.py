@@ -61,7 +61,9 @@ def data_type(name: object) -> np.dtype[Any]:
             raise unknown("data type", name, DATA_TYPES)
         return np.dtype(full)
     try:
-        dtype: np.dtype[Any] = np.dtype(name)  # type: ignore[call-overload]
+        if not isinstance(name, type | np.dtype):
+            raise TypeError
+        dtype: np.dtype[Any] = np.dtype(name)
     except TypeError:
         raise Invalid(f"data type: expected a name like float32, got {quote(name)}") from None
     return _native(dtype)

@@ -86,7 +86,7 @@ def cut(collective: Collective, parts: int) -> Chunks:
 
 @dataclass(frozen=True)
 class Local:
-    """Work every rank does on its own at the end; models price it. `share`: of nbytes, per rank."""
+    """Work that a runtime in steps does on its own at the end; ours need none. `share`: of nbytes, per rank."""
 
     kind: str
     share: Fraction

@@ -22,6 +22,7 @@ from antiphon.cost._barriers import step_times
 from antiphon.cost._cut import as_cut
 from antiphon.cost._loggp_figures import Level, LogGP
 from antiphon.cost._prediction import LazyPath, Prediction, Predictor
+from antiphon.cost._profile import FORMAT as PROFILE
 from antiphon.cost._profile import Incast, Profile, as_profile, load_profile, save_profile, shipped_profiles
 from antiphon.cost._trace import Events, chrome_trace
 from antiphon.errors import Unsupported, quote
@@ -32,7 +33,8 @@ from antiphon.registry import table as registered  # `table` is a module of this
 from antiphon.units import Sizes, parse_size, parse_sizes
 
 __all__ = [
-    "Events", "Incast", "LazyPath", "Level", "LogGP", "Prediction", "Predictor", "Profile", "as_cut", "as_profile",
+    "PROFILE", "Events", "Incast", "LazyPath", "Level", "LogGP", "Prediction", "Predictor", "Profile", "as_cut",
+    "as_profile",
     "chrome_trace", "load_profile", "model_of", "predict", "prepare", "row_of", "save_profile", "shipped_profiles",
     "simulate", "step_times",
 ]  # fmt: skip

@@ -1,16 +1,18 @@
-"""What papers report, made again: published | ours | deviation (docs/reproduction.md)."""
+"""What papers report, made again: published | ours | deviation (docs/reproduction.md).
+
+This file is imported with `antiphon` itself, and so imports nothing by itself.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-from antiphon.errors import unknown
-from antiphon.reproduce.table import TABLE
-
 
 def names() -> list[dict[str, str]]:
     """What can be reproduced: name, what it is, and where it was published."""
+    from antiphon.reproduce.table import TABLE
+
     return [{"name": name, "about": one.about, "source": str(one.can["source"])} for name, one in TABLE.items()]
 
 
@@ -19,6 +21,9 @@ def reproduce(name: str) -> Iterator[dict[str, Any]]:
 
     Plain JSON values. `ok`: what was published holds, or where it does not a proof says so; null: its shape only.
     """
+    from antiphon.errors import unknown
+    from antiphon.reproduce.table import TABLE
+
     if name not in TABLE:
         raise unknown("table to reproduce", name, TABLE)
     rows: Iterator[dict[str, Any]] = TABLE[name].load()()

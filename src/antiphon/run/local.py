@@ -12,14 +12,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from antiphon.core.collective import Collective
 from antiphon.core.datatypes import data_type
 from antiphon.core.interpret import Analysis, analyse, run
+from antiphon.core.interpret.buffers import sides
 from antiphon.core.schedule import Schedule
-from antiphon.errors import Invalid
+from antiphon.errors import Invalid, Unsupported
 from antiphon.run._case import Case, Heard, How, Row, Runnable, Runtime, heats
 from antiphon.run._made_up import Key, MadeUp, combined
 from antiphon.run._measure import Heat, Together
+from antiphon.run._memory import free_memory
 from antiphon.run._rows import run_schedule
+from antiphon.units import format_size
 
 Array = NDArray[Any]
 
@@ -39,11 +43,24 @@ class Local(Runtime):
             if enough():
                 return
             some = [cases[number] for number in heat]
+            _refuse_too_large(programs[some[0].program].schedule.collective, some[0])
             seat = _Seats(programs[some[0].program].schedule, some[0])
             calls = [seat.call(analyse(programs[case.program].schedule)) for case in some]
             rows = Heat(some, seat, calls, seat.plainly, Together()).go()
             for number, row in zip(heat, rows, strict=True):
                 heard(number, {**row, "agree": seat.agree()})
+
+
+def _refuse_too_large(collective: Collective, case: Case) -> None:
+    """Before the memory is asked for: a system that promises more than it has ends this process later, without a word.
+    Beside the buffers of all ranks, which are counted here, there is what they must end with."""
+    weight = sum(int(side.size.sum()) for side in sides(collective, case.in_place)[: 1 if case.in_place else 2])
+    needed, room = weight * case.nbytes // collective.buffer_weight, free_memory()
+    if room is not None and needed > room:
+        raise Unsupported(
+            f"nbytes: {format_size(case.nbytes)} on {len(collective.members)} ranks in one process needs "
+            f"{needed / 1e9:.1f} GB, of which {room / 1e9:.1f} GB are free; take a smaller size, or run on mpi"
+        )
 
 
 class _Seats:

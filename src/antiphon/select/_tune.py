@@ -128,7 +128,7 @@ def _targets(
 ) -> dict[str, Collective]:
     if isinstance(wanted, Collective):
         return {wanted.kind: wanted}
-    if wanted != "all":
+    if not isinstance(wanted, str) or wanted != "all":
         found = collective(wanted, topology, root=root, ranks=ranks)
         return {found.kind: found}
     return {

@@ -1,11 +1,14 @@
-"""The catalogue of machines: one small file per family, one line each in table.py."""
+"""The catalogue of machines: one small file per family, one line each in table.py.
+
+This file is imported with `antiphon` itself, and so imports nothing by itself.
+"""
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from antiphon.core.topology import Topology
-from antiphon.topologies._spec import made
+if TYPE_CHECKING:
+    from antiphon.core.topology import Topology
 
 __all__ = ["topology"]
 
@@ -15,5 +18,7 @@ def topology(spec: str) -> Topology:
     if spec.endswith((".json", ".json.gz")) or "/" in spec.partition(":")[0]:
         from antiphon.core.serialize import load_topology
 
-        return load_topology(Path(spec))
+        return load_topology(spec)
+    from antiphon.topologies._spec import made
+
     return made(spec)

@@ -1,0 +1,91 @@
+"""A path, a name or the object: from each the object."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from antiphon.api._checked import path
+from antiphon.errors import Infeasible, Invalid, quote, unknown
+
+if TYPE_CHECKING:
+    from antiphon.core.collective import Collective
+    from antiphon.core.plan import Plan
+    from antiphon.core.topology import Topology
+
+
+def is_path(given: object) -> bool:
+    return isinstance(given, str | os.PathLike)
+
+
+def machine(given: Any, what: str = "topology") -> Topology:
+    """A machine, its name or its file."""
+    from antiphon.select import machine_of
+
+    return machine_of(by_name(given), what)
+
+
+def by_name(given: Any) -> Any:
+    """A path as a text, everything else as it is."""
+    return path(given, "file") if isinstance(given, os.PathLike) else given
+
+
+def wanted(given: Any, topology: Topology, root: int | None = None, ranks: Any = None) -> Collective:
+    """A collective, its name or its file; `root` and `ranks` only with a name."""
+    from antiphon.core.collective import Collective
+    from antiphon.select import collective
+
+    if not isinstance(given, Collective):
+        return collective(by_name(given), topology, root=root, ranks=ranks)
+    if root is not None or ranks is not None:
+        raise Invalid(f"{given.kind}: a Collective says itself who takes part; leave out root and ranks")
+    if given.ranks != topology.ranks:
+        raise Invalid(
+            f"{given.kind}: the collective is for {given.ranks} ranks, but {topology.name} has {topology.ranks}"
+        )
+    return given
+
+
+def plans(given: Any, what: str = "plan") -> dict[str, Plan]:
+    """All plans in a file or in what `tune`, `frontier` or `load` gave, by collective; a plan alone is one."""
+    from antiphon.core.plan import Plan
+    from antiphon.select import Frontier, load_plans
+
+    if isinstance(given, Plan):
+        return {given.collective.kind: given}
+    if is_path(given):
+        return load_plans(path(given, what))
+    if isinstance(given, Frontier):
+        return {given.collective.kind: given.plan()}
+    held = given if isinstance(given, Mapping) else getattr(given, "plans", None)
+    if not isinstance(held, Mapping) or not all(isinstance(one, Plan) for one in held.values()):
+        raise Invalid(f"{what}: expected a Plan, its file, or what plan, tune or load gave, got {quote(given)}")
+    if not held:
+        raise Invalid(f"{what}: {quote(given)} holds no plan: no planner could plan what was asked for")
+    return dict(held)
+
+
+def plan(given: Any, collective: str = "", what: str = "plan") -> Plan:
+    """The plan that is given, or of several that for this collective."""
+    found = plans(given, what)
+    where = os.fspath(given) if is_path(given) else what
+    if collective and collective not in found:
+        raise unknown(f"collective in {where}", collective, found)
+    if not collective and len(found) > 1:
+        raise Invalid(
+            f"{where}: holds plans for {', '.join(found)}; choose one by --collective (in Python collective=)"
+        )
+    return found[collective or next(iter(found))]
+
+
+def right(given: Any, collective: str, done: str) -> Plan:
+    """The same, verified: Infeasible where it is wrong, as then it is not `done` (run, written)."""
+    from antiphon.select import check
+
+    found = plan(given, collective)
+    fault = check(found, found.topology)
+    if fault is not None:
+        where = f"{os.fspath(given)}: " if is_path(given) else ""
+        raise Infeasible(f"{where}the plan is wrong and is not {done}: {fault.message}")
+    return found

@@ -1,0 +1,27 @@
+"""What users may give where a machine, a collective, a plan, a profile or sizes are wanted."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from antiphon.core.collective import Collective
+    from antiphon.core.plan import Plan
+    from antiphon.core.topology import Topology
+    from antiphon.cost import Profile
+    from antiphon.run.choose import MeasuredTuning
+    from antiphon.select import Frontier, Tuning
+
+    Path = str | os.PathLike[str]
+    MachineLike = Topology | Path
+    CollectiveLike = Collective | Path
+    PlanLike = Plan | Tuning | MeasuredTuning | Frontier | Mapping[str, Plan] | Path
+    ProfileLike = Profile | Path | None
+
+Size = int | str
+Sizes = Size | Sequence[Size]
+Seconds = float | str
+Row = dict[str, Any]
+Ground = Literal["mpi", "torch", "lab"]

@@ -1,0 +1,59 @@
+"""What a plan takes, by a model."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from antiphon.api import _given
+from antiphon.api._checked import public, size
+
+if TYPE_CHECKING:
+    from antiphon.api._kinds import Path, PlanLike, ProfileLike, Row, Size, Sizes
+
+
+@public
+def predict(
+    plan: PlanLike, nbytes: Sizes, *, model: str = "alpha-beta", profile: ProfileLike = None, collective: str = ""
+) -> list[Row]:
+    """What a plan takes by a model, a row per size: nbytes, seconds, algbw, busbw, terms, bottleneck, note.
+
+    `plan`: a plan, its file, or what `tune` gave.
+    `nbytes`: a size ("64MiB"), a range ("1KB:1GB" doubles, "1KB:1GB:10" takes tens), or several sizes.
+    `model`: which (`antiphon.models()`), with its options behind a colon.
+    `profile`: what was measured: a Profile, its file, or the name of a shipped one.
+    `collective`: of several plans the one for this.
+    """
+    from antiphon.cost import predict as price
+
+    return price(_given.plan(plan, collective), nbytes, model=model, profile=profile)
+
+
+@public
+def simulate(
+    plan: PlanLike,
+    nbytes: Size,
+    *,
+    model: str = "critical-path",
+    profile: ProfileLike = None,
+    trace: Path | None = None,
+    collective: str = "",
+) -> list[Row]:
+    """Follow every message of one size: a row as of `predict`, with the path that held it up (critical_path).
+
+    `plan`: a plan, its file, or what `tune` gave.
+    `nbytes`: one size, such as "64MiB".
+    `model`: which (`antiphon.models()`), with its options behind a colon.
+    `profile`: what was measured: a Profile, its file, or the name of a shipped one.
+    `trace`: a file for when each message is under way (Chrome's trace format).
+    `collective`: of several plans the one for this.
+    """
+    from antiphon.core.files import write_bytes
+    from antiphon.cost import simulate as follow
+
+    row, events = follow(
+        _given.plan(plan, collective), size(nbytes, "nbytes"), model=model, profile=profile, trace=trace is not None
+    )
+    if trace is not None and events is not None:
+        write_bytes(os.fspath(trace), events)
+    return [row]

@@ -1,0 +1,226 @@
+"""Every file read and written, told apart by what is in it; plans for other programs."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+from antiphon.api import _given
+from antiphon.api._checked import path as path_of
+from antiphon.api._checked import public
+from antiphon.errors import Invalid, quote
+
+if TYPE_CHECKING:
+    from pathlib import Path as Written
+
+    from antiphon.api._kinds import Path, PlanLike, Size
+
+T = TypeVar("T")
+
+
+@overload
+def load(path: Path) -> Any: ...
+
+
+@overload
+def load(path: Path, kind: type[T]) -> T: ...
+
+
+@public
+def load(path: Path, kind: type[Any] | None = None) -> Any:
+    """What is in a file, whatever it is: a Topology, a Collective, a Plan, a Profile; of a table its plans by
+    collective; of programs and books what they hold; of measurements (CSV) their rows; of PICCL's XML a schedule (a
+    Plan, where it says which data it moves), or a machine and its profile. Plans are not believed to be right: `verify`
+    them.
+
+    `path`: the file, plain or compressed.
+    `kind`: what it must hold, such as antiphon.Plan; Invalid if it holds something else. A table of one plan is one.
+    """
+    name = path_of(path, "path")
+    found = _loaded(name)
+    if kind is None:
+        return found
+    if not isinstance(kind, type):
+        raise Invalid(f"kind: expected a type, such as antiphon.Plan, got {quote(kind)}")
+    alone = next(iter(found.values())) if isinstance(found, dict) and len(found) == 1 else found
+    for one in (found, alone):
+        if isinstance(one, kind):
+            return one
+    raise Invalid(f"{name}: holds a {type(found).__name__}; a {kind.__name__} is needed here")
+
+
+def _loaded(name: str) -> Any:
+    from antiphon.core.files import read_bytes, reading
+    from antiphon.core.program import codec
+    from antiphon.lower import book
+
+    with reading(name):
+        data = read_bytes(name)
+        if data.startswith(codec.MAGIC):
+            return codec.decode(data)
+        if data.startswith(book.MAGIC):
+            return book.proven_book(data)
+    start = data[:4096].removeprefix(b"\xef\xbb\xbf").lstrip()
+    if start.startswith(b"<"):
+        return _of_piccl(name, data)
+    return _of_json(name, data) if start.startswith((b"{", b"[")) else _measurements(name, data)
+
+
+def _of_json(name: str, data: bytes) -> Any:
+    from antiphon.core.files import decode, reading
+    from antiphon.core.serialize import loads
+    from antiphon.core.serialize.schemas import Head
+    from antiphon.cost import PROFILE, load_profile
+    from antiphon.select import TABLE, load_plans
+
+    with reading(name):
+        head = decode(data, Head).format
+    if head == TABLE:
+        return load_plans(name)
+    return load_profile(name) if head == PROFILE else loads(data, name)
+
+
+def _of_piccl(name: str, data: bytes) -> Any:
+    from antiphon.cost.piccl import read_schedule, read_topology
+
+    if re.search(rb"<\s*topo\b", data[: 2**16]):
+        return read_topology(name)
+    found = read_schedule(name)
+    return found if found.plan is None else found.verifiable()
+
+
+def _measurements(name: str, data: bytes) -> Any:
+    """Rows of measurements by the names of their columns."""
+    from antiphon.cost.fit import read_added, read_measured, read_round_trips
+    from antiphon.cost.piccl import read_figures
+
+    lines = (line.strip() for line in data[: 2**16].decode("utf-8", "replace").splitlines())
+    head = next((line for line in lines if line and not line.startswith("#")), "").removeprefix("\ufeff")
+    columns = {column.strip() for column in head.split(",")}
+    for mark, read in (
+        ("ranks", read_measured),
+        ("vectors", read_added),
+        ("kind", read_round_trips),
+        ("o_s", read_figures),
+    ):
+        if mark in columns:
+            return read(name)
+    if "PRTT(" in head:
+        return read_round_trips(name)
+    raise Invalid(
+        f"{name}: is no file of ours: neither JSON (topology, collective, plan, table, profile), nor a program, a "
+        "book, PICCL's XML, or CSV of measurements"
+    )
+
+
+@public
+def save(value: Any, path: Path) -> None:
+    """Write what `load` reads: whole, or not at all.
+
+    `value`: a Topology, Collective, Plan or Profile; what `tune`, `tune_over` (into a directory) or `frontier` gave;
+    plans by collective, as a table; programs of one schedule; a book; rows of measurements that `bench` gave for `fit`.
+    `path`: the file; a name that ends in .gz is compressed.
+    """
+    from antiphon.core.files import write_bytes
+
+    name = path_of(path, "path")
+    if hasattr(value, "save") and callable(value.save) and not isinstance(value, type):
+        if not type(value).__module__.startswith("antiphon."):
+            raise _unwritten(value)
+        value.save(name)
+    elif isinstance(value, Mapping):
+        from antiphon.select import save_plans
+
+        save_plans(name, _given.plans(value, "value"), table=True)
+    elif not _save_rows(value, name):
+        write_bytes(name, _text(value))
+
+
+def _text(value: Any) -> bytes:
+    """The file of one object."""
+    from antiphon.core.collective import Collective
+    from antiphon.core.files import layout
+    from antiphon.core.plan import Plan
+    from antiphon.core.program import Program, encode
+    from antiphon.core.serialize import dumps
+    from antiphon.core.topology import Topology
+    from antiphon.cost import Profile
+    from antiphon.lower.book import Book, encode_book
+
+    if isinstance(value, Topology | Collective | Plan):
+        return dumps(value)
+    if isinstance(value, Profile):
+        return layout(value.as_json()) + b"\n"
+    if isinstance(value, Book):
+        return encode_book(value)
+    programs = [value] if isinstance(value, Program) else value
+    if isinstance(programs, list | tuple) and programs and all(isinstance(one, Program) for one in programs):
+        return encode(programs)
+    raise _unwritten(value)
+
+
+def _unwritten(value: Any) -> Invalid:
+    return Invalid(f"value: {quote(value)} has no file of its own; save what load, plan, tune, frontier or bench gave")
+
+
+def _save_rows(value: Any, name: str) -> bool:
+    """Measurements, if it is such."""
+    from antiphon.cost import fit
+
+    writers: dict[type, Any] = {
+        fit.Measured: fit.write_measured, fit.Added: fit.write_added, fit.RoundTrip: fit.write_round_trips,
+    }  # fmt: skip
+    if not isinstance(value, list | tuple) or not value:
+        return False
+    for kind, write in writers.items():
+        if all(isinstance(row, kind) for row in value):
+            write(value, name)
+            return True
+    return False
+
+
+@overload
+def export(
+    plan: PlanLike, name: str, folder: None = None, *, nbytes: Size | None = None,
+    options: Mapping[str, Any] | None = None, collective: str = "",
+) -> dict[str, bytes]: ...  # fmt: skip
+
+
+@overload
+def export(
+    plan: PlanLike, name: str, folder: Path, *, nbytes: Size | None = None,
+    options: Mapping[str, Any] | None = None, collective: str = "",
+) -> list[tuple[Written, int]]: ...  # fmt: skip
+
+
+@public
+def export(
+    plan: PlanLike,
+    name: str,
+    folder: Path | None = None,
+    *,
+    nbytes: Size | None = None,
+    options: Mapping[str, Any] | None = None,
+    collective: str = "",
+) -> dict[str, bytes] | list[tuple[Written, int]]:
+    """A plan for another program: what each file holds, as bytes by name. With a folder the files are written there,
+    all or none; what comes back is then each path with its number of bytes. A plan that is wrong is not written.
+
+    `plan`: a plan, its file, or what `tune` gave.
+    `name`: the back end (`antiphon.backends()`): "goal", "piccl-xml", ...
+    `folder`: where the files go; made if it is not there.
+    `nbytes`: the size, for those that write the messages of one size.
+    `options`: those of the back end.
+    `collective`: of several plans the one for this.
+    """
+    from antiphon.lower import emit
+    from antiphon.lower import export as write
+
+    found = _given.right(plan, collective, "written")
+    if folder is not None:
+        return write(found, name, os.fspath(folder), nbytes=nbytes, options=options)
+    made = emit(found, name, nbytes=nbytes, options=options)
+    return {file: text.encode() if isinstance(text, str) else b"".join((text,) if isinstance(text, bytes) else text)
+            for file, text in made.items()}  # fmt: skip

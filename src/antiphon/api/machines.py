@@ -1,0 +1,103 @@
+"""What there is, machines, what must be communicated on them, and the bounds on how fast that can be."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from antiphon.api import _given
+from antiphon.api._checked import public
+
+if TYPE_CHECKING:
+    from antiphon.api._kinds import CollectiveLike, MachineLike, Row
+    from antiphon.core.bounds import Bound
+    from antiphon.core.collective import Collective
+    from antiphon.core.topology import Topology
+
+
+def topologies() -> list[Row]:
+    """The machines in the catalogue: name, about, the ranks each can have, an example."""
+    from antiphon.show.listing import listed
+
+    return listed("topology")
+
+
+def planners() -> list[Row]:
+    """The ways to plan: name, about, and for which collectives, on which machines, with which options."""
+    from antiphon.show.listing import listed
+
+    return listed("planner")
+
+
+def models() -> list[Row]:
+    """The cost models: name, about, and what each can price."""
+    from antiphon.show.listing import listed
+
+    return listed("model")
+
+
+def backends() -> list[Row]:
+    """What plans can be written as: name, about, what each takes, its options, and what is `missing` here ("": nothing;
+    then it is `available`)."""
+    return _with_missing("backend")
+
+
+def runtimes() -> list[Row]:
+    """Where plans can run: name, about, the library beside, the options, how each cuts messages, and what is `missing`
+    here ("": nothing; then it is `available`)."""
+    return _with_missing("runtime")
+
+
+def _with_missing(kind: str) -> list[Row]:
+    from antiphon.lower import lacks
+    from antiphon.registry import table
+    from antiphon.show.listing import listed
+
+    rows = listed(kind)
+    for row in rows:
+        row["missing"] = lacks(table(kind)[row["name"]])
+        row["available"] = not row["missing"]
+    return rows
+
+
+@public
+def topology(spec: MachineLike, *, only: Sequence[int] | None = None) -> Topology:
+    """A machine.
+
+    `spec`: its name ("dgx1v"), its family with options ("ring:ranks=8,bandwidth=10GB/s"), or a JSON file.
+    `only`: keep just these ranks, as an allocation does; the rest vanishes, the numbers stay.
+    """
+    from antiphon.core.reshape import only as keep_only
+
+    found = _given.machine(spec)
+    return found if only is None else keep_only(found, only)
+
+
+@public
+def collective(
+    wanted: CollectiveLike, topology: MachineLike, *, root: int | None = None, ranks: Sequence[int] | None = None
+) -> Collective:
+    """What must be communicated.
+
+    `wanted`: its name ("allreduce") or a JSON file.
+    `topology`: the machine, its name or its file.
+    `root`: of a rooted collective the root; left out, the first rank that takes part.
+    `ranks`: those that take part, a process group; the others may relay. Left out, all.
+    """
+    return _given.wanted(wanted, _given.machine(topology), root, ranks)
+
+
+@public
+def bound(
+    wanted: CollectiveLike, topology: MachineLike, *, root: int | None = None, ranks: Sequence[int] | None = None
+) -> Bound:
+    """Exact lower bounds on steps and time, with their witnesses.
+
+    `wanted`: a collective, its name or its file.
+    `topology`: the machine, its name or its file.
+    `root`, `ranks`: with a name, its root and who takes part, as for `collective`.
+    """
+    from antiphon.core.bounds import bound as find
+
+    machine = _given.machine(topology)
+    return find(machine, _given.wanted(wanted, machine, root, ranks))

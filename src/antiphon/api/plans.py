@@ -1,0 +1,121 @@
+"""Plans made, proved, and searched for along the frontier."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from antiphon.api import _given
+from antiphon.api._checked import public, size
+
+if TYPE_CHECKING:
+    from antiphon.api._kinds import CollectiveLike, MachineLike, PlanLike, Seconds, Size
+    from antiphon.core.plan import Plan
+    from antiphon.core.verify import Fault
+    from antiphon.select import Frontier, FrontierPoint
+
+
+@public
+def plan(  # noqa: PLR0913
+    wanted: CollectiveLike,
+    topology: MachineLike,
+    *,
+    planner: str = "",
+    root: int | None = None,
+    ranks: Sequence[int] | None = None,
+    nbytes: Size | None = None,
+    model: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    deterministic: bool = False,
+    budget: Seconds | None = None,
+    seed: int = 0,
+    tell: Callable[[str], None] | None = None,
+) -> Plan:
+    """A plan by one planner, every schedule of it verified, with its distance from the bounds. Of several schedules
+    that the planner finds the best is kept.
+
+    `wanted`: a collective, its name or its file.
+    `topology`: the machine, its name or its file.
+    `planner`: who plans (`antiphon.planners()`); left out, ring, or relay for a custom collective.
+    `root`: of a rooted collective the root; left out, the first rank that takes part.
+    `ranks`: those that take part; the others may relay. Left out, all.
+    `nbytes`: plan for this size, such as "64MiB"; of several schedules the fastest for it is kept. Left out, the one
+    nearest to the bandwidth bound, then to that of latency.
+    `model`: what says which is the fastest (`antiphon.models()`; alpha-beta).
+    `options`: those of the planner, {"pieces": 4}.
+    `deterministic`: only schedules that combine every element in one and the same order; SeveralOrders where there
+    is none. Without a planner the best of those that can.
+    `budget`: seconds, or "60s", after which a search ends with the best so far.
+    `seed`: the same seed gives the same plan.
+    `tell`: hears what a planner that searches is doing; with it, Ctrl-C keeps the best so far. What ended a search
+    early the plan claims as `stopped`.
+    """
+    from antiphon.select import plan as make
+
+    machine = _given.machine(topology)
+    return make(
+        _given.wanted(wanted, machine, root, ranks), machine, planner=planner, model=model, options=options,
+        nbytes=None if nbytes is None else size(nbytes, "nbytes"), deterministic=deterministic, budget=budget,
+        seed=seed, tell=tell,
+    )  # fmt: skip
+
+
+@public
+def frontier(  # noqa: PLR0913
+    wanted: CollectiveLike,
+    topology: MachineLike,
+    *,
+    planner: str = "sccl",
+    root: int | None = None,
+    ranks: Sequence[int] | None = None,
+    k: int | None = None,
+    steps: int | None = None,
+    options: Mapping[str, Any] | None = None,
+    budget: Seconds | None = None,
+    memory: float | None = None,
+    seed: int = 0,
+    tell: Callable[[str], None] | None = None,
+    heard: Callable[[FrontierPoint], None] | None = None,
+    apart: bool = False,
+) -> Frontier:
+    """Every point of the latency-bandwidth frontier that the planner finds, verified, with proofs rechecked: `.points`,
+    `.impossible`, `.stopped` (why it ended early), `.plan()`, `.as_json()`, `.save(file)`.
+
+    `wanted`: a collective, its name or its file.
+    `topology`: the machine, its name or its file.
+    `planner`: who finds the points.
+    `root`, `ranks`: as for `plan`.
+    `k`: only points of R <= S + k rounds; left out, any.
+    `steps`: the most steps.
+    `options`: those of the planner.
+    `budget`: seconds, or "60s", after which the search ends with what was found; TimedOut if that is nothing.
+    `memory`: GiB, the most for the search.
+    `seed`: the same seed gives the same points.
+    `tell`: hears what is tried and proved.
+    `heard`: hears each point as it is found.
+    `apart`: the planner works in a process of its own, which the end of the budget and Ctrl-C stop at once, and whose
+    memory is limited.
+    """
+    from antiphon.select import frontier as find
+
+    machine = _given.machine(topology)
+    return find(
+        _given.wanted(wanted, machine, root, ranks), machine, planner=planner, k=k, steps=steps, budget=budget,
+        seed=seed, memory=memory, options=options, tell=tell, heard=heard, apart=apart,
+    )  # fmt: skip
+
+
+@public
+def verify(plan: PlanLike, topology: MachineLike | None = None, *, proof: bool = False) -> Fault | None:
+    """The first thing wrong with a plan and its claims, or None. Of several plans all are judged, in order.
+
+    `plan`: a plan, its file (also a table, or XML that `export` wrote), or what `tune` gave.
+    `topology`: judge it on this machine instead of its own; then what it claims of its own is not checked.
+    `proof`: recheck bounds and certificates from themselves alone, too.
+    """
+    from antiphon.select import judged
+
+    verdict = judged(
+        list(_given.plans(plan).values()), None if topology is None else _given.machine(topology), proof=proof
+    )
+    return verdict.fault

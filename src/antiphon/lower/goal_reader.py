@@ -1,0 +1,225 @@
+"""GOAL, read: what every rank sends, receives and computes becomes a graph of messages that can be simulated."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from antiphon.core.columns import narrow
+from antiphon.core.files import name_of, read_bytes, reading
+from antiphon.core.messages import MOST_DEPENDENCIES, MessageGraph
+from antiphon.errors import Invalid, Unsupported, quote
+
+SEND, RECEIVE, CALC = "send", "recv", "calc"
+MOST_OPERATIONS = 2**22
+_OPERATION = re.compile(
+    r"(\w+)\s*:\s*(?:(send|recv)\s+(\d{1,15})b\s+(?:to|from)\s+(\d{1,9})(?:\s+tag\s+(\d{1,9}))?|calc\s+(\d{1,15}))"
+    r"(?:\s+cpu\s+\d{1,9})?(?:\s+nic\s+\d{1,9})?"
+)
+_WAIT = re.compile(r"(\w+)\s+(i?)requires\s+(\w+)")
+_RANKS = re.compile(r"num_ranks\s+(\d{1,9})")
+_RANK = re.compile(r"rank\s+(\d{1,9})\s*\{")
+
+
+@dataclass
+class _Operations:
+    """By number, in the order of the file; `waits`: pairs (who waits, for whom, whether it is enough that it began)."""
+
+    ranks: int = 0
+    rank: list[int] = field(default_factory=list)
+    kind: list[str] = field(default_factory=list)
+    size: list[int] = field(default_factory=list)  # bytes, or nanoseconds
+    peer: list[int] = field(default_factory=list)
+    tag: list[int] = field(default_factory=list)
+    line: list[int] = field(default_factory=list)
+    waits: list[tuple[int, int, bool]] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.rank)
+
+
+def read_goal(path: str | os.PathLike[str]) -> MessageGraph:
+    """What `export --to goal` writes, and other files of its form: sends with the receives of the same ends and tag.
+
+    Messages are numbered by their tags. A send waits for what it requires; a receive that requires something holds up
+    those who require it, but takes what comes before: receivers have buffers here. A calc is work of its rank, one
+    after another; one that follows a receive that nothing else follows is what the message takes there. What only must
+    have begun (irequires) may be a calc. Every fault is one line that names file and line. Not for more than 2^22
+    operations, or 2^27 dependencies with those that calcs of no length stand for.
+    """
+    with reading(name_of(path)):
+        return _graph(_parsed(read_bytes(path).decode("utf-8", "replace")))
+
+
+def _parsed(text: str) -> _Operations:
+    found, rank, known = _Operations(), -1, dict[str, int]()
+    for number, raw in enumerate(text.splitlines(), 1):
+        line = raw.partition("//")[0].strip()
+        if not line:
+            continue
+        if rank < 0 and (match := _RANKS.fullmatch(line)):
+            found.ranks = int(match[1])
+        elif rank < 0 and (match := _RANK.fullmatch(line)):
+            rank, known = int(match[1]), {}
+            if rank >= found.ranks:
+                raise Invalid(f"line {number}: rank {rank}, but num_ranks is {found.ranks}")
+        elif rank >= 0 and line == "}":
+            rank = -1
+        elif rank >= 0 and (match := _OPERATION.fullmatch(line)):
+            _add(found, rank, known, match, number)
+        elif rank >= 0 and (match := _WAIT.fullmatch(line)):
+            for name in (match[1], match[3]):
+                if name not in known:
+                    raise Invalid(f"line {number}: rank {rank} has no {quote(name)} above; name it before it is used")
+            found.waits.append((known[match[1]], known[match[3]], bool(match[2])))
+        else:
+            raise Invalid(f"line {number}: {quote(line)} is not understood; expected 'l1: send 8b to 1 tag 0' or alike")
+    if rank >= 0 or not found.ranks:
+        raise Invalid("ends within a rank" if rank >= 0 else "has no num_ranks")
+    return found
+
+
+def _add(found: _Operations, rank: int, known: dict[str, int], match: re.Match[str], line: int) -> None:
+    if match[1] in known:
+        raise Invalid(f"line {line}: rank {rank} has a second {quote(match[1])}; give each its own name")
+    if len(found) == MOST_OPERATIONS:
+        raise Unsupported(f"line {line}: has more than {MOST_OPERATIONS} operations; simulate the plan itself")
+    known[match[1]] = len(found)
+    peer = int(match[4] or 0)
+    if match[2] and (peer >= found.ranks or peer == rank):
+        raise Invalid(f"line {line}: from rank {rank} to {peer}, of {found.ranks} ranks")
+    for column, value in (
+        (found.rank, rank), (found.size, int(match[3] or match[6])), (found.peer, peer),
+        (found.tag, int(match[5] or 0)), (found.line, line),
+    ):  # fmt: skip
+        column.append(value)
+    found.kind.append(match[2] or CALC)
+
+
+@dataclass
+class _Parts:
+    """Messages in their order, then calcs that take time; of every operation the one that it is part of, or -1."""
+
+    pairs: list[tuple[int, int]]  # (send, receive)
+    calcs: list[int]
+    number: list[int]
+    merged: dict[int, int]  # calc -> the receive that it follows
+
+
+def _graph(found: _Operations) -> MessageGraph:
+    parts = _parts(found)
+    deps = _dependencies(found, parts)
+    count = len(parts.pairs) + len(parts.calcs)
+    owner = [send for send, _ in parts.pairs] + parts.calcs
+    many = [len(deps[operation]) for operation in owner]
+    if sum(many) > MOST_DEPENDENCIES:
+        raise Unsupported(f"its messages have {sum(many)} dependencies in pairs; simulate the plan itself")
+    items = np.array([item for operation in owner for item in sorted(deps[operation])], np.int64)
+    seconds = np.zeros(count)
+    seconds[len(parts.pairs) :] = [found.size[calc] / 1e9 for calc in parts.calcs]
+    for calc, receive in parts.merged.items():
+        seconds[parts.number[receive]] = found.size[calc] / 1e9
+    column = {
+        "src": [found.rank[operation] for operation in owner],
+        "dst": [found.rank[receive] for _, receive in parts.pairs] + [found.rank[calc] for calc in parts.calcs],
+        "nbytes": [found.size[send] for send, _ in parts.pairs] + [0] * len(parts.calcs),
+    }
+    src, dst, nbytes = (np.array(column[name], np.int64) for name in ("src", "dst", "nbytes"))
+    pointer = np.concatenate([[0], np.cumsum(np.array(many, np.int64))]).astype(np.int64)
+    return MessageGraph(
+        found.ranks, narrow(src), narrow(dst), nbytes, pointer, narrow(items >> 1), left=(items & 1).astype(np.bool_),
+        seconds=seconds,
+    )  # fmt: skip
+
+
+def _parts(found: _Operations) -> _Parts:
+    open_: dict[tuple[int, int, int], list[int]] = {}
+    for i, kind in enumerate(found.kind):
+        if kind == SEND:
+            open_.setdefault((found.rank[i], found.peer[i], found.tag[i]), []).append(i)
+    for sends in open_.values():
+        sends.reverse()
+    pairs = []
+    for i, kind in enumerate(found.kind):
+        if kind != RECEIVE:
+            continue
+        sends = open_.get((found.peer[i], found.rank[i], found.tag[i]), [])
+        if not sends:
+            raise Invalid(f"line {found.line[i]}: nobody sends what is received here")
+        send = sends.pop()
+        if found.size[send] != found.size[i]:
+            raise Invalid(
+                f"line {found.line[i]}: {found.size[i]} bytes, but line {found.line[send]} sends {found.size[send]}"
+            )
+        pairs.append((send, i))
+    lost = [sends[-1] for sends in open_.values() if sends]
+    if lost:
+        raise Invalid(f"line {found.line[min(lost)]}: nobody receives what is sent here")
+    pairs.sort(key=lambda pair: (found.tag[pair[0]], pair))
+    merged = _following(found)
+    calcs = [i for i, kind in enumerate(found.kind) if kind == CALC and found.size[i] and i not in merged]
+    number = [-1] * len(found)
+    for n, pair in enumerate(pairs):
+        for operation in pair:
+            number[operation] = n
+    for n, calc in enumerate(calcs):
+        number[calc] = len(pairs) + n
+    return _Parts(pairs, calcs, number, merged)
+
+
+def _following(found: _Operations) -> dict[int, int]:
+    """Calcs that wait for one receive alone, which nothing else waits for."""
+    needs: list[list[int]] = [[] for _ in range(len(found))]
+    readers = [0] * len(found)
+    for later, earlier, begun in found.waits:
+        needs[later].append(-1 if begun else earlier)
+        readers[earlier] += 1
+    return {
+        i: needs[i][0]
+        for i, kind in enumerate(found.kind)
+        if kind == CALC and found.size[i] and len(needs[i]) == 1
+        and needs[i][0] >= 0 and found.kind[needs[i][0]] == RECEIVE and readers[needs[i][0]] == 1
+    }  # fmt: skip
+
+
+def _dependencies(found: _Operations, parts: _Parts) -> list[set[int]]:
+    """Of every operation what it waits for: 2 m for message or calc m done, 2 m + 1 where it is enough that it left."""
+    needs: list[list[tuple[int, bool]]] = [[] for _ in range(len(found))]
+    missing, readers = [0] * len(found), [list[int]() for _ in range(len(found))]
+    for later, earlier, begun in found.waits:
+        needs[later].append((earlier, begun))
+        readers[earlier].append(later)
+        missing[later] += 1
+    todo = [i for i, count in enumerate(missing) if not count]
+    deps: list[set[int]] = [set() for _ in range(len(found))]
+    for i in todo:
+        for earlier, begun in needs[i]:
+            deps[i] |= _items(found, parts, deps, earlier, begun)
+        for later in readers[i]:
+            missing[later] -= 1
+            if not missing[later]:
+                todo.append(later)
+    if len(todo) < len(found):
+        stuck = next(i for i, count in enumerate(missing) if count)
+        raise Invalid(f"line {found.line[stuck]}: waits for itself, by way of others; remove one of these requires")
+    return deps
+
+
+def _items(found: _Operations, parts: _Parts, deps: list[set[int]], operation: int, begun: bool) -> set[int]:
+    """What somebody waits for who requires this operation."""
+    kind, number = found.kind[operation], parts.number[operation]
+    if begun and kind != CALC:
+        raise Unsupported(f"line {found.line[operation]}: only a calc may be waited for by its beginning (irequires)")
+    if operation in parts.merged:
+        if begun:
+            return deps[operation]
+        receive = parts.merged[operation]
+        return {2 * parts.number[receive]} | deps[receive]
+    if number < 0:  # a calc of no length
+        return deps[operation]
+    if kind == RECEIVE:
+        return {2 * number} | deps[operation]
+    return {2 * number + (begun or kind == SEND)}

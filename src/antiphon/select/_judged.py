@@ -1,0 +1,48 @@
+"""Several plans judged in order: the first thing wrong with any, and what was proved on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from antiphon.core.plan import Plan
+from antiphon.core.topology import Topology
+from antiphon.core.verify import Fault
+from antiphon.errors import Invalid
+from antiphon.select._plans import check
+from antiphon.select._proofs import prove
+
+
+@dataclass(frozen=True)
+class Judged:
+    """`fault`: the first there is, with the plan it is of; None where all are right. `own`: whether the machine is the
+    plans' own, so that their claims were judged, too. What was rechecked, and what was not, in words, where asked."""
+
+    topology: Topology
+    own: bool
+    fault: Fault | None = None
+    plan: Plan | None = None
+    proved: tuple[str, ...] = ()
+    trusted: tuple[str, ...] = ()
+
+
+def judged(plans: Sequence[Plan], topology: Topology | None = None, *, proof: bool = False) -> Judged:
+    """Verify plans with all that they claim; on another machine than their own, without. `proof`: recheck bounds and
+    certificates from themselves alone, too."""
+    first = plans[0].topology
+    machine = topology or first
+    if machine.ranks != first.ranks:
+        raise Invalid(
+            f"the plan is for {first.name} with {first.ranks} ranks, but topology {machine.name} has {machine.ranks}"
+        )
+    proved: list[str] = []
+    trusted: list[str] = []
+    for one in plans:
+        own = machine == one.topology
+        fault = check(one, machine, claims=own)
+        if fault is None and proof:
+            told = prove(one, machine, claims=own)
+            fault, proved, trusted = told.fault, [*proved, *told.proved], [*trusted, *told.trusted]
+        if fault is not None:
+            return Judged(machine, own, fault, one)
+    return Judged(machine, machine == first, None, None, tuple(proved), tuple(trusted))

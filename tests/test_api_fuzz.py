@@ -1,0 +1,155 @@
+"""Public functions given what makes no sense: a result, or an error of ours; TypeError for names they do not have."""
+
+from __future__ import annotations
+
+import gzip
+import inspect
+import math
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import antiphon
+from antiphon.errors import AntiphonError
+
+CALLS = 1000
+SEED = 7
+
+
+class Stranger:
+    """An object of nobody's, which tells nothing of itself."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no")
+
+
+class BytePath(os.PathLike[bytes]):
+    def __fspath__(self) -> bytes:
+        return b"plan.json"
+
+
+def given_files() -> dict[str, Any]:
+    """Objects of every kind, and files of every kind and of none."""
+    machine = antiphon.topology("ring:ranks=3")
+    plan = antiphon.plan("allreduce", machine)
+    tuning = antiphon.tune("all", machine, nbytes="1KB", planners="ring", workers="none", nccl=False)
+    profile = antiphon.Profile("mine", alpha={"link": 1e-6})
+    found = {"machine": machine, "plan": plan, "tuning": tuning, "profile": profile, "plans": dict(tuning.plans)}
+    for name in ("machine", "plan", "tuning", "profile"):
+        antiphon.save(found[name], f"{name}.json")
+    antiphon.save(antiphon.collective("gather", machine), "collective.json")
+    antiphon.save(antiphon.bench("memory", most=3, nbytes=4096, repeat=1), "times.csv")
+    antiphon.export(plan, "program", "program")
+    Path("damaged.json.gz").write_bytes(gzip.compress(b'{"format": "antiphon-plan"')[:-9])
+    Path("cut.json").write_bytes(Path("plan.json").read_bytes()[:200])
+    Path("noise.bin").write_bytes(random.Random(0).randbytes(500))
+    Path("deep.json").write_text("[" * 100_000)
+    Path("other.xml").write_text("<html><body/></html>")
+    return found
+
+
+def wrong_things(found: dict[str, Any]) -> list[Any]:
+    loop: list[Any] = []
+    loop.append(loop)
+    files = [str(path) for path in Path().rglob("*") if path.is_file()]
+    return [
+        None, True, -1, 0, 1, 3, 1.5, math.nan, math.inf, -math.inf, 10**30, -(10**30), 2**59, 1e300, 1j, "", " ", "x",
+        "all", "none", "nowhere.json", ".", "/", "1KB", "1MB:2MB", "64PB", "1e400", "-5", "1/0", "9" * 5000, "k=1",
+        "a\0b", "\ud800", "ring:ranks=2", "ring:ranks=0", "ring:ranks=", "loggp:fidelity=x", "alpha-beta", b"bytes", [],
+        (), {}, [None], ["1KB", "2KB"], [1, -1], [0, 0], {"k": []}, {1: 2}, {"pieces": object()}, set(), range(3),
+        range(10**12), object(), Stranger(), BytePath(), Path("plan.json"), Path(), len, int, ValueError("x"),
+        np.array([1, 2]),
+        np.array([[1.5]]), np.float64(3), np.int64(2), np.array("1KB"), np.dtype("float32"), iter([1]), loop, os,
+        *found.values(), *files,
+    ]  # fmt: skip
+
+
+def silent(*_: object) -> None:
+    pass
+
+
+def right_calls(found: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """A small call of each function; of some only what goes wrong may be tried, as what is right starts processes."""
+    machine, plan = found["machine"], found["plan"]
+    wish = {"wanted": "allreduce", "topology": machine, "ranks": [0, 1]}
+    many = {"wanted": "allgather", "topology": machine, "nbytes": "1KB", "planners": "ring", "workers": "none"}
+    return [
+        ("topology", {"spec": "ring:ranks=3", "only": [0, 1]}), ("collective", wish), ("bound", wish),
+        ("plan", {**wish, "planner": "ring", "nbytes": "1KB", "model": "alpha-beta", "seed": 1, "budget": "2s",
+                  "options": {}, "deterministic": False, "root": None, "tell": print}),
+        ("verify", {"plan": plan, "topology": machine, "proof": True}),
+        ("predict", {"plan": plan, "nbytes": "1KB:4KB", "model": "alpha-beta", "profile": None, "collective": ""}),
+        ("simulate", {"plan": plan, "nbytes": 1000, "model": "critical-path", "profile": None, "trace": "trace.json"}),
+        ("tune", {**many, "sweep": {}, "root": None, "ranks": None, "budget": 2.0, "seed": 0, "profile": None,
+                  "against": None, "nccl": True, "shortlist": 1, "progress": None, "on": None, "factor": None,
+                  "limit": None, "dtype": None}),
+        ("tune_over", {**many, "topology": "ring", "vary": "ranks=2,3", "deterministic": True}),
+        ("report", {"tuning": found["tuning"]}), ("load", {"path": "plan.json", "kind": antiphon.Plan}),
+        ("save", {"value": plan, "path": "again.json"}),
+        ("export", {"plan": plan, "name": "goal", "folder": "goal", "nbytes": "1KB", "options": {}, "collective": ""}),
+        ("run", {"plan": plan, "nbytes": "1KB", "on": "local", "dtype": "float32", "op": "sum", "seed": 0, "repeat": 1,
+                 "in_place": False, "timeout": 5, "collective": ""}),
+        ("frontier", {"wanted": "alltoall", "topology": machine, "k": 0, "steps": 2, "budget": 1, "seed": 0,
+                      "planner": "sccl", "options": {}, "memory": None}),
+        ("fit", {"what": "memory", "measurements": "times.csv"}), ("reproduce", {"name": "?"}),
+        ("bench", {"what": "memory", "nbytes": 4096, "most": 3, "repeat": 1, "threads": 1}),
+        ("bench", {"what": "?", "topology": machine, "nbytes": "1KB", "on": "?", "dtype": "float32", "op": "sum"}),
+        ("lab", {"what": "run", "where": "?", "nbytes": "1KB", "dtype": "float32"}), ("build", {"what": "?"}),
+        ("comm", {"communicator": None, "table": None, "rank": 0, "ranks": 1, "address": "localhost:1"}),
+    ]  # fmt: skip
+
+
+KEPT = {
+    "bench": ("what", "on"), "lab": ("what", "where"), "build": ("what",), "reproduce": ("name",),
+    "comm": ("rank", "ranks"), "tune": ("workers", "planners", "on"), "tune_over": ("workers", "planners"),
+}  # fmt: skip
+
+
+def a_call(chance: random.Random, calls: list[Any], wrong: list[Any]) -> tuple[str, dict[str, Any]]:
+    """One of them, with one to three things in it replaced."""
+    name, arguments = chance.choice(calls)
+    given = dict(arguments)
+    free = [key for key in given if key not in KEPT.get(name, ())]
+    for key in chance.sample(free, min(len(free), chance.randint(1, 3))):
+        given[key] = chance.choice(wrong)
+        if key in ("progress", "tell") and callable(given[key]):
+            given[key] = silent  # what a function of theirs raises is their own
+    if chance.random() < 0.02:
+        given["frobnicate"] = 1
+    return name, given
+
+
+def told(function: Callable[..., Any], given: dict[str, Any]) -> str:
+    """What came out: "" if it was a result or an error of ours."""
+    try:
+        function(**given)
+    except AntiphonError as error:
+        return "" if str(error) and "\n" not in str(error) else f"not one line: {error}"
+    except TypeError as error:
+        if "frobnicate" not in str(error):
+            return f"TypeError: {error}"
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def test_what_makes_no_sense_is_told_in_our_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = given_files()
+    calls, wrong, chance = right_calls(found), wrong_things(found), random.Random(SEED)
+    assert {name for name, _ in calls} >= {
+        name for name in antiphon.__all__ if callable(one := getattr(antiphon, name)) and not isinstance(one, type)
+        and inspect.signature(one).parameters
+    }  # fmt: skip
+    strange = []
+    for number in range(int(os.environ.get("ANTIPHON_FUZZ_CALLS", CALLS))):
+        name, given = a_call(chance, calls, wrong)
+        said = told(getattr(antiphon, name), given)
+        if said:
+            strange.append(f"{number}: {name}({', '.join(given)}): {said}")
+    assert not strange, "\n".join(strange)
