@@ -14,8 +14,8 @@ import _common
 import antiphon
 from antiphon.core.program import encode
 from antiphon.lower.program import lower
+from antiphon.run._case import Case
 from antiphon.run._mpi_job import run_cases
-from antiphon.run._mpi_process import Case
 
 PLANS = {
     "allreduce": ("recursive-doubling", "halving-doubling", "direct", "colocated-ps", "ring"),
@@ -44,7 +44,7 @@ def measure(ranks: int, pairs: int = PAIRS) -> list[dict[str, Any]]:
     for (kind, planner, nbytes), row in zip(names, rows, strict=True):
         if row["wrong"]:
             sys.exit(f"{kind} by {planner}, {nbytes} bytes: {row['wrong']} elements are wrong")
-        keys = ("seconds", "reference_seconds", "ratio", "messages")
+        keys = ("seconds", "reference_seconds", "over_library", "messages")
         out.append(
             {"ranks": ranks, "collective": kind, "planner": planner, "nbytes": nbytes, **{k: row[k] for k in keys}}
         )
@@ -64,7 +64,7 @@ def main() -> None:
                 r["nbytes"],
                 r["seconds"] * 1e6,
                 r["reference_seconds"] * 1e6,
-                r["ratio"],
+                r["over_library"],
             ]
             for r in found
         ],
@@ -72,7 +72,7 @@ def main() -> None:
     best: dict[str, float] = {}
     for r in found:
         key = f"{r['collective']} {r['nbytes']} {r['ranks']}"
-        best[key] = min(best.get(key, 1e9), r["ratio"])
+        best[key] = min(best.get(key, 1e9), r["over_library"])
     for key, ratio in best.items():
         print(f"best of {key}: {ratio:.2f}")
     _common.save("mpi", {"rows": found})

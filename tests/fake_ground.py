@@ -1,15 +1,35 @@
-"""A ground to measure on that measures nothing: it makes times up, and notes what it was asked for."""
+"""A runtime that runs nothing: it makes times up, and notes what it was asked for."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass
 
-from antiphon.run._bench_wanted import How, Row, Wanted
+import numpy as np
+
+from antiphon.core.schedule import Schedule
+from antiphon.registry import Entry
+from antiphon.run._case import Case, Heard, How, Runnable, Runtime, heats
+from antiphon.run._measure import measured_row
+from antiphon.run._race import Race
+
+ENTRY = Entry("fake_ground:Fake", "makes times up", {"library": "nobody's", "options": ()})
+
+
+@dataclass(frozen=True, eq=False)
+class Wanted:
+    """A case as tests look at it."""
+
+    schedule: Schedule
+    nbytes: int
+    in_place: bool
+    round: int
+
 
 asked: list[Wanted] = []
 launches: list[int] = []
-stop_after: list[int] = []  # of one: Ctrl-C comes before the row with this number
+stop_after: list[int] = []  # of one: Ctrl-C comes before the heat with this number
+done: list[int] = []
 
 
 def speed(wanted: Wanted) -> tuple[float, float | None]:
@@ -21,28 +41,38 @@ def wrong(wanted: Wanted) -> int:
     return 0
 
 
-def ready(mpiexec: str, compiler: str) -> None:
-    pass
-
-
-def measure(
-    wanted: Sequence[Wanted], how: How, heard: Callable[[Row | None], None], enough: Callable[[], bool] = lambda: False
-) -> None:
-    launches.append(len(wanted))
-    for one in wanted:
-        if enough():
-            return
-        if stop_after and len(asked) == stop_after[0]:
-            raise KeyboardInterrupt
-        asked.append(one)
-        if one.in_place and one.schedule.collective.kind == "gather":
-            heard(None)
-            continue
-        ours, theirs = speed(one)
-        ratio = None if theirs is None else ours / theirs
-        told: dict[str, Any] = {
-            "seconds": ours, "quartiles": [0.9 * ours, 1.1 * ours], "wrong": wrong(one), "reference_seconds": theirs,
-            "reference_quartiles": theirs and [theirs, theirs], "reference_wrong": 0, "ratio": ratio,
-            "ratio_quartiles": ratio and [ratio, ratio],
-        }  # fmt: skip
-        heard(told)
+class Fake(Runtime):
+    def run(
+        self,
+        programs: Sequence[Runnable],
+        cases: Sequence[Case],
+        how: How,
+        heard: Heard,
+        enough: Callable[[], bool] = lambda: False,
+    ) -> None:
+        launches.append(len(cases))
+        for heat in heats(cases):
+            if enough():
+                return
+            if stop_after and len(done) == stop_after[0]:
+                raise KeyboardInterrupt
+            done.append(len(heat))
+            some = [cases[number] for number in heat]
+            wanted = [Wanted(programs[one.program].schedule, one.nbytes, one.in_place, 0) for one in some]
+            asked.extend(wanted)
+            race, theirs = Race(len(heat), some[0].repeat), []
+            knockout = some[0].race is not None and some[0].knockout
+            for turn in range(race.most if knockout else some[0].repeat):
+                now = [Wanted(one.schedule, one.nbytes, one.in_place, turn) for one in wanted]
+                theirs.append(speed(now[0])[1])
+                race.add([speed(now[number])[0] for number in race.going])
+                if knockout and race.decide():
+                    break
+            standings = race.standings()
+            for place, number in enumerate(heat):
+                spent = np.array([times[place] for times in race.times])
+                library = None if theirs[0] is None else np.array(theirs, float)
+                row = measured_row(spent, library, wrong(wanted[place]))
+                one = standings[place]
+                more = {"over_best": one.ratio, "over_best_interval": [one.low, one.high], "tied": one.tied}
+                heard(number, {**row, **(more if some[0].race is not None else {})})

@@ -14,6 +14,7 @@ from typing import Any
 import fake_ground
 import mpi_env
 import pytest
+from fake_ground import Wanted
 from lab_env import why_no_lab
 
 import antiphon
@@ -22,9 +23,9 @@ from antiphon.cli._choose_text import measured_text
 from antiphon.core.plan import Entry, Plan
 from antiphon.cost.fit import read_measured
 from antiphon.errors import Invalid
-from antiphon.run import _bench_wanted
+from antiphon.registry import table
 from antiphon.run._bench_depth import depth
-from antiphon.run._bench_wanted import How, Wanted
+from antiphon.run._case import Case, How, Runnable
 from antiphon.run.bench import bench_plans, plans_of
 from antiphon.run.choose import MeasuredTuning, tune_measured
 
@@ -33,10 +34,10 @@ FULL4 = antiphon.topology("full:ranks=4")
 
 @pytest.fixture(autouse=True)
 def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    monkeypatch.setitem(_bench_wanted.GROUNDS, "fake", "fake_ground")
+    monkeypatch.setitem(table("runtime"), "fake", fake_ground.ENTRY)  # type: ignore[arg-type]
     monkeypatch.setattr(fake_ground, "speed", lambda wanted: (1e-6 * (wanted.nbytes + 1), 2e-6 * (wanted.nbytes + 1)))
     monkeypatch.setattr(fake_ground, "wrong", lambda wanted: 0)
-    for kept in (fake_ground.asked, fake_ground.launches, fake_ground.stop_after):
+    for kept in (fake_ground.asked, fake_ground.launches, fake_ground.stop_after, fake_ground.done):
         kept.clear()
     return fake_ground
 
@@ -63,18 +64,18 @@ def test_each_size_takes_its_own_schedule() -> None:
     rows = bench_plans([plan, gather()], "100:1600:4", on="fake", dtype=["f32", "i8"], op="all", iterations=2)
     assert rows is not None
     assert [w.schedule is plan.at(w.nbytes).schedule for w in fake_ground.asked[:60]] == [True] * 60
-    assert len(rows) == 3 * 2 * 5 + 3 * 2  # operators mean nothing to a gather
-    assert [row["nbytes"] for row in rows[-6:]] == [96, 400, 1600, 100, 400, 1600]  # four blocks of whole elements
-    assert {row["op"] for row in rows[-6:]} == {None}
+    assert len(rows) == 2 * (3 * 2 * 5 + 3 * 2)  # operators mean nothing to a gather
+    assert [row["nbytes"] for row in rows[-12::2]] == [96, 400, 1600, 100, 400, 1600]  # four blocks of whole elements
+    assert {row["op"] for row in rows[-12:]} == {None}
     assert rows[-1]["root"] == 2
-    assert rows[-1]["in_place"] is None  # the fake ground has none
-    first, last = rows[0], rows[2]
+    assert [row["in_place"] for row in rows] == [False, True] * 36
+    first, last = rows[0], rows[4]
     assert [first["planner"], last["planner"]] == ["direct", "ring"]
     assert [first.get("served_by"), last.get("served_by")] == [None, "library"]
     assert first["algbw"] == pytest.approx(100 / first["seconds"])
     assert first["busbw"] == pytest.approx(1.5 * first["algbw"])
-    assert first["ratio"] == pytest.approx(0.5)
-    assert first["in_place"]["correct"]
+    assert first["over_library"] == pytest.approx(0.5)
+    assert first["correct"]
     assert first["predicted_seconds"] > 0
     json.dumps(rows)
 
@@ -82,7 +83,7 @@ def test_each_size_takes_its_own_schedule() -> None:
 def test_sizes_that_are_the_same_rounded_are_measured_once() -> None:
     rows = bench_plans(two_ranges(), ["9", "10", "11", "12", "0"], on="fake")
     assert rows is not None
-    assert [row["nbytes"] for row in rows] == [8, 12, 0]
+    assert [row["nbytes"] for row in rows] == [8, 8, 12, 12, 0, 0]
 
 
 def test_the_command_tells_a_table(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -98,16 +99,16 @@ def test_the_command_tells_a_table(tmp_path: Path, capfd: pytest.CaptureFixture[
     assert len(lines) == 6
     assert lines[0].split()[:5] == ["8", "2", "float32", "sum", "-1"]
     assert lines[3].split()[3:5] == ["none", "2"]
-    assert lines[3].count("N/A") == 4
+    assert lines[3].count("N/A") == 0
     assert "leaves this to the library" in lines[2]
     assert "# out of bounds values: 0 OK" in out
     assert "average bus bandwidth" in out
     cells = [*csv.DictReader(path.read_text().splitlines())]
-    assert len(cells) == 9
-    assert cells[1]["place"] == "in"
-    assert float(cells[0]["ratio"]) == pytest.approx(0.5)
+    assert len(cells) == 12
+    assert [cell["in_place"] for cell in cells[:2]] == ["False", "True"]
+    assert float(cells[0]["over_library"]) == pytest.approx(0.5)
     assert run([*common, "--collective", "gather", "--json"]) == 0
-    assert [row["collective"] for row in json.loads(capfd.readouterr().out)["rows"]] == ["gather"] * 3
+    assert [row["collective"] for row in json.loads(capfd.readouterr().out)["rows"]] == ["gather"] * 6
     assert run([*common, "--collective", "reduce"]) == 2
     assert "did you mean" in capfd.readouterr().err
 
@@ -172,7 +173,7 @@ def test_what_can_be_fitted_is_written_for_fit(tmp_path: Path, capfd: pytest.Cap
         ("allreduce full:ranks=4 --csv /nowhere/at/all.csv", "no directory"),
         ("allreduce full:ranks=4 -r 1", "has no root"),
         ("allreduce full:ranks=4 -f 1", "-f"),
-        ("allreduce full:ranks=4 --mpiexec mpirun", "--mpiexec: is for --on mpi"),
+        ("allreduce full:ranks=4 --mpiexec mpirun", "--mpiexec: means nothing to --on fake"),
     ],
 )
 def test_wrong_usage_is_told_in_a_line(arguments: str, said: str, capfd: pytest.CaptureFixture[str]) -> None:
@@ -191,7 +192,7 @@ def test_the_other_measurements_stay_as_they_were(capfd: pytest.CaptureFixture[s
     assert "loggp" in out
     assert "antiphon bench [OPTIONS] {COLL|PLAN|TABLE} [TOPO]" in out
     assert "--csv FILE" in out
-    assert run(["bench", "genmodel", "--on", "fake"]) == 2  # its own --on
+    assert run(["bench", "genmodel", "--on", "nowhere"]) == 2
 
 
 def test_a_wrong_element_is_an_exit_code(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
@@ -208,7 +209,7 @@ def test_what_was_measured_before_ctrl_c_is_told(capfd: pytest.CaptureFixture[st
     fake_ground.stop_after.append(5)
     assert command("bench allreduce full:ranks=4 --on fake --planner ring -b 8 -e 8KB -f 8 --json") == 130
     out, err = capfd.readouterr()
-    assert [row["nbytes"] for row in json.loads(out)["rows"]] == [8, 64]
+    assert [row["nbytes"] for row in json.loads(out)["rows"]] == [8, 8, 64, 64, 512]
     assert "interrupted" in err
 
 
@@ -218,12 +219,12 @@ def test_the_depth_is_driven_by_throughput(monkeypatch: pytest.MonkeyPatch, capf
         return (pieces + 6) * (2e-5 + wanted.nbytes / pieces / 1e9), None
 
     monkeypatch.setattr(fake_ground, "speed", pipelined)
-    wanted = Wanted(FULL4, two_ranges().at(10**6).schedule, 2**20, 2**22)
+    one = Runnable(two_ranges().at(10**6).schedule, FULL4)
     best = min(range(1, 65), key=lambda pieces: (pieces + 6) * (2e-5 + 2**22 / pieces / 1e9))
-    found = depth(wanted, How(), fake_ground.measure)
+    found = depth("fake", one, Case(0, one.ranks, 2**20, 2**22), How())
     assert found == pytest.approx(best, rel=0.4)
     assert len(fake_ground.launches) <= 16
-    assert depth(Wanted(FULL4, wanted.schedule, 100, 400), How(), fake_ground.measure) == 1
+    assert depth("fake", one, Case(0, one.ranks, 100, 400), How()) == 1
     assert command("bench allreduce full:ranks=4 --on fake --planner ring -b 4MiB -e 4MiB --miad") == 0
     assert f"pieces={found}" in capfd.readouterr().out
 
@@ -266,7 +267,7 @@ def test_the_fastest_measured_wins_its_range(monkeypatch: pytest.MonkeyPatch, tm
     greatest = 1000 * 4**5
     assert (below.start, below.stop, entries[-1].stop, above.stop) == (0, 1000, greatest + 1, None)
     assert {one.claims["served_by"] for one in (below, above)} == {"library"}
-    assert not any({"seconds", "at", "measurements", "ratio"} & set(one.claims) for one in (below, above))
+    assert not any({"seconds", "at", "measurements", "over_library"} & set(one.claims) for one in (below, above))
     assert [entry.claims["measured"] for entry in found.plan.entries] == [False, True, True, True, False]
     claims = entries[0].claims
     assert claims["seconds"] == pytest.approx(0.6 * 4000 * 1e-9)
@@ -278,8 +279,8 @@ def test_the_fastest_measured_wins_its_range(monkeypatch: pytest.MonkeyPatch, tm
     found.save(tmp_path / "table.json")
     (read,) = plans_of(str(tmp_path / "table.json"))
     assert read.entries[1].claims == claims
-    assert len(fake_ground.launches) == 2  # all candidates, then the best once more
-    assert sum("again" in row for row in found.rows) == 2 * 6  # the best two at each size
+    assert len(fake_ground.launches) == 1
+    assert all(row["tied"] == (row["over_best"] == 1) for row in found.rows)
 
 
 def test_where_the_library_is_as_fast_it_serves(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -310,7 +311,7 @@ def test_what_was_not_measured_is_left_to_the_library(monkeypatch: pytest.Monkey
     assert not found.complete
     assert found.unmeasured > 0
     sizes = {row["nbytes"] for row in found.rows}
-    assert len(sizes) == 4
+    assert sorted(sizes) == [1000, 4000, 16_000, 64_000]
     measured = [one for one in found.ranges if "measurements" in one]
     rest = [one for one in found.ranges if "measurements" not in one]
     assert (measured[0]["from"], measured[-1]["to"]) == (min(sizes), max(sizes) + 1)
@@ -425,21 +426,22 @@ def test_bench_in_the_lab(capfd: pytest.CaptureFixture[str]) -> None:
         pytest.skip(why)
     common = ["bench", "allgather", "ring:ranks=3", "--planner", "ring", "--on", "lab"]
     assert run([*common, "-b", "90KB", "-e", "90KB", "-n", "2", "--json"]) == 0
-    (row,) = json.loads(capfd.readouterr().out)["rows"]
+    row, inside = json.loads(capfd.readouterr().out)["rows"]
     assert row["correct"]
-    assert row["in_place"]["correct"]
-    assert row["ratio"] is None
+    assert inside["correct"]
+    assert row["over_library"] is None
     assert row["predicted_seconds"] > 0
 
 
 def check_rows(rows: list[dict[str, Any]]) -> None:
-    assert [row["nbytes"] for row in rows] == [1000, 32000]
+    assert [(row["nbytes"], row["in_place"]) for row in rows] == [
+        (size, place) for size in (1000, 32000) for place in (False, True)
+    ]
     for row in rows:
-        for place in (row, row["in_place"]):
-            assert place["correct"]
-            assert place["reference_wrong"] == 0
-            assert place["quartiles"][0] <= place["seconds"] <= place["quartiles"][1]
-            assert place["ratio"] > 0
+        assert row["correct"]
+        assert row["reference_wrong"] == 0
+        assert row["quartiles"][0] <= row["seconds"] <= row["quartiles"][1]
+        assert row["over_library"] > 0
 
 
 def antiphon_under(launcher: list[str], mpi: mpi_env.Mpi, arguments: list[str]) -> subprocess.CompletedProcess[str]:

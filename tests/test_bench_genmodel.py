@@ -8,18 +8,21 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
+import fake_ground
 import numpy as np
 import pytest
 
 from antiphon.cli import run
-from antiphon.cost.fit import read_measured
-from antiphon.errors import AntiphonError, Invalid, Missing, TimedOut
+from antiphon.core.verify import verify
+from antiphon.cost.fit import plan_of, read_measured
+from antiphon.cost.fit._plans import counts
+from antiphon.errors import AntiphonError, Invalid, Missing
+from antiphon.registry import table
 from antiphon.run import bench_genmodel as bench
-from antiphon.run._genmodel_mpi import Colocated, Incast, Ring
-from antiphon.run._launch import LAUNCHED, MARK, consent
+from antiphon.run._launch import LAUNCHED, consent
+from antiphon.topologies import topology
 
 HAS_MPI = find_spec("mpi4py") is not None and (Path(sys.executable).with_name("mpiexec").exists())
 needs_mpi = pytest.mark.skipif(not HAS_MPI, reason="needs mpi4py and mpiexec: pip install 'antiphon[mpi]'")
@@ -54,51 +57,46 @@ def test_a_launcher_may_start_the_command_itself(tmp_path: Path) -> None:
     assert [(r.plan.name, r.ranks, r.nbytes) for r in read_measured(path)] == [("cps", 2, 1000), ("incast", 2, 1000)]
 
 
-# ---- what fails, without MPI ----
+# ---- without MPI ----
 
 
 @pytest.fixture
-def launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A stand-in for mpiexec that runs these lines."""
-    monkeypatch.setattr(bench, "find_spec", lambda name: object())
+def fake(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(table("runtime"), "fake", fake_ground.ENTRY)  # type: ignore[arg-type]
     for name in LAUNCHED:
         monkeypatch.delenv(name, raising=False)
 
-    def make(*lines: str) -> str:
-        path = tmp_path / "launch"
-        path.write_text("\n".join(["#!/bin/sh", *lines]) + "\n")
-        path.chmod(0o755)
-        return str(path)
 
-    return make
-
-
-def row(**more: Any) -> str:
-    return f"echo '{MARK}{json.dumps({'plan': 'cps', 'ranks': 2, 'nbytes': 64, 'seconds': 0.5, **more})}'"
-
-
-def test_rows_are_read_among_other_lines(launcher: Any) -> None:
+def test_it_runs_on_every_runtime(fake: None) -> None:
     told: list[str] = []
-    script = launcher("echo hello", row(), "echo warning >&2", row(plan="incast"))
-    found = bench.bench_genmodel(2, [66], mpiexec=script, progress=told.append)
+    found = bench.bench_genmodel(3, [66], on="fake", iterations=1, progress=told.append)
     assert found is not None
-    assert [(r.plan.name, r.ranks, r.nbytes, r.seconds) for r in found] == [("cps", 2, 64, 0.5), ("incast", 2, 64, 0.5)]
-    assert told == ["cps, 2 ranks, 64B: 500 ms", "incast, 2 ranks, 64B: 500 ms"]
+    assert [(r.plan.name, r.ranks, r.nbytes) for r in found] == [
+        (name, ranks, 64) for ranks in (2, 3) for name in ("cps", "incast")
+    ]
+    assert told[0].startswith("cps, 2 ranks, 64B: ")
+    (first, *_) = bench.bench_genmodel(2, [4096], on="local", iterations=1) or []
+    assert first.seconds > 0
 
 
-@pytest.mark.parametrize(
-    ("lines", "kind", "complaint"),
-    [
-        (["echo no slots >&2", "exit 3"], AntiphonError, "failed with exit code 3: no slots"),
-        ([row()], AntiphonError, "ended after 1 of 2 measurements"),
-        ([row(fault="wrong")], AntiphonError, "plan cps on 2 ranks gave a wrong result"),
-        ([f"echo '{MARK}{json.dumps({'fault': 'alone', 'processes': 1})}'"], Missing, "do not fit together: 1 of 2"),
-        (["sleep 60"], TimedOut, "not done within 300 ms"),
-    ],
-)
-def test_what_goes_wrong_is_said(launcher: Any, lines: list[str], kind: type[Exception], complaint: str) -> None:
-    with pytest.raises(kind, match=complaint):
-        bench.bench_genmodel(2, [64], mpiexec=launcher(*lines), timeout=0.3 if "sleep 60" in lines else 60)
+@pytest.mark.parametrize("ranks", [2, 3, 5])
+@pytest.mark.parametrize("name", bench.PLANS)
+def test_schedules_are_what_the_formulas_count(name: str, ranks: int) -> None:
+    """Of its messages, and of what each rank receives of nbytes: the formula's bytes, as genmodel itself has them."""
+    schedule, machine = bench.schedule_of(name, ranks), topology(f"star:ranks={ranks},latency=0us")
+    assert verify(schedule, machine).ok
+    counted = counts(plan_of(name, ranks), ranks)
+    into = np.bincount(schedule.dst, weights=np.ones(schedule.transfers), minlength=ranks)
+    share = schedule.chunks.weights(schedule.collective)
+    received = into[0] * float(share[0][0]) / share[1]
+    assert received == pytest.approx(counted.beta)
+    assert schedule.steps == counted.alpha
+
+
+def test_a_wrong_result_is_told(fake: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fake_ground, "wrong", lambda wanted: 3)
+    with pytest.raises(AntiphonError, match="cps, 2 ranks, 64B: 3 elements were wrong"):
+        bench.bench_genmodel(2, [64], on="fake")
 
 
 @pytest.mark.parametrize(
@@ -109,29 +107,20 @@ def test_what_goes_wrong_is_said(launcher: Any, lines: list[str], kind: type[Exc
         ({"sizes": [3]}, "sizes from 4 bytes"),
         ({"plans": ["cpx"]}, "unknown plan"),
         ({"iterations": 0}, "iterations"),
+        ({"mpiexec": "mpirun"}, "--mpiexec: means nothing to --on fake"),
     ],
 )
-def test_impossible_wishes_are_refused(launcher: Any, wish: dict[str, Any], complaint: str) -> None:
+def test_impossible_wishes_are_refused(fake: None, wish: dict[str, Any], complaint: str) -> None:
     with pytest.raises(Invalid, match=complaint):
-        bench.bench_genmodel(**{"ranks": 2, **wish})
+        bench.bench_genmodel(**{"ranks": 2, "on": "fake", **wish})
 
 
 def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(bench, "find_spec", lambda name: None)
+    for name in LAUNCHED:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("antiphon.run._mpi_job.find_spec", lambda name: None)
     assert run(["bench", "genmodel"]) == 2
     assert "pip install 'antiphon[mpi]'" in capsys.readouterr().err
-    monkeypatch.setattr(bench, "find_spec", lambda name: object())
+    monkeypatch.setattr("antiphon.run._mpi_job.find_spec", lambda name: object())
     with pytest.raises(Missing, match="no such program"):
         bench.bench_genmodel(2, [64], mpiexec="no-such-launcher")
-
-
-@pytest.mark.parametrize("kind", [Colocated, Ring, Incast])
-def test_wrong_results_are_noticed(kind: type[Any]) -> None:
-    made = kind(SimpleNamespace(rank=1, size=3), None, 400)
-    assert not made.correct()
-    for other in (0, 2):
-        made.inbox[other][:] = made.given(other, made.inbox.shape[1])
-    made.out[:] = sum(made.given(rank, len(made.data)) for rank in range(3)) if kind is not Incast else 0
-    assert made.correct()
-    (made.inbox[2] if kind is Incast else made.out)[-1] += np.float32(1)
-    assert not made.correct()

@@ -277,7 +277,7 @@ def test_bad_input(capsys: Capture, arguments: str, says: str) -> None:
 def test_bad_runs(capsys: Capture) -> None:
     a_plan(capsys)
     for more, says in [
-        ("--nbytes 1KB --on torch", "bench PLAN --on torch"), ("--nbytes 1KB --on mars", "unknown"),
+        ("--nbytes 1KB --on torch --scale 1", "means nothing to --on torch"), ("--nbytes 1KB --on mars", "unknown"),
         ("--nbytes 1KB --dtype flaot32", "float32"),
         ("--nbytes 1KB --op summ", "sum"), ("--nbytes -5", "cannot read"), ("--nbytes 1KB --repeat 0", "repeat"),
     ]:  # fmt: skip

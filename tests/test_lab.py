@@ -23,16 +23,20 @@ from lab_env import why_no_lab
 
 import antiphon
 from antiphon.cli import run
+from antiphon.core.plan import Plan
 from antiphon.core.reshape import only
 from antiphon.core.topology import LinkType, SharedLimit, Topology, build
 from antiphon.errors import AntiphonError, Invalid, Missing, Unsupported
 from antiphon.run import lab
+from antiphon.run._case import How, Runnable
 from antiphon.run._lab_commands import batches, bits
 from antiphon.run._lab_foreign import with_entrance
 from antiphon.run._lab_keeping import SCRIPT, find_lab, find_labs
 from antiphon.run._lab_layout import lay_out
 from antiphon.run._launch import Failed
+from antiphon.run._rows import run_schedule
 from antiphon.show.measured import Bar, measured_svg
+from antiphon.units import parse_size
 
 MBIT = 125_000  # bytes per second
 AT_ONCE = 16_384 + 65_536  # bytes that pass without waiting: a burst before the first packet, and all of the last
@@ -73,6 +77,17 @@ def gone(check: Callable[[], bool], patience: float = 10.0) -> bool:
 
 
 # ---- what is laid out ----
+
+
+def lab_run(schedule: Any, machine: Topology, nbytes: Any, *given: Any, repeat: int = 3, **how: Any) -> list[Any]:
+    there = {key: how.pop(key) for key in ("scale", "name", "timeout") if key in how}
+    return (
+        run_schedule("lab", Runnable(schedule, machine), nbytes, *given, repeat=repeat, how=How(**there), **how) or []
+    )
+
+
+def lab_plan(plan: Plan, nbytes: str, **how: Any) -> list[Any]:
+    return lab_run(plan.at(parse_size(nbytes)).schedule, plan.topology, nbytes, **how)
 
 
 def test_the_dgx1v_is_laid_out_link_by_link() -> None:
@@ -232,7 +247,7 @@ def test_an_irregular_allocation_every_byte_crosses_the_links(name: str) -> None
     machine = only(antiphon.topology("dgx1v"), [1, 4, 5, 6])
     for kind, planner in (("allgather", "trees"), ("allreduce", "relay")):
         plan = antiphon.plan(kind, machine, planner=planner, ranks=[1, 4, 5, 6], nbytes=400_000)
-        (row,) = lab.lab_run_plan(plan, "400KB", repeat=1, name=name)
+        (row,) = lab_plan(plan, "400KB", repeat=1, name=name)
         checked(row, machine)
         assert sum(link["expected"] for link in row["links"]) > 0
 
@@ -240,9 +255,9 @@ def test_an_irregular_allocation_every_byte_crosses_the_links(name: str) -> None
 def test_sizes_down_to_nothing(name: str) -> None:
     machine = antiphon.topology("line:ranks=3")
     schedule = antiphon.plan("broadcast", machine, planner="trees", root=1).at(0).schedule
-    rows = lab.lab_run(schedule, machine, [0, 1, 7, 1001], dtype="int8", repeat=1, name=name)
+    rows = lab_run(schedule, machine, [0, 1, 7, 1001], dtype="int8", repeat=1, name=name)
     assert [(row["nbytes"], row["correct"]) for row in rows] == [(0, True), (1, True), (7, True), (1001, True)]
-    assert [row["ratio"] for row in rows] == [None] * 4
+    assert [row["over_predicted"] for row in rows] == [None] * 4
     assert [link["expected"] for link in rows[3]["links"]] == [0, 1001, 1001, 0]
 
 
@@ -251,21 +266,21 @@ def test_below_what_the_shapers_let_pass_at_once_there_is_no_ratio(name: str) ->
     machine = antiphon.topology("line:ranks=2")
     schedule = antiphon.plan("broadcast", machine, planner="ring", options={"pieces": 1}).at(0).schedule
     sizes = [1000, AT_ONCE, AT_ONCE + 4, 10 * AT_ONCE]
-    rows = lab.lab_run(schedule, machine, sizes, repeat=1, name=name)
-    assert [row["ratio"] is None for row in rows] == [True, True, False, False]
+    rows = lab_run(schedule, machine, sizes, repeat=1, name=name)
+    assert [row["over_predicted"] is None for row in rows] == [True, True, False, False]
     assert {row["at_once"] for row in rows} == {AT_ONCE}
     assert all(row["predicted_seconds"] > 0 for row in rows)
-    from antiphon.cli._lab_text import lab_text
+    from antiphon.cli._run_text import rows_text
 
-    said = " ".join(lab_text(rows).split())
-    assert f"1KB, 80KiB: no ratio: no link carries more than the {AT_ONCE} bytes" in said
-    assert "no ratio" not in lab_text(rows[2:])
+    said = " ".join(rows_text(rows).split())
+    assert f"1KB, 80KiB: nothing over predicted: no link carries more than the {AT_ONCE} bytes" in said
+    assert "nothing over" not in rows_text(rows[2:])
 
 
 def test_switches_in_two_levels(name: str) -> None:
     machine = antiphon.topology("tree:fanouts=2x2,oversubscription=4")
     plan = antiphon.plan("allreduce", machine, planner="gentree")
-    (row,) = lab.lab_run_plan(plan, "800KB", repeat=1, name=name, op="max", dtype="int32")
+    (row,) = lab_plan(plan, "800KB", repeat=1, name=name, op="max", dtype="int32")
     checked(row, machine)
     assert {link["link"] for link in row["links"] if link["expected"]} >= {"s0>s1", "r0>s1", "s1>r0"}
 
@@ -276,10 +291,10 @@ def test_a_shared_limit_limits(name: str) -> None:
     ends = [(rank, 4, link) for rank in range(4)] + [(4, rank, link) for rank in range(4)]
     machine = build("cards", 4, ends, switches=1, limits=[SharedLimit("card", (0, 1), Fraction(10**9))])
     plan = antiphon.plan("alltoall", machine, planner="direct")
-    (row,) = lab.lab_run_plan(plan, "400KB", repeat=1, name=name)
+    (row,) = lab_plan(plan, "400KB", repeat=1, name=name)
     checked(row, machine)
     free = antiphon.plan("alltoall", build("free", 4, ends, switches=1), planner="direct")
-    (other,) = lab.lab_run_plan(free, "400KB", repeat=1, name=name)
+    (other,) = lab_plan(free, "400KB", repeat=1, name=name)
     assert row["predicted_seconds"] == pytest.approx(2 * other["predicted_seconds"])
 
 
@@ -362,12 +377,12 @@ def during(name: str, what: Callable[[Any], None]) -> threading.Thread:
 @pytest.fixture
 def long_run(name: str, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Any]:
     """A run that would take some ten seconds."""
-    monkeypatch.setattr(lab, "STALL", 1.0)
+    monkeypatch.setattr("antiphon.run._bench_lab.STALL", 1.0)
     machine = antiphon.topology("ring:ranks=3")
     schedule = antiphon.plan("allgather", machine, planner="ring").at(0).schedule
 
     def go() -> Any:
-        return lab.lab_run(schedule, machine, "3MB", repeat=20, name=name, scale="link=8Mbit", timeout=60)
+        return lab_run(schedule, machine, "3MB", repeat=20, name=name, scale="link=8Mbit", timeout=60)
 
     return go
 
@@ -462,7 +477,7 @@ def test_plans_for_other_paths_are_refused(name: str) -> None:
     except AntiphonError:
         pytest.skip("no planner spreads here")
     with contextlib.suppress(Unsupported):
-        checked(lab.lab_run_plan(plan, "8KB", repeat=1, name=name)[0], machine)
+        checked(lab_plan(plan, "8KB", repeat=1, name=name)[0], machine)
 
 
 def test_a_picture_of_what_was_measured() -> None:

@@ -19,19 +19,19 @@ from mpi_cases import check_cases, everything, sample, schedules
 
 import antiphon
 from antiphon.cli import run
-from antiphon.cli._mpi_text import mpi_text
+from antiphon.cli._run_text import rows_text
 from antiphon.core.collective import Collective
 from antiphon.core.interpret import interpret
 from antiphon.core.program import encode
 from antiphon.errors import Invalid, Missing, TimedOut, Unsupported
 from antiphon.lower.program import both, lower
 from antiphon.run import _mpi_job
+from antiphon.run._case import Case, Runnable, taking_part
 from antiphon.run._launch import Failed, consent, watch
-from antiphon.run._mpi_data import RankData
-from antiphon.run._mpi_job import run_cases, taking_part
-from antiphon.run._mpi_process import Case
+from antiphon.run._made_up import MadeUp
+from antiphon.run._mpi_job import run_cases
 from antiphon.run._native import OPERATORS
-from antiphon.run.mpi import run_mpi
+from antiphon.run._rows import run_schedule
 
 MPIEXEC = Path(sys.executable).with_name("mpiexec")
 HAS_MPI = find_spec("mpi4py") is not None and MPIEXEC.exists() and shutil.which("cc") is not None
@@ -79,7 +79,7 @@ def test_ranks_outside_of_the_group_relay() -> None:
     plan = antiphon.plan(Collective("allgather", 4, members=(0, 2)), machine, planner="relay")
     schedule = plan.at(0).schedule
     assert len(taking_part(schedule)) > 2
-    rows = run_mpi(schedule, ["1000", "1MB"], repeat=1)
+    rows = run_schedule("mpi", Runnable(schedule), ["1000", "1MB"], repeat=1)
     assert rows is not None
     assert [row["correct"] for row in rows] == [True, True]
     assert [row["reference_seconds"] for row in rows] == [None, None]
@@ -102,7 +102,7 @@ def test_the_command(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert row["algbw"] == pytest.approx(row["nbytes"] / row["seconds"])
     assert row["busbw"] == pytest.approx(row["algbw"] * 4 / 3)
     assert row["reference_seconds"] > 0
-    none = mpi_text([{**row, "reference_seconds": None, "correct": False}])  # as for bfloat16
+    none = rows_text([{**row, "reference_seconds": None, "correct": False}])  # as for bfloat16
     assert none.splitlines()[1].split()[-2:] == ["-", "NO"]
     own = [sys.executable, "-m", "antiphon", "run", str(path), "--nbytes", "1KB", "--on", "mpi"]
     for count, code in ((3, 0), (2, 2)):
@@ -206,14 +206,15 @@ def test_right_results_count_as_right_and_wrong_ones_as_wrong(op: str, in_place:
         schedule = schedules()[number]
         for dtype in ("int8", "uint64", "float16", "bfloat16", "float32", "float64"):
             ranks = range(schedule.collective.ranks)
-            data = [RankData(schedule.collective, r, 9, _type(dtype), op, in_place, 5) for r in ranks]
+            made = MadeUp(schedule.collective, 9, _type(dtype), op, in_place, 5)
+            data = [made.rank(r) for r in ranks]
             given = [np.zeros(one.sizes[0], _type(dtype)) for one in data]
             for one, buffer in zip(data, given, strict=True):
                 one.fill(buffer)
             found = interpret(schedule, given, op=op, dtype=dtype, in_place=in_place)
             assert [one.count_wrong(buffer) for one, buffer in zip(data, found, strict=True)] == [0] * len(data)
             for one, buffer in zip(data, found, strict=True):
-                for _, block in one.blocks_out(buffer):
+                for _, block in one.outputs(buffer):
                     with np.errstate(over="ignore"):
                         block[3] = block[3] + _type(dtype).type(1)
                     assert one.count_wrong(buffer) == 1
@@ -229,17 +230,17 @@ def _type(name: str) -> np.dtype[Any]:
 def test_calls_that_make_no_sense() -> None:
     schedule = schedules()[0]
     with pytest.raises(Invalid, match="unknown operator"):
-        run_mpi(schedule, 8, op="xor")
+        run_schedule("mpi", Runnable(schedule), 8, op="xor")
     with pytest.raises(Invalid, match="repeat"):
-        run_mpi(schedule, 8, repeat=0)
+        run_schedule("mpi", Runnable(schedule), 8, repeat=0)
     with pytest.raises(Invalid, match="type of NCCL"):
-        run_mpi(schedule, 8, dtype=object)
+        run_schedule("mpi", Runnable(schedule), 8, dtype=object)
 
 
 def test_without_mpi4py_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_mpi_job, "find_spec", lambda name: None)
     with pytest.raises(Missing, match=r"antiphon\[mpi\]"):
-        run_mpi(schedules()[0], 8)
+        run_schedule("mpi", Runnable(schedules()[0]), 8)
 
 
 def test_faults_become_errors() -> None:

@@ -22,7 +22,8 @@ The functions bear the names of the commands:
     antiphon.save(plan, "copy.json.gz")
 
 A machine, a collective, a plan or a profile is given as an object, by its name or by its file. What goes wrong is an
-`antiphon.errors.AntiphonError`. `.topologies()`, `.planners()`, `.models()` and `.backends()` list what there is.
+`antiphon.errors.AntiphonError`. `.topologies()`, `.planners()`, `.models()`, `.backends()` and `.runtimes()` list what
+there is.
 """
 
 # These are in memory when Python starts: nothing is looked for on the disk until Ctrl-C is heard.
@@ -63,7 +64,7 @@ for _folder in ("planners", "reproduce", "run", "topologies"):
 
 from antiphon.api.costs import predict, simulate  # noqa: E402
 from antiphon.api.files import export, load, save  # noqa: E402
-from antiphon.api.machines import backends, bound, collective, models, planners, topologies, topology  # noqa: E402
+from antiphon.api.machines import backends, bound, collective, models, planners, runtimes, topologies, topology  # noqa: E402
 from antiphon.api.measuring import bench, fit  # noqa: E402
 from antiphon.api.plans import frontier, plan, verify  # noqa: E402
 from antiphon.api.running import build, comm, lab, reproduce, run  # noqa: E402
@@ -72,8 +73,8 @@ from antiphon.api.tuning import report, tune, tune_over  # noqa: E402
 __all__ = [
     "Collective", "Frontier", "Plan", "Profile", "Topology", "Tuning",
     "backends", "bench", "bound", "build", "collective", "comm", "export", "fit", "frontier", "lab", "load", "models",
-    "plan", "planners", "predict", "report", "reproduce", "run", "save", "simulate", "topologies", "topology", "tune",
-    "tune_over", "verify",
+    "plan", "planners", "predict", "report", "reproduce", "run", "runtimes", "save", "simulate", "topologies",
+    "topology", "tune", "tune_over", "verify",
 ]  # fmt: skip
 
 if TYPE_CHECKING:

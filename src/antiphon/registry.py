@@ -1,4 +1,4 @@
-"""What there is: tables of topologies, planners, models and back ends, and how to find an entry.
+"""What there is: tables of topologies, planners, models, back ends and runtimes, and how to find an entry.
 
 A table maps a name to an `Entry` whose function is imported only when it is used. A folder's `table.py` holds
 the built-in entries; third parties add theirs through entry points named `antiphon.<kind>` that give the same.
@@ -17,7 +17,7 @@ from typing import Any
 from antiphon.core.collective import Collective
 from antiphon.errors import Invalid, Unsupported, quote, unknown
 
-KINDS = {"topology": "topologies", "planner": "planners", "model": "cost", "backend": "lower"}
+KINDS = {"topology": "topologies", "planner": "planners", "model": "cost", "backend": "lower", "runtime": "run"}
 
 
 @dataclass(frozen=True)

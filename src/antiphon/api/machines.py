@@ -39,13 +39,23 @@ def models() -> list[Row]:
 def backends() -> list[Row]:
     """What plans can be written as: name, about, what each takes, its options, and what is `missing` here ("": nothing;
     then it is `available`)."""
+    return _with_missing("backend")
+
+
+def runtimes() -> list[Row]:
+    """Where plans can run: name, about, the library beside, the options, how each cuts messages, and what is `missing`
+    here ("": nothing; then it is `available`)."""
+    return _with_missing("runtime")
+
+
+def _with_missing(kind: str) -> list[Row]:
     from antiphon.lower import lacks
     from antiphon.registry import table
     from antiphon.show.listing import listed
 
-    rows = listed("backend")
+    rows = listed(kind)
     for row in rows:
-        row["missing"] = lacks(table("backend")[row["name"]])
+        row["missing"] = lacks(table(kind)[row["name"]])
         row["available"] = not row["missing"]
     return rows
 

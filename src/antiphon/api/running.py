@@ -8,17 +8,14 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from antiphon.api import _given
 from antiphon.api._checked import checked, operator, public, text, yes_or_no
 from antiphon.api._checked import dtype as dtype_of
-from antiphon.errors import Invalid, Unsupported, unknown
+from antiphon.errors import Invalid, unknown
 
 if TYPE_CHECKING:
     from pathlib import Path as Library
 
     from antiphon.api._kinds import MachineLike, PlanLike, Row, Seconds, Sizes
-    from antiphon.core.collective import Collective
     from antiphon.core.plan import Plan
     from antiphon.run.comm import Comm
-
-PLACES = ("local", "mpi", "torch", "lab")
 
 
 @public
@@ -26,7 +23,7 @@ def run(  # noqa: PLR0913
     plan: PlanLike,
     nbytes: Sizes,
     *,
-    on: Literal["local", "mpi", "lab"] = "local",
+    on: Literal["local", "mpi", "torch", "lab"] = "local",
     dtype: str = "float32",
     op: str = "sum",
     seed: int = 0,
@@ -34,6 +31,8 @@ def run(  # noqa: PLR0913
     in_place: bool = False,
     mpiexec: str = "",
     compiler: str = "",
+    scale: str = "",
+    name: str = "",
     timeout: Seconds = 600.0,
     collective: str = "",
 ) -> list[Row]:
@@ -42,22 +41,22 @@ def run(  # noqa: PLR0913
 
     `plan`: a plan, its file, or what `tune` gave.
     `nbytes`: a size ("64MiB"), a range ("1KB:1GB:4"), or several sizes.
-    `on`: "local" is all ranks in this process; "mpi" and "lab" a process for each. Under mpiexec or srun all processes
-    but the first get no rows.
+    `on`: "local" is all ranks in this process; "mpi", "torch" and "lab" a process for each. Under mpiexec or srun all
+    processes but the first get no rows.
     `dtype`, `op`: of the data: int8 ... float64, float16, bfloat16; sum, prod, min, max or avg.
     `seed`: of the data.
     `repeat`: runs of each, of which the median time is told.
     `in_place`: whether results take the place of what was given.
     `mpiexec`, `compiler`: on mpi, the launcher with its options, and the compiler for the engine.
-    `timeout`: on mpi and lab, seconds after which it is given up.
+    `scale`, `name`: on lab, how slow, and which.
+    `timeout`: seconds after which it is given up.
     `collective`: of several plans the one for this.
     """
+    from antiphon.registry import find
+    from antiphon.run.bench import run_plan
     from antiphon.units import parse_sizes as sizes
 
-    if on not in PLACES:
-        raise unknown("place to run", on, PLACES)
-    if str(on) == "torch":
-        raise Unsupported("--on torch: run moves data itself; antiphon bench PLAN --on torch measures it under PyTorch")
+    find("runtime", on)
     wanted = sizes(nbytes, "nbytes")
     data = {
         "dtype": dtype_of(dtype, "dtype"),
@@ -67,42 +66,20 @@ def run(  # noqa: PLR0913
         "in_place": in_place,
     }
     found = _given.right(plan, collective, "run")
-    rows: list[Row] = []
-    for size in wanted:
-        rows += _run_one(found, size, on, data, {"mpiexec": mpiexec, "compiler": compiler, "timeout": timeout})
-    return rows
-
-
-def _run_one(found: Plan, size: int, on: str, data: dict[str, Any], how: dict[str, Any]) -> list[Row]:
-    schedule = found.at(size).schedule
-    if on == "local":
-        from antiphon.run.local import run_local
-
-        _refuse_too_large(found.collective, size, data["in_place"])
-        return run_local(schedule, size, **data)
-    if on == "lab":
-        from antiphon.run.lab import lab_run
-
-        return lab_run(schedule, found.topology, size, **data, timeout=how["timeout"])
-    from antiphon.run.mpi import run_mpi
-
-    return run_mpi(schedule, size, **data, **how) or []
-
-
-def _refuse_too_large(collective: Collective, nbytes: int, in_place: bool) -> None:
-    """Before the memory is asked for: a system that promises more than it has ends this process later, without a word.
-    Beside the buffers of all ranks, which are counted here, there is what they must end with."""
-    from antiphon.core.interpret.buffers import sides
-    from antiphon.run.bench_memory import free_memory
-    from antiphon.units import format_size
-
-    weight = sum(int(side.size.sum()) for side in sides(collective, in_place)[: 1 if in_place else 2])
-    needed, room = weight * nbytes // collective.buffer_weight, free_memory()
-    if room is not None and needed > room:
-        raise Unsupported(
-            f"nbytes: {format_size(nbytes)} on {len(collective.members)} ranks in one process needs {needed / 1e9:.1f} "
-            f"GB, of which {room / 1e9:.1f} GB are free; take a smaller size, or run on mpi"
+    return (
+        run_plan(
+            found,
+            wanted,
+            **data,
+            on=on,
+            mpiexec=mpiexec,
+            compiler=compiler,
+            timeout=float(timeout),
+            scale=scale,
+            name=name,
         )
+        or []
+    )
 
 
 @public
@@ -222,4 +199,6 @@ def lab(what: str, where: Any = "", nbytes: Any = None, **how: Any) -> Any:
     from antiphon.units import parse_sizes as sizes
 
     found = _given.right(where, how.pop("collective", ""), "run")
-    return cluster.lab_run_plan(found, sizes(nbytes, "nbytes"), **how)
+    from antiphon.run.bench import run_plan
+
+    return run_plan(found, sizes(nbytes, "nbytes"), on="lab", **how)

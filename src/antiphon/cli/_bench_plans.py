@@ -11,7 +11,7 @@ import typer
 from antiphon.cli._arguments import Json, Model, ProfileFile, Ranks, WhichPlan, rank_list
 from antiphon.cli._bench_text import bench_text
 from antiphon.cli._output import StoppedEarly, check_outputs, emit
-from antiphon.cli._planning import NowAndThen, options_of, progress, refuse_elsewhere
+from antiphon.cli._planning import NowAndThen, options_of, progress
 from antiphon.core.datatypes import DATA_TYPES, OPERATORS, combine_of, data_type
 from antiphon.core.plan import Plan
 from antiphon.cost import as_profile
@@ -60,10 +60,9 @@ def bench_plans_command(
     Of a file with ranges or several plans each size takes its own. Times are medians of what the slowest rank took;
     exit code 1 if an element is wrong. Starts the processes by itself; under mpiexec or srun it is one of them.
     """
-    from antiphon.run._bench_wanted import first_on
+    from antiphon.run.bench import decides
 
     check_outputs({"--csv": csv, "--fit": fit})
-    refuse_elsewhere(on, {"mpi --mpiexec": mpiexec, "lab --scale": scale})
     given = None if profile is None else as_profile(profile)
     sizes = _sizes(begin, end, factor)
     how: dict[str, Any] = {
@@ -84,7 +83,7 @@ def bench_plans_command(
             raise unknown(f"collective in {what}", collective, kinds)
         return [one for one in found if not collective or one.collective.kind == collective]
 
-    with first_on(on, mpiexec) as deciding:
+    with decides(on, mpiexec=mpiexec, scale=scale) as deciding:
         if deciding:
             _measure(plans, sizes, how, {"csv": csv, "fit": fit}, json)
 
@@ -104,7 +103,8 @@ def _measure(
 
         def heard(row: dict[str, Any]) -> None:
             rows.append(row)
-            said = f"{row['collective']} of {format_size(row['nbytes'])} by {row['planner']} is done"
+            place = " in place" if row["in_place"] else ""
+            said = f"{row['collective']} of {format_size(row['nbytes'])} by {row['planner']}{place} is done"
             tell(said)
             now.tell(said)
 
@@ -122,7 +122,7 @@ def _measure(
             print(line)
     if ended is not None:
         raise ended
-    if not all(row["correct"] and (row["in_place"] or row)["correct"] for row in rows):
+    if not all(row["correct"] for row in rows):
         raise typer.Exit(1)
 
 

@@ -10,7 +10,7 @@ from antiphon.units import format_size
 Row = Mapping[str, Any]
 ABOUT = ("size", "count", "type", "redop", "root")
 PLACE = ("time", "algbw", "busbw", "#wrong")
-BESIDE = ("quartiles", "model", "library", "ratio")
+BESIDE = ("quartiles", "model", "library", "over it")
 UNITS = ("(B)", "(elements)", "", "", "", *("(us)", "(GB/s)", "(GB/s)", "") * 2, "(us)", "(us)", "(us)", "")
 
 
@@ -18,9 +18,8 @@ def bench_text(rows: Sequence[Row]) -> str:
     """A table per plan, and the average bus bandwidth at the end. Lines that are no measurements begin with #."""
     lines: list[str] = []
     for first, mine in _tables(rows):
-        lines += [*([""] if lines else []), *_head(first), *_aligned([_cells(row) for row in mine])]
-    busbw = [row["busbw"] for row in rows] + [row["in_place"]["busbw"] for row in rows if row["in_place"]]
-    wrong = sum(row["wrong"] + (row["in_place"]["wrong"] if row["in_place"] else 0) for row in rows)
+        lines += [*([""] if lines else []), *_head(first), *_aligned([_cells(*pair) for pair in _pairs(mine)])]
+    busbw, wrong = [row["busbw"] for row in rows], sum(row["wrong"] for row in rows)
     lines += ["#", f"# out of bounds values: {wrong} {'FAILED' if wrong else 'OK'}"]
     lines += [f"# average bus bandwidth: {_speed(sum(busbw) / len(busbw))} GB/s", *_remarks(rows)]
     return "\n".join(lines)
@@ -41,15 +40,25 @@ def _head(row: Row) -> list[str]:
     return [f"# {row['collective']} on {row['topology']}, {row['ranks']} ranks"]
 
 
-def _cells(row: Row) -> list[str]:
-    inside = row["in_place"]
+def _pairs(rows: Sequence[Row]) -> list[tuple[Row, Row | None]]:
+    """Out of place, and what follows it in place."""
+    found: list[tuple[Row, Row | None]] = []
+    for row in rows:
+        if row["in_place"]:
+            found[-1] = found[-1][0], row
+        else:
+            found.append((row, None))
+    return found
+
+
+def _cells(row: Row, inside: Row | None) -> list[str]:
     low, high = row["quartiles"]
     return [
         str(row["nbytes"]), str(row["count"]), row["dtype"], row["op"] or "none",
         "-1" if row["root"] is None else str(row["root"]),
         *_place(row), *(_place(inside) if inside else ["N/A"] * 4),
         f"{_micro(low)}-{_micro(high)}", _micro(row["predicted_seconds"]), _micro(row["reference_seconds"]),
-        "-" if row["ratio"] is None else f"{row['ratio']:.2f}", _by(row),
+        "-" if row["over_library"] is None else f"{row['over_library']:.2f}", _by(row),
     ]  # fmt: skip
 
 

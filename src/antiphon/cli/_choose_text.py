@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from antiphon.registry import find
 from antiphon.run.choose import MeasuredTuning
 from antiphon.show._words import options_text
 from antiphon.show.text import paragraph, table
 from antiphon.units import format_seconds, format_size
 
-HEAD = ["from", "to", "planner", "measured at", "time", "the library's", "ratio", "served by"]
+HEAD = ["from", "to", "planner", "measured at", "time", "the library's", "over it", "served by"]
 FEW = 3  # sizes measured that are all told
 
 
@@ -26,8 +27,14 @@ def measured_text(found: MeasuredTuning) -> str:
     lines.append(head)
     for kind, mine in rows.items():
         lines += [*([kind] if len(rows) > 1 else []), *(next(left) for _ in mine)]
-    head = "time, ratio: ours, at the greatest size measured in the range"
-    lines += ["", *paragraph(f"{head}; ratio: ours over the library's, median of pairs", "  ", "    ")]
+    head = "time: ours, at the greatest size measured in the range"
+    lines += ["", *paragraph(f"{head}; over it: ours over the library's, median of pairs", "  ", "    ")]
+    for one in found.ranges:
+        if one.get("ties"):
+            others = ", ".join(f"{tie['planner']} {options_text(tie['options'])}".strip() for tie in one["ties"])
+            lines += paragraph(
+                f"{one['collective']} of {format_size(one['at'])}: as fast may be {others}", "  ", "    "
+            )
     if any(one["measured"] is False and one.get("served_by") for one in found.ranges):
         lines += paragraph("what was not measured is left to the library", "  ", "    ")
     if any(one["measured"] is False and not one.get("served_by") for one in found.ranges):
@@ -40,26 +47,24 @@ def measured_text(found: MeasuredTuning) -> str:
 
 def _gains(ranges: Sequence[Mapping[str, Any]]) -> list[str]:
     """What this table is worth over the library's own collectives, as was measured."""
-    measured = [one for one in ranges if one.get("ratio")]
+    measured = [one for one in ranges if one.get("over_library")]
     ours = [one for one in measured if not one.get("served_by")]
     if not measured:
         return []
     best: dict[str, Mapping[str, Any]] = {}
-    for one in sorted(ours, key=lambda one: one["ratio"]):
+    for one in sorted(ours, key=lambda one: one["over_library"]):
         best.setdefault(one["collective"], one)
-    told = [f"{kind} up to {1 / one['ratio']:.2f} times ({format_size(one['at'])})" for kind, one in best.items()]
+    told = [
+        f"{kind} up to {1 / one['over_library']:.2f} times ({format_size(one['at'])})" for kind, one in best.items()
+    ]
     faster = f": {', '.join(told)}" if told else ""
     return paragraph(f"faster than the library in {len(ours)} of {len(measured)} ranges measured{faster}", "  ")
 
 
 def use_text(found: MeasuredTuning, file: str) -> list[str]:
     """How programs come to run by the table that was written."""
-    ranks = found.tuning.topology.ranks
-    if found.on == "mpi":
-        return [f"  use: ANTIPHON_TABLE={file} LD_PRELOAD=$(antiphon build mpi) mpiexec -n {ranks} ./program"]
-    if found.on == "torch":
-        return [f'  use: ANTIPHON_TABLE={file} and dist.init_process_group("antiphon"), after import antiphon.torch']
-    return []
+    use = find("runtime", found.on).can.get("use")
+    return [f"  use: {use.format(table=file, ranks=found.tuning.topology.ranks)}"] if use else []
 
 
 def _missing(kinds: Sequence[str], plans: Mapping[str, Any]) -> list[str]:
@@ -68,7 +73,7 @@ def _missing(kinds: Sequence[str], plans: Mapping[str, Any]) -> list[str]:
 
 
 def _row(one: Mapping[str, Any]) -> list[str]:
-    reference, ratio = one.get("reference_seconds"), one.get("ratio")
+    reference, ratio = one.get("reference_seconds"), one.get("over_library")
     sizes = [format_size(point["nbytes"]) for point in one.get("measurements", ())]
     told = ", ".join(sizes) if len(sizes) <= FEW else f"{sizes[0]} ... {sizes[-1]} ({len(sizes)})"
     left = not one["measured"] and one.get("served_by")

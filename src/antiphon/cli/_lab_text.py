@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from antiphon.show.text import paragraph, table
-from antiphon.units import format_seconds, format_size
+from antiphon.units import format_size
 
 
 def labs_text(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -31,20 +31,12 @@ def _bits(rate: int) -> str:
     return f"{rate / 1000:.4g} kbit/s"
 
 
-def lab_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Measured beside predicted, and what the links carried."""
-    listed = [
-        [
-            format_size(row["nbytes"]), format_seconds(row["seconds"]), format_seconds(row["predicted_seconds"]),
-            "-" if row["ratio"] is None else f"{row['ratio']:.3f}", f"{row['algbw'] / 1e6:.3f}",
-            f"{row['busbw'] / 1e6:.3f}", "yes" if row["correct"] else "NO",
-        ]
-        for row in rows
-    ]  # fmt: skip
-    lines = table(["nbytes", "time", "predicted", "ratio", "algbw MB/s", "busbw MB/s", "correct"], listed)
-    small = [format_size(row["nbytes"]) for row in rows if row["ratio"] is None and row["predicted_seconds"]]
+def remarks(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What the table of runs in a lab does not tell: where links limit nothing, and what they carried."""
+    lines: list[str] = []
+    small = [format_size(row["nbytes"]) for row in rows if row["over_predicted"] is None and row["predicted_seconds"]]
     if small:
-        few = f"{', '.join(small)}: no ratio: no link carries more than the {rows[0]['at_once']} bytes"
+        few = f"{', '.join(small)}: nothing over predicted: no link carries more than the {rows[0]['at_once']} bytes"
         why = "(their burst, and a packet of TCP), so these times say nothing of the links"
         lines += paragraph(f"{few} that the shapers let pass at once {why}", "  ")
     for row in rows:
@@ -56,4 +48,4 @@ def lab_text(rows: Sequence[Mapping[str, Any]]) -> str:
                 f"{format_size(row['nbytes'])}: {total} bytes were to cross {len(used)} links, {counted} were counted "
                 f"there with headers and replies; on no link more than {100 * (most - 1):.1f} % above its load", "  "
             )  # fmt: skip
-    return "\n".join(lines)
+    return lines

@@ -30,14 +30,6 @@ def joined(options: dict[str, Any], named: dict[str, Any]) -> dict[str, Any]:
     return {**options, **given}
 
 
-def refuse_elsewhere(on: str, given: dict[str, str]) -> None:
-    """Options that mean something on one ground only; their values by ground and name, as in "mpi --mpiexec"."""
-    for where, value in given.items():
-        ground, option = where.split()
-        if value and on != ground:
-            raise Invalid(f"{option}: is for --on {ground}; leave it out on {on}")
-
-
 @contextmanager
 def progress(start: str, *, log: bool = True) -> Iterator[tuple[Tell, Tell]]:
     """Two ways of telling, both on stderr: what may vanish again, and what stays.

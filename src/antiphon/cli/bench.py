@@ -12,11 +12,10 @@ from antiphon.cli._arguments import Json
 from antiphon.cli._bench_plans import bench_plans_command
 from antiphon.cli._output import check_outputs, emit
 from antiphon.cli._planning import say
-from antiphon.errors import unknown
 from antiphon.show.text import table
 from antiphon.units import format_seconds, format_size, parse_seconds, parse_sizes
 
-On = Annotated[str, typer.Option("--on", metavar="WHERE", help="mpi")]
+On = Annotated[str, typer.Option("--on", metavar="WHERE", help="mpi or lab")]
 Iterations = Annotated[int, typer.Option("--iterations", metavar="N", help="runs; the median counts")]
 Warmup = Annotated[int, typer.Option("--warmup", metavar="N", help="runs before that do not count")]
 Launcher = Annotated[
@@ -46,17 +45,16 @@ def _genmodel(
     out: Out = None,
     json: Json = False,
 ) -> None:
-    """Measure what `fit genmodel` reads: co-located parameter servers and everyone to everyone, over real MPI.
-
-    Starts the processes by itself; under mpiexec or srun it is one of them. Every result is checked.
+    """Measure what `fit genmodel` reads: co-located parameter servers and everyone to everyone, as schedules that our
+    engine runs. Starts the processes by itself; under mpiexec or srun it is one of them. Every result is checked.
     """
     from antiphon.cost.fit import write_measured
     from antiphon.run.bench_genmodel import bench_genmodel
 
-    _check(on, out)
+    check_outputs({"-o": out}, forms={"-o": ".csv"})
     wanted = parse_sizes(nbytes or ["256KiB:4MiB:4"], "--nbytes")
     rows = bench_genmodel(
-        ranks, wanted, plans=plan or ("cps", "incast"), iterations=iterations, warmup=warmup, mpiexec=mpiexec,
+        ranks, wanted, plans=plan or ("cps", "incast"), iterations=iterations, warmup=warmup, on=on, mpiexec=mpiexec,
         timeout=parse_seconds(timeout, "--timeout", bare=True), progress=say,
     )  # fmt: skip
     if rows is None:  # another of the processes reports
@@ -87,7 +85,7 @@ def _loggp(
     out: Out = None,
     json: Json = False,
 ) -> None:
-    """Measure what `fit loggp` reads: parametrized round trips between two ranks, over real MPI.
+    """Measure what `fit loggp` reads: parametrized round trips between two ranks, as schedules that our engine runs.
 
     Starts both processes by itself; under mpiexec or srun it is one of them. What arrives is checked.
     """
@@ -95,10 +93,10 @@ def _loggp(
     from antiphon.run.bench_loggp import SIZES, bench_loggp
     from antiphon.show.fit import round_trips_text
 
-    _check(on, out)
+    check_outputs({"-o": out}, forms={"-o": ".csv"})
     rows = bench_loggp(
         parse_sizes(nbytes, "--nbytes") if nbytes else SIZES, n=messages, repetitions=repeat,
-        iterations=iterations, warmup=warmup, mpiexec=mpiexec,
+        iterations=iterations, warmup=warmup, on=on, mpiexec=mpiexec,
         timeout=parse_seconds(timeout, "--timeout", bare=True), progress=say,
     )  # fmt: skip
     if rows is None:  # another of the processes reports
@@ -143,13 +141,6 @@ class _Plans(typer.core.TyperCommand):
     def format_options(self, ctx: Any, formatter: Any) -> None:
         super().format_options(ctx, formatter)
         ctx.parent.command.format_commands(ctx.parent, formatter)
-
-
-def _check(on: str, out: Path | None) -> None:
-    """Before long work: whether it can be done and kept."""
-    if on != "mpi":
-        raise unknown("--on", on, ["mpi"])
-    check_outputs({"-o": out}, forms={"-o": ".csv"})
 
 
 def register(app: typer.Typer) -> None:

@@ -12,8 +12,9 @@ import typer.core
 
 from antiphon.api.running import lab
 from antiphon.cli._arguments import Json, Only, WhichPlan, machine_and_group
-from antiphon.cli._lab_text import lab_text, labs_text
+from antiphon.cli._lab_text import labs_text
 from antiphon.cli._output import emit, working
+from antiphon.cli._run_text import rows_text
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid, Missing
 from antiphon.select import is_file
@@ -136,7 +137,7 @@ def _run(
             "run", what, size, dtype=dtype, op=op, seed=seed, repeat=repeat, scale=scale, name=name, timeout=limit,
             collective=collective,
         )  # fmt: skip
-    emit({"rows": rows}, lab_text(rows), json)
+    emit({"rows": rows}, rows_text(rows), json)
     if not all(row["correct"] for row in rows):
         raise typer.Exit(1)
 

@@ -1,4 +1,4 @@
-"""antiphon topologies, antiphon planners: what there is, and what each can do."""
+"""antiphon topologies, planners, runtimes: what there is, and what each can do."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import typer
 from antiphon.api import machines
 from antiphon.cli._arguments import Json
 from antiphon.cli._output import emit
-from antiphon.show.listing import listed_text
+from antiphon.show.listing import listed_text, runtimes_text
 
 
 def register(app: typer.Typer) -> None:
@@ -20,3 +20,9 @@ def register(app: typer.Typer) -> None:
     def planners(json: Json = False) -> None:
         """The ways to plan, what each can plan, and their options."""
         emit(machines.planners(), listed_text("planner"), json)
+
+    @app.command(epilog="Example: antiphon runtimes")
+    def runtimes(json: Json = False) -> None:
+        """Where plans can run and be measured, beside whose collectives, and how each cuts messages."""
+        rows = machines.runtimes()
+        emit(rows, runtimes_text(rows), json)

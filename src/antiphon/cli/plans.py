@@ -24,10 +24,9 @@ from antiphon.cli._arguments import (
     WhichPlan,
     request,
 )
-from antiphon.cli._lab_text import lab_text
-from antiphon.cli._mpi_text import mpi_text
 from antiphon.cli._output import check_outputs, emit, working, write_pictures
 from antiphon.cli._planning import joined, options_of, progress
+from antiphon.cli._run_text import rows_text
 from antiphon.core.bounds import bound
 from antiphon.core.collective import Collective
 from antiphon.core.files import within
@@ -37,7 +36,7 @@ from antiphon.errors import AntiphonError, Infeasible, Invalid, NotFound, TimedO
 from antiphon.select import SeveralOrders, every_plan, figures_of, judged, load_plans
 from antiphon.show._words import options_text
 from antiphon.show.frontier import optimality_text, proofs_text, refusal_text
-from antiphon.show.text import paragraph, plan_text, run_text
+from antiphon.show.text import paragraph, plan_text
 from antiphon.show.trees import check_drawable, trees_svg
 from antiphon.units import parse_seconds, parse_size
 
@@ -225,7 +224,9 @@ def _run_command(
     collective: WhichPlan = "",
     on: Annotated[
         str,
-        typer.Option("--on", metavar="WHERE", help="local: all ranks in this process; mpi, lab: a process for each"),
+        typer.Option(
+            "--on", metavar="WHERE", help="local: all ranks in this process; mpi, torch, lab: a process for each"
+        ),
     ] = "local",
     dtype: Annotated[
         str, typer.Option("--dtype", metavar="TYPE", help="int8 ... float64, float16, bfloat16")
@@ -236,24 +237,34 @@ def _run_command(
     mpiexec: Annotated[
         str, typer.Option("--mpiexec", metavar="COMMAND", help='on mpi, the launcher: "mpiexec --hostfile hosts"')
     ] = "",
-    timeout: Annotated[str, typer.Option("--timeout", metavar="TIME", help="on mpi, give up after so long")] = "600s",
+    scale: Annotated[str, typer.Option("--scale", metavar="SCALE", help="on lab: as for `lab up`")] = "",
+    name: Annotated[str, typer.Option("--name", metavar="NAME", help="on lab: which (default: the machine's)")] = "",
+    timeout: Annotated[str, typer.Option("--timeout", metavar="TIME", help="give up after so long")] = "600s",
     json: Json = False,
 ) -> None:
     """Really move data by this plan and check every element; exit code 1 if one is wrong.
 
-    On mpi there is a process for every rank, the native engine moves the data, and the time stands beside that of
-    the library's own collective. The processes are started by mpiexec; under mpiexec or srun this is one of them.
-    On lab the ranks are joined by emulated links, as by `antiphon lab run`.
+    On mpi and torch there is a process for every rank, the native engine moves the data, and the time stands beside
+    that of the library's own collective. The processes of mpi are started by mpiexec; under mpiexec or srun this is one
+    of them. On lab the ranks are joined by emulated links, as by `antiphon lab run`.
     """
     limit = parse_seconds(timeout, "--timeout", bare=True)
     size = parse_size(nbytes, "--nbytes")
-    how: dict[str, Any] = {"on": on, "dtype": dtype, "op": op, "seed": seed, "repeat": repeat, "mpiexec": mpiexec}
+    how: dict[str, Any] = {
+        "on": on,
+        "dtype": dtype,
+        "op": op,
+        "seed": seed,
+        "repeat": repeat,
+        "mpiexec": mpiexec,
+        "scale": scale,
+        "name": name,
+    }
     with working(f"running {file}"):
         rows = run(file, size, timeout=limit, collective=collective, **how)
     if not rows:  # another of the processes reports
         return
-    texts = {"local": run_text, "mpi": mpi_text, "lab": lab_text}
-    emit({"rows": rows}, texts[on](rows), json)
+    emit({"rows": rows}, rows_text(rows), json)
     if not all(row["correct"] for row in rows):
         raise typer.Exit(1)
 

@@ -27,7 +27,7 @@ from antiphon.cli._arguments import (
     rank_list,
 )  # fmt: skip
 from antiphon.cli._output import StoppedEarly, check_outputs, emit, write_pictures
-from antiphon.cli._planning import NowAndThen, refuse_elsewhere
+from antiphon.cli._planning import NowAndThen
 from antiphon.cli._tuning_text import last_line, tuning_text, tunings_text
 from antiphon.core.files import write_bytes
 from antiphon.core.topology import Topology
@@ -141,7 +141,6 @@ def _tune_command(
     }  # fmt: skip
     measuring = {"--factor": factor, "--iterations": iterations, "--for": limit, "--mpiexec": mpiexec}
     if on:
-        refuse_elsewhere(on, {"mpi --mpiexec": mpiexec})
         if factor and nbytes and parse_span(nbytes, "--nbytes").factor:
             raise Invalid("--factor: --nbytes names one already; leave one of them out")
         how = {"on": on, "factor": factor, "iterations": iterations, "mpiexec": mpiexec or None}
@@ -159,7 +158,7 @@ def _tune_command(
         return
     for name, given in measuring.items():
         if given:
-            raise Invalid(f"{name}: is for measuring; give --on mpi, torch or lab, too, or leave it out")
+            raise Invalid(f"{name}: is for measuring; give --on, too, or leave it out")
     if vary:
         _tune_over(coll, topo, vary, {"--only": only, "--against": against}, ranks, files, options, json)
         return

@@ -17,7 +17,9 @@ from antiphon.core.interpret import busbw_factor
 from antiphon.core.plan import Entry, Plan
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
+from antiphon.core.transform import Cuts
 from antiphon.cost._barriers import step_times
+from antiphon.cost._cut import as_cut
 from antiphon.cost._loggp_figures import Level, LogGP
 from antiphon.cost._prediction import LazyPath, Prediction, Predictor
 from antiphon.cost._profile import FORMAT as PROFILE
@@ -31,7 +33,8 @@ from antiphon.registry import table as registered  # `table` is a module of this
 from antiphon.units import Sizes, parse_size, parse_sizes
 
 __all__ = [
-    "PROFILE", "Events", "Incast", "LazyPath", "Level", "LogGP", "Prediction", "Predictor", "Profile", "as_profile",
+    "PROFILE", "Events", "Incast", "LazyPath", "Level", "LogGP", "Prediction", "Predictor", "Profile", "as_cut",
+    "as_profile",
     "chrome_trace", "load_profile", "model_of", "predict", "prepare", "row_of", "save_profile", "shipped_profiles",
     "simulate", "step_times",
 ]  # fmt: skip
@@ -47,12 +50,17 @@ def prepare(
     *,
     profile: ProfileLike = None,
     options: Mapping[str, Any] | None = None,
+    cuts: Cuts | None = None,
 ) -> Predictor:
-    """Prepare a model of the table, by name, for one schedule on one machine."""
+    """Prepare a model of the table, by name, for one schedule on one machine; `cuts`: as a runtime sends it."""
     entry, told = model_of(model)
     given = {"profile": as_profile(profile), **told, **(options or {})}
-    made: Predictor = call("model", model.partition(":")[0], entry.load(), given, schedule, topology)
-    return made
+
+    def make(sent: Schedule) -> Predictor:
+        made: Predictor = call("model", model.partition(":")[0], entry.load(), given, sent, topology)
+        return made
+
+    return as_cut(make, schedule, cuts)
 
 
 def model_of(model: str) -> tuple[Registered, dict[str, Any]]:

@@ -7,38 +7,39 @@ from dataclasses import replace
 from antiphon.core.transform import pipeline
 from antiphon.cost.miad import Miad
 from antiphon.errors import AntiphonError
-from antiphon.run._bench_wanted import How, Measure, Row, Wanted
+from antiphon.run._case import Case, How, Row, Runnable
+from antiphon.run._rows import runtime
 
 LEAST_PIECE = 2**14  # bytes of the buffer; smaller pieces only cost
 MOST_PIECES = 64
 MOST_TRIED = 16
 
 
-def depth(wanted: Wanted, how: How, measure: Measure) -> int:
+def depth(on: str, one: Runnable, case: Case, how: How) -> int:
     """The number of pieces at which the controller of piece sizes (`cost.miad`) settles for this schedule and size.
 
     It is told the throughput of each size it asks for: the median of the iterations. Sizes that come to as many
     pieces are measured once. A launch for each number of pieces tried, at most 16.
     """
-    least = max(LEAST_PIECE, wanted.nbytes // MOST_PIECES)
-    if wanted.nbytes <= least:
+    least = max(LEAST_PIECE, case.nbytes // MOST_PIECES)
+    if case.nbytes <= least:
         return 1
-    controller = Miad(smallest=least, largest=wanted.nbytes, repeats=1, patience=1, tolerance=0.03)
+    controller = Miad(smallest=least, largest=case.nbytes, repeats=1, patience=1, tolerance=0.03)
     known: dict[int, float] = {}
     while not controller.settled:
-        pieces = -(-wanted.nbytes // controller.next())
+        pieces = -(-case.nbytes // controller.next())
         if pieces not in known:
             if len(known) == MOST_TRIED:
                 break
-            known[pieces] = _seconds(replace(wanted, schedule=pipeline(wanted.schedule, pieces)), how, measure)
-        controller.measured(wanted.nbytes / known[pieces])
+            deeper = Runnable(pipeline(one.schedule, pieces), one.machine)
+            known[pieces] = _seconds(on, deeper, case, how)
+        controller.measured(case.nbytes / known[pieces])
     return min(known, key=lambda pieces: (known[pieces], pieces))
 
 
-def _seconds(wanted: Wanted, how: How, measure: Measure) -> float:
-    rows: list[Row | None] = []
-    measure([wanted], how, rows.append, lambda: False)
-    row = rows[0] if rows else None
-    if row is None:
+def _seconds(on: str, one: Runnable, case: Case, how: How) -> float:
+    rows: dict[int, Row] = {}
+    runtime(on).run([one], [replace(case, program=0)], how, rows.__setitem__)
+    if not rows:
         raise AntiphonError("the number of pieces could not be measured")
-    return float(row["seconds"])
+    return float(rows[0]["seconds"])

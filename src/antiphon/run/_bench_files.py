@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from antiphon.cost.fit import Measured, plan_of, write_measured
@@ -11,8 +11,8 @@ from antiphon.cost.fit._csv import write_rows
 from antiphon.errors import AntiphonError, Invalid
 
 Row = Mapping[str, Any]
-ABOUT = ("collective", "planner", "ranks", "nbytes", "count", "dtype", "op", "root", "predicted_seconds")
-MEASURED = ("seconds", "algbw", "busbw", "wrong", "reference_seconds", "ratio")
+ABOUT = ("collective", "planner", "ranks", "nbytes", "count", "dtype", "op", "root", "in_place")
+MEASURED = ("seconds", "algbw", "busbw", "wrong", "reference_seconds", "over_library", "predicted_seconds")
 # Planners whose schedules are just what a formula of GenModel counts, in one piece; a ring in one direction.
 FORMULAS = {
     ("ring", "allreduce"): "ring", ("ring", "reducescatter"): "ring", ("ring", "allgather"): "ring",
@@ -23,27 +23,16 @@ FORMULAS = {
 }  # fmt: skip
 
 
-def places(row: Row) -> Iterator[tuple[str, Row]]:
-    """What was measured out of place, and in place where it was."""
-    yield "out", row
-    if row["in_place"] is not None:
-        yield "in", row["in_place"]
-
-
 def write_csv(rows: Sequence[Row], path: str | os.PathLike[str]) -> None:
-    """A line for each measurement: place is out or in; first_quartile and third_quartile are of seconds."""
-    head = [*ABOUT, "place", *MEASURED, "first_quartile", "third_quartile"]
-    lines = []
-    for row in rows:
-        for place, mine in places(row):
-            cells = [*(row[key] for key in ABOUT), place, *(mine[key] for key in MEASURED), *mine["quartiles"]]
-            lines.append(["" if cell is None else cell for cell in cells])
-    write_rows(head, lines, path)
+    """A line for each row, with the names of its keys; first_quartile and third_quartile are of seconds."""
+    cells = [[*(row[key] for key in (*ABOUT, *MEASURED)), *row["quartiles"]] for row in rows]
+    lines = [["" if cell is None else cell for cell in line] for line in cells]
+    write_rows([*ABOUT, *MEASURED, "first_quartile", "third_quartile"], lines, path)
 
 
 def write_fit(rows: Sequence[Row], path: str | os.PathLike[str]) -> int:
     """What `fit genmodel` reads: how many rows that are. Of float32 sums, out of place; Invalid where there is none."""
-    found = [measured for row in rows if (measured := _measured(row)) is not None]
+    found = [measured for row in rows if not row["in_place"] and (measured := _measured(row)) is not None]
     if not found:
         names = ", ".join(dict.fromkeys(planner for planner, _ in FORMULAS))
         raise Invalid(

@@ -1,84 +1,160 @@
-"""Made-up data, and how far a result may be off by rounding: for all who run a schedule and look at every element.
-Also what they are asked for, and taking turns with a library.
-
-    m contributions, combined in any order, are rounded at most m times in the accumulator type and at most m
-    times when stored. So the error of a sum is at most ((1 + u)^m (1 + v)^m - 1) * sum |x|, with u and v the
-    unit roundoffs of the two types (the second falls away where they are one); of a product, with |product|.
-
-To it comes the rounding of the value compared with, which is computed in float64.
-"""
+"""What a runtime is asked for: programs, cases of them, and how they are measured."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from antiphon.core.datatypes import accumulator, combine_of, data_type
+from antiphon.core.datatypes import combine_of, data_type
+from antiphon.core.program import Program, encode
+from antiphon.core.schedule import Schedule
+from antiphon.core.topology import Topology
 from antiphon.errors import Invalid
+from antiphon.lower.program import both
 
-Array = NDArray[Any]
-WINDOW = 2**17  # elements handled at once
+SMALL, TOGETHER = 2**16, 5  # below so many bytes so many calls are timed together: starting is not as sharp as a call
+
+Row = dict[str, Any]
+Heard = Callable[[int, Row], None]
 
 
-def asked(
-    nbytes: int | str | Sequence[int | str], dtype: str, op: str, repeat: int
-) -> tuple[list[int | str], np.dtype[Any]]:
-    """The sizes and the type of a run. Invalid where one of the four makes no sense."""
+@dataclass(frozen=True, eq=False)
+class Runnable:
+    """A schedule, and the machine that it is for, where that matters. Lowered once, when it is first needed."""
+
+    schedule: Schedule
+    machine: Topology | None = None
+
+    @property
+    def topology(self) -> Topology:
+        if self.machine is None:
+            raise Invalid("this runtime runs a schedule on a machine only: say which")
+        return self.machine
+
+    @cached_property
+    def programs(self) -> list[Program]:
+        """Out of place, and in place where there is such a program."""
+        return both(self.schedule)
+
+    @property
+    def in_place(self) -> bool:
+        return len(self.programs) > 1
+
+    @cached_property
+    def data(self) -> bytes:
+        return encode(self.programs)
+
+    @cached_property
+    def ranks(self) -> list[int]:
+        return taking_part(self.schedule)
+
+
+def taking_part(schedule: Schedule) -> list[int]:
+    """The ranks with anything to do: members, and those that relay. Process i is the i-th of them."""
+    used = np.unique(np.concatenate([schedule.src, schedule.dst]))
+    return sorted({*schedule.collective.members, *used.tolist()})
+
+
+@dataclass(frozen=True)
+class Case:
+    """One thing to measure. `program`: the number of its runnable; `ranks`: which of its ranks are processes, in their
+    order; `unit`: elements of a block of weight 1.
+
+    Cases in a row with the same `race` differ in their program only, and are measured in turn, run by run, until it is
+    certain which of them is fastest, or `seconds` are over: each has `repeat` runs at least if it can still win, and
+    `MOST` times as many at most. Without `knockout` nobody leaves, and each has `repeat` runs.
+    """
+
+    program: int
+    ranks: list[int]
+    unit: int
+    nbytes: int
+    dtype: str = "float32"
+    op: str = "sum"
+    in_place: bool = False
+    seed: int = 0
+    repeat: int = 3
+    warmup: int = 1
+    inner: int = 1  # calls one after another that are timed together
+    split: int | None = None
+    timeout: float = 0.0
+    digest: bool = False  # tell what the outputs are, too, as a checksum for every process
+    race: int | None = None
+    knockout: bool = True
+    seconds: float = float("inf")
+
+
+def inner_of(nbytes: int) -> int:
+    """How many calls of this size are timed together."""
+    return TOGETHER if nbytes < SMALL else 1
+
+
+def heats(cases: Sequence[Case]) -> list[list[int]]:
+    """The numbers of the cases that are measured together."""
+    found: list[list[int]] = []
+    for number, case in enumerate(cases):
+        if found and case.race is not None and cases[found[-1][-1]].race == case.race:
+            found[-1].append(number)
+        else:
+            found.append([number])
+    return found
+
+
+@dataclass(frozen=True)
+class How:
+    """`mpiexec`, `compiler`: of a launcher, and of what builds the engine; `scale`, `name`: of a lab. `timeout`:
+    seconds for all."""
+
+    mpiexec: str = ""
+    compiler: str = ""
+    timeout: float = 600.0
+    scale: str = ""
+    name: str = ""
+
+    def refuse_unless(self, name: str, known: Sequence[str]) -> None:
+        """Invalid where something is given that means nothing to this runtime."""
+        usual = How()
+        for key, what in OPTIONS.items():
+            if getattr(self, key) != getattr(usual, key) and key not in known:
+                raise Invalid(f"{what}: means nothing to --on {name}; leave it out")
+
+
+OPTIONS: Mapping[str, str] = {"mpiexec": "--mpiexec", "scale": "--scale", "name": "--name"}
+
+
+class Runtime:
+    """A place where programs run, an entry of the table. What it can do stands in the table (`table.py` says how)."""
+
+    def ready(self, how: How) -> None:
+        """Missing where something is not here that it needs."""
+
+    def first(self) -> AbstractContextManager[bool]:
+        """Whether this process decides what is run, within a `with`; the others take part in all that it runs."""
+        return nullcontext(True)
+
+    def run(
+        self,
+        programs: Sequence[Runnable],
+        cases: Sequence[Case],
+        how: How,
+        heard: Heard,
+        enough: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Measure the cases in order; `heard` gets the number of each and its row (`measured_row`) as soon as it is
+        there. `enough` is asked now and then whether to leave the rest out."""
+        raise NotImplementedError
+
+
+def asked(nbytes: int | str | Sequence[int | str], dtype: str, op: str, repeat: int) -> tuple[list[int | str], str]:
+    """The sizes and the name of the type of a run. Invalid where one of the four makes no sense."""
     kind, _ = data_type(dtype), combine_of(op)
     if kind.kind == "O":
         raise Invalid("data type: object has no size in bytes; choose a type of NCCL, like float32")
     if repeat < 1:
         raise Invalid(f"repeat: expected 1 or more runs, got {repeat}")
-    return ([nbytes] if isinstance(nbytes, int | str) else list(nbytes)), kind
-
-
-def in_turn(once: Callable[[bool], float], repeat: int, theirs: bool) -> Array:
-    """Seconds of `repeat` pairs: ours (once(True)) and theirs, each first in turn; zeros for none."""
-    spent = np.zeros((2, repeat))
-    for turn in range(repeat):
-        for ours in (True, False) if turn % 2 else (False, True):
-            if ours or theirs:
-                spent[0 if ours else 1, turn] = once(ours)
-    return spent
-
-
-def growth(dtype: np.dtype[Any], m: int) -> float:
-    """The greatest relative error of a sum of m numbers of this type against the same in float64."""
-    stored, held = (float(_finfo(one).eps) / 2 for one in (dtype, accumulator(dtype)))
-    own = m * np.log1p(stored) + (m * np.log1p(held) if held != stored else 0.0)
-    return float(np.expm1(own) + np.expm1(m * np.log1p(2.0**-53)))
-
-
-def smallest(dtype: np.dtype[Any]) -> float:
-    """The smallest number above 0: what underflows may lose so much each time."""
-    return float(_finfo(dtype).smallest_subnormal)
-
-
-def _finfo(dtype: np.dtype[Any]) -> Any:
-    if dtype.name == "bfloat16":
-        import ml_dtypes
-
-        finfo: Any = ml_dtypes.finfo
-        return finfo(dtype)
-    return np.finfo(dtype)
-
-
-def random_values(random: np.random.Generator, count: int, dtype: np.dtype[Any], op: str, contributions: int) -> Array:
-    """Numbers with all bits in use, so that rounding and wrapping around matter; no combination overflows."""
-    if dtype.kind in "iu":
-        limits = np.iinfo(dtype)
-        found = random.integers(limits.min, limits.max, count, dtype, endpoint=True)
-        return found | dtype.type(1) if op == "prod" else found  # products of even numbers soon are 0
-    if op == "prod":
-        size = np.exp(random.uniform(-1.0, 1.0, count) * min(1.0, 8.0 / contributions))
-        return np.asarray(np.where(random.random(count) < 0.5, -size, size).astype(dtype))
-    drawn = np.float64 if dtype.itemsize == 8 else np.float32
-    scale = 0.9876 * min(1.0, 2.0**14 / contributions)  # what is drawn are multiples of one number: adding is exact
-    out = np.empty(count, dtype)
-    for low in range(0, count, WINDOW):
-        here = out[low : low + WINDOW]
-        here[:] = (random.random(len(here), drawn) * 2.0 - 1.0) * scale
-    return out
+    return ([nbytes] if isinstance(nbytes, int | str) else list(nbytes)), kind.name

@@ -19,18 +19,19 @@ LIBRARY = "library"
 @dataclass(frozen=True, eq=False)
 class Choice:
     """What is best at a size. `row`: what was measured; None: nothing was, and the model chose. `moved`: the bytes that
-    were, the size in whole blocks."""
+    were, the size in whole blocks. `ties`: who may be as fast."""
 
     nbytes: int
     listed: Listed
     row: Row | None
     library: bool = False  # is at least as fast
     moved: int = 0
+    ties: tuple[Listed, ...] = ()
 
 
 def score(row: Row) -> float:
-    """Less is better: the first quartile, since what disturbs a run only makes it longer."""
-    return float(row["quartiles"][0])
+    """Less is better, within a race: against the winner."""
+    return float(row["over_best"])
 
 
 def best_at(
@@ -38,22 +39,20 @@ def best_at(
 ) -> Choice:
     """The best of those measured, which are told by number in the shortlist; where none was, the model's choice among
     those of the order. `free`: whether the library may serve where it is as fast. `moved`: the bytes that were."""
-    if not rows:
+    alike = {n: row for n, row in rows.items() if order is None or shortlist[n].claims.get("order") == order}
+    if not alike:
         some = [one for one in shortlist if order is None or one.claims.get("order") == order]
         return Choice(nbytes, min(some, key=lambda one: one.candidate.seconds[nbytes]), None)
-    best = min(rows, key=lambda number: (score(rows[number]), number))
-    ratio = rows[best]["ratio"]
-    return Choice(nbytes, shortlist[best], rows[best], free and ratio is not None and ratio >= AS_FAST, moved)
-
-
-def leaders(rows: Mapping[int, Row], count: int) -> list[int]:
-    """The numbers of the best so many."""
-    return sorted(rows, key=lambda number: (score(rows[number]), number))[:count]
+    best = min(alike, key=lambda number: (score(alike[number]), number))
+    ties = tuple(shortlist[n] for n, row in sorted(alike.items()) if n != best and row["tied"])
+    ratio = alike[best]["over_library"]
+    library = free and ratio is not None and ratio >= AS_FAST
+    return Choice(nbytes, shortlist[best], alike[best], library, moved, ties)
 
 
 def one_order(shortlist: Sequence[Listed], rows: Mapping[int, Mapping[int, Row]]) -> str | None:
-    """The order of combining whose best scores are least over the sizes; of orders only those measured at all sizes
-    at which anything was. `rows`: by size and number."""
+    """The order of combining whose best times are least over the sizes; of orders only those measured at all sizes at
+    which anything was. `rows`: by size and number."""
     measured = [mine for mine in rows.values() if mine]
     costs: dict[str | None, float] = {}
     for order in dict.fromkeys(one.claims.get("order") for one in shortlist):
@@ -109,8 +108,11 @@ def _unmeasured(listed: Listed, free: bool) -> dict[str, Any]:
 
 def _claims(group: Sequence[Choice], on: str) -> dict[str, Any]:
     """What is claimed of a range: the figures at its greatest size measured, and all measurements."""
-    keys = ("seconds", "reference_seconds", "ratio")
+    keys = ("seconds", "reference_seconds", "over_library")
     told = [{"nbytes": choice.nbytes, **{key: choice.row[key] for key in keys}} for choice in group if choice.row]
     claims = {**group[0].listed.claims, "measured": True, "at": group[-1].nbytes}
     claims |= {**{key: told[-1][key] for key in keys}, "measured_on": on, "measurements": told}
+    claims["ties"] = [
+        {"planner": one.candidate.planner, "options": dict(one.candidate.options)} for one in group[-1].ties
+    ]
     return {**claims, "served_by": LIBRARY} if group[0].library else claims

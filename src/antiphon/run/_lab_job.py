@@ -18,21 +18,19 @@ import time
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import accumulate, pairwise
 from pathlib import Path
-from statistics import median
 from typing import Any, TextIO
 
-import numpy as np
-
 from antiphon.core.collective import Collective
-from antiphon.core.datatypes import data_type
 from antiphon.core.program import decode
 from antiphon.errors import AntiphonError
+from antiphon.run._case import Case, Row, heats
 from antiphon.run._lab_kernel import HOST, NEW_NETWORK, SPACES, die_with_parent, join
 from antiphon.run._launch import MARK
+from antiphon.run._measure import Heat, Seat, Together
 from antiphon.run._mesh import handed_over, mesh
-from antiphon.run._mpi_data import RankData
-from antiphon.run._native import Engine
+from antiphon.run._native import Engine, Program
 
 LEAD = 0.004  # seconds from the word to begin until all begin
 QUIET = 0.01  # seconds after its end in which a rank leaves the processor to those that are not done yet
@@ -42,17 +40,9 @@ _RUNNING, _FLAGS = 0x40, 0x8913
 
 
 @dataclass(frozen=True)
-class Case:
-    """One size. `stall`: seconds without any progress after which a rank gives up."""
-
-    unit: int
-    nbytes: int
-    stall: float
-
-
-@dataclass(frozen=True)
 class Job:
-    """`ranks`: those that take part; `peers`, `addresses`: of each; `ports`: (namespace, device) to count at."""
+    """`ranks`: those that take part; `peers`, `addresses`: of each; `ports`: (namespace, device) to count at. The
+    `timeout` of a case: seconds without any progress after which a rank gives up."""
 
     library: str
     ranks: list[int]
@@ -60,32 +50,28 @@ class Job:
     addresses: dict[str, str]
     ports: list[tuple[str, str]]
     cases: list[Case]
-    dtype: str
-    op: str
-    in_place: bool
-    seed: int
-    repeat: int
-    warmup: int
-    program: bytes = field(default=b"", repr=False)
+    programs: list[bytes] = field(default_factory=list, repr=False)
 
     def encode(self) -> bytes:
-        known = {key: value for key, value in asdict(self).items() if key != "program"}
-        return json.dumps(known).encode() + b"\n" + self.program
+        known = {key: value for key, value in vars(self).items() if key != "programs"}
+        known |= {"cases": [asdict(one) for one in self.cases], "lengths": [len(one) for one in self.programs]}
+        return json.dumps(known).encode() + b"\n" + b"".join(self.programs)
 
     @classmethod
     def decode(cls, data: bytes) -> Job:
-        head, _, program = data.partition(b"\n")
+        head, _, rest = data.partition(b"\n")
         known = json.loads(head)
         known["cases"] = [Case(**one) for one in known["cases"]]
-        return cls(**known, program=program)
+        ends = [0, *accumulate(known.pop("lengths"))]
+        return cls(**known, programs=[rest[begin:end] for begin, end in pairwise(ends)])
 
 
 # ---- one rank ----
 
 
-class _Rank:
-    def __init__(self, job: Job, collective: Collective, rank: int, leader: TextIO) -> None:
-        self.job, self.collective, self.rank, self.leader = job, collective, rank, leader
+class _Rank(Together):
+    def __init__(self, job: Job, collectives: Sequence[Collective], rank: int, leader: TextIO) -> None:
+        self.job, self.collectives, self.rank, self.leader = job, collectives, rank, leader
 
     def tell(self, **what: Any) -> None:
         self.leader.write(json.dumps(what) + "\n")
@@ -97,50 +83,59 @@ class _Rank:
             os._exit(1)  # the leader is gone, and all is over
         return json.loads(line)
 
-    def _exchange(self, text: str) -> list[str]:
-        self.tell(card=text)
-        cards: dict[str, str] = self.hear()
-        return [cards.get(str(rank), "{}") for rank in range(self.collective.ranks)]
+    def meet(self) -> float:
+        self.tell(ready=True)
+        begin = float(self.hear())
+        time.sleep(max(begin - time.monotonic(), 0.0))
+        return begin
+
+    def all(self, value: Any) -> list[Any]:
+        self.tell(all=value)
+        found: list[Any] = self.hear()
+        return found
+
+    def rest(self) -> None:
+        time.sleep(QUIET)
+
+    def watch(self) -> None:
+        self.tell(watch=True)
+        self.hear()
 
     def go(self) -> None:
         job, rank = self.job, self.rank
         join(f"{SPACES}/r{rank}", NEW_NETWORK)
         engine = Engine(Path(job.library))
-        program = engine.program(job.program)
-        found = mesh(
-            rank, self.collective.ranks, self._exchange, address=job.addresses[str(rank)],
-            peers=job.peers[str(rank)], timeout=max(case.stall for case in job.cases),
-        )  # fmt: skip
+        programs: dict[int, Program] = {}
+        ranks = self.collectives[0].ranks
+
+        def exchange(text: str) -> list[str]:
+            cards = dict(zip(job.ranks, self.all(text), strict=True))
+            return [cards.get(other, "{}") for other in range(ranks)]
+
+        stall = max(case.timeout for case in job.cases)
+        found = mesh(rank, ranks, exchange, address=job.addresses[str(rank)], peers=job.peers[str(rank)], timeout=stall)
         wire = engine.sockets(rank, handed_over(found))
-        dtype = data_type(job.dtype)
-        for case in job.cases:
-            plan = program.plan(rank, case.unit, job.in_place)
-            data = RankData(self.collective, rank, case.unit, dtype, job.op, job.in_place, job.seed)
-            source = np.zeros(0 if job.in_place else data.sizes[0], dtype)
-            target = np.zeros(data.sizes[1], dtype)
-            fresh = np.zeros(data.sizes[1], dtype)
-            data.fill(fresh if job.in_place else source)
-            kept = source.copy()
-            call = plan.bound(None if job.in_place else source, target, wire, job.op, case.stall)
-            for turn in range(job.warmup + job.repeat):
-                target[:] = fresh if job.in_place else dtype.type(77)
-                self.tell(ready=True)
-                begin = self.hear()["begin"]
-                time.sleep(max(begin - time.monotonic(), 0.0))
-                call()
-                end = time.monotonic()
-                time.sleep(QUIET)
-                self.tell(end=end)
-                del turn
-            wrong = data.count_wrong(target) + int(np.count_nonzero(source != kept))
-            self.tell(wrong=wrong, messages=plan.needs.sends)
-            del call, plan
+        for heat in heats(job.cases):
+            cases = [job.cases[number] for number in heat]
+            if rank not in cases[0].ranks:
+                continue
+            plans = []
+            for case in cases:
+                if case.program not in programs:
+                    programs[case.program] = engine.program(job.programs[case.program])
+                plans.append(programs[case.program].plan(rank, case.unit, case.in_place, case.split))
+            case, seat = cases[0], Seat(self.collectives[cases[0].program], rank, cases[0])
+            calls = [plan.bound(seat.given, seat.target, wire, case.op, case.timeout) for plan in plans]
+            rows = Heat(cases, seat, calls, None, self).go(messages=[plan.needs.sends for plan in plans])
+            self.tell(rows=rows)
+            del calls, plans
+        self.tell(rows=[])
         self.hear()  # nobody closes while others may still listen
         wire.close()
 
 
-def _one_rank(job: Job, collective: Collective, rank: int, mine: socket.socket) -> None:
-    one = _Rank(job, collective, rank, mine.makefile("rw", encoding="utf-8"))
+def _one_rank(job: Job, collectives: Sequence[Collective], rank: int, mine: socket.socket) -> None:
+    one = _Rank(job, collectives, rank, mine.makefile("rw", encoding="utf-8"))
     try:
         one.go()
     except BaseException as error:
@@ -163,7 +158,7 @@ class _Fault(Exception):
 class _Leader:
     """Starts the ranks, and speaks with all of them at once."""
 
-    def __init__(self, job: Job, collective: Collective) -> None:
+    def __init__(self, job: Job, collectives: Sequence[Collective]) -> None:
         self.job = job
         self.children: dict[int, int] = {}
         self.streams: dict[int, socket.socket] = {}
@@ -179,7 +174,7 @@ class _Leader:
                     die_with_parent()
                     for other in [ours, *self.streams.values()]:
                         other.close()
-                    _one_rank(job, collective, rank, theirs)
+                    _one_rank(job, collectives, rank, theirs)
                     code = 0
                 finally:
                     os._exit(code)
@@ -187,21 +182,21 @@ class _Leader:
             self.children[rank], self.streams[rank], self.heard[rank] = child, ours, b""
             self.selector.register(ours, selectors.EVENT_READ, rank)
 
-    def tell(self, what: Any) -> None:
+    def tell(self, ranks: Sequence[int], what: Any) -> None:
         line = json.dumps(what).encode() + b"\n"
-        for one in self.streams.values():
-            one.sendall(line)
+        for rank in ranks:
+            self.streams[rank].sendall(line)
 
-    def hear(self) -> dict[int, dict[str, Any]]:
-        """The next line of every rank; _Fault when one has failed, with what others say soon after."""
+    def hear(self, ranks: Sequence[int]) -> dict[int, dict[str, Any]]:
+        """The next line of these ranks; _Fault when one has failed, with what others say soon after."""
         said: dict[int, dict[str, Any]] = {}
         end = float("inf")
         while True:
-            for rank in self.children:
+            for rank in ranks:
                 if rank not in said and (line := self._next(rank)) is not None:
                     said[rank] = line
             faults = {rank: line for rank, line in said.items() if "fault" in line}
-            if len(said) == len(self.children) or time.monotonic() > end:
+            if len(said) == len(ranks) or time.monotonic() > end:
                 break
             if faults:
                 end = min(end, time.monotonic() + NEWS)
@@ -235,28 +230,40 @@ class _Leader:
         return f"ended by signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"ended with exit code {code}"
 
     def run(self) -> None:
-        self.tell({rank: one["card"] for rank, one in self.hear().items()})
-        for number, case in enumerate(self.job.cases):
-            spent = []
-            before: list[int] = []
-            for turn in range(self.job.warmup + self.job.repeat):
-                self.hear()
-                if turn == self.job.warmup + self.job.repeat - 1:
-                    time.sleep(SETTLE)
-                    before = sent(self.job.ports)
-                begin = time.monotonic() + LEAD
-                self.tell({"begin": begin})
-                spent.append(max(one["end"] for one in self.hear().values()) - begin)
-            found = self.hear().values()
-            time.sleep(SETTLE)
-            row = {
-                "case": number, "nbytes": case.nbytes, "spent": spent[self.job.warmup :],
-                "seconds": median(spent[self.job.warmup :]), "wrong": sum(one["wrong"] for one in found),
-                "messages": sum(one["messages"] for one in found),
-                "counted": [after - first for after, first in zip(sent(self.job.ports), before, strict=True)],
-            }  # fmt: skip
-            print(MARK + json.dumps(row), flush=True)
-        self.tell({})
+        """Lead all ranks to what they have in common, then those of each heat through it, then all to the end."""
+        everyone = self.job.ranks
+        self._together(everyone)
+        for heat in heats(self.job.cases):
+            rows, counted = self._heat(self.job.cases[heat[0]].ranks)
+            for number, row, carried in zip(heat, rows, counted, strict=True):
+                print(MARK + json.dumps({"case": number, **row, "counted": carried}), flush=True)
+        self.hear(everyone)
+        self.tell(everyone, {})
+
+    def _together(self, ranks: Sequence[int]) -> None:
+        said = self.hear(ranks)
+        self.tell(ranks, [said[rank]["all"] for rank in ranks])
+
+    def _heat(self, ranks: Sequence[int]) -> tuple[list[Row], list[list[int]]]:
+        """Begin every run at one moment, hand on what they tell each other, count the runs that are to be counted."""
+        counted, before = list[list[int]](), list[int]()
+        while True:
+            said = self.hear(ranks)
+            first = said[ranks[0]]
+            if before and "ready" not in first:
+                time.sleep(SETTLE)
+                counted.append([after - then for after, then in zip(sent(self.job.ports), before, strict=True)])
+                before = []
+            if "rows" in first:
+                return first["rows"], counted
+            if "watch" in first:
+                time.sleep(SETTLE)
+                before = sent(self.job.ports)
+                self.tell(ranks, {})
+            elif "ready" in first:
+                self.tell(ranks, time.monotonic() + LEAD)
+            else:
+                self.tell(ranks, [said[rank]["all"] for rank in ranks])
 
 
 def sent(ports: Sequence[Sequence[str]]) -> list[int]:
@@ -289,7 +296,7 @@ def broken(ports: Sequence[Sequence[str]]) -> list[tuple[str, str]]:
 def main() -> None:
     job = Job.decode(sys.stdin.buffer.read())
     try:
-        _Leader(job, decode(job.program)[0].collective).run()
+        _Leader(job, [decode(one)[0].collective for one in job.programs]).run()
     except _Fault as fault:
         faults = [{"rank": rank, **said} for rank, said in sorted(fault.said.items())]
         print(MARK + json.dumps({"faults": faults, "broken": broken(job.ports)}), flush=True)

@@ -8,18 +8,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
-from antiphon.core.schedule import Schedule
 from antiphon.errors import AntiphonError, Invalid, Missing, Unsupported
 from antiphon.run import _mpi_process as process
 from antiphon.run._build import library
+from antiphon.run._case import Case, Row
 from antiphon.run._launch import HELP, Failed, launched, launcher, processes, unfit, watch
-from antiphon.run._mpi_process import Case, Job
-
-Row = dict[str, Any]
+from antiphon.run._mpi_process import Job
 
 
 class _Stopped(Exception):
@@ -29,12 +24,6 @@ class _Stopped(Exception):
 def require_mpi() -> None:
     if find_spec("mpi4py") is None:
         raise Missing(f"to run under MPI needs the package mpi4py: {HELP}")
-
-
-def taking_part(schedule: Schedule) -> list[int]:
-    """The ranks with anything to do: members, and those that relay. Process i is the i-th of them."""
-    used = np.unique(np.concatenate([schedule.src, schedule.dst]))
-    return sorted({*schedule.collective.members, *used.tolist()})
 
 
 @contextmanager

@@ -6,13 +6,13 @@ docs/bench.md tells what comes out.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from antiphon.core.collective import KINDS, ROOTED, Collective
+from antiphon.core.collective import KINDS, ROOTED
 from antiphon.core.datatypes import OPERATORS, combine_of, data_type
-from antiphon.core.interpret import busbw_factor
 from antiphon.core.plan import Entry, Plan
 from antiphon.core.topology import Topology
 from antiphon.core.transform import pipeline
@@ -20,19 +20,17 @@ from antiphon.cost import Predictor, prepare
 from antiphon.cost._profile import Profile
 from antiphon.errors import AntiphonError, Infeasible, Invalid, NotFound, quote
 from antiphon.run._bench_depth import depth
-from antiphon.run._bench_wanted import How, Row, Wanted, first_on, measure_on
+from antiphon.run._case import Case, How, Row, Runnable, inner_of
 from antiphon.run._launch import launched
+from antiphon.run._rows import can, cuts_of, first_on, has_in_place, row_of, run_schedule, runtime
 from antiphon.select import check, is_file, load_plans, plan, tune
 from antiphon.select._wish import machine_of
 from antiphon.units import Sizes, parse_sizes
 
-PER_PLACE = ("seconds", "quartiles", "wrong", "reference_seconds", "reference_quartiles", "reference_wrong", "ratio",
-             "ratio_quartiles")  # fmt: skip
-
 
 @dataclass(frozen=True, eq=False)
 class _Line:
-    """A line of the table: measured out of place, then in place."""
+    """What is measured out of place, then in place."""
 
     plan: Plan
     entry: Entry
@@ -40,10 +38,34 @@ class _Line:
     nbytes: int
     dtype: str
     op: str
+    pieces: int | None = None  # found by measuring
 
-    def wanted(self) -> list[Wanted]:
-        one = Wanted(self.plan.topology, self.entry.schedule, self.unit, self.nbytes, self.dtype, self.op)
-        return [one, replace(one, in_place=True)]
+
+def run_plan(  # noqa: PLR0913
+    plan: Plan,
+    nbytes: Sizes,
+    dtype: str = "float32",
+    op: str = "sum",
+    seed: int = 0,
+    repeat: int = 3,
+    in_place: bool = False,
+    *,
+    on: str = "local",
+    mpiexec: str = "",
+    compiler: str = "",
+    timeout: float = 600.0,
+    scale: str = "",
+    name: str = "",
+) -> list[Row] | None:
+    """Run what a plan chooses for each size on random data, and check every element: a row for each (docs/bench.md).
+
+    Of processes that a launcher started, only the first has rows.
+    """
+    how, rows = _how(on, mpiexec, compiler, timeout, scale, name), list[Row]()
+    for size in parse_sizes(nbytes):
+        one = Runnable(plan.at(size).schedule, plan.topology)
+        rows += run_schedule(on, one, size, dtype, op, seed, repeat, in_place, how) or []
+    return rows or None
 
 
 def measure_plans(  # noqa: PLR0913
@@ -63,41 +85,72 @@ def measure_plans(  # noqa: PLR0913
     compiler: str = "",
     timeout: float = 600.0,
     scale: str = "",
+    name: str = "",
     progress: Callable[[Row], None] | None = None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> list[Row]:
     """Measure plans at each size, type and operator; of a plan with ranges each size takes its own schedule.
 
-    A row per line; docs/bench.md tells its keys. `progress` hears every row at once. `miad`: the number of pieces is
-    driven by the measured throughput. `stopped`: asked now and then whether to leave the rest out. Of processes that a
-    launcher started, for the one that decides (`first_on`).
+    A row out of place, and one in place where there is such a thing; docs/bench.md tells its keys. `progress` hears
+    every row at once. `miad`: the number of pieces is driven by the measured throughput. `stopped`: asked now and then
+    whether to leave the rest out. Of processes that a launcher started, for the one that decides (`first_on`).
     """
-    how = _how(iterations, warmup, seed, mpiexec, compiler, timeout, scale)
+    there = _how(on, mpiexec, compiler, timeout, scale, name)
+    for what, value, least in (("iterations", iterations, 1), ("warmup", warmup, 0), ("seed", seed, 0)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise Invalid(f"{what}: expected a whole number from {least}, got {value!r}")
     lines = list(_lines([plans] if isinstance(plans, Plan) else plans, nbytes, _named(dtype), _operators(op)))
     if not lines:
         raise Invalid("there is nothing to measure: no plan, or no size")
-    predicted = _Predictions(model, profile)
-    measure = measure_on(on)
-    found: list[Row] = []
-    pieces: list[int | None] = [None] * len(lines)
+    work = _Work(on, there, Case(0, [], 0, 0, seed=seed, repeat=iterations, warmup=warmup))
     if miad:
-        for number, line in enumerate(lines):
-            best = pieces[number] = depth(line.wanted()[0], how, measure)
-            lines[number] = replace(line, entry=_deeper(line.entry, best))
-    pair: list[Row | None] = []
+        lines = [work.deeper(line) for line in lines]
+    predicted, found = _Predictions(model, profile, on), list[Row]()
+    cases = [(line, work.case(line, place)) for line in lines for place in work.places(line)]
 
-    def heard(row: Row | None) -> None:
-        pair.append(row)
-        if len(pair) < 2:
-            return
-        number = len(found)
-        found.append(_row(lines[number], pair[0], pair[1], predicted(lines[number]), pieces[number]))
-        pair.clear()
+    def heard(number: int, row: Row) -> None:
+        line, case = cases[number]
+        found.append(_row(line, row_of(case, line.plan.collective, row, on), predicted(line)))
         if progress is not None:
             progress(found[-1])
 
-    measure([one for line in lines for one in line.wanted()], how, heard, stopped)
+    runtime(on).run(work.programs, [case for _, case in cases], there, heard, stopped)
     return found
+
+
+class _Work:
+    """Lines as cases of programs: each schedule is lowered once. `usual`: what is the same in all cases."""
+
+    def __init__(self, on: str, how: How, usual: Case) -> None:
+        self.on, self.how, self.usual = on, how, usual
+        self.programs: list[Runnable] = []
+        self.numbers: dict[int, int] = {}
+
+    def _program(self, line: _Line) -> int:
+        schedule = line.entry.schedule
+        if id(schedule) not in self.numbers:
+            self.numbers[id(schedule)] = len(self.programs)
+            self.programs.append(Runnable(schedule, line.plan.topology))
+        return self.numbers[id(schedule)]
+
+    def places(self, line: _Line) -> list[bool]:
+        """Out of place, and in place where there is such a thing."""
+        able = has_in_place(self.on, line.plan.collective.kind) and self.programs[self._program(line)].in_place
+        return [False, True] if able else [False]
+
+    def case(self, line: _Line, in_place: bool = False) -> Case:
+        number = self._program(line)
+        return replace(
+            self.usual, program=number, ranks=self.programs[number].ranks, unit=line.unit, nbytes=line.nbytes,
+            dtype=line.dtype, op=line.op, in_place=in_place, inner=inner_of(line.nbytes),
+        )  # fmt: skip
+
+    def deeper(self, line: _Line) -> _Line:
+        """With the number of pieces that measuring finds best."""
+        case = self.case(line)
+        best = depth(self.on, self.programs[case.program], case, self.how)
+        entry = replace(line.entry, schedule=pipeline(line.entry.schedule, best))
+        return replace(line, entry=entry, pieces=best)
 
 
 def bench(
@@ -114,7 +167,7 @@ def bench(
     """`bench_plans` of plans, or of what `plans_of` finds or makes: by default what is tuned for these sizes."""
     if not isinstance(what, str):
         return bench_plans(what, nbytes, **how)
-    with first_on(*_ground(how)) as deciding:
+    with first_on(*_there(how)) as deciding:
         if not deciding:
             return None
         span = parse_sizes(nbytes)
@@ -127,12 +180,27 @@ def bench(
 
 def bench_plans(plans: Plan | Sequence[Plan], nbytes: Sizes = "1KB:16MB:4", **how: Any) -> list[Row] | None:
     """`measure_plans`, in all processes: under mpiexec or srun only process 0 has rows, the others None."""
-    with first_on(*_ground(how)) as deciding:
+    with first_on(*_there(how)) as deciding:
         return measure_plans(plans, nbytes, **how) if deciding else None
 
 
-def _ground(how: Mapping[str, Any]) -> tuple[str, str, str]:
-    return how.get("on", "mpi"), how.get("mpiexec", ""), how.get("compiler", "")
+def decides(on: str, **there: Any) -> AbstractContextManager[bool]:
+    """Whether this process decides what is measured, within a `with`: Missing where it cannot be."""
+    return first_on(*_there({"on": on, **there}))
+
+
+def _there(given: Mapping[str, Any]) -> tuple[str, How]:
+    keys = ("mpiexec", "compiler", "timeout", "scale", "name")
+    on = given.get("on", "mpi")
+    return on, _how(on, **{key: given[key] for key in keys if key in given})
+
+
+def _how(
+    on: str, mpiexec: str = "", compiler: str = "", timeout: float = 600.0, scale: str = "", name: str = ""
+) -> How:
+    how = How(mpiexec, compiler, timeout, scale, name)
+    how.refuse_unless(on, can(on)["options"])
+    return how
 
 
 def plans_of(
@@ -201,13 +269,6 @@ def _check_machine(what: str, plans: Mapping[str, Plan], machine: Topology) -> N
         )
 
 
-def _how(iterations: int, warmup: int, seed: int, mpiexec: str, compiler: str, timeout: float, scale: str) -> How:
-    for what, value, least in (("iterations", iterations, 1), ("warmup", warmup, 0), ("seed", seed, 0)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise Invalid(f"{what}: expected a whole number from {least}, got {value!r}")
-    return How(iterations, warmup, seed, mpiexec, compiler, timeout, scale)
-
-
 def _named(given: str | Sequence[str]) -> list[str]:
     names = [data_type(name).name for name in ([given] if isinstance(given, str) else given)]
     if "object" in names:
@@ -235,54 +296,41 @@ def _lines(plans: Iterable[Plan], nbytes: Sizes, dtypes: Sequence[str], ops: Seq
                     before = unit
 
 
-def _deeper(entry: Entry, pieces: int) -> Entry:
-    return replace(entry, schedule=pipeline(entry.schedule, pieces))
-
-
 class _Predictions:
-    """What the model says of a line; a model is prepared once per schedule."""
+    """What the model says of a line, as the runtime cuts its messages; a model is prepared once per schedule."""
 
-    def __init__(self, model: str, profile: Profile | None) -> None:
-        self.model, self.profile = model, profile
+    def __init__(self, model: str, profile: Profile | None, on: str) -> None:
+        self.model, self.profile, self.cuts = model, profile, cuts_of(on)
         self.ready: dict[int, tuple[Any, Predictor]] = {}
 
     def __call__(self, line: _Line) -> float:
         schedule = line.entry.schedule
         if id(schedule) not in self.ready:
-            made = prepare(self.model, schedule, line.plan.topology, profile=self.profile)
+            made = prepare(self.model, schedule, line.plan.topology, profile=self.profile, cuts=self.cuts)
             self.ready[id(schedule)] = schedule, made
         return float(self.ready[id(schedule)][1](line.nbytes).seconds)
 
 
-def _row(line: _Line, outside: Row | None, inside: Row | None, predicted: float, pieces: int | None) -> Row:
+def _row(line: _Line, row: Row, predicted: float) -> Row:
+    """`row` with what was measured; a prediction that it brings (a lab knows its links) stands."""
     collective, claims = line.plan.collective, line.entry.claims
     made = line.entry.schedule.provenance
-    told = {
+    told: Row = {
         "collective": collective.kind, "planner": claims.get("planner", made.get("planner")),
         "options": _plain(made.get("options")),
         "topology": line.plan.topology.name, "ranks": len(collective.members),
-        "nbytes": line.nbytes, "count": line.unit, "dtype": line.dtype,
-        "op": line.op if collective.combining else None,
         "root": collective.roots[0] if len(collective.roots) == 1 else None,
-        "predicted_seconds": predicted,
     }  # fmt: skip
     if claims.get("served_by"):
         told["served_by"] = claims["served_by"]
-    if pieces is not None:
-        told["pieces"] = pieces
-    assert outside is not None
-    if "predicted_seconds" in outside:
-        told["predicted_seconds"] = outside["predicted_seconds"]
-    return {**told, **_place(line, collective, outside), "in_place": inside and _place(line, collective, inside)}
+    if line.pieces is not None:
+        told["pieces"] = line.pieces
+    if "predicted_seconds" not in row:
+        over = row["seconds"] / predicted if predicted else None
+        row = {**row, "predicted_seconds": predicted, "over_predicted": over}
+    return {**told, **row}
 
 
 def _plain(options: Any) -> dict[str, Any]:
     given = options.items() if isinstance(options, Mapping) else ()
     return {key: value for key, value in given if isinstance(value, bool | int | float | str)}
-
-
-def _place(line: _Line, collective: Collective, row: Row) -> Row:
-    algbw = line.nbytes / row["seconds"]
-    found = {key: row.get(key) for key in PER_PLACE}
-    speeds = {"algbw": algbw, "busbw": algbw * busbw_factor(collective)}
-    return {**found, **speeds, "correct": row["wrong"] == 0}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +13,7 @@ import numpy as np
 from antiphon.cost.fit import Added
 from antiphon.errors import Invalid
 from antiphon.run._adding import Vector, add_all
+from antiphon.run._memory import free_memory
 from antiphon.units import format_size
 
 LEAST = 1024  # bytes: below this nothing but the calls themselves is measured
@@ -76,16 +76,3 @@ def _check(most: int, nbytes: int, repeat: int, threads: int) -> None:
             f"{most} vectors of {format_size(nbytes)} and their sum need {(most + 1) * nbytes / 1e9:.1f} GB, of which "
             f"{room / 1e9:.1f} GB are free; take fewer or shorter ones"
         )
-
-
-def free_memory() -> int | None:
-    """Bytes that can be had without swapping, where the system tells."""
-    try:
-        with open("/proc/meminfo", encoding="ascii") as lines:
-            told = dict(line.split(":", 1) for line in lines)
-        return int(told["MemAvailable"].split()[0]) * 1024
-    except (OSError, KeyError, ValueError):
-        try:
-            return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
-        except (OSError, ValueError):
-            return None

@@ -20,8 +20,9 @@ from antiphon.core.plan import check_plain
 from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
+from antiphon.core.transform import Cuts
 from antiphon.core.verify import verify
-from antiphon.cost import Predictor, Profile
+from antiphon.cost import Predictor, Profile, as_cut
 from antiphon.errors import AntiphonError, EffortSpent, TimedOut
 from antiphon.isolate import in_words
 from antiphon.registry import Entry, call, find
@@ -54,6 +55,7 @@ class Context:
     known: dict[tuple[str, bytes], Found] = field(default_factory=dict)
     deterministic: bool = False  # find out in which order each schedule combines
     effort: float | None = None
+    cuts: Cuts | None = None  # how the runtime that it is for sends what has no pieces
 
     def seen(self, topology: Topology) -> Topology:
         """The machine with what the profile says of its links."""
@@ -249,12 +251,16 @@ def _price(context: Context, task: Task, variant: int, schedule: Schedule) -> Fo
 def _prepared(context: Context, schedule: Schedule) -> Predictor:
     name = context.model_name.partition(":")[0]
     given = {"profile": context.profile, **context.model_options}
+
+    def make(sent: Schedule) -> Predictor:
+        made: Predictor = call("model", name, context.model.load(), given, sent, context.topology)
+        return made
+
     try:
-        made: Predictor = call("model", name, context.model.load(), given, schedule, context.topology)
+        return as_cut(make, schedule, context.cuts)
     except AntiphonError as error:
         why = str(error).removeprefix(f"model {name}").lstrip(": ")
         raise _UnpricedError(f"model {name} cannot price this on {context.topology.name}: {why}") from None
-    return made
 
 
 def _made_with(schedule: Schedule) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any
 from antiphon.core.collective import ROOTED, Collective
 from antiphon.core.request import effort_of
 from antiphon.core.topology import Topology
+from antiphon.core.transform import Cuts
 from antiphon.cost import Profile, as_profile, model_of
 from antiphon.errors import Invalid, quote, unknown
 from antiphon.registry import Entry, find, table
@@ -46,6 +47,7 @@ def tune(  # noqa: PLR0913
     nccl: bool = True,
     deterministic: bool = False,
     shortlist: int = 0,
+    cuts: Cuts | None = None,
     progress: Progress | None = None,
 ) -> Tuning:
     """The best schedule for every size, of all that the planners here can make; every one of them is verified.
@@ -59,7 +61,8 @@ def tune(  # noqa: PLR0913
     are asked for every combination, instead of what their entries declare. `nccl=False`: nothing is priced for
     comparison only, and no speedup told. `deterministic`: every element is combined in one and the same order at all
     sizes; of the orders there are the one that is fastest on the whole. `shortlist`: so many of the best at every size,
-    and the best of every classic, come with their schedules, for who measures them. `against`: the whole machine, of
+    and the best of every classic, come with their schedules, for who measures them. `cuts`: how the runtime that it is
+    for sends what has no pieces; priced is what it really sends. `against`: the whole machine, of
     which the topology is what is left: bounds before and after are told, and which links are slower. `progress` hears
     the number of candidates done, their total, and what was done last. The result does not depend on `workers`. Ctrl-C
     ends it early with what was found. Time: that of the planners, with what exceeds two seconds spread over the
@@ -90,6 +93,7 @@ def tune(  # noqa: PLR0913
         options,
         deterministic=deterministic,
         effort=effort_of(effort),
+        cuts=cuts,
     )
     context.seen(topology)  # refuse a profile of other links now, not once per candidate
     compared = {kind for kind in targets if nccl and not by_switches(topology, kind)}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from antiphon.core.collective import KINDS
 from antiphon.registry import table
 from antiphon.show._columns import paragraph, wrapped
+from antiphon.units import format_size
 
 
 def listed(kind: str) -> list[dict[str, Any]]:
@@ -35,6 +37,22 @@ def listed_text(kind: str) -> str:
         lines += ["", *paragraph(f"machines: {where}", "")]
         lines += wrapped([], [[row["name"], _planner(row)] for row in rows if row["topologies"] == where])
     return "\n".join(lines[1:])
+
+
+def runtimes_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Runtimes for people; `missing` is what must be installed first."""
+    lines = []
+    for row in rows:
+        told = [row["about"], f"beside: {row['library']}"] if row["library"] else [row["about"]]
+        if cuts := row.get("cuts"):
+            told.append(
+                f"cuts messages without pieces into one for each {format_size(cuts['piece'])}, {cuts['most']} at most: "
+                f"of {', '.join(cuts['collectives'])}"
+            )
+        told += [f"options: {', '.join(f'--{name}' for name in row['options'])}"] if row["options"] else []
+        told += [f"missing: {row['missing']}"] if row["missing"] else []
+        lines.append([row["name"], "\n".join(told)])
+    return "\n".join(wrapped(["runtime", ""], lines))
 
 
 _SIZES = (

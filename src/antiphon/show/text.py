@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
@@ -12,9 +12,9 @@ from antiphon.core.bounds import without
 from antiphon.core.topology import Topology
 from antiphon.show._columns import paragraph, table
 from antiphon.show._words import assumed_text
-from antiphon.units import format_bandwidth, format_seconds, format_size, plain
+from antiphon.units import format_bandwidth, format_seconds, plain
 
-__all__ = ["assumed_text", "paragraph", "plan_text", "run_text", "table", "topology_text"]
+__all__ = ["assumed_text", "paragraph", "plan_text", "table", "topology_text"]
 
 WIDEST_MATRIX = 16
 MOST_LIMITS = 8
@@ -163,17 +163,3 @@ def _gap(gap: float | None, of: str) -> str:
     if gap is None:
         return "nothing need be done, but the plan does something"
     return f"{gap:.4g} times {of}" + (" (proved optimal)" if gap == 1 else "")
-
-
-def run_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Measured runs, one line each."""
-    right = {(True, True): "yes", (True, False): "yes, but ranks differ in bits"}
-    listed = [
-        [
-            format_size(row["nbytes"]), format_seconds(row["seconds"]), f"{row['algbw'] / 1e9:.3f}",
-            f"{row['busbw'] / 1e9:.3f}", format_seconds(row["reference_seconds"]),
-            right.get((row["correct"], row["agree"]), "NO"),
-        ]
-        for row in rows
-    ]  # fmt: skip
-    return "\n".join(table(["nbytes", "time", "algbw GB/s", "busbw GB/s", "plain NumPy", "correct"], listed))

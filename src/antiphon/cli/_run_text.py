@@ -1,0 +1,47 @@
+"""What `antiphon run`, on whatever it is, and `antiphon lab run` print."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from antiphon.cli._lab_text import remarks
+from antiphon.registry import find
+from antiphon.show.text import table
+from antiphon.units import format_seconds, format_size
+
+Row = Mapping[str, Any]
+SLOW = 1e8  # bytes per second: below they are told in MB/s
+
+
+def rows_text(rows: Sequence[Row]) -> str:
+    """Measured runs, one line each, beside the library's own and what was predicted (-: there is none)."""
+    unit, scale = ("MB/s", 1e6) if all(row["busbw"] < SLOW for row in rows) else ("GB/s", 1e9)
+    columns: list[tuple[str, Callable[[Row], str]]] = [
+        ("nbytes", lambda row: format_size(row["nbytes"])),
+        ("time", lambda row: format_seconds(row["seconds"])),
+        (f"algbw {unit}", lambda row: f"{row['algbw'] / scale:.3f}"),
+        (f"busbw {unit}", lambda row: f"{row['busbw'] / scale:.3f}"),
+    ]
+    if beside := find("runtime", rows[0]["on"]).can["library"]:
+        columns.append((beside, lambda row: _time(row["reference_seconds"])))
+    if "predicted_seconds" in rows[0]:
+        columns.append(("predicted", lambda row: _time(row["predicted_seconds"])))
+        columns.append(("over predicted", lambda row: _ratio(row["over_predicted"])))
+    columns.append(("correct", _right))
+    lines = table([head for head, _ in columns], [[cell(row) for _, cell in columns] for row in rows])
+    return "\n".join([*lines, *(remarks(rows) if "links" in rows[0] else [])])
+
+
+def _time(seconds: float | None) -> str:
+    return "-" if seconds is None else format_seconds(seconds)
+
+
+def _ratio(ratio: float | None) -> str:
+    return "-" if ratio is None else f"{ratio:.3f}"
+
+
+def _right(row: Row) -> str:
+    if not row["correct"]:
+        return "NO"
+    return "yes" if row.get("agree", True) else "yes, but ranks differ in bits"

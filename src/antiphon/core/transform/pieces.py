@@ -1,0 +1,93 @@
+"""The pieces in which a runtime sends what a schedule leaves whole: stated, so that models price what really runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from antiphon.core.columns import Bools, Longs, numbered
+from antiphon.core.loads import pieces_of
+from antiphon.core.schedule import Schedule
+from antiphon.core.transform.cutting import pipeline
+
+
+@dataclass(frozen=True)
+class Cuts:
+    """How a runtime cuts messages of which the schedule says nothing: of these collectives each into as many as it
+    has `piece` bytes, begun ones counted, but into `most` at most. What is stated in pieces stays as it is.
+
+    A part of a message goes on alone only where whatever else is cut at that rank is the very same stretch of data, or
+    apart from it; else all of the message is waited for, and it counts as one.
+    """
+
+    collectives: tuple[str, ...]
+    piece: int
+    most: int
+
+
+WHOLE = Cuts((), 1, 1)
+
+
+class Cutting:
+    """A schedule whose pieces depend on the size: what is the same at all sizes is found out once. O(n log n)."""
+
+    def __init__(self, schedule: Schedule, cuts: Cuts) -> None:
+        self.schedule, self.cuts = schedule, cuts
+        self.plain = pieces_of(schedule) == 1
+        rows = np.flatnonzero(self.plain[schedule.chunk] & (schedule.src != schedule.dst))
+        self.idle = schedule.collective.kind not in cuts.collectives or not len(rows) or cuts.most == 1
+        if self.idle:
+            return
+        chunk = schedule.chunk[rows].astype(np.int64)
+        route = schedule.route[rows] if schedule.route is not None else np.zeros(len(rows), np.int64)
+        self.message = numbered(schedule.step[rows], schedule.src[rows], schedule.dst[rows], route)
+        self.chunk, self.messages = chunk, int(self.message.max()) + 1
+        weights, scale = schedule.chunks.weights(schedule.collective)
+        self.share = np.zeros(self.messages)
+        np.add.at(self.share, self.message, weights[chunk].astype(float) / scale)
+        self.alike = self._alike(rows)
+
+    def _alike(self, rows: Longs) -> Bools:
+        """Per message: it is one stretch of data, and at both its ends none that overlaps it is another."""
+        schedule, chunks = self.schedule, self.schedule.chunks
+        rank = np.lexsort((chunks.offset, chunks.block))
+        place = np.empty(len(chunks), np.int64)
+        place[rank] = np.arange(len(chunks))
+        here = place[self.chunk]
+        low = np.full(self.messages, len(chunks), np.int64)
+        high, count = np.zeros(self.messages, np.int64), np.bincount(self.message, minlength=self.messages)
+        np.minimum.at(low, self.message, here)
+        np.maximum.at(high, self.message, here)
+        whole = high - low + 1 == count
+        stretch = numbered(low, high, np.where(whole, 0, np.arange(1, self.messages + 1)))
+        alike: Bools = whole.copy()
+        for end in (schedule.src[rows], schedule.dst[rows]):  # a chunk at a rank: all its messages are one stretch
+            cell = numbered(end, self.chunk)
+            first = np.full(int(cell.max()) + 1, -1, np.int64)
+            first[cell] = stretch[self.message]
+            odd = np.zeros(len(first), bool)
+            np.logical_or.at(odd, cell, first[cell] != stretch[self.message])
+            np.logical_and.at(alike, self.message, ~odd[cell])
+        return alike
+
+    def pieces(self, nbytes: int) -> tuple[int, ...] | None:
+        """Per chunk at this size; None where nothing is cut."""
+        if self.idle:
+            return None
+        size = np.ceil(self.share * nbytes / self.cuts.piece)
+        count = np.where(self.alike, np.clip(size, 1, self.cuts.most), 1).astype(np.int64)
+        found = np.full(len(self.schedule.chunks), self.cuts.most, np.int64)
+        np.minimum.at(found, self.chunk, count[self.message])
+        found[np.bincount(self.chunk, minlength=len(found)) == 0] = 1
+        found = np.where(self.plain, found, pieces_of(self.schedule))
+        return None if bool((found == pieces_of(self.schedule)).all()) else tuple(found.tolist())
+
+    def at(self, nbytes: int) -> Schedule:
+        found = self.pieces(nbytes)
+        return self.schedule if found is None else pipeline(self.schedule, np.array(found))
+
+
+def as_cut(schedule: Schedule, nbytes: int, cuts: Cuts) -> Schedule:
+    """What a runtime that cuts like this really sends of `nbytes`: the schedule with its pieces stated."""
+    return Cutting(schedule, cuts).at(nbytes)
