@@ -37,8 +37,9 @@ def bench(  # type: ignore[overload-overlap]  # a collective is named otherwise
 
 @overload
 def bench(  # type: ignore[overload-overlap]  # a collective is named otherwise
-    what: Literal["loggp"], *, nbytes: Sizes | None = None, n: int = 16, repetitions: int = 7, iterations: int = 20,
-    warmup: int = 3, mpiexec: str = "", timeout: Seconds = 600.0, progress: Callable[[str], None] | None = None,
+    what: Literal["loggp"], *, nbytes: Sizes | None = None, on: str = "mpi", n: int = 16, repetitions: int = 7,
+    iterations: int = 20, warmup: int = 3, mpiexec: str = "", timeout: Seconds = 600.0,
+    progress: Callable[[str], None] | None = None,
 ) -> list[RoundTrip] | None: ...  # fmt: skip
 
 
