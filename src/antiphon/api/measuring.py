@@ -30,15 +30,16 @@ LADDER = "1KB:16MB:4"
 @overload
 def bench(  # type: ignore[overload-overlap]  # a collective is named otherwise
     what: Literal["genmodel"], *, nbytes: Sizes | None = None, ranks: int | None = None,
-    plans: Sequence[str] = ("cps", "incast"), iterations: int = 20, warmup: int = 3, mpiexec: str = "",
+    plans: Sequence[str] = ("cps", "incast"), on: str = "mpi", iterations: int = 20, warmup: int = 3, mpiexec: str = "",
     timeout: Seconds = 600.0, progress: Callable[[str], None] | None = None,
 ) -> list[Measured] | None: ...  # fmt: skip
 
 
 @overload
 def bench(  # type: ignore[overload-overlap]  # a collective is named otherwise
-    what: Literal["loggp"], *, nbytes: Sizes | None = None, n: int = 16, repetitions: int = 7, iterations: int = 20,
-    warmup: int = 3, mpiexec: str = "", timeout: Seconds = 600.0, progress: Callable[[str], None] | None = None,
+    what: Literal["loggp"], *, nbytes: Sizes | None = None, on: str = "mpi", n: int = 16, repetitions: int = 7,
+    iterations: int = 20, warmup: int = 3, mpiexec: str = "", timeout: Seconds = 600.0,
+    progress: Callable[[str], None] | None = None,
 ) -> list[RoundTrip] | None: ...  # fmt: skip
 
 
