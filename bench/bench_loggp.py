@@ -101,7 +101,7 @@ def child(number: int) -> None:
     if "packet" in row.model:
         node, sent = ready.work.node, ready.work.sent
         size = ready.work.share[ready.work.klass] * row.nbytes
-        count = int(np.ceil(size / ready.limits.packet)[node[sent.src] != node[sent.dst]].sum())
+        count = int(np.ceil(size / ready.options.limits.packet)[node[sent.src] != node[sent.dst]].sum())
     print(json.dumps(
         {"messages": len(ready.work), "counted": count, "rows": made.transfers, "plan": before - begin,
          "prepare": prepared - before, "simulate": done - prepared, "whole": done - before, "seconds": found.seconds,

@@ -31,7 +31,7 @@ from antiphon.topologies import topology
 REPEATS = 5
 ROW_GOAL, ROWS_GOAL, FRONTIERS_GOAL, TIMES_GOAL = 1.0, 12.0, 8.0, 20.0
 Z3_LIMIT = 120
-SCALE_BUDGET = 60.0
+SCALE_EFFORT = 60.0
 SCALE = [
     *((kind, spec) for spec in ("torus:dims=4x4", "torus:dims=4x8", "hypercube:ranks=16", "hypercube:ranks=32",
                                 "2 x dgx1v", "4 x dgx1v", "torus:dims=8x8")
@@ -116,7 +116,7 @@ def joined_dgx1(count: int) -> Topology:
 
 
 def child_scale(kind: str, spec: str) -> dict[str, Any]:
-    """The frontier within the budget: what was found, when, and how far the best is from the bound."""
+    """The frontier for that effort: what was found, when, and how far the best is from the bound."""
     from antiphon.core.bounds import bound
     from antiphon.core.verify import verify
     from antiphon.errors import AntiphonError
@@ -128,7 +128,7 @@ def child_scale(kind: str, spec: str) -> dict[str, Any]:
     points, ended = [], "done"
     begin, started = cpu(), time.monotonic()
     try:
-        for schedule in sccl(Request(machine, collective, budget=SCALE_BUDGET), cache=False):
+        for schedule in sccl(Request(machine, collective, effort=SCALE_EFFORT), cache=False):
             verify(schedule, machine).or_raise()
             point = schedule.provenance["certificate"]
             points.append({
@@ -235,7 +235,7 @@ def bench_scale() -> dict[str, Any]:
         gap = "-" if one["gap"] is None else f"{one['gap']:.4g}"
         rows.append([f"{spec} {kind}", one["cpu_seconds"], one["seconds"], one["best"], one["bound"], gap, points])
         print(*rows[-1], flush=True)
-    print_table([f"within {SCALE_BUDGET:g} s", "CPU s", "wall s", "best R/C", "bound", "gap", "points"], rows)
+    print_table([f"effort {SCALE_EFFORT:g}", "CPU s", "wall s", "best R/C", "bound", "gap", "points"], rows)
     return {"scale": found}
 
 

@@ -2,7 +2,7 @@
 
 Run: python bench/bench_tune.py. Each row is measured in a process of its own. `growth` is the exponent of CPU time in
 ranks, against the row above it. Growth is told of the planners that construct: those that search (SEARCHING) spend up
-to their budget whatever the ranks.
+to their effort whatever the ranks.
 """
 
 from __future__ import annotations

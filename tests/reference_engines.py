@@ -126,8 +126,6 @@ def _ask(lines: Iterator[str], finite: bool, effort: Effort) -> tuple[dict[str, 
     solver.set("random_seed", effort.seed)
     if effort.conflicts is not None:
         solver.set("max_conflicts", effort.conflicts)
-    if effort.seconds is not None:
-        solver.set("timeout", max(1, round(effort.seconds * 1000)))
     solver.from_string("\n".join(lines))
     answer = solver.check()
     if answer == library.sat:
@@ -156,8 +154,6 @@ def cpsat(task: Task, group: Group, effort: Effort) -> Answer:
     solver.parameters.random_seed = effort.seed
     if effort.conflicts is not None:
         solver.parameters.max_deterministic_time = effort.conflicts * PER_CONFLICT
-    if effort.seconds is not None:
-        solver.parameters.max_time_in_seconds = effort.seconds
     status = solver.solve(model)
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return Answer(None, refuted=status == cp_model.INFEASIBLE)

@@ -34,7 +34,12 @@ def refuses(request: Request) -> Iterator[Schedule]:
 def hangs(request: Request) -> Iterator[Schedule]:
     yield from ring(request)
     while True:
-        time.sleep(0.01)
+        sum(range(1000))
+
+
+def sleeps(request: Request) -> Iterator[Schedule]:
+    yield from ring(request)
+    time.sleep(600)
 
 
 def dies(request: Request) -> Iterator[Schedule]:
@@ -125,7 +130,7 @@ def lingers(request: Request) -> Iterator[Schedule]:
     """Works on something better, and hands over what it has when it is told to stop."""
     with contextlib.suppress(TimedOut):
         while True:
-            time.sleep(0.01)
+            sum(range(1000))
     yield from ring(request)
 
 

@@ -25,7 +25,7 @@ from antiphon.select import plan
 Key = tuple[int, str]  # rank and label
 LINE = re.compile(
     r"(?P<label>l\d+): (?:(?P<way>send|recv) (?P<bytes>\d+)b (?:to|from) (?P<peer>\d+) tag (?P<tag>\d+)"
-    r"(?: cpu 0 nic (?P<nic>\d+))?|calc (?P<ns>\d+))"
+    r"(?: cpu 0 nic (?P<nic>\d+))?|calc (?P<ns>\d+)(?P<join> cpu 1)?)"
 )
 
 
@@ -222,7 +222,7 @@ def test_many_that_wait_for_many_meet_in_one_operation(order: str) -> None:
     _, found = read(text)
     done = replay(found, 0, 100)
     assert max(done.values()) == 300
-    assert sum(op.way == "calc" for op in found.values()) == 2 * 20
+    assert sum(op.way == "calc" for op in found.values()) == text.count("calc 0 cpu 1\n") == 2 * 20
 
 
 def test_messages_are_dealt_to_nics_in_turn() -> None:

@@ -149,7 +149,7 @@ def test_what_is_found_is_kept(
 ) -> None:
     real = _tune.run_tasks
 
-    def until_the_second(context: Any, tasks: Any, workers: int, tell: Any, ready: Any) -> None:
+    def until_the_second(context: Any, tasks: Any, workers: int, tell: Any) -> None:
         heard: list[Any] = []
 
         def hear(message: Any) -> None:

@@ -22,6 +22,7 @@ LAYERS = (
     "options",
     "core",
     "registry",
+    "isolate",
     "topologies",
     "cost",
     "planners",

@@ -1,11 +1,10 @@
-"""Frontiers while time is short: every number of steps has its turn; and the same, however many workers there are."""
+"""Frontiers while effort is short: every number of steps has its turn; and the same, however many workers there are."""
 
 from __future__ import annotations
 
 import json
 import os
 import signal
-import time
 from fractions import Fraction
 from typing import Any
 
@@ -13,21 +12,22 @@ import pytest
 from sccl_cases import case
 
 from antiphon.core.ksync.instance import instance_of
-from antiphon.errors import TimedOut
+from antiphon.errors import EffortSpent
 from antiphon.planners.sccl import _patience
 from antiphon.planners.sccl._auto import decide
 from antiphon.planners.sccl._frontier import Limits, Point, frontier, usual_steps
 from antiphon.planners.sccl._points import certificate
+from antiphon.planners.sccl._purse import UNIT, Purse
 from antiphon.planners.sccl._search import Search
 from antiphon.select import collective
 from antiphon.topologies import topology
 
-FAR = 10.0**9  # seconds
+FAR = 10**9 * UNIT
 
 
-def a_search(spec: str, kind: str, seconds: float = FAR) -> Search:
+def a_search(spec: str, kind: str, effort: int = FAR) -> Search:
     machine = topology(spec)
-    return Search(instance_of(machine, collective(kind, machine)), deadline=time.monotonic() + seconds)
+    return Search(instance_of(machine, collective(kind, machine)), purse=Purse(effort))
 
 
 def told(points: list[Point]) -> list[tuple[object, ...]]:
@@ -69,7 +69,7 @@ def test_small_frontiers_start_no_process(monkeypatch: pytest.MonkeyPatch) -> No
     def refused(*args: Any) -> Any:
         raise AssertionError("a process was started")
 
-    monkeypatch.setattr(_patience, "side_by_side", refused)
+    monkeypatch.setattr(_patience, "each_apart", refused)
     points = list(frontier(a_search("dgx1v_sccl", "allgather"), Fraction(7, 6), Limits()))
     assert [(p.chunks, p.steps, p.rounds) for p in points] == [(2, 2, 3), (6, 3, 7)]
 
@@ -90,11 +90,11 @@ def test_a_candidate_that_kills_its_process_is_told_and_survived(monkeypatch: py
     assert any("C = 6, S = 3, R = 7" in line and "SIGKILL" in line for line in said)
 
 
-# ---- time is short ----
+# ---- effort is short ----
 
 
 class Hard:
-    """The first candidate that is asked for in each number of steps takes more time than there is for one.
+    """The first candidate that is asked for in each number of steps takes more effort than there is for one.
 
     So it does as often as is told.
     """
@@ -107,7 +107,7 @@ class Hard:
         hard = self.first.setdefault(steps, (parts, rounds)) == (parts, rounds)
         if hard and self.calls:
             self.calls -= 1
-            raise TimedOut("the budget is spent; give it more with --budget")
+            raise EffortSpent("its effort is spent")
         return decide(search, parts, steps, rounds, **more)
 
 
@@ -133,7 +133,7 @@ def test_every_number_of_steps_has_its_easiest_candidate(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("calls", [1, 2, *(pytest.param(n, marks=pytest.mark.slow) for n in (5, 8))])
 def test_what_was_put_off_is_made_up_for(calls: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once there is time the frontier is the same, whatever came first."""
+    """Once there is enough the frontier is the same, whatever came first."""
     whole = last(squeezed(monkeypatch, 0))
     points = squeezed(monkeypatch, calls)
     assert len(points) > len(whole)

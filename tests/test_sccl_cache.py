@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import os
 import random
@@ -20,7 +21,7 @@ from antiphon.core.ksync.instance import instance_of
 from antiphon.core.request import Request
 from antiphon.core.topology import Topology
 from antiphon.core.verify import verify
-from antiphon.errors import Infeasible, Invalid
+from antiphon.errors import EffortSpent, Infeasible, Invalid
 from antiphon.planners.sccl import _auto, _cache, sccl
 from antiphon.planners.sccl._auto import Found, decide
 from antiphon.planners.sccl._cache import Cache, Kept, asked_for, is_algorithm
@@ -106,7 +107,7 @@ def test_a_refutation_by_search_is_kept_with_its_proof(tmp_path: Path, monkeypat
 def test_what_only_an_engine_says_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = Cache(tmp_path / "sccl")
     with monkeypatch.context() as change:
-        change.setattr(_auto, "_by_engines", lambda *args: (Impossible("search"), 1))
+        change.setattr(_auto, "_by_engines", lambda *args: (Impossible("search"), []))
         assert decide(a_search(cache), *POINT) == Impossible("search")
     assert not cache.folder.exists()
     assert isinstance(decide(a_search(cache), *POINT), Found)
@@ -122,7 +123,7 @@ def test_an_impossible_that_is_not_proved_is_not_believed(tmp_path: Path) -> Non
     renamed = {**stolen.resolution, "parts": parts, "steps": steps, "rounds": rounds}
     for proof in (None, {}, stolen.resolution, renamed, {**renamed, "proof": ""}, {**renamed, "split": [1, 2]}):
         cache, search = Cache(tmp_path), a_search(None)
-        cache.put(search.question(*POINT), Kept(1, resolution=proof))
+        cache.put(search.question(*POINT), Kept([1], resolution=proof))
         assert cache.get(search.question(*POINT)) is None, proof
         assert isinstance(decide(a_search(cache), *POINT), Found)
 
@@ -161,9 +162,32 @@ def test_whoever_has_fewer_turns_finds_what_he_would_have_found_himself(tmp_path
     cache, search = Cache(tmp_path), a_search(None)
     found = decide(search, *POINT)
     assert isinstance(found, Found)
-    cache.put(search.question(*POINT), Kept(3, found.engine, list(found.moves)))
+    cache.put(search.question(*POINT), Kept([1, 2, 3], found.engine, list(found.moves)))
     assert decide(a_search(cache), *POINT, turns=2) is None
     assert decide(a_search(cache), *POINT, turns=3) == found
+
+
+@pytest.mark.parametrize("effort", [0.01, 0.05, 0.2])
+def test_what_an_answer_cost_is_paid_again(effort: float, folder: Path) -> None:
+    """However little effort there is, its end comes where it comes without the cache."""
+
+    def told(machine: Topology, cache: bool) -> list[object]:
+        found: list[object] = []
+        try:
+            for made in sccl(Request(machine, collective("broadcast", machine), effort=effort), cache=cache):
+                found.append((made.provenance, made.step.tolist(), made.chunk.tolist()))
+        except EffortSpent as error:
+            found.append(str(error))
+        return found
+
+    machine = topology("torus:dims=3x3")
+    fresh = told(machine, False)
+    assert "its effort is spent" in str(fresh[-1])
+    richly = sccl(Request(machine, collective("broadcast", machine), effort=1.0), steps=5)
+    with contextlib.suppress(EffortSpent):
+        assert [made.steps for made in richly]
+    assert any(folder.iterdir())
+    assert told(machine, True) == told(machine, True) == fresh
 
 
 # ---- what lies there may be anything ----
@@ -184,7 +208,7 @@ def rewritten(path: Path, forged: Any, check: bool = True) -> None:
 
 
 def forgeries() -> Iterator[Any]:
-    engine = {"turns": 1, "engine": "sat"}
+    engine = {"prices": [1], "engine": "sat"}
     yield "cut off", lambda path: path.write_bytes(path.read_bytes()[:-30])
     yield "empty", lambda path: path.write_bytes(b"")
     yield "foreign", lambda path: path.write_bytes(b"\xff\xfe not ours")
@@ -193,7 +217,10 @@ def forgeries() -> Iterator[Any]:
     yield "a link to nowhere", lambda path: (path.unlink(), path.symlink_to(path.parent / "none"))
     yield "another version", lambda path: rewritten(path, {"format": 2})
     yield "another question", lambda path: rewritten(path, {"question": "0" * 64})
-    yield "changed", lambda path: rewritten(path, {"answer": {"turns": 1, "engine": "x", "moves": None}}, check=False)
+    yield (
+        "changed",
+        lambda path: rewritten(path, {"answer": {"prices": [1], "engine": "x", "moves": None}}, check=False),
+    )
     yield "no moves", lambda path: rewritten(path, {"answer": {**engine, "moves": []}})
     yield "a wrong move", lambda path: rewritten(path, {"answer": {**engine, "moves": [[0, 0, [10**6], 0]]}})
     yield "a wrong kind", lambda path: rewritten(path, {"answer": {**engine, "moves": [[99, 0, [0], 0]]}})
@@ -302,14 +329,14 @@ def test_the_least_recently_used_are_removed(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("somebody's own " * 1000)
     roomy = Cache(tmp_path)
     for age, one in enumerate(asked[:5]):
-        roomy.put(one, Kept(age, moves=moves))
+        roomy.put(one, Kept([age], moves=moves))
         os.utime(tmp_path / f"{one.name}.json.gz", ns=(age, age))
     left_over = tmp_path / ".antiphon-00.tmp"
     left_over.write_bytes(b"x" * 10)
     os.utime(left_over, ns=(0, 0))
-    assert roomy.get(asked[0]) == Kept(0, moves=moves)  # used just now
+    assert roomy.get(asked[0]) == Kept([0], moves=moves)  # used just now
     size = (tmp_path / f"{asked[0].name}.json.gz").stat().st_size
-    Cache(tmp_path, most=3 * size + size // 2).put(asked[5], Kept(5, moves=moves))
+    Cache(tmp_path, most=3 * size + size // 2).put(asked[5], Kept([5], moves=moves))
     assert [roomy.get(one) is not None for one in asked] == [True, False, False, False, True, True]
     assert (tmp_path / "notes.txt").exists()
     assert not left_over.exists()
@@ -319,7 +346,7 @@ def test_several_may_write_at_once(tmp_path: Path) -> None:
     search = a_search(None)
     found = decide(search, *POINT)
     assert isinstance(found, Found)
-    asked, answer = search.question(*POINT), Kept(1, found.engine, list(found.moves))
+    asked, answer = search.question(*POINT), Kept([1], found.engine, list(found.moves))
     Cache(tmp_path).put(asked, answer)
     seen: list[Kept | None] = []
 

@@ -179,9 +179,9 @@ class Watched:
             self._note(solver, task, group, effort)
             return ask(search, task, group, effort, solver, *rest)
 
-        def watched_flow(task: Any, group: Any, effort: Any) -> Any:
+        def watched_flow(task: Any, group: Any, effort: Any, *rest: Any) -> Any:
             self._note("flow", task, group, effort)
-            return flow(task, group, effort)
+            return flow(task, group, effort, *rest)
 
         monkeypatch.setattr(_auto, "_ask", watched_ask)
         monkeypatch.setattr(_auto, "flow", watched_flow)

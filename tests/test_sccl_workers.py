@@ -1,11 +1,9 @@
-"""Work in processes of their own: they may be late, die, take too much memory; the search goes on."""
+"""Engines in processes of their own may die, and the search goes on; its effort and its budget end it."""
 
 from __future__ import annotations
 
 import os
-import select
 import signal
-import time
 from typing import Any
 
 import pytest
@@ -13,12 +11,12 @@ import pytest
 from antiphon.core.ksync.instance import instance_of
 from antiphon.core.request import Request
 from antiphon.core.verify import verify
-from antiphon.errors import Invalid, TimedOut
-from antiphon.planners.sccl import _auto
+from antiphon.errors import EffortSpent, TimedOut
+from antiphon.planners import sccl as sccl_planner
+from antiphon.planners.sccl import _auto, _purse
 from antiphon.planners.sccl import sccl as synthesize
 from antiphon.planners.sccl._auto import Found, decide
 from antiphon.planners.sccl._search import Search
-from antiphon.planners.sccl._worker import Late, Lost, apart
 from antiphon.select import collective
 from antiphon.topologies import topology
 
@@ -26,41 +24,6 @@ from antiphon.topologies import topology
 def a_search(spec: str = "dgx1v", kind: str = "allgather") -> Search:
     machine = topology(spec)
     return Search(instance_of(machine, collective(kind, machine)))
-
-
-def test_what_a_worker_returns_or_raises_comes_back() -> None:
-    def refuse() -> None:
-        raise Invalid("no such thing; ask for another")
-
-    assert apart(lambda x: x + 1, 1) == 2
-    with pytest.raises(Invalid, match="no such thing"):
-        apart(refuse)
-
-
-def test_a_worker_that_dies_is_told() -> None:
-    with pytest.raises(Lost, match="SIGKILL"):
-        apart(lambda: os.kill(os.getpid(), signal.SIGKILL))
-    with pytest.raises(Lost, match="ZeroDivisionError"):
-        apart(lambda: 1 // 0)
-
-
-def test_a_worker_is_stopped_at_the_end_of_its_time() -> None:
-    """It would wait for ever; once it is gone nobody holds the other end of the pipe any more."""
-    mine, theirs = os.pipe()
-    with pytest.raises(Late):
-        apart(signal.pause, seconds=0.0)
-    os.close(theirs)
-    assert select.select([mine], [], [], 60)[0], "the worker still runs"
-    assert os.read(mine, 1) == b""
-    os.close(mine)
-
-
-def test_memory_has_a_limit() -> None:
-    def hoard() -> int:
-        return len([bytearray(2**20) for _ in range(4096)])
-
-    with pytest.raises(Lost, match="out of memory"):
-        apart(hoard, memory=2**28)
 
 
 def test_a_crashed_engine_is_told_and_survived(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,19 +44,23 @@ def test_a_crashed_engine_is_told_and_survived(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_the_budget_ends_the_search_and_keeps_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Time stands still until the first schedule is there, and then the budget is spent."""
+    """No processor works until the first schedule is there, and then the budget is spent."""
     now = [0.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(_purse, "cpu_clock", lambda: now[0])
+    monkeypatch.setattr(sccl_planner, "cpu_clock", lambda: now[0])
     machine = topology("dgx1v")
     stream = synthesize(Request(machine, collective("broadcast", machine), budget=4), steps=40, cache=False)
     made = next(stream)
     assert verify(made, machine).fault is None
     now[0] = 5.0
-    with pytest.raises(TimedOut, match="the budget is spent"):
+    with pytest.raises(TimedOut, match="the budget is spent") as told:
         next(stream)
+    assert not isinstance(told.value, EffortSpent)
 
 
-def test_a_budget_that_finds_nothing_says_so() -> None:
+@pytest.mark.parametrize(("given", "end"), [({"budget": 0}, TimedOut), ({"effort": 1e-9}, EffortSpent)])
+def test_too_little_to_find_anything_says_so(given: dict[str, float], end: type[TimedOut]) -> None:
     machine = topology("dgx1v")
-    with pytest.raises(TimedOut, match="nothing"):
-        list(synthesize(Request(machine, collective("broadcast", machine), budget=0), cache=False))
+    target = collective("broadcast", machine)
+    with pytest.raises(end, match="nothing"):
+        list(synthesize(Request(machine, target, **given), cache=False))

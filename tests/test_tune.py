@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
@@ -225,7 +226,7 @@ def test_a_planner_that_hangs_is_stopped_in_this_process_too(added: Callable[...
 
 def test_a_worker_that_cannot_start_is_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_pool, "HEAD_START", -1.0)
-    monkeypatch.setattr(_pool.sys, "executable", "/bin/false")
+    monkeypatch.setattr(sys, "executable", "/bin/false")
     found = quick(workers=2, planners=["ring"])
     assert found.plan.entries
 
@@ -242,7 +243,7 @@ def test_the_sweep_of_a_planner_is_tried(added: Callable[..., None]) -> None:
 def interrupted_after(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     real = _tune.run_tasks
 
-    def until(context: Any, tasks: Any, workers: int, tell: Any, ready: Any) -> None:
+    def until(context: Any, tasks: Any, workers: int, tell: Any) -> None:
         heard = []
 
         def hear(message: Any) -> None:

@@ -28,8 +28,7 @@ from antiphon.cost import Profile, predict, prepare
 from antiphon.errors import Invalid, Unsupported
 from antiphon.registry import find
 from antiphon.select import Tuning, _task, _tune, collective, tune
-from antiphon.select._baseline import BASELINES, baseline, patience
-from antiphon.select._ledger import Ledger
+from antiphon.select._baseline import BASELINES, baseline
 from antiphon.select._losses import damage
 from antiphon.select._mark import mark_of
 from antiphon.select._task import Context, Done, Message, Task, work
@@ -87,21 +86,6 @@ def test_a_speedup_over_what_timed_out_is_not_told(monkeypatch: pytest.MonkeyPat
     assert quick(spec="dgx1v", planners="ring").no_speedup == found.no_speedup
 
 
-def test_what_stands_for_nccl_has_more_time_until_one_of_it_is_lost() -> None:
-    assert [patience("allreduce", "multi-ring", s) for s in (0.1, 5.0, 20.0, 60.0, 600.0)] == [10, 10, 3, 1, 1]
-    assert patience("allreduce", "ring", 5.0) == patience("alltoall", "multi-ring", 5.0) == 1
-    assert patience("alltoall", "direct", 5.0) == 10
-    machine = topology("ring:ranks=4")
-    targets = {kind: collective(kind, machine) for kind in ("allreduce", "broadcast")}
-    context = Context(machine, targets, "alpha-beta", find("model", "alpha-beta"), None, (1,), 5.0, 0)
-    tasks = _tune._tasks(targets, ["multi-ring", "ring"], 5.0)
-    ledger = Ledger(context, tasks, {"multi-ring", "ring"}, None)
-    mine = [task for task in tasks if task.planner == "multi-ring"]
-    assert all(ledger.ready(task) is task and task.patience == 10 for task in mine)
-    ledger.hear(Done(mine[0].index, "timed out", ""))
-    assert {(task.kind, ledger.ready(task).patience) for task in mine} == {("allreduce", 1.0), ("broadcast", 10.0)}
-
-
 # ---- the result is one and the same, however it came about ----
 
 
@@ -109,9 +93,9 @@ def test_the_json_does_not_depend_on_the_order_of_arrival(monkeypatch: pytest.Mo
     real = _tune.run_tasks
 
     def told(shuffle: int | None) -> str:
-        def late(context: Context, tasks: Any, workers: int, tell: Any, ready: Any) -> None:
+        def late(context: Context, tasks: Any, workers: int, tell: Any) -> None:
             heard: list[Message] = []
-            real(context, tasks, workers, heard.append, ready)
+            real(context, tasks, workers, heard.append)
             if shuffle is not None:
                 random.Random(shuffle).shuffle(heard)
             for message in heard:

@@ -37,6 +37,10 @@ class TimedOut(AntiphonError):
         self.best = best
 
 
+class EffortSpent(TimedOut):
+    """The effort is spent, which is counted: the same request ends so on every machine."""
+
+
 class NotFound(AntiphonError):
     """Neither found nor proved impossible. `searched`: what was looked through, as JSON, each with its outcome."""
 

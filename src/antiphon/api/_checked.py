@@ -132,6 +132,13 @@ def several(check: Check) -> Check:
     return checked
 
 
+def effort(value: Any, name: str) -> Any:
+    from antiphon.core.request import effort_of
+
+    del name
+    return effort_of(value)
+
+
 def per_byte(value: Any, name: str) -> float:
     """Seconds per byte."""
     from antiphon.units import exact
@@ -150,7 +157,7 @@ def profile(value: Any, name: str) -> Any:
 
 CHECKS: Mapping[str, Check] = {
     "apart": yes_or_no, "budget": seconds, "collective": text, "compiler": text, "deterministic": yes_or_no,
-    "factor": whole(2), "few": whole(1), "folder": path, "heard": function, "in_place": yes_or_no,
+    "effort": effort, "factor": whole(2), "few": whole(1), "folder": path, "heard": function, "in_place": yes_or_no,
     "iterations": whole(1), "k": whole(0, 10**4), "limit": seconds, "memory": gibibytes, "miad": yes_or_no,
     "model": text, "mpiexec": text, "name": text, "nccl": yes_or_no, "on": text, "only": ranks, "options": options,
     "planner": text, "planners": several(text), "profile": profile, "progress": function, "proof": yes_or_no,

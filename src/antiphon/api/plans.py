@@ -27,6 +27,7 @@ def plan(  # noqa: PLR0913
     model: str | None = None,
     options: Mapping[str, Any] | None = None,
     deterministic: bool = False,
+    effort: float | None = None,
     budget: Seconds | None = None,
     seed: int = 0,
     tell: Callable[[str], None] | None = None,
@@ -45,7 +46,9 @@ def plan(  # noqa: PLR0913
     `options`: those of the planner, {"pieces": 4}.
     `deterministic`: only schedules that combine every element in one and the same order; SeveralOrders where there
     is none. Without a planner the best of those that can.
-    `budget`: seconds, or "60s", after which a search ends with the best so far.
+    `effort`: how much a planner that searches tries, in units of about a second (sccl: 60); they are counted, so the
+    answer is the same on every machine.
+    `budget`: CPU seconds, or "60s", after which a search ends with the best so far: a safety stop.
     `seed`: the same seed gives the same plan.
     `tell`: hears what a planner that searches is doing; with it, Ctrl-C keeps the best so far. What ended a search
     early the plan claims as `stopped`.
@@ -55,8 +58,8 @@ def plan(  # noqa: PLR0913
     machine = _given.machine(topology)
     return make(
         _given.wanted(wanted, machine, root, ranks), machine, planner=planner, model=model, options=options,
-        nbytes=None if nbytes is None else size(nbytes, "nbytes"), deterministic=deterministic, budget=budget,
-        seed=seed, tell=tell,
+        nbytes=None if nbytes is None else size(nbytes, "nbytes"), deterministic=deterministic, effort=effort,
+        budget=budget, seed=seed, tell=tell,
     )  # fmt: skip
 
 
@@ -71,6 +74,7 @@ def frontier(  # noqa: PLR0913
     k: int | None = None,
     steps: int | None = None,
     options: Mapping[str, Any] | None = None,
+    effort: float | None = None,
     budget: Seconds | None = None,
     memory: float | None = None,
     seed: int = 0,
@@ -88,7 +92,8 @@ def frontier(  # noqa: PLR0913
     `k`: only points of R <= S + k rounds; left out, any.
     `steps`: the most steps.
     `options`: those of the planner.
-    `budget`: seconds, or "60s", after which the search ends with what was found; TimedOut if that is nothing.
+    `effort`: how much is tried, in counted units (sccl: 60).
+    `budget`: CPU seconds, or "60s", after which the search ends with what was found; TimedOut if that is nothing.
     `memory`: GiB, the most for the search.
     `seed`: the same seed gives the same points.
     `tell`: hears what is tried and proved.
@@ -100,8 +105,8 @@ def frontier(  # noqa: PLR0913
 
     machine = _given.machine(topology)
     return find(
-        _given.wanted(wanted, machine, root, ranks), machine, planner=planner, k=k, steps=steps, budget=budget,
-        seed=seed, memory=memory, options=options, tell=tell, heard=heard, apart=apart,
+        _given.wanted(wanted, machine, root, ranks), machine, planner=planner, k=k, steps=steps, effort=effort,
+        budget=budget, seed=seed, memory=memory, options=options, tell=tell, heard=heard, apart=apart,
     )  # fmt: skip
 
 

@@ -21,7 +21,8 @@ SPAN = "1KB:1GB"
 def tune(
     wanted: CollectiveLike, topology: MachineLike, *, nbytes: Sizes | None = None, model: str = "alpha-beta",
     profile: ProfileLike = None, planners: str | Sequence[str] = (), sweep: Mapping[str, Any] | None = None,
-    root: int | None = None, ranks: Sequence[int] | None = None, budget: Seconds = 5.0, seed: int = 0,
+    root: int | None = None, ranks: Sequence[int] | None = None, budget: Seconds = 60.0,
+    effort: float = 5.0, seed: int = 0,
     deterministic: bool = False, nccl: bool = True, against: MachineLike | None = None,
     workers: int | Literal["none"] | None = None, progress: Callable[[int, int, str], None] | None = None,
     shortlist: int = 0, on: None = None,
@@ -33,7 +34,8 @@ def tune(
     wanted: CollectiveLike, topology: MachineLike, *, on: Ground, nbytes: Sizes | None = None,
     model: str = "alpha-beta", profile: ProfileLike = None, planners: str | Sequence[str] = (),
     sweep: Mapping[str, Any] | None = None, root: int | None = None, ranks: Sequence[int] | None = None,
-    budget: Seconds = 5.0, seed: int = 0, deterministic: bool = False, workers: int | Literal["none"] | None = None,
+    budget: Seconds = 60.0, effort: float = 5.0, seed: int = 0, deterministic: bool = False,
+    workers: int | Literal["none"] | None = None,
     progress: Callable[[int, int, str], None] | None = None, factor: int = 4, few: int = 4, dtype: str = "float32",
     op: str = "sum", iterations: int = 20, warmup: int = 3, limit: Seconds = 600.0, mpiexec: str = "",
     compiler: str = "", scale: str = "",
@@ -52,7 +54,8 @@ def tune(  # noqa: PLR0913
     sweep: Mapping[str, Any] | None = None,
     root: int | None = None,
     ranks: Sequence[int] | None = None,
-    budget: Seconds = 5.0,
+    budget: Seconds = 60.0,
+    effort: float = 5.0,
     seed: int = 0,
     deterministic: bool = False,
     nccl: bool | None = None,
@@ -87,7 +90,9 @@ def tune(  # noqa: PLR0913
     `sweep`: values of options to try, {"k": "2:64"}, {"k": [2, 4]} or {"k": "factors"} (of the number of ranks).
     `root`: of a rooted collective the root; left out, the first rank that takes part.
     `ranks`: those that take part; the others may relay. Left out, all.
-    `budget`: seconds, or "5s", for each candidate.
+    `effort`: how much each candidate tries that searches (`sccl`), in units of about a second; they are counted, so the
+    same is found on every machine.
+    `budget`: CPU seconds, or "60s", for each candidate: a safety stop.
     `seed`: the same seed gives the same plans.
     `deterministic`: every element is combined in one and the same order at all sizes.
     `nccl`: False leaves out what is only there to compare with, and the speedup.
@@ -106,7 +111,8 @@ def tune(  # noqa: PLR0913
     """
     machine = _given.machine(topology)
     options: dict[str, Any] = {
-        "model": model, "profile": profile, "planners": planners, "sweep": sweep, "budget": budget, "seed": seed,
+        "model": model, "profile": profile, "planners": planners, "sweep": sweep, "budget": budget, "effort": effort,
+        "seed": seed,
         "deterministic": deterministic, "workers": workers, "progress": progress,
     }  # fmt: skip
     priced = _told(nccl=nccl, against=against, shortlist=shortlist)
@@ -153,7 +159,8 @@ def tune_over(  # noqa: PLR0913
     sweep: Mapping[str, Any] | None = None,
     root: int | None = None,
     ranks: Sequence[int] | None = None,
-    budget: Seconds = 5.0,
+    budget: Seconds = 60.0,
+    effort: float = 5.0,
     seed: int = 0,
     deterministic: bool = False,
     nccl: bool = True,
@@ -165,15 +172,15 @@ def tune_over(  # noqa: PLR0913
     `wanted`: a collective, its name or its file, or "all".
     `topology`: the family's name with the options that stay: "delta", "ring:bandwidth=10GB/s".
     `vary`: the option that changes, with its values: {"nodes": [1, 2, 4]} or "nodes=1,2,4".
-    `nbytes`, `model`, `profile`, `planners`, `sweep`, `root`, `ranks`, `budget`, `seed`, `deterministic`, `nccl`,
-    `workers`, `progress`: as for `tune`.
+    `nbytes`, `model`, `profile`, `planners`, `sweep`, `root`, `ranks`, `effort`, `budget`, `seed`, `deterministic`,
+    `nccl`, `workers`, `progress`: as for `tune`.
     """
     from antiphon.select import tune_over as find
 
     return find(
         _given.by_name(wanted), topology, vary=vary, nbytes=SPAN if nbytes is None else nbytes, model=model,
-        profile=profile, planners=planners, sweep=sweep, root=root, ranks=ranks, budget=budget, seed=seed,
-        deterministic=deterministic, nccl=nccl, workers=workers, progress=progress,
+        profile=profile, planners=planners, sweep=sweep, root=root, ranks=ranks, budget=budget, effort=effort,
+        seed=seed, deterministic=deterministic, nccl=nccl, workers=workers, progress=progress,
     )  # fmt: skip
 
 

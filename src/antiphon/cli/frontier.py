@@ -34,9 +34,10 @@ def _frontier_command(
         int | None, typer.Option("--k", min=0, metavar="N", help="only R <= S + N rounds (left out: any)")
     ] = None,
     steps: Annotated[int | None, typer.Option("--steps", min=1, metavar="N", help="the most steps")] = None,
-    budget: Annotated[
-        str, typer.Option("--budget", metavar="TIME", help="stop after this long with the best so far, e.g. 60s")
-    ] = "",
+    budget: Annotated[str, typer.Option("--budget", metavar="TIME", help="stop after so much CPU time, e.g. 60s")] = "",
+    effort: Annotated[
+        float | None, typer.Option("--effort", metavar="N", help="how much is tried, in counted units (sccl: 60)")
+    ] = None,
     memory: Annotated[float | None, typer.Option("--memory", metavar="GiB", help="the most for the search")] = None,
     option: Annotated[
         list[str] | None, typer.Option("--option", metavar="KEY=VALUE", help="for the planner; again for more")
@@ -47,8 +48,9 @@ def _frontier_command(
 ) -> None:
     """Find every point of the latency-bandwidth frontier, and prove, as far as each says, that none can be better.
 
-    Progress goes to stderr. Ctrl-C and the end of the budget end the search; what was found until then is told and
-    written. -o writes one plan: for every size the point that is fastest for it (model alpha-beta).
+    Progress goes to stderr. The search ends with its effort, which it counts: alike on every machine. Ctrl-C and the
+    end of the budget end it, too; what was found until then is told and written. -o writes one plan: for every size
+    the point that is fastest for it (model alpha-beta).
     """
     wanted, machine = request(coll, topo, root, only, ranks)
     check_outputs({"-o": out})
@@ -58,6 +60,7 @@ def _frontier_command(
         "steps": steps,
         "seed": seed,
         "memory": memory,
+        "effort": effort,
         "options": options_of(option),
     }
     seconds = parse_seconds(budget, "--budget", bare=True) if budget else None

@@ -62,7 +62,10 @@ KeepAll = Annotated[
 Deterministic = Annotated[
     bool, typer.Option("--deterministic", help="one order of combining for every element: the same bits at all sizes")
 ]
-Budget = Annotated[str, typer.Option("--budget", metavar="TIME", help="stop after this long, e.g. 60s")]
+Budget = Annotated[str, typer.Option("--budget", metavar="TIME", help="stop after so much CPU time, e.g. 60s")]
+Effort = Annotated[
+    float | None, typer.Option("--effort", metavar="N", help="how much is tried by a planner that searches (sccl: 60)")
+]
 Seed = Annotated[int, typer.Option("--seed", min=0, metavar="N", help="same seed, same plan")]
 TreeRoot = Annotated[
     int | None, typer.Option("--from", min=0, metavar="RANK", help="of trees with many roots draw those of this rank")
@@ -73,7 +76,7 @@ def _plan_command(
     coll: Coll, topo: Topo, planner: Planner = "", option: Options = None, chunks: ChunksOf = None,
     steps: Steps = None, rounds: Rounds = None, root: Root = None, only: Only = "", ranks: Ranks = "",
     nbytes: ForSize = "", model: Fastest = "", keep_all: KeepAll = False, deterministic: Deterministic = False,
-    budget: Budget = "", seed: Seed = 0, out: Output = None, svg: Svg = None, png: Png = None,
+    budget: Budget = "", effort: Effort = None, seed: Seed = 0, out: Output = None, svg: Svg = None, png: Png = None,
     tree_root: TreeRoot = None, json: Json = False,
 ) -> None:  # fmt: skip
     """Plan a collective, prove the schedule correct, and say how far from the best possible it is.
@@ -96,6 +99,7 @@ def _plan_command(
         "options": joined(options_of(option), {"chunks": chunks, "steps": steps, "rounds": rounds}),
         "nbytes": parse_size(nbytes, "--nbytes") if nbytes else None,
         "budget": parse_seconds(budget, "--budget", bare=True) if budget else None,
+        "effort": effort,
     }  # fmt: skip
     if keep_all:
         _plan_all(wanted, machine, out, how, json)

@@ -67,7 +67,10 @@ Iterations = Annotated[
 For = Annotated[str, typer.Option("--for", metavar="TIME", help="with --on: time for all measurements (600s)")]
 Launcher = Annotated[str, typer.Option("--mpiexec", metavar="COMMAND", help="with --on mpi: the launcher, its options")]
 Nccl = Annotated[bool, typer.Option("--nccl/--no-nccl", help="compare with what NCCL would do")]
-Budget = Annotated[str, typer.Option("--budget", metavar="TIME", help="time for each candidate")]
+Budget = Annotated[str, typer.Option("--budget", metavar="TIME", help="CPU time for each candidate")]
+Effort = Annotated[
+    float, typer.Option("--effort", metavar="N", help="how much is tried by a planner that searches (sccl)")
+]
 Against = Annotated[str, typer.Option("--against", metavar="TOPO", help="say what TOPO has lost against this machine")]
 Workers = Annotated[int, typer.Option("--workers", min=0, metavar="N", help="processes (0: one per core)")]
 Seed = Annotated[int, typer.Option("--seed", metavar="N", help="same seed, same plans")]
@@ -116,8 +119,9 @@ def _charts(tuning: Tuning) -> str:
 
 def _tune_command(
     coll: Wanted, topo: Topo, nbytes: Sizes = "", model: Model = "alpha-beta", profile: ProfileFile = None,
-    planner: Planners = None, sweep: Sweeps = None, vary: Vary = "", nccl: Nccl = True, budget: Budget = "5s",
-    root: Root = None, only: Only = "", ranks: Ranks = "", against: Against = "", workers: Workers = 0, seed: Seed = 0,
+    planner: Planners = None, sweep: Sweeps = None, vary: Vary = "", nccl: Nccl = True, budget: Budget = "60s",
+    effort: Effort = 5.0, root: Root = None, only: Only = "", ranks: Ranks = "", against: Against = "",
+    workers: Workers = 0, seed: Seed = 0,
     out: TuneOutput = None, report: Report = None, svg: Svg = None, png: Png = None, heatmap: Heatmap = None,
     deterministic: Deterministic = False, on: On = "", factor: Factor = None, iterations: Iterations = None,
     limit: For = "", mpiexec: Launcher = "", json: Json = False,
@@ -132,8 +136,8 @@ def _tune_command(
     _check_files(files, bool(sweep), bool(vary))
     options: dict[str, Any] = {
         "nbytes": nbytes or None, "model": model, "profile": profile, "planners": planner or (), "root": root,
-        "nccl": nccl, "budget": parse_seconds(budget, "--budget", bare=True), "workers": workers or None, "seed": seed,
-        "sweep": read_sweep(sweep or ()), "deterministic": deterministic,
+        "nccl": nccl, "budget": parse_seconds(budget, "--budget", bare=True), "effort": effort,
+        "workers": workers or None, "seed": seed, "sweep": read_sweep(sweep or ()), "deterministic": deterministic,
     }  # fmt: skip
     measuring = {"--factor": factor, "--iterations": iterations, "--for": limit, "--mpiexec": mpiexec}
     if on:

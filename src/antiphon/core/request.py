@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,13 +16,22 @@ def silent(text: str) -> None:
     """Nobody hears it."""
 
 
+def effort_of(effort: float | None) -> float | None:
+    """As it was given, or Invalid."""
+    if effort is None or (isinstance(effort, int | float) and effort is not True and 0 < effort < math.inf):
+        return effort
+    raise Invalid(f"effort: expected a number greater than 0, got {quote(effort)}")
+
+
 @dataclass(frozen=True)
 class Request:
     """A collective to plan on a machine. A planner is `plan(request, **options) -> Iterator[Schedule]`.
 
     `nbytes`: plan for this size (None: for any). `profile`: what was measured of the machine, for planners that price
-    what they try. `budget`: seconds of CPU time, after which a planner that searches ends with TimedOut (None: its own
-    measure). `seed`: the same seed, the same schedules. `tell` hears in words what is being tried.
+    what they try. `seed`: the same seed, the same schedules. `effort`: how much a planner that searches tries, in units
+    of about a second of a processor, which it counts, so that it ends alike on every machine, with EffortSpent (None:
+    its own measure). `budget`: seconds of CPU time, a safety stop: it ends with TimedOut. `tell` hears in words what is
+    being tried.
     """
 
     topology: Topology
@@ -30,6 +40,7 @@ class Request:
     profile: Any = None
     budget: float | None = None
     seed: int = 0
+    effort: float | None = None
     tell: Callable[[str], None] = field(default=silent, compare=False)
 
     def __post_init__(self) -> None:
@@ -47,3 +58,4 @@ class Request:
         seconds = 0 if self.budget is None else self.budget
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
             raise Invalid(f"budget: expected seconds, 0 or more, got {quote(seconds)}")
+        effort_of(self.effort)

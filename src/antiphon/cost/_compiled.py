@@ -26,5 +26,13 @@ def compiled(function: F) -> F:
     return made
 
 
+def inlined(function: F) -> F:
+    """The function, put in whole wherever compiled code calls it: handing over many arrays would cost more than it."""
+    if numba is None:
+        return function
+    made: F = numba.njit(inline="always", error_model="numpy")(function)
+    return made
+
+
 def is_compiled() -> bool:
     return numba is not None

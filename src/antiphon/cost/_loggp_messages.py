@@ -1,4 +1,8 @@
-"""Message-level simulation: every message is one piece. Compiled; docs/models/loggp.md tells what is simulated."""
+"""Message-level simulation: every message is one piece. Compiled; docs/models/loggp.md tells what is simulated.
+
+A message has one event at a time: it asks for a port (ASK), its first byte leaves (SEND), comes (ARRIVE) and goes in
+(PASS), it is combined (COMBINE). What follows at once needs none. A port has one only where somebody waits for it.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.core.columns import Bools, Floats, Ints, Longs
-from antiphon.cost._compiled import compiled
+from antiphon.cost._compiled import compiled, inlined
 from antiphon.cost._loggp_heap import new_queue, put, take
 
 # events of a message; at message level it has one at a time
 ASK, SEND, PACKET, FREE = 0, 1, 2, 3  # of its sending side (of packets: number m of the queue)
 ARRIVE, PASS, LANDED, COMBINE, DONE = 4, 5, 6, 7, 8  # of its receiving side (of packets: number of messages + m)
 # what it waited for
-NOTHING, SEND_PORT, NIC_OUT, RECEIVE_PORT, NIC_IN, RANK_BUSY = 0, 1, 2, 3, 4, 5
+NOTHING, SEND_PORT, NIC_OUT, RECEIVE_PORT, NIC_IN, RANK_BUSY, PROCESSOR = 0, 1, 2, 3, 4, 5, 6
 FAR = -1e300
 
 
@@ -108,14 +112,13 @@ def _simulated(
 ) -> tuple[float, int, int, int]:
     src, dst, klass = graph.src, graph.dst, graph.klass
     give_ptr, give, early_ptr, early = graph.give_ptr, graph.give, graph.early_ptr, graph.early
-    release_ptr, release, after = graph.release_ptr, graph.release, graph.after
     latency, send, receive, gap, flight, busy, work = cost
     count, ranks = len(src), len(node)
     record, tells_early = len(log.ready) > 0, len(early_ptr) > 0
     nodes = int(node.max()) + 1 if ranks else 0
     out_wake, in_wake = count, count + ranks * ports  # where the numbers of ports begin in the queue
-    heap, lists, event, needed, waits, ready, held = room
-    who = np.full(len(waits) if record else 0, -1, np.int32)
+    heap, lists, event, needed, waits, ready, _ = room
+    who = np.full(len(waits) if record else 0, -1, np.int32)  # gave to each condition last
     out_last, in_last = np.full(ranks * ports, FAR), np.full(ranks * ports, FAR)
     out_held, in_held = np.zeros(ranks * ports, np.bool_), np.zeros(ranks * ports, np.bool_)
     out_user, in_user = np.full(ranks * ports, -1, np.int32), np.full(ranks * ports, -1, np.int32)
@@ -301,39 +304,52 @@ def _simulated(
                 log.done[m] = then
                 if s == d:
                     log.ready[m], log.begin[m], log.landed[m] = ready[m], then - work[k], then
-        free_count = 0
-        for i in range(give_from, give_to):
-            c = early[i] if leaving else give[i]
-            moment, by = then, m
-            while c >= 0:
-                if moment >= held[c]:
-                    held[c] = moment
-                    if record:
-                        who[c] = by
-                waits[c] -= 1
-                if waits[c] > 0:
-                    break
-                moment = held[c]
-                if record:
-                    by = who[c]
-                for j in range(release_ptr[c], release_ptr[c + 1]):
-                    other = release[j]
-                    if moment >= ready[other]:
-                        ready[other] = moment
-                        if record:
-                            log.before[other] = by
-                    needed[other] -= 1
-                    if needed[other] == 0:
-                        freed[free_count] = other
-                        free_count += 1
-                c = after[c]
-        if free_count > 1:
-            in_order(freed, free_count)
-        for i in range(free_count):
+        gives = early if leaving else give
+        for i in range(freed_by(room, graph, log, who, freed, gives, give_from, give_to, then, m)):
             other = freed[i]
             event[other] = ASK
             put(heap, lists, ready[other] + send[klass[other]], other)
     return last, last_message, finished, int(out_held.sum() + in_held.sum())
+
+
+@inlined
+def freed_by(  # noqa: PLR0913, PLR0917
+    room: Room, graph: Graph, log: Log, who: Ints, freed: Ints, gives: Ints, first: int, end: int, then: float, m: int
+) -> int:
+    """How many messages become ready (in `freed`, in order), now that message m gives to gives[first:end] at a moment.
+
+    A condition holds from the latest moment that was given to it (`held`; `who`: by whom, where a log is kept), then
+    gives to the one after it.
+    """
+    count = 0
+    for i in range(first, end):
+        c = gives[i]
+        moment, by = then, m
+        while c >= 0:
+            if moment >= room.held[c]:
+                room.held[c] = moment
+                if len(who):
+                    who[c] = by
+            room.waits[c] -= 1
+            if room.waits[c] > 0:
+                break
+            moment = room.held[c]
+            if len(who):
+                by = who[c]
+            for j in range(graph.release_ptr[c], graph.release_ptr[c + 1]):
+                other = graph.release[j]
+                if moment >= room.ready[other]:
+                    room.ready[other] = moment
+                    if len(who):
+                        log.before[other] = by
+                room.needed[other] -= 1
+                if room.needed[other] == 0:
+                    freed[count] = other
+                    count += 1
+            c = graph.after[c]
+    if count > 1:
+        in_order(freed, count)
+    return count
 
 
 @compiled

@@ -1,6 +1,11 @@
 """Packet-level simulation: between nodes messages travel in packets that take turns on NICs. Compiled.
 
-docs/models/loggp.md tells what is simulated, step by step.
+docs/models/loggp.md tells what is simulated, step by step. The two ends of a message have events at the same time, its
+sender's as number m of the queue, its receiver's as number count + m. Sender: it asks for a port (ASK), its first byte
+leaves (SEND), between nodes each packet lines up at the NIC (PACKET), its last byte has left (FREE). Receiver: the
+first packet asks for a port (ARRIVE), each passes the NIC (PASS), all is in (LANDED), it is combined (COMBINE). Packets
+of a message that are under way are a list (`flying` its first, `newest` its last): one event stands for all, as each
+comes after the one before.
 """
 
 from __future__ import annotations
@@ -32,7 +37,7 @@ from antiphon.cost._loggp_messages import (
     Room,
     blame,
     earliest,
-    in_order,
+    freed_by,
     new_room,
     unheld,
 )  # fmt: skip
@@ -66,13 +71,12 @@ def _simulated(  # noqa: PLR0913, PLR0917
 ) -> tuple[float, int, int, int, float]:  # fmt: skip
     src, dst, klass = graph.src, graph.dst, graph.klass
     give_ptr, give, early_ptr, early = graph.give_ptr, graph.give, graph.early_ptr, graph.early
-    release_ptr, release, after = graph.release_ptr, graph.release, graph.after
     latency, send, receive, gap, flight, _, work = cost
     count, ranks = len(src), len(node)
     record = len(log.ready) > 0
     nodes = int(node.max()) + 1 if ranks else 0
-    heap, lists, event, needed, waits, ready, held = room
-    who = np.full(len(waits) if record else 0, -1, np.int32)
+    heap, lists, event, needed, waits, ready, _ = room
+    who = np.full(len(waits) if record else 0, -1, np.int32)  # gave to each condition last
     width = max(ports, 1)
     out_last, in_last = np.full(ranks * width, FAR), np.full(ranks * width, FAR)
     out_held, in_held = np.zeros(ranks * width, np.bool_), np.zeros(ranks * width, np.bool_)
@@ -300,35 +304,8 @@ def _simulated(  # noqa: PLR0913, PLR0917
                 log.done[m] = then
                 if s == d:
                     log.ready[m], log.begin[m], log.landed[m] = ready[m], then - work[k], then
-        free_count = 0
-        for i in range(give_from, give_to):
-            c = early[i] if leaving else give[i]
-            moment, by = then, m
-            while c >= 0:
-                if moment >= held[c]:
-                    held[c] = moment
-                    if record:
-                        who[c] = by
-                waits[c] -= 1
-                if waits[c] > 0:
-                    break
-                moment = held[c]
-                if record:
-                    by = who[c]
-                for j in range(release_ptr[c], release_ptr[c + 1]):
-                    other = release[j]
-                    if moment >= ready[other]:
-                        ready[other] = moment
-                        if record:
-                            log.before[other] = by
-                    needed[other] -= 1
-                    if needed[other] == 0:
-                        freed[free_count] = other
-                        free_count += 1
-                c = after[c]
-        if free_count > 1:
-            in_order(freed, free_count)
-        for i in range(free_count):
+        gives = early if leaving else give
+        for i in range(freed_by(room, graph, log, who, freed, gives, give_from, give_to, then, m)):
             other = freed[i]
             event[other] = ASK
             put(heap, lists, ready[other] + send[klass[other]], other)

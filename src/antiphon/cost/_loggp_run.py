@@ -14,16 +14,19 @@ from antiphon.core.routes import NO_ROUTES
 from antiphon.core.topology import Topology
 from antiphon.cost import _loggp_messages as engine
 from antiphon.cost._barriers import latency_name
-from antiphon.cost._loggp_figures import FIGURES, LogGP
+from antiphon.cost._loggp_figures import FIGURES
 from antiphon.cost._loggp_free import simulate_free
+from antiphon.cost._loggp_options import Options
 from antiphon.cost._loggp_packets import simulate_packets
+from antiphon.cost._loggp_processors import simulate_processors
 from antiphon.cost._loggp_work import Work
 from antiphon.cost._prediction import Hop, LazyPath, Prediction
 from antiphon.cost._profile import Profile
 from antiphon.cost._trace import Events
 
 MOST_LOGGED = 2**20  # messages up to which a prediction tells its terms
-CAUSES = ("", "a port to send", "its node's NIC", "a port to receive", "the receiver's NIC", "the rank to combine")
+CAUSES = ("", "a port to send", "its node's NIC", "a port to receive", "the receiver's NIC", "the rank to combine",
+          "the rank's processor")  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,8 +55,7 @@ class Simulation:
     topology: Topology
     profile: Profile
     work: Work
-    limits: LogGP
-    packets: bool
+    options: Options
     note: str = ""
     local: tuple[float, str] = (0.0, "")  # seconds per byte of work at the end, and its name
     known: dict[int, Prediction] = field(default_factory=dict)
@@ -70,7 +72,7 @@ class Simulation:
         """Of every rank; 0 where there is no limit, or more than it has messages."""
         sent = self.work.sent
         most = max((int(np.bincount(ends).max(initial=0)) for ends in (sent.src, sent.dst)), default=0)
-        radix = self.limits.device_radix
+        radix = self.options.limits.device_radix
         return 0 if radix is None or radix >= most else radix
 
     @cached_property
@@ -79,7 +81,7 @@ class Simulation:
         node, sent = self.work.node, self.work.sent
         ends = (node[sent.src], node[sent.dst])
         most = max((int(np.bincount(end[end >= 0]).max(initial=0)) for end in ends), default=0)
-        radix = self.limits.node_radix
+        radix = self.options.limits.node_radix
         return 0 if radix is None or radix >= most else radix
 
     def sizes(self, nbytes: int) -> Floats:
@@ -128,9 +130,13 @@ class Simulation:
         work = self.work
         cost, size, per_byte = self.cost(nbytes)
         ports, nics = self.ports, self.nics
-        if self.packets:
+        received = float(size[work.graph.klass].sum()) if record else 0.0
+        if self.options.processors:
+            eager = size <= self.options.eager
+            return Outcome(*simulate_processors(work.graph, cost, eager, len(work.node), ports, log), log, 0, received)
+        if self.options.packets:
             seconds, last, done, held, received = simulate_packets(
-                work.graph, cost, size, per_byte, float(self.limits.packet), work.node, ports, nics, log
+                work.graph, cost, size, per_byte, float(self.options.limits.packet), work.node, ports, nics, log
             )
             return Outcome(seconds, last, done, log, held, received)
         if not (ports or nics or record or cost.work.any() or len(work.waits.need_ptr) or len(work.waits.left)):
@@ -138,7 +144,6 @@ class Simulation:
             seconds, last = simulate_free(work.graph.klass, whole, work.waits.need, work.waits.done, work.waits.before)
             return Outcome(seconds, last, len(work), log)
         seconds, last, done, held = engine.simulate_messages(work.graph, cost, work.node, ports, nics, log)
-        received = float(size[work.graph.klass].sum()) if record and done == len(work) else 0.0
         return Outcome(seconds, last, done, log, held, received)
 
     # ---- what it says ----
@@ -163,6 +168,11 @@ class Simulation:
         hops = LazyPath(lambda: self._hops(path if logged else self._path(self.run(nbytes))))
         return Prediction(float(seconds), terms, self._bottleneck(terms, found, path, nbytes), hops, note)
 
+    @property
+    def _waiting(self) -> str:
+        """What messages wait for at a rank."""
+        return "processors" if self.options.processors else "ports"
+
     def _path(self, found: Outcome) -> Longs:
         """The messages that waited for each other until the last one, in order of time."""
         path, at = [], found.last
@@ -185,15 +195,15 @@ class Simulation:
         parts = {
             "overhead": cost.send[kind] + np.where(left, 0.0, cost.receive[kind]),
             "latency": np.where(left, 0.0, cost.latency[kind]),
-            "bandwidth": cost.flight[kind],
-            "ports": np.where(left, 0.0, np.maximum(log.port[path], 0.0)),
+            "bandwidth": np.where(left & self.options.processors, 0.0, cost.flight[kind]),
+            self._waiting: np.where(left, 0.0, np.maximum(log.port[path], 0.0)),
             "NICs": np.where(left, 0.0, log.nic[path]),
             "combining": np.where(left, 0.0, log.combining[path]),
         }
         terms = {name: float(values.sum()) for name, values in parts.items()}
         least = 1e-12 * found.seconds  # below that differences of moments say nothing
         terms = {name: seconds if seconds > least else 0.0 for name, seconds in terms.items()}
-        terms["ports"] += max(found.seconds - sum(terms.values()), 0.0) if left.any() else 0.0
+        terms[self._waiting] += max(found.seconds - sum(terms.values()), 0.0) if left.any() else 0.0
         return terms, path
 
     def _bottleneck(self, terms: dict[str, float], found: Outcome, path: Longs, nbytes: int) -> str:
@@ -215,11 +225,13 @@ class Simulation:
 
     def _longest_wait(self, term: str, found: Outcome, path: Longs) -> str:
         """Where the message of the path waited that waited longest."""
-        waited = {"ports": found.log.port, "NICs": found.log.nic, "combining": found.log.combining}[term][path]
+        waited = {self._waiting: found.log.port, "NICs": found.log.nic, "combining": found.log.combining}[term][path]
         worst = int(path[int(waited.argmax())])
         src, dst = int(self.work.sent.src[worst]), int(self.work.sent.dst[worst])
         if term == "combining":
             return f"rank {dst}: combining what arrives"
+        if term == "processors":
+            return f"processors of ranks {src} and {dst}, or their ports"
         if term == "NICs":
             return f"NICs of {self._node(src)} and {self._node(dst)}"
         sends = found.log.cause[worst] == engine.SEND_PORT
@@ -243,7 +255,7 @@ class Simulation:
         if self.work.node[rank] < 0:
             return f"rank {rank}"
         parts = self.topology.places[rank].split("/")
-        at = next(i for i, part in enumerate(parts) if part.rstrip("0123456789") == self.limits.node)
+        at = next(i for i, part in enumerate(parts) if part.rstrip("0123456789") == self.options.limits.node)
         return "/".join(parts[: at + 1])
 
     # ---- traces ----

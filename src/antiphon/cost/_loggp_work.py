@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from antiphon.core.columns import Floats, Ints, Longs, narrow, packed, pointers, sums
 from antiphon.core.messages import (
+    LEFT,
     RECEIVED,
     MessageGraph,
     Messages,
@@ -78,8 +79,15 @@ def work_of(schedule: Schedule, topology: Topology, given: LogGP | None, order: 
     )  # fmt: skip
 
 
-def work_of_messages(graph: MessageGraph, topology: Topology, given: LogGP) -> Work:
-    """The same of a graph of messages; shares are bytes: ask for one byte. O(messages + dependencies)."""
+def work_of_messages(graph: MessageGraph, topology: Topology, given: LogGP, sent: str = RECEIVED) -> Work:
+    """The same of a graph of messages; shares are bytes: ask for one byte. O(messages + dependencies).
+
+    With `sent` "left" that is enough for what the same rank sends, whatever the graph says.
+    """
+    if sent == LEFT:
+        owner = np.repeat(np.arange(len(graph)), np.diff(graph.deps_ptr))
+        own = (graph.src[owner] == graph.src[graph.deps]) & (graph.src[graph.deps] != graph.dst[graph.deps])
+        graph = replace(graph, left=graph.left | own)
     level = loops.levels(graph.src, graph.dst, np.stack(given.groups(topology)))
     _refuse_missing(level, graph.src, graph.dst, given, topology)
     level[graph.src == graph.dst] = -1

@@ -29,6 +29,20 @@ TABLE: dict[str, Entry] = {
     "loggp": Entry(
         "antiphon.cost.loggp:loggp",
         "simulated: LogGP with ports and NICs, by --profile; :fidelity=packet for packets",
-        {**_ALL, "options": ("fidelity", "order", "sent", "contention", "device_radix", "node_radix", "local")},
+        {
+            **_ALL,
+            "options": (
+                "fidelity",
+                "order",
+                "sent",
+                "contention",
+                "device_radix",
+                "node_radix",
+                "local",
+                "cpu",
+                "eager",
+                "meaning",
+            ),
+        },
     ),
 }

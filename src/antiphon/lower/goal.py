@@ -40,7 +40,8 @@ def goal(
     What is combined takes `gamma` seconds per byte, as a calc in whole nanoseconds. What the schedule declares as local
     work is a calc at the end of every rank at so many bytes per second (`local`: "100GB/s"), or is left out ("off", as
     our runtimes do); without a word it is refused. Many that wait for the same many
-    wait for one calc 0 that does. `nics`: messages that a rank sends, or receives, in one step are dealt to so many.
+    wait for one calc 0 that does, on cpu 1: it is no work that waits for a processor. `nics`: messages that a rank
+    sends, or receives, in one step are dealt to so many.
     O(n log n) in rows; where a message would be empty it has one byte, because replayers charge for size - 1.
     """
     seconds = exact(gamma, "gamma")
@@ -144,7 +145,7 @@ def _text(sent: _Sent, found: Sets, nics: int, told: str) -> Iterator[bytes]:
         rows = np.flatnonzero(made.kind == kind)
         lines.add(at[rows], "l%d: calc %d\n", made.label[rows], sent.pause[made.of[rows]])
     rows = np.flatnonzero(made.kind == JOIN)
-    lines.add(at[rows], "l%d: calc 0\n", made.label[rows])
+    lines.add(at[rows], "l%d: calc 0 cpu 1\n", made.label[rows])
     rows = np.flatnonzero(made.kind == LAST)
     lines.add(at[rows], "l%d: calc %d\n", made.label[rows], np.full(len(rows), sent.last))
     waiting = ("l%d requires l%d\n", "l%d irequires l%d\n")

@@ -10,7 +10,6 @@ are in `_groups`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from time import monotonic
 
 import numpy as np
 
@@ -20,7 +19,7 @@ from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.transform import compose, merge
-from antiphon.errors import Invalid, TimedOut, Unsupported
+from antiphon.errors import Invalid, Unsupported
 from antiphon.planners._digits import BACK, DIRECT, RING, factorisations, gather_digits, given_fans
 from antiphon.planners._groups import Groups, given_groups, goes, placed_groups, plan_groups
 from antiphon.planners._places import nested_groups
@@ -44,8 +43,8 @@ def hierarchical_ps(
     request: Request, *, fanins: Fans = "all", order: Order = None, pieces: int = 1
 ) -> Iterator[Schedule]:
     """Yields one schedule for fan-ins such as "6x4" (the first level first, among neighbours), by default one for every
-    factorisation of P that the links allow (64 at most, fewest levels first; the first is plain co-located PS) until
-    the budget is spent, then TimedOut. O(P^2) transfers each.
+    factorisation of P that the links allow (64 at most, fewest levels first; the first is plain co-located PS).
+    O(P^2) transfers each.
     """
     topology, collective = request.topology, request.collective
     ranks = len(collective.members)
@@ -54,10 +53,7 @@ def hierarchical_ps(
     if not topology.switches and fanins == "all":  # which of them the direct links allow
         seating = given_order(order, collective)
         candidates = [fans for fans in candidates if _goes(topology, seating, fans, DIRECT)] or candidates[:1]
-    end = None if request.budget is None else monotonic() + request.budget
-    for number, fans in enumerate(candidates):
-        if number and end is not None and monotonic() > end:
-            raise TimedOut(f"the budget is spent; {number} of {len(candidates)} factorisations were tried")
+    for fans in candidates:
         options = {"fanins": "x".join(map(str, fans)), "order": order, "pieces": pieces}
         made = _plan(collective, order, fans, DIRECT)
         yield finish(made, topology, collective, "hierarchical-ps", options, pieces)

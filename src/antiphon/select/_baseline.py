@@ -23,14 +23,6 @@ CLASSICS = (
 IN_SWITCHES = {"allreduce": "reduce", "reducescatter": "reduce", "allgather": "multicast"}
 BY_SWITCHES = "NCCL would let the switches multicast and reduce, which is not priced here"
 NOBODY = "can plan it here"
-PATIENCE = 10.0  # times the budget: a speedup over a part of what NCCL has would mislead
-LONGEST = 60.0  # seconds, unless the budget itself is more
-
-
-def patience(kind: str, planner: str, budget: float) -> float:
-    """How many times the budget a planner is given: more than others where it is to be compared with."""
-    first = next(iter(BASELINES.get(kind, ())), ())
-    return max(1.0, min(PATIENCE, LONGEST / budget)) if planner in first else 1.0
 
 
 def by_switches(topology: Topology, kind: str) -> bool:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
@@ -17,9 +17,10 @@ from antiphon.core.request import Request, silent
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.cost import prepare
-from antiphon.errors import Infeasible, Invalid, NotFound, TimedOut, Unsupported
+from antiphon.errors import AntiphonError, Infeasible, Invalid, NotFound, TimedOut, Unsupported
+from antiphon.isolate import GRACE, Lost, Said, Say, Starved, Stopped, Terms, as_done
+from antiphon.registry import Entry as Planner
 from antiphon.registry import call, find, refuse_unless_able
-from antiphon.select._aside import Lost, aside
 from antiphon.select._plans import measure
 from antiphon.select._proofs import certified, label_of, least_ratio
 from antiphon.select._ranges import runs, winners
@@ -27,6 +28,8 @@ from antiphon.select._wish import budget_of, collective, machine_of, sizes_of
 
 _STRENGTH = (OPTIMAL, FOR_K, BEST_FOUND)
 SIZES = "1KB:1GB"  # over which points are compared for a plan
+GIB = 2**30
+Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,6 +182,7 @@ def frontier(  # noqa: PLR0913
     k: int | None = None,
     steps: int | None = None,
     budget: float | str | None = None,
+    effort: float | None = None,
     seed: int = 0,
     memory: float | None = None,
     options: Mapping[str, Any] | None = None,
@@ -189,10 +193,11 @@ def frontier(  # noqa: PLR0913
     """Every point of the latency-bandwidth frontier that the planner finds, verified, with proofs rechecked.
 
     `k`: only R <= S + k (left out: any). `steps`: the most steps. `memory`: GiB for the solvers. `tell` hears what is
-    tried and proved, `heard` each point as it is found. `apart`: the planner works in a process of its own, which
-    the end of the budget and Ctrl-C stop at once, and whose memory is limited. What was found until then is
-    returned, with `stopped` saying so; TimedOut if that is nothing, Infeasible if there can be nothing, NotFound if
-    nothing was found though the search came to its end.
+    tried and proved, `heard` each point as it is found. `effort`: how much is tried, in units of about a second; they
+    are counted, so it ends alike on every machine. `budget`: CPU seconds, a safety stop. `apart`: the planner works in
+    a process of its own, which the end of the budget and Ctrl-C stop at once, and whose memory is limited. What was
+    found until then is returned, with `stopped` saying so; TimedOut if that is nothing, Infeasible if there can be
+    nothing, NotFound if nothing was found though the search came to its end.
     """
     topology = machine_of(topology)
     target = wanted if isinstance(wanted, Collective) else collective(wanted, topology, root=root, ranks=ranks)
@@ -201,13 +206,13 @@ def frontier(  # noqa: PLR0913
     asked = {key: value for key, value in (("k", k), ("steps", steps), ("memory", memory)) if value is not None}
     given = {**asked, **(options or {})}
     _refuse_unless_able(planner, target, given)
-    request = Request(topology, target, budget=seconds, seed=seed, tell=tell or silent)
+    request = Request(topology, target, budget=seconds, seed=seed, effort=effort, tell=tell or silent)
     search = _Search(topology, target, planner, heard or _unheard)
     if apart:
-        stream = aside(planner, request, given, memory=memory)
+        stream = _set_apart((planner, find("planner", planner), given, request), memory)
     else:
         stream = call("planner", planner, find("planner", planner).load(), given, request)
-    stopped = search.run(stream, None if apart else seconds)
+    stopped = search.run(stream)
     return search.result(stopped, steps, k)
 
 
@@ -231,6 +236,37 @@ def _refuse_unless_able(planner: str, target: Collective, options: Mapping[str, 
             raise Unsupported(f"planner {planner} has no option {key}; leave it out, or use planner sccl")
 
 
+_Asked = tuple[str, Planner, dict[str, Any], Request]  # planner, its options, for what
+
+
+def _set_apart(asked: _Asked, memory: float | None) -> Iterator[Schedule]:
+    """What the planner yields in a process of its own: TimedOut, Lost or KeyboardInterrupt after what was half done."""
+    planner, entry, given, request = asked
+    most = None if memory is None else int(memory * GIB)
+    terms = Terms[_Asked](_plan, seconds=lambda job: request.budget, memory=most, grace=GRACE)
+    with closing(as_done([(planner, entry, given, replace(request, tell=silent))], terms)) as heard:
+        for _, told in heard:
+            if isinstance(told, Said):
+                if isinstance(told.value, Schedule):
+                    yield told.value
+                else:
+                    request.tell(told.value)
+            elif isinstance(told.result, Stopped):
+                raise TimedOut("the budget is spent")
+            elif isinstance(told.result, Starved):
+                raise TimedOut(f"its {memory:g} GiB of memory are spent")
+            elif isinstance(told.result, Lost):
+                raise Lost(f"the planner failed: {told.result}")
+            elif isinstance(told.result, AntiphonError):
+                raise told.result
+
+
+def _plan(asked: _Asked, say: Say) -> None:
+    planner, entry, given, request = asked
+    for schedule in call("planner", planner, entry.load(), given, replace(request, tell=say)):
+        say(schedule)
+
+
 class _Search:
     """What was found so far."""
 
@@ -242,9 +278,8 @@ class _Search:
         self.points: list[FrontierPoint] = []
         self.notes: list[str] = []
 
-    def run(self, stream: Iterator[Schedule], seconds: float | None) -> str | None:
-        """Hear it to the end; why it ended early, or None. `seconds`: after so many it did, though it does not say."""
-        begin = time.monotonic()
+    def run(self, stream: Iterator[Schedule]) -> str | None:
+        """Hear it to the end; why it ended early, or None."""
         try:
             for schedule in stream:
                 point = self._point(schedule)
@@ -254,12 +289,7 @@ class _Search:
             return "interrupted"
         except (TimedOut, Lost) as error:
             return str(error)
-        if seconds is not None and time.monotonic() - begin >= seconds and not self._at_the_bound():
-            return "the budget is spent"
         return None
-
-    def _at_the_bound(self) -> bool:
-        return any(point.ratio == self.bounds().inverse for point in self.points)
 
     def bounds(self) -> Bound:
         if self.limits is None:

@@ -12,7 +12,7 @@ from antiphon.core.plan import Entry as PlanEntry
 from antiphon.core.plan import Plan
 from antiphon.core.schedule import Schedule
 from antiphon.cost import Profile
-from antiphon.select._baseline import BASELINES, BY_SWITCHES, CLASSICS, baseline, by_switches, spoilt
+from antiphon.select._baseline import BY_SWITCHES, CLASSICS, baseline, by_switches
 from antiphon.select._candidates import Candidate, Range
 from antiphon.select._limits import Limit
 from antiphon.select._losses import Damage, Loss
@@ -67,17 +67,6 @@ class Ledger:
             self.done += 1
             if self.progress is not None:
                 self.progress(self.done, self.total, f"{task.kind}: {task.planner or 'bounds'}")
-
-    def ready(self, task: Task) -> Task:
-        """No more patience than others get, once there is nothing to compare with."""
-        if task.patience > 1 and self._spoilt(task.kind):
-            return replace(task, patience=1.0)
-        return task
-
-    def _spoilt(self, kind: str) -> bool:
-        first = next(iter(BASELINES.get(kind, ())), ())
-        over = [task for task in self.tasks if task.index in self.ended]
-        return bool(spoilt(kind, over, self.ended, first))
 
     def _judged(self, end: Done) -> Done:
         """With one order wanted: a planner whose schedules all have several is refused."""

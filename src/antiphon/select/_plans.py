@@ -83,6 +83,7 @@ def plan(  # noqa: PLR0913
     ranks: Sequence[int] | None = None,
     nbytes: int | None = None,
     budget: float | str | None = None,
+    effort: float | None = None,
     seed: int = 0,
     options: Mapping[str, Any] | None = None,
     model: str | None = None,
@@ -97,14 +98,15 @@ def plan(  # noqa: PLR0913
     SeveralOrders where the planner has none. With no planner named it is then the best of the classics that can, and of
     relay over one tree.
     `tell` hears what a planner that searches is doing; with it, Ctrl-C ends the search and keeps the best so far. What
-    ended it, also the budget, the plan then claims as `stopped`."""
+    ended it the plan then claims as `stopped`: the `effort` that it counts, the same everywhere, or the `budget`, CPU
+    seconds."""
     if model is not None and nbytes is None:
         raise Invalid(f"model {model}: chooses the best for a size; give nbytes, too")
     best: tuple[tuple[float, ...], Plan] | None = None
     try:
         for made in every_plan(
-            wanted, topology, planner=planner, root=root, ranks=ranks, nbytes=nbytes, budget=budget, seed=seed,
-            options=options, deterministic=deterministic, tell=tell,
+            wanted, topology, planner=planner, root=root, ranks=ranks, nbytes=nbytes, budget=budget, effort=effort,
+            seed=seed, options=options, deterministic=deterministic, tell=tell,
         ):  # fmt: skip
             order = _gaps_of(made) if nbytes is None else _seconds_of(made, nbytes, model or "alpha-beta")
             if best is None or order < best[0]:
@@ -147,6 +149,7 @@ def every_plan(  # noqa: PLR0913
     ranks: Sequence[int] | None = None,
     nbytes: int | None = None,
     budget: float | str | None = None,
+    effort: float | None = None,
     seed: int = 0,
     options: Mapping[str, Any] | None = None,
     deterministic: bool = False,
@@ -155,12 +158,13 @@ def every_plan(  # noqa: PLR0913
     """All that a planner yields, as it is found: every schedule verified, each as a plan of its own; at least one.
     `planner` and `deterministic` as for `plan`: then all that combine in one order.
 
-    `tell` hears what a planner that searches is doing. TimedOut after what was found where the budget ends it."""
+    `tell` hears what a planner that searches is doing. After what was found EffortSpent where its `effort`
+    ends it, TimedOut where its `budget`, CPU seconds, does."""
     topology = machine_of(topology)
     target = wanted if isinstance(wanted, Collective) else collective(wanted, topology, root=root, ranks=ranks)
     size = None if nbytes is None else parse_size(nbytes, "nbytes")
     seconds = None if budget is None else budget_of(budget)
-    request = Request(topology, target, nbytes=size, budget=seconds, seed=seed, tell=tell or silent)
+    request = Request(topology, target, nbytes=size, budget=seconds, effort=effort, seed=seed, tell=tell or silent)
     if deterministic and not planner:
         if options:
             raise Invalid("options are for a planner; name it, too")

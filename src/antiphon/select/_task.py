@@ -23,7 +23,8 @@ from antiphon.core.topology import Topology
 from antiphon.core.transform import Cuts
 from antiphon.core.verify import verify
 from antiphon.cost import Predictor, Profile, as_cut
-from antiphon.errors import AntiphonError, TimedOut
+from antiphon.errors import AntiphonError, EffortSpent, TimedOut
+from antiphon.isolate import in_words
 from antiphon.registry import Entry, call, find
 from antiphon.select._mark import mark_of
 
@@ -54,6 +55,7 @@ class Context:
     known: dict[tuple[str, bytes], Found] = field(default_factory=dict)
     deterministic: bool = False  # find out in which order each schedule combines
     cuts: Cuts | None = None  # how the runtime that it is for sends what has no pieces
+    effort: float | None = None
 
     def seen(self, topology: Topology) -> Topology:
         """The machine with what the profile says of its links."""
@@ -62,17 +64,13 @@ class Context:
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """Plan and price a collective by a planner with these options; with no entry: find the collective's bounds.
-
-    `patience`: how many times the budget it is given.
-    """
+    """Plan and price a collective by a planner with these options; with no entry: find the collective's bounds."""
 
     index: int
     kind: str
     planner: str = ""
     entry: Entry | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
-    patience: float = 1.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,14 +185,16 @@ def _schedules(context: Context, task: Task) -> Iterator[Schedule]:
     """What the planner yields. Everything it raises becomes the end of the candidate."""
     assert task.entry is not None
     request = Request(
-        context.topology, context.collectives[task.kind], profile=context.profile,
-        budget=context.budget * task.patience, seed=context.seed,
+        context.topology, context.collectives[task.kind], profile=context.profile, budget=context.budget,
+        seed=context.seed, effort=context.effort,
     )  # fmt: skip
     found = 0
     try:
         made = call("planner", task.planner, task.entry.load(), task.options, request)
         for found, schedule in enumerate(made, start=1):  # noqa: B007
             yield schedule
+    except EffortSpent:  # the same on every machine
+        pass
     except TimedOut as error:
         if isinstance(error.best, Schedule):
             yield error.best
@@ -217,10 +217,7 @@ def one_line(text: str) -> str:
 
 
 def told(error: BaseException) -> str:
-    if isinstance(error, SystemExit):
-        return one_line(f"it asked to end the whole process (sys.exit: {error.code})")
-    name = "" if isinstance(error, AntiphonError) else f"{type(error).__name__}: "
-    return one_line(f"{name}{error}")
+    return one_line(in_words(error))
 
 
 def _price(context: Context, task: Task, variant: int, schedule: Schedule) -> Found:

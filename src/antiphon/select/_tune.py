@@ -8,12 +8,13 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from antiphon.core.collective import ROOTED, Collective
+from antiphon.core.request import effort_of
 from antiphon.core.topology import Topology
 from antiphon.core.transform import Cuts
 from antiphon.cost import Profile, as_profile, model_of
 from antiphon.errors import Invalid, quote, unknown
 from antiphon.registry import Entry, find, table
-from antiphon.select._baseline import BASELINES, by_switches, patience
+from antiphon.select._baseline import BASELINES, by_switches
 from antiphon.select._ledger import Ledger, Progress
 from antiphon.select._losses import damage, losses
 from antiphon.select._pool import run_tasks
@@ -23,6 +24,7 @@ from antiphon.select._tuning import Tuning
 from antiphon.select._wish import budget_of, collective, machine_of, sizes_of
 from antiphon.units import Sizes
 
+BUDGET, EFFORT = 60.0, 5.0
 ProfileLike = Profile | str | os.PathLike[str] | None
 
 
@@ -33,7 +35,8 @@ def tune(  # noqa: PLR0913
     nbytes: Sizes = "1KB:1GB",
     model: str = "alpha-beta",
     planners: str | Sequence[str] = (),
-    budget: float | str = 5.0,
+    budget: float | str = BUDGET,
+    effort: float = EFFORT,
     root: int | None = None,
     ranks: Sequence[int] | None = None,
     seed: int = 0,
@@ -50,7 +53,8 @@ def tune(  # noqa: PLR0913
     """The best schedule for every size, of all that the planners here can make; every one of them is verified.
 
     `wanted`: a collective, or "all" for the eight. `planners`: just these (what stands for NCCL is priced, too).
-    `budget`: seconds for each candidate; what stands for NCCL gets ten times as much, up to a minute. `profile`: what
+    `effort`: how much a planner that searches tries, in units of about a second, which it counts, so that the result is
+    the same on every machine. `budget`: CPU seconds after which a candidate is stopped, which is told. `profile`: what
     was measured, or its file: times and the bound beside them are by it; what the plans claim of rounds and gaps
     stays that of the topology. `workers`: processes, by default (or 0) one per core; "none": all is done in this
     one. `sweep`: values of options ({"k": range(2, 65)}, "2:64", "factors", ...): those planners that have the option
@@ -78,14 +82,25 @@ def tune(  # noqa: PLR0913
     given = None if profile is None else as_profile(profile)
     entry, options = _model_of(model)
     context = Context(
-        topology, targets, model, entry, given, sizes, seconds, seed, options, deterministic=deterministic, cuts=cuts
+        topology,
+        targets,
+        model,
+        entry,
+        given,
+        sizes,
+        seconds,
+        seed,
+        options,
+        deterministic=deterministic,
+        effort=effort_of(effort),
+        cuts=cuts,
     )
     context.seen(topology)  # refuse a profile of other links now, not once per candidate
     compared = {kind for kind in targets if nccl and not by_switches(topology, kind)}
-    ledger = Ledger(context, _tasks(targets, names, seconds, values, compared), set(names), progress, nccl, shortlist)
+    ledger = Ledger(context, _tasks(targets, names, values, compared), set(names), progress, nccl, shortlist)
     complete = True
     try:
-        run_tasks(context, ledger.to_do, processes, ledger.hear, ledger.ready)
+        run_tasks(context, ledger.to_do, processes, ledger.hear)
     except KeyboardInterrupt:
         complete = False
     lost = losses(context, ledger.limits, whole) if whole is not None and complete else ()
@@ -143,7 +158,7 @@ def _usual_planners() -> list[str]:
 
 
 def _tasks(
-    targets: Mapping[str, Collective], names: Sequence[str], budget: float,
+    targets: Mapping[str, Collective], names: Sequence[str],
     values: Mapping[str, Sequence[Value]] | None = None, beside: Collection[str] = tuple(BASELINES),
 ) -> list[Task]:  # fmt: skip
     """For every collective its bounds, then every planner that declares it, with each of its sweep of options; those
@@ -157,6 +172,5 @@ def _tasks(
             declared: Sequence[Mapping[str, Any]] = entry.can.get("sweep") or ({},)
             swept = combinations(values if values and name in names else {}, entry.can["options"], declared)
             for options in swept if kind in entry.can["collectives"] else ({},):
-                longer = patience(kind, name, budget) if kind in beside else 1.0
-                tasks.append(Task(len(tasks), kind, name, entry, options, longer))
+                tasks.append(Task(len(tasks), kind, name, entry, options))
     return tasks

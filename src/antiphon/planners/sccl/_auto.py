@@ -3,7 +3,7 @@
 Bounds first, then engines in turn: several groups, more and more splits of the rounds, MiniSat and CaDiCaL, each
 for a number of conflicts that grows fourfold from turn to turn. Refuted under a group or split says
 nothing, so a proof for the whole problem (no symmetry, free split) is sought in turn, too. Limits count conflicts, not
-seconds, so the answer depends on the seed alone, unless time runs out.
+seconds, and what they take is paid from the purse, so the answer depends on the seed and the effort alone.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from dataclasses import dataclass, replace
 
 from antiphon.core.ksync.cnf import Question
 from antiphon.errors import TimedOut
+from antiphon.isolate import Lost, Stopped, apart
 from antiphon.planners.sccl._cache import Kept
 from antiphon.planners.sccl._flow import flow, suits
 from antiphon.planners.sccl._group import Group
+from antiphon.planners.sccl._purse import TOO_LATE
 from antiphon.planners.sccl._refute import refute
 from antiphon.planners.sccl._sat import sat
 from antiphon.planners.sccl._search import Impossible, Search
 from antiphon.planners.sccl._task import Answer, Effort, Move, Task
-from antiphon.planners.sccl._worker import Late, Lost, apart
 
 FIRST = 3000  # conflicts in the first turn
 QUICK = 10000  # up to so many are tried in this process
@@ -32,7 +33,6 @@ SMALL = 20000  # size up to which a try is quick
 REFUTING = 4  # times the conflicts of other tries, for the one that may refute
 PROVING, PROVABLE = 50000, 100000  # conflicts, and size up to which a proof is sought for what is refuted already
 REFUTABLE = 5000  # times 4 for every turn: the size up to which that one is tried
-LONGEST = 10**6  # seconds: what a wait can be told
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,9 @@ def decide(
     search: Search, parts: int, steps: int, rounds: int, *, tell: Tell = lambda text: None,
     memory: int | None = None, turns: int = TURNS,
 ) -> Decided:  # fmt: skip
-    """Found, Impossible with its proof, or None where that many turns gave no answer. TimedOut at the deadline."""
+    """Found, Impossible with its proof, or None where that many turns gave no answer. EffortSpent where the search's
+    purse does not do, or TimedOut.
+    """
     forbidden = search.forbidden(parts, steps, rounds)
     if forbidden is not None:
         return forbidden
@@ -61,31 +63,35 @@ def decide(
     question = search.question(parts, steps, rounds)
     kept = search.cache.get(question)
     if kept is None:
-        decided, taken = _by_engines(search, task, tell, memory, turns)
+        before = search.purse.spent
+        decided, ends = _by_engines(search, task, tell, memory, turns)
+        prices = [end - before for end in [*ends, search.purse.spent]]
         if isinstance(decided, Found):
-            search.cache.put(question, Kept(taken, decided.engine, list(decided.moves)))
+            search.cache.put(question, Kept(prices, decided.engine, list(decided.moves)))
         elif isinstance(decided, Impossible) and decided.resolution is not None:
-            search.cache.put(question, Kept(taken, resolution=decided.resolution))
+            search.cache.put(question, Kept(prices, resolution=decided.resolution))
         return decided
-    if kept.turns > turns:
+    search.purse.pay(kept.prices[min(turns, len(kept.prices)) - 1])
+    if len(kept.prices) > turns:
         return None
     if kept.moves is None:
         return Impossible("search", resolution=kept.resolution)
     return Found(tuple(kept.moves), kept.engine)
 
 
-def _by_engines(search: Search, task: Task, tell: Tell, memory: int | None, turns: int) -> tuple[Decided, int]:
-    """What engines say, and after how many turns."""
+def _by_engines(search: Search, task: Task, tell: Tell, memory: int | None, turns: int) -> tuple[Decided, list[int]]:
+    """What engines say, and what the purse had paid after every turn before the last."""
+    search.cuts.clear()  # what it takes shall not depend on what was asked before
     split = search.split(task.parts, task.steps, task.rounds)
     if split is None:
         gone_through = search.all_splits_forbidden(task.parts, task.steps, task.rounds)
         if isinstance(gone_through, Impossible):
-            return gone_through, 0
+            return gone_through, []
         split = gone_through
     if suits(search.instance):
         found = _by_flow(search, task, split)
         if found is not None:
-            return found, 0
+            return found, []
     return _by_turns(search, task, split, tell, memory, turns)
 
 
@@ -95,7 +101,10 @@ def _by_flow(search: Search, task: Task, split: tuple[int, ...] | None) -> Decid
     tries += [(group, None) for group in search.groups(task.parts)[:FLOW_GROUPS] if len(group) > 1]
     tries += [(search.none, None)]
     for group, chosen in tries:
-        answer = flow(replace(task, split=chosen), group, Effort(seconds=min(60.0, search.left()), seed=search.seed))
+        search.purse.check()
+        effort = Effort(seed=search.seed)
+        answer: Answer = search.run(flow, replace(task, split=chosen), group, effort, search.purse.left())
+        search.purse.pay(answer.price)
         if answer.moves is not None:
             return Found(answer.moves, "flow")
         if answer.refuted and group is search.none and chosen is None:
@@ -107,15 +116,18 @@ def _by_flow(search: Search, task: Task, split: tuple[int, ...] | None) -> Decid
 
 def _refuted(search: Search, task: Task, conflicts: int) -> Impossible | None:
     """A proof by resolution that there is none, if so many conflicts do."""
-    search.left()
+    search.purse.check()
     question = Question(task.parts, task.steps, task.rounds, ordered=True)
-    found = refute(search.instance, question, Effort(conflicts, seed=search.seed))
+    effort = Effort(conflicts, seed=search.seed)
+    found, price = search.run(refute, search.instance, question, effort, search.purse.left())
+    search.purse.pay(price)
     return None if found is None else Impossible("search", resolution=found.as_json())
 
 
 def _by_turns(
     search: Search, task: Task, split: tuple[int, ...] | None, tell: Tell, memory: int | None, turns: int
-) -> tuple[Decided, int]:
+) -> tuple[Decided, list[int]]:
+    ends: list[int] = []
     done: set[tuple[int, tuple[int, ...] | None]] = set()  # refuted: (group, split)
     splits = [split] if split is not None else []
     more = search.more_splits(task.parts, task.steps, task.rounds)
@@ -123,7 +135,7 @@ def _by_turns(
         if turn == 1 and task.rounds == task.steps:  # mostly found by now, so not looked at before
             none = search.all_splits_forbidden(task.parts, task.steps, task.rounds)
             if isinstance(none, Impossible):
-                return none, turn
+                return none, ends
         if turn:
             splits += _next_splits(more, splits, 2 * turn)
         for number, chosen, solver, shuffle in _asked(search, task, splits, turn, more):
@@ -133,20 +145,22 @@ def _by_turns(
                 tell(f"looking for a proof that there is none: {REFUTING * FIRST * 4**turn} conflicts")
                 proof = _refuted(search, task, REFUTING * FIRST * 4**turn)
                 if proof is not None:
-                    return proof, turn + 1
+                    return proof, ends
                 continue
             group = search.groups(task.parts)[number]
             conflicts = FIRST * 4**turn * (REFUTING if chosen is None else 1)
             effort = Effort(conflicts, seed=shuffle + (search.seed * SHUFFLES if shuffle else 0))
             tell(f"{solver}: {effort.conflicts} conflicts, symmetry {len(group)}, rounds {_shown(chosen)}")
             answer = _ask(search, replace(task, split=chosen), group, effort, solver, tell, memory)
+            search.purse.pay(answer.price)
             if answer.moves is not None:
-                return Found(answer.moves, f"sat ({solver})"), turn + 1
+                return Found(answer.moves, f"sat ({solver})"), ends
             if answer.refuted:
                 done.add((number, chosen))
                 if len(group) == 1 and chosen is None:  # on the ways that were looked at; others were left out
-                    return None, turns
-    return None, turns
+                    return None, ends
+        ends.append(search.purse.spent)
+    return None, ends
 
 
 def _shown(split: tuple[int, ...] | None) -> str:
@@ -192,14 +206,15 @@ def _ask(
     search: Search, task: Task, group: Group, effort: Effort, solver: str, tell: Tell, memory: int | None
 ) -> Answer:
     """In this process if it is quick, else in one of its own, which may be stopped or die: that is told."""
+    search.purse.check()
+    left = search.purse.left()
     if (effort.conflicts or 0) <= QUICK and _size(task) <= SMALL * len(group):
-        search.left()
-        return sat(task, group, effort, solver)
+        return sat(task, group, effort, solver, left)
     try:
-        answer: Answer = apart(sat, task, group, effort, solver, seconds=min(search.left(), LONGEST), memory=memory)
+        answer: Answer = apart(sat, task, group, effort, solver, left, seconds=search.purse.seconds(), memory=memory)
         return answer
-    except Late:
-        raise TimedOut("the budget is spent; give it more with --budget") from None
+    except Stopped:
+        raise TimedOut(TOO_LATE) from None
     except Lost as error:
         tell(f"{solver}: {error}; going on without it")
         return Answer(None)

@@ -8,8 +8,8 @@ what was written is no answer, and the next answer replaces it. Nothing in a fil
 used, its algorithm is checked again, and so is the proof by resolution that there is none. What only an engine says
 is not kept.
 
-An answer tells how many turns it took, so that whoever has fewer is told what he would have found himself: with or
-without the cache a request has one result.
+An answer tells how many turns it took and what it cost, so that whoever has less is told what he would have found
+himself: with or without the cache a request has one result.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ class Question:
 
 
 class Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The moves, or the proof that there are none. `turns`: how many of the engine `auto` it took."""
+    """The moves, or the proof that there are none. `prices`: what engine `auto` had spent after each of its turns."""
 
-    turns: int
+    prices: list[int]
     engine: str = ""
     moves: list[Move] | None = None
     resolution: dict[str, Any] | None = None
@@ -138,6 +138,7 @@ class Cache:
             return None
         answer = found.answer
         known = found.format == FORMAT and found.question == asked.name and found.check == _check(answer)
+        known = known and bool(answer.prices) and [0, *answer.prices] == sorted([0, *answer.prices])
         if not known:
             return None
         moves = answer.moves

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from antiphon.core.ksync.instance import Instance
 from antiphon.planners.sccl._group import Group
 from antiphon.planners.sccl._program import Commodity, Program
+from antiphon.planners.sccl._purse import LIMIT_REACHED, mixed_price, nodes_for
 from antiphon.planners.sccl._task import Answer, Effort, Move, Task
 
 Table = NDArray[np.int64]
@@ -26,8 +27,10 @@ def suits(instance: Instance) -> bool:
     return all(len(kind.dests) == 1 for kind in instance.kinds)
 
 
-def flow(task: Task, group: Group, effort: Effort) -> Answer:
-    """Whole numbers of chunks that flow alike under the whole group. Refuted: for this group, and this split."""
+def flow(task: Task, group: Group, effort: Effort, left: int | None = None) -> Answer:
+    """Whole numbers of chunks that flow alike under the whole group. Refuted: for this group, and this split.
+
+    `left`: the effort that there is (_purse.py); where it ends the search, all of it is the price."""
     from scipy.optimize import Bounds, LinearConstraint, milp
 
     if task.steps < task.instance.least_steps:
@@ -45,15 +48,18 @@ def flow(task: Task, group: Group, effort: Effort) -> Answer:
         LinearConstraint(program.equal, right, right),
         LinearConstraint(total, -np.inf, task.rounds),
     ]
-    limits: dict[str, float] = {"node_limit": effort.conflicts or _MOST_NODES}
-    if effort.seconds is not None:
-        limits["time_limit"] = max(effort.seconds, 0.1)
+    entries = program.fits.nnz + program.equal.nnz
+    most = effort.conflicts or _MOST_NODES
+    nodes = nodes_for(left, entries, most)
     found = milp(
         np.zeros(program.variables), constraints=rows, integrality=np.ones(program.variables),
-        bounds=Bounds(low, high), options=limits,
+        bounds=Bounds(low, high), options={"node_limit": nodes},
     )  # fmt: skip
+    price = mixed_price(entries, found.mip_node_count or 0)
     if found.x is None:
-        return Answer(None, refuted=found.status == 2)
+        if found.status == LIMIT_REACHED and nodes < most:
+            price = left or 0
+        return Answer(None, found.status == 2, price)
     moves: list[Move] = []
     for number, orbit in enumerate(program.orbits):
         amount = program.amounts[number]
@@ -62,7 +68,7 @@ def flow(task: Task, group: Group, effort: Effort) -> Answer:
             moved = np.empty_like(values)
             moved[group.bonds[element]] = values
             moves += paths(task, program.commodities[member], moved)
-    return Answer(tuple(moves))
+    return Answer(tuple(moves), price=price)
 
 
 def paths(task: Task, commodity: Commodity, moved: Table) -> Iterator[Move]:

@@ -24,7 +24,7 @@ from antiphon.planners.sccl._task import Move, rounds_of
 
 USUAL_K = 4
 QUICK_TURNS = 1
-PATIENCE, SOON = 0.4, 0.1  # of the time left, for one candidate; on large instances at first
+PATIENCE, SOON = 0.4, 0.1  # of the effort left, for one candidate; on large instances at first
 LARGE = 3000  # chunks of one part, times arcs, times steps
 MOST_PARTS = 12  # tried where no k is given, each with the fewest rounds it may take;
 MULTIPLES = 2  # besides so many multiples of the least number that could meet the bound
@@ -86,8 +86,8 @@ class Limits:
 def frontier(search: Search, floor: Fraction, limits: Limits, tell: Tell = lambda text: None) -> Iterator[Point]:
     """The points, fewest steps first, each as soon as it is found. `floor`: the bandwidth bound on R / C.
 
-    Ends when R / C meets the floor, at the most steps, or by TimedOut at the search's deadline. On large instances
-    and where time is short, a point is first the best that was found soon; once all numbers of steps had their turn,
+    Ends when R / C meets the floor, at the most steps, or by EffortSpent. On large instances
+    and where effort is short, a point is first the best that was found soon; once all numbers of steps had their turn,
     one that is better or better proved may follow for the same steps.
     """
     instance = search.instance
@@ -108,7 +108,7 @@ def frontier(search: Search, floor: Fraction, limits: Limits, tell: Tell = lambd
             if seen.undecided and (seen.large or pressed):
                 later.append(seen)
         steps += 1
-    for share in (PATIENCE, 1.0):  # with what time is then left, those that took more than their share
+    for share in (PATIENCE, 1.0):  # with what is then left, those that took more than their share
         for seen in later:
             known = seen.point()
             seen.again(share)
@@ -137,7 +137,7 @@ class _Seen:
     best: Fraction | None
     limits: Limits
     tell: Tell
-    pressed: bool  # time is short
+    pressed: bool  # effort is short
     found: tuple[int, int, Found] | None = None
     refuted: list[Refuted] = field(default_factory=list)
     undecided: list[Parts] = field(default_factory=list)
@@ -151,7 +151,7 @@ class _Seen:
         """Every candidate with little effort: by ascending R / C until one is found, and then, with more effort,
         those left undecided. On large instances only the first, the smallest first, each better than the last.
 
-        Where time is short (a candidate takes more than its share) the smallest comes first, and what asks for more
+        Where effort is short (a candidate takes more than its share) the smallest comes first, and what asks for more
         effort waits until all numbers of steps had their turn.
         """
         weight = self.search.instance.input_weight
@@ -187,7 +187,7 @@ class _Seen:
     ) -> bool:
         """Decide them in order, each only if it would be better than what is found; `one`: until one is found.
 
-        With `hasty` the first that takes more than its share of the time ends it; then the answer is False.
+        With `hasty` the first that takes more than its share ends it; then the answer is False.
         """
         results = in_order(
             self.search, [(parts, self.steps, rounds) for parts, rounds in candidates],

@@ -13,19 +13,22 @@ from numpy.typing import NDArray
 from antiphon.core.ksync.dual import Spread, StepDual, Worth, worth
 from antiphon.errors import Invalid
 from antiphon.planners.sccl._program import Program
+from antiphon.planners.sccl._purse import LIMIT_REACHED, PIVOT_COLUMN, PROGRAM, mixed_price, nodes_for
 
 Table = NDArray[np.int64]
 Floats = NDArray[np.float64]
+MOST_NODES = 2000  # of a mixed-integer program
 _MOST_SCALE = 6000
 _FINE = 10**7
 
 
 @dataclass(frozen=True, eq=False)
 class Proved:
-    """A dual with what it proves."""
+    """A dual with what it proves; `price`: what it took to find it (_purse.py)."""
 
     dual: StepDual
     worth: Worth
+    price: int = 0
 
 
 def least_rounds(program: Program) -> Proved:
@@ -47,7 +50,7 @@ def _proved(program: Program, rounds: Sequence[int] | None) -> Proved:
         except Invalid:
             continue
         if best is None or _strength(value, rounds) > _strength(best.worth, rounds):
-            best = Proved(dual, value)
+            best = Proved(dual, value, PROGRAM + PIVOT_COLUMN * int(found.nit) * program.variables)
         if float(_strength(best.worth, rounds)) >= found.fun * (1 - 1e-9):
             break
     if best is None:
@@ -81,9 +84,11 @@ def _solve(program: Program, rounds: Sequence[int] | None) -> Any:
     return found
 
 
-def split(program: Program, parts: int, seconds: float = 20.0, limit: int | None = None) -> list[int] | None:
+def split(
+    program: Program, parts: int, limit: int | None = None, left: int | None = None
+) -> tuple[list[int] | None, int]:
     """Whole rounds per step, as few as the program admits (at least one a step); None where they are over `limit`
-    or none were found in time.
+    or none were found in MOST_NODES. And the price, of the effort that is `left`: all of it where that ended it.
     """
     from scipy.optimize import Bounds, LinearConstraint, milp
 
@@ -96,12 +101,18 @@ def split(program: Program, parts: int, seconds: float = 20.0, limit: int | None
     ]
     if limit is not None:
         rows.append(LinearConstraint(cost[None], -np.inf, limit + 0.5))
-    found = milp(cost, constraints=rows, integrality=whole, bounds=Bounds(low, np.inf), options={"time_limit": seconds})
-    return None if found.x is None else [round(r) for r in found.x[:steps]]
+    entries = program.fits.nnz + program.equal.nnz
+    nodes = nodes_for(left, entries, MOST_NODES)
+    found = milp(cost, constraints=rows, integrality=whole, bounds=Bounds(low, np.inf), options={"node_limit": nodes})
+    price = mixed_price(entries, found.mip_node_count or 0)
+    if found.status == LIMIT_REACHED and nodes < MOST_NODES:
+        price = max(price, left or 0)
+    return None if found.x is None else [round(r) for r in found.x[:steps]], price
 
 
-def spans(program: Program, parts: int, rounds: int) -> list[Floats]:
-    """Real rounds per step that add up to `rounds`: for every step those with the most and the fewest in it."""
+def spans(program: Program, parts: int, rounds: int) -> tuple[list[Floats], int]:
+    """Real rounds per step that add up to `rounds`: for every step those with the most and the fewest in it. And the
+    price."""
     from scipy.optimize import linprog
     from scipy.sparse import csr_array, vstack
 
@@ -112,7 +123,7 @@ def spans(program: Program, parts: int, rounds: int) -> list[Floats]:
     low[:steps] = 1.0
     equal = vstack([program.equal, csr_array(total)], format="csr")
     right = np.concatenate([program.right * parts, [rounds]])
-    found = []
+    found, price = [], 0
     for s in range(steps):
         for sign in (1.0, -1.0):
             cost = np.zeros(program.variables)
@@ -121,9 +132,10 @@ def spans(program: Program, parts: int, rounds: int) -> list[Floats]:
                 cost, A_ub=program.fits, b_ub=np.zeros(program.fits.shape[0]), A_eq=equal, b_eq=right,
                 bounds=np.stack([low, np.full(len(low), np.inf)], axis=1), method="highs-ds",
             )  # fmt: skip
+            price += PROGRAM + PIVOT_COLUMN * int(best.nit) * program.variables
             if best.status == 0:
                 found.append(best.x[:steps])
-    return found
+    return found, price
 
 
 def _exact(program: Program, found: Any) -> list[StepDual]:

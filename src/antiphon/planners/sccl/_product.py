@@ -11,7 +11,6 @@ waits. Search alone does not find these: every link is full in every round.
 from __future__ import annotations
 
 import math
-import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -26,9 +25,10 @@ from antiphon.core.ksync.certificate import BEST_FOUND, OPTIMAL
 from antiphon.core.ksync.dual import Spread, StepDual, worth
 from antiphon.core.ksync.instance import Instance, instance_of
 from antiphon.core.topology import LinkType, build
-from antiphon.errors import TimedOut
+from antiphon.errors import EffortSpent
 from antiphon.planners.sccl._frontier import Limits, Point, frontier, usual_steps
 from antiphon.planners.sccl._linear import Proved
+from antiphon.planners.sccl._purse import Purse
 from antiphon.planners.sccl._search import Search
 from antiphon.planners.sccl._task import Move, rounds_of
 
@@ -37,7 +37,7 @@ MOST_ROWS = 2**21
 MOST_LINKS = 2048
 MOST_CLASSES = 8  # of edges that cannot be parted
 TURNS = 2  # for a candidate of a factor
-SHARE = 0.4  # of the time left, for both factors
+SHARE = 0.4  # of the effort left, for both factors
 
 Pairs = dict[tuple[int, int], int]  # (tail, head) -> chunks per round
 Tell = Callable[[str], None]
@@ -80,15 +80,17 @@ class Gather:
 
 def by_product(search: Search, tell: Tell = lambda text: None) -> Point | None:
     """A bandwidth-optimal or nearly optimal point for the search's problem, if its machine is a product and both of its
-    factors are solved within a share of the time left."""
+    factors are solved within a share of the effort left."""
     instance = search.instance
     factors = factored(instance)
     if factors is None:
         return None
     tell(f"the machine is the product of one of {factors.sizes[0]} ranks and one of {factors.sizes[1]}")
-    until = time.monotonic() + SHARE * search.left() if search.deadline < math.inf else math.inf
-    first = _gather(search, factors.pairs[0], factors.sizes[0], until)
-    second = _gather(search, factors.pairs[1], factors.sizes[1], until)
+    left = search.purse.left()
+    purse = Purse(None if left is None else int(SHARE * left), search.purse.until)
+    first = _gather(search, factors.pairs[0], factors.sizes[0], purse)
+    second = _gather(search, factors.pairs[1], factors.sizes[1], purse)
+    search.purse.pay(purse.spent)
     if first is None or second is None:
         return None
     if first.ratio > second.ratio:
@@ -106,20 +108,20 @@ def by_product(search: Search, tell: Tell = lambda text: None) -> Point | None:
     return Point(instance, parts, len(rounds), sum(rounds), moves, "product", proof, least)
 
 
-def _gather(search: Search, pairs: Pairs, ranks: int, until: float) -> Gather | None:
+def _gather(search: Search, pairs: Pairs, ranks: int, purse: Purse) -> Gather | None:
     """The last point of a factor's frontier, which is the one of least R / C."""
     links = [(a, b, LinkType("link", Fraction(units))) for (a, b), units in sorted(pairs.items())]
     collective = Collective("allgather", ranks)
     topology = build("factor", ranks, links)
     instance = instance_of(topology, collective)
     last: Point | None = None
-    within = Search(instance, search.seed, until, search.cache)
+    within = Search(instance, search.seed, purse, search.cache)
     try:
         limits = Limits(k=None, steps=usual_steps(instance.least_steps), turns=TURNS)
         for point in frontier(within, bound(topology, collective).inverse, limits):
             last = point
-    except TimedOut:
-        search.left()  # what was found so far will do
+    except EffortSpent:  # what was found so far will do
+        pass
     return None if last is None else Gather.of(instance, last.parts, last.moves)
 
 

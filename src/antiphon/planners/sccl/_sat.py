@@ -19,8 +19,10 @@ from numpy.typing import NDArray
 from antiphon.core.ksync.instance import Instance
 from antiphon.planners.sccl._cnf import Clauses
 from antiphon.planners.sccl._group import Group, orbits
+from antiphon.planners.sccl._purse import LITERAL, PROPAGATION
 from antiphon.planners.sccl._task import Answer, Effort, Move, Task, images, tidy
 
+SLICE = 3000  # conflicts
 SOLVERS = {"minisat": "minisat22", "cadical": "cadical195"}
 
 
@@ -124,9 +126,12 @@ def load_within(out: Clauses, literals: list[int], capacity: Fraction, extra: li
             out.rows.append([-counted, extra[need - 2]])
 
 
-def sat(task: Task, group: Group, effort: Effort, solver: str = "cadical") -> Answer:
+def sat(task: Task, group: Group, effort: Effort, solver: str = "cadical", left: int | None = None) -> Answer:
     """Ask a SAT solver. Refuted: for this group, and this split if one is given. The seed numbers the variables anew:
     short tries with different numbers find what one long try misses.
+
+    `left`: what it may cost (_purse.py). It is looked at after every SLICE of conflicts, so that an answer which costs
+    less is found as it would be with more.
     """
     from pysat.solvers import Solver
 
@@ -135,15 +140,21 @@ def sat(task: Task, group: Group, effort: Effort, solver: str = "cadical") -> An
     made = encode(task, group)
     named, back = _renumbered(made.clauses, effort.seed)
     with Solver(name=SOLVERS[solver], bootstrap_with=named) as asked:
-        if effort.conflicts is not None:
-            asked.conf_budget(effort.conflicts)
-            found = asked.solve_limited()
-        else:
-            found = asked.solve()
+        written = LITERAL * sum(map(len, named))
+        found, price, tried = None, written, 0
+        while found is None and (effort.conflicts is None or tried < effort.conflicts) and _within(price, left):
+            slice_ = SLICE if effort.conflicts is None else min(SLICE, effort.conflicts - tried)
+            asked.conf_budget(slice_)
+            found, tried = asked.solve_limited(), tried + slice_
+            price = written + PROPAGATION * asked.accum_stats()["propagations"]
         if not found:
-            return Answer(None, refuted=found is False)
+            return Answer(None, found is False, price)
         true = {back[literal] for literal in asked.get_model() if literal > 0}
-    return Answer(tuple(decode(task, group, made, true)))
+    return Answer(tuple(decode(task, group, made, true)), price=price)
+
+
+def _within(price: int, left: int | None) -> bool:
+    return left is None or price < left
 
 
 def _renumbered(clauses: Clauses, seed: int) -> tuple[list[list[int]], list[int]]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
@@ -13,11 +12,13 @@ from typing import Any
 
 from antiphon.core.ksync.instance import Instance
 from antiphon.errors import TimedOut
+from antiphon.isolate import Lost, Stopped, apart, can_fork
 from antiphon.planners.sccl import _linear
 from antiphon.planners.sccl._cache import Cache, Question, fingerprint, question
 from antiphon.planners.sccl._group import Group, group_of, subgroups, trivial
 from antiphon.planners.sccl._linear import Proved
 from antiphon.planners.sccl._program import Program
+from antiphon.planners.sccl._purse import TOO_LATE, Purse
 
 MOST_SPLITS = 20000  # ways of dealing rounds out to steps that are gone through for a proof
 
@@ -38,23 +39,28 @@ class Impossible:
 
 @dataclass(eq=False)
 class Search:
-    """What engines need beyond the task. Everything is found when first asked for, and kept."""
+    """What engines need beyond the task. Everything is found when first asked for, paid for, and kept."""
 
     instance: Instance
     seed: int = 0
-    deadline: float = math.inf  # of time.monotonic()
+    purse: Purse = field(default_factory=Purse)
     cache: Cache | None = None
     programs: dict[int, Program] = field(default_factory=dict)
     least: dict[int, Proved] = field(default_factory=dict)
     cuts: dict[int, list[Proved]] = field(default_factory=dict)  # further duals, per number of steps
     _groups: dict[int, list[Group]] = field(default_factory=dict)
 
-    def left(self) -> float:
-        """Seconds left; TimedOut where there are none."""
-        seconds = self.deadline - time.monotonic()
-        if seconds <= 0:
-            raise TimedOut("the budget is spent; give it more with --budget")
-        return seconds
+    def run(self, function: Callable[..., Any], *args: Any) -> Any:
+        """What a solver gives that may work long: where there is a budget in a process that ends with it."""
+        seconds = self.purse.seconds()
+        if seconds is None or not can_fork():
+            return function(*args)
+        try:
+            return apart(function, *args, seconds=seconds)
+        except Stopped:
+            raise TimedOut(TOO_LATE) from None
+        except Lost as error:
+            raise TimedOut(f"a solver failed: {error}") from None
 
     @cached_property
     def _fingerprint(self) -> str:
@@ -81,7 +87,7 @@ class Search:
 
     def program(self, steps: int) -> Program:
         if steps not in self.programs:
-            self.left()
+            self.purse.check()
             self.programs[steps] = Program(self.instance, steps, self.group)
         return self.programs[steps]
 
@@ -89,6 +95,7 @@ class Search:
         """The least R / parts in so many steps, with its proof."""
         if steps not in self.least:
             self.least[steps] = _linear.least_rounds(self.program(steps))
+            self.purse.pay(self.least[steps].price)
         return self.least[steps]
 
     def ratio(self, steps: int) -> Fraction:
@@ -96,14 +103,15 @@ class Search:
         return self.proved(steps).worth.rounds_per_part / self.instance.input_weight
 
     def split(self, parts: int, steps: int, rounds: int) -> tuple[int, ...] | None:
-        """Rounds per step that the program admits; None where it admits none (or none was found in time).
+        """Rounds per step that the program admits; None where it admits none (or none was found).
 
         Where there is but one way, that; whether the program admits it, `all_splits_forbidden` tells.
         """
         if rounds == steps:
             return (1,) * steps
-        seconds = min(20.0, self.left())
-        found = _linear.split(self.program(steps), parts, seconds, rounds)
+        self.purse.check()
+        found, price = self.run(_linear.split, self.program(steps), parts, rounds, self.purse.left())
+        self.purse.pay(price)
         if found is None:
             return None
         spare = rounds - sum(found)
@@ -129,8 +137,8 @@ class Search:
         for rounds_of in _compositions(rounds, steps):
             number = next((i for i, cut in enumerate(cuts) if cut.worth.forbids(rounds_of, parts)), None)
             if number is None:
-                self.left()
                 cut = _linear.refute(self.program(steps), rounds_of)
+                self.purse.pay(cut.price)
                 if not cut.worth.forbids(rounds_of, parts):
                     return rounds_of
                 cuts.append(cut)
@@ -140,8 +148,8 @@ class Search:
 
     def more_splits(self, parts: int, steps: int, rounds: int) -> Iterator[tuple[int, ...]]:
         """Further splits that the program admits, those near the middle of all of them first: they leave most room."""
-        self.left()
-        ends = _linear.spans(self.program(steps), parts, rounds)
+        ends, price = _linear.spans(self.program(steps), parts, rounds)
+        self.purse.pay(price)
         if not ends:
             return
         middle = [sum(float(e[s]) for e in ends) / len(ends) for s in range(steps)]
@@ -154,8 +162,8 @@ class Search:
         for candidate in candidates:
             if any(cut.worth.forbids(candidate, parts) for cut in cuts):
                 continue
-            self.left()
             cut = _linear.refute(self.program(steps), candidate)
+            self.purse.pay(cut.price)
             if cut.worth.forbids(candidate, parts):
                 cuts.append(cut)
             else:

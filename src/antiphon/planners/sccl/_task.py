@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 
 import numpy as np
@@ -34,19 +34,20 @@ class Task:
 
 @dataclass(frozen=True)
 class Effort:
-    """How long an engine may try: a measure that is the same on every machine (conflicts), then seconds."""
+    """How much an engine may try, by a measure that is the same on every machine: conflicts (nodes, of `flow`)."""
 
     conflicts: int | None = None
-    seconds: float | None = None
     seed: int = 0
 
 
 @dataclass(frozen=True)
 class Answer:
-    """The moves; or none, and whether the engine has shown that there are none (for its symmetry and split)."""
+    """The moves; or none, and whether the engine has shown that there are none (for its symmetry and split). `price`:
+    what it took (_purse.py)."""
 
     moves: tuple[Move, ...] | None
     refuted: bool = False
+    price: int = field(default=0, compare=False)
 
 
 Engine = Callable[[Task, Group, Effort], Answer]

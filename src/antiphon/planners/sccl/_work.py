@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from antiphon.core.bounds import bound
@@ -21,6 +20,7 @@ from antiphon.planners.sccl._canonical import Posed, posed
 from antiphon.planners.sccl._frontier import USUAL_K, Limits, Point, frontier, is_large, usual_steps
 from antiphon.planners.sccl._points import Way, certificate, everywhere, joined, schedule_at, way_to
 from antiphon.planners.sccl._product import by_product
+from antiphon.planners.sccl._purse import Purse
 from antiphon.planners.sccl._search import Search
 from antiphon.planners.sccl._task import schedule_of
 
@@ -35,7 +35,7 @@ class Work:
     topology: Topology
     collective: Collective
     seed: int = 0
-    deadline: float = math.inf
+    purse: Purse = field(default_factory=Purse)
     memory: int | None = None
     tell: Tell = lambda text: None
     cache: Cache | None = None
@@ -48,7 +48,7 @@ class Work:
                 "Use hierarchical-ring, multi-ring or double-binary-tree"
             )
         problem = posed(instance_of(way.topology, way.collective))
-        return Search(problem.instance, self.seed, self.deadline, self.cache), problem
+        return Search(problem.instance, self.seed, self.purse, self.cache), problem
 
 
 def points(work: Work, limits: Limits) -> Iterator[Schedule]:

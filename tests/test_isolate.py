@@ -1,4 +1,4 @@
-"""Candidates decided side by side: in order, whoever is quicker, dies, is late or is not wanted any more."""
+"""Processes set apart: whoever is quicker, dies, hangs, eats memory, is late or is not wanted any more."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ import pytest
 
 from antiphon.core.ksync.instance import instance_of
 from antiphon.errors import Invalid, TimedOut
-from antiphon.planners.sccl import _linear, _pool
-from antiphon.planners.sccl._pool import Terms, can_fork, side_by_side, usual_workers
+from antiphon.isolate import Lost, Starved, Stopped, Terms, _crew, apart, can_fork, in_order, usual_workers
+from antiphon.planners.sccl import _linear
 from antiphon.planners.sccl._search import Search
-from antiphon.planners.sccl._worker import Late, Lost
 from antiphon.select import collective
 from antiphon.topologies import topology
 
@@ -25,7 +24,10 @@ Work = Callable[[int, Callable[[str], None]], Any]
 
 
 def terms(work: Work, workers: int = 2, **more: Any) -> Terms[int]:
-    return Terms(work, **{"wanted": lambda job: True, "seconds": lambda: LONG, "workers": workers, **more})
+    return Terms(work, **{"seconds": lambda job: LONG, "workers": workers, **more})
+
+
+KILLED = "its process was ended by signal SIGKILL, as computers end what takes too much memory"
 
 
 class Held:
@@ -54,7 +56,7 @@ def held() -> Iterator[Held]:
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 8])
 def test_results_come_in_order(workers: int) -> None:
-    assert list(side_by_side(range(9), terms(lambda job, _: job * job, workers))) == [(i, i * i) for i in range(9)]
+    assert list(in_order(range(9), terms(lambda job, _: job * job, workers))) == [(i, i * i) for i in range(9)]
 
 
 def test_jobs_run_at_the_same_time_and_the_first_is_told_first() -> None:
@@ -67,7 +69,7 @@ def test_jobs_run_at_the_same_time_and_the_first_is_told_first() -> None:
             return b"written"
         return os.read(near, 1)
 
-    assert list(side_by_side(range(2), terms(work))) == [(0, b"x"), (1, b"written")]
+    assert list(in_order(range(2), terms(work))) == [(0, b"x"), (1, b"written")]
     os.close(near)
     os.close(far)
 
@@ -78,7 +80,7 @@ def test_what_they_tell_is_passed_on() -> None:
     def work(job: int, tell: Callable[[str], None]) -> None:
         tell(f"job {job}")
 
-    assert len(list(side_by_side(range(3), terms(work, tell=said.append)))) == 3
+    assert len(list(in_order(range(3), terms(work), heard=said.append))) == 3
     assert sorted(said) == ["job 0", "job 1", "job 2"]
 
 
@@ -88,7 +90,7 @@ def test_one_that_dies_is_told_and_survived() -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         return 1 // (job - 2)
 
-    found = dict(side_by_side(range(4), terms(work)))
+    found = dict(in_order(range(4), terms(work)))
     assert (found[0], found[3]) == (-1, 1)
     assert isinstance(found[1], Lost)
     assert "SIGKILL" in str(found[1])
@@ -105,7 +107,7 @@ def test_one_that_dies_while_its_own_child_lives_is_told(held: Held) -> None:
             os._exit(0)
         os.kill(os.getpid(), signal.SIGKILL)
 
-    assert [str(result) for _, result in side_by_side([0], terms(work))] == ["the worker was ended by signal SIGKILL"]
+    assert [str(result) for _, result in in_order([0], terms(work))] == [KILLED]
 
 
 def test_one_that_is_late_is_ended(held: Held) -> None:
@@ -116,8 +118,8 @@ def test_one_that_is_late_is_ended(held: Held) -> None:
             signal.pause()
         return job
 
-    found = dict(side_by_side(range(2), terms(work, seconds=lambda: next(times))))
-    assert isinstance(found[0], Late)
+    found = dict(in_order(range(2), terms(work, seconds=lambda job: next(times))))
+    assert isinstance(found[0], Stopped)
     assert found[1] == 1
     assert held.gone()
 
@@ -126,9 +128,10 @@ def test_memory_has_a_limit_each() -> None:
     def work(job: int, _: Any) -> int:
         return len([bytearray(2**20) for _ in range(4096 if job else 1)])
 
-    found = dict(side_by_side(range(2), terms(work, memory=2**28)))
+    found = dict(in_order(range(2), terms(work, memory=2**28)))
     assert found[0] == 1
-    assert "out of memory" in str(found[1])
+    assert isinstance(found[1], Starved)
+    assert str(found[1]) == "out of memory: more than 0.25 GiB"
 
 
 def test_an_error_comes_in_its_turn(held: Held) -> None:
@@ -139,7 +142,7 @@ def test_an_error_comes_in_its_turn(held: Held) -> None:
             signal.pause()
         return job
 
-    results = side_by_side(range(6), terms(work, 3))
+    results = in_order(range(6), terms(work, 3))
     assert next(results) == (0, 0)
     with pytest.raises(Invalid, match="no such thing"):
         next(results)
@@ -155,7 +158,7 @@ def test_what_earlier_results_settle_is_ended_and_dropped(held: Held) -> None:
         return job
 
     found = []
-    for job, result in side_by_side(range(5), terms(work, 4, wanted=lambda job: job not in settled)):
+    for job, result in in_order(range(5), terms(work, 4), lambda job: job not in settled):
         found.append((job, result))
         settled.update((1, 2))
     assert found == [(0, 0), (3, 3), (4, 4)]
@@ -175,14 +178,14 @@ def test_one_that_is_done_but_no_longer_wanted_is_dropped() -> None:
         return job
 
     found = []
-    for job, _ in side_by_side(range(3), terms(work, wanted=lambda job: job not in settled)):
+    for job, _ in in_order(range(3), terms(work), lambda job: job not in settled):
         found.append(job)
         settled.add(1)
     assert found == [0, 2]
 
 
 def test_who_stops_asking_ends_them(held: Held) -> None:
-    results = side_by_side(range(5), terms(lambda job, _: signal.pause() if job else 0, 3))
+    results = in_order(range(5), terms(lambda job, _: signal.pause() if job else 0, 3))
     assert next(results) == (0, 0)
     results.close()
     assert held.gone()
@@ -192,9 +195,9 @@ def test_ctrl_c_ends_them(held: Held, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*args: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(_pool, "wait", interrupted)
+    monkeypatch.setattr(_crew, "wait", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        list(side_by_side(range(5), terms(lambda job, _: signal.pause(), 3)))
+        list(in_order(range(5), terms(lambda job, _: signal.pause(), 3)))
     assert held.gone()
 
 
@@ -208,7 +211,7 @@ def test_they_end_with_a_caller_that_is_killed(held: Held) -> None:
 
     caller = os.fork()
     if not caller:
-        list(side_by_side(range(3), terms(work, 3)))
+        list(in_order(range(3), terms(work, 3)))
         os._exit(0)
     for _ in range(3):
         assert os.read(told, 1) == b"x"
@@ -221,12 +224,12 @@ def test_they_end_with_a_caller_that_is_killed(held: Held) -> None:
 def test_the_end_of_the_time_lets_those_begun_finish() -> None:
     left = iter([LONG, LONG])
 
-    def seconds() -> float:
+    def seconds(job: int) -> float:
         for some in left:
             return some
         raise TimedOut("the budget is spent")
 
-    results = side_by_side(range(9), terms(lambda job, _: job, seconds=seconds))
+    results = in_order(range(9), terms(lambda job, _: job, seconds=seconds))
     assert [next(results), next(results)] == [(0, 0), (1, 1)]
     with pytest.raises(TimedOut):
         next(results)
@@ -236,13 +239,13 @@ def test_linear_programs_in_a_child_after_some_in_its_parent() -> None:
     """HiGHS keeps threads where there are processors enough; a fork has none of them, and the child would hang."""
     machine = topology("torus:dims=4x4")
     search = Search(instance_of(machine, collective("broadcast", machine)))
-    here = [_linear.split(search.program(steps), 2 * steps - 1, LONG, 2 * steps) for steps in (5, 6)]
+    here = [_linear.split(search.program(steps), 2 * steps - 1, 2 * steps) for steps in (5, 6)]
     assert can_fork()
 
     def work(job: int, _: Any) -> Any:
-        return _linear.split(search.program(5 + job), 2 * job + 9, LONG, 2 * job + 10)
+        return _linear.split(search.program(5 + job), 2 * job + 9, 2 * job + 10)
 
-    assert list(side_by_side(range(2), terms(work))) == list(enumerate(here))
+    assert list(in_order(range(2), terms(work))) == list(enumerate(here))
 
 
 def test_without_a_way_to_end_those_threads_nothing_is_forked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,3 +260,41 @@ def test_as_many_workers_as_processors_up_to_four(monkeypatch: pytest.MonkeyPatc
     for cpus, workers in (({0}, 1), ({0, 5}, 2), (set(range(64)), 4)):
         monkeypatch.setattr(os, "sched_getaffinity", lambda pid, cpus=cpus: cpus, raising=False)
         assert usual_workers() == workers
+
+
+# ---- one alone ----
+
+
+def test_what_a_worker_returns_or_raises_comes_back() -> None:
+    def refuse() -> None:
+        raise Invalid("no such thing; ask for another")
+
+    assert apart(lambda x: x + 1, 1) == 2
+    with pytest.raises(Invalid, match="no such thing"):
+        apart(refuse)
+
+
+def test_a_worker_that_dies_is_told() -> None:
+    with pytest.raises(Lost, match="SIGKILL"):
+        apart(lambda: os.kill(os.getpid(), signal.SIGKILL))
+    with pytest.raises(Lost, match="ZeroDivisionError"):
+        apart(lambda: 1 // 0)
+
+
+def test_a_worker_is_stopped_at_the_end_of_its_time() -> None:
+    """It would wait for ever; once it is gone nobody holds the other end of the pipe any more."""
+    mine, theirs = os.pipe()
+    with pytest.raises(Stopped):
+        apart(signal.pause, seconds=0.0)
+    os.close(theirs)
+    assert select.select([mine], [], [], 60)[0], "the worker still runs"
+    assert os.read(mine, 1) == b""
+    os.close(mine)
+
+
+def test_memory_has_a_limit() -> None:
+    def hoard() -> int:
+        return len([bytearray(2**20) for _ in range(4096)])
+
+    with pytest.raises(Lost, match="out of memory"):
+        apart(hoard, memory=2**28)

@@ -1,0 +1,148 @@
+"""In a process set apart: what it may take, and how it tells what it finds. Nothing else of the package is loaded."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import pickle
+import queue
+import resource
+import signal
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from typing import Any
+
+from antiphon.errors import AntiphonError, TimedOut
+
+GIB = 2**30
+CHANNEL = 3  # the descriptor by which a program of its own talks with who started it
+READY, SAID, ENDED = "ready", "said", "ended"
+RETURNED, RAISED, STARVED, BROKEN = "returned", "raised", "starved", "broken"  # how a job ends
+AGAIN = 0.2  # CPU seconds
+_END_WITH_PARENT = 1  # of prctl: PR_SET_PDEATHSIG
+Say = Callable[[Any], None]
+
+
+class UnsendableError(Exception):
+    """What was to be told cannot be pickled; says why."""
+
+
+class Voice:
+    """Sends whole messages: a signal to stop that comes meanwhile takes effect after. It is sent again and again, and
+    raised again where the work goes on all the same."""
+
+    def __init__(self, channel: Connection) -> None:
+        self.channel = channel
+        self.sending = self.told = False
+        self.raised = -AGAIN
+
+    def send(self, kind: str, value: Any = None) -> None:
+        try:
+            data = pickle.dumps((kind, value), protocol=pickle.HIGHEST_PROTOCOL)  # half a message would spoil all
+        except (MemoryError, TimedOut):
+            raise
+        except Exception as error:
+            raise UnsendableError(f"what it made cannot be handed over: {type(error).__name__}: {error}") from None
+        self.sending = True
+        try:
+            self.channel.send_bytes(data)
+        finally:
+            self.sending = False
+        if self.told:
+            self._raise()
+
+    def say(self, value: Any) -> None:
+        self.send(SAID, value)
+
+    def stop(self, number: int, frame: Any) -> None:
+        if self.sending:
+            self.told = True
+        elif time.process_time() - self.raised >= AGAIN:
+            self._raise()
+
+    def _raise(self) -> None:
+        self.told, self.raised = False, time.process_time()
+        raise TimedOut("stopped")
+
+
+def do(voice: Voice, work: Callable[[Any, Say], Any], job: Any, memory: int | None) -> None:
+    """Do one job, and send how it ended, whatever it raises."""
+    try:
+        how, value = RETURNED, work(job, voice.say)
+    except AntiphonError as error:
+        how, value = RAISED, error
+    except MemoryError:
+        most = "" if memory is None else f": more than {memory / GIB:g} GiB"
+        how, value = STARVED, f"out of memory{most}"
+    except UnsendableError as error:
+        how, value = BROKEN, str(error)
+    except BaseException as error:  # told to the parent, which reports it and goes on
+        how, value = BROKEN, in_words(error)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it ends by itself
+    voice.told = False
+    try:
+        voice.send(ENDED, (how, value))
+    except OSError:
+        os._exit(1)  # nobody listens any more
+    except UnsendableError as error:
+        voice.send(ENDED, (BROKEN, str(error)))
+
+
+def in_words(error: BaseException) -> str:
+    if isinstance(error, SystemExit):
+        return f"it asked to end the whole process (sys.exit: {error.code})"
+    name = "" if isinstance(error, AntiphonError) else f"{type(error).__name__}: "
+    return f"{name}{error}"
+
+
+def forked(channel: Connection, parent: int, work: Callable[[Any, Say], Any], job: Any, memory: int | None) -> None:
+    """All that a forked process does; it leaves Ctrl-C to its parent, and ends with it, even if that is killed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ctypes.CDLL(None).prctl(_END_WITH_PARENT, int(signal.SIGKILL), 0, 0, 0)
+    if os.getppid() != parent:  # it ended before that
+        os._exit(1)
+    if memory is not None:
+        _limit(memory)
+    do(Voice(channel), work, job, memory)
+
+
+def program() -> None:
+    """All that a program of its own does: job after job, until its channel is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends its processes
+    channel = Connection(CHANNEL)
+    os.set_inheritable(CHANNEL, False)
+    orders: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    threading.Thread(target=_read, args=(channel, orders), daemon=True).start()
+    voice = Voice(channel)
+    work, prepare, memory = orders.get()
+    if memory is not None:
+        _limit(memory)
+    if prepare is not None:
+        with suppress(Exception, SystemExit):  # it comes again where it is reported
+            prepare()
+    while True:
+        voice.send(READY)
+        job = orders.get()
+        signal.signal(signal.SIGTERM, voice.stop)
+        do(voice, work, job, memory)
+
+
+def _read(channel: Connection, orders: queue.SimpleQueue[Any]) -> None:
+    """Hand over what comes. Leave at once when the parent is gone, whatever the work is doing, with all it started.
+
+    Likewise where an order cannot be read: the parent then reports that job."""
+    try:
+        while True:
+            orders.put(channel.recv())
+    except Exception:
+        os.killpg(0, signal.SIGKILL)
+
+
+def _limit(memory: int) -> None:
+    """To so many bytes beyond what the process takes now."""
+    with open("/proc/self/statm", encoding="ascii") as file:
+        taken = int(file.read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (taken + memory, resource.RLIM_INFINITY))

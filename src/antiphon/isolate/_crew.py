@@ -1,0 +1,149 @@
+"""Many jobs, several processes at a time."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Sequence
+from multiprocessing.connection import wait
+from typing import Any
+
+from antiphon.errors import AntiphonError, TimedOut
+from antiphon.isolate._meter import TICK
+from antiphon.isolate._process import NUDGE, Ended, Job, Lost, Process, Said, Stopped, Terms
+
+MOST_WORKERS = 4
+AHEAD = 3  # jobs begun or done before they are asked for, per worker
+STILLBORN = 3  # processes that never got ready, after which no more are started
+SOONEST = 0.02  # seconds from one look to the next
+
+Told = tuple[Process[Job], Job | None, Said | Ended | None]
+
+
+def usual_workers() -> int:
+    """The processors that this process may use, up to MOST_WORKERS."""
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(count, MOST_WORKERS))
+
+
+def _heard(processes: Sequence[Process[Job]]) -> list[Told[Job]]:
+    """Wait for any of them: what each said of which job, None where it is ready for one; and what became of others."""
+    ready = wait([one.channel for one in processes], _until(processes))
+    found: list[Told[Job]] = []
+    for one in processes:
+        job = one.job
+        if one.channel in ready:
+            found.append((one, job, one.hear()))
+        if one.running and (ended := one.look()) is not None:  # also those that talk all the time
+            found.append((one, job, ended))
+    return found
+
+
+def _until(processes: Sequence[Process[Any]]) -> float:
+    """Seconds until one of them must be looked at."""
+    if any(one.stopping for one in processes):
+        return NUDGE
+    left = [one.limit - one.meter.used for one in processes if one.limit is not None]
+    return min([TICK, *(max(seconds, SOONEST) for seconds in left)])
+
+
+def as_done(jobs: Iterable[Job], terms: Terms[Job]) -> Generator[tuple[Job, Said | Ended], None, None]:
+    """What jobs say while they work, and how each ended, as it comes. `work` and jobs must be picklable.
+
+    A process takes the next job as soon as it is done with one; one that is stopped or lost is replaced. With `grace`,
+    Ctrl-C is raised after the last words of what was at work. Where no process gets ready, what is left is Lost.
+    """
+    line, crew, stillborn = deque(jobs), list[Process[Job]](), 0
+    try:
+        while line or crew:
+            wanted = (
+                0 if stillborn >= STILLBORN else min(terms.workers, len(line) + sum(p.job is not None for p in crew))
+            )
+            while len(crew) < wanted:
+                crew.append(Process(terms))
+            if not crew:
+                yield line.popleft(), Ended(Lost("no process gets ready here", begun=False))
+                continue
+            for process, job, told in _heard(crew):
+                if told is not None and job is not None:
+                    yield job, told
+                elif told is not None:
+                    stillborn += 1
+                elif line:
+                    process.give(line.popleft())
+                else:
+                    process.end()
+            crew[:] = [process for process in crew if process.running]
+    except KeyboardInterrupt:
+        if terms.grace:
+            yield from _last_words(crew)
+        raise
+    finally:
+        for process in crew:
+            process.end()
+
+
+def _last_words(crew: Sequence[Process[Job]]) -> Generator[tuple[Job, Said | Ended], None, None]:
+    for process in crew:
+        process.stop()
+    while left := [process for process in crew if process.running and process.job is not None]:
+        for _, job, told in _heard(left):
+            if told is not None and job is not None:
+                yield job, told
+
+
+def in_order(
+    jobs: Iterable[Job], terms: Terms[Job], wanted: Callable[[Job], bool] = lambda job: True,
+    heard: Callable[[Any], None] = lambda value: None,
+) -> Generator[tuple[Job, Any], None, None]:  # fmt: skip
+    """Every wanted job with what `work` returned, or with Stopped or Lost; AntiphonErrors are raised in their turn.
+
+    What comes of it does not depend on how many workers there are: a job sees nothing of those before it, results are
+    handed on in the order of the jobs, and a job that earlier results make needless (`wanted` is asked after each) is
+    ended and dropped. `heard` hears at once what jobs say. No more begin once `terms.seconds` raises TimedOut, which is
+    raised after those that have begun.
+    """
+    waiting = iter(jobs)
+    line = deque[Process[Job]]()
+    ended: TimedOut | None = None
+    more = True
+    try:
+        while True:
+            while more and sum(p.running for p in line) < terms.workers and len(line) < AHEAD * terms.workers:
+                job = next(waiting, None)
+                more = job is not None
+                if job is not None and wanted(job):
+                    try:
+                        line.append(Process(terms, job))
+                    except TimedOut as error:
+                        more, ended = False, error
+            if not line:
+                break
+            if line[0].running:
+                for process, _, told in _heard([p for p in line if p.running]):
+                    if isinstance(told, Said):
+                        heard(told.value)
+                    elif told is not None:
+                        process.result = told.result
+                continue
+            first = line.popleft()
+            if isinstance(first.result, AntiphonError):
+                raise first.result
+            yield first.given, first.result
+            for other in [p for p in line if not wanted(p.given)]:
+                other.end()
+                line.remove(other)
+        if ended is not None:
+            raise ended
+    finally:
+        for process in line:
+            process.end()
+
+
+def apart(function: Callable[..., Any], *args: Any, seconds: float | None = None, memory: int | None = None) -> Any:
+    """`function(*args)` in a forked process: what it returns. Raises its AntiphonError, Stopped or Lost."""
+    terms = Terms[int](lambda job, say: function(*args), seconds=lambda job: seconds, memory=memory)
+    ((_, result),) = in_order([0], terms)
+    if isinstance(result, Stopped | Lost):
+        raise result
+    return result

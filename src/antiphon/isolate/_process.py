@@ -1,0 +1,250 @@
+"""One process set apart, as who started it sees it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, Pipe
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from antiphon.isolate import _child
+from antiphon.isolate._child import CHANNEL, ENDED, RAISED, READY, RETURNED, SAID, STARVED, Say
+from antiphon.isolate._meter import Meter
+
+START = 120.0  # CPU seconds for a program to get ready
+GRACE = 2.0  # seconds to hand over what is half done, after being told to stop
+NUDGE = 0.1  # seconds between two times of telling
+SETTLE = 1.0  # seconds in which one that has closed its channel ends
+_PROGRAM = "from antiphon.isolate._child import program; program()"
+_QUIET = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+Job = TypeVar("Job")
+
+
+class Lost(Exception):
+    """There is no answer; says why. `begun`: whether the job had begun; `died`: whether its process did, or else the
+    work raised what is no AntiphonError, or returned what cannot be handed over."""
+
+    def __init__(self, message: str, *, begun: bool = True, died: bool = True) -> None:
+        super().__init__(message)
+        self.begun, self.died = begun, died
+
+
+class Starved(Lost):
+    """The work wanted more memory than there is for it."""
+
+
+class Stopped(Exception):
+    """The work was stopped at the end of its budget."""
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a job tells while it works."""
+
+    value: Any
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a job ended: what it returned, or the AntiphonError that it raised, or Stopped, or Lost."""
+
+    result: Any
+
+
+@dataclass(frozen=True)
+class Terms(Generic[Job]):
+    """How jobs are done. `work(job, say)` runs in the process.
+
+    `seconds`: the CPU time that a job may take when it begins (None: any); `memory`: bytes beyond what the process
+    takes at its start; `grace`: seconds for the work to hand over what is half done: at the end of its budget and at
+    Ctrl-C, TimedOut is raised in it. `prepare`: done once in a program of its own before its first job, on no budget.
+    """
+
+    work: Callable[[Job, Say], Any]
+    workers: int = 1
+    seconds: Callable[[Job], float | None] = lambda job: None
+    memory: int | None = None
+    grace: float = 0.0
+    prepare: Callable[[], None] | None = None
+
+
+class Process(Generic[Job]):
+    """A process, its job, and what it has used for it. `job` given: forked for just that one."""
+
+    def __init__(self, terms: Terms[Job], *job: Job) -> None:
+        self.terms, self.forked = terms, bool(job)
+        self.ready = self.forked
+        self.running, self.result = True, None
+        self.stopping = 0.0  # since when it has been told to stop
+        self._code: int | None = None
+        self.limit: float | None = terms.seconds(*job) if job else START
+        self.channel, theirs = Pipe(duplex=True)
+        try:
+            self.pid = self._fork(theirs, *job) if job else _spawn(theirs)
+        finally:
+            theirs.close()
+        self.meter = Meter(self.pid)
+        self.job: Job | None = None
+        if job:
+            self.job = self.given = job[0]
+        else:
+            self._send((terms.work, terms.prepare, terms.memory))
+
+    def _fork(self, theirs: Connection, job: Job) -> int:
+        end_threads_of_solvers()
+        parent = os.getpid()
+        pid = os.fork()
+        if not pid:
+            try:
+                self.channel.close()
+                _child.forked(theirs, parent, self.terms.work, job, self.terms.memory)
+            finally:
+                os._exit(0)
+        return pid
+
+    def give(self, job: Job) -> None:
+        self.job, self.limit = job, self.terms.seconds(job)
+        self.meter.start()
+        self._send(job)
+
+    def _send(self, what: Any) -> None:
+        with suppress(OSError):  # it has died: that is seen when it is listened to
+            self.channel.send(what)
+
+    def hear(self) -> Said | Ended | None:
+        """Its next message, for which `channel` is ready; None where it is ready for a job."""
+        try:
+            kind, value = self.channel.recv()
+        except Exception:  # it has ended, or what it sent cannot be read
+            return self._lost()
+        if kind == SAID:
+            return Said(value)
+        if kind == READY:
+            self.ready, self.limit = True, None
+            return None
+        assert kind == ENDED
+        told = self._stopped() if self.stopping else _result(*value)
+        self.job = self.limit = None
+        if self.forked or self.stopping:
+            self.end()
+        return Ended(told)
+
+    def look(self) -> Ended | None:
+        """Whether it is over its budget, or dead while what it began keeps its channel open: how it ended then."""
+        if self.stopping:
+            return self._insist()
+        if self.limit is not None and self.meter.over(self.limit):
+            if not self.ready:
+                return self._gone(Lost(f"its process was not ready within {self.limit:g} s", begun=False))
+            if not self.terms.grace:
+                return self._gone(self._stopped())
+            self.stop()
+            return None
+        if self._wait(os.WNOHANG) is not None and not self.channel.poll():
+            return self._lost()
+        return None
+
+    def stop(self) -> None:
+        """Ask it to hand over what is half done and end; `look` insists."""
+        self.stopping = self.stopping or time.monotonic()
+
+    def _insist(self) -> Ended | None:
+        with suppress(OSError):
+            os.kill(self.pid, signal.SIGTERM)
+        late = time.monotonic() - self.stopping >= self.terms.grace
+        return self._gone(self._stopped()) if late else None
+
+    def _stopped(self) -> Stopped:
+        return Stopped("stopped" if self.limit is None else f"stopped after {self.limit:.3g} s of CPU time")
+
+    def _lost(self) -> Ended:
+        end = time.monotonic() + SETTLE
+        while self._wait(os.WNOHANG) is None and time.monotonic() < end:
+            time.sleep(0.01)
+        return self._gone(Lost(how(self._code), begun=self.ready))
+
+    def _gone(self, result: Any) -> Ended:
+        self.end()
+        return Ended(result)
+
+    def end(self) -> None:
+        """The process is gone after this, whatever it does, and a program of its own with all that it started."""
+        if not self.running:
+            return
+        self.running = False
+        with suppress(OSError):  # nobody is left
+            if not self.forked:
+                os.killpg(self.pid, signal.SIGKILL)
+            elif self._code is None:
+                os.kill(self.pid, signal.SIGKILL)
+        self._wait(0)
+        self.channel.close()
+
+    def _wait(self, options: int) -> int | None:
+        if self._code is None:
+            try:
+                pid, status = os.waitpid(self.pid, options)
+            except ChildProcessError:  # somebody else has waited for it
+                pid, status = self.pid, 0
+            if pid:
+                self._code = os.waitstatus_to_exitcode(status)
+        return self._code
+
+
+def _spawn(theirs: Connection) -> int:
+    """A program of its own, not forked: solvers that have run here do not survive a fork, and neither multiprocessing
+    nor a pool of it does without running the main program of the user again.
+
+    Its group is its own: Ctrl-C is for us, and it ends with all that it started. What it prints goes nowhere."""
+    here = str(Path(__file__).parents[2])
+    paths = dict.fromkeys([here, *(str(Path(p or ".").resolve()) for p in sys.path)])
+    quiet = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in range(3)]
+    given = {**os.environ, **_QUIET, "PYTHONPATH": os.pathsep.join(paths)}
+    return os.posix_spawn(
+        sys.executable, [sys.executable, "-P", "-c", _PROGRAM], given,
+        file_actions=[*quiet, (os.POSIX_SPAWN_DUP2, theirs.fileno(), CHANNEL)], setsid=True,
+    )  # fmt: skip
+
+
+def _result(how: str, value: Any) -> Any:
+    if how in (RETURNED, RAISED):
+        return value
+    return (Starved if how == STARVED else Lost)(value, died=False)
+
+
+def how(code: int | None) -> str:
+    """How a process ended, in words."""
+    if code is None:
+        return "what its process sent could not be read"
+    if code >= 0:
+        return f"its process ended with exit code {code}"
+    killed = ", as computers end what takes too much memory" if code == -signal.SIGKILL else ""
+    return f"its process was ended by signal {signal.Signals(-code).name}{killed}"
+
+
+# HiGHS keeps threads for all of a process. A fork does not take them along, and a mixed-integer program in the child
+# would wait for them for ever; so they are ended before each fork. HiGHS starts new ones when it next runs.
+
+
+def can_fork() -> bool:
+    """Whether a child can solve linear programs, too. False where another SciPy has no way to end HiGHS' threads."""
+    core = sys.modules.get("scipy.optimize._highspy._core")
+    return core is None or _end_of_threads(core) is not None
+
+
+def end_threads_of_solvers() -> None:
+    core = sys.modules.get("scipy.optimize._highspy._core")
+    end = None if core is None else _end_of_threads(core)
+    if end is not None:
+        end(True)
+
+
+def _end_of_threads(core: Any) -> Callable[[bool], None] | None:
+    found: Callable[[bool], None] | None = getattr(getattr(core, "_Highs", None), "resetGlobalScheduler", None)
+    return found
