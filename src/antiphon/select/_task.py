@@ -54,8 +54,8 @@ class Context:
     model_options: Mapping[str, Any] = field(default_factory=dict)
     known: dict[tuple[str, bytes], Found] = field(default_factory=dict)
     deterministic: bool = False  # find out in which order each schedule combines
-    cuts: Cuts | None = None  # how the runtime that it is for sends what has no pieces
     effort: float | None = None
+    cuts: Cuts | None = None  # how the runtime that it is for sends what has no pieces
 
     def seen(self, topology: Topology) -> Topology:
         """The machine with what the profile says of its links."""
