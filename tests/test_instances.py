@@ -171,13 +171,13 @@ def test_what_is_refused(shape: str) -> None:
     with pytest.raises(Unsupported, match=r"no certificate.*--option chunks=6"):
         antiphon.export(plan, shape)
     with pytest.raises(Invalid, match="together"):
-        antiphon.export(plan, shape, chunks=2)
+        antiphon.export(plan, shape, options={"chunks": 2})
     for wrong in (0, -1, 1.5, "x", True):
         with pytest.raises(Invalid, match="whole numbers from 1"):
-            antiphon.export(plan, shape, chunks=wrong, steps=2, rounds=2)
+            antiphon.export(plan, shape, options={"chunks": wrong, "steps": 2, "rounds": 2})
     scatter = any_plan("alltoall", "ring:ranks=4")
     with pytest.raises(Invalid, match="multiple of 4"):
-        antiphon.export(scatter, shape, chunks=3, steps=2, rounds=2)
+        antiphon.export(scatter, shape, options={"chunks": 3, "steps": 2, "rounds": 2})
 
 
 def test_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,9 +81,8 @@ def gone(check: Callable[[], bool], patience: float = 10.0) -> bool:
 
 def lab_run(schedule: Any, machine: Topology, nbytes: Any, *given: Any, repeat: int = 3, **how: Any) -> list[Any]:
     there = {key: how.pop(key) for key in ("scale", "name", "timeout") if key in how}
-    return (
-        run_schedule("lab", Runnable(schedule, machine), nbytes, *given, repeat=repeat, how=How(**there), **how) or []
-    )
+    options: dict[str, Any] = {"repeat": repeat, "how": How(**there), **how}
+    return run_schedule("lab", Runnable(schedule, machine), nbytes, *given, **options) or []
 
 
 def lab_plan(plan: Plan, nbytes: str, **how: Any) -> list[Any]:

@@ -22,6 +22,7 @@ from antiphon.core.loads import pieces_of, pipelined_steps, timeline
 from antiphon.core.request import Request
 from antiphon.core.reshape import only
 from antiphon.core.schedule import Schedule
+from antiphon.cost import step_times
 from antiphon.planners.ring import ring
 from antiphon.select import Tuning, tune
 from antiphon.show import _flow
@@ -199,7 +200,7 @@ def test_figures_of_links_and_lanes_agree_with_the_schedule() -> None:
         busy = _flow.busiest(made, machine)
         assert busy["used"] == len({(int(a), int(b)) for a, b in zip(made.src, made.dst, strict=True)})
         assert max(b for _, b, _ in busy["bars"]) <= 1 + 1e-9
-        marks, times = _flow.clock(made, machine, 10**6)
+        marks, times = step_times(made, machine, 10**6)
         assert marks[-1] == pipelined_steps(made)
         line = float(timeline(made, machine).total) * 10**6
         latency = max(t.latency for t in machine.types) * pipelined_steps(made)

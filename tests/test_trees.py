@@ -132,8 +132,9 @@ def test_machines_with_switches_and_limits(spec: str, kind: str) -> None:
     if "rounding" not in found:
         assert found["optimal"]
         return
-    limit = antiphon.bound(kind, topology).bytes_per_second / topology.unit
-    assert Fraction(found["rounding"]["exact_rate"]) == limit
+    limit = antiphon.bound(kind, topology).bytes_per_second
+    assert limit is not None
+    assert Fraction(found["rounding"]["exact_rate"]) == limit / topology.unit
     assert Fraction(995, 1000) * limit <= Fraction(found["rate"]) < limit
 
 

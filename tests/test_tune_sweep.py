@@ -155,7 +155,7 @@ def test_values_that_give_the_same_are_priced_once_and_told(monkeypatch: pytest.
     assert told == [({"rings": 1}, ()), ({"rings": 2}, ({"rings": 3}, {"rings": 4}))]
     assert len(prepared) == 2
     assert found.candidates[1].as_json()["also"] == [{"rings": 3}, {"rings": 4}]
-    rows = settings_of(found, "allgather")["multi-ring"]
+    rows = settings_of(found.of("allgather"), found.sweep, found.sizes)["multi-ring"]
     assert [dict(setting)["rings"] for setting in rows] == [1, 2, 3, 4]
     assert rows[("rings", 2),] == rows[("rings", 4),] != rows[("rings", 1),]
 
@@ -174,7 +174,7 @@ def test_gains_say_what_choosing_is_worth(swept: Tuning) -> None:
     by_planner = {gain.planner: gain for gain in swept.gains}
     assert list(by_planner) == ["ring", "binomial-tree", "relay"]
     for planner, gain in by_planner.items():
-        times = settings_of(swept, "broadcast")[planner]
+        times = settings_of(swept.of("broadcast"), swept.sweep, swept.sizes)[planner]
         assert gain.first == (("pieces", 1),)
         ratios = {}
         for i, size in enumerate(swept.sizes):
@@ -196,7 +196,9 @@ def test_settings_are_in_the_order_of_the_sweep_whatever_the_workers() -> None:
     order = [4, 1, 2]
     for workers in ("none", 1):
         found = quick({"pieces": order}, workers=workers, nbytes="1KB:1MB")
-        assert [dict(s)["pieces"] for s in settings_of(found, "broadcast")["ring"]] == order
+        assert [
+            dict(s)["pieces"] for s in settings_of(found.of("broadcast"), found.sweep, found.sizes)["ring"]
+        ] == order
         assert found.gains[0].first == (("pieces", 4),)
 
 
@@ -209,7 +211,7 @@ def test_an_interrupted_sweep_keeps_what_it_has() -> None:
     assert not found.complete
     assert [c.options["pieces"] for c in found.candidates] == [1, 2, 3]
     assert verify(found.plan.entries[0].schedule, found.topology).ok
-    assert len(settings_of(found, "broadcast")["ring"]) == 3
+    assert len(settings_of(found.of("broadcast"), found.sweep, found.sizes)["ring"]) == 3
     assert "interrupted" not in heatmap_svg(found)  # it is drawn of what there is
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from antiphon.core.collective import Collective
@@ -24,4 +24,4 @@ Size = int | str
 Sizes = Size | Sequence[Size]
 Seconds = float | str
 Row = dict[str, Any]
-Ground = Literal["mpi", "torch", "lab"]
+Ground = str  # a runtime by name, also one of an installed package

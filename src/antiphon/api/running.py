@@ -23,7 +23,7 @@ def run(  # noqa: PLR0913
     plan: PlanLike,
     nbytes: Sizes,
     *,
-    on: Literal["local", "mpi", "torch", "lab"] = "local",
+    on: str = "local",
     dtype: str = "float32",
     op: str = "sum",
     seed: int = 0,
