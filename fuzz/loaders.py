@@ -199,7 +199,7 @@ MACHINE = b"""<topo num_nodes="4" num_levels="2">
 def schedules_xml() -> list[bytes]:
     found = []
     for plan in proven():
-        files = piccl_xml(plan, nbytes="4KiB")
+        files = piccl_xml(plan, nbytes="4KiB", local="off")
         found += [_joined(data) for name, data in files.items() if name.endswith(".xml") and "topology" not in name]
     return found
 

@@ -20,6 +20,7 @@ from antiphon.cost.fit import plan_of, read_measured
 from antiphon.cost.fit._plans import counts
 from antiphon.errors import AntiphonError, Invalid, Missing
 from antiphon.registry import table
+from antiphon.run import _mpi_job
 from antiphon.run import bench_genmodel as bench
 from antiphon.run._launch import LAUNCHED, consent
 from antiphon.topologies import topology
@@ -118,9 +119,9 @@ def test_impossible_wishes_are_refused(fake: None, wish: dict[str, Any], complai
 def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     for name in LAUNCHED:
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("antiphon.run._mpi_job.find_spec", lambda name: None)
+    monkeypatch.setattr(_mpi_job, "find_spec", lambda name: None)
     assert run(["bench", "genmodel"]) == 2
     assert "pip install 'antiphon[mpi]'" in capsys.readouterr().err
-    monkeypatch.setattr("antiphon.run._mpi_job.find_spec", lambda name: object())
+    monkeypatch.setattr(_mpi_job, "find_spec", lambda name: object())
     with pytest.raises(Missing, match="no such program"):
         bench.bench_genmodel(2, [64], mpiexec="no-such-launcher")

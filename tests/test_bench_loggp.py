@@ -25,6 +25,7 @@ from antiphon.cost.loggp_forms import message
 from antiphon.errors import AntiphonError, Invalid
 from antiphon.lower.program import lower
 from antiphon.registry import table
+from antiphon.run import _mpi_job
 from antiphon.run import bench_loggp as bench
 from antiphon.run._launch import LAUNCHED, consent
 from antiphon.topologies import topology
@@ -180,7 +181,7 @@ def test_what_is_missing_is_named(
 ) -> None:
     for name in LAUNCHED:
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("antiphon.run._mpi_job.find_spec", lambda name: None)
+    monkeypatch.setattr(_mpi_job, "find_spec", lambda name: None)
     assert run(["bench", "loggp"]) == 2
     assert "pip install 'antiphon[mpi]'" in capsys.readouterr().err
     assert run(["bench", "loggp", "--on", "nowhere"]) == 2

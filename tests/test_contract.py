@@ -259,7 +259,7 @@ def test_refusals_and_crashes_are_found() -> None:
     assert "none would do" in faults_of(refusing("planner ring: no; use planner direct"))[0]
     assert "who does" in faults_of(refusing("no; use planner relay"))[0]
     assert "KeyError" in faults_of(crashing)[0]
-    assert "yields nothing" in faults_of(lambda *_, seed: iter(()))[0]
+    assert "yields nothing" in faults_of(lambda request: iter(()))[0]
     uneven = Collective("allgather", 4, weights=np.array([1, 2, 3, 4]))
     assert "another collective" in faults_of(from_ring(lambda schedule: replace(schedule, collective=uneven)))[0]
 

@@ -459,7 +459,7 @@ def test_the_functions_of_the_package(tmp_path: Path) -> None:
         ("fit genmodel times.csv --beta 1Kbit/s", "times.csv: "),
         ("fit genmodel times.csv -o nowhere/x.json", "there is no directory"),
         ("fit memory --vectors 2 --nbytes 4KiB", "vectors: expected 3 to 1000"),
-        ("bench genmodel --on mars", "unknown --on"),
+        ("bench genmodel --on mars", "unknown runtime 'mars'"),
         ("bench genmodel -o nowhere/x.csv", "there is no directory"),
     ],
 )

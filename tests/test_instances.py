@@ -45,7 +45,7 @@ def by_z3(path: Path) -> bool:
 
 def written(plan: Plan, into: Path, shape: str, point: Point | None = None) -> list[Path]:
     asked: dict[str, Any] = dict(zip(("chunks", "steps", "rounds"), point, strict=True)) if point else {}
-    return [path for path, _ in antiphon.export(plan, shape, into, **asked)]
+    return [path for path, _ in antiphon.export(plan, shape, into, options=asked)]
 
 
 def any_plan(wanted: Any, machine: Any) -> Plan:

@@ -27,7 +27,7 @@ from antiphon.core.plan import Plan
 from antiphon.core.reshape import only
 from antiphon.core.topology import LinkType, SharedLimit, Topology, build
 from antiphon.errors import AntiphonError, Invalid, Missing, Unsupported
-from antiphon.run import lab
+from antiphon.run import _bench_lab, lab
 from antiphon.run._case import How, Runnable
 from antiphon.run._lab_commands import batches, bits
 from antiphon.run._lab_foreign import with_entrance
@@ -376,7 +376,7 @@ def during(name: str, what: Callable[[Any], None]) -> threading.Thread:
 @pytest.fixture
 def long_run(name: str, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Any]:
     """A run that would take some ten seconds."""
-    monkeypatch.setattr("antiphon.run._bench_lab.STALL", 1.0)
+    monkeypatch.setattr(_bench_lab, "STALL", 1.0)
     machine = antiphon.topology("ring:ranks=3")
     schedule = antiphon.plan("allgather", machine, planner="ring").at(0).schedule
 

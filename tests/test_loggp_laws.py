@@ -284,7 +284,7 @@ def test_wrong_wishes() -> None:
         ("loggp:device_radix=0", "device_radix"),
         ("loggp:node_radix=many", "node_radix"),
         ("loggp:fidelity", "key=value"),
-        ("loggp:fidelity=packet,fidelity=packet", "once"),
+        ("loggp:fidelity=packet,fidelity=packet", "twice"),
     ):
         with pytest.raises(Invalid, match=said):
             prepare(model, made, here, profile=DELTA)

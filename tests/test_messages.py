@@ -86,7 +86,7 @@ def same_whatever_the_order(schedule: Schedule, machine: Topology, seed: int) ->
     assert list(files(schedule, machine)) == list(files(other, machine))
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(random=cases(), seed=st.integers(0, 2**32 - 1))
 def test_no_order_of_rows_changes_anything(random: Case, seed: int) -> None:
     same_whatever_the_order(random.schedule, random.topology, seed)
@@ -94,11 +94,11 @@ def test_no_order_of_rows_changes_anything(random: Case, seed: int) -> None:
 
 def planned(name: str) -> Iterator[tuple[Schedule, Topology]]:
     """Something of every kind that a planner can plan, on two machines."""
+    entry = table("planner")[name]
     for machine in (topology("delta:nodes=2"), topology("dgx1v")):
-        for kind in ("allreduce", "allgather", "reducescatter", "broadcast", "alltoall"):
+        for kind in entry.can["collectives"]:
             try:
-                request = Request(machine, Collective(kind, machine.ranks), budget=20.0)
-                yield next(iter(table("planner")[name].load()(request))), machine
+                yield next(iter(entry.load()(Request(machine, Collective(kind, machine.ranks), budget=20.0)))), machine
             except (AntiphonError, StopIteration):
                 continue
 
