@@ -91,6 +91,7 @@ def go(fuzzer: Fuzzer, length: str, seed: int, times: int) -> dict[str, Any]:
     row = {
         "fuzzer": fuzzer.name,
         "judge": fuzzer.judge,
+        "length": length,
         "asked": count,
         "seed": seed,
         "faults": int(process.returncode != 0),
@@ -115,6 +116,12 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version(), **found}
 
 
+def _others(path: Path, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What the file says of fuzzers that did not run now."""
+    kept = json.loads(path.read_text(encoding="utf-8"))["rows"] if path.exists() else []
+    return [row for row in kept if row["fuzzer"] not in {new["fuzzer"] for new in rows}]
+
+
 def main() -> int:
     ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     which = ask.add_mutually_exclusive_group()
@@ -124,7 +131,7 @@ def main() -> int:
     ask.add_argument("--seed", type=int, default=1)
     ask.add_argument("--times", type=int, default=1, help="so many times as many cases")
     ask.add_argument("--jobs", type=int, default=1, help="so many at a time")
-    ask.add_argument("--save", type=Path, help="the counts as JSON")
+    ask.add_argument("--save", type=Path, help="the counts as JSON; those of fuzzers that do not run now stay")
     given = ask.parse_args()
     length = given.length or "usual"
     chosen = [f for f in FUZZERS if (not given.only or f.name in given.only) and f.counts[LENGTHS.index(length)]]
@@ -137,14 +144,7 @@ def main() -> int:
     faults = sum(row["faults"] for row in rows)
     if given.save:
         machine = {"cores": os.cpu_count(), "load": round(os.getloadavg()[0], 1)}
-        body = {
-            "length": length,
-            "times": given.times,
-            "machine": machine,
-            "versions": versions(),
-            "faults": faults,
-            "rows": rows,
-        }
+        body = {"machine": machine, "versions": versions(), "rows": [*_others(given.save, rows), *rows]}
         given.save.write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
     print(f"fuzz: {len(rows)} fuzzers, {faults or 'no'} fault{'s' if faults > 1 else ''}")
     return 1 if faults else 0
