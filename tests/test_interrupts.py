@@ -192,3 +192,22 @@ def test_handlers_of_others_stay(monkeypatch: pytest.MonkeyPatch) -> None:
         assert signal.getsignal(signal.SIGTERM) is mine
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def test_a_signal_that_another_thread_takes_adds_no_line() -> None:
+    program = (
+        "import os, signal, sys, threading, time\n"
+        "import antiphon.cli._signals as ours\n"
+        "threading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
+        "signals, plain = ours.Signals(), ours.say\n"
+        "signals.hear()\n"
+        "def say(message):\n"
+        "    plain(message)\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    time.sleep(0.2)\n"
+        "ours.say = say\n"
+        "signals.tell('terminated')\n"
+        "os._exit(7)\n"
+    )
+    done = subprocess.run([*PYTHON, program], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (7, "antiphon: terminated\n")

@@ -20,6 +20,7 @@ from antiphon.cli._streams import say
 
 _USUAL = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
 _SAID = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
+_PATIENCE = 3  # signals, after which even a line that nobody reads is given up
 _AGAIN = 0.01  # seconds after which a signal that could not be raised is tried again
 
 
@@ -30,7 +31,7 @@ class Signals:
         self.breaks = False
         self.first = 0  # the signal that came first
         self._times = 0
-        self._told = False
+        self._telling = self._told = False
         self._again = False
         self._process, self._thread = os.getpid(), threading.get_ident()
         self._before: dict[int, Any] = {}
@@ -60,10 +61,10 @@ class Signals:
 
     def tell(self, message: str) -> None:
         """The line that a command ends with; a signal that comes later adds no other."""
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, _USUAL)
+        self._telling = True  # not a mask: that of this thread keeps no other from taking the signal for it
         say(message)
         self._told = True
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        self._telling = False
 
     def _come(self, number: int, frame: FrameType | None) -> None:
         if os.getpid() != self._process:  # a fork that has not yet said what to do: its parent speaks
@@ -72,6 +73,8 @@ class Signals:
             self._times += 1
             self.first = self.first or number
         self._again = False
+        if self._telling and self._times <= _PATIENCE:  # the line that is being written stands for this one, too
+            return
         importing = _importing(frame)
         if not self.breaks or (importing and self._times > 1):
             if not self._told:
