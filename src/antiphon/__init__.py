@@ -41,12 +41,18 @@ def _is_the_command() -> bool:
 
 
 def _leave(number: int, frame: object) -> None:
-    """While nothing is being done yet, nothing is lost by leaving. A child that has just been forked says nothing."""
+    """While nothing is being done yet, nothing is lost by leaving. A child that has just been forked says nothing, and
+    a second signal nothing more."""
+    global _LEAVING  # noqa: PLW0603
+    if _LEAVING:
+        return
+    _LEAVING = True
     if getpid() == _PROCESS:
         write(2, b"antiphon: terminated\n" if number == _signal.SIGTERM else b"antiphon: interrupted\n")
     _exit(128 + number)
 
 
+_LEAVING = False
 _PROCESS = getpid()
 if _is_the_command():  # antiphon.cli takes over; where Ctrl-C is ignored (in a background job of a shell) it stays so
     for _number, _usual in ((_signal.SIGINT, _signal.default_int_handler), (_signal.SIGTERM, _signal.SIG_DFL)):

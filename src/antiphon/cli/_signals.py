@@ -78,6 +78,7 @@ class Signals:
         importing = _importing(frame)
         if not self.breaks or (importing and self._times > 1):
             if not self._told:
+                self._telling = True
                 with contextlib.suppress(OSError):  # print may have been in the middle of a line
                     os.write(2, f"antiphon: {self.said()}\n".encode())
             os._exit(self.exit_code())
