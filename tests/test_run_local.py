@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+import antiphon
 from antiphon.core.collective import Collective, custom_relation
 from antiphon.core.datatypes import DATA_TYPES, OPERATORS, data_type
 from antiphon.core.schedule import COPY, REDUCE, Schedule, cut
 from antiphon.errors import Invalid
 from antiphon.run import local
+from antiphon.run._case import Case, How, Runnable
 from antiphon.run._made_up import MadeUp, combined
 from antiphon.run.local import run_local
 
@@ -210,3 +212,13 @@ def test_what_makes_no_sense_is_refused(options: dict[str, Any], message: str) -
 def test_an_illegal_schedule_is_refused() -> None:
     with pytest.raises(Invalid, match="step 0, chunk 0: rank 1 sends to rank 0 what it does not hold"):
         run_local(schedule_of(Collective("broadcast", 2), [(0, 0, 1, 0, COPY)]), 64)
+
+
+def test_checksums_tell_results_apart() -> None:
+    schedule = antiphon.plan("allgather", "ring:ranks=4", planner="ring").at(0).schedule
+    rows: list[Any] = []
+    cases = [Case(0, [0, 1, 2, 3], 3, 48, "int32", seed=seed, digest=True) for seed in (1, 1, 2)]
+    local.Local().run([Runnable(schedule)], cases, How(), lambda number, row: rows.append(row))
+    first, again, other = (row["digests"] for row in rows)
+    assert len(first) == 1
+    assert first == again != other

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -127,16 +128,17 @@ class How:
 OPTIONS: Mapping[str, str] = {"mpiexec": "--mpiexec", "scale": "--scale", "name": "--name"}
 
 
-class Runtime:
+class Runtime(ABC):
     """A place where programs run, an entry of the table. What it can do stands in the table (`table.py` says how)."""
 
-    def ready(self, how: How) -> None:
+    def ready(self, how: How) -> None:  # noqa: B027 (most need nothing)
         """Missing where something is not here that it needs."""
 
     def first(self) -> AbstractContextManager[bool]:
         """Whether this process decides what is run, within a `with`; the others take part in all that it runs."""
         return nullcontext(True)
 
+    @abstractmethod
     def run(
         self,
         programs: Sequence[Runnable],
@@ -147,7 +149,6 @@ class Runtime:
     ) -> None:
         """Measure the cases in order; `heard` gets the number of each and its row (`measured_row`) as soon as it is
         there. `enough` is asked now and then whether to leave the rest out."""
-        raise NotImplementedError
 
 
 def asked(nbytes: int | str | Sequence[int | str], dtype: str, op: str, repeat: int) -> tuple[list[int | str], str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -70,10 +70,15 @@ class Seat:
         return self.data.count_wrong(self.target) + int(np.count_nonzero(self.source != self.kept))
 
     def digest(self) -> str:
-        digest = hashlib.sha256()
-        for _, block in self.data.outputs(self.target):
-            digest.update(block.tobytes())
-        return digest.hexdigest()
+        return digest_of(block for _, block in self.data.outputs(self.target))
+
+
+def digest_of(blocks: Iterable[Array]) -> str:
+    """A checksum of what a process ends with."""
+    digest = hashlib.sha256()
+    for block in blocks:
+        digest.update(block.tobytes())
+    return digest.hexdigest()
 
 
 class Heat:

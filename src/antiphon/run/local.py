@@ -20,7 +20,7 @@ from antiphon.core.schedule import Schedule
 from antiphon.errors import Invalid, Unsupported
 from antiphon.run._case import Case, Heard, How, Row, Runnable, Runtime, heats
 from antiphon.run._made_up import Key, MadeUp, combined
-from antiphon.run._measure import Heat, Together
+from antiphon.run._measure import Heat, Together, digest_of
 from antiphon.run._memory import free_memory
 from antiphon.run._rows import run_schedule
 from antiphon.units import format_size
@@ -118,7 +118,9 @@ class _Seats:
         return True
 
     def digest(self) -> str:
-        raise NotImplementedError
+        return digest_of(
+            block for one, out in zip(self.ranks, self.outputs, strict=True) for _, block in one.outputs(out)
+        )
 
 
 def run_local(
