@@ -37,6 +37,13 @@ def hangs(request: Request) -> Iterator[Schedule]:
         sum(range(1000))
 
 
+def interrupts_who_asked(request: Request) -> Iterator[Schedule]:
+    """As Ctrl-C does, in the middle of the work."""
+    yield from ring(request)
+    os.kill(os.getppid(), signal.SIGINT)
+    yield from hangs(request)
+
+
 def sleeps(request: Request) -> Iterator[Schedule]:
     yield from ring(request)
     time.sleep(600)

@@ -414,13 +414,16 @@ def test_memory_is_limited(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> 
     assert (len(found["points"]), found["stopped"]) == (1, "its 0.5 GiB of memory are spent")
 
 
-def test_ctrl_c_tells_and_writes_the_best_so_far() -> None:
+@pytest.mark.parametrize("after", ["found", "trying"])
+def test_ctrl_c_tells_and_writes_the_best_so_far(after: str) -> None:
     """A broadcast of many steps: the first points come at once, the last would take very long."""
     command = [sys.executable, "-m", "antiphon", "frontier", "broadcast", MACHINE, "--steps", "60", "-o", "plan.json"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ})
     assert process.stderr is not None
+    found = False
     for line in process.stderr:
-        if line.startswith("found"):
+        found = found or line.startswith("found")
+        if found and line.startswith(after):
             break
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=120)

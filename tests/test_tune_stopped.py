@@ -99,6 +99,12 @@ def test_an_interruption_leaves_candidates_untried(monkeypatch: pytest.MonkeyPat
     assert f"not tried: {found.untried} candidate" in last_line([found])[0]
 
 
+def test_an_interruption_in_the_middle_is_no_end_of_the_budget(added: Add) -> None:
+    found = asked(added, "interrupts_who_asked", budget=600)
+    assert (ended(found), found.stopped, found.complete) == ({}, 0, False)
+    assert [c.status for c in found.candidates if c.planner == "interrupts_who_asked"] == ["ok"]
+
+
 def test_bounds_that_took_too_long_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a gap would be missing without a word; they are no candidate, and no budget helps."""
 

@@ -88,8 +88,9 @@ def _last_words(crew: Sequence[Process[Job]]) -> Generator[tuple[Job, Said | End
         process.stop()
     while left := [process for process in crew if process.running and process.job is not None]:
         for _, job, told in _heard(left):
-            if told is not None and job is not None:
-                yield job, told
+            if job is None or told is None or (isinstance(told, Ended) and isinstance(told.result, Stopped)):
+                continue  # stopped by Ctrl-C, not at the end of its budget: KeyboardInterrupt follows
+            yield job, told
 
 
 def in_order(

@@ -135,13 +135,19 @@ def _there(context: Context, tasks: Sequence[Task], workers: int, tell: Tell) ->
         partial(_do, context), workers, partial(limit_of, context), grace=GRACE, prepare=partial(warm, context)
     )
     with closing(as_done(tasks, terms)) as heard:
-        for task, told in heard:
-            if isinstance(told, Ended):
-                _end(context, task, told.result, ends.get(task.index), tell)
-            elif isinstance(told.value, Done):
-                ends[task.index] = told.value
-            else:
-                tell(told.value)
+        try:
+            for task, told in heard:
+                if isinstance(told, Ended):
+                    _end(context, task, told.result, ends.pop(task.index, None), tell)
+                elif isinstance(told.value, Done):
+                    ends[task.index] = told.value
+                else:
+                    tell(told.value)
+        except KeyboardInterrupt:  # what was done had yet to end; what was stopped by it says its budget was spent
+            for done in ends.values():
+                if done.status == OK:
+                    tell(done)
+            raise
 
 
 def _do(context: Context, task: Task, say: Say) -> None:
