@@ -13,9 +13,9 @@ from typing import Any
 import _common
 
 import antiphon
-from antiphon.run import choose
-from antiphon.run._case import Case, How, Row
-from antiphon.run._rows import runtime
+from antiphon.runtimes.measure import choose
+from antiphon.runtimes.measure.case import Case, How, Row
+from antiphon.runtimes.measure.rows import runtime
 
 SIZES, FACTOR, ITERATIONS = "1KB:1024KB", 4, 20
 

@@ -19,8 +19,8 @@ from antiphon.core.collective import Collective
 from antiphon.core.request import Request
 from antiphon.core.verify import verify
 from antiphon.cost import Profile, as_profile
-from antiphon.cost._profile import Incast
-from antiphon.planners.gentree import gentree
+from antiphon.cost.profile import Incast
+from antiphon.planners.switchtrees.gentree import gentree
 
 CASES = {  # CPU seconds that each may take
     "sym384": None, "asy384": None, "cdc384": None, "sym512": 10, "star:ranks=512": 10,

@@ -22,7 +22,7 @@ import antiphon
 from antiphon.core.reshape import only
 from antiphon.core.topology import Topology
 from antiphon.errors import AntiphonError
-from antiphon.show.measured import Bar, measured_svg
+from antiphon.show.pictures.measured import Bar, measured_svg
 
 REPEAT = 7
 SCALE = "link=40Mbit"

@@ -184,11 +184,12 @@ SHAPES: dict[str, tuple[str, Shape]] = {
 def loader(kind: str) -> Callable[[Path], object]:
     from antiphon.core.files import read_bytes
     from antiphon.core.serialize import loads
-    from antiphon.cost import load_profile, piccl
-    from antiphon.cost._piccl_csv import read_figures
-    from antiphon.cost.fit._csv import read_added, read_measured
-    from antiphon.cost.fit._loggp_csv import read_round_trips
-    from antiphon.lower.book import read_table
+    from antiphon.cost import load_profile
+    from antiphon.cost.fit.loggp_tables import read_round_trips
+    from antiphon.cost.fit.tables import read_added, read_measured
+    from antiphon.formats.piccl import readers as piccl
+    from antiphon.formats.piccl.figures import read_figures
+    from antiphon.runtimes.serve.book import read_table
     from antiphon.select import load_plans
 
     return {

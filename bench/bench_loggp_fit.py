@@ -15,7 +15,7 @@ import numpy as np
 from _common import medians, print_machine, print_table, save
 
 from antiphon.cost.fit import RoundTrip, fit_loggp, loggp_level
-from antiphon.cost.loggp_forms import Figures, message
+from antiphon.cost.loggp.forms import Figures, message
 
 TRUE = (Figures(4e-6, 1.2e-6, 1.5e-6, 2.5e-6, 2.5e-10), Figures(1.1e-5, 2.2e-6, 2.6e-6, 6e-6, 0.9e-10))
 LAST, SIZES, MESSAGES, REPEAT = 8192, tuple(2**i for i in range(21)), 16, 7
@@ -61,7 +61,7 @@ def known(noise: float, draws: int) -> dict[str, Any]:
 
 
 def real(repetitions: int) -> list[list[Any]]:
-    from antiphon.run.bench_loggp import bench_loggp
+    from antiphon.runtimes.measure.bench_loggp import bench_loggp
 
     rows = bench_loggp(sorted({*SIZES, *UNSEEN}), repetitions=repetitions)
     assert rows is not None

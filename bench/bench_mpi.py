@@ -13,9 +13,9 @@ import _common
 
 import antiphon
 from antiphon.core.program import encode
-from antiphon.lower.program import lower
-from antiphon.run._case import Case
-from antiphon.run._mpi_job import run_cases
+from antiphon.formats.program import lower
+from antiphon.runtimes.measure.case import Case
+from antiphon.runtimes.measure.mpi_job import run_cases
 
 PLANS = {
     "allreduce": ("recursive-doubling", "halving-doubling", "direct", "colocated-ps", "ring"),

@@ -2,8 +2,8 @@
 
 Run: python bench/bench_mpi_product.py [PART] (default 1: all; 20: a twentieth, drawn by chance). Takes hours on a few
 cores. Open MPI and, where it is there, MPICH (tests/mpi_env.py says where it is looked for). Results are held against
-float64 with the tolerance of run/_made_up.py, against the library's own, and, where small, bit by bit against the
-interpreter.
+float64 with the tolerance of runtimes/measure/made_up.py, against the library's own, and, where small, bit by bit
+against the interpreter.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import _common
 import mpi_env
 from mpi_cases import check_cases, everything
 
-from antiphon.run._case import Case
+from antiphon.runtimes.measure.case import Case
 
 AT_ONCE = 400  # cases of one launch
 MOST = 2**26  # bytes on all ranks

@@ -20,10 +20,10 @@ from antiphon.core.collective import Collective
 from antiphon.core.request import Request
 from antiphon.core.reshape import degrade
 from antiphon.core.topology import Topology
-from antiphon.planners.packing._forest import forests
-from antiphon.planners.packing.blink import blink
-from antiphon.planners.packing.trees import trees
-from antiphon.reproduce._blink_allocations import unique
+from antiphon.planners.trees._forest import forests
+from antiphon.planners.trees.blink import blink
+from antiphon.planners.trees.trees import trees
+from antiphon.reproduce.blink_allocations import unique
 
 A100, MI250 = "cluster:box=dgx-a100,boxes={}", "cluster:box=mi250,boxes={}"
 FORESTS = {  # CPU seconds that each may take

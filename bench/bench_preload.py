@@ -17,8 +17,8 @@ import _common
 
 import antiphon
 from antiphon.core.plan import Entry, Plan
-from antiphon.run._build import library
-from antiphon.run._launch import consent
+from antiphon.runtimes.engine.build import library
+from antiphon.runtimes.engine.launch import consent
 from antiphon.select import save_plans
 
 BIN = Path(sys.executable).parent

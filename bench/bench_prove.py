@@ -10,7 +10,7 @@ from _common import medians, print_machine, print_table, save
 import antiphon
 from antiphon.core.program import SEND, encode, prove
 from antiphon.core.transform import pipeline
-from antiphon.lower.program import both
+from antiphon.formats.program import both
 
 CASES = (
     ("allreduce", "full:ranks=8", "ring", 1),

@@ -52,8 +52,8 @@ def cpu() -> float:
 
 def wanted() -> Iterator[tuple[str, Topology, Collective, tuple[int, int, int]]]:
     """Every row of both tables: also for the collective printed with it, and from a root of each orbit."""
-    from antiphon.reproduce._made import family, roots_of
     from antiphon.reproduce._sccl_tables import DGX1, DUALS, Z52, of_kind
+    from antiphon.reproduce.sccl_made import family, roots_of
 
     for spec, table in (("dgx1v_sccl", DGX1), ("z52", Z52)):
         machine = topology(spec)
@@ -66,7 +66,7 @@ def wanted() -> Iterator[tuple[str, Topology, Collective, tuple[int, int, int]]]
 
 def synthesize(machine: Topology, collective: Collective, point: tuple[int, int, int]) -> None:
     from antiphon.core.verify import verify
-    from antiphon.planners.sccl import sccl
+    from antiphon.planners.synth.sccl import sccl
 
     chunks, steps, rounds = point
     for schedule in sccl(Request(machine, collective), chunks=chunks, steps=steps, rounds=rounds, cache=False):
@@ -120,7 +120,7 @@ def child_scale(kind: str, spec: str) -> dict[str, Any]:
     from antiphon.core.bounds import bound
     from antiphon.core.verify import verify
     from antiphon.errors import AntiphonError
-    from antiphon.planners.sccl import sccl
+    from antiphon.planners.synth.sccl import sccl
 
     machine = joined_dgx1(int(spec[0])) if spec.endswith("x dgx1v") else topology(spec)
     collective = Collective(kind, machine.ranks)
@@ -158,10 +158,10 @@ def spreading() -> list[tuple[str, Topology, Collective, tuple[int, int, int]]]:
 def child_engine(engine: str, number: int) -> dict[str, Any]:
     """One row by one engine. The process is ended from outside, or by the limit on its CPU time."""
     from antiphon.core.ksync.instance import instance_of
-    from antiphon.planners.sccl._auto import Found, decide
-    from antiphon.planners.sccl._group import trivial
-    from antiphon.planners.sccl._search import Search
-    from antiphon.planners.sccl._task import Effort, Task
+    from antiphon.planners.synth.auto import Found, decide
+    from antiphon.planners.synth.group import trivial
+    from antiphon.planners.synth.search import Search
+    from antiphon.planners.synth.task import Effort, Task
 
     _, machine, collective, (chunks, steps, rounds) = spreading()[number]
     instance = instance_of(machine, collective)

@@ -13,8 +13,8 @@ from runs import MPI_RANKS, MPI_RUNS, NAME, asked, drawn
 
 from antiphon.core.program import encode
 from antiphon.errors import AntiphonError, Unsupported
-from antiphon.lower.program import both
-from antiphon.run._native import Engine
+from antiphon.formats.program import both
+from antiphon.runtimes.engine.native import Engine
 
 
 def go(path: str, seed: int) -> int:

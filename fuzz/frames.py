@@ -28,15 +28,16 @@ import numpy as np
 from _harness import CASES, Found, main
 
 from antiphon.errors import AntiphonError
-from antiphon.lower.book import encode_book
-from antiphon.run import _admission, _rendezvous
-from antiphon.run._build import library
-from antiphon.run._group_book import base_program, default_book
-from antiphon.run._group_start import Group, serve
-from antiphon.run._handshake import guest, host
-from antiphon.run._mesh import mesh
-from antiphon.run._native import Engine, Program, Wire
-from antiphon.run._rendezvous import Star
+from antiphon.runtimes.engine.build import library
+from antiphon.runtimes.engine.native import Engine, Program, Wire
+from antiphon.runtimes.serve import _rendezvous
+from antiphon.runtimes.serve import admission as _admission
+from antiphon.runtimes.serve._rendezvous import Star
+from antiphon.runtimes.serve.book import encode_book
+from antiphon.runtimes.serve.group_book import base_program, default_book
+from antiphon.runtimes.serve.group_start import Group, serve
+from antiphon.runtimes.serve.handshake import guest, host
+from antiphon.runtimes.serve.mesh import mesh
 
 import hostile  # isort: skip  # of tests/, which _harness has put on the path
 

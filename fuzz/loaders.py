@@ -29,13 +29,14 @@ from antiphon.core import serialize
 from antiphon.core.plan import Plan
 from antiphon.core.program import check, decode, encode
 from antiphon.core.verify import verify
-from antiphon.cost import load_profile, piccl, save_profile
-from antiphon.cost.fit._csv import read_added, read_measured, write_added, write_measured
-from antiphon.cost.fit._loggp_csv import read_round_trips, write_round_trips
+from antiphon.cost import load_profile, save_profile
+from antiphon.cost.fit.loggp_tables import read_round_trips, write_round_trips
+from antiphon.cost.fit.tables import read_added, read_measured, write_added, write_measured
 from antiphon.errors import AntiphonError
-from antiphon.lower.book import decode_book, encode_book, make_book, read_table
-from antiphon.lower.piccl import piccl_xml
-from antiphon.lower.program import both
+from antiphon.formats.piccl import readers as piccl
+from antiphon.formats.piccl.write import piccl_xml
+from antiphon.formats.program import both
+from antiphon.runtimes.serve.book import decode_book, encode_book, make_book, read_table
 from antiphon.select import load_plans
 from antiphon.select._table import dump_tables
 

@@ -30,7 +30,7 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.serialize import dumps
 from antiphon.core.topology import Topology
 from antiphon.errors import Unsupported
-from antiphon.lower.program import lower
+from antiphon.formats.program import lower
 
 NAME = "runs"
 UNITS = (0, 1, 1, 2, 3, 5, 7, 13)
@@ -72,8 +72,8 @@ def engine() -> Any:
     """The native engine for threads; None where there is no compiler."""
     if shutil.which("cc") is None:
         return None
-    from antiphon.run._build import library
-    from antiphon.run._native import Engine
+    from antiphon.runtimes.engine.build import library
+    from antiphon.runtimes.engine.native import Engine
 
     return Engine(library("threads"))
 
@@ -165,7 +165,7 @@ def under_mpi(seed: int, counts: Counter[str]) -> None:
         counts["no MPI"] += 1
         return
     mpi = launchers[seed // MPI_EVERY % len(launchers)]
-    from antiphon.run._build import library
+    from antiphon.runtimes.engine.build import library
 
     path = library("mpi", mpi.mpicc)
     own = [mpi.python, str(Path(__file__).resolve().parent / "_runs_mpi.py"), str(path), str(seed)]

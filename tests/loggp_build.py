@@ -16,9 +16,9 @@ from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.cost import Level, LogGP, Profile
-from antiphon.cost._loggp_figures import FIGURES
-from antiphon.cost._loggp_run import Outcome, Simulation
-from antiphon.cost.loggp import simulate_graph
+from antiphon.cost.figures import FIGURES
+from antiphon.cost.loggp._run import Outcome, Simulation
+from antiphon.cost.loggp.loggp import simulate_graph
 from antiphon.registry import table
 from antiphon.topologies import topology
 

@@ -20,11 +20,11 @@ from antiphon.core.interpret import interpret
 from antiphon.core.program import encode
 from antiphon.core.schedule import Schedule
 from antiphon.core.transform import pipeline
-from antiphon.lower.program import both
-from antiphon.run._case import Case, taking_part
-from antiphon.run._made_up import MadeUp
-from antiphon.run._mpi_job import run_cases
-from antiphon.run._native import OPERATORS, TYPES
+from antiphon.formats.program import both
+from antiphon.runtimes.engine.native import OPERATORS, TYPES
+from antiphon.runtimes.measure.case import Case, taking_part
+from antiphon.runtimes.measure.made_up import MadeUp
+from antiphon.runtimes.measure.mpi_job import run_cases
 
 # The collective, the planner, and the machines it is asked for.
 PLANS = [

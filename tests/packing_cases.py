@@ -9,8 +9,8 @@ from fractions import Fraction
 from functools import cache
 
 import antiphon
-from antiphon.planners.packing._both_ways import Arc, Directed, Edge, Undirected
-from antiphon.reproduce._blink_allocations import unique
+from antiphon.planners.trees.both_ways import Arc, Directed, Edge, Undirected
+from antiphon.reproduce.blink_allocations import unique
 
 Plain = tuple[int, int, int]  # a, b, capacity
 

@@ -19,8 +19,8 @@ from antiphon.core.interpret.buffers import sides
 from antiphon.core.program import Program, decode, encode, prove, run_program
 from antiphon.core.schedule import COPY, Schedule, cut
 from antiphon.errors import Unsupported
-from antiphon.lower.book import encode_book, make_book
-from antiphon.lower.program import lower
+from antiphon.formats.program import lower
+from antiphon.runtimes.serve.book import encode_book, make_book
 
 Array = NDArray[Any]
 

@@ -20,9 +20,9 @@ from ortools.sat.python import cp_model
 
 from antiphon.core.ksync.cnf import Question
 from antiphon.core.ksync.instance import Instance, Kind
-from antiphon.lower.smtlib import Weighted, loads, once, script
-from antiphon.planners.sccl._group import Group, orbits
-from antiphon.planners.sccl._task import Answer, Effort, Move, Task, images, tidy
+from antiphon.formats.points.smtlib import Weighted, loads, once, script
+from antiphon.planners.synth.group import Group, orbits
+from antiphon.planners.synth.task import Answer, Effort, Move, Task, images, tidy
 
 PER_CONFLICT = 1e-3  # of CP-SAT's deterministic seconds: about what it takes for one
 

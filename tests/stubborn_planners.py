@@ -17,7 +17,7 @@ import numpy as np
 from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
 from antiphon.errors import TimedOut, Unsupported
-from antiphon.planners.ring import ring
+from antiphon.planners.rings.ring import ring
 from antiphon.registry import Entry
 
 

@@ -25,7 +25,7 @@ from antiphon.core.symmetry import automorphisms, canonical, link_map
 from antiphon.core.topology import FORWARDS, Ability, LinkType, Topology, both_ways, build
 from antiphon.cost import Profile
 from antiphon.errors import Invalid
-from antiphon.show.report import report_html
+from antiphon.show.pages.report import report_html
 
 Capture = pytest.CaptureFixture[str]
 BOTH = Ability(multicast=True, reduce=True)

@@ -24,10 +24,10 @@ from antiphon.core.plan import Entry, Plan
 from antiphon.cost.fit import read_measured
 from antiphon.errors import Invalid
 from antiphon.registry import table
-from antiphon.run._bench_depth import depth
-from antiphon.run._case import Case, How, Runnable
-from antiphon.run.bench import bench_plans, plans_of
-from antiphon.run.choose import MeasuredTuning, tune_measured
+from antiphon.runtimes.measure._depth import depth
+from antiphon.runtimes.measure.bench import bench_plans, plans_of
+from antiphon.runtimes.measure.case import Case, How, Runnable
+from antiphon.runtimes.measure.choose import MeasuredTuning, tune_measured
 
 FULL4 = antiphon.topology("full:ranks=4")
 
@@ -133,12 +133,12 @@ def test_long_work_says_in_a_log_how_far_it_is(
     common = ["allreduce", "full:ranks=4", "--on", "fake", "--planner", "direct"]
     tune = ["tune", *common, "--nbytes", "1KB:8KB", "--factor", "8", "--workers", "1"]
     bench = ["bench", *common, "-b", "8", "-e", "64"]
-    monkeypatch.setattr("antiphon.cli._planning.EVERY", 0.0)
+    monkeypatch.setattr("antiphon.cli.planning.EVERY", 0.0)
     assert run(tune) == run(bench) == 0
     err = capfd.readouterr().err
     assert "2 of 2: allreduce of 8KB: direct is measured\n" in err
     assert "allreduce of 32B by direct is done\n" in err
-    monkeypatch.setattr("antiphon.cli._planning.EVERY", 1e9)
+    monkeypatch.setattr("antiphon.cli.planning.EVERY", 1e9)
     assert run(tune) == run(bench) == 0
     assert capfd.readouterr().err == ""
 
@@ -288,7 +288,7 @@ def test_where_the_library_is_as_fast_it_serves(monkeypatch: pytest.MonkeyPatch)
     entries = found.plan.entries[1:-1]
     assert [entry.claims.get("served_by") for entry in entries] == [None, None, "library"]
     assert entries[2].claims["planner"] == "ring"  # the best of ours is kept
-    from antiphon.lower.book import make_book
+    from antiphon.runtimes.serve.book import make_book
 
     pages = make_book([found.plan]).pages
     assert [page.program for page in pages] == [-1, 0, 1, -1, -1]
@@ -349,8 +349,8 @@ def test_bits_are_the_same_also_where_nothing_was_measured(monkeypatch: pytest.M
 def test_a_group_leaves_to_the_library_what_was_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     """And says why."""
     from antiphon.core.choose import Call, Pages
-    from antiphon.lower.book import make_book
-    from antiphon.run._serving import SLOWER, UNMEASURED, Serving
+    from antiphon.runtimes.serve.book import make_book
+    from antiphon.runtimes.serve.serving import SLOWER, UNMEASURED, Serving
 
     found = tuned(lambda w: by_steps(w, 1.01 if w.nbytes > 50_000 else 1.05), monkeypatch)
     serving = Serving.__new__(Serving)

@@ -17,12 +17,12 @@ import pytest
 from antiphon.cli import run
 from antiphon.core.verify import verify
 from antiphon.cost.fit import plan_of, read_measured
-from antiphon.cost.fit._plans import counts
+from antiphon.cost.fit.plans import counts
 from antiphon.errors import AntiphonError, Invalid, Missing
 from antiphon.registry import table
-from antiphon.run import _mpi_job
-from antiphon.run import bench_genmodel as bench
-from antiphon.run._launch import LAUNCHED, consent
+from antiphon.runtimes.engine.launch import LAUNCHED, consent
+from antiphon.runtimes.measure import bench_genmodel as bench
+from antiphon.runtimes.measure import mpi_job as _mpi_job
 from antiphon.topologies import topology
 
 HAS_MPI = find_spec("mpi4py") is not None and (Path(sys.executable).with_name("mpiexec").exists())

@@ -21,13 +21,13 @@ from antiphon.core.program import prove
 from antiphon.core.schedule import Schedule
 from antiphon.core.verify import verify
 from antiphon.cost.fit import RoundTrip, fit_loggp, loggp_level, read_round_trips
-from antiphon.cost.loggp_forms import message
+from antiphon.cost.loggp.forms import message
 from antiphon.errors import AntiphonError, Invalid
-from antiphon.lower.program import lower
+from antiphon.formats.program import lower
 from antiphon.registry import table
-from antiphon.run import _mpi_job
-from antiphon.run import bench_loggp as bench
-from antiphon.run._launch import LAUNCHED, consent
+from antiphon.runtimes.engine.launch import LAUNCHED, consent
+from antiphon.runtimes.measure import bench_loggp as bench
+from antiphon.runtimes.measure import mpi_job as _mpi_job
 from antiphon.topologies import topology
 
 HAS_MPI = find_spec("mpi4py") is not None and (Path(sys.executable).with_name("mpiexec").exists())

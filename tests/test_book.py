@@ -23,7 +23,7 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.serialize import dumps
 from antiphon.core.topology import Topology
 from antiphon.errors import AntiphonError, Invalid
-from antiphon.lower.book import Book, decode_book, encode_book, make_book, read_table
+from antiphon.runtimes.serve.book import Book, decode_book, encode_book, make_book, read_table
 from antiphon.select import save_plans
 
 FULL = antiphon.topology("full:ranks=4")

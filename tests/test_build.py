@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from antiphon.errors import Invalid, Missing
-from antiphon.run import _build
+from antiphon.runtimes.engine import build as _build
 
-COMMAND = [sys.executable, "-c", "from antiphon.run._build import library; print(library('threads'))"]
+COMMAND = [sys.executable, "-c", "from antiphon.runtimes.engine.build import library; print(library('threads'))"]
 MAIN = [sys.executable, "-m", "antiphon", "build", "mpi"]
 
 

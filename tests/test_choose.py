@@ -11,7 +11,7 @@ from antiphon.core.collective import Collective
 from antiphon.core.plan import Plan
 from antiphon.core.request import Request
 from antiphon.errors import Invalid
-from antiphon.planners.ring import ring
+from antiphon.planners.rings.ring import ring
 from antiphon.topologies import topology
 
 KINDS = ("allreduce", "gather")

@@ -14,9 +14,9 @@ from mpi_env import Mpi
 
 from antiphon.core.choose import Call
 from antiphon.core.collective import ROOTED
-from antiphon.lower.book import Book, Page, decode_book, encode_book
-from antiphon.run._build import library
-from antiphon.run._native import Functions
+from antiphon.runtimes.engine.build import library
+from antiphon.runtimes.engine.native import Functions
+from antiphon.runtimes.serve.book import Book, Page, decode_book, encode_book
 
 KINDS = ("broadcast", "reduce", "scatter", "gather", "allgather", "reducescatter", "allreduce", "alltoall")  # as in C
 DRAWN = ("broadcast", "gather", "allreduce")

@@ -28,15 +28,15 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, build
 from antiphon.core.verify import verify
 from antiphon.errors import Invalid, Unsupported
-from antiphon.planners._cycles import widest_cycle
-from antiphon.planners._cycles_most import most_rings
-from antiphon.planners._digits import factorisations
-from antiphon.planners._factors import joined_factors
-from antiphon.planners._packing import capacities, pack
-from antiphon.planners._places import nested_groups
-from antiphon.planners._routing import paths
+from antiphon.planners.rings._most import most_rings
+from antiphon.planners.rings.cycles import widest_cycle
+from antiphon.planners.rings.edge_disjoint import capacities, pack
+from antiphon.planners.rings.factors import joined_factors
+from antiphon.planners.shared.digits import factorisations
+from antiphon.planners.shared.places import nested_groups
+from antiphon.planners.shared.routing import paths
 from antiphon.registry import table
-from antiphon.run.local import run_local
+from antiphon.runtimes.measure.local import run_local
 from antiphon.topologies import topology
 
 PORT = LinkType("port", Fraction(10**9), 1e-6)

@@ -467,7 +467,7 @@ def test_the_python_functions_can_be_called_again() -> None:
     plan = antiphon.plan("allgather", antiphon.topology("ring:ranks=3"))
     for _ in range(2):  # importing the folder antiphon.run must not take the function's place
         assert antiphon.run(plan, "3KB")[0]["correct"]
-    from antiphon.run.local import run_local
+    from antiphon.runtimes.measure.local import run_local
 
     assert run_local(plan.at(0).schedule, 3072)[0]["agree"]
     assert antiphon.run(plan, 300, dtype="int8")[0]["correct"]

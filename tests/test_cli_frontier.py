@@ -25,7 +25,7 @@ from antiphon.core.plan import Entry, Plan
 from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
 from antiphon.errors import Infeasible, Invalid, TimedOut, Unsupported
-from antiphon.planners.ring import ring
+from antiphon.planners.rings.ring import ring
 from antiphon.select import frontier
 
 Capture = pytest.CaptureFixture[str]

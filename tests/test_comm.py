@@ -27,9 +27,9 @@ from antiphon.core.plan import Entry, Plan
 from antiphon.core.program import check, decode
 from antiphon.core.program.run import run_program
 from antiphon.errors import Invalid
-from antiphon.lower.book import decode_book, encode_book, make_book
-from antiphon.run._group_book import DEFAULTS, default_book, group_book, read_any
-from antiphon.run._native import TransportFailed
+from antiphon.runtimes.engine.native import TransportFailed
+from antiphon.runtimes.serve.book import decode_book, encode_book, make_book
+from antiphon.runtimes.serve.group_book import DEFAULTS, default_book, group_book, read_any
 from antiphon.select import save_plans
 
 PROGRAM = str(Path(__file__).with_name("comm_process.py"))

@@ -7,8 +7,8 @@ import subprocess
 import mpi_env
 import pytest
 
-from antiphon.run._complaint import complaint
-from antiphon.run._launch import Failed, watch
+from antiphon.runtimes.engine.complaint import complaint
+from antiphon.runtimes.engine.launch import Failed, watch
 
 ROW = "-" * 74
 SLOTS = f"""{ROW}

@@ -17,12 +17,12 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.transform import WHOLE, Cutting, as_cut, pipeline
 from antiphon.cost import prepare
 from antiphon.errors import AntiphonError
-from antiphon.lower.program import lower
+from antiphon.formats.program import lower
 from antiphon.registry import table
-from antiphon.run._build import library
-from antiphon.run._case import OPTIONS, Runtime
-from antiphon.run._native import Engine
-from antiphon.run._rows import cuts_of
+from antiphon.runtimes.engine.build import library
+from antiphon.runtimes.engine.native import Engine
+from antiphon.runtimes.measure.case import OPTIONS, Runtime
+from antiphon.runtimes.measure.rows import cuts_of
 from antiphon.select import tune
 
 ENGINE = cuts_of("mpi")

@@ -21,10 +21,10 @@ from antiphon.core.plan import Entry, Plan
 from antiphon.core.program import encode
 from antiphon.core.transform import pipeline
 from antiphon.errors import Invalid, Unsupported
-from antiphon.lower import emit
-from antiphon.lower.program import both, lower, program
-from antiphon.run import _build
-from antiphon.run._native import Engine
+from antiphon.formats import emit
+from antiphon.formats.program import both, lower, program
+from antiphon.runtimes.engine import build as _build
+from antiphon.runtimes.engine.native import Engine
 
 
 @pytest.fixture(scope="module")
@@ -209,8 +209,8 @@ def test_a_small_file_cannot_ask_for_much_memory(tmp_path: Path) -> None:
     file.write_bytes(made(pieces=2**17))
     script = (
         "import resource, sys\nfrom pathlib import Path\nimport numpy as np\n"
-        "from antiphon.errors import AntiphonError\nfrom antiphon.run import _build\n"
-        "from antiphon.run._native import Engine\n"
+        "from antiphon.errors import AntiphonError\nfrom antiphon.runtimes import _build\n"
+        "from antiphon.runtimes.engine.native import Engine\n"
         "engine = Engine(_build.library('threads'))\nwires = engine.threads(2)\n"
         "plan = engine.program(Path(sys.argv[1]).read_bytes()).plan(0, 1)\n"
         "some, out = np.zeros(1), np.zeros(1)\n"

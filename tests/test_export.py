@@ -15,8 +15,8 @@ from antiphon.cli import run
 from antiphon.core.plan import Plan
 from antiphon.core.serialize import load_plan, save_plan
 from antiphon.errors import Invalid, Missing, Unsupported
-from antiphon.lower import emit, export, lacks
-from antiphon.lower._files import write_files
+from antiphon.formats import emit, export, lacks
+from antiphon.formats.files import write_files
 from antiphon.registry import Entry
 
 Capture = pytest.CaptureFixture[str]

@@ -24,12 +24,12 @@ from antiphon.core.serialize import load_plan
 from antiphon.core.topology import LinkType, build
 from antiphon.core.verify import verify
 from antiphon.errors import Invalid, NotFound
-from antiphon.planners.sccl import _one_point
-from antiphon.planners.sccl._in_place import in_place
-from antiphon.planners.sccl._one_point import one_point
-from antiphon.planners.sccl._search import Impossible
-from antiphon.planners.sccl._task import Effort
-from antiphon.planners.sccl._work import Work
+from antiphon.planners.synth import _one_point
+from antiphon.planners.synth._in_place import in_place
+from antiphon.planners.synth._one_point import one_point
+from antiphon.planners.synth.search import Impossible
+from antiphon.planners.synth.task import Effort
+from antiphon.planners.synth.work import Work
 from antiphon.select import collective
 from antiphon.topologies import topology
 

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 import antiphon
 from antiphon.cli import run
-from antiphon.cost import genmodel_forms as forms
 from antiphon.cost import load_profile, predict
 from antiphon.cost.fit import (
     Added,
@@ -32,10 +31,11 @@ from antiphon.cost.fit import (
     write_added,
     write_measured,
 )  # fmt: skip
-from antiphon.cost.fit._plans import counts
+from antiphon.cost.fit.plans import counts
+from antiphon.cost.genmodel import forms
 from antiphon.errors import Invalid, Unsupported
-from antiphon.run._adding import add_all
-from antiphon.run.bench_memory import bench_memory
+from antiphon.runtimes.measure._adding import add_all
+from antiphon.runtimes.measure.bench_memory import bench_memory
 from antiphon.select import plan
 from antiphon.show.fit import genmodel_svg, memory_svg
 from antiphon.topologies import topology

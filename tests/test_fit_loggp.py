@@ -24,7 +24,7 @@ from antiphon.cost.fit import (
     read_round_trips,
     write_round_trips,
 )  # fmt: skip
-from antiphon.cost.loggp_forms import Figures, message
+from antiphon.cost.loggp.forms import Figures, message
 from antiphon.errors import Invalid
 from antiphon.show.fit import loggp_svg, loggp_text
 

@@ -21,8 +21,8 @@ from antiphon.core.schedule import REDUCE, Schedule, cut
 from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, build
 from antiphon.core.transform import expand, pipeline
 from antiphon.cost import Incast, Profile, prepare, simulate
-from antiphon.cost._flows_path import TERMS
-from antiphon.cost.flows import Flows, flows
+from antiphon.cost.flows._path import TERMS
+from antiphon.cost.flows.flows import Flows, flows
 from antiphon.errors import Invalid, Unsupported
 from antiphon.registry import table
 from antiphon.select import plan
@@ -307,8 +307,8 @@ def test_a_plain_simulation_says_the_same(random: Case) -> None:
         want = float(Plain(random.schedule, random.topology, nbytes, profile).seconds())
         with pytest.MonkeyPatch.context() as patch:
             if wide:
-                patch.setattr("antiphon.cost._flows_rates.WIDE", 0)
-                patch.setattr("antiphon.cost._flows_rates.FEW", 0)
+                patch.setattr("antiphon.cost.flows._rates.WIDE", 0)
+                patch.setattr("antiphon.cost.flows._rates.FEW", 0)
             found = prepare("flows", random.schedule, random.topology, profile=profile)(nbytes)
         assert found.seconds == pytest.approx(want, rel=1e-9, abs=1e-15)
 
@@ -418,7 +418,7 @@ def test_too_many_pieces_are_simulated_with_fewer(monkeypatch: pytest.MonkeyPatc
     machine = build("line", 3, [(0, 1, UNIT), (1, 2, UNIT)])
     chain = sends(machine, [(0, 0, 0, 1), (1, 0, 1, 2)], pieces=16)
     assert flows(chain, machine)(160).seconds == pytest.approx(170)
-    monkeypatch.setattr("antiphon.cost._pieces.MOST_PIECED", 16)
+    monkeypatch.setattr("antiphon.cost.pieces.MOST_PIECED", 16)
     fewer = flows(chain, machine)(160)
     assert fewer.seconds == pytest.approx(180)
     assert "8 pieces" in fewer.note

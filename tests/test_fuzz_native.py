@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.run._build import NATIVE
+from antiphon.runtimes.engine.build import NATIVE
 
 RUN = Path(__file__).parent.parent / "fuzz" / "native" / "build_and_run.py"
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")

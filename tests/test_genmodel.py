@@ -35,8 +35,8 @@ from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, b
 from antiphon.core.transform import expand, pipeline
 from antiphon.core.verify import verify
 from antiphon.cost import Incast, Profile, as_profile, load_profile, prepare, save_profile, shipped_profiles
-from antiphon.cost import genmodel_forms as forms
-from antiphon.cost.genmodel_forms import Server, Terms, Tier
+from antiphon.cost.genmodel import forms
+from antiphon.cost.genmodel.forms import Server, Terms, Tier
 from antiphon.errors import Invalid, Unsupported
 from antiphon.registry import find
 from antiphon.topologies import topology

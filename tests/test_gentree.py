@@ -18,17 +18,18 @@ from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import LinkType, Topology, build
 from antiphon.core.verify import verify
-from antiphon.cost import Incast, Profile, as_profile, genmodel_forms
-from antiphon.cost.genmodel import genmodel
+from antiphon.cost import Incast, Profile, as_profile
+from antiphon.cost.genmodel import forms as genmodel_forms
+from antiphon.cost.genmodel.genmodel import genmodel
 from antiphon.errors import Invalid, Unsupported
-from antiphon.planners.gentree import gentree
-from antiphon.planners.gentree._assign import Owned, dealt
-from antiphon.planners.gentree._choose import _subsets, choose
-from antiphon.planners.gentree._cost import Cost
-from antiphon.planners.gentree._graph import read
-from antiphon.planners.gentree._tree import rooted, roots
-from antiphon.planners.gentree._types import fans_of, moves_of, steps_of
-from antiphon.planners.parameter_server import colocated_ps
+from antiphon.planners.classic.parameter_server import colocated_ps
+from antiphon.planners.switchtrees.assign import Owned, dealt
+from antiphon.planners.switchtrees.choose import _subsets, choose
+from antiphon.planners.switchtrees.cost import Cost
+from antiphon.planners.switchtrees.gentree import gentree
+from antiphon.planners.switchtrees.graph import read
+from antiphon.planners.switchtrees.tree import rooted, roots
+from antiphon.planners.switchtrees.types import fans_of, moves_of, steps_of
 from antiphon.topologies import topology
 
 HOW = ("auto", "never", "always")

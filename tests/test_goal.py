@@ -18,8 +18,8 @@ from antiphon.core.plan import Plan
 from antiphon.core.schedule import Schedule
 from antiphon.core.transform import expand
 from antiphon.errors import Invalid
-from antiphon.lower._text import Lines
-from antiphon.lower.goal import goal
+from antiphon.formats.goal.write import goal
+from antiphon.formats.text import Lines
 from antiphon.select import plan
 
 Key = tuple[int, str]  # rank and label
@@ -154,7 +154,7 @@ def test_sends_and_receives_match_and_bytes_are_conserved(order: str, case: Case
 @pytest.mark.parametrize("order", ["data", "rounds"])
 def test_everybody_waits_for_exactly_what_the_schedule_says(order: str, case: Case) -> None:
     """Who can have heard of whom: along paths in the file, and along those of the graph of messages."""
-    from antiphon.cost.piccl import message_graph
+    from antiphon.formats.piccl.readers import message_graph
 
     _, found = read(text_of(Plan.of(case.topology, case.schedule), nbytes=50000, order=order))
     graph = message_graph(case.schedule, 50000, order, "left" if order == "rounds" else "received")

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from antiphon.cli import run
-from antiphon.cli._signals import Signals
-from antiphon.select import _tune
+from antiphon.cli.signals import Signals
+from antiphon.select import tuner as _tune
 
 ROOT = Path(__file__).resolve().parents[1]
 PYTHON = [sys.executable, "-c"]
@@ -197,7 +197,7 @@ def test_handlers_of_others_stay(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_signal_that_another_thread_takes_adds_no_line() -> None:
     program = (
         "import os, signal, sys, threading, time\n"
-        "import antiphon.cli._signals as ours\n"
+        "import antiphon.cli.signals as ours\n"
         "threading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
         "signals, plain = ours.Signals(), ours.say\n"
         "signals.hear()\n"

@@ -14,8 +14,8 @@ import pytest
 from antiphon.core.ksync.instance import instance_of
 from antiphon.errors import Invalid, TimedOut
 from antiphon.isolate import Lost, Starved, Stopped, Terms, _crew, apart, can_fork, in_order, usual_workers
-from antiphon.planners.sccl import _linear
-from antiphon.planners.sccl._search import Search
+from antiphon.planners.synth import linear as _linear
+from antiphon.planners.synth.search import Search
 from antiphon.select import collective
 from antiphon.topologies import topology
 

@@ -23,12 +23,12 @@ from antiphon.core.ksync.instance import Instance, instance_of
 from antiphon.core.ksync.proof import Refutation, check, check_refutation, pack, resolve, unpack
 from antiphon.core.topology import LinkType, SharedLimit, Topology, build
 from antiphon.errors import Invalid, Unsupported
-from antiphon.planners.sccl import _refute
-from antiphon.planners.sccl._elaborate import Elaboration
-from antiphon.planners.sccl._group import trivial
-from antiphon.planners.sccl._refute import refute
-from antiphon.planners.sccl._sat import sat
-from antiphon.planners.sccl._task import Effort, Task
+from antiphon.planners.synth import _refute
+from antiphon.planners.synth._elaborate import Elaboration
+from antiphon.planners.synth._refute import refute
+from antiphon.planners.synth.group import trivial
+from antiphon.planners.synth.sat import sat
+from antiphon.planners.synth.task import Effort, Task
 from antiphon.topologies import topology
 
 TORUS = [(7, 6), (8, 6), (10, 8), (11, 8), (12, 8)]  # chunks and rounds of broadcast in 4 steps that nothing does

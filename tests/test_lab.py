@@ -27,15 +27,16 @@ from antiphon.core.plan import Plan
 from antiphon.core.reshape import only
 from antiphon.core.topology import LinkType, SharedLimit, Topology, build
 from antiphon.errors import AntiphonError, Invalid, Missing, Unsupported
-from antiphon.run import _bench_lab, lab
-from antiphon.run._case import How, Runnable
-from antiphon.run._lab_commands import batches, bits
-from antiphon.run._lab_foreign import with_entrance
-from antiphon.run._lab_keeping import SCRIPT, find_lab, find_labs
-from antiphon.run._lab_layout import lay_out
-from antiphon.run._launch import Failed
-from antiphon.run._rows import run_schedule
-from antiphon.show.measured import Bar, measured_svg
+from antiphon.runtimes.engine.launch import Failed
+from antiphon.runtimes.lab import lab
+from antiphon.runtimes.lab import runtime as _bench_lab
+from antiphon.runtimes.lab._foreign import with_entrance
+from antiphon.runtimes.lab.commands import batches, bits
+from antiphon.runtimes.lab.keeping import SCRIPT, find_lab, find_labs
+from antiphon.runtimes.lab.layout import lay_out
+from antiphon.runtimes.measure.case import How, Runnable
+from antiphon.runtimes.measure.rows import run_schedule
+from antiphon.show.pictures.measured import Bar, measured_svg
 from antiphon.units import parse_size
 
 MBIT = 125_000  # bytes per second
@@ -431,7 +432,8 @@ def test_a_lab_ends_with_who_made_it(name: str, number: signal.Signals) -> None:
     """However that ends: the kernel takes all of it away, and what ran in it, detached or not."""
     mark = f"{name}-{number}"
     program = (
-        "import antiphon; from antiphon.run.lab import lab_command; lab_command(antiphon.topology('ring:ranks=3'), "
+        "import antiphon; from antiphon.runtimes.lab.lab import lab_command; "
+        "lab_command(antiphon.topology('ring:ranks=3'), "
         f"['sh', '-c', 'setsid {SLEEP} & exec {SLEEP}'], name='{mark}')"
     )
     with started(program) as owner:
@@ -448,7 +450,9 @@ def test_a_lab_that_stays_outlives_those_who_use_it(name: str) -> None:
     """But what they ran there ends with them."""
     lab.lab_up(antiphon.topology("ring:ranks=3"), name=name)
     try:
-        what = f"from antiphon.run.lab import lab_command; lab_command('{name}', ['sh', '-c', 'setsid {SLEEP}'])"
+        what = (
+            f"from antiphon.runtimes.lab.lab import lab_command; lab_command('{name}', ['sh', '-c', 'setsid {SLEEP}'])"
+        )
         with started(what):
             assert gone(lambda: _sleeping() >= 3, 30)
         assert gone(lambda: not _sleeping())

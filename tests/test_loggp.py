@@ -37,10 +37,10 @@ from antiphon.core.schedule import REDUCE, Chunks, Schedule, cut
 from antiphon.core.topology import Topology
 from antiphon.core.transform import expand
 from antiphon.cost import Level, LogGP, Profile
-from antiphon.cost._loggp_figures import level_of
-from antiphon.cost._loggp_heap import new_queue, put, take
-from antiphon.cost._loggp_run import Simulation
-from antiphon.cost.loggp import loggp, simulate_graph
+from antiphon.cost.figures import level_of
+from antiphon.cost.loggp._run import Simulation
+from antiphon.cost.loggp.heap import new_queue, put, take
+from antiphon.cost.loggp.loggp import loggp, simulate_graph
 
 SEEDS = st.integers(0, 2**32 - 1)
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from antiphon.cost import Level
-from antiphon.cost.loggp_forms import Figures, kring, message, recmult
+from antiphon.cost.loggp.forms import Figures, kring, message, recmult
 from antiphon.errors import Invalid, Unsupported
 
 OUTER = Figures(2.2e-5, 4.2e-6, 4.4e-6, 1.3e-5, 4e-11, 2e-12)

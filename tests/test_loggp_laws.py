@@ -34,10 +34,10 @@ from antiphon.core.collective import Collective
 from antiphon.core.schedule import Schedule, cut
 from antiphon.core.topology import Topology
 from antiphon.cost import Level, LogGP, Profile, load_profile, predict, prepare, save_profile, simulate
-from antiphon.cost._loggp_figures import FIGURES
-from antiphon.cost._loggp_run import Simulation
-from antiphon.cost.loggp import loggp, simulate_graph
-from antiphon.cost.loggp_forms import kring, recmult
+from antiphon.cost.figures import FIGURES
+from antiphon.cost.loggp._run import Simulation
+from antiphon.cost.loggp.forms import kring, recmult
+from antiphon.cost.loggp.loggp import loggp, simulate_graph
 from antiphon.errors import Invalid
 from antiphon.select import plan
 
@@ -368,7 +368,7 @@ TINY = """
 from antiphon.core.collective import Collective
 from antiphon.core.request import Request
 from antiphon.cost import prepare
-from antiphon.cost._compiled import is_compiled
+from antiphon.cost.loggp.compiled import is_compiled
 from antiphon.registry import table
 from antiphon.topologies import topology
 here = topology("delta:nodes=2")

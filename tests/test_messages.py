@@ -21,12 +21,12 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.transform import expand
 from antiphon.cost import Incast, Level, LogGP, Profile, chrome_trace, prepare
-from antiphon.cost.loggp import loggp, simulate_graph
-from antiphon.cost.piccl import read_schedule
+from antiphon.cost.loggp.loggp import loggp, simulate_graph
 from antiphon.errors import AntiphonError, Unsupported
-from antiphon.lower import emit
-from antiphon.lower.goal_reader import read_goal
-from antiphon.lower.program import both
+from antiphon.formats import emit
+from antiphon.formats.goal.read import read_goal
+from antiphon.formats.piccl.readers import read_schedule
+from antiphon.formats.program import both
 from antiphon.registry import table
 from antiphon.topologies import topology
 

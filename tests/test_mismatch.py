@@ -26,9 +26,9 @@ from test_comm import launch
 import antiphon
 from antiphon.core.plan import Entry, Plan
 from antiphon.errors import Invalid, TimedOut
-from antiphon.lower.book import make_book
-from antiphon.run import _group_start
-from antiphon.run._native import Mismatch, TransportFailed
+from antiphon.runtimes.engine.native import Mismatch, TransportFailed
+from antiphon.runtimes.serve import group_start as _group_start
+from antiphon.runtimes.serve.book import make_book
 from antiphon.select import save_plans
 
 PROGRAM = str(Path(__file__).with_name("mismatch_process.py"))

@@ -24,9 +24,9 @@ from antiphon.core.program import encode, run_program
 from antiphon.core.schedule import Schedule
 from antiphon.core.transform import pipeline
 from antiphon.errors import AntiphonError, Invalid, Missing, TimedOut, Unsupported
-from antiphon.lower.program import both, lower
-from antiphon.run import _build
-from antiphon.run._native import OPERATORS, TYPES, Engine, Wire
+from antiphon.formats.program import both, lower
+from antiphon.runtimes.engine import build as _build
+from antiphon.runtimes.engine.native import OPERATORS, TYPES, Engine, Wire
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 Array = np.ndarray[Any, Any]

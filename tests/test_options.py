@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.cli._planning import options_of
+from antiphon.cli.planning import options_of
 from antiphon.core.collective import Collective
 from antiphon.core.request import Request
 from antiphon.cost import model_of

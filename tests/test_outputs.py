@@ -26,7 +26,7 @@ NOTES = "ANTIPHON_TEST_NOTES"
 
 def noting(request: Request) -> Any:
     """Planner ring, which notes in a file that it was asked: it may be in another process."""
-    from antiphon.planners.ring import ring
+    from antiphon.planners.rings.ring import ring
 
     Path(os.environ[NOTES]).write_text(request.collective.kind)
     yield from ring(request)
@@ -107,7 +107,7 @@ def test_a_folder_without_permission(capsys: Capture) -> None:
 def test_a_missing_package_is_told_before_planning(
     capsys: Capture, monkeypatch: pytest.MonkeyPatch, option: str
 ) -> None:
-    _without(monkeypatch, "resvg_py", "antiphon.show.png")
+    _without(monkeypatch, "resvg_py", "antiphon.show.pictures.png")
     assert "PNG needs the package resvg_py: pip install" in refused(capsys, f"{TUNE} {option} x.png")
     assert "PNG needs the package resvg_py: pip install" in refused(capsys, f"{PLAN} {option} x.png")
 
@@ -126,10 +126,10 @@ def _no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("ground", "more", "break_it", "said"),
     [
-        ("mpi", "", lambda m: _without(m, "mpi4py", "antiphon.run._mpi_job"), "needs the package mpi4py"),
+        ("mpi", "", lambda m: _without(m, "mpi4py", "antiphon.runtimes.measure.mpi_job"), "needs the package mpi4py"),
         ("mpi", "--mpiexec no-such-launcher", lambda m: None, "'no-such-launcher': no such program"),
         ("mpi", "", _no_compiler, "'no-such-compiler': no such program"),
-        ("torch", "", lambda m: _without(m, "torch", "antiphon.run._bench_torch"), "needs the package torch"),
+        ("torch", "", lambda m: _without(m, "torch", "antiphon.runtimes.measure.torch"), "needs the package torch"),
         ("torch", "", _no_compiler, "'no-such-compiler': no such program"),
         ("lab", "", lambda m: m.setattr("os.geteuid", lambda: 1000), "needs root"),
     ],

@@ -22,15 +22,15 @@ from packing_cases import (
 import antiphon
 from antiphon.core.reshape import only
 from antiphon.errors import Invalid
-from antiphon.planners.packing._both_ways import directed, undirected
-from antiphon.planners.packing._mwu import (
+from antiphon.planners.trees.both_ways import directed, undirected
+from antiphon.planners.trees.mwu import (
     blink_allreduce,
     blink_broadcast,
     least_arborescence,
     least_spanning_tree,
     minimise,
 )
-from antiphon.planners.packing._tree import overloaded
+from antiphon.planners.trees.tree import overloaded
 
 
 @pytest.mark.parametrize("seed", range(150))

@@ -12,10 +12,11 @@ import pytest
 import antiphon
 from antiphon.core.topology import LinkType, SharedLimit, Topology, build
 from antiphon.errors import Invalid
-from antiphon.planners.packing import _arborescences, _forest, _split
-from antiphon.planners.packing._forest import forests
-from antiphon.planners.packing._kernel import SinkFlows
-from antiphon.planners.packing._tree import Tree, overloaded
+from antiphon.planners.trees import _forest, _split
+from antiphon.planners.trees import arborescences as _arborescences
+from antiphon.planners.trees._forest import forests
+from antiphon.planners.trees.kernel import SinkFlows
+from antiphon.planners.trees.tree import Tree, overloaded
 
 
 def machine(ranks: int, switches: int, arcs: dict[tuple[int, int], int], name: str = "random") -> Topology:

@@ -25,13 +25,13 @@ from antiphon.core.request import Request
 from antiphon.core.schedule import Local, Schedule
 from antiphon.core.topology import LinkType, Topology, both_ways, build
 from antiphon.core.verify import verify
-from antiphon.cost.loggp import loggp
+from antiphon.cost.loggp.loggp import loggp
 from antiphon.errors import Invalid, Unsupported
-from antiphon.planners._lanes import given_sizes, near_root
-from antiphon.planners._radix import chosen, core_of, factors_up_to, power_below
-from antiphon.planners.permrecmult import layout
+from antiphon.planners.radix.lanes import given_sizes, near_root
+from antiphon.planners.radix.mixed import chosen, core_of, factors_up_to, power_below
+from antiphon.planners.radix.permrecmult import layout
 from antiphon.registry import table
-from antiphon.run.local import run_local
+from antiphon.runtimes.measure.local import run_local
 from antiphon.topologies import topology
 
 PORT = LinkType("port", Fraction(10**9), 1e-6)

@@ -21,12 +21,19 @@ from antiphon.core.topology import Topology
 from antiphon.core.transform import expand
 from antiphon.core.verify import verify
 from antiphon.cost import Level, LogGP, load_profile
-from antiphon.cost._loggp_figures import level_of
-from antiphon.cost.piccl import MessageGraph, figures_text, message_graph, read_figures, read_schedule, read_topology
+from antiphon.cost.figures import level_of
 from antiphon.errors import AntiphonError, Invalid, Unsupported
-from antiphon.lower import export
-from antiphon.lower._piccl_topology import topology_files
-from antiphon.lower.piccl import piccl_xml
+from antiphon.formats import export
+from antiphon.formats.piccl._machine_written import topology_files
+from antiphon.formats.piccl.readers import (
+    MessageGraph,
+    figures_text,
+    message_graph,
+    read_figures,
+    read_schedule,
+    read_topology,
+)
+from antiphon.formats.piccl.write import piccl_xml
 from antiphon.select import plan
 from antiphon.topologies import topology
 

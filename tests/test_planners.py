@@ -18,7 +18,7 @@ from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, b
 from antiphon.core.verify import verify
 from antiphon.errors import Invalid, Unsupported
 from antiphon.registry import call, find, table
-from antiphon.run.local import run_local
+from antiphon.runtimes.measure.local import run_local
 from antiphon.select import collective, plan
 from antiphon.topologies import topology
 

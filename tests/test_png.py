@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from antiphon.cli import run
 from antiphon.errors import Missing
 from antiphon.select import tune
-from antiphon.show import png
-from antiphon.show._chart import chart_svg
-from antiphon.show.svg import topology_svg
+from antiphon.show.pictures import png
+from antiphon.show.pictures.chart import chart_svg
+from antiphon.show.pictures.svg import topology_svg
 from antiphon.topologies import topology
 
 Capture = pytest.CaptureFixture[str]

@@ -23,10 +23,10 @@ from program_cases import idle_book
 
 import antiphon
 from antiphon.core.plan import Entry, Plan
-from antiphon.lower.book import encode_book, make_book, read_table
-from antiphon.run import _book
-from antiphon.run._build import library
-from antiphon.run._native import Functions
+from antiphon.runtimes.engine.build import library
+from antiphon.runtimes.engine.native import Functions
+from antiphon.runtimes.serve import files as _book
+from antiphon.runtimes.serve.book import encode_book, make_book, read_table
 from antiphon.select import save_plans
 
 PROGRAMS = Path(__file__).with_name("preload")
@@ -362,7 +362,7 @@ def test_where_the_engine_is_loaded_by_python_it_offers_nothing(openmpi: Mpi, fo
     script = folder / "local.py"
     script.write_text(
         "import numpy as np\n"
-        "from antiphon.run._build import library\nfrom antiphon.run._native import Engine\n"
+        "from antiphon.runtimes.engine.build import library\nfrom antiphon.runtimes.engine.native import Engine\n"
         "engine = Engine(library('mpi'))\n"
         "from mpi4py import MPI\n"
         "wire = engine.mpi(MPI.COMM_WORLD, [0, 1], 2)\n"

@@ -16,9 +16,9 @@ from craft import Crafted, in_book, number, program_of
 from mpi_env import Mpi
 from test_preload import OTHERS, PLANNERS, Run, compiled, folder, preloaded, table
 
-from antiphon.lower.book import encode_book, read_table
-from antiphon.run import _build
-from antiphon.run._native import Functions
+from antiphon.runtimes.engine import build as _build
+from antiphon.runtimes.engine.native import Functions
+from antiphon.runtimes.serve.book import encode_book, read_table
 
 __all__ = ["folder"]
 MPIS = ["openmpi", "mpich"]

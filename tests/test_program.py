@@ -51,7 +51,7 @@ from antiphon.core.request import Request
 from antiphon.core.schedule import COPY, REDUCE, Chunks, Schedule
 from antiphon.core.transform import expand, pipeline
 from antiphon.errors import Invalid, Unsupported
-from antiphon.lower.program import both, lower
+from antiphon.formats.program import both, lower
 from antiphon.registry import call
 
 

@@ -25,9 +25,9 @@ from antiphon.core.program.limits import MOST_STRETCHES
 from antiphon.core.schedule import COPY, REDUCE, Chunks, Schedule
 from antiphon.core.transform import pipeline
 from antiphon.errors import Invalid, Unsupported
-from antiphon.lower import _proven
-from antiphon.lower.book import Book, encode_book, make_book, read_table
-from antiphon.lower.program import both, lower
+from antiphon.formats.program import both, lower
+from antiphon.runtimes.serve import _proven
+from antiphon.runtimes.serve.book import Book, encode_book, make_book, read_table
 
 
 def planned(kind: str, spec: str, planner: str) -> Schedule:
@@ -307,7 +307,7 @@ def test_marks_of_others_are_not_believed(cache: Path, tmp_path: Path, monkeypat
 
 def test_what_is_made_is_proven(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fault of the lowering would be noticed before anything runs."""
-    from antiphon.lower import book
+    from antiphon.runtimes.serve import book
 
     monkeypatch.setattr(book, "both", lambda schedule: [idle(one) for one in both(schedule)])
     with pytest.raises(Invalid, match=r"the program for allreduce \(ring\): rank 0 ends without block 0"):

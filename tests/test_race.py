@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from antiphon.run._race import ALIKE, MOST, UNSURE, Race, interval
+from antiphon.runtimes.measure._race import ALIKE, MOST, UNSURE, Race, interval
 
 
 def run(true: list[float], noise: float, rounds: int, seed: int, common: float = 0.0) -> Race:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from antiphon.cli._tuning_text import tuning_text, tunings_text
 from antiphon.select import Tuning, Tunings, tune
-from antiphon.show.report import report_html
+from antiphon.show.pages.report import report_html
 from antiphon.units import format_size, parse_size
 
 

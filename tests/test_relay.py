@@ -18,8 +18,8 @@ from antiphon.core.reshape import only
 from antiphon.core.topology import LinkType, SharedLimit, Topology, build
 from antiphon.core.verify import verify
 from antiphon.errors import AntiphonError, Infeasible, Invalid, Unsupported
-from antiphon.planners.relay import PIECES, SHARED, relay
-from antiphon.run.local import run_local
+from antiphon.planners.relations.relay import PIECES, SHARED, relay
+from antiphon.runtimes.measure.local import run_local
 from antiphon.select import measure
 from antiphon.topologies import topology
 

@@ -23,11 +23,11 @@ from antiphon.core.request import Request
 from antiphon.core.reshape import only
 from antiphon.core.schedule import Schedule
 from antiphon.cost import step_times
-from antiphon.planners.ring import ring
+from antiphon.planners.rings.ring import ring
 from antiphon.select import Tuning, tune
-from antiphon.show import _flow
-from antiphon.show._chart import chart_svg, frame_of
-from antiphon.show._steps import as_script
+from antiphon.show.pages import _flow
+from antiphon.show.pages._steps import as_script
+from antiphon.show.pictures.chart import chart_svg, frame_of
 from antiphon.topologies import topology
 
 ROOT = Path(__file__).parent.parent

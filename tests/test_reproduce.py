@@ -13,10 +13,11 @@ import pytest
 import antiphon
 from antiphon.cli import run
 from antiphon.errors import Infeasible, Invalid
-from antiphon.reproduce import _made, names, reproduce, sccl
-from antiphon.reproduce._judge import judge
-from antiphon.reproduce._made import Family, Made, family
+from antiphon.reproduce import names, reproduce, sccl
+from antiphon.reproduce import sccl_made as _made
+from antiphon.reproduce._sccl_judge import judge
 from antiphon.reproduce._sccl_tables import DGX1, DUALS, Z52, Published, of_kind
+from antiphon.reproduce.sccl_made import Family, Made, family
 from antiphon.reproduce.table import TABLE
 from antiphon.topologies import topology
 

@@ -16,11 +16,11 @@ from packing_cases import OPTIMA, connected
 import antiphon
 from antiphon.cli import run
 from antiphon.core.topology import LinkType, Topology, both_ways, build
-from antiphon.reproduce import _blink_rates as rates
 from antiphon.reproduce import _blink_servers as servers
 from antiphon.reproduce import blink, reproduce
-from antiphon.reproduce._blink_allocations import allocation, joined, unique
-from antiphon.reproduce._blink_made import Made
+from antiphon.reproduce import blink_rates as rates
+from antiphon.reproduce.blink_allocations import allocation, joined, unique
+from antiphon.reproduce.blink_made import Made
 
 KEYS = {"name", "published", "ours", "deviation", "ok", "note", "engine", "seconds", "proof"}
 

@@ -12,13 +12,13 @@ import pytest
 from antiphon.cli import run
 from antiphon.cli._reproduce_text import summary
 from antiphon.core.loads import loads
-from antiphon.cost.genmodel_forms import Server, Tier
+from antiphon.cost.genmodel.forms import Server, Tier
 from antiphon.reproduce import _gentree_figures as figures
-from antiphon.reproduce import _gentree_made as making
 from antiphon.reproduce import _gentree_table7 as seven
-from antiphon.reproduce import _gentree_tables as tables
 from antiphon.reproduce import gentree
-from antiphon.reproduce._gentree_fit import GENMODEL, PLAIN, form, least_error
+from antiphon.reproduce import gentree_made as making
+from antiphon.reproduce import gentree_tables as tables
+from antiphon.reproduce.gentree_fit import GENMODEL, PLAIN, form, least_error
 from antiphon.topologies import topology
 
 KEYS = {"name", "published", "ours", "deviation", "ok", "note", "engine", "seconds", "proof"}

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from antiphon.cli import run
-from antiphon.cost import loggp_forms
-from antiphon.reproduce import _piccl_made as making
+from antiphon.cost.loggp import forms as loggp_forms
 from antiphon.reproduce import _piccl_selection as choosing
 from antiphon.reproduce import names, piccl
-from antiphon.reproduce._piccl_made import FAMILIES, KRING, PERMUTED, RECMULT, Times
+from antiphon.reproduce import piccl_made as making
+from antiphon.reproduce.piccl_made import FAMILIES, KRING, PERMUTED, RECMULT, Times
 
 KEYS = {"name", "published", "ours", "deviation", "ok", "note", "engine", "seconds", "proof"}
 FAMILY_ROWS = [f"{one.name}, the best k" for one in FAMILIES]

@@ -21,18 +21,18 @@ from antiphon.core.reshape import only as keep
 from antiphon.core.schedule import Local, Schedule
 from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, build
 from antiphon.core.verify import verify
-from antiphon.cost.loggp import loggp
+from antiphon.cost.loggp.loggp import loggp
 from antiphon.errors import Invalid
-from antiphon.planners._circles import around
-from antiphon.planners._circles import both_ways as there_and_back
-from antiphon.planners._cycles_bound import least_time
-from antiphon.planners._cycles_flips import count, joined_flips
-from antiphon.planners._cycles_most import most_rings
-from antiphon.planners._groups import Groups, given_groups, placed_groups
-from antiphon.planners._packing import pack
-from antiphon.planners.multi_ring import _loads
+from antiphon.planners.rings._bound import least_time
+from antiphon.planners.rings._flips import count, joined_flips
+from antiphon.planners.rings._most import most_rings
+from antiphon.planners.rings.circles import around
+from antiphon.planners.rings.circles import both_ways as there_and_back
+from antiphon.planners.rings.edge_disjoint import pack
+from antiphon.planners.rings.multi_ring import _loads
+from antiphon.planners.shared.groups import Groups, given_groups, placed_groups
 from antiphon.registry import table
-from antiphon.run.local import run_local
+from antiphon.runtimes.measure.local import run_local
 from antiphon.topologies import topology
 
 PORT = LinkType("port", Fraction(10**9), 1e-6)

@@ -14,7 +14,7 @@ from lab_env import why_no_lab
 import antiphon
 from antiphon.core.plan import Plan
 from antiphon.registry import table
-from antiphon.run.bench import bench_plans, run_plan
+from antiphon.runtimes.measure.bench import bench_plans, run_plan
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "bench.md"
 ALWAYS = {

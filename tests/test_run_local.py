@@ -14,10 +14,10 @@ from antiphon.core.collective import Collective, custom_relation
 from antiphon.core.datatypes import DATA_TYPES, OPERATORS, data_type
 from antiphon.core.schedule import COPY, REDUCE, Schedule, cut
 from antiphon.errors import Invalid
-from antiphon.run import local
-from antiphon.run._case import Case, How, Runnable
-from antiphon.run._made_up import MadeUp, combined
-from antiphon.run.local import run_local
+from antiphon.runtimes.measure import local
+from antiphon.runtimes.measure.case import Case, How, Runnable
+from antiphon.runtimes.measure.local import run_local
+from antiphon.runtimes.measure.made_up import MadeUp, combined
 
 Array = NDArray[Any]
 

@@ -24,14 +24,14 @@ from antiphon.core.collective import Collective
 from antiphon.core.interpret import interpret
 from antiphon.core.program import encode
 from antiphon.errors import Invalid, Missing, TimedOut, Unsupported
-from antiphon.lower.program import both, lower
-from antiphon.run import _mpi_job
-from antiphon.run._case import Case, Runnable, taking_part
-from antiphon.run._launch import Failed, consent, watch
-from antiphon.run._made_up import MadeUp
-from antiphon.run._mpi_job import run_cases
-from antiphon.run._native import OPERATORS
-from antiphon.run._rows import run_schedule
+from antiphon.formats.program import both, lower
+from antiphon.runtimes.engine.launch import Failed, consent, watch
+from antiphon.runtimes.engine.native import OPERATORS
+from antiphon.runtimes.measure import mpi_job as _mpi_job
+from antiphon.runtimes.measure.case import Case, Runnable, taking_part
+from antiphon.runtimes.measure.made_up import MadeUp
+from antiphon.runtimes.measure.mpi_job import run_cases
+from antiphon.runtimes.measure.rows import run_schedule
 
 MPIEXEC = Path(sys.executable).with_name("mpiexec")
 HAS_MPI = find_spec("mpi4py") is not None and MPIEXEC.exists() and shutil.which("cc") is not None
@@ -151,8 +151,8 @@ WAITS = """
 import sys
 import numpy as np
 from mpi4py import MPI
-from antiphon.run._build import library
-from antiphon.run._native import Engine
+from antiphon.runtimes.engine.build import library
+from antiphon.runtimes.engine.native import Engine
 
 world = MPI.COMM_WORLD
 engine = Engine(library("mpi"))
@@ -177,8 +177,8 @@ import sys, time
 import numpy as np
 from mpi4py import MPI
 from antiphon.errors import AntiphonError
-from antiphon.run._build import library
-from antiphon.run._native import Engine
+from antiphon.runtimes.engine.build import library
+from antiphon.runtimes.engine.native import Engine
 
 engine = Engine(library("mpi"))
 wire = engine.mpi(MPI.COMM_WORLD, [0, 1], 2)

@@ -13,12 +13,12 @@ from sccl_cases import case
 
 from antiphon.core.ksync.instance import instance_of
 from antiphon.errors import EffortSpent
-from antiphon.planners.sccl import _patience
-from antiphon.planners.sccl._auto import decide
-from antiphon.planners.sccl._frontier import Limits, Point, frontier, usual_steps
-from antiphon.planners.sccl._points import certificate
-from antiphon.planners.sccl._purse import UNIT, Purse
-from antiphon.planners.sccl._search import Search
+from antiphon.planners.synth import _patience
+from antiphon.planners.synth.auto import decide
+from antiphon.planners.synth.frontier import Limits, Point, frontier, usual_steps
+from antiphon.planners.synth.points import certificate
+from antiphon.planners.synth.purse import UNIT, Purse
+from antiphon.planners.synth.search import Search
 from antiphon.select import collective
 from antiphon.topologies import topology
 

@@ -22,11 +22,13 @@ from antiphon.core.request import Request
 from antiphon.core.topology import Topology
 from antiphon.core.verify import verify
 from antiphon.errors import EffortSpent, Infeasible, Invalid
-from antiphon.planners.sccl import _auto, _cache, sccl
-from antiphon.planners.sccl._auto import Found, decide
-from antiphon.planners.sccl._cache import Cache, Kept, asked_for, is_algorithm
-from antiphon.planners.sccl._canonical import posed
-from antiphon.planners.sccl._search import Impossible, Search
+from antiphon.planners.synth import auto as _auto
+from antiphon.planners.synth import cache as _cache
+from antiphon.planners.synth.auto import Found, decide
+from antiphon.planners.synth.cache import Cache, Kept, asked_for, is_algorithm
+from antiphon.planners.synth.canonical import posed
+from antiphon.planners.synth.sccl import sccl
+from antiphon.planners.synth.search import Impossible, Search
 from antiphon.select import collective
 from antiphon.topologies import topology
 

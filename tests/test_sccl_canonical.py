@@ -24,11 +24,12 @@ from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, b
 from antiphon.core.transform.renaming import relabel_collective
 from antiphon.core.verify import verify
 from antiphon.errors import Invalid
-from antiphon.planners.sccl import _auto, sccl
-from antiphon.planners.sccl._cache import Question, fingerprint, is_algorithm
-from antiphon.planners.sccl._canonical import posed
-from antiphon.planners.sccl._frontier import Limits, frontier
-from antiphon.planners.sccl._search import Impossible, Search
+from antiphon.planners.synth import auto as _auto
+from antiphon.planners.synth.cache import Question, fingerprint, is_algorithm
+from antiphon.planners.synth.canonical import posed
+from antiphon.planners.synth.frontier import Limits, frontier
+from antiphon.planners.synth.sccl import sccl
+from antiphon.planners.synth.search import Impossible, Search
 from antiphon.select import collective
 from antiphon.topologies import topology
 

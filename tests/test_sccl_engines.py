@@ -17,12 +17,12 @@ from antiphon.core.ksync.instance import Instance, instance_of
 from antiphon.core.loads import rounds
 from antiphon.core.topology import LinkType, build
 from antiphon.core.verify import verify
-from antiphon.planners.sccl import _linear
-from antiphon.planners.sccl._flow import flow, suits
-from antiphon.planners.sccl._group import Group, group_of, subgroups, trivial
-from antiphon.planners.sccl._program import Program
-from antiphon.planners.sccl._sat import sat
-from antiphon.planners.sccl._task import Answer, Effort, Engine, Task, rounds_of, schedule_of
+from antiphon.planners.synth import linear as _linear
+from antiphon.planners.synth._flow import flow, suits
+from antiphon.planners.synth.group import Group, group_of, subgroups, trivial
+from antiphon.planners.synth.program import Program
+from antiphon.planners.synth.sat import sat
+from antiphon.planners.synth.task import Answer, Effort, Engine, Task, rounds_of, schedule_of
 from antiphon.topologies import topology
 
 ENGINES: dict[str, Engine] = {"z3": z3, "boolean": boolean, "cpsat": cpsat, "sat": sat}

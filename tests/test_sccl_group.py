@@ -13,8 +13,8 @@ from sccl_cases import case
 from antiphon.core.collective import Collective
 from antiphon.core.ksync.instance import Instance, instance_of
 from antiphon.core.topology import LinkType, SharedLimit, build
-from antiphon.planners.sccl import _group
-from antiphon.planners.sccl._group import Group, group_of, orbits, subgroups
+from antiphon.planners.synth import group as _group
+from antiphon.planners.synth.group import Group, group_of, orbits, subgroups
 from antiphon.select import collective
 from antiphon.topologies import topology
 

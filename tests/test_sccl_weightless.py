@@ -23,9 +23,9 @@ from antiphon.core.serialize import load_plan
 from antiphon.core.topology import Topology
 from antiphon.core.verify import verify
 from antiphon.errors import Infeasible, Unsupported
-from antiphon.planners.sccl import sccl
+from antiphon.planners.synth.sccl import sccl
 from antiphon.select import frontier
-from antiphon.select._proofs import certified
+from antiphon.select.proofs import certified
 from antiphon.topologies import topology
 
 KINDS = ("allgather", "scatter", "alltoall", "gather", "broadcast", "reducescatter")

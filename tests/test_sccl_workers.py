@@ -12,11 +12,12 @@ from antiphon.core.ksync.instance import instance_of
 from antiphon.core.request import Request
 from antiphon.core.verify import verify
 from antiphon.errors import EffortSpent, TimedOut
-from antiphon.planners import sccl as sccl_planner
-from antiphon.planners.sccl import _auto, _purse
-from antiphon.planners.sccl import sccl as synthesize
-from antiphon.planners.sccl._auto import Found, decide
-from antiphon.planners.sccl._search import Search
+from antiphon.planners.synth import auto as _auto
+from antiphon.planners.synth import purse as _purse
+from antiphon.planners.synth import sccl as sccl_planner
+from antiphon.planners.synth.auto import Found, decide
+from antiphon.planners.synth.sccl import sccl as synthesize
+from antiphon.planners.synth.search import Search
 from antiphon.select import collective
 from antiphon.topologies import topology
 

@@ -16,8 +16,8 @@ from itertools import groupby
 import pytest
 
 from antiphon.errors import Missing
-from antiphon.run._build import library
-from antiphon.run._native import Functions
+from antiphon.runtimes.engine.build import library
+from antiphon.runtimes.engine.native import Functions
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="such memory is Linux's")
 

@@ -13,10 +13,10 @@ import pytest
 from antiphon.core.topology import LinkType, SharedLimit, Topology, build
 from antiphon.errors import Unsupported
 from antiphon.registry import table
-from antiphon.show._blocks import Block
-from antiphon.show._graph import RANK, STACK, Graph, folded, graph_of
-from antiphon.show._layout import arrange
-from antiphon.show.svg import MOST_NODES, topology_svg
+from antiphon.show.pictures.blocks import Block
+from antiphon.show.pictures.graph import RANK, STACK, Graph, folded, graph_of
+from antiphon.show.pictures.layout import arrange
+from antiphon.show.pictures.svg import MOST_NODES, topology_svg
 from antiphon.show.text import topology_text
 from antiphon.topologies import topology
 

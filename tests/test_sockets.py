@@ -26,10 +26,10 @@ from antiphon.core.interpret import interpret
 from antiphon.core.program import encode
 from antiphon.core.transform import pipeline
 from antiphon.errors import Invalid, TimedOut
-from antiphon.lower.program import both, lower
-from antiphon.run import _build
-from antiphon.run._mesh import handed_over, mesh
-from antiphon.run._native import OPERATORS, TYPES, Engine, Program, TransportFailed, Wire
+from antiphon.formats.program import both, lower
+from antiphon.runtimes.engine import build as _build
+from antiphon.runtimes.engine.native import OPERATORS, TYPES, Engine, Program, TransportFailed, Wire
+from antiphon.runtimes.serve.mesh import handed_over, mesh
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 HEAD = 56  # bytes before the elements of a message

@@ -25,12 +25,14 @@ from hypothesis import strategies as st
 
 import antiphon
 from antiphon.errors import AntiphonError, Invalid, TimedOut
-from antiphon.run import _admission, _rendezvous, _texts
-from antiphon.run._handshake import Stranger, Talk, derived, guest, host
-from antiphon.run._mesh import mesh
-from antiphon.run._native import TransportFailed
-from antiphon.run._rendezvous import Star
-from antiphon.run._secret import Secret, given_secret, job_secret
+from antiphon.runtimes.engine.native import TransportFailed
+from antiphon.runtimes.serve import _rendezvous
+from antiphon.runtimes.serve import admission as _admission
+from antiphon.runtimes.serve import texts as _texts
+from antiphon.runtimes.serve._rendezvous import Star
+from antiphon.runtimes.serve.handshake import Stranger, Talk, derived, guest, host
+from antiphon.runtimes.serve.mesh import mesh
+from antiphon.runtimes.serve.secret import Secret, given_secret, job_secret
 
 SECRET = "a text of more than 16 bytes"
 
@@ -129,7 +131,7 @@ def test_hundreds_that_hold_give_way(pool: ThreadPoolExecutor, monkeypatch: pyte
 FEW_FILES = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
-from antiphon.run._rendezvous import Star
+from antiphon.runtimes.serve._rendezvous import Star
 with Star(0, 4, sys.argv[1], 30.0) as star:
     print(star.exchange("from 0"))
 """

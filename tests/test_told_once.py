@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from antiphon.errors import Invalid
-from antiphon.run import _told_once
-from antiphon.run._group_start import Group, serve
+from antiphon.runtimes.serve import _told_once
+from antiphon.runtimes.serve.group_start import Group, serve
 
 Capture = pytest.CaptureFixture[str]
 FAULT = json.dumps({"fault": "nowhere.json: cannot be read: No such file or directory", "kind": "Invalid"})

@@ -22,12 +22,12 @@ from antiphon.core.reshape import degrade, keep
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, build
 from antiphon.core.verify import verify
-from antiphon.cost.alpha_beta import alpha_beta
+from antiphon.cost.barriers.alpha_beta import alpha_beta
 from antiphon.errors import Infeasible, Invalid, Unsupported
-from antiphon.planners.packing._hybrid import split
-from antiphon.planners.packing._pieces import best_pieces
-from antiphon.planners.packing.blink import blink
-from antiphon.planners.packing.trees import trees
+from antiphon.planners.trees._hybrid import split
+from antiphon.planners.trees.blink import blink
+from antiphon.planners.trees.pieces import best_pieces
+from antiphon.planners.trees.trees import trees
 from antiphon.select import prove
 
 GB = 10**9

@@ -20,11 +20,11 @@ from antiphon.core.request import Request
 from antiphon.core.topology import LinkType, SharedLimit, build
 from antiphon.core.verify import verify
 from antiphon.errors import Invalid, Unsupported
-from antiphon.planners._reach import Hop, Reach
-from antiphon.planners.packing._lay import schedule_of, spread
-from antiphon.planners.packing._rounding import HIGHEST, MOST_LOSS, Part, rounded
-from antiphon.planners.packing._tree import Tree
-from antiphon.planners.packing.trees import trees
+from antiphon.planners.shared.reach import Hop, Reach
+from antiphon.planners.trees.lay import schedule_of, spread
+from antiphon.planners.trees.rounding import HIGHEST, MOST_LOSS, Part, rounded
+from antiphon.planners.trees.tree import Tree
+from antiphon.planners.trees.trees import trees
 from antiphon.select import check
 from antiphon.topologies import topology
 

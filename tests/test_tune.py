@@ -25,14 +25,15 @@ from antiphon.core.verify import verify
 from antiphon.cost import predict
 from antiphon.errors import AntiphonError, Invalid
 from antiphon.registry import Entry
-from antiphon.select import Limit, Tuning, _pool, _tune, load_plans, sizes_of, tune
-from antiphon.select._ranges import Key, runs, winners, worth_keeping
+from antiphon.select import Limit, Tuning, _pool, load_plans, sizes_of, tune
+from antiphon.select import tuner as _tune
 from antiphon.select._table import dump_tables
+from antiphon.select.ranges import Key, runs, winners, worth_keeping
 from antiphon.topologies import topology
 
 Capture = pytest.CaptureFixture[str]
 RELAY = Entry(
-    "antiphon.planners.relay:relay", "shortest paths",
+    "antiphon.planners.relations.relay:relay", "shortest paths",
     {"collectives": KINDS, "topologies": "any connected", "options": ("by", "pieces"), "sweep": ({}, {"by": "tree"})},
 )  # fmt: skip
 
@@ -234,7 +235,7 @@ def test_a_worker_that_cannot_start_is_done_without(monkeypatch: pytest.MonkeyPa
 def test_the_sweep_of_a_planner_is_tried(added: Callable[..., None]) -> None:
     sweep: tuple[dict[str, Any], ...] = ({}, {"pieces": 2}, {"pieces": 3}, {"unknown": 1})
     can = {"collectives": ("broadcast",), "topologies": "any", "options": ("pieces",), "sweep": sweep}
-    added({"swept": Entry("antiphon.planners.ring:ring", "", can)})
+    added({"swept": Entry("antiphon.planners.rings.ring:ring", "", can)})
     found = quick("broadcast", planners=["swept"])
     rows = [(dict(c.options), c.status) for c in found.candidates if c.planner == "swept"]
     assert rows == [({}, "ok"), ({"pieces": 2}, "ok"), ({"pieces": 3}, "ok"), ({"unknown": 1}, "refused")]

@@ -16,8 +16,10 @@ from antiphon import registry
 from antiphon.cli import run
 from antiphon.cli._tuning_text import last_line
 from antiphon.isolate import _process
-from antiphon.select import Tuning, _pool, _task, _tune, tune
-from antiphon.show.report import report_html
+from antiphon.select import Tuning, _pool, tune
+from antiphon.select import task as _task
+from antiphon.select import tuner as _tune
+from antiphon.show.pages.report import report_html
 
 Add = Callable[..., None]
 Capture = pytest.CaptureFixture[str]

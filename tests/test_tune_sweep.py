@@ -24,12 +24,13 @@ from antiphon.core.verify import verify
 from antiphon.cost import Prediction
 from antiphon.errors import Invalid
 from antiphon.registry import Entry
-from antiphon.select import Gain, Tuning, Tunings, _pool, _task, load_plans, read_sweep, tune, tune_over
+from antiphon.select import Gain, Tuning, Tunings, _pool, load_plans, read_sweep, tune, tune_over
 from antiphon.select import settings as settings_of
+from antiphon.select import task as _task
 from antiphon.select._over import replaced
-from antiphon.select._sweep import MOST, combinations, resolved, values_of
-from antiphon.show import _heatmap
-from antiphon.show.report import heatmap_svg
+from antiphon.select.sweep import MOST, combinations, resolved, values_of
+from antiphon.show.pages.report import heatmap_svg
+from antiphon.show.pictures import heatmap as _heatmap
 
 Capture = pytest.CaptureFixture[str]
 SVG = "{http://www.w3.org/2000/svg}"

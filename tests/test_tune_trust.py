@@ -27,11 +27,13 @@ from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, b
 from antiphon.cost import Profile, predict, prepare
 from antiphon.errors import Invalid, Unsupported
 from antiphon.registry import find
-from antiphon.select import Tuning, _task, _tune, collective, tune
-from antiphon.select._baseline import BASELINES, baseline
-from antiphon.select._losses import damage
+from antiphon.select import Tuning, collective, tune
+from antiphon.select import task as _task
+from antiphon.select import tuner as _tune
 from antiphon.select._mark import mark_of
-from antiphon.select._task import Context, Done, Message, Task, work
+from antiphon.select.libraries import BASELINES, baseline
+from antiphon.select.losses import damage
+from antiphon.select.task import Context, Done, Message, Task, work
 from antiphon.topologies import topology
 
 

@@ -13,8 +13,9 @@ import stubborn_planners
 from antiphon import registry
 from antiphon.errors import Invalid
 from antiphon.registry import Entry, call
-from antiphon.select import Candidate, Tuning, _pool, _tune, tune
-from antiphon.select._task import Task, one_line
+from antiphon.select import Candidate, Tuning, _pool, tune
+from antiphon.select import tuner as _tune
+from antiphon.select.task import Task, one_line
 
 Add = Callable[..., None]
 
@@ -101,8 +102,8 @@ def test_a_planner_may_ask_for_a_process_of_its_own(monkeypatch: pytest.MonkeyPa
     def entry(where: str, **more: Any) -> Task:
         return Task(0, "allgather", "x", Entry(where, "", {"collectives": ("allgather",), "options": (), **more}))
 
-    assert not _pool._apart(entry("antiphon.planners.ring:ring"))
-    assert _pool._apart(entry("antiphon.planners.ring:ring", process=True))
+    assert not _pool._apart(entry("antiphon.planners.rings.ring:ring"))
+    assert _pool._apart(entry("antiphon.planners.rings.ring:ring", process=True))
     assert _pool._apart(entry("elsewhere:ring"))
     assert not _pool._apart(Task(0, "allgather"))
     here: list[str] = []
@@ -114,7 +115,7 @@ def test_a_planner_may_ask_for_a_process_of_its_own(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(_pool, "_here", noted)
     can = {"collectives": ("allgather",), "topologies": "any", "options": (), "process": True}
-    added({"solver": Entry("antiphon.planners.ring:ring", "", can)})
+    added({"solver": Entry("antiphon.planners.rings.ring:ring", "", can)})
     found = asked(["solver"])
     assert told("solver", found) == [("ok", "")]
     assert "solver" not in here

@@ -16,8 +16,8 @@ from torch.distributed._shard import sharded_tensor
 from torch.distributed._shard.sharding_spec import ChunkShardingSpec
 
 import antiphon.torch
-from antiphon.run import _torch_far
-from antiphon.run._torch_far import Far
+from antiphon.runtimes.serve import _torch_far
+from antiphon.runtimes.serve._torch_far import Far
 
 NAMES = (
     "allreduce", "allreduce_coalesced", "reduce", "broadcast", "allgather", "_allgather_base", "reduce_scatter",

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from seeds import write
 
-from antiphon.run._build import CORE, NATIVE
+from antiphon.runtimes.engine.build import CORE, NATIVE
 
 HERE = Path(__file__).parent
 ENGINE = [name for name in (*CORE, "book.c") if name != "exports.c"]

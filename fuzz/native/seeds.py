@@ -15,8 +15,8 @@ from antiphon.core.program import encode
 from antiphon.core.schedule import COPY, REDUCE, Schedule, cut
 from antiphon.core.transform import pipeline
 from antiphon.errors import Unsupported
-from antiphon.lower.book import encode_book, make_book
-from antiphon.lower.program import both
+from antiphon.formats.program import both
+from antiphon.runtimes.serve.book import encode_book, make_book
 
 PLANS = [
     ("allreduce", "ring", "full:ranks=2"), ("allreduce", "ring", "ring:ranks=3"),

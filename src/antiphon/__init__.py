@@ -65,7 +65,7 @@ import importlib  # noqa: E402 (see above)
 from typing import TYPE_CHECKING  # noqa: E402
 
 # Python gives a folder's name to the folder when it is first imported; these four are functions, from then on.
-for _folder in ("planners", "reproduce", "run", "topologies"):
+for _folder in ("planners", "reproduce", "runtimes", "topologies"):
     importlib.import_module(f"antiphon.{_folder}")
 
 from antiphon.api.costs import predict, simulate  # noqa: E402

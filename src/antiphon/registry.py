@@ -17,7 +17,7 @@ from typing import Any
 from antiphon.core.collective import Collective
 from antiphon.errors import Invalid, Unsupported, quote, unknown
 
-KINDS = {"topology": "topologies", "planner": "planners", "model": "cost", "backend": "lower", "runtime": "run"}
+KINDS = {"topology": "topologies", "planner": "planners", "model": "cost", "backend": "formats", "runtime": "runtimes"}
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """`import antiphon.torch` registers the PyTorch backend: dist.init_process_group("antiphon"). See docs/torch.md."""
 
-from antiphon.run._torch_work import CollectiveFailed
-from antiphon.run.torch_backend import AntiphonGroup, register, report, use
+from antiphon.runtimes.serve.torch_backend import AntiphonGroup, register, report, use
+from antiphon.runtimes.serve.torch_work import CollectiveFailed
 
 __all__ = ["AntiphonGroup", "CollectiveFailed", "report", "use"]
 

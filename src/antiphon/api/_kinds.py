@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from antiphon.core.plan import Plan
     from antiphon.core.topology import Topology
     from antiphon.cost import Profile
-    from antiphon.run.choose import MeasuredTuning
+    from antiphon.runtimes.measure.choose import MeasuredTuning
     from antiphon.select import Frontier, Tuning
 
     Path = str | os.PathLike[str]

@@ -54,7 +54,7 @@ def load(path: Path, kind: type[Any] | None = None) -> Any:
 def _loaded(name: str) -> Any:
     from antiphon.core.files import read_bytes, reading
     from antiphon.core.program import codec
-    from antiphon.lower import book
+    from antiphon.runtimes.serve import book
 
     with reading(name):
         data = read_bytes(name)
@@ -83,7 +83,7 @@ def _of_json(name: str, data: bytes) -> Any:
 
 
 def _of_piccl(name: str, data: bytes) -> Any:
-    from antiphon.cost.piccl import read_schedule, read_topology
+    from antiphon.formats.piccl.readers import read_schedule, read_topology
 
     if re.search(rb"<\s*topo\b", data[: 2**16]):
         return read_topology(name)
@@ -94,7 +94,7 @@ def _of_piccl(name: str, data: bytes) -> Any:
 def _measurements(name: str, data: bytes) -> Any:
     """Rows of measurements by the names of their columns."""
     from antiphon.cost.fit import read_added, read_measured, read_round_trips
-    from antiphon.cost.piccl import read_figures
+    from antiphon.formats.piccl.readers import read_figures
 
     lines = (line.strip() for line in data[: 2**16].decode("utf-8", "replace").splitlines())
     head = next((line for line in lines if line and not line.startswith("#")), "").removeprefix("\ufeff")
@@ -147,7 +147,7 @@ def _text(value: Any) -> bytes:
     from antiphon.core.serialize import dumps
     from antiphon.core.topology import Topology
     from antiphon.cost import Profile
-    from antiphon.lower.book import Book, encode_book
+    from antiphon.runtimes.serve.book import Book, encode_book
 
     if isinstance(value, Topology | Collective | Plan):
         return dumps(value)
@@ -215,8 +215,8 @@ def export(
     `options`: those of the back end.
     `collective`: of several plans the one for this.
     """
-    from antiphon.lower import emit
-    from antiphon.lower import export as write
+    from antiphon.formats import emit
+    from antiphon.formats import export as write
 
     found = _given.right(plan, collective, "written")
     if folder is not None:

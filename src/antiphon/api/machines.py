@@ -49,7 +49,7 @@ def runtimes() -> list[Row]:
 
 
 def _with_missing(kind: str) -> list[Row]:
-    from antiphon.lower import lacks
+    from antiphon.formats import lacks
     from antiphon.registry import table
     from antiphon.show.listing import listed
 

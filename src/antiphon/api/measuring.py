@@ -90,7 +90,7 @@ def bench(what: Any, topology: Any = None, nbytes: Any = None, **how: Any) -> An
         if topology is not None:
             raise Invalid(f"topology: {what} is measured on the machine at hand; leave it out")
         return _for_fit(what, nbytes, how)
-    from antiphon.run.bench import bench as measure
+    from antiphon.runtimes.measure.bench import bench as measure
     from antiphon.units import parse_sizes as sizes
 
     if isinstance(what, Mapping) or hasattr(what, "plans"):
@@ -108,16 +108,16 @@ def _for_fit(what: str, nbytes: Any, how: dict[str, Any]) -> Any:
         how, ranks=positive, plans=several(text), n=positive, repetitions=positive, most=positive, threads=positive
     )
     if what == "memory":
-        from antiphon.run.bench_memory import bench_memory
+        from antiphon.runtimes.measure.bench_memory import bench_memory
 
         given |= {} if nbytes is None else {"nbytes": size(nbytes, "nbytes")}
         return bench_memory(**given)
     given |= {} if nbytes is None else {"sizes": sizes(nbytes, "nbytes")}
     if what == "loggp":
-        from antiphon.run.bench_loggp import bench_loggp
+        from antiphon.runtimes.measure.bench_loggp import bench_loggp
 
         return bench_loggp(**given)
-    from antiphon.run.bench_genmodel import bench_genmodel
+    from antiphon.runtimes.measure.bench_genmodel import bench_genmodel
 
     return bench_genmodel(**given)
 

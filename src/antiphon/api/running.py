@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from antiphon.api._kinds import MachineLike, PlanLike, Row, Seconds, Sizes
     from antiphon.core.plan import Plan
-    from antiphon.run.comm import Comm
+    from antiphon.runtimes.serve.comm import Comm
 
 
 @public
@@ -53,7 +53,7 @@ def run(  # noqa: PLR0913
     `collective`: of several plans the one for this.
     """
     from antiphon.registry import find
-    from antiphon.run.bench import run_plan
+    from antiphon.runtimes.measure.bench import run_plan
     from antiphon.units import parse_sizes as sizes
 
     find("runtime", on)
@@ -89,7 +89,7 @@ def build(what: Literal["mpi"], compiler: str = "") -> Library:
     `what`: "mpi", for your MPI.
     `compiler`: instead of $MPICC, or mpicc beside Python or on the PATH.
     """
-    from antiphon.run.mpi import build as make
+    from antiphon.runtimes.engine.mpi import build as make
 
     return make(what, compiler)
 
@@ -117,7 +117,7 @@ def comm(
     `secret`: what processes without MPI must know to take part; left out, $ANTIPHON_SECRET or what is in the file
     $ANTIPHON_SECRET_FILE.
     """
-    from antiphon.run.comm import comm as make
+    from antiphon.runtimes.serve.comm import comm as make
 
     given = checked({"address": address, "timeout": timeout, "compiler": compiler, "secret": secret}, address=text,
                     secret=text)  # fmt: skip
@@ -180,7 +180,7 @@ def lab(what: str, where: Any = "", nbytes: Any = None, **how: Any) -> Any:
     `quiet`: do not show what the program says.
     `dtype`, `op`, `seed`, `repeat`, `in_place`, `collective`: of a plan, as for `run`.
     """
-    from antiphon.run import lab as cluster
+    from antiphon.runtimes.lab import lab as cluster
 
     how = checked(how, dtype=dtype_of, op=operator, every=yes_or_no, quiet=yes_or_no)
     if what == "status":
@@ -199,6 +199,6 @@ def lab(what: str, where: Any = "", nbytes: Any = None, **how: Any) -> Any:
     from antiphon.units import parse_sizes as sizes
 
     found = _given.right(where, how.pop("collective", ""), "run")
-    from antiphon.run.bench import run_plan
+    from antiphon.runtimes.measure.bench import run_plan
 
     return run_plan(found, sizes(nbytes, "nbytes"), on="lab", **how)

@@ -11,7 +11,7 @@ from antiphon.errors import Invalid, quote
 
 if TYPE_CHECKING:
     from antiphon.api._kinds import CollectiveLike, Ground, MachineLike, ProfileLike, Seconds, Sizes
-    from antiphon.run.choose import MeasuredTuning
+    from antiphon.runtimes.measure.choose import MeasuredTuning
     from antiphon.select import Tuning, Tunings
 
 SPAN = "1KB:1GB"
@@ -126,7 +126,7 @@ def tune(  # noqa: PLR0913
     else:
         target = _given.wanted(wanted, machine, root, ranks)
     if on is not None:
-        from antiphon.run.choose import tune_measured
+        from antiphon.runtimes.measure.choose import tune_measured
 
         if priced:
             raise Invalid(f"{next(iter(priced))}: does not go together with on={on!r}; leave one of them out")
@@ -191,8 +191,8 @@ def report(tuning: Tuning) -> str:
     `tuning`: what `tune` gave (without `on`).
     """
     from antiphon.select import Tuning as Found
-    from antiphon.show.report import report_html
-    from antiphon.show.svg import topology_svg
+    from antiphon.show.pages.report import report_html
+    from antiphon.show.pictures.svg import topology_svg
     from antiphon.show.text import topology_text
 
     if not isinstance(tuning, Found):

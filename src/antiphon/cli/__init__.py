@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, cast
 
-from antiphon.cli._signals import Signals
-from antiphon.cli._streams import flush, open_all, say
+from antiphon.cli.signals import Signals
+from antiphon.cli.streams import flush, open_all, say
 
 if TYPE_CHECKING:
     import typer.core

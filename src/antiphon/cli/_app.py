@@ -11,9 +11,9 @@ from typing import Annotated, Any
 import typer
 
 from antiphon import __version__
-from antiphon.cli._output import StoppedEarly
-from antiphon.cli._signals import Signals
-from antiphon.cli._streams import drop
+from antiphon.cli.output import StoppedEarly
+from antiphon.cli.signals import Signals
+from antiphon.cli.streams import drop
 from antiphon.errors import AntiphonError, Missing
 
 app = typer.Typer(

@@ -8,10 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from antiphon.cli._arguments import Json, Model, ProfileFile, Ranks, WhichPlan, rank_list
 from antiphon.cli._bench_text import bench_text
-from antiphon.cli._output import StoppedEarly, check_outputs, emit
-from antiphon.cli._planning import NowAndThen, options_of, progress
+from antiphon.cli.arguments import Json, Model, ProfileFile, Ranks, WhichPlan, rank_list
+from antiphon.cli.output import StoppedEarly, check_outputs, emit
+from antiphon.cli.planning import NowAndThen, options_of, progress
 from antiphon.core.datatypes import DATA_TYPES, OPERATORS, combine_of, data_type
 from antiphon.core.plan import Plan
 from antiphon.cost import as_profile
@@ -60,7 +60,7 @@ def bench_plans_command(
     Of a file with ranges or several plans each size takes its own. Times are medians of what the slowest rank took;
     exit code 1 if an element is wrong. Starts the processes by itself; under mpiexec or srun it is one of them.
     """
-    from antiphon.run.bench import decides
+    from antiphon.runtimes.measure.bench import decides
 
     check_outputs({"--csv": csv, "--fit": fit})
     given = None if profile is None else as_profile(profile)
@@ -72,7 +72,7 @@ def bench_plans_command(
     }  # fmt: skip
 
     def plans() -> list[Plan]:
-        from antiphon.run.bench import plans_of
+        from antiphon.runtimes.measure.bench import plans_of
 
         found = plans_of(
             what, topo or None, nbytes=f"{sizes[0]}B:{sizes[-1]}B", planner=planner, options=options_of(option),
@@ -92,7 +92,7 @@ def _measure(
     plans: Callable[[], list[Plan]], sizes: list[int], how: dict[str, Any], files: dict[str, Path | None], json: bool
 ) -> None:
     """Tell what was measured, also where it ends early."""
-    from antiphon.run.bench import measure_plans
+    from antiphon.runtimes.measure.bench import measure_plans
 
     rows: list[dict[str, Any]] = []
     ended: Exception | None = None
@@ -127,7 +127,7 @@ def _measure(
 
 
 def _write(rows: list[dict[str, Any]], files: dict[str, Path | None]) -> list[str]:
-    from antiphon.run._bench_files import write_csv, write_fit
+    from antiphon.runtimes.measure.tables import write_csv, write_fit
 
     said = []
     if files["csv"] is not None:

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from antiphon.registry import find
-from antiphon.run.choose import MeasuredTuning
-from antiphon.show._words import options_text
+from antiphon.runtimes.measure.choose import MeasuredTuning
 from antiphon.show.text import paragraph, table
+from antiphon.show.words import options_text
 from antiphon.units import format_seconds, format_size
 
 HEAD = ["from", "to", "planner", "measured at", "time", "the library's", "over it", "served by"]

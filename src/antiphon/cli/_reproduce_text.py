@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from antiphon.show._columns import paragraph, wrapped
+from antiphon.show.columns import paragraph, wrapped
 from antiphon.units import format_bandwidth
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from antiphon.cli._lab_text import remarks
+from antiphon.cli.lab_text import remarks
 from antiphon.registry import find
 from antiphon.show.text import table
 from antiphon.units import format_seconds, format_size

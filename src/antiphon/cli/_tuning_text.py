@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from antiphon.select import Range, Tuning, Tunings
-from antiphon.show._columns import paragraph
-from antiphon.show._words import (
+from antiphon.show.columns import paragraph
+from antiphon.show.text import table
+from antiphon.show.words import (
     WHEN,
     decisive,
     ends_text,
@@ -18,7 +19,6 @@ from antiphon.show._words import (
     stopped_text,
     unbeaten,
 )
-from antiphon.show.text import table
 from antiphon.units import format_seconds, format_size
 
 MOST_ALIKE = 3  # options that ended alike, each told

@@ -8,10 +8,10 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
-from antiphon.cli._arguments import Json
 from antiphon.cli._bench_plans import bench_plans_command
-from antiphon.cli._output import check_outputs, emit
-from antiphon.cli._planning import say
+from antiphon.cli.arguments import Json
+from antiphon.cli.output import check_outputs, emit
+from antiphon.cli.planning import say
 from antiphon.show.text import table
 from antiphon.units import format_seconds, format_size, parse_seconds, parse_sizes
 
@@ -49,7 +49,7 @@ def _genmodel(
     engine runs. Starts the processes by itself; under mpiexec or srun it is one of them. Every result is checked.
     """
     from antiphon.cost.fit import write_measured
-    from antiphon.run.bench_genmodel import bench_genmodel
+    from antiphon.runtimes.measure.bench_genmodel import bench_genmodel
 
     check_outputs({"-o": out}, forms={"-o": ".csv"})
     wanted = parse_sizes(nbytes or ["256KiB:4MiB:4"], "--nbytes")
@@ -90,7 +90,7 @@ def _loggp(
     Starts both processes by itself; under mpiexec or srun it is one of them. What arrives is checked.
     """
     from antiphon.cost.fit import write_round_trips
-    from antiphon.run.bench_loggp import SIZES, bench_loggp
+    from antiphon.runtimes.measure.bench_loggp import SIZES, bench_loggp
     from antiphon.show.fit import round_trips_text
 
     check_outputs({"-o": out}, forms={"-o": ".csv"})

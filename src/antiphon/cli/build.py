@@ -7,8 +7,8 @@ from typing import Annotated, Any, cast
 import typer
 
 from antiphon.api.running import build
-from antiphon.cli._arguments import Json
-from antiphon.cli._output import emit, working
+from antiphon.cli.arguments import Json
+from antiphon.cli.output import emit, working
 
 
 def _build_command(

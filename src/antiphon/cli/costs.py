@@ -10,8 +10,8 @@ import typer
 
 from antiphon.api.costs import predict, simulate
 from antiphon.api.machines import models
-from antiphon.cli._arguments import Json, Model, PlanFile, ProfileFile, WhichPlan
-from antiphon.cli._output import check_outputs, emit, working
+from antiphon.cli.arguments import Json, Model, PlanFile, ProfileFile, WhichPlan
+from antiphon.cli.output import check_outputs, emit, working
 from antiphon.errors import Invalid
 from antiphon.show.listing import listed_text
 from antiphon.show.text import paragraph
@@ -120,8 +120,8 @@ def _simulate_messages(
 ) -> None:
     """A schedule that says how many bytes go where, on its own machine."""
     from antiphon.cost import model_of
-    from antiphon.cost.loggp import simulate_graph
-    from antiphon.cost.piccl import read_schedule, read_topology
+    from antiphon.cost.loggp.loggp import simulate_graph
+    from antiphon.formats.piccl.readers import read_schedule, read_topology
 
     told: dict[str, Any] = {}
     name = "loggp"

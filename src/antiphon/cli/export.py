@@ -9,12 +9,12 @@ import typer
 
 from antiphon.api.files import export
 from antiphon.api.machines import backends
-from antiphon.cli._arguments import Json, PlanFile, WhichPlan
-from antiphon.cli._output import check_outputs, emit, working
-from antiphon.cli._planning import options_of
+from antiphon.cli.arguments import Json, PlanFile, WhichPlan
+from antiphon.cli.output import check_outputs, emit, working
+from antiphon.cli.planning import options_of
 from antiphon.errors import Invalid
 from antiphon.registry import find
-from antiphon.show._columns import wrapped
+from antiphon.show.columns import wrapped
 from antiphon.units import format_size, parse_size
 
 

@@ -10,10 +10,10 @@ from typing import Annotated, Any
 import typer
 
 from antiphon.api.measuring import fit
-from antiphon.cli._arguments import Json, Png, Svg
-from antiphon.cli._output import check_outputs, emit, write_pictures
-from antiphon.cli._planning import say
-from antiphon.cost._profile import Profile, as_profile, save_profile
+from antiphon.cli.arguments import Json, Png, Svg
+from antiphon.cli.output import check_outputs, emit, write_pictures
+from antiphon.cli.planning import say
+from antiphon.cost.profile import Profile, as_profile, save_profile
 from antiphon.errors import Invalid
 from antiphon.show.text import paragraph
 from antiphon.units import exact, parse_bandwidth, parse_size
@@ -95,7 +95,7 @@ def _memory(
     T(x) = (x + 1) S delta + (x - 1) S gamma for vectors of S bytes (equation 5 of the GenModel paper).
     """
     from antiphon.cost.fit import memory_profile, read_added, write_added
-    from antiphon.run.bench_memory import bench_memory
+    from antiphon.runtimes.measure.bench_memory import bench_memory
     from antiphon.show.fit import memory_svg, memory_text
 
     check_outputs({"-o": out, "--svg": svg, "--png": png, "--csv": csv})

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 import typer
 
 from antiphon.api.plans import frontier
-from antiphon.cli._arguments import Coll, Json, Only, Output, Ranks, Root, Topo, request
-from antiphon.cli._output import check_outputs, emit
-from antiphon.cli._planning import options_of, progress, say
+from antiphon.cli.arguments import Coll, Json, Only, Output, Ranks, Root, Topo, request
+from antiphon.cli.output import check_outputs, emit
+from antiphon.cli.planning import options_of, progress, say
 from antiphon.core.collective import Collective
 from antiphon.core.topology import Topology
 from antiphon.select import FrontierPoint

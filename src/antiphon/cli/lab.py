@@ -11,10 +11,10 @@ import typer
 import typer.core
 
 from antiphon.api.running import lab
-from antiphon.cli._arguments import Json, Only, WhichPlan, machine_and_group
-from antiphon.cli._lab_text import labs_text
-from antiphon.cli._output import emit, working
 from antiphon.cli._run_text import rows_text
+from antiphon.cli.arguments import Json, Only, WhichPlan, machine_and_group
+from antiphon.cli.lab_text import labs_text
+from antiphon.cli.output import emit, working
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid, Missing
 from antiphon.select import is_file
@@ -143,7 +143,7 @@ def _run(
 
 
 def _run_program(what: str, command: Sequence[str], only: str, how: dict[str, Any], json: bool) -> None:
-    from antiphon.run.lab import lab_names
+    from antiphon.runtimes.lab.lab import lab_names
 
     if command and "{" not in command[0] and shutil.which(command[0]) is None:
         raise Missing(f"{command[0]}: no such program")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import typer
 
 from antiphon.api import machines
-from antiphon.cli._arguments import Json
-from antiphon.cli._output import emit
+from antiphon.cli.arguments import Json
+from antiphon.cli.output import emit
 from antiphon.show.listing import listed_text, runtimes_text
 
 

@@ -9,15 +9,15 @@ from typing import Annotated
 import typer
 
 from antiphon.api.machines import bound
-from antiphon.cli._arguments import Coll, Json, Only, Png, Ranks, Root, Svg, Topo, machine_and_group, request
-from antiphon.cli._output import check_outputs, emit, working, write_pictures
+from antiphon.cli.arguments import Coll, Json, Only, Png, Ranks, Root, Svg, Topo, machine_and_group, request
+from antiphon.cli.output import check_outputs, emit, working, write_pictures
 from antiphon.core.bounds import Bound, without
 from antiphon.core.bounds.memory import least_json
 from antiphon.core.collective import Collective
 from antiphon.core.serialize import dumps, save_topology
 from antiphon.core.topology import Topology
 from antiphon.errors import Unsupported, unknown
-from antiphon.show.svg import topology_svg
+from antiphon.show.pictures.svg import topology_svg
 from antiphon.show.text import assumed_text, memory_lines, paragraph, topology_text
 from antiphon.units import format_bandwidth
 
@@ -78,7 +78,7 @@ def _probe(
     if source != "piccl-xml":
         raise Unsupported(f"--from {source} is not there yet; what is: piccl-xml")
     from antiphon.cost import save_profile
-    from antiphon.cost.piccl import read_topology
+    from antiphon.formats.piccl.readers import read_topology
 
     check_outputs({"-o": out, "--profile": profile})
     machine, figures = read_topology(file, radix)

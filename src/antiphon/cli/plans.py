@@ -10,23 +10,10 @@ import typer
 from antiphon.api.machines import topology
 from antiphon.api.plans import plan
 from antiphon.api.running import run
-from antiphon.cli._arguments import (
-    Coll,
-    Json,
-    Only,
-    Output,
-    PlanFile,
-    Png,
-    Ranks,
-    Root,
-    Svg,
-    Topo,
-    WhichPlan,
-    request,
-)
-from antiphon.cli._output import check_outputs, emit, working, write_pictures
-from antiphon.cli._planning import joined, options_of, progress
 from antiphon.cli._run_text import rows_text
+from antiphon.cli.arguments import Coll, Json, Only, Output, PlanFile, Png, Ranks, Root, Svg, Topo, WhichPlan, request
+from antiphon.cli.output import check_outputs, emit, working, write_pictures
+from antiphon.cli.planning import joined, options_of, progress
 from antiphon.core.bounds import bound
 from antiphon.core.collective import Collective
 from antiphon.core.files import within
@@ -34,10 +21,10 @@ from antiphon.core.plan import Plan
 from antiphon.core.topology import Topology
 from antiphon.errors import AntiphonError, Infeasible, Invalid, NotFound, TimedOut
 from antiphon.select import SeveralOrders, every_plan, figures_of, judged, load_plans
-from antiphon.show._words import options_text
 from antiphon.show.frontier import optimality_text, proofs_text, refusal_text
+from antiphon.show.pictures.trees import check_drawable, trees_svg
 from antiphon.show.text import paragraph, plan_text
-from antiphon.show.trees import check_drawable, trees_svg
+from antiphon.show.words import options_text
 from antiphon.units import parse_seconds, parse_size
 
 Planner = Annotated[

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from antiphon.cli._arguments import Json
-from antiphon.cli._output import StoppedEarly, emit, working
 from antiphon.cli._reproduce_text import names_text, reproduced_text
+from antiphon.cli.arguments import Json
+from antiphon.cli.output import StoppedEarly, emit, working
 from antiphon.reproduce import names, reproduce
 
 

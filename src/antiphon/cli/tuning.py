@@ -13,7 +13,8 @@ import typer
 from antiphon.api.machines import topology
 from antiphon.api.tuning import report as page
 from antiphon.api.tuning import tune, tune_over
-from antiphon.cli._arguments import (
+from antiphon.cli._tuning_text import last_line, tuning_text, tunings_text
+from antiphon.cli.arguments import (  # fmt: skip
     Json,
     Model,
     Only,
@@ -25,10 +26,9 @@ from antiphon.cli._arguments import (
     Topo,
     machine_and_group,
     rank_list,
-)  # fmt: skip
-from antiphon.cli._output import StoppedEarly, check_outputs, emit, write_pictures
-from antiphon.cli._planning import NowAndThen
-from antiphon.cli._tuning_text import last_line, tuning_text, tunings_text
+)
+from antiphon.cli.output import StoppedEarly, check_outputs, emit, write_pictures
+from antiphon.cli.planning import NowAndThen
 from antiphon.core.files import write_bytes
 from antiphon.core.topology import Topology
 from antiphon.errors import Infeasible, Invalid
@@ -112,7 +112,7 @@ def _against(spec: str, topo: str, only: str) -> Topology | None:
 
 
 def _charts(tuning: Tuning) -> str:
-    from antiphon.show.report import chart_svg
+    from antiphon.show.pages.report import chart_svg
 
     return chart_svg(tuning)
 
@@ -236,7 +236,7 @@ def _write(found: Tuning, files: Mapping[str, Path | None]) -> list[str]:
         write_bytes(report, page(found).encode())
     written = [f"  written: {path}" for path in (out, report) if path is not None]
     if heatmap is not None:
-        from antiphon.show.report import heatmap_svg
+        from antiphon.show.pages.report import heatmap_svg
 
         written += write_pictures(lambda: heatmap_svg(found), heatmap, None)
     return written + write_pictures(lambda: _charts(found), files["--svg"], files["--png"])

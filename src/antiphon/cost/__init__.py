@@ -18,13 +18,13 @@ from antiphon.core.plan import Entry, Plan
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.transform import Cuts
-from antiphon.cost._barriers import step_times
 from antiphon.cost._cut import as_cut
-from antiphon.cost._loggp_figures import Level, LogGP
-from antiphon.cost._prediction import LazyPath, Prediction, Predictor
-from antiphon.cost._profile import FORMAT as PROFILE
-from antiphon.cost._profile import Incast, Profile, as_profile, load_profile, save_profile, shipped_profiles
-from antiphon.cost._trace import Events, chrome_trace
+from antiphon.cost.figures import Level, LogGP
+from antiphon.cost.prediction import LazyPath, Prediction, Predictor
+from antiphon.cost.profile import FORMAT as PROFILE
+from antiphon.cost.profile import Incast, Profile, as_profile, load_profile, save_profile, shipped_profiles
+from antiphon.cost.steps import step_times
+from antiphon.cost.trace import Events, chrome_trace
 from antiphon.errors import Unsupported, quote
 from antiphon.options import parse_options, plain_value
 from antiphon.registry import Entry as Registered

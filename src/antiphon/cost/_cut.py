@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from antiphon.core.schedule import Schedule
 from antiphon.core.transform import Cuts, Cutting
-from antiphon.cost._prediction import Prediction, Predictor
+from antiphon.cost.prediction import Prediction, Predictor
 
 
 def as_cut(make: Callable[[Schedule], Predictor], schedule: Schedule, cuts: Cuts | None) -> Predictor:

@@ -9,25 +9,31 @@ _NO_TRACE = {"collectives": "all", "topologies": "all"}
 
 TABLE: dict[str, Entry] = {
     "alpha-beta": Entry(
-        "antiphon.cost.alpha_beta:alpha_beta", "steps as barriers: slowest latency and most loaded link", _ALL
+        "antiphon.cost.barriers.alpha_beta:alpha_beta", "steps as barriers: slowest latency and most loaded link", _ALL
     ),
     "critical-path": Entry(
-        "antiphon.cost.critical_path:critical_path", "no barriers: what waits for what, links served in turn", _ALL
+        "antiphon.cost.barriers.critical_path:critical_path",
+        "no barriers: what waits for what, links served in turn",
+        _ALL,
     ),
     "genmodel": Entry(
-        "antiphon.cost.genmodel:genmodel", "barriers with incast and memory access, by --profile (GenModel)", _NO_TRACE
+        "antiphon.cost.genmodel.genmodel:genmodel",
+        "barriers with incast and memory access, by --profile (GenModel)",
+        _NO_TRACE,
     ),
     "alpha-beta-gamma": Entry(
-        "antiphon.cost.genmodel:alpha_beta_gamma", "genmodel without incast and memory access", _NO_TRACE
+        "antiphon.cost.genmodel.genmodel:alpha_beta_gamma", "genmodel without incast and memory access", _NO_TRACE
     ),
     "sccl": Entry(
-        "antiphon.cost.sccl:sccl", "SCCL's S*alpha + R/C*L*beta, whole rounds", {**_ALL, "topologies": "one latency"}
+        "antiphon.cost.barriers.sccl:sccl",
+        "SCCL's S*alpha + R/C*L*beta, whole rounds",
+        {**_ALL, "topologies": "one latency"},
     ),
     "flows": Entry(
-        "antiphon.cost.flows:flows", "simulated: flows share links max-min fairly, with incast by --profile", _ALL
+        "antiphon.cost.flows.flows:flows", "simulated: flows share links max-min fairly, with incast by --profile", _ALL
     ),
     "loggp": Entry(
-        "antiphon.cost.loggp:loggp",
+        "antiphon.cost.loggp.loggp:loggp",
         "simulated: LogGP with ports and NICs, by --profile; :fidelity=packet for packets",
         {
             **_ALL,

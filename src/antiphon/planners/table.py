@@ -36,96 +36,102 @@ def _pieces(*depths: int) -> list[dict[str, Any]]:
 
 TABLE = {
     "ring": _entry(
-        "ring", "ring",
+        "rings.ring", "ring",
         "around a Hamiltonian cycle of direct links, or over routes through switches, both ways at once",
         (*ROOTLESS, "broadcast", "reduce", "scatter", "gather", "alltoall"), ("order", "directions", "pieces"),
         {"directions": 1}, *_pieces(4, 16, 64), topologies=CYCLES,
     ),
     "multi-ring": _entry(
-        "multi_ring", "multi_ring",
+        "rings.multi_ring", "multi_ring",
         "as many edge-disjoint rings as the links hold, as NCCL does; over switches one ring per way out of a host",
         (*ROOTLESS, "broadcast", "reduce", "scatter", "gather", "alltoall"), ("rings", "pieces"),
         *_pieces(1, 8, 64, 256), topologies=CYCLES,
     ),
     "hierarchical-ring": _entry(
-        "hierarchical", "hierarchical_ring", "rings within groups and among them",
+        "classic.hierarchical", "hierarchical_ring", "rings within groups and among them",
         (*ROOTLESS, "broadcast", "reduce"), ("fanins", "order", "directions", "pieces"),
         {"directions": 1}, *_pieces(4, 16),
         topologies="any where the rings of every level have links or paths through switches (clusters, tori)",
     ),
     "binomial-tree": _entry(
-        "binomial_tree", "binomial_tree", "whoever has the data passes it on: those who have it double every step",
+        "classic.binomial_tree", "binomial_tree",
+        "whoever has the data passes it on: those who have it double every step",
         ("broadcast", "reduce", "scatter", "gather", *ROOTLESS), ("order", "pieces"), *_pieces(4, 16, 64),
     ),
     "double-binary-tree": _entry(
-        "double_binary_tree", "double_binary_tree", "two trees, each for half of the data, pipelined, as in NCCL",
+        "classic.double_binary_tree", "double_binary_tree",
+        "two trees, each for half of the data, pipelined, as in NCCL",
         ("broadcast", "reduce", "allreduce"), ("order", "pieces"), *_pieces(1, 4, 64, 256),
     ),
     "recursive-doubling": _entry(
-        "recursive_doubling", "recursive_doubling", "partners at distance 1, 2, 4, ... exchange all they have",
+        "classic.recursive_doubling", "recursive_doubling", "partners at distance 1, 2, 4, ... exchange all they have",
         ("allgather", "allreduce"), ("order",),
     ),
     "halving-doubling": _entry(
-        "halving_doubling", "halving_doubling", "recursive halving, then doubling: the fewest bytes in 2 log2 P steps",
+        "classic.halving_doubling", "halving_doubling",
+        "recursive halving, then doubling: the fewest bytes in 2 log2 P steps",
         (*ROOTLESS, "broadcast", "reduce"), ("order", "large", "pieces"), {"large": "far"}, {"pieces": 4},
     ),
     "bruck": _entry(
-        "bruck", "bruck", "ceil(log2 P) steps on any number of ranks", (*ROOTLESS, "alltoall"), ("order",),
+        "classic.bruck", "bruck", "ceil(log2 P) steps on any number of ranks", (*ROOTLESS, "alltoall"), ("order",),
     ),
     "pairwise": _entry(
-        "pairwise", "pairwise", "one partner a step, and just what it needs", (*ROOTLESS, "alltoall"), ("order",),
+        "classic.pairwise", "pairwise",
+        "one partner a step, and just what it needs", (*ROOTLESS, "alltoall"), ("order",),
     ),
     "direct": _entry(
-        "direct", "direct", "everything in one step, straight to whoever needs it",
+        "classic.direct", "direct", "everything in one step, straight to whoever needs it",
         ("broadcast", "reduce", "scatter", "gather", *ROOTLESS, "alltoall"), (),
     ),
     "parameter-server": _entry(
-        "parameter_server", "parameter_server", "one rank collects, combines and spreads everything",
+        "classic.parameter_server", "parameter_server", "one rank collects, combines and spreads everything",
         ROOTLESS, ("server", "pieces"), *_pieces(4, 16),
     ),
     "colocated-ps": _entry(
-        "parameter_server", "colocated_ps", "every rank is the server of a part: everyone to everyone, twice",
+        "classic.parameter_server", "colocated_ps", "every rank is the server of a part: everyone to everyone, twice",
         ("allreduce", "broadcast", "reduce"), ("pieces",), *_pieces(4, 16),
     ),
     "hierarchical-ps": _entry(
-        "hierarchical", "hierarchical_ps", "co-located servers within groups and among them, for all fan-ins",
+        "classic.hierarchical", "hierarchical_ps", "co-located servers within groups and among them, for all fan-ins",
         ROOTLESS, ("fanins", "order", "pieces"),
     ),
     "gentree": _entry(
-        "gentree", "gentree", "a plan type at every switch of a tree, by GenModel: fan-in, incast and memory access",
+        "switchtrees.gentree", "gentree",
+        "a plan type at every switch of a tree, by GenModel: fan-in, incast and memory access",
         ROOTLESS, ("size", "rearrange", "profile", "pieces"), {"rearrange": "never"}, *_pieces(4), topologies=TREES,
     ),
     "kring": _entry(
-        "kring", "kring", "a ring among groups of k ranks (hosts) along every lane, then rings within them",
+        "radix.kring", "kring", "a ring among groups of k ranks (hosts) along every lane, then rings within them",
         (*ROOTLESS, "broadcast", "reduce"), ("k", "groups", "overlap", "order", "pieces"), {"overlap": True},
     ),
     "recmult": _entry(
-        "recmult", "recmult", "k partners at a time exchange all they have, at distance 1, k, k^2, ...",
+        "radix.recmult", "recmult", "k partners at a time exchange all they have, at distance 1, k, k^2, ...",
         (*ROOTLESS, "broadcast", "reduce"), ("k", "radices", "fold", "large", "order", "pieces"), {"k": 2}, {"k": 8},
     ),
     "permrecmult": _entry(
-        "permrecmult", "permrecmult", "the same, the farthest partners first, and the buffer permuted at the end",
+        "radix.permrecmult", "permrecmult", "the same, the farthest partners first, and the buffer permuted at the end",
         ROOTLESS, ("k", "radices", "fold", "by", "large", "order", "pieces"), {"k": 2}, {"k": 8},
     ),
     "relay": _entry(
-        "relay", "relay",
+        "relations.relay", "relay",
         "trees over the links there are, from rank to rank: of shortest paths, or several that share the data",
         ("broadcast", "reduce", "scatter", "gather", *ROOTLESS, "alltoall", "custom"), ("by", "trees", "pieces"),
         {"by": "tree", "trees": 1}, {"by": "tree", "trees": 1, "pieces": 16}, topologies="any connected one",
     ),
     "trees": _entry(
-        "packing.trees", "trees", "packed trees, pipelined: the greatest rate there is, with what proves it",
+        "trees.trees", "trees", "packed trees, pipelined: the greatest rate there is, with what proves it",
         ("broadcast", "reduce", *ROOTLESS), ("pieces", "loss", "denominator"),
         topologies="any connected one of up to 512 ranks",
     ),
     "blink": _entry(
-        "packing.blink", "blink", "spanning trees packed as in Blink: by multiplicative weights, then few",
+        "trees.blink", "blink", "spanning trees packed as in Blink: by multiplicative weights, then few",
         ("broadcast", "reduce", "scatter", "gather", *ROOTLESS),
         ("pieces", "epsilon", "threshold", "hybrid", "t_dpa"), topologies="any connected one of up to 64 ranks",
         tuned=False,
     ),
     "sccl": _entry(
-        "sccl", "sccl", "synthesis of the latency-bandwidth frontier, every point with the proof of its optimality",
+        "synth.sccl", "sccl",
+        "synthesis of the latency-bandwidth frontier, every point with the proof of its optimality",
         ("broadcast", "reduce", "scatter", "gather", *ROOTLESS, "alltoall", "custom"),
         ("chunks", "steps", "rounds", "k", "memory", "workers", "cache"),
         topologies="any connected one of up to 128 ranks", process=True,

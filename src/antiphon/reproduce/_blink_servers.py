@@ -18,10 +18,10 @@ from antiphon.core.request import Request
 from antiphon.core.reshape import degrade, keep
 from antiphon.core.topology import Topology
 from antiphon.core.verify import verify
-from antiphon.cost.alpha_beta import alpha_beta
-from antiphon.planners.packing.blink import blink
-from antiphon.reproduce._blink_allocations import unique
-from antiphon.reproduce._blink_rates import PCIE, optimum, ring_rate
+from antiphon.cost.barriers.alpha_beta import alpha_beta
+from antiphon.planners.trees.blink import blink
+from antiphon.reproduce.blink_allocations import unique
+from antiphon.reproduce.blink_rates import PCIE, optimum, ring_rate
 from antiphon.topologies import topology
 
 GPUS = (0, 1, 2), (0, 1, 2, 3, 4)

@@ -7,10 +7,10 @@ from itertools import pairwise
 from time import process_time
 
 from antiphon.cost import prepare
-from antiphon.reproduce._blink_made import Row, judged, row
-from antiphon.reproduce._gentree_fit import GENMODEL, PLAIN, Cell, least_error
-from antiphon.reproduce._gentree_made import apart, one_switch, plan, testbed
-from antiphon.reproduce._gentree_tables import (
+from antiphon.reproduce.blink_made import Row, judged, row
+from antiphon.reproduce.gentree_fit import GENMODEL, PLAIN, Cell, least_error
+from antiphon.reproduce.gentree_made import apart, one_switch, plan, testbed
+from antiphon.reproduce.gentree_tables import (
     FIGURE8_ERROR,
     FIGURE10_OPTIMUM,
     FLOAT,

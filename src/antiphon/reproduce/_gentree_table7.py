@@ -7,10 +7,10 @@ from time import process_time
 
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
-from antiphon.planners.halving_doubling import halving_doubling
-from antiphon.planners.hierarchical import hierarchical_ring
-from antiphon.reproduce._blink_made import Row, judged, row
-from antiphon.reproduce._gentree_made import (
+from antiphon.planners.classic.halving_doubling import halving_doubling
+from antiphon.planners.classic.hierarchical import hierarchical_ring
+from antiphon.reproduce.blink_made import Row, judged, row
+from antiphon.reproduce.gentree_made import (
     ALPHA,
     BETA,
     NEAR,
@@ -24,7 +24,7 @@ from antiphon.reproduce._gentree_made import (
     times,
     told,
 )
-from antiphon.reproduce._gentree_tables import SIZES, TABLE7
+from antiphon.reproduce.gentree_tables import SIZES, TABLE7
 from antiphon.topologies import topology
 
 CLOSE, LEAST_CLOSE = 0.03, 20  # of the 21 cells of one switch

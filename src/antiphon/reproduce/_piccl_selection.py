@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from time import process_time
 
 from antiphon.cost import as_profile
-from antiphon.reproduce._blink_made import Row, judged, row
-from antiphon.reproduce._gentree_made import NEAR
-from antiphon.reproduce._piccl_made import (
+from antiphon.reproduce.blink_made import Row, judged, row
+from antiphon.reproduce.gentree_made import NEAR
+from antiphon.reproduce.piccl_made import (
     ASSUMED,
     CLOSED,
     EQUAL,

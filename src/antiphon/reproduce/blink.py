@@ -10,17 +10,17 @@ from time import process_time
 from antiphon.core.loads import timeline
 from antiphon.core.symmetry import canonical
 from antiphon.core.topology import Topology
-from antiphon.planners._packing import Packing
-from antiphon.planners.packing._both_ways import directed, undirected
-from antiphon.planners.packing._fewest import Fewest, fewest_broadcast, fewest_spanning
-from antiphon.planners.packing._mwu import Blink, blink_broadcast
-from antiphon.planners.packing.blink import blink
-from antiphon.planners.packing.trees import trees as exact
+from antiphon.planners.rings.edge_disjoint import Packing
+from antiphon.planners.trees.blink import blink
+from antiphon.planners.trees.both_ways import directed, undirected
+from antiphon.planners.trees.fewest import Fewest, fewest_broadcast, fewest_spanning
+from antiphon.planners.trees.mwu import Blink, blink_broadcast
+from antiphon.planners.trees.trees import trees as exact
 from antiphon.reproduce import _blink_servers as cluster
-from antiphon.reproduce._blink_allocations import Allocation, allocation, unique
-from antiphon.reproduce._blink_made import Made, Row, judged, made, row, weighed
-from antiphon.reproduce._blink_rates import optimum, ring_rate, rings, speedup, spread, why
-from antiphon.reproduce._gentree_made import NEAR
+from antiphon.reproduce.blink_allocations import Allocation, allocation, unique
+from antiphon.reproduce.blink_made import Made, Row, judged, made, row, weighed
+from antiphon.reproduce.blink_rates import optimum, ring_rate, rings, speedup, spread, why
+from antiphon.reproduce.gentree_made import NEAR
 from antiphon.topologies import topology
 
 MACHINES = ("dgx1v", "dgx1p")

@@ -7,12 +7,13 @@ from itertools import pairwise
 from time import process_time
 
 from antiphon.core.topology import Topology
-from antiphon.planners.hierarchical import hierarchical_ps
-from antiphon.planners.multi_ring import multi_ring
-from antiphon.reproduce._blink_made import Row, judged, row
+from antiphon.planners.classic.hierarchical import hierarchical_ps
+from antiphon.planners.rings.multi_ring import multi_ring
 from antiphon.reproduce._gentree_figures import figure8, figure10
-from antiphon.reproduce._gentree_fit import GENMODEL, Cell, least_error
-from antiphon.reproduce._gentree_made import (
+from antiphon.reproduce._gentree_table7 import table7
+from antiphon.reproduce.blink_made import Row, judged, row
+from antiphon.reproduce.gentree_fit import GENMODEL, Cell, least_error
+from antiphon.reproduce.gentree_made import (
     BETA,
     NEAR,
     TABLE5,
@@ -29,8 +30,7 @@ from antiphon.reproduce._gentree_made import (
     times,
     told,
 )
-from antiphon.reproduce._gentree_table7 import table7
-from antiphon.reproduce._gentree_tables import (
+from antiphon.reproduce.gentree_tables import (
     SERVERS,
     SIZES,
     TABLE3,

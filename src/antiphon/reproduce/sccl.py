@@ -9,9 +9,9 @@ from typing import Any
 from antiphon.core.collective import KINDS
 from antiphon.core.topology import Topology
 from antiphon.errors import AntiphonError, Missing
-from antiphon.reproduce._judge import K, Point, Standing, judge
-from antiphon.reproduce._made import Family, Made, cpu_seconds, family, roots_of
+from antiphon.reproduce._sccl_judge import K, Point, Standing, judge
 from antiphon.reproduce._sccl_tables import DGX1, DUALS, NCCL_DGX1, NCCL_PIPELINED, Z52, Published, Rows, of_kind
+from antiphon.reproduce.sccl_made import Family, Made, cpu_seconds, family, roots_of
 from antiphon.select import plan
 from antiphon.topologies import topology
 

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from antiphon.select._baseline import NOBODY
-from antiphon.select._candidates import Candidate, Range
 from antiphon.select._frontier import Frontier, FrontierPoint, frontier
 from antiphon.select._gains import Gain, Setting, settings
 from antiphon.select._judged import Judged, judged
-from antiphon.select._limits import Limit
-from antiphon.select._losses import Damage, LinkLoss, Loss
-from antiphon.select._orders import SeveralOrders
 from antiphon.select._over import Tunings, tune_over
-from antiphon.select._plans import check, every_plan, figures_of, gaps, measure, plan, proof_of
-from antiphon.select._proofs import Proofs, prove
-from antiphon.select._sweep import read_sweep
 from antiphon.select._table import TABLE, load_plans, save_plans
-from antiphon.select._tune import tune
-from antiphon.select._tuning import DEFINITIONS, Listed, Tuning
-from antiphon.select._wish import collective, is_file, machine_of, sizes_of
+from antiphon.select.candidates import Candidate, Range
+from antiphon.select.libraries import NOBODY
+from antiphon.select.limits import Limit
+from antiphon.select.losses import Damage, LinkLoss, Loss
+from antiphon.select.orders import SeveralOrders
+from antiphon.select.plans import check, every_plan, figures_of, gaps, measure, plan, proof_of
+from antiphon.select.proofs import Proofs, prove
+from antiphon.select.sweep import read_sweep
+from antiphon.select.tuner import tune
+from antiphon.select.tuning import DEFINITIONS, Listed, Tuning
+from antiphon.select.wish import collective, is_file, machine_of, sizes_of
 
 __all__ = [
     "DEFINITIONS",

@@ -21,10 +21,10 @@ from antiphon.errors import AntiphonError, Infeasible, Invalid, NotFound, TimedO
 from antiphon.isolate import GRACE, Lost, Said, Say, Starved, Stopped, Terms, as_done
 from antiphon.registry import Entry as Planner
 from antiphon.registry import call, find, refuse_unless_able
-from antiphon.select._plans import measure
-from antiphon.select._proofs import certified, label_of, least_ratio
-from antiphon.select._ranges import runs, winners
-from antiphon.select._wish import budget_of, collective, machine_of, sizes_of
+from antiphon.select.plans import measure
+from antiphon.select.proofs import certified, label_of, least_ratio
+from antiphon.select.ranges import runs, winners
+from antiphon.select.wish import budget_of, collective, machine_of, sizes_of
 
 _STRENGTH = (OPTIMAL, FOR_K, BEST_FOUND)
 SIZES = "1KB:1GB"  # over which points are compared for a plan

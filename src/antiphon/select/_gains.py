@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from antiphon.select._candidates import Candidate
-from antiphon.select._ranges import runs, winners
-from antiphon.select._sweep import Value
+from antiphon.select.candidates import Candidate
+from antiphon.select.ranges import runs, winners
+from antiphon.select.sweep import Value
 
 Sweep = Mapping[str, tuple[Value, ...]]
 Setting = tuple[tuple[str, Value], ...]  # the options swept, with the values of one candidate

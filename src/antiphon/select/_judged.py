@@ -9,8 +9,8 @@ from antiphon.core.plan import Plan
 from antiphon.core.topology import Topology
 from antiphon.core.verify import Fault
 from antiphon.errors import Invalid
-from antiphon.select._plans import check
-from antiphon.select._proofs import prove
+from antiphon.select.plans import check
+from antiphon.select.proofs import prove
 
 
 @dataclass(frozen=True)

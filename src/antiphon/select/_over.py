@@ -13,11 +13,11 @@ from urllib.parse import quote as escaped
 from antiphon.core.collective import Collective
 from antiphon.errors import AntiphonError, Invalid, quote
 from antiphon.options import parse_options
-from antiphon.select._ledger import Progress
-from antiphon.select._sweep import FACTORS, Value, values_of
-from antiphon.select._tune import tune
-from antiphon.select._tuning import Tuning
-from antiphon.select._wish import is_file, machine_of
+from antiphon.select.ledger import Progress
+from antiphon.select.sweep import FACTORS, Value, values_of
+from antiphon.select.tuner import tune
+from antiphon.select.tuning import Tuning
+from antiphon.select.wish import is_file, machine_of
 
 EXAMPLE = "nodes=1,2,4,8 or ranks=4:8"
 

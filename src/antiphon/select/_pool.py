@@ -16,7 +16,7 @@ from functools import partial
 from types import FrameType
 
 from antiphon.isolate import GRACE, Ended, Lost, Say, Starved, Stopped, Terms, as_done
-from antiphon.select._task import (
+from antiphon.select.task import (  # fmt: skip
     BUDGET,
     CRASH,
     FAILED,
@@ -31,7 +31,7 @@ from antiphon.select._task import (
     one_line,
     warm,
     work,
-)  # fmt: skip
+)
 
 HEAD_START = 2.0  # CPU seconds in this process before others are started: starting them takes about as much
 WARM_LIMIT = 120.0  # CPU seconds for a model to load or compile

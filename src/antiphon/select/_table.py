@@ -11,8 +11,8 @@ import msgspec
 from antiphon.core.files import check_keys, decode, layout, name_of, read_bytes, reading, within, write_bytes
 from antiphon.core.plan import Plan
 from antiphon.core.serialize import dumps, loads
-from antiphon.cost.piccl import read_schedule
 from antiphon.errors import Invalid, quote
+from antiphon.formats.piccl.readers import read_schedule
 
 TABLE, VERSION = "antiphon-table", 1
 

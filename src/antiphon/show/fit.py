@@ -10,9 +10,9 @@ from html import escape
 import numpy as np
 
 from antiphon.cost.fit import Estimate, GenmodelFit, LogGPFit, MemoryFit, RoundTrip
-from antiphon.show._chart import COLOURS, FONT
-from antiphon.show._columns import paragraph, table
-from antiphon.show._words import plural
+from antiphon.show.columns import paragraph, table
+from antiphon.show.pictures.chart import COLOURS, FONT
+from antiphon.show.words import plural
 from antiphon.units import format_seconds, format_size
 
 WIDTH, TOP, UPPER, GAP, LOWER, LEFT, RIGHT = 900, 60, 330, 34, 110, 74, 16

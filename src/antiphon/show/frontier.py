@@ -8,8 +8,8 @@ from typing import Any
 
 from antiphon.core.ksync.certificate import BEST_FOUND, COMPOSED, FOR_K, OPTIMAL
 from antiphon.select import Frontier, FrontierPoint
-from antiphon.show._columns import paragraph, table
-from antiphon.show._words import assumed_text, plural, ratio
+from antiphon.show.columns import paragraph, table
+from antiphon.show.words import assumed_text, plural, ratio
 
 _LABELS = {
     OPTIMAL: "no algorithm of as many steps has a smaller R/C",

@@ -7,7 +7,7 @@ from typing import Any
 
 from antiphon.core.collective import KINDS
 from antiphon.registry import table
-from antiphon.show._columns import paragraph, wrapped
+from antiphon.show.columns import paragraph, wrapped
 from antiphon.units import format_size
 
 

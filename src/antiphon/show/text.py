@@ -10,8 +10,8 @@ from typing import Any
 
 from antiphon.core.bounds import without
 from antiphon.core.topology import Topology
-from antiphon.show._columns import paragraph, table
-from antiphon.show._words import assumed_text
+from antiphon.show.columns import paragraph, table
+from antiphon.show.words import assumed_text
 from antiphon.units import format_bandwidth, format_seconds, plain
 
 __all__ = ["assumed_text", "paragraph", "plan_text", "table", "topology_text"]

@@ -19,6 +19,6 @@ def topology(spec: str) -> Topology:
         from antiphon.core.serialize import load_topology
 
         return load_topology(spec)
-    from antiphon.topologies._spec import made
+    from antiphon.topologies.spec import made
 
     return made(spec)

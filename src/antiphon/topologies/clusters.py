@@ -7,9 +7,9 @@ from fractions import Fraction
 from antiphon.core.topology import FORWARDS, Ability, Topology
 from antiphon.errors import Invalid
 from antiphon.options import parse_yes
-from antiphon.topologies._clusters import Cards, Fabric, above, connected, one_switch
-from antiphon.topologies._options import Bandwidth, as_text, factor, one_of, whole
-from antiphon.topologies._spec import made
+from antiphon.topologies.joined import Cards, Fabric, above, connected, one_switch
+from antiphon.topologies.options import Bandwidth, as_text, factor, one_of, whole
+from antiphon.topologies.spec import made
 from antiphon.units import parse_bandwidth
 
 FABRICS = ("switch", "leaf-spine", "fat-tree", "rail")

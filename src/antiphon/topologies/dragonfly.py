@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from antiphon.core.topology import LinkType, Topology, both_ways, build
-from antiphon.topologies._options import (
+from antiphon.topologies.options import (
     BANDWIDTH,
     LATENCY,
     MOST_LISTED,

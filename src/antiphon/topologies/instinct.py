@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from antiphon.core.topology import Topology, both_ways, build
 from antiphon.errors import Invalid, quote
-from antiphon.topologies._links import XGMI3, XGMI4, xgmi
+from antiphon.topologies.links import XGMI3, XGMI4, xgmi
 
 # (a, b): so many links; a rank is a compute die (GCD), two of them are one MI250
 _EIGHT = {

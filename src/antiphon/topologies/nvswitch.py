@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from antiphon.core.topology import FORWARDS, Ability, Topology, both_ways, build
 from antiphon.options import parse_yes
-from antiphon.topologies._links import NVLINK, NVSWITCH_HOP, nvlink
+from antiphon.topologies.links import NVLINK, NVSWITCH_HOP, nvlink
 
 
 def dgx2() -> Topology:

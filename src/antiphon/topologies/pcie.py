@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from antiphon.core.topology import Topology, build
 from antiphon.errors import Invalid, quote
-from antiphon.topologies._links import PCIE
-from antiphon.topologies._pcie import SWITCHES, pcie_limits, pcie_links, switch_places
+from antiphon.topologies.links import PCIE
+from antiphon.topologies.pcie_tree import SWITCHES, pcie_limits, pcie_links, switch_places
 
 
 def pcie8(*, gen: int = 4) -> Topology:

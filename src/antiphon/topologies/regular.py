@@ -16,7 +16,7 @@ from antiphon.core.columns import Longs, narrow
 from antiphon.core.topology import LinkType, Topology
 from antiphon.errors import Invalid
 from antiphon.options import parse_yes
-from antiphon.topologies._options import (
+from antiphon.topologies.options import (
     BANDWIDTH,
     LATENCY,
     Bandwidth,

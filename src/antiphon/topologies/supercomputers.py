@@ -11,9 +11,9 @@ from __future__ import annotations
 from fractions import Fraction
 
 from antiphon.core.topology import Topology, both_ways, build
-from antiphon.topologies._clusters import Cards, connected, one_switch
-from antiphon.topologies._links import NVLINK, nvlink
-from antiphon.topologies._options import whole
+from antiphon.topologies.joined import Cards, connected, one_switch
+from antiphon.topologies.links import NVLINK, nvlink
+from antiphon.topologies.options import whole
 
 SLINGSHOT = Fraction(25 * 10**9)
 

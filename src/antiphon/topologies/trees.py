@@ -6,8 +6,8 @@ from fractions import Fraction
 
 from antiphon.core.topology import LinkType, Topology, build
 from antiphon.errors import Invalid, quote
-from antiphon.topologies._options import BANDWIDTH, LATENCY, Bandwidth, Latency, factor, link_type, named
-from antiphon.topologies._trees import grow, read_shape
+from antiphon.topologies.levels import grow, read_shape
+from antiphon.topologies.options import BANDWIDTH, LATENCY, Bandwidth, Latency, factor, link_type, named
 
 
 def tree(

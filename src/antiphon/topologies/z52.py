@@ -10,7 +10,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, build
-from antiphon.topologies._links import GB, XGMI_LATENCY
+from antiphon.topologies.links import GB, XGMI_LATENCY
 
 MEASURED_XGMI = Fraction(33 * GB)
 MEASURED_PCIE = Fraction(27 * GB)

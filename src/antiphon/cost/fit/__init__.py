@@ -9,13 +9,6 @@ rows = read_round_trips("trips.csv")
 loggp_profile(fit_loggp(rows), within="host")
 """
 
-from antiphon.cost.fit._csv import Added, Measured, read_added, read_measured, write_added, write_measured
-from antiphon.cost.fit._genmodel import GenmodelFit, fit_genmodel
-from antiphon.cost.fit._linear import Estimate
-from antiphon.cost.fit._loggp import Break, LogGPFit, Regime, fit_loggp
-from antiphon.cost.fit._loggp_csv import RoundTrip, read_round_trips, write_round_trips
-from antiphon.cost.fit._memory import MemoryFit, fit_memory
-from antiphon.cost.fit._plans import LEVELS, NAMES, Plan, plan_of
 from antiphon.cost.fit._profiles import (
     genmodel_profile,
     left_out,
@@ -24,6 +17,13 @@ from antiphon.cost.fit._profiles import (
     loggp_profile,
     memory_profile,
 )
+from antiphon.cost.fit.genmodel import GenmodelFit, fit_genmodel
+from antiphon.cost.fit.linear import Estimate
+from antiphon.cost.fit.loggp import Break, LogGPFit, Regime, fit_loggp
+from antiphon.cost.fit.loggp_tables import RoundTrip, read_round_trips, write_round_trips
+from antiphon.cost.fit.memory import MemoryFit, fit_memory
+from antiphon.cost.fit.plans import LEVELS, NAMES, Plan, plan_of
+from antiphon.cost.fit.tables import Added, Measured, read_added, read_measured, write_added, write_measured
 
 __all__ = [
     "LEVELS", "NAMES", "Added", "Break", "Estimate", "GenmodelFit", "LogGPFit", "Measured", "MemoryFit", "Plan",

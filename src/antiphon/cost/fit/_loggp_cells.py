@@ -9,8 +9,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.cost.fit._linear import Floats
-from antiphon.cost.fit._loggp_csv import RTT, SERVER, RoundTrip
+from antiphon.cost.fit.linear import Floats
+from antiphon.cost.fit.loggp_tables import RTT, SERVER, RoundTrip
 from antiphon.errors import Invalid
 from antiphon.units import format_size
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.cost.fit._linear import Floats
+from antiphon.cost.fit.linear import Floats
 
 LEAST = 3  # sizes in a regime
 TUNED = 1.345  # Huber's: 95 % as sharp as least squares where errors are normal

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from fractions import Fraction
 
-from antiphon.cost._loggp_figures import FIGURES, Level, LogGP
-from antiphon.cost._profile import Incast, Profile
-from antiphon.cost.fit._genmodel import GenmodelFit
-from antiphon.cost.fit._linear import DETERMINED, UNSEEN
-from antiphon.cost.fit._loggp import LogGPFit
-from antiphon.cost.fit._memory import MemoryFit
+from antiphon.cost.figures import FIGURES, Level, LogGP
+from antiphon.cost.fit.genmodel import GenmodelFit
+from antiphon.cost.fit.linear import DETERMINED, UNSEEN
+from antiphon.cost.fit.loggp import LogGPFit
+from antiphon.cost.fit.memory import MemoryFit
+from antiphon.cost.profile import Incast, Profile
 from antiphon.errors import Invalid
 from antiphon.units import format_size
 

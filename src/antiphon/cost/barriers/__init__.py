@@ -1,0 +1,1 @@
+"""Models in which steps are barriers, or messages wait for nothing but each other."""

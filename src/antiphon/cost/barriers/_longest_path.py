@@ -1,0 +1,269 @@
+"""Messages without barriers: one pass over the steps in (max, +), and the path that the last one to land waited for."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from antiphon.core.columns import Floats, Longs, order_of, places, pointers
+from antiphon.core.dependencies import Versions, versions
+from antiphon.core.messages import Messages, Paths, messages, paths, resource_name
+from antiphon.core.schedule import Schedule
+from antiphon.core.topology import Topology
+from antiphon.cost.prediction import Hop, Prediction
+from antiphon.cost.steps import latency_name
+from antiphon.cost.trace import Events
+
+ROUNDING = 1e-12
+
+
+@dataclass(frozen=True, eq=False)
+class Times:
+    """When things happen, in seconds: per message, per use of a link, per row, per version of a cell."""
+
+    ready: Floats  # all that a message reads is there
+    sent: Floats  # its last turn on a link is over
+    use_start: Floats
+    use_end: Floats
+    written: Floats  # a row's data is in its cell
+    there: Floats  # a version is complete
+    read: Floats  # all who read a version have sent it
+
+
+@dataclass(frozen=True, eq=False)
+class Line:
+    """One path, as the straight line that its time is in nbytes."""
+
+    alpha: float
+    beta: float
+    messages: int
+    greatest: float
+    weight: dict[int, float]  # link or limit -> its part of beta
+    hops: tuple[Hop, ...]
+
+    def at(self, nbytes: int) -> float:
+        return self.alpha + self.beta * nbytes
+
+
+@dataclass(eq=False)
+class Flow:
+    """A schedule, sorted, prepared for any size; answers are kept, as two sizes on one line settle all between them."""
+
+    schedule: Schedule
+    topology: Topology
+    known: dict[int, Line] = field(default_factory=dict)
+    asked: list[int] = field(default_factory=list)
+    paths: Paths = field(init=False)
+    messages: Messages = field(init=False)
+    cost: Floats = field(init=False)  # of every use, in seconds per byte of nbytes
+    versions: Versions = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.messages = messages(self.schedule)
+        self.paths = paths(self.messages, self.topology)
+        self.cost = self.paths.use_cost()
+        self.versions = versions(self.schedule)
+
+    def __call__(self, nbytes: int) -> Prediction:
+        line = self._line(nbytes)
+        terms = {"latency": line.alpha, "bandwidth": line.beta * nbytes}
+        return Prediction(sum(terms.values()), terms, self._bottleneck(line, terms), line.hops)
+
+    def events(self, nbytes: int) -> Events:
+        """When every message is under way."""
+        times = self.run(nbytes)
+        landed = times.sent + self.paths.alpha
+        np.maximum.at(landed, self.messages.of_row, times.written)
+        start = landed - self.paths.alpha
+        np.minimum.at(start, self.paths.use_message, times.use_start)
+        return Events(self.paths, start, landed, times.use_start, times.use_end)
+
+    def _bottleneck(self, line: Line, terms: dict[str, float]) -> str:
+        greatest = max(terms, key=lambda term: terms[term])
+        if not terms[greatest]:
+            return "nothing takes time"
+        if greatest == "latency":
+            return latency_name(line.messages, line.greatest).replace("step", "message")
+        return resource_name(self.topology, max(line.weight, key=lambda resource: line.weight[resource]))
+
+    def _line(self, nbytes: int) -> Line:
+        """A convex function lies below its chord, and above every line that touches it: often that settles it."""
+        if nbytes in self.known:
+            return self.known[nbytes]
+        at = bisect_left(self.asked, nbytes)
+        if 0 < at < len(self.asked):
+            below, above = self.asked[at - 1], self.asked[at]
+            first, last = self.known[below].at(below), self.known[above].at(above)
+            chord = first + (last - first) * ((nbytes - below) / (above - below))
+            line = max(self.known[below], self.known[above], key=lambda one: one.at(nbytes))
+            if chord - line.at(nbytes) <= ROUNDING * chord:
+                return line
+        found = self._trace_back(self.run(nbytes))
+        self.known[nbytes] = found
+        self.asked.insert(at, nbytes)
+        return found
+
+    # ---- forward ----
+
+    @cached_property
+    def _order(self) -> tuple[Longs, Longs, Longs, Longs, Longs, Longs]:
+        """Rows by message; where each message's rows begin; where each step's messages, rows and uses begin;
+        every use's place among those of its link in its step."""
+        found, used = self.messages, self.paths
+        rows = order_of(found.of_row, max(len(found), 1))
+        row_ptr = pointers(found.of_row[rows], len(found))
+        steps = np.append(np.flatnonzero(np.diff(found.step, prepend=-1)), len(found))
+        uses = np.searchsorted(used.use_message[self._by_message], steps)
+        place = places(found.step[used.use_message].astype(np.int64) * used.resources + used.use_resource)
+        return rows, row_ptr, steps, row_ptr[steps], uses, place
+
+    @cached_property
+    def _by_message(self) -> Longs:
+        return order_of(self.paths.use_message, max(len(self.messages), 1))
+
+    def run(self, nbytes: int) -> Times:
+        """All times, step by step: what a step reads was written in earlier ones."""
+        found, used, known = self.messages, self.paths, self.versions
+        rows, row_ptr, steps, row_steps, use_steps, place = self._order
+        read, write, of_row = known.read[rows], known.write[rows], found.of_row[rows]
+        there, last_read = np.zeros(len(known)), np.zeros(len(known))
+        ready, sent, cost = np.zeros(len(found)), np.zeros(len(found)), self.cost * nbytes
+        use_start, use_end, written = np.zeros(len(cost)), np.zeros(len(cost)), np.zeros(len(rows))
+        free = np.zeros(used.resources)
+        bounds = zip(*(np.stack([c[:-1], c[1:]]).T.tolist() for c in (steps, row_steps, use_steps)), strict=True)
+        for (m0, m1), (r0, r1), (u0, u1) in bounds:
+            reads, writes, here = read[r0:r1], write[r0:r1], of_row[r0:r1] - m0
+            ready[m0:m1] = np.maximum.reduceat(there[reads], row_ptr[m0:m1] - r0)
+            user, resource = used.use_message[u0:u1] - m0, used.use_resource[u0:u1]
+            begin, end = _turns(ready[m0:m1][user], cost[u0:u1], free[resource], place[u0:u1])
+            use_start[u0:u1], use_end[u0:u1] = begin, end
+            free[resource] = end  # a link's last turn stands last
+            out = ready[m0:m1].copy()
+            np.maximum.at(out, user, end)
+            sent[m0:m1] = out
+            np.maximum.at(last_read, reads, out[here])
+            landed = (out + used.alpha[m0:m1])[here]
+            landed = np.maximum(landed, np.maximum(there[writes - 1], last_read[writes - 1]))
+            written[r0:r1] = landed
+            np.maximum.at(there, writes, landed)
+        by_row = np.empty(len(rows))
+        by_row[rows] = written
+        return Times(ready, sent, use_start, use_end, by_row, there, last_read)
+
+    # ---- back ----
+
+    @cached_property
+    def turn_before(self) -> Longs:
+        """The use of the same link that comes before each."""
+        order = order_of(self.paths.use_resource, self.paths.resources)
+        out = np.empty(len(order), np.int64)
+        out[order[1:]] = order[:-1]
+        return out
+
+    @cached_property
+    def _use_ptr(self) -> Longs:
+        return pointers(self.paths.use_message[self._by_message], len(self.messages))
+
+    def uses_by_message(self, message: int) -> Longs:
+        return self._by_message[self._use_ptr[message] : self._use_ptr[message + 1]]
+
+    def rows_of_message(self, message: int) -> Longs:
+        rows, row_ptr, *_ = self._order
+        return rows[row_ptr[message] : row_ptr[message + 1]]
+
+    def _trace_back(self, times: Times) -> Line:
+        """From what lands last to the beginning: at each point what it waited for. O(length of the path)."""
+        found, alpha, known = self.messages, self.paths.alpha, self.versions
+        walk = _Walk(self)
+        row = int(times.written.argmax()) if len(times.written) else -1
+        while row >= 0:
+            message, before = int(found.of_row[row]), int(known.write[row]) - 1
+            latest = times.sent[message] + alpha[message]
+            if max(times.there[before], times.read[before]) > latest:  # its cell was not free yet
+                if times.there[before] >= times.read[before]:
+                    row = walk.writer(before, times)
+                    continue
+                readers = known.readers[1][known.readers[0][before] : known.readers[0][before + 1]]
+                message = int(found.of_row[readers[times.sent[found.of_row[readers]].argmax()]])
+            else:
+                walk.alpha.append(float(alpha[message]))
+            message = walk.turns(message, times)
+            row = walk.source(message, times)
+        return walk.line()
+
+
+@dataclass(eq=False)
+class _Walk:
+    """The way back through links and cells, and what it adds up to."""
+
+    flow: Flow
+    alpha: list[float] = field(default_factory=list)
+    uses: list[int] = field(default_factory=list)
+    passed: list[int] = field(default_factory=list)
+
+    def turns(self, message: int, times: Times) -> int:
+        """Back through the turns that delayed this message; the message at whose first turn a link was idle before."""
+        self.passed.append(message)
+        own = self.flow.uses_by_message(message)
+        if not len(own) or times.sent[message] <= times.ready[message]:
+            return message
+        use = int(own[times.use_end[own].argmax()])
+        self.uses.append(use)
+        users, before = self.flow.paths.use_message, self.flow.turn_before
+        while times.use_start[use] > times.ready[message]:
+            use = int(before[use])
+            message = int(users[use])
+            self.uses.append(use)
+            self.passed.append(message)
+        return message
+
+    def source(self, message: int, times: Times) -> int:
+        """The row that wrote last of what this message reads; -1 where all was there from the beginning."""
+        rows = self.flow.rows_of_message(message)
+        read = self.flow.versions.read[rows]
+        return self.writer(int(read[times.there[read].argmax()]), times)
+
+    def writer(self, version: int, times: Times) -> int:
+        if self.flow.versions.initial[version]:
+            return -1
+        ptr, rows = self.flow.versions.writers
+        mine = rows[ptr[version] : ptr[version + 1]]
+        return int(mine[times.written[mine].argmax()])
+
+    def line(self) -> Line:
+        found = self.flow.messages
+        cost, resource = self.flow.cost[self.uses], self.flow.paths.use_resource[self.uses]
+        weight: dict[int, float] = {}
+        for link, seconds in zip(resource.tolist(), cost.tolist(), strict=True):
+            weight[link] = weight.get(link, 0.0) + seconds
+        passed = self.passed[::-1]
+        hops = zip(*(c[passed].tolist() for c in (found.step, found.src, found.dst)), strict=True)
+        greatest = max(self.alpha, default=0.0)
+        return Line(float(np.sum(self.alpha)), float(np.sum(cost)), len(self.alpha), greatest, weight, tuple(hops))
+
+
+def _turns(ready: Floats, cost: Floats, free: Floats, place: Longs) -> tuple[Floats, Floats]:
+    """Start and end of every turn, one after the other on each link; `place` is 0 where a link's queue begins.
+
+    The end of turn i is the greatest, over turns j up to i, of ready_j and all costs from j to i: a running
+    maximum, found in log2 of the longest queue passes.
+    """
+    begin = np.maximum(ready, np.where(place == 0, free, 0.0))
+    longest = int(place.max(initial=0))
+    if longest == 0:
+        return begin, begin + cost
+    after = np.cumsum(cost)
+    first = np.arange(len(place)) - place
+    after -= after[first] - cost[first]
+    best = begin - (after - cost)
+    shift = 1
+    while shift <= longest:
+        moved = np.where(place[shift:] >= shift, best[:-shift], -np.inf)
+        best[shift:] = np.maximum(best[shift:], moved)
+        shift *= 2
+    end = best + after
+    previous = np.where(place == 0, 0.0, np.concatenate([[0.0], end[:-1]]))
+    return np.maximum(begin, previous), end

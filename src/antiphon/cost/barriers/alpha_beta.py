@@ -1,0 +1,28 @@
+"""The alpha-beta model, link by link: steps are barriers (SCCL, sections 2.3 and 3.6, generalised)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from antiphon.core.schedule import Schedule
+from antiphon.core.topology import Topology
+from antiphon.cost.prediction import Predictor
+from antiphon.cost.profile import Profile, as_profile
+from antiphon.cost.steps import Barriers
+from antiphon.cost.trace import Traced
+
+
+def alpha_beta(schedule: Schedule, topology: Topology, *, profile: Profile | str | Path | None = None) -> Predictor:
+    """A step takes the latency of its slowest message, then as long as its most loaded link or shared limit.
+
+    Where all links have one latency alpha, and every step loads a whole number of chunks on each unit link, this
+    is SCCL's S * alpha + (R / C) * L * beta exactly (section 3.6), L being the input of one rank. Elsewhere each
+    message has the summed latency of its route, and each link, and each shared limit, its own beta. Latency
+    counts per message, not per chunk. Pieces are not expanded: per pipelined step it is the greatest latency and
+    the greatest load of what is under way.
+
+    Prepared once in O(E log E) for E = rows times hops; then any size in O(1).
+    """
+    seen = as_profile(profile).on(topology)
+    barriers = Barriers(schedule, seen)
+    return Traced(barriers.predictor(), barriers)

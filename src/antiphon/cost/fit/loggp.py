@@ -1,0 +1,336 @@
+"""LogGP's parameters from parametrized round trips, per protocol regime, by the formulas of Hoefer et al. (2007).
+
+    PRTT(1,0,s) = 2 (o_s + (s-1) G + L + o_r)
+    [PRTT(n,0,s) - PRTT(1,0,s)] / (n-1) = g + (s-1) G
+    [PRTT(n,d,s) - PRTT(1,0,s)] / (n-1) = o_s + d       where o_s + d >= g + (s-1) G
+
+and o_r from the receiver's side. L = PRTT(1,0,s)/2 - o_s - o_r - (s-1) G, at s = 1 the formula of the paper's method
+(section IV.B); half a round trip alone would count o_s and o_r in L a second time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from antiphon.cost.fit._loggp_cells import Cells, cells_of
+from antiphon.cost.fit._loggp_lines import LEAST, line_map, segments, weights_of
+from antiphon.cost.fit.linear import CONFIDENCE, DETERMINED, OPEN, WEAK, Estimate, Floats
+from antiphon.cost.fit.loggp_tables import RTT, SERVER, RoundTrip
+from antiphon.units import format_size
+
+NAMES = ("L", "o_s", "o_r", "g", "G")
+SURE = 0.99  # growth with the size is believed only if it is not 0 in 99 of 100 cases
+POOR = 0.1
+SAME = 0.03  # figures that differ by such a part are no reason to see another protocol in them
+Row = Floats  # what multiplies each median of the cells
+
+
+@dataclass(frozen=True, eq=False)
+class Regime:
+    """Sizes that behave alike: [low, high] bytes.
+
+    `figures`: L, o_s and o_r as they are at `low`, g and G. `growth`: what L, o_s and o_r grow by per byte, where they
+    do. `start`, `slope`: the same as numbers, 0 where there is nothing: L may be below 0 here, the others not.
+    """
+
+    low: int
+    high: int
+    figures: Mapping[str, Estimate]
+    growth: Mapping[str, Estimate]
+    start: Mapping[str, float]
+    slope: Mapping[str, float]
+
+    def line(self, name: str, sizes: Floats) -> Floats:
+        made: Floats = self.start[name] + self.slope.get(name, 0.0) * (sizes - self.low)
+        return made if name == "L" else np.maximum(made, 0.0)
+
+    def half(self, sizes: Floats) -> Floats:
+        """Half a round trip, as fitted."""
+        made: Floats = sum((self.line(name, sizes) for name in ("L", "o_s", "o_r")), (sizes - 1) * self.start["G"])
+        return made
+
+    def model(self, sizes: Floats) -> dict[str, Floats]:
+        """Every figure, none below 0: where overheads and transfer are more than half a round trip, some of the
+        overheads was under way at the same time, and just that much of them is left out."""
+        made = {name: self.line(name, sizes) for name in ("L", "o_s", "o_r")}
+        both = made["o_s"] + made["o_r"]
+        kept = 1 - np.clip(-made["L"], 0, both) / np.where(both > 0, both, 1.0)
+        ones = np.ones_like(sizes)
+        return {
+            "L": np.maximum(made["L"], 0.0), "o_s": made["o_s"] * kept, "o_r": made["o_r"] * kept,
+            "g": ones * self.start["g"], "G": ones * self.start["G"],
+        }  # fmt: skip
+
+    def as_json(self) -> dict[str, Any]:
+        told = {"parameters": self.figures, "growth": self.growth}
+        return {"from": self.low, "to": self.high} | {
+            key: {name: found.as_json() for name, found in figures.items()} for key, figures in told.items()
+        }
+
+
+@dataclass(frozen=True)
+class Break:
+    """A change of protocol between two sizes that were measured; `earliest`, `latest`: the first size of the later
+    regime, if it begins elsewhere (95 of 100 cases)."""
+
+    after: int
+    before: int
+    earliest: int
+    latest: int
+
+    def as_json(self) -> dict[str, Any]:
+        return {"between": [self.after, self.before], "plausible": [self.earliest, self.latest]}
+
+
+@dataclass(frozen=True, eq=False)
+class LogGPFit:
+    """What the measurements say; regimes by ascending size."""
+
+    measured: Sequence[RoundTrip]
+    cells: Cells
+    regimes: Sequence[Regime]
+    breaks: Sequence[Break]
+
+    def regime_of(self, nbytes: float) -> Regime:
+        return next((regime for regime in self.regimes if nbytes <= regime.high), self.regimes[-1])
+
+    @cached_property
+    def fitted(self) -> Floats:
+        """For every measured row the seconds that the fit says."""
+        out = []
+        for row in self.measured:
+            regime, s = self.regime_of(row.nbytes), np.array([float(row.nbytes)])
+            o_s, o_r = float(regime.line("o_s", s)[0]), float(regime.line("o_r", s)[0])
+            if row.kind == SERVER:
+                out.append(row.n * (o_r + row.delay))
+                continue
+            gap = regime.start["g"] + (row.nbytes - 1) * regime.start["G"]
+            between = max(o_s + row.delay, gap) if row.delay else gap
+            out.append(2 * float(regime.half(s)[0]) + (row.n - 1) * between)
+        return np.array(out)
+
+    @cached_property
+    def misses(self) -> tuple[float, float]:
+        """By what part the fit is off the medians of round trips without delay: root mean square, and at most."""
+        cells = self.cells
+        regimes = [self.regime_of(size) for size in cells.sizes]
+        one = 2 * np.array([float(r.half(np.array([s]))[0]) for r, s in zip(regimes, cells.sizes, strict=True)])
+        gap = np.array([r.start["g"] + (s - 1) * r.start["G"] for r, s in zip(regimes, cells.sizes, strict=True)])
+        many = one + (cells.n_many - 1) * gap
+        off = np.concatenate([one / cells.one, many / cells.many]) - 1
+        return float(np.sqrt((off**2).mean())), float(np.abs(off).max())
+
+    @cached_property
+    def notes(self) -> list[str]:
+        return list(self._notes())
+
+    def _notes(self) -> Iterator[str]:
+        cells = self.cells
+        if len(cells.sizes) < 2 * LEAST:
+            yield (
+                f"{len(cells.sizes)} sizes do not tell protocol regimes apart: one is assumed; measure {2 * LEAST} "
+                "sizes at least, better 12 or more"
+            )
+        if not all(cells.scatter.values()):
+            yield "fewer than 3 repetitions of some measurement: its error is told from the scatter about lines alone"
+        if not cells.long_enough.all():
+            short = [format_size(int(s)) for s in cells.sizes[~cells.long_enough]]
+            yield (
+                f"the delay is too short to tell o_s at {', '.join(short[:6])}{', ...' if len(short) > 6 else ''}: it "
+                "must cover the gap, o_s + d >= g + (s-1) G"
+            )
+        for found in self.breaks:
+            if found.earliest != found.before or found.latest != found.before:
+                yield (
+                    f"the regime from {format_size(found.before)} on may as well begin anywhere from "
+                    f"{format_size(found.earliest)} to {format_size(found.latest)}"
+                )
+        for regime in self.regimes:
+            yield from _remarks(regime)
+        if self.misses[0] > POOR:
+            yield (
+                f"the fit misses these round trips by {self.misses[0]:.0%} (root mean square): other work may have "
+                "run beside; measure again, more often"
+            )
+
+    def as_json(self) -> dict[str, Any]:
+        """Keys: regimes, breaks, error, measurements, sizes, rows, notes."""
+        return {
+            "regimes": [regime.as_json() for regime in self.regimes],
+            "breaks": [found.as_json() for found in self.breaks],
+            "error": dict(zip(("rms", "largest"), self.misses, strict=True)),
+            "measurements": len(self.measured),
+            "sizes": [int(size) for size in self.cells.sizes],
+            "rows": [
+                {"kind": row.kind, "n": row.n, "delay": row.delay, "nbytes": row.nbytes, "seconds": row.seconds,
+                 "fitted": fitted}
+                for row, fitted in zip(self.measured, self.fitted.tolist(), strict=True)
+            ],
+            "notes": self.notes,
+        }  # fmt: skip
+
+
+def fit_loggp(measured: Sequence[RoundTrip]) -> LogGPFit:
+    """L, o_s, o_r, g and G of every regime, with t-intervals. O(sizes^3) in few passes, sizes at most 300.
+
+    The error of each median (from the scatter of its repetitions or about lines through neighbouring sizes, whichever
+    is greater) is carried through the formulas, which are linear; where the lines of a regime miss its figures by more
+    than that, the intervals are as much wider. Lines are robust (Huber's weights). Growth of L, o_s or o_r with the
+    size is taken in only where it is certain (99 %), and a figure that comes out below 0 has no value.
+    """
+    cells = cells_of(measured)
+    signals = []
+    for name in ("half", "gap", "o_s", "o_r"):
+        error = np.hypot(cells.error_of[name], SAME * cells.signal(name))
+        signals.append((cells.signal(name), np.where(cells.long_enough, error, np.inf) if name == "o_s" else error))
+    starts, movable = segments(cells.sizes, signals)
+    sizes = cells.sizes.astype(int).tolist()
+    ends = [*starts[1:], len(sizes)]
+    regimes = [_Fitter(cells, slice(low, high)).regime() for low, high in zip(starts, ends, strict=True)]
+    breaks = [
+        Break(sizes[at - 1], sizes[at], sizes[first], sizes[last])
+        for at, (first, last) in zip(starts[1:], movable, strict=True)
+    ]
+    return LogGPFit(measured, cells, regimes, breaks)
+
+
+class _Fitter:
+    """One regime. Every estimate is a row that multiplies the medians, so that its error is known."""
+
+    def __init__(self, cells: Cells, part: slice) -> None:
+        self.cells, self.part = cells, part
+        self.sizes = cells.sizes[part]
+        self.freedom = 1
+        wide = []
+        usable = cells.long_enough[part]
+        self.weights: dict[str, Floats] = {}
+        freedom = 0
+        for name in ("half", "gap", "o_s", "o_r"):
+            y, sd = cells.signal(name)[part], cells.error_of[name][part]
+            sd = np.where(usable, sd, np.inf) if name == "o_s" else sd
+            self.weights[name] = weights_of(self.sizes, (y, sd))
+            left = int(np.isfinite(sd).sum()) - 2
+            missed = 0.0
+            if left > 0:
+                line = line_map(self.sizes, self.weights[name], (0, 1)) @ y
+                missed = float((((y - line[0] - line[1] * self.sizes) / sd) ** 2).sum()) / left
+                freedom += left
+            wide.append(math.sqrt(max(missed, 1.0)))
+        self.freedom = max(freedom, 1)
+        self.errors = cells.errors * np.repeat(wide, len(cells.sizes))
+
+    def regime(self) -> Regime:
+        figures: dict[str, Estimate] = {}
+        growth: dict[str, Estimate] = {}
+        start: dict[str, float] = {}
+        slope: dict[str, float] = {}
+        transfer = self._gap(figures, start)
+        rest = self.cells.maps["half"][self.part] - transfer
+        for name in ("o_s", "o_r"):
+            matrix = self.cells.maps[name][self.part]
+            rest = rest - self._overhead(name, matrix, (figures, growth), (start, slope), least=0.0)
+        self._overhead("L", rest, (figures, growth), (start, slope), least=-math.inf)
+        low, high = int(self.sizes[0]), int(self.sizes[-1])
+        return Regime(low, high, {name: figures[name] for name in NAMES}, growth, start, slope)
+
+    def _gap(self, figures: dict[str, Estimate], start: dict[str, float]) -> Floats:
+        """g and G; what comes out below 0 is left out and the other fitted alone. Returns rows of (s-1) G."""
+        matrix, x = self.cells.maps["gap"][self.part], self.sizes - 1
+        found: list[Row] = []
+        columns, negative = [0, 1], {}
+        while columns:
+            found = list(line_map(x, self.weights["gap"], columns) @ matrix)
+            below = [c for c in columns if self._value(found[c]) < 0]
+            if not below:
+                break
+            worst = min(below, key=lambda c: self._value(found[c]) / (self._deviation(found[c]) or 1e-300))
+            negative[worst] = found[worst]
+            columns.remove(worst)
+        for column, name in enumerate(("g", "G")):
+            row = found[column] if column in columns else np.zeros_like(self.cells.flat)
+            start[name] = self._value(row)
+            figures[name] = self._estimate(name, negative.get(column, row))
+        rows: Floats = x[:, None] * (found[1] if 1 in columns else np.zeros_like(self.cells.flat))[None, :]
+        return rows
+
+    def _overhead(
+        self,
+        name: str,
+        matrix: Floats,
+        told: tuple[dict[str, Estimate], dict[str, Estimate]],
+        numbers: tuple[dict[str, float], dict[str, float]],
+        least: float,
+    ) -> Floats:
+        """A constant, or a line where it certainly is one. Returns rows: what it is at each size."""
+        figures, growth = told
+        start, slope = numbers
+        x = self.sizes - self.sizes[0]
+        weights = self.weights["half" if name == "L" else name]
+        zero = np.zeros_like(matrix)
+        start[name] = slope[name] = 0.0
+        if not weights.any():
+            figures[name] = Estimate(name, OPEN)
+            return zero
+        sloped = line_map(x, weights, (0, 1)) @ matrix
+        certain = (weights > 0).sum() >= LEAST and abs(self._value(sloped[1])) > self._half(sloped[1], SURE)
+        rows = sloped if certain else line_map(x, weights, (0,)) @ matrix
+        at = [self._value(rows[0]), self._value(rows[0] + rows[1] * x[-1])]
+        if certain and min(at) < least:  # a line that leaves what is possible: its mean says more
+            rows, certain = line_map(x, weights, (0,)) @ matrix, False
+            at = [self._value(rows[0])]
+        figures[name] = self._estimate(name, rows[0])
+        if at[0] < least:
+            return zero
+        start[name] = at[0]
+        if certain:
+            slope[name] = self._value(rows[1])
+            growth[name] = self._signed(name, rows[1])
+        out: Floats = rows[0][None, :] + x[:, None] * rows[1][None, :]
+        return out
+
+    def _value(self, row: Row) -> float:
+        return float(row @ self.cells.flat)
+
+    def _deviation(self, row: Row) -> float:
+        return float(np.sqrt(row**2 @ self.errors**2))
+
+    def _half(self, row: Row, confidence: float = CONFIDENCE) -> float:
+        from scipy.special import stdtrit
+
+        return float(stdtrit(self.freedom, (1 + confidence) / 2)) * self._deviation(row)
+
+    def _estimate(self, name: str, row: Row) -> Estimate:
+        value, half = self._value(row), self._half(row)
+        if value < 0:
+            return Estimate(name, OPEN)
+        return Estimate(name, WEAK if half > value else DETERMINED, value, max(value - half, 0.0), value + half)
+
+    def _signed(self, name: str, row: Row) -> Estimate:
+        value, half = self._value(row), self._half(row)
+        return Estimate(name, DETERMINED, value, value - half, value + half)
+
+
+def _remarks(regime: Regime) -> Iterator[str]:
+    where = f"{format_size(regime.low)} to {format_size(regime.high)}"
+    lost = [name for name in NAMES if regime.figures[name].state == OPEN]
+    if lost:
+        yield f"{where}: {', '.join(lost)} not determined (what comes out is below 0, or nothing measured tells it)"
+    ends = np.array([regime.low, regime.high], float)
+    below = regime.line("L", ends)
+    if (below < 0).any():
+        both = regime.line("o_s", ends) + regime.line("o_r", ends)
+        yield (
+            f"{where}: overheads and transfer together are more than half a round trip, by up to "
+            f"{-below.min():.3g} s: some go on at the same time; a profile takes the overheads without that part"
+        )
+        if (below + both < 0).any():
+            yield f"{where}: a message alone is faster than one of many by so much that a profile cannot say both"
+
+
+__all__ = ["RTT", "SERVER", "Break", "LogGPFit", "Regime", "fit_loggp"]

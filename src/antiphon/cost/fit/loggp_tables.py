@@ -1,0 +1,102 @@
+"""Parametrized round trips as CSV: what `antiphon bench loggp` writes and `antiphon fit loggp` reads.
+
+    kind,n,delay,nbytes,seconds
+    rtt,1,0,4096,7.9e-06                 one message there, one back
+    rtt,16,0,4096,4.1e-05                16 there at once, then one back
+    rtt,16,4us,4096,1.03e-04             16 there, 4 us between two of them, then one back
+    server,16,0,4096,1.1e-05             what receiving 16 took that had already arrived
+
+A row per repetition. The table that the paper's public prototype writes (columns size, n, d, PRTT(1,0,s), ..., set
+apart by spaces, in seconds) is read as well.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from antiphon.core.files import name_of, within
+from antiphon.cost.fit.tables import parse_bytes, parse_spent, parse_whole, read_rows, read_text, write_rows
+from antiphon.errors import Invalid, quote, unknown
+from antiphon.units import parse_seconds
+
+COLUMNS = ("kind", "n", "delay", "nbytes", "seconds")
+RTT, SERVER = "rtt", "server"
+_PROTOTYPE = ("size", "n", "d", "PRTT(1,0,s)", "PRTT(n,0,s)", "PRTT(n,d,s)", "PRTT_server(n-1,d,s)")
+
+
+@dataclass(frozen=True, slots=True)
+class RoundTrip:
+    """One measurement between two ranks.
+
+    kind `rtt`: PRTT(n, delay, nbytes), n messages with `delay` seconds between two of them until one has come back.
+    kind `server`: the seconds in which n messages were received that had already arrived, `delay` before each of them.
+    """
+
+    kind: str
+    n: int
+    delay: float
+    nbytes: int
+    seconds: float
+    line: int = 0
+
+
+def read_round_trips(path: str | os.PathLike[str]) -> list[RoundTrip]:
+    """The file of `fit loggp`; every fault is one line that names file and line. Linear."""
+    name = name_of(path)
+    with within(name):
+        text = read_text(path, COLUMNS)
+        head = next((line for line in text.splitlines() if line.strip() and not line.startswith("#")), "")
+        if "PRTT(" in head:
+            return _prototype(text)
+        return read_rows(text, COLUMNS, (), _round_trip)
+
+
+def write_round_trips(rows: Sequence[RoundTrip], path: str | os.PathLike[str]) -> None:
+    """The file that `read_round_trips` reads as the same rows."""
+    write_rows(COLUMNS, [[r.kind, r.n, repr(r.delay), r.nbytes, repr(r.seconds)] for r in rows], path)
+
+
+def _round_trip(row: Mapping[str, str], line: int) -> RoundTrip:
+    kind = row["kind"].lower()
+    if kind not in (RTT, SERVER):
+        raise unknown("kind", row["kind"], (RTT, SERVER))
+    n, delay = parse_whole(row["n"], "n", 1), parse_seconds(row["delay"] or "0", "delay", bare=True)
+    if kind == RTT and n == 1 and delay:
+        raise Invalid(f"delay: one message alone has none between two, got {quote(row['delay'])}; write 0")
+    return RoundTrip(kind, n, delay, parse_bytes(row["nbytes"]), parse_spent(row["seconds"]), line)
+
+
+def _prototype(text: str) -> list[RoundTrip]:
+    """Four measurements per line; PRTT_server is of n - 1 messages, d before each."""
+    found: list[RoundTrip] = []
+    head: list[str] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        cells = line.split()
+        if not cells or cells[0].startswith("#"):
+            continue
+        with within(f"line {number}"):
+            if not head:
+                head = cells
+                for name in _PROTOTYPE:
+                    if head.count(name) != 1:
+                        raise Invalid(f"expected the column {name} once; the columns are {' '.join(_PROTOTYPE)}")
+                continue
+            if len(cells) != len(head):
+                raise Invalid(f"has {len(cells)} columns, the first line has {len(head)}")
+            row = dict(zip(head, cells, strict=True))
+            n, delay, nbytes = (
+                parse_whole(row["n"], "n", 2), parse_seconds(row["d"], "d", bare=True), parse_bytes(row["size"]),
+            )  # fmt: skip
+            if not delay:
+                raise Invalid("d: without a delay between messages nothing tells o_s; expected more than 0")
+            spent = [parse_spent(row[name]) for name in _PROTOTYPE[3:]]
+            what = ((RTT, 1, 0.0), (RTT, n, 0.0), (RTT, n, delay), (SERVER, n - 1, delay))
+            found += [
+                RoundTrip(kind, count, wait, nbytes, seconds, number)
+                for (kind, count, wait), seconds in zip(what, spent, strict=True)
+            ]
+    if not found:
+        raise Invalid(f"holds no measurements; expected lines of {' '.join(_PROTOTYPE)}")
+    return found

@@ -1,0 +1,94 @@
+"""gamma and delta from the micro-benchmark of memory access (GenModel paper, section 3.1, equation 5)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from antiphon.cost.fit.linear import OPEN, Estimate, Floats, Models, Solution, always, echelon
+from antiphon.cost.fit.tables import Added
+from antiphon.errors import Invalid
+
+NAMES = ("gamma", "delta")
+POOR = 0.1
+
+
+@dataclass(frozen=True, eq=False)
+class MemoryFit:
+    """What the measurements say of gamma and delta."""
+
+    measured: Sequence[Added]
+    models: Models
+
+    @cached_property
+    def parameters(self) -> dict[str, Estimate]:
+        return {name: self.models.estimate(name, always({name: 1.0})) for name in NAMES}
+
+    @cached_property
+    def combinations(self) -> list[Estimate]:
+        """Of one number of vectors: what alone it tells."""
+        if all(found.state != OPEN for found in self.parameters.values()):
+            return []
+        (vector,) = echelon(self.models.solution)
+        name = f"gamma + {vector[1]:.6g} delta"
+        return [self.models.estimate(name, always(dict(zip(NAMES, vector.tolist(), strict=True))), listed=True)]
+
+    @property
+    def fitted(self) -> Floats:
+        seconds = np.array([row.seconds for row in self.measured])
+        fitted: Floats = seconds * (1 - self.models.solution.residuals)
+        return fitted
+
+    @property
+    def misses(self) -> tuple[float, float]:
+        left = self.models.solution.residuals
+        return float(np.sqrt((left**2).mean())), float(np.abs(left).max())
+
+    @cached_property
+    def notes(self) -> list[str]:
+        return list(self._notes())
+
+    def _notes(self) -> Iterator[str]:
+        if self.combinations:
+            yield "one number of vectors does not tell gamma and delta apart: measure several (2 to 15, say)"
+        for name, found in self.parameters.items():
+            if found.state == "weak":
+                yield f"{name} is not told well enough to be used: measure longer vectors, more of them, more often"
+        if self.misses[0] > POOR:
+            yield (
+                f"the model misses these measurements by {self.misses[0]:.0%} (root mean square): other work may "
+                "have run beside, or the vectors fit into a cache"
+            )
+
+    def as_json(self) -> dict[str, Any]:
+        """Keys: parameters, combinations, error, rank, condition, measurements, rows, notes."""
+        return {
+            "parameters": {name: found.as_json() for name, found in self.parameters.items()},
+            "combinations": [{"name": found.name, **found.as_json()} for found in self.combinations],
+            "error": dict(zip(("rms", "largest"), self.misses, strict=True)),
+            "rank": self.models.solution.rank,
+            "condition": self.models.solution.condition,
+            "measurements": len(self.measured),
+            "rows": [
+                {"vectors": row.vectors, "nbytes": row.nbytes, "seconds": row.seconds, "fitted": float(fitted)}
+                for row, fitted in zip(self.measured, self.fitted, strict=True)
+            ],
+            "notes": self.notes,
+        }
+
+
+def fit_memory(measured: Sequence[Added]) -> MemoryFit:
+    """T(x) = (x + 1) S delta + (x - 1) S gamma for x vectors of S bytes added into one at once. Linear."""
+    seconds = np.array([row.seconds for row in measured])
+    sizes = np.array([float(row.nbytes) for row in measured])
+    vectors = np.array([row.vectors for row in measured])
+    matrix = np.column_stack([(vectors - 1) * sizes / seconds, (vectors + 1) * sizes / seconds])
+    solution = Solution(matrix, np.ones(len(measured)))
+    freedom = len(measured) - solution.rank
+    if freedom < 1:
+        raise Invalid(f"{len(measured)} measurements are too few for gamma and delta: 3 at least, better many more")
+    return MemoryFit(measured, Models(NAMES, {}, {None: solution}, None, freedom))

@@ -1,0 +1,173 @@
+"""Measurements as CSV: what `antiphon bench` writes and `antiphon fit` reads.
+
+    plan,ranks,nbytes,seconds            vectors,nbytes,seconds
+    cps,8,1MiB,0.00183                   2,67108864,0.0412
+
+The first line names the columns, in any order; empty lines and lines that begin with # are passed over.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from antiphon.core.files import name_of, read_bytes, within, write_bytes
+from antiphon.cost.fit.plans import ALLREDUCE, Plan, plan_of
+from antiphon.errors import Invalid, quote, unknown
+from antiphon.units import parse_seconds, parse_size
+
+MOST_RANKS = 2**16
+MOST_BYTES = 2**30  # of the file
+MOST_ROWS = 2**14  # measurements
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What one plan took: `nbytes` as everywhere (of `incast`: what each rank receives)."""
+
+    plan: Plan
+    ranks: int
+    nbytes: int
+    seconds: float
+    line: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """What it took to add so many vectors of nbytes each into one."""
+
+    vectors: int
+    nbytes: int
+    seconds: float
+    line: int = 0
+
+
+def read_measured(path: str | os.PathLike[str]) -> list[Measured]:
+    """The file of `fit genmodel`; every fault is one line that names file and line. Linear."""
+    return _read(path, ("plan", "ranks", "nbytes", "seconds"), ("collective",), _measured)
+
+
+def read_added(path: str | os.PathLike[str]) -> list[Added]:
+    """The file of `fit memory`. Linear."""
+    return _read(path, ("vectors", "nbytes", "seconds"), (), _added)
+
+
+def write_measured(rows: Sequence[Measured], path: str | os.PathLike[str]) -> None:
+    """The file that `read_measured` reads as the same rows."""
+    with_collective = any(row.plan.collective != ALLREDUCE for row in rows)
+    head = ["plan", "ranks", "nbytes", "seconds", *(["collective"] if with_collective else [])]
+    lines = [
+        [row.plan.name, row.ranks, row.nbytes, repr(row.seconds), *([row.plan.collective] if with_collective else [])]
+        for row in rows
+    ]
+    write_rows(head, lines, path)
+
+
+def write_added(rows: Sequence[Added], path: str | os.PathLike[str]) -> None:
+    """The file that `read_added` reads as the same rows."""
+    write_rows(["vectors", "nbytes", "seconds"], [[row.vectors, row.nbytes, repr(row.seconds)] for row in rows], path)
+
+
+def write_rows(head: Sequence[str], lines: Sequence[Sequence[Any]], path: str | os.PathLike[str]) -> None:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([head, *lines])
+    write_bytes(path, text.getvalue().encode())
+
+
+def _measured(row: Mapping[str, str], line: int) -> Measured:
+    ranks = parse_whole(row["ranks"], "ranks", 2)
+    plan = plan_of(row["plan"], ranks, row.get("collective") or ALLREDUCE)
+    return Measured(plan, ranks, parse_bytes(row["nbytes"]), parse_spent(row["seconds"]), line)
+
+
+def _added(row: Mapping[str, str], line: int) -> Added:
+    return Added(
+        parse_whole(row["vectors"], "vectors", 2), parse_bytes(row["nbytes"]), parse_spent(row["seconds"]), line
+    )
+
+
+def parse_whole(text: str, what: str, least: int) -> int:
+    number = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else -1
+    if not least <= number <= MOST_RANKS:
+        raise Invalid(f"{what}: expected a whole number from {least} to {MOST_RANKS}, got {quote(text)}")
+    return number
+
+
+def parse_bytes(text: str) -> int:
+    """A size above 0."""
+    size = parse_size(text, "nbytes")
+    if size == 0:
+        raise Invalid("nbytes: a measurement of 0 bytes tells nothing here; leave the line out")
+    return size
+
+
+def parse_spent(text: str) -> float:
+    """A time above 0."""
+    seconds = parse_seconds(text, "seconds", bare=True)
+    if seconds == 0:
+        raise Invalid("seconds: nothing takes no time; leave the line out")
+    return seconds
+
+
+def _read(
+    path: str | os.PathLike[str],
+    needed: Sequence[str],
+    allowed: Sequence[str],
+    make: Callable[[Mapping[str, str], int], T],
+) -> list[T]:
+    with within(name_of(path)):
+        return read_rows(read_text(path, needed), needed, allowed, make)
+
+
+def read_text(path: str | os.PathLike[str], needed: Sequence[str]) -> str:
+    """A file of text; Invalid where it is none."""
+    try:
+        return read_bytes(path, MOST_BYTES).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise Invalid(f"not a text file in UTF-8 (byte {error.start}); expected CSV: {','.join(needed)}") from None
+
+
+def read_rows(
+    text: str, needed: Sequence[str], allowed: Sequence[str], make: Callable[[Mapping[str, str], int], T]
+) -> list[T]:
+    """What `make` makes of every line and its number. Linear."""
+    lines = csv.reader(io.StringIO(text))
+    head: list[str] = []
+    found: list[T] = []
+    try:
+        for cells in lines:
+            cleaned = [cell.strip() for cell in cells]
+            if not any(cleaned) or cleaned[0].startswith("#"):
+                continue
+            if not head:
+                head = _head(cleaned, needed, allowed)
+                continue
+            with within(f"line {lines.line_num}"):
+                if len(cleaned) != len(head):
+                    raise Invalid(f"has {len(cleaned)} columns, the first line has {len(head)}: {','.join(head)}")
+                if len(found) == MOST_ROWS:
+                    raise Invalid(f"has more than {MOST_ROWS} measurements; keep fewer, such as their medians")
+                found.append(make(dict(zip(head, cleaned, strict=True)), lines.line_num))
+    except csv.Error as error:
+        raise Invalid(f"line {lines.line_num}: {error}") from None
+    if not found:
+        raise Invalid(f"holds no measurements; expected CSV: {','.join(needed)}")
+    return found
+
+
+def _head(cells: list[str], needed: Sequence[str], allowed: Sequence[str]) -> list[str]:
+    names = [cell.lower() for cell in cells]
+    for name in needed:
+        if name not in names:
+            raise Invalid(f"the first line names no column {name}; expected {','.join(needed)}")
+    for name in names:
+        if name not in (*needed, *allowed):
+            raise unknown("column", name, (*needed, *allowed))
+        if names.count(name) > 1:
+            raise Invalid(f"the first line names column {name} twice")
+    return names

@@ -1,0 +1,1 @@
+"""Flows that share links fairly (docs/models/flows.md)."""

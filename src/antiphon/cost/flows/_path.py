@@ -1,0 +1,86 @@
+"""What the last thing to happen waited for, all the way back: terms that sum to the time, and the path."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from antiphon.cost.flows.parts import Parts
+from antiphon.cost.flows.run import Moments
+from antiphon.cost.prediction import Hop
+
+TERMS = ("alpha", "beta", "epsilon", "gamma", "delta")
+
+
+@dataclass
+class Walk:
+    """Seconds per term, of the messages passed how often and how long each link or limit held them, latest first."""
+
+    parts: Parts
+    moments: Moments
+    terms: dict[str, float] = field(default_factory=lambda: dict.fromkeys(TERMS, 0.0))
+    passed: list[int] = field(default_factory=list)
+    holding: dict[int, float] = field(default_factory=dict)
+    ranks: dict[int, float] = field(default_factory=dict)
+    slowest: float = 0.0  # the greatest latency passed
+    latencies: int = 0
+
+    def back(self) -> Walk:
+        """From the end to the beginning: O(1) per message and version passed, and their readers and writers."""
+        there = self.moments.there
+        version = int(there.argmax()) if len(there) else -1
+        while version >= 0:
+            message, version = self._version(version)
+            while message >= 0:
+                message, version = self._message(message)
+        return self
+
+    def hops(self) -> list[Hop]:
+        sent = self.parts.messages
+        at = self.passed[::-1]
+        return list(zip(*(column[at].tolist() for column in (sent.step, sent.src, sent.dst)), strict=True))
+
+    def _version(self, version: int) -> tuple[int, int]:
+        """What kept this version from being written: a message, or else an earlier version; -1 for none."""
+        moments, known, work = self.moments, self.parts.versions, self.parts.work
+        spent = float(moments.there[version] - moments.combine[version])
+        if spent > 0 and work is not None:
+            adding = spent * float(work.adding[version] / work.seconds[version])
+            self.terms["gamma"] += adding
+            self.terms["delta"] += spent - adding
+            rank = int(self.parts.rank[version])
+            self.ranks[rank] = self.ranks.get(rank, 0.0) + spent
+        if moments.combine[version] > moments.possible[version]:
+            return -1, int(moments.before[version])
+        of_row = self.parts.messages.of_row
+        rows = [known.writers[1][known.writers[0][version] : known.writers[0][version + 1]]]
+        if not known.initial[version]:
+            rows.append(known.readers[1][known.readers[0][version - 1] : known.readers[0][version]])
+        waited = of_row[np.concatenate(rows)]
+        if not len(waited):
+            return -1, -1
+        last = int(waited[moments.sent[waited].argmax()])
+        if not known.initial[version - 1] and moments.there[version - 1] > moments.sent[last]:
+            return -1, version - 1
+        return last, -1
+
+    def _message(self, message: int) -> tuple[int, int]:
+        """What kept this message from being sent earlier: one before it on its connection, or what it reads."""
+        moments, parts = self.moments, self.parts
+        self.passed.append(message)
+        moving, lost = float(moments.sent[message] - moments.begin[message]), float(moments.lost[message])
+        self.terms["beta"] += moving - lost
+        self.terms["epsilon"] += lost
+        held = int(moments.held[message])
+        self.holding[held] = self.holding.get(held, 0.0) + moving
+        before = int(parts.preceding[message])
+        alpha = float(parts.paths.alpha[message])
+        if before >= 0 and moments.sent[before] > moments.ready[message] + alpha:
+            return before, -1
+        self.terms["alpha"] += float(moments.begin[message] - moments.ready[message])
+        self.slowest, self.latencies = max(self.slowest, alpha), self.latencies + 1
+        rows = parts.rows_of(message)
+        read = parts.versions.read[rows]
+        version = int(read[moments.there[read].argmax()])
+        return -1, -1 if parts.versions.initial[version] else version

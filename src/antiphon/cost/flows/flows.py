@@ -1,0 +1,108 @@
+"""The flow-level simulator: messages under way at once share links max-min fairly, and incast slows them down."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from antiphon.core.messages import resource_name
+from antiphon.core.schedule import Schedule
+from antiphon.core.topology import Topology
+from antiphon.core.transform import expand
+from antiphon.cost.busy import Log, Utilisation
+from antiphon.cost.flows._path import Walk
+from antiphon.cost.flows.parts import Parts, prepare_parts
+from antiphon.cost.flows.run import Moments, Run
+from antiphon.cost.pieces import within_pieces
+from antiphon.cost.prediction import Prediction, Predictor
+from antiphon.cost.profile import Profile, as_profile
+from antiphon.cost.steps import latency_name
+from antiphon.cost.trace import Events
+
+
+def flows(schedule: Schedule, topology: Topology, *, profile: Profile | str | Path | None = None) -> Predictor:
+    """Every message is a flow. It waits for what it reads, then for the latency of its route, then its bytes move.
+
+    - All flows that cross a link or shared limit at one time share it max-min fairly: no rate can grow but at the
+      cost of one that is no greater. Rates change when a flow begins or ends.
+    - A link gives 1 / (beta + epsilon * max(f - w_t, 0)) bytes per second while f flows cross it to one receiver;
+      epsilon and w_t by kind of link from the profile's `incast`; a shared limit has that of its links.
+    - What waits for what is derived from versions (docs/schedule.md), never from steps, and messages of one connection
+      (src, dst, route) move one after the other, in the order of steps. Nothing else keeps flows of different steps
+      apart.
+    - A rank combines what arrives by gamma and delta of the profile, all that meets in a cell at once: f values of a
+      byte take f - 1 additions and f + 1 memory accesses. One piece of work after the other.
+
+    Never below the bounds: no link ever carries more than its bandwidth, and each message pays its latency after what
+    it waited for. Prepared in O(E log E) for E = rows times hops; a size is simulated anew, in O(flows under way) NumPy
+    work for each moment at which flows begin or end. Pieces are written out, up to 2^17 rows in all; beyond that
+    fewer, larger ones are simulated, and `note` says so.
+    """
+    given = as_profile(profile)
+    seen = given.on(topology)
+    fewer, note = within_pieces(schedule)
+    return Flows(expand(fewer).sorted(), seen, given, note)
+
+
+@dataclass(frozen=True, eq=False)
+class FlowEvents(Events):
+    """Turns on one link overlap here: `busy` tells how loaded it is."""
+
+    busy: Utilisation
+
+
+@dataclass(eq=False)
+class Flows:
+    """A schedule prepared for any size; what was answered is kept."""
+
+    schedule: Schedule
+    topology: Topology
+    profile: Profile
+    note: str = ""
+    known: dict[int, Prediction] = field(default_factory=dict)
+
+    @cached_property
+    def parts(self) -> Parts:
+        return prepare_parts(self.schedule, self.topology, self.profile)
+
+    def __post_init__(self) -> None:
+        self.parts  # noqa: B018 (faults of the schedule show when it is prepared)
+
+    def __call__(self, nbytes: int) -> Prediction:
+        if nbytes not in self.known:
+            self.known[nbytes] = self._predicted(nbytes)
+        return self.known[nbytes]
+
+    def run(self, nbytes: int) -> Moments:
+        """When everything happens."""
+        return Run(self.parts, nbytes).go()
+
+    def utilisation(self, nbytes: int) -> Utilisation:
+        """How busy every link and limit is over time."""
+        log = Log()
+        Run(self.parts, nbytes, log).go()
+        return log.runs(self.topology)
+
+    def events(self, nbytes: int) -> FlowEvents:
+        """When every message is under way; its turn on each link lasts as long as its bytes move."""
+        log, user = Log(), self.parts.paths.use_message
+        moments = Run(self.parts, nbytes, log).go()
+        turns = moments.begin[user], moments.sent[user]
+        return FlowEvents(self.parts.paths, moments.ready, moments.sent, *turns, log.runs(self.topology))
+
+    def _predicted(self, nbytes: int) -> Prediction:
+        walk = Walk(self.parts, self.run(nbytes)).back()
+        terms = dict(walk.terms)
+        return Prediction(sum(terms.values()), terms, self._bottleneck(walk, terms), walk.hops(), self.note)
+
+    def _bottleneck(self, walk: Walk, terms: dict[str, float]) -> str:
+        greatest = max(terms, key=lambda term: terms[term])
+        if not terms[greatest]:
+            return "nothing takes time"
+        if greatest == "alpha":
+            return latency_name(walk.latencies, walk.slowest).replace("step", "message")
+        if greatest in ("gamma", "delta"):
+            return f"rank {max(walk.ranks, key=lambda rank: walk.ranks[rank])}: combining what arrives"
+        named = resource_name(self.topology, max(walk.holding, key=lambda resource: walk.holding[resource]))
+        return f"{named}: incast" if greatest == "epsilon" else named

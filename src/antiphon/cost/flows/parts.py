@@ -1,0 +1,241 @@
+"""A schedule made ready for flow-level simulation: who waits for whom, as counters; which links each message uses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.core.columns import (
+    Bools,
+    Floats,
+    Ints,
+    Longs,
+    dense,
+    distinct,
+    order_of,
+    places,
+    pointers,
+    ranges,
+    starts,
+)
+from antiphon.core.dependencies import Versions, versions
+from antiphon.core.loads import pieces_of
+from antiphon.core.messages import Messages, Paths, messages, paths, seconds_per_byte
+from antiphon.core.schedule import COPY, REDUCE, Schedule
+from antiphon.core.topology import Topology
+from antiphon.cost.genmodel.work import Incasts
+from antiphon.cost.profile import Profile
+
+NEVER = np.int32(2**30)  # the counter of what nobody waits for
+
+
+@dataclass(frozen=True, eq=False)
+class Crowds:
+    """Where too many may send to one receiver at once: the (link or limit, receiver) pairs that may suffer."""
+
+    epsilon: Floats  # per resource, and one for "none": seconds per byte and sender beyond w_t
+    w_t: Longs
+    pairs: int
+    pair: Ints  # per message and place in `uses`; `pairs` where nothing can happen
+    first: Longs  # pairs are in the order of resources: where each one's begin
+    resource: Longs  # and which it is
+    sender: Ints | None  # like `pair`, with the sender besides; None where no rank sends to one by several routes
+    sender_pair: Longs  # and which pair that is
+
+
+@dataclass(frozen=True, eq=False)
+class Combining:
+    """Per version, in seconds per byte of nbytes, what its rank takes to make it: by adding, and by memory access."""
+
+    adding: Floats
+    access: Floats
+
+    @cached_property
+    def seconds(self) -> Floats:
+        return self.adding + self.access
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """Everything that does not depend on the size.
+
+    `uses` has a line per message, padded with the number of resources; `after` is the next message of the same
+    connection (src, dst, route), or the number of messages. Counters: `reads` of a message, the rows of it that wait
+    for a version; `gates` of a version, what must happen before it can be written: all its data are there, the version
+    before is written, and all who read that have sent it. Both have one element more, which never falls to zero.
+    """
+
+    paths: Paths
+    versions: Versions
+    uses: Ints
+    cost: Floats  # per resource, and 0 for "none": seconds per byte
+    crowds: Crowds | None
+    after: Longs
+    waits: NDArray[np.int32]  # 1 for the latency, 1 more where a message precedes on the connection
+    reads: NDArray[np.int32]
+    gates: NDArray[np.int32]
+    row_ptr: Longs  # message -> its rows, in the three columns below
+    by_message: Longs  # the row of the schedule
+    writes: Ints
+    frees: Ints  # the version after the one that is read, or the number of versions
+    reader_ptr: Longs  # version -> the messages that read it
+    readers: Longs
+    follows: Ints  # version -> the next of its cell, or the number of versions
+    rank: Longs  # of a version
+    work: Combining | None
+
+    @property
+    def messages(self) -> Messages:
+        return self.paths.messages
+
+    @cached_property
+    def preceding(self) -> Longs:
+        """The message before on the same connection, or -1."""
+        out = np.full(len(self.messages) + 1, -1, np.int64)
+        out[self.after[:-1]] = np.arange(len(self.messages))
+        return out[:-1]
+
+    @property
+    def resources(self) -> int:
+        return len(self.cost) - 1
+
+    def rows_of(self, message: int) -> Longs:
+        """The rows of the schedule that are this message."""
+        return self.by_message[self.row_ptr[message] : self.row_ptr[message + 1]]
+
+    def rows(self, chosen: Longs) -> Longs:
+        """The rows of these messages, as places in `writes` and `frees`."""
+        if self.row_ptr[-1] == len(self.messages):
+            return chosen  # each has one
+        first = self.row_ptr[chosen]
+        return ranges(first, self.row_ptr[chosen + 1] - first)
+
+    def readers_of(self, chosen: Longs) -> Longs:
+        first = self.reader_ptr[chosen]
+        return self.readers[ranges(first, self.reader_ptr[chosen + 1] - first)]
+
+
+def prepare_parts(schedule: Schedule, topology: Topology, profile: Profile) -> Parts:
+    """O(n log n) in rows times hops, for a schedule whose pieces are written out; its rows sorted."""
+    sent, known = messages(schedule), versions(schedule)
+    found, of_row = paths(sent, topology), sent.of_row.astype(np.int64)
+    count, many = len(known), len(sent)
+    by_message = order_of(sent.of_row, max(many, 1))
+    row_ptr = pointers(sent.of_row[by_message], many)
+    read, write = known.read[by_message], known.write[by_message]
+    follows = np.where(known.final, count, np.arange(1, count + 1)).astype(np.int32)
+    waiting = ~known.initial[read]
+    by_version = order_of(read.astype(np.int64), max(count, 1))
+    by_version = by_version[waiting[by_version]]
+    reads = np.bincount(sent.of_row[by_message[waiting]], minlength=many + 1).astype(np.int32)
+    gates = np.bincount(write, minlength=count + 1) + np.bincount(follows[read], minlength=count + 1)
+    later = follows[~known.initial & ~known.final] if count else follows
+    gates[later] += 1
+    gates[count], reads[many] = NEVER, NEVER
+    after, first, several = _connections(found)
+    uses = _uses(found)
+    return Parts(
+        found, known, uses, np.append(seconds_per_byte(topology), 0.0),
+        crowds(sent, uses, topology, profile, several),
+        after, np.append(np.where(first, 1, 2), NEVER).astype(np.int32), reads, gates.astype(np.int32),
+        row_ptr, by_message, write, follows[read],
+        pointers(read[by_version].astype(np.int64), count), of_row[by_message[by_version]], follows,
+        known.rank, combining(schedule, known, profile),
+    )  # fmt: skip
+
+
+def _uses(found: Paths) -> Ints:
+    """Per message the links and limits it loads, a line each; what it loads twice stands twice."""
+    many = len(found.messages)
+    order = order_of(found.use_message, max(many, 1))
+    owner = found.use_message[order]
+    place = places(owner)
+    table = np.full((many, int(place.max(initial=-1)) + 1), found.resources, np.int32)
+    table[owner, place] = found.use_resource[order]
+    return table
+
+
+def _connections(found: Paths) -> tuple[Longs, Bools, bool]:
+    """The next message with the same (src, dst, route), which messages are the first of theirs, and whether any two
+    ranks have several such connections."""
+    sent, route = found.messages, found.route
+    order = np.lexsort((np.arange(len(sent)), route, sent.dst, sent.src))
+    pair = (sent.src * np.int64(sent.ranks) + sent.dst)[order]
+    one_pair = pair[1:] == pair[:-1]
+    same = one_pair & (route[order][1:] == route[order][:-1])
+    after = np.full(len(sent) + 1, len(sent), np.int64)
+    after[order[:-1][same]] = order[1:][same]
+    first = np.ones(len(sent), np.bool_)
+    first[order[1:][same]] = False
+    return after, first, bool((one_pair & ~same).any())
+
+
+def crowds(sent: Messages, uses: Ints, topology: Topology, profile: Profile, several: bool) -> Crowds | None:
+    """The pairs over which, in the whole schedule, more than w_t ranks send; None where there are none. O(uses).
+
+    `several`: some rank sends to another by more than one route.
+    """
+    figures = Incasts.of(profile, topology)
+    none, ranks = len(figures.epsilon), np.int64(topology.ranks)
+    epsilon, w_t = np.append(figures.epsilon, 0.0), np.append(figures.w_t, 0)
+    senders = np.bincount(distinct(sent.dst * ranks + sent.src) // ranks, minlength=topology.ranks)
+    may = (epsilon[uses] > 0) & (senders[sent.dst][:, None] > w_t[uses])
+    message, place = np.nonzero(may)
+    if not len(message):
+        return None
+    resource = uses[message, place].astype(np.int64)
+    pairs, pair = dense(resource * ranks + sent.dst[message], int(none * ranks))
+    many = np.bincount(distinct(pair * ranks + sent.src[message]) // ranks, minlength=len(pairs))
+    crowded = many > w_t[pairs // ranks]
+    if not crowded.any():
+        return None
+    count = int(crowded.sum())
+    number = np.where(crowded, np.cumsum(crowded) - 1, count)[pair]
+    table = np.full(uses.shape, count, np.int32)
+    table[message, place] = number
+    table[:, 1:][uses[:, 1:] == uses[:, :-1]] = count  # who crosses a limit twice is one sender
+    link = pairs[crowded] // ranks
+    first = np.flatnonzero(starts(link))
+    three, of_three = dense(number * ranks + sent.src[message], int((count + 1) * ranks))
+    sender = None
+    if several:
+        sender = np.full(uses.shape, len(three), np.int32)
+        sender[message, place] = of_three
+    return Crowds(epsilon, w_t, count, table, first, link[first], sender, np.append(three // ranks, count))
+
+
+def combining(schedule: Schedule, known: Versions, profile: Profile) -> Combining | None:
+    """The price of every reduction (GenModel, section 3.1); None where all are free. O(n log n).
+
+    Combining f inputs of B bytes at once, the rank's own among them, adds (f - 1) B and reads or writes (f + 1) B.
+    What arrives alone where nothing is held is no reduction; a copy between slots of a rank reads and writes.
+    """
+    gamma, delta, count = float(profile.gamma), float(profile.delta), len(known)
+    if not (gamma or delta) or not count:
+        return None
+    arriving = np.bincount(known.write[schedule.op == REDUCE], minlength=count)
+    held = ~known.initial | _given(schedule, known)
+    inputs = np.where(arriving > 0, arriving + np.append(False, held[:-1]), 0)
+    inside = np.zeros(count, np.bool_)
+    inside[known.write[(schedule.op == COPY) & (schedule.src == schedule.dst)]] = True
+    inputs = np.where(inside, 1, np.where(inputs > 1, inputs, -1))
+    weights, scale = schedule.chunks.weights(schedule.collective)
+    share = (weights / (scale * pieces_of(schedule))).astype(np.float64)[known.chunk]
+    made = Combining(share * gamma * np.maximum(inputs - 1, 0), share * delta * (inputs + 1))
+    return made if made.seconds.any() else None
+
+
+def _given(schedule: Schedule, known: Versions) -> Bools:
+    """Which versions are of cells that hold something at the beginning."""
+    relation, ranks = schedule.collective.relation, np.int64(schedule.collective.ranks)
+    there = np.unique(relation.pre_block * ranks + relation.pre_rank)
+    key = schedule.chunks.block[known.chunk].astype(np.int64) * ranks + known.rank
+    found: Bools = (known.slot == 0) & np.isin(key, there)
+    return found
+
+
+Watch = Callable[[float, Longs, Floats], None]  # told of links whose load changes: (seconds, resources, bytes/s)

@@ -1,0 +1,205 @@
+"""The simulation itself: from one moment at which something happens to the next."""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+from itertools import count
+
+import numpy as np
+
+from antiphon.core.columns import Floats, Ints, Longs, order_of, starts
+from antiphon.cost.flows._rates import Network
+from antiphon.cost.flows.parts import Parts, Watch
+
+SAME_MOMENT = 1 + 1e-12  # what is as near as that happens at once; else rounding would split symmetric events
+NOTHING: Longs = np.zeros(0, np.int64)
+_EXPIRES, _COMBINED = 0, 1
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """When everything happened, in seconds. Per message: all it reads is there, its bytes begin to move, the last has
+    arrived; and the link or limit that set its last rate. Per version: it could be written, its rank began to combine
+    it, it is there; and a version that its rank combined just before, or -1."""
+
+    ready: Floats
+    begin: Floats
+    sent: Floats
+    held: Ints
+    lost: Floats  # of what passes between the last two, because of incast
+    possible: Floats
+    combine: Floats
+    there: Floats
+    before: Longs
+    count: int  # of moments
+
+    @property
+    def last(self) -> float:
+        return max(float(self.sent.max(initial=0.0)), float(self.there.max(initial=0.0)))
+
+
+class Run:
+    """One size. A moment costs O(what changes there) and the rates that may change with it."""
+
+    def __init__(self, parts: Parts, nbytes: float, watch: Watch | None = None) -> None:
+        self.parts, self.nbytes = parts, nbytes
+        many, versions = len(parts.messages), len(parts.versions)
+        self.network = Network(parts, nbytes, watch)
+        self.reads, self.waits, self.gates = parts.reads.copy(), parts.waits.copy(), parts.gates.copy()
+        self.ready, self.begin, self.sent = np.zeros(many), np.zeros(many), np.zeros(many)
+        self.possible, self.combine, self.there = (np.zeros(versions) for _ in range(3))
+        self.before = np.full(versions, -1, np.int64)
+        ranks = int(parts.rank.max(initial=-1)) + 1
+        self.free, self.last = np.zeros(ranks), np.full(ranks, -1, np.int64)  # of each rank's processor
+        self.calendar: list[tuple[float, int, int, Longs]] = []
+        self.number = count()
+        self.marks: Longs = np.zeros(max(many, versions) + 1, np.int64)
+        self.moments = 0
+
+    def go(self) -> Moments:
+        self._moment(0.0, NOTHING, NOTHING, NOTHING, np.flatnonzero(self.reads[:-1] == 0))
+        while True:
+            first = self.network.next_end()
+            if self.calendar:
+                first = min(first, self.calendar[0][0])
+            if first == np.inf:
+                break
+            ended, now = self.network.ended(first * SAME_MOMENT)
+            due: tuple[list[Longs], list[Longs]] = ([], [])
+            while self.calendar and self.calendar[0][0] <= first * SAME_MOMENT:
+                at, _, kind, chosen = heapq.heappop(self.calendar)
+                due[kind].append(chosen)
+                now = max(now, at)
+            self._moment(now, ended, _joined(due[_EXPIRES]), _joined(due[_COMBINED]), NOTHING)
+        network = self.network
+        return Moments(
+            self.ready, self.begin, self.sent, network.held, network.lost, self.possible, self.combine, self.there,
+            self.before, self.moments,
+        )  # fmt: skip
+
+    def _moment(self, now: float, ended: Longs, expired: Longs, written: Longs, ready: Longs) -> None:
+        """Everything that happens now, and all that follows from it at once; then the rates."""
+        self.moments += 1
+        gone, come = ended, []
+        while len(ended) or len(expired) or len(written) or len(ready):
+            free, full = self._sent(now, ended), self._gates(ended, written)
+            ready = _joined([ready, self._written(now, written)])
+            begun = _joined([free, self._expired(self._ready(now, ready)), self._expired(expired)])
+            self.begin[begun] = now
+            moves = self.network.left[begun] > 0
+            come.append(begun[moves])
+            ended, written = begun[~moves], self._possible(now, full)
+            expired = ready = NOTHING
+        begun = _joined(come)
+        if len(gone) or len(begun):
+            self.network.change(now, gone, begun)
+
+    def _sent(self, now: float, ended: Longs) -> Longs:
+        """Messages whose last byte arrives; the next of their connections that wait for nothing else."""
+        self.sent[ended] = now
+        return self._counted(self.parts.after[ended])
+
+    def _expired(self, chosen: Longs) -> Longs:
+        """Messages whose latency is over; those among them that begin to move."""
+        return self._counted(chosen)
+
+    def _counted(self, chosen: Longs) -> Longs:
+        """One thing less that these wait for (none stands twice); those that wait for nothing more."""
+        if not len(chosen):
+            return NOTHING
+        left = self.waits[chosen] - 1
+        self.waits[chosen] = left
+        return chosen[left == 0]
+
+    def _gates(self, ended: Longs, written: Longs) -> Longs:
+        """Versions that nothing keeps from being written any more."""
+        parts = self.parts
+        if not len(ended):
+            at = parts.follows[written]
+        else:
+            rows = parts.rows(ended)
+            at = np.concatenate([parts.writes[rows], parts.frees[rows], parts.follows[written]])
+        if not len(at):
+            return NOTHING
+        np.subtract.at(self.gates, at, 1)
+        return self._distinct(at[self.gates[at] == 0])
+
+    def _written(self, now: float, written: Longs) -> Longs:
+        """Versions that are there now; the messages that have all they read."""
+        if not len(written):
+            return NOTHING
+        self.there[written] = now
+        readers = self.parts.readers_of(written)
+        np.subtract.at(self.reads, readers, 1)
+        return self._distinct(readers[self.reads[readers] == 0])
+
+    def _ready(self, now: float, chosen: Longs) -> Longs:
+        """Messages start: their latency runs; those without any."""
+        if not len(chosen):
+            return chosen
+        self.ready[chosen] = now
+        alpha = self.parts.paths.alpha[chosen]
+        for value in _values(alpha):
+            if value > 0:
+                self._later(now + value, _EXPIRES, chosen[alpha == value])
+        return chosen[alpha == 0]
+
+    def _possible(self, now: float, chosen: Longs) -> Longs:
+        """Versions that can be written: those that take no work are, the others wait for their rank's processor.
+
+        What a rank can combine at one moment is one piece of work: begun when the one before is done, done as a whole.
+        """
+        if not len(chosen):
+            return NOTHING
+        self.possible[chosen] = now
+        self.combine[chosen] = now
+        if self.parts.work is None:
+            return chosen
+        seconds = self.parts.work.seconds[chosen] * self.nbytes
+        at_once = chosen[seconds == 0]
+        busy, seconds = chosen[seconds > 0], seconds[seconds > 0]
+        if not len(busy):
+            return at_once
+        order = order_of(self.parts.rank[busy], len(self.free))
+        mine = self.parts.rank[busy][order]
+        first = np.flatnonzero(starts(mine))
+        rank = mine[first]
+        begin = np.maximum(self.free[rank], now)
+        done = begin + np.add.reduceat(seconds[order], first)
+        size = np.diff(np.append(first, len(busy)))
+        batch = busy[order]
+        self.combine[batch] = np.repeat(begin, size)
+        self.before[batch] = np.repeat(self.last[rank], size)
+        self.free[rank], self.last[rank] = done, batch[first]
+        ends = np.repeat(done, size)
+        for value in _values(ends):
+            self._later(value, _COMBINED, batch[ends == value])
+        return at_once
+
+    def _distinct(self, values: Longs) -> Longs:
+        """Each once, without sorting: of equal ones the last finds its own mark."""
+        if len(values) < 2:
+            return values
+        place = np.arange(len(values))
+        self.marks[values] = place
+        return values[self.marks[values] == place]
+
+    def _later(self, when: float, kind: int, chosen: Longs) -> None:
+        heapq.heappush(self.calendar, (when, next(self.number), kind, chosen))
+
+
+def _values(column: Floats) -> list[float]:
+    """The distinct values: mostly one."""
+    if not len(column):
+        return []
+    if (column == column[0]).all():
+        return [float(column[0])]
+    return [float(value) for value in np.unique(column)]
+
+
+def _joined(some: list[Longs]) -> Longs:
+    some = [one for one in some if len(one)]
+    if not some:
+        return NOTHING
+    return some[0] if len(some) == 1 else np.concatenate(some)

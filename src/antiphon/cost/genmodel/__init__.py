@@ -1,0 +1,1 @@
+"""GenModel: incast and memory access (docs/models/genmodel.md)."""

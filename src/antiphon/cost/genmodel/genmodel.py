@@ -1,0 +1,166 @@
+"""GenModel: alpha, beta and gamma, and what incast and memory access cost besides (GenModel paper, section 3)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from antiphon.core.columns import Floats, Longs
+from antiphon.core.messages import resource_name
+from antiphon.core.schedule import Schedule
+from antiphon.core.topology import Topology
+from antiphon.cost.genmodel.runs import greatest
+from antiphon.cost.genmodel.work import Work
+from antiphon.cost.prediction import Hop, LazyPath, Prediction, Predictor
+from antiphon.cost.profile import Profile, as_profile
+from antiphon.cost.steps import latency_name
+
+TERMS = ("alpha", "beta", "epsilon", "gamma", "delta")
+PLAIN = "no incast, gamma or delta: the profile states none, so latency and bandwidth are all"
+
+
+def genmodel(schedule: Schedule, topology: Topology, *, profile: Profile | str | Path | None = None) -> Predictor:
+    """Steps as barriers. A step takes, one after the other,
+
+    - alpha: the latency of its slowest message, summed over the links of its route;
+    - beta and epsilon: its busiest link or shared limit, load * (1 / bandwidth + epsilon * max(w - w_t, 0)), with
+      w the most ranks that send to one receiver over that link or limit at once; epsilon and w_t by kind of link;
+    - gamma and delta: its busiest rank; combining f values of a byte at once, its own included, takes f - 1
+      additions and f + 1 memory accesses.
+
+    Equation 11 of the paper, for whatever schedule; named plans come out as in `genmodel_forms`. Pieces are not
+    written out: in each pipelined step the same holds for what is under way.
+
+    Prepared once in O(E log E) for E = rows times hops; then any size in O(1).
+    """
+    given = as_profile(profile)
+    seen = given.on(topology)
+    note = "" if given.incast or given.gamma or given.delta else PLAIN
+    return _Busy(Work(schedule, seen, given)).predictor(note)
+
+
+def alpha_beta_gamma(
+    schedule: Schedule, topology: Topology, *, profile: Profile | str | Path | None = None
+) -> Predictor:
+    """GenModel without its two terms: the profile's incast and delta are left out (section 2.2, Table 1)."""
+    given = replace(as_profile(profile), incast={}, delta=0.0)
+    return _Busy(Work(schedule, given.on(topology), given)).predictor("")
+
+
+@dataclass(frozen=True, eq=False)
+class _Busy:
+    """What every segment waits for."""
+
+    work: Work
+
+    @cached_property
+    def message(self) -> Longs:
+        span = self.work.segments
+        return greatest(span.low, span.high, self.work.paths.alpha, len(span))
+
+    @cached_property
+    def carried(self) -> tuple[Floats, Floats]:
+        return self.work.carried()
+
+    @cached_property
+    def run(self) -> Longs:
+        """The run of `loads` that takes longest in each segment."""
+        loads, (beta, epsilon) = self.work.loads, self.carried
+        return greatest(loads.low, loads.high, beta + epsilon, len(self.work.segments))
+
+    @cached_property
+    def computed(self) -> tuple[Floats, Floats]:
+        """Of the runs of `combined`, in seconds per byte of nbytes: by adding, and by memory access."""
+        additions, accesses = self.work.combined.values
+        return additions * self.work.profile.gamma, accesses * self.work.profile.delta
+
+    @cached_property
+    def rank(self) -> Longs:
+        """The run of `combined` that takes longest in each segment."""
+        if not (self.work.profile.gamma or self.work.profile.delta):
+            return np.full(len(self.work.segments), -1, np.int64)
+        combined, (gamma, delta) = self.work.combined, self.computed
+        return greatest(combined.low, combined.high, gamma + delta, len(self.work.segments))
+
+    def over_steps(self, value: Floats, which: Longs) -> Floats:
+        """The value of the one that each segment waits for, times its steps."""
+        spent: Floats = np.zeros(len(which))
+        used = np.flatnonzero(which >= 0)
+        spent[used] = value[which[used]] * self.work.segments.length[used]
+        return spent
+
+    def coefficients(self) -> dict[str, float]:
+        """alpha in seconds, all others in seconds per byte of nbytes."""
+        values = {"alpha": (self.work.paths.alpha, self.message)}
+        values |= {name: (value, self.run) for name, value in zip(("beta", "epsilon"), self.carried, strict=True)}
+        if (self.rank >= 0).any():
+            values |= {name: (value, self.rank) for name, value in zip(("gamma", "delta"), self.computed, strict=True)}
+        return dict.fromkeys(TERMS, 0.0) | {
+            name: math.fsum(self.over_steps(value, which).tolist()) for name, (value, which) in values.items()
+        }
+
+    def names(self) -> Mapping[str, str]:
+        """Who is behind each term, where it takes any time."""
+        steps = self.work.segments.length[self.message >= 0]
+        slowest = self.work.paths.alpha[self.message[self.message >= 0]].max(initial=0.0)
+        rank = self._rank()
+        return {
+            "alpha": latency_name(int(steps.sum()), float(slowest)),
+            "beta": self._resource(),
+            "epsilon": self._resource(),
+            "gamma": rank,
+            "delta": rank,
+        }
+
+    def _resource(self) -> str:
+        """The link or limit that steps wait for the longest, all together, and its incast, if it has any."""
+        loads, used = self.work.loads, np.flatnonzero(self.run >= 0)
+        if not len(used):
+            return "no link"
+        beta, epsilon = self.carried
+        spent = np.bincount(loads.key[self.run[used]], weights=self.over_steps(beta + epsilon, self.run)[used])
+        resource = int(spent.argmax())
+        runs = self.run[used][loads.key[self.run[used]] == resource]
+        named = resource_name(self.work.topology, resource)
+        if not epsilon[runs].any():
+            return named
+        return f"{named}: incast of up to {int(loads.values[1][runs].max())} senders to one receiver"
+
+    def _rank(self) -> str:
+        combined, used = self.work.combined, np.flatnonzero(self.rank >= 0)
+        if not len(used):
+            return "no rank"
+        gamma, delta = self.computed
+        spent = np.bincount(combined.key[self.rank[used]], weights=self.over_steps(gamma + delta, self.rank)[used])
+        return f"rank {int(spent.argmax())}: combining what arrives"
+
+    def path(self) -> list[Hop]:
+        """Per segment a message over its busiest link or limit. O(E)."""
+        sent, span, loads = self.work.paths, self.work.segments, self.work.loads
+        out = []
+        at = np.argsort(sent.use_resource, kind="stable")
+        resource, message = sent.use_resource[at], sent.use_message[at]
+        for segment in np.flatnonzero(self.run >= 0).tolist():
+            key = loads.key[self.run[segment]]
+            mine = message[np.searchsorted(resource, key) : np.searchsorted(resource, key, side="right")]
+            at = mine[(span.low[mine] <= segment) & (segment < span.high[mine])].min()
+            out.append((int(span.begin[segment]), int(sent.messages.src[at]), int(sent.messages.dst[at])))
+        return out
+
+    def predictor(self, note: str) -> Predictor:
+        per_byte = self.coefficients()
+        alpha = per_byte.pop("alpha")
+        names, path = self.names(), LazyPath(self.path)
+
+        def predict(nbytes: int) -> Prediction:
+            terms = {"alpha": alpha, **{name: seconds * nbytes for name, seconds in per_byte.items()}}
+            most = max(terms, key=lambda name: terms[name])
+            named = names[most] if terms[most] else "nothing takes time"
+            return Prediction(sum(terms.values()), terms, named, path, note)
+
+        return predict

@@ -1,0 +1,142 @@
+"""What GenModel needs to know of a schedule: its messages, their links, who sends to whom at once, what is combined."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from antiphon.core.bounds.memory import reductions
+from antiphon.core.columns import Floats, Longs, dense, distinct
+from antiphon.core.loads import pieces_of
+from antiphon.core.messages import Paths, messages, paths, seconds_per_byte
+from antiphon.core.schedule import Schedule
+from antiphon.core.topology import Topology
+from antiphon.cost.genmodel.runs import Numbers, Runs, Segments, alone, beside, highest, once, segments, summed
+from antiphon.cost.profile import Incast, Profile
+
+NONE = Incast()
+
+
+@dataclass(frozen=True, eq=False)
+class Incasts:
+    """Of every link and shared limit: seconds more per byte for each sender beyond so many."""
+
+    epsilon: Floats
+    w_t: Longs
+
+    @staticmethod
+    def of(profile: Profile, topology: Topology) -> Incasts:
+        """A shared limit has that of its links, the greatest where it joins several kinds."""
+        kinds = [profile.incast.get(t.kind, NONE) for t in topology.types]
+        of_limits = []
+        for limit in topology.limits:
+            joined = [kinds[int(topology.link_type[link])] for link in limit.links]
+            of_limits.append(max(joined, key=lambda seen: (seen.epsilon, -seen.w_t)))
+        every = [*kinds, *of_limits]
+        index = np.concatenate([topology.link_type, len(kinds) + np.arange(len(of_limits))]).astype(np.int64)
+        epsilon = np.array([seen.epsilon for seen in every], np.float64)
+        return Incasts(epsilon[index], np.array([seen.w_t for seen in every], np.int64)[index])
+
+
+@dataclass(frozen=True, eq=False)
+class Work:
+    """A schedule on a machine, as GenModel sees it."""
+
+    schedule: Schedule
+    topology: Topology
+    profile: Profile
+
+    @cached_property
+    def paths(self) -> Paths:
+        return paths(messages(self.schedule), self.topology)
+
+    @cached_property
+    def segments(self) -> Segments:
+        return segments(self.paths.messages)
+
+    @cached_property
+    def senders(self) -> Runs:
+        """Of every link and limit that may suffer: how many send over it to one receiver at once, at most."""
+        sent, span, incasts = self.paths, self.segments, Incasts.of(self.profile, self.topology)
+        nothing = np.zeros(0, np.int64)
+        suffering = incasts.epsilon > 0
+        if not suffering.any() or not len(sent.use_message):
+            return Runs(nothing, nothing, nothing, (nothing,))
+        crowded = self._crowded(int(incasts.w_t[suffering].min()))
+        kept = np.flatnonzero(crowded[sent.use_message] & suffering[sent.use_resource])
+        message, resource = sent.use_message[kept], sent.use_resource[kept]
+        if not len(message):
+            return Runs(nothing, nothing, nothing, (nothing,))
+        ranks, count, src, dst = sent.messages.ranks, len(span), sent.messages.src, sent.messages.dst
+        pair, low, high = resource * ranks + dst[message], span.low[message], span.high[message]
+        if not self._single:
+            pairs, place = dense(pair, (int(resource.max()) + 1) * ranks)
+            three, low, high = once(place * ranks + src[message], low, high, count)
+            pair = pairs[three // ranks]
+        if alone(low, high):
+            places, which = dense(pair * count + low, (int(pair.max()) + 1) * count)
+            together = Runs(places // count // ranks, places % count, places % count + 1, (np.bincount(which),))
+        else:
+            to_one = summed(pair, low, high, (np.ones(len(pair), np.int64),), count)
+            together = Runs(to_one.key // ranks, to_one.low, to_one.high, to_one.values)
+        return highest(together, count)
+
+    @cached_property
+    def _single(self) -> bool:
+        """No rank sends to another by two messages at once, and none crosses a resource twice."""
+        sent = self.paths.messages
+        if len(self.topology.limits) or not self.segments.single:
+            return False
+        key = (sent.src.astype(np.int64) * sent.ranks + sent.dst) * len(self.segments) + self.segments.low
+        return len(distinct(key)) == len(key)
+
+    def _crowded(self, w_t: int) -> Numbers:
+        """Messages whose receiver has more senders than that; with pieces, all of its senders count."""
+        sent, ranks = self.paths.messages, self.paths.messages.ranks
+        crossing, span = sent.src != sent.dst, self.segments
+        if span.single:
+            place, which = dense(sent.dst.astype(np.int64) * len(span) + span.low, ranks * len(span))
+            return (np.bincount(which, weights=crossing, minlength=len(place)) > w_t)[which]
+        pairs = distinct((sent.dst.astype(np.int64) * ranks + sent.src)[crossing])
+        return (np.bincount(pairs // ranks, minlength=ranks) > w_t)[sent.dst]
+
+    @cached_property
+    def loads(self) -> Runs:
+        """Of every link and limit, per step: its part of nbytes, and the senders to one receiver (`senders`)."""
+        sent, span = self.paths, self.segments
+        at = sent.use_message
+        found = summed(sent.use_resource, span.low[at], span.high[at], (self._weight[at],), len(span))
+        part = found.values[0] / self._scale
+        return beside(Runs(found.key, found.low, found.high, (part,)), self.senders, len(self.segments))
+
+    @property
+    def _scale(self) -> float:
+        return float(self.paths.messages.scale)
+
+    @property
+    def _weight(self) -> Numbers:
+        """Of every message, over the scale: whole numbers where they fit."""
+        exact = self.paths.messages.weight
+        return exact.astype(np.float64) if exact.dtype == object else exact
+
+    def carried(self) -> tuple[Floats, Floats]:
+        """Of the runs of `loads`, in seconds per byte of nbytes: by bandwidth, and by incast on top of it."""
+        incasts, at = Incasts.of(self.profile, self.topology), self.loads.key
+        part, senders = self.loads.values
+        beyond = np.maximum(senders - incasts.w_t[at], 0)
+        return part * seconds_per_byte(self.topology)[at], part * incasts.epsilon[at] * beyond
+
+    @cached_property
+    def combined(self) -> Runs:
+        """Of every rank, per step: the parts of nbytes that it adds, and that it reads and writes."""
+        found = reductions(self.schedule)
+        pieces = pieces_of(self.schedule)[found.chunk]
+        marks = np.append(self.segments.begin, self.segments.begin[-1:] + self.segments.length[-1:])
+        low, high = np.searchsorted(marks, found.step), np.searchsorted(marks, found.step + pieces)
+        each = self.paths.messages.per_chunk
+        weight = (each.astype(np.float64) if each.dtype == object else each)[found.chunk]
+        columns = (weight * (found.fanin - 1), weight * (found.fanin + 1))
+        runs = summed(found.rank, low, high, columns, len(self.segments))
+        return Runs(runs.key, runs.low, runs.high, tuple(column / self._scale for column in runs.values))

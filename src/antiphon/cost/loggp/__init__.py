@@ -1,0 +1,1 @@
+"""LogGP: messages, packets and processors that take turns (docs/models/loggp.md)."""

@@ -1,0 +1,179 @@
+"""Processor-level simulation: every rank has one processor, which sends, takes in and combines in turn. Compiled.
+
+docs/models/loggp.md tells what is simulated, under `cpu=shared`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from antiphon.core.columns import Bools, Floats, Longs
+from antiphon.cost.loggp._turns import BITS, enter, leave, new_turns
+from antiphon.cost.loggp.compiled import compiled
+from antiphon.cost.loggp.messages import (
+    FAR,
+    PROCESSOR,
+    RECEIVE_PORT,
+    SEND_PORT,
+    Cost,
+    Graph,
+    Log,
+    Room,
+    blame,
+    earliest,
+    freed_by,
+    new_room,
+)
+
+SENDING, TAKING, COMBINING = 0, 1, 2  # what a processor does; each rank has a line before it for each
+GRAINS = 1e15  # in a second. Sums of whole ones are exact up to 9 s: what comes to one moment by two ways is seen to
+
+
+def simulate_processors(
+    graph: Graph, cost: Cost, eager: Bools, ranks: int, ports: int, log: Log
+) -> tuple[float, int, int]:
+    """Seconds until all is done, the message done last, how many were done. `ports`: of each rank and way, 0 for no
+    limit; `eager`: by class, whether a send is over before the receiver takes it. O(M log(messages under way)).
+
+    At the start all is set in motion rank by rank.
+    """
+    whole = Cost(*(np.rint(one * GRAINS) for one in cost))
+    room = new_room(graph, 0, 0)
+    begin = np.flatnonzero(graph.needed == 0)
+    begin = begin[np.argsort(graph.src[begin], kind="stable")]
+    last, message, done = _simulated(
+        *new_turns(2 * len(graph.src)), begin, room, graph, whole, eager, ranks,
+        ports, log,
+    )  # fmt: skip
+    for told in (log.ready, log.begin, log.landed, log.done, log.port, log.combining, log.longest):
+        np.divide(told, GRAINS, out=told)
+    return last / GRAINS, message, done
+
+
+@compiled
+def _simulated(  # noqa: PLR0913, PLR0917
+    times: Floats, turns: Longs, begin: Longs, room: Room, graph: Graph, cost: Cost, eager: Bools,
+    ranks: int, ports: int, log: Log,
+) -> tuple[float, int, int]:  # fmt: skip
+    """Operation m is the sending of message m, operation count + m what its receiver does: taking in, then combining.
+
+    An operation is in the queue until it comes to its line, and at the head of its line: those behind it cannot begin
+    before it does.
+    """
+    src, dst, klass = graph.src, graph.dst, graph.klass
+    give_ptr, give, early_ptr, early = graph.give_ptr, graph.give, graph.early_ptr, graph.early
+    latency, send, receive, gap, flight, _, work = cost
+    count, record, tells_early = len(src), len(log.ready) > 0, len(early_ptr) > 0
+    turn = np.zeros(2 * count, np.int64)  # of every operation, from when it was set in motion
+    came = np.zeros(count, np.bool_)  # it was taken in, so what is left is to combine
+    ready, freed = room.ready, np.empty(count, np.int32)
+    who = np.full(len(room.waits) if record else 0, -1, np.int32)  # gave to each condition last
+    head, tail = np.full(3 * ranks, -1, np.int64), np.full(3 * ranks, -1, np.int64)
+    behind = np.full(2 * count, -1, np.int64)  # the next in line
+    processor, served = np.zeros(ranks), np.full(ranks, -1, np.int32)  # when it is free, and whom it served last
+    clear, user = np.full(2 * ranks * ports, FAR), np.full(2 * ranks * ports, -1, np.int32)  # ports, likewise
+    last, last_message, finished, now, turned = 0.0, -1, 0, 0.0, 0
+    for m in begin:
+        came[m] = src[m] == dst[m]
+        operation = count + m if came[m] else m
+        turn[operation] = turned << BITS | operation
+        enter(times, turns, 0.0, turn[operation])
+        turned += 1
+    while turns[0]:
+        now, what = leave(times, turns)
+        operation = what & ((1 << BITS) - 1)
+        # ---- whose turn it is: the first of its line, when the processor and the port that it needs are free ----
+        m = operation if operation < count else operation - count
+        kind = SENDING if operation < count else COMBINING if came[m] else TAKING
+        rank = src[m] if kind == SENDING else dst[m]
+        line, first_port = 3 * rank + kind, (kind * ranks + rank) * ports
+        uses_port = ports > 0 and kind != COMBINING
+        if head[line] >= 0 and head[line] != operation:
+            behind[tail[line]] = operation
+            tail[line] = operation
+            continue
+        port, free = earliest(clear, first_port, ports) if uses_port else (0, FAR)
+        if max(processor[rank], free) > now:
+            head[line] = operation
+            if behind[operation] < 0:
+                tail[line] = operation
+            enter(times, turns, max(processor[rank], free), what)
+            continue
+        k, inside = klass[m], src[m] == dst[m]
+        if record:
+            if kind == SENDING or inside:
+                waited = now - ready[m]
+            elif kind == TAKING:
+                waited = now - (log.begin[m] + latency[k])
+            else:
+                waited = now - (log.landed[m] + receive[k])
+            if free > processor[rank]:
+                blame(log, m, SEND_PORT if kind == SENDING else RECEIVE_PORT, user[port], waited)
+            else:
+                blame(log, m, PROCESSOR, served[rank], waited)
+            served[rank] = m
+            if uses_port:
+                user[port] = m
+            if kind != COMBINING or inside:
+                log.port[m] += waited
+        # ---- it begins: until when the processor and the port are taken; what is let go early, what is done ----
+        lets_go, done, left = False, False, now
+        if kind == SENDING:
+            processor[rank] = now + send[k]
+            lets_go, left = eager[k], processor[rank]
+            turn[count + m] = turned << BITS | (count + m)
+            enter(times, turns, processor[rank] + latency[k], turn[count + m])
+            turned += 1
+            if record:
+                log.ready[m], log.begin[m] = ready[m], processor[rank]
+        elif kind == TAKING:
+            processor[rank] = now + flight[k] + receive[k]
+            lets_go, done = not eager[k], work[k] == 0
+            if record:
+                log.landed[m] = now + flight[k]
+            if not done:
+                came[m] = True
+                turn[operation] = turned << BITS | operation
+                enter(times, turns, processor[rank], turn[operation])
+                turned += 1
+        else:
+            processor[rank] = now + work[k]
+            lets_go, left, done = inside, processor[rank], True
+            if record and inside:
+                log.ready[m], log.begin[m], log.landed[m], log.combining[m] = ready[m], now, left, work[k]
+            elif record:
+                log.combining[m] = left - (log.landed[m] + receive[k])
+        if uses_port:
+            clear[port] = now + gap[k] + flight[k]
+        then = processor[rank]
+        if head[line] == operation:
+            head[line] = behind[operation]
+            behind[operation] = -1
+            if head[line] >= 0:
+                free = earliest(clear, first_port, ports)[1] if uses_port else FAR
+                enter(times, turns, max(then, free), turn[head[line]])
+        if done:
+            finished += 1
+            if then > last or last_message < 0:
+                last, last_message = then, m
+            if record:
+                log.done[m] = then
+        # ---- who may begin now: conditions of those that wait for the sender, then of those that wait for all ----
+        for side in range(2):
+            give_from, give_to, moment = 0, 0, then
+            if side == 0 and lets_go and tells_early:
+                give_from, give_to, moment = early_ptr[m], early_ptr[m + 1], left
+            elif side == 1 and done:
+                if len(give_ptr):
+                    give_from, give_to = give_ptr[m], give_ptr[m + 1]
+                else:
+                    give_from, give_to = 2 * m, 2 * m + 2
+            gives = early if side == 0 else give
+            for i in range(freed_by(room, graph, log, who, freed, gives, give_from, give_to, moment, m)):
+                other = freed[i]
+                came[other] = src[other] == dst[other]
+                operation = count + other if came[other] else other
+                turn[operation] = turned << BITS | operation
+                enter(times, turns, ready[other], turn[operation])
+                turned += 1
+    return last, last_message, finished

@@ -1,0 +1,204 @@
+"""LogGP in closed form, for k-ring and recursive multiplying: section III of the paper on parameterized collectives.
+
+They hold where nothing contends: a rank has a port for everything it sends at once (recursive multiplying: as many as
+its greatest radix, less one), and nodes share no NIC. Each takes `as_printed=True` for the formula as the paper prints
+it; without, it is mended where it miscounts, and the docstring says how. `gap=False` leaves the gap between messages
+out, which is what a simulation with a free port for every message gives; `gap=True` lets a round last at least
+g + (m-1) G, as one port does. Figures may be those of a `Level`: then each message takes the figures of its own size.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+from antiphon.cost.figures import Level
+from antiphon.errors import Invalid, Unsupported, quote, unknown
+
+COLLECTIVES = ("allgather", "allreduce")
+
+
+@dataclass(frozen=True)
+class Figures:
+    """LogGP's parameters: seconds; G (transfer) and gamma (what a rank combines) in seconds per byte."""
+
+    L: float
+    o_s: float
+    o_r: float
+    g: float
+    G: float
+    gamma: float = 0.0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if not (isinstance(value, int | float) and math.isfinite(value) and value >= 0):
+                raise Invalid(f"{field.name}: expected a figure from 0 on, got {quote(value)}")
+
+
+FiguresLike = Figures | Level
+
+
+@dataclass(frozen=True)
+class _Round:
+    """What a round of messages of `nbytes` takes by these figures."""
+
+    nbytes: float
+    figures: Figures
+    gap: bool
+
+    @property
+    def alone(self) -> float:
+        """T_final: nothing is sent after it."""
+        f = self.figures
+        return f.o_s + (self.nbytes - 1) * f.G + f.L + f.o_r
+
+    @property
+    def followed(self) -> float:
+        """T_I, T_i: until the same port may send the next message."""
+        f = self.figures
+        hidden = f.g - f.o_s if self.gap else 0.0
+        return f.o_s + (self.nbytes - 1) * f.G + max(f.L + f.o_r, hidden)
+
+    def combining(self, vectors: int = 1, pipelined: bool = False) -> float:
+        """Combining what came, after it came; pipelined: from the first byte on, so as G lets bytes come."""
+        whole = vectors * self.nbytes * self.figures.gamma
+        bytes_hidden = (self.nbytes - 1) * min(self.figures.G, vectors * self.figures.gamma)
+        return whole - bytes_hidden if pipelined else whole
+
+
+def figures_at(figures: FiguresLike, nbytes: float) -> Figures:
+    """The figures that a message of this size has."""
+    if isinstance(figures, Figures):
+        return figures
+    if not isinstance(figures, Level):
+        raise Invalid(f"figures: expected Figures or Level, got {quote(figures)}")
+    return Figures(**{name: float(value) for name, value in figures.at(nbytes).items()})
+
+
+def message(figures: FiguresLike, m: float) -> float:
+    """One message of m bytes, from the call that sends to the end of the one that receives (section II.E). O(1).
+
+    Half of the round trip PRTT(1, 0, m): o_s + (m - 1) G + L + o_r.
+    """
+    return _Round(_size(m), figures_at(figures, m), gap=False).alone
+
+
+def kring(  # noqa: PLR0913 (the figures of the formula, and which of its variants)
+    p: int,
+    k: int,
+    m: float,
+    inter: FiguresLike,
+    intra: FiguresLike,
+    *,
+    collective: str = "allgather",
+    overlap: bool = False,
+    pipelined: bool = False,
+    as_printed: bool = False,
+    gap: bool = True,
+) -> float:
+    """k-ring (section III.A) on p ranks in groups of k; every round sends a block of m bytes: nbytes / p. O(1).
+
+    Allgather: T_AG = (p/k - 1) T_I + (p/k (k-1) - 1) T_i + T_final; with `overlap` rounds within groups take place
+    while those between groups do: T_AG,overlap = (p/k - 1) max(T_I, (k-1) T_i) + (k-2) T_i + T_final.
+
+    Allreduce: the paper prints T_AG + (p-1) m gamma, p - 1 rounds in all. The algorithm needs p - 1 to combine and as
+    many to spread; here the first half is the allgather backwards, each of its rounds with m gamma (and no final one: a
+    message always follows). `pipelined`: combining goes on while bytes arrive, so a round has one byte of it left where
+    gamma <= G. Rounds within groups and between them then overlap in both halves.
+
+    With k = 1 all rounds are between groups, and the last is one of those (as printed: one of a group that has none).
+    Where g > o_s + L + o_r and the figures differ, a simulation is a little faster at the switch of phases: the first
+    message there waits for the gap of its own level only. Combining, too, can hide in the gap there, not here.
+    """
+    _check(p, m, collective)
+    if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= p or p % k:
+        raise Unsupported(f"k = {quote(k)}: the closed form of k-ring on {p} ranks is for the divisors of {p}")
+    if p == 1:
+        return 0.0
+    outer, inner = _Round(m, figures_at(inter, m), gap), _Round(m, figures_at(intra, m), gap)
+    between, inside = p // k - 1, p // k * (k - 1)
+    if k == 1 and not as_printed:
+        spread = (between - 1) * outer.followed + outer.alone
+    elif overlap:
+        spread = between * max(outer.followed, (k - 1) * inner.followed) + (k - 2) * inner.followed + inner.alone
+    else:
+        spread = between * outer.followed + (inside - 1) * inner.followed + inner.alone
+    if collective == "allgather":
+        return spread
+    if as_printed:
+        return spread + (p - 1) * inner.combining(1, pipelined)
+    t_outer = outer.followed + outer.combining(1, pipelined)
+    t_inner = inner.followed + inner.combining(1, pipelined)
+    if overlap:
+        return between * max(t_outer, (k - 1) * t_inner) + (k - 1) * t_inner + spread
+    return between * t_outer + inside * t_inner + spread
+
+
+def recmult(
+    p: int,
+    k: int | Sequence[int],
+    m: float,
+    figures: FiguresLike | Sequence[FiguresLike],
+    *,
+    collective: str = "allgather",
+    pipelined: bool = False,
+    as_printed: bool = False,
+    gap: bool = True,
+) -> float:
+    """Recursive multiplying (section III.B) on p ranks by radix k, or by these radices, round by round. O(rounds).
+
+    m: bytes of a block (allgather; a round sends as many blocks as the product of the radices before it) or of the
+    vector (allreduce; every round sends it whole). T = T_final + sum of T_i(r) over the rounds before the last.
+    `figures`: of all rounds, or one for each. The permuted variant takes as long, and then what its permutation takes.
+
+    Allreduce: the paper charges m gamma per round; k - 1 vectors arrive and are combined, so here it is (k-1) m gamma.
+    """
+    _check(p, m, collective)
+    radices = _radices(p, k)
+    several = list(figures) if isinstance(figures, Sequence) else [figures] * len(radices)
+    if len(several) != len(radices):
+        raise Invalid(f"figures: {len(several)} for {len(radices)} rounds; give one for each, or one for all")
+    total, size = 0.0, float(m)
+    for number, (radix, own) in enumerate(zip(radices, several, strict=True)):
+        turn = _Round(size, figures_at(own, size), gap)
+        total += turn.alone if number == len(radices) - 1 else turn.followed
+        if collective == "allreduce":
+            total += turn.combining(1 if as_printed else radix - 1, pipelined)
+        else:
+            size *= radix
+    return total
+
+
+def _radices(p: int, k: int | Sequence[int]) -> list[int]:
+    if isinstance(k, int) and not isinstance(k, bool):
+        if k < 2:
+            raise Invalid(f"k = {k}: expected a radix from 2 on")
+        rounds = 0
+        while k**rounds < p:
+            rounds += 1
+        if k**rounds != p:
+            raise Unsupported(
+                f"k = {k}: the closed form of recursive multiplying is for powers of {k}, not {p} ranks; give radices "
+                "whose product that is"
+            )
+        return [k] * rounds
+    whole = isinstance(k, Sequence) and all(isinstance(one, int) and not isinstance(one, bool) for one in k)
+    if not whole or min(k, default=2) < 2 or math.prod(k) != p:  # type: ignore[arg-type]
+        raise Invalid(f"k = {quote(k)}: expected a radix, or radices from 2 on whose product is {p}")
+    return list(k)  # type: ignore[arg-type]
+
+
+def _check(p: int, m: float, collective: str) -> None:
+    if isinstance(p, bool) or not isinstance(p, int) or p < 1:
+        raise Invalid(f"p: expected a number of ranks from 1 on, got {quote(p)}")
+    if collective not in COLLECTIVES:
+        raise unknown("collective", collective, COLLECTIVES)
+    _size(m)
+
+
+def _size(m: float) -> float:
+    if isinstance(m, bool) or not isinstance(m, int | float) or not (math.isfinite(m) and m >= 1):
+        raise Invalid(f"m: expected bytes from 1 on, got {quote(m)}")
+    return float(m)

@@ -1,0 +1,126 @@
+"""The event queue of the LogGP simulators: what happens next, and among equal times what was put in first.
+
+Schedules are regular, so many events share a moment: those put in one after another for the same moment form one
+entry, a list, of a heap with four children to a node. Every message has at most one event to come, so the lists are
+threaded through one array. All of it lies in two arrays, `heap` and `lists`: a call of a compiled function costs by the
+number of arrays it is given.
+
+`heap`: the times of entries that may still grow, the present moment, then the heap's times.
+`lists`: counters, those entries, then the heap's (sequence << BITS | entry), and per entry its first and last message,
+per message the next, and entries to use again.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from antiphon.core.columns import Floats, Longs
+from antiphon.cost.loggp.compiled import compiled
+
+RECENT = 4  # entries that may still grow
+BITS = 26  # of an entry's number beside its place in the sequence
+ENTRIES, SPARE, FRESH, SEQUENCE, OLDEST, NOW, ROOM, GROWING, WHATS = 0, 1, 2, 3, 4, 5, 6, 8, 16
+MOMENT, TIMES = 4, 8
+
+
+def new_queue(most: int) -> tuple[Floats, Longs]:
+    """Room for one event of each of so many messages; memory is taken as it fills."""
+    heap, lists = np.empty(TIMES + most + 1), np.empty(WHATS + 5 * (most + 1), np.int64)
+    heap[:TIMES] = -1.0
+    lists[:WHATS] = 0
+    lists[NOW], lists[ROOM] = -1, most + 1
+    lists[GROWING : GROWING + RECENT] = -1
+    return heap, lists
+
+
+@compiled
+def put(heap: Floats, lists: Longs, time: float, message: int) -> None:
+    """A message's event at this moment."""
+    room = lists[ROOM]
+    first, last, following = WHATS + room, WHATS + 2 * room, WHATS + 3 * room
+    lists[following + message] = -1
+    for i in range(RECENT):
+        if heap[i] == time:
+            entry = lists[GROWING + i]
+            if lists[first + entry] < 0:
+                lists[first + entry] = message
+            else:
+                lists[following + lists[last + entry]] = message
+            lists[last + entry] = message
+            return
+    if lists[SPARE]:
+        lists[SPARE] -= 1
+        entry = lists[WHATS + 4 * room + lists[SPARE]]
+    else:
+        entry = lists[FRESH]
+        lists[FRESH] += 1
+    lists[first + entry] = message
+    lists[last + entry] = message
+    at = lists[OLDEST]
+    heap[at] = time
+    lists[GROWING + at] = entry
+    lists[OLDEST] = (at + 1) % RECENT
+    what = (lists[SEQUENCE] << BITS) | entry
+    lists[SEQUENCE] += 1
+    at = lists[ENTRIES]
+    lists[ENTRIES] += 1
+    while at > 0:
+        up = (at - 1) >> 2
+        if heap[TIMES + up] < time or (heap[TIMES + up] == time and lists[WHATS + up] < what):
+            break
+        heap[TIMES + at] = heap[TIMES + up]
+        lists[WHATS + at] = lists[WHATS + up]
+        at = up
+    heap[TIMES + at] = time
+    lists[WHATS + at] = what
+
+
+@compiled
+def take(heap: Floats, lists: Longs) -> tuple[float, int]:
+    """The next moment and the message it is for; -1 where nothing is left."""
+    room = lists[ROOM]
+    first, following = WHATS + room, WHATS + 3 * room
+    entry = lists[NOW]
+    if entry >= 0:
+        message = lists[first + entry]
+        if message >= 0:
+            lists[first + entry] = lists[following + message]
+            return heap[MOMENT], message
+        for i in range(RECENT):
+            if lists[GROWING + i] == entry:
+                lists[GROWING + i], heap[i] = -1, -1.0
+        lists[WHATS + 4 * room + lists[SPARE]] = entry
+        lists[SPARE] += 1
+        lists[NOW] = -1
+    if lists[ENTRIES] == 0:
+        return 0.0, -1
+    now, entry = heap[TIMES], lists[WHATS] & ((1 << BITS) - 1)
+    _drop(heap, lists)
+    heap[MOMENT], lists[NOW] = now, entry
+    message = lists[first + entry]
+    lists[first + entry] = lists[following + message]
+    return now, message
+
+
+@compiled
+def _drop(heap: Floats, lists: Longs) -> None:
+    """Take the heap's first entry out."""
+    lists[ENTRIES] -= 1
+    count = lists[ENTRIES]
+    time, what = heap[TIMES + count], lists[WHATS + count]
+    at = 0
+    while True:
+        best = 4 * at + 1
+        if best >= count:
+            break
+        least, tie = heap[TIMES + best], lists[WHATS + best]
+        for child in range(best + 1, min(best + 4, count)):
+            if heap[TIMES + child] < least or (heap[TIMES + child] == least and lists[WHATS + child] < tie):
+                best, least, tie = child, heap[TIMES + child], lists[WHATS + child]
+        if time < least or (time == least and what < tie):
+            break
+        heap[TIMES + at] = least
+        lists[WHATS + at] = tie
+        at = best
+    heap[TIMES + at] = time
+    lists[WHATS + at] = what

@@ -1,0 +1,99 @@
+"""LogGP with contention: a discrete-event simulation of messages, their overheads, gaps, ports and NICs.
+
+Liu, Rhee, Wilkins and Dinda, "Parameterized Algorithms and Parameter Selection for Fast GPU-GPU Collective
+Communication", sections III and IV. docs/models/loggp.md tells exactly what is simulated.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from pathlib import Path
+
+from antiphon.core.messages import MessageGraph
+from antiphon.core.schedule import Schedule
+from antiphon.core.topology import Topology
+from antiphon.core.transform import expand
+from antiphon.cost.loggp.options import options_of
+from antiphon.cost.pieces import within_pieces
+from antiphon.cost.prediction import Predictor
+from antiphon.cost.profile import Profile, as_profile
+from antiphon.errors import Invalid, quote
+from antiphon.units import format_bandwidth
+
+
+def loggp(  # noqa: PLR0913 (every option of the model)
+    schedule: Schedule, topology: Topology, *, profile: Profile | str | Path | None = None, fidelity: str = "message",
+    order: str = "rounds", sent: str | None = None, contention: str = "on", device_radix: int | str | None = None,
+    node_radix: int | str | None = None, local: str = "off", cpu: str | None = None, eager: int | str | None = None,
+    meaning: str = "ports",
+) -> Predictor:  # fmt: skip
+    """Every message pays o_s, waits for a port of its rank (and leaves g between two), crosses its node's NIC where
+    it leaves the node, takes G for every byte but the first, L, a port of the receiver, o_r, and gamma for every byte
+    that is combined.
+
+    - `fidelity`: "packet": between nodes messages are cut into packets that take turns on NICs; "message": every
+      message is one piece there.
+    - `order`: what a message waits for (docs/messages.md): "rounds": all that its rank sent and received in the rounds
+      before, as in programs of blocking calls; "streams": the same, on each level of the hierarchy for itself, and the
+      data; "data": just the versions that it reads.
+    - `sent`: what a rank sent in a round before counts when it is "received", or when its last byte has "left".
+    - `contention`: "off" leaves out ports and NICs.
+    - `device_radix`, `node_radix`: in place of the profile's; "none" for no limit.
+    - `local`: "on": a runtime that does what the schedule declares as local work (PICCL's permutations), which takes
+      its bytes over the profile's memory bandwidth at the end; ours do not.
+    - `cpu`: "overlap": overheads of several messages go on at once; "shared": a rank has one processor, busy o_s with
+      what it sends, and o_r and all of its bytes with what it receives.
+    - `eager`: with cpu=shared, the bytes up to which a message has left once o_s is over; a longer one when the
+      receiver begins to take it.
+    - `meaning`: "loggops" stands for cpu=shared, sent=left, device_radix=1 and node_radix=none.
+
+    Without figures in the profile ("loggp") they come from the topology: L and G from each route, no overheads, one
+    port; and as that knows nothing of links that several ranks share, no time is below what the busiest link takes.
+
+    Prepared in O(rows); a size costs O(messages log(messages under way)), for packets O(packets ...).
+    """
+    given = as_profile(profile)
+    told = options_of(
+        given, fidelity=fidelity, contention=contention, device_radix=device_radix, node_radix=node_radix, cpu=cpu,
+        sent=sent, eager=eager, meaning=meaning,
+    )  # fmt: skip
+    from antiphon.cost.loggp._run import Simulation
+    from antiphon.cost.loggp.work import work_of
+
+    fewer, note = within_pieces(schedule)
+    seen = given.on(topology)
+    work = work_of(expand(fewer), seen, given.loggp, order, told.sent)
+    return Simulation(seen, given, work, told, note, _local(schedule, given, local))
+
+
+def _local(schedule: Schedule, given: Profile, local: str) -> tuple[float, str]:
+    """Seconds per byte of nbytes that every rank works on its own at the end, and what that is called."""
+    if local not in ("on", "off"):
+        raise Invalid(f"option local of model loggp: expected on or off, got {quote(local)}")
+    if local == "off" or not schedule.local:
+        return 0.0, ""
+    kinds = ", ".join(work.kind for work in schedule.local)
+    share = sum((work.share for work in schedule.local), start=Fraction(0))
+    name = f"local work ({kinds}) in the memory of every rank, at {format_bandwidth(given.memory_bandwidth)}"
+    return float(share / given.memory_bandwidth), name
+
+
+def simulate_graph(  # noqa: PLR0913
+    graph: MessageGraph, topology: Topology, *, profile: Profile | str | Path, fidelity: str = "message",
+    contention: str = "on", device_radix: int | str | None = None, node_radix: int | str | None = None,
+    cpu: str | None = None, sent: str | None = None, eager: int | str | None = None, meaning: str = "ports",
+) -> Predictor:  # fmt: skip
+    """The same of a graph of messages that a file tells. Its sizes are in bytes: ask what is returned for 1 byte."""
+    given = as_profile(profile)
+    if given.loggp is None:
+        raise Invalid(f"profile {quote(given.name)}: has no LogGP figures; a graph of messages is simulated by these")
+    if graph.ranks > topology.ranks:
+        raise Invalid(f"messages among {graph.ranks} ranks, but topology {topology.name} has {topology.ranks}")
+    told = options_of(
+        given, fidelity=fidelity, contention=contention, device_radix=device_radix, node_radix=node_radix, cpu=cpu,
+        sent=sent, eager=eager, meaning=meaning,
+    )  # fmt: skip
+    from antiphon.cost.loggp._run import Simulation
+    from antiphon.cost.loggp.work import work_of_messages
+
+    return Simulation(topology, given, work_of_messages(graph, topology, given.loggp, told.sent), told)

@@ -1,0 +1,160 @@
+"""A schedule as a LogGP simulation sees it: messages in classes of equal cost, and what waits for what."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.core.columns import Floats, Ints, Longs, narrow, packed, pointers, sums
+from antiphon.core.messages import (
+    LEFT,
+    RECEIVED,
+    MessageGraph,
+    Messages,
+    Paths,
+    Waits,
+    messages,
+    paths,
+    seconds_per_byte,
+    waits,
+)
+from antiphon.core.schedule import Schedule
+from antiphon.core.topology import Topology
+from antiphon.cost.figures import LogGP
+from antiphon.cost.loggp import _order as loops
+from antiphon.cost.loggp.messages import Graph
+from antiphon.errors import Invalid
+
+FEW_CLASSES = 64
+
+
+@dataclass(frozen=True, eq=False)
+class Work:
+    """Messages in the order of `antiphon.core.messages`; per class its level, its part of nbytes, the part that is
+    combined on arrival, and seconds of work besides.
+
+    Level -1: within a rank, where only combining takes time. `latency`, `per_byte`: per level, where no profile gives
+    figures.
+    """
+
+    sent: Messages | MessageGraph
+    klass: Ints
+    level: Longs
+    share: Floats
+    combined: Floats
+    seconds: Floats
+    node: Longs
+    graph: Graph
+    waits: Waits
+    latency: Floats
+    per_byte: Floats
+    capacity: float  # seconds per byte of nbytes that the busiest link takes alone, where no profile gives figures
+    busiest: int
+
+    def __len__(self) -> int:
+        return len(self.sent)
+
+
+def work_of(schedule: Schedule, topology: Topology, given: LogGP | None, order: str, sent: str = RECEIVED) -> Work:
+    """Every piece is a row here: expand first. O(rows) for order "rounds" (rows by message), else a sort of them."""
+    found = messages(schedule)
+    if given is None:
+        level, latency, per_byte, capacity, busiest = _from_links(paths(found, topology))
+        node = np.full(found.ranks, -1, np.int64)
+    else:
+        level = loops.levels(found.src, found.dst, np.stack(given.groups(topology)))
+        _refuse_missing(level, found.src, found.dst, given, topology)
+        node, latency, per_byte, capacity, busiest = given.nodes(topology), np.empty(0), np.empty(0), 0.0, -1
+    level[found.src == found.dst] = -1
+    klass, kinds = _classes([found.weight, found.combined, level])
+    levels, (share, combined) = kinds[2].astype(np.int64), (kinds[i].astype(np.float64) / found.scale for i in (0, 1))
+    wait = waits(found, order, sent, level)
+    return Work(
+        found, klass, levels, share, combined, np.zeros(len(levels)), node, _graph(found, klass, wait), wait, latency,
+        per_byte, capacity, busiest,
+    )  # fmt: skip
+
+
+def work_of_messages(graph: MessageGraph, topology: Topology, given: LogGP, sent: str = RECEIVED) -> Work:
+    """The same of a graph of messages; shares are bytes: ask for one byte. O(messages + dependencies).
+
+    With `sent` "left" that is enough for what the same rank sends, whatever the graph says.
+    """
+    if sent == LEFT:
+        owner = np.repeat(np.arange(len(graph)), np.diff(graph.deps_ptr))
+        own = (graph.src[owner] == graph.src[graph.deps]) & (graph.src[graph.deps] != graph.dst[graph.deps])
+        graph = replace(graph, left=graph.left | own)
+    level = loops.levels(graph.src, graph.dst, np.stack(given.groups(topology)))
+    _refuse_missing(level, graph.src, graph.dst, given, topology)
+    level[graph.src == graph.dst] = -1
+    times, seconds = np.unique(graph.seconds, return_inverse=True)
+    klass, kinds = _classes([graph.nbytes, graph.combined, level, seconds.ravel()])
+    share, combined = (kinds[i].astype(np.float64) for i in (0, 1))
+    wait = graph.waits()
+    return Work(
+        graph, klass, kinds[2].astype(np.int64), share, combined, times[kinds[3].astype(np.int64)],
+        given.nodes(topology), _graph(graph, klass, wait), wait, np.empty(0), np.empty(0), 0.0, -1,
+    )  # fmt: skip
+
+
+def _classes(columns: list[NDArray[Any]]) -> tuple[Ints, list[NDArray[Any]]]:
+    """The class of every message, those of equal columns being one, and each column's value by class."""
+    if len(columns) == 3 and all(column.dtype != object for column in columns):
+        weight, combined = (column[:1] if column.strides == (0,) else column for column in columns[:2])
+        level = columns[2]
+        klass, kinds, count = loops.classes(weight.astype(np.int64), combined.astype(np.int64), level, FEW_CLASSES)
+        if count <= FEW_CLASSES:
+            return klass, list(kinds[:count].T)
+    several = [np.unique(column, return_inverse=True) for column in columns]
+    key, _ = packed(*((place.ravel(), len(few)) for few, place in several))
+    _, at, place = np.unique(key, return_index=True, return_inverse=True)
+    return narrow(place.ravel()), [column[at] for column in columns]
+
+
+def _refuse_missing(level: Ints, src: Ints, dst: Ints, given: LogGP, topology: Topology) -> None:
+    missing = np.flatnonzero((level == len(given.levels)) & (src != dst))
+    if len(missing):
+        a, b = int(src[missing[0]]), int(dst[missing[0]])
+        known = ", ".join(one.within for one in given.levels)
+        raise Invalid(
+            f"profile loggp: has figures within {known} only, but ranks {a} and {b} of {topology.name} (at "
+            f'{topology.places[a]} and {topology.places[b]}) share none; add a level without "within"'
+        )
+
+
+def _from_links(found: Paths) -> tuple[Ints, Floats, Floats, float, int]:
+    """Without figures: as many levels as routes differ in latency and least bandwidth; and the busiest link."""
+    slowness = seconds_per_byte(found.topology)
+    beta = np.zeros(len(found.messages))
+    np.maximum.at(beta, found.use_message, slowness[found.use_resource])
+    kinds, kind = np.unique(np.stack([found.alpha, beta], axis=1), axis=0, return_inverse=True)
+    carried = sums(found.use_resource, found.messages.weight[found.use_message], found.resources)
+    load = (carried / found.messages.scale).astype(np.float64) * slowness
+    busiest = int(load.argmax()) if len(load) else -1
+    return narrow(kind.ravel()), kinds[:, 0], kinds[:, 1], float(load[busiest]) if len(load) else 0.0, busiest
+
+
+def _graph(found: Messages | MessageGraph, klass: Ints, wait: Waits) -> Graph:
+    """What waits for what (`antiphon.core.messages.Waits`), turned about: who is released by which condition."""
+    if len(wait.need_ptr):
+        message, condition = wait.pairs("need")
+        order = np.argsort(condition, kind="stable")
+        needed = np.diff(wait.need_ptr)
+        pointer, release = narrow(pointers(condition[order], len(wait))), narrow(message[order])
+    else:
+        needed = (wait.need >= 0).astype(np.int32)
+        pointer, release = loops.released(wait.need, len(wait))
+    count = loops.counted_waits(wait.done, wait.left, wait.before)
+    return Graph(
+        found.src, found.dst, klass, needed, wait.done_ptr, wait.done, wait.left_ptr, wait.left, pointer, release,
+        count, wait.after,
+    )  # fmt: skip
+
+
+def levels_named(given: LogGP) -> Sequence[str]:
+    """What each level is called in words."""
+    return [f"within {level.within}" if level.within else "beyond" for level in given.levels]

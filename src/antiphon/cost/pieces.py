@@ -1,0 +1,30 @@
+"""Pieces written out for simulators that follow every message: no more than can be followed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from antiphon.core.loads import pieces_of
+from antiphon.core.schedule import Schedule
+from antiphon.cost.trace import expanded_rows
+
+MOST_PIECED = 2**17  # rows up to which pieces are written out
+
+
+def within_pieces(schedule: Schedule) -> tuple[Schedule, str]:
+    """The schedule with no more pieces than can be simulated one by one, and what to say of it."""
+    rows = expanded_rows(schedule)
+    if rows <= max(MOST_PIECED, schedule.transfers):
+        return schedule, ""
+    pieces = pieces_of(schedule)
+    low, high = 1, int(pieces.max())  # the greatest depth that fits, the same for all that are deeper
+    while low < high:
+        middle = (low + high + 1) // 2
+        fits = int(np.minimum(pieces, middle)[schedule.chunk].sum()) <= MOST_PIECED
+        low, high = (middle, high) if fits else (low, middle - 1)
+    note = (
+        f"approximate: simulated with {low} pieces a chunk in place of {int(pieces.max())}, which are {rows} transfers"
+    )
+    return replace(schedule, pieces=np.minimum(pieces, low)), note

@@ -1,0 +1,221 @@
+"""A profile: what was measured or assumed of a kind of machine, kept beside the topology and never inside it.
+
+The file (every field after the first two may be left out):
+
+    {"format": "antiphon-profile", "version": 1, "name": "my cluster",
+     "alpha": {"nvlink": "0.7us", "ib": 2e-6},
+     "bandwidth_factor": {"ib": 0.92},
+     "memory_bandwidth": "450GB/s",
+     "incast": {"ib": {"epsilon": 3e-11, "w_t": 9}},
+     "gamma": 1.5e-10, "delta": 4.7e-11,
+     "loggp": {"device_radix": 8, "node_radix": 1, "levels": [
+       {"within": "host", "L": 1.5e-5, "o_s": 4e-6, "o_r": 4e-6, "g": 1.3e-5, "G": 1.2e-11},
+       {"sizes": [1, 65536], "L": [2e-5, 3e-5], "o_s": 4e-6, "o_r": 4e-6, "g": 1.3e-5, "G": 4e-11}]}}
+
+The folder `profiles` has those that come with Antiphon; each is known by its name.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from antiphon.core.files import check_keys, decode, layout, name_of, read_bytes, reading, within, write_bytes
+from antiphon.core.serialize.schemas import Head
+from antiphon.core.topology import LinkType, Topology
+from antiphon.cost.figures import LogGP, LogGPRow
+from antiphon.errors import Invalid, quote
+from antiphon.units import exact, parse_bandwidth, parse_seconds, plain, stored_bandwidth
+
+FORMAT, VERSION = "antiphon-profile", 1
+MEMORY_BANDWIDTH = Fraction(100 * 10**9)  # assumed: what a rank copies or combines per second on its own
+MOST_FACTOR = 1000
+MOST_FIELDS = 2**14  # of the file
+MOST_PER_BYTE = 1.0  # seconds: a second for a byte is slower than anything
+MOST_SENDERS = 2**31
+SHIPPED = Path(__file__).parent / "profiles"
+
+
+@dataclass(frozen=True)
+class Incast:
+    """Per byte over a link `epsilon` seconds more for every sender beyond `w_t` that sends to one receiver at once."""
+
+    epsilon: float = 0.0
+    w_t: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "epsilon", _per_byte(self.epsilon, "epsilon"))
+        if isinstance(self.w_t, bool) or not isinstance(self.w_t, int) or not 0 <= self.w_t < MOST_SENDERS:
+            raise Invalid(f"w_t: expected a whole number of senders from 0 on, got {quote(self.w_t)}")
+
+
+def _per_byte(value: object, what: str) -> float:
+    seconds = exact(value, what)
+    if not 0 <= seconds <= MOST_PER_BYTE:
+        raise Invalid(f"{what}: expected seconds per byte, from 0 to {MOST_PER_BYTE:g}, got {quote(value)}")
+    return float(seconds)
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Overrides by kind of link, and the bytes of local work that a rank does per second.
+
+    `alpha`: seconds of latency in place of the topology's. `bandwidth_factor`: what is really reached of the
+    nominal bandwidth; a shared limit takes that of its links (the greatest, where it joins several kinds).
+    `incast`: what many senders to one receiver cost (model genmodel). `gamma`: seconds per byte that a rank adds;
+    `delta`: seconds per byte that it reads from or writes to memory while it combines. Nothing, where nothing is said.
+    `loggp`: what model loggp goes by.
+    """
+
+    name: str = ""
+    alpha: Mapping[str, float] = field(default_factory=dict)
+    bandwidth_factor: Mapping[str, Fraction] = field(default_factory=dict)
+    memory_bandwidth: Fraction = MEMORY_BANDWIDTH
+    incast: Mapping[str, Incast] = field(default_factory=dict)
+    gamma: float = 0.0
+    delta: float = 0.0
+    loggp: LogGP | None = None
+
+    def __post_init__(self) -> None:
+        figures = (("alpha", self.alpha), ("bandwidth_factor", self.bandwidth_factor), ("incast", self.incast))
+        for what, given in figures:
+            if not isinstance(given, Mapping):
+                raise Invalid(
+                    f'{what}: expected figures by kind of link, such as {{"nvlink": ...}}, got {quote(given)}'
+                )
+        alpha = {kind: parse_seconds(value, f"alpha.{kind}") for kind, value in self.alpha.items()}
+        factor = {kind: exact(value, f"bandwidth_factor.{kind}") for kind, value in self.bandwidth_factor.items()}
+        for kind, value in factor.items():
+            if not Fraction(1, MOST_FACTOR) <= value <= MOST_FACTOR:
+                raise Invalid(f"bandwidth_factor.{kind}: expected 1/{MOST_FACTOR} to {MOST_FACTOR}, got {float(value)}")
+        object.__setattr__(self, "alpha", alpha)
+        object.__setattr__(self, "bandwidth_factor", factor)
+        memory = parse_bandwidth(self.memory_bandwidth, "memory_bandwidth")
+        object.__setattr__(self, "memory_bandwidth", memory)
+        for kind, seen in self.incast.items():
+            if not isinstance(seen, Incast):
+                raise Invalid(f"incast.{kind}: expected Incast(epsilon, w_t), got {quote(seen)}")
+        object.__setattr__(self, "incast", dict(self.incast))
+        object.__setattr__(self, "gamma", _per_byte(self.gamma, "gamma"))
+        object.__setattr__(self, "delta", _per_byte(self.delta, "delta"))
+        if self.loggp is not None and not isinstance(self.loggp, LogGP):
+            raise Invalid(f"loggp: expected LogGP(levels, ...), got {quote(self.loggp)}")
+
+    def on(self, topology: Topology) -> Topology:
+        """The machine as this profile sees it; Invalid where it speaks of no kind of link that there is. O(links)."""
+        kinds = {t.kind for t in topology.types}
+        spoken = {*self.alpha, *self.bandwidth_factor, *self.incast}
+        if spoken and not spoken & kinds:
+            raise Invalid(
+                f"profile {quote(self.name)}: speaks of links of kind {', '.join(sorted(spoken)[:5])}, but topology "
+                f"{topology.name} has only {', '.join(sorted(kinds)[:5])}; name these"
+            )
+        if not {*self.alpha, *self.bandwidth_factor} & kinds:
+            return topology
+        types = tuple(self._seen(t) for t in topology.types)
+        limits = tuple(
+            replace(limit, bandwidth=limit.bandwidth * max(self._factor(topology, link) for link in limit.links))
+            for limit in topology.limits
+        )
+        return replace(topology, types=types, limits=limits)
+
+    def _seen(self, kind: LinkType) -> LinkType:
+        factor = self.bandwidth_factor.get(kind.kind, Fraction(1))
+        return LinkType(kind.kind, kind.bandwidth * factor, self.alpha.get(kind.kind, kind.latency))
+
+    def _factor(self, topology: Topology, link: int) -> Fraction:
+        return self.bandwidth_factor.get(topology.types[int(topology.link_type[link])].kind, Fraction(1))
+
+    def as_json(self) -> dict[str, Any]:
+        """The file of this profile, as an object; what is as by default is left out."""
+        rows: dict[str, Any] = {"format": FORMAT, "version": VERSION}
+        seen = {kind: {"epsilon": incast.epsilon, "w_t": incast.w_t} for kind, incast in self.incast.items()}
+        factor = {kind: plain(value) for kind, value in self.bandwidth_factor.items()}
+        told = {"name": self.name, "alpha": dict(self.alpha), "bandwidth_factor": factor, "incast": seen}
+        rows |= {key: value for key, value in told.items() if value}
+        if self.memory_bandwidth != MEMORY_BANDWIDTH:
+            rows["memory_bandwidth"] = plain(self.memory_bandwidth)
+        if self.loggp is not None:
+            rows["loggp"] = self.loggp.as_json()
+        return rows | {key: value for key, value in (("gamma", self.gamma), ("delta", self.delta)) if value}
+
+
+class _Seen(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    epsilon: float | int
+    w_t: int = 0
+
+
+class _Row(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    format: str = FORMAT
+    version: int = VERSION
+    name: str = ""
+    alpha: dict[str, float | int | str] = {}
+    bandwidth_factor: dict[str, float | int | str] = {}
+    memory_bandwidth: float | int | str | None = None
+    incast: dict[str, _Seen] = {}
+    gamma: float | int = 0.0
+    delta: float | int = 0.0
+    loggp: LogGPRow | None = None
+
+
+def load_profile(path: str | os.PathLike[str]) -> Profile:
+    """Read a profile; every fault is one line that names the file and the place in it."""
+    with reading(name_of(path)):
+        data = read_bytes(path)
+        if data.count(b":") > MOST_FIELDS:
+            raise Invalid(f"has more than {MOST_FIELDS} fields; a profile has some dozens")
+        head = decode(data, Head)
+        if head.format != FORMAT:
+            raise Invalid(f'"format" is {quote(head.format)}; a profile begins with "format": "{FORMAT}", "version": 1')
+        if head.version != VERSION or type(head.version) is not int:
+            raise Invalid(f"version {quote(head.version)} of {FORMAT} is not known here; version {VERSION} is")
+        row = decode(data, _Row)
+        check_keys(data)
+        memory = MEMORY_BANDWIDTH if row.memory_bandwidth is None else row.memory_bandwidth
+        return Profile(
+            row.name,
+            {kind: parse_seconds(value, f"alpha.{kind}") for kind, value in row.alpha.items()},
+            {kind: exact(value, f"bandwidth_factor.{kind}") for kind, value in row.bandwidth_factor.items()},
+            stored_bandwidth(memory, "memory_bandwidth"),
+            {kind: _incast(kind, seen) for kind, seen in row.incast.items()},
+            _per_byte(row.gamma, "gamma"),
+            _per_byte(row.delta, "delta"),
+            row.loggp.read() if row.loggp is not None else None,
+        )
+
+
+def _incast(kind: str, row: _Seen) -> Incast:
+    with within(f"incast.{kind}"):
+        return Incast(float(exact(row.epsilon, "epsilon")), row.w_t)
+
+
+def save_profile(profile: Profile, path: str | os.PathLike[str]) -> None:
+    """Write the file that `load_profile` reads as the same profile."""
+    write_bytes(path, layout(profile.as_json()) + b"\n")
+
+
+def shipped_profiles() -> tuple[str, ...]:
+    """The names of the profiles that come with Antiphon."""
+    return tuple(sorted(file.stem for file in SHIPPED.glob("*.json")))
+
+
+def as_profile(profile: Profile | str | os.PathLike[str] | None) -> Profile:
+    """A profile, the file of one, the name of one that comes with Antiphon, or the default: the topology as it is."""
+    if profile is None:
+        return Profile()
+    if isinstance(profile, Profile):
+        return profile
+    if not isinstance(profile, str | os.PathLike):
+        raise Invalid(f"profile: expected a Profile or the name of a file, got {quote(profile)}")
+    name = os.fspath(profile)
+    if name in shipped_profiles():
+        return load_profile(SHIPPED / f"{name}.json")
+    if name == os.path.basename(name) and not os.path.splitext(name)[1] and not os.path.exists(name):
+        raise Invalid(f"profile {quote(name)}: neither a file nor one of ours ({', '.join(shipped_profiles())})")
+    return load_profile(profile)

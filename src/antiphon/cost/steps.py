@@ -1,0 +1,159 @@
+"""Steps as barriers: a step lasts as long as its slowest message's latency and its most loaded link together.
+
+Nothing is expanded: loads come from core.loads.timeline, and the latencies of pipelined steps likewise, as the
+upper envelope of the windows in which each row's pieces are under way.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from antiphon.core.columns import Floats, Longs, dense, distinct, order_of
+from antiphon.core.loads import Timeline, envelope, timeline
+from antiphon.core.messages import Paths, messages, paths, resource_name
+from antiphon.core.schedule import Schedule
+from antiphon.core.topology import Topology
+from antiphon.cost.prediction import Hop, LazyPath, Prediction
+from antiphon.units import format_seconds
+
+
+@dataclass(frozen=True, eq=False)
+class Latencies:
+    """Runs of steps with the same greatest latency of a message under way."""
+
+    begin: Longs
+    length: Longs
+    seconds: Floats
+
+    @property
+    def total(self) -> float:
+        values, index = np.unique(self.seconds, return_inverse=True)
+        steps = np.zeros(len(values), np.int64)
+        np.add.at(steps, index, self.length)
+        return math.fsum(float(v) * n for v, n in zip(values, steps.tolist(), strict=True))
+
+
+def step_latencies(found: Paths) -> Latencies:
+    """The greatest route latency in every (pipelined) step: O(n) in messages, and one sort of (step, pieces)."""
+    pieces, step = found.messages.pieces, found.messages.step.astype(np.int64)
+    windows, window = dense(pieces, int(pieces.max(initial=0)) + 1)
+    times, time = dense(step, found.messages.schedule.steps or 1)
+    cells = np.full(len(times) * len(windows), -1.0)
+    np.maximum.at(cells, time * len(windows) + window, found.alpha)
+    used = np.flatnonzero(cells >= 0)
+    if not len(used):
+        return Latencies(used, used, cells)
+    begin, size = times[used // len(windows)], windows[used % len(windows)]
+    if int(size.max()) == 1:
+        return Latencies(begin, size, cells[used])
+    marks, place = dense(np.concatenate([begin, begin + size]), int((begin + size).max()) + 1)
+    top, winner = envelope(place[: len(used)], place[len(used) :], cells[used], len(marks))
+    alive = np.flatnonzero(winner[:-1] >= 0)
+    return Latencies(marks[alive], np.diff(marks)[alive], top[alive].astype(np.float64))
+
+
+def latency_name(steps: int, greatest: float) -> str:
+    return f"latency of {steps} {'step' if steps == 1 else 'steps'}, up to {format_seconds(greatest)} each"
+
+
+def priced(
+    alpha: float, beta: float, names: Mapping[str, str], path: LazyPath, note: str = ""
+) -> Callable[[int], Prediction]:
+    """What is linear in nbytes: the terms, their sum, and the name of the greatest."""
+
+    def predict(nbytes: int) -> Prediction:
+        terms = {"latency": alpha, "bandwidth": beta * nbytes}
+        greatest = max(terms, key=lambda term: terms[term])
+        named = names[greatest] if terms[greatest] else "nothing takes time"
+        return Prediction(sum(terms.values()), terms, named, path, note)
+
+    return predict
+
+
+@dataclass(frozen=True, eq=False)
+class Barriers:
+    """A schedule with its steps as barriers, on the machine as a profile sees it."""
+
+    schedule: Schedule
+    topology: Topology
+
+    @cached_property
+    def paths(self) -> Paths:
+        return paths(messages(self.schedule), self.topology)
+
+    @cached_property
+    def line(self) -> Timeline:
+        return timeline(self.schedule, self.topology)
+
+    @cached_property
+    def latencies(self) -> Latencies:
+        return step_latencies(self.paths)
+
+    @cached_property
+    def busiest(self) -> str:
+        """The link or limit that steps wait for the longest, all together."""
+        line = self.line
+        at = np.flatnonzero(line.resource >= 0)
+        if not len(at):
+            return "no link"
+        value = {id(s): float(s) for s in {id(s): s for s in line.seconds}.values()}  # few: equal ones are one object
+        seconds = np.array([value[id(s)] for s in line.seconds])
+        spent = np.bincount(line.resource[at], weights=(seconds * line.length)[at])
+        return resource_name(self.topology, int(spent.argmax()))
+
+    def names(self, term: str) -> str:
+        if term == "bandwidth":
+            return self.busiest
+        found = self.latencies
+        return latency_name(int(found.length.sum()), float(found.seconds.max(initial=0.0)))
+
+    def until(self, step: Longs, nbytes: int) -> Floats:
+        """Seconds from the beginning until each of these steps begins."""
+        line, late = self.line, self.latencies
+        loaded = np.array([float(seconds) for seconds in line.seconds]) * nbytes
+        return _passed(line.begin, line.length, loaded, step) + _passed(late.begin, late.length, late.seconds, step)
+
+    def path(self) -> list[Hop]:
+        """Per run of equally loaded steps a message over its busiest link: O(E log E) in load entries."""
+        line, found = self.line, self.paths
+        runs = np.flatnonzero(line.resource >= 0)
+        user, resource = found.use_message, found.use_resource
+        step = found.messages.step[user].astype(np.int64)
+        end = step + found.messages.pieces[user]
+        bound = int(max(end.max(initial=0), line.begin.max(initial=0))) + 1
+        order = order_of(resource * bound + step, found.resources * bound)
+        user, key = user[order], (resource * bound + step)[order]
+        last = resource[order] * bound + end[order]  # of all begun so far on a link, that which ends last is under way
+        lasting = np.maximum.accumulate(last)
+        which = np.maximum.accumulate(np.where(last == lasting, np.arange(len(last)), 0))
+        at = which[np.searchsorted(key, line.resource[runs] * bound + line.begin[runs], side="right") - 1]
+        columns = (line.begin[runs], found.messages.src[user[at]], found.messages.dst[user[at]])
+        return list(zip(*(c.tolist() for c in columns), strict=True))
+
+    def predictor(self, note: str = "") -> Callable[[int], Prediction]:
+        """Ask it for as many sizes as you like: each is a few additions."""
+        names = {term: self.names(term) for term in ("latency", "bandwidth")}
+        return priced(self.latencies.total, float(self.line.total), names, LazyPath(self.path), note)
+
+
+def _passed(begin: Longs, length: Longs, seconds: Floats, step: Longs) -> Floats:
+    """What runs of steps, each step so many seconds, take until these steps."""
+    marks = np.stack([begin, begin + length], axis=1).ravel()
+    after = np.cumsum(seconds * length)
+    before = after - seconds * length
+    if not len(marks):
+        return np.zeros(len(step))
+    return np.asarray(np.interp(step, marks, np.stack([before, after], axis=1).ravel()), np.float64)
+
+
+def step_times(schedule: Schedule, topology: Topology, nbytes: int) -> tuple[Longs, Floats]:
+    """Steps at which loads or latencies change, and when each begins; the last is the end."""
+    barriers = Barriers(schedule, topology)
+    runs = [(one.begin, one.length) for one in (barriers.line, barriers.latencies)]
+    marks = distinct(np.concatenate([np.zeros(1, np.int64), *(part for b, n in runs for part in (b, b + n))]))
+    return marks, barriers.until(marks, nbytes)

@@ -1,0 +1,60 @@
+"""Back ends: a plan as files that something else runs. One file per back end, one line each in table.py."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from antiphon.core.plan import Plan
+from antiphon.errors import Invalid, Missing, Unsupported, quote
+from antiphon.formats.files import Contents, write_files
+from antiphon.registry import Entry, call, find
+
+__all__ = ["emit", "export", "lacks"]
+
+
+def lacks(entry: Entry) -> str:
+    """What must be installed before a back end can be used; "" if nothing. Nothing is imported to find out."""
+    modules = [name for name in entry.can.get("modules", ()) if importlib.util.find_spec(name) is None]
+    programs = [name for name in entry.can.get("programs", ()) if shutil.which(name) is None]
+    return ", ".join([*(f"Python package {name}" for name in modules), *(f"program {name}" for name in programs)])
+
+
+def emit(
+    plan: Plan, name: str, *, nbytes: int | str | None = None, options: Mapping[str, Any] | None = None
+) -> dict[str, Contents]:
+    """The files of a plan as a back end writes them: a text, bytes, or bytes in parts for each name."""
+    entry = find("backend", name)
+    missing = lacks(entry)
+    if missing:
+        raise Missing(f"back end {name} needs {missing}; install it first")
+    kinds = entry.can["collectives"]
+    if kinds != "all" and plan.collective.kind not in kinds:
+        raise Unsupported(f"back end {name} does not write {plan.collective.kind} (it writes {', '.join(kinds)})")
+    given = dict(options or {})
+    if "nbytes" in entry.can.get("needs", ()):
+        if "nbytes" in given or nbytes is None:
+            raise Invalid(f"back end {name} writes the messages of one size: say which by nbytes, such as 64MiB")
+        given["nbytes"] = nbytes
+    elif nbytes is not None:
+        raise Invalid(f"back end {name} writes what is right for every size; leave nbytes out")
+    found = call("backend", name, entry.load(), given, plan)
+    if not isinstance(found, dict) or not found:
+        raise RuntimeError(f"back end {name} gave {quote(found)}, not a dictionary of files")
+    return found
+
+
+def export(
+    plan: Plan,
+    name: str,
+    folder: str | os.PathLike[str],
+    *,
+    nbytes: int | str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> list[tuple[Path, int]]:
+    """Write a plan as files into a folder, all or none; each with its bytes."""
+    return write_files(folder, emit(plan, name, nbytes=nbytes, options=options))

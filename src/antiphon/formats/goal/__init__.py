@@ -1,0 +1,1 @@
+"""GOAL, which LogGOPSim and ATLAHS replay."""

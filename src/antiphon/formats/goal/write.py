@@ -1,0 +1,243 @@
+"""GOAL: what every rank sends, receives and computes, and what waits for what; LogGOPSim and ATLAHS replay it.
+
+T. Hoefler, C. Siebert, A. Lumsdaine: Group Operation Assembly Language (ICPP 2009).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from antiphon.core.columns import Bools, Ints, Longs, narrow, order_of, packed, places, starts
+from antiphon.core.loads import pieces_of
+from antiphon.core.messages import LEFT, RECEIVED, Messages, Sets, sets, waits
+from antiphon.core.messages import messages as messages_of
+from antiphon.core.plan import Plan
+from antiphon.core.schedule import Schedule
+from antiphon.core.transform import expand
+from antiphon.errors import Invalid, Unsupported, quote
+from antiphon.formats.text import Lines
+from antiphon.units import exact, parse_bandwidth, parse_size
+
+FILE = "schedule.goal"
+MOST_NICS = 256
+MOST_ROWS = 2**25  # transfers with their pieces written out: some 250 bytes of memory for each
+SEND, RECEIVE, COMPUTE, JOIN, LOCAL, LAST = range(6)
+_ORDERS = ("rounds", "data")
+
+
+def goal(
+    plan: Plan, *, nbytes: int | str, order: str = "data", gamma: float = 0.0, nics: int = 1, local: str = ""
+) -> dict[str, Iterator[bytes]]:
+    """The messages of a plan at a size, as sends and receives of the same tag: the number of the message. Receives are
+    posted at once; a send waits (docs/messages.md) by "data" for the versions that it reads, by "rounds" for all that
+    its rank sent or received in earlier steps. (A rank knows only what happens at itself: what it has sent is done when
+    it has left, not when it has been received.)
+
+    What is combined takes `gamma` seconds per byte, as a calc in whole nanoseconds. What the schedule declares as local
+    work is a calc at the end of every rank at so many bytes per second (`local`: "100GB/s"), or is left out ("off", as
+    our runtimes do); without a word it is refused. Many that wait for the same many
+    wait for one calc 0 that does, on cpu 1: it is no work that waits for a processor. `nics`: messages that a rank
+    sends, or receives, in one step are dealt to so many.
+    O(n log n) in rows; where a message would be empty it has one byte, because replayers charge for size - 1.
+    """
+    seconds = exact(gamma, "gamma")
+    if not 0 <= seconds <= 1:
+        raise Invalid(f"gamma: expected seconds per byte, from 0 to 1, got {quote(gamma)}")
+    if isinstance(nics, bool) or not isinstance(nics, int) or not 1 <= nics <= MOST_NICS:
+        raise Invalid(f"nics: expected a whole number from 1 to {MOST_NICS}, got {quote(nics)}")
+    size = parse_size(nbytes, "nbytes")
+    schedule = plan.at(size).schedule
+    _refuse_too_many(schedule)
+    if order not in _ORDERS:
+        raise Invalid(f"order: expected {' or '.join(_ORDERS)}, got {quote(order)}")
+    last = _local_work(schedule, size, local)
+    messages = messages_of(expand(schedule))
+    told = f"{plan.collective.kind} of {size} bytes on {messages.ranks} ranks, order {order}"
+    bytes_of, combined = messages.nbytes(size)
+    found = sets(waits(messages, order, LEFT if order == "rounds" else RECEIVED))
+    sent = _Sent(messages, np.maximum(bytes_of, 1), np.rint(combined * float(seconds) * 1e9).astype(np.int64), last)
+    return {FILE: _text(sent, found, nics, told)}
+
+
+def _local_work(schedule: Schedule, nbytes: int, local: str) -> int:
+    """Nanoseconds that every rank works at the end."""
+    if local == "off" or not schedule.local:
+        return 0
+    kinds = ", ".join(work.kind for work in schedule.local)
+    if not local:
+        raise Unsupported(
+            f"the plan ends with local work ({kinds}); local=100GB/s writes it as a calc at so many bytes per second, "
+            "local=off leaves it out, as our own runtimes do"
+        )
+    share = sum((work.share for work in schedule.local), start=Fraction(0))
+    return round(share * nbytes / parse_bandwidth(local, "local") * 10**9)
+
+
+def _refuse_too_many(schedule: Schedule) -> None:
+    """GOAL has no pipelines: every piece is written out."""
+    pieces = pieces_of(schedule)
+    rows = int(pieces[schedule.chunk].sum(dtype=object)) if schedule.transfers else 0
+    if rows > MOST_ROWS:
+        most = int(pieces.max())
+        fewer = (
+            f"plan with fewer pieces, about {max(most * MOST_ROWS // rows, 1)}" if most > 1 else "a smaller plan can be"
+        )
+        raise Unsupported(
+            f"back end goal writes every piece out: {rows} rows ({schedule.transfers} transfers of up to {most} "
+            f"pieces); it takes {MOST_ROWS}, in some 8 GB of memory; {fewer}"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class _Sent:
+    """Messages with their bytes, the nanoseconds of combining each, and those that every rank works at the end."""
+
+    messages: Messages
+    nbytes: Longs
+    pause: Longs
+    last: int
+
+    @property
+    def inside(self) -> Bools:
+        return self.messages.src == self.messages.dst
+
+
+@dataclass(frozen=True, eq=False)
+class _Operations:
+    """Sorted by rank, then as they may be done; an operation is named l1, l2, ... within its rank."""
+
+    rank: Ints
+    kind: Ints
+    of: Longs  # the message, the set that a join stands for, or the rank
+    label: Longs
+
+    def number(self, kind: int, count: int) -> Longs:
+        """Of each message or condition its operation of this kind, -1 where it has none."""
+        out = np.full(count, -1, np.int64)
+        rows = np.flatnonzero(self.kind == kind)
+        out[self.of[rows]] = rows
+        return out
+
+
+def _text(sent: _Sent, found: Sets, nics: int, told: str) -> Iterator[bytes]:
+    messages = sent.messages
+    joined = _worth_joining(found)
+    made = _operations(sent, found, joined)
+    after, before, begun = _edges(sent, found, made, joined)
+    lines = Lines()
+    ranks = messages.ranks
+    at = 2 * (np.arange(len(made.rank)) + made.rank) + 1  # room for a head before every rank's
+    ends = np.cumsum(np.bincount(made.rank, minlength=ranks))
+    head = 2 * (np.concatenate([[0], ends[:-1]]) + np.arange(ranks))
+    lines.add(head, "\nrank %d {\n", np.arange(ranks))
+    wire = _wires(messages, sent.inside, nics)
+    for kind, word, peer in ((SEND, "send %db to", messages.dst), (RECEIVE, "recv %db from", messages.src)):
+        rows = np.flatnonzero(made.kind == kind)
+        of = made.of[rows]
+        more = ("", ()) if nics == 1 else (" cpu 0 nic %d", (wire[kind][of],))
+        template = f"l%d: {word} %d tag %d{more[0]}\n"
+        lines.add(at[rows], template, made.label[rows], sent.nbytes[of], peer[of], of, *more[1])
+    for kind in (COMPUTE, LOCAL):
+        rows = np.flatnonzero(made.kind == kind)
+        lines.add(at[rows], "l%d: calc %d\n", made.label[rows], sent.pause[made.of[rows]])
+    rows = np.flatnonzero(made.kind == JOIN)
+    lines.add(at[rows], "l%d: calc 0 cpu 1\n", made.label[rows])
+    rows = np.flatnonzero(made.kind == LAST)
+    lines.add(at[rows], "l%d: calc %d\n", made.label[rows], np.full(len(rows), sent.last))
+    waiting = ("l%d requires l%d\n", "l%d irequires l%d\n")
+    lines.mixed(at[after] + 1, waiting, begun.astype(np.int64), made.label[after], made.label[before])
+    lines.add(2 * (ends + np.arange(ranks)) + 1, "}\n")
+    yield f"// {told}\n// {len(messages)} messages\nnum_ranks {ranks}\n".encode()
+    yield from lines.text()
+
+
+def _worth_joining(found: Sets) -> Bools:
+    """Per set whether lines are saved by an operation in between: many messages wait for the same many."""
+    many = found.high - found.low
+    readers = np.bincount(found.set, minlength=len(many))
+    return many * readers > 2 * (many + readers)
+
+
+def _operations(sent: _Sent, found: Sets, joined: Bools) -> _Operations:
+    """In the order of messages; a join stands before the first that waits for it, the work at the end last."""
+    messages, inside = sent.messages, sent.inside
+    number, end = np.arange(len(messages)), 4 * len(messages)
+    crossing = number[~inside]
+    pairs = np.flatnonzero(joined[found.set])
+    first = pairs[np.unique(found.set[pairs], return_index=True)[1]]  # pairs come by message
+    joins = found.set[first].astype(np.int64)
+    working, inner = number[(sent.pause > 0) & ~inside], number[inside]
+    ranks = np.arange(messages.ranks if sent.last else 0)
+    parts: list[tuple[Ints, int, Longs, Longs]] = [
+        (messages.src[crossing], SEND, crossing, 4 * crossing + 1),
+        (messages.dst[crossing], RECEIVE, crossing, 4 * crossing + 2),
+        (messages.dst[working], COMPUTE, working, 4 * working + 3),
+        (messages.src[inner], LOCAL, inner, 4 * inner + 1),
+        (messages.src[found.message[first]], JOIN, joins, 4 * found.message[first].astype(np.int64)),
+        (narrow(ranks), LAST, ranks, np.full(len(ranks), end)),
+    ]
+    rank = np.concatenate([part[0] for part in parts])
+    kind = np.concatenate([np.full(len(part[2]), part[1], np.int8) for part in parts])
+    of = np.concatenate([part[2] for part in parts])
+    place = np.concatenate([part[3] for part in parts])
+    order = order_of(*packed((rank, messages.ranks), (place, end + 1)))
+    rank = rank[order]
+    return _Operations(rank, kind[order], of[order], places(rank) + 1)
+
+
+def _edges(sent: _Sent, found: Sets, made: _Operations, joined: Bools) -> tuple[Longs, Longs, Bools]:
+    """Operations that wait, and those that they wait for, in the order of the former; and whether it is enough that
+    these have begun."""
+    count = len(sent.messages)
+    send, receive, compute = (made.number(kind, count) for kind in (SEND, RECEIVE, COMPUTE))
+    send = np.where(sent.inside, made.number(LOCAL, count), send)
+    join = made.number(JOIN, len(found.low))
+    done = np.where(compute >= 0, compute, np.where(sent.inside, send, receive))
+
+    def of(item: Longs) -> Longs:
+        return np.where(item & 1, send[item >> 1], done[item >> 1])
+
+    pair_joined = joined[found.set]
+    message, item = found.listed(np.flatnonzero(~pair_joined))
+    some = np.flatnonzero(pair_joined)
+    owner, member = found.members(np.flatnonzero(joined & (join >= 0)))
+    computing = np.flatnonzero(compute >= 0)
+    never = np.zeros(0, np.bool_)
+    edges = [
+        (send[message], of(item), (item & 1 == 1) & sent.inside[item >> 1]),
+        (send[found.message[some]], join[found.set[some]], never),
+        (join[owner], of(member), (member & 1 == 1) & sent.inside[member >> 1]),
+        (compute[computing], receive[computing], never),
+    ]
+    last = np.flatnonzero(made.kind == LAST)
+    if len(last):  # waits for all of its rank that nothing else waits for
+        open_ = np.ones(len(made.rank), np.bool_)
+        for _, before, begun in edges:
+            open_[before if begun is never else before[~begun]] = False
+        open_[last] = False
+        rest = np.flatnonzero(open_)
+        edges.append((last[made.rank[rest]], rest, never))
+    after, before = (np.concatenate([edge[i] for edge in edges]) for i in (0, 1))
+    begun = np.concatenate([np.zeros(len(edge[0]), np.bool_) if edge[2] is never else edge[2] for edge in edges])
+    order = np.lexsort((begun, before, after))
+    after, before, begun = after[order], before[order], begun[order]
+    fresh = starts(after) | starts(before)  # who waits for the end need not wait for the beginning
+    return after[fresh], before[fresh], begun[fresh]
+
+
+def _wires(messages: Messages, inside: Bools, nics: int) -> dict[int, Longs]:
+    """Per kind the NIC of every message: those of one rank and step in turn."""
+    if nics == 1:
+        return {}
+    out = {}
+    for kind, rank in ((SEND, messages.src), (RECEIVE, messages.dst)):
+        key, bound = packed((messages.step, messages.schedule.steps), (rank, messages.ranks), (inside, 2))
+        order = order_of(key, bound)
+        turn = np.empty(len(key), np.int64)
+        turn[order] = places(key[order])
+        out[kind] = turn % nics
+    return out

@@ -1,0 +1,1 @@
+"""PICCL: its schedules, topologies and files of figures."""

@@ -1,0 +1,115 @@
+"""A machine and its LogGP figures as PICCL reads them: groups in groups, and a file of figures for each level."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from xml.sax.saxutils import quoteattr
+
+import numpy as np
+
+from antiphon.core.columns import Longs
+from antiphon.core.topology import Topology
+from antiphon.cost.figures import MOST_RADIX, Level, LogGP
+from antiphon.errors import Unsupported
+from antiphon.formats.piccl.figures import figures_text
+
+TOPOLOGY = "topology.xml"
+
+
+@dataclass(frozen=True, eq=False)
+class _Tier:
+    """A level of the file: the group of every rank, and per group its figures (by their place in the profile)."""
+
+    group: Longs
+    level: Longs
+
+
+def topology_files(topology: Topology, loggp: LogGP) -> dict[str, str]:
+    """topology.xml and level0.csv, ...; name and device radix are attributes of ours (PICCL takes the latter as an
+    argument), gamma a column of ours; the size of packets is not in them. O(ranks * levels)."""
+    tiers = _tiers(topology, loggp)
+    names = _file_names(tiers)
+    _check_nodes(topology, loggp, tiers)
+    ports = loggp.node_radix if loggp.node_radix is not None else MOST_RADIX
+    radix = loggp.device_radix if loggp.device_radix is not None else MOST_RADIX
+    name = quoteattr(topology.name)
+    lines = [
+        f'<topo num_nodes="{topology.ranks}" num_levels="{len(tiers)}" name={name} device_radix="{radix}">',
+    ]
+    _write(lines, tiers, len(tiers) - 1, np.arange(topology.ranks), names, ports)
+    files = {TOPOLOGY: "\n".join([*lines, "</topo>"]) + "\n"}
+    return files | {name: figures_text(replace(loggp.levels[i], within="")) for i, name in names.items()}
+
+
+def _write(lines: list[str], tiers: list[_Tier], number: int, ranks: Longs, names: dict[int, str], ports: int) -> None:
+    tier = tiers[number]
+    for group in np.unique(tier.group[ranks]).tolist():
+        inside = ranks[tier.group[ranks] == group]
+        indent = "    " * (len(tiers) - number)
+        own = f' ports="{ports}"' if number == 0 else ""
+        file = quoteattr(names[int(tier.level[group])])
+        lines.append(f'{indent}<group level="{number}" id="{group}"{own} param_file={file}>')
+        if number:
+            _write(lines, tiers, number - 1, inside, names, ports)
+        else:
+            lines.extend(f'{indent}    <node id="{rank}"/>' for rank in inside.tolist())
+        lines.append(f"{indent}</group>")
+
+
+def _tiers(topology: Topology, loggp: LogGP) -> list[_Tier]:
+    """Levels as groups of all ranks, the inmost first. Groups that two levels have in common go by the inner one."""
+    found: list[_Tier] = []
+    waiting: list[tuple[int, Longs]] = []  # levels whose groups are some of those of the next one
+    for number, group in enumerate(loggp.groups(topology)):
+        if (group < 0).all():
+            continue
+        waiting.append((number, group))
+        if (group < 0).any():
+            continue
+        level = np.full(int(group.max()) + 1, number, np.int64)
+        for inner, some in reversed(waiting[:-1]):
+            for place in np.unique(some[some >= 0]).tolist():
+                around = np.unique(group[some == place])
+                if len(around) > 1 or int((group == around[0]).sum()) != int((some == place).sum()):
+                    raise _refused(loggp.levels[inner], "has ranks that are in no such place, and some that are")
+                level[around[0]] = inner
+        if found and not _within(found[-1].group, group):
+            raise _refused(loggp.levels[number], "cuts through the places of the level inside it")
+        found.append(_Tier(group, level))
+        waiting = []
+    if waiting or not found or int(found[-1].group.max()) > 0:
+        raise Unsupported("PICCL needs figures for every pair: give the profile a last level without a place")
+    return found
+
+
+def _within(inner: Longs, outer: Longs) -> bool:
+    """Whether every inner group lies in one outer group."""
+    around = np.full(int(inner.max()) + 1, -1, np.int64)
+    around[inner] = outer
+    return bool((around[inner] == outer).all())
+
+
+def _refused(level: Level, why: str) -> Unsupported:
+    return Unsupported(
+        f"level {level.within or 'of all'!r} of the profile {why}; PICCL has groups in groups of all ranks"
+    )
+
+
+def _check_nodes(topology: Topology, loggp: LogGP, tiers: list[_Tier]) -> None:
+    """PICCL's hosts are its inmost groups, each with its ports."""
+    if loggp.node_radix is None or len(tiers) == 1:
+        return
+    nodes = loggp.nodes(topology)
+    if (nodes < 0).any() or not (_within(nodes, tiers[0].group) and _within(tiers[0].group, nodes)):
+        raise Unsupported(
+            f"the profile shares a NIC in every {loggp.node!r}, PICCL in every place of the inmost level; "
+            f"give the profile figures within {loggp.node!r}"
+        )
+
+
+def _file_names(tiers: list[_Tier]) -> dict[int, str]:
+    names: dict[int, str] = {}
+    for number, tier in enumerate(tiers):
+        for i, level in enumerate(np.unique(tier.level)[::-1].tolist()):  # the plain one is the outer, thus the last
+            names[level] = f"level{number}.csv" if i == 0 else f"level{number}-{i}.csv"
+    return names

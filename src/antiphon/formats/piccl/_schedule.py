@@ -1,0 +1,298 @@
+"""PICCL's schedules: transfers with sizes, ends and what each waits for; of ours also which data they carry."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from antiphon.core.columns import Bools, Longs, distinct, narrow, pointers, ranges
+from antiphon.core.files import name_of, reading, within
+from antiphon.core.messages import MessageGraph, cycle_of, cycle_text, messages
+from antiphon.core.plan import Entry, Plan
+from antiphon.core.schedule import COPY, REDUCE
+from antiphon.core.serialize import loads
+from antiphon.core.topology import MAX_NODES
+from antiphon.errors import Invalid, Unsupported, quote
+from antiphon.formats.piccl.xml import LONGEST, Attributes, read_xml, whole
+
+MOST_ROWS = 2**27
+_RUN = re.compile("([0-9]{1,9})(?:-([0-9]{1,9})|:([0-9]{1,5}):([0-9]{1,5}))?")
+_IDS = re.compile("[0-9]{1,18}+(?:,[0-9]{1,18}+)*+")  # gives nothing back: else each comma takes memory
+_COLUMNS = ("id", "size", "src", "dst", "line", "owner", "dep", "left", "step", "route", "runs")
+_WAITS = {"deps": 0, "left": 1}  # for transfers that are done; and (ours) for those whose last byte has left
+_BATCH = 2**12
+_OPS = {"copy": COPY, "reduce": REDUCE}
+
+
+@dataclass(frozen=True, eq=False)
+class PicclSchedule:
+    """What such a file says. `ids`: the id of each message of the graph, which has them in the order of the file.
+
+    `plan`: what Antiphon wrote beside it, for this size: None in files of others.
+    """
+
+    path: str
+    collective: str
+    algorithm: str
+    k: int | None
+    nbytes: int
+    graph: MessageGraph
+    ids: Longs
+    plan: Plan | None = None
+
+    def verifiable(self) -> Plan:
+        """The plan in the file; Unsupported where it has none."""
+        if self.plan is None:
+            raise Unsupported(
+                f"{self.path}: says how many bytes go where, but not which data (it has no <antiphon plan=.../>), so "
+                "it can be simulated but not verified (antiphon simulate FILE --topology TOPO.xml); files that "
+                "`antiphon export --to piccl-xml` wrote can be"
+            )
+        return self.plan
+
+
+def read_schedule(path: str | os.PathLike[str]) -> PicclSchedule:
+    """Read a schedule; every fault is one line that names file and line. Linear: 1,000,000 transfers in seconds."""
+    reader = _Reader()
+    read_xml(path, reader)
+    with reading(name_of(path)):
+        return reader.result(name_of(path))
+
+
+def _whole(parts: list[Longs], width: int) -> Longs:
+    """The parts of a column as one; a single one is not copied, as memory is short then."""
+    if len(parts) == 1:
+        return parts[0]
+    return np.concatenate(parts) if parts else np.zeros((0, width) if width else 0, np.int64)
+
+
+class _Reader:
+    """Transfers into columns, so many at a time."""
+
+    def __init__(self) -> None:
+        self.depth = 0
+        self.head: Attributes = {}
+        self.ranks = self.nbytes = self.count = 0
+        self.k: int | None = None
+        self.plan: Plan | None = None
+        self.batch: list[Attributes] = []
+        self.lines: list[int] = []
+        self.parts: dict[str, list[Longs]] = {name: [] for name in _COLUMNS}
+
+    def begin(self, name: str, attributes: Attributes, line: int) -> None:
+        self.depth += 1
+        if name == "transfer" and self.depth == 2:
+            self.batch.append(attributes)
+            self.lines.append(line)
+            if len(self.batch) == _BATCH:
+                self._take()
+        elif self.depth == 1:
+            self._begin(name, attributes, line)
+        elif self.depth == 2 and name == "antiphon":
+            self._plan(attributes, line)
+        else:
+            raise Invalid(f"line {line}: <{name[:40]}> does not belong here; expected <transfer .../> in <collective>")
+
+    def end(self, name: str) -> None:
+        self.depth -= 1
+
+    def _begin(self, name: str, attributes: Attributes, line: int) -> None:
+        if name != "collective":
+            other = "; `antiphon topology probe --from piccl-xml` reads machines" if name == "topo" else ""
+            raise Invalid(f"line {line}: begins with <{name[:40]}>, a schedule with <collective ...>{other}")
+        where = f"line {line}: collective"
+        self.head = dict(attributes)
+        self.ranks = whole(attributes, "nodes", where)
+        if not 1 <= self.ranks <= MAX_NODES:
+            raise Invalid(f"{where}: nodes is {self.ranks}; expected 1 to {MAX_NODES}")
+        self.nbytes = whole(attributes, "buffer_size", where, 0)
+        self.k = whole(attributes, "k", where) if "k" in attributes else None
+
+    def _plan(self, attributes: Attributes, line: int) -> None:
+        if self.count or self.batch or self.plan is not None:
+            raise Invalid(f"line {line}: <antiphon> stands once, before the transfers")
+        with within(f"line {line}, antiphon"):
+            plan = loads(attributes.get("plan", "").encode("utf-8", "surrogatepass"), "plan")
+            if not isinstance(plan, Plan) or len(plan.entries) != 1:
+                raise Invalid("plan: expected a plan with one schedule")
+            self.plan = plan
+
+    # ---- a batch ----
+
+    def _take(self) -> None:
+        if not self.batch:
+            return
+        everyone = list(range(len(self.batch)))
+        for name in ("id", "size", "src", "dst", *(("step",) if self.plan is not None else ())):
+            self._keep(name, self._numbers(name, everyone))
+        for key in _WAITS:
+            self._dependencies(key)
+        if self.plan is not None:
+            routed = [i for i in everyone if "route" in self.batch[i]]
+            route = np.full(len(everyone), -1, np.int64)
+            route[routed] = self._numbers("route", routed)
+            self._keep("route", route)
+            for key, op in _OPS.items():
+                self._chunks(key, op, [i for i in everyone if key in self.batch[i]])
+        self._keep("line", self.lines)
+        self.count += len(self.batch)
+        self.batch, self.lines = [], []
+
+    def _keep(self, name: str, values: list[int] | Longs) -> None:
+        self.parts[name].append(np.array(values, np.int64))
+
+    def _where(self, at: int) -> str:
+        return f"line {self.lines[at]}: transfer"
+
+    def _numbers(self, key: str, some: list[int]) -> list[int]:
+        texts = [self.batch[i].get(key, "") for i in some]
+        if texts and not (
+            "".join(texts).isascii() and all(map(str.isdigit, texts)) and max(map(len, texts)) <= LONGEST
+        ):
+            for i in some:
+                whole(self.batch[i], key, self._where(i))
+        return list(map(int, texts))
+
+    def _dependencies(self, key: str) -> None:
+        texts = [attributes.get(key, "-1") for attributes in self.batch]
+        some = [i for i, text in enumerate(texts) if text != "-1"]
+        joined = ",".join([texts[i] for i in some])
+        if joined and _IDS.fullmatch(joined):
+            many = [texts[i].count(",") + 1 for i in some]
+            self._wait(
+                key, np.repeat(np.array(some, np.int64) + self.count, many), np.fromstring(joined, np.int64, sep=",")
+            )
+            return
+        for i in some:
+            told = [text.strip() for text in texts[i].split(",")]
+            told = [text for text in told if text not in ("", "-1")]
+            if any(not _IDS.fullmatch(text) for text in told):
+                raise Invalid(f"{self._where(i)}: {key} is {quote(texts[i])}; expected ids such as 3,7, or -1 for none")
+            self._wait(key, [self.count + i] * len(told), list(map(int, told)))
+
+    def _wait(self, key: str, owner: list[int] | Longs, dep: list[int] | Longs) -> None:
+        self._keep("owner", owner)
+        self._keep("dep", dep)
+        self._keep("left", np.full(len(dep), _WAITS[key]))
+
+    def _chunks(self, key: str, op: int, some: list[int]) -> None:
+        """Chunks: 3, 3-7, or 3:0:1, which goes from slot 0 to slot 1. A run: transfer, first, last, op, the slots."""
+        alone = [i for i in some if self.batch[i][key].isdigit()]  # by far the most in rings
+        chunk = self._numbers(key, alone)
+        runs = np.zeros((len(alone), 6), np.int64)
+        runs[:, 0], runs[:, 1], runs[:, 2], runs[:, 3] = np.array(alone, np.int64) + self.count, chunk, chunk, op
+        self.parts["runs"].append(runs)
+        others = []
+        for i in some if len(alone) < len(some) else ():
+            for text in self.batch[i][key].split(",") if not self.batch[i][key].isdigit() else ():
+                found = _RUN.fullmatch(text)
+                if found is None:
+                    where = f"{self._where(i)}: {key}"
+                    raise Invalid(f"{where}: {quote(text)} names no chunks; expected 3, 3-7 or 3:0:1")
+                first, last, *slots = (int(number or 0) for number in found.groups("0"))
+                others.append((self.count + i, first, last if found[2] else first, op, *slots))
+        self.parts["runs"].append(np.array(others, np.int64).reshape(-1, 6))
+
+    # ---- the end ----
+
+    def result(self, path: str) -> PicclSchedule:
+        self._take()
+        self.all = {name: _whole(self.parts.pop(name), 6 if name == "runs" else 0) for name in _COLUMNS}
+        ids, src, dst, size = (self.all[name] for name in ("id", "src", "dst", "size"))
+        for name, ends in (("src", src), ("dst", dst)):
+            wrong = np.flatnonzero(ends >= self.ranks)
+            if wrong.size:
+                raise self._wrong(int(wrong[0]), f"{name} is {ends[wrong[0]]}, but nodes are 0 to {self.ranks - 1}")
+        wrong = np.flatnonzero(src == dst)
+        if wrong.size:
+            raise self._wrong(int(wrong[0]), f"goes from node {src[wrong[0]]} to itself; remove it")
+        owner, dep, left = self._places(ids)
+        ptr = pointers(owner, len(ids))
+        ring = cycle_of(ptr, narrow(dep))
+        if ring:
+            raise self._wrong(ring[0], cycle_text(ids[ring].tolist(), "transfer"))
+        graph = MessageGraph(self.ranks, narrow(src), narrow(dst), size, ptr, narrow(dep), left=left)
+        plan = None
+        if self.plan is not None:
+            plan, combined = self._whole_plan(self.plan, graph)
+            graph = replace(graph, combined=combined)
+        name, algorithm = (self.head.get(key, "") for key in ("name", "algorithm"))
+        return PicclSchedule(path, name, algorithm, self.k, self.nbytes, graph, ids, plan)
+
+    def _wrong(self, number: int, what: str) -> Invalid:
+        return Invalid(f"line {self.all['line'][number]}: transfer {self.all['id'][number]}: {what}")
+
+    def _places(self, ids: Longs) -> tuple[Longs, Longs, Bools]:
+        """By place in the file instead of id, every one once."""
+        owner, dep, left = (self.all.pop(name) for name in ("owner", "dep", "left"))  # these may be long
+        count = len(ids)
+        if not np.array_equal(ids, np.arange(count)):
+            order = np.argsort(ids, kind="stable")
+            ordered = ids[order]
+            twice = np.flatnonzero(ordered[1:] == ordered[:-1])
+            if twice.size:
+                first, second = order[twice[0]], order[twice[0] + 1]
+                raise self._wrong(int(second), f"line {self.all['line'][first]} has the same id; give each its own")
+            at = np.minimum(np.searchsorted(ordered, dep), max(count - 1, 0))
+            known = ordered[at] == dep if count else np.zeros(len(dep), np.bool_)
+            place = order[at] if count else at
+        else:
+            known, place = dep < count, dep
+        if not known.all():
+            bad = int(np.argmin(known))
+            raise self._wrong(int(owner[bad]), f"waits for {dep[bad]}, but there is no transfer of that id")
+        key = owner * max(count, 1)
+        key += place
+        key *= 2
+        key += left
+        del owner, dep, place, left
+        if len(key) and bool((key[1:] <= key[:-1]).any()):
+            key = distinct(key)
+        flags = (key & 1).astype(np.bool_)
+        key >>= 1
+        return key // max(count, 1), key % max(count, 1), flags
+
+    # ---- what only our files have ----
+
+    def _whole_plan(self, plan: Plan, graph: MessageGraph) -> tuple[Plan, Longs]:
+        """The plan with the transfers, and of each the bytes that are combined; Invalid where sizes contradict it."""
+        entry = plan.entries[0]
+        given = entry.schedule
+        if plan.collective.ranks != graph.ranks:
+            raise Invalid(f"nodes is {graph.ranks}, but the plan in <antiphon> is for {plan.collective.ranks}")
+        of, first, last, op, src_slot, dst_slot = self.all["runs"].T
+        wrong = np.flatnonzero((last < first) | (last >= len(given.chunks)))
+        if wrong.size:
+            at = wrong[0]
+            raise self._wrong(int(of[at]), f"chunks {first[at]}-{last[at]}, but there are {len(given.chunks)}")
+        many = last - first + 1
+        if int(many.sum()) > MOST_ROWS:
+            raise Invalid(f"its transfers carry {many.sum()} chunks, more than {MOST_ROWS}")
+        row = np.repeat(of, many)
+        empty = np.flatnonzero(np.bincount(of, minlength=len(graph)) == 0)
+        if empty.size:
+            raise self._wrong(int(empty[0]), 'carries no chunks; expected copy="..." or reduce="..."')
+        step, route = self.all["step"], self.all["route"]
+        columns: dict[str, Any] = {
+            "step": step[row], "chunk": ranges(first, many), "src": graph.src[row], "dst": graph.dst[row],
+            "op": np.repeat(op, many), "route": route[row],
+            "src_slot": np.repeat(src_slot, many), "dst_slot": np.repeat(dst_slot, many),
+        }  # fmt: skip
+        schedule = replace(given, **columns)
+        expected = messages(schedule)
+        if len(expected) != len(graph):
+            raise Invalid("two transfers have the same step, src, dst and route; join them")
+        number = np.empty(len(graph), np.int64)
+        number[row] = expected.of_row
+        size, combined = (column[number] for column in expected.nbytes(self.nbytes))
+        wrong = np.flatnonzero(size != graph.nbytes)
+        if wrong.size:
+            at = int(wrong[0])
+            should = f"its chunks have {size[at]} bytes at this buffer_size"
+            raise self._wrong(at, f"size is {graph.nbytes[at]}, but {should}")
+        whole_plan = Plan(plan.topology, plan.collective, (Entry(entry.start, entry.stop, schedule, entry.claims),))
+        return whole_plan, combined

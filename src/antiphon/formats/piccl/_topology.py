@@ -1,0 +1,262 @@
+"""PICCL's topologies: groups in groups, each with a file of LogGP figures; read as a machine and its profile.
+
+A pair goes by the file of its lowest common group. Of the machine a group is a switch, so that every other command
+can use it too; what LogGP says exactly is in the profile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from array import array
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+
+from antiphon.core.columns import narrow
+from antiphon.core.files import name_of, one_line, reading, within
+from antiphon.core.topology import LinkType, Topology
+from antiphon.cost.figures import MOST_RADIX, Level, LogGP
+from antiphon.cost.profile import Profile
+from antiphon.errors import Invalid, Unsupported, quote
+from antiphon.formats.piccl.figures import read_figures
+from antiphon.formats.piccl.xml import Attributes, read_xml, whole
+from antiphon.topologies.options import most_placed
+
+NAMES = ("host", "rack", "row", "hall", "site", "region")  # of the levels, the inmost first
+_LEAST_G = Fraction(1, 10**15)  # seconds per byte: a link without limit has this
+
+
+@dataclass(eq=False)
+class Group:
+    """A group of the file: its own nodes, and the groups in it."""
+
+    level: int
+    id: int
+    file: str
+    ports: int | None
+    line: int
+    nodes: array[int] = field(default_factory=lambda: array("q"))
+    groups: list[Group] = field(default_factory=list)
+
+    def hosts(self) -> int:
+        return 1 if self.level == 0 else max(sum(group.hosts() for group in self.groups), 1)
+
+
+def read_topology(path: str | os.PathLike[str], device_radix: int | None = None) -> tuple[Topology, Profile]:
+    """The machine in a file, and what model loggp goes by. Files of figures are looked for in its folder alone.
+    `device_radix`: PICCL takes it as an argument; left out, it is
+    what the file says if we wrote it, else 1. Every fault is one line that names the file. O(nodes)."""
+    reader = _Reader()
+    read_xml(path, reader)
+    with reading(name_of(path)):
+        reader.check()
+        figures = _figures(Path(path), reader.groups)
+        names, levels = _levels(reader, figures)
+        ports = {group.ports if group.ports is not None else 1 for group in reader.groups if group.level == 0}
+        if len(ports) > 1:
+            raise Unsupported(
+                f"its hosts differ in ports ({', '.join(map(str, sorted(ports)[:5]))}); a profile has one node radix "
+                "for all: read a file for each kind of host"
+            )
+        radix = device_radix if device_radix is not None else whole(reader.head, "device_radix", "topo", 1)
+        loggp = LogGP(tuple(levels), radix, ports.pop(), NAMES[0])
+        title = reader.head.get("name") or Path(path).name.split(".")[0]
+        return _machine(reader, figures, names, loggp, title), Profile(name=title, loggp=loggp)
+
+
+class _Reader:
+    """Groups and nodes, as they come."""
+
+    def __init__(self) -> None:
+        self.depth = self.nodes = self.levels = 0
+        self.head: Attributes = {}
+        self.groups: list[Group] = []
+        self.tops: list[Group] = []
+        self.open: list[Group] = []
+        self.found, self.lines = array("q"), array("q")  # nodes, and the lines they stand in
+        self.seen: dict[tuple[int, int], int] = {}  # level and id of a group: its line
+
+    def begin(self, name: str, attributes: Attributes, line: int) -> None:
+        self.depth += 1
+        if self.depth == 1:
+            if name != "topo":
+                other = "; it is a schedule, not a machine" if name == "collective" else ""
+                raise Invalid(f"line {line}: begins with <{name[:40]}>, a topology with <topo ...>{other}")
+            self.head = dict(attributes)
+            self.nodes = whole(attributes, "num_nodes", f"line {line}: topo")
+            self.levels = whole(attributes, "num_levels", f"line {line}: topo", 0)
+        elif name == "group":
+            self._group(attributes, line)
+        elif name == "node" and self.open:
+            self._node(whole(attributes, "id", f"line {line}: node"), line)
+            self.open.append(self.open[-1])  # what is in a node is in its group, and wrong there
+        else:
+            raise Invalid(f"line {line}: <{name[:40]}> does not belong here; expected <group ...> or <node id=.../>")
+
+    def end(self, name: str) -> None:
+        self.depth -= 1
+        if self.depth:
+            self.open.pop()
+
+    def _group(self, attributes: Attributes, line: int) -> None:
+        where = f"line {line}: group"
+        level, number = whole(attributes, "level", where), whole(attributes, "id", where)
+        if level >= len(NAMES):
+            raise Unsupported(f"{where}: level {level}; at most {len(NAMES)} levels (0 to {len(NAMES) - 1}) are read")
+        if self.open and level >= self.open[-1].level:
+            raise Invalid(f"{where}: level {level} stands in a group of level {self.open[-1].level}; inner are lower")
+        before = self.seen.setdefault((level, number), line)
+        if before != line:
+            raise Invalid(f"{where}: level {level} has a group {number} in line {before} already; give each its own id")
+        file = attributes.get("param_file", "")
+        if not file:
+            raise Invalid(f'{where} has no param_file="..."; name its file of figures')
+        ports = whole(attributes, "ports", where) if level == 0 and "ports" in attributes else None
+        if ports is not None and not 1 <= ports <= MOST_RADIX:
+            raise Invalid(f"{where}: ports is {ports}; expected 1 to {MOST_RADIX}")
+        found = Group(level, number, file, ports, line)
+        (self.open[-1].groups if self.open else self.tops).append(found)
+        self.groups.append(found)
+        self.open.append(found)
+
+    def _node(self, number: int, line: int) -> None:
+        if number >= self.nodes:
+            raise Invalid(f"line {line}: node {number}, but num_nodes is {self.nodes}")
+        self.found.append(number)
+        self.lines.append(line)
+        self.open[-1].nodes.append(number)
+
+    def check(self) -> None:
+        if not self.nodes:
+            raise Invalid("num_nodes is 0; expected 1 or more")
+        most_placed(self.nodes + len(self.groups), f"num_nodes={self.nodes}")
+        found = np.frombuffer(self.found, np.int64)
+        order = np.argsort(found, kind="stable")
+        twice = np.flatnonzero(found[order[1:]] == found[order[:-1]])
+        if twice.size:
+            first, second = order[twice[0]], order[twice[0] + 1]
+            raise Invalid(
+                f"line {self.lines[second]}: node {found[first]} stands in line {self.lines[first]} already; keep one"
+            )
+        if len(found) < self.nodes:
+            lost = next(node for node in range(self.nodes) if node >= len(found) or found[order[node]] != node)
+            raise Invalid(f"num_nodes is {self.nodes}, but node {lost} stands in no group")
+        levels = {group.level for group in self.groups}
+        missing = next((level for level in range(max(self.levels, max(levels) + 1)) if level not in levels), None)
+        if missing is not None:
+            raise Invalid(f"has no group of level {missing}; num_levels is {self.levels}")
+        if self.levels and max(levels) >= self.levels:
+            raise Invalid(f"has groups of level {max(levels)}, but num_levels is {self.levels}")
+        if len(self.tops) > 1:
+            a, b = self.tops[:2]
+            raise Invalid(
+                f"the groups in line {a.line} and line {b.line} have no group in common, so nothing says what is "
+                "between their nodes; put all into one group of a higher level"
+            )
+
+
+def _figures(path: Path, groups: Sequence[Group]) -> dict[str, Level]:
+    """Every file of figures once."""
+    found: dict[str, Level] = {}
+    for group in groups:
+        if group.file not in found:
+            with within(f"line {group.line}: param_file"):
+                place = _place(path.resolve().parent, group.file)
+            found[group.file] = read_figures(place, one_line(group.file))
+    return found
+
+
+def _place(folder: Path, named: str) -> Path:
+    """A file in the folder, by its name from there, or from a folder above, which PICCL names files from. Nothing else
+    is opened, whatever a topology from elsewhere names: nor is it told whether that is there."""
+    if "\0" in named or named.startswith("/") or ".." in Path(named).parts:
+        raise Invalid(f"{quote(named)} leads out of the folder of the topology; name a file in it")
+    parts = Path(named).parts
+    for first in range(len(parts)):
+        place = folder.joinpath(*parts[first:])
+        with contextlib.suppress(OSError, RuntimeError):
+            real = place.resolve(strict=True)
+            if not real.is_relative_to(folder):
+                raise Invalid(f"{quote(named)} is a link that leads out of the folder of the topology; copy the file")
+            if real.is_file():
+                return real
+    raise Invalid(f"there is no file {quote(named)} in the folder of the topology; copy it there")
+
+
+def _levels(reader: _Reader, figures: dict[str, Level]) -> tuple[dict[tuple[int, str], str], list[Level]]:
+    """Per level and file a name for the places that go by it; and the levels of the profile.
+
+    The file that most groups of a level have takes the plain name, others "host-b", "host-c", ...: places inside of
+    those, which come first, so that they are what their ranks have in common.
+    """
+    names: dict[tuple[int, str], str] = {}
+    levels = []
+    top = reader.tops[0]
+    for number in sorted({group.level for group in reader.groups}):
+        files = Counter(group.file for group in reader.groups if group.level == number)
+        order = sorted(files, key=lambda file: -files[file])  # stable: of equally many the first in the file
+        usual = "" if number == top.level else NAMES[number]
+        named = [usual, *(f"{usual}-{_letters(i)}" for i in range(1, len(order)))]
+        names |= {(number, file): name for file, name in zip(order, named, strict=True)}
+        levels += [replace(figures[file], within=name) for file, name in reversed(list(zip(order, named, strict=True)))]
+    return names, levels
+
+
+def _letters(number: int) -> str:
+    text = ""
+    while number >= 0:
+        text, number = chr(ord("a") + number % 26) + text, number // 26 - 1
+    return text
+
+
+def _machine(
+    reader: _Reader, figures: dict[str, Level], names: dict[tuple[int, str], str], loggp: LogGP, title: str
+) -> Topology:
+    """A switch for every group, joined to those around it: between two ranks the latency of their lowest common group,
+    and at most the bandwidth 1/G of every level between them, as often as there are ports."""
+    ends, kind_of = array("q"), array("q")
+    places = [""] * (reader.nodes + len(reader.groups))
+    switch = {id(group): reader.nodes + i for i, group in enumerate(reader.groups)}
+    kinds: dict[tuple[int, int, str, str], int] = {}
+    types: list[LinkType] = []
+
+    def joined(inner: int, outer: Group, group: Group | None) -> None:
+        level = figures[outer.file]
+        ports = group.hosts() * (loggp.node_radix or 1) if group is not None else 1
+        key = (ports, outer.level, outer.file, group.file if group is not None else "")
+        if key not in kinds:
+            rate = ports / max(Fraction(level.G[-1]), _LEAST_G)
+            latency = (level.L[0] - (figures[group.file].L[0] if group is not None else 0.0)) / 2
+            rate = Fraction(round(rate)) if rate >= 1000 else rate.limit_denominator(10**9)
+            kind = LinkType(f"level{outer.level}", rate, max(latency, 0.0))
+            if kind not in types:
+                types.append(kind)
+            kinds[key] = types.index(kind)
+        ends.extend((inner, switch[id(outer)], switch[id(outer)], inner))
+        kind_of.extend((kinds[key], kinds[key]))
+
+    todo = [(reader.tops[0], "")]
+    while todo:
+        group, before = todo.pop()
+        name = names[group.level, group.file]
+        plain = NAMES[group.level]
+        prefix = before
+        if group is not reader.tops[0]:
+            prefix += f"{plain}{group.id}/" + (f"{name}/" if name != plain else "")
+        places[switch[id(group)]] = f"{prefix}switch" if prefix else "switch"
+        for node in group.nodes:
+            places[node] = f"{prefix}rank{node}"
+            joined(node, group, None)
+        for inner in group.groups:
+            joined(switch[id(inner)], group, inner)
+            todo.append((inner, prefix))
+    src, dst = narrow(np.frombuffer(ends, np.int64).reshape(-1, 2)).T
+    kind_column = narrow(np.frombuffer(kind_of, np.int64))
+    return Topology(
+        title, reader.nodes, len(reader.groups), src, dst, kind_column, tuple(types), places=tuple(places)
+    )  # fmt: skip

@@ -1,0 +1,86 @@
+"""PICCL's file of LogGP figures by message size: s,L,o_s,o_r,g,G, in bytes, seconds and seconds per byte."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+
+from antiphon.core.files import name_of, read_bytes, reading, within
+from antiphon.cost.figures import FIGURES, Level
+from antiphon.errors import Invalid, Unsupported, quote
+
+COLUMNS = ("s", "L", "o_s", "o_r", "g", "G")
+MOST_ROWS = 2**20
+MOST_SIZE = 2**60
+_ENDS = (1, 2**30)  # the sizes of a level whose figures do not depend on the size
+
+
+def read_figures(path: str | os.PathLike[str], name: str = "") -> Level:
+    """The figures in a file, linear between its sizes; below the least size those of the least hold, above the greatest
+    those of the greatest. Rows may come in any order; a column gamma may follow, and nothing else. O(n log n)."""
+    with reading(name or name_of(path)):
+        data = read_bytes(path)
+        try:
+            text = data.decode("utf-8-sig")
+        except UnicodeDecodeError:
+            raise Invalid("is not UTF-8 text; expected lines s,L,o_s,o_r,g,G") from None
+        return figures_in(text)
+
+
+def figures_in(text: str) -> Level:
+    rows: dict[int, tuple[str, ...]] = {}
+    lines = csv.reader(io.StringIO(text, newline=""))
+    head: tuple[str, ...] = ()
+    try:
+        for cells in lines:
+            told = tuple(cell.strip() for cell in cells)
+            if not any(told):
+                continue
+            with within(f"line {lines.line_num}"):
+                if not head:
+                    head = _head(told)
+                else:
+                    _row(told, head, rows)
+    except csv.Error as error:
+        raise Invalid(f"line {lines.line_num}: is not CSV: {error}") from None
+    if not rows:
+        raise Invalid("has no figures; expected a line s,L,o_s,o_r,g,G and one such as 1,1e-5,4e-6,4e-6,1e-5,1e-11")
+    sizes = tuple(sorted(rows))
+    figures = {name: tuple(rows[size][i] for size in sizes) for i, name in enumerate(head[1:])}
+    if all(len(set(values)) == 1 for values in figures.values()):
+        sizes, figures = sizes[:1], {name: values[:1] for name, values in figures.items()}
+    return Level("", sizes, **figures)  # type: ignore[arg-type]  # it reads the numbers exactly
+
+
+def _head(told: tuple[str, ...]) -> tuple[str, ...]:
+    if told[:6] != COLUMNS or told[6:] not in ((), ("gamma",)):
+        raise Invalid(f"expected the columns {','.join(COLUMNS)} (then gamma or none), got others")  # a secret, perhaps
+    return told
+
+
+def _row(told: tuple[str, ...], head: tuple[str, ...], rows: dict[int, tuple[str, ...]]) -> None:
+    if len(told) != len(head):
+        raise Invalid(f"has {len(told)} fields, expected {len(head)}: {','.join(head)}")
+    if not (told[0].isdigit() and told[0].isascii()) or len(told[0]) > 18:
+        raise Invalid(f"s is {quote(told[0])}; expected a whole number of bytes")
+    size = int(told[0])
+    if size in rows:
+        raise Invalid(f"size {size} stands twice; keep one")
+    if len(rows) >= MOST_ROWS:
+        raise Invalid(f"has more than {MOST_ROWS} sizes")
+    Level("", (size,), **{name: (value,) for name, value in zip(head[1:], told[1:], strict=True)})  # type: ignore[arg-type]
+    rows[size] = told[1:]
+
+
+def figures_text(level: Level) -> str:
+    """The file that `read_figures` reads as the same figures (gamma only where there is some)."""
+    names = [name for name in FIGURES if name != "gamma" or any(level.gamma)]
+    sizes, columns = level.sizes, [getattr(level, name) for name in names]
+    if len(sizes) == 1:  # two rows, for readers that need something to interpolate between
+        sizes, columns = _ENDS, [values * 2 for values in columns]
+    if any(size != int(size) for size in sizes):
+        raise Unsupported("PICCL's figures are for whole sizes; round the sizes of the profile")
+    rows = zip(sizes, *columns, strict=True)
+    lines = [",".join(["s", *names]), *(",".join([str(int(row[0])), *map(repr, row[1:])]) for row in rows)]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,158 @@
+"""PICCL's schedule XML, and with a profile its topology XML and files of figures: what its simulator reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from xml.sax.saxutils import quoteattr
+
+import msgspec
+import numpy as np
+
+from antiphon.core.columns import Longs, order_of, starts
+from antiphon.core.messages import MOST_DEPENDENCIES, Messages, Sets, sets, waits
+from antiphon.core.messages import messages as messages_of
+from antiphon.core.plan import Plan
+from antiphon.core.schedule import COPY, REDUCE
+from antiphon.core.serialize import dumps
+from antiphon.core.transform import expand
+from antiphon.cost import as_profile
+from antiphon.errors import Invalid, Unsupported, quote
+from antiphon.formats.files import Contents
+from antiphon.formats.piccl._machine_written import topology_files
+from antiphon.formats.text import Lines
+from antiphon.units import parse_size
+
+FILE = "schedule.xml"
+_SOME = 2**17  # messages written at a time
+_NAMES = {"reducescatter": "reduce_scatter"}
+# what a transfer consists of, in this order
+STEP, HEAD, DEPS, MIDDLE, LEFT, COPIES, REDUCES, ROUTE, TAIL, PARTS = range(10)
+_ORDERS = ("rounds", "data")
+
+
+def piccl_xml(
+    plan: Plan, *, nbytes: int | str, order: str = "rounds", profile: Any = None, local: str = ""
+) -> dict[str, Contents]:
+    """The transfers of a plan at a size with what each waits for (docs/messages.md): by "rounds", as PICCL's own, for
+    all that its source sent or received in earlier steps; by "data" for the versions that it reads.
+
+    Attributes of ours, which PICCL passes over, say the rest. `left` names transfers whose last byte must have left
+    before: PICCL knows only those that are done, and gives every receiver buffers of its own. step, copy, reduce,
+    route, and the plan in <antiphon>, say which data go along, so that `antiphon.formats.piccl.readers.read_schedule`
+    gives the plan again. With a profile that has figures for LogGP: the topology and the figures, too. `local`: "off"
+    leaves out what the schedule declares as local work, as our runtimes do; without a word it is refused, as transfers
+    cannot say it. O(n log n) in rows and in dependencies, written as a stream.
+    """
+    size = parse_size(nbytes, "nbytes")
+    files: dict[str, Contents] = {}
+    if profile is not None:
+        seen = as_profile(profile)
+        if seen.loggp is None:
+            raise Invalid(f'profile {seen.name!r}: has no figures for LogGP; give it "loggp": {{"levels": [...]}}')
+        files |= topology_files(plan.topology, seen.loggp)
+    schedule = plan.at(size).schedule
+    if local not in ("", "off"):
+        raise Invalid(f"option local of back end piccl-xml: expected off, got {quote(local)}")
+    if schedule.local and not local:
+        kinds = ", ".join(work.kind for work in schedule.local)
+        raise Unsupported(
+            f"the plan ends with local work ({kinds}), which PICCL's transfers cannot say; local=off leaves it out, as "
+            "our own runtimes do, and export to goal can write it"
+        )
+    messages = messages_of(expand(schedule))
+    inner = np.flatnonzero(messages.src == messages.dst)
+    if inner.size:
+        raise Unsupported(
+            f"in step {messages.step[inner[0]]} rank {messages.src[inner[0]]} moves data within itself, which PICCL's "
+            "transfers cannot say; export to goal does"
+        )
+    if order not in _ORDERS:
+        raise Invalid(f"order: expected {' or '.join(_ORDERS)}, got {quote(order)}")
+    found = sets(waits(messages, order))
+    if found.pairs > MOST_DEPENDENCIES:
+        raise Unsupported(
+            f"its {len(messages)} transfers wait for each other in {found.pairs} pairs, more than {MOST_DEPENDENCIES}; "
+            "export to goal, which writes joins instead of pairs"
+        )
+    return {FILE: _text(plan, messages, found, size), **files}
+
+
+def _text(plan: Plan, messages: Messages, found: Sets, nbytes: int) -> Iterator[bytes]:
+    provenance = messages.schedule.provenance
+    k = provenance.get("options", {}).get("k")
+    told = {
+        "name": _NAMES.get(plan.collective.kind, plan.collective.kind),
+        "algorithm": str(provenance.get("planner", "")),
+        **({"k": str(k)} if isinstance(k, int) and not isinstance(k, bool) else {}),
+        "nodes": str(plan.collective.ranks),
+        "buffer_size": str(nbytes),
+    }
+    head = "".join(f" {key}={quoteattr(value)}" for key, value in told.items())
+    bare = Plan.of(plan.topology, messages.schedule.take([]))
+    ours = quoteattr(msgspec.json.format(dumps(bare), indent=-1).decode())
+    yield f"<collective{head}>\n    <antiphon plan={ours}/>\n".encode()
+    rows = order_of(messages.of_row, max(len(messages), 1))
+    first_row = np.concatenate([[0], np.cumsum(np.bincount(messages.of_row, minlength=len(messages)))])
+    sizes, _ = messages.nbytes(nbytes)
+    pair = np.searchsorted(found.message, np.arange(0, len(messages) + _SOME, _SOME))
+    for block, low in enumerate(range(0, len(messages), _SOME)):
+        high = min(low + _SOME, len(messages))
+        waiting = found.listed(np.arange(pair[block], pair[block + 1]))
+        yield from _block(messages, sizes, (low, high), rows[first_row[low] : first_row[high]], waiting)
+    yield b"</collective>\n"
+
+
+def _block(
+    messages: Messages, sizes: Longs, some: tuple[int, int], rows: Longs, waiting: tuple[Longs, Longs]
+) -> Iterator[bytes]:
+    """Some transfers; `rows`: theirs in the schedule, by message."""
+    lines, (low, high) = Lines(), some
+    number = np.arange(low, high)
+    at = (number - low) * PARTS
+    step = messages.step[low:high]
+    new = np.append(low == 0 or messages.step[low - 1] != step[0], step[1:] != step[:-1])
+    lines.add(at[new] + STEP, "\n    <!-- step %d -->\n", step[new])
+    ends = (messages.src[low:high], messages.dst[low:high])
+    lines.add(at + HEAD, '    <transfer id="%d" size="%d" src="%d" dst="%d" deps="', number, sizes[low:high], *ends)
+    done = (waiting[1] & 1) == 0
+    owner, wanted = waiting[0][done], waiting[1][done] >> 1
+    free = np.ones(len(number), np.bool_)
+    free[owner - low] = False
+    lines.add(at[free] + DEPS, "-1")
+    lines.mixed((owner - low) * PARTS + DEPS, ("%d", ",%d"), (~starts(owner)).astype(np.int64), wanted)
+    lines.add(at + MIDDLE, '" step="%d"', step)
+    owner, wanted = waiting[0][~done], waiting[1][~done] >> 1
+    places, kind = (owner - low) * PARTS + LEFT, (~starts(owner)).astype(np.int64)
+    lines.mixed(places, (' left="%d', ",%d"), kind, wanted)
+    lines.add(places[np.append(places[1:] != places[:-1], True)[: len(places)]], '"')
+    _data(lines, messages, rows, low)
+    routed = np.flatnonzero(messages.route[low:high] >= 0)
+    lines.add(at[routed] + ROUTE, ' route="%d"', messages.route[low:high][routed])
+    lines.add(at + TAIL, "/>\n")
+    yield from lines.text()
+
+
+def _data(lines: Lines, messages: Messages, rows: Longs, low: int) -> None:
+    """Which chunks go along, and how: runs of those of following numbers, between slots 0."""
+    schedule = messages.schedule
+    of, chunk, op = messages.of_row[rows] - low, schedule.chunk[rows].astype(np.int64), schedule.op[rows]
+    slots = [schedule.slot(side)[rows] for side in ("src", "dst")]
+    order = np.lexsort((slots[1], slots[0], chunk, op, of))
+    of, chunk, op = of[order], chunk[order], op[order]
+    src_slot, dst_slot = (slot[order] for slot in slots)
+    plain = (src_slot == 0) & (dst_slot == 0)
+    joins = (of[1:] == of[:-1]) & (op[1:] == op[:-1]) & (chunk[1:] == chunk[:-1] + 1) & plain[1:] & plain[:-1]
+    begin = np.flatnonzero(np.append(True, ~joins)[: len(of)])
+    last = chunk[np.append(begin[1:], len(of)) - 1] if len(of) else chunk
+    of, chunk, op, plain = of[begin], chunk[begin], op[begin], plain[begin]
+    kind = np.where(plain, (last > chunk).astype(np.int64), 2)
+    second = np.where(kind == 1, last, src_slot[begin])
+    forms = ("%d", "%d-%d", "%d:%d:%d")
+    for code, section, key in ((COPY, COPIES, "copy"), (REDUCE, REDUCES, "reduce")):
+        some = np.flatnonzero(op == code)
+        places = of[some] * PARTS + section
+        templates = [f' {key}="{form}' for form in forms] + [f",{form}" for form in forms]
+        more = np.where(starts(places), 0, len(forms))
+        lines.mixed(places, templates, kind[some] + more, chunk[some], second[some], dst_slot[begin][some])
+        lines.add(places[np.append(places[1:] != places[:-1], True)[: len(places)]], '"')

@@ -1,0 +1,1 @@
+"""Points (C, S, R) as questions for anybody's solver."""

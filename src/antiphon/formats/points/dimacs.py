@@ -1,0 +1,36 @@
+"""DIMACS: is there a k-synchronous algorithm of so many chunks, steps and rounds? Any SAT solver decides it.
+
+The clauses are those that proofs by resolution are about (core/ksync/cnf.py), written from the machine alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from antiphon.core.ksync.cnf import Formula, formula
+from antiphon.core.plan import Plan
+from antiphon.formats.points.claims import Claim, claims, legend
+
+
+def dimacs(
+    plan: Plan, *, chunks: int | None = None, steps: int | None = None, rounds: int | None = None
+) -> dict[str, Iterator[bytes]]:
+    """A file for everything that the plan claims of points, or for the one point that is asked about.
+
+    O(chunks * arcs * steps) variables for each, and counters of loads.
+    """
+    return {
+        f"{claim.name}.cnf": _file(claim, formula(claim.instance, claim.question))
+        for claim in claims(plan, chunks, steps, rounds)
+    }
+
+
+def _file(claim: Claim, made: Formula) -> Iterator[bytes]:
+    for line in (*claim.about, *legend(claim.instance, claim.question.parts)):
+        yield f"c {line}\n".encode()
+    for chunk, sends in enumerate(made.sends):
+        for (arc, step), variable in sends.items():
+            yield f"c variable {variable}: chunk {chunk} goes over arc {arc} in step {step}\n".encode()
+    yield f"p cnf {made.variables} {len(made.clauses)}\n".encode()
+    for clause in made.clauses:
+        yield f"{' '.join(map(str, (*clause, 0)))}\n".encode()

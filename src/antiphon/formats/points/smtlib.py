@@ -1,0 +1,114 @@
+"""SMT-LIB 2: is there a k-synchronous algorithm of so many chunks, steps and rounds? z3, cvc5, Yices, ... decide it.
+
+The encoding of SCCL, section 3.4, as it is printed, mended and generalised, in QF_LIA. An integer t{c}_{n} says when
+chunk c comes to rank n (1: what is sent in the first step; S + 1: never), a Boolean x{c}_{a} whether it comes over arc
+a, at whatever time; r{s} are the rounds of step s. Where the text is mended: never is S + 1 and then nothing is sent
+there, to where a chunk is from the first nothing is sent at all, and a link stands in E only if it has bandwidth.
+Generalised: arcs are paths through switches too, and load all on their way; capacities are fractions. It uses no
+symmetry and no distances, and shares nothing with the clauses that our engines and proofs are made of.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+
+from antiphon.core.ksync.cnf import Question
+from antiphon.core.ksync.instance import Instance, Kind
+from antiphon.core.plan import Plan
+from antiphon.formats.points.claims import claims, legend
+
+Weighted = Sequence[tuple[int, str]]  # formulas, each with what it counts if it is true
+Sums = Callable[[Weighted, int], str]  # "these count so much at most", as a formula
+
+
+def smtlib(
+    plan: Plan, *, chunks: int | None = None, steps: int | None = None, rounds: int | None = None
+) -> dict[str, Iterator[bytes]]:
+    """A file for everything that the plan claims of points, or for the one point that is asked about.
+
+    O(chunks * arcs * steps) terms for each.
+    """
+    return {
+        f"{claim.name}.smt2": _file(claim.instance, claim.question, claim.about)
+        for claim in claims(plan, chunks, steps, rounds)
+    }
+
+
+def _file(instance: Instance, question: Question, about: Sequence[str]) -> Iterator[bytes]:
+    symbols = "t{c}_{n}: when chunk c comes to rank n; x{c}_{a}: whether over arc a; r{s}: the rounds of step s"
+    for line in (*about, symbols, *legend(instance, question.parts)):
+        yield f"; {line}\n".encode()
+    yield b"(set-logic QF_LIA)\n"
+    for line in script(instance, question):
+        yield f"{line}\n".encode()
+    yield b"(check-sat)\n"
+
+
+def plain_sum(weighted: Weighted, most: int) -> str:
+    """As any solver reads it."""
+    return f"(<= (+ {' '.join(f'(ite {x} {weight} 0)' for weight, x in weighted)} 0) {most})"
+
+
+def script(instance: Instance, question: Question, sums: Sums = plain_sum) -> Iterator[str]:
+    """What is declared and asserted, a line each. O(chunks * arcs * steps) terms."""
+    chunks = [kind for kind in instance.kinds for _ in range(kind.weight * question.parts)]
+    for c, kind in enumerate(chunks):
+        yield from _chunk(instance, question.steps, c, kind, sums)
+    head = instance.arcs.head.tolist()
+    coming = [[c for c, kind in enumerate(chunks) if b not in kind.holders] for b in head]
+
+    def sends(arc: int, step: int) -> list[str]:
+        return [f"(and x{c}_{arc} (= t{c}_{head[arc]} {step + 1}))" for c in coming[arc]]
+
+    yield from loads(instance, question, sends, sums)
+
+
+def _chunk(instance: Instance, steps: int, c: int, kind: Kind, sums: Sums) -> Iterator[str]:
+    """C1 to C4 for one chunk."""
+    into: dict[int, list[str]] = {rank: [] for rank in range(instance.ranks) if rank not in kind.holders}
+    for rank in into:  # C1: holders have it at time 0, and need no variable
+        yield f"(declare-const t{c}_{rank} Int)"
+        yield f"(assert (<= 1 t{c}_{rank} {steps if rank in kind.dests else steps + 1}))"  # C2
+    for arc, (a, b) in enumerate(zip(instance.arcs.tail.tolist(), instance.arcs.head.tolist(), strict=True)):
+        if b in into:
+            into[b].append(f"x{c}_{arc}")
+            yield f"(declare-const x{c}_{arc} Bool)"
+            if a in into:
+                yield f"(assert (=> x{c}_{arc} (< t{c}_{a} t{c}_{b})))"  # C4
+    for rank, sent in into.items():  # C3
+        yield from once(sent, sums)
+        comes = "true" if rank in kind.dests else f"(<= t{c}_{rank} {steps})"
+        yield f"(assert (= {comes} (or {' '.join(sent)} false)))"
+
+
+def once(formulas: Sequence[str], sums: Sums) -> Iterator[str]:
+    """One of them at most."""
+    if len(formulas) > 1:
+        yield f"(assert {sums([(1, x) for x in formulas], 1)})"
+
+
+def loads(
+    instance: Instance, question: Question, sends: Callable[[int, int], Sequence[str]], sums: Sums
+) -> Iterator[str]:
+    """C5 and C6: every step takes a round or more, together R at most; in each step a resource carries as many chunks
+    as its rounds allow. `sends(arc, step)`: formulas, each for a chunk that then goes over that arc.
+
+    With capacity p / q and free rounds r: q * sends + p * (how many of r < 2, ..., r < most hold) <= p * most.
+    """
+    steps, split = question.steps, question.split
+    most = [question.rounds - steps + 1] * steps if split is None else list(split)
+    for step, rounds in enumerate(most):
+        yield f"(declare-const r{step} Int)"
+        yield f"(assert (<= {1 if split is None else rounds} r{step} {rounds}))"
+    yield f"(assert (<= (+ {' '.join(f'r{step}' for step in range(steps))} 0) {question.rounds}))"
+    arcs_of: dict[int, list[int]] = defaultdict(list)
+    for arc, resource in zip(*(column.tolist() for column in instance.arcs.load), strict=True):
+        arcs_of[resource].append(arc)
+    for resource, arcs in sorted(arcs_of.items()):
+        p, q = instance.capacity[resource].as_integer_ratio()
+        for step, rounds in enumerate(most):
+            loading = [(q, x) for arc in arcs for x in sends(arc, step)]
+            spare = [] if split is not None else [(p, f"(< r{step} {r})") for r in range(2, rounds + 1)]
+            if q * len(loading) > p * (1 if spare else rounds):
+                yield f"(assert {sums([*loading, *spare], p * rounds)})"

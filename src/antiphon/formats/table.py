@@ -1,0 +1,51 @@
+"""The built-in back ends by name. To add one: a file with an emit function, and a line here.
+
+can["collectives"], can["topologies"]: what it takes. can["needs"]: ("nbytes",) where it writes the messages of one
+size. can["options"]: names. can["files"]: what it writes. can["modules"], can["programs"]: what must be installed.
+"""
+
+from __future__ import annotations
+
+from antiphon.registry import Entry
+
+_ALL = {"collectives": "all", "topologies": "all", "needs": ("nbytes",)}
+
+_INSTANCE = {"collectives": "all", "topologies": "all", "needs": (), "options": ("chunks", "steps", "rounds")}
+
+TABLE: dict[str, Entry] = {
+    "dimacs": Entry(
+        "antiphon.formats.points.dimacs:dimacs",
+        "what a plan claims of points (C, S, R), for any SAT solver to confirm or contradict",
+        {**_INSTANCE, "files": ("sat-C-S-R.cnf, ...", "unsat-C-S-R.cnf, ...")},
+    ),
+    "goal": Entry(
+        "antiphon.formats.goal.write:goal",
+        "GOAL, for LogGOPSim and ATLAHS: sends, receives, computations",
+        {**_ALL, "options": ("order", "gamma", "nics", "local"), "files": ("schedule.goal",)},
+    ),
+    "piccl-xml": Entry(
+        "antiphon.formats.piccl.write:piccl_xml",
+        "PICCL's schedule XML, and with a profile its topology XML and figures",
+        {
+            **_ALL,
+            "options": ("order", "profile", "local"),
+            "files": ("schedule.xml", "topology.xml", "level0.csv, ..."),
+        },
+    ),
+    "program": Entry(
+        "antiphon.formats.program:program",
+        "what our own runtimes execute: per rank operations on addresses",
+        {
+            "collectives": "all",
+            "topologies": "all",
+            "needs": (),
+            "options": ("channels", "lag", "text"),
+            "files": ("program0.bin, ...", "program0.txt, ..."),
+        },
+    ),
+    "smtlib": Entry(
+        "antiphon.formats.points.smtlib:smtlib",
+        "the same claims as SMT-LIB 2, for any solver of QF_LIA",
+        {**_INSTANCE, "files": ("sat-C-S-R.smt2, ...", "unsat-C-S-R.smt2, ...")},
+    ),
+}

@@ -1,0 +1,137 @@
+"""Transfers as messages and copies, scratch for what must wait, and combinations: what the operations are made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.core.columns import Bools, Longs, order_of, packed, ranges, starts
+from antiphon.core.messages import messages
+from antiphon.lower.rows import Work
+
+
+@dataclass(frozen=True, eq=False)
+class Moves:
+    """Rows that cross from rank to rank, by message; rows inside a rank that are copied by an operation of their own.
+
+    A row goes straight to where its value will lie, or into a stretch of scratch: as its value's place, or until
+    a fold takes it. Neighbours of one message share a stretch.
+    """
+
+    folded: Bools  # per group: a fold makes it
+    crossing: Longs  # rows by message, in the order in which they travel
+    message: Longs  # of each of them
+    joined: Bools  # each goes on where the one before it ends
+    messages: int
+    inner: Longs  # rows
+    stretch: Longs  # per row, -1
+    waiting: Bools  # per row: it lies in its stretch until a fold takes it
+    head: Longs  # per stretch its first row
+    tail: Longs  # and its last
+    base: Longs  # per version where it lies: a place, or the places' number + a stretch
+
+
+def moves(work: Work) -> Moves:
+    """Which way every row goes. O(n log n)."""
+    schedule, values = work.schedule, work.values
+    order = values.order
+    read, write = order.read.astype(np.int64), order.write.astype(np.int64)
+    group = values.group[write]
+    clash = values.over & values.early  # the next version may not come straight to its place
+    folded = (values.count > 1) | clash[values.version - 1]
+    local = schedule.src == schedule.dst
+    late = values.over[read].copy()
+    late[late] = values.moment[read[late] + 1] == work.time[late]
+    waiting = folded[group] & (~local | late)
+    hidden = values.place[write] < 0
+    bare = folded & (values.place[values.version] < 0)
+    bare[group[waiting]] = False
+    real = np.flatnonzero((values.row >= 0) & bare[values.owner])
+    waiting[values.row[real][starts(values.owner[real])]] = True  # a result in scratch takes an operand's place
+    kept = waiting | (~folded[group] & hidden)
+    crossing, message, joined = _messages(work, local)
+    inner = np.flatnonzero(local & (waiting | ~folded[group]))
+    stretch = np.full(schedule.transfers, -1, np.int64)
+    here = kept[crossing]
+    fresh = here & ~(joined & np.concatenate([[False], here[:-1]]))[: len(here)]
+    number = np.cumsum(fresh) - 1
+    stretch[crossing[here]] = number[here]
+    own = inner[kept[inner]]
+    stretch[own] = np.arange(len(own)) + int(fresh.sum())
+    ending = here & np.append(~(joined & here)[1:], True)[: len(here)]
+    head = np.concatenate([crossing[fresh], own])
+    tail = np.concatenate([crossing[ending], own])
+    base = values.place.copy()
+    straight = np.flatnonzero(~folded[group] & hidden)
+    base[write[straight]] = len(work.places) + stretch[straight]
+    into = np.flatnonzero((values.row >= 0) & folded[values.owner])
+    into = into[waiting[values.row[into]] & hidden[values.row[into]]]
+    first = into[starts(values.owner[into])]
+    base[values.version[values.owner[first]]] = len(work.places) + stretch[values.row[first]]
+    count = int(message[-1]) + 1 if len(message) else 0
+    return Moves(folded, crossing, message, joined, count, inner, stretch, waiting, head, tail, base)
+
+
+def _messages(work: Work, local: Bools) -> tuple[Longs, Longs, Bools]:
+    """Crossing rows by message, in the order of `core.messages`; within each in the order of places on the line."""
+    schedule, line = work.schedule, work.line
+    rows, sent = np.flatnonzero(~local), messages(schedule)
+    chunk, slots = schedule.chunk[rows], schedule.slots
+    inside: list[tuple[NDArray[Any], int]] = [(line.place[chunk], len(line.place))]
+    if slots > 1:
+        inside += [(schedule.slot("src")[rows], slots), (schedule.slot("dst")[rows], slots)]
+    order = order_of(*packed((sent.of_row[rows], len(sent)), *inside))
+    rows = rows[order]
+    chunk, new = schedule.chunk[rows], starts(sent.of_row[rows])
+    joined = ~new & (line.pieces[chunk] == 1)
+    joined[1:] &= line.end[chunk[:-1]] == line.begin[chunk[1:]]
+    return rows, np.cumsum(new) - 1, joined
+
+
+@dataclass(frozen=True, eq=False)
+class Folds:
+    """Combinations: neighbouring groups whose operands lie side by side are one."""
+
+    groups: Longs  # those that folds make, by rank and moment and place
+    fold: Longs  # per group, -1
+    head: Longs  # per fold its first group
+    tail: Longs
+    operands: Longs  # per fold: of its first group, as positions in the values
+    count: Longs
+    base: Longs  # per operand of the values: where it lies
+
+
+def folds(work: Work, moved: Moves) -> Folds:
+    """O(n log n)."""
+    values, line = work.values, work.line
+    held = values.row >= 0
+    held[held] = moved.waiting[values.row[held]]
+    base = moved.base[values.operand]
+    base[held] = len(work.places) + moved.stretch[values.row[held]]
+    groups = np.flatnonzero(moved.folded)
+    version = values.version[groups]
+    chunk, rank = values.order.chunk[version], values.order.rank[version]
+    count = values.count[groups]
+    most = int(count.max(initial=0)) + 1
+    key, bound = packed((rank, work.schedule.collective.ranks), (values.moment[version], work.times), (count, most))
+    order = order_of(*packed((key, bound), (line.place[chunk], len(line.place))))
+    groups, key, chunk, count = groups[order], key[order], chunk[order], count[order]
+    joined = ~starts(key) & (line.pieces[chunk] == 1)
+    joined[1:] &= line.end[chunk[:-1]] == line.begin[chunk[1:]]
+    home = moved.base[values.version[groups]]
+    joined[1:] &= home[1:] == home[:-1]
+    if len(groups):
+        at = ranges(values.first[groups], count)
+        lies = base[at]
+        position = np.arange(len(at)) - np.repeat(count, count)
+        same = lies == lies[np.maximum(position, 0)]
+        joined &= np.logical_and.reduceat(same, np.cumsum(count) - count)
+    number = np.full(len(moved.folded), -1, np.int64)
+    number[groups] = np.cumsum(~joined) - 1
+    head = groups[~joined]
+    tail = groups[np.append(~joined[1:], True)[: len(groups)]]
+    of = values.count[head]
+    return Folds(groups, number, head, tail, ranges(values.first[head], of), of, base)

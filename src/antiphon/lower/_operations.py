@@ -1,0 +1,311 @@
+"""The second half of making a program: operations, their parts, and what waits for what."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from antiphon.core.columns import Bools, Longs, distinct, order_of, packed, pointers, starts
+from antiphon.core.program import FOLD, JOIN, RECEIVE, SEND, Program
+from antiphon.lower._moves import Folds, Moves, folds, moves
+from antiphon.lower._slots import Slots, dealt
+from antiphon.lower.rows import Work
+
+
+@dataclass(eq=False)
+class _Table:
+    """Operations as they are made, with their parts and waits; each set of columns is added at once."""
+
+    columns: list[tuple[Longs, ...]] = field(default_factory=list)  # kind, rank, peer, pieces, when, chunk
+    parts: list[tuple[Longs, ...]] = field(default_factory=list)  # operation, begin, end, base
+    waits: list[tuple[Longs, Longs]] = field(default_factory=list)
+    made: int = 0
+
+    def add(
+        self, kind: int, rank: ArrayLike, peer: ArrayLike, pieces: ArrayLike, when: Longs, chunk: ArrayLike
+    ) -> Longs:
+        """New operations; returns their numbers."""
+        columns = np.broadcast_arrays(*(np.asarray(c, np.int64) for c in (kind, rank, peer, pieces, when, chunk)))
+        self.columns.append(tuple(columns))
+        first, self.made = self.made, self.made + len(when)
+        return np.arange(first, self.made)
+
+    def part(self, operation: Longs, begin: Longs, end: Longs, base: Longs) -> None:
+        self.parts.append((operation, begin, end, base))
+
+    def wait(self, later: Longs, earlier: Longs) -> None:
+        other = later != earlier
+        self.waits.append((later[other], earlier[other]))
+
+    def when(self) -> Longs:
+        return np.concatenate([c[4] for c in self.columns])
+
+    def all(self, what: str, width: int) -> list[Longs]:
+        listed: list[Any] = getattr(self, what)
+        empty = np.zeros(0, np.int64)
+        return [np.concatenate([empty, *(columns[i] for columns in listed)]) for i in range(width)]
+
+
+@dataclass(eq=False)
+class _Done:
+    """Who does what: operations by row, version and stretch. Uses: (what is read, the operation that reads it)."""
+
+    arrives: Longs  # per row: the operation after which it is there
+    writer: Longs  # per version, -1
+    read: Longs
+    reader: Longs
+
+
+def operations(work: Work, channels: int, lag: int) -> Program:
+    """O(n log n) for n rows."""
+    moved = moves(work)
+    folded = folds(work, moved)
+    table = _Table()
+    early = _at_once(work, table)
+    done = _transfers(work, moved, folded, early, table)
+    _set_aside(work, moved, done, table)
+    _order_versions(work, moved, folded, done, table)
+    slots = _order_stretches(work, moved, done, table, lag)
+    return _assembled(work, moved, slots, table, channels)
+
+
+def _transfers(work: Work, moved: Moves, folded: Folds, early: _Early, table: _Table) -> _Done:
+    """Sends, receives, copies and folds.
+
+    After the first step a rank's own data is sent from its output, where it stands beside what has come.
+    """
+    schedule, line, values = work.schedule, work.line, work.values
+    read, write = values.order.read.astype(np.int64), values.order.write.astype(np.int64)
+    target = np.where(moved.stretch >= 0, len(work.places) + moved.stretch, moved.base[write])
+    source = moved.base[read]
+    beside = (early.place[read] >= 0) & (work.time > 0) & (line.pieces[schedule.chunk] == 1)
+    beside = np.flatnonzero(beside & (schedule.src != schedule.dst))
+    source[beside] = early.place[read[beside]]
+    arrives, reads = _crossing(work, moved, table, target, source)
+    table.wait(reads[beside], early.maker[read[beside]])
+    rows = moved.inner
+    chunk, rank = schedule.chunk[rows], schedule.src[rows]
+    arrives[rows] = reads[rows] = table.add(FOLD, rank, rank, line.pieces[chunk], 2 * work.time[rows], chunk)
+    for base in (target, source):
+        table.part(arrives[rows], line.begin[chunk], line.end[chunk], base[rows])
+    fold_of = _folds(work, moved, folded, table)
+    writer = np.full(len(values.order), -1, np.int64)
+    group = values.group[write]
+    writer[write] = np.where(moved.folded[group], fold_of[group], arrives)
+    direct = np.flatnonzero(reads < 0)  # inside a rank and no copy: the fold reads where it lies
+    reads[direct] = fold_of[group[direct]]
+    own, taken = np.flatnonzero(values.row < 0), np.flatnonzero(values.row >= 0)
+    taken = taken[moved.waiting[values.row[taken]]]
+    table.wait(fold_of[values.owner[taken]], arrives[values.row[taken]])
+    all_read = np.concatenate([read, values.operand[own]])
+    return _Done(arrives, writer, all_read, np.concatenate([reads, fold_of[values.owner[own]]]))
+
+
+def _crossing(work: Work, moved: Moves, table: _Table, target: Longs, source: Longs) -> tuple[Longs, Longs]:
+    """The sends and receives; per row the receive and the send, -1 inside a rank."""
+    schedule, line, rows = work.schedule, work.line, moved.crossing
+    first = rows[starts(moved.message)]
+    begin, end = line.begin[schedule.chunk[rows]], line.end[schedule.chunk[rows]]
+    sides: list[Longs] = []
+    for kind, mine, other, base in (
+        (RECEIVE, schedule.dst, schedule.src, target),
+        (SEND, schedule.src, schedule.dst, source),
+    ):
+        chunk = schedule.chunk[first]
+        made = table.add(kind, mine[first], other[first], line.pieces[chunk], 2 * work.time[first], chunk)
+        operation = np.full(schedule.transfers, -1, np.int64)
+        operation[rows] = made[moved.message]
+        _run_parts(table, begin, end, base[rows], operation[rows], moved.joined)
+        sides.append(operation)
+    return sides[0], sides[1]
+
+
+def _folds(work: Work, moved: Moves, folded: Folds, table: _Table) -> Longs:
+    """The combinations; per group its fold, which means nothing where there is none."""
+    line, values = work.line, work.values
+    version, last = values.version[folded.head], values.version[folded.tail]
+    chunk, end = values.order.chunk[version], values.order.chunk[last]
+    rank = values.order.rank[version]
+    made = table.add(FOLD, rank, rank, line.pieces[chunk], 2 * values.moment[version] + 1, chunk)
+    table.part(made, line.begin[chunk], line.end[end], moved.base[version])
+    each = np.repeat(np.arange(len(made)), folded.count)
+    table.part(made[each], line.begin[chunk][each], line.end[end][each], folded.base[folded.operands])
+    return made[folded.fold] if len(made) else np.full(len(folded.fold), -1, np.int64)
+
+
+def _run_parts(table: _Table, begin: Longs, end: Longs, base: Longs, operation: Longs, joined: Bools) -> None:
+    """Neighbours that lie side by side are one part."""
+    fresh = ~joined
+    fresh[1:] |= base[1:] != base[:-1]
+    last = np.append(fresh[1:], True)[: len(fresh)]
+    table.part(operation[fresh], begin[fresh], end[last], base[fresh])
+
+
+@dataclass(frozen=True, eq=False)
+class _Early:
+    """Per version the place in the output to which it is copied at once, and the operation that does it; -1."""
+
+    place: Longs
+    maker: Longs
+
+
+def _at_once(work: Work, table: _Table) -> _Early:
+    """What a rank has from the beginning and must end with, and no row writes: from its input to its output."""
+    ends, line, order = work.analysis.outputs, work.line, work.values.order
+    entry = _entries(work)
+    still = (work.last < 0) | order.initial[work.last] if len(order) else work.last < 0
+    rows = np.flatnonzero(still & (entry >= 0))
+    rows = rows[work.places.inputs[entry[rows]] != work.places.outputs[rows]]
+    rows = rows[np.lexsort((line.place[ends.chunk[rows]], ends.rank[rows]))]
+    chunk, rank = ends.chunk[rows], ends.rank[rows]
+    source, target = work.places.inputs[entry[rows]], work.places.outputs[rows]
+    fresh = starts(rank) | starts(source) | starts(target)
+    fresh[1:] |= line.end[chunk[:-1]] != line.begin[chunk[1:]]
+    last = np.append(fresh[1:], True)[: len(fresh)]
+    made = table.add(FOLD, rank[fresh], rank[fresh], 1, np.ones(int(fresh.sum()), np.int64), chunk[fresh])
+    for base in (target, source):
+        table.part(made, line.begin[chunk[fresh]], line.end[chunk[last]], base[fresh])
+    early = _Early(np.full(len(order), -1, np.int64), np.full(len(order), -1, np.int64))
+    known = work.last[rows] >= 0
+    early.place[work.last[rows[known]]] = target[known]
+    early.maker[work.last[rows[known]]] = made[np.cumsum(fresh) - 1][known]
+    return early
+
+
+def _entries(work: Work) -> Longs:
+    """Per output the input of the same cell, -1."""
+    first, last = work.analysis.inputs, work.analysis.outputs
+    out = np.full(len(last.cell), -1, np.int64)
+    if len(first.cell):
+        order = np.argsort(first.cell)
+        at = np.searchsorted(first.cell[order], last.cell)
+        at[at == len(order)] = 0
+        found = order[at]
+        out = np.where(first.cell[found] == last.cell, found, -1)
+    return out
+
+
+def _set_aside(work: Work, moved: Moves, done: _Done, table: _Table) -> None:
+    """An alltoall in place: when all that stood in a place has been read, what came for it is copied there."""
+    rows = np.flatnonzero(work.aside)
+    if not len(rows):
+        return
+    line, order, collective = work.line, work.values.order, work.schedule.collective
+    ends, members = work.analysis.outputs, len(collective.members)
+    when, pieces = table.when(), np.concatenate([c[3] for c in table.columns])
+    old = order.initial[done.read]
+    version, reader = done.read[old], done.reader[old]
+    read_place = order.rank[version] * members + work.schedule.chunks.block[order.chunk[version]] // members
+    end_place = ends.rank[rows] * members + work.schedule.chunks.block[ends.chunk[rows]] % members
+    taken = np.zeros(collective.ranks * members, bool)
+    taken[end_place] = True
+    reader, read_place = reader[taken[read_place]], read_place[taken[read_place]]
+    ready = np.zeros(len(taken), np.int64)
+    np.maximum.at(ready, read_place, when[reader] + 2 * (pieces[reader] - 1) + 1)
+    places = distinct(read_place)
+    rank = places // members
+    join = np.full(len(ready), -1, np.int64)
+    join[places] = table.add(JOIN, rank, rank, 1, ready[places], 0)
+    table.wait(join[read_place], reader)
+    value, chunk = work.last[rows], ends.chunk[rows]
+    mine = ends.rank[rows]
+    begin = np.maximum(ready[end_place], when[done.writer[value]]) + 1
+    made = table.add(FOLD, mine, mine, line.pieces[chunk], begin, chunk)
+    for base in (work.places.outputs[rows], moved.base[value]):
+        table.part(made, line.begin[chunk], line.end[chunk], base)
+    some = join[end_place] >= 0
+    table.wait(made[some], join[end_place[some]])
+    done.read = np.concatenate([done.read, value])
+    done.reader = np.concatenate([done.reader, made])
+
+
+def _order_versions(work: Work, moved: Moves, folded: Folds, done: _Done, table: _Table) -> None:
+    """Reads wait for what writes the version; what is written over it waits for its reads, or else for its writer."""
+    values = work.values
+    writer = done.writer[done.read]
+    table.wait(done.reader[writer >= 0], writer[writer >= 0])
+    over = values.over[done.read]
+    table.wait(done.writer[done.read[over] + 1], done.reader[over])
+    unread = values.over & (done.writer >= 0)
+    unread[done.read] = False
+    lost = np.flatnonzero(unread)
+    table.wait(done.writer[lost + 1], done.writer[lost])
+
+
+def _order_stretches(work: Work, moved: Moves, done: _Done, table: _Table, lag: int) -> Slots:
+    """Deal the stretches to slots; who writes into one again waits for all that used what was there."""
+    schedule, line = work.schedule, work.line
+    head, tail = schedule.chunk[moved.head], schedule.chunk[moved.tail]
+    held = np.flatnonzero(moved.waiting)
+    taker = done.writer[work.values.order.write[held]]
+    inside = moved.base[done.read] >= len(work.places)
+    stretch = np.concatenate([moved.stretch[held], moved.base[done.read[inside]] - len(work.places)])
+    user = np.concatenate([taker, done.reader[inside]])
+    writer = done.arrives[moved.head]
+    idle = np.ones(len(head), bool)
+    idle[stretch] = False
+    stretch, user = np.concatenate([stretch, np.flatnonzero(idle)]), np.concatenate([user, writer[idle]])
+    when = table.when()
+    end = when[writer] if len(writer) else np.zeros(0, np.int64)
+    np.maximum.at(end, stretch, when[user])
+    rank = schedule.dst[moved.head].astype(np.int64)
+    where = rank, line.begin[head], line.end[tail], line.pieces[head]
+    slots = dealt(line, schedule.collective.ranks, where, (2 * work.time[moved.head], end), lag)
+    after = np.full(len(head), -1, np.int64)
+    again = np.flatnonzero(slots.before >= 0)
+    after[slots.before[again]] = again
+    some = after[stretch] >= 0
+    table.wait(writer[after[stretch[some]]], user[some])
+    return slots
+
+
+def _assembled(work: Work, moved: Moves, slots: Slots, table: _Table, channels: int) -> Program:
+    """All columns in their final order."""
+    schedule, line, places = work.schedule, work.line, work.places
+    ranks = schedule.collective.ranks
+    kind, rank, peer, pieces, when, chunk = table.all("columns", 6)
+    rush = np.where(kind == RECEIVE, 0, np.where(kind == SEND, 1, 2))
+    order = order_of(*packed((rank, ranks), (when, int(when.max(initial=0)) + 1), (rush, 3)))
+    number = np.empty(len(order), np.int64)
+    number[order] = np.arange(len(order))
+    operation, begin, end, base = table.all("parts", 4)
+    turn = order_of(number[operation], len(order))
+    later, earlier = table.all("waits", 2)
+    edges = distinct(number[later] * max(len(order), 1) + number[earlier])
+    base_rank = np.concatenate([places.rank, schedule.dst[moved.head]]).astype(np.int64)
+    by_rank = order_of(base_rank, ranks)
+    base_number = np.empty(len(by_rank), np.int64)
+    base_number[by_rank] = np.arange(len(by_rank))
+    none, zero = np.zeros(len(places), np.int64), np.zeros(len(moved.head), np.int64)
+    origin = line.begin[schedule.chunk[moved.head]]
+    finish = _finish(work)
+    planner = schedule.provenance.get("planner")
+    return Program(
+        schedule.collective, work.in_place, channels,
+        f"{schedule.collective.kind} among {len(schedule.collective.members)} ranks" + f", {planner}" * bool(planner),
+        line.denominator, line.whole, line.part,
+        pointers(base_rank, ranks), np.concatenate([places.shift, zero])[by_rank],
+        np.concatenate([places.buffer, zero + 2])[by_rank], np.concatenate([none, slots.slot])[by_rank],
+        np.concatenate([none, origin])[by_rank],
+        slots.class_whole, slots.class_part, slots.class_pieces, slots.ptr, slots.of_class,
+        pointers(rank, ranks), kind[order], (line.place[chunk] % channels)[order] if len(chunk) else chunk,
+        peer[order], pieces[order], when[order],
+        pointers(number[operation], len(order)), begin[turn], end[turn], base_number[base[turn]],
+        pointers(edges // max(len(order), 1), len(order)), edges % max(len(order), 1),
+        pointers(finish[0], ranks), finish[1], finish[2], base_number[finish[3]], finish[4],
+    )  # fmt: skip
+
+
+def _finish(work: Work) -> tuple[Longs, Longs, Longs, Longs, Longs]:
+    """Which stretches of the outputs an avg divides, by how much: rank, begin, end, base, count."""
+    ends, line = work.analysis.outputs, work.line
+    rows = np.flatnonzero(ends.count > 1)
+    rows = rows[np.lexsort((line.place[ends.chunk[rows]], ends.rank[rows]))]
+    chunk, rank, base, count = ends.chunk[rows], ends.rank[rows], work.places.outputs[rows], ends.count[rows]
+    fresh = starts(rank) | starts(base) | starts(count)
+    fresh[1:] |= line.end[chunk[:-1]] != line.begin[chunk[1:]]
+    last = np.append(fresh[1:], True)[: len(fresh)]
+    return rank[fresh], line.begin[chunk[fresh]], line.end[chunk[last]], base[fresh], count[fresh]

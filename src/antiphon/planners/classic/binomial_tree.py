@@ -1,0 +1,50 @@
+"""The binomial tree: in every step whoever has the data passes it on, so that those who have it double.
+
+ceil(log2 P) steps for broadcast, reduce, scatter and gather on any number of ranks, twice that for those made of two
+of them (Thakur, Rabenseifner and Gropp 2005).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from antiphon.core.collective import Collective
+from antiphon.core.request import Request
+from antiphon.core.schedule import Schedule
+from antiphon.core.transform import compose
+from antiphon.planners.classic import seats as _trees
+from antiphon.planners.shared.rows import Order, Seats, backwards, finish, part, per_root, refuse_more_than_fits
+
+_HALVES = {
+    "allreduce": ("reduce", "broadcast"),
+    "allgather": ("gather", "broadcast"),
+    "reducescatter": ("reduce", "scatter"),
+}
+
+
+def binomial_tree(request: Request, *, order: Order = None, pieces: int = 1) -> Iterator[Schedule]:
+    """Yields one schedule: O(P) transfers per root for broadcast, reduce and allreduce, O(P log P) for scatter and
+    gather, O(P^2) otherwise.
+
+    Allreduce is a reduce to the first rank of `order` and a broadcast from it; allgather a gather and a broadcast;
+    reducescatter a reduce and a scatter. `pieces`: pipelining depth.
+    """
+    topology, collective = request.topology, request.collective
+    ranks, roots = len(collective.members), max(len(collective.roots), 1)
+    wide = collective.kind in ("allgather", "reducescatter")
+    refuse_more_than_fits("binomial-tree", collective, roots * ranks * (ranks if wide else ranks.bit_length()))
+    options = {"order": order, "pieces": pieces}
+    yield finish(_plan(collective, order), topology, collective, "binomial-tree", options, pieces)
+
+
+def _plan(collective: Collective, order: Order) -> Schedule:
+    kind = collective.kind
+    if kind == "broadcast":
+        return per_root(collective, lambda one: _trees.broadcast(one, order))
+    if kind == "scatter":
+        return per_root(collective, lambda one: _trees.scatter(one, order))
+    if kind in ("reduce", "gather"):
+        return backwards(collective, lambda one: _plan(one, order))
+    root = int(Seats.of(collective, order).rank[0])
+    first, second = (_plan(part(collective, half, root), order) for half in _HALVES[kind])
+    return compose(first, second)

@@ -1,0 +1,73 @@
+"""Bruck's algorithm: ceil(log2 P) steps on any number of ranks, with no folding.
+
+Allgather: in step s everyone sends the 2^s parts that it has (fewer in the last step) to the rank 2^s before it.
+Alltoall: what has to go a distance d makes one hop of 2^s for every bit s of d (Bruck, Ho, Kipnis, Upfal and
+Weathersby 1997).
+
+Messages are contiguous in buffers that begin with a rank's own block. So every rank rotates its buffer: once for
+allgather, at the end; before the first step and after the last for alltoall, where the sent blocks of a step are
+also put together and taken apart. The rotations are priced as local work, a copy of the buffer each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+
+from antiphon.core.collective import Collective
+from antiphon.core.request import Request
+from antiphon.core.schedule import Local, Schedule
+from antiphon.core.transform import compose
+from antiphon.planners.shared.rows import Order, Seats, backwards, finish, lay, part, refuse_more_than_fits
+
+
+def bruck(request: Request, *, order: Order = None) -> Iterator[Schedule]:
+    """Yields one schedule: O(P^2) transfers, for alltoall O(P^2 log P). Every rank sends (P-1)/P nbytes in allgather
+    and reducescatter, twice that in allreduce, about log2(P)/2 nbytes in alltoall."""
+    topology, collective = request.topology, request.collective
+    ranks = len(collective.members)
+    times = {"alltoall": ranks.bit_length() / 2, "allreduce": 2}.get(collective.kind, 1)
+    refuse_more_than_fits("bruck", collective, int(ranks * ranks * times))
+    copies = {"alltoall": 2, "allreduce": 2}.get(collective.kind, 1)
+    made = replace(_plan(collective, order), local=(Local("rotation", Fraction(copies)),))
+    yield finish(made, topology, collective, "bruck", {"order": order})
+
+
+def _plan(collective: Collective, order: Order) -> Schedule:
+    if collective.kind == "allgather":
+        return _allgather(collective, order)
+    if collective.kind == "alltoall":
+        return _alltoall(collective, order)
+    if collective.kind == "reducescatter":
+        return backwards(collective, lambda one: _plan(one, order))
+    return compose(
+        _plan(part(collective, "reducescatter"), order),
+        _plan(part(collective, "allgather"), order),
+    )
+
+
+def _allgather(collective: Collective, order: Order) -> Schedule:
+    seats = Seats.of(collective, order)
+    size = len(seats)
+    away, dst = (x.ravel() for x in np.meshgrid(np.arange(1, size), np.arange(size), indexing="ij"))
+    step = np.frexp(away)[1].astype(np.int64) - 1  # floor(log2): whose part comes from so far arrives then
+    return lay(collective, seats, step, seats.member[(dst + away) % size], (dst + (1 << step)) % size, dst)
+
+
+def _alltoall(collective: Collective, order: Order) -> Schedule:
+    seats = Seats.of(collective, order)
+    size = len(seats)
+    rows = []
+    for bit in range((size - 1).bit_length()):
+        away = np.arange(1, size)
+        away = away[away >> bit & 1 == 1][:, None]
+        origin = np.arange(size)[None, :]
+        src = (origin + (away & ((1 << bit) - 1))) % size
+        goal = (origin + away) % size
+        block = seats.member[goal] * size + seats.member[origin]
+        rows.append([np.full(block.size, bit), block, src, (src + (1 << bit)) % size])
+    step, block, src, dst = (np.concatenate([row[i].ravel() for row in rows]) for i in range(4))
+    return lay(collective, seats, step, block, src, dst)

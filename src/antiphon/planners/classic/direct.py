@@ -1,0 +1,24 @@
+"""Everything in one step: whoever has something sends it straight to whoever needs it.
+
+The fewest steps there can be. An allreduce sends everyone's whole buffer to everyone: P - 1 times nbytes per rank,
+for the smallest sizes only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from antiphon.core.collective import ROOTED
+from antiphon.core.request import Request
+from antiphon.core.schedule import Schedule
+from antiphon.planners.classic.one_step import one_step
+from antiphon.planners.shared.rows import finish, refuse_more_than_fits
+
+
+def direct(request: Request) -> Iterator[Schedule]:
+    """Yields one schedule: P - 1 transfers per root, else P (P - 1)."""
+    topology, collective = request.topology, request.collective
+    ranks = len(collective.members)
+    senders = len(collective.roots) if collective.kind in ROOTED else ranks
+    refuse_more_than_fits("direct", collective, senders * (ranks - 1))
+    yield finish(one_step(collective), topology, collective, "direct", {})

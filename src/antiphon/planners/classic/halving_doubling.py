@@ -1,0 +1,64 @@
+"""Recursive halving, then recursive doubling: partners exchange halves, quarters, ..., and back again.
+
+Allreduce on P = 2^k ranks takes 2k steps, and every rank sends 2 (P-1)/P nbytes: as much as it must. Otherwise
+P - 2^k ranks fold into a neighbour before and are told after: two more steps and up to 2 nbytes more (GenTree,
+section 2.1, there RHD; Thakur, Rabenseifner and Gropp 2005).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from antiphon.core.collective import Collective
+from antiphon.core.request import Request
+from antiphon.core.schedule import Schedule
+from antiphon.core.transform import compose, invert
+from antiphon.errors import Invalid, quote
+from antiphon.planners.classic import hypercube as _hypercube
+from antiphon.planners.classic.seats import scatter
+from antiphon.planners.shared.rows import Order, Seats, backwards, finish, folded, part, per_root, refuse_more_than_fits
+
+
+def halving_doubling(
+    request: Request, *, order: Order = None, large: str = "near", pieces: int = 1
+) -> Iterator[Schedule]:
+    """Yields one schedule of O(P^2) transfers.
+
+    `large`: "near" exchanges the large parts with neighbours and the small ones far away, which suits machines with a
+    hierarchy; "far" the other way round, as in the textbook, where messages are runs of memory. Broadcast is a
+    binomial scatter and an allgather, reduce the same backwards. `pieces`: pipelining depth.
+    """
+    topology, collective = request.topology, request.collective
+    if large not in ("near", "far"):
+        raise Invalid(f"option large: the large parts go near or far, got {quote(large)}")
+    ranks = len(collective.members)
+    refuse_more_than_fits("halving-doubling", collective, 2 * ranks * ranks * max(len(collective.roots), 1))
+    options = {"order": order, "large": large, "pieces": pieces}
+    yield finish(_plan(collective, order, large), topology, collective, "halving-doubling", options, pieces)
+
+
+def _plan(collective: Collective, order: Order, large: str) -> Schedule:
+    kind = collective.kind
+    if kind == "allgather":
+        levels = len(collective.members).bit_length() - 1
+        bits = list(range(levels))
+        return _hypercube.allgather(collective, order, bits[::-1] if large == "near" else bits)
+    if kind in ("reducescatter", "reduce"):
+        return backwards(collective, lambda one: _plan(one, order, large))
+    if kind == "broadcast":
+        return per_root(collective, lambda one: _broadcast(one, order, large))
+    return _allreduce(collective, order, large)
+
+
+def _broadcast(collective: Collective, order: Order, large: str) -> Schedule:
+    first = scatter(part(collective, "scatter", collective.roots[0]), order)
+    return compose(first, _plan(part(collective, "allgather"), order, large))
+
+
+def _allreduce(collective: Collective, order: Order, large: str) -> Schedule:
+    seats = Seats.of(collective, order)
+    core = _hypercube.core_of(len(seats))
+    inner = seats.rank[core.seat]
+    gathered = _plan(Collective("allgather", collective.ranks, tuple(inner.tolist())), inner.tolist(), large)
+    both = compose(invert(gathered), gathered)
+    return folded(collective, both, seats.rank[core.extra], seats.rank[core.partner])

@@ -1,0 +1,28 @@
+"""Everything in one step: whoever has something sends it straight to whoever needs it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from antiphon.core.collective import COMBINING, Collective
+from antiphon.core.schedule import COPY, REDUCE, Schedule
+from antiphon.planners.shared.rows import Seats, lay
+
+
+def one_step(collective: Collective) -> Schedule:
+    """One row per (block, holder, taker) that differ: O(P) per root, O(P^2) else. Any built-in kind."""
+    relation, members = collective.relation, len(collective.members)
+    pre, post = (np.bincount(b, minlength=collective.blocks) for b in (relation.pre_block, relation.post_block))
+    if collective.kind == "allreduce":
+        src, dst = (x.ravel() for x in np.meshgrid(relation.pre_rank, relation.post_rank, indexing="ij"))
+        block = np.zeros(members * members, np.int32)
+    elif collective.kind in COMBINING:  # many holders, one taker
+        src, block = relation.pre_rank, relation.pre_block
+        dst = np.repeat(relation.post_rank, pre)
+    else:  # one holder
+        dst, block = relation.post_rank, relation.post_block
+        src = np.repeat(relation.pre_rank, post)
+    apart = np.flatnonzero(src != dst)
+    seats = Seats(np.arange(collective.ranks, dtype=np.int32), np.arange(collective.ranks))
+    op = REDUCE if collective.kind in COMBINING else COPY
+    return lay(collective, seats, np.zeros(len(apart), np.int32), block[apart], src[apart], dst[apart], op)

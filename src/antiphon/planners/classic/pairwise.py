@@ -1,0 +1,43 @@
+"""Pairwise exchange: in step s everyone exchanges with the partner s away, and sends it just what it needs.
+
+P - 1 steps, one partner at a time, and no byte more than needed: for large alltoalls (Thakur, Rabenseifner and Gropp
+2005).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from antiphon.core.collective import Collective
+from antiphon.core.request import Request
+from antiphon.core.schedule import Schedule
+from antiphon.core.transform import compose
+from antiphon.planners.shared.rows import Order, Seats, backwards, finish, lay, part, refuse_more_than_fits
+
+
+def pairwise(request: Request, *, order: Order = None) -> Iterator[Schedule]:
+    """Yields one schedule of O(P^2) transfers. Partners are i xor s where P is a power of two, so that both sides of
+    a pair talk to each other; else everyone sends to i + s and receives from i - s."""
+    topology, collective = request.topology, request.collective
+    ranks = len(collective.members)
+    refuse_more_than_fits("pairwise", collective, ranks * (ranks - 1) * (2 if collective.kind == "allreduce" else 1))
+    yield finish(_plan(collective, order), topology, collective, "pairwise", {"order": order})
+
+
+def _plan(collective: Collective, order: Order) -> Schedule:
+    if collective.kind == "reducescatter":
+        return backwards(collective, lambda one: _plan(one, order))
+    if collective.kind == "allreduce":
+        return compose(
+            _plan(part(collective, "reducescatter"), order),
+            _plan(part(collective, "allgather"), order),
+        )
+    seats = Seats.of(collective, order)
+    size = len(seats)
+    step, src = (x.ravel() for x in np.meshgrid(np.arange(1, size), np.arange(size), indexing="ij"))
+    dst = src ^ step if size & (size - 1) == 0 else (src + step) % size
+    whole = collective.kind == "allgather"
+    block = seats.member[src] if whole else seats.member[dst] * size + seats.member[src]
+    return lay(collective, seats, step - 1, block, src, dst)

@@ -1,0 +1,66 @@
+"""Parameter servers: one rank collects, combines and spreads everything; or every rank does so for a part.
+
+`parameter-server` is GenTree's reduce-broadcast (section 2.1): 2 steps, and the server sends and receives (P-1) times
+nbytes. `colocated-ps` (sections 2.1 and 3.3): every rank is the server of 1/P of the data: 2 steps, and every rank
+sends 2 (P-1)/P nbytes, as much as it must; the price is that P - 1 ranks send to one at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from antiphon.core.collective import Collective
+from antiphon.core.request import Request
+from antiphon.core.schedule import Schedule
+from antiphon.core.transform import compose
+from antiphon.errors import Invalid, quote
+from antiphon.planners.classic.one_step import one_step
+from antiphon.planners.shared.rows import finish, part, per_root, refuse_more_than_fits
+
+_ONE_SERVER = {
+    "allreduce": ("reduce", "broadcast"),
+    "allgather": ("gather", "broadcast"),
+    "reducescatter": ("reduce", "scatter"),
+}
+_ALL_SERVE = {
+    "allreduce": ("reducescatter", "allgather"),
+    "broadcast": ("scatter", "allgather"),
+    "reduce": ("reducescatter", "gather"),
+}
+
+
+def parameter_server(request: Request, *, server: int | None = None, pieces: int = 1) -> Iterator[Schedule]:
+    """Yields one schedule of O(P) transfers (allgather, reducescatter: O(P^2)).
+
+    `server`: the rank that serves, by default the first that takes part. `pieces`: pipelining depth, so that the
+    server spreads one piece while it collects the next.
+    """
+    topology, collective = request.topology, request.collective
+    ranks = len(collective.members)
+    chosen = collective.members[0] if server is None else server
+    if chosen not in collective.members:
+        raise Invalid(f"option server: rank {quote(server)} does not take part; choose one of those that do")
+    refuse_more_than_fits("parameter-server", collective, ranks * (2 if collective.kind == "allreduce" else ranks))
+    first, second = (one_step(part(collective, half, _root(half, chosen))) for half in _ONE_SERVER[collective.kind])
+    options = {"server": chosen, "pieces": pieces}
+    yield finish(compose(first, second), topology, collective, "parameter-server", options, pieces)
+
+
+def colocated_ps(request: Request, *, pieces: int = 1) -> Iterator[Schedule]:
+    """Yields one schedule of O(P^2) transfers: everyone to everyone, twice. Broadcast is a scatter and such an
+    allgather, reduce such a reducescatter and a gather."""
+    topology, collective = request.topology, request.collective
+    ranks = len(collective.members)
+    refuse_more_than_fits("colocated-ps", collective, 2 * ranks * ranks * max(len(collective.roots), 1))
+
+    def plan(one: Collective) -> Schedule:
+        root = one.roots[0] if one.roots else 0
+        first, second = (one_step(part(one, half, _root(half, root))) for half in _ALL_SERVE[one.kind])
+        return compose(first, second)
+
+    made = per_root(collective, plan) if collective.roots else plan(collective)
+    yield finish(made, topology, collective, "colocated-ps", {"pieces": pieces}, pieces)
+
+
+def _root(kind: str, root: int) -> int | None:
+    return None if kind in ("allgather", "reducescatter") else root

@@ -1,0 +1,1 @@
+"""Numbers of ranks taken apart: k-ring, recursive multiplying."""

@@ -1,0 +1,90 @@
+"""k-ring: rings among groups of k ranks, then rings within them (parameterized collectives, section III.A).
+
+P/k - 1 rounds between groups and P - P/k within: P - 1 together, as many as a ring has, but only P/k - 1 of them wait
+for the slow links between groups. A group is a host unless told otherwise; groups may differ in size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from antiphon.core.collective import Collective
+from antiphon.core.request import Request
+from antiphon.core.schedule import Schedule
+from antiphon.core.topology import Topology
+from antiphon.core.transform import compose
+from antiphon.errors import Invalid
+from antiphon.options import parse_yes
+from antiphon.planners.radix.lanes import Sizes, by_places, given_sizes, lane_chains, lane_rounds, seats_by_place, told
+from antiphon.planners.radix.mixed import given_k
+from antiphon.planners.shared.rows import (
+    Order,
+    Seats,
+    backwards,
+    finish,
+    given_order,
+    part,
+    per_root,
+    refuse_more_than_fits,
+)
+
+CHAIN_PIECES = 32
+
+
+def kring(
+    request: Request,
+    *,
+    k: int | None = None,
+    groups: Sizes | None = None,
+    overlap: bool = False,
+    order: Order = None,
+    pieces: int | None = None,
+) -> Iterator[Schedule]:
+    """Yields one schedule: O(P^2) transfers, broadcast and reduce O(P).
+
+    `k`: ranks per group, the last group may have fewer. `groups`: "4+4+2", groups of these sizes; by default hosts.
+    `overlap`: rounds within groups share steps with rounds between them (the paper's T_AG,overlap). `order`: the ranks
+    in the order in which groups are runs. `pieces`: pipelining depth, by default 32 for broadcast and reduce, else 1.
+    """
+    topology, collective = request.topology, request.collective
+    overlap = parse_yes(overlap, "option overlap")
+    ranks, chain = len(collective.members), collective.kind in ("broadcast", "reduce")
+    rows = len(collective.roots) * ranks if chain else ranks * ranks * (2 if collective.kind == "allreduce" else 1)
+    refuse_more_than_fits("kring", collective, rows)
+    seating, sizes = _groups(topology, collective, k, groups, order)
+    depth = pieces if pieces is not None else CHAIN_PIECES if chain else 1
+    made = _plan(collective, seating, sizes, overlap)
+    natural = seating == list(collective.members)
+    options = {
+        "k": None if k is None else min(k, ranks), "groups": told(sizes) if k is None else None,
+        "overlap": overlap or None, "order": None if natural else ",".join(map(str, seating)), "pieces": depth,
+    }  # fmt: skip
+    yield finish(made, topology, collective, "kring", options, depth, {"groups": told(sizes)})
+
+
+def _groups(
+    topology: Topology, collective: Collective, k: int | None, groups: Sizes | None, order: Order
+) -> tuple[list[int], list[int]]:
+    """The order of ranks in which groups are runs, and the sizes of these."""
+    if k is None and groups is None:
+        return by_places(topology, collective, order)
+    if k is not None and groups is not None:
+        raise Invalid("options k and groups: give one of them, k for groups of one size or groups for any")
+    seating = given_order(order, collective) if order is not None else seats_by_place(topology, collective)
+    if groups is not None:
+        return seating, given_sizes(groups, len(seating))
+    each = given_k(k, len(seating), 1)
+    full, rest = divmod(len(seating), each)
+    return seating, [each] * full + [rest] * (rest > 0)
+
+
+def _plan(collective: Collective, seating: list[int], sizes: list[int], overlap: bool) -> Schedule:
+    kind = collective.kind
+    if kind == "allgather":
+        return lane_rounds(collective, Seats.of(collective, seating), sizes, overlap)
+    if kind == "broadcast":
+        return per_root(collective, lambda one: lane_chains(one, Seats.of(one, seating), sizes))
+    if kind in ("reducescatter", "reduce"):
+        return backwards(collective, lambda one: _plan(one, seating, sizes, overlap))
+    first, second = (_plan(part(collective, half), seating, sizes, overlap) for half in ("reducescatter", "allgather"))
+    return compose(first, second)

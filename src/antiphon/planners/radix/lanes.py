@@ -1,0 +1,126 @@
+"""Lanes through groups of ranks of any sizes: who represents a lane in a group, and the rounds of k-ring.
+
+Lane j of a group of s is represented by its member j mod s, and the block of member i belongs to lane i. Where groups
+are equally large every member is one lane.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+
+import numpy as np
+
+from antiphon.core.collective import Collective
+from antiphon.core.columns import Ints, Longs, narrow, ranges
+from antiphon.core.schedule import COPY, Schedule, cut
+from antiphon.core.topology import Topology
+from antiphon.errors import Invalid, quote
+from antiphon.planners.shared.groups import placed_groups
+from antiphon.planners.shared.places import groups_at, hosts
+from antiphon.planners.shared.rows import Order, Seats, given_order, lay
+
+Sizes = str | int | Sequence[int]
+
+
+def given_sizes(groups: Sizes, ranks: int) -> list[int]:
+    """The option `groups`: "4+4+2" or "2*4+2" or a list, the sizes of groups of consecutive seats."""
+    words = str(groups).split("+") if isinstance(groups, str | int) else list(groups)
+    sizes: list[int] = []
+    for word in words:
+        found = re.fullmatch(r"(?:(\d{1,9})\*)?(\d{1,9})", str(word).strip())
+        if found is None or not 1 <= int(found[2]) <= ranks or not 1 <= int(found[1] or 1) <= ranks:
+            raise Invalid(f"option groups: expected sizes of 1 to {ranks} such as 4+4+2 or 2*4+2, got {quote(groups)}")
+        sizes += [int(found[2])] * int(found[1] or 1)
+    if sum(sizes) != ranks:
+        raise Invalid(f"option groups: the groups of {quote(groups)} have {sum(sizes)} ranks together, not {ranks}")
+    return sizes
+
+
+def told(sizes: Iterable[int]) -> str:
+    """Sizes as the option takes them."""
+    runs = [(size, len(list(same))) for size, same in groupby(sizes)]
+    return "+".join(f"{times}*{size}" if times > 1 else str(size) for size, times in runs)
+
+
+def by_places(topology: Topology, collective: Collective, order: Order) -> tuple[list[int], list[int]]:
+    """The ranks in an order in which hosts are runs (or as told), and how many ranks these runs have.
+
+    Of a single host the parts that its places show, and where they show none the divisor of P nearest its square root.
+    """
+    seating = given_order(order, collective) if order is not None else seats_by_place(topology, collective)
+    found = hosts(topology, seating)
+    depth, deepest = 1, max(topology.places[rank].count("/") for rank in seating)
+    while len(found) == 1 and depth <= deepest:
+        found, depth = groups_at(topology, seating, depth), depth + 1
+    if not 1 < len(found) < len(seating):
+        k = near_root(len(seating))
+        return seating, [k] * (len(seating) // k)
+    number = {rank: i for i, group in enumerate(found) for rank in group}
+    return seating, [len(list(run)) for _, run in groupby(seating, key=number.__getitem__)]
+
+
+def seats_by_place(topology: Topology, collective: Collective) -> list[int]:
+    """All who take part, neighbours by their places side by side."""
+    return placed_groups(topology, collective.members)[1]
+
+
+def near_root(ranks: int) -> int:
+    """The divisor nearest the square root, by ratio, of two the greater; a prime has none between, and is one group."""
+    divisors = [d for d in range(1, math.isqrt(ranks) + 1) if ranks % d == 0]
+    return ranks // divisors[-1]
+
+
+def lane_rounds(collective: Collective, seats: Seats, sizes: Sequence[int], overlap: bool) -> Schedule:
+    """Allgather. Between groups every lane is a ring; within them one group's blocks after the other go round, the
+    group's own first, then as they came in. With `overlap` a round between groups shares the step with the first round
+    of the blocks that came before. P(P-1) rows, a block each."""
+    size, start = np.array(sizes), np.cumsum([0, *sizes[:-1]])
+    groups, ranks, longest = len(size), len(seats), int(size.max())
+    owner = np.repeat(np.arange(groups), size)
+    lane = ranges(np.zeros(groups, np.int64), size)
+    block, rank = narrow(seats.member), seats.rank
+    rows = ranks * (ranks - 1)
+    step, chunk, src, dst = (np.empty(rows, np.int32) for _ in range(4))
+    turns = longest - 1  # rounds within a group
+    gap = max(turns, 1) if overlap else 1  # steps between two rounds between groups
+    hop = np.arange(groups - 1)[:, None]
+    seat = [start[g] + lane % size[g] for g in ((owner + hop) % groups, (owner + hop + 1) % groups)]
+    low = hop.size * ranks
+    for column, values in ((step, hop * gap), (chunk, block), (src, rank[seat[0]]), (dst, rank[seat[1]])):
+        column[:low].reshape(-1, ranks)[...] = values
+    begin = (0 if overlap else groups - 1) + turns * ((np.arange(groups)[:, None] - owner) % groups)
+    for group in range(groups):
+        first, few = int(start[group]), int(size[group])
+        turn = np.arange(few - 1)[:, None]
+        high = low + turn.size * ranks
+        ring: Ints = rank[first : first + few]
+        for column, values in (
+            (step, begin[group] + turn), (chunk, block), (src, ring[(lane + turn) % few]),
+            (dst, ring[(lane + turn + 1) % few]),
+        ):  # fmt: skip
+            column[low:high].reshape(-1, ranks)[...] = values
+        low = high
+    return Schedule(collective, cut(collective, 1), step, chunk, src, dst, np.full(rows, COPY, np.uint8))
+
+
+def lane_chains(collective: Collective, seats: Seats, sizes: Sequence[int]) -> Schedule:
+    """Broadcast from a single root: a chain over the groups along the root's lane, then one within each group."""
+    size, start = np.array(sizes), np.cumsum([0, *sizes[:-1]])
+    groups = len(size)
+    root = int(np.flatnonzero(seats.rank == collective.roots[0])[0])
+    home = int(np.searchsorted(start, root, side="right")) - 1
+    turn = (home + np.arange(groups)) % groups
+    member = (root - start[home]) % size[turn]
+    leader = start[turn] + member
+    columns: list[tuple[Longs, Longs, Longs]] = [(np.arange(groups - 1), leader[:-1], leader[1:])]
+    for place, group in enumerate(turn.tolist()):
+        hop = np.arange(int(size[group]) - 1)
+        # the last leader has nobody to pass on to: its group goes on in the very next step
+        begin = min(place + 1, groups - 1)
+        along = start[group] + (member[place] + np.arange(int(size[group]))) % size[group]
+        columns.append((begin + hop, along[:-1], along[1:]))
+    step, src, dst = (np.concatenate(column) for column in zip(*columns, strict=True))
+    return lay(collective, seats, step, np.zeros_like(step), src, dst)

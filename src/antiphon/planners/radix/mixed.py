@@ -1,0 +1,255 @@
+"""Ranks numbered in mixed radix: how a number of ranks is taken apart, who stands for whom where it cannot be, and
+the rounds in which all partners of one digit exchange all they have (parameterized collectives, section III.B).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from antiphon.core.collective import Collective
+from antiphon.core.columns import Ints, Longs, narrow, ranges
+from antiphon.core.schedule import COPY, REDUCE, Chunks, Schedule, cut
+from antiphon.core.transform import compose, invert
+from antiphon.errors import Invalid, quote
+from antiphon.planners.shared.rows import Order, Seats, folded, lay
+
+DEFAULT_K = 4
+
+Radix = str | int | Sequence[int]
+
+
+@dataclass(frozen=True)
+class Radices:
+    """The radix of every round, in the order of rounds; `ranks` may be more than their product: the rest folds."""
+
+    rounds: tuple[int, ...]
+    ranks: int
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.rounds)
+
+    def distances(self, far: bool) -> list[int]:
+        """How far apart the partners of every round are: 1 first and growing, or the farthest first."""
+        done = [math.prod(self.rounds[:i]) for i in range(len(self.rounds) + 1)]
+        return [self.size // d for d in done[1:]] if far else done[:-1]
+
+    def __str__(self) -> str:
+        return "x".join(map(str, self.rounds))
+
+
+def given_k(k: int | None, ranks: int, least: int, default: int = DEFAULT_K) -> int:
+    """The option `k`: a whole number; more than there are ranks is as good as all."""
+    if k is not None and (isinstance(k, bool) or not isinstance(k, int) or k < least):
+        raise Invalid(f"option k: expected a whole number from {least}, such as 4, got {quote(k)}")
+    return min(default if k is None else k, ranks)
+
+
+def chosen(ranks: int, k: int | None, radices: Radix | None, fold: bool) -> Radices:
+    """As told by `radices`, else by k: powers of k, else as few factors of the number of ranks as can be, none above k,
+    else (or with `fold`) the greatest power of k there are ranks for."""
+    if radices is not None:
+        if k is not None:
+            raise Invalid("options k and radices: give one of them, as radices name every round's k")
+        return Radices(_given(radices, ranks), ranks)
+    most = given_k(k, ranks, 2)
+    factors = None if fold else factors_up_to(ranks, most)
+    return Radices(factors or (most,) * power_below(ranks, most), ranks)
+
+
+def _given(radices: Radix, ranks: int) -> tuple[int, ...]:
+    try:
+        found = tuple(int(r) for r in (str(radices).split("x") if isinstance(radices, str | int) else radices))
+    except (TypeError, ValueError):
+        raise Invalid(f"option radices: expected numbers such as 4x4x2, got {quote(radices)}") from None
+    if not found or min(found) < 2:
+        raise Invalid(f"option radices: every round needs a radix of 2 or more, such as 4x4x2, got {quote(radices)}")
+    if math.prod(found) > ranks:
+        raise Invalid(
+            f"option radices: the product of {quote(radices)} is {math.prod(found)}, but only {ranks} ranks take part; "
+            f"give radices whose product is {ranks}, or less to let the rest fold"
+        )
+    return found
+
+
+def power_below(ranks: int, k: int) -> int:
+    """The greatest e with k^e <= ranks, in whole numbers (logarithms in floats are off by one at 5^3 and 3^5)."""
+    power = 0
+    while k ** (power + 1) <= ranks:
+        power += 1
+    return power
+
+
+def factors_up_to(number: int, most: int) -> tuple[int, ...] | None:
+    """The number as a product of as few factors of 2 to `most` as possible, the most even ones, the greatest last;
+    None where a prime factor is greater.
+
+    The last round moves most: with the greatest factor last the messages of a round, which are as large as the product
+    of the factors before, are smallest. O(divisors^2).
+    """
+    divisors = [d for d in range(2, min(most, number) + 1) if number % d == 0]
+    best: dict[int, tuple[int, ...]] = {1: ()}
+
+    def search(rest: int) -> tuple[int, ...] | None:
+        if rest not in best:
+            tried = [(d, search(rest // d)) for d in divisors if rest % d == 0]
+            found = [tuple(sorted((d, *tail), reverse=True)) for d, tail in tried if tail is not None]
+            best[rest] = min(found, key=lambda f: (len(f), f), default=(0,))
+        return best[rest] if best[rest] != (0,) else None
+
+    factors = search(number)
+    return None if factors is None else factors[::-1]
+
+
+@dataclass(frozen=True, eq=False)
+class Core:
+    """Core number c sits at `seat[c]` and speaks for the seats from `first[c]` on, `count[c]` of them, itself the last.
+
+    Seat `extra[i]` is spoken for by seat `partner[i]`.
+    """
+
+    seat: Longs
+    first: Longs
+    count: Longs
+    extra: Longs
+    partner: Longs
+
+
+def core_of(ranks: int, size: int) -> Core:
+    """The seats dealt out over `size` cores, neighbours together, as evenly as can be: few then hand theirs to one."""
+    count = ranks // size + (np.arange(size) < ranks % size)
+    first = np.cumsum(count) - count
+    extra = ranges(first, count - 1)
+    return Core(first + count - 1, first, count, extra, np.repeat(first + count - 1, count - 1))
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """At `step` the item goes from one to the other."""
+
+    step: Ints
+    item: Ints
+    src: Ints
+    dst: Ints
+
+
+def gather_rounds(radices: Radices, far: bool, node: Ints, item: Ints) -> Rows:
+    """All cores exchange all they have, a digit per round: core c is told as node[c], what it begins with as item[c].
+
+    One row per core and item but its own, the rows of a message side by side; every column is written once, as a
+    broadcast of small tables.
+    """
+    size = radices.size
+    rows = size * (size - 1)
+    step, items, src, dst = (np.empty(rows, np.int32) for _ in range(4))
+    here, low = np.arange(size), 0
+    base, held = here.copy(), np.zeros(1, np.int64)
+    for number, (radix, distance) in enumerate(zip(radices.rounds, radices.distances(far), strict=True)):
+        digit = here // distance % radix
+        to = here + ((digit + np.arange(1, radix)[:, None]) % radix - digit) * distance
+        shape = (radix - 1, size, len(held))
+        high = low + math.prod(shape)
+        step[low:high] = number
+        items[low:high].reshape(shape)[...] = item[base[:, None] + held]
+        src[low:high].reshape(shape)[...] = node[here][:, None]
+        dst[low:high].reshape(shape)[...] = node[to][:, :, None]
+        base = base - digit * distance
+        held = (np.arange(radix)[:, None] * distance + held).ravel()
+        low = high
+    return Rows(step, items, src, dst)
+
+
+def allgather(collective: Collective, order: Order, radices: Radices, far: bool) -> Schedule:
+    """A round per radix. Those who fold hand in theirs first and are told all the rest last: two more steps."""
+    seats = Seats.of(collective, order)
+    core = core_of(len(seats), radices.size)
+    if not len(core.extra):
+        rows = gather_rounds(radices, far, seats.rank, narrow(seats.member))
+        nothing = np.zeros(len(rows.step), np.uint8)
+        return Schedule(collective, cut(collective, 1), rows.step, rows.item, rows.src, rows.dst, nothing + COPY)
+    number = np.arange(radices.size, dtype=np.int32)
+    moves = gather_rounds(radices, far, number, number)
+    times = core.count[moves.item]
+    rest_to, rest = others(core, len(seats))
+    after = np.full(len(rest), len(radices.rounds) + 1, np.int64)
+    step: list[Longs] = [0 * core.extra, (np.repeat(moves.step, times) + 1).astype(np.int64), after]
+    item = [core.extra, ranges(core.first[moves.item], times), rest]
+    src = [core.extra, core.seat[np.repeat(moves.src, times)], np.repeat(core.partner, len(seats) - 1)]
+    dst = [core.partner, core.seat[np.repeat(moves.dst, times)], rest_to]
+    block = seats.member[np.concatenate(item)]
+    return lay(collective, seats, np.concatenate(step), block, np.concatenate(src), np.concatenate(dst))
+
+
+def others(core: Core, ranks: int) -> tuple[Longs, Longs]:
+    """Every extra seat, and every seat but itself: what it is told in the end."""
+    other = np.arange(ranks - 1)[None, :]
+    rest = (other + (other >= core.extra[:, None])).ravel()
+    return np.repeat(core.extra, ranks - 1), rest
+
+
+def whole_vectors(collective: Collective, order: Order, radices: Radices, far: bool) -> Schedule:
+    """Allreduce: all partners of a round send each other the whole vector, and everyone adds up k."""
+    seats = Seats.of(collective, order)
+    core = core_of(len(seats), radices.size)
+    here = np.arange(radices.size)
+    src, dst, step = [], [], []
+    for number, (radix, distance) in enumerate(zip(radices.rounds, radices.distances(far), strict=True)):
+        digit = here // distance % radix
+        to = here + ((digit + np.arange(1, radix)[:, None]) % radix - digit) * distance
+        src.append(np.broadcast_to(here, to.shape).ravel())
+        dst.append(to.ravel())
+        step.append(np.full(to.size, number))
+    when = np.concatenate(step)
+    ends = core.seat[np.concatenate(src)], core.seat[np.concatenate(dst)]
+    made = lay(collective, seats, when, np.zeros_like(when), *ends, REDUCE)
+    return folded(collective, made, seats.rank[core.extra], seats.rank[core.partner])
+
+
+def reversal(radices: Radices) -> Longs:
+    """Per core its place when all buffers are filled in one order: the digit of the first round counts least."""
+    here, place, done = np.arange(radices.size), np.zeros(radices.size, np.int64), 1
+    for radix, distance in zip(radices.rounds, radices.distances(far=True), strict=True):
+        place += here // distance % radix * done
+        done *= radix
+    return place
+
+
+def in_parts(collective: Collective, order: Order, radices: Radices, far: bool) -> Schedule:
+    """Allreduce of large vectors: a reducescatter among the cores, then their allgather; those who fold take part
+    with the whole vector, before and after.
+
+    Who ends with which part in between is free to choose: they are dealt out so that every message is a run of the
+    vector, and nothing is permuted.
+    """
+    seats = Seats.of(collective, order)
+    core = core_of(len(seats), radices.size)
+    inner = seats.rank[core.seat].tolist()
+    among = Collective("allgather", collective.ranks, tuple(inner))
+    gathered = allgather(among, inner, Radices(radices.rounds, radices.size), far)
+    both = _dealt(compose(invert(gathered), gathered), inner, reversal(radices) if far else np.arange(radices.size))
+    return folded(collective, both, seats.rank[core.extra], seats.rank[core.partner])
+
+
+def _dealt(made: Schedule, inner: Sequence[int], place: Longs) -> Schedule:
+    """Parts of the vector given to others: core c ends with part place[c] after the reducescatter."""
+    parts = len(inner)
+    goal = np.empty(parts, np.int64)
+    goal[np.argsort(np.argsort(inner))] = place
+    chunks = made.chunks
+    number = chunks.offset * parts // chunks.denominator
+    moved = chunks.offset + (goal[number] - number) * (chunks.denominator // parts)
+    return replace(made, chunks=Chunks(chunks.block, moved, chunks.share, chunks.denominator))
+
+
+def rows_needed(kind: str, radices: Radices, large: bool = False) -> int:
+    """About how many transfers there will be."""
+    ranks = radices.ranks
+    if kind == "allreduce" and not large:
+        return radices.size * sum(r - 1 for r in radices.rounds) + 2 * (ranks - radices.size)
+    if kind == "allreduce":
+        return 2 * radices.size**2 + 2 * (ranks - radices.size) * radices.size
+    return ranks * ranks

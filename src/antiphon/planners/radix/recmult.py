@@ -1,0 +1,111 @@
+"""Recursive multiplying: in every round k ranks exchange all they have, at distance 1, k, k^2, ... (parameterized
+collectives, section III.B). With k = 2 it is recursive doubling.
+
+log_k P rounds where P is a power of k, and k - 1 messages out of and into every rank in each. Any other P is a product
+of radices of at most k, or folds to the greatest power of k below, as MPICH does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from antiphon.core.collective import Collective
+from antiphon.core.columns import Longs
+from antiphon.core.request import Request
+from antiphon.core.schedule import Schedule
+from antiphon.options import parse_yes
+from antiphon.planners.radix.mixed import (
+    Radices,
+    Radix,
+    allgather,
+    chosen,
+    given_k,
+    in_parts,
+    rows_needed,
+    whole_vectors,
+)
+from antiphon.planners.shared.rows import Order, Seats, backwards, finish, lay, per_root, refuse_more_than_fits
+
+
+def recmult(
+    request: Request,
+    *,
+    k: int | None = None,
+    radices: Radix | None = None,
+    fold: bool = False,
+    large: bool = False,
+    order: Order = None,
+    pieces: int = 1,
+) -> Iterator[Schedule]:
+    """Yields one schedule: O(P^2) transfers; broadcast and reduce O(P), allreduce of whole vectors O(P k log_k P).
+
+    `k`: the most ranks that exchange in a round, 4 by default. `radices`: "4x4x2", round by round. `fold`: to a power
+    of k even where P has factors of at most k. `large`: allreduce as a reducescatter and an allgather, not by whole
+    vectors. `pieces`: pipelining depth.
+    """
+    topology, collective = request.topology, request.collective
+    large, fold = parse_yes(large, "option large"), parse_yes(fold, "option fold")
+    found = chosen(len(collective.members), k, radices, fold)
+    tree = collective.kind in ("broadcast", "reduce")
+    rows = len(collective.roots) * found.ranks if tree else rows_needed(collective.kind, found, large)
+    refuse_more_than_fits("recmult", collective, rows)
+    levels = _levels(found, k, radices) if tree else found
+    made = _plan(collective, order, levels, large)
+    options = {
+        "k": None if radices is not None else given_k(k, found.ranks, 2), "radices": radices and str(found),
+        "fold": fold or None, "large": large or None, "order": order, "pieces": pieces,
+    }  # fmt: skip
+    more = {"radices": str(levels), "rounds": made.steps}
+    yield finish(made, topology, collective, "recmult", options, pieces, more)
+
+
+def _plan(collective: Collective, order: Order, radices: Radices, large: bool) -> Schedule:
+    kind = collective.kind
+    if kind == "allgather":
+        return allgather(collective, order, radices, far=False)
+    if kind == "broadcast":
+        return per_root(collective, lambda one: _tree(one, order, radices.rounds))
+    if kind in ("reducescatter", "reduce"):
+        return backwards(collective, lambda one: _plan(one, order, radices, large))
+    return (in_parts if large else whole_vectors)(collective, order, radices, False)
+
+
+def _levels(found: Radices, k: int | None, radices: Radix | None) -> Radices:
+    """The levels of a tree, the nearest first: it needs no folding, as the outermost level need not be full."""
+    if radices is not None:
+        rest = -(-found.ranks // found.size)
+        return Radices((*found.rounds, rest) if rest > 1 else found.rounds, found.ranks)
+    most = given_k(k, found.ranks, 2)
+    power = power_above(found.ranks, most)
+    return Radices((most,) * power, found.ranks)
+
+
+def power_above(ranks: int, k: int) -> int:
+    """The least e with k^e >= ranks."""
+    power = 0
+    while k**power < ranks:
+        power += 1
+    return power
+
+
+def _tree(collective: Collective, order: Order, levels: tuple[int, ...]) -> Schedule:
+    """The k-nomial tree from a single root, which sits at seat 0: the farthest first, as there is then least to send
+    far. P - 1 rows, a step per level."""
+    seats = Seats.of(collective, order, collective.roots[0])
+    ranks = len(seats)
+    step: list[Longs] = []
+    parent: list[Longs] = []
+    child: list[Longs] = []
+    for number, level in enumerate(reversed(range(len(levels)))):
+        distance = math.prod(levels[:level])
+        here = np.arange(0, ranks, distance * levels[level])
+        there = here[:, None] + np.arange(1, levels[level]) * distance
+        inside = there < ranks
+        parent.append(np.broadcast_to(here[:, None], there.shape)[inside])
+        child.append(there[inside])
+        step.append(np.full(len(child[-1]), number))
+    when = np.concatenate(step)
+    return lay(collective, seats, when, np.zeros_like(when), np.concatenate(parent), np.concatenate(child))

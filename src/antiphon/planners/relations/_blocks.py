@@ -1,0 +1,281 @@
+"""Any relation, block by block: what ranks begin with is sent along shortest paths, and added up on the way.
+
+Whoever wants just what some rank has gets it along a tree from the nearest. Other wants are sums: at one of those
+that want the same sum the parts are gathered, along the tree of shortest paths to it and combined where its branches
+meet, and the others get it from there. Values on their way are kept in slots of their own, so that none meets
+another. Values are only ever added to, so what no sum of them gives cannot be had at all.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from antiphon.core.collective import Collective
+from antiphon.core.columns import Longs, narrow
+from antiphon.core.reshape import reverse
+from antiphon.core.routes import Routes
+from antiphon.core.schedule import COPY, REDUCE, Chunks, Schedule
+from antiphon.core.topology import Topology
+from antiphon.errors import Infeasible, Unsupported
+from antiphon.planners.relations._sums import Value, sum_of
+from antiphon.planners.shared.reach import Path, Reach
+
+MOST_ROWS = 2**24
+MOST_SLOTS = 2**15
+CENTRES = 16  # of those that want the same sum, how many are tried as the place where it is made
+
+
+def by_relation(topology: Topology, collective: Collective) -> Schedule:
+    """A schedule of any collective. Infeasible, with the ranks, where there is none; O(wants * ranks) rows."""
+    out = _Rows()
+    reach, back = Reach(topology), Reach(reverse(topology))
+    held, wanted = _relation(collective)
+    blocks = np.flatnonzero(collective.weights > 0)  # a block without data needs no chunk
+    for chunk, block in enumerate(blocks.tolist()):
+        have = held[block]
+        wants: dict[Value, list[int]] = defaultdict(list)
+        for rank, want in wanted[block].items():
+            if have.get(rank) != want:
+                wants[want].append(rank)
+        _Block(reach, back, out, chunk, block, have, set(wanted[block])).plan(wants)
+    return out.schedule(collective, _whole(blocks))
+
+
+def _whole(blocks: Longs) -> Chunks:
+    return Chunks(narrow(blocks), np.zeros(len(blocks), np.int64), np.ones(len(blocks), np.int64), 1)
+
+
+def _relation(collective: Collective) -> tuple[dict[int, dict[int, Value]], dict[int, dict[int, Value]]]:
+    """Per block and rank what it has and what it wants."""
+    relation = collective.relation
+    names: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for block, rank, name in zip(
+        relation.pre_block.tolist(), relation.pre_rank.tolist(), relation.pre_id.tolist(), strict=True
+    ):
+        names[block][rank].append(name)
+    held = defaultdict(dict, {b: {r: tuple(sorted(ids)) for r, ids in ranks.items()} for b, ranks in names.items()})
+    every = {b: tuple(sorted({name for value in ranks.values() for name in value})) for b, ranks in held.items()}
+    wanted: dict[int, dict[int, Value]] = defaultdict(dict)
+    for block, rank, want in zip(
+        relation.post_block.tolist(), relation.post_rank.tolist(), relation.post_want.tolist(), strict=True
+    ):
+        wanted[block][rank] = every[block] if want < 0 else tuple(sorted(relation.wants[want]))
+    return held, wanted
+
+
+class _Rows:
+    """Rows of a schedule under construction."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[int, ...]] = []
+        self.paths: dict[Path, int] = {}
+
+    def add(self, step: int, chunk: int, ends: tuple[int, int], op: int, path: Path, slots: tuple[int, int]) -> None:
+        route = self.paths.setdefault(path, len(self.paths)) if path else -1
+        self.rows.append((step, chunk, *ends, op, route, *slots))
+        if len(self.rows) > MOST_ROWS or max(slots) >= MOST_SLOTS:
+            raise Unsupported(
+                f"planner relay: more than {MOST_ROWS} transfers, or {MOST_SLOTS} values of one block at a rank; "
+                "cut the collective into several"
+            )
+
+    def schedule(self, collective: Collective, chunks: Chunks) -> Schedule:
+        table = np.array(sorted(self.rows), np.int64).reshape(-1, 8)
+        step, chunk, src, dst, op, route, src_slot, dst_slot = (narrow(table[:, i]) for i in range(8))
+        return Schedule(
+            collective, chunks, step, chunk, src, dst, op.astype(np.uint8),
+            route=route, src_slot=src_slot, dst_slot=dst_slot, routes=Routes.of(self.paths),
+        )  # fmt: skip
+
+
+@dataclass
+class _Gather:
+    """The sum is made at `centre`, of the value of each rank in `uses` so many times; `below`: the tree's branches."""
+
+    centre: int
+    uses: dict[int, int]
+    depth: dict[int, int] = field(default_factory=dict)
+    below: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
+    replaces: bool = False  # what the centre begins with is not part of the sum
+
+    def collects(self, rank: int) -> bool:
+        """Whether a value is put together there before it goes on."""
+        return bool(self.below.get(rank)) or self.uses.get(rank, 0) > 1
+
+    @property
+    def lead(self) -> int:
+        """Steps in which ranks put their own value where others are added to it."""
+        return max((n for rank, n in self.uses.items() if rank != self.centre and self.collects(rank)), default=0)
+
+    @property
+    def steps(self) -> int:
+        whole = self.lead + max(self.depth.values()) + self.replaces
+        return max(whole, self.uses.get(self.centre, 0))
+
+
+Spread = tuple[int, list[int]]  # from a rank, to these
+
+
+@dataclass
+class _Block:
+    reach: Reach
+    back: Reach  # of the machine with all links turned
+    out: _Rows
+    chunk: int
+    block: int
+    held: dict[int, Value]
+    wanting: set[int]
+    free: dict[int, int] = field(default_factory=lambda: defaultdict(lambda: 1))
+    taken: set[int] = field(default_factory=set)  # ranks whose first slot something passes through
+
+    def plan(self, wants: dict[Value, list[int]]) -> None:
+        """First what ranks begin with is spread, and gathered; then what was gathered is spread."""
+        first, gathers, second = list[Spread](), list[_Gather](), list[Spread]()
+        for want, dests in wants.items():
+            spreads, left = self._from_nearest([r for r, value in self.held.items() if value == want], dests)
+            first += spreads
+            while left:
+                gathers.append(self._gather(want, left))
+                centre = gathers[-1].centre
+                spreads, left = self._from_nearest([centre], [rank for rank in left if rank != centre])
+                second += spreads
+        begin = max([gather.steps for gather in gathers] + [self._steps(*spread) for spread in first], default=0)
+        for spread in first:
+            self._spread(*spread, 0, begin)
+        for gather in gathers:
+            self._collect(gather, begin)
+        for spread in second:
+            self._spread(*spread, begin, None)
+
+    def _from_nearest(self, holders: list[int], dests: list[int]) -> tuple[list[Spread], list[int]]:
+        """Who gets it from whom, and those that none of the holders reaches."""
+        given: dict[int, list[int]] = defaultdict(list)
+        left = []
+        for dest in dests:
+            near = [(self.reach.of(rank)[dest].depth, rank) for rank in holders if dest in self.reach.of(rank)]
+            if near:
+                given[min(near)[1]].append(dest)
+            else:
+                left.append(dest)
+        return sorted(given.items()), left
+
+    def _gather(self, want: Value, dests: list[int]) -> _Gather:
+        """At the rank, of those that want it, to which all that it takes is nearest."""
+        found = []
+        for dest in dests[:CENTRES]:
+            uses = self._uses(want, dest)
+            tree = self.back.of(dest)
+            found.append((sum(tree[rank].depth * n for rank, n in uses.items()), dest, uses))
+        _, centre, uses = min(found, key=lambda one: one[:2])
+        tree = self.back.of(centre)
+        made = _Gather(centre, uses, replaces=bool(self.held.get(centre)) and not uses.get(centre))
+        for rank in uses:
+            at = rank
+            while at not in made.depth:
+                made.depth[at] = tree[at].depth
+                if at != centre:
+                    made.below[tree[at].parent].append(at)
+                    at = tree[at].parent
+        return made
+
+    def _uses(self, want: Value, dest: int) -> dict[int, int]:
+        """How often the value of which rank is to be added up at `dest`: the nearest rank of those that have it."""
+        tree, room = self.back.of(dest), Counter(want)
+        near: dict[Value, tuple[int, int]] = {}
+        lost: dict[Value, int] = {}
+        for rank, value in sorted(self.held.items()):
+            if Counter(value) <= room:
+                if rank in tree:
+                    near[value] = min(near.get(value, (2**31, 0)), (tree[rank].depth, rank))
+                else:
+                    lost.setdefault(value, rank)
+        parts = sum_of(want, sorted(near, key=near.__getitem__))
+        if parts is not None:
+            return {near[value][1]: times for value, times in parts.items()}
+        away = sum_of(want, [*near, *lost]) or {}
+        for value in [value for value in away if value not in near][:1]:
+            raise Infeasible(
+                f"no links lead from rank {lost[value]} to rank {dest} of {self.reach.topology.name}, "
+                "not even by way of others; no planner can do that"
+            )
+        raise Infeasible(
+            f"rank {dest} can never have what it wants of block {self.block}: values are only ever added up, and no "
+            f"sum of what ranks begin with is {_shown(want)}; no planner can do that"
+        )
+
+    # ---- rows ----
+
+    def _slot(self, rank: int) -> int:
+        self.free[rank] += 1
+        return self.free[rank] - 1
+
+    def _passing(self, rank: int) -> int:
+        """A slot for what only passes through: the first, where nothing else is ever there."""
+        if rank in self.held or rank in self.wanting or rank in self.taken:
+            return self._slot(rank)
+        self.taken.add(rank)
+        return 0
+
+    def _steps(self, source: int, dests: Iterable[int]) -> int:
+        """Steps of a spread; ranks that begin with something else replace it by what came, in a step more."""
+        tree = self.reach.of(source)
+        return max(tree[dest].depth + (dest in self.held) for dest in dests)
+
+    def _spread(self, source: int, dests: list[int], begin: int, end: int | None) -> None:
+        """Down the tree. Until `end` what ranks begin with is still read, so it is replaced in the last step."""
+        tree, wanting = self.reach.of(source), set(dests)
+        slot = {source: 0}
+        for dest in dests:
+            late = end is not None and dest in self.held
+            slot[dest] = self._slot(dest) if late else 0
+            if late and end is not None:
+                self.out.add(end - 1, self.chunk, (dest, dest), COPY, (), (slot[dest], 0))
+        done: set[int] = set()
+        for dest in dests:
+            at = dest
+            while at != source and at not in done:
+                done.add(at)
+                hop = tree[at]
+                for rank in (at, hop.parent):
+                    if rank not in slot:
+                        slot[rank] = self._passing(rank)
+                step = begin + hop.depth - 1
+                self.out.add(step, self.chunk, (hop.parent, at), COPY, hop.path, (slot[hop.parent], slot[at]))
+                at = hop.parent
+        assert wanting <= done
+
+    def _collect(self, gather: _Gather, end: int) -> None:
+        """Up the tree, so that all arrives in the last step, or in the one before where it then replaces something."""
+        centre, tree = gather.centre, self.back.of(gather.centre)
+        last = end - gather.replaces
+        slot = {rank: self._slot(rank) if gather.collects(rank) else 0 for rank in gather.depth if rank != centre}
+        slot[centre] = self._slot(centre) if gather.replaces else 0
+        for rank, times in gather.uses.items():
+            own = slot[rank] if rank != centre else self._slot(centre) if times > 1 else 0
+            for step in range(times - (rank == centre)) if own else ():
+                self.out.add(step, self.chunk, (rank, rank), REDUCE if step else COPY, (), (0, own))
+            if rank == centre and own:
+                self.out.add(end - 1, self.chunk, (rank, rank), REDUCE, (), (own, 0))
+        for rank, depth in gather.depth.items():
+            if rank != centre:
+                hop = tree[rank]
+                alone = len(gather.below[hop.parent]) == 1 and not self._own(gather, hop.parent)
+                self.out.add(
+                    last - depth, self.chunk, (rank, hop.parent), COPY if alone else REDUCE, hop.path[::-1],
+                    (slot[rank], slot[hop.parent]),
+                )  # fmt: skip
+        if gather.replaces:
+            self.out.add(end - 1, self.chunk, (centre, centre), COPY, (), (slot[centre], 0))
+
+    def _own(self, gather: _Gather, rank: int) -> bool:
+        """Whether something is there before what comes from its branches."""
+        return rank in gather.uses
+
+
+def _shown(value: Value) -> str:
+    listed = " + ".join(map(str, value[:6]))
+    return f"contribution {listed}{' + ...' if len(value) > 6 else ''}"

@@ -1,0 +1,202 @@
+"""Several trees from every source that share the data, so that together they use more links than one tree can.
+
+A small form of Blink's packing (section 3.1: multiplicative weights): tree after tree is grown over the links that are
+cheapest now, and what it loads becomes dearer. The trees grown until the best moment share the data evenly; one grown
+three times carries three shares. No optimum is promised.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from antiphon.core.collective import Collective
+from antiphon.core.routes import Routes
+from antiphon.core.schedule import COPY, REDUCE, Chunks, Schedule
+from antiphon.core.topology import Topology
+from antiphon.planners.shared.reach import Hop, Path, Reach
+
+ROUNDS = 16  # trees that are tried from every source
+MOST_HOPS = 2**18  # looked at in all: larger machines keep one tree per source
+_STEEP = 2.0  # how fast links become dear: e to this much, for as much load as a unit link can bear
+_WORTH = 1.02  # more trees must win this much
+
+Tree = tuple[tuple[int, Hop], ...]  # every rank but the source, and how it is reached, in order of ranks
+
+
+@dataclass(frozen=True)
+class Packing:
+    """Per source its trees, with how many of all `shares` each carries."""
+
+    trees: dict[int, list[tuple[Tree, int]]]
+    shares: int
+
+    @property
+    def most(self) -> int:
+        """The most trees that one source has: with that for a limit the same would be found."""
+        return max(len(mine) for mine in self.trees.values())
+
+
+def pack(reach: Reach, sources: Sequence[int], members: Sequence[int], most: int, both: bool) -> Packing | None:
+    """Trees from the sources to all members, at most `most` different ones each; None where they cannot be grown.
+
+    `both`: hops are used there and back (a reduction up the tree, a broadcast down). O(rounds * sources * hops).
+    """
+    topology = reach.topology
+    ranks = _within(reach, sources)
+    if ROUNDS * len(sources) * sum(len(reach.neighbours(rank)) for rank in ranks) > MOST_HOPS:
+        return None
+    price = _Prices(topology)
+    grown: list[dict[int, Tree]] = []
+    best, kept = 0.0, 0
+    for number in range(1, ROUNDS + 1):
+        mine: dict[int, Tree] = {}
+        for source in sources:
+            tree = _grow(reach, price, source, members, both)
+            if tree is None:
+                return None
+            price.load(path for _, hop in tree for path in (hop.path, hop.back))
+            mine[source] = tree
+        if any(len({tree[source] for tree in [*grown, mine]}) > most for source in sources):
+            break
+        grown.append(mine)
+        rate = number / price.worst
+        if rate > best * _WORTH:
+            best, kept = rate, number
+    counted = {source: Counter(tree[source] for tree in grown[:kept]) for source in sources}
+    return Packing({source: list(trees.items()) for source, trees in counted.items()}, kept)
+
+
+def _within(reach: Reach, sources: Sequence[int]) -> set[int]:
+    found, todo = set(sources), list(sources)
+    while todo:
+        fresh = [rank for rank in reach.neighbours(todo.pop()) if rank not in found]
+        found.update(fresh)
+        todo += fresh
+    return found
+
+
+class _Prices:
+    """What links cost by what is loaded on them and on the limits they share."""
+
+    def __init__(self, topology: Topology) -> None:
+        speeds = [topology.bandwidth(link) for link in range(topology.links)] + [x.bandwidth for x in topology.limits]
+        self.width = np.array([float(speed / topology.unit) for speed in speeds])
+        self.on: list[list[int]] = [[link] for link in range(topology.links)]
+        for number, limit in enumerate(topology.limits):
+            for link in limit.links:
+                self.on[link].append(topology.links + number)
+        self.loaded = np.zeros(len(speeds))
+        self._list()
+
+    def _list(self) -> None:
+        load = self.loaded / self.width
+        self.worst = float(load.max(initial=0.0))
+        price = np.maximum(np.exp(_STEEP * (load - self.worst)), 1e-9) / self.width
+        self.listed = [float(f"{p:.6g}") for p in price.tolist()]  # the same on every machine, whatever its exp
+
+    def load(self, paths: Iterable[Path]) -> None:
+        for path in paths:
+            for link in path:
+                self.loaded[self.on[link]] += 1
+        self._list()
+
+    def of(self, path: Path) -> float:
+        return sum(self.listed[resource] for link in path for resource in self.on[link])
+
+
+def _grow(reach: Reach, price: _Prices, source: int, members: Sequence[int], both: bool) -> Tree | None:
+    """A cheap tree: the cheapest hop that leads out of it, again and again (Prim); what serves no member is cut off."""
+    tree = {source: Hop(-1, (), 0)}
+    left = set(members) - {source}
+    waiting: list[tuple[float, int, int, int, Path, Path]] = []
+
+    def look(rank: int, depth: int) -> None:
+        for head, paths in reach.neighbours(rank).items():
+            back = reach.neighbours(head).get(rank, ()) if both else ((),)
+            if head not in tree and back:
+                there, home = (min((price.of(path), path) for path in ways) for ways in (paths, back))
+                heapq.heappush(waiting, (there[0] + home[0], depth, rank, head, there[1], home[1]))
+
+    look(source, 1)
+    while left and waiting:
+        _, depth, rank, head, path, home = heapq.heappop(waiting)
+        if head not in tree:
+            tree[head] = Hop(rank, path, depth, home)
+            left.discard(head)
+            look(head, depth + 1)
+    if left:
+        return None
+    kept: set[int] = {source}
+    for member in members:
+        at = member
+        while at not in kept:
+            kept.add(at)
+            at = tree[at].parent
+    return tuple((rank, tree[rank]) for rank in sorted(kept - {source}))
+
+
+def spread(collective: Collective, packing: Packing, source: dict[int, int]) -> Schedule:
+    """Every block along the trees of its source, each with its share."""
+    listed = [(block, tree, count) for block in sorted(source) for tree, count in packing.trees[source[block]]]
+    rows = [
+        (hop.depth - 1, chunk, hop.parent, rank, COPY, hop.path)
+        for chunk, (_, tree, _) in enumerate(listed)
+        for rank, hop in tree
+    ]
+    return _schedule(collective, [(block, count) for block, _, count in listed], packing.shares, rows)
+
+
+def reduce_and_spread(collective: Collective, packing: Packing) -> Schedule:
+    """An allreduce: every share up its tree to the middle, adding on the way, and down again."""
+    rows, counts = [], []
+    for chunk, (tree, count) in enumerate(t for trees in packing.trees.values() for t in trees):
+        hops = _from_the_middle(tree)
+        deepest = max(hop.depth for hop in hops.values())
+        rows += [(deepest - h.depth, chunk, rank, h.parent, REDUCE, h.back) for rank, h in hops.items()]
+        rows += [(deepest + h.depth - 1, chunk, h.parent, rank, COPY, h.path) for rank, h in hops.items()]
+        counts.append((0, count))
+    return _schedule(collective, counts, packing.shares, rows)
+
+
+def _from_the_middle(tree: Tree) -> dict[int, Hop]:
+    """The same tree, seen from the rank whose farthest rank is nearest."""
+    near: dict[int, dict[int, tuple[Path, Path]]] = {}
+    for rank, hop in tree:
+        near.setdefault(hop.parent, {})[rank] = (hop.path, hop.back)
+        near.setdefault(rank, {})[hop.parent] = (hop.back, hop.path)
+
+    def seen_from(start: int) -> dict[int, Hop]:
+        found, todo = {start: Hop(-1, (), 0)}, [start]
+        for rank in todo:
+            for head, (path, back) in near[rank].items():
+                if head not in found:
+                    found[head] = Hop(rank, path, found[rank].depth + 1, back)
+                    todo.append(head)
+        return {rank: hop for rank, hop in found.items() if rank != start}
+
+    return min((seen_from(start) for start in sorted(near)), key=lambda hops: max(hop.depth for hop in hops.values()))
+
+
+def _schedule(
+    collective: Collective,
+    shares: Sequence[tuple[int, int]],
+    denominator: int,
+    rows: Sequence[tuple[int, int, int, int, int, Path]],
+) -> Schedule:
+    """`shares`: per chunk its block and its share of it; the chunks of a block stand one behind the other."""
+    block, share = np.array(shares, np.int64).reshape(-1, 2).T
+    before = np.cumsum(share) - share
+    first = np.concatenate([[True], block[1:] != block[:-1]])
+    offset = before - before[np.maximum.accumulate(np.where(first, np.arange(len(block)), 0))]
+    paths: dict[Path, int] = {}
+    route = np.array([paths.setdefault(row[5], len(paths)) for row in rows], np.int32)
+    step, chunk, src, dst, op = np.array([row[:5] for row in rows], np.int32).reshape(-1, 5).T
+    return Schedule(
+        collective, Chunks(block.astype(np.int32), offset, share, denominator), step, chunk, src, dst,
+        op.astype(np.uint8), route=route, routes=Routes.of(paths),
+    )  # fmt: skip

@@ -1,0 +1,1 @@
+"""Rings: along links, as many as there are, and over routes."""

@@ -1,0 +1,188 @@
+"""The most rings that links hold, and why no more can be.
+
+Three bounds, each recheckable alone: what leaves or enters one rank; a number of factors that the links do not hold
+(every ring enters and leaves every rank once); a set of ranks that few links leave. Where `_packing` stays below them,
+the links are split into as many factors as the bound allows, and these are joined by swaps (`_cycles_flips`). So
+complete networks of P ranks get P - 1 rings for all P but 4 and 6, for which only P - 2 exist (Tillson 1980), and a
+hypercube of 32 ranks gets 5.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from antiphon.planners.rings._flips import Factor, joined_flips
+from antiphon.planners.rings.edge_disjoint import Capacity, pack
+
+MOST_COMPLETE = 128  # ranks
+MOST_JOINED = 128
+STARTS = 12  # splits into factors tried for one number of rings
+WORK = 3_000_000  # ranks of swaps looked at, over all starts
+MOST_CUT = 128  # ranks for which the smallest cut is sought
+
+
+@dataclass(frozen=True)
+class Most:
+    """Directed cycles, the most there can be (as far as proved), and why there cannot be more."""
+
+    cycles: list[list[int]]
+    at_most: int
+    because: str
+
+    @property
+    def proved(self) -> bool:
+        return len(self.cycles) == self.at_most
+
+
+def most_rings(capacity: Capacity, members: tuple[int, ...], seed: int = 0) -> Most:
+    """As many cycles through all members as can be found. Bounded work, see `_packing` and WORK above."""
+    return _most(tuple(sorted(capacity.items())), members, seed)
+
+
+@lru_cache(maxsize=64)
+def _most(listed: tuple[tuple[tuple[int, int], int], ...], members: tuple[int, ...], seed: int) -> Most:
+    capacity, size = dict(listed), len(members)
+    limit, because = _degree(capacity, members)
+    alike = set(capacity.values())
+    if 8 <= size <= MOST_COMPLETE and size % 2 == 0 and len(alike) == 1 and len(capacity) == size * (size - 1):
+        turned = [[(rank + turn) % size for rank in range(size)] for turn in range(1, size)]
+        cycles = _walks(joined_flips(turned, seed), members) * alike.pop()
+        if len(cycles) == limit:
+            return Most(cycles, limit, because)
+    packed = pack(capacity, members, seed)
+    if len(packed.cycles) < limit:
+        limit, because = min((limit, because), _factors_held(capacity, members, limit), key=lambda b: b[0])
+        if size <= MOST_CUT:
+            limit, because = min((limit, because), _cut(capacity, members), key=lambda b: b[0])
+    cycles = packed.cycles
+    if packed.optimal and len(cycles) < limit:
+        return Most(cycles, len(cycles), "every ring was listed, and no more of them fit" if cycles else "none fits")
+    if size <= MOST_JOINED and len(cycles) < limit:
+        cycles = max(cycles, _joined(capacity, members, seed, len(cycles), limit), key=len)
+    return Most(cycles, limit, because)
+
+
+# --- finding more ---------------------------------------------------------------------------------------------------
+
+
+def _joined(capacity: Capacity, members: tuple[int, ...], seed: int, have: int, limit: int) -> list[list[int]]:
+    """More than `have` rings, from factors; [] if none are found. The most first."""
+    chance, swaps = random.Random(seed), WORK // STARTS // len(members)
+    for number in range(limit, have, -1):
+        for start in range(STARTS):
+            factors = _split(capacity, members, number, chance)
+            if factors is None:
+                break
+            found = joined_flips(factors, seed + start, swaps)
+            if found:
+                return _walks(found, members)
+    return []
+
+
+def _split(capacity: Capacity, members: tuple[int, ...], number: int, chance: random.Random) -> list[Factor] | None:
+    """So many factors (every rank is left and entered once in each), at random; None if the links do not hold them.
+    A flow says which links to use, matchings part them: as many enter as leave, so that one always exists (König)."""
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import maximum_bipartite_matching
+
+    size = len(members)
+    rows, columns = list(range(size)), list(range(size))
+    chance.shuffle(rows)
+    chance.shuffle(columns)
+    used = _regular(capacity, members, number, rows, columns)
+    if used is None:
+        return None
+    factors = []
+    back = {column: rank for rank, column in enumerate(columns)}
+    for _ in range(number):
+        pairs = sorted(used)
+        a, b = zip(*pairs, strict=True)
+        network = csr_array((np.ones(len(pairs)), (a, b)), shape=(size, size))
+        match = maximum_bipartite_matching(network, perm_type="column").tolist()
+        factors.append([back[match[rows[rank]]] for rank in range(size)])
+        for pair in enumerate(match):
+            used[pair] -= 1
+            if not used[pair]:
+                del used[pair]
+    return factors
+
+
+def _regular(
+    capacity: Capacity, members: tuple[int, ...], number: int, rows: list[int], columns: list[int]
+) -> dict[tuple[int, int], int] | None:
+    """Units of links such that every rank is left and entered `number` times, by numbers in `rows` and `columns`."""
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import maximum_flow
+
+    size = len(members)
+    place = {rank: i for i, rank in enumerate(members)}
+    source, sink = 2 * size, 2 * size + 1
+    arcs = {(rows[place[a]], size + columns[place[b]]): units for (a, b), units in capacity.items()}
+    arcs |= {(source, i): number for i in range(size)} | {(size + i, sink): number for i in range(size)}
+    a, b = zip(*arcs, strict=True)
+    network = csr_array((np.array(list(arcs.values()), np.int32), (a, b)), shape=(sink + 1, sink + 1), dtype=np.int32)
+    flow = maximum_flow(network, source, sink)
+    if flow.flow_value != number * size:
+        return None
+    whole = flow.flow.tocoo()
+    found = zip(whole.row.tolist(), whole.col.tolist(), whole.data.tolist(), strict=True)
+    return {(i, j - size): units for i, j, units in found if units > 0 and i < size <= j < source}
+
+
+def _walks(factors: list[Factor], members: tuple[int, ...]) -> list[list[int]]:
+    cycles = []
+    for factor in factors:
+        cycle, here = [0], factor[0]
+        while here:
+            cycle.append(here)
+            here = factor[here]
+        cycles.append([members[i] for i in cycle])
+    return cycles
+
+
+# --- why no more ----------------------------------------------------------------------------------------------------
+
+
+def _degree(capacity: Capacity, members: tuple[int, ...]) -> tuple[int, str]:
+    out, into = dict.fromkeys(members, 0), dict.fromkeys(members, 0)
+    for (a, b), units in capacity.items():
+        out[a] += units
+        into[b] += units
+    units, rank, verb = min([(out[r], r, "leave") for r in members] + [(into[r], r, "enter") for r in members])
+    return units, f"only {units} units of links {verb} rank {rank}"
+
+
+def _factors_held(capacity: Capacity, members: tuple[int, ...], limit: int) -> tuple[int, str]:
+    """Rings, as sets of links, leave and enter every rank equally often: the most times that the links allow."""
+    order = list(range(len(members)))
+    most = limit
+    while most and _regular(capacity, members, most, order, order) is None:
+        most -= 1
+    return most, f"no choice of links leaves and enters every rank {most + 1} times"
+
+
+def _cut(capacity: Capacity, members: tuple[int, ...]) -> tuple[int, str]:
+    """The fewest units that leave a set of ranks: each ring needs one. A flow per rank, and back."""
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import breadth_first_order, maximum_flow
+
+    size = len(members)
+    place = {rank: i for i, rank in enumerate(members)}
+    if not capacity:
+        return 0, "there are no links"
+    a, b = zip(*((place[a], place[b]) for a, b in capacity), strict=True)
+    network = csr_array((np.array(list(capacity.values()), np.int32), (a, b)), shape=(size, size), dtype=np.int32)
+    alike = all(capacity.get((b, a)) == units for (a, b), units in capacity.items())
+    ways = [(0, other) for other in range(1, size)]
+    flows = ((maximum_flow(network, s, t), s) for s, t in (ways if alike else [*ways, *((t, s) for s, t in ways)]))
+    least, start = min(flows, key=lambda found: found[0].flow_value)
+    left = csr_array(network - least.flow)
+    left.data = np.maximum(left.data, 0)
+    left.eliminate_zeros()
+    inside = sorted(members[i] for i in breadth_first_order(left, start, return_predecessors=False).tolist())
+    value = int(least.flow_value)
+    return value, f"only {value} units of links leave ranks {','.join(map(str, inside))}"

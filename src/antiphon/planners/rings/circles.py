@@ -1,0 +1,122 @@
+"""One trip around a circle of ranks: every collective, without routes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from antiphon.core.collective import ROOTED, Collective
+from antiphon.core.columns import Longs, narrow, ranges
+from antiphon.core.schedule import COPY, REDUCE, Chunks, Schedule
+from antiphon.core.transform import compose, merge
+from antiphon.planners.shared.rows import MOST_TRANSFERS, Seats, backwards, lay, part, per_root, refuse_more_than_fits
+
+CHAINS = ("broadcast", "reduce")  # worth pipelining: one chain each
+CHAIN_PIECES = 32
+MOST_RELAYED = 2**24
+
+
+def refuse_too_long(planner: str, collective: Collective, trips: float) -> None:
+    """Unsupported if so many trips around would have too many transfers; an alltoall relays nearly everything, and
+    is refused early: there is always something better."""
+    most = MOST_RELAYED if collective.kind == "alltoall" else MOST_TRANSFERS
+    refuse_more_than_fits(planner, collective, int(transfers(collective) * trips), most)
+
+
+def transfers(collective: Collective) -> int:
+    """How many rows one trip has."""
+    size, roots = len(collective.members), max(len(collective.roots), 1)
+    if collective.kind in ROOTED:
+        return roots * size * (1 if collective.kind in CHAINS else size // 2)
+    return size * size * {"allreduce": 2, "alltoall": size // 2}.get(collective.kind, 1)
+
+
+def around(collective: Collective, cycle: Sequence[int]) -> Schedule:
+    """P - 1 steps, allreduce 2 (P - 1). Every rank only sends to the next one of the cycle."""
+    kind = collective.kind
+    if kind in ("allgather", "reducescatter"):
+        return _hops(collective, cycle)
+    if kind == "allreduce":
+        return compose(_hops(part(collective, "reducescatter"), cycle), _hops(part(collective, "allgather"), cycle))
+    if kind == "alltoall":
+        return _alltoall(collective, cycle)
+    if kind == "broadcast":
+        return per_root(collective, lambda one: _chain(one, cycle))
+    if kind == "scatter":
+        return per_root(collective, lambda one: _scatter(one, cycle))
+    return backwards(collective, lambda one: around(one, [cycle[0], *cycle[:0:-1]]))
+
+
+def both_ways(collective: Collective, cycle: Sequence[int]) -> Schedule:
+    """Half of the data each way round; an alltoall sends every block its shorter way, halves of it where both are
+    equally long: P // 2 steps."""
+    if collective.kind != "alltoall":
+        return merge([around(collective, cycle), around(collective, [cycle[0], *cycle[:0:-1]])])
+    seats = Seats.of(collective, list(cycle))
+    size = len(seats)
+    here = np.arange(size)
+    tied = here[: size if size % 2 == 0 else 0]  # what these send to the opposite seat goes either way
+    opposite = seats.member[(tied + size // 2) % size] * size + seats.member[tied]
+    block, share = np.arange(size * size), np.full(size * size, 2)
+    share[opposite] = 1
+    chunks = Chunks(
+        narrow(np.concatenate([block, opposite])),
+        np.repeat(np.array([0, 1]), [len(block), len(opposite)]),
+        np.concatenate([share, np.ones_like(opposite)]),
+        2,
+    )
+    second = np.arange(size * size)  # the chunk of each block that goes backwards
+    second[opposite] = size * size + np.arange(len(opposite))
+    there, back = _passed_on(seats, size // 2, 1), _passed_on(seats, size // 2, -1)
+    back = (back[0], second[back[1]], *back[2:])
+    when, chunk, src, dst = (np.concatenate(pair) for pair in zip(there, back, strict=True))
+    return Schedule(
+        collective, chunks, narrow(when), narrow(chunk), seats.rank[src], seats.rank[dst],
+        np.full(len(when), COPY, np.uint8),
+    )  # fmt: skip
+
+
+def _hops(collective: Collective, cycle: Sequence[int]) -> Schedule:
+    """At step s seat j passes on the part of seat j - s (allgather), or adds to that of j - s - 1 (reducescatter)."""
+    seats = Seats.of(collective, list(cycle))
+    size = len(seats)
+    step, here = np.divmod(np.arange((size - 1) * size), size)
+    copies = collective.kind == "allgather"
+    block = seats.member[(here - step - (0 if copies else 1)) % size]
+    return lay(collective, seats, step, block, here, (here + 1) % size, COPY if copies else REDUCE)
+
+
+def _chain(collective: Collective, cycle: Sequence[int]) -> Schedule:
+    seats = Seats.of(collective, list(cycle), collective.roots[0])
+    step = np.arange(len(seats) - 1)
+    return lay(collective, seats, step, np.zeros_like(step), step, step + 1)
+
+
+def _scatter(collective: Collective, cycle: Sequence[int]) -> Schedule:
+    """The farthest part first: all arrive in the last step, and every hop carries one part a step."""
+    seats = Seats.of(collective, list(cycle), collective.roots[0])
+    away = np.arange(1, len(seats))
+    goal, here = np.repeat(away, away), _count(away)
+    return lay(collective, seats, len(seats) - 1 - goal + here, seats.member[goal], here, here + 1)
+
+
+def _alltoall(collective: Collective, cycle: Sequence[int]) -> Schedule:
+    seats = Seats.of(collective, list(cycle))
+    return lay(collective, seats, *_passed_on(seats, len(seats) - 1, 1))
+
+
+def _passed_on(seats: Seats, farthest: int, way: int) -> tuple[Longs, Longs, Longs, Longs]:
+    """Everyone passes on all that has farther to go: step, block, from and to. What goes a distance d, up to the
+    farthest, makes d hops, in steps 0 to d - 1; `way`: 1 or -1, the direction."""
+    size = len(seats)
+    away, origin = (x.ravel() for x in np.meshgrid(np.arange(1, farthest + 1), np.arange(size), indexing="ij"))
+    step = _count(away)
+    origin, goal = np.repeat(origin, away), np.repeat((origin + way * away) % size, away)
+    here = (origin + way * step) % size
+    return step, seats.member[goal] * size + seats.member[origin], here, (here + way) % size
+
+
+def _count(times: Longs) -> Longs:
+    """0..times[0]-1, then 0..times[1]-1, ..."""
+    return ranges(np.zeros(len(times), np.int64), times)

@@ -1,0 +1,101 @@
+"""Hamiltonian cycles: the rings that the links of a machine hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from antiphon.core.topology import Topology
+from antiphon.planners.rings.factors import joined_factors, sides
+
+TRIES = 20_000  # extensions of a partial cycle before the search gives up
+
+Pair = tuple[int, int]
+
+
+def link_table(topology: Topology, members: tuple[int, ...]) -> dict[Pair, int]:
+    """The widest direct link between any two of these ranks (the first of equals). O(links log links)."""
+    inside = np.zeros(topology.nodes, bool)
+    inside[list(members)] = True
+    link = np.flatnonzero(inside[topology.link_src] & inside[topology.link_dst])
+    order = sorted(range(len(topology.types)), key=lambda i: topology.types[i].bandwidth)
+    width = np.empty(len(order), np.int64)
+    width[order] = np.arange(len(order))
+    link = link[np.lexsort((-link, width[topology.link_type[link]]))]  # the last of a pair is the one that stays
+    pairs = zip(topology.link_src[link].tolist(), topology.link_dst[link].tolist(), strict=True)
+    return dict(zip(pairs, link.tolist(), strict=True))
+
+
+def widest_cycle(topology: Topology, members: tuple[int, ...]) -> tuple[list[int], bool]:
+    """A cycle through all members over direct links whose narrowest link is as wide as found, or [].
+
+    Also says whether the search was complete. Widths are tried from the greatest down: first the order of numbers,
+    then backtracking, bounded by TRIES for each width, then by turning squares; a pair of members with no link back
+    still counts as linked one way.
+    """
+    table = link_table(topology, members)
+    of_type = [kind.bandwidth for kind in topology.types]
+    width = dict(zip(table, (of_type[kind] for kind in topology.link_type[list(table.values())].tolist()), strict=True))
+    around = list(zip(members, [*members[1:], members[0]], strict=True))
+    number = {rank: i for i, rank in enumerate(members)}
+    found_sides = sides([(number[a], number[b]) for a, b in table], len(members))
+    if found_sides is not None and 2 * sum(found_sides[0]) != len(members) and found_sides[1]:
+        return [], True  # a cycle goes to and fro between two sides: they must be equally large
+    complete = True
+    for least in sorted(set(width.values()), reverse=True):
+        good = [pair for pair in table if width[pair] >= least]
+        if all(width.get(pair, 0) >= least for pair in around):
+            return list(members), complete
+        found, finished = _cycle(neighbours(good, members), members)
+        if not finished:
+            found = _of_squares(good, members)
+        complete &= finished
+        if found:
+            return found, complete
+    return [], complete
+
+
+def _of_squares(pairs: Iterable[Pair], members: tuple[int, ...]) -> list[int]:
+    """A cycle of a large network whose links, used both ways, lie in squares; or []."""
+    have, number = set(pairs), {rank: i for i, rank in enumerate(members)}
+    edges = [(number[a], number[b]) for a, b in sorted(have) if a < b and (b, a) in have]
+    return [members[i] for cycle in joined_factors(edges, len(members), 1) for i in cycle] if edges else []
+
+
+def neighbours(pairs: Iterable[Pair], members: tuple[int, ...]) -> dict[int, list[int]]:
+    near: dict[int, list[int]] = {rank: [] for rank in members}
+    for a, b in pairs:
+        near[a].append(b)
+    return {rank: sorted(ranks) for rank, ranks in near.items()}
+
+
+def _cycle(near: dict[int, list[int]], members: tuple[int, ...]) -> tuple[list[int], bool]:
+    """Depth-first: go on to the free neighbour with the fewest free neighbours of its own."""
+    start = members[0]
+    if any(not ranks for ranks in near.values()):
+        return [], True
+    bits = {rank: sum(1 << other for other in ranks) for rank, ranks in near.items()}
+    path, free = [start], sum(1 << rank for rank in members) & ~(1 << start)
+
+    def choices(rank: int) -> list[int]:
+        """Free neighbours, the best last: fewest free neighbours first, then the lowest number."""
+        rated = [((bits[other] & free).bit_count(), other) for other in near[rank] if free >> other & 1]
+        return [other for _, other in sorted(rated, reverse=True)]
+
+    stack = [choices(start)]
+    tries = 0
+    while stack:
+        if len(path) == len(members) and start in near[path[-1]]:
+            return path, True
+        if len(path) < len(members) and stack[-1]:
+            tries += 1
+            if tries > TRIES:
+                return [], False
+            path.append(stack[-1].pop())
+            free &= ~(1 << path[-1])
+            stack.append(choices(path[-1]))
+        else:
+            stack.pop()
+            free |= 1 << path.pop()
+    return [], True

@@ -1,0 +1,273 @@
+"""As many edge-disjoint rings as the links hold: directed Hamiltonian cycles, each link used as often as it is wide.
+
+Small machines exactly: all cycles are listed, and a search for an exact cover of the links, or an integer program,
+chooses. Complete networks by Walecki's construction, grids and their like by turning squares. Otherwise cycles are
+taken one by one, the widest links first, in several trials, within bounds.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from antiphon.core.columns import Longs
+from antiphon.core.topology import Topology
+from antiphon.planners.rings.cycles import link_table, neighbours
+from antiphon.planners.rings.factors import joined_factors, sides
+
+MOST_EXACT = 16  # ranks
+MOST_CYCLES = 6000  # listed
+MOST_COLUMNS = 2000  # of an integer program
+FEW_COLUMNS = 300
+MOST_COVERS = 3000  # partial covers looked at
+MOST_EXTENSIONS = 300_000  # of partial cycles while listing
+WIDEST = 64  # units of one link that are told apart
+TRIALS = 12
+TRIES = 20_000  # extensions of a partial cycle in one trial
+
+Capacity = dict[tuple[int, int], int]
+
+
+@dataclass(frozen=True)
+class Packing:
+    """Directed cycles (one may come several times), and whether more are impossible."""
+
+    cycles: list[list[int]]
+    optimal: bool
+
+
+def capacities(topology: Topology, members: tuple[int, ...]) -> Capacity:
+    """Per pair of ranks the units of their widest link; the unit is the narrowest of these links."""
+    table = link_table(topology, members)
+    if not table:
+        return {}
+    kinds = topology.link_type[list(table.values())].tolist()
+    unit = min(topology.types[kind].bandwidth for kind in set(kinds))
+    units = {kind: min(int(topology.types[kind].bandwidth / unit), WIDEST) for kind in set(kinds)}
+    return {pair: units[kind] for pair, kind in zip(table, kinds, strict=True)}
+
+
+def pack(capacity: Capacity, members: tuple[int, ...], seed: int = 0) -> Packing:
+    """The most cycles through all members. Where links are alike both ways, a cycle is used both ways if that is no
+    loss."""
+    return _pack(tuple(sorted(capacity.items())), members, seed)
+
+
+@lru_cache(maxsize=64)
+def _pack(listed: tuple[tuple[tuple[int, int], int], ...], members: tuple[int, ...], seed: int) -> Packing:
+    capacity = dict(listed)
+    limit = _limit(capacity, members)
+    if not limit or len(members) < 2:
+        return Packing([], True)
+    if len(members) == 2:
+        return Packing([list(members)] * limit, True)
+    cycles: list[list[int]] = []
+    both_ways = all(capacity.get((b, a)) == units for (a, b), units in capacity.items())
+    if both_ways:
+        cycles = _undirected(capacity, members, seed, limit)
+        if len(cycles) == limit:
+            return Packing(cycles, True)
+    optimal = False
+    if len(members) <= MOST_EXACT and (every := _all_cycles(capacity, members, directed=True)) is not None:
+        covered = _cover(capacity, every, limit) if len(cycles) == limit - 1 else None
+        if covered is None:
+            covered = _chosen(capacity, every, directed=True)
+        optimal = covered is not None
+        cycles = max(cycles, covered or [], key=len)
+    elif not both_ways:
+        cycles = _greedy(capacity, members, seed, limit, directed=True)
+    return Packing(cycles, optimal or len(cycles) == limit)
+
+
+def _undirected(capacity: Capacity, members: tuple[int, ...], seed: int, limit: int) -> list[list[int]]:
+    """Cycles in pairs, there and back."""
+    cycles = _complete(capacity, members)
+    if cycles is None and len(members) > MOST_EXACT:
+        cycles = _turned(capacity, members, seed, limit)
+    if cycles is None:
+        small = len(members) <= MOST_EXACT
+        every = _all_cycles(capacity, members, directed=False) if small else None
+        if every is None or len(every) > FEW_COLUMNS:  # a lucky trial may spare the integer program
+            cycles = _greedy(capacity, members, seed, limit // 2, directed=False)
+        if every is not None and (cycles is None or 2 * len(cycles) < limit - 1):
+            cycles = max(cycles or [], _chosen(capacity, every, directed=False) or [], key=len)
+    return [way for cycle in cycles or [] for way in (cycle, [cycle[0], *cycle[:0:-1]])]
+
+
+def _turned(capacity: Capacity, members: tuple[int, ...], seed: int, limit: int) -> list[list[int]] | None:
+    """By turning squares, for a network of equal links; None where that finds nothing."""
+    units, number = min(capacity.values()), {rank: i for i, rank in enumerate(members)}
+    if max(capacity.values()) != units:
+        return None
+    edges = [(number[a], number[b]) for a, b in sorted(capacity) if a < b]
+    cycles = joined_factors(edges, len(members), limit // 2 // units, seed)
+    return [[members[i] for i in cycle] for cycle in cycles] * units or None
+
+
+def _limit(capacity: Capacity, members: tuple[int, ...]) -> int:
+    """No more cycles than units leave, or enter, any member; none between two sides of different size."""
+    number = {rank: i for i, rank in enumerate(members)}
+    found = sides([(number[a], number[b]) for a, b in capacity], len(members))
+    if found is not None and 2 * sum(found[0]) != len(members) and found[1]:
+        return 0
+    out, into = dict.fromkeys(members, 0), dict.fromkeys(members, 0)
+    for (a, b), units in capacity.items():
+        out[a] += units
+        into[b] += units
+    return min([*out.values(), *into.values()])
+
+
+def _complete(capacity: Capacity, members: tuple[int, ...]) -> list[list[int]] | None:
+    """Walecki's zigzags for a complete network of equal links: (P-1)/2 cycles, rounded down; None for any other.
+
+    Around a circle of 2k members go the zigzags 0, 1, -1, 2, -2, ..., k and their turns by 1 to k-1; the last member
+    closes each. An even number of ranks leaves one more member, which goes into the middle edge of every zigzag:
+    that edge joins opposite members, so all of these are different.
+    """
+    size, units = len(members), set(capacity.values())
+    if len(units) != 1 or len(capacity) != size * (size - 1):
+        return None
+    circle = (size - 1) // 2 * 2
+    zigzag = [(i + 1) // 2 * (1 if i % 2 else -1) for i in range(circle)]
+    cycles = []
+    for turn in range(circle // 2):
+        around = [members[(step + turn) % circle] for step in zigzag]
+        more = [] if size % 2 else [members[circle]]
+        cycles.append([members[-1], *around[: circle // 2], *more, *around[circle // 2 :]])
+    return cycles * units.pop()
+
+
+def _edges(cycle: Sequence[int]) -> list[tuple[int, int]]:
+    return list(zip(cycle, [*cycle[1:], cycle[0]], strict=True))
+
+
+def _cover(capacity: Capacity, every: list[tuple[int, ...]], limit: int) -> list[list[int]] | None:
+    """`limit` cycles that use every link exactly once; [] where that is impossible; None where this search does not
+    apply or gives up. Backtracking on the link that the fewest cycles left contain."""
+    if set(capacity.values()) != {1} or len(capacity) > 62 or len(capacity) != limit * len(every[0] if every else ()):
+        return None
+    number = {pair: i for i, pair in enumerate(sorted(capacity))}
+    links = np.array([[number[pair] for pair in _edges(cycle)] for cycle in every])
+    mask: Longs = (np.int64(1) << links).sum(axis=1)
+    looked = 0
+
+    def go(left: Longs, used: int, chosen: list[int]) -> list[int] | None:
+        nonlocal looked
+        looked += 1
+        if len(chosen) == limit or looked > MOST_COVERS:
+            return chosen
+        count = np.bincount(links[left].ravel(), minlength=len(number))
+        rarest = min((i for i in number.values() if not used >> i & 1), key=lambda i: int(count[i]))
+        for cycle in left[(mask[left] >> rarest & 1) == 1].tolist():
+            found = go(left[(mask[left] & mask[cycle]) == 0], used | int(mask[cycle]), [*chosen, cycle])
+            if found is not None:
+                return found
+        return None
+
+    found = go(np.arange(len(every)), 0, [])
+    if looked > MOST_COVERS:
+        return None
+    return [list(every[i]) for i in found or []]
+
+
+def _chosen(capacity: Capacity, every: list[tuple[int, ...]], *, directed: bool) -> list[list[int]] | None:
+    """The most of these cycles that the links hold, by an integer program; None where there are too many."""
+    from scipy.optimize import Bounds, LinearConstraint, milp
+    from scipy.sparse import csr_array
+
+    if not every:
+        return []
+    if len(every) > MOST_COLUMNS:
+        return None
+    number = {pair: i for i, pair in enumerate(sorted(capacity))}
+    links = [number[pair if directed or pair[0] < pair[1] else pair[::-1]] for c in every for pair in _edges(c)]
+    columns = np.repeat(np.arange(len(every)), len(every[0]))
+    matrix = csr_array((np.ones(len(links)), (links, columns)), shape=(len(number), len(every)))
+    found = milp(
+        -np.ones(len(every)), constraints=LinearConstraint(matrix, ub=[capacity[pair] for pair in number]),
+        bounds=Bounds(0, np.inf), integrality=np.ones(len(every)), options={"mip_rel_gap": 0, "node_limit": 2000},
+    )  # fmt: skip
+    if found.status != 0:
+        return None
+    times = np.rint(found.x).astype(int).tolist()
+    return [list(cycle) for cycle, count in zip(every, times, strict=True) for _ in range(count)]
+
+
+def _all_cycles(capacity: Capacity, members: tuple[int, ...], directed: bool) -> list[tuple[int, ...]] | None:
+    """Every Hamiltonian cycle, from the first member on; one of its two directions if not `directed`."""
+    near: dict[int, list[int]] = {rank: [] for rank in members}
+    for a, b in sorted(capacity):
+        near[a].append(b)
+    start, size = members[0], len(members)
+    found: list[tuple[int, ...]] = []
+    path, used, work = [start], {start}, 0
+    choices = [iter(near[start])]
+    while choices:
+        step = next((rank for rank in choices[-1] if rank not in used), None)
+        if step is None:
+            choices.pop()
+            used.discard(path.pop())
+            continue
+        work += 1
+        if work > MOST_EXTENSIONS or len(found) > MOST_CYCLES:
+            return None
+        path.append(step)
+        used.add(step)
+        choices.append(iter(near[step]))
+        if len(path) == size and start in near[step] and (directed or path[1] < step):
+            found.append(tuple(path))
+    return found
+
+
+def _greedy(capacity: Capacity, members: tuple[int, ...], seed: int, enough: int, *, directed: bool) -> list[list[int]]:
+    """Cycle after cycle out of what is left, the widest links first; the best of several trials."""
+    best: list[list[int]] = []
+    for trial in range(TRIALS):
+        chance = random.Random(seed * TRIALS + trial)
+        left, cycles = dict(capacity), []
+        while cycle := _one(left, members, chance):
+            cycles.append(cycle)
+            for a, b in _edges(cycle):
+                for pair in ((a, b),) if directed else ((a, b), (b, a)):
+                    left[pair] -= 1
+        best = max(best, cycles, key=len)
+        if len(best) >= enough:
+            break
+    return best
+
+
+def _one(left: Capacity, members: tuple[int, ...], chance: random.Random) -> list[int]:
+    """A cycle over links with units left: on to the rank with the fewest free neighbours, by the widest link."""
+    near = neighbours((pair for pair, units in left.items() if units > 0), members)
+    bits = {rank: sum(1 << other for other in ranks) for rank, ranks in near.items()}
+    start = members[0]
+    path, free, work = [start], sum(1 << rank for rank in members) & ~(1 << start), 0
+
+    def ahead(rank: int) -> list[int]:
+        """Free neighbours, the best last."""
+        rated = [
+            (-(bits[other] & free).bit_count(), left[rank, other], chance.random(), other)
+            for other in near[rank]
+            if free >> other & 1
+        ]
+        return [other for *_, other in sorted(rated)]
+
+    stack = [ahead(start)]
+    while stack:
+        if len(path) == len(members) and start in near[path[-1]]:
+            return path
+        if stack[-1] and len(path) < len(members):
+            work += 1
+            if work > TRIES:
+                return []
+            path.append(stack[-1].pop())
+            free &= ~(1 << path[-1])
+            stack.append(ahead(path[-1]))
+        else:
+            stack.pop()
+            free |= 1 << path.pop()
+    return []

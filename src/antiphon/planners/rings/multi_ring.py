@@ -1,0 +1,191 @@
+"""Many rings at once, as NCCL forms them (Blink, sections 2 and 5.1).
+
+Over direct links: as many edge-disjoint Hamiltonian cycles as these hold, a link used as often as it is wide. On the
+DGX-1V that is 3 cycles both ways, 6 rings: (C, S, R) = (6, 7, 7) for allgather, (48, 14, 14) for allreduce and
+(6m, 6+m, 6+m) for broadcast (SCCL, Table 3). Over switches: logical rings from host to host, each leaving a host at
+another rank, so that all of its ways out are in use.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.core.collective import Collective
+from antiphon.core.columns import dense, narrow, ranges
+from antiphon.core.request import Request
+from antiphon.core.schedule import Schedule
+from antiphon.core.topology import Topology
+from antiphon.core.transform import merge
+from antiphon.errors import Invalid, Unsupported, quote
+from antiphon.planners.rings._bound import least_time
+from antiphon.planners.rings._most import most_rings
+from antiphon.planners.rings.circles import CHAIN_PIECES, CHAINS, around, both_ways, refuse_too_long, transfers
+from antiphon.planners.rings.edge_disjoint import capacities, pack
+from antiphon.planners.shared.places import hosts
+from antiphon.planners.shared.routing import paths
+from antiphon.planners.shared.rows import finish
+
+MOST_RINGS = 64
+MOST_LOGICAL = 32
+MOST_INNER = 8  # cycles inside a host that are told apart
+PLENTY = 2**22  # transfers: no more rings by default than stay below this
+
+
+@dataclass(frozen=True)
+class Rings:
+    """Cycles, over what they go, and of all that there are the number, whether no more exist, and by what bound."""
+
+    cycles: list[list[int]]
+    over: str
+    found: dict[str, Any] = field(default_factory=dict)
+
+
+def multi_ring(request: Request, *, rings: int | None = None, pieces: int | None = None) -> Iterator[Schedule]:
+    """Yields one schedule: every ring moves an equal share. O(P^2) transfers per ring; broadcast and reduce O(P).
+
+    `rings`: the first so many, by default as many as together are fastest (64 at most, fewer where they would be
+    millions of transfers). `pieces`: pipelining depth, by default 32 for broadcast and reduce, else 1.
+    """
+    topology, collective = request.topology, request.collective
+    if rings is not None and (isinstance(rings, bool) or not isinstance(rings, int) or rings < 1):
+        raise Invalid(f"option rings: expected a whole number from 1, got {quote(rings)}")
+    relayed = collective.kind == "alltoall"
+    refuse_too_long("multi-ring", collective, rings or 1)
+    most = rings or max(2 if relayed else 1, min(MOST_RINGS, PLENTY // transfers(collective)))
+    chosen = _choose(topology, collective.members, most, request.seed, exactly=rings is not None, pairs=relayed)
+    depth = pieces if pieces is not None else CHAIN_PIECES if collective.kind in CHAINS else 1
+    options = {"rings": len(chosen.cycles), "pieces": depth}
+    found: dict[str, Any] = {"over": chosen.over, "rings": [",".join(map(str, cycle)) for cycle in chosen.cycles]}
+    yield finish(
+        _shared(collective, chosen.cycles), topology, collective, "multi-ring", options, depth, found | chosen.found
+    )
+
+
+def _shared(collective: Collective, cycles: list[list[int]]) -> Schedule:
+    """Every cycle moves an equal share. For alltoall a cycle and the same backwards go together: each block takes its
+    shorter way."""
+    left = Counter(map(tuple, cycles))
+    if collective.kind != "alltoall":
+        made = {cycle: around(collective, cycle) for cycle in left}
+        return merge([made[tuple(cycle)] for cycle in cycles])
+    parts: list[tuple[Schedule, int]] = []
+    for cycle in list(left):
+        back = (cycle[0], *cycle[:0:-1])
+        pairs = min(left[cycle], left[back]) if cycle != back else left[cycle] // 2
+        if pairs:
+            parts.append((both_ways(collective, cycle), 2 * pairs))
+            left[cycle] -= pairs
+            left[back] -= pairs
+        if left[cycle]:
+            parts.append((around(collective, cycle), left[cycle]))
+            left[cycle] = 0
+    return merge([schedule for schedule, _ in parts], [share for _, share in parts])
+
+
+def _choose(topology: Topology, members: tuple[int, ...], most: int, seed: int, *, exactly: bool, pairs: bool) -> Rings:
+    """The rings, and how many of them, that load the busiest link or limit least; the fewest of equals.
+
+    `pairs`: rather rings that come in both directions, also if there is one less of them.
+    """
+    held = most_rings(capacities(topology, members), members, seed)
+    cycles = pack(capacities(topology, members), members, seed).cycles if pairs else held.cycles
+    told: dict[str, Any] = {"rings found": len(held.cycles), "no more exist": held.proved}
+    if held.cycles:
+        told["because"] = held.because if held.proved else f"at most {held.at_most}: {held.because}"
+    candidates = [(Rings(cycles[:most], "direct links", told), True)]
+    if topology.switches:
+        candidates += [(Rings(cycles, "routes"), False) for cycles in _logical(topology, members, seed)]
+    best: tuple[float, int, Rings] | None = None
+    for rings, as_given in candidates:
+        loads = _loads(topology, rings.cycles)
+        chosen, costs = _best_order(loads, min(most, MOST_LOGICAL), as_given)
+        for count, cost in enumerate(costs, 1):
+            if (not exactly or count == len(costs)) and (best is None or (cost * 1.000001, count) < best[:2]):
+                best = (cost, count, Rings([rings.cycles[i] for i in chosen[:count]], rings.over, rings.found))
+    if best is None:
+        raise Unsupported(
+            f"planner multi-ring: topology {topology.name} shows no cycle of direct links through all ranks that take "
+            "part, and no switches join them; use planner relay, or a machine with switches"
+        )
+    return _told(topology, members, best[0], best[2])
+
+
+def _told(topology: Topology, members: tuple[int, ...], cost: float, rings: Rings) -> Rings:
+    """Over routes it is not the number of rings that counts: whether any could be faster."""
+    if rings.over != "routes":
+        return rings
+    least, because = least_time(topology, members)
+    proved = bool(least > 0 and cost <= least * 1.00001)
+    found: dict[str, Any] = {"none are faster": proved}
+    return Rings(rings.cycles, rings.over, found | {"because": because} if proved else found)
+
+
+def _loads(topology: Topology, cycles: list[list[int]]) -> NDArray[np.float64]:
+    """Per ring and link or limit the seconds per byte that a step takes there; no rings if some hop has no path."""
+    resources = topology.resources
+    if not cycles:
+        return np.zeros((0, 1))
+    here = np.array(cycles, np.int32)
+    src, dst = here.ravel(), np.roll(here, -1, axis=1).ravel()
+    keys, place = dense(src.astype(np.int64) * topology.nodes + dst, topology.nodes**2)
+    found = paths(topology, narrow(keys // topology.nodes), narrow(keys % topology.nodes))
+    if len(found.lost):
+        return np.zeros((0, 1))
+    hops = np.diff(found.table.ptr)[place]
+    link = found.table.links[ranges(found.table.ptr[place], hops)]
+    ring = np.repeat(np.arange(here.size) // here.shape[1], hops)
+    many = resources.limit_ptr[link + 1] - resources.limit_ptr[link]
+    limit = resources.limit_of[ranges(resources.limit_ptr[link], many)]
+    capacity = np.array(resources.capacity, float)[resources.klass] * float(resources.scale)
+    out = np.zeros((len(cycles), len(capacity)))
+    np.add.at(out, (ring, link), 1.0)
+    np.add.at(out, (np.repeat(ring, many), limit), 1.0)
+    out /= capacity
+    return out
+
+
+def _best_order(loads: NDArray[np.float64], most: int, as_given: bool) -> tuple[list[int], list[float]]:
+    """Rings one by one, each the one (perhaps again) that evens out the load best; and the time per byte on the
+    busiest link or limit if the first 1, 2, ... of them share the data."""
+    total = np.zeros(loads.shape[1])
+    chosen: list[int] = []
+    costs: list[float] = []
+    for turn in range(len(loads) if as_given else min(most, len(loads))):
+        if as_given:
+            pick = turn
+        else:
+            after = total + loads
+            pick = int(np.argmin(((after / after.max()) ** 8).sum(axis=1).round(9)))
+        total = total + loads[pick]
+        chosen.append(pick)
+        costs.append(float(total.max()) / len(chosen))
+    return chosen, costs
+
+
+def _logical(topology: Topology, members: tuple[int, ...], seed: int) -> list[list[list[int]]]:
+    """One ring in order of places; and rings from host to host, inside a host over its direct links where these hold
+    rings, else in order, each opened at every rank.
+
+    Every other host is passed in the opposite direction, so that a ring leaves one host and enters the next at ranks
+    of the same number (the same rail).
+    """
+    groups = hosts(topology, members)
+    plain = [[rank for group in groups for rank in group]]
+    size = len(groups[0])
+    if len(groups) < 2 or size < 2 or any(len(group) != size for group in groups):
+        return [plain]
+    number = {rank: i for i, rank in enumerate(groups[0])}
+    held = most_rings(capacities(topology, tuple(groups[0])), tuple(groups[0]), seed).cycles or [groups[0]]
+    inner = [[number[rank] for rank in cycle] for cycle in dict.fromkeys(map(tuple, held))][:MOST_INNER]
+    opened = [[*order[at:], *order[:at]] for order in inner for at in range(size)]
+    rings = [
+        [group[i] for place, group in enumerate(groups) for i in (order if place % 2 == 0 else order[::-1])]
+        for order in opened
+    ]
+    return [plain, rings]

@@ -1,0 +1,78 @@
+"""The ring: every rank sends to the next one, around a cycle (what NCCL does; Blink, section 2).
+
+On P ranks, per direction: allgather and reducescatter take P-1 steps, allreduce both one after the other,
+broadcast a chain of P-1 hops in pieces. Over a cycle of links of bandwidth b each way, with both directions in
+use, allgather takes (P-1)/P * nbytes / 2b at zero latency: optimal where the ring is all the links there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from antiphon.core.collective import Collective
+from antiphon.core.request import Request
+from antiphon.core.schedule import Schedule
+from antiphon.core.topology import Topology
+from antiphon.core.transform import split
+from antiphon.errors import Invalid, Unsupported
+from antiphon.planners.rings.circles import CHAIN_PIECES, CHAINS, around, both_ways, refuse_too_long
+from antiphon.planners.rings.cycles import widest_cycle
+from antiphon.planners.shared.routing import Paths, narrowest, paths
+from antiphon.planners.shared.rows import Order, finish, given_order
+
+MOST_PARTS = 8
+
+
+def ring(
+    request: Request, *, order: Order = None, directions: int = 2, pieces: int | None = None
+) -> Iterator[Schedule]:
+    """Yields one schedule. O(P^2) transfers; broadcast and reduce O(P), alltoall O(P^3).
+
+    `order`: the ring to use, e.g. "0,3,2,1"; found by itself otherwise: the cycle of direct links whose
+    narrowest link is widest, else member order over routes through switches. `directions`: 2 = half the data
+    each way round. `pieces`: pipelining depth, by default 32 for broadcast and reduce and 1 otherwise.
+    """
+    topology, collective = request.topology, request.collective
+    if directions not in (1, 2):
+        raise Invalid(f"option directions: a ring goes round in 1 or 2 directions, got {directions}")
+    shorter = collective.kind == "alltoall" and directions == 2
+    refuse_too_long("ring", collective, 0.5 if shorter else directions)
+    cycle = given_order(order, collective) if order is not None else _found(topology, collective)
+    ways = [cycle] if directions == 1 else [cycle, [cycle[0], *cycle[:0:-1]]]
+    hops = [_hops(topology, way) for way in ways]
+    # where neither way round goes, `finish` names the hop that is lost
+    goes = [i for i, found in enumerate(hops) if not len(found.lost)] or [0]
+    parts = _width(topology, [hops[i] for i in goes])
+    made = split(both_ways(collective, cycle) if len(goes) == 2 else around(collective, ways[goes[0]]), parts)
+    depth = pieces if pieces is not None else CHAIN_PIECES if collective.kind in CHAINS else 1
+    options = {"order": ",".join(map(str, cycle)), "directions": len(goes), "pieces": depth}
+    yield finish(made, topology, collective, "ring", options, depth)
+
+
+def _found(topology: Topology, collective: Collective) -> list[int]:
+    cycle, complete = widest_cycle(topology, collective.members)
+    if cycle:
+        return cycle
+    if not topology.switches:
+        how = "has no cycle of direct links" if complete else "shows no cycle of direct links within the search limit"
+        raise Unsupported(
+            f"planner ring: topology {topology.name} {how} through all ranks that take part; give one by "
+            "--option order=..., use planner relay, or a machine with switches"
+        )
+    return list(collective.members)
+
+
+def _hops(topology: Topology, cycle: Sequence[int]) -> Paths:
+    here = np.array(cycle, np.int32)
+    return paths(topology, here, np.roll(here, -1))
+
+
+def _width(topology: Topology, hops: Sequence[Paths]) -> int:
+    """How many chunks a hop can carry in one round: the unit links of the narrowest hop, where they are few."""
+    links = [narrowest(topology, found) for found in hops if not len(found.lost)]
+    if not links:
+        return 1
+    width = min(topology.bandwidth(link) for link in links) / topology.unit
+    return int(width) if width.denominator == 1 and width <= MOST_PARTS else 1

@@ -1,0 +1,160 @@
+"""What the classic planners share: ranks in a chosen order, rows by position, several roots, routes at the end."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from antiphon.core.collective import Collective
+from antiphon.core.columns import Ints, Longs, narrow
+from antiphon.core.schedule import COPY, REDUCE, Chunks, Schedule, cut
+from antiphon.core.topology import Topology
+from antiphon.core.transform import dual, invert, pipeline
+from antiphon.errors import Invalid, Unsupported, quote
+from antiphon.planners.shared.routing import routed
+
+MOST_TRANSFERS = 2**28
+
+Order = str | int | Sequence[int] | None
+Make = Callable[[Collective], Schedule]
+
+
+@dataclass(frozen=True, eq=False)
+class Seats:
+    """The ranks that take part, by position: seat i is `rank[i]`, the collective's member number `member[i]`."""
+
+    rank: Ints
+    member: Longs
+
+    def __len__(self) -> int:
+        return len(self.rank)
+
+    @staticmethod
+    def of(collective: Collective, order: Order = None, first: int | None = None) -> Seats:
+        """In the given order, by default that of their numbers, turned so that rank `first` comes first."""
+        ranks = np.array(given_order(order, collective), np.int32)
+        if first is not None:
+            ranks = np.roll(ranks, -int(np.flatnonzero(ranks == first)[0]))
+        return Seats(ranks, np.searchsorted(np.array(collective.members), ranks).astype(np.int64))
+
+
+def given_order(order: Order, collective: Collective) -> list[int]:
+    """The option `order`: "0,3,2,1" or a list, every rank that takes part exactly once."""
+    if order is None:
+        return list(collective.members)
+    try:
+        ranks = [int(r) for r in (str(order).split(",") if isinstance(order, str | int) else order)]
+    except ValueError:
+        raise Invalid(f"option order: expected ranks such as 0,3,2,1, got {quote(order)}") from None
+    if sorted(ranks) != list(collective.members):
+        raise Invalid("option order: must name every rank that takes part exactly once")
+    return ranks
+
+
+def refuse_more_than_fits(planner: str, collective: Collective, rows: int, most: int = MOST_TRANSFERS) -> None:
+    """Before anything is built: Unsupported if there would be too many transfers."""
+    if rows > most:
+        would = {"alltoall": "pairwise or direct"}.get(collective.kind, "binomial-tree or double-binary-tree")
+        raise Unsupported(
+            f"planner {planner}: {collective.kind} on {len(collective.members)} ranks needs about {rows} transfers; "
+            f"at most {most}; use relay or a planner with fewer, such as {would}, or fewer ranks"
+        )
+
+
+def lay(
+    collective: Collective, seats: Seats, step: ArrayLike, chunk: ArrayLike, src: ArrayLike, dst: ArrayLike,
+    op: int = COPY, parts: int = 1,
+) -> Schedule:  # fmt: skip
+    """Rows whose ends are seats, as a schedule without routes: every block in `parts` chunks."""
+    when = np.asarray(step).ravel()
+    return Schedule(
+        collective, cut(collective, parts), narrow(when), narrow(np.asarray(chunk).ravel()),
+        seats.rank[np.asarray(src).ravel()], seats.rank[np.asarray(dst).ravel()], np.full(len(when), op, np.uint8),
+    )  # fmt: skip
+
+
+def part(collective: Collective, kind: str, root: int | None = None) -> Collective:
+    """Another collective among the same ranks, to compose with: without weights, as chunks are parts of blocks
+    whatever these weigh, and composing drops blocks that weigh nothing. `finish` gives the weights back."""
+    return Collective(kind, collective.ranks, collective.members, () if root is None else (root,))
+
+
+def backwards(collective: Collective, make: Make) -> Schedule:
+    """What `make` plans for the dual collective, run backwards."""
+    return invert(make(dual(collective)[0]))
+
+
+def per_root(collective: Collective, make: Make) -> Schedule:
+    """A rooted collective as one schedule per root, side by side."""
+    if len(collective.roots) == 1:
+        return make(collective)
+    blocks = [_blocks_of(collective, i) for i in range(len(collective.roots))]
+    alone = [
+        Collective(collective.kind, collective.ranks, collective.members, (root,), collective.weights[mine])
+        for root, mine in zip(collective.roots, blocks, strict=True)
+    ]
+    made = [make(one) for one in alone]
+    common = math.lcm(*(s.chunks.denominator for s in made))
+    scale = [common // s.chunks.denominator for s in made]
+    base = np.cumsum([0, *(len(s.chunks) for s in made)])
+
+    def joint(column: Callable[[int, Schedule], NDArray[Any]]) -> NDArray[Any]:
+        return np.concatenate([column(i, s) for i, s in enumerate(made)])
+
+    chunks = Chunks(
+        narrow(joint(lambda i, s: blocks[i][s.chunks.block])),
+        joint(lambda i, s: s.chunks.offset * scale[i]),
+        joint(lambda i, s: s.chunks.share * scale[i]),
+        common,
+    )
+    return Schedule(
+        collective, chunks, joint(lambda i, s: s.step), narrow(joint(lambda i, s: s.chunk + base[i])),
+        joint(lambda i, s: s.src), joint(lambda i, s: s.dst), joint(lambda i, s: s.op),
+    )  # fmt: skip
+
+
+def _blocks_of(collective: Collective, root: int) -> Longs:
+    """The blocks of the root of this number, in the order in which it would have them alone."""
+    members, roots = len(collective.members), len(collective.roots)
+    if collective.kind == "scatter":
+        return np.arange(members) * roots + root
+    if collective.kind == "gather":
+        return root * members + np.arange(members)
+    return np.array([root])
+
+
+def folded(collective: Collective, core: Schedule, extra: Ints, partner: Ints) -> Schedule:
+    """An allreduce among some ranks, extended to all: the extra ranks add theirs to a partner's before, and copy
+    the outcome after (two more steps; Thakur, Rabenseifner and Gropp 2005)."""
+    if not len(extra):
+        return replace(core, collective=collective)
+    chunks = np.arange(len(core.chunks), dtype=np.int32)
+    chunk = np.tile(chunks, len(extra))
+    mine, theirs = np.repeat(extra, len(chunks)), np.repeat(partner, len(chunks))
+    nothing = np.zeros(len(chunk), np.int32)
+    return Schedule(
+        collective, core.chunks, np.concatenate([nothing, core.step + np.int32(1), nothing + (core.steps + 1)]),
+        np.concatenate([chunk, core.chunk, chunk]), np.concatenate([mine, core.src, theirs]),
+        np.concatenate([theirs, core.dst, mine]),
+        np.concatenate([nothing + REDUCE, core.op, nothing + COPY]),
+    )  # fmt: skip
+
+
+def finish(
+    schedule: Schedule, topology: Topology, collective: Collective, planner: str, options: Mapping[str, Any],
+    pieces: int = 1, found: Mapping[str, Any] | None = None,
+) -> Schedule:  # fmt: skip
+    """With routes, pieces and provenance, for exactly the collective that was asked for.
+
+    `options`: those that would give this schedule again; what is left at None is not told. `found`: what else is
+    worth telling of how it came about.
+    """
+    named = routed(replace(schedule, collective=collective), topology, planner)
+    told = {key: value for key, value in options.items() if value is not None}
+    more = {"found": dict(found)} if found else {}
+    return replace(pipeline(named, pieces), provenance={"planner": planner, "options": told, **more})

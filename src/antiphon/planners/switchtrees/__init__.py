@@ -1,0 +1,1 @@
+"""GenTree: plans for trees of switches (docs/planners/gentree.md)."""

@@ -1,0 +1,198 @@
+"""The rows of a plan, and their routes. All is done for the reducescatter; the allgather is that backwards."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from antiphon.core.columns import Ints, Longs, dense
+from antiphon.core.routes import Routes
+from antiphon.planners.switchtrees.assign import Owned, dealt, gathered
+from antiphon.planners.switchtrees.choose import Choice
+from antiphon.planners.switchtrees.tree import Tree
+from antiphon.planners.switchtrees.types import CPS, moves_of, steps_of
+
+AT_ONCE = 2**22  # rows that are made together
+Columns = tuple[Ints, Ints, Ints, Ints]  # step, block, src, dst
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Between servers. Every block has a tree towards its owner: every other server sends it on exactly once."""
+
+    step: Ints
+    block: Ints
+    src: Ints
+    dst: Ints
+    steps: int
+
+
+def rows(tree: Tree, choices: list[Choice | None], owner: Longs) -> Rows:
+    """The reducescatter of a plan: servers * (servers - 1) rows. `owner`: of every block, before rearrangement at the
+    root. O(rows + switches * blocks log blocks)."""
+    maker = _Maker(tree, choices)
+    maker.lay(owner)
+    step, block, src, dst = (np.concatenate(column) for column in zip(*maker.made, strict=True))
+    return Rows(step, block, src, dst, int(maker.ended[0]))
+
+
+def owners(tree: Tree, choice: Choice | None) -> Longs:
+    """Who ends with each block of an allreduce, before rearrangement at the root: everyone with one, or as chosen."""
+    if choice is None or not choice.owned:
+        return np.arange(tree.servers)
+    edges = np.rint(np.cumsum((0.0, *choice.owned)) * tree.servers).astype(np.int64)
+    found = []
+    for child, many in zip(tree.children[0], np.diff(edges).tolist(), strict=True):
+        low, high = int(tree.low[child]), int(tree.high[child])
+        found.append(low + np.arange(many) * (high - low) // max(many, 1))
+    return np.concatenate(found)
+
+
+class _Maker:
+    def __init__(self, tree: Tree, choices: list[Choice | None]) -> None:
+        self.tree, self.choices = tree, choices
+        self.made: list[Columns] = []
+        self.ended = self._ends()
+
+    def _ends(self) -> Longs:
+        """After which step everything at a switch is done. As soon as can be, but where its parent has to wait anyway,
+        together with the other switches of its height: these move as much."""
+        tree, many = self.tree, len(self.tree.parent)
+        own, soon, height = (np.zeros(many, np.int64) for _ in range(3))
+        for node in range(many - 1, -1, -1):
+            choice = self.choices[node]
+            if choice is None:
+                continue
+            own[node] = self._gathers(node, choice) + self._steps(node, choice) + choice.spread
+            if not choice.flat:
+                below = tree.children[node]
+                height[node] = height[below].max() + 1
+                soon[node] = (soon[below] + own[below]).max()
+        longest = np.zeros(int(height.max()) + 1, np.int64)
+        np.maximum.at(longest, height, own)
+        together = np.cumsum(longest) - longest
+        begun = soon.copy()
+        for node in range(1, many):
+            latest = begun[tree.parent[node]] - own[node]
+            begun[node] = min(latest, max(soon[node], together[height[node]]))
+        return begun + own
+
+    def _steps(self, node: int, choice: Choice) -> int:
+        return 1 if choice.flat else steps_of(choice.kind, len(self.tree.children[node]))
+
+    def _gathers(self, node: int, choice: Choice) -> int:
+        tree = self.tree
+        sizes = [int(tree.high[c] - tree.low[c]) for c in tree.children[node]]
+        return int(any(some < size for some, size in zip(choice.held, sizes, strict=False)))
+
+    def lay(self, owner: Longs) -> None:
+        """From the root downwards. `cut`: servers whose results were gathered on others above: these keep what they
+        have of a block, and do not send it on below."""
+        ahead: list[tuple[int, Longs, list[Longs]]] = [(0, owner, [])]
+        while ahead:
+            node, owner, cut = ahead.pop()
+            choice = self.choices[node]
+            if choice is None:
+                continue
+            if choice.flat:
+                self._straight(node, owner, cut)
+                continue
+            tree, children = self.tree, self.tree.children[node]
+            low = np.append(tree.low[children], tree.high[node])
+            placed = Owned.of(owner, low)
+            held = [dealt(owner, placed, int(low[i]), int(low[i + 1])) for i in range(len(children))]
+            going = [
+                gathered(held[i], int(low[i]), int(low[i + 1]), some) if some < low[i + 1] - low[i] else held[i]
+                for i, some in enumerate(choice.held)
+            ] or held
+            self._gather(node, choice, placed.child, held, going, cut)
+            if len(children) > 1:
+                self._combine(node, choice, placed.child, going, cut)
+            for i, child in enumerate(children):
+                if tree.children[child]:
+                    more = [] if going[i] is held[i] else [going[i]]
+                    ahead.append((child, held[i], [*cut, *more]))
+
+    def _add(
+        self, step: int | Ints, block: Longs | Ints, src: Longs | Ints, dst: Longs | Ints, cut: list[Longs]
+    ) -> None:
+        if cut:
+            kept = np.all([src != gone[block] for gone in cut], axis=0)
+            step = step if isinstance(step, int) else step[kept]
+            block, src, dst = block[kept], src[kept], dst[kept]
+        when = np.full(len(block), step, np.int32) if isinstance(step, int) else step.astype(np.int32)
+        self.made.append((when, block.astype(np.int32), src.astype(np.int32), dst.astype(np.int32)))
+
+    def _straight(self, node: int, owner: Longs, cut: list[Longs]) -> None:
+        """Everyone below to the owner, in one step."""
+        low, high = int(self.tree.low[node]), int(self.tree.high[node])
+        each = max(AT_ONCE // (high - low), 1)
+        for begin in range(0, len(owner), each):
+            block = np.arange(begin, min(begin + each, len(owner)), dtype=np.int32)
+            moves = moves_of(CPS, high - low, (owner[block] - low).astype(np.int32))
+            self._flatten(int(self.ended[node]) - 1, block, moves.src + np.int32(low), owner[block][:, None], cut)
+
+    def _flatten(self, step: int | Ints, block: Ints, src: Ints, dst: Longs | Ints, cut: list[Longs]) -> None:
+        when = step if isinstance(step, int) else step.ravel()
+        shape = src.shape
+        rows: Ints = np.repeat(block, shape[1])
+        to: Ints = np.broadcast_to(dst, shape).astype(np.int32).ravel()
+        self._add(when, rows, src.ravel(), to, cut)
+
+    def _gather(
+        self, node: int, choice: Choice, child: Longs, held: list[Longs], going: list[Longs], cut: list[Longs]
+    ) -> None:
+        """Rearrangement before, and after where owners are bound: what is owned here comes back then, instead."""
+        after = int(self.ended[node]) - 1
+        before = after - choice.spread - self._steps(node, choice)
+        for i, (here, there) in enumerate(zip(held, going, strict=True)):
+            if here is there:
+                continue
+            moves = here != there
+            away = np.flatnonzero(moves & (child != i) if choice.spread else moves)
+            self._add(before, away, here[away], there[away], cut)
+            if choice.spread:
+                mine = np.flatnonzero(moves & (child == i))
+                self._add(after, mine, there[mine], here[mine], cut)
+
+    def _combine(self, node: int, choice: Choice, child: Longs, going: list[Longs], cut: list[Longs]) -> None:
+        """The plan type among the children, each standing for its holder of the block."""
+        count, first = len(going), int(self.ended[node]) - choice.spread - self._steps(node, choice)
+        holder = np.stack(going).astype(np.int32)
+        each = max(AT_ONCE // count, 1)
+        for begin in range(0, holder.shape[1], each):
+            block = np.arange(begin, min(begin + each, holder.shape[1]), dtype=np.int32)
+            moves = moves_of(choice.kind, count, child[block].astype(np.int32))
+            src, dst = holder[moves.src, block[:, None]], holder[moves.dst, block[:, None]]
+            self._flatten(moves.step + np.int32(first), block, src, dst, cut)
+
+
+def ways(tree: Tree, src: Ints, dst: Ints) -> tuple[Routes, Ints]:
+    """The path of every pair of servers up and down the tree, for trees of single links: a table, and each row's index
+    in it. O(rows + pairs * depth)."""
+    servers = tree.servers
+    pairs, route = dense(src * np.int64(servers) + dst, servers * servers)
+    ends = pairs // servers, pairs % servers
+    hops, legs = np.zeros(len(pairs), np.int64), []
+    for way, begin, other in ((tree.up, ends[0], ends[1]), (tree.down, ends[1], ends[0])):
+        here, row, taken = tree.leaf[begin], np.arange(len(pairs)), []
+        while len(row):
+            apart = (other[row] < tree.low[here]) | (other[row] >= tree.high[here])
+            row, here = row[apart], here[apart]
+            real = way.link[here] >= 0
+            taken.append((row[real], way.link[here[real]]))
+            here = tree.parent[here]
+        legs.append(taken)
+        for row, _ in taken:
+            hops[row] += 1
+    ptr = np.concatenate([[0], np.cumsum(hops)]).astype(np.int64)
+    flat = np.empty(int(ptr[-1]), np.int32)
+    up, down = ptr[:-1].copy(), ptr[1:] - 1
+    for row, link in legs[0]:
+        flat[up[row]] = link
+        up[row] += 1
+    for row, link in legs[1]:
+        flat[down[row]] = link
+        down[row] -= 1
+    return Routes(ptr, flat), route.astype(np.int32)

@@ -1,0 +1,291 @@
+"""The machine as a tree: servers at switches, parallel switches as one, a box with several ways out as a switch.
+
+Fat trees and leaf-spine fabrics become trees by merging switches side by side, whose bandwidth adds up (GenTree,
+section 4.2, takes one of them and forgets the others; only with the bandwidth of all is that right).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from antiphon.core.columns import Ints
+from antiphon.core.topology import Topology
+from antiphon.errors import Unsupported
+from antiphon.planners.shared.places import hosts
+
+WOULD = "use trees, relay, ring or hierarchical-ring"
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """A tree without a root. Nodes 0..servers-1 are the servers that take part, the others switches.
+
+    `near`: the neighbours of each node. `links`: the physical links from one node to a neighbour. `plain`: these are
+    single, between single switches, so that a path of the tree is one of the machine. `boxes`: some nodes are boxes.
+    """
+
+    servers: int
+    names: tuple[str, ...]
+    near: tuple[tuple[int, ...], ...]
+    links: dict[tuple[int, int], list[int]]
+    plain: bool
+    boxes: bool
+
+
+def read(topology: Topology, members: Sequence[int]) -> Graph:
+    """The tree that joins these ranks; Unsupported, naming a cycle, where there is none. O(links log links)."""
+    box, boxes = _boxes(topology, members)
+    a, b, link = _ends(topology, members, box)
+    links: dict[tuple[int, int], list[int]] = {}
+    for one, other, wire in zip(a.tolist(), b.tolist(), link.tolist(), strict=True):
+        links.setdefault((one, other), []).append(wire)
+    near: dict[int, set[int]] = {rank: set() for rank in members}
+    for one, other in links:
+        if (other, one) in links:
+            near.setdefault(one, set()).add(other)
+            near.setdefault(other, set()).add(one)
+    _only_leaves(topology, members, near, boxes)
+    joint = _merged(topology, near, boxes)
+    seen = {node: joint.get(node, node) for node in near}
+    tree: dict[int, set[int]] = {}
+    for node, others in near.items():
+        tree.setdefault(seen[node], set()).update(seen[other] for other in others)
+    _pruned(tree, set(members))
+    if not set(members) <= tree.keys() or not _whole(tree):
+        raise Unsupported(
+            f"planner gentree: the switches of {topology.name} do not join all ranks that take part; "
+            "use relay, or ranks that are joined"
+        )
+    kept = [*members, *sorted(node for node in tree if node >= topology.ranks)]
+    number = {node: i for i, node in enumerate(kept)}
+    wires: dict[tuple[int, int], list[int]] = {}
+    for (one, other), many in links.items():
+        if seen.get(one) in number and seen.get(other) in number and seen[one] != seen[other]:
+            wires.setdefault((number[seen[one]], number[seen[other]]), []).extend(many)
+    sides: dict[int, list[int]] = {}
+    for node in sorted(seen):
+        sides.setdefault(seen[node], []).append(node)
+    return Graph(
+        len(members),
+        tuple(_name(topology, sides[node], boxes) for node in kept),
+        tuple(tuple(sorted(number[other] for other in tree[node])) for node in kept),
+        wires,
+        not boxes and not joint and all(len(links) == 1 for links in wires.values()),
+        bool(boxes),
+    )
+
+
+def _ends(topology: Topology, members: Sequence[int], box: Ints) -> tuple[Ints, Ints, Ints]:
+    """The ends of every link as the tree sees it: within a box a rank's links lead to the box itself."""
+    src, dst, link = topology.link_src, topology.link_dst, np.arange(topology.links, dtype=np.int32)
+    inside = np.zeros(topology.nodes, np.bool_)
+    inside[list(members)] = True
+    inside[topology.ranks :] = True
+    used = inside[src] & inside[dst]
+    src, dst, link = src[used], dst[used], link[used]
+    own = (box[src] == box[dst]) & (box[src] >= 0)
+    out = src[own & (src < topology.ranks)], box[src[own & (src < topology.ranks)]]
+    into = box[dst[own & (dst < topology.ranks)]], dst[own & (dst < topology.ranks)]
+    high = [np.where(box[side[~own]] >= 0, box[side[~own]], side[~own]) for side in (src, dst)]
+    return (
+        np.concatenate([out[0], into[0], high[0]]),
+        np.concatenate([out[1], into[1], high[1]]),
+        np.concatenate([link[own & (src < topology.ranks)], link[own & (dst < topology.ranks)], link[~own]]),
+    )
+
+
+def _boxes(topology: Topology, members: Sequence[int]) -> tuple[Ints, list[str]]:
+    """Per node the number of its box (from `nodes` on), -1 for none; and the names of the boxes.
+
+    Only where ranks have several neighbours, and places name several hosts in which all are joined among themselves.
+    """
+    none = np.full(topology.nodes, -1, np.int32)
+    pairs = np.unique(topology.link_src.astype(np.int64) * topology.nodes + topology.link_dst)
+    many = np.bincount(pairs // topology.nodes, minlength=topology.nodes)[: topology.ranks]
+    if not topology.switches or not len(many) or many.max() < 2:
+        return none, []
+    groups = hosts(topology, range(topology.ranks))
+    named = _host_names(topology, groups)
+    if named is None:
+        return none, []
+    box = none.copy()
+    number = {name: topology.nodes + i for i, name in enumerate(named)}
+    for node, place in enumerate(topology.places):
+        parts = place.split("/")
+        box[node] = next((number[p] for i in range(len(parts)) if (p := "/".join(parts[: i + 1])) in number), -1)
+    taking = np.zeros(topology.nodes, np.bool_)
+    taking[list(members)] = True
+    for group in groups:
+        _joined_inside(topology, [rank for rank in group if taking[rank]], box)
+    return box, named
+
+
+def _host_names(topology: Topology, groups: Sequence[Sequence[int]]) -> list[str] | None:
+    """The places of the hosts: what the places of all its ranks begin with. None if there are fewer than two."""
+    names = []
+    for group in groups:
+        parts = [topology.places[rank].split("/")[:-1] for rank in group]
+        same = 0
+        while all(len(p) > same and p[same] == parts[0][same] for p in parts):
+            same += 1
+        names.append("/".join(parts[0][:same]))
+    return names if len(names) > 1 and all(names) and len(set(names)) == len(names) else None
+
+
+def _joined_inside(topology: Topology, group: Sequence[int], box: Ints) -> None:
+    """Unsupported unless every two of these ranks are linked, or joined by switches, without leaving their box."""
+    if len(group) < 2:
+        return
+    here = box[group[0]]
+    own = np.flatnonzero((box[topology.link_src] == here) & (box[topology.link_dst] == here))
+    out: dict[int, list[int]] = {}
+    for link in own.tolist():
+        out.setdefault(int(topology.link_src[link]), []).append(int(topology.link_dst[link]))
+    for source in group:
+        seen, ahead = {source}, [source]
+        while ahead:
+            more = [node for node in out.get(ahead.pop(), ()) if node not in seen]
+            seen.update(more)
+            ahead += [node for node in more if node >= topology.ranks]
+        lost = [rank for rank in group if rank not in seen]
+        if lost:
+            raise Unsupported(
+                f"planner gentree: rank {source} and rank {lost[0]} of {topology.name} are in one box, but not linked "
+                f"or joined by switches in it; {WOULD}"
+            )
+
+
+def _only_leaves(topology: Topology, members: Iterable[int], near: dict[int, set[int]], boxes: Sequence[str]) -> None:
+    """Unsupported unless every rank that takes part hangs at one switch."""
+    for rank in members:
+        others = sorted(near[rank])
+        if len(others) == 1 and others[0] >= topology.ranks:
+            continue
+        if not others:
+            raise Unsupported(
+                f"planner gentree: rank {rank} of {topology.name} has no links both ways; use relay, or ranks that are "
+                "joined"
+            )
+        cycle = _cycle(near)
+        why = (
+            f"a cycle leads through {_listed(topology, cycle, boxes)}"
+            if cycle
+            else f"rank {rank} is linked with {_listed(topology, others, boxes)}, and ranks do not forward"
+        )
+        raise Unsupported(
+            f"planner gentree: {topology.name} is no tree of switches with ranks as leaves: {why}; {WOULD}"
+        )
+
+
+def _merged(topology: Topology, near: dict[int, set[int]], boxes: Sequence[str]) -> dict[int, int]:
+    """Which node stands for each switch: switches side by side become one.
+
+    The tree is taken apart from its leaves. Where no leaf is left, the switches above the lowest ones become one if
+    each of those below is linked with all of them or none (spines; the planes of a fat tree). Else there is a cycle.
+    """
+    joint: dict[int, int] = {}
+    left = {node: set(others) for node, others in near.items()}
+    low = {node for node in left if node < topology.ranks}
+    while len(left) > 1:
+        leaves = [node for node, others in left.items() if len(others) <= 1]
+        while leaves:
+            node = leaves.pop()
+            for other in left.pop(node, set()):
+                left[other].discard(node)
+                if node in low:
+                    low.add(other)
+                if len(left[other]) == 1:
+                    leaves.append(other)
+        if len(left) <= 1:
+            break
+        groups = _side_by_side(left, low)
+        if not groups:
+            cycle = _cycle(left)
+            named = _listed(topology, cycle, boxes)
+            raise Unsupported(f"planner gentree: {topology.name} is no tree: a cycle leads through {named}; {WOULD}")
+        for group in groups:
+            first = min(group)
+            for node in group:
+                joint[node] = first
+            joint |= {node: first for node, to in joint.items() if to in group}
+            others = set().union(*(left.pop(node) for node in group))
+            for other in others:
+                left[other] = (left[other] - group) | {first}
+            left[first] = others
+    return joint
+
+
+def _side_by_side(left: dict[int, set[int]], low: set[int]) -> list[set[int]]:
+    """Groups of switches to merge: all that the lowest nodes are linked with, where these agree."""
+    found: list[set[int]] = []
+    taken: set[int] = set()
+    for node in sorted(left):
+        above = left[node]
+        if node not in low or above & low or len(above) < 2 or above & taken:
+            continue
+        below = {other for high in above for other in left[high] if other in low}
+        if all(left[other] == above for other in below) and not any(left[high] & above for high in above):
+            found.append(set(above))
+            taken |= above
+    return found
+
+
+def _cycle(near: dict[int, set[int]]) -> list[int]:
+    """The nodes of some cycle, or none."""
+    left = {node: set(others) for node, others in near.items()}
+    leaves = [node for node, others in left.items() if len(others) <= 1]
+    while leaves:
+        node = leaves.pop()
+        for other in left.pop(node, set()):
+            left[other].discard(node)
+            if len(left[other]) <= 1:
+                leaves.append(other)
+    if not left:
+        return []
+    path = [min(left)]
+    while True:
+        before = path[-2] if len(path) > 1 else -1
+        here = min(node for node in left[path[-1]] if node != before)
+        if here in path:
+            return path[path.index(here) :]
+        path.append(here)
+
+
+def _pruned(tree: dict[int, set[int]], members: set[int]) -> None:
+    """Without switches below which no server takes part."""
+    bare = [node for node, others in tree.items() if len(others) <= 1 and node not in members]
+    while bare:
+        node = bare.pop()
+        for other in tree.pop(node, set()):
+            tree[other].discard(node)
+            if len(tree[other]) <= 1 and other not in members:
+                bare.append(other)
+
+
+def _whole(tree: dict[int, set[int]]) -> bool:
+    seen = {next(iter(tree))}
+    ahead = list(seen)
+    while ahead:
+        more = tree[ahead.pop()] - seen
+        seen |= more
+        ahead += more
+    return len(seen) == len(tree)
+
+
+def _name(topology: Topology, nodes: Sequence[int], boxes: Sequence[str]) -> str:
+    """The place of a switch, of the first and last of several, or of a box."""
+    if nodes[0] >= topology.nodes:
+        return boxes[nodes[0] - topology.nodes]
+    named = [topology.places[node] for node in nodes]
+    return named[0] if len(named) == 1 else f"{named[0]}..{named[-1].rpartition('/')[2]}"
+
+
+def _listed(topology: Topology, nodes: Sequence[int], boxes: Sequence[str]) -> str:
+    names = [
+        topology.node_name(node) if node < topology.nodes else f"box {_name(topology, [node], boxes)}"
+        for node in nodes[:6]
+    ]
+    return ", ".join(names) + (" and more" if len(nodes) > 6 else "")

@@ -1,0 +1,266 @@
+"""The tree with a root: nodes in preorder, servers in the same order, and what each node's link upwards is like."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from antiphon.core.columns import Floats, Longs
+from antiphon.core.topology import Topology
+from antiphon.cost import Profile
+from antiphon.planners.switchtrees.graph import Graph
+
+MIDDLE = -2
+Root = int | tuple[int, int]  # a switch, or the middle of the link between two
+
+
+@dataclass(frozen=True, eq=False)
+class Way:
+    """One direction of the links above all nodes: seconds of latency, seconds per byte, seconds more per byte and
+    sender beyond w_t, and the link (of a bundle the first; -1 for half of a link, below a root in its middle)."""
+
+    latency: Floats
+    beta: Floats
+    epsilon: Floats
+    w_t: Longs
+    link: Longs
+
+
+@dataclass(frozen=True, eq=False)
+class Tree:
+    """Node 0 is the root; the nodes below v are v+1 .. end[v]-1, the servers low[v] .. high[v]-1.
+
+    `member`: which member of the collective each server is.
+    """
+
+    names: tuple[str, ...]
+    parent: Longs
+    end: Longs
+    low: Longs
+    high: Longs
+    leaf: Longs  # the node of each server
+    member: Longs
+    up: Way
+    down: Way
+    alike: Longs  # nodes of equal numbers have subtrees that are the same in all but names, links upwards included
+
+    @property
+    def servers(self) -> int:
+        return len(self.leaf)
+
+    @cached_property
+    def children(self) -> list[list[int]]:
+        found: list[list[int]] = [[] for _ in self.names]
+        for node, parent in enumerate(self.parent.tolist()):
+            if parent >= 0:
+                found[parent].append(node)
+        return found
+
+    @cached_property
+    def alpha(self) -> Floats:
+        """Seconds of latency of the longest path by way of each switch, from one of its children to another."""
+        far = [np.zeros(len(self.parent)) for _ in range(2)]  # to the farthest server below, upwards and downwards
+        out = np.zeros(len(self.parent))
+        for node in range(len(out) - 1, -1, -1):
+            below = self.children[node]
+            if not below:
+                continue
+            ends = [sum_to[below] + way.latency[below] for sum_to, way in zip(far, (self.up, self.down), strict=True)]
+            for sum_to, reach in zip(far, ends, strict=True):
+                sum_to[node] = reach.max()
+            if len(below) > 1:
+                out[node] = _two(*ends)
+        return out
+
+
+def _two(up: Floats, down: Floats) -> float:
+    """The greatest sum of one of each, of different children."""
+    i, j = int(up.argmax()), int(down.argmax())
+    if i != j:
+        return float(up[i] + down[j])
+    return float(max(up[i] + np.delete(down, i).max(), np.delete(up, j).max() + down[j]))
+
+
+def roots(graph: Graph, topology: Topology) -> Iterator[Root]:
+    """Where the root may be, the likeliest first: the middle of the tree, where most servers balance, the narrowest
+    link between switches."""
+    seen: set[Root] = set()
+    for found in (*_middle(graph), *_balance(graph), *_narrowest(graph, topology)):
+        if found not in seen:
+            seen.add(found)
+            yield found
+
+
+def _switches(graph: Graph) -> range:
+    return range(graph.servers, len(graph.names))
+
+
+def _middle(graph: Graph) -> list[Root]:
+    """What is left when the leaves are taken away, round by round: a switch, or a link and both its ends."""
+    degree = [len(others) for others in graph.near]
+    ring = [node for node in range(len(degree)) if degree[node] <= 1]
+    left = len(degree)
+    while left > 2:
+        left -= len(ring)
+        nearer = []
+        for node in ring:
+            degree[node] = 0
+            for other in graph.near[node]:
+                degree[other] -= 1
+                if degree[other] == 1:
+                    nearer.append(other)
+        ring = nearer if left > 0 else ring
+    middle = sorted(node for node in ring if node >= graph.servers)
+    return [(middle[0], middle[1]), *middle] if len(middle) == 2 else [*middle]
+
+
+def _balance(graph: Graph) -> list[Root]:
+    """The switch where the largest part that falls off has fewest servers, and the link to the next best."""
+    order, parent = _walk(graph, graph.servers)
+    below = [int(node < graph.servers) for node in range(len(order))]
+    worst = [0] * len(order)
+    for node in reversed(order):
+        worst[node] = max(worst[node], graph.servers - below[node])
+        if parent[node] >= 0:
+            below[parent[node]] += below[node]
+            worst[parent[node]] = max(worst[parent[node]], below[node])
+    best = min(_switches(graph), key=lambda node: (worst[node], node))
+    beside = [node for node in graph.near[best] if node >= graph.servers]
+    if not beside:
+        return [best]
+    other = min(beside, key=lambda node: (worst[node], node))
+    return [best, (min(best, other), max(best, other))]
+
+
+def _narrowest(graph: Graph, topology: Topology) -> list[Root]:
+    """The link between two switches that carries least, and both its ends."""
+    width = [float(kind.bandwidth) for kind in topology.types]
+    found = [
+        (sum(width[kind] for kind in topology.link_type[links].tolist()), pair)
+        for pair, links in graph.links.items()
+        if graph.servers <= pair[0] < pair[1]
+    ]
+    if not found:
+        return []
+    _, pair = min(found)
+    return [pair, *pair]
+
+
+def _walk(graph: Graph, start: int) -> tuple[list[int], list[int]]:
+    """Nodes in preorder from a start, and everyone's parent."""
+    parent = [-1] * len(graph.near)
+    order, ahead, seen = [], [start], {start}
+    while ahead:
+        node = ahead.pop()
+        order.append(node)
+        for other in reversed(graph.near[node]):
+            if other not in seen:
+                seen.add(other)
+                parent[other] = node
+                ahead.append(other)
+    return order, parent
+
+
+def rooted(graph: Graph, root: Root, topology: Topology, profile: Profile) -> Tree:
+    """The tree from this root. `topology` as the profile sees it. O(nodes log nodes + links)."""
+    order, parent = _split(graph, root) if isinstance(root, tuple) else _walk(graph, root)
+    place = {node: i for i, node in enumerate(order)}
+    above = np.array([-1, *(place[parent[node]] for node in order[1:])], np.int64)
+    server = np.array([0 <= node < graph.servers for node in order])
+    high = np.cumsum(server)
+    size = np.ones(len(order), np.int64)
+    for node in range(len(order) - 1, 0, -1):
+        size[above[node]] += size[node]
+    end = np.arange(len(order)) + size
+    low = high - server
+    last = high[end - 1]
+    links = _Links(graph, topology, profile)
+    rows = [((0.0, 0.0, 0.0, 0), (0.0, 0.0, 0.0, 0))]
+    wires = [(-1, -1)]
+    for node in order[1:]:
+        to, half = parent[node], 1.0
+        if to == MIDDLE and isinstance(root, tuple):
+            to, half = root[1 - root.index(node)], 0.5
+        rows.append((links.of(node, to, half), links.of(to, node, half)))
+        wires.append((graph.links[node, to][0], -1 if half < 1 else graph.links[to, node][0]))
+    up, down = (_way([row[i] for row in rows], [wire[i] for wire in wires]) for i in (0, 1))
+    name = "-".join(graph.names[node] for node in root) if isinstance(root, tuple) else graph.names[root]
+    return Tree(
+        (name, *(graph.names[node] for node in order[1:])), above, end, low, last, np.flatnonzero(server),
+        np.array([node for node in order if 0 <= node < graph.servers], np.int64), up, down, _alike(above, rows),
+    )  # fmt: skip
+
+
+def _way(figures: Sequence[tuple[float, float, float, int]], links: Sequence[int]) -> Way:
+    latency, beta, epsilon, w_t = (np.array(column) for column in zip(*figures, strict=True))
+    return Way(latency, beta, epsilon, w_t, np.array(links, np.int64))
+
+
+def _split(graph: Graph, root: tuple[int, int]) -> tuple[list[int], list[int]]:
+    """As `_walk`, with a switch of its own in the middle of a link."""
+    order, parent = _walk(graph, root[0])
+    inside = {root[1]}
+    for node in order:
+        if parent[node] in inside:
+            inside.add(node)
+    for end in root:
+        parent[end] = MIDDLE
+    first = [node for node in order if node not in inside]
+    return [MIDDLE, *first, *(node for node in order if node in inside)], parent
+
+
+def _alike(parent: Longs, rows: Sequence[object]) -> Longs:
+    children: list[list[int]] = [[] for _ in rows]
+    number: dict[tuple[object, ...], int] = {}
+    out = np.zeros(len(rows), np.int64)
+    for node in range(len(rows) - 1, -1, -1):
+        key = (rows[node], *children[node])
+        out[node] = number.setdefault(key, len(number))
+        if node:
+            children[parent[node]].append(int(out[node]))
+    return out
+
+
+class _Links:
+    """What the bundle of links from one node of the graph to a neighbour is like."""
+
+    def __init__(self, graph: Graph, topology: Topology, profile: Profile) -> None:
+        self.graph, self.topology, self.profile = graph, topology, profile
+        self.width = [float(kind.bandwidth) for kind in topology.types]
+        self.limits: dict[int, list[int]] = {}
+        for number, limit in enumerate(topology.limits):
+            for link in limit.links:
+                self.limits.setdefault(link, []).append(number)
+        self.memory: dict[tuple[int, float], tuple[float, float, float, int]] = {}
+
+    def of(self, a: int, b: int, half: float = 1.0) -> tuple[float, float, float, int]:
+        """Latency (half of it, for half of a link), seconds per byte, epsilon, w_t. Links that share a limit carry no
+        more than it lets through."""
+        links = self.graph.links[a, b]
+        key = (int(self.topology.link_type[links[0]]), half)
+        if len(links) > 1 or links[0] in self.limits:
+            return self._measured(links, half)
+        if key not in self.memory:
+            self.memory[key] = self._measured(links, half)
+        return self.memory[key]
+
+    def _measured(self, links: list[int], half: float) -> tuple[float, float, float, int]:
+        kinds = [int(self.topology.link_type[link]) for link in links]
+        shared: dict[int, float] = {}
+        free = 0.0
+        for link, kind in zip(links, kinds, strict=True):
+            limits = self.limits.get(link)
+            if limits:
+                narrow = min(limits, key=lambda i: self.topology.limits[i].bandwidth)
+                shared[narrow] = shared.get(narrow, 0.0) + self.width[kind]
+            else:
+                free += self.width[kind]
+        total = free + sum(min(wide, float(self.topology.limits[i].bandwidth)) for i, wide in shared.items())
+        types = [self.topology.types[kind] for kind in sorted(set(kinds))]
+        seen = [self.profile.incast[t.kind] for t in types if t.kind in self.profile.incast]
+        worst = max(seen, key=lambda one: one.epsilon, default=None)
+        epsilon, w_t = (worst.epsilon, worst.w_t) if worst is not None else (0.0, 0)
+        return half * max(t.latency for t in types), 1 / total, epsilon, w_t

@@ -1,0 +1,1 @@
+"""Synthesis of schedules on the latency-bandwidth frontier, with proofs (docs/planners/sccl.md)."""

@@ -1,0 +1,154 @@
+"""The engine `flow`: chunks with one destination are whole flows over time, cut into one path per chunk.
+
+Kinds with one source (or one end) flow as one commodity, so the size does not depend on the number of chunks. One
+commodity without shared limits is whole at every vertex of its polytope; HiGHS branches for the rest.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.core.ksync.instance import Instance
+from antiphon.planners.synth.group import Group
+from antiphon.planners.synth.program import Commodity, Program
+from antiphon.planners.synth.purse import LIMIT_REACHED, mixed_price, nodes_for
+from antiphon.planners.synth.task import Answer, Effort, Move, Task
+
+Table = NDArray[np.int64]
+_MOST_NODES = 20000  # of the search tree, where no effort is given
+
+
+def suits(instance: Instance) -> bool:
+    """Whether every chunk has one destination."""
+    return all(len(kind.dests) == 1 for kind in instance.kinds)
+
+
+def flow(task: Task, group: Group, effort: Effort, left: int | None = None) -> Answer:
+    """Whole numbers of chunks that flow alike under the whole group. Refuted: for this group, and this split.
+
+    `left`: the effort that there is (_purse.py); where it ends the search, all of it is the price."""
+    from scipy.optimize import Bounds, LinearConstraint, milp
+
+    if task.steps < task.instance.least_steps:
+        return Answer(None, refuted=True)
+    program = Program(task.instance, task.steps, group)
+    low, high = np.zeros(program.variables), np.full(program.variables, np.inf)
+    low[: task.steps] = 1.0
+    if task.split is not None:
+        low[: task.steps] = high[: task.steps] = task.split
+    total = np.zeros((1, program.variables))
+    total[0, : task.steps] = 1.0
+    right = program.right * task.parts
+    rows = [
+        LinearConstraint(program.fits, -np.inf, 0.0),
+        LinearConstraint(program.equal, right, right),
+        LinearConstraint(total, -np.inf, task.rounds),
+    ]
+    entries = program.fits.nnz + program.equal.nnz
+    most = effort.conflicts or _MOST_NODES
+    nodes = nodes_for(left, entries, most)
+    found = milp(
+        np.zeros(program.variables), constraints=rows, integrality=np.ones(program.variables),
+        bounds=Bounds(low, high), options={"node_limit": nodes},
+    )  # fmt: skip
+    price = mixed_price(entries, found.mip_node_count or 0)
+    if found.x is None:
+        if found.status == LIMIT_REACHED and nodes < most:
+            price = left or 0
+        return Answer(None, found.status == 2, price)
+    moves: list[Move] = []
+    for number, orbit in enumerate(program.orbits):
+        amount = program.amounts[number]
+        values = np.where(amount >= 0, np.round(found.x[amount]).astype(np.int64), 0)
+        for member, element in orbit.members.items():
+            moved = np.empty_like(values)
+            moved[group.bonds[element]] = values
+            moves += paths(task, program.commodities[member], moved)
+    return Answer(tuple(moves), price=price)
+
+
+def paths(task: Task, commodity: Commodity, moved: Table) -> Iterator[Move]:
+    """One path per chunk out of a whole flow (bonds x steps): traced back in time from where it ends."""
+    instance, left = task.instance, moved.copy()
+    into: dict[int, list[int]] = defaultdict(list)
+    for bond, head in enumerate(instance.head.tolist()):
+        into[head].append(bond)
+    supply = None
+    if commodity.supply is not None:
+        supply = {holder: amount * task.parts for holder, amount in commodity.supply.items()}
+    kind_of = {(instance.kinds[k].dests[0], holder): k for k in commodity.kinds for holder in instance.kinds[k].holders}
+    used: dict[int, int] = defaultdict(int)
+    for dest, amount in commodity.demand.items():
+        for _ in range(amount * task.parts):
+            source, way = _trace(instance, into, left, dest, task.steps, supply)
+            if supply is not None:
+                supply[source] -= 1
+            kind = kind_of[dest, source]
+            chunk = used[kind]
+            used[kind] += 1
+            yield from ((kind, chunk, path, step) for path, step in way)
+
+
+def _trace(
+    instance: Instance, into: dict[int, list[int]], left: Table, node: int, time: int, supply: dict[int, int] | None
+) -> tuple[int, list[tuple[tuple[int, ...], int]]]:
+    """A way that the flow left over came to this rank by this time; its flow is taken away. Back to a holder.
+
+    What the flow brought to a rank in a step either came in or waited, so following any flow that comes in, the
+    latest first, ends at a holder. At a source with a supply to give, waiting is what remains at time 0.
+    """
+    way: list[tuple[tuple[int, ...], int]] = []
+    while time > 0:
+        step = time - 1
+        bond = next((b for b in into[node] if left[b, step] > 0), None)
+        if bond is None:
+            time -= 1
+            continue
+        path = [bond]
+        left[bond, step] -= 1
+        while (at := int(instance.tail[path[0]])) >= instance.ranks:
+            before = next(b for b in into[at] if left[b, step] > 0)
+            left[before, step] -= 1
+            path.insert(0, before)
+        if straight := _simple(instance, path):  # else it came back to where it was
+            way.append((straight, step))
+        node, time = at, time - 1
+    if supply is not None and not supply.get(node):
+        raise RuntimeError("a flow does not come from where it should")
+    return node, _straight(instance, node, way[::-1])
+
+
+def _simple(instance: Instance, path: list[int]) -> tuple[int, ...]:
+    """A path through switches without the circles that the flow went there."""
+    out: list[int] = []
+    nodes = [int(instance.tail[path[0]])]
+    for bond in path:
+        to = int(instance.head[bond])
+        if to in nodes:
+            at = nodes.index(to)
+            del nodes[at + 1 :], out[at:]
+        else:
+            nodes.append(to)
+            out.append(bond)
+    return tuple(out)
+
+
+def _straight(
+    instance: Instance, source: int, way: list[tuple[tuple[int, ...], int]]
+) -> list[tuple[tuple[int, ...], int]]:
+    """The way without the circles it goes: back at a rank, the chunk may as well have waited there."""
+    out: list[tuple[tuple[int, ...], int]] = []
+    ranks = [source]
+    for path, step in way:
+        to = int(instance.head[path[-1]])
+        if to in ranks:
+            at = ranks.index(to)
+            del ranks[at + 1 :], out[at:]
+        else:
+            ranks.append(to)
+            out.append((path, step))
+    return out

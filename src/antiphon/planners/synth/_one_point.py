@@ -1,0 +1,192 @@
+"""One point (C, S, R): the schedule, or why none of any form exists, or what was searched for it.
+
+For what spreads, and what is that turned round, the search is over all forms: the transfers that a result depends on
+are, turned round where it combines, an algorithm of the k-synchronous problem, whatever slots they use. An allreduce
+has more forms than are searched, so what forbids one must hold for all: the bounds (core/bounds), and what only a part
+of it takes: it brings every rank's input to all, as a broadcast does, and all inputs to every rank, as a reduce does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+from antiphon.core.bounds import bound
+from antiphon.core.collective import Collective
+from antiphon.core.ksync.certificate import AS_PLANNED, BEST_FOUND, COMPOSED, OPTIMAL, TURNED
+from antiphon.core.reshape import reverse
+from antiphon.core.schedule import Schedule
+from antiphon.errors import Infeasible, Invalid, NotFound, TimedOut
+from antiphon.planners.synth._explain import explain
+from antiphon.planners.synth._in_place import CONFLICTS, fits, in_place
+from antiphon.planners.synth.auto import TURNS, decide
+from antiphon.planners.synth.canonical import Posed
+from antiphon.planners.synth.frontier import Point
+from antiphon.planners.synth.points import Way, everywhere, schedule_at, way_to
+from antiphon.planners.synth.search import Impossible, Search
+from antiphon.planners.synth.task import Effort, rounds_of
+from antiphon.planners.synth.work import Work, halves_of, with_certificate
+
+Asked = tuple[int, int, int]  # chunks (of the synthesized: parts), steps, rounds
+MOST_ROOTS = 16  # whose broadcasts and reductions are looked at for a proof
+NONE, OPEN, UNFIT = "none exists", "not decided", "does not apply"
+
+
+def one_point(work: Work, chunks: int, steps: int, rounds: int) -> Schedule:
+    """Just this point. Infeasible with the bound that forbids it, whatever its form; NotFound, saying what was
+    searched, where it was neither found nor refuted so.
+    """
+    for name, value in (("chunks", chunks), ("steps", steps), ("rounds", rounds)):
+        if value < 1:
+            raise Invalid(f"{name}: expected a whole number from 1, got {value}")
+    way = way_to(work.topology, work.collective)
+    if work.collective.kind == "allreduce":
+        return _allreduce(work, way, (chunks, steps, rounds))
+    search, problem = work.search(way)
+    weight = work.collective.input_weight
+    if chunks % weight:
+        raise Invalid(
+            f"chunks: {work.collective.kind} among {len(work.collective.members)} ranks takes a multiple of {weight} "
+            f"chunks per rank, got {chunks}"
+        )
+    try:
+        point = _decided(work, search, problem, (chunks // weight, steps, rounds))
+    except Infeasible as error:
+        if way.about != TURNED:
+            raise
+        turned = f"a {way.collective.kind} of the machine with all links turned, run backwards"
+        raise Infeasible(f"{work.collective.kind} is {turned}: {error}") from None
+    made = schedule_at(point, work.topology, work.collective, way.about)
+    assert made is not None
+    return with_certificate(made, point, way.about, None)
+
+
+def _decided(work: Work, search: Search, problem: Posed, asked: Asked) -> Point:
+    """Infeasible with what proves it; NotFound where nothing does."""
+    parts, steps, rounds = asked
+    decided = decide(search, parts, steps, rounds, tell=work.tell, memory=work.memory)
+    instance = search.instance
+    chunks = parts * instance.input_weight
+    form = {"form": "k-synchronous", "what": f"{chunks} equal chunks, {steps} steps, {rounds} rounds"}
+    if isinstance(decided, Impossible):
+        if decided.how == "search" and decided.resolution is None:
+            why = "a solver went through all possibilities, but there is no proof of that which can be checked"
+            raise NotFound(
+                f"planner sccl found no C = {chunks}, S = {steps}, R = {rounds}: {why}",
+                [{**form, "outcome": OPEN, "why": why}],
+            )
+        raise Infeasible(explain(problem.asked, parts, steps, rounds, problem.impossible(decided)))
+    if decided is None:
+        why = f"{TURNS} turns of all engines gave no answer"
+        if not instance.arcs.exhaustive:
+            why += "; of the many paths through switches only the shortest were looked at"
+        raise NotFound(
+            f"planner sccl neither found nor refuted C = {chunks}, S = {steps}, R = {rounds}: {why}; "
+            "ask for more rounds, fewer chunks, or another seed",
+            [{**form, "outcome": OPEN, "why": why}],
+        )
+    per_step = rounds_of(instance, decided.moves)
+    done, used = len(per_step), max(len(per_step), sum(per_step))  # it may come to its end before it must
+    proof = OPTIMAL if Fraction(used, chunks) == search.ratio(done) else BEST_FOUND
+    point = Point(instance, parts, done, used, decided.moves, decided.engine, proof, search.proved(done))
+    return problem.point(point)
+
+
+# ---- allreduce ----
+
+
+def _allreduce(work: Work, way: Way, asked: Asked) -> Schedule:
+    """By the first form that has it: two halves, every input sent everywhere, in place."""
+    why = next(_forbidding(work, asked), None)
+    if why is not None:
+        raise Infeasible(why)
+    search, problem = work.search(way)
+    searched: list[dict[str, Any]] = []
+    for form, what, make in _FORMS:
+        try:
+            made = make(work, search, problem, asked)
+        except Infeasible as error:
+            searched.append({"form": form, "what": what, "outcome": NONE, "why": str(error)})
+        except (NotFound, TimedOut) as error:
+            searched.append({"form": form, "what": what, "outcome": OPEN, "why": str(error)})
+        else:
+            if isinstance(made, Schedule):
+                return made
+            searched.append({"form": form, "what": what, "outcome": UNFIT, "why": made})
+    told = "; ".join(f"as {one['form']} ({one['what']}): {one['why']}" for one in searched)
+    raise NotFound(
+        f"planner sccl found no allreduce with C = {asked[0]}, S = {asked[1]}, R = {asked[2]} on {work.topology.name}, "
+        f"and nothing proves that there is none in another form; {told}",
+        searched,
+    )
+
+
+def _forbidding(work: Work, asked: Asked) -> Iterator[str]:
+    """What holds for an allreduce of any form."""
+    chunks, steps, rounds = asked
+    machine, target = work.topology, work.collective
+    limits = bound(machine, target)
+    name = f"allreduce of any form on {machine.name}"
+    if rounds < steps:
+        yield f"no {name} has R below S: each of its {steps} steps takes a round or more"
+    if steps < limits.latency_steps and limits.latency_witness is not None:
+        why = limits.latency_witness.describe(machine).partition(": ")[2]
+        yield f"no {name} has S below {limits.latency_steps}: {why}"
+    if Fraction(rounds, chunks) < limits.inverse and limits.witness is not None:
+        why = limits.witness.describe(machine, target.buffer_weight).partition(": ")[2]
+        yield f"no {name} has R/C below {limits.inverse} (asked: {Fraction(rounds, chunks)}): {why}"
+    for root in target.members[:MOST_ROOTS]:
+        part = Collective("broadcast", target.ranks, target.members, (root,))
+        for turned in (False, True):
+            search, problem = work.search(Way(reverse(machine) if turned else machine, part, AS_PLANNED))
+            none = search.forbidden(*asked)
+            if none is not None:
+                told = explain(problem.asked, *asked, problem.impossible(none))
+                does = f"brings all inputs to rank {root}, a broadcast from there on the machine with its links turned"
+                does = does if turned else f"brings the input of rank {root} to all, as a broadcast does"
+                yield f"no {name} has C = {chunks}, S = {steps}, R = {rounds}: it {does}, and {told}"
+
+
+def _as_halves(work: Work, search: Search, problem: Posed, asked: Asked) -> Schedule | str:
+    chunks, steps, rounds = asked
+    ranks = len(work.collective.members)
+    if chunks % ranks or steps % 2 or rounds // 2 < steps // 2:
+        return f"it needs C a multiple of {ranks}, S even, and R >= S"
+    point = _decided(work, search, problem, (chunks // ranks, steps // 2, rounds // 2))
+    halves = halves_of(work, point)
+    return "no reducescatter of as many rounds was found" if halves is None else (
+        with_certificate(halves, point, COMPOSED, None))  # fmt: skip
+
+
+def _everywhere(work: Work, search: Search, problem: Posed, asked: Asked) -> Schedule:
+    point = _decided(work, search, problem, asked)
+    return with_certificate(everywhere(point, work.collective), point, AS_PLANNED, None, direct=True)
+
+
+def _in_place(work: Work, search: Search, problem: Posed, asked: Asked) -> Schedule | str:
+    instance = problem.asked
+    if not fits(instance, asked[0], asked[1]):
+        return "it is tried for fewer chunks, steps or ranks"
+    refuted = False
+    for solver in ("cadical", "minisat"):
+        work.tell(f"in place, {solver}: {CONFLICTS} conflicts")
+        found = in_place(instance, work.collective, asked, Effort(CONFLICTS, seed=work.seed), solver)
+        if found.schedule is not None:
+            told = {"proof": BEST_FOUND, "meaning": "every rank keeps one value per chunk, which it exchanges in place"}
+            return replace(found.schedule, provenance={"engine": f"in place ({solver})", "found": told})
+        if found.refuted:
+            refuted = True
+            break
+    why = "a solver went through all of these" if refuted else f"not decided in {CONFLICTS} conflicts of each solver"
+    if refuted and instance.arcs.exhaustive and len(work.collective.members) == work.topology.ranks:
+        raise Infeasible(why)
+    raise NotFound(why)
+
+
+_FORMS: tuple[tuple[str, str, Callable[[Work, Search, Posed, Asked], Schedule | str]], ...] = (
+    ("halves", "a reducescatter, then an allgather, each in half of the steps and rounds", _as_halves),
+    ("everywhere", "every input sent everywhere and added there", _everywhere),
+    ("in place", "one value per rank and chunk; what comes is added, or replaces it", _in_place),
+)

@@ -1,0 +1,327 @@
+"""Allgather on a product of two machines, from allgathers on both: boxes joined alike, grids of anything.
+
+A machine is the product of G and H if its ranks are pairs (g, h), its links join (g, h) to (g', h) as G joins g to g',
+and (g, h) to (g, h') as H joins h to h'. Links of G and of H then work side by side. Every rank's data are cut in two:
+A goes along G first, then H; B along H first, then G. The links of G carry the whole of a rank's own, then B of the
+others of its copy of H; those of H carry B, then A of its own, then A of the others of its copy of G. The shares are
+chosen so that both end together: then the product has a bandwidth-optimal allgather if its factors have and nothing
+waits. Search alone does not find these: every link is full in every round.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.core.bounds import Cut, bound
+from antiphon.core.collective import Collective
+from antiphon.core.ksync.certificate import BEST_FOUND, OPTIMAL
+from antiphon.core.ksync.dual import Spread, StepDual, worth
+from antiphon.core.ksync.instance import Instance, instance_of
+from antiphon.core.topology import LinkType, build
+from antiphon.errors import EffortSpent
+from antiphon.planners.synth.frontier import Limits, Point, frontier, usual_steps
+from antiphon.planners.synth.linear import Proved
+from antiphon.planners.synth.purse import Purse
+from antiphon.planners.synth.search import Search
+from antiphon.planners.synth.task import Move, rounds_of
+
+MOST_CHUNKS = 2048
+MOST_ROWS = 2**21
+MOST_LINKS = 2048
+MOST_CLASSES = 8  # of edges that cannot be parted
+TURNS = 2  # for a candidate of a factor
+SHARE = 0.4  # of the effort left, for both factors
+
+Pairs = dict[tuple[int, int], int]  # (tail, head) -> chunks per round
+Tell = Callable[[str], None]
+Hops = list[list[tuple[int, int, int, int]]]  # per step (owner, chunk, tail, head)
+
+
+@dataclass(frozen=True)
+class Factors:
+    """Two factors, and of every rank its place in each."""
+
+    pairs: tuple[Pairs, Pairs]
+    places: NDArray[np.int64]  # rank x 2
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        return int(self.places[:, 0].max()) + 1, int(self.places[:, 1].max()) + 1
+
+
+@dataclass(frozen=True)
+class Gather:
+    """An allgather of a factor: `chunks` per rank, the rounds of each step, and what each step moves."""
+
+    chunks: int
+    rounds: tuple[int, ...]
+    hops: Hops
+
+    @property
+    def ratio(self) -> Fraction:
+        return Fraction(sum(self.rounds), self.chunks)
+
+    @staticmethod
+    def of(instance: Instance, parts: int, moves: tuple[Move, ...]) -> Gather:
+        rounds = tuple(rounds_of(instance, moves))
+        hops: Hops = [[] for _ in rounds]
+        for kind, chunk, path, step in moves:
+            tail, head = int(instance.tail[path[0]]), int(instance.head[path[-1]])
+            hops[step].append((instance.kinds[kind].holders[0], chunk, tail, head))
+        return Gather(parts, rounds, hops)
+
+
+def by_product(search: Search, tell: Tell = lambda text: None) -> Point | None:
+    """A bandwidth-optimal or nearly optimal point for the search's problem, if its machine is a product and both of its
+    factors are solved within a share of the effort left."""
+    instance = search.instance
+    factors = factored(instance)
+    if factors is None:
+        return None
+    tell(f"the machine is the product of one of {factors.sizes[0]} ranks and one of {factors.sizes[1]}")
+    left = search.purse.left()
+    purse = Purse(None if left is None else int(SHARE * left), search.purse.until)
+    first = _gather(search, factors.pairs[0], factors.sizes[0], purse)
+    second = _gather(search, factors.pairs[1], factors.sizes[1], purse)
+    search.purse.pay(purse.spent)
+    if first is None or second is None:
+        return None
+    if first.ratio > second.ratio:
+        factors, first, second = Factors(factors.pairs[::-1], factors.places[:, ::-1]), second, first
+    made = combined(instance, factors, (first, second))
+    if made is None:
+        return None
+    parts, moves = made
+    rounds = rounds_of(instance, moves)
+    least = _by_cut(instance, len(rounds))
+    if least is None:
+        return None
+    ratio = Fraction(sum(rounds), parts)
+    proof = OPTIMAL if ratio == least.worth.rounds_per_part else BEST_FOUND
+    return Point(instance, parts, len(rounds), sum(rounds), moves, "product", proof, least)
+
+
+def _gather(search: Search, pairs: Pairs, ranks: int, purse: Purse) -> Gather | None:
+    """The last point of a factor's frontier, which is the one of least R / C."""
+    links = [(a, b, LinkType("link", Fraction(units))) for (a, b), units in sorted(pairs.items())]
+    collective = Collective("allgather", ranks)
+    topology = build("factor", ranks, links)
+    instance = instance_of(topology, collective)
+    last: Point | None = None
+    within = Search(instance, search.seed, purse, search.cache)
+    try:
+        limits = Limits(k=None, steps=usual_steps(instance.least_steps), turns=TURNS)
+        for point in frontier(within, bound(topology, collective).inverse, limits):
+            last = point
+    except EffortSpent:  # what was found so far will do
+        pass
+    return None if last is None else Gather.of(instance, last.parts, last.moves)
+
+
+def _by_cut(instance: Instance, steps: int) -> Proved | None:
+    """The bound of the tightest cut, as prices that are the same in every step: all cost 1 that leave it."""
+    witness = bound(instance.topology, instance.collective).witness
+    if not isinstance(witness, Cut) or witness.limits:
+        return None
+    inside = np.isin(np.arange(instance.nodes), witness.side)
+    leaving = np.flatnonzero(inside[instance.tail] & ~inside[instance.head])
+    rows = np.array([(bond, step, 1) for bond in leaving for step in range(steps)], np.int64).reshape(-1, 3)
+    spreads = {}
+    for number, kind in enumerate(instance.kinds):
+        lacking = [dest for dest in kind.dests if not inside[dest]]
+        if inside[list(kind.holders)].all() and lacking:
+            to = np.full((len(rows), 1), lacking[0], np.int64)
+            spreads[number] = Spread(np.hstack([to, rows]), np.zeros((0, 3), np.int64))
+    dual = StepDual(steps, rows, spreads, {})
+    return Proved(dual, worth(instance, dual))
+
+
+# ---- finding the factors ----
+
+
+def factored(instance: Instance) -> Factors | None:
+    """The machine as a product of two, as equal in size as may be. None where it is none, has switches, shared limits
+    or several bonds side by side, or where the collective is no even allgather. O(links^2 + links * 2^classes)."""
+    links = _plain(instance)
+    if links is None:
+        return None
+    edges = sorted({(min(a, b), max(a, b)) for a, b in links})
+    classes = _classes(instance.ranks, edges).tolist()
+    found = []
+    for chosen in range(1, 2 ** min(max(classes), MOST_CLASSES)):  # which classes are the second factor's; never all
+        side = {edge: chosen >> c & 1 for edge, c in zip(edges, classes, strict=True)}
+        split = _split(instance.ranks, links, side)
+        if split is not None:
+            found.append(split)
+    return min(found, key=lambda one: max(one.sizes), default=None)
+
+
+def _plain(instance: Instance) -> Pairs | None:
+    ranks = instance.ranks
+    if instance.nodes > ranks or len(instance.bonds) > MOST_LINKS or any(instance.limits_of):
+        return None
+    everyone = frozenset(range(ranks))
+    if len(instance.kinds) != ranks or any(
+        len(k.holders) != 1 or k.weight != 1 or frozenset(k.dests) | {*k.holders} != everyone for k in instance.kinds
+    ):
+        return None
+    pairs: Pairs = {}
+    for bond, (a, b) in enumerate(zip(instance.tail.tolist(), instance.head.tolist(), strict=True)):
+        if (a, b) in pairs or instance.capacity[bond].denominator != 1:
+            return None
+        pairs[a, b] = int(instance.capacity[bond])
+    return pairs if all((b, a) in pairs for a, b in pairs) else None
+
+
+def _classes(ranks: int, edges: list[tuple[int, int]]) -> NDArray[np.int64]:
+    """Per edge which prime factor it is of, at least as coarse (Feder 1992): edges belong together where distances do
+    not add up as in a product, or where two that meet span no square of their own."""
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import connected_components, shortest_path
+
+    ends = np.array(edges, np.int64).reshape(-1, 2)
+    a, b = ends[:, 0], ends[:, 1]
+    joined = csr_array((np.ones(len(ends)), (a, b)), shape=(ranks, ranks))
+    far = shortest_path(joined, directed=False, unweighted=True)
+    together = far[np.ix_(a, a)] + far[np.ix_(b, b)] != far[np.ix_(a, b)] + far[np.ix_(b, a)]
+    adjacent = (far == 1).astype(np.int64)
+    common = adjacent @ adjacent
+    for i, (x, y) in enumerate(edges):
+        for other, mine in ((x, y), (y, x)):  # edges that meet this one at `mine`
+            at = (a == mine) | (b == mine)
+            third = a + b - mine
+            together[i] |= at & (third != other) & (common[other, np.where(at, third, other)] == 1)
+    return np.asarray(connected_components(csr_array(together), directed=False)[1], np.int64)
+
+
+def _split(ranks: int, links: Pairs, side: dict[tuple[int, int], int]) -> Factors | None:
+    """The factors where the edges on side 1 are the first's; None where the capacities are not those of a product."""
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import connected_components
+
+    places = np.zeros((ranks, 2), np.int64)
+    for which in (0, 1):  # the edges of the one factor join all that have the same place in the other
+        ends = np.array([edge for edge, s in side.items() if s == which], np.int64).reshape(-1, 2)
+        joined = csr_array((np.ones(len(ends)), (ends[:, 0], ends[:, 1])), shape=(ranks, ranks))
+        places[:, which] = connected_components(joined, directed=False)[1]
+    sizes = places.max(axis=0) + 1
+    if len({tuple(p) for p in places.tolist()}) != ranks or int(sizes.prod()) != ranks or min(sizes) < 2:
+        return None
+    factor: tuple[Pairs, Pairs] = ({}, {})
+    for (tail, head), units in links.items():
+        which = 1 - side[min(tail, head), max(tail, head)]
+        p, q = places[tail].tolist(), places[head].tolist()
+        if p[1 - which] != q[1 - which] or factor[which].setdefault((p[which], q[which]), units) != units:
+            return None
+    if len(factor[0]) * sizes[1] + len(factor[1]) * sizes[0] != len(links):
+        return None
+    return Factors(factor, places)
+
+
+# ---- putting them together ----
+
+Item = tuple[int, int]  # whose: how far on in the other factor; and which chunk
+Segment = tuple[int, int, list[tuple[Item, int, int, int]]]  # from round, to round, hops (item, owner, tail, head)
+Lines = tuple[list[Segment], list[Segment]]
+
+
+def combined(
+    instance: Instance, factors: Factors, gathers: tuple[Gather, Gather]
+) -> tuple[int, tuple[Move, ...]] | None:
+    """Chunks per rank, and the moves; None where whole numbers of chunks do not work out within bounds.
+
+    The first factor must be the one whose allgather has the lesser ratio. O(ranks^2 * chunks).
+    """
+    shares = _shares(factors.sizes, gathers)
+    if shares is None or instance.ranks**2 * sum(shares) > MOST_ROWS:
+        return None
+    return sum(shares), _moves(instance, factors, _lines(factors.sizes, gathers, *shares))
+
+
+def _lines(sizes: tuple[int, int], gathers: tuple[Gather, Gather], a: int, b: int) -> Lines:
+    """What the links of both factors do: A are the first `a` chunks of every rank, B the others.
+
+    B goes along the second factor in batches: each as great as can be there before the first factor's links would
+    have to wait for it.
+    """
+    one, two = gathers
+    first = _line(one, [(0, j) for j in range(a + b)])
+    own = first[-1][1]
+    second: list[Segment] = []
+    least = math.lcm(two.chunks, one.chunks // math.gcd(one.chunks, sizes[1] - 1))
+    done = a
+    while done < a + b:
+        free = first[-1][1] - (second[-1][1] if second else 0)
+        size = min(max(int(free / two.ratio) // least, 1) * least, a + b - done)
+        batch = range(done, done + size)
+        second += _line(two, [(0, j) for j in batch], second)
+        first += _line(one, [(h, j) for h in range(1, sizes[1]) for j in batch], first, second[-1][1])
+        done += size
+    second += _line(two, [(0, j) for j in range(a)], second)
+    second += _line(two, [(g, j) for g in range(1, sizes[0]) for j in range(a)], second, own)
+    return first, second
+
+
+def _shares(sizes: tuple[int, int], gathers: tuple[Gather, Gather]) -> tuple[int, int] | None:
+    """Chunks of A and of B with which the links of both factors are through together."""
+    (m, n), (rho, sigma) = sizes, (gathers[0].ratio, gathers[1].ratio)
+    even = (sigma * m - rho) / (rho * (n - 1) + sigma * (m - 1))  # rho (1 + (n-1) b) = sigma (1 + (m-1) (1-b))
+    b = min(max(even, Fraction(0)), Fraction(1))
+    c, d = gathers[0].chunks, gathers[1].chunks
+    for chunks in range(b.denominator, MOST_CHUNKS + 1, b.denominator):
+        of_b = int(chunks * b)
+        of_a = chunks - of_b
+        if chunks % c == 0 and (n - 1) * of_b % c == 0 and of_a % d == 0 and of_b % d == 0:
+            return of_a, of_b
+    return None
+
+
+def _line(gather: Gather, items: list[Item], after: Sequence[Segment] = (), ready: int = 0) -> list[Segment]:
+    """What the links of one factor do to spread these items of every rank, one segment per step of its allgather:
+    after these segments, and from the round on in which the items are there."""
+    found = []
+    start = max(after[-1][1] if after else 0, ready)
+    times = len(items) // gather.chunks
+    for rounds, hops in zip(gather.rounds, gather.hops, strict=True):
+        if times:
+            end = start + times * rounds
+            copies = range(times)
+            moved = [(items[i * gather.chunks + j], owner, tail, head) for i in copies for owner, j, tail, head in hops]
+            found.append((start, end, moved))
+            start = end
+    return found
+
+
+def _moves(instance: Instance, factors: Factors, lines: Lines) -> tuple[Move, ...]:
+    """Both lines side by side: a step ends where a segment of either does; a segment that lasts longer gives each
+    step as much as its links carry by then."""
+    marks = sorted({t for line in lines for start, end, _ in line for t in (start, end)})
+    rank = np.zeros(factors.sizes, np.int64)
+    rank[factors.places[:, 0], factors.places[:, 1]] = np.arange(instance.ranks)
+    bond = {ends: i for i, ends in enumerate(zip(instance.tail.tolist(), instance.head.tolist(), strict=True))}
+    kind = {k.holders[0]: i for i, k in enumerate(instance.kinds)}
+    found: list[Move] = []
+    for which, line in enumerate(lines):
+        units = factors.pairs[which]
+        at = (rank if which == 0 else rank.T).tolist()  # [place in this factor][place in the other]
+        copies = len(at[0])
+        for start, end, hops in line:
+            taken: dict[tuple[int, int], int] = defaultdict(int)
+            begins = marks.index(start)
+            for (whose, chunk), owner, tail, head in hops:
+                step = begins
+                while taken[tail, head] >= (marks[step + 1] - start) * units[tail, head]:
+                    step += 1
+                taken[tail, head] += 1
+                for copy in range(copies):
+                    path = (bond[at[tail][copy], at[head][copy]],)
+                    found.append((kind[at[owner][(copy + whose) % copies]], chunk, path, step))
+            assert end in marks
+    return tuple(sorted(found))

@@ -1,0 +1,135 @@
+"""What is asked for, and the frontier of any collective, by way of one that only spreads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+
+from antiphon.core.bounds import bound
+from antiphon.core.collective import Collective
+from antiphon.core.ksync.certificate import AS_PLANNED, BEST_FOUND, COMPOSED, FOR_K, OPTIMAL
+from antiphon.core.ksync.instance import instance_of
+from antiphon.core.reshape import reverse
+from antiphon.core.schedule import Schedule
+from antiphon.core.topology import Topology
+from antiphon.errors import TimedOut, Unsupported
+from antiphon.planners.synth._product import by_product
+from antiphon.planners.synth.auto import Found, decide
+from antiphon.planners.synth.cache import Cache
+from antiphon.planners.synth.canonical import Posed, posed
+from antiphon.planners.synth.frontier import USUAL_K, Limits, Point, frontier, is_large, usual_steps
+from antiphon.planners.synth.points import Way, certificate, everywhere, joined, schedule_at, way_to
+from antiphon.planners.synth.purse import Purse
+from antiphon.planners.synth.search import Search
+from antiphon.planners.synth.task import schedule_of
+
+MOST_RANKS = 128
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is asked for, and the means."""
+
+    topology: Topology
+    collective: Collective
+    seed: int = 0
+    purse: Purse = field(default_factory=Purse)
+    memory: int | None = None
+    tell: Tell = lambda text: None
+    cache: Cache | None = None
+
+    def search(self, way: Way) -> tuple[Search, Posed]:
+        """The search, in canonical numbers, and the way back from what it finds."""
+        if len(self.collective.members) > MOST_RANKS:
+            raise Unsupported(
+                f"planner sccl: {len(self.collective.members)} ranks; it takes up to {MOST_RANKS}. "
+                "Use hierarchical-ring, multi-ring or double-binary-tree"
+            )
+        problem = posed(instance_of(way.topology, way.collective))
+        return Search(problem.instance, self.seed, self.purse, self.cache), problem
+
+
+def points(work: Work, limits: Limits) -> Iterator[Schedule]:
+    """Every point of the frontier as a schedule, as soon as it is found."""
+    way = way_to(work.topology, work.collective)
+    search, problem = work.search(way)
+    floor = bound(way.topology, way.collective).inverse
+    halved = way.about == COMPOSED
+    most = limits.steps if limits.steps is not None else usual_steps(search.instance.least_steps)
+    inner = replace(limits, steps=max(most // 2, 1) if halved and limits.steps is not None else most)
+    least_direct: Fraction | None = None
+    product = None
+    if limits.k is None and is_large(search.instance, search.instance.least_steps):
+        product = by_product(search, work.tell)
+        if product is not None and limits.steps is not None and product.steps * (1 + halved) > limits.steps:
+            product = None
+    for found in _points(search, floor, inner, product, work.tell):
+        point = problem.point(found)
+        if halved and point.steps < 2 * search.instance.least_steps and point.steps <= most:
+            least_direct = Fraction(point.rounds, point.parts)
+            yield with_certificate(everywhere(point, work.collective), point, AS_PLANNED, limits.k, direct=True)
+        if not halved:
+            made = schedule_at(point, work.topology, work.collective, way.about)
+            assert made is not None
+            yield with_certificate(made, point, way.about, limits.k)
+        elif 2 * point.steps <= most or limits.steps is None:
+            ratio = Fraction(2 * point.rounds, point.parts * len(work.collective.members))
+            if least_direct is None or ratio < least_direct:
+                halves = halves_of(work, point)
+                if halves is not None:
+                    yield with_certificate(halves, point, COMPOSED, limits.k)
+
+
+def _points(search: Search, floor: Fraction, limits: Limits, product: Point | None, tell: Tell) -> Iterator[Point]:
+    """The frontier, and last, also where time runs out before, the point of the machine as a product of two."""
+    best: Fraction | None = None
+    try:
+        for point in frontier(search, floor, limits, tell):
+            best = point.ratio
+            yield point
+    except TimedOut:
+        if product is not None and (best is None or product.ratio < best):
+            yield product
+        raise
+    if product is not None and (best is None or product.ratio < best):
+        yield product
+
+
+def halves_of(work: Work, point: Point) -> Schedule | None:
+    """An allreduce of two halves; the first is synthesized apart where the machine is not alike both ways."""
+    made = schedule_at(point, work.topology, work.collective, COMPOSED)
+    if made is not None:
+        return made
+    turned = reverse(work.topology)
+    search, problem = work.search(Way(turned, point.instance.collective, AS_PLANNED))
+    decided = decide(search, point.parts, point.steps, point.rounds, tell=work.tell, memory=work.memory)
+    if not isinstance(decided, Found):
+        work.tell(f"no reducescatter of {point.steps} steps and {point.rounds} rounds was found; left out")
+        return None
+    first = schedule_of(problem.asked, point.parts, problem.moves(decided.moves))
+    return joined(first, schedule_of(point.instance, point.parts, point.moves), work.collective)
+
+
+def with_certificate(schedule: Schedule, point: Point, about: str, k: int | None, direct: bool = False) -> Schedule:
+    told: dict[str, object] = {"engine": point.engine, "found": _told(point, about, direct)}
+    if not direct:
+        told["certificate"] = certificate(point, about, USUAL_K if k is None else k)
+    return replace(schedule, provenance=told)
+
+
+def _told(point: Point, about: str, direct: bool) -> dict[str, object]:
+    """What is known of the point, in words for people."""
+    if direct:
+        return {"proof": BEST_FOUND, "meaning": "every input is sent everywhere and added on arrival"}
+    least = point.least.worth.rounds_per_part / point.instance.input_weight
+    meaning = {
+        OPTIMAL: f"no {point.steps} steps have R/C below {point.ratio}",
+        FOR_K: f"no {point.steps} steps with R <= S + k have R/C below {point.ratio}",
+        BEST_FOUND: f"{point.steps} steps have R/C = {point.ratio} here, and R/C >= {least} is proved",
+    }[point.proof]
+    return {
+        "proof": point.proof,
+        "meaning": f"of the allgather it is made of: {meaning}" if about == COMPOSED else meaning,
+    }

@@ -1,0 +1,153 @@
+"""Allreduce by trees: undirected ones used both ways, two forests one after the other, or trees in and out."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from antiphon.core.collective import Collective
+from antiphon.core.loads import throughput
+from antiphon.core.reshape import reverse
+from antiphon.core.schedule import Schedule
+from antiphon.core.topology import Topology
+from antiphon.core.transform import compose, invert
+from antiphon.errors import Invalid, Unsupported
+from antiphon.planners.trees.both_ways import Undirected, undirected
+from antiphon.planners.trees.fewest import fewest_spanning
+from antiphon.planners.trees.in_and_out import InAndOut, pack_allreduce_lp
+from antiphon.planners.trees.lay import Pair, reduce_and_spread, refined, spread
+from antiphon.planners.trees.out import FEW_RANKS, out_of
+from antiphon.planners.trees.rounding import Part, Rounding, parts_of, rounded, rounded_trees, with_shares
+from antiphon.planners.trees.spanning import spanning
+from antiphon.planners.trees.tree import Tree
+
+SOME_RANKS = 32  # up to which trees in and out are packed: ten seconds on an irregular machine
+
+
+@dataclass(frozen=True)
+class Made:
+    """A schedule without pieces, the trees it uses, how many serve one part of the data, and what is known of that.
+
+    `best`: no packing of such trees is faster before its shares are rounded, whatever other schedules may be.
+    """
+
+    schedule: Schedule
+    trees: tuple[Tree, ...]
+    count: int
+    how: str
+    best: bool
+    few: str | None = None
+    rounding: Rounding | None = None
+
+    def exact_rate(self, topology: Topology) -> Fraction | None:
+        """Bytes of nbytes per second before shares were rounded."""
+        rate = throughput(self.schedule, topology)
+        return rate / (1 - self.rounding.loss) if rate is not None and self.rounding is not None else rate
+
+
+def allreduces(
+    topology: Topology, collective: Collective, bound: Fraction | None, loss: Fraction, seed: int, most: int | None
+) -> Iterator[Made]:
+    """Ways to do it, the likeliest best first; none after one that comes within the loss of the bound (bytes/s).
+    `most`: the greatest denominator of shares."""
+    for way in (_both_ways, _in_halves, _in_and_out):
+        made = way(topology, collective, loss, seed, most)
+        if made is not None:
+            yield made
+            rate = made.exact_rate(topology)
+            if bound is not None and rate is not None and rate >= (1 - loss) * bound:
+                return
+
+
+def _both_ways(
+    topology: Topology, collective: Collective, loss: Fraction, seed: int, denominator: int | None
+) -> Made | None:
+    """Undirected trees: up and down the same links (Blink, 3.3), at tau. Not where a switch or a limit is met."""
+    machine = _undirected(topology, collective)
+    if machine is None:
+        return None
+    if machine.vertices <= FEW_RANKS:
+        few = fewest_spanning(machine, loss=loss)
+        trees, rounding = rounded_trees(few.trees, {}, collective.members, topology, denominator)
+        made = reduce_and_spread(collective, [Pair.of(tree) for tree in trees])
+        return Made(
+            made, trees, len(trees), "undirected spanning trees", few.rate == few.optimum, few.describe(), rounding
+        )
+    trees, rounding = rounded_trees(spanning(machine).trees, {}, collective.members, topology, denominator)
+    made = reduce_and_spread(collective, [Pair.of(tree) for tree in trees])
+    return Made(made, trees, len(trees), "undirected spanning trees", True, rounding=rounding)
+
+
+def _undirected(topology: Topology, collective: Collective) -> Undirected | None:
+    try:
+        return undirected(topology, collective.members)
+    except Unsupported:
+        return None
+    except Invalid:
+        if len(collective.members) == topology.ranks:
+            raise
+        return None  # others may pass data on
+
+
+def _in_halves(topology: Topology, collective: Collective, loss: Fraction, seed: int, denominator: int | None) -> Made:
+    """A reducescatter, then an allgather, each by forests: one set of trees per rank. Even where each is the fastest,
+    together they need not be: they share the links, and roots need not weigh the same."""
+    gather = Collective("allgather", collective.ranks, collective.members)
+    demand = dict.fromkeys(collective.members, 1)
+    out = out_of(topology, demand, collective.members, seed=seed)
+    into = out_of(reverse(topology), demand, collective.members, seed=seed)
+    who = collective.members
+    parts = [*parts_of(out.trees, demand, who, "out"), *parts_of(into.trees, demand, who, "into")]
+    rounding = rounded(parts, topology, denominator)
+    trees_out = with_shares(out.trees, rounding)
+    trees_in = with_shares(into.trees, rounding, len(out.trees))
+    both = compose(invert(spread(gather, trees_in)), spread(gather, trees_out))
+    how = f"reducescatter and allgather by {out.how}"
+    return Made(both, (*trees_in, *trees_out), most(trees_out), how, False, rounding=rounding)
+
+
+def _in_and_out(
+    topology: Topology, collective: Collective, loss: Fraction, seed: int, denominator: int | None
+) -> Made | None:
+    """Trees in and out with common roots: where links differ each way, or limits are shared."""
+    if len(collective.members) > SOME_RANKS:
+        return None
+    found = pack_allreduce_lp(topology, collective.members)
+    pairs = pairs_of(found)
+    trees = (*found.trees_in, *found.trees_out)
+    whole = sum((pair.rate for pair in pairs), Fraction(0))
+    parts = [
+        Part(None, pair.rate / whole, 1, tuple(link for *_, path, _ in (*pair.up, *pair.down) for link in path))
+        for pair in pairs
+    ]
+    rounding = rounded(parts, topology, denominator)
+    if rounding is not None:
+        pairs = [replace(p, rate=Fraction(n)) for p, n in zip(pairs, rounding.counts, strict=True) if n]
+    return Made(
+        reduce_and_spread(collective, pairs), trees, len(pairs), "trees in and out with common roots", found.proved,
+        rounding=rounding,
+    )  # fmt: skip
+
+
+def pairs_of(found: InAndOut) -> list[Pair]:
+    """Trees in and out of every root side by side."""
+    up, down = _by_root(found.trees_in), _by_root(found.trees_out)
+    pairs = []
+    for root in sorted(up):
+        whole = sum((tree.rate for tree in up[root]), Fraction(0))
+        pairs += [Pair.met(share * whole, *both) for share, both in refined([up[root], down[root]])]
+    return pairs
+
+
+def most(trees: Iterable[Tree]) -> int:
+    """The most trees that one root has."""
+    return max(Counter(tree.root for tree in trees).values(), default=0)
+
+
+def _by_root(trees: tuple[Tree, ...]) -> dict[int, list[Tree]]:
+    found: dict[int, list[Tree]] = defaultdict(list)
+    for tree in trees:
+        found[tree.root].append(tree)
+    return found

@@ -1,0 +1,217 @@
+"""Packing on symmetric machines: trees of one root per orbit, all others are their images.
+
+A subgroup of the machine's symmetries that moves every root (but for the identity) takes a packing to packings; their
+mean is a packing as good in which the trees of a root are the images of those of its orbit's first. So the linear
+program needs the trees of one root per orbit and one row per orbit of links and shared limits, and its basic optima
+have as few trees per root as it has rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.core.symmetry import automorphisms, link_map
+from antiphon.core.topology import LinkType, Topology
+from antiphon.planners.shared.reach import Hop
+from antiphon.planners.trees.tree import Tree
+
+Table = NDArray[np.int64]
+_TRIES = 1500  # random symmetries looked at for one that alone goes round all roots
+_MORE = 200  # and for each further one
+
+
+def free_group(topology: Topology, demand: Mapping[int, int], sinks: Sequence[int], seed: int = 0) -> Table:
+    """Symmetries that keep demands and sinks, no two of which take a root to the same rank; the identity first.
+
+    Each takes nodes, then links, then limits to such: columns node, nodes + link, nodes + links + limit. The more the
+    better; found by a walk at random among all symmetries, then among those that commute with what is found.
+    O(tries * size) and a few runs of BLISS.
+    """
+    machine = replace(topology, types=tuple(LinkType("link", kind.bandwidth) for kind in topology.types))
+    roots = np.array(sorted(r for r, d in demand.items() if d), np.int64)
+    wanted, ranks = set(sinks), topology.ranks
+    roles: dict[tuple[int, bool], int] = {}
+    colour = [roles.setdefault((demand.get(n, 0), n in wanted), len(roles)) for n in range(ranks)]
+    colour += [len(roles)] * topology.switches
+    all_of_them = _generators(machine, colour, [])
+    most = _most(all_of_them, roots)
+    best = np.arange(topology.nodes + topology.links + len(topology.limits), dtype=np.int64)[None]
+    for longest in (True, False):  # short first steps leave more to commute with
+        if len(best) < most:
+            found = _climb(machine, colour, all_of_them, roots, most, longest, seed)
+            best = found if len(found) > len(best) else best
+    return best
+
+
+def _climb(
+    machine: Topology, colour: list[int], generators: list[Table], roots: Table, most: int, longest: bool, seed: int
+) -> Table:
+    """Ever larger groups, each from the one before by the symmetry that makes it largest of those that commute."""
+    group = np.arange(machine.nodes + machine.links + len(machine.limits), dtype=np.int64)[None]
+    kept: list[Table] = []
+    while len(group) < most:
+        rng = np.random.default_rng(seed + len(kept))
+        best: tuple[Table, Table] | None = None
+        for element in _walk(generators, rng, _MORE if kept else _TRIES):
+            power = element if kept else _even(element, roots, longest)
+            if power is None:
+                continue
+            larger = _joined(group, power, roots, most)
+            if larger is not None and (best is None or len(larger) > len(best[0])):
+                best = larger, power
+                if len(larger) == most or not (longest or kept):
+                    break
+        if best is None:
+            break
+        group = best[0]
+        kept.append(best[1])
+        generators = _generators(machine, colour, kept) if len(group) < most else []
+    return group
+
+
+def _generators(machine: Topology, colour: list[int], kept: Sequence[Table]) -> list[Table]:
+    """Symmetries that commute with all of `kept`: those of the machine with a link from every node to its image."""
+    nodes, links = machine.nodes, machine.links
+    marked = machine
+    for number, element in enumerate(kept):
+        moved = np.flatnonzero(element[:nodes] != np.arange(nodes))
+        marked = replace(
+            marked,
+            link_src=np.append(marked.link_src, moved),
+            link_dst=np.append(marked.link_dst, element[moved]),
+            link_type=np.append(marked.link_type, np.full(len(moved), len(marked.types))),
+            types=(*marked.types, LinkType(f"image{number}", machine.unit)),
+        )
+    limits: dict[tuple[Fraction, frozenset[int]], list[int]] = {}
+    for number, limit in enumerate(machine.limits):
+        limits.setdefault((limit.bandwidth, frozenset(limit.links)), []).append(number)
+    out = []
+    for found in automorphisms(marked, colour):
+        mapped = link_map(machine, found).astype(np.int64)
+        over = np.zeros(len(machine.limits), np.int64)
+        for (bandwidth, those), numbers in limits.items():
+            images = limits.get((bandwidth, frozenset(mapped[list(those)].tolist())))
+            if images is None or len(images) != len(numbers):
+                break  # parallel links went another way than their limits
+            over[numbers] = images
+        else:
+            out.append(np.concatenate([found.astype(np.int64), nodes + mapped, nodes + links + over]))
+    return out
+
+
+def _most(generators: Sequence[Table], roots: Table) -> int:
+    """No more than this can move all roots freely: what divides every orbit of roots."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    if not generators:
+        return 1
+    size = len(generators[0])
+    ends = np.tile(np.arange(size), len(generators)), np.concatenate(generators)
+    joined = coo_array((np.ones(len(ends[0])), ends), shape=(size, size))
+    label = connected_components(joined, directed=False)[1][roots]
+    return math.gcd(*np.unique(label, return_counts=True)[1].tolist())
+
+
+def _walk(generators: Sequence[Table], rng: np.random.Generator, tries: int) -> Iterator[Table]:
+    """The generators, then random symmetries by product replacement."""
+    if not generators:
+        return
+    yield from generators
+    pool = [*generators]
+    while len(pool) < 8:
+        pool.append(pool[len(pool) % len(generators)])
+    total = pool[0]
+    for trial in range(4 * len(pool) + tries):
+        a, b = rng.integers(0, len(pool), 2).tolist()
+        if a != b:
+            pool[a] = pool[b][pool[a]]
+            total = pool[a][total]
+            if trial >= 4 * len(pool):
+                yield total
+
+
+def _even(element: Table, roots: Table, longest: bool) -> Table | None:
+    """The power of it that takes all roots round in cycles of one length, as long (or as short) as can be."""
+    lengths = set(_cycle_lengths(element, roots))
+    common = math.gcd(*lengths)
+    for length in range(common, 1, -1) if longest else range(2, common + 1):
+        if common % length:
+            continue
+        times = math.lcm(*(c // length for c in lengths))
+        if all(c // math.gcd(c, times) == length for c in lengths):
+            return _power(element, times)
+    return None
+
+
+def _cycle_lengths(element: Table, roots: Table) -> list[int]:
+    step = element.tolist()
+    left = set(roots.tolist())
+    found = []
+    while left:
+        first = at = min(left)
+        count = 0
+        while True:
+            left.discard(at)
+            count += 1
+            at = step[at]
+            if at == first:
+                break
+        found.append(count)
+    return found
+
+
+def _power(element: Table, times: int) -> Table:
+    out = np.arange(len(element))
+    while times:
+        if times & 1:
+            out = element[out]
+        element, times = element[element], times // 2
+    return out
+
+
+def _joined(group: Table, element: Table, roots: Table, most: int) -> Table | None:
+    """The group together with a symmetry that commutes with it; None where that moves some root not, or is no more."""
+    known = {row.tobytes() for row in group}
+    parts, at = [group], element
+    while at.tobytes() not in known:
+        coset = group[:, at]
+        if np.any(coset[:, roots] == roots) or len(group) * (len(parts) + 1) > most:
+            return None
+        parts.append(coset)
+        at = element[at]
+    return np.concatenate(parts) if len(parts) > 1 else None
+
+
+def rows_of(topology: Topology, group: Table) -> NDArray[np.int64]:
+    """The orbit of every link and limit."""
+    least = group[:, topology.nodes :].min(axis=0)
+    return np.unique(least, return_inverse=True)[1].astype(np.int64)
+
+
+def images(topology: Topology, group: Table, trees: Sequence[Tree]) -> tuple[Tree, ...]:
+    """Every tree of every root. O(hops of all trees)."""
+    out = []
+    for element in group:
+        node, link = element[: topology.nodes].tolist(), (element[topology.nodes :] - topology.nodes).tolist()
+        paths: dict[tuple[int, ...], tuple[int, ...]] = {}
+        for tree in trees:
+            hops = []
+            for rank, hop in tree.hops:
+                path = paths.get(hop.path)
+                if path is None:
+                    path = paths[hop.path] = tuple([link[x] for x in hop.path])
+                hops.append((node[rank], Hop(node[hop.parent], path, hop.depth)))
+            hops.sort(key=_rank)
+            out.append(Tree(node[tree.root], tree.rate, tuple(hops)))
+    return tuple(sorted(out, key=lambda tree: tree.root))
+
+
+def _rank(hop: tuple[int, Hop]) -> int:
+    return hop[0]

@@ -1,0 +1,132 @@
+"""The planner `trees`: packed trees at the greatest rate there is, with what proves it (docs/planners/trees.md)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+from antiphon.core.bounds import bound
+from antiphon.core.collective import Collective
+from antiphon.core.loads import throughput
+from antiphon.core.request import Request
+from antiphon.core.reshape import reverse
+from antiphon.core.schedule import Schedule
+from antiphon.core.topology import Topology
+from antiphon.core.transform import dual, invert
+from antiphon.errors import Invalid, Unsupported, quote
+from antiphon.planners.shared.reach import Hop, Reach
+from antiphon.planners.trees.allreduce import Made, allreduces, most
+from antiphon.planners.trees.columns import check_reach
+from antiphon.planners.trees.lay import spread
+from antiphon.planners.trees.out import out_of
+from antiphon.planners.trees.pieces import piped
+from antiphon.planners.trees.rounding import denominator_of, rounded_trees
+from antiphon.planners.trees.tree import Tree
+
+SPREADING = ("broadcast", "allgather")
+MOST_RANKS = 512
+
+
+def trees(
+    request: Request, *, pieces: int | None = None, loss: float | str | Fraction = 0, denominator: int | None = None
+) -> Iterator[Schedule]:
+    """Yields the fastest packing of trees, pipelined in `pieces`: the best for `nbytes`, or several if none is given.
+
+    Reduce and reducescatter are broadcast and allgather of the machine with all links turned, run backwards; allreduce
+    takes whichever is best of undirected trees used both ways, two forests, and trees in and out. `loss`: the share of
+    the rate that may be given up for fewer trees (0.05), where one set of trees serves. `denominator`: the greatest of
+    the trees' shares (left out: 1024, more where that would lose over 0.5 %); what is lost is told. Growth: see docs.
+    """
+    topology, collective = request.topology, request.collective
+    given_up, most_of = _loss(loss), denominator_of(denominator)
+    if len(collective.members) > MOST_RANKS:
+        raise Unsupported(
+            f"planner trees: {len(collective.members)} ranks; it takes up to {MOST_RANKS}. "
+            "Use hierarchical-ring or multi-ring"
+        )
+    limit = bound(topology, collective)
+    made = _best(topology, collective, limit.bytes_per_second, given_up, request.seed, most_of)
+    rate = throughput(made.schedule, topology)
+    lost = made.rounding is not None and made.rounding.loss > 0
+    told: dict[str, Any] = {
+        "rate": str(rate / topology.unit) if rate is not None else None,
+        "optimal": rate == limit.bytes_per_second,
+        "best_of_its_kind": (made.best and not lost) or rate == limit.bytes_per_second,
+        "trees": made.count,
+        "deepest": max((tree.depth for tree in made.trees), default=0),
+        "how": made.how,
+    }
+    if made.few is not None:
+        told["few"] = made.few
+    if made.rounding is not None:
+        exact = made.exact_rate(topology)
+        told["how"] = f"{made.how}; {made.rounding.describe()}"
+        told["rounding"] = {
+            "denominator": made.rounding.denominator,
+            "loss": float(made.rounding.loss),
+            "exact_rate": None if exact is None else str(exact / topology.unit),
+        }
+    kept: dict[str, Any] = {"loss": str(given_up)} if given_up else {}
+    kept |= {} if most_of is None else {"denominator": most_of}
+    for schedule in piped(made.schedule, topology, pieces, request.nbytes, request.profile):
+        options = {**kept, "pieces": int(schedule.pieces)}
+        proof = {"bound": limit.as_json()["bandwidth"]}
+        yield replace(
+            schedule, provenance={"planner": "trees", "options": options, "seed": request.seed, "found": told, **proof}
+        )
+
+
+def _loss(loss: float | str | Fraction) -> Fraction:
+    try:
+        value = Fraction(str(loss))
+    except (ValueError, ZeroDivisionError):
+        value = Fraction(-1)
+    if not 0 <= value < 1:
+        raise Invalid(f"option loss: expected a share of the rate from 0 to below 1, such as 0.05, got {quote(loss)}")
+    return value
+
+
+def _best(
+    topology: Topology, collective: Collective, limit: Fraction | None, loss: Fraction, seed: int, most_of: int | None
+) -> Made:
+    if len(collective.members) < 2:
+        return Made(spread(collective, ()), (), 0, "nothing to move", True)
+    if collective.kind == "allreduce":
+        ways = list(allreduces(topology, collective, limit, loss, seed, most_of))
+        rates = [made.exact_rate(topology) or Fraction(0) for made in ways]
+        top = max(rates)
+        enough = [(made, rate) for made, rate in zip(ways, rates, strict=True) if rate >= (1 - loss) * top]
+        made, rate = min(enough, key=lambda one: (one[0].count if loss else 0, one[0].schedule.steps))
+        proved = any(way.best and at == rate for way, at in zip(ways, rates, strict=True))
+        return replace(made, best=proved and rate == top)
+    if collective.kind in SPREADING:
+        return _spread(topology, collective, loss, seed, most_of)
+    turned = _spread(reverse(topology), dual(collective)[0], loss, seed, most_of, back=True)
+    return replace(turned, schedule=replace(invert(turned.schedule), collective=collective))
+
+
+def _spread(
+    topology: Topology, collective: Collective, loss: Fraction, seed: int, most_of: int | None, back: bool = False
+) -> Made:
+    """`back`: all links were turned round."""
+    relation = collective.relation
+    demand: Counter[int] = Counter()
+    for block, rank in zip(relation.pre_block.tolist(), relation.pre_rank.tolist(), strict=True):
+        demand[rank] += int(collective.weights[block])
+    wanted = {root: weight for root, weight in demand.items() if weight}
+    light = [root for root in demand if root not in wanted]  # no weight, and yet sent: whoever waits for it must get it
+    check_reach(topology, light, collective.members, back)
+    found = out_of(topology, wanted, collective.members, loss, seed)
+    reach = Reach(topology)
+    empty = [Tree(root, Fraction(1), tuple(_hops(reach, root))) for root in light]
+    kept, rounding = rounded_trees(found.trees, wanted, collective.members, topology, most_of)
+    made = spread(collective, [*kept, *empty])
+    return Made(made, kept, most(kept), found.how, found.optimal, found.few, rounding)
+
+
+def _hops(reach: Reach, root: int) -> Iterator[tuple[int, Hop]]:
+    """A tree of shortest paths, for blocks that weigh nothing."""
+    return ((rank, hop) for rank, hop in reach.of(root).items() if rank != root)

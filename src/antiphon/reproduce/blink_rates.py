@@ -1,0 +1,84 @@
+"""Trees against rings in theory (Blink, 5.1): how fast either is on a machine of direct links, in single links."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+
+from antiphon.core.bounds import Bound, Cut, Partition, bound
+from antiphon.core.collective import ROOTED, Collective
+from antiphon.core.topology import Topology
+from antiphon.planners.rings.edge_disjoint import Capacity, Packing, pack
+
+PCIE = Fraction(1, 2)  # of a link: the one ring where links make none (5.1)
+
+
+def asked(kind: str, ranks: int) -> Collective:
+    """From rank 0 where there is a root; on symmetric links every root has the same rate."""
+    return Collective(kind, ranks, (), (0,) if kind in ROOTED else ())
+
+
+def optimum(machine: Topology, kind: str) -> tuple[Fraction, Bound]:
+    """The greatest rate that any schedule may have, in links, and what proves it."""
+    limit = bound(machine, asked(kind, machine.ranks))
+    return (limit.bytes_per_second or Fraction(0)) / machine.unit, limit
+
+
+def why(limit: Bound, gpus: Sequence[int]) -> str:
+    """The sets of GPUs between which the links are too few."""
+    witness = limit.witness
+    if isinstance(witness, Cut):
+        inside = [rank for rank in witness.side if rank < len(gpus)]
+        sides = [inside, sorted(set(range(len(gpus))) - set(inside))]
+        return "cut " + " | ".join(_named(side, gpus) for side in sides)
+    if isinstance(witness, Partition):
+        return "parts " + " | ".join(_named(part, gpus) for part in witness.parts)
+    return "prices of links"
+
+
+def _named(part: Sequence[int], gpus: Sequence[int]) -> str:
+    return ",".join(str(gpus[rank]) for rank in part if rank < len(gpus))
+
+
+def rings(machine: Topology) -> Packing:
+    """The most directed rings at one link each that the links hold together: twice the undirected ones."""
+    width: Capacity = {}
+    ends = zip(machine.link_src.tolist(), machine.link_dst.tolist(), strict=True)
+    for link, pair in enumerate(ends):
+        width[pair] = width.get(pair, 0) + int(machine.bandwidth(link) / machine.unit)
+    return pack(width, tuple(range(machine.ranks)))
+
+
+def ring_rate(kind: str, count: int, ranks: int) -> Fraction:
+    """So many rings at one link each, or one over PCIe; in an allreduce each of N ranks sends 2 (N-1)/N of the data.
+
+    A broadcast sends all of it over a ring once: the paper rounds its (N-1)/N up.
+    """
+    speed = Fraction(count) or PCIE
+    return speed * ranks / (2 * (ranks - 1)) if kind == "allreduce" else speed
+
+
+def speedup(machine: Topology, kind: str) -> Fraction:
+    """What packed trees gain over rings in theory."""
+    return optimum(machine, kind)[0] / ring_rate(kind, len(rings(machine).cycles), machine.ranks)
+
+
+def spread(values: Sequence[Fraction]) -> dict[str, float]:
+    """Least, median, 95th percentile (between the two nearest values, in proportion), greatest, geometric mean."""
+    ordered = sorted(values)
+    mean = math.exp(math.fsum(math.log(value) for value in ordered) / len(ordered))
+    return {
+        "min": float(ordered[0]),
+        "median": float(_percentile(ordered, Fraction(1, 2))),
+        "p95": float(_percentile(ordered, Fraction(95, 100))),
+        "max": float(ordered[-1]),
+        "mean": round(mean, 4),
+    }
+
+
+def _percentile(ordered: Sequence[Fraction], share: Fraction) -> Fraction:
+    place = share * (len(ordered) - 1)
+    below = int(place)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (place - below) * (ordered[above] - ordered[below])

@@ -1,0 +1,62 @@
+"""Whether any parameters at all make GenModel agree with some published times: how near they can all be met."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from antiphon.cost.genmodel.forms import Server, Terms, Tier, cps, hcps, rhd, ring
+
+Cell = tuple[int, str]  # servers, plan
+GENMODEL = ("alpha", "beta", "gamma", "delta", "epsilon")
+PLAIN = GENMODEL[:3]
+EXACT = 1e-9
+
+
+@dataclass(frozen=True)
+class Least:
+    """The least greatest error over all cells that parameters from 0 on can have, such parameters (seconds, seconds per
+    float), and the cells that no others bring nearer all together."""
+
+    error: float
+    parameters: dict[str, float]
+    binding: tuple[Cell, ...]
+
+
+def form(plan: str, servers: int, floats: float, tier: Tier, server: Server) -> Terms:
+    """The closed form of a plan; `floats` and what tier and server say per float."""
+    named = {"CPS": cps, "Ring": ring, "RHD": rhd}
+    if plan in named:
+        return named[plan](servers, floats, tier, server)
+    return hcps([int(fan) for fan in plan.split("x")], floats, tier, server)
+
+
+def least_error(times: Mapping[Cell, float], floats: float, terms: tuple[str, ...], w_t: int) -> Least:
+    """A linear program: GenModel is linear in its parameters once w_t is fixed (section 3.4). O(cells * terms) data."""
+    from scipy.optimize import linprog
+
+    unit = {name: _unit(name, w_t) for name in terms}
+    rows = [
+        [getattr(form(plan, n, floats, *unit[name]), name) / seconds for name in terms]
+        for (n, plan), seconds in times.items()
+    ]
+    share = np.array(rows)
+    scale = np.where(share.max(axis=0) > 0, share.max(axis=0), 1.0)
+    share /= scale
+    wide = np.ones((len(share), 1))
+    found = linprog(
+        [0.0] * len(terms) + [1.0],
+        A_ub=np.block([[share, -wide], [-share, -wide]]), b_ub=np.concatenate([wide, -wide])[:, 0],
+    )  # fmt: skip
+    off = np.abs(share @ found.x[:-1] - 1)
+    tight = tuple(cell for cell, one in zip(times, off.tolist(), strict=True) if one > found.fun - EXACT)
+    return Least(float(found.fun), dict(zip(terms, (found.x[:-1] / scale).tolist(), strict=True)), tight)
+
+
+def _unit(name: str, w_t: int) -> tuple[Tier, Server]:
+    """One of the parameters 1, all others 0."""
+    one = {name: 1.0}
+    tier = Tier(one.get("alpha", 0.0), one.get("beta", 0.0), one.get("epsilon", 0.0), w_t)
+    return tier, Server(one.get("gamma", 0.0), one.get("delta", 0.0))

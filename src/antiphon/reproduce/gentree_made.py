@@ -1,0 +1,105 @@
+"""Rows about GenTree: schedules made, verified, and timed by a model; and how times are compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+from antiphon.core.collective import Collective
+from antiphon.core.request import Request
+from antiphon.core.schedule import Schedule
+from antiphon.core.topology import LinkType, Topology, both_ways, build
+from antiphon.core.verify import verify
+from antiphon.cost import Profile, as_profile, prepare
+from antiphon.planners.classic.halving_doubling import halving_doubling
+from antiphon.planners.classic.hierarchical import hierarchical_ps
+from antiphon.planners.classic.parameter_server import colocated_ps
+from antiphon.planners.rings.ring import ring
+from antiphon.planners.switchtrees.gentree import gentree
+from antiphon.reproduce.gentree_tables import FLOAT
+
+Planner = Callable[..., Iterator[Schedule]]
+Times = dict[str, float]  # seconds by size
+NEAR = 0.04  # as near as times are reproduced
+TABLE5 = "genmodel-table5"
+ALPHA, BETA, BETA_10G = 6.58e-3, "6.4e-9", "3.2e-9"  # a server's in Table 5, and at 10 Gbit/s; per step, per float
+
+
+def made(planner: Planner, machine: Topology, nbytes: int | None = None, **options: Any) -> Schedule:
+    """An allreduce, verified."""
+    schedule = next(iter(planner(Request(machine, Collective("allreduce", machine.ranks), nbytes), **options)))
+    verify(schedule, machine).or_raise()
+    return schedule
+
+
+def plan(name: str, machine: Topology) -> Schedule:
+    """Ring in one direction, RHD with its large parts far away as in textbooks, CPS, or HCPS as in 6x2."""
+    if name == "Ring":
+        return made(ring, machine, directions=1)
+    if name == "RHD":
+        return made(halving_doubling, machine, large="far")
+    if name == "CPS":
+        return made(colocated_ps, machine)
+    return made(hierarchical_ps, machine, fanins=name)
+
+
+def planned(machine: Topology, floats: int, profile: Profile | str | None = TABLE5, **options: Any) -> Schedule:
+    """GenTree's plan for so many floats."""
+    return made(gentree, machine, nbytes=FLOAT * floats, profile=profile, **options)
+
+
+def chosen(schedule: Schedule) -> dict[str, str]:
+    """GenTree's plan type at each switch, without the words that follow."""
+    return {switch: said.split()[0].rstrip(",") for switch, said in schedule.provenance["found"]["plan"].items()}
+
+
+def times(
+    schedule: Schedule | Mapping[str, Schedule], machine: Topology, sizes: Mapping[str, int], model: str,
+    profile: Profile | str | None = TABLE5,
+) -> Times:  # fmt: skip
+    """Seconds for each size in floats, by one schedule or by one for each size."""
+    if isinstance(schedule, Schedule):
+        predict = prepare(model, schedule, machine, profile=profile)
+        found = {size: predict(FLOAT * floats) for size, floats in sizes.items()}
+    else:
+        found = {
+            size: prepare(model, schedule[size], machine, profile=profile)(FLOAT * floats)
+            for size, floats in sizes.items()
+        }
+    return {size: one.seconds for size, one in found.items()}
+
+
+def one_switch(servers: int, beta: str = BETA_10G) -> Topology:
+    """Servers on one switch; `beta`: seconds per float as printed; a step takes 1 alpha, unless a profile says more."""
+    link = LinkType("ethernet", FLOAT / Fraction(beta), ALPHA / 2)
+    ends = both_ways([(server, servers) for server in range(servers)], link)
+    return build(f"{servers} servers on a switch", servers, ends, switches=1)
+
+
+def testbed() -> Profile:
+    """Table 5 as it is, but for alpha: one per step (`one_switch` has it), as its own testbed's plans suggest."""
+    table5 = as_profile(TABLE5)
+    return replace(table5, name="table 5, 1 alpha per step", alpha={}, incast={"ethernet": table5.incast["ethernet"]})
+
+
+# ---- comparing ----
+
+
+def rounded(found: Times) -> Times:
+    """To a figure more than the paper prints."""
+    return {key: float(f"{seconds:.4g}") for key, seconds in found.items()}
+
+
+def apart(found: Sequence[float], published: Sequence[float]) -> list[float]:
+    return [ours / theirs - 1 for ours, theirs in zip(found, published, strict=True)]
+
+
+def told(keys: Sequence[object], parts: Sequence[float]) -> str:
+    """Such as "1e7 +0.3 %, 1e8 -1.2 %"."""
+    return ", ".join(f"{key} {part:+.1%}".replace("%", " %") for key, part in zip(keys, parts, strict=True))
+
+
+def near(parts: Sequence[float], limit: float = NEAR) -> bool:
+    return max(map(abs, parts)) <= limit

@@ -1,0 +1,163 @@
+"""Rows about parameterized collectives: schedules of the three families for every k, timed on nodes like Delta's."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from antiphon.core.collective import Collective
+from antiphon.core.request import Request
+from antiphon.core.schedule import Schedule
+from antiphon.core.topology import Topology
+from antiphon.core.verify import verify
+from antiphon.cost import as_profile, prepare
+from antiphon.cost.figures import Level
+from antiphon.cost.loggp import forms as loggp_forms
+from antiphon.planners.radix.kring import kring
+from antiphon.planners.radix.permrecmult import permrecmult
+from antiphon.planners.radix.recmult import recmult
+from antiphon.topologies import topology
+from antiphon.units import format_size
+
+PROFILE = "loggp-delta"
+PER_NODE = 4  # GPUs
+# PICCL permutes buffers where the schedule says so
+PACKETS = "loggp:fidelity=packet,local=on"
+MESSAGES = "loggp:local=on"
+FREE = "loggp:contention=off,local=on"
+CLOSED = "closed form"
+EQUAL = 1e-9  # times no further apart are the same
+ASSUMED = "profile loggp-delta, whose figures are assumed, not measured"
+
+Times = Mapping[int, Sequence[float]]  # by k, for every size
+
+
+@dataclass(frozen=True)
+class Family:
+    """One of the paper's algorithms; `plain`: the k by which it is the algorithm without a parameter."""
+
+    name: str
+    planner: Callable[..., Iterator[Schedule]]
+    plain: int
+
+
+KRING = Family("k-ring", kring, 1)
+RECMULT = Family("recursive multiplying", recmult, 2)
+PERMUTED = Family("permuted recursive multiplying", permrecmult, 2)
+FAMILIES = (KRING, RECMULT, PERMUTED)
+
+
+@dataclass(frozen=True, eq=False)
+class Plans:
+    """A family's verified schedules of one collective, by k: the one without a parameter first, then by growing k.
+
+    Of several k that make the same rounds (64 ranks by 8, 16 or 32: 8x8) only the least is there.
+    """
+
+    family: Family
+    kind: str
+    machine: Topology
+    by_k: Mapping[int, Schedule]
+
+    def times(self, sizes: Sequence[int], model: str) -> Times:
+        """Seconds by k for each size, by a model or by the formulas of section III (`CLOSED`)."""
+        if model == CLOSED:
+            return {k: [self._formula(k, size) for size in sizes] for k in self.by_k}
+        found = {}
+        for k, schedule in self.by_k.items():
+            predict = prepare(model, schedule, self.machine, profile=PROFILE)
+            found[k] = [predict(size).seconds for size in sizes]
+        return found
+
+    def _formula(self, k: int, nbytes: int) -> float:
+        """Section III. A round takes the figures of its farthest partners: those within a host, or those beyond."""
+        ranks, profile = self.machine.ranks, as_profile(PROFILE)
+        host, beyond = levels()
+        block = max(1.0, nbytes / ranks)
+        if self.family is KRING:
+            inter = beyond if ranks > PER_NODE else host
+            return loggp_forms.kring(ranks, k, block, inter, host if k <= PER_NODE else inter, collective=self.kind)
+        radices = radices_of(self.by_k[k])
+        reach = [math.prod(radices[: i + 1]) for i in range(len(radices))]  # ranks that a round's partners are among
+        if self.family is PERMUTED:
+            reach = [math.prod(radices[i:]) for i in range(len(radices))]
+        figures = [host if one <= PER_NODE else beyond for one in reach]
+        m = block if self.kind == "allgather" else float(nbytes)
+        rounds = loggp_forms.recmult(ranks, radices, m, figures, collective=self.kind)
+        local = float(sum(work.share for work in self.by_k[k].local))
+        return rounds + local * nbytes / float(profile.memory_bandwidth)
+
+
+@cache
+def levels() -> tuple[Level, Level]:
+    """The figures within a host, and those between hosts."""
+    figures = as_profile(PROFILE).loggp
+    assert figures is not None
+    host, beyond = figures.levels
+    return host, beyond
+
+
+def delta(nodes: int) -> Topology:
+    return topology(f"delta:nodes={nodes}")
+
+
+def planned(family: Family, kind: str, machine: Topology, ks: Sequence[int] = ()) -> Plans:
+    """Verified schedules for these k; by default for all factors of the number of ranks."""
+    ranks = machine.ranks
+    wanted = ks or [family.plain, *(k for k in range(2, ranks + 1) if ranks % k == 0 and k != family.plain)]
+    by_k: dict[int, Schedule] = {}
+    known: set[Any] = set()
+    for k in wanted:
+        schedule = next(family.planner(Request(machine, Collective(kind, ranks)), k=k))
+        same = schedule.provenance["found"].get("radices", k)
+        if same not in known:
+            verify(schedule, machine).or_raise()
+            known.add(same)
+            by_k[k] = schedule
+    return Plans(family, kind, machine, by_k)
+
+
+def radices_of(schedule: Schedule) -> list[int]:
+    return [int(radix) for radix in str(schedule.provenance["found"]["radices"]).split("x")]
+
+
+# ---- comparing ----
+
+
+def speedups(times: Times) -> dict[int, list[float]]:
+    """By k over the first, for every size."""
+    plain = next(iter(times.values()))
+    return {k: [a / b for a, b in zip(plain, one, strict=True)] for k, one in times.items()}
+
+
+def choices(times: Times) -> list[int]:
+    """The k that is fastest for every size; of equally fast ones the first."""
+    found = []
+    for column in zip(*times.values(), strict=True):
+        least = min(column) * (1 + EQUAL)
+        found.append(next(k for k, seconds in zip(times, column, strict=True) if seconds <= least))
+    return found
+
+
+def geomean(values: Sequence[float]) -> float:
+    return math.exp(sum(map(math.log, values)) / len(values))
+
+
+def ranges(sizes: Sequence[int], chosen: Sequence[object]) -> dict[str, object]:
+    """Runs of the same choice: {"16 B to 256 KiB": 8, ...}."""
+    found: dict[str, object] = {}
+    start = 0
+    for at in range(1, len(sizes) + 1):
+        if at == len(sizes) or chosen[at] != chosen[start]:
+            first, last = format_size(sizes[start]), format_size(sizes[at - 1])
+            found[first if first == last else f"{first} to {last}"] = chosen[start]
+            start = at
+    return found
+
+
+def short(values: Mapping[Any, float]) -> dict[str, float]:
+    """For a row: three digits behind the point."""
+    return {str(key): round(value, 3) for key, value in values.items()}

@@ -1,0 +1,122 @@
+"""One algorithm, synthesized, verified, and its certificate rechecked."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from antiphon.core.bounds import Bound, bound
+from antiphon.core.collective import ROOTED, Collective
+from antiphon.core.ksync.certificate import COMPOSED, check_certificate, subject
+from antiphon.core.ksync.dual import StepDual, worth
+from antiphon.core.ksync.instance import instance_of
+from antiphon.core.loads import claims
+from antiphon.core.request import Request
+from antiphon.core.schedule import Schedule
+from antiphon.core.topology import Topology
+from antiphon.core.verify import verify
+from antiphon.errors import Infeasible
+from antiphon.planners.synth.group import group_of, orbits
+from antiphon.planners.synth.sccl import sccl
+
+
+def cpu_seconds() -> float:
+    """Of this process and of those that it started and saw end."""
+    return sum(os.times()[:4])
+
+
+@dataclass(frozen=True)
+class Made:
+    """`least`: no algorithm of so many steps has R / C below it (of the same make, where `composed`).
+
+    `proof`, `proved`: the label of the certificate and what it proves; `trusted`: what it leaves to an engine's word.
+    """
+
+    schedule: Schedule
+    chunks: int
+    steps: int
+    rounds: int
+    least: Fraction | None
+    proof: str
+    engine: str
+    seconds: float
+    composed: bool = False
+    proved: tuple[str, ...] = ()
+    trusted: tuple[str, ...] = ()
+
+    @property
+    def point(self) -> tuple[int, int, int]:
+        return self.chunks, self.steps, self.rounds
+
+    @property
+    def ratio(self) -> Fraction:
+        return Fraction(self.rounds, self.chunks)
+
+
+@dataclass(frozen=True)
+class Family:
+    """A machine, a collective and a root: what the rows of a table that may be compared have in common."""
+
+    topology: Topology
+    collective: Collective
+
+    @property
+    def root(self) -> int | None:
+        return self.collective.roots[0] if self.collective.kind in ROOTED else None
+
+    @property
+    def name(self) -> str:
+        return self.collective.kind if self.root is None else f"{self.collective.kind} (root {self.root})"
+
+    def limits(self) -> Bound:
+        return bound(self.topology, self.collective)
+
+    def make(self, chunks: int, steps: int, rounds: int) -> Made:
+        """Just this point, by the planner `sccl`."""
+        made = list(self._made(chunks=chunks, steps=steps, rounds=rounds))
+        if len(made) != 1:
+            raise Infeasible(f"planner sccl gave {len(made)} schedules for one point of {self.name}")
+        return made[0]
+
+    def frontier(self, k: int | None, steps: int) -> list[Made]:
+        return list(self._made(k=k, steps=steps))
+
+    def _made(self, **options: Any) -> Iterator[Made]:
+        """Verified and with its certificate rechecked. Stored answers are left alone: all is made anew."""
+        begin = cpu_seconds()
+        for schedule in sccl(Request(self.topology, self.collective), cache=False, **options):
+            verify(schedule, self.topology).or_raise()
+            spent = cpu_seconds() - begin  # what follows is the proof checked, not the algorithm made
+            yield self._checked(schedule, spent)
+            begin = cpu_seconds()
+
+    def _checked(self, schedule: Schedule, seconds: float) -> Made:
+        figures = claims(schedule, self.topology)
+        chunks, steps, rounds = (int(figures[key]) for key in ("chunks", "steps", "rounds"))
+        engine, certificate = str(schedule.provenance["engine"]), schedule.provenance.get("certificate")
+        if certificate is None:
+            return Made(schedule, chunks, steps, rounds, None, schedule.provenance["found"]["proof"], engine, seconds)
+        checked = check_certificate(self.topology, self.collective, certificate)
+        about = subject(self.topology, self.collective, certificate["about"])
+        composed = certificate["about"] == COMPOSED
+        whole = worth(about, StepDual.of_json(certificate["least"])).rounds_per_part * (2 if composed else 1)
+        least = whole * about.parts_of(certificate["chunks"]) / chunks
+        return Made(
+            schedule, chunks, steps, rounds, least, certificate["proof"], engine, seconds, composed,
+            checked.proved, checked.trusted,
+        )  # fmt: skip
+
+
+def family(topology: Topology, kind: str, root: int | None = None) -> Family:
+    return Family(topology, Collective(kind, topology.ranks, (), () if root is None else (root,)))
+
+
+def roots_of(topology: Topology, kind: str) -> list[int | None]:
+    """A root of every orbit of ranks under the machine's symmetries; [None] for what has no root."""
+    if kind not in ROOTED:
+        return [None]
+    group = group_of(instance_of(topology, Collective("allgather", topology.ranks)))
+    return sorted(set(orbits(group.nodes)[: topology.ranks].tolist()))

@@ -1,0 +1,262 @@
+/* Process 0 reads a table: the Python that built this library compiles it and proves its programs, and keeps the book
+ * beside the library. Its name is made of what the table holds, so a table that was read once is found again without
+ * Python; it is believed where it and its folder belong to this user (or root) and nobody else may write there. */
+#include <dirent.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "preload.h"
+#include "sha256.h"
+#include "transport.h"
+
+#ifndef AP_PYTHON
+#define AP_PYTHON "python3"
+#endif
+#ifndef AP_PACKAGE
+#define AP_PACKAGE ""
+#endif
+
+enum { PATIENCE = 600 }; /* seconds for a table to be compiled */
+
+extern char **environ;
+
+typedef struct {
+    unsigned char *bytes;
+    size_t size, space;
+} text;
+
+/* Reads to the end of a file or pipe; false where that fails or takes longer than until `end`. */
+static int read_all(int file, double seconds, text *out) {
+    struct timespec began, t;
+    clock_gettime(CLOCK_MONOTONIC, &began);
+    for (;;) {
+        if (out->size == out->space) {
+            size_t space = out->space ? 2 * out->space : 1 << 16;
+            unsigned char *more = realloc(out->bytes, space);
+            if (!more) return 0;
+            out->bytes = more, out->space = space;
+        }
+        clock_gettime(CLOCK_MONOTONIC, &t);
+        double left = seconds - (double)(t.tv_sec - began.tv_sec);
+        struct pollfd ready = {file, POLLIN, 0};
+        if (left <= 0) return 0;
+        if (poll(&ready, 1, (int)(1000 * left)) < 0 && errno != EINTR) return 0;
+        if (!ready.revents) continue;
+        ssize_t got = read(file, out->bytes + out->size, out->space - out->size);
+        if (got == 0) return 1;
+        if (got < 0 && errno != EINTR && errno != EAGAIN) return 0;
+        if (got > 0) out->size += (size_t)got;
+    }
+}
+
+/* A file, or a folder, of this user or root into which nobody else may write. */
+static int is_ours(const struct stat *s, mode_t kind) {
+    return (s->st_mode & S_IFMT) == kind && (s->st_uid == geteuid() || s->st_uid == 0) && !(s->st_mode & (S_IWGRP | S_IWOTH));
+}
+
+/* `kept`: only a file that is ours. */
+static unsigned char *read_file(const char *path, int kept, uint64_t *size, ap_error *error) {
+    text all = {NULL, 0, 0};
+    struct stat s;
+    int file = open(path, O_RDONLY | O_CLOEXEC | (kept ? O_NOFOLLOW | O_NONBLOCK : 0));
+    if (file >= 0 && (!kept || (!fstat(file, &s) && is_ours(&s, S_IFREG))) && read_all(file, PATIENCE, &all)) {
+        close(file);
+        *size = all.size;
+        return all.bytes;
+    }
+    ap_fail(error, AP_INVALID, "%.150s: %s", path, file < 0 ? strerror(errno) : "cannot be read");
+    if (file >= 0) close(file);
+    free(all.bytes);
+    return NULL;
+}
+
+/* ---- the name under which a compiled table is kept ---- */
+
+static void mix(uint64_t hash[2], const void *data, size_t bytes) {
+    const unsigned char *p = data;
+    for (size_t i = 0; i < bytes; i++) {
+        hash[0] = (hash[0] ^ p[i]) * 0x100000001B3u;
+        hash[1] = (hash[1] + p[i] + 1) * 0x9E3779B97F4A7C15u;
+        hash[1] ^= hash[1] >> 29;
+    }
+}
+
+static void mix_file(uint64_t hash[2], const char *path) {
+    struct stat s;
+    if (stat(path, &s)) return;
+    int64_t facts[3] = {(int64_t)s.st_size, (int64_t)s.st_mtim.tv_sec, (int64_t)s.st_mtim.tv_nsec};
+    mix(hash, path, strlen(path));
+    mix(hash, facts, sizeof facts);
+}
+
+static int by_name(const struct dirent **a, const struct dirent **b) { return strcmp((*a)->d_name, (*b)->d_name); }
+static int is_python(const struct dirent *d) {
+    size_t n = strlen(d->d_name);
+    return n > 3 && !strcmp(d->d_name + n - 3, ".py");
+}
+
+/* What turns a table into programs: a newer Antiphon makes them anew. */
+static void mix_folder(uint64_t hash[2], const char *folder) {
+    struct dirent **names = NULL;
+    char path[PATH_MAX];
+    int count = scandir(folder, &names, is_python, by_name);
+    for (int i = 0; i < count; i++) {
+        if (snprintf(path, sizeof path, "%s/%s", folder, names[i]->d_name) < (int)sizeof path) mix_file(hash, path);
+        free(names[i]);
+    }
+    free(names);
+}
+
+/* Beside this library, by what the table holds and what makes it into a book; "" where there is no such place. */
+static void kept_name(const unsigned char *table, uint64_t size, char *name, size_t room) {
+    Dl_info self;
+    uint64_t hash[2] = {0xCBF29CE484222325u, 0x9E3779B97F4A7C15u};
+    char library[PATH_MAX], digest[65];
+    name[0] = 0;
+    if (!dladdr(kept_name, &self) || !self.dli_fname || !realpath(self.dli_fname, library)) return;
+    char *slash = strrchr(library, '/');
+    if (!slash) return;
+    *slash = 0;
+    ap_sha256(table, (size_t)size, digest);
+    mix_folder(hash, AP_PACKAGE "/lower");
+    mix_folder(hash, AP_PACKAGE "/core");
+    mix_folder(hash, AP_PACKAGE "/core/interpret");
+    mix_folder(hash, AP_PACKAGE "/core/program");
+    mix_folder(hash, AP_PACKAGE "/core/verify");
+    if (snprintf(name, room, "%s/books/%s-%016llx%016llx.book", library, digest, (unsigned long long)hash[0],
+                 (unsigned long long)hash[1]) >= (int)room)
+        name[0] = 0;
+}
+
+/* ---- compiling ---- */
+
+/* The environment without what belongs to this process of the job, and where the package is. From malloc. */
+static char **environment(char *search, size_t room) {
+    static const char *const drop[] = {"LD_PRELOAD=", "PYTHONPATH=", "PMI_", "PMIX_", "OMPI_", "PRTE_", "HYDRA_", "MPIR_",
+                                       "MPI_", "ANTIPHON_REPORT="};
+    size_t count = 0, kept = 0;
+    while (environ && environ[count]) count++;
+    char **made = malloc((count + 2) * sizeof *made);
+    if (!made) return NULL;
+    const char *old = getenv("PYTHONPATH");
+    for (size_t i = 0; i < count; i++) {
+        int wanted = 1;
+        for (size_t k = 0; k < sizeof drop / sizeof *drop; k++) wanted &= strncmp(environ[i], drop[k], strlen(drop[k])) != 0;
+        if (wanted) made[kept++] = environ[i];
+    }
+    char package[PATH_MAX] = AP_PACKAGE; /* .../antiphon: Python looks for it one level up */
+    char *slash = strrchr(package, '/');
+    if (slash) *slash = 0;
+    int length = snprintf(search, room, "PYTHONPATH=%s%s%s", package, old && *old ? ":" : "", old ? old : "");
+    if (slash && length < (int)room) made[kept++] = search;
+    made[kept] = NULL;
+    return made;
+}
+
+/* Starts it with its output in a pipe, of which the end to read is returned; -1 and errno. */
+static int start(char *const *command, pid_t *child) {
+    int ends[2], code = 0;
+    size_t room = 1 << 17;
+    char *search = malloc(room), **all = search ? environment(search, room) : NULL;
+    posix_spawn_file_actions_t files;
+    posix_spawnattr_t how;
+    sigset_t none;
+    if (!all || pipe2(ends, O_CLOEXEC)) {
+        free(all), free(search);
+        return -1;
+    }
+    sigemptyset(&none);
+    posix_spawn_file_actions_init(&files);
+    posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
+    posix_spawn_file_actions_adddup2(&files, ends[1], 1);
+    posix_spawn_file_actions_addopen(&files, 2, "/dev/null", O_WRONLY, 0);
+    posix_spawnattr_init(&how);
+    posix_spawnattr_setflags(&how, POSIX_SPAWN_SETSIGMASK);
+    posix_spawnattr_setsigmask(&how, &none);
+    code = posix_spawnp(child, command[0], &files, &how, command, all);
+    posix_spawnattr_destroy(&how);
+    posix_spawn_file_actions_destroy(&files);
+    free(all), free(search);
+    close(ends[1]);
+    if (!code) return ends[0];
+    close(ends[0]);
+    errno = code;
+    return -1;
+}
+
+/* Its answer: "book", a line feed and the bytes, or "error", a blank and why. -P: no module of the job's folder is taken. */
+static unsigned char *compile(const char *path, const char *kept, uint64_t *size, ap_error *error) {
+    char *table = (char *)(uintptr_t)path, *name = (char *)(uintptr_t)kept; /* not written to */
+    char *const command[] = {AP_PYTHON, "-P", "-m", "antiphon.runtimes.serve.files", table, name, NULL};
+    text answer = {NULL, 0, 0};
+    pid_t child = 0;
+    int state = 0, from = start(command, &child);
+    if (from < 0) {
+        ap_fail(error, AP_INVALID, "%.150s: %s does not start: %s", path, AP_PYTHON, strerror(errno));
+        return NULL;
+    }
+    int whole = read_all(from, PATIENCE, &answer);
+    close(from);
+    if (!whole) kill(child, SIGKILL);
+    while (waitpid(child, &state, 0) < 0 && errno == EINTR) { /* the answer tells whether all went well */
+    }
+    if (whole && answer.size > 5 && !memcmp(answer.bytes, "book\n", 5)) {
+        *size = answer.size - 5;
+        memmove(answer.bytes, answer.bytes + 5, (size_t)*size);
+        return answer.bytes;
+    }
+    while (answer.size && answer.bytes[answer.size - 1] == '\n') answer.size--;
+    if (whole && answer.size > 6 && !memcmp(answer.bytes, "error ", 6))
+        ap_fail(error, AP_INVALID, "%.*s", (int)(answer.size - 6 < 240 ? answer.size - 6 : 240), answer.bytes + 6);
+    else
+        ap_fail(error, AP_INVALID, "%.150s: it could not be compiled; python -m antiphon.runtimes.serve.files %.50s says why", path, path);
+    free(answer.bytes);
+    return NULL;
+}
+
+static int is_good(unsigned char *bytes, uint64_t size) {
+    ap_book *book = ap_book_open(bytes, size, NULL);
+    ap_book_close(book);
+    return book != NULL;
+}
+
+/* The book that was kept of this table; NULL where there is none that can be believed. */
+static unsigned char *read_kept(const char *kept, uint64_t *size) {
+    char folder[PATH_MAX];
+    struct stat s;
+    snprintf(folder, sizeof folder, "%s", kept);
+    char *slash = strrchr(folder, '/');
+    if (!slash) return NULL;
+    *slash = 0;
+    if (lstat(folder, &s) || !is_ours(&s, S_IFDIR)) return NULL;
+    unsigned char *bytes = read_file(kept, 1, size, NULL);
+    if (bytes && is_good(bytes, *size)) return bytes;
+    free(bytes);
+    return NULL;
+}
+
+unsigned char *ap_table_bytes(const char *path, uint64_t *size, ap_error *error) {
+    char full[PATH_MAX], kept[PATH_MAX];
+    unsigned char *bytes = NULL;
+    if (!realpath(path, full)) {
+        ap_fail(error, AP_INVALID, "%.150s: %s", path, strerror(errno));
+        return NULL;
+    }
+    if (!(bytes = read_file(full, 0, size, error))) return NULL;
+    kept_name(bytes, *size, kept, sizeof kept);
+    free(bytes);
+    if ((bytes = read_kept(kept, size))) return bytes;
+    return compile(full, kept, size, error);
+}

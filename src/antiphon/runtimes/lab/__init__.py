@@ -1,0 +1,1 @@
+"""The emulated cluster: links as network devices with limits (docs/lab.md)."""

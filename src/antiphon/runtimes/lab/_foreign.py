@@ -1,0 +1,111 @@
+"""Other people's programs in a lab: once for each rank, or by an MPI launcher that puts them there."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from antiphon.errors import Invalid, Missing, TimedOut, Unsupported
+from antiphon.runtimes.engine.launch import Failed
+from antiphon.runtimes.lab.keeping import SCRIPT, Lab
+from antiphon.runtimes.lab.kernel import HOST, gone
+from antiphon.units import format_seconds
+
+ENTER = "{enter}"
+LAUNCHERS = ("mpiexec", "mpirun", "mpiexec.hydra")
+# MPICH, and what is built on it: messages by TCP even where all processes seem to be on one host
+SETTINGS = {
+    "MPIR_CVAR_NOLOCAL": "1", "UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "all", "FI_PROVIDER": "tcp",
+    "ANTIPHON_ANYWHERE": "1",  # here every rank has a host's name of its own
+    "ANTIPHON_SHARED": "0",  # all bytes cross the links
+}  # fmt: skip
+_TAKES = {  # options of Hydra before the program, and how many words each has behind it
+    **dict.fromkeys(("genv", "env"), 2),
+    **dict.fromkeys(
+        ("n", "np", "ppn", "f", "hosts", "host", "wdir", "iface", "launcher", "bind-to", "map-by", "rmk", "genvlist",
+         "envlist", "configfile", "machinefile", "path", "info-key", "perhost", "hostfile"), 1),
+    **dict.fromkeys(("l", "verbose", "genvall", "genvnone", "envall", "envnone", "prepend-rank",
+                    "print-all-exitcodes"), 0),
+}  # fmt: skip
+
+
+def with_entrance(command: Sequence[str], ranks: int = 0) -> tuple[list[str], bool]:
+    """The command as it is to be started, and whether once for each rank. Invalid where that is not clear, or where it
+    asks for more processes than the lab has ranks (0: as many as you like)."""
+    own = [*SCRIPT, "rank"]
+    if ENTER in command:
+        at = list(command).index(ENTER)
+        return [*command[:at], *own, *command[at + 1 :]], False
+    first = _launcher(command)
+    if Path(command[first]).name not in LAUNCHERS:
+        return list(command), True
+    at = first + 1
+    while at < len(command) and command[at].startswith("-"):
+        name = command[at].lstrip("-")
+        if name not in _TAKES:
+            raise Invalid(f"{command[first]} {command[at]}: write {ENTER} before the program that it is to start")
+        count = command[at + 1] if name in ("n", "np") and at + 1 < len(command) else ""
+        if ranks and count.isdecimal() and int(count) > ranks:
+            raise Invalid(f"{command[first]} {command[at]} {count}: the lab has {ranks} ranks, one for each process")
+        at += 1 + _TAKES[name]
+    if at >= len(command):
+        raise Invalid(f"{command[first]}: no program to start behind its options")
+    if ":" in command[at:]:
+        raise Invalid(f"{command[first]} with several programs: write {ENTER} before each")
+    return [*command[:at], *own, *command[at:]], False
+
+
+def _launcher(command: Sequence[str]) -> int:
+    """Where the launcher would stand: at the front, or behind `env A=1 B=2`."""
+    at = 0
+    if Path(command[0]).name == "env":
+        at = next((at for at, word in enumerate(command) if at and ("=" not in word or word[0] == "-")), 0)
+    return at
+
+
+def run_foreign(lab: Lab, command: Sequence[str], timeout: float = 600.0, quiet: bool = False) -> tuple[int, float]:
+    """Its exit code, and how long it took; what it prints goes to stdout, or to stderr if `quiet`.
+
+    All that it started is ended with it, and when this process ends. TimedOut after `timeout`.
+    """
+    if not command:
+        raise Invalid("no command: antiphon lab run TOPO -- COMMAND ...")
+    whole, each = with_entrance(command, len(lab.about["ranks"]))
+    if not each:
+        _not_open_mpi(command[_launcher(command)])
+    environment = {**os.environ, **{key: value for key, value in SETTINGS.items() if key not in os.environ}}
+    began = time.monotonic()
+    process = subprocess.Popen(
+        [*SCRIPT, "enter", str(lab.keeper), HOST, "each" if each else "once", *whole], env=environment,
+        stdin=subprocess.DEVNULL, stdout=sys.stderr.fileno() if quiet else None, start_new_session=True,
+    )  # fmt: skip
+    try:
+        code = process.wait(timeout)
+    except subprocess.TimeoutExpired:
+        raise TimedOut(f"{command[0]} was not done within {format_seconds(timeout)}; give --timeout more") from None
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    if code == 127 and (not lab.stands() or gone(lab.keeper, lab.began, 0.3)):  # its keeper ends after all others
+        raise Failed(f"lab {lab.name} was taken down during the run")
+    return code, time.monotonic() - began
+
+
+def _not_open_mpi(program: str) -> None:
+    try:
+        told = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=30, check=False)
+    except FileNotFoundError:
+        raise Missing(f"{program}: no such program; pip install mpich brings an mpiexec") from None
+    except (OSError, subprocess.TimeoutExpired):
+        return
+    if "open mpi" in told.stdout.lower() or "openrte" in told.stdout.lower():
+        raise Unsupported(
+            f"{program} is Open MPI's, which needs a daemon in every namespace; use MPICH's: pip install mpich"
+        )

@@ -1,0 +1,255 @@
+"""The runtime `lab`: programs in the emulated cluster, whose links tell what they should take (docs/lab.md)."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from antiphon.core.datatypes import data_type
+from antiphon.core.program import Program, bind
+from antiphon.core.program.kinds import SEND
+from antiphon.core.schedule import Schedule
+from antiphon.core.transform import Cutting
+from antiphon.cost import prepare
+from antiphon.errors import TimedOut, Unsupported
+from antiphon.runtimes.engine.build import library
+from antiphon.runtimes.engine.launch import MARK, Failed
+from antiphon.runtimes.lab._job import Job
+from antiphon.runtimes.lab.commands import AT_ONCE, MTU, address
+from antiphon.runtimes.lab.keeping import SCRIPT, Lab, name_of, need_root, standing
+from antiphon.runtimes.lab.kernel import HOST, gone
+from antiphon.runtimes.lab.layout import Layout, check_paths
+from antiphon.runtimes.measure.case import Case, Heard, How, Row, Runnable, Runtime
+from antiphon.runtimes.measure.rows import cuts_of
+from antiphon.units import format_seconds
+
+HEADERS, PACKET = 52, MTU + 14  # bytes: IP and TCP with time stamps; what is shaped of a full packet
+OVERHEAD = PACKET / (MTU - HEADERS) - 1  # of a full packet, over its payload
+STALL = 5.0  # seconds at least without progress before a rank gives up
+MODEL = "flows"  # what shares a link shares it as TCP does, nothing waits for a barrier
+
+
+class LabRuntime(Runtime):
+    """A process for each rank, in its namespace: one launch for all cases of a machine, in the lab of that machine if
+    it is up, else in one made for it. There is no library beside."""
+
+    def ready(self, how: How) -> None:
+        need_root()
+        library("sockets", how.compiler)
+
+    def run(
+        self,
+        programs: Sequence[Runnable],
+        cases: Sequence[Case],
+        how: How,
+        heard: Heard,
+        enough: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.ready(how)
+        by_machine: dict[int, list[int]] = {}
+        for number, case in enumerate(cases):
+            by_machine.setdefault(id(programs[case.program].topology), []).append(number)
+        for numbers in by_machine.values():
+            if enough():
+                return
+            topology = programs[cases[numbers[0]].program].topology
+            with standing(topology, how.scale, name_of(topology, how.name)) as lab:
+                work = _Work(lab, programs, [cases[number] for number in numbers], how)
+                work.go(lambda number, row, numbers=numbers: heard(numbers[number], row), enough)  # type: ignore[misc]
+
+
+class _Work:
+    """The cases of one machine in its lab."""
+
+    def __init__(self, lab: Lab, programs: Sequence[Runnable], cases: Sequence[Case], how: How) -> None:
+        self.lab, self.layout, self.how = lab, lab.layout(), how
+        used = list(dict.fromkeys(case.program for case in cases))
+        self.programs = {number: programs[number] for number in used}
+        self.expected = {number: self._prepared(one.schedule) for number, one in self.programs.items()}
+        self.cases = [self._patient(case) for case in cases]
+        self.place = {number: place for place, number in enumerate(used)}
+
+    def _prepared(self, schedule: Schedule) -> Callable[[int], float]:
+        check_paths(self.layout, schedule.src.tolist(), schedule.dst.tolist(), schedule.route, schedule.routes)
+        return predictor(schedule, self.layout)
+
+    def _patient(self, case: Case) -> Case:
+        if case.unit and case.in_place and not self.programs[case.program].in_place:
+            raise Unsupported("this schedule has no program in place; run it out of place")
+        stall = min(max(STALL, 2 * self.expected[case.program](case.nbytes)), self.how.timeout / 2)
+        return replace(case, timeout=case.timeout or stall)
+
+    def go(self, heard: Heard, enough: Callable[[], bool]) -> None:
+        ports = [port for port in self.layout.ports if port.links]
+        ranks = sorted({rank for case in self.cases for rank in case.ranks})
+        job = Job(
+            str(library("sockets", self.how.compiler)), ranks,
+            _peers([one.schedule for one in self.programs.values()], ranks),
+            {str(rank): address(rank) for rank in ranks},
+            [(self.layout.space(port.node), self.layout.space(port.peer)) for port in ports],
+            [replace(case, program=self.place[case.program]) for case in self.cases],
+            [one.data for one in self.programs.values()],
+        )  # fmt: skip
+        left = len(self.cases)
+
+        def tell(row: Row) -> bool:
+            nonlocal left
+            number, left = int(row.pop("case")), left - 1
+            heard(number, self._row(self.cases[number], row))
+            return left > 0 and enough()
+
+        _measured(self.lab, job, self.how.timeout, tell)
+
+    def _row(self, case: Case, row: Row) -> Row:
+        one = self.programs[case.program]
+        links = _links(self.layout, one.programs[case.in_place], case, row.pop("counted"))
+        predicted = self.expected[case.program](case.nbytes)
+        meant = predicted and _greatest_load(self.layout, links) > AT_ONCE
+        return {
+            **row, "predicted_seconds": predicted, "over_predicted": row["seconds"] / predicted if meant else None,
+            "at_once": AT_ONCE, "overhead": OVERHEAD, "links": links,
+        }  # fmt: skip
+
+
+def predictor(schedule: Schedule, layout: Layout) -> Callable[[int], float]:
+    """The seconds that the links of a lab let a schedule take, as our engine cuts it: no latency, no headers."""
+    cutting, made = Cutting(schedule, cuts_of("lab")), dict[Any, Callable[[int], Any]]()
+
+    def predict(nbytes: int) -> float:
+        pieces = cutting.pieces(nbytes)
+        if pieces not in made:
+            made[pieces] = prepare(MODEL, cutting.at(nbytes), layout.machine)
+        return float(made[pieces](nbytes).seconds)
+
+    return predict
+
+
+def _peers(schedules: Sequence[Schedule], ranks: Sequence[int]) -> dict[str, list[int]]:
+    pairs = np.unique(np.hstack([np.stack([one.src, one.dst]) for one in schedules]), axis=1).T.tolist()
+    peers: dict[int, set[int]] = {rank: set() for rank in ranks}
+    for src, dst in pairs:
+        if src != dst:
+            peers[src].add(dst)
+            peers[dst].add(src)
+    return {str(rank): sorted(found) for rank, found in peers.items()}
+
+
+def _measured(lab: Lab, job: Job, timeout: float, heard: Callable[[Row], bool]) -> None:
+    """What the job says of each case, at once; whatever ends this early (enough: `heard` is True) ends all of it."""
+    command = [*SCRIPT, "enter", str(lab.keeper), HOST, "once", sys.executable, "-m", "antiphon.runtimes.lab._job"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    late, told = threading.Event(), 0
+    with tempfile.TemporaryFile() as complaints, subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=complaints, env=environment,
+        start_new_session=True,
+    ) as process:  # fmt: skip
+
+        def stop() -> None:
+            late.set()
+            _kill(process)
+
+        clock = threading.Timer(timeout, stop)
+        clock.start()
+        try:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.write(job.encode())
+                process.stdin.close()
+            for line in process.stdout:
+                _, mark, text = line.decode(errors="replace").partition(MARK)
+                if not mark:
+                    continue
+                row = json.loads(text)
+                if "faults" in row:
+                    raise Failed(_blame(lab, row))
+                told += 1
+                if heard(row):
+                    return
+            code = process.wait()
+        finally:
+            clock.cancel()
+            _kill(process)
+        complaints.seek(0)
+        said = [line for line in complaints.read().decode(errors="replace").splitlines() if line.strip()]
+    if late.is_set():
+        raise TimedOut(
+            f"lab {lab.name} was not done within {format_seconds(timeout)}; give --timeout more, or a smaller size"
+        )
+    if told != len(job.cases):
+        killed = code in (-signal.SIGKILL, 128 + signal.SIGKILL)
+        if not lab.stands() or (killed and gone(lab.keeper, lab.began, 1.0)):  # its keeper ends after all others
+            raise Failed(f"lab {lab.name} was taken down during the run")
+        raise Failed(f"the run in lab {lab.name} failed: {' '.join(said[-1:]) or f'exit code {code}'}")
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _blame(lab: Lab, row: Row) -> str:
+    """What went wrong, the cause before what followed from it."""
+    said: list[Row] = row["faults"]
+    if row["broken"]:
+        space, device = row["broken"][0]
+        followed = f"rank {said[0]['rank']}: {said[0]['fault']}"
+        return f"lab {lab.name}: the link between {space} and {device} is down ({followed})"
+    order = {
+        "ended": 0,
+        "error": 0,
+        "Invalid": 1,
+        "Unsupported": 1,
+        "MemoryError": 1,
+        "TransportFailed": 3,
+        "TimedOut": 4,
+    }
+    worst = min(said, key=lambda one: order.get(one["kind"], 2))
+    return f"lab {lab.name}: rank {worst['rank']}: {worst['fault']}" if worst["rank"] >= 0 else str(worst["fault"])
+
+
+def _greatest_load(layout: Layout, links: Sequence[Row]) -> int:
+    """The most bytes that one shaper must let through: of a link one way, or of a limit that several share."""
+    load = {link["link"]: link["expected"] for link in links}
+    shared = [
+        sum(
+            load.get(">".join([here, there] if funnel.outward else [there, here]), 0)
+            for here, there in ((layout.space(funnel.node), layout.space(peer)) for peer in funnel.peers)
+        )
+        for funnel in layout.funnels
+    ]
+    return max([*load.values(), *shared], default=0)
+
+
+def _links(layout: Layout, program: Program, case: Case, counted: Sequence[int]) -> list[Row]:
+    """For each pair of neighbours and direction: payload by the program, and what was counted, headers included."""
+    sends = program.kind[program.part_op] == SEND
+    length = bind(program, case.unit).length[sends] * data_type(case.dtype).itemsize
+    ranks = program.ranks
+    key = program.rank[program.part_op][sends] * ranks + program.peer[program.part_op][sends]
+    pairs, inverse = np.unique(key, return_inverse=True)
+    total = np.zeros(len(pairs), np.int64)
+    np.add.at(total, inverse, length)
+    expected: dict[tuple[int, int], int] = {}
+    machine = layout.machine
+    for pair, payload in zip(pairs.tolist(), total.tolist(), strict=True):
+        for link in layout.path(*divmod(pair, ranks)) or []:
+            ends = int(machine.link_src[link]), int(machine.link_dst[link])
+            expected[ends] = expected.get(ends, 0) + payload
+    ports = [port for port in layout.ports if port.links]
+    return [
+        {"link": f"{layout.space(port.node)}>{layout.space(port.peer)}",
+         "expected": expected.get((port.node, port.peer), 0), "counted": number}
+        for port, number in zip(ports, counted, strict=True)
+    ]  # fmt: skip

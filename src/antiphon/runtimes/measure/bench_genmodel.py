@@ -1,0 +1,111 @@
+"""Measurements for `fit genmodel`: schedules of co-located parameter servers, rings, and x to x, on a runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from antiphon.core.collective import Collective, custom_relation
+from antiphon.core.schedule import COPY, Schedule, cut
+from antiphon.cost.fit import Measured, plan_of
+from antiphon.errors import Invalid, unknown
+from antiphon.runtimes.engine.launch import Failed, launched, processes
+from antiphon.runtimes.measure.case import Case, How, Row, Runnable
+from antiphon.runtimes.measure.rows import can, first_on, runtime
+from antiphon.select import plan as planned
+from antiphon.topologies import topology
+from antiphon.units import format_seconds, format_size
+
+Progress = Callable[[str], None]
+MOST_RANKS = 4096
+ITEM = 4  # float32
+PLANS = {"cps": ("colocated-ps", {}), "ring": ("ring", {"directions": 1}), "incast": ("", {})}
+
+
+def bench_genmodel(
+    ranks: int | None = None,
+    sizes: Sequence[int] = (2**18, 2**20, 2**22),
+    *,
+    plans: Sequence[str] = ("cps", "incast"),
+    iterations: int = 20,
+    warmup: int = 3,
+    on: str = "mpi",
+    mpiexec: str = "",
+    timeout: float = 600.0,
+    progress: Progress | None = None,
+) -> list[Measured] | None:
+    """Time each plan among the first 2, 3, ... `ranks` ranks, for each size: medians of the slowest.
+
+    They are schedules, run by the engine like all others; each message goes in one piece, which is what the formulas
+    count. Under a launcher `ranks` is how many processes there are, and only the first has rows (the others None).
+    Results are checked in every element. Missing where something is that the runtime needs.
+    """
+    how = How(mpiexec=mpiexec, timeout=timeout)
+    how.refuse_unless(on, can(on)["options"])
+    with first_on(on, how) as deciding:
+        if not deciding:
+            return None
+        count = processes(ranks) if launched() else 4 if ranks is None else ranks
+        whole = _checked(count, sizes, plans, iterations, warmup)
+        programs, cases, names = list[Runnable](), list[Case](), list[str]()
+        for some in range(2, count + 1):
+            for name in dict.fromkeys(plans):
+                schedule = schedule_of(name, some)
+                weight = schedule.collective.buffer_weight
+                for nbytes in whole:
+                    unit = max(nbytes // ITEM // weight, 1)
+                    cases.append(
+                        Case(len(programs), [*range(some)], unit, nbytes, repeat=iterations, warmup=warmup, split=0)
+                    )
+                    names.append(name)
+                programs.append(Runnable(schedule, topology(f"full:ranks={some}")))
+        found: list[Measured] = []
+
+        def heard(number: int, row: Row) -> None:
+            name, case = names[number], cases[number]
+            some, told = len(case.ranks), f"{name}, {len(case.ranks)} ranks, {format_size(case.nbytes)}"
+            if row["wrong"]:
+                raise Failed(f"{told}: {row['wrong']} elements were wrong; please report it")
+            found.append(Measured(plan_of(name, some), some, case.nbytes, row["seconds"]))
+            if progress is not None:
+                progress(f"{told}: {format_seconds(row['seconds'])}")
+
+        runtime(on).run(programs, cases, how, heard)
+    return found
+
+
+def schedule_of(name: str, ranks: int) -> Schedule:
+    """What a plan that `fit genmodel` has a formula for is as a schedule; unknown names are Invalid."""
+    if name not in PLANS:
+        raise unknown("plan", name, PLANS)
+    planner, options = PLANS[name]
+    if not planner:
+        return _incast(ranks)
+    found = planned("allreduce", topology(f"full:ranks={ranks}"), planner=planner, options=options)
+    return found.entries[0].schedule
+
+
+def _incast(ranks: int) -> Schedule:
+    """Everyone sends to everyone at once, and combines nothing (equation 6): block r goes from rank r to all others.
+    The greatest buffer is what a rank receives."""
+    pairs = [(src, dst) for src in range(ranks) for dst in range(ranks) if src != dst]
+    relation = custom_relation([(r, r, r) for r in range(ranks)], [(src, dst, None) for src, dst in pairs], ranks)
+    collective = Collective("custom", ranks, custom=relation)
+    src, dst = np.array(pairs).T
+    zeros = np.zeros(len(src), int)
+    return Schedule(collective, cut(collective, 1), zeros, src, src, dst, zeros + COPY)
+
+
+def _checked(count: int, sizes: Sequence[int], plans: Sequence[str], iterations: int, warmup: int) -> list[int]:
+    """The sizes, in whole elements."""
+    if not 2 <= count <= MOST_RANKS:
+        raise Invalid(f"ranks: expected 2 to {MOST_RANKS}, got {count}")
+    for plan in plans:
+        if plan not in PLANS:
+            raise unknown("plan", plan, PLANS)
+    if not sizes or min(sizes) < ITEM:
+        raise Invalid("nbytes: expected sizes from 4 bytes on (one float)")
+    if iterations < 1 or warmup < 0:
+        raise Invalid(f"iterations and warm-up: expected 1 or more and 0 or more, got {iterations} and {warmup}")
+    return list(dict.fromkeys(size - size % ITEM for size in sizes))

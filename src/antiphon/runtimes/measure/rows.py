@@ -1,0 +1,89 @@
+"""The rows that all who run and measure tell, and a schedule run at some sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from antiphon.core.collective import Collective
+from antiphon.core.datatypes import data_type
+from antiphon.core.interpret import busbw_factor
+from antiphon.core.transform import WHOLE, Cuts
+from antiphon.errors import Unsupported
+from antiphon.registry import find
+from antiphon.runtimes.measure.case import Case, How, Row, Runnable, Runtime, asked
+from antiphon.units import parse_size
+
+
+def runtime(name: str) -> Runtime:
+    """A runtime of the table."""
+    found: Runtime = find("runtime", name).load()()
+    return found
+
+
+def can(name: str) -> Mapping[str, Any]:
+    return find("runtime", name).can
+
+
+def cuts_of(name: str) -> Cuts:
+    """How a runtime cuts messages of which the schedule does not say the pieces."""
+    declared = can(name).get("cuts")
+    return Cuts(**declared) if declared else WHOLE
+
+
+def has_in_place(name: str, kind: str) -> bool:
+    able = can(name).get("in_place")
+    return able is None or kind in able
+
+
+@contextmanager
+def first_on(on: str, how: How) -> Iterator[bool]:
+    """Whether this process is the one that decides what is run, within a `with`. What the runtime needs is looked for
+    first, so that nothing is planned where nothing can be measured: Missing says what is not here."""
+    there = runtime(on)
+    with there.first() as deciding:
+        if deciding:
+            there.ready(how)
+        yield deciding
+
+
+def row_of(case: Case, collective: Collective, measured: Row, on: str) -> Row:
+    """A measured case as everybody tells it: docs/bench.md has the meaning of every key."""
+    algbw = case.nbytes / measured["seconds"] if measured["seconds"] else 0.0
+    return {
+        "nbytes": case.nbytes, "count": case.unit, "dtype": case.dtype,
+        "op": case.op if collective.combining else None, "in_place": case.in_place, "on": on,
+        "seconds": measured["seconds"], "algbw": algbw, "busbw": algbw * busbw_factor(collective),
+        **measured,
+    }  # fmt: skip
+
+
+def run_schedule(
+    on: str,
+    what: Runnable,
+    nbytes: int | str | Sequence[int | str],
+    dtype: str = "float32",
+    op: str = "sum",
+    seed: int = 0,
+    repeat: int = 3,
+    in_place: bool = False,
+    how: How | None = None,
+) -> list[Row] | None:
+    """Run a schedule on random data of each size and check every element: a row for each (docs/bench.md).
+
+    Of processes that a launcher started, only the first has rows. Missing where something that the runtime needs is.
+    """
+    sizes, kind = asked(nbytes, dtype, op, repeat)
+    collective, how = what.schedule.collective, how or How()
+    weight = collective.buffer_weight * data_type(kind).itemsize
+    units = [parse_size(size, "nbytes") // weight for size in sizes]
+    if in_place and not has_in_place(on, collective.kind):
+        raise Unsupported(f"--on {on}: has no {collective.kind} in place; run it out of place")
+    with first_on(on, how) as deciding:
+        if not deciding:
+            return None
+        cases = [Case(0, what.ranks, u, u * weight, kind, op, in_place, seed, repeat) for u in units]
+        rows: dict[int, Row] = {}
+        runtime(on).run([what], cases, how, rows.__setitem__)
+    return [row_of(case, collective, rows[number], on) for number, case in enumerate(cases)]

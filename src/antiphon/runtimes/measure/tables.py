@@ -1,0 +1,57 @@
+"""Measured rows as CSV: all of them, and those that `fit genmodel` has formulas for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from antiphon.cost.fit import Measured, plan_of, write_measured
+from antiphon.cost.fit.tables import write_rows
+from antiphon.errors import AntiphonError, Invalid
+
+Row = Mapping[str, Any]
+ABOUT = ("collective", "planner", "ranks", "nbytes", "count", "dtype", "op", "root", "in_place")
+MEASURED = ("seconds", "algbw", "busbw", "wrong", "reference_seconds", "over_library", "predicted_seconds")
+# Planners whose schedules are just what a formula of GenModel counts, in one piece; a ring in one direction.
+FORMULAS = {
+    ("ring", "allreduce"): "ring", ("ring", "reducescatter"): "ring", ("ring", "allgather"): "ring",
+    ("halving-doubling", "allreduce"): "rhd", ("halving-doubling", "reducescatter"): "rhd",
+    ("halving-doubling", "allgather"): "rhd", ("colocated-ps", "allreduce"): "cps",
+    ("direct", "reducescatter"): "cps", ("direct", "allgather"): "cps", ("parameter-server", "allreduce"):
+    "reduce-broadcast",
+}  # fmt: skip
+
+
+def write_csv(rows: Sequence[Row], path: str | os.PathLike[str]) -> None:
+    """A line for each row, with the names of its keys; first_quartile and third_quartile are of seconds."""
+    cells = [[*(row[key] for key in (*ABOUT, *MEASURED)), *row["quartiles"]] for row in rows]
+    lines = [["" if cell is None else cell for cell in line] for line in cells]
+    write_rows([*ABOUT, *MEASURED, "first_quartile", "third_quartile"], lines, path)
+
+
+def write_fit(rows: Sequence[Row], path: str | os.PathLike[str]) -> int:
+    """What `fit genmodel` reads: how many rows that are. Of float32 sums, out of place; Invalid where there is none."""
+    found = [measured for row in rows if not row["in_place"] and (measured := _measured(row)) is not None]
+    if not found:
+        names = ", ".join(dict.fromkeys(planner for planner, _ in FORMULAS))
+        raise Invalid(
+            f"{os.fspath(path)}: nothing measured can be fitted; there are formulas for float32 sums by the planners "
+            f"{names} (ring: with directions=1)"
+        )
+    write_measured(found, path)
+    return len(found)
+
+
+def _measured(row: Row) -> Measured | None:
+    name, options = FORMULAS.get((row["planner"] or "", row["collective"]), ""), row["options"]
+    plain = row["dtype"] == "float32" and row["op"] in ("sum", None) and row["nbytes"] > 0
+    whole = options.get("pieces", 1) == 1 and "pieces" not in row
+    other = (name == "ring" and options.get("directions") != 1) or (name == "rhd" and row["ranks"] & row["ranks"] - 1)
+    if not name or not plain or not whole or other:
+        return None
+    try:
+        plan = plan_of(name, row["ranks"], row["collective"])
+    except AntiphonError:  # no formula for this collective, or this number of ranks
+        return None
+    return Measured(plan, row["ranks"], row["nbytes"], row["seconds"])

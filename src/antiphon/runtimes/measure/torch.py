@@ -1,0 +1,77 @@
+"""The runtime `torch`: processes of PyTorch on this machine, beside gloo's own collectives."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from antiphon.core.plan import Plan
+from antiphon.errors import Invalid, Missing, Unsupported
+from antiphon.runtimes.engine.build import library
+from antiphon.runtimes.engine.launch import Failed, watch
+from antiphon.runtimes.measure.case import Case, Heard, How, Row, Runnable, Runtime
+from antiphon.runtimes.measure.mpi_process import Job
+from antiphon.select import save_plans
+
+KINDS = ("allreduce", "allgather", "reducescatter", "broadcast", "reduce", "gather", "scatter", "alltoall")
+
+
+class Torch(Runtime):
+    """One launch for all. What PyTorch has in place only is out of place with a copy."""
+
+    def ready(self, how: How) -> None:
+        if find_spec("torch") is None:
+            raise Missing("to run under PyTorch needs the package torch: pip install 'antiphon[torch]'")
+        library("sockets", how.compiler)
+
+    def run(
+        self,
+        programs: Sequence[Runnable],
+        cases: Sequence[Case],
+        how: How,
+        heard: Heard,
+        enough: Callable[[], bool] = lambda: False,
+    ) -> None:
+        for one in programs:
+            _refuse(one)
+        counts = {len(case.ranks) for case in cases}
+        if len(counts) > 1:
+            raise Invalid("--on torch: the plans are for different numbers of ranks; measure one at a time")
+        said = 0
+
+        def hear(row: Row) -> None:
+            nonlocal said
+            if "fault" in row:
+                raise Failed(f"PyTorch: {row['fault']}")
+            said += 1
+            heard(int(row.pop("case")), row)
+            if enough() and said < len(cases):
+                raise _Stopped
+
+        with tempfile.TemporaryDirectory(prefix="antiphon-") as name:
+            folder = Path(name)
+            for number, one in enumerate(programs):
+                plan = Plan.of(one.topology, one.schedule)
+                save_plans(folder / f"plan{number}.json", {"plan": plan}, table=False)
+            Job("", counts.pop(), [one.data for one in programs], list(cases)).write(folder)
+            command = [sys.executable, "-m", "antiphon.runtimes.measure.torch_process", str(folder)]
+            try:
+                watch(command, hear, how.timeout, str(folder))
+            except _Stopped:
+                return
+        if said != len(cases):
+            raise Failed(f"PyTorch ended after {said} of {len(cases)} runs")
+
+
+def _refuse(one: Runnable) -> None:
+    collective = one.schedule.collective
+    uneven = len(set(collective.weights.tolist())) > 1 or len(collective.roots) > 1
+    if collective.kind not in KINDS or uneven or len(collective.members) != collective.ranks:
+        raise Unsupported("--on torch: takes the eight collectives among all ranks, with even counts and one root")
+
+
+class _Stopped(Exception):
+    """Enough is known."""

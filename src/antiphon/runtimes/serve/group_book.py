@@ -1,0 +1,125 @@
+"""The book of one group of processes: what of a table is for it, numbered as the group numbers itself."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from antiphon.core.collective import ROOTED, Collective
+from antiphon.core.plan import Plan
+from antiphon.core.program import Program, decode, encode
+from antiphon.errors import Invalid, quote
+from antiphon.runtimes.serve.book import Book, Page, encode_book, make_book, proven_book, read_table
+
+# Plans for processes that are all linked alike: up to so many bytes one planner, from there on the other.
+DEFAULTS: dict[str, tuple[tuple[int, str], ...]] = {
+    "allreduce": ((0, "recursive-doubling"), (65536, "ring")),
+    "allgather": ((0, "bruck"), (65536, "ring")),
+    "reducescatter": ((0, "direct"), (65536, "ring")),
+    "broadcast": ((0, "binomial-tree"),),
+    "reduce": ((0, "binomial-tree"),),
+    "gather": ((0, "direct"),),
+    "scatter": ((0, "direct"),),
+    "alltoall": ((0, "direct"),),
+}
+# On one host, where a message costs little and the same data for several is copied once: the fewest steps.
+NEAR: dict[str, tuple[tuple[int, str], ...]] = {
+    **DEFAULTS,
+    "allreduce": ((0, "direct"), (10_000, "colocated-ps")),
+    "allgather": ((0, "direct"),),
+    "reducescatter": ((0, "direct"),),
+    "broadcast": ((0, "direct"),),
+}
+MOST_NEAR = 32  # ranks: beyond, so many messages are slower than more steps
+
+
+def default_book(kind: str, ranks: int, root: int = -1, near: bool = False) -> Book:
+    """Plans for a kind of call on a machine in which all ranks are linked with each other, or on one host (`near`)."""
+    from antiphon.select import plan
+    from antiphon.topologies import topology
+
+    machine = topology(f"full:ranks={ranks}")
+    who: dict[str, Any] = {"root": root} if kind in ROOTED else {}
+    pages: list[Page] = []
+    programs: list[bytes] = []
+    choices = (NEAR if near and ranks <= MOST_NEAR else DEFAULTS)[kind]
+    for number, (start, planner) in enumerate(choices):
+        made = make_book([plan(kind, machine, planner=planner, **who)], every_root=False)
+        stop = choices[number + 1][0] if number + 1 < len(choices) else None
+        pages.append(replace(made.pages[0], start=start, stop=stop, planner=f"{planner} (default)", program=number))
+        programs += made.programs
+    return Book(machine.name, ranks, (), tuple(pages), tuple(programs))
+
+
+def base_program(ranks: int) -> bytes:
+    """A broadcast from process 0."""
+    return default_book("broadcast", ranks, 0).programs[0]
+
+
+def read_any(table: Any) -> Book:
+    """The book of whatever stands for a table: a path, a book or its bytes, a plan, plans, a mapping of them, or what
+    `tune` gave. Its programs are proven, here or before."""
+    if isinstance(table, Book | bytes):
+        return proven_book(encode_book(table) if isinstance(table, Book) else table)
+    if isinstance(table, str | os.PathLike):
+        return read_table(table)
+    if isinstance(table, Plan):
+        return make_book([table])
+    plans = getattr(table, "plans", table)
+    plans = list(plans.values()) if isinstance(plans, Mapping) else plans
+    if isinstance(plans, Iterable):
+        plans = list(plans)
+        if plans and all(isinstance(plan, Plan) for plan in plans):
+            return make_book(plans)
+    raise Invalid(f"table: expected a file, a plan, plans, a tuning or a book, got {quote(type(table).__name__)}")
+
+
+def group_book(book: Book, ranks: int, places: Sequence[int], everyone: int) -> Book:
+    """The pages for a group of so many processes, which sit at these places among all that there are.
+
+    A group as large as the machine takes its ranks in order. Where the processes are as many as the machine has ranks,
+    a group of some takes the plans for its places, in ascending order. Else it takes plans for any process group of its
+    size, process i being the i-th member. Empty where nothing fits.
+    """
+    members: tuple[int, ...] | None = None
+    if ranks == book.ranks:
+        members = tuple(range(ranks))
+    elif everyone == book.ranks:
+        members = tuple(places)
+    else:
+        members = next((page.members for page in book.pages if len(page.members) == ranks), None)
+    number = {member: i for i, member in enumerate(members or ())}
+    pages: list[Page] = []
+    programs: dict[int, int] = {}
+    for page in book.pages:
+        if page.members != members:
+            continue
+        at = programs.setdefault(page.program, len(programs)) if page.program >= 0 else -1
+        root = -1 if page.root < 0 else number[page.root]
+        pages.append(replace(page, members=tuple(range(ranks)), root=root, program=at))
+    small = [renumbered(book.programs[i], members or ()) if ranks < book.ranks else book.programs[i] for i in programs]
+    return Book(book.machine, ranks, (), tuple(pages), tuple(small))
+
+
+def renumbered(data: bytes, members: Sequence[int]) -> bytes:
+    """A program file for a process group as one for a machine of just these ranks, in their order."""
+    return encode([_only(program, members) for program in decode(data)])
+
+
+def _only(program: Program, members: Sequence[int]) -> Program:
+    old = program.collective
+    keep = np.asarray(members)
+    number = np.full(program.ranks, -1)
+    number[keep] = np.arange(len(keep))
+    outside = np.setdiff1d(np.arange(program.ranks), keep)
+    pointers = {name: getattr(program, name) for name in ("base_ptr", "slot_ptr", "op_ptr", "finish_ptr")}
+    if any(np.diff(ptr)[outside].any() for ptr in pointers.values()):
+        raise Invalid("a rank outside of the group would have to help")
+    less: dict[str, Any] = {name: np.append(0, np.cumsum(np.diff(ptr)[keep])) for name, ptr in pointers.items()}
+    roots = tuple(number[list(old.roots)].tolist())
+    collective = Collective(old.kind, len(keep), roots=roots, weights=old.weights)
+    return replace(program, collective=collective, peer=number[program.peer], **less)

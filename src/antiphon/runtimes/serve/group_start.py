@@ -1,0 +1,110 @@
+"""How a group of processes gets its engine, its book and its wire: the same way under MPI, PyTorch and alone."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from antiphon import __version__
+from antiphon.errors import AntiphonError, Invalid, Missing, TimedOut, Unsupported, quote
+from antiphon.runtimes.engine.native import Engine, TransportFailed, Wire
+from antiphon.runtimes.serve._told_once import told_once
+from antiphon.runtimes.serve.book import Book, decode_book, encode_book
+from antiphon.runtimes.serve.group_book import base_program, group_book, read_any
+from antiphon.runtimes.serve.mesh import Exchange
+from antiphon.runtimes.serve.serving import Serving
+from antiphon.runtimes.serve.texts import base64_of, fields_of
+
+_KINDS = {kind.__name__: kind for kind in (Invalid, Missing, Unsupported, TimedOut, TransportFailed)}
+
+
+@dataclass(frozen=True)
+class Group:
+    """Who takes part. `places`: of every process its number among all `everyone` processes; `exchange`: hands everybody
+    everybody's text. `strict`: a table that is not for this group is an error, else it is as if there were none."""
+
+    rank: int
+    ranks: int
+    exchange: Exchange
+    places: Sequence[int]
+    everyone: int
+    strict: bool = True
+
+
+def serve(
+    group: Group, table: Any, engine_of: Callable[[], Engine], wire_of: Callable[[Engine], Wire], fill: bool
+) -> Serving:
+    """Collective. Only the table of process 0 is looked at; what goes wrong at one process is an error at all.
+
+    `fill`: calls that no page is for get plans made at once, instead of being left to the library.
+    """
+    engine: Engine | None = None
+    told: dict[str, str] = {}
+    try:
+        if group.rank == 0:
+            engine = engine_of()  # compiles where that is still to be done, while the others wait
+            told = {"book": _text(encode_book(_book(group, table)))}
+            told["base"] = _text(base_program(group.ranks)) if fill else ""
+    except (AntiphonError, OSError) as error:
+        told = _fault(error)
+    told = _agreed(group, {**told, "version": version()})
+    mine: dict[str, str] = {}
+    try:
+        engine = engine or engine_of()
+    except (AntiphonError, OSError) as error:
+        mine = _fault(error)
+    _agreed(group, mine)
+    assert engine is not None
+    book, base = (base64_of(told.get(name), "process 0") for name in ("book", "base"))
+    return Serving(engine, wire_of(engine), group.rank, decode_book(book), base, fill)
+
+
+def version() -> str:
+    return __version__
+
+
+def _book(group: Group, table: Any) -> Book:
+    if table is None:
+        return Book("", group.ranks, (), (), ())
+    whole = read_any(table)
+    book = group_book(whole, group.ranks, group.places, group.everyone)
+    if group.strict and not book.pages:
+        name = os.fspath(table) if isinstance(table, str | os.PathLike) else "table"
+        raise Invalid(
+            f"{name}: {'; '.join(whole.left)}"
+            if whole.left and not whole.pages
+            else f"{name}: is for {whole.ranks} ranks ({quote(whole.machine)}), but there are {group.ranks} processes; "
+            f"start {whole.ranks}, or make one for these: antiphon tune all full:ranks={group.ranks} -o table.json"
+        )
+    return book
+
+
+def _text(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")
+
+
+def _fault(error: Exception) -> dict[str, str]:
+    return {"fault": str(error), "kind": type(error).__name__}
+
+
+def _agreed(group: Group, mine: dict[str, str]) -> dict[str, str]:
+    """What process 0 says, if nobody has anything to complain about."""
+    said = [fields_of(text, f"process {rank}") for rank, text in enumerate(group.exchange(json.dumps(mine)))]
+    for rank, one in enumerate(said):
+        if "fault" in one:
+            where = "" if rank in (0, group.rank) else f"process {rank}: "
+            error = _KINDS.get(str(one.get("kind")), Invalid)(where + str(one["fault"]))
+            told_once(error, speaks=rank == group.rank)
+            raise error
+    first: dict[str, str] = said[0]
+    for rank, one in enumerate(said):
+        if (theirs := one.get("version")) != first.get("version"):
+            raise Invalid(
+                f"process {rank} runs version {theirs} of Antiphon, process 0 version {first.get('version')}; "
+                "install the same for all"
+            )
+    return first

@@ -1,0 +1,226 @@
+"""Serves the calls of one group of processes with the native engine: chooses the page, keeps the plans, keeps count.
+
+All processes of a group make the same calls in the same order, so whatever is decided from a call alone is decided
+alike everywhere: the page, and also that a plan is still to be made (`fill`), which process 0 then does for all. Every
+message bears the call that it is of, so processes that make different calls find out (`begin`).
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.core.choose import Call, Chooser, Pages
+from antiphon.errors import AntiphonError, Invalid, TimedOut
+from antiphon.runtimes.engine.native import Engine, Mismatch, NativePlan, Program, TransportFailed, Wire
+from antiphon.runtimes.serve.book import Book, Page, decode_book, encode_book
+from antiphon.runtimes.serve.call_head import CallHead
+from antiphon.runtimes.serve.group_book import default_book
+
+Array = NDArray[Any]
+IN_PARTS = ("allgather", "reducescatter", "gather", "scatter", "alltoall")  # whose buffers hold a block for each rank
+SLOWER, UNMEASURED = "measured to be slower than the library", "its size was not measured"
+MOST_PLANS = 64  # kept, each with its scratch
+
+
+@dataclass
+class Row:
+    """What became of the calls of one kind. `served_by`: antiphon, the library, or nothing to do."""
+
+    collective: str
+    schedule: str
+    served_by: str
+    calls: int = 0
+    nbytes: int = 0
+    seconds: float = 0.0
+    why: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        return dict(vars(self))
+
+
+class Ledger:
+    """The rows of a report, in the order in which they first came up."""
+
+    def __init__(self) -> None:
+        self.rows: dict[tuple[str, str, str, str], Row] = {}
+
+    def row(self, collective: str, schedule: str, served_by: str, why: str = "") -> Row:
+        key = (collective, schedule, served_by, why)
+        found = self.rows.get(key)
+        if found is None:
+            found = self.rows[key] = Row(collective, schedule, served_by, why=why)
+        return found
+
+    def count(self, row: Row, nbytes: int, seconds: float) -> None:
+        row.calls += 1
+        row.nbytes += nbytes
+        row.seconds += seconds
+
+    def as_json(self) -> list[dict[str, Any]]:
+        return [row.as_json() for row in list(self.rows.values())]
+
+
+class Serving:
+    """The programs of a group over one wire. One call at a time.
+
+    `base`: a broadcast from process 0, by which later plans are handed out; only needed with `fill`: then what no page
+    is for gets a plan for a machine in which everybody is linked with everybody.
+
+    `chooser` says which page a call goes by. It is the book's `pages`; another may stand in its place that gives pages
+    of the same book, and must give the same at all processes of a call. Calls bear no members: all are of this group.
+    """
+
+    def __init__(self, engine: Engine, wire: Wire, rank: int, book: Book, base: bytes, fill: bool) -> None:
+        self.engine, self.wire, self.rank, self.ranks, self.fill = engine, wire, rank, book.ranks, fill
+        self.ledger = Ledger()
+        self.broken = ""
+        self.pages: Pages[Page] = Pages()
+        self._runnable: Pages[Page] = Pages()  # those that are not left to the library
+        self.chooser: Chooser[Page] = self.pages
+        self._programs: dict[bytes, Program] = {}
+        self._book_of: dict[int, bytes] = {}  # the program of a page
+        self._plans: dict[tuple[int, int, int, bool], NativePlan] = {}
+        self._tried: set[tuple[str, int]] = set()
+        self._base = base
+        self.head = CallHead(rank, encode_book(book))
+        wire.calls(self.head.memory)
+        self._take(book)
+
+    def begin(self, kind: str, nbytes: int, type_: int, op: str = "sum", root: int = -1) -> None:
+        """The next call, whatever serves it: `nbytes` of the elements of one process, 0 where these may differ; `type_`
+        as of `type_code`."""
+        if self.broken:
+            raise TransportFailed(f"an earlier call failed: {self.broken}")
+        self.head.begin(kind, nbytes, type_, op, root)
+
+    def agree(self, timeout: float) -> None:
+        """Until all processes have begun this call: before something else than the engine serves it."""
+        try:
+            self.wire.agree(timeout)
+        except (TransportFailed, TimedOut) as error:
+            raise self._failed(error) from None
+
+    def _failed(self, error: AntiphonError) -> AntiphonError:
+        """What is told of a call that could not be carried out. Nothing more can be run."""
+        told = self.head.against(self.wire.theirs()) if isinstance(error, Mismatch) else f"{error} ({self.head.says()})"
+        self.fail(told)
+        return type(error)(told)
+
+    def _take(self, book: Book) -> None:
+        for page in book.pages:
+            where = (page, page.start, page.stop, page.kind, page.root)
+            self.pages.add(*where)
+            if page.program >= 0:
+                self._runnable.add(*where)
+                self._book_of[id(page)] = book.programs[page.program]
+
+    def nbytes(self, kind: str, unit: int, itemsize: int) -> int:
+        return unit * itemsize * (self.ranks if kind in IN_PARTS else 1)
+
+    def find(self, call: Call, timeout: float = 0.0, library: bool = True) -> Page | None:
+        """The page of a call, or None: the library's. `library`: whether that could do it."""
+        page = (self.chooser if library else self._runnable).page(call)
+        if page is not None:
+            return page if page.program >= 0 else None
+        key = (call.kind, call.root)
+        if not self.fill or key in self._tried:
+            return None
+        book = self._made_now(call.kind, call.root, timeout)
+        self._tried.add(key)
+        self._take(book)
+        return self.find(call, timeout, library)
+
+    def why_not(self, call: Call) -> str:
+        """Why `find` gave None."""
+        page = self.chooser.page(call)
+        if page is None:
+            return "no schedule for it in the table"
+        return SLOWER if page.measured else UNMEASURED
+
+    def run(
+        self, page: Page, unit: int, source: Array | None, target: Array, op: str = "sum", timeout: float = 0.0,
+        counted: bool = True,
+    ) -> None:  # fmt: skip
+        """Take part in the call that was begun; without a source it is in place. After an error nothing can be run."""
+        nbytes, began = self.nbytes(page.kind, unit, target.dtype.itemsize), time.perf_counter()
+        if nbytes:
+            plan = self._plan(page, unit, target.dtype.itemsize, source is None)
+            self._guarded(plan, source, target, op, timeout)
+        else:
+            self.agree(timeout)
+        if not counted:
+            return
+        row = self.ledger.row(page.kind, page.planner, "antiphon")
+        self.ledger.count(row, nbytes, time.perf_counter() - began)
+
+    def _guarded(self, plan: NativePlan, source: Array | None, target: Array, op: str, timeout: float) -> None:
+        try:
+            plan.run(source, target, self.wire, op, timeout)
+        except (TransportFailed, TimedOut) as error:
+            raise self._failed(error) from None
+
+    def _plan(self, page: Page, unit: int, itemsize: int, in_place: bool) -> NativePlan:
+        key = (id(page), unit, itemsize, in_place)
+        plan = self._plans.pop(key, None)
+        if plan is None:
+            if len(self._plans) >= MOST_PLANS:
+                del self._plans[next(iter(self._plans))]  # the one whose use is the longest ago
+            plan = self._program(self._book_of[id(page)]).plan(self.rank, unit, in_place)
+        self._plans[key] = plan
+        return plan
+
+    def _program(self, data: bytes) -> Program:
+        found = self._programs.get(data)
+        if found is None:
+            found = self._programs[data] = self.engine.program(data)
+        return found
+
+    # ---- plans made when they are needed ----
+
+    def _made_now(self, kind: str, root: int, timeout: float) -> Book:
+        """A book for calls of a kind, made by process 0, which is making the same call."""
+        data = b""
+        if self.rank == 0:
+            try:
+                data = b"+" + encode_book(default_book(kind, self.ranks, root, self.wire.near))
+            except AntiphonError as error:
+                data = b"-" + str(error).encode()
+        size = np.array([len(data)], np.int64)
+        self._broadcast(size, timeout, 1)
+        buffer = np.frombuffer(data, np.uint8).copy() if self.rank == 0 else np.zeros(int(size[0]), np.uint8)
+        self._broadcast(buffer, timeout, 2)
+        data = buffer.tobytes()
+        if data[:1] == b"-":
+            raise Invalid(data[1:].decode(errors="replace"))
+        self.head.extend(data)
+        self.head.stage(0)
+        return decode_book(data[1:])
+
+    def _broadcast(self, buffer: Array, timeout: float, stage: int) -> None:
+        self.head.stage(stage)
+        self._guarded(self._program(self._base).plan(self.rank, len(buffer), True), None, buffer, "sum", timeout)
+
+    # ---- the end ----
+
+    def fail(self, why: str) -> None:
+        """Nothing can be run any more: let go of the wire, so that the others notice."""
+        if not self.broken:
+            self.broken = why or "it was closed"
+            self.wire.close()
+
+    def finish(self) -> None:
+        """Before `close`, if all went well so far: a message that came and that no call took is told."""
+        if not self.broken:
+            try:
+                self.wire.left()
+            except Mismatch as error:
+                raise self._failed(error) from None
+
+    def close(self) -> None:
+        self.fail("the group was closed")
+        self._plans.clear()

@@ -1,0 +1,403 @@
+"""The PyTorch backend "antiphon": collectives by the plans of a table, all else by gloo (docs/torch.md)."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore
+from torch.distributed import ReduceOp
+
+from antiphon.errors import Invalid, Unsupported
+from antiphon.runtimes.engine.build import library
+from antiphon.runtimes.engine.native import Engine, TransportFailed, Wire
+from antiphon.runtimes.serve._torch_calls import Calls
+from antiphon.runtimes.serve._torch_far import Far, devices, nccl
+from antiphon.runtimes.serve.group_start import Group, serve
+from antiphon.runtimes.serve.interface import interface_address
+from antiphon.runtimes.serve.secret import given_secret
+from antiphon.runtimes.serve.serving import Serving
+from antiphon.runtimes.serve.torch_work import CollectiveFailed, Worker
+from antiphon.runtimes.serve.wires import connect
+
+if TYPE_CHECKING:  # PyTorch's own types fit neither all its versions nor what it passes
+
+    class _Base:
+        def __init__(self, rank: int, size: int) -> None: ...
+
+else:
+    _Base = dist.ProcessGroup
+
+NAME = "antiphon"
+_SETUP = 300.0  # seconds in which all processes of a group must have come together
+_chosen: dict[str, Any] = {"table": None}
+
+
+def use(table: Any) -> None:
+    """The table for groups that are made from now on, instead of $ANTIPHON_TABLE: a file, a plan, plans, a tuning or a
+    book; None for what the environment says. Only process 0 of a group looks at it."""
+    _chosen["table"] = table
+
+
+def report(group: Any = None) -> list[dict[str, Any]]:
+    """What became of the calls of a group (left out: of the default one): a row for each collective and schedule."""
+    found = dist.distributed_c10d._get_default_group() if group is None else group
+    if not isinstance(found, AntiphonGroup):
+        raise Invalid("report: this process group is not of the backend antiphon")
+    return found.calls.ledger.as_json()
+
+
+def register() -> None:
+    if NAME not in dist.Backend.backend_list:
+        dist.Backend.register_backend(NAME, _create, extended_api=True, devices=devices())
+
+
+def _create(options: Any, _: Any = None) -> AntiphonGroup:
+    places = list(options.global_ranks_in_group)
+    whole = not places
+    everyone = options.group_size if whole else dist.get_world_size()
+    return AntiphonGroup(
+        options.store, options.group_rank, options.group_size, options.timeout,
+        places or list(range(options.group_size)), everyone, whole,
+    )  # fmt: skip
+
+
+class AntiphonGroup(_Base):
+    """A process group. Its calls are carried out by one thread, in the order in which they were made."""
+
+    def __init__(
+        self, store: Any, rank: int, size: int, timeout: timedelta, places: Sequence[int], everyone: int, whole: bool
+    ) -> None:
+        super().__init__(rank, size)
+        self._own = rank, size
+        self._store, self._timeout = store, timeout
+        self._names = ["", "undefined"]
+        self._far: Far | None = None
+        self._together: list[Any] | None = None
+        self._far_together: Far | None = None
+        self._gloo: Any = dist.ProcessGroupGloo(PrefixStore("gloo", store), rank, size, timeout=timeout)
+        self._sockets: list[int] = []
+        serving = self._serving(Group(rank, size, self._exchange, places, everyone, whole)) if size > 1 else None
+        self.calls = Calls(serving, self._gloo, rank, size)
+        self._worker = Worker()
+
+    # ---- setting up and closing ----
+
+    def _serving(self, group: Group) -> Serving:
+        table = _chosen["table"] or os.environ.get("ANTIPHON_TABLE") or None
+        return serve(group, table, lambda: Engine(library("sockets")), self._wire, fill=True)
+
+    def _wire(self, engine: Engine) -> Wire:
+        rank, size = self._own
+        patience = min(self._timeout.total_seconds(), _SETUP)
+        wire, self._sockets = connect(
+            engine, rank, size, self._exchange, address=interface_address(), timeout=patience, secret=given_secret()
+        )
+        return wire
+
+    def _exchange(self, text: str) -> list[str]:
+        rank, size = self._own
+        number = self._exchanges = getattr(self, "_exchanges", 0) + 1
+        self._store.set(f"antiphon/{number}/{rank}", text)
+        return [self._store.get(f"antiphon/{number}/{other}").decode() for other in range(size)]
+
+    def shutdown(self, check: bool = True) -> None:
+        serving = self.calls.serving
+        done = self._worker.close(self._timeout.total_seconds() if not (serving and serving.broken) else 1.0)
+        try:
+            if done and serving and check:
+                serving.finish()
+        except TransportFailed as error:
+            raise CollectiveFailed(str(error)) from None
+        finally:
+            if done and serving:
+                serving.close()
+            if self._far is not None:
+                self._far.group.shutdown()
+
+    def abort(self) -> None:
+        """What is under way fails at once, here and at the others."""
+        serving = self.calls.serving
+        if serving is not None and not serving.broken:
+            for number in self._sockets:
+                if number >= 0:
+                    one = socket.socket(fileno=number)
+                    with suppress(OSError):
+                        one.shutdown(socket.SHUT_RDWR)
+                    one.detach()  # it is the wire's
+        self.shutdown(check=False)
+
+    # ---- what it is ----
+
+    def getBackendName(self) -> str:  # noqa: N802
+        return NAME
+
+    def name(self) -> str:
+        return NAME
+
+    def getRank(self) -> int:  # noqa: N802
+        return self._own[0]
+
+    def getSize(self) -> int:  # noqa: N802
+        return self._own[1]
+
+    def rank(self) -> int:
+        return self._own[0]
+
+    def size(self) -> int:
+        return self._own[1]
+
+    def getGroupName(self) -> str:  # noqa: N802
+        return self._names[0]
+
+    def setGroupName(self, name: str) -> None:  # noqa: N802
+        self._names[0] = name
+
+    def getGroupDesc(self) -> str:  # noqa: N802
+        return self._names[1]
+
+    def setGroupDesc(self, text: str) -> None:  # noqa: N802
+        self._names[1] = text
+
+    @property
+    def group_name(self) -> str:
+        return self._names[0]
+
+    @property
+    def group_desc(self) -> str:
+        return self._names[1]
+
+    def _set_group_name(self, name: str) -> None:
+        self._names[0] = name
+
+    def _set_group_desc(self, text: str) -> None:
+        self._names[1] = text
+
+    def get_group_store(self) -> Any:
+        return self._store
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        self._timeout = timeout
+
+    # ---- making calls ----
+
+    def _submit(self, results: list[Any], do: Callable[[], None]) -> Any:
+        work = self._worker.submit(results, do)
+        if self._together is not None:
+            self._together.append(work)
+        return work
+
+    def _seconds(self, options: Any) -> float:
+        """Without any progress."""
+        given = getattr(options, "timeout", None)
+        own = given.total_seconds() if isinstance(given, timedelta) else 0.0
+        return own if own > 0 else self._timeout.total_seconds()
+
+    def _elsewhere(self, tensors: Sequence[Any]) -> Far | None:
+        """The group for tensors that are not in the memory of the processor, or None."""
+        device = next((one.device for one in tensors if one.device.type != "cpu"), None)
+        return None if device is None else self._far_on(device)
+
+    def _far_on(self, device: Any) -> Far:
+        if device.type != "cuda" or not dist.is_nccl_available():
+            raise Unsupported(
+                f"antiphon: tensors on {device} need NCCL, which this PyTorch lacks; move them to the CPU"
+            )
+        if self._far is None:
+            group = nccl(PrefixStore("nccl", self._store), *self._own, self._timeout)
+            self._far = Far(group, self._worker.submit)
+        return self._far
+
+    def _start_coalescing(self, device: Any) -> None:
+        self._together = []
+        far = None if device is None or device.type == "cpu" else self._far_on(device)
+        self._far_together = far if far is not None and far.start() else None
+
+    def _end_coalescing(self, device: Any) -> Any:
+        works, self._together = self._together or [], None
+        if self._far_together is not None:
+            return self._far_together.group._end_coalescing()
+        return self._worker.submit([], lambda: _wait_for(works))
+
+    # ---- the collectives ----
+
+    def allreduce(self, tensors: Any, opts: Any = None, timeout: Any = None) -> Any:
+        tensors = _listed(tensors)
+        if far := self._elsewhere(tensors):
+            return far.call("allreduce", tensors, opts)
+        op, seconds = _operator(opts), self._seconds(opts)
+        return self._submit(tensors, lambda: self.calls.allreduce_several(tensors, op, seconds))
+
+    def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
+        if far := self._elsewhere(tensors):
+            return far.call("allreduce_coalesced", tensors, opts)
+        return self.allreduce(list(tensors), opts)
+
+    def reduce(self, tensors: Any, opts: Any = None) -> Any:
+        tensors = _listed(tensors)
+        if far := self._elsewhere(tensors):
+            return far.call("reduce", tensors, opts)
+        op, root, seconds = _operator(opts), _root(opts), self._seconds(opts)
+        return self._submit(tensors, lambda: self.calls.reduce(tensors[0], root, op, seconds))
+
+    def broadcast(self, tensors: Any, opts: Any = None) -> Any:
+        tensors = _listed(tensors)
+        if far := self._elsewhere(tensors):
+            return far.call("broadcast", tensors, opts)
+        root, seconds = _root(opts), self._seconds(opts)
+
+        def do() -> None:
+            for one in tensors:
+                self.calls.broadcast(one, root, seconds)
+
+        return self._submit(tensors, do)
+
+    def allgather(self, output_lists: Any, inputs: Any, opts: Any = None) -> Any:
+        if far := self._elsewhere(inputs):
+            return far.call("allgather", output_lists, inputs, opts)
+        seconds = self._seconds(opts)
+
+        def do() -> None:
+            for outputs, given in zip(output_lists, inputs, strict=True):
+                self.calls.allgather_list(outputs, given, seconds)
+
+        return self._submit([one for outputs in output_lists for one in outputs], do)
+
+    def allgather_coalesced(self, output_lists: Any, inputs: Any, opts: Any = None) -> Any:
+        """Here a list of results is for one process: of each of its inputs."""
+        by_input = [[one[number] for one in output_lists] for number in range(len(inputs))]
+        return self.allgather(by_input, inputs, opts)
+
+    def all_gather_single(self, output: Any, given: Any, opts: Any = None) -> Any:
+        return self.all_gather_single_coalesced([output], [given], opts)
+
+    def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        if far := self._elsewhere(inputs):
+            return far.several("_allgather_base", outputs, inputs, opts)
+        seconds = self._seconds(opts)
+
+        def do() -> None:
+            for output, given in zip(outputs, inputs, strict=True):
+                self.calls.allgather(output, given, seconds)
+
+        return self._submit(list(outputs), do)
+
+    def reduce_scatter(self, outputs: Any, input_lists: Any, opts: Any = None) -> Any:
+        if far := self._elsewhere(outputs):
+            return far.call("reduce_scatter", outputs, input_lists, opts)
+        op, seconds = _operator(opts), self._seconds(opts)
+
+        def do() -> None:
+            for output, given in zip(outputs, input_lists, strict=True):
+                self.calls.reduce_scatter_list(output, given, op, seconds)
+
+        return self._submit(list(outputs), do)
+
+    def reduce_scatter_single(self, output: Any, given: Any, opts: Any = None) -> Any:
+        return self.reduce_scatter_single_coalesced([output], [given], opts)
+
+    def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        if far := self._elsewhere(inputs):
+            return far.several("_reduce_scatter_base", outputs, inputs, opts)
+        op, seconds = _operator(opts), self._seconds(opts)
+
+        def do() -> None:
+            for output, given in zip(outputs, inputs, strict=True):
+                self.calls.reduce_scatter(output, given, op, seconds)
+
+        return self._submit(list(outputs), do)
+
+    def gather(self, output_lists: Any, inputs: Any, opts: Any = None) -> Any:
+        if far := self._elsewhere(inputs):
+            return far.call("gather", output_lists, inputs, opts)
+        root, seconds = _root(opts), self._seconds(opts)
+        outputs = list(output_lists[0]) if output_lists else []
+        return self._submit(outputs, lambda: self.calls.gather(outputs, inputs[0], root, seconds))
+
+    def scatter(self, outputs: Any, input_lists: Any, opts: Any = None) -> Any:
+        if far := self._elsewhere(outputs):
+            return far.call("scatter", outputs, input_lists, opts)
+        root, seconds = _root(opts), self._seconds(opts)
+        given = list(input_lists[0]) if input_lists else []
+        return self._submit(list(outputs), lambda: self.calls.scatter(outputs[0], given, root, seconds))
+
+    def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        if far := self._elsewhere(inputs):
+            return far.call("alltoall", outputs, inputs, opts)
+        seconds = self._seconds(opts)
+        return self._submit(list(outputs), lambda: self.calls.alltoall_list(outputs, inputs, seconds))
+
+    def all_to_all_single(self, output: Any, given: Any, out_splits: Any, in_splits: Any, opts: Any = None) -> Any:
+        if far := self._elsewhere([given]):
+            return far.call("alltoall_base", output, given, out_splits, in_splits, opts)
+        seconds, ranks = self._seconds(opts), self._own[1]
+        sizes = [_elements(output, out_splits, ranks), _elements(given, in_splits, ranks)]
+        return self._submit([output], lambda: self.calls.alltoall(output, given, sizes[0], sizes[1], seconds))
+
+    def barrier(self, opts: Any = None) -> Any:
+        seconds = self._seconds(opts)
+        return self._submit([], lambda: self.calls.barrier(seconds))
+
+    def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
+        """As gloo means it: a timeout of 0 is one."""
+        self._gloo.monitored_barrier(self._timeout if timeout is None else timeout, wait_all_ranks)
+
+    # the names of earlier versions
+    _allgather_base = all_gather_single
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+    _reduce_scatter_base = reduce_scatter_single
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+    alltoall_base = all_to_all_single
+
+    # ---- from one to another ----
+
+    def _between(self, tensors: Any) -> Any:
+        far = self._elsewhere(tensors)
+        return self._gloo if far is None else far.group
+
+    def send(self, tensors: Any, peer: int, tag: int = 0) -> Any:
+        return self._between(tensors).send(tensors, peer, tag)
+
+    def recv(self, tensors: Any, peer: int, tag: int = 0) -> Any:
+        return self._between(tensors).recv(tensors, peer, tag)
+
+    def recv_anysource(self, tensors: Any, tag: int = 0) -> Any:
+        return self._between(tensors).recv_anysource(tensors, tag)
+
+
+def _listed(tensors: Any) -> list[Any]:
+    return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+
+
+def _operator(opts: Any) -> Any:
+    if opts is None:
+        return ReduceOp.SUM
+    return getattr(opts, "reduceOp", opts)  # the operator itself may be given
+
+
+def _root(opts: Any) -> int:
+    return opts if isinstance(opts, int) else int(getattr(opts, "rootRank", 0))
+
+
+def _elements(tensor: Any, splits: Sequence[int], ranks: int) -> list[int]:
+    """Of the parts of a tensor that is cut along its first dimension."""
+    rows = int(tensor.shape[0]) if tensor.dim() else 1
+    if not splits:
+        if rows % ranks:
+            raise ValueError(f"all_to_all_single: {rows} rows cannot be dealt out evenly to {ranks} processes")
+        return [tensor.numel() // ranks] * ranks
+    if len(splits) != ranks or sum(splits) != rows:
+        raise ValueError(f"all_to_all_single: the {len(splits)} parts do not make up the {rows} rows")
+    row = tensor.numel() // rows if rows else 0
+    return [int(part) * row for part in splits]
+
+
+def _wait_for(works: Sequence[Any]) -> None:
+    for one in works:
+        one.wait()

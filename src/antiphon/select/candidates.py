@@ -1,0 +1,94 @@
+"""What came of planning: candidates with their times, and the ranges of sizes for which each is best."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+from antiphon.select.task import OK
+from antiphon.units import format_seconds, format_size
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """A planner with its options, and what came of it. status: ok | refused | failed | timed out.
+
+    `seconds` by size; `why` by size: (bottleneck, terms). `variant` counts the schedules of one planner call.
+    `may_win`: False for what is only there to compare with. `also`: options by which the planner gives the same.
+    `ended_by`: budget, memory or crash, where one of these ended it before it was done.
+    """
+
+    collective: str
+    planner: str
+    options: Mapping[str, Any]
+    status: str
+    reason: str = ""
+    variant: int = 0
+    seconds: Mapping[int, float] = field(default_factory=dict)
+    why: Mapping[int, tuple[str, Mapping[str, float]]] = field(default_factory=dict)
+    figures: Mapping[str, Any] = field(default_factory=dict)
+    seconds_per_byte: Fraction = Fraction(0)
+    may_win: bool = True
+    also: tuple[Mapping[str, Any], ...] = ()
+    ended_by: str = ""
+
+    def __repr__(self) -> str:
+        told = f"{len(self.seconds)} sizes" if self.status == OK else f"{self.status}: {self.reason}"
+        return f"Candidate({self.collective} by {_who(self)}: {told})"
+
+    def as_json(self) -> dict[str, Any]:
+        keys = ("collective", "planner", "options", "status", "reason")
+        found: dict[str, Any] = {key: getattr(self, key) for key in keys}
+        found["options"] = dict(self.options)
+        found["seconds"] = {str(size): seconds for size, seconds in self.seconds.items()}
+        if self.status == OK:
+            found["variant"] = self.variant
+        if self.ended_by:
+            found["ended_by"] = self.ended_by
+        if self.also:
+            found["also"] = [dict(options) for options in self.also]
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class Range:
+    """The best candidate for start <= nbytes < stop (the last range: for its stop, too).
+
+    `at` is the greatest size priced in it, to which seconds, gap and speedup belong.
+    """
+
+    collective: str
+    start: int
+    stop: int
+    at: int
+    candidate: Candidate
+    seconds: float
+    gap: float | None
+    speedup: float | None
+
+    def __repr__(self) -> str:
+        sizes = f"{format_size(self.start)} to {format_size(self.stop)}"
+        figures = [f"{k} {v:.3g}" for k, v in (("gap", self.gap), ("speedup", self.speedup)) if v is not None]
+        told = ", ".join([_who(self.candidate), format_seconds(self.seconds), *figures])
+        return f"Range({self.collective}, {sizes}: {told})"
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "collective": self.collective,
+            "from": self.start,
+            "to": self.stop,
+            "planner": self.candidate.planner,
+            "options": dict(self.candidate.options),
+            "seconds": self.seconds,
+            "gap": self.gap,
+            "speedup": self.speedup,
+            "at": self.at,
+            "variant": self.candidate.variant,
+            "bottleneck": self.candidate.why[self.at][0],
+        }
+
+
+def _who(candidate: Candidate) -> str:
+    return " ".join([candidate.planner, *(f"{k}={v}" for k, v in candidate.options.items())])

@@ -1,0 +1,60 @@
+"""What libraries do: the planners that stand for NCCL, whether they had their say, and the classics."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from antiphon.core.collective import KINDS
+from antiphon.core.topology import Topology
+from antiphon.select.task import FAILED, TIMED_OUT, Done, Task
+
+RINGS_AND_TREES = ("multi-ring", "double-binary-tree")
+SENDS = ("direct", "pairwise")
+BASELINES: Mapping[str, tuple[tuple[str, ...], ...]] = {
+    **dict.fromkeys(KINDS, (RINGS_AND_TREES, ("ring",))),
+    **dict.fromkeys(("alltoall", "gather", "scatter"), (SENDS, ("ring",))),
+}
+# What libraries use, and what is good on flat machines, where a model may not see the difference.
+CLASSICS = (
+    "ring", "recursive-doubling", "halving-doubling", "direct", "bruck", "pairwise", "binomial-tree",
+    "double-binary-tree", "colocated-ps",
+)  # fmt: skip
+# What NCCL lets switches do that can (NVLink SHARP, InfiniBand SHARP), and what they must be able to do for it.
+IN_SWITCHES = {"allreduce": "reduce", "reducescatter": "reduce", "allgather": "multicast"}
+BY_SWITCHES = "NCCL would let the switches multicast and reduce, which is not priced here"
+NOBODY = "can plan it here"
+
+
+def by_switches(topology: Topology, kind: str) -> bool:
+    """Whether NCCL would use what the switches of this machine can do: then no planner here stands for it."""
+    return kind in IN_SWITCHES and bool(getattr(topology.helpers, IN_SWITCHES[kind]))
+
+
+def spoilt(kind: str, tasks: Sequence[Task], ended: Mapping[int, Done], group: Collection[str]) -> str:
+    """Why this group of planners cannot be compared with: one of them failed, or did not end. "" if it can."""
+    for task in tasks:
+        if task.kind == kind and task.entry is not None and task.planner in group:
+            end = ended.get(task.index)
+            who = " ".join([task.planner, *(f"{k}={v}" for k, v in task.options.items())])
+            if end is None:
+                return f"{who} was not tried to the end"
+            if end.status in (FAILED, TIMED_OUT):
+                return f"{who} {end.status}: {end.reason}"
+    return ""
+
+
+def baseline(
+    kind: str, tasks: Sequence[Task], ended: Mapping[int, Done], able: Collection[str]
+) -> tuple[tuple[str, ...], str]:
+    """Who stands for NCCL: the first group of planners of which one could plan. Nobody where one of that group, or
+    of one before, failed or timed out, as it might have been the fastest; then the reason."""
+    groups = BASELINES.get(kind, ())
+    for group in groups:
+        why = spoilt(kind, tasks, ended, group)
+        if why:
+            return (), why
+        names = tuple(name for name in group if name in able)
+        if names:
+            return names, ""
+    listed = ", ".join(name for group in groups for name in group)
+    return (), f"none of {listed} {NOBODY}" if groups else f"nothing stands for NCCL in a {kind} collective"

@@ -1,0 +1,257 @@
+"""Plans: make one, state its figures, check all that it claims."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+from antiphon.core.bounds import Bound, bound
+from antiphon.core.bounds.memory import reached_json
+from antiphon.core.collective import Collective
+from antiphon.core.interpret import order_of_combining
+from antiphon.core.loads import claims, throughput, timeline
+from antiphon.core.plan import Entry, Plan
+from antiphon.core.request import Request, silent
+from antiphon.core.schedule import Schedule
+from antiphon.core.topology import Topology
+from antiphon.core.verify import Fault, verify
+from antiphon.cost import prepare
+from antiphon.errors import AntiphonError, Infeasible, Invalid, NotFound, TimedOut, Unsupported, unknown
+from antiphon.registry import call, find, refuse_unless_able
+from antiphon.select.libraries import CLASSICS
+from antiphon.select.orders import SEVERAL_ORDERS, SeveralOrders, order_claimed
+from antiphon.select.proofs import certified, label_of, prove, rate_of
+from antiphon.select.wish import budget_of, collective, machine_of
+from antiphon.units import parse_size
+
+# Who is asked, and with which options, for one order of combining where no planner is named; relay goes everywhere.
+USUAL = ("ring", "relay")  # where no planner is named, the first that plans such a collective
+UNNAMED: tuple[tuple[str, Mapping[str, Any]], ...] = (
+    *((name, {}) for name in CLASSICS),
+    ("relay", {"by": "tree", "trees": 1}),
+)
+
+
+def _gap(value: Fraction, least: Fraction) -> Fraction | None:
+    """How many times the least; None where nothing is needed at all, and yet something is done."""
+    return value / least if least else (None if value else Fraction(1))
+
+
+def proof_of(bandwidth_gap: Fraction | None, latency_gap: Fraction | None) -> str | None:
+    """Which bounds the schedule meets: "latency", "bandwidth", "both" or None (SCCL, Tables 4 and 5)."""
+    met = (latency_gap == 1, bandwidth_gap == 1)
+    return {(True, True): "both", (True, False): "latency", (False, True): "bandwidth"}.get(met)
+
+
+def gaps(figures: Mapping[str, Any], seconds_per_byte: Fraction, limits: Bound) -> dict[str, Any]:
+    """How far a verified schedule is from the bounds: bandwidth_gap, latency_gap, proof; and, where the bounds take
+    something for granted of switches, assumes."""
+    least = 1 / limits.bytes_per_second if limits.bytes_per_second else Fraction(0)
+    bandwidth_gap = _gap(seconds_per_byte, least)
+    latency_gap = _gap(Fraction(figures["steps"]), Fraction(limits.latency_steps))
+    if any(gap is not None and gap < 1 for gap in (bandwidth_gap, latency_gap)):
+        raise RuntimeError(f"a verified schedule beats its bound: {bandwidth_gap}, {latency_gap}")
+    return {
+        "bandwidth_gap": None if bandwidth_gap is None else float(bandwidth_gap),
+        "latency_gap": None if latency_gap is None else float(latency_gap),
+        "proof": proof_of(bandwidth_gap, latency_gap),
+        **({"assumes": list(limits.assumes)} if limits.assumes else {}),
+    }
+
+
+def measure(schedule: Schedule, topology: Topology, limits: Bound | None = None) -> dict[str, Any]:
+    """Verify a schedule and state its figures beside the bounds: what a plan claims. `limits`: if known already."""
+    verify(schedule, topology).or_raise()
+    figures = dict(claims(schedule, topology))
+    limits = limits or bound(topology, schedule.collective)
+    figures |= gaps(figures, timeline(schedule, topology).total, limits)
+    if rate_of(schedule) is not None:
+        rate = throughput(schedule, topology)
+        figures["rate"] = None if rate is None else str(rate / topology.unit)
+    return figures
+
+
+def plan(  # noqa: PLR0913
+    wanted: Collective | str,
+    topology: Topology | str,
+    *,
+    planner: str = "",
+    root: int | None = None,
+    ranks: Sequence[int] | None = None,
+    nbytes: int | None = None,
+    budget: float | str | None = None,
+    effort: float | None = None,
+    seed: int = 0,
+    options: Mapping[str, Any] | None = None,
+    model: str | None = None,
+    deterministic: bool = False,
+    tell: Callable[[str], None] | None = None,
+) -> Plan:
+    """Let a planner plan (ring, or relay for a custom collective, unless another is named). Every schedule it yields is
+    verified; of several the best is kept: for `nbytes` the fastest by the model (alpha-beta, unless another is named),
+    else that of least bandwidth gap, then latency gap.
+
+    `deterministic`: only schedules that combine every element in one and the same order, as `tune` means it;
+    SeveralOrders where the planner has none. With no planner named it is then the best of the classics that can, and of
+    relay over one tree.
+    `tell` hears what a planner that searches is doing; with it, Ctrl-C ends the search and keeps the best so far. What
+    ended it the plan then claims as `stopped`: the `effort` that it counts, the same everywhere, or the `budget`, CPU
+    seconds."""
+    if model is not None and nbytes is None:
+        raise Invalid(f"model {model}: chooses the best for a size; give nbytes, too")
+    best: tuple[tuple[float, ...], Plan] | None = None
+    try:
+        for made in every_plan(
+            wanted, topology, planner=planner, root=root, ranks=ranks, nbytes=nbytes, budget=budget, effort=effort,
+            seed=seed, options=options, deterministic=deterministic, tell=tell,
+        ):  # fmt: skip
+            order = _gaps_of(made) if nbytes is None else _seconds_of(made, nbytes, model or "alpha-beta")
+            if best is None or order < best[0]:
+                best = (order, made)
+    except KeyboardInterrupt:
+        if best is None or tell is None:
+            raise
+        tell("no more is tried: interrupted; the best so far is kept")
+        return _stopped(best[1], "interrupted")
+    except TimedOut as error:
+        if best is None:
+            raise
+        return _stopped(best[1], str(error))
+    assert best is not None
+    return best[1]
+
+
+def _stopped(made: Plan, why: str) -> Plan:
+    """The best until then, which claims why nothing more was tried."""
+    entry = made.entries[0]
+    return replace(made, entries=(replace(entry, claims={**entry.claims, "stopped": why}),))
+
+
+def _gaps_of(made: Plan) -> tuple[float, ...]:
+    told = [made.entries[0].claims[key] for key in ("bandwidth_gap", "latency_gap")]
+    return tuple(math.inf if gap is None else gap for gap in told)
+
+
+def _seconds_of(made: Plan, nbytes: int, model: str) -> tuple[float, ...]:
+    price = prepare(model, made.entries[0].schedule, made.topology)
+    return (float(price(nbytes).seconds), *_gaps_of(made))
+
+
+def every_plan(  # noqa: PLR0913
+    wanted: Collective | str,
+    topology: Topology | str,
+    *,
+    planner: str = "",
+    root: int | None = None,
+    ranks: Sequence[int] | None = None,
+    nbytes: int | None = None,
+    budget: float | str | None = None,
+    effort: float | None = None,
+    seed: int = 0,
+    options: Mapping[str, Any] | None = None,
+    deterministic: bool = False,
+    tell: Callable[[str], None] | None = None,
+) -> Iterator[Plan]:
+    """All that a planner yields, as it is found: every schedule verified, each as a plan of its own; at least one.
+    `planner` and `deterministic` as for `plan`: then all that combine in one order.
+
+    `tell` hears what a planner that searches is doing. After what was found EffortSpent where its `effort`
+    ends it, TimedOut where its `budget`, CPU seconds, does."""
+    topology = machine_of(topology)
+    target = wanted if isinstance(wanted, Collective) else collective(wanted, topology, root=root, ranks=ranks)
+    size = None if nbytes is None else parse_size(nbytes, "nbytes")
+    seconds = None if budget is None else budget_of(budget)
+    request = Request(topology, target, nbytes=size, budget=seconds, effort=effort, seed=seed, tell=tell or silent)
+    if deterministic and not planner:
+        if options:
+            raise Invalid("options are for a planner; name it, too")
+        yield from _of_any(request)
+        return
+    yield from _of_planner(planner or _usual(target), request, options or {}, deterministic)
+
+
+def _usual(target: Collective) -> str:
+    return next(name for name in USUAL if target.kind in find("planner", name).can["collectives"])
+
+
+def _of_planner(
+    planner: str, request: Request, options: Mapping[str, Any], deterministic: bool, limits: Bound | None = None
+) -> Iterator[Plan]:
+    """`limits`: if known already."""
+    topology, target, entry = request.topology, request.collective, find("planner", planner)
+    refuse_unless_able(planner, entry, target)
+    known = entry.can["options"]
+    for key in options:
+        if key not in known:
+            raise unknown(f"option of planner {planner}", key, known)
+    made = found = False
+    for schedule in call("planner", planner, entry.load(), options, request):
+        made = True
+        limits = limits or bound(topology, target)
+        figures = measure(schedule, topology, limits)
+        order = order_claimed(schedule) if deterministic else {}
+        if order is None:
+            continue
+        if certified(schedule, topology) is not None:
+            figures["optimality"] = label_of(schedule)
+        found = True
+        yield Plan(topology, target, (Entry(0, None, schedule, {"planner": planner, **figures, **order}),))
+    if not made:
+        raise NotFound(f"planner {planner} found no schedule for {target.kind} on {topology.name}")
+    if not found:
+        raise SeveralOrders(f"planner {planner}: {SEVERAL_ORDERS}; name no planner, and the best that can is taken")
+
+
+def _of_any(request: Request) -> Iterator[Plan]:
+    """All that combine in one order, of those asked where no planner is named; who cannot plan this is passed over."""
+    limits = bound(request.topology, request.collective)
+    found = several = False
+    refused: AntiphonError | None = None
+    for name, options in UNNAMED:
+        try:
+            for made in _of_planner(name, request, options, deterministic=True, limits=limits):
+                found = True
+                yield made
+        except SeveralOrders:
+            several = True
+        except (Infeasible, Invalid, NotFound, Unsupported) as error:
+            refused = refused or error
+    if not found and not several and refused is not None:
+        raise refused
+    if not found:
+        raise SeveralOrders(
+            f"none of {', '.join(name for name, _ in UNNAMED)} has a schedule for "
+            f"{request.collective.kind} on {request.topology.name} that combines all data in one order; "
+            "antiphon tune --deterministic asks all planners"
+        )
+
+
+def figures_of(plan: Plan) -> dict[str, Any]:
+    """What `antiphon plan --json` says: the claims of the entry for the largest sizes, with what it is a plan for."""
+    about = {"collective": plan.collective.kind, "topology": plan.topology.name}
+    last = plan.entries[-1]
+    found = last.schedule.provenance.get("found")
+    told = {"found": dict(found)} if isinstance(found, Mapping) and found else {}
+    claims = {"planner": None, **about, "assumes": [], "stopped": None, **last.claims}
+    return {**claims, **reached_json(last.schedule, plan.topology), **told, "verified": True}
+
+
+def check(plan: Plan, topology: Topology, *, proof: bool = False, claims: bool = True) -> Fault | None:
+    """Verify every schedule of a plan with all it claims. `proof`: recheck the bounds from their witnesses, and the
+    certificates of its schedules, too."""
+    limits: Bound | None = None
+    for entry in plan.entries:
+        report = verify(entry.schedule, topology, entry.claims if claims else None)
+        if report.fault is not None:
+            return report.fault
+        limits = limits or (bound(topology, plan.collective) if claims or proof else None)
+        figures = {"assumes": [], **measure(entry.schedule, topology, limits)} if claims else {}
+        for key, value in figures.items():
+            if key in entry.claims and entry.claims[key] != value:
+                return Fault("claim", f"the plan claims {key} = {entry.claims[key]!r}, but it is {value!r}")
+        if claims and "order" in entry.claims and entry.claims["order"] != order_of_combining(entry.schedule):
+            return Fault("claim", "the plan claims an order in which every element is combined, but that is not so")
+    return prove(plan, topology, limits, claims=claims).fault if proof else None

@@ -1,0 +1,177 @@
+"""A chosen plan on the page: its figures, its steps, its loads and its timeline."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from html import escape
+from typing import Any
+
+import numpy as np
+
+from antiphon.core.plan import Entry, Plan
+from antiphon.core.schedule import Schedule
+from antiphon.core.topology import Topology
+from antiphon.cost import step_times
+from antiphon.select import Range
+from antiphon.show.pages._flow import MOST_LANES, busiest, lanes, matrix, messages
+from antiphon.show.words import options_text, plural, ratio
+from antiphon.units import format_seconds, format_size
+
+COPY_COLOUR, REDUCE_COLOUR = "#2f6fab", "#c2622d"
+MOST_CELLS = 64
+
+
+_PLAYER = """<div><h4>Step by step</h4><div class="player"><div class="stage"></div>
+<div class="controls"><button type="button" class="play" aria-label="play">▶</button>
+<input type="range" min="0" max="{last}" value="0" aria-label="step"><span class="where"></span></div>
+<div class="said"></div></div></div>"""
+
+
+def as_script(value: Any) -> str:
+    """JSON that may stand inside a script element, whatever texts are in it."""
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def plan_section(name: str, plan: Plan, number: int, chosen: Range) -> str:
+    """One entry of a plan; hidden unless it is the first."""
+    entry, topology = plan.entries[number], plan.topology
+    told = messages(entry.schedule)
+    data = {**told, "ranks": list(plan.collective.members), "places": _places(topology, plan.collective.members)}
+    parts = [
+        f'<div class="plan" id="{escape(name)}"{"" if number == 0 else " hidden"}>',
+        _facts(entry, chosen),
+        '<div class="split">',
+        _PLAYER.format(last=max(told["shown"] - 1, 0)),
+        f"<div><h4>When each rank sends</h4>{_timeline(entry.schedule, topology, chosen.at)}",
+        f"<h4>The busiest links</h4>{_bars(entry.schedule, topology)}</div>",
+        "</div>",
+        _heat(entry.schedule),
+        f'<script type="application/json" class="steps">{as_script(data)}</script>',
+        "</div>",
+    ]
+    return "\n".join(parts)
+
+
+def _places(topology: Topology, members: Sequence[int]) -> list[str]:
+    return [topology.places[rank].rpartition("/")[0] for rank in members]
+
+
+def _facts(entry: Entry, chosen: Range) -> str:
+    claims = entry.claims
+    facts = [
+        ("planner", f"{chosen.candidate.planner} {options_text(chosen.candidate.options)}".strip()),
+        ("steps", f"{claims['steps']:,}"),
+        ("chunks per rank", f"{claims['chunks']:,}"),
+        ("transfers", f"{claims['transfers']:,}"),
+    ]
+    if "bandwidth_gap" in claims:
+        facts.append(("bandwidth gap", ratio(claims["bandwidth_gap"])))
+        facts.append(("latency gap", ratio(claims["latency_gap"])))
+    facts.append((f"at {format_size(chosen.at)}", format_seconds(chosen.seconds)))
+    cells = "".join(f"<div><dt>{escape(k)}</dt><dd>{escape(v)}</dd></div>" for k, v in facts)
+    return f'<dl class="facts">{cells}</dl>'
+
+
+def _timeline(schedule: Schedule, topology: Topology, nbytes: int) -> str:
+    """A lane per rank: copies below, reductions above; steps as barriers, at this size."""
+    marks, times = step_times(schedule, topology, nbytes)
+    total = float(times[-1]) or 1.0
+    rows = lanes(schedule)
+    ranks = sorted({rank for rank, _, _ in rows})
+    place = {rank: i for i, rank in enumerate(ranks)}
+    lane = 16 if len(ranks) <= 24 else 9
+    left, width, top = 34, 480, 4
+    height = top + lane * len(ranks) + 22
+
+    def x(step: int) -> float:
+        return left + (width - left - 8) * float(np.interp(step, marks, times)) / total
+
+    out = [f'<svg class="lanes" viewBox="0 0 {width} {height}" role="img" aria-label="timeline" font-size="10">']
+    for rank, i in place.items():
+        if lane > 9 or i % 4 == 0:
+            out.append(f'<text x="{left - 6}" y="{top + lane * i + lane * 0.7:.1f}" text-anchor="end">{rank}</text>')
+    for rank, op, runs in rows:
+        y, tall = top + lane * place[rank] + (1 if op else lane / 2), lane / 2 - 1
+        colour = REDUCE_COLOUR if op else COPY_COLOUR
+        for begin, end in runs:
+            box = f'x="{x(begin):.1f}" y="{y:.1f}" width="{max(x(end) - x(begin) - 0.4, 0.6):.1f}" height="{tall:.1f}"'
+            what = "reduces" if op else "copies"
+            title = f"rank {rank} sends {what}: steps {begin} to {end - 1}"
+            out.append(f'<rect {box} fill="{colour}"><title>{title}</title></rect>')
+    if len(marks) - 1 <= 80 and int(marks[-1]) <= 80:
+        out += [
+            f'<path d="M{x(s):.1f} {top} V{height - 20}" stroke="#fff" stroke-opacity="0.8"/>'
+            for s in range(int(marks[-1]) + 1)
+        ]
+    foot = height - 6
+    out.append(f'<text x="{left}" y="{foot}">0</text>')
+    out.append(f'<text x="{width - 8}" y="{foot}" text-anchor="end">{format_seconds(total)}</text>')
+    out.append("</svg>")
+    more = len(schedule.collective.members) - MOST_LANES
+    note = f" The first {MOST_LANES} ranks of {MOST_LANES + more}." if more > 0 else ""
+    key = (
+        f'<span class="dot" style="background:{COPY_COLOUR}"></span>copy '
+        f'<span class="dot" style="background:{REDUCE_COLOUR}"></span>reduce'
+    )
+    return (
+        "".join(out) + f'<p class="note">{key}. For {format_size(nbytes)}, with steps as barriers: each takes the '
+        f"greatest latency of a route and its load.{note}</p>"
+    )
+
+
+def _bars(schedule: Schedule, topology: Topology) -> str:
+    found = busiest(schedule, topology)
+    rows = "".join(
+        f"<tr><td>{escape(name)}</td><td class='bar'><i style='width:{100 * busy:.1f}%'></i></td>"
+        f"<td class='n'>{busy:.0%}</td></tr>"
+        for name, busy, _ in found["bars"]
+    )
+    text = (
+        f"{found['used']:,} of {plural(found['links'], 'link')} used; on average busy {found['mean']:.0%} of the "
+        "time at zero latency."
+    )
+    return f'<table class="bars"><tbody>{rows}</tbody></table><p class="note">{text}</p>'
+
+
+def _heat(schedule: Schedule) -> str:
+    """Who sends how much to whom in all."""
+    members = schedule.collective.members
+    cells = matrix(schedule)
+    if len(members) > MOST_CELLS or not cells:
+        return ""
+    place = {rank: i for i, rank in enumerate(sorted({*members, *(r for pair in cells for r in pair)}))}
+    if len(place) > MOST_CELLS:
+        return ""
+    cell = 22 if len(place) <= 16 else 8
+    left = 30
+    side = left + cell * len(place) + 2
+    top = max(cells.values())
+    out = [f'<svg class="heat" viewBox="0 0 {side} {side}" width="{side}" height="{side}" font-size="10" role="img">']
+    for rank, i in place.items():
+        if cell > 8 or i % 8 == 0:
+            at = left + cell * i + cell / 2
+            out.append(f'<text x="{at:.0f}" y="{left - 8}" text-anchor="middle">{rank}</text>')
+            out.append(f'<text x="{left - 6}" y="{at + 3.5:.1f}" text-anchor="end">{rank}</text>')
+    shapes: dict[int, list[str]] = {}
+    for (src, dst), amount in sorted(cells.items()):
+        x, y = left + cell * place[dst], left + cell * place[src]
+        level = math.ceil(amount / top * 10)
+        if cell > 8:
+            title = f"rank {src} sends {amount:.4g} of nbytes to rank {dst}"
+            out.append(
+                f'<rect x="{x}" y="{y}" width="{cell - 1}" height="{cell - 1}" rx="2" fill="{COPY_COLOUR}" '
+                f'fill-opacity="{0.1 + 0.09 * level:.2f}"><title>{title}</title></rect>'
+            )
+        else:  # thousands of them: one shape for all that are alike
+            shapes.setdefault(level, []).append(f"M{x} {y}h7v7h-7z")
+    for level, drawn in sorted(shapes.items()):
+        out.append(f'<path fill="{COPY_COLOUR}" fill-opacity="{0.1 + 0.09 * level:.2f}" d="{"".join(drawn)}"/>')
+    out.append("</svg>")
+    return (
+        "<details><summary>Who sends how much to whom, in all</summary>"
+        f'<div class="scroll">{"".join(out)}</div><p class="note">Row: sender; column: receiver; darkest: '
+        f"{top:.4g} of nbytes.</p></details>"
+    )

@@ -1,0 +1,333 @@
+"""The report of a tuning: one HTML page that needs nothing else, no network either."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from antiphon import __version__
+from antiphon.core.bounds import without
+from antiphon.core.topology import Topology
+from antiphon.errors import Unsupported
+from antiphon.select import DEFINITIONS, Candidate, Range, Tuning
+from antiphon.show.pages._steps import as_script, plan_section
+from antiphon.show.pictures.chart import chart, chart_svg, frame_of, legend, scale, styles
+from antiphon.show.pictures.heatmap import heatmap_svg
+from antiphon.show.words import (
+    ASSUMED,
+    ends_text,
+    loss_text,
+    model_text,
+    notes,
+    options_text,
+    plural,
+    ratio,
+    stopped_text,
+)
+from antiphon.units import format_bandwidth, format_seconds, format_size
+
+__all__ = ["chart_svg", "heatmap_svg", "report_html"]
+
+WIDE, NARROW = (1040, 430), (400, 340)
+TERMS = ("#b9b2a3", "#2f6fab", "#c2573a", "#7a9a3a", "#8a63a8", "#3aa39a")  # of what a time is made of
+BOX = "background:var(--paper);border:1px solid var(--line);border-radius:8px"
+WIDEST_HALF = 640  # pixels of a machine's picture that stands beside the summary
+
+
+Draw = Callable[[Topology], str]
+
+
+def report_html(tuning: Tuning, picture: Draw, words: Draw) -> str:
+    """The whole page. Every name in it is escaped; it loads nothing.
+
+    `picture` draws the machine as SVG, `words` describes one that is too large to draw.
+    """
+    kinds = [kind for kind in tuning.collectives if any(c.collective == kind for c in tuning.candidates)]
+    name = escape(tuning.topology.name)
+    title = f"{escape(kinds[0]) if len(kinds) == 1 else 'Collectives'} on {name}"
+    here = Path(__file__).parent
+    style, script = ((here / f).read_text(encoding="utf-8") for f in ("page.css", "page.js"))
+    machine = _machine(tuning, picture, words)
+    body = [
+        f"<header><h1>{title}</h1><p class='lead'>{_lead(tuning)}</p></header>",
+        f'<section class="split machine{" wide" if _is_wide(machine) else ""}"><div>{machine}</div>',
+        f"<div>{_summary(tuning, kinds)}{_because(tuning, kinds[0]) if len(kinds) == 1 else ''}</div></section>",
+        _tabs(kinds),
+        *(_collective(tuning, kind, number) for number, kind in enumerate(kinds)),
+        _footer(),
+    ]
+    policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+    return "\n".join(
+        [
+            '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">',
+            f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            f"<title>{title}</title>\n<style>\n{style}</style></head>\n<body>",
+            *body,
+            f"<script>\n{script}</script>\n</body></html>\n",
+        ]
+    )
+
+
+def _lead(tuning: Tuning) -> str:
+    ok = [c for c in tuning.candidates if c.status == "ok"]
+    planners = len({c.planner for c in ok})
+    low, high = (format_size(size) for size in tuning.span)
+    parts = [
+        f"{low} to {high}",
+        f"{plural(len(ok), 'schedule')} by {plural(planners, 'planner')}, every one verified",
+        f"times predicted by {escape(model_text(tuning))}",
+    ]
+    ended = escape(stopped_text([tuning]))
+    parts.append(f"<strong>{ended}</strong>" if tuning.ended_early else ended)
+    if not tuning.complete:
+        parts.append("<strong>interrupted: not everything was tried</strong>")
+    return " · ".join(parts)
+
+
+def _machine(tuning: Tuning, picture: Draw, words: Draw) -> str:
+    try:
+        return picture(tuning.topology)
+    except Unsupported:
+        return f"<pre>{escape(words(tuning.topology))}</pre>"
+
+
+def _is_wide(machine: str) -> bool:
+    """Whether half of the page is too narrow for the picture of the machine."""
+    width = re.search(r'<svg [^>]*width="(\d+)"', machine)
+    return width is not None and int(width[1]) > WIDEST_HALF
+
+
+def _summary(tuning: Tuning, kinds: list[str]) -> str:
+    """The bounds and the best of each collective, at the greatest size; and what was lost."""
+    top = tuning.sizes[-1]
+    rows = []
+    for kind in kinds:
+        mine = [r for r in tuning.ranges if r.collective == kind]
+        limit = tuning.limits.get(kind)
+        rate = format_bandwidth(limit.bytes_per_second) if limit and limit.bytes_per_second else "-"
+        best = [format_bandwidth(r.at / r.seconds) for r in mine[-1:] if r.seconds] or ["-"]
+        ups = [r.speedup for r in mine if r.speedup is not None]
+        cells = [kind, best[0], rate, ratio(mine[-1].gap if mine else None), ratio(max(ups, default=None))]
+        rows.append(_row(cells))
+    head = _row(["", f"best at {format_size(top)}", "bound", "gap", "most over NCCL"], "th")
+    losses = "".join(f"<li>{escape(loss_text(loss))}</li>" for loss in tuning.losses)
+    lost = f"<h3>What was lost</h3><ul>{losses}</ul>" if losses else ""
+    told = "".join(f"<li>{escape(note)}</li>" for note in notes(tuning))
+    known = f"<h3>To know</h3><ul>{told}</ul>" if told else ""
+    return f'<h3>In short</h3><div class="scroll"><table>{head}{"".join(rows)}</table></div>{lost}{known}'
+
+
+def _row(cells: list[str], tag: str = "td", words: int = 1) -> str:
+    """The first cells hold words, the others figures."""
+    inner = "".join(f"<{tag}{' class=n' if i >= words else ''}>{escape(cell)}</{tag}>" for i, cell in enumerate(cells))
+    return f"<tr>{inner}</tr>"
+
+
+def _tabs(kinds: list[str]) -> str:
+    if len(kinds) == 1:
+        return ""
+    tabs = "".join(
+        f'<button type="button" role="tab" data-tab="c{i}" aria-selected="{"true" if i == 0 else "false"}">'
+        f"{escape(kind)}</button>"
+        for i, kind in enumerate(kinds)
+    )
+    return f'<nav role="tablist">{tabs}</nav>'
+
+
+def _collective(tuning: Tuning, kind: str, number: int) -> str:
+    mine = tuning.of(kind)
+    hidden = " hidden" if number else ""
+    parts = [f'<section class="collective" id="c{number}"{hidden}>']
+    if len(tuning.collectives) > 1:
+        parts.append(_because(tuning, kind))
+    if any(c.seconds for c in mine):
+        parts += [_charts(tuning, kind, number), _ranges(tuning, kind, number), _choosing(tuning, kind)]
+        parts.append(_plans(tuning, kind, number))
+    else:
+        parts.append(f"<p>No planner could plan {escape(kind)} here.</p>")
+    return "\n".join([*parts, _candidates(mine, tuning.sizes), "</section>"])
+
+
+_CHART_HEAD = """<div class="head"><h2>Time by size</h2><div class="switch" role="group">
+<button type="button" data-show="time" aria-pressed="true">time</button>
+<button type="button" data-show="gap" aria-pressed="false">times the bound</button></div></div>"""
+
+
+def _because(tuning: Tuning, kind: str) -> str:
+    """What proves the bound."""
+    limit = tuning.limits.get(kind)
+    lines = "".join(f"<li>{escape(line)}</li>" for line in (limit.because if limit is not None else ()))
+    alone = without(limit.assumes) if limit is not None else ""
+    lines += f"<li>{escape(f'{alone}: {ASSUMED}')}</li>" if alone else ""
+    head = f"No {escape(kind)} is faster than the bound{escape(f', {alone}') if alone else ''}"
+    return f"<div class='because'><h3>{head}</h3><ul>{lines}</ul></div>"
+
+
+def _charts(tuning: Tuning, kind: str, number: int) -> str:
+    """The chart four times, for wide and narrow pages, as time and as multiple of the bound; one is seen."""
+    figures, frames = [], {}
+    for relative in (False, True):
+        for name, (width, height) in (("wide", WIDE), ("narrow", NARROW)):
+            what = f"{'gap' if relative else 'time'} {name}"
+            drawn = chart(tuning, kind, width, height, relative)
+            figures.append(f'<div class="chart {what}" data-frame="{what}">{drawn}</div>')
+            frames[what] = frame_of(tuning, kind, width, height, relative).as_json()
+    data = {"frames": frames, "sizes": [format_size(s) for s in tuning.sizes], "bytes": list(tuning.sizes)}
+    data["candidates"] = {i: _hover(tuning, kind, mine) for i, mine in enumerate(tuning.of(kind)) if mine.seconds}
+    data["colours"] = {i: colour for i, (_, colour) in styles(tuning, kind).items()}
+    key = "".join(
+        f'<li><svg width="30" height="8"><path d="M0 4 h30" stroke="{colour}" stroke-width="2.6" '
+        f'stroke-dasharray="{dash}"/></svg>{escape(words)}</li>'
+        for colour, dash, words in legend(tuning, kind)
+    )
+    return "\n".join(
+        [
+            _CHART_HEAD,
+            f'<figure class="charts" data-show="time">{"".join(figures)}<div class="tip" hidden></div></figure>',
+            f'<ul class="key">{key}</ul>',
+            f'<script type="application/json" class="data">{as_script(data)}</script>',
+        ]
+    )
+
+
+def _hover(tuning: Tuning, kind: str, mine: Candidate) -> dict[str, Any]:
+    """Who, and per size: seconds, times the bound, the bottleneck (numbered) and the terms."""
+    gap = scale(tuning, kind, True)
+    names = list(dict.fromkeys(bottleneck for bottleneck, _ in mine.why.values()))
+    terms = list(dict.fromkeys(term for _, told in mine.why.values() for term in told))
+    return {
+        "who": mine.planner,
+        "options": options_text(mine.options, mine.variant),
+        "seconds": [float(f"{s:.5g}") for s in mine.seconds.values()],
+        "gap": [float(f"{gap(size, s):.4g}") for size, s in mine.seconds.items()] if kind in tuning.limits else [],
+        "names": names,
+        "held": [names.index(bottleneck) for bottleneck, _ in mine.why.values()],
+        "terms": {t: [float(f"{told.get(t, 0.0):.4g}") for _, told in mine.why.values()] for t in terms},
+    }
+
+
+def _ranges(tuning: Tuning, kind: str, number: int) -> str:
+    mine = [r for r in tuning.ranges if r.collective == kind]
+    colour = {c: styles(tuning, kind)[i][1] for i, c in enumerate(tuning.of(kind)) if c.seconds}
+    head = (
+        "<tr><th>sizes</th><th>best</th><th class=n>at</th><th class=n>time</th><th>made of</th><th class=n>gap</th>"
+        "<th class=n>over NCCL</th></tr>"
+    )
+    rows = []
+    shades = _shades(mine)
+    for i, r in enumerate(mine):
+        who, span = escape(r.candidate.planner), _span(r)
+        options = escape(options_text(r.candidate.options, r.candidate.variant))
+        rows.append(
+            f'<tr data-plan="p{number}-{i}" tabindex="0"><td class="span">{span}</td>'
+            f'<td><span class="dot" style="background:{colour[r.candidate]}"></span>{who} <small>{options}</small></td>'
+            f"<td class=n>{format_size(r.at)}</td><td class=n>{format_seconds(r.seconds)}</td>"
+            f"<td>{_parts(r, shades)}</td><td class=n>{ratio(r.gap)}</td>"
+            f"<td class=n>{ratio(r.speedup)}</td></tr>"
+        )
+    names = tuning.baselines.get(kind, ())
+    nccl = ("the better of " if len(names) > 1 else "") + " and ".join(names)
+    note = "Figures hold at the size under \u201cat\u201d, the greatest priced in the range."
+    legend = ", ".join(f'<i class="dot" style="background:{shade}"></i>{escape(t)}' for t, shade in shades.items())
+    note += f" Time is made of {legend}." if shades else ""
+    note += f" What NCCL would do: {escape(nccl)}." if names else ""
+    return (
+        f'<h2>What to use when</h2><div class="scroll"><table class="ranges"><thead>{head}</thead>'
+        f'<tbody>{"".join(rows)}</tbody></table></div><p class="note">{note}</p>'
+    )
+
+
+def _span(r: Range) -> str:
+    start, stop = ends_text(r)
+    return start if stop == "-" else f"{start} – {stop}"
+
+
+def _choosing(tuning: Tuning, kind: str) -> str:
+    """What the values of the options swept are worth at each size; nothing without a sweep."""
+    mine = [gain for gain in tuning.gains if gain.collective == kind]
+    if not mine:
+        return ""
+    head = _row(["planner", "over", "on average", "at most", "at"], "th", 2)
+    rows = [
+        _row([g.planner, options_text(dict(g.first)), ratio(g.mean), ratio(g.most), format_size(g.at)], words=2)
+        for g in mine
+    ]
+    what = escape(", ".join(tuning.sweep))
+    return (
+        f'<h2>Choosing {what}</h2><div class="scroll" style="{BOX}">'
+        f"{heatmap_svg(tuning, kind, alone=False, widest=WIDE[0])}</div>"
+        f'<div class="scroll"><table>{head}{"".join(rows)}</table></div>'
+        '<p class="note">How many times faster the best value for each size is than the first one of the sweep.</p>'
+    )
+
+
+def _terms(r: Range) -> Mapping[str, float]:
+    """What the time of a range's best is made of, at the greatest size priced there."""
+    priced = [size for size in r.candidate.why if r.start <= size <= r.stop]
+    return {t: value for t, value in r.candidate.why[max(priced)][1].items() if value > 0} if priced else {}
+
+
+def _shades(ranges: Sequence[Range]) -> dict[str, str]:
+    names = dict.fromkeys(term for r in ranges for term in _terms(r))
+    return dict(zip(names, itertools.cycle(TERMS)))
+
+
+def _parts(r: Range, shades: Mapping[str, str]) -> str:
+    """A stacked bar of the terms."""
+    terms = _terms(r)
+    whole = sum(terms.values()) or 1.0
+    bits = [
+        f'<i style="flex:{value / whole:.4f};background:{shades[t]}" title="{escape(t)} {value / whole:.0%}"></i>'
+        for t, value in terms.items()
+    ]
+    told = ", ".join(f"{t} {value / whole:.0%}" for t, value in terms.items())
+    return f'<span class="parts" role="img" aria-label="{escape(told)}">{"".join(bits)}</span>'
+
+
+def _plans(tuning: Tuning, kind: str, number: int) -> str:
+    mine = [r for r in tuning.ranges if r.collective == kind]
+    options = "".join(
+        f'<option value="p{number}-{i}">{_span(r)}: {escape(r.candidate.planner)} '
+        f"{escape(options_text(r.candidate.options))}</option>"
+        for i, r in enumerate(mine)
+    )
+    sections = [plan_section(f"p{number}-{i}", tuning.plans[kind], i, r) for i, r in enumerate(mine)]
+    return (
+        f'<div class="head"><h2>The plan for</h2><select aria-label="plan">{options}</select></div>'
+        f'<div class="plans">{"".join(sections)}</div>'
+    )
+
+
+def _candidates(mine: tuple[Candidate, ...], sizes: tuple[int, ...]) -> str:
+    at = list(dict.fromkeys([sizes[0], sizes[len(sizes) // 2], sizes[-1]]))
+    head = _row(["planner", "options", *(format_size(s) for s in at)], "th", 2)
+    good = [
+        _row([c.planner, options_text(c.options, c.variant), *(format_seconds(c.seconds[s]) for s in at)], words=2)
+        for c in sorted((c for c in mine if c.seconds), key=lambda c: c.seconds[sizes[-1]])
+    ]
+    rest = [
+        f"<tr><td>{escape(c.planner)}</td><td>{escape(options_text(c.options))}</td><td>{escape(c.status)}</td>"
+        f"<td>{escape(c.reason)}</td></tr>"
+        for c in mine
+        if c.status != "ok"
+    ]
+    refused = (
+        '<div class="scroll"><table class="refused"><tr><th>planner</th><th>options</th><th></th><th>why</th></tr>'
+        f"{''.join(rest)}</table></div>"
+        if rest
+        else ""
+    )
+    return (
+        f"<details><summary>All {len(good) + len(rest)} candidates</summary>"
+        f'<div class="scroll"><table>{head}{"".join(good)}</table></div>{refused}</details>'
+    )
+
+
+def _footer() -> str:
+    told = "".join(f"<dt>{escape(k)}</dt><dd>{escape(v)}</dd>" for k, v in DEFINITIONS.items())
+    return f"<footer><dl>{told}</dl><p>Antiphon {escape(__version__)}</p></footer>"

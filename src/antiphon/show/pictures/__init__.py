@@ -1,0 +1,1 @@
+"""Machines, plans and times as SVG and PNG."""

@@ -1,0 +1,203 @@
+"""Time by size, as SVG: every candidate, the best ones in colour, and the bound below them all."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from html import escape
+
+from antiphon.core.bounds import without
+from antiphon.select import Candidate, Tuning
+from antiphon.show.words import model_text, options_text, plural
+from antiphon.units import format_seconds, format_size
+
+COLOURS = ("#2f6fab", "#c2622d", "#3c8d5a", "#8456a8", "#b8860b", "#a8333f", "#2a8c8c", "#d1578f")
+GREY, DARK, BOUND = "#c9c6bf", "#77736a", "#1d1d1b"
+FONT = "system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif"
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Where the axes lie, and what they span: decimal logarithms of bytes and of the value."""
+
+    left: float
+    top: float
+    width: float
+    height: float
+    low: tuple[float, float]
+    high: tuple[float, float]
+
+    def x(self, size: float) -> float:
+        return self.left + self.width * (math.log10(size) - self.low[0]) / ((self.high[0] - self.low[0]) or 1)
+
+    def y(self, value: float) -> float:
+        share = (math.log10(value) - self.low[1]) / ((self.high[1] - self.low[1]) or 1)
+        return self.top + self.height * (1 - min(max(share, 0.0), 1.0))
+
+    def as_json(self) -> dict[str, list[float]]:
+        return {"box": [self.left, self.top, self.width, self.height], "low": [*self.low], "high": [*self.high]}
+
+
+def styles(tuning: Tuning, kind: str) -> dict[int, tuple[str, str]]:
+    """Per candidate of a collective that has times, by its place in tuning.of(kind): (class, colour).
+
+    "best": wins somewhere; "nccl": the baseline's best at the greatest size; "other".
+    """
+    mine = tuning.of(kind)
+    best: dict[int, str] = {}
+    for r in tuning.ranges:
+        if r.collective == kind:
+            place = next(i for i, c in enumerate(mine) if c is r.candidate)
+            best.setdefault(place, COLOURS[len(best) % len(COLOURS)])
+    timed = [i for i, c in enumerate(mine) if c.seconds]
+    names, top = tuning.baselines.get(kind, ()), tuning.sizes[-1]
+    # of equals one that is best somewhere: it stands for both
+    nccl = min(
+        (i for i in timed if mine[i].planner in names), key=lambda i: (mine[i].seconds[top], i not in best), default=-1
+    )
+    found = dict.fromkeys(timed, ("other", GREY))
+    if nccl >= 0:
+        found[nccl] = ("nccl", DARK)
+    others = {i: style for i, style in found.items() if i not in best}
+    return {i: ("best", colour) for i, colour in best.items()} | others
+
+
+def frame_of(tuning: Tuning, kind: str, width: float, height: float, relative: bool) -> Frame:
+    """Room for every candidate worth seeing: what is a thousand times the bound and more runs along the top."""
+    value = scale(tuning, kind, relative)
+    limit = tuning.limits.get(kind)
+    values = [value(size, s) for c in tuning.of(kind) for size, s in c.seconds.items()]
+    if limit is not None and not relative:
+        values += [limit.seconds(size) for size in tuning.sizes]
+    values = [v for v in values if v > 0] or [1.0]
+    low, high = math.log10(min(values)) - 0.08, math.log10(max(values))
+    if relative:
+        low, high = 0.0, min(max(high, 0.4), 3.0)
+    left = 64.0 if width > 600 else 54.0
+    return Frame(
+        left, 14, width - left - 16, height - 14 - 46,
+        (math.log10(tuning.sizes[0]), low), (math.log10(tuning.sizes[-1]), high + (0 if relative else 0.05)),
+    )  # fmt: skip
+
+
+def scale(tuning: Tuning, kind: str, relative: bool) -> Callable[[int, float], float]:
+    """What is drawn of (size, seconds): the seconds, or how many times the bound they are."""
+    limit = tuning.limits.get(kind)
+    if not relative or limit is None:
+        return lambda size, seconds: seconds
+    return lambda size, seconds: seconds / (limit.seconds(size) or seconds or 1.0)
+
+
+def chart(tuning: Tuning, kind: str, width: int = 900, height: int = 460, relative: bool = False) -> str:
+    """One chart: axes, the candidates that are nowhere best in grey, then NCCL's, the best, and the bound."""
+    frame, value = frame_of(tuning, kind, width, height, relative), scale(tuning, kind, relative)
+    mine, limit = tuning.of(kind), tuning.limits.get(kind)
+    order = {"other": 0, "nccl": 1, "best": 2}
+    lines = []
+    for i, (role, colour) in sorted(styles(tuning, kind).items(), key=lambda item: (order[item[1][0]], item[0])):
+        points = [(size, value(size, seconds)) for size, seconds in mine[i].seconds.items()]
+        dash = ' stroke-dasharray="7 4"' if role == "nccl" else ""
+        thick = {"other": 1.0, "nccl": 2.0, "best": 2.6}[role]
+        lines.append(_line(frame, points, f'{dash} stroke="{colour}" stroke-width="{thick}" data-c="{i}"', mine[i]))
+    if limit is not None:
+        points = [(size, 1.0 if relative else limit.seconds(size)) for size in tuning.sizes]
+        lines.append(_line(frame, points, f' stroke="{BOUND}" stroke-width="1.6" stroke-dasharray="2 3"', None))
+    size = f'xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
+    what = "times the bound" if relative else "time"
+    return "\n".join(
+        [
+            f'<svg {size} font-family="{FONT}" font-size="12" role="img" aria-label="{escape(kind)}: {what} by size">',
+            *_axes(frame, relative, width, height),
+            *lines,
+            "</svg>",
+        ]
+    )
+
+
+def _line(frame: Frame, points: Sequence[tuple[int, float]], style: str, candidate: Candidate | None) -> str:
+    at = [(frame.x(size), frame.y(value)) for size, value in points if value > 0]
+    title = "the bound" if candidate is None else f"{candidate.planner} {options_text(candidate.options)}".strip()
+    if len(at) == 1:
+        at = [(at[0][0] - 6, at[0][1]), (at[0][0] + 6, at[0][1])]
+    path = "M" + " L".join(f"{x:.1f} {y:.1f}" for x, y in at) if at else ""
+    return f'<path d="{path}" fill="none" stroke-linejoin="round"{style}><title>{escape(title)}</title></path>'
+
+
+def _axes(frame: Frame, relative: bool, width: float, height: float) -> list[str]:
+    bottom, right = frame.top + frame.height, frame.left + frame.width
+    out = []
+    for value, text in _ticks(frame, relative):
+        y = frame.y(value)
+        out.append(f'<path d="M{frame.left:.1f} {y:.1f} H{right:.1f}" stroke="#ebe8e1"/>')
+        out.append(f'<text x="{frame.left - 8:.1f}" y="{y + 4:.1f}" text-anchor="end" fill="#55524b">{text}</text>')
+    powers = range(math.ceil(frame.low[0] / math.log10(2) - 1e-9), math.floor(frame.high[0] / math.log10(2) + 1e-9) + 1)
+    every = next((n for n in (1, 2, 5, 10) if len(powers) / n * 58 <= frame.width), 10)
+    for k in powers:
+        x = frame.x(2**k)
+        if k % every == 0:
+            out.append(f'<path d="M{x:.1f} {frame.top} V{bottom:.1f}" stroke="#f3f1ec"/>')
+            label = f'x="{x:.1f}" y="{bottom + 18:.1f}" text-anchor="middle" fill="#55524b"'
+            out.append(f"<text {label}>{format_size(2**k)}</text>")
+    out.append(f'<path d="M{frame.left:.1f} {bottom:.1f} H{right:.1f}" stroke="#8d897f"/>')
+    middle = f'x="{frame.left + frame.width / 2:.1f}" y="{height - 8:.1f}" text-anchor="middle" fill="#55524b"'
+    out.append(f"<text {middle}>size (nbytes)</text>")
+    return out
+
+
+def _ticks(frame: Frame, relative: bool) -> list[tuple[float, str]]:
+    if relative:
+        steps = [1, 1.5, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1000]
+        return [(v, f"{v:g}x") for v in steps if math.log10(v) <= frame.high[1] + 1e-9]
+    found = []
+    decades = range(math.floor(frame.low[1]), math.ceil(frame.high[1]) + 1)
+    mantissas = (1, 2, 5) if len(decades) <= 3 else (1,)
+    for decade in decades:
+        for mantissa in mantissas:
+            v = mantissa * 10.0**decade
+            if frame.low[1] - 1e-9 <= math.log10(v) <= frame.high[1] + 1e-9:
+                found.append((v, format_seconds(v * (1 + 1e-12))))
+    return found
+
+
+def legend(tuning: Tuning, kind: str) -> list[tuple[str, str, str]]:
+    """(colour, dash, words) of what stands out in the chart, and of the rest."""
+    mine, found = tuning.of(kind), styles(tuning, kind)
+    rows = []
+    for role in ("best", "nccl"):
+        for i, (own, colour) in found.items():
+            if own == role:
+                name = f"{mine[i].planner} {options_text(mine[i].options, mine[i].variant)}".strip()
+                nccl = " (as NCCL does)" if mine[i].planner in tuning.baselines.get(kind, ()) else ""
+                rows.append((colour, "" if role == "best" else "7 4", name + nccl))
+    others = sum(role == "other" for role, _ in found.values())
+    if others:
+        rows.append((GREY, "", plural(others, "other schedule")))
+    if kind in tuning.limits:
+        alone = without(tuning.limits[kind].assumes, " {}")
+        rows.append((BOUND, "2 3", f"the bound: no schedule is faster{alone}"))
+    return rows
+
+
+def chart_svg(tuning: Tuning) -> str:
+    """A file of its own: one chart for each collective, below each other, with title and legend."""
+    width, tall = 900, 460
+    body: list[str] = []
+    y = 0
+    for kind in tuning.collectives:
+        if not any(c.seconds for c in tuning.of(kind)):
+            continue
+        rows = legend(tuning, kind)
+        title = f"{kind} on {tuning.topology.name}: time by size, {model_text(tuning)}"
+        body.append(f'<text x="16" y="{y + 26}" font-size="15" font-weight="600">{escape(title)}</text>')
+        inner = chart(tuning, kind, width, tall).replace("<svg ", f'<svg y="{y + 40}" ', 1)
+        body.append(inner)
+        y += 40 + tall
+        for n, (colour, dash, words) in enumerate(rows):
+            x, at = 70 + 410 * (n % 2), y + 14 + 20 * (n // 2)
+            body.append(f'<path d="M{x} {at} h30" stroke="{colour}" stroke-width="2.6" stroke-dasharray="{dash}"/>')
+            body.append(f'<text x="{x + 40}" y="{at + 4}">{escape(words[:58])}</text>')
+        y += 20 * math.ceil(len(rows) / 2) + 30
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {y}" width="{width}" height="{y}"'
+    back = f'<rect width="{width}" height="{y}" fill="#ffffff"/>'
+    return "\n".join([f'{head} font-family="{FONT}" font-size="12">', back, *body, "</svg>"]) + "\n"

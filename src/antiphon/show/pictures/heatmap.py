@@ -1,0 +1,265 @@
+"""Sizes by the values of an option: how near each value is to the best one at every size, per planner."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+
+from antiphon.errors import Invalid
+from antiphon.select import Setting, Tuning, settings
+from antiphon.show.pictures.chart import FONT
+from antiphon.show.words import model_text, options_text
+from antiphon.units import format_seconds, format_size
+
+# seconds over those of the best: up to so much, in light, in dark, and in words
+LEVELS = (
+    (1.02, "#0d3f73", "#a9d4ff", "2 %"),
+    (1.05, "#2f6fab", "#6fb0ee", "5 %"),
+    (1.10, "#6697c6", "#478ac9", "10 %"),
+    (1.25, "#9dbfdd", "#2f6799", "25 %"),
+    (1.5, "#c6d8e8", "#254a6c", "50 %"),
+    (2.0, "#e2e6e8", "#263543", "100 %"),
+    (float("inf"), "#f3f0e9", "#22262b", "more"),
+)
+MOST_ROWS = 160
+MOST_TITLES = 1500  # cells that tell themselves when pointed at; more of them are drawn as one shape per colour
+WIDEST = 1400
+TITLE, FOOT, GAP, EDGE = 40, 34, 30, 16  # pixels: above a collective, below a panel, between panels, at the edges
+SHORT = 5  # letters of a value that fits above a column
+DARK = """<style>@media (prefers-color-scheme: dark) {
+.hm-back { fill: #17181a } .hm-ink { fill: #e9e6df } .hm-soft { fill: #a5a199 } .hm-line { stroke: #55524b }
+.hm-dot { fill: #17181a } %s }</style>"""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One planner: its settings with their seconds per size, the best row per size, and where the panel stands."""
+
+    planner: str
+    rows: tuple[Setting, ...]
+    seconds: tuple[tuple[float, ...], ...]
+    best: tuple[int, ...]
+    wins: tuple[bool, ...]  # per size: whether the planner is also the fastest of all
+    key: str  # the option, where it is one: then the labels are its values alone
+    labels: tuple[str, ...]
+    of: int  # how many rows there are, drawn or not
+    cell: tuple[float, float]
+    left: float
+
+    @property
+    def width(self) -> float:
+        return self.left + self.cell[0] * len(self.best)
+
+    @property
+    def short(self) -> bool:
+        return bool(self.key) and max(map(len, self.labels)) <= SHORT
+
+    @property
+    def head(self) -> float:
+        """Pixels above the cells."""
+        return 44.0 if self.short else 22.0
+
+    @property
+    def height(self) -> float:
+        return self.head + self.cell[1] * len(self.rows) + FOOT
+
+
+def heatmap_svg(tuning: Tuning, kind: str = "", alone: bool = True, widest: float = WIDEST) -> str:
+    """A picture of its own: for every collective (or just one) a panel per planner that was swept, side by side.
+
+    Rows: the values; columns: sizes; colour: seconds over those of the planner's best value at this size, which is
+    marked. `alone`: with titles, and it follows a dark screen; else it is part of a light page. `widest`: pixels,
+    unless one panel needs more. O(cells).
+    """
+    kinds = [kind] if kind else list(tuning.collectives)
+    found = {name: panels(tuning, name) for name in kinds}
+    if not any(found.values()):
+        raise Invalid("there is no heat map without a sweep that gave something; try --sweep pieces=1,4,16")
+    cells = sum(len(panel.rows) * len(panel.best) for mine in found.values() for panel in mine)
+    body: list[str] = []
+    y, width = 0.0, 620.0
+    for name, mine in found.items():
+        if not mine:
+            continue
+        what = ", ".join(tuning.sweep)
+        said = f"{name} on {tuning.topology.name}: choosing {what}, {model_text(tuning)}"
+        if alone:
+            body.append(_text(EDGE, y + 26, said, "ink", 'font-size="15" font-weight="600"'))
+            width = max(width, 2 * EDGE + 9.0 * len(said))
+        y += TITLE if alone else 12
+        for line in _lines(mine, widest):
+            x = float(EDGE)
+            for panel in line:
+                body += [f'<g transform="translate({x:.1f} {y:.1f})">', *_panel(tuning, panel, cells), "</g>"]
+                x += panel.width + GAP
+            width = max(width, x - GAP + EDGE)
+            y += max(panel.height for panel in line) + 10
+    body += _legend(y + 8)
+    return "\n".join([*_opened(width, y + 62, alone), *body, "</svg>"]) + "\n"
+
+
+def _opened(width: float, height: float, themed: bool) -> list[str]:
+    size = f'viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" height="{height:.0f}"'
+    shades = " ".join(f".hm-{i} {{ fill: {dark} }}" for i, (_, _, dark, _) in enumerate(LEVELS))
+    return [
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="{FONT}" font-size="12" role="img">',
+        *([DARK % shades] if themed else []),
+        f'<rect class="hm-back" width="{width:.0f}" height="{height:.0f}" fill="#ffffff"/>',
+    ]
+
+
+def panels(tuning: Tuning, kind: str) -> list[Panel]:
+    """A panel for every planner of which more than one setting gave a schedule."""
+    least = [
+        min((c.seconds[size] for c in tuning.of(kind) if c.may_win and c.seconds), default=0.0) for size in tuning.sizes
+    ]
+    swept = settings(tuning.of(kind), tuning.sweep, tuning.sizes)
+    return [_made(planner, mine, least) for planner, mine in swept.items() if len(mine) > 1]
+
+
+def _made(planner: str, mine: Mapping[Setting, tuple[float, ...]], least: Sequence[float]) -> Panel:
+    seconds, sizes = list(mine.values()), range(len(least))
+    best = [min(range(len(seconds)), key=lambda row: seconds[row][size]) for size in sizes]
+    kept = _kept(len(seconds), set(best))
+    rows = tuple(list(mine)[row] for row in kept)
+    keys = {key for setting in mine for key, _ in setting}
+    labels = tuple(str(setting[0][1]) if len(keys) == 1 else options_text(dict(setting)) for setting in rows)
+    longest, key = max(map(len, labels)), next(iter(keys)) if len(keys) == 1 else ""
+    wide = max(18.0, 6.8 * longest + 6) if key and longest <= SHORT else 20.0
+    tall = 20.0 if len(rows) <= 16 else 14.0 if len(rows) <= 32 else 9.0 if len(rows) <= 80 else 6.0
+    return Panel(
+        planner, rows, tuple(seconds[row] for row in kept), tuple(kept.index(row) for row in best),
+        tuple(seconds[row][size] <= least[size] * (1 + 1e-9) for size, row in enumerate(best)),
+        key, labels, len(seconds), (wide, tall), 6.3 * max(longest, len(key)) + 10,
+    )  # fmt: skip
+
+
+def _kept(count: int, best: set[int]) -> list[int]:
+    """All rows, or of too many those that are best somewhere and others evenly between."""
+    if count <= MOST_ROWS:
+        return list(range(count))
+    return sorted(best | {i * (count - 1) // (MOST_ROWS - 1) for i in range(MOST_ROWS)})
+
+
+def _lines(mine: Sequence[Panel], widest: float) -> Iterator[list[Panel]]:
+    """As many panels beside each other as the page is wide."""
+    line: list[Panel] = []
+    for panel in mine:
+        if line and sum(p.width + GAP for p in [*line, panel]) > widest:
+            yield line
+            line = []
+        line.append(panel)
+    yield line
+
+
+def _panel(tuning: Tuning, panel: Panel, cells: int) -> list[str]:
+    wide, tall = panel.cell
+    bottom = panel.head + tall * len(panel.rows)
+    more = f" ({len(panel.rows)} of {panel.of} values)" if panel.of > len(panel.rows) else ""
+    out = [
+        _text(panel.left, 14, panel.planner + more, "ink", 'font-weight="600"'),
+        _text(panel.left - 6, panel.head - 7, panel.key, "soft", 'text-anchor="end" font-size="10.5"'),
+        *(_titled if cells <= MOST_TITLES else _shaped)(tuning, panel),
+        *_best(tuning, panel),
+        *_row_labels(panel),
+    ]
+    every = next((n for n in (1, 2, 3, 4, 5, 8, 10) if n * wide >= 46), 16)
+    for i in range(0, len(tuning.sizes), every):
+        x = panel.left + wide * (i + 0.5)
+        out.append(f'<path class="hm-line" d="M{x:.1f} {bottom + 2:.1f} v4" stroke="#b9b4a8"/>')
+        out.append(_text(x, bottom + 17, format_size(tuning.sizes[i]), "soft", 'text-anchor="middle" font-size="11"'))
+    out.append(_text(panel.left + wide * len(panel.best) / 2, bottom + 31, "size (nbytes)", "soft", _MIDDLE))
+    return out
+
+
+_MIDDLE = 'text-anchor="middle" font-size="11"'
+
+
+def _level(panel: Panel, row: int, size: int) -> int:
+    least = panel.seconds[panel.best[size]][size]
+    ratio = panel.seconds[row][size] / least if least > 0 else 1.0
+    return next(i for i, (limit, *_) in enumerate(LEVELS) if ratio <= limit * (1 + 1e-9))
+
+
+def _titled(tuning: Tuning, panel: Panel) -> Iterator[str]:
+    """Every cell by itself, telling its time."""
+    wide, tall = panel.cell
+    for row in range(len(panel.rows)):
+        for size in range(len(panel.best)):
+            level = _level(panel, row, size)
+            at = f'x="{panel.left + wide * size:.1f}" y="{panel.head + tall * row:.1f}"'
+            box = f'{at} width="{wide - 1:.1f}" height="{tall - 1:.1f}"'
+            title = escape(_told(tuning, panel, row, size))
+            yield f'<rect class="hm-{level}" {box} fill="{LEVELS[level][1]}"><title>{title}</title></rect>'
+
+
+def _shaped(tuning: Tuning, panel: Panel) -> Iterator[str]:
+    """One shape per colour, of runs of cells."""
+    wide, tall = panel.cell
+    shapes: dict[int, list[str]] = {}
+    for row in range(len(panel.rows)):
+        for size in range(len(panel.best)):
+            x, y = panel.left + wide * size, panel.head + tall * row
+            cell = f"M{x:.1f} {y:.1f}h{wide - 1:.1f}v{tall - 1:.1f}h{1 - wide:.1f}z"
+            shapes.setdefault(_level(panel, row, size), []).append(cell)
+    for level, drawn in sorted(shapes.items()):
+        yield f'<path class="hm-{level}" fill="{LEVELS[level][1]}" d="{"".join(drawn)}"/>'
+
+
+def _told(tuning: Tuning, panel: Panel, row: int, size: int) -> str:
+    seconds, best = panel.seconds[row][size], panel.best[size]
+    ratio = seconds / (panel.seconds[best][size] or seconds or 1.0)
+    than = "the best" if row == best else f"{ratio:.3g} times the best ({options_text(dict(panel.rows[best]))})"
+    return (
+        f"{options_text(dict(panel.rows[row]))} at {format_size(tuning.sizes[size])}: {format_seconds(seconds)}, {than}"
+    )
+
+
+def _best(tuning: Tuning, panel: Panel) -> Iterator[str]:
+    """A dot on the best cell of every column, and where it is short its value above the column."""
+    wide, tall = panel.cell
+    radius = min(wide, tall) * 0.24
+    for size, row in enumerate(panel.best):
+        x, y = panel.left + wide * (size + 0.5) - 0.5, panel.head + tall * (row + 0.5) - 0.5
+        title = escape(_told(tuning, panel, row, size))
+        yield (
+            f'<circle class="hm-dot" cx="{x:.1f}" cy="{y:.1f}" r="{radius:.1f}" fill="#ffffff">'
+            f"<title>{title}</title></circle>"
+        )
+        if panel.short:
+            weight = ' font-weight="700"' if panel.wins[size] else ""
+            tone = "ink" if panel.wins[size] else "soft"
+            yield _text(x, panel.head - 7, panel.labels[row], tone, f'text-anchor="middle" font-size="10.5"{weight}')
+
+
+def _row_labels(panel: Panel) -> Iterator[str]:
+    """Those of the best rows, and between them as many as there is room for."""
+    tall = panel.cell[1]
+    best, apart = set(panel.best), 10.5 / tall
+    shown: list[int] = []
+    for row in [*sorted(best, key=lambda row: -panel.best.count(row)), 0, len(panel.rows) - 1, *range(len(panel.rows))]:
+        if all(abs(row - other) >= apart for other in shown):
+            shown.append(row)
+    for row in sorted(shown):
+        weight = ' font-weight="700"' if row in best else ""
+        style = f'text-anchor="end" font-size="10.5"{weight}'
+        y = panel.head + tall * (row + 0.5) + 3.2
+        yield _text(panel.left - 6, y, panel.labels[row], "ink" if row in best else "soft", style)
+
+
+def _legend(y: float) -> list[str]:
+    out = [_text(EDGE, y + 11, "slower than the best value by up to", "soft")]
+    x = EDGE + 245.0
+    for i, (_, shade, _, words) in enumerate(LEVELS):
+        out.append(f'<rect class="hm-{i} hm-line" x="{x:.0f}" y="{y:.0f}" width="26" height="13" fill="{shade}"/>')
+        out.append(_text(x + 31, y + 11, words, "soft"))
+        x += 31 + 7.2 * len(words) + 14
+    told = "dot, and figure above: the best value at this size; bold: it is the fastest of all planners"
+    dot = f'<circle cx="{EDGE + 5}" cy="{y + 32:.0f}" r="3.2" fill="#ffffff" stroke="#2f6fab" stroke-width="2.4"/>'
+    return [*out, dot, _text(EDGE + 16, y + 36, told, "soft")]
+
+
+def _text(x: float, y: float, words: str, tone: str, style: str = "") -> str:
+    fill = {"ink": "#23211d", "soft": "#6d6961"}[tone]
+    return f'<text class="hm-{tone}" x="{x:.1f}" y="{y:.1f}" fill="{fill}" {style}>{escape(words)}</text>'

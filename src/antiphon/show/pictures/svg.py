@@ -1,0 +1,218 @@
+"""A machine as a picture: ranks and switches by their place, links as wide as they are fast."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from fractions import Fraction
+from html import escape
+
+import numpy as np
+
+from antiphon.core.topology import Topology
+from antiphon.errors import Unsupported
+from antiphon.show.pictures.blocks import Block, Point
+from antiphon.show.pictures.graph import RANK, STACK, Edge, Graph, folded, graph_of
+from antiphon.show.pictures.layout import arrange
+
+MOST_NODES = 128
+FOLD_TREES = 64
+_KNOWN = {
+    "nvlink": "#5d8f1f", "xgmi": "#c8502d", "pcie": "#4a6fa5", "ib": "#7b4ea3", "ethernet": "#2b8a8a", "wan": "#b3263a",
+    "trunk": "#3d4f66", "uplink": "#3d4f66", "slingshot": "#0e7c66", "socket": "#8a6d3b", "link": "#2f6fab",
+    "port": "#9aa5b1", "local": "#2f6fab", "global": "#c2622d",
+}  # fmt: skip
+_OTHER = ("#2f6fab", "#c2622d", "#3c8d5a", "#8456a8", "#a8333f", "#6b6b6b")
+_SHARED = ("#e8a33d", "#e2c044", "#d98a6a", "#d7b98e")
+_ROW = 24.0
+
+
+def topology_svg(topology: Topology) -> str:
+    """One self-contained SVG: both ways of a pair of links are one line, a one-way link is dashed, links with a
+    shared limit lie on a yellow band. Above 128 nodes alike ranks of a switch, then boxes, are drawn as one."""
+    graph = graph_of(topology)
+    tree = graph.is_tree(range(len(graph.nodes)))
+    graph = folded(graph, FOLD_TREES if tree else MOST_NODES)
+    if len(graph.nodes) > MOST_NODES:
+        raise Unsupported(
+            f"a picture of {topology.nodes} nodes is unreadable (at most {MOST_NODES}); "
+            "keep some ranks with --only, or use --json"
+        )
+    colour, stroke = _colours(graph), _strokes(graph, topology.unit)
+    block = arrange(graph).moved(0, 34)
+    legend = _legend(graph, colour, stroke)
+    width = max(block.width, 16 + max(_text_width(text) for text in (topology.name, *(t for t, _ in legend))))
+    block = block.moved((width - block.width) / 2, 0)
+    below = block.height + 40
+    height = below + _ROW * len(legend) + 6
+    size = f'viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" height="{height:.0f}"'
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="13">',
+        f'<rect width="{width:.0f}" height="{height:.0f}" fill="#ffffff"/>',
+        f'<text x="16" y="24" font-weight="bold">{escape(topology.name)}</text>',
+        *_frames(block),
+        *_lines(graph, block, colour, stroke),
+        *_nodes(graph, block),
+        *_labels(graph, block),
+        *(
+            f'<g transform="translate(16 {below + _ROW * (i + 0.5):.0f})">{row}</g>'
+            for i, (_, row) in enumerate(legend)
+        ),
+        "</svg>",
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def _text_width(text: str) -> float:
+    return 7.4 * len(text) + 20
+
+
+def _colours(graph: Graph) -> dict[str, str]:
+    kinds = sorted({edge.kind for edge in graph.edges})
+    others = [kind for kind in kinds if kind not in _KNOWN]
+    return {kind: _KNOWN.get(kind) or _OTHER[others.index(kind) % len(_OTHER)] for kind in kinds}
+
+
+def _strokes(graph: Graph, unit: Fraction) -> dict[Fraction, float]:
+    """Pixels by bytes per second: in proportion where the widest then stays below 10, else squeezed evenly."""
+    speeds = sorted({edge.bandwidth for edge in graph.edges})
+    if not speeds:
+        return {}
+    ratio = float(speeds[-1] / speeds[0])
+    power = 1.0 if ratio <= 5.5 else math.log(5.5) / math.log(ratio)
+    thin = min(max(1.8, 1.8 * math.sqrt(speeds[0] / unit)), 10 / ratio**power)
+    return {speed: thin * float(speed / speeds[0]) ** power for speed in speeds}
+
+
+def _frames(block: Block) -> list[str]:
+    return [
+        f'<rect x="{x:.1f}" y="{y:.1f}" width="{w:.1f}" height="{h:.1f}" rx="12" fill="#f7f8fa" stroke="#b9c2cc"/>'
+        for x, y, w, h, _ in block.frames
+    ]
+
+
+def _labels(graph: Graph, block: Block) -> list[str]:
+    """The names of the frames, on the side away from the fabric, with a rim to be read over links."""
+    outside = [y for n, (_, y) in block.at.items() if not graph.nodes[n].container]
+    level = sum(outside) / len(outside) if outside else 0.0
+    rim = 'fill="#5b6672" font-size="12" stroke="#f7f8fa" stroke-width="5" paint-order="stroke" stroke-linejoin="round"'
+    return [
+        f'<text x="{x + 10:.1f}" y="{y + h - 9 if y > level else y + 17:.1f}" {rim}>{escape(label)}</text>'
+        for x, y, _, h, label in block.frames
+    ]
+
+
+def _lines(graph: Graph, block: Block, colour: dict[str, str], stroke: dict[Fraction, float]) -> list[str]:
+    """Bands of shared limits first, then the links, the slow ones on top."""
+    tint = {name: _SHARED[i % len(_SHARED)] for i, name in enumerate(graph.limits)}
+    centres = np.array([block.at[n] for n in range(len(graph.nodes))])
+    radii = np.array([min(node.half) for node in graph.nodes])
+    seen: dict[tuple[int, int], int] = defaultdict(int)
+    bands, lines = [], []
+    for edge in sorted(graph.edges, key=lambda e: -e.bandwidth):
+        parallel = seen[edge.a, edge.b]
+        seen[edge.a, edge.b] += 1
+        path = _path(edge, centres, radii, 14.0 * parallel + (0 if edge.both else 8))
+        thick = stroke[edge.bandwidth]
+        title = "; ".join([_title(graph, edge), *(f"{name}: {graph.limits[name]}" for name in edge.limits)])
+        if edge.limits:
+            bands.append(
+                f'<path d="{path}" fill="none" stroke="{tint[edge.limits[0]]}" stroke-width="{thick + 8:.1f}" '
+                f'stroke-opacity="0.45" stroke-linecap="round"/>'
+            )
+        dash = "" if edge.both else ' stroke-dasharray="8 3"'
+        lines.append(
+            f'<path d="{path}" fill="none" stroke="{colour[edge.kind]}" stroke-width="{thick:.1f}" '
+            f'stroke-opacity="0.8"{dash}><title>{escape(title)}</title></path>'
+        )
+    return bands + lines
+
+
+def _title(graph: Graph, edge: Edge) -> str:
+    a, b = (_called(graph, node) for node in (edge.a, edge.b))
+    if edge.both:
+        return f"{a} and {b}: {edge.kind}, {edge.speed()} each way"
+    ways = [(a, b, edge.there, False), (b, a, edge.back, True)]
+    return ", ".join(f"{x} to {y}: {edge.kind}, {edge.speed(way)}" for x, y, speed, way in ways if speed)
+
+
+def _called(graph: Graph, node: int) -> str:
+    found = graph.nodes[node]
+    return f"rank {found.label}" if found.shape == RANK else found.place
+
+
+def _path(edge: Edge, centres: np.ndarray, radii: np.ndarray, bend: float) -> str:
+    """A line from centre to centre, bent as little as needed to pass by the other nodes."""
+    a, b = centres[edge.a], centres[edge.b]
+    length = math.dist(a, b) or 1.0
+    across = np.array([b[1] - a[1], a[0] - b[0]]) / length
+    others = np.ones(len(centres), bool)
+    others[[edge.a, edge.b]] = False
+    t = np.linspace(0, 1, 25)[1:-1, None]
+    best, least = bend, math.inf
+    for extra in (0, 30, -30, 52, -52, 80, -80, 120, -120, 170, -170):
+        control = (a + b) / 2 + across * (bend + extra)
+        curve = (1 - t) ** 2 * a + 2 * t * (1 - t) * control + t**2 * b
+        gaps = np.linalg.norm(curve[:, None] - centres[None, others], axis=2) - radii[others] - 3
+        hidden = float(np.maximum(-gaps, 0).sum())
+        if hidden < least:
+            best, least = bend + extra, hidden
+        if not hidden:
+            break
+    middle = (a + b) / 2 + across * best
+    if not best:
+        return f"M{a[0]:.1f} {a[1]:.1f} L{b[0]:.1f} {b[1]:.1f}"
+    return f"M{a[0]:.1f} {a[1]:.1f} Q{middle[0]:.1f} {middle[1]:.1f} {b[0]:.1f} {b[1]:.1f}"
+
+
+def _nodes(graph: Graph, block: Block) -> list[str]:
+    shapes = []
+    for number, node in enumerate(graph.nodes):
+        x, y = block.at[number]
+        half, tall = node.half
+        title = f"<title>{escape(node.place)}</title>"
+        if node.shape == RANK:
+            shape = f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{half:.0f}" fill="#f4f1ea" stroke="#333">{title}</circle>'
+        elif node.shape == STACK:
+            shape = _box(x + 4, y - 4, half, tall, "#e9e4d8", "") + _box(x, y, half, tall, "#f4f1ea", title)
+            span = f"{node.ranks[0]}-{node.ranks[-1]}" if len(node.ranks) > 1 else str(node.ranks[0])
+            shape += _text((x, y - 3), node.label) + _text((x, y + 13), span, "#5b6672", 11)
+        else:
+            shape = _box(x, y, half, tall, "#dde6ee", title)
+        shapes.append(shape + (_text((x, y + 4.5), node.label) if node.shape != STACK and node.label else ""))
+    return shapes
+
+
+def _box(x: float, y: float, half: float, tall: float, fill: str, title: str) -> str:
+    where = f'x="{x - half:.1f}" y="{y - tall:.1f}" width="{2 * half:.1f}" height="{2 * tall:.1f}" rx="4"'
+    return f'<rect {where} fill="{fill}" stroke="#333">{title}</rect>'
+
+
+def _text(at: Point, text: str, fill: str = "#111", size: int = 13) -> str:
+    where = f'x="{at[0]:.1f}" y="{at[1]:.1f}" text-anchor="middle" fill="{fill}" font-size="{size}"'
+    return f"<text {where}>{escape(text)}</text>"
+
+
+def _legend(graph: Graph, colour: dict[str, str], stroke: dict[Fraction, float]) -> list[tuple[str, str]]:
+    """A row per kind of link with a sample of each width, then one per kind of shared limit: plain text, SVG."""
+    rows = []
+    for kind, paint in colour.items():
+        samples = {(e.bandwidth, e.speed(e.back > e.there)) for e in graph.edges if e.kind == kind}
+        shown = sorted(samples)[:5]
+        parts = [f'<text font-weight="bold" y="4" fill="{paint}">{escape(kind)}</text>']
+        x, plain = 7.6 * len(kind) + 18, kind
+        for number, (speed, written) in enumerate(shown):
+            words = written + (" each way" if number == len(shown) - 1 else "")
+            parts.append(f'<path d="M{x:.0f} 0 h34" stroke="{paint}" stroke-width="{stroke[speed]:.1f}"/>')
+            parts.append(f'<text x="{x + 40:.0f}" y="4">{escape(words)}</text>')
+            x, plain = x + 40 + _text_width(words), plain + " " * 8 + words
+        rows.append((plain, "".join(parts)))
+    alike: dict[tuple[str, str], int] = defaultdict(int)
+    for name, how in graph.limits.items():
+        alike[re.sub(r"\d+", "*", name), how] += 1
+    for (name, how), count in alike.items():
+        words = f"{name}: {how}" + (f" ({count} of them)" if count > 1 else "")
+        band = f'<path d="M0 0 h34" stroke="{_SHARED[0]}" stroke-opacity="0.45" stroke-width="10"/>'
+        rows.append((" " * 6 + words, band + f'<text x="44" y="4">{escape(words)}</text>'))
+    return rows

@@ -1,0 +1,307 @@
+"""What a plan does with the data, as a picture: a panel for every tree, the ranks as in the machine's own picture."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from html import escape
+from itertools import pairwise
+
+import numpy as np
+
+from antiphon.core.bounds import Bound, without
+from antiphon.core.collective import COMBINING
+from antiphon.core.loads import throughput
+from antiphon.core.schedule import Schedule
+from antiphon.core.topology import Topology
+from antiphon.errors import Unsupported
+from antiphon.show.pictures._bend import Curve, Floats, between, control, head, path
+from antiphon.show.pictures._growth import ANY, BOTH, IN, IN_AND_OUT, Grown, Growth, growths_of
+from antiphon.show.pictures.blocks import Block
+from antiphon.show.pictures.graph import RANK, Graph, graph_of
+from antiphon.show.pictures.layout import arrange
+from antiphon.show.words import plural
+from antiphon.units import format_bandwidth
+
+MOST_NODES = 128
+MOST_PANELS = 24
+_WIDTH = 1150.0  # of the whole picture, as far as one panel allows
+_APART = 62.0  # pixels from node to node that suffice
+_MARGIN = 31.0
+_CAPTION = 30.0
+_ROOM = 10.0
+_RAMP = ("#12406e", "#1f7fa8", "#2e9e78", "#8aa81c", "#dd9a12", "#d0591f", "#a3243f", "#6d2a76")
+_ROOT, _GREY, _PALE, _LINK = "#12406e", "#5b6672", "#8b95a0", "#d5dae0"
+_LOUD, _QUIET = ' font-weight="bold" font-size="15"', ' fill="#3b444d"'
+
+
+def trees_svg(schedule: Schedule, topology: Topology, limits: Bound | None = None, root: int | None = None) -> str:
+    """One self-contained SVG. Arrows are coloured by their distance from the root; what travels along no tree is
+    coloured by step. Of many roots the trees of `root` are drawn, or of the first. A hop through switches is drawn
+    along its links where none but its parent sends (or receives) through them, else straight.
+
+    `limits`: what the title compares the rate with. Unsupported above 128 nodes: ranks then have no place of their own.
+    """
+    check_drawable(topology)
+    graph = graph_of(topology)
+    grown = growths_of(schedule, topology, root)
+    stage = _stage(graph)
+    shown = grown.growths[:MOST_PANELS]
+    colours = _ramp(max((growth.deepest for _, growth in shown), default=0))
+    words = _title(schedule, topology, limits, grown)
+    legend, room = _legend([growth for _, growth in shown], colours)
+    lines = [_lines(stage, growth) for _, growth in shown]
+    before, above, after, below = _beyond(stage, [line.curve for mine in lines for line in mine])
+    wide, high = before + stage.block.width + after, above + stage.block.height + below + _CAPTION
+    columns, top = _columns(wide, len(shown)), 16.0 + 20 * len(words)
+    width = max(wide * columns, 32 + max(room, 8.6 * len(words[0]), *(7.0 * len(text) for text in words)))
+    height = top + high * math.ceil(len(shown) / columns) + 46
+    left = (width - wide * columns) / 2
+    size = f'viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" height="{height:.0f}"'
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="13">',
+        f'<rect width="{width:.0f}" height="{height:.0f}" fill="#ffffff"/>',
+    ]
+    for i, text in enumerate(words):
+        parts.append(f'<text x="16" y="{25 + 20 * i}"{_QUIET if i else _LOUD}>{escape(text)}</text>')
+    for i, ((share, growth), mine) in enumerate(zip(shown, lines, strict=True)):
+        at = f"{left + before + wide * (i % columns):.1f} {top + above + high * (i // columns):.1f}"
+        under = f'x="{stage.block.width / 2:.1f}" y="{stage.block.height + below + 7:.1f}" text-anchor="middle"'
+        caption = f'<text {under} fill="#22282e">{escape(_caption(share, grown, growth))}</text>'
+        parts += [f'<g transform="translate({at})">', *_panel(stage, growth, mine, colours), caption, "</g>"]
+    return "\n".join([*parts, f'<g transform="translate(16 {height - 22:.0f})">{legend}</g>', "</svg>"]) + "\n"
+
+
+def check_drawable(topology: Topology) -> None:
+    """Unsupported unless every node has room: to be called before long work for a picture."""
+    if topology.nodes > MOST_NODES:
+        raise Unsupported(
+            f"a picture of trees over {topology.nodes} nodes is unreadable (at most {MOST_NODES}); "
+            "keep some of the ranks with --only"
+        )
+
+
+# ---- words ----
+
+
+def _title(schedule: Schedule, topology: Topology, limits: Bound | None, grown: Grown) -> list[str]:
+    count, shapes = len(grown.growths), {growth.shape for _, growth in grown.growths}
+    what = plural(count, "part" if ANY in shapes else "tree")
+    if grown.root >= 0 and grown.roots > 1:
+        what += f" of rank {grown.root}, one of {grown.roots} roots"
+    lines = [f"{schedule.collective.kind} on {topology.name}: {what}", *_rate(schedule, topology, limits)]
+    if shapes == {BOTH}:
+        lines.append("each part goes up its tree to the root, adding on the way, and down the same tree again")
+    elif shapes == {IN}:
+        lines.append("each part goes in to the root" + ", adding on the way" * (schedule.collective.kind in COMBINING))
+    elif IN_AND_OUT in shapes and ANY not in shapes:
+        lines.append("each part goes in to its root along dashed arrows, adding on the way, and out along full ones")
+    elif ANY in shapes:
+        lines.append("not all parts travel along trees: colours tell the step; dashed arrows add")
+    if count > MOST_PANELS:
+        left = Fraction(sum(share for share, _ in grown.growths[MOST_PANELS:]), grown.whole)
+        lines.append(f"only the {MOST_PANELS} with the most data are drawn; the others have {float(left):.0%} of it")
+    return lines
+
+
+def _rate(schedule: Schedule, topology: Topology, limits: Bound | None) -> list[str]:
+    """How fast it comes to be in ever finer pieces, beside the bound."""
+    rate = throughput(schedule, topology)
+    if rate is None:
+        return []
+    told = f"rate {rate / topology.unit} unit links, {format_bandwidth(rate)}"
+    most = limits.bytes_per_second if limits is not None else None
+    if most is None:
+        return [told]
+    if rate == most:
+        return [f"{told}: no schedule is faster{without(limits.assumes, ' {}') if limits is not None else ''}"]
+    return [f"{told}; bound {most / topology.unit}, {format_bandwidth(most)}"]
+
+
+def _caption(share: int, grown: Grown, growth: Growth) -> str:
+    data = "its data" if grown.root >= 0 and grown.roots > 1 else "the data"
+    part = f"all of {data}" if share == grown.whole else f"{share}/{grown.whole} of {data}"
+    return f"{part}, {plural(growth.deepest, 'step') if growth.shape == ANY else f'{growth.deepest} deep'}"
+
+
+def _legend(shown: Sequence[Growth], colours: Sequence[str]) -> tuple[str, float]:
+    """What the colours say, and how wide that is."""
+    steps = any(growth.shape == ANY for growth in shown)
+    words = "steps:" if steps else "root, and hops from it:"
+    at = 0 if steps else 25
+    parts = [] if steps else [f'<circle cx="8" cy="0" r="8" fill="{_ROOT}"/>']
+    parts.append(f'<text x="{at}" y="4" fill="{_GREY}">{words}</text>')
+    x = at + 6.3 * len(words) + 14
+    for number in range(1, len(colours) + 1, max(1, math.ceil(len(colours) / 12))):
+        paint = colours[number - 1]
+        parts.append(f'<path d="M{x:.0f} 0 h20" stroke="{paint}" stroke-width="2.6"/>')
+        parts.append(f'<polygon points="{x + 28:.0f},0 {x + 18:.0f},4.5 {x + 18:.0f},-4.5" fill="{paint}"/>')
+        parts.append(f'<text x="{x + 33:.0f}" y="4" fill="{_GREY}">{number}</text>')
+        x += 62
+    return "".join(parts), x
+
+
+# ---- panels ----
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What all panels have in common: where the nodes stand, and the machine's links behind them."""
+
+    graph: Graph
+    block: Block
+    centres: Floats
+    radii: Floats
+    links: tuple[Curve, ...]
+
+    def line(self, a: int, b: int, side: float = 0.0) -> Curve:
+        """From centre to centre: the same line there and back, if both are not moved aside."""
+        low, high = min(a, b), max(a, b)
+        middle = control(low, high, self.centres, self.radii, side if a == low else -side)
+        return self.centres[a], middle, self.centres[b]
+
+
+def _stage(graph: Graph) -> Stage:
+    """The layout of the machine's picture, closer together where there is room."""
+    block = arrange(graph)
+    centres = np.array([block.at[n] for n in range(len(graph.nodes))])
+    gaps = np.linalg.norm(centres[:, None] - centres[None], axis=2) + 1e9 * np.eye(len(centres))
+    factor = 1.0 if block.frames else min(1.0, max(0.45, _APART / float(gaps.min())))
+    if factor < 1:
+        centres = (centres - centres.min(axis=0)) * factor + _MARGIN
+        right, low = (float(v) for v in centres.max(axis=0) + _MARGIN)
+        block = Block({n: (x, y) for n, (x, y) in enumerate(centres.tolist())}, [], right, low)
+    radii = np.array([min(node.half) for node in graph.nodes])
+    bare = Stage(graph, block, centres, radii, ())
+    return replace(bare, links=tuple(bare.line(*pair) for pair in sorted({(edge.a, edge.b) for edge in graph.edges})))
+
+
+def _beyond(stage: Stage, curves: Sequence[Curve]) -> list[float]:
+    """How far lines go beyond the ranks and switches: to the left, above, to the right, below."""
+    control_points = np.array([*stage.links, *curves]).reshape(-1, 3, 2)
+    if not len(control_points):
+        return [0.0] * 4
+    start, middle, end = control_points.transpose(1, 0, 2)
+    spots = np.concatenate([start, (start + 2 * middle + end) / 4, end])
+    size = np.array([stage.block.width, stage.block.height])
+    over = np.concatenate([_ROOM - spots.min(axis=0), spots.max(axis=0) + _ROOM - size])
+    return [max(0.0, float(value)) for value in over]
+
+
+def _columns(wide: float, count: int) -> int:
+    """As many as fit, then as few as need no more rows."""
+    most = max(1, int(_WIDTH // wide))
+    return max(1, math.ceil(count / max(1, math.ceil(count / most))))
+
+
+def _panel(stage: Stage, growth: Growth, lines: Sequence[Line], colours: Sequence[str]) -> list[str]:
+    frames = [
+        f'<rect x="{x:.1f}" y="{y:.1f}" width="{w:.1f}" height="{h:.1f}" rx="12" fill="#f7f8fa" stroke="{_LINK}"/>'
+        for x, y, w, h, _ in stage.block.frames
+    ]
+    through = {node for line in lines for node in line.ends}  # lines end in these, below the box
+    switches = [n for n, node in enumerate(stage.graph.nodes) if node.shape != RANK]
+    return [
+        *frames,
+        f'<path d="{" ".join(map(path, stage.links))}" fill="none" stroke="{_LINK}" stroke-width="1.4"/>',
+        *(_switch(stage, n) for n in switches if n not in through),
+        *(_arrow(stage, line, colours[line.number - 1]) for line in lines),
+        *(_switch(stage, n) for n in switches if n in through),
+        *_ranks(stage, growth, colours),
+    ]
+
+
+def _alone(growth: Growth) -> set[int]:
+    """The switches through which but one rank sends, or but one receives: lines that meet there tell all."""
+    if growth.shape == ANY:
+        return set()
+    parents: dict[int, set[int]] = defaultdict(set)
+    for arrow in growth.arrows:
+        for switch in arrow.via:
+            parents[switch].add(arrow.parent)
+    return {switch for switch, those in parents.items() if len(those) == 1}
+
+
+@dataclass(frozen=True)
+class Line:
+    """An arrow as it is drawn: from rim to rim, with a head where it ends at a rank."""
+
+    ends: tuple[int, int]
+    curve: Curve
+    number: int
+    dashed: bool
+    title: str
+
+
+def _lines(stage: Stage, growth: Growth) -> list[Line]:
+    """The hops farthest from the root first. What several of them share is drawn once."""
+    alone = _alone(growth)
+    drawn: dict[tuple[int, int, int, bool], Line] = {}
+    for arrow in reversed(growth.arrows):
+        way = [arrow.src, *(arrow.via if alone.issuperset(arrow.via) else ()), arrow.dst]
+        title = f"{'step' if growth.shape == ANY else 'hop'} {arrow.number}: rank {arrow.src} to rank {arrow.dst}"
+        dashed = arrow.inwards and growth.shape != IN
+        aside = -34.0 if growth.shape == IN_AND_OUT and dashed else 14.0 if growth.shape in (IN_AND_OUT, ANY) else 0.0
+        for a, b in pairwise(way):
+            key = (a, b, arrow.number, arrow.inwards)
+            if key not in drawn:
+                gaps = [stage.radii[n] + 1.5 if stage.graph.nodes[n].shape == RANK else 0.0 for n in (a, b)]
+                curve = between(*stage.line(a, b, aside), (float(gaps[0]), float(gaps[1])))
+                drawn[key] = Line((a, b), curve, arrow.number, dashed, title)
+    return list(drawn.values())
+
+
+def _arrow(stage: Stage, line: Line, colour: str) -> str:
+    shaft, point = line.curve, ""
+    if stage.graph.nodes[line.ends[1]].shape == RANK:
+        shaft = between(*line.curve, (0.0, 7.0))
+        point = f'<polygon points="{head(line.curve[2], shaft[2], 10)}" fill="{colour}"/>'
+    dash = ' stroke-dasharray="5 3"' if line.dashed else ""
+    return (
+        f'<path d="{path(shaft)}" fill="none" stroke="{colour}" stroke-width="2.6"{dash}>'
+        f"<title>{line.title}</title></path>{point}"
+    )
+
+
+def _switch(stage: Stage, number: int) -> str:
+    (x, y), node = stage.centres[number], stage.graph.nodes[number]
+    half, tall = node.half
+    where = f'x="{x - half:.1f}" y="{y - tall:.1f}" width="{2 * half:.1f}" height="{2 * tall:.1f}" rx="4"'
+    words = f'x="{x:.1f}" y="{y + 4.5:.1f}" text-anchor="middle" fill="{_GREY}"'
+    return f'<rect {where} fill="#f4f6f8" stroke="#c3cad2"/><text {words}>{escape(node.label)}</text>'
+
+
+def _ranks(stage: Stage, growth: Growth, colours: Sequence[str]) -> list[str]:
+    """The root filled, what it reaches rimmed in the colour of its hop, all else pale."""
+    rims = {(a.src if a.inwards else a.dst): colours[a.number - 1] for a in reversed(growth.arrows)}
+    shapes = []
+    for number, node in enumerate(stage.graph.nodes):
+        if node.shape != RANK:
+            continue
+        x, y = stage.centres[number]
+        fill, rim, ink, thick, bold = "#ffffff", rims.get(number, "#c3cad2"), "#111", 2.2, ""
+        if number == growth.root:
+            fill, rim, ink, bold = _ROOT, _ROOT, "#ffffff", ' font-weight="bold"'
+        elif number in rims and growth.shape == ANY:
+            rim = _GREY
+        elif number not in rims:
+            ink, thick = _PALE, 1.2
+        shapes.append(
+            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{node.half[0]:.0f}" fill="{fill}" stroke="{rim}" '
+            f'stroke-width="{thick}"/><text x="{x:.1f}" y="{y + 4.5:.1f}" text-anchor="middle" fill="{ink}"{bold}>'
+            f"{node.label}</text>"
+        )
+    return shapes
+
+
+def _ramp(count: int) -> list[str]:
+    """So many colours, from dark blue on."""
+    if count <= len(_RAMP):
+        return list(_RAMP[:count])
+    fixed = np.array([[int(colour[i : i + 2], 16) for i in (1, 3, 5)] for colour in _RAMP])
+    at = np.linspace(0, len(_RAMP) - 1, count)
+    mixed = np.array([np.interp(at, np.arange(len(_RAMP)), fixed[:, i]) for i in range(3)]).T
+    return ["#{:02x}{:02x}{:02x}".format(*(round(part) for part in colour)) for colour in mixed.tolist()]

@@ -1,0 +1,109 @@
+"""Boxes joined by a fabric of switches: network cards as links and limits, switches by level."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from antiphon.core.reshape import Card, End, join
+from antiphon.core.topology import FORWARDS, Ability, LinkType, Topology
+from antiphon.errors import Invalid
+from antiphon.topologies.links import IB_HOP, SWITCH_HOP
+from antiphon.topologies.options import MOST_LISTED, most_links, most_placed
+
+
+@dataclass(frozen=True)
+class Cards:
+    """The network cards of a box: how many, how fast each, on which nodes of the box.
+
+    Nodes in consecutive groups share a card where there are fewer cards; each has several where there are more.
+    """
+
+    count: int
+    bandwidth: Fraction
+    ports: tuple[int, ...]
+    kind: str = "ib"
+
+    def check(self, box: str) -> None:
+        few, many = sorted((self.count, len(self.ports)))
+        if many % few:
+            raise Invalid(
+                f"nics={self.count}: cannot be shared evenly by the {len(self.ports)} ports of {box}; "
+                "give a number that divides it, or a multiple of it"
+            )
+
+    @property
+    def rails(self) -> int:
+        return min(self.count, len(self.ports))
+
+    @property
+    def cable(self) -> Fraction:
+        """Bytes per second between a port and the fabric."""
+        return self.bandwidth * max(1, self.count // len(self.ports))
+
+    def rail(self, port: int) -> int:
+        """The card, or the bundle of cards, of the port-th port."""
+        return port * self.rails // len(self.ports)
+
+
+@dataclass(frozen=True)
+class Fabric:
+    """Switches above the cards: `first` gives the switch of every (box, rail); `trunks` join switches upwards."""
+
+    switches: tuple[str, ...]
+    first: dict[tuple[int, int], str]
+    trunks: tuple[tuple[str, str, Fraction], ...] = ()
+
+
+def connected(
+    name: str, box: Topology, boxes: int, cards: Cards, fabric: Fabric, ability: Ability = FORWARDS
+) -> Topology:
+    """So many equal boxes on a fabric, whose switches have this ability. Places are host3/..., limits host3/nic0 out
+    and in."""
+    cards.check(box.name)
+    links = boxes * (box.links + 2 * len(cards.ports)) + 2 * len(fabric.trunks)
+    most_placed(boxes * box.nodes + len(fabric.switches), name)
+    most_links(links, name, MOST_LISTED)
+    cable = LinkType(cards.kind, cards.cable, IB_HOP)
+    cables: list[tuple[End, End, LinkType]] = [
+        ((b, port), fabric.first[b, cards.rail(i)], cable) for b in range(boxes) for i, port in enumerate(cards.ports)
+    ]
+    cables += [(low, high, LinkType("trunk", speed, SWITCH_HOP)) for low, high, speed in fabric.trunks]
+    shared = [
+        Card(f"host{b}/nic{rail}", tuple((b, port) for port in group), cards.bandwidth)
+        for b in range(boxes)
+        for rail, group in enumerate(_groups(cards))
+        if len(group) > 1
+    ]
+    inner = _without_host(box)
+    names = [f"host{b}" for b in range(boxes)]
+    return join(
+        [inner] * boxes, name=name, names=names, switches=fabric.switches, cables=cables, cards=shared,
+        unit=min(box.unit, cards.bandwidth), ability=ability,
+    )  # fmt: skip
+
+
+def _groups(cards: Cards) -> list[list[int]]:
+    found: list[list[int]] = [[] for _ in range(cards.rails)]
+    for i, port in enumerate(cards.ports):
+        found[cards.rail(i)].append(port)
+    return found
+
+
+def _without_host(box: Topology) -> Topology:
+    """A box alone calls itself host0; among others it gets its number from the cluster."""
+    if all(place.startswith("host0/") for place in box.places):
+        return replace(box, places=tuple(place.removeprefix("host0/") for place in box.places))
+    return box
+
+
+def one_switch(boxes: int, rails: int, name: str = "fabric") -> Fabric:
+    return Fabric((name,), {(b, r): name for b in range(boxes) for r in range(rails)})
+
+
+def above(
+    lows: Sequence[tuple[str, Fraction]], highs: Sequence[str], thinner: Fraction
+) -> tuple[tuple[str, str, Fraction], ...]:
+    """Every low switch joined with every high one: what it has below, thinner, spread over them."""
+    return tuple((low, high, below / thinner / len(highs)) for low, below in lows for high in highs)

@@ -1,0 +1,30 @@
+"""Eight GPUs on a PCIe tree, as pcie8 is and as DGX-1 has beside its NVLinks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+
+from antiphon.core.topology import Link, LinkType, SharedLimit, both_ways
+from antiphon.topologies.links import GB, PCIE, PCIE_HOP
+
+BETWEEN_SOCKETS = Fraction(16 * GB)  # each way: what NCCL reckons between two AMD sockets (src/graph/topo.h)
+SWITCHES = 6  # four of PCIe, then the host bridges of both sockets
+
+
+def pcie_links(gen: int) -> list[Link]:
+    """Links of eight GPUs (0 to 7) with four switches (8 to 11), two GPUs each, and two host bridges (12, 13)."""
+    lanes = LinkType("pcie", PCIE[gen], PCIE_HOP)
+    socket = LinkType("socket", BETWEEN_SOCKETS, PCIE_HOP)
+    pairs = [(gpu, 8 + gpu // 2) for gpu in range(8)] + [(8 + s, 12 + s // 2) for s in range(4)]
+    return both_ways(pairs, lanes) + both_ways([(12, 13)], socket)
+
+
+def pcie_limits(links: Sequence[Link], gen: int) -> list[SharedLimit]:
+    """All that enters a host bridge together is limited to two x16 links."""
+    into = {bridge: tuple(i for i, link in enumerate(links) if link[1] == bridge) for bridge in (12, 13)}
+    return [SharedLimit(f"bridge{b - 12} in", found, 2 * PCIE[gen]) for b, found in into.items()]
+
+
+def switch_places() -> list[str]:
+    return [f"host0/socket{s // 2}/pcie{s}" for s in range(4)] + [f"host0/socket{b}/bridge{b}" for b in (0, 1)]
