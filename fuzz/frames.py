@@ -30,8 +30,7 @@ from _harness import CASES, Found, main
 from antiphon.errors import AntiphonError
 from antiphon.runtimes.engine.build import library
 from antiphon.runtimes.engine.native import Engine, Program, Wire
-from antiphon.runtimes.serve import _rendezvous
-from antiphon.runtimes.serve import admission as _admission
+from antiphon.runtimes.serve import _rendezvous, admission
 from antiphon.runtimes.serve._rendezvous import Star
 from antiphon.runtimes.serve.book import encode_book
 from antiphon.runtimes.serve.group_book import base_program, default_book
@@ -356,8 +355,8 @@ def peak_kb() -> int:
 
 
 def one(seed: int, counts: Counter[str]) -> None:
-    _admission._told.append(0)  # strangers are expected here
-    _admission._PATIENCE, _rendezvous._PATIENCE = 0.5, 0.3
+    admission._told.append(0)  # strangers are expected here
+    admission._PATIENCE, _rendezvous._PATIENCE = 0.5, 0.3
     before = memory_at_first()
     draw = random.Random(f"{NAME} {seed}")
     draw.choice(WAYS)(draw, counts)

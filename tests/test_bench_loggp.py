@@ -27,7 +27,7 @@ from antiphon.formats.program import lower
 from antiphon.registry import table
 from antiphon.runtimes.engine.launch import LAUNCHED, consent
 from antiphon.runtimes.measure import bench_loggp as bench
-from antiphon.runtimes.measure import mpi_job as _mpi_job
+from antiphon.runtimes.measure import mpi_job
 from antiphon.topologies import topology
 
 HAS_MPI = find_spec("mpi4py") is not None and (Path(sys.executable).with_name("mpiexec").exists())
@@ -181,7 +181,7 @@ def test_what_is_missing_is_named(
 ) -> None:
     for name in LAUNCHED:
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(_mpi_job, "find_spec", lambda name: None)
+    monkeypatch.setattr(mpi_job, "find_spec", lambda name: None)
     assert run(["bench", "loggp"]) == 2
     assert "pip install 'antiphon[mpi]'" in capsys.readouterr().err
     assert run(["bench", "loggp", "--on", "nowhere"]) == 2

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from antiphon.errors import Invalid, Missing
-from antiphon.runtimes.engine import build as _build
+from antiphon.runtimes.engine import build
 
 COMMAND = [sys.executable, "-c", "from antiphon.runtimes.engine.build import library; print(library('threads'))"]
 MAIN = [sys.executable, "-m", "antiphon", "build", "mpi"]
@@ -69,7 +69,7 @@ def test_a_disk_that_is_full(tmp_path: Path, size: str) -> None:
 )  # fmt: skip
 def test_a_compiler_that_finds_no_room(cache: Path, tmp_path: Path, said: str) -> None:
     with pytest.raises(Invalid, match=r"the engine cannot be written.*free some space"):
-        _build.library("threads", a_compiler(tmp_path, f"echo '{said}' >&2; exit 1"))
+        build.library("threads", a_compiler(tmp_path, f"echo '{said}' >&2; exit 1"))
     assert list(cache.rglob("*.so")) == []
 
 
@@ -109,7 +109,7 @@ def test_what_a_killed_build_left_is_removed_by_the_next(cache: Path, tmp_path: 
         os.utime(theirs, (0, 0))
         os.chown(theirs, 1234, 1234)
     with pytest.raises(Missing):
-        _build.library("threads", a_compiler(tmp_path, "exit 1"))
+        build.library("threads", a_compiler(tmp_path, "exit 1"))
     assert set(cache.rglob("tmp*.so")) == {running, elsewhere, *([theirs] if theirs.exists() else [])}
 
 
@@ -125,48 +125,48 @@ def wait_for(there: Callable[[], bool]) -> None:
 
 def test_a_library_that_others_can_change_is_not_loaded(cache: Path, tmp_path: Path) -> None:
     compiler = a_compiler(tmp_path, "echo made > $out")
-    first = _build.library("threads", compiler)
+    first = build.library("threads", compiler)
     assert first.parent.parent == cache / "native"
-    assert _build.library("threads", compiler) == first
+    assert build.library("threads", compiler) == first
     for path in (first, first.parent, first.parent.parent):
         usual = path.stat().st_mode
         path.chmod(usual | 0o022)
-        own = _build.library("threads", compiler)
+        own = build.library("threads", compiler)
         assert own.parent.parent == cache / f"native-{os.geteuid()}"
         assert own.read_text() == "made\n"
         path.chmod(usual)
-        assert _build.library("threads", compiler) == first
+        assert build.library("threads", compiler) == first
     first.unlink()
     (tmp_path / "evil.so").write_text("evil")
     first.symlink_to(tmp_path / "evil.so")
-    assert _build.library("threads", compiler).read_text() == "made\n"
+    assert build.library("threads", compiler).read_text() == "made\n"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be somebody else")
 def test_a_library_of_another_user_is_not_loaded(cache: Path, tmp_path: Path) -> None:
     compiler = a_compiler(tmp_path, "echo made > $out")
-    first = _build.library("threads", compiler)
+    first = build.library("threads", compiler)
     for path in (first, first.parent, first.parent.parent):
         os.chown(path, 1234, 1234)
-        assert _build.library("threads", compiler).parent.parent == cache / "native-0"
+        assert build.library("threads", compiler).parent.parent == cache / "native-0"
         os.chown(path, 0, 0)
     os.chown(first, 1234, 1234)
     os.chown(cache / "native-0", 1234, 1234)
     with pytest.raises(Invalid, match=r"somebody else owns it.*set ANTIPHON_CACHE to a folder of your own"):
-        _build.library("threads", compiler)
+        build.library("threads", compiler)
 
 
 def test_folders_that_are_made_are_ours_whatever_the_mask(cache: Path, tmp_path: Path) -> None:
     before = os.umask(0)
     try:
-        made = _build.library("threads", a_compiler(tmp_path, "echo made > $out"))
+        made = build.library("threads", a_compiler(tmp_path, "echo made > $out"))
     finally:
         os.umask(before)
     assert made.parent.parent == cache / "native"
-    assert _build.library("threads", a_compiler(tmp_path, "echo made > $out")) == made
+    assert build.library("threads", a_compiler(tmp_path, "echo made > $out")) == made
 
 
 def test_a_real_compiler() -> None:
     if shutil.which("cc") is None:
         pytest.skip("needs a C compiler")
-    assert _build.library("threads").exists()
+    assert build.library("threads").exists()

@@ -23,13 +23,13 @@ from antiphon.core.transform import pipeline
 from antiphon.errors import Invalid, Unsupported
 from antiphon.formats import emit
 from antiphon.formats.program import both, lower, program
-from antiphon.runtimes.engine import build as _build
+from antiphon.runtimes.engine import build
 from antiphon.runtimes.engine.native import Engine
 
 
 @pytest.fixture(scope="module")
 def engine() -> Engine:
-    return Engine(_build.library("threads"))
+    return Engine(build.library("threads"))
 
 
 @cache
@@ -209,9 +209,9 @@ def test_a_small_file_cannot_ask_for_much_memory(tmp_path: Path) -> None:
     file.write_bytes(made(pieces=2**17))
     script = (
         "import resource, sys\nfrom pathlib import Path\nimport numpy as np\n"
-        "from antiphon.errors import AntiphonError\nfrom antiphon.runtimes import _build\n"
+        "from antiphon.errors import AntiphonError\nfrom antiphon.runtimes.engine import build as _build\n"
         "from antiphon.runtimes.engine.native import Engine\n"
-        "engine = Engine(_build.library('threads'))\nwires = engine.threads(2)\n"
+        "engine = Engine(build.library('threads'))\nwires = engine.threads(2)\n"
         "plan = engine.program(Path(sys.argv[1]).read_bytes()).plan(0, 1)\n"
         "some, out = np.zeros(1), np.zeros(1)\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"

@@ -17,7 +17,7 @@ import pytest
 
 from antiphon.cli import run
 from antiphon.cli.signals import Signals
-from antiphon.select import tuner as _tune
+from antiphon.select import tuner
 
 ROOT = Path(__file__).resolve().parents[1]
 PYTHON = [sys.executable, "-c"]
@@ -147,7 +147,7 @@ def test_within_a_command(work: str, tmp_path: Path) -> None:
 def test_what_is_found_is_kept(
     number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    real = _tune.run_tasks
+    real = tuner.run_tasks
 
     def until_the_second(context: Any, tasks: Any, workers: int, tell: Any) -> None:
         heard: list[Any] = []
@@ -160,7 +160,7 @@ def test_what_is_found_is_kept(
 
         real(context, tasks, 0, hear)
 
-    monkeypatch.setattr(_tune, "run_tasks", until_the_second)
+    monkeypatch.setattr(tuner, "run_tasks", until_the_second)
     path = tmp_path / "plan.json"
     assert run(["tune", "allreduce", "ring:ranks=4", "-o", str(path)]) == 128 + number
     assert capsys.readouterr().err == "antiphon: interrupted; what was found until then is told and written\n"

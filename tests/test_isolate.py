@@ -14,7 +14,7 @@ import pytest
 from antiphon.core.ksync.instance import instance_of
 from antiphon.errors import Invalid, TimedOut
 from antiphon.isolate import Lost, Starved, Stopped, Terms, _crew, apart, can_fork, in_order, usual_workers
-from antiphon.planners.synth import linear as _linear
+from antiphon.planners.synth import linear
 from antiphon.planners.synth.search import Search
 from antiphon.select import collective
 from antiphon.topologies import topology
@@ -239,11 +239,11 @@ def test_linear_programs_in_a_child_after_some_in_its_parent() -> None:
     """HiGHS keeps threads where there are processors enough; a fork has none of them, and the child would hang."""
     machine = topology("torus:dims=4x4")
     search = Search(instance_of(machine, collective("broadcast", machine)))
-    here = [_linear.split(search.program(steps), 2 * steps - 1, 2 * steps) for steps in (5, 6)]
+    here = [linear.split(search.program(steps), 2 * steps - 1, 2 * steps) for steps in (5, 6)]
     assert can_fork()
 
     def work(job: int, _: Any) -> Any:
-        return _linear.split(search.program(5 + job), 2 * job + 9, 2 * job + 10)
+        return linear.split(search.program(5 + job), 2 * job + 9, 2 * job + 10)
 
     assert list(in_order(range(2), terms(work))) == list(enumerate(here))
 

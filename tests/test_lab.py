@@ -28,8 +28,7 @@ from antiphon.core.reshape import only
 from antiphon.core.topology import LinkType, SharedLimit, Topology, build
 from antiphon.errors import AntiphonError, Invalid, Missing, Unsupported
 from antiphon.runtimes.engine.launch import Failed
-from antiphon.runtimes.lab import lab
-from antiphon.runtimes.lab import runtime as _bench_lab
+from antiphon.runtimes.lab import lab, runtime
 from antiphon.runtimes.lab._foreign import with_entrance
 from antiphon.runtimes.lab.commands import batches, bits
 from antiphon.runtimes.lab.keeping import SCRIPT, find_lab, find_labs
@@ -377,7 +376,7 @@ def during(name: str, what: Callable[[Any], None]) -> threading.Thread:
 @pytest.fixture
 def long_run(name: str, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Any]:
     """A run that would take some ten seconds."""
-    monkeypatch.setattr(_bench_lab, "STALL", 1.0)
+    monkeypatch.setattr(runtime, "STALL", 1.0)
     machine = antiphon.topology("ring:ranks=3")
     schedule = antiphon.plan("allgather", machine, planner="ring").at(0).schedule
 

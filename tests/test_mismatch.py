@@ -27,7 +27,7 @@ import antiphon
 from antiphon.core.plan import Entry, Plan
 from antiphon.errors import Invalid, TimedOut
 from antiphon.runtimes.engine.native import Mismatch, TransportFailed
-from antiphon.runtimes.serve import group_start as _group_start
+from antiphon.runtimes.serve import group_start
 from antiphon.runtimes.serve.book import make_book
 from antiphon.select import save_plans
 
@@ -194,7 +194,7 @@ def test_another_table_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = antiphon.topology("full:ranks=2")
     books = [make_book([antiphon.plan("allreduce", machine, planner=planner)]) for planner in ("ring", "direct")]
     taken = iter(books)
-    monkeypatch.setattr(_group_start, "decode_book", lambda _: next(taken))
+    monkeypatch.setattr(group_start, "decode_book", lambda _: next(taken))
 
     def do(c: Any) -> str:
         with pytest.raises(TransportFailed) as told:
@@ -207,7 +207,7 @@ def test_another_table_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_another_version_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     versions = iter(("1.0", "1.1"))
-    monkeypatch.setattr(_group_start, "version", lambda: next(versions))
+    monkeypatch.setattr(group_start, "version", lambda: next(versions))
     (address,) = free_addresses(1)
 
     def one(rank: int) -> str:

@@ -25,7 +25,7 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.transform import pipeline
 from antiphon.errors import AntiphonError, Invalid, Missing, TimedOut, Unsupported
 from antiphon.formats.program import both, lower
-from antiphon.runtimes.engine import build as _build
+from antiphon.runtimes.engine import build
 from antiphon.runtimes.engine.native import OPERATORS, TYPES, Engine, Wire
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
@@ -34,7 +34,7 @@ Array = np.ndarray[Any, Any]
 
 @pytest.fixture(scope="module")
 def engine() -> Engine:
-    return Engine(_build.library("threads"))
+    return Engine(build.library("threads"))
 
 
 def planned(kind: str, machine: str, planner: str, **options: Any) -> Schedule:
@@ -363,12 +363,12 @@ def test_calls_that_do_not_fit_are_refused(engine: Engine) -> None:
 
 
 def test_what_is_compiled_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = _build.library("threads")
+    path = build.library("threads")
     before = path.stat().st_mtime_ns
-    assert _build.library("threads") == path
+    assert build.library("threads") == path
     assert path.stat().st_mtime_ns == before
     monkeypatch.setenv("ANTIPHON_CACHE", str(tmp_path))
-    assert _build.cache_folder() == tmp_path / "native"
+    assert build.cache_folder() == tmp_path / "native"
 
 
 @pytest.mark.parametrize("target", ["mpi", "threads"])
@@ -376,12 +376,12 @@ def test_a_compiler_that_is_not_there(target: str, monkeypatch: pytest.MonkeyPat
     variable = {"mpi": "MPICC", "threads": "CC"}[target]
     monkeypatch.setenv(variable, "/no/such/compiler -m64")
     with pytest.raises(Missing, match=f"no such program; name your compiler by --compiler or in .{variable}"):
-        _build.library(target)
+        build.library(target)
     monkeypatch.setenv(variable, "")
     monkeypatch.setenv("PATH", "")
-    monkeypatch.setattr(_build.sys, "executable", "/nowhere/python")
+    monkeypatch.setattr(build.sys, "executable", "/nowhere/python")
     with pytest.raises(Missing, match=f"or set .{variable}"):
-        _build.library(target)
+        build.library(target)
 
 
 def test_a_compiler_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -393,9 +393,9 @@ def test_a_compiler_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("ANTIPHON_CACHE", raising=False)
     with pytest.raises(Missing, match=r"could not compile the engine: x.c:1: error: odd"):
-        _build.library("threads", str(script))
+        build.library("threads", str(script))
     assert [*(tmp_path / "cache").rglob("*.so")] == []
-    assert os.fspath(_build.cache_folder()).startswith(str(tmp_path))
+    assert os.fspath(build.cache_folder()).startswith(str(tmp_path))
 
 
 def test_the_run_in_python_agrees(engine: Engine) -> None:

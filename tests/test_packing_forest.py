@@ -12,8 +12,7 @@ import pytest
 import antiphon
 from antiphon.core.topology import LinkType, SharedLimit, Topology, build
 from antiphon.errors import Invalid
-from antiphon.planners.trees import _forest, _split
-from antiphon.planners.trees import arborescences as _arborescences
+from antiphon.planners.trees import _forest, _split, arborescences
 from antiphon.planners.trees._forest import forests
 from antiphon.planners.trees.kernel import SinkFlows
 from antiphon.planners.trees.tree import Tree, overloaded
@@ -272,7 +271,7 @@ def hold(flows: SinkFlows, supply: dict[int, int]) -> None:
 @pytest.mark.parametrize("seed", range(150))
 def test_flows_stay_flows(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """After every step of splitting, growing and taking back."""
-    init, split, join = _split._Exact.__init__, _split._Exact._split, _arborescences.Packing._join
+    init, split, join = _split._Exact.__init__, _split._Exact._split, arborescences.Packing._join
     supplies: dict[int, dict[int, int]] = {}
 
     def begun(exact, wires, pieces, supply, *rest):  # type: ignore[no-untyped-def]
@@ -292,6 +291,6 @@ def test_flows_stay_flows(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(_split._Exact, "__init__", begun)
     monkeypatch.setattr(_split._Exact, "_split", checked_split)
-    monkeypatch.setattr(_arborescences.Packing, "_join", checked_join)
+    monkeypatch.setattr(arborescences.Packing, "_join", checked_join)
     monkeypatch.setattr(_forest, "without_switches", partial(_split.without_switches, guess=False))
     packs(seed, 5, 10**6, tries=2)

@@ -25,7 +25,7 @@ import antiphon
 from antiphon.core.plan import Entry, Plan
 from antiphon.runtimes.engine.build import library
 from antiphon.runtimes.engine.native import Functions
-from antiphon.runtimes.serve import files as _book
+from antiphon.runtimes.serve import files
 from antiphon.runtimes.serve.book import encode_book, make_book, read_table
 from antiphon.select import save_plans
 
@@ -382,19 +382,19 @@ def test_where_the_engine_is_loaded_by_python_it_offers_nothing(openmpi: Mpi, fo
 def test_the_book_maker_answers(tmp_path: Path, folder: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     path = table(folder, 2)
     kept = tmp_path / "new" / f"{hashlib.sha256(path.read_bytes()).hexdigest()}-1.book"
-    assert _book.main(str(path), str(kept)) == 0
+    assert files.main(str(path), str(kept)) == 0
     answer = capfdbinary.readouterr().out
     assert answer == b"book\n" + kept.read_bytes()
     assert read_table(kept) == read_table(path)
-    assert _book.main(str(path), "/proc/none/a.book") == 0
+    assert files.main(str(path), "/proc/none/a.book") == 0
     assert capfdbinary.readouterr().out == answer
-    assert _book.main(str(tmp_path / "none.json")) == 1
+    assert files.main(str(tmp_path / "none.json")) == 1
     assert capfdbinary.readouterr().out.startswith(b"error ")
-    assert _book.main(str(path), str(tmp_path / "new" / "of-another-table.book")) == 0  # it changed meanwhile
+    assert files.main(str(path), str(tmp_path / "new" / "of-another-table.book")) == 0  # it changed meanwhile
     assert not (tmp_path / "new" / "of-another-table.book").exists()
     for number in range(70):
-        _book.keep(b"x", tmp_path / "many" / f"{number}.book")
-    assert len(list((tmp_path / "many").glob("*"))) == _book.MOST_KEPT
+        files.keep(b"x", tmp_path / "many" / f"{number}.book")
+    assert len(list((tmp_path / "many").glob("*"))) == files.MOST_KEPT
 
 
 def test_the_reader_in_c_believes_nothing(openmpi: Mpi, folder: Path) -> None:

@@ -16,7 +16,7 @@ from craft import Crafted, in_book, number, program_of
 from mpi_env import Mpi
 from test_preload import OTHERS, PLANNERS, Run, compiled, folder, preloaded, table
 
-from antiphon.runtimes.engine import build as _build
+from antiphon.runtimes.engine import build
 from antiphon.runtimes.engine.native import Functions
 from antiphon.runtimes.serve.book import encode_book, read_table
 
@@ -60,7 +60,7 @@ def test_nothing_is_visible_but_the_names_of_mpi_and_one_of_ours(mpi: Mpi) -> No
     assert {"MPI_Init", "MPI_Allreduce", "MPI_Alltoall", "antiphon_engine"} <= found
     assert {name for name in found if not name.startswith("MPI_")} == {"antiphon_engine"}
     for target in ("threads", "sockets"):
-        assert symbols(str(_build.library(target))) == {"antiphon_engine"}
+        assert symbols(str(build.library(target))) == {"antiphon_engine"}
 
 
 def far_away(program: Crafted) -> Crafted:
@@ -117,7 +117,7 @@ def again(book: bytes) -> bytes:
 
 
 def test_a_page_is_held_against_its_program(openmpi: Mpi, folder: Path) -> None:
-    engine = Functions(_build.library("mpi", openmpi.mpicc))
+    engine = Functions(build.library("mpi", openmpi.mpicc))
     good = encode_book(read_table(table(folder, 3, {"allgather": "ring", "allreduce": "ring"}, "pair")))
     kinds = [number(program_of(good, i), 32) for i in range(number(good, 40))]
     gathers, head = kinds.index(4), number(good, 16, "Q")

@@ -13,8 +13,7 @@ import pytest
 import antiphon
 from antiphon.cli import run
 from antiphon.errors import Infeasible, Invalid
-from antiphon.reproduce import names, reproduce, sccl
-from antiphon.reproduce import sccl_made as _made
+from antiphon.reproduce import names, reproduce, sccl, sccl_made
 from antiphon.reproduce._sccl_judge import judge
 from antiphon.reproduce._sccl_tables import DGX1, DUALS, Z52, Published, of_kind
 from antiphon.reproduce.sccl_made import Family, Made, family
@@ -214,6 +213,6 @@ def test_what_was_made_before_ctrl_c_is_told(
 
 
 def test_an_answer_for_one_point_is_one_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_made, "sccl", lambda *a, **k: iter([]))
+    monkeypatch.setattr(sccl_made, "sccl", lambda *a, **k: iter([]))
     with pytest.raises(Infeasible, match="0 schedules for one point"):
         square().make(2, 2, 3)

@@ -27,7 +27,7 @@ from antiphon.errors import Invalid, Missing, TimedOut, Unsupported
 from antiphon.formats.program import both, lower
 from antiphon.runtimes.engine.launch import Failed, consent, watch
 from antiphon.runtimes.engine.native import OPERATORS
-from antiphon.runtimes.measure import mpi_job as _mpi_job
+from antiphon.runtimes.measure import mpi_job
 from antiphon.runtimes.measure.case import Case, Runnable, taking_part
 from antiphon.runtimes.measure.made_up import MadeUp
 from antiphon.runtimes.measure.mpi_job import run_cases
@@ -238,13 +238,13 @@ def test_calls_that_make_no_sense() -> None:
 
 
 def test_without_mpi4py_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_mpi_job, "find_spec", lambda name: None)
+    monkeypatch.setattr(mpi_job, "find_spec", lambda name: None)
     with pytest.raises(Missing, match=r"antiphon\[mpi\]"):
         run_schedule("mpi", Runnable(schedules()[0]), 8)
 
 
 def test_faults_become_errors() -> None:
-    found = _mpi_job._found
+    found = mpi_job._found
     with pytest.raises(Invalid, match="started 3 processes, this needs 4"):
         found([{"fault": "alone", "processes": 3}], 4, "the launcher")
     with pytest.raises(Missing, match="do not fit together"):

@@ -22,7 +22,7 @@ from antiphon.core.request import Request
 from antiphon.core.topology import Topology
 from antiphon.core.verify import verify
 from antiphon.errors import EffortSpent, Infeasible, Invalid
-from antiphon.planners.synth import auto as _auto
+from antiphon.planners.synth import auto
 from antiphon.planners.synth import cache as _cache
 from antiphon.planners.synth.auto import Found, decide
 from antiphon.planners.synth.cache import Cache, Kept, asked_for, is_algorithm
@@ -102,14 +102,14 @@ def test_a_refutation_by_search_is_kept_with_its_proof(tmp_path: Path, monkeypat
     first = decide(search, *point)
     assert isinstance(first, Impossible)
     assert first.resolution is not None
-    monkeypatch.setattr(_auto, "_by_engines", None)
+    monkeypatch.setattr(auto, "_by_engines", None)
     assert decide(Search(search.instance, cache=Cache(tmp_path)), *point) == first
 
 
 def test_what_only_an_engine_says_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = Cache(tmp_path / "sccl")
     with monkeypatch.context() as change:
-        change.setattr(_auto, "_by_engines", lambda *args: (Impossible("search"), []))
+        change.setattr(auto, "_by_engines", lambda *args: (Impossible("search"), []))
         assert decide(a_search(cache), *POINT) == Impossible("search")
     assert not cache.folder.exists()
     assert isinstance(decide(a_search(cache), *POINT), Found)

@@ -24,7 +24,7 @@ from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, b
 from antiphon.core.transform.renaming import relabel_collective
 from antiphon.core.verify import verify
 from antiphon.errors import Invalid
-from antiphon.planners.synth import auto as _auto
+from antiphon.planners.synth import auto
 from antiphon.planners.synth.cache import Question, fingerprint, is_algorithm
 from antiphon.planners.synth.canonical import posed
 from antiphon.planners.synth.frontier import Limits, frontier
@@ -174,7 +174,7 @@ class Watched:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.asked: list[object] = []
-        ask, flow = _auto._ask, _auto.flow
+        ask, flow = auto._ask, auto.flow
 
         def watched_ask(search: Search, task: Any, group: Any, effort: Any, solver: str, *rest: Any) -> Any:
             self._note(solver, task, group, effort)
@@ -184,8 +184,8 @@ class Watched:
             self._note("flow", task, group, effort)
             return flow(task, group, effort, *rest)
 
-        monkeypatch.setattr(_auto, "_ask", watched_ask)
-        monkeypatch.setattr(_auto, "flow", watched_flow)
+        monkeypatch.setattr(auto, "_ask", watched_ask)
+        monkeypatch.setattr(auto, "flow", watched_flow)
 
     def _note(self, engine: str, task: Any, group: Any, effort: Any) -> None:
         elements = tuple(part.tobytes() for part in group._parts)

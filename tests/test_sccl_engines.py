@@ -17,7 +17,7 @@ from antiphon.core.ksync.instance import Instance, instance_of
 from antiphon.core.loads import rounds
 from antiphon.core.topology import LinkType, build
 from antiphon.core.verify import verify
-from antiphon.planners.synth import linear as _linear
+from antiphon.planners.synth import linear
 from antiphon.planners.synth._flow import flow, suits
 from antiphon.planners.synth.group import Group, group_of, subgroups, trivial
 from antiphon.planners.synth.program import Program
@@ -91,7 +91,7 @@ def compare(seed: int) -> None:
     group = group_of(instance)
     for parts, steps in sizes(instance, rng):
         least = fewest(instance, parts, steps)
-        proofs = [_linear.least_rounds(Program(instance, steps, g)).worth for g in (trivial(instance), group)]
+        proofs = [linear.least_rounds(Program(instance, steps, g)).worth for g in (trivial(instance), group)]
         assert proofs[0].rounds_per_part == proofs[1].rounds_per_part
         if least is None:
             continue
@@ -102,7 +102,7 @@ def compare(seed: int) -> None:
         assert agreed(task, seed) is True
         split = a_split(rng, least, steps)
         possible = agreed(replace(task, split=split), seed)
-        forbids = _linear.refute(Program(instance, steps, group), split).worth.forbids(split, parts)
+        forbids = linear.refute(Program(instance, steps, group), split).worth.forbids(split, parts)
         assert not (forbids and possible), (seed, split)
         with_symmetry(replace(task, rounds=least + rng.randint(0, 1)), group)
     if instance.least_steps > 1:

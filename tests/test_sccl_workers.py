@@ -12,8 +12,7 @@ from antiphon.core.ksync.instance import instance_of
 from antiphon.core.request import Request
 from antiphon.core.verify import verify
 from antiphon.errors import EffortSpent, TimedOut
-from antiphon.planners.synth import auto as _auto
-from antiphon.planners.synth import purse as _purse
+from antiphon.planners.synth import auto, purse
 from antiphon.planners.synth import sccl as sccl_planner
 from antiphon.planners.synth.auto import Found, decide
 from antiphon.planners.synth.sccl import sccl as synthesize
@@ -29,15 +28,15 @@ def a_search(spec: str = "dgx1v", kind: str = "allgather") -> Search:
 
 def test_a_crashed_engine_is_told_and_survived(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first tries crash; what comes after them finds the point all the same."""
-    real = _auto.sat
+    real = auto.sat
 
     def sometimes(*args: Any) -> Any:
         if args[2].seed == 0:  # the first try has its variables as they come
             os.kill(os.getpid(), signal.SIGKILL)
         return real(*args)
 
-    monkeypatch.setattr(_auto, "sat", sometimes)
-    monkeypatch.setattr(_auto, "QUICK", 0)  # all of them in processes of their own
+    monkeypatch.setattr(auto, "sat", sometimes)
+    monkeypatch.setattr(auto, "QUICK", 0)  # all of them in processes of their own
     said: list[str] = []
     found = decide(a_search(), 6, 3, 7, tell=said.append)
     assert isinstance(found, Found)
@@ -47,7 +46,7 @@ def test_a_crashed_engine_is_told_and_survived(monkeypatch: pytest.MonkeyPatch) 
 def test_the_budget_ends_the_search_and_keeps_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """No processor works until the first schedule is there, and then the budget is spent."""
     now = [0.0]
-    monkeypatch.setattr(_purse, "cpu_clock", lambda: now[0])
+    monkeypatch.setattr(purse, "cpu_clock", lambda: now[0])
     monkeypatch.setattr(sccl_planner, "cpu_clock", lambda: now[0])
     machine = topology("dgx1v")
     stream = synthesize(Request(machine, collective("broadcast", machine), budget=4), steps=40, cache=False)

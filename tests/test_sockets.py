@@ -27,7 +27,7 @@ from antiphon.core.program import encode
 from antiphon.core.transform import pipeline
 from antiphon.errors import Invalid, TimedOut
 from antiphon.formats.program import both, lower
-from antiphon.runtimes.engine import build as _build
+from antiphon.runtimes.engine import build
 from antiphon.runtimes.engine.native import OPERATORS, TYPES, Engine, Program, TransportFailed, Wire
 from antiphon.runtimes.serve.mesh import handed_over, mesh
 
@@ -38,7 +38,7 @@ Meshed = list[list[socket.socket | None]]
 
 @pytest.fixture(scope="module")
 def engine() -> Engine:
-    return Engine(_build.library("sockets"))
+    return Engine(build.library("sockets"))
 
 
 class Meeting:

@@ -26,9 +26,7 @@ from hypothesis import strategies as st
 import antiphon
 from antiphon.errors import AntiphonError, Invalid, TimedOut
 from antiphon.runtimes.engine.native import TransportFailed
-from antiphon.runtimes.serve import _rendezvous
-from antiphon.runtimes.serve import admission as _admission
-from antiphon.runtimes.serve import texts as _texts
+from antiphon.runtimes.serve import _rendezvous, admission, texts
 from antiphon.runtimes.serve._rendezvous import Star
 from antiphon.runtimes.serve.handshake import Stranger, Talk, derived, guest, host
 from antiphon.runtimes.serve.mesh import mesh
@@ -102,7 +100,7 @@ def test_a_stranger_is_turned_away_and_the_job_starts(act: str, pool: ThreadPool
 
 
 def test_one_that_sends_a_byte_a_second_is_cut_off(pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_admission, "_PATIENCE", 0.3)
+    monkeypatch.setattr(admission, "_PATIENCE", 0.3)
     address = free()
     first = pool.submit(take_part, 0, 4, address)
     listening(address)
@@ -116,7 +114,7 @@ def test_one_that_sends_a_byte_a_second_is_cut_off(pool: ThreadPoolExecutor, mon
 
 def test_hundreds_that_hold_give_way(pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
     """More than there are places, and none of them would go by itself."""
-    monkeypatch.setattr(_admission, "_PATIENCE", 1000.0)
+    monkeypatch.setattr(admission, "_PATIENCE", 1000.0)
     address, draw = free(), random.Random(2)
     first = pool.submit(take_part, 0, 4, address)
     listening(address)
@@ -153,7 +151,7 @@ def test_a_process_without_numbers_for_more_sockets_lets_strangers_go(pool: Thre
 def test_strangers_are_counted_and_told(
     pool: ThreadPoolExecutor, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_admission, "_told", [])
+    monkeypatch.setattr(admission, "_told", [])
     address, draw = free(), random.Random(4)
     for _ in range(2):  # the second time nothing is told
         first = pool.submit(take_part, 0, 2, address)
@@ -433,7 +431,7 @@ def test_what_rank_0_hands_out_is_looked_at(pool: ThreadPoolExecutor) -> None:
         address = free()
         other = pool.submit(take_part, 1, 2, address)
         with Star(0, 2, text_of(address), 20.0, SECRET) as star:
-            _texts.send_text(star.others[1], said, time.monotonic() + 5)
+            texts.send_text(star.others[1], said, time.monotonic() + 5)
             with pytest.raises(Invalid, match="rank 0 sent what is no message of this program"):
                 other.result()
 

@@ -25,8 +25,7 @@ from antiphon.core.verify import verify
 from antiphon.cost import predict
 from antiphon.errors import AntiphonError, Invalid
 from antiphon.registry import Entry
-from antiphon.select import Limit, Tuning, _pool, load_plans, sizes_of, tune
-from antiphon.select import tuner as _tune
+from antiphon.select import Limit, Tuning, _pool, load_plans, sizes_of, tune, tuner
 from antiphon.select._table import dump_tables
 from antiphon.select.ranges import Key, runs, winners, worth_keeping
 from antiphon.topologies import topology
@@ -44,7 +43,7 @@ def added(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
     whole = dict(registry.table("planner"))
     old = registry.table
-    for module in (registry, _tune):
+    for module in (registry, tuner):
         monkeypatch.setattr(module, "table", lambda kind: whole if kind == "planner" else old(kind))
     return whole.update
 
@@ -242,7 +241,7 @@ def test_the_sweep_of_a_planner_is_tried(added: Callable[..., None]) -> None:
 
 
 def interrupted_after(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = _tune.run_tasks
+    real = tuner.run_tasks
 
     def until(context: Any, tasks: Any, workers: int, tell: Any) -> None:
         heard = []
@@ -255,7 +254,7 @@ def interrupted_after(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
         real(context, tasks, 0, hear)
 
-    monkeypatch.setattr(_tune, "run_tasks", until)
+    monkeypatch.setattr(tuner, "run_tasks", until)
 
 
 def test_what_was_found_before_an_interruption_is_kept(

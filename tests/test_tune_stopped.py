@@ -16,9 +16,8 @@ from antiphon import registry
 from antiphon.cli import run
 from antiphon.cli._tuning_text import last_line
 from antiphon.isolate import _process
-from antiphon.select import Tuning, _pool, tune
+from antiphon.select import Tuning, _pool, tune, tuner
 from antiphon.select import task as _task
-from antiphon.select import tuner as _tune
 from antiphon.show.pages.report import report_html
 
 Add = Callable[..., None]
@@ -31,7 +30,7 @@ def added(monkeypatch: pytest.MonkeyPatch) -> Add:
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
     whole = dict(registry.table("planner"))
     old = registry.table
-    for module in (registry, _tune):
+    for module in (registry, tuner):
         monkeypatch.setattr(module, "table", lambda kind: whole if kind == "planner" else old(kind))
     return whole.update
 

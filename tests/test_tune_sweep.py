@@ -24,13 +24,12 @@ from antiphon.core.verify import verify
 from antiphon.cost import Prediction
 from antiphon.errors import Invalid
 from antiphon.registry import Entry
-from antiphon.select import Gain, Tuning, Tunings, _pool, load_plans, read_sweep, tune, tune_over
+from antiphon.select import Gain, Tuning, Tunings, _pool, load_plans, read_sweep, task, tune, tune_over
 from antiphon.select import settings as settings_of
-from antiphon.select import task as _task
 from antiphon.select._over import replaced
 from antiphon.select.sweep import MOST, combinations, resolved, values_of
 from antiphon.show.pages.report import heatmap_svg
-from antiphon.show.pictures import heatmap as _heatmap
+from antiphon.show.pictures import heatmap
 
 Capture = pytest.CaptureFixture[str]
 SVG = "{http://www.w3.org/2000/svg}"
@@ -143,13 +142,13 @@ def test_factors_are_of_the_ranks_that_take_part() -> None:
 
 def test_values_that_give_the_same_are_priced_once_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
     prepared: list[Any] = []
-    honest = _task._prepared
+    honest = task._prepared
 
     def counted(*given: Any) -> Any:
         prepared.append(given)
         return honest(*given)
 
-    monkeypatch.setattr(_task, "_prepared", counted)
+    monkeypatch.setattr(task, "_prepared", counted)
     monkeypatch.setattr(_pool, "warm", lambda context: None)
     found = quick({"rings": "1:4"}, "allgather", planners="multi-ring")
     told = [(c.options, c.also) for c in found.candidates]
@@ -260,7 +259,7 @@ def test_the_first_call_of_a_model_is_no_candidates_fault(monkeypatch: pytest.Mo
 
 def test_the_heat_map_shows_every_value_at_every_size(swept: Tuning) -> None:
     root = ElementTree.fromstring(heatmap_svg(swept))
-    panels = _heatmap.panels(swept, "broadcast")
+    panels = heatmap.panels(swept, "broadcast")
     assert [panel.planner for panel in panels] == ["ring", "binomial-tree", "relay"]
     cells = [r for r in root.iter(f"{SVG}rect") if r.find(f"{SVG}title") is not None]
     assert len(cells) == sum(len(panel.rows) for panel in panels) * len(swept.sizes)
@@ -268,9 +267,9 @@ def test_the_heat_map_shows_every_value_at_every_size(swept: Tuning) -> None:
         for size in range(len(swept.sizes)):
             column = [seconds[size] for seconds in panel.seconds]
             assert column[panel.best[size]] == min(column)
-            assert _heatmap._level(panel, panel.best[size], size) == 0
+            assert heatmap._level(panel, panel.best[size], size) == 0
             for row, seconds in enumerate(column):
-                limit = _heatmap.LEVELS[_heatmap._level(panel, row, size)][0]
+                limit = heatmap.LEVELS[heatmap._level(panel, row, size)][0]
                 assert seconds <= min(column) * limit * (1 + 1e-6)
     wins = np.array([panel.wins for panel in panels])
     assert wins.any(axis=0).all()  # at every size somebody is the fastest
@@ -305,8 +304,8 @@ def test_large_heat_maps_stay_small() -> None:
     found = quick({"pieces": "1:400"}, spec="ring:ranks=2")
     drawn = heatmap_svg(found)
     assert len(drawn) < 250_000
-    (panel,) = _heatmap.panels(found, "broadcast")
-    assert (panel.of, len(panel.rows) <= _heatmap.MOST_ROWS + len(found.sizes)) == (400, True)
+    (panel,) = heatmap.panels(found, "broadcast")
+    assert (panel.of, len(panel.rows) <= heatmap.MOST_ROWS + len(found.sizes)) == (400, True)
     assert f"ring ({len(panel.rows)} of 400 values)" in drawn
 
 

@@ -27,9 +27,8 @@ from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, b
 from antiphon.cost import Profile, predict, prepare
 from antiphon.errors import Invalid, Unsupported
 from antiphon.registry import find
-from antiphon.select import Tuning, collective, tune
+from antiphon.select import Tuning, collective, tune, tuner
 from antiphon.select import task as _task
-from antiphon.select import tuner as _tune
 from antiphon.select._mark import mark_of
 from antiphon.select.libraries import BASELINES, baseline
 from antiphon.select.losses import damage
@@ -92,7 +91,7 @@ def test_a_speedup_over_what_timed_out_is_not_told(monkeypatch: pytest.MonkeyPat
 
 
 def test_the_json_does_not_depend_on_the_order_of_arrival(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = _tune.run_tasks
+    real = tuner.run_tasks
 
     def told(shuffle: int | None) -> str:
         def late(context: Context, tasks: Any, workers: int, tell: Any) -> None:
@@ -103,7 +102,7 @@ def test_the_json_does_not_depend_on_the_order_of_arrival(monkeypatch: pytest.Mo
             for message in heard:
                 tell(message)
 
-        monkeypatch.setattr(_tune, "run_tasks", late)
+        monkeypatch.setattr(tuner, "run_tasks", late)
         return json.dumps(quick("all", planners=["ring", "direct"], nbytes="1KB:4KB").as_json())
 
     assert told(None) == told(1) == told(2)
@@ -394,8 +393,8 @@ def test_predict_refuses_what_is_no_size() -> None:
 
 
 def test_no_workers_given_is_as_zero(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_tune, "_cores", lambda: 7)
-    assert [_tune._processes(n) for n in (None, 0, 1, 3, "none")] == [7, 7, 1, 3, 0]
+    monkeypatch.setattr(tuner, "_cores", lambda: 7)
+    assert [tuner._processes(n) for n in (None, 0, 1, 3, "none")] == [7, 7, 1, 3, 0]
 
 
 def test_short_words_for_what_was_found() -> None:

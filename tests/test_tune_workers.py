@@ -13,8 +13,7 @@ import stubborn_planners
 from antiphon import registry
 from antiphon.errors import Invalid
 from antiphon.registry import Entry, call
-from antiphon.select import Candidate, Tuning, _pool, tune
-from antiphon.select import tuner as _tune
+from antiphon.select import Candidate, Tuning, _pool, tune, tuner
 from antiphon.select.task import Task, one_line
 
 Add = Callable[..., None]
@@ -26,7 +25,7 @@ def added(monkeypatch: pytest.MonkeyPatch) -> Add:
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
     whole = dict(registry.table("planner"))
     old = registry.table
-    for module in (registry, _tune):
+    for module in (registry, tuner):
         monkeypatch.setattr(module, "table", lambda kind: whole if kind == "planner" else old(kind))
     return whole.update
 

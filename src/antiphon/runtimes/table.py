@@ -13,7 +13,7 @@ from typing import Any
 
 from antiphon.registry import Entry
 
-_ENGINE: dict[str, Any] = {  # run/native/layout.c, plan.c
+_ENGINE: dict[str, Any] = {  # engine/native/layout.c, plan.c
     "cuts": {"collectives": ("broadcast", "reduce", "allreduce", "reducescatter", "custom"), "piece": 2**17, "most": 4},
 }
 

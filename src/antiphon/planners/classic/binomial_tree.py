@@ -12,7 +12,7 @@ from antiphon.core.collective import Collective
 from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
 from antiphon.core.transform import compose
-from antiphon.planners.classic import seats as _trees
+from antiphon.planners.classic import seats
 from antiphon.planners.shared.rows import Order, Seats, backwards, finish, part, per_root, refuse_more_than_fits
 
 _HALVES = {
@@ -40,9 +40,9 @@ def binomial_tree(request: Request, *, order: Order = None, pieces: int = 1) -> 
 def _plan(collective: Collective, order: Order) -> Schedule:
     kind = collective.kind
     if kind == "broadcast":
-        return per_root(collective, lambda one: _trees.broadcast(one, order))
+        return per_root(collective, lambda one: seats.broadcast(one, order))
     if kind == "scatter":
-        return per_root(collective, lambda one: _trees.scatter(one, order))
+        return per_root(collective, lambda one: seats.scatter(one, order))
     if kind in ("reduce", "gather"):
         return backwards(collective, lambda one: _plan(one, order))
     root = int(Seats.of(collective, order).rank[0])

@@ -14,7 +14,7 @@ from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
 from antiphon.core.transform import compose, invert
 from antiphon.errors import Invalid, quote
-from antiphon.planners.classic import hypercube as _hypercube
+from antiphon.planners.classic import hypercube
 from antiphon.planners.classic.seats import scatter
 from antiphon.planners.shared.rows import Order, Seats, backwards, finish, folded, part, per_root, refuse_more_than_fits
 
@@ -42,7 +42,7 @@ def _plan(collective: Collective, order: Order, large: str) -> Schedule:
     if kind == "allgather":
         levels = len(collective.members).bit_length() - 1
         bits = list(range(levels))
-        return _hypercube.allgather(collective, order, bits[::-1] if large == "near" else bits)
+        return hypercube.allgather(collective, order, bits[::-1] if large == "near" else bits)
     if kind in ("reducescatter", "reduce"):
         return backwards(collective, lambda one: _plan(one, order, large))
     if kind == "broadcast":
@@ -57,7 +57,7 @@ def _broadcast(collective: Collective, order: Order, large: str) -> Schedule:
 
 def _allreduce(collective: Collective, order: Order, large: str) -> Schedule:
     seats = Seats.of(collective, order)
-    core = _hypercube.core_of(len(seats))
+    core = hypercube.core_of(len(seats))
     inner = seats.rank[core.seat]
     gathered = _plan(Collective("allgather", collective.ranks, tuple(inner.tolist())), inner.tolist(), large)
     both = compose(invert(gathered), gathered)

@@ -13,7 +13,7 @@ from typing import Any
 from antiphon.core.ksync.instance import Instance
 from antiphon.errors import TimedOut
 from antiphon.isolate import Lost, Stopped, apart, can_fork
-from antiphon.planners.synth import linear as _linear
+from antiphon.planners.synth import linear
 from antiphon.planners.synth.cache import Cache, Question, fingerprint, question
 from antiphon.planners.synth.group import Group, group_of, subgroups, trivial
 from antiphon.planners.synth.linear import Proved
@@ -94,7 +94,7 @@ class Search:
     def proved(self, steps: int) -> Proved:
         """The least R / parts in so many steps, with its proof."""
         if steps not in self.least:
-            self.least[steps] = _linear.least_rounds(self.program(steps))
+            self.least[steps] = linear.least_rounds(self.program(steps))
             self.purse.pay(self.least[steps].price)
         return self.least[steps]
 
@@ -110,7 +110,7 @@ class Search:
         if rounds == steps:
             return (1,) * steps
         self.purse.check()
-        found, price = self.run(_linear.split, self.program(steps), parts, rounds, self.purse.left())
+        found, price = self.run(linear.split, self.program(steps), parts, rounds, self.purse.left())
         self.purse.pay(price)
         if found is None:
             return None
@@ -137,7 +137,7 @@ class Search:
         for rounds_of in _compositions(rounds, steps):
             number = next((i for i, cut in enumerate(cuts) if cut.worth.forbids(rounds_of, parts)), None)
             if number is None:
-                cut = _linear.refute(self.program(steps), rounds_of)
+                cut = linear.refute(self.program(steps), rounds_of)
                 self.purse.pay(cut.price)
                 if not cut.worth.forbids(rounds_of, parts):
                     return rounds_of
@@ -148,7 +148,7 @@ class Search:
 
     def more_splits(self, parts: int, steps: int, rounds: int) -> Iterator[tuple[int, ...]]:
         """Further splits that the program admits, those near the middle of all of them first: they leave most room."""
-        ends, price = _linear.spans(self.program(steps), parts, rounds)
+        ends, price = linear.spans(self.program(steps), parts, rounds)
         self.purse.pay(price)
         if not ends:
             return
@@ -162,7 +162,7 @@ class Search:
         for candidate in candidates:
             if any(cut.worth.forbids(candidate, parts) for cut in cuts):
                 continue
-            cut = _linear.refute(self.program(steps), candidate)
+            cut = linear.refute(self.program(steps), candidate)
             self.purse.pay(cut.price)
             if cut.worth.forbids(candidate, parts):
                 cuts.append(cut)
