@@ -209,7 +209,7 @@ def test_a_small_file_cannot_ask_for_much_memory(tmp_path: Path) -> None:
     file.write_bytes(made(pieces=2**17))
     script = (
         "import resource, sys\nfrom pathlib import Path\nimport numpy as np\n"
-        "from antiphon.errors import AntiphonError\nfrom antiphon.runtimes.engine import build as _build\n"
+        "from antiphon.errors import AntiphonError\nfrom antiphon.runtimes.engine import build\n"
         "from antiphon.runtimes.engine.native import Engine\n"
         "engine = Engine(build.library('threads'))\nwires = engine.threads(2)\n"
         "plan = engine.program(Path(sys.argv[1]).read_bytes()).plan(0, 1)\n"

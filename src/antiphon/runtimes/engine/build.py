@@ -21,7 +21,7 @@ from pathlib import Path
 from antiphon.core.files import is_ours
 from antiphon.errors import Invalid, Missing, quote, unknown
 from antiphon.runtimes.engine.complaint import complaint
-from antiphon.runtimes.engine.launch import end
+from antiphon.runtimes.engine.launch import end, started
 
 NATIVE = Path(__file__).with_name("native")
 CORE = ("program.c", "sides.c", "plan.c", "layout.c", "fold.c", "half.c", "engine.c", "call.c", "exports.c")
@@ -203,10 +203,7 @@ def _full(why: str, folder: Path) -> Invalid | None:
 def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
     """In a group of its own, which is told to end when this call does: compilers then remove what they have begun."""
     try:
-        with subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            errors="replace", start_new_session=True,
-        ) as process:  # fmt: skip
+        with started(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, errors="replace") as process:
             try:
                 out, said = process.communicate(timeout=PATIENCE)
             finally:

@@ -97,10 +97,9 @@ def watch(
 
     `temporary`: the folder for what they may leave over."""
     environment = None if temporary is None else {**os.environ, "TMPDIR": temporary}
-    with subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        errors="replace", start_new_session=True, env=environment,
-    ) as process:  # fmt: skip
+    with started(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, errors="replace", env=environment
+    ) as process:
         late = threading.Event()
 
         def stop() -> None:
@@ -137,6 +136,31 @@ def _read(row: str) -> dict[str, Any]:
     except ValueError:
         raise Failed(f"a process said what is no row: {quote(row.strip())}") from None
     return found
+
+
+def started(command: Sequence[str], **how: Any) -> subprocess.Popen[str]:
+    """A process in a session of its own, of which we know as soon as there is one: Ctrl-C in the middle of Popen, after
+    its fork, would leave it behind. Other threads hear no signals."""
+    made: list[subprocess.Popen[str] | OSError] = []
+
+    def start() -> None:
+        try:
+            made.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, text=True, start_new_session=True, **how))
+        except OSError as error:
+            made.append(error)
+
+    starting = threading.Thread(target=start)
+    starting.start()
+    try:
+        starting.join()
+    except BaseException:
+        starting.join()
+        if isinstance(made[0], subprocess.Popen):
+            end(made[0])
+        raise
+    if isinstance(made[0], OSError):
+        raise made[0]
+    return made[0]
 
 
 def end(process: subprocess.Popen[str]) -> None:

@@ -23,7 +23,7 @@ from antiphon.runtimes.lab.commands import SETTINGS, about, batches
 from antiphon.runtimes.lab.kernel import ABOUT, gone, started
 from antiphon.runtimes.lab.layout import Layout, lay_out
 
-KERNEL = str(Path(__file__).with_name("_lab_kernel.py"))
+KERNEL = str(Path(__file__).with_name("kernel.py"))
 SCRIPT = (sys.executable, "-I", "-S", KERNEL)
 PATIENCE = 60.0
 _ENDED = 10.0
@@ -95,7 +95,7 @@ def _lab_at(process: int) -> Lab | None:
     folder = Path(f"/proc/{process}")
     try:
         told = folder.joinpath("cmdline").read_bytes().split(b"\0")
-        if b"keep" not in told or not any(part.endswith(b"_lab_kernel.py") for part in told):
+        if b"keep" not in told or not any(part.endswith(b"kernel.py") for part in told):
             return None
         status = folder.joinpath("status").read_text(encoding="utf-8", errors="replace")
         numbers = next((line.split()[1:] for line in status.splitlines() if line.startswith("NSpid:")), [])

@@ -5,7 +5,7 @@ network namespaces are files below /run/netns, which is a file system that only 
 (`ip netns` works there). The keeper is process 1 of its process namespace: when it ends, however it ends, the kernel
 ends all that runs in the lab, and takes away its namespaces with the links in them. Nothing need be cleaned up.
 
-Runs by itself (python -I -S _lab_kernel.py), as starting it must not take long: only the standard library here.
+Runs by itself (python -I -S kernel.py), as starting it must not take long: only the standard library here.
 
     keep NAME                 set up what stdin says (one line of JSON); end with stdin if it is leashed
     enter KEEPER SPACE each|once COMMAND   run it in the lab: once, or once for each rank; all it started ends with it
