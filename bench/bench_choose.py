@@ -44,13 +44,13 @@ def main() -> None:
     ranks = int(arguments[1]) if len(arguments) > 1 else 4
     _common.print_machine()
     kept: list[Any] = []
-    go = choose._Work.go
+    go = choose._Races.go
 
     def remembered(self: Any, deterministic: bool) -> Any:
         kept.append(self)
         return go(self, deterministic)
 
-    choose._Work.go = remembered  # type: ignore[method-assign]
+    choose._Races.go = remembered  # type: ignore[method-assign]
     found = antiphon.tune(
         "allreduce", f"full:ranks={ranks}", on=on, nbytes=SIZES, factor=FACTOR, iterations=ITERATIONS, mpiexec=mpiexec
     )

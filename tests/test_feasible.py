@@ -29,7 +29,7 @@ from antiphon.planners.synth._in_place import in_place
 from antiphon.planners.synth._one_point import one_point
 from antiphon.planners.synth.search import Impossible
 from antiphon.planners.synth.task import Effort
-from antiphon.planners.synth.work import Work
+from antiphon.planners.synth.work import Problem
 from antiphon.select import collective
 from antiphon.topologies import topology
 
@@ -137,7 +137,7 @@ def test_where_paths_are_left_out_a_search_refutes_nothing() -> None:
     instance = instance_of(machine, target)
     assert not instance.arcs.exhaustive
     with pytest.raises(NotFound) as raised:
-        one_point(Work(machine, target), planes, 2, 2)
+        one_point(Problem(machine, target), planes, 2, 2)
     assert raised.value.searched[0]["outcome"] == "not decided"
     assert "only the shortest" in str(raised.value)
 
@@ -155,7 +155,7 @@ def test_nothing_that_is_found_is_refuted(seed: int, chunks: int, steps: int, sp
         assume(False)  # some rank is out of reach
     asked = chunks, steps, steps + spare
     found = in_place(instance, target, asked, Effort(5000, seed=0)).schedule
-    why = next(_one_point._forbidding(Work(machine, target), asked), None)
+    why = next(_one_point._forbidding(Problem(machine, target), asked), None)
     if found is None:
         return
     assert why is None

@@ -19,7 +19,7 @@ from antiphon.core.topology import LinkType, build
 from antiphon.core.verify import verify
 from antiphon.planners.synth import linear
 from antiphon.planners.synth._flow import flow, suits
-from antiphon.planners.synth.group import Group, group_of, subgroups, trivial
+from antiphon.planners.synth.group import Renamings, group_of, subgroups, trivial
 from antiphon.planners.synth.program import Program
 from antiphon.planners.synth.sat import sat
 from antiphon.planners.synth.task import Answer, Effort, Engine, Task, rounds_of, schedule_of
@@ -110,7 +110,7 @@ def compare(seed: int) -> None:
         assert not any(e(too_few, trivial(instance), EFFORT).moves for e in ENGINES.values())
 
 
-def with_symmetry(task: Task, group: Group) -> None:
+def with_symmetry(task: Task, group: Renamings) -> None:
     """Under any subgroup engines find algorithms or none; those they find are right."""
     weights = [kind.weight for kind in task.instance.kinds]
     for part in subgroups(group, task.parts, weights)[:3]:

@@ -10,7 +10,7 @@ import pytest
 
 from antiphon.errors import Invalid
 from antiphon.runtimes.serve import _told_once
-from antiphon.runtimes.serve.group_start import Group, serve
+from antiphon.runtimes.serve.group_start import Processes, serve
 
 Capture = pytest.CaptureFixture[str]
 FAULT = json.dumps({"fault": "nowhere.json: cannot be read: No such file or directory", "kind": "Invalid"})
@@ -32,7 +32,7 @@ def ended(rank: int, capsys: Capture) -> str:
 
     unused: Any = None
     with pytest.raises(Invalid, match="cannot be read") as caught:
-        serve(Group(rank, 2, exchange, [0, 1], 2), "nowhere.json", lambda: unused, unused, fill=False)
+        serve(Processes(rank, 2, exchange, [0, 1], 2), "nowhere.json", lambda: unused, unused, fill=False)
     sys.excepthook(caught.type, caught.value, caught.tb)
     return capsys.readouterr().err
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from antiphon.core.columns import Bools, Longs, order_of, packed, ranges, starts
 from antiphon.core.messages import messages
-from antiphon.lower.rows import Work
+from antiphon.lower.rows import Prepared
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +34,7 @@ class Moves:
     base: Longs  # per version where it lies: a place, or the places' number + a stretch
 
 
-def moves(work: Work) -> Moves:
+def moves(work: Prepared) -> Moves:
     """Which way every row goes. O(n log n)."""
     schedule, values = work.schedule, work.values
     order = values.order
@@ -75,7 +75,7 @@ def moves(work: Work) -> Moves:
     return Moves(folded, crossing, message, joined, count, inner, stretch, waiting, head, tail, base)
 
 
-def _messages(work: Work, local: Bools) -> tuple[Longs, Longs, Bools]:
+def _messages(work: Prepared, local: Bools) -> tuple[Longs, Longs, Bools]:
     """Crossing rows by message, in the order of `core.messages`; within each in the order of places on the line."""
     schedule, line = work.schedule, work.line
     rows, sent = np.flatnonzero(~local), messages(schedule)
@@ -104,7 +104,7 @@ class Folds:
     base: Longs  # per operand of the values: where it lies
 
 
-def folds(work: Work, moved: Moves) -> Folds:
+def folds(work: Prepared, moved: Moves) -> Folds:
     """O(n log n)."""
     values, line = work.values, work.line
     held = values.row >= 0

@@ -12,7 +12,7 @@ from antiphon.core.columns import Bools, Longs, distinct, order_of, packed, poin
 from antiphon.core.program import FOLD, JOIN, RECEIVE, SEND, Program
 from antiphon.lower._moves import Folds, Moves, folds, moves
 from antiphon.lower._slots import Slots, dealt
-from antiphon.lower.rows import Work
+from antiphon.lower.rows import Prepared
 
 
 @dataclass(eq=False)
@@ -59,7 +59,7 @@ class _Done:
     reader: Longs
 
 
-def operations(work: Work, channels: int, lag: int) -> Program:
+def operations(work: Prepared, channels: int, lag: int) -> Program:
     """O(n log n) for n rows."""
     moved = moves(work)
     folded = folds(work, moved)
@@ -72,7 +72,7 @@ def operations(work: Work, channels: int, lag: int) -> Program:
     return _assembled(work, moved, slots, table, channels)
 
 
-def _transfers(work: Work, moved: Moves, folded: Folds, early: _Early, table: _Table) -> _Done:
+def _transfers(work: Prepared, moved: Moves, folded: Folds, early: _Early, table: _Table) -> _Done:
     """Sends, receives, copies and folds.
 
     After the first step a rank's own data is sent from its output, where it stands beside what has come.
@@ -104,7 +104,7 @@ def _transfers(work: Work, moved: Moves, folded: Folds, early: _Early, table: _T
     return _Done(arrives, writer, all_read, np.concatenate([reads, fold_of[values.owner[own]]]))
 
 
-def _crossing(work: Work, moved: Moves, table: _Table, target: Longs, source: Longs) -> tuple[Longs, Longs]:
+def _crossing(work: Prepared, moved: Moves, table: _Table, target: Longs, source: Longs) -> tuple[Longs, Longs]:
     """The sends and receives; per row the receive and the send, -1 inside a rank."""
     schedule, line, rows = work.schedule, work.line, moved.crossing
     first = rows[starts(moved.message)]
@@ -123,7 +123,7 @@ def _crossing(work: Work, moved: Moves, table: _Table, target: Longs, source: Lo
     return sides[0], sides[1]
 
 
-def _folds(work: Work, moved: Moves, folded: Folds, table: _Table) -> Longs:
+def _folds(work: Prepared, moved: Moves, folded: Folds, table: _Table) -> Longs:
     """The combinations; per group its fold, which means nothing where there is none."""
     line, values = work.line, work.values
     version, last = values.version[folded.head], values.version[folded.tail]
@@ -152,7 +152,7 @@ class _Early:
     maker: Longs
 
 
-def _at_once(work: Work, table: _Table) -> _Early:
+def _at_once(work: Prepared, table: _Table) -> _Early:
     """What a rank has from the beginning and must end with, and no row writes: from its input to its output."""
     ends, line, order = work.analysis.outputs, work.line, work.values.order
     entry = _entries(work)
@@ -175,7 +175,7 @@ def _at_once(work: Work, table: _Table) -> _Early:
     return early
 
 
-def _entries(work: Work) -> Longs:
+def _entries(work: Prepared) -> Longs:
     """Per output the input of the same cell, -1."""
     first, last = work.analysis.inputs, work.analysis.outputs
     out = np.full(len(last.cell), -1, np.int64)
@@ -188,7 +188,7 @@ def _entries(work: Work) -> Longs:
     return out
 
 
-def _set_aside(work: Work, moved: Moves, done: _Done, table: _Table) -> None:
+def _set_aside(work: Prepared, moved: Moves, done: _Done, table: _Table) -> None:
     """An alltoall in place: when all that stood in a place has been read, what came for it is copied there."""
     rows = np.flatnonzero(work.aside)
     if not len(rows):
@@ -222,7 +222,7 @@ def _set_aside(work: Work, moved: Moves, done: _Done, table: _Table) -> None:
     done.reader = np.concatenate([done.reader, made])
 
 
-def _order_versions(work: Work, moved: Moves, folded: Folds, done: _Done, table: _Table) -> None:
+def _order_versions(work: Prepared, moved: Moves, folded: Folds, done: _Done, table: _Table) -> None:
     """Reads wait for what writes the version; what is written over it waits for its reads, or else for its writer."""
     values = work.values
     writer = done.writer[done.read]
@@ -235,7 +235,7 @@ def _order_versions(work: Work, moved: Moves, folded: Folds, done: _Done, table:
     table.wait(done.writer[lost + 1], done.writer[lost])
 
 
-def _order_stretches(work: Work, moved: Moves, done: _Done, table: _Table, lag: int) -> Slots:
+def _order_stretches(work: Prepared, moved: Moves, done: _Done, table: _Table, lag: int) -> Slots:
     """Deal the stretches to slots; who writes into one again waits for all that used what was there."""
     schedule, line = work.schedule, work.line
     head, tail = schedule.chunk[moved.head], schedule.chunk[moved.tail]
@@ -262,7 +262,7 @@ def _order_stretches(work: Work, moved: Moves, done: _Done, table: _Table, lag: 
     return slots
 
 
-def _assembled(work: Work, moved: Moves, slots: Slots, table: _Table, channels: int) -> Program:
+def _assembled(work: Prepared, moved: Moves, slots: Slots, table: _Table, channels: int) -> Program:
     """All columns in their final order."""
     schedule, line, places = work.schedule, work.line, work.places
     ranks = schedule.collective.ranks
@@ -299,7 +299,7 @@ def _assembled(work: Work, moved: Moves, slots: Slots, table: _Table, channels: 
     )  # fmt: skip
 
 
-def _finish(work: Work) -> tuple[Longs, Longs, Longs, Longs, Longs]:
+def _finish(work: Prepared) -> tuple[Longs, Longs, Longs, Longs, Longs]:
     """Which stretches of the outputs an avg divides, by how much: rank, begin, end, base, count."""
     ends, line = work.analysis.outputs, work.line
     rows = np.flatnonzero(ends.count > 1)

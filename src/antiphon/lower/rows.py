@@ -106,7 +106,7 @@ class Values:
 
 
 @dataclass(frozen=True, eq=False)
-class Work:
+class Prepared:
     """All that is known of a schedule before its operations are made."""
 
     schedule: Schedule
@@ -121,7 +121,7 @@ class Work:
     aside: Bools  # per output: what comes is kept in scratch until the end (an alltoall in place)
 
 
-def prepare(schedule: Schedule, in_place: bool) -> Work:
+def prepare(schedule: Schedule, in_place: bool) -> Prepared:
     """O(n log n) for n rows."""
     analysis, order, line = analyse(schedule), versions(schedule), Line.of(schedule)
     ends = analysis.inputs, analysis.outputs
@@ -133,7 +133,7 @@ def prepare(schedule: Schedule, in_place: bool) -> Work:
     if in_place and schedule.collective.kind == "alltoall":
         aside = _find(keys[0], keys[1]) < 0
     values = _values(schedule, analysis, order, steps, keys, places, aside)
-    return Work(
+    return Prepared(
         schedule, in_place, line, places, analysis, values, time, len(steps), order.last_of(keys[1]), aside
     )  # fmt: skip
 

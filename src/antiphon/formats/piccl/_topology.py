@@ -32,7 +32,7 @@ _LEAST_G = Fraction(1, 10**15)  # seconds per byte: a link without limit has thi
 
 
 @dataclass(eq=False)
-class Group:
+class Nodes:
     """A group of the file: its own nodes, and the groups in it."""
 
     level: int
@@ -41,7 +41,7 @@ class Group:
     ports: int | None
     line: int
     nodes: array[int] = field(default_factory=lambda: array("q"))
-    groups: list[Group] = field(default_factory=list)
+    groups: list[Nodes] = field(default_factory=list)
 
     def hosts(self) -> int:
         return 1 if self.level == 0 else max(sum(group.hosts() for group in self.groups), 1)
@@ -75,9 +75,9 @@ class _Reader:
     def __init__(self) -> None:
         self.depth = self.nodes = self.levels = 0
         self.head: Attributes = {}
-        self.groups: list[Group] = []
-        self.tops: list[Group] = []
-        self.open: list[Group] = []
+        self.groups: list[Nodes] = []
+        self.tops: list[Nodes] = []
+        self.open: list[Nodes] = []
         self.found, self.lines = array("q"), array("q")  # nodes, and the lines they stand in
         self.seen: dict[tuple[int, int], int] = {}  # level and id of a group: its line
 
@@ -119,7 +119,7 @@ class _Reader:
         ports = whole(attributes, "ports", where) if level == 0 and "ports" in attributes else None
         if ports is not None and not 1 <= ports <= MOST_RADIX:
             raise Invalid(f"{where}: ports is {ports}; expected 1 to {MOST_RADIX}")
-        found = Group(level, number, file, ports, line)
+        found = Nodes(level, number, file, ports, line)
         (self.open[-1].groups if self.open else self.tops).append(found)
         self.groups.append(found)
         self.open.append(found)
@@ -160,7 +160,7 @@ class _Reader:
             )
 
 
-def _figures(path: Path, groups: Sequence[Group]) -> dict[str, Level]:
+def _figures(path: Path, groups: Sequence[Nodes]) -> dict[str, Level]:
     """Every file of figures once."""
     found: dict[str, Level] = {}
     for group in groups:
@@ -225,7 +225,7 @@ def _machine(
     kinds: dict[tuple[int, int, str, str], int] = {}
     types: list[LinkType] = []
 
-    def joined(inner: int, outer: Group, group: Group | None) -> None:
+    def joined(inner: int, outer: Nodes, group: Nodes | None) -> None:
         level = figures[outer.file]
         ports = group.hosts() * (loggp.node_radix or 1) if group is not None else 1
         key = (ports, outer.level, outer.file, group.file if group is not None else "")

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.core.ksync.instance import Instance
-from antiphon.planners.synth.group import Group
+from antiphon.planners.synth.group import Renamings
 from antiphon.planners.synth.program import Commodity, Program
 from antiphon.planners.synth.purse import LIMIT_REACHED, mixed_price, nodes_for
 from antiphon.planners.synth.task import Answer, Effort, Move, Task
@@ -27,7 +27,7 @@ def suits(instance: Instance) -> bool:
     return all(len(kind.dests) == 1 for kind in instance.kinds)
 
 
-def flow(task: Task, group: Group, effort: Effort, left: int | None = None) -> Answer:
+def flow(task: Task, group: Renamings, effort: Effort, left: int | None = None) -> Answer:
     """Whole numbers of chunks that flow alike under the whole group. Refuted: for this group, and this split.
 
     `left`: the effort that there is (_purse.py); where it ends the search, all of it is the price."""

@@ -27,14 +27,14 @@ from antiphon.planners.synth.frontier import Point
 from antiphon.planners.synth.points import Way, everywhere, schedule_at, way_to
 from antiphon.planners.synth.search import Impossible, Search
 from antiphon.planners.synth.task import Effort, rounds_of
-from antiphon.planners.synth.work import Work, halves_of, with_certificate
+from antiphon.planners.synth.work import Problem, halves_of, with_certificate
 
 Asked = tuple[int, int, int]  # chunks (of the synthesized: parts), steps, rounds
 MOST_ROOTS = 16  # whose broadcasts and reductions are looked at for a proof
 NONE, OPEN, UNFIT = "none exists", "not decided", "does not apply"
 
 
-def one_point(work: Work, chunks: int, steps: int, rounds: int) -> Schedule:
+def one_point(work: Problem, chunks: int, steps: int, rounds: int) -> Schedule:
     """Just this point. Infeasible with the bound that forbids it, whatever its form; NotFound, saying what was
     searched, where it was neither found nor refuted so.
     """
@@ -63,7 +63,7 @@ def one_point(work: Work, chunks: int, steps: int, rounds: int) -> Schedule:
     return with_certificate(made, point, way.about, None)
 
 
-def _decided(work: Work, search: Search, problem: Posed, asked: Asked) -> Point:
+def _decided(work: Problem, search: Search, problem: Posed, asked: Asked) -> Point:
     """Infeasible with what proves it; NotFound where nothing does."""
     parts, steps, rounds = asked
     decided = decide(search, parts, steps, rounds, tell=work.tell, memory=work.memory)
@@ -97,7 +97,7 @@ def _decided(work: Work, search: Search, problem: Posed, asked: Asked) -> Point:
 # ---- allreduce ----
 
 
-def _allreduce(work: Work, way: Way, asked: Asked) -> Schedule:
+def _allreduce(work: Problem, way: Way, asked: Asked) -> Schedule:
     """By the first form that has it: two halves, every input sent everywhere, in place."""
     why = next(_forbidding(work, asked), None)
     if why is not None:
@@ -123,7 +123,7 @@ def _allreduce(work: Work, way: Way, asked: Asked) -> Schedule:
     )
 
 
-def _forbidding(work: Work, asked: Asked) -> Iterator[str]:
+def _forbidding(work: Problem, asked: Asked) -> Iterator[str]:
     """What holds for an allreduce of any form."""
     chunks, steps, rounds = asked
     machine, target = work.topology, work.collective
@@ -149,7 +149,7 @@ def _forbidding(work: Work, asked: Asked) -> Iterator[str]:
                 yield f"no {name} has C = {chunks}, S = {steps}, R = {rounds}: it {does}, and {told}"
 
 
-def _as_halves(work: Work, search: Search, problem: Posed, asked: Asked) -> Schedule | str:
+def _as_halves(work: Problem, search: Search, problem: Posed, asked: Asked) -> Schedule | str:
     chunks, steps, rounds = asked
     ranks = len(work.collective.members)
     if chunks % ranks or steps % 2 or rounds // 2 < steps // 2:
@@ -160,12 +160,12 @@ def _as_halves(work: Work, search: Search, problem: Posed, asked: Asked) -> Sche
         with_certificate(halves, point, COMPOSED, None))  # fmt: skip
 
 
-def _everywhere(work: Work, search: Search, problem: Posed, asked: Asked) -> Schedule:
+def _everywhere(work: Problem, search: Search, problem: Posed, asked: Asked) -> Schedule:
     point = _decided(work, search, problem, asked)
     return with_certificate(everywhere(point, work.collective), point, AS_PLANNED, None, direct=True)
 
 
-def _in_place(work: Work, search: Search, problem: Posed, asked: Asked) -> Schedule | str:
+def _in_place(work: Problem, search: Search, problem: Posed, asked: Asked) -> Schedule | str:
     instance = problem.asked
     if not fits(instance, asked[0], asked[1]):
         return "it is tried for fewer chunks, steps or ranks"
@@ -185,7 +185,7 @@ def _in_place(work: Work, search: Search, problem: Posed, asked: Asked) -> Sched
     raise NotFound(why)
 
 
-_FORMS: tuple[tuple[str, str, Callable[[Work, Search, Posed, Asked], Schedule | str]], ...] = (
+_FORMS: tuple[tuple[str, str, Callable[[Problem, Search, Posed, Asked], Schedule | str]], ...] = (
     ("halves", "a reducescatter, then an allgather, each in half of the steps and rounds", _as_halves),
     ("everywhere", "every input sent everywhere and added there", _everywhere),
     ("in place", "one value per rank and chunk; what comes is added, or replaces it", _in_place),

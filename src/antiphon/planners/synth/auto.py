@@ -17,7 +17,7 @@ from antiphon.isolate import Lost, Stopped, apart
 from antiphon.planners.synth._flow import flow, suits
 from antiphon.planners.synth._refute import refute
 from antiphon.planners.synth.cache import Kept
-from antiphon.planners.synth.group import Group
+from antiphon.planners.synth.group import Renamings
 from antiphon.planners.synth.purse import TOO_LATE
 from antiphon.planners.synth.sat import sat
 from antiphon.planners.synth.search import Impossible, Search
@@ -96,7 +96,7 @@ def _by_engines(search: Search, task: Task, tell: Tell, memory: int | None, turn
 
 
 def _by_flow(search: Search, task: Task, split: tuple[int, ...] | None) -> Decided:
-    tries: list[tuple[Group, tuple[int, ...] | None]] = [(search.group, split)] if split is not None else []
+    tries: list[tuple[Renamings, tuple[int, ...] | None]] = [(search.group, split)] if split is not None else []
     tries += [(search.group, None)] if len(search.group) > 1 else []
     tries += [(group, None) for group in search.groups(task.parts)[:FLOW_GROUPS] if len(group) > 1]
     tries += [(search.none, None)]
@@ -203,7 +203,7 @@ def _size(task: Task) -> int:
 
 
 def _ask(
-    search: Search, task: Task, group: Group, effort: Effort, solver: str, tell: Tell, memory: int | None
+    search: Search, task: Task, group: Renamings, effort: Effort, solver: str, tell: Tell, memory: int | None
 ) -> Answer:
     """In this process if it is quick, else in one of its own, which may be stopped or die: that is told."""
     search.purse.check()

@@ -27,7 +27,7 @@ _FEW = 512  # elements of a subgroup of a group too great to hold
 
 
 @dataclass(frozen=True, eq=False)
-class Group:
+class Renamings:
     """Element e takes node n to nodes[e, n], and so for all else. Element 0 changes nothing."""
 
     nodes: Table
@@ -39,9 +39,9 @@ class Group:
     def __len__(self) -> int:
         return len(self.nodes)
 
-    def take(self, rows: Sequence[int] | NDArray[np.int64]) -> Group:
+    def take(self, rows: Sequence[int] | NDArray[np.int64]) -> Renamings:
         index = np.asarray(rows)
-        return Group(*(part[index] for part in self._parts))
+        return Renamings(*(part[index] for part in self._parts))
 
     @property
     def _parts(self) -> tuple[Table, ...]:
@@ -58,14 +58,14 @@ def orbits(images: Table) -> NDArray[np.int64]:
     return found
 
 
-def trivial(instance: Instance) -> Group:
+def trivial(instance: Instance) -> Renamings:
     sizes = (
         instance.nodes, len(instance.bonds), len(instance.arcs), len(instance.capacity), len(instance.kinds),
     )  # fmt: skip
-    return Group(*(np.arange(size)[None] for size in sizes))
+    return Renamings(*(np.arange(size)[None] for size in sizes))
 
 
-def group_of(instance: Instance, seed: int = 0) -> Group:
+def group_of(instance: Instance, seed: int = 0) -> Renamings:
     """All symmetries, or a subgroup of at most MOST elements.
 
     Elements are multiplied as what tells them apart, mostly permutations of nodes: O(MOST * generators * nodes), then
@@ -84,7 +84,7 @@ def group_of(instance: Instance, seed: int = 0) -> Group:
     return _split(_written_out(whole, generators, none._widths), none._widths)
 
 
-def subgroups(group: Group, parts: int, weights: Sequence[int], seed: int = 0) -> list[Group]:
+def subgroups(group: Renamings, parts: int, weights: Sequence[int], seed: int = 0) -> list[Renamings]:
     """Subgroups under which whole orbits of chunks can be alike, the likeliest to help first, the trivial one last.
 
     A subgroup will do if, for each kind, the elements that keep it are as many as divide its chunks: then every
@@ -111,7 +111,7 @@ def subgroups(group: Group, parts: int, weights: Sequence[int], seed: int = 0) -
                 break  # no greater one keeps no arc in place
         if best > 1 and len(group) > 64:
             break
-    alike: dict[tuple[object, ...], list[Group]] = {}
+    alike: dict[tuple[object, ...], list[Renamings]] = {}
     for subgroup in found:
         elements = sorted(subgroup)
         held = sorted(keeps[elements].tolist())
@@ -123,7 +123,7 @@ def subgroups(group: Group, parts: int, weights: Sequence[int], seed: int = 0) -
 
 
 def _climb(
-    group: Group, number: dict[bytes, int], allowed: NDArray[np.bool_], chunks: NDArray[np.int64],
+    group: Renamings, number: dict[bytes, int], allowed: NDArray[np.bool_], chunks: NDArray[np.int64],
     rng: np.random.Generator,
 ) -> Iterator[frozenset[int]]:  # fmt: skip
     """Ever greater subgroups of allowed elements, each from the one before by one element more."""
@@ -144,7 +144,7 @@ def _climb(
 
 
 def _inside(
-    group: Group, number: dict[bytes, int], picked: Sequence[int], allowed: NDArray[np.bool_],
+    group: Renamings, number: dict[bytes, int], picked: Sequence[int], allowed: NDArray[np.bool_],
     kept: NDArray[np.bool_], chunks: NDArray[np.int64],
 ) -> frozenset[int] | None:  # fmt: skip
     """The subgroup that these elements generate, as numbers of elements; None where it will not do."""
@@ -368,5 +368,5 @@ def _orbit_count(permutations: Table) -> int:
     return int(connected_components(joined, directed=False)[0])
 
 
-def _split(rows: Table, widths: tuple[int, ...]) -> Group:
-    return Group(*np.split(rows, np.cumsum(widths)[:-1], axis=1))
+def _split(rows: Table, widths: tuple[int, ...]) -> Renamings:
+    return Renamings(*np.split(rows, np.cumsum(widths)[:-1], axis=1))

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.core.ksync.instance import Instance
-from antiphon.planners.synth.group import Group, orbits
+from antiphon.planners.synth.group import Renamings, orbits
 
 Table = NDArray[np.int64]
 
@@ -122,7 +122,7 @@ class Program:
 
     instance: Instance
     steps: int
-    group: Group
+    group: Renamings
 
     def __post_init__(self) -> None:
         self.commodities = commodities(self.instance)
@@ -214,7 +214,7 @@ class Program:
             self.shares.append(Share(number, dest, first, bond, step, orbit_of, size))
             self._flow(commodity, {dest: commodity.demand[dest]}, staying, flow)
 
-    def _flow(self, commodity: Commodity, demand: dict[int, int], keepers: Group, amount: Table) -> None:
+    def _flow(self, commodity: Commodity, demand: dict[int, int], keepers: Renamings, amount: Table) -> None:
         """Conservation at one node of every orbit, at every time; ranks may wait."""
         instance, steps = self.instance, self.steps
         first = instance.distance[list(commodity.holders)].min(axis=0)
@@ -241,7 +241,7 @@ class Program:
                 self._held.add(np.concatenate(coming), np.concatenate(leaving), float(wanted - given))
 
 
-def _orbits_of(all_of: list[Commodity], group: Group) -> list[Orbit]:
+def _orbits_of(all_of: list[Commodity], group: Renamings) -> list[Orbit]:
     of_kind = np.empty(group.kinds.shape[1], np.int64)
     for number, commodity in enumerate(all_of):
         of_kind[list(commodity.kinds)] = number

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from antiphon.core.ksync.instance import Instance
 from antiphon.planners.synth.cnf import Clauses
-from antiphon.planners.synth.group import Group, orbits
+from antiphon.planners.synth.group import Renamings, orbits
 from antiphon.planners.synth.purse import LITERAL, PROPAGATION
 from antiphon.planners.synth.task import Answer, Effort, Move, Task, images, tidy
 
@@ -35,7 +35,7 @@ class Encoding:
     sends: NDArray[np.int64]
 
 
-def representatives(task: Task, group: Group) -> list[tuple[int, int]]:
+def representatives(task: Task, group: Renamings) -> list[tuple[int, int]]:
     """(kind, number) of one chunk per orbit. The group must be one of `subgroups` for these parts."""
     found = []
     kind_orbit = orbits(group.kinds)
@@ -46,7 +46,7 @@ def representatives(task: Task, group: Group) -> list[tuple[int, int]]:
     return found
 
 
-def encode(task: Task, group: Group) -> Encoding:
+def encode(task: Task, group: Renamings) -> Encoding:
     """O(chunks * arcs * steps) variables, and counters of the loads."""
     instance, steps = task.instance, task.steps
     chunks = representatives(task, group)
@@ -126,7 +126,7 @@ def load_within(out: Clauses, literals: list[int], capacity: Fraction, extra: li
             out.rows.append([-counted, extra[need - 2]])
 
 
-def sat(task: Task, group: Group, effort: Effort, solver: str = "cadical", left: int | None = None) -> Answer:
+def sat(task: Task, group: Renamings, effort: Effort, solver: str = "cadical", left: int | None = None) -> Answer:
     """Ask a SAT solver. Refuted: for this group, and this split if one is given. The seed numbers the variables anew:
     short tries with different numbers find what one long try misses.
 
@@ -168,7 +168,7 @@ def _renumbered(clauses: Clauses, seed: int) -> tuple[list[list[int]], list[int]
     return [[to[x] if x > 0 else -to[-x] for x in row] for row in clauses.rows], list(back.tolist())
 
 
-def decode(task: Task, group: Group, made: Encoding, true: set[int]) -> list[Move]:
+def decode(task: Task, group: Renamings, made: Encoding, true: set[int]) -> list[Move]:
     instance, moves = task.instance, list[Move]()
     for place, (kind, number) in enumerate(made.chunks):
         arcs, steps = np.nonzero(made.sends[place])

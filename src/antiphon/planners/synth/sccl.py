@@ -14,7 +14,7 @@ from antiphon.planners.synth._one_point import one_point
 from antiphon.planners.synth.cache import asked_for
 from antiphon.planners.synth.frontier import Limits
 from antiphon.planners.synth.purse import UNIT, Purse
-from antiphon.planners.synth.work import Work, points
+from antiphon.planners.synth.work import Problem, points
 
 GIB = 2**30
 USUAL_EFFORT = 60.0  # some frontiers have no end
@@ -44,7 +44,7 @@ def sccl(
     effort = USUAL_EFFORT if request.effort is None else request.effort
     purse = Purse(int(effort * UNIT), math.inf if request.budget is None else cpu_clock() + request.budget)
     most = None if memory is None else int(memory * GIB)
-    work = Work(topology, collective, request.seed, purse, most, request.tell, asked_for(cache))
+    work = Problem(topology, collective, request.seed, purse, most, request.tell, asked_for(cache))
     if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 1):
         raise Invalid(f"option workers: expected a whole number of 1 or more, got {workers!r}")
     options = {"chunks": chunks, "steps": steps, "rounds": rounds, "k": k}

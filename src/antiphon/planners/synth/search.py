@@ -15,7 +15,7 @@ from antiphon.errors import TimedOut
 from antiphon.isolate import Lost, Stopped, apart, can_fork
 from antiphon.planners.synth import linear
 from antiphon.planners.synth.cache import Cache, Question, fingerprint, question
-from antiphon.planners.synth.group import Group, group_of, subgroups, trivial
+from antiphon.planners.synth.group import Renamings, group_of, subgroups, trivial
 from antiphon.planners.synth.linear import Proved
 from antiphon.planners.synth.program import Program
 from antiphon.planners.synth.purse import TOO_LATE, Purse
@@ -48,7 +48,7 @@ class Search:
     programs: dict[int, Program] = field(default_factory=dict)
     least: dict[int, Proved] = field(default_factory=dict)
     cuts: dict[int, list[Proved]] = field(default_factory=dict)  # further duals, per number of steps
-    _groups: dict[int, list[Group]] = field(default_factory=dict)
+    _groups: dict[int, list[Renamings]] = field(default_factory=dict)
 
     def run(self, function: Callable[..., Any], *args: Any) -> Any:
         """What a solver gives that may work long: where there is a budget in a process that ends with it."""
@@ -71,14 +71,14 @@ class Search:
         return question(self.instance, self._fingerprint, parts, steps, rounds, self.seed)
 
     @cached_property
-    def group(self) -> Group:
+    def group(self) -> Renamings:
         return group_of(self.instance, self.seed)
 
     @cached_property
-    def none(self) -> Group:
+    def none(self) -> Renamings:
         return trivial(self.instance)
 
-    def groups(self, parts: int) -> list[Group]:
+    def groups(self, parts: int) -> list[Renamings]:
         """Subgroups that suit so many parts, the greatest first, the trivial one last."""
         if parts not in self._groups:
             weights = [kind.weight for kind in self.instance.kinds]

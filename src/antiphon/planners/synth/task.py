@@ -15,7 +15,7 @@ from antiphon.core.columns import narrow
 from antiphon.core.ksync.instance import Instance
 from antiphon.core.routes import Routes
 from antiphon.core.schedule import COPY, Chunks, Schedule, cut
-from antiphon.planners.synth.group import Group
+from antiphon.planners.synth.group import Renamings
 
 Table = NDArray[np.int64]
 Move = tuple[int, int, tuple[int, ...], int]  # kind, chunk of it, path of bonds, step
@@ -50,7 +50,7 @@ class Answer:
     price: int = field(default=0, compare=False)
 
 
-Engine = Callable[[Task, Group, Effort], Answer]
+Engine = Callable[[Task, Renamings, Effort], Answer]
 
 
 def tidy(
@@ -73,7 +73,7 @@ def tidy(
 
 
 def images(
-    instance: Instance, group: Group, kind: int, number: int, moves: Sequence[tuple[tuple[int, ...], int]]
+    instance: Instance, group: Renamings, kind: int, number: int, moves: Sequence[tuple[tuple[int, ...], int]]
 ) -> list[Move]:
     """The moves of one chunk under every element of a group. `number`: which orbit of chunks of its kind it is of."""
     found: list[Move] = []

@@ -29,7 +29,7 @@ Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Work:
+class Problem:
     """What is asked for, and the means."""
 
     topology: Topology
@@ -51,7 +51,7 @@ class Work:
         return Search(problem.instance, self.seed, self.purse, self.cache), problem
 
 
-def points(work: Work, limits: Limits) -> Iterator[Schedule]:
+def points(work: Problem, limits: Limits) -> Iterator[Schedule]:
     """Every point of the frontier as a schedule, as soon as it is found."""
     way = way_to(work.topology, work.collective)
     search, problem = work.search(way)
@@ -97,7 +97,7 @@ def _points(search: Search, floor: Fraction, limits: Limits, product: Point | No
         yield product
 
 
-def halves_of(work: Work, point: Point) -> Schedule | None:
+def halves_of(work: Problem, point: Point) -> Schedule | None:
     """An allreduce of two halves; the first is synthesized apart where the machine is not alike both ways."""
     made = schedule_at(point, work.topology, work.collective, COMPOSED)
     if made is not None:

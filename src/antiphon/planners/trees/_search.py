@@ -21,7 +21,7 @@ class Spent(Exception):
     """The search came to its limit of nodes."""
 
 
-class Group(NamedTuple):
+class Alike(NamedTuple):
     """Trees of one weight that are alike so far."""
 
     state: Any
@@ -61,7 +61,7 @@ class Search:
         if any(s < lost for s, lost in zip(slack, self.lost[0], strict=True)):
             return None, 0
         alike = itertools.groupby(range(len(weights)), key=lambda i: weights[i])
-        groups = [Group(self.start(), tuple(trees), weight) for weight, trees in alike]
+        groups = [Alike(self.start(), tuple(trees), weight) for weight, trees in alike]
         if not self._go(0, groups, slack):
             return None, self.nodes
         trees: list[list[int]] = [[] for _ in weights]
@@ -85,7 +85,7 @@ class Search:
             self.lost.append(row)
         self.lost.reverse()
 
-    def _go(self, at: int, groups: list[Group], slack: list[int]) -> bool:
+    def _go(self, at: int, groups: list[Alike], slack: list[int]) -> bool:
         self.nodes += 1
         if self.nodes > self.limit:
             raise Spent
@@ -98,17 +98,17 @@ class Search:
             now = list(slack)
             for t in self.tracked[at]:
                 now[t] -= left
-            split: list[Group] = []
+            split: list[Alike] = []
             picked: tuple[int, ...] = ()
             for group, into, j in zip(groups, taken, counts, strict=True):
                 if j:
                     assert into is not None
                     for t in into[1]:
                         now[t] -= j * group.weight
-                    split.append(Group(into[0], group.trees[:j], group.weight))
+                    split.append(Alike(into[0], group.trees[:j], group.weight))
                     picked += group.trees[:j]
                 if j < len(group.trees):
-                    split.append(Group(group.state, group.trees[j:], group.weight))
+                    split.append(Alike(group.state, group.trees[j:], group.weight))
             if all(s >= lost for s, lost in zip(now, self.lost[at + 1], strict=True)):
                 self.picked[at] = picked
                 if self._go(at + 1, split, now):
@@ -117,7 +117,7 @@ class Search:
 
 
 def _counts(
-    groups: Sequence[Group], taken: Sequence[Any], free: Sequence[bool], capacity: int, room: int | None
+    groups: Sequence[Alike], taken: Sequence[Any], free: Sequence[bool], capacity: int, room: int | None
 ) -> list[tuple[tuple[int, ...], int]]:
     """How many of each group may take an item, and the capacity that is left: fullest first, at most `room` left."""
     found: list[tuple[int, tuple[int, ...]]] = []

@@ -18,7 +18,7 @@ from antiphon.core.bounds.network import network_of
 from antiphon.core.reshape import reverse
 from antiphon.core.topology import Topology
 from antiphon.errors import Infeasible, Invalid
-from antiphon.planners.trees.generation import Generation, Group, whole
+from antiphon.planners.trees.generation import Generation, Rooted, whole
 from antiphon.planners.trees.master import Column, Point
 from antiphon.planners.trees.orbits import Table, free_group, images, rows_of
 from antiphon.planners.trees.pricing import Fares
@@ -96,7 +96,7 @@ def _packed(topology: Topology, demand: dict[int, int], sinks: Sequence[int], ho
     network = network_of(topology)
     supply: dict[tuple[int, ...], int] = {(root,): weight for root, weight in demand.items()}
     _, cut = tightest_cut(network, supply, sorted(set(sinks)))
-    groups, share = [Group(root) for root in view.roots], [{0: demand[root]} for root in view.roots]
+    groups, share = [Rooted(root) for root in view.roots], [{0: demand[root]} for root in view.roots]
     search = Search(lambda: Generation(topology, groups, share, [1], sinks, cut, view.row_of, view.alike), cut)
     attained = not topology.limits and network.balanced
     found = search.best(hops, eccentricity(topology, groups, sinks), attained)
@@ -218,7 +218,7 @@ def check_reach(topology: Topology, roots: Sequence[int], sinks: Sequence[int], 
             raise Infeasible(f"topology {topology.name}: no links that carry data lead {way}; join them")
 
 
-def eccentricity(topology: Topology, groups: Sequence[Group], sinks: Sequence[int]) -> int:
+def eccentricity(topology: Topology, groups: Sequence[Rooted], sinks: Sequence[int]) -> int:
     """The most hops that any tree needs."""
     ways = {turned: Fares(reverse(topology) if turned else topology) for turned in {g.turned for g in groups}}
     return max(ways[group.turned].reached([group.root])[sink] for group in groups for sink in sinks)

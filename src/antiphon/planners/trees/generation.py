@@ -30,7 +30,7 @@ _DOUBTS = 3  # times that prices may call a target out of reach
 
 
 @dataclass(frozen=True)
-class Group:
+class Rooted:
     """The trees from one root; `turned`: on the machine with all links turned round."""
 
     root: int
@@ -46,7 +46,7 @@ class Generation:
     """
 
     def __init__(
-        self, topology: Topology, groups: Sequence[Group], share: Sequence[dict[int, int]], gain: Sequence[int],
+        self, topology: Topology, groups: Sequence[Rooted], share: Sequence[dict[int, int]], gain: Sequence[int],
         sinks: Sequence[int], unit: Fraction, row_of: NDArray[np.int64], alike: int,
     ) -> None:  # fmt: skip
         self.topology, self.groups, self.sinks, self.alike = topology, list(groups), sorted(set(sinks)), alike
@@ -166,7 +166,7 @@ class Generation:
         return cost < point.worth[column.group] - _BETTER * max(point.value, 1e-30) / len(self.groups)
 
 
-def _useful(topology: Topology, group: Group, sinks: Sequence[int]) -> list[int]:
+def _useful(topology: Topology, group: Rooted, sinks: Sequence[int]) -> list[int]:
     """The ranks that a tree of the group may pass: reached from its root, and from where some sink is reached."""
     ahead = Fares(reverse(topology) if group.turned else topology)
     behind = Fares(topology if group.turned else reverse(topology))

@@ -17,7 +17,7 @@ from antiphon.core.reshape import reverse
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid
 from antiphon.planners.trees.columns import Search, View, check_reach, eccentricity
-from antiphon.planners.trees.generation import Generation, Group
+from antiphon.planners.trees.generation import Generation, Rooted
 from antiphon.planners.trees.orbits import images
 from antiphon.planners.trees.tree import Tree
 
@@ -61,7 +61,7 @@ def pack_allreduce_lp(
     out, into = network_of(topology).degrees()
     limit = Fraction(min(int(degree[rank]) for degree in (out, into) for rank in roots))  # all passes every member
     view = View.of(topology, dict.fromkeys(roots, 1), roots, seed) if orbits else View.plain(topology, roots)
-    groups = [Group(root, turned) for turned in (False, True) for root in view.roots]
+    groups = [Rooted(root, turned) for turned in (False, True) for root in view.roots]
     share = [{at: 1} for _ in range(2) for at in range(len(view.roots))]
     gain = [len(view.group)] * len(view.roots)
     search = Search(lambda: Generation(topology, groups, share, gain, roots, limit, view.row_of, view.alike), limit)

@@ -65,11 +65,11 @@ class LabRuntime(Runtime):
                 return
             topology = programs[cases[numbers[0]].program].topology
             with standing(topology, how.scale, name_of(topology, how.name)) as lab:
-                work = _Work(lab, programs, [cases[number] for number in numbers], how)
+                work = _CasesOfLab(lab, programs, [cases[number] for number in numbers], how)
                 work.go(lambda number, row, numbers=numbers: heard(numbers[number], row), enough)  # type: ignore[misc]
 
 
-class _Work:
+class _CasesOfLab:
     """The cases of one machine in its lab."""
 
     def __init__(self, lab: Lab, programs: Sequence[Runnable], cases: Sequence[Case], how: How) -> None:

@@ -102,7 +102,7 @@ def measure_plans(  # noqa: PLR0913
     lines = list(_lines([plans] if isinstance(plans, Plan) else plans, nbytes, _named(dtype), _operators(op)))
     if not lines:
         raise Invalid("there is nothing to measure: no plan, or no size")
-    work = _Work(on, there, Case(0, [], 0, 0, seed=seed, repeat=iterations, warmup=warmup))
+    work = _LinesMeasured(on, there, Case(0, [], 0, 0, seed=seed, repeat=iterations, warmup=warmup))
     if miad:
         lines = [work.deeper(line) for line in lines]
     predicted, found = _Predictions(model, profile, on), list[Row]()
@@ -118,7 +118,7 @@ def measure_plans(  # noqa: PLR0913
     return found
 
 
-class _Work:
+class _LinesMeasured:
     """Lines as cases of programs: each schedule is lowered once. `usual`: what is the same in all cases."""
 
     def __init__(self, on: str, how: How, usual: Case) -> None:

@@ -106,7 +106,7 @@ def bench_loggp(
         if launched() and (there := processes(None)) != 2:
             raise Invalid(f"the launcher started {there} processes: this is measured between 2; give it -n 2")
         usual = Case(0, [0, 1], 0, 0, "uint8", repeat=iterations, warmup=warmup, split=0)
-        work = _Work(on, how, n, usual)
+        work = _ChainsMeasured(on, how, n, usual)
         chains: list[tuple[int, _Chains]] = []
         work.measure([(size, _Chains()) for size in whole], lambda size, one: chains.append((size, _lengths(one, n))))
         found: list[RoundTrip] = []
@@ -121,7 +121,7 @@ def bench_loggp(
     return found
 
 
-class _Work:
+class _ChainsMeasured:
     """Sizes as cases of schedules: each schedule is lowered once."""
 
     def __init__(self, on: str, how: How, n: int, usual: Case) -> None:

@@ -130,11 +130,11 @@ def tune_measured(  # noqa: PLR0913
         if not found.plans:
             raise NotFound(f"no planner could plan {wanted} on {found.topology.name}")
         usual = Case(0, [], 0, 0, data_type(dtype).name, op, repeat=iterations, warmup=warmup)
-        work = _Work(found, ladder, few, on, how, limit, progress, usual)
+        work = _Races(found, ladder, few, on, how, limit, progress, usual)
         return work.go(bool(options.get("deterministic")))
 
 
-class _Work:
+class _Races:
     """The measurements of one tuning: a race for each collective and size."""
 
     def __init__(

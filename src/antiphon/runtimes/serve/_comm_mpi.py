@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from antiphon.core.datatypes import accumulator, average
 from antiphon.runtimes.engine.build import library
 from antiphon.runtimes.engine.native import Engine, Wire
-from antiphon.runtimes.serve.group_start import Group, serve
+from antiphon.runtimes.serve.group_start import Processes, serve
 from antiphon.runtimes.serve.serving import Serving
 
 Array = NDArray[Any]
@@ -40,7 +40,7 @@ def over_mpi(who: Any, table: Any, compiler: str) -> Serving:
     def wire(made: Engine) -> Wire:
         return made.mpi(who, list(range(who.size)), who.size)
 
-    return serve(Group(who.rank, who.size, exchange, places, world.size), table, engine, wire, fill=False)
+    return serve(Processes(who.rank, who.size, exchange, places, world.size), table, engine, wire, fill=False)
 
 
 class MpiLibrary:

@@ -14,7 +14,7 @@ from antiphon.errors import Invalid, TimedOut, quote
 from antiphon.runtimes.engine.build import library
 from antiphon.runtimes.engine.native import Engine, TransportFailed, Wire
 from antiphon.runtimes.serve.admission import BACKLOG, Knock, Party, Place, gather
-from antiphon.runtimes.serve.group_start import Group, serve
+from antiphon.runtimes.serve.group_start import Processes, serve
 from antiphon.runtimes.serve.handshake import derived
 from antiphon.runtimes.serve.interface import interface_address
 from antiphon.runtimes.serve.secret import job_secret
@@ -39,7 +39,7 @@ def over_sockets(
                 made, rank, ranks, star.exchange, address=interface_address(), timeout=timeout, secret=star.secret
             )[0]
 
-        group = Group(rank, ranks, star.exchange, range(ranks), ranks)
+        group = Processes(rank, ranks, star.exchange, range(ranks), ranks)
         return serve(group, table, engine, wire, fill=True)
 
 

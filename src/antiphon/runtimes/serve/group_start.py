@@ -23,7 +23,7 @@ _KINDS = {kind.__name__: kind for kind in (Invalid, Missing, Unsupported, TimedO
 
 
 @dataclass(frozen=True)
-class Group:
+class Processes:
     """Who takes part. `places`: of every process its number among all `everyone` processes; `exchange`: hands everybody
     everybody's text. `strict`: a table that is not for this group is an error, else it is as if there were none."""
 
@@ -36,7 +36,7 @@ class Group:
 
 
 def serve(
-    group: Group, table: Any, engine_of: Callable[[], Engine], wire_of: Callable[[Engine], Wire], fill: bool
+    group: Processes, table: Any, engine_of: Callable[[], Engine], wire_of: Callable[[Engine], Wire], fill: bool
 ) -> Serving:
     """Collective. Only the table of process 0 is looked at; what goes wrong at one process is an error at all.
 
@@ -67,7 +67,7 @@ def version() -> str:
     return __version__
 
 
-def _book(group: Group, table: Any) -> Book:
+def _book(group: Processes, table: Any) -> Book:
     if table is None:
         return Book("", group.ranks, (), (), ())
     whole = read_any(table)
@@ -91,7 +91,7 @@ def _fault(error: Exception) -> dict[str, str]:
     return {"fault": str(error), "kind": type(error).__name__}
 
 
-def _agreed(group: Group, mine: dict[str, str]) -> dict[str, str]:
+def _agreed(group: Processes, mine: dict[str, str]) -> dict[str, str]:
     """What process 0 says, if nobody has anything to complain about."""
     said = [fields_of(text, f"process {rank}") for rank, text in enumerate(group.exchange(json.dumps(mine)))]
     for rank, one in enumerate(said):

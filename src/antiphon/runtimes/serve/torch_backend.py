@@ -19,7 +19,7 @@ from antiphon.runtimes.engine.build import library
 from antiphon.runtimes.engine.native import Engine, TransportFailed, Wire
 from antiphon.runtimes.serve._torch_calls import Calls
 from antiphon.runtimes.serve._torch_far import Far, devices, nccl
-from antiphon.runtimes.serve.group_start import Group, serve
+from antiphon.runtimes.serve.group_start import Processes, serve
 from antiphon.runtimes.serve.interface import interface_address
 from antiphon.runtimes.serve.secret import given_secret
 from antiphon.runtimes.serve.serving import Serving
@@ -83,13 +83,13 @@ class AntiphonGroup(_Base):
         self._far_together: Far | None = None
         self._gloo: Any = dist.ProcessGroupGloo(PrefixStore("gloo", store), rank, size, timeout=timeout)
         self._sockets: list[int] = []
-        serving = self._serving(Group(rank, size, self._exchange, places, everyone, whole)) if size > 1 else None
+        serving = self._serving(Processes(rank, size, self._exchange, places, everyone, whole)) if size > 1 else None
         self.calls = Calls(serving, self._gloo, rank, size)
         self._worker = Worker()
 
     # ---- setting up and closing ----
 
-    def _serving(self, group: Group) -> Serving:
+    def _serving(self, group: Processes) -> Serving:
         table = _chosen["table"] or os.environ.get("ANTIPHON_TABLE") or None
         return serve(group, table, lambda: Engine(library("sockets")), self._wire, fill=True)
 
