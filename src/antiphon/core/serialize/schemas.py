@@ -42,6 +42,11 @@ class AbilityRow(Row):
     switches: list[int]
     multicast: bool = False
     reduce: bool = False
+    through: bool = False
+    own: bool = False
+    at_once: int = 0
+    operators: list[str] = []
+    types: list[str] = []
 
 
 class TopologyRow(Row, kw_only=True):
