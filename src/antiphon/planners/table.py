@@ -13,6 +13,7 @@ from antiphon.registry import Entry
 ROOTLESS = ("allgather", "reducescatter", "allreduce")
 CYCLES = "any with a cycle of direct links through all ranks, or with switches that join all ranks"
 TREES = "any tree of switches with ranks as leaves, fat trees, and boxes on such a fabric"
+HELPED = "any whose ranks are joined by switches that multicast and reduce (for what spreads: that multicast)"
 JOINED = "any where every two ranks are linked directly or through switches"
 
 
@@ -128,6 +129,21 @@ TABLE = {
         ("broadcast", "reduce", "scatter", "gather", *ROOTLESS),
         ("pieces", "epsilon", "threshold", "hybrid", "t_dpa"), topologies="any connected one of up to 64 ranks",
         tuned=False,
+    ),
+    "nvls": _entry(
+        "inswitch.nvls", "nvls", "every part reduced in the switch to its rank, and multicast back from there, as in NCCL",
+        (*ROOTLESS, "broadcast", "reduce"), ("pieces",), topologies=HELPED,
+    ),
+    "sharp": _entry(
+        "inswitch.sharp", "sharp", "combined in the fabric and sent on from there, in one step",
+        ("allreduce", "broadcast", "reduce"), (),
+        topologies="any whose ranks are joined by switches that multicast, reduce and send on what they combined",
+    ),
+    "nvls-tree": _entry(
+        "inswitch.nvls_tree", "nvls_tree",
+        "parts reduced in the box to a rank each, combined among the boxes by switches, trees or rings, and spread again",
+        ("allreduce",), ("within", "between", "pieces"),
+        topologies="boxes of equal size, where switches in the boxes or among them multicast and reduce",
     ),
     "sccl": _entry(
         "synth.sccl", "sccl",
