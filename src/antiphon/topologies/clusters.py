@@ -12,7 +12,12 @@ from antiphon.topologies.options import Bandwidth, as_text, factor, one_of, whol
 from antiphon.topologies.spec import made
 from antiphon.units import parse_bandwidth
 
-SHARP = Ability(multicast=True, reduce=True)
+# InfiniBand: what a switch combined goes on to others, and from the last of them to all that want it. Operators and
+# types: NVIDIA's documentation of SHARP.
+SHARP = Ability(
+    multicast=True, reduce=True, through=True, operators=("sum", "min", "max"),
+    types=("float16", "bfloat16", "float32", "float64", "int16", "uint16", "int32", "uint32", "int64", "uint64"),
+)  # fmt: skip
 FABRICS = ("switch", "leaf-spine", "fat-tree", "rail")
 
 # cards per box and Gbit/s each, from the vendors' data sheets: DGX-1 (four EDR), DGX-2 (eight EDR), DGX A100 (eight
