@@ -131,7 +131,8 @@ TABLE = {
         tuned=False,
     ),
     "nvls": _entry(
-        "inswitch.nvls", "nvls", "every part reduced in the switch to its rank, and multicast back from there, as in NCCL",
+        "inswitch.nvls", "nvls",
+        "every part reduced in the switch to its rank, and multicast back from there, as in NCCL",
         (*ROOTLESS, "broadcast", "reduce"), ("pieces",), topologies=HELPED,
     ),
     "sharp": _entry(
@@ -141,7 +142,7 @@ TABLE = {
     ),
     "nvls-tree": _entry(
         "inswitch.nvls_tree", "nvls_tree",
-        "parts reduced in the box to a rank each, combined among the boxes by switches, trees or rings, and spread again",
+        "parts reduced in the box to a rank each, combined among boxes by switches, trees or rings, and spread again",
         ("allreduce",), ("within", "between", "pieces"),
         topologies="boxes of equal size, where switches in the boxes or among them multicast and reduce",
     ),

@@ -1,8 +1,8 @@
 """Every rank's part reduced in the switch on its way to that rank, and multicast from there: what NCCL calls NVLS.
 
 On P ranks that one switch joins, allreduce loads every link with nbytes each way, and with 1/P of nbytes more where
-what a rank has itself crosses the switch, too: (P+1)/P instead of the 2(P-1)/P that the best schedule without the switch's
-help needs. Several switches that are joined to a tree do the same.
+what a rank has itself crosses the switch, too: (P+1)/P instead of the 2(P-1)/P that it takes without the switch's help.
+Several switches that are joined to a tree do the same.
 """
 
 from __future__ import annotations

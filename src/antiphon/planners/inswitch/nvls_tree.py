@@ -1,9 +1,10 @@
 """Boxes: every part is reduced within each box to one of its ranks, combined among the boxes, and spread within them.
 
-What is done within the boxes and among them are planners' own schedules: a reducescatter and an allgather by `nvls`
-(or around a ring, where that is faster as the box's switch cannot), between them an allreduce of every part among the ranks that have it,
-by `sharp`, by two trees or around a ring. With NVLS in the box and trees among boxes it is what NCCL calls NVLSTree. On
-boxes of m ranks that each have a card, every card carries 1/m of nbytes, or 2 (B-1)/B of that with rings of B boxes.
+What is done within the boxes and among them are other planners' schedules: a reducescatter and an allgather by `nvls`
+(or around a ring, where that is faster, as the box's switch cannot), between them an allreduce of every part among the
+ranks that have it, by `sharp`, by two trees or around a ring. With NVLS in the box and trees among them it is what NCCL
+calls NVLSTree. On boxes of m ranks that each have a card, every card carries 1/m of nbytes, or 2 (B-1)/B of that with
+rings of B boxes.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ BETWEEN: Mapping[str, Plan] = {
 def nvls_tree(
     request: Request, *, within: str | None = None, between: str | None = None, pieces: int | None = None
 ) -> Iterator[Schedule]:
-    """Yields a schedule for every way among the boxes that the machine allows, in several numbers of pieces where none is
-    given. `within`: nvls or ring; by default the faster. `between`: sharp, tree or ring."""
+    """Yields a schedule for every way among the boxes that the machine allows, in several numbers of pieces where none
+    is given. `within`: nvls or ring; by default the faster. `between`: sharp, tree or ring."""
     topology, collective = request.topology, request.collective
     boxes = _boxes(topology, collective)
     for what, given, known in (("within", within, WITHIN), ("between", between, BETWEEN)):

@@ -22,8 +22,8 @@ MOST_TREES = 8  # side by side, each for its part of the data
 
 @dataclass(frozen=True, eq=False)
 class SwitchTree:
-    """Row i is of the i-th rank: `node[i]` are the nodes from the hub down to it, `down[i, j]` the link from the j-th to
-    the next, `up[i, j]` the one back; -1 beyond the rank."""
+    """Row i is of the i-th rank: `node[i]` are the nodes from the hub down to it, `down[i, j]` is the link from the
+    j-th to the next, `up[i, j]` the one back; -1 beyond the rank."""
 
     node: NDArray[np.int64]
     up: NDArray[np.int64]
@@ -69,17 +69,19 @@ class SwitchTree:
 def switch_trees(
     topology: Topology, members: AnyInts, *, multicast: bool = False, reduce: bool = False, through: bool = False
 ) -> list[SwitchTree]:
-    """The trees that join these ranks by switches that can do what is asked: the widest, of these the lowest, and of
-    several that are alike each one. None where there is none. A search from every switch that can."""
+    """The trees that join these ranks by switches that can do what is asked: those that lead to the fewest other ranks
+    (a box's own, not the fabric's), of these the widest, then the lowest; of several that are alike each one. None
+    where there is none. A search from every switch."""
     trees = []
-    for hub in _hubs(topology, members):
-        tree = _tree(topology, members, *hub)
+    for before, distance in _hubs(topology, members):
+        tree = _tree(topology, members, before, distance)
         if _able(topology, tree, multicast or through, reduce or through, through):
-            trees.append((tree.width(topology), -tree.up.shape[1], tree))
-    best = max(((width, height) for width, height, _ in trees), default=None)
+            reached = int((distance[: topology.ranks] > 0).sum())
+            trees.append(((-reached, tree.width(topology), -tree.up.shape[1]), tree))
+    best = max((worth for worth, _ in trees), default=None)
     kept: dict[bytes, SwitchTree] = {}
-    for width, height, tree in trees:
-        if (width, height) == best:
+    for worth, tree in trees:
+        if worth == best:
             kept.setdefault(tree.links.tobytes(), tree)
     return list(kept.values())[:MOST_TREES]
 
