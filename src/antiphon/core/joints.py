@@ -142,10 +142,11 @@ def crossed(schedule: Schedule, found: Resolved, topology: Topology) -> tuple[Lo
     return np.concatenate([link, laid.link]), np.concatenate([row, joints.first[laid.joint]])
 
 
-def refuse_joints(schedule: Schedule, who: str) -> None:
+def refuse_joints(schedule: Schedule, who: str, else_: str = "") -> None:
     """For all who cannot let switches multicast or combine: says so, and what would do."""
     if joints_of(schedule) is not None:
         raise Unsupported(
-            f"{who}: the schedule lets switches multicast or combine (joints), which cannot be done here; take "
-            "transform.unjoined of it, in which every row goes alone, or a planner that does not use switches"
+            f"{who}: the schedule lets switches multicast or combine (joints), which cannot be said here; "
+            f"{else_ + '; ' if else_ else ''}transform.unjoined gives the same with every row alone, and planners that "
+            "do not use switches have others"
         )

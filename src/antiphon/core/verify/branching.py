@@ -69,6 +69,7 @@ class Able:
     @staticmethod
     def of(topology: Topology, op: str | None, dtype: str | None) -> Able:
         nodes = topology.nodes + topology.ranks
+        op = "sum" if op == "avg" else op  # divided once, by the ranks
         no = np.zeros(nodes, np.bool_)
         out = Able(no, no.copy(), no.copy(), no.copy(), np.zeros(nodes, np.int64))
         for node, ability in enumerate(topology.abilities, topology.ranks):
