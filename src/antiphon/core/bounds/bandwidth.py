@@ -303,9 +303,9 @@ class Search:
         return min(times, default=None)
 
     def _between(self, tail: int, head: int) -> int:
-        """The capacity from one node straight to another."""
-        network = self.network
-        return int(network.capacity[(network.tail == tail) & (network.head == head)].sum())
+        """The capacity of the link from one node straight to another; 0 where there is none, or more than one."""
+        links = np.flatnonzero((self.topology.link_src == tail) & (self.topology.link_dst == head))
+        return int(link_capacities(self.topology)[links[0]]) if len(links) == 1 else 0
 
     def _twice(self) -> Fraction:
         """The time of a reducescatter, then an allgather, of equal parts: what an allreduce can surely do."""
