@@ -236,7 +236,7 @@ def _schedule_in(row: ScheduleRow, collective: Collective) -> Schedule:
             ]
             chunks = Chunks(parts[0], parts[1], parts[2], given.denominator)  # type: ignore[arg-type]
         columns: dict[str, Any] = {}
-        for name in ("step", "chunk", "src", "dst", "op", "route", "src_slot", "dst_slot"):
+        for name in ("step", "chunk", "src", "dst", "op", "route", "src_slot", "dst_slot", "joint"):
             values = getattr(row, name)
             columns[name] = None if values is None else _longs(values, name)
         ends = np.cumsum([0, *map(len, row.routes)], dtype=np.int64)

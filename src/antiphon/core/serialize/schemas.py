@@ -108,6 +108,7 @@ class ScheduleRow(Row):
     route: list[int] | None = None
     src_slot: list[int] | None = None
     dst_slot: list[int] | None = None
+    joint: list[int] | None = None
     routes: list[list[int]] = []
     pieces: int | list[int] = 1
     local: list[LocalRow] = []
