@@ -45,7 +45,7 @@ def case(seed: int) -> tuple[Topology, Collective]:
     rng = random.Random(seed)
     ranks, switches = rng.choice([(2, 1), (3, 1), (4, 1), (3, 2), (3, 2), (4, 2)])
     kind = rng.choice(KINDS)
-    members = tuple(sorted(rng.sample(range(ranks), rng.randint(2, ranks)))) if rng.random() < 0.2 else None
+    members = tuple(sorted(rng.sample(range(ranks), rng.randint(2, ranks)))) if rng.random() < 0.2 else ()
     return machine(rng, ranks, switches), Collective(kind, ranks, members)
 
 
