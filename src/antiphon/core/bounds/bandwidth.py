@@ -17,8 +17,8 @@ from antiphon.core.bounds.families import COLLECT, SPREAD, UNICAST, Group, group
 from antiphon.core.bounds.lp import Program, Solution, crossings, size_of
 from antiphon.core.bounds.needs import Needs
 from antiphon.core.bounds.network import Network, link_capacities, network_of
-from antiphon.core.bounds.partition import strongest, weakest_partition
-from antiphon.core.bounds.places import abilities_of, aside
+from antiphon.core.bounds.partition import weakest_partition
+from antiphon.core.bounds.places import abilities_of, alone, in_a_switch, placed
 from antiphon.core.bounds.recheck import proved_time
 from antiphon.core.bounds.routing import even_spreads
 from antiphon.core.bounds.witness import Cut, LpDual, Partition, Witness
@@ -235,7 +235,7 @@ class Search:
         self._limit_cuts()
         free = not self.topology.limits
         self._both_ways()
-        if free and self._in_a_switch() == self._proved(None, "").time:
+        if free and in_a_switch(self.topology, self.collective, self.helps) == self._proved(None, "").time:
             return self._proved(
                 True, "attained where every rank combines its share in the switch, which copies it to all"
             )
@@ -264,48 +264,16 @@ class Search:
         found = []
         for parts in limit_partitions(self.topology, self.collective.members):
             for direction in ("out", "in"):
-                found.append(partition_of(self.topology, self.collective, self._placed(parts), direction))
+                found.append(
+                    partition_of(self.topology, self.collective, placed(self.network, self.helps, parts), direction)
+                )
                 self.offer(found[-1])
         return found
 
-    def _placed(self, parts: Sequence[Sequence[int]], left: Iterable[int] = ()) -> list[list[int]]:
-        """The parts, and the switches that help, but for some, and are in none yet with the rank they are tied to
-        best."""
-        found = [list(part) for part in parts]
-        missing = sorted(self.helps.keys() - {node for part in found for node in part} - set(left))
-        part_of = {node: part for part in found for node in part}
-        ranks = list(range(self.topology.ranks))
-        for switch, rank in (strongest(self.network, ranks, missing) if missing else {}).items():
-            part_of[rank].append(switch)
-        return found
-
     def _both_ways(self) -> None:
-        """Every member alone, other ranks with what they are tied to best, and in no part the switches that load what a
-        rank keeps as well."""
-        members, left = self.collective.members, aside(self.topology, self.helps)
-        if not left or len(members) < 3:
-            return
-        others = sorted(set(range(self.topology.ranks)) - set(members))
-        tied = strongest(self.network, list(members), others) if others else {}
-        parts = [[member, *(rank for rank in others if tied[rank] == i)] for i, member in enumerate(members)]
-        self.offer(partition_of(self.topology, self.collective, self._placed(parts, left), "both"))
-
-    def _in_a_switch(self) -> Fraction | None:
-        """The least time in which one switch combines for every member an equal share of all data and copies it to all
-        others; None where no switch can, or only so many at once."""
-        members, times = self.collective.members, []
-        for switch, mine in self.helps.items():
-            ends = [(self._between(member, switch), self._between(switch, member)) for member in members]
-            if mine.reduce and mine.multicast and not mine.at_once and all(map(all, ends)) and len(members) > 1:
-                much = Fraction(len(members) + (mine.own and not mine.through), len(members))
-                slowest = min(min(both) for both in ends)
-                times.append(much * int(self.collective.weights[0]) / (slowest * self.topology.resources.scale))
-        return min(times, default=None)
-
-    def _between(self, tail: int, head: int) -> int:
-        """The capacity from one node straight to another."""
-        network = self.network
-        return int(network.capacity[(network.tail == tail) & (network.head == head)].sum())
+        parts = alone(self.topology, self.collective, self.network, self.helps)
+        if parts:
+            self.offer(partition_of(self.topology, self.collective, parts, "both"))
 
     def _twice(self) -> Fraction:
         """The time of a reducescatter, then an allgather, of equal parts: what an allreduce can surely do."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 
+from antiphon.core.bounds.network import Network
+from antiphon.core.bounds.partition import strongest
 from antiphon.core.collective import Collective
-from antiphon.core.columns import Bools
 from antiphon.core.topology import Ability, Topology
 
 
@@ -33,19 +36,12 @@ def abilities_of(topology: Topology, collective: Collective) -> dict[int, Abilit
     return found
 
 
-def places_of(topology: Topology, collective: Collective) -> Bools:
-    """Per node whether data may be combined or copied there: at ranks, and at switches that help."""
-    places = np.arange(topology.nodes) < topology.ranks
-    places[list(abilities_of(topology, collective))] = True
-    return places
-
-
 def forwarding(topology: Topology) -> Topology:
     """The same machine, its switches doing no more than forward."""
     return replace(topology, abilities=()) if topology.abilities else topology
 
 
-def aside(topology: Topology, helps: dict[int, Ability]) -> set[int]:
+def aside(topology: Topology, helps: Mapping[int, Ability]) -> set[int]:
     """Switches at which what the destination of a reduction has itself, and the copy that the source of a multicast
     keeps, surely cross: `own`, not `through`, and joined with ranks alone, with each of them both ways."""
     into: dict[int, set[int]] = {node: set() for node, mine in helps.items() if mine.own and not mine.through}
@@ -56,3 +52,52 @@ def aside(topology: Topology, helps: dict[int, Ability]) -> set[int]:
         if b in into:
             into[b].add(a)
     return {node for node in into if into[node] == out[node] and max(into[node]) < topology.ranks}
+
+
+# ---- parts for a partition, and what attains it ----
+
+
+def placed(
+    network: Network, helps: Mapping[int, Ability], parts: Sequence[Sequence[int]], left: Iterable[int] = ()
+) -> list[list[int]]:
+    """The parts, and the switches that help, but for those `left` out, and are in none yet with the rank that they are
+    tied to best."""
+    found = [list(part) for part in parts]
+    part_of = {node: part for part in found for node in part}
+    missing = sorted(helps.keys() - part_of.keys() - set(left))
+    ranks = list(range(network.ranks))
+    for switch, rank in (strongest(network, ranks, missing) if missing else {}).items():
+        part_of[rank].append(switch)
+    return found
+
+
+def alone(
+    topology: Topology, collective: Collective, network: Network, helps: Mapping[int, Ability]
+) -> list[list[int]] | None:
+    """Every member alone, other ranks with the member that they are tied to best, and in no part the switches aside;
+    None where there are none of these, or fewer than three members."""
+    members, left = collective.members, aside(topology, helps)
+    if not left or len(members) < 3:
+        return None
+    others = sorted(set(range(topology.ranks)) - set(members))
+    tied = strongest(network, list(members), others) if others else {}
+    parts = [[member, *(rank for rank in others if tied[rank] == i)] for i, member in enumerate(members)]
+    return placed(network, helps, parts, left)
+
+
+def in_a_switch(topology: Topology, collective: Collective, helps: Mapping[int, Ability]) -> Fraction | None:
+    """The least time (weight over bytes per second) in which one switch combines for every member an equal share of all
+    data and copies it to all others; None where no switch joins them all by a link each way, or can do so."""
+    members, times = collective.members, []
+    for switch, mine in helps.items():
+        links = [_links(topology, *ends) for member in members for ends in ((member, switch), (switch, member))]
+        if mine.reduce and mine.multicast and not mine.at_once and all(len(found) == 1 for found in links):
+            much = Fraction(len(members) + (mine.own and not mine.through), len(members))
+            slowest = min(topology.bandwidth(found[0]) for found in links)
+            times.append(much * int(collective.weights[0]) / slowest)
+    return min(times, default=None)
+
+
+def _links(topology: Topology, tail: int, head: int) -> list[int]:
+    found: list[int] = np.flatnonzero((topology.link_src == tail) & (topology.link_dst == head)).tolist()
+    return found

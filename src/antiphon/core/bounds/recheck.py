@@ -157,7 +157,7 @@ def _crossings(topology: Topology, partition: Partition) -> NDArray[np.int64]:
 def _check_partition(topology: Topology, collective: Collective, partition: Partition) -> None:
     assert collective.weights is not None
     _require(collective.kind == "allreduce", "a partition bounds allreduce only")
-    _require(partition.direction in ("out", "in", "both"), "its direction is none of out, in, both")
+    _require(partition.direction in ("out", "in", "both"), "its direction is neither out nor in nor both")
     _require(partition.weight == int(collective.weights[0]), "it has another weight")
     helps = abilities_of(topology, collective)
     _require(partition.direction != "both" or len(partition.parts) > 2, "it has fewer than three parts")
@@ -165,7 +165,8 @@ def _check_partition(topology: Topology, collective: Collective, partition: Part
     places = [*range(topology.ranks), *sorted(helps)]
     held = [node for part in partition.parts for node in part if node < topology.ranks or node in helps]
     once = sorted(held) == [node for node in places if node in held or node not in left]
-    _require(once, "its parts do not hold every rank, and every switch that helps, exactly once")
+    what = "every rank, and every switch that helps," if helps else "every rank"
+    _require(once, f"its parts do not hold {what} exactly once")
     members = set(collective.members)
     _require(all(members & set(part) for part in partition.parts), "a part has no member of the collective")
     capacity = _capacity(topology, _crossings(topology, partition), partition.limits)
