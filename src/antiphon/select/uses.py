@@ -48,8 +48,8 @@ def helpful(topology: Topology) -> bool:
 @dataclass(frozen=True)
 class Without:
     """What a runtime that lets no switches help would have instead, at one size: `alone`, the seconds of the same
-    schedule with every row alone (None: the model does not price that), and of the planners that use no switches the best
-    with its seconds (None: there is none)."""
+    schedule with every row alone (None: the model does not price that), and the best that uses no switches, with its
+    seconds (None: there is none)."""
 
     alone: float | None
     planner: str | None = None

@@ -22,7 +22,7 @@ from antiphon.planners.inswitch.sheet import Sheet
 from antiphon.planners.inswitch.tree import SwitchTree, served, switch_trees
 from antiphon.planners.shared.rows import refuse_more_than_fits
 
-DEPTHS = (1, 8, 64, 512)
+DEPTHS = (1, 2, 8, 32, 128, 512)
 REDUCES, SPREADS = ("allreduce", "reducescatter", "reduce"), ("allreduce", "allgather", "broadcast")
 
 

@@ -224,7 +224,8 @@ def _ranges(tuning: Tuning, kind: str, number: int) -> str:
         options = escape(options_text(r.candidate.options, r.candidate.variant))
         rows.append(
             f'<tr data-plan="p{number}-{i}" tabindex="0"><td class="span">{span}</td>'
-            f'<td><span class="dot" style="background:{colour[r.candidate]}"></span>{who} <small>{options}</small>{_uses(r)}</td>'
+            f'<td><span class="dot" style="background:{colour[r.candidate]}"></span>{who} '
+            f"<small>{options}</small>{_uses(r)}</td>"
             f"<td class=n>{format_size(r.at)}</td><td class=n>{format_seconds(r.seconds)}</td>"
             f"<td>{_parts(r, shades)}</td><td class=n>{ratio(r.gap)}</td>"
             f"<td class=n>{ratio(r.speedup)}</td></tr>"
