@@ -159,6 +159,20 @@ def test_paths_that_meet_again_are_no_tree() -> None:
     assert "several links" in found.message
 
 
+def test_parallel_links_and_a_lacking_way_back() -> None:
+    links = [*both_ways([(0, 3), (1, 3)], LINK), (2, 3, LINK), (3, 2, LINK), (3, 2, LINK)]
+    machine = build("star", 3, links, switches=1, abilities=[ALL])
+    listed = [(0, 0, 0, 2, REDUCE, 0), (0, 0, 1, 2, REDUCE, 0)]
+    for ways, right in (([[0, 5], [2, 5]], True), ([[0, 5], [2, 6]], False)):
+        schedule = rows(Collective("reduce", 3, roots=(2,)), 1, listed, route=[0, 1], routes=Routes.of(ways))
+        assert (fault(schedule, machine) is None) == right
+    alone = build("star", 3, links[:4] + links[5:6], switches=1, abilities=[NVLS])  # nothing leads from 2 to the switch
+    schedule = rows(Collective("reduce", 3, roots=(2,)), 1, listed)
+    found = fault(schedule, alone)
+    assert found is not None
+    assert "no link leads back" in found.message
+
+
 @pytest.mark.parametrize("op", ["sum", "avg", "max"])
 def test_an_operator_that_the_switch_cannot_do(op: str) -> None:
     machine = star(4, Ability(True, True, operators=("sum",), types=("float32", "bfloat16")))
