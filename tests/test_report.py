@@ -229,5 +229,5 @@ def test_the_script_of_the_page_is_javascript(tmp_path: Path) -> None:
     node = shutil.which("node")
     if node is None:
         pytest.skip("node is not installed")
-    script = ROOT / "src" / "antiphon" / "show" / "page.js"
+    script = ROOT / "src" / "antiphon" / "show" / "pages" / "page.js"
     assert subprocess.run([node, "--check", str(script)], check=False, capture_output=True).returncode == 0
