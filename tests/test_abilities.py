@@ -29,7 +29,10 @@ from antiphon.show.pages.report import report_html
 
 Capture = pytest.CaptureFixture[str]
 BOTH = Ability(multicast=True, reduce=True)
-ABILITIES = [FORWARDS, BOTH, Ability(multicast=True), Ability(reduce=True)]
+ABILITIES = [
+    FORWARDS, BOTH, Ability(multicast=True), Ability(reduce=True), Ability(True, True, through=True, at_once=3),
+    Ability(True, True, own=True, operators=("sum", "max"), types=("float32",)), Ability(reduce=True, types=("int8",)),
+]  # fmt: skip
 LINK = LinkType("nvlink", Fraction(10**9), 1e-6)
 
 
@@ -136,6 +139,9 @@ def test_what_cannot_be_is_refused() -> None:
     assert text["abilities"] == [{"switches": [8], "multicast": True, "reduce": True}]
     wrong: list[tuple[Any, str]] = [
         ([{"switches": [8]}], "says nothing"),
+        ([{"switches": [8], "through": True}], "set multicast or reduce"),
+        ([{"switches": [8], "reduce": True, "at_once": -1}], "at_once: expected a whole number"),
+        ([{"switches": [8], "reduce": True, "types": ["\n"]}], "ability types"),
         ([{"switches": [0], "reduce": True}], "node 0 is no switch"),
         ([{"switches": [9], "reduce": True}], "node 9 is no switch"),
         ([{"switches": [8, 8], "reduce": True}], "switch 8 is named twice"),

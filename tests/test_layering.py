@@ -51,6 +51,7 @@ CORE = (
     "request",
     "schedule",
     "dependencies",
+    "joints",
     "loads",
     "verify",
     "datatypes",

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from antiphon.api import _given
-from antiphon.api._checked import public, size
+from antiphon.api._checked import checked, operator, public, size
+from antiphon.api._checked import dtype as _dtype
 
 if TYPE_CHECKING:
     from antiphon.api._kinds import CollectiveLike, MachineLike, PlanLike, Seconds, Size
@@ -111,16 +112,20 @@ def frontier(  # noqa: PLR0913
 
 
 @public
-def verify(plan: PlanLike, topology: MachineLike | None = None, *, proof: bool = False) -> Fault | None:
+def verify(
+    plan: PlanLike, topology: MachineLike | None = None, *, proof: bool = False, op: str | None = None,
+    dtype: Any = None,
+) -> Fault | None:  # fmt: skip
     """The first thing wrong with a plan and its claims, or None. Of several plans all are judged, in order.
 
     `plan`: a plan, its file (also a table, or XML that `export` wrote), or what `tune` gave.
     `topology`: judge it on this machine instead of its own; then what it claims of its own is not checked.
     `proof`: recheck bounds and certificates from themselves alone, too.
+    `op`, `dtype`: whether switches that combine can do so with this operator and this type, too.
     """
     from antiphon.select import judged
 
-    verdict = judged(
-        list(_given.plans(plan).values()), None if topology is None else _given.machine(topology), proof=proof
-    )
+    how = checked({"op": op, "dtype": dtype}, op=operator, dtype=_dtype)
+    machine = None if topology is None else _given.machine(topology)
+    verdict = judged(list(_given.plans(plan).values()), machine, proof=proof, **how)
     return verdict.fault

@@ -16,6 +16,7 @@ from antiphon.cli.output import check_outputs, emit, working, write_pictures
 from antiphon.cli.planning import joined, options_of, progress
 from antiphon.core.bounds import bound
 from antiphon.core.collective import Collective
+from antiphon.core.datatypes import combine_of, data_type
 from antiphon.core.files import within
 from antiphon.core.plan import Plan
 from antiphon.core.topology import Topology
@@ -174,6 +175,13 @@ def _made_text(made: Plan, figures: dict[str, Any], out: Path | None) -> str:
     return plan_text(figures) + told + "\n  verified:  every rank ends with exactly what it should" + where
 
 
+def _data(op: str, dtype: str) -> dict[str, str]:
+    """An operator and a type by their own names, where given."""
+    if op:
+        combine_of(op)
+    return {**({"op": op} if op else {}), **({"dtype": data_type(dtype).name} if dtype else {})}
+
+
 def _verify_command(
     file: PlanFile,
     topo: Annotated[
@@ -182,6 +190,12 @@ def _verify_command(
     proof: Annotated[
         bool, typer.Option("--proof", help="recheck bounds and certificates from themselves alone, too")
     ] = False,
+    op: Annotated[
+        str, typer.Option("--op", metavar="OP", help="whether switches that combine can do this: sum, prod, ...")
+    ] = "",
+    dtype: Annotated[
+        str, typer.Option("--dtype", metavar="TYPE", help="and this type of data: float32, bfloat16, ...")
+    ] = "",
     json: Json = False,
 ) -> None:
     """Is this plan right? Names the first thing wrong; exit code 1 if there is one."""
@@ -189,7 +203,7 @@ def _verify_command(
     machine = topology(topo) if topo else None
     transfers = sum(entry.schedule.transfers for one in plans.values() for entry in one.entries)
     with working(f"verifying {transfers} transfers"), within(str(file)):
-        found = judged(list(plans.values()), machine, proof=proof)
+        found = judged(list(plans.values()), machine, proof=proof, **_data(op, dtype))
     if found.fault is not None:
         which = f"{found.plan.collective.kind}: " if found.plan is not None and len(plans) > 1 else ""
         emit({"ok": False, "fault": found.fault.as_dict()}, f"WRONG: {which}{found.fault.message}", json)

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.core.columns import Longs, dense, order_of, ranges, starts
+from antiphon.core.joints import crossed
 from antiphon.core.routes import Resolved, resolve
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
@@ -76,11 +77,7 @@ def loads(schedule: Schedule, topology: Topology, resolved: Resolved | None = No
     if len(found.bad):
         at = int(found.bad[0])
         raise Invalid(f"step {schedule.step[at]}, chunk {schedule.chunk[at]}: the transfer {found.why[0]}")
-    rows = np.flatnonzero(found.route >= 0)
-    route = found.route[rows]
-    hops = found.table.ptr[route + 1] - found.table.ptr[route]
-    link = found.table.links[ranges(found.table.ptr[route], hops)].astype(np.int64)
-    row: Longs = np.repeat(rows, hops)
+    link, row = crossed(schedule, found, topology)
     limits = topology.resources
     if len(limits.limit_of):
         more = limits.limit_ptr[link + 1] - limits.limit_ptr[link]

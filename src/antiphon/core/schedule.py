@@ -16,7 +16,20 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from antiphon.core.collective import Collective
-from antiphon.core.columns import AnyInts, Bools, Ints, Longs, ascends, column, distinct, order_of, packed, starts
+from antiphon.core.columns import (
+    AnyInts,
+    Bools,
+    Ints,
+    Longs,
+    ascends,
+    column,
+    dense,
+    distinct,
+    numbered,
+    order_of,
+    packed,
+    starts,
+)
 from antiphon.core.routes import NO_ROUTES, Routes
 from antiphon.errors import Invalid, Unsupported, quote
 
@@ -94,7 +107,10 @@ class Local:
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """A schedule of one collective. Columns are checked for range when built; `verify` checks the rest."""
+    """A schedule of one collective. Columns are checked for range when built; `verify` checks the rest.
+
+    `joint`: rows with the same number from 0 on are one multicast or reduction of the network (docs/schedule.md).
+    """
 
     collective: Collective
     chunks: Chunks
@@ -110,6 +126,7 @@ class Schedule:
     pieces: int | Longs = 1
     local: tuple[Local, ...] = ()
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    joint: Ints | None = None
 
     def __post_init__(self) -> None:
         ranks = self.collective.ranks
@@ -120,7 +137,8 @@ class Schedule:
         op = column(self.op, "op (0 = copy, 1 = reduce)", 0, 2).astype(np.uint8)
         op.setflags(write=False)
         object.__setattr__(self, "op", op)
-        for key, low, high in (("route", -1, 2**31 - 1), ("src_slot", 0, 2**15), ("dst_slot", 0, 2**15)):
+        few, many = 2**15, 2**31 - 1
+        for key, low, high in (("route", -1, many), ("src_slot", 0, few), ("dst_slot", 0, few), ("joint", -1, many)):
             if getattr(self, key) is not None:
                 values = column(getattr(self, key), key, low, high)
                 object.__setattr__(self, key, None if bool(np.all(values == min(low, 0))) else values)
@@ -135,7 +153,7 @@ class Schedule:
 
     def columns(self) -> dict[str, NDArray[Any]]:
         """The columns that are there, by name."""
-        names = ("step", "chunk", "src", "dst", "op", "route", "src_slot", "dst_slot")
+        names = ("step", "chunk", "src", "dst", "op", "route", "src_slot", "dst_slot", "joint")
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
     @property
@@ -182,8 +200,15 @@ class Schedule:
         A message is rows with equal (step, src, dst, route) and as many pieces. Messages are in the order of
         (step, how far dst is beyond src, src, route, pieces), ranks counted around: so those that a rank sends in a
         step begin with the one for its next neighbour, and no two ranks begin with the same receiver. That is the order
-        in which our programs send them, exports list them and models let them take turns. O(rows).
+        in which our programs send them, exports list them and models let them take turns. O(rows). The rows of a joint
+        are one message, which stands where the first of them would.
         """
+        if self.joint is not None:
+            key, bound, _ = self._joined
+            return key[rows], bound
+        return self._ways(rows)
+
+    def _ways(self, rows: AnyInts | slice = slice(None)) -> tuple[Longs, int]:
         ranks, src = self.collective.ranks, self.src[rows]
         ahead = self.dst[rows] - src
         ahead += (ahead < 0) * np.int32(ranks)
@@ -193,6 +218,40 @@ class Schedule:
         if not isinstance(self.pieces, int):
             columns.append((self.pieces[self.chunk[rows]], int(self.pieces.max()) + 1))
         return packed(*columns)
+
+    @cached_property
+    def _joined(self) -> tuple[Longs, int, Longs]:
+        """`ways` where there are joints: of every row the way of the first row of its joint, then a number that tells
+        joints apart and follows from what they are, not from how they are numbered; and that first row."""
+        plain, many = self._ways()
+        joint = np.zeros(0, np.int32) if self.joint is None else self.joint
+        bound = np.flatnonzero(joint >= 0)
+        _, number = dense(joint[bound], 2**31)
+        several = np.bincount(number) > 1 if len(number) else np.zeros(0, np.bool_)
+        bound, number = bound[several[number]], (np.cumsum(several) - 1)[number[several[number]]]
+        leads = np.arange(self.transfers)
+        if not len(bound):
+            return plain, many, leads
+        inside = (plain, self.chunk, self.slot("src"), self.slot("dst"), self.op)
+        order = np.lexsort((*(values[bound] for values in inside[::-1]), number))
+        first = order[starts(number[order])]  # of every joint the first row
+        leads[bound] = bound[first][number]
+        mark = np.zeros(len(first), np.uint64)  # of all rows together, modulo 2^64: equal for equal joints
+        with np.errstate(over="ignore"):
+            value = np.zeros(len(bound), np.uint64)
+            for values in inside:
+                value = (value ^ values[bound].astype(np.uint64)) * np.uint64(0xD6E8FEB86659FD93)
+                value ^= value >> np.uint64(32)
+            np.add.at(mark, number, value * np.uint64(0xD6E8FEB86659FD93))
+        own = np.zeros(self.transfers, np.int64)
+        own[bound] = 1 + numbered(plain[bound][first], self.chunk[bound][first], mark, np.arange(len(mark)))[number]
+        key, top = packed((plain[leads], many), (own, len(first) + 1))
+        return key, top, leads
+
+    @property
+    def leads(self) -> Longs:
+        """Of every row the first row of its joint, in the order of `ways`; of a row that stands alone itself."""
+        return np.arange(self.transfers) if self.joint is None else self._joined[2]
 
     def runs(self) -> Bools:
         """Where a message begins or goes on, in the order of rows: `ways` change nowhere else. O(rows)."""
@@ -204,15 +263,32 @@ class Schedule:
         new = starts(columns[0])
         for values in columns[1:]:
             new[1:] |= values[1:] != values[:-1]
+        if self.joint is not None:
+            same = self.joint[1:] == self.joint[:-1]
+            new[1:] |= ~same
+            new[1:] &= ~(same & (self.joint[1:] >= 0))
         return new
 
     def sorted(self) -> Schedule:
         """Rows in canonical order: by message (`ways`), then by chunk, slots and op. Itself where they are."""
         slots = self.slots
-        inside = [(self.chunk, len(self.chunks))]
+        inside: list[tuple[NDArray[Any], int]] = [] if self.joint is None else [self._ways()]
+        inside += [(self.chunk, len(self.chunks))]
         inside += [(self.slot(side), slots) for side in ("src", "dst")] if slots > 1 else []
         key, bound = packed(self.ways(), *inside, (self.op, 2))
-        return self if ascends(key) else self.take(order_of(key, bound))
+        same = self if ascends(key) else self.take(order_of(key, bound))
+        return same if self.joint is None else same._renumbered()
+
+    def _renumbered(self) -> Schedule:
+        """With joints numbered as they come; a joint of one row is none."""
+        leads = self.leads
+        bound = np.bincount(leads, minlength=self.transfers)[leads] > 1
+        names, number = dense(leads[bound], max(self.transfers, 1))
+        joint = np.full(self.transfers, -1, np.int32)
+        at = np.full(len(names), self.transfers, np.int64)
+        np.minimum.at(at, number, np.flatnonzero(bound))
+        joint[bound] = np.argsort(np.argsort(at))[number]
+        return self if np.array_equal(joint, self.joint) else replace(self, joint=joint)  # type: ignore[arg-type]
 
     def same_as(self, other: Schedule) -> bool:
         """Equal but for the order of rows and provenance."""

@@ -266,7 +266,8 @@ def _draw(topology: Topology, node_colour: list[int] | None = None) -> _Drawn:
 
 def _able(ability: Ability) -> tuple[str, ...]:
     """What a switch can do beside forwarding; nothing for all others."""
-    return tuple(field.name for field in fields(ability) if getattr(ability, field.name))
+    said = ((field.name, getattr(ability, field.name)) for field in fields(ability))
+    return tuple(name if value is True else f"{name}={value}" for name, value in said if value)
 
 
 def _plain_edges(nodes: int, plain: Mapping[Bond, Longs]) -> tuple[tuple[Bond, bool] | None, Longs]:

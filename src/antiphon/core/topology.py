@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 
@@ -59,15 +59,41 @@ class SharedLimit:
 
 @dataclass(frozen=True)
 class Ability:
-    """What a switch can do with data on its way, beside forwarding: send one arrival out of several links, combine
-    several arrivals to one."""
+    """What a switch can do with data on its way, beside forwarding: send one arrival out of several links
+    (`multicast`), combine several arrivals to one (`reduce`).
+
+    `through`: what is combined may be sent out of several links at once, without touching a rank. `own`: what the
+    destination of a reduction has itself, and the copy that the source of a multicast keeps, cross the switch as all
+    else does. `at_once`: how many joints it can serve in one step (0: no limit is stated). `operators`, `types`: what
+    it can combine (none named: all).
+    """
 
     multicast: bool = False
     reduce: bool = False
+    through: bool = False
+    own: bool = False
+    at_once: int = 0
+    operators: tuple[str, ...] = ()
+    types: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        count = self.at_once
+        if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count < 2**31:
+            raise Invalid(f"ability at_once: expected a whole number from 0 (no limit), got {quote(count)}")
+        for key in ("operators", "types"):
+            names = tuple(getattr(self, key))
+            for name in names:
+                check_text(name, f"ability {key}")
+            object.__setattr__(self, key, tuple(sorted({*names})))
+        more = self.through or self.own or self.at_once or self.operators or self.types
+        if more and not (self.multicast or self.reduce):
+            raise Invalid(
+                "ability: says how a switch multicasts or reduces, but not that it does; set multicast or reduce"
+            )
 
     def turned(self) -> Ability:
         """The same with all links turned round: what was sent to several comes from several."""
-        return Ability(self.reduce, self.multicast)
+        return replace(self, multicast=self.reduce, reduce=self.multicast)
 
 
 FORWARDS = Ability()  # and nothing else

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 
+from antiphon.core.joints import refuse_joints
 from antiphon.core.program import Program
 from antiphon.core.schedule import Schedule
 from antiphon.errors import Invalid, Unsupported, quote
@@ -24,6 +25,7 @@ def lower(schedule: Schedule, *, in_place: bool = False, channels: int = 1, lag:
     for what, value, low, high in (("channels", channels, 1, MOST_CHANNELS), ("lag", lag, 0, 2**20)):
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
             raise Invalid(f"{what}: expected a whole number from {low} to {high}, got {quote(value)}")
+    refuse_joints(schedule, "programs")
     return operations(prepare(schedule.sorted(), in_place), channels, lag)
 
 

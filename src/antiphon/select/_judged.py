@@ -26,9 +26,12 @@ class Judged:
     trusted: tuple[str, ...] = ()
 
 
-def judged(plans: Sequence[Plan], topology: Topology | None = None, *, proof: bool = False) -> Judged:
+def judged(
+    plans: Sequence[Plan], topology: Topology | None = None, *, proof: bool = False, op: str | None = None,
+    dtype: str | None = None,
+) -> Judged:  # fmt: skip
     """Verify plans with all that they claim; on another machine than their own, without. `proof`: recheck bounds and
-    certificates from themselves alone, too."""
+    certificates from themselves alone, too. `op`, `dtype`: whether switches that combine can do so with these, too."""
     first = plans[0].topology
     machine = topology or first
     if machine.ranks != first.ranks:
@@ -39,7 +42,7 @@ def judged(plans: Sequence[Plan], topology: Topology | None = None, *, proof: bo
     trusted: list[str] = []
     for one in plans:
         own = machine == one.topology
-        fault = check(one, machine, claims=own)
+        fault = check(one, machine, claims=own, op=op, dtype=dtype)
         if fault is None and proof:
             told = prove(one, machine, claims=own)
             fault, proved, trusted = told.fault, [*proved, *told.proved], [*trusted, *told.trusted]

@@ -239,12 +239,15 @@ def figures_of(plan: Plan) -> dict[str, Any]:
     return {**claims, **reached_json(last.schedule, plan.topology), **told, "verified": True}
 
 
-def check(plan: Plan, topology: Topology, *, proof: bool = False, claims: bool = True) -> Fault | None:
+def check(
+    plan: Plan, topology: Topology, *, proof: bool = False, claims: bool = True, op: str | None = None,
+    dtype: str | None = None,
+) -> Fault | None:  # fmt: skip
     """Verify every schedule of a plan with all it claims. `proof`: recheck the bounds from their witnesses, and the
-    certificates of its schedules, too."""
+    certificates of its schedules, too. `op`, `dtype`: whether switches that combine can do so with these."""
     limits: Bound | None = None
     for entry in plan.entries:
-        report = verify(entry.schedule, topology, entry.claims if claims else None)
+        report = verify(entry.schedule, topology, entry.claims if claims else None, op=op, dtype=dtype)
         if report.fault is not None:
             return report.fault
         limits = limits or (bound(topology, plan.collective) if claims or proof else None)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from antiphon.core.columns import pointers, ranges
 from antiphon.core.interpret.analysis import Analysis, analyse
+from antiphon.core.joints import MULTICAST, joints_of
 from antiphon.core.schedule import Schedule
 
 Marks = NDArray[np.uint64]
@@ -28,6 +29,9 @@ def order_of_combining(schedule: Schedule | Analysis) -> str | None:
     "" where nothing is combined. O(n) for n transfers beside `analyse`, some array operations per level.
     """
     found = schedule if isinstance(schedule, Analysis) else analyse(schedule)
+    joints = joints_of(found.schedule)
+    if joints is not None and bool((joints.kind != MULTICAST).any()):
+        return None  # in which order a switch combines is not ours to say
     wanted = found.outputs.count > 1
     if not wanted.any():
         return NOTHING

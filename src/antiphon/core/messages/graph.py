@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from antiphon.core.columns import Bools, Floats, Ints, Longs, column, distinct, narrow, order_of, pointers
+from antiphon.core.joints import refuse_joints
 from antiphon.core.messages.sets import sets
 from antiphon.core.messages.table import messages
 from antiphon.core.messages.waits import RECEIVED, Waits, waits
@@ -143,6 +144,7 @@ def message_graph(schedule: Schedule, nbytes: int, order: str = "rounds", sent: 
 
     O(n log n) in rows and in the dependencies, of which there may be more than rows; Unsupported above 2^27.
     """
+    refuse_joints(schedule, "a graph of messages")
     made = messages(expand(schedule))
     found = sets(waits(made, order, sent))
     if found.pairs > MOST_DEPENDENCIES:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from antiphon.core.columns import Floats, Ints, Longs, dense, order_of, ranges
+from antiphon.core.joints import crossed, joints_of
 from antiphon.core.messages.table import Messages
 from antiphon.core.routes import Resolved, Routes, resolve
 from antiphon.core.schedule import Schedule
@@ -55,12 +56,18 @@ def uses_of(topology: Topology, table: Routes, route: Ints) -> tuple[Longs, Long
     hops = table.ptr[taken + 1] - table.ptr[taken]
     link = table.links[ranges(table.ptr[taken], hops)].astype(np.int64)
     owner: Longs = np.repeat(moved, hops)
-    resources = topology.resources
-    if len(resources.limit_of):
-        more = resources.limit_ptr[link + 1] - resources.limit_ptr[link]
-        shared = resources.limit_of[ranges(resources.limit_ptr[link], more)].astype(np.int64)
-        return np.concatenate([owner, np.repeat(owner, more)]), np.concatenate([link, shared])
-    return owner, link
+    place, resource = with_limits(topology, link)
+    return owner[place], resource
+
+
+def with_limits(topology: Topology, link: Longs) -> tuple[Longs, Longs]:
+    """These links, then the limits that they are under: (place in `link`, resource)."""
+    place, resources = np.arange(len(link)), topology.resources
+    if not len(resources.limit_of):
+        return place, link
+    more = resources.limit_ptr[link + 1] - resources.limit_ptr[link]
+    shared = resources.limit_of[ranges(resources.limit_ptr[link], more)].astype(np.int64)
+    return np.concatenate([place, np.repeat(place, more)]), np.concatenate([link, shared])
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,14 +98,40 @@ class Paths:
 def paths(messages: Messages, topology: Topology) -> Paths:
     """Invalid where a message has no path, or no single one. O(n log n) in messages times hops."""
     schedule = messages.schedule
+    if schedule.joint is not None:
+        return _with_joints(messages, topology)
     given = None if schedule.route is None else messages.route
     found = resolve(topology, messages.src, messages.dst, given, schedule.routes)
     _found(schedule, found, messages.row)
     route = found.route
     alpha = np.where(route >= 0, latencies(topology, found.table)[route], 0.0)
-    message, resource = uses_of(topology, found.table, route)
-    times, time = dense(messages.step.astype(np.int64), schedule.steps or 1)
+    return _in_order(messages, topology, found.table, route, alpha, *uses_of(topology, found.table, route))
+
+
+def _with_joints(messages: Messages, topology: Topology) -> Paths:
+    """A joint takes as long as the longest of its rows, and uses every link of its tree once."""
+    schedule, of_row = messages.schedule, messages.of_row
+    found = resolved(schedule, topology)
+    far = np.where(found.route >= 0, latencies(topology, found.table)[found.route], 0.0)
+    alpha = np.zeros(len(messages))
+    np.maximum.at(alpha, of_row, far)
+    joints = joints_of(schedule)
+    first = np.zeros(schedule.transfers, np.bool_)
+    first[messages.row] = True
+    if joints is not None:
+        first |= joints.of_row >= 0
+    route = np.where(first, found.route, np.int32(-1))  # what a message has in common is used once
+    link, row = crossed(schedule, replace(found, route=route), topology)
+    place, resource = with_limits(topology, link)
+    message = of_row[row[place]].astype(np.int64)
+    return _in_order(messages, topology, found.table, found.route[messages.row], alpha, message, resource)
+
+
+def _in_order(
+    messages: Messages, topology: Topology, table: Routes, route: Ints, alpha: Floats, message: Longs, resource: Longs
+) -> Paths:
+    times, time = dense(messages.step.astype(np.int64), messages.schedule.steps or 1)
     order = order_of(message, max(len(messages), 1))  # stable, thrice: by message, resource, step
     order = order[order_of(resource[order], topology.links + len(topology.limits))]
     order = order[order_of(time[message[order]], max(len(times), 1))]
-    return Paths(messages, topology, found.table, route, alpha, message[order], resource[order])
+    return Paths(messages, topology, table, route, alpha, message[order], resource[order])

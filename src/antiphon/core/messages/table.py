@@ -19,7 +19,8 @@ from antiphon.core.schedule import REDUCE, Schedule
 
 @dataclass(frozen=True, eq=False)
 class Messages:
-    """Messages in the order of `Schedule.ways`: rows with equal (step, src, dst, route) and as many pieces are one.
+    """Messages in the order of `Schedule.ways`: rows with equal (step, src, dst, route) and as many pieces are one, and
+    so are the rows of a joint, told by the first of them.
 
     Rows that stand side by side and belong together are a run; most planners lay them so, and then nothing needs to
     look at each row. `route` is what the rows say, -1 where they name none. A message from a rank to itself is what it
@@ -88,6 +89,8 @@ class Messages:
     def _added(self, counts: NDArray[np.uint8]) -> NDArray[Any]:
         """Weights by message of the rows that count (empty: all)."""
         each, lone = self.per_chunk, len(self) == self.schedule.transfers
+        if self.schedule.joint is not None:  # what all rows of a joint carry is the same data
+            counts = self._leading * (counts if len(counts) else np.uint8(1))
         if len(each) and bool((each == each[0]).all()):
             if lone and not len(counts):
                 return np.broadcast_to(each[0], len(self))
@@ -107,6 +110,13 @@ class Messages:
         """The part of `nbytes` that a message carries in each step."""
         return (self.weight / self.scale).astype(np.float64)
 
+    @property
+    def _leading(self) -> NDArray[np.uint8]:
+        """1 for every row that stands for all of its joint, or for itself; 0 for the others of a joint."""
+        first = np.zeros(self.schedule.transfers, np.uint8)
+        first[self.schedule.leads] = 1
+        return first
+
     def nbytes(self, nbytes: int) -> tuple[Longs, Longs]:
         """Whole bytes of every message and, of these, those that are combined, where nothing has pieces: chunks are cut
         at whole bytes as they are at whole elements when a schedule runs, and those of a block have together what the
@@ -114,6 +124,8 @@ class Messages:
         schedule = self.schedule
         low, high = chunk_bounds(schedule.chunks, block_elements(schedule.collective, nbytes, 1))
         size = (high - low)[schedule.chunk]
+        if schedule.joint is not None:
+            size = size * self._leading
         reduced = np.where(schedule.op == REDUCE, size, 0)
         return sums(self.of_row, size, len(self)), sums(self.of_row, reduced, len(self))
 
@@ -145,6 +157,8 @@ def messages(schedule: Schedule) -> Messages:
         of_run = np.empty(len(key), np.int32)
         of_run[order] = np.cumsum(fresh, dtype=np.int32) - np.int32(1)
         row, alone = first[order[fresh]], False
+    if schedule.joint is not None:
+        row, alone = narrow(schedule.leads[row]), False
     if not alone:
         columns = tuple(column[row] for column in columns)
     for column in columns:

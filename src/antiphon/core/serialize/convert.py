@@ -65,7 +65,10 @@ def _abilities_in(row: TopologyRow) -> tuple[Ability, ...]:
     """One for every switch; each may be named once."""
     found = [FORWARDS] * row.switches
     for i, group in enumerate(row.abilities):
-        ability = Ability(group.multicast, group.reduce)
+        with within(f"abilities[{i}]"):
+            operators, types = tuple(group.operators), tuple(group.types)
+            how = (group.through, group.own, group.at_once, operators, types)
+            ability = Ability(group.multicast, group.reduce, *how)
         if ability == FORWARDS:
             raise Invalid(f"abilities[{i}]: says nothing; give multicast or reduce as true, or leave it out")
         for node in group.switches:
@@ -98,12 +101,13 @@ def topology_out(topology: Topology) -> dict[str, Any]:
         for node in range(topology.ranks, topology.nodes):
             groups.setdefault(topology.ability(node), []).append(node)
         groups.pop(FORWARDS, None)
-        body["abilities"] = [{"switches": nodes, **_true(ability)} for ability, nodes in groups.items()]
+        body["abilities"] = [{"switches": nodes, **_said(ability)} for ability, nodes in groups.items()]
     return body
 
 
-def _true(ability: Ability) -> dict[str, bool]:
-    return {name: value for name, value in asdict(ability).items() if value}
+def _said(ability: Ability) -> dict[str, bool | int | list[str]]:
+    given = {name: value for name, value in asdict(ability).items() if value}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}
 
 
 # ---- collective ----
@@ -232,7 +236,7 @@ def _schedule_in(row: ScheduleRow, collective: Collective) -> Schedule:
             ]
             chunks = Chunks(parts[0], parts[1], parts[2], given.denominator)  # type: ignore[arg-type]
         columns: dict[str, Any] = {}
-        for name in ("step", "chunk", "src", "dst", "op", "route", "src_slot", "dst_slot"):
+        for name in ("step", "chunk", "src", "dst", "op", "route", "src_slot", "dst_slot", "joint"):
             values = getattr(row, name)
             columns[name] = None if values is None else _longs(values, name)
         ends = np.cumsum([0, *map(len, row.routes)], dtype=np.int64)

@@ -42,6 +42,11 @@ class AbilityRow(Row):
     switches: list[int]
     multicast: bool = False
     reduce: bool = False
+    through: bool = False
+    own: bool = False
+    at_once: int = 0
+    operators: list[str] = []
+    types: list[str] = []
 
 
 class TopologyRow(Row, kw_only=True):
@@ -103,6 +108,7 @@ class ScheduleRow(Row):
     route: list[int] | None = None
     src_slot: list[int] | None = None
     dst_slot: list[int] | None = None
+    joint: list[int] | None = None
     routes: list[list[int]] = []
     pieces: int | list[int] = 1
     local: list[LocalRow] = []

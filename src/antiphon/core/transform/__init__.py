@@ -6,6 +6,7 @@ split      every chunk in k equal parts; expand: every pipelined chunk in its pi
 as_cut     with the pieces stated in which a runtime sends what the schedule leaves whole
 merge      several schedules side by side, each for its share of the data; replicate: under symmetries
 relabel    other names for the ranks; restrict: only some ranks take part, the others relay
+unjoined   every row alone: without the help of switches
 clean      without redundant and dead transfers; waste: which these are
 """
 
@@ -14,9 +15,9 @@ from antiphon.core.transform.joining import compose, merge
 from antiphon.core.transform.pieces import WHOLE, Cuts, Cutting, as_cut
 from antiphon.core.transform.renaming import relabel, relabel_collective, replicate, restrict
 from antiphon.core.transform.reversing import dual, invert
-from antiphon.core.transform.tidying import Waste, clean, plain_copies, waste
+from antiphon.core.transform.tidying import Waste, clean, plain_copies, unjoined, waste
 
 __all__ = [
     "WHOLE", "Cuts", "Cutting", "Waste", "as_cut", "clean", "compose", "dual", "expand", "invert", "merge", "pipeline",
-    "plain_copies", "relabel", "relabel_collective", "replicate", "restrict", "split", "waste",
+    "plain_copies", "relabel", "relabel_collective", "replicate", "restrict", "split", "unjoined", "waste",
 ]  # fmt: skip

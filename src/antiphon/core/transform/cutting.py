@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from antiphon.core.columns import Ints, Longs, ranges
+from antiphon.core.columns import Ints, Longs, numbered, ranges
 from antiphon.core.loads import pieces_of
 from antiphon.core.schedule import MAX_DENOMINATOR, Chunks, Schedule
 from antiphon.errors import Invalid, Unsupported
@@ -22,7 +22,11 @@ def spread(schedule: Schedule, first: Longs, count: Longs, **changes: Any) -> Sc
     if int(times.sum()) > MAX_ROWS:
         raise Unsupported(f"the finer schedule would have {int(times.sum())} transfers; at most {MAX_ROWS}")
     rows = np.repeat(np.arange(schedule.transfers), times)
-    return schedule.take(rows, chunk=ranges(first[schedule.chunk], times), **changes)
+    chunk = ranges(first[schedule.chunk], times)
+    if schedule.joint is not None:  # one for each of the new chunks
+        joint = schedule.joint[rows].astype(np.int64)
+        changes["joint"] = np.where(joint < 0, -1, numbered(joint, chunk))
+    return schedule.take(rows, chunk=chunk, **changes)
 
 
 def divided(chunks: Chunks, count: Longs) -> Chunks:

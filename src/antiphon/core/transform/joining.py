@@ -164,12 +164,15 @@ def _stack(
 ) -> Schedule:
     """The rows of all, with their routes in one table."""
     table: Routes = NO_ROUTES
-    routes = []
+    routes, bound, before = [], [], 0
     for schedule in schedules:
         none = np.full(schedule.transfers, -1, np.int32)
         given = none if schedule.route is None else schedule.route
         routes.append(np.where(given >= 0, given + len(table), -1))
         table = table.join(schedule.routes)
+        numbers = none if schedule.joint is None else schedule.joint
+        bound.append(np.where(numbers >= 0, numbers + np.int64(before), -1))
+        before += int(numbers.max(initial=-1)) + 1
 
     def both(name: str) -> Ints:
         return narrow(np.concatenate([getattr(s, name) for s in schedules]))
@@ -179,6 +182,5 @@ def _stack(
         route=np.concatenate(routes),
         src_slot=np.concatenate([s.slot("src") for s in schedules]),
         dst_slot=np.concatenate([s.slot("dst") for s in schedules]),
-        routes=table, pieces=pieces,
-        local=local,
+        joint=np.concatenate(bound), routes=table, pieces=pieces, local=local,
     )  # fmt: skip

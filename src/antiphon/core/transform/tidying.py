@@ -63,6 +63,9 @@ def plain_copies(schedule: Schedule) -> Schedule:
     before = derived.write - 1  # a written version is never the first of its cell
     empty = derived.initial[before] & ~filled(schedule, derived)[before]
     lone = (schedule.op == REDUCE) & alone[derived.write] & empty
+    if schedule.joint is not None:  # the rows of a joint are of one kind: all copies, or none
+        leads = schedule.leads
+        lone &= np.bincount(leads[~lone], minlength=schedule.transfers)[leads] == 0
     return replace(schedule, op=np.where(lone, COPY, schedule.op)) if lone.any() else schedule
 
 
@@ -131,6 +134,11 @@ def waste(schedule: Schedule) -> Waste:
         left = lean[needed]
     nothing = [np.zeros(0, np.int64)]
     return Waste(np.sort(np.concatenate(redundant or nothing)), np.sort(np.concatenate(dead or nothing)))
+
+
+def unjoined(schedule: Schedule) -> Schedule:
+    """The same with every row alone: what a runtime without switches that multicast or combine would do."""
+    return schedule if schedule.joint is None else replace(schedule, joint=None)
 
 
 def clean(schedule: Schedule) -> Schedule:

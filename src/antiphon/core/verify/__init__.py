@@ -3,7 +3,8 @@
 Independent of every planner and of the interpreter. Chunks are independent of each other, so they are
 verified in blocks that fit the caches: a quick yes for plain copies (quick.py), a walk that judges every
 row and counts contributions where each partial sum is used once (trees.py), and exact sets or counts for
-the chunks where that decides nothing (sets.py). Time is linear in rows for the first two.
+the chunks where that decides nothing (sets.py). Time is linear in rows for the first two. Rows that are
+bound together are judged apart (joined.py).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from antiphon.core.loads import claims as true_claims
 from antiphon.core.routes import resolve
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
-from antiphon.core.verify import quick, sets, trees
+from antiphon.core.verify import joined, quick, sets, trees
 from antiphon.core.verify.layout import Block, Demand, blocks
 from antiphon.core.verify.report import Fault, Report, row_fault
 
@@ -32,14 +33,22 @@ _WHY = {
 }
 
 
-def verify(schedule: Schedule, topology: Topology, claims: Mapping[str, Any] | None = None) -> Report:
+def verify(
+    schedule: Schedule,
+    topology: Topology,
+    claims: Mapping[str, Any] | None = None,
+    *,
+    op: str | None = None,
+    dtype: str | None = None,
+) -> Report:
     """Is the schedule legal on this topology, and is its outcome exactly what the collective asks?
 
-    `claims` (steps, rounds, transfers, chunks, ...) are recomputed and compared where given.
+    `claims` (steps, rounds, transfers, chunks, ...) are recomputed and compared where given. `op`, `dtype`: also
+    whether the switches that combine can do so with this operator and this type of data.
     """
     fault = _fit(schedule, topology) or _shares(schedule)
     if fault is None:
-        fault = _first(_routes(schedule, topology), _data(schedule))
+        fault = _first(_routes(schedule, topology, op, dtype), _data(schedule))
     if fault is None and claims:
         fault = _claims(schedule, topology, claims)
     return Report(fault)
@@ -82,10 +91,10 @@ def _shares(schedule: Schedule) -> Fault | None:
     return Fault("share", f"block {missing[0]} has no chunk") if len(missing) else None
 
 
-def _routes(schedule: Schedule, topology: Topology) -> Fault | None:
+def _routes(schedule: Schedule, topology: Topology, op: str | None, dtype: str | None) -> Fault | None:
     found = resolve(topology, schedule.src, schedule.dst, schedule.route, schedule.routes)
     if not len(found.bad):
-        return None
+        return None if schedule.joint is None else joined.fault(schedule, topology, found, op, dtype)
     at = int(np.lexsort((found.bad, schedule.chunk[found.bad], schedule.step[found.bad]))[0])
     return row_fault("route", schedule, int(found.bad[at]), found.why[at])
 

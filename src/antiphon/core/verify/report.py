@@ -11,7 +11,7 @@ from antiphon.errors import Invalid
 
 @dataclass(frozen=True)
 class Fault:
-    """The first thing wrong. kind: topology | share | route | race | empty | self | post | claim."""
+    """The first thing wrong. kind: topology | share | route | joint | race | empty | self | post | claim."""
 
     kind: str
     message: str

@@ -9,6 +9,7 @@ from __future__ import annotations
 from fractions import Fraction
 from pathlib import Path
 
+from antiphon.core.joints import refuse_joints
 from antiphon.core.messages import MessageGraph
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
@@ -52,6 +53,7 @@ def loggp(  # noqa: PLR0913 (every option of the model)
 
     Prepared in O(rows); a size costs O(messages log(messages under way)), for packets O(packets ...).
     """
+    refuse_joints(schedule, "model loggp", "models alpha-beta, critical-path and flows price it")
     given = as_profile(profile)
     told = options_of(
         given, fidelity=fidelity, contention=contention, device_radix=device_radix, node_radix=node_radix, cpu=cpu,

@@ -12,6 +12,7 @@ from fractions import Fraction
 import numpy as np
 
 from antiphon.core.columns import Bools, Ints, Longs, narrow, order_of, packed, places, starts
+from antiphon.core.joints import refuse_joints
 from antiphon.core.loads import pieces_of
 from antiphon.core.messages import LEFT, RECEIVED, Messages, Sets, sets, waits
 from antiphon.core.messages import messages as messages_of
@@ -51,6 +52,7 @@ def goal(
         raise Invalid(f"nics: expected a whole number from 1 to {MOST_NICS}, got {quote(nics)}")
     size = parse_size(nbytes, "nbytes")
     schedule = plan.at(size).schedule
+    refuse_joints(schedule, "export to goal")
     _refuse_too_many(schedule)
     if order not in _ORDERS:
         raise Invalid(f"order: expected {' or '.join(_ORDERS)}, got {quote(order)}")

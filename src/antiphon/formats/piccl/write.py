@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 
 from antiphon.core.columns import Longs, order_of, starts
+from antiphon.core.joints import refuse_joints
 from antiphon.core.messages import MOST_DEPENDENCIES, Messages, Sets, sets, waits
 from antiphon.core.messages import messages as messages_of
 from antiphon.core.plan import Plan
@@ -52,6 +53,7 @@ def piccl_xml(
             raise Invalid(f'profile {seen.name!r}: has no figures for LogGP; give it "loggp": {{"levels": [...]}}')
         files |= topology_files(plan.topology, seen.loggp)
     schedule = plan.at(size).schedule
+    refuse_joints(schedule, "export to piccl-xml")
     if local not in ("", "off"):
         raise Invalid(f"option local of back end piccl-xml: expected off, got {quote(local)}")
     if schedule.local and not local:

@@ -1,0 +1,152 @@
+"""Rows bound together: one multicast, one reduction in the network, or one that is sent on from there
+(docs/schedule.md, Joints). What they are, and which links they load; `verify` judges them by a derivation of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from antiphon.core.columns import Bools, Longs, dense, distinct, order_of, places, pointers, ranges
+from antiphon.core.routes import Resolved
+from antiphon.core.schedule import Schedule
+from antiphon.core.topology import Topology
+from antiphon.errors import Unsupported
+
+MULTICAST, REDUCTION, THROUGH = 0, 1, 2
+
+
+@dataclass(frozen=True, eq=False)
+class Joints:
+    """The joints of two rows or more, numbered 0, 1, ... in the order of their numbers in the schedule."""
+
+    of_row: Longs  # -1: the row stands alone
+    row: Longs  # rows by joint, those of joint j from ptr[j] to ptr[j + 1]
+    ptr: Longs
+    sources: Longs  # how many ranks
+    destinations: Longs
+
+    def __len__(self) -> int:
+        return len(self.sources)
+
+    @cached_property
+    def kind(self) -> Longs:
+        return np.where(self.sources == 1, MULTICAST, np.where(self.destinations == 1, REDUCTION, THROUGH))
+
+    @property
+    def first(self) -> Longs:
+        """A row of each."""
+        return self.row[self.ptr[:-1]]
+
+
+@dataclass(frozen=True, eq=False)
+class Trees:
+    """The links that joints load, each once: (joint, link) in order. `own`: those on which no row goes, but the operand
+    of a destination or the copy of a source does."""
+
+    joint: Longs
+    link: Longs
+    own: Bools
+
+
+def joints_of(schedule: Schedule) -> Joints | None:
+    """None where every row stands alone. One sort of the rows that do not."""
+    if schedule.joint is None:
+        return None
+    bound = np.flatnonzero(schedule.joint >= 0)
+    _, number = dense(schedule.joint[bound], int(schedule.joint.max()) + 1)
+    several = np.bincount(number) > 1
+    bound, number = bound[several[number]], (np.cumsum(several) - 1)[number[several[number]]]
+    count = int(several.sum())
+    if not count:
+        return None
+    of_row = np.full(schedule.transfers, -1, np.int64)
+    of_row[bound] = number
+    order = order_of(number, count)
+    ranks = schedule.collective.ranks
+    ends = [
+        np.bincount(distinct(number * ranks + end[bound]) // ranks, minlength=count)
+        for end in (schedule.src, schedule.dst)
+    ]
+    return Joints(of_row, bound[order], pointers(number[order], count), ends[0], ends[1])
+
+
+def trees(joints: Joints, found: Resolved, topology: Topology) -> Trees:
+    """O(n log n) in rows times hops."""
+    route = found.route[joints.row]
+    moved = route >= 0
+    route, joint = route[moved], joints.of_row[joints.row[moved]]
+    begin, end = found.table.ptr[route], found.table.ptr[route + 1]
+    pair = distinct(np.repeat(joint, end - begin) * topology.links + found.table.links[ranges(begin, end - begin)])
+    more = distinct(_own(joints, found, topology))
+    more = more[~np.isin(more, pair)]
+    both = np.concatenate([pair, more])
+    order = order_of(both, len(joints) * max(topology.links, 1))
+    return Trees(both[order] // topology.links, both[order] % topology.links, order >= len(pair))
+
+
+def _own(joints: Joints, found: Resolved, topology: Topology) -> Longs:
+    """joint * links + link of what crosses a switch that wants the operand of the destination, or the copy of the
+    source, to cross it too."""
+    nothing = np.zeros(0, np.int64)
+    if not any(ability.own for ability in topology.abilities):
+        return nothing
+    own = np.array([topology.ability(node).own for node in range(topology.nodes)])
+    kept = []
+    for kind in (MULTICAST, REDUCTION):
+        which = np.flatnonzero(joints.kind == kind)
+        which = which[found.route[joints.first[which]] >= 0]
+        route = found.route[joints.first[which]]
+        at = found.table.ptr[route] if kind == MULTICAST else found.table.ptr[route + 1] - 1
+        link = found.table.links[at]
+        switch = (topology.link_dst if kind == MULTICAST else topology.link_src)[link]
+        which, link = which[own[switch]], link[own[switch]]
+        back = link_back(topology, link)
+        kept.append((which * topology.links + back)[back >= 0])
+    return np.concatenate([nothing, *kept])
+
+
+def link_back(topology: Topology, link: Longs) -> Longs:
+    """For each of these the link that leads back, -1 where there is none. Of parallel ones the k-th for the k-th (where
+    there are fewer, they take turns)."""
+    src, dst = topology.link_src.astype(np.int64), topology.link_dst.astype(np.int64)
+    key = src * topology.nodes + dst
+    order = order_of(key, topology.nodes**2)
+    ordered = key[order]
+    place = np.empty(topology.links, np.int64)
+    place[order] = places(ordered)
+    want = dst[link] * topology.nodes + src[link]
+    low, high = (np.searchsorted(ordered, want, side) for side in ("left", "right"))
+    there = high > low
+    at = low + place[link] % np.maximum(high - low, 1)
+    return np.where(there, order[np.minimum(at, max(topology.links - 1, 0))], -1)
+
+
+def crossed(schedule: Schedule, found: Resolved, topology: Topology) -> tuple[Longs, Longs]:
+    """What loads the links: (link, row), every row on each link of its path, but each link of a joint once, for one of
+    its rows. Linear in rows times hops, but for joints, whose links are sorted."""
+    joints = joints_of(schedule)
+    alone = found.route >= 0
+    if joints is not None:
+        alone &= joints.of_row < 0
+    rows = np.flatnonzero(alone)
+    route = found.route[rows]
+    hops = found.table.ptr[route + 1] - found.table.ptr[route]
+    link = found.table.links[ranges(found.table.ptr[route], hops)].astype(np.int64)
+    row: Longs = np.repeat(rows, hops)
+    if joints is None:
+        return link, row
+    laid = trees(joints, found, topology)
+    return np.concatenate([link, laid.link]), np.concatenate([row, joints.first[laid.joint]])
+
+
+def refuse_joints(schedule: Schedule, who: str, else_: str = "") -> None:
+    """For all who cannot let switches multicast or combine: says so, and what would do."""
+    if joints_of(schedule) is not None:
+        raise Unsupported(
+            f"{who}: the schedule lets switches multicast or combine (joints), which cannot be said here; "
+            f"{else_ + '; ' if else_ else ''}transform.unjoined gives the same with every row alone, and planners that "
+            "do not use switches have others"
+        )

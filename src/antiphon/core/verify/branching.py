@@ -1,0 +1,259 @@
+"""The trees of joints: whether their paths make up one, and whether its switches can do what it asks of them.
+
+A tree of several sources and several destinations needs a hub, where combining ends and spreading begins: every link is
+then for the one, if it leads to the hub, or for the other, if it leads away. How much is wrong with each place as a hub
+is found for all places at once: from a place to the next, only what the two ask of each other changes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from antiphon.core.columns import Bools, Ints, Longs, dense, distinct, ranges, starts
+from antiphon.core.routes import Resolved
+from antiphon.core.topology import Topology
+
+
+@dataclass(frozen=True, eq=False)
+class Bound:
+    """Rows of joints side by side: those of joint i stand from ptr[i] to ptr[i + 1]."""
+
+    row: Longs
+    of: Longs
+    ptr: Longs
+    src: Ints
+    dst: Ints
+
+    def __len__(self) -> int:
+        return len(self.ptr) - 1
+
+    def only(self, joints: Longs) -> Bound:
+        size = np.diff(self.ptr)[joints]
+        at = ranges(self.ptr[joints], size)
+        of = np.repeat(np.arange(len(joints)), size)
+        return Bound(self.row[at], of, np.append(0, np.cumsum(size)), self.src[at], self.dst[at])
+
+    def _ranks(self, end: Ints) -> Longs:
+        """joint * 2^32 + rank, each once."""
+        return distinct((self.of << 32) | end)
+
+    @cached_property
+    def sources(self) -> Longs:
+        return np.bincount(self._ranks(self.src) >> 32, minlength=len(self))
+
+    @cached_property
+    def destinations(self) -> Longs:
+        return np.bincount(self._ranks(self.dst) >> 32, minlength=len(self))
+
+    @cached_property
+    def lacking(self) -> Longs:
+        """How many rows there are too few."""
+        both = np.intersect1d(self._ranks(self.src), self._ranks(self.dst), assume_unique=True)
+        twice = np.bincount(both >> 32, minlength=len(self))
+        return self.sources * self.destinations - twice - np.diff(self.ptr)
+
+
+@dataclass(frozen=True, eq=False)
+class Able:
+    """What every node can do, for this operator and type where they are known; ranks as receivers come after all."""
+
+    multicast: Bools
+    reduce: Bools
+    through: Bools
+    own: Bools
+    at_once: Longs
+
+    @staticmethod
+    def of(topology: Topology, op: str | None, dtype: str | None) -> Able:
+        nodes = topology.nodes + topology.ranks
+        op = "sum" if op == "avg" else op  # divided once, by the ranks
+        no = np.zeros(nodes, np.bool_)
+        out = Able(no, no.copy(), no.copy(), no.copy(), np.zeros(nodes, np.int64))
+        for node, ability in enumerate(topology.abilities, topology.ranks):
+            fits = op is None or not ability.operators or op in ability.operators
+            fits &= dtype is None or not ability.types or dtype in ability.types
+            out.multicast[node], out.reduce[node] = ability.multicast, ability.reduce and fits
+            out.through[node], out.own[node], out.at_once[node] = ability.through, ability.own, ability.at_once
+        return out
+
+
+@dataclass(frozen=True, eq=False)
+class Tree:
+    """The links of all joints, each once, between places: a node of the machine in a joint; a rank has one place as a
+    source and one as a destination. Places stand by joint."""
+
+    joint: Longs  # of every place
+    node: Longs  # destinations come after all nodes
+    link: Longs  # the links, from place to place
+    tail: Longs
+    head: Longs
+    order: (
+        Longs  # places from the first of each joint on, nearer ones first; those that no link joins to it are not there
+    )
+    up: Longs  # the place before each on the way to that first one; -1 for the first
+
+    @staticmethod
+    def of(bound: Bound, topology: Topology, found: Resolved) -> Tree:
+        route = found.route[bound.row]
+        begin, hops = found.table.ptr[route], np.diff(found.table.ptr)[route]
+        many = max(topology.links, 1)
+        pair = distinct(np.repeat(bound.of * many, hops) + found.table.links[ranges(begin, hops)])
+        joint, link = pair // many, pair % many
+        src, dst = topology.link_src[link].astype(np.int64), topology.link_dst[link].astype(np.int64)
+        dst = np.where(dst < topology.ranks, dst + topology.nodes, dst)
+        width = topology.nodes + topology.ranks
+        key = np.concatenate([joint * width + src, joint * width + dst])
+        places, place = dense(key, max(len(bound), 1) * width)
+        tail, head = place[: len(link)], place[len(link) :]
+        order, up = _walk(places // width, tail, head)
+        return Tree(places // width, places % width, link, tail, head, order, up)
+
+    @cached_property
+    def edges(self) -> Longs:
+        """Joined places, each pair once, lesser one first: low * places + high."""
+        return distinct(np.minimum(self.tail, self.head) * len(self.node) + np.maximum(self.tail, self.head))
+
+    def _count(self, places: Longs) -> Longs:
+        return np.bincount(places, minlength=len(self.node))
+
+    @cached_property
+    def into(self) -> Longs:
+        return self._count(self.head)
+
+    @cached_property
+    def out(self) -> Longs:
+        return self._count(self.tail)
+
+    @cached_property
+    def edges_at(self) -> Longs:
+        """How many places each is joined to."""
+        return self._count(np.concatenate([self.edges // len(self.node), self.edges % len(self.node)]))
+
+    @cached_property
+    def upward(self) -> tuple[Bools, Bools]:
+        """Of every place whether a link leads from it to the one before, and from there to it."""
+        low, high = self.up[self.tail] == self.head, self.up[self.head] == self.tail
+        return self._count(self.tail[low]) > 0, self._count(self.head[high]) > 0
+
+
+def _walk(joint: Longs, tail: Longs, head: Longs) -> tuple[Longs, Longs]:
+    """Through all joints at once, breadth first: the places in order, and the one before each."""
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import breadth_first_order
+
+    count = len(joint)
+    first = np.flatnonzero(starts(joint))  # an extra place is joined to the first of every joint
+    rows = np.concatenate([tail, head, np.full(len(first), count)])
+    columns = np.concatenate([head, tail, first])
+    graph = csr_array((np.ones(len(rows), np.int8), (rows, columns)), shape=(count + 1, count + 1))
+    order, before = breadth_first_order(graph, count, directed=True, return_predecessors=True)
+    up = before[:count].astype(np.int64)
+    return order[1:].astype(np.int64), np.where((up == count) | (up < 0), -1, up)
+
+
+def shape_faults(bound: Bound, tree: Tree, topology: Topology) -> dict[int, str]:
+    """By the first row of each: joints whose paths are no tree, or that leave or reach a rank by several links."""
+    first = bound.row[bound.ptr[:-1]]
+    wrong: dict[int, str] = {}
+
+    def say(joints: Longs, why: str) -> None:
+        for joint in distinct(joints).tolist():
+            wrong.setdefault(int(first[joint]), why)
+
+    rank = (tree.node < topology.ranks) | (tree.node >= topology.nodes)
+    say(tree.joint[rank & (tree.edges_at > 1)], "leaves or reaches a rank by several links")
+    both = tree.tail * len(tree.node) + tree.head
+    ordered = np.sort(both)
+    say(tree.joint[ordered[~starts(ordered)] // max(len(tree.node), 1)], "takes parallel links between two nodes")
+    edges = np.bincount(tree.joint[tree.edges // max(len(tree.node), 1)], minlength=len(bound))
+    places = np.bincount(tree.joint, minlength=len(bound))
+    reached = np.bincount(tree.joint[tree.order], minlength=len(bound))
+    say(np.flatnonzero((edges != places - 1) | (reached != places)), "goes by paths that are no tree: two of them part "
+        "and meet again, or never meet")  # fmt: skip
+    return wrong
+
+
+def branch_faults(bound: Bound, tree: Tree, topology: Topology, able: Able) -> dict[int, str]:
+    """By the first row of each: joints that ask of a switch what it cannot do. `tree` of joints of the right shape."""
+    first = bound.row[bound.ptr[:-1]]
+    wrong: dict[int, str] = {}
+    one, many = bound.sources[tree.joint] == 1, bound.destinations[tree.joint] > 1
+    split = one & (tree.out > 1) & ~able.multicast[tree.node]
+    meets = ~one & ~many & (tree.into > 1) & ~able.reduce[tree.node]
+    for place in np.flatnonzero(split | meets).tolist():
+        what = "multicast" if split[place] else "combine"
+        name = topology.node_name(int(tree.node[place]))
+        wrong.setdefault(int(first[tree.joint[place]]), f"needs {name} to {what}, which it cannot")
+    for joint in _no_hub(bound, tree, able).tolist():
+        why = "has several sources and several destinations, but no switch on its way can be where combining ends and "
+        wrong.setdefault(int(first[joint]), why + "sending on begins (through)")
+    for joint, node in _no_way_back(bound, tree, topology, able):
+        name = topology.node_name(node)
+        why = f"needs what the rank has itself to cross {name}, too, but no link leads back"
+        wrong.setdefault(int(first[joint]), why)
+    return wrong
+
+
+def _no_way_back(bound: Bound, tree: Tree, topology: Topology, able: Able) -> list[tuple[int, int]]:
+    """Joints whose last or first switch wants the operand or copy of the rank beside it, which no link brings there."""
+    one, many = bound.sources[tree.joint] == 1, bound.destinations[tree.joint] > 1
+    leaves = one[tree.tail] & many[tree.tail] & (tree.node[tree.tail] < topology.ranks) & able.own[tree.node[tree.head]]
+    lands = ~one[tree.tail] & ~many[tree.tail] & (tree.node[tree.head] >= topology.nodes)
+    lands &= able.own[tree.node[tree.tail]]
+    at = np.flatnonzero(leaves | lands)
+    there = set(zip(topology.link_src.tolist(), topology.link_dst.tolist(), strict=True)) if len(at) else set()
+    src, dst = topology.link_src[tree.link[at]].tolist(), topology.link_dst[tree.link[at]].tolist()
+    joint = tree.joint[tree.tail[at]].tolist()
+    return [(j, max(a, b)) for j, a, b in zip(joint, src, dst, strict=True) if (b, a) not in there]
+
+
+def _no_hub(bound: Bound, tree: Tree, able: Able) -> Longs:
+    """Joints of several sources and destinations without a hub.
+
+    `rising` counts what is wrong between a place and the one before it (`up`) if the hub is that or beyond, `falling`
+    if it is the place or beyond: a place nearer to the hub is to take in all that comes from here, and to give all that
+    is wanted here; what meets here without it must be combined, what parts multicast.
+    """
+    both = (bound.sources > 1) & (bound.destinations > 1)
+    if not both.any():
+        return np.zeros(0, np.int64)
+    node, up = tree.node, np.maximum(tree.up, 0)
+    rises, falls = tree.upward
+    sends, takes = _beyond(tree, (tree.into == 0)), _beyond(tree, (tree.out == 0))
+    unable_in, unable_out = ~able.reduce[node], ~able.multicast[node]
+
+    def asks(here: Longs, into: Longs, out: Longs) -> Bools:
+        return ((into > 1) & unable_in[here]) | ((out > 1) & unable_out[here])
+
+    every = np.arange(len(node))
+    rising = asks(every, tree.into - falls, tree.out - rises) | ((sends > 0) & ~rises) | ((takes > 0) & ~falls)
+    falling = asks(up, tree.into[up] - rises, tree.out[up] - falls)
+    falling |= (bound.sources[tree.joint] > sends) & ~falls
+    falling |= (bound.destinations[tree.joint] > takes) & ~rises
+    inner = tree.up >= 0
+    change = np.where(inner, falling.astype(np.int64) - rising, 0)
+    wrong = np.bincount(tree.joint[inner & rising], minlength=len(bound))[tree.joint] + _along(tree, change)
+    fit = able.through[node] & ~asks(every, tree.into, tree.out) & (wrong == 0)
+    return np.flatnonzero(both & (np.bincount(tree.joint[fit], minlength=len(bound)) == 0))
+
+
+def _along(tree: Tree, values: Longs) -> Longs:
+    """Sums on the way from the first place of a joint to each: in as many rounds as its length has digits."""
+    total, up = values.copy(), tree.up.copy()
+    while bool((some := np.flatnonzero(up >= 0)).size):
+        total[some] += total[up[some]]
+        up[some] = up[up[some]]
+    return total
+
+
+def _beyond(tree: Tree, marks: Bools) -> Longs:
+    """How many marked places there are at every place and beyond it."""
+    depth = _along(tree, (tree.up >= 0).astype(np.int64))
+    total = marks.astype(np.int64)
+    order = np.argsort(depth, kind="stable")
+    for here in np.split(order, np.flatnonzero(np.diff(depth[order])) + 1)[:0:-1]:
+        np.add.at(total, tree.up[here], total[here])
+    return total

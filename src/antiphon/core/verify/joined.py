@@ -1,0 +1,120 @@
+"""Whether rows that are bound together may be: what docs/schedule.md asks of joints, derived here anew.
+
+First the rows of each are looked at (they agree, and none is lacking), then the tree that their paths make up
+(branching.py), then how many joints a switch serves at once.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from antiphon.core.columns import Longs, distinct, numbered, pointers, starts
+from antiphon.core.loads import pieces_of
+from antiphon.core.routes import Resolved
+from antiphon.core.schedule import REDUCE, Schedule
+from antiphon.core.topology import Topology
+from antiphon.core.verify.branching import Able, Bound, Tree, branch_faults, shape_faults
+from antiphon.core.verify.report import Fault, row_fault
+
+
+def fault(schedule: Schedule, topology: Topology, found: Resolved, op: str | None, dtype: str | None) -> Fault | None:
+    """The first joint that is none, of a schedule whose routes are right; told by its first row, in the order of steps
+    and chunks. O(n log n) in the rows of joints times hops."""
+    bound = _bound(schedule)
+    wrong = _agree(schedule, bound)
+    bound = bound.only(_others(bound, wrong))
+    tree = Tree.of(bound, topology, found)
+    shape = shape_faults(bound, tree, topology)
+    wrong |= shape
+    if shape:
+        bound = bound.only(_others(bound, shape))
+        tree = Tree.of(bound, topology, found)
+    able = Able.of(topology, op, dtype)
+    unable = branch_faults(bound, tree, topology, able)
+    if unable and (op or dtype):
+        whatever = branch_faults(bound, tree, topology, Able.of(topology, None, None))
+        data = " of ".join(word for word in (op, dtype) if word)
+        for joint in unable.keys() - whatever.keys():
+            unable[joint] = f"needs a switch to combine that cannot do {data}"
+    wrong |= unable
+    for joint, why in _at_once(schedule, bound, tree, topology, able).items():
+        wrong.setdefault(joint, why)
+    return _told(schedule, wrong)
+
+
+def _bound(schedule: Schedule) -> Bound:
+    """The rows of joints of two rows or more, those of one side by side."""
+    assert schedule.joint is not None
+    rows = np.flatnonzero(schedule.joint >= 0)
+    rows = rows[np.argsort(schedule.joint[rows], kind="stable")]
+    named = schedule.joint[rows]
+    first = starts(named)
+    size = np.diff(np.append(np.flatnonzero(first), len(rows)))
+    rows, named = rows[np.repeat(size > 1, size)], named[np.repeat(size > 1, size)]
+    of = np.cumsum(starts(named)) - 1
+    return Bound(rows, of, pointers(of, int(of[-1]) + 1 if len(of) else 0), schedule.src[rows], schedule.dst[rows])
+
+
+def _others(bound: Bound, wrong: dict[int, str]) -> Longs:
+    """The joints with which nothing is wrong."""
+    row = bound.row[bound.ptr[:-1]]
+    return np.flatnonzero(~np.isin(row, np.array(list(wrong), np.int64)))
+
+
+def _told(schedule: Schedule, wrong: dict[int, str]) -> Fault | None:
+    """`wrong` by the first row of a joint."""
+    if not wrong:
+        return None
+    row = min(wrong, key=lambda one: (int(schedule.step[one]), int(schedule.chunk[one]), one))
+    return row_fault("joint", schedule, row, f"is in a joint that {wrong[row]}")
+
+
+def _agree(schedule: Schedule, bound: Bound) -> dict[int, str]:
+    """One step, chunk and op; one cell at every rank; and a row from every source to every destination."""
+    first = bound.ptr[:-1]
+    wrong: dict[int, str] = {}
+
+    def say(joints: Longs, why: str) -> None:
+        for joint in distinct(joints).tolist():
+            wrong.setdefault(int(bound.row[first[joint]]), why)
+
+    for name in ("step", "chunk", "op"):
+        values = getattr(schedule, name)[bound.row]
+        say(bound.of[values != values[first][bound.of]], f"has rows of different {name}s")
+    for end, name in ((bound.src, "reads"), (bound.dst, "writes")):
+        slot = schedule.slot("src" if name == "reads" else "dst")[bound.row]
+        cell = numbered(bound.of, end)
+        order = np.argsort(cell, kind="stable")
+        place = order[starts(cell[order])]
+        say(bound.of[slot != slot[place][cell]], f"{name} two slots of one rank")
+    say(bound.of[bound.src == bound.dst], "moves data inside one rank")
+    count = len(bound)
+    rows = np.diff(bound.ptr)
+    pair = numbered(bound.of, bound.src, bound.dst)
+    unlike = np.bincount(bound.of[np.unique(pair, return_index=True)[1]], minlength=count)
+    say(np.flatnonzero(unlike != rows), "has two rows from one rank to one rank")
+    say(np.flatnonzero(bound.lacking != 0), "lacks a row: one from every source to every destination is needed")
+    adds = schedule.op[bound.row][first] == REDUCE
+    say(np.flatnonzero((bound.sources > 1) & ~adds), "has several sources, but copies; only what reduces is combined")
+    return wrong
+
+
+def _at_once(schedule: Schedule, bound: Bound, tree: Tree, topology: Topology, able: Able) -> dict[int, str]:
+    """No switch at which the trees of more joints meet, in one step, than it serves. A joint is counted in every step
+    in which a piece of it is under way."""
+    meet = np.flatnonzero((tree.edges_at >= 3) & (able.at_once[tree.node] > 0))
+    if not len(meet):
+        return {}
+    row = bound.row[bound.ptr[:-1]][tree.joint[meet]]
+    node, step = tree.node[meet], schedule.step[row].astype(np.int64)
+    end = step + pieces_of(schedule)[schedule.chunk[row]]
+    change = np.repeat([1, -1], len(meet))
+    who = np.concatenate([node, node])
+    order = np.lexsort((np.tile(row, 2), change, np.concatenate([step, end]), who))
+    after = np.cumsum(change[order])  # all that begins at a switch ends there
+    over = order[(after > able.at_once[who[order]]) & (change[order] > 0)]
+    return {
+        int(row[i]): f"is one too many for {topology.node_name(int(node[i]))}, which serves "
+        f"{able.at_once[node[i]]} at once"
+        for i in over.tolist()
+    }
