@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 
 import antiphon
 from antiphon.cli import run
-from antiphon.core.bounds import MULTICAST, REDUCTION, Bound, bound, helped, recheck, without
+from antiphon.core.bounds import MULTICAST, REDUCTION, bound, helped, recheck, without
 from antiphon.core.collective import Collective, custom_relation
 from antiphon.core.reshape import degrade, join, keep, only, relabel, reverse
 from antiphon.core.serialize import dumps, loads
@@ -26,6 +27,8 @@ from antiphon.core.topology import FORWARDS, Ability, LinkType, Topology, both_w
 from antiphon.cost import Profile
 from antiphon.errors import Invalid
 from antiphon.show.pages.report import report_html
+from antiphon.topologies.clusters import SHARP
+from antiphon.topologies.nvswitch import NVLS
 
 Capture = pytest.CaptureFixture[str]
 BOTH = Ability(multicast=True, reduce=True)
@@ -87,7 +90,7 @@ def test_the_catalogue_says_what_switches_can_do(name: str, reduces: bool) -> No
 def test_a_cluster_tells_its_boxes_from_its_fabric() -> None:
     machine = antiphon.topology("cluster:box=hgx-h100,boxes=2,fabric=leaf-spine,boxes_per_leaf=1")
     assert abilities_by_place(machine) == {
-        "host0/nvswitch": BOTH, "host1/nvswitch": BOTH, "leaf0": FORWARDS, "leaf1": FORWARDS, "spine0": FORWARDS,
+        "host0/nvswitch": NVLS, "host1/nvswitch": NVLS, "leaf0": FORWARDS, "leaf1": FORWARDS, "spine0": FORWARDS,
     }  # fmt: skip
 
 
@@ -113,6 +116,12 @@ def test_every_change_keeps_what_switches_can_do(machine: Topology, rng: random.
     assert Profile(name="x").on(machine).abilities == machine.abilities
 
 
+def test_switches_of_nvlink_and_of_infiniband_help_differently() -> None:
+    machine = antiphon.topology("cluster:box=hgx-b200,boxes=2,sharp=true")
+    assert abilities_by_place(machine) == {"host0/nvswitch": NVLS, "host1/nvswitch": NVLS, "fabric": SHARP}
+    assert (NVLS.own, NVLS.through, SHARP.own, SHARP.through) == (True, False, False, True)
+
+
 def test_a_switch_that_can_more_is_not_interchangeable() -> None:
     """Two switches alike but for what they can do: no symmetry swaps them, and no two such machines are alike."""
     links = both_ways([(rank, 4 + switch) for rank in range(4) for switch in range(2)], LINK)
@@ -136,7 +145,9 @@ def test_a_switch_that_can_more_is_not_interchangeable() -> None:
 
 def test_what_cannot_be_is_refused() -> None:
     text = json.loads(dumps(antiphon.topology("hgx-h100")))
-    assert text["abilities"] == [{"switches": [8], "multicast": True, "reduce": True}]
+    types = ["bfloat16", "float16", "float32", "float64", "int32", "int64", "uint32", "uint64"]
+    able_to = {"operators": ["max", "min", "sum"], "types": types}
+    assert text["abilities"] == [{"switches": [8], "multicast": True, "reduce": True, "own": True, **able_to}]
     wrong: list[tuple[Any, str]] = [
         ([{"switches": [8]}], "says nothing"),
         ([{"switches": [8], "through": True}], "set multicast or reduce"),
@@ -179,9 +190,13 @@ def test_who_has_use_for_what_switches_can_do(kind: str) -> None:
     assert helped(machine, wanted) == KINDS[kind]
     assert helped(antiphon.topology("dgx-a100"), wanted) == ()
     found = bound(machine, wanted)
-    assert found.assumes == (KINDS[kind] if kind == "allreduce" else ())  # all others are cuts
+    assert found.assumes == ()
+    assert (found.unaided is not None) == bool(KINDS[kind])
+    assert found.without_help.assumes == (KINDS[kind] if kind == "allreduce" else ())  # all others are cuts
     plain = bound(antiphon.topology("hgx-h100:sharp=false"), wanted)
-    assert (plain.assumes, plain.bytes_per_second) == ((), found.bytes_per_second)
+    assert (plain.assumes, plain.unaided, plain.bytes_per_second) == ((), None, found.without_switches)
+    assert plain == replace(found.without_help, assumes=())
+    assert (found.without_switches == found.bytes_per_second) == (kind != "allreduce")
 
 
 def test_custom_collectives_are_judged_by_what_they_ask() -> None:
@@ -195,9 +210,15 @@ def test_custom_collectives_are_judged_by_what_they_ask() -> None:
 def test_a_bound_that_hides_what_it_assumes_is_refused() -> None:
     machine, wanted = antiphon.topology("hgx-h100"), Collective("allreduce", 8)
     found = bound(machine, wanted)
-    told = {name: getattr(found, name) for name in Bound.__dataclass_fields__}
-    with pytest.raises(Invalid, match="assumes other things of switches"):
-        recheck(machine, wanted, Bound(**{**told, "assumes": ()}))
+    assert found.unaided is not None
+    for other in (replace(found, assumes=(REDUCTION,)), replace(found, unaided=replace(found.unaided, assumes=()))):
+        with pytest.raises(Invalid, match="assumes other things of switches"):
+            recheck(machine, wanted, other)
+    for other, where in ((replace(found, unaided=None), machine), (found, antiphon.topology("dgx-a100"))):
+        with pytest.raises(Invalid, match="without the help of switches"):
+            recheck(where, wanted, other)
+    with pytest.raises(Invalid, match="every switch that helps, exactly once"):
+        recheck(machine, wanted, replace(found.unaided, assumes=(), unaided=found.unaided))
 
 
 def _in_network(kind: str, sides: list[tuple[int, Fraction]], ranks: int) -> Fraction:
@@ -212,7 +233,7 @@ def _in_network(kind: str, sides: list[tuple[int, Fraction]], ranks: int) -> Fra
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.sampled_from(sorted(set(KINDS) - {"alltoall", "gather", "scatter"})))
-def test_no_bound_that_assumes_nothing_is_beaten_by_switches(seed: int, kind: str) -> None:
+def test_no_bound_is_beaten_by_switches(seed: int, kind: str) -> None:
     """On trees of switches the best possible with their help is plain: a bound above it must say what it assumes."""
     rng = random.Random(seed)
     leaves, each = rng.randint(2, 4), rng.randint(1, 3)
@@ -226,19 +247,32 @@ def test_no_bound_that_assumes_nothing_is_beaten_by_switches(seed: int, kind: st
     found = bound(machine, Collective(kind, ranks))
     assert found.bytes_per_second is not None
     best = _in_network(kind, sides, ranks)
-    assert found.assumes == () or found.assumes == KINDS[kind]
-    assert found.assumes or 1 / found.bytes_per_second <= best
+    alone = found.without_help
+    assert alone.bytes_per_second is not None
+    assert (found.assumes, alone.assumes in ((), KINDS[kind])) == ((), True)
+    assert 1 / found.bytes_per_second <= best
+    assert alone.assumes or 1 / alone.bytes_per_second <= best
 
 
-def test_an_allreduce_of_eight_h100_beats_the_bound_by_their_switches() -> None:
-    """As NCCL with NVLink SHARP does: 275 GB/s of nbytes are measured, where 257.1 is the bound."""
-    machine = antiphon.topology("hgx-h100")
-    found = bound(machine, Collective("allreduce", 8))
-    best = 1 / _in_network("allreduce", [(1, machine.bandwidth(0)), (7, machine.bandwidth(0))], 8)
-    assert found.bytes_per_second is not None
-    assert found.bytes_per_second < best
-    assert found.assumes == (REDUCTION, MULTICAST)
-    assert without(found.assumes) == "without reduction or multicast in switches"
+GB = 10**9
+
+
+@pytest.mark.parametrize(
+    ("spec", "own", "through", "best", "alone"),
+    [("hgx-h100", True, False, 400, Fraction(1800, 7)), ("hgx-h100", False, False, 450, Fraction(1800, 7)),
+     ("hgx-h100", True, True, 450, Fraction(1800, 7)), ("hgx-b200", True, False, 800, Fraction(3600, 7)),
+     ("gb200-nvl72", True, False, Fraction(900 * 72, 73), Fraction(900 * 36, 71))],
+)  # fmt: skip
+def test_an_allreduce_in_nvswitches(spec: str, own: bool, through: bool, best: Fraction, alone: Fraction) -> None:
+    """NCCL with NVLink SHARP moves 275 GB/s of nbytes among eight H100, where 257.1 is the most without."""
+    made = antiphon.topology(spec)
+    machine = replace(made, abilities=(replace(made.ability(made.ranks), own=own, through=through),))
+    found = bound(machine, Collective("allreduce", machine.ranks))
+    assert (found.bytes_per_second, found.without_switches, found.tight) == (best * GB, alone * GB, True)
+    assert found.without_help.assumes == (REDUCTION, MULTICAST)
+    assert without(found.without_help.assumes) == "without reduction or multicast in switches"
+    few = replace(machine, abilities=(replace(machine.ability(machine.ranks), at_once=1),))
+    assert bound(few, Collective("allreduce", machine.ranks)).tight is None or machine.ranks > 8
 
 
 # ---- what is told ----
@@ -258,32 +292,44 @@ def text(capsys: Capture, *arguments: str) -> str:
 
 def test_bound_says_what_it_assumes(capsys: Capture) -> None:
     said = text(capsys, "bound", "allreduce", "hgx-h100")
-    assert "without reduction or multicast in switches no schedule can do better than" in said
+    assert "bandwidth: 400 GB/s of nbytes" in said
+    assert "without reduction or multicast in switches: 257.1 GB/s of nbytes" in said
     assert "without reduction in switches some rank reads and writes" in said
-    assert answer(capsys, "bound", "allreduce", "hgx-h100")["assumes"] == [REDUCTION, MULTICAST]
+    told = answer(capsys, "bound", "allreduce", "hgx-h100")
+    assert (told["assumes"], told["unaided"]["assumes"]) == ([], [REDUCTION, MULTICAST])
+    assert told["bandwidth"]["bytes_per_second"] == 400 * GB
+    assert told["bandwidth"]["without_switches"] == told["unaided"]["bytes_per_second"] == "1800000000000/7"
     for name in ("dgx-a100", "hgx-h100:sharp=false"):
         assert "without" not in text(capsys, "bound", "allreduce", name)
         told = answer(capsys, "bound", "allreduce", name)
         assert told["assumes"] == []
+        assert not {"unaided", "without_switches"} & {*told, *told["bandwidth"]}
         assert set(told["memory"]) == {"accesses", "senders"}
 
 
 def test_plan_says_it_beside_its_gaps_and_verify_holds_it_against_the_machine(capsys: Capture) -> None:
     said = text(capsys, "plan", "allreduce", "hgx-h100", "--planner", "trees")
-    assert "assumes: no reduction in switches, no multicast in switches" in said
-    assert "no schedule is faster without reduction or multicast in switches" in said
+    assert "1.556 times the time of the bound at zero latency" in said
+    assert "1 times that of the bound without the help of switches" in said
+    assert "no schedule is faster without the help of switches" in said
     told = answer(capsys, "plan", "allreduce", "hgx-h100", "--planner", "trees", "-o", "plan.json")
-    assert told["assumes"] == [REDUCTION, MULTICAST]
-    assert "without reduction or multicast in switches R/C is 7/72 or more" in text(
-        capsys, "verify", "plan.json", "--proof"
-    )
+    assert (told["assumes"], told["bandwidth_gap_without_switches"]) == ([], 1.0)
+    assert told["bandwidth_gap"] == float(Fraction(14, 9))
+    proved = text(capsys, "verify", "plan.json", "--proof")
+    assert "R/C is 1/16 or more" in proved
+    assert "without reduction or multicast in switches R/C of allreduce on hgx-h100 is 7/72 or more" in proved
+    assert "by its partition without reduction or multicast in switches no schedule exceeds 72/7" in proved
     file = json.loads(Path("plan.json").read_text())
-    file["entries"][0]["claims"]["assumes"] = []
+    carried = file["entries"][0]["schedule"]["provenance"]["bound"]
+    carried["assumes"] = []  # as if it held with the help of switches
+    Path("plan.json").write_text(json.dumps(file))
+    assert run(["verify", "plan.json", "--proof"]) == 1
+    del carried["assumes"]  # as plans were before
+    Path("plan.json").write_text(json.dumps(file))
+    assert run(["verify", "plan.json", "--proof"]) == 0
+    file["entries"][0]["claims"]["bandwidth_gap_without_switches"] = 0.9
     Path("plan.json").write_text(json.dumps(file))
     assert run(["verify", "plan.json"]) == 1
-    del file["entries"][0]["claims"]["assumes"]  # as plans were before
-    Path("plan.json").write_text(json.dumps(file))
-    assert run(["verify", "plan.json"]) == 0
     assert answer(capsys, "plan", "allreduce", "dgx-a100")["assumes"] == []
 
 
@@ -295,10 +341,11 @@ def test_tune_tells_no_speedup_where_nccl_would_use_the_switches(capsys: Capture
         by_kind.setdefault(one["collective"], set()).add(one["speedup"] is None)
     none = {kind for kind, missing in by_kind.items() if missing == {True}}
     assert none == {"allreduce", "allgather", "reducescatter"} == set(told["no_speedup"])
-    assert told["assumes"][:2] == [REDUCTION, MULTICAST]
-    assert "NCCL would let the switches multicast and reduce" in told["assumes"][2]
-    assert told["bound"]["allreduce"]["assumes"] == [REDUCTION, MULTICAST]
-    assert told["bound"]["allgather"]["assumes"] == []
+    assert "NCCL would let the switches multicast and reduce" in told["assumes"][0]
+    assert (told["bound"]["allreduce"]["assumes"], told["bound"]["allreduce"]["bytes_per_second"]) == ([], 4e11)
+    assert told["bound"]["allreduce"]["without_switches_exact"] == "1800000000000/7"
+    assert told["bound"]["allgather"]["without_switches"] == told["bound"]["allgather"]["bytes_per_second"]
+    assert "without_switches" not in told["bound"]["alltoall"]
     plain = answer(capsys, "tune", "allreduce", "hgx-h100:sharp=false", *arguments)
     assert (plain["assumes"], plain["no_speedup"]) == ([], {})
     assert plain["ranges"][0]["speedup"] is not None
@@ -309,15 +356,15 @@ def test_text_and_report_of_a_tuning_say_so() -> None:
     from antiphon.cli._tuning_text import tuning_text
 
     said = " ".join(tuning_text(found).split())
-    assert "which no schedule can beat without reduction or multicast in switches" in said
+    assert "which no schedule can beat (without the help of switches: 257.1 GB/s for allreduce)" in said
     assert "no speedup is told for allreduce: NCCL would let the switches" in said
     assert "falls back to PCIe" not in said
     page = report_html(found, lambda machine: "<svg width='1'></svg>", lambda machine: "")
-    assert "faster than the bound, without reduction or multicast in switches" in page
+    assert "without the help of switches no schedule moves more than 257.1 GB/s" in page
     assert "NCCL would let the switches" in page
     plain = antiphon.tune("allreduce", "dgx-a100", nbytes="1MB:2MB", planners=["direct", "ring"], workers="none")
     assert "without" not in tuning_text(plain)
-    assert "without reduction" not in report_html(plain, lambda machine: "<svg width='1'></svg>", lambda machine: "")
+    assert "help of switches" not in report_html(plain, lambda machine: "<svg width='1'></svg>", lambda machine: "")
 
 
 def test_the_frontier_says_so(capsys: Capture) -> None:

@@ -27,7 +27,7 @@ from antiphon.registry import table
 from antiphon.topologies import topology
 
 GB = 10**9
-LARGE = ("sym384", "sym512", "asy384", "cdc384")
+LARGE = ("sym384", "sym512", "asy384", "cdc384", "gb200-nvl72")
 EXAMPLES = {name: entry.can["example"] for name, entry in table("topology").items()}
 
 # as published: NVLinks between pairs, numbered as in Blink (dgx1p, dgx1v) and as in SCCL's implementation
@@ -56,6 +56,9 @@ MORE = [
     "cluster:box=dgx-a100,boxes=4,fabric=rail,oversubscription=3", "cluster:box=z52-pcie,boxes=2,nics=2,nic=100Gbit/s",
     "cluster:box=torus:dims=2x4+bandwidth=50GB/s,boxes=3,nics=4", "cluster:box=tree:fanouts=2x(3+1)+bandwidth=1GB/s",
     "cluster:box=ring:ranks=4,boxes=3,nics=8", "cluster:box=dgx-a100,boxes=3,nics=1",
+    "gaudi3", "tpu-v4", "tpu-v4:dims=2x2", "tpu-v5p", "tpu-v6e", "tpu-v6e:dims=2x16", "trn2:ultra=true",
+    "ec2", "ec2:instance=p4d,instances=3", "ec2:instance=p5en,instances=2", "ec2:instance=p6-b200,instances=2",
+    "ec2:instance=trn2,instances=2", "cluster:box=gaudi3,boxes=2",
     "ring:ranks=4,bandwidth=100GB/s", "line:ranks=3,latency=2us,routers=true", "torus:ranks=12,latency=500ns",
     "star:ranks=3,bandwidth=100Gbit/s", "tree:fanouts=4x4,oversubscription=2,bandwidth=1GB/s,latency=0s",
 ]  # fmt: skip
@@ -277,7 +280,9 @@ def test_the_z52_ring_and_its_shared_pcie() -> None:
 
 @pytest.mark.parametrize(
     ("spec", "each_way"),
-    [("dgx2", 150), ("dgx-a100", 300), ("hgx-h100", 450), ("mi300x", 448), ("mi250", 350), ("dgx1v", 150),
+    [("dgx2", 150), ("dgx-a100", 300), ("hgx-h100", 450), ("hgx-h200", 450),
+     ("hgx-b200", 900), ("gb200-nvl72", 900), ("gaudi3", 525), ("tpu-v4", 300), ("tpu-v5p", 600), ("trn2", 512),
+     ("tpu-v6e:dims=16x16", 400), ("trn2:ultra=true", 640), ("mi300x", 448), ("mi250", 350), ("dgx1v", 150),
      ("dgx1p", 80)],
 )  # fmt: skip
 def test_what_a_gpu_can_send(spec: str, each_way: int) -> None:
@@ -285,6 +290,31 @@ def test_what_a_gpu_can_send(spec: str, each_way: int) -> None:
     for rank in range(machine.ranks):
         out = sum(machine.bandwidth(int(link)) for link in np.flatnonzero(machine.link_src == rank))
         assert out == each_way * GB
+
+
+def test_slices_of_tpus_close_where_theirs_do() -> None:
+    def closed(spec: str) -> bool:
+        machine = topology(spec)
+        return len({int(n) for n in np.bincount(machine.link_src)}) == 1
+
+    shapes = {"v4:dims=4x4x4": True, "v4:dims=4x4x8": True, "v4:dims=2x4x4": False, "v5p:dims=4x4x6": False}
+    shapes |= {"v6e:dims=16x16": True, "v6e:dims=8x8": False, "v6e:dims=8x16": False, "v4:dims=4x4": False}
+    assert {shape: closed(f"tpu-{shape}") for shape in shapes} == shapes
+    assert topology("tpu-v6e:dims=8x16").links == 4 * 8 * 16 - 2 * 16  # rings along 16, lines along 8
+    for spec in ("tpu-v6e:dims=2x2x2", "tpu-v6e:dims=32x2", "tpu-v4:dims=2x2x2x2"):
+        with pytest.raises(Invalid, match="at most"):
+            topology(spec)
+
+
+@pytest.mark.parametrize(
+    ("instance", "gigabits"), [("p4d", 400), ("p5", 3200), ("p5en", 3200), ("p6-b200", 3200), ("trn2", 3200)]
+)
+def test_what_an_instance_of_ec2_can_send(instance: str, gigabits: int) -> None:
+    machine = topology(f"ec2:instance={instance},instances=3")
+    first = [n for n in range(machine.nodes) if machine.places[n].startswith("host0/")]
+    cards = [i for i in np.flatnonzero(np.isin(machine.link_src, first)) if machine.link_dst[i] == machine.nodes - 1]
+    shared = [limit.bandwidth for limit in machine.limits if set(limit.links) & set(cards)]
+    assert 8 * (sum(shared) or sum(machine.bandwidth(int(i)) for i in cards)) == gigabits * GB
 
 
 # ---- clusters ----

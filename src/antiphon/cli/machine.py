@@ -18,7 +18,7 @@ from antiphon.core.serialize import dumps, save_topology
 from antiphon.core.topology import Topology
 from antiphon.errors import Unsupported, unknown
 from antiphon.show.pictures.svg import topology_svg
-from antiphon.show.text import assumed_text, memory_lines, paragraph, topology_text
+from antiphon.show.text import memory_lines, paragraph, topology_text
 from antiphon.units import format_bandwidth
 
 _SOURCES = ("piccl-xml", "nccl-xml", "nvidia-smi", "rocm-smi")
@@ -27,16 +27,19 @@ _SOURCES = ("piccl-xml", "nccl-xml", "nvidia-smi", "rocm-smi")
 def bound_text(found: Bound, machine: Topology, wanted: Collective) -> str:
     rate = format_bandwidth(found.bytes_per_second) if found.bytes_per_second else "unlimited"
     lines = [
-        *paragraph(
-            f"{wanted.kind} on {machine.name}: {without(found.assumes, '{} ')}no schedule can do better than", ""
-        ),
+        *paragraph(f"{wanted.kind} on {machine.name}: no schedule can do better than", ""),
         f"  latency:   {found.latency_steps} step{'s' * (found.latency_steps != 1)}",
         f"  bandwidth: {rate} of nbytes (R/C = {found.inverse})",
     ]
     for line in found.describe(machine, wanted):
         lines += paragraph(line, "  because    ", " " * 13)
-    if found.assumes:
-        lines += paragraph(assumed_text(found.assumes), "  assumes    ", " " * 13)
+    if found.unaided is not None and found.unaided.bytes_per_second != found.bytes_per_second:
+        alone = found.unaided
+        assert alone.bytes_per_second is not None
+        less = f"{format_bandwidth(alone.bytes_per_second)} of nbytes (R/C = {alone.inverse})"
+        lines += paragraph(f"  {without(alone.assumes)}: {less}", "", " " * 13)
+        for line in alone.describe(machine, wanted)[1:]:
+            lines += paragraph(line, "  because    ", " " * 13)
     return "\n".join(lines)
 
 

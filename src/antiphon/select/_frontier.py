@@ -112,7 +112,7 @@ class Frontier:
     collective: Collective
     planner: str
     points: tuple[FrontierPoint, ...]
-    limits: Bound
+    limits: Bound  # where every transfer goes by itself
     stopped: str | None = None
     notes: tuple[str, ...] = ()
 
@@ -311,8 +311,10 @@ class _Search:
         about = certificate["about"] if certificate is not None else AS_PLANNED
         half = least if about == COMPOSED else None
         least = least if half is None else None
-        if Fraction(claims["rounds"], claims["chunks"]) == self.bounds().inverse:  # whatever the certificate is about
-            label, least = OPTIMAL, self.bounds().inverse
+        if (
+            Fraction(claims["rounds"], claims["chunks"]) == self.bounds().without_help.inverse
+        ):  # whatever the certificate is about
+            label, least = OPTIMAL, self.bounds().without_help.inverse
         return FrontierPoint(
             schedule, claims, label, about, provenance.get("engine"),
             certificate["k"] if certificate is not None and label == FOR_K else None, least, half,
@@ -341,7 +343,13 @@ class _Search:
         kept = [p for p in best.values() if not any(_beats(other, p) for other in best.values())]
         ordered = tuple(sorted(kept, key=lambda p: (p.steps, p.ratio)))
         return Frontier(
-            self.topology, self.target, self.planner, ordered, self.bounds(), stopped, tuple(dict.fromkeys(self.notes))
+            self.topology,
+            self.target,
+            self.planner,
+            ordered,
+            self.bounds().without_help,
+            stopped,
+            tuple(dict.fromkeys(self.notes)),
         )
 
 

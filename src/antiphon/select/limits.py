@@ -21,7 +21,7 @@ class Limit:
     latency: float  # seconds
     bytes_per_second: Fraction | None
     because: tuple[str, ...] = ()
-    assumes: tuple[str, ...] = ()  # of switches, where the bandwidth bound takes something for granted
+    without_switches: Fraction | None = None  # bytes per second where switches that may help only forward
 
     @staticmethod
     def of(bound: Bound, topology: Topology, collective: Collective, latency: Quickest | None = None) -> Limit:
@@ -30,7 +30,8 @@ class Limit:
             latency = quickest(topology, needs_of(collective), bound.latency_witness)
         why = (*bound.describe(topology, collective), *([latency.describe()] if latency else []))
         seconds = latency.seconds if latency else 0.0
-        return Limit(bound.latency_steps, seconds, bound.bytes_per_second, why, bound.assumes)
+        alone = bound.without_switches if bound.unaided is not None else None
+        return Limit(bound.latency_steps, seconds, bound.bytes_per_second, why, alone)
 
     def seconds(self, nbytes: int) -> float:
         moving = float(nbytes / self.bytes_per_second) if self.bytes_per_second else 0.0
@@ -40,13 +41,21 @@ class Limit:
         """Steps and bandwidth as JSON: bytes per second as a number, and exactly, as a text such as "7/3"."""
         rate = self.bytes_per_second
         exact = {"bytes_per_second": float(rate), "bytes_per_second_exact": str(rate)} if rate else {}
-        return {"latency_steps": self.steps, "bytes_per_second": None, "bytes_per_second_exact": None, **exact}
+        alone = self.without_switches
+        helped = {} if alone is None else {"without_switches": float(alone), "without_switches_exact": str(alone)}
+        return {
+            "latency_steps": self.steps,
+            "bytes_per_second": None,
+            "bytes_per_second_exact": None,
+            **exact,
+            **helped,
+        }
 
     def as_json(self, sizes: tuple[int, ...]) -> dict[str, Any]:
         return {
             **self.rates(),
             "latency_seconds": self.latency,
             "because": list(self.because),
-            "assumes": list(self.assumes),
+            "assumes": [],
             "seconds": {str(size): self.seconds(size) for size in sizes},
         }

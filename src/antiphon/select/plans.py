@@ -47,10 +47,11 @@ def proof_of(bandwidth_gap: Fraction | None, latency_gap: Fraction | None) -> st
 
 
 def gaps(figures: Mapping[str, Any], seconds_per_byte: Fraction, limits: Bound) -> dict[str, Any]:
-    """How far a verified schedule is from the bounds: bandwidth_gap, latency_gap, proof; and, where the bounds take
-    something for granted of switches, assumes."""
+    """How far a verified schedule is from the bounds: bandwidth_gap, latency_gap, proof; and, where switches may help,
+    bandwidth_gap_without_switches: from the bound of schedules that they do not help (less than 1 where they do)."""
     least = 1 / limits.bytes_per_second if limits.bytes_per_second else Fraction(0)
     bandwidth_gap = _gap(seconds_per_byte, least)
+    alone = limits.without_switches if limits.unaided is not None else None
     latency_gap = _gap(Fraction(figures["steps"]), Fraction(limits.latency_steps))
     if any(gap is not None and gap < 1 for gap in (bandwidth_gap, latency_gap)):
         raise RuntimeError(f"a verified schedule beats its bound: {bandwidth_gap}, {latency_gap}")
@@ -58,7 +59,7 @@ def gaps(figures: Mapping[str, Any], seconds_per_byte: Fraction, limits: Bound) 
         "bandwidth_gap": None if bandwidth_gap is None else float(bandwidth_gap),
         "latency_gap": None if latency_gap is None else float(latency_gap),
         "proof": proof_of(bandwidth_gap, latency_gap),
-        **({"assumes": list(limits.assumes)} if limits.assumes else {}),
+        **({"bandwidth_gap_without_switches": float(seconds_per_byte * alone)} if alone else {}),
     }
 
 

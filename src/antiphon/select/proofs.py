@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from antiphon.core.bounds import Bound, assumed, bound, proved_rate, recheck, without, witness_of
+from antiphon.core.bounds import Bound, assumed, bound, forwarding, proved_rate, recheck, without, witness_of
 from antiphon.core.ksync.certificate import BEST_FOUND, COMPOSED, TURNED, Checked, check_certificate, subject
 from antiphon.core.ksync.dual import StepDual, worth
 from antiphon.core.loads import rounds, throughput
@@ -37,8 +37,11 @@ def prove(plan: Plan, topology: Topology, limits: Bound | None = None, *, claims
     limits = limits or bound(topology, plan.collective)
     recheck(topology, plan.collective, limits)
     name = f"{plan.collective.kind} on {topology.name}"
-    few, alone = limits.latency_steps, without(limits.assumes, "{} ")
-    proved = [f"{name} takes {few} steps or more, and {alone}R/C is {limits.inverse} or more, by witnesses"]
+    few = limits.latency_steps
+    proved = [f"{name} takes {few} steps or more, and R/C is {limits.inverse} or more, by witnesses"]
+    if limits.unaided is not None and limits.unaided.inverse != limits.inverse:
+        alone = without(limits.unaided.assumes)
+        proved.append(f"{alone} R/C of {name} is {limits.unaided.inverse} or more, by a witness")
     trusted: list[str] = []
     for entry in plan.entries if claims else ():
         try:
@@ -90,18 +93,19 @@ def _rated(schedule: Schedule, topology: Topology) -> list[str]:
         raise Invalid(f"bound: the schedule says that its rate is {stated}, which does not hold; plan anew")
     found = schedule.provenance["found"]
     if not isinstance(carried, Mapping) or not isinstance(carried.get("witness"), Mapping):
-        if found.get("optimal"):
+        if found.get("optimal") or found.get("optimal_without_switches"):
             raise Invalid(f"bound: the rate {stated} is called optimal, but the plan carries no witness; plan anew")
         return []
     witness = witness_of(carried["witness"])
-    limit = proved_rate(topology, schedule.collective, witness)
+    helped = carried.get("assumes") == []  # else it is of transfers that go by themselves, as if no switch could help
+    limit = proved_rate(topology if helped else forwarding(topology), schedule.collective, witness)
     if limit is None or rate > limit or carried.get("bytes_per_second") != plain(limit):
         raise Invalid("bound: its witness proves another rate than it states; plan anew")
-    if found.get("optimal") and rate != limit:
+    if (found.get("optimal") or found.get("optimal_without_switches")) and rate != limit:
         raise Invalid(f"bound: the rate {stated} is called optimal, but its witness proves {limit / topology.unit}")
     met = "which it attains" if rate == limit else f"{float(limit / rate):.4g} times this rate"
     kind = carried["witness"]["kind"].replace("_", " ")
-    alone = without(assumed(topology, schedule.collective, witness), " {}")
+    alone = "" if helped else without(assumed(topology, schedule.collective, witness), " {}")
     return [f"rate {stated} unit links; by its {kind}{alone} no schedule exceeds {limit / topology.unit}, {met}"]
 
 
@@ -111,7 +115,7 @@ def _only_told(schedule: Schedule) -> list[str]:
     if not isinstance(found, Mapping) or rate_of(schedule) is None:
         return []
     told = [str(found["few"])] if "proved" in str(found.get("few", "")) else []
-    if found.get("best_of_its_kind") and not found.get("optimal"):
+    if found.get("best_of_its_kind") and not (found.get("optimal") or found.get("optimal_without_switches")):
         told.append("no packing of trees is faster")
     return told
 

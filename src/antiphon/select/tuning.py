@@ -25,8 +25,7 @@ ENDED = ("collective", "planner", "options", "ended_by", "reason")  # what is to
 DEFINITIONS = {
     "seconds": "predicted by the model, at the greatest size that was priced in the range",
     "gap": "seconds over the bound, which is the greater of latency_seconds (of the quickest path between the two "
-    "ranks that are farthest apart) and of nbytes over the bandwidth bound; no schedule takes less, "
-    "without what `assumes` names",
+    "ranks that are farthest apart) and of nbytes over the bandwidth bound; no schedule takes less",
     "speedup": "seconds of the best schedule of the baseline's planners over seconds; null where one of them failed "
     "or timed out (no_speedup says which)",
 }
@@ -121,10 +120,10 @@ class Tuning:
 
     @property
     def assumes(self) -> list[str]:
-        """What bounds, gaps and speedups take for granted of switches that can do more than forward."""
-        told = dict.fromkeys(text for limit in self.limits.values() for text in limit.assumes)
+        """What speedups take for granted of switches that can do more than forward; bounds and gaps hold with their
+        help."""
         unpriced = [kind for kind, why in self.no_speedup.items() if why == BY_SWITCHES]
-        return [*told, *([f"no speedup for {', '.join(unpriced)}: {BY_SWITCHES}"] if unpriced else [])]
+        return [f"no speedup for {', '.join(unpriced)}: {BY_SWITCHES}"] if unpriced else []
 
     def of(self, collective: str) -> tuple[Candidate, ...]:
         return tuple(c for c in self.candidates if c.collective == collective)

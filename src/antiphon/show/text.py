@@ -126,13 +126,14 @@ def plan_text(claims: Mapping[str, Any]) -> str:
     lines = [
         *paragraph(f"{what}: {claims['chunks']} chunks per rank, {size}", ""),
         f"  bandwidth: {_gap(claims['bandwidth_gap'], 'the time of the bound at zero latency')}",
+        *_alone(claims.get("bandwidth_gap_without_switches")),
         f"  latency:   {_gap(claims['latency_gap'], 'the fewest steps possible')}",
     ]
-    if claims.get("assumes"):
-        lines += paragraph(f"assumes:   {assumed_text(claims['assumes'])}", "  ", rest=" " * 13)
     if claims.get("rate") is not None:
         found = claims.get("found") or {}
-        met = f": no schedule is faster{without(claims.get('assumes', ()), ' {}')}" if found.get("optimal") else ""
+        met = ": no schedule is faster" if found.get("optimal") else ""
+        if not met and found.get("optimal_without_switches"):
+            met = ": no schedule is faster without the help of switches"
         lines.append(f"  rate:      {claims['rate']} unit links with ever finer pieces{met}")
         if found.get("trees"):
             few = found.get("few") or f"{found['trees']} tree{'s' * (found['trees'] > 1)}"
@@ -147,6 +148,13 @@ def plan_text(claims: Mapping[str, Any]) -> str:
             "  ", rest=" " * 13,
         )  # fmt: skip
     return "\n".join(lines)
+
+
+def _alone(gap: float | None) -> list[str]:
+    """How far from the bound without the help of switches, where they may help."""
+    if gap is None:
+        return []
+    return paragraph(f"{gap:.4g} times that of the bound without the help of switches", " " * 13, rest=" " * 13)
 
 
 def memory_lines(least: Mapping[str, Any]) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from antiphon.core.bounds import without
 from antiphon.select import NOBODY, Limit, Loss, Range, Tuning
 from antiphon.units import format_bandwidth, format_size
 
@@ -28,12 +27,21 @@ def assumed_text(assumes: Sequence[str]) -> str:
 
 
 def unbeaten(tuning: Tuning) -> str:
-    """What can be said of the bound, with what it assumes, by collective where they are several."""
-    said: dict[str, list[str]] = {}
+    """What can be said of the bound; and by collective what it is without the help of switches."""
+    less: dict[str, list[str]] = {}
     for kind, limit in tuning.limits.items():
-        said.setdefault(without(limit.assumes), []).append(kind)
-    told = [f"for {', '.join(kinds)} {text}" if len(said) > 1 else text for text, kinds in said.items() if text]
-    return "no schedule can beat" + (f" {' and '.join(told)} ({ASSUMED})" if told else "")
+        if helped_text(limit) and limit.without_switches is not None:
+            less.setdefault(format_bandwidth(limit.without_switches), []).append(kind)
+    told = [f"{rate} for {', '.join(kinds)}" for rate, kinds in less.items()]
+    return "no schedule can beat" + (f" (without the help of switches: {'; '.join(told)})" if told else "")
+
+
+def helped_text(limit: Limit) -> str:
+    """What the bound is where switches that may help only forward; "" where they cannot, or do not change it."""
+    alone = limit.without_switches
+    if alone is None or alone == limit.bytes_per_second:
+        return ""
+    return f"without the help of switches no schedule moves more than {format_bandwidth(alone)}"
 
 
 def stopped_text(tunings: Sequence[Tuning]) -> str:

@@ -12,14 +12,22 @@ from antiphon.topologies.options import Bandwidth, as_text, factor, one_of, whol
 from antiphon.topologies.spec import made
 from antiphon.units import parse_bandwidth
 
+# InfiniBand: what a switch combined goes on to others, and from the last of them to all that want it. Operators and
+# types: NVIDIA's documentation of SHARP.
+SHARP = Ability(
+    multicast=True, reduce=True, through=True, operators=("sum", "min", "max"),
+    types=("float16", "bfloat16", "float32", "float64", "int16", "uint16", "int32", "uint32", "int64", "uint64"),
+)  # fmt: skip
 FABRICS = ("switch", "leaf-spine", "fat-tree", "rail")
 
 # cards per box and Gbit/s each, from the vendors' data sheets: DGX-1 (four EDR), DGX-2 (eight EDR), DGX A100 (eight
-# HDR), DGX H100 (eight NDR); Frontier's user guide (one Slingshot 11 per MI250X); AMD's MI300X reference platform
-# (eight of 400). Others: assumed.
+# HDR), DGX H100 (eight NDR), DGX H200 and B200 (eight of 400), GB200 NVL72 (72 of 400); Gaudi 3 (three
+# ports of 200 out of the box each, Intel's documentation); Frontier's user guide
+# (one Slingshot 11 per MI250X); AMD's MI300X reference platform (eight of 400). Others: assumed.
 _CARDS = {
     "dgx1p": (4, 100), "dgx1v": (4, 100), "dgx1v_sccl": (4, 100), "dgx2": (8, 100), "dgx-a100": (8, 200),
-    "hgx-h100": (8, 400), "mi250": (8, 200), "mi250:gcds=8": (4, 200), "mi300x": (8, 400), "z52": (1, 100),
+    "hgx-h100": (8, 400), "hgx-h200": (8, 400), "hgx-b200": (8, 400), "gb200-nvl72": (72, 400), "gaudi3": (24, 200),
+    "mi250": (8, 200), "mi250:gcds=8": (4, 200), "mi300x": (8, 400), "z52": (1, 100),
     "z52-pcie": (1, 100), "pcie8": (4, 100),
 }  # fmt: skip
 
@@ -52,8 +60,8 @@ def cluster(  # noqa: PLR0913 (an option of a machine each)
     rank (assumed). Ranks that share a card have a link of its speed each, and a shared limit. Cards of pcie8 sit on
     its PCIe switches. InfiniBand latencies as _links.py says.
 
-    sharp=true: the fabric's switches multicast and reduce, as InfiniBand's do where SHARP is set up. No schedule here
-    uses that, but bounds say where it would matter.
+    sharp=true: the fabric's switches multicast and reduce, as InfiniBand's do where SHARP is set up; what they combined
+    they send on without touching a rank.
     """
     made_of = made(box, "+")
     whole(boxes, "boxes", 1, 100_000)
@@ -85,7 +93,7 @@ def cluster(  # noqa: PLR0913 (an option of a machine each)
     }
     name = f"cluster:box={box},boxes={boxes},fabric={fabric}"
     name += "".join(f",{key}={as_text(key, value)}" for key, value in shown.items() if value is not None)
-    ability = Ability(multicast=True, reduce=True) if parse_yes(sharp, "sharp") else FORWARDS
+    ability = SHARP if parse_yes(sharp, "sharp") else FORWARDS
     return connected(name[:200], made_of, boxes, cards, switches, ability)
 
 

@@ -13,9 +13,10 @@ from antiphon.core.topology import LinkType
 GB = 10**9
 
 # NVIDIA, data sheets of Tesla P100 (160 GB/s over 4 links, both ways), V100 (300 over 6), A100 (600 over 12),
-# H100 (900 over 18): so 20 GB/s each way per link of the first generation, 25 of all later ones.
+# H100 (900 over 18): so 20 GB/s each way per link of the first generation, 25 of the next three.
 NVLINK1 = Fraction(20 * GB)
 NVLINK = Fraction(25 * GB)
+NVLINK5 = Fraction(50 * GB)  # HGX B200 data sheet: 1.8 TB/s both ways over 18 links
 # 0.7 us over NVLink, and as much through NVSwitch: measured by TACCL (NSDI 2023, Table 1) with V100.
 # Other generations: assumed to be the same.
 NVLINK_LATENCY = 7e-7

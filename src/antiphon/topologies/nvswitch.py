@@ -6,9 +6,19 @@ they act as one, and a path between two GPUs is then unambiguous.
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 from antiphon.core.topology import FORWARDS, Ability, Topology, both_ways, build
 from antiphon.options import parse_yes
-from antiphon.topologies.links import NVLINK, NVSWITCH_HOP, nvlink
+from antiphon.topologies.links import NVLINK, NVLINK5, NVSWITCH_HOP, nvlink
+
+# NVLink SHARP: a GPU loads what the switch combined of all (its own operand crosses as well), or stores what the switch
+# copies to all, itself too; what was combined ends at that GPU. Operators and types: PTX, multimem.ld_reduce (there
+# minimum and maximum are of whole numbers and 16-bit floats only).
+NVLS = Ability(
+    multicast=True, reduce=True, own=True, operators=("sum", "min", "max"),
+    types=("float16", "bfloat16", "float32", "float64", "int32", "uint32", "int64", "uint64"),
+)  # fmt: skip
 
 
 def dgx2() -> Topology:
@@ -27,7 +37,7 @@ def dgx2() -> Topology:
 def dgx_a100() -> Topology:
     """DGX A100: eight A100, twelve NVLinks of 25 GB/s each way per GPU (600 GB/s both ways, A100 data sheet), two to
     each of six NVSwitches."""
-    return _box("dgx-a100", 12)
+    return _switched("dgx-a100", _gpus(), 12, NVLINK)
 
 
 def hgx_h100(*, sharp: bool = True) -> Topology:
@@ -35,14 +45,48 @@ def hgx_h100(*, sharp: bool = True) -> Topology:
     sheet) to four NVSwitches.
 
     Its NVSwitches, the third generation, multicast and reduce (NVLink SHARP; the first two, of DGX-2 and DGX A100, do
-    not). No schedule here uses that, but bounds say where it would matter. sharp=false: where it is switched off.
+    not): see `nvls`. sharp=false: where it is switched off.
     """
+    return _hgx("hgx-h100", sharp, NVLINK)
+
+
+def hgx_h200(*, sharp: bool = True) -> Topology:
+    """HGX H200 (and DGX H200): eight H200 on the board of HGX H100, 900 GB/s both ways per GPU (H200 data sheet)."""
+    return _hgx("hgx-h200", sharp, NVLINK)
+
+
+def hgx_b200(*, sharp: bool = True) -> Topology:
+    """HGX B200 (and DGX B200): eight B200, eighteen NVLinks of 50 GB/s each way per GPU to two NVSwitches of the fourth
+    generation (NVIDIA, HGX B200 data sheet: 1.8 TB/s both ways per GPU, 14.4 TB/s in all)."""
+    return _hgx("hgx-b200", sharp, NVLINK5)
+
+
+def gb200_nvl72(*, sharp: bool = True) -> Topology:
+    """GB200 NVL72: a rack of 18 trays with four B200 each, eighteen NVLinks of 50 GB/s each way per GPU, one to each of
+    18 NVSwitches in nine trays (NVIDIA, GB200 NVL72 data sheet: 1.8 TB/s both ways per GPU, 130 TB/s in all).
+
+    Several racks: cluster:box=gb200-nvl72,boxes=4.
+    """
+    gpus = [f"host0/tray{gpu // 4}/gpu{gpu}" for gpu in range(72)]
+    return _able("gb200-nvl72", sharp, gpus, NVLINK5)
+
+
+def _hgx(name: str, sharp: bool, each: Fraction) -> Topology:
+    return _able(name, sharp, _gpus(), each)
+
+
+def _able(name: str, sharp: bool, gpus: list[str], each: Fraction) -> Topology:
+    """With NVLink SHARP, or with a name that says that it is switched off."""
     if parse_yes(sharp, "sharp"):
-        return _box("hgx-h100", 18, Ability(multicast=True, reduce=True))
-    return _box("hgx-h100:sharp=false", 18)
+        return _switched(name, gpus, 18, each, NVLS)
+    return _switched(f"{name}:sharp=false", gpus, 18, each)
 
 
-def _box(name: str, nvlinks: int, ability: Ability = FORWARDS) -> Topology:
-    links = both_ways([(gpu, 8) for gpu in range(8)], nvlink(nvlinks, latency=NVSWITCH_HOP))
-    places = [*(f"host0/gpu{gpu}" for gpu in range(8)), "host0/nvswitch"]
-    return build(name, 8, links, switches=1, places=places, unit=NVLINK, abilities=[ability])
+def _switched(name: str, gpus: list[str], nvlinks: int, each: Fraction, ability: Ability = FORWARDS) -> Topology:
+    links = both_ways([(gpu, len(gpus)) for gpu in range(len(gpus))], nvlink(nvlinks, each, NVSWITCH_HOP))
+    places = [*gpus, "host0/nvswitch"]
+    return build(name, len(gpus), links, switches=1, places=places, unit=each, abilities=[ability])
+
+
+def _gpus() -> list[str]:
+    return [f"host0/gpu{gpu}" for gpu in range(8)]

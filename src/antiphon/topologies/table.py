@@ -27,14 +27,25 @@ TABLE = {
     "dgx2": _entry("nvswitch:dgx2", "NVIDIA DGX-2: 16 V100 on two boards of NVSwitches", "16", "dgx2"),
     "dgx-a100": _entry("nvswitch:dgx_a100", "NVIDIA DGX A100: 8 GPUs on NVSwitches", "8", "dgx-a100"),
     "hgx-h100": _entry("nvswitch:hgx_h100", "NVIDIA HGX H100: 8 GPUs on NVSwitches", "8", "hgx-h100"),
+    "hgx-h200": _entry("nvswitch:hgx_h200", "NVIDIA HGX H200: 8 GPUs on NVSwitches", "8", "hgx-h200"),
+    "hgx-b200": _entry("nvswitch:hgx_b200", "NVIDIA HGX B200: 8 GPUs on NVSwitches", "8", "hgx-b200"),
+    "gb200-nvl72": _entry("nvswitch:gb200_nvl72", "NVIDIA GB200 NVL72: a rack of 72 GPUs", "72", "gb200-nvl72"),
     "z52": _entry("z52:z52", "Gigabyte Z52: 8 MI50, the ring that SCCL plans on", "8", "z52"),
     "z52-pcie": _entry("z52:z52_pcie", "Gigabyte Z52: two xGMI rings, PCIe with its limits", "8", "z52-pcie"),
     "mi250": _entry("instinct:mi250", "AMD MI250: 8 packages (gcds=16) or 4 (gcds=8)", "8 or 16", "mi250"),
     "mi300x": _entry("instinct:mi300x", "AMD MI300X: 8 GPUs, all linked", "8", "mi300x"),
     "pcie8": _entry("pcie:pcie8", "8 GPUs on PCIe switches and two host bridges", "8", "pcie8"),
+    "gaudi3": _entry("accelerators:gaudi3", "Intel HLS-3: 8 Gaudi 3, all linked", "8", "gaudi3"),
+    "tpu-v4": _entry("accelerators:tpu_v4", "a slice of Google's TPU v4, dims=4x4x4", "4 or more", "tpu-v4:dims=2x2x2"),
+    "tpu-v5p": _entry(
+        "accelerators:tpu_v5p", "a slice of Google's TPU v5p, dims=4x4x4", "4 or more", "tpu-v5p:dims=2x2x2"
+    ),
+    "tpu-v6e": _entry("accelerators:tpu_v6e", "a slice of Google's TPU v6e, dims=4x4", "4 or more", "tpu-v6e:dims=2x4"),
+    "trn2": _entry("accelerators:trn2", "16 Trainium2 in a torus (ultra=true: 64)", "16 or 64", "trn2"),
     "cluster": _entry(
         "clusters:cluster", "boxes of any kind on a fabric", "as the boxes have", "cluster:box=dgx1v,boxes=4"
     ),
+    "ec2": _entry("ec2:ec2", "Amazon EC2 instances on EFA", "8 or 16 per instance", "ec2:instance=p5,instances=2"),
     "dragonfly": _entry(
         "dragonfly:dragonfly", "groups of routers, joined pairwise", "2 or more", "dragonfly:groups=5,routers=2,hosts=2"
     ),

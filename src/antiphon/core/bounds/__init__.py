@@ -6,7 +6,7 @@ What is valid, what is tight and why: docs/bounds.md.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -14,8 +14,9 @@ from antiphon.core.bounds.assumed import MULTICAST, REDUCTION, assumed, helped, 
 from antiphon.core.bounds.attained import packing_of
 from antiphon.core.bounds.bandwidth import Search
 from antiphon.core.bounds.latency import latency_of
-from antiphon.core.bounds.needs import needs_of
+from antiphon.core.bounds.needs import Needs, needs_of
 from antiphon.core.bounds.packing import packed_time
+from antiphon.core.bounds.places import abilities_of, forwarding
 from antiphon.core.bounds.recheck import check_distance, proved_time
 from antiphon.core.bounds.witness import Cut, Distance, Family, LpDual, Packing, Partition, Tree, Witness, witness_of
 from antiphon.core.collective import Collective
@@ -37,6 +38,7 @@ __all__ = [
     "Witness",
     "assumed",
     "bound",
+    "forwarding",
     "helped",
     "proved_rate",
     "recheck",
@@ -52,8 +54,11 @@ class Bound:
     `inverse` is SCCL's R/C: time at zero latency over a unit link (topology.unit), per input of the rank with
     most. `bytes_per_second` is nbytes over that time; None where nothing must move. `tight`: True where
     schedules come as near as one likes (with ever finer chunks); None where that is not known. `packing`: where
-    theory does not say that it is attained, on small machines, the trees that attain it. `assumes`: what the proof of
-    the time takes for granted of switches that could do more than forward; empty: it holds with their help.
+    theory does not say that it is attained, on small machines, the trees that attain it.
+
+    All holds with the help of switches that multicast or reduce. Where they may help, `unaided` is the bound of
+    the same machine whose switches only forward, and its `assumes` says what its proof takes for granted of them; None:
+    they cannot, or there are none.
     """
 
     latency_steps: int
@@ -65,6 +70,17 @@ class Bound:
     note: str
     assumes: tuple[str, ...] = ()
     packing: Packing | None = None
+    unaided: Bound | None = None
+
+    @property
+    def without_help(self) -> Bound:
+        """The bound of schedules whose every transfer goes by itself, whatever switches could do."""
+        return self if self.unaided is None else self.unaided
+
+    @property
+    def without_switches(self) -> Fraction | None:
+        """The same rate where switches only forward, as with a runtime that does not use them."""
+        return self.without_help.bytes_per_second
 
     def seconds(self, nbytes: int) -> Fraction:
         """The least time at zero latency."""
@@ -80,16 +96,31 @@ class Bound:
             "bandwidth": {
                 "inverse": str(self.inverse),
                 "bytes_per_second": plain(rate) if rate is not None else None,
+                **self._without(),
                 "witness": proof.as_json() if proof is not None else None,
                 "tight": self.tight,
                 "note": self.note,
                 "packing": self.packing.as_json() if self.packing is not None else None,
             },
             "assumes": list(self.assumes),
+            **({"unaided": self.unaided.stated()} if self.unaided is not None else {}),
         }
 
+    def _without(self) -> dict[str, Any]:
+        if self.unaided is None:
+            return {}
+        rate = self.without_switches
+        return {"without_switches": plain(rate) if rate is not None else None}
+
+    def stated(self) -> dict[str, Any]:
+        """The bandwidth with its proof, for plans to carry: with `assumes` where it assumes anything, or holds with the
+        help of switches."""
+        found = self.as_json()
+        told = self.assumes or self.unaided is not None
+        return {**found["bandwidth"], **({"assumes": found["assumes"]} if told else {})}
+
     def describe(self, topology: Topology, collective: Collective) -> list[str]:
-        """One line per witness, in the user's terms."""
+        """One line per witness, in the user's terms. What holds without the help of switches tells itself."""
         lines = [self.latency_witness.describe(topology)] if self.latency_witness is not None else []
         if self.witness is not None:
             lines.append(self.witness.describe(topology, collective.buffer_weight))
@@ -110,18 +141,29 @@ def bound(topology: Topology, collective: Collective) -> Bound:
         )
     needs = needs_of(collective)
     latency = latency_of(topology, needs)
+    unaided = _found(forwarding(topology), collective, needs, latency)
+    if not abilities_of(topology, collective):
+        return _rechecked(topology, collective, unaided)
+    alone = replace(unaided, assumes=assumed(topology, collective, unaided.witness))
+    return _rechecked(topology, collective, replace(_found(topology, collective, needs, latency), unaided=alone))
+
+
+def _rechecked(topology: Topology, collective: Collective, found: Bound) -> Bound:
+    recheck(topology, collective, found)
+    return found
+
+
+def _found(topology: Topology, collective: Collective, needs: Needs, latency: Distance | None) -> Bound:
+    """The bounds, not yet rechecked."""
     proved = Search(topology, collective, needs).run()
     inverse, rate = _rates(topology, collective, proved.time)
     steps = latency.steps if latency is not None else 0
-    assumes = assumed(topology, collective, proved.witness)
     tight, note, packing = proved.tight, proved.note, None
     if tight is None and not needs.joined:
         packing = packing_of(topology, collective, proved.time)
         if packing is not None:
             tight, note = True, f"attained by {len(packing.trees)} trees, which are listed"
-    found = Bound(steps, latency, inverse, rate, proved.witness, tight, note, assumes, packing)
-    recheck(topology, collective, found)
-    return found
+    return Bound(steps, latency, inverse, rate, proved.witness, tight, note, packing=packing)
 
 
 def recheck(topology: Topology, collective: Collective, stated: Bound) -> None:
@@ -132,7 +174,13 @@ def recheck(topology: Topology, collective: Collective, stated: Bound) -> None:
         check_distance(topology, collective, stated.latency_witness)
         if stated.latency_witness.steps != stated.latency_steps:
             raise Invalid("this bound states other steps than its witness proves; compute the bound anew")
-    if stated.assumes != assumed(topology, collective, stated.witness):
+    if (stated.unaided is None) != (not abilities_of(topology, collective)):
+        raise Invalid("this bound does not say what holds without the help of switches; compute the bound anew")
+    if stated.unaided is not None:
+        if stated.unaided.assumes != assumed(topology, collective, stated.unaided.witness):
+            raise Invalid("this bound assumes other things of switches than its witness does; compute the bound anew")
+        recheck(forwarding(topology), collective, replace(stated.unaided, assumes=()))
+    if stated.assumes:
         raise Invalid("this bound assumes other things of switches than its witness does; compute the bound anew")
     time = proved_time(topology, collective, stated.witness)
     if (stated.inverse, stated.bytes_per_second) != _rates(topology, collective, time):

@@ -1,11 +1,10 @@
-"""What a bound takes for granted: that switches which could multicast or reduce do not."""
+"""What a bound without the help of switches takes for granted: that those which could multicast or reduce do not."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
+from antiphon.core.bounds.places import abilities_of
 from antiphon.core.bounds.witness import Cut, Witness
 from antiphon.core.collective import Collective
 from antiphon.core.topology import Topology
@@ -18,14 +17,17 @@ def helped(topology: Topology, collective: Collective) -> tuple[str, ...]:
 
     Nobody has use for a reduction where nothing is combined, nor for a multicast where no block is wanted by two.
     """
-    reduces = topology.helpers.reduce and collective.combining
-    multicasts = topology.helpers.multicast and _wanted_twice(collective)
+    helps = abilities_of(topology, collective).values()
+    reduces, multicasts = (any(getattr(mine, what) for mine in helps) for what in ("reduce", "multicast"))
     return (*([REDUCTION] if reduces else []), *([MULTICAST] if multicasts else []))
 
 
 def assumed(topology: Topology, collective: Collective, witness: Witness | None) -> tuple[str, ...]:
-    """What the bound that this witness proves assumes. A cut assumes nothing: what must get out of a set of nodes
-    crosses a link out of it at least once, however often it is copied or combined on the way."""
+    """What the bound that this witness proves of a machine whose switches only forward assumes of this one.
+
+    A cut assumes nothing: what must get out of a set of nodes crosses a link out of it at least once, however often it
+    is copied or combined on the way.
+    """
     return () if witness is None or isinstance(witness, Cut) else helped(topology, collective)
 
 
@@ -33,8 +35,3 @@ def without(assumes: Sequence[str], form: str = "{}") -> str:
     """Words for what is assumed, to stand in `form`: "without reduction or multicast in switches"; "" for nothing."""
     things = [text.removeprefix("no ").removesuffix(" in switches") for text in assumes]
     return form.format(f"without {' or '.join(things)} in switches") if things else ""
-
-
-def _wanted_twice(collective: Collective) -> bool:
-    counts = np.bincount(collective.relation.post_block)
-    return bool(np.any(counts > 1))

@@ -18,11 +18,12 @@ from antiphon.core.bounds.lp import Program, Solution, crossings, size_of
 from antiphon.core.bounds.needs import Needs
 from antiphon.core.bounds.network import Network, link_capacities, network_of
 from antiphon.core.bounds.partition import weakest_partition
+from antiphon.core.bounds.places import abilities_of, alone, in_a_switch, placed
 from antiphon.core.bounds.recheck import proved_time
 from antiphon.core.bounds.routing import even_spreads
 from antiphon.core.bounds.witness import Cut, LpDual, Partition, Witness
 from antiphon.core.collective import Collective
-from antiphon.core.columns import Longs
+from antiphon.core.columns import Bools, Longs
 from antiphon.core.topology import Topology
 
 MOST_VARIABLES = 60_000  # of a linear program that is tried at all
@@ -56,6 +57,14 @@ class Search:
         self.inexact = False  # whether a linear program was tried, if it proves nothing
         self.whole = len(collective.members) == topology.ranks
         self.balanced = self.network.balanced
+        self.helps = abilities_of(topology, collective)
+
+    @property
+    def places(self) -> Bools:
+        """Per node whether data may be combined or copied there."""
+        places = np.arange(self.topology.nodes) < self.topology.ranks
+        places[list(self.helps)] = True
+        return places
 
     def offer(self, witness: Witness) -> Fraction:
         """Evaluate a witness exactly, and keep it if it is the best, or as good and simpler."""
@@ -108,8 +117,10 @@ class Search:
             return self._proved(True, "attained by packing trees: all ranks take part, every switch is balanced")
         self._limit_cuts()
         solved = self._solve()
-        if solved and self.whole:
+        if solved and self.whole and not self.helps:
             return self._proved(True, f"{_OPTIMUM}, attained by packing trees")
+        if solved and self.helps:
+            return self._proved(None, "switches may multicast or reduce: not known to be attainable")
         if solved:
             return self._proved(None, "ranks outside the group may relay: not known to be attainable")
         return self._proved(None, f"shared limits or unbalanced switches, {self._unsolved}")
@@ -186,7 +197,7 @@ class Search:
         flows = len(groups) if groups[0].of != "all" else len(np.unique(self.needs.holders))
         if size_of(self.topology.links, flows) > MOST_VARIABLES:
             return False
-        program = Program(self.topology, groups, self.needs)
+        program = Program(self.topology, groups, self.needs, self.places)
         self.inexact = True
         found = program.solve(self._about)
         return found is not None and self._offer_duals(program, found)
@@ -222,8 +233,13 @@ class Search:
         for back in (False, True):
             self._one_search(weight, members, back)
         self._limit_cuts()
-        partitions = self._partitions(self.network) + self._limit_partitions()
         free = not self.topology.limits
+        self._both_ways()
+        if free and in_a_switch(self.topology, self.collective, self.helps) == self._proved(None, "").time:
+            return self._proved(
+                True, "attained where every rank combines its share in the switch, which copies it to all"
+            )
+        partitions = self._partitions(self.network) + self._limit_partitions()
         if free and self.whole and not self.topology.switches and self.network.symmetric:
             return self._proved(True, "attained by packing trees: all ranks take part, links are symmetric")
         if free and self.balanced:
@@ -239,7 +255,7 @@ class Search:
         both = self.topology.switches and not network.symmetric
         for direction in ("out", "in") if both else ("out",):
             turned = network if direction == "out" else network.reversed
-            parts, _ = weakest_partition(turned, self.collective.members)
+            parts, _ = weakest_partition(turned, self.collective.members, sorted(self.helps))
             found.append(partition_of(self.topology, self.collective, parts, direction))
             self.offer(found[-1])
         return found
@@ -248,9 +264,16 @@ class Search:
         found = []
         for parts in limit_partitions(self.topology, self.collective.members):
             for direction in ("out", "in"):
-                found.append(partition_of(self.topology, self.collective, parts, direction))
+                found.append(
+                    partition_of(self.topology, self.collective, placed(self.network, self.helps, parts), direction)
+                )
                 self.offer(found[-1])
         return found
+
+    def _both_ways(self) -> None:
+        parts = alone(self.topology, self.collective, self.network, self.helps)
+        if parts:
+            self.offer(partition_of(self.topology, self.collective, parts, "both"))
 
     def _twice(self) -> Fraction:
         """The time of a reducescatter, then an allgather, of equal parts: what an allreduce can surely do."""
@@ -272,7 +295,7 @@ class Search:
         groups = groups_of(self.collective, self.needs)
         if size_of(self.topology.links, len(groups)) > MOST_VARIABLES:
             return
-        program = Program(self.topology, groups, self.needs)
+        program = Program(self.topology, groups, self.needs, self.places)
         for partition in partitions:
             program.add(partition)
         found, stalled = program.solve(self._about), 0

@@ -2,9 +2,9 @@
 witness.
 
 Minimise T over loads x and flows f, such that the flows of each family fit under x, x fits the links and the
-shared limits in time T, and what enters a switch leaves it. HiGHS solves it in floating point; prices and
-lengths are then snapped to simple ratios (the cone of duals does not depend on capacities, so its extreme
-rays have small entries), and the witness is evaluated exactly.
+shared limits in time T, and what enters a switch that only forwards leaves it. HiGHS solves it in floating
+point; prices and lengths are then snapped to simple ratios (the cone of duals does not depend on capacities, so
+its extreme rays have small entries), and the witness is evaluated exactly.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from antiphon.core.bounds.families import Commodity, Group, commodities_of
 from antiphon.core.bounds.needs import Needs
 from antiphon.core.bounds.witness import Family, LpDual, Partition
-from antiphon.core.columns import Longs
+from antiphon.core.columns import Bools, Longs
 from antiphon.core.topology import Topology
 
 _GREATEST = 5000  # of the whole prices looked for
@@ -79,6 +79,7 @@ class Program:
     topology: Topology
     groups: Sequence[Group]
     needs: Needs
+    places: Bools  # per node whether data may be combined or copied there
     partitions: list[tuple[Partition, NDArray[np.float64]]] = field(default_factory=list)  # with times per arc
 
     def __post_init__(self) -> None:
@@ -98,7 +99,7 @@ class Program:
         arcs = self.arcs
         times = crossings(arcs.tail, arcs.head, partition.parts, partition.direction, self.topology.nodes)
         known = any(p.parts == partition.parts and p.direction == partition.direction for p, _ in self.partitions)
-        need = 2 * (len(partition.parts) - 1)
+        need = partition.times
         if known or (found is not None and float(times @ found.load) > need * (1 - 1e-7)):
             return False
         self.partitions.append((partition, times))
@@ -139,7 +140,7 @@ class Program:
         return end[1] if end[0] == "node" else self._set_node[end[1]]
 
     def _switch_balance(self) -> Any:
-        """In minus out of the loads at every switch."""
+        """In minus out of the loads at every switch that only forwards."""
         import scipy.sparse as sp
 
         arcs = len(self.arcs)
@@ -148,7 +149,7 @@ class Program:
             (np.repeat([1.0, -1.0], arcs), (ends, np.tile(np.arange(arcs), 2))),
             shape=(self.topology.nodes, arcs),
         )
-        return table[self.topology.ranks :]
+        return table[np.flatnonzero(~self.places)]
 
     def _limits(self) -> tuple[Any, NDArray[np.float64]]:
         import scipy.sparse as sp
@@ -196,7 +197,7 @@ class Program:
         limit, limit_capacity = self._limits()
         link_room, limit_room = (capacity * (about / weigh) for capacity in (self.arcs.capacity, limit_capacity))
         upper = self._fits(link_room, limit, limit_room)
-        most = [-2.0 * (len(p.parts) - 1) * p.weight / weigh for p, _ in self.partitions]
+        most = [-1.0 * p.times * p.weight / weigh for p, _ in self.partitions]
         # One family balances by itself; without these rows its lengths are its prices.
         balance = self._switch_balance()[: 0 if self._single else None]
         none = sp.csr_array((flow.shape[0], 1)), sp.csr_array((balance.shape[0], flow.shape[1]))
@@ -219,9 +220,16 @@ class Program:
             link / np.maximum(link_room, 1),
             limits / np.maximum(limit_room, 1),
             lengths.reshape(-1, arcs),
-            -found.eqlin.marginals[flow.shape[0] :],
+            self._potentials(-found.eqlin.marginals[flow.shape[0] :]),
             multipliers,
         )
+
+    def _potentials(self, known: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Of every switch: 0 of those that help, which need not send on just what comes in."""
+        found = np.zeros(self.topology.switches)
+        if len(known):
+            found[~self.places[self.topology.ranks :]] = known
+        return found
 
     def witnesses(self, found: Solution) -> Iterator[LpDual]:
         """Exact witnesses from the float duals, the simplest first."""
@@ -280,13 +288,13 @@ class Program:
 def crossings(
     tail: NDArray[Any], head: NDArray[Any], parts: Sequence[Sequence[int]], direction: str, nodes: int
 ) -> NDArray[np.float64]:
-    """How many parts each arc leaves (or enters)."""
+    """How many parts each arc leaves (or enters, or both)."""
     times = np.zeros(len(tail))
     for part in parts:
         side = np.zeros(nodes, bool)
         side[list(part)] = True
         a, b = side[tail], side[head]
-        times += (a & ~b) if direction == "out" else (b & ~a)
+        times += (a & ~b) if direction == "out" else (b & ~a) if direction == "in" else a ^ b
     return times
 
 

@@ -22,13 +22,14 @@ Groups = list[list[int]]  # ranks that may not be parted
 MOST_ASSIGNMENTS = 256
 
 
-def weakest_partition(network: Network, members: Sequence[int]) -> tuple[Groups, Fraction]:
-    """Sets of nodes that cover all ranks, each with a member, of least (sum of capacity out) / (sets - 1).
+def weakest_partition(network: Network, members: Sequence[int], places: Sequence[int] = ()) -> tuple[Groups, Fraction]:
+    """Sets of nodes that cover all ranks, each with a member, of least (sum of capacity out) / (sets - 1). `places`:
+    switches that are to be in just one of them, as ranks are.
 
     The least over all partitions where all ranks are members, or where relays can be placed in at most 256
     ways (each with some member); else a good one. O(members * Newton rounds) maximum flows for each way.
     """
-    others = set(range(network.ranks)) - set(members)
+    others = {*range(network.ranks), *places} - set(members)
     linked = {*network.tail.tolist(), *network.head.tolist()}
     best: tuple[Groups, Fraction] | None = None
     for groups in _placements(network, list(members), sorted(others & linked)):
@@ -45,7 +46,7 @@ def _placements(network: Network, members: list[int], relays: list[int]) -> list
     if len(members) ** len(relays) <= MOST_ASSIGNMENTS:
         ways = list(itertools.product(range(len(members)), repeat=len(relays)))
     else:
-        spread = _strongest(network, members, relays)
+        spread = strongest(network, members, relays)
         ways = [tuple(spread[relay] for relay in relays)]
         ways += [tuple(i for _ in relays) for i in range(min(len(members), 8))]
     placed = []
@@ -57,7 +58,7 @@ def _placements(network: Network, members: list[int], relays: list[int]) -> list
     return placed
 
 
-def _strongest(network: Network, members: list[int], relays: list[int]) -> dict[int, int]:
+def strongest(network: Network, members: list[int], relays: list[int]) -> dict[int, int]:
     """Relays go where they are tied best: along arcs of falling capacity, a forest grown from the members."""
     owner = {member: i for i, member in enumerate(members)}
     arcs = sorted(

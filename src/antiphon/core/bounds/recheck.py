@@ -14,6 +14,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
+from antiphon.core.bounds.places import abilities_of, aside
 from antiphon.core.bounds.witness import Cut, Distance, Family, LpDual, Partition, Witness
 from antiphon.core.collective import Collective
 from antiphon.core.topology import Topology
@@ -30,7 +31,7 @@ def proved_time(topology: Topology, collective: Collective, witness: Witness | N
         return _cut(topology, collective, witness)
     if isinstance(witness, Partition):
         _check_partition(topology, collective, witness)
-        return 2 * (len(witness.parts) - 1) * Fraction(witness.weight) / witness.capacity
+        return witness.times * Fraction(witness.weight) / witness.capacity
     return _lp_dual(topology, collective, witness)
 
 
@@ -144,22 +145,28 @@ def _cut(topology: Topology, collective: Collective, cut: Cut) -> Fraction:
 
 
 def _crossings(topology: Topology, partition: Partition) -> NDArray[np.int64]:
-    """How many parts each link leaves (or enters)."""
+    """How many parts each link leaves (or enters, or both)."""
     times = np.zeros(topology.links, np.int64)
     for part in partition.parts:
         side = _side(topology, part)
         a, b = side[topology.link_src], side[topology.link_dst]
-        times += (a & ~b) if partition.direction == "out" else (b & ~a)
+        times += (a & ~b) if partition.direction == "out" else (b & ~a) if partition.direction == "in" else a ^ b
     return times
 
 
 def _check_partition(topology: Topology, collective: Collective, partition: Partition) -> None:
     assert collective.weights is not None
     _require(collective.kind == "allreduce", "a partition bounds allreduce only")
-    _require(partition.direction in ("out", "in"), "its direction is neither out nor in")
+    _require(partition.direction in ("out", "in", "both"), "its direction is neither out nor in nor both")
     _require(partition.weight == int(collective.weights[0]), "it has another weight")
-    ranks = sorted(node for part in partition.parts for node in part if node < topology.ranks)
-    _require(ranks == list(range(topology.ranks)), "its parts do not hold every rank exactly once")
+    helps = abilities_of(topology, collective)
+    _require(partition.direction != "both" or len(partition.parts) > 2, "it has fewer than three parts")
+    left = aside(topology, helps) if partition.direction == "both" else set()
+    places = [*range(topology.ranks), *sorted(helps)]
+    held = [node for part in partition.parts for node in part if node < topology.ranks or node in helps]
+    once = sorted(held) == [node for node in places if node in held or node not in left]
+    what = "every rank, and every switch that helps," if helps else "every rank"
+    _require(once, f"its parts do not hold {what} exactly once")
     members = set(collective.members)
     _require(all(members & set(part) for part in partition.parts), "a part has no member of the collective")
     capacity = _capacity(topology, _crossings(topology, partition), partition.limits)
@@ -213,7 +220,12 @@ def _lp_dual(topology: Topology, collective: Collective, dual: LpDual) -> Fracti
     resources = topology.resources
     count = topology.links + len(topology.limits)
     _require(all(0 <= r < count and p >= 0 for r, p in dual.prices), "a price is negative or names no resource")
+    helps = abilities_of(topology, collective)
     _require(all(topology.ranks <= s < topology.nodes for s, _ in dual.potentials), "only switches have potentials")
+    for switch, value in dual.potentials:  # more may leave one that multicasts than comes in, less one that reduces
+        mine = helps.get(switch)
+        wrong = mine is not None and ((mine.multicast and value < 0) or (mine.reduce and value > 0))
+        _require(not wrong, "a switch that helps has a potential that its loads need not keep")
     price, potential = dict(dual.prices), dict(dual.potentials)
     src, dst = topology.link_src.tolist(), topology.link_dst.tolist()
     cost = []
@@ -227,7 +239,7 @@ def _lp_dual(topology: Topology, collective: Collective, dual: LpDual) -> Fracti
         _check_partition(topology, collective, partition)
         _require(times >= 0, "a partition has a negative multiplier")
         left = [x - times * int(c) for x, c in zip(left, _crossings(topology, partition), strict=True)]
-        paid += times * 2 * (len(partition.parts) - 1) * partition.weight
+        paid += times * partition.times * partition.weight
     rows = _needs(collective)
     for family in dual.families:
         lengths = dict(family.lengths) if family.lengths is not None else dict(enumerate(cost))

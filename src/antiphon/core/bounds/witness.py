@@ -84,9 +84,10 @@ class Partition(Record):
     """At least 2 (parts - 1) transfers of everything run between the parts, at no more than `capacity`
     bytes/s in all.
 
-    `parts` are sets of nodes: every rank is in exactly one, every one has a member; switches may be in any
-    number. `direction`: whether the capacity "out" of the parts or "in" to them is summed. `limits`: (limit,
-    how often it counts).
+    `parts` are sets of nodes: every rank, and every switch that helps, is in exactly one, every one has a member; other
+    switches may be in any number. `direction`: whether the capacity "out" of the parts or "in" to them is summed.
+    "both": of three parts and more, out and in together carry everything 2 (parts + 1) times at least, and switches
+    that load what a rank keeps as well (`own`) are in no part. `limits`: (limit, how often it counts).
     """
 
     parts: tuple[tuple[int, ...], ...]
@@ -97,6 +98,11 @@ class Partition(Record):
 
     kind = "partition"
 
+    @property
+    def times(self) -> int:
+        """How often all data cross."""
+        return 2 * (len(self.parts) + 1) if self.direction == "both" else 2 * (len(self.parts) - 1)
+
     def describe(self, topology: Topology, buffer_weight: int = 1) -> str:
         named = [_ranks([n for n in part if n < topology.ranks]) for part in self.parts]
         count = len(self.parts)
@@ -104,8 +110,8 @@ class Partition(Record):
             named = ["each rank alone"]
         return (
             f"partition into {count}: {' | '.join(named[:8])}{' | ...' if len(named) > 8 else ''}: at least "
-            f"{2 * (count - 1)} transfers of all data must cross, "
-            f"over {format_bandwidth(self.capacity)} in all"
+            f"{self.times} transfers of all data must cross, "
+            f"over {format_bandwidth(self.capacity)} in all{' both ways' if self.direction == 'both' else ''}"
         )
 
 

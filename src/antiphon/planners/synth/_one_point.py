@@ -127,7 +127,7 @@ def _forbidding(work: Problem, asked: Asked) -> Iterator[str]:
     """What holds for an allreduce of any form."""
     chunks, steps, rounds = asked
     machine, target = work.topology, work.collective
-    limits = bound(machine, target)
+    limits = bound(machine, target).without_help
     name = f"allreduce of any form on {machine.name}"
     if rounds < steps:
         yield f"no {name} has R below S: each of its {steps} steps takes a round or more"

@@ -118,7 +118,7 @@ def _gather(search: Search, pairs: Pairs, ranks: int, purse: Purse) -> Gather | 
     within = Search(instance, search.seed, purse, search.cache)
     try:
         limits = Limits(k=None, steps=usual_steps(instance.least_steps), turns=TURNS)
-        for point in frontier(within, bound(topology, collective).inverse, limits):
+        for point in frontier(within, bound(topology, collective).without_help.inverse, limits):
             last = point
     except EffortSpent:  # what was found so far will do
         pass
@@ -127,7 +127,7 @@ def _gather(search: Search, pairs: Pairs, ranks: int, purse: Purse) -> Gather | 
 
 def _by_cut(instance: Instance, steps: int) -> Proved | None:
     """The bound of the tightest cut, as prices that are the same in every step: all cost 1 that leave it."""
-    witness = bound(instance.topology, instance.collective).witness
+    witness = bound(instance.topology, instance.collective).without_help.witness
     if not isinstance(witness, Cut) or witness.limits:
         return None
     inside = np.isin(np.arange(instance.nodes), witness.side)

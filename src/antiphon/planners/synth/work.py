@@ -55,7 +55,7 @@ def points(work: Problem, limits: Limits) -> Iterator[Schedule]:
     """Every point of the frontier as a schedule, as soon as it is found."""
     way = way_to(work.topology, work.collective)
     search, problem = work.search(way)
-    floor = bound(way.topology, way.collective).inverse
+    floor = bound(way.topology, way.collective).without_help.inverse
     halved = way.about == COMPOSED
     most = limits.steps if limits.steps is not None else usual_steps(search.instance.least_steps)
     inner = replace(limits, steps=max(most // 2, 1) if halved and limits.steps is not None else most)

@@ -67,12 +67,14 @@ def blink(
         float(Fraction(str(_share("epsilon", epsilon, LEAST_EPSILON)))), Fraction(str(_share("threshold", threshold))),
         parse_yes(hybrid, "option hybrid"), _seconds(t_dpa), request.nbytes,
     )  # fmt: skip
-    limit = bound(topology, collective)
+    most = bound(topology, collective)
+    limit = most.without_help
     made, count, how = _made(topology, collective, asked)
     rate = throughput(made, topology)
     told = {
         "rate": None if rate is None else str(rate / topology.unit),
-        "optimal": rate == limit.bytes_per_second,
+        "optimal": rate == most.bytes_per_second,
+        **({"optimal_without_switches": rate == limit.bytes_per_second} if most.unaided else {}),
         "trees": count,
         "how": how,
     }
@@ -81,7 +83,7 @@ def blink(
     kept = {key: value for key, value in given.items() if value != usual[key]}
     for schedule in piped(made, topology, pieces, request.nbytes, request.profile):
         options = {**kept, "pieces": int(schedule.pieces)}
-        proof = {"bound": limit.as_json()["bandwidth"]}
+        proof = {"bound": (most if rate == most.bytes_per_second else limit).stated()}
         yield replace(schedule, provenance={"planner": "blink", "options": options, "found": told, **proof})
 
 

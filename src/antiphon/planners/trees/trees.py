@@ -47,13 +47,15 @@ def trees(
             f"planner trees: {len(collective.members)} ranks; it takes up to {MOST_RANKS}. "
             "Use hierarchical-ring or multi-ring"
         )
-    limit = bound(topology, collective)
+    most = bound(topology, collective)
+    limit = most.without_help
     made = _best(topology, collective, limit.bytes_per_second, given_up, request.seed, most_of)
     rate = throughput(made.schedule, topology)
     lost = made.rounding is not None and made.rounding.loss > 0
     told: dict[str, Any] = {
         "rate": str(rate / topology.unit) if rate is not None else None,
-        "optimal": rate == limit.bytes_per_second,
+        "optimal": rate == most.bytes_per_second,
+        **({"optimal_without_switches": rate == limit.bytes_per_second} if most.unaided else {}),
         "best_of_its_kind": (made.best and not lost) or rate == limit.bytes_per_second,
         "trees": made.count,
         "deepest": max((tree.depth for tree in made.trees), default=0),
@@ -73,7 +75,7 @@ def trees(
     kept |= {} if most_of is None else {"denominator": most_of}
     for schedule in piped(made.schedule, topology, pieces, request.nbytes, request.profile):
         options = {**kept, "pieces": int(schedule.pieces)}
-        proof = {"bound": limit.as_json()["bandwidth"]}
+        proof = {"bound": (most if rate == most.bytes_per_second else limit).stated()}
         yield replace(
             schedule, provenance={"planner": "trees", "options": options, "seed": request.seed, "found": told, **proof}
         )

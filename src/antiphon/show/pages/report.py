@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from antiphon import __version__
-from antiphon.core.bounds import without
 from antiphon.core.topology import Topology
 from antiphon.errors import Unsupported
 from antiphon.select import DEFINITIONS, Candidate, Range, Tuning
@@ -18,8 +17,8 @@ from antiphon.show.pages._steps import as_script, plan_section
 from antiphon.show.pictures.chart import chart, chart_svg, frame_of, legend, scale, styles
 from antiphon.show.pictures.heatmap import heatmap_svg
 from antiphon.show.words import (
-    ASSUMED,
     ends_text,
+    helped_text,
     loss_text,
     model_text,
     notes,
@@ -162,9 +161,9 @@ def _because(tuning: Tuning, kind: str) -> str:
     """What proves the bound."""
     limit = tuning.limits.get(kind)
     lines = "".join(f"<li>{escape(line)}</li>" for line in (limit.because if limit is not None else ()))
-    alone = without(limit.assumes) if limit is not None else ""
-    lines += f"<li>{escape(f'{alone}: {ASSUMED}')}</li>" if alone else ""
-    head = f"No {escape(kind)} is faster than the bound{escape(f', {alone}') if alone else ''}"
+    alone = helped_text(limit) if limit is not None else ""
+    lines += f"<li>{escape(alone)}</li>" if alone else ""
+    head = f"No {escape(kind)} is faster than the bound"
     return f"<div class='because'><h3>{head}</h3><ul>{lines}</ul></div>"
 
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from antiphon.core.bounds import without
 from antiphon.select import Candidate, Tuning
 from antiphon.show.words import model_text, options_text, plural
 from antiphon.units import format_seconds, format_size
@@ -174,8 +173,7 @@ def legend(tuning: Tuning, kind: str) -> list[tuple[str, str, str]]:
     if others:
         rows.append((GREY, "", plural(others, "other schedule")))
     if kind in tuning.limits:
-        alone = without(tuning.limits[kind].assumes, " {}")
-        rows.append((BOUND, "2 3", f"the bound: no schedule is faster{alone}"))
+        rows.append((BOUND, "2 3", "the bound: no schedule is faster"))
     return rows
 
 

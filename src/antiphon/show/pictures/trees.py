@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from antiphon.core.bounds import Bound, without
+from antiphon.core.bounds import Bound
 from antiphon.core.collective import COMBINING
 from antiphon.core.loads import throughput
 from antiphon.core.schedule import Schedule
@@ -117,7 +117,9 @@ def _rate(schedule: Schedule, topology: Topology, limits: Bound | None) -> list[
     if most is None:
         return [told]
     if rate == most:
-        return [f"{told}: no schedule is faster{without(limits.assumes, ' {}') if limits is not None else ''}"]
+        return [f"{told}: no schedule is faster"]
+    if limits is not None and rate == limits.without_switches:
+        return [f"{told}: no schedule is faster without the help of switches"]
     return [f"{told}; bound {most / topology.unit}, {format_bandwidth(most)}"]
 
 

@@ -1,0 +1,95 @@
+"""Accelerators that are joined directly: Google's TPUs, AWS's Trainium2, Intel's Gaudi 3. Latencies are assumed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+
+import numpy as np
+
+from antiphon.core.topology import LinkType, Topology, both_ways, build
+from antiphon.errors import Invalid, quote
+from antiphon.options import parse_yes
+from antiphon.topologies.links import GB
+from antiphon.topologies.options import MOST_LISTED, dimensions, most_links
+
+HOP = 1e-6  # assumed, between neighbours
+Pairs = list[tuple[int, int]]
+
+
+def tpu_v4(*, dims: str | int = "4x4x4") -> Topology:
+    """A slice of Google's TPU v4: chips in three dimensions, six links of 50 GB/s each way per chip (Jouppi et al.,
+    "TPU v4", ISCA 2023).
+
+    Every axis closes where all sizes are multiples of 4, made of whole cubes of 4x4x4; else none does (Google Cloud,
+    "TPU v4"). Twisted tori are not drawn.
+    """
+    return _tpu("tpu-v4", dims, 3, 50)
+
+
+def tpu_v5p(*, dims: str | int = "4x4x4") -> Topology:
+    """A slice of Google's TPU v5p: chips in three dimensions, six links of 100 GB/s each way per chip (Google Cloud,
+    "TPU v5p": 1200 GB/s both ways per chip).
+
+    Every axis closes in whole cubes of 4x4x4, as for TPU v4 (the same page: slices of 4x4x4 and more have full tori).
+    """
+    return _tpu("tpu-v5p", dims, 3, 100)
+
+
+def tpu_v6e(*, dims: str | int = "4x4") -> Topology:
+    """A slice of Google's TPU v6e (Trillium): chips in two dimensions, four links of 100 GB/s each way per chip (Google
+    Cloud, "TPU v6e": 800 GB/s both ways over 4 ports per chip, 256 chips in a pod of 16x16).
+
+    An axis closes where it is as long as the pod's, 16 (assumed: a part of a torus is a mesh along what it cuts).
+    """
+    return _tpu("tpu-v6e", dims, 2, 100)
+
+
+def _tpu(name: str, dims: str | int, axes: int, each: int) -> Topology:
+    sizes = dimensions(name, dims, None)
+    if len(sizes) > axes or (axes == 2 and max(sizes) > 16):
+        most = "2 sizes of at most 16" if axes == 2 else "3 sizes"
+        raise Invalid(f"dims={quote(dims)}: {name} has at most {most}, such as {'x'.join(['4'] * axes)}")
+    cubes = len(sizes) == 3 and not any(size % 4 for size in sizes)
+    closed = [size == 16 if axes == 2 else cubes for size in sizes]
+    spec = f"{name}:dims={'x'.join(map(str, sizes))}"
+    return _grid(spec, sizes, closed, [LinkType("ici", Fraction(each * GB), HOP)] * len(sizes))
+
+
+def trn2(*, ultra: bool = False) -> Topology:
+    """EC2's trn2.48xlarge: 16 Trainium2 in a torus of 4x4. ultra=true: the UltraServer, four of them, equal chips
+    joined in rings.
+
+    AWS Neuron, "Trainium2 Architecture": NeuronLink-v3 carries 1.28 TB/s both ways per chip, that is 640 GB/s each way;
+    "Amazon EC2 Trn2 Architecture" shows the torus. 128 GB/s to each of four neighbours and 64 to each of two in other
+    instances: SemiAnalysis, "Trainium2 Architecture & Networking" (2024); together they make the 640.
+    """
+    inner, outer = (LinkType("neuronlink", Fraction(each * GB), HOP) for each in (128, 64))
+    if parse_yes(ultra, "ultra"):
+        return _grid("trn2:ultra=true", (4, 4, 4), [True] * 3, [outer, inner, inner])
+    return _grid("trn2", (4, 4), [True] * 2, [inner, inner])
+
+
+def _grid(name: str, sizes: Sequence[int], closed: Sequence[bool], kinds: Sequence[LinkType]) -> Topology:
+    """Rank = position in row-major order; neighbours along each axis joined by its kind of link."""
+    number = np.arange(math.prod(sizes)).reshape(sizes)
+    most_links(2 * number.ndim * number.size, name, MOST_LISTED)
+    links = []
+    for axis, (size, closes, kind) in enumerate(zip(sizes, closed, kinds, strict=True)):
+        here, there = (np.take(number, range(a, a + size - 1), axis) for a in (0, 1))
+        pairs: Pairs = list(zip(here.ravel().tolist(), there.ravel().tolist(), strict=True))
+        if closes and size > 2:
+            ends = (np.take(number, at, axis).ravel().tolist() for at in (size - 1, 0))
+            pairs += zip(*ends, strict=True)
+        links += both_ways(pairs, kind)
+    places = ["/".join(f"{axis}{at}" for axis, at in zip("xyz", where, strict=False)) for where in np.ndindex(*sizes)]
+    return build(name, number.size, links, places=places)
+
+
+def gaudi3() -> Topology:
+    """Intel's HLS-3: eight Gaudi 3, every two joined by three ports of 200 Gbit/s, 75 GB/s each way (Intel Gaudi
+    documentation, "Network Configuration": 21 of 24 ports to the seven others, three out of the box)."""
+    pairs = [(a, b) for a in range(8) for b in range(a + 1, 8)]
+    kind = LinkType("ethernet", Fraction(75 * GB), HOP)
+    return build("gaudi3", 8, both_ways(pairs, kind), places=[f"host0/gaudi{i}" for i in range(8)])
