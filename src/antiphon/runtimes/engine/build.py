@@ -18,7 +18,6 @@ import time
 from functools import cache
 from pathlib import Path
 
-import antiphon
 from antiphon.core.files import is_ours
 from antiphon.errors import Invalid, Missing, quote, unknown
 from antiphon.runtimes.engine.complaint import complaint
@@ -101,7 +100,7 @@ def _names(target: str) -> list[str]:
     purpose = f"-DAP_FOR_{target.upper()}"
     if target != "mpi":
         return [purpose]
-    told = {"AP_PYTHON": sys.executable, "AP_PACKAGE": str(Path(str(antiphon.__file__)).parent)}
+    told = {"AP_PYTHON": sys.executable, "AP_PACKAGE": str(NATIVE.parents[2])}
     return [purpose, *(f"-D{name}={json.dumps(text, ensure_ascii=False)}" for name, text in told.items())]
 
 
