@@ -18,7 +18,7 @@ from antiphon.core.bounds.lp import Program, Solution, crossings, size_of
 from antiphon.core.bounds.needs import Needs
 from antiphon.core.bounds.network import Network, link_capacities, network_of
 from antiphon.core.bounds.partition import weakest_partition
-from antiphon.core.bounds.places import abilities_of, alone, in_a_switch, placed
+from antiphon.core.bounds.places import abilities_of, alone, in_a_switch, placed, places_for
 from antiphon.core.bounds.recheck import proved_time
 from antiphon.core.bounds.routing import even_spreads
 from antiphon.core.bounds.witness import Cut, LpDual, Partition, Witness
@@ -252,10 +252,10 @@ class Search:
     def _partitions(self, network: Network) -> list[Partition]:
         """The weakest partitions of a network by capacity out and in, offered as witnesses."""
         found = []
-        both = self.topology.switches and not network.symmetric
+        both = self.topology.switches and not (network.symmetric and self._alike)
         for direction in ("out", "in") if both else ("out",):
             turned = network if direction == "out" else network.reversed
-            parts, _ = weakest_partition(turned, self.collective.members, sorted(self.helps))
+            parts, _ = weakest_partition(turned, self.collective.members, places_for(self.helps, direction))
             found.append(partition_of(self.topology, self.collective, parts, direction))
             self.offer(found[-1])
         return found
@@ -264,11 +264,17 @@ class Search:
         found = []
         for parts in limit_partitions(self.topology, self.collective.members):
             for direction in ("out", "in"):
-                found.append(
-                    partition_of(self.topology, self.collective, placed(self.network, self.helps, parts), direction)
-                )
+                found.append(partition_of(self.topology, self.collective, self._placed(parts, direction), direction))
                 self.offer(found[-1])
         return found
+
+    @property
+    def _alike(self) -> bool:
+        """Whether what helps one way helps the other."""
+        return all(mine.multicast == mine.reduce for mine in self.helps.values())
+
+    def _placed(self, parts: Sequence[Sequence[int]], direction: str) -> list[list[int]]:
+        return placed(self.network, places_for(self.helps, direction), parts)
 
     def _both_ways(self) -> None:
         parts = alone(self.topology, self.collective, self.network, self.helps)

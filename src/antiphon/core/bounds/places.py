@@ -57,14 +57,18 @@ def aside(topology: Topology, helps: Mapping[int, Ability]) -> set[int]:
 # ---- parts for a partition, and what attains it ----
 
 
-def placed(
-    network: Network, helps: Mapping[int, Ability], parts: Sequence[Sequence[int]], left: Iterable[int] = ()
-) -> list[list[int]]:
-    """The parts, and the switches that help, but for those `left` out, and are in none yet with the rank that they are
-    tied to best."""
+def places_for(helps: Mapping[int, Ability], direction: str) -> list[int]:
+    """The switches that a partition has to take for places: of what leaves the parts, those that multicast; of what
+    enters them, those that reduce; of both together, all that help."""
+    counted = {"out": ("multicast",), "in": ("reduce",)}.get(direction, ("multicast", "reduce"))
+    return sorted(node for node, mine in helps.items() if any(getattr(mine, what) for what in counted))
+
+
+def placed(network: Network, places: Iterable[int], parts: Sequence[Sequence[int]]) -> list[list[int]]:
+    """The parts, and the places that are in none yet with the rank that they are tied to best."""
     found = [list(part) for part in parts]
     part_of = {node: part for part in found for node in part}
-    missing = sorted(helps.keys() - part_of.keys() - set(left))
+    missing = sorted(set(places) - part_of.keys())
     ranks = list(range(network.ranks))
     for switch, rank in (strongest(network, ranks, missing) if missing else {}).items():
         part_of[rank].append(switch)
@@ -82,7 +86,7 @@ def alone(
     others = sorted(set(range(topology.ranks)) - set(members))
     tied = strongest(network, list(members), others) if others else {}
     parts = [[member, *(rank for rank in others if tied[rank] == i)] for i, member in enumerate(members)]
-    return placed(network, helps, parts, left)
+    return placed(network, helps.keys() - left, parts)
 
 
 def in_a_switch(topology: Topology, collective: Collective, helps: Mapping[int, Ability]) -> Fraction | None:

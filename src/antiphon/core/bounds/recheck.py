@@ -14,7 +14,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.bounds.places import abilities_of, aside
+from antiphon.core.bounds.places import abilities_of, aside, places_for
 from antiphon.core.bounds.witness import Cut, Distance, Family, LpDual, Partition, Witness
 from antiphon.core.collective import Collective
 from antiphon.core.topology import Topology
@@ -162,9 +162,10 @@ def _check_partition(topology: Topology, collective: Collective, partition: Part
     helps = abilities_of(topology, collective)
     _require(partition.direction != "both" or len(partition.parts) > 2, "it has fewer than three parts")
     left = aside(topology, helps) if partition.direction == "both" else set()
-    places = [*range(topology.ranks), *sorted(helps)]
-    held = [node for part in partition.parts for node in part if node < topology.ranks or node in helps]
-    once = sorted(held) == [node for node in places if node in held or node not in left]
+    places = [*range(topology.ranks), *places_for(helps, partition.direction)]
+    known = set(places)
+    held = [node for part in partition.parts for node in part if node in known]
+    once = sorted(held) == sorted(known - (left - set(held)))
     what = "every rank, and every switch that helps," if helps else "every rank"
     _require(once, f"its parts do not hold {what} exactly once")
     members = set(collective.members)

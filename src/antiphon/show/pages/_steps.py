@@ -14,7 +14,7 @@ from antiphon.core.plan import Entry, Plan
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.cost import step_times
-from antiphon.select import Range
+from antiphon.select import Range, uses_text
 from antiphon.show.pages._flow import MOST_LANES, busiest, lanes, matrix, messages
 from antiphon.show.words import options_text, plural, ratio
 from antiphon.units import format_seconds, format_size
@@ -70,6 +70,8 @@ def _facts(entry: Entry, chosen: Range) -> str:
     if "bandwidth_gap" in claims:
         facts.append(("bandwidth gap", ratio(claims["bandwidth_gap"])))
         facts.append(("latency gap", ratio(claims["latency_gap"])))
+    if claims.get("uses"):
+        facts.append(("uses", uses_text(claims["uses"])))
     facts.append((f"at {format_size(chosen.at)}", format_seconds(chosen.seconds)))
     cells = "".join(f"<div><dt>{escape(k)}</dt><dd>{escape(v)}</dd></div>" for k, v in facts)
     return f'<dl class="facts">{cells}</dl>'
