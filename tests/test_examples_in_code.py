@@ -20,6 +20,9 @@ def test_there_are_some() -> None:
 
 @pytest.mark.parametrize("name", with_examples())
 def test_an_example_holds(name: str) -> None:
-    found = doctest.testmod(importlib.import_module(name.removesuffix(".__init__")))
-    assert found.attempted
-    assert not found.failed
+    module = importlib.import_module(name.removesuffix(".__init__"))
+    result = doctest.testmod(module)
+    assert not result.failed
+    assert result.attempted == Path(str(module.__file__)).read_text(encoding="utf-8").count(
+        ">>> "
+    )  # none is passed over
