@@ -16,7 +16,13 @@ from antiphon.errors import Unsupported
 
 
 def dual(collective: Collective) -> tuple[Collective, Longs]:
-    """The collective that a backward run achieves, and the block of it that each block becomes."""
+    """The collective that a backward run achieves, and the block of it that each block becomes. O(blocks).
+
+    An alltoall has blocks (to, from), which change places:
+
+    >>> dual(Collective("alltoall", 3))[1].reshape(3, 3).tolist()
+    [[0, 3, 6], [1, 4, 7], [2, 5, 8]]
+    """
     blocks = np.arange(collective.blocks)
     if collective.kind == "custom":
         return _dual_custom(collective), blocks
@@ -83,7 +89,12 @@ def invert(schedule: Schedule, links: Ints | None = None) -> Schedule:
     one machine whose links all lead both ways, give its routes.opposite_links.
 
     Backwards, a copy into many becomes a reduction from many and the other way round. A lone arrival at a
-    rank with nothing of its own stays a copy. Pieces are kept: the last piece then goes first.
+    rank with nothing of its own stays a copy. Pieces are kept: the last piece then goes first. O(n log n).
+
+    >>> from antiphon.core.example import of_rows
+    >>> back = invert(of_rows("broadcast", 3, [(0, 0, 0, 1, 0), (1, 0, 1, 2, 0)], roots=(0,)))
+    >>> back.collective.kind, [c.tolist() for c in (back.step, back.src, back.dst, back.op)]
+    ('reduce', [[1, 0], [1, 2], [0, 1], [1, 1]])
     """
     schedule = clean(plain_copies(schedule))
     target, block = dual(schedule.collective)
