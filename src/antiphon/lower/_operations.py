@@ -257,6 +257,7 @@ def _set_aside(work: Prepared, movement: Moves, doers: _Doers, table: _Table) ->
     line, order, collective = work.line, work.values.order, work.schedule.collective
     ends, members = work.analysis.outputs, len(collective.members)
     when, pieces = table.when(), np.concatenate([c[3] for c in table.columns])
+    # who reads what stood there at first, by the place where it stands; of those only where something comes
     old = order.initial[doers.read]
     version, reader = doers.read[old], doers.reader[old]
     read_place = order.rank[version] * members + work.schedule.chunks.block[order.chunk[version]] // members
@@ -264,6 +265,7 @@ def _set_aside(work: Prepared, movement: Moves, doers: _Doers, table: _Table) ->
     taken = np.zeros(collective.ranks * members, bool)
     taken[end_place] = True
     reader, read_place = reader[taken[read_place]], read_place[taken[read_place]]
+    # a join for each place: it waits for all of its readers
     ready = np.zeros(len(taken), np.int64)
     np.maximum.at(ready, read_place, when[reader] + 2 * (pieces[reader] - 1) + 1)
     places = distinct(read_place)
@@ -271,6 +273,7 @@ def _set_aside(work: Prepared, movement: Moves, doers: _Doers, table: _Table) ->
     join = np.full(len(ready), -1, np.int64)
     join[places] = table.add(JOIN, rank, rank, 1, ready[places], 0)
     table.wait(join[read_place], reader)
+    # and a copy for each output, which waits for the join of its place
     value, chunk = work.last[rows], ends.chunk[rows]
     mine = ends.rank[rows]
     begin = np.maximum(ready[end_place], when[doers.writer[value]]) + 1
@@ -284,7 +287,8 @@ def _set_aside(work: Prepared, movement: Moves, doers: _Doers, table: _Table) ->
 
 
 def _order_versions(work: Prepared, movement: Moves, folding: Folds, doers: _Doers, table: _Table) -> None:
-    """Reads wait for what writes the version; what is written over it waits for its reads, or else for its writer."""
+    """Reads wait for what writes the version; what is written over it waits for its reads, or else for its writer.
+    O(uses)."""
     values = work.values
     writer = doers.writer[doers.read]
     table.wait(doers.reader[writer >= 0], writer[writer >= 0])
@@ -297,9 +301,10 @@ def _order_versions(work: Prepared, movement: Moves, folding: Folds, doers: _Doe
 
 
 def _order_stretches(work: Prepared, movement: Moves, doers: _Doers, table: _Table, lag: int) -> Slots:
-    """Deal the stretches to slots; who writes into one again waits for all that used what was there."""
+    """Deal the stretches to slots; who writes into one again waits for all that used what was there. O(n log n)."""
     schedule, line = work.schedule, work.line
     head, tail = schedule.chunk[movement.head], schedule.chunk[movement.tail]
+    # pairs (stretch, operation that uses it): folds take what waits, others read what lies there; else the writer
     held = np.flatnonzero(movement.waiting)
     taker = doers.writer[work.values.order.write[held]]
     inside = movement.base[doers.read] >= len(work.places)
@@ -315,7 +320,7 @@ def _order_stretches(work: Prepared, movement: Moves, doers: _Doers, table: _Tab
     rank = schedule.dst[movement.head].astype(np.int64)
     where = rank, line.begin[head], line.end[tail], line.pieces[head]
     slots = dealt(line, schedule.collective.ranks, where, (2 * work.time[movement.head], end), lag)
-    after = np.full(len(head), -1, np.int64)
+    after = np.full(len(head), -1, np.int64)  # per stretch the one that has its slot next
     again = np.flatnonzero(slots.before >= 0)
     after[slots.before[again]] = again
     some = after[stretch] >= 0
@@ -324,7 +329,7 @@ def _order_stretches(work: Prepared, movement: Moves, doers: _Doers, table: _Tab
 
 
 def _assembled(work: Prepared, movement: Moves, slots: Slots, table: _Table, channels: int) -> Program:
-    """All columns in their final order."""
+    """All columns in their final order: operations by rank, time, and receives before sends before folds. One sort."""
     schedule, line, places = work.schedule, work.line, work.places
     ranks = schedule.collective.ranks
     kind, rank, peer, pieces, when, chunk = table.all("columns", 6)

@@ -192,6 +192,7 @@ def _values(
     aside: Bools,
 ) -> Values:
     """Groups with their operands, versions with their places. `keys`: the cells of inputs and outputs. O(n log n)."""
+    # groups: the version that each writes; of operands the version that each is
     groups = len(analysis.count)
     at = ranges(analysis.first, analysis.count)
     row, owner = analysis.row[at], np.repeat(np.arange(groups), analysis.count)
@@ -201,6 +202,7 @@ def _values(
     operand = np.where(real, order.read[row], version[owner] - 1) if len(row) else row
     group = np.full(len(order), -1, np.int64)
     group[version] = np.arange(groups)
+    # versions: what is there at first lies in the input, what comes to where it is wanted in the output
     place = np.full(len(order), -1, np.int64)
     initial = np.flatnonzero(order.initial)
     entry = _find(keys[0], order.cell[initial])

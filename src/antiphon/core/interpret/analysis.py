@@ -140,11 +140,9 @@ def _ends(schedule: Schedule) -> tuple[Ends, Ends]:
     first = spread(relation.pre_rank, relation.pre_block)
     last = spread(relation.post_rank, relation.post_block)
     lengths = np.array([*map(len, relation.wants), 0], np.int64)
-    wanted = np.where(
-        relation.post_want < 0, collective.ids_per_block[relation.post_block], lengths[relation.post_want]
-    )
+    count = np.where(relation.post_want < 0, collective.ids_per_block[relation.post_block], lengths[relation.post_want])
     by_rank = np.lexsort([relation.post_block, relation.post_rank])
-    return first, Ends(last.pair, last.rank, last.chunk, last.chunk, wanted[by_rank][last.pair])
+    return first, Ends(last.pair, last.rank, last.chunk, last.chunk, count[by_rank][last.pair])
 
 
 def _cell_keys(schedule: Schedule, first: Ends, last: Ends) -> tuple[Longs, Longs]:

@@ -199,23 +199,23 @@ def take_inputs(collective: Collective, inputs: Sequence[Any], dtype: object = N
     if len(inputs) != collective.ranks:
         raise Invalid(f"inputs: expected one per rank ({collective.ranks}), got {len(inputs)}")
     first, last = sides(collective, in_place)
-    wanted = None if dtype is None else data_type(dtype)
-    found: dict[int, Array] = {}
-    for rank, given in enumerate(inputs):
-        if given is None or (not isinstance(given, np.ndarray) and len(given) == 0):
+    kind = None if dtype is None else data_type(dtype)
+    of_rank: dict[int, Array] = {}
+    for rank, buffer in enumerate(inputs):
+        if buffer is None or (not isinstance(buffer, np.ndarray) and len(buffer) == 0):
             continue
-        if in_place and not (isinstance(given, np.ndarray) and given.flags.writeable):
+        if in_place and not (isinstance(buffer, np.ndarray) and buffer.flags.writeable):
             raise Invalid(f"rank {rank}: its buffer must be a writable NumPy array to run in place")
-        array = np.asarray(given)
+        array = np.asarray(buffer)
         if array.ndim != 1:
             raise Invalid(f"rank {rank}: its input has {array.ndim} dimensions; flatten it to 1")
-        found[rank] = array
-        wanted = data_type(array.dtype) if wanted is None else wanted
-        if array.dtype != wanted:
-            raise Invalid(f"rank {rank}: its input is of type {array.dtype}, not {wanted}; convert it first")
-    wanted = np.dtype(np.float32) if wanted is None else wanted
-    arrays = [found.get(rank, np.zeros(0, wanted)) for rank in range(collective.ranks)]
-    return Buffers(arrays, wanted, _unit(first.size, arrays), first, last)
+        of_rank[rank] = array
+        kind = data_type(array.dtype) if kind is None else kind
+        if array.dtype != kind:
+            raise Invalid(f"rank {rank}: its input is of type {array.dtype}, not {kind}; convert it first")
+    kind = np.dtype(np.float32) if kind is None else kind
+    arrays = [of_rank.get(rank, np.zeros(0, kind)) for rank in range(collective.ranks)]
+    return Buffers(arrays, kind, _unit(first.size, arrays), first, last)
 
 
 def _unit(size: Longs, arrays: list[Array]) -> int:

@@ -35,10 +35,10 @@ def order_of_combining(schedule: Schedule | Analysis) -> str | None:
     (False, False)
     """
     groups = schedule if isinstance(schedule, Analysis) else analyse(schedule)
-    wanted = groups.outputs.count > 1
-    if not wanted.any():
+    combined = groups.outputs.count > 1
+    if not combined.any():
         return NOTHING
-    ends = _marks(groups)[:, groups.outputs.cell[wanted]]
+    ends = _marks(groups)[:, groups.outputs.cell[combined]]
     if np.any(ends != ends[:, :1]):
         return None
     return "".join(f"{int(mark):016x}" for mark in ends[:, 0])

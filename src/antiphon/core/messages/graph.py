@@ -95,14 +95,14 @@ class MessageGraph:
         count = len(self)
         owner = np.repeat(np.arange(count), np.diff(self.deps_ptr))
         item = 2 * self.deps.astype(np.int64) + self.left
-        known = distinct(item)
-        need = np.searchsorted(known, item)
-        done, left = (np.flatnonzero((known & 1) == kind) for kind in (0, 1))
-        left_ptr = narrow(pointers(known[left] >> 1, count)) if len(left) else NOTHING
-        order = order_of(owner * max(len(known), 1) + need, max(count * len(known), 1))
+        items = distinct(item)
+        condition = np.searchsorted(items, item)
+        done, left = (np.flatnonzero((items & 1) == kind) for kind in (0, 1))
+        left_ptr = narrow(pointers(items[left] >> 1, count)) if len(left) else NOTHING
+        order = order_of(owner * max(len(items), 1) + condition, max(count * len(items), 1))
         return Waits(
-            narrow(pointers(known[done] >> 1, count)), narrow(done), left_ptr, narrow(left), narrow(self.deps_ptr),
-            narrow(need[order]), np.full(len(known), -1, np.int32),
+            narrow(pointers(items[done] >> 1, count)), narrow(done), left_ptr, narrow(left), narrow(self.deps_ptr),
+            narrow(condition[order]), np.full(len(items), -1, np.int32),
         )  # fmt: skip
 
 

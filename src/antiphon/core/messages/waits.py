@@ -130,17 +130,17 @@ def _rounds(messages: Messages, src: Ints | Longs, dst: Ints | Longs, keys: int,
     time *= fits(keys)
     first, second = (np.add(time, end, dtype=fits) for end in (src, dst))
     if bound <= 8 * count:  # few enough for a table of all keys in all steps
-        seen = np.zeros(bound, np.bool_)
-        seen[first] = True
-        seen[second] = True
-        if seen.all():
+        used = np.zeros(bound, np.bool_)
+        used[first] = True
+        used[second] = True
+        if used.all():
             before = np.arange(-keys, bound - keys, dtype=np.int32)
             before[:keys] = -1
         else:
-            number = np.cumsum(seen, dtype=np.int32) - np.int32(1)
-            last = np.where(seen, number, np.int32(-1)).reshape(times, keys)
+            number = np.cumsum(used, dtype=np.int32) - np.int32(1)
+            last = np.where(used, number, np.int32(-1)).reshape(times, keys)
             np.maximum.accumulate(last, axis=0, out=last)
-            before = np.concatenate([np.full(keys, -1, np.int32), last[:-1].reshape(-1)])[seen]
+            before = np.concatenate([np.full(keys, -1, np.int32), last[:-1].reshape(-1)])[used]
             first, second = number[first], number[second]
     else:
         names, place = dense(np.concatenate([first, second]), bound)
@@ -162,17 +162,33 @@ def _rounds(messages: Messages, src: Ints | Longs, dst: Ints | Longs, keys: int,
 def _versions(messages: Messages) -> Waits:
     """A version of a cell is a condition, the one before it that of the version before. Who writes it gives to it when
     done, who reads the version before when it has left: the old value is then free to go. What is there from the
-    beginning nobody waits for."""
+    beginning nobody waits for. O(n log n).
+
+    Of `core.example.star` message 0 reads version 4 and 1 reads 2; so they give to 5 and 3 when they have left.
+    Messages 2 and 3 need the sum, 1:
+
+    >>> from antiphon.core.example import star
+    >>> from antiphon.core.messages.table import messages
+    >>> data = _versions(messages(star()))
+    >>> data.pairs("left"), data.pairs("need")
+    ((array([0, 1]), array([5, 3])), (array([2, 3]), array([1, 1])))
+    """
     known, rows = versions(messages.schedule), messages.of_row.astype(np.int64)
-    made = ~known.initial[known.read]
+    later = ~known.initial[known.read]
     last = known.final[known.read]
     done = _listed(rows, known.write, len(messages), len(known))
     left = _listed(rows[~last], known.read[~last] + 1, len(messages), len(known))
-    need = _listed(rows[made], known.read[made], len(messages), len(known))
+    need = _listed(rows[later], known.read[later], len(messages), len(known))
     return Waits(*done, *(left if len(left[1]) else (NONE, NONE)), *need, _versions_before(known))
 
 
 def _versions_before(known: Versions) -> Ints:
+    """Per version the one before of its cell, -1 where that is there from the beginning. O(versions).
+
+    >>> step = np.array([-1, 0, 4, -1, 2], np.int32)  # of cell 0, then of cell 1
+    >>> _versions_before(Versions(None, None, np.array([0, 0, 0, 1, 1]), step, 1, 1))
+    array([-1, -1,  1, -1, -1], dtype=int32)
+    """
     out = np.arange(-1, len(known) - 1, dtype=np.int32)
     out[known.initial] = -1
     out[1:][known.initial[:-1]] = -1
@@ -191,7 +207,7 @@ def _listed(message: Longs, condition: Ints, messages: int, conditions: int) -> 
 
 
 def _both(first: Waits, second: Waits, messages: int) -> Waits:
-    """The conditions of both."""
+    """The conditions of both, those of the second numbered on from those of the first. O(n log n)."""
     columns: dict[str, Ints] = {}
     for what in ("done", "left", "need"):
         one, other = first.pairs(what), second.pairs(what)

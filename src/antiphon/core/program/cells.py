@@ -129,7 +129,18 @@ def _views(
 ) -> tuple[Longs, tuple[Longs, Longs], tuple[Longs, Longs]]:
     """The view of every part, input, output and row of the finish table; of each its region and shift.
 
-    Region: 2 * rank + buffer, or -1 - generation for a slot.
+    Region: 2 * rank + buffer, or -1 - generation for a slot. O(n log n).
+
+    Rank 0 of `core.example.star` receives into two slots (regions -1 and -2), then adds them and its input (0) in its
+    output (1):
+
+    >>> from antiphon.core.example import star
+    >>> from antiphon.lower.lowering import lower
+    >>> program = lower(star())
+    >>> first, last = sides(program.collective)
+    >>> view, (region, shift), _ = _views(program, first, last, np.array([0]), np.array([0, 1]))
+    >>> view[:6].tolist(), region[:6].tolist()
+    ([1, 0, 3, 2, 0, 1], [-1, -2, 1, 0, -2, -1])
     """
     base = np.concatenate([program.part_base, program.finish_base])
     rank = np.concatenate(
@@ -150,7 +161,21 @@ def _views(
 
 def _generations(program: Program, parts: Longs, points: Longs) -> tuple[Longs, tuple[Longs, Longs]]:
     """Of parts in scratch, numbered by what the slot holds then: in the order of operations, what has one origin (and
-    one length, where it lies there in pieces). And the operations that must be in order where a slot changes hands."""
+    one length, where it lies there in pieces). And the operations that must be in order where a slot changes hands.
+    One sort.
+
+    Rank 0 receives the halves of a block (operations 0 and 2) and adds them (1 and 3), by way of one slot: operation 2
+    must come after 0 and 1, and 3 after 2.
+
+    >>> from antiphon.core.example import of_rows
+    >>> from antiphon.lower.lowering import lower
+    >>> program = lower(of_rows("reduce", 2, [(0, 0, 1, 0, 1), (5, 1, 1, 0, 1)], roots=(0,), parts=2), lag=0)
+    >>> parts = np.flatnonzero(program.base_buffer[program.part_base] == SCRATCH)
+    >>> program.part_op[parts].tolist()
+    [0, 1, 2, 3]
+    >>> _generations(program, parts, np.array([0, 1, 2]))
+    (array([0, 0, 1, 1]), (array([0, 1, 2, 2]), array([2, 2, 2, 3])))
+    """
     low, high = points[program.part_begin[parts]], points[program.part_end[parts]]
     parts, kept = parts[low < high], low < high
     of, base = program.part_op[parts], program.part_base[parts]

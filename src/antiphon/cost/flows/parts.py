@@ -132,17 +132,17 @@ def prepare_parts(schedule: Schedule, topology: Topology, profile: Profile) -> P
     >>> parts.writes.tolist(), parts.frees.tolist(), parts.readers_of(np.array([1])).tolist()
     ([1, 1, 3, 5], [5, 3, 6, 6], [2, 3])
     """
-    sent, known = messages(schedule), versions(schedule)
-    routing, of_row = paths(sent, topology), sent.of_row.astype(np.int64)
-    count, many = len(known), len(sent)
-    by_message = order_of(sent.of_row, max(many, 1))
-    row_ptr = pointers(sent.of_row[by_message], many)
+    table, known = messages(schedule), versions(schedule)
+    routing, of_row = paths(table, topology), table.of_row.astype(np.int64)
+    count, many = len(known), len(table)
+    by_message = order_of(table.of_row, max(many, 1))
+    row_ptr = pointers(table.of_row[by_message], many)
     read, write = known.read[by_message], known.write[by_message]
     follows = np.where(known.final, count, np.arange(1, count + 1)).astype(np.int32)
     waiting = ~known.initial[read]
     by_version = order_of(read.astype(np.int64), max(count, 1))
     by_version = by_version[waiting[by_version]]
-    reads = np.bincount(sent.of_row[by_message[waiting]], minlength=many + 1).astype(np.int32)
+    reads = np.bincount(table.of_row[by_message[waiting]], minlength=many + 1).astype(np.int32)
     gates = np.bincount(write, minlength=count + 1) + np.bincount(follows[read], minlength=count + 1)
     later = follows[~known.initial & ~known.final] if count else follows
     gates[later] += 1
@@ -151,7 +151,7 @@ def prepare_parts(schedule: Schedule, topology: Topology, profile: Profile) -> P
     uses = _uses(routing)
     return Parts(
         routing, known, uses, np.append(seconds_per_byte(topology), 0.0),
-        crowds(sent, uses, topology, profile, several),
+        crowds(table, uses, topology, profile, several),
         after, np.append(np.where(first, 1, 2), NEVER).astype(np.int32), reads, gates.astype(np.int32),
         row_ptr, by_message, write, follows[read],
         pointers(read[by_version].astype(np.int64), count), of_row[by_message[by_version]], follows,
@@ -194,14 +194,14 @@ def _connections(routing: Paths) -> tuple[Longs, Bools, bool]:
     >>> _connections(paths(table, machine()))
     (array([2, 3, 3, 3]), array([ True,  True, False]), False)
     """
-    sent, route = routing.messages, routing.route
-    order = np.lexsort((np.arange(len(sent)), route, sent.dst, sent.src))
-    pair = (sent.src * np.int64(sent.ranks) + sent.dst)[order]
+    table, route = routing.messages, routing.route
+    order = np.lexsort((np.arange(len(table)), route, table.dst, table.src))
+    pair = (table.src * np.int64(table.ranks) + table.dst)[order]
     one_pair = pair[1:] == pair[:-1]
     same = one_pair & (route[order][1:] == route[order][:-1])
-    after = np.full(len(sent) + 1, len(sent), np.int64)
+    after = np.full(len(table) + 1, len(table), np.int64)
     after[order[:-1][same]] = order[1:][same]
-    first = np.ones(len(sent), np.bool_)
+    first = np.ones(len(table), np.bool_)
     first[order[1:][same]] = False
     return after, first, bool((one_pair & ~same).any())
 

@@ -90,7 +90,8 @@ class Run:
         )  # fmt: skip
 
     def _moment(self, now: float, ended: Longs, expired: Longs, written: Longs, ready: Longs) -> None:
-        """Everything that happens now, and all that follows from it at once; then the rates."""
+        """Everything that happens now, and all that follows from it at once; then the rates. Messages whose flow has
+        ended, whose latency has expired, that are ready; versions that are written."""
         self.moments += 1
         gone, come = ended, []
         while len(ended) or len(expired) or len(written) or len(ready):
@@ -164,6 +165,7 @@ class Run:
         """
         if not len(chosen):
             return NOTHING
+        # self.free: per rank when its processor has done what it has; self.last: the last version that it made
         self.possible[chosen] = now
         self.combine[chosen] = now
         if self.parts.work is None:

@@ -74,17 +74,17 @@ class Work:
         >>> senders.key.tolist(), senders.low.tolist(), senders.values[0].tolist()
         ([1, 2, 4], [0, 0, 0], [2, 1, 1])
         """
-        sent, span, incasts = self.paths, self.segments, Incasts.of(self.profile, self.topology)
+        routing, span, incasts = self.paths, self.segments, Incasts.of(self.profile, self.topology)
         nothing = np.zeros(0, np.int64)
         suffering = incasts.epsilon > 0
-        if not suffering.any() or not len(sent.use_message):
+        if not suffering.any() or not len(routing.use_message):
             return Runs(nothing, nothing, nothing, (nothing,))
         crowded = self._crowded(int(incasts.w_t[suffering].min()))
-        kept = np.flatnonzero(crowded[sent.use_message] & suffering[sent.use_resource])
-        message, resource = sent.use_message[kept], sent.use_resource[kept]
+        kept = np.flatnonzero(crowded[routing.use_message] & suffering[routing.use_resource])
+        message, resource = routing.use_message[kept], routing.use_resource[kept]
         if not len(message):
             return Runs(nothing, nothing, nothing, (nothing,))
-        ranks, count, src, dst = sent.messages.ranks, len(span), sent.messages.src, sent.messages.dst
+        ranks, count, src, dst = routing.messages.ranks, len(span), routing.messages.src, routing.messages.dst
         pair, low, high = resource * ranks + dst[message], span.low[message], span.high[message]
         if not self._single:
             pairs, place = dense(pair, (int(resource.max()) + 1) * ranks)
@@ -101,10 +101,10 @@ class Work:
     @cached_property
     def _single(self) -> bool:
         """No rank sends to another by two messages at once, and none crosses a resource twice."""
-        sent = self.paths.messages
+        table = self.paths.messages
         if len(self.topology.limits) or not self.segments.single:
             return False
-        key = (sent.src.astype(np.int64) * sent.ranks + sent.dst) * len(self.segments) + self.segments.low
+        key = (table.src.astype(np.int64) * table.ranks + table.dst) * len(self.segments) + self.segments.low
         return len(distinct(key)) == len(key)
 
     def _crowded(self, w_t: int) -> Numbers:
@@ -114,13 +114,13 @@ class Work:
         >>> Work(star(), machine(), Profile())._crowded(1)
         array([ True,  True, False, False])
         """
-        sent, ranks = self.paths.messages, self.paths.messages.ranks
-        crossing, span = sent.src != sent.dst, self.segments
+        table, ranks = self.paths.messages, self.paths.messages.ranks
+        crossing, span = table.src != table.dst, self.segments
         if span.single:
-            place, which = dense(sent.dst.astype(np.int64) * len(span) + span.low, ranks * len(span))
+            place, which = dense(table.dst.astype(np.int64) * len(span) + span.low, ranks * len(span))
             return (np.bincount(which, weights=crossing, minlength=len(place)) > w_t)[which]
-        pairs = distinct((sent.dst.astype(np.int64) * ranks + sent.src)[crossing])
-        return (np.bincount(pairs // ranks, minlength=ranks) > w_t)[sent.dst]
+        pairs = distinct((table.dst.astype(np.int64) * ranks + table.src)[crossing])
+        return (np.bincount(pairs // ranks, minlength=ranks) > w_t)[table.dst]
 
     @cached_property
     def loads(self) -> Runs:
@@ -132,9 +132,9 @@ class Work:
         >>> loads.key.tolist(), loads.low.tolist(), [column.tolist() for column in loads.values]
         ([0, 1, 2, 3], [1, 0, 1, 0], [[1.0, 1.0, 1.0, 1.0], [0, 0, 0, 0]])
         """
-        sent, span = self.paths, self.segments
-        at = sent.use_message
-        runs = summed(sent.use_resource, span.low[at], span.high[at], (self._weight[at],), len(span))
+        routing, span = self.paths, self.segments
+        at = routing.use_message
+        runs = summed(routing.use_resource, span.low[at], span.high[at], (self._weight[at],), len(span))
         part = runs.values[0] / self._scale
         return beside(Runs(runs.key, runs.low, runs.high, (part,)), self.senders, len(self.segments))
 

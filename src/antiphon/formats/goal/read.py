@@ -209,7 +209,17 @@ def _following(table: _Operations) -> dict[int, int]:
 
 
 def _dependencies(table: _Operations, parts: _Parts) -> list[set[int]]:
-    """Of every operation what it waits for: 2 m for message or calc m done, 2 m + 1 where it is enough that it left."""
+    r"""Of every operation what it waits for: 2 m for message or calc m done, 2 m + 1 where it is enough that it left.
+    O(waits and dependencies).
+
+    The send back (operation 4) waits for message 0, of which the calc (3) is a part:
+
+    >>> lines = ["num_ranks 2", "rank 0 {", "a: send 8b to 1", "b: recv 8b from 1", "}", "rank 1 {"]
+    >>> lines += ["a: recv 8b from 0", "b: calc 5", "c: send 8b to 0", "b requires a", "c requires b", "}"]
+    >>> table = _parsed("\n".join(lines))
+    >>> _dependencies(table, _parts(table))
+    [set(), set(), set(), {0}, {0}]
+    """
     needs: list[list[tuple[int, bool]]] = [[] for _ in range(len(table))]
     missing, readers = [0] * len(table), [list[int]() for _ in range(len(table))]
     for later, earlier, begun in table.waits:

@@ -30,10 +30,10 @@ def given_sizes(groups: Sizes, ranks: int) -> list[int]:
     words = str(groups).split("+") if isinstance(groups, str | int) else list(groups)
     sizes: list[int] = []
     for word in words:
-        found = re.fullmatch(r"(?:(\d{1,9})\*)?(\d{1,9})", str(word).strip())
-        if found is None or not 1 <= int(found[2]) <= ranks or not 1 <= int(found[1] or 1) <= ranks:
+        match = re.fullmatch(r"(?:(\d{1,9})\*)?(\d{1,9})", str(word).strip())
+        if match is None or not 1 <= int(match[2]) <= ranks or not 1 <= int(match[1] or 1) <= ranks:
             raise Invalid(f"option groups: expected sizes of 1 to {ranks} such as 4+4+2 or 2*4+2, got {quote(groups)}")
-        sizes += [int(found[2])] * int(found[1] or 1)
+        sizes += [int(match[2])] * int(match[1] or 1)
     if sum(sizes) != ranks:
         raise Invalid(f"option groups: the groups of {quote(groups)} have {sum(sizes)} ranks together, not {ranks}")
     return sizes

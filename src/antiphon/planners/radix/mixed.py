@@ -35,8 +35,8 @@ class Radices:
 
     def distances(self, far: bool) -> list[int]:
         """How far apart the partners of every round are: 1 first and growing, or the farthest first."""
-        done = [math.prod(self.rounds[:i]) for i in range(len(self.rounds) + 1)]
-        return [self.size // d for d in done[1:]] if far else done[:-1]
+        products = [math.prod(self.rounds[:i]) for i in range(len(self.rounds) + 1)]
+        return [self.size // d for d in products[1:]] if far else products[:-1]
 
     def __str__(self) -> str:
         return "x".join(map(str, self.rounds))
@@ -63,17 +63,17 @@ def chosen(ranks: int, k: int | None, radices: Radix | None, fold: bool) -> Radi
 
 def _given(radices: Radix, ranks: int) -> tuple[int, ...]:
     try:
-        found = tuple(int(r) for r in (str(radices).split("x") if isinstance(radices, str | int) else radices))
+        fans = tuple(int(r) for r in (str(radices).split("x") if isinstance(radices, str | int) else radices))
     except (TypeError, ValueError):
         raise Invalid(f"option radices: expected numbers such as 4x4x2, got {quote(radices)}") from None
-    if not found or min(found) < 2:
+    if not fans or min(fans) < 2:
         raise Invalid(f"option radices: every round needs a radix of 2 or more, such as 4x4x2, got {quote(radices)}")
-    if math.prod(found) > ranks:
+    if math.prod(fans) > ranks:
         raise Invalid(
-            f"option radices: the product of {quote(radices)} is {math.prod(found)}, but only {ranks} ranks take part; "
+            f"option radices: the product of {quote(radices)} is {math.prod(fans)}, but only {ranks} ranks take part; "
             f"give radices whose product is {ranks}, or less to let the rest fold"
         )
-    return found
+    return fans
 
 
 def power_below(ranks: int, k: int) -> int:
@@ -263,7 +263,13 @@ def in_parts(collective: Collective, order: Order, radices: Radices, far: bool) 
     with the whole vector, before and after.
 
     Who ends with which part in between is free to choose: they are dealt out so that every message is a run of the
-    vector, and nothing is permuted.
+    vector, and nothing is permuted. O(cores^2).
+
+    Two ranks: each adds up a half, then they exchange.
+
+    >>> schedule = in_parts(Collective("allreduce", 2), None, Radices((2,), 2), False)
+    >>> list(zip(*(c.tolist() for c in (schedule.step, schedule.chunk, schedule.src, schedule.dst, schedule.op))))
+    [(0, 0, 1, 0, 1), (0, 1, 0, 1, 1), (1, 0, 0, 1, 0), (1, 1, 1, 0, 0)]
     """
     seats = Seats.of(collective, order)
     core = core_of(len(seats), radices.size)
@@ -281,8 +287,8 @@ def _dealt(schedule: Schedule, inner: Sequence[int], place: Longs) -> Schedule:
     goal[np.argsort(np.argsort(inner))] = place
     chunks = schedule.chunks
     number = chunks.offset * parts // chunks.denominator
-    moved = chunks.offset + (goal[number] - number) * (chunks.denominator // parts)
-    return replace(schedule, chunks=Chunks(chunks.block, moved, chunks.share, chunks.denominator))
+    offset = chunks.offset + (goal[number] - number) * (chunks.denominator // parts)
+    return replace(schedule, chunks=Chunks(chunks.block, offset, chunks.share, chunks.denominator))
 
 
 def rows_needed(kind: str, radices: Radices, large: bool = False) -> int:

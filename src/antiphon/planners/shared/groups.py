@@ -74,14 +74,14 @@ def given_groups(text: str, ranks: int) -> Groups:
     """An option such as "3+4", "8*32+8*16" or "(2+3)+2*4": groups of so many ranks, one after the other."""
     words = re.findall(r"\d{1,9}|\S", text)
     try:
-        found = _parse(words, ranks, 0)
+        groups = _parse(words, ranks, 0)
     except (ValueError, IndexError):
-        found = None
-    if words or found is None:
+        groups = None
+    if words or groups is None:
         raise Invalid(f"option fanins: expected groups such as 3+4, 2*3+4 or (2+3)+4, got {quote(text)}")
-    if found.size != ranks:
-        raise Invalid(f"option fanins: the groups of {quote(text)} have {found.size} ranks together, not {ranks}")
-    return found
+    if groups.size != ranks:
+        raise Invalid(f"option fanins: the groups of {quote(text)} have {groups.size} ranks together, not {ranks}")
+    return groups
 
 
 def _parse(words: list[str], ranks: int, depth: int) -> Groups:
@@ -260,7 +260,8 @@ def _rows(groups: Groups, cuts: list[Fraction], way: int) -> _Rows:
 def _around(
     groups: Groups, first: int, step: int, holder: Longs, at: NDArray[np.object_], whole: int, item: Longs, way: int
 ) -> Iterator[tuple[Longs, ...]]:
-    """Part `holder` has `item`, at `at` / `whole` of what it has: pass it around, then on within the parts."""
+    """Columns (step, item, src, dst): part `holder` has `item`, at `at` / `whole` of what it has: pass it around, then
+    on within the parts. O(rows)."""
     parts, starts = groups.parts, first + np.array(groups.starts())
     sizes = np.array([part.size for part in parts])
     turn = (holder + way * np.arange(len(parts))[:, None]) % len(parts)

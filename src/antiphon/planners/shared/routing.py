@@ -161,7 +161,17 @@ def _direct(topology: Topology, src: Ints, dst: Ints, width: Longs) -> tuple[Lon
 def _through(
     topology: Topology, src: Ints, dst: Ints, far: Longs, width: Longs, turn: int
 ) -> Iterator[tuple[Longs, Longs, Ints, Longs]]:
-    """(pairs, hops, their links padded with -1, ways out of the source), for some destinations at a time."""
+    """(pairs, hops, their links padded with -1, ways out of the source), for some destinations at a time. O(hops), and
+    a search per destination.
+
+    >>> from antiphon.core.topology import LinkType, both_ways, build
+    >>> wire = LinkType("wire", "1GB/s")
+    >>> switched = build("switched", 3, both_ways([(0, 3), (1, 3), (2, 3)], wire), switches=1)
+    >>> src, dst = np.array([0, 0, 1]), np.array([1, 2, 2])
+    >>> for pairs, hops, links, ways in _through(switched, src, dst, np.arange(3), np.zeros(6, np.int64), 0):
+    ...     print(pairs, hops, links.tolist(), ways)
+    [0 1 2] [2 2 2] [[0, 3], [0, 5], [2, 5]] [1 1 1]
+    """
     if not len(far) or not topology.switches:
         return
     net = _Switched.of(topology, width)
