@@ -89,9 +89,22 @@ def operations(work: Prepared, channels: int, lag: int) -> Program:
 
 
 def _transfers(work: Prepared, movement: Moves, folding: Folds, early: _Early, table: _Table) -> _Doers:
-    """Sends, receives, copies and folds.
+    """Sends, receives, copies and folds; who does what. O(n log n).
 
     After the first step a rank's own data is sent from its output, where it stands beside what has come.
+
+    Of `core.example.star` operations 0 to 3 receive, 4 to 7 send, 8 folds. Row 0 is received by operation 1. Version 1,
+    the sum, is made by the fold, which reads version 0; it is sent by 6 and 7.
+
+    >>> from antiphon.core.example import star
+    >>> from antiphon.lower.rows import prepare
+    >>> work, table = prepare(star(), False), _Table()
+    >>> movement = moves(work)
+    >>> doers = _transfers(work, movement, folds(work, movement), _at_once(work, table), table)
+    >>> doers.arrives.tolist(), doers.writer.tolist()
+    ([1, 0, 2, 3], [-1, 8, -1, 2, -1, 3])
+    >>> list(zip(doers.read.tolist(), doers.reader.tolist()))  # (version, operation)
+    [(2, 5), (4, 4), (1, 6), (1, 7), (0, 8)]
     """
     schedule, line, values = work.schedule, work.line, work.values
     read, write = values.order.read.astype(np.int64), values.order.write.astype(np.int64)
@@ -288,7 +301,22 @@ def _set_aside(work: Prepared, movement: Moves, doers: _Doers, table: _Table) ->
 
 def _order_versions(work: Prepared, movement: Moves, folding: Folds, doers: _Doers, table: _Table) -> None:
     """Reads wait for what writes the version; what is written over it waits for its reads, or else for its writer.
-    O(uses)."""
+    O(uses).
+
+    The sum of ranks 0 and 1 is sent (3) when it is folded (4). In place rank 1 receives it (1) where its input lies, so
+    when that has been sent (2).
+
+    >>> from antiphon.core.example import of_rows
+    >>> from antiphon.lower.rows import prepare
+    >>> work, table = prepare(of_rows("allreduce", 2, [(0, 0, 1, 0, 1), (1, 0, 0, 1, 0)]), True), _Table()
+    >>> movement = moves(work)
+    >>> folding = folds(work, movement)
+    >>> doers = _transfers(work, movement, folding, _at_once(work, table), table)
+    >>> table.waits.clear()
+    >>> _order_versions(work, movement, folding, doers, table)
+    >>> table.all("waits", 2)  # who waits, for whom
+    [array([3, 1]), array([4, 2])]
+    """
     values = work.values
     writer = doers.writer[doers.read]
     table.wait(doers.reader[writer >= 0], writer[writer >= 0])

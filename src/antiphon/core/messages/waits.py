@@ -174,11 +174,11 @@ def _versions(messages: Messages) -> Waits:
     ((array([0, 1]), array([5, 3])), (array([2, 3]), array([1, 1])))
     """
     known, rows = versions(messages.schedule), messages.of_row.astype(np.int64)
-    later = ~known.initial[known.read]
+    written = ~known.initial[known.read]
     last = known.final[known.read]
     done = _listed(rows, known.write, len(messages), len(known))
     left = _listed(rows[~last], known.read[~last] + 1, len(messages), len(known))
-    need = _listed(rows[later], known.read[later], len(messages), len(known))
+    need = _listed(rows[written], known.read[written], len(messages), len(known))
     return Waits(*done, *(left if len(left[1]) else (NONE, NONE)), *need, _versions_before(known))
 
 

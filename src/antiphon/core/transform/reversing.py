@@ -44,6 +44,15 @@ def dual(collective: Collective) -> tuple[Collective, Longs]:
 
 
 def _dual_custom(collective: Collective) -> Collective:
+    """Who has a block then is who needs it now, and the other way round; only where one of both is one rank. O(pairs).
+
+    Ranks 1 and 2 want what rank 0 has; backwards they contribute to it:
+
+    >>> spread = Collective("custom", 3, custom=custom_relation([(0, 0, 0)], [(0, 1, None), (0, 2, None)], 3))
+    >>> relation = _dual_custom(spread).relation
+    >>> relation.pre_rank.tolist(), relation.pre_id.tolist(), relation.post_rank.tolist()
+    ([1, 2], [1, 2], [0])
+    """
     relation = collective.relation
     have = np.bincount(relation.pre_block, minlength=collective.blocks)
     need = np.bincount(relation.post_block, minlength=collective.blocks)
