@@ -263,7 +263,21 @@ def _entries(work: Prepared) -> Longs:
 
 
 def _set_aside(work: Prepared, movement: Moves, doers: _Doers, table: _Table) -> None:
-    """An alltoall in place: when all that stood in a place has been read, what came for it is copied there."""
+    """An alltoall in place: when all that stood in a place has been read, what came for it is copied there. O(n log n).
+
+    Among two ranks 0 and 1 receive, 2 and 3 send; 4 and 5 wait for the sends, 6 and 7 copy what has come.
+
+    >>> from antiphon.core.example import of_rows
+    >>> from antiphon.lower.rows import prepare
+    >>> work, table = prepare(of_rows("alltoall", 2, [(0, 2, 0, 1, 0), (0, 1, 1, 0, 0)]), True), _Table()
+    >>> movement = moves(work)
+    >>> doers = _transfers(work, movement, folds(work, movement), _at_once(work, table), table)
+    >>> _set_aside(work, movement, doers, table)
+    >>> table.all("columns", 6)[0].tolist()  # kinds: 0 send, 1 receive, 2 fold, 3 join
+    [1, 1, 0, 0, 3, 3, 2, 2]
+    >>> table.all("waits", 2)  # who waits, for whom
+    [array([4, 5, 6, 7]), array([2, 3, 4, 5])]
+    """
     rows = np.flatnonzero(work.aside)
     if not len(rows):
         return
