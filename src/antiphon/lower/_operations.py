@@ -2,56 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from antiphon.core.columns import Bools, Longs, distinct, order_of, packed, pointers, starts
+from antiphon.core.columns import Bools, Longs, distinct, starts
 from antiphon.core.program import FOLD, JOIN, RECEIVE, SEND, Program
+from antiphon.lower._assembly import Table, assembled
 from antiphon.lower._moves import Folds, Moves, folds, moves
 from antiphon.lower._slots import Slots, dealt
 from antiphon.lower.rows import Prepared
-
-
-@dataclass(eq=False)
-class _Table:
-    """Operations as they are made, with their parts and waits; each set of columns is added at once."""
-
-    columns: list[tuple[Longs, ...]] = field(default_factory=list)  # kind, rank, peer, pieces, when, chunk
-    parts: list[tuple[Longs, ...]] = field(default_factory=list)  # operation, begin, end, base
-    waits: list[tuple[Longs, Longs]] = field(default_factory=list)
-    count: int = 0
-
-    def add(
-        self, kind: int, rank: ArrayLike, peer: ArrayLike, pieces: ArrayLike, when: Longs, chunk: ArrayLike
-    ) -> Longs:
-        """New operations; returns their numbers.
-
-        >>> table = _Table()
-        >>> table.add(SEND, [0, 1], [1, 0], 1, np.array([0, 0]), 0), table.add(FOLD, 1, 1, 1, np.array([1]), 0)
-        (array([0, 1]), array([2]))
-        """
-        columns = np.broadcast_arrays(*(np.asarray(c, np.int64) for c in (kind, rank, peer, pieces, when, chunk)))
-        self.columns.append(tuple(columns))
-        first, self.count = self.count, self.count + len(when)
-        return np.arange(first, self.count)
-
-    def part(self, operation: Longs, begin: Longs, end: Longs, base: Longs) -> None:
-        self.parts.append((operation, begin, end, base))
-
-    def wait(self, later: Longs, earlier: Longs) -> None:
-        other = later != earlier
-        self.waits.append((later[other], earlier[other]))
-
-    def when(self) -> Longs:
-        return np.concatenate([c[4] for c in self.columns])
-
-    def all(self, what: str, width: int) -> list[Longs]:
-        listed: list[Any] = getattr(self, what)
-        empty = np.zeros(0, np.int64)
-        return [np.concatenate([empty, *(columns[i] for columns in listed)]) for i in range(width)]
 
 
 @dataclass(eq=False)
@@ -79,16 +39,16 @@ def operations(work: Prepared, channels: int, lag: int) -> Program:
     """
     movement = moves(work)
     folding = folds(work, movement)
-    table = _Table()
+    table = Table()
     early = _at_once(work, table)
     doers = _transfers(work, movement, folding, early, table)
     _set_aside(work, movement, doers, table)
     _order_versions(work, movement, folding, doers, table)
     slots = _order_stretches(work, movement, doers, table, lag)
-    return _assembled(work, movement, slots, table, channels)
+    return assembled(work, movement, slots, table, channels)
 
 
-def _transfers(work: Prepared, movement: Moves, folding: Folds, early: _Early, table: _Table) -> _Doers:
+def _transfers(work: Prepared, movement: Moves, folding: Folds, early: _Early, table: Table) -> _Doers:
     """Sends, receives, copies and folds; who does what. O(n log n).
 
     After the first step a rank's own data is sent from its output, where it stands beside what has come.
@@ -98,7 +58,7 @@ def _transfers(work: Prepared, movement: Moves, folding: Folds, early: _Early, t
 
     >>> from antiphon.core.example import star
     >>> from antiphon.lower.rows import prepare
-    >>> work, table = prepare(star(), False), _Table()
+    >>> work, table = prepare(star(), False), Table()
     >>> movement = moves(work)
     >>> doers = _transfers(work, movement, folds(work, movement), _at_once(work, table), table)
     >>> doers.arrives.tolist(), doers.writer.tolist()
@@ -133,7 +93,7 @@ def _transfers(work: Prepared, movement: Moves, folding: Folds, early: _Early, t
     return _Doers(arrives, writer, all_read, np.concatenate([reads, fold_of[values.owner[own]]]))
 
 
-def _crossing(work: Prepared, movement: Moves, table: _Table, target: Longs, source: Longs) -> tuple[Longs, Longs]:
+def _crossing(work: Prepared, movement: Moves, table: Table, target: Longs, source: Longs) -> tuple[Longs, Longs]:
     """The sends and receives, their parts from `source` and to `target` (bases by row); per row the receive and the
     send, -1 inside a rank. O(rows).
 
@@ -142,7 +102,7 @@ def _crossing(work: Prepared, movement: Moves, table: _Table, target: Longs, sou
     >>> from antiphon.core.example import star
     >>> from antiphon.lower.rows import prepare
     >>> work, bases = prepare(star(), False), np.zeros(4, np.int64)
-    >>> _crossing(work, moves(work), _Table(), bases, bases)
+    >>> _crossing(work, moves(work), Table(), bases, bases)
     (array([1, 0, 2, 3]), array([5, 4, 6, 7]))
     """
     schedule, line, rows = work.schedule, work.line, movement.crossing
@@ -162,7 +122,7 @@ def _crossing(work: Prepared, movement: Moves, table: _Table, target: Longs, sou
     return sides[0], sides[1]
 
 
-def _folds(work: Prepared, movement: Moves, folding: Folds, table: _Table) -> Longs:
+def _folds(work: Prepared, movement: Moves, folding: Folds, table: Table) -> Longs:
     """The combinations, their results as parts and then their operands; per group its fold, which means nothing where
     there is none. O(operands).
 
@@ -170,7 +130,7 @@ def _folds(work: Prepared, movement: Moves, folding: Folds, table: _Table) -> Lo
 
     >>> from antiphon.core.example import star
     >>> from antiphon.lower.rows import prepare
-    >>> work, table = prepare(star(), False), _Table()
+    >>> work, table = prepare(star(), False), Table()
     >>> fold_of = _folds(work, moves(work), folds(work, moves(work)), table)
     >>> fold_of[:1], table.all("parts", 4)
     (array([0]), [array([0, 0, 0, 0]), array([0, 0, 0, 0]), array([1, 1, 1, 1]), array([1, 0, 7, 6])])
@@ -186,10 +146,10 @@ def _folds(work: Prepared, movement: Moves, folding: Folds, table: _Table) -> Lo
     return number[folding.fold] if len(number) else np.full(len(folding.fold), -1, np.int64)
 
 
-def _run_parts(table: _Table, begin: Longs, end: Longs, base: Longs, operation: Longs, joined: Bools) -> None:
+def _run_parts(table: Table, begin: Longs, end: Longs, base: Longs, operation: Longs, joined: Bools) -> None:
     """Neighbours of one message (`joined`) that lie side by side at one base are one part. O(rows).
 
-    >>> table, joined = _Table(), np.array([False, True, True, False])
+    >>> table, joined = Table(), np.array([False, True, True, False])
     >>> _run_parts(table, *np.array([[0, 1, 2, 5], [1, 2, 3, 6], [7, 7, 8, 8], [4, 4, 4, 9]]), joined)
     >>> [column.tolist() for column in table.all("parts", 4)]  # operation, begin, end, base
     [[4, 4, 9], [0, 2, 5], [2, 3, 6], [7, 8, 8]]
@@ -208,14 +168,14 @@ class _Early:
     maker: Longs
 
 
-def _at_once(work: Prepared, table: _Table) -> _Early:
+def _at_once(work: Prepared, table: Table) -> _Early:
     """What a rank has from the beginning and must end with, and no row writes: from its input to its output. One sort.
 
     An allgather among two ranks: operation 0 copies rank 0's own block (base 0) to its output (1).
 
     >>> from antiphon.core.example import of_rows
     >>> from antiphon.lower.rows import prepare
-    >>> table = _Table()
+    >>> table = Table()
     >>> early = _at_once(prepare(of_rows("allgather", 2, [(0, 0, 0, 1, 0), (0, 1, 1, 0, 0)]), False), table)
     >>> [column.tolist() for column in table.all("parts", 4)]  # operation, begin, end, base
     [[0, 1, 0, 1], [0, 1, 0, 1], [1, 2, 1, 2], [1, 3, 0, 2]]
@@ -262,14 +222,14 @@ def _entries(work: Prepared) -> Longs:
     return out
 
 
-def _set_aside(work: Prepared, movement: Moves, doers: _Doers, table: _Table) -> None:
+def _set_aside(work: Prepared, movement: Moves, doers: _Doers, table: Table) -> None:
     """An alltoall in place: when all that stood in a place has been read, what came for it is copied there. O(n log n).
 
     Among two ranks 0 and 1 receive, 2 and 3 send; 4 and 5 wait for the sends, 6 and 7 copy what has come.
 
     >>> from antiphon.core.example import of_rows
     >>> from antiphon.lower.rows import prepare
-    >>> work, table = prepare(of_rows("alltoall", 2, [(0, 2, 0, 1, 0), (0, 1, 1, 0, 0)]), True), _Table()
+    >>> work, table = prepare(of_rows("alltoall", 2, [(0, 2, 0, 1, 0), (0, 1, 1, 0, 0)]), True), Table()
     >>> movement = moves(work)
     >>> doers = _transfers(work, movement, folds(work, movement), _at_once(work, table), table)
     >>> _set_aside(work, movement, doers, table)
@@ -313,7 +273,7 @@ def _set_aside(work: Prepared, movement: Moves, doers: _Doers, table: _Table) ->
     doers.reader = np.concatenate([doers.reader, number])
 
 
-def _order_versions(work: Prepared, movement: Moves, folding: Folds, doers: _Doers, table: _Table) -> None:
+def _order_versions(work: Prepared, movement: Moves, folding: Folds, doers: _Doers, table: Table) -> None:
     """Reads wait for what writes the version; what is written over it waits for its reads, or else for its writer.
     O(uses).
 
@@ -322,7 +282,7 @@ def _order_versions(work: Prepared, movement: Moves, folding: Folds, doers: _Doe
 
     >>> from antiphon.core.example import of_rows
     >>> from antiphon.lower.rows import prepare
-    >>> work, table = prepare(of_rows("allreduce", 2, [(0, 0, 1, 0, 1), (1, 0, 0, 1, 0)]), True), _Table()
+    >>> work, table = prepare(of_rows("allreduce", 2, [(0, 0, 1, 0, 1), (1, 0, 0, 1, 0)]), True), Table()
     >>> movement = moves(work)
     >>> folding = folds(work, movement)
     >>> doers = _transfers(work, movement, folding, _at_once(work, table), table)
@@ -342,7 +302,7 @@ def _order_versions(work: Prepared, movement: Moves, folding: Folds, doers: _Doe
     table.wait(doers.writer[lost + 1], doers.writer[lost])
 
 
-def _order_stretches(work: Prepared, movement: Moves, doers: _Doers, table: _Table, lag: int) -> Slots:
+def _order_stretches(work: Prepared, movement: Moves, doers: _Doers, table: Table, lag: int) -> Slots:
     """Deal the stretches to slots; who writes into one again waits for all that used what was there. O(n log n)."""
     schedule, line = work.schedule, work.line
     head, tail = schedule.chunk[movement.head], schedule.chunk[movement.tail]
@@ -368,58 +328,3 @@ def _order_stretches(work: Prepared, movement: Moves, doers: _Doers, table: _Tab
     some = after[stretch] >= 0
     table.wait(writer[after[stretch[some]]], user[some])
     return slots
-
-
-def _assembled(work: Prepared, movement: Moves, slots: Slots, table: _Table, channels: int) -> Program:
-    """All columns in their final order: operations by rank, time, and receives before sends before folds. One sort."""
-    schedule, line, places = work.schedule, work.line, work.places
-    ranks = schedule.collective.ranks
-    kind, rank, peer, pieces, when, chunk = table.all("columns", 6)
-    rush = np.where(kind == RECEIVE, 0, np.where(kind == SEND, 1, 2))
-    order = order_of(*packed((rank, ranks), (when, int(when.max(initial=0)) + 1), (rush, 3)))
-    number = np.empty(len(order), np.int64)
-    number[order] = np.arange(len(order))
-    operation, begin, end, base = table.all("parts", 4)
-    turn = order_of(number[operation], len(order))
-    later, earlier = table.all("waits", 2)
-    edges = distinct(number[later] * max(len(order), 1) + number[earlier])
-    base_rank = np.concatenate([places.rank, schedule.dst[movement.head]]).astype(np.int64)
-    by_rank = order_of(base_rank, ranks)
-    base_number = np.empty(len(by_rank), np.int64)
-    base_number[by_rank] = np.arange(len(by_rank))
-    none, zero = np.zeros(len(places), np.int64), np.zeros(len(movement.head), np.int64)
-    origin = line.begin[schedule.chunk[movement.head]]
-    finish = _finish(work)
-    planner = schedule.provenance.get("planner")
-    return Program(
-        schedule.collective, work.in_place, channels,
-        f"{schedule.collective.kind} among {len(schedule.collective.members)} ranks" + f", {planner}" * bool(planner),
-        line.denominator, line.whole, line.part,
-        pointers(base_rank, ranks), np.concatenate([places.shift, zero])[by_rank],
-        np.concatenate([places.buffer, zero + 2])[by_rank], np.concatenate([none, slots.slot])[by_rank],
-        np.concatenate([none, origin])[by_rank],
-        slots.class_whole, slots.class_part, slots.class_pieces, slots.ptr, slots.of_class,
-        pointers(rank, ranks), kind[order], (line.place[chunk] % channels)[order] if len(chunk) else chunk,
-        peer[order], pieces[order], when[order],
-        pointers(number[operation], len(order)), begin[turn], end[turn], base_number[base[turn]],
-        pointers(edges // max(len(order), 1), len(order)), edges % max(len(order), 1),
-        pointers(finish[0], ranks), finish[1], finish[2], base_number[finish[3]], finish[4],
-    )  # fmt: skip
-
-
-def _finish(work: Prepared) -> tuple[Longs, Longs, Longs, Longs, Longs]:
-    """Which stretches of the outputs an avg divides, by how much: rank, begin, end, base, count. One sort.
-
-    >>> from antiphon.core.example import star
-    >>> from antiphon.lower.rows import prepare
-    >>> _finish(prepare(star(), False))
-    (array([0, 1, 2]), array([0, 0, 0]), array([1, 1, 1]), array([1, 3, 5]), array([3, 3, 3]))
-    """
-    ends, line = work.analysis.outputs, work.line
-    rows = np.flatnonzero(ends.count > 1)
-    rows = rows[np.lexsort((line.place[ends.chunk[rows]], ends.rank[rows]))]
-    chunk, rank, base, count = ends.chunk[rows], ends.rank[rows], work.places.outputs[rows], ends.count[rows]
-    fresh = starts(rank) | starts(base) | starts(count)
-    fresh[1:] |= line.end[chunk[:-1]] != line.begin[chunk[1:]]
-    last = np.append(fresh[1:], True)[: len(fresh)]
-    return rank[fresh], line.begin[chunk[fresh]], line.end[chunk[last]], base[fresh], count[fresh]
