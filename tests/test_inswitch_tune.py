@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import fake_ground
 import pytest
 
 import antiphon
@@ -17,6 +19,7 @@ from antiphon.core.topology import Topology
 from antiphon.core.transform import unjoined
 from antiphon.cost import prepare
 from antiphon.registry import table
+from antiphon.runtimes.measure.choose import tune_measured
 from antiphon.select import Tuning, tune, uses_of, uses_text
 from antiphon.show.pages.report import report_html
 from antiphon.topologies import topology
@@ -54,9 +57,12 @@ def test_what_a_schedule_uses() -> None:
 
 def test_a_plan_says_and_claims_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["plan", "allreduce", "hgx-h100", "--planner", "nvls", "-o", "plan.json", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["uses"] == BOTH
+    told = json.loads(capsys.readouterr().out)
+    assert told["uses"] == BOTH
+    # alone the parts take 2 * 7/8 in 512 pieces and one step more at its ends; the bound is 9/8
+    assert told["bandwidth_gap_alone"] == pytest.approx((2 * 7 / 8) / (9 / 8), rel=0.01)
     assert run(["plan", "allreduce", "hgx-h100", "--planner", "nvls"]) == 0
-    assert "uses:      multicast and reduction in switches" in capsys.readouterr().out
+    assert "uses:      multicast and reduction in switches; with every row alone 1.55" in capsys.readouterr().out
     assert run(["verify", "plan.json"]) == 0
     file = json.loads(Path("plan.json").read_text())
     file["entries"][0]["claims"]["uses"] = BOTH[:1]
@@ -124,6 +130,21 @@ def test_a_runtime_that_cannot_gets_none_of_them() -> None:
         f"planner {name}: its schedules let switches multicast or combine" in why for name, why in refused.items()
     )
     assert not any(entry.can.get("in_switches") for entry in table("runtime").values())
+
+
+def test_tuning_by_measuring_asks_what_the_runtime_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = {**fake_ground.ENTRY.can, "in_switches": True}
+    monkeypatch.setitem(table("runtime"), "fake", fake_ground.ENTRY)
+    monkeypatch.setitem(table("runtime"), "able", replace(fake_ground.ENTRY, can=told))
+    monkeypatch.setattr(fake_ground, "wrong", lambda wanted: 0)
+    given: dict[str, Any] = {"nbytes": "64MB", "planners": ("nvls", "ring"), "workers": "none", "iterations": 1}
+    for on, expected in (("fake", {"ring"}), ("able", {"nvls", "ring"})):
+        found = tune_measured("allreduce", topology("hgx-h100"), on=on, **given)
+        assert found is not None
+        listed = {c.planner for c in found.tuning.candidates if c.status == "ok"}
+        assert listed == expected
+        refused = [c.reason for c in found.tuning.candidates if c.planner == "nvls" and c.status == "refused"]
+        assert ["which the runtime that this is for cannot" in why for why in refused] == [True] * (on == "fake")
 
 
 def test_the_best_for_a_size() -> None:

@@ -17,6 +17,7 @@ from antiphon.core.plan import Entry, Plan
 from antiphon.core.request import Request, silent
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
+from antiphon.core.transform import unjoined
 from antiphon.core.verify import Fault, verify
 from antiphon.cost import prepare
 from antiphon.errors import AntiphonError, Infeasible, Invalid, NotFound, TimedOut, Unsupported, unknown
@@ -240,7 +241,17 @@ def figures_of(plan: Plan) -> dict[str, Any]:
     found = last.schedule.provenance.get("found")
     told = {"found": dict(found)} if isinstance(found, Mapping) and found else {}
     claims = {"planner": None, **about, "assumes": [], "uses": [], "stopped": None, **last.claims}
-    return {**claims, **reached_json(last.schedule, plan.topology), **told, "verified": True}
+    alone = _alone(plan, claims)
+    return {**claims, **alone, **reached_json(last.schedule, plan.topology), **told, "verified": True}
+
+
+def _alone(plan: Plan, claims: Mapping[str, Any]) -> dict[str, float]:
+    """Of a plan that lets switches help, how far from the bound it is where a runtime cannot: with every row alone."""
+    schedule, gap = plan.entries[-1].schedule, claims.get("bandwidth_gap")
+    if not claims["uses"] or gap is None:
+        return {}
+    slower = timeline(unjoined(schedule), plan.topology).total / timeline(schedule, plan.topology).total
+    return {"bandwidth_gap_alone": gap * float(slower)}
 
 
 def check(

@@ -131,7 +131,8 @@ def plan_text(claims: Mapping[str, Any]) -> str:
         f"  latency:   {_gap(claims['latency_gap'], 'the fewest steps possible')}",
     ]
     if claims.get("uses"):
-        lines.append(f"  uses:      {uses_text(claims['uses'])}")
+        alone = f"; with every row alone {claims['bandwidth_gap_alone']:.4g} times the time of the bound"
+        lines += paragraph(f"uses:      {uses_text(claims['uses'])}{alone}", "  ", rest=" " * 13)
     if claims.get("rate") is not None:
         found = claims.get("found") or {}
         met = ": no schedule is faster" if found.get("optimal") else ""
