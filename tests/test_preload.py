@@ -147,7 +147,7 @@ def test_an_mpi4py_program_gets_what_it_should(
 
 def test_the_same_under_mpich(mpich: Mpi, folder: Path) -> None:
     """Its mpi4py calls the functions for large counts."""
-    sample(mpich, folder, 4, "4097", "f4", OTHERS)
+    sample(mpich, folder, 2, "4097", "f4", OTHERS)
 
 
 @pytest.mark.slow
