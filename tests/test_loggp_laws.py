@@ -29,6 +29,7 @@ from loggp_build import (
     topology_of,
 )
 from loggp_plain import Message
+from quick import examples
 
 from antiphon.core.collective import Collective
 from antiphon.core.schedule import Schedule, cut
@@ -87,7 +88,7 @@ def test_without_contention_the_closed_forms_hold(kind: str) -> None:
         recmult_agrees(p, k, 10_000 * number + 1, calm(random.Random(number)), kind)
 
 
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 @given(SEEDS)
 def test_closed_forms_of_other_shapes(seed: int) -> None:
     rng = random.Random(seed)
