@@ -175,9 +175,9 @@ class Schedule:
         index = index if index.size else index.astype(np.int64)
         return replace(self, **{**{name: c[index] for name, c in self.columns().items()}, **changes})
 
-    def ways(self, rows: AnyInts | slice = slice(None)) -> tuple[Longs, int]:
-        """Of every row (or of these) a number that rows of one message share, ascending in the order of messages, and a
-        bound.
+    def ways(self, rows: AnyInts | slice = slice(None)) -> list[tuple[NDArray[Any], int]]:
+        """Of every row (or of these) what rows of one message share, as columns with their bounds: in the order of
+        these, the first before the next, messages are.
 
         A message is rows with equal (step, src, dst, route) and as many pieces. Messages are in the order of
         (step, how far dst is beyond src, src, route, pieces), ranks counted around: so those that a rank sends in a
@@ -192,7 +192,7 @@ class Schedule:
             columns.append((self.route[rows] + np.int64(1), int(self.route.max()) + 2))
         if not isinstance(self.pieces, int):
             columns.append((self.pieces[self.chunk[rows]], int(self.pieces.max()) + 1))
-        return packed(*columns)
+        return columns
 
     def runs(self) -> Bools:
         """Where a message begins or goes on, in the order of rows: `ways` change nowhere else. O(rows)."""
@@ -209,10 +209,11 @@ class Schedule:
     def sorted(self) -> Schedule:
         """Rows in canonical order: by message (`ways`), then by chunk, slots and op. Itself where they are."""
         slots = self.slots
-        inside = [(self.chunk, len(self.chunks))]
-        inside += [(self.slot(side), slots) for side in ("src", "dst")] if slots > 1 else []
-        key, bound = packed(self.ways(), *inside, (self.op, 2))
-        return self if ascends(key) else self.take(order_of(key, bound))
+        columns = [*self.ways(), (self.chunk, len(self.chunks))]
+        columns += [(self.slot(side), slots) for side in ("src", "dst")] if slots > 1 else []
+        columns.append((self.op, 2))
+        ordered = ascends(*(values for values, _ in columns))
+        return self if ordered else self.take(order_of(*packed(*columns)))
 
     def same_as(self, other: Schedule) -> bool:
         """Equal but for the order of rows and provenance."""
