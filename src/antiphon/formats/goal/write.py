@@ -37,11 +37,12 @@ def goal(
     its rank sent or received in earlier steps. (A rank knows only what happens at itself: what it has sent is done when
     it has left, not when it has been received.)
 
-    What is combined takes `gamma` seconds per byte, as a calc in whole nanoseconds. What the schedule declares as local
-    work is a calc at the end of every rank at so many bytes per second (`local`: "100GB/s"), or is left out ("off", as
-    our runtimes do); without a word it is refused. Many that wait for the same many
-    wait for one calc 0 that does, on cpu 1: it is no work that waits for a processor. `nics`: messages that a rank
-    sends, or receives, in one step are dealt to so many.
+    What is combined takes `gamma` seconds per byte, as a calc in whole nanoseconds. A message within a rank is a calc
+    too, and as it has no tag a comment above it says its number: what comes at one moment goes by these. What the
+    schedule declares as local work is a calc at the end of every rank at so many bytes per second (`local`: "100GB/s"),
+    or is left out ("off", as our runtimes do); without a word it is refused. Many that wait for the same many wait for
+    one calc 0 that does, on cpu 1: it is no work that waits for a processor. `nics`: messages that a rank sends, or
+    receives, in one step are dealt to so many.
     O(n log n) in rows; where a message would be empty it has one byte, because replayers charge for size - 1.
     """
     seconds = exact(gamma, "gamma")
@@ -141,9 +142,11 @@ def _text(sent: _Sent, found: Sets, nics: int, told: str) -> Iterator[bytes]:
         more = ("", ()) if nics == 1 else (" cpu 0 nic %d", (wire[kind][of],))
         template = f"l%d: {word} %d tag %d{more[0]}\n"
         lines.add(at[rows], template, made.label[rows], sent.nbytes[of], peer[of], of, *more[1])
-    for kind in (COMPUTE, LOCAL):
-        rows = np.flatnonzero(made.kind == kind)
-        lines.add(at[rows], "l%d: calc %d\n", made.label[rows], sent.pause[made.of[rows]])
+    rows = np.flatnonzero(made.kind == COMPUTE)
+    lines.add(at[rows], "l%d: calc %d\n", made.label[rows], sent.pause[made.of[rows]])
+    rows = np.flatnonzero(made.kind == LOCAL)
+    of = made.of[rows]
+    lines.add(at[rows], "// message %d\nl%d: calc %d\n", of, made.label[rows], sent.pause[of])
     rows = np.flatnonzero(made.kind == JOIN)
     lines.add(at[rows], "l%d: calc 0 cpu 1\n", made.label[rows])
     rows = np.flatnonzero(made.kind == LAST)
