@@ -205,8 +205,10 @@ def test_order_and_numbers_mean_nothing(one: Bound) -> None:
         names = rng.permutation(int(mixed.joint.max()) + 9)
         mixed = mixed.take(np.arange(mixed.transfers), joint=np.where(mixed.joint < 0, -1, names[mixed.joint]))
     assert mixed.same_as(schedule)
-    assert verify(mixed, one.topology).ok == verify(schedule, one.topology).ok
-    assert loads(mixed, one.topology).load.tolist() == loads(schedule, one.topology).load.tolist()
+    right = verify(schedule, one.topology).ok
+    assert verify(mixed, one.topology).ok == right
+    if right:
+        assert loads(mixed, one.topology).load.tolist() == loads(schedule, one.topology).load.tolist()
     told = read(dumps(Plan.of(one.topology, mixed)))
     assert isinstance(told, Plan)
     assert told.entries[0].schedule.same_as(schedule)
@@ -223,25 +225,25 @@ def test_order_and_numbers_mean_nothing(one: Bound) -> None:
 def test_transforms_keep_them(one: Bound) -> None:
     schedule, machine = one.schedule, one.topology
     ok = verify(schedule, machine).ok
-    time = timeline(schedule, machine).total
-    finer = expand(schedule)
-    assert verify(finer, machine).ok == ok
-    assert timeline(finer, machine).total == time
-    several = split(schedule, 3)
-    assert joints_of(several) is None or len(joints_of(several)) == 3 * len(joints_of(schedule))  # type: ignore[arg-type]
-    assert timeline(several, machine).total == time
     rng = random.Random(schedule.transfers)
     names = rng.sample(range(machine.ranks), machine.ranks)
     names += range(machine.ranks, machine.nodes)
-    moved = renamed_machine(machine, names)
-    assert verify(relabel(schedule, names), moved).ok == ok
-    assert timeline(relabel(schedule, names), moved).total == time
-    both = merge([schedule, schedule], [1, 2])
-    assert timeline(both, machine).total <= time
+    finer, several = expand(schedule), split(schedule, 3)
+    moved, renamed = renamed_machine(machine, names), relabel(schedule, names)
+    assert verify(finer, machine).ok == ok
+    assert verify(renamed, moved).ok == ok
+    assert joints_of(several) is None or len(joints_of(several)) == 3 * len(joints_of(schedule))  # type: ignore[arg-type]
+    if not ok:
+        return
+    time = timeline(schedule, machine).total
+    assert timeline(finer, machine).total == time
+    assert timeline(several, machine).total == time
+    assert timeline(renamed, moved).total == time
+    assert timeline(merge([schedule, schedule], [1, 2]), machine).total <= time
     alone = unjoined(schedule)
     assert verify(alone, machine).ok
     free = throughput(alone, machine)
-    assert ok is False or (throughput(schedule, machine) or 0) * 2 >= (free or 0)  # `own` alone may cost more
+    assert (throughput(schedule, machine) or 0) * 2 >= (free or 0)  # `own` alone may cost more
 
 
 @settings(max_examples=80, deadline=None)
@@ -252,7 +254,8 @@ def test_backwards_a_multicast_is_a_reduction(one: Bound) -> None:
         return
     back, turned = invert(schedule), reverse(machine)
     assert verify(back, turned).ok == verify(schedule, machine).ok
-    assert timeline(back, turned).total == timeline(schedule, machine).total
+    if verify(back, turned).ok:
+        assert timeline(back, turned).total == timeline(schedule, machine).total
     there, here = joints_of(schedule), joints_of(back)
     assert (there is None) == (here is None)
     if there is not None and here is not None:
