@@ -335,3 +335,6 @@ def test_the_command_line_asks_for_an_operator(tmp_path: Path, capsys: pytest.Ca
     assert run(["verify", str(file), "--dtype", "bf16"]) == 1
     assert "cannot do bfloat16" in capsys.readouterr().out
     assert run(["verify", str(file), "--op", "total"]) == 2
+    assert run(["run", str(file), "--nbytes", "4KB", "--repeat", "1"]) == 0
+    assert run(["run", str(file), "--nbytes", "4KB", "--op", "max"]) == 1
+    assert "cannot do max of float32" in capsys.readouterr().err
