@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
+from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,7 @@ def star(ranks: int, ability: Ability) -> Topology:
     return build("star", ranks, both_ways([(i, ranks) for i in range(ranks)], LINK), switches=1, abilities=[ability])
 
 
-def rows(collective: Collective, parts: int, listed: list[tuple[int, ...]], **more: Any) -> Schedule:
+def rows(collective: Collective, parts: int, listed: Sequence[tuple[int, ...]], **more: Any) -> Schedule:
     """From (step, chunk, src, dst, op, joint)."""
     step, chunk, src, dst, op, joint = np.array(listed).T
     return Schedule(collective, cut(collective, parts), step, chunk, src, dst, op, joint=joint, **more)
