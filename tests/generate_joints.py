@@ -10,6 +10,7 @@ import itertools
 import random
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
@@ -51,8 +52,8 @@ def machine(rng: random.Random, most_ranks: int = 6) -> Topology:
             links += [(a, b, kind), (b, a, kind)]
         if rng.random() < 0.05:
             links.append((a, b, kind))
-    if rng.random() < 0.03:
-        links.pop()
+    if rng.random() < 0.15:  # one way only
+        links.pop(rng.randrange(len(links)))
     limits = [SharedLimit("bus", (0, len(links) - 1), Fraction(5))] if rng.random() < 0.2 else []
     abilities = [ability(rng, able) for _ in range(switches)]
     return build("random", ranks, links, switches=switches, limits=limits, abilities=abilities)
@@ -108,11 +109,14 @@ class _Rows:
             return False
         first = {s: rng.choice(some) for s, some in leave.items()}
         last = {d: rng.choice(some) for d, some in reach.items()}
-        bound = rng.random() < 0.9
+        bound, astray = rng.random() < 0.9, rng.random() < 0.07
         for s in sources:
             for d in targets:
                 if s == d:
                     continue
+                if astray:  # every row a way of its own
+                    up, link = self.tree() or found
+                    first[s], last[d] = rng.choice(leave[s]), rng.choice(reach[d])
                 nodes = [s, *self.way(up, first[s], last[d]), d]
                 self.paths.append(tuple(link[pair] for pair in itertools.pairwise(nodes)))
                 row = (step, chunk, s, d, op, len(self.paths) - 1, self.joints if bound else -1)
@@ -198,7 +202,7 @@ def joined_case(seed: int | random.Random) -> Bound | None:
     pieces: int | np.ndarray = rng.choice([1, 1, 2])
     if rng.random() < 0.2:
         pieces = np.array([rng.randint(1, 3) for _ in range(len(chunks))])
-    columns = {key: np.array(values, np.int64) for key, values in rows.columns.items()}
+    columns: dict[str, Any] = {key: np.array(values, np.int64) for key, values in rows.columns.items()}
     return Bound(topology, Schedule(collective, chunks, **columns, routes=Routes.of(rows.paths), pieces=pieces))
 
 

@@ -204,7 +204,7 @@ class Schedule:
         are one message, which stands where the first of them would.
         """
         if self.joint is not None:
-            key, bound, _ = self._joined
+            key, bound, *_ = self._joined
             return [(key[rows], bound)]
         return self._ways(rows)
 
@@ -220,9 +220,10 @@ class Schedule:
         return columns
 
     @cached_property
-    def _joined(self) -> tuple[Longs, int, Longs]:
+    def _joined(self) -> tuple[Longs, int, Longs, Longs]:
         """`ways` where there are joints: of every row the way of the first row of its joint, then a number that tells
-        joints apart and follows from what they are, not from how they are numbered; and that first row."""
+        joints apart and follows from what they are, not from how they are numbered; and a bound. Then that first row,
+        and that number: 0 for a row that stands alone."""
         plain, many = packed(*self._ways())
         joint = np.zeros(0, np.int32) if self.joint is None else self.joint
         bound = np.flatnonzero(joint >= 0)
@@ -231,7 +232,7 @@ class Schedule:
         bound, number = bound[several[number]], (np.cumsum(several) - 1)[number[several[number]]]
         leads = np.arange(self.transfers)
         if not len(bound):
-            return plain, many, leads
+            return plain, many, leads, np.zeros(self.transfers, np.int64)
         inside = (plain, self.chunk, self.slot("src"), self.slot("dst"), self.op)
         order = np.lexsort((*(values[bound] for values in inside[::-1]), number))
         first = order[starts(number[order])]  # of every joint the first row
@@ -246,7 +247,7 @@ class Schedule:
         own = np.zeros(self.transfers, np.int64)
         own[bound] = 1 + numbered(plain[bound][first], self.chunk[bound][first], mark, np.arange(len(mark)))[number]
         key, top = packed((plain[leads], many), (own, len(first) + 1))
-        return key, top, leads
+        return key, top, leads, own
 
     @property
     def leads(self) -> Longs:
@@ -264,9 +265,9 @@ class Schedule:
         for values in columns[1:]:
             new[1:] |= values[1:] != values[:-1]
         if self.joint is not None:
-            same = self.joint[1:] == self.joint[:-1]
-            new[1:] |= ~same
-            new[1:] &= ~(same & (self.joint[1:] >= 0))
+            own = self._joined[3]
+            same = own[1:] == own[:-1]
+            new[1:] = (new[1:] | ~same) & ~(same & (own[1:] > 0))
         return new
 
     def sorted(self) -> Schedule:
