@@ -12,19 +12,19 @@ import numpy as np
 from antiphon.core.collective import KINDS, ROOTED, Collective
 from antiphon.core.routes import Routes
 from antiphon.core.schedule import Chunks, Schedule
-from antiphon.core.topology import Topology
+from antiphon.core.topology import Ability, Topology
 from antiphon.errors import AntiphonError
 
 Columns = dict[str, list[int]]
 Edit = Callable[[random.Random, Columns, Schedule], None]
-NAMES = ("step", "chunk", "src", "dst", "op", "route", "src_slot", "dst_slot")
+NAMES = ("step", "chunk", "src", "dst", "op", "route", "src_slot", "dst_slot", "joint")
 
 
 def columns_of(schedule: Schedule) -> Columns:
     found = {}
     for name in NAMES:
         values = getattr(schedule, name)
-        found[name] = [-(name == "route")] * schedule.transfers if values is None else values.tolist()
+        found[name] = [-(name in ("route", "joint"))] * schedule.transfers if values is None else values.tolist()
     return found
 
 
@@ -53,6 +53,7 @@ def invent(rng: random.Random, c: Columns, schedule: Schedule) -> None:
         "step": max(0, rng.choice(c["step"]) + rng.choice([-1, 0, 1])), "chunk": rng.randrange(len(schedule.chunks)),
         "src": rng.randrange(ranks), "dst": rng.randrange(ranks), "op": rng.randint(0, 1), "route": -1,
         "src_slot": rng.choice([0, rng.choice(c["dst_slot"])]), "dst_slot": rng.choice([0, 0, 7]),
+        "joint": rng.choice([-1, rng.choice(c["joint"])]),
     }  # fmt: skip
     for name, values in c.items():
         values.append(new[name])
@@ -150,7 +151,7 @@ def detour(rng: random.Random, c: Columns, schedule: Schedule) -> None:
     at = row_of(rng, c)
     slot = rng.randint(3, 9)
     new = {name: values[at] for name, values in c.items()}
-    new |= {"dst": c["src"][at], "dst_slot": slot, "op": 0, "route": -1}
+    new |= {"dst": c["src"][at], "dst_slot": slot, "op": 0, "route": -1, "joint": -1}
     c["src_slot"][at] = slot
     c["step"][:] = [2 * s for s in c["step"]]
     new["step"] = max(0, 2 * new["step"] - 1)
@@ -164,6 +165,32 @@ def other_route(rng: random.Random, c: Columns, schedule: Schedule) -> None:
 
 def no_routes(rng: random.Random, c: Columns, schedule: Schedule) -> None:
     c["route"][:] = [-1] * len(c["route"])
+
+
+def other_joint(rng: random.Random, c: Columns, schedule: Schedule) -> None:
+    c["joint"][row_of(rng, c)] = rng.choice([-1, rng.choice(c["joint"]), rng.choice(c["joint"]), 2**20])
+
+
+def bind(rng: random.Random, c: Columns, schedule: Schedule) -> None:
+    """All rows of a step and chunk that begin, or end, at one rank, or all of them, become one joint."""
+    at, how = row_of(rng, c), rng.choice([("src",), ("dst",), ()])
+    keys = ("step", "chunk", *how)
+    same = [i for i in range(len(c["step"])) if all(c[key][i] == c[key][at] for key in keys)]
+    number = max(c["joint"]) + 1
+    for i in same:
+        c["joint"][i] = number
+
+
+def unbind(rng: random.Random, c: Columns, schedule: Schedule) -> None:
+    """Harmless: the rows of one joint, or of all, go alone."""
+    one = rng.choice([None, rng.choice(c["joint"])])
+    c["joint"][:] = [-1 if one in (None, joint) else joint for joint in c["joint"]]
+
+
+def trade_joints(rng: random.Random, c: Columns, schedule: Schedule) -> None:
+    """Two joints become one, or change names, which is harmless."""
+    a, b, both = rng.choice(c["joint"]), rng.choice(c["joint"]), rng.random() < 0.5
+    c["joint"][:] = [b if x == a else a if x == b and both and a >= 0 and b >= 0 else x for x in c["joint"]]
 
 
 def cut_off(rng: random.Random, c: Columns, schedule: Schedule) -> None:
@@ -184,7 +211,7 @@ def shuffle(rng: random.Random, c: Columns, schedule: Schedule) -> None:
 EDITS: tuple[Edit, ...] = (
     drop, repeat, invent, other_end, turn_round, move_step, merge_steps, swap_steps, stretch, chunk_late, turn_op,
     all_of_one_op, other_chunk, trade_chunks, trade_ranks, other_slot, trade_slots, detour, other_route, no_routes,
-    cut_off, shuffle,
+    other_joint, bind, unbind, trade_joints, cut_off, shuffle,
 )  # fmt: skip
 
 
@@ -264,6 +291,19 @@ def links(rng: random.Random, topology: Topology) -> Topology:
     columns = (topology.link_src, topology.link_dst, topology.link_type)
     src, dst, kind = (c[keep] for c in columns)
     return replace(topology, link_src=src, link_dst=dst, link_type=kind, limits=())
+
+
+def abilities(rng: random.Random, topology: Topology) -> Topology:
+    """One switch that can do more, or less, or otherwise."""
+    if not topology.switches:
+        return topology
+    known = [topology.ability(node) for node in range(topology.ranks, topology.nodes)]
+    at = rng.randrange(len(known))
+    flags = {name: rng.random() < 0.5 for name in ("multicast", "reduce", "through", "own")}
+    limit = rng.choice([0, 0, 1, 2])
+    able = flags["multicast"] or flags["reduce"]
+    known[at] = Ability(**flags, at_once=limit) if able else Ability()
+    return replace(topology, abilities=tuple(known))
 
 
 def damage(rng: random.Random, schedule: Schedule, topology: Topology) -> tuple[Schedule, list[str]]:

@@ -12,6 +12,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Any
 
+from _joined import Joined
+
 Value = dict[int, int]  # contribution -> how often; a cell that is not in the table is EMPTY
 Cells = dict[int, dict[int, Value]]  # block -> rank -> value
 Ends = tuple[Cells, Cells]  # before and after
@@ -62,7 +64,7 @@ class Judge:
     """Judges schedules on one machine."""
 
     def __init__(self, topology: Any) -> None:
-        self.ranks = topology.ranks
+        self.topology, self.ranks = topology, topology.ranks
         self.ends = list(zip(topology.link_src.tolist(), topology.link_dst.tolist(), strict=True))
         self.out: dict[int, list[tuple[int, int]]] = defaultdict(list)
         for link, (a, b) in enumerate(self.ends):
@@ -72,13 +74,22 @@ class Judge:
 
     # ---- routes ----
 
-    def paths(self, at: int, goal: int, seen: tuple[int, ...]) -> Iterator[None]:
-        """One for every path through switches alone, each visited once."""
-        for _, node in self.out[at]:
+    def paths(
+        self, at: int, goal: int, seen: tuple[int, ...], links: tuple[int, ...] = ()
+    ) -> Iterator[tuple[int, ...]]:
+        """The links of every path through switches alone, each visited once."""
+        for link, node in self.out[at]:
             if node == goal:
-                yield None
+                yield (*links, link)
             elif node >= self.ranks and node not in seen:
-                yield from self.paths(node, goal, (*seen, node))
+                yield from self.paths(node, goal, (*seen, node), (*links, link))
+
+    def only(self, src: int, dst: int) -> tuple[int, ...]:
+        """The links of a row without a route that has one."""
+        if src == dst:
+            return ()
+        direct = [link for link, node in self.out[src] if node == dst]
+        return (direct[0],) if direct else next(self.paths(src, dst, ()))
 
     def implied(self, src: int, dst: int) -> bool:
         """Whether a row without a route has one: the one direct link, or else the one path through switches."""
@@ -107,7 +118,15 @@ class Judge:
             self.relations[id(collective)] = collective, made  # kept alive, so that its id is not another's
         return self.relations[id(collective)][1]
 
-    def judge(self, schedule: Any) -> str | None:
+    def joined(self, schedule: Any, op: str | None = None, dtype: str | None = None) -> Joined:
+        """The joints of a schedule whose rows have a way each."""
+        count = len(schedule.step)
+        route = [-1] * count if schedule.route is None else schedule.route.tolist()
+        rows = zip(route, schedule.src.tolist(), schedule.dst.tolist(), strict=True)
+        paths = [schedule.routes[way] if way >= 0 else self.only(src, dst) for way, src, dst in rows]
+        return Joined(schedule, paths, self.topology, op, dtype)
+
+    def judge(self, schedule: Any, op: str | None = None, dtype: str | None = None) -> str | None:
         """None: it is correct. Else the first thing that is wrong."""
         chunks = schedule.chunks
         block = chunks.block.tolist()
@@ -119,7 +138,7 @@ class Judge:
         for chunk, b in enumerate(block):
             for rank, start in have.get(b, {}).items():
                 value[rank, chunk, 0] = start
-        wrong = self.play(schedule, value)
+        wrong = self.play(schedule, value) or self.joined(schedule, op, dtype).judge()
         if wrong:
             return wrong
         for chunk, b in enumerate(block):

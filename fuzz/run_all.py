@@ -48,6 +48,10 @@ FUZZERS = (
         "schedules", "the meaning of docs/schedule.md in dictionaries, with its own search of routes",
         (6_000, 15_000, 1_000_000), more=("--json",),
     ),
+    Fuzzer(
+        "joints", "the section on joints of docs/schedule.md, one joint and switch after the other; the interpreter",
+        (1_000, 6_000, 200_000), more=("--json",),
+    ),
     Fuzzer("machines", "a linear program over all branchings (HiGHS)", (400, 1_200, 10_000), more=("--json",)),
     Fuzzer("runs", "the definition of every collective in NumPy", (1_200, 3_000, 100_000), more=("--json",)),
     Fuzzer(

@@ -17,17 +17,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+from antiphon.core import joints as core_joints
 from antiphon.core.collective import Collective
 from antiphon.core.schedule import Schedule, cut
 from antiphon.core.topology import LinkType, build
-from antiphon.core.verify import Fault, Report, verify
+from antiphon.core.verify import Fault, Report, branching, verify
+from antiphon.core.verify import joined as verify_joined
 from antiphon.errors import Invalid
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT / "fuzz"))
-harness, schedules, machines, runs, loaders, mangle, meaning, forest, run_all = map(
+harness, schedules, joints, machines, runs, loaders, mangle, meaning, forest, run_all = map(
     import_module,
-    ("_harness", "schedules", "machines", "runs", "loaders", "_mangle", "_meaning", "_forest", "run_all"),
+    ("_harness", "schedules", "joints", "machines", "runs", "loaders", "_mangle", "_meaning", "_forest", "run_all"),
 )
 
 
@@ -42,6 +44,12 @@ def few(module: Any, count: int, seed: int = 1) -> Counter[str]:
 def test_schedules() -> None:
     counts = few(schedules, 400)
     assert min(counts["right"], counts["wrong"]) > 50
+
+
+def test_joints() -> None:
+    counts = few(joints, 400)
+    assert min(counts["right"], counts["wrong by a joint"], counts["run"]) > 40
+    assert min(counts[f"with a {kind}"] for kind in joints.KINDS) > 10
 
 
 def test_machines() -> None:
@@ -110,6 +118,28 @@ def test_a_verifier_that_takes_a_double_count_is_caught(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(schedules.verifier, "verify", lax)
     assert "verify says: right" in fault_of(schedules, 6000)
+
+
+def _always_none(*_: Any) -> None:
+    return None
+
+
+@pytest.mark.parametrize(
+    ("where", "name", "lax"),
+    [
+        (verify_joined, "fault", _always_none),
+        (branching.Bound, "lacking", property(lambda bound: np.zeros(len(bound), np.int64))),
+        (verify_joined, "_at_once", lambda *_: {}),
+        (branching, "_no_hub", lambda *_: np.zeros(0, np.int64)),
+        (core_joints, "_own", lambda *_: np.zeros(0, np.int64)),
+        (core_joints, "joints_of", _always_none),
+    ],
+)
+def test_what_passes_over_a_part_of_the_meaning_of_joints_is_caught(
+    where: Any, name: str, lax: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(where, name, lax)
+    assert "the documents say" in fault_of(joints, 4000)
 
 
 @pytest.mark.parametrize(("factor", "word"), [("101/100", "less"), ("99/100", "more")])

@@ -258,13 +258,15 @@ class Schedule:
         columns: list[AnyInts] = [self.step, self.src, self.dst]
         if self.route is not None:
             columns.append(self.route)
-        if self.joint is not None:
-            columns.append(self.joint)
         if not isinstance(self.pieces, int):
             columns.append(self.pieces[self.chunk])
         new = starts(columns[0])
         for values in columns[1:]:
             new[1:] |= values[1:] != values[:-1]
+        if self.joint is not None:
+            same = self.joint[1:] == self.joint[:-1]
+            new[1:] |= ~same
+            new[1:] &= ~(same & (self.joint[1:] >= 0))
         return new
 
     def sorted(self) -> Schedule:

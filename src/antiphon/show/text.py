@@ -92,7 +92,7 @@ def _abilities(topology: Topology) -> list[str]:
     for can, places in said.items():
         named = places if len(places) <= MOST_LIMITS else [*dict.fromkeys(re.sub(r"\d+", "*", one) for one in places)]
         if can:
-            lines += paragraph(f"can {can}: {', '.join(named)} (no schedule here lets them)", rest="    ")
+            lines += paragraph(f"can {can}: {', '.join(named)}", rest="    ")
     return lines
 
 

@@ -217,7 +217,7 @@ def combining(schedule: Schedule, known: Versions, profile: Profile) -> Combinin
     gamma, delta, count = float(profile.gamma), float(profile.delta), len(known)
     if not (gamma or delta) or not count:
         return None
-    arriving = np.bincount(known.write[schedule.op == REDUCE], minlength=count)
+    arriving = np.bincount(_arrivals(schedule, known), minlength=count)
     held = ~known.initial | _given(schedule, known)
     inputs = np.where(arriving > 0, arriving + np.append(False, held[:-1]), 0)
     inside = np.zeros(count, np.bool_)
@@ -227,6 +227,15 @@ def combining(schedule: Schedule, known: Versions, profile: Profile) -> Combinin
     share = (weights / (scale * pieces_of(schedule))).astype(np.float64)[known.chunk]
     made = Combining(share * gamma * np.maximum(inputs - 1, 0), share * delta * (inputs + 1))
     return made if made.seconds.any() else None
+
+
+def _arrivals(schedule: Schedule, known: Versions) -> Longs:
+    """The version that each arrival is combined into: what a joint combined on its way arrives once."""
+    writes = known.write[schedule.op == REDUCE].astype(np.int64)
+    if schedule.joint is None:
+        return writes
+    leads = schedule.leads[schedule.op == REDUCE]
+    return distinct(writes * max(schedule.transfers, 1) + leads) // max(schedule.transfers, 1)
 
 
 def _given(schedule: Schedule, known: Versions) -> Bools:

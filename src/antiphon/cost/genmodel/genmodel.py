@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 
 from antiphon.core.columns import Floats, Longs
-from antiphon.core.joints import refuse_joints
 from antiphon.core.messages import resource_name
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
@@ -39,7 +38,6 @@ def genmodel(schedule: Schedule, topology: Topology, *, profile: Profile | str |
 
     Prepared once in O(E log E) for E = rows times hops; then any size in O(1).
     """
-    refuse_joints(schedule, "model genmodel", "models alpha-beta, critical-path and flows price it")
     given = as_profile(profile)
     seen = given.on(topology)
     note = "" if given.incast or given.gamma or given.delta else PLAIN

@@ -9,6 +9,7 @@ import numpy as np
 
 from antiphon.core.bounds.memory import reductions
 from antiphon.core.columns import Floats, Longs, dense, distinct
+from antiphon.core.joints import refuse_joints
 from antiphon.core.loads import pieces_of
 from antiphon.core.messages import Paths, messages, paths, seconds_per_byte
 from antiphon.core.schedule import Schedule
@@ -47,6 +48,9 @@ class Work:
     schedule: Schedule
     topology: Topology
     profile: Profile
+
+    def __post_init__(self) -> None:
+        refuse_joints(self.schedule, "model genmodel", "models alpha-beta, critical-path and flows price it")
 
     @cached_property
     def paths(self) -> Paths:
