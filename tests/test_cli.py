@@ -419,7 +419,7 @@ def test_version(capsys: Capture) -> None:
 
 
 def test_every_command_is_a_function_of_the_package() -> None:
-    for module in ("planners.table", "reproduce.table", "run.local", "topologies.table"):  # folders of a command's name
+    for module in ("planners.table", "reproduce.table", "topologies.table"):  # folders of a command's name
         importlib.import_module(f"antiphon.{module}")
     for name, *_ in commands():
         assert name in antiphon.__all__

@@ -545,5 +545,5 @@ def test_published_times_on_one_switch() -> None:
 
 
 def test_shipped_profile_file_is_what_the_format_says() -> None:
-    text = (Path(forms.__file__).parent / "profiles" / "genmodel-table5.json").read_text()
+    text = (Path(forms.__file__).parents[1] / "profiles" / "genmodel-table5.json").read_text()
     assert json.loads(text) == as_profile("genmodel-table5").as_json()

@@ -50,6 +50,7 @@ CORE = (
     "collective",
     "request",
     "schedule",
+    "example",
     "dependencies",
     "joints",
     "loads",

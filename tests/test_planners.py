@@ -40,7 +40,12 @@ def test_the_tables_are_complete() -> None:
             assert entry.about, name
             assert callable(entry.load()), name
     for name, entry in table("planner").items():
-        assert set(entry.can) - {"process", "tuned"} == {"collectives", "topologies", "options", "sweep"}, name
+        assert set(entry.can) - {"process", "tuned", "in_switches"} == {
+            "collectives",
+            "topologies",
+            "options",
+            "sweep",
+        }, name
         assert set(entry.can["collectives"]) <= {*KINDS, "custom"}, name
         assert entry.can["sweep"][0] == {}, name  # the defaults first
         for options in entry.can["sweep"]:

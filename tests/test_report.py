@@ -18,7 +18,9 @@ import pytest
 
 import antiphon
 from antiphon.core.collective import Collective
+from antiphon.core.example import of_rows
 from antiphon.core.loads import pieces_of, pipelined_steps, timeline
+from antiphon.core.messages import messages
 from antiphon.core.request import Request
 from antiphon.core.reshape import only
 from antiphon.core.schedule import Schedule
@@ -181,14 +183,28 @@ def one(kind: str, spec: str, **options: Any) -> Schedule:
 
 def test_a_large_schedule_is_cut_short_at_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
     made = one("allreduce", "ring:ranks=8")
-    whole = _flow.messages(made)
+    whole = _flow.message_rows(made)
     assert (whole["shown"], whole["messages"], len(whole["rows"])) == (14, 14 * 16, 14 * 16)
     monkeypatch.setattr(_flow, "MOST_MESSAGES", 40)
-    part = _flow.messages(made)
+    part = _flow.message_rows(made)
     assert (part["shown"], part["steps"], part["messages"]) == (2, 14, 14 * 16)
     assert part["rows"] == whole["rows"][:32]
     monkeypatch.setattr(_flow, "MOST_MESSAGES", 5)
-    assert len(_flow.messages(made)["rows"]) == 5
+    assert len(_flow.message_rows(made)["rows"]) == 5
+
+
+def test_messages_are_those_of_the_core_and_say_what_their_rows_do() -> None:
+    made = one("allreduce", "ring:ranks=4", pieces=2)
+    table = messages(made)
+    rows = _flow.message_rows(made)["rows"]
+    columns = (table.step, table.pieces, table.src, table.dst)
+    assert [row[:4] for row in rows] == np.stack(columns, axis=1).tolist()
+    assert [row[4] for row in rows] == [int(made.op[row]) for row in table.row.tolist()]
+    assert [row[6] for row in rows] == pytest.approx((table.share * table.pieces).tolist())
+    for ops, says in (((0, 0), 0), ((1, 1), 1), ((1, 0), 2)):
+        two = of_rows("allreduce", 2, [(0, chunk, 0, 1, op) for chunk, op in zip((1, 0), ops, strict=True)], parts=2)
+        assert _flow.message_rows(two)["rows"] == [[0, 1, 0, 1, says, 2, 1.0, "0, 1"]]
+    assert _flow.message_rows(made.take([]))["rows"] == []
 
 
 def test_figures_of_links_and_lanes_agree_with_the_schedule() -> None:
@@ -229,5 +245,5 @@ def test_the_script_of_the_page_is_javascript(tmp_path: Path) -> None:
     node = shutil.which("node")
     if node is None:
         pytest.skip("node is not installed")
-    script = ROOT / "src" / "antiphon" / "show" / "page.js"
+    script = ROOT / "src" / "antiphon" / "show" / "pages" / "page.js"
     assert subprocess.run([node, "--check", str(script)], check=False, capture_output=True).returncode == 0

@@ -24,7 +24,14 @@ from antiphon.core.schedule import Schedule
 
 
 def cell_keys(schedule: Schedule, side: str) -> tuple[Longs, int]:
-    """The cell each row reads ("src") or writes ("dst") as one number, and a bound on these numbers."""
+    """The cell each row reads ("src") or writes ("dst") as one number, and a bound on these numbers. O(rows).
+
+    (chunk * ranks + rank) * slots + slot:
+
+    >>> from antiphon.core.example import star
+    >>> [cell_keys(star(), side)[0].tolist() for side in ("src", "dst")]
+    [[1, 2, 0, 0], [0, 0, 1, 2]]
+    """
     ranks, slots = schedule.collective.ranks, schedule.slots
     rank = getattr(schedule, side).astype(np.int64)
     return (schedule.chunk * np.int64(ranks) + rank) * slots + schedule.slot(side), len(schedule.chunks) * ranks * slots
@@ -80,16 +87,32 @@ class Versions:
         return pointers(self.write, len(self)), order_of(self.write.astype(np.int64), len(self))
 
     def last_of(self, cells: Longs) -> Longs:
-        """The last version of each of these cells, or -1 where no row touches it."""
+        """The last version of each of these cells, or -1 where no row touches it. O(cells log versions).
+
+        >>> from antiphon.core.example import star
+        >>> versions(star()).last_of(np.array([0, 2, 7]))
+        array([ 1,  5, -1])
+        """
         last = np.flatnonzero(self.final)
         at = np.searchsorted(self.cell[last], cells)
         at[at == len(last)] = 0
-        found = self.cell[last[at]] == cells if len(last) else np.zeros(len(cells), bool)
-        return np.where(found, last[at] if len(last) else -1, -1)
+        touched = self.cell[last[at]] == cells if len(last) else np.zeros(len(cells), bool)
+        return np.where(touched, last[at] if len(last) else -1, -1)
 
 
 def versions(schedule: Schedule) -> Versions:
-    """Derive the versions of all cells. Races are not judged here: all writes of one step are one group."""
+    """The version that each row reads and writes; of every version its cell and the step that wrote it. O(n log n).
+
+    Races are not judged here: all writes of one step are one group. Cell 0 below is rank 0's: version 0 is its own
+    input, and both reductions write version 1, which both copies read.
+
+    >>> from antiphon.core.example import star
+    >>> known = versions(star())
+    >>> known.cell.tolist(), known.step.tolist()
+    ([0, 0, 1, 1, 2, 2], [-1, 0, -1, 1, -1, 1])
+    >>> known.read.tolist(), known.write.tolist()
+    ([2, 4, 1, 1], [1, 1, 3, 5])
+    """
     rows, ranks, slots = schedule.transfers, schedule.collective.ranks, schedule.slots
     src, bound = cell_keys(schedule, "src")
     dst, _ = cell_keys(schedule, "dst")

@@ -34,14 +34,23 @@ class Routes:
         return tuple(self.links[self.ptr[route] : self.ptr[route + 1]].tolist())
 
     def join(self, other: Routes) -> Routes:
-        """This table, then the other."""
+        """This table, then the other. O(links).
+
+        >>> both = Routes.of([[4], [7, 8]]).join(Routes.of([[5, 6]]))
+        >>> both.ptr.tolist(), both.links.tolist()
+        ([0, 1, 3, 5], [4, 7, 8, 5, 6])
+        """
         return Routes(
             np.concatenate([self.ptr, self.ptr[-1] + other.ptr[1:]]),
             np.concatenate([self.links, other.links]),
         )
 
     def backwards(self, links: Ints | None = None) -> Routes:
-        """Every path the other way: links in reverse order, each replaced by links[i] where given."""
+        """Every path the other way: links in reverse order, each replaced by links[i] where given. O(links).
+
+        >>> Routes.of([[4], [7, 8]]).backwards().links.tolist()
+        [4, 8, 7]
+        """
         owner = np.repeat(np.arange(len(self)), np.diff(self.ptr))
         turned = self.links[self.ptr[owner] + self.ptr[owner + 1] - 1 - np.arange(len(owner))]
         return Routes(self.ptr, turned if links is None else links[turned])
@@ -74,7 +83,12 @@ class Resolved:
 
 
 def route_faults(topology: Topology, table: Routes) -> dict[int, str]:
-    """What is wrong with the routes of a table themselves, by index."""
+    """What is wrong with the routes of a table themselves, by index. O(links log links).
+
+    >>> from antiphon.core.example import machine
+    >>> route_faults(machine(), Routes.of([[0, 2], []]))  # links 0 to 1 and 0 to 2
+    {1: 'has no links', 0: 'is broken: link 0 ends where link 2 does not begin'}
+    """
     faults: dict[int, str] = {}
     lengths = np.diff(table.ptr)
     for route in np.flatnonzero(lengths == 0):
@@ -103,6 +117,11 @@ def resolve(topology: Topology, src: Ints, dst: Ints, route: Ints | None, table:
     """Find the path of every row; a missing route is the one direct link, else the one path through switches.
 
     Linear in rows (a binary search per row); paths through switches are looked for once per distinct pair.
+
+    >>> from antiphon.core.example import machine
+    >>> found = resolve(machine(), np.array([1, 0, 1]), np.array([0, 2, 2]), None, NO_ROUTES)
+    >>> found.route, found.table[1], found.bad
+    (array([ 1,  2, -1], dtype=int32), (1,), array([2]))
     """
     rows = len(src)
     bad: dict[int, str] = {}
@@ -112,10 +131,10 @@ def resolve(topology: Topology, src: Ints, dst: Ints, route: Ints | None, table:
         out, trouble = _direct(topology, src, dst)
         out += np.int32(len(table))  # undone below where there is no link
     else:
-        given = np.full(rows, -1, np.int32) if route is None else route
-        _check_given(topology, src, dst, given, table, bad)
-        out = np.where(moved, given, -1).astype(np.int32)
-        missing = np.flatnonzero(moved & (given < 0))
+        named = np.full(rows, -1, np.int32) if route is None else route
+        _check_named(topology, src, dst, named, table, bad)
+        out = np.where(moved, named, -1).astype(np.int32)
+        missing = np.flatnonzero(moved & (named < 0))
         direct, trouble = _direct(topology, src[missing], dst[missing])
         out[missing] = direct + np.int32(len(table))
     out[missing[trouble]] = -1
@@ -124,12 +143,12 @@ def resolve(topology: Topology, src: Ints, dst: Ints, route: Ints | None, table:
         pair = src[missing[trouble]].astype(np.int64) * topology.nodes + dst[missing[trouble]]
         keys, inverse = dense(pair, topology.nodes**2)
         at = np.split(missing[trouble][np.argsort(inverse, kind="stable")], np.cumsum(np.bincount(inverse))[:-1])
-        for rows_of, found in zip(at, _only_paths(topology, keys), strict=True):
-            if isinstance(found, str):
-                bad.update((int(row), found) for row in rows_of)
+        for rows_of, path in zip(at, _only_paths(topology, keys), strict=True):
+            if isinstance(path, str):
+                bad.update((int(row), path) for row in rows_of)
             else:
                 out[rows_of] = len(table) + topology.links + len(paths)
-                paths.append(found)
+                paths.append(path)
     singles = Routes(np.arange(topology.links + 1, dtype=np.int64), np.arange(topology.links, dtype=np.int32))
     order = sorted(bad)
     return Resolved(
@@ -140,32 +159,47 @@ def resolve(topology: Topology, src: Ints, dst: Ints, route: Ints | None, table:
     )
 
 
-def _check_given(
-    topology: Topology, src: Ints, dst: Ints, given: NDArray[np.int32], table: Routes, bad: dict[int, str]
+def _check_named(
+    topology: Topology, src: Ints, dst: Ints, route: NDArray[np.int32], table: Routes, bad: dict[int, str]
 ) -> None:
-    declared = np.flatnonzero(given >= 0)
-    if not declared.size:
+    """Into `bad` what is wrong with the routes that rows name (-1: none), by row. Linear in rows and the table.
+
+    >>> from antiphon.core.example import machine
+    >>> src, dst, route, bad = *np.array([[1, 1, 0], [0, 2, 2], [0, 0, -1]]), {}
+    >>> _check_named(machine(), src, dst, route, Routes.of([[1]]), bad)
+    >>> bad
+    {1: 'its route 0 leads from node 1 to 0, not from 1 to 2'}
+    """
+    rows = np.flatnonzero(route >= 0)
+    if not rows.size:
         return
     faults = route_faults(topology, table)
-    for row in declared[given[declared] >= len(table)]:
-        bad[int(row)] = f"names route {given[row]}, but there are only {len(table)}"
-    declared = declared[given[declared] < len(table)]
-    for row in declared[src[declared] == dst[declared]]:
+    for row in rows[route[rows] >= len(table)]:
+        bad[int(row)] = f"names route {route[row]}, but there are only {len(table)}"
+    rows = rows[route[rows] < len(table)]
+    for row in rows[src[rows] == dst[rows]]:
         bad[int(row)] = "moves data inside one rank, yet names a route"
     if faults:
-        for row in declared[np.isin(given[declared], np.array(list(faults)))]:
-            bad.setdefault(int(row), f"its route {given[row]} {faults[int(given[row])]}")
-        declared = declared[~np.isin(given[declared], np.array(list(faults)))]
-    used = given[declared]
+        faulty = np.isin(route[rows], np.array(list(faults)))
+        for row in rows[faulty]:
+            bad.setdefault(int(row), f"its route {route[row]} {faults[int(route[row])]}")
+        rows = rows[~faulty]
+    used = route[rows]
     first, last = table.links[table.ptr[used]], table.links[table.ptr[used + 1] - 1]
-    wrong = (topology.link_src[first] != src[declared]) | (topology.link_dst[last] != dst[declared])
-    for row, a, b in zip(declared[wrong], first[wrong], last[wrong], strict=True):
+    wrong = (topology.link_src[first] != src[rows]) | (topology.link_dst[last] != dst[rows])
+    for row, a, b in zip(rows[wrong], first[wrong], last[wrong], strict=True):
         ends = f"{topology.link_src[a]} to {topology.link_dst[b]}"
-        bad.setdefault(int(row), f"its route {given[row]} leads from node {ends}, not from {src[row]} to {dst[row]}")
+        bad.setdefault(int(row), f"its route {route[row]} leads from node {ends}, not from {src[row]} to {dst[row]}")
 
 
 def _direct(topology: Topology, src: Ints, dst: Ints) -> tuple[Ints, Longs]:
-    """The one direct link of every pair, or -1; and the positions of the pairs without exactly one."""
+    """The one direct link of every pair, or -1; and the positions of the pairs without exactly one. O(pairs), or a
+    binary search for each.
+
+    >>> from antiphon.core.example import machine
+    >>> _direct(machine(), np.array([1, 1, 2]), np.array([0, 2, 0]))
+    (array([ 1, -1,  3], dtype=int32), array([1]))
+    """
     nodes = topology.nodes
     keys = topology.link_src.astype(np.int64) * nodes + topology.link_dst
     if nodes * nodes <= max(2**22, 4 * len(src)):  # a table of all pairs is small: look up instead of searching
@@ -254,7 +288,12 @@ def _back(topology: Topology, came: dict[int, int], src: int, dst: int) -> list[
 
 
 def opposite_links(topology: Topology) -> Ints:
-    """For every link the one of the same type that leads back; parallel ones are matched in order."""
+    """For every link the one of the same type that leads back; parallel ones are matched in order. One sort.
+
+    >>> from antiphon.core.example import machine
+    >>> opposite_links(machine())
+    array([1, 0, 3, 2], dtype=int32)
+    """
     forth = np.lexsort((topology.link_type, topology.link_dst, topology.link_src))
     back = np.lexsort((topology.link_type, topology.link_src, topology.link_dst))
     same = (
@@ -270,7 +309,12 @@ def opposite_links(topology: Topology) -> Ints:
 
 
 def out_links(topology: Topology) -> list[list[int]]:
-    """The links out of every node, in order of their numbers."""
+    """The links out of every node, in order of their numbers.
+
+    >>> from antiphon.core.example import machine
+    >>> out_links(machine())
+    [[0, 2], [1], [3]]
+    """
     out: list[list[int]] = [[] for _ in range(topology.nodes)]
     for link, src in enumerate(topology.link_src.tolist()):
         out[src].append(link)
@@ -304,6 +348,11 @@ def shortest_routes(topology: Topology, src: Sequence[int], dst: Sequence[int]) 
     """A table with one shortest route through switches per distinct pair, and every pair's index in it.
 
     Of several links or paths of the same length, the widest first link, then the lowest number, is taken.
+
+    >>> from antiphon.core.example import machine
+    >>> table, route = shortest_routes(machine(), [1, 0, 1], [0, 2, 0])
+    >>> [table[i] for i in range(len(table))], route
+    ([(1,), (2,)], array([0, 1, 0], dtype=int32))
     """
     out = [
         sorted(links, key=lambda i: (-topology.types[topology.link_type[i]].bandwidth, i))

@@ -57,7 +57,21 @@ class Log:
         self.loads.append(loads)
 
     def runs(self, topology: Topology) -> Utilisation:
-        """O(changes), and one sort."""
+        """Of changes (time, link or limit, load from then on) the stretches between them. O(changes), and one sort.
+
+        Link 0 is half busy at first, then wholly; link 2 all the time:
+
+        >>> from antiphon.core.example import machine
+        >>> log = Log()
+        >>> log(0.0, np.array([0, 2]), np.array([5e8, 1e9]))
+        >>> log(1.0, np.array([0]), np.array([1e9]))
+        >>> log(3.0, np.array([0, 2]), np.array([0.0, 0.0]))
+        >>> runs = log.runs(machine())
+        >>> [column.tolist() for column in (runs.resource, runs.begin, runs.end, runs.share)]
+        [[0, 0, 2], [0.0, 1.0, 0.0], [1.0, 3.0, 3.0], [0.5, 1.0, 1.0]]
+        >>> runs.mean().tolist()
+        [0.8333333333333334, 0.0, 1.0, 0.0]
+        """
         many = topology.links + len(topology.limits)
         resource = np.concatenate([np.zeros(0, np.int64), *self.resources])
         load = np.concatenate([np.zeros(0), *self.loads])

@@ -38,13 +38,22 @@ class Latencies:
         return math.fsum(float(v) * n for v, n in zip(values, steps.tolist(), strict=True))
 
 
-def step_latencies(found: Paths) -> Latencies:
-    """The greatest route latency in every (pipelined) step: O(n) in messages, and one sort of (step, pieces)."""
-    pieces, step = found.messages.pieces, found.messages.step.astype(np.int64)
+def step_latencies(routing: Paths) -> Latencies:
+    """The greatest route latency in every (pipelined) step: O(n) in messages, and one sort of (step, pieces).
+
+    Two pieces take three steps:
+
+    >>> from antiphon.core.example import machine, star
+    >>> from antiphon.core.transform import pipeline
+    >>> late = step_latencies(paths(messages(pipeline(star(), 2)), machine()))
+    >>> [column.tolist() for column in (late.begin, late.length, late.seconds)]
+    [[0, 1, 2], [1, 1, 1], [1e-06, 1e-06, 1e-06]]
+    """
+    pieces, step = routing.messages.pieces, routing.messages.step.astype(np.int64)
     windows, window = dense(pieces, int(pieces.max(initial=0)) + 1)
-    times, time = dense(step, found.messages.schedule.steps or 1)
+    times, time = dense(step, routing.messages.schedule.steps or 1)
     cells = np.full(len(times) * len(windows), -1.0)
-    np.maximum.at(cells, time * len(windows) + window, found.alpha)
+    np.maximum.at(cells, time * len(windows) + window, routing.alpha)
     used = np.flatnonzero(cells >= 0)
     if not len(used):
         return Latencies(used, used, cells)
@@ -109,30 +118,43 @@ class Barriers:
     def names(self, term: str) -> str:
         if term == "bandwidth":
             return self.busiest
-        found = self.latencies
-        return latency_name(int(found.length.sum()), float(found.seconds.max(initial=0.0)))
+        late = self.latencies
+        return latency_name(int(late.length.sum()), float(late.seconds.max(initial=0.0)))
 
     def until(self, step: Longs, nbytes: int) -> Floats:
-        """Seconds from the beginning until each of these steps begins."""
+        """Seconds from the beginning until each of these steps begins. O((steps + runs) log runs).
+
+        A microsecond of latency and one of 1000 bytes at 1 GB/s for each step:
+
+        >>> from antiphon.core.example import machine, star
+        >>> Barriers(star(), machine()).until(np.array([0, 1, 2]), 1000)
+        array([0.e+00, 2.e-06, 4.e-06])
+        """
         line, late = self.line, self.latencies
         loaded = np.array([float(seconds) for seconds in line.seconds]) * nbytes
         return _passed(line.begin, line.length, loaded, step) + _passed(late.begin, late.length, late.seconds, step)
 
     def path(self) -> list[Hop]:
-        """Per run of equally loaded steps a message over its busiest link: O(E log E) in load entries."""
-        line, found = self.line, self.paths
+        """Per run of equally loaded steps a message over its busiest link, as (step, src, dst): O(E log E) in
+        load entries.
+
+        >>> from antiphon.core.example import machine, star
+        >>> Barriers(star(), machine()).path()
+        [(0, 2, 0), (1, 0, 2)]
+        """
+        line, routing = self.line, self.paths
         runs = np.flatnonzero(line.resource >= 0)
-        user, resource = found.use_message, found.use_resource
-        step = found.messages.step[user].astype(np.int64)
-        end = step + found.messages.pieces[user]
+        user, resource = routing.use_message, routing.use_resource
+        step = routing.messages.step[user].astype(np.int64)
+        end = step + routing.messages.pieces[user]
         bound = int(max(end.max(initial=0), line.begin.max(initial=0))) + 1
-        order = order_of(resource * bound + step, found.resources * bound)
+        order = order_of(resource * bound + step, routing.resources * bound)
         user, key = user[order], (resource * bound + step)[order]
         last = resource[order] * bound + end[order]  # of all begun so far on a link, that which ends last is under way
         lasting = np.maximum.accumulate(last)
         which = np.maximum.accumulate(np.where(last == lasting, np.arange(len(last)), 0))
         at = which[np.searchsorted(key, line.resource[runs] * bound + line.begin[runs], side="right") - 1]
-        columns = (line.begin[runs], found.messages.src[user[at]], found.messages.dst[user[at]])
+        columns = (line.begin[runs], routing.messages.src[user[at]], routing.messages.dst[user[at]])
         return list(zip(*(c.tolist() for c in columns), strict=True))
 
     def predictor(self, note: str = "") -> Callable[[int], Prediction]:
@@ -142,7 +164,13 @@ class Barriers:
 
 
 def _passed(begin: Longs, length: Longs, seconds: Floats, step: Longs) -> Floats:
-    """What runs of steps, each step so many seconds, take until these steps."""
+    """What runs of steps, each step so many seconds, take until these steps. O((steps + runs) log runs).
+
+    Two steps of 1 s, a step of nothing, one step of 5 s:
+
+    >>> _passed(np.array([0, 3]), np.array([2, 1]), np.array([1.0, 5.0]), np.array([1, 3, 4]))
+    array([1., 2., 7.])
+    """
     marks = np.stack([begin, begin + length], axis=1).ravel()
     after = np.cumsum(seconds * length)
     before = after - seconds * length
@@ -152,7 +180,12 @@ def _passed(begin: Longs, length: Longs, seconds: Floats, step: Longs) -> Floats
 
 
 def step_times(schedule: Schedule, topology: Topology, nbytes: int) -> tuple[Longs, Floats]:
-    """Steps at which loads or latencies change, and when each begins; the last is the end."""
+    """Steps at which loads or latencies change, and when each begins; the last is the end. O(n log n).
+
+    >>> from antiphon.core.example import machine, star
+    >>> step_times(star(), machine(), 1000)
+    (array([0, 1, 2]), array([0.e+00, 2.e-06, 4.e-06]))
+    """
     barriers = Barriers(schedule, topology)
     runs = [(one.begin, one.length) for one in (barriers.line, barriers.latencies)]
     marks = distinct(np.concatenate([np.zeros(1, np.int64), *(part for b, n in runs for part in (b, b + n))]))

@@ -68,17 +68,25 @@ def expandable(schedule: Schedule) -> Schedule:
 
 
 def barrier_events(barriers: Barriers, nbytes: int) -> Events:
-    """Steps begin when the model of barriers says; O(uses)."""
-    found = barriers.paths
-    step = found.messages.step.astype(np.int64)
+    """Steps begin when the model of barriers says; O(uses).
+
+    Both messages of a step of `core.example.star` have 1000 bytes, which take a microsecond, and a latency as long:
+
+    >>> from antiphon.core.example import machine, star
+    >>> events = barrier_events(Barriers(star(), machine()), 1000)
+    >>> [(seconds * 1e6).round(3).tolist() for seconds in (events.start, events.use_end, events.landed)]
+    [[0.0, 0.0, 2.0, 2.0], [1.0, 1.0, 3.0, 3.0], [2.0, 2.0, 4.0, 4.0]]
+    """
+    routing = barriers.paths
+    step = routing.messages.step.astype(np.int64)
     begin = barriers.until(step, nbytes)
-    cost = found.use_cost() * nbytes
+    cost = routing.use_cost() * nbytes
     after = np.cumsum(cost)
-    first = np.arange(len(cost)) - places(step[found.use_message] * found.resources + found.use_resource)
-    turn_end = begin[found.use_message] + after - (after[first] - cost[first])
+    first = np.arange(len(cost)) - places(step[routing.use_message] * routing.resources + routing.use_resource)
+    turn_end = begin[routing.use_message] + after - (after[first] - cost[first])
     landed = begin.copy()
-    np.maximum.at(landed, found.use_message, turn_end)
-    return Events(found, begin, landed + found.alpha, turn_end - cost, turn_end)
+    np.maximum.at(landed, routing.use_message, turn_end)
+    return Events(routing, begin, landed + routing.alpha, turn_end - cost, turn_end)
 
 
 def chrome_trace(events: Events, topology: Topology, nbytes: int, title: str) -> bytes:
@@ -88,25 +96,25 @@ def chrome_trace(events: Events, topology: Topology, nbytes: int, title: str) ->
     share links, a counter ("C") tells how full each is instead. On a rank an event ("b" to "e") lasts from when the
     message starts until it has landed, and several may overlap. `args` tells step, src, dst and bytes.
     """
-    used, found = events.paths, events.paths.messages
-    if len(found) + len(used.use_message) > MOST_EVENTS:
+    routing, table = events.paths, events.paths.messages
+    if len(table) + len(routing.use_message) > MOST_EVENTS:
         raise Unsupported(
-            f"a trace of {len(found)} messages is too long for a viewer (at most {MOST_EVENTS} events); cut it less"
+            f"a trace of {len(table)} messages is too long for a viewer (at most {MOST_EVENTS} events); cut it less"
         )
     out = [_named("process_name", pid, 0, name) for pid, name in enumerate(("ranks", "links", "shared limits"))]
-    out += [_named("thread_name", 0, rank, f"rank {rank}") for rank in np.unique(found.src).tolist()]
-    for resource in np.unique(used.use_resource).tolist():
+    out += [_named("thread_name", 0, rank, f"rank {rank}") for rank in np.unique(table.src).tolist()]
+    for resource in np.unique(routing.use_resource).tolist():
         out.append(_named("thread_name", *_line(resource, topology), resource_name(topology, resource)))
-    told = [
+    facts = [
         {"step": step, "src": src, "dst": dst, "bytes": round(share * nbytes, 3)}
         for step, src, dst, share in zip(
-            *(c.tolist() for c in (found.step, found.src, found.dst, found.share)), strict=True
+            *(c.tolist() for c in (table.step, table.src, table.dst, table.share)), strict=True
         )
     ]
     for number, more in enumerate(getattr(events, "about", ())):
-        told[number] |= more
+        facts[number] |= more
     for number, (start, landed) in enumerate(zip(events.start.tolist(), events.landed.tolist(), strict=True)):
-        about = told[number]
+        about = facts[number]
         same = {"name": _title(about), "cat": "message", "id": number, "pid": 0, "tid": about["src"]}
         out.append({**same, "ph": "b", "ts": start * 1e6, "args": about})
         out.append({**same, "ph": "e", "ts": landed * 1e6})
@@ -114,10 +122,10 @@ def chrome_trace(events: Events, topology: Topology, nbytes: int, title: str) ->
     if busy is not None:  # turns overlap: how loaded each link is says more
         out += _counters(busy, topology)
     shown = slice(0 if busy is not None else None)
-    columns = (used.use_message[shown], used.use_resource[shown], events.use_start[shown], events.use_end[shown])
+    columns = (routing.use_message[shown], routing.use_resource[shown], events.use_start[shown], events.use_end[shown])
     for number, resource, start, end in zip(*(c.tolist() for c in columns), strict=True):
         pid, tid = _line(resource, topology)
-        about = told[number]
+        about = facts[number]
         out.append(
             {"name": _title(about), "cat": "turn", "ph": "X", "pid": pid, "tid": tid, "ts": start * 1e6,
              "dur": (end - start) * 1e6, "args": about}

@@ -35,16 +35,30 @@ class Moves:
 
 
 def moves(work: Prepared) -> Moves:
-    """Which way every row goes. O(n log n)."""
+    """Which way every row goes. O(n log n).
+
+    Rank 0 of `core.example.star` adds what comes by rows 0 and 1, which wait in stretches 1 and 0 of its scratch; rows
+    2 and 3 go straight to the outputs of ranks 1 and 2.
+
+    >>> from antiphon.core.example import star
+    >>> from antiphon.lower.rows import prepare
+    >>> movement = moves(prepare(star(), False))
+    >>> movement.folded.tolist(), movement.waiting.tolist(), movement.stretch.tolist()
+    ([True, False, False], [True, True, False, False], [1, 0, -1, -1])
+    >>> movement.crossing.tolist(), movement.message.tolist()
+    ([1, 0, 2, 3], [0, 1, 2, 3])
+    """
     schedule, values = work.schedule, work.values
     order = values.order
     read, write = order.read.astype(np.int64), order.write.astype(np.int64)
     group = values.group[write]
-    clash = values.over & values.early  # the next version may not come straight to its place
+    # which values a fold makes: those of several operands, and those that may not come straight to their place
+    clash = values.over & values.early
     folded = (values.count > 1) | clash[values.version - 1]
     local = schedule.src == schedule.dst
     late = values.over[read].copy()
     late[late] = values.moment[read[late] + 1] == work.time[late]
+    # which rows wait in scratch for their fold: what crosses, or what is written over in this very step
     waiting = folded[group] & (~local | late)
     hidden = values.place[write] < 0
     bare = folded & (values.place[values.version] < 0)
@@ -54,6 +68,7 @@ def moves(work: Prepared) -> Moves:
     kept = waiting | (~folded[group] & hidden)
     crossing, message, joined = _messages(work, local)
     inner = np.flatnonzero(local & (waiting | ~folded[group]))
+    # stretches of scratch: of neighbours that cross together one, of rows inside a rank one each
     stretch = np.full(schedule.transfers, -1, np.int64)
     here = kept[crossing]
     fresh = here & ~(joined & np.concatenate([[False], here[:-1]]))[: len(here)]
@@ -64,6 +79,7 @@ def moves(work: Prepared) -> Moves:
     ending = here & np.append(~(joined & here)[1:], True)[: len(here)]
     head = np.concatenate([crossing[fresh], own])
     tail = np.concatenate([crossing[ending], own])
+    # where versions lie that have no place in a user's buffer: in the stretch of their row, or of their first operand
     base = values.place.copy()
     straight = np.flatnonzero(~folded[group] & hidden)
     base[write[straight]] = len(work.places) + stretch[straight]
@@ -76,16 +92,26 @@ def moves(work: Prepared) -> Moves:
 
 
 def _messages(work: Prepared, local: Bools) -> tuple[Longs, Longs, Bools]:
-    """Crossing rows by message, in the order of `core.messages`; within each in the order of places on the line."""
+    """Crossing rows by message, in the order of `core.messages`; within each in the order of places on the line; the
+    message of each, and whether it goes on where the one before ends. O(n log n).
+
+    Rows 1, 2, 0 are one message, with thirds 0, 1 and 2 of a block:
+
+    >>> from antiphon.core.example import of_rows
+    >>> from antiphon.lower.rows import prepare
+    >>> rows = [(0, 2, 0, 1, 0), (0, 0, 0, 1, 0), (0, 1, 0, 1, 0)]
+    >>> _messages(prepare(of_rows("broadcast", 2, rows, roots=(0,), parts=3), False), np.zeros(3, bool))
+    (array([1, 2, 0]), array([0, 0, 0]), array([False,  True,  True]))
+    """
     schedule, line = work.schedule, work.line
-    rows, sent = np.flatnonzero(~local), messages(schedule)
+    rows, table = np.flatnonzero(~local), messages(schedule)
     chunk, slots = schedule.chunk[rows], schedule.slots
     inside: list[tuple[NDArray[Any], int]] = [(line.place[chunk], len(line.place))]
     if slots > 1:
         inside += [(schedule.slot("src")[rows], slots), (schedule.slot("dst")[rows], slots)]
-    order = order_of(*packed((sent.of_row[rows], len(sent)), *inside))
+    order = order_of(*packed((table.of_row[rows], len(table)), *inside))
     rows = rows[order]
-    chunk, new = schedule.chunk[rows], starts(sent.of_row[rows])
+    chunk, new = schedule.chunk[rows], starts(table.of_row[rows])
     joined = ~new & (line.pieces[chunk] == 1)
     joined[1:] &= line.end[chunk[:-1]] == line.begin[chunk[1:]]
     return rows, np.cumsum(new) - 1, joined
@@ -104,14 +130,25 @@ class Folds:
     base: Longs  # per operand of the values: where it lies
 
 
-def folds(work: Prepared, moved: Moves) -> Folds:
-    """O(n log n)."""
+def folds(work: Prepared, movement: Moves) -> Folds:
+    """The combinations and where their operands lie. O(n log n).
+
+    Of `core.example.star` one fold of three: the input of rank 0 (place 0) and stretches 1 and 0, which count on from
+    the six places.
+
+    >>> from antiphon.core.example import star
+    >>> from antiphon.lower.rows import prepare
+    >>> work = prepare(star(), False)
+    >>> folding = folds(work, moves(work))
+    >>> folding.fold.tolist(), folding.operands.tolist(), folding.base[folding.operands].tolist()
+    ([0, -1, -1], [0, 1, 2], [0, 7, 6])
+    """
     values, line = work.values, work.line
     held = values.row >= 0
-    held[held] = moved.waiting[values.row[held]]
-    base = moved.base[values.operand]
-    base[held] = len(work.places) + moved.stretch[values.row[held]]
-    groups = np.flatnonzero(moved.folded)
+    held[held] = movement.waiting[values.row[held]]
+    base = movement.base[values.operand]
+    base[held] = len(work.places) + movement.stretch[values.row[held]]
+    groups = np.flatnonzero(movement.folded)
     version = values.version[groups]
     chunk, rank = values.order.chunk[version], values.order.rank[version]
     count = values.count[groups]
@@ -121,7 +158,7 @@ def folds(work: Prepared, moved: Moves) -> Folds:
     groups, key, chunk, count = groups[order], key[order], chunk[order], count[order]
     joined = ~starts(key) & (line.pieces[chunk] == 1)
     joined[1:] &= line.end[chunk[:-1]] == line.begin[chunk[1:]]
-    home = moved.base[values.version[groups]]
+    home = movement.base[values.version[groups]]
     joined[1:] &= home[1:] == home[:-1]
     if len(groups):
         at = ranges(values.first[groups], count)
@@ -129,7 +166,7 @@ def folds(work: Prepared, moved: Moves) -> Folds:
         position = np.arange(len(at)) - np.repeat(count, count)
         same = lies == lies[np.maximum(position, 0)]
         joined &= np.logical_and.reduceat(same, np.cumsum(count) - count)
-    number = np.full(len(moved.folded), -1, np.int64)
+    number = np.full(len(movement.folded), -1, np.int64)
     number[groups] = np.cumsum(~joined) - 1
     head = groups[~joined]
     tail = groups[np.append(~joined[1:], True)[: len(groups)]]

@@ -2,55 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from antiphon.core.columns import Bools, Longs, distinct, order_of, packed, pointers, starts
+from antiphon.core.columns import Bools, Longs, distinct, starts
 from antiphon.core.program import FOLD, JOIN, RECEIVE, SEND, Program
+from antiphon.lower._assembly import Table, assembled
 from antiphon.lower._moves import Folds, Moves, folds, moves
 from antiphon.lower._slots import Slots, dealt
 from antiphon.lower.rows import Prepared
 
 
 @dataclass(eq=False)
-class _Table:
-    """Operations as they are made, with their parts and waits; each set of columns is added at once."""
-
-    columns: list[tuple[Longs, ...]] = field(default_factory=list)  # kind, rank, peer, pieces, when, chunk
-    parts: list[tuple[Longs, ...]] = field(default_factory=list)  # operation, begin, end, base
-    waits: list[tuple[Longs, Longs]] = field(default_factory=list)
-    made: int = 0
-
-    def add(
-        self, kind: int, rank: ArrayLike, peer: ArrayLike, pieces: ArrayLike, when: Longs, chunk: ArrayLike
-    ) -> Longs:
-        """New operations; returns their numbers."""
-        columns = np.broadcast_arrays(*(np.asarray(c, np.int64) for c in (kind, rank, peer, pieces, when, chunk)))
-        self.columns.append(tuple(columns))
-        first, self.made = self.made, self.made + len(when)
-        return np.arange(first, self.made)
-
-    def part(self, operation: Longs, begin: Longs, end: Longs, base: Longs) -> None:
-        self.parts.append((operation, begin, end, base))
-
-    def wait(self, later: Longs, earlier: Longs) -> None:
-        other = later != earlier
-        self.waits.append((later[other], earlier[other]))
-
-    def when(self) -> Longs:
-        return np.concatenate([c[4] for c in self.columns])
-
-    def all(self, what: str, width: int) -> list[Longs]:
-        listed: list[Any] = getattr(self, what)
-        empty = np.zeros(0, np.int64)
-        return [np.concatenate([empty, *(columns[i] for columns in listed)]) for i in range(width)]
-
-
-@dataclass(eq=False)
-class _Done:
+class _Doers:
     """Who does what: operations by row, version and stretch. Uses: (what is read, the operation that reads it)."""
 
     arrives: Longs  # per row: the operation after which it is there
@@ -60,54 +25,88 @@ class _Done:
 
 
 def operations(work: Prepared, channels: int, lag: int) -> Program:
-    """O(n log n) for n rows."""
-    moved = moves(work)
-    folded = folds(work, moved)
-    table = _Table()
+    """The program: sends, receives and folds by rank and time, with what they wait for. O(n log n) for n rows.
+
+    Rank 0 of `core.example.star` receives twice, folds that when both are there, and then sends the result twice:
+
+    >>> from antiphon.core.example import star
+    >>> from antiphon.core.program.kinds import NAMES
+    >>> from antiphon.lower.rows import prepare
+    >>> program = operations(prepare(star(), False), 1, 1)
+    >>> waits = [program.wait[a:b].tolist() for a, b in zip(program.wait_ptr, program.wait_ptr[1:])]
+    >>> list(zip([NAMES[kind] for kind in program.kind[:5]], program.peer[:5].tolist(), waits))
+    [('receive', 2, []), ('receive', 1, []), ('fold', 0, [0, 1]), ('send', 1, [2]), ('send', 2, [2])]
+    """
+    movement = moves(work)
+    folding = folds(work, movement)
+    table = Table()
     early = _at_once(work, table)
-    done = _transfers(work, moved, folded, early, table)
-    _set_aside(work, moved, done, table)
-    _order_versions(work, moved, folded, done, table)
-    slots = _order_stretches(work, moved, done, table, lag)
-    return _assembled(work, moved, slots, table, channels)
+    doers = _transfers(work, movement, folding, early, table)
+    _set_aside(work, movement, doers, table)
+    _order_versions(work, movement, folding, doers, table)
+    slots = _order_stretches(work, movement, doers, table, lag)
+    return assembled(work, movement, slots, table, channels)
 
 
-def _transfers(work: Prepared, moved: Moves, folded: Folds, early: _Early, table: _Table) -> _Done:
-    """Sends, receives, copies and folds.
+def _transfers(work: Prepared, movement: Moves, folding: Folds, early: _Early, table: Table) -> _Doers:
+    """Sends, receives, copies and folds; who does what. O(n log n).
 
     After the first step a rank's own data is sent from its output, where it stands beside what has come.
+
+    Of `core.example.star` operations 0 to 3 receive, 4 to 7 send, 8 folds. Row 0 is received by operation 1. Version 1,
+    the sum, is made by the fold, which reads version 0; it is sent by 6 and 7.
+
+    >>> from antiphon.core.example import star
+    >>> from antiphon.lower.rows import prepare
+    >>> work, table = prepare(star(), False), Table()
+    >>> movement = moves(work)
+    >>> doers = _transfers(work, movement, folds(work, movement), _at_once(work, table), table)
+    >>> doers.arrives.tolist(), doers.writer.tolist()
+    ([1, 0, 2, 3], [-1, 8, -1, 2, -1, 3])
+    >>> list(zip(doers.read.tolist(), doers.reader.tolist()))  # (version, operation)
+    [(2, 5), (4, 4), (1, 6), (1, 7), (0, 8)]
     """
     schedule, line, values = work.schedule, work.line, work.values
     read, write = values.order.read.astype(np.int64), values.order.write.astype(np.int64)
-    target = np.where(moved.stretch >= 0, len(work.places) + moved.stretch, moved.base[write])
-    source = moved.base[read]
+    target = np.where(movement.stretch >= 0, len(work.places) + movement.stretch, movement.base[write])
+    source = movement.base[read]
     beside = (early.place[read] >= 0) & (work.time > 0) & (line.pieces[schedule.chunk] == 1)
     beside = np.flatnonzero(beside & (schedule.src != schedule.dst))
     source[beside] = early.place[read[beside]]
-    arrives, reads = _crossing(work, moved, table, target, source)
+    arrives, reads = _crossing(work, movement, table, target, source)
     table.wait(reads[beside], early.maker[read[beside]])
-    rows = moved.inner
+    rows = movement.inner
     chunk, rank = schedule.chunk[rows], schedule.src[rows]
     arrives[rows] = reads[rows] = table.add(FOLD, rank, rank, line.pieces[chunk], 2 * work.time[rows], chunk)
     for base in (target, source):
         table.part(arrives[rows], line.begin[chunk], line.end[chunk], base[rows])
-    fold_of = _folds(work, moved, folded, table)
+    fold_of = _folds(work, movement, folding, table)
     writer = np.full(len(values.order), -1, np.int64)
     group = values.group[write]
-    writer[write] = np.where(moved.folded[group], fold_of[group], arrives)
+    writer[write] = np.where(movement.folded[group], fold_of[group], arrives)
     direct = np.flatnonzero(reads < 0)  # inside a rank and no copy: the fold reads where it lies
     reads[direct] = fold_of[group[direct]]
     own, taken = np.flatnonzero(values.row < 0), np.flatnonzero(values.row >= 0)
-    taken = taken[moved.waiting[values.row[taken]]]
+    taken = taken[movement.waiting[values.row[taken]]]
     table.wait(fold_of[values.owner[taken]], arrives[values.row[taken]])
     all_read = np.concatenate([read, values.operand[own]])
-    return _Done(arrives, writer, all_read, np.concatenate([reads, fold_of[values.owner[own]]]))
+    return _Doers(arrives, writer, all_read, np.concatenate([reads, fold_of[values.owner[own]]]))
 
 
-def _crossing(work: Prepared, moved: Moves, table: _Table, target: Longs, source: Longs) -> tuple[Longs, Longs]:
-    """The sends and receives; per row the receive and the send, -1 inside a rank."""
-    schedule, line, rows = work.schedule, work.line, moved.crossing
-    first = rows[starts(moved.message)]
+def _crossing(work: Prepared, movement: Moves, table: Table, target: Longs, source: Longs) -> tuple[Longs, Longs]:
+    """The sends and receives, their parts from `source` and to `target` (bases by row); per row the receive and the
+    send, -1 inside a rank. O(rows).
+
+    Rows 0 and 1 of `core.example.star` are messages 1 and 0; of four messages the receives come first:
+
+    >>> from antiphon.core.example import star
+    >>> from antiphon.lower.rows import prepare
+    >>> work, bases = prepare(star(), False), np.zeros(4, np.int64)
+    >>> _crossing(work, moves(work), Table(), bases, bases)
+    (array([1, 0, 2, 3]), array([5, 4, 6, 7]))
+    """
+    schedule, line, rows = work.schedule, work.line, movement.crossing
+    first = rows[starts(movement.message)]
     begin, end = line.begin[schedule.chunk[rows]], line.end[schedule.chunk[rows]]
     sides: list[Longs] = []
     for kind, mine, other, base in (
@@ -115,29 +114,46 @@ def _crossing(work: Prepared, moved: Moves, table: _Table, target: Longs, source
         (SEND, schedule.src, schedule.dst, source),
     ):
         chunk = schedule.chunk[first]
-        made = table.add(kind, mine[first], other[first], line.pieces[chunk], 2 * work.time[first], chunk)
+        number = table.add(kind, mine[first], other[first], line.pieces[chunk], 2 * work.time[first], chunk)
         operation = np.full(schedule.transfers, -1, np.int64)
-        operation[rows] = made[moved.message]
-        _run_parts(table, begin, end, base[rows], operation[rows], moved.joined)
+        operation[rows] = number[movement.message]
+        _run_parts(table, begin, end, base[rows], operation[rows], movement.joined)
         sides.append(operation)
     return sides[0], sides[1]
 
 
-def _folds(work: Prepared, moved: Moves, folded: Folds, table: _Table) -> Longs:
-    """The combinations; per group its fold, which means nothing where there is none."""
+def _folds(work: Prepared, movement: Moves, folding: Folds, table: Table) -> Longs:
+    """The combinations, their results as parts and then their operands; per group its fold, which means nothing where
+    there is none. O(operands).
+
+    Of `core.example.star` one fold of bases 1 (the output) and 0 (the input), 7 and 6 (scratch); all is one point long:
+
+    >>> from antiphon.core.example import star
+    >>> from antiphon.lower.rows import prepare
+    >>> work, table = prepare(star(), False), Table()
+    >>> fold_of = _folds(work, moves(work), folds(work, moves(work)), table)
+    >>> fold_of[:1], table.all("parts", 4)
+    (array([0]), [array([0, 0, 0, 0]), array([0, 0, 0, 0]), array([1, 1, 1, 1]), array([1, 0, 7, 6])])
+    """
     line, values = work.line, work.values
-    version, last = values.version[folded.head], values.version[folded.tail]
+    version, last = values.version[folding.head], values.version[folding.tail]
     chunk, end = values.order.chunk[version], values.order.chunk[last]
     rank = values.order.rank[version]
-    made = table.add(FOLD, rank, rank, line.pieces[chunk], 2 * values.moment[version] + 1, chunk)
-    table.part(made, line.begin[chunk], line.end[end], moved.base[version])
-    each = np.repeat(np.arange(len(made)), folded.count)
-    table.part(made[each], line.begin[chunk][each], line.end[end][each], folded.base[folded.operands])
-    return made[folded.fold] if len(made) else np.full(len(folded.fold), -1, np.int64)
+    number = table.add(FOLD, rank, rank, line.pieces[chunk], 2 * values.moment[version] + 1, chunk)
+    table.part(number, line.begin[chunk], line.end[end], movement.base[version])
+    each = np.repeat(np.arange(len(number)), folding.count)
+    table.part(number[each], line.begin[chunk][each], line.end[end][each], folding.base[folding.operands])
+    return number[folding.fold] if len(number) else np.full(len(folding.fold), -1, np.int64)
 
 
-def _run_parts(table: _Table, begin: Longs, end: Longs, base: Longs, operation: Longs, joined: Bools) -> None:
-    """Neighbours that lie side by side are one part."""
+def _run_parts(table: Table, begin: Longs, end: Longs, base: Longs, operation: Longs, joined: Bools) -> None:
+    """Neighbours of one message (`joined`) that lie side by side at one base are one part. O(rows).
+
+    >>> table, joined = Table(), np.array([False, True, True, False])
+    >>> _run_parts(table, *np.array([[0, 1, 2, 5], [1, 2, 3, 6], [7, 7, 8, 8], [4, 4, 4, 9]]), joined)
+    >>> [column.tolist() for column in table.all("parts", 4)]  # operation, begin, end, base
+    [[4, 4, 9], [0, 2, 5], [2, 3, 6], [7, 8, 8]]
+    """
     fresh = ~joined
     fresh[1:] |= base[1:] != base[:-1]
     last = np.append(fresh[1:], True)[: len(fresh)]
@@ -152,8 +168,20 @@ class _Early:
     maker: Longs
 
 
-def _at_once(work: Prepared, table: _Table) -> _Early:
-    """What a rank has from the beginning and must end with, and no row writes: from its input to its output."""
+def _at_once(work: Prepared, table: Table) -> _Early:
+    """What a rank has from the beginning and must end with, and no row writes: from its input to its output. One sort.
+
+    An allgather among two ranks: operation 0 copies rank 0's own block (base 0) to its output (1).
+
+    >>> from antiphon.core.example import of_rows
+    >>> from antiphon.lower.rows import prepare
+    >>> table = Table()
+    >>> early = _at_once(prepare(of_rows("allgather", 2, [(0, 0, 0, 1, 0), (0, 1, 1, 0, 0)]), False), table)
+    >>> [column.tolist() for column in table.all("parts", 4)]  # operation, begin, end, base
+    [[0, 1, 0, 1], [0, 1, 0, 1], [1, 2, 1, 2], [1, 3, 0, 2]]
+    >>> early.place.tolist(), early.maker.tolist()
+    ([1, -1, -1, -1, -1, 3], [0, -1, -1, -1, -1, 1])
+    """
     ends, line, order = work.analysis.outputs, work.line, work.values.order
     entry = _entries(work)
     still = (work.last < 0) | order.initial[work.last] if len(order) else work.last < 0
@@ -165,44 +193,66 @@ def _at_once(work: Prepared, table: _Table) -> _Early:
     fresh = starts(rank) | starts(source) | starts(target)
     fresh[1:] |= line.end[chunk[:-1]] != line.begin[chunk[1:]]
     last = np.append(fresh[1:], True)[: len(fresh)]
-    made = table.add(FOLD, rank[fresh], rank[fresh], 1, np.ones(int(fresh.sum()), np.int64), chunk[fresh])
+    number = table.add(FOLD, rank[fresh], rank[fresh], 1, np.ones(int(fresh.sum()), np.int64), chunk[fresh])
     for base in (target, source):
-        table.part(made, line.begin[chunk[fresh]], line.end[chunk[last]], base[fresh])
+        table.part(number, line.begin[chunk[fresh]], line.end[chunk[last]], base[fresh])
     early = _Early(np.full(len(order), -1, np.int64), np.full(len(order), -1, np.int64))
     known = work.last[rows] >= 0
     early.place[work.last[rows[known]]] = target[known]
-    early.maker[work.last[rows[known]]] = made[np.cumsum(fresh) - 1][known]
+    early.maker[work.last[rows[known]]] = number[np.cumsum(fresh) - 1][known]
     return early
 
 
 def _entries(work: Prepared) -> Longs:
-    """Per output the input of the same cell, -1."""
+    """Per output the input of the same cell, -1. One sort.
+
+    >>> from antiphon.core.example import of_rows
+    >>> from antiphon.lower.rows import prepare
+    >>> _entries(prepare(of_rows("allgather", 2, [(0, 0, 0, 1, 0), (0, 1, 1, 0, 0)]), False))
+    array([ 0, -1, -1,  1])
+    """
     first, last = work.analysis.inputs, work.analysis.outputs
     out = np.full(len(last.cell), -1, np.int64)
     if len(first.cell):
         order = np.argsort(first.cell)
         at = np.searchsorted(first.cell[order], last.cell)
         at[at == len(order)] = 0
-        found = order[at]
-        out = np.where(first.cell[found] == last.cell, found, -1)
+        entry = order[at]
+        out = np.where(first.cell[entry] == last.cell, entry, -1)
     return out
 
 
-def _set_aside(work: Prepared, moved: Moves, done: _Done, table: _Table) -> None:
-    """An alltoall in place: when all that stood in a place has been read, what came for it is copied there."""
+def _set_aside(work: Prepared, movement: Moves, doers: _Doers, table: Table) -> None:
+    """An alltoall in place: when all that stood in a place has been read, what came for it is copied there. O(n log n).
+
+    Among two ranks 0 and 1 receive, 2 and 3 send; 4 and 5 wait for the sends, 6 and 7 copy what has come.
+
+    >>> from antiphon.core.example import of_rows
+    >>> from antiphon.lower.rows import prepare
+    >>> work, table = prepare(of_rows("alltoall", 2, [(0, 2, 0, 1, 0), (0, 1, 1, 0, 0)]), True), Table()
+    >>> movement = moves(work)
+    >>> doers = _transfers(work, movement, folds(work, movement), _at_once(work, table), table)
+    >>> _set_aside(work, movement, doers, table)
+    >>> table.all("columns", 6)[0].tolist()  # kinds: 0 send, 1 receive, 2 fold, 3 join
+    [1, 1, 0, 0, 3, 3, 2, 2]
+    >>> table.all("waits", 2)  # who waits, for whom
+    [array([4, 5, 6, 7]), array([2, 3, 4, 5])]
+    """
     rows = np.flatnonzero(work.aside)
     if not len(rows):
         return
     line, order, collective = work.line, work.values.order, work.schedule.collective
     ends, members = work.analysis.outputs, len(collective.members)
     when, pieces = table.when(), np.concatenate([c[3] for c in table.columns])
-    old = order.initial[done.read]
-    version, reader = done.read[old], done.reader[old]
+    # who reads what stood there at first, by the place where it stands; of those only where something comes
+    old = order.initial[doers.read]
+    version, reader = doers.read[old], doers.reader[old]
     read_place = order.rank[version] * members + work.schedule.chunks.block[order.chunk[version]] // members
     end_place = ends.rank[rows] * members + work.schedule.chunks.block[ends.chunk[rows]] % members
     taken = np.zeros(collective.ranks * members, bool)
     taken[end_place] = True
     reader, read_place = reader[taken[read_place]], read_place[taken[read_place]]
+    # a join for each place: it waits for all of its readers
     ready = np.zeros(len(taken), np.int64)
     np.maximum.at(ready, read_place, when[reader] + 2 * (pieces[reader] - 1) + 1)
     places = distinct(read_place)
@@ -210,102 +260,71 @@ def _set_aside(work: Prepared, moved: Moves, done: _Done, table: _Table) -> None
     join = np.full(len(ready), -1, np.int64)
     join[places] = table.add(JOIN, rank, rank, 1, ready[places], 0)
     table.wait(join[read_place], reader)
+    # and a copy for each output, which waits for the join of its place
     value, chunk = work.last[rows], ends.chunk[rows]
     mine = ends.rank[rows]
-    begin = np.maximum(ready[end_place], when[done.writer[value]]) + 1
-    made = table.add(FOLD, mine, mine, line.pieces[chunk], begin, chunk)
-    for base in (work.places.outputs[rows], moved.base[value]):
-        table.part(made, line.begin[chunk], line.end[chunk], base)
+    begin = np.maximum(ready[end_place], when[doers.writer[value]]) + 1
+    number = table.add(FOLD, mine, mine, line.pieces[chunk], begin, chunk)
+    for base in (work.places.outputs[rows], movement.base[value]):
+        table.part(number, line.begin[chunk], line.end[chunk], base)
     some = join[end_place] >= 0
-    table.wait(made[some], join[end_place[some]])
-    done.read = np.concatenate([done.read, value])
-    done.reader = np.concatenate([done.reader, made])
+    table.wait(number[some], join[end_place[some]])
+    doers.read = np.concatenate([doers.read, value])
+    doers.reader = np.concatenate([doers.reader, number])
 
 
-def _order_versions(work: Prepared, moved: Moves, folded: Folds, done: _Done, table: _Table) -> None:
-    """Reads wait for what writes the version; what is written over it waits for its reads, or else for its writer."""
+def _order_versions(work: Prepared, movement: Moves, folding: Folds, doers: _Doers, table: Table) -> None:
+    """Reads wait for what writes the version; what is written over it waits for its reads, or else for its writer.
+    O(uses).
+
+    The sum of ranks 0 and 1 is sent (3) when it is folded (4). In place rank 1 receives it (1) where its input lies, so
+    when that has been sent (2).
+
+    >>> from antiphon.core.example import of_rows
+    >>> from antiphon.lower.rows import prepare
+    >>> work, table = prepare(of_rows("allreduce", 2, [(0, 0, 1, 0, 1), (1, 0, 0, 1, 0)]), True), Table()
+    >>> movement = moves(work)
+    >>> folding = folds(work, movement)
+    >>> doers = _transfers(work, movement, folding, _at_once(work, table), table)
+    >>> table.waits.clear()
+    >>> _order_versions(work, movement, folding, doers, table)
+    >>> table.all("waits", 2)  # who waits, for whom
+    [array([3, 1]), array([4, 2])]
+    """
     values = work.values
-    writer = done.writer[done.read]
-    table.wait(done.reader[writer >= 0], writer[writer >= 0])
-    over = values.over[done.read]
-    table.wait(done.writer[done.read[over] + 1], done.reader[over])
-    unread = values.over & (done.writer >= 0)
-    unread[done.read] = False
+    writer = doers.writer[doers.read]
+    table.wait(doers.reader[writer >= 0], writer[writer >= 0])
+    over = values.over[doers.read]
+    table.wait(doers.writer[doers.read[over] + 1], doers.reader[over])
+    unread = values.over & (doers.writer >= 0)
+    unread[doers.read] = False
     lost = np.flatnonzero(unread)
-    table.wait(done.writer[lost + 1], done.writer[lost])
+    table.wait(doers.writer[lost + 1], doers.writer[lost])
 
 
-def _order_stretches(work: Prepared, moved: Moves, done: _Done, table: _Table, lag: int) -> Slots:
-    """Deal the stretches to slots; who writes into one again waits for all that used what was there."""
+def _order_stretches(work: Prepared, movement: Moves, doers: _Doers, table: Table, lag: int) -> Slots:
+    """Deal the stretches to slots; who writes into one again waits for all that used what was there. O(n log n)."""
     schedule, line = work.schedule, work.line
-    head, tail = schedule.chunk[moved.head], schedule.chunk[moved.tail]
-    held = np.flatnonzero(moved.waiting)
-    taker = done.writer[work.values.order.write[held]]
-    inside = moved.base[done.read] >= len(work.places)
-    stretch = np.concatenate([moved.stretch[held], moved.base[done.read[inside]] - len(work.places)])
-    user = np.concatenate([taker, done.reader[inside]])
-    writer = done.arrives[moved.head]
+    head, tail = schedule.chunk[movement.head], schedule.chunk[movement.tail]
+    # pairs (stretch, operation that uses it): folds take what waits, others read what lies there; else the writer
+    held = np.flatnonzero(movement.waiting)
+    taker = doers.writer[work.values.order.write[held]]
+    inside = movement.base[doers.read] >= len(work.places)
+    stretch = np.concatenate([movement.stretch[held], movement.base[doers.read[inside]] - len(work.places)])
+    user = np.concatenate([taker, doers.reader[inside]])
+    writer = doers.arrives[movement.head]
     idle = np.ones(len(head), bool)
     idle[stretch] = False
     stretch, user = np.concatenate([stretch, np.flatnonzero(idle)]), np.concatenate([user, writer[idle]])
     when = table.when()
     end = when[writer] if len(writer) else np.zeros(0, np.int64)
     np.maximum.at(end, stretch, when[user])
-    rank = schedule.dst[moved.head].astype(np.int64)
+    rank = schedule.dst[movement.head].astype(np.int64)
     where = rank, line.begin[head], line.end[tail], line.pieces[head]
-    slots = dealt(line, schedule.collective.ranks, where, (2 * work.time[moved.head], end), lag)
-    after = np.full(len(head), -1, np.int64)
+    slots = dealt(line, schedule.collective.ranks, where, (2 * work.time[movement.head], end), lag)
+    after = np.full(len(head), -1, np.int64)  # per stretch the one that has its slot next
     again = np.flatnonzero(slots.before >= 0)
     after[slots.before[again]] = again
     some = after[stretch] >= 0
     table.wait(writer[after[stretch[some]]], user[some])
     return slots
-
-
-def _assembled(work: Prepared, moved: Moves, slots: Slots, table: _Table, channels: int) -> Program:
-    """All columns in their final order."""
-    schedule, line, places = work.schedule, work.line, work.places
-    ranks = schedule.collective.ranks
-    kind, rank, peer, pieces, when, chunk = table.all("columns", 6)
-    rush = np.where(kind == RECEIVE, 0, np.where(kind == SEND, 1, 2))
-    order = order_of(*packed((rank, ranks), (when, int(when.max(initial=0)) + 1), (rush, 3)))
-    number = np.empty(len(order), np.int64)
-    number[order] = np.arange(len(order))
-    operation, begin, end, base = table.all("parts", 4)
-    turn = order_of(number[operation], len(order))
-    later, earlier = table.all("waits", 2)
-    edges = distinct(number[later] * max(len(order), 1) + number[earlier])
-    base_rank = np.concatenate([places.rank, schedule.dst[moved.head]]).astype(np.int64)
-    by_rank = order_of(base_rank, ranks)
-    base_number = np.empty(len(by_rank), np.int64)
-    base_number[by_rank] = np.arange(len(by_rank))
-    none, zero = np.zeros(len(places), np.int64), np.zeros(len(moved.head), np.int64)
-    origin = line.begin[schedule.chunk[moved.head]]
-    finish = _finish(work)
-    planner = schedule.provenance.get("planner")
-    return Program(
-        schedule.collective, work.in_place, channels,
-        f"{schedule.collective.kind} among {len(schedule.collective.members)} ranks" + f", {planner}" * bool(planner),
-        line.denominator, line.whole, line.part,
-        pointers(base_rank, ranks), np.concatenate([places.shift, zero])[by_rank],
-        np.concatenate([places.buffer, zero + 2])[by_rank], np.concatenate([none, slots.slot])[by_rank],
-        np.concatenate([none, origin])[by_rank],
-        slots.class_whole, slots.class_part, slots.class_pieces, slots.ptr, slots.of_class,
-        pointers(rank, ranks), kind[order], (line.place[chunk] % channels)[order] if len(chunk) else chunk,
-        peer[order], pieces[order], when[order],
-        pointers(number[operation], len(order)), begin[turn], end[turn], base_number[base[turn]],
-        pointers(edges // max(len(order), 1), len(order)), edges % max(len(order), 1),
-        pointers(finish[0], ranks), finish[1], finish[2], base_number[finish[3]], finish[4],
-    )  # fmt: skip
-
-
-def _finish(work: Prepared) -> tuple[Longs, Longs, Longs, Longs, Longs]:
-    """Which stretches of the outputs an avg divides, by how much: rank, begin, end, base, count."""
-    ends, line = work.analysis.outputs, work.line
-    rows = np.flatnonzero(ends.count > 1)
-    rows = rows[np.lexsort((line.place[ends.chunk[rows]], ends.rank[rows]))]
-    chunk, rank, base, count = ends.chunk[rows], ends.rank[rows], work.places.outputs[rows], ends.count[rows]
-    fresh = starts(rank) | starts(base) | starts(count)
-    fresh[1:] |= line.end[chunk[:-1]] != line.begin[chunk[1:]]
-    last = np.append(fresh[1:], True)[: len(fresh)]
-    return rank[fresh], line.begin[chunk[fresh]], line.end[chunk[last]], base[fresh], count[fresh]

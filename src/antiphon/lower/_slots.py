@@ -32,6 +32,15 @@ def dealt(
     `lag` steps after its last use, so that one step's receives need not wait for the last step's combinations.
     Whether a slot is free when stretch k begins depends only on how many have begun and ended, so no loop is needed.
     O(n log n).
+
+    Stretches of rank 0 as long as the first block, which live from 0 to 2, from 1 to 5 and from 3 to 4: the third takes
+    the slot of the first.
+
+    >>> from antiphon.core.example import star
+    >>> point, same = np.zeros(3, np.int64), np.ones(3, np.int64)
+    >>> slots = dealt(Line.of(star()), 1, (point, point, same, same), (np.array([0, 1, 3]), np.array([2, 5, 4])), 0)
+    >>> slots.slot.tolist(), slots.before.tolist(), slots.ptr.tolist()
+    ([0, 1, 0], [-1, -1, 0], [0, 2])
     """
     rank, begin, end, pieces = where
     whole, part = line.whole[end] - line.whole[begin], line.part[end] - line.part[begin]
@@ -53,23 +62,30 @@ def dealt(
 
 
 def _first_in_first_out(pool: Longs, pools: int, begin: Longs, free: Longs) -> tuple[Longs, Longs, Longs]:
-    """Per stretch the number of its slot in its pool, and who had it before; per pool how many slots there are."""
+    """Per stretch the number of its slot in its pool, and who had it before; per pool how many slots there are.
+    O(n log n).
+
+    One pool; the slot of the first is free from 2 on:
+
+    >>> _first_in_first_out(np.zeros(3, np.int64), 1, np.array([0, 1, 3]), np.array([2, 6, 5]))
+    (array([0, 1, 0]), array([-1, -1,  0]), array([2]))
+    """
     count = len(pool)
     if not count:
         return pool, pool, np.zeros(pools, np.int64)
     span = int(max(begin.max(), free.max())) + 1
-    order, gone = order_of(pool * span + begin, pools * span), order_of(pool * span + free, pools * span)
+    order, by_end = order_of(pool * span + begin, pools * span), order_of(pool * span + free, pools * span)
     head = pointers(pool[order], pools)
     mine = pool[order]
     nth = np.arange(count) - head[mine]
-    freed = np.searchsorted((pool * span + free)[gone], (pool * span + begin)[order], side="right") - head[mine]
-    made = np.maximum.accumulate(nth + 1 - freed + mine * (count + 1)) - mine * (count + 1)  # slots so far
-    had = np.where(nth > 0, np.concatenate([[0], made[:-1]]), 0)
-    taken = made == had
+    freed = np.searchsorted((pool * span + free)[by_end], (pool * span + begin)[order], side="right") - head[mine]
+    slots = np.maximum.accumulate(nth + 1 - freed + mine * (count + 1)) - mine * (count + 1)  # slots so far
+    slots_before = np.where(nth > 0, np.concatenate([[0], slots[:-1]]), 0)
+    again = slots == slots_before
     before = np.full(count, -1, np.int64)
-    before[order[taken]] = gone[(head[mine] + nth - had)[taken]]
+    before[order[again]] = by_end[(head[mine] + nth - slots_before)[again]]
     index = np.full(count, -1, np.int64)
-    index[order[~taken]] = made[~taken] - 1
+    index[order[~again]] = slots[~again] - 1
     root = np.where(before >= 0, before, np.arange(count))
     while True:  # to the first one of the slot, twice as far each time
         further = root[root]
@@ -77,4 +93,4 @@ def _first_in_first_out(pool: Longs, pools: int, begin: Longs, free: Longs) -> t
             break
         root = further
     last = np.append(starts(mine)[1:], True)
-    return index[root], before, made[last]
+    return index[root], before, slots[last]

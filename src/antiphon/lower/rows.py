@@ -31,6 +31,15 @@ class Line:
 
     @staticmethod
     def of(schedule: Schedule) -> Line:
+        """O(n log n) in chunks. Two blocks, each in halves: points at 0, 1/2, 1, 1 1/2 and 2.
+
+        >>> from antiphon.core.example import of_rows
+        >>> line = Line.of(of_rows("allgather", 2, [(0, 0, 0, 1, 0), (0, 1, 1, 0, 0)], parts=2))
+        >>> line.whole.tolist(), line.part.tolist(), line.denominator
+        ([0, 0, 1, 1, 2], [0, 1, 0, 1, 0], 2)
+        >>> line.begin.tolist(), line.end.tolist(), line.place.tolist()  # chunks are numbered part by part
+        ([0, 2, 1, 3], [1, 3, 2, 4], [0, 2, 1, 3])
+        """
         chunks, weights = schedule.chunks, schedule.collective.weights
         block = np.cumsum(weights) - weights
         whole, part = [], []
@@ -66,6 +75,15 @@ class Places:
 
     @staticmethod
     def of(schedule: Schedule, line: Line, ends: tuple[Ends, Ends], in_place: bool) -> Places:
+        """O(n log n) in ends. An allgather among two: rank 0 and 1 each have an input (0) and an output (1).
+
+        >>> from antiphon.core.example import of_rows
+        >>> places = prepare(of_rows("allgather", 2, [(0, 0, 0, 1, 0), (0, 1, 1, 0, 0)]), False).places
+        >>> places.rank.tolist(), places.buffer.tolist(), places.shift.tolist()
+        ([0, 0, 1, 1], [0, 1, 0, 1], [0, 0, -1, 0])
+        >>> places.inputs.tolist(), places.outputs.tolist()
+        ([0, 2], [1, 1, 3, 3])
+        """
         columns: list[list[Longs]] = [[], [], []]
         buffers = (OUTPUT if in_place else INPUT, OUTPUT)
         for end, side, buffer in zip(ends, sides(schedule.collective, in_place), buffers, strict=True):
@@ -122,7 +140,18 @@ class Prepared:
 
 
 def prepare(schedule: Schedule, in_place: bool) -> Prepared:
-    """O(n log n) for n rows."""
+    """Where every value of a schedule lies. O(n log n) for n rows.
+
+    Of `core.example.star` versions 0, 2, 4 are what ranks 0, 1, 2 begin with, in their inputs (places 0, 2, 4), and
+    1, 3, 5 what they end with, in their outputs (1, 3, 5). Group 0 adds up versions 0, 2, 4; groups 1, 2 copy 1.
+
+    >>> from antiphon.core.example import star
+    >>> values = prepare(star(), False).values
+    >>> values.place.tolist(), values.version.tolist()
+    ([0, 1, 2, 3, 4, 5], [1, 3, 5])
+    >>> values.owner.tolist(), values.operand.tolist(), values.row.tolist()
+    ([0, 0, 0, 1, 2], [0, 2, 4, 1, 1], [-1, 0, 1, 2, 3])
+    """
     analysis, order, line = analyse(schedule), versions(schedule), Line.of(schedule)
     ends = analysis.inputs, analysis.outputs
     places = Places.of(schedule, line, ends, in_place)
@@ -139,14 +168,18 @@ def prepare(schedule: Schedule, in_place: bool) -> Prepared:
 
 
 def _find(among: Longs, wanted: Longs) -> Longs:
-    """Where each wanted number stands among these distinct ones, -1 where it does not."""
+    """Where each wanted number stands among these distinct ones, -1 where it does not. O(n log n).
+
+    >>> _find(np.array([30, 10, 20]), np.array([10, 15, 30]))
+    array([ 1, -1,  0])
+    """
     if not len(among):
         return np.full(len(wanted), -1, np.int64)
     order = np.argsort(among)
     at = np.searchsorted(among[order], wanted)
     at[at == len(among)] = 0
-    found = order[at]
-    return np.where(among[found] == wanted, found, -1)
+    place = order[at]
+    return np.where(among[place] == wanted, place, -1)
 
 
 def _values(
@@ -158,6 +191,8 @@ def _values(
     places: Places,
     aside: Bools,
 ) -> Values:
+    """Groups with their operands, versions with their places. `keys`: the cells of inputs and outputs. O(n log n)."""
+    # groups: the version that each writes; of operands the version that each is
     groups = len(analysis.count)
     at = ranges(analysis.first, analysis.count)
     row, owner = analysis.row[at], np.repeat(np.arange(groups), analysis.count)
@@ -167,6 +202,7 @@ def _values(
     operand = np.where(real, order.read[row], version[owner] - 1) if len(row) else row
     group = np.full(len(order), -1, np.int64)
     group[version] = np.arange(groups)
+    # versions: what is there at first lies in the input, what comes to where it is wanted in the output
     place = np.full(len(order), -1, np.int64)
     initial = np.flatnonzero(order.initial)
     entry = _find(keys[0], order.cell[initial])

@@ -2,6 +2,7 @@
 
 `sweep` lists options worth trying when tuning: few, and the defaults first. `tuned=False`: tune leaves it out unless it
 is asked for by name, because another planner (for `blink`: `trees`) does the same, at the optimum where that is known.
+`in_switches=True`: all that it makes lets switches multicast or reduce; tune asks it where some can.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ from antiphon.registry import Entry
 ROOTLESS = ("allgather", "reducescatter", "allreduce")
 CYCLES = "any with a cycle of direct links through all ranks, or with switches that join all ranks"
 TREES = "any tree of switches with ranks as leaves, fat trees, and boxes on such a fabric"
+HELPED = "any whose ranks are joined by switches that multicast and reduce (for what spreads: that multicast)"
 JOINED = "any where every two ranks are linked directly or through switches"
 
 
 def _entry(
     module: str, function: str, about: str, collectives: tuple[str, ...], options: tuple[str, ...],
     *sweep: dict[str, Any], topologies: str = JOINED, process: bool = False,
-    tuned: bool = True,
+    tuned: bool = True, in_switches: bool = False,
 ) -> Entry:  # fmt: skip
     can: dict[str, Any] = {"collectives": collectives, "topologies": topologies, "options": options}
     can["sweep"] = ({}, *sweep)
@@ -27,6 +29,8 @@ def _entry(
         can["process"] = True
     if not tuned:
         can["tuned"] = False
+    if in_switches:
+        can["in_switches"] = True
     return Entry(f"antiphon.planners.{module}:{function}", about, can)
 
 
@@ -128,6 +132,24 @@ TABLE = {
         ("broadcast", "reduce", "scatter", "gather", *ROOTLESS),
         ("pieces", "epsilon", "threshold", "hybrid", "t_dpa"), topologies="any connected one of up to 64 ranks",
         tuned=False,
+    ),
+    "nvls": _entry(
+        "inswitch.nvls", "nvls",
+        "every part reduced in the switch to its rank, and multicast back from there, as in NCCL",
+        (*ROOTLESS, "broadcast", "reduce"), ("pieces",), topologies=HELPED, in_switches=True,
+    ),
+    "sharp": _entry(
+        "inswitch.sharp", "sharp", "combined in the fabric and sent on from there, in one step",
+        ("allreduce", "broadcast", "reduce"), (),
+        topologies="any whose ranks are joined by switches that multicast, reduce and send on what they combined",
+        in_switches=True,
+    ),
+    "nvls-tree": _entry(
+        "inswitch.nvls_tree", "nvls_tree",
+        "parts reduced in the box to a rank each, combined among boxes by switches, trees or rings, and spread again",
+        ("allreduce",), ("within", "between", "pieces"),
+        topologies="boxes of equal size, where switches in the boxes or among them multicast and reduce",
+        in_switches=True,
     ),
     "sccl": _entry(
         "synth.sccl", "sccl",

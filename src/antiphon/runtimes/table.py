@@ -5,6 +5,8 @@ can["programs"]: what must be installed. can["options"]: those of `How` that mea
 collectives it has in place (left out: all). can["use"]: how programs come to run by a table that was measured there,
 with {table} and {ranks}. can["cuts"]: how it cuts messages of which a schedule does not say the pieces, as the fields
 of `core.transform.Cuts`, so that models price what really runs; left out: not at all.
+can["in_switches"]: whether it lets switches multicast and combine (joints); left out: it cannot, and tune for it leaves
+out what would.
 """
 
 from __future__ import annotations

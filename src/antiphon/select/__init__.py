@@ -17,6 +17,7 @@ from antiphon.select.proofs import Proofs, prove
 from antiphon.select.sweep import read_sweep
 from antiphon.select.tuner import tune
 from antiphon.select.tuning import DEFINITIONS, Listed, Tuning
+from antiphon.select.uses import Without, uses_of, uses_text
 from antiphon.select.wish import collective, is_file, machine_of, sizes_of
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "SeveralOrders",
     "Tuning",
     "Tunings",
+    "Without",
     "check",
     "collective",
     "every_plan",
@@ -59,4 +61,6 @@ __all__ = [
     "sizes_of",
     "tune",
     "tune_over",
+    "uses_of",
+    "uses_text",
 ]

@@ -8,6 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 from antiphon.select.task import OK
+from antiphon.select.uses import Without
 from antiphon.units import format_seconds, format_size
 
 
@@ -17,7 +18,8 @@ class Candidate:
 
     `seconds` by size; `why` by size: (bottleneck, terms). `variant` counts the schedules of one planner call.
     `may_win`: False for what is only there to compare with. `also`: options by which the planner gives the same.
-    `ended_by`: budget, memory or crash, where one of these ended it before it was done.
+    `ended_by`: budget, memory or crash, where one of these ended it before it was done. `alone`: where it uses
+    switches, the seconds by size with every row alone.
     """
 
     collective: str
@@ -33,6 +35,12 @@ class Candidate:
     may_win: bool = True
     also: tuple[Mapping[str, Any], ...] = ()
     ended_by: str = ""
+    alone: Mapping[int, float] = field(default_factory=dict)
+
+    @property
+    def uses(self) -> tuple[str, ...]:
+        """What it lets switches do beside forwarding."""
+        return tuple(self.figures.get("uses", ()))
 
     def __repr__(self) -> str:
         told = f"{len(self.seconds)} sizes" if self.status == OK else f"{self.status}: {self.reason}"
@@ -47,6 +55,8 @@ class Candidate:
             found["variant"] = self.variant
         if self.ended_by:
             found["ended_by"] = self.ended_by
+        if self.uses:
+            found["uses"] = list(self.uses)
         if self.also:
             found["also"] = [dict(options) for options in self.also]
         return found
@@ -56,7 +66,8 @@ class Candidate:
 class Range:
     """The best candidate for start <= nbytes < stop (the last range: for its stop, too).
 
-    `at` is the greatest size priced in it, to which seconds, gap and speedup belong.
+    `at` is the greatest size priced in it, to which seconds, gap and speedup belong. `without`: where the candidate
+    uses switches, what there is for a runtime that cannot.
     """
 
     collective: str
@@ -67,6 +78,7 @@ class Range:
     seconds: float
     gap: float | None
     speedup: float | None
+    without: Without | None = None
 
     def __repr__(self) -> str:
         sizes = f"{format_size(self.start)} to {format_size(self.stop)}"
@@ -87,7 +99,13 @@ class Range:
             "at": self.at,
             "variant": self.candidate.variant,
             "bottleneck": self.candidate.why[self.at][0],
+            **self._helped(),
         }
+
+    def _helped(self) -> dict[str, Any]:
+        if self.without is None:
+            return {}
+        return {"uses": list(self.candidate.uses), "without_switches": self.without.as_json()}
 
 
 def _who(candidate: Candidate) -> str:

@@ -13,7 +13,7 @@ from antiphon.core.plan import Plan
 from antiphon.core.schedule import Schedule
 from antiphon.cost import Profile
 from antiphon.select.candidates import Candidate, Range
-from antiphon.select.libraries import BY_SWITCHES, CLASSICS, baseline, by_switches
+from antiphon.select.libraries import CLASSICS, baseline, groups_of
 from antiphon.select.limits import Limit
 from antiphon.select.losses import Damage, Loss
 from antiphon.select.orders import SEVERAL_ORDERS
@@ -22,6 +22,7 @@ from antiphon.select.ranges import TIE, Key, best_order, nearest, runs, winners,
 from antiphon.select.sweep import Value
 from antiphon.select.task import OK, REFUSED, Context, Done, Found, Limits, Message, Task
 from antiphon.select.tuning import Listed, Tuning
+from antiphon.select.uses import CANNOT, Without, needs_switches
 
 Progress = Callable[[int, int, str], None]
 
@@ -49,6 +50,8 @@ class Ledger:
             if task.entry is not None and task.kind not in task.entry.can["collectives"]:
                 plans = ", ".join(task.entry.can["collectives"])
                 self.ended[task.index] = Done(task.index, REFUSED, f"it does not plan {task.kind} (it plans {plans})")
+            elif task.entry is not None and needs_switches(task.entry) and not context.in_switches:
+                self.ended[task.index] = Done(task.index, REFUSED, f"planner {task.planner}: {CANNOT}")
         self.to_do = [task for task in tasks if task.index not in self.ended]
         self.total = len(self.to_do)
         self.done = 0
@@ -176,10 +179,8 @@ class Ledger:
         return distinct
 
     def _baseline(self, kind: str) -> tuple[tuple[str, ...], str]:
-        if by_switches(self.context.topology, kind):
-            return (), BY_SWITCHES
         able = {self.tasks[index].planner for index, _ in self.found if self.tasks[index].kind == kind}
-        return baseline(kind, self.tasks, self.ended, able)
+        return baseline(kind, self.tasks, self.ended, able, groups_of(self.context.topology, kind))
 
     def _candidate(self, key: Key, calls: Mapping[int, Sequence[Found]], also: Sequence[Key]) -> Candidate:
         found, task, sizes = self.found[key], self.tasks[key[0]], self.context.sizes
@@ -189,6 +190,7 @@ class Ledger:
             task.kind, task.planner, self._options(key, calls[key[0]]), OK, "", found.variant,
             dict(zip(sizes, found.seconds, strict=True)), dict(zip(sizes, why, strict=True)),
             found.figures, found.seconds_per_byte, task.planner in self.names, tuple(others.values()),
+            alone=dict(zip(sizes, found.alone, strict=False)),
         )  # fmt: skip
 
     def _options(self, key: Key, call: Sequence[Found]) -> dict[str, Any]:
@@ -215,8 +217,19 @@ class Ledger:
             if gap is not None and abs(gap - 1) < TIE:  # rounded otherwise than the bound, and as fast
                 gap = 1.0
             speedup = nccl / seconds if nccl is not None and seconds else None
-            found.append((key, Range(kind, *ends, at, rows[key], seconds, gap, speedup)))
+            without = self._without(rows[key], rows, at)
+            found.append((key, Range(kind, *ends, at, rows[key], seconds, gap, speedup, without)))
         return found
+
+    def _without(self, mine: Candidate, rows: Mapping[Key, Candidate], at: int) -> Without | None:
+        """What a runtime has at this size that lets no switches help; None where this one asks none to."""
+        if not mine.uses:
+            return None
+        others = [row for row in rows.values() if row.collective == mine.collective and row.may_win and not row.uses]
+        best = min(others, key=lambda row: row.seconds[at], default=None)
+        if best is None:
+            return Without(mine.alone.get(at))
+        return Without(mine.alone.get(at), best.planner, best.options, best.seconds[at])
 
     def _plan(self, kind: str, mine: Sequence[tuple[Key, Range]]) -> Plan:
         """The winners as a plan: the first holds for all smaller sizes, the last for all greater ones."""

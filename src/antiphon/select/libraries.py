@@ -6,11 +6,13 @@ from collections.abc import Collection, Mapping, Sequence
 
 from antiphon.core.collective import KINDS
 from antiphon.core.topology import Topology
+from antiphon.registry import find
 from antiphon.select.task import FAILED, TIMED_OUT, Done, Task
 
 RINGS_AND_TREES = ("multi-ring", "double-binary-tree")
 SENDS = ("direct", "pairwise")
-BASELINES: Mapping[str, tuple[tuple[str, ...], ...]] = {
+Groups = tuple[tuple[str, ...], ...]
+BASELINES: Mapping[str, Groups] = {
     **dict.fromkeys(KINDS, (RINGS_AND_TREES, ("ring",))),
     **dict.fromkeys(("alltoall", "gather", "scatter"), (SENDS, ("ring",))),
 }
@@ -19,15 +21,24 @@ CLASSICS = (
     "ring", "recursive-doubling", "halving-doubling", "direct", "bruck", "pairwise", "binomial-tree",
     "double-binary-tree", "colocated-ps",
 )  # fmt: skip
-# What NCCL lets switches do that can (NVLink SHARP, InfiniBand SHARP), and what they must be able to do for it.
+# What NCCL lets switches do that can (NVLink SHARP, InfiniBand SHARP): what they must be able to do for it, and which
+# planners stand for that, beside those that stand for its rings and trees.
 IN_SWITCHES = {"allreduce": "reduce", "reducescatter": "reduce", "allgather": "multicast"}
-BY_SWITCHES = "NCCL would let the switches multicast and reduce, which is not priced here"
+BY_SWITCHES = ("nvls", "nvls-tree", "sharp")
 NOBODY = "can plan it here"
 
 
 def by_switches(topology: Topology, kind: str) -> bool:
-    """Whether NCCL would use what the switches of this machine can do: then no planner here stands for it."""
+    """Whether NCCL would use what the switches of this machine can do."""
     return kind in IN_SWITCHES and bool(getattr(topology.helpers, IN_SWITCHES[kind]))
+
+
+def groups_of(topology: Topology, kind: str) -> Groups:
+    """The groups of planners that stand for NCCL, the first that can plan counts."""
+    first, *others = BASELINES.get(kind, ((),))
+    if by_switches(topology, kind):
+        first = (*first, *(name for name in BY_SWITCHES if kind in find("planner", name).can["collectives"]))
+    return (first, *others)
 
 
 def spoilt(kind: str, tasks: Sequence[Task], ended: Mapping[int, Done], group: Collection[str]) -> str:
@@ -44,11 +55,16 @@ def spoilt(kind: str, tasks: Sequence[Task], ended: Mapping[int, Done], group: C
 
 
 def baseline(
-    kind: str, tasks: Sequence[Task], ended: Mapping[int, Done], able: Collection[str]
+    kind: str,
+    tasks: Sequence[Task],
+    ended: Mapping[int, Done],
+    able: Collection[str],
+    groups: Groups | None = None,
 ) -> tuple[tuple[str, ...], str]:
     """Who stands for NCCL: the first group of planners of which one could plan. Nobody where one of that group, or
-    of one before, failed or timed out, as it might have been the fastest; then the reason."""
-    groups = BASELINES.get(kind, ())
+    of one before, failed or timed out, as it might have been the fastest; then the reason. `groups`: where they are not
+    those of every machine."""
+    groups = BASELINES.get(kind, ()) if groups is None else groups
     for group in groups:
         why = spoilt(kind, tasks, ended, group)
         if why:

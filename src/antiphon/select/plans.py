@@ -24,6 +24,7 @@ from antiphon.registry import call, find, refuse_unless_able
 from antiphon.select.libraries import CLASSICS
 from antiphon.select.orders import SEVERAL_ORDERS, SeveralOrders, order_claimed
 from antiphon.select.proofs import certified, label_of, prove, rate_of
+from antiphon.select.uses import uses_of
 from antiphon.select.wish import budget_of, collective, machine_of
 from antiphon.units import parse_size
 
@@ -69,6 +70,8 @@ def measure(schedule: Schedule, topology: Topology, limits: Bound | None = None)
     figures = dict(claims(schedule, topology))
     limits = limits or bound(topology, schedule.collective)
     figures |= gaps(figures, timeline(schedule, topology).total, limits)
+    if uses := uses_of(schedule):
+        figures["uses"] = list(uses)
     if rate_of(schedule) is not None:
         rate = throughput(schedule, topology)
         figures["rate"] = None if rate is None else str(rate / topology.unit)
@@ -236,7 +239,7 @@ def figures_of(plan: Plan) -> dict[str, Any]:
     last = plan.entries[-1]
     found = last.schedule.provenance.get("found")
     told = {"found": dict(found)} if isinstance(found, Mapping) and found else {}
-    claims = {"planner": None, **about, "assumes": [], "stopped": None, **last.claims}
+    claims = {"planner": None, **about, "assumes": [], "uses": [], "stopped": None, **last.claims}
     return {**claims, **reached_json(last.schedule, plan.topology), **told, "verified": True}
 
 
@@ -252,7 +255,7 @@ def check(
         if report.fault is not None:
             return report.fault
         limits = limits or (bound(topology, plan.collective) if claims or proof else None)
-        figures = {"assumes": [], **measure(entry.schedule, topology, limits)} if claims else {}
+        figures = {"assumes": [], "uses": [], **measure(entry.schedule, topology, limits)} if claims else {}
         for key, value in figures.items():
             if key in entry.claims and entry.claims[key] != value:
                 return Fault("claim", f"the plan claims {key} = {entry.claims[key]!r}, but it is {value!r}")

@@ -20,13 +20,14 @@ from antiphon.core.plan import check_plain
 from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
-from antiphon.core.transform import Cuts
+from antiphon.core.transform import Cuts, unjoined
 from antiphon.core.verify import verify
 from antiphon.cost import Predictor, Profile, as_cut
 from antiphon.errors import AntiphonError, EffortSpent, TimedOut
 from antiphon.isolate import in_words
 from antiphon.registry import Entry, call, find
 from antiphon.select._mark import mark_of
+from antiphon.select.uses import CANNOT, uses_of
 
 OK, REFUSED, FAILED, TIMED_OUT = "ok", "refused", "failed", "timed out"
 BUDGET, MEMORY, CRASH = "budget", "memory", "crash"  # what ended a candidate before it was done
@@ -56,6 +57,7 @@ class Context:
     deterministic: bool = False  # find out in which order each schedule combines
     effort: float | None = None
     cuts: Cuts | None = None  # how the runtime that it is for sends what has no pieces
+    in_switches: bool = True  # whether that runtime can let switches multicast and combine
 
     def seen(self, topology: Topology) -> Topology:
         """The machine with what the profile says of its links."""
@@ -87,6 +89,7 @@ class Found:
     seconds_per_byte: Fraction
     made_with: Mapping[str, Any]  # the options that the planner says it used
     schedule: Schedule
+    alone: tuple[float, ...] = ()  # seconds with every row alone, where it lets switches help and the model prices that
     order: str | None = None  # by which every element is combined, where that was to be found out and is one
 
 
@@ -232,6 +235,9 @@ def _price(context: Context, task: Task, variant: int, schedule: Schedule) -> Fo
     if (task.kind, mark) in context.known:
         return replace(context.known[task.kind, mark], schedule=schedule, **own)
     verify(schedule, topology).or_raise()
+    uses = uses_of(schedule)
+    if uses and not context.in_switches:
+        raise _UnpricedError(f"planner {task.planner}: {CANNOT}")
     price = _prepared(context, schedule)
     predicted = [price(nbytes) for nbytes in context.sizes]
     seconds = tuple(float(p.seconds) for p in predicted)
@@ -241,11 +247,21 @@ def _price(context: Context, task: Task, variant: int, schedule: Schedule) -> Fo
         mark=mark, seconds=seconds,
         bottlenecks=tuple(one_line(str(p.bottleneck)) for p in predicted),
         terms=tuple({one_line(str(k)): float(v) for k, v in p.terms.items()} for p in predicted),
-        figures=dict(claims(schedule, topology)), seconds_per_byte=timeline(schedule, topology).total,
+        figures={**claims(schedule, topology), **({"uses": list(uses)} if uses else {})},
+        alone=_alone(context, schedule) if uses else (), seconds_per_byte=timeline(schedule, topology).total,
         schedule=schedule, order=order_of_combining(schedule) if context.deterministic else None, **own,
     )  # fmt: skip
     context.known[task.kind, mark] = replace(found, schedule=None)  # type: ignore[arg-type]
     return found
+
+
+def _alone(context: Context, schedule: Schedule) -> tuple[float, ...]:
+    """What a runtime takes for it that lets no switches help."""
+    try:
+        price = _prepared(context, unjoined(schedule))
+        return tuple(float(price(nbytes).seconds) for nbytes in context.sizes)
+    except _UnpricedError:
+        return ()
 
 
 def _prepared(context: Context, schedule: Schedule) -> Predictor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from antiphon.core.collective import ROOTED, Collective
@@ -16,11 +16,12 @@ from antiphon.errors import Invalid, quote, unknown
 from antiphon.registry import Entry, find, table
 from antiphon.select._pool import run_tasks
 from antiphon.select.ledger import Ledger, Progress
-from antiphon.select.libraries import BASELINES, by_switches
+from antiphon.select.libraries import BASELINES, Groups, groups_of
 from antiphon.select.losses import damage, losses
 from antiphon.select.sweep import Sweep, Value, combinations, resolved
 from antiphon.select.task import Context, Task
 from antiphon.select.tuning import Tuning
+from antiphon.select.uses import helpful, needs_switches
 from antiphon.select.wish import budget_of, collective, machine_of, sizes_of
 from antiphon.units import Sizes
 
@@ -48,6 +49,7 @@ def tune(  # noqa: PLR0913
     deterministic: bool = False,
     shortlist: int = 0,
     cuts: Cuts | None = None,
+    in_switches: bool = True,
     progress: Progress | None = None,
 ) -> Tuning:
     """The best schedule for every size, of all that the planners here can make; every one of them is verified.
@@ -62,7 +64,8 @@ def tune(  # noqa: PLR0913
     comparison only, and no speedup told. `deterministic`: every element is combined in one and the same order at all
     sizes; of the orders there are the one that is fastest on the whole. `shortlist`: so many of the best at every size,
     and the best of every classic, come with their schedules, for who measures them. `cuts`: how the runtime that it is
-    for sends what has no pieces; priced is what it really sends. `against`: the whole machine, of
+    for sends what has no pieces; priced is what it really sends. `in_switches`: whether that runtime
+    can let switches multicast and combine; if not, what would is refused. `against`: the whole machine, of
     which the topology is what is left: bounds before and after are told, and which links are slower. `progress` hears
     the number of candidates done, their total, and what was done last. The result does not depend on `workers`. Ctrl-C
     ends it early with what was found. Time: that of the planners, with what exceeds two seconds spread over the
@@ -72,7 +75,7 @@ def tune(  # noqa: PLR0913
     span, sizes = sizes_of(nbytes)
     seconds, processes = budget_of(budget), _processes(workers)
     targets = _targets(wanted, topology, root, ranks)
-    names = list(dict.fromkeys([planners] if isinstance(planners, str) else planners)) or _usual_planners()
+    names = list(dict.fromkeys([planners] if isinstance(planners, str) else planners)) or _usual_planners(topology)
     for name in names:
         find("planner", name)
     values = resolved(sweep, names, len(next(iter(targets.values())).members))
@@ -94,9 +97,10 @@ def tune(  # noqa: PLR0913
         deterministic=deterministic,
         effort=effort_of(effort),
         cuts=cuts,
+        in_switches=in_switches,
     )
     context.seen(topology)  # refuse a profile of other links now, not once per candidate
-    compared = {kind for kind in targets if nccl and not by_switches(topology, kind)}
+    compared = {kind: groups_of(topology, kind) for kind in targets} if nccl else {}
     ledger = Ledger(context, _tasks(targets, names, values, compared), set(names), progress, nccl, shortlist)
     complete = True
     try:
@@ -152,22 +156,24 @@ def _targets(
     }
 
 
-def _usual_planners() -> list[str]:
-    """All but those that say of themselves that another does the same, better."""
-    return [name for name, entry in table("planner").items() if entry.can.get("tuned", True)]
+def _usual_planners(topology: Topology) -> list[str]:
+    """All but those that say of themselves that another does the same, better, or that need switches that can more than
+    those of this machine."""
+    usual = [(name, entry) for name, entry in table("planner").items() if entry.can.get("tuned", True)]
+    return [name for name, entry in usual if helpful(topology) or not needs_switches(entry)]
 
 
 def _tasks(
     targets: Mapping[str, Collective], names: Sequence[str],
-    values: Mapping[str, Sequence[Value]] | None = None, beside: Collection[str] = tuple(BASELINES),
+    values: Mapping[str, Sequence[Value]] | None = None, beside: Mapping[str, Groups] = BASELINES,
 ) -> list[Task]:  # fmt: skip
     """For every collective its bounds, then every planner that declares it, with each of its sweep of options; those
     that are there to compare with, for the collectives in `beside`, are swept as they declare it."""
     tasks: list[Task] = []
     for kind in targets:
         tasks.append(Task(len(tasks), kind))
-        compared = [n for group in BASELINES.get(kind, ()) for n in group if n not in names and n in table("planner")]
-        for name in [*names, *(compared if kind in beside else ())]:
+        compared = [n for group in beside.get(kind, ()) for n in group if n not in names and n in table("planner")]
+        for name in [*names, *compared]:
             entry = find("planner", name)
             declared: Sequence[Mapping[str, Any]] = entry.can.get("sweep") or ({},)
             swept = combinations(values if values and name in names else {}, entry.can["options"], declared)

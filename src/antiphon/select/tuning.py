@@ -14,12 +14,12 @@ from antiphon.errors import Invalid
 from antiphon.select._gains import Gain, gains
 from antiphon.select._table import save_plans
 from antiphon.select.candidates import Candidate, Range
-from antiphon.select.libraries import BY_SWITCHES
 from antiphon.select.limits import Limit
 from antiphon.select.losses import Damage, Loss
 from antiphon.select.sweep import Value
 from antiphon.select.task import BUDGET, REFUSED
-from antiphon.units import format_size
+from antiphon.select.uses import uses_text
+from antiphon.units import format_seconds, format_size
 
 ENDED = ("collective", "planner", "options", "ended_by", "reason")  # what is told of a candidate that was ended
 DEFINITIONS = {
@@ -104,6 +104,7 @@ class Tuning:
             said.setdefault(why, []).append(kind)
         lines = [f"no speedup is told for {', '.join(kinds)}: {why}" for why, kinds in said.items()]
         lines += [f"no gap is told for {kind}: its bounds were {why}" for kind, why in self.no_bound.items()]
+        lines += [line for r in self.ranges if (line := _helped(r))]
         lost = self.damage.describe() if self.damage is not None else ""
         return [line for line in (self.unpriced, *lines, lost) if line]
 
@@ -117,13 +118,6 @@ class Tuning:
         """How many candidates ended by their budget: with more of it, or on a computer with less to do, they may have
         found better."""
         return sum(c.ended_by == BUDGET for c in self.candidates)
-
-    @property
-    def assumes(self) -> list[str]:
-        """What speedups take for granted of switches that can do more than forward; bounds and gaps hold with their
-        help."""
-        unpriced = [kind for kind, why in self.no_speedup.items() if why == BY_SWITCHES]
-        return [f"no speedup for {', '.join(unpriced)}: {BY_SWITCHES}"] if unpriced else []
 
     def of(self, collective: str) -> tuple[Candidate, ...]:
         return tuple(c for c in self.candidates if c.collective == collective)
@@ -159,7 +153,7 @@ class Tuning:
             "baseline": {kind: list(names) for kind, names in self.baselines.items()},
             "no_speedup": dict(self.no_speedup),
             "no_bound": dict(self.no_bound),
-            "assumes": self.assumes,
+            "assumes": [],  # bounds hold whatever switches do
             "lost": [loss.as_json() for loss in self.losses],
             "lost_links": self.damage.as_json() if self.damage is not None else None,
             "sweep": {key: list(values) for key, values in self.sweep.items()},
@@ -167,3 +161,20 @@ class Tuning:
             "notes": self.notes,
             "definitions": DEFINITIONS,
         }
+
+
+def _helped(r: Range) -> str:
+    """What a range's best lets switches do, and what there is for who cannot; "" where it lets them do nothing."""
+    if r.without is None:
+        return ""
+    at, less = format_size(r.at), r.without
+    alone = "is not priced by the model" if less.alone is None else f"takes {format_seconds(less.alone)} at {at}"
+    best = "no planner here does without"
+    if less.seconds is not None:
+        who = " ".join([str(less.planner), *(f"{k}={v}" for k, v in (less.options or {}).items())])
+        best = f"the best that does without, {who}, takes {format_seconds(less.seconds)}"
+    span = f"from {format_size(r.start)} to {format_size(r.stop)}" if r.stop > r.start else f"at {at}"
+    return (
+        f"{r.collective} {span} uses {uses_text(r.candidate.uses)}; where a runtime cannot, the same schedule with "
+        f"every row alone {alone}, and {best}"
+    )

@@ -10,6 +10,7 @@ from typing import Any
 
 from antiphon.core.bounds import without
 from antiphon.core.topology import Topology
+from antiphon.select import uses_text
 from antiphon.show.columns import paragraph, table
 from antiphon.show.words import assumed_text
 from antiphon.units import format_bandwidth, format_seconds, plain
@@ -129,6 +130,8 @@ def plan_text(claims: Mapping[str, Any]) -> str:
         *_alone(claims.get("bandwidth_gap_without_switches")),
         f"  latency:   {_gap(claims['latency_gap'], 'the fewest steps possible')}",
     ]
+    if claims.get("uses"):
+        lines.append(f"  uses:      {uses_text(claims['uses'])}")
     if claims.get("rate") is not None:
         found = claims.get("found") or {}
         met = ": no schedule is faster" if found.get("optimal") else ""

@@ -78,22 +78,32 @@ def analyse(schedule: Schedule) -> Analysis:
     """Check what the rows do and fix the order of everything; Invalid names the first thing that is illegal.
 
     O(n log n) for n rows, and some 20 microseconds for every level.
+
+    Of `core.example.star` cells 0, 1, 2 are the chunk at ranks 0, 1, 2. On level 0 cell 0 combines three values: its
+    own, that of cell 1 and that of cell 2. On level 1 cells 1 and 2 are copies of it.
+
+    >>> from antiphon.core.example import star
+    >>> groups = analyse(star())
+    >>> groups.dst.tolist(), groups.level.tolist(), groups.count.tolist()
+    ([0, 1, 2], [0, 1, 1], [3, 1, 1])
+    >>> [(groups.operand[a:a+n].tolist(), groups.row[a:a+n].tolist()) for a, n in zip(groups.first, groups.count)]
+    [([0, 1, 2], [-1, 0, 1]), ([0], [2]), ([0], [3])]
     """
     check_chunks(schedule.collective, schedule.chunks)
     first, last = _ends(schedule)
-    rows, cells = schedule.transfers, _cell_keys(schedule, first, last)
-    distinct_cells, place = cells
+    rows = schedule.transfers
+    cells, place = _cell_keys(schedule, first, last)
     src, dst = place[:rows], place[rows : 2 * rows]
     entry, leaving = np.split(place[2 * rows :], [len(first.pair)])
     first = Ends(first.pair, first.rank, first.chunk, entry, first.count)
     last = Ends(last.pair, last.rank, last.chunk, leaving, last.count)
-    least = np.full(len(distinct_cells), EMPTY, np.int64)
+    least = np.full(len(cells), EMPTY, np.int64)
     least[entry] = _least_ids(schedule)[first.pair]
-    grouped = _group(schedule, src, dst, len(distinct_cells))
+    grouped = _group(schedule, src, dst, len(cells))
     row_least, own_least = _follow(grouped, least)
     _refuse_faults(schedule, grouped, row_least)
     _refuse_missing(last, least)
-    chunk = distinct_cells // (schedule.collective.ranks * schedule.slots)
+    chunk = cells // (schedule.collective.ranks * schedule.slots)
     group_of, operand, row = _operands(grouped, row_least, own_least)
     count = np.bincount(group_of, minlength=len(grouped.head)).astype(np.int64)
     begin = np.cumsum(count) - count
@@ -107,6 +117,13 @@ def analyse(schedule: Schedule) -> Analysis:
 
 
 def _ends(schedule: Schedule) -> tuple[Ends, Ends]:
+    """What each rank has and what each must end with, chunk by chunk; `cell` is filled in later. O(n log n).
+
+    >>> from antiphon.core.example import of_rows
+    >>> first, last = _ends(of_rows("allgather", 2, [(0, 0, 0, 1, 0), (0, 1, 1, 0, 0)]))
+    >>> list(zip(first.rank.tolist(), first.chunk.tolist())), list(zip(last.rank.tolist(), last.chunk.tolist()))
+    ([(0, 0), (1, 1)], [(0, 0), (0, 1), (1, 0), (1, 1)])
+    """
     collective, chunks = schedule.collective, schedule.chunks
     relation = collective.relation
     by_block = order_of(chunks.block.astype(np.int64), collective.blocks)
@@ -123,15 +140,20 @@ def _ends(schedule: Schedule) -> tuple[Ends, Ends]:
     first = spread(relation.pre_rank, relation.pre_block)
     last = spread(relation.post_rank, relation.post_block)
     lengths = np.array([*map(len, relation.wants), 0], np.int64)
-    wanted = np.where(
-        relation.post_want < 0, collective.ids_per_block[relation.post_block], lengths[relation.post_want]
-    )
+    count = np.where(relation.post_want < 0, collective.ids_per_block[relation.post_block], lengths[relation.post_want])
     by_rank = np.lexsort([relation.post_block, relation.post_rank])
-    return first, Ends(last.pair, last.rank, last.chunk, last.chunk, wanted[by_rank][last.pair])
+    return first, Ends(last.pair, last.rank, last.chunk, last.chunk, count[by_rank][last.pair])
 
 
 def _cell_keys(schedule: Schedule, first: Ends, last: Ends) -> tuple[Longs, Longs]:
-    """The cells that rows or ends touch, ascending by (chunk, rank, slot), and the place of each mention."""
+    """The cells that rows or ends touch, ascending by (chunk, rank, slot), and the place of each mention: of what rows
+    read, what they write, what is there at the beginning, what is wanted. O(n log n).
+
+    >>> from antiphon.core.example import of_rows
+    >>> two = of_rows("allgather", 2, [(0, 0, 0, 1, 0), (0, 1, 1, 0, 0)])
+    >>> _cell_keys(two, *_ends(two))
+    (array([0, 1, 2, 3]), array([0, 3, 1, 2, 0, 3, 0, 2, 1, 3]))
+    """
     ranks, slots = np.int64(schedule.collective.ranks), schedule.slots
     chunk = np.concatenate([schedule.chunk, schedule.chunk, first.chunk, last.chunk])
     rank = np.concatenate([schedule.src, schedule.dst, first.rank, last.rank])
@@ -154,7 +176,13 @@ def _least_ids(schedule: Schedule) -> Longs:
 
 
 def _levels(schedule: Schedule) -> Longs:
-    """For every row the place of its step among the steps of its chunk."""
+    """For every row the place of its step among the steps of its chunk. O(n log n).
+
+    >>> from antiphon.core.example import of_rows
+    >>> rows = [(3, 0, 0, 1, 0), (5, 1, 1, 2, 0), (9, 0, 1, 2, 0), (9, 1, 2, 0, 0)]  # steps 3 and 9, steps 5 and 9
+    >>> _levels(of_rows("allgather", 3, rows)).tolist()
+    [0, 0, 1, 1]
+    """
     times, time = dense(schedule.step.astype(np.int64), schedule.steps or 1)
     key = schedule.chunk * np.int64(max(len(times), 1)) + time
     order = order_of(key, len(schedule.chunks) * max(len(times), 1))
@@ -167,6 +195,13 @@ def _levels(schedule: Schedule) -> Longs:
 
 
 def _group(schedule: Schedule, src: Longs, dst: Longs, cells: int) -> _Rows:
+    """The rows by (level, cell written), of which those that write one cell on one level are a group. O(n log n).
+
+    >>> from antiphon.core.example import star
+    >>> rows = _group(star(), np.array([1, 2, 0, 0]), np.array([0, 0, 1, 2]), 3)
+    >>> rows.order.tolist(), rows.head.tolist(), rows.size.tolist(), rows.copies.tolist()
+    ([0, 1, 2, 3], [0, 2, 3], [2, 1, 1], [False, True, True])
+    """
     level = _levels(schedule)
     key = level * cells + dst
     order = order_of(key, (int(level.max(initial=0)) + 1) * max(cells, 1))
@@ -180,7 +215,14 @@ def _group(schedule: Schedule, src: Longs, dst: Longs, cells: int) -> _Rows:
 def _follow(rows: _Rows, least: Longs) -> tuple[Longs, Longs]:
     """Carry the least contribution of every cell through the levels; `least` ends as the final state.
 
-    Returns it per row read, and per group for the cell's own value (EMPTY where that does not count).
+    Returns it per row read, and per group for the cell's own value (EMPTY where that does not count). O(rows).
+
+    >>> from antiphon.core.example import star
+    >>> rows = _group(star(), np.array([1, 2, 0, 0]), np.array([0, 0, 1, 2]), 3)
+    >>> least = np.array([0, 1, 2])
+    >>> row_least, own_least = _follow(rows, least)
+    >>> row_least.tolist(), (own_least < EMPTY).tolist(), least.tolist()
+    ([1, 2, 0, 0], [True, False, False], [0, 0, 0])
     """
     row_least = np.empty(len(rows.order), np.int64)
     own_least = np.empty(len(rows.head), np.int64)
@@ -205,7 +247,14 @@ def _follow(rows: _Rows, least: Longs) -> tuple[Longs, Longs]:
 def _operands(rows: _Rows, row_least: Longs, own_least: Longs) -> tuple[Longs, Longs, Longs]:
     """Group, cell and row of every operand, by group and least contribution.
 
-    Equal least contributions (something is counted twice) go by own value first, then by cell read.
+    Equal least contributions (something is counted twice) go by own value first, then by cell read. O(n log n).
+
+    A group of two rows and its own value, which is the second by contribution (1), then a copy:
+
+    >>> order, src, dst, level = np.array([[0, 1, 2], [1, 2, 0], [0, 0, 1], [0, 0, 1]])
+    >>> rows = _Rows(order, src, dst, level, np.array([0, 2]), np.array([2, 1]), np.array([False, True]), None)
+    >>> _operands(rows, np.array([2, 0, 0]), np.array([1, EMPTY]))
+    (array([0, 0, 0, 1]), array([2, 0, 1, 0]), array([ 1, -1,  0,  2]))
     """
     group = np.repeat(np.arange(len(rows.head)), rows.size)
     own = np.flatnonzero(own_least < EMPTY)

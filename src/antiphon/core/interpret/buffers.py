@@ -44,6 +44,14 @@ class Side:
 
 
 def _side(collective: Collective, rank: Ints, block: Ints) -> Side:
+    """The distinct (rank, block) pairs, and where each lies in the buffer of its rank. O(n log n).
+
+    Blocks of weights 2, 1, 3; rank 0 has 0 and 2, rank 1 has 1:
+
+    >>> side = _side(Collective("allgather", 3, weights=[2, 1, 3]), np.array([1, 0, 0]), np.array([1, 2, 0]))
+    >>> side.rank, side.block, side.start, side.size
+    (array([0, 0, 1]), array([0, 2, 1]), array([0, 2, 0]), array([5, 1, 0]))
+    """
     assert collective.weights is not None
     pairs = distinct((rank.astype(np.int64) << 32) | block)
     ranks, blocks = pairs >> 32, pairs & 0xFFFFFFFF
@@ -53,7 +61,13 @@ def _side(collective: Collective, rank: Ints, block: Ints) -> Side:
 
 
 def sides(collective: Collective, in_place: bool = False) -> tuple[Side, Side]:
-    """The input and the output side. In place both have one `size`, that of the one buffer. O(n log n)."""
+    """The input and the output side. In place both have one `size`, that of the one buffer. O(n log n).
+
+    The input of an allgather is a buffer of one block; in place it lies where the output has it:
+
+    >>> [sides(Collective("allgather", 3), in_place)[0].start.tolist() for in_place in (False, True)]
+    [[0, 0, 0], [0, 1, 2]]
+    """
     relation = collective.relation
     first = _side(collective, relation.pre_rank, relation.pre_block)
     last = _side(collective, relation.post_rank, relation.post_block)
@@ -80,7 +94,11 @@ def _placed(side: Side, whole: Side, keys: Longs) -> Side:
 
 
 def elements_of(collective: Collective, unit: int) -> Longs:
-    """How many elements each block has when a unit of weight is `unit` elements (0: in no buffer)."""
+    """How many elements each block has when a unit of weight is `unit` elements (0: in no buffer). O(blocks).
+
+    >>> elements_of(Collective("allgather", 3, weights=[2, 1, 3]), 10)
+    array([20, 10, 30])
+    """
     assert collective.weights is not None
     held = collective.weights <= collective.buffer_weight  # the others could overflow
     return np.where(held, collective.weights, 0) * np.int64(unit)
@@ -91,6 +109,9 @@ def block_elements(collective: Collective, nbytes: int, itemsize: int) -> Longs:
 
     All blocks are rounded alike, by a whole number of elements per unit of weight, as nccl-tests does: an
     allgather of 10 elements among 4 ranks moves 2 per rank.
+
+    >>> block_elements(Collective("allgather", 4), 40, 4)
+    array([2, 2, 2, 2])
     """
     if nbytes < 0 or itemsize < 1:
         raise Invalid(f"a buffer of {nbytes} bytes with items of {itemsize} makes no sense; give 0 bytes or more")
@@ -98,7 +119,12 @@ def block_elements(collective: Collective, nbytes: int, itemsize: int) -> Longs:
 
 
 def buffer_sizes(collective: Collective, elements: Longs, in_place: bool = False) -> tuple[list[int], list[int]]:
-    """How many elements the input and the output buffer of every rank have (in place: one and the same)."""
+    """How many elements the input and the output buffer of every rank have (in place: one and the same).
+
+    >>> gather = Collective("gather", 3, roots=(1,))
+    >>> buffer_sizes(gather, block_elements(gather, 24, 4))
+    ([2, 2, 2], [0, 6, 0])
+    """
     assert collective.weights is not None
     first, last = sides(collective, in_place)
     heavy = np.flatnonzero(elements)
@@ -117,7 +143,13 @@ def busbw_factor(collective: Collective) -> float:
 
 
 def chunk_bounds(chunks: Chunks, elements: Longs) -> tuple[Longs, Longs]:
-    """Where each chunk begins and ends in its block: floor(n * offset) and floor(n * (offset + share))."""
+    """Where each chunk begins and ends in its block: floor(n * offset) and floor(n * (offset + share)). O(chunks).
+
+    A block of ten elements in thirds:
+
+    >>> chunk_bounds(Chunks([0, 0, 0], [0, 1, 2], [1, 1, 1], 3), np.array([10]))
+    (array([0, 3, 6]), array([ 3,  6, 10]))
+    """
     n: Array = elements[chunks.block]
     ends: Array = chunks.offset + chunks.share
     begins: Array = chunks.offset
@@ -167,23 +199,23 @@ def take_inputs(collective: Collective, inputs: Sequence[Any], dtype: object = N
     if len(inputs) != collective.ranks:
         raise Invalid(f"inputs: expected one per rank ({collective.ranks}), got {len(inputs)}")
     first, last = sides(collective, in_place)
-    wanted = None if dtype is None else data_type(dtype)
-    found: dict[int, Array] = {}
-    for rank, given in enumerate(inputs):
-        if given is None or (not isinstance(given, np.ndarray) and len(given) == 0):
+    kind = None if dtype is None else data_type(dtype)
+    of_rank: dict[int, Array] = {}
+    for rank, buffer in enumerate(inputs):
+        if buffer is None or (not isinstance(buffer, np.ndarray) and len(buffer) == 0):
             continue
-        if in_place and not (isinstance(given, np.ndarray) and given.flags.writeable):
+        if in_place and not (isinstance(buffer, np.ndarray) and buffer.flags.writeable):
             raise Invalid(f"rank {rank}: its buffer must be a writable NumPy array to run in place")
-        array = np.asarray(given)
+        array = np.asarray(buffer)
         if array.ndim != 1:
             raise Invalid(f"rank {rank}: its input has {array.ndim} dimensions; flatten it to 1")
-        found[rank] = array
-        wanted = data_type(array.dtype) if wanted is None else wanted
-        if array.dtype != wanted:
-            raise Invalid(f"rank {rank}: its input is of type {array.dtype}, not {wanted}; convert it first")
-    wanted = np.dtype(np.float32) if wanted is None else wanted
-    arrays = [found.get(rank, np.zeros(0, wanted)) for rank in range(collective.ranks)]
-    return Buffers(arrays, wanted, _unit(first.size, arrays), first, last)
+        of_rank[rank] = array
+        kind = data_type(array.dtype) if kind is None else kind
+        if array.dtype != kind:
+            raise Invalid(f"rank {rank}: its input is of type {array.dtype}, not {kind}; convert it first")
+    kind = np.dtype(np.float32) if kind is None else kind
+    arrays = [of_rank.get(rank, np.zeros(0, kind)) for rank in range(collective.ranks)]
+    return Buffers(arrays, kind, _unit(first.size, arrays), first, last)
 
 
 def _unit(size: Longs, arrays: list[Array]) -> int:

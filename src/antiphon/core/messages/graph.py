@@ -85,18 +85,25 @@ class MessageGraph:
         return np.zeros(len(self), np.int32)
 
     def waits(self) -> Waits:
-        """Every message that somebody waits for is a condition: it is done, or it has left. O(dependencies)."""
+        """Every message that somebody waits for is a condition: it is done, or it has left. O(dependencies).
+
+        Message 1 waits until 0 is done (condition 0), message 2 until 0 is done and 1 has left (condition 1):
+
+        >>> graph = MessageGraph(3, [0, 1, 2], [1, 2, 0], [8] * 3, [0, 0, 1, 3], [0, 0, 1], left=[0, 0, 1])
+        >>> [graph.waits().pairs(what) for what in ("done", "left", "need")]
+        [(array([0]), array([0])), (array([1]), array([1])), (array([1, 2, 2]), array([0, 0, 1]))]
+        """
         count = len(self)
         owner = np.repeat(np.arange(count), np.diff(self.deps_ptr))
         item = 2 * self.deps.astype(np.int64) + self.left
-        known = distinct(item)
-        need = np.searchsorted(known, item)
-        done, left = (np.flatnonzero((known & 1) == kind) for kind in (0, 1))
-        left_ptr = narrow(pointers(known[left] >> 1, count)) if len(left) else NOTHING
-        order = order_of(owner * max(len(known), 1) + need, max(count * len(known), 1))
+        items = distinct(item)
+        condition = np.searchsorted(items, item)
+        done, left = (np.flatnonzero((items & 1) == kind) for kind in (0, 1))
+        left_ptr = narrow(pointers(items[left] >> 1, count)) if len(left) else NOTHING
+        order = order_of(owner * max(len(items), 1) + condition, max(count * len(items), 1))
         return Waits(
-            narrow(pointers(known[done] >> 1, count)), narrow(done), left_ptr, narrow(left), narrow(self.deps_ptr),
-            narrow(need[order]), np.full(len(known), -1, np.int32),
+            narrow(pointers(items[done] >> 1, count)), narrow(done), left_ptr, narrow(left), narrow(self.deps_ptr),
+            narrow(condition[order]), np.full(len(items), -1, np.int32),
         )  # fmt: skip
 
 
@@ -112,6 +119,9 @@ def cycle_of(deps_ptr: Longs, deps: Ints) -> list[int]:
     """Messages of which each waits for the next and the last for the first; none where there is no such circle.
 
     O(messages + dependencies); at once where each waits only for those before it.
+
+    >>> cycle_of(np.array([0, 1, 2, 3, 3]), np.array([2, 3, 0]))
+    [0, 2]
     """
     count = len(deps_ptr) - 1
     owner = np.repeat(np.arange(count, dtype=np.int32), np.diff(deps_ptr))
@@ -143,19 +153,26 @@ def message_graph(schedule: Schedule, nbytes: int, order: str = "rounds", sent: 
     """The messages of a schedule at a size, in their canonical order, and what each waits for (`waits`), in pairs.
 
     O(n log n) in rows and in the dependencies, of which there may be more than rows; Unsupported above 2^27.
+
+    >>> from antiphon.core.example import star
+    >>> graph = message_graph(star(), 8)
+    >>> list(zip(graph.src.tolist(), graph.dst.tolist(), graph.nbytes.tolist(), graph.combined.tolist()))
+    [(2, 0, 8, 8), (1, 0, 8, 8), (0, 1, 8, 0), (0, 2, 8, 0)]
+    >>> graph.deps_ptr.tolist(), graph.deps.tolist()
+    ([0, 0, 0, 2, 4], [0, 1, 0, 1])
     """
     refuse_joints(schedule, "a graph of messages")
-    made = messages(expand(schedule))
-    found = sets(waits(made, order, sent))
-    if found.pairs > MOST_DEPENDENCIES:
+    table = messages(expand(schedule))
+    needs = sets(waits(table, order, sent))
+    if needs.pairs > MOST_DEPENDENCIES:
         raise Unsupported(
-            f"these {len(made)} messages have {found.pairs} dependencies in pairs, more than {MOST_DEPENDENCIES}; "
+            f"these {len(table)} messages have {needs.pairs} dependencies in pairs, more than {MOST_DEPENDENCIES}; "
             "export to goal writes them by way of joins"
         )
-    owner, item = found.listed()
-    nbytes_, combined = made.nbytes(nbytes)
+    owner, item = needs.listed()
+    nbytes_, combined = table.nbytes(nbytes)
     return MessageGraph(
-        made.ranks, made.src, made.dst, nbytes_, pointers(owner, len(made)), narrow(item >> 1), combined,
+        table.ranks, table.src, table.dst, nbytes_, pointers(owner, len(table)), narrow(item >> 1), combined,
         (item & 1).astype(np.bool_),
     )  # fmt: skip
 

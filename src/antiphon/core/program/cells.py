@@ -49,7 +49,19 @@ class Cells:
 
 
 def cells_of(program: Program) -> Cells:
-    """O(n log n) for n accesses; Unsupported where there are more than 2^22."""
+    """Every access of a program, with the cell that it touches; O(n log n), Unsupported where there are over 2^22.
+
+    Of `core.example.star` the first operations of rank 0: received into slots 0 and 1 (cells 1 and 0); then the output
+    (3) becomes the sum of the input (2) and both slots. Each cell is its own memory.
+
+    >>> from antiphon.core.example import star
+    >>> from antiphon.lower.lowering import lower
+    >>> cells = cells_of(lower(star()))
+    >>> list(zip(cells.op[:6].tolist(), cells.cell[:6].tolist(), cells.written[:6].tolist()))
+    [(0, 1, True), (1, 0, True), (2, 3, True), (2, 2, False), (2, 0, False), (2, 1, False)]
+    >>> cells.memory.tolist(), cells.output.tolist()
+    ([0, 1, 2, 3, 4, 5, 6, 7], [False, False, False, True, False, True, False, True])
+    """
     first, last = sides(program.collective, program.in_place)
     weights = program.collective.weights
     block = np.cumsum(weights) - weights
@@ -65,35 +77,43 @@ def cells_of(program: Program) -> Cells:
     view, region, generations = _views(program, first, last, block, points)
     row = np.repeat(np.arange(len(length)), length)
     atoms = len(marks[0])
-    found, cell = dense(view[row] * atoms + ranges(where, length), (int(view.max(initial=0)) + 1) * atoms)
+    key, cell = dense(view[row] * atoms + ranges(where, length), (int(view.max(initial=0)) + 1) * atoms)
     ends = np.cumsum(length)
     bounds = [int(n) for n in np.append(0, ends)[cuts]]
     inputs, outputs, finish = (slice(a, b) for a, b in pairwise(bounds[1:]))
     operations = program.operations
     op = np.concatenate([program.part_op, np.repeat([-1, operations], counts[1:3])])
     kept = slice(0, bounds[3])
-    each = np.concatenate([writes(program), np.repeat([True, False], counts[1:3])])
+    writing = np.concatenate([writes(program), np.repeat([True, False], counts[1:3])])
     chunk = np.full(cuts[3], -1, np.int64)
     several = np.flatnonzero(program.pieces[program.part_op] > 1)
     chunk[several] = numbered(view[several], low[several], high[several])
-    which = found // max(atoms, 1)
+    cell_view, atom = np.divmod(key, max(atoms, 1))
     by_view = np.zeros(int(view.max(initial=-1)) + 1, np.int64)
     by_view[view] = region[0]
     shift = np.zeros(len(by_view), np.int64)
     shift[view] = region[1]
-    memory, stretches = _memory(marks, which, found % max(atoms, 1), by_view, shift)
+    memory, stretches = _memory(marks, cell_view, atom, by_view, shift)
     rows = row[kept]
-    own = rows - cuts[np.searchsorted(cuts, rows, "right") - 1]
+    in_table = rows - cuts[np.searchsorted(cuts, rows, "right") - 1]
     return Cells(
-        program, first, last, operations, inputs, outputs, op[rows], own,
-        cell[kept], each[rows], chunk[rows], (ends - length)[: counts[0]], length[: counts[0]],
+        program, first, last, operations, inputs, outputs, op[rows], in_table,
+        cell[kept], writing[rows], chunk[rows], (ends - length)[: counts[0]], length[: counts[0]],
         cell[finish], row[finish] - cuts[3], memory, stretches,
-        (by_view[which] >= 0) & (by_view[which] % 2 == OUTPUT), generations,
+        (by_view[cell_view] >= 0) & (by_view[cell_view] % 2 == OUTPUT), generations,
     )  # fmt: skip
 
 
 def _marks(program: Program, block: Longs, weights: Longs) -> tuple[tuple[Longs, Longs], Longs, tuple[Longs, Longs]]:
-    """All points that occur, ascending; the number of each point of the program; of each block its ends"""
+    """All points that occur, ascending; the number of each point of the program; of each block its ends. O(n log n).
+
+    Points 0, 1/2, 1 of a program, among blocks from 0 to 1 and from 1 to 2:
+
+    >>> from types import SimpleNamespace as Namespace
+    >>> program = Namespace(point_whole=np.array([0, 0, 1]), point_part=np.array([0, 1, 0]))
+    >>> _marks(program, np.array([0, 1]), np.array([1, 1]))
+    ((array([0, 0, 1, 2]), array([0, 1, 0, 0])), array([0, 1, 2]), (array([0, 2]), array([2, 3])))
+    """
     zero = np.zeros(2 * len(block), np.int64)
     whole = np.concatenate([program.point_whole, block, block + weights])
     part = np.concatenate([program.point_part, zero])
@@ -109,7 +129,18 @@ def _views(
 ) -> tuple[Longs, tuple[Longs, Longs], tuple[Longs, Longs]]:
     """The view of every part, input, output and row of the finish table; of each its region and shift.
 
-    Region: 2 * rank + buffer, or -1 - generation for a slot.
+    Region: 2 * rank + buffer, or -1 - generation for a slot. O(n log n).
+
+    Rank 0 of `core.example.star` receives into two slots (regions -1 and -2), then adds them and its input (0) in its
+    output (1):
+
+    >>> from antiphon.core.example import star
+    >>> from antiphon.lower.lowering import lower
+    >>> program = lower(star())
+    >>> first, last = sides(program.collective)
+    >>> view, (region, shift), _ = _views(program, first, last, np.array([0]), np.array([0, 1]))
+    >>> view[:6].tolist(), region[:6].tolist()
+    ([1, 0, 3, 2, 0, 1], [-1, -2, 1, 0, -2, -1])
     """
     base = np.concatenate([program.part_base, program.finish_base])
     rank = np.concatenate(
@@ -130,7 +161,21 @@ def _views(
 
 def _generations(program: Program, parts: Longs, points: Longs) -> tuple[Longs, tuple[Longs, Longs]]:
     """Of parts in scratch, numbered by what the slot holds then: in the order of operations, what has one origin (and
-    one length, where it lies there in pieces). And the operations that must be in order where a slot changes hands."""
+    one length, where it lies there in pieces). And the operations that must be in order where a slot changes hands.
+    One sort.
+
+    Rank 0 receives the halves of a block (operations 0 and 2) and adds them (1 and 3), by way of one slot: operation 2
+    must come after 0 and 1, and 3 after 2.
+
+    >>> from antiphon.core.example import of_rows
+    >>> from antiphon.lower.lowering import lower
+    >>> program = lower(of_rows("reduce", 2, [(0, 0, 1, 0, 1), (5, 1, 1, 0, 1)], roots=(0,), parts=2), lag=0)
+    >>> parts = np.flatnonzero(program.base_buffer[program.part_base] == SCRATCH)
+    >>> program.part_op[parts].tolist()
+    [0, 1, 2, 3]
+    >>> _generations(program, parts, np.array([0, 1, 2]))
+    (array([0, 0, 1, 1]), (array([0, 1, 2, 2]), array([2, 2, 2, 3])))
+    """
     low, high = points[program.part_begin[parts]], points[program.part_end[parts]]
     parts, kept = parts[low < high], low < high
     of, base = program.part_op[parts], program.part_base[parts]
@@ -161,7 +206,16 @@ def _generations(program: Program, parts: Longs, points: Longs) -> tuple[Longs, 
 
 
 def _memory(marks: tuple[Longs, Longs], view: Longs, atom: Longs, region: Longs, shift: Longs) -> tuple[Longs, Longs]:
-    """Per cell the first of its stretches of memory and how many: one of its own, where no other view overlaps."""
+    """Per cell the first of its stretches of memory and how many: one of its own, where no other view overlaps.
+    O(n log n).
+
+    Atoms 0 and 1 of one buffer, seen by view 0 as they are and by view 1 shifted by one: it has three stretches, of
+    which the second is both cell 1 and cell 2.
+
+    >>> marks = np.array([0, 1, 2]), np.zeros(3, np.int64)
+    >>> _memory(marks, np.array([0, 0, 1, 1]), np.array([0, 1, 0, 1]), np.array([0, 0]), np.array([0, 1]))
+    (array([4, 5, 5, 6]), array([1, 1, 1, 1]))
+    """
     cells = len(view)
     first, count = np.arange(cells), np.ones(cells, np.int64)
     mixed = _overlapping(marks, view, atom, region, shift)
@@ -179,7 +233,14 @@ def _memory(marks: tuple[Longs, Longs], view: Longs, atom: Longs, region: Longs,
 
 
 def _overlapping(marks: tuple[Longs, Longs], view: Longs, atom: Longs, region: Longs, shift: Longs) -> Bools:
-    """Per view, whether it is of a buffer in which some views may overlap."""
+    """Per view, whether it is of a buffer in which some views may overlap. O(n log n).
+
+    Views 0 and 1 of buffer 0 overlap, view 2 is alone in buffer 1:
+
+    >>> marks = np.array([0, 1, 2]), np.zeros(3, np.int64)
+    >>> _overlapping(marks, np.array([0, 1, 2]), np.array([0, 0, 0]), np.array([0, 0, 1]), np.array([0, 0, 0]))
+    array([ True,  True, False])
+    """
     views = len(region)
     edge = starts(view)  # cells ascend by view, then atom
     last = np.append(edge[1:], True)[: len(edge)]
@@ -202,13 +263,24 @@ def _overlapping(marks: tuple[Longs, Longs], view: Longs, atom: Longs, region: L
     clash[1:] = (of[1:] == of[:-1]) & (reach[:-1] > of[1:] * span + begin[order][1:])
     bad = np.zeros(int(region.max(initial=-1)) + 1, bool)
     bad[of[clash]] = True
-    found = np.zeros(views, bool)
-    found[rows] = bad[region[rows]]
-    return found
+    mixed = np.zeros(views, bool)
+    mixed[rows] = bad[region[rows]]
+    return mixed
 
 
 def by_memory(cells: Cells) -> tuple[Longs, Longs]:
-    """Accesses by what memory they touch: the stretch, and the access; in the order of operations, reads first."""
+    """Accesses by what memory they touch: the stretch, and the access; in the order of operations, reads first.
+    O(n log n).
+
+    Stretch 3 is the output of rank 0: operation 2 writes it, 3 and 4 send it, in the end it is wanted.
+
+    >>> from antiphon.core.example import star
+    >>> from antiphon.lower.lowering import lower
+    >>> cells = cells_of(lower(star()))
+    >>> stretch, access = by_memory(cells)
+    >>> cells.op[access[stretch == 3]].tolist(), cells.written[access[stretch == 3]].tolist()
+    ([2, 3, 4, 9], [True, False, False, False])
+    """
     several = cells.stretches[cells.cell]
     if int(several.sum()) > MOST_STRETCHES:
         raise Unsupported("it touches more than 2^22 stretches of memory; a proof takes no more")

@@ -18,6 +18,14 @@ def unordered(program: Program, earlier: Longs, later: Longs, piecewise: Bools) 
     `piecewise`: it is enough that piece i waits for piece i. Waits count through other operations; where one has other
     pieces than the next, or none, all waits for all. One look-up for direct waits; the others are followed side by
     side. Unsupported where that takes too long: lowering makes ways of two waits, seldom three.
+
+    Operation 1 waits for 0, 2 for 1; so 2 comes after 0, but nothing keeps 3 from overtaking 2:
+
+    >>> from types import SimpleNamespace as Namespace
+    >>> waits = {"wait_ptr": np.array([0, 0, 1, 2, 2]), "wait": np.array([0, 1]), "wait_op": np.array([1, 2])}
+    >>> program = Namespace(operations=4, pieces=np.ones(4, np.int64), **waits)
+    >>> unordered(program, np.array([0, 0, 2]), np.array([1, 2, 3]), np.zeros(3, bool))
+    array([False, False,  True])
     """
     pieces, count = program.pieces, max(program.operations, 1)
     edges = np.sort(program.wait_op * count + program.wait)
@@ -47,7 +55,11 @@ def unordered(program: Program, earlier: Longs, later: Longs, piecewise: Bools) 
 
 
 def _direct(among: Longs, wanted: Longs) -> Bools:
-    """Which of these are there; `among` ascends."""
+    """Which of these are there; `among` ascends. O(wanted log among).
+
+    >>> _direct(np.array([3, 5, 9]), np.array([5, 4, 9]))
+    array([ True, False,  True])
+    """
     if not len(among):
         return np.zeros(len(wanted), bool)
     at = np.minimum(np.searchsorted(among, wanted), len(among) - 1)
@@ -55,7 +67,11 @@ def _direct(among: Longs, wanted: Longs) -> Bools:
 
 
 def pairs_of(earlier: Longs, later: Longs, piecewise: Bools, operations: int) -> tuple[Longs, Longs, Bools]:
-    """The distinct pairs of two operations; where one of equal pairs asks for more, that."""
+    """The distinct pairs of two operations; where one of equal pairs asks for more, that. One sort.
+
+    >>> pairs_of(np.array([0, 2, 0]), np.array([1, 3, 1]), np.array([True, True, False]), 4)
+    (array([0, 2]), array([1, 3]), array([False,  True]))
+    """
     count = max(operations, 1)
     key = np.sort((later * count + earlier) * 2 + piecewise)
     key = key[starts(key // 2)]

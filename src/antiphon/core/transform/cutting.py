@@ -17,7 +17,16 @@ MAX_ROWS = 2**31 - 1
 
 
 def spread(schedule: Schedule, first: Longs, count: Longs, **changes: Any) -> Schedule:
-    """Every row of chunk c once for each of the new chunks first[c], first[c] + 1, ... (count[c] of them)."""
+    """Every row of chunk c once for each of the new chunks first[c], first[c] + 1, ... (count[c] of them). O(new rows).
+
+    Chunk 0 becomes chunks 0 and 1, chunk 1 becomes chunk 2:
+
+    >>> from antiphon.core.example import of_rows
+    >>> two = of_rows("broadcast", 2, [(0, 0, 0, 1, 0), (1, 1, 0, 1, 0)], roots=(0,), parts=2)
+    >>> finer = spread(two, np.array([0, 2]), np.array([2, 1]), chunks=divided(two.chunks, np.array([2, 1])))
+    >>> finer.step.tolist(), finer.chunk.tolist()
+    ([0, 0, 1], [0, 1, 2])
+    """
     times = count[schedule.chunk]
     if int(times.sum()) > MAX_ROWS:
         raise Unsupported(f"the finer schedule would have {int(times.sum())} transfers; at most {MAX_ROWS}")
@@ -30,7 +39,14 @@ def spread(schedule: Schedule, first: Longs, count: Longs, **changes: Any) -> Sc
 
 
 def divided(chunks: Chunks, count: Longs) -> Chunks:
-    """Chunk c cut into count[c] equal parts, the parts of one chunk side by side."""
+    """Chunk c cut into count[c] equal parts, the parts of one chunk side by side. O(parts).
+
+    Halves, the first of them in three:
+
+    >>> parts = divided(Chunks([0, 0], [0, 1], [1, 1], 2), np.array([3, 1]))
+    >>> parts.offset.tolist(), parts.share.tolist(), parts.denominator
+    ([0, 1, 2, 3], [1, 1, 1, 3], 6)
+    """
     common = int(np.lcm.reduce(np.unique(count))) if len(count) else 1
     if chunks.denominator * common >= MAX_DENOMINATOR:
         raise Unsupported(f"parts of 1/{common} have no common denominator below 2^62; use fewer or rounder parts")
@@ -45,7 +61,12 @@ def divided(chunks: Chunks, count: Longs) -> Chunks:
 
 
 def split(schedule: Schedule, parts: int) -> Schedule:
-    """Every chunk in `parts` equal chunks that go the same way in the same steps."""
+    """Every chunk in `parts` equal chunks that go the same way in the same steps. O(new rows).
+
+    >>> from antiphon.core.example import star
+    >>> split(star(), 2).chunk.tolist(), split(star(), 2).step.tolist()
+    ([0, 1, 0, 1, 0, 1, 0, 1], [0, 0, 0, 0, 1, 1, 1, 1])
+    """
     if parts < 1:
         raise Invalid(f"split: every chunk is cut into 1 part or more, got {parts}")
     count = np.full(len(schedule.chunks), parts, np.int64)
@@ -59,7 +80,13 @@ def pipeline(schedule: Schedule, pieces: int | ArrayLike) -> Schedule:
 
 
 def expand(schedule: Schedule) -> Schedule:
-    """Every chunk of p pieces as p chunks, each a step behind the one before."""
+    """Every chunk of p pieces as p chunks, each a step behind the one before. O(new rows).
+
+    >>> from antiphon.core.example import star
+    >>> fine = expand(pipeline(star(), 2))
+    >>> fine.chunk.tolist(), fine.step.tolist()
+    ([0, 1, 0, 1, 0, 1, 0, 1], [0, 1, 0, 1, 1, 2, 1, 2])
+    """
     count = pieces_of(schedule).copy()
     if bool((count == 1).all()):
         return schedule

@@ -54,7 +54,13 @@ def _target(first: Collective, second: Collective) -> Collective:
 
 
 def _line(collective: Collective, chunks: Chunks) -> tuple[Longs, Longs, int]:
-    """Begin and end of every chunk on the line of all blocks laid side by side, over the returned length."""
+    """Begin and end of every chunk on the line of all blocks laid side by side, over the returned length. O(chunks).
+
+    Blocks of weight 1 and 3 in halves:
+
+    >>> _line(Collective("allgather", 2, weights=[1, 3]), Chunks([0, 0, 1, 1], [0, 1, 0, 1], [1, 1, 1, 1], 2))
+    (array([0, 1, 2, 5]), array([1, 2, 5, 8]), 8)
+    """
     length = int(collective.weights.sum())
     if chunks.denominator * max(length, 1) >= MAX_DENOMINATOR:
         raise Unsupported("compose: the shares of the chunks have no common denominator below 2^62")
@@ -67,7 +73,16 @@ def _line(collective: Collective, chunks: Chunks) -> tuple[Longs, Longs, int]:
 
 
 def _recut(schedule: Schedule, target: Collective, cuts: Longs, length: int) -> Schedule:
-    """The schedule with its chunks cut at all of `cuts` on the line, as chunks of the target's blocks."""
+    """The schedule with its chunks cut at all of `cuts` on the line, as chunks of the target's blocks. O(new rows).
+
+    An allgather of two blocks, cut at the quarters of the one block of an allreduce:
+
+    >>> from antiphon.core.example import of_rows
+    >>> halves = of_rows("allgather", 2, [(0, 0, 0, 1, 0), (0, 1, 1, 0, 0)])
+    >>> quarters = _recut(halves, Collective("allreduce", 2), np.arange(4), 4)
+    >>> quarters.chunk.tolist(), quarters.src.tolist(), quarters.chunks.offset.tolist()
+    ([0, 1, 2, 3], [0, 0, 1, 1], [0, 1, 2, 3])
+    """
     begin, end, mine = _line(schedule.collective, schedule.chunks)
     scale = length // mine
     first = np.searchsorted(cuts, begin * scale)
@@ -76,6 +91,14 @@ def _recut(schedule: Schedule, target: Collective, cuts: Longs, length: int) -> 
 
 
 def _target_chunks(target: Collective, cuts: Longs, length: int) -> Chunks:
+    """A chunk from each cut of the line to the next, in the block of the target in which it lies. O(cuts log blocks).
+
+    A line of four, cut at 0, 1 and 2, for blocks from 0 to 2 and from 2 to 4:
+
+    >>> chunks = _target_chunks(Collective("allgather", 2), np.array([0, 1, 2]), 4)
+    >>> chunks.block.tolist(), chunks.offset.tolist(), chunks.share.tolist(), chunks.denominator
+    ([0, 0, 1], [0, 1, 0], [1, 1, 2], 2)
+    """
     begin, size = cuts, np.diff(np.append(cuts, length))
     total = int(target.weights.sum())
     unit = length // total
@@ -94,7 +117,14 @@ def compose(first: Schedule, second: Schedule) -> Schedule:
     """First the one, then the other, for the collective that they make together.
 
     Chunks are cut at the borders of both. Equal pieces are kept (composed first, pipelined after, which is
-    faster than one pipeline after the other); different ones are expanded.
+    faster than one pipeline after the other); different ones are expanded. O(n log n) in new rows.
+
+    >>> from antiphon.core.example import of_rows
+    >>> to_one = of_rows("reduce", 3, [(0, 0, 1, 0, 1), (0, 0, 2, 0, 1)], roots=(0,))
+    >>> to_all = of_rows("broadcast", 3, [(0, 0, 0, 1, 0), (0, 0, 0, 2, 0)], roots=(0,))
+    >>> whole = compose(to_one, to_all)
+    >>> whole.collective.kind, whole.step.tolist(), whole.src.tolist(), whole.dst.tolist()
+    ('allreduce', [0, 0, 1, 1], [1, 2, 0, 0], [0, 0, 1, 2])
     """
     target = _target(first.collective, second.collective)
     alike = isinstance(first.pieces, int) and isinstance(second.pieces, int) and first.pieces == second.pieces
@@ -116,7 +146,17 @@ def compose(first: Schedule, second: Schedule) -> Schedule:
 
 
 def merge(schedules: Sequence[Schedule], shares: Sequence[Fraction | int] | None = None) -> Schedule:
-    """Side by side, in the same steps: schedule i moves its share of every block (equal shares by default)."""
+    """Side by side, in the same steps: schedule i moves its share of every block (equal shares by default). O(rows).
+
+    Two broadcasts, a third of the data by way of rank 1, the rest by way of rank 2:
+
+    >>> from antiphon.core.example import of_rows
+    >>> one = of_rows("broadcast", 3, [(0, 0, 0, 1, 0), (1, 0, 1, 2, 0)], roots=(0,))
+    >>> other = of_rows("broadcast", 3, [(0, 0, 0, 2, 0), (1, 0, 2, 1, 0)], roots=(0,))
+    >>> both = merge([one, other], [1, 2])
+    >>> both.chunk.tolist(), both.dst.tolist(), both.chunks.share.tolist(), both.chunks.denominator
+    ([0, 0, 1, 1], [1, 2, 2, 1], [1, 2], 3)
+    """
     if not schedules:
         raise Invalid("merge: needs one schedule or more")
     parts = [Fraction(share) for share in shares] if shares is not None else [Fraction(1)] * len(schedules)
@@ -162,13 +202,13 @@ def _room(chunks: int) -> Chunks:
 def _stack(
     schedules: Sequence[Schedule], collective: Collective, chunks: Chunks, pieces: int | Longs, local: tuple[Local, ...]
 ) -> Schedule:
-    """The rows of all, with their routes in one table."""
+    """The rows of all, one schedule after the other, with their routes in one table. O(rows)."""
     table: Routes = NO_ROUTES
     routes, bound, before = [], [], 0
     for schedule in schedules:
         none = np.full(schedule.transfers, -1, np.int32)
-        given = none if schedule.route is None else schedule.route
-        routes.append(np.where(given >= 0, given + len(table), -1))
+        route = none if schedule.route is None else schedule.route
+        routes.append(np.where(route >= 0, route + len(table), -1))
         table = table.join(schedule.routes)
         numbers = none if schedule.joint is None else schedule.joint
         bound.append(np.where(numbers >= 0, numbers + np.int64(before), -1))

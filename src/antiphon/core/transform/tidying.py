@@ -23,13 +23,23 @@ class Waste:
 
 
 def by_step(schedule: Schedule) -> list[Longs]:
-    """The rows of every step that has any, in order of time."""
+    """The rows of every step that has any, in order of time. One sort.
+
+    >>> from antiphon.core.example import star
+    >>> by_step(star())
+    [array([0, 1]), array([2, 3])]
+    """
     order = order_of(schedule.step, max(schedule.steps, 1))
     return np.split(order, np.flatnonzero(starts(schedule.step[order]))[1:]) if len(order) else []
 
 
 def chunk_pairs(schedule: Schedule, side: str) -> tuple[Longs, Longs, Longs]:
-    """(chunk, rank, row of the relation) for everything there at the beginning ("pre") or wanted ("post")."""
+    """(chunk, rank, row of the relation) for everything there at the beginning ("pre") or wanted ("post"). O(pairs).
+
+    >>> from antiphon.core.example import of_rows
+    >>> chunk_pairs(of_rows("allgather", 2, [(0, 0, 0, 1, 0), (0, 1, 1, 0, 0)]), "post")
+    (array([0, 0, 1, 1]), array([0, 1, 0, 1]), array([0, 1, 2, 3]))
+    """
     relation = schedule.collective.relation
     ptr = pointers(getattr(relation, f"{side}_block"), schedule.collective.blocks)
     block = schedule.chunks.block
@@ -40,22 +50,38 @@ def chunk_pairs(schedule: Schedule, side: str) -> tuple[Longs, Longs, Longs]:
 
 
 def first_cells(schedule: Schedule, side: str) -> tuple[Longs, Longs]:
-    """The slot-0 cells of `chunk_pairs`, as numbered by `versions`, and their rows in the relation."""
+    """The slot-0 cells of `chunk_pairs`, as numbered by `versions`, and their rows in the relation. O(pairs).
+
+    >>> from antiphon.core.example import star
+    >>> first_cells(star(), "pre")
+    (array([0, 1, 2]), array([0, 1, 2]))
+    """
     chunk, rank, at = chunk_pairs(schedule, side)
     return (chunk * schedule.collective.ranks + rank) * schedule.slots, at
 
 
 def filled(schedule: Schedule, derived: Versions) -> Bools:
-    """Per version: is it the first of its cell, and does the cell hold something at the beginning?"""
+    """Per version: is it the first of its cell, and does the cell hold something at the beginning? O(n log n).
+
+    >>> from antiphon.core.example import of_rows
+    >>> chain = of_rows("broadcast", 3, [(0, 0, 0, 1, 0), (1, 0, 1, 2, 0)], roots=(0,))
+    >>> filled(chain, versions(chain))  # of rank 0; before and after of ranks 1 and 2
+    array([ True, False, False, False, False])
+    """
     cells, _ = first_cells(schedule, "pre")
     begin = np.flatnonzero(derived.initial)
-    out = np.zeros(len(derived), np.bool_)
-    out[begin] = np.isin(derived.cell[begin], cells)
-    return out
+    holding = np.zeros(len(derived), np.bool_)
+    holding[begin] = np.isin(derived.cell[begin], cells)
+    return holding
 
 
 def plain_copies(schedule: Schedule) -> Schedule:
-    """A lone reduce into a cell that holds nothing is a copy: write it as one."""
+    """A lone reduce into a cell that holds nothing is a copy: write it as one. O(n log n).
+
+    >>> from antiphon.core.example import of_rows
+    >>> plain_copies(of_rows("broadcast", 3, [(0, 0, 0, 1, 1), (1, 0, 1, 2, 1)], roots=(0,))).op
+    array([0, 0], dtype=uint8)
+    """
     if not (schedule.op == REDUCE).any():
         return schedule
     derived = versions(schedule)
@@ -70,7 +96,17 @@ def plain_copies(schedule: Schedule) -> Schedule:
 
 
 def _values(schedule: Schedule, derived: Versions) -> tuple[Longs, Bools]:
-    """An identity for every version's value (copies keep it), and the rows that bring what is there already."""
+    """An identity for every version's value (copies keep it), and the rows that bring what is there already.
+    O(n log n).
+
+    The last row brings rank 1 what it has:
+
+    >>> from antiphon.core.example import of_rows
+    >>> rows = of_rows("broadcast", 3, [(0, 0, 0, 1, 0), (1, 0, 1, 2, 0), (2, 0, 2, 1, 0)], roots=(0,))
+    >>> value, again = _values(rows, versions(rows))
+    >>> value.tolist(), again.tolist()
+    ([-1, 2, -1, -1, 5, -1], [False, False, True])
+    """
     value = np.arange(1, len(derived) + 1, dtype=np.int64)  # each its own, until shown to be another's
     cells, at = first_cells(schedule, "pre")
     relation = schedule.collective.relation
@@ -98,7 +134,16 @@ def _values(schedule: Schedule, derived: Versions) -> tuple[Longs, Bools]:
 
 
 def _needed(schedule: Schedule, derived: Versions) -> Bools:
-    """The rows whose value somebody needs in the end, going backwards through the steps."""
+    """The rows whose value somebody needs in the end, going backwards through the steps. O(n log n).
+
+    A scatter to ranks 1 and 2; rank 1 needs not what is for rank 2:
+
+    >>> from antiphon.core.example import of_rows
+    >>> rows = [(0, 1, 0, 1, 0), (0, 2, 0, 2, 0), (1, 2, 0, 1, 0)]
+    >>> scatter = of_rows("scatter", 3, rows, roots=(0,))
+    >>> _needed(scatter, versions(scatter))
+    array([ True,  True, False])
+    """
     live = np.zeros(len(derived) + 1, np.bool_)  # the last place absorbs cells that no row touches
     cells, _ = first_cells(schedule, "post")
     live[derived.last_of(cells)] = True
@@ -117,6 +162,13 @@ def waste(schedule: Schedule) -> Waste:
     """Which rows are in vain. O(n log n) and a loop over steps, until nothing more is found.
 
     Rounds are needed because what overwrites a value in vain hides that a later row only restores it.
+
+    The last row brings rank 0 back what it has:
+
+    >>> from antiphon.core.example import of_rows
+    >>> rows = [(0, 0, 0, 1, 0), (0, 1, 1, 0, 0), (1, 0, 1, 0, 0)]
+    >>> waste(of_rows("allgather", 2, rows)).redundant
+    array([2])
     """
     left = np.arange(schedule.transfers)
     redundant: list[Longs] = []
@@ -143,9 +195,9 @@ def unjoined(schedule: Schedule) -> Schedule:
 
 def clean(schedule: Schedule) -> Schedule:
     """The same outcome without redundant and dead transfers."""
-    found = waste(schedule)
-    if not found:
+    vain = waste(schedule)
+    if not vain:
         return schedule
     keep = np.ones(schedule.transfers, np.bool_)
-    keep[found.redundant] = keep[found.dead] = False
+    keep[vain.redundant] = keep[vain.dead] = False
     return schedule.take(np.flatnonzero(keep))

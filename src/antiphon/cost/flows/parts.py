@@ -108,7 +108,7 @@ class Parts:
         return self.by_message[self.row_ptr[message] : self.row_ptr[message + 1]]
 
     def rows(self, chosen: Longs) -> Longs:
-        """The rows of these messages, as places in `writes` and `frees`."""
+        """The rows of these messages, as places in `writes` and `frees`. O(rows)."""
         if self.row_ptr[-1] == len(self.messages):
             return chosen  # each has one
         first = self.row_ptr[chosen]
@@ -120,27 +120,38 @@ class Parts:
 
 
 def prepare_parts(schedule: Schedule, topology: Topology, profile: Profile) -> Parts:
-    """O(n log n) in rows times hops, for a schedule whose pieces are written out; its rows sorted."""
-    sent, known = messages(schedule), versions(schedule)
-    found, of_row = paths(sent, topology), sent.of_row.astype(np.int64)
-    count, many = len(known), len(sent)
-    by_message = order_of(sent.of_row, max(many, 1))
-    row_ptr = pointers(sent.of_row[by_message], many)
+    """Counters and who counts them down. O(n log n) in rows times hops; pieces written out, rows sorted.
+
+    Of `core.example.star`, whose versions are 0 and 1 of rank 0, 2 and 3 of rank 1, 4 and 5 of rank 2: messages 2 and 3
+    read version 1, for which two rows must have arrived; version 3 waits for its row and for row 1, which reads 2.
+
+    >>> from antiphon.core.example import machine, star
+    >>> parts = prepare_parts(star().sorted(), machine(), Profile())
+    >>> parts.reads[:-1].tolist(), parts.gates[:-1].tolist()
+    ([0, 0, 1, 1], [0, 2, 0, 2, 0, 2])
+    >>> parts.writes.tolist(), parts.frees.tolist(), parts.readers_of(np.array([1])).tolist()
+    ([1, 1, 3, 5], [5, 3, 6, 6], [2, 3])
+    """
+    table, known = messages(schedule), versions(schedule)
+    routing, of_row = paths(table, topology), table.of_row.astype(np.int64)
+    count, many = len(known), len(table)
+    by_message = order_of(table.of_row, max(many, 1))
+    row_ptr = pointers(table.of_row[by_message], many)
     read, write = known.read[by_message], known.write[by_message]
     follows = np.where(known.final, count, np.arange(1, count + 1)).astype(np.int32)
     waiting = ~known.initial[read]
     by_version = order_of(read.astype(np.int64), max(count, 1))
     by_version = by_version[waiting[by_version]]
-    reads = np.bincount(sent.of_row[by_message[waiting]], minlength=many + 1).astype(np.int32)
+    reads = np.bincount(table.of_row[by_message[waiting]], minlength=many + 1).astype(np.int32)
     gates = np.bincount(write, minlength=count + 1) + np.bincount(follows[read], minlength=count + 1)
     later = follows[~known.initial & ~known.final] if count else follows
     gates[later] += 1
     gates[count], reads[many] = NEVER, NEVER
-    after, first, several = _connections(found)
-    uses = _uses(found)
+    after, first, several = _connections(routing)
+    uses = _uses(routing)
     return Parts(
-        found, known, uses, np.append(seconds_per_byte(topology), 0.0),
-        crowds(sent, uses, topology, profile, several),
+        routing, known, uses, np.append(seconds_per_byte(topology), 0.0),
+        crowds(table, uses, topology, profile, several),
         after, np.append(np.where(first, 1, 2), NEVER).astype(np.int32), reads, gates.astype(np.int32),
         row_ptr, by_message, write, follows[read],
         pointers(read[by_version].astype(np.int64), count), of_row[by_message[by_version]], follows,
@@ -148,28 +159,49 @@ def prepare_parts(schedule: Schedule, topology: Topology, profile: Profile) -> P
     )  # fmt: skip
 
 
-def _uses(found: Paths) -> Ints:
-    """Per message the links and limits it loads, a line each; what it loads twice stands twice."""
-    many = len(found.messages)
-    order = order_of(found.use_message, max(many, 1))
-    owner = found.use_message[order]
+def _uses(routing: Paths) -> Ints:
+    """Per message the links and limits it loads, a line each; what it loads twice stands twice. O(uses).
+
+    Through a switch (node 3), by link 1 to rank 0, 3 to rank 1, 5 to rank 2:
+
+    >>> from antiphon.core.example import star
+    >>> from antiphon.core.topology import LinkType, both_ways, build
+    >>> switched = build("switched", 3, both_ways([(0, 3), (1, 3), (2, 3)], LinkType("wire", "1GB/s")), switches=1)
+    >>> _uses(paths(messages(star()), switched))
+    array([[1, 4],
+           [1, 2],
+           [0, 3],
+           [0, 5]], dtype=int32)
+    """
+    many = len(routing.messages)
+    order = order_of(routing.use_message, max(many, 1))
+    owner = routing.use_message[order]
     place = places(owner)
-    table = np.full((many, int(place.max(initial=-1)) + 1), found.resources, np.int32)
-    table[owner, place] = found.use_resource[order]
+    table = np.full((many, int(place.max(initial=-1)) + 1), routing.resources, np.int32)
+    table[owner, place] = routing.use_resource[order]
     return table
 
 
-def _connections(found: Paths) -> tuple[Longs, Bools, bool]:
+def _connections(routing: Paths) -> tuple[Longs, Bools, bool]:
     """The next message with the same (src, dst, route), which messages are the first of theirs, and whether any two
-    ranks have several such connections."""
-    sent, route = found.messages, found.route
-    order = np.lexsort((np.arange(len(sent)), route, sent.dst, sent.src))
-    pair = (sent.src * np.int64(sent.ranks) + sent.dst)[order]
+    ranks have several such connections. One sort.
+
+    Messages 0 and 2 go from 0 to 1; the number of messages, 3, stands for none:
+
+    >>> from antiphon.core.example import machine, of_rows
+    >>> rows = [(0, 0, 0, 1, 0), (0, 0, 0, 2, 0), (1, 1, 0, 1, 0)]
+    >>> table = messages(of_rows("broadcast", 3, rows, roots=(0,), parts=2))
+    >>> _connections(paths(table, machine()))
+    (array([2, 3, 3, 3]), array([ True,  True, False]), False)
+    """
+    table, route = routing.messages, routing.route
+    order = np.lexsort((np.arange(len(table)), route, table.dst, table.src))
+    pair = (table.src * np.int64(table.ranks) + table.dst)[order]
     one_pair = pair[1:] == pair[:-1]
     same = one_pair & (route[order][1:] == route[order][:-1])
-    after = np.full(len(sent) + 1, len(sent), np.int64)
+    after = np.full(len(table) + 1, len(table), np.int64)
     after[order[:-1][same]] = order[1:][same]
-    first = np.ones(len(sent), np.bool_)
+    first = np.ones(len(table), np.bool_)
     first[order[1:][same]] = False
     return after, first, bool((one_pair & ~same).any())
 
@@ -178,6 +210,18 @@ def crowds(sent: Messages, uses: Ints, topology: Topology, profile: Profile, sev
     """The pairs over which, in the whole schedule, more than w_t ranks send; None where there are none. O(uses).
 
     `several`: some rank sends to another by more than one route.
+
+    Ranks 1 and 2 send to 0 over link 1, from a switch (node 3) to 0, at which more than one is a crowd:
+
+    >>> from antiphon.core.example import star
+    >>> from antiphon.core.topology import LinkType, both_ways, build
+    >>> from antiphon.cost.profile import Incast
+    >>> switched = build("switched", 3, both_ways([(0, 3), (1, 3), (2, 3)], LinkType("wire", "1GB/s")), switches=1)
+    >>> table = messages(star())
+    >>> profile = Profile(incast={"wire": Incast(1e-9, 1)})
+    >>> crowd = crowds(table, _uses(paths(table, switched)), switched, profile, False)
+    >>> crowd.pairs, crowd.resource, crowd.pair.tolist()
+    (1, array([1]), [[0, 1], [0, 1], [1, 1], [1, 1]])
     """
     figures = Incasts.of(profile, topology)
     none, ranks = len(figures.epsilon), np.int64(topology.ranks)
@@ -213,20 +257,27 @@ def combining(schedule: Schedule, known: Versions, profile: Profile) -> Combinin
 
     Combining f inputs of B bytes at once, the rank's own among them, adds (f - 1) B and reads or writes (f + 1) B.
     What arrives alone where nothing is held is no reduction; a copy between slots of a rank reads and writes.
+
+    The sum of three (version 1) adds 2 B and reads or writes 4 B:
+
+    >>> from antiphon.core.example import star
+    >>> price = combining(star(), versions(star()), Profile(gamma=1.0, delta=1.0))
+    >>> price.adding.tolist(), price.access.tolist()
+    ([0.0, 2.0, 0.0, 0.0, 0.0, 0.0], [0.0, 4.0, 0.0, 0.0, 0.0, 0.0])
     """
     gamma, delta, count = float(profile.gamma), float(profile.delta), len(known)
     if not (gamma or delta) or not count:
         return None
     arriving = np.bincount(_arrivals(schedule, known), minlength=count)
-    held = ~known.initial | _given(schedule, known)
+    held = ~known.initial | _held_at_first(schedule, known)
     inputs = np.where(arriving > 0, arriving + np.append(False, held[:-1]), 0)
     inside = np.zeros(count, np.bool_)
     inside[known.write[(schedule.op == COPY) & (schedule.src == schedule.dst)]] = True
     inputs = np.where(inside, 1, np.where(inputs > 1, inputs, -1))
     weights, scale = schedule.chunks.weights(schedule.collective)
     share = (weights / (scale * pieces_of(schedule))).astype(np.float64)[known.chunk]
-    made = Combining(share * gamma * np.maximum(inputs - 1, 0), share * delta * (inputs + 1))
-    return made if made.seconds.any() else None
+    price = Combining(share * gamma * np.maximum(inputs - 1, 0), share * delta * (inputs + 1))
+    return price if price.seconds.any() else None
 
 
 def _arrivals(schedule: Schedule, known: Versions) -> Longs:
@@ -238,13 +289,19 @@ def _arrivals(schedule: Schedule, known: Versions) -> Longs:
     return distinct(writes * max(schedule.transfers, 1) + leads) // max(schedule.transfers, 1)
 
 
-def _given(schedule: Schedule, known: Versions) -> Bools:
-    """Which versions are of cells that hold something at the beginning."""
+def _held_at_first(schedule: Schedule, known: Versions) -> Bools:
+    """Which versions are of cells that hold something at the beginning. O(n log n).
+
+    >>> from antiphon.core.example import of_rows
+    >>> chain = of_rows("broadcast", 3, [(0, 0, 0, 1, 0), (1, 0, 1, 2, 0)], roots=(0,))
+    >>> _held_at_first(chain, versions(chain))  # of rank 0; before and after of ranks 1 and 2
+    array([ True, False, False, False, False])
+    """
     relation, ranks = schedule.collective.relation, np.int64(schedule.collective.ranks)
     there = np.unique(relation.pre_block * ranks + relation.pre_rank)
     key = schedule.chunks.block[known.chunk].astype(np.int64) * ranks + known.rank
-    found: Bools = (known.slot == 0) & np.isin(key, there)
-    return found
+    held: Bools = (known.slot == 0) & np.isin(key, there)
+    return held
 
 
 Watch = Callable[[float, Longs, Floats], None]  # told of links whose load changes: (seconds, resources, bytes/s)

@@ -58,6 +58,17 @@ class Run:
         self.moments = 0
 
     def go(self) -> Moments:
+        """From one moment to the next until nothing is under way: when each message and each version was there.
+
+        Of `core.example.star` with 1000 bytes, in microseconds: a latency, then the bytes; the same for the copies.
+
+        >>> from antiphon.core.example import machine, star
+        >>> from antiphon.cost.flows.parts import prepare_parts
+        >>> from antiphon.cost.profile import Profile
+        >>> moments = Run(prepare_parts(star().sorted(), machine(), Profile()), 1000).go()
+        >>> [(seconds * 1e6).round(3).tolist() for seconds in (moments.begin, moments.sent, moments.there)]
+        [[1.0, 1.0, 3.0, 3.0], [2.0, 2.0, 4.0, 4.0], [0.0, 2.0, 0.0, 4.0, 0.0, 4.0]]
+        """
         self._moment(0.0, NOTHING, NOTHING, NOTHING, np.flatnonzero(self.reads[:-1] == 0))
         while True:
             first = self.network.next_end()
@@ -79,7 +90,8 @@ class Run:
         )  # fmt: skip
 
     def _moment(self, now: float, ended: Longs, expired: Longs, written: Longs, ready: Longs) -> None:
-        """Everything that happens now, and all that follows from it at once; then the rates."""
+        """Everything that happens now, and all that follows from it at once; then the rates. Messages whose flow has
+        ended, whose latency has expired, that are ready; versions that are written."""
         self.moments += 1
         gone, come = ended, []
         while len(ended) or len(expired) or len(written) or len(ready):
@@ -105,7 +117,7 @@ class Run:
         return self._counted(chosen)
 
     def _counted(self, chosen: Longs) -> Longs:
-        """One thing less that these wait for (none stands twice); those that wait for nothing more."""
+        """One thing less that these wait for (none stands twice); those that wait for nothing more. O(chosen)."""
         if not len(chosen):
             return NOTHING
         left = self.waits[chosen] - 1
@@ -113,7 +125,8 @@ class Run:
         return chosen[left == 0]
 
     def _gates(self, ended: Longs, written: Longs) -> Longs:
-        """Versions that nothing keeps from being written any more."""
+        """Versions that nothing keeps from being written any more: what ended gives to the versions that it writes, and
+        to those after the ones it read; what is written, to the version after. O(rows)."""
         parts = self.parts
         if not len(ended):
             at = parts.follows[written]
@@ -152,6 +165,7 @@ class Run:
         """
         if not len(chosen):
             return NOTHING
+        # self.free: per rank when its processor has done what it has; self.last: the last version that it made
         self.possible[chosen] = now
         self.combine[chosen] = now
         if self.parts.work is None:
@@ -178,7 +192,7 @@ class Run:
         return at_once
 
     def _distinct(self, values: Longs) -> Longs:
-        """Each once, without sorting: of equal ones the last finds its own mark."""
+        """Each once, without sorting: of equal ones the last finds its own mark. O(values)."""
         if len(values) < 2:
             return values
         place = np.arange(len(values))

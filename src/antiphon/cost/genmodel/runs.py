@@ -44,7 +44,18 @@ def alone(low: Longs, high: Longs) -> bool:
 
 
 def segments(sent: Messages) -> Segments:
-    """O(n), or one sort where steps are few and far between."""
+    """The stretches of steps in which the same messages are under way. O(n), or one sort where steps are few.
+
+    Two pieces: messages 0 and 1 are under way in steps 0 and 1, messages 2 and 3 in steps 1 and 2, so each of the three
+    steps is a segment.
+
+    >>> from antiphon.core.example import star
+    >>> from antiphon.core.messages import messages
+    >>> from antiphon.core.transform import pipeline
+    >>> span = segments(messages(pipeline(star(), 2)))
+    >>> span.length.tolist(), span.low.tolist(), span.high.tolist()
+    ([1, 1, 1], [0, 0, 1, 1], [2, 2, 3, 3])
+    """
     begin = sent.step.astype(np.int64)
     end = begin + sent.pieces
     if not len(begin):
@@ -64,7 +75,14 @@ class Runs:
 
 
 def summed(key: Longs, low: Longs, high: Longs, columns: Sequence[Numbers], count: int) -> Runs:
-    """Per key the sums of what is under way. `count` segments. One sort; with pieces, whole numbers stay exact."""
+    """Per key the sums of what is under way. `count` segments. One sort; with pieces, whole numbers stay exact.
+
+    Key 7 has 1 in segments 0 and 1, and 10 in 1 and 2:
+
+    >>> runs = summed(np.array([7, 7]), np.array([0, 1]), np.array([2, 3]), [np.array([1, 10])], 3)
+    >>> runs.key.tolist(), runs.low.tolist(), runs.high.tolist(), runs.values[0].tolist()
+    ([7, 7, 7], [0, 1, 2], [1, 2, 3], [1, 11, 10])
+    """
     if not len(key):
         return Runs(key, low, high, tuple(columns))
     if alone(low, high):
@@ -91,7 +109,11 @@ def summed(key: Longs, low: Longs, high: Longs, columns: Sequence[Numbers], coun
 
 
 def once(key: Longs, low: Longs, high: Longs, count: int) -> tuple[Longs, Longs, Longs]:
-    """What overlaps or meets of equal keys counted once: (key, low, high) of the union. One sort."""
+    """What overlaps or meets of equal keys counted once: (key, low, high) of the union. One sort.
+
+    >>> once(np.array([7, 7, 9]), np.array([0, 1, 0]), np.array([2, 3, 1]), 3)
+    (array([7, 9]), array([0, 0]), array([3, 1]))
+    """
     order = order_of(key * count + low, (int(key.max(initial=0)) + 1) * count)
     key, low, high = key[order], low[order], high[order]
     lasting = np.maximum.accumulate(key * (count + 1) + high)
@@ -103,7 +125,12 @@ def once(key: Longs, low: Longs, high: Longs, count: int) -> tuple[Longs, Longs,
 
 
 def highest(runs: Runs, count: int) -> Runs:
-    """Per key the greatest first value of runs that may overlap. O(E log E), linear where nothing is pipelined."""
+    """Per key the greatest first value of runs that may overlap. O(E log E), linear where nothing is pipelined.
+
+    >>> top = highest(Runs(np.array([7, 7]), np.array([0, 1]), np.array([2, 3]), (np.array([4, 5]),)), 3)
+    >>> top.key.tolist(), top.low.tolist(), top.high.tolist(), top.values[0].tolist()
+    ([7, 7, 7], [0, 1, 2], [1, 2, 3], [4, 5, 5])
+    """
     if alone(runs.low, runs.high):
         places, at = dense(runs.key * count + runs.low, (int(runs.key.max(initial=0)) + 1) * count)
         most = np.zeros(len(places), runs.values[0].dtype)
@@ -120,7 +147,16 @@ def highest(runs: Runs, count: int) -> Runs:
 
 
 def beside(runs: Runs, other: Runs, count: int) -> Runs:
-    """The first runs, cut where the others change, with the others' first value (0 where there is none) beside."""
+    """The first runs, cut where the others change, with the others' first value (0 where there is none) beside.
+    O(n log n).
+
+    A run of 5 from 0 to 3, and another of 8 from 1 to 2:
+
+    >>> one, other = (Runs(*np.array([[7], [a], [b]]), (np.array([v]),)) for a, b, v in ((0, 3, 5), (1, 2, 8)))
+    >>> cut = beside(one, other, 3)
+    >>> cut.low.tolist(), cut.high.tolist(), [column.tolist() for column in cut.values]
+    ([0, 1, 2], [1, 2, 3], [[5, 5, 5], [0, 8, 0]])
+    """
     if not len(other.key) or not len(runs.key):
         return Runs(runs.key, runs.low, runs.high, (*runs.values, np.zeros(len(runs.key), np.int64)))
     width = count + 1
@@ -131,15 +167,19 @@ def beside(runs: Runs, other: Runs, count: int) -> Runs:
     inside = (at >= 0) & (points < stop[at])
     after = np.minimum(np.append(points[1:], max(points[-1], stop[-1]))[inside], stop[at[inside]])
     points, at = points[inside], at[inside]
-    its = np.searchsorted(start, points, side="right") - 1
-    value = np.where((its >= 0) & (points < end[its]), other.values[0][its], 0)
+    number = np.searchsorted(start, points, side="right") - 1
+    value = np.where((number >= 0) & (points < end[number]), other.values[0][number], 0)
     low = points % width
     values = (*(column[at] for column in runs.values), value)
     return Runs(runs.key[at], low, low + (after - points), values)
 
 
 def greatest(low: Longs, high: Longs, value: Floats, count: int) -> Longs:
-    """Per segment the run of greatest value that covers it, the first of those, -1 for none. O(E log E)."""
+    """Per segment the run of greatest value that covers it, the first of those, -1 for none. O(E log E).
+
+    >>> greatest(np.array([0, 1]), np.array([2, 3]), np.array([4.0, 5.0]), 4)
+    array([ 0,  1,  1, -1])
+    """
     if not len(low):
         return np.full(count, -1, np.int64)
     _, winner = envelope(low[::-1], high[::-1], value[::-1], count + 1)

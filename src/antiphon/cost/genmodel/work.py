@@ -29,16 +29,21 @@ class Incasts:
 
     @staticmethod
     def of(profile: Profile, topology: Topology) -> Incasts:
-        """A shared limit has that of its links, the greatest where it joins several kinds."""
+        """A shared limit has that of its links, the greatest where it joins several kinds. O(links).
+
+        >>> from antiphon.core.example import machine
+        >>> Incasts.of(Profile(incast={"wire": Incast(1e-9, 1)}), machine()).w_t
+        array([1, 1, 1, 1])
+        """
         kinds = [profile.incast.get(t.kind, NONE) for t in topology.types]
         of_limits = []
         for limit in topology.limits:
             joined = [kinds[int(topology.link_type[link])] for link in limit.links]
-            of_limits.append(max(joined, key=lambda seen: (seen.epsilon, -seen.w_t)))
+            of_limits.append(max(joined, key=lambda one: (one.epsilon, -one.w_t)))
         every = [*kinds, *of_limits]
         index = np.concatenate([topology.link_type, len(kinds) + np.arange(len(of_limits))]).astype(np.int64)
-        epsilon = np.array([seen.epsilon for seen in every], np.float64)
-        return Incasts(epsilon[index], np.array([seen.w_t for seen in every], np.int64)[index])
+        epsilon = np.array([one.epsilon for one in every], np.float64)
+        return Incasts(epsilon[index], np.array([one.w_t for one in every], np.int64)[index])
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,18 +67,28 @@ class Work:
 
     @cached_property
     def senders(self) -> Runs:
-        """Of every link and limit that may suffer: how many send over it to one receiver at once, at most."""
-        sent, span, incasts = self.paths, self.segments, Incasts.of(self.profile, self.topology)
+        """Of every link and limit that may suffer: how many send over it to one receiver at once, at most. O(n log n).
+
+        Ranks 1 and 2 send over links 2 and 4 to a switch (node 3), from which link 1 leads to rank 0, in segment 0:
+
+        >>> from antiphon.core.example import star
+        >>> from antiphon.core.topology import LinkType, both_ways, build
+        >>> switched = build("switched", 3, both_ways([(0, 3), (1, 3), (2, 3)], LinkType("wire", "1GB/s")), switches=1)
+        >>> senders = Work(star(), switched, Profile(incast={"wire": Incast(1e-9, 1)})).senders
+        >>> senders.key.tolist(), senders.low.tolist(), senders.values[0].tolist()
+        ([1, 2, 4], [0, 0, 0], [2, 1, 1])
+        """
+        routing, span, incasts = self.paths, self.segments, Incasts.of(self.profile, self.topology)
         nothing = np.zeros(0, np.int64)
         suffering = incasts.epsilon > 0
-        if not suffering.any() or not len(sent.use_message):
+        if not suffering.any() or not len(routing.use_message):
             return Runs(nothing, nothing, nothing, (nothing,))
         crowded = self._crowded(int(incasts.w_t[suffering].min()))
-        kept = np.flatnonzero(crowded[sent.use_message] & suffering[sent.use_resource])
-        message, resource = sent.use_message[kept], sent.use_resource[kept]
+        kept = np.flatnonzero(crowded[routing.use_message] & suffering[routing.use_resource])
+        message, resource = routing.use_message[kept], routing.use_resource[kept]
         if not len(message):
             return Runs(nothing, nothing, nothing, (nothing,))
-        ranks, count, src, dst = sent.messages.ranks, len(span), sent.messages.src, sent.messages.dst
+        ranks, count, src, dst = routing.messages.ranks, len(span), routing.messages.src, routing.messages.dst
         pair, low, high = resource * ranks + dst[message], span.low[message], span.high[message]
         if not self._single:
             pairs, place = dense(pair, (int(resource.max()) + 1) * ranks)
@@ -90,30 +105,42 @@ class Work:
     @cached_property
     def _single(self) -> bool:
         """No rank sends to another by two messages at once, and none crosses a resource twice."""
-        sent = self.paths.messages
+        table = self.paths.messages
         if len(self.topology.limits) or not self.segments.single:
             return False
-        key = (sent.src.astype(np.int64) * sent.ranks + sent.dst) * len(self.segments) + self.segments.low
+        key = (table.src.astype(np.int64) * table.ranks + table.dst) * len(self.segments) + self.segments.low
         return len(distinct(key)) == len(key)
 
     def _crowded(self, w_t: int) -> Numbers:
-        """Messages whose receiver has more senders than that; with pieces, all of its senders count."""
-        sent, ranks = self.paths.messages, self.paths.messages.ranks
-        crossing, span = sent.src != sent.dst, self.segments
+        """Messages whose receiver has more senders than that; with pieces, all of its senders count. O(n).
+
+        >>> from antiphon.core.example import machine, star
+        >>> Work(star(), machine(), Profile())._crowded(1)
+        array([ True,  True, False, False])
+        """
+        table, ranks = self.paths.messages, self.paths.messages.ranks
+        crossing, span = table.src != table.dst, self.segments
         if span.single:
-            place, which = dense(sent.dst.astype(np.int64) * len(span) + span.low, ranks * len(span))
+            place, which = dense(table.dst.astype(np.int64) * len(span) + span.low, ranks * len(span))
             return (np.bincount(which, weights=crossing, minlength=len(place)) > w_t)[which]
-        pairs = distinct((sent.dst.astype(np.int64) * ranks + sent.src)[crossing])
-        return (np.bincount(pairs // ranks, minlength=ranks) > w_t)[sent.dst]
+        pairs = distinct((table.dst.astype(np.int64) * ranks + table.src)[crossing])
+        return (np.bincount(pairs // ranks, minlength=ranks) > w_t)[table.dst]
 
     @cached_property
     def loads(self) -> Runs:
-        """Of every link and limit, per step: its part of nbytes, and the senders to one receiver (`senders`)."""
-        sent, span = self.paths, self.segments
-        at = sent.use_message
-        found = summed(sent.use_resource, span.low[at], span.high[at], (self._weight[at],), len(span))
-        part = found.values[0] / self._scale
-        return beside(Runs(found.key, found.low, found.high, (part,)), self.senders, len(self.segments))
+        """Of every link and limit, per step: its part of nbytes, and the senders to one receiver (`senders`).
+        O(n log n).
+
+        >>> from antiphon.core.example import machine, star
+        >>> loads = Work(star(), machine(), Profile()).loads
+        >>> loads.key.tolist(), loads.low.tolist(), [column.tolist() for column in loads.values]
+        ([0, 1, 2, 3], [1, 0, 1, 0], [[1.0, 1.0, 1.0, 1.0], [0, 0, 0, 0]])
+        """
+        routing, span = self.paths, self.segments
+        at = routing.use_message
+        runs = summed(routing.use_resource, span.low[at], span.high[at], (self._weight[at],), len(span))
+        part = runs.values[0] / self._scale
+        return beside(Runs(runs.key, runs.low, runs.high, (part,)), self.senders, len(self.segments))
 
     @property
     def _scale(self) -> float:
@@ -126,7 +153,12 @@ class Work:
         return exact.astype(np.float64) if exact.dtype == object else exact
 
     def carried(self) -> tuple[Floats, Floats]:
-        """Of the runs of `loads`, in seconds per byte of nbytes: by bandwidth, and by incast on top of it."""
+        """Of the runs of `loads`, in seconds per byte of nbytes: by bandwidth, and by incast on top of it. O(runs).
+
+        >>> from antiphon.core.example import machine, star
+        >>> Work(star(), machine(), Profile()).carried()
+        (array([1.e-09, 1.e-09, 1.e-09, 1.e-09]), array([0., 0., 0., 0.]))
+        """
         incasts, at = Incasts.of(self.profile, self.topology), self.loads.key
         part, senders = self.loads.values
         beyond = np.maximum(senders - incasts.w_t[at], 0)
@@ -134,13 +166,21 @@ class Work:
 
     @cached_property
     def combined(self) -> Runs:
-        """Of every rank, per step: the parts of nbytes that it adds, and that it reads and writes."""
-        found = reductions(self.schedule)
-        pieces = pieces_of(self.schedule)[found.chunk]
+        """Of every rank, per step: the parts of nbytes that it adds, and that it reads and writes. O(n log n).
+
+        Rank 0 adds two to its own, and reads three and writes one:
+
+        >>> from antiphon.core.example import machine, star
+        >>> combined = Work(star(), machine(), Profile()).combined
+        >>> combined.key.tolist(), combined.low.tolist(), [column.tolist() for column in combined.values]
+        ([0], [0], [[2.0], [4.0]])
+        """
+        sums = reductions(self.schedule)
+        pieces = pieces_of(self.schedule)[sums.chunk]
         marks = np.append(self.segments.begin, self.segments.begin[-1:] + self.segments.length[-1:])
-        low, high = np.searchsorted(marks, found.step), np.searchsorted(marks, found.step + pieces)
+        low, high = np.searchsorted(marks, sums.step), np.searchsorted(marks, sums.step + pieces)
         each = self.paths.messages.per_chunk
-        weight = (each.astype(np.float64) if each.dtype == object else each)[found.chunk]
-        columns = (weight * (found.fanin - 1), weight * (found.fanin + 1))
-        runs = summed(found.rank, low, high, columns, len(self.segments))
+        weight = (each.astype(np.float64) if each.dtype == object else each)[sums.chunk]
+        columns = (weight * (sums.fanin - 1), weight * (sums.fanin + 1))
+        runs = summed(sums.rank, low, high, columns, len(self.segments))
         return Runs(runs.key, runs.low, runs.high, tuple(column / self._scale for column in runs.values))

@@ -55,48 +55,55 @@ def read_goal(path: str | os.PathLike[str]) -> MessageGraph:
 
 
 def _parsed(text: str) -> _Operations:
-    found, rank, known = _Operations(), -1, dict[str, int]()
+    r"""The operations of a file, in its order. Linear.
+
+    >>> lines = ["num_ranks 2", "rank 0 {", "a: send 8b to 1", "}", "rank 1 {", "a: recv 8b from 0", "b: calc 5"]
+    >>> table = _parsed("\n".join([*lines, "b requires a", "}"]))
+    >>> table.rank, table.kind, table.size, table.waits
+    ([0, 1, 1], ['send', 'recv', 'calc'], [8, 8, 5], [(2, 1, False)])
+    """
+    table, rank, known = _Operations(), -1, dict[str, int]()
     for number, raw in enumerate(text.splitlines(), 1):
         line = raw.partition("//")[0].strip()
         if not line:
             continue
         if rank < 0 and (match := _RANKS.fullmatch(line)):
-            found.ranks = int(match[1])
+            table.ranks = int(match[1])
         elif rank < 0 and (match := _RANK.fullmatch(line)):
             rank, known = int(match[1]), {}
-            if rank >= found.ranks:
-                raise Invalid(f"line {number}: rank {rank}, but num_ranks is {found.ranks}")
+            if rank >= table.ranks:
+                raise Invalid(f"line {number}: rank {rank}, but num_ranks is {table.ranks}")
         elif rank >= 0 and line == "}":
             rank = -1
         elif rank >= 0 and (match := _OPERATION.fullmatch(line)):
-            _add(found, rank, known, match, number)
+            _add(table, rank, known, match, number)
         elif rank >= 0 and (match := _WAIT.fullmatch(line)):
             for name in (match[1], match[3]):
                 if name not in known:
                     raise Invalid(f"line {number}: rank {rank} has no {quote(name)} above; name it before it is used")
-            found.waits.append((known[match[1]], known[match[3]], bool(match[2])))
+            table.waits.append((known[match[1]], known[match[3]], bool(match[2])))
         else:
             raise Invalid(f"line {number}: {quote(line)} is not understood; expected 'l1: send 8b to 1 tag 0' or alike")
-    if rank >= 0 or not found.ranks:
+    if rank >= 0 or not table.ranks:
         raise Invalid("ends within a rank" if rank >= 0 else "has no num_ranks")
-    return found
+    return table
 
 
-def _add(found: _Operations, rank: int, known: dict[str, int], match: re.Match[str], line: int) -> None:
+def _add(table: _Operations, rank: int, known: dict[str, int], match: re.Match[str], line: int) -> None:
     if match[1] in known:
         raise Invalid(f"line {line}: rank {rank} has a second {quote(match[1])}; give each its own name")
-    if len(found) == MOST_OPERATIONS:
+    if len(table) == MOST_OPERATIONS:
         raise Unsupported(f"line {line}: has more than {MOST_OPERATIONS} operations; simulate the plan itself")
-    known[match[1]] = len(found)
+    known[match[1]] = len(table)
     peer = int(match[4] or 0)
-    if match[2] and (peer >= found.ranks or peer == rank):
-        raise Invalid(f"line {line}: from rank {rank} to {peer}, of {found.ranks} ranks")
+    if match[2] and (peer >= table.ranks or peer == rank):
+        raise Invalid(f"line {line}: from rank {rank} to {peer}, of {table.ranks} ranks")
     for column, value in (
-        (found.rank, rank), (found.size, int(match[3] or match[6])), (found.peer, peer),
-        (found.tag, int(match[5] or 0)), (found.line, line),
+        (table.rank, rank), (table.size, int(match[3] or match[6])), (table.peer, peer),
+        (table.tag, int(match[5] or 0)), (table.line, line),
     ):  # fmt: skip
         column.append(value)
-    found.kind.append(match[2] or CALC)
+    table.kind.append(match[2] or CALC)
 
 
 @dataclass
@@ -109,9 +116,19 @@ class _Parts:
     merged: dict[int, int]  # calc -> the receive that it follows
 
 
-def _graph(found: _Operations) -> MessageGraph:
-    parts = _parts(found)
-    deps = _dependencies(found, parts)
+def _graph(table: _Operations) -> MessageGraph:
+    r"""Messages and calcs, with what each waits for. O(operations and dependencies).
+
+    Rank 1 takes 5 ns for what it receives, and then sends it back:
+
+    >>> lines = ["num_ranks 2", "rank 0 {", "a: send 8b to 1", "b: recv 8b from 1", "}", "rank 1 {"]
+    >>> lines += ["a: recv 8b from 0", "b: calc 5", "c: send 8b to 0", "b requires a", "c requires b", "}"]
+    >>> graph = _graph(_parsed("\n".join(lines)))
+    >>> [column.tolist() for column in (graph.src, graph.dst, graph.nbytes, graph.seconds, graph.deps_ptr, graph.deps)]
+    [[0, 1], [1, 0], [8, 8], [5e-09, 0.0], [0, 0, 1], [0]]
+    """
+    parts = _parts(table)
+    deps = _dependencies(table, parts)
     count = len(parts.pairs) + len(parts.calcs)
     owner = [send for send, _ in parts.pairs] + parts.calcs
     many = [len(deps[operation]) for operation in owner]
@@ -119,49 +136,50 @@ def _graph(found: _Operations) -> MessageGraph:
         raise Unsupported(f"its messages have {sum(many)} dependencies in pairs; simulate the plan itself")
     items = np.array([item for operation in owner for item in sorted(deps[operation])], np.int64)
     seconds = np.zeros(count)
-    seconds[len(parts.pairs) :] = [found.size[calc] / 1e9 for calc in parts.calcs]
+    seconds[len(parts.pairs) :] = [table.size[calc] / 1e9 for calc in parts.calcs]
     for calc, receive in parts.merged.items():
-        seconds[parts.number[receive]] = found.size[calc] / 1e9
+        seconds[parts.number[receive]] = table.size[calc] / 1e9
     column = {
-        "src": [found.rank[operation] for operation in owner],
-        "dst": [found.rank[receive] for _, receive in parts.pairs] + [found.rank[calc] for calc in parts.calcs],
-        "nbytes": [found.size[send] for send, _ in parts.pairs] + [0] * len(parts.calcs),
+        "src": [table.rank[operation] for operation in owner],
+        "dst": [table.rank[receive] for _, receive in parts.pairs] + [table.rank[calc] for calc in parts.calcs],
+        "nbytes": [table.size[send] for send, _ in parts.pairs] + [0] * len(parts.calcs),
     }
     src, dst, nbytes = (np.array(column[name], np.int64) for name in ("src", "dst", "nbytes"))
     pointer = np.concatenate([[0], np.cumsum(np.array(many, np.int64))]).astype(np.int64)
     return MessageGraph(
-        found.ranks, narrow(src), narrow(dst), nbytes, pointer, narrow(items >> 1), left=(items & 1).astype(np.bool_),
+        table.ranks, narrow(src), narrow(dst), nbytes, pointer, narrow(items >> 1), left=(items & 1).astype(np.bool_),
         seconds=seconds,
     )  # fmt: skip
 
 
-def _parts(found: _Operations) -> _Parts:
+def _parts(table: _Operations) -> _Parts:
+    """Sends with the receives of the same ends and tag, in the order of tags; then the calcs. O(n log n)."""
     open_: dict[tuple[int, int, int], list[int]] = {}
-    for i, kind in enumerate(found.kind):
+    for i, kind in enumerate(table.kind):
         if kind == SEND:
-            open_.setdefault((found.rank[i], found.peer[i], found.tag[i]), []).append(i)
+            open_.setdefault((table.rank[i], table.peer[i], table.tag[i]), []).append(i)
     for sends in open_.values():
         sends.reverse()
     pairs = []
-    for i, kind in enumerate(found.kind):
+    for i, kind in enumerate(table.kind):
         if kind != RECEIVE:
             continue
-        sends = open_.get((found.peer[i], found.rank[i], found.tag[i]), [])
+        sends = open_.get((table.peer[i], table.rank[i], table.tag[i]), [])
         if not sends:
-            raise Invalid(f"line {found.line[i]}: nobody sends what is received here")
+            raise Invalid(f"line {table.line[i]}: nobody sends what is received here")
         send = sends.pop()
-        if found.size[send] != found.size[i]:
+        if table.size[send] != table.size[i]:
             raise Invalid(
-                f"line {found.line[i]}: {found.size[i]} bytes, but line {found.line[send]} sends {found.size[send]}"
+                f"line {table.line[i]}: {table.size[i]} bytes, but line {table.line[send]} sends {table.size[send]}"
             )
         pairs.append((send, i))
     lost = [sends[-1] for sends in open_.values() if sends]
     if lost:
-        raise Invalid(f"line {found.line[min(lost)]}: nobody receives what is sent here")
-    pairs.sort(key=lambda pair: (found.tag[pair[0]], pair))
-    merged = _following(found)
-    calcs = [i for i, kind in enumerate(found.kind) if kind == CALC and found.size[i] and i not in merged]
-    number = [-1] * len(found)
+        raise Invalid(f"line {table.line[min(lost)]}: nobody receives what is sent here")
+    pairs.sort(key=lambda pair: (table.tag[pair[0]], pair))
+    merged = _following(table)
+    calcs = [i for i, kind in enumerate(table.kind) if kind == CALC and table.size[i] and i not in merged]
+    number = [-1] * len(table)
     for n, pair in enumerate(pairs):
         for operation in pair:
             number[operation] = n
@@ -170,49 +188,64 @@ def _parts(found: _Operations) -> _Parts:
     return _Parts(pairs, calcs, number, merged)
 
 
-def _following(found: _Operations) -> dict[int, int]:
-    """Calcs that wait for one receive alone, which nothing else waits for."""
-    needs: list[list[int]] = [[] for _ in range(len(found))]
-    readers = [0] * len(found)
-    for later, earlier, begun in found.waits:
+def _following(table: _Operations) -> dict[int, int]:
+    r"""Calcs that wait for one receive alone, which nothing else waits for: calc -> receive. Linear.
+
+    >>> lines = ["num_ranks 2", "rank 1 {", "a: recv 8b from 0", "b: calc 5", "c: calc 5", "b requires a", "}"]
+    >>> _following(_parsed("\n".join(lines)))
+    {1: 0}
+    """
+    needs: list[list[int]] = [[] for _ in range(len(table))]
+    readers = [0] * len(table)
+    for later, earlier, begun in table.waits:
         needs[later].append(-1 if begun else earlier)
         readers[earlier] += 1
     return {
         i: needs[i][0]
-        for i, kind in enumerate(found.kind)
-        if kind == CALC and found.size[i] and len(needs[i]) == 1
-        and needs[i][0] >= 0 and found.kind[needs[i][0]] == RECEIVE and readers[needs[i][0]] == 1
+        for i, kind in enumerate(table.kind)
+        if kind == CALC and table.size[i] and len(needs[i]) == 1
+        and needs[i][0] >= 0 and table.kind[needs[i][0]] == RECEIVE and readers[needs[i][0]] == 1
     }  # fmt: skip
 
 
-def _dependencies(found: _Operations, parts: _Parts) -> list[set[int]]:
-    """Of every operation what it waits for: 2 m for message or calc m done, 2 m + 1 where it is enough that it left."""
-    needs: list[list[tuple[int, bool]]] = [[] for _ in range(len(found))]
-    missing, readers = [0] * len(found), [list[int]() for _ in range(len(found))]
-    for later, earlier, begun in found.waits:
+def _dependencies(table: _Operations, parts: _Parts) -> list[set[int]]:
+    r"""Of every operation what it waits for: 2 m for message or calc m done, 2 m + 1 where it is enough that it left.
+    O(waits and dependencies).
+
+    The send back (operation 4) waits for message 0, of which the calc (3) is a part:
+
+    >>> lines = ["num_ranks 2", "rank 0 {", "a: send 8b to 1", "b: recv 8b from 1", "}", "rank 1 {"]
+    >>> lines += ["a: recv 8b from 0", "b: calc 5", "c: send 8b to 0", "b requires a", "c requires b", "}"]
+    >>> table = _parsed("\n".join(lines))
+    >>> _dependencies(table, _parts(table))
+    [set(), set(), set(), {0}, {0}]
+    """
+    needs: list[list[tuple[int, bool]]] = [[] for _ in range(len(table))]
+    missing, readers = [0] * len(table), [list[int]() for _ in range(len(table))]
+    for later, earlier, begun in table.waits:
         needs[later].append((earlier, begun))
         readers[earlier].append(later)
         missing[later] += 1
     todo = [i for i, count in enumerate(missing) if not count]
-    deps: list[set[int]] = [set() for _ in range(len(found))]
+    deps: list[set[int]] = [set() for _ in range(len(table))]
     for i in todo:
         for earlier, begun in needs[i]:
-            deps[i] |= _items(found, parts, deps, earlier, begun)
+            deps[i] |= _items(table, parts, deps, earlier, begun)
         for later in readers[i]:
             missing[later] -= 1
             if not missing[later]:
                 todo.append(later)
-    if len(todo) < len(found):
+    if len(todo) < len(table):
         stuck = next(i for i, count in enumerate(missing) if count)
-        raise Invalid(f"line {found.line[stuck]}: waits for itself, by way of others; remove one of these requires")
+        raise Invalid(f"line {table.line[stuck]}: waits for itself, by way of others; remove one of these requires")
     return deps
 
 
-def _items(found: _Operations, parts: _Parts, deps: list[set[int]], operation: int, begun: bool) -> set[int]:
+def _items(table: _Operations, parts: _Parts, deps: list[set[int]], operation: int, begun: bool) -> set[int]:
     """What somebody waits for who requires this operation."""
-    kind, number = found.kind[operation], parts.number[operation]
+    kind, number = table.kind[operation], parts.number[operation]
     if begun and kind != CALC:
-        raise Unsupported(f"line {found.line[operation]}: only a calc may be waited for by its beginning (irequires)")
+        raise Unsupported(f"line {table.line[operation]}: only a calc may be waited for by its beginning (irequires)")
     if operation in parts.merged:
         if begun:
             return deps[operation]

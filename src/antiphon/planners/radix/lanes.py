@@ -30,10 +30,10 @@ def given_sizes(groups: Sizes, ranks: int) -> list[int]:
     words = str(groups).split("+") if isinstance(groups, str | int) else list(groups)
     sizes: list[int] = []
     for word in words:
-        found = re.fullmatch(r"(?:(\d{1,9})\*)?(\d{1,9})", str(word).strip())
-        if found is None or not 1 <= int(found[2]) <= ranks or not 1 <= int(found[1] or 1) <= ranks:
+        match = re.fullmatch(r"(?:(\d{1,9})\*)?(\d{1,9})", str(word).strip())
+        if match is None or not 1 <= int(match[2]) <= ranks or not 1 <= int(match[1] or 1) <= ranks:
             raise Invalid(f"option groups: expected sizes of 1 to {ranks} such as 4+4+2 or 2*4+2, got {quote(groups)}")
-        sizes += [int(found[2])] * int(found[1] or 1)
+        sizes += [int(match[2])] * int(match[1] or 1)
     if sum(sizes) != ranks:
         raise Invalid(f"option groups: the groups of {quote(groups)} have {sum(sizes)} ranks together, not {ranks}")
     return sizes
@@ -49,16 +49,21 @@ def by_places(topology: Topology, collective: Collective, order: Order) -> tuple
     """The ranks in an order in which hosts are runs (or as told), and how many ranks these runs have.
 
     Of a single host the parts that its places show, and where they show none the divisor of P nearest its square root.
+
+    >>> from antiphon.core.topology import build
+    >>> hosts = build("hosts", 5, [], places=["a/gpu0", "b/gpu0", "a/gpu1", "b/gpu1", "b/gpu2"])
+    >>> by_places(hosts, Collective("allgather", 5), None)
+    ([0, 2, 1, 3, 4], [2, 3])
     """
     seating = given_order(order, collective) if order is not None else seats_by_place(topology, collective)
-    found = hosts(topology, seating)
+    groups = hosts(topology, seating)
     depth, deepest = 1, max(topology.places[rank].count("/") for rank in seating)
-    while len(found) == 1 and depth <= deepest:
-        found, depth = groups_at(topology, seating, depth), depth + 1
-    if not 1 < len(found) < len(seating):
+    while len(groups) == 1 and depth <= deepest:
+        groups, depth = groups_at(topology, seating, depth), depth + 1
+    if not 1 < len(groups) < len(seating):
         k = near_root(len(seating))
         return seating, [k] * (len(seating) // k)
-    number = {rank: i for i, group in enumerate(found) for rank in group}
+    number = {rank: i for i, group in enumerate(groups) for rank in group}
     return seating, [len(list(run)) for _, run in groupby(seating, key=number.__getitem__)]
 
 
@@ -76,7 +81,15 @@ def near_root(ranks: int) -> int:
 def lane_rounds(collective: Collective, seats: Seats, sizes: Sequence[int], overlap: bool) -> Schedule:
     """Allgather. Between groups every lane is a ring; within them one group's blocks after the other go round, the
     group's own first, then as they came in. With `overlap` a round between groups shares the step with the first round
-    of the blocks that came before. P(P-1) rows, a block each."""
+    of the blocks that came before. P(P-1) rows, a block each.
+
+    Groups of two and one: blocks 0 and 1 go to rank 2, block 2 to rank 0; then 0 and 1 exchange, then block 2 goes on.
+
+    >>> collective = Collective("allgather", 3)
+    >>> rounds = lane_rounds(collective, Seats.of(collective), [2, 1], False)
+    >>> list(zip(*(c.tolist() for c in (rounds.step, rounds.chunk, rounds.src, rounds.dst))))
+    [(0, 0, 0, 2), (0, 1, 1, 2), (0, 2, 2, 0), (1, 0, 0, 1), (1, 1, 1, 0), (2, 2, 0, 1)]
+    """
     size, start = np.array(sizes), np.cumsum([0, *sizes[:-1]])
     groups, ranks, longest = len(size), len(seats), int(size.max())
     owner = np.repeat(np.arange(groups), size)
@@ -107,7 +120,13 @@ def lane_rounds(collective: Collective, seats: Seats, sizes: Sequence[int], over
 
 
 def lane_chains(collective: Collective, seats: Seats, sizes: Sequence[int]) -> Schedule:
-    """Broadcast from a single root: a chain over the groups along the root's lane, then one within each group."""
+    """Broadcast from a single root: a chain over the groups along the root's lane, then one within each group. O(P).
+
+    >>> collective = Collective("broadcast", 4, roots=(1,))
+    >>> chains = lane_chains(collective, Seats.of(collective), [2, 2])
+    >>> list(zip(*(c.tolist() for c in (chains.step, chains.src, chains.dst))))
+    [(0, 1, 3), (1, 1, 0), (1, 3, 2)]
+    """
     size, start = np.array(sizes), np.cumsum([0, *sizes[:-1]])
     groups = len(size)
     root = int(np.flatnonzero(seats.rank == collective.roots[0])[0])

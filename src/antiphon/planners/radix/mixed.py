@@ -35,8 +35,8 @@ class Radices:
 
     def distances(self, far: bool) -> list[int]:
         """How far apart the partners of every round are: 1 first and growing, or the farthest first."""
-        done = [math.prod(self.rounds[:i]) for i in range(len(self.rounds) + 1)]
-        return [self.size // d for d in done[1:]] if far else done[:-1]
+        products = [math.prod(self.rounds[:i]) for i in range(len(self.rounds) + 1)]
+        return [self.size // d for d in products[1:]] if far else products[:-1]
 
     def __str__(self) -> str:
         return "x".join(map(str, self.rounds))
@@ -63,17 +63,17 @@ def chosen(ranks: int, k: int | None, radices: Radix | None, fold: bool) -> Radi
 
 def _given(radices: Radix, ranks: int) -> tuple[int, ...]:
     try:
-        found = tuple(int(r) for r in (str(radices).split("x") if isinstance(radices, str | int) else radices))
+        fans = tuple(int(r) for r in (str(radices).split("x") if isinstance(radices, str | int) else radices))
     except (TypeError, ValueError):
         raise Invalid(f"option radices: expected numbers such as 4x4x2, got {quote(radices)}") from None
-    if not found or min(found) < 2:
+    if not fans or min(fans) < 2:
         raise Invalid(f"option radices: every round needs a radix of 2 or more, such as 4x4x2, got {quote(radices)}")
-    if math.prod(found) > ranks:
+    if math.prod(fans) > ranks:
         raise Invalid(
-            f"option radices: the product of {quote(radices)} is {math.prod(found)}, but only {ranks} ranks take part; "
+            f"option radices: the product of {quote(radices)} is {math.prod(fans)}, but only {ranks} ranks take part; "
             f"give radices whose product is {ranks}, or less to let the rest fold"
         )
-    return found
+    return fans
 
 
 def power_below(ranks: int, k: int) -> int:
@@ -90,6 +90,9 @@ def factors_up_to(number: int, most: int) -> tuple[int, ...] | None:
 
     The last round moves most: with the greatest factor last the messages of a round, which are as large as the product
     of the factors before, are smallest. O(divisors^2).
+
+    >>> factors_up_to(24, 4), factors_up_to(7, 4)
+    ((2, 3, 4), None)
     """
     divisors = [d for d in range(2, min(most, number) + 1) if number % d == 0]
     best: dict[int, tuple[int, ...]] = {1: ()}
@@ -120,7 +123,15 @@ class Core:
 
 
 def core_of(ranks: int, size: int) -> Core:
-    """The seats dealt out over `size` cores, neighbours together, as evenly as can be: few then hand theirs to one."""
+    """The seats dealt out over `size` cores, neighbours together, as evenly as can be: few then hand theirs to one.
+    O(ranks).
+
+    Five seats over four cores: seat 0 hands its part to seat 1, which is core 0.
+
+    >>> core = core_of(5, 4)
+    >>> [c.tolist() for c in (core.seat, core.first, core.count, core.extra, core.partner)]
+    [[1, 2, 3, 4], [0, 2, 3, 4], [2, 1, 1, 1], [0], [1]]
+    """
     count = ranks // size + (np.arange(size) < ranks % size)
     first = np.cumsum(count) - count
     extra = ranges(first, count - 1)
@@ -141,7 +152,16 @@ def gather_rounds(radices: Radices, far: bool, node: Ints, item: Ints) -> Rows:
     """All cores exchange all they have, a digit per round: core c is told as node[c], what it begins with as item[c].
 
     One row per core and item but its own, the rows of a message side by side; every column is written once, as a
-    broadcast of small tables.
+    broadcast of small tables. O(cores^2).
+
+    Two rounds among four: with the neighbour, then with who is two away.
+
+    >>> names = np.arange(4, dtype=np.int32)
+    >>> rows = gather_rounds(Radices((2, 2), 4), False, names, names)
+    >>> [column[:4].tolist() for column in (rows.step, rows.item, rows.src, rows.dst)]
+    [[0, 0, 0, 0], [0, 1, 2, 3], [0, 1, 2, 3], [1, 0, 3, 2]]
+    >>> [column[4:].tolist() for column in (rows.step, rows.item, rows.src, rows.dst)]
+    [[1, 1, 1, 1, 1, 1, 1, 1], [0, 1, 0, 1, 2, 3, 2, 3], [0, 0, 1, 1, 2, 2, 3, 3], [2, 2, 3, 3, 0, 0, 1, 1]]
     """
     size = radices.size
     rows = size * (size - 1)
@@ -164,7 +184,14 @@ def gather_rounds(radices: Radices, far: bool, node: Ints, item: Ints) -> Rows:
 
 
 def allgather(collective: Collective, order: Order, radices: Radices, far: bool) -> Schedule:
-    """A round per radix. Those who fold hand in theirs first and are told all the rest last: two more steps."""
+    """A round per radix. Those who fold hand in theirs first and are told all the rest last: two more steps. O(P^2).
+
+    Among three, two cores (ranks 1 and 2); rank 0 folds into 1:
+
+    >>> schedule = allgather(Collective("allgather", 3), None, Radices((2,), 3), False)
+    >>> list(zip(*(c.tolist() for c in (schedule.step, schedule.chunk, schedule.src, schedule.dst))))
+    [(0, 0, 0, 1), (1, 0, 1, 2), (1, 1, 1, 2), (1, 2, 2, 1), (2, 1, 1, 0), (2, 2, 1, 0)]
+    """
     seats = Seats.of(collective, order)
     core = core_of(len(seats), radices.size)
     if not len(core.extra):
@@ -185,14 +212,23 @@ def allgather(collective: Collective, order: Order, radices: Radices, far: bool)
 
 
 def others(core: Core, ranks: int) -> tuple[Longs, Longs]:
-    """Every extra seat, and every seat but itself: what it is told in the end."""
+    """Every extra seat, and every seat but itself: what it is told in the end. O(extra * ranks).
+
+    >>> others(core_of(3, 2), 3)
+    (array([0, 0]), array([1, 2]))
+    """
     other = np.arange(ranks - 1)[None, :]
     rest = (other + (other >= core.extra[:, None])).ravel()
     return np.repeat(core.extra, ranks - 1), rest
 
 
 def whole_vectors(collective: Collective, order: Order, radices: Radices, far: bool) -> Schedule:
-    """Allreduce: all partners of a round send each other the whole vector, and everyone adds up k."""
+    """Allreduce: all partners of a round send each other the whole vector, and everyone adds up k. O(P k) a round.
+
+    >>> schedule = whole_vectors(Collective("allreduce", 4), None, Radices((2, 2), 4), False)
+    >>> list(zip(*(c.tolist() for c in (schedule.step, schedule.src, schedule.dst))))
+    [(0, 0, 1), (0, 1, 0), (0, 2, 3), (0, 3, 2), (1, 0, 2), (1, 1, 3), (1, 2, 0), (1, 3, 1)]
+    """
     seats = Seats.of(collective, order)
     core = core_of(len(seats), radices.size)
     here = np.arange(radices.size)
@@ -205,12 +241,16 @@ def whole_vectors(collective: Collective, order: Order, radices: Radices, far: b
         step.append(np.full(to.size, number))
     when = np.concatenate(step)
     ends = core.seat[np.concatenate(src)], core.seat[np.concatenate(dst)]
-    made = lay(collective, seats, when, np.zeros_like(when), *ends, REDUCE)
-    return folded(collective, made, seats.rank[core.extra], seats.rank[core.partner])
+    core_rows = lay(collective, seats, when, np.zeros_like(when), *ends, REDUCE)
+    return folded(collective, core_rows, seats.rank[core.extra], seats.rank[core.partner])
 
 
 def reversal(radices: Radices) -> Longs:
-    """Per core its place when all buffers are filled in one order: the digit of the first round counts least."""
+    """Per core its place when all buffers are filled in one order: the digit of the first round counts least. O(cores).
+
+    >>> reversal(Radices((2, 2), 4))
+    array([0, 2, 1, 3])
+    """
     here, place, done = np.arange(radices.size), np.zeros(radices.size, np.int64), 1
     for radix, distance in zip(radices.rounds, radices.distances(far=True), strict=True):
         place += here // distance % radix * done
@@ -223,7 +263,13 @@ def in_parts(collective: Collective, order: Order, radices: Radices, far: bool) 
     with the whole vector, before and after.
 
     Who ends with which part in between is free to choose: they are dealt out so that every message is a run of the
-    vector, and nothing is permuted.
+    vector, and nothing is permuted. O(cores^2).
+
+    Two ranks: each adds up a half, then they exchange.
+
+    >>> schedule = in_parts(Collective("allreduce", 2), None, Radices((2,), 2), False)
+    >>> list(zip(*(c.tolist() for c in (schedule.step, schedule.chunk, schedule.src, schedule.dst, schedule.op))))
+    [(0, 0, 1, 0, 1), (0, 1, 0, 1, 1), (1, 0, 0, 1, 0), (1, 1, 1, 0, 0)]
     """
     seats = Seats.of(collective, order)
     core = core_of(len(seats), radices.size)
@@ -234,15 +280,15 @@ def in_parts(collective: Collective, order: Order, radices: Radices, far: bool) 
     return folded(collective, both, seats.rank[core.extra], seats.rank[core.partner])
 
 
-def _dealt(made: Schedule, inner: Sequence[int], place: Longs) -> Schedule:
-    """Parts of the vector given to others: core c ends with part place[c] after the reducescatter."""
+def _dealt(schedule: Schedule, inner: Sequence[int], place: Longs) -> Schedule:
+    """Parts of the vector given to others: core c ends with part place[c] after the reducescatter. O(chunks)."""
     parts = len(inner)
     goal = np.empty(parts, np.int64)
     goal[np.argsort(np.argsort(inner))] = place
-    chunks = made.chunks
+    chunks = schedule.chunks
     number = chunks.offset * parts // chunks.denominator
-    moved = chunks.offset + (goal[number] - number) * (chunks.denominator // parts)
-    return replace(made, chunks=Chunks(chunks.block, moved, chunks.share, chunks.denominator))
+    offset = chunks.offset + (goal[number] - number) * (chunks.denominator // parts)
+    return replace(schedule, chunks=Chunks(chunks.block, offset, chunks.share, chunks.denominator))
 
 
 def rows_needed(kind: str, radices: Radices, large: bool = False) -> int:

@@ -34,6 +34,14 @@ def gather_digits(fans: Sequence[int], order: Sequence[int], way: str = DIRECT) 
 
     `fans`: the radices, the fastest digit first. A level of radix f takes one step if everyone sends to everyone,
     f - 1 around a ring. O(P^2) rows, vectorised.
+
+    Two times two: 0 and 1 exchange, 2 and 3; then 0 and 2 what both have, which is what began at 0 and 1, or 2 and 3.
+
+    >>> rows = gather_digits([2, 2], [0, 1])
+    >>> [column[:4].tolist() for column in (rows.step, rows.origin, rows.src, rows.dst)]
+    [[0, 0, 0, 0], [0, 1, 2, 3], [0, 1, 2, 3], [1, 0, 3, 2]]
+    >>> [column[4:].tolist() for column in (rows.step, rows.origin, rows.src, rows.dst)]
+    [[1, 1, 1, 1, 1, 1, 1, 1], [0, 1, 0, 1, 2, 3, 2, 3], [0, 0, 1, 1, 2, 2, 3, 3], [2, 2, 3, 3, 0, 0, 1, 1]]
     """
     total = math.prod(fans)
     strides = [math.prod(fans[:i]) for i in range(len(fans))]
@@ -70,18 +78,21 @@ def factorisations(number: int) -> list[list[int]]:
     """Ordered factorisations into factors of 2 or more: fewest factors first, then the greatest first factor.
 
     At most MOST_FACTORISATIONS of them; a prime has only itself. The number itself comes first.
+
+    >>> factorisations(12)
+    [[12], [6, 2], [4, 3], [3, 4], [2, 6], [3, 2, 2], [2, 3, 2], [2, 2, 3]]
     """
-    found: list[list[int]] = []
+    lists: list[list[int]] = []
     level: list[tuple[list[int], int]] = [([], number)]
-    while level and len(found) < MOST_FACTORISATIONS:
-        found += [[*head, rest] for head, rest in level]
+    while level and len(lists) < MOST_FACTORISATIONS:
+        lists += [[*head, rest] for head, rest in level]
         level = [
             ([*head, f], rest // f)
             for head, rest in level
             for f in range(rest // 2, 1, -1)
             if rest % f == 0
         ]  # fmt: skip
-    return found[:MOST_FACTORISATIONS]
+    return lists[:MOST_FACTORISATIONS]
 
 
 def given_fans(fanins: str | int | Sequence[int], ranks: int, name: str = "fanins") -> list[int]:

@@ -74,14 +74,14 @@ def given_groups(text: str, ranks: int) -> Groups:
     """An option such as "3+4", "8*32+8*16" or "(2+3)+2*4": groups of so many ranks, one after the other."""
     words = re.findall(r"\d{1,9}|\S", text)
     try:
-        found = _parse(words, ranks, 0)
+        groups = _parse(words, ranks, 0)
     except (ValueError, IndexError):
-        found = None
-    if words or found is None:
+        groups = None
+    if words or groups is None:
         raise Invalid(f"option fanins: expected groups such as 3+4, 2*3+4 or (2+3)+4, got {quote(text)}")
-    if found.size != ranks:
-        raise Invalid(f"option fanins: the groups of {quote(text)} have {found.size} ranks together, not {ranks}")
-    return found
+    if groups.size != ranks:
+        raise Invalid(f"option fanins: the groups of {quote(text)} have {groups.size} ranks together, not {ranks}")
+    return groups
 
 
 def _parse(words: list[str], ranks: int, depth: int) -> Groups:
@@ -104,16 +104,23 @@ def _parse(words: list[str], ranks: int, depth: int) -> Groups:
 
 
 def placed_groups(topology: Topology, members: Sequence[int]) -> tuple[Groups, list[int]]:
-    """The groups that the places of the ranks show, and the ranks in an order in which groups are runs."""
+    """The groups that the places of the ranks show, and the ranks in an order in which groups are runs. O(P * depth).
+
+    >>> from antiphon.core.topology import build
+    >>> hosts = build("hosts", 5, [], places=["a/gpu0", "b/gpu0", "a/gpu1", "b/gpu1", "b/gpu2"])
+    >>> groups, order = placed_groups(hosts, range(5))
+    >>> str(groups), order
+    ('2+3', [0, 2, 1, 3, 4])
+    """
     paths = {rank: topology.places[rank].split("/") for rank in members}
 
     def tree(ranks: list[int], depth: int) -> tuple[Groups, list[int]]:
         if len(ranks) == 1 or all(len(paths[rank]) <= depth for rank in ranks):
             return Groups.ring(len(ranks)), ranks
-        found: dict[str, list[int]] = {}
+        by_place: dict[str, list[int]] = {}
         for rank in ranks:
-            found.setdefault("/".join(paths[rank][: depth + 1]), []).append(rank)
-        below = [tree(group, depth + 1) for group in found.values()]
+            by_place.setdefault("/".join(paths[rank][: depth + 1]), []).append(rank)
+        below = [tree(group, depth + 1) for group in by_place.values()]
         return Groups.of([groups for groups, _ in below]), [rank for _, order in below for rank in order]
 
     return tree(list(members), 0)
@@ -137,7 +144,14 @@ def plan_groups(collective: Collective, order: Order, groups: Groups, way: int) 
     """Allgather, reducescatter, allreduce, broadcast or reduce; `way`: 1 or -1, which way round.
 
     Steps: the parts of a group less one, summed along the longest branch; allreduce twice that. A row per rank and
-    item, of which there are as many as parts of the outermost ring times stretches."""
+    item, of which there are as many as parts of the outermost ring times stretches.
+
+    Groups of one and two ranks: rank 0 passes half of its block to each of the others.
+
+    >>> ring = plan_groups(Collective("allgather", 3), None, given_groups("1+2", 3), 1)
+    >>> ring.chunks.block.tolist(), ring.chunks.share.tolist(), ring.chunks.denominator
+    ([0, 0, 1, 2], [1, 1, 2, 2], 2)
+    """
     kind = collective.kind
     if kind == "broadcast":
         return per_root(collective, lambda one: _chains(one, order, groups, way))
@@ -173,11 +187,16 @@ class _Rows:
 
 
 def _stretches(groups: Groups) -> list[Fraction]:
-    """Where the content of any part of the outermost ring is cut: at every border between two holders, later on."""
+    """Where the content of any part of the outermost ring is cut: at every border between two holders, later on.
+
+    >>> [str(cut) for cut in _stretches(given_groups("2+3", 5))]
+    ['0', '1/3', '1/2', '2/3']
+    """
     return sorted(set().union(*(_borders(part) for part in set(groups.parts))))
 
 
 def _borders(groups: Groups) -> set[Fraction]:
+    """Where the content changes hands between the ranks of a group, which have 1 / size each."""
     if not groups.parts:
         return {Fraction(0)}
     inner = set().union(*(_borders(part) for part in set(groups.parts)))
@@ -190,7 +209,13 @@ def _borders(groups: Groups) -> set[Fraction]:
 
 def _chunks(collective: Collective, seats: Seats, groups: Groups, cuts: list[Fraction]) -> Chunks:
     """Allreduce: every part of the outermost ring stands for an equal part of the data. Allgather: for the blocks of
-    its ranks."""
+    its ranks. O(parts * stretches).
+
+    >>> collective, groups = Collective("allreduce", 3), given_groups("1+2", 3)
+    >>> chunks = _chunks(collective, Seats.of(collective), groups, _stretches(groups))
+    >>> chunks.offset.tolist(), chunks.share.tolist(), chunks.denominator
+    ([0, 1, 2, 3], [1, 1, 1, 1], 4)
+    """
     block, begin, share = [], [], []
     sizes = [end - start for start, end in zip(cuts, [*cuts[1:], Fraction(1)], strict=True)]
     for number, (first, part) in enumerate(zip(groups.starts(), groups.parts, strict=True)):
@@ -214,20 +239,29 @@ def _chunks(collective: Collective, seats: Seats, groups: Groups, cuts: list[Fra
 
 
 def _rows(groups: Groups, cuts: list[Fraction], way: int) -> _Rows:
-    """Around the outermost ring first, while there is little to send, then within each part."""
+    """Around the outermost ring first, while there is little to send, then within each part. O(rows).
+
+    Rank 0 passes items 0 and 1 to 1 and 2, which pass on theirs (2 and 3); then they exchange.
+
+    >>> groups = given_groups("1+2", 3)
+    >>> rows = _rows(groups, _stretches(groups), 1)
+    >>> list(zip(rows.step.tolist(), rows.item.tolist(), rows.src.tolist(), rows.dst.tolist()))
+    [(0, 0, 0, 1), (0, 1, 0, 2), (0, 2, 1, 0), (0, 3, 2, 0), (1, 0, 1, 2), (1, 1, 2, 1), (1, 2, 1, 2), (1, 3, 2, 1)]
+    """
     middles = [(a + b) / 2 for a, b in zip(cuts, [*cuts[1:], Fraction(1)], strict=True)]
     whole = math.lcm(*(x.denominator for x in middles))
     scaled = np.array([int(x * whole) for x in middles], object)
     parts = len(groups.parts)
     holder = np.repeat(np.arange(parts), len(cuts))
-    found = list(_around(groups, 0, 0, holder, np.tile(scaled, parts), whole, np.arange(parts * len(cuts)), way))
-    return _Rows(*(np.concatenate(column).astype(np.int64) for column in zip(*found, strict=True)))
+    columns = list(_around(groups, 0, 0, holder, np.tile(scaled, parts), whole, np.arange(parts * len(cuts)), way))
+    return _Rows(*(np.concatenate(column).astype(np.int64) for column in zip(*columns, strict=True)))
 
 
 def _around(
     groups: Groups, first: int, step: int, holder: Longs, at: NDArray[np.object_], whole: int, item: Longs, way: int
 ) -> Iterator[tuple[Longs, ...]]:
-    """Part `holder` has `item`, at `at` / `whole` of what it has: pass it around, then on within the parts."""
+    """Columns (step, item, src, dst): part `holder` has `item`, at `at` / `whole` of what it has: pass it around, then
+    on within the parts. O(rows)."""
     parts, starts = groups.parts, first + np.array(groups.starts())
     sizes = np.array([part.size for part in parts])
     turn = (holder + way * np.arange(len(parts))[:, None]) % len(parts)
@@ -247,7 +281,12 @@ def _around(
 
 
 def _chains(collective: Collective, order: Order, groups: Groups, way: int) -> Schedule:
-    """From the root around the outermost ring, from each of these within its part."""
+    """From the root around the outermost ring, from each of these within its part. O(P).
+
+    >>> chains = _chains(Collective("broadcast", 4, roots=(0,)), None, given_groups("2+2", 4), 1)
+    >>> list(zip(chains.step.tolist(), chains.src.tolist(), chains.dst.tolist()))
+    [(0, 0, 2), (0, 0, 1), (1, 2, 3)]
+    """
     seats = Seats.of(collective, order)
     rows: list[tuple[int, int, int]] = []
 

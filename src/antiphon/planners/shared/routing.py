@@ -42,6 +42,13 @@ def paths(topology: Topology, src: Ints, dst: Ints, turn: int = 0) -> Paths:
     """A path for every pair. `turn`: take the next of the equally good links out of the source.
 
     O(links log links), and per distinct destination not linked directly O(links at switches) and a search.
+
+    >>> from antiphon.core.topology import LinkType, both_ways, build
+    >>> wire = LinkType("wire", "1GB/s")
+    >>> mixed = build("mixed", 3, both_ways([(0, 1), (0, 3), (1, 3), (2, 3)], wire), switches=1)
+    >>> found = paths(mixed, np.array([0, 0]), np.array([1, 2]))
+    >>> [found.table[i] for i in range(2)], found.plain.tolist()
+    ([(0,), (2, 7)], [True, False])
     """
     width = _width_rank(topology)
     link, number = _direct(topology, src, dst, width)
@@ -67,7 +74,18 @@ def paths(topology: Topology, src: Ints, dst: Ints, turn: int = 0) -> Paths:
 def routed(schedule: Schedule, topology: Topology, planner: str) -> Schedule:
     """The schedule with its routes named where the machine leaves a choice; Unsupported where nothing joins a pair.
 
-    A machine whose ranks have several equal ways out (planes of switches) gets the data striped over them.
+    A machine whose ranks have several equal ways out (planes of switches) gets the data striped over them. O(rows), and
+    `paths` for each pair of ranks.
+
+    Over two switches (nodes 2 and 3) half the data each:
+
+    >>> from antiphon.core.example import of_rows
+    >>> from antiphon.core.topology import LinkType, both_ways, build
+    >>> wire = LinkType("wire", "1GB/s")
+    >>> planes = build("planes", 2, both_ways([(0, 2), (1, 2), (0, 3), (1, 3)], wire), switches=2)
+    >>> striped = routed(of_rows("broadcast", 2, [(0, 0, 0, 1, 0)], roots=(0,)), planes, "example")
+    >>> striped.chunk.tolist(), [striped.routes[i] for i in striped.route.tolist()]
+    ([0, 1], [(4, 7), (0, 3)])
     """
     nodes = topology.nodes
     keys, inverse = dense(schedule.src.astype(np.int64) * nodes + schedule.dst, nodes * nodes)
@@ -81,18 +99,19 @@ def routed(schedule: Schedule, topology: Topology, planner: str) -> Schedule:
         )
     count = min(int(first.ways.max(initial=1)), MOST_STRIPES)
     stripes = [first, *(paths(topology, src, dst, turn) for turn in range(1, count))]
-    made = [_named(schedule, found, inverse) for found in stripes]
-    return made[0] if count == 1 else merge(made)
+    lanes = [_named(schedule, stripe, inverse) for stripe in stripes]
+    return lanes[0] if count == 1 else merge(lanes)
 
 
-def _named(schedule: Schedule, found: Paths, inverse: Longs) -> Schedule:
-    if found.plain.all():
+def _named(schedule: Schedule, by_pair: Paths, pair: Longs) -> Schedule:
+    """Rows with the route of their pair, where it is not the only direct link. O(rows)."""
+    if by_pair.plain.all():
         return schedule
-    named = np.flatnonzero(~found.plain)
-    number = np.full(len(found.plain), -1, np.int32)
+    named = np.flatnonzero(~by_pair.plain)
+    number = np.full(len(by_pair.plain), -1, np.int32)
     number[named] = np.arange(len(named))
-    table = Routes.of(found.table[i] for i in named.tolist()) if found.plain.any() else found.table
-    return replace(schedule, route=number[inverse], routes=table)
+    table = Routes.of(by_pair.table[i] for i in named.tolist()) if by_pair.plain.any() else by_pair.table
+    return replace(schedule, route=number[pair], routes=table)
 
 
 def joined(topology: Topology, src: Ints, dst: Ints) -> bool:
@@ -106,14 +125,25 @@ def narrowest(topology: Topology, found: Paths) -> int:
 
 
 def _width_rank(topology: Topology) -> Longs:
-    """Per link a small number that grows with its bandwidth."""
+    """Per link a small number that grows with its bandwidth. O(links).
+
+    >>> from antiphon.core.topology import LinkType, build
+    >>> slow, fast = LinkType("pcie", "10GB/s"), LinkType("nvlink", "25GB/s")
+    >>> _width_rank(build("two", 2, [(0, 1, fast), (1, 0, slow), (1, 0, fast)]))
+    array([1, 0, 1])
+    """
     distinct = sorted({kind.bandwidth for kind in topology.types})
     of_type = np.array([distinct.index(kind.bandwidth) for kind in topology.types], np.int64)
     return of_type[topology.link_type]
 
 
 def _direct(topology: Topology, src: Ints, dst: Ints, width: Longs) -> tuple[Longs, Longs]:
-    """The widest direct link of every pair (of equals the first), and how many there are."""
+    """The widest direct link of every pair (of equals the first), and how many there are. One sort.
+
+    >>> from antiphon.core.example import machine
+    >>> _direct(machine(), np.array([1, 1, 2]), np.array([0, 2, 0]), np.zeros(4, np.int64))
+    (array([ 1, -1,  3]), array([1, 0, 1]))
+    """
     nodes = topology.nodes
     if not topology.links:
         return np.full(len(src), -1, np.int64), np.zeros(len(src), np.int64)
@@ -131,7 +161,17 @@ def _direct(topology: Topology, src: Ints, dst: Ints, width: Longs) -> tuple[Lon
 def _through(
     topology: Topology, src: Ints, dst: Ints, far: Longs, width: Longs, turn: int
 ) -> Iterator[tuple[Longs, Longs, Ints, Longs]]:
-    """(pairs, hops, their links padded with -1, ways out of the source), for some destinations at a time."""
+    """(pairs, hops, their links padded with -1, ways out of the source), for some destinations at a time. O(hops), and
+    a search per destination.
+
+    >>> from antiphon.core.topology import LinkType, both_ways, build
+    >>> wire = LinkType("wire", "1GB/s")
+    >>> switched = build("switched", 3, both_ways([(0, 3), (1, 3), (2, 3)], wire), switches=1)
+    >>> src, dst = np.array([0, 0, 1]), np.array([1, 2, 2])
+    >>> for pairs, hops, links, ways in _through(switched, src, dst, np.arange(3), np.zeros(6, np.int64), 0):
+    ...     print(pairs, hops, links.tolist(), ways)
+    [0 1 2] [2 2 2] [[0, 3], [0, 5], [2, 5]] [1 1 1]
+    """
     if not len(far) or not topology.switches:
         return
     net = _Switched.of(topology, width)
@@ -185,7 +225,18 @@ class _Switched:
         return _Switched(topology.nodes + topology.ranks, topology.nodes, link, tail, end, width[link], level)
 
     def towards(self, targets: Longs, turn: int) -> tuple[Longs, Ints, Longs]:
-        """Per target and node: the distance (-1: out of reach), the link to take, and how many were as good."""
+        """Per target and node: the distance (-1: out of reach), the link to take, and how many were as good. A search
+        per target.
+
+        Towards rank 2 by way of a switch (node 3):
+
+        >>> from antiphon.core.topology import LinkType, both_ways, build
+        >>> wire = LinkType("wire", "1GB/s")
+        >>> switched = build("switched", 3, both_ways([(0, 3), (1, 3), (2, 3)], wire), switches=1)
+        >>> distance, hop, ways = _Switched.of(switched, np.zeros(6, np.int64)).towards(np.array([2]), 0)
+        >>> distance, hop
+        (array([[2, 2, 2, 1]]), array([[0, 2, 4, 5]], dtype=int32))
+        """
         from scipy.sparse import csr_array
         from scipy.sparse.csgraph import dijkstra
 

@@ -100,7 +100,7 @@ def _names(target: str) -> list[str]:
     purpose = f"-DAP_FOR_{target.upper()}"
     if target != "mpi":
         return [purpose]
-    told = {"AP_PYTHON": sys.executable, "AP_PACKAGE": str(NATIVE.parent.parent)}
+    told = {"AP_PYTHON": sys.executable, "AP_PACKAGE": str(NATIVE.parents[2])}
     return [purpose, *(f"-D{name}={json.dumps(text, ensure_ascii=False)}" for name, text in told.items())]
 
 

@@ -125,7 +125,15 @@ def tune_measured(  # noqa: PLR0913
         if launched():
             options["workers"] = "none"  # an MPI process should not start others of its kind
         found = tune(
-            wanted, topology, nbytes=ladder, nccl=False, shortlist=few, cuts=cuts_of(on), progress=progress, **options
+            wanted,
+            topology,
+            nbytes=ladder,
+            nccl=False,
+            shortlist=few,
+            cuts=cuts_of(on),
+            in_switches=bool(can(on).get("in_switches")),
+            progress=progress,
+            **options,
         )
         if not found.plans:
             raise NotFound(f"no planner could plan {wanted} on {found.topology.name}")

@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from antiphon.core.columns import order_of, packed, pointers, sums
 from antiphon.core.loads import loads, pieces_of, pipelined_steps, timeline
+from antiphon.core.messages import messages
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 
@@ -17,35 +19,32 @@ MOST_BARS = 10
 MOST_RUNS = 2000
 
 
-def messages(schedule: Schedule) -> dict[str, Any]:
-    """Rows [step, pieces, src, dst, op, chunks, share of nbytes, some chunk numbers], up to a whole step.
+def message_rows(schedule: Schedule) -> dict[str, Any]:
+    """[step, pieces, src, dst, op, chunks, share of nbytes, some chunk numbers] of every message, up to a whole step.
 
-    O(n log n) in rows; at most MOST_MESSAGES, and `steps_shown` says how far they go.
+    `op`: 0 it copies, 1 it reduces, 2 both. O(n log n) in rows; at most MOST_MESSAGES, and `shown` says to which step.
+
+    >>> from antiphon.core.example import of_rows
+    >>> two = of_rows("allreduce", 3, [(0, 0, 1, 0, 1), (0, 1, 1, 0, 0), (1, 0, 0, 2, 0)], parts=2)
+    >>> message_rows(two)["rows"]
+    [[0, 1, 1, 0, 2, 2, 1.0, '0, 1'], [1, 1, 0, 2, 0, 1, 0.5, '0']]
     """
-    pieces = pieces_of(schedule)[schedule.chunk]
-    columns = (schedule.step, pieces, schedule.src, schedule.dst, schedule.op)
-    order = np.lexsort((schedule.chunk, schedule.op, schedule.dst, schedule.src, pieces, schedule.step))
-    keys = np.stack([np.asarray(c, np.int64)[order] for c in columns], axis=1)
-    first = np.flatnonzero(np.any(np.diff(keys, axis=0, prepend=-1), axis=1)) if len(keys) else np.zeros(0, np.int64)
-    weights, scale = schedule.chunks.weights(schedule.collective)
-    share = (weights[schedule.chunk[order]] / scale).astype(float)
-    sums = np.add.reduceat(share, first) if len(first) else share
-    counts = np.diff(np.append(first, len(keys)))
-    shown = len(first)
+    table = messages(schedule)
+    first = pointers(table.of_row, len(table))
+    count, reduces = np.diff(first), sums(table.of_row, schedule.op, len(table))
+    op = np.where(reduces == 0, 0, np.where(reduces == count, 1, 2))
+    by_message = order_of(*packed((table.of_row, len(table)), (schedule.chunk, len(schedule.chunks))))
+    chunk, whole = schedule.chunk[by_message], pipelined_steps(schedule)
+    shown, last = len(table), whole
     if shown > MOST_MESSAGES:
-        step = int(keys[first[MOST_MESSAGES], 0])
-        shown = int(np.searchsorted(keys[first, 0], max(step, 1)))
-        shown = min(shown, MOST_MESSAGES)
+        last = max(int(table.step[MOST_MESSAGES]), 1)
+        shown = min(int(np.searchsorted(table.step, last)), MOST_MESSAGES)
+    columns = (table.step, table.pieces, table.src, table.dst, op, count, table.share * table.pieces, first[:-1])
     rows = [
-        [
-            *keys[at].tolist(), int(count), float(f"{total:.4g}"),
-            ", ".join(map(str, schedule.chunk[order[at : at + min(int(count), NAMED_CHUNKS)]].tolist())),
-        ]
-        for at, count, total in zip(first[:shown].tolist(), counts[:shown], sums[:shown], strict=True)
-    ]  # fmt: skip
-    whole = pipelined_steps(schedule)
-    part = int(keys[first[shown - 1], 0]) + 1 if shown < len(first) and shown else whole
-    return {"rows": rows, "steps": whole, "shown": part, "messages": len(first)}
+        [*numbers, float(f"{share:.4g}"), ", ".join(map(str, chunk[at : at + min(numbers[-1], NAMED_CHUNKS)].tolist()))]
+        for *numbers, share, at in zip(*(column[:shown].tolist() for column in columns), strict=True)
+    ]
+    return {"rows": rows, "steps": whole, "shown": last, "messages": len(table)}
 
 
 def busiest(schedule: Schedule, topology: Topology) -> dict[str, Any]:

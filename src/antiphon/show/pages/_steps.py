@@ -14,8 +14,8 @@ from antiphon.core.plan import Entry, Plan
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.cost import step_times
-from antiphon.select import Range
-from antiphon.show.pages._flow import MOST_LANES, busiest, lanes, matrix, messages
+from antiphon.select import Range, uses_text
+from antiphon.show.pages._flow import MOST_LANES, busiest, lanes, matrix, message_rows
 from antiphon.show.words import options_text, plural, ratio
 from antiphon.units import format_seconds, format_size
 
@@ -38,13 +38,13 @@ def as_script(value: Any) -> str:
 def plan_section(name: str, plan: Plan, number: int, chosen: Range) -> str:
     """One entry of a plan; hidden unless it is the first."""
     entry, topology = plan.entries[number], plan.topology
-    told = messages(entry.schedule)
-    data = {**told, "ranks": list(plan.collective.members), "places": _places(topology, plan.collective.members)}
+    table = message_rows(entry.schedule)
+    data = {**table, "ranks": list(plan.collective.members), "places": _places(topology, plan.collective.members)}
     parts = [
         f'<div class="plan" id="{escape(name)}"{"" if number == 0 else " hidden"}>',
         _facts(entry, chosen),
         '<div class="split">',
-        _PLAYER.format(last=max(told["shown"] - 1, 0)),
+        _PLAYER.format(last=max(table["shown"] - 1, 0)),
         f"<div><h4>When each rank sends</h4>{_timeline(entry.schedule, topology, chosen.at)}",
         f"<h4>The busiest links</h4>{_bars(entry.schedule, topology)}</div>",
         "</div>",
@@ -70,6 +70,8 @@ def _facts(entry: Entry, chosen: Range) -> str:
     if "bandwidth_gap" in claims:
         facts.append(("bandwidth gap", ratio(claims["bandwidth_gap"])))
         facts.append(("latency gap", ratio(claims["latency_gap"])))
+    if claims.get("uses"):
+        facts.append(("uses", uses_text(claims["uses"])))
     facts.append((f"at {format_size(chosen.at)}", format_seconds(chosen.seconds)))
     cells = "".join(f"<div><dt>{escape(k)}</dt><dd>{escape(v)}</dd></div>" for k, v in facts)
     return f'<dl class="facts">{cells}</dl>'

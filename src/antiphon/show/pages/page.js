@@ -136,7 +136,7 @@ function player(plan) {
     for (const [, , src, dst, op, count, share, chunks] of active.slice(0, 400)) {
       const rest = count > 6 ? ", ..." : "";
       make(said, "div", op ? { class: "r" } : {},
-        `${src} → ${dst}: ${op ? "reduce" : "copy"} chunk${count > 1 ? "s" : ""} ${chunks}${rest}`);
+        `${src} → ${dst}: ${["copy", "reduce", "copy and reduce"][op]} chunk${count > 1 ? "s" : ""} ${chunks}${rest}`);
     }
     if (active.length > 400) make(said, "div", {}, `and ${active.length - 400} more`);
   }

@@ -12,7 +12,7 @@ from typing import Any
 from antiphon import __version__
 from antiphon.core.topology import Topology
 from antiphon.errors import Unsupported
-from antiphon.select import DEFINITIONS, Candidate, Range, Tuning
+from antiphon.select import DEFINITIONS, Candidate, Range, Tuning, uses_text
 from antiphon.show.pages._steps import as_script, plan_section
 from antiphon.show.pictures.chart import chart, chart_svg, frame_of, legend, scale, styles
 from antiphon.show.pictures.heatmap import heatmap_svg
@@ -224,7 +224,8 @@ def _ranges(tuning: Tuning, kind: str, number: int) -> str:
         options = escape(options_text(r.candidate.options, r.candidate.variant))
         rows.append(
             f'<tr data-plan="p{number}-{i}" tabindex="0"><td class="span">{span}</td>'
-            f'<td><span class="dot" style="background:{colour[r.candidate]}"></span>{who} <small>{options}</small></td>'
+            f'<td><span class="dot" style="background:{colour[r.candidate]}"></span>{who} '
+            f"<small>{options}</small>{_uses(r)}</td>"
             f"<td class=n>{format_size(r.at)}</td><td class=n>{format_seconds(r.seconds)}</td>"
             f"<td>{_parts(r, shades)}</td><td class=n>{ratio(r.gap)}</td>"
             f"<td class=n>{ratio(r.speedup)}</td></tr>"
@@ -239,6 +240,11 @@ def _ranges(tuning: Tuning, kind: str, number: int) -> str:
         f'<h2>What to use when</h2><div class="scroll"><table class="ranges"><thead>{head}</thead>'
         f'<tbody>{"".join(rows)}</tbody></table></div><p class="note">{note}</p>'
     )
+
+
+def _uses(r: Range) -> str:
+    """What its best lets switches do."""
+    return f"<br><small>uses {escape(uses_text(r.candidate.uses))}</small>" if r.candidate.uses else ""
 
 
 def _span(r: Range) -> str:

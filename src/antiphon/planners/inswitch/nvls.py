@@ -1,0 +1,100 @@
+"""Every rank's part reduced in the switch on its way to that rank, and multicast from there: what NCCL calls NVLS.
+
+On P ranks that one switch joins, allreduce loads every link with nbytes each way, and with 1/P of nbytes more where
+what a rank has itself crosses the switch, too: (P+1)/P instead of the 2(P-1)/P that it takes without the switch's help.
+Several switches that are joined to a tree do the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from antiphon.core.collective import Collective
+from antiphon.core.columns import Longs
+from antiphon.core.request import Request
+from antiphon.core.schedule import COPY, REDUCE, Schedule, cut
+from antiphon.core.topology import Topology
+from antiphon.errors import Invalid, Unsupported, quote
+from antiphon.planners.inswitch.sheet import Sheet
+from antiphon.planners.inswitch.tree import SwitchTree, served, switch_trees
+from antiphon.planners.shared.rows import refuse_more_than_fits
+
+DEPTHS = (1, 2, 8, 32, 128, 512)
+REDUCES, SPREADS = ("allreduce", "reducescatter", "reduce"), ("allreduce", "allgather", "broadcast")
+
+
+def nvls(request: Request, *, pieces: int | None = None) -> Iterator[Schedule]:
+    """Yields one schedule of 2 P (P-1) transfers, in one and two steps (reduce and broadcast P-1 per root); allreduce,
+    where `pieces` is left out, in several numbers of pieces. Where switches serve few joints at once, the parts take
+    turns."""
+    topology, collective = request.topology, request.collective
+    trees, room = served(topology, trees_for("nvls", topology, collective))
+    many = len(collective.members) * len(ends_of(collective)) * len(trees)
+    refuse_more_than_fits("nvls", collective, 2 * many)
+    for depth in depths(pieces, collective.kind == "allreduce" and room != 1):
+        made = lay(collective, trees, room, depth)
+        yield replace(made, provenance={"planner": "nvls", "options": {"pieces": depth}})
+
+
+def depths(pieces: int | None, pipelined: bool) -> tuple[int, ...]:
+    """The numbers of pieces to plan for: the one given, or several where that pays."""
+    if pieces is None:
+        return DEPTHS if pipelined else (1,)
+    if isinstance(pieces, bool) or not isinstance(pieces, int) or pieces < 1:
+        raise Invalid(f"option pieces: expected a whole number of 1 or more, got {quote(pieces)}")
+    return (pieces if pipelined else 1,)
+
+
+def trees_for(planner: str, topology: Topology, collective: Collective, through: bool = False) -> list[SwitchTree]:
+    """The trees of switches that can do all that the collective needs, or Unsupported."""
+    asked = {"reduce": collective.kind in REDUCES, "multicast": collective.kind in SPREADS, "through": through}
+    found = switch_trees(topology, np.array(collective.members), **asked)
+    if not found:
+        what = " and ".join(name for name in ("reduce", "multicast") if asked[name])
+        more = ", and send on what they combined (through)" if through else ""
+        raise Unsupported(
+            f"planner {planner}: the ranks that take part are not all joined by switches of {topology.name} that "
+            f"{what}{more}; use nvls-tree where those of each box can, or a planner without them, such as ring or trees"
+        )
+    return found
+
+
+def ends_of(collective: Collective) -> Longs:
+    """The positions among the members where parts end or begin, one each."""
+    members = np.array(collective.members)
+    return np.searchsorted(members, collective.roots) if collective.roots else np.arange(len(members))
+
+
+def lay(collective: Collective, trees: list[SwitchTree], room: int, pieces: int) -> Schedule:
+    """Every part as a reduction, a multicast, or both; a share of it on every tree."""
+    ends, sheet = ends_of(collective), Sheet()
+    begin, then = turns(len(ends), room, pieces, both=collective.kind == "allreduce")
+    for number, tree in enumerate(trees):
+        which = np.repeat(np.arange(len(ends)), len(tree.node) - 1)
+        end = ends[which]
+        other = np.tile(np.arange(len(tree.node) - 1), len(ends))
+        other += other >= end
+        chunk = number * len(ends) + which
+        if collective.kind in REDUCES:
+            sheet.lay(tree, begin[which], chunk, other, end, REDUCE, which)
+        if collective.kind in SPREADS:
+            sheet.lay(tree, then[which], chunk, end, other, COPY, which)
+    parts = len(trees) * len(ends) // collective.blocks
+    return replace(sheet.schedule(collective, cut(collective, parts)), pieces=pieces)
+
+
+def turns(count: int, room: int, pieces: int, both: bool) -> tuple[Longs, Longs]:
+    """When each part is reduced, and when multicast, with no more than `room` joints under way at once.
+
+    With r reductions and m multicasts side by side the ranks that they end and begin at carry 1/r and 1/m more than
+    the others: least where both are half of what there is room for.
+    """
+    if not both or not room or (pieces == 1 and room >= count):
+        begin = np.arange(count) // (room or count) * pieces
+        return begin, begin + both
+    each, stride = (room // 2, pieces) if room > 1 else (1, 2)
+    begin = np.arange(count) // min(each, count) * stride
+    return begin, begin + 1

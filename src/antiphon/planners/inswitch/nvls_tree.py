@@ -1,0 +1,169 @@
+"""Boxes: every part is reduced within each box to one of its ranks, combined among the boxes, and spread within them.
+
+What is done within the boxes and among them are other planners' schedules: a reducescatter and an allgather by `nvls`
+(or around a ring, where that is faster, as the box's switch cannot), between them an allreduce of every part among the
+ranks that have it, by `sharp`, by two trees or around a ring. With NVLS in the box and trees among them it is what NCCL
+calls NVLSTree. On boxes of m ranks that each have a card, every card carries 1/m of nbytes, or 2 (B-1)/B of that with
+rings of B boxes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from fractions import Fraction
+from functools import partial
+
+import numpy as np
+
+from antiphon.core.collective import Collective
+from antiphon.core.columns import Longs
+from antiphon.core.joints import joints_of
+from antiphon.core.loads import throughput
+from antiphon.core.request import Request
+from antiphon.core.routes import resolve
+from antiphon.core.schedule import Schedule, cut
+from antiphon.core.topology import Topology
+from antiphon.core.transform import split
+from antiphon.errors import Unsupported, unknown
+from antiphon.planners.classic.double_binary_tree import double_binary_tree
+from antiphon.planners.inswitch.nvls import depths, nvls
+from antiphon.planners.inswitch.sharp import sharp
+from antiphon.planners.inswitch.sheet import Sheet
+from antiphon.planners.rings.ring import ring
+from antiphon.planners.shared.places import hosts
+
+Plan = Callable[[Request], Iterator[Schedule]]
+WITHIN: Mapping[str, Plan] = {"nvls": partial(nvls, pieces=1), "ring": partial(ring, directions=1, pieces=1)}
+BETWEEN: Mapping[str, Plan] = {
+    "sharp": sharp,
+    "tree": partial(double_binary_tree, pieces=1),
+    "ring": partial(ring, directions=1, pieces=1),
+}
+
+
+def nvls_tree(
+    request: Request, *, within: str | None = None, between: str | None = None, pieces: int | None = None
+) -> Iterator[Schedule]:
+    """Yields a schedule for every way among the boxes that the machine allows, in several numbers of pieces where none
+    is given. `within`: nvls or ring; by default the faster. `between`: sharp, tree or ring."""
+    topology, collective = request.topology, request.collective
+    boxes = _boxes(topology, collective)
+    for what, given, known in (("within", within, WITHIN), ("between", between, BETWEEN)):
+        if given is not None and given not in known:
+            raise unknown(f"{what} of planner nvls-tree", given, known)
+    inner, gather = _inner(request, boxes, within)
+    refused: list[str] = []
+    found = False
+    for name in BETWEEN if between is None else (between,):
+        try:
+            lanes = [_one(request, BETWEEN[name], "allreduce", lane) for lane in zip(*boxes, strict=True)]
+        except Unsupported as error:
+            if between is not None:
+                raise
+            refused.append(str(error))
+            continue
+        if all(joints_of(part) is None for part in (*inner[1], *lanes)):
+            continue
+        found = True
+        alone = any(_at_once(topology, part) for part in (*inner[1], *gather))  # in a box one thing after the other
+        for depth in depths(pieces, not alone):
+            made = _stacked(topology, collective, (inner[1], lanes, gather), depth)
+            options = {"within": inner[0], "between": name, "pieces": depth}
+            yield replace(made, provenance={"planner": "nvls-tree", "options": options})
+    if not found:
+        raise Unsupported(
+            f"planner nvls-tree: switches of {topology.name} multicast and reduce neither within boxes nor among "
+            "equal places of them; use hierarchical-ring or trees" + "".join(f" ({why})" for why in refused[:1])
+        )
+
+
+def _boxes(topology: Topology, collective: Collective) -> list[list[int]]:
+    boxes = hosts(topology, collective.members)
+    sizes = sorted({len(box) for box in boxes})
+    if len(boxes) < 2 or sizes[0] < 2 or len(sizes) > 1:
+        have = f"{len(boxes)} of {', '.join(map(str, sizes))} ranks"
+        raise Unsupported(
+            f"planner nvls-tree: needs two boxes or more, of equally many ranks (two or more each); the places on "
+            f"{topology.name} show {have}; use nvls or sharp for one level, or hierarchical-ring"
+        )
+    return [sorted(box) for box in boxes]
+
+
+def _one(request: Request, plan: Plan, kind: str, members: Sequence[int]) -> Schedule:
+    topology = request.topology
+    return next(plan(replace(request, collective=Collective(kind, topology.ranks, tuple(members)))))
+
+
+def _inner(
+    request: Request, boxes: list[list[int]], within: str | None
+) -> tuple[tuple[str, list[Schedule]], list[Schedule]]:
+    """Which way it goes within boxes, the reducescatters and the allgathers."""
+    name = within or _fastest(request, boxes[0])
+    first, last = ([_one(request, WITHIN[name], kind, box) for box in boxes] for kind in ("reducescatter", "allgather"))
+    return (name, first), last
+
+
+def _fastest(request: Request, box: list[int]) -> str:
+    """The way within a box by which an allreduce there is fastest, of large data."""
+    rates: dict[str, Fraction] = {}
+    for name, plan in WITHIN.items():
+        with suppress(Unsupported):
+            rates[name] = throughput(_one(request, plan, "allreduce", box), request.topology) or Fraction(0)
+    return max(rates, key=lambda name: rates[name], default="ring")
+
+
+def _stacked(
+    topology: Topology, collective: Collective, levels: tuple[list[Schedule], ...], pieces: int
+) -> Schedule:  # fmt: skip
+    """One level after the other, each cut as finely as all. Chunk k of part i is chunk i * cuts + k; parts whose lanes
+    would ask too much of a switch at once take turns."""
+    parts = math.lcm(*(_parts(one) for level in levels for one in level))
+    inner, lanes, gather = ([split(one, parts // _parts(one)) for one in level] for level in levels)
+    first, last = (max(one.steps for one in level) for level in (inner, lanes))
+    room = min((count for lane in lanes if (count := _at_once(topology, lane))), default=0)
+    each = max(room // max(_joints_a_step(lane) for lane in lanes), 1) if room else len(lanes)
+    wait = np.repeat(np.arange(len(lanes)) // each * (last + pieces - 1), parts)
+    sheet = Sheet()
+    for one in inner:
+        sheet.take(one, _places(one, parts), np.zeros(len(one.chunks), np.int64))
+    for number, lane in enumerate(lanes):
+        at = _places(lane, parts) + number * parts
+        sheet.take(lane, at, first + wait[at])
+    for one in gather:
+        at = _places(one, parts)
+        sheet.take(one, at, first + last + wait[at])
+    return replace(sheet.schedule(collective, cut(collective, len(lanes) * parts)), pieces=pieces)
+
+
+def _parts(schedule: Schedule) -> int:
+    """Into how many equal chunks every block is cut."""
+    chunks = schedule.chunks
+    if not chunks.uniform or chunks.denominator % int(chunks.share[0]):
+        raise Unsupported("planner nvls-tree: the ways within boxes or among them cut parts unevenly; choose others")
+    return chunks.denominator // int(chunks.share[0])
+
+
+def _places(schedule: Schedule, parts: int) -> Longs:
+    chunks = schedule.chunks
+    found: Longs = chunks.block.astype(np.int64) * parts + chunks.offset * parts // chunks.denominator
+    return found
+
+
+def _at_once(topology: Topology, schedule: Schedule) -> int:
+    """The least number of joints that a switch on the way of one serves at once; 0 where none states it."""
+    joints = joints_of(schedule)
+    if joints is None:
+        return 0
+    found = resolve(topology, schedule.src, schedule.dst, schedule.route, schedule.routes)
+    used = np.unique(found.route[joints.row])
+    links = np.concatenate([found.table.links[found.table.ptr[i] : found.table.ptr[i + 1]] for i in used.tolist()])
+    stated = (topology.ability(node).at_once for node in np.unique(topology.link_dst[links]).tolist())
+    return min((count for count in stated if count), default=0)
+
+
+def _joints_a_step(schedule: Schedule) -> int:
+    joints = joints_of(schedule)
+    return 1 if joints is None else int(np.bincount(schedule.step[joints.first]).max())

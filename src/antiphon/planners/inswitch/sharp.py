@@ -1,0 +1,39 @@
+"""Combined on the way through the fabric and sent on from there, without touching a rank: what InfiniBand calls SHARP
+(Graham et al. 2016, "Scalable Hierarchical Aggregation Protocol").
+
+An allreduce is one joint of all ranks, in one step, whatever their number: every link carries nbytes once each way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from antiphon.core.request import Request
+from antiphon.core.schedule import REDUCE, Schedule, cut
+from antiphon.planners.inswitch.nvls import ends_of, lay, trees_for
+from antiphon.planners.inswitch.sheet import Sheet
+from antiphon.planners.inswitch.tree import served
+from antiphon.planners.shared.rows import refuse_more_than_fits
+
+
+def sharp(request: Request) -> Iterator[Schedule]:
+    """Yields one schedule: P (P-1) transfers for allreduce, P-1 per root for reduce and broadcast; one step."""
+    topology, collective = request.topology, request.collective
+    whole = collective.kind == "allreduce"
+    trees, room = served(topology, trees_for("sharp", topology, collective, through=whole))
+    members = len(collective.members)
+    ends = members if whole else len(ends_of(collective))
+    refuse_more_than_fits("sharp", collective, len(trees) * ends * members)
+    if not whole:
+        made = lay(collective, trees, room, 1)
+    else:
+        src, dst = (ends.ravel() for ends in np.meshgrid(np.arange(members), np.arange(members), indexing="ij"))
+        src, dst = src[src != dst], dst[src != dst]
+        sheet, nothing = Sheet(), np.zeros(len(src), np.int64)
+        for number, tree in enumerate(trees):
+            sheet.lay(tree, nothing, nothing + number, src, dst, REDUCE, nothing)
+        made = sheet.schedule(collective, cut(collective, len(trees)))
+    yield replace(made, provenance={"planner": "sharp", "options": {}})

@@ -1,0 +1,64 @@
+"""Rows as they are laid one after the other: through trees of switches, or taken from other schedules."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from antiphon.core.collective import Collective
+from antiphon.core.columns import Longs, dense, narrow
+from antiphon.core.routes import NO_ROUTES, Routes
+from antiphon.core.schedule import Chunks, Schedule
+from antiphon.planners.inswitch.tree import SwitchTree
+
+Columns = tuple[Longs, Longs, Longs, Longs, NDArray[np.uint8], Longs, Longs]
+
+
+@dataclass(eq=False)
+class Sheet:
+    """Columns so far; joints and routes of what is added get numbers of their own."""
+
+    rows: list[Columns] = field(default_factory=list)
+    table: Routes = NO_ROUTES
+    joints: int = 0
+
+    def lay(
+        self, tree: SwitchTree, step: Longs, chunk: Longs, src: Longs, dst: Longs, op: ArrayLike, joint: Longs
+    ) -> None:
+        """Rows between ranks of the tree, which are told by position."""
+        many = len(tree.node)
+        pairs, which = dense(src * many + dst, many * many)
+        ranks = tree.ranks
+        self._add(
+            tree.paths(pairs // many, pairs % many), step, chunk, ranks[src], ranks[dst],
+            np.broadcast_to(np.asarray(op, np.uint8), len(step)), which, joint,
+        )  # fmt: skip
+
+    def take(self, schedule: Schedule, chunk: Longs, later: Longs) -> None:
+        """The rows of a schedule: of its chunk c those of chunk[c] here, later[c] steps later."""
+        none = np.full(schedule.transfers, -1, np.int64)
+        given = none if schedule.route is None else schedule.route.astype(np.int64)
+        joint = none if schedule.joint is None else schedule.joint.astype(np.int64)
+        self._add(
+            schedule.routes, schedule.step + later[schedule.chunk], chunk[schedule.chunk],
+            schedule.src.astype(np.int64), schedule.dst.astype(np.int64), schedule.op, given, joint,
+        )  # fmt: skip
+
+    def _add(
+        self, table: Routes, step: Longs, chunk: Longs, src: Longs, dst: Longs, op: NDArray[np.uint8], route: Longs,
+        joint: Longs,
+    ) -> None:  # fmt: skip
+        route = np.where(route >= 0, route + len(self.table), -1)
+        joint = np.where(joint >= 0, joint + self.joints, -1)
+        self.rows.append((step, chunk, src, dst, op, route, joint))
+        self.table = self.table.join(table)
+        self.joints = max(self.joints, int(joint.max(initial=-1)) + 1)
+
+    def schedule(self, collective: Collective, chunks: Chunks) -> Schedule:
+        step, chunk, src, dst, op, route, joint = (np.concatenate(column) for column in zip(*self.rows, strict=True))
+        return Schedule(
+            collective, chunks, narrow(step), narrow(chunk), narrow(src), narrow(dst), op, route=narrow(route),
+            joint=narrow(joint), routes=self.table,
+        )  # fmt: skip

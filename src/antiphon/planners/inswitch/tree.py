@@ -1,0 +1,155 @@
+"""Trees of switches that join ranks: the way of rows that are bound together.
+
+A tree has its ranks as leaves, and each of its links leads both ways; so the paths between its ranks, through the
+lowest switch that is above both, are a tree for whatever ranks send and receive.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.core.columns import AnyInts, Longs, distinct, order_of, starts
+from antiphon.core.routes import Routes
+from antiphon.core.topology import Topology
+
+MOST_HUBS = 64
+MOST_TREES = 8  # side by side, each for its part of the data
+
+
+@dataclass(frozen=True, eq=False)
+class SwitchTree:
+    """Row i is of the i-th rank: `node[i]` are the nodes from the hub down to it, `down[i, j]` is the link from the
+    j-th to the next, `up[i, j]` the one back; -1 beyond the rank."""
+
+    node: NDArray[np.int64]
+    up: NDArray[np.int64]
+    down: NDArray[np.int64]
+
+    @property
+    def ranks(self) -> Longs:
+        """By position."""
+        depth = (self.up >= 0).sum(axis=1)
+        found: Longs = self.node[np.arange(len(depth)), depth]
+        return found
+
+    @property
+    def links(self) -> Longs:
+        return distinct(np.concatenate([side[side >= 0] for side in (self.up, self.down)]))
+
+    def paths(self, src: Longs, dst: Longs) -> Routes:
+        """A path from every rank of `src` to that of `dst`, both told by position, through the tree."""
+        levels = self.up.shape[1]
+        apart = np.cumprod(self.node[src] == self.node[dst], axis=1).sum(axis=1)[:, None]  # nodes above both
+        level = np.arange(levels)[None, :]
+        below = level >= apart - 1
+        rising, falling = self.up[src][:, ::-1], self.down[dst]
+        links = np.concatenate([rising, falling], axis=1)
+        taken = np.concatenate([below[:, ::-1], below], axis=1) & (links >= 0)
+        ptr = np.concatenate([[0], np.cumsum(taken.sum(axis=1))]).astype(np.int64)
+        return Routes(ptr, links[taken].astype(np.int32))
+
+    def branching(self, topology: Topology) -> Longs:
+        """The switches at which three of its links or more meet: there data is combined, or sent on to several."""
+        met = np.bincount(topology.link_src[self.links], minlength=topology.nodes)
+        return np.flatnonzero(met >= 3)
+
+    def width(self, topology: Topology) -> Fraction:
+        return min(topology.types[kind].bandwidth for kind in np.unique(topology.link_type[self.links]).tolist())
+
+    def room(self, topology: Topology) -> int:
+        """How many joints its switches serve at once; 0 where none states a limit."""
+        stated = (topology.ability(node).at_once for node in self.branching(topology).tolist())
+        return min((count for count in stated if count), default=0)
+
+
+def switch_trees(
+    topology: Topology, members: AnyInts, *, multicast: bool = False, reduce: bool = False, through: bool = False
+) -> list[SwitchTree]:
+    """The trees that join these ranks by switches that can do what is asked: those that lead to the fewest other ranks
+    (a box's own, not the fabric's), of these the widest, then the lowest; of several that are alike each one. None
+    where there is none. A search from every switch."""
+    trees = []
+    for before, distance in _hubs(topology, members):
+        tree = _tree(topology, members, before, distance)
+        if _able(topology, tree, multicast or through, reduce or through, through):
+            reached = int((distance[: topology.ranks] > 0).sum())
+            trees.append(((-reached, tree.width(topology), -tree.up.shape[1]), tree))
+    best = max((worth for worth, _ in trees), default=None)
+    kept: dict[bytes, SwitchTree] = {}
+    for worth, tree in trees:
+        if worth == best:
+            kept.setdefault(tree.links.tobytes(), tree)
+    return list(kept.values())[:MOST_TREES]
+
+
+def served(topology: Topology, trees: list[SwitchTree]) -> tuple[list[SwitchTree], int]:
+    """Those of the trees that can be used at once, and how many joints each may have at a time (0: no limit)."""
+    room = min((count for tree in trees if (count := tree.room(topology))), default=0)
+    if room < len(trees):
+        return (trees[:1], room) if room else (trees, 0)
+    return trees, room // len(trees)
+
+
+def _hubs(topology: Topology, members: AnyInts) -> list[tuple[Longs, Longs]]:
+    """From switches that reach all of these ranks and back: the node before every node on the way, and its distance;
+    those whose farthest rank is nearest first."""
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import dijkstra
+
+    if not topology.switches:
+        return []
+    nodes = topology.nodes
+    src, dst = topology.link_src.astype(np.int64), topology.link_dst.astype(np.int64)
+    down = (src >= topology.ranks) & np.isin(src * nodes + dst, dst * nodes + src)
+    pair = distinct(src[down] * nodes + dst[down])
+    graph = csr_array((np.ones(len(pair)), (pair // nodes, pair % nodes)), shape=(nodes, nodes))
+    switches = np.arange(topology.ranks, nodes)
+    far = dijkstra(graph, unweighted=True, indices=switches)[:, members].max(axis=1)
+    chosen = switches[np.argsort(far, kind="stable")][: min(int(np.isfinite(far).sum()), MOST_HUBS)]
+    if not len(chosen):
+        return []
+    distance, before = dijkstra(graph, unweighted=True, indices=chosen, return_predecessors=True)
+    distance = np.where(np.isfinite(distance), distance, 0).astype(np.int64)
+    return [(before[i].astype(np.int64), distance[i]) for i in range(len(chosen))]
+
+
+def _tree(topology: Topology, members: AnyInts, before: Longs, distance: Longs) -> SwitchTree:
+    depth = distance[members]
+    node = np.full((len(members), int(depth.max()) + 1), -1, np.int64)
+    here, place = np.array(members, np.int64), depth.copy()
+    rows = np.arange(len(members))
+    while len(rows):
+        node[rows, place[rows]] = here[rows]
+        rows = rows[place[rows] > 0]
+        here[rows], place[rows] = before[here[rows]], place[rows] - 1
+    low, high = node[:, :-1], node[:, 1:]
+    there = high >= 0
+    up, down = np.full(low.shape, -1, np.int64), np.full(low.shape, -1, np.int64)
+    up[there] = _widest(topology, high[there], low[there])
+    down[there] = _widest(topology, low[there], high[there])
+    return SwitchTree(node, up, down)
+
+
+def _widest(topology: Topology, src: Longs, dst: Longs) -> Longs:
+    """The widest link of each pair, of equals the first."""
+    distinct_widths = sorted({kind.bandwidth for kind in topology.types}, reverse=True)
+    width = np.array([distinct_widths.index(kind.bandwidth) for kind in topology.types])[topology.link_type]
+    key = topology.link_src.astype(np.int64) * topology.nodes + topology.link_dst
+    order = order_of(key * len(distinct_widths) + width, topology.nodes**2 * len(distinct_widths))
+    first = np.flatnonzero(starts(key[order]))
+    found: Longs = order[first[np.searchsorted(key[order][first], src * topology.nodes + dst)]]
+    return found
+
+
+def _able(topology: Topology, tree: SwitchTree, multicast: bool, reduce: bool, through: bool) -> bool:
+    for node in tree.branching(topology).tolist():
+        ability = topology.ability(node)
+        if (multicast and not ability.multicast) or (reduce and not ability.reduce):
+            return False
+    inner = distinct(tree.node[:, :-1][tree.up >= 0])
+    hubs = [topology.ability(node) for node in inner.tolist()]
+    return not through or any(hub.through and hub.reduce and hub.multicast for hub in hubs)

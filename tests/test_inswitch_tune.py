@@ -1,0 +1,132 @@
+"""What plan, tune and the report say of schedules that use switches, and what there is without them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import antiphon
+from antiphon.cli import run
+from antiphon.cli._tuning_text import tuning_text
+from antiphon.core.collective import Collective
+from antiphon.core.request import Request
+from antiphon.core.topology import Topology
+from antiphon.core.transform import unjoined
+from antiphon.cost import prepare
+from antiphon.registry import table
+from antiphon.select import Tuning, tune, uses_of, uses_text
+from antiphon.show.pages.report import report_html
+from antiphon.topologies import topology
+
+BOTH = ["multicast in switches", "reduction in switches"]
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def tuned(machine: str, kind: str = "allreduce", **options: Any) -> Tuning:
+    given: dict[str, Any] = {"nbytes": "64MB:256MB", "workers": "none", **options}
+    return tune(kind, machine, **given)
+
+
+def page(found: Tuning) -> str:
+    return report_html(found, lambda machine: "<svg width='1'></svg>", lambda machine: "")
+
+
+def test_what_a_schedule_uses() -> None:
+    machine = topology("cluster:box=hgx-h100,boxes=2,fabric=rail,sharp=true")
+
+    def used(planner: str, kind: str, on: Topology = machine) -> tuple[str, ...]:
+        return uses_of(next(table("planner")[planner].load()(Request(on, Collective(kind, on.ranks)))))
+
+    assert used("sharp", "allreduce") == used("nvls-tree", "allreduce") == tuple(BOTH)
+    box = topology("hgx-h100")
+    assert used("nvls", "broadcast", box) == used("nvls", "allgather", box) == (BOTH[0],)
+    assert used("nvls", "reduce", box) == used("nvls", "reducescatter", box) == (BOTH[1],)
+    assert used("ring", "allreduce", box) == ()
+    assert uses_text(BOTH) == "multicast and reduction in switches"
+
+
+def test_a_plan_says_and_claims_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["plan", "allreduce", "hgx-h100", "--planner", "nvls", "-o", "plan.json", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["uses"] == BOTH
+    assert run(["plan", "allreduce", "hgx-h100", "--planner", "nvls"]) == 0
+    assert "uses:      multicast and reduction in switches" in capsys.readouterr().out
+    assert run(["verify", "plan.json"]) == 0
+    file = json.loads(Path("plan.json").read_text())
+    file["entries"][0]["claims"]["uses"] = BOTH[:1]
+    Path("plan.json").write_text(json.dumps(file))
+    assert run(["verify", "plan.json"]) == 1
+    assert run(["plan", "allreduce", "hgx-h100", "-o", "ring.json", "--json"]) == 0
+    file = json.loads(Path("ring.json").read_text())
+    assert "uses" not in file["entries"][0]["claims"]
+    file["entries"][0]["claims"]["uses"] = BOTH
+    Path("ring.json").write_text(json.dumps(file))
+    assert run(["verify", "ring.json"]) == 1
+
+
+def test_tune_tells_what_there_is_without() -> None:
+    found = tuned("hgx-h100", planners=["nvls", "ring", "direct"])
+    (last,) = [r for r in found.ranges if r.stop == found.span[1]]
+    assert (last.candidate.planner, last.candidate.uses) == ("nvls", tuple(BOTH))
+    assert last.without is not None
+    others = [c for c in found.candidates if c.planner in ("ring", "direct") and c.seconds]
+    assert last.without.seconds == min(c.seconds[last.at] for c in others)
+    assert last.without.planner == "ring"
+    schedule = found.plan.entries[-1].schedule
+    alone = prepare("alpha-beta", unjoined(schedule), found.topology)(last.at).seconds
+    assert last.without.alone == alone > last.seconds
+    told = found.as_json()
+    assert told["ranges"][-1]["uses"] == BOTH
+    assert told["ranges"][-1]["without_switches"] == {
+        "alone": alone, "planner": "ring", "options": dict(last.without.options or {}), "seconds": last.without.seconds,
+    }  # fmt: skip
+    assert found.plan.entries[-1].claims["uses"] == BOTH
+    said = " ".join(tuning_text(found).split())
+    assert "uses multicast and reduction in switches; where a runtime cannot, the same schedule with every row" in said
+    assert "and the best that does without, ring" in said
+    assert "uses multicast and reduction in switches" in page(found)
+    found.save("table.json")
+    assert run(["verify", "table.json"]) == 0
+
+
+def test_of_planners_that_all_use_them_none_is_told() -> None:
+    found = tuned("hgx-h100", planners="nvls", nccl=False)
+    assert all(r.without is not None and r.without.planner is None for r in found.ranges)
+    assert "no planner here does without" in " ".join(tuning_text(found).split())
+
+
+def test_they_are_asked_where_switches_can() -> None:
+    three = {"nvls", "sharp", "nvls-tree"}
+    assert {name for name, entry in table("planner").items() if entry.can.get("in_switches")} == three
+    plain = tuned("hgx-h100:sharp=false", nbytes="1MB", planners=())
+    assert not three & {c.planner for c in plain.candidates}
+    assert not any("uses" in r.as_json() for r in plain.ranges)
+    assert "in switches" not in tuning_text(plain) + page(plain)
+    able = tuned("hgx-h100", nbytes="64MB", planners=())
+    assert three <= {c.planner for c in able.candidates}
+    assert able.ranges[-1].candidate.planner == "nvls"
+    assert able.ranges[-1].speedup == 1  # NCCL does it, too
+
+
+def test_a_runtime_that_cannot_gets_none_of_them() -> None:
+    names = ["nvls", "sharp", "ring"]
+    found = tuned("hgx-h100", planners=names, nccl=False, in_switches=False)
+    assert {r.candidate.planner for r in found.ranges} == {"ring"}
+    refused = {c.planner: c.reason for c in found.candidates if c.status == "refused"}
+    assert set(refused) == {"nvls", "sharp"}
+    assert all(
+        f"planner {name}: its schedules let switches multicast or combine" in why for name, why in refused.items()
+    )
+    assert not any(entry.can.get("in_switches") for entry in table("runtime").values())
+
+
+def test_the_best_for_a_size() -> None:
+    best = antiphon.plan("allreduce", "hgx-h100", planner="nvls", nbytes="1GB")
+    small = antiphon.plan("allreduce", "hgx-h100", planner="nvls", nbytes="1KB")
+    assert best.entries[0].schedule.pieces > small.entries[0].schedule.pieces == 1
