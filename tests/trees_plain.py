@@ -114,13 +114,15 @@ class Machine:
                 for rest in self._choices(left - event.sources, events):
                     yield [event, *rest]
 
-    def at_hub(self, hub: int, members: Sequence[int]) -> set[Load]:
-        """The loads of all ways in which the ranks send to a hub, several at the end as one."""
+    def at_hub(self, hub: int, members: Sequence[int], straight: bool) -> set[Load]:
+        """The loads of all ways in which the ranks send to a hub, several at the end as one; over one link each, where
+        that is asked for."""
         found: set[Load] = set()
         every = frozenset(members)
         inner = [e for to in members for e in self.events(to) if e.sources <= every]
         for event in self.events(hub):
-            if len(event.sources) > 1 and event.sources <= every:
+            far = sum(event.load) > len(event.sources)
+            if len(event.sources) > 1 and event.sources <= every and not (far and straight):
                 for chosen in self._choices(every - event.sources, inner):
                     if leads(chosen, -1, event.sources):
                         found.add(added([event.load, *(e.load for e in chosen)]))
@@ -149,7 +151,8 @@ def least(loads: set[Load]) -> set[Load]:
 
 
 def best_time(topology: Topology, collective: Collective) -> Fraction:
-    """Time (weight over bytes per second) of the best mixture of trees; with one switch at most as a hub."""
+    """Time (weight over bytes per second) of the best mixture of trees. Beside other switches those who meet at a hub
+    are joined with it by a link: so no tree comes by a switch both on the way to it and on the way from it."""
     forward, back = Machine(topology), Machine(topology, back=True)
     members, kind = collective.members, collective.kind
     right = [topology.bandwidth(link) for link in range(topology.links)]
@@ -174,8 +177,9 @@ def best_time(topology: Topology, collective: Collective) -> Fraction:
             for load in back.trees(root, members):
                 add(load, {base + root: 1}, 1)
         for hub in range(topology.ranks, topology.nodes):
-            if forward.through[hub] and topology.switches == 1:
-                for up, down in itertools.product(forward.at_hub(hub, members), back.at_hub(hub, members)):
+            if forward.through[hub]:
+                ways = (turned.at_hub(hub, members, topology.switches > 1) for turned in (forward, back))
+                for up, down in itertools.product(*ways):
                     add(added([up, down]), {}, 1)
         return weight / greatest(columns, gain, right + [Fraction(0)] * topology.ranks)
     way = back if kind in ("broadcast", "allgather") else forward

@@ -18,7 +18,7 @@ from antiphon.core.bounds.lp import Program, Solution, crossings, size_of
 from antiphon.core.bounds.needs import Needs
 from antiphon.core.bounds.network import Network, link_capacities, network_of
 from antiphon.core.bounds.partition import weakest_partition
-from antiphon.core.bounds.places import abilities_of, alone, in_a_switch, placed, places_for
+from antiphon.core.bounds.places import abilities_of, alone, in_switches, placed, places_for
 from antiphon.core.bounds.recheck import proved_time
 from antiphon.core.bounds.routing import even_spreads
 from antiphon.core.bounds.witness import Cut, LpDual, Partition, Witness
@@ -235,10 +235,9 @@ class Search:
         self._limit_cuts()
         free = not self.topology.limits
         self._both_ways()
-        if free and in_a_switch(self.topology, self.collective, self.helps) == self._proved(None, "").time:
-            return self._proved(
-                True, "attained where every rank combines its share in the switch, which copies it to all"
-            )
+        helped = in_switches(self.topology, self.collective, self.helps) if free and self.helps else None
+        if helped is not None and helped[0] == self._proved(None, "").time:
+            return self._proved(True, helped[1])
         partitions = self._partitions(self.network) + self._limit_partitions()
         if free and self.whole and not self.topology.switches and self.network.symmetric:
             return self._proved(True, "attained by packing trees: all ranks take part, links are symmetric")

@@ -20,6 +20,7 @@ from antiphon.core.bounds.network import Network
 Groups = list[list[int]]  # ranks that may not be parted
 
 MOST_ASSIGNMENTS = 256
+MOST_MEMBERS = 16  # beyond, with switches for places, but one way is tried: each is a partition of its own
 
 
 def weakest_partition(network: Network, members: Sequence[int], places: Sequence[int] = ()) -> tuple[Groups, Fraction]:
@@ -32,7 +33,8 @@ def weakest_partition(network: Network, members: Sequence[int], places: Sequence
     others = {*range(network.ranks), *places} - set(members)
     linked = {*network.tail.tolist(), *network.head.tolist()}
     best: tuple[Groups, Fraction] | None = None
-    for groups in _placements(network, list(members), sorted(others & linked)):
+    ways = MOST_ASSIGNMENTS if not places or len(members) <= MOST_MEMBERS else 0
+    for groups in _placements(network, list(members), sorted(others & linked), ways):
         groups[0] += sorted(others - linked)  # wherever they are, nothing crosses
         found = _Strength(network, groups).run()
         if best is None or found[1] < best[1]:
@@ -41,14 +43,14 @@ def weakest_partition(network: Network, members: Sequence[int], places: Sequence
     return best
 
 
-def _placements(network: Network, members: list[int], relays: list[int]) -> list[Groups]:
-    """Every way to tie each relay to a member; where those are too many, two sensible ones."""
-    if len(members) ** len(relays) <= MOST_ASSIGNMENTS:
+def _placements(network: Network, members: list[int], relays: list[int], most: int) -> list[Groups]:
+    """Every way to tie each relay to a member; where those are too many, a few sensible ones, or the most sensible."""
+    if len(members) ** len(relays) <= most:
         ways = list(itertools.product(range(len(members)), repeat=len(relays)))
     else:
         spread = strongest(network, members, relays)
         ways = [tuple(spread[relay] for relay in relays)]
-        ways += [tuple(i for _ in relays) for i in range(min(len(members), 8))]
+        ways += [tuple(i for _ in relays) for i in range(min(len(members), 8)) if most]
     placed = []
     for way in ways:
         groups = [[member] for member in members]

@@ -89,19 +89,65 @@ def alone(
     return placed(network, helps.keys() - left, parts)
 
 
-def in_a_switch(topology: Topology, collective: Collective, helps: Mapping[int, Ability]) -> Fraction | None:
-    """The least time (weight over bytes per second) in which one switch combines for every member an equal share of all
-    data and copies it to all others; None where no switch joins them all by a link each way, or can do so."""
-    members, times = collective.members, []
-    for switch, mine in helps.items():
-        links = [_links(topology, *ends) for member in members for ends in ((member, switch), (switch, member))]
-        if mine.reduce and mine.multicast and not mine.at_once and all(len(found) == 1 for found in links):
-            much = Fraction(len(members) + (mine.own and not mine.through), len(members))
-            slowest = min(topology.bandwidth(found[0]) for found in links)
-            times.append(much * int(collective.weights[0]) / slowest)
-    return min(times, default=None)
+def in_switches(
+    topology: Topology, collective: Collective, helps: Mapping[int, Ability]
+) -> tuple[Fraction, str] | None:
+    """The least time (weight over bytes per second) of an allreduce that leaves combining and copying to switches, and
+    how it goes; None where none can. Without shared limits.
+
+    Every member combines an equal share in one switch that joins all, which copies it to all others. Or in that of its
+    box; then the members with equal shares combine what they have in a switch that joins these and is `through`, and
+    the boxes' switches copy it.
+    """
+    weight, members = int(collective.weights[0]), collective.members
+    cables = _cables(topology, helps)
+    able = {s: mine for s, mine in helps.items() if mine.reduce and mine.multicast and not mine.at_once}
+    joined = {switch: [rank for rank in members if (rank, switch) in cables] for switch in able}
+    found = []
+    for switch, mine in able.items():
+        if len(joined[switch]) == len(members):
+            slowest = min(cables[rank, switch] for rank in members)
+            how = "attained where every rank combines its share in the switch, which copies it to all"
+            found.append((_crossing(mine, len(members)) * weight / slowest, how))
+    boxes = {switch: joined[switch] for switch, mine in able.items() if not mine.through and joined[switch]}
+    times = _boxed(boxes, {s: ranks for s, ranks in joined.items() if able[s].through}, cables)
+    if times and sorted(rank for ranks in boxes.values() for rank in ranks) == list(members):
+        times += [_crossing(able[s], len(boxes[s])) / cables[rank, s] for s in boxes for rank in boxes[s]]
+        how = "attained where the switches of boxes combine and copy, and one between them combines what they have"
+        found.append((max(times) * weight, how))
+    return min(found, default=None)
 
 
-def _links(topology: Topology, tail: int, head: int) -> list[int]:
-    found: list[int] = np.flatnonzero((topology.link_src == tail) & (topology.link_dst == head)).tolist()
-    return found
+def _boxed(
+    boxes: Mapping[int, list[int]], joined: Mapping[int, list[int]], cables: Mapping[tuple[int, int], Fraction]
+) -> list[Fraction]:
+    """The times between boxes, one for each cable of a rank: the i-th of all boxes need a switch that joins them. None
+    where boxes are not alike, or no switch does."""
+    if len(boxes) < 2 or len({len(ranks) for ranks in boxes.values()}) > 1:
+        return []
+    times = []
+    for alike in zip(*boxes.values(), strict=True):
+        hub = next((switch for switch, ranks in joined.items() if set(alike) <= set(ranks)), None)
+        if hub is None:
+            return []
+        times += [1 / (cables[rank, hub] * len(next(iter(boxes.values())))) for rank in alike]
+    return times
+
+
+def _crossing(mine: Ability, ranks: int) -> Fraction:
+    """How much of all data each link of a switch carries, each way, where each of its ranks has a share combined there
+    and copied to the others."""
+    return Fraction(ranks + (mine.own and not mine.through), ranks)
+
+
+def _cables(topology: Topology, helps: Mapping[int, Ability]) -> dict[tuple[int, int], Fraction]:
+    """Ranks and switches that help, joined by just one link each way: the narrower of these."""
+    found: dict[tuple[int, int], list[int]] = {}
+    for link, ends in enumerate(zip(topology.link_src.tolist(), topology.link_dst.tolist(), strict=True)):
+        if helps.keys() & set(ends):
+            found.setdefault(ends, []).append(link)
+    return {
+        (a, b): min(topology.bandwidth(there[0]), topology.bandwidth(found[b, a][0]))
+        for (a, b), there in found.items()
+        if b in helps and a < topology.ranks and len(there) == len(found.get((b, a), ())) == 1
+    }
