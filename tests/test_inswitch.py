@@ -31,6 +31,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from antiphon.core.bounds import bound
+from antiphon.core.bounds.memory import most_senders, work_of
 from antiphon.core.collective import ROOTED, Collective
 from antiphon.core.joints import joints_of
 from antiphon.core.loads import claims, throughput, timeline
@@ -231,6 +232,20 @@ def test_some_ranks_of_planes_of_switches() -> None:
     (schedule,) = plans("nvls", machine, Collective("allgather", 6, weights=np.array([1, 2, 0, 3, 1, 1])))
     right(schedule, machine)
     assert seconds(schedule, machine) == Fraction(1, 2)
+
+
+def test_what_a_switch_combined_is_one_value_that_arrives() -> None:
+    """Own value and arrival are read, and the sum is written: 3 accesses of each rank's part, or of all data where all
+    ranks get it in one joint. While each of the n-1 others multicasts a piece of its part the next one is reduced."""
+    n = 6
+    machine = star(n, NVLS)
+    (schedule,) = plans("nvls", machine, wanted("allreduce", machine), pieces=4)
+    assert (work_of(schedule).most_accesses, most_senders(schedule)) == (Fraction(3, n), n)
+    alone = unjoined(schedule)
+    assert (work_of(alone).most_accesses, most_senders(alone)) == (Fraction(n + 1, n), n - 1)
+    whole = leaves([3, 3], SHARP)
+    (schedule,) = plans("sharp", whole, wanted("allreduce", whole))
+    assert (work_of(schedule).most_accesses, most_senders(schedule)) == (Fraction(3), 1)
 
 
 def test_known_machines() -> None:

@@ -133,7 +133,8 @@ def test_json_keys() -> None:
     assert all(keys <= set(r) for r in told["ranges"])
     keys = {"collective", "planner", "options", "status", "reason", "seconds"}
     assert all(keys <= set(c) for c in told["candidates"])
-    usual = {name for name, entry in registry.table("planner").items() if entry.can.get("tuned", True)}
+    declared = {name: entry.can for name, entry in registry.table("planner").items()}
+    usual = {name for name, can in declared.items() if can.get("tuned", True) and not can.get("in_switches")}
     assert {c["planner"] for c in told["candidates"]} == usual
     for c in told["candidates"]:
         assert (c["status"] == "ok") == bool(c["seconds"]) == (not c["reason"])

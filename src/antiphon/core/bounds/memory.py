@@ -21,6 +21,7 @@ from antiphon.core.bounds.needs import needs_of
 from antiphon.core.collective import Collective
 from antiphon.core.columns import Longs, dense, order_of, starts
 from antiphon.core.dependencies import cell_keys
+from antiphon.core.joints import joints_of
 from antiphon.core.loads import pieces_of
 from antiphon.core.schedule import COPY, REDUCE, Schedule
 from antiphon.core.topology import Topology
@@ -43,7 +44,9 @@ class Reductions:
 
 
 def reductions(schedule: Schedule) -> Reductions:
-    """All reductions of a schedule, in the order of cells and steps: one sort of its writes, O(n log n)."""
+    """All reductions of a schedule, in the order of cells and steps: one sort of its writes, O(n log n). What a switch
+    combined on the way is one value that arrives."""
+    schedule, _ = _arrivals(schedule)
     cell, bound = cell_keys(schedule, "dst")
     times, time = dense(schedule.step.astype(np.int64), schedule.steps or 1)
     if bound * max(len(times), 1) >= 2**62:
@@ -65,6 +68,21 @@ def reductions(schedule: Schedule) -> Reductions:
     row = row[kept]
     columns = (schedule.step[row], schedule.dst[row], schedule.chunk[row], fanin[kept])
     return Reductions(*(column.astype(np.int64) for column in columns))
+
+
+def _arrivals(schedule: Schedule) -> tuple[Schedule, Longs]:
+    """The rows, of those by which one joint reaches one rank only the first; and who sends: the rank, or, as if it were
+    one rank more, the switch that combined what several send."""
+    sender, joints = schedule.src.astype(np.int64), joints_of(schedule)
+    if joints is None:
+        return schedule, sender
+    ranks = schedule.collective.ranks
+    several = (joints.of_row >= 0) & (joints.sources[joints.of_row] > 1)
+    kept = ~several
+    at = np.flatnonzero(several)
+    kept[at[np.unique(joints.of_row[at] * ranks + schedule.dst[at], return_index=True)[1]]] = True
+    rows = np.flatnonzero(kept)
+    return schedule.take(rows), np.where(several, ranks, sender)[rows]
 
 
 def _begun(schedule: Schedule, rows: Longs) -> NDArray[np.bool_]:
@@ -106,12 +124,14 @@ def work_of(schedule: Schedule) -> Work:
 
 
 def most_senders(schedule: Schedule) -> int:
-    """The greatest number of ranks that send to one receiver at once, pieces included. O(n log n)."""
-    ranks = schedule.collective.ranks
+    """The greatest number of ranks that send to one receiver at once, pieces included; a switch that combines what
+    several send is one. O(n log n)."""
+    schedule, sender = _arrivals(schedule)
+    ranks = schedule.collective.ranks + 1
     moving = np.flatnonzero(schedule.src != schedule.dst)
     if not len(moving):
         return 0
-    pair = schedule.dst[moving] * np.int64(ranks) + schedule.src[moving]
+    pair = schedule.dst[moving] * np.int64(ranks) + sender[moving]
     begin = schedule.step[moving].astype(np.int64)
     end = begin + pieces_of(schedule)[schedule.chunk[moving]]
     order = np.lexsort((begin, pair))

@@ -31,8 +31,8 @@ def flows(schedule: Schedule, topology: Topology, *, profile: Profile | str | Pa
     - What waits for what is derived from versions (docs/schedule.md), never from steps, and messages of one connection
       (src, dst, route) move one after the other, in the order of steps. Nothing else keeps flows of different steps
       apart.
-    - A joint (docs/schedule.md) is one flow on all links of its tree, at one rate. For incast it is one sender to one
-      receiver, the ends of its first row; what it combined on its way arrives once.
+    - A joint (docs/schedule.md) is one flow on all links of its tree, at one rate. It is one sender to one receiver,
+      the ends of its first row; what it combined on its way arrives, and is combined with what is there, once.
     - A rank combines what arrives by gamma and delta of the profile, all that meets in a cell at once: f values of a
       byte take f - 1 additions and f + 1 memory accesses. One piece of work after the other.
 
