@@ -107,7 +107,7 @@ def test_an_allreduce_among_boxes_is_as_fast_as_their_cards(spec: str) -> None:
     assert (found.bytes_per_second, found.tight) == (8 * 50 * 10**9, True)
     assert found.note.startswith("attained where the switches of boxes combine")
     assert found.without_switches is not None
-    assert found.without_switches < found.bytes_per_second
+    assert found.without_switches < 8 * 50 * 10**9
 
 
 ABLE = [name for name, entry in table("topology").items() if antiphon.topology(entry.can["example"]).abilities]
