@@ -299,7 +299,7 @@ def abilities(rng: random.Random, topology: Topology) -> Topology:
         return topology
     known = [topology.ability(node) for node in range(topology.ranks, topology.nodes)]
     at = rng.randrange(len(known))
-    flags = {name: rng.random() < 0.5 for name in ("multicast", "reduce", "through", "own")}
+    flags: dict[str, Any] = {name: rng.random() < 0.5 for name in ("multicast", "reduce", "through", "own")}
     limit = rng.choice([0, 0, 1, 2])
     able = flags["multicast"] or flags["reduce"]
     known[at] = Ability(**flags, at_once=limit) if able else Ability()

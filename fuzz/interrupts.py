@@ -71,7 +71,7 @@ def environment(folder: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "TMPDIR": str(kept), "ANTIPHON_CACHE": "off"}
 
 
-def prepare(folder: Path) -> dict[tuple[str, ...], float]:
+def prepare(folder: Path, commands: Sequence[tuple[str, ...]]) -> dict[tuple[str, ...], float]:
     """The plan that some commands read, and how long each takes undisturbed."""
     env = environment(folder)
 
@@ -81,7 +81,7 @@ def prepare(folder: Path) -> dict[tuple[str, ...], float]:
 
     run("plan", "allreduce", "dgx1v", "-o", "plan.json")
     lengths = {}
-    for command in COMMANDS:
+    for command in commands:
         begin = time.monotonic()
         run(*command)
         lengths[command] = time.monotonic() - begin
@@ -175,7 +175,7 @@ def wrong(one: Try, end: End) -> str:
 
 
 def draw(rng: random.Random, lengths: dict[tuple[str, ...], float], busy: int) -> Try:
-    command = rng.choice(COMMANDS)
+    command = rng.choice([*lengths])
     # half of them while modules are loaded, which all commands have in common
     limit = min(lengths.values()) if rng.random() < 0.5 else max(lengths[command], 0.1)
     number = signal.SIGINT if rng.random() < 0.75 else signal.SIGTERM
@@ -183,12 +183,14 @@ def draw(rng: random.Random, lengths: dict[tuple[str, ...], float], busy: int) -
     return Try(command, number, rng.uniform(0, limit) * (1 + busy / 2), second)
 
 
-def interrupts(count: int, busy: int, seed: int, tell: bool = False) -> tuple[Counter[str], list[tuple[Try, End, str]]]:
-    """So many tries while `busy` processes do nothing but work: the counts, and the faults."""
+def interrupts(
+    count: int, busy: int, seed: int, tell: bool = False, commands: Sequence[tuple[str, ...]] = COMMANDS
+) -> tuple[Counter[str], list[tuple[Try, End, str]]]:
+    """So many tries of these commands while `busy` processes do nothing but work: the counts, and the faults."""
     rng, counts, faults = random.Random(seed), Counter[str](), []
     with tempfile.TemporaryDirectory(prefix="interrupts-") as name:
         folder = Path(name)
-        ways, lengths = starts(folder), prepare(folder)
+        ways, lengths = starts(folder), prepare(folder, commands)
         workers = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(busy)]
         try:
             for at in range(count):

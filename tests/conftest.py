@@ -1,4 +1,5 @@
-"""Hypothesis profiles: `default`, and `thorough` for a longer search (ANTIPHON_HYPOTHESIS=thorough).
+"""Hypothesis profiles: `default`; `quick`, a third of the examples, in the ordinary set; and `thorough` for a longer
+search (ANTIPHON_HYPOTHESIS=thorough).
 
 No test sees what an earlier run has decided: the cache is off.
 """
@@ -8,6 +9,7 @@ import signal
 
 import mpi_env
 import pytest
+import quick
 from hypothesis import settings
 
 settings.register_profile(
@@ -19,12 +21,18 @@ settings.register_profile(
     print_blob=True,
 )
 settings.register_profile("thorough", parent=settings.get_profile("default"), max_examples=2000)
-settings.load_profile(os.environ.get("ANTIPHON_HYPOTHESIS") or "default")
+settings.register_profile("quick", parent=settings.get_profile("default"), max_examples=50 // quick.SHARE)
 
 os.environ["ANTIPHON_CACHE"] = "off"
 
 # A shell starts what runs in the background with Ctrl-C ignored, and all that tests start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Before any test is read."""
+    quick.ordinary = config.getoption("markexpr") == "not slow"
+    settings.load_profile(os.environ.get("ANTIPHON_HYPOTHESIS") or ("quick" if quick.ordinary else "default"))
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import itertools
 import random
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
@@ -201,7 +202,7 @@ def joined_case(seed: int | random.Random) -> Bound | None:
     pieces: int | np.ndarray = rng.choice([1, 1, 2])
     if rng.random() < 0.2:
         pieces = np.array([rng.randint(1, 3) for _ in range(len(chunks))])
-    columns = {key: np.array(values, np.int64) for key, values in rows.columns.items()}
+    columns: dict[str, Any] = {key: np.array(values, np.int64) for key, values in rows.columns.items()}
     return Bound(topology, Schedule(collective, chunks, **columns, routes=Routes.of(rows.paths), pieces=pieces))
 
 

@@ -1,6 +1,8 @@
 """What processes do that make different calls: `mismatch_process.py comm RANKS ADDRESS...`, `mpi TABLE...` under
 mpiexec, or `torch RANKS FOLDER`. The last rank makes the wrong call of a case, the others the right one; then all make
-some alike. Prints JSON lines: what became of each rank in each case."""
+some alike. Prints JSON lines: what became of each rank in each case.
+
+$MISMATCH_NEAR: 1, all groups share memory; 0, none; else every second, so that of the runs of a case some do."""
 
 from __future__ import annotations
 
@@ -68,6 +70,12 @@ def cases() -> Iterable[Case]:
             yield Case(name, right, wrong, warm)
 
 
+def nearness(number: int) -> None:
+    """Says to the group that is made next whether it may share memory. The runs of a case are numbered one after
+    another, and begin in turn with and without."""
+    os.environ["ANTIPHON_SHARED"] = os.environ["MISMATCH_NEAR"] or str((number // 2 + number) % 2)
+
+
 def tell(row: dict[str, Any]) -> None:
     """In one piece, whoever else is writing."""
     os.write(1, json.dumps(row).encode() + b"\n")
@@ -113,6 +121,7 @@ def in_comm(rank: int, ranks: int, addresses: list[str]) -> None:
         size = 2 + number % (ranks - 1)
         if rank >= size:
             continue
+        nearness(number)
         with antiphon.comm(rank=rank, ranks=size, address=address, timeout=TIMEOUT) as c:
             if case.warm:
                 warm_up(c)
@@ -124,8 +133,9 @@ def in_mpi(tables: list[str]) -> None:
     """Each case by each table, and with all left to the library."""
     from mpi4py import MPI
 
-    for case in cases():
-        for table in (*tables, "") if case.warm else ():
+    for number, case in enumerate(case for case in cases() if case.warm):
+        for way, table in enumerate((*tables, "")):
+            nearness(number + way)
             c = antiphon.comm(MPI.COMM_WORLD, table or None, timeout=TIMEOUT)
             warm_up(c)
             found = outcome(case, c, together)
@@ -228,6 +238,7 @@ def in_torch(rank: int, ranks: int, folder: str) -> None:
 
     for number, case in enumerate(torch_cases()):
         members = range(ranks - number % (ranks - 1))
+        nearness(number)
         group = dist.new_group(members, timeout=timedelta(seconds=TIMEOUT))
         if rank not in members:
             continue

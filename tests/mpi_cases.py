@@ -1,6 +1,6 @@
 """Cases of collective x planner x size x type x operator, and what must come out of each.
 
-As a program, `mpi_cases.py SEED COUNT`, it runs a sample under the MPI of the Python that runs it.
+As a program, `mpi_cases.py SEED COUNT MOST`, it runs a sample under the MPI of the Python that runs it.
 """
 
 from __future__ import annotations
@@ -92,11 +92,12 @@ def case_of(number: int, draw: random.Random) -> Case:
     )  # fmt: skip
 
 
-def sample(seed: int, more: int) -> list[Case]:
-    """Each second schedule (which ones: by the seed), and some more; the types that MPI lacks with every operator;
-    8 MB of an odd count."""
+def sample(seed: int, more: int, most: int = 16) -> list[Case]:
+    """Each second schedule (which ones: by the seed) of those for at most so many processes, and some more; the types
+    that MPI lacks with every operator; 8 MB of an odd count."""
     draw = random.Random(seed)
-    numbers = [*range(seed % 2, len(schedules()), 2), *draw.choices(range(len(schedules())), k=more)]
+    few = [number for number, schedule in enumerate(schedules()) if len(taking_part(schedule)) <= most]
+    numbers = [*few[seed % 2 :: 2], *draw.choices(few, k=more)]
     found = [case_of(number, draw) for number in numbers]
     combining = [number for number in numbers if schedules()[number].collective.combining]
     for place, (dtype, op) in enumerate(product(("float16", "bfloat16"), OPERATORS)):
@@ -139,5 +140,5 @@ def digests(case: Case) -> list[str]:
 
 
 if __name__ == "__main__":
-    found = check_cases(sample(int(sys.argv[1]), int(sys.argv[2])))
+    found = check_cases(sample(*map(int, sys.argv[1:4])))
     print(len(found), "right,", sum("digests" in row for row in found), "bit by bit")

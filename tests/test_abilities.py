@@ -15,6 +15,7 @@ import pytest
 from generate import topologies
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quick import examples
 
 import antiphon
 from antiphon.cli import run
@@ -94,7 +95,7 @@ def test_a_cluster_tells_its_boxes_from_its_fabric() -> None:
     }  # fmt: skip
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(able(), st.randoms(use_true_random=False))
 def test_every_change_keeps_what_switches_can_do(machine: Topology, rng: random.Random) -> None:
     told = abilities_by_place(machine)
@@ -231,7 +232,7 @@ def _in_network(kind: str, sides: list[tuple[int, Fraction]], ranks: int) -> Fra
     return max(share(behind) / speed for behind, speed in sides)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.integers(0, 2**32 - 1), st.sampled_from(sorted(set(KINDS) - {"alltoall", "gather", "scatter"})))
 def test_no_bound_is_beaten_by_switches(seed: int, kind: str) -> None:
     """On trees of switches the best possible with their help is plain: a bound above it must say what it assumes."""

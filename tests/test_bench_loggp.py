@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quick import examples
 
 from antiphon.cli import run
 from antiphon.core.program import prove
@@ -138,7 +139,7 @@ def test_the_figures_of_a_known_machine_come_out(fake: Machine) -> None:
         assert regime.figures[name].value == pytest.approx(value, rel=0.02), name
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.integers(1, 6), st.integers(0, 5), st.booleans())
 def test_the_schedules_are_right_and_their_programs_are_proven(n: int, copies: int, alone: bool) -> None:
     for schedule in (bench.trip(n, copies, alone), bench.busy(n, copies), bench.pings(n)):

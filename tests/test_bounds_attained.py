@@ -11,6 +11,7 @@ import pytest
 from generate import topology as any_machine
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quick import examples
 
 from antiphon.core.bounds import Bound, Packing, Tree, attained, bound, recheck
 from antiphon.core.collective import Collective
@@ -64,7 +65,7 @@ def test_what_no_trees_attain_is_not_known() -> None:
 
 
 @given(st.integers(0, 2**32 - 1))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_every_packing_holds(seed: int) -> None:
     rng = random.Random(seed)
     machine = any_machine(rng, rng.randint(3, 8))

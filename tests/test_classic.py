@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quick import examples
 
 from antiphon.cli import run
 from antiphon.core.bounds import bound
@@ -87,7 +88,7 @@ def right(name: str, kind: str, ranks: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "ranks", [pytest.param(n, marks=pytest.mark.slow) if n in (10, 12, 13, 14, 15) else n for n in range(2, 18)]
+    "ranks", [pytest.param(n, marks=pytest.mark.slow) if n in (10, *range(12, 18)) else n for n in range(2, 18)]
 )
 @pytest.mark.parametrize("name", CLASSIC)
 def test_right_on_any_number_of_ranks(name: str, ranks: int) -> None:
@@ -103,7 +104,7 @@ def test_right_on_many_ranks(name: str, kind: str) -> None:
 
 
 @given(data=st.data(), ranks=st.integers(2, 9), pick=st.sampled_from(CLAIMED))
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_groups_roots_and_uneven_blocks(data: st.DataObject, ranks: int, pick: tuple[str, str]) -> None:
     name, kind = pick
     machine = data.draw(st.sampled_from([star, full]))(ranks)
@@ -428,7 +429,7 @@ def most_by_force(capacity: dict[tuple[int, int], int], members: tuple[int, ...]
 
 
 @given(data=st.data(), size=st.integers(3, 5), alike=st.booleans())
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 def test_as_many_rings_as_there_are(data: st.DataObject, size: int, alike: bool) -> None:
     members = tuple(range(size))
     capacity: dict[tuple[int, int], int] = {}

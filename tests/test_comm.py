@@ -282,6 +282,14 @@ def test_the_default_plans_are_right() -> None:
                     check(program)
 
 
+def test_default_plans_are_kept_for_small_groups() -> None:
+    """One for all roots that mean nothing; large ones could fill the memory."""
+    assert default_book("allreduce", 3) is default_book("allreduce", 3, 2)
+    assert default_book("allreduce", 3) is not default_book("allreduce", 3, near=True)
+    assert default_book("broadcast", 3, 1) is not default_book("broadcast", 3, 2)
+    assert default_book("broadcast", 17, 1) is not default_book("broadcast", 17, 1)
+
+
 def test_a_group_gets_the_plans_for_its_places() -> None:
     machine = antiphon.topology("full:ranks=5")
     plans = [antiphon.plan(Collective("gather", 5, members=(1, 3, 4), roots=(3,)), machine, planner="direct")]

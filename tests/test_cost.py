@@ -14,6 +14,7 @@ import oracle
 import pytest
 from generate import Case, cases
 from hypothesis import given, settings
+from quick import examples
 
 from antiphon.core.bounds import bound
 from antiphon.core.collective import Collective
@@ -333,7 +334,7 @@ def test_laws(random: Case) -> None:
         assert soon(nbytes).seconds <= late(nbytes).seconds * (1 + 1e-9)
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(cases(most_ranks=6))
 def test_no_prediction_beats_the_bound(random: Case) -> None:
     limits = bound(random.topology, random.collective)

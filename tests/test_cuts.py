@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quick import examples
 
 import antiphon
 from antiphon.core.program import encode
@@ -89,7 +90,7 @@ def test_what_goes_on_alone_is_in_pieces() -> None:
     assert as_cut(scatter, 2**30, ENGINE) is scatter
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.sampled_from(PLANS), st.integers(2, 9), st.integers(0, 2**26), st.randoms(use_true_random=False))
 def test_the_order_of_rows_means_nothing(plan: tuple[str, str], ranks: int, nbytes: int, draw: random.Random) -> None:
     try:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from quick import examples
 from sccl_cases import case
 from sccl_cases import topology as random_machine
 
@@ -142,7 +143,7 @@ def test_where_paths_are_left_out_a_search_refutes_nothing() -> None:
     assert "only the shortest" in str(raised.value)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(seed=st.integers(0, 10**6), chunks=st.integers(1, 3), steps=st.integers(1, 3), spare=st.integers(0, 2))
 def test_nothing_that_is_found_is_refuted(seed: int, chunks: int, steps: int, spare: int) -> None:
     """On random machines of up to 4 ranks: what exists in place passes all that forbids allreduces of any form."""

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quick import examples
 
 import antiphon
 from antiphon.cli import run
@@ -231,7 +232,7 @@ def test_too_few_measurements_are_refused() -> None:
         fit_genmodel(made(ranks=[2, 3, 12], sizes=SIZES[:1]))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.data())
 def test_what_is_told_is_true(data: st.DataObject) -> None:
     """Whatever was measured: without noise every value that is given, alone or combined, is the true one."""

@@ -11,6 +11,7 @@ import pytest
 from flows_plain import Plain
 from generate import Case, cases
 from hypothesis import given, settings
+from quick import examples
 
 from antiphon.core.bounds import bound
 from antiphon.core.bounds.memory import work_of
@@ -295,7 +296,7 @@ def test_all_that_is_combined_is_priced(random: Case) -> None:
 CROWDED = Profile(incast={kind: Incast(1e-10, 1) for kind in ("nvlink", "ib", "pcie", "ethernet", "xgmi")})
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(cases(most_ranks=5))
 def test_a_plain_simulation_says_the_same(random: Case) -> None:
     if expand(random.schedule).transfers > 40:
@@ -316,7 +317,7 @@ def test_a_plain_simulation_says_the_same(random: Case) -> None:
 # ---- laws ----
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(cases())
 def test_laws(random: Case) -> None:
     """Terms sum to the time; every byte crosses its links, none faster than they are; order of rows says nothing."""
@@ -341,7 +342,7 @@ def test_laws(random: Case) -> None:
         assert np.all(busy.begin[1:][same] >= busy.end[:-1][same])
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(cases(most_ranks=6))
 def test_no_simulation_beats_the_bound(random: Case) -> None:
     limits = bound(random.topology, random.collective)

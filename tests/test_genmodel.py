@@ -15,6 +15,7 @@ import oracle
 import pytest
 from generate import Case, case, cases
 from hypothesis import example, given, settings
+from quick import examples
 
 from antiphon.core.bounds import bound
 from antiphon.core.bounds.memory import (
@@ -339,7 +340,7 @@ def test_genmodel_is_what_a_plain_loop_says(random: Case) -> None:
             assert alive.any()
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(cases(most_ranks=6))
 def test_no_prediction_beats_the_bound_or_alpha_beta(random: Case) -> None:
     limits = bound(random.topology, random.collective)

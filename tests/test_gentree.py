@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quick import examples
 
 from antiphon.core.collective import Collective
 from antiphon.core.loads import timeline
@@ -190,7 +191,7 @@ def usable(profile: Profile | None, here: Topology) -> Profile | None:
     return None if profile is None or not kinds & set(profile.incast) else profile
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(trees(), profiles(), st.sampled_from(KINDS), st.sampled_from((1, 10**5, 10**9)), st.sampled_from(HOW))
 def test_every_tree_has_a_verified_plan(
     here: Topology, profile: Profile | None, kind: str, nbytes: int, rearrange: str
@@ -202,7 +203,7 @@ def test_every_tree_has_a_verified_plan(
 
 
 @pytest.mark.slow
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(trees(), profiles(), st.sampled_from((1, 10**4, 10**6, 10**9)))
 def test_never_slower_than_colocated_ps(here: Topology, profile: Profile | None, nbytes: int) -> None:
     known = usable(profile, here)
@@ -377,7 +378,7 @@ def test_wrong_options() -> None:
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=6), st.integers(0, 60), st.integers(0, 10**6))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_no_block_is_left_over(children: list[int], more: int, seed: int) -> None:
     """Whatever blocks are owned by whom: in each child everyone holds floor or ceil, and keeps what it owns."""
     low = np.cumsum([0, *children])

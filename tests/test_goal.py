@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from generate import Case, cases
 from hypothesis import given, settings
+from quick import examples
 
 from antiphon.core.messages import messages as messages_of
 from antiphon.core.plan import Plan
@@ -133,7 +134,7 @@ def test_a_small_one_to_the_letter() -> None:
 
 
 @given(cases())
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @pytest.mark.parametrize("order", ["data", "rounds"])
 def test_sends_and_receives_match_and_bytes_are_conserved(order: str, case: Case) -> None:
     made = Plan.of(case.topology, case.schedule)
@@ -150,7 +151,7 @@ def test_sends_and_receives_match_and_bytes_are_conserved(order: str, case: Case
 
 
 @given(cases())
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @pytest.mark.parametrize("order", ["data", "rounds"])
 def test_everybody_waits_for_exactly_what_the_schedule_says(order: str, case: Case) -> None:
     """Who can have heard of whom: along paths in the file, and along those of the graph of messages."""

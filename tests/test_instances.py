@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from pysat.formula import CNF
 from pysat.solvers import Solver
+from quick import examples
 from sccl_cases import case
 
 import antiphon
@@ -120,7 +121,7 @@ def test_points_known_by_hand(wanted: str, machine: str, point: Point, says: boo
 
 
 @example(307, 1, 0, 1)  # capacities 9/8 and 3/2: possible in one step of two rounds, but not in two steps of one
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(30), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, 10**6), st.integers(-1, 1), st.integers(-1, 2), st.integers(1, 2))
 def test_random_machines_and_collectives(tmp_path: Path, seed: int, steps: int, rounds: int, parts: int) -> None:
     """With links of several widths, shared limits, switches, groups, uneven blocks, custom relations."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
+from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,7 @@ def star(ranks: int, ability: Ability) -> Topology:
     return build("star", ranks, both_ways([(i, ranks) for i in range(ranks)], LINK), switches=1, abilities=[ability])
 
 
-def rows(collective: Collective, parts: int, listed: list[tuple[int, ...]], **more: Any) -> Schedule:
+def rows(collective: Collective, parts: int, listed: Sequence[tuple[int, ...]], **more: Any) -> Schedule:
     """From (step, chunk, src, dst, op, joint)."""
     step, chunk, src, dst, op, joint = np.array(listed).T
     return Schedule(collective, cut(collective, parts), step, chunk, src, dst, op, joint=joint, **more)
@@ -205,8 +206,10 @@ def test_order_and_numbers_mean_nothing(one: Bound) -> None:
         names = rng.permutation(int(mixed.joint.max()) + 9)
         mixed = mixed.take(np.arange(mixed.transfers), joint=np.where(mixed.joint < 0, -1, names[mixed.joint]))
     assert mixed.same_as(schedule)
-    assert verify(mixed, one.topology).ok == verify(schedule, one.topology).ok
-    assert loads(mixed, one.topology).load.tolist() == loads(schedule, one.topology).load.tolist()
+    right = verify(schedule, one.topology).ok
+    assert verify(mixed, one.topology).ok == right
+    if right:
+        assert loads(mixed, one.topology).load.tolist() == loads(schedule, one.topology).load.tolist()
     told = read(dumps(Plan.of(one.topology, mixed)))
     assert isinstance(told, Plan)
     assert told.entries[0].schedule.same_as(schedule)
@@ -223,25 +226,25 @@ def test_order_and_numbers_mean_nothing(one: Bound) -> None:
 def test_transforms_keep_them(one: Bound) -> None:
     schedule, machine = one.schedule, one.topology
     ok = verify(schedule, machine).ok
-    time = timeline(schedule, machine).total
-    finer = expand(schedule)
-    assert verify(finer, machine).ok == ok
-    assert timeline(finer, machine).total == time
-    several = split(schedule, 3)
-    assert joints_of(several) is None or len(joints_of(several)) == 3 * len(joints_of(schedule))  # type: ignore[arg-type]
-    assert timeline(several, machine).total == time
     rng = random.Random(schedule.transfers)
     names = rng.sample(range(machine.ranks), machine.ranks)
     names += range(machine.ranks, machine.nodes)
-    moved = renamed_machine(machine, names)
-    assert verify(relabel(schedule, names), moved).ok == ok
-    assert timeline(relabel(schedule, names), moved).total == time
-    both = merge([schedule, schedule], [1, 2])
-    assert timeline(both, machine).total <= time
+    finer, several = expand(schedule), split(schedule, 3)
+    moved, renamed = renamed_machine(machine, names), relabel(schedule, names)
+    assert verify(finer, machine).ok == ok
+    assert verify(renamed, moved).ok == ok
+    assert joints_of(several) is None or len(joints_of(several)) == 3 * len(joints_of(schedule))  # type: ignore[arg-type]
+    if not ok:
+        return
+    time = timeline(schedule, machine).total
+    assert timeline(finer, machine).total == time
+    assert timeline(several, machine).total == time
+    assert timeline(renamed, moved).total == time
+    assert timeline(merge([schedule, schedule], [1, 2]), machine).total <= time
     alone = unjoined(schedule)
     assert verify(alone, machine).ok
     free = throughput(alone, machine)
-    assert ok is False or (throughput(schedule, machine) or 0) * 2 >= (free or 0)  # `own` alone may cost more
+    assert (throughput(schedule, machine) or 0) * 2 >= (free or 0)  # `own` alone may cost more
 
 
 @settings(max_examples=80, deadline=None)
@@ -252,7 +255,8 @@ def test_backwards_a_multicast_is_a_reduction(one: Bound) -> None:
         return
     back, turned = invert(schedule), reverse(machine)
     assert verify(back, turned).ok == verify(schedule, machine).ok
-    assert timeline(back, turned).total == timeline(schedule, machine).total
+    if verify(back, turned).ok:
+        assert timeline(back, turned).total == timeline(schedule, machine).total
     there, here = joints_of(schedule), joints_of(back)
     assert (there is None) == (here is None)
     if there is not None and here is not None:
@@ -332,3 +336,6 @@ def test_the_command_line_asks_for_an_operator(tmp_path: Path, capsys: pytest.Ca
     assert run(["verify", str(file), "--dtype", "bf16"]) == 1
     assert "cannot do bfloat16" in capsys.readouterr().out
     assert run(["verify", str(file), "--op", "total"]) == 2
+    assert run(["run", str(file), "--nbytes", "4KB", "--repeat", "1"]) == 0
+    assert run(["run", str(file), "--nbytes", "4KB", "--op", "max"]) == 1
+    assert "cannot do max of float32" in capsys.readouterr().err

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from loggp_build import DELTA, FIDELITIES, PER_HOST, delta, figures, graph, planned, topology_of, with_figures
 from loggp_plain import Message
 from processors_plain import Processors
+from quick import examples
 from test_loggp import messages_of, nodes_of
 
 import antiphon
@@ -137,7 +138,7 @@ def test_a_plain_simulation_says_the_same(whole: bool) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=1500)
+@settings(max_examples=examples(1500))
 @given(st.integers(0, 2**32 - 1), st.booleans())
 def test_a_plain_simulation_says_the_same_often(seed: int, whole: bool) -> None:
     compared(seed, whole)

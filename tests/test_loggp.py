@@ -30,6 +30,7 @@ from loggp_build import (
     topology_of,
 )
 from loggp_plain import Machine, Message
+from quick import examples
 
 from antiphon.core.collective import Collective
 from antiphon.core.messages import message_graph
@@ -85,7 +86,7 @@ def test_a_plain_simulation_says_the_same(fidelity: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fidelity", FIDELITIES)
-@settings(max_examples=1500)
+@settings(max_examples=examples(1500))
 @given(seed=SEEDS)
 def test_a_plain_simulation_says_the_same_often(fidelity: str, seed: int) -> None:
     rng = random.Random(seed)

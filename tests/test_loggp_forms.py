@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quick import examples
 
 from antiphon.cost import Level
 from antiphon.cost.loggp.forms import Figures, kring, message, recmult
@@ -95,7 +96,7 @@ FIGURE = st.floats(1e-7, 1e-4)
 FIGURES = st.builds(Figures, FIGURE, FIGURE, FIGURE, FIGURE, st.floats(1e-12, 1e-8), st.floats(0, 1e-10))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(FIGURES, st.sampled_from([[2], [3, 2], [2, 5], [4, 2, 3], [2, 2, 2]]), st.integers(1, 10**6), st.booleans())
 def test_mixed_radices_with_and_without_the_gap(f: Figures, radices: list[int], m: int, gap: bool) -> None:
     told = recmult(math.prod(radices), radices, m, f, gap=gap)
@@ -106,7 +107,7 @@ def test_mixed_radices_with_and_without_the_gap(f: Figures, radices: list[int], 
     assert reduced == pytest.approx(by_message(math.prod(radices), turns, gap=False), rel=1e-9)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(FIGURES, FIGURES, st.sampled_from(KRING[:-1]), st.integers(1, 10**6), st.booleans())
 def test_kring_of_any_figures_without_the_gap(
     outer: Figures, inner: Figures, pk: tuple[int, int], m: int, combine: bool

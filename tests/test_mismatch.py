@@ -71,11 +71,16 @@ def check(found: dict[tuple[str, str], list[Row]], names: Collection[str], ways:
 
 
 NAMES = [name for name, _, _ in mismatch_process.PAIRS]
+NEAR = [
+    pytest.param("", id="shared memory and not, in turn"),
+    pytest.param("1", id="shared memory", marks=pytest.mark.slow),
+    pytest.param("0", id="none shared", marks=pytest.mark.slow),
+]
 
 
-@pytest.mark.parametrize("near", [True, False], ids=["shared memory", "sockets"])
-def test_every_kind_between_processes_without_mpi(monkeypatch: pytest.MonkeyPatch, near: bool) -> None:
-    monkeypatch.setenv("ANTIPHON_SHARED", str(int(near)))
+@pytest.mark.parametrize("near", NEAR)
+def test_every_kind_between_processes_without_mpi(monkeypatch: pytest.MonkeyPatch, near: str) -> None:
+    monkeypatch.setenv("MISMATCH_NEAR", near)
     check(found_by([sys.executable, PROGRAM, "comm", "4", *free_addresses(2 * len(NAMES))]), NAMES, 2)
 
 
@@ -96,27 +101,27 @@ def tables(folder: Path, ranks: int) -> list[str]:
     return [str(folder / "all.json"), str(folder / "some.json")]
 
 
-def check_mpi(mpi: Mpi, folder: Path, shared: int) -> None:
+def check_mpi(mpi: Mpi, folder: Path, near: str) -> None:
     command = [*mpi.mpiexec(3), mpi.python, PROGRAM, "mpi", *tables(folder, 3)]
-    found = found_by(command, {**mpi.env, "ANTIPHON_SHARED": str(shared)})
+    found = found_by(command, {**mpi.env, "MISMATCH_NEAR": near})
     check(found, NAMES, 3)
 
 
-@pytest.mark.parametrize("shared", [1, 0])
-def test_every_kind_under_open_mpi(openmpi: Mpi, tmp_path: Path, shared: int) -> None:
-    check_mpi(openmpi, tmp_path, shared)
+@pytest.mark.parametrize("near", NEAR)
+def test_every_kind_under_open_mpi(openmpi: Mpi, tmp_path: Path, near: str) -> None:
+    check_mpi(openmpi, tmp_path, near)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shared", [1, 0])
-def test_every_kind_under_mpich(mpich: Mpi, tmp_path: Path, shared: int) -> None:
-    check_mpi(mpich, tmp_path, shared)
+@pytest.mark.parametrize("near", NEAR)
+def test_every_kind_under_mpich(mpich: Mpi, tmp_path: Path, near: str) -> None:
+    check_mpi(mpich, tmp_path, near)
 
 
 @pytest.mark.skipif(find_spec("torch") is None, reason="needs PyTorch: pip install 'antiphon[torch]'")
-@pytest.mark.parametrize("near", [True, False], ids=["shared memory", "sockets"])
-def test_every_kind_under_pytorch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, near: bool) -> None:
-    monkeypatch.setenv("ANTIPHON_SHARED", str(int(near)))
+@pytest.mark.parametrize("near", NEAR)
+def test_every_kind_under_pytorch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, near: str) -> None:
+    monkeypatch.setenv("MISMATCH_NEAR", near)
     monkeypatch.delenv("ANTIPHON_TABLE", raising=False)
     found = found_by([sys.executable, "-W", "ignore", PROGRAM, "torch", "4", str(tmp_path)])
     wrong = {

@@ -217,11 +217,13 @@ def campaign(seeds: range, per_case: int) -> Counter[str]:
 # ---- the tests ----
 
 
-@pytest.mark.parametrize("part", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2, 3))])
-def test_ten_thousand_mutations(part: int) -> None:
+@pytest.mark.parametrize(
+    ("first", "cases"), [(0, 36), *(pytest.param(n, 100, marks=pytest.mark.slow) for n in (0, 100, 200, 300))]
+)
+def test_ten_thousand_mutations(first: int, cases: int) -> None:
     with Ways.watched() as ways:
-        seen = campaign(range(100 * part, 100 * part + 100), PER_CASE)
-    assert seen["mutations"] == 2500
+        seen = campaign(range(first, first + cases), PER_CASE)
+    assert seen["mutations"] == 25 * cases
     for what in (
         "accepted",
         "illegal",
@@ -234,9 +236,9 @@ def test_ten_thousand_mutations(part: int) -> None:
         "race",
         "self",
     ):
-        assert seen[what] >= 25, (what, seen)
+        assert seen[what] >= cases // 4, (what, seen)
     for way in ("quick yes", "quick no", "walk", "bits", "counts", "sparse block", "second block"):
-        assert ways.taken[way] >= 50, (way, ways.taken)
+        assert ways.taken[way] >= cases // 2, (way, ways.taken)
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quick import examples
 
 from antiphon.cli import run
 from antiphon.core.collective import ROOTED, Collective
@@ -87,7 +88,7 @@ def test_right_for_every_k(ranks: int) -> None:
 
 
 @given(data=st.data(), ranks=st.integers(2, 9), pick=st.sampled_from(PLANNED))
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 def test_groups_roots_and_uneven_blocks(data: st.DataObject, ranks: int, pick: tuple[str, str]) -> None:
     name, kind = pick
     members = data.draw(st.permutations(range(ranks)).map(lambda p: tuple(sorted(p[: max(2, len(p) - 2)]))))
@@ -398,7 +399,7 @@ def test_ranks_dealt_out_over_hosts_are_brought_together() -> None:
 
 
 @given(sizes=st.lists(st.integers(1, 5), min_size=1, max_size=5).filter(lambda s: sum(s) > 1), overlap=st.booleans())
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_groups_of_any_sizes(sizes: list[int], overlap: bool) -> None:
     P, longest = sum(sizes), max(sizes)
     schedule = one("kring", star(P), "allgather", groups="+".join(map(str, sizes)), overlap=overlap)

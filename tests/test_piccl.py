@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from generate import Case, cases
 from hypothesis import given, settings
+from quick import examples
 
 from antiphon.core.collective import Collective
 from antiphon.core.interpret import block_elements
@@ -73,7 +74,7 @@ def plain_data_deps(schedule: Schedule) -> tuple[list[set[int]], list[set[int]]]
 
 
 @given(cases())
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_by_data_a_message_waits_for_the_versions_that_it_reads(case: Case) -> None:
     """For no more than that, and for all of it: by way of others where these have waited for it."""
     graph = message_graph(case.schedule, 1000, "data")
@@ -90,7 +91,7 @@ def test_by_data_a_message_waits_for_the_versions_that_it_reads(case: Case) -> N
 
 
 @given(cases())
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_by_rounds_all_that_came_before_at_the_source_is_done(case: Case) -> None:
     graph = message_graph(case.schedule, 1000, "rounds")
     order, _ = messages_of(expand(case.schedule))
@@ -104,7 +105,7 @@ def test_by_rounds_all_that_came_before_at_the_source_is_done(case: Case) -> Non
 
 
 @given(cases())
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 def test_bytes_are_conserved(case: Case) -> None:
     nbytes = 997
     schedule = expand(case.schedule)
@@ -307,7 +308,7 @@ def test_what_is_written_is_read_again_and_verified(
 
 
 @given(cases(most_ranks=6))
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_any_schedule_is_read_again(tmp_path_factory: pytest.TempPathFactory, case: Case) -> None:
     made = Plan.of(case.topology, case.schedule)
     path = tmp_path_factory.mktemp("made") / "schedule.xml"

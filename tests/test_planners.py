@@ -103,7 +103,7 @@ def test_contract(planner: str, kind: str, spec: str) -> None:
             plan(kind, machine, planner=planner)
 
 
-@pytest.mark.parametrize("spec", ["dgx1v", "star:ranks=6", pytest.param(SLOW, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("spec", ["star:ranks=6", *(pytest.param(s, marks=pytest.mark.slow) for s in ("dgx1v", SLOW))])
 @pytest.mark.parametrize("planner", sorted(set(table("planner")) - {"sccl"}))  # that one has its own tests
 def test_contract_among_some_ranks(planner: str, spec: str) -> None:
     for kind in {*KINDS} & {*find("planner", planner).can["collectives"]}:  # custom ones: test_relation.py

@@ -28,6 +28,7 @@ from program_cases import (
     variants,
     without_wait,
 )
+from quick import examples
 
 import antiphon
 from antiphon.cli import run
@@ -73,7 +74,7 @@ def test_random_schedules(kind: str) -> None:
         compare(case.schedule, seeds=(2 * seed, 2 * seed + 1), channels=1 + seed % 3, lag=seed % 2)
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(generate.cases(most_ranks=6), st.integers(0, 9), st.integers(0, 2**20))
 def test_any_schedule(case: generate.Case, unit: int, seed: int) -> None:
     for program in compare(case.schedule, (unit,), (seed,)):

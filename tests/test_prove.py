@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from program_cases import changed, idle, rows, variants
 from program_judge import Wrong, judge
 from program_mutants import UNITS, bases, mutants, tried
+from quick import examples
 
 import antiphon
 from antiphon.core.collective import Collective
@@ -40,7 +41,7 @@ RING = planned("allreduce", "ring:ranks=4", "ring")
 # ---- what is right is proven, what is proven is right ----
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(generate.cases(), st.integers(0, 1), st.integers(1, 3), st.integers(1, 4))
 def test_what_is_lowered_is_proven(case: generate.Case, lag: int, channels: int, pieces: int) -> None:
     prove(*variants(pipeline(case.schedule, pieces), lag=lag, channels=channels))
@@ -52,11 +53,12 @@ def test_the_second_judge_agrees() -> None:
         judge(program, UNITS[nth % len(UNITS)], strict=nth % 2 == 0)
 
 
-def test_one_number_changed_is_refused_or_harmless() -> None:
+@pytest.mark.parametrize("count", [400, pytest.param(2000, marks=pytest.mark.slow)])
+def test_one_number_changed_is_refused_or_harmless(count: int) -> None:
     """By random changes of all columns; `python tests/program_mutants.py 100000` makes as many as you like."""
-    found = tried(bases(range(18)), 2000, 5, (1, 3, 7))
-    assert found["refused"] > 1000
-    assert found["right"] > 100  # some changes do no harm
+    found = tried(bases(range(18)), count, 5, (1, 3, 7))
+    assert found["refused"] > count / 2
+    assert found["right"] > count / 20  # some changes do no harm
 
 
 def test_the_second_judge_finds_changes() -> None:

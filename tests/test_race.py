@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quick import examples
 
 from antiphon.runtimes.measure._race import ALIKE, MOST, UNSURE, Race, interval
 
@@ -20,7 +21,7 @@ def run(true: list[float], noise: float, rounds: int, seed: int, common: float =
     return race
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.floats(1.0, 3.0), min_size=2, max_size=6), st.integers(3, 20), st.integers(0, 99))
 def test_the_best_wins_or_ties(true: list[float], rounds: int, seed: int) -> None:
     race = run(true, 0.02, rounds, seed, common=5.0)

@@ -17,6 +17,7 @@ from generate import collective as random_collective
 from generate import topology as random_machine
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quick import examples
 
 import antiphon
 from antiphon.cli import run
@@ -40,7 +41,7 @@ def relation(ranks: int, pre: Pre, post: Post) -> Collective:
     return Collective("custom", ranks, custom=custom_relation(pre, post, ranks))
 
 
-def examples() -> list[Any]:
+def examples_of_pages() -> list[Any]:
     """Every custom collective of every page."""
     found: list[Any] = []
     for page in sorted(DOCS.rglob("*.md")):
@@ -51,12 +52,12 @@ def examples() -> list[Any]:
     return found
 
 
-def test_the_pages_have_examples() -> None:
-    assert len(examples()) >= 2
+def test_the_pages_have_examples_of_pages() -> None:
+    assert len(examples_of_pages()) >= 2
 
 
 @pytest.mark.parametrize("machine", ["ring", "line", "star", "full", "dgx1v"])
-@pytest.mark.parametrize("value", examples())
+@pytest.mark.parametrize("value", examples_of_pages())
 def test_the_examples_of_the_pages_are_planned_verified_and_run(
     value: Any, machine: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -74,7 +75,7 @@ def test_the_examples_of_the_pages_are_planned_verified_and_run(
 
 def test_tune_takes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "relation.json"
-    file.write_text(json.dumps(examples()[0].values[0]))
+    file.write_text(json.dumps(examples_of_pages()[0].values[0]))
     assert run(["tune", str(file), "ring:ranks=4", "--nbytes", "1KB:1MB", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert {entry["planner"] for entry in told["ranges"]} <= {"relay", "sccl"}
@@ -87,7 +88,7 @@ def test_tune_takes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
 # ---- random ones ----
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(seed=st.integers(0, 10**9))
 def test_every_relation_on_every_connected_machine(seed: int) -> None:
     rng = random.Random(seed)
@@ -97,7 +98,7 @@ def test_every_relation_on_every_connected_machine(seed: int) -> None:
         verify(made, machine).or_raise()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(seed=st.integers(0, 10**9))
 def test_the_eight_kinds_are_relations_too(seed: int) -> None:
     found = case(seed, kind=random.Random(seed).choice([kind for kind in KINDS_AND_CUSTOM if kind != "custom"]))
@@ -125,7 +126,7 @@ def any_relation(rng: random.Random, ranks: int) -> Collective:
     return relation(ranks, pre, post)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(seed=st.integers(0, 10**9))
 def test_it_is_planned_if_and_only_if_it_can_be_had(seed: int) -> None:
     """On machines with one-way links: whether sums of what reaches a rank give what it wants, by trying all counts."""
@@ -156,7 +157,7 @@ def can_be_had(machine: Topology, wanted: Collective) -> bool:
     return True
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(
     want=st.lists(st.integers(0, 4), min_size=1, max_size=5).map(lambda x: tuple(sorted(x))),
     values=st.lists(st.lists(st.integers(0, 4), min_size=1, max_size=3).map(lambda x: tuple(sorted(x))), max_size=6),

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quick import examples
 
 from antiphon.core.bounds import bound
 from antiphon.core.collective import KINDS, Collective
@@ -38,7 +39,7 @@ def machines(draw: st.DrawFn) -> Topology:
 
 
 @given(machine=machines(), kind=st.sampled_from(KINDS), data=st.data())
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_every_collective_on_every_connected_machine(machine: Topology, kind: str, data: st.DataObject) -> None:
     members = data.draw(st.sets(st.integers(0, machine.ranks - 1), min_size=2))
     wanted = Collective(kind, machine.ranks, tuple(members))
@@ -57,7 +58,7 @@ def test_every_collective_on_every_connected_machine(machine: Topology, kind: st
 
 
 @given(machine=machines(), kind=st.sampled_from(SHARED), trees=st.integers(2, 5), data=st.data())
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 def test_several_trees_are_right_wherever_they_grow(
     machine: Topology, kind: str, trees: int, data: st.DataObject
 ) -> None:

@@ -165,6 +165,7 @@ def test_counts() -> None:
     assert "a draw" in rows["dgx1v broadcast, trees before minimising"]["deviation"]
 
 
+@pytest.mark.slow
 def test_counts_that_differ_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blink, "UNIQUE", {"dgx1v": 45, "dgx1p": 14})
     monkeypatch.setattr(blink, "RINGS", (("dgx1p", "013457", 2, 2, "Figure 4"), ("dgx1p", "014", 2, None, "2")))
@@ -249,6 +250,7 @@ def test_figure_22b() -> None:
     assert servers.knees() == Counter({Fraction(1): 46, Fraction(2): 22, Fraction(9, 4): 1, Fraction(5, 2): 1})
 
 
+@pytest.mark.slow
 def test_figure_22b_on_other_gpus_is_not_the_paper(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(servers, "GPUS", ((0, 1, 4), (0, 1, 2, 3, 4)))  # one link between 0 and 1, two to 4
     rows = list(blink.figure22b())

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quick import examples
 
 from antiphon.core.bounds import bound
 from antiphon.core.collective import Collective
@@ -61,7 +62,7 @@ def slowness(schedule: Schedule, machine: Topology) -> Fraction:
 
 
 @given(data=st.data(), size=st.integers(3, 12), number=st.integers(1, 5))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_swaps_keep_the_links(data: st.DataObject, size: int, number: int) -> None:
     factors = [data.draw(st.permutations(range(size))) for _ in range(number)]
     found = joined_flips(factors, most=2000)
@@ -80,7 +81,7 @@ def test_the_sign_of_factors_forbids_what_only_row_swaps_would_try() -> None:
 
 
 @given(data=st.data(), size=st.integers(3, 8))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_no_more_rings_than_proved(data: st.DataObject, size: int) -> None:
     members = tuple(range(0, 2 * size, 2))
     pairs = [(a, b) for a, b in product(members, members) if a != b]
@@ -132,7 +133,7 @@ def test_over_switches_the_plan_says_whether_rings_could_be_faster(spec: str, be
 
 
 @given(data=st.data(), ranks=st.integers(2, 6))
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_no_rings_are_faster_than_can_be(data: st.DataObject, ranks: int) -> None:
     """Ports of any width below one or two switches, some of them sharing a limit: never faster than said."""
     width = [LinkType("port", Fraction(data.draw(st.integers(1, 4)) * 10**9)) for _ in range(ranks)]
@@ -184,7 +185,7 @@ def test_one_way_round_everything_goes_that_way() -> None:
 
 
 @given(ranks=st.integers(2, 9), data=st.data())
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_both_ways_is_right_for_every_order_and_group(ranks: int, data: st.DataObject) -> None:
     members = tuple(sorted(data.draw(st.permutations(range(ranks)))[: max(2, ranks - 2)]))
     order = data.draw(st.permutations(members))
@@ -230,7 +231,7 @@ def trees(most: int) -> st.SearchStrategy[Groups]:
 @given(
     groups=trees(12), directions=st.integers(1, 2), kind=st.sampled_from(["allgather", "reducescatter", "allreduce"])
 )
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_any_groups_of_groups(groups: Groups, directions: int, kind: str) -> None:
     machine = star(groups.size)
     schedule = one("hierarchical-ring", machine, kind, fanins=f"({groups})", directions=directions)
@@ -244,7 +245,7 @@ def test_any_groups_of_groups(groups: Groups, directions: int, kind: str) -> Non
 
 
 @given(groups=trees(12), root=st.integers(0, 11), kind=st.sampled_from(["broadcast", "reduce"]))
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_chains_through_any_groups(groups: Groups, root: int, kind: str) -> None:
     machine = star(groups.size)
     wanted = Collective(kind, groups.size, roots=(root % groups.size,))

@@ -57,6 +57,7 @@ def named(table: Callable[..., Any]) -> list[Row]:
     return list(table())
 
 
+@pytest.mark.slow  # table 5 is the quick one
 def test_every_row_of_table_4_is_made_and_judged() -> None:
     rows = named(table4)
     assert len(rows) == 2 * 8 + 8 + 4 + 2 * (2 * 5 + 2 * 8)  # rooted ones for a root of either orbit

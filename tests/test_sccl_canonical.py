@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quick import examples
 from sccl_cases import case
 
 from antiphon.core.collective import Collective, custom_relation
@@ -64,7 +65,7 @@ def form_of(machine: Topology, what: Collective) -> object:
     return fingerprint(found), form(found)
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(st.integers(0, 10**5), st.integers(0, 10**5))
 def test_alike_problems_are_posed_alike(seed: int, other: int) -> None:
     asked = case(seed)
@@ -122,7 +123,7 @@ def test_only_capacities_count() -> None:
     assert form_of(doubled, what) == form_of(single, what) == form_of(quick, what)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.integers(0, 10**5), st.integers(0, 10**5))
 def test_any_renaming_is_the_same_problem(seed: int, other: int) -> None:
     """Renamed and back, duals prove what they proved, and a renaming read from text does the same."""
@@ -262,7 +263,7 @@ def test_random_problems_have_the_same_frontier_for_the_same_work(watched: Watch
     assert found > 20
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.integers(0, 10**5))
 def test_points_and_proofs_are_those_of_the_problem_as_asked(seed: int) -> None:
     asked = case(seed, most_ranks=5, most_chunks=8)

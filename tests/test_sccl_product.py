@@ -8,6 +8,7 @@ from fractions import Fraction
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quick import examples
 
 import antiphon
 from antiphon.core.bounds import bound
@@ -89,7 +90,7 @@ def test_one_wider_link_makes_it_no_product() -> None:
 sizes = st.integers(2, 4)
 
 
-@settings(max_examples=10)
+@settings(max_examples=examples(10))
 @given(
     sizes,
     sizes,

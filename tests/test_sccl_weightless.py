@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quick import examples
 
 import antiphon
 from antiphon.core.bounds import bound
@@ -43,7 +44,7 @@ def problems(draw: st.DrawFn) -> tuple[Topology, Collective]:
     return machine, Collective(kind, machine.ranks, plain.members, plain.roots, np.array(weights))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(problems())
 def test_what_has_no_data_has_no_part(problem: tuple[Topology, Collective]) -> None:
     """Claims are those of the certificate, which holds; the fewest steps are those of the bound."""

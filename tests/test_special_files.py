@@ -115,7 +115,8 @@ CLOSED = "antiphon: stdout is closed: there is nowhere to write the result to; t
         ("2>/dev/full >/dev/null", 0, ""),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("machine", ["ring:ranks=3", "full:ranks=300"])  # less and more than a buffer holds
+# less and more than a buffer holds
+@pytest.mark.parametrize("machine", ["full:ranks=300", pytest.param("ring:ranks=3", marks=pytest.mark.slow)])
 def test_streams_that_are_closed_or_full(redirected: str, code: int, said: str, machine: str) -> None:
     done = shell(f"antiphon topology show {machine} --json {redirected}")
     assert (done.returncode, done.stderr) == (code, said)

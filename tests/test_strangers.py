@@ -22,6 +22,7 @@ import hostile
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quick import examples
 
 import antiphon
 from antiphon.errors import AntiphonError, Invalid, TimedOut
@@ -355,7 +356,7 @@ def test_both_sides_are_told_the_same() -> None:
 
 
 @given(st.integers(0, BITS - 1))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_no_bit_can_be_turned_round(bit: int) -> None:
     """Of the nonces, ranks, proofs and verdicts: at least one side finds it out."""
     key = derived(b"secret", b"door")
@@ -364,7 +365,7 @@ def test_no_bit_can_be_turned_round(bit: int) -> None:
 
 
 @given(st.binary(max_size=300))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_a_host_reads_only_what_belongs_there(data: bytes) -> None:
     talk = host(0, 4, b"key", lambda who, count: (0, 0), lambda who: None)
     _, wanted = next(talk)

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quick import examples
 
 from antiphon.core import symmetry
 from antiphon.core.bounds import bound
@@ -192,7 +193,7 @@ def test_counts_and_degrees(spec: str, ranks: int, switches: int, links: int, lo
     assert (found[0], found[-1]) == (lowest, highest)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.lists(st.integers(2, 4), min_size=1, max_size=4), st.booleans())
 def test_grids_join_neighbours_along_each_axis(sizes: list[int], closed: bool) -> None:
     family = "torus" if closed else "mesh"

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from packing_cases import OPTIMA, allocations
+from quick import examples
 
 import antiphon
 from antiphon.core.bounds import bound
@@ -64,13 +65,15 @@ def at_no_latency(topology: Topology) -> Topology:
     return replace(topology, types=tuple(replace(kind, latency=0.0) for kind in topology.types))
 
 
-ALL = [(name, gpus) for name in ("dgx1v", "dgx1p") for gpus in allocations(name)]
+def every_allocation() -> list[tuple[str, tuple[int, ...]]]:
+    return [(name, gpus) for name in ("dgx1v", "dgx1p") for gpus in allocations(name)]
 
 
+@pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", ["broadcast", "allreduce"])
-def test_every_allocation_of_dgx1(kind: str) -> None:
+def test_every_allocation_of_dgx1(kind: str, every: int) -> None:
     """At the greatest rate, which a cut or partition proves; 1 GB takes size / rate at no latency, to 1 %."""
-    for number, (name, gpus) in enumerate(ALL):
+    for number, (name, gpus) in enumerate(every_allocation()[::every]):
         topology = allocation(name, gpus)
         collective = wanted(kind, len(gpus))
         schedule = made(trees, topology, collective)
@@ -241,7 +244,7 @@ def test_blink_on_one_server(spec: str, kind: str) -> None:
 
 def test_blink_is_within_its_threshold() -> None:
     """Of the optimum, 5 % unless told otherwise, on every allocation; with as few trees as published on all GPUs."""
-    for name, gpus in ALL[::6]:
+    for name, gpus in every_allocation()[::6]:
         topology = allocation(name, gpus)
         for kind in ("broadcast", "allreduce"):
             collective = wanted(kind, len(gpus))
@@ -370,7 +373,7 @@ def test_a_hybrid_needs_two_kinds() -> None:
 PAIRS = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4), st.integers(1, 9)), min_size=6, max_size=14)
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(PAIRS, st.booleans(), st.sampled_from(KINDS), st.integers(0, 3))
 def test_random_machines(links: list[tuple[int, int, int]], limited: bool, kind: str, root: int) -> None:
     """Four ranks and a switch, links of any widths one way or both: right, and never beyond the bound."""

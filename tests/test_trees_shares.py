@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quick import examples
 
 import antiphon
 from antiphon.cli import run
@@ -29,22 +30,22 @@ from antiphon.select import check
 from antiphon.topologies import topology
 
 KINDS = ["allgather", "reducescatter", "allreduce", "broadcast"]
+QUICK = (5, "allgather")
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
-    "spec",
+    ("spec", "kind"),
     [
-        "torus:dims=3x3x3",
-        "torus:dims=5x5x5",
-        pytest.param("torus:dims=6x6x6", marks=pytest.mark.slow),
-        pytest.param("torus:dims=8x8x8", marks=pytest.mark.slow),
+        pytest.param(f"torus:dims={k}x{k}x{k}", kind, marks=pytest.mark.slow if k > 3 and (k, kind) != QUICK else ())
+        for k in (3, 5, 6, 8)
+        for kind in KINDS
     ],
 )
 def test_tori_of_three_dimensions(spec: str, kind: str) -> None:
     plan_of(spec, kind)
 
 
+@pytest.mark.slow
 def test_six_by_six_by_six(capsys: pytest.CaptureFixture[str]) -> None:
     """The shares of its exact packing have a denominator of fifty digits."""
     assert run(["plan", "allgather", "torus:dims=6x6x6", "--planner", "trees", "--option", "pieces=1", "--json"]) == 0
@@ -133,7 +134,7 @@ def test_uneven_weights_and_groups() -> None:
         assert Fraction(told["rounding"]["exact_rate"]) <= limit / machine.unit
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(data=st.data())
 def test_what_is_lost_is_exact(data: st.DataObject) -> None:
     """Random parts of groups on links under a limit: counts add up, and the time is that of a plain sum."""

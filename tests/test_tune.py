@@ -14,6 +14,7 @@ import pytest
 import stubborn_planners
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quick import examples
 
 import antiphon
 from antiphon import registry
@@ -348,7 +349,7 @@ def test_a_wrong_table_is_refused(tmp_path: Path, table_bytes: bytes, old: bytes
 
 
 @given(at=st.floats(0, 1, exclude_max=True), length=st.integers(0, 40), noise=st.binary(max_size=12))
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_no_table_however_hostile_does_harm(
     tmp_path_factory: pytest.TempPathFactory, table_bytes: bytes, at: float, length: int, noise: bytes
 ) -> None:

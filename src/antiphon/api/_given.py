@@ -79,12 +79,13 @@ def plan(given: Any, collective: str = "", what: str = "plan") -> Plan:
     return found[collective or next(iter(found))]
 
 
-def right(given: Any, collective: str, done: str) -> Plan:
-    """The same, verified: Infeasible where it is wrong, as then it is not `done` (run, written)."""
+def right(given: Any, collective: str, done: str, op: str | None = None, dtype: str | None = None) -> Plan:
+    """The same, verified: Infeasible where it is wrong, or its switches cannot combine such data, as then it is not
+    `done` (run, written)."""
     from antiphon.select import check
 
     found = plan(given, collective)
-    fault = check(found, found.topology)
+    fault = check(found, found.topology, op=op, dtype=dtype)
     if fault is not None:
         where = f"{os.fspath(given)}: " if is_path(given) else ""
         raise Infeasible(f"{where}the plan is wrong and is not {done}: {fault.message}")

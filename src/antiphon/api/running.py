@@ -65,7 +65,7 @@ def run(  # noqa: PLR0913
         "repeat": repeat,
         "in_place": in_place,
     }
-    found = _given.right(plan, collective, "run")
+    found = _given.right(plan, collective, "run", data["op"], data["dtype"])
     return (
         run_plan(
             found,

@@ -6,7 +6,7 @@ A table is columns of equal length; a row is a place in them. What works on tabl
     dense       keys as 0, 1, 2, ... without holes             numbered the same for rows of several columns
     pointers    where each owner's rows begin (CSR)            ranges   the rows of chosen owners, one after another
     packed      several columns as one key                     places   the place of each in its run of equal values
-    sums        whole numbers added up by group                ascends  whether a column is in order
+    sums        whole numbers added up by group                ascends  whether rows are in order
 """
 
 from __future__ import annotations
@@ -84,9 +84,18 @@ def packed(*columns: tuple[NDArray[Any], int]) -> tuple[Longs, int]:
     return key, bound
 
 
-def ascends(key: NDArray[Any]) -> bool:
-    """Whether no value is below the one before it."""
-    return bool((key[1:] >= key[:-1]).all())
+def ascends(*columns: NDArray[Any]) -> bool:
+    """Whether no row of these columns is below the one before it.
+
+    >>> ascends(np.array([1, 1, 2]), np.array([3, 4, 0])), ascends(np.array([1, 1]), np.array([4, 3]))
+    (True, False)
+    """
+    tied: Bools | np.bool_ = np.True_
+    for values in columns:
+        if bool((tied & (values[1:] < values[:-1])).any()):
+            return False
+        tied = tied & (values[1:] == values[:-1])
+    return True
 
 
 def places(group: NDArray[Any]) -> Longs:

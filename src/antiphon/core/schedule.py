@@ -193,9 +193,9 @@ class Schedule:
         index = index if index.size else index.astype(np.int64)
         return replace(self, **{**{name: c[index] for name, c in self.columns().items()}, **changes})
 
-    def ways(self, rows: AnyInts | slice = slice(None)) -> tuple[Longs, int]:
-        """Of every row (or of these) a number that rows of one message share, ascending in the order of messages, and a
-        bound.
+    def ways(self, rows: AnyInts | slice = slice(None)) -> list[tuple[NDArray[Any], int]]:
+        """Of every row (or of these) what rows of one message share, as columns with their bounds: in the order of
+        these, the first before the next, messages are.
 
         A message is rows with equal (step, src, dst, route) and as many pieces. Messages are in the order of
         (step, how far dst is beyond src, src, route, pieces), ranks counted around: so those that a rank sends in a
@@ -204,11 +204,11 @@ class Schedule:
         are one message, which stands where the first of them would.
         """
         if self.joint is not None:
-            key, bound, _ = self._joined
-            return key[rows], bound
+            key, bound, *_ = self._joined
+            return [(key[rows], bound)]
         return self._ways(rows)
 
-    def _ways(self, rows: AnyInts | slice = slice(None)) -> tuple[Longs, int]:
+    def _ways(self, rows: AnyInts | slice = slice(None)) -> list[tuple[NDArray[Any], int]]:
         ranks, src = self.collective.ranks, self.src[rows]
         ahead = self.dst[rows] - src
         ahead += (ahead < 0) * np.int32(ranks)
@@ -217,13 +217,14 @@ class Schedule:
             columns.append((self.route[rows] + np.int64(1), int(self.route.max()) + 2))
         if not isinstance(self.pieces, int):
             columns.append((self.pieces[self.chunk[rows]], int(self.pieces.max()) + 1))
-        return packed(*columns)
+        return columns
 
     @cached_property
-    def _joined(self) -> tuple[Longs, int, Longs]:
+    def _joined(self) -> tuple[Longs, int, Longs, Longs]:
         """`ways` where there are joints: of every row the way of the first row of its joint, then a number that tells
-        joints apart and follows from what they are, not from how they are numbered; and that first row."""
-        plain, many = self._ways()
+        joints apart and follows from what they are, not from how they are numbered; and a bound. Then that first row,
+        and that number: 0 for a row that stands alone."""
+        plain, many = packed(*self._ways())
         joint = np.zeros(0, np.int32) if self.joint is None else self.joint
         bound = np.flatnonzero(joint >= 0)
         _, number = dense(joint[bound], 2**31)
@@ -231,7 +232,7 @@ class Schedule:
         bound, number = bound[several[number]], (np.cumsum(several) - 1)[number[several[number]]]
         leads = np.arange(self.transfers)
         if not len(bound):
-            return plain, many, leads
+            return plain, many, leads, np.zeros(self.transfers, np.int64)
         inside = (plain, self.chunk, self.slot("src"), self.slot("dst"), self.op)
         order = np.lexsort((*(values[bound] for values in inside[::-1]), number))
         first = order[starts(number[order])]  # of every joint the first row
@@ -246,7 +247,7 @@ class Schedule:
         own = np.zeros(self.transfers, np.int64)
         own[bound] = 1 + numbered(plain[bound][first], self.chunk[bound][first], mark, np.arange(len(mark)))[number]
         key, top = packed((plain[leads], many), (own, len(first) + 1))
-        return key, top, leads
+        return key, top, leads, own
 
     @property
     def leads(self) -> Longs:
@@ -264,19 +265,20 @@ class Schedule:
         for values in columns[1:]:
             new[1:] |= values[1:] != values[:-1]
         if self.joint is not None:
-            same = self.joint[1:] == self.joint[:-1]
-            new[1:] |= ~same
-            new[1:] &= ~(same & (self.joint[1:] >= 0))
+            own = self._joined[3]
+            same = own[1:] == own[:-1]
+            new[1:] = (new[1:] | ~same) & ~(same & (own[1:] > 0))
         return new
 
     def sorted(self) -> Schedule:
         """Rows in canonical order: by message (`ways`), then by chunk, slots and op. Itself where they are."""
         slots = self.slots
-        inside: list[tuple[NDArray[Any], int]] = [] if self.joint is None else [self._ways()]
-        inside += [(self.chunk, len(self.chunks))]
-        inside += [(self.slot(side), slots) for side in ("src", "dst")] if slots > 1 else []
-        key, bound = packed(self.ways(), *inside, (self.op, 2))
-        same = self if ascends(key) else self.take(order_of(key, bound))
+        columns = self.ways() if self.joint is None else [*self.ways(), *self._ways()]
+        columns.append((self.chunk, len(self.chunks)))
+        columns += [(self.slot(side), slots) for side in ("src", "dst")] if slots > 1 else []
+        columns.append((self.op, 2))
+        ordered = ascends(*(values for values, _ in columns))
+        same = self if ordered else self.take(order_of(*packed(*columns)))
         return same if self.joint is None else same._renumbered()
 
     def _renumbered(self) -> Schedule:

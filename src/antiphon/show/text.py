@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import Any
 
 from antiphon.core.bounds import without
-from antiphon.core.topology import Topology
+from antiphon.core.topology import Ability, Topology
 from antiphon.select import uses_text
 from antiphon.show.columns import paragraph, table
 from antiphon.show.words import assumed_text
@@ -84,17 +84,25 @@ def _limits(topology: Topology) -> list[str]:
 
 def _abilities(topology: Topology) -> list[str]:
     """What switches can do beside forwarding; alike ones are told once, with numbers left out where they are many."""
-    said: dict[str, list[str]] = {}
+    said: dict[Ability, list[str]] = {}
     for node in range(topology.ranks, topology.nodes):
-        ability = topology.ability(node)
-        able = [what for what, does in (("multicast", ability.multicast), ("reduce", ability.reduce)) if does]
-        said.setdefault(" and ".join(able), []).append(topology.places[node])
+        said.setdefault(topology.ability(node), []).append(topology.places[node])
     lines: list[str] = []
-    for can, places in said.items():
+    for ability, places in said.items():
         named = places if len(places) <= MOST_LIMITS else [*dict.fromkeys(re.sub(r"\d+", "*", one) for one in places)]
-        if can:
-            lines += paragraph(f"can {can}: {', '.join(named)}", rest="    ")
+        able = [what for what, does in (("multicast", ability.multicast), ("reduce", ability.reduce)) if does]
+        if able:
+            lines += paragraph(f"can {' and '.join(able)}: {', '.join(named)}{_how(ability)}", rest="    ")
     return lines
+
+
+def _how(ability: Ability) -> str:
+    """More of what a switch does that multicasts or reduces."""
+    more = ["sends on what it combined"] if ability.through else []
+    more += ["what a rank keeps crosses it, too"] if ability.own else []
+    more += [f"serves {ability.at_once} at once"] if ability.at_once else []
+    more += [f"combines {', '.join(names)}" for names in (ability.operators, ability.types) if names]
+    return f" ({'; '.join(more)})" if more else ""
 
 
 def _more(rows: int) -> list[str]:

@@ -10,7 +10,7 @@ from antiphon.units import format_bandwidth, format_size
 
 ENDINGS = {"budget": "stopped by their budget", "memory": "out of memory", "crash": "ended by a crash"}
 MOST_NAMES = 5
-ASSUMED = "switches of this machine can do that, and no schedule here lets them"
+ASSUMED = "switches of this machine can do that, which what was searched here leaves out"
 
 
 WHEN = "predicted, at the size `at`: the greatest priced in the range, which ends before the next begins"

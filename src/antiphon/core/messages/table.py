@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.columns import Floats, Ints, Longs, ascends, narrow, order_of, starts, sums
+from antiphon.core.columns import Floats, Ints, Longs, ascends, narrow, order_of, packed, starts, sums
 from antiphon.core.interpret import block_elements
 from antiphon.core.interpret.buffers import chunk_bounds
 from antiphon.core.loads import pieces_of
@@ -146,12 +146,13 @@ def messages(schedule: Schedule) -> Messages:
     rows, new = schedule.transfers, schedule.runs()
     alone = bool(new.all())  # every row is a run
     first = np.arange(rows + 1, dtype=np.int32) if alone else narrow(np.append(np.flatnonzero(new), rows))
-    key, bound = schedule.ways() if alone else schedule.ways(first[:-1])
+    ways = schedule.ways() if alone else schedule.ways(first[:-1])
     route = np.full(rows, -1, np.int32) if schedule.route is None else schedule.route
     columns: tuple[Ints, ...] = (schedule.step, schedule.src, schedule.dst, route)
-    if ascends(key):
-        of_run, row = np.arange(len(key), dtype=np.int32), first[:-1]
+    if ascends(*(column for column, _ in ways)):
+        of_run, row = np.arange(len(first) - 1, dtype=np.int32), first[:-1]
     else:
+        key, bound = packed(*ways)
         order = order_of(key, bound)
         fresh = starts(key[order])
         of_run = np.empty(len(key), np.int32)

@@ -6,7 +6,6 @@ Among 1024 ranks that all send to all twice, pairs of messages would be 10^9; co
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
@@ -40,14 +39,6 @@ class Waits:
     def __len__(self) -> int:
         """How many conditions there are."""
         return len(self.before)
-
-    @cached_property
-    def after(self) -> Ints:
-        """Per condition the one that it is before, -1."""
-        out = np.full(len(self), -1, np.int32)
-        some = np.flatnonzero(self.before >= 0)
-        out[self.before[some]] = some
-        return out
 
     def pairs(self, what: str) -> tuple[Longs, Longs]:
         """(message, condition) of what gives when "done" or "left", or of what messages "need", by message. O(pairs).
@@ -121,18 +112,17 @@ def _rounds(messages: Messages, src: Ints | Longs, dst: Ints | Longs, keys: int,
     >>> rounds.before.tolist()
     [-1, -1, -1, 0, 1, 2]
     """
-    count, begins = len(messages), starts(messages.step)
-    times = int(begins.sum())  # messages come by step
+    count, begins = len(messages), np.flatnonzero(starts(messages.step))
+    times = len(begins)  # messages come by step
     bound = max(times * keys, 1)
     fits = np.int32 if bound < 2**31 else np.int64
-    time: AnyInts = np.cumsum(begins).astype(fits)
-    time -= fits(1)
-    time *= fits(keys)
-    first, second = (np.add(time, end, dtype=fits) for end in (src, dst))
+    time: AnyInts = np.repeat(keys * np.arange(times, dtype=fits), np.diff(begins, append=count))
+    ends = np.empty((count, 2), fits)  # the rounds of source and receiver
+    for side, end in enumerate((src, dst)):
+        np.add(time, end, out=ends[:, side], casting="same_kind")
     if bound <= 8 * count:  # few enough for a table of all keys in all steps
         used = np.zeros(bound, np.bool_)
-        used[first] = True
-        used[second] = True
+        used[ends] = True
         if used.all():
             before = np.arange(-keys, bound - keys, dtype=np.int32)
             before[:keys] = -1
@@ -141,22 +131,21 @@ def _rounds(messages: Messages, src: Ints | Longs, dst: Ints | Longs, keys: int,
             last = np.where(used, number, np.int32(-1)).reshape(times, keys)
             np.maximum.accumulate(last, axis=0, out=last)
             before = np.concatenate([np.full(keys, -1, np.int32), last[:-1].reshape(-1)])[used]
-            first, second = number[first], number[second]
+            ends = number[ends]
     else:
-        names, place = dense(np.concatenate([first, second]), bound)
-        first, second = place[:count], place[count:]
+        names, place = dense(ends.ravel(), bound)
+        ends = place.reshape(count, 2)
         order = order_of(names % keys, keys)
         before = np.full(len(names), -1, np.int32)
         same = ~starts((names % keys)[order])
         before[order[same]] = order[np.flatnonzero(same) - 1]
-    first, second = narrow(first), narrow(second)
-    need = before[first]
+    ends = narrow(ends)
+    need = before[ends[:, 0]]
     if sent == LEFT:
         each = np.arange(count + 1, dtype=np.int32)
+        first, second = (np.ascontiguousarray(ends[:, side]) for side in (0, 1))
         return Waits(each, second, each, first, NONE, need, before)
-    done = np.empty(2 * count, np.int32)
-    done[0::2], done[1::2] = first, second
-    return Waits(NONE, done, NONE, NONE, NONE, need, before)
+    return Waits(NONE, ends.ravel(), NONE, NONE, NONE, need, before)
 
 
 def _versions(messages: Messages) -> Waits:

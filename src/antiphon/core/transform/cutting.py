@@ -69,6 +69,8 @@ def split(schedule: Schedule, parts: int) -> Schedule:
     """
     if parts < 1:
         raise Invalid(f"split: every chunk is cut into 1 part or more, got {parts}")
+    if parts == 1:
+        return schedule
     count = np.full(len(schedule.chunks), parts, np.int64)
     pieces = schedule.pieces if isinstance(schedule.pieces, int) else np.repeat(schedule.pieces, parts)
     return spread(schedule, np.cumsum(count) - count, count, chunks=divided(schedule.chunks, count), pieces=pieces)

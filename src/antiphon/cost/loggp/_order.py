@@ -32,9 +32,9 @@ def classes(weight: Longs, combined: Longs, level: Ints, most: int) -> tuple[Int
 
 
 @compiled
-def counted_waits(done: Ints, left: Ints, before: Ints) -> Ints:
-    """How many each condition waits for: those that give to it, and the one before it."""
-    out = np.zeros(len(before), np.int32)
+def chained(done: Ints, left: Ints, before: Ints) -> tuple[Ints, Ints]:
+    """How many each condition waits for: those that give to it, and the one before it; and the one after it, -1."""
+    out, after = np.zeros(len(before), np.int32), np.full(len(before), -1, np.int32)
     for i in range(len(done)):
         out[done[i]] += 1
     for i in range(len(left)):
@@ -42,7 +42,8 @@ def counted_waits(done: Ints, left: Ints, before: Ints) -> Ints:
     for c in range(len(before)):
         if before[c] >= 0:
             out[c] += 1
-    return out
+            after[before[c]] = c
+    return out, after
 
 
 @compiled
@@ -62,6 +63,44 @@ def released(needs: Ints, count: int) -> tuple[Ints, Ints]:
             out[at[n]] = m
             at[n] += 1
     return pointer, out
+
+
+@compiled
+def at_once(step: Ints, src: Ints, dst: Ints, node: Longs, most: int) -> tuple[int, int]:
+    """The most messages that some rank can send, or receive, at once, and the most between some node and others, where
+    ranks go on when all of a round is received: of a rank's messages only those of one round are under way then, and to
+    a receiver one from each of its sources. Above `most` where it is more than that, or not known. Messages by step.
+    O(messages * most).
+    """
+    ranks, nodes, unknown = len(node), int(node.max()) + 1, most + 1
+    sources, known = np.empty((ranks, most), np.int32), np.zeros(ranks, np.int32)
+    when, sends, leaves = np.full(ranks, -1, np.int32), np.zeros(ranks, np.int32), np.zeros(ranks, np.int32)
+    rank_most, leaves_most, comes = 0, np.zeros(ranks, np.int32), np.zeros(nodes + 1, np.int32)
+    for m in range(len(src)):
+        a, b = src[m], dst[m]
+        crosses = node[a] != node[b]
+        if when[a] != step[m]:
+            when[a], sends[a], leaves[a] = step[m], 0, 0
+        sends[a] += 1
+        leaves[a] += crosses
+        leaves_most[a] = max(leaves_most[a], leaves[a])
+        i = 0
+        while i < known[b] and sources[b, i] != a:
+            i += 1
+        again = m > 0 and src[m - 1] == a and dst[m - 1] == b and step[m - 1] == step[m]
+        if i == most or sends[a] > most or again:
+            return unknown, unknown
+        if i == known[b]:
+            sources[b, i] = a
+            known[b] += 1
+            comes[node[b]] += crosses  # of ranks in no node, which share nothing, the last
+        rank_most = max(rank_most, sends[a], known[b])
+    node_most, goes = 0, np.zeros(nodes + 1, np.int32)
+    for a in range(ranks):
+        goes[node[a]] += leaves_most[a]
+    for n in range(nodes):
+        node_most = max(node_most, goes[n], comes[n])
+    return rank_most, node_most
 
 
 @compiled

@@ -15,6 +15,7 @@ from antiphon.core.topology import Topology
 from antiphon.cost.figures import FIGURES
 from antiphon.cost.loggp import messages as engine
 from antiphon.cost.loggp._free import simulate_free
+from antiphon.cost.loggp._order import at_once
 from antiphon.cost.loggp._packets import simulate_packets
 from antiphon.cost.loggp._processors import simulate_processors
 from antiphon.cost.loggp.options import Options
@@ -24,6 +25,7 @@ from antiphon.cost.profile import Profile
 from antiphon.cost.steps import latency_name
 from antiphon.cost.trace import Events
 
+MOST_SOURCES = 64  # of a rank up to which they are told apart
 MOST_LOGGED = 2**20  # messages up to which a prediction tells its terms
 CAUSES = ("", "a port to send", "its node's NIC", "a port to receive", "the receiver's NIC", "the rank to combine",
           "the rank's processor")  # fmt: skip
@@ -68,21 +70,50 @@ class Simulation:
     # ---- the simulation ----
 
     @cached_property
+    def _ends(self) -> tuple[Longs, Longs]:
+        """How many messages every rank sends, and how many it receives."""
+        sent, ranks = self.work.sent, len(self.work.node)
+        return np.bincount(sent.src, minlength=ranks), np.bincount(sent.dst, minlength=ranks)
+
+    @cached_property
     def ports(self) -> int:
         """Of every rank; 0 where there is no limit, or more than it has messages."""
-        sent = self.work.sent
-        most = max((int(np.bincount(ends).max(initial=0)) for ends in (sent.src, sent.dst)), default=0)
+        most = max(int(many.max(initial=0)) for many in self._ends)
         radix = self.options.limits.device_radix
         return 0 if radix is None or radix >= most else radix
 
     @cached_property
     def nics(self) -> int:
         """Of every node, likewise."""
-        node, sent = self.work.node, self.work.sent
-        ends = (node[sent.src], node[sent.dst])
-        most = max((int(np.bincount(end[end >= 0]).max(initial=0)) for end in ends), default=0)
+        inside = self.work.node >= 0
+        node = self.work.node[inside]
+        most = max(int(np.bincount(node, many[inside]).max(initial=0)) for many in self._ends)
         radix = self.options.limits.node_radix
         return 0 if radix is None or radix >= most else radix
+
+    @cached_property
+    def _at_once(self) -> tuple[int, int]:
+        """The most messages of a rank, and of a node with others, where rounds keep those of other times apart."""
+        sent, most = self.work.sent, min(max(self.ports, self.nics, 1), MOST_SOURCES)
+        if not self.work.in_rounds:
+            return most + 1, most + 1
+        found: tuple[int, int] = at_once(sent.step, sent.src, sent.dst, self.work.node, most)
+        return found
+
+    def waited_for(self, cost: engine.Cost) -> tuple[int, int]:
+        """Ports and NICs; 0 where nobody ever waits for one: as many are never taken at once, and who goes on when a
+        message is received comes later than its ports and NICs are clear, by more than moments are rounded."""
+        if not self.ports and not self.nics:
+            return 0, 0
+        real = self.work.level >= 0
+        latency, send, receive, gap, flight, busy, _ = (one[real] for one in cost)
+        later = sum(float(one.min(initial=np.inf)) for one in (latency, send, receive))
+        clear = max(float(gap.max(initial=0)), float((busy - flight).max(initial=0)))
+        longest = sum(float(one.max(initial=0)) for one in (latency, send, receive, gap, flight, busy, cost.work))
+        if later - clear <= longest * len(self.work) * 2.0**-48:
+            return self.ports, self.nics
+        ranks, nodes = self._at_once
+        return self.ports if ranks > self.ports else 0, self.nics if nodes > self.nics else 0
 
     def sizes(self, nbytes: int) -> Floats:
         """Bytes by class; whole ones where only rounding kept them from it, as a hair more would be a packet more."""
@@ -139,9 +170,10 @@ class Simulation:
                 work.graph, cost, size, per_byte, float(self.options.limits.packet), work.node, ports, nics, log
             )
             return Outcome(seconds, last, done, log, held, received)
-        if not (ports or nics or record or cost.work.any() or len(work.waits.need_ptr) or len(work.waits.left)):
-            whole = cost.send + cost.flight + cost.latency + cost.receive
-            seconds, last = simulate_free(work.graph.klass, whole, work.waits.need, work.waits.done, work.waits.before)
+        ports, nics = self.waited_for(cost)
+        alone = not cost.work.any() or self._at_once[0] <= 1  # no rank combines two at once
+        if alone and work.in_rounds and not (ports or nics or record):
+            seconds, last = simulate_free(work.graph.klass, cost, work.waits.need, work.waits.done, work.waits.before)
             return Outcome(seconds, last, len(work), log)
         seconds, last, done, held = engine.simulate_messages(work.graph, cost, work.node, ports, nics, log)
         return Outcome(seconds, last, done, log, held, received)

@@ -58,6 +58,11 @@ class Work:
     def __len__(self) -> int:
         return len(self.sent)
 
+    @property
+    def in_rounds(self) -> bool:
+        """Whether every message waits for one condition, the round before, which holds when all of it is received."""
+        return not len(self.waits.need_ptr) and not len(self.waits.left)
+
 
 def work_of(schedule: Schedule, topology: Topology, given: LogGP | None, order: str, sent: str = RECEIVED) -> Work:
     """Every piece is a row here: expand first. O(rows) for order "rounds" (rows by message), else a sort of them."""
@@ -148,10 +153,10 @@ def _graph(found: Messages | MessageGraph, klass: Ints, wait: Waits) -> Graph:
     else:
         needed = (wait.need >= 0).astype(np.int32)
         pointer, release = loops.released(wait.need, len(wait))
-    count = loops.counted_waits(wait.done, wait.left, wait.before)
+    count, after = loops.chained(wait.done, wait.left, wait.before)
     return Graph(
         found.src, found.dst, klass, needed, wait.done_ptr, wait.done, wait.left_ptr, wait.left, pointer, release,
-        count, wait.after,
+        count, after,
     )  # fmt: skip
 
 

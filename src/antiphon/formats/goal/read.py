@@ -20,6 +20,7 @@ _OPERATION = re.compile(
     r"(?:\s+cpu\s+\d{1,9})?(?:\s+nic\s+\d{1,9})?"
 )
 _WAIT = re.compile(r"(\w+)\s+(i?)requires\s+(\w+)")
+_NUMBER = re.compile(r"//\s*message\s+(\d{1,9})")
 _RANKS = re.compile(r"num_ranks\s+(\d{1,9})")
 _RANK = re.compile(r"rank\s+(\d{1,9})\s*\{")
 
@@ -33,7 +34,7 @@ class _Operations:
     kind: list[str] = field(default_factory=list)
     size: list[int] = field(default_factory=list)  # bytes, or nanoseconds
     peer: list[int] = field(default_factory=list)
-    tag: list[int] = field(default_factory=list)
+    tag: list[int] = field(default_factory=list)  # of a calc: the message within a rank that it is, or -1
     line: list[int] = field(default_factory=list)
     waits: list[tuple[int, int, bool]] = field(default_factory=list)
 
@@ -44,11 +45,12 @@ class _Operations:
 def read_goal(path: str | os.PathLike[str]) -> MessageGraph:
     """What `export --to goal` writes, and other files of its form: sends with the receives of the same ends and tag.
 
-    Messages are numbered by their tags. A send waits for what it requires; a receive that requires something holds up
-    those who require it, but takes what comes before: receivers have buffers here. A calc is work of its rank, one
-    after another; one that follows a receive that nothing else follows is what the message takes there. What only must
-    have begun (irequires) may be a calc. Every fault is one line that names file and line. Not for more than 2^22
-    operations, or 2^27 dependencies with those that calcs of no length stand for.
+    Messages are numbered by their tags, those within a rank by comments ("// message 17") above their calcs. A send
+    waits for what it requires; a receive that requires something holds up those who require it, but takes what comes
+    before: receivers have buffers here. A calc is work of its rank, one after another; one that follows a receive that
+    nothing else follows, and has no such number, is what the message takes there. What only must have begun (irequires)
+    may be a calc. Every fault is one line that names file and line. Not for more than 2^22 operations, or 2^27
+    dependencies with those that calcs of no length stand for.
     """
     with reading(name_of(path)):
         return _graph(_parsed(read_bytes(path).decode("utf-8", "replace")))
@@ -62,10 +64,12 @@ def _parsed(text: str) -> _Operations:
     >>> table.rank, table.kind, table.size, table.waits
     ([0, 1, 1], ['send', 'recv', 'calc'], [8, 8, 5], [(2, 1, False)])
     """
-    table, rank, known = _Operations(), -1, dict[str, int]()
+    table, rank, known, inside = _Operations(), -1, dict[str, int](), -1
     for number, raw in enumerate(text.splitlines(), 1):
         line = raw.partition("//")[0].strip()
         if not line:
+            told = _NUMBER.fullmatch(raw.strip())
+            inside = int(told[1]) if told else inside
             continue
         if rank < 0 and (match := _RANKS.fullmatch(line)):
             table.ranks = int(match[1])
@@ -76,7 +80,8 @@ def _parsed(text: str) -> _Operations:
         elif rank >= 0 and line == "}":
             rank = -1
         elif rank >= 0 and (match := _OPERATION.fullmatch(line)):
-            _add(table, rank, known, match, number)
+            _add(table, rank, known, match, number, inside)
+            inside = -1
         elif rank >= 0 and (match := _WAIT.fullmatch(line)):
             for name in (match[1], match[3]):
                 if name not in known:
@@ -89,7 +94,7 @@ def _parsed(text: str) -> _Operations:
     return table
 
 
-def _add(table: _Operations, rank: int, known: dict[str, int], match: re.Match[str], line: int) -> None:
+def _add(table: _Operations, rank: int, known: dict[str, int], match: re.Match[str], line: int, inside: int) -> None:
     if match[1] in known:
         raise Invalid(f"line {line}: rank {rank} has a second {quote(match[1])}; give each its own name")
     if len(table) == MOST_OPERATIONS:
@@ -100,7 +105,7 @@ def _add(table: _Operations, rank: int, known: dict[str, int], match: re.Match[s
         raise Invalid(f"line {line}: from rank {rank} to {peer}, of {table.ranks} ranks")
     for column, value in (
         (table.rank, rank), (table.size, int(match[3] or match[6])), (table.peer, peer),
-        (table.tag, int(match[5] or 0)), (table.line, line),
+        (table.tag, int(match[5] or 0) if match[2] else inside), (table.line, line),
     ):  # fmt: skip
         column.append(value)
     table.kind.append(match[2] or CALC)
@@ -108,10 +113,10 @@ def _add(table: _Operations, rank: int, known: dict[str, int], match: re.Match[s
 
 @dataclass
 class _Parts:
-    """Messages in their order, then calcs that take time; of every operation the one that it is part of, or -1."""
+    """Messages in their order, those within a rank as (calc, calc), then other calcs that take time; of every operation
+    the one that it is part of, or -1."""
 
-    pairs: list[tuple[int, int]]  # (send, receive)
-    calcs: list[int]
+    ends: list[tuple[int, int]]  # (send, receive)
     number: list[int]
     merged: dict[int, int]  # calc -> the receive that it follows
 
@@ -129,26 +134,21 @@ def _graph(table: _Operations) -> MessageGraph:
     """
     parts = _parts(table)
     deps = _dependencies(table, parts)
-    count = len(parts.pairs) + len(parts.calcs)
-    owner = [send for send, _ in parts.pairs] + parts.calcs
+    owner = [send for send, _ in parts.ends]
+    inside = np.array([send == receive for send, receive in parts.ends], np.bool_)
     many = [len(deps[operation]) for operation in owner]
     if sum(many) > MOST_DEPENDENCIES:
         raise Unsupported(f"its messages have {sum(many)} dependencies in pairs; simulate the plan itself")
     items = np.array([item for operation in owner for item in sorted(deps[operation])], np.int64)
-    seconds = np.zeros(count)
-    seconds[len(parts.pairs) :] = [table.size[calc] / 1e9 for calc in parts.calcs]
+    size = np.array([table.size[operation] for operation in owner], np.int64)
+    seconds = np.where(inside, size / 1e9, 0.0)
     for calc, receive in parts.merged.items():
         seconds[parts.number[receive]] = table.size[calc] / 1e9
-    column = {
-        "src": [table.rank[operation] for operation in owner],
-        "dst": [table.rank[receive] for _, receive in parts.pairs] + [table.rank[calc] for calc in parts.calcs],
-        "nbytes": [table.size[send] for send, _ in parts.pairs] + [0] * len(parts.calcs),
-    }
-    src, dst, nbytes = (np.array(column[name], np.int64) for name in ("src", "dst", "nbytes"))
+    src, dst = (np.array([table.rank[ends[side]] for ends in parts.ends], np.int64) for side in (0, 1))
     pointer = np.concatenate([[0], np.cumsum(np.array(many, np.int64))]).astype(np.int64)
     return MessageGraph(
-        table.ranks, narrow(src), narrow(dst), nbytes, pointer, narrow(items >> 1), left=(items & 1).astype(np.bool_),
-        seconds=seconds,
+        table.ranks, narrow(src), narrow(dst), np.where(inside, 0, size), pointer, narrow(items >> 1),
+        left=(items & 1).astype(np.bool_), seconds=seconds,
     )  # fmt: skip
 
 
@@ -176,20 +176,21 @@ def _parts(table: _Operations) -> _Parts:
     lost = [sends[-1] for sends in open_.values() if sends]
     if lost:
         raise Invalid(f"line {table.line[min(lost)]}: nobody receives what is sent here")
-    pairs.sort(key=lambda pair: (table.tag[pair[0]], pair))
     merged = _following(table)
-    calcs = [i for i, kind in enumerate(table.kind) if kind == CALC and table.size[i] and i not in merged]
+    calcs = [i for i, kind in enumerate(table.kind) if kind == CALC and i not in merged]
+    pairs += [(calc, calc) for calc in calcs if table.tag[calc] >= 0]
+    pairs.sort(key=lambda pair: (table.tag[pair[0]], pair))
+    pairs += [(calc, calc) for calc in calcs if table.tag[calc] < 0 and table.size[calc]]
     number = [-1] * len(table)
     for n, pair in enumerate(pairs):
         for operation in pair:
             number[operation] = n
-    for n, calc in enumerate(calcs):
-        number[calc] = len(pairs) + n
-    return _Parts(pairs, calcs, number, merged)
+    return _Parts(pairs, number, merged)
 
 
 def _following(table: _Operations) -> dict[int, int]:
-    r"""Calcs that wait for one receive alone, which nothing else waits for: calc -> receive. Linear.
+    r"""Calcs that wait for one receive alone, which nothing else waits for, and are no message of their own: calc ->
+    receive. Linear.
 
     >>> lines = ["num_ranks 2", "rank 1 {", "a: recv 8b from 0", "b: calc 5", "c: calc 5", "b requires a", "}"]
     >>> _following(_parsed("\n".join(lines)))
@@ -203,7 +204,7 @@ def _following(table: _Operations) -> dict[int, int]:
     return {
         i: needs[i][0]
         for i, kind in enumerate(table.kind)
-        if kind == CALC and table.size[i] and len(needs[i]) == 1
+        if kind == CALC and table.size[i] and table.tag[i] < 0 and len(needs[i]) == 1
         and needs[i][0] >= 0 and table.kind[needs[i][0]] == RECEIVE and readers[needs[i][0]] == 1
     }  # fmt: skip
 

@@ -38,11 +38,12 @@ def goal(
     its rank sent or received in earlier steps. (A rank knows only what happens at itself: what it has sent is done when
     it has left, not when it has been received.)
 
-    What is combined takes `gamma` seconds per byte, as a calc in whole nanoseconds. What the schedule declares as local
-    work is a calc at the end of every rank at so many bytes per second (`local`: "100GB/s"), or is left out ("off", as
-    our runtimes do); without a word it is refused. Many that wait for the same many
-    wait for one calc 0 that does, on cpu 1: it is no work that waits for a processor. `nics`: messages that a rank
-    sends, or receives, in one step are dealt to so many.
+    What is combined takes `gamma` seconds per byte, as a calc in whole nanoseconds. A message within a rank is a calc
+    too, and as it has no tag a comment above it says its number: what comes at one moment goes by these. What the
+    schedule declares as local work is a calc at the end of every rank at so many bytes per second (`local`: "100GB/s"),
+    or is left out ("off", as our runtimes do); without a word it is refused. Many that wait for the same many wait for
+    one calc 0 that does, on cpu 1: it is no work that waits for a processor. `nics`: messages that a rank sends, or
+    receives, in one step are dealt to so many.
     O(n log n) in rows; where a message would be empty it has one byte, because replayers charge for size - 1.
     """
     seconds = exact(gamma, "gamma")
@@ -145,9 +146,11 @@ def _text(sent: _Sent, needs: Sets, nics: int, title: str) -> Iterator[bytes]:
         more = ("", ()) if nics == 1 else (" cpu 0 nic %d", (wire[kind][of],))
         template = f"l%d: {word} %d tag %d{more[0]}\n"
         lines.add(at[rows], template, operations.label[rows], sent.nbytes[of], peer[of], of, *more[1])
-    for kind in (COMPUTE, LOCAL):
-        rows = np.flatnonzero(operations.kind == kind)
-        lines.add(at[rows], "l%d: calc %d\n", operations.label[rows], sent.pause[operations.of[rows]])
+    rows = np.flatnonzero(operations.kind == COMPUTE)
+    lines.add(at[rows], "l%d: calc %d\n", operations.label[rows], sent.pause[operations.of[rows]])
+    rows = np.flatnonzero(operations.kind == LOCAL)
+    of = operations.of[rows]
+    lines.add(at[rows], "// message %d\nl%d: calc %d\n", of, operations.label[rows], sent.pause[of])
     rows = np.flatnonzero(operations.kind == JOIN)
     lines.add(at[rows], "l%d: calc 0 cpu 1\n", operations.label[rows])
     rows = np.flatnonzero(operations.kind == LAST)

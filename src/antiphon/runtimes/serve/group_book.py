@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -35,10 +36,19 @@ NEAR: dict[str, tuple[tuple[int, str], ...]] = {
     "broadcast": ((0, "direct"),),
 }
 MOST_NEAR = 32  # ranks: beyond, so many messages are slower than more steps
+SMALL = 16  # ranks: books for no more are kept, at most 0.2 MB each
 
 
 def default_book(kind: str, ranks: int, root: int = -1, near: bool = False) -> Book:
-    """Plans for a kind of call on a machine in which all ranks are linked with each other, or on one host (`near`)."""
+    """Plans for a kind of call on a machine in which all ranks are linked with each other, or on one host (`near`).
+
+    A program that makes one group after another gets those of small groups at once: proving takes the longest."""
+    make = _default_book if ranks <= SMALL else _default_book.__wrapped__
+    return make(kind, ranks, root if kind in ROOTED else -1, near and ranks <= MOST_NEAR)
+
+
+@lru_cache(maxsize=128)
+def _default_book(kind: str, ranks: int, root: int, near: bool) -> Book:
     from antiphon.select import plan
     from antiphon.topologies import topology
 
@@ -46,7 +56,7 @@ def default_book(kind: str, ranks: int, root: int = -1, near: bool = False) -> B
     who: dict[str, Any] = {"root": root} if kind in ROOTED else {}
     pages: list[Page] = []
     programs: list[bytes] = []
-    choices = (NEAR if near and ranks <= MOST_NEAR else DEFAULTS)[kind]
+    choices = (NEAR if near else DEFAULTS)[kind]
     for number, (start, planner) in enumerate(choices):
         made = make_book([plan(kind, machine, planner=planner, **who)], every_root=False)
         stop = choices[number + 1][0] if number + 1 < len(choices) else None
