@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from itertools import islice
 from typing import Any
 
@@ -159,6 +159,24 @@ def treelike(here: Topology, members: Members) -> bool:
     return leaves and alone and len({part[member] for member in members}) == 1
 
 
+def in_one_switch(here: Topology, members: Members, through: bool = False) -> bool:
+    """A switch that multicasts and reduces (and sends on what it combined) is linked to every member, both ways."""
+    links = set(zip(here.link_src.tolist(), here.link_dst.tolist(), strict=True))
+    able = (
+        node for node in range(here.ranks, here.nodes) if here.ability(node).multicast and here.ability(node).reduce
+    )
+    return len(members) > 1 and any(
+        all({(member, node), (node, member)} <= links for member in members)
+        for node in able if here.ability(node).through or not through
+    )  # fmt: skip
+
+
+def in_boxes(here: Topology, members: Members) -> bool:
+    """Boxes of a cluster, all taken whole, whose own switches multicast and reduce."""
+    return here.name.startswith("cluster:box=hgx") and len(members) == here.ranks and "boxes=1," not in f"{here.name},"
+
+
+HELPED = "any whose ranks are joined by switches that multicast and reduce (for what spreads: that multicast)"
 PHRASES: dict[str, Callable[[Topology, Members], bool]] = {
     "any where every two ranks are linked directly or through switches": linked,
     "any with a cycle of direct links through all ranks, or with switches that join all ranks": circled,
@@ -168,6 +186,9 @@ PHRASES: dict[str, Callable[[Topology, Members], bool]] = {
     "any connected one of up to 128 ranks": lambda here, members: connected(here, members) and len(members) <= 128,
     "any connected one of up to 512 ranks": lambda here, members: connected(here, members) and len(members) <= 512,
     "any tree of switches with ranks as leaves, fat trees, and boxes on such a fabric": treelike,
+    HELPED: in_one_switch,
+    f"{HELPED.partition(' and')[0]}, reduce and send on what they combined": partial(in_one_switch, through=True),
+    "boxes of equal size, where switches in the boxes or among them multicast and reduce": in_boxes,
 }
 
 
@@ -335,9 +356,12 @@ class Judge:
             try:
                 predict = call("model", model, entry.load(), {}, schedule, at.machine)
             except Unsupported as refusal:
-                if entry.can.get("topologies") == "all" or at.one_latency:
+                prices = schedule.joint is None or entry.can.get("in_switches")
+                if prices and (entry.can.get("topologies") == "all" or at.one_latency):
                     yield f"model {model} refuses it: {refusal}"
                 continue
+            if schedule.joint is not None and not entry.can.get("in_switches"):
+                yield f"model {model} prices what it does not declare: joints"
             for nbytes in SIZES:
                 seconds = predict(nbytes).seconds
                 if not (math.isfinite(seconds) and seconds >= at.least(nbytes) * CLOSE):

@@ -1,20 +1,26 @@
-"""The built-in cost models by name. To add one: a file with a function that prepares it, and a line here."""
+"""The built-in cost models by name. To add one: a file with a function that prepares it, and a line here.
+
+can["in_switches"]: whether it prices what lets switches multicast and combine (joints); left out: it refuses that.
+"""
 
 from __future__ import annotations
 
 from antiphon.registry import Entry
 
 _ALL = {"collectives": "all", "topologies": "all", "trace": True}
+_JOINTS = {**_ALL, "in_switches": True}
 _NO_TRACE = {"collectives": "all", "topologies": "all"}
 
 TABLE: dict[str, Entry] = {
     "alpha-beta": Entry(
-        "antiphon.cost.barriers.alpha_beta:alpha_beta", "steps as barriers: slowest latency and most loaded link", _ALL
+        "antiphon.cost.barriers.alpha_beta:alpha_beta",
+        "steps as barriers: slowest latency and most loaded link",
+        _JOINTS,
     ),
     "critical-path": Entry(
         "antiphon.cost.barriers.critical_path:critical_path",
         "no barriers: what waits for what, links served in turn",
-        _ALL,
+        _JOINTS,
     ),
     "genmodel": Entry(
         "antiphon.cost.genmodel.genmodel:genmodel",
@@ -27,10 +33,12 @@ TABLE: dict[str, Entry] = {
     "sccl": Entry(
         "antiphon.cost.barriers.sccl:sccl",
         "SCCL's S*alpha + R/C*L*beta, whole rounds",
-        {**_ALL, "topologies": "one latency"},
+        {**_JOINTS, "topologies": "one latency"},
     ),
     "flows": Entry(
-        "antiphon.cost.flows.flows:flows", "simulated: flows share links max-min fairly, with incast by --profile", _ALL
+        "antiphon.cost.flows.flows:flows",
+        "simulated: flows share links max-min fairly, with incast by --profile",
+        _JOINTS,
     ),
     "loggp": Entry(
         "antiphon.cost.loggp.loggp:loggp",
