@@ -10,7 +10,8 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from json import JSONDecoder
 from pathlib import Path
 from typing import Any
@@ -120,7 +121,6 @@ def watch(
             code = process.wait()
         finally:
             clock.cancel()
-            end(process)
     if late.is_set():
         raise TimedOut(
             f"{command[0]} was not done within {format_seconds(timeout)}; give --timeout more, or fewer sizes"
@@ -138,29 +138,39 @@ def _read(row: str) -> dict[str, Any]:
     return found
 
 
-def started(command: Sequence[str], **how: Any) -> subprocess.Popen[str]:
-    """A process in a session of its own, of which we know as soon as there is one: Ctrl-C in the middle of Popen, after
-    its fork, would leave it behind. Other threads hear no signals."""
+@contextmanager
+def started(command: Sequence[str], **how: Any) -> Iterator[subprocess.Popen[str]]:
+    """A process in a session of its own, which has ended when this is left, whenever that is: Ctrl-C in the middle of
+    Popen, after its fork, would leave it behind. So a thread starts it, which hears no signals, and ends it at once
+    where nobody waits for it any more."""
     made: list[subprocess.Popen[str] | OSError] = []
+    left = threading.Event()
 
     def start() -> None:
         try:
             made.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, text=True, start_new_session=True, **how))
         except OSError as error:
             made.append(error)
+        if left.is_set():
+            close()
+
+    def close() -> None:
+        if made and isinstance(made[0], subprocess.Popen):
+            with made[0]:
+                end(made[0])
 
     starting = threading.Thread(target=start)
-    starting.start()
     try:
+        starting.start()  # the process may be there before this returns
         starting.join()
-    except BaseException:
-        starting.join()
-        if isinstance(made[0], subprocess.Popen):
-            end(made[0])
-        raise
-    if isinstance(made[0], OSError):
-        raise made[0]
-    return made[0]
+        if isinstance(made[0], OSError):
+            raise made[0]
+        yield made[0]
+    finally:
+        left.set()
+        with suppress(RuntimeError):  # it has not begun
+            starting.join()
+        close()
 
 
 def end(process: subprocess.Popen[str]) -> None:
