@@ -94,8 +94,8 @@ def _simulated(  # noqa: PLR0913, PLR0917
     NIC (PACKET), until the last byte has left and the port goes to the next in line (FREE). The receiver asks for a
     port when the first packet is there (ARRIVE), and each passes the NIC (PASS), later by what the first waited; when
     all are through (LANDED) the port goes to the next in line, and o_r later the message is done, or combined
-    (COMBINE). Packets are under way from PACKET to PASS. What does not leave its node has the same events, with no
-    packets.
+    (COMBINE). Packets are under way from PACKET to PASS. What crosses no NIC has the same events but PACKET: it is
+    one packet, whose receiver asks for a port once the first `packet` bytes are there.
 
     As in `messages`, a step that need not wait is done within the event before it, and what is alike is written out.
     Here the end of every use of a port is an event anyway, so ports have none of their own.
@@ -180,7 +180,7 @@ def _simulated(  # noqa: PLR0913, PLR0917
                     put(heap, lists, at, m)
                     continue
             kind = SEND
-        # ---- it has the port: within a node all bytes go at once, between nodes the first packet lines up ----
+        # ---- it has the port: its first byte leaves, or its first packet lines up at the NIC ----
         if kind == SEND:
             begin[m] = now
             if record:
@@ -276,7 +276,7 @@ def _simulated(  # noqa: PLR0913, PLR0917
                 put(heap, lists, now + shift[m], count + m)
                 continue
             kind = PASS
-        # ---- a packet (within a node: all that follows the first) goes in; the one behind it is next ----
+        # ---- a packet (where there is no NIC: all bytes) goes in; the one behind it is next ----
         if kind == PASS:
             if not crosses:
                 b = size[k]

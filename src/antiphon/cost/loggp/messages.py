@@ -80,8 +80,8 @@ def _simulated(
     So most moments that follow (`then`) are known before they come; conditions take them as they are.
 
     A port that is free at once is taken without an event. Only where somebody waits it has one, at the moment when its
-    last byte has passed: numbers from out_wake and in_wake on, one for every port. Where a rank has no port left all
-    of its ports get one, and are promised (held) from then on to those in line.
+    last byte has passed: numbers from out_wake and in_wake on, one for every port. Where a rank has no port left, those
+    in use get one, and are promised (held) from then on to those in line.
 
     `_packets` has the same steps with packets in them, and both ends under way at a time; what is alike is written out
     in both: functions would be handed a dozen arrays at every event, which costs more than what they do.

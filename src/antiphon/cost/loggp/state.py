@@ -53,7 +53,7 @@ class Cost(NamedTuple):
     gap: Floats  # g, between two messages of a port
     flight: Floats  # G (b - 1): from the first byte to the last
     busy: Floats  # G b: on a NIC
-    work: Floats  # gamma times the bytes that are combined, and what it takes besides; 0: nothing to wait for
+    work: Floats  # gamma times the bytes that are combined, and what it takes besides; 0: it is not combined
 
 
 class Log(NamedTuple):
