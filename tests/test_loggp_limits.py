@@ -14,9 +14,10 @@ from antiphon.core.collective import Collective
 from antiphon.core.routes import Routes
 from antiphon.core.schedule import Chunks, Schedule
 from antiphon.cost import LogGP, Profile
-from antiphon.cost.loggp import messages as engine
+from antiphon.cost.loggp import state as engine
 from antiphon.cost.loggp._run import Simulation
 from antiphon.cost.loggp.loggp import loggp
+from antiphon.cost.loggp.messages import simulate_messages
 
 RANKS = 8
 
@@ -64,9 +65,7 @@ def test_what_nobody_waits_for() -> None:
         nbytes = int(made.chunks.share.sum())
         cost, *_ = ready.cost(nbytes)
         log = engine.new_log(len(ready.work))
-        seconds, last, *_ = engine.simulate_messages(
-            ready.work.graph, cost, ready.work.node, ready.ports, ready.nics, log
-        )
+        seconds, last, *_ = simulate_messages(ready.work.graph, cost, ready.work.node, ready.ports, ready.nics, log)
         found, unlogged = ready.run(nbytes), ready.run(nbytes, False)
         assert (found.seconds, found.last, unlogged.seconds) == (seconds, last, seconds), f"seed {seed}"
         for name in engine.Log._fields:

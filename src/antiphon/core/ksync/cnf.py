@@ -125,9 +125,35 @@ def _admit(instance: Instance, question: Question) -> None:
 
 
 def _chunk(out: Formula, instance: Instance, kind: Kind, steps: int) -> dict[tuple[int, int], int]:
-    """The variables and clauses of one chunk; returns its sends by (arc, step)."""
+    """The variables and clauses of one chunk; returns its sends by (arc, step).
+
+    have[v, t] is for early[v] <= t <= steps - left[v], send[a, s] of a: u -> v for early[u] <= s < steps - left[v];
+    early: steps from the holders, left: to the destinations. With x -> y for (-x, y):
+
+        send[a, s] -> have[u, s]          it was there (holders always have it)
+        send[a, s] -> not have[v, s]      where it can have been there
+        send[a, s] -> have[v, s + 1]      (not at the end: there destinations have it, without a variable)
+        have[v, t] -> have[v, t - 1], or a send to v in step t - 1
+        have[v, t - 1] -> have[v, t]
+        not two sends to v in one step, where they are few
+
+    Rank 0 of a line 0 - 1 - 2 has a chunk that 1 and 2 want, in 2 steps. Variable 1: rank 1 has it at time 1; 2 and 3:
+    it goes over arc 0 (0 to 1) in step 0, in step 1; 4: over arc 2 (1 to 2) in step 1. In the end 1 has it by 1 or 3,
+    and 2 by 4 alone:
+
+    >>> from antiphon.core.collective import Collective
+    >>> from antiphon.core.ksync.instance import instance_of
+    >>> from antiphon.core.topology import LinkType, both_ways, build
+    >>> line = build("line", 3, both_ways([(0, 1), (1, 2)], LinkType("wire", "1GB/s", "1us")))
+    >>> instance, out = instance_of(line, Collective("broadcast", 3, roots=(0,))), Formula()
+    >>> _chunk(out, instance, instance.kinds[0], 2)
+    {(0, 0): 2, (0, 1): 3, (2, 1): 4}
+    >>> out.clauses
+    [(-2, 1), (-3, -1), (-4, 1), (-1, 2), (1, 3), (4,)]
+    """
     early, left = instance.from_holders(kind).tolist(), instance.to_dests(kind).tolist()
     have: dict[tuple[int, int], int] = {}
+    # variables of places, then of sends
     places = [v for v in range(instance.ranks) if v not in kind.holders]
     for v in places:
         for t in range(early[v], steps - left[v] + 1):

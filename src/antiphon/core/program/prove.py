@@ -70,12 +70,27 @@ def _proven(program: Program, seed: int) -> tuple[Messages, Words]:
 
 
 def _sources(cells: Cells) -> Longs:
-    """Per access that reads, the one that wrote what it reads. Invalid where there is none, or waits do not say so."""
+    """Per access that reads, the one that wrote what it reads. Invalid where there is none, or waits do not say so.
+
+    Accesses of one stretch of memory are a run, in order of operations: what an access reads is written by the last
+    write before it in its run. These must be in order by waits: that write before the read, the read before the next
+    write, and a write before the next.
+
+    Rank 0 of `core.example.star` receives into two slots (accesses 0 and 1) and writes the sum of its input and both
+    slots to its output (2, reading by 3, 4, 5). The input is written at the start, by access 12, slots by 1 and 0:
+
+    >>> from antiphon.core.example import star
+    >>> from antiphon.lower.lowering import lower
+    >>> cells = cells_of(lower(star()))
+    >>> list(zip(cells.op[:6].tolist(), cells.written[:6].tolist(), _sources(cells)[:6].tolist()))
+    [(0, True, -1), (1, True, -1), (2, True, -1), (2, False, 12), (2, False, 1), (2, False, 0)]
+    """
     stretch, access = by_memory(cells)
-    count = len(access)
+    count = len(access)  # columns from here on are by place in the runs
     op, cell, written = cells.op[access], cells.cell[access], cells.written[access]
     place = np.arange(count)
     fresh = starts(stretch)
+    # of every place: where its run begins, and the last write up to it
     begin = np.maximum.accumulate(np.where(fresh, place, 0)) if count else place
     last = np.maximum.accumulate(np.where(written, place, -1)) if count else place
     before = np.append(-1, last)[:count]  # the last write before this access
@@ -84,6 +99,7 @@ def _sources(cells: Cells) -> Longs:
     there = before[reads] >= 0
     there[there] = cell[before[reads[there]]] == cell[reads[there]]
     _refuse_reads(cells, access[reads[~there]])
+    # within one operation: what it writes beside other accesses of its own
     same = np.append(False, (op[1:] == op[:-1]) & ~fresh[1:])[:count] & written
     at = np.flatnonzero(same)
     bad = np.zeros(cells.operations, bool)
@@ -92,11 +108,13 @@ def _sources(cells: Cells) -> Longs:
     bad[op[at[cell[at - 1] != cell[at]]]] = True
     complain(cells.program, bad, "its result stands partly on an operand")
     _refuse_spoiling(cells, fresh, op, cell, written)
+    # of every place: the next write from it on, in its run; -1 where there is none
     following = np.minimum.accumulate(np.where(written, place, count)[::-1])[::-1] if count else place
     end = np.append(begin, count)  # of a run: where the next one begins
     following = np.where((following < count) & (end[np.minimum(following, count)] == begin), following, -1)
     overwritten = reads[following[reads] >= 0]
     again = np.flatnonzero(written & ~fresh & np.append(False, written[:-1])[:count])
+    # (before, after): a read after its write, a write after a read, a write after a write
     pairs = (
         np.concatenate([before[reads], overwritten, again - 1]),
         np.concatenate([reads, following[overwritten], again]),
@@ -164,10 +182,25 @@ class _Values:
 
 
 def _values(cells: Cells, messages: Messages, source: Longs, seed: int) -> _Values:
-    """Those of a time need only those of earlier times: one step for each time that occurs."""
+    """Those of a time need only those of earlier times: one step for each time that occurs.
+
+    An access that writes has the sum of what its operation reads: value[write] = sum of value[source[read]]. What is
+    received is what was read to be sent. In `core.example.star` each rank contributes one number: accesses 0 and 1
+    receive one each, 2 is the sum of three, and all outputs read that:
+
+    >>> from antiphon.core.example import star
+    >>> from antiphon.lower.lowering import lower
+    >>> program = lower(star())
+    >>> cells = cells_of(program)
+    >>> source = _sources(cells)
+    >>> values = _values(cells, refuse_form(program), source, 1)
+    >>> values.count[:3].tolist(), values.count[source[cells.outputs]].tolist(), values.wanted_count.tolist()
+    ([1, 1, 3], [3, 3, 3], [3, 3, 3])
+    """
     sums, count = np.zeros((len(cells.op), 2), np.uint64), np.zeros(len(cells.op), np.int64)
     given, wanted = _relation(cells, seed)
     rows = cells.row[cells.inputs]
+    # at the start: what the collective gives
     sums[cells.inputs], count[cells.inputs] = given[0][rows], given[1][rows]
     program = cells.program
     target, taken, crossing = _moves(cells, messages)
@@ -176,6 +209,7 @@ def _values(cells: Cells, messages: Messages, source: Longs, seed: int) -> _Valu
     when = program.when[cells.op[target]]
     order = np.lexsort((target, when))
     target, taken, when = target[order], taken[order], when[order]
+    # rows (target, taken) by time and target: a head for every write, a level for every time
     fresh = starts(target)
     heads = np.flatnonzero(fresh)
     levels = np.flatnonzero(starts(when[heads])) if len(heads) else heads
@@ -183,7 +217,7 @@ def _values(cells: Cells, messages: Messages, source: Longs, seed: int) -> _Valu
         begin = heads[a:b]
         stop = int(heads[b]) if b < len(heads) else len(target)
         of, here = target[begin], taken[int(begin[0]) : stop]
-        if len(here) == len(of):
+        if len(here) == len(of):  # nothing is combined
             sums[of], count[of] = sums[here], count[here]
         else:
             cut = begin - begin[0]

@@ -11,7 +11,15 @@ from antiphon.cost.loggp.compiled import compiled
 @compiled
 def classes(weight: Longs, combined: Longs, level: Ints, most: int) -> tuple[Ints, Longs, int]:
     """Per message the number of its (weight, combined, level), and these; their count, which is above `most` where they
-    are too many to be looked for one by one. One weight stands for all."""
+    are too many to be looked for one by one. One weight stands for all. O(messages * most), mostly O(messages).
+
+    Four messages of one weight, 6; the second and third are combined:
+
+    >>> combined, level = np.array([0, 6, 6, 0]), np.array([1, 1, 1, 1], np.int32)
+    >>> klass, kinds, count = classes(np.array([6]), combined, level, 64)
+    >>> klass.tolist(), kinds[:count].tolist()
+    ([0, 1, 1, 0], [[6, 0, 1], [6, 6, 1]])
+    """
     klass, kinds = np.empty(len(level), np.int32), np.empty((most, 3), np.int64)
     count, last = 0, 0
     for m in range(len(level)):
@@ -33,7 +41,15 @@ def classes(weight: Longs, combined: Longs, level: Ints, most: int) -> tuple[Int
 
 @compiled
 def chained(done: Ints, left: Ints, before: Ints) -> tuple[Ints, Ints]:
-    """How many each condition waits for: those that give to it, and the one before it; and the one after it, -1."""
+    """How many each condition waits for: those that give to it, and the one before it; and the one after it, -1.
+
+    In the rounds of `core.example.star` messages give to conditions 0, 0, 1, 2 and to 3, 3, 4, 5, which are after
+    those:
+
+    >>> done, left = np.array([2, 0, 1, 0, 3, 4, 3, 5], np.int32), np.empty(0, np.int32)
+    >>> [column.tolist() for column in chained(done, left, np.array([-1, -1, -1, 0, 1, 2], np.int32))]
+    [[2, 1, 1, 3, 2, 2], [3, 4, 5, -1, -1, -1]]
+    """
     out, after = np.zeros(len(before), np.int32), np.full(len(before), -1, np.int32)
     for i in range(len(done)):
         out[done[i]] += 1
@@ -48,7 +64,13 @@ def chained(done: Ints, left: Ints, before: Ints) -> tuple[Ints, Ints]:
 
 @compiled
 def released(needs: Ints, count: int) -> tuple[Ints, Ints]:
-    """CSR: the messages that wait for each condition, where each waits for one (-1: none)."""
+    """CSR: the messages that wait for each condition, where each waits for one (-1: none).
+
+    Messages 0 and 1 wait for none, 2 and 4 for condition 0, 3 for condition 2:
+
+    >>> [column.tolist() for column in released(np.array([-1, -1, 0, 2, 0], np.int32), 3)]
+    [[0, 2, 2, 3], [2, 4, 3]]
+    """
     pointer = np.zeros(count + 1, np.int32)
     for m in range(len(needs)):
         if needs[m] >= 0:
@@ -71,11 +93,21 @@ def at_once(step: Ints, src: Ints, dst: Ints, node: Longs, most: int) -> tuple[i
     ranks go on when all of a round is received: of a rank's messages only those of one round are under way then, and to
     a receiver one from each of its sources. Above `most` where it is more than that, or not known. Messages by step.
     O(messages * most).
+
+    Where ranks 0 and 1 are a node, 2 and 3 another. In step 0 rank 0 sends to 1 and to 2, in step 1 rank 2 to 1 and 3
+    to 1. So rank 1 has three sources, which may all send to it at once; two of them are in another node:
+
+    >>> step, src = np.array([0, 0, 1, 1], np.int32), np.array([0, 0, 2, 3], np.int32)
+    >>> dst, node = np.array([1, 2, 1, 1], np.int32), np.array([0, 0, 1, 1])
+    >>> at_once(step, src, dst, node, 4), at_once(step, src, dst, node, 2)
+    ((3, 2), (3, 3))
     """
     ranks, nodes, unknown = len(node), int(node.max()) + 1, most + 1
     sources, known = np.empty((ranks, most), np.int32), np.zeros(ranks, np.int32)
+    # rank -> its sources; the step it last sent in, its messages then, those of them to other nodes, the most of these
     when, sends, leaves = np.full(ranks, -1, np.int32), np.zeros(ranks, np.int32), np.zeros(ranks, np.int32)
     rank_most, leaves_most, comes = 0, np.zeros(ranks, np.int32), np.zeros(nodes + 1, np.int32)
+    # node -> the sources in other nodes of all its ranks: so many messages may come in at once
     for m in range(len(src)):
         a, b = src[m], dst[m]
         crosses = node[a] != node[b]
@@ -84,7 +116,7 @@ def at_once(step: Ints, src: Ints, dst: Ints, node: Longs, most: int) -> tuple[i
         sends[a] += 1
         leaves[a] += crosses
         leaves_most[a] = max(leaves_most[a], leaves[a])
-        i = 0
+        i = 0  # where a is among the sources of b
         while i < known[b] and sources[b, i] != a:
             i += 1
         again = m > 0 and src[m - 1] == a and dst[m - 1] == b and step[m - 1] == step[m]
@@ -96,7 +128,7 @@ def at_once(step: Ints, src: Ints, dst: Ints, node: Longs, most: int) -> tuple[i
             comes[node[b]] += crosses  # of ranks in no node, which share nothing, the last
         rank_most = max(rank_most, sends[a], known[b])
     node_most, goes = 0, np.zeros(nodes + 1, np.int32)
-    for a in range(ranks):
+    for a in range(ranks):  # node -> the most that its ranks send to others, each in the step where that is most
         goes[node[a]] += leaves_most[a]
     for n in range(nodes):
         node_most = max(node_most, goes[n], comes[n])
@@ -105,7 +137,14 @@ def at_once(step: Ints, src: Ints, dst: Ints, node: Longs, most: int) -> tuple[i
 
 @compiled
 def levels(src: Ints, dst: Ints, group: Longs) -> Ints:
-    """Per message the inmost level whose place both ends share (group[level, rank], -1: none)."""
+    """Per message the inmost level whose place both ends share (group[level, rank], -1: none).
+
+    Ranks 0 and 1 are in one host and 2 in another; the second level is for all:
+
+    >>> src, dst, group = np.array([0, 1], np.int32), np.array([1, 2], np.int32), np.array([[0, 0, 1], [0, 0, 0]])
+    >>> levels(src, dst, group).tolist()
+    [0, 1]
+    """
     out = np.empty(len(src), np.int32)
     for m in range(len(src)):
         a, b = src[m], dst[m]

@@ -10,7 +10,7 @@ import numpy as np
 from antiphon.core.columns import Bools, Floats, Longs
 from antiphon.cost.loggp._turns import BITS, enter, leave, new_turns
 from antiphon.cost.loggp.compiled import compiled
-from antiphon.cost.loggp.messages import (
+from antiphon.cost.loggp.state import (
     FAR,
     PROCESSOR,
     RECEIVE_PORT,
@@ -35,7 +35,23 @@ def simulate_processors(
     """Seconds until all is done, the message done last, how many were done. `ports`: of each rank and way, 0 for no
     limit; `eager`: by class, whether a send is over before the receiver takes it. O(M log(messages under way)).
 
-    At the start all is set in motion rank by rank.
+    At the start all is set in motion rank by rank. Inside, moments and spans are whole grains, 10^-15 s.
+
+    The example of `simulate_messages` (o_s = o_r = g = 1 s, L = 2 s, G (b - 1) = 3 s, combining takes 1 s) with one
+    processor to a rank. Message 1 is rank 1's, so in motion before 0: rank 0 takes it in from 3 to 7, then 0, in motion
+    before the combining of 1, from 7 to 11; 1 and 0 are combined at 12 and 13. Rank 0 then begins to send at 13 and,
+    as its port has G (b - 1) and g, at 17:
+
+    >>> from antiphon.core.example import machine, star
+    >>> from antiphon.cost.figures import Level, LogGP
+    >>> from antiphon.cost.loggp.state import new_log
+    >>> from antiphon.cost.loggp.work import work_of
+    >>> work, log = work_of(star(), machine(), LogGP((Level(),)), "rounds"), new_log(4)
+    >>> cost = Cost(*np.array([[2, 2], [1, 1], [1, 1], [1, 1], [3, 3], [4, 4], [1, 0]], np.float64))
+    >>> print(*simulate_processors(work.graph, cost, np.array([True, True]), 3, 1, log))
+    24.0 3 4
+    >>> log.begin.tolist(), log.landed.tolist(), log.done.tolist()
+    ([1.0, 1.0, 14.0, 18.0], [10.0, 6.0, 19.0, 23.0], [13.0, 12.0, 20.0, 24.0])
     """
     whole = Cost(*(np.rint(one * GRAINS) for one in cost))
     room = new_room(graph, 0, 0)
@@ -55,23 +71,33 @@ def _simulated(  # noqa: PLR0913, PLR0917
     times: Floats, turns: Longs, begin: Longs, room: Room, graph: Graph, cost: Cost, eager: Bools,
     ranks: int, ports: int, log: Log,
 ) -> tuple[float, int, int]:  # fmt: skip
-    """Operation m is the sending of message m, operation count + m what its receiver does: taking in, then combining.
+    """What `simulate_processors` says, in grains, of a room that is used up; the log is filled where there is one.
 
-    An operation is in the queue until it comes to its line, and at the head of its line: those behind it cannot begin
-    before it does.
+    `times`, `turns`: an empty queue (`_turns`); `begin`: the messages that wait for nothing, in the order of turns.
+
+    Operation m is the sending of message m, operation count + m what its receiver does: taking in, then combining. It
+    gets a turn when it is set in motion, and enters the queue for the moment from which it may begin. Taken out, it
+    joins its line, or, first in it, goes back in for when processor and port are free, with the turn that it has; then
+    it begins. So an operation is in the queue until it comes to its line, and at the head of its line: those behind it
+    cannot begin before it does. All that beginning brings about is known at once: it is one event.
+
+    Lines, ports and processors are one scheme for all that a rank does, where `messages` and `_packets` have ports for
+    each end and no processor; with theirs this shares who gives to whom (`freed_by`).
     """
     src, dst, klass = graph.src, graph.dst, graph.klass
     give_ptr, give, early_ptr, early = graph.give_ptr, graph.give, graph.early_ptr, graph.early
     latency, send, receive, gap, flight, _, work = cost
     count, record, tells_early = len(src), len(log.ready) > 0, len(early_ptr) > 0
-    turn = np.zeros(2 * count, np.int64)  # of every operation, from when it was set in motion
-    came = np.zeros(count, np.bool_)  # it was taken in, so what is left is to combine
-    ready, freed = room.ready, np.empty(count, np.int32)
-    who = np.full(len(room.waits) if record else 0, -1, np.int32)  # gave to each condition last
+    turn = np.zeros(2 * count, np.int64)  # operation -> turn << BITS | operation, from when it was set in motion
+    came = np.zeros(count, np.bool_)  # m -> it was taken in, so what is left is to combine
+    ready, freed = room.ready, np.empty(count, np.int32)  # freed: the messages that one event makes ready
+    who = np.full(len(room.waits) if record else 0, -1, np.int32)  # c -> who gave to it last
+    # 3 * rank + kind: the first and the last in each line, -1: nobody waits; operation -> the next in line
     head, tail = np.full(3 * ranks, -1, np.int64), np.full(3 * ranks, -1, np.int64)
-    behind = np.full(2 * count, -1, np.int64)  # the next in line
-    processor, served = np.zeros(ranks), np.full(ranks, -1, np.int32)  # when it is free, and whom it served last
-    clear, user = np.full(2 * ranks * ports, FAR), np.full(2 * ranks * ports, -1, np.int32)  # ports, likewise
+    behind = np.full(2 * count, -1, np.int64)
+    # rank -> when its processor is free, and whom it served last; (kind * ranks + rank) * ports + i: port i, likewise
+    processor, served = np.zeros(ranks), np.full(ranks, -1, np.int32)
+    clear, user = np.full(2 * ranks * ports, FAR), np.full(2 * ranks * ports, -1, np.int32)
     last, last_message, finished, now, turned = 0.0, -1, 0, 0.0, 0
     for m in begin:
         came[m] = src[m] == dst[m]
@@ -88,19 +114,19 @@ def _simulated(  # noqa: PLR0913, PLR0917
         rank = src[m] if kind == SENDING else dst[m]
         line, first_port = 3 * rank + kind, (kind * ranks + rank) * ports
         uses_port = ports > 0 and kind != COMBINING
-        if head[line] >= 0 and head[line] != operation:
+        if head[line] >= 0 and head[line] != operation:  # behind others
             behind[tail[line]] = operation
             tail[line] = operation
             continue
         port, free = earliest(clear, first_port, ports) if uses_port else (0, FAR)
-        if max(processor[rank], free) > now:
+        if max(processor[rank], free) > now:  # first in line, too early
             head[line] = operation
             if behind[operation] < 0:
                 tail[line] = operation
             enter(times, turns, max(processor[rank], free), what)
             continue
         k, inside = klass[m], src[m] == dst[m]
-        if record:
+        if record:  # since it might have begun
             if kind == SENDING or inside:
                 waited = now - ready[m]
             elif kind == TAKING:
@@ -121,6 +147,7 @@ def _simulated(  # noqa: PLR0913, PLR0917
         if kind == SENDING:
             processor[rank] = now + send[k]
             lets_go, left = eager[k], processor[rank]
+            # the taking in is set in motion, for when the first byte is there
             turn[count + m] = turned << BITS | (count + m)
             enter(times, turns, processor[rank] + latency[k], turn[count + m])
             turned += 1
@@ -146,7 +173,7 @@ def _simulated(  # noqa: PLR0913, PLR0917
         if uses_port:
             clear[port] = now + gap[k] + flight[k]
         then = processor[rank]
-        if head[line] == operation:
+        if head[line] == operation:  # the one behind it is the first now
             head[line] = behind[operation]
             behind[operation] = -1
             if head[line] >= 0:

@@ -13,11 +13,12 @@ from antiphon.core.messages import Messages, Paths, resource_name
 from antiphon.core.routes import NO_ROUTES
 from antiphon.core.topology import Topology
 from antiphon.cost.figures import FIGURES
-from antiphon.cost.loggp import messages as engine
+from antiphon.cost.loggp import state as engine
 from antiphon.cost.loggp._free import simulate_free
 from antiphon.cost.loggp._order import at_once
 from antiphon.cost.loggp._packets import simulate_packets
 from antiphon.cost.loggp._processors import simulate_processors
+from antiphon.cost.loggp.messages import simulate_messages
 from antiphon.cost.loggp.options import Options
 from antiphon.cost.loggp.work import Work
 from antiphon.cost.prediction import Hop, LazyPath, Prediction
@@ -97,8 +98,8 @@ class Simulation:
         sent, most = self.work.sent, min(max(self.ports, self.nics, 1), MOST_SOURCES)
         if not self.work.in_rounds:
             return most + 1, most + 1
-        found: tuple[int, int] = at_once(sent.step, sent.src, sent.dst, self.work.node, most)
-        return found
+        both: tuple[int, int] = at_once(sent.step, sent.src, sent.dst, self.work.node, most)
+        return both
 
     def waited_for(self, cost: engine.Cost) -> tuple[int, int]:
         """Ports and NICs; 0 where nobody ever waits for one: as many are never taken at once, and who goes on when a
@@ -152,10 +153,10 @@ class Simulation:
         work, log = self.work, engine.new_log(len(self.work)) if record else engine.no_log()
         if not len(work):
             return Outcome(0.0, -1, 0, log)
-        found = self._simulated(nbytes, record, log)
-        if found.done != len(work):
-            raise RuntimeError(f"LogGP simulation: only {found.done} of {len(work)} messages came to their end")
-        return found
+        outcome = self._simulated(nbytes, record, log)
+        if outcome.done != len(work):
+            raise RuntimeError(f"LogGP simulation: only {outcome.done} of {len(work)} messages came to their end")
+        return outcome
 
     def _simulated(self, nbytes: int, record: bool, log: engine.Log) -> Outcome:
         work = self.work
@@ -175,19 +176,19 @@ class Simulation:
         if alone and work.in_rounds and not (ports or nics or record):
             seconds, last = simulate_free(work.graph.klass, cost, work.waits.need, work.waits.done, work.waits.before)
             return Outcome(seconds, last, len(work), log)
-        seconds, last, done, held = engine.simulate_messages(work.graph, cost, work.node, ports, nics, log)
+        seconds, last, done, held = simulate_messages(work.graph, cost, work.node, ports, nics, log)
         return Outcome(seconds, last, done, log, held, received)
 
     # ---- what it says ----
 
     def _predicted(self, nbytes: int) -> Prediction:
         logged = len(self.work) <= MOST_LOGGED
-        found = self.run(nbytes, logged)
+        outcome = self.run(nbytes, logged)
         if logged:
-            terms, path = self._terms(found, nbytes)
+            terms, path = self._terms(outcome, nbytes)
         else:
-            terms, path = {"messages": found.seconds}, np.zeros(0, np.int64)
-        seconds, busiest = found.seconds, self.work.capacity * nbytes
+            terms, path = {"messages": outcome.seconds}, np.zeros(0, np.int64)
+        seconds, busiest = outcome.seconds, self.work.capacity * nbytes
         note = self.note
         if busiest > seconds:
             terms = {**dict.fromkeys(terms, 0.0), "busiest link": busiest}
@@ -198,28 +199,28 @@ class Simulation:
             terms["local"] = self.local[0] * nbytes
             seconds += terms["local"]
         hops = LazyPath(lambda: self._hops(path if logged else self._path(self.run(nbytes))))
-        return Prediction(float(seconds), terms, self._bottleneck(terms, found, path, nbytes), hops, note)
+        return Prediction(float(seconds), terms, self._bottleneck(terms, outcome, path, nbytes), hops, note)
 
     @property
     def _waiting(self) -> str:
         """What messages wait for at a rank."""
         return "processors" if self.options.processors else "ports"
 
-    def _path(self, found: Outcome) -> Longs:
+    def _path(self, outcome: Outcome) -> Longs:
         """The messages that waited for each other until the last one, in order of time."""
-        path, at = [], found.last
+        path, at = [], outcome.last
         while at >= 0:
             path.append(at)
-            at = int(found.log.before[at])
+            at = int(outcome.log.before[at])
         return np.array(path[::-1], np.int64)
 
     def _hops(self, path: Longs) -> tuple[Hop, ...]:
         columns = (c[path].tolist() for c in (self.work.sent.step, self.work.sent.src, self.work.sent.dst))
         return tuple(zip(*columns, strict=True))
 
-    def _terms(self, found: Outcome, nbytes: int) -> tuple[dict[str, float], Longs]:
+    def _terms(self, outcome: Outcome, nbytes: int) -> tuple[dict[str, float], Longs]:
         """What the messages of that path took, and waited for."""
-        path, log = self._path(found), found.log
+        path, log = self._path(outcome), outcome.log
         cost, *_ = self.cost(nbytes)
         kind = self.work.graph.klass[path]
         left = np.zeros(len(path), np.bool_)  # what follows waited until it had left only: it is overwritten then
@@ -233,12 +234,12 @@ class Simulation:
             "combining": np.where(left, 0.0, log.combining[path]),
         }
         terms = {name: float(values.sum()) for name, values in parts.items()}
-        least = 1e-12 * found.seconds  # below that differences of moments say nothing
+        least = 1e-12 * outcome.seconds  # below that differences of moments say nothing
         terms = {name: seconds if seconds > least else 0.0 for name, seconds in terms.items()}
-        terms[self._waiting] += max(found.seconds - sum(terms.values()), 0.0) if left.any() else 0.0
+        terms[self._waiting] += max(outcome.seconds - sum(terms.values()), 0.0) if left.any() else 0.0
         return terms, path
 
-    def _bottleneck(self, terms: dict[str, float], found: Outcome, path: Longs, nbytes: int) -> str:
+    def _bottleneck(self, terms: dict[str, float], outcome: Outcome, path: Longs, nbytes: int) -> str:
         greatest = max(terms, key=lambda term: terms[term], default="")
         if not greatest or not terms[greatest]:
             return "nothing takes time"
@@ -253,11 +254,12 @@ class Simulation:
         if greatest == "overhead":
             return f"overheads (o_s, o_r) of {len(path)} messages, one after the other"
         return self._busiest_level(cost.flight[kind], path) if greatest == "bandwidth" else self._longest_wait(
-            greatest, found, path)  # fmt: skip
+            greatest, outcome, path)  # fmt: skip
 
-    def _longest_wait(self, term: str, found: Outcome, path: Longs) -> str:
+    def _longest_wait(self, term: str, outcome: Outcome, path: Longs) -> str:
         """Where the message of the path waited that waited longest."""
-        waited = {self._waiting: found.log.port, "NICs": found.log.nic, "combining": found.log.combining}[term][path]
+        log = outcome.log
+        waited = {self._waiting: log.port, "NICs": log.nic, "combining": log.combining}[term][path]
         worst = int(path[int(waited.argmax())])
         src, dst = int(self.work.sent.src[worst]), int(self.work.sent.dst[worst])
         if term == "combining":
@@ -266,7 +268,7 @@ class Simulation:
             return f"processors of ranks {src} and {dst}, or their ports"
         if term == "NICs":
             return f"NICs of {self._node(src)} and {self._node(dst)}"
-        sends = found.log.cause[worst] == engine.SEND_PORT
+        sends = log.cause[worst] == engine.SEND_PORT
         return f"rank {src}: sends to more at once than it has ports" if sends else (
             f"rank {dst}: receives from more at once than it has ports")  # fmt: skip
 

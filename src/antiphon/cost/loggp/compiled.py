@@ -22,16 +22,16 @@ def compiled(function: F) -> F:
     """The function, compiled at its first call."""
     if numba is None:
         return function
-    made: F = numba.njit(cache=True, nogil=True, error_model="numpy")(function)
-    return made
+    jitted: F = numba.njit(cache=True, nogil=True, error_model="numpy")(function)
+    return jitted
 
 
 def inlined(function: F) -> F:
     """The function, put in whole wherever compiled code calls it: handing over many arrays would cost more than it."""
     if numba is None:
         return function
-    made: F = numba.njit(inline="always", error_model="numpy")(function)
-    return made
+    jitted: F = numba.njit(inline="always", error_model="numpy")(function)
+    return jitted
 
 
 def is_compiled() -> bool:

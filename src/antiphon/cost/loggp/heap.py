@@ -7,7 +7,18 @@ number of arrays it is given.
 
 `heap`: the times of entries that may still grow, the present moment, then the heap's times.
 `lists`: counters, those entries, then the heap's (sequence << BITS | entry), and per entry its first and last message,
-per message the next, and entries to use again.
+per message the next, and entries to use again. With room for R events, by place:
+
+| heap                    | lists                                                                                    |
+|-------------------------|------------------------------------------------------------------------------------------|
+| 0..3: times, -1: none   | 0..7: ENTRIES in the heap, SPARE ones, FRESH: the least never used, SEQUENCE: the next,  |
+| MOMENT: the present one | OLDEST of the growing, NOW: the present entry (-1), ROOM: R                              |
+| TIMES + i: of the entry | GROWING..: the entries that may grow; WHATS + i: at place i of the heap                  |
+| at place i of the heap  | WHATS + R + entry: its first message left; + 2 R: its last; + 3 R + message: the next;   |
+|                         | + 4 R..: entries to use again                                                            |
+
+An entry grows while it is among the last RECENT that were begun; a later event of that moment begins another one, which
+has a higher place in the sequence and so comes after it.
 """
 
 from __future__ import annotations
@@ -24,7 +35,22 @@ MOMENT, TIMES = 4, 8
 
 
 def new_queue(most: int) -> tuple[Floats, Longs]:
-    """Room for one event of each of so many messages; memory is taken as it fills."""
+    """Room for one event of each of so many messages; memory is taken as it fills.
+
+    Messages 4 and 2 have an event at moment 1, put in in this order, and 3 one before:
+
+    >>> heap, lists = new_queue(5)
+    >>> for time, message in ((1.0, 4), (1.0, 2), (0.5, 3)):
+    ...     put(heap, lists, time, message)
+    >>> int(lists[ENTRIES])
+    2
+    >>> for _ in range(4):
+    ...     print(*take(heap, lists))
+    0.5 3
+    1.0 4
+    1.0 2
+    0.0 -1
+    """
     heap, lists = np.empty(TIMES + most + 1), np.empty(WHATS + 5 * (most + 1), np.int64)
     heap[:TIMES] = -1.0
     lists[:WHATS] = 0
@@ -35,11 +61,11 @@ def new_queue(most: int) -> tuple[Floats, Longs]:
 
 @compiled
 def put(heap: Floats, lists: Longs, time: float, message: int) -> None:
-    """A message's event at this moment."""
+    """A message's event at this moment. O(1) if an entry for it may still grow, else O(log entries)."""
     room = lists[ROOM]
     first, last, following = WHATS + room, WHATS + 2 * room, WHATS + 3 * room
     lists[following + message] = -1
-    for i in range(RECENT):
+    for i in range(RECENT):  # an entry of that moment, with messages left or none: at its end
         if heap[i] == time:
             entry = lists[GROWING + i]
             if lists[first + entry] < 0:
@@ -48,6 +74,7 @@ def put(heap: Floats, lists: Longs, time: float, message: int) -> None:
                 lists[following + lists[last + entry]] = message
             lists[last + entry] = message
             return
+    # a new entry, used before or not, which is the youngest of those that may grow
     if lists[SPARE]:
         lists[SPARE] -= 1
         entry = lists[WHATS + 4 * room + lists[SPARE]]
@@ -62,6 +89,7 @@ def put(heap: Floats, lists: Longs, time: float, message: int) -> None:
     lists[OLDEST] = (at + 1) % RECENT
     what = (lists[SEQUENCE] << BITS) | entry
     lists[SEQUENCE] += 1
+    # into the heap: later ones go down, on the way from its last place to the top
     at = lists[ENTRIES]
     lists[ENTRIES] += 1
     while at > 0:
@@ -81,7 +109,7 @@ def take(heap: Floats, lists: Longs) -> tuple[float, int]:
     room = lists[ROOM]
     first, following = WHATS + room, WHATS + 3 * room
     entry = lists[NOW]
-    if entry >= 0:
+    if entry >= 0:  # the next of the present moment; an entry that has none left may not grow, and can be used again
         message = lists[first + entry]
         if message >= 0:
             lists[first + entry] = lists[following + message]
@@ -104,7 +132,7 @@ def take(heap: Floats, lists: Longs) -> tuple[float, int]:
 
 @compiled
 def _drop(heap: Floats, lists: Longs) -> None:
-    """Take the heap's first entry out."""
+    """Take the heap's first entry out: the last one goes in its place, and down as far as others are before it."""
     lists[ENTRIES] -= 1
     count = lists[ENTRIES]
     time, what = heap[TIMES + count], lists[WHATS + count]

@@ -6,110 +6,86 @@ A message has one event at a time: it asks for a port (ASK), its first byte leav
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
-from numpy.typing import NDArray
 
-from antiphon.core.columns import Bools, Floats, Ints, Longs
-from antiphon.cost.loggp.compiled import compiled, inlined
-from antiphon.cost.loggp.heap import new_queue, put, take
-
-# events of a message; at message level it has one at a time
-ASK, SEND, PACKET, FREE = 0, 1, 2, 3  # of its sending side (of packets: number m of the queue)
-ARRIVE, PASS, LANDED, COMBINE, DONE = 4, 5, 6, 7, 8  # of its receiving side (of packets: number of messages + m)
-# what it waited for
-NOTHING, SEND_PORT, NIC_OUT, RECEIVE_PORT, NIC_IN, RANK_BUSY, PROCESSOR = 0, 1, 2, 3, 4, 5, 6
-FAR = -1e300
-
-
-class Graph(NamedTuple):
-    """Who waits for what. A condition holds when all that gives to it is done, and all that the one before it waits
-    for; a message is ready when all conditions it needs hold.
-
-    Messages: ends, class, how many conditions they need. `give`: the conditions that get one from a message when it is
-    done, and `early` those that do when its last byte has left. Per condition how many give to it (`waits`, counting
-    the one before it), the messages that need it, and the condition after it (-1: none).
-    """
-
-    src: Ints
-    dst: Ints
-    klass: Ints
-    needed: Ints
-    give_ptr: Ints
-    give: Ints
-    early_ptr: Ints
-    early: Ints
-    release_ptr: Ints
-    release: Ints
-    waits: Ints
-    after: Ints
-
-
-class Cost(NamedTuple):
-    """Per class: seconds of latency, overheads, gap; from the first byte to the last; on a NIC; of combining."""
-
-    latency: Floats
-    send: Floats
-    receive: Floats
-    gap: Floats
-    flight: Floats
-    busy: Floats
-    work: Floats
-
-
-class Log(NamedTuple):
-    """Per message, or empty: when it was ready, its first byte left, its last byte was in, it was done; seconds it
-    waited for ports and for NICs, and to be combined; the message that made it ready last; what it waited for longest,
-    and whose end that was."""
-
-    ready: Floats
-    begin: Floats
-    landed: Floats
-    done: Floats
-    port: Floats
-    nic: Floats
-    combining: Floats
-    before: Ints
-    cause: NDArray[np.uint8]
-    holder: Ints
-    longest: Floats
-
-
-class Room(NamedTuple):
-    """What a simulation works in. Made outside of the compiled loop: NumPy asks for large pages, Numba does not."""
-
-    heap: Floats
-    lists: Longs
-    event: NDArray[np.uint8]
-    needed: Ints
-    waits: Ints
-    ready: Floats
-    held: Floats
-
-
-def new_room(graph: Graph, events: int, ports: int) -> Room:
-    """For so many events of messages at once, and the ends of so many ports."""
-    heap, lists = new_queue(events + ports)
-    ready, held = np.zeros(len(graph.src)), np.zeros(len(graph.waits))
-    return Room(heap, lists, np.empty(events, np.uint8), graph.needed.copy(), graph.waits.copy(), ready, held)
+from antiphon.core.columns import Longs
+from antiphon.cost.loggp.compiled import compiled
+from antiphon.cost.loggp.heap import put, take
+from antiphon.cost.loggp.state import (  # fmt: skip
+    ARRIVE,
+    ASK,
+    COMBINE,
+    DONE,
+    FAR,
+    NIC_IN,
+    NIC_OUT,
+    PASS,
+    RANK_BUSY,
+    RECEIVE_PORT,
+    SEND,
+    SEND_PORT,
+    Cost,
+    Graph,
+    Log,
+    Room,
+    blame,
+    earliest,
+    freed_by,
+    new_room,
+    unheld,
+)
 
 
 def simulate_messages(
     graph: Graph, cost: Cost, node: Longs, ports: int, nics: int, log: Log
 ) -> tuple[float, int, int, int]:
-    """Seconds until all is done, the message done last, how many were done, ports still held. `ports`, `nics`: 0 for no
-    limit. O(M log(messages under way))."""
-    found: tuple[float, int, int, int] = _simulated(
+    """Seconds until all is done, the message done last, how many were done, ports still held.
+
+    `node`: of every rank, -1 where it is in none. `ports` of every rank and way, `nics` of every node and way; 0 for no
+    limit. O(M log(messages under way)).
+
+    In `core.example.star` ranks 2 and 1 send to 0, which sends the sum to 1 and 2. Let o_s = o_r = g = 1 s, L = 2 s,
+    G (b - 1) = 3 s, combining take 1 s, and a rank have one port: message 0 leaves from 1 to 4, comes from 3 to 6, is
+    received at 7 and combined at 8. Message 1 comes at 3 too, waits for the port until 6 and g until 7, is in at 10,
+    combined at 12. Of the two to 1 and 2 the second waits for the first in the same way, from 13 to 17:
+
+    >>> from antiphon.core.example import machine, star
+    >>> from antiphon.cost.figures import Level, LogGP
+    >>> from antiphon.cost.loggp.state import new_log
+    >>> from antiphon.cost.loggp.work import work_of
+    >>> work, log = work_of(star(), machine(), LogGP((Level(),)), "rounds"), new_log(4)
+    >>> work.graph.klass.tolist(), work.combined.tolist()
+    ([0, 0, 1, 1], [1.0, 0.0])
+    >>> cost = Cost(*np.array([[2, 2], [1, 1], [1, 1], [1, 1], [3, 3], [4, 4], [1, 0]], np.float64))
+    >>> print(*simulate_messages(work.graph, cost, work.node, 1, 0, log))
+    23.0 3 4 0
+    >>> log.begin.tolist(), log.landed.tolist(), log.done.tolist()
+    ([1.0, 1.0, 13.0, 17.0], [6.0, 10.0, 18.0, 22.0], [8.0, 12.0, 19.0, 23.0])
+    """
+    outcome: tuple[float, int, int, int] = _simulated(
         new_room(graph, len(graph.src), 2 * len(node) * ports), graph, cost, node, ports, nics, log
     )
-    return found
+    return outcome
 
 
 @compiled
 def _simulated(
     room: Room, graph: Graph, cost: Cost, node: Longs, ports: int, nics: int, log: Log
 ) -> tuple[float, int, int, int]:
+    """What `simulate_messages` says, in a room that is used up; the log is filled where there is one.
+
+    A message asks (ASK) at ready + o_s, sends (SEND) once it has a port, g after who had that before; takes a NIC, and
+    L later asks the receiver (ARRIVE), goes in (PASS) once it has a port there, takes a NIC, and G (b - 1) + o_r later
+    is done, or combined when the rank is free (COMBINE). A step that need not wait is done within the event before it.
+    So most moments that follow (`then`) are known before they come; conditions take them as they are.
+
+    A port that is free at once is taken without an event. Only where somebody waits it has one, at the moment when its
+    last byte has passed: numbers from out_wake and in_wake on, one for every port. Where a rank has no port left, those
+    in use get one, and are promised (held) from then on to those in line.
+
+    `_packets` has the same steps with packets in them, and both ends under way at a time; what is alike is written out
+    in both: functions would be handed a dozen arrays at every event, which costs more than what they do.
+    """
     src, dst, klass = graph.src, graph.dst, graph.klass
     give_ptr, give, early_ptr, early = graph.give_ptr, graph.give, graph.early_ptr, graph.early
     latency, send, receive, gap, flight, busy, work = cost
@@ -119,16 +95,22 @@ def _simulated(
     out_wake, in_wake = count, count + ranks * ports  # where the numbers of ports begin in the queue
     heap, lists, event, needed, waits, ready, _ = room
     who = np.full(len(waits) if record else 0, -1, np.int32)  # gave to each condition last
+    # rank * ports + i: port i of a rank, each way: when its last byte has passed; whether somebody has it, or is
+    # promised it; whose the last byte was
     out_last, in_last = np.full(ranks * ports, FAR), np.full(ranks * ports, FAR)
     out_held, in_held = np.zeros(ranks * ports, np.bool_), np.zeros(ranks * ports, np.bool_)
     out_user, in_user = np.full(ranks * ports, -1, np.int32), np.full(ranks * ports, -1, np.int32)
-    kept = count if ports > 1 else 0  # with one port its number is the rank's
+    # m -> the port that it has; with one port that is the rank's
+    kept = count if ports > 1 else 0
     out_port, in_port = np.empty(kept, np.int32), np.empty(kept, np.int32)
-    out_line, in_line = np.empty(count, np.int32), np.empty(count, np.int32)  # the next of those that wait
+    # the lines for ports: m -> the next in line; rank -> the first and the last in its line, -1: nobody waits
+    out_line, in_line = np.empty(count, np.int32), np.empty(count, np.int32)
     out_head, out_tail = np.full(ranks, -1, np.int32), np.full(ranks, -1, np.int32)
     in_head, in_tail = np.full(ranks, -1, np.int32), np.full(ranks, -1, np.int32)
+    # node * nics + i: NIC server i of a node, each way: when it is free; whom it served last
     nic_out, nic_in = np.full(nodes * nics, FAR), np.full(nodes * nics, FAR)
     nic_out_user, nic_in_user = np.full(nodes * nics, -1, np.int32), np.full(nodes * nics, -1, np.int32)
+    # rank -> when it has combined all that it got so far; what it combined last
     free, combiner = np.zeros(ranks), np.full(ranks, -1, np.int32)
     freed = np.empty(count, np.int32)  # messages that one event makes ready
     last, last_message, finished = 0.0, -1, 0
@@ -140,7 +122,8 @@ def _simulated(
         now, number = take(heap, lists)
         if number < 0:
             break
-        if number >= out_wake:  # a port is free, and somebody waits for one
+        # ---- a port is clear that was promised: the first in line has it, and goes on g later ----
+        if number >= out_wake:
             if number < in_wake:
                 port = number - out_wake
                 h = out_head[port // ports]
@@ -157,7 +140,7 @@ def _simulated(
             else:
                 port = number - in_wake
                 h = in_head[port // ports]
-                if h < 0:
+                if h < 0:  # likewise
                     in_held[port] = False
                     continue
                 in_head[port // ports] = in_line[h]
@@ -168,22 +151,23 @@ def _simulated(
                 if record:
                     blame(log, h, RECEIVE_PORT, in_user[port], now + gap[klass[h]] - log.begin[h] - latency[klass[h]])
             continue
+        # ---- a message: which conditions it gives to (from, to), when (`then`), and whether as one that has left ----
         m, kind = number, event[number]
         k = klass[m]
         s, d = src[m], dst[m]
         give_from, give_to, then, leaving = 0, 0, now, False
-        if (
-            kind == ASK and s == d and (tells_early or work[k] > 0)
-        ):  # inside a rank: has left, then is combined and done
+        # ---- within a rank: it has left, then is combined and done ----
+        if kind == ASK and s == d and (tells_early or work[k] > 0):
             event[m] = COMBINE if work[k] > 0 else DONE
             put(heap, lists, now, m)
             if not tells_early:
                 continue
             give_from, give_to, leaving = early_ptr[m], early_ptr[m + 1], True
+        # ---- o_s is over: a port to send, now, or g after who had it, or the line for one ----
         if kind == ASK and s != d:
             if ports:
                 port = unheld(out_last, out_held, s * ports, ports, now)
-                if port < 0:
+                if port < 0:  # all in use: each says when it is clear
                     for i in range(s * ports, s * ports + ports):
                         if not out_held[i]:
                             out_held[i] = True
@@ -206,6 +190,7 @@ def _simulated(
                     put(heap, lists, at, m)
                     continue
             kind = SEND
+        # ---- its first byte leaves as soon as a NIC is free; L later it arrives, and after G (b - 1) it has left ----
         if kind == SEND:
             start, a = now, node[s]
             if nics > 0 and a >= 0 and a != node[d]:
@@ -224,7 +209,7 @@ def _simulated(
             then = start + flight[k]
             if ports:
                 port = out_port[m] if ports > 1 else s
-                out_last[port], out_held[port] = then, out_head[s] >= 0
+                out_last[port], out_held[port] = then, out_head[s] >= 0  # held on for who waits
                 if record:
                     out_user[port] = m
                 if out_head[s] >= 0:
@@ -232,6 +217,7 @@ def _simulated(
             if not tells_early:
                 continue
             give_from, give_to, leaving = early_ptr[m], early_ptr[m + 1], True
+        # ---- its first byte is there: a port to receive, in the same way ----
         elif kind == ARRIVE:
             if ports:
                 port = unheld(in_last, in_held, d * ports, ports, now)
@@ -258,6 +244,7 @@ def _simulated(
                     put(heap, lists, at, m)
                     continue
             kind = PASS
+        # ---- it goes in as soon as a NIC is free; G (b - 1) later all is in, and o_r later received ----
         if kind == PASS:
             start, a = now, node[d]
             if nics > 0 and a >= 0 and a != node[s]:
@@ -285,6 +272,7 @@ def _simulated(
                 event[m] = COMBINE
                 put(heap, lists, then, m)
                 continue
+        # ---- it is combined, after what the rank combines already ----
         elif kind == COMBINE:
             then = max(now, free[d]) + work[k]
             if record:
@@ -292,6 +280,7 @@ def _simulated(
                 blame(log, m, RANK_BUSY, combiner[d], free[d] - now)
                 combiner[d] = m
             free[d] = then
+        # ---- it is done at `then`, unless it has just left ----
         if not leaving:
             if len(give_ptr):
                 give_from, give_to = give_ptr[m], give_ptr[m + 1]
@@ -304,96 +293,10 @@ def _simulated(
                 log.done[m] = then
                 if s == d:
                     log.ready[m], log.begin[m], log.landed[m] = ready[m], then - work[k], then
+        # ---- who is ready by that asks o_s later ----
         gives = early if leaving else give
         for i in range(freed_by(room, graph, log, who, freed, gives, give_from, give_to, then, m)):
             other = freed[i]
             event[other] = ASK
             put(heap, lists, ready[other] + send[klass[other]], other)
     return last, last_message, finished, int(out_held.sum() + in_held.sum())
-
-
-@inlined
-def freed_by(  # noqa: PLR0913, PLR0917
-    room: Room, graph: Graph, log: Log, who: Ints, freed: Ints, gives: Ints, first: int, end: int, then: float, m: int
-) -> int:
-    """How many messages become ready (in `freed`, in order), now that message m gives to gives[first:end] at a moment.
-
-    A condition holds from the latest moment that was given to it (`held`; `who`: by whom, where a log is kept), then
-    gives to the one after it.
-    """
-    count = 0
-    for i in range(first, end):
-        c = gives[i]
-        moment, by = then, m
-        while c >= 0:
-            if moment >= room.held[c]:
-                room.held[c] = moment
-                if len(who):
-                    who[c] = by
-            room.waits[c] -= 1
-            if room.waits[c] > 0:
-                break
-            moment = room.held[c]
-            if len(who):
-                by = who[c]
-            for j in range(graph.release_ptr[c], graph.release_ptr[c + 1]):
-                other = graph.release[j]
-                if moment >= room.ready[other]:
-                    room.ready[other] = moment
-                    if len(who):
-                        log.before[other] = by
-                room.needed[other] -= 1
-                if room.needed[other] == 0:
-                    freed[count] = other
-                    count += 1
-            c = graph.after[c]
-    if count > 1:
-        in_order(freed, count)
-    return count
-
-
-@compiled
-def unheld(times: Floats, held: Bools, first: int, count: int, now: float) -> int:
-    """The port that was left the longest time ago, of those that nobody has now or is promised; -1 where none is."""
-    best = -1
-    for i in range(first, first + count):
-        if not held[i] and times[i] <= now and (best < 0 or times[i] < times[best]):
-            best = i
-    return best
-
-
-@compiled
-def in_order(some: Ints, count: int) -> None:
-    """The first so many in ascending order: those of one condition are already, those of several seldom are not."""
-    for i in range(1, count):
-        if some[i] < some[i - 1]:
-            some[:count].sort()
-            return
-
-
-@compiled
-def earliest(times: Floats, first: int, count: int) -> tuple[int, float]:
-    """The place of the least of some, and it."""
-    best, least = first, times[first]
-    for i in range(first + 1, first + count):
-        if times[i] < least:
-            best, least = i, times[i]
-    return best, least
-
-
-@compiled
-def blame(log: Log, m: int, cause: int, holder: int, seconds: float) -> None:
-    if seconds > log.longest[m]:
-        log.longest[m], log.cause[m], log.holder[m] = seconds, cause, holder
-
-
-def no_log() -> Log:
-    empty, whole = np.empty(0), np.empty(0, np.int32)
-    return Log(empty, empty, empty, empty, empty, empty, empty, whole, np.empty(0, np.uint8), whole, empty)
-
-
-def new_log(count: int) -> Log:
-    before, holder = np.full(count, -1, np.int32), np.full(count, -1, np.int32)
-    cause = np.zeros(count, np.uint8)
-    ready, begin, landed, done, port, nic, combining, longest = (np.zeros(count) for _ in range(8))
-    return Log(ready, begin, landed, done, port, nic, combining, before, cause, holder, longest)

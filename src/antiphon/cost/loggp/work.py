@@ -26,7 +26,7 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.cost.figures import LogGP
 from antiphon.cost.loggp import _order as loops
-from antiphon.cost.loggp.messages import Graph
+from antiphon.cost.loggp.state import Graph
 from antiphon.errors import Invalid
 
 FEW_CLASSES = 64
@@ -65,7 +65,19 @@ class Work:
 
 
 def work_of(schedule: Schedule, topology: Topology, given: LogGP | None, order: str, sent: str = RECEIVED) -> Work:
-    """Every piece is a row here: expand first. O(rows) for order "rounds" (rows by message), else a sort of them."""
+    """Every piece is a row here: expand first. O(rows) for order "rounds" (rows by message), else a sort of them.
+
+    `core.example.star` has the messages 0: 2 to 0, 1: 1 to 0, 2: 0 to 1, 3: 0 to 2, of the level that is for all (0);
+    0 and 1 are combined. In rounds 2 and 3 wait for condition 0, what rank 0 received, which two give to:
+
+    >>> from antiphon.core.example import machine, star
+    >>> from antiphon.cost.figures import Level
+    >>> work = work_of(star(), machine(), LogGP((Level(),)), "rounds")
+    >>> work.klass.tolist(), work.level.tolist(), work.share.tolist(), work.combined.tolist()
+    ([0, 0, 1, 1], [0, 0], [1.0, 1.0], [1.0, 0.0])
+    >>> work.graph.needed.tolist(), work.graph.release.tolist(), work.graph.waits.tolist()
+    ([0, 0, 1, 1], [2, 3], [2, 1, 1, 3, 2, 2])
+    """
     found = messages(schedule)
     if given is None:
         level, latency, per_byte, capacity, busiest = _from_links(paths(found, topology))
@@ -107,7 +119,15 @@ def work_of_messages(graph: MessageGraph, topology: Topology, given: LogGP, sent
 
 
 def _classes(columns: list[NDArray[Any]]) -> tuple[Ints, list[NDArray[Any]]]:
-    """The class of every message, those of equal columns being one, and each column's value by class."""
+    """The class of every message, those of equal columns being one, and each column's value by class.
+
+    Few classes are numbered as they come, many by their values:
+
+    >>> weight, combined, level = np.array([6, 6, 2, 6]), np.array([6, 6, 0, 0]), np.array([1, 1, 1, 1], np.int32)
+    >>> klass, kinds = _classes([weight, combined, level])
+    >>> klass.tolist(), [kind.tolist() for kind in kinds]
+    ([0, 0, 1, 2], [[6, 2, 6], [6, 0, 0], [1, 1, 1]])
+    """
     if len(columns) == 3 and all(column.dtype != object for column in columns):
         weight, combined = (column[:1] if column.strides == (0,) else column for column in columns[:2])
         level = columns[2]
@@ -132,7 +152,17 @@ def _refuse_missing(level: Ints, src: Ints, dst: Ints, given: LogGP, topology: T
 
 
 def _from_links(found: Paths) -> tuple[Ints, Floats, Floats, float, int]:
-    """Without figures: as many levels as routes differ in latency and least bandwidth; and the busiest link."""
+    """Per message its level, per level seconds of latency and per byte; seconds per byte of nbytes that the busiest
+    resource takes, and its number. Without figures there are as many levels as routes differ in latency and least
+    bandwidth.
+
+    The links of `core.example.machine` are alike, and in `core.example.star` each carries one message:
+
+    >>> from antiphon.core.example import machine, star
+    >>> level, latency, per_byte, capacity, busiest = _from_links(paths(messages(star()), machine()))
+    >>> level.tolist(), latency.tolist(), per_byte.tolist(), capacity, busiest
+    ([0, 0, 0, 0], [1e-06], [1e-09], 1e-09, 0)
+    """
     slowness = seconds_per_byte(found.topology)
     beta = np.zeros(len(found.messages))
     np.maximum.at(beta, found.use_message, slowness[found.use_resource])

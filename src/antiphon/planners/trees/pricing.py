@@ -135,6 +135,15 @@ def cheapest(cost: Costs, root: int, far: float) -> Parents | None:
     """The cheapest tree from the root to all ranks (Chu and Liu; Edmonds); None where some are out of reach.
 
     Cycles are contracted until there are none, then opened from the outermost in. O(ranks^3) at worst, on columns.
+
+    Where a cycle is contracted, a hop a -> v into it costs cost[a, v] - (the cheapest hop to v): what is paid more for
+    v being reached from outside, as the others of the cycle keep their hops.
+
+    From rank 0 hops to 1 and 2 cost 9 and 10, one between 1 and 2 costs 1. The cheapest of all are 2 -> 1 and 1 -> 2, a
+    cycle; to enter it at 1 costs 9 - 1 = 8 more, at 2 10 - 1 = 9. So 1 is reached from 0, and 2 from 1:
+
+    >>> cheapest(np.array([[99, 9, 10], [99, 99, 1], [99, 1, 99]]), 0, 99)
+    [-1, 0, 1]
     """
     count = len(cost)
     ids = list(range(count))  # the node behind every row of the matrix
@@ -143,9 +152,10 @@ def cheapest(cost: Costs, root: int, far: float) -> Parents | None:
     tail = np.repeat(np.arange(count)[:, None], count, axis=1)  # the hop behind every entry
     head = np.repeat(np.arange(count)[None, :], count, axis=0)
     up = list(range(count))  # node -> the contracted node it lies in, or itself
-    inside: dict[int, list[int]] = {}
-    hop: dict[int, tuple[int, int]] = {}
+    inside: dict[int, list[int]] = {}  # contracted node -> the nodes of its cycle
+    hop: dict[int, tuple[int, int]] = {}  # node -> the cheapest hop to it, as (rank, rank)
     while True:
+        # every node but the root takes its cheapest hop
         best = cost.argmin(axis=0)
         columns = np.arange(len(ids))
         least = cost[best, columns]
@@ -158,6 +168,7 @@ def cheapest(cost: Costs, root: int, far: float) -> Parents | None:
         cycles = _cycles(best.tolist(), start)
         if not cycles:
             break
+        # each cycle becomes one node, in the row and column of its first
         keep = np.ones(len(ids), bool)
         for cycle in cycles:
             new = len(up)
@@ -166,12 +177,14 @@ def cheapest(cost: Costs, root: int, far: float) -> Parents | None:
             for at in cycle:
                 up[ids[at]] = new
             rows = np.array(cycle)
+            # into it: the formula above, by the cheapest entrance from each node
             entering = cost[:, rows] - least[rows][None, :]
             entering[cost[:, rows] >= far] = far
             lead = rows[0]
             pick, all_rows = entering.argmin(axis=1), columns
             cost[:, lead] = entering[all_rows, pick]
             tail[:, lead], head[:, lead] = tail[all_rows, rows[pick]], head[all_rows, rows[pick]]
+            # out of it: from whichever of its nodes is cheapest
             pick = rows[cost[rows].argmin(axis=0)]
             row, row_tail, row_head = cost[pick, columns], tail[pick, columns], head[pick, columns]
             cost[lead], tail[lead], head[lead] = row, row_tail, row_head
@@ -186,7 +199,11 @@ def cheapest(cost: Costs, root: int, far: float) -> Parents | None:
 
 
 def _cycles(best: Sequence[int], start: int) -> list[list[int]]:
-    """The cycles of a map that takes every node to its parent."""
+    """The cycles of a map that takes every node to its parent, each in ascending order; `start` has none.
+
+    >>> _cycles([0, 2, 1, 1], 0)
+    [[1, 2]]
+    """
     state = [0] * len(best)
     state[start] = -1
     found = []
@@ -211,6 +228,13 @@ def _cycles(best: Sequence[int], start: int) -> list[list[int]]:
 def _opened(
     count: int, root: int, up: list[int], inside: dict[int, list[int]], hop: dict[int, tuple[int, int]]
 ) -> Parents:
+    """The tree: the hop into a contracted node is that of the node of its cycle where it enters, which loses its own.
+
+    The cycle 1, 2 of `cheapest` is node 3, entered by 0 -> 1:
+
+    >>> _opened(3, 0, [0, 3, 3, 3], {3: [1, 2]}, {1: (2, 1), 2: (1, 2), 3: (0, 1)})
+    [-1, 0, 1]
+    """
     for node in sorted(inside, reverse=True):
         _, entered = hop[node]
         at = entered
@@ -253,7 +277,11 @@ def _begun(cost: Costs, root: int, most: int, far: int) -> list[Parents]:
 
 
 def _layered(cost: Costs, root: int, most: int, far: int) -> Parents | None:
-    """Breadth first: every rank at its least depth, by the cheapest hop from the layer above."""
+    """Breadth first: every rank at its least depth, by the cheapest hop from the layer above.
+
+    >>> _layered(np.array([[99, 2, 5, 99], [99, 99, 1, 6], [99, 99, 99, 1], [99, 99, 99, 99]]), 0, 2, 99)
+    [-1, 0, 0, 2]
+    """
     parents = np.full(len(cost), -1, np.int64)
     left = np.ones(len(cost), bool)
     left[root] = False
@@ -276,14 +304,23 @@ def _grown(cost: Costs, root: int, most: int, far: int, given: Parents) -> Paren
     """Prim's way: the cheapest hop out of the tree, again and again; of equal ones the least deep.
 
     It begins with what of a given tree is not too deep.
+
+    From rank 0, at most 2 hops deep. With nothing given: 1 from 0 at 2, then 2 from 1 at 1, which is as deep as may be,
+    so that 3 is had from 1, at 6. With 2 from 0 given, 3 can be had from 2, at 1:
+
+    >>> cost = np.array([[99, 2, 5, 99], [99, 99, 1, 6], [99, 99, 99, 1], [99, 99, 99, 99]])
+    >>> _grown(cost, 0, 2, 99, [-1, -1, -1, -1]), _grown(cost, 0, 2, 99, [-1, -1, 0, -1])
+    ([-1, 0, 1, 1], [-1, 0, 0, 2])
     """
     count = len(cost)
     parents = np.array(given, np.int64)
+    # what is in the tree: by its depth there; the others are out, at most + 1
     depth = np.full(count, most + 1, np.int64)
     depth[root] = 0
     for deep in range(1, most + 1):
         depth[(depth > most) & (parents >= 0) & (depth[parents] == deep - 1)] = deep
     out = depth > most
+    # rank that is out -> its cheapest hop from the tree: `offered`, by `parents`, to be at `depth`
     grown = np.flatnonzero(depth < most)
     best = grown[cost[grown].argmin(axis=0)]
     offered = np.where(out, cost[best, np.arange(count)], far)
@@ -297,7 +334,7 @@ def _grown(cost: Costs, root: int, most: int, far: int, given: Parents) -> Paren
         ties = np.flatnonzero(offered == least)
         if len(ties) > 1:
             at = int(ties[depth[ties].argmin()])
-        out[at] = False
+        out[at] = False  # it joins, and offers its own hops to those that are out
         offered[at] = far
         deep = int(depth[at]) + 1
         if deep <= most:
