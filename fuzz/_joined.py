@@ -165,6 +165,12 @@ class Counts(dict[Place, int]):
         self[key] += 1
 
 
+def suits(name: str, op: str | None, dtype: str | None) -> bool:
+    """Whether "max", or "max of float16", is what is asked for."""
+    words = name.split(" of ")
+    return (op is None or words[0] == op) and (dtype is None or len(words) == 1 or words[1] == dtype)
+
+
 class Joined:
     """All joints of a schedule whose rows have a way each. `paths`: the links of every row, () inside a rank."""
 
@@ -180,8 +186,8 @@ class Joined:
         op = "sum" if op == "avg" else op
         self.fits = {
             node: one.reduce
-            and (op is None or not one.operators or op in one.operators)
             and (dtype is None or not one.types or dtype in one.types)
+            and (not one.operators or any(suits(name, op, dtype) for name in one.operators))
             for node, one in self.can.items()
         }
         self.drawn = {

@@ -30,7 +30,8 @@ def ability(rng: random.Random, able: float = 0.85) -> Ability:
         return Ability()
     return Ability(
         multicast, reduce, through=rng.random() < able, own=rng.random() < 0.4,
-        at_once=rng.choice([0, 0, 0, 1, 2, 3]), operators=rng.choice([(), (), ("sum",), ("max", "min")]),
+        at_once=rng.choice([0, 0, 0, 1, 2, 3]),
+        operators=rng.choice([(), (), ("sum",), ("max", "min"), ("sum", "max of int8")]),
         types=rng.choice([(), (), ("float32",)]),
     )  # fmt: skip
 

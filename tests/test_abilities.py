@@ -147,7 +147,8 @@ def test_a_switch_that_can_more_is_not_interchangeable() -> None:
 def test_what_cannot_be_is_refused() -> None:
     text = json.loads(dumps(antiphon.topology("hgx-h100")))
     types = ["bfloat16", "float16", "float32", "float64", "int32", "int64", "uint32", "uint64"]
-    able_to = {"operators": ["max", "min", "sum"], "types": types}
+    compared = [f"{op} of {dtype}" for op in ("max", "min") for dtype in types if dtype not in ("float32", "float64")]
+    able_to = {"operators": [*compared, "sum"], "types": types}
     assert text["abilities"] == [{"switches": [8], "multicast": True, "reduce": True, "own": True, **able_to}]
     wrong: list[tuple[Any, str]] = [
         ([{"switches": [8]}], "says nothing"),
@@ -348,6 +349,17 @@ def test_tune_compares_with_what_nccl_would_let_the_switches_do(capsys: Capture)
     plain = answer(capsys, "tune", "allreduce", "hgx-h100:sharp=false", *arguments)
     assert (plain["assumes"], plain["no_speedup"]) == ([], {})
     assert plain["ranges"][0]["speedup"] is not None
+
+
+def test_where_a_switch_joins_all_nothing_is_said_of_rings() -> None:
+    """NVLinks reach everywhere through it, whatever those that stand for NCCL are refused for."""
+    from antiphon.cli._tuning_text import tuning_text
+
+    found = antiphon.tune("allreduce", "hgx-h100", nbytes="1MB", workers="none", deterministic=True)
+    assert found.no_speedup
+    said = tuning_text(found)
+    assert "no speedup is told" in said
+    assert "PCIe" not in said
 
 
 def test_text_and_report_of_a_tuning_say_so() -> None:

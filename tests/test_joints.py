@@ -15,6 +15,7 @@ import pytest
 from generate_joints import Bound, joined_cases
 from hypothesis import given, settings
 
+import antiphon
 from antiphon.cli import run
 from antiphon.core.collective import Collective
 from antiphon.core.interpret import interpret, order_of_combining
@@ -182,6 +183,18 @@ def test_an_operator_that_the_switch_cannot_do(op: str) -> None:
     assert found is None or "cannot do max of float32" in found.message
     assert fault(nvls(4), machine, op="sum", dtype="int8") is not None
     assert fault(nvls(4), machine) is None
+
+
+@pytest.mark.parametrize("dtype", ["float16", "int64", "float32", "float64", "int8", None])
+def test_an_operator_that_the_switch_can_do_of_some_types(dtype: str | None) -> None:
+    """An NVSwitch adds all that it combines, but compares whole numbers and 16-bit floats only."""
+    plan = antiphon.plan("allreduce", "hgx-h100", planner="nvls", options={"pieces": 1})
+    for op in ("max", "min"):
+        found = antiphon.verify(plan, op=op, dtype=dtype)
+        assert (found is None) == (dtype in ("float16", "int64", None))
+        assert found is None or f"cannot do {op} of {dtype}" in found.message
+    assert (antiphon.verify(plan, op="sum", dtype=dtype) is None) == (dtype != "int8")
+    assert antiphon.verify(plan, op="prod", dtype=dtype) is not None
 
 
 def test_pieces_are_under_way_in_several_steps() -> None:

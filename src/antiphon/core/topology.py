@@ -65,7 +65,7 @@ class Ability:
     `through`: what is combined may be sent out of several links at once, without touching a rank. `own`: what the
     destination of a reduction has itself, and the copy that the source of a multicast keeps, cross the switch as all
     else does. `at_once`: how many joints it can serve in one step (0: no limit is stated). `operators`, `types`: what
-    it can combine (none named: all).
+    it can combine (none named: all); an operator that it can do of one type only stands as "max of float16".
     """
 
     multicast: bool = False
@@ -90,6 +90,13 @@ class Ability:
             raise Invalid(
                 "ability: says how a switch multicasts or reduces, but not that it does; set multicast or reduce"
             )
+
+    def combines(self, op: str | None, dtype: str | None) -> bool:
+        """Whether it can combine by this operator data of this type; None: by some, of some."""
+        if not self.reduce or (dtype is not None and self.types and dtype not in self.types):
+            return False
+        named = [name.partition(" of ") for name in self.operators]
+        return not named or any(op in (None, name) and dtype in (None, of or dtype) for name, _, of in named)
 
     def turned(self) -> Ability:
         """The same with all links turned round: what was sent to several comes from several."""

@@ -101,8 +101,16 @@ def _how(ability: Ability) -> str:
     more = ["sends on what it combined"] if ability.through else []
     more += ["what a rank keeps crosses it, too"] if ability.own else []
     more += [f"serves {ability.at_once} at once"] if ability.at_once else []
-    more += [f"combines {', '.join(names)}" for names in (ability.operators, ability.types) if names]
+    more += [f"combines {', '.join(names)}" for names in (_operators(ability), ability.types) if names]
     return f" ({'; '.join(more)})" if more else ""
+
+
+def _operators(ability: Ability) -> list[str]:
+    """With the types that each is limited to: max of bfloat16 and float16."""
+    of: dict[str, list[str]] = {}
+    for name, _, dtype in (name.partition(" of ") for name in ability.operators):
+        of.setdefault(name, []).extend([dtype] if dtype else [])
+    return [f"{name} of {' and '.join(types)}" if types else name for name, types in of.items()]
 
 
 def _more(rows: int) -> list[str]:

@@ -90,7 +90,7 @@ def notes(tuning: Tuning) -> list[str]:
     told = list(tuning.notes)
     nobody = [kind for kind, why in tuning.no_speedup.items() if why.endswith(NOBODY) and kind in tuning.plans]
     kinds = {tuning.topology.types[i].kind for i in set(tuning.topology.link_type.tolist())}
-    if nobody and "nvlink" in kinds and "pcie" not in kinds:
+    if nobody and "nvlink" in kinds and "pcie" not in kinds and not tuning.topology.switches:
         told.append(
             "where NVLinks form no ring NCCL falls back to PCIe (Blink, section 2), of which this machine's "
             "description says nothing"

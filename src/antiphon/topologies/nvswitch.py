@@ -15,9 +15,10 @@ from antiphon.topologies.links import NVLINK, NVLINK5, NVSWITCH_HOP, nvlink
 # NVLink SHARP: a GPU loads what the switch combined of all (its own operand crosses as well), or stores what the switch
 # copies to all, itself too; what was combined ends at that GPU. Operators and types: PTX, multimem.ld_reduce (there
 # minimum and maximum are of whole numbers and 16-bit floats only).
+_COMPARED = ("float16", "bfloat16", "int32", "uint32", "int64", "uint64")
 NVLS = Ability(
-    multicast=True, reduce=True, own=True, operators=("sum", "min", "max"),
-    types=("float16", "bfloat16", "float32", "float64", "int32", "uint32", "int64", "uint64"),
+    multicast=True, reduce=True, own=True, types=(*_COMPARED, "float32", "float64"),
+    operators=("sum", *(f"{op} of {dtype}" for op in ("min", "max") for dtype in _COMPARED)),
 )  # fmt: skip
 
 

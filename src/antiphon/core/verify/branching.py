@@ -73,9 +73,7 @@ class Able:
         no = np.zeros(nodes, np.bool_)
         out = Able(no, no.copy(), no.copy(), no.copy(), np.zeros(nodes, np.int64))
         for node, ability in enumerate(topology.abilities, topology.ranks):
-            fits = op is None or not ability.operators or op in ability.operators
-            fits &= dtype is None or not ability.types or dtype in ability.types
-            out.multicast[node], out.reduce[node] = ability.multicast, ability.reduce and fits
+            out.multicast[node], out.reduce[node] = ability.multicast, ability.combines(op, dtype)
             out.through[node], out.own[node], out.at_once[node] = ability.through, ability.own, ability.at_once
         return out
 
