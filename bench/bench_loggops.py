@@ -87,7 +87,8 @@ def planned(case: Case) -> Any:
 
 
 def goal_of(plan: Any, case: Case, figures: Figures, nbytes: int) -> bytes:
-    files = antiphon.export(plan, "goal", nbytes=nbytes, order=case.order, gamma=figures.gamma * NS, local="off")
+    options = {"order": case.order, "gamma": figures.gamma * NS, "local": "off"}
+    files = antiphon.export(plan, "goal", nbytes=nbytes, options=options)
     return b"".join(files.values())
 
 

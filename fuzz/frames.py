@@ -34,7 +34,7 @@ from antiphon.runtimes.serve import _rendezvous, admission
 from antiphon.runtimes.serve._rendezvous import Star
 from antiphon.runtimes.serve.book import encode_book
 from antiphon.runtimes.serve.group_book import base_program, default_book
-from antiphon.runtimes.serve.group_start import Group, serve
+from antiphon.runtimes.serve.group_start import Processes, serve
 from antiphon.runtimes.serve.handshake import guest, host
 from antiphon.runtimes.serve.mesh import mesh
 
@@ -284,7 +284,7 @@ def start(text: str) -> None:
     def exchange(mine: str) -> list[str]:
         return [text, mine]
 
-    serve(Group(1, 2, exchange, range(2), 2), None, engine, lambda made: Wire(made, 0), fill=True)
+    serve(Processes(1, 2, exchange, range(2), 2), None, engine, lambda made: Wire(made, 0), fill=True)
 
 
 def wired(data: bytes) -> None:
