@@ -21,7 +21,7 @@ from pathlib import Path
 from antiphon.core.files import is_ours
 from antiphon.errors import Invalid, Missing, quote, unknown
 from antiphon.runtimes.engine.complaint import complaint
-from antiphon.runtimes.engine.launch import started
+from antiphon.runtimes.engine.launch import Starting
 
 NATIVE = Path(__file__).with_name("native")
 CORE = ("program.c", "sides.c", "plan.c", "layout.c", "fold.c", "half.c", "engine.c", "call.c", "exports.c")
@@ -203,7 +203,8 @@ def _full(why: str, folder: Path) -> Invalid | None:
 def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
     """In a group of its own, which is told to end when this call does: compilers then remove what they have begun."""
     try:
-        with started(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, errors="replace") as process:
+        with Starting() as starting:
+            process = starting.start(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, errors="replace")
             out, said = process.communicate(timeout=PATIENCE)
         return subprocess.CompletedProcess(command, process.returncode, out, said)
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -10,8 +10,8 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from json import JSONDecoder
 from pathlib import Path
 from typing import Any
@@ -98,9 +98,10 @@ def watch(
 
     `temporary`: the folder for what they may leave over."""
     environment = None if temporary is None else {**os.environ, "TMPDIR": temporary}
-    with started(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, errors="replace", env=environment
-    ) as process:
+    with Starting() as starting:
+        process = starting.start(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, errors="replace", env=environment
+        )
         late = threading.Event()
 
         def stop() -> None:
@@ -138,39 +139,47 @@ def _read(row: str) -> dict[str, Any]:
     return found
 
 
-@contextmanager
-def started(command: Sequence[str], **how: Any) -> Iterator[subprocess.Popen[str]]:
-    """A process in a session of its own, which has ended when this is left, whenever that is: Ctrl-C in the middle of
-    Popen, after its fork, would leave it behind. So a thread starts it, which hears no signals, and ends it at once
-    where nobody waits for it any more."""
-    made: list[subprocess.Popen[str] | OSError] = []
-    left = threading.Event()
+class Starting:
+    """A process in a session of its own, which has ended when the block is left, whenever that is: Ctrl-C in the middle
+    of Popen, after its fork, would leave it behind. So a thread starts it, which hears no signals, and ends it at once
+    where nobody waits for it any more. It is started within the block: there is no moment between the two."""
 
-    def start() -> None:
+    def __init__(self) -> None:
+        self._made: list[subprocess.Popen[str] | OSError] = []
+        self._left = threading.Event()
+        self._thread = threading.Thread()
+
+    def __enter__(self) -> Starting:
+        return self
+
+    def start(self, command: Sequence[str], **how: Any) -> subprocess.Popen[str]:
+        self._thread = threading.Thread(target=self._start, args=(command, how))
+        self._thread.start()  # the process may be there before this returns
+        self._thread.join()
+        if isinstance(self._made[0], OSError):
+            raise self._made[0]
+        return self._made[0]
+
+    def _start(self, command: Sequence[str], how: Mapping[str, Any]) -> None:
         try:
-            made.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, text=True, start_new_session=True, **how))
+            self._made.append(
+                subprocess.Popen(command, stdin=subprocess.DEVNULL, text=True, start_new_session=True, **how)
+            )
         except OSError as error:
-            made.append(error)
-        if left.is_set():
-            close()
+            self._made.append(error)
+        if self._left.is_set():
+            self._close()
 
-    def close() -> None:
-        if made and isinstance(made[0], subprocess.Popen):
-            with made[0]:
-                end(made[0])
+    def _close(self) -> None:
+        if self._made and isinstance(self._made[0], subprocess.Popen):
+            with self._made[0] as process:
+                end(process)
 
-    starting = threading.Thread(target=start)
-    try:
-        starting.start()  # the process may be there before this returns
-        starting.join()
-        if isinstance(made[0], OSError):
-            raise made[0]
-        yield made[0]
-    finally:
-        left.set()
+    def __exit__(self, *_: object) -> None:
+        self._left.set()
         with suppress(RuntimeError):  # it has not begun
-            starting.join()
-        close()
+            self._thread.join()
+        self._close()
 
 
 def end(process: subprocess.Popen[str]) -> None:
