@@ -11,7 +11,6 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from json import JSONDecoder
 from pathlib import Path
 from typing import Any
@@ -146,29 +145,30 @@ class Starting:
 
     def __init__(self) -> None:
         self._made: list[subprocess.Popen[str] | OSError] = []
-        self._left = threading.Event()
-        self._thread = threading.Thread()
+        self._begun, self._done, self._left = threading.Event(), threading.Event(), threading.Event()
 
     def __enter__(self) -> Starting:
         return self
 
     def start(self, command: Sequence[str], **how: Any) -> subprocess.Popen[str]:
-        self._thread = threading.Thread(target=self._start, args=(command, how))
-        self._thread.start()  # the process may be there before this returns
-        self._thread.join()
+        threading.Thread(target=self._start, args=(command, how)).start()  # it may be there before this returns
+        self._done.wait()  # an interrupted join would take the thread for stopped (Python 3.11)
         if isinstance(self._made[0], OSError):
             raise self._made[0]
         return self._made[0]
 
     def _start(self, command: Sequence[str], how: Mapping[str, Any]) -> None:
+        self._begun.set()
         try:
             self._made.append(
                 subprocess.Popen(command, stdin=subprocess.DEVNULL, text=True, start_new_session=True, **how)
             )
         except OSError as error:
             self._made.append(error)
-        if self._left.is_set():
-            self._close()
+        finally:
+            if self._left.is_set():
+                self._close()
+            self._done.set()
 
     def _close(self) -> None:
         if self._made and isinstance(self._made[0], subprocess.Popen):
@@ -177,8 +177,8 @@ class Starting:
 
     def __exit__(self, *_: object) -> None:
         self._left.set()
-        with suppress(RuntimeError):  # it has not begun
-            self._thread.join()
+        if self._begun.is_set():
+            self._done.wait()
         self._close()
 
 
