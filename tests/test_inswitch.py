@@ -12,6 +12,10 @@ destination of a reduction has itself, and the copy that the source of a multica
 - With room for r joints at once, k = r/2 parts are reduced while those k before are multicast. A step between loads the
   way out of a rank that is a source with (k + 1)/(n p), the first and the last k/(n p); there are n/k turns of p steps,
   and one step more. With room for one, reductions and multicasts are by turns: 2n steps of 1/n.
+- With room for r of them, own, and plain transfers beside: of pieces of one size q, k are combined and k multicast in a
+  step, which loads all ways with k q, and k of them each way with q more; so P - k plain ones have room, each way. A
+  piece by joints is one of each, one around a ring takes 2 (P-1) hops. If a part a goes by joints, in k a step, and all
+  hops of the others, P-k a step, take as many steps: 2 (P-1)(k+1) / (2k (P-1) + P-k) in ever more pieces.
 - What goes through the fabric in one joint loads every link once each way: 1 over the least bandwidth on the way.
 - Boxes of m ranks, each with a card of bandwidth b: in the box (m+1)/m / B, at the card 1/m / b by switches that send
   on what they combined, and 2 (x-1)/x / m / b with rings of x boxes; the slower one decides, in ever more pieces.
@@ -132,7 +136,7 @@ def test_few_joints_at_once(k: int, turns: int, p: int) -> None:
     if n < 3:
         return
     machine = star(n, replace(NVLS, at_once=2 * k))
-    (schedule,) = plans("nvls", machine, wanted("allreduce", machine), pieces=p)
+    (schedule,) = plans("nvls", machine, wanted("allreduce", machine), pieces=p, beside=False)
     right(schedule, machine)
     if not (p == 1 and 2 * k >= n):
         assert seconds(schedule, machine) == Fraction(2 * k + (turns * p - 1) * (k + 1), n * p)
@@ -143,6 +147,46 @@ def test_few_joints_at_once(k: int, turns: int, p: int) -> None:
     assert seconds(alone, machine) == 2
     (scattered,) = plans("nvls", fewer, wanted("reducescatter", machine))
     right(scattered, fewer)
+
+
+@given(st.integers(3, 10), st.data(), st.sampled_from([1, 2, 3]))
+@settings(max_examples=20)
+def test_plain_transfers_beside_few_joints(n: int, data: st.DataObject, laps: int) -> None:
+    k = data.draw(st.integers(1, n - 1))
+    machine = star(n, replace(NVLS, at_once=2 * k))
+    (schedule,) = plans("nvls", machine, wanted("allreduce", machine), pieces=laps, beside=True)
+    right(schedule, machine)
+    limit = Fraction(2 * (n - 1) * (k + 1), 2 * k * (n - 1) + n - k)
+    assert seconds(schedule, machine) > limit
+    joints = joints_of(schedule)
+    assert joints is not None
+    assert int(np.bincount(schedule.step[joints.first]).max()) == 2 * k
+    fewer = replace(machine, abilities=(replace(NVLS, at_once=2 * k - 1),))
+    assert verify(schedule, fewer).fault is not None
+
+
+@pytest.mark.parametrize(("n", "k"), [(8, 1), (8, 3), (8, 4), (16, 2), (12, 10)])
+def test_a_mixture_comes_near_its_limit(n: int, k: int) -> None:
+    """And is the faster the fewer joints there is room for, compared with those alone and with none."""
+    machine = star(n, replace(NVLS, at_once=2 * k + 1))
+    limit = Fraction(2 * (n - 1) * (k + 1), 2 * k * (n - 1) + n - k)
+    (schedule,) = plans("nvls", machine, wanted("allreduce", machine), pieces=8, beside=True)
+    assert verify(schedule, machine).fault is None
+    assert limit < seconds(schedule, machine) < limit * Fraction(102, 100)
+    assert seconds(schedule, machine) < min(Fraction(k + 1, k), Fraction(2 * (n - 1), n))
+
+
+def test_where_joints_leave_nothing_there_is_no_mixture() -> None:
+    for ability in (NVLS, replace(NVLS, at_once=1), replace(NVLS, at_once=16), replace(NVLS, own=False, at_once=4)):
+        machine = star(8, ability)
+        assert not any(
+            one.provenance["options"].get("beside") for one in plans("nvls", machine, wanted("allreduce", machine))
+        )
+        with pytest.raises(Unsupported, match=r"from 2 to 15 joints at once \(at_once\); leave option beside out"):
+            next(plans("nvls", machine, wanted("allreduce", machine), beside=True))
+    machine = star(8, replace(NVLS, at_once=4))
+    with pytest.raises(Unsupported, match="beside the joints of this allgather"):
+        next(plans("nvls", machine, wanted("allgather", machine), beside=True))
 
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=4), st.sampled_from([B // 2, B, 2 * B]))

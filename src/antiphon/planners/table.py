@@ -136,7 +136,7 @@ TABLE = {
     "nvls": _entry(
         "inswitch.nvls", "nvls",
         "every part reduced in the switch to its rank, and multicast back from there, as in NCCL",
-        (*ROOTLESS, "broadcast", "reduce"), ("pieces",), topologies=HELPED, in_switches=True,
+        (*ROOTLESS, "broadcast", "reduce"), ("pieces", "beside"), topologies=HELPED, in_switches=True,
     ),
     "sharp": _entry(
         "inswitch.sharp", "sharp", "combined in the fabric and sent on from there, in one step",

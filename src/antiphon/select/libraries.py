@@ -25,6 +25,7 @@ CLASSICS = (
 # planners stand for that, beside those that stand for its rings and trees.
 IN_SWITCHES = {"allreduce": "reduce", "reducescatter": "reduce", "allgather": "multicast"}
 BY_SWITCHES = ("nvls", "nvls-tree", "sharp")
+OURS_ALONE = "beside"  # the option by which nvls does what no library does
 NOBODY = "can plan it here"
 
 

@@ -14,6 +14,7 @@ from antiphon.errors import Invalid
 from antiphon.select._gains import Gain, gains
 from antiphon.select._table import save_plans
 from antiphon.select.candidates import Candidate, Range
+from antiphon.select.libraries import OURS_ALONE
 from antiphon.select.limits import Limit
 from antiphon.select.losses import Damage, Loss
 from antiphon.select.sweep import Value
@@ -130,8 +131,8 @@ class Tuning:
     def baseline(self, collective: str, nbytes: int) -> float | None:
         """Seconds of the best schedule of the planners that stand for NCCL."""
         names = self.baselines.get(collective, ())
-        times = [c.seconds[nbytes] for c in self.of(collective) if c.planner in names and nbytes in c.seconds]
-        return min(times, default=None)
+        theirs = (c for c in self.of(collective) if c.planner in names and not c.options.get(OURS_ALONE))
+        return min((c.seconds[nbytes] for c in theirs if nbytes in c.seconds), default=None)
 
     def as_json(self) -> dict[str, Any]:
         """Stable keys; times in seconds, sizes in bytes, bandwidths in bytes per second."""

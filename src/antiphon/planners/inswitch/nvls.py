@@ -18,25 +18,58 @@ from antiphon.core.request import Request
 from antiphon.core.schedule import COPY, REDUCE, Schedule, cut
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid, Unsupported, quote
+from antiphon.options import parse_yes
+from antiphon.planners.inswitch.beside import mixed, mixture_rows
 from antiphon.planners.inswitch.sheet import Sheet
 from antiphon.planners.inswitch.tree import SwitchTree, served, switch_trees
 from antiphon.planners.shared.rows import refuse_more_than_fits
 
 DEPTHS = (1, 2, 8, 32, 128, 512)
+LAPS = (1, 8, 32)  # of the ring, beside the joints
+MOST_ROWS, MOST_ROWS_AGAIN = 2**21, 2**17  # unless asked for: of a mixture, and of one in more pieces
 REDUCES, SPREADS = ("allreduce", "reducescatter", "reduce"), ("allreduce", "allgather", "broadcast")
 
 
-def nvls(request: Request, *, pieces: int | None = None) -> Iterator[Schedule]:
+def nvls(request: Request, *, pieces: int | None = None, beside: bool | None = None) -> Iterator[Schedule]:
     """Yields one schedule of 2 P (P-1) transfers, in one and two steps (reduce and broadcast P-1 per root); allreduce,
     where `pieces` is left out, in several numbers of pieces. Where switches serve few joints at once, the parts take
-    turns."""
+    turns; or (`beside`; both, where that is left out) what the joints leave idle is used by plain transfers."""
     topology, collective = request.topology, request.collective
     trees, room = served(topology, trees_for("nvls", topology, collective))
+    beside = None if beside is None else parse_yes(beside, "option beside")
+    if beside is not False:
+        yield from _mixtures(topology, collective, (trees, room), pieces, asked=beside is True)
+    if beside:
+        return
     many = len(collective.members) * len(ends_of(collective)) * len(trees)
     refuse_more_than_fits("nvls", collective, 2 * many)
     for depth in depths(pieces, collective.kind == "allreduce" and room != 1):
         made = lay(collective, trees, room, depth)
         yield replace(made, provenance={"planner": "nvls", "options": {"pieces": depth}})
+
+
+def _mixtures(
+    topology: Topology, collective: Collective, among: tuple[list[SwitchTree], int], pieces: int | None, asked: bool
+) -> Iterator[Schedule]:
+    """Allreduces with plain transfers beside the joints, if those leave the links room."""
+    trees, room = among
+    count = len(collective.members)
+    few = collective.kind == "allreduce" and count > 2 and 2 <= room < 2 * count
+    if not (few and any(topology.ability(node).own for tree in trees for node in tree.branching(topology).tolist())):
+        if asked:
+            raise Unsupported(
+                f"planner nvls: there is nothing to put beside the joints of this {collective.kind} on "
+                f"{topology.name}: that pays for allreduce where what a rank has itself crosses the switch (own) and "
+                f"it serves from 2 to {2 * count - 1} joints at once (at_once); leave option beside out"
+            )
+        return
+    for laps in LAPS if pieces is None else depths(pieces, True):
+        rows = len(trees) * mixture_rows(count, room // 2, laps)
+        if not asked and rows > (MOST_ROWS if laps == 1 else MOST_ROWS_AGAIN):
+            return
+        refuse_more_than_fits("nvls", collective, rows)
+        made = mixed(collective, trees, room, laps)
+        yield replace(made, provenance={"planner": "nvls", "options": {"pieces": laps, "beside": True}})
 
 
 def depths(pieces: int | None, pipelined: bool) -> tuple[int, ...]:
