@@ -1,0 +1,265 @@
+"""What must happen before what, whatever the order: and which accesses to a cell, one of them a write, nothing orders.
+
+An instruction happens before those of its block behind it; before what waits for it; the k-th put into a way before the
+k-th taken from it, and where the way has n slots the k-th taken before the (k+n)-th put; a semaphore's k-th gain before
+its k-th loss. All this is the same in every run, because no instruction depends on data: so one complete run, and this
+order, decide for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from antiphon.core.columns import Bools, Longs, pointers, ranges
+from antiphon.lower.machine.code import Code
+
+Row = tuple[int, int]  # block and index
+
+
+@dataclass(frozen=True, eq=False)
+class Flat:
+    """Instructions of all blocks as rows: those of block b are ptr[b] to ptr[b + 1]."""
+
+    ptr: Longs
+    block: Longs
+    when: Longs  # in which place each happened in one complete run
+
+    @staticmethod
+    def of(code: Code, order: list[Row]) -> Flat:
+        ptr = np.concatenate([[0], np.cumsum([len(block.instructions) for block in code.blocks])]).astype(np.int64)
+        pairs = np.array(order, np.int64).reshape(-1, 2)
+        when = np.empty(int(ptr[-1]), np.int64)
+        when[ptr[pairs[:, 0]] + pairs[:, 1]] = np.arange(len(pairs))
+        return Flat(ptr, np.repeat(np.arange(len(code.blocks)), np.diff(ptr)), when)
+
+
+def edges(code: Code, flat: Flat) -> tuple[Longs, Longs]:
+    """Rows that come before others of other blocks, each with that other."""
+    ptr = flat.ptr.tolist()
+    src: list[int] = []
+    dst: list[int] = []
+    puts: list[list[int]] = [[] for _ in code.ways]
+    takes: list[list[int]] = [[] for _ in code.ways]
+    gains: list[list[int]] = [[] for _ in code.start]
+    losses: list[list[int]] = [[] for _ in code.start]
+    for number, block in enumerate(code.blocks):
+        for row, one in enumerate(block.instructions, ptr[number]):
+            for other, index in one.wait:
+                src.append(ptr[other] + index)
+                dst.append(row)
+            if one.pop >= 0:
+                takes[one.pop].append(row)
+            if one.push >= 0:
+                puts[one.push].append(row)
+            for semaphore in one.release:
+                gains[semaphore].append(row)
+            for semaphore in one.acquire:
+                losses[semaphore].append(row)
+    for put, taken in zip(puts, takes, strict=True):
+        src += put[: len(taken)]
+        dst += taken[: len(put)]
+        if code.slots:
+            src += taken[: max(len(put) - code.slots, 0)]
+            dst += put[code.slots :][: len(taken)]
+    for semaphore, (gain, loss) in enumerate(zip(gains, losses, strict=True)):
+        for before, after in _counted(gain, loss, code.start[semaphore], flat.block):
+            src.append(before)
+            dst.append(after)
+    rows = np.array(src, np.int64), np.array(dst, np.int64)
+    other = flat.block[rows[0]] != flat.block[rows[1]]
+    return rows[0][other], rows[1][other]
+
+
+def _counted(gain: list[int], loss: list[int], start: int, block: Longs) -> Iterator[Row]:
+    """Which gains of a semaphore are surely before which losses: of a block that gives n of all, its j-th is before a
+    loss when all others and its first j - 1 are not enough. Losses of several blocks may come in any order."""
+    by_block: dict[int, list[int]] = {}
+    for row in gain:
+        by_block.setdefault(int(block[row]), []).append(row)
+    takers: dict[int, list[int]] = {}
+    for row in loss:
+        takers.setdefault(int(block[row]), []).append(row)
+    for mine in takers.values():
+        for number, after in enumerate(mine, 1):
+            for rows in by_block.values():
+                sure = number - start - (len(gain) - len(rows))
+                if 1 <= sure <= len(rows):
+                    yield rows[sure - 1], after
+
+
+@dataclass(frozen=True, eq=False)
+class Accesses:
+    """Who touches which cell, by cell, then as they happened in the run; an instruction that does both writes."""
+
+    cell: Longs
+    row: Longs
+    write: Bools
+
+    @staticmethod
+    def of(code: Code, flat: Flat) -> Accesses:
+        first: list[int] = []
+        count: list[int] = []
+        rows: list[int] = []
+        written: list[bool] = []
+        ptr = flat.ptr.tolist()
+        for number, block in enumerate(code.blocks):
+            for row, one in enumerate(block.instructions, ptr[number]):
+                for cells, writes in ((one.read, False), (one.write, True)):
+                    first += cells
+                    count += [one.count] * len(cells)
+                    rows += [row] * len(cells)
+                    written += [writes] * len(cells)
+        many = np.array(count, np.int64)
+        cell = ranges(np.array(first, np.int64), many)
+        each, write = np.repeat(np.array(rows, np.int64), many), np.repeat(np.array(written, bool), many)
+        by = np.lexsort((write, flat.when[each], cell))
+        return Accesses(cell[by], each[by], write[by])
+
+    def pairs(self) -> tuple[Longs, Longs, Longs]:
+        """Accesses that must be ordered, as rows, the one that came first before the other, and their cell: each with
+        the write before it, and every write with all that read since the one before it."""
+        cell, row, write = self.cell, self.row, self.write
+        place = np.arange(len(cell))
+        fresh = np.ones(len(cell), bool)
+        fresh[1:] = cell[1:] != cell[:-1]
+        start = np.maximum.accumulate(np.where(fresh, place, 0))
+        seen = np.maximum.accumulate(np.where(write, place, -1))
+        before = np.concatenate([[-1], seen[:-1]])
+        after_write = before >= start
+        latter = [place[after_write]]
+        former = [before[after_write]]
+        # every read, with the next write of its cell
+        upcoming = np.minimum.accumulate(np.where(write, place, len(cell))[::-1])[::-1] if len(cell) else place
+        ends = np.append(np.flatnonzero(fresh)[1:], len(cell))
+        end = ends[np.cumsum(fresh) - 1] if len(cell) else place
+        reads = np.flatnonzero(~write & (upcoming < end))
+        former.append(reads)
+        latter.append(upcoming[reads])
+        a, b = np.concatenate(former), np.concatenate(latter)
+        apart = row[a] != row[b]
+        return row[a[apart]], row[b[apart]], cell[a[apart]]
+
+
+@dataclass(eq=False)
+class Order:
+    """Asks of rows whether one comes before another in every run."""
+
+    code: Code
+    flat: Flat
+    src: Longs
+    dst: Longs
+
+    @staticmethod
+    def of(code: Code, flat: Flat) -> Order:
+        return Order(code, flat, *edges(code, flat))
+
+    def unordered(self, before: Longs, after: Longs) -> Bools:
+        """For which pairs nothing says so. Most are of one block, or ordered within their rank; only for the others
+        ways over other ranks are looked for, one search each."""
+        block = self.flat.block
+        left = ~((block[before] == block[after]) & (before < after))
+        left[left] = ~self._directly(before[left], after[left])
+        left[left] = ~self._within(before[left], after[left])
+        for at in np.flatnonzero(left).tolist():
+            left[at] = not self.reaches(int(before[at]), int(after[at]))
+        return left
+
+    def _directly(self, before: Longs, after: Longs) -> Bools:
+        """Whether one edge leads from behind the one to before the other."""
+        block, rows = self.flat.block, len(self.flat.block)
+        between = block[self.src] * len(self.code.blocks) + block[self.dst]
+        order = np.lexsort((self.dst, between))
+        src, dst = self.src[order], self.dst[order]
+        key, number = np.unique(between[order], return_inverse=True)
+        latest = np.maximum.accumulate(number * rows + src) - number * rows
+        asked = block[before] * len(self.code.blocks) + block[after]
+        group = np.searchsorted(key, asked)
+        known = np.append(key, -1)[group] == asked
+        at = np.searchsorted(number * rows + dst, group * rows + after, side="right") - 1
+        found = known & (at >= 0)
+        found[found] = (number[at[found]] == group[found]) & (latest[at[found]] >= before[found])
+        return found
+
+    def _within(self, before: Longs, after: Longs) -> Bools:
+        """Whether a way leads there within their rank, by clocks of its blocks: how far each block surely is."""
+        code, flat = self.code, self.flat
+        found = np.zeros(len(before), bool)
+        home = np.array([block.rank for block in code.blocks], np.int64)
+        rank_of = home[flat.block]
+        same = rank_of[self.src] == rank_of[self.dst]
+        src, dst = self.src[same], self.dst[same]
+        order = np.argsort(flat.when[dst], kind="stable")
+        src, dst = src[order], dst[order]
+        edge_ptr = pointers(np.sort(rank_of[dst]), code.collective.ranks)
+        by_rank = np.argsort(rank_of[dst], kind="stable")
+        asked = np.flatnonzero(rank_of[before] == rank_of[after])
+        asked = asked[np.lexsort((flat.when[after[asked]], rank_of[after[asked]]))]
+        ask_ptr = pointers(rank_of[after[asked]], code.collective.ranks)
+        for rank in range(code.collective.ranks):
+            ask = asked[ask_ptr[rank] : ask_ptr[rank + 1]]
+            mine = by_rank[edge_ptr[rank] : edge_ptr[rank + 1]]
+            if len(ask) and len(mine):
+                blocks = np.flatnonzero(home == rank)
+                found[ask] = _clocked(flat, blocks, src[mine], dst[mine], before[ask], after[ask])
+        return found
+
+    def reaches(self, before: int, after: int) -> bool:
+        """Whether a way leads from the one to the other, over whatever blocks."""
+        flat, target = self.flat, int(self.flat.block[after])
+        reached = {int(flat.block[before]): before}
+        work = [int(flat.block[before])]
+        leaving = self._leaving()
+        while work:
+            block = work.pop()
+            for other, (rows, soonest) in leaving.get(block, {}).items():
+                at = int(np.searchsorted(rows, reached[block]))
+                if at < len(rows) and soonest[at] < reached.get(other, 1 << 62):
+                    reached[other] = int(soonest[at])
+                    work.append(other)
+            if reached.get(target, 1 << 62) <= after:
+                return True
+        return reached.get(target, 1 << 62) <= after
+
+    def _leaving(self) -> dict[int, dict[int, tuple[Longs, Longs]]]:
+        """For every block and other block: rows with an edge there, ascending, and the first row reached from each."""
+        if not hasattr(self, "_kept"):
+            kept: dict[int, dict[int, tuple[Longs, Longs]]] = {}
+            block = self.flat.block
+            key = block[self.src] * len(self.code.blocks) + block[self.dst]
+            order = np.lexsort((self.src, key))
+            src, dst, key = self.src[order], self.dst[order], key[order]
+            begins = np.flatnonzero(np.append(True, key[1:] != key[:-1])[: len(key)])
+            for low, high in zip(begins.tolist(), [*begins[1:].tolist(), len(key)], strict=True):
+                soonest = np.minimum.accumulate(dst[low:high][::-1])[::-1]
+                kept.setdefault(int(block[src[low]]), {})[int(block[dst[low]])] = (src[low:high], soonest)
+            self._kept = kept
+        return self._kept
+
+
+def _clocked(flat: Flat, blocks: Longs, src: Longs, dst: Longs, before: Longs, after: Longs) -> Bools:
+    """For questions of one rank, in the order in which `after` happened; edges in that of `dst`."""
+    local = {block: i for i, block in enumerate(blocks.tolist())}
+    clocks = {block: np.full(len(blocks), -1, np.int64) for block in local}  # by block: of each block the last row seen
+    kept: dict[int, Longs] = {}  # clocks as they were when an edge left
+    sources = set(src.tolist())
+    owner = flat.block
+    # What happens, by time: 0 an edge arrives, 1 an edge's row is done, 2 a question.
+    events = [(int(flat.when[d]), 0, s, d) for s, d in zip(src.tolist(), dst.tolist(), strict=True)]
+    events += [(int(flat.when[s]), 1, s, s) for s in sources]
+    events += [(int(flat.when[a]), 2, i, a) for i, a in enumerate(after.tolist())]
+    events.sort()
+    answers = np.zeros(len(before), bool)
+    for _, kind, what, row in events:
+        block = int(owner[row])
+        if kind == 0:
+            clock = np.maximum(clocks[block], kept[what])
+            clock[local[int(owner[what])]] = max(int(clock[local[int(owner[what])]]), what)
+            clocks[block] = clock
+        elif kind == 1:
+            kept[row] = clocks[block]
+        else:
+            answers[what] = clocks[block][local[int(owner[before[what]])]] >= before[what]
+    return answers
