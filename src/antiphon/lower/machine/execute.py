@@ -89,15 +89,16 @@ class Run:
 
 
 def execute(
-    code: Code, seed: int = 0, *, last: tuple[int, int] | None = None, until: tuple[int, int] | None = None
+    code: Code, seed: int | None = 0, *, last: tuple[int, int] | None = None, until: tuple[int, int] | None = None
 ) -> Run:
-    """A run in an order drawn by `seed`. With `last` and `until`, the one comes after the other, where it can."""
-    random = Random(seed)
-    return _Machine(code, Case.of(code, random), random).go(last, until)
+    """A run in an order drawn by `seed`; None: blocks by turns. With `last` and `until`, the one comes after the other,
+    where it can."""
+    random = Random(seed or 0)
+    return _Machine(code, Case.of(code, random), random if seed is not None else None).go(last, until)
 
 
 class _Machine:
-    def __init__(self, code: Code, case: Case, random: Random) -> None:
+    def __init__(self, code: Code, case: Case, random: Random | None) -> None:
         self.code, self.case, self.random = code, case, random
         self.cells = list(case.given)
         self.at = [0] * len(code.blocks)
@@ -112,15 +113,12 @@ class _Machine:
         drawn does one instruction, or goes on for some, so that orders differ in how far ahead some blocks are."""
         ready = [block for block, there in enumerate(self.code.blocks) if there.instructions]
         held: list[int] = []
-        longest = self.random.choice((1, 1, 4, 64))
+        longest = self.random.choice((1, 1, 4, 64)) if self.random else 1
         while (ready or held) and self.fault is None:
             if not ready:
                 ready, held, last = held, [], None
-            place = self.random.randrange(len(ready))
-            block = ready[place]
-            ready[place] = ready[-1]
-            ready.pop()
-            for _ in range(self.random.randint(1, longest)):
+            block = self._drawn(ready)
+            for _ in range(self.random.randint(1, longest) if self.random else 1):
                 instructions, index = self.code.blocks[block].instructions, self.at[block]
                 if index == len(instructions):
                     break
@@ -143,6 +141,13 @@ class _Machine:
                 if self.at[block] < len(self.code.blocks[block].instructions):
                     ready.append(block)
         return Run(self.fault or self._unfinished() or self._outcome(), self.order)
+
+    def _drawn(self, ready: list[int]) -> int:
+        if self.random is None:
+            return ready.pop(0)
+        place = self.random.randrange(len(ready))
+        ready[place], ready[-1] = ready[-1], ready[place]
+        return ready.pop()
 
     def _lacks(self, one: Instruction) -> tuple[str, int] | None:
         """What it must still wait for."""
