@@ -42,7 +42,6 @@ def chunked(program: Program, most: int, what: str) -> Bound:
     scratch = int(bound.sizes.max(initial=0))
     if scratch > most:
         raise Unsupported(
-            f"{what}: {scratch} chunks of scratch at one rank, of at most {most}; take fewer chunks, another planner, or "
-            f"a lag of 0"
+            f"{what}: {scratch} chunks of scratch at one rank, of at most {most}; take fewer chunks, or another planner"
         )
     return bound
