@@ -64,9 +64,12 @@ class Places:
         found: Longs = np.searchsorted(self.begin, cell, side="right") - 1
         return found
 
+    def rank(self, cell: int) -> int:
+        return int(self.owner(np.array([cell]))[0])
+
     def tell(self, cell: int) -> str:
         """A cell in the user's terms."""
-        rank = int(self.owner(np.array([cell]))[0])
+        rank = self.rank(cell)
         for kind, name in ((OUTPUT, "output"), (INPUT, "input"), (SCRATCH, "scratch")):
             at = cell - int(self.first[rank, kind])
             if 0 <= at < int(self.size[rank, kind]):

@@ -227,17 +227,36 @@ class _Machine:
         for number, queue in enumerate(self.queues):
             if queue:
                 source, target, channel = self.code.ways[number]
-                return Fault(
-                    "left",
-                    f"rank {target} never takes {len(queue)} of the messages of rank {source} on channel {channel}",
-                )
-        for cell, value in self.case.wanted.items():
-            if self.cells[cell] != value:
-                return Fault("wrong", f"{self.code.places.tell(cell)} ends with {self._said(cell, value)}")
-        for cell, value in self.case.kept.items():
-            if self.cells[cell] != value:
-                return Fault("input", f"{self.code.places.tell(cell)} is written over, and is no result")
-        return None
+                puts = [row for row in self.order if self._at(row).push == number]
+                what = f"rank {target} never takes this message on channel {channel}"
+                what += f"; {len(queue)} of rank {source} are left"
+                return Fault("left", f"{self.code.tell(*puts[-len(queue)])}: {what}")
+        wrong = {cell for cell, value in {**self.case.kept, **self.case.wanted}.items() if self.cells[cell] != value}
+        if not wrong:
+            return None
+        cell, writer = self._first_written(wrong)
+        who = self.code.tell(*writer) if writer else f"rank {self.code.places.rank(cell)}, no block, no step"
+        if cell in self.case.wanted:
+            said = f"ends with {self._said(cell, self.case.wanted[cell])}"
+            return Fault("wrong", f"{who}: {self.code.places.tell(cell)} {said}")
+        return Fault("input", f"{who}: {self.code.places.tell(cell)} is written over, and is no result")
+
+    def _at(self, row: tuple[int, int]) -> Instruction:
+        return self.code.blocks[row[0]].instructions[row[1]]
+
+    def _first_written(self, cells: set[int]) -> tuple[int, tuple[int, int] | None]:
+        """Of these cells the one that got what it has first, and from whom: what others got wrong may come from there.
+        Nobody, where one was never written."""
+        left = set(cells)
+        found: tuple[int, tuple[int, int] | None] = (min(left), None)
+        for row in reversed(self.order):
+            one = self._at(row)
+            for first in one.write:
+                mine = left.intersection(range(first, first + one.count))
+                if mine:
+                    found = min(mine), row
+                    left -= mine
+        return (min(left), None) if left else found
 
     def _said(self, cell: int, wanted: int) -> str:
         have = self.cells[cell] >> BITS

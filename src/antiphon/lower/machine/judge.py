@@ -23,7 +23,8 @@ def judge(code: Code, *, orders: int = ORDERS, seed: int = 0) -> Fault | None:
     """
     run = execute(code, seed)
     if run.fault is not None:
-        return run.fault
+        done = run.fault.kind in ("wrong", "input")
+        return (done and _races(code, run.order, seed, wrong=run.fault)) or run.fault
     if any(one.count > 1 and (one.pop >= 0 or one.push >= 0) for block in code.blocks for one in block.instructions):
         chunkwise = execute(spread(code), seed)
         if chunkwise.fault is not None:
@@ -39,7 +40,8 @@ def judge(code: Code, *, orders: int = ORDERS, seed: int = 0) -> Fault | None:
     return None
 
 
-def _races(code: Code, order: list[tuple[int, int]], seed: int) -> Fault | None:
+def _races(code: Code, order: list[tuple[int, int]], seed: int, wrong: Fault | None = None) -> Fault | None:
+    """The first two accesses that nothing orders, where the other order ends otherwise. `wrong`: how this one ended."""
     flat = Flat.of(code, order)
     asked = Order.of(code, flat)
     before, after, cell = Accesses.of(code, flat).pairs()
@@ -48,14 +50,18 @@ def _races(code: Code, order: list[tuple[int, int]], seed: int) -> Fault | None:
     bad = np.flatnonzero(asked.unordered(before, after))
     for number, at in enumerate(bad.tolist()):
         one, other = (_named(flat, int(rows[at])) for rows in (before, after))
-        what = (
-            f"{code.tell(*other)} does not wait for {code.tell(*one)}, and both touch {code.places.tell(int(cell[at]))}"
-        )
+        early, late = (other, one) if wrong is None else (one, other)
+        what = f"{code.tell(*early)} does not wait for {code.tell(*late)}, and both touch"
+        what += f" {code.places.tell(int(cell[at]))}"
         if number >= MOST_TRIED:
             return Fault("race", what)
         run = execute(code, seed, last=one, until=other)
-        if run.fault is not None:
-            return Fault("race", f"{what}: in another order, {run.fault.what}")
+        if (wrong is None) != (run.fault is None):
+            ends = wrong or run.fault
+            assert ends is not None
+            return Fault("race", f"{what}: where it comes first, {ends.what}")
+    if wrong is not None:
+        return None
     return _from_outside(code, flat, asked) if code.apart else None
 
 

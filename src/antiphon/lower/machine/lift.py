@@ -84,6 +84,7 @@ class _Replay:
         first, last = sides(code.collective, code.in_place)
         for rank, chunk, cell in self._chunks(first, INPUT):
             self.cells[cell] = Version(rank, chunk)
+        owner = code.places.owner(np.arange(len(self.cells))).tolist()
         queues: list[deque[list[Version | None]]] = [deque() for _ in code.ways]
         for block, index in order:
             one, rank = code.blocks[block].instructions[index], code.blocks[block].rank
@@ -96,8 +97,8 @@ class _Replay:
             if value is None:
                 continue
             for cell in one.write:
-                owner = int(code.places.owner(np.array([cell]))[0]) if code.apart else rank
-                self.cells[cell : cell + one.count] = [self._arrived(version, owner) for version in value]
+                there = [self._arrived(version, owner[cell]) for version in value]
+                self.cells[cell : cell + one.count] = there
             if one.push >= 0:
                 queues[one.push].append(value)
         for _, _, cell in self._chunks(last, OUTPUT):

@@ -1,0 +1,319 @@
+"""The machine that judges what is written for GPU runtimes, against every order that there is, on small codes.
+
+The oracle knows the docstring of `lower/machine/code.py` and nothing else: it goes through all states that any order
+leads to, with plain tuples of contributions, and says whether all of them end as they should.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from antiphon.core.collective import Collective
+from antiphon.core.interpret.buffers import sides
+from antiphon.core.verify import verify
+from antiphon.lower.machine.code import INPUT, OUTPUT, SCRATCH, Block, Code, Instruction, Places, spread
+from antiphon.lower.machine.execute import execute
+from antiphon.lower.machine.judge import judge
+from antiphon.lower.machine.lift import schedule_of
+from antiphon.runtimes.measure.local import run_local
+from antiphon.topologies import topology
+
+Cells = tuple[tuple[str, ...], ...]
+
+
+# ---- the oracle ----
+
+
+def always_right(code: Code) -> bool:
+    """Whether every legal order ends, and with what the collective says."""
+    given, wanted = _ends(code)
+    first = (tuple(0 for _ in code.blocks), given, tuple(() for _ in code.ways), tuple(code.start))
+    seen, work = {first}, [first]
+    while work:
+        state = work.pop()
+        at, cells, queues, _ = state
+        if all(index == len(block.instructions) for index, block in zip(at, code.blocks, strict=True)):
+            if any(queues) or any(cells[cell] != held for cell, held in wanted.items()):
+                return False
+            continue
+        after = list(_after(code, state))
+        if not after or None in after:
+            return False
+        for one in after:
+            if one not in seen:
+                seen.add(one)
+                work.append(one)
+    return True
+
+
+def _ends(code: Code) -> tuple[Cells, dict[int, tuple[str, ...]]]:
+    """What cells hold at first; and in the end those that matter: results, and inputs that are none."""
+    relation, first, last = code.collective.relation, *sides(code.collective, code.in_place)
+    cells: list[tuple[str, ...]] = [()] * int(code.places.begin[-1])
+    rows = list(zip(relation.pre_block.tolist(), relation.pre_rank.tolist(), relation.pre_id.tolist(), strict=True))
+
+    def place(side: Any, kind: int, i: int, chunk: int) -> int:
+        rank = int(side.rank[i])
+        begin = code.places.begin[rank] if code.in_place else code.places.first[rank, kind]
+        return int(begin) + int(side.start[i]) * code.grain + chunk
+
+    wanted: dict[int, tuple[str, ...]] = {}
+    for i in range(len(first.rank)):
+        for chunk in range(code.grain):
+            mine = sorted(f"{b}.{chunk}.{n}" for b, r, n in rows if (b, r) == (first.block[i], first.rank[i]))
+            cells[place(first, INPUT, i, chunk)] = wanted[place(first, INPUT, i, chunk)] = tuple(mine)
+    for i in range(len(last.rank)):
+        for chunk in range(code.grain):
+            every = sorted({f"{b}.{chunk}.{n}" for b, _, n in rows if b == last.block[i]})
+            wanted[place(last, OUTPUT, i, chunk)] = tuple(every)
+    return tuple(cells), wanted
+
+
+def _after(code: Code, state: Any) -> Iterator[Any]:
+    at, cells, queues, counters = state
+    for number, block in enumerate(code.blocks):
+        if at[number] == len(block.instructions):
+            continue
+        one = block.instructions[at[number]]
+        stuck = any(at[b] <= i for b, i in one.wait) or any(not counters[s] for s in one.acquire)
+        stuck |= one.pop >= 0 and not queues[one.pop]
+        stuck |= one.push >= 0 and 0 < code.slots <= len(queues[one.push])
+        if stuck:
+            continue
+        lines, now = [list(queue) for queue in queues], list(cells)
+        operands = [lines[one.pop].pop(0)] if one.pop >= 0 else []
+        operands += [tuple(cells[cell + i] for i in range(one.count)) for cell in one.read]
+        if any(len(operand) != one.count or not all(operand) for operand in operands):
+            yield None
+            continue
+        value = tuple(tuple(sorted(sum(chunk, ()))) for chunk in zip(*operands, strict=True))
+        if operands:
+            for cell in one.write:
+                now[cell : cell + one.count] = value
+            if one.push >= 0:
+                lines[one.push].append(value)
+        count = [c - (s in one.acquire) + (s in one.release) for s, c in enumerate(counters)]
+        there = tuple(index + (b == number) for b, index in enumerate(at))
+        yield there, tuple(now), tuple(tuple(line) for line in lines), tuple(count)
+
+
+# ---- small codes that are right ----
+
+
+def allgather(n: int, in_place: bool, slots: int = 2) -> Code:
+    """Around a ring: a block copies and sends, another receives, and one sends on what has come."""
+    wanted = Collective("allgather", n)
+    places = Places.of(wanted, in_place, 1, [0] * n)
+    ways = [(rank, (rank + 1) % n, 0) for rank in range(n)]
+    own, out = places.first[:, INPUT].tolist(), places.first[:, OUTPUT].tolist()
+    blocks = []
+    for rank in range(n):
+        send = [Instruction(0, "s", read=(own[rank],), push=rank)]
+        take = []
+        for k in range(1, n):
+            cell = out[rank] + (rank - k) % n
+            take.append(Instruction(k - 1, "r", pop=(rank - 1) % n, write=(cell,)))
+            if k < n - 1:
+                send.append(Instruction(k, "s", read=(cell,), push=rank, wait=((3 * rank + 1, k - 1),)))
+        blocks += [Block(rank, "block 0", send), Block(rank, "block 1", take)]
+        copy = [] if in_place else [Instruction(0, "cpy", read=(own[rank],), write=(out[rank] + rank,))]
+        blocks.append(Block(rank, "block 2", copy))
+    return Code(wanted, in_place, 1, places, blocks, ways, slots)
+
+
+def allreduce(slots: int = 2) -> Code:
+    """Two ranks, two chunks: each combines one in its scratch, and both exchange the results."""
+    wanted = Collective("allreduce", 2)
+    places = Places.of(wanted, False, 2, [1, 1])
+    own, out, room = (places.first[:, kind].tolist() for kind in (INPUT, OUTPUT, SCRATCH))
+    blocks = []
+    for rank in range(2):
+        peer = 1 - rank
+        blocks.append(
+            Block(rank, "block 0", [
+                Instruction(0, "s", read=(own[rank] + peer,), push=rank),
+                Instruction(1, "s", read=(out[rank] + rank,), push=rank, wait=((3 * rank + 2, 1),)),
+            ])
+        )  # fmt: skip
+        blocks.append(
+            Block(rank, "block 1", [
+                Instruction(0, "r", pop=peer, write=(room[rank],)),
+                Instruction(1, "r", pop=peer, write=(out[rank] + peer,)),
+            ])
+        )  # fmt: skip
+        blocks.append(
+            Block(rank, "block 2", [
+                Instruction(0, "cpy", read=(own[rank] + rank,), write=(out[rank] + rank,)),
+                Instruction(1, "re", read=(out[rank] + rank, room[rank]), write=(out[rank] + rank,),
+                            wait=((3 * rank + 1, 0),)),
+            ])
+        )  # fmt: skip
+    return Code(wanted, False, 2, places, blocks, [(0, 1, 0), (1, 0, 0)], slots)
+
+
+def puts() -> Code:
+    """An allgather of two ranks by puts: each says that it has begun, puts, and says that it has put."""
+    wanted = Collective("allgather", 2)
+    places = Places.of(wanted, False, 1, [0, 0])
+    own, out = places.first[:, INPUT].tolist(), places.first[:, OUTPUT].tolist()
+    blocks = []
+    for rank in range(2):
+        peer = 1 - rank
+        there = [
+            Instruction(0, "signal", release=(peer,)),
+            Instruction(1, "copy", read=(own[rank],), write=(out[rank] + rank,)),
+            Instruction(2, "wait", acquire=(rank,)),
+            Instruction(3, "put", read=(own[rank],), write=(out[peer] + rank,), release=(2 + peer,)),
+            Instruction(4, "wait", acquire=(2 + rank,)),
+        ]
+        blocks.append(Block(rank, "block 0", there))
+    return Code(wanted, False, 1, places, blocks, start=[0] * 4, apart=True)
+
+
+RIGHT = [
+    allgather(2, False), allgather(3, False), allgather(3, True), allgather(3, True, 1), allreduce(), allreduce(1),
+    puts(),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("number", range(len(RIGHT)))
+def test_what_is_right(number: int) -> None:
+    code = RIGHT[number]
+    assert judge(code) is None
+    assert always_right(code)
+    schedule = schedule_of(code)
+    assert verify(schedule, topology(f"full:ranks={code.collective.ranks}")).fault is None
+    assert run_local(schedule, 4 * 7 * 12, repeat=1)[0]["correct"]
+
+
+# ---- and codes that may not be ----
+
+
+def mutated(code: Code, random: Random) -> Code:
+    blocks = [Block(block.rank, block.name, list(block.instructions)) for block in code.blocks]
+    block = random.choice([one for one in blocks if one.instructions]).instructions
+    at = random.randrange(len(block))
+    one = block[at]
+    cells, ways = int(code.places.begin[-1]), len(code.ways)
+    what = random.randrange(8)
+    if what == 0:
+        block[at] = replace(one, wait=())
+    elif what == 1:
+        block[at] = replace(one, read=tuple(random.randrange(cells) for _ in one.read))
+    elif what == 2:
+        block[at] = replace(one, write=tuple(random.randrange(cells) for _ in one.write))
+    elif what == 3:
+        del block[at]
+    elif what == 4:
+        other = random.randrange(len(block))
+        block[at], block[other] = block[other], block[at]
+    elif what == 5 and ways:
+        block[at] = replace(one, push=random.randrange(-1, ways)) if one.push >= 0 else replace(one, pop=-1)
+    elif what == 6:
+        there = random.randrange(len(blocks))
+        if blocks[there].instructions:
+            index = random.randrange(len(blocks[there].instructions))
+            block[at] = replace(one, wait=(*one.wait, (there, index)))
+    else:
+        block.insert(random.randrange(len(block) + 1), one)
+    kept = [len(there.instructions) for changed in blocks]
+    for changed in blocks:
+        changed.instructions[:] = [
+            replace(one, wait=tuple((b, i) for b, i in one.wait if i < kept[b])) for one in changed.instructions
+        ]
+    return replace_blocks(code, blocks)
+
+
+def replace_blocks(code: Code, blocks: list[Block]) -> Code:
+    return Code(
+        code.collective, code.in_place, code.grain, code.places, blocks, code.ways, code.slots, code.start, False
+    )
+
+
+@given(st.integers(0, len(RIGHT) - 1), st.integers(0, 2**32), st.integers(1, 2))
+@settings(max_examples=400)
+def test_the_verdict_is_that_of_all_orders(number: int, seed: int, times: int) -> None:
+    random = Random(seed)
+    code = RIGHT[number]
+    for _ in range(times):
+        code = mutated(code, random)
+    fault = judge(code, seed=seed)
+    assert (fault is None) == always_right(code), fault
+    if fault is None:
+        assert verify(schedule_of(code), topology(f"full:ranks={code.collective.ranks}")).fault is None
+
+
+def test_faults_are_told_by_rank_block_and_step() -> None:
+    """Whatever the order in which they are found."""
+    code = allreduce()
+    code.blocks[0].instructions[1] = replace(code.blocks[0].instructions[1], wait=())
+    for seed in range(20):
+        fault = judge(code, seed=seed)
+        assert fault is not None
+        assert fault.what.startswith("rank 0, block 0, step 1 (s)"), fault
+        assert fault.kind == "empty" or "does not wait for rank 0, block 2, step" in fault.what
+    code = allreduce()
+    code.blocks[3].instructions.pop()
+    fault = judge(code)
+    assert fault is not None
+    assert fault.what == "rank 0, block 1, step 1 (r): never done: waits for a message from rank 1 that is never sent"
+    code = allreduce()
+    code.blocks[4].instructions.pop()
+    fault = judge(code)
+    assert fault is not None
+    assert fault.kind in ("left", "wrong")
+    assert (
+        fault.what == "rank 0, block 0, step 1 (s): rank 1 never takes this message on channel 0; 1 of rank 0 are left"
+    )
+    code = allreduce()
+    code.blocks[5].instructions[0] = replace(
+        code.blocks[5].instructions[0], read=(code.blocks[5].instructions[0].read[0] - 1,)
+    )
+    fault = judge(code)
+    assert fault is not None
+    assert "rank 1, block 2, step 1 (re)" in fault.what
+    assert "ends with other contributions than it should" in fault.what
+
+
+def test_who_puts_must_know_that_the_other_has_begun_and_will_wait() -> None:
+    code = puts()
+    code.blocks[0].instructions[2] = replace(code.blocks[0].instructions[2], acquire=())
+    fault = judge(code)
+    assert fault is not None
+    assert fault.what == "rank 0, block 0, step 3 (put) does not know whether rank 1 has begun"
+    code = puts()
+    code.blocks[1].instructions.pop()
+    fault = judge(code)
+    assert fault is not None
+    assert fault.what == "rank 1 may end before rank 0, block 0, step 3 (put) is done with its data"
+
+
+def test_chunks_that_are_messages_of_their_own() -> None:
+    """Two ranks that send three chunks at once before they take any: with queues of two that is right while chunks are
+    small, and hangs when each is a message."""
+    wanted = Collective("allgather", 2)
+    places = Places.of(wanted, True, 3, [0, 0])
+    own, out = places.first[:, INPUT].tolist(), places.first[:, OUTPUT].tolist()
+    blocks = [
+        Block(rank, "block 0", [
+            Instruction(0, "s", 3, read=(own[rank],), push=rank),
+            Instruction(1, "r", 3, write=(out[rank] + 3 * (1 - rank),), pop=1 - rank),
+        ])
+        for rank in range(2)
+    ]  # fmt: skip
+    code = Code(wanted, True, 3, places, blocks, [(0, 1, 0), (1, 0, 0)], 2)
+    assert execute(code).fault is None
+    assert execute(spread(code)).fault is not None
+    fault = judge(code)
+    assert fault is not None
+    assert fault.kind == "hang"
+    assert "each is a message of its own" in fault.what
+    roomy = Code(wanted, True, 3, places, blocks, [(0, 1, 0), (1, 0, 0)], 3)
+    assert judge(roomy) is None
