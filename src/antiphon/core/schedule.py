@@ -26,6 +26,7 @@ from antiphon.core.columns import (
     dense,
     distinct,
     numbered,
+    octets,
     order_of,
     packed,
     starts,
@@ -134,14 +135,12 @@ class Schedule:
         object.__setattr__(self, "chunk", column(self.chunk, "chunk", 0, len(self.chunks)))
         object.__setattr__(self, "src", column(self.src, "src", 0, ranks))
         object.__setattr__(self, "dst", column(self.dst, "dst", 0, ranks))
-        op = column(self.op, "op (0 = copy, 1 = reduce)", 0, 2).astype(np.uint8)
-        op.setflags(write=False)
-        object.__setattr__(self, "op", op)
+        object.__setattr__(self, "op", octets(self.op, "op (0 = copy, 1 = reduce)", 0, 2))
         few, many = 2**15, 2**31 - 1
         for key, low, high in (("route", -1, many), ("src_slot", 0, few), ("dst_slot", 0, few), ("joint", -1, many)):
             if getattr(self, key) is not None:
                 values = column(getattr(self, key), key, low, high)
-                object.__setattr__(self, key, None if bool(np.all(values == min(low, 0))) else values)
+                object.__setattr__(self, key, None if int(values.max(initial=low)) == low else values)
         lengths = {len(c) for c in self.columns().values()}
         if len(lengths) > 1:
             raise Invalid(f"schedule: its columns differ in length ({', '.join(map(str, sorted(lengths)))})")

@@ -95,12 +95,15 @@ class Messages:
             if lone and not len(counts):
                 return np.broadcast_to(each[0], len(self))
             if len(counts):
+                if lone:
+                    added: NDArray[Any] = counts[self.row].astype(np.int64) * each[0]
+                    return added
                 rows = (
                     np.add.reduceat(counts, self.first[:-1], dtype=np.int64) if len(self.first) > 1 else self.first[:0]
                 )
             else:
                 rows = self._lengths.astype(np.int64)
-            added: NDArray[Any] = sums(self.of_run, rows, len(self)) * each[0]
+            added = sums(self.of_run, rows, len(self)) * each[0]
             return added
         taken = each[self.schedule.chunk]
         return sums(self.of_row, np.where(counts, taken, 0) if len(counts) else taken, len(self))
@@ -150,7 +153,8 @@ def messages(schedule: Schedule) -> Messages:
     route = np.full(rows, -1, np.int32) if schedule.route is None else schedule.route
     columns: tuple[Ints, ...] = (schedule.step, schedule.src, schedule.dst, route)
     if ascends(*(column for column, _ in ways)):
-        of_run, row = np.arange(len(first) - 1, dtype=np.int32), first[:-1]
+        row = first[:-1]
+        of_run = row if alone else np.arange(len(row), dtype=np.int32)
     else:
         key, bound = packed(*ways)
         order = order_of(key, bound)

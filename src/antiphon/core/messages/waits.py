@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from antiphon.core.columns import AnyInts, Ints, Longs, dense, distinct, narrow, order_of, pointers, starts
+from antiphon.core.columns import AnyInts, Ints, Longs, blocks, dense, distinct, narrow, order_of, pointers, starts
 from antiphon.core.dependencies import Versions, versions
 from antiphon.core.messages.table import Messages
 from antiphon.errors import Invalid, quote
@@ -122,7 +122,8 @@ def _rounds(messages: Messages, src: Ints | Longs, dst: Ints | Longs, keys: int,
         np.add(time, end, out=ends[:, side], casting="same_kind")
     if bound <= 8 * count:  # few enough for a table of all keys in all steps
         used = np.zeros(bound, np.bool_)
-        used[ends] = True
+        for here in blocks(count):
+            used[ends[here]] = True
         if used.all():
             before = np.arange(-keys, bound - keys, dtype=np.int32)
             before[:keys] = -1
@@ -131,7 +132,8 @@ def _rounds(messages: Messages, src: Ints | Longs, dst: Ints | Longs, keys: int,
             last = np.where(used, number, np.int32(-1)).reshape(times, keys)
             np.maximum.accumulate(last, axis=0, out=last)
             before = np.concatenate([np.full(keys, -1, np.int32), last[:-1].reshape(-1)])[used]
-            ends = number[ends]
+            for here in blocks(count):
+                ends[here] = number[ends[here]]
     else:
         names, place = dense(ends.ravel(), bound)
         ends = place.reshape(count, 2)
@@ -140,7 +142,9 @@ def _rounds(messages: Messages, src: Ints | Longs, dst: Ints | Longs, keys: int,
         same = ~starts((names % keys)[order])
         before[order[same]] = order[np.flatnonzero(same) - 1]
     ends = narrow(ends)
-    need = before[ends[:, 0]]
+    need = np.empty(count, np.int32)
+    for here in blocks(count):
+        need[here] = before[ends[here, 0]]
     if sent == LEFT:
         each = np.arange(count + 1, dtype=np.int32)
         first, second = (np.ascontiguousarray(ends[:, side]) for side in (0, 1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -48,7 +49,6 @@ class Work:
     combined: Floats
     seconds: Floats
     node: Longs
-    graph: Graph
     waits: Waits
     latency: Floats
     per_byte: Floats
@@ -57,6 +57,11 @@ class Work:
 
     def __len__(self) -> int:
         return len(self.sent)
+
+    @cached_property
+    def graph(self) -> Graph:
+        """What waits for what, turned about: made where a simulation asks who is released."""
+        return _graph(self.sent, self.klass, self.waits)
 
     @property
     def in_rounds(self) -> bool:
@@ -91,8 +96,8 @@ def work_of(schedule: Schedule, topology: Topology, given: LogGP | None, order: 
     levels, (share, combined) = kinds[2].astype(np.int64), (kinds[i].astype(np.float64) / found.scale for i in (0, 1))
     wait = waits(found, order, sent, level)
     return Work(
-        found, klass, levels, share, combined, np.zeros(len(levels)), node, _graph(found, klass, wait), wait, latency,
-        per_byte, capacity, busiest,
+        found, klass, levels, share, combined, np.zeros(len(levels)), node, wait, latency, per_byte, capacity,
+        busiest,
     )  # fmt: skip
 
 
@@ -111,10 +116,9 @@ def work_of_messages(graph: MessageGraph, topology: Topology, given: LogGP, sent
     times, seconds = np.unique(graph.seconds, return_inverse=True)
     klass, kinds = _classes([graph.nbytes, graph.combined, level, seconds.ravel()])
     share, combined = (kinds[i].astype(np.float64) for i in (0, 1))
-    wait = graph.waits()
     return Work(
         graph, klass, kinds[2].astype(np.int64), share, combined, times[kinds[3].astype(np.int64)],
-        given.nodes(topology), _graph(graph, klass, wait), wait, np.empty(0), np.empty(0), 0.0, -1,
+        given.nodes(topology), graph.waits(), np.empty(0), np.empty(0), 0.0, -1,
     )  # fmt: skip
 
 
@@ -131,7 +135,8 @@ def _classes(columns: list[NDArray[Any]]) -> tuple[Ints, list[NDArray[Any]]]:
     if len(columns) == 3 and all(column.dtype != object for column in columns):
         weight, combined = (column[:1] if column.strides == (0,) else column for column in columns[:2])
         level = columns[2]
-        klass, kinds, count = loops.classes(weight.astype(np.int64), combined.astype(np.int64), level, FEW_CLASSES)
+        weight, combined = (column.astype(np.int64, copy=False) for column in (weight, combined))
+        klass, kinds, count = loops.classes(weight, combined, level, FEW_CLASSES)
         if count <= FEW_CLASSES:
             return klass, list(kinds[:count].T)
     several = [np.unique(column, return_inverse=True) for column in columns]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.columns import Ints, Longs, dense, order_of, pointers, starts
+from antiphon.core.columns import Ints, Longs, dense, dense_pairs, order_of, own, pointers, starts
 from antiphon.core.routes import Routes
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
@@ -88,7 +88,7 @@ def routed(schedule: Schedule, topology: Topology, planner: str) -> Schedule:
     ([0, 1], [(4, 7), (0, 3)])
     """
     nodes = topology.nodes
-    keys, inverse = dense(schedule.src.astype(np.int64) * nodes + schedule.dst, nodes * nodes)
+    keys, inverse = dense_pairs(schedule.src, schedule.dst, nodes)
     src, dst = (keys // nodes).astype(np.int32), (keys % nodes).astype(np.int32)
     first = paths(topology, src, dst)
     if len(first.lost):
@@ -103,15 +103,14 @@ def routed(schedule: Schedule, topology: Topology, planner: str) -> Schedule:
     return lanes[0] if count == 1 else merge(lanes)
 
 
-def _named(schedule: Schedule, by_pair: Paths, pair: Longs) -> Schedule:
+def _named(schedule: Schedule, by_pair: Paths, pair: Ints) -> Schedule:
     """Rows with the route of their pair, where it is not the only direct link. O(rows)."""
     if by_pair.plain.all():
         return schedule
     named = np.flatnonzero(~by_pair.plain)
     number = np.full(len(by_pair.plain), -1, np.int32)
     number[named] = np.arange(len(named))
-    table = Routes.of(by_pair.table[i] for i in named.tolist()) if by_pair.plain.any() else by_pair.table
-    return replace(schedule, route=number[pair], routes=table)
+    return replace(schedule, route=own(number[pair]), routes=by_pair.table.take(named))
 
 
 def joined(topology: Topology, src: Ints, dst: Ints) -> bool:
