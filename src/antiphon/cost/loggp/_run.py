@@ -174,7 +174,8 @@ class Simulation:
         ports, nics = self.waited_for(cost)
         alone = not cost.work.any() or self._at_once[0] <= 1  # no rank combines two at once
         if alone and work.in_rounds and not (ports or nics or record):
-            seconds, last = simulate_free(work.klass, cost, work.waits.need, work.waits.done, work.waits.before)
+            wait, moments = work.waits, np.zeros(len(work.waits))
+            seconds, last = simulate_free(work.klass, cost, wait.need, wait.done, wait.before, moments)
             return Outcome(seconds, last, len(work), log)
         seconds, last, done, held = simulate_messages(work.graph, cost, work.node, ports, nics, log)
         return Outcome(seconds, last, done, log, held, received)

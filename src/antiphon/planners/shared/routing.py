@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.columns import Ints, Longs, dense, dense_pairs, order_of, own, pointers, starts
+from antiphon.core.columns import Ints, Longs, dense, dense_pairs, order_of, own, pointers, starts, taken
 from antiphon.core.routes import Routes
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
@@ -110,7 +110,7 @@ def _named(schedule: Schedule, by_pair: Paths, pair: Ints) -> Schedule:
     named = np.flatnonzero(~by_pair.plain)
     number = np.full(len(by_pair.plain), -1, np.int32)
     number[named] = np.arange(len(named))
-    return replace(schedule, route=own(number[pair]), routes=by_pair.table.take(named))
+    return replace(schedule, route=own(taken(number, pair)), routes=by_pair.table.take(named))
 
 
 def joined(topology: Topology, src: Ints, dst: Ints) -> bool:
