@@ -1,7 +1,7 @@
 """Who is let in, and how others are reached: one loop for all connections of a process that are being made.
 
 A process listens at its doors and knocks at those of others at the same time, under one deadline. Whoever connects is a
-stranger until it has proved that it knows the secret (_handshake.py); strangers have little time and few places, none
+stranger until it has proved that it knows the secret (handshake.py); strangers have little time and few places, none
 of them holds up another, and they are counted.
 """
 
