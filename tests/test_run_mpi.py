@@ -19,7 +19,7 @@ from mpi_cases import check_cases, everything, sample, schedules
 
 import antiphon
 from antiphon.cli import run
-from antiphon.cli._run_text import rows_text
+from antiphon.cli.run_text import rows_text
 from antiphon.core.collective import Collective
 from antiphon.core.interpret import interpret
 from antiphon.core.program import encode

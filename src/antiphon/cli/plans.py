@@ -10,10 +10,10 @@ import typer
 from antiphon.api.machines import topology
 from antiphon.api.plans import plan
 from antiphon.api.running import run
-from antiphon.cli._run_text import rows_text
 from antiphon.cli.arguments import Coll, Json, Only, Output, PlanFile, Png, Ranks, Root, Svg, Topo, WhichPlan, request
 from antiphon.cli.output import check_outputs, emit, working, write_pictures
 from antiphon.cli.planning import joined, options_of, progress
+from antiphon.cli.run_text import rows_text
 from antiphon.core.bounds import bound
 from antiphon.core.collective import Collective
 from antiphon.core.datatypes import combine_of, data_type

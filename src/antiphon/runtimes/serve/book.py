@@ -25,8 +25,8 @@ from antiphon.core.topology import Topology
 from antiphon.core.verify import verify
 from antiphon.errors import Invalid, Unsupported
 from antiphon.lower.lowering import both
-from antiphon.runtimes.serve._proven import refuse_unmarked
 from antiphon.runtimes.serve.pages import Book, Page
+from antiphon.runtimes.serve.proven import refuse_unmarked
 
 __all__ = [
     "LIBRARY",
