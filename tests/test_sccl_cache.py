@@ -229,6 +229,7 @@ def forgeries() -> Iterator[Any]:
     yield "another version", lambda path: rewritten(path, {"format": 2})
     yield "another question", lambda path: rewritten(path, {"question": "0" * 64})
     yield "changed", lambda path: rewritten(path, {"answer": {"prices": [1], "engine": "x", "moves": None}})
+    yield "another sum", lambda path: rewritten(path, {"check": "0" * 64})
     yield "no moves", lambda path: answered(path, Kept([1], "sat", []))
     yield "a wrong move", lambda path: answered(path, Kept([1], "sat", [(0, 0, (10**6,), 0)]))
     yield "a wrong kind", lambda path: answered(path, Kept([1], "sat", [(99, 0, (0,), 0)]))

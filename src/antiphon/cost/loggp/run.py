@@ -199,7 +199,7 @@ class Simulation:
         if self.local[0]:
             terms["local"] = self.local[0] * nbytes
             seconds += terms["local"]
-        hops = LazyPath(lambda: self._hops(path if logged else self._path(self.run(nbytes))))
+        hops = LazyPath(lambda: self._hops(path if logged else self.path(self.run(nbytes))))
         return Prediction(float(seconds), terms, self._bottleneck(terms, outcome, path, nbytes), hops, note)
 
     @property
@@ -207,7 +207,7 @@ class Simulation:
         """What messages wait for at a rank."""
         return "processors" if self.options.processors else "ports"
 
-    def _path(self, outcome: Outcome) -> Longs:
+    def path(self, outcome: Outcome) -> Longs:
         """The messages that waited for each other until the last one, in order of time."""
         path, at = [], outcome.last
         while at >= 0:
@@ -221,7 +221,7 @@ class Simulation:
 
     def _terms(self, outcome: Outcome, nbytes: int) -> tuple[dict[str, float], Longs]:
         """What the messages of that path took, and waited for."""
-        path, log = self._path(outcome), outcome.log
+        path, log = self.path(outcome), outcome.log
         cost, *_ = self.cost(nbytes)
         kind = self.work.klass[path]
         left = np.zeros(len(path), np.bool_)  # what follows waited until it had left only: it is overwritten then
