@@ -285,6 +285,10 @@ def test_a_book_is_proven_once(cache: Path, tmp_path: Path, monkeypatch: pytest.
     read_table(path)
     assert asked.pop() == book
     mark.unlink()
+    read_table(path)
+    assert asked.pop() == book
+    read_table(path)  # it was marked again
+    assert not asked
     monkeypatch.setattr(proven, "judge", lambda: b"another proof")
     read_table(path)
     assert asked.pop() == book
