@@ -9,7 +9,7 @@ from antiphon.core.program import Bound, Program
 from antiphon.core.program.kinds import INPUT, OUTPUT, SCRATCH
 from antiphon.errors import Unsupported
 from antiphon.lower.blocks.limits import Limits
-from antiphon.lower.blocks.operations import Values
+from antiphon.lower.blocks.operations import Values, bases
 from antiphon.lower.blocks.place import Block, Step
 from antiphon.lower.blocks.queues import RECEIVES, SENDS
 
@@ -70,11 +70,10 @@ class _Cells:
     def place(self, cell: int) -> Place | None:
         if cell < 0:
             return None
-        for buffer in (INPUT, OUTPUT):
-            if cell < self.sizes[buffer]:
-                return buffer, cell
-            cell -= self.sizes[buffer]
-        return SCRATCH, self.scratch[cell]
+        first = bases(self.sizes)
+        buffer = SCRATCH if cell >= first[SCRATCH] else OUTPUT if cell >= first[OUTPUT] else INPUT
+        at = cell - first[buffer]
+        return buffer, self.scratch[at] if buffer == SCRATCH else at
 
 
 def _scratch(blocks: list[Block], first: int, size: int) -> list[int]:

@@ -1,6 +1,7 @@
 """The operations of a program by chunk, and which of them read what was written where.
 
-All buffers of a rank are one row of **cells**: input, output, scratch. What an operation writes into a cell is a
+All buffers of a rank are one row of **cells**: input, output, scratch, and between them a cell that is none, so that no
+stretch leads from one into the next. What an operation writes into a cell is a
 **version**; versions of all ranks are numbered, those of an operation one after another in the order of its stream.
 """
 
@@ -69,12 +70,17 @@ def values(program: Program, bound: Bound, apart: bool) -> Values:
     found = Values([], [], [], bytearray(), [])
     for rank in range(program.ranks):
         size = [int(each) for each in bound.sizes[rank]]
-        base = [0, size[0], size[0] + size[1]]
+        base = bases(size)
         found.scratch.append(base[SCRATCH])
         made = _rank(program, bound, rank, base, bound.unit if apart else 0)
-        _versions(found, made, sum(size))
+        _versions(found, made, base[SCRATCH] + size[SCRATCH])
         found.ranks.append(made)
     return found
+
+
+def bases(sizes: list[int]) -> list[int]:
+    """The first cell of input, output and scratch of these sizes."""
+    return [0, sizes[0] + 1, sizes[0] + sizes[1] + 2]
 
 
 # ---- operations ----
