@@ -1,10 +1,10 @@
 """What MSCCL's executor does with an algorithm, for the machine to judge.
 
-The executor takes the steps of a thread block as they stand, but for these: a nop is no step of its own, its dependency is
-waited for by the next step, which must have one itself; one that nothing follows is forgotten. Consecutive `re` into one
-place from one buffer, of which none but the first waits and none but the last has a flag, are one step, with the count of
-the last. A step counts as many as the dependencies that it waits for, or the reductions that it is; with hasdep it shows
-this count when it is done, and who waits for a step waits until the block shows so much.
+The executor takes the steps of a thread block as they stand, but for these: a nop is no step of its own, its dependency
+is waited for by the next step, which must have one itself; one that nothing follows is forgotten. Consecutive `re` into
+one place from one buffer, of which none but the first waits and none but the last has a flag, are one step, with the
+count of the last. A step counts as many as the dependencies that it waits for, or the reductions that it is; with hasdep it
+shows this count when it is done, and who waits for a step waits until the block shows so much.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from dataclasses import dataclass, field
 from antiphon.core.collective import Collective
 from antiphon.errors import Invalid, Unsupported
 from antiphon.formats.msccl.read import Algorithm, Gpu, Step, ThreadBlock
-from antiphon.formats.msccl.words import READS, RECEIVES, SENDS, SLOTS, WRITES
+from antiphon.formats.msccl.words import READS, RECEIVES, ROOM, SENDS, SLOTS, WRITES
 from antiphon.lower.machine.code import Block, Code, Instruction, Places
 
 MOST_AWAITED = 127
 MOST_FUSED = 16
+MOST_COUNT = 71
 MOST_PER_CHANNEL = 32
 LETTERS = "ios"
 
@@ -49,13 +50,14 @@ def code_of(algorithm: Algorithm, in_place: bool, protocol: str | None = None, *
     Invalid, naming rank, thread block and step, where the executor would read or write what it must not, wait for what
     never comes, or take messages of other lengths than were sent. Linear in steps.
     """
+    _refuse_idle(algorithm)
     collective = _collective(algorithm, root)
     grain = algorithm.chunks
     if algorithm.collective in ("allgather", "reducescatter", "alltoall"):
         if grain % algorithm.ranks:
             raise Invalid(f"nchunksperloop is {grain}, which the {algorithm.ranks} ranks do not divide")
         grain //= algorithm.ranks
-    places = Places.of(collective, in_place, grain, [gpu.sizes[2] for gpu in algorithm.gpus])
+    places = Places.of(collective, in_place, grain, _scratch(algorithm))
     ways: dict[tuple[int, int, int], int] = {}
     _connections(algorithm, ways)
     first: list[int] = []
@@ -78,7 +80,16 @@ def code_of(algorithm: Algorithm, in_place: bool, protocol: str | None = None, *
                 messages.add(gpu, block, one)
             made.append(out)
     messages.refuse()
-    return Code(collective, in_place, grain, places, made, list(ways), SLOTS[protocol or algorithm.protocol])
+    protocol = protocol or algorithm.protocol
+    return Code(
+        collective, in_place, grain, places, made, list(ways), SLOTS[protocol], least=_together(algorithm, protocol)
+    )
+
+
+def _together(algorithm: Algorithm, protocol: str) -> int:
+    """How many chunks surely go as one message: as many as fit into one, at the largest size that the file is for."""
+    most = algorithm.sizes[1]
+    return max(ROOM[protocol] // -(-most // algorithm.chunks), 1) if most else 1
 
 
 # ---- what it is for ----
@@ -109,6 +120,34 @@ def _root(algorithm: Algorithm) -> int:
     return found[0] if found else 0
 
 
+def _refuse_idle(algorithm: Algorithm) -> None:
+    """Chunks of the collective, and of scratch, of which far more are said to be than steps move, are not made room for:
+    all but one rank's share of the chunks must be read and written, also in place."""
+    steps = sum(len(block.steps) for gpu in algorithm.gpus for block in gpu.blocks)
+    moved = MOST_COUNT * steps
+    if (algorithm.ranks - 1) * algorithm.chunks > moved or algorithm.chunks > 2**15 + MOST_COUNT:
+        raise Invalid(
+            f"nchunksperloop is {algorithm.chunks}: {steps} steps of up to {MOST_COUNT} chunks cannot move that many to "
+            f"or from all of {algorithm.ranks} ranks"
+        )
+    if sum(_scratch(algorithm)) > moved + 2**16:
+        raise Invalid(f"its scratch has {sum(_scratch(algorithm))} chunks, most of which nothing can touch")
+
+
+def _scratch(algorithm: Algorithm) -> list[int]:
+    """Per rank the chunks of scratch up to the last that a step names, if so many are declared."""
+    found = []
+    for gpu in algorithm.gpus:
+        named = 0
+        for block in gpu.blocks:
+            for step in block.steps:
+                for letter, at, verbs in ((step.src, step.src_at, READS), (step.dst, step.dst_at, WRITES)):
+                    if letter == "s" and step.verb in verbs:
+                        named = max(named, at + step.count)
+        found.append(min(named, gpu.sizes[2]))
+    return found
+
+
 def _connections(algorithm: Algorithm, ways: dict[tuple[int, int, int], int]) -> None:
     """A connection belongs to one block at either end: two would each go on counting for themselves."""
     for gpu in algorithm.gpus:
@@ -123,8 +162,8 @@ def _connections(algorithm: Algorithm, ways: dict[tuple[int, int, int], int]) ->
                 other = owner.setdefault((peer, block.channel), block.number)
                 if other != block.number:
                     raise Invalid(
-                        f"rank {gpu.rank}, tb {block.number}: {word} rank {peer} on channel {block.channel}, as tb {other} "
-                        "does; a connection belongs to one thread block"
+                        f"rank {gpu.rank}, tb {block.number}: {word} rank {peer} on channel {block.channel}, as tb "
+                        f"{other} does; a connection belongs to one thread block"
                     )
                 many[block.channel] = many.get(block.channel, 0) + 1
                 if many[block.channel] > MOST_PER_CHANNEL:
@@ -160,8 +199,8 @@ def _done(gpu: Gpu, block: ThreadBlock) -> list[Done]:
             last.sources.append(step.src_at)
             if len(last.sources) > MOST_FUSED:
                 raise Invalid(
-                    f"{_told(gpu, block, step)}: the executor makes more than {MOST_FUSED} reductions one, and has no room "
-                    f"for them; set hasdep on the one before"
+                    f"{_told(gpu, block, step)}: the executor makes more than {MOST_FUSED} reductions one, and has no "
+                    "room for them; set hasdep on the one before"
                 )
         else:
             if pending and step.after < 0:
@@ -220,8 +259,8 @@ class _Lies:
         name = ("input", "output", "scratch")[kind]
         if at < 0 or at + step.count > size or at >= 2**15:
             raise Invalid(
-                f"{_told(self.gpu, self.block, step)}: touches chunks {at} to {at + step.count - 1} of the {name}, which "
-                f"has {size}"
+                f"{_told(self.gpu, self.block, step)}: touches chunks {at} to {at + step.count - 1} of the {name}, "
+                f"which has {size}"
             )
         if declared and at >= self.gpu.sizes[kind]:
             raise Invalid(
@@ -236,10 +275,9 @@ def _instruction(
 ) -> Instruction:  # fmt: skip
     step, block, rank = one.step, lies.block, lies.gpu.rank
     verb = step.verb
-    if (verb in SENDS and block.send < 0) or (verb in RECEIVES and block.recv < 0):
-        raise Invalid(
-            f"{_told(lies.gpu, block, step)}: its thread block has no rank to {'send to' if block.send < 0 and verb in SENDS else 'receive from'}"
-        )
+    for verbs, peer, what in ((SENDS, block.send, "send to"), (RECEIVES, block.recv, "receive from")):
+        if verb in verbs and peer < 0:
+            raise Invalid(f"{_told(lies.gpu, block, step)}: its thread block has no rank to {what}")
     if not step.count:
         return Instruction(step.number, verb, 0, wait=wait)
     declared = verb != "rrc"

@@ -75,8 +75,8 @@ class Algorithm:
 def read_msccl(source: str | os.PathLike[str] | bytes) -> Algorithm:
     """The algorithm of a file, or of its contents. Invalid, in one line, where it is none.
 
-    Only its form is judged here: `code.code_of` tells what it does. What is well-known to be left out, and what only the
-    executor's own parser refuses, is a note. Linear; some ten bytes for each of the file.
+    Only its form is judged here: `code.code_of` tells what it does. What is well-known to be left out, and what only
+    the executor's own parser refuses, is a note. Linear; some bytes for each of the file.
     """
     data = source if isinstance(source, bytes) else read_bytes(source)
     if len(data) > MOST_BYTES:
@@ -179,7 +179,8 @@ class _Reader:
             raise Invalid(f"line {where.line}: more than ngpus={self.algorithm.ranks} gpus")
 
     def _tb(self, where: _Where) -> None:
-        assert self.algorithm is not None and self.gpu is not None
+        assert self.algorithm is not None
+        assert self.gpu is not None
         last = self.algorithm.ranks - 1
         channel = where.whole("chan", 0, MOST_CHANNELS)
         send, recv = where.whole("send", -1, last), where.whole("recv", -1, last)
@@ -192,7 +193,8 @@ class _Reader:
             raise Invalid(f"line {where.line}: {where.name}: chan is {channel}, of nchannels={self.algorithm.channels}")
 
     def _step(self, where: _Where) -> None:
-        assert self.gpu is not None and self.block is not None
+        assert self.gpu is not None
+        assert self.block is not None
         number = len(self.block.steps)
         where.name = f"rank {self.gpu.rank}, tb {self.block.number}, step {number}"
         if number >= MOST_STEPS:

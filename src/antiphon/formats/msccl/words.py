@@ -11,6 +11,7 @@ SLOTS = {
     "LL": 8,
     "LL128": 8,
 }  # messages under way from one block to another: a Simple one takes 4 of 8 steps
+ROOM = {"Simple": 2**21, "LL": 2**14, "LL128": 50176}  # bytes of a message, the least of the known executors by default
 NODES = 4095  # elements of a file that one rank keeps
 VERBS = {verb: verb for verb in ("s", "r", "rcs", "rrs", "rrc", "rrcs", "cpy", "re", "nop")}
 SENDS = ("s", "rcs", "rrs", "rrcs")
