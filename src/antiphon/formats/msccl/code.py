@@ -3,8 +3,8 @@
 The executor takes the steps of a thread block as they stand, but for these: a nop is no step of its own, its dependency
 is waited for by the next step, which must have one itself; one that nothing follows is forgotten. Consecutive `re` into
 one place from one buffer, of which none but the first waits and none but the last has a flag, are one step, with the
-count of the last. A step counts as many as the dependencies that it waits for, or the reductions that it is; with hasdep it
-shows this count when it is done, and who waits for a step waits until the block shows so much.
+count of the last. A step counts as many as the dependencies that it waits for, or the reductions that it is; with
+hasdep it shows this count when it is done, and who waits for a step waits until the block shows so much.
 """
 
 from __future__ import annotations
@@ -121,14 +121,14 @@ def _root(algorithm: Algorithm) -> int:
 
 
 def _refuse_idle(algorithm: Algorithm) -> None:
-    """Chunks of the collective, and of scratch, of which far more are said to be than steps move, are not made room for:
-    all but one rank's share of the chunks must be read and written, also in place."""
+    """Chunks of the collective, and of scratch, of which far more are said to be than steps move, get no room: all but
+    one rank's share of the chunks must be read and written, also in place."""
     steps = sum(len(block.steps) for gpu in algorithm.gpus for block in gpu.blocks)
     moved = MOST_COUNT * steps
     if (algorithm.ranks - 1) * algorithm.chunks > moved or algorithm.chunks > 2**15 + MOST_COUNT:
         raise Invalid(
-            f"nchunksperloop is {algorithm.chunks}: {steps} steps of up to {MOST_COUNT} chunks cannot move that many to "
-            f"or from all of {algorithm.ranks} ranks"
+            f"nchunksperloop is {algorithm.chunks}: {steps} steps of up to {MOST_COUNT} chunks cannot move that many "
+            f"to or from all of {algorithm.ranks} ranks"
         )
     if sum(_scratch(algorithm)) > moved + 2**16:
         raise Invalid(f"its scratch has {sum(_scratch(algorithm))} chunks, most of which nothing can touch")
