@@ -16,19 +16,24 @@ MOST_TRIED = 64  # races whose other order is tried
 def judge(code: Code, *, orders: int = ORDERS, seed: int = 0) -> Fault | None:
     """None where the code is right.
 
-    It runs in `orders` random orders with messages whole, and in one with all of them chunk by chunk, as they go when
-    chunks are large. That none hangs holds for all orders: what an instruction waits for does not depend on data. Then
-    all accesses to a cell must be ordered. Where two are not, a run in the other order is made: a fault if that ends
-    with other data, and none if the order makes no difference.
+    It runs in `orders` random orders with messages whole, and in one with all of them in as many parts as ever, as they
+    go when chunks are large. That none hangs holds for all orders: what an instruction waits for does not depend on
+    data. Then all accesses to a cell must be ordered. Where two are not, a run in the other order is made: a fault if
+    that ends with other data, and none if the order makes no difference.
     """
     run = execute(code, seed)
     if run.fault is not None:
         done = run.fault.kind in ("wrong", "input")
         return (done and _races(code, run.order, seed, wrong=run.fault)) or run.fault
-    if any(one.count > 1 and (one.pop >= 0 or one.push >= 0) for block in code.blocks for one in block.instructions):
+    if any(
+        one.count > code.least and (one.pop >= 0 or one.push >= 0)
+        for block in code.blocks
+        for one in block.instructions
+    ):
         chunkwise = execute(spread(code), seed)
         if chunkwise.fault is not None:
-            what = f"{chunkwise.fault.what}, where chunks are so large that each is a message of its own"
+            each = "each is a message of its own" if code.least == 1 else f"a message holds {code.least} of them"
+            what = f"{chunkwise.fault.what}, where chunks are so large that {each}"
             return Fault(chunkwise.fault.kind, what)
     fault = _races(code, run.order, seed)
     if fault is not None:
