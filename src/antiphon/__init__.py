@@ -70,6 +70,7 @@ for _folder in ("planners", "reproduce", "runtimes", "topologies"):
 
 from antiphon.api.costs import predict, simulate  # noqa: E402
 from antiphon.api.files import export, load, save  # noqa: E402
+from antiphon.api.linting import lint  # noqa: E402
 from antiphon.api.machines import backends, bound, collective, models, planners, runtimes, topologies, topology  # noqa: E402
 from antiphon.api.measuring import bench, fit  # noqa: E402
 from antiphon.api.plans import frontier, plan, verify  # noqa: E402
@@ -78,8 +79,8 @@ from antiphon.api.tuning import report, tune, tune_over  # noqa: E402
 
 __all__ = [
     "Collective", "Frontier", "Plan", "Profile", "Topology", "Tuning",
-    "backends", "bench", "bound", "build", "collective", "comm", "export", "fit", "frontier", "lab", "load", "models",
-    "plan", "planners", "predict", "report", "reproduce", "run", "runtimes", "save", "simulate", "topologies",
+    "backends", "bench", "bound", "build", "collective", "comm", "export", "fit", "frontier", "lab", "lint", "load",
+    "models", "plan", "planners", "predict", "report", "reproduce", "run", "runtimes", "save", "simulate", "topologies",
     "topology", "tune", "tune_over", "verify",
 ]  # fmt: skip
 

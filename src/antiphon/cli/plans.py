@@ -198,9 +198,18 @@ def _verify_command(
     ] = "",
     json: Json = False,
 ) -> None:
-    """Is this plan right? Names the first thing wrong; exit code 1 if there is one."""
-    plans = load_plans(file)
+    """Is this plan right? Names the first thing wrong; exit code 1 if there is one.
+
+    Of files of MSCCL and MSCCL++ every thread block is executed as it stands, before anything else is looked at.
+    """
+    from antiphon.formats.written import Wrong
+
     machine = topology(topo) if topo else None
+    try:
+        plans = load_plans(file, machine)
+    except Wrong as error:
+        emit({"ok": False, "fault": {"kind": error.kind, "message": str(error)}}, f"WRONG: {error}", json)
+        raise typer.Exit(1) from None
     transfers = sum(entry.schedule.transfers for one in plans.values() for entry in one.entries)
     with working(f"verifying {transfers} transfers"), within(str(file)):
         found = judged(list(plans.values()), machine, proof=proof, **_data(op, dtype))

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from fractions import Fraction
 
 import numpy as np
 
 from antiphon.core.columns import distinct
+from antiphon.core.files import name_of, read_bytes, reading
 from antiphon.core.plan import Plan
-from antiphon.core.routes import paths
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import LinkType, Topology, build
-from antiphon.errors import Infeasible, Invalid
-from antiphon.lower.machine.code import Code
+from antiphon.errors import Invalid, Unsupported
+from antiphon.formats.written import Written, Wrong
 from antiphon.lower.machine.judge import judge
 from antiphon.lower.machine.lift import schedule_of
 from antiphon.planners.shared.routing import routed
@@ -22,58 +23,47 @@ from antiphon.planners.shared.routing import routed
 NOWHERE = "no machine"  # how the name of a machine begins that a file does not tell
 
 
-@dataclass(frozen=True)
-class Foreign:
-    """What a file says. `codes`: what it does, by the places that it is for (out of place, in place). `notes`: what its
-    runtime will not take, or take otherwise than it seems."""
-
-    format: str
-    name: str
-    codes: Mapping[str, Code]
-    notes: tuple[str, ...] = ()
-
-
-class Wrong(Infeasible):
-    """What is written does not do what it says: `kind` of the fault, and a sentence that names rank, block and step."""
-
-    def __init__(self, kind: str, message: str) -> None:
-        super().__init__(message)
-        self.kind = kind
-
-
-def recognised(data: bytes) -> Callable[[bytes], Foreign] | None:
+def reader_of(data: bytes) -> Callable[[bytes, str], Written] | None:
     """Who reads such a file; None: nobody here."""
     start = data[:4096].removeprefix(b"\xef\xbb\xbf").lstrip()
     if start.startswith(b"<") and re.search(rb"<\s*algo\b", start):
-        from antiphon.formats.msccl.foreign import read
+        from antiphon.formats.msccl.foreign import read as read_xml
 
-        return read
+        return read_xml
     if start.startswith(b"{") and b'"gpus"' in data and b'"antiphon-' not in start:
-        from antiphon.formats.mscclpp.foreign import read as read_plan
+        from antiphon.formats.mscclpp.foreign import read as read_json
 
-        return read_plan
+        return read_json
     return None
 
 
-def plan_of(found: Foreign, machine: Topology | None = None) -> Plan:
-    """Judged in all the places that it is for: Wrong if it is not right. Then a plan on this machine, or on one that has
-    a link wherever the file sends something, which says nothing of time."""
+def written_for_others(path: str | os.PathLike[str]) -> bool:
+    """Whether that is such a file."""
+    with reading(name_of(path)):
+        return reader_of(read_bytes(path)) is not None
+
+
+def judged(found: Written) -> None:
+    """Nothing, where it is right in all the places that it is for; else Wrong."""
     for places, code in found.codes.items():
         fault = judge(code)
         if fault is not None:
-            raise Wrong(fault.kind, f"{found.name}, {places}: {fault.what}")
-    code = next(iter(found.codes.values()))
+            raise Wrong(fault.kind, f"{places}: {fault.what}")
+
+
+def plan_of(found: Written, machine: Topology | None = None) -> Plan:
+    """What it does, once `judged`, as a plan on this machine; left out, on one that has a link wherever the file sends
+    something, which says nothing of time."""
+    head, code = found.head, next(iter(found.codes.values()))
     schedule = schedule_of(code)
     if machine is None:
-        where = _of_its_ways(found.name, schedule)
-        return Plan.of(where, schedule, {"planner": found.format})
-    if machine.ranks != code.collective.ranks:
-        raise Invalid(f"{found.name} is for {code.collective.ranks} ranks; {machine.name} has {machine.ranks}")
-    lost = paths(machine, schedule.src, schedule.dst).lost
-    if len(lost):
-        pair = f"rank {int(schedule.src[lost[0]])} to rank {int(schedule.dst[lost[0]])}"
-        raise Wrong("route", f"{found.name}: sends from {pair}, which no link and no switches of {machine.name} join")
-    return Plan.of(machine, routed(schedule, machine, found.format), {"planner": found.format})
+        return Plan.of(_of_its_ways(head.name, schedule), schedule, {"planner": head.format})
+    if machine.ranks != head.ranks:
+        raise Invalid(f"it is for {head.ranks} ranks, and {machine.name} has {machine.ranks}; give --only or another")
+    try:
+        return Plan.of(machine, routed(schedule, machine, head.format), {"planner": head.format})
+    except Unsupported as error:  # it names the two ranks, and then what planners would do
+        raise Wrong("route", str(error).partition(": ")[2].partition(";")[0]) from None
 
 
 def _of_its_ways(name: str, schedule: Schedule) -> Topology:
@@ -81,9 +71,9 @@ def _of_its_ways(name: str, schedule: Schedule) -> Topology:
     ranks = schedule.collective.ranks
     across = schedule.src != schedule.dst
     pairs = distinct(schedule.src[across].astype(np.int64) * ranks + schedule.dst[across])
-    kind = LinkType("link", 10**9)
+    kind = LinkType("link", Fraction(10**9))
     links = [(pair // ranks, pair % ranks, kind) for pair in pairs.tolist()]
-    return build(f"{NOWHERE}: {name} tells none", ranks, links)
+    return build(f"{NOWHERE} ({name} names none)", ranks, links)
 
 
 def machine_is_told(plan: Plan) -> bool:

@@ -35,7 +35,8 @@ class Head:
 
 @dataclass(frozen=True)
 class Call:
-    """A call that a program makes. `nbytes`: as nccl-tests defines it, the largest buffer of a rank."""
+    """A call that a program makes. `nbytes`: as nccl-tests defines it, the largest buffer of a rank. `ranks`: 0 for as
+    many as the file is for."""
 
     nbytes: int
     itemsize: int
