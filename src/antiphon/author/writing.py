@@ -293,7 +293,8 @@ class Writing:
         else:
             self._together(moved)
         fresh = self._number if self._group is not None and moved else -1
-        return Places(self, targets, [chunk for _ in ranks for _, chunk in pairs], fresh)
+        reached = dict(zip(targets, [chunk for _ in ranks for _, chunk in pairs], strict=True))  # each place once
+        return Places(self, list(reached), list(reached.values()), fresh)
 
     def _current(self, source: Places) -> None:
         """A handle may be used while its places hold what it is of."""
@@ -306,7 +307,7 @@ class Writing:
                 raise self._wrong(f"{place} holds another chunk by now; use it before it is overwritten")
 
     def _move(self, src: Place, dst: Place, copy: bool) -> Move | None:
-        """None where there is nothing to do: the input and the output of a rank are one place where both have a chunk."""
+        """None where nothing is to be done: a rank's input and output are one place where both have the chunk."""
         move = Move(self._spot(src), self._spot(dst), copy)
         if move.src != move.dst:
             return move
