@@ -290,6 +290,12 @@ def _twice(w: antiphon.Writing) -> None:
         w[1, "input", 0].copy_to(2)
 
 
+def _two_data(w: antiphon.Writing) -> None:
+    with w.step():
+        w[0, "input", 0].reduce_to(2, "tmp", 0)
+        w[1, "input", 1].reduce_to(2, "tmp", 0)
+
+
 def _copied_and_added(w: antiphon.Writing) -> None:
     with w.step():
         w[0, "input", 0].reduce_to(2)
@@ -338,6 +344,7 @@ MISTAKES: list[tuple[Callable[[Any], object], str, int]] = [
     (lambda w: w[0, 1, 2, 3], r"expected w\[rank, buffer\]", 0),
     (lambda w: w[0, 1, 2], "buffer: expected", 0),
     (lambda w: w[0, "tmp", 0], r"nothing has been put into w\[0, 'tmp', 0\] yet", 0),
+    (lambda w: w[0, "tmp", 5 : 2**31 - 1], r"nothing has been put into w\[0, 'tmp', 5\] yet", 0),
     (lambda w: w[0, "tmp"], "scratch is as large as you make it", 0),
     (lambda w: w[0, "input", 0].copy_to(4), "rank: expected", 0),
     (lambda w: w[0, "input", 0].copy_to(1, "output", 1), r"w\[1, 'output', 1\] is not for the data of", 0),
@@ -352,6 +359,7 @@ MISTAKES: list[tuple[Callable[[Any], object], str, int]] = [
     (_late, r"w\[1, 'tmp', 0\] holds another chunk by now", 3),
     (_fresh, "arrives in this very step", 3),
     (_twice, r"test_author\.py:\d+.* writes w\[2, 'output', 0\] in this step, too", 3),
+    (_two_data, r"writes w\[2, 'tmp', 0\] in this step, too", 3),
     (_copied_and_added, "in this step, too", 3),
     (_within, "a step within a step", 2),
     (_together_within, "together already", 1),
@@ -392,16 +400,25 @@ def test_what_verification_finds_is_told_with_lines() -> None:
     def lacking(w: antiphon.Writing) -> None:
         w[0, "input", 0].reduce_to(1).copy_to([0, 2])
 
+    def double(w: antiphon.Writing) -> None:
+        w[1, "input", 0].reduce_to(0)
+        w[2, "input", 0].reduce_to(0).copy_to([1, 2])
+        w[1, "output", 0].reduce_to(0)
+
     def nothing(w: antiphon.Writing) -> None:
         w[0, "input", 0].copy_to(1)
 
-    at = {one.__name__: one.__code__.co_firstlineno + 1 for one in (empty, lacking, nothing)}
+    at = {one.__name__: one.__code__.co_firstlineno + 1 for one in (empty, lacking, double, nothing)}
     said = outcome("broadcast", empty)
     assert said.startswith(f"{at['empty']} (called at")
     assert "reads a cell that holds nothing yet; it is w[1, 'output', 0] to w[2, 'output', 0]" in said
     said = outcome("allreduce", lacking)
     assert said.startswith(f"{at['lacking']} (called at")
     assert "rank 0 ends without the contribution of rank 2; here w[0, 'output', 0] is written for the last time" in said
+    said = outcome("allreduce", double)
+    assert re.match(
+        rf"{at['double'] + 2} \(called at \d+\): .* rank 0 ends with the contribution of rank 0, 1, 2 more", said
+    )
     said = outcome("broadcast", nothing)
     assert re.match(r"\d+: the schedule is wrong: chunk 0: rank 2 ends without", said)
     assert said.endswith("nothing in the block writes w[2, 'output', 0]")

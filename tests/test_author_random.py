@@ -250,7 +250,8 @@ def made(seed: int) -> tuple[random.Random, Maker, list[Unit]]:
 
 
 def refused(units: list[Unit]) -> bool:
-    """Whether scratch is read that does not hold the datum (then), or added to while it holds another."""
+    """Whether scratch is read that does not hold the datum (then), or added to while it holds another, or another comes
+    there in the same step."""
     there: dict[Cell, int] = {}
     for unit in units:
         for line in unit:
@@ -258,7 +259,10 @@ def refused(units: list[Unit]) -> bool:
                 return True
             if line.add and there.get(line.dst, line.datum) != line.datum:
                 return True
-        there |= {line.dst: line.datum for line in unit}
+        coming = {(line.dst, line.datum) for line in unit}
+        if len(coming) > len({line.dst for line in unit}):
+            return True
+        there |= dict(coming)
     return False
 
 

@@ -90,27 +90,20 @@ def _routes(rows: Sequence[Row], topology: Topology) -> tuple[np.ndarray[Any, An
 
 
 def complaint(fault: Fault, rows: Sequence[Row], ground: Ground, block: Line) -> str:
-    """What verification finds wrong, with the lines that have to do with it: of a transfer its own, and those of others
-    that write to the same place in the same step; of an outcome those that write it last, else the block's."""
+    """What verification finds wrong, with the lines that have to do with it: of a transfer its own, of an outcome those
+    that write it last, else the block's."""
+    wrong = f"the schedule is wrong: {fault.message}"
     if fault.step is not None:
-        guilty = _of_step(fault, rows)
-        about = ", ".join(dict.fromkeys(f"{row.src} to {row.dst}" for row in guilty[:2]))
-        return f"{told(row.line for row in guilty)}: the schedule is wrong: {fault.message}; it is {about}"
+        named = (fault.step, fault.chunk, fault.src, fault.dst)
+        own = [row for row in rows if (row.step, row.chunk, row.src.rank, row.dst.rank) == named]
+        about = ", ".join(dict.fromkeys(f"{row.src} to {row.dst}" for row in own))
+        return f"{told(row.line for row in own)}: {wrong}; it is {about}"
     if fault.chunk is None or fault.dst is None:
-        return f"{block}: the schedule is wrong: {fault.message}"
+        return f"{block}: {wrong}"
     home = ground.home(fault.dst, fault.chunk)
     writers = [row for row in rows if row.move.dst == (fault.dst, "", fault.chunk)]
     if not writers:
-        return f"{block}: the schedule is wrong: {fault.message}; nothing in the block writes {home}"
+        return f"{block}: {wrong}; nothing in the block writes {home}"
     last = max(row.step for row in writers)
     lines = told(row.line for row in writers if row.step == last)
-    return f"{lines}: the schedule is wrong: {fault.message}; here {home} is written for the last time"
-
-
-def _of_step(fault: Fault, rows: Sequence[Row]) -> list[Row]:
-    named = (fault.step, fault.chunk, fault.src, fault.dst)
-    own = [row for row in rows if (row.step, row.chunk, row.src.rank, row.dst.rank) == named]
-    spots = {row.move.dst for row in own}
-    if fault.kind != "race":
-        return own
-    return [row for row in rows if row.step == fault.step and row.chunk == fault.chunk and row.move.dst in spots]
+    return f"{lines}: {wrong}; here {home} is written for the last time"

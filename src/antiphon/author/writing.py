@@ -255,12 +255,12 @@ class Writing:
         if not isinstance(where, tuple) or len(where) not in (2, 3):
             raise self._wrong(f"expected w[rank, buffer] or w[rank, buffer, index], got {quote(where)}")
         buffer = self._given.buffer(where[1])
-        found = [
-            Place(rank, buffer, at)
-            for rank in self._given.ranks(where[0])
-            for at in self._given.indices(where[2:], rank, buffer)
-        ]
-        return Places(self, found, [self._chunk(place) for place in found])
+        found: dict[Place, int] = {}
+        for rank in self._given.ranks(where[0]):
+            for at in self._given.indices(where[2:], rank, buffer):
+                place = Place(rank, buffer, at)
+                found[place] = self._chunk(place)
+        return Places(self, list(found), list(found.values()))
 
     def _send(
         self, source: Places, copy: bool, to: Ranks, buffer: str | None, index: SupportsIndex | None,
