@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import runpy
 import shlex
@@ -87,6 +88,16 @@ def test_the_complaint_is_as_shown() -> None:
     with pytest.raises(Invalid) as caught:
         exec(compile(program, "wrong.py", "exec"), {})
     assert str(caught.value) == " ".join(shown[2].split())
+
+
+@pytest.mark.parametrize("told", [antiphon.__doc__, antiphon.write.__doc__])
+def test_what_the_help_shows_runs(told: str) -> None:
+    lines = inspect.cleandoc(told).splitlines()
+    begin = next(i for i, line in enumerate(lines) if line.lstrip().startswith("with antiphon.write("))
+    block = [line.removeprefix("    ") for line in lines[begin : lines.index("", begin)]]
+    names: dict[str, Any] = {"antiphon": antiphon}
+    exec(compile("\n".join(block), "help.py", "exec"), names)
+    assert antiphon.verify(names["w"].plan) is None
 
 
 def test_the_example_runs(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,7 @@ The functions bear the names of the commands:
     page = antiphon.report(best)                       # HTML
     points = antiphon.frontier("allgather", machine).points   # from the fewest steps to the least time, with proofs
 
-    with antiphon.write("broadcast", machine) as w:           # a schedule of your own: w.plan
+    with antiphon.write("broadcast", "line:ranks=3") as w:    # a schedule of your own; then w.plan
         w[0, "input", 0].copy_to(1).copy_to(2)
 
     files = antiphon.export(plan, "goal", nbytes="64MiB")     # for another program, by a back end

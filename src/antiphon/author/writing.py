@@ -10,6 +10,7 @@ from typing import SupportsIndex, TypeVar
 from antiphon.author.given import Given, Index, Ranks
 from antiphon.author.ground import INPUT, OUTPUT, SCRATCH, Ground, Place
 from antiphon.author.lines import Line, code_here, here
+from antiphon.author.moment import Moment
 from antiphon.author.rows import Row, complaint, schedule_of
 from antiphon.author.timing import Clock, Move, Spot
 from antiphon.core.collective import Collective
@@ -29,8 +30,8 @@ class Places:
     """Places in a row, to be copied and added elsewhere: places, not values. What is sent is what they hold when the
     statement is reached."""
 
-    def __init__(self, writing: Writing, places: list[Place], chunks: list[int], group: int = -1) -> None:
-        self._writing, self._places, self._chunks, self._group = writing, places, chunks, group
+    def __init__(self, writing: Writing, places: list[Place], chunks: list[int], moment: int = -1) -> None:
+        self._writing, self._places, self._chunks, self._moment = writing, places, chunks, moment
 
     def copy_to(
         self, rank: Ranks, buffer: str | None = None, index: SupportsIndex | None = None, *,
@@ -65,7 +66,7 @@ class Places:
 
     def __iter__(self) -> Iterator[Places]:
         for place, chunk in zip(self._places, self._chunks, strict=True):
-            yield Places(self._writing, [place], [chunk], self._group)
+            yield Places(self._writing, [place], [chunk], self._moment)
 
     def __repr__(self) -> str:
         return ", ".join(map(str, self._places[:4])) + (", ..." if len(self) > 4 else "") or "no places"
@@ -78,11 +79,11 @@ class Group:
         self._writing, self._fixed, self._joint, self._own = writing, fixed, joint, False
 
     def __enter__(self) -> None:
-        self._own = self._fixed or not self._writing._grouped
+        self._own = self._fixed or self._writing._now is None
         self._writing._enter(self._fixed, self._joint)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._writing._leave(self._own, self._fixed, self._joint, failed=kind is not None)
+        self._writing._leave(self._own, self._joint, failed=kind is not None)
 
 
 class Writing:
@@ -107,12 +108,9 @@ class Writing:
         self._block: CodeType | None = None
         self._line = Line("", 0)
         self._open = self._ended = False
-        self._group: list[Row] | None = None  # rows that happen at once, until their step is known
-        self._writers: dict[Spot, Row] = {}  # of these, by where they write
-        self._step: int | None = None  # their step, where it is fixed
-        self._called = False  # by `w.step()` without a `with`
+        self._now: Moment | None = None  # what is happening at once
         self._promised: Line | None = None  # where a group was made that no `with` has begun yet
-        self._number = self._joints = 0  # of groups and joints until now
+        self._moments = self._joints = 0  # until now
         self._joint = -1
 
     # ---- the block ----
@@ -176,11 +174,10 @@ class Writing:
         until the next `w.step()`; with `with w.step():` until that block ends, after which steps follow from data
         again, none before the end of this one."""
         self._need_open()
-        if self._group is not None and not self._called:
+        if self._now is not None and not self._now.called:
             raise self._wrong("a step within a step; end the one before")
         self._close()
-        self._begin(fixed=True)
-        self._called = True
+        self._begin(max(self._clock.end, self._clock.floor))
         return Group(self, fixed=True)
 
     def together(self) -> Group:
@@ -197,46 +194,42 @@ class Writing:
         self._promised = here(self._block)
         return Group(self, fixed=False, joint=True)
 
-    @property
-    def _grouped(self) -> bool:
-        return self._group is not None
-
     def _enter(self, fixed: bool, joint: bool) -> None:
         self._promised = None
         self._need_open()
         if fixed:
-            self._called = False
+            assert self._now is not None
+            self._now.called = False
             return
         if joint and self._joint >= 0:
             raise self._wrong("a joint within a joint; end the one before")
-        if self._group is not None and not joint:
+        if self._now is not None and not joint:
             raise self._wrong("all of a step is together already; leave out w.together() here")
-        if self._group is None:
-            self._begin(fixed=False)
+        if self._now is None:
+            self._begin(None)
         if joint:
             self._joint, self._joints = self._joints, self._joints + 1
 
-    def _leave(self, own: bool, fixed: bool, joint: bool, failed: bool) -> None:
+    def _leave(self, own: bool, joint: bool, failed: bool) -> None:
         if joint:
             self._joint = -1
         if own and failed:
-            self._group = None
+            self._now = None
         elif own:
             self._close()
 
-    def _begin(self, fixed: bool) -> None:
-        self._group, self._writers, self._number = [], {}, self._number + 1
-        self._step = max(self._clock.end, self._clock.floor) if fixed else None
+    def _begin(self, step: int | None) -> None:
+        self._moments += 1
+        self._now = Moment(self._moments, step, called=step is not None)
 
     def _close(self) -> None:
         """End what happens at once."""
-        rows, step = self._group, self._step
-        self._group, self._step, self._called = None, None, False
-        if rows is None:
+        now, self._now = self._now, None
+        if now is None:
             return
-        self._put(rows, step)
-        if step is not None:
-            self._clock.floor = max(self._clock.end, step)
+        self._put(now.rows, now.step)
+        if now.step is not None:
+            self._clock.floor = max(self._clock.end, now.step)
 
     def _put(self, rows: list[Row], step: int | None = None) -> None:
         at = self._clock.place([row.move for row in rows], step)
@@ -287,20 +280,20 @@ class Writing:
             move = self._move(src, dst, copy)
             if move is not None:
                 moved.append(Row(move, chunk, src, dst, line, links, self._joint))
-        if self._group is None:
+        if self._now is None:
             for row in moved:
                 self._put([row])
+        elif clash := self._now.clash(moved):
+            raise self._wrong(clash)
         else:
-            self._together(moved)
-        fresh = self._number if self._group is not None and moved else -1
+            self._now.add(moved)
+        fresh = self._now.number if self._now is not None and moved else -1
         reached = dict(zip(targets, [chunk for _ in ranks for _, chunk in pairs], strict=True))  # each place once
         return Places(self, list(reached), list(reached.values()), fresh)
 
     def _current(self, source: Places) -> None:
         """A handle may be used while its places hold what it is of."""
-        if source._writing is not self:
-            raise self._wrong(f"{source!r} is of another schedule")
-        if source._group == self._number and self._group is not None:
+        if self._now is not None and source._moment == self._now.number:
             raise self._wrong(f"{source!r} arrives in this very step; send it on in a later one")
         for place, chunk in zip(source._places, source._chunks, strict=True):
             if self._chunk(place) != chunk:
@@ -314,16 +307,6 @@ class Writing:
         if copy:
             return None
         raise self._wrong(f"{src} and {dst} are one place, which cannot be added to itself; use scratch")
-
-    def _together(self, rows: list[Row]) -> None:
-        """Several of one step may write one place only if all add to it, and the same chunk."""
-        assert self._group is not None
-        for row in rows:
-            other = self._writers.get(row.move.dst)
-            if other is not None and (row.move.copy or other.move.copy or row.chunk != other.chunk):
-                raise self._wrong(f"{other.line} writes {row.dst} in this step, too")
-        self._writers.update((row.move.dst, row) for row in rows)
-        self._group += rows
 
     def _target(self, src: Place, chunk: int, rank: int, buffer: str | None, index: int | None, copy: bool) -> Place:
         if buffer is None:
