@@ -210,7 +210,17 @@ def test_sums_do_not_wait_for_each_other() -> None:
     with antiphon.write("reduce", full(5), verify=False) as w:
         w[1, "input", 0].reduce_to(2).reduce_to(3).reduce_to(0)  # 0, 1, 2
         w[4, "input", 0].reduce_to(0)
-    assert w.schedule.step.tolist() == [0, 1, 2, 0]
+        w[0, "output", 0].copy_to(4)  # 3: when all of the sum is there
+    assert w.schedule.step.tolist() == [0, 1, 2, 0, 3]
+
+
+def test_what_is_replaced_was_read_by_all() -> None:
+    with antiphon.write("allreduce", full(5), verify=False) as w:
+        w[1, "input", 0].copy_to(2).copy_to(3)  # 0, 1
+        w[0, "input", 0].reduce_to(3)  # 2: replaced in step 1
+        w[0, "input", 0].copy_to(4)  # 0
+        w[1, "input", 0].copy_to(0)  # 2: read last in step 2, though the last that reads it is in step 0
+    assert w.schedule.step.tolist() == [0, 1, 2, 0, 2]
 
 
 def test_together_two_ranks_exchange() -> None:
@@ -401,10 +411,14 @@ def test_what_verification_finds_is_told_with_lines() -> None:
         w[2, "input", 0].reduce_to(0).copy_to([1, 2])
         w[1, "output", 0].reduce_to(0)
 
+    def second(w: antiphon.Writing) -> None:
+        w[[1, 2], "input", 0].reduce_to(0).copy_to([1, 2])
+        w[1, "input", 1].reduce_to(0).copy_to([1, 2])
+
     def nothing(w: antiphon.Writing) -> None:
         w[0, "input", 0].copy_to(1)
 
-    at = {one.__name__: one.__code__.co_firstlineno + 1 for one in (empty, lacking, double, nothing)}
+    at = {one.__name__: one.__code__.co_firstlineno + 1 for one in (empty, lacking, double, second, nothing)}
     said = outcome("broadcast", empty)
     assert said.startswith(f"{at['empty']} (called at")
     assert "reads a cell that holds nothing yet; it is w[1, 'output', 0] to w[2, 'output', 0]" in said
@@ -415,6 +429,8 @@ def test_what_verification_finds_is_told_with_lines() -> None:
     assert re.match(
         rf"{at['double'] + 2} \(called at \d+\): .* rank 0 ends with the contribution of rank 0, 1, 2 more", said
     )
+    said = outcome("allreduce", second, chunks=2)
+    assert re.match(rf"{at['second'] + 1} \(called at \d+\): .* rank 0 .*; here w\[0, 'output', 1\] is", said)
     said = outcome("broadcast", nothing)
     assert re.match(r"\d+: the schedule is wrong: chunk 0: rank 2 ends without", said)
     assert said.endswith("nothing in the block writes w[2, 'output', 0]")

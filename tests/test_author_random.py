@@ -38,7 +38,11 @@ class Line(NamedTuple):
     text: str
 
 
-Unit = tuple[Line, ...]  # one, or several that happen at once
+class Unit(NamedTuple):
+    """A statement, or several that happen at once; `said`: in a step of their own."""
+
+    lines: tuple[Line, ...]
+    said: bool = False
 
 
 def data_of(kind: str, chunks: int) -> dict[int, tuple[dict[int, str], dict[int, str]]]:
@@ -106,13 +110,13 @@ class Maker:
             root = self.rng.choice(list(inputs))
             for rank in self.rng.sample(list(inputs), len(inputs)):
                 if rank != root and (found := self.line(datum, rank, root, True)):
-                    mine.append((found,))
+                    mine.append(Unit((found,)))
             reached = [root]
             for rank in self.rng.sample(range(RANKS), RANKS):
                 if rank == root or (rank not in outputs and self.rng.random() < 0.7):
                     continue
                 if found := self.line(datum, self.rng.choice(reached), rank, False):
-                    mine.append((found,))
+                    mine.append(Unit((found,)))
                     reached.append(rank)
             each.append(mine)
         return [mine.pop(0) for mine in self._turns(each)]
@@ -135,7 +139,7 @@ class Maker:
                 if found and all(found.dst != one.dst or (found.add and one.add) for one in unit):
                     unit.append(found)
             if unit:
-                units.append(tuple(unit))
+                units.append(Unit(tuple(unit), self.rng.random() < 0.1))
         return units
 
 
@@ -144,10 +148,10 @@ def source(kind: str, chunks: int, units: list[Unit]) -> tuple[str, list[int]]:
     out, at = [f"with antiphon.write({kind!r}, 'full:ranks={RANKS}', chunks={chunks}, verify=verify) as w:"], []
     for unit in units:
         indent = "    "
-        if len(unit) > 1:
-            out.append("    with w.together():")
+        if unit.said or len(unit.lines) > 1:
+            out.append("    with w.step():" if unit.said else "    with w.together():")
             indent *= 2
-        for line in unit:
+        for line in unit.lines:
             out.append(indent + line.text)
             at.append(len(out))
     return "\n".join([*out, "    pass", ""]), at
@@ -169,12 +173,12 @@ def meaning(maker: Maker, units: list[Unit]) -> dict[Cell, Counter[int]] | None:
             state[rank, "", datum] = Counter([rank])
     for unit in units:
         before = dict(state)
-        for line in unit:
+        for line in unit.lines:
             if line.src not in before:
                 return None
             state[line.dst] = Counter(before[line.src])
-        for cell in {line.dst for line in unit}:
-            coming = [line for line in unit if line.dst == cell]
+        for cell in {line.dst for line in unit.lines}:
+            coming = [line for line in unit.lines if line.dst == cell]
             parts = [before[line.src] for line in coming]
             if coming[0].add and cell in before:
                 parts.append(before[cell])
@@ -193,24 +197,29 @@ def is_right(maker: Maker, state: dict[Cell, Counter[int]] | None) -> bool:
 
 
 def least_steps(units: list[Unit]) -> list[int]:
-    """By the page: after what it reads was written, not before what it replaces was read; pair by pair."""
+    """By the page: after what it reads was written, not before what it replaces was read, pair by pair; a step that is
+    said is after all before it, and before all after it."""
     steps: list[int] = []
     for later, unit in enumerate(units):
         least = 0
         for earlier in range(later):
-            for a in units[earlier]:
-                for b in unit:
+            if unit.said or units[earlier].said:
+                least = max(least, steps[earlier] + 1)
+            for a in units[earlier].lines:
+                for b in unit.lines:
                     if a.dst == b.src or (a.dst == b.dst and not (a.add and b.add)):
                         least = max(least, steps[earlier] + 1)
                     if a.src == b.dst:
                         least = max(least, steps[earlier])
         steps.append(least)
-    return [step for step, unit in zip(steps, units, strict=True) for _ in unit]
+    return [step for step, unit in zip(steps, units, strict=True) for _ in unit.lines]
 
 
 def independent(a: Unit, b: Unit) -> bool:
     """Whether it does not matter which of two is written first."""
-    for one, other in ((x, y) for x in a for y in b):
+    if a.said or b.said:
+        return False
+    for one, other in ((x, y) for x in a.lines for y in b.lines):
         if one.dst == other.src or one.src == other.dst:
             return False
         if one.dst == other.dst and not (one.add and other.add):
@@ -254,13 +263,13 @@ def refused(units: list[Unit]) -> bool:
     there in the same step."""
     there: dict[Cell, int] = {}
     for unit in units:
-        for line in unit:
+        for line in unit.lines:
             if line.src[1] and there.get(line.src) != line.datum:
                 return True
             if line.add and there.get(line.dst, line.datum) != line.datum:
                 return True
-        coming = {(line.dst, line.datum) for line in unit}
-        if len(coming) > len({line.dst for line in unit}):
+        coming = {(line.dst, line.datum) for line in unit.lines}
+        if len(coming) > len({line.dst for line in unit.lines}):
             return True
         there |= dict(coming)
     return False
@@ -317,9 +326,10 @@ def test_random_programs_are_of_all_kinds() -> None:
         right = not refused(units) and is_right(maker, meaning(maker, units))
         seen["right" if right else "wrong"] += 1
         seen["refused"] += refused(units)
-        seen["together"] += any(len(unit) > 1 for unit in units)
-        seen["scratch"] += not refused(units) and any(line.src[1] == "tmp" for unit in units for line in unit)
-        seen["passing"] += any(line.src[1] == "scratch" for unit in units for line in unit)
+        seen["together"] += any(len(unit.lines) > 1 for unit in units)
+        seen["said"] += any(unit.said for unit in units)
+        seen["scratch"] += not refused(units) and any(line.src[1] == "tmp" for unit in units for line in unit.lines)
+        seen["passing"] += any(line.src[1] == "scratch" for unit in units for line in unit.lines)
         seen["other order"] += shuffled(rng, units) != units
-    assert len(seen) == 7
+    assert len(seen) == 8
     assert min(seen.values()) >= 10, seen
