@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 
 import antiphon
 from antiphon.cli import run as command
+from antiphon.core.collective import Collective, custom_relation
 from antiphon.core.schedule import COPY, REDUCE
 from antiphon.errors import AntiphonError, Invalid, Unsupported
 
@@ -118,6 +120,33 @@ def test_an_allgather_and_an_alltoall_by_places() -> None:
             for b in range(3):
                 w[a, "input", b].copy_to(b, "output", a)
     assert (w.schedule.transfers, w.schedule.steps) == (6, 1)  # what stays with its rank is there already
+
+
+def test_an_index_is_that_of_the_first_place_of_every_rank() -> None:
+    with antiphon.write("allreduce", full(3), chunks=4) as w:
+        there = w[[0, 1], "input", 1:3].reduce_to(2, "tmp", 5)
+        assert [place.index for place in there.places] == [5, 6]
+        w[2, "tmp", 5:7].reduce_to(2, "output", 1).copy_to([0, 1])
+        w[[0, 1], "input", [0, 3]].reduce_to(2).copy_to([0, 1])
+    assert antiphon.run(w.plan, "60KB")[0]["correct"]
+
+
+def test_any_relation_has_places() -> None:
+    """Block 0 is summed from ranks 0 and 1 for rank 3, block 1 goes from rank 2 to 0 and 3."""
+    relation = custom_relation([(0, 0, 0), (0, 1, 1), (1, 2, 0)], [(0, 3, None), (1, 3, None), (1, 0, None)], 4)
+    with antiphon.write(Collective("custom", 4, custom=relation), full(), chunks=2) as w:
+        w[[0, 1], "input"].reduce_to(3, "output", 0)
+        w[2, "input"].copy_to(3, "output", 2)
+        w[3, "output", 2:].copy_to(0)
+    assert antiphon.run(w.plan, "60KB")[0]["correct"]
+    with antiphon.write(Collective("allgather", 3, weights=np.array([1, 0, 5])), full(3), chunks=3) as w:
+        for rank in range(3):
+            w[rank, "input"].copy_to([other for other in range(3) if other != rank])
+    assert antiphon.run(w.plan, "60KB")[0]["correct"]
+    with antiphon.write(Collective("broadcast", 3, roots=(2, 1)), full(3)) as w:
+        w[2, "input", 0].copy_to([0, 1], "output", 0)
+        w[1, "input", 0].copy_to([0, 2], "output", 1)
+    assert antiphon.run(w.plan, "60KB")[0]["correct"]
 
 
 def test_input_and_output_are_one_place_where_both_have_the_chunk() -> None:
@@ -282,6 +311,55 @@ def test_joints_are_for_switches_that_can() -> None:
     unable = pytest.raises(Invalid, match=r"test_author\.py:\d+.*: the schedule is wrong: .*multicast")
     with unable, antiphon.write("broadcast", "star:ranks=4") as w, w.joint():
         w[0, "input", 0].copy_to([1, 2, 3])
+
+
+# ---- what planners make can be written ----
+
+TABLES = [
+    ("allreduce", "ring:ranks=5", "ring", {}),
+    ("allreduce", "dgx1v", "hierarchical-ring", {}),
+    ("allreduce", "hypercube:ranks=8", "recursive-doubling", {}),
+    ("allreduce", "full:ranks=8", "halving-doubling", {}),
+    ("allreduce", "hgx-h100", "nvls", {"pieces": 2}),
+    ("allgather", "torus:dims=2x3", "multi-ring", {}),
+    ("reducescatter", "cluster:box=dgx-a100,boxes=2", "direct", {}),
+    ("reducescatter", "full:ranks=6", "ring", {"directions": 1}),
+    ("broadcast", "dgx1v", "ring", {"pieces": 4}),
+    ("reduce", "full:ranks=7", "binomial-tree", {}),
+]
+
+
+@pytest.mark.parametrize(("kind", "machine", "planner", "options"), TABLES)
+def test_a_table_of_steps_is_written_as_it_stands(
+    kind: str, machine: str, planner: str, options: dict[str, Any]
+) -> None:
+    """The rows of a planner, step by step, with their routes and joints, make the same schedule."""
+    theirs = antiphon.plan(kind, machine, planner=planner, options=options).entries[0].schedule.sorted()
+    blocks, pieces = theirs.collective.blocks, theirs.pieces
+    assert isinstance(pieces, int)
+    parts = len(theirs.chunks) // blocks
+    whole = "output" if kind in ("allreduce", "allgather", "broadcast") else "input"  # the side that has all chunks
+    with antiphon.write(kind, machine, chunks=parts, pieces=pieces) as w:
+        for step in range(theirs.steps):
+            w.step()
+            now = np.flatnonzero(theirs.step == step).tolist()
+            joints = np.full(len(now), -1) if theirs.joint is None else theirs.joint[now]
+            for joint in dict.fromkeys(joints.tolist()):
+                with nullcontext() if joint < 0 else w.joint():
+                    for row in (row for row, of in zip(now, joints, strict=True) if of == joint):
+                        part, block = divmod(int(theirs.chunk[row]), blocks)
+                        c = w[theirs.src[row], whole, block * parts + part]
+                        route = -1 if theirs.route is None else int(theirs.route[row])
+                        send = c.copy_to if theirs.op[row] == COPY else c.reduce_to
+                        send(theirs.dst[row], via=theirs.routes[route] if route >= 0 else None)
+    mine = w.schedule
+    assert [c.tolist() for n, c in mine.sorted().columns().items() if n != "route"] == [
+        c.tolist() for n, c in theirs.columns().items() if n != "route"
+    ]
+    if theirs.route is not None:
+        assert mine.route is not None
+        paths = [[s.routes[route] if route >= 0 else () for route in s.route.tolist()] for s in (mine.sorted(), theirs)]
+        assert paths[0] == paths[1]
 
 
 # ---- mistakes ----

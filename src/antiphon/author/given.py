@@ -12,7 +12,7 @@ from antiphon.errors import Invalid, quote
 Ranks = SupportsIndex | Iterable[SupportsIndex]
 Index = SupportsIndex | slice | Iterable[SupportsIndex]
 MOST_INDEX = 2**31
-MOST = 2**24  # of what is named at once
+MOST = 2**22  # of what is named at once
 
 
 class Given:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 from types import CodeType, TracebackType
@@ -42,8 +43,8 @@ class Places:
         `rank`: where to, also the own rank.
         `buffer`: "output" and "input" are the rank's place for the chunk, any other name is scratch of that rank. Left
         out, it is where the chunk belongs: the output, else the input, else scratch of the name "scratch".
-        `index`: where in the buffer the first goes, the others behind it. Left out, in outputs and inputs the place of
-        the chunk, in scratch its number: that of part k of block j is j * chunks + k.
+        `index`: where in the buffer the first of every rank goes, the others behind it. Left out, in outputs and inputs
+        the place of the chunk, in scratch its number: that of part k of block j is j * chunks + k.
         `via`: the links to take, by their numbers on the machine. Left out, the only way there is, or the shortest.
         """
         return self._writing._send(self, True, rank, buffer, index, via)
@@ -263,15 +264,13 @@ class Writing:
         self._need_open()
         self._current(source)
         ranks, name = self._given.ranks(to), None if buffer is None else self._given.buffer(buffer)
-        start = None if index is None else self._given.start(index)
-        if start is not None and name is None:
-            raise self._wrong("an index needs its buffer; name it, too")
         links = None if via is None else self._given.links(via)
         pairs = list(zip(source._places, source._chunks, strict=True))
+        starts = self._starts(source, name, index)
         targets = [
-            self._target(place, chunk, rank, name, None if start is None else start + k, copy)
+            self._target(place, chunk, rank, name, start, copy)
             for rank in ranks
-            for k, (place, chunk) in enumerate(pairs)
+            for (place, chunk), start in zip(pairs, starts, strict=True)
         ]
         if copy and len(set(targets)) < len(targets):
             raise self._wrong("several places are copied to one; each would replace the one before")
@@ -290,6 +289,19 @@ class Writing:
         fresh = self._now.number if self._now is not None and moved else -1
         reached = dict(zip(targets, [chunk for _ in ranks for _, chunk in pairs], strict=True))  # each place once
         return Places(self, list(reached), list(reached.values()), fresh)
+
+    def _starts(self, source: Places, buffer: str | None, index: SupportsIndex | None) -> list[int | None]:
+        """The index that each is sent to, where one is named: those of a rank one behind the other."""
+        if index is None:
+            return [None] * len(source)
+        if buffer is None:
+            raise self._wrong("an index needs its buffer; name it, too")
+        start, before = self._given.start(index), Counter[int]()
+        found: list[int | None] = []
+        for place in source._places:
+            found.append(start + before[place.rank])
+            before[place.rank] += 1
+        return found
 
     def _current(self, source: Places) -> None:
         """A handle may be used while its places hold what it is of."""
