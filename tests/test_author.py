@@ -493,10 +493,13 @@ def test_what_verification_finds_is_told_with_lines() -> None:
         w[[1, 2], "input", 0].reduce_to(0).copy_to([1, 2])
         w[1, "input", 1].reduce_to(0).copy_to([1, 2])
 
+    def once(w: antiphon.Writing) -> None:
+        w[[1, 2, 1], "input", 0].reduce_to([0, 0])
+
     def nothing(w: antiphon.Writing) -> None:
         w[0, "input", 0].copy_to(1)
 
-    at = {one.__name__: one.__code__.co_firstlineno + 1 for one in (empty, lacking, double, second, nothing)}
+    at = {one.__name__: one.__code__.co_firstlineno + 1 for one in (empty, lacking, double, second, once, nothing)}
     said = outcome("broadcast", empty)
     assert said.startswith(f"{at['empty']} (called at")
     assert "reads a cell that holds nothing yet; it is w[1, 'output', 0] to w[2, 'output', 0]" in said
@@ -509,6 +512,8 @@ def test_what_verification_finds_is_told_with_lines() -> None:
     )
     said = outcome("allreduce", second, chunks=2)
     assert re.match(rf"{at['second'] + 1} \(called at \d+\): .* rank 0 .*; here w\[0, 'output', 1\] is", said)
+    said = outcome("reduce", once)
+    assert re.match(rf"{at['once']} \(called at \d+\): the schedule is wrong: ", said)  # one line, though four rows
     said = outcome("broadcast", nothing)
     assert re.match(r"\d+: the schedule is wrong: chunk 0: rank 2 ends without", said)
     assert said.endswith("nothing in the block writes w[2, 'output', 0]")
