@@ -31,6 +31,7 @@ LAYERS = (
     "lower",
     "formats",
     "select",
+    "author",
     "runtimes",
     "reproduce",
     "show",

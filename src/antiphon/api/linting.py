@@ -20,7 +20,7 @@ def lint(
     *,
     dtype: str = "float32",
     op: str = "sum",
-    ranks: int | None = None,
+    processes: int | None = None,
     root: int | None = None,
     in_place: bool | None = None,
     collective: str = "",
@@ -33,7 +33,7 @@ def lint(
     `nbytes`: of the call, such as "64MiB": the largest buffer of a rank.
     `dtype`: the type of the data.
     `op`: what combines it.
-    `ranks`: of the communicator; left out, as many as the plan has.
+    `processes`: of the communicator; left out, as many as the plan has.
     `root`: of the call, where it has one.
     `in_place`: how it is called; left out, both ways are looked at.
     `collective`: of several plans the one for this.
@@ -52,7 +52,7 @@ def lint(
     combine_of(op)
     of_bytes, rules = size(nbytes, "nbytes"), RUNTIMES[runtime]
 
-    call = Call(of_bytes, kind.itemsize, kind.name, op, ranks or 0, in_place, root)
+    call = Call(of_bytes, kind.itemsize, kind.name, op, processes or 0, in_place, root)
     if _given.is_path(plan):
         name = name_of(_given.path(plan, "plan"))
         with reading(name):

@@ -35,7 +35,7 @@ def _check(
     size = parse_size(nbytes, "--nbytes")
     with working(f"checking for {runtime}"):
         rows = lint(
-            file, runtime, size, dtype=dtype, op=op, ranks=ranks or None, root=None if root < 0 else root,
+            file, runtime, size, dtype=dtype, op=op, processes=ranks or None, root=None if root < 0 else root,
             in_place=in_place, collective=collective,
         )  # fmt: skip
     runs = any(row["runs"] for row in rows)

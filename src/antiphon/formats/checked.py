@@ -1,4 +1,4 @@
-"""Whether a runtime runs a plan for a call: its files are written, or taken as they are, executed, and held to its rules."""
+"""Whether a runtime runs a plan for a call: its files, written or as they are, executed and held to its rules."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ Row = dict[str, Any]
 def check_plan(plan: Plan, runtime: Runtime, call: Call) -> list[Row]:
     """A row as of `check_file` for each file that the plan becomes; one without a file where it becomes none."""
     writer = find("backend", runtime.format)
+    options = {key: runtime.options[key] for key in writer.can["options"] if key in runtime.options}
     try:
-        files = writer.load()(
-            plan, **{key: runtime.options[key] for key in writer.can["options"] if key in runtime.options}
-        )
+        files = writer.load()(plan, **options)
     except Unsupported as error:
         return [_row("", [Finding("refused", str(error), "choose another planner, or fewer chunks")])]
     return [check_file(b"".join(_parts(contents)), name, runtime, call) for name, contents in files.items()]
