@@ -8,9 +8,10 @@ from antiphon.lower.blocks.lanes import Turn, by_channel, lanes
 from antiphon.lower.blocks.limits import Limits
 from antiphon.lower.blocks.numbered import Blocks, numbered
 from antiphon.lower.blocks.operations import Values, values
-from antiphon.lower.blocks.place import Block, Full, place
+from antiphon.lower.blocks.place import Full, place
 from antiphon.lower.blocks.queues import stuck
 from antiphon.lower.blocks.segments import flow
+from antiphon.lower.blocks.steps import Block
 from antiphon.lower.grain import chunked
 
 MOST_TRIED = 3

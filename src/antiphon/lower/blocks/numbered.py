@@ -10,8 +10,7 @@ from antiphon.core.program.kinds import INPUT, OUTPUT, SCRATCH
 from antiphon.errors import Unsupported
 from antiphon.lower.blocks.limits import Limits
 from antiphon.lower.blocks.operations import Values, bases
-from antiphon.lower.blocks.place import Block, Step
-from antiphon.lower.blocks.queues import RECEIVES, SENDS
+from antiphon.lower.blocks.steps import RECEIVES, SENDS, Block, Step
 
 FUSED_REDUCTIONS = 16
 Place = tuple[int, int]  # a buffer and the chunk in it

@@ -10,13 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from antiphon.core.program import FOLD, JOIN, RECEIVE, SEND, Bound, Program
 from antiphon.core.program.kinds import SCRATCH
-
-if TYPE_CHECKING:
-    from antiphon.lower.blocks.place import Step
+from antiphon.lower.blocks.steps import Step
 
 Span = tuple[int, int]  # first cell, and how many
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 
 from antiphon.core.program import FOLD, JOIN, RECEIVE, SEND
 from antiphon.errors import Unsupported
@@ -20,34 +19,9 @@ from antiphon.lower.blocks.lanes import Lane
 from antiphon.lower.blocks.limits import Limits
 from antiphon.lower.blocks.operations import Operation, Values
 from antiphon.lower.blocks.segments import Flow, Segment, unjoined
+from antiphon.lower.blocks.steps import Block, Step
 
 FUSED = {"r": "rcs", "rrc": "rrcs"}
-
-
-@dataclass(eq=False, slots=True)
-class Block:
-    rank: int
-    channel: int
-    send: int
-    recv: int
-    steps: list[Step] = field(default_factory=list)
-    seen: dict[Block, int] = field(default_factory=dict)  # of other blocks, up to which step they are surely done
-    load: int = 0  # steps of the file that it has or that are promised to it
-    sent: int = -1  # its last step that sends
-
-
-@dataclass(eq=False, slots=True)
-class Step:
-    """`src` and `dst` are cells, -1 where there is none."""
-
-    verb: str
-    src: int
-    dst: int
-    count: int
-    block: Block
-    place: int = -1
-    waits: list[Step] = field(default_factory=list)
-    seen: dict[Block, int] = field(default_factory=dict)
 
 
 class Full(Exception):

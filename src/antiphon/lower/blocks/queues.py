@@ -7,10 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from antiphon.lower.blocks.place import Block
-
-RECEIVES = ("r", "rcs", "rrc", "rrs", "rrcs")
-SENDS = ("s", "rcs", "rrs", "rrcs")
+from antiphon.lower.blocks.steps import RECEIVES, SENDS, Block
 
 
 def stuck(blocks: list[list[Block]], slots: int) -> list[Block]:

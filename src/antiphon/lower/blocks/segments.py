@@ -10,13 +10,10 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from antiphon.core.program import FOLD, JOIN, RECEIVE, SEND
 from antiphon.lower.blocks.operations import Operation, Values
-
-if TYPE_CHECKING:
-    from antiphon.lower.blocks.place import Step
+from antiphon.lower.blocks.steps import Step
 
 
 @dataclass(eq=False, slots=True)
