@@ -27,6 +27,8 @@ settings.register_profile("thorough", parent=settings.get_profile("default"), ma
 settings.register_profile("quick", parent=settings.get_profile("default"), max_examples=50 // quick.SHARE)
 
 os.environ["ANTIPHON_CACHE"] = "off"
+# Open MPI asks libfabric at every start what networks there are: a second, and nothing here runs over one.
+os.environ.setdefault("OMPI_MCA_btl", "^ofi")
 
 if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):  # nothing is to be written beside sources: then where pytest keeps all
     sys.dont_write_bytecode = False
