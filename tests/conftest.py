@@ -30,13 +30,10 @@ os.environ["ANTIPHON_CACHE"] = "off"
 # Open MPI asks libfabric at every start what networks there are: a second, and nothing here runs over one.
 os.environ.setdefault("OMPI_MCA_btl", "^ofi")
 
-if os.environ.pop(
-    "PYTHONDONTWRITEBYTECODE", ""
-):  # nothing is to be written beside sources: then where pytest keeps all
+if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):  # nothing is to lie beside sources: then where pytest keeps things
+    kept = Path(__file__).parents[1] / ".pytest_cache" / "modules"
     sys.dont_write_bytecode = False
-    sys.pycache_prefix = os.environ["PYTHONPYCACHEPREFIX"] = str(
-        Path(__file__).parents[1] / ".pytest_cache" / "modules"
-    )
+    sys.pycache_prefix = os.environ["PYTHONPYCACHEPREFIX"] = str(kept)
 
 # A shell starts what runs in the background with Ctrl-C ignored, and all that tests start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
