@@ -153,6 +153,7 @@ def test_strangers_are_counted_and_told(
     pool: ThreadPoolExecutor, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(admission, "TOLD", [])
+    monkeypatch.setattr(admission, "PATIENCE", 0.5)
     address, draw = free(), random.Random(4)
     for _ in range(2):  # the second time nothing is told
         first = pool.submit(take_part, 0, 2, address)
@@ -634,8 +635,8 @@ for folder, timeout, *secrets in json.loads(sys.argv[1]):
             said = take_part(rank, folder, secrets[rank], timeout)
             os.write(1, json.dumps({"folder": folder, "rank": rank, "said": said}).encode() + bytes([10]))
             os._exit(0)
-    for rank in range(2):
-        os.wait()
+for _ in range(4):  # both groups side by side: one only waits
+    os.wait()
 """
 
 
@@ -643,7 +644,7 @@ for folder, timeout, *secrets in json.loads(sys.argv[1]):
 def test_the_secret_of_a_pytorch_group_is_more_than_what_its_store_knows(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     folders = [str(tmp_path / name) for name in ("same", "other")]
-    cases = [(folders[0], 60.0, SECRET, SECRET), (folders[1], 3.0, SECRET, SECRET[::-1])]
+    cases = [(folders[0], 60.0, SECRET, SECRET), (folders[1], 2.0, SECRET, SECRET[::-1])]
     for folder in folders:
         os.mkdir(folder)
     command = [sys.executable, "-W", "ignore", "-c", GROUPS, json.dumps(cases)]

@@ -197,7 +197,7 @@ def test_planners_that_misbehave_are_reported_and_the_rest_goes_on(
         "allgather",
         planners=[*names, "ring"],
         workers=2,
-        budget=1.5,
+        budget=0.75,
         progress=lambda done, total, _: told.append((done, total)),
     )
     assert capfd.readouterr().out == ""

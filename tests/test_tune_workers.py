@@ -81,7 +81,7 @@ def test_what_a_planner_started_ends_with_it(added: Add, tmp_path: Path) -> None
     note = tmp_path / "child"
     can = {"collectives": ("allgather",), "topologies": "any", "options": ("note",), "sweep": ({"note": str(note)},)}
     added({"parent": Entry("stubborn_planners:parent", "", can)})
-    found = asked(["parent"], budget=2.0)
+    found = asked(["parent"], budget=0.75)
     assert [status for status, _ in told("parent", found)] == ["ok", "timed out"]
     child = int(note.read_text())
     for _ in range(100):
