@@ -38,7 +38,7 @@ def _whole(head: Head, call: Call) -> Iterator[Finding]:
     if call.nbytes == 0 or call.nbytes % (align * head.chunks):
         yield Finding(
             "refused",
-            f"{format_size(call.nbytes)} is no multiple of {head.chunks} chunks of {align} bytes: the call ends in error",
+            f"{format_size(call.nbytes)} is no multiple of {head.chunks} times {align} bytes: the call ends in error",
             f"pad the buffer to a multiple of {align * head.chunks} bytes, or register the plan with a selector that "
             "looks at that (register.py, which export writes, does)",
         )
