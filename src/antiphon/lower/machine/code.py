@@ -80,7 +80,10 @@ class Places:
 @dataclass(frozen=True)
 class Instruction:
     """One of a block; `number` is what the file calls it. Cells of `read` and `write` are the first of `count`.
-    `wait`: (block, index of its instruction within that block). `pop` and `push`: -1 where there is none."""
+    `wait`: (block, index of its instruction within that block). `pop` and `push`: -1 where there is none. `loose`: what
+    it acquires and releases says that something is done, but does not make visible what was written. `ahead`: it may
+    write at other ranks before these have begun, if its rank hears from them before it ends (flagged data, into one of
+    two scratch buffers that take turns)."""
 
     number: int
     verb: str
@@ -92,6 +95,8 @@ class Instruction:
     wait: tuple[tuple[int, int], ...] = ()
     acquire: tuple[int, ...] = ()
     release: tuple[int, ...] = ()
+    loose: bool = False
+    ahead: bool = False
 
 
 @dataclass(frozen=True)
@@ -106,7 +111,8 @@ class Block:
 @dataclass(frozen=True, eq=False)
 class Code:
     """All blocks of all ranks. `ways`: (from, to, channel). `start`: of each semaphore. `apart`: ranks begin and end on
-    their own, and before and after a rank's cells are the user's: who touches them from elsewhere must know."""
+    their own, and before and after a rank's cells are the user's: who touches them from elsewhere must know; and
+    semaphores end as they began, because the next call finds them so."""
 
     collective: Collective
     in_place: bool
@@ -117,6 +123,7 @@ class Code:
     slots: int = 0
     start: list[int] = field(default_factory=list)
     apart: bool = False
+    named: list[str] = field(default_factory=list)  # of each semaphore what the file calls it
 
     def tell(self, block: int, index: int) -> str:
         """An instruction in the user's terms."""
@@ -136,8 +143,9 @@ def spread(code: Code) -> Code:
             made += _chunkwise(one, begins)
         blocks.append(Block(block.rank, block.name, made))
     return Code(
-        code.collective, code.in_place, code.grain, code.places, blocks, code.ways, code.slots, code.start, code.apart
-    )
+        code.collective, code.in_place, code.grain, code.places, blocks, code.ways, code.slots, code.start, code.apart,
+        code.named,
+    )  # fmt: skip
 
 
 def _wide(one: Instruction) -> int:
@@ -159,5 +167,6 @@ def _chunkwise(one: Instruction, begins: list[list[int]]) -> Iterable[Instructio
         yield Instruction(
             one.number, one.verb, one.count if many < 2 else 1, tuple(cell + chunk for cell in one.read),
             tuple(cell + chunk for cell in one.write), one.pop, one.push, wait if chunk == 0 else (),
-            one.acquire if chunk == 0 else (), one.release if chunk == many - 1 or many < 2 else (),
+            one.acquire if chunk == 0 else (), one.release if chunk == many - 1 or many < 2 else (), one.loose,
+            one.ahead,
         )  # fmt: skip
