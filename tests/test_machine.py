@@ -223,7 +223,7 @@ def mutated(code: Code, random: Random) -> Code:
             block[at] = replace(one, wait=(*one.wait, (there, index)))
     else:
         block.insert(random.randrange(len(block) + 1), one)
-    kept = [len(there.instructions) for changed in blocks]
+    kept = [len(changed.instructions) for changed in blocks]
     for changed in blocks:
         changed.instructions[:] = [
             replace(one, wait=tuple((b, i) for b, i in one.wait if i < kept[b])) for one in changed.instructions

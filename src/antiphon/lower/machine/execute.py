@@ -118,7 +118,7 @@ class _Machine:
             if not ready:
                 ready, held, last = held, [], None
             block = self._drawn(ready)
-            for _ in range(self.random.randint(1, longest) if self.random else 1):
+            for _ in range(self._below(longest) + 1):
                 instructions, index = self.code.blocks[block].instructions, self.at[block]
                 if index == len(instructions):
                     break
@@ -145,9 +145,13 @@ class _Machine:
     def _drawn(self, ready: list[int]) -> int:
         if self.random is None:
             return ready.pop(0)
-        place = self.random.randrange(len(ready))
+        place = self._below(len(ready))
         ready[place], ready[-1] = ready[-1], ready[place]
         return ready.pop()
+
+    def _below(self, count: int) -> int:
+        """A number below, drawn fast: even enough for orders."""
+        return int(self.random.random() * count) if self.random is not None and count > 1 else 0
 
     def _lacks(self, one: Instruction) -> tuple[str, int] | None:
         """What it must still wait for."""
