@@ -101,11 +101,12 @@ class Instruction:
 
 @dataclass(frozen=True)
 class Block:
-    """`name`: what the file calls it."""
+    """`name`: what the file calls it. `beside`: it goes on for its rank by itself, and does not hold up its end."""
 
     rank: int
     name: str
     instructions: list[Instruction] = field(default_factory=list)
+    beside: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,7 +142,7 @@ def spread(code: Code) -> Code:
         made: list[Instruction] = []
         for one in block.instructions:
             made += _chunkwise(one, begins)
-        blocks.append(Block(block.rank, block.name, made))
+        blocks.append(Block(block.rank, block.name, made, block.beside))
     return Code(
         code.collective, code.in_place, code.grain, code.places, blocks, code.ways, code.slots, code.start, code.apart,
         code.named,

@@ -82,8 +82,8 @@ def _named(flat: Flat, row: int) -> tuple[int, int]:
 
 def _from_outside(code: Code, flat: Flat, asked: Order) -> Fault | None:
     """Whoever touches cells of another rank must know that it has begun, and be done before it ends. Of a block the
-    first of those that touch a rank, and the last, speak for all between."""
-    rank_of = np.array([block.rank for block in code.blocks], np.int64)
+    first of those that touch a rank, and the last, speak for all between. What goes on beside is not the rank."""
+    rank_of = np.array([code.collective.ranks if block.beside else block.rank for block in code.blocks], np.int64)
     ahead = np.array([one.ahead for block in code.blocks for one in block.instructions], bool)
     accesses = Accesses.of(code, flat)
     owner = code.places.owner(accesses.cell)
@@ -147,7 +147,7 @@ def _unknown(
 ) -> Iterator[tuple[int, int]]:
     """Rows and ranks of which nothing says that the rank has begun before the row, or ends after it. Most hear it
     straight from that rank, or tell it."""
-    flat, many = asked.flat, len(ends)
+    flat, many = asked.flat, len(ends) + 1
     mine, far = (asked.dst, asked.src) if before else (asked.src, asked.dst)
     key = flat.block[mine] * many + rank_of[flat.block[far]]
     order = np.lexsort((mine if before else -mine, key))

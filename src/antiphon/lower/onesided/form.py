@@ -19,16 +19,16 @@ Place = tuple[int, int]  # a buffer of core.program.kinds, and a chunk of it
 
 
 class Move(NamedTuple):
-    """What a put writes: `count` chunks from a place of this rank to one of `peer`."""
+    """What a put writes: `size` chunks from a place of this rank to one of `peer`."""
 
     peer: int
     source: Place
     target: Place
-    count: int
+    size: int
 
 
 class Step(NamedTuple):
-    """`peers`: who is signalled, or waited for. `moves`: of a put, or what a fold puts besides. A fold combines `count`
+    """`peers`: who is signalled, or waited for. `moves`: of a put, or what a fold puts besides. A fold combines `size`
     chunks at each of `operands` and writes them at `into`; of one operand it is a copy."""
 
     kind: int
@@ -36,7 +36,7 @@ class Step(NamedTuple):
     moves: tuple[Move, ...] = ()
     into: Place = (0, 0)
     operands: tuple[Place, ...] = ()
-    count: int = 0
+    size: int = 0
 
 
 Streams = list[list[list[Step]]]  # by stream, then by rank

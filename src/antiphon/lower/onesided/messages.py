@@ -71,11 +71,11 @@ def joined(made: list[Move]) -> list[Move]:
         if out:
             last = out[-1]
             source, target = (
-                (last.source[0], last.source[1] + last.count),
-                (last.target[0], last.target[1] + last.count),
+                (last.source[0], last.source[1] + last.size),
+                (last.target[0], last.target[1] + last.size),
             )
             if (move.peer, move.source, move.target) == (last.peer, source, target):
-                out[-1] = last._replace(count=last.count + move.count)
+                out[-1] = last._replace(size=last.size + move.size)
                 continue
         out.append(move)
     return out

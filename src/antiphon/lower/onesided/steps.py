@@ -46,12 +46,12 @@ def one_sided(program: Program, bound: Bound, most: int) -> Streams:
 
 
 class _Fold(NamedTuple):
-    """`count` chunks at each of `operands`, combined at `into`; `rows` of the program."""
+    """`size` chunks at each of `operands`, combined at `into`; `rows` of the program."""
 
     rows: tuple[int, ...]
     into: Place
     operands: tuple[Place, ...]
-    count: int
+    size: int
 
 
 @dataclass(eq=False)
@@ -75,7 +75,7 @@ class _Work:
 
 def _deal_messages(program: Program, bound: Bound, found: Messages, stream: Longs, work: list[list[_Work]]) -> None:
     """Messages between two ranks in one step are one put and one signal. Before the first the sender must know that the
-    receiver has begun, which a credit says as well."""
+    receiver has begun: it says so, unless a credit does, or what the sender has had from there in an earlier step."""
     columns = (program.rank[found.send], program.peer[found.send], program.when[found.send] // 2, stream[found.send])
     between = list(zip(*(values.tolist() for values in columns), strict=True))
     made = moves(program, bound, found)
@@ -89,20 +89,20 @@ def _deal_messages(program: Program, bound: Bound, found: Messages, stream: Long
         before = groups.get((number, step, source, target), ([], False, set()))
         after = before[2] | set(wait[ptr[receive] : ptr[receive + 1]]) if credit else before[2]
         groups[number, step, source, target] = (before[0] + some, before[1] or credit, after)
-    known: set[tuple[int, int, int]] = set()
+    heard: dict[tuple[int, int, int], int] = {}  # the first step in which one puts to another
     for (number, step, source, target), (some, credit, after) in sorted(groups.items(), key=lambda group: group[0]):
         mine, theirs = work[number][source].turns[step], work[number][target].turns[step]
         mine.moves += joined(some)
         mine.to.append(target)
         theirs.awaited.append(source)
-        first = (number, source, target) not in known
-        known.add((number, source, target))
+        fresh = (number, source, target) not in heard and heard.get((number, target, source), step) == step
+        heard.setdefault((number, source, target), step)
         if credit:
             theirs.credits.append(source)
             theirs.after |= after
-        elif first:
+        elif fresh:
             work[number][target].begun.append(source)
-        if credit or first:
+        if credit or fresh:
             mine.asked.append(target)
 
 
@@ -170,11 +170,11 @@ class _Rank:
         """Do the folds that were held, with the puts of what they make; gives the puts that are left."""
         left = asked
         for fold in self.held:
-            along = [move for move in left if (move.source, move.count) == (fold.into, fold.count)][:MOST_PEERS]
+            along = [move for move in left if (move.source, move.size) == (fold.into, fold.size)][:MOST_PEERS]
             if len(fold.operands) == 1:
                 along = []
             left = [move for move in left if move not in along] if along else left
-            self._combine(fold.into, fold.operands, fold.count, tuple(along))
+            self._combine(fold.into, fold.operands, fold.size, tuple(along))
         self.held = []
         return left
 
@@ -193,7 +193,7 @@ class _Rank:
             some = [move for move in moves if move.source[0] == buffer]
             for low in range(0, len(some), MOST_PEERS):
                 batch = some[low : low + MOST_PEERS]
-                touched = [(*move.source, move.source[1] + move.count, False) for move in batch]
+                touched = [(*move.source, move.source[1] + move.size, False) for move in batch]
                 self._touch(Step(PUT, moves=tuple(batch)), touched)
 
 
@@ -203,9 +203,9 @@ def _together(folds: list[_Fold]) -> list[_Fold]:
     for fold in folds:
         if out:
             last = out[-1]
-            behind = [(place[0], place[1] + last.count) for place in (last.into, *last.operands)]
+            behind = [(place[0], place[1] + last.size) for place in (last.into, *last.operands)]
             if behind == [fold.into, *fold.operands]:
-                out[-1] = _Fold((*last.rows, *fold.rows), last.into, last.operands, last.count + fold.count)
+                out[-1] = _Fold((*last.rows, *fold.rows), last.into, last.operands, last.size + fold.size)
                 continue
         out.append(fold)
     return out
