@@ -7,6 +7,7 @@ one back; where the other has fewer, nobody can wait for its signals.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 from antiphon.core.collective import Collective
 from antiphon.core.interpret.buffers import sides
@@ -15,7 +16,7 @@ from antiphon.formats.mscclpp.limits import KINDS, LL, MEMORY, PORT, SWITCH
 from antiphon.formats.mscclpp.shape import MOST_CONNECTIONS, File, Gpu, ThreadBlock
 from antiphon.lower.machine.code import INPUT, OUTPUT, SCRATCH, Places
 
-FEW_CELLS = 2**16
+FEW_CELLS = 2**19
 MOST_WIDTH = 2**10  # cells of a chunk
 
 
@@ -73,7 +74,7 @@ class Wiring:
                 lacking = made.size[:, side] == 0
                 made.first[lacking, side] = made.first[lacking, other]
                 made.size[lacking, side] = made.size[lacking, other]
-        return made
+        return replace(made, parts=(self.width, self.width, self.scratch))
 
     def cells(self, where: str, rank: int, at: int, kind: str | None, index: int, size: int) -> int:
         """The first cell of a place that `rank` names at the rank `at`, if all of it is there. What lies behind the

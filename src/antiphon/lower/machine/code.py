@@ -36,6 +36,7 @@ class Places:
     first: Longs
     size: Longs
     begin: Longs  # of each rank its first cell, and behind the last rank their number
+    parts: tuple[int, int, int] = (1, 1, 1)  # of each kind how many cells are a chunk of the file
 
     @staticmethod
     def of(collective: Collective, in_place: bool, grain: int, scratch: Sequence[int]) -> Places:
@@ -73,7 +74,9 @@ class Places:
         for kind, name in ((OUTPUT, "output"), (INPUT, "input"), (SCRATCH, "scratch")):
             at = cell - int(self.first[rank, kind])
             if 0 <= at < int(self.size[rank, kind]):
-                return f"chunk {at} of the {name} of rank {rank}"
+                chunk, part = divmod(at, self.parts[kind])
+                some = f", part {part} of {self.parts[kind]}," if self.parts[kind] > 1 else ""
+                return f"chunk {chunk}{some} of the {name} of rank {rank}"
         return f"cell {cell} of rank {rank}"
 
 
