@@ -61,6 +61,8 @@ class Machine:
     blocks: list[Block] = field(default_factory=list)
     writers: dict[int, list[Spot]] = field(default_factory=dict)  # by cell
     readers: list[tuple[Spot, list[Cells]]] = field(default_factory=list)
+    asked: dict[int, Spot] = field(default_factory=dict)  # of each port who asked it last
+    inorder: list[tuple[Spot, Spot]] = field(default_factory=list)  # who must ask a port before whom
 
     def block(self, rank: int, name: str, *, beside: bool = False) -> int:
         self.blocks.append(Block(rank, name, [], beside))
@@ -136,6 +138,10 @@ class Lanes:
         spot = self.machine.add(block, replace(one, acquire=lane.acquire, release=lane.release, wait=wait))
         if lane.later is not None:
             self.machine.add(lane.port, replace(lane.later, wait=(spot,)))
+            before = self.machine.asked.get(lane.port, spot)
+            if before[0] != block:
+                self.machine.inorder.append((before, spot))
+            self.machine.asked[lane.port] = spot
         if lane.flush and self.machine.last(lane.port):
             spot = self.machine.add(block, replace(one, wait=self.machine.last(lane.port)))
         return spot

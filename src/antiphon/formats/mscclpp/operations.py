@@ -30,11 +30,9 @@ class Window:
 class Reader:
     """Operations of one thread block as items."""
 
-    def __init__(
-        self, wiring: Wiring, machine: Machine, names: Names, ports: dict[int, tuple[int, int]], block: int
-    ) -> None:
-        self.wiring, self.machine, self.names, self.rank, self.block = wiring, machine, names, names.rank, block
-        self.ports = ports  # of each port channel its block of the machine, and who asks it
+    def __init__(self, wiring: Wiring, machine: Machine, names: Names, ports: dict[int, int]) -> None:
+        self.wiring, self.machine, self.names, self.rank = wiring, machine, names, names.rank
+        self.ports = ports  # of each port channel its block of the machine
         self.where, self.number, self.verb = "", 0, ""
         self.window = Window()
 
@@ -94,13 +92,10 @@ class Reader:
         return [Item(self._one(loose=loose), lanes)] if lanes else []
 
     def _port(self, channel: int) -> int:
-        """The proxy of a channel. Two blocks that ask one would ask in an order that nobody knows."""
+        """The proxy of a channel."""
         if channel not in self.ports:
-            self.ports[channel] = self.machine.block(self.rank, f"proxy of port {channel}", beside=True), self.block
-        port, asker = self.ports[channel]
-        if asker != self.block:
-            raise Unsupported(f"{self.where}: port channel {channel} is block {asker}'s; give each block its own")
-        return port
+            self.ports[channel] = self.machine.block(self.rank, f"proxy of port {channel}", beside=True)
+        return self.ports[channel]
 
     def _flush(self, one: Inner) -> list[Item]:
         many = len(one.dst_buff or ())

@@ -55,7 +55,7 @@ def plan_of(data: bytes, *, collective: Collective | None = None, root: int = 0)
     wiring.refuse_mixed_scratch()
     code = Code(
         wanted, file.inplace, grain_of(file, wanted) * width, wiring.places, machine.blocks, [], 0, wiring.start, True,
-        wiring.named,
+        wiring.named, machine.inorder,
     )  # fmt: skip
     return ExecutionPlan(
         file.name, file.protocol, file.min_message_size, file.max_message_size, file.buffer_alignment, code
@@ -130,7 +130,7 @@ class _Rank:
 
     def __init__(self, wiring: Wiring, machine: Machine, rank: int, gpu: Gpu) -> None:
         self.wiring, self.machine, self.rank, self.gpu = wiring, machine, rank, gpu
-        self.ports: dict[int, tuple[int, int]] = {}
+        self.ports: dict[int, int] = {}
         self.arrived: dict[int, dict[int, list[tuple[Spot, str, int]]]] = {}  # by barrier and block
         self.leaving: dict[int, dict[int, list[Spot]]] = {}
 
@@ -138,7 +138,7 @@ class _Rank:
         for number, block in enumerate(self.gpu.threadblocks):
             lanes = Lanes(self.machine, self.rank, f"block {number}")
             names = Names(self.wiring, self.rank, number, block)
-            reader = Reader(self.wiring, self.machine, names, self.ports, number)
+            reader = Reader(self.wiring, self.machine, names, self.ports)
             for at, one in enumerate(block.ops):
                 where = f"rank {self.rank}, block {number}, step {at} ({one.name[:24]})"
                 if one.name == "pipeline":

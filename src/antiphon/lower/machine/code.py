@@ -128,6 +128,8 @@ class Code:
     start: list[int] = field(default_factory=list)
     apart: bool = False
     named: list[str] = field(default_factory=list)  # of each semaphore what the file calls it
+    inorder: list[tuple[tuple[int, int], tuple[int, int]]] = field(default_factory=list)  # (block, index): the first
+    # must come before the second in every order; what stands here relies on it
 
     def tell(self, block: int, index: int) -> str:
         """An instruction in the user's terms."""
@@ -148,7 +150,7 @@ def spread(code: Code) -> Code:
         blocks.append(Block(block.rank, block.name, made, block.beside))
     return Code(
         code.collective, code.in_place, code.grain, code.places, blocks, code.ways, code.slots, code.start, code.apart,
-        code.named,
+        code.named, code.inorder,
     )  # fmt: skip
 
 

@@ -64,6 +64,12 @@ def _races(code: Code, order: list[tuple[int, int]], seed: int, wrong: Fault | N
             return Fault("race", f"{what}: where it comes first, {ends.what}")
     if wrong is not None:
         return None
+    if code.inorder:
+        pairs = [tuple(int(flat.ptr[block]) + index for block, index in pair) for pair in code.inorder]
+        rows = np.array(pairs, np.int64)
+        for at in np.flatnonzero(asked.unordered(rows[:, 0], rows[:, 1])).tolist():
+            one, other = code.inorder[at]
+            return Fault("race", f"{code.tell(*other)} does not wait for {code.tell(*one)}, and both ask one proxy")
     if any(one.loose for block in code.blocks for one in block.instructions):
         unseen = np.flatnonzero(written)[Order.of(code, flat, firm=True).unordered(before[written], after[written])]
         for at in unseen[~np.isin(unseen, bad)].tolist():

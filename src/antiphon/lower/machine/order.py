@@ -66,11 +66,10 @@ def edges(code: Code, flat: Flat) -> tuple[Longs, Longs]:
 Counted = tuple[list[int], list[int], int]  # rows that give to a semaphore, rows that take from it, where it begins
 
 
-def counted(code: Code, flat: Flat, firm: bool) -> list[Counted]:
-    """Who gives to each semaphore, and who takes; `firm`: of those that make visible what was written."""
+def counted(code: Code, flat: Flat) -> list[Counted]:
+    """Who gives to each semaphore, and who takes."""
     gains: list[list[int]] = [[] for _ in code.start]
     losses: list[list[int]] = [[] for _ in code.start]
-    loose: set[int] = set()
     ptr = flat.ptr.tolist()
     for number, block in enumerate(code.blocks):
         for row, one in enumerate(block.instructions, ptr[number]):
@@ -78,13 +77,24 @@ def counted(code: Code, flat: Flat, firm: bool) -> list[Counted]:
                 gains[semaphore].append(row)
             for semaphore in one.acquire:
                 losses[semaphore].append(row)
-            if firm and one.loose:
-                loose.update(one.release, one.acquire)
-    found = list(zip(gains, losses, code.start, strict=True))
-    return [one for semaphore, one in enumerate(found) if semaphore not in loose]
+    return list(zip(gains, losses, code.start, strict=True))
 
 
-def _counted(gain: list[int], loss: list[int], start: int, block: Longs) -> Iterator[Row]:
+def _firm(pairs: list[tuple[list[int], int, int]], loose: set[int]) -> list[Row]:
+    """Rows that give one after another, how many of them are surely before a row that takes, and that row: with the
+    last of these that makes visible what was written, where the other is to see it."""
+    found = []
+    for rows, sure, after in pairs:
+        if after in loose:
+            continue
+        while sure and rows[sure - 1] in loose:
+            sure -= 1
+        if sure:
+            found.append((rows[sure - 1], after))
+    return found
+
+
+def _counted(gain: list[int], loss: list[int], start: int, block: Longs) -> Iterator[tuple[list[int], int, int]]:
     """Which gains of a semaphore are surely before which losses: of a block that gives n of all, its j-th is before a
     loss when all others and its first j - 1 are not enough. Losses of several blocks may come in any order."""
     by_block: dict[int, list[int]] = {}
@@ -98,7 +108,7 @@ def _counted(gain: list[int], loss: list[int], start: int, block: Longs) -> Iter
             for rows in by_block.values():
                 sure = number - start - (len(gain) - len(rows))
                 if 1 <= sure <= len(rows):
-                    yield rows[sure - 1], after
+                    yield rows, sure, after
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,10 +181,12 @@ class Order:
         are is asked of the order that is known without it, again and again while something comes of it.
         """
         order = Order(code, flat, *edges(code, flat))
-        left = counted(code, flat, firm)
+        every = (one for block in code.blocks for one in block.instructions)
+        loose = {row for row, one in enumerate(every) if one.loose} if firm else set[int]()
+        left = counted(code, flat)
         sure = [pair for gain, loss, start in left for pair in _counted(gain, loss, start, flat.block)]
         left = [one for one in left if any(len(np.unique(flat.block[rows])) > 1 for rows in one[:2] if rows)]
-        order = order._with(sure)
+        order = order._with(_firm(sure, loose))
         while left:
             chained = order._chained([rows for gain, loss, _ in left for rows in (gain, loss)])
             ready = [chained[2 * i] and chained[2 * i + 1] for i in range(len(left))]
@@ -184,8 +196,8 @@ class Order:
             for (gain, loss, start), known in zip(left, ready, strict=True):
                 if known:
                     given, taken = (sorted(rows, key=flat.when.__getitem__) for rows in (gain, loss))
-                    sure += list(zip(given, taken[start:], strict=False))
-            order = order._with(sure)
+                    sure += [(given, k, after) for k, after in enumerate(taken[start:], 1) if k <= len(given)]
+            order = order._with(_firm(sure, loose))
             left = [one for one, known in zip(left, ready, strict=True) if not known]
         return order
 
