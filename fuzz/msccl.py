@@ -11,8 +11,8 @@ import random
 import re
 from collections import Counter
 
-from _executor import verdict
 from _harness import CASES, Found, main
+from _msccl_executor import verdict
 from msccl_cases import FOREIGN, written
 
 from antiphon.errors import Invalid, Unsupported

@@ -43,6 +43,17 @@ TABLE: dict[str, Entry] = {
             "files": ("NAME-0.xml, ...", "NAME-0-in-place.xml, ..."),
         },
     ),
+    "mscclpp-json": Entry(
+        "antiphon.formats.mscclpp.write:mscclpp_json",
+        "execution plans of MSCCL++: what every thread block of every GPU does",
+        {
+            "collectives": "all",
+            "topologies": "all",
+            "needs": (),
+            "options": ("blocks", "threads", "alignment", "lag", "name"),
+            "files": ("plan0.json, ...", "plan0-in-place.json, ...", "register.py"),
+        },
+    ),
     "piccl-xml": Entry(
         "antiphon.formats.piccl.write:piccl_xml",
         "PICCL's schedule XML, and with a profile its topology XML and figures",

@@ -36,6 +36,7 @@ class Places:
     first: Longs
     size: Longs
     begin: Longs  # of each rank its first cell, and behind the last rank their number
+    parts: tuple[int, int, int] = (1, 1, 1)  # of each kind how many cells are a chunk of the file
 
     @staticmethod
     def of(collective: Collective, in_place: bool, grain: int, scratch: Sequence[int]) -> Places:
@@ -73,14 +74,19 @@ class Places:
         for kind, name in ((OUTPUT, "output"), (INPUT, "input"), (SCRATCH, "scratch")):
             at = cell - int(self.first[rank, kind])
             if 0 <= at < int(self.size[rank, kind]):
-                return f"chunk {at} of the {name} of rank {rank}"
+                chunk, part = divmod(at, self.parts[kind])
+                some = f", part {part} of {self.parts[kind]}," if self.parts[kind] > 1 else ""
+                return f"chunk {chunk}{some} of the {name} of rank {rank}"
         return f"cell {cell} of rank {rank}"
 
 
 @dataclass(frozen=True)
 class Instruction:
     """One of a block; `number` is what the file calls it. Cells of `read` and `write` are the first of `count`.
-    `wait`: (block, index of its instruction within that block). `pop` and `push`: -1 where there is none."""
+    `wait`: (block, index of its instruction within that block). `pop` and `push`: -1 where there is none. `loose`: what
+    it acquires and releases says that something is done, but does not make visible what was written. `ahead`: it may
+    write at other ranks before these have begun, if its rank hears from them before it ends (flagged data, into one of
+    two scratch buffers that take turns)."""
 
     number: int
     verb: str
@@ -92,22 +98,26 @@ class Instruction:
     wait: tuple[tuple[int, int], ...] = ()
     acquire: tuple[int, ...] = ()
     release: tuple[int, ...] = ()
+    loose: bool = False
+    ahead: bool = False
 
 
 @dataclass(frozen=True)
 class Block:
-    """`name`: what the file calls it."""
+    """`name`: what the file calls it. `beside`: it goes on for its rank by itself, and does not hold up its end."""
 
     rank: int
     name: str
     instructions: list[Instruction] = field(default_factory=list)
+    beside: bool = False
 
 
 @dataclass(frozen=True, eq=False)
 class Code:
     """All blocks of all ranks. `ways`: (from, to, channel). `start`: of each semaphore. `apart`: ranks begin and end on
-    their own, and before and after a rank's cells are the user's: who touches them from elsewhere must know. `least`:
-    so many chunks of an instruction are one message, at whatever size the code is run."""
+    their own, and before and after a rank's cells are the user's: who touches them from elsewhere must know; and
+    semaphores end as they began, because the next call finds them so. `least`: so many chunks of an instruction are one
+    message, at whatever size the code is run."""
 
     collective: Collective
     in_place: bool
@@ -119,6 +129,9 @@ class Code:
     start: list[int] = field(default_factory=list)
     apart: bool = False
     least: int = 1
+    named: list[str] = field(default_factory=list)  # of each semaphore what the file calls it
+    inorder: list[tuple[tuple[int, int], tuple[int, int]]] = field(default_factory=list)  # (block, index): the first
+    # must come before the second in every order; what stands here relies on it
 
     def tell(self, block: int, index: int) -> str:
         """An instruction in the user's terms."""
@@ -137,10 +150,10 @@ def spread(code: Code) -> Code:
         made: list[Instruction] = []
         for one in block.instructions:
             made += _chunkwise(one, begins, code.least)
-        blocks.append(Block(block.rank, block.name, made))
+        blocks.append(Block(block.rank, block.name, made, block.beside))
     return Code(
         code.collective, code.in_place, code.grain, code.places, blocks, code.ways, code.slots, code.start, code.apart,
-        code.least,
+        code.least, code.named, code.inorder,
     )  # fmt: skip
 
 
@@ -165,5 +178,6 @@ def _chunkwise(one: Instruction, begins: list[list[int]], least: int) -> Iterabl
         yield Instruction(
             one.number, one.verb, count, tuple(cell + chunk for cell in one.read),
             tuple(cell + chunk for cell in one.write), one.pop, one.push, wait if chunk == 0 else (),
-            one.acquire if chunk == 0 else (), one.release if chunk == parts[-1] else (),
+            one.acquire if chunk == 0 else (), one.release if chunk == parts[-1] else (), one.loose,
+            one.ahead,
         )  # fmt: skip

@@ -218,7 +218,9 @@ class _Machine:
         kind, number = thing
         reason = {
             "block": lambda: f"waits for {self.code.blocks[number].name}, which never gets so far",
-            "semaphore": lambda: "waits for a signal that never comes",
+            "semaphore": lambda: (
+                f"waits for {self.code.named[number] if self.code.named else 'a signal'}, which never comes"
+            ),
             "full": lambda: f"waits for a message from rank {self.code.ways[number][0]} that is never sent",
             "empty": lambda: (
                 f"waits for rank {self.code.ways[number][1]} to take one of the {self.code.slots} messages under way"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
-from antiphon.core.columns import Longs
+from antiphon.core.columns import Bools, Longs, starts
 from antiphon.lower.machine.code import Code, spread
 from antiphon.lower.machine.execute import Fault, execute
 from antiphon.lower.machine.order import Accesses, Flat, Order
@@ -49,9 +51,9 @@ def _races(code: Code, order: list[tuple[int, int]], seed: int, wrong: Fault | N
     """The first two accesses that nothing orders, where the other order ends otherwise. `wrong`: how this one ended."""
     flat = Flat.of(code, order)
     asked = Order.of(code, flat)
-    before, after, cell = Accesses.of(code, flat).pairs()
-    pair, first = np.unique(before * len(flat.block) + after, return_index=True)
-    before, after, cell = pair // len(flat.block), pair % len(flat.block), cell[first]
+    before, after, cell, written = Accesses.of(code, flat).pairs()
+    pair, first = np.unique((before * len(flat.block) + after) * 2 + written, return_index=True)
+    before, after, cell, written = pair // 2 // len(flat.block), pair // 2 % len(flat.block), cell[first], pair % 2 > 0
     bad = np.flatnonzero(asked.unordered(before, after))
     for number, at in enumerate(bad.tolist()):
         one, other = (_named(flat, int(rows[at])) for rows in (before, after))
@@ -67,7 +69,21 @@ def _races(code: Code, order: list[tuple[int, int]], seed: int, wrong: Fault | N
             return Fault("race", f"{what}: where it comes first, {ends.what}")
     if wrong is not None:
         return None
-    return _from_outside(code, flat, asked) if code.apart else None
+    if code.inorder:
+        pairs = [tuple(int(flat.ptr[block]) + index for block, index in pair) for pair in code.inorder]
+        rows = np.array(pairs, np.int64)
+        for at in np.flatnonzero(asked.unordered(rows[:, 0], rows[:, 1])).tolist():
+            one, other = code.inorder[at]
+            return Fault("race", f"{code.tell(*other)} does not wait for {code.tell(*one)}, and both ask one proxy")
+    if any(one.loose for block in code.blocks for one in block.instructions):
+        unseen = np.flatnonzero(written)[Order.of(code, flat, firm=True).unordered(before[written], after[written])]
+        for at in unseen[~np.isin(unseen, bad)].tolist():
+            one, other = (_named(flat, int(rows[at])) for rows in (before, after))
+            what = (
+                f"{code.tell(*other)}: knows only by a relaxed signal that {code.tell(*one)} is done, and may not yet"
+            )
+            return Fault("race", f"{what} see what that writes to {code.places.tell(int(cell[at]))}")
+    return (_from_outside(code, flat, asked) or _left(code)) if code.apart else None
 
 
 def _named(flat: Flat, row: int) -> tuple[int, int]:
@@ -76,23 +92,88 @@ def _named(flat: Flat, row: int) -> tuple[int, int]:
 
 
 def _from_outside(code: Code, flat: Flat, asked: Order) -> Fault | None:
-    """Whoever touches cells of another rank must know that it has begun, and be done before it ends."""
-    rank_of = np.array([block.rank for block in code.blocks], np.int64)
+    """Whoever touches cells of another rank must know that it has begun, and be done before it ends. Of a block the
+    first of those that touch a rank, and the last, speak for all between. What goes on beside is not the rank."""
+    rank_of = np.array([code.collective.ranks if block.beside else block.rank for block in code.blocks], np.int64)
+    ahead = np.array([one.ahead for block in code.blocks for one in block.instructions], bool)
     accesses = Accesses.of(code, flat)
     owner = code.places.owner(accesses.cell)
     far = np.flatnonzero(owner != rank_of[flat.block[accesses.row]])
-    pairs = np.unique(accesses.row[far] * code.collective.ranks + owner[far])
+    plain, early = (
+        np.unique(accesses.row[some] * code.collective.ranks + owner[some])
+        for some in _halves(far, ahead[accesses.row[far]])
+    )
+    first = {rank: flat.ptr[:-1][(rank_of == rank) & (np.diff(flat.ptr) > 0)] for rank in range(code.collective.ranks)}
+    last = {
+        rank: flat.ptr[1:][(rank_of == rank) & (np.diff(flat.ptr) > 0)] - 1 for rank in range(code.collective.ranks)
+    }
+    rows, ranks = plain // code.collective.ranks, plain % code.collective.ranks
+    group = flat.block[rows] * code.collective.ranks + ranks
+    order = np.argsort(group, kind="stable")  # rows ascend within a group
+    rows, ranks, group = rows[order], ranks[order], group[order]
+    edge = starts(group)
+    for row, rank in _unknown(asked, rank_of, rows[edge], ranks[edge], first, before=True):
+        return Fault("race", f"{code.tell(*_named(flat, row))} does not know whether rank {rank} has begun")
+    edge = np.append(edge[1:], True)[: len(edge)]
+    for row, rank in _unknown(asked, rank_of, rows[edge], ranks[edge], last, before=False):
+        return Fault("race", f"rank {rank} may end before {code.tell(*_named(flat, row))} is done with its data")
     for row, rank in zip(
-        (pairs // code.collective.ranks).tolist(), (pairs % code.collective.ranks).tolist(), strict=True
+        (early // code.collective.ranks).tolist(), (early % code.collective.ranks).tolist(), strict=True
     ):
-        there = [block for block in np.flatnonzero(rank_of == rank).tolist() if code.blocks[block].instructions]
-        if not any(_ordered(asked, int(flat.ptr[block]), row) for block in there):
-            return Fault("race", f"{code.tell(*_named(flat, row))} does not know whether rank {rank} has begun")
-        if not any(_ordered(asked, row, int(flat.ptr[block + 1]) - 1) for block in there):
-            return Fault("race", f"rank {rank} may end before {code.tell(*_named(flat, row))} is done with its data")
+        ends = last[int(rank_of[flat.block[row]])]
+        if not _any_ordered(asked, first[rank], ends):
+            what = "its rank ends without having heard of that, and may be two calls ahead"
+            return Fault("race", f"{code.tell(*_named(flat, row))} writes at rank {rank}: {what}")
     return None
 
 
-def _ordered(asked: Order, before: int, after: int) -> bool:
-    rows: tuple[Longs, Longs] = (np.array([before]), np.array([after]))
-    return not bool(asked.unordered(*rows)[0])
+def _left(code: Code) -> Fault | None:
+    """A semaphore that does not end as it began."""
+    more = [0] * len(code.start)
+    last: dict[tuple[int, bool], tuple[int, int]] = {}
+    for block, there in enumerate(code.blocks):
+        for index, one in enumerate(there.instructions):
+            for some, sign in ((one.release, 1), (one.acquire, -1)):
+                for semaphore in some:
+                    more[semaphore] += sign
+                    last[semaphore, sign > 0] = block, index
+    for semaphore, left in enumerate(more):
+        if left:
+            name = code.named[semaphore] if code.named else f"semaphore {semaphore}"
+            what = (
+                f"gives {left} more to {name} than is taken"
+                if left > 0
+                else f"takes {-left} more of {name} than is given"
+            )
+            return Fault("left", f"{code.tell(*last[semaphore, left > 0])}: {what}; the next call would find it so")
+    return None
+
+
+def _halves(rows: Longs, chosen: Bools) -> tuple[Longs, Longs]:
+    return rows[~chosen], rows[chosen]
+
+
+def _unknown(
+    asked: Order, rank_of: Longs, rows: Longs, ranks: Longs, ends: dict[int, Longs], *, before: bool
+) -> Iterator[tuple[int, int]]:
+    """Rows and ranks of which nothing says that the rank has begun before the row, or ends after it. Most hear it
+    straight from that rank, or tell it."""
+    flat, many = asked.flat, len(ends) + 1
+    mine, far = (asked.dst, asked.src) if before else (asked.src, asked.dst)
+    key = flat.block[mine] * many + rank_of[flat.block[far]]
+    order = np.lexsort((mine if before else -mine, key))
+    found, at = np.unique(key[order], return_index=True)
+    place = np.searchsorted(found, wanted := flat.block[rows] * many + ranks)
+    told = np.append(found, -1)[place] == wanted
+    soonest = mine[order][at[place[told]]]
+    told[told] = soonest <= rows[told] if before else soonest >= rows[told]
+    for row, rank in zip(rows[~told].tolist(), ranks[~told].tolist(), strict=True):
+        one = np.array([row], np.int64)
+        if not (_any_ordered(asked, ends[rank], one) if before else _any_ordered(asked, one, ends[rank])):
+            yield row, rank
+
+
+def _any_ordered(asked: Order, before: Longs, after: Longs) -> bool:
+    """Whether one of the former comes before one of the latter."""
+    pairs = np.repeat(before, len(after)), np.tile(after, len(before))
+    return bool((~asked.unordered(*pairs)).any())

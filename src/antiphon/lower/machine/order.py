@@ -37,14 +37,12 @@ class Flat:
 
 
 def edges(code: Code, flat: Flat) -> tuple[Longs, Longs]:
-    """Rows that come before others of other blocks, each with that other."""
+    """Rows that come before others of other blocks, each with that other; those of semaphores are left to `Order`."""
     ptr = flat.ptr.tolist()
     src: list[int] = []
     dst: list[int] = []
     puts: list[list[int]] = [[] for _ in code.ways]
     takes: list[list[int]] = [[] for _ in code.ways]
-    gains: list[list[int]] = [[] for _ in code.start]
-    losses: list[list[int]] = [[] for _ in code.start]
     for number, block in enumerate(code.blocks):
         for row, one in enumerate(block.instructions, ptr[number]):
             for other, index in one.wait:
@@ -54,26 +52,48 @@ def edges(code: Code, flat: Flat) -> tuple[Longs, Longs]:
                 takes[one.pop].append(row)
             if one.push >= 0:
                 puts[one.push].append(row)
-            for semaphore in one.release:
-                gains[semaphore].append(row)
-            for semaphore in one.acquire:
-                losses[semaphore].append(row)
     for put, taken in zip(puts, takes, strict=True):
         src += put[: len(taken)]
         dst += taken[: len(put)]
         if code.slots:
             src += taken[: max(len(put) - code.slots, 0)]
             dst += put[code.slots :][: len(taken)]
-    for semaphore, (gain, loss) in enumerate(zip(gains, losses, strict=True)):
-        for before, after in _counted(gain, loss, code.start[semaphore], flat.block):
-            src.append(before)
-            dst.append(after)
     rows = np.array(src, np.int64), np.array(dst, np.int64)
     other = flat.block[rows[0]] != flat.block[rows[1]]
     return rows[0][other], rows[1][other]
 
 
-def _counted(gain: list[int], loss: list[int], start: int, block: Longs) -> Iterator[Row]:
+Counted = tuple[list[int], list[int], int]  # rows that give to a semaphore, rows that take from it, where it begins
+
+
+def counted(code: Code, flat: Flat) -> list[Counted]:
+    """Who gives to each semaphore, and who takes."""
+    gains: list[list[int]] = [[] for _ in code.start]
+    losses: list[list[int]] = [[] for _ in code.start]
+    ptr = flat.ptr.tolist()
+    for number, block in enumerate(code.blocks):
+        for row, one in enumerate(block.instructions, ptr[number]):
+            for semaphore in one.release:
+                gains[semaphore].append(row)
+            for semaphore in one.acquire:
+                losses[semaphore].append(row)
+    return list(zip(gains, losses, code.start, strict=True))
+
+
+def _firm(pairs: list[tuple[list[int], int, int]], loose: set[int]) -> list[Row]:
+    """Rows that give one after another, how many of them are surely before a row that takes, and that row: with the
+    last of these that makes visible what was written, where the other is to see it."""
+    found = []
+    for rows, sure, after in pairs:
+        if after in loose:
+            continue
+        last = next((row for row in reversed(rows[:sure]) if row not in loose), None)
+        if last is not None:
+            found.append((last, after))
+    return found
+
+
+def _counted(gain: list[int], loss: list[int], start: int, block: Longs) -> Iterator[tuple[list[int], int, int]]:
     """Which gains of a semaphore are surely before which losses: of a block that gives n of all, its j-th is before a
     loss when all others and its first j - 1 are not enough. Losses of several blocks may come in any order."""
     by_block: dict[int, list[int]] = {}
@@ -87,7 +107,7 @@ def _counted(gain: list[int], loss: list[int], start: int, block: Longs) -> Iter
             for rows in by_block.values():
                 sure = number - start - (len(gain) - len(rows))
                 if 1 <= sure <= len(rows):
-                    yield rows[sure - 1], after
+                    yield rows, sure, after
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,9 +138,9 @@ class Accesses:
         by = np.lexsort((write, flat.when[each], cell))
         return Accesses(cell[by], each[by], write[by])
 
-    def pairs(self) -> tuple[Longs, Longs, Longs]:
-        """Accesses that must be ordered, as rows, the one that came first before the other, and their cell: each with
-        the write before it, and every write with all that read since the one before it."""
+    def pairs(self) -> tuple[Longs, Longs, Longs, Bools]:
+        """Accesses that must be ordered, as rows, the one that came first before the other, their cell, and whether the
+        first is a write: each with the write before it, and every write with all that read since the one before it."""
         cell, row, write = self.cell, self.row, self.write
         place = np.arange(len(cell))
         fresh = np.ones(len(cell), bool)
@@ -140,7 +160,7 @@ class Accesses:
         latter.append(upcoming[reads])
         a, b = np.concatenate(former), np.concatenate(latter)
         apart = row[a] != row[b]
-        return row[a[apart]], row[b[apart]], cell[a[apart]]
+        return row[a[apart]], row[b[apart]], cell[a[apart]], write[a[apart]]
 
 
 @dataclass(eq=False)
@@ -153,8 +173,48 @@ class Order:
     dst: Longs
 
     @staticmethod
-    def of(code: Code, flat: Flat) -> Order:
-        return Order(code, flat, *edges(code, flat))
+    def of(code: Code, flat: Flat, firm: bool = False) -> Order:
+        """`firm`: only what makes visible what was written.
+
+        Where several blocks give to one semaphore, or take from it, but one after another, they count as one: who they
+        are is asked of the order that is known without it, again and again while something comes of it.
+        """
+        order = Order(code, flat, *edges(code, flat))
+        every = (one for block in code.blocks for one in block.instructions)
+        loose = {row for row, one in enumerate(every) if one.loose} if firm else set[int]()
+        left = counted(code, flat)
+        sure = [pair for gain, loss, start in left for pair in _counted(gain, loss, start, flat.block)]
+        left = [one for one in left if any(len(np.unique(flat.block[rows])) > 1 for rows in one[:2] if rows)]
+        order = order._with(_firm(sure, loose))
+        while left:
+            chained = order._chained([rows for gain, loss, _ in left for rows in (gain, loss)])
+            ready = [chained[2 * i] and chained[2 * i + 1] for i in range(len(left))]
+            if not any(ready):
+                return order
+            sure = []
+            for (gain, loss, start), known in zip(left, ready, strict=True):
+                if known:
+                    given, taken = (sorted(rows, key=flat.when.__getitem__) for rows in (gain, loss))
+                    sure += [(given, k, after) for k, after in enumerate(taken[start:], 1) if k <= len(given)]
+            order = order._with(_firm(sure, loose))
+            left = [one for one, known in zip(left, ready, strict=True) if not known]
+        return order
+
+    def _with(self, pairs: list[Row]) -> Order:
+        rows = np.array(pairs, np.int64).reshape(-1, 2)
+        rows = rows[self.flat.block[rows[:, 0]] != self.flat.block[rows[:, 1]]]
+        src, dst = np.concatenate([self.src, rows[:, 0]]), np.concatenate([self.dst, rows[:, 1]])
+        return Order(self.code, self.flat, src, dst)
+
+    def _chained(self, several: list[list[int]]) -> list[bool]:
+        """Of each set of rows, whether one comes after another."""
+        inorder = [sorted(rows, key=self.flat.when.__getitem__) for rows in several]
+        of = np.repeat(np.arange(len(several)), [max(len(rows) - 1, 0) for rows in several])
+        before = np.array([row for rows in inorder for row in rows[:-1]], np.int64)
+        after = np.array([row for rows in inorder for row in rows[1:]], np.int64)
+        loose = self.unordered(before, after)
+        bad: Longs = np.bincount(of, weights=loose, minlength=len(several))
+        return (bad == 0).tolist()
 
     def unordered(self, before: Longs, after: Longs) -> Bools:
         """For which pairs nothing says so. Most are of one block, or ordered within their rank; only for the others

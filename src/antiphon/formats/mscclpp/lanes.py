@@ -1,0 +1,236 @@
+"""The operations of a thread block as blocks of the machine, with no more order among them than the executor gives.
+
+All threads of a block go through its operations, each on its own: a signal or a wait on the i-th of several channels is
+done by thread i, data by all of them, a part each. Only a sync (nop, barrier) has all wait for all. So of what stands
+between two syncs
+
+- data is not behind a wait, and a signal is not behind data: other threads may be ahead, or not there yet;
+- what thread i does is in order, and it cannot pass data that waits for packets before its own part has come.
+
+Where nothing of this makes a difference, which is nearly everywhere, the operations follow each other in one block of
+the machine. Elsewhere every thread that signals or waits, and all data, is a block of its own from sync to sync.
+
+A port hands what it is asked for to a proxy, which does it later, in order: one block of the machine for each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from antiphon.lower.machine.code import Block, Instruction
+
+Spot = tuple[int, int]  # a block of the machine, and an instruction of it
+Cells = tuple[int, int]  # the first, and how many
+
+
+@dataclass
+class Lane:
+    """What one thread does: take, give, have a `port` (a block of the machine) do something `later`, or wait until that
+    has done all it was asked for (`flush`)."""
+
+    acquire: tuple[int, ...] = ()
+    release: tuple[int, ...] = ()
+    port: int = -1
+    later: Instruction | None = None
+    flush: bool = False
+
+
+@dataclass
+class Item:
+    """An operation: data, or the lanes of the first threads. `flags`: packets that it waits for; `marks`: that it
+    writes."""
+
+    one: Instruction
+    lanes: list[Lane] = field(default_factory=list)
+    flags: list[Cells] = field(default_factory=list)
+    marks: list[Cells] = field(default_factory=list)
+
+    @property
+    def takes(self) -> bool:
+        return bool(self.flags) or any(lane.acquire or lane.flush for lane in self.lanes)
+
+    @property
+    def gives(self) -> bool:
+        return any(lane.release or lane.later is not None for lane in self.lanes)
+
+
+@dataclass
+class Machine:
+    """Blocks as they come to be; who writes which packets, and who waits for them."""
+
+    blocks: list[Block] = field(default_factory=list)
+    writers: dict[int, list[Spot]] = field(default_factory=dict)  # by cell
+    readers: list[tuple[Spot, list[Cells]]] = field(default_factory=list)
+    asked: dict[int, Spot] = field(default_factory=dict)  # of each port who asked it last
+    inorder: list[tuple[Spot, Spot]] = field(default_factory=list)  # who must ask a port before whom
+
+    def block(self, rank: int, name: str, *, beside: bool = False) -> int:
+        self.blocks.append(Block(rank, name, [], beside))
+        return len(self.blocks) - 1
+
+    def add(self, block: int, one: Instruction) -> Spot:
+        made = self.blocks[block].instructions
+        made.append(one)
+        return block, len(made) - 1
+
+    def last(self, block: int) -> tuple[Spot, ...]:
+        made = self.blocks[block].instructions
+        return ((block, len(made) - 1),) if made else ()
+
+    def wait_more(self, spot: Spot, more: tuple[Spot, ...]) -> None:
+        made = self.blocks[spot[0]].instructions
+        made[spot[1]] = replace(made[spot[1]], wait=(*made[spot[1]].wait, *more))
+
+    def settle(self) -> None:
+        """Who waits for packets waits for all that write them. A packet that nobody writes never comes."""
+        for spot, flags in self.readers:
+            found: dict[Spot, None] = {}
+            for first, count in flags:
+                for cell in range(first, first + count):
+                    for writer in self.writers.get(cell, ((spot[0], len(self.blocks[spot[0]].instructions)),)):
+                        found[writer] = None
+            self.wait_more(spot, tuple(found))
+
+
+class Lanes:
+    """One thread block, operation by operation."""
+
+    def __init__(self, machine: Machine, rank: int, name: str) -> None:
+        self.machine, self.rank, self.name = machine, rank, name
+        self.main = machine.block(rank, name)
+        self.beside: list[int] = []  # blocks of the machine for what is not in line
+        self.open: list[Item] = []
+        self.loose: tuple[Spot, ...] = ()  # what the next sync must wait for
+
+    def add(self, item: Item) -> None:
+        self.open.append(item)
+
+    def sync(self, number: int, verb: str, *, always: bool = False) -> None:
+        """All threads wait for each other."""
+        self.close()
+        if self.loose or always:
+            self.machine.add(self.main, Instruction(number, verb, wait=self.loose))
+            self.loose = ()
+
+    def close(self) -> None:
+        items, self.open = self.open, []
+        if _in_line(items):
+            for item in items:
+                if item.lanes:
+                    self._lanes(item)
+                else:
+                    self._note(self.machine.add(self.main, item.one), item)
+        else:
+            _Apart(self, items).go()
+
+    def _lanes(self, item: Item) -> None:
+        """Several threads that only take or give are one instruction."""
+        taken = [semaphore for lane in item.lanes for semaphore in lane.acquire]
+        if len(set(taken)) == len(taken) and all(lane.port < 0 for lane in item.lanes):
+            given = tuple(semaphore for lane in item.lanes for semaphore in lane.release)
+            self.machine.add(self.main, replace(item.one, acquire=tuple(taken), release=given))
+            return
+        for lane in item.lanes:
+            self.lane(self.main, item.one, lane, ())
+
+    def lane(self, block: int, one: Instruction, lane: Lane, wait: tuple[Spot, ...]) -> Spot:
+        """Gives where it stands."""
+        spot = self.machine.add(block, replace(one, acquire=lane.acquire, release=lane.release, wait=wait))
+        if lane.later is not None:
+            self.machine.add(lane.port, replace(lane.later, wait=(spot,)))
+            before = self.machine.asked.get(lane.port, spot)
+            if before[0] != block:
+                self.machine.inorder.append((before, spot))
+            self.machine.asked[lane.port] = spot
+        if lane.flush and self.machine.last(lane.port):
+            spot = self.machine.add(block, replace(one, wait=self.machine.last(lane.port)))
+        return spot
+
+    def _note(self, spot: Spot, item: Item) -> None:
+        note(self.machine, spot, item.flags, item.marks)
+
+    def spare(self, number: int) -> int:
+        """The machine's block for the n-th thing that is not in line."""
+        while len(self.beside) <= number:
+            self.beside.append(self.machine.block(self.rank, self.name))
+        return self.beside[number]
+
+
+def note(machine: Machine, spot: Spot, flags: list[Cells], marks: list[Cells]) -> None:
+    if flags:
+        machine.readers.append((spot, flags))
+    for first, count in marks:
+        for cell in range(first, first + count):
+            machine.writers.setdefault(cell, []).append(spot)
+
+
+class _Apart:
+    """Operations between two syncs, each thread and all data on its own."""
+
+    def __init__(self, lanes: Lanes, items: list[Item]) -> None:
+        self.lanes, self.machine, self.items = lanes, lanes.machine, items
+        self.fence = self.machine.last(lanes.main)
+        self.used = 0
+        self.block: dict[int, int] = {0: lanes.main}  # of each thread
+        self.seen: dict[int, Spot] = {}  # of each thread, where it stands
+        self.flags: list[Cells] = []  # what all threads have waited for
+
+    def go(self) -> None:
+        for item in self.items:
+            if not item.lanes:
+                self._data(item)
+            for thread, lane in enumerate(item.lanes):
+                self._thread(item, thread, lane)
+        self.lanes.loose += tuple(spot for thread, spot in self.seen.items() if thread)
+
+    def _data(self, item: Item) -> None:
+        """Each thread does its part when it gets there: so none need have waited for anything, and the last comes when
+        all have."""
+        block = self._fresh()
+        spot = self.machine.add(block, replace(item.one, wait=self.fence))
+        note(self.machine, spot, item.flags, [])
+        if item.marks and self.seen:
+            spot = self.machine.add(block, Instruction(item.one.number, item.one.verb, wait=tuple(self.seen.values())))
+        note(self.machine, spot, [], item.marks)
+        self.lanes.loose += (spot,)
+        self.flags = [*self.flags, *item.flags]
+
+    def _thread(self, item: Item, thread: int, lane: Lane) -> None:
+        if thread not in self.block:
+            self.block[thread] = self._fresh()
+        block = self.block[thread]
+        wait = () if thread in self.seen or not thread else self.fence
+        before = len(self.machine.blocks[block].instructions)
+        self.seen[thread] = self.lanes.lane(block, item.one, lane, wait)
+        note(self.machine, (block, before), self.flags, [])
+
+    def _fresh(self) -> int:
+        self.used += 1
+        return self.lanes.spare(self.used - 1)
+
+
+def _in_line(items: list[Item]) -> bool:
+    """Whether the order of these operations makes no difference that their threads could not keep."""
+    data: list[Item] = []
+    taken = wide = False
+    for item in items:
+        several = len(item.lanes) > 1
+        if (item.lanes and item.gives and (data or (taken and (wide or several)))) or (not item.lanes and taken):
+            return False
+        if not item.lanes:
+            if any(_meet(item.one, other.one) for other in data):
+                return False
+            data.append(item)
+        if item.takes:
+            taken, wide = True, wide or several
+    return True
+
+
+def _meet(one: Instruction, other: Instruction) -> bool:
+    """Whether both touch a cell, and one of them writes it."""
+    return any(
+        a < b + other.count and b < a + one.count
+        for mine, theirs in ((one.write, (*other.read, *other.write)), (one.read, other.write))
+        for a in mine
+        for b in theirs
+    )

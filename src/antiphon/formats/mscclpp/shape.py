@@ -1,0 +1,218 @@
+"""The form of an execution plan: what must stand where, and the limits that the loader does not check.
+
+The loader reads by name and ignores what it does not know; so does this. What it needs must be there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Annotated
+
+import msgspec
+
+from antiphon.core.files import check_keys, decode
+from antiphon.errors import Invalid, Unsupported, quote
+from antiphon.formats.mscclpp.limits import (
+    LL,
+    MEMORY,
+    MOST_BARRIERS,
+    MOST_CHANNELS,
+    MOST_OF_ONE,
+    MOST_OPERATIONS,
+    MOST_PLACES,
+    MOST_SEMAPHORES,
+    PORT,
+    SWITCH,
+)
+
+MOST_RANKS = 2**14
+MOST_CONNECTIONS = 2**14  # of a type, of one GPU
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
+Small = Annotated[int, msgspec.Meta(ge=0, le=2**16 - 1)]
+
+
+class _Row(msgspec.Struct, gc=False):
+    """Unknown names are left to whoever wrote them."""
+
+
+class Buffer(_Row):
+    index: Count
+    size: Count
+    type: str | None = None
+    buffer_id: Small | None = None
+    switch_channel_id: Small | None = None
+
+
+class Group(_Row):
+    tb_id: Small
+    tbg_size: Small
+
+
+class Iterations(_Row):
+    unit_size: Count
+    num_chunks: Count
+
+
+class Inner(_Row):
+    name: str
+    channel_type: str | None = None
+    channel_ids: list[Small] | None = None
+    src_buff: list[Buffer] | None = None
+    dst_buff: list[Buffer] | None = None
+    tbg_info: Group | None = None
+    barrier_id: Small | None = None
+    num_threadblocks: Small | None = None
+    semaphore_ids: list[Small] | None = None
+    reduce_op: str | None = None
+
+
+class Operation(Inner):
+    iter_context: Iterations | None = None
+    ops: list[Inner] | None = None
+
+
+class BlockChannels(_Row):
+    channel_type: str
+    channel_ids: list[Small]
+
+
+class BlockBuffers(_Row):
+    access_channel_type: str
+    remote_buffer_ids: list[Small]
+
+
+class ThreadBlock(_Row):
+    id: Small
+    ops: list[Operation]
+    channels: list[BlockChannels]
+    remote_buffer_refs: list[BlockBuffers] = []
+
+
+class RankGroup(_Row):
+    size: Count
+    ranks: list[Small]
+
+
+class Channel(_Row):
+    channel_type: str
+    connected_to: list[Small] | None = None
+    buffer_type: str | None = None
+    rank_groups: list[RankGroup] | None = None
+
+
+class RemoteBuffer(_Row):
+    rank: Small
+    type: str
+    access_channel_types: list[str]
+
+
+class Semaphore(_Row):
+    init_value: Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
+
+
+class Gpu(_Row):
+    id: Small
+    input_chunks: Count
+    output_chunks: Count
+    scratch_chunks: Count
+    threadblocks: list[ThreadBlock]
+    channels: list[Channel]
+    remote_buffers: list[RemoteBuffer]
+    semaphores: list[Semaphore] = []
+
+
+class Ours(_Row):
+    """What Antiphon writes beside: the collective with its members and roots, which plans do not say."""
+
+    collective: msgspec.Raw = msgspec.Raw()
+
+
+class File(_Row):
+    name: str
+    collective: str
+    protocol: str
+    inplace: bool
+    gpus: list[Gpu]
+    reuse_resources: bool = False
+    num_threads_per_block: Small = 1024
+    use_double_scratch_buffer: bool = False
+    buffer_alignment: Count = 16
+    min_message_size: int = 0
+    max_message_size: int = 2**64 - 1
+    antiphon: Ours | None = None
+
+
+def parsed(data: bytes) -> File:
+    """The file, held against the limits; each fault is one line that says where."""
+    file = decode(data, File)
+    check_keys(data)
+    if not 1 <= len(file.gpus) <= MOST_RANKS:
+        raise Invalid(f"gpus: expected 1 to {MOST_RANKS}, got {len(file.gpus)}")
+    if file.protocol not in ("Simple", LL):
+        raise Unsupported(f"protocol: expected Simple or {LL}, got {quote(file.protocol)}")
+    if file.buffer_alignment < 16 or file.buffer_alignment % 16:
+        raise Unsupported(f"buffer_alignment: expected a multiple of 16 bytes, got {file.buffer_alignment}")
+    if not 32 <= file.num_threads_per_block <= 1024 or file.num_threads_per_block % 32:
+        raise Invalid(f"num_threads_per_block: expected 32 to 1024 in warps of 32, got {file.num_threads_per_block}")
+    if not 0 <= file.min_message_size <= file.max_message_size < 2**64:
+        raise Invalid(f"min_message_size, max_message_size: {file.min_message_size} to {file.max_message_size} is none")
+    for rank, gpu in enumerate(file.gpus):
+        _check_gpu(rank, gpu)
+    return file
+
+
+def _check_gpu(rank: int, gpu: Gpu) -> None:
+    where = f"gpus[{rank}]"
+    if gpu.id != rank:
+        raise Invalid(f"{where}.id: is {gpu.id}; the loader wants every GPU at the place of its number")
+    for what, value in (("input_chunks", gpu.input_chunks), ("output_chunks", gpu.output_chunks)):
+        if not value:
+            raise Invalid(
+                f"{where}.{what}: is 0, by which the loader divides; where a rank has no such buffer, hand over the "
+                "other one and say its chunks"
+            )
+    if len(gpu.semaphores) > MOST_SEMAPHORES:
+        raise Invalid(f"{where}.semaphores: {len(gpu.semaphores)}, of at most {MOST_SEMAPHORES}")
+    for number, semaphore in enumerate(gpu.semaphores):
+        if not 0 <= semaphore.init_value < 2**16:
+            raise Invalid(f"{where}.semaphores[{number}]: begins at {semaphore.init_value}; expected 0 to 65535")
+    for number, block in enumerate(gpu.threadblocks):
+        _check_block(f"rank {rank}, block {number}", number, block, len(gpu.semaphores))
+
+
+def _check_block(where: str, number: int, block: ThreadBlock, semaphores: int) -> None:
+    if block.id != number:
+        raise Invalid(f"{where}: its id is {block.id}; the loader wants every block at the place of its number")
+    rows = [(row.channel_type, "channels", row.channel_ids) for row in block.channels]
+    rows += [(row.access_channel_type, "remote buffers", row.remote_buffer_ids) for row in block.remote_buffer_refs]
+    many: Counter[tuple[str, str]] = Counter()
+    for kind, what, ids in rows:
+        if kind not in (MEMORY, PORT, SWITCH):
+            raise Invalid(f"{where}: expected {what} of type memory, port or switch, got {quote(kind)}")
+        many[kind, what] += len(ids)
+        if many[kind, what] > MOST_CHANNELS:
+            raise Invalid(f"{where}: {many[kind, what]} {what} of type {kind}, of at most {MOST_CHANNELS}")
+    total = sum(1 + len(one.ops or ()) for one in block.ops)
+    if total > MOST_OPERATIONS:
+        raise Invalid(f"{where}: {total} operations, of at most {MOST_OPERATIONS}")
+    for at, one in enumerate(block.ops):
+        for inner in (one, *(one.ops or ())):
+            _check_operation(f"{where}, step {at} ({inner.name[:24]})", inner, semaphores)
+
+
+def _check_operation(where: str, one: Inner, semaphores: int) -> None:
+    for what, given, most in (
+        ("channel_ids", one.channel_ids, MOST_OF_ONE), ("src_buff", one.src_buff, MOST_PLACES),
+        ("dst_buff", one.dst_buff, MOST_PLACES), ("semaphore_ids", one.semaphore_ids, MOST_SEMAPHORES),
+    ):  # fmt: skip
+        if given is not None and len(given) > most:
+            raise Invalid(f"{where}: {len(given)} in {what}, of at most {most}")
+    if one.barrier_id is not None and one.barrier_id >= MOST_BARRIERS:
+        raise Invalid(f"{where}: barrier {one.barrier_id}, but GPUs have 0 to {MOST_BARRIERS - 1}")
+    for semaphore in one.semaphore_ids or ():
+        if semaphore >= semaphores:
+            raise Invalid(f"{where}: semaphore {semaphore}, but this GPU has {semaphores}")
+    if one.reduce_op not in (None, "sum"):
+        raise Unsupported(f"{where}: reduce_op is {quote(one.reduce_op)}; the executor sums whatever it says")
+    if one.tbg_info is not None and one.tbg_info.tb_id >= one.tbg_info.tbg_size:
+        raise Invalid(f"{where}: is the part {one.tbg_info.tb_id} of {one.tbg_info.tbg_size}")

@@ -1,0 +1,211 @@
+"""What every rank does in every stream: step by step, so that nobody waits for what comes later.
+
+In a step a rank first tells who may write into its places (a credit), then waits for its own credits, puts, signals,
+and waits for what is put into its places; then it folds. Everything that a rank waits for is done by others in the
+same step or earlier, and credits and puts wait only for earlier steps: so among the ranks that are behind all others
+one can always go on.
+
+Between two ranks signals are only counted. They are sent and awaited in the same order: by step, credits first.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from antiphon.core.columns import Longs
+from antiphon.core.program import Bound, Program
+from antiphon.core.program.kinds import FOLD as FOLDS
+from antiphon.lower.onesided.form import (
+    FOLD,
+    MOST_OPERANDS,
+    MOST_PEERS,
+    PUT,
+    SIGNAL,
+    SYNC,
+    WAIT,
+    Move,
+    Place,
+    Step,
+    Streams,
+)
+from antiphon.lower.onesided.messages import Messages, joined, messages, moves
+from antiphon.lower.onesided.streams import streams
+
+
+def one_sided(program: Program, bound: Bound, most: int) -> Streams:
+    """The steps of a program, its addresses counted in chunks, in at most `most` streams. O(n log n)."""
+    found = messages(program)
+    stream = streams(program, found, most)
+    count = int(stream.max(initial=-1)) + 1
+    work = [[_Work() for _ in range(program.ranks)] for _ in range(count)]
+    _deal_messages(program, bound, found, stream, work)
+    _deal_folds(program, bound, stream, work)
+    return [[_Rank(of).steps() for of in work[number]] for number in range(count)]
+
+
+class _Fold(NamedTuple):
+    """`size` chunks at each of `operands`, combined at `into`; `rows` of the program."""
+
+    rows: tuple[int, ...]
+    into: Place
+    operands: tuple[Place, ...]
+    size: int
+
+
+@dataclass(eq=False)
+class _Turn:
+    """What a rank does in one step of a stream."""
+
+    moves: list[Move] = field(default_factory=list)
+    to: list[int] = field(default_factory=list)  # to whom it puts
+    awaited: list[int] = field(default_factory=list)  # who puts to it
+    asked: list[int] = field(default_factory=list)  # whose credit it needs first
+    credits: list[int] = field(default_factory=list)  # to whom it gives one
+    after: set[int] = field(default_factory=set)  # folds that must be done before these credits
+    folds: list[_Fold] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class _Work:
+    turns: dict[int, _Turn] = field(default_factory=lambda: defaultdict(_Turn))
+    begun: list[int] = field(default_factory=list)  # who must know that this rank has begun
+
+
+def _deal_messages(program: Program, bound: Bound, found: Messages, stream: Longs, work: list[list[_Work]]) -> None:
+    """Messages between two ranks in one step are one put and one signal. Before the first the sender must know that the
+    receiver has begun: it says so, unless a credit does, or what the sender has had from there in an earlier step."""
+    columns = (program.rank[found.send], program.peer[found.send], program.when[found.send] // 2, stream[found.send])
+    between = list(zip(*(values.tolist() for values in columns), strict=True))
+    made = moves(program, bound, found)
+    groups: dict[tuple[int, int, int, int], tuple[list[Move], bool, set[int]]] = {}
+    wait, ptr = program.wait.tolist(), program.wait_ptr.tolist()
+    for (source, target, step, number), some, receive, credit in zip(
+        between, made, found.receive.tolist(), found.credit.tolist(), strict=True
+    ):
+        if not some:
+            continue
+        before = groups.get((number, step, source, target), ([], False, set()))
+        after = before[2] | set(wait[ptr[receive] : ptr[receive + 1]]) if credit else before[2]
+        groups[number, step, source, target] = (before[0] + some, before[1] or credit, after)
+    heard: dict[tuple[int, int, int], int] = {}  # the first step in which one puts to another
+    for (number, step, source, target), (some, credit, after) in sorted(groups.items(), key=lambda group: group[0]):
+        mine, theirs = work[number][source].turns[step], work[number][target].turns[step]
+        mine.moves += joined(some)
+        mine.to.append(target)
+        theirs.awaited.append(source)
+        fresh = (number, source, target) not in heard and heard.get((number, target, source), step) == step
+        heard.setdefault((number, source, target), step)
+        if credit:
+            theirs.credits.append(source)
+            theirs.after |= after
+        elif fresh:
+            work[number][target].begun.append(source)
+        if credit or fresh:
+            mine.asked.append(target)
+
+
+def _deal_folds(program: Program, bound: Bound, stream: Longs, work: list[list[_Work]]) -> None:
+    parts = list(zip(bound.buffer.tolist(), bound.begin.tolist(), strict=True))
+    ptr = program.part_ptr.tolist()
+    length = bound.length[program.part_ptr[:-1].clip(max=max(len(bound.length) - 1, 0))].tolist()
+    kind, rank, when, of = (values.tolist() for values in (program.kind, program.rank, program.when, stream))
+    for row in range(program.operations):
+        if kind[row] == FOLDS and length[row]:
+            into, *operands = parts[ptr[row] : ptr[row + 1]]
+            work[of[row]][rank[row]].turns[when[row] // 2].folds.append(
+                _Fold((row,), into, tuple(operands), length[row])
+            )
+
+
+class _Rank:
+    """Writes the steps of a rank, with a sync wherever something needs it."""
+
+    def __init__(self, work: _Work) -> None:
+        self.work = work
+        self.made: list[Step] = []
+        self.fresh: list[tuple[int, int, int, bool]] = []  # buffer, begin, end, written: touched since the last sync
+        self.awaited = False  # something was waited for since then
+        self.held: list[_Fold] = []  # what the next puts may take along
+
+    def steps(self) -> list[Step]:
+        self._tell(SIGNAL, self.work.begun)
+        for number in sorted(self.work.turns):
+            turn = self.work.turns[number]
+            if any(not turn.after.isdisjoint(fold.rows) for fold in self.held):
+                self._fold([])
+            self._tell(SIGNAL, turn.credits)
+            self._tell(WAIT, turn.asked)
+            self._put(self._fold(turn.moves))
+            self._tell(SIGNAL, turn.to)
+            self._tell(WAIT, turn.awaited)
+            self.held = _together(turn.folds)
+        self._fold([])
+        return self.made
+
+    def _tell(self, kind: int, peers: list[int]) -> None:
+        if peers and kind == SIGNAL and (self.fresh or self.awaited):
+            self._sync()
+        for low in range(0, len(peers), MOST_PEERS):
+            self.made.append(Step(kind, tuple(peers[low : low + MOST_PEERS])))
+        self.awaited |= bool(peers) and kind == WAIT
+
+    def _sync(self) -> None:
+        self.made.append(Step(SYNC))
+        self.fresh, self.awaited = [], False
+
+    def _touch(self, step: Step, touched: list[tuple[int, int, int, bool]]) -> None:
+        """Append a step that touches data, behind a sync where it meets what is not yet done."""
+        if self.awaited or any(
+            (mine[3] or other[3]) and mine[0] == other[0] and mine[1] < other[2] and other[1] < mine[2]
+            for mine in touched
+            for other in self.fresh
+        ):
+            self._sync()
+        self.made.append(step)
+        self.fresh += touched
+
+    def _fold(self, asked: list[Move]) -> list[Move]:
+        """Do the folds that were held, with the puts of what they make; gives the puts that are left."""
+        left = asked
+        for fold in self.held:
+            along = [move for move in left if (move.source, move.size) == (fold.into, fold.size)][:MOST_PEERS]
+            if len(fold.operands) == 1:
+                along = []
+            left = [move for move in left if move not in along] if along else left
+            self._combine(fold.into, fold.operands, fold.size, tuple(along))
+        self.held = []
+        return left
+
+    def _combine(self, into: Place, operands: tuple[Place, ...], count: int, along: tuple[Move, ...]) -> None:
+        """Where there are more operands than a step takes, what has been combined so far is one of the next."""
+        rest = sorted(operands, key=lambda place: place != into) if len(operands) > MOST_OPERANDS else list(operands)
+        while rest:
+            now, rest = rest[:MOST_OPERANDS], rest[MOST_OPERANDS:]
+            touched = [(*place, place[1] + count, False) for place in now] + [(*into, into[1] + count, True)]
+            self._touch(Step(FOLD, (), along if not rest else (), into, tuple(now), count), touched)
+            if rest:
+                rest = [into, *rest]
+
+    def _put(self, moves: list[Move]) -> None:
+        for buffer in sorted({move.source[0] for move in moves}):
+            some = [move for move in moves if move.source[0] == buffer]
+            for low in range(0, len(some), MOST_PEERS):
+                batch = some[low : low + MOST_PEERS]
+                touched = [(*move.source, move.source[1] + move.size, False) for move in batch]
+                self._touch(Step(PUT, moves=tuple(batch)), touched)
+
+
+def _together(folds: list[_Fold]) -> list[_Fold]:
+    """Folds whose result and operands all go on where those of the one before end, as one."""
+    out: list[_Fold] = []
+    for fold in folds:
+        if out:
+            last = out[-1]
+            behind = [(place[0], place[1] + last.size) for place in (last.into, *last.operands)]
+            if behind == [fold.into, *fold.operands]:
+                out[-1] = _Fold((*last.rows, *fold.rows), last.into, last.operands, last.size + fold.size)
+                continue
+        out.append(fold)
+    return out
