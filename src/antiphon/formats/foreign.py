@@ -30,7 +30,7 @@ def reader_of(data: bytes) -> Callable[[bytes, str], Written] | None:
         from antiphon.formats.msccl.foreign import read as read_xml
 
         return read_xml
-    if start.startswith(b"{") and b'"gpus"' in data and b'"antiphon-' not in start:
+    if start.startswith(b"{") and b'"gpus"' in data and b'"threadblocks"' in data:
         from antiphon.formats.mscclpp.foreign import read as read_json
 
         return read_json
