@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.columns import Ints, Longs, dense, dense_pairs, order_of, own, pointers, starts, taken
+from antiphon.core.columns import Bools, Ints, Longs, dense, dense_pairs, order_of, own, pointers, starts, taken
 from antiphon.core.routes import Routes
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
@@ -91,23 +91,25 @@ def routed(schedule: Schedule, topology: Topology, planner: str) -> Schedule:
     keys, inverse = dense_pairs(schedule.src, schedule.dst, nodes)
     src, dst = (keys // nodes).astype(np.int32), (keys % nodes).astype(np.int32)
     first = paths(topology, src, dst)
-    if len(first.lost):
-        at = int(first.lost[0])
+    stay = src == dst  # rows within a rank take no route
+    lost = first.lost[~stay[first.lost]]
+    if len(lost):
+        at = int(lost[0])
         raise Unsupported(
             f"planner {planner}: no link or path through switches leads from rank {src[at]} to rank {dst[at]} of "
             f"{topology.name}; use planner relay, ring or multi-ring, or a machine with routers or switches"
         )
     count = min(int(first.ways.max(initial=1)), MOST_STRIPES)
     stripes = [first, *(paths(topology, src, dst, turn) for turn in range(1, count))]
-    lanes = [_named(schedule, stripe, inverse) for stripe in stripes]
+    lanes = [_named(schedule, stripe, inverse, stay) for stripe in stripes]
     return lanes[0] if count == 1 else merge(lanes)
 
 
-def _named(schedule: Schedule, by_pair: Paths, pair: Ints) -> Schedule:
-    """Rows with the route of their pair, where it is not the only direct link. O(rows)."""
-    if by_pair.plain.all():
+def _named(schedule: Schedule, by_pair: Paths, pair: Ints, stay: Bools) -> Schedule:
+    """Rows with the route of their pair, where it is not the only direct link, and there is any. O(rows)."""
+    named = np.flatnonzero(~(by_pair.plain | stay))
+    if not len(named):
         return schedule
-    named = np.flatnonzero(~by_pair.plain)
     number = np.full(len(by_pair.plain), -1, np.int32)
     number[named] = np.arange(len(named))
     return replace(schedule, route=own(taken(number, pair)), routes=by_pair.table.take(named))
