@@ -307,7 +307,7 @@ def test_reductions_that_the_executor_makes_one_have_the_count_of_the_last() -> 
 
 
 def test_the_executor_has_room_for_sixteen_reductions_in_one() -> None:
-    """It counts all of a block: of twenty the first sixteen are one, of forty into another place the rest are too many."""
+    """It counts all of a block: the first sixteen are one, then all others, which may be too many."""
     more: list[cases.Step] = [("re", "s", 0, "s", 4, 1, -1, -1, 0)] * 39
     for many, good in ((20, True), (32, True), (33, False)):
         data = adding(("re", "s", 0, "i", 0, 2, -1, -1, 0), ("cpy", "i", 0, "s", 4, 1, -1, -1, 0), *more[: many - 1])

@@ -136,6 +136,8 @@ class _Edges:
 
     def message(self, spans: list[Span]) -> list[Span]:
         """Stretches side by side as one."""
+        if len(spans) == 1 and not self.grain:
+            return spans if spans[0][1] else []
         joined: list[Span] = []
         for span in spans:
             at = 0
@@ -150,6 +152,9 @@ class _Edges:
 
     def fold(self, spans: list[Span]) -> Iterable[list[Span]]:
         """The fold cut where any of its stretches is."""
+        if not self.grain:
+            yield spans
+            return
         cuts = sorted({cut for span in spans for cut in self._inside(span)} | {0, spans[0][1]})
         for low, high in pairwise(cuts):
             yield [(cell + low, high - low) for cell, _ in spans]

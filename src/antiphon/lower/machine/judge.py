@@ -8,11 +8,13 @@ from antiphon.core.columns import Longs
 from antiphon.lower.machine.code import Code, spread
 from antiphon.lower.machine.execute import Fault, execute
 from antiphon.lower.machine.order import Accesses, Flat, Order
+from antiphon.lower.uncollected import uncollected
 
 ORDERS = 3
 MOST_TRIED = 64  # races whose other order is tried
 
 
+@uncollected()
 def judge(code: Code, *, orders: int = ORDERS, seed: int = 0) -> Fault | None:
     """None where the code is right.
 
