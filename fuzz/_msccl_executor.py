@@ -1,8 +1,9 @@
 """What MSCCL's executor does with a file, told from what is known of it alone: the judge of `msccl`.
 
 Values are sums of random numbers. A file is right if every run ends, with what the collective says: one in which all go
-as far as they can, one for each step in which that step waits until nothing else can go on (so all that does not need it
-comes before it), some in random orders; each with messages whole, and chunk by chunk.
+as far as they can; for each step one in which it waits until nothing else can go on, so that all that does not need it
+comes before it, and one in which it waits so after it has read and before it writes; some in random orders. Each with
+messages whole, and chunk by chunk.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ class Worker:
 
 
 def verdict(data: bytes, seed: int = 0) -> str | None:
-    """None where it is right, for every place that it says it is for; of calls with a root, for the one that it says, or
-    for any."""
+    """None where it is right, for every place that it says it is for; of calls with a root, for the one that it says,
+    or for any."""
     try:
         head, gpus = parsed(data)
         if head["inplace"] == head["outofplace"] == "0":
@@ -52,13 +53,10 @@ def verdict(data: bytes, seed: int = 0) -> str | None:
         workers = prepared(head, gpus)
     except Bad as why:
         return str(why)
-    rooted = head["coll"] in ("broadcast", "reduce", "gather", "scatter") and "root" not in head
-    said = (
-        [_of_root({**head, "root": str(root)}, gpus, workers, seed) for root in range(int(head["ngpus"]))]
-        if rooted
-        else []
-    )
-    return _of_root(head, gpus, workers, seed) if not rooted else None if None in said else said[0]
+    if head["coll"] not in ("broadcast", "reduce", "gather", "scatter") or "root" in head:
+        return _of_root(head, gpus, workers, seed)
+    said = [_of_root({**head, "root": str(root)}, gpus, workers, seed) for root in range(int(head["ngpus"]))]
+    return None if None in said else said[0]
 
 
 def _of_root(
@@ -135,29 +133,13 @@ def _moves(gpu: dict, block: dict, worker: Worker) -> None:
     total = 0
     for number, step in enumerate(block["steps"]):
         kind, count = step["type"], int(step["cnt"])
-        if int(step["s"]) != number or number >= 64:
-            raise Bad("steps are not numbered as they follow, or too many")
-        if kind not in SENDING | RECEIVING | {"cpy", "re", "nop"} or step["hasdep"] not in ("0", "1"):
-            raise Bad("no such step")
-        if {step["srcbuf"], step["dstbuf"]} - {"i", "o", "s"}:
-            raise Bad("no such buffer")
+        _one(gpu, worker, number, step)
         needs, goal = int(step["depid"]), int(step["deps"])
         if needs >= 0:
             waiting.append((needs, goal))
         if kind == "nop":
             continue
-        if not 0 <= count < 72:
-            raise Bad("count")
-        if (kind in SENDING and worker.send < 0) or (kind in RECEIVING and worker.recv < 0):
-            raise Bad("no peer")
         src, dst = (step["srcbuf"], int(step["srcoff"])), (step["dstbuf"], int(step["dstoff"]))
-        declared = {"i": int(gpu["i_chunks"]), "o": int(gpu["o_chunks"]), "s": int(gpu["s_chunks"])}
-        for (letter, at), kinds in (
-            (src, {"s", "rrs", "rrcs", "cpy", "re"}),
-            (dst, {"r", "rcs", "rrcs", "cpy", "re"}),
-        ):
-            if kind in kinds and count and not 0 <= at < declared[letter]:
-                raise Bad("an offset outside of what is declared")
         if kind == "re" and chain == (dst, src[0]) and needs == -1:
             worker.moves[-1].srcs.append(src)
             worker.moves[-1].count = count
@@ -179,6 +161,31 @@ def _moves(gpu: dict, block: dict, worker: Worker) -> None:
         steps += max(len(move.needs) - 1, 0) + len(move.srcs) - 1
         move.shows = steps
         steps += 1
+
+
+def _one(gpu: dict, worker: Worker, number: int, step: dict[str, str]) -> None:
+    """What makes no sense of a step alone."""
+    kind, count = step["type"], int(step["cnt"])
+    if int(step["s"]) != number or number >= 64:
+        raise Bad("steps are not numbered as they follow, or too many")
+    if kind not in SENDING | RECEIVING | {"cpy", "re", "nop"} or step["hasdep"] not in ("0", "1"):
+        raise Bad("no such step")
+    if {step["srcbuf"], step["dstbuf"]} - {"i", "o", "s"}:
+        raise Bad("no such buffer")
+    if kind == "nop":
+        return
+    if not 0 <= count < 72:
+        raise Bad("count")
+    if (kind in SENDING and worker.send < 0) or (kind in RECEIVING and worker.recv < 0):
+        raise Bad("no peer")
+    named = []
+    if kind in ("s", "rrs", "rrcs", "cpy", "re"):
+        named.append((step["srcbuf"], int(step["srcoff"])))
+    if kind in ("r", "rcs", "rrcs", "cpy", "re"):
+        named.append((step["dstbuf"], int(step["dstoff"])))
+    for letter, at in named:
+        if count and not 0 <= at < int(gpu[f"{letter}_chunks"]):
+            raise Bad("an offset outside of what is declared")
 
 
 class Memory:
@@ -256,7 +263,8 @@ def _judge(
                     shape.cell(rank, letter, at + move.count - 1)
                     if letter == "s" and at + move.count > int(gpus[rank]["s_chunks"]):
                         raise Bad("outside of the scratch")
-    holds = [None, *((key, at) for key, worker in workers.items() for at in range(len(worker.moves)))]
+    places = [(key, at) for key, worker in workers.items() for at in range(len(worker.moves))]
+    holds = [None, *((key, at, half) for key, at in places for half in (0, 1))]
     for whole in (True, False):
         if not whole and all(move.count < 2 for worker in workers.values() for move in worker.moves):
             break
@@ -275,6 +283,7 @@ class _Run:
         self.at = dict.fromkeys(workers, 0)
         self.part = dict.fromkeys(workers, 0)
         self.shown = dict.fromkeys(workers, -1)
+        self.read: dict[tuple[int, int], list[int]] = {}
 
     def go(self) -> None:
         keys = list(self.workers)
@@ -301,18 +310,21 @@ class _Run:
 
     def _step(self, key: tuple[int, int]) -> bool:
         worker = self.workers[key]
-        if self.at[key] == len(worker.moves) or self.hold == (key, self.at[key]):
+        if self.at[key] == len(worker.moves) or self.hold == (key, self.at[key], int(key in self.read)):
             return False
         move = worker.moves[self.at[key]]
-        if self.part[key] == 0 and any(self.shown[worker.rank, other] < goal or self.shown[worker.rank, other] < 0
-                                       for other, goal in move.needs):  # fmt: skip
+        fresh = key not in self.read and self.part[key] == 0
+        if fresh and any(self.shown[worker.rank, other] < max(goal, 0) for other, goal in move.needs):
             return False
         come, go = (worker.recv, worker.rank, worker.chan), (worker.rank, worker.send, worker.chan)
         receives, sends = move.kind in RECEIVING and move.count > 0, move.kind in SENDING and move.count > 0
-        if (receives and not self.queues[come]) or (sends and len(self.queues[go]) >= self.slots):
-            return False
         count = move.count if self.whole or not (receives or sends) else 1
-        self._do(worker, move, self.part[key], count, come if receives else None, go if sends else None)
+        if key not in self.read:
+            if (receives and not self.queues[come]) or (sends and len(self.queues[go]) >= self.slots):
+                return False
+            self.read[key] = self._value(worker, move, self.part[key], count, come if receives else None)
+            return True
+        self._done(worker, move, self.part[key], self.read.pop(key), go if sends else None)
         self.part[key] += count
         if self.part[key] >= move.count:
             self.part[key] = 0
@@ -321,7 +333,7 @@ class _Run:
                 self.shown[key] = move.shows
         return True
 
-    def _do(self, worker, move, low, count, come, go) -> None:  # type: ignore[no-untyped-def]
+    def _value(self, worker, move, low, count, come) -> list[int]:  # type: ignore[no-untyped-def]
         cells, rank = self.memory.cells[worker.rank], worker.rank
         values: list[list[int]] = []
         if come is not None:
@@ -336,7 +348,10 @@ class _Run:
             if None in here:
                 raise Bad("reads what is not there")
             values.append(here)  # type: ignore[arg-type]
-        result = [sum(column) for column in zip(*values, strict=True)]
+        return [sum(column) for column in zip(*values, strict=True)]
+
+    def _done(self, worker, move, low, result, go) -> None:  # type: ignore[no-untyped-def]
+        cells, rank = self.memory.cells[worker.rank], worker.rank
         if move.kind not in ("s", "rrs"):
             for i, value in enumerate(result):
                 cells[self.memory.cell(rank, move.dst[0], move.dst[1] + low + i)] = value

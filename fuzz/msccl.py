@@ -25,20 +25,21 @@ PER_SEED = 20
 MOST_STEPS = 90
 STEP = re.compile(rb"      <step [^>]*/>\n")
 NUMBERS = (b"srcoff", b"dstoff", b"cnt", b"depid", b"deps", b"hasdep", b"s")
+LETTERS = (b"i", b"o", b"s")
+HEADS = (
+    (b"nchunksperloop", 1, 12), (b"nchannels", 0, 5), (b"s_chunks", 0, 9), (b"i_chunks", 0, 12), (b"o_chunks", 0, 12),
+    (b"inplace", 1, 1), (b"ngpus", 1, 6), (b"send", -1, 3), (b"recv", -1, 3), (b"chan", -1, 3),
+)  # fmt: skip
 TYPES = (b"s", b"r", b"rcs", b"rrs", b"rrc", b"rrcs", b"cpy", b"re", b"nop")
 
 
 def ours(data: bytes, seed: int) -> str | None:
     """What is wrong, by our own account."""
     try:
-        algorithm = read_msccl(data)
-        for code in codes_of(algorithm):
-            fault = judge(code, seed=seed)
-            if fault is not None:
-                return str(fault)
+        faults = [judge(code, seed=seed) for code in codes_of(read_msccl(data))]
     except (Invalid, Unsupported) as error:
         return str(error)
-    return None
+    return next((str(fault) for fault in faults if fault is not None), None)
 
 
 def base(dice: random.Random) -> bytes:
@@ -49,56 +50,52 @@ def base(dice: random.Random) -> bytes:
             return data
 
 
-def changed(data: bytes, dice: random.Random) -> tuple[bytes, str]:
-    """One place of it is another, and what was done."""
-    kind = dice.choice(("number", "number", "number", "letter", "type", "steps", "steps", "tb", "swap", "head", "wait"))
-    steps = list(STEP.finditer(data))
-    one = dice.choice(steps)
-    text = one.group()
-    if kind == "number":
-        key = dice.choice(NUMBERS)
-        value = int(re.search(rb" " + key + rb'="(-?\d+)"', text)[1])  # type: ignore[index]
-        new = dice.choice((value + 1, value - 1, value + dice.randint(2, 9), dice.randint(-2, 70), -1, 0))
-        return _put(data, one, _set(text, key, b"%d" % new)), f"{key.decode()}={new}"
-    if kind == "letter":
-        key = dice.choice((b"srcbuf", b"dstbuf"))
-        return _put(data, one, _set(text, key, dice.choice((b"i", b"o", b"s")))), key.decode()
-    if kind == "type":
-        return _put(data, one, _set(text, b"type", dice.choice(TYPES))), "type"
-    if kind == "wait":
-        return _put(data, one, _set(_set(text, b"depid", b"-1"), b"deps", b"-1")), "no dependency"
-    if kind == "steps":
-        how = dice.choice(("removed", "doubled", "swapped"))
-        if how == "removed":
-            return _numbered(_put(data, one, b"")), how
-        if how == "doubled":
-            return _numbered(_put(data, one, text + text)), how
-        other = dice.choice(steps)
-        first, last = sorted((one, other), key=lambda match: match.start())
-        if first is last:
-            return data, "nothing"
-        middle = data[first.end() : last.start()]
-        return _numbered(
-            data[: first.start()] + last.group() + middle + first.group() + data[last.end() :]
-        ), how  # fmt: skip
-    if kind == "swap":
-        tags = list(re.finditer(rb'<tb id="(\d+)"', data))
-        a, b = sorted(dice.sample(tags, 2), key=lambda m: m.start()) if len(tags) > 1 else (tags[0], tags[0])
-        if a is b:
-            return data, "nothing"
-        return data[: a.start(1)] + b[1] + data[a.end(1) : b.start(1)] + a[1] + data[b.end(1) :], "tb ids swapped"
-    if kind == "tb":
-        tag = dice.choice(list(re.finditer(rb"<tb [^>]*>", data)))
-        key = dice.choice((b"send", b"recv", b"chan"))
-        value = dice.choice((-1, 0, 1, 2, 3))
-        return data[: tag.start()] + _set(tag.group(), key, b"%d" % value) + data[
-            tag.end() :
-        ], f"{key.decode()}={value}"
-    key, low, high = dice.choice(((b"nchunksperloop", 1, 12), (b"nchannels", 0, 5), (b"s_chunks", 0, 9),
-                                  (b"i_chunks", 0, 12), (b"o_chunks", 0, 12), (b"inplace", 1, 1), (b"ngpus", 1, 6)))  # fmt: skip
-    tag = dice.choice(list(re.finditer(rb"<(?:algo|gpu) [^>]*\b" + key + rb'="\d+"[^>]*>', data)))
+def _number(data: bytes, dice: random.Random) -> tuple[bytes, str]:
+    one, key = dice.choice(list(STEP.finditer(data))), dice.choice(NUMBERS)
+    value = int(re.search(rb" " + key + rb'="(-?\d+)"', one.group())[1])  # type: ignore[index]
+    new = dice.choice((value + 1, value - 1, value + dice.randint(2, 9), dice.randint(-2, 70), -1, 0))
+    return _put(data, one, _set(one.group(), key, b"%d" % new)), f"{key.decode()}={new}"
+
+
+def _word(data: bytes, dice: random.Random) -> tuple[bytes, str]:
+    one = dice.choice(list(STEP.finditer(data)))
+    key, words = dice.choice(((b"srcbuf", LETTERS), (b"dstbuf", LETTERS), (b"type", TYPES), (b"type", TYPES)))
+    return _put(data, one, _set(one.group(), key, dice.choice(words))), key.decode()
+
+
+def _no_wait(data: bytes, dice: random.Random) -> tuple[bytes, str]:
+    one = dice.choice(list(STEP.finditer(data)))
+    return _put(data, one, _set(_set(one.group(), b"depid", b"-1"), b"deps", b"-1")), "no dependency"
+
+
+def _steps(data: bytes, dice: random.Random) -> tuple[bytes, str]:
+    """One less, one twice, or two in each other's place; numbered anew."""
+    first, last = sorted(dice.choices(list(STEP.finditer(data)), k=2), key=lambda match: match.start())
+    how = dice.choice(("removed", "doubled", "swapped"))
+    made = _put(data, first, b"" if how == "removed" else first.group() * 2)
+    if how == "swapped" and first.start() < last.start():
+        made = _put(_put(data, last, first.group()), first, last.group())
+    return _numbered(made), how
+
+
+def _swapped(data: bytes, dice: random.Random) -> tuple[bytes, str]:
+    """The numbers of two thread blocks."""
+    tags = list(re.finditer(rb'<tb id="\d+"', data))
+    first, last = sorted(dice.choices(tags, k=2), key=lambda match: match.start())
+    if first.start() == last.start():
+        return data, "nothing"
+    return _put(_put(data, last, first.group()), first, last.group()), "tb ids swapped"
+
+
+def _head(data: bytes, dice: random.Random) -> tuple[bytes, str]:
+    """An attribute of a thread block, a rank or the whole."""
+    key, low, high = dice.choice(HEADS)
+    tag = dice.choice(list(re.finditer(rb"<(?:algo|gpu|tb) [^>]*\b" + key + rb'="-?\d+"[^>]*>', data)))
     value = dice.randint(low, high)
-    return data[: tag.start()] + _set(tag.group(), key, b"%d" % value) + data[tag.end() :], f"{key.decode()}={value}"
+    return _put(data, tag, _set(tag.group(), key, b"%d" % value)), f"{key.decode()}={value}"
+
+
+CHANGES = (_number, _number, _number, _word, _word, _steps, _steps, _swapped, _head, _head, _no_wait)
 
 
 def _set(tag: bytes, key: bytes, value: bytes) -> bytes:
@@ -113,12 +110,9 @@ def _numbered(data: bytes) -> bytes:
     """Steps numbered as they follow."""
     out, number = [], 0
     for line in data.splitlines(keepends=True):
-        if b"<tb " in line:
-            number = 0
-        if b"<step " in line:
-            line = _set(line, b"s", b"%d" % number)
-            number += 1
-        out.append(line)
+        number = 0 if b"<tb " in line else number
+        out.append(_set(line, b"s", b"%d" % number) if b"<step " in line else line)
+        number += b"<step " in line
     return b"".join(out)
 
 
@@ -128,7 +122,7 @@ def one(seed: int, counts: Counter[str]) -> None:
     for _ in range(PER_SEED):
         data, what = right, []
         for _ in range(dice.choice((0, 1, 1, 1, 1, 2, 3))):
-            data, how = changed(data, dice)
+            data, how = dice.choice(CHANGES)(data, dice)
             what.append(how)
         counts[CASES] += 1
         said, known = ours(data, seed), verdict(data, seed)

@@ -32,10 +32,8 @@ def algorithm(
         f'<algo name="by-hand" proto="{proto}" nchannels="{channels}" nchunksperloop="{chunks}" ngpus="{len(ranks)}" '
     )
     head += f'coll="{coll}" inplace="{in_place:d}" outofplace="{not in_place:d}" minBytes="0" maxBytes="0"{more}>\n'
-    inner = [
-        f'  <gpu id="{rank}" i_chunks="{sizes[0]}" o_chunks="{sizes[1]}" s_chunks="{sizes[2]}">\n{"".join(blocks)}  </gpu>\n'
-        for rank, blocks in enumerate(ranks)
-    ]
+    told = f'i_chunks="{sizes[0]}" o_chunks="{sizes[1]}" s_chunks="{sizes[2]}"'
+    inner = [f'  <gpu id="{rank}" {told}>\n{"".join(blocks)}  </gpu>\n' for rank, blocks in enumerate(ranks)]
     return "".join([head, *inner, "</algo>\n"]).encode()
 
 
@@ -55,8 +53,8 @@ def ring(n: int = 4) -> bytes:
 
 
 def allpairs(n: int = 3) -> bytes:
-    """M. Cowan et al.: MSCCLang (ASPLOS 2023), All Pairs: everyone gathers its chunk from all, reduces it, and sends the
-    result to all. Block 0 reduces; each other sends to one peer and receives from it."""
+    """M. Cowan et al.: MSCCLang (ASPLOS 2023), All Pairs: everyone gathers its chunk from all, reduces it, and sends
+    the result to all. Block 0 reduces; each other sends to one peer and receives from it."""
     ranks = []
     for rank in range(n):
         peers = [(rank + step) % n for step in range(1, n)]

@@ -17,6 +17,7 @@ from antiphon.errors import Invalid, Unsupported
 from antiphon.formats.msccl.read import Algorithm, Gpu, Step, ThreadBlock
 from antiphon.formats.msccl.words import READS, RECEIVES, ROOM, SENDS, SLOTS, WRITES
 from antiphon.lower.machine.code import Block, Code, Instruction, Places
+from antiphon.lower.uncollected import uncollected
 
 MOST_AWAITED = 127
 MOST_FUSED = 16
@@ -43,6 +44,7 @@ def codes_of(algorithm: Algorithm, root: int | None = None) -> Iterator[Code]:
             yield code_of(algorithm, in_place, root=root)
 
 
+@uncollected()
 def code_of(algorithm: Algorithm, in_place: bool, protocol: str | None = None, *, root: int | None = None) -> Code:
     """The code of an algorithm. `protocol`: instead of its own. `root`: of calls that have one, where the file does not
     say it and it does not show.

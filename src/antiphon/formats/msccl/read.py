@@ -11,6 +11,7 @@ from antiphon.core.files import name_of, read_bytes
 from antiphon.errors import Invalid, quote
 from antiphon.formats.msccl.words import KINDS, SLOTS, VERBS
 from antiphon.formats.xml import LONGEST, Attributes, read_xml
+from antiphon.lower.uncollected import uncollected
 
 MOST_BYTES = 2**30
 MOST_RANKS = 1024
@@ -72,6 +73,7 @@ class Algorithm:
     notes: tuple[str, ...] = ()
 
 
+@uncollected()
 def read_msccl(source: str | os.PathLike[str] | bytes) -> Algorithm:
     """The algorithm of a file, or of its contents. Invalid, in one line, where it is none.
 

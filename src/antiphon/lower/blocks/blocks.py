@@ -13,10 +13,12 @@ from antiphon.lower.blocks.queues import stuck
 from antiphon.lower.blocks.segments import flow
 from antiphon.lower.blocks.steps import Block
 from antiphon.lower.grain import chunked
+from antiphon.lower.uncollected import uncollected
 
 MOST_TRIED = 3
 
 
+@uncollected()
 def blocks(program: Program, limits: Limits | None = None, *, apart: bool = False, what: str = "blocks") -> Blocks:
     """Thread blocks that do what a program does, within the limits of a runtime; `what` asks for them.
 

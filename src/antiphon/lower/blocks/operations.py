@@ -69,9 +69,9 @@ def values(program: Program, bound: Bound, apart: bool) -> Values:
         size = [int(each) for each in bound.sizes[rank]]
         base = bases(size)
         found.scratch.append(base[SCRATCH])
-        made = _rank(program, bound, rank, base, bound.unit if apart else 0)
-        _versions(found, made, base[SCRATCH] + size[SCRATCH])
-        found.ranks.append(made)
+        edges = _Edges(bound.unit if apart else 0, base[SCRATCH], base[1])
+        made = _rank(program, bound, rank, base, edges)
+        found.ranks.append(_versions(found, made, base[SCRATCH] + size[SCRATCH], edges))
     return found
 
 
@@ -83,7 +83,7 @@ def bases(sizes: list[int]) -> list[int]:
 # ---- operations ----
 
 
-def _rank(program: Program, bound: Bound, rank: int, base: list[int], grain: int) -> list[Operation]:
+def _rank(program: Program, bound: Bound, rank: int, base: list[int], edge: _Edges) -> list[Operation]:
     low, high = int(program.op_ptr[rank]), int(program.op_ptr[rank + 1])
     parts = program.part_ptr[low : high + 1].tolist()
     begin, end = parts[0], parts[-1]
@@ -96,7 +96,6 @@ def _rank(program: Program, bound: Bound, rank: int, base: list[int], grain: int
     peers, channels = program.peer[low:high].tolist(), program.channel[low:high].tolist()
     by_number: list[list[Operation]] = []
     made: list[Operation] = []
-    edge = _Edges(grain, base[SCRATCH], base[1])
     for number, asked in enumerate(kinds):
         after = [one for w in wait[waits[number] - waits[0] : waits[number + 1] - waits[0]] for one in by_number[w]]
         mine = spans[parts[number] - begin : parts[number + 1] - begin]
@@ -109,12 +108,6 @@ def _rank(program: Program, bound: Bound, rank: int, base: list[int], grain: int
         stretches = stretches or [[]]
         here = []
         for one in stretches:
-            last = made[-1] if made else None
-            if kind == FOLD and last is not None and _follows(last, one, whens[number], edge):
-                last.spans = [(cell, count + one[0][1]) for cell, count in last.spans]
-                last.waits += [each for each in after if each not in last.waits]
-                here.append(last)
-                continue
             made.append(Operation(kind, rank, whens[number], peers[number], channels[number], one, list(after)))
             here.append(made[-1])
         by_number.append(here)
@@ -143,6 +136,8 @@ class _Edges:
 
     def message(self, spans: list[Span]) -> list[Span]:
         """Stretches side by side as one."""
+        if len(spans) == 1 and not self.grain:
+            return spans if spans[0][1] else []
         joined: list[Span] = []
         for span in spans:
             at = 0
@@ -157,45 +152,76 @@ class _Edges:
 
     def fold(self, spans: list[Span]) -> Iterable[list[Span]]:
         """The fold cut where any of its stretches is."""
+        if not self.grain:
+            yield spans
+            return
         cuts = sorted({cut for span in spans for cut in self._inside(span)} | {0, spans[0][1]})
         for low, high in pairwise(cuts):
             yield [(cell + low, high - low) for cell, _ in spans]
 
 
-def _follows(last: Operation, spans: list[Span], when: int, edge: _Edges) -> bool:
-    """Whether a fold goes on where the one before it ends, in all its stretches: the two are one."""
-    if last.kind != FOLD or last.when != when or len(last.spans) != len(spans):
-        return False
-    pairs = zip(last.spans, spans, strict=True)
-    return all(cell + count == other and not edge.at(other) for (cell, count), (other, _) in pairs)
-
-
 # ---- versions ----
 
 
-def _versions(found: Values, made: list[Operation], cells: int) -> None:
-    """Who reads what whom wrote, at one rank."""
+def _versions(found: Values, made: list[Operation], cells: int, edge: _Edges) -> list[Operation]:
+    """Who reads what whom wrote, at one rank. A fold that goes on where the one before it ends, of what the same
+    operations wrote, is one with that; what is left is returned."""
     writer, reader, many = found.writer, found.reader, found.many
     holds = [-1] * cells
+    kept: list[Operation] = []
+    instead: dict[Operation, Operation] = {}
+    sources: list[list[int]] = []  # of the last operation kept, by operand
     for one in made:
-        sources = {SEND: one.spans, FOLD: one.spans[1:]}.get(one.kind, [])
-        for cell, count in sources:
-            one.versions += holds[cell : cell + count]
-        for version in one.versions:
-            if version >= 0:
-                if reader[version] is not None:
-                    many[version] = 1
-                reader[version] = one
+        if instead:
+            one.waits = list(dict.fromkeys(instead.get(other, other) for other in one.waits))
+        spans = {SEND: one.spans, FOLD: one.spans[1:]}.get(one.kind, [])
+        reads = [holds[cell : cell + count] for cell, count in spans]
+        last = kept[-1] if kept else None
+        if one.kind == FOLD and last is not None and _follows(last, one, edge) and _alike(writer, sources, reads):
+            last.spans = [(cell, count + one.length) for cell, count in last.spans]
+            last.waits += [other for other in one.waits if other not in last.waits]
+            sources = [before + after for before, after in zip(sources, reads, strict=True)]
+            last.versions = [version for versions in sources for version in versions]
+            instead[one], into = last, last
+        else:
+            kept.append(one)
+            sources, into = reads, one
+            one.versions = [version for versions in reads for version in versions]
+        for versions in reads:
+            for version in versions:
+                if version >= 0:
+                    if reader[version] is not None:
+                        many[version] = 1
+                    reader[version] = into
         if one.kind in (RECEIVE, FOLD):
-            one.first = len(writer)
-            length = one.length
-            at = one.first
+            at = len(writer)
+            if into is one:
+                one.first = at
+            length = sum(count for _, count in one.spans) if one.kind == RECEIVE else one.spans[0][1]
             for cell, count in one.spans if one.kind == RECEIVE else one.spans[:1]:
                 holds[cell : cell + count] = range(at, at + count)
                 at += count
-            writer.extend([one] * length)
+            writer.extend([into] * length)
             reader.extend([None] * length)
             many.extend(bytes(length))
     for version in holds[: found.scratch[-1]]:
         if version >= 0:
             many[version] = 1
+    return kept
+
+
+def _follows(last: Operation, one: Operation, edge: _Edges) -> bool:
+    """Whether a fold begins where the one before it ends, in all its stretches."""
+    if last.kind != FOLD or last.when != one.when or len(last.spans) != len(one.spans):
+        return False
+    pairs = zip(last.spans, one.spans, strict=True)
+    return all(cell + count == other and not edge.at(other) for (cell, count), (other, _) in pairs)
+
+
+def _alike(writer: list[Operation], before: list[list[int]], after: list[list[int]]) -> bool:
+    """Whether the same operation wrote each operand of the one and of the other."""
+    for mine, theirs in zip(before, after, strict=True):
+        a, b = mine[-1], theirs[0]
+        if (a < 0) != (b < 0) or (a >= 0 and writer[a] is not writer[b]):
+            return False
+    return True

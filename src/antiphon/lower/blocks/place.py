@@ -159,16 +159,17 @@ class _Placing:
 
     def _send(self, segment: Segment) -> None:
         send = segment.send
-        wanted = _latest(send.waits)
-        step = self._sent_on(segment, wanted)
+        step = self._sent_on(segment)
         if step is None:
-            sender, receiver = self._blocks(segment, len(wanted))
-            self._promise(segment, receiver)
+            wanted = _latest(send.waits)
+            bound = self._bound(segment)
+            sender, receiver = self._blocks(segment, len(wanted), bound)
+            self._promise(segment, receiver, bound)
             step = self._put(Step("s", segment.src, -1, segment.count, sender), wanted)
             sender.sent = step.place
-        send.done = _ends([*send.done, step])
+        send.done = _ends([*send.done, step]) if send.done else [step]
 
-    def _sent_on(self, segment: Segment, wanted: Wanted) -> Step | None:
+    def _sent_on(self, segment: Segment) -> Step | None:
         """The step that receives the segment's parent sends it on, too, if that is in order and nothing else is
         missing."""
         parent = segment.parent
@@ -179,39 +180,42 @@ class _Placing:
         if block.send != segment.receive.rank or step.place <= block.sent or step.verb not in FUSED:
             return None
         producer = parent.receive if parent.piece is None else parent.piece.fold
-        for other in _latest(one for one in segment.send.waits if one is not producer).values():
+        others = [one for one in segment.send.waits if one is not producer]
+        for other in _latest(others).values() if others else ():
             known = step.place if other.block is block else step.seen.get(other.block, -1)
             if other.place > known:
                 return None
-        receiver = self._other_end(block, segment)
+        bound = self._bound(segment)
+        receiver = self._other_end(block, segment, bound)
         if receiver is None:
             return None
-        self._promise(segment, receiver)
+        self._promise(segment, receiver, bound)
         step.verb = FUSED[step.verb]
         if step.verb == "rrcs" and segment.passing:
             step.verb, step.dst = "rrs", -1
         block.sent = step.place
         return step
 
-    def _other_end(self, block: Block, segment: Segment) -> Block | None:
+    def _other_end(self, block: Block, segment: Segment, bound: int) -> Block | None:
         """Whoever receives what this block sends on, if it has room."""
         rank, peer = segment.receive.rank, segment.send.rank
-        if not self._fits(rank, block.channel, segment.lane, peer, False, self._bound(segment)):
+        if not self._fits(rank, block.channel, segment.lane, peer, False, bound):
             return None
         return self._block(rank, block.channel, segment.lane, peer, False)
 
-    def _promise(self, segment: Segment, receiver: Block) -> None:
-        steps = self._bound(segment)
+    def _promise(self, segment: Segment, receiver: Block, steps: int) -> None:
         receiver.load += steps
         self.promised[segment] = receiver, steps
 
     def _bound(self, segment: Segment) -> int:
         """Steps that receiving it takes at most, with what it waits for."""
-        waits = _latest(segment.receive.waits)
         piece = segment.piece
-        if piece is not None and piece.chain[0] is segment:
-            waits |= _latest(unjoined(piece.fold))
-        return self._cost(len(waits) + (piece is not None))
+        many = sum(len(one.done) for one in segment.receive.waits)
+        if piece is not None:
+            many += 1
+            if piece.chain[0] is segment:
+                many += sum(len(one.done) for one in unjoined(piece.fold))
+        return self._cost(many)
 
     def _receive(self, segment: Segment) -> None:
         block, steps = self.promised.pop(segment)
@@ -236,11 +240,10 @@ class _Placing:
 
     # ---- blocks ----
 
-    def _blocks(self, segment: Segment, need: int) -> tuple[Block, Block]:
+    def _blocks(self, segment: Segment, need: int, bound: int) -> tuple[Block, Block]:
         """The first channel of its lane with room for it at both ends."""
         source, target, lane = segment.send.rank, segment.receive.rank, segment.lane
         full = self.reached[source, target, lane]
-        bound = self._bound(segment)
         while True:
             number = self._channel(lane, full)
             if self._fits(source, number, lane, target, True, need) and self._fits(

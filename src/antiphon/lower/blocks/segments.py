@@ -148,6 +148,8 @@ def _cells(fold: Operation, candidates: list[Run], values: Values) -> list[int]:
 
 def unjoined(one: Operation) -> set[Operation]:
     """What it waits for, through joins."""
+    if not any(other.kind == JOIN for other in one.waits):
+        return set(one.waits)
     found: set[Operation] = set()
     work = deque(one.waits)
     while work:
@@ -176,6 +178,8 @@ def _pairs(values: Values) -> list[tuple[Operation, Operation]]:
 
 def _ends(one: Operation) -> set[int]:
     """Where its stretches end within its stream."""
+    if len(one.spans) == 1:
+        return {one.spans[0][1]}
     found, at = set(), 0
     for _, count in one.spans:
         at += count
@@ -195,6 +199,10 @@ def _segments(
     send: Operation, receive: Operation, edges: set[int], runs: list[Run],
     cuts: dict[Operation, set[int]], where: dict[tuple[Operation, int], Piece], most: int,
 ) -> list[Segment]:  # fmt: skip
+    length = send.length
+    if edges <= {0, length} and length <= most and not (runs and cuts[runs[0].fold]):
+        piece = where[runs[0].fold, 0] if runs else None
+        return [Segment(send, receive, 0, length, send.spans[0][0], receive.spans[0][0], piece)]
     edges = edges | {0}
     for run in runs:
         edges |= {run.offset + at for at in cuts[run.fold]}
