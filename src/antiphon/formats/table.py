@@ -39,7 +39,7 @@ TABLE: dict[str, Entry] = {
             ),
             "topologies": "all",
             "needs": (),
-            "options": ("proto", "instances", "name"),
+            "options": ("proto", "instances", "fused", "alone", "name"),
             "files": ("NAME-0.xml, ...", "NAME-0-in-place.xml, ..."),
         },
     ),

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from antiphon.core.plan import Entry, Plan
 from antiphon.core.program import Program
 from antiphon.core.program.kinds import INPUT, OUTPUT, SCRATCH
+from antiphon.core.schedule import Schedule
+from antiphon.core.transform import unjoined
 from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.formats.msccl.words import KINDS, NODES, SLOTS
 from antiphon.lower.blocks.blocks import blocks
@@ -16,6 +18,7 @@ from antiphon.lower.blocks.limits import Limits
 from antiphon.lower.blocks.numbered import Blocks, Numbered, Place, Row
 from antiphon.lower.lowering import lower
 from antiphon.lower.machine.code import Places
+from antiphon.options import parse_yes
 
 WHAT = "MSCCL XML"
 LETTERS = "ios"
@@ -23,18 +26,21 @@ LONGEST = 100  # characters of a name
 
 
 def msccl_xml(
-    plan: Plan, *, proto: str = "Simple", instances: int = 1, name: str = ""
+    plan: Plan, *, proto: str = "Simple", instances: int = 1, fused: bool = True, alone: bool = False, name: str = ""
 ) -> dict[str, Iterator[bytes]]:  # fmt: skip
     """A file per schedule of the plan and place: out of place, in place, or one for both where steps are the same.
 
     `proto`: Simple, LL or LL128. `instances`: everything so many times over, each with its part of every chunk and
-    channels of its own. `name`: of the files and in them; left out, the planner's. A file is for the sizes of its
-    schedule in the plan, as far as they are multiples of its chunks: for all else the runtime uses its own algorithm.
+    channels of its own. `fused`: no leaves out steps that receive and at once add or send on, for RCCL. `alone`: what
+    switches would combine or multicast goes row by row. `name`: of the files and in them; left out, the planner's. A
+    file is for the sizes of its schedule in the plan, as far as they are multiples of its chunks: for all else the
+    runtime uses its own algorithm.
     """
     if proto not in SLOTS:
         raise Invalid(f"proto: expected {', '.join(SLOTS)}, got {quote(proto)}")
     if isinstance(instances, bool) or not isinstance(instances, int) or not 1 <= instances <= 32:
         raise Invalid(f"instances: expected a whole number from 1 to 32, got {quote(instances)}")
+    fused, alone = parse_yes(fused, "option fused"), parse_yes(alone, "option alone")
     if not isinstance(name, str) or not re.fullmatch(r"[\w.-]*", name, re.ASCII) or len(name) > LONGEST:
         raise Invalid(f"name: expected up to {LONGEST} letters, digits, '_', '-' and '.', got {quote(name)}")
     files: dict[str, Iterator[bytes]] = {}
@@ -43,7 +49,12 @@ def msccl_xml(
         if sizes is None:
             continue
         title = name or _title(entry)
-        for suffix, text in _places(entry, title, proto, instances, sizes).items():
+        if entry.schedule.joint is not None and not alone:
+            raise Unsupported(
+                f"{WHAT}: has nothing that lets switches multicast or combine; --option alone=yes writes it row by "
+                "row, or take a planner that does without"
+            )
+        for suffix, text in _places(unjoined(entry.schedule), title, proto, instances, fused, sizes).items():
             files[f"{title}-{number}{suffix}.xml"] = iter([text])
     if not files:
         raise Unsupported(f"{WHAT}: the plan is for no bytes at all, which runtimes do not ask schedules for")
@@ -68,22 +79,25 @@ def _title(entry: Entry) -> str:
 
 
 def _places(
-    entry: Entry, title: str, proto: str, instances: int, sizes: tuple[int, int]
+    schedule: Schedule, title: str, proto: str, instances: int, fused: bool, sizes: tuple[int, int]
 ) -> dict[str, bytes]:  # fmt: skip
     """What is written out of place and in place, by the end of the file's name."""
-    apart = _body(lower(entry.schedule), proto, instances)
+    apart = _body(lower(schedule), proto, instances, fused)
     inside: Body | None = None
     with contextlib.suppress(Unsupported):
-        inside = _body(lower(entry.schedule, in_place=True), proto, instances)
+        inside = _body(lower(schedule, in_place=True), proto, instances, fused)
     files = {"": _file(title, proto, sizes, apart, (inside == apart, True))}
     if inside is not None and inside != apart:
         files["-in-place"] = _file(title, proto, sizes, inside, (True, False))
     return files
 
 
-def xml_of(program: Program, *, proto: str = "Simple", instances: int = 1, name: str = "antiphon") -> bytes:
+def xml_of(
+    program: Program, *, proto: str = "Simple", instances: int = 1, fused: bool = True, name: str = "antiphon"
+) -> bytes:
     """The file of one program, for all sizes."""
-    return _file(name, proto, (0, 0), _body(program, proto, instances), (program.in_place, not program.in_place))
+    places = program.in_place, not program.in_place
+    return _file(name, proto, (0, 0), _body(program, proto, instances, fused), places)
 
 
 Body = tuple[str, list[bytes]]
@@ -98,13 +112,13 @@ def _file(title: str, proto: str, sizes: tuple[int, int], body: Body, places: tu
     return b"".join([text.encode(), *ranks, b"</algo>\n"])
 
 
-def _body(program: Program, proto: str, instances: int) -> Body:
+def _body(program: Program, proto: str, instances: int, fused: bool) -> Body:
     """What is the same for every name and size: attributes of the head, and the text of each rank."""
     refuse_collective(program)
     most = Limits()
     limits = Limits(
         channels=most.channels // instances, blocks=most.blocks // instances, waited=most.waited // instances,
-        chunks=most.chunks // instances, slots=SLOTS[proto],
+        chunks=most.chunks // instances, slots=SLOTS[proto], fused=fused,
     )  # fmt: skip
     made = blocks(program, limits, apart=instances > 1, what=WHAT)
     collective = program.collective

@@ -29,7 +29,7 @@ def blocks(program: Program, limits: Limits | None = None, *, apart: bool = Fals
     limits = limits or Limits()
     bound = chunked(program, limits.chunks, what)
     best: tuple[int, Values, list[list[Block]]] | None = None
-    for most in (limits.channels, 1, 0) if program.channels == 1 else (0,):
+    for most in (limits.channels, 1, 0) if program.channels == 1 and limits.fused else (0,):
         if most == 0 and best is not None:
             break
         try:
@@ -58,7 +58,7 @@ def _placed(
     refused: set[Turn] = set()
     for tried in range(MOST_TRIED + 1):
         known = values(program, bound, apart)
-        moving = flow(known, limits.count)
+        moving = flow(known, limits.count, limits.fused)
         if most and tried < MOST_TRIED:
             ways = lanes(known, moving, most, refused)
         else:

@@ -17,4 +17,5 @@ class Limits:
     count: int = 71  # chunks of a step
     chunks: int = 2**15 - 1  # of a buffer: offsets are int16
     slots: int = 2  # messages under way in a queue
+    fused: bool = True  # steps that receive and at once add, or send on
     together: int = 32  # what a step waits for itself; for more, steps that do nothing else gather them

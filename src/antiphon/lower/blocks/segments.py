@@ -65,13 +65,13 @@ class Flow:
     pieces: dict[Operation, list[Piece]]
 
 
-def flow(values: Values, most: int) -> Flow:
-    """`most`: chunks of a step."""
+def flow(values: Values, most: int, fused: bool = True) -> Flow:
+    """`most`: chunks of a step. `fused`: what is received only to be added is added as it comes."""
     runs: dict[Operation, list[Run]] = defaultdict(list)
     memory: dict[Operation, list[int]] = {}
     for operations in values.ranks:
         for one in operations:
-            if one.kind == FOLD:
+            if one.kind == FOLD and fused:
                 direct = _direct(values, one)
                 if direct:
                     for run in direct[0]:
