@@ -28,10 +28,13 @@ from antiphon.errors import Invalid
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT / "fuzz"))
-harness, schedules, joints, machines, runs, loaders, mangle, meaning, forest, run_all = map(
+harness, schedules, joints, machines, runs, loaders, msccl, mangle, meaning, forest, run_all = map(
     import_module,
-    ("_harness", "schedules", "joints", "machines", "runs", "loaders", "_mangle", "_meaning", "_forest", "run_all"),
-)
+    (
+        "_harness", "schedules", "joints", "machines", "runs", "loaders", "msccl", "_mangle", "_meaning", "_forest",
+        "run_all",
+    ),
+)  # fmt: skip
 
 
 def few(module: Any, count: int, seed: int = 1) -> Counter[str]:
@@ -67,6 +70,23 @@ def test_loaders() -> None:
     loaders.good_files_load()
     counts = few(loaders, 400)
     assert min(counts["refused"], counts["loaded"]) > 5
+
+
+def test_msccl() -> None:
+    counts = few(msccl, 300)
+    assert min(counts["changed and right"], counts["wrong"]) > 20
+
+
+@pytest.mark.parametrize("kind", ["race", "hang", "wrong"])
+def test_a_machine_that_lets_a_fault_pass_is_caught(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = msccl.judge
+
+    def lax(code: Any, seed: int) -> Any:
+        found = right(code, seed=seed)
+        return None if found is not None and found.kind == kind else found
+
+    monkeypatch.setattr(msccl, "judge", lax)
+    assert "we say right" in fault_of(msccl, 2000)
 
 
 def test_every_kind_of_file_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,13 +47,15 @@ class Segment:
     step: Step | None = None
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)
 class Run:
-    """Which stretch of a received message one operand of a fold is."""
+    """Which stretch of a received message one operand of a fold is, and where it lies if it is not folded at once."""
 
     offset: int
     count: int
     fold: Operation
+    receive: Operation
+    cell: int
 
 
 @dataclass(eq=False)
@@ -72,21 +74,22 @@ def flow(values: Values, most: int, fused: bool = True) -> Flow:
     for operations in values.ranks:
         for one in operations:
             if one.kind == FOLD and fused:
-                direct = _direct(values, one)
+                direct, others = _direct(values, one)
+                for run in direct:
+                    runs[run.receive].append(run)
                 if direct:
-                    for run in direct[0]:
-                        runs[values.writer[run.offset]].append(run)
-                    memory[one] = direct[1]
-    for receive, some in runs.items():
-        runs[receive] = sorted(
-            (Run(run.offset - receive.first, run.count, run.fold) for run in some), key=lambda run: run.offset
-        )
+                    memory[one] = others
     pairs = _pairs(values)
     cuts: dict[Operation, set[int]] = {one: set(range(most, one.length, most)) for one in memory}
     edges: dict[Operation, set[int]] = {}
     for send, receive in pairs:
+        some = runs.get(receive, [])
+        if len(send.spans) == len(receive.spans) == 1 and (not some or some[0].count == receive.length):
+            edges[send] = {receive.length}
+            continue
+        some.sort(key=lambda run: run.offset)
         edges[send] = _ends(send) | _ends(receive)
-        for run in runs.get(receive, ()):
+        for run in some:
             edges[send] |= {run.offset, run.offset + run.count}
             cuts[run.fold] |= {at - run.offset for at in edges[send] if run.offset < at < run.offset + run.count}
     found = Flow({}, {}, {one: _pieces(one, cuts[one], memory[one]) for one in memory})
@@ -103,8 +106,8 @@ def flow(values: Values, most: int, fused: bool = True) -> Flow:
     return found
 
 
-def _direct(values: Values, fold: Operation) -> tuple[list[Run], list[int]] | None:
-    """Operands that can be folded as they come (their `offset` is the version), and cells of the others."""
+def _direct(values: Values, fold: Operation) -> tuple[list[Run], list[int]]:
+    """Operands that can be folded as they come, and cells of the others, the result's own first."""
     length = fold.length
     candidates: list[Run] = []
     others: list[int] = []
@@ -115,35 +118,20 @@ def _direct(values: Values, fold: Operation) -> tuple[list[Run], list[int]] | No
         writer = values.writer[first] if first >= 0 else None
         if (
             writer is not None and writer.kind == RECEIVE and first + length <= writer.first + writer.length
-            and all(version == first + at for at, version in enumerate(versions))
-            and values.only(first, length, fold)
+            and (length == 1 or versions == list(range(first, first + length))) and values.only(first, length, fold)
         ):  # fmt: skip
-            candidates.append(Run(first, length, fold))
+            candidates.append(Run(first - writer.first, length, fold, writer, cell))
         else:
             others.append(cell)
             busy.update(values.writer[version] for version in versions if version >= 0)
     if not candidates:
-        return None
-    mine = {values.writer[run.offset] for run in candidates} - busy
+        return [], others
+    mine = {run.receive for run in candidates} - busy
     latest = max((one.when for one in unjoined(fold) if one not in mine), default=-1)
-    direct = []
-    place = {run.offset: cell for run, cell in zip(candidates, _cells(fold, candidates, values), strict=True)}
-    for run in candidates:
-        writer = values.writer[run.offset]
-        if writer in mine and writer.when > latest:
-            direct.append(run)
-        else:
-            others.append(place[run.offset])
-    if not direct:
-        return None
+    direct = [run for run in candidates if run.receive in mine and run.receive.when > latest]
+    others += [run.cell for run in candidates if run not in direct]
     result = fold.spans[0][0]
     return direct, sorted(others, key=lambda cell: cell != result)
-
-
-def _cells(fold: Operation, candidates: list[Run], values: Values) -> list[int]:
-    """Where candidates would lie if they were no candidates."""
-    first = {fold.versions[number * fold.length]: cell for number, (cell, _) in enumerate(fold.spans[1:])}
-    return [first[run.offset] for run in candidates]
 
 
 def unjoined(one: Operation) -> set[Operation]:
