@@ -16,6 +16,7 @@ from antiphon.lower.blocks.limits import Limits
 from antiphon.lower.blocks.numbered import Blocks, Numbered, Place, Row
 from antiphon.lower.lowering import lower
 from antiphon.lower.machine.code import Places
+from antiphon.lower.uncollected import uncollected
 
 WHAT = "MSCCL XML"
 LETTERS = "ios"
@@ -98,6 +99,7 @@ def _file(title: str, proto: str, sizes: tuple[int, int], body: Body, places: tu
     return b"".join([text.encode(), *ranks, b"</algo>\n"])
 
 
+@uncollected()
 def _body(program: Program, proto: str, instances: int) -> Body:
     """What is the same for every name and size: attributes of the head, and the text of each rank."""
     refuse_collective(program)
