@@ -93,6 +93,8 @@ def right_calls(found: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
         ("report", {"tuning": found["tuning"]}), ("load", {"path": "plan.json", "kind": antiphon.Plan}),
         ("save", {"value": plan, "path": "again.json"}),
         ("export", {"plan": plan, "name": "goal", "folder": "goal", "nbytes": "1KB", "options": {}, "collective": ""}),
+        ("check", {"plan": plan, "runtime": "rccl-6", "nbytes": "1KB", "dtype": "float32", "op": "sum", "processes": 2,
+                   "root": 0, "in_place": True, "collective": ""}),
         ("run", {"plan": plan, "nbytes": "1KB", "on": "local", "dtype": "float32", "op": "sum", "seed": 0, "repeat": 1,
                  "in_place": False, "timeout": 5, "collective": ""}),
         ("frontier", {"wanted": "alltoall", "topology": machine, "k": 0, "steps": 2, "budget": 1, "seed": 0,

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from antiphon.api.linting import lint
+from antiphon.api.checking import check
 from antiphon.cli.arguments import Json, PlanFile, WhichPlan
 from antiphon.cli.output import emit, working
 from antiphon.show.text import paragraph
@@ -34,7 +34,7 @@ def _check(
     """
     size = parse_size(nbytes, "--nbytes")
     with working(f"checking for {runtime}"):
-        rows = lint(
+        rows = check(
             file, runtime, size, dtype=dtype, op=op, processes=ranks or None, root=None if root < 0 else root,
             in_place=in_place, collective=collective,
         )  # fmt: skip
@@ -60,5 +60,5 @@ def register(app: typer.Typer) -> None:
     app.command(
         "check",
         short_help="Will a runtime of GPUs really run this plan?",
-        epilog="Example: antiphon check plan.json --for rccl-6 --nbytes 64MiB --dtype bfloat16",
+        epilog="Example: antiphon check plan.json --for rccl-6 --nbytes 64MiB",
     )(_check)

@@ -6,14 +6,14 @@ import os
 from typing import TYPE_CHECKING
 
 from antiphon.api import _given
-from antiphon.api._checked import public, size
+from antiphon.api._checked import public, size, text, whole, yes_or_no
 
 if TYPE_CHECKING:
     from antiphon.api._kinds import PlanLike, Row, Size
 
 
 @public
-def lint(
+def check(
     plan: PlanLike,
     runtime: str,
     nbytes: Size,
@@ -46,13 +46,16 @@ def lint(
     from antiphon.formats.lint.form import Call
     from antiphon.formats.lint.table import RUNTIMES
 
-    if runtime not in RUNTIMES:
+    if text(runtime, "runtime") not in RUNTIMES:
         raise unknown("runtime", runtime, RUNTIMES)
+    count = whole(0, 2**20)(processes or 0, "processes")
+    of = None if root is None else whole(0, 2**20)(root, "root")
+    placed = None if in_place is None else yes_or_no(in_place, "in_place")
     kind = data_type(dtype)
     combine_of(op)
     of_bytes, rules = size(nbytes, "nbytes"), RUNTIMES[runtime]
 
-    call = Call(of_bytes, kind.itemsize, kind.name, op, processes or 0, in_place, root)
+    call = Call(of_bytes, kind.itemsize, kind.name, op, count, placed, of)
     if _given.is_path(plan):
         name = name_of(_given.path(plan, "plan"))
         with reading(name):
