@@ -210,6 +210,7 @@ def one(name: str, size: int, folder: Path) -> dict[str, object]:
     """In a fork, so that its peak is its own: load a small one, then this one."""
     from antiphon.errors import AntiphonError
 
+    gc.freeze()  # what was there before the fork need not be looked at again and again
     kind, shape = SHAPES[name]
     load = loader(kind)
     (folder / "a").write_bytes(b"s,L,o_s,o_r,g,G\n1,0,0,0,0,0\n")

@@ -20,8 +20,8 @@ from antiphon.core.collective import Collective
 from antiphon.core.request import Request
 from antiphon.core.reshape import degrade
 from antiphon.core.topology import Topology
-from antiphon.planners.trees._forest import forests
 from antiphon.planners.trees.blink import blink
+from antiphon.planners.trees.forest import forests
 from antiphon.planners.trees.trees import trees
 from antiphon.reproduce.blink_allocations import unique
 

@@ -30,13 +30,13 @@ from _harness import CASES, Found, main
 from antiphon.errors import AntiphonError
 from antiphon.runtimes.engine.build import library
 from antiphon.runtimes.engine.native import Engine, Program, Wire
-from antiphon.runtimes.serve import _rendezvous, admission
-from antiphon.runtimes.serve._rendezvous import Star
+from antiphon.runtimes.serve import admission, rendezvous
 from antiphon.runtimes.serve.book import encode_book
 from antiphon.runtimes.serve.group_book import base_program, default_book
 from antiphon.runtimes.serve.group_start import Processes, serve
 from antiphon.runtimes.serve.handshake import guest, host
 from antiphon.runtimes.serve.mesh import mesh
+from antiphon.runtimes.serve.rendezvous import Star
 
 import hostile  # isort: skip  # of tests/, which _harness has put on the path
 
@@ -355,8 +355,8 @@ def peak_kb() -> int:
 
 
 def one(seed: int, counts: Counter[str]) -> None:
-    admission._told.append(0)  # strangers are expected here
-    admission._PATIENCE, _rendezvous._PATIENCE = 0.5, 0.3
+    admission.TOLD.append(0)  # strangers are expected here
+    admission.PATIENCE, rendezvous.PATIENCE = 0.5, 0.3
     before = memory_at_first()
     draw = random.Random(f"{NAME} {seed}")
     draw.choice(WAYS)(draw, counts)

@@ -37,8 +37,7 @@ from antiphon.formats.piccl import readers as piccl
 from antiphon.formats.piccl.write import piccl_xml
 from antiphon.formats.program import both
 from antiphon.runtimes.serve.book import decode_book, encode_book, make_book, read_table
-from antiphon.select import load_plans
-from antiphon.select._table import dump_tables
+from antiphon.select import dump_tables, load_plans
 
 NAME = "loaders"
 PER_SEED = 20

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from _executor import Executor, WrongError
 from _harness import CASES, Found, main
+from _mscclpp_executor import Executor, WrongError
 from mscclpp_cases import FOREIGN
 
 import antiphon

@@ -1,11 +1,14 @@
 """Hypothesis profiles: `default`; `quick`, a third of the examples, in the ordinary set; and `thorough` for a longer
 search (ANTIPHON_HYPOTHESIS=thorough).
 
-No test sees what an earlier run has decided: the cache is off.
+No test sees what an earlier run has decided: the cache is off. Compiled modules are kept in any case: hundreds of
+processes are started, and without them each would compile all that it imports.
 """
 
 import os
 import signal
+import sys
+from pathlib import Path
 
 import mpi_env
 import pytest
@@ -24,6 +27,13 @@ settings.register_profile("thorough", parent=settings.get_profile("default"), ma
 settings.register_profile("quick", parent=settings.get_profile("default"), max_examples=50 // quick.SHARE)
 
 os.environ["ANTIPHON_CACHE"] = "off"
+# Open MPI asks libfabric at every start what networks there are: a second, and nothing here runs over one.
+os.environ.setdefault("OMPI_MCA_btl", "^ofi")
+
+if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):  # nothing is to lie beside sources: then where pytest keeps things
+    kept = Path(__file__).parents[1] / ".pytest_cache" / "modules"
+    sys.dont_write_bytecode = False
+    sys.pycache_prefix = os.environ["PYTHONPYCACHEPREFIX"] = str(kept)
 
 # A shell starts what runs in the background with Ctrl-C ignored, and all that tests start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)

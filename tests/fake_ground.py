@@ -9,9 +9,9 @@ import numpy as np
 
 from antiphon.core.schedule import Schedule
 from antiphon.registry import Entry
-from antiphon.runtimes.measure._race import Race
 from antiphon.runtimes.measure.case import Case, Heard, How, Runnable, Runtime, heats
 from antiphon.runtimes.measure.loop import measured_row
+from antiphon.runtimes.measure.race import Race
 
 ENTRY = Entry("fake_ground:Fake", "makes times up", {"library": "nobody's", "options": ()})
 

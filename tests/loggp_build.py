@@ -17,8 +17,8 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.cost import Level, LogGP, Profile
 from antiphon.cost.figures import FIGURES
-from antiphon.cost.loggp._run import Outcome, Simulation
 from antiphon.cost.loggp.loggp import simulate_graph
+from antiphon.cost.loggp.run import Outcome, Simulation
 from antiphon.registry import table
 from antiphon.topologies import topology
 

@@ -353,7 +353,7 @@ def test_tune_compares_with_what_nccl_would_let_the_switches_do(capsys: Capture)
 
 def test_where_a_switch_joins_all_nothing_is_said_of_rings() -> None:
     """NVLinks reach everywhere through it, whatever those that stand for NCCL are refused for."""
-    from antiphon.cli._tuning_text import tuning_text
+    from antiphon.cli.tuning_text import tuning_text
 
     found = antiphon.tune("allreduce", "hgx-h100", nbytes="1MB", workers="none", deterministic=True)
     assert found.no_speedup
@@ -364,7 +364,7 @@ def test_where_a_switch_joins_all_nothing_is_said_of_rings() -> None:
 
 def test_text_and_report_of_a_tuning_say_so() -> None:
     found = antiphon.tune("allreduce", "hgx-h100", nbytes="1MB:2MB", planners=["direct", "ring"], workers="none")
-    from antiphon.cli._tuning_text import tuning_text
+    from antiphon.cli.tuning_text import tuning_text
 
     said = " ".join(tuning_text(found).split())
     assert "which no schedule can beat (without the help of switches: 257.1 GB/s for allreduce)" in said

@@ -37,6 +37,17 @@ again = antiphon.load("plan.json", antiphon.Plan)
 antiphon.save(again, "copy.json.gz")
 alpha = antiphon.fit("genmodel", "times.csv", beta=1e-10).parameters["alpha"].value
 times = antiphon.bench("memory", most=3)
+
+
+def hop(c: antiphon.Places, rank: int) -> antiphon.Places:
+    return c.copy_to(rank, "scratch", 0)
+
+
+with antiphon.write("broadcast", machine, chunks=2, pieces=8) as w, w.together():
+    hop(w[0, "input", 0], 1).copy_to([2, 3])
+    w[0, "input", 1:].reduce_to(range(1, 4), via=[0])
+lines: tuple[str, ...] = w.lines
+antiphon.save(w.plan, "written.json")
 """
 
 TYPOS = [
@@ -50,7 +61,12 @@ TYPOS = [
     ("antiphon.load(", "antiphon.loads("),
     ('antiphon.fit("genmodel"', 'antiphon.fit("gemodel"'),
     ("repeat=1", 'repeat="1"'),
-]  # each caught where it stands; the last shows that values are looked at, too
+    ("chunks=2", "chunk=2"),
+    ("copy_to([2, 3])", "copyto([2, 3])"),
+    ('hop(w[0, "input", 0], 1)', 'hop(w[0, "input"], "1")'),
+    ('w[0, "input", 1:]', 'w["input", 0, 1:]'),
+    ("w.plan", "w.plans"),
+]  # each caught where it stands; some show that values are looked at, too
 
 
 def mypy(folder: Path, programs: dict[str, str]) -> str:

@@ -82,6 +82,7 @@ def right_calls(found: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
         ("topology", {"spec": "ring:ranks=3", "only": [0, 1]}), ("collective", wish), ("bound", wish),
         ("plan", {**wish, "planner": "ring", "nbytes": "1KB", "model": "alpha-beta", "seed": 1, "budget": "2s",
                   "options": {}, "deterministic": False, "root": None, "tell": print}),
+        ("write", {**wish, "root": None, "chunks": 2, "pieces": 3, "verify": True}),
         ("verify", {"plan": plan, "topology": machine, "proof": True}),
         ("predict", {"plan": plan, "nbytes": "1KB:4KB", "model": "alpha-beta", "profile": None, "collective": ""}),
         ("simulate", {"plan": plan, "nbytes": 1000, "model": "critical-path", "profile": None, "trace": "trace.json"}),

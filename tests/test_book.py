@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import struct
+import tracemalloc
 import zlib
 from dataclasses import replace
 from pathlib import Path
@@ -189,3 +190,19 @@ def test_tables_are_read_and_verified(tmp_path: Path) -> None:
         read_table(tmp_path / "wrong.json")
     with pytest.raises(AntiphonError):
         read_table(tmp_path / "missing.json")
+
+
+def test_a_small_file_with_many_switches_asks_for_little(tmp_path: Path) -> None:
+    """Of 65536 switches that nothing is linked to there are as many symmetries, each as long."""
+    path, again = tmp_path / "plan.json", tmp_path / "many.json"
+    antiphon.save(antiphon.plan("broadcast", antiphon.topology("star:ranks=3"), planner="binomial-tree"), path)
+    text = path.read_text()
+    assert '"switches":1,' in text.replace(" ", "")
+    again.write_text(text.replace('"switches": 1,', '"switches": 65536,').replace('"switches":1,', '"switches":65536,'))
+    tracemalloc.start()
+    try:
+        assert len(read_table(again).pages) == 1
+        assert tracemalloc.get_traced_memory()[1] < 2**26
+    finally:
+        tracemalloc.stop()
+    assert len(read_table(path).pages) == 3

@@ -29,10 +29,10 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, build
 from antiphon.core.verify import verify
 from antiphon.errors import Invalid, Unsupported
-from antiphon.planners.rings._most import most_rings
 from antiphon.planners.rings.cycles import widest_cycle
 from antiphon.planners.rings.edge_disjoint import capacities, pack
 from antiphon.planners.rings.factors import joined_factors
+from antiphon.planners.rings.most import most_rings
 from antiphon.planners.shared.digits import factorisations
 from antiphon.planners.shared.places import nested_groups
 from antiphon.planners.shared.routing import paths

@@ -394,7 +394,7 @@ def test_a_process_apart_may_hang_or_die(
     capsys: Capture, monkeypatch: pytest.MonkeyPatch, name: str, points: int, why: str
 ) -> None:
     _add(monkeypatch, {name: stubborn_planners.entry(name)})
-    wish = ["frontier", "allgather", "ring:ranks=4", "--planner", name, "--budget", "3s", "-o", "plan.json"]
+    wish = ["frontier", "allgather", "ring:ranks=4", "--planner", name, "--budget", "1s", "-o", "plan.json"]
     if not points:
         assert why in complaint(capsys, *wish, code=1)
         return

@@ -419,6 +419,16 @@ def test_a_profile_overrides() -> None:
         prepare("alpha-beta", made, machine, profile=Profile(alpha={"nvlnk": 1.0}))
 
 
+def test_figures_of_one_size_are_the_same_whatever_the_size(tmp_path: Path) -> None:
+    """What stands at one size is constant, and reads back as the same profile."""
+    level = {"sizes": 1048576, "L": 1e-5, "o_s": 4e-6, "o_r": 4e-6, "g": 1.3e-5, "G": 4e-11}
+    text = {"format": "antiphon-profile", "version": 1, "name": "mine", "loggp": {"levels": [level]}}
+    (tmp_path / "given.json").write_text(json.dumps(text))
+    given = load_profile(tmp_path / "given.json")
+    (tmp_path / "again.json").write_text(json.dumps(given.as_json()))
+    assert load_profile(tmp_path / "again.json") == given
+
+
 def test_a_profile_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "profile.json"
     whole = {

@@ -21,16 +21,16 @@ from antiphon.cli import run
 from antiphon.core.collective import Collective
 from antiphon.core.ksync.instance import instance_of
 from antiphon.core.loads import rounds
+from antiphon.core.request import Request
 from antiphon.core.serialize import load_plan
 from antiphon.core.topology import LinkType, build
 from antiphon.core.verify import verify
 from antiphon.errors import Invalid, NotFound
-from antiphon.planners.synth import _one_point
-from antiphon.planners.synth._in_place import in_place
-from antiphon.planners.synth._one_point import one_point
+from antiphon.planners.synth import one_point
+from antiphon.planners.synth.in_place import in_place
+from antiphon.planners.synth.sccl import sccl
 from antiphon.planners.synth.search import Impossible
 from antiphon.planners.synth.task import Effort
-from antiphon.planners.synth.work import Problem
 from antiphon.select import collective
 from antiphon.topologies import topology
 
@@ -116,7 +116,7 @@ def test_without_time_nothing_is_said_to_be_impossible(capsys: Capture) -> None:
 
 
 def test_what_only_a_solver_says_is_no_proof(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_one_point, "decide", lambda *args, **how: Impossible("search"))
+    monkeypatch.setattr(one_point, "decide", lambda *args, **how: Impossible("search"))
     found = answer(capsys, *wish(DGX1, 2, 2, 3, "allgather"), code=1)
     assert found["feasible"] is None
     assert "no proof" in found["searched"][0]["why"]
@@ -138,7 +138,7 @@ def test_where_paths_are_left_out_a_search_refutes_nothing() -> None:
     instance = instance_of(machine, target)
     assert not instance.arcs.exhaustive
     with pytest.raises(NotFound) as raised:
-        one_point(Problem(machine, target), planes, 2, 2)
+        list(sccl(Request(machine, target), chunks=planes, steps=2, rounds=2))
     assert raised.value.searched[0]["outcome"] == "not decided"
     assert "only the shortest" in str(raised.value)
 
@@ -146,7 +146,7 @@ def test_where_paths_are_left_out_a_search_refutes_nothing() -> None:
 @settings(max_examples=examples(60), deadline=None)
 @given(seed=st.integers(0, 10**6), chunks=st.integers(1, 3), steps=st.integers(1, 3), spare=st.integers(0, 2))
 def test_nothing_that_is_found_is_refuted(seed: int, chunks: int, steps: int, spare: int) -> None:
-    """On random machines of up to 4 ranks: what exists in place passes all that forbids allreduces of any form."""
+    """On random machines of up to 4 ranks: where there is one in place, nothing forbids allreduces of any form."""
     rng = random.Random(seed)
     machine = random_machine(rng, rng.randint(2, 4))
     target = collective("allreduce", machine)
@@ -156,13 +156,13 @@ def test_nothing_that_is_found_is_refuted(seed: int, chunks: int, steps: int, sp
         assume(False)  # some rank is out of reach
     asked = chunks, steps, steps + spare
     found = in_place(instance, target, asked, Effort(5000, seed=0)).schedule
-    why = next(_one_point._forbidding(Problem(machine, target), asked), None)
     if found is None:
         return
-    assert why is None
-    verify(found, machine).or_raise()
-    assert int(found.step.max()) + 1 <= steps
-    assert rounds(found, machine) <= steps + spare
+    (made,) = sccl(Request(machine, target), chunks=chunks, steps=steps, rounds=steps + spare, cache=False)
+    for one in (found, made):
+        verify(one, machine).or_raise()
+        assert int(one.step.max()) + 1 <= steps
+        assert rounds(one, machine) <= steps + spare
 
 
 def test_in_place_agrees_with_every_way_of_sending() -> None:

@@ -22,7 +22,6 @@ from antiphon.core.schedule import REDUCE, Schedule, cut
 from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, build
 from antiphon.core.transform import expand, pipeline
 from antiphon.cost import Incast, Profile, prepare, simulate
-from antiphon.cost.flows._path import TERMS
 from antiphon.cost.flows.flows import Flows, flows
 from antiphon.errors import Invalid, Unsupported
 from antiphon.registry import table
@@ -32,6 +31,7 @@ from antiphon.topologies import topology
 UNIT = LinkType("nvlink", Fraction(1), 0.0)  # a byte per second
 WIDE = LinkType("nvlink", Fraction(100), 0.0)
 TABLE5 = "genmodel-table5"
+TERMS = ("alpha", "beta", "epsilon", "gamma", "delta")
 
 
 def sends(machine: Topology, rows: list[tuple[int, ...]], chunks: int = 1, op: int = 0, **more: Any) -> Schedule:
@@ -308,8 +308,8 @@ def test_a_plain_simulation_says_the_same(random: Case) -> None:
         want = float(Plain(random.schedule, random.topology, nbytes, profile).seconds())
         with pytest.MonkeyPatch.context() as patch:
             if wide:
-                patch.setattr("antiphon.cost.flows._rates.WIDE", 0)
-                patch.setattr("antiphon.cost.flows._rates.FEW", 0)
+                patch.setattr("antiphon.cost.flows.rates.WIDE", 0)
+                patch.setattr("antiphon.cost.flows.rates.FEW", 0)
             found = prepare("flows", random.schedule, random.topology, profile=profile)(nbytes)
         assert found.seconds == pytest.approx(want, rel=1e-9, abs=1e-15)
 

@@ -25,7 +25,7 @@ from antiphon.cost.genmodel.genmodel import genmodel
 from antiphon.errors import Invalid, Unsupported
 from antiphon.planners.classic.parameter_server import colocated_ps
 from antiphon.planners.switchtrees.assign import Owned, dealt
-from antiphon.planners.switchtrees.choose import _subsets, choose
+from antiphon.planners.switchtrees.choose import choose, subsets
 from antiphon.planners.switchtrees.cost import Cost
 from antiphon.planners.switchtrees.gentree import gentree
 from antiphon.planners.switchtrees.graph import read
@@ -267,7 +267,7 @@ def test_the_convergence_ratio_says_how_many_servers_go_on() -> None:
     here = topology("tree:fanouts=2x8,bandwidth=1GB/s,uplink=2GB/s")
     graph = read(here, range(16))
     tree = rooted(graph, next(iter(roots(graph, here))), here, Profile())
-    assert list(_subsets(tree, 0, [8, 8])) == [[2, 2], [4, 4]]
+    assert list(subsets(tree, 0, [8, 8])) == [[2, 2], [4, 4]]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -39,12 +39,14 @@ from antiphon.core.bounds.memory import most_senders, work_of
 from antiphon.core.collective import ROOTED, Collective
 from antiphon.core.joints import joints_of
 from antiphon.core.loads import claims, throughput, timeline
+from antiphon.core.program import RECEIVE, SEND, check, encode
 from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Ability, LinkType, Topology, both_ways, build
 from antiphon.core.transform import unjoined
 from antiphon.core.verify import verify
 from antiphon.errors import Unsupported
+from antiphon.lower.lowering import lower
 from antiphon.registry import table
 from antiphon.runtimes.measure.local import run_local
 from antiphon.topologies import topology
@@ -317,3 +319,31 @@ def test_what_switches_cannot_is_refused_by_name() -> None:
     machine = boxes(2, 3, B, Ability())
     with pytest.raises(Unsupported, match="planner sharp"):
         list(plans("nvls-tree", machine, wanted("allreduce", machine), between="sharp"))
+
+
+@given(st.integers(3, 8), st.sampled_from(KINDS), st.booleans(), st.sampled_from([1, 3]))
+@settings(max_examples=20)
+def test_programs_may_say_what_belongs_to_a_joint(n: int, kind: str, in_place: bool, p: int) -> None:
+    """Sends and receives of the same joints as the schedule's rows; the same program as of the rows alone else."""
+    machine = star(n, NVLS)
+    (schedule,) = plans("nvls", machine, wanted(kind, machine), pieces=p)
+    with pytest.raises(Unsupported, match="joint"):
+        lower(schedule, in_place=in_place)
+    program, alone = lower(schedule, in_place=in_place, joints=True), lower(unjoined(schedule), in_place=in_place)
+    check(program, seeds=(0,))
+    assert all(
+        np.array_equal(getattr(program, name), getattr(alone, name)) for name in ("kind", "peer", "when", "wait")
+    )
+    assert len(alone.joint) == 0
+    crossing = (program.kind == SEND) | (program.kind == RECEIVE)
+    assert np.array_equal(program.joint >= 0, crossing)
+    ordered = schedule.sorted()
+    assert ordered.joint is not None
+    ends = {SEND: (program.rank, program.peer), RECEIVE: (program.peer, program.rank)}
+    for side, (src, dst) in ends.items():
+        mine = program.kind == side
+        told = zip(program.joint[mine].tolist(), src[mine].tolist(), dst[mine].tolist(), strict=True)
+        rows = zip(ordered.joint.tolist(), ordered.src.tolist(), ordered.dst.tolist(), strict=True)
+        assert sorted(told) == sorted(rows)
+    with pytest.raises(Unsupported, match="what switches combine"):
+        encode([program])

@@ -12,7 +12,7 @@ import pytest
 
 import antiphon
 from antiphon.cli import run
-from antiphon.cli._tuning_text import tuning_text
+from antiphon.cli.tuning_text import tuning_text
 from antiphon.core.collective import Collective
 from antiphon.core.request import Request
 from antiphon.core.topology import Topology

@@ -13,7 +13,7 @@ import pytest
 
 from antiphon.core.ksync.instance import instance_of
 from antiphon.errors import Invalid, TimedOut
-from antiphon.isolate import Lost, Starved, Stopped, Terms, _crew, apart, can_fork, in_order, usual_workers
+from antiphon.isolate import Lost, Starved, Stopped, Terms, apart, can_fork, in_order, usual_workers
 from antiphon.planners.synth import linear
 from antiphon.planners.synth.search import Search
 from antiphon.select import collective
@@ -191,13 +191,17 @@ def test_who_stops_asking_ends_them(held: Held) -> None:
     assert held.gone()
 
 
-def test_ctrl_c_ends_them(held: Held, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*args: Any) -> Any:
-        raise KeyboardInterrupt
+def test_ctrl_c_ends_them(held: Held) -> None:
+    def work(job: int, say: Callable[[str], None]) -> None:
+        say("at work")
+        signal.pause()
 
-    monkeypatch.setattr(_crew, "wait", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        list(in_order(range(5), terms(lambda job, _: signal.pause(), 3)))
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            list(in_order(range(5), terms(work, 3), heard=lambda words: signal.raise_signal(signal.SIGINT)))
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert held.gone()
 
 

@@ -23,10 +23,10 @@ from antiphon.core.ksync.instance import Instance, instance_of
 from antiphon.core.ksync.proof import Refutation, check, check_refutation, pack, resolve, unpack
 from antiphon.core.topology import LinkType, SharedLimit, Topology, build
 from antiphon.errors import Invalid, Unsupported
-from antiphon.planners.synth import _refute
-from antiphon.planners.synth._elaborate import Elaboration
-from antiphon.planners.synth._refute import refute
+from antiphon.planners.synth import refute as refuting
+from antiphon.planners.synth.elaborate import Elaboration
 from antiphon.planners.synth.group import trivial
+from antiphon.planners.synth.refute import refute
 from antiphon.planners.synth.sat import sat
 from antiphon.planners.synth.task import Effort, Task
 from antiphon.topologies import topology
@@ -104,7 +104,7 @@ def test_given_split() -> None:
 
 
 def test_restart_with_shuffled_clauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_refute, "FIRST", 20)
+    monkeypatch.setattr(refuting, "FIRST", 20)
     found = refute(torus(), Question(7, 4, 6, None, True), Effort(), again=0)[0]
     assert found is not None
     check_refutation(torus(), found)

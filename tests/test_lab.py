@@ -29,8 +29,8 @@ from antiphon.core.topology import LinkType, SharedLimit, Topology, build
 from antiphon.errors import AntiphonError, Invalid, Missing, Unsupported
 from antiphon.runtimes.engine.launch import Failed
 from antiphon.runtimes.lab import lab, runtime
-from antiphon.runtimes.lab._foreign import with_entrance
 from antiphon.runtimes.lab.commands import batches, bits
+from antiphon.runtimes.lab.foreign import with_entrance
 from antiphon.runtimes.lab.keeping import SCRIPT, find_lab, find_labs
 from antiphon.runtimes.lab.layout import lay_out
 from antiphon.runtimes.measure.case import How, Runnable
@@ -269,7 +269,7 @@ def test_below_what_the_shapers_let_pass_at_once_there_is_no_ratio(name: str) ->
     assert [row["over_predicted"] is None for row in rows] == [True, True, False, False]
     assert {row["at_once"] for row in rows} == {AT_ONCE}
     assert all(row["predicted_seconds"] > 0 for row in rows)
-    from antiphon.cli._run_text import rows_text
+    from antiphon.cli.run_text import rows_text
 
     said = " ".join(rows_text(rows).split())
     assert f"1KB, 80KiB: nothing over predicted: no link carries more than the {AT_ONCE} bytes" in said

@@ -21,8 +21,8 @@ from test_loggp import messages_of, nodes_of
 
 import antiphon
 from antiphon.cost import Level, LogGP, Profile
-from antiphon.cost.loggp._run import Simulation
 from antiphon.cost.loggp.loggp import loggp, simulate_graph
+from antiphon.cost.loggp.run import Simulation
 from antiphon.errors import Invalid, Unsupported
 
 MEASURED = Path(__file__).parent.parent / "bench" / "results" / "loggops.json"

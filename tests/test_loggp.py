@@ -39,9 +39,9 @@ from antiphon.core.topology import Topology
 from antiphon.core.transform import expand
 from antiphon.cost import Level, LogGP, Profile
 from antiphon.cost.figures import level_of
-from antiphon.cost.loggp._run import Simulation
 from antiphon.cost.loggp.heap import new_queue, put, take
 from antiphon.cost.loggp.loggp import loggp, simulate_graph
+from antiphon.cost.loggp.run import Simulation
 
 SEEDS = st.integers(0, 2**32 - 1)
 
@@ -109,7 +109,7 @@ def test_what_holds_of_ties_too(fidelity: str) -> None:
         terms = ready(1).terms
         assert np.isclose(sum(terms.values()), found.seconds, rtol=1e-9)
         assert min(terms.values()) >= 0
-        path = ready._path(found)
+        path = ready.path(found)
         assert not told[path[0]].deps
         assert all(a in told[b].deps for a, b in pairwise(path.tolist()))
 

@@ -36,9 +36,9 @@ from antiphon.core.schedule import Schedule, cut
 from antiphon.core.topology import Topology
 from antiphon.cost import Level, LogGP, Profile, load_profile, predict, prepare, save_profile, simulate
 from antiphon.cost.figures import FIGURES
-from antiphon.cost.loggp._run import Simulation
 from antiphon.cost.loggp.forms import kring, recmult
 from antiphon.cost.loggp.loggp import loggp, simulate_graph
+from antiphon.cost.loggp.run import Simulation
 from antiphon.errors import Invalid
 from antiphon.select import plan
 

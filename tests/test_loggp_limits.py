@@ -15,9 +15,9 @@ from antiphon.core.routes import Routes
 from antiphon.core.schedule import Chunks, Schedule
 from antiphon.cost import LogGP, Profile
 from antiphon.cost.loggp import state as engine
-from antiphon.cost.loggp._run import Simulation
 from antiphon.cost.loggp.loggp import loggp
 from antiphon.cost.loggp.messages import simulate_messages
+from antiphon.cost.loggp.run import Simulation
 
 RANKS = 8
 

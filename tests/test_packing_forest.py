@@ -12,8 +12,8 @@ import pytest
 import antiphon
 from antiphon.core.topology import LinkType, SharedLimit, Topology, build
 from antiphon.errors import Invalid
-from antiphon.planners.trees import _forest, _split, arborescences
-from antiphon.planners.trees._forest import forests
+from antiphon.planners.trees import arborescences, forest, splitting
+from antiphon.planners.trees.forest import forests
 from antiphon.planners.trees.kernel import SinkFlows
 from antiphon.planners.trees.tree import Tree, overloaded
 
@@ -138,20 +138,20 @@ def test_some_ranks_take_no_part(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(60))
 def test_exact_splitting(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a guess, every switch is split off the exact way."""
-    monkeypatch.setattr(_forest, "without_switches", partial(_split.without_switches, guess=False))
+    monkeypatch.setattr(forest, "without_switches", partial(splitting.without_switches, guess=False))
     packs(seed, 6, 10**6, tries=0)
 
 
 def test_exact_splitting_happens(monkeypatch: pytest.MonkeyPatch) -> None:
     """Some guesses lose rate: the exact way then starts from what of the guess does no harm."""
     runs: list[bool] = []
-    run = _split._Exact.run
+    run = splitting.ExactSplit.run
 
-    def counted(exact: _split._Exact, guess: _split.Amounts) -> _split.Amounts | None:
+    def counted(exact: splitting.ExactSplit, guess: splitting.Amounts) -> splitting.Amounts | None:
         runs.append(True)
         return run(exact, guess)
 
-    monkeypatch.setattr(_split._Exact, "run", counted)
+    monkeypatch.setattr(splitting.ExactSplit, "run", counted)
     for seed in range(100):
         packs(seed, 6, 10**6, tries=0)
     assert len(runs) >= 5
@@ -271,7 +271,7 @@ def hold(flows: SinkFlows, supply: dict[int, int]) -> None:
 @pytest.mark.parametrize("seed", range(150))
 def test_flows_stay_flows(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """After every step of splitting, growing and taking back."""
-    init, split, join = _split._Exact.__init__, _split._Exact._split, arborescences.Packing._join
+    init, split, join = splitting.ExactSplit.__init__, splitting.ExactSplit.split, arborescences.Packing.join
     supplies: dict[int, dict[int, int]] = {}
 
     def begun(exact, wires, pieces, supply, *rest):  # type: ignore[no-untyped-def]
@@ -289,8 +289,8 @@ def test_flows_stay_flows(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
         left[packing.members[0]] -= packing.weight
         hold(packing.flows, left)
 
-    monkeypatch.setattr(_split._Exact, "__init__", begun)
-    monkeypatch.setattr(_split._Exact, "_split", checked_split)
-    monkeypatch.setattr(arborescences.Packing, "_join", checked_join)
-    monkeypatch.setattr(_forest, "without_switches", partial(_split.without_switches, guess=False))
+    monkeypatch.setattr(splitting.ExactSplit, "__init__", begun)
+    monkeypatch.setattr(splitting.ExactSplit, "split", checked_split)
+    monkeypatch.setattr(arborescences.Packing, "join", checked_join)
+    monkeypatch.setattr(forest, "without_switches", partial(splitting.without_switches, guess=False))
     packs(seed, 5, 10**6, tries=2)

@@ -28,9 +28,9 @@ from antiphon.core.bounds.maxflow import dinic
 from antiphon.core.reshape import only
 from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, build
 from antiphon.errors import Invalid, Unsupported
-from antiphon.planners.trees._search import Arborescent, Undirected
 from antiphon.planners.trees.both_ways import directed, hung, radius, strength, undirected, weakest
 from antiphon.planners.trees.fewest import Fewest, fewest_broadcast, fewest_spanning
+from antiphon.planners.trees.search import Arborescent, Undirected
 from antiphon.planners.trees.spanning import arc_flows, pack, side_by_side, spanning
 from antiphon.planners.trees.tree import Tree, overloaded
 

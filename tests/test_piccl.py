@@ -21,11 +21,10 @@ from antiphon.core.schedule import REDUCE, Schedule, cut
 from antiphon.core.topology import Topology
 from antiphon.core.transform import expand
 from antiphon.core.verify import verify
-from antiphon.cost import Level, LogGP, load_profile
+from antiphon.cost import Level, LogGP, Profile, load_profile
 from antiphon.cost.figures import level_of
 from antiphon.errors import AntiphonError, Invalid, Unsupported
 from antiphon.formats import export
-from antiphon.formats.piccl._machine_written import topology_files
 from antiphon.formats.piccl.readers import (
     MessageGraph,
     figures_text,
@@ -441,6 +440,13 @@ def figures_between(machine: Topology, loggp: LogGP) -> dict[tuple[int, int], tu
     }
 
 
+def machine_files(machine: Topology, loggp: LogGP) -> dict[str, str]:
+    """What is written of a machine and its figures beside a plan for it."""
+    some = plan("broadcast", machine, planner="direct")
+    found = piccl_xml(some, nbytes=1000, profile=Profile(loggp=loggp))
+    return {name: text for name, text in found.items() if name != "schedule.xml" and isinstance(text, str)}
+
+
 def test_a_topology_of_theirs(figures: Path) -> None:
     machine, profile = read_topology(written(figures, TOPO, "topo.xml"))
     assert profile.loggp is not None
@@ -468,7 +474,7 @@ def test_a_topology_is_written_and_read_again(figures: Path) -> None:
     assert profile.loggp is not None
     other = figures / "again"
     other.mkdir()
-    for name, text in topology_files(machine, profile.loggp).items():
+    for name, text in machine_files(machine, profile.loggp).items():
         written(other, text, name)
     again, theirs = read_topology(other / "topology.xml")
     assert theirs.loggp is not None
@@ -481,7 +487,7 @@ def test_a_machine_of_the_catalogue_as_a_topology_of_theirs(tmp_path: Path) -> N
     machine = topology("cluster:box=dgx1v,boxes=2")
     host = machine.places[0].split("/")[0].rstrip("0123456789")
     loggp = LogGP((Level(host, L=1e-6, G=1e-11), Level(L=2e-6, G=1e-10)), 8, 2, host)
-    for name, text in topology_files(machine, loggp).items():
+    for name, text in machine_files(machine, loggp).items():
         written(tmp_path, text, name)
     again, profile = read_topology(tmp_path / "topology.xml")
     assert profile.loggp is not None
@@ -494,9 +500,9 @@ def test_a_machine_of_the_catalogue_as_a_topology_of_theirs(tmp_path: Path) -> N
     ]:
         if says:
             with pytest.raises(Unsupported, match=says):
-                topology_files(machine, LogGP(levels, 1, 1, node))
+                machine_files(machine, LogGP(levels, 1, 1, node))
         else:
-            assert 'num_levels="1"' in topology_files(machine, LogGP(levels, 1, 1, node))["topology.xml"]
+            assert 'num_levels="1"' in machine_files(machine, LogGP(levels, 1, 1, node))["topology.xml"]
 
 
 def test_one_level_alone(figures: Path) -> None:

@@ -27,7 +27,7 @@ from antiphon.core.schedule import COPY, REDUCE, Chunks, Schedule
 from antiphon.core.transform import pipeline
 from antiphon.errors import Invalid, Unsupported
 from antiphon.formats.program import both, lower
-from antiphon.runtimes.serve import _proven
+from antiphon.runtimes.serve import proven
 from antiphon.runtimes.serve.book import Book, encode_book, make_book, read_table
 
 
@@ -269,7 +269,7 @@ def test_a_book_is_proven_once(cache: Path, tmp_path: Path, monkeypatch: pytest.
     assert (cache.stat().st_mode & 0o777, mark.stat().st_size) == (0o700, 0)
 
     asked: list[Book] = []
-    monkeypatch.setattr(_proven, "refuse_wrong", asked.append)
+    monkeypatch.setattr(proven, "refuse_wrong", asked.append)
     assert read_table(path) == book
     assert not asked
     for place, modes in ((mark, (0o666, 0o620)), (cache, (0o777, 0o730))):  # others may have put it there
@@ -285,7 +285,11 @@ def test_a_book_is_proven_once(cache: Path, tmp_path: Path, monkeypatch: pytest.
     read_table(path)
     assert asked.pop() == book
     mark.unlink()
-    monkeypatch.setattr(_proven, "_judge", lambda: b"another proof")
+    read_table(path)
+    assert asked.pop() == book
+    read_table(path)  # it was marked again
+    assert not asked
+    monkeypatch.setattr(proven, "judge", lambda: b"another proof")
     read_table(path)
     assert asked.pop() == book
     monkeypatch.setenv("ANTIPHON_CACHE", "off")
@@ -301,7 +305,7 @@ def test_marks_of_others_are_not_believed(cache: Path, tmp_path: Path, monkeypat
     path.write_bytes(encode_book(book))
     read_table(path)
     asked: list[Book] = []
-    monkeypatch.setattr(_proven, "refuse_wrong", asked.append)
+    monkeypatch.setattr(proven, "refuse_wrong", asked.append)
     os.chown(next(cache.iterdir()), 12345, -1)
     read_table(path)
     assert asked == [book]

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from quick import examples
 
-from antiphon.runtimes.measure._race import ALIKE, MOST, UNSURE, Race, interval
+from antiphon.runtimes.measure.race import ALIKE, MOST, UNSURE, Race, interval
 
 
 def run(true: list[float], noise: float, rounds: int, seed: int, common: float = 0.0) -> Race:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.cli._tuning_text import tuning_text, tunings_text
+from antiphon.cli.tuning_text import tuning_text, tunings_text
 from antiphon.select import Tuning, Tunings, tune
 from antiphon.show.pages.report import report_html
 from antiphon.units import format_size, parse_size

@@ -27,9 +27,9 @@ from antiphon.core.serialize import load_plan
 from antiphon.core.topology import LinkType, Topology, build
 from antiphon.core.verify import verify
 from antiphon.errors import Infeasible, Unsupported
-from antiphon.planners.relations._blocks import by_relation
-from antiphon.planners.relations._sums import Value, sum_of
+from antiphon.planners.relations.blocks import by_relation
 from antiphon.planners.relations.relay import relay
+from antiphon.planners.relations.sums import Value, sum_of
 from antiphon.topologies import topology
 
 DOCS = Path(__file__).parent.parent / "docs"

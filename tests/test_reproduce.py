@@ -14,9 +14,9 @@ import antiphon
 from antiphon.cli import run
 from antiphon.errors import Infeasible, Invalid
 from antiphon.reproduce import names, reproduce, sccl, sccl_made
-from antiphon.reproduce._sccl_judge import judge
-from antiphon.reproduce._sccl_tables import DGX1, DUALS, Z52, Published, of_kind
+from antiphon.reproduce.sccl_judge import judge
 from antiphon.reproduce.sccl_made import Family, Made, family
+from antiphon.reproduce.sccl_tables import DGX1, DUALS, Z52, Published, of_kind
 from antiphon.reproduce.table import TABLE
 from antiphon.topologies import topology
 
@@ -73,7 +73,7 @@ def test_table_3() -> None:
 
 def test_undominated() -> None:
     points = [(1, 2, 2), (2, 3, 3), (6, 7, 7), (6, 3, 7), (2, 2, 3), (4, 2, 6)]
-    assert sccl._undominated(points) == [(2, 2, 3), (6, 3, 7)]
+    assert sccl.undominated(points) == [(2, 2, 3), (6, 3, 7)]
 
 
 # ---- what counts as reproduced; on a square, whose allgather is quick ----
@@ -88,7 +88,7 @@ def square() -> Family:
 
 
 def rows_of(group: Family, *rows: tuple[int, int, int, str]) -> list[dict[str, Any]]:
-    return list(sccl._of_family(group, published(*rows)))
+    return list(sccl.of_family(group, published(*rows)))
 
 
 def test_rows_that_hold() -> None:
@@ -127,15 +127,20 @@ def test_better_ones_are_looked_for() -> None:
     assert row["note"] == "dominated by (6, 2, 7)"  # beyond k = 4: as many chunks in a step less
 
 
+def made_otherwise(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
+    """Whatever a family makes from now on is so."""
+    make, frontier = Family.make, Family.frontier
+    monkeypatch.setattr(Family, "make", lambda *given: replace(make(*given), **changes))
+    monkeypatch.setattr(Family, "frontier", lambda *given: [replace(one, **changes) for one in frontier(*given)])
+
+
 def test_what_an_engine_alone_says_is_no_proof(monkeypatch: pytest.MonkeyPatch) -> None:
-    checked = Family._checked
-    monkeypatch.setattr(Family, "_checked", lambda *a: replace(checked(*a), trusted=("its word",)))
+    made_otherwise(monkeypatch, trusted=("its word",))
     assert not rows_of(square(), (2, 2, 3, "both"))[0]["ok"]
 
 
 def test_without_duals_nothing_is_optimal(monkeypatch: pytest.MonkeyPatch) -> None:
-    checked = Family._checked
-    monkeypatch.setattr(Family, "_checked", lambda *a: replace(checked(*a), least=None))
+    made_otherwise(monkeypatch, least=None)
     group = square()
     (standing,) = judge(group, [group.make(2, 2, 3)])
     assert standing.pareto is None

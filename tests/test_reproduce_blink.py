@@ -16,9 +16,9 @@ from packing_cases import OPTIMA, connected
 import antiphon
 from antiphon.cli import run
 from antiphon.core.topology import LinkType, Topology, both_ways, build
-from antiphon.reproduce import _blink_servers as servers
 from antiphon.reproduce import blink, reproduce
 from antiphon.reproduce import blink_rates as rates
+from antiphon.reproduce import blink_servers as servers
 from antiphon.reproduce.blink_allocations import allocation, joined, unique
 from antiphon.reproduce.blink_made import Made
 
@@ -196,7 +196,7 @@ def test_figure_14_with_a_slower_pcie_is_not_the_paper(monkeypatch: pytest.Monke
 
 def test_rows_of_one_machine() -> None:
     known: list[Made] = []
-    rows = list(blink._machine("dgx1v", "broadcast", known))
+    rows = list(blink.of_machine("dgx1v", "broadcast", known))
     assert all(row["ok"] for row in rows)
     assert [(row["ours"]["trees"], row["ours"]["rate"]) for row in rows] == [(6, "6"), (4, "6"), (4, "6")]
     assert rows[1]["deviation"].startswith("trees of weights 2, 2, 1, 1 reach it")
@@ -214,12 +214,12 @@ def test_slower_trees_are_not_reproduced(monkeypatch: pytest.MonkeyPatch) -> Non
 
     box = antiphon.topology("dgx1p")
     found = unique(box, [3])
-    assert blink._all("dgx1p", "broadcast", found, ())["ok"]
+    assert blink.of_allocations("dgx1p", "broadcast", found, ())["ok"]
     monkeypatch.setattr(blink, "made", slower)
-    row = blink._all("dgx1p", "broadcast", found, ())
+    row = blink.of_allocations("dgx1p", "broadcast", found, ())
     assert not row["ok"]
     assert row["ours"] == {"at_optimum": 0, "of": 2, "blink_of_optimum": 0.94}
-    assert [row["ok"] for row in blink._machine("dgx1p", "broadcast", [])] == [False, False, True]
+    assert [row["ok"] for row in blink.of_machine("dgx1p", "broadcast", [])] == [False, False, True]
 
 
 @pytest.mark.slow

@@ -11,9 +11,9 @@ import pytest
 
 from antiphon.cli import run
 from antiphon.cost.loggp import forms as loggp_forms
-from antiphon.reproduce import _piccl_selection as choosing
 from antiphon.reproduce import names, piccl
 from antiphon.reproduce import piccl_made as making
+from antiphon.reproduce import piccl_selection as choosing
 from antiphon.reproduce.piccl_made import FAMILIES, KRING, PERMUTED, RECMULT, Times
 
 KEYS = {"name", "published", "ours", "deviation", "ok", "note", "engine", "seconds", "proof"}

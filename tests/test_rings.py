@@ -24,13 +24,13 @@ from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, b
 from antiphon.core.verify import verify
 from antiphon.cost.loggp.loggp import loggp
 from antiphon.errors import Invalid
-from antiphon.planners.rings._bound import least_time
-from antiphon.planners.rings._flips import count, joined_flips
-from antiphon.planners.rings._most import most_rings
+from antiphon.planners.rings.bound import least_time
 from antiphon.planners.rings.circles import around
 from antiphon.planners.rings.circles import both_ways as there_and_back
 from antiphon.planners.rings.edge_disjoint import pack
-from antiphon.planners.rings.multi_ring import _loads
+from antiphon.planners.rings.flips import count, joined_flips
+from antiphon.planners.rings.most import most_rings
+from antiphon.planners.rings.multi_ring import step_loads
 from antiphon.planners.shared.groups import Groups, given_groups, placed_groups
 from antiphon.registry import table
 from antiphon.runtimes.measure.local import run_local
@@ -146,7 +146,7 @@ def test_no_rings_are_faster_than_can_be(data: st.DataObject, ranks: int) -> Non
     machine = build("two switches", ranks, links, switches=2, places=places, limits=limits)
     least, _ = least_time(machine, tuple(range(ranks)))
     for cycle in permutations(range(1, ranks)):
-        assert _loads(machine, [[0, *cycle]]).max() >= least * (1 - 1e-9)
+        assert step_loads(machine, [[0, *cycle]]).max() >= least * (1 - 1e-9)
 
 
 def test_complete_networks_gather_at_the_bound() -> None:

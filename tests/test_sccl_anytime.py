@@ -13,7 +13,7 @@ from sccl_cases import case
 
 from antiphon.core.ksync.instance import instance_of
 from antiphon.errors import EffortSpent
-from antiphon.planners.synth import _patience
+from antiphon.planners.synth import patience
 from antiphon.planners.synth.auto import decide
 from antiphon.planners.synth.frontier import Limits, Point, frontier, usual_steps
 from antiphon.planners.synth.points import certificate
@@ -48,7 +48,7 @@ def last(points: list[Point]) -> dict[int, tuple[Fraction, str]]:
 def test_workers_change_nothing(spec: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """All in processes of their own; here one candidate after the other gives the same frontier, too."""
     here = list(frontier(a_search(spec, kind), Fraction(0), Limits(steps=4)))
-    monkeypatch.setattr(_patience, "SMALL", 0)
+    monkeypatch.setattr(patience, "SMALL", 0)
     apart = [list(frontier(a_search(spec, kind), Fraction(0), Limits(steps=4, workers=n))) for n in (1, 2, 4)]
     assert len(here) >= 2
     assert told(apart[0]) == told(apart[1]) == told(apart[2])
@@ -57,7 +57,7 @@ def test_workers_change_nothing(spec: str, kind: str, monkeypatch: pytest.Monkey
 
 @pytest.mark.slow
 def test_workers_change_nothing_on_random_machines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_patience, "SMALL", 0)
+    monkeypatch.setattr(patience, "SMALL", 0)
     for seed in range(12):
         instance = case(seed, most_chunks=8)
         limits = [Limits(k=2, steps=instance.least_steps + 1, workers=n) for n in (1, 3)]
@@ -69,7 +69,7 @@ def test_small_frontiers_start_no_process(monkeypatch: pytest.MonkeyPatch) -> No
     def refused(*args: Any) -> Any:
         raise AssertionError("a process was started")
 
-    monkeypatch.setattr(_patience, "each_apart", refused)
+    monkeypatch.setattr(patience, "each_apart", refused)
     points = list(frontier(a_search("dgx1v_sccl", "allgather"), Fraction(7, 6), Limits()))
     assert [(p.chunks, p.steps, p.rounds) for p in points] == [(2, 2, 3), (6, 3, 7)]
 
@@ -80,8 +80,8 @@ def test_a_candidate_that_kills_its_process_is_told_and_survived(monkeypatch: py
             os.kill(os.getpid(), signal.SIGKILL)
         return decide(search, parts, steps, rounds, **more)
 
-    monkeypatch.setattr(_patience, "SMALL", 0)
-    monkeypatch.setattr(_patience, "decide", deadly)
+    monkeypatch.setattr(patience, "SMALL", 0)
+    monkeypatch.setattr(patience, "decide", deadly)
     said: list[str] = []
     points = list(frontier(a_search("dgx1v_sccl", "allgather"), Fraction(0), Limits(steps=3), said.append))
     assert [p.steps for p in points][:2] == [2, 3]
@@ -113,8 +113,8 @@ class Hard:
 
 def squeezed(monkeypatch: pytest.MonkeyPatch, calls: int) -> list[Point]:
     """Broadcast on a ring, where the first candidate of each number of steps is the best."""
-    monkeypatch.setattr(_patience, "decide", Hard(calls))
-    monkeypatch.setattr(_patience, "can_fork", lambda: False)  # to count calls here
+    monkeypatch.setattr(patience, "decide", Hard(calls))
+    monkeypatch.setattr(patience, "can_fork", lambda: False)  # to count calls here
     search = a_search("ring:ranks=8", "broadcast")
     return list(frontier(search, Fraction(0), Limits(steps=usual_steps(4))))
 

@@ -23,12 +23,13 @@ from antiphon.core.topology import Topology
 from antiphon.core.verify import verify
 from antiphon.errors import EffortSpent, Infeasible, Invalid
 from antiphon.planners.synth import auto
-from antiphon.planners.synth import cache as _cache
+from antiphon.planners.synth import cache as caching
 from antiphon.planners.synth.auto import Found, decide
 from antiphon.planners.synth.cache import Cache, Kept, asked_for, is_algorithm
 from antiphon.planners.synth.canonical import posed
 from antiphon.planners.synth.sccl import sccl
 from antiphon.planners.synth.search import Impossible, Search
+from antiphon.planners.synth.task import Answer
 from antiphon.select import collective
 from antiphon.topologies import topology
 
@@ -102,14 +103,19 @@ def test_a_refutation_by_search_is_kept_with_its_proof(tmp_path: Path, monkeypat
     first = decide(search, *point)
     assert isinstance(first, Impossible)
     assert first.resolution is not None
-    monkeypatch.setattr(auto, "_by_engines", None)
+    for engine in ("flow", "refute", "sat", "suits"):
+        monkeypatch.setattr(auto, engine, None)
+    with pytest.raises(TypeError):
+        decide(Search(search.instance), *point)
     assert decide(Search(search.instance, cache=Cache(tmp_path)), *point) == first
 
 
 def test_what_only_an_engine_says_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = Cache(tmp_path / "sccl")
     with monkeypatch.context() as change:
-        change.setattr(auto, "_by_engines", lambda *args: (Impossible("search"), []))
+        change.setattr(auto, "suits", lambda instance: True)
+        change.setattr(auto, "flow", lambda *args: Answer(None, refuted=True))
+        change.setattr(auto, "refute", lambda *args: (None, 0))
         assert decide(a_search(cache), *POINT) == Impossible("search")
     assert not cache.folder.exists()
     assert isinstance(decide(a_search(cache), *POINT), Found)
@@ -152,11 +158,11 @@ def test_answers_differ_by_what_was_asked(tmp_path: Path) -> None:
 
 def test_another_release_does_not_see_them(monkeypatch: pytest.MonkeyPatch) -> None:
     before = a_search(None).question(*POINT).name
-    _cache._makers.cache_clear()
+    caching.makers.cache_clear()
     with monkeypatch.context() as change:
-        change.setattr(_cache.metadata, "version", lambda name: "0" if name == "igraph" else "1")
+        change.setattr(caching.metadata, "version", lambda name: "0" if name == "igraph" else "1")
         assert a_search(None).question(*POINT).name != before
-    _cache._makers.cache_clear()
+    caching.makers.cache_clear()
     assert a_search(None).question(*POINT).name == before
 
 
@@ -200,17 +206,20 @@ def kept_file(folder: Path) -> Path:
     return path
 
 
-def rewritten(path: Path, forged: Any, check: bool = True) -> None:
-    """The file with another answer; with `check`, just as if it had been written so."""
+def rewritten(path: Path, forged: Any) -> None:
+    """The file with this in it instead, and all else as it was."""
     told = msgspec.json.decode(gzip.decompress(path.read_bytes()))
-    told |= forged
-    if check:
-        told["check"] = _cache._check(msgspec.convert(told["answer"], Kept))
-    path.write_bytes(gzip.compress(msgspec.json.encode(told)))
+    path.write_bytes(gzip.compress(msgspec.json.encode(told | forged)))
+
+
+def answered(path: Path, answer: Kept) -> None:
+    """The file just as if this had been found."""
+    path.unlink()
+    Cache(path.parent).put(a_search(None).question(*POINT), answer)
+    assert path.exists()
 
 
 def forgeries() -> Iterator[Any]:
-    engine = {"prices": [1], "engine": "sat"}
     yield "cut off", lambda path: path.write_bytes(path.read_bytes()[:-30])
     yield "empty", lambda path: path.write_bytes(b"")
     yield "foreign", lambda path: path.write_bytes(b"\xff\xfe not ours")
@@ -219,13 +228,11 @@ def forgeries() -> Iterator[Any]:
     yield "a link to nowhere", lambda path: (path.unlink(), path.symlink_to(path.parent / "none"))
     yield "another version", lambda path: rewritten(path, {"format": 2})
     yield "another question", lambda path: rewritten(path, {"question": "0" * 64})
-    yield (
-        "changed",
-        lambda path: rewritten(path, {"answer": {"prices": [1], "engine": "x", "moves": None}}, check=False),
-    )
-    yield "no moves", lambda path: rewritten(path, {"answer": {**engine, "moves": []}})
-    yield "a wrong move", lambda path: rewritten(path, {"answer": {**engine, "moves": [[0, 0, [10**6], 0]]}})
-    yield "a wrong kind", lambda path: rewritten(path, {"answer": {**engine, "moves": [[99, 0, [0], 0]]}})
+    yield "changed", lambda path: rewritten(path, {"answer": {"prices": [1], "engine": "x", "moves": None}})
+    yield "another sum", lambda path: rewritten(path, {"check": "0" * 64})
+    yield "no moves", lambda path: answered(path, Kept([1], "sat", []))
+    yield "a wrong move", lambda path: answered(path, Kept([1], "sat", [(0, 0, (10**6,), 0)]))
+    yield "a wrong kind", lambda path: answered(path, Kept([1], "sat", [(99, 0, (0,), 0)]))
 
 
 @pytest.mark.parametrize(

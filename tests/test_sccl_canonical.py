@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator
+from dataclasses import fields
 from fractions import Fraction
 from typing import Any
 
@@ -175,21 +176,26 @@ class Watched:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.asked: list[object] = []
-        ask, flow = auto._ask, auto.flow
+        sat, apart, flow = auto.sat, auto.apart, auto.flow
 
-        def watched_ask(search: Search, task: Any, group: Any, effort: Any, solver: str, *rest: Any) -> Any:
+        def watched_sat(task: Any, group: Any, effort: Any, solver: str, *rest: Any) -> Any:
             self._note(solver, task, group, effort)
-            return ask(search, task, group, effort, solver, *rest)
+            return sat(task, group, effort, solver, *rest)
+
+        def watched_apart(_: Any, task: Any, group: Any, effort: Any, solver: str, *rest: Any, **how: Any) -> Any:
+            self._note(solver, task, group, effort)
+            return apart(sat, task, group, effort, solver, *rest, **how)
 
         def watched_flow(task: Any, group: Any, effort: Any, *rest: Any) -> Any:
             self._note("flow", task, group, effort)
             return flow(task, group, effort, *rest)
 
-        monkeypatch.setattr(auto, "_ask", watched_ask)
+        monkeypatch.setattr(auto, "sat", watched_sat)
+        monkeypatch.setattr(auto, "apart", watched_apart)
         monkeypatch.setattr(auto, "flow", watched_flow)
 
     def _note(self, engine: str, task: Any, group: Any, effort: Any) -> None:
-        elements = tuple(part.tobytes() for part in group._parts)
+        elements = tuple(getattr(group, part.name).tobytes() for part in fields(group))
         numbers = task.parts, task.steps, task.rounds, task.split, effort.conflicts, effort.seed
         self.asked.append((engine, numbers, elements, form(task.instance)))
 

@@ -18,7 +18,7 @@ from antiphon.core.loads import rounds
 from antiphon.core.topology import LinkType, build
 from antiphon.core.verify import verify
 from antiphon.planners.synth import linear
-from antiphon.planners.synth._flow import flow, suits
+from antiphon.planners.synth.flow import flow, suits
 from antiphon.planners.synth.group import Renamings, group_of, subgroups, trivial
 from antiphon.planners.synth.program import Program
 from antiphon.planners.synth.sat import sat

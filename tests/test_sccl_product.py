@@ -19,7 +19,7 @@ from antiphon.core.request import Request
 from antiphon.core.reshape import join, relabel
 from antiphon.core.topology import LinkType, Topology, both_ways, build
 from antiphon.core.verify import verify
-from antiphon.planners.synth._product import by_product, factored
+from antiphon.planners.synth.product import by_product, factored
 from antiphon.planners.synth.sccl import sccl
 from antiphon.planners.synth.search import Search
 from antiphon.planners.synth.task import rounds_of, schedule_of

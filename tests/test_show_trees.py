@@ -22,8 +22,8 @@ from antiphon.errors import Invalid, Unsupported
 from antiphon.registry import table
 from antiphon.select import every_plan, plan
 from antiphon.show.pictures import trees as drawing
-from antiphon.show.pictures._growth import ANY, BOTH, IN, IN_AND_OUT, OUT, Growth, growth_of, growths_of
 from antiphon.show.pictures.graph import graph_of
+from antiphon.show.pictures.growth import ANY, BOTH, IN, IN_AND_OUT, OUT, Growth, growth_of, growths_of
 from antiphon.show.pictures.layout import arrange
 from antiphon.show.pictures.trees import MOST_NODES, trees_svg
 from antiphon.topologies import topology

@@ -16,7 +16,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from quick import examples
 
-from antiphon.core import symmetry
 from antiphon.core.reshape import Card, degrade, join, relabel, reverse
 from antiphon.core.symmetry import automorphisms, canonical, link_map
 from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, build
@@ -309,10 +308,10 @@ def test_a_cluster_of_equal_boxes_does_not_explode() -> None:
 
 def test_the_direction_of_the_library_is_learnt() -> None:
     """Vertices of three colours must be numbered by colour, whichever way the library tells it."""
-    drawn = symmetry._Drawn(np.zeros((0, 2), np.int64), [1, 2, 0], (), {})
-    label, _, colours = drawn.canonical()
+    machine = build("none", 3, [])
+    label, key = canonical(machine, [1, 2, 0])
     assert label.tolist() == [1, 2, 0]
-    assert colours.tolist() == [0, 1, 2]
+    assert key == canonical(machine, [0, 1, 2])[1] != canonical(machine, [0, 1, 1])[1]
 
 
 def test_a_machine_without_links() -> None:

@@ -14,11 +14,11 @@ import stubborn_planners
 import antiphon
 from antiphon import registry
 from antiphon.cli import run
-from antiphon.cli._tuning_text import last_line
 from antiphon.isolate import _process
-from antiphon.select import Tuning, _pool, tune, tuner
+from antiphon.select import Tuning, pool, tune, tuner
 from antiphon.select import task as _task
 from antiphon.show.pages.report import report_html
+from antiphon.show.words import stopped_text
 
 Add = Callable[..., None]
 Capture = pytest.CaptureFixture[str]
@@ -65,7 +65,7 @@ def test_what_is_stopped_from_outside_counts_and_what_dies_does_not(added: Add) 
     (killed,) = (c for c in found.candidates if c.planner == "killed" and c.status != "ok")
     assert killed.reason == "its process was ended by signal SIGKILL, as computers end what takes too much memory"
     words = "stopped by their budget: 2 candidates (hangs, sleeps); ended by a crash: 2 candidates (dies, killed)"
-    assert last_line([found]) == [f"  {words}; more time (--budget) may find better"]
+    assert stopped_text([found]) == f"{words}; more time (--budget) may find better"
 
 
 def test_within_this_process_too(added: Add) -> None:
@@ -83,21 +83,21 @@ def test_what_never_began_was_not_stopped_by_its_budget(added: Add, monkeypatch:
 
 def test_an_interruption_leaves_candidates_untried(monkeypatch: pytest.MonkeyPatch) -> None:
     number = count()
-    work = _pool.work
+    work = pool.work
 
     def stopped(context: Any, task: Any) -> Any:
         if next(number) == 2:
             raise KeyboardInterrupt
         yield from work(context, task)
 
-    monkeypatch.setattr(_pool, "work", stopped)
+    monkeypatch.setattr(pool, "work", stopped)
     names = ["ring", "direct", "bruck", "recursive-doubling"]
     found = tune("allgather", "full:ranks=4", planners=names, nbytes="1KB", workers="none", nccl=False)
     asked_for = {c.planner for c in found.candidates}
     assert not found.complete
     assert found.untried > 0
     assert asked_for < set(names)
-    assert f"not tried: {found.untried} candidate" in last_line([found])[0]
+    assert f"not tried: {found.untried} candidate" in stopped_text([found])
 
 
 def test_an_interruption_in_the_middle_is_no_end_of_the_budget(added: Add) -> None:
@@ -109,12 +109,12 @@ def test_an_interruption_in_the_middle_is_no_end_of_the_budget(added: Add) -> No
 def test_bounds_that_took_too_long_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a gap would be missing without a word; they are no candidate, and no budget helps."""
 
-    def endless(context: Any, task: Any) -> Any:
+    def endless(machine: Any, target: Any) -> Any:
         while True:
             pass
 
-    monkeypatch.setattr(_pool, "BOUND_LIMIT", 0.05)
-    monkeypatch.setattr(_task, "_limits", endless)
+    monkeypatch.setattr(pool, "BOUND_LIMIT", 0.05)
+    monkeypatch.setattr(_task, "bound", endless)
     found = tune("allgather", "ring:ranks=4", planners="ring", nbytes="1KB", workers="none", nccl=False)
     assert found.ranges[0].gap is None
     assert found.no_bound == {"allgather": "stopped after 0.05 s of CPU time"}

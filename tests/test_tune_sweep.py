@@ -25,9 +25,9 @@ from antiphon.core.verify import verify
 from antiphon.cost import Prediction
 from antiphon.errors import Invalid
 from antiphon.registry import Entry
-from antiphon.select import Gain, Tuning, Tunings, _pool, load_plans, read_sweep, task, tune, tune_over
+from antiphon.select import Gain, Tuning, Tunings, load_plans, pool, read_sweep, task, tune, tune_over
 from antiphon.select import settings as settings_of
-from antiphon.select._over import replaced
+from antiphon.select.over import replaced
 from antiphon.select.sweep import MOST, combinations, resolved, values_of
 from antiphon.show.pages.report import heatmap_svg
 from antiphon.show.pictures import heatmap
@@ -143,14 +143,14 @@ def test_factors_are_of_the_ranks_that_take_part() -> None:
 
 def test_values_that_give_the_same_are_priced_once_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
     prepared: list[Any] = []
-    honest = task._prepared
+    honest = task.as_cut
 
     def counted(*given: Any) -> Any:
         prepared.append(given)
         return honest(*given)
 
-    monkeypatch.setattr(task, "_prepared", counted)
-    monkeypatch.setattr(_pool, "warm", lambda context: None)
+    monkeypatch.setattr(task, "as_cut", counted)
+    monkeypatch.setattr(pool, "warm", lambda context: None)
     found = quick({"rings": "1:4"}, "allgather", planners="multi-ring")
     told = [(c.options, c.also) for c in found.candidates]
     assert told == [({"rings": 1}, ()), ({"rings": 2}, ({"rings": 3}, {"rings": 4}))]
@@ -249,7 +249,7 @@ def test_the_first_call_of_a_model_is_no_candidates_fault(monkeypatch: pytest.Mo
     whole = {**old("model"), "slow": Entry("slow_model:slow", "slow at first", {})}
     monkeypatch.setattr(registry, "table", lambda kind: whole if kind == "model" else old(kind))
     for workers, start in (("none", 2.0), (1, -1.0)):
-        monkeypatch.setattr(_pool, "HEAD_START", start)
+        monkeypatch.setattr(pool, "HEAD_START", start)
         monkeypatch.setattr(slow_model, "calls", [] if workers == "none" else [0])
         found = quick(model="slow", nbytes="1KB", budget=0.1, workers=workers)
         assert [c.status for c in found.candidates] == ["ok"] * 5
@@ -264,13 +264,15 @@ def test_the_heat_map_shows_every_value_at_every_size(swept: Tuning) -> None:
     assert [panel.planner for panel in panels] == ["ring", "binomial-tree", "relay"]
     cells = [r for r in root.iter(f"{SVG}rect") if r.find(f"{SVG}title") is not None]
     assert len(cells) == sum(len(panel.rows) for panel in panels) * len(swept.sizes)
+    levels = iter(int(cell.get("class", "").removeprefix("hm-")) for cell in cells)
     for panel in panels:
+        drawn = [[next(levels) for _ in swept.sizes] for _ in panel.rows]
         for size in range(len(swept.sizes)):
             column = [seconds[size] for seconds in panel.seconds]
             assert column[panel.best[size]] == min(column)
-            assert heatmap._level(panel, panel.best[size], size) == 0
+            assert drawn[panel.best[size]][size] == 0
             for row, seconds in enumerate(column):
-                limit = heatmap.LEVELS[heatmap._level(panel, row, size)][0]
+                limit = heatmap.LEVELS[drawn[row][size]][0]
                 assert seconds <= min(column) * limit * (1 + 1e-6)
     wins = np.array([panel.wins for panel in panels])
     assert wins.any(axis=0).all()  # at every size somebody is the fastest

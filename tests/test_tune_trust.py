@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import sys
+import types
+import weakref
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
@@ -15,23 +19,26 @@ from generate import Case, cases
 from hypothesis import given
 
 import antiphon
+from antiphon import registry
 from antiphon.core import loads
 from antiphon.core.bounds import bound
 from antiphon.core.bounds import latency_seconds as module
 from antiphon.core.bounds.latency_seconds import quickest
 from antiphon.core.bounds.needs import needs_of
 from antiphon.core.collective import KINDS, Collective
+from antiphon.core.request import Request
 from antiphon.core.reshape import degrade, only
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, build
 from antiphon.cost import Profile, predict, prepare
-from antiphon.errors import Invalid, Unsupported
-from antiphon.registry import find
+from antiphon.errors import Invalid, TimedOut, Unsupported
+from antiphon.planners.rings.multi_ring import multi_ring
+from antiphon.registry import Entry, find
 from antiphon.select import Tuning, collective, tune, tuner
 from antiphon.select import task as _task
-from antiphon.select._mark import mark_of
 from antiphon.select.libraries import BASELINES, baseline
 from antiphon.select.losses import damage
+from antiphon.select.mark import mark_of
 from antiphon.select.task import Context, Done, Message, Task, work
 from antiphon.topologies import topology
 
@@ -68,15 +75,22 @@ def test_no_speedup_where_nccl_had_not_its_say() -> None:
     assert baseline("custom", [], {}, ())[1] == "nothing stands for NCCL in a custom collective"
 
 
+def its_own(monkeypatch: pytest.MonkeyPatch, planner: Any, **can: Any) -> Entry:
+    """This function as a planner of somebody's."""
+    monkeypatch.setitem(sys.modules, "its_planner", types.SimpleNamespace(planner=planner))
+    return Entry("its_planner:planner", "somebody's", can)
+
+
 def test_a_speedup_over_what_timed_out_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = _task._schedules
+    def slow(request: Request, **options: Any) -> Any:
+        if options == {"pieces": 8}:
+            raise TimedOut("stopped after 6.5 s")
+        return multi_ring(request, **options)
 
-    def slow(context: Context, task: Task) -> Any:
-        if task.planner == "multi-ring" and task.options == {"pieces": 8}:
-            raise _task._EndedError("timed out", "stopped after 6.5 s")
-        return real(context, task)
-
-    monkeypatch.setattr(_task, "_schedules", slow)
+    old = registry.table
+    whole = {**old("planner"), "multi-ring": its_own(monkeypatch, slow, **find("planner", "multi-ring").can)}
+    for where in (registry, tuner):
+        monkeypatch.setattr(where, "table", lambda kind: whole if kind == "planner" else old(kind))
     found = quick(spec="dgx1v")
     assert found.baselines == {"allreduce": ()}
     assert found.no_speedup == {"allreduce": "multi-ring pieces=8 timed out: stopped after 6.5 s"}
@@ -170,8 +184,10 @@ def test_the_last_timeline_is_that_of_the_very_schedule_and_machine() -> None:
     assert loads.timeline(schedule, faster).total < one.total
     assert loads.timeline(schedule.take(np.arange(3)), faster).total < loads.timeline(schedule, faster).total
     assert loads.timeline(schedule, machine).total == one.total
+    kept = weakref.ref(loads.timeline(schedule, machine))
+    assert kept() is not None
     del schedule
-    assert not loads._last
+    assert kept() is None
 
 
 # ---- the latency bound ----
@@ -258,20 +274,20 @@ def test_one_schedule_that_cannot_be_priced_does_not_end_its_planner(monkeypatch
     machine = topology("full:ranks=4")
     targets = {"allreduce": collective("allreduce", machine)}
     context = Context(machine, targets, "mine", find("model", "alpha-beta"), None, (1,), 5.0, 0)
-    real = _task._prepared
+    real = _task.as_cut
 
-    def picky(context: Context, schedule: Any) -> Any:
+    def picky(make: Any, schedule: Any, cuts: Any) -> Any:
         if schedule.pieces == 1:
-            raise _task._UnpricedError("model mine cannot price this")
-        return real(context, schedule)
+            raise Unsupported("model mine: no pieces")
+        return real(make, schedule, cuts)
 
     made = antiphon.plan("allreduce", machine).entries[0].schedule
-    monkeypatch.setattr(_task, "_prepared", picky)
+    monkeypatch.setattr(_task, "as_cut", picky)
     variants = [made.take(np.arange(made.transfers), pieces=p) for p in (1, 2, 1, 3)]
-    monkeypatch.setattr(_task, "_schedules", lambda context, task: iter(variants))
-    *rows, end = work(context, Task(0, "allreduce", "ring", find("planner", "ring")))
+    entry = its_own(monkeypatch, lambda request: iter(variants), collectives=("allreduce",), options=())
+    *rows, end = work(context, Task(0, "allreduce", "its", entry))
     assert [getattr(row, "variant", None) for row in rows] == [1, 3]
-    assert end == Done(0, "refused", "model mine cannot price this")
+    assert end == Done(0, "refused", f"model mine cannot price this on {machine.name}: no pieces")
 
 
 # ---- what was lost ----
@@ -393,8 +409,17 @@ def test_predict_refuses_what_is_no_size() -> None:
 
 
 def test_no_workers_given_is_as_zero(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuner, "_cores", lambda: 7)
-    assert [tuner._processes(n) for n in (None, 0, 1, 3, "none")] == [7, 7, 1, 3, 0]
+    asked: list[int] = []
+
+    def noted(context: Context, tasks: Any, workers: int, tell: Any) -> None:
+        asked.append(workers)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tuner, "run_tasks", noted)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(7)), raising=False)
+    for workers in (None, 0, 1, 3, "none"):
+        assert not quick(workers=workers).complete
+    assert asked == [7, 7, 1, 3, 0]
 
 
 def test_short_words_for_what_was_found() -> None:

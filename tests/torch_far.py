@@ -16,8 +16,8 @@ from torch.distributed._shard import sharded_tensor
 from torch.distributed._shard.sharding_spec import ChunkShardingSpec
 
 import antiphon.torch
-from antiphon.runtimes.serve import _torch_far
-from antiphon.runtimes.serve._torch_far import Far
+from antiphon.runtimes.serve import torch_far
+from antiphon.runtimes.serve.torch_far import Far
 
 NAMES = (
     "allreduce", "allreduce_coalesced", "reduce", "broadcast", "allgather", "_allgather_base", "reduce_scatter",
@@ -85,9 +85,9 @@ def check_devices(rank: int, size: int) -> dict[str, Any]:
     assert torch.cuda.device_count() == 0
     assert dist.Backend.backend_capability["antiphon"] == ["cpu"]
     with mock.patch("torch.backends.cuda.is_built", return_value=True):
-        assert _torch_far.devices() == ["cpu"]
+        assert torch_far.devices() == ["cpu"]
         with mock.patch("torch.cuda.device_count", return_value=1):
-            assert _torch_far.devices() == ["cpu", "cuda"]
+            assert torch_far.devices() == ["cpu", "cuda"]
     spec = ChunkShardingSpec(dim=0, placements=[f"rank:{r}/cpu" for r in range(size)])
     whole = torch.zeros(2 * size) if rank == 0 else None
     sharded_tensor.full(spec, (2 * size,), 3.0).gather(dst=0, out=whole)

@@ -13,6 +13,9 @@ The functions bear the names of the commands:
     page = antiphon.report(best)                       # HTML
     points = antiphon.frontier("allgather", machine).points   # from the fewest steps to the least time, with proofs
 
+    with antiphon.write("broadcast", "line:ranks=3") as w:    # a schedule of your own; then w.plan
+        w[0, "input", 0].copy_to(1).copy_to(2)
+
     files = antiphon.export(plan, "goal", nbytes="64MiB")     # for another program, by a back end
 
     with antiphon.comm(MPI.COMM_WORLD, "table.json") as c:    # under mpiexec, with NumPy and mpi4py
@@ -29,7 +32,8 @@ there is.
 # These are in memory when Python starts: nothing is looked for on the disk until Ctrl-C is heard.
 import _signal  # type: ignore[import-not-found]  # what `signal` is made of
 import sys
-from os import _exit, getpid, write
+from os import _exit, getpid
+from os import write as _write
 
 
 def _is_the_command() -> bool:
@@ -48,7 +52,7 @@ def _leave(number: int, frame: object) -> None:
         return
     _LEAVING = True
     if getpid() == _PROCESS:
-        write(2, b"antiphon: terminated\n" if number == _signal.SIGTERM else b"antiphon: interrupted\n")
+        _write(2, b"antiphon: terminated\n" if number == _signal.SIGTERM else b"antiphon: interrupted\n")
     _exit(128 + number)
 
 
@@ -70,21 +74,23 @@ for _folder in ("planners", "reproduce", "runtimes", "topologies"):
 
 from antiphon.api.costs import predict, simulate  # noqa: E402
 from antiphon.api.files import export, load, save  # noqa: E402
+from antiphon.api.linting import lint  # noqa: E402
 from antiphon.api.machines import backends, bound, collective, models, planners, runtimes, topologies, topology  # noqa: E402
 from antiphon.api.measuring import bench, fit  # noqa: E402
-from antiphon.api.plans import frontier, plan, verify  # noqa: E402
+from antiphon.api.plans import frontier, plan, verify, write  # noqa: E402
 from antiphon.api.running import build, comm, lab, reproduce, run  # noqa: E402
 from antiphon.api.tuning import report, tune, tune_over  # noqa: E402
 
 __all__ = [
-    "Collective", "Frontier", "Plan", "Profile", "Topology", "Tuning",
-    "backends", "bench", "bound", "build", "collective", "comm", "export", "fit", "frontier", "lab", "load", "models",
-    "plan", "planners", "predict", "report", "reproduce", "run", "runtimes", "save", "simulate", "topologies",
-    "topology", "tune", "tune_over", "verify",
+    "Collective", "Frontier", "Places", "Plan", "Profile", "Topology", "Tuning", "Writing",
+    "backends", "bench", "bound", "build", "collective", "comm", "export", "fit", "frontier", "lab", "lint", "load",
+    "models", "plan", "planners", "predict", "report", "reproduce", "run", "runtimes", "save", "simulate", "topologies",
+    "topology", "tune", "tune_over", "verify", "write",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
     from antiphon import errors as errors
+    from antiphon.author import Places, Writing
     from antiphon.core.collective import Collective
     from antiphon.core.plan import Plan
     from antiphon.core.topology import Topology
@@ -92,8 +98,8 @@ if TYPE_CHECKING:
     from antiphon.select import Frontier, Tuning
 else:  # imported when somebody asks for them
     _TYPES = {
-        "Collective": "core.collective", "Frontier": "select", "Plan": "core.plan", "Profile": "cost",
-        "Topology": "core.topology", "Tuning": "select",
+        "Collective": "core.collective", "Frontier": "select", "Places": "author", "Plan": "core.plan",
+        "Profile": "cost", "Topology": "core.topology", "Tuning": "select", "Writing": "author",
     }  # fmt: skip
 
     def __getattr__(name):

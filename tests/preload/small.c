@@ -29,11 +29,13 @@ int main(int count, char **arguments) {
         if (rank == size - 1) raise(SIGKILL);
         for (;;) sums(100000);
     }
-    if (!strcmp(fault, "late")) { /* the last one never takes part */
+    if (!strcmp(fault, "late")) { /* the last one never takes part: it waits until the first has told, and ends all */
+        int first, second, told = 0;
         MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
-        if (rank == size - 1) sleep(4), _exit(1);
-        int first = sums(100000), second = sums(100000);
+        if (rank == size - 1) MPI_Recv(&told, 1, MPI_INT, 0, 7, MPI_COMM_WORLD, MPI_STATUS_IGNORE), _exit(1);
+        first = sums(100000), second = sums(100000);
         if (!rank) printf("late: %d %d\n", first, second), fflush(stdout);
+        if (!rank) MPI_Send(&told, 1, MPI_INT, size - 1, 7, MPI_COMM_WORLD);
         sleep(10);
     }
     MPI_Finalize();

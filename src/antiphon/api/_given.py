@@ -47,15 +47,21 @@ def wanted(given: Any, topology: Topology, root: int | None = None, ranks: Any =
     return given
 
 
-def plans(given: Any, what: str = "plan") -> dict[str, Plan]:
-    """All plans in a file or in what `tune`, `frontier` or `load` gave, by collective; a plan alone is one."""
+def plans(given: Any, what: str = "plan", on: Topology | None = None) -> dict[str, Plan]:
+    """All plans in a file or in what `tune`, `frontier` or `load` gave, by collective; a plan alone is one. `on`: the
+    machine of a file that names none."""
     from antiphon.core.plan import Plan
     from antiphon.select import Frontier, load_plans
 
+    if is_path(given):
+        found = load_plans(path(given, what), on)
+        if on is not None and any(one.topology is not on for one in found.values()):
+            raise Invalid(f"{os.fspath(given)}: says itself which machine it is for; leave the topology out")
+        return found
+    if on is not None:
+        raise Invalid(f"{what}: has a machine of its own; leave the topology out")
     if isinstance(given, Plan):
         return {given.collective.kind: given}
-    if is_path(given):
-        return load_plans(path(given, what))
     if isinstance(given, Frontier):
         return {given.collective.kind: given.plan()}
     held = given if isinstance(given, Mapping) else getattr(given, "plans", None)
@@ -66,9 +72,9 @@ def plans(given: Any, what: str = "plan") -> dict[str, Plan]:
     return dict(held)
 
 
-def plan(given: Any, collective: str = "", what: str = "plan") -> Plan:
-    """The plan that is given, or of several that for this collective."""
-    found = plans(given, what)
+def plan(given: Any, collective: str = "", what: str = "plan", on: Topology | None = None) -> Plan:
+    """The plan that is given, or of several that for this collective. `on`: the machine of a file that names none."""
+    found = plans(given, what, on)
     where = os.fspath(given) if is_path(given) else what
     if collective and collective not in found:
         raise unknown(f"collective in {where}", collective, found)

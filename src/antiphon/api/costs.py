@@ -7,14 +7,22 @@ from typing import TYPE_CHECKING
 
 from antiphon.api import _given
 from antiphon.api._checked import public, size
+from antiphon.errors import Invalid
 
 if TYPE_CHECKING:
-    from antiphon.api._kinds import Path, PlanLike, ProfileLike, Row, Size, Sizes
+    from antiphon.api._kinds import MachineLike, Path, PlanLike, ProfileLike, Row, Size, Sizes
+    from antiphon.core.plan import Plan
 
 
 @public
 def predict(
-    plan: PlanLike, nbytes: Sizes, *, model: str = "alpha-beta", profile: ProfileLike = None, collective: str = ""
+    plan: PlanLike,
+    nbytes: Sizes,
+    *,
+    model: str = "alpha-beta",
+    profile: ProfileLike = None,
+    collective: str = "",
+    topology: MachineLike | None = None,
 ) -> list[Row]:
     """What a plan takes by a model, a row per size: nbytes, seconds, algbw, busbw, terms, bottleneck, note.
 
@@ -23,10 +31,11 @@ def predict(
     `model`: which (`antiphon.models()`), with its options behind a colon.
     `profile`: what was measured: a Profile, its file, or the name of a shipped one.
     `collective`: of several plans the one for this.
+    `topology`: the machine, for files that name none (MSCCL's XML, plans of MSCCL++).
     """
     from antiphon.cost import predict as price
 
-    return price(_given.plan(plan, collective), nbytes, model=model, profile=profile)
+    return price(_placed(plan, collective, topology), nbytes, model=model, profile=profile)
 
 
 @public
@@ -38,6 +47,7 @@ def simulate(
     profile: ProfileLike = None,
     trace: Path | None = None,
     collective: str = "",
+    topology: MachineLike | None = None,
 ) -> list[Row]:
     """Follow every message of one size: a row as of `predict`, with the path that held it up (critical_path).
 
@@ -47,13 +57,29 @@ def simulate(
     `profile`: what was measured: a Profile, its file, or the name of a shipped one.
     `trace`: a file for when each message is under way (Chrome's trace format).
     `collective`: of several plans the one for this.
+    `topology`: the machine, for files that name none (MSCCL's XML, plans of MSCCL++).
     """
     from antiphon.core.files import write_bytes
     from antiphon.cost import simulate as follow
 
     row, events = follow(
-        _given.plan(plan, collective), size(nbytes, "nbytes"), model=model, profile=profile, trace=trace is not None
+        _placed(plan, collective, topology),
+        size(nbytes, "nbytes"),
+        model=model,
+        profile=profile,
+        trace=trace is not None,
     )
     if trace is not None and events is not None:
         write_bytes(os.fspath(trace), events)
     return [row]
+
+
+def _placed(plan: PlanLike, collective: str, topology: MachineLike | None) -> Plan:
+    """On a machine whose links are known."""
+    from antiphon.formats.foreign import machine_is_told
+
+    on = None if topology is None else _given.machine(topology, "topology")
+    found = _given.plan(plan, collective, on=on)
+    if not machine_is_told(found):
+        raise Invalid("plan: its file says nothing of the machine; give it by --topology (in Python topology=)")
+    return found

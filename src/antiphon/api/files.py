@@ -32,8 +32,8 @@ def load(path: Path, kind: type[T]) -> T: ...
 def load(path: Path, kind: type[Any] | None = None) -> Any:
     """What is in a file, whatever it is: a Topology, a Collective, a Plan, a Profile; of a table its plans by
     collective; of programs and books what they hold; of measurements (CSV) their rows; of PICCL's XML a schedule (a
-    Plan, where it says which data it moves), or a machine and its profile. Plans are not believed to be right: `verify`
-    them.
+    Plan, where it says which data it moves), or a machine and its profile; of MSCCL's XML and plans of MSCCL++, which
+    are judged as they stand, a Plan on no machine. All other plans are not believed to be right: `verify` them.
 
     `path`: the file, plain or compressed.
     `kind`: what it must hold, such as antiphon.Plan; Invalid if it holds something else. A table of one plan is one.
@@ -54,6 +54,7 @@ def load(path: Path, kind: type[Any] | None = None) -> Any:
 def _loaded(name: str) -> Any:
     from antiphon.core.files import read_bytes, reading
     from antiphon.core.program import codec
+    from antiphon.formats.foreign import reader_of
     from antiphon.runtimes.serve import book
 
     with reading(name):
@@ -62,10 +63,25 @@ def _loaded(name: str) -> Any:
             return codec.decode(data)
         if data.startswith(book.MAGIC):
             return book.proven_book(data)
+    if reader_of(data) is not None:
+        return _of_others(name, data)
     start = data[:4096].removeprefix(b"\xef\xbb\xbf").lstrip()
     if start.startswith(b"<"):
         return _of_piccl(name, data)
     return _of_json(name, data) if start.startswith((b"{", b"[")) else _measurements(name, data)
+
+
+def _of_others(name: str, data: bytes) -> Any:
+    """What was written for a runtime of GPUs, judged, on no machine."""
+    from antiphon.core.files import reading
+    from antiphon.formats.foreign import judged, plan_of, reader_of
+
+    reader = reader_of(data)
+    assert reader is not None
+    with reading(name):
+        written = reader(data, os.path.basename(name))
+        judged(written)
+        return plan_of(written)
 
 
 def _of_json(name: str, data: bytes) -> Any:

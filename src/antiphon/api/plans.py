@@ -1,4 +1,4 @@
-"""Plans made, proved, and searched for along the frontier."""
+"""Plans made, written, proved, and searched for along the frontier."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from antiphon.api._checked import dtype as _dtype
 
 if TYPE_CHECKING:
     from antiphon.api._kinds import CollectiveLike, MachineLike, PlanLike, Seconds, Size
+    from antiphon.author import Writing
     from antiphon.core.plan import Plan
     from antiphon.core.verify import Fault
     from antiphon.select import Frontier, FrontierPoint
@@ -129,3 +130,41 @@ def verify(
     machine = None if topology is None else _given.machine(topology)
     verdict = judged(list(_given.plans(plan).values()), machine, proof=proof, **how)
     return verdict.fault
+
+
+@public
+def write(
+    wanted: CollectiveLike,
+    topology: MachineLike,
+    *,
+    chunks: int = 1,
+    pieces: int = 1,
+    root: int | None = None,
+    ranks: Sequence[int] | None = None,
+    verify: bool = True,
+) -> Writing:
+    """A schedule of your own, statement by statement, in a `with` block:
+
+        with antiphon.write("allreduce", "ring:ranks=4", chunks=4) as w:
+            for i in range(4):
+                c = w[(i + 1) % 4, "input", i]
+                for k in (2, 3, 4):
+                    c = c.reduce_to((i + k) % 4)
+                for k in (1, 2, 3):
+                    c = c.copy_to((i + k) % 4)
+        antiphon.save(w.plan, "plan.json")
+
+    Steps follow from what waits for what; `w.step()` and `w.together()` say them. When the block ends, the schedule is
+    verified: Invalid names the line that is wrong. Then there are `.schedule`, `.plan` and `.lines`.
+
+    `wanted`: a collective, its name or its file.
+    `topology`: the machine, its name or its file.
+    `chunks`: into how many equal parts every block is cut: an allreduce has one block, an allgather one per rank.
+    `pieces`: pipelining depth: every chunk goes in so many pieces, each a step behind the one before.
+    `root`, `ranks`: with a name, its root and who takes part, as for `plan`.
+    `verify`: False: what the block says is not judged when it ends; `.plan` judges it.
+    """
+    from antiphon.author import Writing
+
+    machine = _given.machine(topology)
+    return Writing(_given.wanted(wanted, machine, root, ranks), machine, chunks, pieces, verify)

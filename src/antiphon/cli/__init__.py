@@ -60,6 +60,7 @@ def application() -> typer.core.TyperGroup:
     from antiphon.cli import (
         bench,
         build,
+        check,
         costs,
         export,
         fit,
@@ -73,6 +74,6 @@ def application() -> typer.core.TyperGroup:
     )
     from antiphon.cli._app import app
 
-    for module in (listing, machine, plans, frontier, costs, tuning, bench, fit, build, export, lab, reproduce):
+    for module in (listing, machine, plans, frontier, costs, tuning, bench, fit, build, export, check, lab, reproduce):
         module.register(app)
     return cast("typer.core.TyperGroup", typer.main.get_command(app))

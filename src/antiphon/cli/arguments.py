@@ -30,6 +30,9 @@ PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="a plan as `plan 
 WhichPlan = Annotated[
     str, typer.Option("--collective", metavar="COLL", help="of a table with several plans, the one for this")
 ]
+OnMachine = Annotated[
+    str, typer.Option("--topology", metavar="TOPO", help="the machine, for a file that names none (MSCCL, MSCCL++)")
+]
 Model = Annotated[str, typer.Option("--model", metavar="NAME", help="what predicts the times: see antiphon models")]
 Svg = Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="draw it into this file")]
 Png = Annotated[Path | None, typer.Option("--png", metavar="FILE", help="the same as pixels (needs antiphon[plot])")]

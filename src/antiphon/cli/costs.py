@@ -10,7 +10,7 @@ import typer
 
 from antiphon.api.costs import predict, simulate
 from antiphon.api.machines import models
-from antiphon.cli.arguments import Json, Model, PlanFile, ProfileFile, WhichPlan
+from antiphon.cli.arguments import Json, Model, OnMachine, PlanFile, ProfileFile, WhichPlan
 from antiphon.cli.output import check_outputs, emit, working
 from antiphon.errors import Invalid
 from antiphon.show.listing import listed_text
@@ -74,12 +74,13 @@ def _predict(
     model: Model = "alpha-beta",
     profile: ProfileFile = None,
     collective: WhichPlan = "",
+    topo: OnMachine = "",
     json: Json = False,
 ) -> None:
     """What a plan takes at each size, which terms that is the sum of, and what holds it up."""
     wanted = parse_sizes(nbytes, "--nbytes")
     with working(f"predicting {len(wanted)} sizes by {model}"):
-        rows = predict(file, wanted, model=model, profile=profile, collective=collective)
+        rows = predict(file, wanted, model=model, profile=profile, collective=collective, topology=topo or None)
     emit({"rows": rows}, rows_text(rows), json)
 
 
@@ -94,7 +95,7 @@ def _simulate(
         typer.Option("--trace", metavar="FILE", help="write when every message is under way (Chrome trace, JSON)"),
     ] = None,
     topo: Annotated[
-        str, typer.Option("--topology", metavar="FILE", help="of PICCL: the topology XML for its schedule XML")
+        str, typer.Option("--topology", metavar="TOPO", help="the machine of a file that names none; PICCL's XML, too")
     ] = "",
     json: Json = False,
 ) -> None:
@@ -102,15 +103,19 @@ def _simulate(
 
     A schedule of PICCL (.xml) tells its own sizes; it takes its machine from --topology, and model loggp.
     """
+    from antiphon.formats.foreign import written_for_others
+
     check_outputs({"--trace": trace})
-    if topo:
+    if topo and not (file.is_file() and written_for_others(file)):
         _simulate_messages(file, topo, nbytes, model, profile, trace, json)
         return
     if not nbytes:
         raise Invalid("--nbytes: tell the size, such as 64MiB (only a schedule XML with its --topology needs none)")
     size = parse_size(nbytes, "--nbytes")
     with working(f"simulating by {model}"):
-        (row,) = simulate(file, size, model=model, profile=profile, trace=trace, collective=collective)
+        (row,) = simulate(
+            file, size, model=model, profile=profile, trace=trace, collective=collective, topology=topo or None
+        )
     where = "" if trace is None else f"\n  written: {trace} (open it in chrome://tracing or ui.perfetto.dev)"
     emit({"rows": [row]}, rows_text([row]) + "\n" + path_text(row) + where, json)
 

@@ -11,10 +11,10 @@ import typer
 import typer.core
 
 from antiphon.api.running import lab
-from antiphon.cli._run_text import rows_text
 from antiphon.cli.arguments import Json, Only, WhichPlan, machine_and_group
 from antiphon.cli.lab_text import labs_text
 from antiphon.cli.output import emit, working
+from antiphon.cli.run_text import rows_text
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid, Missing
 from antiphon.select import is_file

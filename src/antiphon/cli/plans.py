@@ -10,10 +10,10 @@ import typer
 from antiphon.api.machines import topology
 from antiphon.api.plans import plan
 from antiphon.api.running import run
-from antiphon.cli._run_text import rows_text
 from antiphon.cli.arguments import Coll, Json, Only, Output, PlanFile, Png, Ranks, Root, Svg, Topo, WhichPlan, request
 from antiphon.cli.output import check_outputs, emit, working, write_pictures
 from antiphon.cli.planning import joined, options_of, progress
+from antiphon.cli.run_text import rows_text
 from antiphon.core.bounds import bound
 from antiphon.core.collective import Collective
 from antiphon.core.datatypes import combine_of, data_type
@@ -198,9 +198,18 @@ def _verify_command(
     ] = "",
     json: Json = False,
 ) -> None:
-    """Is this plan right? Names the first thing wrong; exit code 1 if there is one."""
-    plans = load_plans(file)
+    """Is this plan right? Names the first thing wrong; exit code 1 if there is one.
+
+    Of files of MSCCL and MSCCL++ every thread block is executed as it stands, before anything else is looked at.
+    """
+    from antiphon.formats.written import Wrong
+
     machine = topology(topo) if topo else None
+    try:
+        plans = load_plans(file, machine)
+    except Wrong as error:
+        emit({"ok": False, "fault": {"kind": error.kind, "message": str(error)}}, f"WRONG: {error}", json)
+        raise typer.Exit(1) from None
     transfers = sum(entry.schedule.transfers for one in plans.values() for entry in one.entries)
     with working(f"verifying {transfers} transfers"), within(str(file)):
         found = judged(list(plans.values()), machine, proof=proof, **_data(op, dtype))

@@ -13,7 +13,6 @@ import typer
 from antiphon.api.machines import topology
 from antiphon.api.tuning import report as page
 from antiphon.api.tuning import tune, tune_over
-from antiphon.cli._tuning_text import last_line, tuning_text, tunings_text
 from antiphon.cli.arguments import (  # fmt: skip
     Json,
     Model,
@@ -29,6 +28,7 @@ from antiphon.cli.arguments import (  # fmt: skip
 )
 from antiphon.cli.output import StoppedEarly, check_outputs, emit, write_pictures
 from antiphon.cli.planning import NowAndThen
+from antiphon.cli.tuning_text import last_line, tuning_text, tunings_text
 from antiphon.core.files import write_bytes
 from antiphon.core.topology import Topology
 from antiphon.errors import Infeasible, Invalid
@@ -180,7 +180,7 @@ def _measured(
     coll: str, topo: str, refused: Mapping[str, Any], out: Path | None, options: dict[str, Any], json: bool
 ) -> None:
     """Choose by measuring; under mpiexec or srun all but the first process only take part."""
-    from antiphon.cli._choose_text import measured_text, use_text
+    from antiphon.cli.choose_text import measured_text, use_text
 
     for name, given in refused.items():
         if given:

@@ -6,12 +6,16 @@ A table is columns of equal length; a row is a place in them. What works on tabl
     dense       keys as 0, 1, 2, ... without holes             numbered the same for rows of several columns
     pointers    where each owner's rows begin (CSR)            ranges   the rows of chosen owners, one after another
     packed      several columns as one key                     places   the place of each in its run of equal values
+    dense_pairs the same for pairs of values                   blocks   some rows at a time
     sums        whole numbers added up by group                ascends  whether rows are in order
+    counts      how often each value is there                  own      an array as a column, without a copy
+    taken       values by their places
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,26 +24,52 @@ from antiphon.errors import Invalid
 
 Ints = NDArray[np.int32]
 Longs = NDArray[np.int64]
+Octets = NDArray[np.uint8]
 Bools = NDArray[np.bool_]
 AnyInts = NDArray[np.integer[Any]]
 Floats = NDArray[np.float64]
+Kind = TypeVar("Kind", bound=np.generic)
+AT_ONCE = 2**16  # rows that are worked on while they are in the cache
 
 
 def column(values: ArrayLike, what: str, low: int, high: int) -> Ints:
     """A read-only int32 column whose every value lies in low..high-1."""
+    return _checked(values, what, low, high, np.int32)
+
+
+def octets(values: ArrayLike, what: str, low: int, high: int) -> Octets:
+    """The same as uint8."""
+    return _checked(values, what, low, high, np.uint8)
+
+
+def _checked(values: ArrayLike, what: str, low: int, high: int, kind: type[np.integer[Any]]) -> NDArray[Any]:
     array = np.asarray(values)
     if array.size == 0:
         array = np.zeros(0, np.int32)
     if array.ndim != 1 or array.dtype.kind not in "iu":
         raise Invalid(f"{what}: expected a list of whole numbers")
-    if array.size and (int(array.min()) < low or int(array.max()) >= high):
+    if array.size and not _within(array, low, high):
         at = int(np.flatnonzero((array < low) | (array >= high))[0])
         raise Invalid(f"{what}[{at}] = {array[at]} is out of range ({low} to {high - 1})")
-    out = np.ascontiguousarray(array, dtype=np.int32)
+    out: NDArray[Any] = np.ascontiguousarray(array, dtype=kind)
     if out.flags.writeable and (out is values or out.base is not None):
         out = out.copy()  # the caller may go on writing into its own array
     out.setflags(write=False)
     return out
+
+
+def _within(array: AnyInts, low: int, high: int) -> bool:
+    if low == 0 and array.dtype.kind == "i":  # what is negative is great as a number without sign: one look at all
+        array = array.view(np.dtype(f"{array.dtype.byteorder}u{array.dtype.itemsize}"))
+    elif int(array.min()) < low:
+        return False
+    return int(array.max()) < high
+
+
+def own(values: NDArray[Kind]) -> NDArray[Kind]:
+    """An array that was just made for a column, and that nobody else writes into: a column of it needs no copy."""
+    values.setflags(write=False)
+    return values
 
 
 def narrow(values: NDArray[Any]) -> Ints:
@@ -121,6 +151,39 @@ def sums(group: AnyInts, values: NDArray[Any], groups: int) -> NDArray[Any]:
     return out
 
 
+def blocks(rows: int) -> Iterator[slice]:
+    """All rows, as many at a time as stay in the cache: what is made of some of them is never written out for all.
+
+    >>> list(blocks(AT_ONCE + 1))
+    [slice(0, 65536, None), slice(65536, 131072, None)]
+    """
+    return (slice(low, low + AT_ONCE) for low in range(0, rows, AT_ONCE))
+
+
+def taken(table: NDArray[Kind], index: AnyInts) -> NDArray[Kind]:
+    """table[index]; NumPy would write all of a narrow index out as int64.
+
+    >>> taken(np.array([5, 6, 7]), np.array([2, 0, 2], np.int32))
+    array([7, 5, 7])
+    """
+    out = np.empty(len(index), table.dtype)
+    for here in blocks(len(index)):
+        out[here] = table[index[here]]
+    return out
+
+
+def counts(values: AnyInts, bound: int) -> Longs:
+    """How often each of 0..bound-1 is there.
+
+    >>> counts(np.array([2, 0, 2]), 4)
+    array([1, 0, 2, 0])
+    """
+    out = np.zeros(bound, np.int64)
+    for here in blocks(len(values)):
+        out += np.bincount(values[here], minlength=bound)
+    return out
+
+
 def starts(ordered: NDArray[Any]) -> Bools:
     """Where a run of equal values begins in an ordered column.
 
@@ -159,6 +222,28 @@ def dense(key: AnyInts, bound: int) -> tuple[Longs, Longs]:
     place: Longs = np.empty(len(key), np.int64)
     place[order] = np.cumsum(flags) - 1
     return ordered[flags], place
+
+
+def dense_pairs(first: Ints, second: Ints, bound: int) -> tuple[Longs, Ints]:
+    """The distinct pairs of values below `bound`, ascending, as first * bound + second; and every row's place among
+    them.
+
+    >>> dense_pairs(np.array([3, 0, 3]), np.array([1, 2, 1]), 4)
+    (array([ 2, 13]), array([1, 0, 1], dtype=int32))
+    """
+    rows, most = len(first), bound * bound
+    if most > 4 * rows:
+        found, where = dense(first.astype(np.int64) * bound + second, most)
+        return found, where.astype(np.int32)
+    seen, out = np.zeros(most, np.bool_), np.empty(rows, np.int32)
+    for here in blocks(rows):
+        seen[first[here].astype(np.int64) * bound + second[here]] = True
+    found = np.flatnonzero(seen)
+    place = np.empty(most, np.int32)
+    place[found] = np.arange(len(found), dtype=np.int32)
+    for here in blocks(rows):
+        out[here] = place[first[here].astype(np.int64) * bound + second[here]]
+    return found, out
 
 
 def ranges(first: Longs, count: Longs) -> Longs:

@@ -26,6 +26,7 @@ from antiphon.core.columns import (
     dense,
     distinct,
     numbered,
+    octets,
     order_of,
     packed,
     starts,
@@ -134,14 +135,12 @@ class Schedule:
         object.__setattr__(self, "chunk", column(self.chunk, "chunk", 0, len(self.chunks)))
         object.__setattr__(self, "src", column(self.src, "src", 0, ranks))
         object.__setattr__(self, "dst", column(self.dst, "dst", 0, ranks))
-        op = column(self.op, "op (0 = copy, 1 = reduce)", 0, 2).astype(np.uint8)
-        op.setflags(write=False)
-        object.__setattr__(self, "op", op)
+        object.__setattr__(self, "op", octets(self.op, "op (0 = copy, 1 = reduce)", 0, 2))
         few, many = 2**15, 2**31 - 1
         for key, low, high in (("route", -1, many), ("src_slot", 0, few), ("dst_slot", 0, few), ("joint", -1, many)):
             if getattr(self, key) is not None:
                 values = column(getattr(self, key), key, low, high)
-                object.__setattr__(self, key, None if bool(np.all(values == min(low, 0))) else values)
+                object.__setattr__(self, key, None if int(values.max(initial=low)) == low else values)
         lengths = {len(c) for c in self.columns().values()}
         if len(lengths) > 1:
             raise Invalid(f"schedule: its columns differ in length ({', '.join(map(str, sorted(lengths)))})")
@@ -204,20 +203,31 @@ class Schedule:
         are one message, which stands where the first of them would.
         """
         if self.joint is not None:
-            key, bound, *_ = self._joined
-            return [(key[rows], bound)]
+            return [(self._joined[0][rows], self._joined[1])]
         return self._ways(rows)
 
-    def _ways(self, rows: AnyInts | slice = slice(None)) -> list[tuple[NDArray[Any], int]]:
-        ranks, src = self.collective.ranks, self.src[rows]
+    def way_columns(self, rows: AnyInts | slice = slice(None)) -> list[NDArray[Any]]:
+        """The columns of `ways` without their bounds: O(these rows)."""
+        return self._way_columns(rows) if self.joint is None else [self._joined[0][rows]]
+
+    def _way_columns(self, rows: AnyInts | slice) -> list[NDArray[Any]]:
+        src = self.src[rows]
         ahead = self.dst[rows] - src
-        ahead += (ahead < 0) * np.int32(ranks)
-        columns: list[tuple[NDArray[Any], int]] = [(self.step[rows], self.steps), (ahead, ranks), (src, ranks)]
+        ahead += (ahead < 0) * np.int32(self.collective.ranks)
+        columns: list[NDArray[Any]] = [self.step[rows], ahead, src]
         if self.route is not None:
-            columns.append((self.route[rows] + np.int64(1), int(self.route.max()) + 2))
+            columns.append(self.route[rows] + np.int32(1))
         if not isinstance(self.pieces, int):
-            columns.append((self.pieces[self.chunk[rows]], int(self.pieces.max()) + 1))
+            columns.append(self.pieces[self.chunk[rows]])
         return columns
+
+    def _ways(self, rows: AnyInts | slice = slice(None)) -> list[tuple[NDArray[Any], int]]:
+        bounds = [self.steps, self.collective.ranks, self.collective.ranks]
+        if self.route is not None:
+            bounds.append(int(self.route.max()) + 2)
+        if not isinstance(self.pieces, int):
+            bounds.append(int(self.pieces.max()) + 1)
+        return list(zip(self._way_columns(rows), bounds, strict=True))
 
     @cached_property
     def _joined(self) -> tuple[Longs, int, Longs, Longs]:

@@ -44,7 +44,7 @@ class Level:
         sizes = _numbers(self.sizes, "sizes", float("inf"))
         if not sizes or any(b <= a for a, b in pairwise(sizes)):
             raise Invalid("sizes: expected bytes in ascending order, each once")
-        object.__setattr__(self, "sizes", sizes)
+        object.__setattr__(self, "sizes", sizes if len(sizes) > 1 else (1.0,))  # constant, whatever the one size is
         for name in FIGURES:
             values = _numbers(getattr(self, name), name, MOST_SECONDS)
             if len(values) == 1:

@@ -23,6 +23,26 @@ TABLE: dict[str, Entry] = {
         "GOAL, for LogGOPSim and ATLAHS: sends, receives, computations",
         {**_ALL, "options": ("order", "gamma", "nics", "local"), "files": ("schedule.goal",)},
     ),
+    "msccl-xml": Entry(
+        "antiphon.formats.msccl.write:msccl_xml",
+        "MSCCL XML, which MSCCL's executor and RCCL run: what thread blocks of GPUs do",
+        {
+            "collectives": (
+                "allreduce",
+                "allgather",
+                "reducescatter",
+                "alltoall",
+                "broadcast",
+                "reduce",
+                "gather",
+                "scatter",
+            ),
+            "topologies": "all",
+            "needs": (),
+            "options": ("proto", "instances", "fused", "alone", "name"),
+            "files": ("NAME-0.xml, ...", "NAME-0-in-place.xml, ..."),
+        },
+    ),
     "mscclpp-json": Entry(
         "antiphon.formats.mscclpp.write:mscclpp_json",
         "execution plans of MSCCL++: what every thread block of every GPU does",

@@ -22,6 +22,7 @@ class Table:
     columns: list[tuple[Longs, ...]] = field(default_factory=list)  # kind, rank, peer, pieces, when, chunk
     parts: list[tuple[Longs, ...]] = field(default_factory=list)  # operation, begin, end, base
     waits: list[tuple[Longs, Longs]] = field(default_factory=list)
+    joint: list[tuple[Longs, Longs]] = field(default_factory=list)  # operations, and the joint of each
     count: int = 0
 
     def add(
@@ -73,6 +74,9 @@ def assembled(work: Prepared, movement: Moves, slots: Slots, table: Table, chann
     base_number[by_rank] = np.arange(len(by_rank))
     none, zero = np.zeros(len(places), np.int64), np.zeros(len(movement.head), np.int64)
     origin = line.begin[schedule.chunk[movement.head]]
+    joint = np.full(len(order) if table.joint else 0, -1, np.int64)
+    for operations, of in table.joint:
+        joint[number[operations]] = of
     finish = _finish(work)
     planner = schedule.provenance.get("planner")
     return Program(
@@ -87,7 +91,7 @@ def assembled(work: Prepared, movement: Moves, slots: Slots, table: Table, chann
         peer[order], pieces[order], when[order],
         pointers(number[operation], len(order)), begin[turn], end[turn], base_number[base[turn]],
         pointers(edges // max(len(order), 1), len(order)), edges % max(len(order), 1),
-        pointers(finish[0], ranks), finish[1], finish[2], base_number[finish[3]], finish[4],
+        pointers(finish[0], ranks), finish[1], finish[2], base_number[finish[3]], finish[4], joint,
     )  # fmt: skip
 
 

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from antiphon.core.columns import Bools, Longs, distinct, starts
+from antiphon.core.columns import Bools, Ints, Longs, distinct, starts
 from antiphon.core.program import FOLD, JOIN, RECEIVE, SEND, Program
+from antiphon.errors import Unsupported
 from antiphon.lower._assembly import Table, assembled
 from antiphon.lower._moves import Folds, Moves, folds, moves
 from antiphon.lower._slots import Slots, dealt
@@ -24,7 +25,7 @@ class _Doers:
     reader: Longs
 
 
-def operations(work: Prepared, channels: int, lag: int) -> Program:
+def operations(work: Prepared, channels: int, lag: int, joint: Ints | None = None) -> Program:
     """The program: sends, receives and folds by rank and time, with what they wait for. O(n log n) for n rows.
 
     Rank 0 of `core.example.star` receives twice, folds that when both are there, and then sends the result twice:
@@ -42,6 +43,8 @@ def operations(work: Prepared, channels: int, lag: int) -> Program:
     table = Table()
     early = _at_once(work, table)
     doers = _transfers(work, movement, folding, early, table)
+    if joint is not None:
+        _bind(work, movement, joint, doers, table)
     _set_aside(work, movement, doers, table)
     _order_versions(work, movement, folding, doers, table)
     slots = _order_stretches(work, movement, doers, table, lag)
@@ -91,6 +94,18 @@ def _transfers(work: Prepared, movement: Moves, folding: Folds, early: _Early, t
     table.wait(fold_of[values.owner[taken]], arrives[values.row[taken]])
     all_read = np.concatenate([read, values.operand[own]])
     return _Doers(arrives, writer, all_read, np.concatenate([reads, fold_of[values.owner[own]]]))
+
+
+def _bind(work: Prepared, movement: Moves, joint: Ints, doers: _Doers, table: Table) -> None:
+    """Sends and receives of a joint say so. A message holds rows of one joint, or of none."""
+    rows, message = movement.crossing, movement.message
+    mine = joint[rows].astype(np.int64)
+    first = mine[starts(message)]
+    if np.any(mine != first[message]):
+        raise Unsupported("programs: rows of two joints go between two ranks in one step; take fewer pieces")
+    bound = np.flatnonzero(mine >= 0)
+    sends = doers.reader[: len(joint)][rows[bound]]
+    table.joint += [(doers.arrives[rows[bound]], mine[bound]), (sends, mine[bound])]
 
 
 def _crossing(work: Prepared, movement: Moves, table: Table, target: Longs, source: Longs) -> tuple[Longs, Longs]:

@@ -16,7 +16,7 @@ from antiphon.planners.trees.both_ways import directed, undirected
 from antiphon.planners.trees.fewest import Fewest, fewest_broadcast, fewest_spanning
 from antiphon.planners.trees.mwu import Blink, blink_broadcast
 from antiphon.planners.trees.trees import trees as exact
-from antiphon.reproduce import _blink_servers as cluster
+from antiphon.reproduce import blink_servers as cluster
 from antiphon.reproduce.blink_allocations import Allocation, allocation, unique
 from antiphon.reproduce.blink_made import Made, Row, judged, made, row, weighed
 from antiphon.reproduce.blink_rates import optimum, ring_rate, rings, speedup, spread, why
@@ -194,11 +194,11 @@ def trees() -> Iterator[Row]:
     for name in MACHINES:
         for kind in KINDS:
             known[name, kind] = []
-            yield from _machine(name, kind, known[name, kind])
+            yield from of_machine(name, kind, known[name, kind])
     for name in MACHINES:
         found = unique(topology(name))
         for kind in KINDS:
-            yield _all(name, kind, found, known[name, kind])
+            yield of_allocations(name, kind, found, known[name, kind])
     begin = process_time()
     dgx2 = made(blink, topology("dgx2"), "allreduce")
     published = {"trees": 16, "hops": 1}
@@ -209,7 +209,7 @@ def trees() -> Iterator[Row]:
     )  # fmt: skip
 
 
-def _machine(name: str, kind: str, known: list[Made]) -> Iterator[Row]:
+def of_machine(name: str, kind: str, known: list[Made]) -> Iterator[Row]:
     """Blink's method; exactly; and the fewest trees if 5 % may be given up. The first two are added to `known`."""
     box = topology(name)
     best, limit = optimum(box, kind)
@@ -250,7 +250,7 @@ def _few(box: Topology, kind: str) -> Fewest:
     return fewest_spanning(undirected(box), loss=THRESHOLD)
 
 
-def _all(name: str, kind: str, found: Sequence[Allocation], known: Sequence[Made]) -> Row:
+def of_allocations(name: str, kind: str, found: Sequence[Allocation], known: Sequence[Made]) -> Row:
     """Every allocation: exactly at the optimum, and how near Blink's method comes. `known`: these two, of all GPUs."""
     begin = process_time()
     shares, proof, reached, whole = [], [], 0, 0
@@ -283,7 +283,7 @@ def _share(value: Fraction) -> float:
 
 
 def figure22b() -> Iterator[Row]:
-    """100 MB on 3 and 5 GPUs of two servers; what is assumed is said in `_blink_servers`."""
+    """100 MB on 3 and 5 GPUs of two servers; what is assumed is said in `blink_servers`."""
     for gigabits in GIGABITS:
         begin = process_time()
         found = cluster.point(gigabits)

@@ -9,9 +9,8 @@ from time import process_time
 from antiphon.core.topology import Topology
 from antiphon.planners.classic.hierarchical import hierarchical_ps
 from antiphon.planners.rings.multi_ring import multi_ring
-from antiphon.reproduce._gentree_figures import figure8, figure10
-from antiphon.reproduce._gentree_table7 import table7
 from antiphon.reproduce.blink_made import Row, judged, row
+from antiphon.reproduce.gentree_figures import figure8, figure10
 from antiphon.reproduce.gentree_fit import GENMODEL, Cell, least_error
 from antiphon.reproduce.gentree_made import (
     BETA,
@@ -30,6 +29,7 @@ from antiphon.reproduce.gentree_made import (
     times,
     told,
 )
+from antiphon.reproduce.gentree_table7 import table7
 from antiphon.reproduce.gentree_tables import (
     SERVERS,
     SIZES,
@@ -158,7 +158,7 @@ def table4() -> Iterator[Row]:
         )  # fmt: skip
     begin = process_time()
     yield row(
-        "the speedup falls with the number of servers", {"falls": True}, {"falls": _falls(gains)}, _falls(gains),
+        "the speedup falls with the number of servers", {"falls": True}, {"falls": falls(gains)}, falls(gains),
         deviation="to 1 here: on endless servers both plans load every card alike; published: to about 1.2",
         note="5.2: what crosses the network grows from 1/2 to 7/8; for 3.2e7 floats and more", since=begin,
     )  # fmt: skip
@@ -178,7 +178,8 @@ def _chosen(gpus: int, machine: Topology) -> Row:
     )  # fmt: skip
 
 
-def _falls(gains: Mapping[int, Times]) -> bool:
+def falls(gains: Mapping[int, Times]) -> bool:
+    """Whether the speedup, by number of GPUs, is less with more of them at every size where latency does not count."""
     rows = list(gains.values())
     return all(a[size] > b[size] for a, b in pairwise(rows) for size in WEAKENS)
 
@@ -208,7 +209,7 @@ def table6(networks: Sequence[str] = tuple(TABLE6)) -> Iterator[Row]:
                 where = "one switch" if network.startswith("SS") else "hierarchical"
                 cells[where] += len(SIZES)
                 same[where] += len(SIZES) - len(differing)
-            why = [_slower(network, switch, size, published, ours) for size in differing]
+            why = [slower(network, switch, size, published, ours) for size in differing]
             yield row(
                 f"{network} {switch}", published, ours,
                 all(refuted for refuted, _ in why), deviation="; ".join(said for _, said in why) or None,
@@ -227,7 +228,7 @@ def _one(kinds: set[str]) -> str:
     return " or ".join(sorted(kinds))
 
 
-def _slower(
+def slower(
     network: str, switch: str, size: str, published: Mapping[str, str], ours: Mapping[str, str]
 ) -> tuple[bool, str]:
     """Whether the published plan type is slower there by GenModel than ours, both as verified schedules."""

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from time import process_time
 
-from antiphon.reproduce._piccl_selection import selection
 from antiphon.reproduce.blink_made import Row, judged, row
 from antiphon.reproduce.piccl_made import (
     ASSUMED,
@@ -30,6 +29,7 @@ from antiphon.reproduce.piccl_made import (
     short,
     speedups,
 )
+from antiphon.reproduce.piccl_selection import selection
 from antiphon.units import format_size
 
 __all__ = ["figure4", "figure8", "selection"]

@@ -9,9 +9,9 @@ from typing import Any
 from antiphon.core.collective import KINDS
 from antiphon.core.topology import Topology
 from antiphon.errors import AntiphonError, Missing
-from antiphon.reproduce._sccl_judge import K, Point, Standing, judge
-from antiphon.reproduce._sccl_tables import DGX1, DUALS, NCCL_DGX1, NCCL_PIPELINED, Z52, Published, Rows, of_kind
+from antiphon.reproduce.sccl_judge import K, Point, Standing, judge
 from antiphon.reproduce.sccl_made import Family, Made, cpu_seconds, family, roots_of
+from antiphon.reproduce.sccl_tables import DGX1, DUALS, NCCL_DGX1, NCCL_PIPELINED, Z52, Published, Rows, of_kind
 from antiphon.select import plan
 from antiphon.topologies import topology
 
@@ -56,10 +56,11 @@ def _table(machine: Topology, published: Mapping[str, Rows]) -> Iterator[Row]:
     """Every row, also for the collective printed with it, and for a root of each orbit of ranks."""
     for kind in [k for printed in published for k in (printed, DUALS.get(printed)) if k is not None]:
         for root in roots_of(machine, kind):
-            yield from _of_family(family(machine, kind, root), of_kind(published, kind, machine.ranks))
+            yield from of_family(family(machine, kind, root), of_kind(published, kind, machine.ranks))
 
 
-def _of_family(group: Family, published: Rows) -> Iterator[Row]:
+def of_family(group: Family, published: Rows) -> Iterator[Row]:
+    """A row for each that was published of one family: ours is made, and judged among all of these."""
     made: list[Made] = []
     missing: dict[int, str] = {}
     for number, row in enumerate(published):
@@ -131,7 +132,7 @@ def frontiers(machines: Sequence[Topology] = (), k: int = K) -> Iterator[Row]:
 def _frontier(group: Family, rows: Rows, k: int) -> Row:
     """Beside those of the paper's rows that no other of them dominates. A broadcast with up to MOST_STEPS steps."""
     most = max(MOST_STEPS, group.limits().latency_steps)
-    printed = _undominated([row.point for row in rows if row.rounds <= row.steps + k and row.steps <= most])
+    printed = undominated([row.point for row in rows if row.rounds <= row.steps + k and row.steps <= most])
     begin = cpu_seconds()
     found = group.frontier(k, most)
     spent = cpu_seconds() - begin
@@ -157,7 +158,7 @@ def _frontier(group: Family, rows: Rows, k: int) -> Row:
     }  # fmt: skip
 
 
-def _undominated(points: Sequence[Point]) -> list[Point]:
+def undominated(points: Sequence[Point]) -> list[Point]:
     """Those with no other that takes no more steps at no greater R / C; fewest steps first."""
     best: list[Point] = []
     for point in sorted(points, key=lambda p: (p[1], Fraction(p[2], p[0]), p[0])):

@@ -5,13 +5,13 @@ from __future__ import annotations
 from antiphon.select._frontier import Frontier, FrontierPoint, frontier
 from antiphon.select._gains import Gain, Setting, settings
 from antiphon.select._judged import Judged, judged
-from antiphon.select._over import Tunings, tune_over
-from antiphon.select._table import TABLE, load_plans, save_plans
+from antiphon.select._table import TABLE, dump_tables, load_plans, save_plans
 from antiphon.select.candidates import Candidate, Range
 from antiphon.select.libraries import NOBODY
 from antiphon.select.limits import Limit
 from antiphon.select.losses import Damage, LinkLoss, Loss
 from antiphon.select.orders import SeveralOrders
+from antiphon.select.over import Tunings, tune_over
 from antiphon.select.plans import check, every_plan, figures_of, gaps, measure, plan, proof_of
 from antiphon.select.proofs import Proofs, prove
 from antiphon.select.sweep import read_sweep
@@ -43,6 +43,7 @@ __all__ = [
     "Without",
     "check",
     "collective",
+    "dump_tables",
     "every_plan",
     "figures_of",
     "frontier",

@@ -11,6 +11,7 @@ import msgspec
 from antiphon.core.files import check_keys, decode, layout, name_of, read_bytes, reading, within, write_bytes
 from antiphon.core.plan import Plan
 from antiphon.core.serialize import dumps, loads
+from antiphon.core.topology import Topology
 from antiphon.errors import Invalid, quote
 from antiphon.formats.piccl.readers import read_schedule
 
@@ -42,16 +43,25 @@ def save_plans(path: str | os.PathLike[str], plans: Mapping[str, Plan], model: s
     write_bytes(path, dump_tables(plans, model) if table else dumps(next(iter(plans.values()))))
 
 
-def load_plans(path: str | os.PathLike[str]) -> dict[str, Plan]:
-    """The plans in a file, by collective: of a table, of a plan alone, or of XML that `export` wrote.
+def load_plans(path: str | os.PathLike[str], machine: Topology | None = None) -> dict[str, Plan]:
+    """The plans in a file, by collective: of a table, of a plan alone, of PICCL's XML that `export` wrote, or of what
+    was written for runtimes of GPUs, by whomever. This last is judged as it stands (`formats.written.Wrong`), and put
+    on `machine`; all else has a machine of its own, and is not believed to be right."""
+    from antiphon.formats.foreign import judged, plan_of, reader_of
 
-    Nothing in it is believed to be right."""
     name = name_of(path)
+    with reading(name):
+        data = read_bytes(path)
+        reader = reader_of(data)
+        if reader is not None:
+            written = reader(data, os.path.basename(name))
+            judged(written)
+            found = plan_of(written, machine)
+            return {found.collective.kind: found}
     if name.endswith(".xml"):
         found = read_schedule(path).verifiable()
         return {found.collective.kind: found}
     with reading(name):
-        data = read_bytes(path)
         head = decode(data, _Head)
         if head.format == TABLE:
             return _table(data, head.version)

@@ -26,7 +26,7 @@ from antiphon.cost import Predictor, Profile, as_cut
 from antiphon.errors import AntiphonError, EffortSpent, TimedOut
 from antiphon.isolate import in_words
 from antiphon.registry import Entry, call, find
-from antiphon.select._mark import mark_of
+from antiphon.select.mark import mark_of
 from antiphon.select.uses import CANNOT, uses_of
 
 OK, REFUSED, FAILED, TIMED_OUT = "ok", "refused", "failed", "timed out"

@@ -14,10 +14,10 @@ from antiphon.core.transform import Cuts
 from antiphon.cost import Profile, as_profile, model_of
 from antiphon.errors import Invalid, quote, unknown
 from antiphon.registry import Entry, find, table
-from antiphon.select._pool import run_tasks
 from antiphon.select.ledger import Ledger, Progress
 from antiphon.select.libraries import BASELINES, Groups, groups_of
 from antiphon.select.losses import damage, losses
+from antiphon.select.pool import run_tasks
 from antiphon.select.sweep import Sweep, Value, combinations, resolved
 from antiphon.select.task import Context, Task
 from antiphon.select.tuning import Tuning

@@ -58,7 +58,7 @@ def cluster(  # noqa: PLR0913 (an option of a machine each)
 
     Cards: nics= per box, nic= bandwidth of each; by default what the box is sold with, else one of 200 Gbit/s per
     rank (assumed). Ranks that share a card have a link of its speed each, and a shared limit. Cards of pcie8 sit on
-    its PCIe switches. InfiniBand latencies as _links.py says.
+    its PCIe switches. InfiniBand latencies as links.py says.
 
     sharp=true: the fabric's switches multicast and reduce, as InfiniBand's do where SHARP is set up; what they combined
     they send on without touching a rank.

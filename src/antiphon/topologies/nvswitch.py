@@ -26,7 +26,7 @@ def dgx2() -> Topology:
     """DGX-2: sixteen V100 on two boards, six NVLinks of 25 GB/s each way per GPU to the board's six NVSwitches.
 
     Each NVSwitch has eight NVLinks to its partner on the other board (NVIDIA, "NVSwitch and DGX-2", Hot Chips 2018),
-    48 in all: as much as eight GPUs can send. Latency as _links.py says.
+    48 in all: as much as eight GPUs can send. Latency as links.py says.
     """
     port, trunk = nvlink(6, latency=NVSWITCH_HOP), nvlink(48, latency=NVSWITCH_HOP)
     links = both_ways([(gpu, 16 + gpu // 8) for gpu in range(16)], port) + both_ways([(16, 17)], trunk)

@@ -41,7 +41,7 @@ def interpret_async(
     buffers = take_inputs(schedule.collective, inputs, dtype, in_place)
     run = _Run(analysis, buffers, combine_of(op))
     with np.errstate(all="ignore"):
-        _Clock(versions(schedule), run, np.random.default_rng(seed)).go()
+        Clock(versions(schedule), run, np.random.default_rng(seed)).go()
         outputs = new_outputs(buffers, in_place)
         run.deliver(outputs, op == "avg")
     return outputs
@@ -132,8 +132,8 @@ def _cells_of_rows(analysis: Analysis) -> tuple[list[int], list[int], list[int],
     return src, dst, places, owns
 
 
-class _Clock:
-    """Which reads and writes may happen, and which one happens next.
+class Clock:
+    """Which reads and writes may happen, and which one happens next: all that a run in any order keeps to.
 
     Every event draws a random priority, and every run a random bias for or against reads: so some runs read
     as late as ever allowed and others as early.

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.columns import Floats, Ints, Longs, ascends, narrow, order_of, packed, starts, sums
+from antiphon.core.columns import Floats, Ints, Longs, ascends, blocks, narrow, order_of, packed, starts, sums, taken
 from antiphon.core.interpret import block_elements
 from antiphon.core.interpret.buffers import chunk_bounds
 from antiphon.core.loads import pieces_of
@@ -95,6 +95,8 @@ class Messages:
             if lone and not len(counts):
                 return np.broadcast_to(each[0], len(self))
             if len(counts):
+                if lone and each.dtype != object:
+                    return taken(np.array([0, each[0]]), taken(counts, self.row))
                 rows = (
                     np.add.reduceat(counts, self.first[:-1], dtype=np.int64) if len(self.first) > 1 else self.first[:0]
                 )
@@ -102,8 +104,8 @@ class Messages:
                 rows = self._lengths.astype(np.int64)
             added: NDArray[Any] = sums(self.of_run, rows, len(self)) * each[0]
             return added
-        taken = each[self.schedule.chunk]
-        return sums(self.of_row, np.where(counts, taken, 0) if len(counts) else taken, len(self))
+        carried = each[self.schedule.chunk]
+        return sums(self.of_row, np.where(counts, carried, 0) if len(counts) else carried, len(self))
 
     @cached_property
     def share(self) -> Floats:
@@ -130,6 +132,15 @@ class Messages:
         return sums(self.of_row, size, len(self)), sums(self.of_row, reduced, len(self))
 
 
+def _in_order(schedule: Schedule, rows: Ints | None) -> bool:
+    """Whether all rows, or these, are in the order of `Schedule.ways`."""
+    for here in blocks(schedule.transfers if rows is None else len(rows)):
+        more = slice(here.start, here.stop + 1)
+        if not ascends(*schedule.way_columns(more if rows is None else rows[more])):
+            return False
+    return True
+
+
 def messages(schedule: Schedule) -> Messages:
     """O(rows), and a sort of runs of rows where they do not come in order.
 
@@ -146,13 +157,13 @@ def messages(schedule: Schedule) -> Messages:
     rows, new = schedule.transfers, schedule.runs()
     alone = bool(new.all())  # every row is a run
     first = np.arange(rows + 1, dtype=np.int32) if alone else narrow(np.append(np.flatnonzero(new), rows))
-    ways = schedule.ways() if alone else schedule.ways(first[:-1])
     route = np.full(rows, -1, np.int32) if schedule.route is None else schedule.route
     columns: tuple[Ints, ...] = (schedule.step, schedule.src, schedule.dst, route)
-    if ascends(*(column for column, _ in ways)):
-        of_run, row = np.arange(len(first) - 1, dtype=np.int32), first[:-1]
+    if _in_order(schedule, None if alone else first[:-1]):
+        row = first[:-1]
+        of_run = row if alone else np.arange(len(row), dtype=np.int32)
     else:
-        key, bound = packed(*ways)
+        key, bound = packed(*(schedule.ways() if alone else schedule.ways(first[:-1])))
         order = order_of(key, bound)
         fresh = starts(key[order])
         of_run = np.empty(len(key), np.int32)

@@ -9,7 +9,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from antiphon.core.columns import AnyInts, Ints, Longs, dense, distinct, narrow, order_of, pointers, starts
+from antiphon.core.columns import (
+    AnyInts,
+    Ints,
+    Longs,
+    blocks,
+    dense,
+    distinct,
+    narrow,
+    order_of,
+    pointers,
+    starts,
+    taken,
+)
 from antiphon.core.dependencies import Versions, versions
 from antiphon.core.messages.table import Messages
 from antiphon.errors import Invalid, quote
@@ -112,17 +124,23 @@ def _rounds(messages: Messages, src: Ints | Longs, dst: Ints | Longs, keys: int,
     >>> rounds.before.tolist()
     [-1, -1, -1, 0, 1, 2]
     """
-    count, begins = len(messages), np.flatnonzero(starts(messages.step))
-    times = len(begins)  # messages come by step
+    count, begins = len(messages), starts(messages.step)
+    times = int(np.count_nonzero(begins))  # messages come by step
     bound = max(times * keys, 1)
     fits = np.int32 if bound < 2**31 else np.int64
-    time: AnyInts = np.repeat(keys * np.arange(times, dtype=fits), np.diff(begins, append=count))
     ends = np.empty((count, 2), fits)  # the rounds of source and receiver
-    for side, end in enumerate((src, dst)):
-        np.add(time, end, out=ends[:, side], casting="same_kind")
+    last_time = -1
+    for here in blocks(count):
+        time: AnyInts = np.cumsum(begins[here], dtype=fits)
+        time += last_time
+        last_time = int(time[-1])
+        time *= keys
+        for side, end in enumerate((src, dst)):
+            np.add(time, end[here], out=ends[here, side], casting="same_kind")
     if bound <= 8 * count:  # few enough for a table of all keys in all steps
         used = np.zeros(bound, np.bool_)
-        used[ends] = True
+        for here in blocks(count):
+            used[ends[here]] = True
         if used.all():
             before = np.arange(-keys, bound - keys, dtype=np.int32)
             before[:keys] = -1
@@ -131,7 +149,8 @@ def _rounds(messages: Messages, src: Ints | Longs, dst: Ints | Longs, keys: int,
             last = np.where(used, number, np.int32(-1)).reshape(times, keys)
             np.maximum.accumulate(last, axis=0, out=last)
             before = np.concatenate([np.full(keys, -1, np.int32), last[:-1].reshape(-1)])[used]
-            ends = number[ends]
+            for here in blocks(count):
+                ends[here] = number[ends[here]]
     else:
         names, place = dense(ends.ravel(), bound)
         ends = place.reshape(count, 2)
@@ -140,7 +159,7 @@ def _rounds(messages: Messages, src: Ints | Longs, dst: Ints | Longs, keys: int,
         same = ~starts((names % keys)[order])
         before[order[same]] = order[np.flatnonzero(same) - 1]
     ends = narrow(ends)
-    need = before[ends[:, 0]]
+    need = taken(before, ends[:, 0])
     if sent == LEFT:
         each = np.arange(count + 1, dtype=np.int32)
         first, second = (np.ascontiguousarray(ends[:, side]) for side in (0, 1))

@@ -51,6 +51,8 @@ def encode(programs: Sequence[Program]) -> bytes:
         raise Invalid("the programs of a file must be of one schedule with equally many channels")
     if any(p.denominator != one.denominator for p in programs):
         raise Invalid("the programs of a file must be of one schedule: their denominators differ")
+    if any(len(program.joint) for program in programs):
+        raise Unsupported("a file of programs cannot say what switches combine or multicast; lower without joints")
     refuse_collective(one.collective)
     for program in programs:
         refuse_work(program)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any
 
@@ -25,7 +25,9 @@ class Program:
     """Operations of all ranks, as columns: those of rank r are rows op_ptr[r] to op_ptr[r + 1], by ascending `when`.
 
     `part_ptr`, `wait_ptr`: CSR by operation; `wait` names operations by row. `base_ptr`, `slot_ptr`, `finish_ptr`:
-    CSR by rank. A part's base is a row of the bases, a base's slot counts within its rank.
+    CSR by rank. A part's base is a row of the bases, a base's slot counts within its rank. `joint`: of each operation,
+    -1 or the joint of the schedule that its message belongs to; empty where there is none. It says what switches may
+    do, and nothing of the data; no file holds it.
     """
 
     collective: Collective
@@ -62,6 +64,7 @@ class Program:
     finish_end: Longs
     finish_base: Longs
     finish_count: Longs
+    joint: Longs = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def __post_init__(self) -> None:
         for one in fields(self):

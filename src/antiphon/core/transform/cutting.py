@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from antiphon.core.columns import Ints, Longs, numbered, ranges
+from antiphon.core.columns import Ints, Longs, narrow, numbered, ranges
 from antiphon.core.loads import pieces_of
 from antiphon.core.schedule import MAX_DENOMINATOR, Chunks, Schedule
 from antiphon.errors import Invalid, Unsupported
@@ -27,6 +27,9 @@ def spread(schedule: Schedule, first: Longs, count: Longs, **changes: Any) -> Sc
     >>> finer.step.tolist(), finer.chunk.tolist()
     ([0, 0, 1], [0, 1, 2])
     """
+    if schedule.joint is None and bool((count == 1).all()):  # no row is more than one
+        same = bool((first == np.arange(len(first))).all())
+        return replace(schedule, chunk=schedule.chunk if same else narrow(first)[schedule.chunk], **changes)
     times = count[schedule.chunk]
     if int(times.sum()) > MAX_ROWS:
         raise Unsupported(f"the finer schedule would have {int(times.sum())} transfers; at most {MAX_ROWS}")

@@ -6,11 +6,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from antiphon.core.collective import Collective
-from antiphon.core.columns import Ints, Longs, distinct, narrow
+from antiphon.core.columns import Ints, Longs, distinct, narrow, own
 from antiphon.core.loads import pieces_of
 from antiphon.core.routes import NO_ROUTES, Routes
 from antiphon.core.schedule import MAX_DENOMINATOR, Chunks, Local, Schedule
@@ -141,7 +143,7 @@ def compose(first: Schedule, second: Schedule) -> Schedule:
     cuts = distinct(np.concatenate([a[0] * (length // a[2]), b[0] * (length // b[2]), edges]))
     cuts = cuts[cuts < length]
     early, late = _recut(first, target, cuts, length), _recut(second, target, cuts, length)
-    late = replace(late, step=late.step + np.int32(early.steps))
+    late = replace(late, step=own(late.step + np.int32(early.steps)))
     return _stack([early, late], target, early.chunks, pieces, first.local + second.local)
 
 
@@ -204,23 +206,36 @@ def _stack(
 ) -> Schedule:
     """The rows of all, one schedule after the other, with their routes in one table. O(rows)."""
     table: Routes = NO_ROUTES
-    routes, bound, before = [], [], 0
+    tables, joints = [], []  # how many routes, and how many joints, are before those of each schedule
     for schedule in schedules:
-        none = np.full(schedule.transfers, -1, np.int32)
-        route = none if schedule.route is None else schedule.route
-        routes.append(np.where(route >= 0, route + len(table), -1))
+        tables.append(len(table))
         table = table.join(schedule.routes)
-        numbers = none if schedule.joint is None else schedule.joint
-        bound.append(np.where(numbers >= 0, numbers + np.int64(before), -1))
-        before += int(numbers.max(initial=-1)) + 1
+        joints.append(0 if schedule.joint is None else int(schedule.joint.max(initial=-1)) + 1)
 
-    def both(name: str) -> Ints:
-        return narrow(np.concatenate([getattr(s, name) for s in schedules]))
+    def both(name: str) -> NDArray[Any]:
+        return own(np.concatenate([getattr(s, name) for s in schedules]))
+
+    def slots(side: str) -> Ints | None:
+        some = any(getattr(s, f"{side}_slot") is not None for s in schedules)
+        return own(np.concatenate([s.slot(side) for s in schedules])) if some else None
 
     return Schedule(
-        collective, chunks, both("step"), both("chunk"), both("src"), both("dst"), both("op").astype(np.uint8),
-        route=np.concatenate(routes),
-        src_slot=np.concatenate([s.slot("src") for s in schedules]),
-        dst_slot=np.concatenate([s.slot("dst") for s in schedules]),
-        joint=np.concatenate(bound), routes=table, pieces=pieces, local=local,
+        collective, chunks, both("step"), both("chunk"), both("src"), both("dst"), both("op"),
+        route=_numbered_on([s.route for s in schedules], tables, schedules),
+        src_slot=slots("src"), dst_slot=slots("dst"),
+        joint=_numbered_on([s.joint for s in schedules], [0, *np.cumsum(joints[:-1]).tolist()], schedules),
+        routes=table, pieces=pieces, local=local,
     )  # fmt: skip
+
+
+def _numbered_on(
+    columns: Sequence[Ints | None], before: Sequence[int], schedules: Sequence[Schedule]
+) -> NDArray[Any] | None:
+    """Numbers (-1: none) of all schedules, those of each after so many before; None where no schedule has any."""
+    if all(column is None for column in columns):
+        return None
+    parts = []
+    for column, base, schedule in zip(columns, before, schedules, strict=True):
+        numbers = np.full(schedule.transfers, -1, np.int32) if column is None else column
+        parts.append(np.where(numbers >= 0, numbers + np.int64(base), -1))
+    return np.concatenate(parts)

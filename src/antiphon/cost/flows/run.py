@@ -9,8 +9,8 @@ from itertools import count
 import numpy as np
 
 from antiphon.core.columns import Floats, Ints, Longs, order_of, starts
-from antiphon.cost.flows._rates import Network
 from antiphon.cost.flows.parts import Parts, Watch
+from antiphon.cost.flows.rates import Network
 
 SAME_MOMENT = 1 + 1e-12  # what is as near as that happens at once; else rounding would split symmetric events
 NOTHING: Longs = np.zeros(0, np.int64)

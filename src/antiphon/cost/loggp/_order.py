@@ -1,4 +1,7 @@
-"""The loops over millions of messages that prepare a LogGP simulation."""
+"""The loops over millions of messages that prepare a LogGP simulation.
+
+What is made of every message is handed in as `out` where it is long: NumPy asks for large pages, Numba does not.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +12,20 @@ from antiphon.cost.loggp.compiled import compiled
 
 
 @compiled
-def classes(weight: Longs, combined: Longs, level: Ints, most: int) -> tuple[Ints, Longs, int]:
-    """Per message the number of its (weight, combined, level), and these; their count, which is above `most` where they
-    are too many to be looked for one by one. One weight stands for all. O(messages * most), mostly O(messages).
+def classes(weight: Longs, combined: Longs, level: Ints, most: int, out: Ints) -> tuple[Longs, int]:
+    """Per message, into `out`, the number of its (weight, combined, level); returns these, and their count, which is
+    above `most` where they are too many to be looked for one by one. One weight stands for all. O(messages * most),
+    mostly O(messages).
 
     Four messages of one weight, 6; the second and third are combined:
 
     >>> combined, level = np.array([0, 6, 6, 0]), np.array([1, 1, 1, 1], np.int32)
-    >>> klass, kinds, count = classes(np.array([6]), combined, level, 64)
+    >>> klass = np.empty(4, np.int32)
+    >>> kinds, count = classes(np.array([6]), combined, level, 64, klass)
     >>> klass.tolist(), kinds[:count].tolist()
     ([0, 1, 1, 0], [[6, 0, 1], [6, 6, 1]])
     """
-    klass, kinds = np.empty(len(level), np.int32), np.empty((most, 3), np.int64)
+    kinds = np.empty((most, 3), np.int64)
     count, last = 0, 0
     for m in range(len(level)):
         a = weight[m] if len(weight) > 1 else weight[0]
@@ -32,11 +37,11 @@ def classes(weight: Longs, combined: Longs, level: Ints, most: int) -> tuple[Int
                 last += 1
             if last == count:
                 if count == most:
-                    return klass, kinds, most + 1
+                    return kinds, most + 1
                 kinds[last, 0], kinds[last, 1], kinds[last, 2] = a, b, c
                 count += 1
-        klass[m] = last
-    return klass, kinds, count
+        out[m] = last
+    return kinds, count
 
 
 @compiled
@@ -136,16 +141,15 @@ def at_once(step: Ints, src: Ints, dst: Ints, node: Longs, most: int) -> tuple[i
 
 
 @compiled
-def levels(src: Ints, dst: Ints, group: Longs) -> Ints:
-    """Per message the inmost level whose place both ends share (group[level, rank], -1: none).
+def levels(src: Ints, dst: Ints, group: Longs, out: Ints) -> Ints:
+    """Per message, in `out`, the inmost level whose place both ends share (group[level, rank], -1: none).
 
     Ranks 0 and 1 are in one host and 2 in another; the second level is for all:
 
     >>> src, dst, group = np.array([0, 1], np.int32), np.array([1, 2], np.int32), np.array([[0, 0, 1], [0, 0, 0]])
-    >>> levels(src, dst, group).tolist()
+    >>> levels(src, dst, group, np.empty(2, np.int32)).tolist()
     [0, 1]
     """
-    out = np.empty(len(src), np.int32)
     for m in range(len(src)):
         a, b = src[m], dst[m]
         level = 0

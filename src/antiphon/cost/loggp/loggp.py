@@ -59,7 +59,7 @@ def loggp(  # noqa: PLR0913 (every option of the model)
         given, fidelity=fidelity, contention=contention, device_radix=device_radix, node_radix=node_radix, cpu=cpu,
         sent=sent, eager=eager, meaning=meaning,
     )  # fmt: skip
-    from antiphon.cost.loggp._run import Simulation
+    from antiphon.cost.loggp.run import Simulation
     from antiphon.cost.loggp.work import work_of
 
     fewer, note = within_pieces(schedule)
@@ -95,7 +95,7 @@ def simulate_graph(  # noqa: PLR0913
         given, fidelity=fidelity, contention=contention, device_radix=device_radix, node_radix=node_radix, cpu=cpu,
         sent=sent, eager=eager, meaning=meaning,
     )  # fmt: skip
-    from antiphon.cost.loggp._run import Simulation
+    from antiphon.cost.loggp.run import Simulation
     from antiphon.cost.loggp.work import work_of_messages
 
     return Simulation(topology, given, work_of_messages(graph, topology, given.loggp, told.sent), told)

@@ -181,7 +181,7 @@ def earliest(times: Floats, first: int, count: int) -> tuple[int, float]:
     return best, least
 
 
-@compiled
+@inlined
 def blame(log: Log, m: int, cause: int, holder: int, seconds: float) -> None:
     """Write down that message m waited so long for a thing that another had, if it waited for nothing longer."""
     if seconds > log.longest[m]:

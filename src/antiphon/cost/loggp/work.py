@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -48,7 +49,6 @@ class Work:
     combined: Floats
     seconds: Floats
     node: Longs
-    graph: Graph
     waits: Waits
     latency: Floats
     per_byte: Floats
@@ -57,6 +57,11 @@ class Work:
 
     def __len__(self) -> int:
         return len(self.sent)
+
+    @cached_property
+    def graph(self) -> Graph:
+        """What waits for what, turned about: made where a simulation asks who is released."""
+        return _graph(self.sent, self.klass, self.waits)
 
     @property
     def in_rounds(self) -> bool:
@@ -83,16 +88,15 @@ def work_of(schedule: Schedule, topology: Topology, given: LogGP | None, order: 
         level, latency, per_byte, capacity, busiest = _from_links(paths(found, topology))
         node = np.full(found.ranks, -1, np.int64)
     else:
-        level = loops.levels(found.src, found.dst, np.stack(given.groups(topology)))
-        _refuse_missing(level, found.src, found.dst, given, topology)
+        level = _levels(found, given, topology)
         node, latency, per_byte, capacity, busiest = given.nodes(topology), np.empty(0), np.empty(0), 0.0, -1
     level[found.src == found.dst] = -1
     klass, kinds = _classes([found.weight, found.combined, level])
     levels, (share, combined) = kinds[2].astype(np.int64), (kinds[i].astype(np.float64) / found.scale for i in (0, 1))
     wait = waits(found, order, sent, level)
     return Work(
-        found, klass, levels, share, combined, np.zeros(len(levels)), node, _graph(found, klass, wait), wait, latency,
-        per_byte, capacity, busiest,
+        found, klass, levels, share, combined, np.zeros(len(levels)), node, wait, latency, per_byte, capacity,
+        busiest,
     )  # fmt: skip
 
 
@@ -105,16 +109,14 @@ def work_of_messages(graph: MessageGraph, topology: Topology, given: LogGP, sent
         owner = np.repeat(np.arange(len(graph)), np.diff(graph.deps_ptr))
         own = (graph.src[owner] == graph.src[graph.deps]) & (graph.src[graph.deps] != graph.dst[graph.deps])
         graph = replace(graph, left=graph.left | own)
-    level = loops.levels(graph.src, graph.dst, np.stack(given.groups(topology)))
-    _refuse_missing(level, graph.src, graph.dst, given, topology)
+    level = _levels(graph, given, topology)
     level[graph.src == graph.dst] = -1
     times, seconds = np.unique(graph.seconds, return_inverse=True)
     klass, kinds = _classes([graph.nbytes, graph.combined, level, seconds.ravel()])
     share, combined = (kinds[i].astype(np.float64) for i in (0, 1))
-    wait = graph.waits()
     return Work(
         graph, klass, kinds[2].astype(np.int64), share, combined, times[kinds[3].astype(np.int64)],
-        given.nodes(topology), _graph(graph, klass, wait), wait, np.empty(0), np.empty(0), 0.0, -1,
+        given.nodes(topology), graph.waits(), np.empty(0), np.empty(0), 0.0, -1,
     )  # fmt: skip
 
 
@@ -131,7 +133,9 @@ def _classes(columns: list[NDArray[Any]]) -> tuple[Ints, list[NDArray[Any]]]:
     if len(columns) == 3 and all(column.dtype != object for column in columns):
         weight, combined = (column[:1] if column.strides == (0,) else column for column in columns[:2])
         level = columns[2]
-        klass, kinds, count = loops.classes(weight.astype(np.int64), combined.astype(np.int64), level, FEW_CLASSES)
+        weight, combined = (column.astype(np.int64, copy=False) for column in (weight, combined))
+        klass = np.empty(len(level), np.int32)
+        kinds, count = loops.classes(weight, combined, level, FEW_CLASSES, klass)
         if count <= FEW_CLASSES:
             return klass, list(kinds[:count].T)
     several = [np.unique(column, return_inverse=True) for column in columns]
@@ -140,7 +144,10 @@ def _classes(columns: list[NDArray[Any]]) -> tuple[Ints, list[NDArray[Any]]]:
     return narrow(place.ravel()), [column[at] for column in columns]
 
 
-def _refuse_missing(level: Ints, src: Ints, dst: Ints, given: LogGP, topology: Topology) -> None:
+def _levels(sent: Messages | MessageGraph, given: LogGP, topology: Topology) -> Ints:
+    """The level of every message between ranks; Invalid where the profile has none."""
+    src, dst = sent.src, sent.dst
+    level: Ints = loops.levels(src, dst, np.stack(given.groups(topology)), np.empty(len(sent), np.int32))
     missing = np.flatnonzero((level == len(given.levels)) & (src != dst))
     if len(missing):
         a, b = int(src[missing[0]]), int(dst[missing[0]])
@@ -149,6 +156,7 @@ def _refuse_missing(level: Ints, src: Ints, dst: Ints, given: LogGP, topology: T
             f"profile loggp: has figures within {known} only, but ranks {a} and {b} of {topology.name} (at "
             f'{topology.places[a]} and {topology.places[b]}) share none; add a level without "within"'
         )
+    return level
 
 
 def _from_links(found: Paths) -> tuple[Ints, Floats, Floats, float, int]:

@@ -17,7 +17,7 @@ from antiphon.core.schedule import COPY, REDUCE
 from antiphon.core.serialize import loads
 from antiphon.core.topology import MAX_NODES
 from antiphon.errors import Invalid, Unsupported, quote
-from antiphon.formats.piccl.xml import LONGEST, Attributes, read_xml, whole
+from antiphon.formats.xml import LONGEST, Attributes, read_xml, whole
 
 MOST_ROWS = 2**27
 _RUN = re.compile("([0-9]{1,9})(?:-([0-9]{1,9})|:([0-9]{1,5}):([0-9]{1,5}))?")

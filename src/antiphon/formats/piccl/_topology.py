@@ -24,7 +24,7 @@ from antiphon.cost.figures import MOST_RADIX, Level, LogGP
 from antiphon.cost.profile import Profile
 from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.formats.piccl.figures import read_figures
-from antiphon.formats.piccl.xml import Attributes, read_xml, whole
+from antiphon.formats.xml import Attributes, read_xml, whole
 from antiphon.topologies.options import most_placed
 
 NAMES = ("host", "rack", "row", "hall", "site", "region")  # of the levels, the inmost first

@@ -116,7 +116,8 @@ class Block:
 class Code:
     """All blocks of all ranks. `ways`: (from, to, channel). `start`: of each semaphore. `apart`: ranks begin and end on
     their own, and before and after a rank's cells are the user's: who touches them from elsewhere must know; and
-    semaphores end as they began, because the next call finds them so."""
+    semaphores end as they began, because the next call finds them so. `least`: so many chunks of an instruction are one
+    message, at whatever size the code is run."""
 
     collective: Collective
     in_place: bool
@@ -127,6 +128,7 @@ class Code:
     slots: int = 0
     start: list[int] = field(default_factory=list)
     apart: bool = False
+    least: int = 1
     named: list[str] = field(default_factory=list)  # of each semaphore what the file calls it
     inorder: list[tuple[tuple[int, int], tuple[int, int]]] = field(default_factory=list)  # (block, index): the first
     # must come before the second in every order; what stands here relies on it
@@ -139,40 +141,43 @@ class Code:
 
 
 def spread(code: Code) -> Code:
-    """The same with every instruction on a way done chunk by chunk: what runtimes do of large chunks. What it waits for
-    and takes comes before the first of them, and what it gives after the last."""
+    """The same with every instruction on a way done by `least` chunks at a time: what runtimes do of large chunks. What
+    it waits for and takes comes before the first of them, and what it gives after the last. Whatever gets through
+    queues so, does with more chunks in a message, too: leave out the later messages of each instruction."""
     blocks = []
-    begins = [_begins(block) for block in code.blocks]
+    begins = [_begins(block, code.least) for block in code.blocks]
     for block in code.blocks:
         made: list[Instruction] = []
         for one in block.instructions:
-            made += _chunkwise(one, begins)
+            made += _chunkwise(one, begins, code.least)
         blocks.append(Block(block.rank, block.name, made, block.beside))
     return Code(
         code.collective, code.in_place, code.grain, code.places, blocks, code.ways, code.slots, code.start, code.apart,
-        code.named, code.inorder,
+        code.least, code.named, code.inorder,
     )  # fmt: skip
 
 
-def _wide(one: Instruction) -> int:
-    return one.count if one.pop >= 0 or one.push >= 0 else 1
+def _parts(one: Instruction, least: int) -> range:
+    """Where its messages begin."""
+    return range(0, max(one.count, 1), least if one.pop >= 0 or one.push >= 0 else max(one.count, 1))
 
 
-def _begins(block: Block) -> list[int]:
-    """Where each instruction begins once they are done chunk by chunk, and where the last ends."""
+def _begins(block: Block, least: int) -> list[int]:
+    """Where each instruction begins once they are done message by message, and where the last ends."""
     found = [0]
     for one in block.instructions:
-        found.append(found[-1] + max(_wide(one), 1))
+        found.append(found[-1] + len(_parts(one, least)))
     return found
 
 
-def _chunkwise(one: Instruction, begins: list[list[int]]) -> Iterable[Instruction]:
+def _chunkwise(one: Instruction, begins: list[list[int]], least: int) -> Iterable[Instruction]:
     wait = tuple((block, begins[block][index + 1] - 1) for block, index in one.wait)
-    many = _wide(one)
-    for chunk in range(max(many, 1)):
+    parts = _parts(one, least)
+    for chunk in parts:
+        count = one.count if len(parts) == 1 else min(least, one.count - chunk)
         yield Instruction(
-            one.number, one.verb, one.count if many < 2 else 1, tuple(cell + chunk for cell in one.read),
+            one.number, one.verb, count, tuple(cell + chunk for cell in one.read),
             tuple(cell + chunk for cell in one.write), one.pop, one.push, wait if chunk == 0 else (),
-            one.acquire if chunk == 0 else (), one.release if chunk == many - 1 or many < 2 else (), one.loose,
+            one.acquire if chunk == 0 else (), one.release if chunk == parts[-1] else (), one.loose,
             one.ahead,
         )  # fmt: skip

@@ -241,7 +241,7 @@ class _Machine:
         if not wrong:
             return None
         cell, writer = self._first_written(wrong)
-        who = self.code.tell(*writer) if writer else f"rank {self.code.places.rank(cell)}, no block, no step"
+        who = self.code.tell(*writer) if writer else f"rank {self.code.places.rank(cell)}, no step of any block"
         if cell in self.case.wanted:
             said = f"ends with {self._said(cell, self.case.wanted[cell])}"
             return Fault("wrong", f"{who}: {self.code.places.tell(cell)} {said}")
@@ -252,7 +252,7 @@ class _Machine:
 
     def _first_written(self, cells: set[int]) -> tuple[int, tuple[int, int] | None]:
         """Of these cells the one that got what it has first, and from whom: what others got wrong may come from there.
-        Nobody, where one was never written."""
+        Nobody, where none was ever written."""
         left = set(cells)
         found: tuple[int, tuple[int, int] | None] = (min(left), None)
         for row in reversed(self.order):
@@ -262,7 +262,7 @@ class _Machine:
                 if mine:
                     found = min(mine), row
                     left -= mine
-        return (min(left), None) if left else found
+        return found
 
     def _said(self, cell: int, wanted: int) -> str:
         have = self.cells[cell] >> BITS

@@ -10,27 +10,35 @@ from antiphon.core.columns import Bools, Longs, starts
 from antiphon.lower.machine.code import Code, spread
 from antiphon.lower.machine.execute import Fault, execute
 from antiphon.lower.machine.order import Accesses, Flat, Order
+from antiphon.lower.uncollected import uncollected
 
 ORDERS = 3
 MOST_TRIED = 64  # races whose other order is tried
 
 
+@uncollected()
 def judge(code: Code, *, orders: int = ORDERS, seed: int = 0) -> Fault | None:
     """None where the code is right.
 
-    It runs in `orders` random orders with messages whole, and in one with all of them chunk by chunk, as they go when
-    chunks are large. That none hangs holds for all orders: what an instruction waits for does not depend on data. Then
-    all accesses to a cell must be ordered. Where two are not, a run in the other order is made: a fault if that ends
-    with other data, and none if the order makes no difference.
+    It runs in `orders` random orders with messages whole, and in one with all of them in as many parts as ever, as they
+    go when chunks are large. That none hangs holds for all orders: what an instruction waits for does not depend on
+    data. Then all accesses to a cell must be ordered. Where two are not, a run in the other order is made: a fault if
+    that ends with other data, and none if the order makes no difference (of two that add to a cell it always does:
+    the one may miss what the other adds).
     """
     run = execute(code, seed)
     if run.fault is not None:
         done = run.fault.kind in ("wrong", "input")
         return (done and _races(code, run.order, seed, wrong=run.fault)) or run.fault
-    if any(one.count > 1 and (one.pop >= 0 or one.push >= 0) for block in code.blocks for one in block.instructions):
+    if any(
+        one.count > code.least and (one.pop >= 0 or one.push >= 0)
+        for block in code.blocks
+        for one in block.instructions
+    ):
         chunkwise = execute(spread(code), seed)
         if chunkwise.fault is not None:
-            what = f"{chunkwise.fault.what}, where chunks are so large that each is a message of its own"
+            each = "each is a message of its own" if code.least == 1 else f"a message holds {code.least} of them"
+            what = f"{chunkwise.fault.what}, where chunks are so large that {each}"
             return Fault(chunkwise.fault.kind, what)
     fault = _races(code, run.order, seed)
     if fault is not None:
@@ -55,7 +63,7 @@ def _races(code: Code, order: list[tuple[int, int]], seed: int, wrong: Fault | N
         early, late = (other, one) if wrong is None else (one, other)
         what = f"{code.tell(*early)} does not wait for {code.tell(*late)}, and both touch"
         what += f" {code.places.tell(int(cell[at]))}"
-        if number >= MOST_TRIED:
+        if number >= MOST_TRIED or _loses(code, one, other, int(cell[at])):
             return Fault("race", what)
         run = execute(code, seed, last=one, until=other)
         if (wrong is None) != (run.fault is None):
@@ -79,6 +87,16 @@ def _races(code: Code, order: list[tuple[int, int]], seed: int, wrong: Fault | N
             )
             return Fault("race", f"{what} see what that writes to {code.places.tell(int(cell[at]))}")
     return (_from_outside(code, flat, asked) or _left(code)) if code.apart else None
+
+
+def _loses(code: Code, one: tuple[int, int], other: tuple[int, int], cell: int) -> bool:
+    """Whether one of two adds to a cell that the other writes: what it read may be old when it writes the sum."""
+    reads, writes = [], []
+    for block, index in (one, other):
+        there = code.blocks[block].instructions[index]
+        reads.append(any(first <= cell < first + there.count for first in there.read))
+        writes.append(any(first <= cell < first + there.count for first in there.write))
+    return all(writes) and any(reads)
 
 
 def _named(flat: Flat, row: int) -> tuple[int, int]:

@@ -85,9 +85,9 @@ def _firm(pairs: list[tuple[list[int], int, int]], loose: set[int]) -> list[Row]
     last of these that makes visible what was written, where the other is to see it."""
     found = []
     for rows, sure, after in pairs:
-        firm = next((row for row in reversed(rows[:sure]) if row not in loose), None) if loose else rows[sure - 1]
-        if firm is not None and after not in loose:
-            found.append((firm, after))
+        last = next((row for row in reversed(rows[:sure]) if row not in loose), None) if loose else rows[sure - 1]
+        if last is not None and after not in loose:
+            found.append((last, after))
     return found
 
 

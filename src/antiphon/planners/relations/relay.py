@@ -2,7 +2,7 @@
 
 Every rank that has data to spread sends it along a tree; ranks on the way pass it on, also ranks that take no part.
 So it plans every collective on every connected machine: irregular allocations, machines that lost links. Custom
-collectives are planned from their relation alone (_relation.py).
+collectives are planned from their relation alone (blocks.py).
 
 One tree per source is of shortest paths: steps are the fewest possible for what needs no combining, but one tree
 uses few of the links. Several trees, in pieces, share the data and use more of them: see _many_trees.py.
@@ -26,8 +26,8 @@ from antiphon.core.schedule import COPY, Schedule, cut
 from antiphon.core.topology import Topology
 from antiphon.core.transform import compose, dual, invert
 from antiphon.errors import Infeasible, Invalid, Unsupported, quote
-from antiphon.planners.relations._blocks import by_relation
 from antiphon.planners.relations._many_trees import ROUNDS, pack, reduce_and_spread, spread
+from antiphon.planners.relations.blocks import by_relation
 from antiphon.planners.shared.reach import Reach
 
 SPREADING = ("broadcast", "scatter", "allgather", "alltoall")

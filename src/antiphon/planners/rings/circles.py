@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from antiphon.core.collective import ROOTED, Collective
-from antiphon.core.columns import Longs, narrow, ranges
-from antiphon.core.schedule import COPY, REDUCE, Chunks, Schedule
+from antiphon.core.columns import Longs, narrow, own, ranges
+from antiphon.core.schedule import COPY, REDUCE, Chunks, Schedule, cut
 from antiphon.core.transform import compose, merge
 from antiphon.planners.shared.rows import MOST_TRANSFERS, Seats, backwards, lay, part, per_root, refuse_more_than_fits
 
@@ -81,10 +82,18 @@ def _hops(collective: Collective, cycle: Sequence[int]) -> Schedule:
     """At step s seat j passes on the part of seat j - s (allgather), or adds to that of j - s - 1 (reducescatter)."""
     seats = Seats.of(collective, list(cycle))
     size = len(seats)
-    step, here = np.divmod(np.arange((size - 1) * size), size)
+    steps = np.arange(size - 1)
     copies = collective.kind == "allgather"
-    block = seats.member[(here - step - (0 if copies else 1)) % size]
-    return lay(collective, seats, step, block, here, (here + 1) % size, COPY if copies else REDUCE)
+    member = narrow(seats.member)
+    turned = sliding_window_view(np.concatenate([member, member]), size)  # row i: the members from seat i on
+    return Schedule(
+        collective, cut(collective, 1),
+        own(np.repeat(narrow(steps), size)),
+        own(turned[(-steps - (0 if copies else 1)) % size].ravel()),
+        own(np.tile(seats.rank, size - 1)),
+        own(np.tile(np.roll(seats.rank, -1), size - 1)),
+        own(np.full(size * (size - 1), COPY if copies else REDUCE, np.uint8)),
+    )  # fmt: skip
 
 
 def _chain(collective: Collective, cycle: Sequence[int]) -> Schedule:

@@ -23,10 +23,10 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.transform import merge
 from antiphon.errors import Invalid, Unsupported, quote
-from antiphon.planners.rings._bound import least_time
-from antiphon.planners.rings._most import most_rings
+from antiphon.planners.rings.bound import least_time
 from antiphon.planners.rings.circles import CHAIN_PIECES, CHAINS, around, both_ways, refuse_too_long, transfers
 from antiphon.planners.rings.edge_disjoint import capacities, pack
+from antiphon.planners.rings.most import most_rings
 from antiphon.planners.shared.places import hosts
 from antiphon.planners.shared.routing import paths
 from antiphon.planners.shared.rows import finish
@@ -103,7 +103,7 @@ def _choose(topology: Topology, members: tuple[int, ...], most: int, seed: int, 
         candidates += [(Rings(cycles, "routes"), False) for cycles in _logical(topology, members, seed)]
     best: tuple[float, int, Rings] | None = None
     for rings, as_given in candidates:
-        loads = _loads(topology, rings.cycles)
+        loads = step_loads(topology, rings.cycles)
         chosen, costs = _best_order(loads, min(most, MOST_LOGICAL), as_given)
         for count, cost in enumerate(costs, 1):
             if (not exactly or count == len(costs)) and (best is None or (cost * 1.000001, count) < best[:2]):
@@ -126,7 +126,7 @@ def _told(topology: Topology, members: tuple[int, ...], cost: float, rings: Ring
     return Rings(rings.cycles, rings.over, found | {"because": because} if proved else found)
 
 
-def _loads(topology: Topology, cycles: list[list[int]]) -> NDArray[np.float64]:
+def step_loads(topology: Topology, cycles: list[list[int]]) -> NDArray[np.float64]:
     """Per ring and link or limit the seconds per byte that a step takes there; no rings if some hop has no path."""
     resources = topology.resources
     if not cycles:

@@ -13,16 +13,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.columns import Ints, Longs, dense, pointers, starts
+from antiphon.core.columns import Bools, Ints, Longs, dense, dense_pairs, order_of, own, pointers, starts, taken
 from antiphon.core.routes import Routes
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.transform import merge
 from antiphon.errors import Unsupported
+from antiphon.planners.shared._switched import Switched
 
 MOST_STRIPES = 8
-MOST_CELLS = 2**21  # entries of a table of next hops that is held at once
-HIGHEST = 6  # levels told apart
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +40,8 @@ class Paths:
 def paths(topology: Topology, src: Ints, dst: Ints, turn: int = 0) -> Paths:
     """A path for every pair. `turn`: take the next of the equally good links out of the source.
 
-    O(links log links), and per distinct destination not linked directly O(links at switches) and a search.
+    O(links log links), and for pairs not linked directly O(links on their ways) and a search per switch next to a
+    destination.
 
     >>> from antiphon.core.topology import LinkType, both_ways, build
     >>> wire = LinkType("wire", "1GB/s")
@@ -88,30 +88,31 @@ def routed(schedule: Schedule, topology: Topology, planner: str) -> Schedule:
     ([0, 1], [(4, 7), (0, 3)])
     """
     nodes = topology.nodes
-    keys, inverse = dense(schedule.src.astype(np.int64) * nodes + schedule.dst, nodes * nodes)
+    keys, inverse = dense_pairs(schedule.src, schedule.dst, nodes)
     src, dst = (keys // nodes).astype(np.int32), (keys % nodes).astype(np.int32)
     first = paths(topology, src, dst)
-    if len(first.lost):
-        at = int(first.lost[0])
+    stay = src == dst  # rows within a rank take no route
+    lost = first.lost[~stay[first.lost]]
+    if len(lost):
+        at = int(lost[0])
         raise Unsupported(
             f"planner {planner}: no link or path through switches leads from rank {src[at]} to rank {dst[at]} of "
             f"{topology.name}; use planner relay, ring or multi-ring, or a machine with routers or switches"
         )
     count = min(int(first.ways.max(initial=1)), MOST_STRIPES)
     stripes = [first, *(paths(topology, src, dst, turn) for turn in range(1, count))]
-    lanes = [_named(schedule, stripe, inverse) for stripe in stripes]
+    lanes = [_named(schedule, stripe, inverse, stay) for stripe in stripes]
     return lanes[0] if count == 1 else merge(lanes)
 
 
-def _named(schedule: Schedule, by_pair: Paths, pair: Longs) -> Schedule:
-    """Rows with the route of their pair, where it is not the only direct link. O(rows)."""
-    if by_pair.plain.all():
+def _named(schedule: Schedule, by_pair: Paths, pair: Ints, stay: Bools) -> Schedule:
+    """Rows with the route of their pair, where it is not the only direct link, and there is any. O(rows)."""
+    named = np.flatnonzero(~(by_pair.plain | stay))
+    if not len(named):
         return schedule
-    named = np.flatnonzero(~by_pair.plain)
     number = np.full(len(by_pair.plain), -1, np.int32)
     number[named] = np.arange(len(named))
-    table = Routes.of(by_pair.table[i] for i in named.tolist()) if by_pair.plain.any() else by_pair.table
-    return replace(schedule, route=number[pair], routes=table)
+    return replace(schedule, route=own(taken(number, pair)), routes=by_pair.table.take(named))
 
 
 def joined(topology: Topology, src: Ints, dst: Ints) -> bool:
@@ -162,7 +163,7 @@ def _through(
     topology: Topology, src: Ints, dst: Ints, far: Longs, width: Longs, turn: int
 ) -> Iterator[tuple[Longs, Longs, Ints, Longs]]:
     """(pairs, hops, their links padded with -1, ways out of the source), for some destinations at a time. O(hops), and
-    a search per destination.
+    a search per switch next to one.
 
     >>> from antiphon.core.topology import LinkType, both_ways, build
     >>> wire = LinkType("wire", "1GB/s")
@@ -174,92 +175,13 @@ def _through(
     """
     if not len(far) or not topology.switches:
         return
-    net = _Switched.of(topology, width)
+    net = Switched.of(topology, width)
     targets, place = dense(dst[far].astype(np.int64), topology.nodes)
-    order = np.argsort(place, kind="stable")
-    ptr = pointers(place[order], len(targets))
-    batch = max(1, MOST_CELLS // net.vertices)
-    for low in range(0, len(targets), batch):
-        high = min(low + batch, len(targets))
-        rows = far[order[ptr[low] : ptr[high]]]
-        which = place[order[ptr[low] : ptr[high]]] - low
-        distance, hop, ways = net.towards(targets[low:high], turn)
-        lengths = distance[which, src[rows]]
-        reached = lengths > 0
-        rows, which, lengths = rows[reached], which[reached], lengths[reached]
-        links = np.full((len(rows), int(lengths.max(initial=0))), -1, np.int32)
-        here = src[rows].astype(np.int64)
-        for i in range(links.shape[1]):
-            going = np.flatnonzero(lengths > i)
-            links[going, i] = hop[which[going], here[going]]
-            here[going] = topology.link_dst[links[going, i]]
-        yield rows, lengths, links, ways[which, src[rows]]
-
-
-@dataclass(frozen=True, eq=False)
-class _Switched:
-    """The links at switches, sorted by tail, widest first. A rank is two vertices: where paths begin and where
-    they end (its number plus `nodes`), so that none passes through it."""
-
-    vertices: int
-    nodes: int
-    link: Longs
-    tail: Longs
-    head: Longs
-    width: Longs
-    level: Longs
-
-    @staticmethod
-    def of(topology: Topology, width: Longs) -> _Switched:
-        tail, head = topology.link_src.astype(np.int64), topology.link_dst.astype(np.int64)
-        link = np.flatnonzero((tail >= topology.ranks) | (head >= topology.ranks))
-        link = link[np.lexsort((link, -width[link], tail[link]))]
-        tail, head = tail[link], head[link]
-        end = np.where(head < topology.ranks, head + topology.nodes, head)
-        level = np.zeros(topology.nodes, np.int64)
-        level[topology.ranks :] = HIGHEST
-        for depth in range(HIGHEST):  # switches next to ranks are 0, those next to these 1, ...
-            low = tail[(level[tail] == depth - 1) & (tail >= topology.ranks)] if depth else np.arange(topology.ranks)
-            above = head[np.isin(tail, low) & (head >= topology.ranks)]
-            level[above] = np.minimum(level[above], depth)
-        return _Switched(topology.nodes + topology.ranks, topology.nodes, link, tail, end, width[link], level)
-
-    def towards(self, targets: Longs, turn: int) -> tuple[Longs, Ints, Longs]:
-        """Per target and node: the distance (-1: out of reach), the link to take, and how many were as good. A search
-        per target.
-
-        Towards rank 2 by way of a switch (node 3):
-
-        >>> from antiphon.core.topology import LinkType, both_ways, build
-        >>> wire = LinkType("wire", "1GB/s")
-        >>> switched = build("switched", 3, both_ways([(0, 3), (1, 3), (2, 3)], wire), switches=1)
-        >>> distance, hop, ways = _Switched.of(switched, np.zeros(6, np.int64)).towards(np.array([2]), 0)
-        >>> distance, hop
-        (array([[2, 2, 2, 1]]), array([[0, 2, 4, 5]], dtype=int32))
-        """
-        from scipy.sparse import csr_array
-        from scipy.sparse.csgraph import dijkstra
-
-        back = csr_array((np.ones(len(self.link)), (self.head, self.tail)), shape=(self.vertices, self.vertices))
-        reach = dijkstra(back, unweighted=True, indices=targets + self.nodes)
-        distance = np.where(np.isfinite(reach), reach, -1).astype(np.int64)
-        hop = np.full((len(targets), self.nodes), -1, np.int32)
-        ways = np.zeros((len(targets), self.nodes), np.int64)
-        for i, target in enumerate(targets.tolist()):
-            there = distance[i]
-            good = np.flatnonzero((there[self.head] >= 0) & (there[self.head] + 1 == there[self.tail]))
-            if not len(good):
-                continue
-            tail = self.tail[good]
-            first = np.flatnonzero(starts(tail))
-            group = np.cumsum(starts(tail)) - 1
-            good = good[self.width[good] == self.width[good[first]][group]]
-            tail = self.tail[good]
-            first = np.flatnonzero(starts(tail))
-            at = tail[first]
-            count = np.diff(np.append(first, len(tail)))
-            at_rank = at < self.vertices - self.nodes
-            pick = (target // count ** self.level[at] + turn * at_rank) % count
-            hop[i, at] = self.link[good[first + pick]]
-            ways[i, at] = count
-        return distance[:, : self.nodes], hop, ways
+    order = order_of(place, len(targets))
+    far, place = far[order], place[order]
+    ptr = pointers(place, len(targets))
+    for low, high in net.batches(src[far], place, targets):
+        rows, mine = far[ptr[low] : ptr[high]], place[ptr[low] : ptr[high]] - low
+        found = net.find(src[rows], mine, targets[low:high], turn)
+        reached = found.hops > 0
+        yield rows[reached], found.hops[reached], found.links[reached], found.ways[reached]

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from antiphon.core.collective import Collective
-from antiphon.core.columns import Ints, Longs, narrow
+from antiphon.core.columns import Ints, Longs, narrow, own
 from antiphon.core.schedule import COPY, REDUCE, Chunks, Schedule, cut
 from antiphon.core.topology import Topology
-from antiphon.core.transform import dual, invert, pipeline
+from antiphon.core.transform import dual, invert
 from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.planners.shared.routing import routed
 
@@ -85,7 +85,8 @@ def lay(
     when = np.asarray(step).ravel()
     return Schedule(
         collective, cut(collective, parts), narrow(when), narrow(np.asarray(chunk).ravel()),
-        seats.rank[np.asarray(src).ravel()], seats.rank[np.asarray(dst).ravel()], np.full(len(when), op, np.uint8),
+        own(seats.rank[np.asarray(src).ravel()]), own(seats.rank[np.asarray(dst).ravel()]),
+        own(np.full(len(when), op, np.uint8)),
     )  # fmt: skip
 
 
@@ -186,7 +187,8 @@ def finish(
     `options`: those that would give this schedule again; what is left at None is not told. `found`: what else is
     worth telling of how it came about.
     """
-    named = routed(replace(schedule, collective=collective), topology, planner)
+    asked = schedule if schedule.collective is collective else replace(schedule, collective=collective)
+    named = routed(asked, topology, planner)
     stated = {key: value for key, value in options.items() if value is not None}
     more = {"found": dict(found)} if found else {}
-    return replace(pipeline(named, pieces), provenance={"planner": planner, "options": stated, **more})
+    return replace(named, pieces=pieces, provenance={"planner": planner, "options": stated, **more})

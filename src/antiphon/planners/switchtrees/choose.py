@@ -104,7 +104,7 @@ def _moving(tree: Tree, cost: Cost, node: int, below: list[float], gathers: bool
         yield Choice(ACPS, max(below) + cost.direct(node, sizes, even), owned=tuple(even))
     if not gathers or max(sizes) < 2:
         return
-    for held in _subsets(tree, node, sizes):
+    for held in subsets(tree, node, sizes):
         owned = [one / sum(held) for one in held] if free else [size / total for size in sizes]
         holds = _holders(tree, node, held)
         ready, after = [], [0.0]
@@ -120,7 +120,7 @@ def _moving(tree: Tree, cost: Cost, node: int, below: list[float], gathers: bool
         yield Choice(kind, max(ready) + seconds + max(after), held=tuple(held), spread=not free, owned=owners)
 
 
-def _subsets(tree: Tree, node: int, sizes: list[int]) -> Iterator[list[int]]:
+def subsets(tree: Tree, node: int, sizes: list[int]) -> Iterator[list[int]]:
     """How many servers of each child go on: as many as fill its link upwards, by the convergence ratio (the bandwidth
     of this link over that of the links below it), then twice as many, and so on; and as many as the smallest child."""
     least = []

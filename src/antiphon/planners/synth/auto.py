@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from antiphon.core.ksync.cnf import Question
 from antiphon.errors import TimedOut
 from antiphon.isolate import Lost, Stopped, apart
-from antiphon.planners.synth._flow import flow, suits
-from antiphon.planners.synth._refute import refute
 from antiphon.planners.synth.cache import Kept
+from antiphon.planners.synth.flow import flow, suits
 from antiphon.planners.synth.group import Renamings
 from antiphon.planners.synth.purse import TOO_LATE
+from antiphon.planners.synth.refute import refute
 from antiphon.planners.synth.sat import sat
 from antiphon.planners.synth.search import Impossible, Search
 from antiphon.planners.synth.task import Answer, Effort, Move, Task

@@ -73,7 +73,7 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def question(instance: Instance, problem: str, parts: int, steps: int, rounds: int, seed: int) -> Question:
     """`problem`: the instance's fingerprint."""
-    text = repr((FORMAT, _makers(), problem, parts, steps, rounds, seed))
+    text = repr((FORMAT, makers(), problem, parts, steps, rounds, seed))
     return Question(instance, parts, steps, rounds, hashlib.sha256(text.encode()).hexdigest())
 
 
@@ -86,8 +86,8 @@ def fingerprint(instance: Instance) -> str:
 
 
 @cache
-def _makers() -> tuple[str, ...]:
-    """What an answer may depend on beyond the question."""
+def makers() -> tuple[str, ...]:
+    """What an answer may depend on beyond the question: releases of ours and of libraries, and our own text."""
     here = Path(__file__).parent
     text = hashlib.sha256()
     for folder in (here, here.parents[1] / "core" / "ksync"):

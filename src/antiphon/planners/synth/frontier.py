@@ -16,9 +16,9 @@ from fractions import Fraction
 from antiphon.core.ksync.certificate import BEST_FOUND, FOR_K, OPTIMAL
 from antiphon.core.ksync.instance import Instance
 from antiphon.errors import TimedOut
-from antiphon.planners.synth._patience import Patience, in_order
 from antiphon.planners.synth.auto import Found
 from antiphon.planners.synth.linear import Proved
+from antiphon.planners.synth.patience import Patience, in_order
 from antiphon.planners.synth.search import Impossible, Search
 from antiphon.planners.synth.task import Move, rounds_of
 

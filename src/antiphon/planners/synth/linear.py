@@ -24,7 +24,7 @@ _FINE = 10**7
 
 @dataclass(frozen=True, eq=False)
 class Proved:
-    """A dual with what it proves; `price`: what it took to find it (_purse.py)."""
+    """A dual with what it proves; `price`: what it took to find it (purse.py)."""
 
     dual: StepDual
     worth: Worth

@@ -130,7 +130,7 @@ def sat(task: Task, group: Renamings, effort: Effort, solver: str = "cadical", l
     """Ask a SAT solver. Refuted: for this group, and this split if one is given. The seed numbers the variables anew:
     short tries with different numbers find what one long try misses.
 
-    `left`: what it may cost (_purse.py). It is looked at after every SLICE of conflicts, so that an answer which costs
+    `left`: what it may cost (purse.py). It is looked at after every SLICE of conflicts, so that an answer which costs
     less is found as it would be with more.
     """
     from pysat.solvers import Solver

@@ -10,9 +10,9 @@ from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
 from antiphon.errors import Invalid, TimedOut
 from antiphon.isolate import cpu_clock
-from antiphon.planners.synth._one_point import one_point
 from antiphon.planners.synth.cache import asked_for
 from antiphon.planners.synth.frontier import Limits
+from antiphon.planners.synth.one_point import one_point
 from antiphon.planners.synth.purse import UNIT, Purse
 from antiphon.planners.synth.work import Problem, points
 
@@ -36,8 +36,8 @@ def sccl(
 
     `steps` alone: the most steps. `k`: only R <= S + k (left out: any). `memory`: GiB that a solver may take.
     `workers`: how many candidates are decided side by side (left out: as many as processors, up to 4). `cache`: whether
-    answers of earlier runs may serve, and this one's be kept (_cache.py). The result does not depend on these two.
-    Every schedule carries the certificate of its optimality. What was found with the request's effort (_purse.py; 60 if
+    answers of earlier runs may serve, and this one's be kept (cache.py). The result does not depend on these two.
+    Every schedule carries the certificate of its optimality. What was found with the request's effort (purse.py; 60 if
     none is given) is followed by EffortSpent where more was to be tried; by TimedOut where the budget ended it.
     """
     topology, collective = request.topology, request.collective

@@ -43,7 +43,7 @@ class Effort:
 @dataclass(frozen=True)
 class Answer:
     """The moves; or none, and whether the engine has shown that there are none (for its symmetry and split). `price`:
-    what it took (_purse.py)."""
+    what it took (purse.py)."""
 
     moves: tuple[Move, ...] | None
     refuted: bool = False

@@ -14,12 +14,12 @@ from antiphon.core.reshape import reverse
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.errors import TimedOut, Unsupported
-from antiphon.planners.synth._product import by_product
 from antiphon.planners.synth.auto import Found, decide
 from antiphon.planners.synth.cache import Cache
 from antiphon.planners.synth.canonical import Posed, posed
 from antiphon.planners.synth.frontier import USUAL_K, Limits, Point, frontier, is_large, usual_steps
 from antiphon.planners.synth.points import Way, certificate, everywhere, joined, schedule_at, way_to
+from antiphon.planners.synth.product import by_product
 from antiphon.planners.synth.purse import Purse
 from antiphon.planners.synth.search import Search
 from antiphon.planners.synth.task import schedule_of

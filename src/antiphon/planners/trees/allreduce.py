@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import lru_cache
 
 from antiphon.core.collective import Collective
 from antiphon.core.loads import throughput
@@ -15,7 +16,7 @@ from antiphon.core.topology import Topology
 from antiphon.core.transform import compose, invert
 from antiphon.errors import Invalid, Unsupported
 from antiphon.planners.trees.both_ways import Undirected, undirected
-from antiphon.planners.trees.fewest import fewest_spanning
+from antiphon.planners.trees.fewest import Fewest, fewest_spanning
 from antiphon.planners.trees.in_and_out import InAndOut, pack_allreduce_lp
 from antiphon.planners.trees.lay import Pair, reduce_and_spread, refined, spread
 from antiphon.planners.trees.out import FEW_RANKS, out_of
@@ -69,7 +70,7 @@ def _both_ways(
     if machine is None:
         return None
     if machine.vertices <= FEW_RANKS:
-        few = fewest_spanning(machine, loss=loss)
+        few = _fewest(machine, loss)
         trees, rounding = rounded_trees(few.trees, {}, collective.members, topology, denominator)
         made = reduce_and_spread(collective, [Pair.of(tree) for tree in trees])
         return Made(
@@ -78,6 +79,12 @@ def _both_ways(
     trees, rounding = rounded_trees(spanning(machine).trees, {}, collective.members, topology, denominator)
     made = reduce_and_spread(collective, [Pair.of(tree) for tree in trees])
     return Made(made, trees, len(trees), "undirected spanning trees", True, rounding=rounding)
+
+
+@lru_cache(maxsize=64)
+def _fewest(machine: Undirected, loss: Fraction) -> Fewest:
+    """Kept: the same machine is asked for with other pieces, sizes and baselines."""
+    return fewest_spanning(machine, loss=loss)
 
 
 def _undirected(topology: Topology, collective: Collective) -> Undirected | None:

@@ -116,7 +116,7 @@ class Packing:
                 if self.inside >> flows.head[arc] & 1:
                     continue
                 if self._take(arc, self.weight, keep=True):
-                    self._join(arc)
+                    self.join(arc)
                     if len(self.members) == flows.nodes:
                         return
 
@@ -162,7 +162,8 @@ class Packing:
             flows.untake(sink, arc)
         return got == weight
 
-    def _join(self, arc: int) -> None:
+    def join(self, arc: int) -> None:
+        """The tree goes on over this arc, which `_take` has kept for it; afterwards every sink's flow is one again."""
         flows = self.flows
         node = flows.head[arc]
         self.arc[node] = arc

@@ -2,7 +2,7 @@
 
 The greatest rate of given K trees is attained at a vertex of their linear program, so by weights a_i / D with whole
 a_i (capacities whole), where D is a determinant of zeros and ones of at most K rows: at most 1, 1, 2, 3, 5, 9, 32, ...
-(Hadamard's problem). So for every K there are finitely many weights to try, and `_search` settles each completely.
+(Hadamard's problem). So for every K there are finitely many weights to try, and `search` settles each completely.
 Some K go without any search: 24/7 needs D to be a multiple of 7, so at least 6 trees; and K trees cross a cut on at
 most K of its links, so at most at the sum of the K widest.
 
@@ -21,9 +21,9 @@ from fractions import Fraction
 from antiphon.core.bounds.cuts import tightest_cut
 from antiphon.core.bounds.network import Network
 from antiphon.errors import Invalid
-from antiphon.planners.trees._search import Arborescent, Plain, Search, Spent
-from antiphon.planners.trees._search import Undirected as Spanners
 from antiphon.planners.trees.both_ways import Directed, Undirected, hung, laid, merged, radius, weakest
+from antiphon.planners.trees.search import Arborescent, Plain, Search, Spent
+from antiphon.planners.trees.search import Undirected as Spanners
 from antiphon.planners.trees.spanning import Arborescences, pack
 from antiphon.planners.trees.tree import Tree
 

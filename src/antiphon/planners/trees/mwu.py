@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from math import ceil, log
 from typing import Any
 
@@ -147,13 +148,22 @@ def minimise(
     """Fewer of the trees, with coarse weights (in units), at (1 - threshold) of the optimum; and how coarse (3.2.1)."""
     if not 0 <= threshold < 1:
         raise Invalid(f"threshold: expected a fraction from 0 to below 1, got {threshold}")
+    few, weights = _minimised(tuple(packed), tuple(capacity), optimum, threshold)
+    return [*few], weights
+
+
+@lru_cache(maxsize=64)
+def _minimised(
+    packed: tuple[tuple[Fraction, Chosen], ...], capacity: tuple[int, ...], optimum: Fraction, threshold: Fraction
+) -> tuple[Weighted, str]:
+    """Kept, since collectives that go both ways ask for the same trees, and integer programs take most of the time."""
     trees = [tree for _, tree in packed]
     uses = np.zeros((len(capacity), len(trees)))
     for i, tree in enumerate(trees):
         uses[list(tree), i] = 1
     widest = [min(capacity[e] for e in tree) for tree in trees]
     enough = (1 - threshold) * optimum
-    best: tuple[Fraction, Weighted, str] = (sum((w for w, _ in packed), Fraction(0)), packed, "fractions")
+    best: tuple[Fraction, Weighted, str] = (sum((w for w, _ in packed), Fraction(0)), [*packed], "fractions")
     for parts in range(FINEST + 1):  # 0: weights of 0 or 1
         scale = max(parts, 1)
         most = [1 if parts == 0 else width * scale for width in widest]

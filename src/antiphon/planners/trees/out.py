@@ -8,10 +8,10 @@ from fractions import Fraction
 
 from antiphon.core.topology import Topology
 from antiphon.errors import Unsupported
-from antiphon.planners.trees._forest import forests
 from antiphon.planners.trees.both_ways import Directed, directed
 from antiphon.planners.trees.columns import Packing, pack_lp, pack_orbits
 from antiphon.planners.trees.fewest import fewest_broadcast
+from antiphon.planners.trees.forest import forests
 from antiphon.planners.trees.tree import Tree
 
 FEW_RANKS = 16  # up to which the fewest trees are looked for

@@ -192,7 +192,7 @@ class _Orientation:
 class Arborescences:
     """Whole capacities in which every vertex but the root can be reached `goal` times over, by disjoint ways.
 
-    For one root; for many see _arborescences, whose flows are kept from tree to tree. With one root flows made anew by
+    For one root; for many see arborescences, whose flows are kept from tree to tree. With one root flows made anew by
     a compiled library are the quicker ones, tenfold on 128 ranks.
 
     Such arborescences of total weight `goal` exist (Edmonds). One is grown arc by arc and its weight kept as great as

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid, unknown
-from antiphon.runtimes.lab._foreign import run_foreign
 from antiphon.runtimes.lab.commands import bits
+from antiphon.runtimes.lab.foreign import run_foreign
 from antiphon.runtimes.lab.keeping import Lab, bring_up, find_lab, find_labs, name_of, need_root, standing
 from antiphon.runtimes.measure.case import Row
 

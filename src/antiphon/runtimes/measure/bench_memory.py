@@ -12,7 +12,7 @@ import numpy as np
 
 from antiphon.cost.fit import Added
 from antiphon.errors import Invalid
-from antiphon.runtimes.measure._adding import Vector, add_all
+from antiphon.runtimes.measure.adding import Vector, add_all
 from antiphon.runtimes.measure.memory import free_memory
 from antiphon.units import format_size
 

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from antiphon.core.collective import Collective
 from antiphon.core.datatypes import data_type
-from antiphon.runtimes.measure._race import Race, Standing
 from antiphon.runtimes.measure.case import Case, Row
 from antiphon.runtimes.measure.made_up import MadeUp
+from antiphon.runtimes.measure.race import Race, Standing
 
 Array = NDArray[Any]
 Call = Callable[[], None]

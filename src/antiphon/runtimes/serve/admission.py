@@ -1,7 +1,7 @@
 """Who is let in, and how others are reached: one loop for all connections of a process that are being made.
 
 A process listens at its doors and knocks at those of others at the same time, under one deadline. Whoever connects is a
-stranger until it has proved that it knows the secret (_handshake.py); strangers have little time and few places, none
+stranger until it has proved that it knows the secret (handshake.py); strangers have little time and few places, none
 of them holds up another, and they are counted.
 """
 
@@ -26,7 +26,7 @@ from antiphon.runtimes.serve.handshake import OTHER_COUNT, TAKEN, UNWANTED, Stra
 
 BACKLOG = 1024
 _PENDING = 256  # strangers at a time, beside as many as there are ranks; the oldest gives way to the next
-_PATIENCE = 2.0  # seconds that a stranger has
+PATIENCE = 2.0  # seconds that a stranger has
 _AGAIN = 0.05  # seconds until the next try
 _BATCH = 64  # connections taken at once, before those that are there are heard
 _RESET = struct.pack("ii", 1, 0)  # a stranger's connection is cut off, and leaves nothing behind
@@ -173,7 +173,7 @@ class _Gathering:
                 self._make_room()
             one.setblocking(False)
             talk = host(self.party.rank, self.party.ranks, self.key, self._judged, self._said)
-            line = _Line(one, talk, time.monotonic() + _PATIENCE, None)
+            line = _Line(one, talk, time.monotonic() + PATIENCE, None)
             line.wanted = next(talk)[1]
             self.lines[one.fileno()] = line
             self.selector.register(one, selectors.EVENT_READ, line)
@@ -345,13 +345,13 @@ def _counted(turned: int) -> str:
     return "1 stranger was" if turned == 1 else f"{turned} strangers were"
 
 
-_told: list[int] = []
+TOLD: list[int] = []  # how many were turned away when that was told: once in a process
 
 
 def _tell(party: Party, turned: int) -> None:
     """Once in a process: who was not let in is no error, but somebody may want to know."""
-    if turned and not _told and sys.stderr is not None:
-        _told.append(turned)
+    if turned and not TOLD and sys.stderr is not None:
+        TOLD.append(turned)
         with suppress(OSError, ValueError):
             print(
                 f"antiphon: {party.name}: {_counted(turned)} turned away while the processes met",

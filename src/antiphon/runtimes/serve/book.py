@@ -25,8 +25,8 @@ from antiphon.core.topology import Topology
 from antiphon.core.verify import verify
 from antiphon.errors import Invalid, Unsupported
 from antiphon.lower.lowering import both
-from antiphon.runtimes.serve._proven import refuse_unmarked
 from antiphon.runtimes.serve.pages import Book, Page
+from antiphon.runtimes.serve.proven import refuse_unmarked
 
 __all__ = [
     "LIBRARY",
@@ -44,6 +44,7 @@ __all__ = [
 MAGIC, VERSION = b"ANTIBOOK", 1
 LIBRARY = "library"  # claim "served_by" of an entry that was measured to be slower than the library's own
 MOST_ROOTS = 32  # ranks up to which a plan for one root is turned into plans for all that are alike
+MOST_NODES = 8 * MOST_ROOTS  # of a machine whose symmetries are looked for: as many generators, each as long
 _ORDER = ("broadcast", "reduce", "scatter", "gather", "allgather", "reducescatter", "allreduce", "alltoall")
 assert sorted(_ORDER) == sorted(KINDS)
 _HEADER = struct.Struct("<8sIIQQ8I")
@@ -146,7 +147,8 @@ def _rooted(entry: Entry, machine: Topology, every_root: bool) -> Iterator[Sched
 
     schedule = entry.schedule
     yield schedule
-    if not schedule.collective.roots or not every_root or machine.ranks > MOST_ROOTS:
+    large = machine.ranks > MOST_ROOTS or machine.nodes > MOST_NODES
+    if not schedule.collective.roots or not every_root or large:
         return
     for names in _alike(machine, schedule.collective):
         yield relabel(schedule, names[: machine.ranks], link_map(machine, names))

@@ -18,11 +18,11 @@ from antiphon.errors import Invalid, Unsupported
 from antiphon.runtimes.engine.build import library
 from antiphon.runtimes.engine.native import Engine, TransportFailed, Wire
 from antiphon.runtimes.serve._torch_calls import Calls
-from antiphon.runtimes.serve._torch_far import Far, devices, nccl
 from antiphon.runtimes.serve.group_start import Processes, serve
 from antiphon.runtimes.serve.interface import interface_address
 from antiphon.runtimes.serve.secret import given_secret
 from antiphon.runtimes.serve.serving import Serving
+from antiphon.runtimes.serve.torch_far import Far, devices, nccl
 from antiphon.runtimes.serve.torch_work import CollectiveFailed, Worker
 from antiphon.runtimes.serve.wires import connect
 

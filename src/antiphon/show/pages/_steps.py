@@ -15,7 +15,7 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.cost import step_times
 from antiphon.select import Range, uses_text
-from antiphon.show.pages._flow import MOST_LANES, busiest, lanes, matrix, message_rows
+from antiphon.show.pages.flow import MOST_LANES, busiest, lanes, matrix, message_rows
 from antiphon.show.words import options_text, plural, ratio
 from antiphon.units import format_seconds, format_size
 

@@ -19,9 +19,9 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.errors import Unsupported
 from antiphon.show.pictures._bend import Curve, Floats, between, control, head, path
-from antiphon.show.pictures._growth import ANY, BOTH, IN, IN_AND_OUT, Grown, Growth, growths_of
 from antiphon.show.pictures.blocks import Block
 from antiphon.show.pictures.graph import RANK, Graph, graph_of
+from antiphon.show.pictures.growth import ANY, BOTH, IN, IN_AND_OUT, Grown, Growth, growths_of
 from antiphon.show.pictures.layout import arrange
 from antiphon.show.words import plural
 from antiphon.units import format_bandwidth

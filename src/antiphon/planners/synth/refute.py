@@ -1,7 +1,7 @@
 """Proofs that there is no algorithm where only a search can tell: CaDiCaL on the core's clauses, made checkable.
 
 The clauses are those that the checker writes (core/ksync/cnf.py): no symmetry of the machine, every split of the
-rounds. CaDiCaL logs its lemmas; _elaborate makes chains of them, of which core/ksync/proof.py believes nothing.
+rounds. CaDiCaL logs its lemmas; elaborate makes chains of them, of which core/ksync/proof.py believes nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from antiphon.core.ksync.cnf import Clause, Question, formula
 from antiphon.core.ksync.instance import Instance
 from antiphon.core.ksync.proof import Refutation, check, pack, unpack
-from antiphon.planners.synth._elaborate import Chain, Elaboration
+from antiphon.planners.synth.elaborate import Chain, Elaboration
 from antiphon.planners.synth.purse import ELABORATED, LEMMA, LITERAL, PROPAGATION
 from antiphon.planners.synth.task import Effort
 
@@ -25,7 +25,7 @@ def refute(
     instance: Instance, question: Question, effort: Effort, left: int | None = None, again: int = 1
 ) -> tuple[Refutation | None, int]:
     """A proof, already checked; None where an algorithm exists, or `effort.conflicts` do not do. And the price; `left`:
-    what it may be (_purse.py).
+    what it may be (purse.py).
 
     `again`: how often the clauses that a proof needs are solved alone, in the hope of a shorter one. Ten to twenty
     seconds per hundred thousand conflicts beyond the search itself; `question.ordered` may need a hundredth of them.

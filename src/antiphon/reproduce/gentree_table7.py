@@ -43,7 +43,7 @@ def table7(networks: Sequence[str] = tuple(TABLE7)) -> Iterator[Row]:
                 parts += off
                 yield one
     if parts:
-        yield _cells(parts)
+        yield cells(parts)
     for network in networks:
         if network not in ON_ONE_SWITCH:
             yield from _hierarchical(network)
@@ -64,7 +64,8 @@ def _one_switch(network: str) -> Iterator[tuple[Row, list[float]]]:
         ), off  # fmt: skip
 
 
-def _cells(parts: Sequence[float]) -> Row:
+def cells(parts: Sequence[float]) -> Row:
+    """How many of the cells of one switch are how near; `parts`: by what part of the published time each is off."""
     close = sum(near([part], CLOSE) for part in parts)
     ours = {"cells": len(parts), "within_4_percent": sum(near([part]) for part in parts), "within_3_percent": close}
     ok = near(parts, NEAR) and close >= LEAST_CLOSE * len(parts) // 21
@@ -111,12 +112,13 @@ def _hierarchical(network: str) -> Iterator[Row]:
             engine="flows, genmodel", since=begin,
         )  # fmt: skip
         del schedules
-    yield _fastest(network, simulated)
+    yield fastest(network, simulated)
     if "GenTree*" in TABLE7[network]:
-        yield _rearranged(network, simulated)
+        yield rearranged(network, simulated)
 
 
-def _fastest(network: str, simulated: Mapping[str, Times]) -> Row:
+def fastest(network: str, simulated: Mapping[str, Times]) -> Row:
+    """How much faster GenTree is than the next, by times of all; `simulated`: by algorithm."""
     begin = process_time()
     theirs = {
         size: min(t[i] for name, t in TABLE7[network].items() if "GenTree" not in name) / TABLE7[network]["GenTree"][i]
@@ -134,7 +136,8 @@ def _fastest(network: str, simulated: Mapping[str, Times]) -> Row:
     )  # fmt: skip
 
 
-def _rearranged(network: str, simulated: Mapping[str, Times]) -> Row:
+def rearranged(network: str, simulated: Mapping[str, Times]) -> Row:
+    """What part of the time data rearrangement saves: GenTree against GenTree*."""
     begin = process_time()
     with_it, without = TABLE7[network]["GenTree"], TABLE7[network]["GenTree*"]
     theirs = {size: 1 - a / b for size, a, b in zip(SIZES, with_it, without, strict=True)}
@@ -159,24 +162,25 @@ def _reason(network: str, name: str, ranks: int, published: Sequence[float] | No
     if published is None:
         return {"hierarchical ring": "among the servers of a switch, then among switches"}.get(name, "")
     if name == "Ring":
-        return _too_few_steps(ranks, published)
+        return too_few_steps(ranks, published)
     if name == "CPS":
-        return _CPS[network]
+        return CPS[network]
     if name == "RHD":
         return "with the large parts far away, as in textbooks, it is nearest to the published times"
     return (
-        f"the published time grows by {_growth(ranks, published):.1f} times what the link of a server takes at least "
-        f"for each float, ours by {_growth(ranks, ours):.1f}: from the leaves upwards every level moves its share only"
+        f"the published time grows by {growth(ranks, published):.1f} times what the link of a server takes at least "
+        f"for each float, ours by {growth(ranks, ours):.1f}: from the leaves upwards every level moves its share only"
     )
 
 
-def _growth(ranks: int, seconds: Sequence[float]) -> float:
+def growth(ranks: int, seconds: Sequence[float]) -> float:
     """Seconds per float, over those in which a server's link carries 2 (N-1)/N floats."""
     first, *_, last = SIZES.values()
     return (seconds[-1] - seconds[0]) / (last - first) / (2 * (ranks - 1) / ranks * float(BETA))
 
 
-def _too_few_steps(ranks: int, published: Sequence[float]) -> str:
+def too_few_steps(ranks: int, published: Sequence[float]) -> str:
+    """Why a published time of a flat ring cannot be one: of how many steps its time of no data has room for."""
     first, *_, last = SIZES.values()
     nothing = published[0] - (published[-1] - published[0]) / (last - first) * first
     steps = nothing / (5 * ALPHA)
@@ -191,7 +195,7 @@ _TIERS = (
     "GenModel counts the busier of the links; the published times are those of a server's link and of a switch's "
     "one after the other, within 4 %"
 )
-_CPS = {
+CPS = {  # why its published times differ from ours, by network
     "SYM384": _TIERS,
     "SYM512": _TIERS,
     "ASY384": "GenModel counts the busiest link, above a switch of 32; no sum over the links of one switch gives the "

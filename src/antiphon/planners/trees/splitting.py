@@ -39,7 +39,7 @@ def without_switches(
         amounts = _guess(pieces, switch, wires.nodes) if guess else {}
         tried = _split_off(wires, pieces, switch, amounts)
         if not guess or not serves(wires, tried, supply, sinks):
-            exact = _Exact(wires, pieces, supply, sinks, switch).run(amounts)
+            exact = ExactSplit(wires, pieces, supply, sinks, switch).run(amounts)
             tried = _split_off(wires, pieces, switch, exact)
             if not serves(wires, tried, supply, sinks):
                 return None
@@ -160,8 +160,11 @@ def _split_off(wires: Wires, pieces: Pieces, switch: int, amounts: Amounts) -> P
     return found
 
 
-class _Exact:
-    """Splitting one switch off by as much per pair as leaves every sink served, exactly."""
+class ExactSplit:
+    """Splitting one switch off by as much per pair as leaves every sink served, exactly.
+
+    `flows`: one per sink. They carry all of the supply after each `split`, whatever that was asked for.
+    """
 
     def __init__(
         self, wires: Wires, pieces: Pieces, supply: Mapping[int, int], sinks: Sequence[int], switch: int
@@ -178,12 +181,12 @@ class _Exact:
         """How much of each pair passes: first as much of the guess as may be, then of every pair."""
         found: Amounts = {}
         for pair, most in [*guess.items(), *((pair, -1) for pair in self.pairs)]:
-            amount = self._split(self.index[pair[0]], self.index[pair[1]], most)
+            amount = self.split(self.index[pair[0]], self.index[pair[1]], most)
             if amount:
                 found[pair] = found.get(pair, 0) + amount
         return found
 
-    def _split(self, tail: int, head: int, most: int) -> int:
+    def split(self, tail: int, head: int, most: int) -> int:
         """Give up to `most` (-1: whatever may be) of tail -> switch -> head to an arc tail -> head; how much."""
         flows = self.flows
         into, out = flows.at[tail][self.switch], flows.at[self.switch][head]

@@ -22,7 +22,7 @@ from antiphon.runtimes.serve.serving import Serving
 from antiphon.runtimes.serve.texts import receive_text, send_text, texts_of
 from antiphon.runtimes.serve.wires import connect
 
-_PATIENCE = 30.0  # seconds until whoever listens at the address must have answered as rank 0 does
+PATIENCE = 30.0  # seconds until whoever listens at the address must have answered as rank 0 does
 
 
 def over_sockets(
@@ -64,7 +64,7 @@ class Star:
         party = Party(rank, ranks, self.where, timeout, hint)
         key = derived(self.secret.data, b"rendezvous")
         if rank:
-            knock = Knock(0, places, key, self.where, early=True, patience=_PATIENCE)
+            knock = Knock(0, places, key, self.where, early=True, patience=PATIENCE)
             self.others = gather(party, [], b"", (), [knock], self.end)
         else:
             with self._door(places[0]) as door:

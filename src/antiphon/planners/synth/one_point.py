@@ -20,10 +20,10 @@ from antiphon.core.reshape import reverse
 from antiphon.core.schedule import Schedule
 from antiphon.errors import Infeasible, Invalid, NotFound, TimedOut
 from antiphon.planners.synth._explain import explain
-from antiphon.planners.synth._in_place import CONFLICTS, fits, in_place
 from antiphon.planners.synth.auto import TURNS, decide
 from antiphon.planners.synth.canonical import Posed
 from antiphon.planners.synth.frontier import Point
+from antiphon.planners.synth.in_place import CONFLICTS, fits, in_place
 from antiphon.planners.synth.points import Way, everywhere, schedule_at, way_to
 from antiphon.planners.synth.search import Impossible, Search
 from antiphon.planners.synth.task import Effort, rounds_of

@@ -85,11 +85,11 @@ def _folder() -> Path | None:
 
 
 def _name(data: bytes) -> str:
-    return hashlib.sha256(_judge() + data).hexdigest()
+    return hashlib.sha256(judge() + data).hexdigest()
 
 
 @cache
-def _judge() -> bytes:
+def judge() -> bytes:
     """The text of what proves: another proof believes no marks of this one."""
     core = Path(str(antiphon.core.__file__)).parent
     texts = [

@@ -1,10 +1,10 @@
 """The most rings that links hold, and why no more can be.
 
 Three bounds, each recheckable alone: what leaves or enters one rank; a number of factors that the links do not hold
-(every ring enters and leaves every rank once); a set of ranks that few links leave. Where `_packing` stays below them,
-the links are split into as many factors as the bound allows, and these are joined by swaps (`_cycles_flips`). So
-complete networks of P ranks get P - 1 rings for all P but 4 and 6, for which only P - 2 exist (Tillson 1980), and a
-hypercube of 32 ranks gets 5.
+(every ring enters and leaves every rank once); a set of ranks that few links leave. Where `edge_disjoint` stays below
+them, the links are split into as many factors as the bound allows, and these are joined by swaps (`flips`). So complete
+networks of P ranks get P - 1 rings for all P but 4 and 6, for which only P - 2 exist (Tillson 1980), and a hypercube of
+32 ranks gets 5.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from antiphon.planners.rings._flips import Factor, joined_flips
 from antiphon.planners.rings.edge_disjoint import Capacity, pack
+from antiphon.planners.rings.flips import Factor, joined_flips
 
 MOST_COMPLETE = 128  # ranks
 MOST_JOINED = 128
@@ -39,7 +39,7 @@ class Most:
 
 
 def most_rings(capacity: Capacity, members: tuple[int, ...], seed: int = 0) -> Most:
-    """As many cycles through all members as can be found. Bounded work, see `_packing` and WORK above."""
+    """As many cycles through all members as can be found. Bounded work, see `edge_disjoint` and WORK above."""
     return _most(tuple(sorted(capacity.items())), members, seed)
 
 

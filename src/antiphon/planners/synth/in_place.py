@@ -7,7 +7,7 @@ that needs no second value at a rank. As clauses, per chunk:
     goes[a, s]      the value is sent over arc a in step s
     fresh[v, s]     what comes to v in step s takes the place of what v had
 
-A value counts every input at most once. Loads and free rounds are counted as in _sat.py.
+A value counts every input at most once. Loads and free rounds are counted as in sat.py.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Protocol
 from xml.parsers import expat
 
@@ -12,6 +12,7 @@ from antiphon.errors import Invalid, quote
 
 Attributes = Mapping[str, str]
 _STRETCH = 2**14  # bytes
+_BLOCK = 2**20
 MOST_ATTRIBUTES = 2**8
 LONGEST = 18  # digits of a whole number
 
@@ -24,12 +25,13 @@ class Reader(Protocol):
     def end(self, name: str) -> None: ...
 
 
-def read_xml(path: str | os.PathLike[str], reader: Reader) -> None:
-    """Hand a file to a reader, element by element. Every fault is one line that names file and line. Linear.
+def read_xml(source: str | os.PathLike[str] | bytes, reader: Reader) -> None:
+    """Hand a file, or its contents, to a reader, element by element. Every fault is one line that names file and line.
+    Linear.
 
     As much as `read_blocks` reads, also compressed; memory is what the reader keeps.
     """
-    with reading(name_of(path)):
+    with reading("XML" if isinstance(source, bytes) else name_of(source)):
         parser = expat.ParserCreate()
         parser.SetParamEntityParsing(expat.XML_PARAM_ENTITY_PARSING_NEVER)
 
@@ -45,7 +47,7 @@ def read_xml(path: str | os.PathLike[str], reader: Reader) -> None:
         parser.StartElementHandler = begin
         parser.EndElementHandler = reader.end
         try:
-            for block in read_blocks(path):
+            for block in _blocks(source) if isinstance(source, bytes) else read_blocks(source):
                 _check_attributes(block)
                 parser.Parse(block, False)
             parser.Parse(b"", True)
@@ -54,6 +56,11 @@ def read_xml(path: str | os.PathLike[str], reader: Reader) -> None:
                 f"line {error.lineno}, column {error.offset + 1}: is not well-formed XML: "
                 f'{expat.ErrorString(error.code)}; expected <name attribute="value" .../> and every element closed'
             ) from None
+
+
+def _blocks(data: bytes) -> Iterator[bytes]:
+    for begin in range(0, len(data), _BLOCK):
+        yield data[begin : begin + _BLOCK]
 
 
 def _check_attributes(block: bytes) -> None:

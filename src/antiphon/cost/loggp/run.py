@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.columns import Floats, Longs
+from antiphon.core.columns import Floats, Longs, counts
 from antiphon.core.messages import Messages, Paths, resource_name
 from antiphon.core.routes import NO_ROUTES
 from antiphon.core.topology import Topology
@@ -74,7 +74,7 @@ class Simulation:
     def _ends(self) -> tuple[Longs, Longs]:
         """How many messages every rank sends, and how many it receives."""
         sent, ranks = self.work.sent, len(self.work.node)
-        return np.bincount(sent.src, minlength=ranks), np.bincount(sent.dst, minlength=ranks)
+        return counts(sent.src, ranks), counts(sent.dst, ranks)
 
     @cached_property
     def ports(self) -> int:
@@ -162,7 +162,7 @@ class Simulation:
         work = self.work
         cost, size, per_byte = self.cost(nbytes)
         ports, nics = self.ports, self.nics
-        received = float(size[work.graph.klass].sum()) if record else 0.0
+        received = float(size[work.klass].sum()) if record else 0.0
         if self.options.processors:
             eager = size <= self.options.eager
             return Outcome(*simulate_processors(work.graph, cost, eager, len(work.node), ports, log), log, 0, received)
@@ -174,7 +174,8 @@ class Simulation:
         ports, nics = self.waited_for(cost)
         alone = not cost.work.any() or self._at_once[0] <= 1  # no rank combines two at once
         if alone and work.in_rounds and not (ports or nics or record):
-            seconds, last = simulate_free(work.graph.klass, cost, work.waits.need, work.waits.done, work.waits.before)
+            wait, moments = work.waits, np.zeros(len(work.waits))
+            seconds, last = simulate_free(work.klass, cost, wait.need, wait.done, wait.before, moments)
             return Outcome(seconds, last, len(work), log)
         seconds, last, done, held = simulate_messages(work.graph, cost, work.node, ports, nics, log)
         return Outcome(seconds, last, done, log, held, received)
@@ -198,7 +199,7 @@ class Simulation:
         if self.local[0]:
             terms["local"] = self.local[0] * nbytes
             seconds += terms["local"]
-        hops = LazyPath(lambda: self._hops(path if logged else self._path(self.run(nbytes))))
+        hops = LazyPath(lambda: self._hops(path if logged else self.path(self.run(nbytes))))
         return Prediction(float(seconds), terms, self._bottleneck(terms, outcome, path, nbytes), hops, note)
 
     @property
@@ -206,7 +207,7 @@ class Simulation:
         """What messages wait for at a rank."""
         return "processors" if self.options.processors else "ports"
 
-    def _path(self, outcome: Outcome) -> Longs:
+    def path(self, outcome: Outcome) -> Longs:
         """The messages that waited for each other until the last one, in order of time."""
         path, at = [], outcome.last
         while at >= 0:
@@ -220,9 +221,9 @@ class Simulation:
 
     def _terms(self, outcome: Outcome, nbytes: int) -> tuple[dict[str, float], Longs]:
         """What the messages of that path took, and waited for."""
-        path, log = self._path(outcome), outcome.log
+        path, log = self.path(outcome), outcome.log
         cost, *_ = self.cost(nbytes)
-        kind = self.work.graph.klass[path]
+        kind = self.work.klass[path]
         left = np.zeros(len(path), np.bool_)  # what follows waited until it had left only: it is overwritten then
         left[:-1] = log.ready[path[1:]] < log.done[path[:-1]]
         parts = {
@@ -248,7 +249,7 @@ class Simulation:
         if not len(path):
             return f"{len(self.work)} messages"
         cost, *_ = self.cost(nbytes)
-        kind = self.work.graph.klass[path]
+        kind = self.work.klass[path]
         if greatest == "latency":
             return latency_name(len(path), float(cost.latency[kind].max())).replace("step", "message")
         if greatest == "overhead":
@@ -273,7 +274,7 @@ class Simulation:
             f"rank {dst}: receives from more at once than it has ports")  # fmt: skip
 
     def _busiest_level(self, flight: Floats, path: Longs) -> str:
-        level = self.work.level[self.work.graph.klass[path]]
+        level = self.work.level[self.work.klass[path]]
         best = max(set(level.tolist()), key=lambda one: float(flight[level == one].sum()))
         count = int((level == best).sum())
         if self.profile.loggp is None:

@@ -1,8 +1,8 @@
 """The best forests by combinatorial means: directed trees that reach the cut bound exactly.
 
 From the tightest cut's rate p/q: capacities times q and demands times p are whole, and with these the switches can be
-split off (_split) and the trees packed (_arborescences) in whole amounts. Shared limits at one end of their links are
-switches too (_wires).
+split off (splitting) and the trees packed (arborescences) in whole amounts. Shared limits at one end of their links are
+switches too (wires).
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from antiphon.core.topology import Topology
 from antiphon.errors import Invalid
 from antiphon.planners.shared.reach import Hop
 from antiphon.planners.trees._regrow import regrow
-from antiphon.planners.trees._split import serves, without_switches
 from antiphon.planners.trees.arborescences import Arborescence, Packing
+from antiphon.planners.trees.splitting import serves, without_switches
 from antiphon.planners.trees.tree import Tree
 from antiphon.planners.trees.wires import Pieces, Wires, wires_of
 
@@ -39,7 +39,7 @@ def forests(
     that take no part. Invalid where a sink cannot be reached.
 
     Trees are grown level by level, few and shallow as far as that goes, and `tries` times a few of them are grown
-    anew (by default fewer times the more ranks there are). Time grows with about ranks^3: see _arborescences.
+    anew (by default fewer times the more ranks there are). Time grows with about ranks^3: see arborescences.
     """
     weights = {root: int(weight) for root, weight in sorted(demand.items()) if weight}
     members = sorted({*sinks, *weights})

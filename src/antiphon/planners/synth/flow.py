@@ -30,7 +30,7 @@ def suits(instance: Instance) -> bool:
 def flow(task: Task, group: Renamings, effort: Effort, left: int | None = None) -> Answer:
     """Whole numbers of chunks that flow alike under the whole group. Refuted: for this group, and this split.
 
-    `left`: the effort that there is (_purse.py); where it ends the search, all of it is the price."""
+    `left`: the effort that there is (purse.py); where it ends the search, all of it is the price."""
     from scipy.optimize import Bounds, LinearConstraint, milp
 
     if task.steps < task.instance.least_steps:

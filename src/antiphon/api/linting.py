@@ -1,0 +1,67 @@
+"""Whether runtimes of others will run what is written for them."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from antiphon.api import _given
+from antiphon.api._checked import public, size
+
+if TYPE_CHECKING:
+    from antiphon.api._kinds import PlanLike, Row, Size
+
+
+@public
+def lint(
+    plan: PlanLike,
+    runtime: str,
+    nbytes: Size,
+    *,
+    dtype: str = "float32",
+    op: str = "sum",
+    processes: int | None = None,
+    root: int | None = None,
+    in_place: bool | None = None,
+    collective: str = "",
+) -> list[Row]:
+    """Whether a runtime of GPUs will really run a plan for a call: a row per file, with file, runs, and findings, each
+    with its outcome (refused, ignored, hangs, wrong, note), why, and what to do instead.
+
+    `plan`: a plan or its file, which is written as the runtime's files first; or such a file itself.
+    `runtime`: msccl, rccl-6 or mscclpp-0.9.
+    `nbytes`: of the call, such as "64MiB": the largest buffer of a rank.
+    `dtype`: the type of the data.
+    `op`: what combines it.
+    `processes`: of the communicator; left out, as many as the plan has.
+    `root`: of the call, where it has one.
+    `in_place`: how it is called; left out, both ways are looked at.
+    `collective`: of several plans the one for this.
+    """
+    from antiphon.core.datatypes import combine_of, data_type
+    from antiphon.core.files import name_of, read_bytes, reading
+    from antiphon.errors import unknown
+    from antiphon.formats.checked import check_file, check_plan, several
+    from antiphon.formats.foreign import reader_of
+    from antiphon.formats.lint.form import Call
+    from antiphon.formats.lint.table import RUNTIMES
+
+    if runtime not in RUNTIMES:
+        raise unknown("runtime", runtime, RUNTIMES)
+    kind = data_type(dtype)
+    combine_of(op)
+    of_bytes, rules = size(nbytes, "nbytes"), RUNTIMES[runtime]
+
+    call = Call(of_bytes, kind.itemsize, kind.name, op, processes or 0, in_place, root)
+    if _given.is_path(plan):
+        name = name_of(_given.path(plan, "plan"))
+        with reading(name):
+            data = read_bytes(name)
+            if reader_of(data) is not None:
+                return [check_file(data, os.path.basename(name), rules, call)]
+    found = _given.right(plan, collective, "checked")
+    rows = check_plan(found, rules, call)
+    more = several(rows)
+    if more is not None:
+        next(row for row in rows if row["runs"])["findings"].append(more)
+    return rows

@@ -1,0 +1,64 @@
+"""Where in the user's program we are."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from types import CodeType, FrameType
+
+_OURS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
+MOST = 3  # lines that one complaint names
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of a user's file; `caller`: the line of the block that led there, where that is another."""
+
+    file: str
+    number: int
+    caller: Line | None = None
+
+    def __str__(self) -> str:
+        told = f"{_short(self.file)}:{self.number}"
+        return told if self.caller is None else f"{told} (called at {self.caller})"
+
+
+def here(block: CodeType | None = None) -> Line:
+    """The innermost line that is not of this package. `block`: the code of the function that holds the `with`; where a
+    helper was called from there, its line is told as well."""
+    frame = _outside(sys._getframe(1))
+    line, outer = Line(frame.f_code.co_filename, frame.f_lineno), frame
+    while block is not None and outer.f_code is not block:
+        if outer.f_back is None:
+            return line
+        outer = outer.f_back
+    caller = Line(outer.f_code.co_filename, outer.f_lineno)
+    return line if block is None or caller == line else Line(line.file, line.number, caller)
+
+
+def code_here() -> CodeType:
+    """The code of the innermost function that is not of this package."""
+    return _outside(sys._getframe(1)).f_code
+
+
+def told(lines: Iterable[Line]) -> str:
+    """Lines as one word of a sentence, each once, in their order."""
+    names = list(dict.fromkeys(map(str, lines)))
+    return ", ".join(names[:MOST]) + (", ..." if len(names) > MOST else "")
+
+
+def _outside(frame: FrameType) -> FrameType:
+    while frame.f_code.co_filename.startswith(_OURS) and frame.f_back is not None:
+        frame = frame.f_back
+    return frame
+
+
+def _short(file: str) -> str:
+    """Below the working directory as people name it there."""
+    try:
+        inside = os.path.join(os.getcwd(), "")
+    except OSError:  # the directory is gone
+        return file
+    return file.removeprefix(inside)

@@ -1,0 +1,109 @@
+"""From transfers with their steps to a schedule: slots for scratch, routes where the machine leaves a choice."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from antiphon.author.ground import Ground, Place
+from antiphon.author.lines import Line, told
+from antiphon.author.timing import Move, Spot
+from antiphon.core.collective import Collective
+from antiphon.core.routes import NO_ROUTES, Routes
+from antiphon.core.schedule import COPY, REDUCE, Schedule
+from antiphon.core.topology import Topology
+from antiphon.core.verify import Fault
+from antiphon.planners.shared.routing import paths
+
+
+@dataclass(slots=True)
+class Row:
+    """A transfer of one chunk between two places, and the line that made it."""
+
+    move: Move
+    chunk: int
+    src: Place
+    dst: Place
+    line: Line
+    via: tuple[int, ...] | None
+    joint: int
+    step: int = -1
+
+
+def schedule_of(
+    rows: Sequence[Row], ground: Ground, collective: Collective, topology: Topology, **others: Any
+) -> Schedule:
+    """The schedule of these rows, in their order."""
+    slots = _slots(rows, ground)
+    route, routes = _routes(rows, topology)
+    columns = [
+        (row.step, row.chunk, row.src.rank, row.dst.rank, COPY if row.move.copy else REDUCE,
+         slots[row.chunk, row.move.src], slots[row.chunk, row.move.dst], row.joint)
+        for row in rows
+    ]  # fmt: skip
+    step, chunk, src, dst, op, src_slot, dst_slot, joint = np.array(columns, np.int32).reshape(-1, 8).T
+    return Schedule(
+        collective, ground.chunks, step, chunk, src, dst, op.astype(np.uint8), route, src_slot, dst_slot, routes,
+        joint=joint, **others,
+    )  # fmt: skip
+
+
+def _slots(rows: Sequence[Row], ground: Ground) -> Mapping[tuple[int, Spot], int]:
+    """The slot of every place for every chunk that it holds. Inputs and outputs are slot 0; scratch of one rank and
+    chunk has the slots from 1 on by name and index, from 0 on where the collective has no place for it there."""
+    slots: dict[tuple[int, Spot], int] = {}
+    scratch: dict[tuple[int, int], set[Spot]] = defaultdict(set)
+    for row in rows:
+        for spot in (row.move.src, row.move.dst):
+            if spot[1]:
+                scratch[spot[0], row.chunk].add(spot)
+            else:
+                slots[row.chunk, spot] = 0
+    for (rank, chunk), spots in scratch.items():
+        first = 0 if ground.home(rank, chunk) is None else 1
+        slots.update(((chunk, spot), slot) for slot, spot in enumerate(sorted(spots), first))
+    return slots
+
+
+def _routes(rows: Sequence[Row], topology: Topology) -> tuple[np.ndarray[Any, Any], Routes]:
+    """Of every row its route: the links that the user named, or, where several ways lead from rank to rank, the widest
+    of the shortest; -1 where there is one way or none."""
+    table: dict[tuple[int, ...], int] = {}
+    free = {(row.src.rank, row.dst.rank) for row in rows if row.via is None and row.src.rank != row.dst.rank}
+    chosen: dict[tuple[int, int], int] = {}
+    if free:
+        pairs = sorted(free)
+        found = paths(topology, *np.array(pairs, np.int32).T)
+        lost = set(found.lost.tolist())  # verify says what is wrong with these
+        for number, pair in enumerate(pairs):
+            if number not in lost and not found.plain[number]:
+                chosen[pair] = table.setdefault(found.table[number], len(table))
+    route = [
+        chosen.get((row.src.rank, row.dst.rank), -1) if row.via is None else table.setdefault(row.via, len(table))
+        for row in rows
+    ]
+    return np.array(route, np.int32), Routes.of(table) if table else NO_ROUTES
+
+
+def complaint(fault: Fault, rows: Sequence[Row], ground: Ground, block: Line) -> str:
+    """What verification finds wrong, with the lines that have to do with it: of a transfer its own, of an outcome those
+    that write it last, else the block's."""
+    wrong = f"the schedule is wrong: {fault.message}"
+    if fault.step is not None:
+        named = (fault.step, fault.chunk, fault.src, fault.dst)
+        own = [row for row in rows if (row.step, row.chunk, row.src.rank, row.dst.rank) == named]
+        about = ", ".join(dict.fromkeys(f"{row.src} to {row.dst}" for row in own))
+        return f"{told(row.line for row in own)}: {wrong}; it is {about}"
+    if fault.chunk is None or fault.dst is None:
+        return f"{block}: {wrong}"
+    home = ground.home(fault.dst, fault.chunk)
+    writers = [row for row in rows if row.move.dst == (fault.dst, "", fault.chunk)]
+    if not writers:
+        return f"{block}: {wrong}; nothing in the block writes {home}"
+    last = max(row.step for row in writers)
+    lines = told(row.line for row in writers if row.step == last)
+    return f"{lines}: {wrong}; here {home} is written for the last time"

@@ -1,0 +1,58 @@
+"""When a transfer can be: the least step in which what it reads is there and what it overwrites has been read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+Spot = tuple[int, str, int]  # what is one place for all purposes: rank, name of the scratch or "", index or chunk
+
+
+class Move(NamedTuple):
+    """A transfer without its step. `copy`: what is there is replaced, else it is added to."""
+
+    src: Spot
+    dst: Spot
+    copy: bool
+
+
+class Clock:
+    """The steps of transfers in the order in which they are written.
+
+    A transfer reads what those before it wrote (not before the step after), and overwrites what those before it read
+    (not before their step: all of a step read first). Sums may grow in any order, so that reductions into one place do
+    not wait for each other. `floor`: no transfer from now on is before this step.
+    """
+
+    def __init__(self) -> None:
+        self.floor = 0
+        self.end = 0  # the step after the last
+        self._written: dict[Spot, int] = {}
+        self._copied: dict[Spot, int] = {}
+        self._read: dict[Spot, int] = {}
+
+    def least(self, move: Move) -> int:
+        """The least step for a transfer, after all that are known."""
+        before = self._written if move.copy else self._copied
+        arrived = max(self._written.get(move.src, -1), before.get(move.dst, -1))
+        return max(self.floor, arrived + 1, self._read.get(move.dst, -1))
+
+    def place(self, moves: Sequence[Move], step: int | None = None) -> int:
+        """Put transfers into one step, the least for all of them unless it is given; none reads what another writes.
+
+        A chain of two copies, then a reduction into where it began:
+
+        >>> clock, spots = Clock(), [(rank, "", 0) for rank in range(3)]
+        >>> moves = [(0, 1, True), (1, 2, True), (2, 0, False)]
+        >>> [clock.place([Move(spots[a], spots[b], copy)]) for a, b, copy in moves]
+        [0, 1, 2]
+        """
+        at = max(map(self.least, moves), default=self.floor) if step is None else step
+        for move in moves:
+            self._read[move.src] = max(self._read.get(move.src, -1), at)
+        for move in moves:
+            self._written[move.dst] = max(self._written.get(move.dst, -1), at)
+            if move.copy:
+                self._copied[move.dst] = at
+        self.end = max(self.end, at + 1 if moves else 0)
+        return at

@@ -1,0 +1,359 @@
+"""The language: `w[rank, buffer, index]` is a place, `.copy_to(...)` and `.reduce_to(...)` are what is done with it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from types import CodeType, TracebackType
+from typing import SupportsIndex, TypeVar
+
+from antiphon.author.given import Given, Index, Ranks
+from antiphon.author.ground import INPUT, OUTPUT, SCRATCH, Ground, Place
+from antiphon.author.lines import Line, code_here, here
+from antiphon.author.moment import Moment
+from antiphon.author.rows import Row, complaint, schedule_of
+from antiphon.author.timing import Clock, Move, Spot
+from antiphon.core.collective import Collective
+from antiphon.core.plan import Entry, Plan
+from antiphon.core.schedule import Schedule
+from antiphon.core.topology import Topology
+from antiphon.core.verify import verify
+from antiphon.errors import Invalid, Unsupported, quote
+from antiphon.select import measure
+
+WRITTEN = "written"
+MOST_ROWS = 2**24
+Own = TypeVar("Own", bound="Writing")
+
+
+class Places:
+    """Places in a row, to be copied and added elsewhere: places, not values. What is sent is what they hold when the
+    statement is reached."""
+
+    def __init__(self, writing: Writing, places: list[Place], chunks: list[int], moment: int = -1) -> None:
+        self._writing, self._places, self._chunks, self._moment = writing, places, chunks, moment
+
+    def copy_to(
+        self, rank: Ranks, buffer: str | None = None, index: SupportsIndex | None = None, *,
+        via: Iterable[SupportsIndex] | None = None,
+    ) -> Places:  # fmt: skip
+        """Replace what is at the same chunks of another rank (or of several) by what is here; the places there.
+
+        `rank`: where to, also the own rank.
+        `buffer`: "output" and "input" are the rank's place for the chunk, any other name is scratch of that rank. Left
+        out, it is where the chunk belongs: the output, else the input, else scratch of the name "scratch".
+        `index`: where in the buffer the first of every rank goes, the others behind it. Left out, in outputs and inputs
+        the place of the chunk, in scratch its number: that of part k of block j is j * chunks + k.
+        `via`: the links to take, by their numbers on the machine. Left out, the only way there is, or the shortest.
+        """
+        return self._writing._send(self, True, rank, buffer, index, via)
+
+    def reduce_to(
+        self, rank: Ranks, buffer: str | None = None, index: SupportsIndex | None = None, *,
+        via: Iterable[SupportsIndex] | None = None,
+    ) -> Places:  # fmt: skip
+        """Add what is here to what is at the same chunks of another rank (or of several); the places there. An empty
+        place counts as nothing. `rank`, `buffer`, `index`, `via`: as for `copy_to`."""
+        return self._writing._send(self, False, rank, buffer, index, via)
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """Rank, buffer and index of each."""
+        return tuple(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __iter__(self) -> Iterator[Places]:
+        for place, chunk in zip(self._places, self._chunks, strict=True):
+            yield Places(self._writing, [place], [chunk], self._moment)
+
+    def __repr__(self) -> str:
+        return ", ".join(map(str, self._places[:4])) + (", ..." if len(self) > 4 else "") or "no places"
+
+
+class Group:
+    """Statements that happen at once: `with w.step():`, `with w.together():`, `with w.joint():`."""
+
+    def __init__(self, writing: Writing, fixed: bool, joint: bool = False) -> None:
+        self._writing, self._fixed, self._joint, self._own = writing, fixed, joint, False
+
+    def __enter__(self) -> None:
+        self._own = self._fixed or self._writing._now is None
+        self._writing._enter(self._fixed, self._joint)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._writing._leave(self._own, self._joint, failed=kind is not None)
+
+
+class Writing:
+    """A schedule in the making; made by `antiphon.write`, and used in a `with` block.
+
+    `w[rank, buffer, index]` are places: of one rank or of several, of "input", "output" or of scratch by any other
+    name, one or a slice (`w[0, "input", 2:4]`); without an index all of an input or output. When the block ends, the
+    schedule is verified; then `.schedule`, `.plan` and `.lines` are there.
+    """
+
+    def __init__(
+        self, collective: Collective, topology: Topology, chunks: int = 1, pieces: int = 1, verify: bool = True
+    ) -> None:
+        self.collective, self.topology, self.chunks, self.pieces = collective, topology, chunks, pieces
+        self.ranks = collective.members
+        self._verify = verify
+        self._ground = Ground(collective, chunks)
+        self._given = Given(self._ground, collective.ranks, topology.links, self._wrong)
+        self._clock = Clock()
+        self._rows: list[Row] = []
+        self._held: dict[Spot, int] = {}  # of scratch the chunk that is there
+        self._block: CodeType | None = None
+        self._line = Line("", 0)
+        self._open = self._ended = False
+        self._now: Moment | None = None  # what is happening at once
+        self._promised: Line | None = None  # where a group was made that no `with` has begun yet
+        self._moments = self._joints = 0  # until now
+        self._joint = -1
+
+    # ---- the block ----
+
+    def __enter__(self: Own) -> Own:
+        if self._open or self._ended:
+            raise Invalid(f"{here()}: this schedule is written already; begin another with antiphon.write")
+        self._block, self._line, self._open = code_here(), here(), True
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if kind is not None:
+            self._open = False
+            return
+        try:
+            self._need_open()
+        finally:
+            self._open = False
+        self._close()
+        self._ended = True
+        if self._verify:
+            self._judge()
+
+    def _judge(self) -> None:
+        fault = verify(self.schedule, self.topology).fault
+        if fault is not None:
+            raise Invalid(complaint(fault, self._rows, self._ground, self._line))
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        """The schedule, when the block has ended."""
+        self._need_end("schedule")
+        about = {"planner": WRITTEN, "options": {"chunks": self.chunks, "pieces": self.pieces}}
+        return schedule_of(
+            self._rows, self._ground, self.collective, self.topology, pieces=self.pieces, provenance=about
+        )
+
+    @cached_property
+    def plan(self) -> Plan:
+        """The plan of this schedule for all sizes, verified, with its distance from the bounds."""
+        self._need_end("plan")
+        self._judge()
+        claims = {"planner": WRITTEN, **measure(self.schedule, self.topology)}
+        return Plan(self.topology, self.collective, (Entry(0, None, self.schedule, claims),))
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """Of every row of the schedule the line that made it, as file:line."""
+        self._need_end("lines")
+        return tuple(str(row.line) for row in self._rows)
+
+    def _need_end(self, what: str) -> None:
+        if not self._ended:
+            why = "the block has not ended yet" if self._open else "no block of `with` has ended without an error"
+            raise Invalid(f"{here()}: w.{what} is not there: {why}")
+
+    # ---- steps ----
+
+    def step(self) -> Group:
+        """Begin a step after all that is written so far: what follows is in it, and reads what was there when it began,
+        until the next `w.step()`; with `with w.step():` until that block ends, after which steps follow from data
+        again, none before the end of this one."""
+        self._need_open()
+        if self._now is not None and not self._now.called:
+            raise self._wrong("a step within a step; end the one before")
+        self._close()
+        self._begin(max(self._clock.end, self._clock.floor))
+        return Group(self, fixed=True)
+
+    def together(self) -> Group:
+        """`with w.together():` what is in the block is in one step, the least in which all of it can be, and reads what
+        was there before: so two ranks can exchange what they have."""
+        self._need_open()
+        self._promised = here(self._block)
+        return Group(self, fixed=False)
+
+    def joint(self) -> Group:
+        """`with w.joint():` what is in the block is one multicast or reduction of the network: copies of one place to
+        several ranks, or reductions of several into one. It is in one step; several may be in one `w.step()`."""
+        self._need_open()
+        self._promised = here(self._block)
+        return Group(self, fixed=False, joint=True)
+
+    def _enter(self, fixed: bool, joint: bool) -> None:
+        self._promised = None
+        self._need_open()
+        if fixed:
+            assert self._now is not None
+            self._now.called = False
+            return
+        if joint and self._joint >= 0:
+            raise self._wrong("a joint within a joint; end the one before")
+        if self._now is not None and not joint:
+            raise self._wrong("all of a step is together already; leave out w.together() here")
+        if self._now is None:
+            self._begin(None)
+        if joint:
+            self._joint, self._joints = self._joints, self._joints + 1
+
+    def _leave(self, own: bool, joint: bool, failed: bool) -> None:
+        if joint:
+            self._joint = -1
+        if own and failed:
+            self._now = None
+        elif own:
+            self._close()
+
+    def _begin(self, step: int | None) -> None:
+        self._moments += 1
+        self._now = Moment(self._moments, step, called=step is not None)
+
+    def _close(self) -> None:
+        """End what happens at once."""
+        now, self._now = self._now, None
+        if now is None:
+            return
+        self._put(now.rows, now.step)
+        if now.step is not None:
+            self._clock.floor = max(self._clock.end, now.step)
+
+    def _put(self, rows: list[Row], step: int | None = None) -> None:
+        at = self._clock.place([row.move for row in rows], step)
+        for row in rows:
+            row.step = at
+            if row.move.dst[1]:
+                self._held[row.move.dst] = row.chunk
+        self._rows += rows
+        if len(self._rows) > MOST_ROWS:
+            raise Unsupported(f"{here(self._block)}: more than {MOST_ROWS} transfers; write fewer")
+
+    # ---- statements ----
+
+    def __getitem__(self, where: tuple[Ranks, str] | tuple[Ranks, str, Index]) -> Places:
+        self._need_open()
+        if not isinstance(where, tuple) or len(where) not in (2, 3):
+            raise self._wrong(f"expected w[rank, buffer] or w[rank, buffer, index], got {quote(where)}")
+        buffer = self._given.buffer(where[1])
+        found: dict[Place, int] = {}
+        for rank in self._given.ranks(where[0]):
+            for at in self._given.indices(where[2:], rank, buffer):
+                place = Place(rank, buffer, at)
+                found[place] = self._chunk(place)
+        return Places(self, list(found), list(found.values()))
+
+    def _send(
+        self, source: Places, copy: bool, to: Ranks, buffer: str | None, index: SupportsIndex | None,
+        via: Iterable[SupportsIndex] | None,
+    ) -> Places:  # fmt: skip
+        """One statement: every source to every rank, one after the other."""
+        self._need_open()
+        self._current(source)
+        ranks, name = self._given.ranks(to), None if buffer is None else self._given.buffer(buffer)
+        links = None if via is None else self._given.links(via)
+        pairs = list(zip(source._places, source._chunks, strict=True))
+        starts = self._starts(source, name, index)
+        targets = [
+            self._target(place, chunk, rank, name, start, copy)
+            for rank in ranks
+            for (place, chunk), start in zip(pairs, starts, strict=True)
+        ]
+        if copy and len(set(targets)) < len(targets):
+            raise self._wrong("several places are copied to one; each would replace the one before")
+        line, moved = here(self._block), []
+        for (src, chunk), dst in zip(pairs * len(ranks), targets, strict=True):
+            move = self._move(src, dst, copy)
+            if move is not None:
+                moved.append(Row(move, chunk, src, dst, line, links, self._joint))
+        if self._now is None:
+            for row in moved:
+                self._put([row])
+        elif clash := self._now.clash(moved):
+            raise self._wrong(clash)
+        else:
+            self._now.add(moved)
+        fresh = self._now.number if self._now is not None and moved else -1
+        reached = dict(zip(targets, [chunk for _ in ranks for _, chunk in pairs], strict=True))  # each place once
+        return Places(self, list(reached), list(reached.values()), fresh)
+
+    def _starts(self, source: Places, buffer: str | None, index: SupportsIndex | None) -> list[int | None]:
+        """The index that each is sent to, where one is named: those of a rank one behind the other."""
+        if index is None:
+            return [None] * len(source)
+        if buffer is None:
+            raise self._wrong("an index needs its buffer; name it, too")
+        start, before = self._given.start(index), Counter[int]()
+        found: list[int | None] = []
+        for place in source._places:
+            found.append(start + before[place.rank])
+            before[place.rank] += 1
+        return found
+
+    def _current(self, source: Places) -> None:
+        """A handle may be used while its places hold what it is of."""
+        if self._now is not None and source._moment == self._now.number:
+            raise self._wrong(f"{source!r} arrives in this very step; send it on in a later one")
+        for place, chunk in zip(source._places, source._chunks, strict=True):
+            if self._chunk(place) != chunk:
+                raise self._wrong(f"{place} holds another chunk by now; use it before it is overwritten")
+
+    def _move(self, src: Place, dst: Place, copy: bool) -> Move | None:
+        """None where nothing is to be done: a rank's input and output are one place where both have the chunk."""
+        move = Move(self._spot(src), self._spot(dst), copy)
+        if move.src != move.dst:
+            return move
+        if copy:
+            return None
+        raise self._wrong(f"{src} and {dst} are one place, which cannot be added to itself; use scratch")
+
+    def _target(self, src: Place, chunk: int, rank: int, buffer: str | None, index: int | None, copy: bool) -> Place:
+        if buffer is None:
+            return self._ground.home(rank, chunk) or self._ground.aside(rank, SCRATCH, chunk)
+        if buffer in (INPUT, OUTPUT):
+            own = self._ground.inside(rank, buffer, chunk)
+            if own is not None and index in (None, own.index):
+                return own
+            told = f"its place there is {own}" if own else f"rank {rank} has no place for it there; use scratch"
+            asked = "" if index is None else f", {index}"
+            raise self._wrong(f"w[{rank}, {buffer!r}{asked}] is not for the data of {src}: {told}")
+        place = self._ground.aside(rank, buffer, chunk) if index is None else Place(rank, buffer, index)
+        if not copy and self._held.get(self._spot(place), chunk) != chunk:
+            raise self._wrong(f"{place} holds another chunk than {src}, and only the same chunk of ranks can be added")
+        return place
+
+    def _spot(self, place: Place) -> Spot:
+        if place.buffer in (INPUT, OUTPUT):
+            return place.rank, "", self._ground.chunk(place)
+        return place.rank, place.buffer, place.index
+
+    def _chunk(self, place: Place) -> int:
+        if place.buffer in (INPUT, OUTPUT):
+            return self._ground.chunk(place)
+        held = self._held.get(self._spot(place))
+        if held is None:
+            raise self._wrong(f"nothing has been put into {place} yet")
+        return held
+
+    def _need_open(self) -> None:
+        if not self._open:
+            why = "has ended" if self._ended else "has not begun; write `with antiphon.write(...) as w:`"
+            raise self._wrong(f"the block of this schedule {why}")
+        if self._promised is not None:
+            raise Invalid(f"{self._promised}: w.together() and w.joint() are for `with`, and hold for its block")
+
+    def _wrong(self, why: str) -> Invalid:
+        return Invalid(f"{here(self._block)}: {why}")

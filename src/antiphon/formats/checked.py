@@ -1,0 +1,60 @@
+"""Whether a runtime runs a plan for a call: its files, written or as they are, executed and held to its rules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from antiphon.core.plan import Plan
+from antiphon.errors import Invalid, Unsupported
+from antiphon.formats.foreign import judged, reader_of
+from antiphon.formats.lint.form import WILL_NOT, Call, Finding, Runtime
+from antiphon.formats.written import Wrong
+from antiphon.registry import find
+
+Row = dict[str, Any]
+
+
+def check_plan(plan: Plan, runtime: Runtime, call: Call) -> list[Row]:
+    """A row as of `check_file` for each file that the plan becomes; one without a file where it becomes none."""
+    writer = find("backend", runtime.format)
+    options = {key: runtime.options[key] for key in writer.can["options"] if key in runtime.options}
+    try:
+        files = writer.load()(plan, **options)
+    except Unsupported as error:
+        return [_row("", [Finding("refused", str(error), "choose another planner, or fewer chunks")])]
+    return [check_file(b"".join(_parts(contents)), name, runtime, call) for name, contents in files.items()]
+
+
+def _parts(contents: Any) -> Iterable[bytes]:
+    return (contents,) if isinstance(contents, bytes) else contents
+
+
+def check_file(data: bytes, name: str, runtime: Runtime, call: Call) -> Row:
+    """What the runtime does with a file for a call: file, runs, findings."""
+    reader = reader_of(data)
+    if reader is None:
+        raise Invalid(f"{name}: is no file that a runtime of GPUs reads; give a plan, MSCCL's XML or a plan of MSCCL++")
+    try:
+        written = reader(data, name)
+        judged(written)
+    except Wrong as error:
+        outcome = "hangs" if error.kind in ("hang", "left") else "wrong"
+        return _row(name, [Finding(outcome, str(error), "mend the file, or write it anew from a plan")])
+    return _row(name, runtime.check(written.head, replace(call, ranks=call.ranks or written.head.ranks)))
+
+
+def _row(name: str, findings: list[Finding]) -> Row:
+    runs = not any(finding.outcome in WILL_NOT for finding in findings)
+    return {"file": name, "runs": runs, "findings": [finding.as_json() for finding in findings]}
+
+
+def several(rows: list[Row]) -> Mapping[str, str] | None:
+    """What is to be known where more than one file serves a call."""
+    serving = [row["file"] for row in rows if row["runs"]]
+    if len(serving) < 2:
+        return None
+    return Finding(
+        "note", f"{', '.join(serving)} serve this call, and the runtime takes the first that it meets"
+    ).as_json()

@@ -1,0 +1,81 @@
+"""Files written for runtimes of others, whoever wrote them: judged as they stand, then taken as plans of schedules."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from fractions import Fraction
+
+import numpy as np
+
+from antiphon.core.columns import distinct
+from antiphon.core.files import name_of, read_bytes, reading
+from antiphon.core.plan import Plan
+from antiphon.core.schedule import Schedule
+from antiphon.core.topology import LinkType, Topology, build
+from antiphon.errors import Invalid, Unsupported
+from antiphon.formats.written import Written, Wrong
+from antiphon.lower.machine.judge import judge
+from antiphon.lower.machine.lift import schedule_of
+from antiphon.planners.shared.routing import routed
+
+NOWHERE = "no machine"  # how the name of a machine begins that a file does not tell
+
+
+def reader_of(data: bytes) -> Callable[[bytes, str], Written] | None:
+    """Who reads such a file; None: nobody here."""
+    start = data[:4096].removeprefix(b"\xef\xbb\xbf").lstrip()
+    if start.startswith(b"<") and re.search(rb"<\s*algo\b", start):
+        from antiphon.formats.msccl.foreign import read as read_xml
+
+        return read_xml
+    if start.startswith(b"{") and b'"gpus"' in data and b'"threadblocks"' in data:
+        from antiphon.formats.mscclpp.foreign import read as read_json
+
+        return read_json
+    return None
+
+
+def written_for_others(path: str | os.PathLike[str]) -> bool:
+    """Whether that is such a file."""
+    with reading(name_of(path)):
+        return reader_of(read_bytes(path)) is not None
+
+
+def judged(found: Written) -> None:
+    """Nothing, where it is right in all the places that it is for; else Wrong."""
+    for places, code in found.codes.items():
+        fault = judge(code)
+        if fault is not None:
+            raise Wrong(fault.kind, f"{places}: {fault.what}")
+
+
+def plan_of(found: Written, machine: Topology | None = None) -> Plan:
+    """What it does, once `judged`, as a plan on this machine; left out, on one that has a link wherever the file sends
+    something, which says nothing of time."""
+    head, code = found.head, next(iter(found.codes.values()))
+    schedule = schedule_of(code)
+    if machine is None:
+        return Plan.of(_of_its_ways(head.name, schedule), schedule, {"planner": head.format})
+    if machine.ranks != head.ranks:
+        raise Invalid(f"it is for {head.ranks} ranks, and {machine.name} has {machine.ranks}; give --only or another")
+    try:
+        return Plan.of(machine, routed(schedule, machine, head.format), {"planner": head.format})
+    except Unsupported as error:  # it names the two ranks, and then what planners would do
+        raise Wrong("route", str(error).partition(": ")[2].partition(";")[0]) from None
+
+
+def _of_its_ways(name: str, schedule: Schedule) -> Topology:
+    """A link wherever something is sent, all alike."""
+    ranks = schedule.collective.ranks
+    across = schedule.src != schedule.dst
+    pairs = distinct(schedule.src[across].astype(np.int64) * ranks + schedule.dst[across])
+    kind = LinkType("link", Fraction(10**9))
+    links = [(pair // ranks, pair % ranks, kind) for pair in pairs.tolist()]
+    return build(f"{NOWHERE} ({name} names none)", ranks, links)
+
+
+def machine_is_told(plan: Plan) -> bool:
+    """Whether it makes sense to price this plan on its own machine."""
+    return not plan.topology.name.startswith(NOWHERE)

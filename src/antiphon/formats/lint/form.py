@@ -1,0 +1,114 @@
+"""What is asked, and what is answered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from antiphon.errors import Invalid, quote
+from antiphon.units import format_size
+
+WILL_NOT = ("refused", "ignored", "hangs", "wrong")
+
+
+@dataclass(frozen=True)
+class Head:
+    """What a file says of itself. `least`, `most`: bytes of a call (None: without end). `chunks`: into how many equal
+    parts the buffer of a call is cut. `verbs`: all names of steps in it. `extra`: what only one format has."""
+
+    format: str
+    name: str
+    kind: str
+    ranks: int
+    in_place: bool
+    out_of_place: bool
+    least: int
+    most: int | None
+    chunks: int
+    channels: int
+    protocol: str
+    verbs: frozenset[str]
+    root: int | None = None
+    notes: tuple[str, ...] = ()
+    extra: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call that a program makes. `nbytes`: as nccl-tests defines it, the largest buffer of a rank. `ranks`: 0 for as
+    many as the file is for."""
+
+    nbytes: int
+    itemsize: int
+    dtype: str
+    op: str
+    ranks: int
+    in_place: bool | None = None
+    root: int | None = None
+
+    @property
+    def where(self) -> str:
+        return "" if self.in_place is None else (" in place" if self.in_place else " out of place")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """`outcome`: refused (the runtime says so), ignored (it silently takes its own way), hangs, wrong, or note."""
+
+    outcome: str
+    why: str
+    instead: str = ""
+
+    def as_json(self) -> dict[str, str]:
+        return {"outcome": self.outcome, "why": self.why, "instead": self.instead}
+
+
+Rule = Callable[[Head, Call], Iterator[Finding]]
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """Whose rules these are. `format`: the back end that writes for it. `rules`: in the order in which it decides."""
+
+    name: str
+    about: str
+    format: str
+    rules: tuple[Rule, ...]
+    options: Mapping[str, str] = field(default_factory=dict)  # what the back end must be told for it
+
+    def check(self, head: Head, call: Call) -> list[Finding]:
+        if head.format != self.format:
+            raise Invalid(
+                f"{quote(head.name)} is a file of {head.format}, and {self.name} reads {self.format}; "
+                f"write it anew by `antiphon export PLAN --to {self.format}`"
+            )
+        found = [finding for rule in self.rules for finding in rule(head, call)]
+        return found + [Finding("note", note) for note in head.notes]
+
+
+def sizes(head: Head, call: Call) -> Iterator[Finding]:
+    """Whether the size lies in the range of the file. `antiphon export` writes one file for every range of a table."""
+    if call.nbytes < head.least or (head.most is not None and call.nbytes > head.most):
+        most = "without end" if head.most is None else f"to {format_size(head.most)}"
+        yield Finding(
+            "ignored",
+            f"{format_size(call.nbytes)} is outside of its range, from {format_size(head.least)} {most}",
+            "tune over the sizes that the program uses: every range becomes a file of its own",
+        )
+
+
+def whom(head: Head, call: Call) -> Iterator[Finding]:
+    if call.ranks != head.ranks:
+        yield Finding(
+            "ignored",
+            f"it is for {head.ranks} ranks, and the communicator has {call.ranks}",
+            f"plan for {call.ranks} ranks (`antiphon topology show` has --only for an allocation)",
+        )
+
+
+def places(head: Head, call: Call) -> Iterator[Finding]:
+    has = {True: head.in_place, False: head.out_of_place}
+    for place, name in ((True, "in place"), (False, "out of place")):
+        if call.in_place in (None, place) and not has[place]:
+            outcome = "ignored" if call.in_place is not None else "note"
+            yield Finding(outcome, f"calls {name} are not served by it", f"put the file for calls {name} beside it")

@@ -1,0 +1,110 @@
+"""MSCCL's executor, and RCCL with it: what they do with a file, a size, a type and an operator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from antiphon.formats.lint.form import Call, Finding, Head, Runtime, places, sizes, whom
+
+OPERATORS = ("sum", "prod", "max", "min")
+ROOTED = ("broadcast", "reduce", "gather", "scatter")
+FUSED = ("rcs", "rrs", "rrc", "rrcs")
+MOST_CHANNELS = 32
+NCCL_TYPES = ("int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64", "bfloat16")
+
+
+def _counted(head: Head, call: Call) -> Call:
+    """The call with the bytes that the executor sees: for gather and scatter those of one rank's part."""
+    if head.kind in ("gather", "scatter"):
+        return Call(
+            call.nbytes // max(call.ranks, 1), call.itemsize, call.dtype, call.op, call.ranks, call.in_place, call.root
+        )
+    return call
+
+
+def _size(head: Head, call: Call) -> Iterator[Finding]:
+    yield from sizes(head, _counted(head, call))
+
+
+def _whole(head: Head, call: Call) -> Iterator[Finding]:
+    """A count that chunks do not divide is left to the library without a word."""
+    seen = _counted(head, call)
+    count = seen.nbytes // seen.itemsize
+    if seen.nbytes % seen.itemsize or count == 0 or count % head.chunks:
+        step = head.chunks * seen.itemsize
+        yield Finding(
+            "ignored",
+            f"{count} elements of {call.dtype} cannot be cut into {head.chunks} equal chunks",
+            f"pad the buffer to a multiple of {step} bytes, or export with fewer chunks (pieces=1, another planner)",
+        )
+
+
+def _operator(head: Head, call: Call) -> Iterator[Finding]:
+    if head.kind in ("allreduce", "reduce", "reducescatter") and call.op not in OPERATORS:
+        yield Finding(
+            "ignored", f"operator {call.op} is left to the library; it takes {', '.join(OPERATORS)}",
+            "sum, and divide in the program" if call.op == "avg" else "use another operator",
+        )  # fmt: skip
+
+
+def _type(head: Head, call: Call) -> Iterator[Finding]:
+    if call.dtype not in NCCL_TYPES:
+        yield Finding("refused", f"NCCL has no type {call.dtype}", f"use one of {', '.join(NCCL_TYPES)}")
+
+
+def _root(head: Head, call: Call) -> Iterator[Finding]:
+    """The executor takes a file for any root."""
+    if head.kind not in ROOTED:
+        return
+    if call.root is not None and head.root is not None and call.root != head.root:
+        yield Finding(
+            "wrong",
+            f"it is for root {head.root}, the call has root {call.root}, and the executor does not compare them",
+            f"remove it where roots other than {head.root} are used, or plan with --root {call.root}",
+        )
+    elif call.root is None:
+        yield Finding(
+            "note", f"it is right for root {head.root} only, and the executor takes it for every root",
+            "say --root, and keep it where all calls have this one",
+        )  # fmt: skip
+
+
+def _channels(head: Head, call: Call) -> Iterator[Finding]:
+    if head.channels > MOST_CHANNELS:
+        what = f"it has {head.channels} channels; NCCL has at most {MOST_CHANNELS}"
+        yield Finding("refused", what, "export with fewer instances")
+
+
+def _fused(head: Head, call: Call) -> Iterator[Finding]:
+    """RCCL's kernels are compiled without the fused steps: a block that meets one ends there, and its partners wait."""
+    there = [verb for verb in FUSED if verb in head.verbs]
+    if there:
+        yield Finding(
+            "hangs",
+            f"RCCL's kernels are built without fused steps ({', '.join(there)}): a block ends at the first of them",
+            "export with --option fused=no",
+        )
+
+
+def _machine(head: Head, call: Call) -> Iterator[Finding]:
+    yield Finding(
+        "note",
+        "RCCL uses such files on two shapes of box only: eight GPUs all joined, and sixteen in eight modules",
+        "set RCCL_MSCCL_FORCE_ENABLE=1 on all others",
+    )
+
+
+def _process(head: Head, call: Call) -> Iterator[Finding]:
+    yield Finding("note", "the executor is off where one process drives several GPUs", "start a process for each GPU")
+
+
+COMMON = (whom, _operator, _type, _whole, _size, places, _root, _channels)
+
+MSCCL = Runtime("msccl", "MSCCL's executor (NCCL 2.23), as of its last release", "msccl-xml", (*COMMON, _process))
+RCCL = Runtime(
+    "rccl-6",
+    "RCCL of ROCm 6, which has MSCCL's executor in it",
+    "msccl-xml",
+    (*COMMON, _fused, _machine),
+    {"fused": "no"},
+)

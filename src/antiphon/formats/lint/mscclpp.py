@@ -1,0 +1,56 @@
+"""MSCCL++ 0.9 and its NCCL interface: which calls its selector gives a plan, and what the executor does with them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from antiphon.formats.lint.form import Call, Finding, Head, Runtime, places, sizes, whom
+from antiphon.units import format_size
+
+TYPES = ("float16", "float32", "bfloat16", "int32", "uint32", "float8_e4m3fn", "float8_e5m2")
+ASKED = ("allreduce", "allgather", "reducescatter", "broadcast")
+COMBINES = ("allreduce", "reduce", "reducescatter")
+
+
+def _operator(head: Head, call: Call) -> Iterator[Finding]:
+    """The executor is handed the operator and does not look at it."""
+    if head.kind in COMBINES and call.op != "sum":
+        yield Finding("wrong", f"it adds, whatever the operator: {call.op} is not told apart from sum", "use sum")
+
+
+def _collective(head: Head, call: Call) -> Iterator[Finding]:
+    if head.kind not in ASKED:
+        yield Finding(
+            "ignored",
+            f"its NCCL interface asks for plans of {', '.join(ASKED)}, and for none of {head.kind}",
+            "call the executor from Python",
+        )
+
+
+def _type(head: Head, call: Call) -> Iterator[Finding]:
+    if call.dtype not in TYPES:
+        yield Finding("refused", f"the executor has no type {call.dtype}", f"use one of {', '.join(TYPES)}")
+
+
+def _whole(head: Head, call: Call) -> Iterator[Finding]:
+    """An error, not a way back to the library: the plan has been chosen by then."""
+    align = head.extra.get("alignment", 16)
+    if call.nbytes == 0 or call.nbytes % (align * head.chunks):
+        yield Finding(
+            "refused",
+            f"{format_size(call.nbytes)} is no multiple of {head.chunks} times {align} bytes: the call ends in error",
+            f"pad the buffer to a multiple of {align * head.chunks} bytes, or register the plan with a selector that "
+            "looks at that (register.py, which export writes, does)",
+        )
+
+
+def _registered(head: Head, call: Call) -> Iterator[Finding]:
+    yield Finding(
+        "note", "plans are found only by programs that registered them", "import register.py, which export writes"
+    )
+
+
+MSCCLPP = Runtime(
+    "mscclpp-0.9", "MSCCL++ 0.9, its executor and NCCL interface", "mscclpp-json",
+    (_collective, whom, _operator, _type, sizes, _whole, places, _registered),
+)  # fmt: skip

@@ -1,0 +1,35 @@
+"""A file of MSCCL XML, whoever wrote it."""
+
+from __future__ import annotations
+
+from antiphon.errors import Invalid
+from antiphon.formats.lint.form import Head
+from antiphon.formats.msccl.code import code_of
+from antiphon.formats.msccl.read import read_msccl
+from antiphon.formats.written import Written, Wrong
+
+FORMAT = "msccl-xml"
+
+
+def read(data: bytes, name: str) -> Written:
+    """Wrong, naming rank, thread block and step, where it asks for what cannot be: then there is no code to judge."""
+    told = read_msccl(data)
+    try:
+        codes = {
+            place: code_of(told, in_place)
+            for place, in_place, asked in (
+                ("out of place", False, told.out_of_place),
+                ("in place", True, told.in_place),
+            )
+            if asked
+        }
+    except Invalid as error:
+        raise Wrong("form", str(error)) from None
+    roots = next((code.collective.roots for code in codes.values()), ())
+    head = Head(
+        FORMAT, told.name or name, told.collective, told.ranks, told.in_place, told.out_of_place, told.sizes[0],
+        told.sizes[1] or None, told.chunks, told.channels, told.protocol,
+        frozenset(step.verb for gpu in told.gpus for block in gpu.blocks for step in block.steps),
+        roots[0] if roots else None, tuple(told.notes),
+    )  # fmt: skip
+    return Written(head, codes)

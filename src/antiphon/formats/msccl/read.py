@@ -1,0 +1,273 @@
+"""MSCCL XML as it stands in a file, whoever wrote it."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from antiphon.core.files import name_of, read_bytes
+from antiphon.errors import Invalid, quote
+from antiphon.formats.msccl.words import KINDS, SLOTS, VERBS
+from antiphon.formats.xml import LONGEST, Attributes, read_xml
+from antiphon.lower.uncollected import uncollected
+
+MOST_BYTES = 2**30
+MOST_RANKS = 1024
+MOST_CHANNELS = 128
+MOST_STEPS = 64
+_TAG = re.compile(rb"<[^<>]*>?")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Offsets and `after` as they stand there, -1 for none; `flag`: hasdep."""
+
+    number: int
+    verb: str
+    src: str
+    src_at: int
+    dst: str
+    dst_at: int
+    count: int
+    after: int
+    after_step: int
+    flag: bool
+
+
+@dataclass(slots=True)
+class ThreadBlock:
+    number: int
+    send: int
+    recv: int
+    channel: int
+    steps: list[Step] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Gpu:
+    """`sizes`: chunks of input, output and scratch, as told. `blocks` by their numbers."""
+
+    rank: int
+    sizes: tuple[int, int, int]
+    blocks: list[ThreadBlock] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Algorithm:
+    """`chunks`: nchunksperloop. `sizes`: least and most bytes, 0 for no end. `root`: -1 where the file does not say.
+    `notes`: what a runtime refuses or does silently, though nothing is wrong with the algorithm."""
+
+    name: str
+    protocol: str
+    collective: str
+    ranks: int
+    channels: int
+    chunks: int
+    root: int
+    in_place: bool
+    out_of_place: bool
+    sizes: tuple[int, int]
+    gpus: list[Gpu] = field(default_factory=list)
+    notes: tuple[str, ...] = ()
+
+
+@uncollected()
+def read_msccl(source: str | os.PathLike[str] | bytes) -> Algorithm:
+    """The algorithm of a file, or of its contents. Invalid, in one line, where it is none.
+
+    Only its form is judged here: `code.code_of` tells what it does. What is well-known to be left out, and what only
+    the executor's own parser refuses, is a note. Linear; some bytes for each of the file.
+    """
+    data = source if isinstance(source, bytes) else read_bytes(source)
+    if len(data) > MOST_BYTES:
+        raise Invalid(f"XML: has {len(data)} bytes; MSCCL XML of more than {MOST_BYTES} is not read")
+    reader = _Reader()
+    try:
+        read_xml(data, reader)
+        found = reader.found()
+    except Invalid as error:
+        if isinstance(source, bytes):
+            raise
+        raise Invalid(f"{name_of(source)}: {str(error).removeprefix('XML: ')}") from None
+    found.notes = (*reader.notes, *_written(data))
+    return found
+
+
+class _Reader:
+    """Takes elements in the order of the file."""
+
+    def __init__(self) -> None:
+        self.algorithm: Algorithm | None = None
+        self.notes: list[str] = []
+        self.gpu: Gpu | None = None
+        self.block: ThreadBlock | None = None
+        self.depth: list[str] = []
+        self.words: dict[str, str] = {}
+
+    def begin(self, name: str, attributes: Attributes, line: int) -> None:
+        parent = self.depth[-1] if self.depth else ""
+        if _INSIDE.get(name, "?") != parent:
+            known = "" if name in _INSIDE else "; expected algo, gpu, tb and step"
+            raise Invalid(f"line {line}: <{quote(name)[1:-1]}> stands in <{parent or 'nothing'}>{known}")
+        self.depth.append(name)
+        where = _Where(line, name, attributes)
+        if name == "algo":
+            self._algo(where)
+        elif name == "gpu":
+            self._gpu(where)
+        elif name == "tb":
+            self._tb(where)
+        else:
+            self._step(where)
+
+    def end(self, name: str) -> None:
+        self.depth.pop()
+
+    def found(self) -> Algorithm:
+        """All of it, and blocks and ranks in order."""
+        found = self.algorithm
+        if found is None:
+            raise Invalid("XML: has no <algo>; expected MSCCL XML")
+        found.gpus.sort(key=lambda gpu: gpu.rank)
+        for rank, gpu in enumerate(found.gpus):
+            if gpu.rank != rank:
+                break
+        if [gpu.rank for gpu in found.gpus] != list(range(found.ranks)):
+            raise Invalid(f"XML: expected a gpu of each id from 0 to {found.ranks - 1}, once")
+        for gpu in found.gpus:
+            gpu.blocks.sort(key=lambda block: block.number)
+            if not gpu.blocks or [block.number for block in gpu.blocks] != list(range(len(gpu.blocks))):
+                raise Invalid(
+                    f"XML: rank {gpu.rank}: expected thread blocks (tb) with ids 0, 1, 2 and so on, once each"
+                )
+        return found
+
+    def _algo(self, where: _Where) -> None:
+        if self.algorithm is not None:
+            raise Invalid(f"line {where.line}: a second <algo>")
+        kind, protocol = where.text("coll"), where.text("proto")
+        if kind not in KINDS:
+            raise Invalid(f"line {where.line}: coll is {quote(kind)}; expected {', '.join(KINDS)}")
+        if protocol not in SLOTS:
+            raise Invalid(f"line {where.line}: proto is {quote(protocol)}; expected {', '.join(SLOTS)}")
+        ranks = where.whole("ngpus", 1, MOST_RANKS)
+        in_place = bool(where.whole("inplace", 0, 1))
+        missing = [key for key in ("outofplace", "minBytes", "maxBytes") if key not in where.attributes]
+        if missing:
+            self.notes.append(f"the executor's parser refuses this file: it has no {', '.join(missing)}")
+        out_of_place = bool(where.whole("outofplace", 0, 1, int(not in_place)))
+        sizes = where.whole("minBytes", 0, 2**62, 0), where.whole("maxBytes", 0, 2**62, 0)
+        if sizes[1] and sizes[1] < sizes[0]:
+            self.notes.append(f"it is never used: no size is from {sizes[0]} to {sizes[1]} bytes")
+        if not in_place and not out_of_place:
+            self.notes.append("it is never used: it is neither for calls in place nor out of place")
+        channels = where.whole("nchannels", 1, MOST_CHANNELS)
+        if channels > 32:
+            self.notes.append(f"it needs {channels} channels; MSCCL's executor has 32, RCCL {MOST_CHANNELS}")
+        self.algorithm = Algorithm(
+            where.text("name"), protocol, kind, ranks, channels, where.whole("nchunksperloop", 1, 2**31 - 1),
+            where.whole("root", 0, ranks - 1, -1), in_place, out_of_place, sizes,
+        )  # fmt: skip
+
+    def _gpu(self, where: _Where) -> None:
+        assert self.algorithm is not None
+        rank = where.whole("id", 0, self.algorithm.ranks - 1)
+        sizes = where.whole("i_chunks", 0), where.whole("o_chunks", 0), where.whole("s_chunks", 0)
+        self.gpu = Gpu(rank, sizes)
+        self.algorithm.gpus.append(self.gpu)
+        if len(self.algorithm.gpus) > self.algorithm.ranks:
+            raise Invalid(f"line {where.line}: more than ngpus={self.algorithm.ranks} gpus")
+
+    def _tb(self, where: _Where) -> None:
+        assert self.algorithm is not None
+        assert self.gpu is not None
+        last = self.algorithm.ranks - 1
+        channel = where.whole("chan", 0, MOST_CHANNELS)
+        send, recv = where.whole("send", -1, last), where.whole("recv", -1, last)
+        self.block = ThreadBlock(where.whole("id", 0, 1023), send, recv, channel)
+        self.gpu.blocks.append(self.block)
+        where.name = f"rank {self.gpu.rank}, tb {self.block.number}"
+        if self.gpu.rank in (send, recv):
+            raise Invalid(f"line {where.line}: {where.name}: it sends to its own rank, or receives from it")
+        if channel >= self.algorithm.channels and (send >= 0 or recv >= 0):
+            raise Invalid(f"line {where.line}: {where.name}: chan is {channel}, of nchannels={self.algorithm.channels}")
+
+    def _step(self, where: _Where) -> None:
+        assert self.gpu is not None
+        assert self.block is not None
+        number = len(self.block.steps)
+        where.name = f"rank {self.gpu.rank}, tb {self.block.number}, step {number}"
+        if number >= MOST_STEPS:
+            raise Invalid(f"line {where.line}: {where.name}: a thread block has at most {MOST_STEPS} steps")
+        if where.whole("s", 0) != number:
+            raise Invalid(
+                f"line {where.line}: {where.name}: s is {where.whole('s', 0)}; expected {number}, as steps follow"
+            )
+        verb = where.text("type")
+        if verb not in VERBS:
+            raise Invalid(f"line {where.line}: {where.name}: type is {quote(verb)}; expected {', '.join(VERBS)}")
+        count = where.whole("cnt", 0 if verb != "nop" else -(2**31), 71 if verb != "nop" else 2**31 - 1)
+        src, dst = (self._buffer(where, key) for key in ("srcbuf", "dstbuf"))
+        self.block.steps.append(
+            Step(
+                number, VERBS[verb], src, where.whole("srcoff", -(2**31)), dst, where.whole("dstoff", -(2**31)), count,
+                where.whole("depid", -(2**31)), where.whole("deps", -(2**31)), bool(where.whole("hasdep", 0, 1)),
+            )
+        )  # fmt: skip
+
+    def _buffer(self, where: _Where, key: str) -> str:
+        text = where.text(key)
+        if text not in ("i", "o", "s"):
+            raise Invalid(f"line {where.line}: {where.name}: {key} is {quote(text)}; expected i, o or s")
+        return self.words.setdefault(text, text)
+
+
+_INSIDE = {"algo": "", "gpu": "algo", "tb": "gpu", "step": "tb"}
+
+
+@dataclass(slots=True)
+class _Where:
+    line: int
+    name: str
+    attributes: Attributes
+
+    def text(self, key: str) -> str:
+        found = self.attributes.get(key)
+        if found is None:
+            raise Invalid(f'line {self.line}: {self.name} has no {key}="..."')
+        return found
+
+    def whole(self, key: str, least: int, most: int = 2**31 - 1, missing: int | None = None) -> int:
+        """A whole number as the executor reads it, which takes 010 for 8."""
+        text = self.attributes.get(key)
+        if text is None and missing is not None:
+            return missing
+        text = self.text(key)
+        digits = text.removeprefix("-")
+        plain = digits.isascii() and digits.isdigit() and len(digits) <= LONGEST and (digits[0] != "0" or digits == "0")
+        if not plain or not least <= int(text) <= most:
+            raise Invalid(
+                f"line {self.line}: {self.name}: {key} is {quote(text)}; expected a whole number from {least} to {most}"
+            )
+        return int(text)
+
+
+def _written(data: bytes) -> Iterator[str]:
+    """What the executor's own parser does not take, and XML does."""
+    refused = "the executor's parser refuses this file"
+    if data.lstrip().startswith(b"<?xml"):
+        yield f"{refused}: it begins with <?xml ...?>; remove the line"
+    if b"\t" in data:
+        yield f"{refused}: it has tabs; write blanks"
+    for tag in _TAG.finditer(data):
+        text = tag.group()
+        if text.startswith((b"<!--", b"<?")):
+            continue
+        if b"'" in text:
+            yield f"{refused}: it has attributes in single quotes; write double ones"
+            return
+        if b"\n" in text or b"\r" in text:
+            yield f"{refused}: it has a line break within an element; join the lines"
+            return

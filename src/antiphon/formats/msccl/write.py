@@ -1,0 +1,217 @@
+"""Schedules as MSCCL XML, which MSCCL's executor and RCCL run in the place of their own algorithms."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+
+from antiphon.core.plan import Entry, Plan
+from antiphon.core.program import Program
+from antiphon.core.program.kinds import INPUT, OUTPUT, SCRATCH
+from antiphon.core.schedule import Schedule
+from antiphon.core.transform import unjoined
+from antiphon.errors import Invalid, Unsupported, quote
+from antiphon.formats.msccl.words import KINDS, NODES, SLOTS
+from antiphon.lower.blocks.blocks import blocks
+from antiphon.lower.blocks.limits import Limits
+from antiphon.lower.blocks.numbered import Blocks, Numbered, Place, Row
+from antiphon.lower.lowering import lower
+from antiphon.lower.machine.code import Places
+from antiphon.options import parse_yes
+
+WHAT = "MSCCL XML"
+LETTERS = "ios"
+LONGEST = 100  # characters of a name
+
+
+def msccl_xml(
+    plan: Plan, *, proto: str = "Simple", instances: int = 1, fused: bool = True, alone: bool = False, name: str = ""
+) -> dict[str, Iterator[bytes]]:  # fmt: skip
+    """A file per schedule of the plan and place: out of place, in place, or one for both where steps are the same.
+
+    `proto`: Simple, LL or LL128. `instances`: everything so many times over, each with its part of every chunk and
+    channels of its own. `fused`: no leaves out steps that receive and at once add or send on, for RCCL. `alone`: what
+    switches would combine or multicast goes row by row. `name`: of the files and in them; left out, the planner's. A
+    file is for the sizes of its schedule in the plan, as far as they are multiples of its chunks: for all else the
+    runtime uses its own algorithm.
+    """
+    if proto not in SLOTS:
+        raise Invalid(f"proto: expected {', '.join(SLOTS)}, got {quote(proto)}")
+    if isinstance(instances, bool) or not isinstance(instances, int) or not 1 <= instances <= 32:
+        raise Invalid(f"instances: expected a whole number from 1 to 32, got {quote(instances)}")
+    fused, alone = parse_yes(fused, "option fused"), parse_yes(alone, "option alone")
+    if not isinstance(name, str) or not re.fullmatch(r"[\w.-]*", name, re.ASCII) or len(name) > LONGEST:
+        raise Invalid(f"name: expected up to {LONGEST} letters, digits, '_', '-' and '.', got {quote(name)}")
+    files: dict[str, Iterator[bytes]] = {}
+    for number, entry in enumerate(plan.entries):
+        sizes = bytes_of(entry, plan)
+        if sizes is None:
+            continue
+        title = name or _title(entry)
+        if entry.schedule.joint is not None and not alone:
+            raise Unsupported(
+                f"{WHAT}: has nothing that lets switches multicast or combine; --option alone=yes writes it row by "
+                "row, or take a planner that does without"
+            )
+        for suffix, text in _places(unjoined(entry.schedule), title, proto, instances, fused, sizes).items():
+            files[f"{title}-{number}{suffix}.xml"] = iter([text])
+    if not files:
+        raise Unsupported(f"{WHAT}: the plan is for no bytes at all, which runtimes do not ask schedules for")
+    return files
+
+
+def bytes_of(entry: Entry, plan: Plan) -> tuple[int, int] | None:
+    """The sizes that a file is for, as the runtime counts: the least and the largest number of bytes, 0 for no end.
+
+    The runtime means the count that it is called with: for gather and scatter that is what one rank gives or gets.
+    """
+    share = plan.collective.ranks if plan.collective.kind in ("gather", "scatter") else 1
+    least, most = -(-entry.start // share), 0 if entry.stop is None else (entry.stop - 1) // share
+    if entry.stop is not None and (not most or most < least):
+        return None
+    return least, most
+
+
+def _title(entry: Entry) -> str:
+    planner = str(entry.schedule.provenance.get("planner", "")) or "schedule"
+    return re.sub(r"[^\w.-]", "_", f"{entry.schedule.collective.kind}-{planner}", flags=re.ASCII)[:LONGEST]
+
+
+def _places(
+    schedule: Schedule, title: str, proto: str, instances: int, fused: bool, sizes: tuple[int, int]
+) -> dict[str, bytes]:  # fmt: skip
+    """What is written out of place and in place, by the end of the file's name."""
+    apart = _body(lower(schedule), proto, instances, fused)
+    inside: Body | None = None
+    with contextlib.suppress(Unsupported):
+        inside = _body(lower(schedule, in_place=True), proto, instances, fused)
+    files = {"": _file(title, proto, sizes, apart, (inside == apart, True))}
+    if inside is not None and inside != apart:
+        files["-in-place"] = _file(title, proto, sizes, inside, (True, False))
+    return files
+
+
+def xml_of(
+    program: Program, *, proto: str = "Simple", instances: int = 1, fused: bool = True, name: str = "antiphon"
+) -> bytes:
+    """The file of one program, for all sizes."""
+    places = program.in_place, not program.in_place
+    return _file(name, proto, (0, 0), _body(program, proto, instances, fused), places)
+
+
+Body = tuple[str, list[bytes]]
+
+
+def _file(title: str, proto: str, sizes: tuple[int, int], body: Body, places: tuple[bool, bool]) -> bytes:
+    head, ranks = body
+    text = (
+        f'<algo name="{title}" proto="{proto}" {head} inplace="{places[0]:d}" outofplace="{places[1]:d}" '
+        f'minBytes="{sizes[0]}" maxBytes="{sizes[1]}">\n'
+    )
+    return b"".join([text.encode(), *ranks, b"</algo>\n"])
+
+
+def _body(program: Program, proto: str, instances: int, fused: bool) -> Body:
+    """What is the same for every name and size: attributes of the head, and the text of each rank."""
+    refuse_collective(program)
+    most = Limits()
+    limits = Limits(
+        channels=most.channels // instances, blocks=most.blocks // instances, waited=most.waited // instances,
+        chunks=most.chunks // instances, slots=SLOTS[proto], fused=fused,
+    )  # fmt: skip
+    made = blocks(program, limits, apart=instances > 1, what=WHAT)
+    collective = program.collective
+    unit = made.unit * instances
+    loop = unit if collective.kind in ("gather", "scatter") else unit * collective.buffer_weight
+    head = (
+        f'nchannels="{made.channels * instances}" nchunksperloop="{loop}" ngpus="{program.ranks}" '
+        f'coll="{KINDS[collective.kind]}"'
+    )
+    if len(collective.roots) == 1:
+        head += f' root="{collective.roots[0]}"'
+    return head, [_rank(made, rank, instances) for rank in range(program.ranks)]
+
+
+def refuse_collective(program: Program) -> None:
+    """Unsupported, where there is no such call."""
+    collective = program.collective
+    if collective.kind not in KINDS:
+        raise Unsupported(f"{WHAT}: has no {collective.kind} collective; its kinds are {', '.join(KINDS)}")
+    if len(collective.members) != collective.ranks:
+        raise Unsupported(f"{WHAT}: all ranks of a communicator take part; plan for the members alone")
+    if len(collective.roots) > 1:
+        raise Unsupported(f"{WHAT}: has calls with one root only, and this has {len(collective.roots)}")
+    if any(weight != 1 for weight in collective.weights.tolist()):
+        raise Unsupported(f"{WHAT}: blocks are all of one size; plan with equal counts, or pad to the largest")
+
+
+class _Lies:
+    """Where chunks lie in the buffers of the runtime, of each instance."""
+
+    def __init__(self, made: Blocks, rank: int, instances: int) -> None:
+        program = made.program
+        self.unit, self.instances = made.unit, instances
+        self.scratch = made.sizes[rank][SCRATCH]
+        scratch = [sizes[SCRATCH] for sizes in made.sizes]
+        places = Places.of(program.collective, program.in_place, made.unit, scratch)
+        begin = int(places.begin[rank])
+        self.first = [int(cell) - begin for cell in places.first[rank]]
+        self.sizes = [int(size) for size in places.size[rank]]
+        self.in_place = program.in_place
+
+    def tell(self, place: Place | None, count: int, instance: int) -> tuple[str, int]:
+        """Letter and offset. In place there is one buffer, which is the user's output, or the input where that is
+        larger."""
+        if place is None:
+            return "i", -1
+        buffer, at = place
+        if buffer == SCRATCH:
+            return "s", instance * self.scratch + at
+        if self.in_place:
+            inside = self.first[OUTPUT] <= at and at + count <= self.first[OUTPUT] + self.sizes[OUTPUT]
+            buffer = OUTPUT if inside else INPUT
+            at -= self.first[buffer]
+        block = at // self.unit * self.unit
+        return LETTERS[buffer], block * self.instances + instance * self.unit + at - block
+
+
+def _rank(made: Blocks, rank: int, instances: int) -> bytes:
+    mine, lies = made.ranks[rank], _Lies(made, rank, instances)
+    nodes = 1 + made.program.ranks + instances * sum(1 + len(block.rows) for block in mine)
+    if nodes > NODES:
+        raise Unsupported(
+            f"{WHAT}: rank {rank} has {nodes} elements (thread blocks and steps), and the runtime holds {NODES}; take "
+            "a planner with fewer steps, fewer chunks, or fewer instances"
+        )
+    awaited = 1 + max((row.after[0] for block in mine for row in block.rows if row.after is not None), default=-1)
+    sizes = [size * instances for size in lies.sizes]
+    lines = [f'  <gpu id="{rank}" i_chunks="{sizes[0]}" o_chunks="{sizes[1]}" s_chunks="{sizes[2]}">\n']
+    for low, high in ((0, awaited), (awaited, len(mine))):  # those that are waited for have the low numbers
+        for instance in range(instances):
+            start = low * instances + instance * (high - low)
+            for number, block in enumerate(mine[low:high], start):
+                channel = block.channel * instances + instance
+                lines += _block(block, number, channel, lies, instance, awaited)
+    lines.append("  </gpu>\n")
+    return "".join(lines).encode()
+
+
+def _block(block: Numbered, number: int, channel: int, lies: _Lies, instance: int, awaited: int) -> Iterator[str]:
+    yield f'    <tb id="{number}" send="{block.send}" recv="{block.recv}" chan="{channel}">\n'
+    for step, row in enumerate(block.rows):
+        yield _step(step, row, lies, instance, awaited)
+    yield "    </tb>\n"
+
+
+def _step(step: int, row: Row, lies: _Lies, instance: int, awaited: int) -> str:
+    src, dst = lies.tell(row.src, row.count, instance), lies.tell(row.dst, row.count, instance)
+    if row.src is None or row.dst is None:  # one that is not used stands where the other does
+        src, dst = (dst, dst) if row.src is None else (src, src)
+    after, number = row.after or (-1, -1)
+    if row.after is not None:
+        after += instance * awaited
+    return (
+        f'      <step s="{step}" type="{row.verb}" srcbuf="{src[0]}" srcoff="{src[1]}" dstbuf="{dst[0]}" '
+        f'dstoff="{dst[1]}" cnt="{row.count}" depid="{after}" deps="{number}" hasdep="{row.flag:d}"/>\n'
+    )

@@ -1,0 +1,227 @@
+"""The operations of a program by chunk, and which of them read what was written where.
+
+All buffers of a rank are one row of **cells**: input, output, scratch, and between them a cell that is none, so that no
+stretch leads from one into the next. What an operation writes into a cell is a
+**version**; versions of all ranks are numbered, those of an operation one after another in the order of its stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from antiphon.core.program import FOLD, JOIN, RECEIVE, SEND, Bound, Program
+from antiphon.core.program.kinds import SCRATCH
+from antiphon.lower.blocks.steps import Step
+
+Span = tuple[int, int]  # first cell, and how many
+
+
+@dataclass(eq=False, slots=True)
+class Operation:
+    """`spans`: of a message its stretches in order; of a fold the result and the operands, all of one length.
+
+    `versions`: of what it reads, one per cell: of a send in the order of the stream, of a fold operand by operand.
+    `first`: the first version that it writes. `done`: the steps that it ends with, at most one of each block.
+    """
+
+    kind: int
+    rank: int
+    when: int
+    peer: int
+    channel: int
+    spans: list[Span]
+    waits: list[Operation]
+    versions: list[int] = field(default_factory=list)
+    first: int = -1
+    done: list[Step] = field(default_factory=list)
+
+    @property
+    def length(self) -> int:
+        """Of what it writes or sends."""
+        return self.spans[0][1] if self.kind == FOLD else sum(count for _, count in self.spans)
+
+
+@dataclass(eq=False)
+class Values:
+    """All operations by rank, in order, and of every version who writes it and who reads it (None: nobody, or several
+    times, or it is there in the end; then `many` says so)."""
+
+    ranks: list[list[Operation]]
+    writer: list[Operation]
+    reader: list[Operation | None]
+    many: bytearray
+    scratch: list[int]  # per rank: its first cell of scratch
+
+    def only(self, first: int, count: int, reader: Operation) -> bool:
+        """Whether nobody else reads these versions."""
+        for version in range(first, first + count):
+            if self.reader[version] is not reader or self.many[version]:
+                return False
+        return True
+
+
+def values(program: Program, bound: Bound, apart: bool) -> Values:
+    """Linear in cells moved. `apart`: nothing reaches over the end of a block of the collective in a user's buffer."""
+    found = Values([], [], [], bytearray(), [])
+    for rank in range(program.ranks):
+        size = [int(each) for each in bound.sizes[rank]]
+        base = bases(size)
+        found.scratch.append(base[SCRATCH])
+        edges = _Edges(bound.unit if apart else 0, base[SCRATCH], base[1])
+        made = _rank(program, bound, rank, base, edges)
+        found.ranks.append(_versions(found, made, base[SCRATCH] + size[SCRATCH], edges))
+    return found
+
+
+def bases(sizes: list[int]) -> list[int]:
+    """The first cell of input, output and scratch of these sizes."""
+    return [0, sizes[0] + 1, sizes[0] + sizes[1] + 2]
+
+
+# ---- operations ----
+
+
+def _rank(program: Program, bound: Bound, rank: int, base: list[int], edge: _Edges) -> list[Operation]:
+    low, high = int(program.op_ptr[rank]), int(program.op_ptr[rank + 1])
+    parts = program.part_ptr[low : high + 1].tolist()
+    begin, end = parts[0], parts[-1]
+    buffer = bound.buffer[begin:end].tolist()
+    columns = zip(buffer, bound.begin[begin:end].tolist(), bound.length[begin:end].tolist(), strict=True)
+    spans = [(base[kind] + first, count) for kind, first, count in columns]
+    waits = program.wait_ptr[low : high + 1].tolist()
+    wait = (program.wait[waits[0] : waits[-1]] - low).tolist()
+    kinds, whens = program.kind[low:high].tolist(), program.when[low:high].tolist()
+    peers, channels = program.peer[low:high].tolist(), program.channel[low:high].tolist()
+    by_number: list[list[Operation]] = []
+    made: list[Operation] = []
+    for number, asked in enumerate(kinds):
+        after = [one for w in wait[waits[number] - waits[0] : waits[number + 1] - waits[0]] for one in by_number[w]]
+        mine = spans[parts[number] - begin : parts[number + 1] - begin]
+        if asked == FOLD:
+            stretches = [folded for folded in edge.fold(mine) if folded[0][1]]
+        else:
+            joined = edge.message(mine)
+            stretches = [joined] if joined else []
+        kind = asked if stretches else JOIN  # what moves nothing only waits
+        stretches = stretches or [[]]
+        here = []
+        for one in stretches:
+            made.append(Operation(kind, rank, whens[number], peers[number], channels[number], one, list(after)))
+            here.append(made[-1])
+        by_number.append(here)
+    return made
+
+
+@dataclass(frozen=True)
+class _Edges:
+    """Where blocks of the collective end in the users' buffers; with a grain of 0 that does not matter."""
+
+    grain: int
+    scratch: int
+    output: int
+
+    def at(self, cell: int) -> bool:
+        """Whether a block may begin at this cell."""
+        if not self.grain or cell >= self.scratch:
+            return False
+        return (cell - (self.output if cell >= self.output else 0)) % self.grain == 0
+
+    def _inside(self, span: Span) -> Iterator[int]:
+        cell, count = span
+        if self.grain and cell < self.scratch:
+            start = cell - (self.output if cell >= self.output else 0)
+            yield from range(self.grain - start % self.grain, count, self.grain)
+
+    def message(self, spans: list[Span]) -> list[Span]:
+        """Stretches side by side as one."""
+        if len(spans) == 1 and not self.grain:
+            return spans if spans[0][1] else []
+        joined: list[Span] = []
+        for span in spans:
+            at = 0
+            for cut in (*self._inside(span), span[1]):
+                cell, count = span[0] + at, cut - at
+                at = cut
+                if joined and joined[-1][0] + joined[-1][1] == cell and not self.at(cell):
+                    joined[-1] = joined[-1][0], joined[-1][1] + count
+                elif count:
+                    joined.append((cell, count))
+        return joined
+
+    def fold(self, spans: list[Span]) -> Iterable[list[Span]]:
+        """The fold cut where any of its stretches is."""
+        if not self.grain:
+            yield spans
+            return
+        cuts = sorted({cut for span in spans for cut in self._inside(span)} | {0, spans[0][1]})
+        for low, high in pairwise(cuts):
+            yield [(cell + low, high - low) for cell, _ in spans]
+
+
+# ---- versions ----
+
+
+def _versions(found: Values, made: list[Operation], cells: int, edge: _Edges) -> list[Operation]:
+    """Who reads what whom wrote, at one rank. A fold that goes on where the one before it ends, of what the same
+    operations wrote, is one with that; what is left is returned."""
+    writer, reader, many = found.writer, found.reader, found.many
+    holds = [-1] * cells
+    kept: list[Operation] = []
+    instead: dict[Operation, Operation] = {}
+    sources: list[list[int]] = []  # of the last operation kept, by operand
+    for one in made:
+        if instead:
+            one.waits = list(dict.fromkeys(instead.get(other, other) for other in one.waits))
+        spans = {SEND: one.spans, FOLD: one.spans[1:]}.get(one.kind, [])
+        reads = [holds[cell : cell + count] for cell, count in spans]
+        last = kept[-1] if kept else None
+        if one.kind == FOLD and last is not None and _follows(last, one, edge) and _alike(writer, sources, reads):
+            last.spans = [(cell, count + one.length) for cell, count in last.spans]
+            last.waits += [other for other in one.waits if other not in last.waits]
+            sources = [before + after for before, after in zip(sources, reads, strict=True)]
+            last.versions = [version for versions in sources for version in versions]
+            instead[one], into = last, last
+        else:
+            kept.append(one)
+            sources, into = reads, one
+            one.versions = [version for versions in reads for version in versions]
+        for versions in reads:
+            for version in versions:
+                if version >= 0:
+                    if reader[version] is not None:
+                        many[version] = 1
+                    reader[version] = into
+        if one.kind in (RECEIVE, FOLD):
+            at = len(writer)
+            if into is one:
+                one.first = at
+            length = sum(count for _, count in one.spans) if one.kind == RECEIVE else one.spans[0][1]
+            for cell, count in one.spans if one.kind == RECEIVE else one.spans[:1]:
+                holds[cell : cell + count] = range(at, at + count)
+                at += count
+            writer.extend([into] * length)
+            reader.extend([None] * length)
+            many.extend(bytes(length))
+    for version in holds[: found.scratch[-1]]:
+        if version >= 0:
+            many[version] = 1
+    return kept
+
+
+def _follows(last: Operation, one: Operation, edge: _Edges) -> bool:
+    """Whether a fold begins where the one before it ends, in all its stretches."""
+    if last.kind != FOLD or last.when != one.when or len(last.spans) != len(one.spans):
+        return False
+    pairs = zip(last.spans, one.spans, strict=True)
+    return all(cell + count == other and not edge.at(other) for (cell, count), (other, _) in pairs)
+
+
+def _alike(writer: list[Operation], before: list[list[int]], after: list[list[int]]) -> bool:
+    """Whether the same operation wrote each operand of the one and of the other."""
+    for mine, theirs in zip(before, after, strict=True):
+        a, b = mine[-1], theirs[0]
+        if (a < 0) != (b < 0) or (a >= 0 and writer[a] is not writer[b]):
+            return False
+    return True

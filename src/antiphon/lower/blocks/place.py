@@ -1,0 +1,361 @@
+"""Blocks and channels of all steps, and what each waits for, in one walk through the times of the program.
+
+At each time, first what a rank does by itself, then all sends, then all receives. Blocks do their steps in this order,
+and a step waits for steps of earlier times only (a direct fold also for the one before it in its chain). Where all
+blocks send only or receive only, the smallest unfinished time always goes on, as in docs/program.md. A block that also
+sends on what it receives may wait for an empty slot at a later time: `queues` tells whether all get through.
+
+What a block knows to be done (`seen`) grows by what its steps wait for; what is known is not waited for again.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from antiphon.core.program import FOLD, JOIN, RECEIVE, SEND
+from antiphon.errors import Unsupported
+from antiphon.lower.blocks.lanes import Lane
+from antiphon.lower.blocks.limits import Limits
+from antiphon.lower.blocks.operations import Operation, Values
+from antiphon.lower.blocks.segments import Flow, Segment, unjoined
+from antiphon.lower.blocks.steps import Block, Step
+
+FUSED = {"r": "rcs", "rrc": "rrcs"}
+
+
+class Full(Exception):
+    """More channels than there are."""
+
+
+Wanted = dict[Block, Step]
+
+
+def place(values: Values, flow: Flow, lanes: list[Lane], limits: Limits) -> list[list[Block]]:
+    """Blocks by rank. Linear in steps, and in blocks of a rank for each step that waits."""
+    return _Placing(values, flow, lanes, limits).go()
+
+
+class _Placing:
+    def __init__(self, values: Values, flow: Flow, lanes: list[Lane], limits: Limits) -> None:
+        self.values, self.flow, self.lanes, self.limits = values, flow, lanes, limits
+        self.blocks: list[list[Block]] = [[] for _ in values.ranks]
+        self.at: dict[tuple[int, int, int, bool], Block] = {}  # rank, channel, peer, whether it sends there
+        self.sending: dict[tuple[int, int], int] = defaultdict(int)  # blocks with sends, by rank and channel
+        self.receiving: dict[tuple[int, int], int] = defaultdict(int)
+        self.numbers: dict[tuple[int, int], int] = {}  # lane and how many are full before: channel
+        self.reached: dict[tuple[int, int, int], int] = defaultdict(int)  # of a way and lane, how many are full
+        self.own: list[Block | None] = [None] * len(values.ranks)
+        self.promised: dict[Segment, tuple[Block, int]] = {}
+
+    def go(self) -> list[list[Block]]:
+        by_time: dict[int, tuple[list[Operation], list[Operation], list[Operation]]] = {}
+        for operations in self.values.ranks:
+            for one in operations:
+                kinds = by_time.setdefault(one.when, ([], [], []))
+                kinds[1 if one.kind == SEND else 2 if one.kind == RECEIVE else 0].append(one)
+        for time in sorted(by_time):
+            alone, sends, receives = by_time[time]
+            for one in alone:
+                if one.kind == FOLD:
+                    self._fold(one)
+                elif one.kind == JOIN:
+                    one.done = list(_latest(one.waits).values())
+            for one in sends:
+                for segment in self.flow.sent[one]:
+                    self._send(segment)
+            for one in receives:
+                for segment in self.flow.received[one]:
+                    self._receive(segment)
+                one.done = _ends(each.step for each in self.flow.received[one] if each.step is not None)
+        return self.blocks
+
+    # ---- what is done alone ----
+
+    def _fold(self, fold: Operation) -> None:
+        pieces = self.flow.pieces.get(fold)
+        steps = []
+        if pieces is None:
+            steps.append(self._local(fold))
+        else:
+            for piece in pieces:
+                last = piece.chain[-1].step
+                assert last is not None
+                for cell in piece.memory[1:]:
+                    wanted = _latest(fold.waits)
+                    _add(wanted, last)
+                    last = self._alone(fold.rank, "re", cell, piece.cell, piece.count, wanted, last.block)
+                steps.append(last)
+        fold.done = _ends(steps)
+
+    def _local(self, fold: Operation) -> Step:
+        """A fold of what lies there, in steps of at most so many chunks."""
+        (result, length), *operands = fold.spans
+        order = sorted(range(len(operands)), key=lambda number: operands[number][0] != result)
+        if operands[order[0]][0] == result and len(order) == 1:
+            raise AssertionError("a fold of nothing but its result")
+        first, later = self._shared(fold, order)
+        step: Step | None = None
+        for low in range(0, length, self.limits.count):
+            count = min(self.limits.count, length - low)
+            here = order
+            wanted = _latest(first) if low == 0 else {}
+            if operands[order[0]][0] == result:
+                here = order[1:]
+            for place, number in enumerate(here):
+                verb = "cpy" if place == 0 and here is order else "re"
+                if low == 0:
+                    for one in later.get(number, ()):
+                        for each in one.done:
+                            _add(wanted, each)
+                if step is not None:
+                    _add(wanted, step)
+                near = step.block if step is not None else self._near(fold.rank, wanted)
+                step = self._alone(fold.rank, verb, operands[number][0] + low, result + low, count, wanted, near)
+                wanted = {}
+        assert step is not None
+        return step
+
+    def _shared(self, fold: Operation, order: list[int]) -> tuple[list[Operation], dict[int, list[Operation]]]:
+        """What a fold waits for before its first step, and what only an operand after the first waits for: the message
+        that brings it."""
+        length, writer = fold.length, self.values.writer
+        brings: dict[Operation, set[int]] = defaultdict(set)
+        for number in range(len(order)):
+            for version in fold.versions[number * length : (number + 1) * length]:
+                if version >= 0:
+                    brings[writer[version]].add(number)
+        early = {order[0], order[min(1, len(order) - 1)]}
+        first: list[Operation] = []
+        later: dict[int, list[Operation]] = defaultdict(list)
+        for one in fold.waits:
+            of = brings.get(one, set())
+            if one.kind == RECEIVE and len(of) == 1 and not of & early:
+                later[next(iter(of))].append(one)
+            else:
+                first.append(one)
+        return first, later
+
+    def _near(self, rank: int, wanted: Wanted) -> Block | None:
+        """A block that receives, among those waited for: in it one need not wait for that."""
+        some = [step for step in wanted.values() if step.block.recv >= 0]
+        return max(some, key=lambda step: step.place).block if some else None
+
+    def _alone(
+        self, rank: int, verb: str, src: int, dst: int, count: int, wanted: Wanted, near: Block | None
+    ) -> Step:  # fmt: skip
+        """A step without a message, in this block if there is room, else in one of the rank's own."""
+        block = near if near is not None and self._room(near, len(wanted)) else self._mine(rank, len(wanted))
+        return self._put(Step(verb, src, dst, count, block), wanted)
+
+    def _mine(self, rank: int, need: int) -> Block:
+        block = self.own[rank]
+        if block is None or not self._room(block, need):
+            block = self._made(rank, 0, -1, -1)
+            self.own[rank] = block
+        return block
+
+    # ---- messages ----
+
+    def _send(self, segment: Segment) -> None:
+        send = segment.send
+        step = self._sent_on(segment)
+        if step is None:
+            wanted = _latest(send.waits)
+            bound = self._bound(segment)
+            sender, receiver = self._blocks(segment, len(wanted), bound)
+            self._promise(segment, receiver, bound)
+            step = self._put(Step("s", segment.src, -1, segment.count, sender), wanted)
+            sender.sent = step.place
+        send.done = _ends([*send.done, step]) if send.done else [step]
+
+    def _sent_on(self, segment: Segment) -> Step | None:
+        """The step that receives the segment's parent sends it on, too, if that is in order and nothing else is
+        missing."""
+        parent = segment.parent
+        if parent is None or parent.step is None:
+            return None
+        step = parent.step
+        block = step.block
+        if block.send != segment.receive.rank or step.place <= block.sent or step.verb not in FUSED:
+            return None
+        producer = parent.receive if parent.piece is None else parent.piece.fold
+        others = [one for one in segment.send.waits if one is not producer]
+        for other in _latest(others).values() if others else ():
+            known = step.place if other.block is block else step.seen.get(other.block, -1)
+            if other.place > known:
+                return None
+        bound = self._bound(segment)
+        receiver = self._other_end(block, segment, bound)
+        if receiver is None:
+            return None
+        self._promise(segment, receiver, bound)
+        step.verb = FUSED[step.verb]
+        if step.verb == "rrcs" and segment.passing:
+            step.verb, step.dst = "rrs", -1
+        block.sent = step.place
+        return step
+
+    def _other_end(self, block: Block, segment: Segment, bound: int) -> Block | None:
+        """Whoever receives what this block sends on, if it has room."""
+        rank, peer = segment.receive.rank, segment.send.rank
+        if not self._fits(rank, block.channel, segment.lane, peer, False, bound):
+            return None
+        return self._block(rank, block.channel, segment.lane, peer, False)
+
+    def _promise(self, segment: Segment, receiver: Block, steps: int) -> None:
+        receiver.load += steps
+        self.promised[segment] = receiver, steps
+
+    def _bound(self, segment: Segment) -> int:
+        """Steps that receiving it takes at most, with what it waits for."""
+        piece = segment.piece
+        many = sum(len(one.done) for one in segment.receive.waits)
+        if piece is not None:
+            many += 1
+            if piece.chain[0] is segment:
+                many += sum(len(one.done) for one in unjoined(piece.fold))
+        return self._cost(many)
+
+    def _receive(self, segment: Segment) -> None:
+        block, steps = self.promised.pop(segment)
+        block.load -= steps
+        piece, receive = segment.piece, segment.receive
+        wanted = _latest(receive.waits)
+        if piece is None:
+            segment.step = self._put(Step("r", -1, segment.dst, segment.count, block), wanted)
+            return
+        if piece.cell < self.values.scratch[receive.rank]:
+            wanted = {}  # that was for the scratch, which is not used
+        if piece.chain[0] is segment:
+            for other in _latest(unjoined(piece.fold)).values():
+                _add(wanted, other)
+            verb, src = ("rrc", piece.memory[0]) if piece.memory else ("r", -1)
+        else:
+            last = piece.chain[piece.chain.index(segment) - 1].step
+            assert last is not None
+            _add(wanted, last)
+            verb, src = "rrc", piece.cell
+        segment.step = self._put(Step(verb, src, piece.cell, segment.count, block), wanted)
+
+    # ---- blocks ----
+
+    def _blocks(self, segment: Segment, need: int, bound: int) -> tuple[Block, Block]:
+        """The first channel of its lane with room for it at both ends."""
+        source, target, lane = segment.send.rank, segment.receive.rank, segment.lane
+        full = self.reached[source, target, lane]
+        while True:
+            number = self._channel(lane, full)
+            if self._fits(source, number, lane, target, True, need) and self._fits(
+                target, number, lane, source, False, bound
+            ):
+                break
+            full += 1
+        self.reached[source, target, lane] = full
+        return self._block(source, number, lane, target, True), self._block(target, number, lane, source, False)
+
+    def _channel(self, lane: int, full: int) -> int:
+        number = self.numbers.setdefault((lane, full), len(self.numbers))
+        if number >= self.limits.channels:
+            raise Full
+        return number
+
+    def _fits(self, rank: int, number: int, lane: int, peer: int, sending: bool, need: int) -> bool:
+        block = self.at.get((rank, number, peer, sending))
+        if block is not None:
+            return self._room(block, need)
+        send, recv = self._peers(rank, lane, peer, sending)
+        most = self.limits.per_channel
+        return not (
+            (send >= 0 and self.sending[rank, number] >= most) or (recv >= 0 and self.receiving[rank, number] >= most)
+        )
+
+    def _peers(self, rank: int, lane: int, peer: int, sending: bool) -> tuple[int, int]:
+        """Whom the block sends to, and whom it receives from."""
+        if sending:
+            return peer, self.lanes[lane].before.get((rank, peer), -1)
+        return self.lanes[lane].after.get((rank, peer), -1), peer
+
+    def _block(self, rank: int, number: int, lane: int, peer: int, sending: bool) -> Block:
+        block = self.at.get((rank, number, peer, sending))
+        if block is None:
+            block = self._made(rank, number, *self._peers(rank, lane, peer, sending))
+            if block.send >= 0:
+                self.at[rank, number, block.send, True] = block
+                self.sending[rank, number] += 1
+            if block.recv >= 0:
+                self.at[rank, number, block.recv, False] = block
+                self.receiving[rank, number] += 1
+        return block
+
+    def _made(self, rank: int, number: int, send: int, recv: int) -> Block:
+        if len(self.blocks[rank]) >= self.limits.blocks:
+            raise Unsupported(
+                f"rank {rank} needs more than {self.limits.blocks} thread blocks; take a planner with fewer partners"
+            )
+        self.blocks[rank].append(Block(rank, number, send, recv))
+        return self.blocks[rank][-1]
+
+    def _cost(self, need: int) -> int:
+        """Steps in a file of one that waits for so many others."""
+        return max(1, min(need, self.limits.together))
+
+    def _room(self, block: Block, need: int) -> bool:
+        return block.load + self._cost(need) <= self.limits.steps
+
+    def _put(self, step: Step, wanted: Wanted) -> Step:
+        """Append a step to its block; what it waits for is there already."""
+        block = step.block
+        need = _needed(block, wanted)
+        together = self.limits.together
+        while len(need) > together:
+            gathers = Step("cpy", -1, -1, 0, self._mine(block.rank, together))
+            self._put(gathers, {one.block: one for one in need[:together]})
+            need = [*need[together:], gathers]
+        if need:
+            seen = dict(block.seen)
+            for one in need:
+                for other, place in one.seen.items():
+                    if place > seen.get(other, -1):
+                        seen[other] = place
+                seen[one.block] = max(one.place, seen.get(one.block, -1))
+            seen.pop(block, None)
+            block.seen = seen
+        step.waits, step.seen, step.place = need, block.seen, len(block.steps)
+        block.steps.append(step)
+        block.load += max(1, len(need))
+        return step
+
+
+def _add(wanted: Wanted, step: Step) -> None:
+    known = wanted.get(step.block)
+    if known is None or known.place < step.place:
+        wanted[step.block] = step
+
+
+def _latest(waits: Iterable[Operation]) -> Wanted:
+    """Of every block the last step that belongs to any of these operations."""
+    found: Wanted = {}
+    for one in waits:
+        for step in one.done:
+            _add(found, step)
+    return found
+
+
+def _ends(steps: Iterable[Step]) -> list[Step]:
+    found: Wanted = {}
+    for step in steps:
+        _add(found, step)
+    return list(found.values())
+
+
+def _needed(block: Block, wanted: Wanted) -> list[Step]:
+    """What of it the block does not know yet, and what none of the others implies."""
+    need = [one for one in wanted.values() if one.block is not block and block.seen.get(one.block, -1) < one.place]
+    if len(need) < 2:
+        return need
+    return [
+        one
+        for one in need
+        if not any(other is not one and other.seen.get(one.block, -1) >= one.place for other in need)
+    ]

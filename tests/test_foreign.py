@@ -1,0 +1,201 @@
+"""Files written for runtimes of GPUs, at the command line: judged, priced, run; and whether a runtime will run them.
+
+The files stand here as text: a ring of two and three ranks, written down from the definition of the algorithm.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import antiphon
+from antiphon.cli import run
+from antiphon.errors import Invalid
+from antiphon.formats.lint.form import Call, Head
+from antiphon.formats.lint.msccl import MSCCL, RCCL
+
+Capture = pytest.CaptureFixture[str]
+
+
+def step(
+    number: int, verb: str, src: str, src_at: int, dst: str, dst_at: int, *, after: str = "-1 -1", flag: int = 0
+) -> str:
+    block, there = after.split()
+    return (
+        f'<step s="{number}" type="{verb}" srcbuf="{src}" srcoff="{src_at}" dstbuf="{dst}" dstoff="{dst_at}" cnt="1" '
+        f'depid="{block}" deps="{there}" hasdep="{flag}"/>'
+    )
+
+
+def allgather(ranks: int) -> str:
+    """Around a ring: a block copies and sends what is its own, then sends on what comes, as it comes."""
+    gpus = []
+    for rank in range(ranks):
+        steps = [step(0, "cpy", "i", 0, "o", rank), step(1, "s", "i", 0, "o", rank)]
+        for k in range(1, ranks - 1):
+            at = (rank - k) % ranks
+            steps.append(step(k + 1, "rcs", "o", at, "o", at))
+        at = (rank + 1) % ranks
+        steps.append(step(ranks, "r", "o", at, "o", at))
+        block = (
+            f'<tb id="0" send="{(rank + 1) % ranks}" recv="{(rank - 1) % ranks}" chan="0">\n'
+            + "\n".join(steps)
+            + "\n</tb>"
+        )
+        gpus.append(f'<gpu id="{rank}" i_chunks="1" o_chunks="{ranks}" s_chunks="0">\n{block}\n</gpu>')
+    head = (
+        f'<algo name="ring" proto="Simple" nchannels="1" nchunksperloop="{ranks}" ngpus="{ranks}" coll="allgather" '
+        'inplace="0" outofplace="1" minBytes="1024" maxBytes="1048576">'
+    )
+    return head + "\n" + "\n".join(gpus) + "\n</algo>\n"
+
+
+@pytest.fixture
+def ring(tmp_path: Path) -> Path:
+    path = tmp_path / "ring.xml"
+    path.write_text(allgather(4))
+    return path
+
+
+def told(capsys: Capture, *command: str) -> tuple[int, Any]:
+    code = run([*command, "--json"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def test_a_file_that_is_right_is_a_plan_like_any_other(ring: Path, capsys: Capture) -> None:
+    assert told(capsys, "verify", str(ring)) == (0, {"ok": True, "fault": None})
+    assert told(capsys, "verify", str(ring), "--topology", "ring:ranks=4")[0] == 0
+    code, found = told(capsys, "run", str(ring), "--nbytes", "4KB")
+    assert code == 0
+    assert found["rows"][0]["correct"]
+    code, found = told(capsys, "predict", str(ring), "--topology", "ring:ranks=4", "--nbytes", "4MB")
+    assert code == 0
+    ours = antiphon.plan("allgather", antiphon.topology("ring:ranks=4"), planner="ring", options={"directions": 1})
+    assert found["rows"][0]["seconds"] == antiphon.predict(ours, "4MB")[0]["seconds"]
+    loaded = antiphon.load(ring)
+    assert loaded.collective.kind == "allgather"
+    assert loaded.entries[0].schedule.steps == 3
+
+
+def test_a_price_needs_a_machine(ring: Path, capsys: Capture) -> None:
+    assert run(["predict", str(ring), "--nbytes", "4MB"]) == 2
+    assert "says nothing of the machine; give it by --topology" in capsys.readouterr().err
+    assert run(["predict", str(ring), "--nbytes", "4MB", "--topology", "ring:ranks=8"]) == 2
+    assert "it is for 4 ranks" in capsys.readouterr().err
+    assert run(["verify", str(ring), "--topology", "hypercube:ranks=4"]) == 1
+    assert "no link or path through switches leads from rank" in capsys.readouterr().out
+    with pytest.raises(Invalid, match="machine of its own"):
+        antiphon.predict(antiphon.plan("allgather", antiphon.topology("ring:ranks=4")), "1MB", topology="ring:ranks=4")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ('type="r" srcbuf="o" srcoff="1" dstbuf="o" dstoff="1"', 'type="r" srcbuf="o" srcoff="1" dstbuf="o" dstoff="2"',
+         "rank 0, tb 0, step 4 (r)"),
+        ('<tb id="0" send="1"', '<tb id="0" send="2"', "rank"),
+        ('<step s="1" type="s" srcbuf="i"', '<step s="1" type="nop" srcbuf="i"', "rank"),
+        ('depid="-1" deps="-1" hasdep="0"/>\n<step s="2"', 'depid="1" deps="3" hasdep="0"/>\n<step s="2"',
+         "rank 0, tb 0, step 1"),
+    ],
+)  # fmt: skip
+def test_a_file_that_is_wrong_says_where(ring: Path, capsys: Capture, old: str, new: str, says: str) -> None:
+    text = ring.read_text()
+    assert old in text
+    ring.write_text(text.replace(old, new, 1))
+    code, found = told(capsys, "verify", str(ring))
+    assert code == 1
+    assert not found["ok"]
+    assert says in found["fault"]["message"]
+    assert run(["run", str(ring), "--nbytes", "4KB"]) == 1
+    assert says in capsys.readouterr().err
+
+
+def test_hostile_files_are_refused(tmp_path: Path, capsys: Capture) -> None:
+    laughs = '<!DOCTYPE a [<!ENTITY b "c"><!ENTITY d "&b;&b;">]>\n' + allgather(2).replace('name="ring"', 'name="&d;"')
+    for number, text in enumerate([laughs, "<algo", "<algo>" * 10000, allgather(2)[:400], '{"gpus": [' * 1000]):
+        path = tmp_path / f"{number}.xml"
+        path.write_text(text)
+        assert run(["verify", str(path)]) == 2
+        err = capsys.readouterr().err
+        assert err.count("\n") == 1
+        assert "Traceback" not in err
+
+
+# ---- whether it will run ----
+
+HEAD = Head(
+    "msccl-xml", "a.xml", "allreduce", 8, in_place=True, out_of_place=False, least=1024, most=2**20, chunks=8,
+    channels=2, protocol="LL", verbs=frozenset({"s", "r", "re"}),
+)  # fmt: skip
+CALL = Call(65536, 4, "float32", "sum", 8, in_place=True)
+
+
+def outcomes(head: Head, call: Call, runtime: Any = MSCCL) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for finding in runtime.check(head, call):
+        found[finding.outcome] = found.get(finding.outcome, "") + finding.why
+    return found
+
+
+def test_what_will_run() -> None:
+    assert set(outcomes(HEAD, CALL)) == {"note"}
+    assert set(outcomes(HEAD, CALL, RCCL)) == {"note"}
+
+
+@pytest.mark.parametrize(
+    ("head", "call", "outcome", "says"),
+    [
+        ({}, {"ranks": 4}, "ignored", "for 8 ranks, and the communicator has 4"),
+        ({}, {"op": "avg"}, "ignored", "operator avg"),
+        ({}, {"dtype": "int16", "itemsize": 2}, "refused", "no type int16"),
+        ({}, {"nbytes": 65540}, "ignored", "16385 elements of float32 cannot be cut into 8"),
+        ({}, {"nbytes": 0}, "ignored", "0 elements"),
+        ({}, {"nbytes": 2**21}, "ignored", "outside of its range"),
+        ({}, {"nbytes": 512}, "ignored", "outside of its range"),
+        ({}, {"in_place": False}, "ignored", "calls out of place are not served"),
+        ({"kind": "broadcast", "root": 0}, {"root": 3}, "wrong", "for root 0, the call has root 3"),
+        ({"channels": 40}, {}, "refused", "40 channels"),
+    ],
+)  # fmt: skip
+def test_what_will_not(head: dict[str, Any], call: dict[str, Any], outcome: str, says: str) -> None:
+    found = outcomes(replace(HEAD, **head), replace(CALL, **call))
+    assert says in found[outcome]
+
+
+def test_only_rccl_leaves_fused_steps_out() -> None:
+    fused = replace(HEAD, verbs=frozenset({"s", "rcs"}))
+    assert "hangs" not in outcomes(fused, CALL)
+    assert "without fused steps (rcs)" in outcomes(fused, CALL, RCCL)["hangs"]
+    with pytest.raises(Invalid, match="export PLAN --to msccl-xml"):
+        RCCL.check(replace(HEAD, format="mscclpp-json"), CALL)
+
+
+def test_gather_counts_what_one_rank_gives() -> None:
+    head = replace(HEAD, kind="gather", ranks=4, least=0, most=1024, chunks=1)
+    assert "ignored" not in outcomes(head, replace(CALL, nbytes=4096, ranks=4, root=0))
+    assert "ignored" in outcomes(head, replace(CALL, nbytes=4100, ranks=4, root=0))
+
+
+def test_check_at_the_command_line(ring: Path, tmp_path: Path, capsys: Capture) -> None:
+    code, found = told(capsys, "check", str(ring), "--for", "msccl", "--nbytes", "64KiB", "--out-of-place")
+    assert (code, found["runs"]) == (0, True)
+    code, found = told(capsys, "check", str(ring), "--for", "rccl-6", "--nbytes", "64KiB", "--out-of-place")
+    assert (code, found["runs"]) == (1, False)
+    assert found["files"][0]["findings"][0]["outcome"] == "hangs"
+    plan = tmp_path / "plan.json"
+    antiphon.save(antiphon.plan("allreduce", antiphon.topology("full:ranks=4"), planner="direct"), plan)
+    for runtime in ("msccl", "rccl-6"):
+        code, found = told(capsys, "check", str(plan), "--for", runtime, "--nbytes", "64KiB", "--dtype", "bfloat16")
+        assert (code, found["runs"]) == (0, True)
+    assert run(["check", str(plan), "--for", "rccl-6", "--nbytes", "63"]) == 1
+    assert "will NOT run by rccl-6" in capsys.readouterr().out
+    assert run(["check", str(plan), "--for", "rccl", "--nbytes", "64"]) == 2
+    assert "rccl-6" in capsys.readouterr().err
+    ring.write_text(ring.read_text().replace('type="r"', 'type="nop"', 1))
+    code, found = told(capsys, "check", str(ring), "--for", "msccl", "--nbytes", "64KiB")
+    assert (code, found["runs"]) == (1, False)
