@@ -12,8 +12,8 @@ _TEXT = '''"""Hands the execution plans beside this file to MSCCL++. Written by 
 
 `register` refuses, with a RuntimeError that says why, what the plans are not for. `select` chooses by collective, size
 and place; for a call that no plan fits it gives None, and MSCCL++ goes on with its own. So it does for calls with a
-root, which requests do not tell. With a selector of your own, call `select(algorithms, request)` from it. Older versions
-have an ExecutionPlanRegistry instead: use `fitting` with that.
+root, which requests do not tell. With a selector of your own, call `select(algorithms, request)` from it. Older
+versions have an ExecutionPlanRegistry instead: use `fitting` with that.
 """
 
 import os

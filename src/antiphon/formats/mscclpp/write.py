@@ -58,13 +58,19 @@ def mscclpp_json(
             if in_place and plan.collective.kind == "alltoall" and not _equal(plan.collective):
                 continue
             program, bound = _program(entry, in_place, lag)
-            head = _Head(program, bound, entry, threads, alignment, name)
+            head = _Head(program, bound, (entry.start, entry.stop), threads, alignment, name)
             file = f"plan{number}{'-in-place' if in_place else ''}.json"
             files[file] = head.text(_gpus(program, bound, blocks, far))
             rows.append((file, head.label, in_place, *head.sizes))
     per_host = {len(ranks) for ranks in hosts(plan.topology, range(plan.collective.ranks))}
     files["register.py"] = registration(plan.collective, rows, per_host.pop() if len(per_host) == 1 else 0)
     return files
+
+
+def json_of(program: Program, *, blocks: int = 32) -> bytes:
+    """The plan of a program as it stands, for all sizes, among ranks of one host."""
+    bound = chunked(program, MOST_CHUNKS, "back end mscclpp-json")
+    return _Head(program, bound, (0, None), 1024, 16, "").text(_gpus(program, bound, blocks, lambda a, b: False))
 
 
 def _equal(collective: Collective) -> bool:
@@ -138,8 +144,10 @@ def declared(collective: Collective, in_place: bool, grain: int) -> list[tuple[i
 class _Head:
     """What stands around the GPUs of a plan."""
 
-    def __init__(self, program: Program, bound: Bound, entry: Entry, threads: int, alignment: int, name: str) -> None:
-        self.program, self.bound, self.entry = program, bound, entry
+    def __init__(
+        self, program: Program, bound: Bound, span: tuple[int, int | None], threads: int, alignment: int, name: str
+    ) -> None:
+        self.program, self.bound, self.span = program, bound, span
         self.threads, self.alignment, self.name = threads, alignment, name
         self.label, self.sizes = "", (0, 0)  # known with the text
 
@@ -170,8 +178,8 @@ class _Head:
         largest = chunk * max(counts)
         if collective.kind not in _SIZED or len(counts) > 1:
             return 0, largest
-        stop = self.entry.stop
-        return self.entry.start, min(largest, stop - 1) if stop is not None else largest
+        start, stop = self.span
+        return start, min(largest, stop - 1) if stop is not None else largest
 
     def _gpu(self, rank: int, gpu: Gpu, chunks: tuple[int, int]) -> str:
         channels = ",".join(
