@@ -17,6 +17,8 @@ from antiphon.errors import Unsupported
 from antiphon.formats.msccl.code import code_of
 from antiphon.formats.msccl.read import read_msccl
 from antiphon.formats.msccl.write import xml_of
+from antiphon.formats.mscclpp.read import plan_of
+from antiphon.formats.mscclpp.write import json_of
 from antiphon.formats.program import lower
 from antiphon.lower.machine.code import Code
 from antiphon.lower.machine.judge import judge
@@ -36,7 +38,10 @@ def _msccl(data: bytes) -> Code:
     return code_of(found, found.in_place)
 
 
-FORMATS: dict[str, tuple[Callable[[Program], bytes], Callable[[bytes], Code]]] = {"msccl-xml": (xml_of, _msccl)}
+FORMATS: dict[str, tuple[Callable[[Program], bytes], Callable[[bytes], Code]]] = {
+    "msccl-xml": (xml_of, _msccl),
+    "mscclpp-json": (json_of, lambda data: plan_of(data).code),
+}
 
 
 def measured(program: Program, write: Callable[[Program], bytes], read: Callable[[bytes], Code], times: int) -> Any:

@@ -265,8 +265,14 @@ class Executor:
         source, target = one["src_buff"][at], one["dst_buff"][at]
         buffer = self.gpus[rank]["remote_buffers"][refs["port"][target["buffer_id"]]]
         size = target["size"] * self.per
-        pairs = [(self.address(rank, source["type"], source["index"] * self.per + i),
-                  self.address(rank, buffer["type"], target["index"] * self.per + i, buffer["rank"])) for i in range(size)]  # fmt: skip
+        low, into = source["index"] * self.per, target["index"] * self.per
+        pairs = [
+            (
+                self.address(rank, source["type"], low + i),
+                self.address(rank, buffer["type"], into + i, buffer["rank"]),
+            )
+            for i in range(size)
+        ]
         queue = self.fifo.setdefault((rank, channel), deque())
         for pair in pairs:
             queue.append(("move", *pair))

@@ -193,7 +193,7 @@ def one(seed: int, counts: Counter[str]) -> None:
     except (Invalid, Unsupported) as error:
         if "\n" in str(error):
             raise Found(f"more than a line: {error}", files) from None
-        counts["refused"] += 1
+        counts["refused" if seen(plan, seed, FEW) else "refused, not seen"] += 1
         return
     wrong = seen(plan, seed, FEW if fault is None else MANY)
     if fault is None:

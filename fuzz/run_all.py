@@ -55,6 +55,9 @@ FUZZERS = (
     Fuzzer(
         "msccl", "what MSCCL's executor does, every step held back in turn", (1_000, 5_000, 200_000), more=("--json",),
     ),
+    Fuzzer(
+        "mscclpp", "the executor of MSCCL++, thread by thread", (600, 5_000, 100_000), more=("--json",),
+    ),
     Fuzzer("machines", "a linear program over all branchings (HiGHS)", (400, 1_200, 10_000), more=("--json",)),
     Fuzzer("runs", "the definition of every collective in NumPy", (1_200, 3_000, 100_000), more=("--json",)),
     Fuzzer(

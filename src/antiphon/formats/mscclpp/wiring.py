@@ -12,11 +12,10 @@ from dataclasses import replace
 from antiphon.core.collective import Collective
 from antiphon.core.interpret.buffers import sides
 from antiphon.errors import Invalid, Unsupported, quote
-from antiphon.formats.mscclpp.limits import KINDS, LL, MEMORY, PORT, SWITCH
+from antiphon.formats.mscclpp.limits import FEW_CELLS, KINDS, LL, MEMORY, PORT, SWITCH
 from antiphon.formats.mscclpp.shape import MOST_CONNECTIONS, File, Gpu, ThreadBlock
 from antiphon.lower.machine.code import INPUT, OUTPUT, SCRATCH, Places
 
-FEW_CELLS = 2**19
 MOST_WIDTH = 2**10  # cells of a chunk
 
 

@@ -7,6 +7,7 @@ allocation: the executor reckons remote addresses with its own.
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Callable
 
@@ -18,7 +19,8 @@ from antiphon.core.program.kinds import INPUT, OUTPUT, SCRATCH
 from antiphon.core.serialize import dumps
 from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.formats.mscclpp.blocks import Block, Ends, Gpu, gpu_of, kinds_of
-from antiphon.formats.mscclpp.limits import MOST_BLOCKS, MOST_OFFSET
+from antiphon.formats.mscclpp.limits import FEW_CELLS, MOST_BLOCKS, MOST_OFFSET
+from antiphon.formats.mscclpp.register import registration
 from antiphon.lower.grain import chunked
 from antiphon.lower.lowering import lower
 from antiphon.lower.onesided.steps import one_sided
@@ -36,7 +38,7 @@ def mscclpp_json(
 
     `blocks`: at most so many thread blocks of a GPU work side by side (more where the schedule does not fit).
     `threads`: of each. `alignment`: of chunks, in bytes. `lag`: as of programs; 0: scratch is not used twice, unless it
-    were more than twice the largest buffer. `name`: what names of plans begin with.
+    were more than twice the largest buffer. `name`: what names of plans begin with: letters, digits, - and _.
     """
     for what, value, low, high in (
         ("blocks", blocks, 1, MOST_BLOCKS), ("threads", threads, 32, 1024), ("alignment", alignment, 16, 2**16),
@@ -46,16 +48,29 @@ def mscclpp_json(
             raise Invalid(f"{what}: expected a whole number from {low} to {high}, got {quote(value)}")
     if threads % 32 or alignment % 16:
         raise Invalid("threads come in warps of 32, alignment in multiples of 16 bytes")
+    if not re.fullmatch(r"[A-Za-z0-9_-]{0,64}", name):
+        raise Invalid(f"name: expected up to 64 letters, digits, - and _, got {quote(name)}")
     files: dict[str, bytes] = {}
+    rows: list[tuple[str, str, bool, int, int]] = []
     far = _far(plan)
     for number, entry in enumerate(plan.entries):
         for in_place in (False, True):
             if in_place and plan.collective.kind == "alltoall" and not _equal(plan.collective):
                 continue
             program, bound = _program(entry, in_place, lag)
-            head = _Head(program, bound, entry, threads, alignment, name)
-            files[f"plan{number}{'-in-place' if in_place else ''}.json"] = head.text(_gpus(program, bound, blocks, far))
+            head = _Head(program, bound, (entry.start, entry.stop), threads, alignment, name)
+            file = f"plan{number}{'-in-place' if in_place else ''}.json"
+            files[file] = head.text(_gpus(program, bound, blocks, far))
+            rows.append((file, head.label, in_place, *head.sizes))
+    per_host = {len(ranks) for ranks in hosts(plan.topology, range(plan.collective.ranks))}
+    files["register.py"] = registration(plan.collective, rows, per_host.pop() if len(per_host) == 1 else 0)
     return files
+
+
+def json_of(program: Program, *, blocks: int = 32) -> bytes:
+    """The plan of a program as it stands, for all sizes, among ranks of one host."""
+    bound = chunked(program, MOST_CHUNKS, "back end mscclpp-json")
+    return _Head(program, bound, (0, None), 1024, 16, "").text(_gpus(program, bound, blocks, lambda a, b: False))
 
 
 def _equal(collective: Collective) -> bool:
@@ -81,6 +96,12 @@ def _program(entry: Entry, in_place: bool, lag: int) -> tuple[Program, Bound]:
         bound = chunked(program, MOST_CHUNKS, what)
         if lags == lag or int(bound.sizes[:, SCRATCH].max()) <= 2 * int(bound.sizes[:, :SCRATCH].max()):
             break
+    total = int(bound.sizes.sum())
+    if total > FEW_CELLS:
+        raise Unsupported(
+            f"{what}: {total} chunks in the buffers of all ranks, of at most {FEW_CELLS}; take a planner, or "
+            "options of it, with fewer chunks or with shares of smaller denominators"
+        )
     return program, bound
 
 
@@ -123,16 +144,19 @@ def declared(collective: Collective, in_place: bool, grain: int) -> list[tuple[i
 class _Head:
     """What stands around the GPUs of a plan."""
 
-    def __init__(self, program: Program, bound: Bound, entry: Entry, threads: int, alignment: int, name: str) -> None:
-        self.program, self.bound, self.entry = program, bound, entry
+    def __init__(
+        self, program: Program, bound: Bound, span: tuple[int, int | None], threads: int, alignment: int, name: str
+    ) -> None:
+        self.program, self.bound, self.span = program, bound, span
         self.threads, self.alignment, self.name = threads, alignment, name
+        self.label, self.sizes = "", (0, 0)  # known with the text
 
     def text(self, gpus: list[Gpu]) -> bytes:
         """The name has a checksum of what follows: the executor tells plans apart by their names alone."""
         collective, in_place = self.program.collective, self.program.in_place
         chunks = declared(collective, in_place, self.bound.unit)
         parts = [self._gpu(rank, gpu, chunks[rank]) for rank, gpu in enumerate(gpus)]
-        smallest, largest = self._sizes(chunks)
+        smallest, largest = self.sizes = self._sizes(chunks)
         body = ",\n".join(parts)
         label = f"{self.name or 'antiphon'}-{collective.kind}-{collective.ranks}{'-in-place' if in_place else ''}"
         ours = dumps(collective).decode().strip()
@@ -142,7 +166,8 @@ class _Head:
             f'"buffer_alignment":{self.alignment},"min_message_size":{smallest},"max_message_size":{largest},\n'
             f'"antiphon":{{"collective":{ours}}},\n"gpus":[\n{body}\n]}}\n'
         )
-        return f'{{"name":"{label}-{zlib.crc32(tail.encode()):08x}",\n{tail}'.encode()
+        self.label = f"{label}-{zlib.crc32(tail.encode()):08x}"
+        return f'{{"name":"{self.label}",\n{tail}'.encode()
 
     def _sizes(self, chunks: list[tuple[int, int]]) -> tuple[int, int]:
         """For which sizes: those of the plan's range, as far as all offsets fit into 32 bits."""
@@ -153,8 +178,8 @@ class _Head:
         largest = chunk * max(counts)
         if collective.kind not in _SIZED or len(counts) > 1:
             return 0, largest
-        stop = self.entry.stop
-        return self.entry.start, min(largest, stop - 1) if stop is not None else largest
+        start, stop = self.span
+        return start, min(largest, stop - 1) if stop is not None else largest
 
     def _gpu(self, rank: int, gpu: Gpu, chunks: tuple[int, int]) -> str:
         channels = ",".join(

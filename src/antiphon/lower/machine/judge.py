@@ -105,8 +105,8 @@ def _named(flat: Flat, row: int) -> tuple[int, int]:
 
 
 def _from_outside(code: Code, flat: Flat, asked: Order) -> Fault | None:
-    """Whoever touches cells of another rank must know that it has begun, and be done before it ends. Of a block the
-    first of those that touch a rank, and the last, speak for all between. What goes on beside is not the rank."""
+    """Whoever touches cells of another rank must know that it has begun, and be done before it ends. Of a line
+    the first of those that touch a rank, and the last, speak for all between. What goes on beside is not the rank."""
     rank_of = np.array([code.collective.ranks if block.beside else block.rank for block in code.blocks], np.int64)
     ahead = np.array([one.ahead for block in code.blocks for one in block.instructions], bool)
     accesses = Accesses.of(code, flat)
@@ -116,13 +116,11 @@ def _from_outside(code: Code, flat: Flat, asked: Order) -> Fault | None:
         np.unique(accesses.row[some] * code.collective.ranks + owner[some])
         for some in _halves(far, ahead[accesses.row[far]])
     )
-    first = {rank: flat.ptr[:-1][(rank_of == rank) & (np.diff(flat.ptr) > 0)] for rank in range(code.collective.ranks)}
-    last = {
-        rank: flat.ptr[1:][(rank_of == rank) & (np.diff(flat.ptr) > 0)] - 1 for rank in range(code.collective.ranks)
-    }
+    line, place = asked.lines
+    first, last = _ends(code, line, place, rank_of[flat.block])
     rows, ranks = plain // code.collective.ranks, plain % code.collective.ranks
-    group = flat.block[rows] * code.collective.ranks + ranks
-    order = np.argsort(group, kind="stable")  # rows ascend within a group
+    group = line[rows] * code.collective.ranks + ranks
+    order = np.lexsort((place[rows], group))
     rows, ranks, group = rows[order], ranks[order], group[order]
     edge = starts(group)
     for row, rank in _unknown(asked, rank_of, rows[edge], ranks[edge], first, before=True):
@@ -166,6 +164,15 @@ def _halves(rows: Longs, chosen: Bools) -> tuple[Longs, Longs]:
     return rows[~chosen], rows[chosen]
 
 
+def _ends(code: Code, line: Longs, place: Longs, rank: Longs) -> tuple[dict[int, Longs], dict[int, Longs]]:
+    """Of each rank the rows with which its lines begin, and those with which they end."""
+    order = np.lexsort((place, line))
+    edge = starts(line[order])
+    heads, tails = order[edge], order[np.append(edge[1:], True)[: len(edge)]]
+    each = range(code.collective.ranks)
+    return {at: heads[rank[heads] == at] for at in each}, {at: tails[rank[tails] == at] for at in each}
+
+
 def _unknown(
     asked: Order, rank_of: Longs, rows: Longs, ranks: Longs, ends: dict[int, Longs], *, before: bool
 ) -> Iterator[tuple[int, int]]:
@@ -173,13 +180,15 @@ def _unknown(
     straight from that rank, or tell it."""
     flat, many = asked.flat, len(ends) + 1
     mine, far = (asked.dst, asked.src) if before else (asked.src, asked.dst)
-    key = flat.block[mine] * many + rank_of[flat.block[far]]
-    order = np.lexsort((mine if before else -mine, key))
+    line, place = asked.lines
+    key = line[mine] * many + rank_of[flat.block[far]]
+    order = np.lexsort((place[mine] if before else -place[mine], key))
     found, at = np.unique(key[order], return_index=True)
-    place = np.searchsorted(found, wanted := flat.block[rows] * many + ranks)
-    told = np.append(found, -1)[place] == wanted
-    soonest = mine[order][at[place[told]]]
-    told[told] = soonest <= rows[told] if before else soonest >= rows[told]
+    wanted = line[rows] * many + ranks
+    row = np.searchsorted(found, wanted)
+    told = np.append(found, -1)[row] == wanted
+    soonest = place[mine][order][at[row[told]]]
+    told[told] = soonest <= place[rows][told] if before else soonest >= place[rows][told]
     for row, rank in zip(rows[~told].tolist(), ranks[~told].tolist(), strict=True):
         one = np.array([row], np.int64)
         if not (_any_ordered(asked, ends[rank], one) if before else _any_ordered(asked, one, ends[rank])):

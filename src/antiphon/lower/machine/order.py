@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -85,10 +86,8 @@ def _firm(pairs: list[tuple[list[int], int, int]], loose: set[int]) -> list[Row]
     last of these that makes visible what was written, where the other is to see it."""
     found = []
     for rows, sure, after in pairs:
-        if after in loose:
-            continue
-        last = next((row for row in reversed(rows[:sure]) if row not in loose), None)
-        if last is not None:
+        last = next((row for row in reversed(rows[:sure]) if row not in loose), None) if loose else rows[sure - 1]
+        if last is not None and after not in loose:
             found.append((last, after))
     return found
 
@@ -172,6 +171,30 @@ class Order:
     src: Longs
     dst: Longs
 
+    @cached_property
+    def lines(self) -> tuple[Longs, Longs]:
+        """Of each row its line, and its number among all rows line by line. A block whose first instruction waits for
+        the last of another of its rank goes on where that ends: both are one line."""
+        ptr, block = self.flat.ptr, self.flat.block
+        ends = (self.src == ptr[1:][block[self.src]] - 1) & (self.dst == ptr[:-1][block[self.dst]])
+        after: dict[int, int] = {}
+        before: dict[int, int] = {}
+        home = [(block.rank, block.beside) for block in self.code.blocks]
+        for one, other in zip(block[self.src[ends]].tolist(), block[self.dst[ends]].tolist(), strict=True):
+            if one not in after and other not in before and home[one] == home[other]:
+                after[one], before[other] = other, one
+        line, at = np.empty(len(block), np.int64), np.empty(len(block), np.int64)
+        done = 0
+        for first in range(len(ptr) - 1):
+            here: int | None = None if first in before else first
+            while here is not None:
+                low, high = int(ptr[here]), int(ptr[here + 1])
+                line[low:high] = first
+                at[low:high] = np.arange(done, done + high - low)
+                done += high - low
+                here = after.get(here)
+        return line, at
+
     @staticmethod
     def of(code: Code, flat: Flat, firm: bool = False) -> Order:
         """`firm`: only what makes visible what was written.
@@ -219,28 +242,29 @@ class Order:
     def unordered(self, before: Longs, after: Longs) -> Bools:
         """For which pairs nothing says so. Most are of one block, or ordered within their rank; only for the others
         ways over other ranks are looked for, one search each."""
-        block = self.flat.block
-        left = ~((block[before] == block[after]) & (before < after))
+        line, at = self.lines
+        left = ~((line[before] == line[after]) & (at[before] < at[after]))
         left[left] = ~self._directly(before[left], after[left])
         left[left] = ~self._within(before[left], after[left])
-        for at in np.flatnonzero(left).tolist():
-            left[at] = not self.reaches(int(before[at]), int(after[at]))
+        for number in np.flatnonzero(left).tolist():
+            left[number] = not self.reaches(int(before[number]), int(after[number]))
         return left
 
     def _directly(self, before: Longs, after: Longs) -> Bools:
         """Whether one edge leads from behind the one to before the other."""
-        block, rows = self.flat.block, len(self.flat.block)
-        between = block[self.src] * len(self.code.blocks) + block[self.dst]
-        order = np.lexsort((self.dst, between))
-        src, dst = self.src[order], self.dst[order]
+        line, place = self.lines
+        rows, many = len(line), len(self.code.blocks)
+        between = line[self.src] * many + line[self.dst]
+        order = np.lexsort((place[self.dst], between))
+        src, dst = place[self.src[order]], place[self.dst[order]]
         key, number = np.unique(between[order], return_inverse=True)
         latest = np.maximum.accumulate(number * rows + src) - number * rows
-        asked = block[before] * len(self.code.blocks) + block[after]
+        asked = line[before] * many + line[after]
         group = np.searchsorted(key, asked)
         known = np.append(key, -1)[group] == asked
-        at = np.searchsorted(number * rows + dst, group * rows + after, side="right") - 1
+        at = np.searchsorted(number * rows + dst, group * rows + place[after], side="right") - 1
         found = known & (at >= 0)
-        found[found] = (number[at[found]] == group[found]) & (latest[at[found]] >= before[found])
+        found[found] = (number[at[found]] == group[found]) & (latest[at[found]] >= place[before[found]])
         return found
 
     def _within(self, before: Longs, after: Longs) -> Bools:
@@ -268,35 +292,35 @@ class Order:
 
     def reaches(self, before: int, after: int) -> bool:
         """Whether a way leads from the one to the other, over whatever blocks."""
-        flat, target = self.flat, int(self.flat.block[after])
-        reached = {int(flat.block[before]): before}
-        work = [int(flat.block[before])]
-        leaving = self._leaving()
+        line, place = self.lines
+        target, last = int(line[after]), int(place[after])
+        reached = {int(line[before]): int(place[before])}
+        work = [int(line[before])]
+        leaving = self._leaving
         while work:
-            block = work.pop()
-            for other, (rows, soonest) in leaving.get(block, {}).items():
-                at = int(np.searchsorted(rows, reached[block]))
+            here = work.pop()
+            for other, (rows, soonest) in leaving.get(here, {}).items():
+                at = int(np.searchsorted(rows, reached[here]))
                 if at < len(rows) and soonest[at] < reached.get(other, 1 << 62):
                     reached[other] = int(soonest[at])
                     work.append(other)
-            if reached.get(target, 1 << 62) <= after:
+            if reached.get(target, 1 << 62) <= last:
                 return True
-        return reached.get(target, 1 << 62) <= after
+        return False
 
+    @cached_property
     def _leaving(self) -> dict[int, dict[int, tuple[Longs, Longs]]]:
-        """For every block and other block: rows with an edge there, ascending, and the first row reached from each."""
-        if not hasattr(self, "_kept"):
-            kept: dict[int, dict[int, tuple[Longs, Longs]]] = {}
-            block = self.flat.block
-            key = block[self.src] * len(self.code.blocks) + block[self.dst]
-            order = np.lexsort((self.src, key))
-            src, dst, key = self.src[order], self.dst[order], key[order]
-            begins = np.flatnonzero(np.append(True, key[1:] != key[:-1])[: len(key)])
-            for low, high in zip(begins.tolist(), [*begins[1:].tolist(), len(key)], strict=True):
-                soonest = np.minimum.accumulate(dst[low:high][::-1])[::-1]
-                kept.setdefault(int(block[src[low]]), {})[int(block[dst[low]])] = (src[low:high], soonest)
-            self._kept = kept
-        return self._kept
+        """For every line and other line: places with an edge there, ascending, and the first reached from each."""
+        kept: dict[int, dict[int, tuple[Longs, Longs]]] = {}
+        line, place = self.lines
+        key = line[self.src] * len(self.code.blocks) + line[self.dst]
+        order = np.lexsort((place[self.src], key))
+        src, dst, key = self.src[order], self.dst[order], key[order]
+        begins = np.flatnonzero(np.append(True, key[1:] != key[:-1])[: len(key)])
+        for low, high in zip(begins.tolist(), [*begins[1:].tolist(), len(key)], strict=True):
+            soonest = np.minimum.accumulate(place[dst[low:high]][::-1])[::-1]
+            kept.setdefault(int(line[src[low]]), {})[int(line[dst[low]])] = (place[src[low:high]], soonest)
+        return kept
 
 
 def _clocked(flat: Flat, blocks: Longs, src: Longs, dst: Longs, before: Longs, after: Longs) -> Bools:

@@ -1,0 +1,331 @@
+"""MSCCL++: what is written is right in every order, what others wrote is read, and what is damaged is found."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+import sys
+import tracemalloc
+from collections import Counter
+from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from mscclpp_cases import FOREIGN, NOP, SWITCHED, tell
+
+import antiphon
+from antiphon.core.collective import Collective
+from antiphon.core.program import Program
+from antiphon.core.serialize import loads
+from antiphon.errors import AntiphonError, Invalid, Unsupported
+from antiphon.formats import emit
+from antiphon.formats.mscclpp import limits
+from antiphon.formats.mscclpp.read import plan_of, read_plan
+from antiphon.lower.grain import chunked
+from antiphon.lower.lowering import lower
+from antiphon.lower.machine.judge import judge
+from antiphon.lower.onesided.form import PUT, SIGNAL, WAIT
+from antiphon.lower.onesided.steps import one_sided
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.append(str(ROOT / "fuzz"))
+harness, fuzzer, executor = map(import_module, ("_harness", "mscclpp", "_mscclpp_executor"))
+CASES = [
+    ("allreduce", "ring:ranks=4", "ring"), ("allreduce", "dgx1v", "multi-ring"),
+    ("allreduce", "full:ranks=8", "halving-doubling"), ("alltoall", "full:ranks=5", "pairwise"),
+    ("broadcast", "full:ranks=7", "binomial-tree"), ("reducescatter", "full:ranks=4", "pairwise"),
+    ("scatter", "full:ranks=4", "binomial-tree"), ("gather", "full:ranks=4", "binomial-tree"),
+    ("reduce", "delta:nodes=2", "binomial-tree"), ("allgather", "delta:nodes=2", "ring"),
+]  # fmt: skip
+
+
+def files_of(kind: str, machine: str, planner: str, **options: Any) -> dict[str, bytes]:
+    plan = antiphon.plan(kind, antiphon.topology(machine), planner=planner)
+    return {name: text for name, text in emit(plan, "mscclpp-json", options=options).items() if isinstance(text, bytes)}
+
+
+def verdict(plan: dict[str, Any]) -> str:
+    return str(judge(plan_of(json.dumps(plan).encode()).code) or "")
+
+
+# ---- what is written ----
+
+
+@pytest.mark.parametrize("case", CASES, ids="-".join)
+def test_what_is_written_is_right(case: tuple[str, str, str]) -> None:
+    for name, text in files_of(*case).items():
+        if name == "register.py":
+            continue
+        read = plan_of(text)
+        assert judge(read.code) is None, name
+        assert read.code.collective.kind == case[0]
+        plan = json.loads(text)
+        for gpu in plan["gpus"]:
+            assert gpu["input_chunks"] > 0 < gpu["output_chunks"]
+            assert len(gpu["semaphores"]) <= limits.MOST_SEMAPHORES
+            for block in gpu["threadblocks"]:
+                assert len(block["ops"]) <= limits.MOST_OPERATIONS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("machine", ["full:ranks=2", "full:ranks=3", "ring:ranks=5", "dgx1v", "dgx1p", "delta:nodes=4"])
+def test_all_planners_and_collectives(machine: str) -> None:
+    from antiphon.core.collective import KINDS
+    from antiphon.planners.table import TABLE
+
+    written = 0
+    for planner in TABLE:
+        for kind in KINDS:
+            try:
+                files = files_of(kind, machine, planner)
+            except AntiphonError:
+                continue
+            for name, text in files.items():
+                if name.endswith(".json"):
+                    assert judge(plan_of(text).code) is None, (planner, kind, name)
+                    written += 1
+    assert written > 80
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 5, 32])
+def test_what_a_block_does_not_take_goes_on_in_the_next(blocks: int) -> None:
+    """Linked by semaphores, and by barriers where these are used up; in one stream or many, as the executor runs it."""
+    text = files_of("allreduce", "ring:ranks=6", "ring", blocks=blocks, lag=1)["plan0.json"]
+    plan = json.loads(text)
+    assert max(len(gpu["threadblocks"]) for gpu in plan["gpus"]) == {1: 2, 2: 4, 5: 4, 32: 4}[blocks]
+    assert judge(plan_of(text).code) is None
+    executor.Executor(plan, 3, calls=1).run()
+
+
+@pytest.mark.slow
+def test_links_by_barriers() -> None:
+    text = files_of("allreduce", "ring:ranks=64", "ring", blocks=1, lag=1)["plan0.json"]
+    assert b'"barrier"' in text
+    assert b"sem_acquire" in text
+    assert judge(plan_of(text).code) is None
+
+
+def test_between_hosts_by_ports() -> None:
+    plan = json.loads(files_of("allgather", "delta:nodes=2", "ring")["plan0.json"])
+    kinds = Counter(row["channel_type"] for gpu in plan["gpus"] for row in gpu["channels"])
+    assert kinds == {"port": 4, "memory": 8}
+    names = Counter(one["name"] for gpu in plan["gpus"] for block in gpu["threadblocks"] for one in block["ops"])
+    assert names["pwsf"]
+    assert not names["flush"]
+
+
+def test_steps_of_a_program() -> None:
+    """A put needs to know that its place is free: the receiver has begun, or says so when it has read what is there."""
+    program = program_of("allreduce", "full:ranks=4", "recursive-doubling", lag=1)
+    steps = one_sided(program, chunked(program, 2**20, "a test"), 1)[0]
+    for rank in range(4):
+        for peer in range(4):
+            given = sum(peer in step.peers for step in steps[rank] if step.kind == SIGNAL)
+            taken = sum(rank in step.peers for step in steps[peer] if step.kind == WAIT)
+            assert given == taken
+    kinds = [step.kind for step in steps[0]]
+    assert kinds[:2] == [SIGNAL, WAIT]
+    assert kinds.index(PUT) > kinds.index(WAIT)
+
+
+def program_of(kind: str, machine: str, planner: str, **options: int) -> Program:
+    return lower(antiphon.plan(kind, antiphon.topology(machine), planner=planner).at(0).schedule, **options)
+
+
+def test_parts_that_never_touch_are_streams() -> None:
+    program = program_of("allreduce", "ring:ranks=8", "ring", lag=2**20)
+    bound = chunked(program, 2**20, "a test")
+    assert [len(one_sided(program, bound, most)) for most in (1, 3, 100)] == [1, 3, 16]
+
+
+def test_sizes_follow_the_plan() -> None:
+    plan = antiphon.plan("allgather", antiphon.topology("ring:ranks=4"), planner="ring")
+    text = json.loads(emit(plan, "mscclpp-json")["plan0.json"])
+    assert text["min_message_size"] == 0
+    largest, chunks = text["max_message_size"], text["gpus"][0]["output_chunks"]
+    assert largest < 2**32 <= largest + 2 * 16 * chunks
+    assert largest % (16 * chunks) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"blocks": 0}, "blocks: expected a whole number from 1"), ({"threads": 100}, "warps of 32"),
+        ({"alignment": 24}, "multiples of 16"), ({"name": 'a"b'}, "name: expected"),
+    ],
+)  # fmt: skip
+def test_options_that_make_no_sense(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(Invalid, match=said):
+        files_of("allreduce", "full:ranks=2", "ring", **options)
+
+
+# ---- the module beside the plans ----
+
+
+def test_registration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against a stand-in: that it says the right things to it, and nothing more."""
+    files = files_of("allreduce", "full:ranks=4", "ring")
+    for name, text in files.items():
+        (tmp_path / name).write_bytes(text)
+    made: list[Any] = []
+    stand_in = SimpleNamespace(
+        ExecutionPlan=lambda path, rank: (Path(path).name, rank),
+        Algorithm=type("Algorithm", (SimpleNamespace,), {"Constraint": SimpleNamespace}),
+    )
+    monkeypatch.setitem(sys.modules, "mscclpp", stand_in)  # type: ignore[arg-type]
+    builder = SimpleNamespace(add_algorithm_builder=made.append, set_algorithm_selector=made.append)
+    space: dict[str, Any] = {"__file__": str(tmp_path / "register.py")}
+    exec(compile(files["register.py"], "register.py", "exec"), space)
+    algorithms = space["register"](builder, 2, 4, 4)
+    assert [one.execution_plan for one in algorithms] == [("plan0.json", 2), ("plan0-in-place.json", 2)]
+    assert made == [*algorithms, space["select"]]
+    names = {one.id: one for one in algorithms}
+    request = SimpleNamespace(world_size=4, n_ranks_per_node=4, collective="allreduce", message_size=4096)
+    request.buffer_mode = lambda: SimpleNamespace(name="IN_PLACE")
+    assert space["select"]({"allreduce": names}, request) is algorithms[1]
+    request.message_size = 2**40
+    assert space["select"]({"allreduce": names}, request) is None
+    with pytest.raises(RuntimeError, match="for 4 ranks, not for 8"):
+        space["register"](builder, 2, 8, 4)
+    (tmp_path / "plan0.json").unlink()
+    with pytest.raises(RuntimeError, match=r"plan0\.json is missing"):
+        space["register"](builder, 2, 4, 4)
+
+
+# ---- what others write ----
+
+
+@pytest.mark.parametrize("name", [*FOREIGN, "switched"])
+def test_plans_of_others(name: str, tmp_path: Path) -> None:
+    plan = FOREIGN.get(name, SWITCHED)
+    (tmp_path / "plan.json").write_text(json.dumps(plan))
+    read = read_plan(tmp_path / "plan.json")
+    assert (read.name, judge(read.code)) == (name, None)
+    if name != "switched":
+        for seed in range(10):
+            executor.Executor(plan, seed, calls=3).run()
+
+
+def test_a_pipeline_that_goes_round_its_scratch() -> None:
+    """Its semaphore says how many units scratch has room for; one more, and data is overwritten unread."""
+    plan = copy.deepcopy(FOREIGN["staged"])
+    plan.update(collective="allreduce", inplace=False, reuse_resources=True, gpus=[])
+    unit = 2**24
+    for rank in range(2):
+        loop = {"unit_size": unit, "num_chunks": 1}
+        take, give = (
+            [{"name": name, "semaphore_ids": [at]} for at in (0, 1)] for name in ("sem_acquire", "sem_release")
+        )
+        copies = [("i", "s", [take[1], NOP], [give[0]]), ("s", "o", [take[0], NOP], [give[1]])]
+        blocks = [
+            {"id": number, "channels": [], "ops": [{"name": "pipeline", "iter_context": loop, "ops": [
+                *before, {"name": "copy", "src_buff": [{"type": a, "index": 0, "size": 1}],
+                          "dst_buff": [{"type": b, "index": 0, "size": 1}]}, NOP, *after]}]}
+            for number, (a, b, before, after) in enumerate(copies)
+        ]  # fmt: skip
+        plan["gpus"].append({
+            "id": rank, "input_chunks": 1, "output_chunks": 1, "scratch_chunks": 1, "threadblocks": blocks,
+            "channels": [], "remote_buffers": [], "semaphores": [{"init_value": 0}, {"init_value": 4}],
+        })  # fmt: skip
+    kept = loads(b'{"format": "antiphon-collective", "version": 1, "kind": "custom", "ranks": 2, "blocks": '
+                 b'[{"pre": [0], "post": [0]}, {"pre": [1], "post": [1]}]}')  # fmt: skip
+    assert isinstance(kept, Collective)
+    assert judge(plan_of(json.dumps(plan).encode(), collective=kept).code) is None
+    for gpu in plan["gpus"]:
+        gpu["semaphores"][1]["init_value"] = 5
+    fault = judge(plan_of(json.dumps(plan).encode(), collective=kept).code)
+    assert fault is not None
+    assert fault.kind in ("race", "wrong")
+
+
+# ---- what is wrong ----
+
+
+def changed(name: str, change: Any) -> dict[str, Any]:
+    plan = copy.deepcopy({**FOREIGN, "switched": SWITCHED}[name])
+    change(plan)
+    return plan
+
+
+def ops(plan: dict[str, Any], rank: int, block: int) -> list[Any]:
+    found: list[Any] = plan["gpus"][rank]["threadblocks"][block]["ops"]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "said"),
+    [
+        ("pairs", lambda p: ops(p, 0, 0).pop(2), "block 0, step 2 (rres) does not know whether rank 1 has begun"),
+        ("pairs", lambda p: ops(p, 1, 2).append(tell("signal", 0)), "the next call would find it so"),
+        ("pairs", lambda p: ops(p, 1, 2).pop(3), "rank 1 may end before rank 0, block 0, step 3 (rres) is done"),
+        ("pairs", lambda p: ops(p, 0, 0).pop(0), "never comes"),
+        ("pairs", lambda p: ops(p, 0, 0).__setitem__(5, tell("rlxsignal", 0)), ""),
+        ("pulled", lambda p: ops(p, 0, 0).__setitem__(2, tell("rlxsignal", 0)), "only by a relaxed signal"),
+        ("pulled", lambda p: ops(p, 0, 0).pop(1), "does not wait for"),
+        ("pulled", lambda p: ops(p, 0, 0).pop(4), "step 4 (get): reads chunk 1 of the scratch of rank 1"),
+        ("pulled", lambda p: ops(p, 0, 0)[5]["src_buff"][0].update(index=0), "step 7 (copy): reads chunk 1"),
+        ("grouped", lambda p: ops(p, 0, 1)[4]["tbg_info"].update(tb_id=0), "part 1 of 2, of the output of rank 0 ends"),
+        ("packets", lambda p: ops(p, 0, 0)[0]["dst_buff"].pop(), "never done"),
+        ("packets", lambda p: p.update(use_double_scratch_buffer=False), "does not know whether rank"),
+        ("forward", lambda p: p["gpus"][1]["threadblocks"][1]["ops"].clear(), "never done"),
+        ("ported", lambda p: ops(p, 0, 0)[3].update(name="pws"), "may end before"),
+        ("ported", lambda p: ops(p, 0, 0)[3].update(name="put"), "never comes"),
+        ("staged", lambda p: ops(p, 0, 1).pop(0), "nothing has been written yet"),
+        ("staged", lambda p: p["gpus"][0]["semaphores"][0].update(init_value=1), "step 2 (re): reads chunk 0"),
+        ("switched", lambda p: ops(p, 0, 0).pop(2), "does not know whether rank 1 has begun"),
+    ],
+)  # fmt: skip
+def test_faults_are_named(name: str, change: Any, said: str) -> None:
+    found = verdict(changed(name, change))
+    assert said in found
+    assert bool(found) == bool(said)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "said"),
+    [
+        ("pairs", lambda p: p["gpus"][0].update(output_chunks=0), r"gpus\[0\].output_chunks: is 0, by which"),
+        ("pairs", lambda p: p["gpus"].reverse(), r"gpus\[0\].id: is 1"),
+        ("pairs", lambda p: ops(p, 0, 0).extend([NOP] * 60), "67 operations, of at most 64"),
+        ("pairs", lambda p: ops(p, 0, 0)[0].update(channel_ids=[1]), "memory channel 1, but its block has 1"),
+        ("pairs", lambda p: ops(p, 0, 0)[3]["dst_buff"][1].update(buffer_id=3), "remote buffer 3"),
+        ("pairs", lambda p: ops(p, 0, 0)[3]["dst_buff"][1].update(index=4), "chunks 4 to 4 of the input of rank 1"),
+        ("pairs", lambda p: ops(p, 0, 0)[3].update(name="fly"), "'fly' is no operation"),
+        ("pairs", lambda p: p["gpus"][0]["channels"][0].update(connected_to=[0] * 4), "connected to 0, which is"),
+        ("pairs", lambda p: p.update(collective="gossip"), "'gossip' has no result by itself"),
+        ("pairs", lambda p: p.update(buffer_alignment=4), "multiple of 16"),
+        ("pairs", lambda p: p["gpus"][0].update(scratch_chunks=2**30), "bytes of text to say what happens"),
+        ("staged", lambda p: ops(p, 0, 0)[8].update(semaphore_ids=[1]), "semaphore 1, but this GPU has 1"),
+        ("forward", lambda p: p.update(protocol="Simple"), "which only protocol LL gives them"),
+        ("switched", lambda p: p["gpus"][1]["channels"].pop(), "does not join|switch channel 0"),
+    ],
+)  # fmt: skip
+def test_what_the_loader_takes_blindly_is_refused(name: str, change: Any, said: str) -> None:
+    with pytest.raises((Invalid, Unsupported), match=said) as caught:
+        verdict(changed(name, change))
+    assert "\n" not in str(caught.value)
+
+
+def test_hostile_files() -> None:
+    deep = b'{"name":' * 100_000
+    for text in (b"", b"{", deep, b"[" * 10**6, b'{"gpus":[' + b"{}," * 10**5, b"\xff" * 100, b"null"):
+        tracemalloc.start()
+        with pytest.raises(AntiphonError) as caught:
+            plan_of(text)
+        assert "\n" not in str(caught.value)
+        assert tracemalloc.get_traced_memory()[1] < 20 * max(len(text), 2**16)
+        tracemalloc.stop()
+
+
+def test_damage_is_found() -> None:
+    counts = harness.run(fuzzer.NAME, fuzzer.one, 250, 1)[0]
+    assert min(counts["right"], counts["race"], counts["hang"], counts["refused"]) > 10
+
+
+def test_the_fuzzer_finds_a_judge_that_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fuzzer, "judge", lambda code: None)
+    with pytest.raises(harness.Found, match="judged right, but"):
+        harness.run(fuzzer.NAME, fuzzer.one, 50, random.Random(1).randrange(100))
