@@ -22,6 +22,7 @@ from antiphon.formats.msccl.read import Algorithm, read_msccl
 from antiphon.formats.msccl.write import bytes_of, msccl_xml, xml_of
 from antiphon.lower.blocks.blocks import blocks
 from antiphon.lower.blocks.limits import Limits
+from antiphon.lower.blocks.numbered import Row, part_reductions
 from antiphon.lower.machine.judge import judge
 from antiphon.planners.table import TABLE
 
@@ -129,11 +130,14 @@ def test_rings_of_blocks_with_many_chunks_do_not_wait_for_each_other() -> None:
 
 
 def test_more_reductions_than_the_executor_makes_one() -> None:
-    """Twenty operands that lie in scratch; the executor has room for sixteen."""
-    program = cases.program("allreduce", "direct", "full:ranks=20", True)
-    data = xml_of(program)
-    assert fault_of(data) is None
-    assert b'type="re"' in data
+    """It has room for sixteen in one step, and takes the count of the last for all: a flag ends what must not be one."""
+    rows = [Row("re", (2, at), (1, 0), 2, None, False) for at in range(20)]
+    part_reductions(rows)
+    assert [at for at, row in enumerate(rows) if row.flag] == [15]
+    rows = [Row("re", (2, at), (1, 0), 2 - at // 2, None, False) for at in range(4)]
+    part_reductions(rows)
+    assert [at for at, row in enumerate(rows) if row.flag] == [1]
+    right(cases.program("allreduce", "direct", "full:ranks=20", True))
 
 
 def test_a_file_for_each_place() -> None:
@@ -148,12 +152,12 @@ def test_sizes_are_those_of_the_plan_as_the_runtime_counts() -> None:
     small, large = (
         antiphon.plan("gather", topology, planner=name).at(1).schedule for name in ("direct", "binomial-tree")
     )
-    plan = Plan(topology, small.collective, (Entry(0, 4001, small), Entry(4001, None, large)))
-    assert [bytes_of(entry, plan) for entry in plan.entries] == [(0, 1000), (1001, 0)]
+    plan = Plan(topology, small.collective, (Entry(0, 4000, small), Entry(4000, None, large)))
+    assert [bytes_of(entry, plan) for entry in plan.entries] == [(0, 999), (1000, 0)]
     texts = [b"".join(text) for text in msccl_xml(plan, name="mine").values()]
     assert b'name="mine"' in texts[0]
-    assert b'minBytes="0" maxBytes="1000"' in texts[0]
-    assert b'minBytes="1001" maxBytes="0"' in texts[-1]
+    assert b'minBytes="0" maxBytes="999"' in texts[0]
+    assert b'minBytes="1000" maxBytes="0"' in texts[-1]
     nothing = Plan(topology, small.collective, (Entry(0, 1, small), Entry(1, None, large)))
     assert len(msccl_xml(nothing)) == 2  # no file without an end for a range that has one at once
 

@@ -17,6 +17,7 @@ MOST_BYTES = 2**30
 MOST_RANKS = 1024
 MOST_CHANNELS = 128
 MOST_STEPS = 64
+SHORT = 5  # digits of numbers that are kept
 _TAG = re.compile(rb"<[^<>]*>?")
 
 
@@ -105,6 +106,7 @@ class _Reader:
         self.block: ThreadBlock | None = None
         self.depth: list[str] = []
         self.words: dict[str, str] = {}
+        self.numbers: dict[str, int] = {}
 
     def begin(self, name: str, attributes: Attributes, line: int) -> None:
         parent = self.depth[-1] if self.depth else ""
@@ -112,7 +114,7 @@ class _Reader:
             known = "" if name in _INSIDE else "; expected algo, gpu, tb and step"
             raise Invalid(f"line {line}: <{quote(name)[1:-1]}> stands in <{parent or 'nothing'}>{known}")
         self.depth.append(name)
-        where = _Where(line, name, attributes)
+        where = _Where(line, name, attributes, self.numbers)
         if name == "algo":
             self._algo(where)
         elif name == "gpu":
@@ -232,6 +234,7 @@ class _Where:
     line: int
     name: str
     attributes: Attributes
+    numbers: dict[str, int]  # those read before, by their texts
 
     def text(self, key: str) -> str:
         found = self.attributes.get(key)
@@ -242,6 +245,9 @@ class _Where:
     def whole(self, key: str, least: int, most: int = 2**31 - 1, missing: int | None = None) -> int:
         """A whole number as the executor reads it, which takes 010 for 8."""
         text = self.attributes.get(key)
+        known = self.numbers.get(text or "")
+        if known is not None and least <= known <= most:
+            return known
         if text is None and missing is not None:
             return missing
         text = self.text(key)
@@ -251,6 +257,8 @@ class _Where:
             raise Invalid(
                 f"line {self.line}: {self.name}: {key} is {quote(text)}; expected a whole number from {least} to {most}"
             )
+        if len(text) <= SHORT:
+            self.numbers[text] = int(text)
         return int(text)
 
 

@@ -117,12 +117,12 @@ def _rank(rank: int, blocks: list[Block], where: _Cells, limits: Limits) -> list
             here.rows += [Row("nop", None, None, 0, one, False) for one in after[:-1]]
             src, dst = where.place(step.src), where.place(step.dst)
             here.rows.append(Row(step.verb, src, dst, step.count, after[-1] if after else None, step in flags))
-        _part_reductions(here.rows)
+        part_reductions(here.rows)
         made.append(here)
     return made
 
 
-def _part_reductions(rows: list[Row]) -> None:
+def part_reductions(rows: list[Row]) -> None:
     """The runtime takes local reductions into one place from one buffer as one, with the count of the last, until one
     of them has a flag; and has room for so many. So a flag ends those that must not be one."""
     group = 0

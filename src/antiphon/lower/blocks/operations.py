@@ -33,14 +33,10 @@ class Operation:
     channel: int
     spans: list[Span]
     waits: list[Operation]
+    length: int  # of what it writes or sends
     versions: list[int] = field(default_factory=list)
     first: int = -1
     done: list[Step] = field(default_factory=list)
-
-    @property
-    def length(self) -> int:
-        """Of what it writes or sends."""
-        return self.spans[0][1] if self.kind == FOLD else sum(count for _, count in self.spans)
 
 
 @dataclass(eq=False)
@@ -108,7 +104,8 @@ def _rank(program: Program, bound: Bound, rank: int, base: list[int], edge: _Edg
         stretches = stretches or [[]]
         here = []
         for one in stretches:
-            made.append(Operation(kind, rank, whens[number], peers[number], channels[number], one, list(after)))
+            length = one[0][1] if kind == FOLD or len(one) == 1 else sum(count for _, count in one)
+            made.append(Operation(kind, rank, whens[number], peers[number], channels[number], one, after, length))
             here.append(made[-1])
         by_number.append(here)
     return made
@@ -178,8 +175,9 @@ def _versions(found: Values, made: list[Operation], cells: int, edge: _Edges) ->
         reads = [holds[cell : cell + count] for cell, count in spans]
         last = kept[-1] if kept else None
         if one.kind == FOLD and last is not None and _follows(last, one, edge) and _alike(writer, sources, reads):
-            last.spans = [(cell, count + one.length) for cell, count in last.spans]
-            last.waits += [other for other in one.waits if other not in last.waits]
+            last.length += one.length
+            last.spans = [(cell, last.length) for cell, _ in last.spans]
+            last.waits = list(dict.fromkeys([*last.waits, *one.waits]))
             sources = [before + after for before, after in zip(sources, reads, strict=True)]
             last.versions = [version for versions in sources for version in versions]
             instead[one], into = last, last
@@ -197,13 +195,12 @@ def _versions(found: Values, made: list[Operation], cells: int, edge: _Edges) ->
             at = len(writer)
             if into is one:
                 one.first = at
-            length = sum(count for _, count in one.spans) if one.kind == RECEIVE else one.spans[0][1]
             for cell, count in one.spans if one.kind == RECEIVE else one.spans[:1]:
                 holds[cell : cell + count] = range(at, at + count)
                 at += count
-            writer.extend([into] * length)
-            reader.extend([None] * length)
-            many.extend(bytes(length))
+            writer.extend([into] * one.length)
+            reader.extend([None] * one.length)
+            many.extend(bytes(one.length))
     for version in holds[: found.scratch[-1]]:
         if version >= 0:
             many[version] = 1
