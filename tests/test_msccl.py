@@ -130,7 +130,7 @@ def test_rings_of_blocks_with_many_chunks_do_not_wait_for_each_other() -> None:
 
 
 def test_more_reductions_than_the_executor_makes_one() -> None:
-    """It has room for sixteen in one step, and takes the count of the last for all: a flag ends what must not be one."""
+    """It has room for sixteen in one step, with the count of the last: a flag ends what must not be one."""
     rows = [Row("re", (2, at), (1, 0), 2, None, False) for at in range(20)]
     part_reductions(rows)
     assert [at for at, row in enumerate(rows) if row.flag] == [15]

@@ -18,6 +18,7 @@ from antiphon.lower.blocks.limits import Limits
 from antiphon.lower.blocks.numbered import Blocks, Numbered, Place, Row
 from antiphon.lower.lowering import lower
 from antiphon.lower.machine.code import Places
+from antiphon.lower.uncollected import uncollected
 from antiphon.options import parse_yes
 
 WHAT = "MSCCL XML"
@@ -112,6 +113,7 @@ def _file(title: str, proto: str, sizes: tuple[int, int], body: Body, places: tu
     return b"".join([text.encode(), *ranks, b"</algo>\n"])
 
 
+@uncollected()
 def _body(program: Program, proto: str, instances: int, fused: bool) -> Body:
     """What is the same for every name and size: attributes of the head, and the text of each rank."""
     refuse_collective(program)
