@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from antiphon.core.program import FOLD, JOIN, RECEIVE, SEND
 from antiphon.errors import Unsupported
@@ -31,6 +32,13 @@ class Full(Exception):
 Wanted = dict[Block, Step]
 
 
+class Needs(NamedTuple):
+    """What a step waits for, and whether something of that is still missing."""
+
+    wanted: Wanted
+    missing: bool
+
+
 def place(values: Values, flow: Flow, lanes: list[Lane], limits: Limits) -> list[list[Block]]:
     """Blocks by rank. Linear in steps, and in blocks of a rank for each step that waits."""
     return _Placing(values, flow, lanes, limits).go()
@@ -46,7 +54,8 @@ class _Placing:
         self.numbers: dict[tuple[int, int], int] = {}  # lane and how many are full before: channel
         self.reached: dict[tuple[int, int, int], int] = defaultdict(int)  # of a way and lane, how many are full
         self.own: list[Block | None] = [None] * len(values.ranks)
-        self.promised: dict[Segment, tuple[Block, int]] = {}
+        self.promised: dict[Segment, tuple[Block, int, Wanted]] = {}
+        self.owed: dict[Block, int] = defaultdict(int)
 
     def go(self) -> list[list[Block]]:
         by_time: dict[int, tuple[list[Operation], list[Operation], list[Operation]]] = {}
@@ -66,7 +75,8 @@ class _Placing:
                     self._send(segment)
             for one in receives:
                 for segment in self.flow.received[one]:
-                    self._receive(segment)
+                    if segment.step is None:
+                        self._receive(segment)
                 one.done = _ends(each.step for each in self.flow.received[one] if each.step is not None)
         return self.blocks
 
@@ -145,12 +155,12 @@ class _Placing:
         self, rank: int, verb: str, src: int, dst: int, count: int, wanted: Wanted, near: Block | None
     ) -> Step:  # fmt: skip
         """A step without a message, in this block if there is room, else in one of the rank's own."""
-        block = near if near is not None and self._room(near, len(wanted)) else self._mine(rank, len(wanted))
+        block = near if near is not None and self._room(near, Needs(wanted, False)) else self._mine(rank, wanted)
         return self._put(Step(verb, src, dst, count, block), wanted)
 
-    def _mine(self, rank: int, need: int) -> Block:
+    def _mine(self, rank: int, wanted: Wanted) -> Block:
         block = self.own[rank]
-        if block is None or not self._room(block, need):
+        if block is None or not self._room(block, Needs(wanted, False)):
             block = self._made(rank, 0, -1, -1)
             self.own[rank] = block
         return block
@@ -162,11 +172,11 @@ class _Placing:
         step = self._sent_on(segment)
         if step is None:
             wanted = _latest(send.waits)
-            bound = self._bound(segment)
-            sender, receiver = self._blocks(segment, len(wanted), bound)
-            self._promise(segment, receiver, bound)
+            incoming = self._needs(segment)
+            sender, receiver = self._blocks(segment, Needs(wanted, False), incoming)
             step = self._put(Step("s", segment.src, -1, segment.count, sender), wanted)
             sender.sent = step.place
+            self._promise(segment, receiver, incoming)
         send.done = _ends([*send.done, step]) if send.done else [step]
 
     def _sent_on(self, segment: Segment) -> Step | None:
@@ -185,51 +195,53 @@ class _Placing:
             known = step.place if other.block is block else step.seen.get(other.block, -1)
             if other.place > known:
                 return None
-        bound = self._bound(segment)
-        receiver = self._other_end(block, segment, bound)
-        if receiver is None:
+        incoming = self._needs(segment)
+        rank, peer, lane = segment.receive.rank, segment.send.rank, segment.lane
+        if not self._fits(rank, block.channel, lane, peer, False, incoming):
             return None
-        self._promise(segment, receiver, bound)
+        self._promise(segment, self._block(rank, block.channel, lane, peer, False), incoming)
         step.verb = FUSED[step.verb]
         if step.verb == "rrcs" and segment.passing:
             step.verb, step.dst = "rrs", -1
         block.sent = step.place
         return step
 
-    def _other_end(self, block: Block, segment: Segment, bound: int) -> Block | None:
-        """Whoever receives what this block sends on, if it has room."""
-        rank, peer = segment.receive.rank, segment.send.rank
-        if not self._fits(rank, block.channel, segment.lane, peer, False, bound):
-            return None
-        return self._block(rank, block.channel, segment.lane, peer, False)
-
-    def _promise(self, segment: Segment, receiver: Block, steps: int) -> None:
+    def _promise(self, segment: Segment, receiver: Block, incoming: Needs) -> None:
+        """The receiver will receive it: at once, if it only receives, owes no other and all that it waits for is there;
+        else when all blocks have sent at this time."""
+        steps = self._cost(receiver, incoming)
         receiver.load += steps
-        self.promised[segment] = receiver, steps
+        self.promised[segment] = receiver, steps, incoming.wanted
+        self.owed[receiver] += 1
+        if receiver.send < 0 and self.owed[receiver] == 1 and not incoming.missing:
+            self._receive(segment)
 
-    def _bound(self, segment: Segment) -> int:
-        """Steps that receiving it takes at most, with what it waits for."""
-        piece = segment.piece
-        many = sum(len(one.done) for one in segment.receive.waits)
-        if piece is not None:
-            many += 1
-            if piece.chain[0] is segment:
-                many += sum(len(one.done) for one in unjoined(piece.fold))
-        return self._cost(many)
-
-    def _receive(self, segment: Segment) -> None:
-        block, steps = self.promised.pop(segment)
-        block.load -= steps
+    def _needs(self, segment: Segment) -> Needs:
+        """What receiving it waits for, as far as that is there."""
         piece, receive = segment.piece, segment.receive
-        wanted = _latest(receive.waits)
         if piece is None:
-            segment.step = self._put(Step("r", -1, segment.dst, segment.count, block), wanted)
-            return
-        if piece.cell < self.values.scratch[receive.rank]:
-            wanted = {}  # that was for the scratch, which is not used
+            return Needs(_latest(receive.waits), False)
+        # what a message to scratch waits for is nothing to one that goes elsewhere
+        scratch = piece.cell >= self.values.scratch[receive.rank]
+        wanted = _latest(receive.waits) if scratch else {}
         if piece.chain[0] is segment:
             for other in _latest(unjoined(piece.fold)).values():
                 _add(wanted, other)
+            return Needs(wanted, False)
+        last = piece.chain[piece.chain.index(segment) - 1].step
+        if last is not None:
+            _add(wanted, last)
+        return Needs(wanted, last is None)
+
+    def _receive(self, segment: Segment) -> None:
+        block, steps, wanted = self.promised.pop(segment)
+        block.load -= steps
+        self.owed[block] -= 1
+        piece = segment.piece
+        if piece is None:
+            segment.step = self._put(Step("r", -1, segment.dst, segment.count, block), wanted)
+            return
+        if piece.chain[0] is segment:
             verb, src = ("rrc", piece.memory[0]) if piece.memory else ("r", -1)
         else:
             last = piece.chain[piece.chain.index(segment) - 1].step
@@ -240,14 +252,14 @@ class _Placing:
 
     # ---- blocks ----
 
-    def _blocks(self, segment: Segment, need: int, bound: int) -> tuple[Block, Block]:
+    def _blocks(self, segment: Segment, outgoing: Needs, incoming: Needs) -> tuple[Block, Block]:
         """The first channel of its lane with room for it at both ends."""
         source, target, lane = segment.send.rank, segment.receive.rank, segment.lane
         full = self.reached[source, target, lane]
         while True:
             number = self._channel(lane, full)
-            if self._fits(source, number, lane, target, True, need) and self._fits(
-                target, number, lane, source, False, bound
+            if self._fits(source, number, lane, target, True, outgoing) and self._fits(
+                target, number, lane, source, False, incoming
             ):
                 break
             full += 1
@@ -260,7 +272,7 @@ class _Placing:
             raise Full
         return number
 
-    def _fits(self, rank: int, number: int, lane: int, peer: int, sending: bool, need: int) -> bool:
+    def _fits(self, rank: int, number: int, lane: int, peer: int, sending: bool, need: Needs) -> bool:
         block = self.at.get((rank, number, peer, sending))
         if block is not None:
             return self._room(block, need)
@@ -296,12 +308,15 @@ class _Placing:
         self.blocks[rank].append(Block(rank, number, send, recv))
         return self.blocks[rank][-1]
 
-    def _cost(self, need: int) -> int:
-        """Steps in a file of one that waits for so many others."""
-        return max(1, min(need, self.limits.together))
+    def _cost(self, block: Block, need: Needs) -> int:
+        """Steps in a file of one in this block that waits for that."""
+        many = len(need.wanted) + need.missing
+        if many > 1:
+            many = len(_needed(block, need.wanted)) + need.missing
+        return max(1, min(many, self.limits.together))
 
-    def _room(self, block: Block, need: int) -> bool:
-        return block.load + self._cost(need) <= self.limits.steps
+    def _room(self, block: Block, need: Needs) -> bool:
+        return block.load + self._cost(block, need) <= self.limits.steps
 
     def _put(self, step: Step, wanted: Wanted) -> Step:
         """Append a step to its block; what it waits for is there already."""
@@ -309,8 +324,9 @@ class _Placing:
         need = _needed(block, wanted)
         together = self.limits.together
         while len(need) > together:
-            gathers = Step("cpy", -1, -1, 0, self._mine(block.rank, together))
-            self._put(gathers, {one.block: one for one in need[:together]})
+            some = {one.block: one for one in need[:together]}
+            gathers = Step("cpy", -1, -1, 0, self._mine(block.rank, some))
+            self._put(gathers, some)
             need = [*need[together:], gathers]
         if need:
             seen = dict(block.seen)
