@@ -184,7 +184,7 @@ def _one(gpu: dict, worker: Worker, number: int, step: dict[str, str]) -> None:
     if kind in ("r", "rcs", "rrcs", "cpy", "re"):
         named.append((step["dstbuf"], int(step["dstoff"])))
     for letter, at in named:
-        if count and not 0 <= at < int(gpu[letter + "_chunks"]):
+        if count and not 0 <= at < int(gpu["_".join((letter, "chunks"))]):
             raise Bad("an offset outside of what is declared")
 
 
