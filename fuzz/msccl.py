@@ -2,7 +2,7 @@
 
 Ours are written from schedules of many planners, others by hand (`tests/msccl_cases.py`). In a file attributes are
 changed, steps removed, doubled and swapped, dependencies dropped, thread blocks swapped: what reads it and the machine
-must find a fault just where an independent account of the executor (`_executor.py`) finds one, and name the rank.
+must find a fault just where an independent account of the executor (`_msccl_executor.py`) finds one, and name the rank.
 """
 
 from __future__ import annotations
