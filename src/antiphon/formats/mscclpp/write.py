@@ -87,7 +87,12 @@ def _far(plan: Plan) -> Callable[[int, int], bool]:
 
 def _program(schedule: Schedule, in_place: bool, lag: int) -> tuple[Program, Bound, Switched]:
     for lags in (lag,) if lag else (_NEVER, 1):
-        program = lower(schedule, in_place=in_place, lag=lags, joints=True)
+        try:
+            program = lower(schedule, in_place=in_place, lag=lags, joints=True)
+        except Unsupported as error:
+            if schedule.joint is None:
+                raise
+            raise Unsupported(f"{error}; {INSTEAD}") from None
         bound = chunked(program, MOST_CHUNKS, WHAT)
         known = switched(program, bound, WHAT)
         bound = squeezed(program, bound, known)
