@@ -24,7 +24,8 @@ def check_plan(plan: Plan, runtime: Runtime, call: Call) -> list[Row]:
         files = writer.load()(plan, **options)
     except Unsupported as error:
         return [_row("", [Finding("refused", str(error), "choose another planner, or fewer chunks")])]
-    return [check_file(b"".join(_parts(contents)), name, runtime, call) for name, contents in files.items()]
+    plans = {name: b"".join(_parts(contents)) for name, contents in files.items() if not name.endswith(".py")}
+    return [check_file(data, name, runtime, call) for name, data in plans.items()]
 
 
 def _parts(contents: Any) -> Iterable[bytes]:
