@@ -17,6 +17,7 @@ TAG = re.compile(rb"<(/?)(\w+)((?:\s+\w+=\"[^\"]*\")*)\s*(/?)>")
 ATTRIBUTE = re.compile(rb"(\w+)=\"([^\"]*)\"")
 SENDING, RECEIVING = {"s", "rcs", "rrs", "rrcs"}, {"r", "rcs", "rrs", "rrc", "rrcs"}
 COUNT = 1 << 80
+DECLARED = {"i": "i_chunks", "o": "o_chunks", "s": "s_chunks"}
 
 
 class Bad(Exception):
@@ -184,7 +185,7 @@ def _one(gpu: dict, worker: Worker, number: int, step: dict[str, str]) -> None:
     if kind in ("r", "rcs", "rrcs", "cpy", "re"):
         named.append((step["dstbuf"], int(step["dstoff"])))
     for letter, at in named:
-        if count and not 0 <= at < int(gpu["_".join((letter, "chunks"))]):
+        if count and not 0 <= at < int(gpu[DECLARED[letter]]):
             raise Bad("an offset outside of what is declared")
 
 
