@@ -123,10 +123,10 @@ def _from_outside(code: Code, flat: Flat, asked: Order) -> Fault | None:
     order = np.lexsort((place[rows], group))
     rows, ranks, group = rows[order], ranks[order], group[order]
     edge = starts(group)
-    for row, rank in _unknown(asked, rank_of, rows[edge], ranks[edge], first, before=True):
+    for row, rank in _unknown(asked, rank_of, rows[edge], ranks[edge], before=True):
         return Fault("race", f"{code.tell(*_named(flat, row))} does not know whether rank {rank} has begun")
     edge = np.append(edge[1:], True)[: len(edge)]
-    for row, rank in _unknown(asked, rank_of, rows[edge], ranks[edge], last, before=False):
+    for row, rank in _unknown(asked, rank_of, rows[edge], ranks[edge], before=False):
         return Fault("race", f"rank {rank} may end before {code.tell(*_named(flat, row))} is done with its data")
     for row, rank in zip(
         (early // code.collective.ranks).tolist(), (early % code.collective.ranks).tolist(), strict=True
@@ -173,12 +173,10 @@ def _ends(code: Code, line: Longs, place: Longs, rank: Longs) -> tuple[dict[int,
     return {at: heads[rank[heads] == at] for at in each}, {at: tails[rank[tails] == at] for at in each}
 
 
-def _unknown(
-    asked: Order, rank_of: Longs, rows: Longs, ranks: Longs, ends: dict[int, Longs], *, before: bool
-) -> Iterator[tuple[int, int]]:
+def _unknown(asked: Order, rank_of: Longs, rows: Longs, ranks: Longs, *, before: bool) -> Iterator[tuple[int, int]]:
     """Rows and ranks of which nothing says that the rank has begun before the row, or ends after it. Most hear it
-    straight from that rank, or tell it."""
-    flat, many = asked.flat, len(ends) + 1
+    straight from that rank, or tell it; for the others it is said, block by block, what all have heard."""
+    flat, many = asked.flat, asked.code.collective.ranks + 1
     mine, far = (asked.dst, asked.src) if before else (asked.src, asked.dst)
     line, place = asked.lines
     key = line[mine] * many + rank_of[flat.block[far]]
@@ -189,10 +187,32 @@ def _unknown(
     told = np.append(found, -1)[row] == wanted
     soonest = place[mine][order][at[row[told]]]
     told[told] = soonest <= place[rows][told] if before else soonest >= place[rows][told]
+    if told.all():
+        return
+    heard = _heard(asked, rank_of, set(rows[~told].tolist()), before=before)
     for row, rank in zip(rows[~told].tolist(), ranks[~told].tolist(), strict=True):
-        one = np.array([row], np.int64)
-        if not (_any_ordered(asked, ends[rank], one) if before else _any_ordered(asked, one, ends[rank])):
+        if not heard[row] >> rank & 1:
             yield row, rank
+
+
+def _heard(asked: Order, rank_of: Longs, rows: set[int], *, before: bool) -> dict[int, int]:
+    """Of each row the ranks, as bits, some row of which comes before it; or after it. One pass over all edges, in the
+    order in which rows happened, or backwards."""
+    flat, ranks = asked.flat, asked.code.collective.ranks
+    src, dst = (asked.src, asked.dst) if before else (asked.dst, asked.src)
+    into: dict[int, list[int]] = {}
+    for one, other in zip(src.tolist(), dst.tolist(), strict=True):
+        into.setdefault(other, []).append(one)
+    leaving = set(src.tolist()) | rows
+    bits = [1 << rank if rank < ranks else 0 for rank in rank_of.tolist()]  # by block
+    found: dict[int, int] = {}
+    when, block = flat.when.tolist(), flat.block.tolist()
+    for row in sorted(leaving | set(into), key=when.__getitem__, reverse=not before):
+        for one in into.get(row, ()):
+            bits[block[row]] |= found[one]
+        if row in leaving:
+            found[row] = bits[block[row]]
+    return found
 
 
 def _any_ordered(asked: Order, before: Longs, after: Longs) -> bool:
