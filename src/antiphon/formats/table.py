@@ -50,7 +50,7 @@ TABLE: dict[str, Entry] = {
             "collectives": "all",
             "topologies": "all",
             "needs": (),
-            "options": ("blocks", "threads", "alignment", "lag", "name"),
+            "options": ("blocks", "threads", "alignment", "lag", "alone", "name"),
             "files": ("plan0.json, ...", "plan0-in-place.json, ...", "register.py"),
         },
     ),

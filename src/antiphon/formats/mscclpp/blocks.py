@@ -19,8 +19,10 @@ from antiphon.formats.mscclpp.limits import (
     MOST_OPERATIONS,
     MOST_SEMAPHORES,
     PORT,
+    SWITCH,
 )
-from antiphon.lower.onesided.form import FOLD, PUT, SIGNAL, SYNC, WAIT, Move, Place, Step
+from antiphon.lower.onesided.form import FOLD, PUT, SIGNAL, SPREAD, SYNC, WAIT, Move, Place, Step
+from antiphon.lower.onesided.form import SWITCH as SWITCHES
 
 NOP = '{"name":"nop"}'
 ROOM = MOST_OPERATIONS - 4  # a link before and behind takes two each
@@ -31,18 +33,22 @@ class Block:
     """`operations` as JSON; `channels` and `buffers` by type, as numbers of the rank."""
 
     operations: list[str] = field(default_factory=list)
-    channels: dict[str, list[int]] = field(default_factory=lambda: {MEMORY: [], PORT: []})
-    buffers: dict[str, list[int]] = field(default_factory=lambda: {MEMORY: [], PORT: []})
+    channels: dict[str, list[int]] = field(default_factory=lambda: {MEMORY: [], PORT: [], SWITCH: []})
+    buffers: dict[str, list[int]] = field(default_factory=lambda: {MEMORY: [], PORT: [], SWITCH: []})
+
+
+Group = tuple[tuple[int, ...], str]
 
 
 @dataclass
 class Gpu:
-    """A rank: `channels` by type and peer, `buffers` as (peer, kind, type)."""
+    """A rank: `channels` by type and peer, `groups` of switches as (ranks, kind), `buffers` as (peer, kind, type)."""
 
     blocks: list[Block]
     channels: dict[str, list[int]]
     buffers: list[tuple[int, str, str]]
     links: int
+    groups: list[Group] = field(default_factory=list)
 
     @property
     def semaphores(self) -> int:
@@ -51,11 +57,13 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Ends:
-    """How a rank reaches others: by a port where `far` says so. `kind`: what a buffer is called in the file."""
+    """How a rank reaches others: by a port where `far` says so. `kind`: what a buffer is called in the file. `groups`:
+    those of switches that it is in."""
 
     rank: int
     far: Callable[[int, int], bool]
     kind: Callable[[int], str]
+    groups: list[Group] = field(default_factory=list)
 
     def type(self, peer: int) -> str:
         return PORT if self.far(self.rank, peer) else MEMORY
@@ -71,7 +79,7 @@ def gpu_of(ends: Ends, streams: Iterable[list[Step]]) -> Gpu:
         kind = ends.type(peer)
         number[peer, stream] = len(channels[kind])
         channels[kind].append(peer)
-    gpu = Gpu([], channels, [], 0)
+    gpu = Gpu([], channels, [], 0, ends.groups)
     buffers: dict[tuple[int, str, str], int] = {}
     for stream, steps in enumerate(every):
         if steps:
@@ -83,7 +91,8 @@ def gpu_of(ends: Ends, streams: Iterable[list[Step]]) -> Gpu:
 
 
 def _peers(step: Step) -> Iterable[int]:
-    return (*step.peers, *(move.peer for move in step.moves))
+    """With whom it needs channels; switches have their own."""
+    return () if step.kind in (SWITCHES, SPREAD) else (*step.peers, *(move.peer for move in step.moves))
 
 
 def _ported(ends: Ends, steps: list[Step]) -> list[Step]:
@@ -125,6 +134,8 @@ class _Cut:
                 self._put("put", MEMORY, step.moves)
             elif step.kind == FOLD:
                 self._fold(step)
+            else:
+                self._switch(step)
         return self.made
 
     def _tell(self, step: Step) -> None:
@@ -134,7 +145,7 @@ class _Cut:
         for kind in (MEMORY, PORT):
             peers = [peer for peer in step.peers if self.ends.type(peer) == kind and peer not in moves]
             if peers:
-                block = self._room(1, kind, peers, [])
+                block = self._room(1, kind, self._channels(peers), [])
                 ids = ",".join(str(block.channels[kind].index(self.channel[peer])) for peer in peers)
                 name = "signal" if step.kind == SIGNAL else "wait"
                 block.operations.append(f'{{"name":"{name}","channel_ids":[{ids}],"channel_type":"{kind}"}}')
@@ -153,7 +164,7 @@ class _Cut:
         self._add([NOP])
 
     def _put(self, name: str, kind: str, moves: tuple[Move, ...]) -> None:
-        block = self._room(1, kind, [move.peer for move in moves], list(moves))
+        block = self._room(1, kind, self._channels(move.peer for move in moves), list(moves))
         ids = ",".join(str(block.channels[kind].index(self.channel[move.peer])) for move in moves)
         source = ",".join(self._local(move.source, move.size) for move in moves)
         target = ",".join(self._remote(block, kind, move) for move in moves)
@@ -171,13 +182,30 @@ class _Cut:
             self._add([f'{{"name":"re","src_buff":[{source}],"dst_buff":[{into}],"reduce_op":"sum"}}'])
         else:
             peers = [move.peer for move in step.moves]
-            block = self._room(1, MEMORY, peers, list(step.moves))
+            block = self._room(1, MEMORY, self._channels(peers), list(step.moves))
             target = ",".join([into, *(self._remote(block, MEMORY, move) for move in step.moves)])
             ids = ",".join(str(block.channels[MEMORY].index(self.channel[peer])) for peer in peers)
             block.operations.append(
                 f'{{"name":"res","src_buff":[{source}],"dst_buff":[{target}],"channel_ids":[{ids}],'
                 f'"channel_type":"memory","reduce_op":"sum"}}'
             )
+
+    def _switch(self, step: Step) -> None:
+        places = [step.into, *step.operands] if step.kind == SWITCHES else [step.into]
+        ids = [self.ends.groups.index((step.peers, self.ends.kind(place[0]))) for place in places]
+        block = self._room(1, SWITCH, ids, [])
+        target, *source = (
+            f'{{"switch_channel_id":{block.channels[SWITCH].index(at)},"index":{place[1]},"size":{step.size}}}'
+            for at, place in zip(ids, places, strict=True)
+        )
+        name, more = ("glres", ',"reduce_op":"sum"') if source else ("gstore", "")
+        read = source[0] if source else self._local(step.operands[0], step.size)
+        block.operations.append(
+            f'{{"name":"{name}","src_buff":[{read}],"dst_buff":[{target}],"channel_type":"{SWITCH}"{more}}}'
+        )
+
+    def _channels(self, peers: Iterable[int]) -> list[int]:
+        return [self.channel[peer] for peer in peers]
 
     def _local(self, place: Place, size: int) -> str:
         return f'{{"type":"{self.ends.kind(place[0])}","index":{place[1]},"size":{size}}}'
@@ -192,11 +220,11 @@ class _Cut:
     def _add(self, operations: list[str]) -> None:
         self._room(len(operations), MEMORY, [], []).operations.extend(operations)
 
-    def _room(self, more: int, kind: str, peers: list[int], moves: list[Move]) -> Block:
+    def _room(self, more: int, kind: str, numbers: list[int], moves: list[Move]) -> Block:
         """The block that takes so many operations more, with these channels and buffers; a new one where none does."""
         block = self.made[-1]
         for _ in range(2):
-            channels = list(dict.fromkeys([*block.channels[kind], *(self.channel[peer] for peer in peers)]))
+            channels = list(dict.fromkeys([*block.channels[kind], *numbers]))
             buffers = list(dict.fromkeys([*block.buffers[kind], *(self._buffer(kind, move) for move in moves)]))
             full = len(channels) > MOST_CHANNELS or len(buffers) > MOST_CHANNELS
             if not full and len(block.operations) + more <= ROOM + (2 if len(self.made) == 1 else 0):

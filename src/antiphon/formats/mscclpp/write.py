@@ -1,44 +1,52 @@
 """Execution plans of MSCCL++: one file per schedule and place, for the executor of its NCCL library or its own calls.
 
-Every rank has a channel to each peer in each stream; data goes straight to where it is wanted. Sizes are multiples of
-the alignment and of the chunks. All ranks must hand over buffers that lie equally far behind the beginning of their
-allocation: the executor reckons remote addresses with its own.
+Every rank has a channel to each peer in each stream; data goes straight to where it is wanted. Joints of the schedule
+are what switches do (`lower.onesided.switched`). Sizes are multiples of the alignment and of the chunks. All ranks must
+hand over buffers that lie equally far behind the beginning of their allocation: the executor reckons remote addresses
+with its own.
 """
 
 from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from antiphon.core.collective import Collective
 from antiphon.core.interpret.buffers import sides
 from antiphon.core.plan import Entry, Plan
 from antiphon.core.program import Bound, Program
 from antiphon.core.program.kinds import INPUT, OUTPUT, SCRATCH
+from antiphon.core.schedule import Schedule
 from antiphon.core.serialize import dumps
+from antiphon.core.transform import unjoined
 from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.formats.mscclpp.blocks import Block, Ends, Gpu, gpu_of, kinds_of
-from antiphon.formats.mscclpp.limits import FEW_CELLS, MOST_BLOCKS, MOST_OFFSET
+from antiphon.formats.mscclpp.limits import FEW_CELLS, MOST_BLOCKS, MOST_OFFSET, SWITCH
 from antiphon.formats.mscclpp.register import registration
 from antiphon.lower.grain import chunked
 from antiphon.lower.lowering import lower
 from antiphon.lower.onesided.steps import one_sided
+from antiphon.lower.onesided.switched import INSTEAD, Switched, squeezed, switched
+from antiphon.options import parse_yes
 from antiphon.planners.shared.places import hosts
 
+WHAT = "back end mscclpp-json"
 MOST_CHUNKS = 2**20
 _NEVER = 2**20  # steps until scratch is used again
 _SIZED = ("broadcast", "reduce", "allgather", "reducescatter", "allreduce", "alltoall")
 
 
 def mscclpp_json(
-    plan: Plan, *, blocks: int = 32, threads: int = 1024, alignment: int = 16, lag: int = 0, name: str = ""
-) -> dict[str, bytes]:
+    plan: Plan, *, blocks: int = 32, threads: int = 1024, alignment: int = 16, lag: int = 0, alone: bool = False,
+    name: str = "",
+) -> dict[str, bytes]:  # fmt: skip
     """plan0.json for the first schedule, plan0-in-place.json, and register.py, which hands them to MSCCL++.
 
     `blocks`: at most so many thread blocks of a GPU work side by side (more where the schedule does not fit).
     `threads`: of each. `alignment`: of chunks, in bytes. `lag`: as of programs; 0: scratch is not used twice, unless it
-    were more than twice the largest buffer. `name`: what names of plans begin with: letters, digits, - and _.
+    were more than twice the largest buffer. `alone`: what switches would combine or multicast goes row by row.
+    `name`: what names of plans begin with: letters, digits, - and _.
     """
     for what, value, low, high in (
         ("blocks", blocks, 1, MOST_BLOCKS), ("threads", threads, 32, 1024), ("alignment", alignment, 16, 2**16),
@@ -50,6 +58,7 @@ def mscclpp_json(
         raise Invalid("threads come in warps of 32, alignment in multiples of 16 bytes")
     if not re.fullmatch(r"[A-Za-z0-9_-]{0,64}", name):
         raise Invalid(f"name: expected up to 64 letters, digits, - and _, got {quote(name)}")
+    alone = parse_yes(alone, "option alone")
     files: dict[str, bytes] = {}
     rows: list[tuple[str, str, bool, int, int]] = []
     far = _far(plan)
@@ -57,10 +66,12 @@ def mscclpp_json(
         for in_place in (False, True):
             if in_place and plan.collective.kind == "alltoall" and not _equal(plan.collective):
                 continue
-            program, bound = _program(entry, in_place, lag)
+            schedule = unjoined(entry.schedule) if alone else entry.schedule
+            program, bound, known = _program(schedule, in_place, lag)
+            gpus = _gpus(program, bound, known, blocks, far)
             head = _Head(program, bound, (entry.start, entry.stop), threads, alignment, name)
             file = f"plan{number}{'-in-place' if in_place else ''}.json"
-            files[file] = head.text(_gpus(program, bound, blocks, far))
+            files[file] = head.text(gpus)
             rows.append((file, head.label, in_place, *head.sizes))
     per_host = {len(ranks) for ranks in hosts(plan.topology, range(plan.collective.ranks))}
     files["register.py"] = registration(plan.collective, rows, per_host.pop() if len(per_host) == 1 else 0)
@@ -69,8 +80,9 @@ def mscclpp_json(
 
 def json_of(program: Program, *, blocks: int = 32) -> bytes:
     """The plan of a program as it stands, for all sizes, among ranks of one host."""
-    bound = chunked(program, MOST_CHUNKS, "back end mscclpp-json")
-    return _Head(program, bound, (0, None), 1024, 16, "").text(_gpus(program, bound, blocks, lambda a, b: False))
+    bound, known = _switched(program)
+    gpus = _gpus(program, bound, known, blocks, lambda a, b: False)
+    return _Head(program, bound, (0, None), 1024, 16, "").text(gpus)
 
 
 def _equal(collective: Collective) -> bool:
@@ -89,30 +101,47 @@ def _far(plan: Plan) -> Callable[[int, int], bool]:
     return lambda a, b: host[a] != host[b]
 
 
-def _program(entry: Entry, in_place: bool, lag: int) -> tuple[Program, Bound]:
-    what = "back end mscclpp-json"
+def _switched(program: Program) -> tuple[Bound, Switched]:
+    """Its addresses, and what of it switches do."""
+    bound = chunked(program, MOST_CHUNKS, WHAT)
+    known = switched(program, bound, WHAT)
+    return squeezed(program, bound, known), known
+
+
+def _program(schedule: Schedule, in_place: bool, lag: int) -> tuple[Program, Bound, Switched]:
     for lags in (lag,) if lag else (_NEVER, 1):
-        program = lower(entry.schedule, in_place=in_place, lag=lags)
-        bound = chunked(program, MOST_CHUNKS, what)
+        try:
+            program = lower(schedule, in_place=in_place, lag=lags, joints=True)
+        except Unsupported as error:
+            if schedule.joint is None:
+                raise
+            raise Unsupported(f"{error}; {INSTEAD}") from None
+        bound, known = _switched(program)
         if lags == lag or int(bound.sizes[:, SCRATCH].max()) <= 2 * int(bound.sizes[:, :SCRATCH].max()):
             break
     total = int(bound.sizes.sum())
     if total > FEW_CELLS:
         raise Unsupported(
-            f"{what}: {total} chunks in the buffers of all ranks, of at most {FEW_CELLS}; take a planner, or "
+            f"{WHAT}: {total} chunks in the buffers of all ranks, of at most {FEW_CELLS}; take a planner, or "
             "options of it, with fewer chunks or with shares of smaller denominators"
         )
-    return program, bound
+    return program, bound, known
 
 
-def _gpus(program: Program, bound: Bound, blocks: int, far: Callable[[int, int], bool]) -> list[Gpu]:
+def _gpus(
+    program: Program, bound: Bound, known: Switched, blocks: int, far: Callable[[int, int], bool]
+) -> list[Gpu]:  # fmt: skip
     """In as many streams as asked; where blocks are too full for these, in more."""
     kind = kinds_of(whole_of(program.collective) if program.in_place else None)
+    groups = sorted({(ranks, kind(buffer)) for ranks, buffer in known.groups})
+    if any(far(ranks[0], rank) for ranks, _ in groups for rank in ranks):
+        raise Unsupported(f"{WHAT}: lets switches work for ranks of one host only; {INSTEAD}")
+    ends = [Ends(rank, far, kind, [one for one in groups if rank in one[0]]) for rank in range(program.ranks)]
     why = ""
     for most in sorted({blocks, max(blocks, 64), MOST_BLOCKS}):
-        streams = one_sided(program, bound, most)
+        streams = one_sided(program, bound, most, known)
         try:
-            made = [gpu_of(Ends(rank, far, kind), (s[rank] for s in streams)) for rank in range(program.ranks)]
+            made = [gpu_of(one, (s[one.rank] for s in streams)) for one in ends]
         except Unsupported as error:
             why = str(error)
             continue
@@ -122,7 +151,7 @@ def _gpus(program: Program, bound: Bound, blocks: int, far: Callable[[int, int],
         why = f"a rank needs {most_blocks} thread blocks, of at most {MOST_BLOCKS} that are there at once"
         if len(streams) < most:
             break
-    raise Unsupported(f"back end mscclpp-json: {why}; take a planner with fewer steps, or fewer chunks")
+    raise Unsupported(f"{WHAT}: {why}; take a planner with fewer steps, or fewer chunks")
 
 
 def whole_of(collective: Collective) -> int:
@@ -187,6 +216,12 @@ class _Head:
             for kind, peers in gpu.channels.items()
             if peers
         )
+        groups = ",".join(
+            f'{{"channel_type":"{SWITCH}","buffer_type":"{kind}","rank_groups":[{{"size":{len(ranks)},'
+            f'"ranks":{_list(ranks)}}}]}}'
+            for ranks, kind in gpu.groups
+        )
+        channels = ",".join(filter(None, (channels, groups)))
         buffers = ",".join(
             f'{{"rank":{peer},"type":"{kind}","access_channel_types":["{access}"]}}'
             for peer, kind, access in gpu.buffers
@@ -213,7 +248,7 @@ class _Head:
         return f'{{"id":{number},"ops":[{operations}],"channels":[{channels}],"remote_buffer_refs":[{buffers}]}}'
 
 
-def _list(numbers: list[int]) -> str:
+def _list(numbers: Iterable[int]) -> str:
     return "[" + ",".join(map(str, numbers)) + "]"
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-SIGNAL, WAIT, PUT, FOLD, SYNC = range(5)
-NAMES = ("signal", "wait", "put", "fold", "sync")
+SIGNAL, WAIT, PUT, FOLD, SYNC, SWITCH, SPREAD = range(7)
+NAMES = ("signal", "wait", "put", "fold", "sync", "switch", "spread")
 
 MOST_PEERS = 8  # of a signal, a wait, a put; a fold puts what it makes to so many
 MOST_OPERANDS = 9
@@ -29,7 +29,9 @@ class Move(NamedTuple):
 
 class Step(NamedTuple):
     """`peers`: who is signalled, or waited for. `moves`: of a put, or what a fold puts besides. A fold combines `size`
-    chunks at each of `operands` and writes them at `into`; of one operand it is a copy."""
+    chunks at each of `operands` and writes them at `into`; of one operand it is a copy. A switch combines what all
+    `peers`, its own rank among them, have at its operand, a spread takes what its own rank has there; both write it at
+    `into` of all."""
 
     kind: int
     peers: tuple[int, ...] = ()

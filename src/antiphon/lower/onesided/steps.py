@@ -1,7 +1,8 @@
 """What every rank does in every stream: step by step, so that nobody waits for what comes later.
 
 In a step a rank first tells who may write into its places (a credit), then waits for its own credits, puts, signals,
-and waits for what is put into its places; then it folds. Everything that a rank waits for is done by others in the
+and waits for what is put into its places; then it folds. What it asks switches for it does before it puts, once all
+who are concerned have given their credit. Everything that a rank waits for is done by others in the
 same step or earlier, and credits and puts wait only for earlier steps: so among the ranks that are behind all others
 one can always go on.
 
@@ -14,6 +15,8 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import numpy as np
+
 from antiphon.core.columns import Longs
 from antiphon.core.program import Bound, Program
 from antiphon.core.program.kinds import FOLD as FOLDS
@@ -23,6 +26,8 @@ from antiphon.lower.onesided.form import (
     MOST_PEERS,
     PUT,
     SIGNAL,
+    SPREAD,
+    SWITCH,
     SYNC,
     WAIT,
     Move,
@@ -32,16 +37,23 @@ from antiphon.lower.onesided.form import (
 )
 from antiphon.lower.onesided.messages import Messages, joined, messages, moves
 from antiphon.lower.onesided.streams import streams
+from antiphon.lower.onesided.switched import Switched
 
 
-def one_sided(program: Program, bound: Bound, most: int) -> Streams:
-    """The steps of a program, its addresses counted in chunks, in at most `most` streams. O(n log n)."""
+def one_sided(program: Program, bound: Bound, most: int, known: Switched | None = None) -> Streams:
+    """The steps of a program, its addresses counted in chunks, in at most `most` streams; what is `known` of it is done
+    by switches. O(n log n)."""
     found = messages(program)
-    stream = streams(program, found, most)
+    known = known or Switched.none(program)
+    stream = streams(program, found, most, known)
     count = int(stream.max(initial=-1)) + 1
     work = [[_Work() for _ in range(program.ranks)] for _ in range(count)]
-    _deal_messages(program, bound, found, stream, work)
-    _deal_folds(program, bound, stream, work)
+    _deal_messages(program, bound, found, stream, work, known)
+    _deal_folds(program, bound, stream, work, known)
+    for number, one in zip(stream[known.asked].tolist(), known.switches, strict=True):
+        work[number][one.rank].turns[one.step].switches.append(
+            Step(SWITCH if one.combines else SPREAD, one.ranks, (), one.target, (one.source,), one.size)
+        )
     return [[_Rank(of).steps() for of in work[number]] for number in range(count)]
 
 
@@ -65,6 +77,7 @@ class _Turn:
     credits: list[int] = field(default_factory=list)  # to whom it gives one
     after: set[int] = field(default_factory=set)  # folds that must be done before these credits
     folds: list[_Fold] = field(default_factory=list)
+    switches: list[Step] = field(default_factory=list)
 
 
 @dataclass(eq=False)
@@ -73,21 +86,28 @@ class _Work:
     begun: list[int] = field(default_factory=list)  # who must know that this rank has begun
 
 
-def _deal_messages(program: Program, bound: Bound, found: Messages, stream: Longs, work: list[list[_Work]]) -> None:
+def _deal_messages(
+    program: Program, bound: Bound, found: Messages, stream: Longs, work: list[list[_Work]], known: Switched
+) -> None:
     """Messages between two ranks in one step are one put and one signal. Before the first the sender must know that the
-    receiver has begun: it says so, unless a credit does, or what the sender has had from there in an earlier step."""
+    receiver has begun: it says so, unless a credit does, or what the sender has had from there in an earlier step.
+
+    What a switch multicasts is no put, but a credit before and a signal behind: that the receiver's place is free, and
+    what it gives to the sum is there."""
     columns = (program.rank[found.send], program.peer[found.send], program.when[found.send] // 2, stream[found.send])
     between = list(zip(*(values.tolist() for values in columns), strict=True))
     made = moves(program, bound, found)
     groups: dict[tuple[int, int, int, int], tuple[list[Move], bool, set[int]]] = {}
     wait, ptr = program.wait.tolist(), program.wait_ptr.tolist()
-    for (source, target, step, number), some, receive, credit in zip(
-        between, made, found.receive.tolist(), found.credit.tolist(), strict=True
-    ):
-        if not some:
+    rows, credits = found.receive.tolist(), found.credit.tolist()
+    gone, bare = known.gone[found.send].tolist(), known.bare[found.send].tolist()
+    for at, (source, target, step, number) in enumerate(between):
+        if gone[at] or not made[at]:
             continue
+        receive, credit, some = rows[at], credits[at] or bare[at], [] if bare[at] else made[at]
         before = groups.get((number, step, source, target), ([], False, set()))
-        after = before[2] | set(wait[ptr[receive] : ptr[receive + 1]]) if credit else before[2]
+        waiting = [receive, known.send_of.get(receive, receive)] if credit else []
+        after = before[2].union(*(wait[ptr[row] : ptr[row + 1]] for row in waiting))
         groups[number, step, source, target] = (before[0] + some, before[1] or credit, after)
     heard: dict[tuple[int, int, int], int] = {}  # the first step in which one puts to another
     for (number, step, source, target), (some, credit, after) in sorted(groups.items(), key=lambda group: group[0]):
@@ -106,12 +126,12 @@ def _deal_messages(program: Program, bound: Bound, found: Messages, stream: Long
             mine.asked.append(target)
 
 
-def _deal_folds(program: Program, bound: Bound, stream: Longs, work: list[list[_Work]]) -> None:
+def _deal_folds(program: Program, bound: Bound, stream: Longs, work: list[list[_Work]], known: Switched) -> None:
     parts = list(zip(bound.buffer.tolist(), bound.begin.tolist(), strict=True))
     ptr = program.part_ptr.tolist()
     length = bound.length[program.part_ptr[:-1].clip(max=max(len(bound.length) - 1, 0))].tolist()
     kind, rank, when, of = (values.tolist() for values in (program.kind, program.rank, program.when, stream))
-    for row in range(program.operations):
+    for row in np.flatnonzero(~known.gone).tolist():
         if kind[row] == FOLDS and length[row]:
             into, *operands = parts[ptr[row] : ptr[row + 1]]
             work[of[row]][rank[row]].turns[when[row] // 2].folds.append(
@@ -137,7 +157,11 @@ class _Rank:
                 self._fold([])
             self._tell(SIGNAL, turn.credits)
             self._tell(WAIT, turn.asked)
-            self._put(self._fold(turn.moves))
+            left = self._fold(turn.moves)
+            for step in turn.switches:
+                place, into = step.operands[0], step.into
+                self._touch(step, [(*place, place[1] + step.size, False), (*into, into[1] + step.size, True)])
+            self._put(left)
             self._tell(SIGNAL, turn.to)
             self._tell(WAIT, turn.awaited)
             self.held = _together(turn.folds)

@@ -8,25 +8,28 @@ from antiphon.core.columns import Longs, dense, distinct, pointers
 from antiphon.core.program import Program
 from antiphon.core.program.kinds import JOIN
 from antiphon.lower.onesided.messages import Messages
+from antiphon.lower.onesided.switched import Switched
 
 
-def streams(program: Program, found: Messages, most: int) -> Longs:
-    """Of each operation its stream, of at most `most`. What waits for each other, and a send and its receive, are in
-    the same; the rest is dealt out so that every rank has about as much to do in each."""
-    part = _parts(program, found)
+def streams(program: Program, found: Messages, most: int, known: Switched) -> Longs:
+    """Of each operation its stream, of at most `most`. What waits for each other, a send and its receive, and what one
+    switch does are in the same; the rest is dealt out so that every rank has about as much to do in each."""
+    part = _parts(program, found, known)
     parts = int(part.max(initial=-1)) + 1
     if parts <= most:
         return part
     return _dealt(program, part, parts, most)[part]
 
 
-def _parts(program: Program, found: Messages) -> Longs:
+def _parts(program: Program, found: Messages, known: Switched) -> Longs:
     """Connected components, numbered by their first operation."""
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import connected_components
 
-    src = np.concatenate([program.wait_op, found.send])
-    dst = np.concatenate([program.wait, found.receive])
+    helped = np.flatnonzero(known.part >= 0)
+    asked = np.array([*known.asked, 0], np.int64)[known.part[helped]]
+    src = np.concatenate([program.wait_op, found.send, helped])
+    dst = np.concatenate([program.wait, found.receive, asked])
     shape = (program.operations, program.operations)
     joined = csr_array((np.ones(len(src), np.int8), (src, dst)), shape=shape)
     label = connected_components(joined, directed=False)[1].astype(np.int64)
