@@ -8,6 +8,8 @@ from antiphon.formats.lint.form import Call, Finding, Head, Runtime, places, siz
 from antiphon.units import format_size
 
 TYPES = ("float16", "float32", "bfloat16", "int32", "uint32", "float8_e4m3fn", "float8_e5m2")
+ADDED = ("float16", "bfloat16", "float32", "int32", "uint32")  # by switches, on GPUs with NVLink's multicast
+SWITCHES = {"glres", "gstore", "gstorepkt"}
 ASKED = ("allreduce", "allgather", "reducescatter", "broadcast")
 COMBINES = ("allreduce", "reduce", "reducescatter")
 
@@ -32,6 +34,23 @@ def _type(head: Head, call: Call) -> Iterator[Finding]:
         yield Finding("refused", f"the executor has no type {call.dtype}", f"use one of {', '.join(TYPES)}")
 
 
+def _switched(head: Head, call: Call) -> Iterator[Finding]:
+    """The executor binds whole allocations to the switch, and has a kernel for these types only."""
+    if "glres" in head.verbs and call.dtype in TYPES and call.dtype not in ADDED:
+        yield Finding(
+            "refused",
+            f"switches add {', '.join(ADDED)}, and not {call.dtype}",
+            "use one of these, or export the plan with --option alone=yes",
+        )
+    if head.verbs & SWITCHES:
+        yield Finding(
+            "note",
+            "switches reach only memory that is allocated for them, on GPUs of compute capability 9.0 or more, of the "
+            "same size at all ranks",
+            "allocate buffers with its GpuBuffer or ncclMemAlloc",
+        )
+
+
 def _whole(head: Head, call: Call) -> Iterator[Finding]:
     """An error, not a way back to the library: the plan has been chosen by then."""
     align = head.extra.get("alignment", 16)
@@ -52,5 +71,5 @@ def _registered(head: Head, call: Call) -> Iterator[Finding]:
 
 MSCCLPP = Runtime(
     "mscclpp-0.9", "MSCCL++ 0.9, its executor and NCCL interface", "mscclpp-json",
-    (_collective, whom, _operator, _type, sizes, _whole, places, _registered),
+    (_collective, whom, _operator, _type, _switched, sizes, _whole, places, _registered),
 )  # fmt: skip

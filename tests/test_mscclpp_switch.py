@@ -1,0 +1,162 @@
+"""Plans of MSCCL++ in which switches add and multicast: written, read back, judged, and damaged."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import antiphon
+from antiphon.cli import run
+from antiphon.core.topology import Ability, LinkType, Topology, both_ways, build
+from antiphon.core.verify import verify
+from antiphon.errors import Invalid, Unsupported
+from antiphon.formats.foreign import reader_of
+from antiphon.formats.lint.form import Call
+from antiphon.formats.lint.mscclpp import MSCCLPP
+from antiphon.formats.mscclpp.read import plan_of
+from antiphon.formats.mscclpp.write import mscclpp_json
+from antiphon.lower.machine.code import Code
+from antiphon.lower.machine.judge import judge
+from antiphon.lower.machine.lift import schedule_of
+
+Row = dict[str, Any]
+
+
+def star(ranks: int, **more: int) -> Topology:
+    """Ranks around one switch that adds and multicasts."""
+    able = Ability(multicast=True, reduce=True, own=True, **more)
+    links = both_ways([(rank, ranks) for rank in range(ranks)], LinkType("port", Fraction(10**9), 1e-6))
+    return build("star", ranks, links, switches=1, abilities=[able])
+
+
+def files(kind: str, machine: Topology, planner: str = "nvls", alone: bool = False, **options: Any) -> dict[str, Row]:
+    plan = antiphon.plan(kind, machine, planner=planner, options=options)
+    made = mscclpp_json(plan, alone=alone)
+    return {name: json.loads(text) for name, text in made.items() if name.endswith(".json")}
+
+
+def read(plan: Row) -> Code:
+    return plan_of(json.dumps(plan).encode()).code
+
+
+def operations(plan: Row, name: str) -> list[tuple[list[Row], int]]:
+    """Where operations of a name stand: the list, and the place in it."""
+    every = [block["ops"] for gpu in plan["gpus"] for block in gpu["threadblocks"]]
+    return [(ops, at) for ops in every for at, one in enumerate(ops) if one["name"] == name]
+
+
+def count(plan: Row, *names: str) -> list[int]:
+    return [len(operations(plan, name)) for name in names]
+
+
+@pytest.mark.parametrize("ranks", range(3, 10))
+@pytest.mark.parametrize("pieces", [1, 4])
+def test_an_allreduce_is_one_operation_of_each_rank(ranks: int, pieces: int) -> None:
+    made = files("allreduce", star(ranks), pieces=pieces)
+    assert list(made) == ["plan0.json", "plan0-in-place.json"]
+    for name, plan in made.items():
+        code = read(plan)
+        assert judge(code, orders=6) is None, name
+        assert count(plan, "glres", "gstore", "put", "re", "res", "copy") == [ranks, 0, 0, 0, 0, 0]
+        assert all(gpu["scratch_chunks"] == 0 for gpu in plan["gpus"])
+        assert verify(schedule_of(code), antiphon.topology(f"full:ranks={ranks}")).fault is None
+
+
+@pytest.mark.parametrize("kind", ["allgather", "broadcast"])
+def test_a_multicast_is_one_operation_of_its_source(kind: str) -> None:
+    for plan in files(kind, star(5)).values():
+        assert judge(read(plan), orders=6) is None
+        assert count(plan, "gstore", "glres", "put", "copy") == [5 if kind == "allgather" else 1, 0, 0, 0]
+
+
+@pytest.mark.parametrize("machine", ["hgx-h100", "gb200-nvl72"])
+def test_machines_of_the_catalogue(machine: str) -> None:
+    for plan in files("allreduce", antiphon.topology(machine), pieces=1).values():
+        assert judge(read(plan)) is None
+        ranks = len(plan["gpus"])
+        assert count(plan, "glres") == [ranks]
+        for gpu in plan["gpus"]:
+            groups = [row for row in gpu["channels"] if row["channel_type"] == "switch"]
+            assert groups == [
+                {"channel_type": "switch", "buffer_type": kind,
+                 "rank_groups": [{"size": ranks, "ranks": list(range(ranks))}]}
+                for kind in (["o"] if plan["inplace"] else ["i", "o"])
+            ]  # fmt: skip
+
+
+def test_plain_transfers_beside_switches() -> None:
+    for plan in files("allreduce", star(4, at_once=2), pieces=8, beside=True).values():
+        assert judge(read(plan), orders=6) is None
+        glres, put = count(plan, "glres", "put")
+        assert glres > 0 < put
+
+
+@pytest.mark.parametrize("kind", ["reducescatter", "reduce"])
+def test_what_cannot_be_said_is_refused_and_written_row_by_row_when_asked(kind: str) -> None:
+    with pytest.raises(Unsupported, match=r"no reduction by switches without the multicast.*alone=yes"):
+        files(kind, star(4))
+    for plan in files(kind, star(4), alone=True).values():
+        assert judge(read(plan)) is None
+        assert count(plan, "glres", "gstore") == [0, 0]
+    with pytest.raises(Unsupported, match=r"without touching a rank.*alone=yes"):
+        files("allreduce", star(4, through=True), planner="sharp")
+
+
+def damaged(plan: Row, seed: int) -> tuple[str, Row]:
+    """Something that makes a difference, and what it is."""
+    rng, plan = random.Random(seed), copy.deepcopy(plan)
+    what = ("place", "signal", "wait", "sync", "twice", "operation", "group")[seed % 7]
+    name = {"place": "glres", "signal": "signal", "wait": "wait", "sync": "nop"}.get(what, "glres")
+    ops, at = rng.choice(operations(plan, name))
+    if what == "place":
+        place = rng.choice([*ops[at]["src_buff"], *ops[at]["dst_buff"]])
+        place["index"] = (place["index"] + rng.randrange(1, 4)) % 4
+    elif what == "twice":
+        ops.insert(at, ops[at])
+    elif what == "group":
+        gpu = rng.choice(plan["gpus"])
+        next(row for row in gpu["channels"] if row["channel_type"] == "switch")["rank_groups"][0]["ranks"].pop()
+    else:
+        del ops[at]
+    return what, plan
+
+
+@pytest.mark.parametrize("seed", range(56))
+@pytest.mark.parametrize("name", ["plan0.json", "plan0-in-place.json"])
+def test_damage_is_found(name: str, seed: int) -> None:
+    """But in the one case where it does no harm: to add twice what lies elsewhere."""
+    what, plan = damaged(files("allreduce", star(4), pieces=1)[name], seed)
+    try:
+        fault = judge(read(plan))
+    except Invalid as error:
+        assert what == "group", error
+        return
+    assert (fault is None) == (what == "twice" and not plan["inplace"]), (what, fault)
+
+
+def test_types_that_switches_do_not_add_are_refused() -> None:
+    (plan, _) = files("allreduce", star(4), pieces=1).values()
+    reader = reader_of(data := json.dumps(plan).encode())
+    assert reader is not None
+    head = reader(data, "plan0.json").head
+    for dtype, refused in (("bfloat16", False), ("float8_e4m3fn", True)):
+        found = MSCCLPP.check(head, Call(4096, 2, dtype, "sum", 4, False))
+        assert any("switches add" in one.why for one in found) == refused
+        assert any("memory that is allocated for them" in one.why for one in found)
+
+
+def test_the_command_writes_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = tmp_path / "plan.json"
+    assert run(["plan", "allreduce", "hgx-h100", "--planner", "nvls", "-o", str(plan)]) == 0
+    assert run(["export", str(plan), "--to", "mscclpp-json", "-o", str(tmp_path / "made")]) == 0
+    assert run(["verify", str(tmp_path / "made" / "plan0.json")]) == 0
+    assert b"glres" in (tmp_path / "made" / "plan0.json").read_bytes()
+    arguments = ["export", str(plan), "--to", "mscclpp-json", "--option", "alone=yes", "-o", str(tmp_path / "alone")]
+    assert run(arguments) == 0
+    assert b"glres" not in (tmp_path / "alone" / "plan0.json").read_bytes()
