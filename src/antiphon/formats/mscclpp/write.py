@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 
 from antiphon.core.collective import Collective
 from antiphon.core.interpret.buffers import sides
-from antiphon.core.plan import Entry, Plan
+from antiphon.core.plan import Plan
 from antiphon.core.program import Bound, Program
 from antiphon.core.program.kinds import INPUT, OUTPUT, SCRATCH
 from antiphon.core.schedule import Schedule
