@@ -112,30 +112,54 @@ def test_what_cannot_be_said_is_refused_and_written_row_by_row_when_asked(kind: 
         files("allreduce", star(4, through=True), planner="sharp")
 
 
-BETWEEN = [(0, 0, 1, 0, 1), (0, 0, 2, 0, 1), (1, 0, 0, 1, 0), (2, 0, 0, 1, 0), (2, 0, 0, 2, 0)]
-ELSEWHERE = [
-    (0, 0, 3, 1, 1), (1, 0, 1, 0, 1), (1, 0, 2, 0, 1), (2, 0, 0, 1, 0), (2, 0, 0, 2, 0), (3, 0, 0, 3, 0),
-]  # fmt: skip
-TO_SCRATCH = [(0, 0, rank, other, 1) for rank in range(3) for other in range(3) if rank != other]
+def rows(*steps: str) -> list[tuple[int, int, int, int, int]]:
+    """Of one chunk, by step: "1+0" adds what rank 1 has to that of rank 0, "0-1" copies it."""
+    made = []
+    for step, some in enumerate(steps):
+        for one in some.split():
+            made.append((step, 0, int(one[0]), int(one[2]), int(one[1] == "+")))
+    return made
 
 
-@pytest.mark.parametrize(
-    ("ranks", "rows", "joint", "why"),
-    [
-        (3, BETWEEN, [0, 0, -1, 1, 1], "something comes between"),
-        (4, ELSEWHERE, [-1, 0, 0, 1, 1, -1], "one place that is the same at all ranks"),
-        (3, TO_SCRATCH, [0, 0, 1, 1, 2, 2], "one place that is the same at all ranks|something else there"),
-    ],
-)
-def test_what_switches_would_do_at_other_places_or_times_is_refused(
-    ranks: int, rows: list[tuple[int, ...]], joint: list[int], why: str
-) -> None:
-    schedule = replace(of_rows("allreduce", ranks, rows), joint=np.array(joint))
+ALIKE = "one place that is the same at all ranks"
+REFUSED = {
+    "a copy of the sum goes first": (rows("1+0 2+0", "0-1", "0-1 0-2"), [0, 0, -1, 1, 1], "something comes between"),
+    "one has it elsewhere": (
+        rows("3+1 4+0", "1+0 2+0", "0-1 0-2", "0-3 0-4"), [-1, -1, 0, 0, 1, 1, -1, -1], ALIKE,
+    ),
+    "the end has its own elsewhere": (rows("3+0", "1+0 2+0", "0-1 0-2", "0-3"), [-1, 0, 0, 1, 1, -1], ALIKE),
+    "into scratch": (rows("0+1 0+2 1+0 1+2 2+0 2+1"), [0, 0, 1, 1, 2, 2], ALIKE),
+    "nothing there at the source": (
+        rows("1+3", "0+1 0+2", "3+2", "2-0 2-1 2-3"), [-1, 0, 0, -1, -1, -1, -1], "something else there",
+    ),
+    "not to all": (rows("1+0 2+0 3+0", "0-1 0-2 0-3"), [0, 0, 0, 1, 1, -1], "without the multicast of its sum"),
+}  # fmt: skip
+
+
+def by_hand(rows: list[tuple[int, int, int, int, int]], joint: list[int], alone: bool = False) -> list[Row]:
+    ranks = 1 + max(row[3] for row in rows)
+    schedule = replace(of_rows("allreduce", ranks, list(rows)), joint=np.array(joint))
     plan = Plan(star(ranks), schedule.collective, (Entry(0, None, schedule),))
-    with pytest.raises(Unsupported, match=f"({why}).*alone=yes"):
-        mscclpp_json(plan)
-    for name, text in mscclpp_json(plan, alone=True).items():
-        assert name.endswith(".py") or judge(plan_of(text).code) is None
+    made = mscclpp_json(plan, alone=alone)
+    return [json.loads(text) for name, text in made.items() if name.endswith(".json")]
+
+
+def test_a_group_adds_what_its_ranks_have_added() -> None:
+    """Each of three ranks adds that of another first, and sends it the sum in the end."""
+    made = by_hand(rows("3+0 4+1 5+2", "1+0 2+0", "0-1 0-2", "0-3 1-4 2-5"), [-1, -1, -1, 0, 0, 1, 1, -1, -1, -1])
+    for plan in made:
+        assert judge(read(plan), orders=6) is None
+        assert count(plan, "glres") == [1]
+        assert [len(gpu["channels"]) for gpu in plan["gpus"]] == [2, 2, 2, 1, 1, 1]
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_switches_would_do_at_other_places_or_times_is_refused(what: str) -> None:
+    rows, joint, why = REFUSED[what]
+    with pytest.raises(Unsupported, match=f"{why}.*alone=yes"):
+        by_hand(rows, joint)
+    for plan in by_hand(rows, joint, alone=True):
+        assert judge(read(plan)) is None
 
 
 def damaged(plan: Row, seed: int) -> tuple[str, Row]:

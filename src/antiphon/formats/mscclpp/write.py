@@ -80,10 +80,9 @@ def mscclpp_json(
 
 def json_of(program: Program, *, blocks: int = 32) -> bytes:
     """The plan of a program as it stands, for all sizes, among ranks of one host."""
-    bound = chunked(program, MOST_CHUNKS, WHAT)
-    known = switched(program, bound, WHAT)
-    bound = squeezed(program, bound, known)
-    return _Head(program, bound, (0, None), 1024, 16, "").text(_gpus(program, bound, known, blocks, lambda a, b: False))
+    bound, known = _switched(program)
+    gpus = _gpus(program, bound, known, blocks, lambda a, b: False)
+    return _Head(program, bound, (0, None), 1024, 16, "").text(gpus)
 
 
 def _equal(collective: Collective) -> bool:
@@ -102,6 +101,13 @@ def _far(plan: Plan) -> Callable[[int, int], bool]:
     return lambda a, b: host[a] != host[b]
 
 
+def _switched(program: Program) -> tuple[Bound, Switched]:
+    """Its addresses, and what of it switches do."""
+    bound = chunked(program, MOST_CHUNKS, WHAT)
+    known = switched(program, bound, WHAT)
+    return squeezed(program, bound, known), known
+
+
 def _program(schedule: Schedule, in_place: bool, lag: int) -> tuple[Program, Bound, Switched]:
     for lags in (lag,) if lag else (_NEVER, 1):
         try:
@@ -110,9 +116,7 @@ def _program(schedule: Schedule, in_place: bool, lag: int) -> tuple[Program, Bou
             if schedule.joint is None:
                 raise
             raise Unsupported(f"{error}; {INSTEAD}") from None
-        bound = chunked(program, MOST_CHUNKS, WHAT)
-        known = switched(program, bound, WHAT)
-        bound = squeezed(program, bound, known)
+        bound, known = _switched(program)
         if lags == lag or int(bound.sizes[:, SCRATCH].max()) <= 2 * int(bound.sizes[:, :SCRATCH].max()):
             break
     total = int(bound.sizes.sum())
