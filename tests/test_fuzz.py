@@ -20,6 +20,7 @@ import pytest
 
 from antiphon.core import joints as core_joints
 from antiphon.core.collective import Collective
+from antiphon.core.datatypes import combine_of
 from antiphon.core.schedule import Schedule, cut
 from antiphon.core.topology import LinkType, build
 from antiphon.core.verify import Fault, Report, branching, verify
@@ -211,7 +212,7 @@ def test_one_wrong_element_of_a_run_is_caught(what: str, monkeypatch: pytest.Mon
 def test_an_interpreter_that_folds_wrongly_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     from antiphon.core.interpret import stepwise
 
-    honest = stepwise.combine_of
+    honest = combine_of
     monkeypatch.setattr(stepwise, "combine_of", lambda op: np.add if op == "max" else honest(op))
     assert "max" in fault_of(runs, 1000)
 

@@ -477,7 +477,7 @@ def taken(tree: ast.AST, given: set[str]) -> Iterator[tuple[int, str]]:
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             names = [node.value] if node.value in given - own else named_in(node.value)
         for name in dict.fromkeys(filter(is_private, names)):
-            yield node.lineno, name
+            yield getattr(node, "lineno", 0), name
 
 
 def named_in(text: str) -> list[str]:

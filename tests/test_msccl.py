@@ -6,6 +6,7 @@ import random
 import re
 import sys
 import tracemalloc
+from importlib import import_module
 from pathlib import Path
 
 import msccl_cases as cases
@@ -27,8 +28,7 @@ from antiphon.lower.machine.judge import judge
 from antiphon.planners.table import TABLE
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "fuzz"))
-
-from _msccl_executor import verdict
+verdict = import_module("_msccl_executor").verdict
 
 PLANNERS = [
     (planner, coll)

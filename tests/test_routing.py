@@ -29,7 +29,7 @@ def machines(draw: st.DrawFn) -> Topology:
     nodes = st.integers(0, ranks + switches - 1)
     ends = st.tuples(nodes, nodes, st.sampled_from(KINDS), st.integers(1, 3)).filter(lambda link: link[0] != link[1])
     drawn = draw(st.lists(ends, min_size=1, max_size=30))
-    links = [link for *link, many in drawn if max(link[:2]) >= ranks for _ in range(many)]
+    links = [(a, b, kind) for a, b, kind, many in drawn if max(a, b) >= ranks for _ in range(many)]
     return build("drawn", ranks, links or [(0, ranks, KINDS[0])], switches=switches)
 
 
