@@ -56,7 +56,7 @@ TYPOS = [
     ("best.ranges", "best.rangs"),
     ("first.candidate.planner", "first.candidate.planer"),
     ("antiphon.frontier(", "antiphon.frontiers("),
-    ('on="mpi"', 'on="mpii"'),
+    ('on="mpi"', "on=1"),  # a name of an installed package's runtime is only known when it runs
     ("limits = antiphon.bound", "limits: int = antiphon.bound"),
     ("antiphon.load(", "antiphon.loads("),
     ('antiphon.fit("genmodel"', 'antiphon.fit("gemodel"'),

@@ -34,7 +34,9 @@ int main(int count, char **arguments) {
         MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
         if (rank == size - 1) MPI_Recv(&told, 1, MPI_INT, 0, 7, MPI_COMM_WORLD, MPI_STATUS_IGNORE), _exit(1);
         first = sums(100000), second = sums(100000);
-        if (!rank) printf("late: %d %d\n", first, second), fflush(stdout);
+        /* into a file: what is printed may be lost where the launcher ends the job */
+        FILE *file = rank ? NULL : fopen(getenv("LATE"), "w");
+        if (file) fprintf(file, "late: %d %d\n", first, second), fclose(file);
         if (!rank) MPI_Send(&told, 1, MPI_INT, size - 1, 7, MPI_COMM_WORLD);
         sleep(10);
     }
