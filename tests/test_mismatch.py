@@ -20,6 +20,8 @@ import mismatch_process
 import numpy as np
 import pytest
 from addresses import free_addresses
+from hypothesis import given
+from hypothesis import strategies as st
 from mpi_env import Mpi
 from test_comm import launch
 
@@ -29,6 +31,7 @@ from antiphon.errors import Invalid, TimedOut
 from antiphon.runtimes.engine.native import Mismatch, TransportFailed
 from antiphon.runtimes.serve import group_start
 from antiphon.runtimes.serve.book import make_book
+from antiphon.runtimes.serve.call_head import CallHead
 from antiphon.select import save_plans
 
 PROGRAM = str(Path(__file__).with_name("mismatch_process.py"))
@@ -267,3 +270,25 @@ def test_ranks_that_give_and_end_are_told_at_the_end(monkeypatch: pytest.MonkeyP
     with ThreadPoolExecutor(2) as pool:
         said = [*pool.map(giving_only, range(2), [address] * 2, [threading.Barrier(2)] * 2)]
     assert any(BOTH.match(text) and "call 4: broadcast from rank" in text for text in said), said
+
+
+@given(st.lists(st.sampled_from(["allreduce", "broadcast", "again", "stage 1", "stage 2", "stage 0", "extend"])))
+def test_what_is_told_of_a_call_is_what_a_fresh_head_would_tell(steps: list[str]) -> None:
+    """The same call again only gets another number; what was written in between must not stay."""
+    head, about, call, made = CallHead(3, b"plans"), [b"plans"], ("allgather", 8, 1, "", -1), 0
+    for step in steps:
+        if step.startswith("stage"):
+            head.stage(int(step[-1]))
+        elif step == "extend":
+            head.extend(b"more")
+            about.append(b"more")
+        else:
+            call = call if step == "again" else (step, 1024, 11, "sum", 0)
+            head.begin(*call)
+            made += 1
+            fresh = CallHead(3, about[0])
+            for more in about[1:]:
+                fresh.extend(more)
+            fresh.number = made - 1
+            fresh.begin(*call)
+            assert head.memory.raw == fresh.memory.raw

@@ -11,6 +11,7 @@ from typing import Any
 from antiphon.core.collective import COMBINING, KINDS, ROOTED
 
 _LAYOUT = struct.Struct("=3Q4B4xiI")
+_NUMBER = 1  # of its numbers of 64 bits, that of the call
 _pack = _LAYOUT.pack_into
 _NAMES = (*KINDS, "barrier")
 _OPERATORS = ("", "sum", "prod", "max", "min", "avg", "band", "bor", "bxor", "another operator")
@@ -43,26 +44,35 @@ class CallHead:
     def __init__(self, rank: int, about: bytes) -> None:
         self.rank, self.number = rank, 0
         self.memory = ctypes.create_string_buffer(_LAYOUT.size)
+        self._numbers = memoryview(self.memory).cast("B").cast("Q")
         self._group = 0
-        self._fields = (0, 0, 0, 0, -1)
+        self._call = "barrier", 0, 0, "", -1
+        self._stands = False  # it stands in the memory, but for its number
         self.extend(about)
 
     def extend(self, about: bytes) -> None:
         """More that all must have alike from now on: plans."""
         whole = hashlib.sha256(self._group.to_bytes(8, "little") + about).digest()
         self._group = int.from_bytes(whole[:8], "little")
+        self._stands = False
 
-    def begin(self, kind: str, nbytes: int, type_: int, op: str, root: int) -> None:
-        """The next call of the group: `nbytes` of the elements of one process, of a type by `type_code`."""
+    def begin(self, kind: str, nbytes: int, type_: int, op: str = "sum", root: int = -1) -> None:
+        """The next call of the group, whatever serves it: `nbytes` of the elements of one process, 0 where these may
+        differ; `type_` as of `type_code`. Programs make the same call many times, and then only its number is new."""
         self.number += 1
-        kind_, op_ = _kind_codes(kind, op)
-        self._fields = nbytes, kind_, op_, type_, root
-        _pack(self.memory, 0, self._group, self.number, nbytes, kind_, op_, type_, 0, root, self.rank)
+        call = kind, nbytes, type_, op, root
+        if self._stands and call == self._call:
+            self._numbers[_NUMBER] = self.number
+        else:
+            self._call = call
+            self.stage(0)
 
     def stage(self, stage: int) -> None:
         """0: the call itself; 1 and 2: the plan for it."""
-        nbytes, kind, op, type_, root = self._fields
-        _pack(self.memory, 0, self._group, self.number, nbytes, kind, op, type_, stage, root, self.rank)
+        kind, nbytes, type_, op, root = self._call
+        kind_, op_ = _kind_codes(kind, op)
+        _pack(self.memory, 0, self._group, self.number, nbytes, kind_, op_, type_, stage, root, self.rank)
+        self._stands = stage == 0
 
     def says(self, call: bytes | None = None) -> str:
         """What a call is to who makes it; left out: this one."""

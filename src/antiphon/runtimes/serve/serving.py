@@ -89,14 +89,8 @@ class Serving:
         self._base = base
         self.head = CallHead(rank, encode_book(book))
         wire.calls(self.head.memory)
+        self.begin = self.head.begin  # the next call; straight there, as it is a good part of what a small call costs
         self._take(book)
-
-    def begin(self, kind: str, nbytes: int, type_: int, op: str = "sum", root: int = -1) -> None:
-        """The next call, whatever serves it: `nbytes` of the elements of one process, 0 where these may differ; `type_`
-        as of `type_code`."""
-        if self.broken:
-            raise TransportFailed(f"an earlier call failed: {self.broken}")
-        self.head.begin(kind, nbytes, type_, op, root)
 
     def agree(self, timeout: float) -> None:
         """Until all processes have begun this call: before something else than the engine serves it."""
@@ -211,7 +205,11 @@ class Serving:
         """Nothing can be run any more: let go of the wire, so that the others notice."""
         if not self.broken:
             self.broken = why or "it was closed"
+            self.begin = self._refuse
             self.wire.close()
+
+    def _refuse(self, kind: str, nbytes: int, type_: int, op: str = "sum", root: int = -1) -> None:
+        raise TransportFailed(f"an earlier call failed: {self.broken}")
 
     def finish(self) -> None:
         """Before `close`, if all went well so far: a message that came and that no call took is told."""
