@@ -25,6 +25,11 @@ TABLE: dict[str, Entry] = {
         "all ranks in this process, by the interpreter, with NumPy",
         {"library": "NumPy", "modules": (), "programs": (), "options": ()},
     ),
+    "threads": Entry(
+        "antiphon.runtimes.measure.threads:Threads",
+        "the kernel of GPUs on threads of this process, all ranks",
+        {"library": "NumPy", "modules": (), "programs": ("c++",), "options": ()},
+    ),
     "mpi": Entry(
         "antiphon.runtimes.measure.mpi:Mpi",
         "a process for each rank under MPI, by the engine",

@@ -12,6 +12,7 @@ Between two ranks signals are only counted. They are sent and awaited in the sam
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -39,10 +40,20 @@ from antiphon.lower.onesided.messages import Messages, joined, messages, moves
 from antiphon.lower.onesided.streams import streams
 from antiphon.lower.onesided.switched import Switched
 
+Touched = Callable[[int, Place, int], tuple[int, int, int]]
 
-def one_sided(program: Program, bound: Bound, most: int, known: Switched | None = None) -> Streams:
+
+def plainly(rank: int, place: Place, size: int) -> tuple[int, int, int]:
+    return place[0], place[1], place[1] + size
+
+
+def one_sided(
+    program: Program, bound: Bound, most: int, known: Switched | None = None, touched: Touched = plainly,
+    operands: int = MOST_OPERANDS,
+) -> Streams:  # fmt: skip
     """The steps of a program, its addresses counted in chunks, in at most `most` streams; what is `known` of it is done
-    by switches. O(n log n)."""
+    by switches. `touched`: the buffer, and from where to where, that a rank touches by a place and a size. `operands`:
+    of a fold that is one step. O(n log n)."""
     found = messages(program)
     known = known or Switched.none(program)
     stream = streams(program, found, most, known)
@@ -54,7 +65,9 @@ def one_sided(program: Program, bound: Bound, most: int, known: Switched | None 
         work[number][one.rank].turns[one.step].switches.append(
             Step(SWITCH if one.combines else SPREAD, one.ranks, (), one.target, (one.source,), one.size)
         )
-    return [[_Rank(of).steps() for of in work[number]] for number in range(count)]
+    return [
+        [_Rank(rank, of, touched, operands).steps() for rank, of in enumerate(work[number])] for number in range(count)
+    ]
 
 
 class _Fold(NamedTuple):
@@ -142,8 +155,8 @@ def _deal_folds(program: Program, bound: Bound, stream: Longs, work: list[list[_
 class _Rank:
     """Writes the steps of a rank, with a sync wherever something needs it."""
 
-    def __init__(self, work: _Work) -> None:
-        self.work = work
+    def __init__(self, rank: int, work: _Work, touched: Touched, operands: int) -> None:
+        self.rank, self.work, self.touched, self.operands = rank, work, touched, operands
         self.made: list[Step] = []
         self.fresh: list[tuple[int, int, int, bool]] = []  # buffer, begin, end, written: touched since the last sync
         self.awaited = False  # something was waited for since then
@@ -160,7 +173,7 @@ class _Rank:
             left = self._fold(turn.moves)
             for step in turn.switches:
                 place, into = step.operands[0], step.into
-                self._touch(step, [(*place, place[1] + step.size, False), (*into, into[1] + step.size, True)])
+                self._touch(step, [(place, step.size)], [(into, step.size)])
             self._put(left)
             self._tell(SIGNAL, turn.to)
             self._tell(WAIT, turn.awaited)
@@ -179,16 +192,18 @@ class _Rank:
         self.made.append(Step(SYNC))
         self.fresh, self.awaited = [], False
 
-    def _touch(self, step: Step, touched: list[tuple[int, int, int, bool]]) -> None:
-        """Append a step that touches data, behind a sync where it meets what is not yet done."""
+    def _touch(self, step: Step, reads: Sequence[tuple[Place, int]], writes: Sequence[tuple[Place, int]] = ()) -> None:
+        """Append a step that reads and writes places and sizes, behind a sync where it meets what is not yet done."""
+        some = [(*self.touched(self.rank, *one), False) for one in reads]
+        some += [(*self.touched(self.rank, *one), True) for one in writes]
         if self.awaited or any(
             (mine[3] or other[3]) and mine[0] == other[0] and mine[1] < other[2] and other[1] < mine[2]
-            for mine in touched
+            for mine in some
             for other in self.fresh
         ):
             self._sync()
         self.made.append(step)
-        self.fresh += touched
+        self.fresh += some
 
     def _fold(self, asked: list[Move]) -> list[Move]:
         """Do the folds that were held, with the puts of what they make; gives the puts that are left."""
@@ -204,11 +219,11 @@ class _Rank:
 
     def _combine(self, into: Place, operands: tuple[Place, ...], count: int, along: tuple[Move, ...]) -> None:
         """Where there are more operands than a step takes, what has been combined so far is one of the next."""
-        rest = sorted(operands, key=lambda place: place != into) if len(operands) > MOST_OPERANDS else list(operands)
+        rest = sorted(operands, key=lambda place: place != into) if len(operands) > self.operands else list(operands)
         while rest:
-            now, rest = rest[:MOST_OPERANDS], rest[MOST_OPERANDS:]
-            touched = [(*place, place[1] + count, False) for place in now] + [(*into, into[1] + count, True)]
-            self._touch(Step(FOLD, (), along if not rest else (), into, tuple(now), count), touched)
+            now, rest = rest[: self.operands], rest[self.operands :]
+            step = Step(FOLD, (), along if not rest else (), into, tuple(now), count)
+            self._touch(step, [(place, count) for place in now], [(into, count)])
             if rest:
                 rest = [into, *rest]
 
@@ -217,8 +232,7 @@ class _Rank:
             some = [move for move in moves if move.source[0] == buffer]
             for low in range(0, len(some), MOST_PEERS):
                 batch = some[low : low + MOST_PEERS]
-                touched = [(*move.source, move.source[1] + move.size, False) for move in batch]
-                self._touch(Step(PUT, moves=tuple(batch)), touched)
+                self._touch(Step(PUT, moves=tuple(batch)), [(move.source, move.size) for move in batch])
 
 
 def _together(folds: list[_Fold]) -> list[_Fold]:

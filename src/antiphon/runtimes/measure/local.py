@@ -43,15 +43,15 @@ class Local(Runtime):
             if enough():
                 return
             some = [cases[number] for number in heat]
-            _refuse_too_large(programs[some[0].program].schedule.collective, some[0])
-            seat = _Seats(programs[some[0].program].schedule, some[0])
+            refuse_too_large(programs[some[0].program].schedule.collective, some[0])
+            seat = Seats(programs[some[0].program].schedule, some[0])
             calls = [seat.call(analyse(programs[case.program].schedule)) for case in some]
             rows = Heat(some, seat, calls, seat.plainly, Together()).go()
             for number, row in zip(heat, rows, strict=True):
                 heard(number, {**row, "agree": seat.agree()})
 
 
-def _refuse_too_large(collective: Collective, case: Case) -> None:
+def refuse_too_large(collective: Collective, case: Case) -> None:
     """Before the memory is asked for: a system that promises more than it has ends this process later, without a word.
     Beside the buffers of all ranks, which are counted here, there is what they must end with."""
     weight = sum(int(side.size.sum()) for side in sides(collective, case.in_place)[: 1 if case.in_place else 2])
@@ -63,7 +63,7 @@ def _refuse_too_large(collective: Collective, case: Case) -> None:
         )
 
 
-class _Seats:
+class Seats:
     """The buffers of all ranks (as `_measure.Seat` is of one)."""
 
     def __init__(self, schedule: Schedule, case: Case) -> None:

@@ -1,0 +1,115 @@
+"""Addresses of a program that hold at every size.
+
+A unit of weight is cut at all fractions that occur in the program; what lies between two cuts is an **atom**. Atoms
+differ in length, and some have none at small sizes, but their order is the same at every size, and so is what overlaps
+what. So places are counted in atoms: place `whole * count + index` is the point whole + parts[index] / denominator.
+
+Scratch: data of one slot that comes from different places of the line (origins) cannot be compared in atoms. So each
+pair of slot and origin is a **region** with places of its own, and where a slot has several, whoever touches one of
+them touches the slot.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+
+import numpy as np
+
+from antiphon.core.columns import Longs
+from antiphon.core.program import Bound, Program
+from antiphon.core.program.kinds import INPUT, OUTPUT, SCRATCH
+from antiphon.errors import Unsupported
+from antiphon.lower.onesided.form import Place
+
+MOST = 2**62
+
+
+@dataclass(frozen=True, eq=False)
+class Atoms:
+    """`parts`: the numerators of all cuts of a unit, ascending from 0. Regions by rank: `region_ptr`, then columns:
+    their slot, the place of their origin on the line, where they begin among the places of scratch, and whether their
+    slot has other regions, too. `bound`: the addresses of all parts, in atoms."""
+
+    denominator: int
+    parts: Longs
+    region_ptr: Longs
+    slot: Longs
+    origin: Longs
+    first: Longs
+    shared: Longs
+    bound: Bound
+
+    @property
+    def count(self) -> int:
+        return len(self.parts)
+
+    def region(self, rank: int, place: int) -> int:
+        """The row of the region where a place of scratch lies."""
+        low, high = int(self.region_ptr[rank]), int(self.region_ptr[rank + 1])
+        return low + bisect_right(self.first[low:high].tolist(), place) - 1
+
+    def touched(self, rank: int, place: Place, size: int) -> tuple[int, int, int]:
+        """A buffer, and from where to where it is touched: what overlaps at any size overlaps here."""
+        buffer, begin = place
+        if buffer == SCRATCH:
+            row = self.region(rank, begin)
+            if self.shared[row]:
+                return SCRATCH + 1 + int(self.slot[row]), 0, 1
+        return buffer, begin, begin + size
+
+
+def atoms(program: Program) -> Atoms:
+    """Linear in the program but for sorting its fractions.
+
+    Two ranks that swap their blocks in halves: a unit is two atoms.
+
+    >>> from antiphon.core.example import of_rows
+    >>> from antiphon.lower.lowering import lower
+    >>> rows = [(0, 0, 0, 1, 0), (0, 2, 0, 1, 0), (0, 1, 1, 0, 0), (0, 3, 1, 0, 0)]
+    >>> known = atoms(lower(of_rows("allgather", 2, rows, parts=2)))
+    >>> known.parts.tolist(), known.denominator
+    ([0, 1], 2)
+    """
+    p = program
+    used = np.unique(np.concatenate([p.part_begin, p.part_end, p.finish_begin, p.finish_end, p.base_origin]))
+    parts = np.unique(np.concatenate([[0], p.point_part[used]]))
+    count = len(parts)
+    heaviest = max(int(p.collective.weights.sum()), 1)
+    if (heaviest + 1) * count >= MOST:
+        raise Unsupported(
+            f"a device table: {heaviest} units of weight, cut into {count} each, are too many; scale them"
+        )
+    at = p.point_whole * count + np.minimum(np.searchsorted(parts, p.point_part), count - 1)
+    rank = np.repeat(np.arange(p.ranks), np.diff(p.base_ptr))
+    scratch = np.flatnonzero(p.base_buffer == SCRATCH)
+    keys = np.stack([rank[scratch], p.base_slot[scratch], at[p.base_origin[scratch]]], axis=1).reshape(-1, 3)
+    found, of = np.unique(keys, axis=0, return_inverse=True)
+    of = of.reshape(-1)
+    region = np.full(len(rank), -1, np.int64)
+    region[scratch] = of
+    reach = np.zeros(len(found), np.int64)
+    mine = region[p.part_base]
+    inside = mine >= 0
+    np.maximum.at(reach, mine[inside], at[p.part_end[inside]] - found[mine[inside], 2])
+    first, ptr = _laid_out(found[:, 0], reach, p.ranks)
+    offset = p.base_shift * count
+    offset[scratch] = (first - found[:, 2])[of]
+    begin, base = at[p.part_begin], p.part_base
+    sizes = np.zeros((p.ranks, 3), np.int64)
+    sizes[:, INPUT], sizes[:, OUTPUT] = p.weights[0] * count, p.weights[1] * count
+    np.maximum.at(sizes[:, SCRATCH], found[:, 0], first + reach)
+    length = at[p.part_end] - begin
+    bound = Bound(count, at, p.base_buffer[base], offset[base] + begin, length, np.zeros_like(length), sizes)
+    slots = np.unique(found[:, :2], axis=0, return_inverse=True, return_counts=True) if len(found) else None
+    shared = slots[2][slots[1].reshape(-1)] > 1 if slots else np.zeros(0, bool)
+    return Atoms(p.denominator, parts, ptr, found[:, 1], found[:, 2], first, shared.astype(np.int64), bound)
+
+
+def _laid_out(rank: Longs, reach: Longs, ranks: int) -> tuple[Longs, Longs]:
+    """Regions one behind the other at each rank, with a place between them that nothing has: so that what ends in one
+    is no neighbour of what begins in the next."""
+    ends = np.concatenate([[0], np.cumsum(reach + 1)])
+    ptr = np.searchsorted(rank, np.arange(ranks + 1))
+    first = ends[:-1] - ends[ptr[rank]] if len(rank) else np.zeros(0, np.int64)
+    return first, ptr.astype(np.int64)

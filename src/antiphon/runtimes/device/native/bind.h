@@ -1,0 +1,130 @@
+/* A table at a size: where atoms begin, and what is held against the buffers of the caller before anything runs. Host only. */
+#pragma once
+#include <stdio.h>
+#include <string.h>
+
+#include <vector>
+
+#include "table.h"
+
+struct Table {
+    Head head;
+    const i64 *parts, *slots;
+    const Class *classes;
+    const i64 *regions;
+    const Block *blocks;
+    const Step *steps;
+    const Argument *arguments;
+
+    const Region &region(i64 number) const { return *(const Region *)(regions + number * (3 + head.classes)); }
+    const i64 *before(i64 number) const { return regions + number * (3 + head.classes) + 3; }
+};
+
+/* floor(unit * part / denominator) */
+static inline i64 share_of(i64 unit, i64 part, i64 denominator) { return (i64)((__int128)unit * part / denominator); }
+
+/* Why a table cannot be read, or NULL. Whoever makes tables is believed in what they mean, not in where they point. */
+static const char *read_table(const i64 *words, i64 count, Table *table) {
+    enum { HEAD = sizeof(Head) / sizeof(i64), MOST = 1 << 28 };
+    if (count < HEAD) return "it is cut off";
+    Head &h = table->head;
+    memcpy(&h, words, sizeof(Head));
+    if (memcmp(&h.magic, "ANTIDEVT", 8) || h.version != MAGIC_WORD_VERSION) return "it is no table of this version";
+    const i64 sizes[] = {h.parts, h.classes, h.regions, h.blocks, h.steps, h.arguments};
+    for (i64 size : sizes)
+        if (size < 0 || size > MOST) return "a table of it is too long";
+    if (h.ranks < 1 || h.ranks > 1 << 20 || h.rank < 0 || h.rank >= h.ranks || h.parts < 1 || h.regions < 2 || h.denominator < 1)
+        return "its head is damaged";
+    if ((__int128)h.regions * (3 + h.classes) > MOST) return "a table of it is too long";
+    const i64 *at = words + HEAD;
+    table->parts = at, at += h.parts;
+    table->classes = (const Class *)at, at += 2 * h.classes;
+    table->slots = at, at += h.classes;
+    table->regions = at, at += h.regions * (3 + h.classes);
+    table->blocks = (const Block *)at, at += 2 * h.blocks;
+    table->steps = (const Step *)at, at += 4 * h.steps;
+    table->arguments = (const Argument *)at, at += 5 * h.arguments;
+    if (at - words != count) return "its length is not what its head says";
+    for (i64 i = 0; i < h.parts; ++i)
+        if (table->parts[i] < (i ? table->parts[i - 1] + 1 : 0) || table->parts[i] >= h.denominator || (!i && table->parts[i]))
+            return "its cuts do not ascend";
+    for (i64 i = 0; i < h.regions; ++i)
+        if (table->region(i).buffer < 0 || table->region(i).buffer >= BUFFERS || table->region(i).part < 0 ||
+            table->region(i).part >= h.parts)
+            return "a region is nowhere";
+    for (i64 i = 0; i < h.blocks; ++i)
+        if (table->blocks[i].first < 0 || table->blocks[i].count < 0 || table->blocks[i].first + table->blocks[i].count > h.steps)
+            return "a block has steps that are not there";
+    for (i64 i = 0; i < h.steps; ++i) {
+        const Step &s = table->steps[i];
+        if (s.kind < 0 || s.kind >= KINDS || s.first < 0 || s.count < 0 || s.first + s.count > h.arguments)
+            return "a step has arguments that are not there";
+        const bool folds = s.kind == FOLD || s.kind == SWITCH || s.kind == SPREAD;
+        if ((folds && (s.more < 1 || s.more >= s.count)) || (s.kind == DIVIDE && (s.more < 1 || s.count != 1)) ||
+            (s.kind == PUT && s.count % 2))
+            return "a step has not the arguments of its kind";
+    }
+    for (i64 i = 0; i < h.arguments; ++i) {
+        const Argument &a = table->arguments[i];
+        if (a.rank < 0 || a.rank >= h.ranks || a.region < 0 || a.region >= h.regions || a.part < 0 || a.part >= h.parts ||
+            a.number < 0)
+            return "an argument is nowhere";
+    }
+    return NULL;
+}
+
+/* What the kernel needs of a size: `cuts` and `shift` of Run. */
+struct Size {
+    i64 unit;
+    std::vector<i64> cuts, shift;
+};
+
+static i64 stride_of(const Table &t, i64 unit, i64 number) {
+    const Class &c = t.classes[number];
+    return c.whole * unit + (i64)(((__int128)unit * c.part + t.head.denominator - 1) / t.head.denominator);
+}
+
+static Size size_of(const Table &t, i64 unit) {
+    const Head &h = t.head;
+    Size size = {unit, {}, {}};
+    for (i64 i = 0; i < h.parts; ++i) size.cuts.push_back(share_of(unit, t.parts[i], h.denominator));
+    size.cuts.push_back(unit);
+    std::vector<i64> strides;
+    for (i64 i = 0; i < h.classes; ++i) strides.push_back(stride_of(t, unit, i));
+    for (i64 i = 0; i < h.regions; ++i) {
+        const Region &r = t.region(i);
+        i64 shift = 0;
+        if (r.buffer == SCRATCH) {
+            for (i64 c = 0; c < h.classes; ++c) shift += t.before(i)[c] * strides[(size_t)c];
+            shift -= r.whole * unit + size.cuts[(size_t)r.part];
+        }
+        size.shift.push_back(shift);
+    }
+    return size;
+}
+
+static i64 scratch_of(const Table &t, i64 unit) {
+    i64 sum = 0;
+    for (i64 i = 0; i < t.head.classes; ++i) sum += t.slots[i] * stride_of(t, unit, i);
+    return sum;
+}
+
+/* Whether all that is touched lies in the buffers: `lengths` in elements, three of each rank. */
+static bool lies_within(const Table &t, const Size &size, const i64 *lengths) {
+    const auto element = [&](i64 whole, i64 part) { return (__int128)whole * size.unit + size.cuts[(size_t)part]; };
+    for (i64 i = 0; i < t.head.steps; ++i) {
+        const Step &s = t.steps[i];
+        if (s.kind == SIGNAL || s.kind == WAIT || s.kind == SYNC) continue;
+        __int128 length = 0;
+        for (i64 k = 0; k < s.count; ++k) {
+            const Argument &a = t.arguments[s.first + k];
+            if (k == 0 || (s.kind == PUT && k % 2 == 0)) { /* the first tells how much */
+                const i64 end = a.part + a.number;
+                length = element(a.whole + end / t.head.parts, end % t.head.parts) - element(a.whole, a.part);
+            }
+            const __int128 from = element(a.whole, a.part) + size.shift[(size_t)a.region];
+            if (length && (from < 0 || from + length > lengths[3 * a.rank + t.region(a.region).buffer])) return false;
+        }
+    }
+    return true;
+}

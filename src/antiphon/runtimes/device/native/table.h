@@ -1,0 +1,40 @@
+/* The table of a rank, as lower/device/table.py writes it: numbers of 64 bits, one table behind the other.
+ *
+ *     Head, parts, classes (whole, part), slots of each class, regions, blocks, steps, arguments
+ *
+ * A place is a region, and a point of the line: whole units and a cut of the unit. See docs/device.md.
+ */
+#pragma once
+#include "world.h"
+
+enum { MAGIC_WORD_VERSION = 1, SIGNAL = 0, WAIT, PUT, FOLD, SYNC, SWITCH, SPREAD, DIVIDE, KINDS };
+enum { INPUT = 0, OUTPUT, SCRATCH, BUFFERS };
+
+struct Head {
+    i64 magic, version, ranks, rank, in_place, denominator, input, output; /* weights of the buffers */
+    i64 parts, classes, regions, blocks, steps, arguments;
+};
+
+struct Class {
+    i64 whole, part;
+};
+
+/* Then as many numbers as there are classes: slots of each that come before. */
+struct Region {
+    i64 buffer, whole, part;
+};
+
+struct Block {
+    i64 first, count;
+};
+
+/* `more`: of a fold, a switch and a spread how many of its arguments are results, before the operands; of a division by
+ * what. */
+struct Step {
+    i64 kind, first, count, more;
+};
+
+/* `number`: of atoms from there on; of a signal and a wait which one it is. */
+struct Argument {
+    i64 rank, region, whole, part, number;
+};

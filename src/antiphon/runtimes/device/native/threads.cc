@@ -1,0 +1,187 @@
+/* The kernel on threads of a processor: blocks of threads for every rank, which wait for calls. */
+#include <sched.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "bind.h"
+#include "kernel.h"
+
+#define SEEN extern "C" __attribute__((visibility("default")))
+
+namespace {
+
+/* Where the threads of a block meet. */
+struct Meeting {
+    std::atomic<u32> here{0}, turn{0};
+    std::atomic<int> failed{0}, told{0};
+};
+
+struct Place {
+    u32 thread = 0, threads = 1, block = 0;
+    Meeting *meeting = nullptr;
+};
+thread_local Place self;
+
+}  // namespace
+
+u32 my_thread() { return self.thread; }
+u32 my_threads() { return self.threads; }
+u32 my_block() { return self.block; }
+void rest() { sched_yield(); }
+
+int meet(int failed) {
+    if (self.threads == 1) return failed;
+    Meeting &m = *self.meeting;
+    const u32 turn = m.turn.load(std::memory_order_relaxed);
+    if (failed) m.failed.store(1, std::memory_order_relaxed);
+    if (m.here.fetch_add(1, std::memory_order_acq_rel) + 1 == self.threads) {
+        m.told.store(m.failed.load(std::memory_order_relaxed), std::memory_order_relaxed);
+        m.here.store(0, std::memory_order_relaxed);
+        m.turn.store(turn + 1, std::memory_order_release);
+    } else
+        while (m.turn.load(std::memory_order_acquire) == turn) rest();
+    return m.told.load(std::memory_order_relaxed);
+}
+
+namespace {
+
+int run_typed(const Run &run) {
+    switch (run.type) {
+    case INT8: return run_block<int8_t>(run);
+    case UINT8: return run_block<uint8_t>(run);
+    case INT16: return run_block<int16_t>(run);
+    case UINT16: return run_block<uint16_t>(run);
+    case INT32: return run_block<int32_t>(run);
+    case UINT32: return run_block<u32>(run);
+    case INT64: return run_block<i64>(run);
+    case UINT64: return run_block<u64>(run);
+    case FLOAT16: return run_block<half16>(run);
+    case BFLOAT16: return run_block<brain16>(run);
+    case FLOAT64: return run_block<double>(run);
+    default: return run_block<float>(run);
+    }
+}
+
+struct Plan {
+    std::vector<i64> words;
+    Table table;
+    std::shared_ptr<Size> size; /* of the last call */
+};
+
+/* A rank with its threads, which are started once. */
+struct Rank {
+    u32 rank, ranks, blocks, threads;
+    std::vector<Peer> peers;
+    std::vector<std::thread> pool;
+    std::vector<Meeting> meetings;
+    std::mutex lock;
+    std::condition_variable wake, done;
+    u64 turn = 0;
+    u32 busy = 0, used = 0;
+    bool over = false;
+    std::atomic<u32> failed{0};
+    alignas(64) u32 stop = 0;
+    Run run{};
+
+    Rank(u32 rank, u32 ranks, u32 blocks, u32 threads)
+        : rank(rank), ranks(ranks), blocks(blocks), threads(threads), peers(ranks), meetings(blocks) {
+        for (u32 i = 0; i < blocks * threads; ++i) pool.emplace_back([this, i] { serve(i); });
+    }
+
+    ~Rank() {
+        {
+            const std::lock_guard<std::mutex> hold(lock);
+            over = true;
+        }
+        wake.notify_all();
+        for (std::thread &one : pool) one.join();
+    }
+
+    void serve(u32 number) {
+        self.thread = number % threads, self.threads = threads, self.block = number / threads;
+        self.meeting = &meetings[self.block];
+        for (u64 seen = 0;;) {
+            {
+                std::unique_lock<std::mutex> hold(lock);
+                wake.wait(hold, [&] { return over || (turn != seen && self.block < used); });
+                if (over) return;
+                seen = turn;
+            }
+            if (run_typed(run)) failed.store(1, std::memory_order_relaxed);
+            const std::lock_guard<std::mutex> hold(lock);
+            if (!--busy) done.notify_all();
+        }
+    }
+};
+
+}  // namespace
+
+SEEN void *ad_rank_new(u32 rank, u32 ranks, u32 blocks, u32 threads) {
+    try {
+        return new Rank(rank, ranks, blocks, threads);
+    } catch (...) {
+        return nullptr;
+    }
+}
+
+SEEN void ad_rank_free(void *rank) { delete (Rank *)rank; }
+
+/* Where the signals of a rank are, as this one sees them: blocks * ranks numbers, zero before the first call. */
+SEEN void ad_rank_signals(void *rank, u32 peer, u64 *signals) { ((Rank *)rank)->peers[peer].signals = signals; }
+
+SEEN void *ad_plan_new(const i64 *words, i64 count, const char **why) {
+    Plan *plan = new Plan;
+    plan->words.assign(words, words + count);
+    *why = read_table(plan->words.data(), count, &plan->table);
+    if (!*why) return plan;
+    delete plan;
+    return nullptr;
+}
+
+SEEN void ad_plan_free(void *plan) { delete (Plan *)plan; }
+
+SEEN i64 ad_plan_scratch(void *plan, i64 unit) { return scratch_of(((Plan *)plan)->table, unit); }
+
+/* Starts a call; `buffers` and `lengths` (elements): three of each rank. 0, or 1: a buffer is too short, 2: too many blocks. */
+SEEN int ad_start(void *rank_, void *plan_, u64 call, i64 unit, int type, int op, u32 lanes, u32 rounds, char *const *buffers,
+                  const i64 *lengths) {
+    Rank &rank = *(Rank *)rank_;
+    Plan &plan = *(Plan *)plan_;
+    const Table &table = plan.table;
+    if (!plan.size || plan.size->unit != unit) plan.size = std::make_shared<Size>(size_of(table, unit));
+    if (!lies_within(table, *plan.size, lengths)) return 1;
+    if (table.head.blocks * lanes > rank.blocks || lanes < 1 || rounds < 1 || rounds >= 1u << ROUND_BITS) return 2;
+    for (u32 i = 0; i < rank.ranks; ++i)
+        for (int k = 0; k < BUFFERS; ++k) rank.peers[i].buffer[k] = buffers[3 * i + (u32)k];
+    const std::lock_guard<std::mutex> hold(rank.lock);
+    rank.run = {table.steps, table.arguments, table.blocks, table.regions, plan.size->cuts.data(), plan.size->shift.data(),
+                rank.peers.data(), &rank.stop, call, unit, table.head.parts, table.head.classes, rank.rank, rank.ranks, lanes,
+                rounds, 0, type, op};
+    __atomic_store_n(&rank.stop, 0, __ATOMIC_RELAXED);
+    rank.used = (u32)table.head.blocks * lanes;
+    rank.busy = rank.used * rank.threads;
+    rank.failed.store(0, std::memory_order_relaxed);
+    if (rank.busy) rank.turn++;
+    rank.wake.notify_all();
+    return 0;
+}
+
+/* Until the call is done, `seconds` at most (0: as long as it takes). 0, or 1: it was stopped, as time was up. */
+SEEN int ad_wait(void *rank_, double seconds) {
+    Rank &rank = *(Rank *)rank_;
+    std::unique_lock<std::mutex> hold(rank.lock);
+    const auto free = [&] { return !rank.busy; };
+    if (seconds <= 0)
+        rank.done.wait(hold, free);
+    else if (!rank.done.wait_for(hold, std::chrono::duration<double>(seconds), free)) {
+        __atomic_store_n(&rank.stop, 1, __ATOMIC_RELAXED);
+        rank.done.wait(hold, free);
+    }
+    return rank.failed.load(std::memory_order_relaxed) ? 1 : 0;
+}

@@ -1,0 +1,72 @@
+/* One source for CUDA, HIP and threads of a processor: all that differs between them is here.
+ *
+ * A block is threads that meet at `meet`. Between blocks, and between ranks, nothing is known but by `load` and `store`
+ * of a signal: what was written before a store is seen by whoever loads what it stored.
+ */
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+
+typedef int64_t i64;
+typedef uint64_t u64;
+typedef uint32_t u32;
+
+#if defined(__CUDACC__) || defined(__HIPCC__)
+
+#define ON_DEVICE __device__ __forceinline__
+#define ON_MEMBER __device__ __forceinline__
+#define AS_KERNEL extern "C" __global__
+
+ON_DEVICE u32 my_thread() { return threadIdx.x; }
+ON_DEVICE u32 my_threads() { return blockDim.x; }
+ON_DEVICE u32 my_block() { return blockIdx.x; }
+/* Whether any of the threads has failed. What each has written, all see behind it. */
+ON_DEVICE int meet(int failed) { return __syncthreads_or(failed); }
+
+#ifdef __CUDACC__
+ON_DEVICE u64 load(const u64 *at) {
+    u64 value;
+    asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(at) : "memory");
+    return value;
+}
+/* Others of the block have written, too: their part is behind `meet`, and the fence takes it along to other devices. */
+ON_DEVICE void store(u64 *at, u64 value) {
+    __threadfence_system();
+    asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(at), "l"(value) : "memory");
+}
+ON_DEVICE u32 glance(const u32 *at) {
+    u32 value;
+    asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(at) : "memory");
+    return value;
+}
+ON_DEVICE void rest() {
+#if __CUDA_ARCH__ >= 700
+    __nanosleep(20);
+#endif
+}
+#else
+ON_DEVICE u64 load(const u64 *at) { return __atomic_load_n(at, __ATOMIC_ACQUIRE); }
+ON_DEVICE void store(u64 *at, u64 value) {
+    __threadfence_system();
+    __atomic_store_n(at, value, __ATOMIC_RELEASE);
+}
+ON_DEVICE u32 glance(const u32 *at) { return __atomic_load_n(at, __ATOMIC_RELAXED); }
+ON_DEVICE void rest() { __builtin_amdgcn_s_sleep(1); }
+#endif
+
+#else /* threads */
+
+#define ON_DEVICE static inline
+#define ON_MEMBER inline
+
+/* Which thread of which block this is: threads.cc. */
+u32 my_thread();
+u32 my_threads();
+u32 my_block();
+int meet(int failed);
+void rest();
+ON_DEVICE u64 load(const u64 *at) { return __atomic_load_n(at, __ATOMIC_ACQUIRE); }
+ON_DEVICE void store(u64 *at, u64 value) { __atomic_store_n(at, value, __ATOMIC_RELEASE); }
+ON_DEVICE u32 glance(const u32 *at) { return __atomic_load_n(at, __ATOMIC_RELAXED); }
+
+#endif
