@@ -62,11 +62,11 @@ class Atoms:
 def atoms(program: Program) -> Atoms:
     """Linear in the program but for sorting its fractions.
 
-    Two ranks that swap their blocks in halves: a unit is two atoms.
+    Two ranks that swap their blocks, half after half: a unit is two atoms.
 
     >>> from antiphon.core.example import of_rows
     >>> from antiphon.lower.lowering import lower
-    >>> rows = [(0, 0, 0, 1, 0), (0, 2, 0, 1, 0), (0, 1, 1, 0, 0), (0, 3, 1, 0, 0)]
+    >>> rows = [(0, 0, 0, 1, 0), (1, 2, 0, 1, 0), (0, 1, 1, 0, 0), (1, 3, 1, 0, 0)]
     >>> known = atoms(lower(of_rows("allgather", 2, rows, parts=2)))
     >>> known.parts.tolist(), known.denominator
     ([0, 1], 2)
