@@ -44,7 +44,7 @@ def tables(schedule: Schedule, *, in_place: bool = False, streams: int = 4) -> l
 
     >>> from antiphon.core.example import star
     >>> [(len(one.words), one.streams, one.sliced) for one in tables(star())]
-    [(87, 1), (48, 1), (48, 1)]
+    [(133, 1, True), (94, 1, True), (94, 1, True)]
     """
     try:
         return tables_of(_lowered(schedule, in_place), streams)
