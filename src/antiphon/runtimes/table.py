@@ -26,7 +26,7 @@ TABLE: dict[str, Entry] = {
         {"library": "NumPy", "modules": (), "programs": (), "options": ()},
     ),
     "threads": Entry(
-        "antiphon.runtimes.measure.threads:Threads",
+        "antiphon.runtimes.measure.device:Threads",
         "the kernel of GPUs on threads of this process, all ranks",
         {"library": "NumPy", "modules": (), "programs": ("c++",), "options": ()},
     ),

@@ -128,3 +128,10 @@ static bool lies_within(const Table &t, const Size &size, const i64 *lengths) {
     }
     return true;
 }
+
+/* Why a call cannot be made, or NULL. */
+static const char *refused(const Table &t, const Size &size, const i64 *lengths, u32 blocks, u32 lanes, u32 rounds) {
+    if (lanes < 1 || (u64)t.head.blocks * lanes > blocks) return "its streams and lanes need more blocks than the rank has";
+    if (rounds < 1 || rounds >= 1u << 20) return "a call has from 1 to 2^20 - 1 rounds";
+    return lies_within(t, size, lengths) ? NULL : "a buffer is too short";
+}

@@ -27,7 +27,7 @@ struct Run {
     const u32 *stop;
     u64 call;
     i64 unit, parts, classes;
-    u32 rank, ranks, lanes, rounds, first; /* `first`: of the streams of this call among all signals */
+    u32 rank, ranks, lanes, rounds;
     int type, op;
 };
 
@@ -90,7 +90,7 @@ template <typename T> struct alignas(16) Wide {
 
 /* `operands` places combined from the left, `results` places that get it; all as long as the first. Nothing is reordered. */
 template <typename T, typename Rule>
-ON_DEVICE void combine(const Run &run, const Argument *results, i64 count, const Argument *operands, i64 many, u32 slice,
+OUT_OF_LINE void combine(const Run &run, const Argument *results, i64 count, const Argument *operands, i64 many, u32 slice,
                        u32 slices) {
     typedef typename Of<T>::wide W;
     typedef typename Of<T>::adds U;
@@ -182,10 +182,10 @@ ON_DEVICE void tell(const Run &run, const Step &step, i64 place, u32 round) {
     }
 }
 
-/* All of a block. Gives whether it was stopped. */
-template <typename T> ON_DEVICE int run_block(const Run &run) {
-    const u32 stream = my_block() / run.lanes, lane = my_block() % run.lanes;
-    const i64 place = (i64)(run.first + my_block()) * run.ranks;
+/* All of a block of a rank. Gives whether it was stopped. */
+template <typename T> ON_DEVICE int run_block(const Run &run, u32 number) {
+    const u32 stream = number / run.lanes, lane = number % run.lanes;
+    const i64 place = (i64)number * run.ranks;
     const u64 *mine = run.peers[run.rank].signals + place;
     const Block block = run.blocks[stream];
     int failed = 0;

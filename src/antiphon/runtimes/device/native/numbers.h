@@ -2,12 +2,7 @@
  * bfloat16 are combined in float32 and stored once, max and min of what is not a number is that. */
 #pragma once
 #include "world.h"
-#if defined(__CUDACC__)
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-#elif defined(__HIPCC__)
-#include <hip/hip_fp16.h>
-#else
+#if !defined(__CUDACC__) && !defined(__HIPCC__)
 #include <string.h>
 #endif
 
@@ -48,9 +43,20 @@ ON_DEVICE brain16 as_brain(float x) {
     return {(uint16_t)((u & 0x7FFFFFFFu) > 0x7F800000u ? (u >> 16 & 0x8000) | 0x7FC0u : rounded)};
 }
 
-#if defined(__CUDACC__) || defined(__HIPCC__)
-ON_DEVICE float widened(half16 h) { return __half2float(__ushort_as_half(h.bits)); }
-ON_DEVICE half16 as_half(float x) { return {__half_as_ushort(__float2half_rn(x))}; }
+#if defined(__CUDACC__)
+ON_DEVICE float widened(half16 h) {
+    float x;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(h.bits));
+    return x;
+}
+ON_DEVICE half16 as_half(float x) {
+    half16 h;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h.bits) : "f"(x));
+    return h;
+}
+#elif defined(__HIPCC__)
+ON_DEVICE float widened(half16 h) { return (float)__builtin_bit_cast(_Float16, h.bits); }
+ON_DEVICE half16 as_half(float x) { return {__builtin_bit_cast(uint16_t, (_Float16)x)}; }
 #else
 /* The exponent moves by 112; numbers below 2^-14 are made exact by one subtraction. */
 ON_DEVICE float widened(half16 h) {

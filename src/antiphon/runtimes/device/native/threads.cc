@@ -10,9 +10,8 @@
 #include <thread>
 
 #include "bind.h"
+#include "device.h"
 #include "kernel.h"
-
-#define SEEN extern "C" __attribute__((visibility("default")))
 
 namespace {
 
@@ -23,16 +22,16 @@ struct Meeting {
 };
 
 struct Place {
-    u32 thread = 0, threads = 1, block = 0;
+    u32 thread = 0, threads = 1;
     Meeting *meeting = nullptr;
 };
 thread_local Place self;
+thread_local const char *why = "";
 
 }  // namespace
 
 u32 my_thread() { return self.thread; }
 u32 my_threads() { return self.threads; }
-u32 my_block() { return self.block; }
 void rest() { sched_yield(); }
 
 int meet(int failed) {
@@ -51,20 +50,20 @@ int meet(int failed) {
 
 namespace {
 
-int run_typed(const Run &run) {
+int run_typed(const Run &run, u32 block) {
     switch (run.type) {
-    case INT8: return run_block<int8_t>(run);
-    case UINT8: return run_block<uint8_t>(run);
-    case INT16: return run_block<int16_t>(run);
-    case UINT16: return run_block<uint16_t>(run);
-    case INT32: return run_block<int32_t>(run);
-    case UINT32: return run_block<u32>(run);
-    case INT64: return run_block<i64>(run);
-    case UINT64: return run_block<u64>(run);
-    case FLOAT16: return run_block<half16>(run);
-    case BFLOAT16: return run_block<brain16>(run);
-    case FLOAT64: return run_block<double>(run);
-    default: return run_block<float>(run);
+    case INT8: return run_block<int8_t>(run, block);
+    case UINT8: return run_block<uint8_t>(run, block);
+    case INT16: return run_block<int16_t>(run, block);
+    case UINT16: return run_block<uint16_t>(run, block);
+    case INT32: return run_block<int32_t>(run, block);
+    case UINT32: return run_block<u32>(run, block);
+    case INT64: return run_block<i64>(run, block);
+    case UINT64: return run_block<u64>(run, block);
+    case FLOAT16: return run_block<half16>(run, block);
+    case BFLOAT16: return run_block<brain16>(run, block);
+    case FLOAT64: return run_block<double>(run, block);
+    default: return run_block<float>(run, block);
     }
 }
 
@@ -104,16 +103,16 @@ struct Rank {
     }
 
     void serve(u32 number) {
-        self.thread = number % threads, self.threads = threads, self.block = number / threads;
-        self.meeting = &meetings[self.block];
+        const u32 block = number / threads;
+        self.thread = number % threads, self.threads = threads, self.meeting = &meetings[block];
         for (u64 seen = 0;;) {
             {
                 std::unique_lock<std::mutex> hold(lock);
-                wake.wait(hold, [&] { return over || (turn != seen && self.block < used); });
+                wake.wait(hold, [&] { return over || (turn != seen && block < used); });
                 if (over) return;
                 seen = turn;
             }
-            if (run_typed(run)) failed.store(1, std::memory_order_relaxed);
+            if (run_typed(run, block)) failed.store(1, std::memory_order_relaxed);
             const std::lock_guard<std::mutex> hold(lock);
             if (!--busy) done.notify_all();
         }
@@ -122,47 +121,53 @@ struct Rank {
 
 }  // namespace
 
-SEEN void *ad_rank_new(u32 rank, u32 ranks, u32 blocks, u32 threads) {
+const char *ad_why() { return why; }
+
+void *ad_rank_new(u32 rank, u32 ranks, u32 blocks, u32 threads) {
     try {
         return new Rank(rank, ranks, blocks, threads);
     } catch (...) {
+        why = "no more threads can be started";
         return nullptr;
     }
 }
 
-SEEN void ad_rank_free(void *rank) { delete (Rank *)rank; }
+void ad_rank_free(void *rank) { delete (Rank *)rank; }
 
-/* Where the signals of a rank are, as this one sees them: blocks * ranks numbers, zero before the first call. */
-SEEN void ad_rank_signals(void *rank, u32 peer, u64 *signals) { ((Rank *)rank)->peers[peer].signals = signals; }
+void *ad_memory_new(void *, size_t bytes) { return calloc(1, bytes + !bytes); }
+void ad_memory_free(void *, void *memory) { free(memory); }
+int ad_fetch(void *, void *to, const void *memory, size_t bytes) { return memcpy(to, memory, bytes), 0; }
+int ad_bring(void *, void *memory, const void *from, size_t bytes) { return memcpy(memory, from, bytes), 0; }
 
-SEEN void *ad_plan_new(const i64 *words, i64 count, const char **why) {
+void ad_rank_signals(void *rank, u32 peer, u64 *signals) { ((Rank *)rank)->peers[peer].signals = signals; }
+
+void *ad_plan_new(void *, const i64 *words, i64 count) {
     Plan *plan = new Plan;
     plan->words.assign(words, words + count);
-    *why = read_table(plan->words.data(), count, &plan->table);
-    if (!*why) return plan;
+    why = read_table(plan->words.data(), count, &plan->table);
+    if (!why) return plan;
     delete plan;
     return nullptr;
 }
 
-SEEN void ad_plan_free(void *plan) { delete (Plan *)plan; }
+void ad_plan_free(void *plan) { delete (Plan *)plan; }
 
-SEEN i64 ad_plan_scratch(void *plan, i64 unit) { return scratch_of(((Plan *)plan)->table, unit); }
+i64 ad_plan_scratch(void *plan, i64 unit) { return scratch_of(((Plan *)plan)->table, unit); }
 
-/* Starts a call; `buffers` and `lengths` (elements): three of each rank. 0, or 1: a buffer is too short, 2: too many blocks. */
-SEEN int ad_start(void *rank_, void *plan_, u64 call, i64 unit, int type, int op, u32 lanes, u32 rounds, char *const *buffers,
-                  const i64 *lengths) {
+int ad_start(void *rank_, void *plan_, u64 call, i64 unit, int type, int op, u32 lanes, u32 rounds, char *const *buffers,
+             const i64 *lengths) {
     Rank &rank = *(Rank *)rank_;
     Plan &plan = *(Plan *)plan_;
     const Table &table = plan.table;
     if (!plan.size || plan.size->unit != unit) plan.size = std::make_shared<Size>(size_of(table, unit));
-    if (!lies_within(table, *plan.size, lengths)) return 1;
-    if (table.head.blocks * lanes > rank.blocks || lanes < 1 || rounds < 1 || rounds >= 1u << ROUND_BITS) return 2;
+    why = refused(table, *plan.size, lengths, rank.blocks, lanes, rounds);
+    if (why) return 1;
     for (u32 i = 0; i < rank.ranks; ++i)
         for (int k = 0; k < BUFFERS; ++k) rank.peers[i].buffer[k] = buffers[3 * i + (u32)k];
     const std::lock_guard<std::mutex> hold(rank.lock);
     rank.run = {table.steps, table.arguments, table.blocks, table.regions, plan.size->cuts.data(), plan.size->shift.data(),
                 rank.peers.data(), &rank.stop, call, unit, table.head.parts, table.head.classes, rank.rank, rank.ranks, lanes,
-                rounds, 0, type, op};
+                rounds, type, op};
     __atomic_store_n(&rank.stop, 0, __ATOMIC_RELAXED);
     rank.used = (u32)table.head.blocks * lanes;
     rank.busy = rank.used * rank.threads;
@@ -172,8 +177,7 @@ SEEN int ad_start(void *rank_, void *plan_, u64 call, i64 unit, int type, int op
     return 0;
 }
 
-/* Until the call is done, `seconds` at most (0: as long as it takes). 0, or 1: it was stopped, as time was up. */
-SEEN int ad_wait(void *rank_, double seconds) {
+int ad_wait(void *rank_, double seconds) {
     Rank &rank = *(Rank *)rank_;
     std::unique_lock<std::mutex> hold(rank.lock);
     const auto free = [&] { return !rank.busy; };
@@ -183,5 +187,6 @@ SEEN int ad_wait(void *rank_, double seconds) {
         __atomic_store_n(&rank.stop, 1, __ATOMIC_RELAXED);
         rank.done.wait(hold, free);
     }
+    why = "its time was up";
     return rank.failed.load(std::memory_order_relaxed) ? 1 : 0;
 }

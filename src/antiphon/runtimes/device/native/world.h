@@ -15,11 +15,11 @@ typedef uint32_t u32;
 
 #define ON_DEVICE __device__ __forceinline__
 #define ON_MEMBER __device__ __forceinline__
+#define OUT_OF_LINE __device__ __noinline__
 #define AS_KERNEL extern "C" __global__
 
 ON_DEVICE u32 my_thread() { return threadIdx.x; }
 ON_DEVICE u32 my_threads() { return blockDim.x; }
-ON_DEVICE u32 my_block() { return blockIdx.x; }
 /* Whether any of the threads has failed. What each has written, all see behind it. */
 ON_DEVICE int meet(int failed) { return __syncthreads_or(failed); }
 
@@ -58,11 +58,11 @@ ON_DEVICE void rest() { __builtin_amdgcn_s_sleep(1); }
 
 #define ON_DEVICE static inline
 #define ON_MEMBER inline
+#define OUT_OF_LINE static __attribute__((noinline))
 
 /* Which thread of which block this is: threads.cc. */
 u32 my_thread();
 u32 my_threads();
-u32 my_block();
 int meet(int failed);
 void rest();
 ON_DEVICE u64 load(const u64 *at) { return __atomic_load_n(at, __ATOMIC_ACQUIRE); }

@@ -1,0 +1,275 @@
+/* The kernel on GPUs of NVIDIA and AMD, one or several of this process. Ranks go round the devices; all ranks of one device
+ * are one cooperative launch, so that all their blocks are there at once, and none waits for one that cannot begin. */
+#if defined(__HIPCC__)
+#include <hip/hip_runtime.h>
+#define cuda(NAME) hip##NAME
+#else
+#include <cuda_runtime.h>
+#define cuda(NAME) cuda##NAME
+#endif
+#include <stdlib.h>
+#include <time.h>
+
+#include "bind.h"
+#include "device.h"
+#include "kernel.h"
+
+/* What ranks of this device begin together: of each its call, and its first block. */
+struct Launch {
+    const Run *runs;
+    const u32 *first;
+    u32 ranks;
+};
+
+#define KERNEL(NAME, T)                                                              \
+    AS_KERNEL void __launch_bounds__(512) antiphon_##NAME(const Launch launch) {     \
+        u32 rank = 0;                                                                \
+        while (rank + 1 < launch.ranks && blockIdx.x >= launch.first[rank + 1]) ++rank; \
+        run_block<T>(launch.runs[rank], blockIdx.x - launch.first[rank]);            \
+    }
+
+KERNEL(int8, int8_t)
+KERNEL(uint8, uint8_t)
+KERNEL(int16, int16_t)
+KERNEL(uint16, uint16_t)
+KERNEL(int32, int32_t)
+KERNEL(uint32, u32)
+KERNEL(int64, i64)
+KERNEL(uint64, u64)
+KERNEL(float16, half16)
+KERNEL(bfloat16, brain16)
+KERNEL(float32, float)
+KERNEL(float64, double)
+
+#define FAILS(CALL) ((code = (CALL)) != cuda(Success) && (why = cuda(GetErrorString)(code)))
+
+namespace {
+
+thread_local const char *why = "";
+
+const void *const KERNELS[TYPES] = {
+    (const void *)antiphon_int8,    (const void *)antiphon_uint8,   (const void *)antiphon_int32,
+    (const void *)antiphon_uint32,  (const void *)antiphon_int64,   (const void *)antiphon_uint64,
+    (const void *)antiphon_float16, (const void *)antiphon_float32, (const void *)antiphon_float64,
+    (const void *)antiphon_bfloat16, (const void *)antiphon_int16,  (const void *)antiphon_uint16,
+};
+
+struct Rank;
+
+/* What ranks of one device share: they are launched together. */
+struct Device {
+    int number = 0;
+    cuda(Stream_t) stream = nullptr;
+    std::vector<Rank *> ranks, begun;
+    Run *runs = nullptr; /* of the device, as is all that follows */
+    u32 *first = nullptr;
+    u32 *stop = nullptr, *stop_here = nullptr; /* mapped: the same number on the device and here */
+    bool running = false;
+};
+
+struct Rank {
+    u32 rank, ranks, blocks, threads;
+    Device *device;
+    std::vector<Peer> peers;
+    Peer *peers_there = nullptr;
+    Run run{};
+    u32 used = 0;
+    bool failed = false;
+};
+
+/* The table and what it is at the size of the last call, there. */
+struct Plan {
+    std::vector<i64> words;
+    Table table;
+    Rank *rank = nullptr;
+    i64 *there = nullptr, *sized = nullptr;
+    Size size{-1, {}, {}};
+};
+
+std::vector<Device *> devices;
+
+Device *device_of(u32 rank) {
+    int count = 0;
+    cuda(Error_t) code;
+    if (FAILS(cuda(GetDeviceCount)(&count)) || count < 1) return nullptr;
+    if (devices.empty()) devices.resize((size_t)count);
+    Device *&found = devices[rank % (u32)count];
+    if (found) return found;
+    Device *made = new Device;
+    made->number = (int)(rank % (u32)count);
+    if (FAILS(cuda(SetDevice)(made->number)) || FAILS(cuda(StreamCreateWithFlags)(&made->stream, cuda(StreamNonBlocking))) ||
+        FAILS(cuda(HostAlloc)((void **)&made->stop_here, sizeof(u32), cuda(HostAllocMapped))) ||
+        FAILS(cuda(HostGetDevicePointer)((void **)&made->stop, made->stop_here, 0)))
+        return delete made, nullptr;
+    *made->stop_here = 0;
+    for (int other = 0; other < count; ++other) {
+        int reaches = 0;
+        if (other == made->number || FAILS(cuda(DeviceCanAccessPeer)(&reaches, made->number, other)) || !reaches) continue;
+        code = cuda(DeviceEnablePeerAccess)(other, 0);
+        if (code != cuda(Success)) (void)cuda(GetLastError)(); /* it may have been enabled by the program */
+    }
+    return found = made;
+}
+
+template <typename T> T *taken_there(const T *values, size_t count) {
+    cuda(Error_t) code;
+    T *there = nullptr;
+    if (FAILS(cuda(Malloc)((void **)&there, count * sizeof(T) + 16))) return nullptr;
+    if (FAILS(cuda(Memcpy)(there, values, count * sizeof(T), cuda(MemcpyHostToDevice)))) return nullptr;
+    return there;
+}
+
+/* All ranks of a device that have begun, as one. */
+int launch(Device &device) {
+    cuda(Error_t) code;
+    if (FAILS(cuda(SetDevice)(device.number))) return 1;
+    std::vector<Run> runs;
+    std::vector<u32> first;
+    u32 blocks = 0, threads = 0;
+    for (const Rank *rank : device.begun) {
+        runs.push_back(rank->run), first.push_back(blocks);
+        blocks += rank->used, threads = rank->threads;
+        if (rank->run.type != device.begun[0]->run.type) return why = "ranks of one device call with several types", 1;
+    }
+    const int type = device.begun[0]->run.type;
+    device.begun.clear();
+    if (!blocks) return 0;
+    if (FAILS(cuda(MemcpyAsync)(device.runs, runs.data(), runs.size() * sizeof(Run), cuda(MemcpyHostToDevice), device.stream)) ||
+        FAILS(cuda(MemcpyAsync)(device.first, first.data(), first.size() * sizeof(u32), cuda(MemcpyHostToDevice),
+                                device.stream)))
+        return 1;
+    Launch what = {device.runs, device.first, (u32)runs.size()};
+    void *arguments[] = {&what};
+    if (FAILS(cuda(LaunchCooperativeKernel)(KERNELS[type], dim3(blocks), dim3(threads), arguments, 0, device.stream))) return 1;
+    return device.running = true, 0;
+}
+
+double now() {
+    timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+}  // namespace
+
+const char *ad_why() { return why; }
+
+void *ad_rank_new(u32 number, u32 ranks, u32 blocks, u32 threads) {
+    cuda(Error_t) code;
+    Device *device = device_of(number);
+    if (!device) return nullptr;
+    Rank *rank = new Rank{number, ranks, blocks, threads, device, {}, nullptr, {}, 0, false};
+    rank->peers.resize(ranks);
+    device->ranks.push_back(rank);
+    (void)cuda(Free)(device->runs), (void)cuda(Free)(device->first);
+    if (FAILS(cuda(SetDevice)(device->number)) || FAILS(cuda(Malloc)((void **)&rank->peers_there, ranks * sizeof(Peer))) ||
+        FAILS(cuda(Malloc)((void **)&device->runs, device->ranks.size() * sizeof(Run))) ||
+        FAILS(cuda(Malloc)((void **)&device->first, device->ranks.size() * sizeof(u32))))
+        return nullptr;
+    return rank;
+}
+
+void ad_rank_free(void *rank_) {
+    Rank *rank = (Rank *)rank_;
+    std::vector<Rank *> &all = rank->device->ranks;
+    for (size_t i = 0; i < all.size(); ++i)
+        if (all[i] == rank) all.erase(all.begin() + (ptrdiff_t)i--);
+    (void)cuda(Free)(rank->peers_there);
+    delete rank;
+}
+
+void *ad_memory_new(void *rank, size_t bytes) {
+    cuda(Error_t) code;
+    void *memory = nullptr;
+    if (FAILS(cuda(SetDevice)(((Rank *)rank)->device->number)) || FAILS(cuda(Malloc)(&memory, bytes + 16)) ||
+        FAILS(cuda(Memset)(memory, 0, bytes + 16)))
+        return nullptr;
+    return memory;
+}
+
+void ad_memory_free(void *, void *memory) { (void)cuda(Free)(memory); }
+
+int ad_fetch(void *, void *to, const void *memory, size_t bytes) {
+    cuda(Error_t) code;
+    return bytes && FAILS(cuda(Memcpy)(to, memory, bytes, cuda(MemcpyDeviceToHost)));
+}
+
+int ad_bring(void *, void *memory, const void *from, size_t bytes) {
+    cuda(Error_t) code;
+    return bytes && FAILS(cuda(Memcpy)(memory, from, bytes, cuda(MemcpyHostToDevice)));
+}
+
+void ad_rank_signals(void *rank, u32 peer, u64 *signals) { ((Rank *)rank)->peers[peer].signals = signals; }
+
+void *ad_plan_new(void *rank, const i64 *words, i64 count) {
+    cuda(Error_t) code;
+    Plan *plan = new Plan;
+    plan->words.assign(words, words + count), plan->rank = (Rank *)rank;
+    why = read_table(plan->words.data(), count, &plan->table);
+    const i64 sized = why ? 0 : plan->table.head.parts + 1 + plan->table.head.regions;
+    if (!why && !FAILS(cuda(SetDevice)(plan->rank->device->number)) && (plan->there = taken_there(words, (size_t)count)) &&
+        !FAILS(cuda(Malloc)((void **)&plan->sized, (size_t)sized * sizeof(i64))))
+        return plan;
+    delete plan;
+    return nullptr;
+}
+
+void ad_plan_free(void *plan_) {
+    Plan *plan = (Plan *)plan_;
+    (void)cuda(Free)(plan->there), (void)cuda(Free)(plan->sized);
+    delete plan;
+}
+
+i64 ad_plan_scratch(void *plan, i64 unit) { return scratch_of(((Plan *)plan)->table, unit); }
+
+int ad_start(void *rank_, void *plan_, u64 call, i64 unit, int type, int op, u32 lanes, u32 rounds, char *const *buffers,
+             const i64 *lengths) {
+    cuda(Error_t) code;
+    Rank &rank = *(Rank *)rank_;
+    Plan &plan = *(Plan *)plan_;
+    const Table &t = plan.table;
+    const Size size = plan.size.unit == unit ? plan.size : size_of(t, unit);
+    if ((why = refused(t, size, lengths, rank.blocks, lanes, rounds))) return 1;
+    if (FAILS(cuda(SetDevice)(rank.device->number))) return 1;
+    if (plan.size.unit != unit) {
+        plan.size = size;
+        std::vector<i64> both = size.cuts;
+        both.insert(both.end(), size.shift.begin(), size.shift.end());
+        if (FAILS(cuda(Memcpy)(plan.sized, both.data(), both.size() * sizeof(i64), cuda(MemcpyHostToDevice)))) return 1;
+    }
+    bool moved = false;
+    for (u32 i = 0; i < rank.ranks; ++i)
+        for (int k = 0; k < BUFFERS; ++k) {
+            char *&known = rank.peers[i].buffer[k];
+            moved |= known != buffers[3 * i + (u32)k];
+            known = buffers[3 * i + (u32)k];
+        }
+    if (moved && FAILS(cuda(Memcpy)(rank.peers_there, rank.peers.data(), rank.ranks * sizeof(Peer), cuda(MemcpyHostToDevice))))
+        return 1;
+    const auto there = [&](const void *table) { return plan.there + ((const i64 *)table - plan.words.data()); };
+    *rank.device->stop_here = 0;
+    rank.used = (u32)t.head.blocks * lanes;
+    rank.failed = false;
+    rank.run = {(const Step *)there(t.steps), (const Argument *)there(t.arguments), (const Block *)there(t.blocks),
+                there(t.regions), plan.sized, plan.sized + size.cuts.size(), rank.peers_there, rank.device->stop, call, unit,
+                t.head.parts, t.head.classes, rank.rank, rank.ranks, lanes, rounds, type, op};
+    rank.device->begun.push_back(&rank);
+    return rank.device->begun.size() == rank.device->ranks.size() ? launch(*rank.device) : 0;
+}
+
+int ad_wait(void *rank_, double seconds) {
+    cuda(Error_t) code;
+    Device &device = *((Rank *)rank_)->device;
+    Rank &rank = *(Rank *)rank_;
+    if (!device.begun.empty() && launch(device)) return 1;
+    if (FAILS(cuda(SetDevice)(device.number))) return 1;
+    const double end = now() + seconds;
+    while ((code = cuda(StreamQuery)(device.stream)) == cuda(ErrorNotReady))
+        if (seconds > 0 && now() > end && !*device.stop_here) {
+            *device.stop_here = 1;
+            for (Rank *one : device.ranks) one->failed = true;
+        }
+    if (code != cuda(Success)) return why = cuda(GetErrorString)(code), 1;
+    why = "its time was up";
+    return rank.failed;
+}

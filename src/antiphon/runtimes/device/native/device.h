@@ -1,0 +1,35 @@
+/* What the host asks of a device: one file each gives it (threads.cc, cuda.cu). All of a rank is asked by one thread. */
+#pragma once
+#include "world.h"
+
+#define SEEN extern "C" __attribute__((visibility("default")))
+
+/* Why the last call of this thread failed. */
+SEEN const char *ad_why();
+
+/* A rank with room for so many blocks of so many threads; NULL: it cannot be had. */
+SEEN void *ad_rank_new(u32 rank, u32 ranks, u32 blocks, u32 threads);
+SEEN void ad_rank_free(void *rank);
+
+/* Memory of zeros that all ranks of this process can reach. */
+SEEN void *ad_memory_new(void *rank, size_t bytes);
+SEEN void ad_memory_free(void *rank, void *memory);
+/* Between memory of a rank and the caller's. 0: done. */
+SEEN int ad_fetch(void *rank, void *to, const void *memory, size_t bytes);
+SEEN int ad_bring(void *rank, void *memory, const void *from, size_t bytes);
+
+/* Where the signals of a rank are, as this one sees them: blocks * ranks numbers. */
+SEEN void ad_rank_signals(void *rank, u32 peer, u64 *signals);
+
+/* A table of lower/device/table.py; NULL: it is damaged. It is copied. */
+SEEN void *ad_plan_new(void *rank, const i64 *words, i64 count);
+SEEN void ad_plan_free(void *plan);
+/* Elements of scratch, where a unit of weight has so many. */
+SEEN i64 ad_plan_scratch(void *plan, i64 unit);
+
+/* Begins a call of this rank. `buffers` and `lengths` (elements): input, output and scratch of every rank. Signals of a rank
+ * ascend with `call`, modulo 2^24; what stands in them first must be those of the call before. 0: begun. */
+SEEN int ad_start(void *rank, void *plan, u64 call, i64 unit, int type, int op, u32 lanes, u32 rounds, char *const *buffers,
+                  const i64 *lengths);
+/* After all ranks of this process have begun: until this one is done, `seconds` at most (0: as long as it takes). 0: done. */
+SEEN int ad_wait(void *rank, double seconds);
