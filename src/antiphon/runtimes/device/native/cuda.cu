@@ -3,6 +3,8 @@
 #if defined(__HIPCC__)
 #include <hip/hip_runtime.h>
 #define cuda(NAME) hip##NAME
+#define hipHostAlloc hipHostMalloc
+#define hipHostAllocMapped hipHostMallocMapped
 #else
 #include <cuda_runtime.h>
 #define cuda(NAME) cuda##NAME

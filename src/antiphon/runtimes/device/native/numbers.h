@@ -106,10 +106,10 @@ struct Prod {
 };
 /* The comparison with itself lets what is not a number through. */
 struct Max {
-    template <typename W, typename U> static ON_MEMBER W both(W x, W y) { return (x >= y) | (x != x) ? x : y; }
+    template <typename W, typename U> static ON_MEMBER W both(W x, W y) { return ((x >= y) | (x != x)) ? x : y; }
 };
 struct Min {
-    template <typename W, typename U> static ON_MEMBER W both(W x, W y) { return (x <= y) | (x != x) ? x : y; }
+    template <typename W, typename U> static ON_MEMBER W both(W x, W y) { return ((x <= y) | (x != x)) ? x : y; }
 };
 
 /* A sum of `count` numbers as their average: whole numbers are cut toward zero. */
