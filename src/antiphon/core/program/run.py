@@ -124,6 +124,25 @@ def told(program: Program, operation: int) -> str:
     return f"rank {rank}, operation {operation - int(program.op_ptr[rank])} ({name})"
 
 
+class _Busy:
+    """How many of those under way at a rank read, and how many write, each element: so that whoever begins looks at its
+    own elements, and not at all others."""
+
+    def __init__(self, sizes: list[int]) -> None:
+        self.readers = [np.zeros(size, np.int32) for size in sizes]
+        self.writers = [np.zeros(size, np.int32) for size in sizes]
+
+    def meets(self, stretches: list[Stretch]) -> bool:
+        return any(
+            self.writers[buffer][low:high].any() or (written and self.readers[buffer][low:high].any())
+            for buffer, low, high, written in stretches
+        )
+
+    def add(self, stretches: list[Stretch], count: int) -> None:
+        for buffer, low, high, written in stretches:
+            (self.writers if written else self.readers)[buffer][low:high] += count
+
+
 class _Machine:
     """What may start, what is under way, and what happens next."""
 
@@ -149,6 +168,7 @@ class _Machine:
         self.under_way: list[tuple[int, ...]] = []  # one fold, or a send and its receive
         self.posted: dict[Way, tuple[deque[int], deque[int]]] = defaultdict(lambda: (deque(), deque()))
         self.active: list[dict[int, list[Stretch]]] = [{} for _ in range(program.ranks)]
+        self.busy = [_Busy(sizes) for sizes in data.sizes]
         self.done = 0
 
     def _queues(self, strict: bool) -> list[deque[int] | None]:
@@ -216,12 +236,14 @@ class _Machine:
             self.under_way.append((sends.popleft(), receives.popleft()))
 
     def _mark(self, rank: int, instance: int) -> None:
-        mine = self.stretches[instance]
-        for other, theirs in self.active[rank].items():
-            where = _clash(mine, theirs)
-            if where:
-                names = told(self.program, self.owner[instance]), told(self.program, self.owner[other])
-                raise Invalid(f"{names[0]}: a race with {names[1]} about {where}")
+        mine, busy = self.stretches[instance], self.busy[rank]
+        if busy.meets(mine):
+            for other, theirs in self.active[rank].items():
+                where = _clash(mine, theirs)
+                if where:
+                    names = told(self.program, self.owner[instance]), told(self.program, self.owner[other])
+                    raise Invalid(f"{names[0]}: a race with {names[1]} about {where}")
+        busy.add(mine, 1)
         self.active[rank][instance] = mine
 
     def _end(self, instances: tuple[int, ...]) -> None:
@@ -237,7 +259,7 @@ class _Machine:
         elif stretches[0]:
             data.fold(ranks[0], stretches[0])
         for rank, instance in zip(ranks, instances, strict=True):
-            del self.active[rank][instance]
+            self.busy[rank].add(self.active[rank].pop(instance), -1)
             self._done(instance)
 
     def _done(self, instance: int) -> None:
