@@ -30,6 +30,16 @@ TABLE: dict[str, Entry] = {
         "the kernel of GPUs on threads of this process, all ranks",
         {"library": "NumPy", "modules": (), "programs": ("c++",), "options": ()},
     ),
+    "cuda": Entry(
+        "antiphon.runtimes.measure.device:Cuda",
+        "the same on the GPUs of this machine by CUDA; never run yet",
+        {"library": "NumPy", "modules": (), "programs": (), "options": ()},
+    ),
+    "hip": Entry(
+        "antiphon.runtimes.measure.device:Hip",
+        "the same on AMD's by HIP; never run yet",
+        {"library": "NumPy", "modules": (), "programs": (), "options": ()},
+    ),
     "mpi": Entry(
         "antiphon.runtimes.measure.mpi:Mpi",
         "a process for each rank under MPI, by the engine",

@@ -52,10 +52,12 @@ class Device:
         return (self._native.ad_why() or b"").decode(errors="replace")
 
 
-@cache
+device = cache(Device)
+
+
 def threads(compiler: str = "") -> Device:
     """The kernel on threads of this machine's processor."""
-    return Device(library("device", compiler))
+    return device(library("device", compiler))
 
 
 class Group:

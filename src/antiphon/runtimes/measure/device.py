@@ -5,6 +5,7 @@ On threads it is for proof, not for speed: what a GPU would do, step by step, bu
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,30 +14,37 @@ from numpy.typing import NDArray
 
 from antiphon.core.program.kinds import INPUT, OUTPUT, SCRATCH
 from antiphon.core.schedule import Schedule
-from antiphon.errors import Unsupported
+from antiphon.errors import Missing, Unsupported
 from antiphon.lower.device.table import tables
-from antiphon.runtimes.device.group import Device, DevicePlan, Group, threads
+from antiphon.runtimes.device.group import Device, DevicePlan, Group, device
+from antiphon.runtimes.engine.build import library
 from antiphon.runtimes.measure.case import Case, Heard, How, Runnable, Runtime, heats
 from antiphon.runtimes.measure.local import Seats, refuse_too_large
 from antiphon.runtimes.measure.loop import SPOILED, Heat, Together
 
 Array = NDArray[Any]
 STREAMS, MOST_THREADS = 4, 1024
+MOST_BLOCKS, WARPS = 96, 16  # of one GPU, for all ranks that are on it: all must be there at once
 PATIENCE = 60.0
 
 
-class Threads(Runtime):
+class _OnDevice(Runtime):
+    """`target`: the library of the device."""
+
+    target: str
+
     def ready(self, how: How) -> None:
-        self.device(how)
+        library(self.target, how.compiler)
 
     def device(self, how: How) -> Device:
-        return threads(how.compiler)
+        return device(library(self.target, how.compiler))
 
     def group(self, ranks: int, how: How) -> Group:
-        """As many blocks as there may be threads, at least one for each rank."""
-        if ranks > MOST_THREADS:
-            raise Unsupported(f"{ranks} ranks, each a thread of this process: at most {MOST_THREADS}; run it on local")
-        return Group(self.device(how), ranks, min(STREAMS, max(1, MOST_THREADS // ranks)))
+        raise NotImplementedError
+
+    def shares(self, plan: DevicePlan, blocks: int, nbytes: int) -> tuple[int, int]:
+        """In how many lanes and rounds a call is made."""
+        return 1, 1
 
     def run(
         self,
@@ -54,10 +62,51 @@ class Threads(Runtime):
             refuse_too_large(schedules[0].collective, some[0])
             with self.group(schedules[0].collective.ranks, how) as group:
                 seat = _Seats(schedules[0], some[0], group)
-                calls = [seat.ours(schedule) for schedule in schedules]
+                calls = [seat.ours(schedule, self.shares) for schedule in schedules]
                 rows = Heat(some, seat, calls, seat.plainly, Together()).go()
                 for number, row in zip(heat, rows, strict=True):
                     heard(number, {**row, "agree": seat.agree()})
+
+
+class Threads(_OnDevice):
+    target = "device"
+
+    def group(self, ranks: int, how: How) -> Group:
+        """As many blocks as there may be threads, at least one for each rank."""
+        if ranks > MOST_THREADS:
+            raise Unsupported(f"{ranks} ranks, each a thread of this process: at most {MOST_THREADS}; run it on local")
+        return Group(self.device(how), ranks, min(STREAMS, max(1, MOST_THREADS // ranks)))
+
+
+class Cuda(_OnDevice):
+    """Ranks go round the GPUs of this machine."""
+
+    target, driver = "cuda", "libcuda.so.1"
+
+    def ready(self, how: How) -> None:
+        """Before anything is compiled: that takes half a minute."""
+        try:
+            ctypes.CDLL(self.driver)
+        except OSError:
+            raise Missing(
+                f"--on {self.target}: this machine has no driver for it ({self.driver} cannot be loaded); --on threads "
+                "runs the same kernel on the processor"
+            ) from None
+        super().ready(how)
+
+    def group(self, ranks: int, how: How) -> Group:
+        return Group(self.device(how), ranks, MOST_BLOCKS // ranks or 1, WARPS * 32)
+
+    def shares(self, plan: DevicePlan, blocks: int, nbytes: int) -> tuple[int, int]:
+        """A block for each 128 KiB, and a round for each MiB that a lane has to do: not measured on a GPU yet."""
+        if not plan.sliced:
+            return 1, 1
+        lanes = max(1, min(blocks // max(plan.streams, 1), nbytes >> 17))
+        return lanes, max(1, min(64, (nbytes // lanes) >> 20))
+
+
+class Hip(Cuda):
+    target, driver = "hip", "libamdhip64.so"
 
 
 class _Seats(Seats):
@@ -77,13 +126,17 @@ class _Seats(Seats):
     def _have(self, rank: int, place: int, values: Array) -> None:
         self.where[rank, place], self.lengths[rank, place] = self.group.memory(rank, values), values.size
 
-    def ours(self, schedule: Schedule) -> Callable[[], None]:
+    def ours(self, schedule: Schedule, shares: Callable[[DevicePlan, int, int], tuple[int, int]]) -> Callable[[], None]:
         case, group = self.case, self.group
         plan = group.plan(tables(schedule, in_place=case.in_place, streams=min(STREAMS, group.blocks)))
         where, lengths = self._with_scratch(plan)
+        lanes, rounds = shares(plan, group.blocks, case.nbytes)
 
         def call() -> None:
-            group.go(plan, case.unit, where, lengths, self.dtype, case.op, timeout=case.timeout or PATIENCE)
+            patience = case.timeout or PATIENCE
+            group.go(
+                plan, case.unit, where, lengths, self.dtype, case.op, lanes=lanes, rounds=rounds, timeout=patience
+            )  # fmt: skip
             self.made_by_us = True
 
         return call

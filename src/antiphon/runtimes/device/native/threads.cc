@@ -15,6 +15,8 @@
 
 namespace {
 
+enum { MOST_THREADS = 4096 };
+
 /* Where the threads of a block meet. */
 struct Meeting {
     std::atomic<u32> here{0}, turn{0};
@@ -32,7 +34,16 @@ thread_local const char *why = "";
 
 u32 my_thread() { return self.thread; }
 u32 my_threads() { return self.threads; }
-void rest() { sched_yield(); }
+
+/* There are more threads than processors: whoever waits for long lets the others run. */
+void rest() {
+    static thread_local u32 tries = 0;
+    if (++tries % 32) sched_yield();
+    else {
+        const timespec nap = {0, 50000};
+        nanosleep(&nap, nullptr);
+    }
+}
 
 int meet(int failed) {
     if (self.threads == 1) return failed;
@@ -90,10 +101,17 @@ struct Rank {
 
     Rank(u32 rank, u32 ranks, u32 blocks, u32 threads)
         : rank(rank), ranks(ranks), blocks(blocks), threads(threads), peers(ranks), meetings(blocks) {
-        for (u32 i = 0; i < blocks * threads; ++i) pool.emplace_back([this, i] { serve(i); });
+        try {
+            for (u32 i = 0; i < blocks * threads; ++i) pool.emplace_back([this, i] { serve(i); });
+        } catch (...) {
+            end();
+            throw;
+        }
     }
 
-    ~Rank() {
+    ~Rank() { end(); }
+
+    void end() {
         {
             const std::lock_guard<std::mutex> hold(lock);
             over = true;
@@ -124,6 +142,7 @@ struct Rank {
 const char *ad_why() { return why; }
 
 void *ad_rank_new(u32 rank, u32 ranks, u32 blocks, u32 threads) {
+    if (!blocks || !threads || (u64)blocks * threads > MOST_THREADS) return why = "a rank has from 1 to 4096 threads", nullptr;
     try {
         return new Rank(rank, ranks, blocks, threads);
     } catch (...) {

@@ -1,0 +1,232 @@
+"""The kernel of GPUs, on threads: tables hold at every size, damaged ones are refused, calls follow each other."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import antiphon
+from antiphon.core.collective import Collective
+from antiphon.core.datatypes import data_type
+from antiphon.core.interpret import analyse
+from antiphon.core.interpret import run as interpret
+from antiphon.core.interpret.buffers import sides
+from antiphon.core.schedule import Schedule
+from antiphon.core.transform import unjoined
+from antiphon.errors import Invalid, Missing, TimedOut, Unsupported
+from antiphon.lower.device import table as device_table
+from antiphon.lower.device.table import Table, tables, tables_of
+from antiphon.lower.lowering import lower
+from antiphon.runtimes.device.group import CALLS, Group, threads
+from antiphon.runtimes.engine.build import DEVICE
+from antiphon.runtimes.measure.device import Cuda
+
+pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
+NVCC, HIPCC = shutil.which("nvcc"), shutil.which("hipcc")
+CASES = [
+    ("allreduce", "ring:ranks=3", "ring"), ("allreduce", "dgx1v", "trees"), ("allreduce", "full:ranks=8", "recmult"),
+    ("allgather", "full:ranks=5", "bruck"), ("alltoall", "full:ranks=4", "pairwise"),
+    ("reduce", "full:ranks=6", "binomial-tree"),
+    ("reducescatter", "full:ranks=4", "halving-doubling"), ("broadcast", "full:ranks=7", "double-binary-tree"),
+    ("scatter", "full:ranks=4", "binomial-tree"), ("gather", "full:ranks=4", "binomial-tree"),
+    ("allreduce", "hgx-h100", "nvls"), ("allreduce", "full:ranks=2", "direct"),
+]  # fmt: skip
+Arrays = list[np.ndarray[Any, Any]]
+
+
+def schedule_of(kind: str, machine: str, planner: str) -> Schedule:
+    rooted = kind in ("broadcast", "reduce", "scatter", "gather")
+    return (
+        antiphon.plan(kind, antiphon.topology(machine), planner=planner, **({"root": 0} if rooted else {}))
+        .at(2**20)
+        .schedule
+    )
+
+
+def arrays(schedule: Schedule, unit: int, dtype: str, in_place: bool, seed: int = 1) -> tuple[Arrays, Arrays]:
+    random = np.random.default_rng(seed)
+    first, last = sides(schedule.collective, in_place)
+    make = lambda count: random.integers(1, 5, int(count) * unit).astype(data_type(dtype))  # noqa: E731
+    inputs = [make(count) for count in first.size]
+    return inputs, [np.zeros(int(count) * unit, data_type(dtype)) for count in last.size]
+
+
+def run(group: Group, made: Sequence[Table], schedule: Schedule, unit: int, in_place: bool = False, **how: Any) -> None:
+    """One call, held against the interpreter, bit for bit."""
+    dtype, op = how.pop("dtype", "float32"), how.pop("op", "sum")
+    inputs, outputs = arrays(schedule, unit, dtype, in_place)
+    given = [one.copy() for one in inputs]
+    expected = interpret(analyse(unjoined(schedule)), given, op=op, dtype=data_type(dtype), in_place=in_place)
+    if in_place:
+        outputs = [one.copy() for one in inputs]
+    group.run(group.plan(made), unit, None if in_place else inputs, outputs, op, timeout=20, **how)
+    for mine, right in zip(outputs, expected, strict=True):
+        np.testing.assert_array_equal(mine, right)
+
+
+@pytest.mark.parametrize(("kind", "machine", "planner"), CASES)
+def test_one_table_is_right_at_every_size(kind: str, machine: str, planner: str) -> None:
+    schedule = schedule_of(kind, machine, planner)
+    with Group(threads(), schedule.collective.ranks, blocks=8) as group:
+        for in_place in (False, True):
+            made = tables(schedule, in_place=in_place, streams=4)
+            for unit, dtype in ((0, "int8"), (1, "float64"), (7, "bfloat16"), (1001, "float32"), (4096, "float16")):
+                run(group, made, schedule, unit, in_place, dtype=dtype)
+                if all(one.sliced for one in made):
+                    run(group, made, schedule, unit, in_place, dtype=dtype, lanes=2, rounds=3)
+
+
+@pytest.mark.parametrize("op", ["prod", "max", "min", "avg"])
+def test_what_is_combined(op: str) -> None:
+    schedule = schedule_of("allreduce", "ring:ranks=4", "ring")
+    with Group(threads(), 4, blocks=8, threads=2) as group:
+        for dtype in (
+            "int8",
+            "uint8",
+            "int16",
+            "uint16",
+            "int32",
+            "uint32",
+            "int64",
+            "uint64",
+            "float16",
+            "bfloat16",
+            "float64",
+        ):
+            run(group, tables(schedule), schedule, 301, dtype=dtype, op=op, lanes=2)
+
+
+def test_average_is_divided_once_by_whoever_wrote_it() -> None:
+    """In several streams, and in slices."""
+    for planner in ("trees", "multi-ring"):
+        schedule = schedule_of("allreduce", "dgx1v", planner)
+        made = tables(schedule, streams=4)
+        assert made[0].streams > 1
+        with Group(threads(), 8, blocks=8) as group:
+            run(group, made, schedule, 1003, op="avg", dtype="int32", lanes=2, rounds=2)
+
+
+def test_uneven_blocks_and_sub_groups() -> None:
+    machine = antiphon.topology("full:ranks=5")
+    uneven = Collective("allgather", 5, weights=np.array([3, 0, 7, 1, 2]))
+    for what, ranks in ((uneven, None), ("allreduce", [4, 1, 2])):
+        schedule = antiphon.plan(what, machine, planner="direct", ranks=ranks).at(0).schedule
+        with Group(threads(), 5, blocks=4) as group:
+            for unit in (1, 5, 64):
+                run(group, tables(schedule), schedule, unit)
+
+
+def test_calls_follow_each_other_beyond_their_last_number() -> None:
+    some = [schedule_of("allreduce", "ring:ranks=4", "ring"), schedule_of("alltoall", "full:ranks=4", "pairwise")]
+    made = [tables(one, streams=2) for one in some]
+    with Group(threads(), 4, blocks=4, call=CALLS - 3) as group:
+        for number in range(8):
+            run(group, made[number % 2], some[number % 2], 50 + number, lanes=2)
+        assert group.number % CALLS == 5
+
+
+def idle(made: Table) -> Table:
+    """The same with blocks that have no steps."""
+    words = made.words.copy()
+    parts, classes, regions, blocks = words[8:12].tolist()
+    first = 14 + parts + 3 * classes + regions * (3 + classes)
+    words[first + 1 : first + 2 * blocks : 2] = 0
+    return made._replace(words=words)
+
+
+def test_a_rank_that_does_nothing_is_noticed_and_the_next_call_is_right() -> None:
+    schedule = schedule_of("allreduce", "ring:ranks=4", "ring")
+    made = tables(schedule, streams=2)
+    with Group(threads(), 4, blocks=4) as group:
+        inputs, outputs = arrays(schedule, 100, "float32", False)
+        with pytest.raises(TimedOut, match=r"ranks \[.*time was up"):
+            group.run(group.plan([*made[:3], idle(made[3])]), 100, inputs, outputs, timeout=0.3)
+        run(group, made, schedule, 100)
+
+
+def test_buffers_are_held_against_the_table() -> None:
+    schedule = schedule_of("allreduce", "ring:ranks=4", "ring")
+    made = tables(schedule, streams=2)
+    with Group(threads(), 4, blocks=4) as group:
+        inputs, outputs = arrays(schedule, 100, "float32", False)
+        outputs[2] = outputs[2][:99]
+        with pytest.raises(Invalid, match=r"rank \d: a buffer is too short"):
+            group.run(group.plan(made), 100, inputs, outputs)
+        with pytest.raises(Invalid, match="need more blocks than the rank has"):
+            group.run(group.plan(made), 100, *arrays(schedule, 100, "float32", False), lanes=3)
+        with pytest.raises(Unsupported, match="from 1 to 4096 threads"):
+            Group(threads(), 4, blocks=2**20)
+
+
+def test_scratch_that_is_used_again_is_never_sliced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slices of other data would lie elsewhere in it, and run over each other."""
+    monkeypatch.setattr(device_table, "_NEVER", 1)
+    schedule = schedule_of("allreduce", "full:ranks=8", "halving-doubling")
+    program = lower(schedule, lag=0)
+    made = tables_of(program)
+    assert not all(one.sliced for one in made)
+    with Group(threads(), 8, blocks=8) as group:
+        run(group, made, schedule, 100)
+        with pytest.raises(Unsupported, match="one lane and one round"):
+            run(group, made, schedule, 100, lanes=2)
+
+
+def test_a_damaged_table_is_refused_or_stays_within_its_buffers() -> None:
+    schedule = schedule_of("allreduce", "ring:ranks=3", "ring")
+    made, random, refused = tables(schedule, streams=2), np.random.default_rng(5), 0
+    with Group(threads(), 3, blocks=2) as group:
+        for trial in range(150):
+            words = made[0].words.copy()
+            at = int(random.integers(2, 14) if trial % 3 == 0 else random.integers(len(words)))
+            words[at] = int(random.choice([-1, 0, 1, 2, 3, 7, 2**31, 2**62, -(2**63), int(words[at]) + 1]))
+            inputs, outputs = arrays(schedule, 64, "float32", False)
+            try:
+                plan = group.plan([made[0]._replace(words=words), *made[1:]])
+                group.run(plan, 64, inputs, outputs, timeout=0.02)
+            except (Invalid, TimedOut, Unsupported):
+                refused += 1
+        assert refused > 40
+        with pytest.raises(Invalid, match="its length is not what its head says"):
+            group.plan([made[0]._replace(words=made[0].words[:-1]), *made[1:]])
+        run(group, made, schedule, 64)
+
+
+def test_the_runtime_threads_tells_rows_like_all_others() -> None:
+    plan = antiphon.plan("allreduce", "ring:ranks=4", planner="ring")
+    (row,) = antiphon.run(plan, "12KB", on="threads", dtype="float16", op="max")
+    assert (row["correct"], row["agree"], row["on"]) == (True, True, "threads")
+    assert row["reference_seconds"] > 0
+
+
+def test_without_a_driver_it_is_said_before_anything_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Cuda, "driver", "libnosuchdriver.so")
+    with pytest.raises(Missing, match="--on threads runs the same kernel"):
+        antiphon.run(antiphon.plan("allreduce", "ring:ranks=4", planner="ring"), "12KB", on="cuda")
+
+
+def compiles(command: Sequence[str], folder: Path) -> None:
+    done = subprocess.run(
+        [*command, "-std=c++17", "-DSAMPLE", "-o", str(folder / "out"), str(DEVICE / "cuda.cu")],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "warning" not in done.stderr
+
+
+@pytest.mark.skipif(NVCC is None, reason="needs nvcc")
+@pytest.mark.parametrize("arch", [90, *(pytest.param(arch, marks=pytest.mark.slow) for arch in (75, 80, 100))])
+def test_nvcc_compiles_it_without_a_word(arch: int, tmp_path: Path) -> None:
+    compiles([str(NVCC), f"-arch=sm_{arch}", "-O3", "-c", "-Xcompiler", "-Wall,-Wextra"], tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(HIPCC is None, reason="needs hipcc")
+@pytest.mark.parametrize("arch", ["gfx906", "gfx90a"])
+def test_hipcc_compiles_it_without_a_word(arch: str, tmp_path: Path) -> None:
+    compiles([str(HIPCC), "-x", "hip", f"--offload-arch={arch}", "-O3", "-c", "-Wall", "-Wextra"], tmp_path)
