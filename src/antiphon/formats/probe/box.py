@@ -94,10 +94,9 @@ def drawn(box: Box, pcie: object = None) -> Found:
         box.notes.append(f"PCIe is left out: {box.fast} joins all GPUs (--option pcie=true draws it)")
     if not drawing.joined():
         box.notes.append("some GPUs are joined by nothing that is shown here")
-    return Found(
-        drawing.machine(), tuple(dict.fromkeys(box.notes)), tuple(f"GPU {rank}" for rank in range(count)),
-        tuple(drawing.cards()),
-    )  # fmt: skip
+    machine, cards = drawing.machine(), tuple(drawing.cards())
+    names = tuple(f"GPU {rank}" for rank in range(count))
+    return Found(machine, tuple(dict.fromkeys(box.notes)), names, cards)
 
 
 class _Drawing:
@@ -207,8 +206,8 @@ class _Drawing:
 
     def machine(self) -> Topology:
         limits: list[SharedLimit] = []
-        if self.bridges:
-            widest = max((kind.bandwidth for _, _, kind in self.links if kind.kind == "pcie"), default=Fraction(0))
+        if self.bridges and any(kind.kind == "pcie" for _, _, kind in self.links):
+            widest = max(kind.bandwidth for _, _, kind in self.links if kind.kind == "pcie")
             limits = [limit for limit in bridge_limits(self.links, self.bridges, widest) if self._binds(limit)]
             if limits:
                 self.box.notes.append("all that enters a host bridge is limited to two such links (assumed)")
@@ -221,7 +220,10 @@ class _Drawing:
         )  # fmt: skip
 
     def _binds(self, limit: SharedLimit) -> bool:
-        return sum((self.links[link][2].bandwidth for link in limit.links), Fraction(0)) > limit.bandwidth
+        """Whether several slots lead into the bridge, which together could do more."""
+        kinds = [self.links[link][2] for link in limit.links]
+        several = sum(kind.kind == "pcie" for kind in kinds) > 1
+        return several and sum((kind.bandwidth for kind in kinds), Fraction(0)) > limit.bandwidth
 
     def cards(self) -> Iterable[Near]:
         """The network cards that GPUs use, each with those that it serves.

@@ -127,7 +127,7 @@ def _read_text(told: _Told, path: str) -> None:
             if table:
                 for other, value in zip(columns, words[1:], strict=False):
                     told.tables[table][words[0], other] = value[:40]
-        elif found := re.match(r"GPU\[([0-9]{1,4})\]\s*:\s*(.{1,60}?):\s*(.{1,80})", line):
+        elif found := re.match(r"GPU(?: |\[)([0-9]{1,4})\]?\s*:\s*(.{1,60}?):\s*(.{1,80})", line):
             if "Numa Node" in found[2]:
                 told.numa[f"GPU{int(found[1])}"] = found[3].strip()
             elif _NAME.search(found[2]):

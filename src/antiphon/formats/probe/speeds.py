@@ -56,7 +56,7 @@ _NAMED: tuple[tuple[str, Make], ...] = (
     (r"P100", P100), (r"V100|TITAN V\b|GV100", V100), (r"A100|A800|A30\b", A100),
     (r"G?H[12]00|H800|H20\b|H100L", H100), (r"G?B[123]00", B200), (r"RTX 20[78]0|TITAN RTX|Quadro RTX", TURING),
     (r"RTX 3090|A40\b|RTX A[456][05]00|A6000|A5000", GA102), (r"RTX [34]0|L4\b|L40|A10|A16|A2\b", ADA),
-    (r"RTX 50|RTX PRO", Make(NVLINK, 0, 5)), (r"T4\b|GTX|[KM][0-9]{2}\b|P40\b|P4\b", _OLD),
+    (r"RTX 50|RTX PRO", Make(NVLINK, 0, 5)), (r"T4\b|GTX|Tesla [KMCS][0-9]{2,4}|P40\b|P4\b", _OLD),
     (r"MI[56]0\b|Vega ?20|Radeon VII|gfx906", MI50), (r"MI100|gfx908", MI100), (r"MI2[15]0X?|MI200|gfx90a", MI200),
     (r"MI3[02][05][AX]?|gfx94[0-2]", MI300), (r"MI35[05]X?|gfx950", MI350),
 )  # fmt: skip
