@@ -187,7 +187,7 @@ ROCM = [
     Case("four GPUs of four nodes", "ROCm/rocm_smi_lib/issues/108",
          showtopo(4, lambda a, b: 52, lambda a, b: "PCIE", [0, 1, 3, 2]), 4, 4,
          "pcie 31.51: 0-bridge0 1-bridge1 2-bridge2 3-bridge3; socket 16: bridge0-bridge1 bridge0-bridge2 bridge0-bridge3 "
-         "bridge1-bridge2 bridge1-bridge3 bridge2-bridge3", {f"bridge{i} in": (63.02, 4) for i in range(4)}),
+         "bridge1-bridge2 bridge1-bridge3 bridge2-bridge3"),
     Case("MI300X", "modelscope/ms-swift, its page on AMD GPUs", HIVE, 8, 0, "xgmi 64: all", notes=("taken to be MI300X",)),
     Case("MI50 on one board without xGMI", "mixa3607/ML-gfx906, performance against PCIe",
          showtopo(4, lambda a, b: 40, lambda a, b: "PCIE", [0] * 4), 4, 1, "pcie 31.51: *-bridge0", {"bridge0 in": (63.02, 4)}),
@@ -291,7 +291,7 @@ NCCL = [
          system(*(cpu(n, pci(f"0{n + 1}", gpu(n, f"0{(n ^ 1) + 1}*12"), kind="0x030200", gts="", width=0)) for n in range(4))),
          4, 4, "nvlink 300: 0-1 2-3; pcie 31.51: 0-bridge0 1-bridge1 2-bridge2 3-bridge3; socket 16: bridge0-bridge1 "
          "bridge0-bridge2 bridge0-bridge3 bridge1-bridge2 bridge1-bridge3 bridge2-bridge3",
-         {f"bridge{i} in": (63.02, 4) for i in range(4)}, ("16 lanes of generation 4",)),
+         notes=("16 lanes of generation 4",)),
     Case("MI300X", "ROCm/rccl, tools/topo_expl/models/topo_8p_940.xml",
          system(*(cpu(n, *(pci(f"{n}{i}", _amd(_EIGHT[4 * n + i], 4 * n + i, _to(_EIGHT, 4 * n + i, _FULL8), "gfx942", "32.0 GT/s PCIe",
                                                "0x120000"),

@@ -25,7 +25,7 @@ def links_of(machine: Topology) -> Drawn:
 
 def told(machine: Topology, text: str) -> Drawn:
     """Links as people write them: "nvlink 300: *-nvswitch; pcie 15.75: 0,1-pcie0 2-3". All lead both ways; with ">"
-    one way. "*": every rank, "all": every two ranks; switches by the end of their place."""
+    one way; "~" where names have a "-". "*": every rank, "all": every two ranks; switches by the end of their place."""
     found: Drawn = Counter()
     for part in filter(None, (one.strip() for one in text.split(";"))):
         head, _, pairs = part.partition(":")
@@ -41,7 +41,7 @@ def told(machine: Topology, text: str) -> Drawn:
 def _pairs(machine: Topology, pair: str) -> list[tuple[int, int]]:
     if pair == "all":
         return [(a, b) for a in range(machine.ranks) for b in range(a + 1, machine.ranks)]
-    left, right = re.split("[->]", pair, maxsplit=1)
+    left, right = re.split("~" if "~" in pair else "[->]", pair, maxsplit=1)
     ends = [_nodes(machine, side) for side in (left, right)]
     return [(a, b) for a in ends[0] for b in ends[1]]
 
@@ -57,7 +57,9 @@ def _nodes(machine: Topology, side: str) -> list[int]:
             found.append(int(name))
         else:
             places = machine.places
-            fits = [n for n in range(machine.ranks, machine.nodes) if places[n] == name or places[n].endswith(f"/{name}")]
+            inner = range(machine.ranks, machine.nodes)
+            fits = [n for n in inner if places[n] == name or places[n].endswith(f"/{name}")]
+            fits = fits or [n for n in inner if name in places[n]]
             assert len(fits) == 1, (name, places[machine.ranks :])
             found += fits
     return found

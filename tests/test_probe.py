@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import probe_boxes
+import probe_nets
 import pytest
 from probe_text import Case, limits_of, links_of, told
 
@@ -16,6 +17,9 @@ CASES = {
     "rocm-smi": probe_boxes.ROCM,
     "nccl-xml": probe_boxes.NCCL,
     "hwloc": probe_boxes.HWLOC,
+    "ibnetdiscover": probe_nets.IB,
+    "slurm": probe_nets.SLURM,
+    "netfiles": probe_nets.NETFILES,
 }
 
 
