@@ -174,7 +174,9 @@ def _rocm_json(pairs: dict[tuple[int, int], str], weight: str, gpus: int) -> str
     said = {f"(Topology) Link type between DRM devices {a} and {b}": kind for (a, b), kind in pairs.items()}
     said |= {f"(Topology) Weight between DRM devices {a} and {b}": weight for a, b in pairs}
     said |= {f"(Topology) Hops between DRM devices {a} and {b}": "1" for a, b in pairs}
-    cards = {f"card{i}": {"(Topology) Numa Node": str(i // 4), "(Topology) Numa Affinity": str(i // 4)} for i in range(gpus)}
+    cards = {
+        f"card{i}": {"(Topology) Numa Node": str(i // 4), "(Topology) Numa Affinity": str(i // 4)} for i in range(gpus)
+    }
     return json.dumps({**cards, "system": said})
 
 
@@ -224,7 +226,15 @@ ROCM = [
 # ---- NCCL and RCCL ----
 
 
-def _pair(switch: str, first: int, buses: tuple[str, str], links: tuple[str, str], *more: str, sm: int = 80, gts: str = "16.0 GT/s PCIe") -> str:
+def _pair(
+    switch: str,
+    first: int,
+    buses: tuple[str, str],
+    links: tuple[str, str],
+    *more: str,
+    sm: int = 80,
+    gts: str = "16.0 GT/s PCIe",
+) -> str:
     """A switch with two GPUs."""
     gpus = [pci(bus, gpu(first + i, links[i], sm), kind="0x030200", gts=gts) for i, bus in enumerate(buses)]
     return pci(switch, *gpus, *more, gts=gts)
@@ -346,11 +356,16 @@ _MINSKY = [
 
 
 def _v100(index: int) -> str:
-    return bridge(slot(f"{0x30 + index:02x}", "0302", "10de:1db8", f"nvml{index}", model="Tesla V100-SXM3-32GB", key=800 + index))
+    return bridge(
+        slot(f"{0x30 + index:02x}", "0302", "10de:1db8", f"nvml{index}", model="Tesla V100-SXM3-32GB", key=800 + index)
+    )
 
 
 def _dgx2() -> str:
-    switches = [slot(f"{0x60 + i:02x}", "0680", "10de:1ac2", speed="1.000000", subtype="NVSwitch", gp_index=600 + i) for i in range(12)]
+    switches = [
+        slot(f"{0x60 + i:02x}", "0680", "10de:1ac2", speed="1.000000", subtype="NVSwitch", gp_index=600 + i)
+        for i in range(12)
+    ]
     keys = [f"OSDev:{800 + i}" for i in range(16)] + [f"PCIDev:{600 + i}" for i in range(12)]
     board = [i // 8 if i < 16 else (i - 16) // 6 for i in range(28)]
     rows = [[25000 if board[a] == board[b] and (a < 16) != (b < 16) else 0 for b in range(28)] for a in range(28)]

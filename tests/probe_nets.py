@@ -112,7 +112,9 @@ def _yaml(forms: str, sizes: str, speeds: str, delays: str, note: str = "") -> s
             f"bandwidth: [ {speeds} ]  # GB/s\nlatency: [ {delays} ]  # ns\n")  # fmt: skip
 
 
-def _first(forms: list[str], sizes: list[int], speeds: list[float], links: list[int] | None = None, name: str = "Hierarchical") -> str:
+def _first(
+    forms: list[str], sizes: list[int], speeds: list[float], links: list[int] | None = None, name: str = "Hierarchical"
+) -> str:
     import json
 
     said = {

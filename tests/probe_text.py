@@ -139,13 +139,19 @@ def nvlink_status(models: Sequence[tuple[str, Sequence[str]]]) -> str:
 
 
 def showtopo(
-    gpus: int, weight: Callable[[int, int], int], kind: Callable[[int, int], str], numa: Sequence[int] = (), form: str = "[{}]"
+    gpus: int,
+    weight: Callable[[int, int], int],
+    kind: Callable[[int, int], str],
+    numa: Sequence[int] = (),
+    form: str = "[{}]",
 ) -> str:
     """rocm-smi --showtopo."""
 
     def table(title: str, cell: Callable[[int, int], object]) -> str:
         head = "       " + "".join(f"GPU{i:<10}" for i in range(gpus))
-        rows = [f"GPU{a}   " + "".join(f"{0 if a == b else cell(a, b)!s:<13}" for b in range(gpus)) for a in range(gpus)]
+        rows = [
+            f"GPU{a}   " + "".join(f"{0 if a == b else cell(a, b)!s:<13}" for b in range(gpus)) for a in range(gpus)
+        ]
         return "\n".join([f"{f' {title} ':=^90}", head, *rows, ""])
 
     parts = [f"{' ROCm System Management Interface ':=^90}", table("Weight between two GPUs", weight)]
@@ -170,9 +176,8 @@ def cpu(numa: int, *parts: str, vendor: str = "AuthenticAMD") -> str:
 
 def pci(bus: str, *parts: str, gts: str = "16.0 GT/s PCIe", width: object = 16, kind: str = "0x060400") -> str:
     inner = "\n".join(parts)
-    return (
-        f'<pci busid="0000:{bus}:00.0" class="{kind}" link_speed="{gts}" link_width="{width}"'
-        + (f">\n{inner}\n</pci>" if inner else "/>")
+    return f'<pci busid="0000:{bus}:00.0" class="{kind}" link_speed="{gts}" link_width="{width}"' + (
+        f">\n{inner}\n</pci>" if inner else "/>"
     )
 
 
@@ -212,7 +217,16 @@ def core(number: int, nodeset: str, threads: int = 1) -> str:
     return thing("Core", *pus, os_index=number, nodeset=nodeset)
 
 
-def slot(bus: str, kind: str, ids: str, *names: str, speed: object = "15.753846", model: str = "", key: int = 0, **more: object) -> str:
+def slot(
+    bus: str,
+    kind: str,
+    ids: str,
+    *names: str,
+    speed: object = "15.753846",
+    model: str = "",
+    key: int = 0,
+    **more: object,
+) -> str:
     """A device of PCIe with what the system calls it; `key`: the number of the first of these, one more for each."""
     info = f'<info name="GPUModel" value="{model}"/>' if model else ""
     inner = [thing("OSDev", info, name=name, osdev_type=12, gp_index=key + i) for i, name in enumerate(names)]
@@ -223,7 +237,11 @@ def slot(bus: str, kind: str, ids: str, *names: str, speed: object = "15.753846"
 
 
 def bridge(*parts: str, host: bool = False, speed: object = "15.753846") -> str:
-    more = {"bridge_type": "0-1"} if host else {"bridge_type": "1-1", "pci_link_speed": speed, "pci_type": "0604 [8086:2030]"}
+    more = (
+        {"bridge_type": "0-1"}
+        if host
+        else {"bridge_type": "1-1", "pci_link_speed": speed, "pci_type": "0604 [8086:2030]"}
+    )
     return thing("Bridge", *parts, **more)
 
 
@@ -250,16 +268,20 @@ def fabric(switches: Mapping[str, str], cables: Sequence[str], adapters: bool = 
             kind = "S" if other in switches else "H"
             label = switches.get(other, other.replace("/", " "))
             if me in switches:
-                lines[me].append(f'[{mine}]\t"{kind}-{guid[other]}"[{its}]({guid[other]}) \t\t# "{label}" lid 7 {speed}')
+                lines[me].append(
+                    f'[{mine}]\t"{kind}-{guid[other]}"[{its}]({guid[other]}) \t\t# "{label}" lid 7 {speed}'
+                )
             else:
-                lines[me].append(f'[{mine}]({guid[me]}) \t"{kind}-{guid[other]}"[{its}]\t\t# lid 3 lmc 0 "{label}" lid 7 {speed}')
+                lines[me].append(
+                    f'[{mine}]({guid[me]}) \t"{kind}-{guid[other]}"[{its}]\t\t# lid 3 lmc 0 "{label}" lid 7 {speed}'
+                )
     text = "#\n# Topology file: generated on a day\n#\n"
     for name in names:
         if name in switches:
-            text += f'\nvendid=0x2c9\ndevid=0xcb20\nsysimgguid=0x1\nswitchguid=0x{guid[name]}({guid[name]})\n'
+            text += f"\nvendid=0x2c9\ndevid=0xcb20\nsysimgguid=0x1\nswitchguid=0x{guid[name]}({guid[name]})\n"
             text += f'Switch\t36 "S-{guid[name]}"\t\t# "{switches[name]}" base port 0 lid 1 lmc 0\n'
         elif adapters:
-            text += f'\nvendid=0x2c9\ndevid=0x1017\nsysimgguid=0x1\ncaguid=0x{guid[name]}\n'
+            text += f"\nvendid=0x2c9\ndevid=0x1017\nsysimgguid=0x1\ncaguid=0x{guid[name]}\n"
             text += f'Ca\t1 "H-{guid[name]}"\t\t# "{name.replace("/", " ")}"\n'
         else:
             continue

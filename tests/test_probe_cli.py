@@ -17,7 +17,13 @@ from antiphon.topologies import topology
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    for name in ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "SLURM_JOB_NODELIST", "SLURM_NODELIST"):
+    for name in (
+        "CUDA_VISIBLE_DEVICES",
+        "ROCR_VISIBLE_DEVICES",
+        "HIP_VISIBLE_DEVICES",
+        "SLURM_JOB_NODELIST",
+        "SLURM_NODELIST",
+    ):
         monkeypatch.delenv(name, raising=False)
     return tmp_path
 
@@ -59,7 +65,9 @@ def test_options_of_readers(capsys: pytest.CaptureFixture[str]) -> None:
     Path("topo.txt").write_text(probe_boxes.topo(2, lambda a, b: "NV4"))
     assert "nvlink 56.25 GB/s" in said(capsys, "topology probe topo.txt --option nvlink=14.0625GB/s")
     assert "pcie 63.02 GB/s" in said(capsys, "topology probe topo.txt --option pcie=true --option pcie_gen=5")
-    assert "unknown option of reader nvidia-smi 'pci'; did you mean" in said(capsys, "topology probe topo.txt --option pci=1", 2)
+    assert "unknown option of reader nvidia-smi 'pci'; did you mean" in said(
+        capsys, "topology probe topo.txt --option pci=1", 2
+    )
     assert "pcie_gen=9: expected a generation of PCIe" in said(capsys, "topology probe topo.txt --option pcie_gen=9", 2)
     assert "nvlink: '25' has no unit" in said(capsys, "topology probe topo.txt --option nvlink=25", 2)
     assert "is for a file; name one" in said(capsys, "topology probe --option nic=1GB/s", 2)
@@ -68,7 +76,9 @@ def test_options_of_readers(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_part_of_what_a_file_tells(capsys: pytest.CaptureFixture[str]) -> None:
     Path("topo.txt").write_text(probe_boxes.DGX1V)
     assert "4 ranks, 12 directed links" in said(capsys, "topology probe topo.txt --only 0-3")
-    Path("topology.conf").write_text("SwitchName=s0 Nodes=n[1-4]\nSwitchName=s1 Nodes=n[5-8]\nSwitchName=t Switches=s[0-1]\n")
+    Path("topology.conf").write_text(
+        "SwitchName=s0 Nodes=n[1-4]\nSwitchName=s1 Nodes=n[5-8]\nSwitchName=t Switches=s[0-1]\n"
+    )
     text = said(capsys, "topology probe topology.conf --only n[2,5-6] -o net.json")
     assert "3 ranks, 3 switches" in text
     assert "only n[2,5-6]" in text
@@ -99,7 +109,9 @@ def test_join(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatc
     assert "only the hosts of this job: n[0,2-3]" in said(capsys, "topology join dgx1v net.txt -o three.json")
     assert alike("./three.json", "cluster:box=dgx1v,boxes=3")
     Path("nothing.txt").write_text("hello\n")
-    assert "nothing.txt: is of no kind that is known by its beginning" in said(capsys, "topology join dgx1v nothing.txt", 2)
+    assert "nothing.txt: is of no kind that is known by its beginning" in said(
+        capsys, "topology join dgx1v nothing.txt", 2
+    )
 
 
 def test_figures_are_piccls_alone(capsys: pytest.CaptureFixture[str]) -> None:

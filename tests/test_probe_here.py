@@ -35,7 +35,9 @@ class Linux:
             (here / name).write_text(f"{text}\n")
         return here
 
-    def pci(self, chain: str, gts: str = "16.0 GT/s PCIe", width: int = 16, now: int | None = None, **texts: object) -> str:
+    def pci(
+        self, chain: str, gts: str = "16.0 GT/s PCIe", width: int = 16, now: int | None = None, **texts: object
+    ) -> str:
         """A device by the bridges above it, as "40:01/41:00": all have the same link."""
         path = "devices/pci0000:" + chain.split(":")[0]
         for part in chain.split("/"):
@@ -81,7 +83,9 @@ def program(linux: Linux, name: str, answers: Mapping[str, str], code: int = 0) 
     cases = ""
     for number, (words, text) in enumerate(answers.items()):
         (folder / f"{name}.{number}").write_text(text)
-        cases += f'"{words}"*) while IFS= read -r line; do printf "%s\\n" "$line"; done < {folder / f"{name}.{number}"} ;;\n'
+        cases += (
+            f'"{words}"*) while IFS= read -r line; do printf "%s\\n" "$line"; done < {folder / f"{name}.{number}"} ;;\n'
+        )
     (folder / name).write_text(f'#!/bin/sh\ncase "$*" in\n{cases}*) echo cannot >&2; exit 9 ;;\nesac\nexit {code}\n')
     (folder / name).chmod(0o755)
 
@@ -106,7 +110,9 @@ def test_processors_alone(linux: Linux) -> None:
         low = core // 2 * 2
         linux.cpu(number, package, f"{core},{core + 8}", f"{low}-{low + 1},{low + 8}-{low + 9}")
     for node in range(2):
-        linux.put(f"devices/system/node/node{node}", cpulist=f"{4 * node}-{4 * node + 3},{4 * node + 8}-{4 * node + 11}")
+        linux.put(
+            f"devices/system/node/node{node}", cpulist=f"{4 * node}-{4 * node + 3},{4 * node + 8}-{4 * node + 11}"
+        )
     found = seen(linux)
     assert (found.machine.ranks, found.machine.switches) == (8, 6)
     assert links_of(found.machine) == told(
@@ -147,7 +153,9 @@ def _dgx1(linux: Linux) -> None:
     buses = ("06", "07", "0a", "0b", "85", "86", "89", "8a")
     for i, bus in enumerate(buses):
         linux.gpu(f"{'80' if i > 3 else '00'}:0{i // 2}/{bus}:00", i // 4, gts="8.0 GT/s PCIe")
-    rows = "".join(f"{i}, Tesla V100-SXM2-16GB, GPU-{i}, 00000000:{bus.upper()}:00.0, 3, 16\n" for i, bus in enumerate(buses))
+    rows = "".join(
+        f"{i}, Tesla V100-SXM2-16GB, GPU-{i}, 00000000:{bus.upper()}:00.0, 3, 16\n" for i, bus in enumerate(buses)
+    )
     program(linux, "nvidia-smi", {
         "topo -m": probe_boxes.DGX1V, "nvlink -s": nvlink_status([("Tesla V100-SXM2-16GB", ["25.781"] * 6)] * 8),
         "--query-gpu": _QUERY + rows,
@@ -173,7 +181,11 @@ def test_a_part_of_it_is_what_the_variable_shows(linux: Linux, told_: str, ranks
     assert part.ranks == len(ranks)
     for a, mine in enumerate(ranks):
         for b, other in enumerate(ranks):
-            wide = [whole.bandwidth(i) for i in range(whole.links) if (whole.link_src[i], whole.link_dst[i]) == (mine, other)]
+            wide = [
+                whole.bandwidth(i)
+                for i in range(whole.links)
+                if (whole.link_src[i], whole.link_dst[i]) == (mine, other)
+            ]
             here = [part.bandwidth(i) for i in range(part.links) if (part.link_src[i], part.link_dst[i]) == (a, b)]
             assert here == wide
 
@@ -197,7 +209,14 @@ def test_a_program_that_fails_is_told(linux: Linux) -> None:
 def test_gpus_of_a_container_that_linux_shows_otherwise(linux: Linux) -> None:
     """The program tells of two GPUs, Linux of one other: the program's matrix stands."""
     linux.gpu("00:01/01:00")
-    program(linux, "nvidia-smi", {"topo -m": topo(2, lambda a, b: "NV4"), "nvlink -s": nvlink_status([("NVIDIA RTX A6000", ["14.062"] * 4)] * 2)})
+    program(
+        linux,
+        "nvidia-smi",
+        {
+            "topo -m": topo(2, lambda a, b: "NV4"),
+            "nvlink -s": nvlink_status([("NVIDIA RTX A6000", ["14.062"] * 4)] * 2),
+        },
+    )
     found = seen(linux)
     assert links_of(found.machine) == told(found.machine, "nvlink 56.25: 0-1")
 
@@ -208,7 +227,11 @@ def _mi300x(linux: Linux) -> None:
     for i in range(8):
         bus = 0x10 + 16 * i
         linux.gpu(f"{bus - 2:02x}:01/{bus:02x}:00", i // 4, amd=True, gts="32.0 GT/s PCIe")
-        linux.put(f"{nodes}/{i + 1}", gpu_id=1000 + i, properties=f"location_id {bus << 8}\ndomain 0\ngfx_target_version 90402")
+        linux.put(
+            f"{nodes}/{i + 1}",
+            gpu_id=1000 + i,
+            properties=f"location_id {bus << 8}\ndomain 0\ngfx_target_version 90402",
+        )
         for j in range(8):
             kind, weight = (2, 20) if j == i else (11, 15)
             linux.put(f"{nodes}/{i + 1}/io_links/{j}",
@@ -239,7 +262,11 @@ def test_one_tool_alone(linux: Linux) -> None:
 
 
 def test_the_hosts_of_a_job(linux: Linux) -> None:
-    program(linux, "scontrol", {"show topology": "SwitchName=s0 Nodes=n[1-4]\nSwitchName=s1 Nodes=n[5-8]\nSwitchName=t Switches=s[0-1]\n"})
+    program(
+        linux,
+        "scontrol",
+        {"show topology": "SwitchName=s0 Nodes=n[1-4]\nSwitchName=s1 Nodes=n[5-8]\nSwitchName=t Switches=s[0-1]\n"},
+    )
     found = seen(linux, {"SLURM_JOB_NODELIST": "n[3-4,7]"}, "slurm")
     assert found.names == ("n3", "n4", "n7")
     assert found.machine.places[:3] == ("n3", "n4", "n7")

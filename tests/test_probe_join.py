@@ -77,7 +77,9 @@ def network(name: str, hosts: int, rails: bool) -> str:
     label = {"dgx-a100": [0, 1, 2, 3, 6, 7, 8, 9]}.get(name, range(8))  # as the box calls its cards
     prefix = "NIC" if name in ("dgx-a100", "hgx-h100") else "mlx5_"
     if not rails:
-        cables = [f"sw {8 * h + c} - node{h:02d}/{prefix}{label[c]} 1 {speed}" for h in range(hosts) for c in range(cards)]
+        cables = [
+            f"sw {8 * h + c} - node{h:02d}/{prefix}{label[c]} 1 {speed}" for h in range(hosts) for c in range(cards)
+        ]
         return fabric({"sw": "switch"}, cables)
     cables = [f"r{c} {h} - node{h:02d}/{prefix}{label[c]} 1 {speed}" for h in range(hosts) for c in range(cards)]
     cables += [f"r{c} {20 + h} - spine {8 * c + h} {speed}" for c in range(cards) for h in range(hosts)]
@@ -126,7 +128,9 @@ def test_a_network_of_the_catalogue(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_joined_is_told(tmp_path: Path) -> None:
-    net = found(tmp_path, fabric({"sw": "switch"}, [f"sw {i} - n{i // 3}/c{i % 3} 1 4xHDR" for i in range(6)]), "net.txt")
+    net = found(
+        tmp_path, fabric({"sw": "switch"}, [f"sw {i} - n{i // 3}/c{i % 3} 1 4xHDR" for i in range(6)]), "net.txt"
+    )
     with pytest.raises(Invalid, match="3 cables of a host cannot be shared evenly by the 8 places of dgx1v"):
         joined(given("dgx1v"), net)
     with pytest.raises(Invalid, match="name the box first"):

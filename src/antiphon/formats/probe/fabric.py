@@ -9,7 +9,7 @@ from fractions import Fraction
 from antiphon.errors import Invalid, quote
 from antiphon.formats.probe.found import Found, Port
 from antiphon.formats.probe.lines import numbered
-from antiphon.formats.probe.net import MOST_NODES, MOST_PORTS, Net, counted, drawn, natural
+from antiphon.formats.probe.net import MOST_HOSTS, MOST_PORTS, MOST_SWITCHES, Net, counted, drawn, natural
 from antiphon.formats.probe.speeds import infiniband
 
 _HEAD = re.compile(r'(Switch|Ca|Rt)\s+[0-9]{1,5}\s+"([SHR])-([0-9a-fA-F]{1,32})"\s*#?\s*(?:"([^"]{0,200})")?')
@@ -18,6 +18,7 @@ _PORT = re.compile(
     r"\[([0-9]{1,4})\](?:\[ext [0-9]{1,4}\])?(?:\([0-9a-fA-F]{1,32}\))?\s*#?\s*(.*)"
 )
 _SPEED = re.compile(r"\b([0-9]{1,2}x[A-Z][A-Z0-9]{2,4})\b")
+_PORTS = 10**4  # port numbers have four digits at most
 _QUOTED = re.compile(r'"([^"]{0,200})"')
 
 
@@ -35,75 +36,78 @@ def read_net(paths: Iterable[str], name: str) -> Net:
 
 
 class _Reader:
+    """Nodes by their kind and number ("S-...", "H-..."), and each cable once, though both its ends tell it."""
+
     def __init__(self) -> None:
-        self.here = ("", "")  # S, H or R, and the node
-        self.labels: dict[tuple[str, str], str] = {}
-        # both ends, the lesser first, each (kind, node, port): its speed
-        self.cables: dict[tuple[tuple[str, str, int], tuple[str, str, int]], str] = {}
+        self.here, self.of_switch = -1, False
+        self.numbers: dict[str, int] = {}
+        self.labels: list[str] = []
+        self.cables: dict[int, str] = {}  # both ends, (node, port) as one number each, as one number: its speed
+        self.told: dict[str, str] = {}  # speeds, each once
 
     def line(self, line: str, number: int) -> None:
         if found := _HEAD.match(line):
-            self.here = (found[2], found[3].lower())
-            self._name(self.here, found[4] or "")
+            self.here = self._node(found[2], found[3], found[4] or "")
+            self.of_switch = found[2] != "H"
         elif line.startswith("[") and (found := _PORT.match(line)):
-            if not self.here[0]:
+            if self.here < 0:
                 raise Invalid(f"line {number}: a port before the switch or adapter that has it")
-            other = (found[2], found[3].lower())
             tail = found[5]
-            if (label := _QUOTED.search(tail)) and self.here[0] == "S":
-                self._name(other, label[1])
-            self.labels.setdefault(other, "")
-            ends = sorted([(*self.here, int(found[1])), (*other, int(found[4]))])
-            speed = _SPEED.findall(tail)
-            self.cables[ends[0], ends[1]] = speed[-1] if speed else self.cables.get((ends[0], ends[1]), "")
-            if len(self.cables) > 2 * MOST_PORTS or len(self.labels) > 4 * MOST_NODES:
-                raise Invalid(f"line {number}: more than {2 * MOST_PORTS} cables or {4 * MOST_NODES} nodes")
+            label = _QUOTED.search(tail) if self.of_switch else None  # ports of adapters tell lids first
+            other = self._node(found[2], found[3], label[1] if label else "")
+            ends = sorted((self.here * _PORTS + int(found[1]), other * _PORTS + int(found[4])))
+            speed = _SPEED.findall(tail)[-1:]
+            key = ends[0] << 40 | ends[1]
+            told = speed[0] if speed else self.cables.get(key, "")
+            self.cables[key] = self.told.setdefault(told, told)
+            if len(self.cables) > 2 * MOST_PORTS:
+                raise Invalid(f"line {number}: more than {2 * MOST_PORTS} cables")
+        if len(self.labels) > MOST_HOSTS + MOST_SWITCHES + MOST_PORTS:
+            raise Invalid(f"line {number}: more than {MOST_HOSTS + MOST_SWITCHES + MOST_PORTS} adapters and switches")
 
-    def _name(self, node: tuple[str, str], label: str) -> None:
-        clean = "".join(c for c in label if c.isprintable()).strip()[:100]
-        if clean or node not in self.labels:
-            self.labels[node] = clean
+    def _node(self, kind: str, guid: str, label: str) -> int:
+        """The number of a node; it gets the label if it has none."""
+        number = self.numbers.setdefault(f"{kind}-{guid.lower()}", len(self.labels))
+        if number == len(self.labels):
+            self.labels.append("")
+        if label and not self.labels[number]:
+            self.labels[number] = "".join(c for c in label if c.isprintable()).strip()[:100]
+        return number
 
     def net(self, name: str) -> Net:
         net = Net(name)
-        switches = [node for node in self.labels if node[0] in "SR"]
-        titles = _titles([(self.labels[node], node[1]) for node in switches])
-        at = {node: number for number, node in enumerate(switches)}
-        net.switches = titles
-        hosts = {node: _host(self.labels[node], node[1]) for node in self.labels if node[0] == "H"}
-        cabled = {node for ends in self.cables for node in ((end[0], end[1]) for end in ends)}
-        helpers = [node for node, (host, card) in hosts.items() if _is_helper(self.labels[node])]
-        kept = {node: host for node, host in hosts.items() if node in cabled and node not in set(helpers)}
-        net.hosts = natural(list({host for host, _ in kept.values()}))
+        names = [*self.numbers]
+        switches = [number for number, node in enumerate(names) if not node.startswith("H")]
+        net.switches = _titles([(self.labels[number], names[number][2:]) for number in switches])
+        at = {number: position for position, number in enumerate(switches)}
+        ends = [divmod(end, _PORTS) for key in self.cables for end in (key >> 40, key & (1 << 40) - 1)]
+        cabled = {number for number, _ in ends if number not in at}
+        helpers = {number for number in cabled if _is_helper(self.labels[number])}
+        cards = {number: _host(self.labels[number], names[number][2:]) for number in sorted(cabled - helpers)}
+        net.hosts = natural(list({host for host, _ in cards.values()}))
         place = {host: number for number, host in enumerate(net.hosts)}
         unknown: set[str] = set()
-        for (a, b), told in self.cables.items():
+        for (a, b), told in zip(zip(ends[::2], ends[1::2], strict=True), self.cables.values(), strict=True):
             speed = infiniband(told)
             if speed is None:
                 unknown.add(told)
                 speed = infiniband("4xHDR") or Fraction(0)
-            ends = [(a[0], a[1]), (b[0], b[1])]
-            if all(end in at for end in ends):
-                low, high = sorted((at[ends[0]], at[ends[1]]))
+            if a[0] in at and b[0] in at:
+                low, high = sorted((at[a[0]], at[b[0]]))
                 if low != high:
                     net.trunks[low, high] = net.trunks.get((low, high), Fraction(0)) + speed
                 continue
-            mine = [end for end in ends if end in kept]
-            switch = [end for end in ends if end in at]
-            if mine and switch:
-                number = a[2] if (a[0], a[1]) == mine[0] else b[2]
-                host, card = kept[mine[0]]
-                net.ports.append(Port(place[host], f"{card}/{number}", at[switch[0]], speed))
-            elif len(mine) == 2:
-                raise Invalid(
-                    f"{quote(kept[mine[0]][0])} and {quote(kept[mine[1]][0])} are cabled without a switch between"
-                )
+            (mine, port), (switch, _) = (a, b) if a[0] not in at else (b, a)
+            if switch not in at:
+                raise Invalid(f"{quote(names[a[0]])} and {quote(names[b[0]])} are cabled without a switch between")
+            if mine in cards:
+                host, card = cards[mine]
+                net.ports.append(Port(place[host], f"{card}/{port}", at[switch], speed))
         if helpers:
             net.notes.append(f"{len(helpers)} adapters of switches (aggregation nodes, management) are no hosts")
         if unknown:
-            net.notes.append(
-                f"cables without a known speed ({', '.join(sorted(map(repr, unknown))[:4])}): 4xHDR is assumed"
-            )
+            some = ", ".join(sorted(map(repr, unknown))[:4])
+            net.notes.append(f"cables without a known speed ({some}): 4xHDR is assumed")
         net.ports.sort(key=lambda port: (port.host, counted(port.card)))
         return net
 

@@ -21,7 +21,7 @@ class Near:
     nodes: tuple[int, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Port:
     """A cable from a card of a host to a switch, nodes of a network's machine; bytes per second each way."""
 

@@ -13,7 +13,7 @@ from antiphon.errors import Invalid
 from antiphon.formats.probe.found import Found, Port
 from antiphon.topologies.links import IB_HOP, SWITCH_HOP
 
-MOST_NODES, MOST_PORTS = 2**14, 2**15
+MOST_HOSTS, MOST_SWITCHES, MOST_PORTS = 2**14, 2**12, 2**15
 
 
 @dataclass
@@ -34,8 +34,10 @@ class Net:
     def check(self) -> None:
         if not self.hosts:
             raise Invalid("shows no host, so there is nobody to communicate")
-        if max(len(self.hosts), len(self.switches)) > MOST_NODES or len(self.ports) > MOST_PORTS:
-            raise Invalid(f"shows more than {MOST_NODES} hosts or switches, or {MOST_PORTS} ports of hosts")
+        if len(self.hosts) > MOST_HOSTS or len(self.switches) > MOST_SWITCHES or len(self.ports) > MOST_PORTS:
+            raise Invalid(
+                f"shows more than {MOST_HOSTS} hosts, {MOST_SWITCHES} switches or {MOST_PORTS} ports of hosts"
+            )
 
     def widened(self, speed: Fraction | None = None) -> Net:
         """An assumed one with this speed for each host's cable: every switch has upwards what it has below, parted
