@@ -224,7 +224,8 @@ SHAPES: dict[str, tuple[str, Shape]] = {
     "probe: slots of PCIe": ("nccl-xml", _slots),
     "probe: slots in slots": ("nccl-xml", lambda n: b"<system><cpu>" + b"<pci>" * (n // 5)),
     "probe: GPUs of NCCL": ("nccl-xml", lambda n: around("<system>@</system>", "<gpu/>", n, "")),
-    "probe: NVLinks of NCCL": ("nccl-xml", lambda n: around("<system><gpu>@</gpu></system>", '<nvlink count="1"/>', n, "")),
+    "probe: NVLinks of NCCL": (
+        "nccl-xml", lambda n: around("<system><gpu>@</gpu></system>", '<nvlink count="1"/>', n, "")),
     "probe: cards of NCCL": ("nccl-xml", lambda n: around("<system>@</system>", "<net/>", n, "")),
     "probe: channels": ("nccl-xml", lambda n: around(
         '<graphs><graph pattern="4" speedintra="1">@</graph></graphs>', '<channel><gpu dev="1"/></channel>', n, "")),
@@ -234,12 +235,13 @@ SHAPES: dict[str, tuple[str, Shape]] = {
     "probe: devices of hwloc": ("hwloc", lambda n: around("<topology>@</topology>", '<object type="PCIDev"/>', n, "")),
     "probe: cores of hwloc": ("hwloc", lambda n: around("<topology>@</topology>", '<object type="Core"/>', n, "")),
     "probe: bandwidths of hwloc": ("hwloc", lambda n: around(
-        '<topology><distances2hetero name="NVLinkBandwidth"><u64values>@</u64values></distances2hetero></topology>', "1", n, " ")),
+        '<topology><distances2 name="NVLinkBandwidth"><u64values>@</u64values></distances2></topology>', "1", n, " ")),
     "probe: cables": ("ibnetdiscover", _cabled),
     "probe: switches of InfiniBand": ("ibnetdiscover", _named_switches),
     "probe: switches of Slurm": ("slurm", _switches),
     "probe: one list of hosts": ("slurm", lambda n: around("SwitchName=a Nodes=@", "a", n)),
-    "probe: ranges of hosts": ("slurm", lambda n: lines("SwitchName=a Nodes=a[1-9999]", "SwitchName=b Nodes=b[1-9999]", n)),
+    "probe: ranges of hosts": (
+        "slurm", lambda n: lines("SwitchName=a Nodes=a[1-9999]", "SwitchName=b Nodes=b[1-9999]", n)),
     "probe: links of ns-3": ("netfiles", _ns3),
     "probe: kinds of links of ns-3": ("netfiles", _ns3_kinds),
     "probe: links of TACOS": ("netfiles", _tacos),

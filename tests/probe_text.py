@@ -193,7 +193,8 @@ def gpu(rank: int, links: str = "", sm: int = 80, gcn: str = "", word: str = "nv
 
 
 def nic(name: str, mbit: int) -> str:
-    return f'<nic><net name="{name}" dev="0" speed="{mbit}" port="1" latency="0.0" guid="0x1" maxconn="131072" gdr="1"/></nic>'
+    said = f'name="{name}" dev="0" speed="{mbit}" port="1" latency="0.0" guid="0x1"'
+    return f'<nic><net {said} maxconn="131072" gdr="1"/></nic>'
 
 
 # ---- hwloc ----
@@ -231,9 +232,13 @@ def slot(
     info = f'<info name="GPUModel" value="{model}"/>' if model else ""
     inner = [thing("OSDev", info, name=name, osdev_type=12, gp_index=key + i) for i, name in enumerate(names)]
     return thing(
-        "PCIDev", *inner, pci_busid=f"0000:{bus}:00.0", pci_type=f"{kind} [{ids}] [0000:0000] a1 00",
-        pci_link_speed=speed, **more,
-    )  # fmt: skip
+        "PCIDev",
+        *inner,
+        pci_busid=f"0000:{bus}:00.0",
+        pci_type=f"{kind} [{ids}] [0000:0000] a1 00",
+        pci_link_speed=speed,
+        **more,
+    )
 
 
 def bridge(*parts: str, host: bool = False, speed: object = "15.753846") -> str:
@@ -248,7 +253,8 @@ def bridge(*parts: str, host: bool = False, speed: object = "15.753846") -> str:
 def bandwidths(name: str, keys: Sequence[str], rows: Sequence[Sequence[int]]) -> str:
     values = " ".join(str(value) for row in rows for value in row)
     return (
-        f'<distances2hetero nbobjs="{len(keys)}" kind="25" name="{name}">\n<indexes length="9">{" ".join(keys)} </indexes>\n'
+        f'<distances2hetero nbobjs="{len(keys)}" kind="25" name="{name}">\n<indexes length="9">{" ".join(keys)} '
+        f"</indexes>\n"
         f'<u64values length="9">{values} </u64values>\n</distances2hetero>\n'
     )
 

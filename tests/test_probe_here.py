@@ -39,7 +39,7 @@ class Linux:
         self, chain: str, gts: str = "16.0 GT/s PCIe", width: int = 16, now: int | None = None, **texts: object
     ) -> str:
         """A device by the bridges above it, as "40:01/41:00": all have the same link."""
-        path = "devices/pci0000:" + chain.split(":")[0]
+        path = "devices/pci0000:" + chain.split(":", maxsplit=1)[0]
         for part in chain.split("/"):
             path += f"/0000:{part}.0"
             here = self.put(path, max_link_speed=gts, max_link_width=width, current_link_width=now or width)
@@ -117,10 +117,12 @@ def test_processors_alone(linux: Linux) -> None:
     assert (found.machine.ranks, found.machine.switches) == (8, 6)
     assert links_of(found.machine) == told(
         found.machine,
-        "core 10: 0,1-socket0/cache0/switch 2,3-socket0/cache1/switch 4,5-socket1/cache0/switch 6,7-socket1/cache1/switch; cache 20: "
-        "socket0/cache0/switch-socket0/switch socket0/cache1/switch-socket0/switch socket1/cache0/switch-socket1/switch "
+        "core 10: 0,1-socket0/cache0/switch 2,3-socket0/cache1/switch 4,5-socket1/cache0/switch "
+        "6,7-socket1/cache1/switch; cache 20: "
+        "socket0/cache0/switch-socket0/switch socket0/cache1/switch-socket0/switch "
+        "socket1/cache0/switch-socket1/switch "
         "socket1/cache1/switch-socket1/switch; socket 16: socket0/switch-socket1/switch",
-    )  # fmt: skip
+    )
     has(found, "PCIe cannot be seen", "nvidia-smi is not on PATH", "no AMD GPU", "no network card", "a rank is a core")
 
 
@@ -136,8 +138,9 @@ def test_gpus_without_their_program(linux: Linux) -> None:
     )
     has(found, "NVLinks cannot be seen: nvidia-smi is not on PATH")
     assert {card.name: (card.nodes, int(card.speed or 0)) for card in found.cards} == {
-        "mlx5_0": ((4,), 25 * 10**9), "mlx5_1": ((5,), 25 * 10**9),
-    }  # fmt: skip
+        "mlx5_0": ((4,), 25 * 10**9),
+        "mlx5_1": ((5,), 25 * 10**9),
+    }
 
 
 def test_a_slot_is_as_wide_as_it_is_wired_and_as_fast_as_it_can_be(linux: Linux) -> None:
@@ -156,10 +159,15 @@ def _dgx1(linux: Linux) -> None:
     rows = "".join(
         f"{i}, Tesla V100-SXM2-16GB, GPU-{i}, 00000000:{bus.upper()}:00.0, 3, 16\n" for i, bus in enumerate(buses)
     )
-    program(linux, "nvidia-smi", {
-        "topo -m": probe_boxes.DGX1V, "nvlink -s": nvlink_status([("Tesla V100-SXM2-16GB", ["25.781"] * 6)] * 8),
-        "--query-gpu": _QUERY + rows,
-    })  # fmt: skip
+    program(
+        linux,
+        "nvidia-smi",
+        {
+            "topo -m": probe_boxes.DGX1V,
+            "nvlink -s": nvlink_status([("Tesla V100-SXM2-16GB", ["25.781"] * 6)] * 8),
+            "--query-gpu": _QUERY + rows,
+        },
+    )
 
 
 def test_a_dgx1_by_its_program_and_linux(linux: Linux) -> None:
@@ -234,8 +242,13 @@ def _mi300x(linux: Linux) -> None:
         )
         for j in range(8):
             kind, weight = (2, 20) if j == i else (11, 15)
-            linux.put(f"{nodes}/{i + 1}/io_links/{j}",
-                      properties=f"type {kind}\nnode_from {i + 1}\nnode_to {j + 1 if j != i else 0}\nweight {weight}\nmax_bandwidth 64000")  # fmt: skip
+            linux.put(
+                f"{nodes}/{i + 1}/io_links/{j}",
+                properties=(
+                    f"type {kind}\nnode_from {i + 1}\nnode_to {j + 1 if j != i else 0}\nweight {weight}\n"
+                    f"max_bandwidth 64000"
+                ),
+            )
 
 
 def test_mi300x_by_the_drivers_topology(linux: Linux) -> None:

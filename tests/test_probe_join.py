@@ -43,14 +43,14 @@ BOXES = {
     "dgx1p": topo(8, lambda a, b: "NV1" if _p100(a, b) else "SYS", numa=[0] * 4 + [1] * 4),
     "mi250:gcds=8": next(case.text for case in probe_boxes.ROCM if case.name == "MI250X, weights alone"),
     "dgx2": next(case.text for case in probe_boxes.NVIDIA if case.name == "DGX-2"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", BOXES)
 def test_a_box_is_the_catalogues(name: str, tmp_path: Path) -> None:
     machine = found(tmp_path, BOXES[name]).machine
-    assert alike(machine, topology(name.split(" ")[0]))
-    assert machine.unit == topology(name.split(" ")[0]).unit
+    assert alike(machine, topology(name.split(" ", maxsplit=1)[0]))
+    assert machine.unit == topology(name.split(" ", maxsplit=1)[0]).unit
 
 
 def test_other_boxes_are_not_the_catalogues(tmp_path: Path) -> None:
