@@ -304,6 +304,23 @@ NVIDIA = [
         "nvlink 56.25: 0-1",
     ),
     Case(
+        "two A100 of a board with NVSwitches, as a virtual machine shows them",
+        "NVIDIA/nccl/issues/1505, the first two of its GPUs",
+        topo(2, grouped(nvlink="NV12"), (), [0, 0]) + nvlink_status([("NVIDIA A100-SXM4-40GB", ["25"] * 12)] * 2),
+        2,
+        1,
+        "nvlink 300: *-nvswitch",
+    ),
+    Case(
+        "two H100, names not told",
+        "bytedance/flux/issues/14, the first two of its GPUs",
+        topo(2, grouped(nvlink="NV18"), (), [0, 0]),
+        2,
+        1,
+        "nvlink 450: *-nvswitch",
+        sharp=True,
+    ),
+    Case(
         "DGX-1V",
         "NVIDIA, DGX-1 with Tesla V100 (white paper, figure 4)",
         DGX1V,

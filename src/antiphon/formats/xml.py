@@ -70,6 +70,10 @@ def read_xml(
                 f"line {error.lineno}, column {error.offset + 1}: is not well-formed XML: "
                 f'{expat.ErrorString(error.code)}; expected <name attribute="value" .../> and every element closed'
             ) from None
+        except (LookupError, ValueError) as error:
+            if type(error) is not LookupError and "multi-byte encodings" not in str(error):
+                raise  # of a reader
+            raise Invalid(f"is in an encoding that is not read ({error}); write it as UTF-8") from None
 
 
 def _blocks(data: bytes) -> Iterator[bytes]:

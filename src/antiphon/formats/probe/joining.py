@@ -13,7 +13,8 @@ from antiphon.core.serialize import load_topology
 from antiphon.core.topology import LinkType, Topology
 from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.formats.probe.found import Found, Near, Port
-from antiphon.formats.probe.table import read, sample
+from antiphon.formats.probe.lines import sample
+from antiphon.formats.probe.table import read
 from antiphon.topologies import topology
 from antiphon.topologies.options import MOST_LISTED, most_links, most_placed
 

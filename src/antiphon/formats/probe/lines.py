@@ -9,6 +9,7 @@ from antiphon.core.files import read_blocks
 from antiphon.errors import Invalid
 
 LONGEST = 2**18  # bytes of a line
+_SAMPLE = 2**16
 
 
 def numbered(path: str | os.PathLike[str]) -> Iterator[tuple[int, str]]:
@@ -31,3 +32,13 @@ def _text(line: bytes, number: int) -> str:
     if len(line) > LONGEST:
         raise Invalid(f"line {number}: has more than {LONGEST} bytes")
     return line.rstrip(b"\r").decode("utf-8", "replace").removeprefix("\ufeff")
+
+
+def sample(path: str | os.PathLike[str]) -> str:
+    """The beginning of a file, which tells what it is."""
+    found = b""
+    for block in read_blocks(path):
+        found += block[: _SAMPLE - len(found)]
+        if len(found) >= _SAMPLE:
+            break
+    return found.decode("utf-8", "replace").removeprefix("\ufeff")

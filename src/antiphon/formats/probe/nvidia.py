@@ -302,10 +302,11 @@ def _switched(told: _Told, gpus: list[str], wanted: dict[tuple[str, str], int], 
         active = len([speed for speed in told.links.get(gpu, {}).values() if speed])
         if count > (active or (make.links if make and make.links else _MOST_LINKS)):
             return True
-    # two GPUs alone: eighteen links from one to the other are those of a board with NVSwitches
-    full = make is not None and make in (H100, B200) and all(count == make.links for count in wanted.values())
+    # all links of a GPU on a board (SXM) lead to one other only by way of switches; GH200 is in pairs
     names = " ".join(told.models.get(gpu, "") for gpu in gpus)
-    return full and not re.search("GH200|NVL2", names)
+    full = make is not None and make.links > 0 and all(count == make.links for count in wanted.values())
+    board = "SXM" in names or make in (H100, B200)
+    return full and board and not re.search("GH200|NVL2", names)
 
 
 def _without_matrix(box: Box, told: _Told, gpus: list[str], each: Fraction, make: Make | None) -> None:

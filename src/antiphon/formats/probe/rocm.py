@@ -17,7 +17,7 @@ from antiphon.core.files import decode, read_bytes
 from antiphon.errors import Invalid
 from antiphon.formats.probe.box import BRIDGE, GPU, Box, Device, drawn, pcie_generation
 from antiphon.formats.probe.found import Found
-from antiphon.formats.probe.lines import numbered
+from antiphon.formats.probe.lines import numbered, sample
 from antiphon.formats.probe.speeds import MI200, MI300, Make, named
 from antiphon.topologies.instinct import mi250
 from antiphon.topologies.links import XGMI3
@@ -59,7 +59,8 @@ def read(paths: Iterable[str], name: str, *, pcie: object = None, pcie_gen: obje
     """The box that these files tell of."""
     told = _Told()
     for path in paths:
-        if _is_json(path):
+        begin = sample(path)
+        if begin.lstrip().startswith("{") or '"(Topology) ' in begin:
             _read_json(told, read_bytes(path, MOST_BYTES))
         else:
             _read_text(told, path)
@@ -68,17 +69,9 @@ def read(paths: Iterable[str], name: str, *, pcie: object = None, pcie_gen: obje
     return drawn(_box(told, name, pcie_gen), pcie)
 
 
-def _is_json(path: str) -> bool:
-    for _, line in numbered(path):
-        if line.strip():
-            return line.lstrip().startswith(("{", "["))
-    return False
-
-
 def _read_json(told: _Told, data: bytes) -> None:
     """Beside the JSON rocm-smi may print warnings in lines of their own."""
-    for part in (data[data.find(b"{") :],):
-        root = decode(part, dict[str, Any])
+    root = decode(data[data.find(b"{") :], dict[str, Any])
     for holder, values in root.items():
         card = re.fullmatch(r"card([0-9]{1,4})", holder)
         if not isinstance(values, dict):

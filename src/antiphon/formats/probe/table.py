@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from antiphon.core.files import name_of, read_blocks, reading
+from antiphon.core.files import name_of, reading
 from antiphon.errors import Invalid, unknown
 from antiphon.formats.probe.found import Found
+from antiphon.formats.probe.lines import sample
 from antiphon.registry import call
-
-_SAMPLE = 2**16  # bytes that tell what a file is
 
 
 @dataclass(frozen=True)
@@ -97,16 +96,6 @@ def recognised(path: str) -> str:
     raise Invalid(
         f"{name_of(path)}: is of no kind that is known by its beginning; name it by --from {'|'.join(SOURCES)}"
     )
-
-
-def sample(path: str) -> str:
-    """The beginning of a file, as text."""
-    found = b""
-    for block in read_blocks(path):
-        found += block[: _SAMPLE - len(found)]
-        if len(found) >= _SAMPLE:
-            break
-    return found.decode("utf-8", "replace")
 
 
 def _title(path: str) -> str:
