@@ -71,8 +71,9 @@ def read_xml(
                 f'{expat.ErrorString(error.code)}; expected <name attribute="value" .../> and every element closed'
             ) from None
         except (LookupError, ValueError) as error:
-            if type(error) is not LookupError and "multi-byte encodings" not in str(error):
-                raise  # of a reader
+            of_reader = type(error) is not LookupError and not isinstance(error, UnicodeError)
+            if of_reader and "multi-byte encodings" not in str(error):
+                raise
             raise Invalid(f"is in an encoding that is not read ({error}); write it as UTF-8") from None
 
 
