@@ -215,7 +215,7 @@ def register(app: typer.Typer) -> None:
     group.command(
         "probe",
         short_help="Read this machine, or one of which a tool printed something.",
-        epilog="Example: antiphon topology probe; antiphon topology probe topo.txt --from nvidia-smi -o box.json",
+        epilog="Example: antiphon topology probe topo.txt --from nvidia-smi -o box.json",
     )(_probe)
     group.command(
         "join",
