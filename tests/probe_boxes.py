@@ -941,6 +941,28 @@ HWLOC = [
         "socket2/switch-socket3/switch",
     ),
     Case(
+        "caches of version 1",
+        "open-mpi/hwloc of 2013, tests/xml/8em64t-2mi2ma2c.xml: two packages with two caches of two cores",
+        lstopo(
+            *(
+                thing(
+                    "Socket",
+                    *(thing("Cache", core(4 * p + c, "0x1"), core(4 * p + c + 1, "0x1"), depth=2) for c in (0, 2)),
+                )
+                for p in range(2)
+            ),
+            version="",
+            dtd="hwloc.dtd",
+        ),
+        8,
+        6,
+        "core 10: 0,1-socket0/cache0/switch 2,3-socket0/cache1/switch 4,5-socket1/cache0/switch "
+        "6,7-socket1/cache1/switch; "
+        "cache 20: socket0/cache0/switch-socket0/switch socket0/cache1/switch-socket0/switch "
+        "socket1/cache0/switch-socket1/switch socket1/cache1/switch-socket1/switch; "
+        "socket 16: socket0/switch-socket1/switch",
+    ),
+    Case(
         "S822LC: P100 in pairs, NVLink to processors",
         "open-mpi/hwloc, tests/hwloc/xml/power8gpudistances.xml",
         lstopo(

@@ -143,6 +143,18 @@ def test_gpus_without_their_program(linux: Linux) -> None:
     }
 
 
+def test_a_card_that_is_also_an_interface_is_one(linux: Linux) -> None:
+    linux.gpu("00:01/01:00")
+    linux.card("00:02/02:00", "mlx5_0")
+    linux.pci("00:03/03:00", **{"class": "0x020000", "vendor": "0x8086", "numa_node": 0})  # type: ignore[arg-type]
+    for name, bus, speed in (("ib0", "02", 200000), ("eth0", "03", 100000), ("eth1", "03", 100000)):
+        here = linux.put(f"class/net/{name}", speed=speed)
+        place = linux.root / "devices/pci0000:00" / f"0000:00:{bus}.0" / f"0000:{bus}:00.0"
+        (here / "device").symlink_to(os.path.relpath(place, here))
+    linux.put("class/net/lo")
+    assert [card.name for card in seen(linux).cards] == ["mlx5_0", "eth0"]
+
+
 def test_a_slot_is_as_wide_as_it_is_wired_and_as_fast_as_it_can_be(linux: Linux) -> None:
     linux.gpu("00:01/01:00", gts="8.0 GT/s PCIe", width=16, now=8)
     linux.gpu("00:02/02:00", gts="32.0 GT/s PCIe")
