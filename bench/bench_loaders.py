@@ -109,6 +109,47 @@ def _book(size: int) -> bytes:
     return b"ANTIBOOK" + struct.pack("<II", 1, zlib.crc32(rest)) + rest
 
 
+def _columns(size: int) -> bytes:
+    names = [f"GPU{i}" for i in range(120)]
+    rows = [f"{name} " + " ".join(["NV1"] * 120) for name in names]
+    return ("\n".join([" ".join(names), *rows * max(1, size // 60_000)]) + "\n").encode()
+
+
+def _switches(size: int) -> bytes:
+    return "".join(f"SwitchName={i} Nodes={i}\n" for i in range(size // 30)).encode()
+
+
+def _cabled(size: int) -> bytes:
+    head = 'Switch 1 "S-1"\n'
+    return (head + "".join(f'[{i}] "H-{i:x}"[1]\n' for i in range(size // 18))).encode()
+
+
+def _named_switches(size: int) -> bytes:
+    return "".join(f'Switch 1 "S-{i:x}"\n' for i in range(size // 17)).encode()
+
+
+def _ns3(size: int) -> bytes:
+    count = size // 18
+    return (f"9 1 {count}\n8\n" + "0 1 1Gbps 1ns 0\n" * count).encode()
+
+
+def _ns3_kinds(size: int) -> bytes:
+    count = size // 20
+    return (f"9 1 {count}\n8\n" + "".join(f"0 1 {i}bps 1ns 0\n" for i in range(1, count + 1))).encode()
+
+
+def _tacos(size: int) -> bytes:
+    return ("NPUs Count,9\nSrcID,DestID,Latency (ns),Bandwidth (GB/s)\n" + "0,1,5,1\n" * (size // 8)).encode()
+
+
+def _slots(size: int) -> bytes:
+    return b"<system><cpu>" + b"<pci/>" * (size // 6) + b"</cpu></system>"
+
+
+def _dims(size: int) -> bytes:
+    return b'{"units-count":[2],"a":[' + b",".join([b"1"] * (size // 2)) + b"]}"
+
+
 EMPTY = ",".join(f'"{name}":[]' for name in COLUMNS)
 BLOCK = '{"pre":[0],"post":[1]}'
 TREE = '<topo num_nodes="1" num_levels="1">@<group level="0" id="0" param_file="a"><node id="0"/></group></topo>'
@@ -176,6 +217,36 @@ SHAPES: dict[str, tuple[str, Shape]] = {
     "xml: groups": ("machine", _groups),
     "xml: nodes": ("machine", _nodes),
     "book: pages": ("table", _book),
+    "probe: a matrix of NVLinks": ("nvidia-smi", _columns),
+    "probe: GPUs with their names": (
+        "nvidia-smi", lambda n: b"".join(b"GPU %d: a\n" % i for i in range(min(n // 9, 9999)))),
+    "probe: links of a GPU": ("nvidia-smi", lambda n: lines("GPU 0: a", "Link 1: 25 GB/s", n)),
+    "probe: slots of PCIe": ("nccl-xml", _slots),
+    "probe: slots in slots": ("nccl-xml", lambda n: b"<system><cpu>" + b"<pci>" * (n // 5)),
+    "probe: GPUs of NCCL": ("nccl-xml", lambda n: around("<system>@</system>", "<gpu/>", n, "")),
+    "probe: NVLinks of NCCL": (
+        "nccl-xml", lambda n: around("<system><gpu>@</gpu></system>", '<nvlink count="1"/>', n, "")),
+    "probe: cards of NCCL": ("nccl-xml", lambda n: around("<system>@</system>", "<net/>", n, "")),
+    "probe: channels": ("nccl-xml", lambda n: around(
+        '<graphs><graph pattern="4" speedintra="1">@</graph></graphs>', '<channel><gpu dev="1"/></channel>', n, "")),
+    "probe: tables of rocm-smi": ("rocm-smi", lambda n: lines("GPU0 GPU1", "GPU0 0 15", n)),
+    "probe: JSON of rocm-smi": ("rocm-smi", lambda n: keyed('{"system":{@}}', n)),
+    "probe: objects of rocm-smi": ("rocm-smi", lambda n: around('{"system":{"a":[@]}}', "{}", n)),
+    "probe: devices of hwloc": ("hwloc", lambda n: around("<topology>@</topology>", '<object type="PCIDev"/>', n, "")),
+    "probe: cores of hwloc": ("hwloc", lambda n: around("<topology>@</topology>", '<object type="Core"/>', n, "")),
+    "probe: bandwidths of hwloc": ("hwloc", lambda n: around(
+        '<topology><distances2 name="NVLinkBandwidth"><u64values>@</u64values></distances2></topology>', "1", n, " ")),
+    "probe: cables": ("ibnetdiscover", _cabled),
+    "probe: switches of InfiniBand": ("ibnetdiscover", _named_switches),
+    "probe: switches of Slurm": ("slurm", _switches),
+    "probe: one list of hosts": ("slurm", lambda n: around("SwitchName=a Nodes=@", "a", n)),
+    "probe: ranges of hosts": (
+        "slurm", lambda n: lines("SwitchName=a Nodes=a[1-9999]", "SwitchName=b Nodes=b[1-9999]", n)),
+    "probe: links of ns-3": ("netfiles", _ns3),
+    "probe: kinds of links of ns-3": ("netfiles", _ns3_kinds),
+    "probe: links of TACOS": ("netfiles", _tacos),
+    "probe: dimensions": ("netfiles", _dims),
+    "probe: values of YAML": ("netfiles", lambda n: lines("topology:", "- Ring", n)),
     "gzip: zeros": ("json", lambda n: gzip.compress(bytes(n * 200), 9)),
     "gzip: links": ("json", lambda n: gzip.compress(SHAPES["topology: links"][1](n * 100), 9)),
 }  # fmt: skip
@@ -189,9 +260,12 @@ def loader(kind: str) -> Callable[[Path], object]:
     from antiphon.cost.fit.tables import read_added, read_measured
     from antiphon.formats.piccl import readers as piccl
     from antiphon.formats.piccl.figures import read_figures
+    from antiphon.formats.probe.table import SOURCES, read
     from antiphon.runtimes.serve.book import read_table
     from antiphon.select import load_plans
 
+    if kind in SOURCES:
+        return lambda path: read([str(path)], kind)
     return {
         "json": lambda path: loads(read_bytes(path)), "plan": load_plans, "profile": load_profile, "table": read_table,
         "measured": read_measured, "added": read_added, "trips": read_round_trips, "figures": read_figures,

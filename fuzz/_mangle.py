@@ -182,6 +182,32 @@ def as_table(rng: random.Random, data: bytes, others: list[bytes]) -> bytes:
     return rng.choice(["\n", "\r\n", "\n\n"]).join(map(",".join, rows)).encode("utf-8", "surrogatepass")
 
 
+def as_words(rng: random.Random, data: bytes, others: list[bytes]) -> bytes:
+    """Text of lines of words: words changed, doubled, taken from elsewhere; lines lost, repeated, moved."""
+    rows = [re.split(r"( +|\t+)", line) for line in data.decode().split("\n")]
+    for _ in range(rng.choice([1, 1, 2, 4])):
+        if not rows:
+            break
+        row = rng.choice(rows)
+        way = rng.randrange(8) if row else 7
+        if way < 3:
+            row[rng.randrange(len(row))] = rng.choice(
+                [*ODD_NUMBERS, *ODD_TEXTS, "X", "NV999", "GPU0", "[1]", "a[1-9999]", "=", ":"]
+            )
+        elif way == 3:
+            rows.remove(row)
+        elif way == 4:
+            rows.extend([list(row) for _ in range(rng.choice([1, 2, 200]))])
+        elif way == 5:
+            del row[rng.randrange(len(row)) :]
+        elif way == 6:
+            other = rng.choice(rng.choice(others).decode().split("\n"))
+            rows.insert(rng.randrange(len(rows) + 1), [other])
+        else:
+            row.extend([" ", "0"] * rng.choice([1, 2, 5000]))
+    return rng.choice(["\n", "\r\n", "\n\n"]).join(map("".join, rows)).encode("utf-8", "surrogatepass")
+
+
 # ---- binary files: words are changed, then all checksums fit again ----
 
 

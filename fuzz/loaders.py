@@ -1,8 +1,8 @@
 """Everything that reads a user's file, given damaged ones: it may only refuse, in one line, soon, in little memory.
 
 Topologies, collectives, plans (plain and compressed), tables, profiles, measurements of four kinds as CSV, PICCL's
-XML, programs and books with checksums that fit. What loads must survive what comes next: it is verified, checked,
-written again, and what was written reads as the same.
+XML, programs and books with checksums that fit, what tools print of machines. What loads must survive what comes next:
+it is verified, checked, written again, and what was written reads as the same.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from _harness import CASES, Found, main
-from _mangle import as_book, as_bytes, as_json, as_program, as_table, as_xml, packed
+from _mangle import as_book, as_bytes, as_json, as_program, as_table, as_words, as_xml, packed
 from generate import case
 
 from antiphon.core import serialize
@@ -35,6 +35,9 @@ from antiphon.cost.fit.tables import read_added, read_measured, write_added, wri
 from antiphon.errors import AntiphonError
 from antiphon.formats.piccl import readers as piccl
 from antiphon.formats.piccl.write import piccl_xml
+from antiphon.formats.probe.joining import given, joined
+from antiphon.formats.probe.table import read as read_machine
+from antiphon.formats.probe.table import recognised
 from antiphon.formats.program import both
 from antiphon.runtimes.serve.book import decode_book, encode_book, make_book, read_table
 from antiphon.select import dump_tables, load_plans
@@ -124,6 +127,26 @@ def use_figures(path: Path) -> None:
 def use_piccl_topology(path: Path) -> None:
     topology, _ = piccl.read_topology(path)
     same(topology, serialize.loads(serialize.dumps(topology)))
+
+
+def use_machine(source: str) -> Callable[[Path], None]:
+    """Whatever it is recognised as, its own reader reads it; what it becomes is a file, and boxes go on networks."""
+
+    def use(path: Path) -> None:
+        with contextlib.suppress(AntiphonError):
+            recognised(str(path))
+        found = read_machine([str(path)], source)
+        same(found.machine, serialize.loads(serialize.dumps(found.machine)))
+        if found.machine.links < MOST_TRANSFERS:
+            with contextlib.suppress(AntiphonError):
+                joined(network("dgx1v"), found) if found.hosts else joined(found, network("star:ranks=2"))
+
+    return use
+
+
+@cache
+def network(spec: str) -> Any:
+    return given(spec)
 
 
 def use_piccl_schedule(path: Path) -> None:
@@ -222,6 +245,23 @@ def books() -> list[bytes]:
     return [encode_book(make_book([plan])) for plan in proven()]
 
 
+def told(source: str) -> Callable[[], list[bytes]]:
+    """What the tests of readers have of this tool."""
+    return cache(lambda: [case.text.encode() for case in probed()[source]])
+
+
+@cache
+def probed() -> dict[str, Any]:
+    import probe_boxes
+    import probe_nets
+
+    return {
+        "nvidia-smi": probe_boxes.NVIDIA, "rocm-smi": probe_boxes.ROCM, "nccl-xml": probe_boxes.NCCL,
+        "hwloc": probe_boxes.HWLOC, "ibnetdiscover": probe_nets.IB, "slurm": probe_nets.SLURM,
+        "netfiles": probe_nets.NETFILES,
+    }  # fmt: skip
+
+
 TARGETS = {
     "topology": Target(".json", cache(lambda: texts(lambda plan: plan.topology)), as_json, use_topology),
     "collective": Target(".json", cache(lambda: texts(lambda plan: plan.collective)), as_json, use_collective),
@@ -243,6 +283,13 @@ TARGETS = {
     "PICCL schedule": Target(".xml", schedules_xml, as_xml, use_piccl_schedule),
     "program": Target(".bin", programs, as_program, use_program),
     "book": Target(".bin", books, as_book, use_book),
+    **{
+        source: Target(".xml" if way is as_xml else ".txt", told(source), way, use_machine(source))
+        for source, way in (
+            ("nvidia-smi", as_words), ("rocm-smi", as_words), ("nccl-xml", as_xml), ("hwloc", as_xml),
+            ("ibnetdiscover", as_words), ("slurm", as_words), ("netfiles", as_words),
+        )
+    },
 }  # fmt: skip
 
 

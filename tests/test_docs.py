@@ -100,6 +100,10 @@ def test_the_commands_of_the_documents_run(page: str, tmp_path: Path, monkeypatc
     if page in LABS and (why := why_no_lab()):
         pytest.skip(why)
     monkeypatch.chdir(tmp_path)
+    for name, text in re.findall(
+        r"^`([\w.-]+)`:\n\n```text\n(.*?)```", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE
+    ):
+        Path(name).write_text(text)
     for line in commands(page):
         arguments = shlex.split(line.removeprefix("$ antiphon ").replace("64MiB", "64KiB"))
         assert run(arguments) == 0, line

@@ -1,27 +1,34 @@
-"""antiphon topology show, antiphon bound: the machine and its limits."""
+"""antiphon topology show, probe and join, antiphon bound: the machine and its limits."""
 
 from __future__ import annotations
 
 import json as jsonlib
+import os
+import re
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from antiphon.api.machines import bound
-from antiphon.cli.arguments import Coll, Json, Only, Png, Ranks, Root, Svg, Topo, machine_and_group, request
+from antiphon.cli.arguments import Coll, Json, Only, Png, Ranks, Root, Svg, Topo, machine_and_group, rank_list, request
 from antiphon.cli.output import check_outputs, emit, working, write_pictures
 from antiphon.core.bounds import Bound, without
 from antiphon.core.bounds.memory import least_json
 from antiphon.core.collective import Collective
+from antiphon.core.files import one_line
 from antiphon.core.serialize import dumps, save_topology
 from antiphon.core.topology import Topology
-from antiphon.errors import Unsupported, unknown
+from antiphon.errors import Invalid, Unsupported
+from antiphon.formats.probe import here, joining
+from antiphon.formats.probe.found import Found, ranks_named
+from antiphon.formats.probe.slurm import hostlist
+from antiphon.formats.probe.table import SOURCES, read
+from antiphon.options import parse_options, plain_value
 from antiphon.show.pictures.svg import topology_svg
 from antiphon.show.text import memory_lines, paragraph, topology_text
-from antiphon.units import format_bandwidth
-
-_SOURCES = ("piccl-xml", "nccl-xml", "nvidia-smi", "rocm-smi")
+from antiphon.topologies.spec import UNITS
+from antiphon.units import format_bandwidth, plain
 
 
 def bound_text(found: Bound, machine: Topology, wanted: Collective) -> str:
@@ -59,39 +66,122 @@ def _show(
 
 
 def _probe(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="what describes the machine")],
-    source: Annotated[str, typer.Option("--from", metavar="NAME", help="what the file is: piccl-xml")],
-    out: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="write the machine here (.json)")],
-    profile: Annotated[
-        Path | None, typer.Option("--profile", metavar="FILE", help="and its figures for model loggp here (.json)")
+    files: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[FILE]...", help="what a tool printed; none: this machine is looked at"),
     ] = None,
+    source: Annotated[
+        str, typer.Option("--from", metavar="NAME", help=f"whose it is: {', '.join(SOURCES)} (told by the file)")
+    ] = "",
+    out: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="FILE", help="write the machine here (.json)")
+    ] = None,
+    profile: Annotated[
+        Path | None, typer.Option("--profile", metavar="FILE", help="PICCL: its figures for model loggp here (.json)")
+    ] = None,
+    only: Annotated[
+        str, typer.Option("--only", metavar="RANKS", help="just these ranks, or hosts (node[01-04]), numbered from 0")
+    ] = "",
     radix: Annotated[
         int | None,
-        typer.Option("--radix", min=1, metavar="N", help="messages that a rank sends, or receives, at once (1)"),
+        typer.Option("--radix", min=1, metavar="N", help="PICCL: messages that a rank sends, or receives, at once (1)"),
     ] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option("--option", metavar="KEY=VALUE", help="pcie=, pcie_gen=, nvlink= or nic=: see docs"),
+    ] = None,
+    sysfs: Annotated[str, typer.Option("--sysfs", metavar="DIR", help="where Linux shows its devices")] = here.SYSFS,
     json: Json = False,
 ) -> None:
-    """Read a machine from the file of another program: topology XML of PICCL, with the LogGP figures that it names.
+    """Read a machine instead of describing it: this one, or the one of which a tool printed something into a file.
 
-    Every group becomes a switch, so that every command can use the machine; what LogGP says of it exactly is written
-    as a profile. The radix of devices stands in no file of theirs: give it by --radix.
+    Without FILE it looks at this machine: GPUs, NVLink and xGMI, PCIe, memories, caches and network cards, as far as
+    this process may use them, and tells what it could not see. --from NAME without FILE asks that tool alone.
     """
-    if source not in _SOURCES:
-        raise unknown("source of machines", source, _SOURCES)
-    if source != "piccl-xml":
-        raise Unsupported(f"--from {source} is not there yet; what is: piccl-xml")
-    from antiphon.cost import save_profile
-    from antiphon.formats.piccl.readers import read_topology
-
     check_outputs({"-o": out, "--profile": profile})
-    machine, figures = read_topology(file, radix)
-    save_topology(out, machine)
-    written = [str(out)]
-    if profile is not None:
-        save_profile(figures, profile)
+    options: dict[str, object] = {
+        key: value if UNITS.fullmatch(key) or key == "nvlink" else plain_value(value)
+        for key, value in parse_options(option or (), "--option", "key=value").items()
+    }
+    if radix is not None:
+        options["radix"] = radix
+    if files:
+        found = read(files, source, options)
+    elif source or not options.keys() - {"pcie"}:
+        with working("looking at this machine"):
+            found = here.look(source, sysfs, pcie=options.get("pcie"))
+    else:
+        raise Invalid(f"--option {min(options)}=: is for a file; name one")
+    if only:
+        found = found.only(_named(found, only), f"only {only[:100]}")
+    if profile is not None and found.profile is None:
+        raise Unsupported("--profile: only PICCL's files have figures for model loggp; leave it out")
+    _tell(found, out, profile, json)
+
+
+def _named(found: Found, only: str) -> list[int]:
+    """Ranks by number, or hosts by name."""
+    if re.fullmatch(r"[0-9, -]+", only):
+        return rank_list(only, "--only")
+    return ranks_named(found, hostlist(only, "--only"), "--only")
+
+
+def _tell(found: Found, out: Path | None, profile: Path | None, json: bool) -> None:
+    """Show a machine that was read, and what was assumed of it, and write it."""
+    written = []
+    if out is not None:
+        save_topology(out, found.machine)
+        written.append(str(out))
+    if profile is not None and found.profile is not None:
+        from antiphon.cost import save_profile
+
+        save_profile(found.profile, profile)
         written.append(str(profile))
-    lines = [topology_text(machine), *(f"  written: {path}" for path in written)]
-    emit({"topology": machine.name, "ranks": machine.ranks, "written": written}, "\n".join(lines), json)
+    lines = [topology_text(found.machine)]
+    for note in found.notes:
+        lines += paragraph(one_line(note), "  note: ", " " * 8)
+    for card in found.cards:
+        speed = format_bandwidth(card.speed) if card.speed else "speed not told"
+        near = ", ".join(found.machine.places[node] for node in card.nodes[:16])
+        lines += paragraph(one_line(f"{card.name} ({speed}): serves {near}"), "  card: ", " " * 8)
+    lines += [f"  written: {path}" for path in written]
+    cards = [
+        {"name": card.name, "bandwidth": plain(card.speed) if card.speed else None, "serves": list(card.nodes)}
+        for card in found.cards
+    ]
+    told = {
+        "topology": found.machine.name, "ranks": found.machine.ranks, "switches": found.machine.switches,
+        "links": found.machine.links, "names": list(found.names), "cards": cards, "notes": list(found.notes),
+        "written": written,
+    }  # fmt: skip
+    emit(told, "\n".join(lines), json)
+
+
+def _join(
+    box: Annotated[str, typer.Argument(metavar="BOX", help="a box: its name, its file, or what a tool printed of it")],
+    fabric: Annotated[str, typer.Argument(metavar="FABRIC", help="a network whose ranks are hosts, by the same")],
+    out: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="FILE", help="write the machine here (.json)")
+    ] = None,
+    only: Annotated[
+        str, typer.Option("--only", metavar="HOSTS", help="just these hosts of the fabric, by number or node[01-04]")
+    ] = "",
+    name: Annotated[str, typer.Option("--name", help="what the machine is called")] = "",
+    json: Json = False,
+) -> None:
+    """Put a box and a fabric together: a box in the place of every host, its network cards in the place of its cables.
+
+    In the environment of a Slurm job only its hosts are taken.
+    """
+    check_outputs({"-o": out})
+    network = joining.given(fabric)
+    if only:
+        network = network.only(_named(network, only), f"only {only[:100]}")
+    elif network.hosts:
+        network = here.allocated(network, os.environ)
+    with working("joining"):
+        found = joining.joined(joining.given(box), network, name)
+    _tell(found, out, None, json)
 
 
 def _bound(
@@ -114,7 +204,7 @@ def register(app: typer.Typer) -> None:
     group = typer.Typer(
         no_args_is_help=True,
         rich_markup_mode=None,
-        help="Show a machine, or read one from a file.",
+        help="Show a machine, or read one: this, or one from a file.",
         epilog="Example: antiphon topology show dgx1v --svg machine.svg",
     )
     group.command(
@@ -124,9 +214,14 @@ def register(app: typer.Typer) -> None:
     )(_show)
     group.command(
         "probe",
-        short_help="Read a machine from the file of another program.",
-        epilog="Example: antiphon topology probe topo.xml --from piccl-xml -o topo.json",
+        short_help="Read this machine, or one of which a tool printed something.",
+        epilog="Example: antiphon topology probe topo.txt --from nvidia-smi -o box.json",
     )(_probe)
+    group.command(
+        "join",
+        short_help="Put a box and a fabric together.",
+        epilog="Example: antiphon topology join topo.txt ibnetdiscover.txt -o cluster.json",
+    )(_join)
     app.add_typer(group, name="topology")
     app.command(
         "bound",

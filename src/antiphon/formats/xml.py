@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 from xml.parsers import expat
 
@@ -25,11 +25,18 @@ class Reader(Protocol):
     def end(self, name: str) -> None: ...
 
 
-def read_xml(source: str | os.PathLike[str] | bytes, reader: Reader) -> None:
+def read_xml(
+    source: str | os.PathLike[str] | bytes,
+    reader: Reader,
+    doctype: bool = False,
+    text: Callable[[str], None] | None = None,
+) -> None:
     """Hand a file, or its contents, to a reader, element by element. Every fault is one line that names file and line.
     Linear.
 
-    As much as `read_blocks` reads, also compressed; memory is what the reader keeps.
+    As much as `read_blocks` reads, also compressed; memory is what the reader keeps. `doctype`: a document type that
+    only names a file is passed over (nothing is fetched); one that declares anything is refused in any case. `text`
+    hears what stands between elements, in pieces.
     """
     with reading("XML" if isinstance(source, bytes) else name_of(source)):
         parser = expat.ParserCreate()
@@ -38,13 +45,20 @@ def read_xml(source: str | os.PathLike[str] | bytes, reader: Reader) -> None:
         def refuse(*_: object) -> None:
             raise Invalid(f"line {parser.CurrentLineNumber}: has a document type (<!DOCTYPE ...>); remove it")
 
-        parser.StartDoctypeDeclHandler = parser.EntityDeclHandler = parser.UnparsedEntityDeclHandler = refuse
+        def begin_doctype(_name: str, _file: str | None, _public: str | None, declares: int) -> None:
+            if declares or not doctype:
+                refuse()
+
+        parser.StartDoctypeDeclHandler = begin_doctype
+        parser.EntityDeclHandler = parser.UnparsedEntityDeclHandler = refuse
         parser.ExternalEntityRefHandler = refuse  # type: ignore[assignment]  # it never returns
 
         def begin(name: str, attributes: dict[str, str]) -> None:
             reader.begin(name, attributes, parser.CurrentLineNumber)
 
         parser.StartElementHandler = begin
+        if text is not None:
+            parser.CharacterDataHandler = text
         parser.EndElementHandler = reader.end
         try:
             for block in _blocks(source) if isinstance(source, bytes) else read_blocks(source):
@@ -56,6 +70,11 @@ def read_xml(source: str | os.PathLike[str] | bytes, reader: Reader) -> None:
                 f"line {error.lineno}, column {error.offset + 1}: is not well-formed XML: "
                 f'{expat.ErrorString(error.code)}; expected <name attribute="value" .../> and every element closed'
             ) from None
+        except (LookupError, ValueError) as error:
+            of_reader = type(error) is not LookupError and not isinstance(error, UnicodeError)
+            if of_reader and "multi-byte encodings" not in str(error):
+                raise
+            raise Invalid(f"is in an encoding that is not read ({error}); write it as UTF-8") from None
 
 
 def _blocks(data: bytes) -> Iterator[bytes]:

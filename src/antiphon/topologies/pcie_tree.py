@@ -22,8 +22,13 @@ def pcie_links(gen: int) -> list[Link]:
 
 def pcie_limits(links: Sequence[Link], gen: int) -> list[SharedLimit]:
     """All that enters a host bridge together is limited to two x16 links."""
-    into = {bridge: tuple(i for i, link in enumerate(links) if link[1] == bridge) for bridge in (12, 13)}
-    return [SharedLimit(f"bridge{b - 12} in", found, 2 * PCIE[gen]) for b, found in into.items()]
+    return bridge_limits(links, (12, 13), PCIE[gen])
+
+
+def bridge_limits(links: Sequence[Link], bridges: Sequence[int], each: Fraction) -> list[SharedLimit]:
+    """The same of any tree whose host bridges are these nodes, and whose widest links carry `each`."""
+    into = [tuple(i for i, link in enumerate(links) if link[1] == bridge) for bridge in bridges]
+    return [SharedLimit(f"bridge{number} in", found, 2 * each) for number, found in enumerate(into)]
 
 
 def switch_places() -> list[str]:

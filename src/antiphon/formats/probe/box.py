@@ -1,0 +1,302 @@
+"""A box as tools see it: GPUs on a tree of PCIe, the faster links between them, network cards; and how it is drawn.
+
+Drawn as the catalogue draws: NVLinks between two GPUs as one link, all NVSwitches as one switch, PCIe as switches below
+the host bridges of sockets, with the limit that a bridge sets. Where the faster links join all GPUs, PCIe is left out:
+nothing that is planned would use it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from antiphon.core.topology import FORWARDS, Ability, Link, LinkType, SharedLimit, Topology, both_ways, build
+from antiphon.errors import Invalid, quote
+from antiphon.formats.probe.found import Found, Near
+from antiphon.options import parse_yes
+from antiphon.topologies.links import NVLINK, NVLINK_LATENCY, NVSWITCH_HOP, PCIE, PCIE_HOP, XGMI_LATENCY
+from antiphon.topologies.nvswitch import NVLS, dgx2
+from antiphon.topologies.pcie_tree import BETWEEN_SOCKETS, bridge_limits
+from antiphon.units import format_bandwidth
+
+MOST_DEVICES, MOST_GPUS, DEEPEST = 2**13, 2**10, 32
+MOST_PAIRED = 32  # host bridges joined one with each other; more, by a switch
+BRIDGE, SWITCH, GPU, NIC = "bridge", "switch", "gpu", "nic"
+
+
+@dataclass
+class Device:
+    """A place on the tree of PCIe. `up`: the place above, -1 for a bridge or where none is known; `speed`: of the link
+    to it, None where none is told."""
+
+    kind: str
+    up: int = -1
+    speed: Fraction | None = None
+    name: str = ""
+    depth: int = 0
+
+
+@dataclass
+class Box:
+    """`gpus`: the device of every rank. `bonds`: bytes per second from rank to rank over NVLink or xGMI; `ports`: from
+    a rank to the NVSwitches. `each`: one such link. `fast`: of which kind they are."""
+
+    name: str
+    devices: list[Device] = field(default_factory=list)
+    gpus: list[int] = field(default_factory=list)
+    bonds: dict[tuple[int, int], Fraction] = field(default_factory=dict)
+    ports: dict[int, Fraction] = field(default_factory=dict)
+    hosts: dict[int, Fraction] = field(default_factory=dict)  # and to its processor, where that has NVLink
+    each: Fraction = NVLINK
+    fast: str = "nvlink"
+    sharp: bool = False
+    pcie: int = 4  # the generation, where no link tells its speed
+    speeds: dict[int, Fraction | None] = field(default_factory=dict)  # of network cards, by device
+    buses: dict[int, str] = field(default_factory=dict)  # of a rank its place on PCIe, where it is told
+    notes: list[str] = field(default_factory=list)
+
+    def add(self, device: Device) -> int:
+        if len(self.devices) >= MOST_DEVICES:
+            raise Invalid(f"has more than {MOST_DEVICES} devices; a box has some hundred at most")
+        device.depth = self.devices[device.up].depth + 1 if device.up >= 0 else 0
+        if device.depth > DEEPEST:
+            raise Invalid(f"has devices behind more than {DEEPEST} bridges")
+        self.devices.append(device)
+        return len(self.devices) - 1
+
+    def drop_slow_cards(self) -> None:
+        """A card of a tenth of the fastest one's speed is there to manage the host."""
+        told = [speed for speed in self.speeds.values() if speed]
+        slow = [device for device, speed in self.speeds.items() if speed and speed * 10 <= max(told)]
+        for device in slow:
+            del self.speeds[device]
+        if slow:
+            named = ", ".join(self.devices[device].name for device in slow[:8])
+            self.notes.append(f"slow network cards are left out: {named}")
+
+
+def drawn(box: Box, pcie: object = None) -> Found:
+    """The machine. `pcie`: with its PCIe or without (yes or no); None: only where the faster links do not join all
+    GPUs."""
+    count = len(box.gpus)
+    if not count:
+        raise Invalid("shows no GPU, so there is nobody to communicate")
+    if count > MOST_GPUS:
+        raise Invalid(f"shows {count} GPUs; at most {MOST_GPUS} of one box are read")
+    drawing = _Drawing(box)
+    drawing.fast_links()
+    whole = drawing.joined()
+    wanted = not whole if pcie is None else parse_yes(pcie, "pcie")
+    if wanted:
+        drawing.tree()
+    elif box.devices and count > 1 and pcie is None:
+        box.notes.append(f"PCIe is left out: {box.fast} joins all GPUs (--option pcie=true draws it)")
+    if not drawing.joined():
+        box.notes.append("some GPUs are joined by nothing that is shown here")
+    machine, cards = drawing.machine(), tuple(drawing.cards())
+    names = tuple(f"GPU {rank}" for rank in range(count))
+    return Found(machine, tuple(dict.fromkeys(box.notes)), names, cards)
+
+
+class _Drawing:
+    def __init__(self, box: Box) -> None:
+        self.box, self.ranks = box, len(box.gpus)
+        self.links: list[Link] = []
+        self.places = [f"host0/gpu{rank}" for rank in range(self.ranks)]
+        self.abilities: list[Ability] = []
+        self.bridges: list[int] = []
+        self.node = {device: rank for rank, device in enumerate(box.gpus)}  # of a device that is drawn
+
+    def switch(self, place: str, ability: Ability = FORWARDS) -> int:
+        self.places.append(place)
+        self.abilities.append(ability)
+        return len(self.places) - 1
+
+    def fast_links(self) -> None:
+        box = self.box
+        latency = NVLINK_LATENCY if box.fast == "nvlink" else XGMI_LATENCY
+        for (a, b), speed in box.bonds.items():
+            self.links.append((a, b, LinkType(box.fast, speed, latency)))
+        if not box.ports:
+            return
+        if self.ranks == 16 and not box.bonds and set(box.ports.values()) == {6 * NVLINK} and len(box.ports) == 16:
+            box.notes.append("sixteen GPUs with six NVLinks each: drawn as the two boards of DGX-2")
+            self._two_boards()
+            return
+        hub = self.switch("host0/nvswitch", NVLS if box.sharp else FORWARDS)
+        for rank, speed in box.ports.items():
+            self.links += both_ways([(rank, hub)], LinkType(box.fast, speed, NVSWITCH_HOP))
+
+    def _two_boards(self) -> None:
+        made = dgx2()
+        for place in made.places[16:]:
+            self.switch(place)
+        ends = zip(made.link_src.tolist(), made.link_dst.tolist(), made.link_type.tolist(), strict=True)
+        self.links += [(a, b, made.types[kind]) for a, b, kind in ends]
+
+    def joined(self) -> bool:
+        """Whether what is drawn so far joins all ranks."""
+        group = list(range(len(self.places)))
+        for a, b, _ in self.links:
+            unite(group, a, b)
+        return len({root(group, rank) for rank in range(self.ranks)}) <= 1
+
+    def tree(self) -> None:
+        """PCIe: switches that several branches with GPUs meet at, below the bridges of the sockets."""
+        devices = self.box.devices
+        branches: dict[int, set[int]] = {}  # of every place above a GPU those below it that lead to one
+        for device in self.box.gpus:
+            below, up = device, devices[device].up
+            while up >= 0:
+                known = branches.setdefault(up, set())
+                more = below not in known
+                known.add(below)
+                if not more:
+                    break
+                below, up = up, devices[up].up
+        tops = sorted(place for place in branches if devices[place].up < 0)
+        sockets = {top: number for number, top in enumerate(tops)}
+        several = [top for top in tops if len(branches[top]) > 1 or len(tops) > 1]
+        inner = sorted(place for place in branches if devices[place].up >= 0 and len(branches[place]) > 1)
+        for number, place in enumerate(inner):
+            self.node[place] = self.switch(f"host0/socket{sockets[self._top(place)]}/pcie{number}")
+        for place in several:
+            self.node[place] = self.switch(f"host0/socket{sockets[place]}/bridge{sockets[place]}")
+        self.bridges = [self.node[place] for place in several]
+        if not self.box.bonds and not self.box.ports:
+            for rank, device in enumerate(self.box.gpus):
+                if (top := self._top(device)) in sockets:
+                    self.places[rank] = f"host0/socket{sockets[top]}/gpu{rank}"
+        self._tree_links([*self.box.gpus, *inner])
+        if len(self.bridges) > 1:
+            if len(self.bridges) > MOST_PAIRED:
+                hub = self.switch("host0/sockets")
+                pairs = [(bridge, hub) for bridge in self.bridges]
+            else:
+                pairs = [(a, b) for i, a in enumerate(self.bridges) for b in self.bridges[i + 1 :]]
+            self.links += both_ways(pairs, LinkType("socket", BETWEEN_SOCKETS, PCIE_HOP))
+            self.box.notes.append(
+                f"between sockets {format_bandwidth(BETWEEN_SOCKETS)} each way are assumed (NCCL's figure)"
+            )
+
+    def _tree_links(self, below: Sequence[int]) -> None:
+        untold = False
+        over = {self.box.gpus[rank]: speed for rank, speed in self.box.hosts.items()}
+        for device in below:
+            speeds, up = [self.box.devices[device].speed], self.box.devices[device].up
+            while up >= 0 and up not in self.node:
+                speeds.append(self.box.devices[up].speed)
+                up = self.box.devices[up].up
+            if up < 0:
+                continue
+            told = [speed for speed in speeds if speed is not None]
+            untold = untold or not (told or device in over)
+            kind = LinkType("pcie", min(told) if told else _usual(self.box.pcie), PCIE_HOP)
+            if device in over and self._top(device) in self.node:
+                up, kind = self._top(device), LinkType(self.box.fast, over[device], NVLINK_LATENCY)
+            self.links += both_ways([(self.node[device], self.node[up])], kind)
+        if untold:
+            self.box.notes.append(f"PCIe: 16 lanes of generation {self.box.pcie} are assumed (--option pcie_gen=5)")
+
+    def _top(self, device: int) -> int:
+        while self.box.devices[device].up >= 0:
+            device = self.box.devices[device].up
+        return device
+
+    def machine(self) -> Topology:
+        limits: list[SharedLimit] = []
+        if self.bridges and any(kind.kind == "pcie" for _, _, kind in self.links):
+            widest = max(kind.bandwidth for _, _, kind in self.links if kind.kind == "pcie")
+            limits = [limit for limit in bridge_limits(self.links, self.bridges, widest) if self._binds(limit)]
+            if limits:
+                self.box.notes.append("all that enters a host bridge is limited to two such links (assumed)")
+        fast = self.box.bonds or self.box.ports
+        slots = [kind.bandwidth for _, _, kind in self.links if kind.kind == "pcie"]
+        unit = self.box.each if fast else min(slots, default=Fraction(0))
+        return build(
+            self.box.name[:100], self.ranks, self.links, switches=len(self.places) - self.ranks, limits=limits,
+            places=self.places, unit=unit, abilities=self.abilities,
+        )  # fmt: skip
+
+    def _binds(self, limit: SharedLimit) -> bool:
+        """Whether several slots lead into the bridge, which together could do more."""
+        kinds = [self.links[link][2] for link in limit.links]
+        several = sum(kind.kind == "pcie" for kind in kinds) > 1
+        return several and sum((kind.bandwidth for kind in kinds), Fraction(0)) > limit.bandwidth
+
+    def cards(self) -> Iterable[Near]:
+        """The network cards that GPUs use, each with those that it serves.
+
+        A card is near the GPUs of the lowest place above it that has any. Where some cards sit on a switch of PCIe with
+        a GPU, those that do not are for something else. Cards near the same GPUs share them evenly, in order.
+        """
+        near: dict[tuple[int, tuple[int, ...]], list[int]] = {}
+        close, under = False, self._under()
+        for device in self.box.speeds:
+            place, ranks = self._near(device, under)
+            close = close or (bool(ranks) and place >= 0 and self.box.devices[place].kind == SWITCH)
+            near.setdefault((place, ranks), []).append(device)
+        far: list[str] = []
+        for (place, ranks), found in near.items():
+            on_switch = place >= 0 and self.box.devices[place].kind == SWITCH
+            if close and not on_switch:
+                far += [self.box.devices[device].name for device in found]
+                continue
+            ports = (self.node[place],) if on_switch and place in self.node else ranks or tuple(range(self.ranks))
+            for number, device in enumerate(found):
+                nodes = _share(ports, number, len(found))
+                yield Near(self.box.devices[device].name, self.box.speeds[device], nodes)
+        if far:
+            self.box.notes.append(f"network cards on no switch with a GPU are left out: {', '.join(far[:8])}")
+
+    def _under(self) -> dict[int, list[int]]:
+        """The ranks below every place that has any."""
+        found: dict[int, list[int]] = {}
+        for rank, device in enumerate(self.box.gpus):
+            up = self.box.devices[device].up
+            while up >= 0:
+                found.setdefault(up, []).append(rank)
+                up = self.box.devices[up].up
+        return found
+
+    def _near(self, device: int, under: dict[int, list[int]]) -> tuple[int, tuple[int, ...]]:
+        """The lowest place above that has GPUs below it, and their ranks."""
+        up = self.box.devices[device].up
+        while up >= 0 and up not in under:
+            up = self.box.devices[up].up
+        return up, tuple(under.get(up, ()))
+
+
+def pcie_generation(given: object, usual: int) -> int:
+    """The generation of PCIe that was asked for, or the usual one."""
+    if given is None:
+        return usual
+    if isinstance(given, bool) or given not in PCIE:
+        raise Invalid(f"pcie_gen={quote(given)}: expected a generation of PCIe: 3, 4 or 5")
+    return int(given)
+
+
+def _usual(generation: int) -> Fraction:
+    return PCIE.get(generation, PCIE[4])
+
+
+def _share(ports: Sequence[int], number: int, cards: int) -> tuple[int, ...]:
+    """Which of these ports the number-th of so many cards serves: consecutive groups, as in the catalogue."""
+    if cards >= len(ports):
+        return (ports[number * len(ports) // cards],)
+    return tuple(port for i, port in enumerate(ports) if i * cards // len(ports) == number)
+
+
+def root(group: list[int], one: int) -> int:
+    """Whose group one is in."""
+    while group[one] != one:
+        group[one] = group[group[one]]
+        one = group[one]
+    return one
+
+
+def unite(group: list[int], a: int, b: int) -> None:
+    """One group of the groups of both; the lower number stands for it."""
+    low, high = sorted((root(group, a), root(group, b)))
+    group[high] = low

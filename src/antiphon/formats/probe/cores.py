@@ -1,0 +1,91 @@
+"""A box without GPUs: its ranks are its cores, below the caches and memories that they share.
+
+What a core copies stands in no file: 10 GB/s each way are assumed, and that caches and memories carry what their cores
+do together. Between sockets it is what NCCL reckons.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from itertools import pairwise
+
+from antiphon.core.topology import Link, LinkType, build
+from antiphon.errors import Invalid
+from antiphon.formats.probe.found import Found
+from antiphon.topologies.links import GB
+from antiphon.topologies.pcie_tree import BETWEEN_SOCKETS
+
+COPY = LinkType("core", Fraction(10 * GB), 1e-7)
+CACHE_HOP = 5e-8  # assumed, as the latency of a core's link is
+SOCKET_HOP = 3e-7
+MOST_CORES = 2**13
+MOST_PAIRED = 32  # packages joined one with each other
+
+Core = tuple[str, str, str]  # the package, the memory and the last cache that it is in, each by any name
+
+
+def of_cores(cores: Sequence[Core], name: str, notes: Sequence[str] = ()) -> Found:
+    """A switch for every last cache, memory and package that several of what is below meet at. O(cores)."""
+    if not cores:
+        raise Invalid("shows no GPU and no core")
+    if len(cores) > MOST_CORES:
+        raise Invalid(f"shows {len(cores)} cores; at most {MOST_CORES} are read")
+    below: dict[Core, dict[Core | int, None]] = {}
+    packages: dict[Core, None] = {}
+    for rank, (package, memory, cache) in enumerate(cores):
+        path = [(package, "", ""), (package, memory, ""), (package, memory, cache)]
+        packages[path[0]] = None
+        for high, low in pairwise(path):
+            if high != low:
+                below.setdefault(high, {})[low] = None
+        below.setdefault(path[-1], {})[rank] = None
+    drawing = _Drawing(below, len(cores))
+    tops = [drawing.visit(package, f"socket{number}") for number, package in enumerate(packages)]
+    drawing.between(tops)
+    told = ["no GPUs: a rank is a core", "what cores copy, 10 GB/s each way, and what is between sockets is assumed"]
+    machine = build(
+        name[:100], len(cores), drawing.links, switches=len(drawing.places) - len(cores), places=drawing.places,
+        unit=COPY.bandwidth,
+    )  # fmt: skip
+    return Found(machine, (*notes, *told), tuple(f"core {rank}" for rank in range(len(cores))))
+
+
+class _Drawing:
+    def __init__(self, below: dict[Core, dict[Core | int, None]], ranks: int) -> None:
+        self.below, self.links = below, list[Link]()
+        self.places = [f"host0/core{rank}" for rank in range(ranks)]
+
+    def visit(self, here: Core, place: str) -> tuple[int, int]:
+        """The node that stands for a package, memory or cache, and how many cores are below: where just one thing is
+        in it, that one's."""
+        inner = self.below[here]
+        ends = []
+        for number, one in enumerate(inner):
+            if isinstance(one, int):
+                self.places[one] = f"host0/{place}/core{one}"
+                ends.append((one, 1))
+            else:
+                word = "cache" if one[2] else "memory"
+                ends.append(self.visit(one, place if len(inner) == 1 else f"{place}/{word}{number}"))
+        if len(ends) == 1:
+            return ends[0]
+        self.places.append(f"host0/{place}/switch")
+        me, cores = len(self.places) - 1, sum(count for _, count in ends)
+        for node, count in ends:
+            kind = COPY if count == 1 else LinkType("cache", count * COPY.bandwidth, CACHE_HOP)
+            self.links += [(node, me, kind), (me, node, kind)]
+        return me, cores
+
+    def between(self, tops: Sequence[tuple[int, int]]) -> None:
+        """Packages are joined pairwise, a great many of them by a switch."""
+        kind = LinkType("socket", BETWEEN_SOCKETS, SOCKET_HOP)
+        if len(tops) > MOST_PAIRED:
+            self.places.append("host0/switch")
+            hub = len(self.places) - 1
+            for a, _ in tops:
+                self.links += [(a, hub, kind), (hub, a, kind)]
+            return
+        for i, (a, _) in enumerate(tops):
+            for b, _ in tops[i + 1 :]:
+                self.links += [(a, b, kind), (b, a, kind)]

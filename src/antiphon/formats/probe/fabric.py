@@ -1,0 +1,133 @@
+"""What ibnetdiscover prints: blocks of switches, adapters and routers, each with its ports and what they lead to."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from fractions import Fraction
+
+from antiphon.errors import Invalid, quote
+from antiphon.formats.probe.found import Found, Port
+from antiphon.formats.probe.lines import numbered
+from antiphon.formats.probe.net import MOST_HOSTS, MOST_PORTS, MOST_SWITCHES, Net, counted, drawn, natural
+from antiphon.formats.probe.speeds import infiniband
+
+_HEAD = re.compile(r'(Switch|Ca|Rt)\s+[0-9]{1,5}\s+"([SHR])-([0-9a-fA-F]{1,32})"\s*#?\s*(?:"([^"]{0,200})")?')
+_PORT = re.compile(
+    r'\[([0-9]{1,4})\](?:\[ext [0-9]{1,4}\])?(?:\([0-9a-fA-F]{1,32}\))?\s+"([SHR])-([0-9a-fA-F]{1,32})"'
+    r"\[([0-9]{1,4})\](?:\[ext [0-9]{1,4}\])?(?:\([0-9a-fA-F]{1,32}\))?\s*#?\s*(.*)"
+)
+_SPEED = re.compile(r"\b([0-9]{1,2}x[A-Z][A-Z0-9]{2,4})\b")
+_PORTS = 10**4  # port numbers have four digits at most
+_QUOTED = re.compile(r'"([^"]{0,200})"')
+
+
+def read(paths: Iterable[str], name: str) -> Found:
+    """The network, a rank per host."""
+    return drawn(read_net(paths, name))
+
+
+def read_net(paths: Iterable[str], name: str) -> Net:
+    reader = _Reader()
+    for path in paths:
+        for number, line in numbered(path):
+            reader.line(line.strip(), number)
+    return reader.net(name)
+
+
+class _Reader:
+    """Nodes by their kind and number ("S-...", "H-..."), and each cable once, though both its ends tell it."""
+
+    def __init__(self) -> None:
+        self.here, self.of_switch = -1, False
+        self.numbers: dict[str, int] = {}
+        self.labels: list[str] = []
+        self.cables: dict[int, str] = {}  # both ends, (node, port) as one number each, as one number: its speed
+        self.told: dict[str, str] = {}  # speeds, each once
+
+    def line(self, line: str, number: int) -> None:
+        if found := _HEAD.match(line):
+            self.here = self._node(found[2], found[3], found[4] or "")
+            self.of_switch = found[2] != "H"
+        elif line.startswith("[") and (found := _PORT.match(line)):
+            if self.here < 0:
+                raise Invalid(f"line {number}: a port before the switch or adapter that has it")
+            tail = found[5]
+            label = _QUOTED.search(tail) if self.of_switch else None  # ports of adapters tell lids first
+            other = self._node(found[2], found[3], label[1] if label else "")
+            ends = sorted((self.here * _PORTS + int(found[1]), other * _PORTS + int(found[4])))
+            speed = _SPEED.findall(tail)[-1:]
+            key = ends[0] << 40 | ends[1]
+            told = speed[0] if speed else self.cables.get(key, "")
+            self.cables[key] = self.told.setdefault(told, told)
+            if len(self.cables) > 2 * MOST_PORTS:
+                raise Invalid(f"line {number}: more than {2 * MOST_PORTS} cables")
+        if len(self.labels) > MOST_HOSTS + MOST_SWITCHES + MOST_PORTS:
+            raise Invalid(f"line {number}: more than {MOST_HOSTS + MOST_SWITCHES + MOST_PORTS} adapters and switches")
+
+    def _node(self, kind: str, guid: str, label: str) -> int:
+        """The number of a node; it gets the label if it has none."""
+        number = self.numbers.setdefault(f"{kind}-{guid.lower()}", len(self.labels))
+        if number == len(self.labels):
+            self.labels.append("")
+        if label and not self.labels[number]:
+            self.labels[number] = "".join(c for c in label if c.isprintable()).strip()[:100]
+        return number
+
+    def net(self, name: str) -> Net:
+        net = Net(name)
+        names = [*self.numbers]
+        switches = [number for number, node in enumerate(names) if not node.startswith("H")]
+        net.switches = _titles([(self.labels[number], names[number][2:]) for number in switches])
+        at = {number: position for position, number in enumerate(switches)}
+        ends = [divmod(end, _PORTS) for key in self.cables for end in (key >> 40, key & (1 << 40) - 1)]
+        cabled = {number for number, _ in ends if number not in at}
+        helpers = {number for number in cabled if _is_helper(self.labels[number])}
+        cards = {number: _host(self.labels[number], names[number][2:]) for number in sorted(cabled - helpers)}
+        net.hosts = natural(list({host for host, _ in cards.values()}))
+        place = {host: number for number, host in enumerate(net.hosts)}
+        unknown: set[str] = set()
+        for (a, b), told in zip(zip(ends[::2], ends[1::2], strict=True), self.cables.values(), strict=True):
+            speed = infiniband(told)
+            if speed is None:
+                unknown.add(told)
+                speed = infiniband("4xHDR") or Fraction(0)
+            if a[0] in at and b[0] in at:
+                low, high = sorted((at[a[0]], at[b[0]]))
+                if low != high:
+                    net.trunks[low, high] = net.trunks.get((low, high), Fraction(0)) + speed
+                continue
+            (mine, port), (switch, _) = (a, b) if a[0] not in at else (b, a)
+            if switch not in at:
+                raise Invalid(f"{quote(names[a[0]])} and {quote(names[b[0]])} are cabled without a switch between")
+            if mine in cards:
+                host, card = cards[mine]
+                net.ports.append(Port(place[host], f"{card}/{port}", at[switch], speed))
+        if helpers:
+            net.notes.append(f"{len(helpers)} adapters of switches (aggregation nodes, management) are no hosts")
+        if unknown:
+            some = ", ".join(sorted(map(repr, unknown))[:4])
+            net.notes.append(f"cables without a known speed ({some}): 4xHDR is assumed")
+        net.ports.sort(key=lambda port: (port.host, counted(port.card)))
+        return net
+
+
+def _titles(named: list[tuple[str, str]]) -> list[str]:
+    """Names of switches; those that several have, with their numbers."""
+    count: dict[str, int] = {}
+    for label, _ in named:
+        count[label] = count.get(label, 0) + 1
+    return [label if label and count[label] == 1 else f"{label} {guid}".strip() for label, guid in named]
+
+
+def _host(label: str, guid: str) -> tuple[str, str]:
+    """The host and the card of an adapter: "node01 HCA-1", "node01 mlx5_0". A maker's words are no host."""
+    words = label.split()
+    if not words or re.search(r"Mellanox|Voltaire|InfiniHost|Technologies", label):
+        return f"H-{guid}", "card"
+    return words[0], words[1] if len(words) > 1 else "card"
+
+
+def _is_helper(label: str) -> bool:
+    """Adapters inside of switches: aggregation nodes of SHARP."""
+    return re.search(r"aggregation node|Quantum .*SHARP|Sharp", label, re.IGNORECASE) is not None

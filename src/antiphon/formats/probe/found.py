@@ -1,0 +1,75 @@
+"""What a reader makes of a file: a machine, what was assumed of it, and what its ranks and network cards are called."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from antiphon.core.reshape import keep, relabel
+from antiphon.core.topology import Topology
+from antiphon.cost.profile import Profile
+from antiphon.errors import Invalid
+
+
+@dataclass(frozen=True)
+class Near:
+    """A network card: what it is called, bytes per second each way, None where the file does not tell, and the nodes
+    of the machine that it serves (ranks, or a switch of PCIe that it sits on)."""
+
+    name: str
+    speed: Fraction | None
+    nodes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """A cable from a card of a host to a switch, nodes of a network's machine; bytes per second each way."""
+
+    host: int
+    card: str
+    switch: int
+    speed: Fraction
+
+
+@dataclass(frozen=True)
+class Found:
+    """`names`: what every rank is called where it stands (GPU 3, or a host). `hosts`: each rank is a whole host."""
+
+    machine: Topology
+    notes: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    cards: tuple[Near, ...] = ()
+    hosts: bool = False
+    ports: tuple[Port, ...] = ()  # of hosts
+    assumed: bool = False  # of a network: its speeds are in no file
+    profile: Profile | None = None
+
+    def only(self, ranks: list[int], why: str) -> Found:
+        """These ranks alone, in this order: rank 0 is the first. Switches that join none of them go."""
+        part = keep(self.machine, ranks)
+        order = sorted(ranks)
+        machine = part.topology
+        at = {rank: new for new, rank in enumerate(ranks)}
+        if order != ranks:
+            turn = [at[rank] for rank in order]
+            machine = relabel(machine, [*turn, *range(machine.ranks, machine.nodes)])
+        new = {old: at.get(old, number) for number, old in enumerate(part.nodes)}
+        cards = (replace(card, nodes=tuple(new[node] for node in card.nodes if node in new)) for card in self.cards)
+        ports = (
+            replace(port, host=at[port.host], switch=new[port.switch])
+            for port in self.ports if port.host in at and port.switch in new
+        )  # fmt: skip
+        return replace(
+            self, machine=machine, notes=(*self.notes, why), names=tuple(self.names[rank] for rank in ranks),
+            cards=tuple(card for card in cards if card.nodes), ports=tuple(ports),
+        )  # fmt: skip
+
+
+def ranks_named(found: Found, names: list[str], what: str) -> list[int]:
+    """The ranks that have these names."""
+    place = {name: rank for rank, name in enumerate(found.names)}
+    lost = [name for name in names if name not in place]
+    if lost:
+        known = ", ".join(found.names[:8]) + (", ..." if len(found.names) > 8 else "")
+        raise Invalid(f"{what}: {lost[0][:60]!r} is not there (there are {known})")
+    return [place[name] for name in names]

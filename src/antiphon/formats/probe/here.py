@@ -1,0 +1,356 @@
+"""This machine, as Linux and the vendors' programs show it: GPUs and their links, PCIe, memories, caches, cards.
+
+What Linux shows stands in files below /sys (`sysfs`: where they are, so that a copy of them can be read as well).
+NVLinks stand in none of them: nvidia-smi is asked. xGMI does (the driver's topology). What cannot be seen is told.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+
+from antiphon.errors import AntiphonError, Invalid, Missing, unknown
+from antiphon.formats.probe import nvidia
+from antiphon.formats.probe.box import BRIDGE, GPU, NIC, SWITCH, Box, Device, drawn
+from antiphon.formats.probe.cores import Core, of_cores
+from antiphon.formats.probe.found import Found, ranks_named
+from antiphon.formats.probe.slurm import hostlist
+from antiphon.formats.probe.speeds import MI200, Make, generation, pcie
+from antiphon.formats.probe.table import SOURCES, read
+
+SYSFS = "/sys"
+PATIENCE = 60.0  # seconds that a program may take
+_MOST_OUTPUT = 2**24
+_NVIDIA, _AMD = "0x10de", "0x1002"
+_XGMI = "11"  # the type of such a link in the driver's topology
+Environment = Mapping[str, str]
+
+
+def look(source: str = "", sysfs: str = SYSFS, environment: Environment | None = None, pcie: object = None) -> Found:
+    """What this machine offers to this process. `source`: only what that tool tells."""
+    given = os.environ if environment is None else environment
+    found = _asked(source) if source else _all(sysfs, pcie)
+    return allocated(found, given)
+
+
+# ---- programs ----
+
+
+def _asked(source: str) -> Found:
+    """What the programs of one source print."""
+    if source not in SOURCES:
+        raise unknown("source of machines", source, SOURCES)
+    programs = SOURCES[source].programs
+    if not programs:
+        raise Invalid(f"--from {source} reads a file; name it")
+    if shutil.which(programs[0][0]) is None:
+        raise Missing(
+            f"--from {source} without a file asks {programs[0][0]}, which is not on PATH; install it, or name a file "
+            "with what it prints"
+        )
+    with tempfile.TemporaryDirectory(prefix="antiphon-probe-") as folder:
+        return read(_printed(source, folder), source)
+
+
+def _printed(source: str, folder: str) -> list[str]:
+    """What each program of a source prints, in a file of its own; those that fail are passed over but for the first."""
+    paths = []
+    for number, command in enumerate(SOURCES[source].programs):
+        text, fault = run(command)
+        if fault and not number:
+            raise Missing(f"{' '.join(command)}: {fault}")
+        if text.strip() and not fault:
+            path = Path(folder, f"{source}{number}.txt")
+            path.write_bytes(text)
+            paths.append(str(path))
+    return paths
+
+
+def run(command: tuple[str, ...]) -> tuple[bytes, str]:
+    """What a program prints, and why it failed ("": it did not)."""
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=PATIENCE, check=False, stdin=subprocess.DEVNULL)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return b"", str(getattr(error, "strerror", "") or "takes too long")
+    if done.returncode:
+        last = (done.stderr or done.stdout).decode("utf-8", "replace").strip().splitlines()
+        return done.stdout[:_MOST_OUTPUT], (last[-1][:200] if last else f"ends with {done.returncode}")
+    return done.stdout[:_MOST_OUTPUT], ""
+
+
+# ---- everything ----
+
+
+def _all(sysfs: str, pcie: object) -> Found:
+    """GPUs with all that joins them, or, where none is seen, cores."""
+    if not os.path.isdir(sysfs):
+        raise Missing(f"{sysfs}: is no directory; Linux shows its devices there (--sysfs names another place)")
+    seen = _Seen(sysfs)
+    seen.read()
+    notes = list(seen.notes)
+    box = seen.box
+    if shutil.which("nvidia-smi") is None:
+        why = "nvidia-smi is not on PATH"
+        notes.append(f"NVLinks cannot be seen: {why}" if seen.nvidia else f"no NVIDIA GPU on PCIe ({why})")
+    else:
+        try:
+            with tempfile.TemporaryDirectory(prefix="antiphon-probe-") as folder:
+                box = _with_nvlinks(seen, nvidia.read_box(_printed("nvidia-smi", folder), "this machine"))
+        except AntiphonError as error:
+            notes.append(f"NVLinks cannot be seen: {error}")
+    if not seen.amd:
+        notes.append("no AMD GPU on PCIe")
+    if not box.gpus:
+        cores = seen.cores()
+        found = of_cores(cores, "this machine", notes)
+        return found
+    box.name = box.name or "this machine"
+    box.notes = [*notes, *box.notes]
+    return drawn(box, pcie)
+
+
+def _with_nvlinks(seen: _Seen, asked: Box) -> Box:
+    """What nvidia-smi tells of links, on the tree of PCIe that Linux shows, where both show the same GPUs."""
+    places = {seen.box.devices[device].name: device for device in seen.nvidia}
+    mine = [places.get(asked.buses.get(rank, "")) for rank in range(len(asked.gpus))]
+    if not seen.nvidia or any(device is None for device in mine):
+        asked.notes.append("PCIe is as nvidia-smi shows it: what Linux shows are not the same GPUs")
+        return asked
+    box = seen.box
+    box.gpus = [device for device in mine if device is not None]
+    box.name, box.bonds, box.ports, box.each = asked.name, asked.bonds, asked.ports, asked.each
+    box.fast, box.sharp, box.pcie = "nvlink", asked.sharp, asked.pcie
+    box.notes += asked.notes
+    return box
+
+
+class _Seen:
+    """What stands below /sys."""
+
+    def __init__(self, root: str) -> None:
+        self.root = Path(root)
+        self.box = Box("")
+        self.at: dict[str, int] = {}  # devices by their place on PCIe
+        self.bridges: dict[str, int] = {}
+        self.nvidia: list[int] = []
+        self.amd: list[int] = []
+        self.notes: list[str] = []
+
+    def read(self) -> None:
+        folder = self.root / "bus" / "pci" / "devices"
+        places = sorted(os.listdir(folder)) if folder.is_dir() else []
+        if not places:
+            self.notes.append(f"PCIe cannot be seen: nothing in {folder}")
+        for place in places:
+            kind, vendor = text(folder / place / "class"), text(folder / place / "vendor")
+            if vendor == _NVIDIA and kind.startswith(("0x0300", "0x0302")):
+                self.nvidia.append(self.device(folder / place, GPU))
+            elif vendor == _AMD and kind.startswith(("0x0380", "0x1200")):
+                self.amd.append(self.device(folder / place, GPU))
+        self.box.gpus = [*self.nvidia, *self.amd]
+        self._xgmi()
+        self._cards()
+
+    def device(self, path: Path, kind: str) -> int:
+        """A device with all bridges above it."""
+        real = Path(os.path.realpath(path))
+        chain = [part for part in real.parts if re.fullmatch(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]", part)]
+        numa = text(path / "numa_node") or "-1"
+        if numa not in self.bridges:
+            self.bridges[numa] = self.box.add(Device(BRIDGE, name=f"numa {numa}"))
+        up = self.bridges[numa]
+        for number, place in enumerate(chain or [path.name]):
+            here = real if number == len(chain) - 1 or not chain else Path(*real.parts[: real.parts.index(place) + 1])
+            if place not in self.at:
+                self.at[place] = self.box.add(Device(SWITCH, up, _slot(here), place))
+            up = self.at[place]
+        self.box.devices[up].kind = kind
+        return up
+
+    def _cards(self) -> None:
+        """Network cards: those with RDMA, then the others."""
+        taken: set[int] = set()
+        for group, speed_of in (("infiniband", _rdma), ("net", _ethernet)):
+            folder = self.root / "class" / group
+            for name in sorted(os.listdir(folder)) if folder.is_dir() else ():
+                path = folder / name
+                if not (path / "device").exists():
+                    continue  # loops, bridges and such
+                up = self.device(path / "device", NIC) if _on_pcie(path / "device") else -1
+                if up in taken or up < 0:
+                    continue
+                if group == "net":
+                    taken.add(up)
+                speed = speed_of(path)
+                if speed is None:
+                    self.notes.append(f"network card {name}: its speed is not told (no link?)")
+                self.box.speeds[self.box.add(Device(NIC, up, None, name))] = speed
+            taken |= {self.box.devices[device].up for device in self.box.speeds}
+        if not self.box.speeds:
+            self.notes.append("no network card on PCIe")
+        self.box.drop_slow_cards()
+
+    def _xgmi(self) -> None:
+        """The driver's topology: nodes, those with a gpu_id are GPUs, and their links."""
+        folder = self.root / "class" / "kfd" / "kfd" / "topology" / "nodes"
+        rank = {device: number for number, device in enumerate(self.box.gpus)}
+        owner: dict[str, int] = {}
+        make: Make | None = None
+        for node in sorted(os.listdir(folder)) if folder.is_dir() else ():
+            said = properties(folder / node / "properties")
+            if text(folder / node / "gpu_id") in ("", "0"):
+                continue
+            where, domain = int(said.get("location_id", "0")), int(said.get("domain", "0"))
+            place = f"{domain:04x}:{where >> 8 & 255:02x}:{where >> 3 & 31:02x}.{where & 7:x}"
+            if self.at.get(place) in rank:
+                owner[node] = rank[self.at[place]]
+            version = int(said.get("gfx_target_version", "0"))
+            make = make or generation(f"gfx{version // 10000}{version // 100 % 100}{version % 100:x}")
+        if self.amd and not owner:
+            self.notes.append(f"xGMI cannot be seen: the driver shows no topology in {folder}")
+        weights: dict[tuple[int, int], int] = {}
+        told: dict[tuple[int, int], Fraction] = {}
+        for node, me in owner.items():
+            for kind in ("io_links", "p2p_links"):
+                links = folder / node / kind
+                for link in sorted(os.listdir(links)) if links.is_dir() else ():
+                    said = properties(links / link / "properties")
+                    other = owner.get(said.get("node_to", ""))
+                    if said.get("type") == _XGMI and other is not None and other != me:
+                        weights[me, other] = int(said.get("weight", "15"))
+                        told[me, other] = Fraction(int(said.get("max_bandwidth", "0"))) * 10**6
+        least = min(weights.values(), default=0)
+        if weights:
+            self.box.fast, self.box.each = "xgmi", (make or MI200).link
+            self.box.pcie = (make or MI200).pcie
+        for pair, weight in weights.items():
+            if weight == least:
+                self.box.bonds[pair] = told[pair] or self.box.each
+
+    def cores(self) -> list[Core]:
+        """The cores, each with its package, memory and last cache; where it is this machine, those given to us."""
+        folder = self.root / "devices" / "system" / "cpu"
+        allowed = os.sched_getaffinity(0) if str(self.root) == SYSFS and hasattr(os, "sched_getaffinity") else None
+        memories = _memories(self.root)
+        found: dict[str, Core] = {}
+        for number in sorted(int(name[3:]) for name in os.listdir(folder) if re.fullmatch(r"cpu[0-9]{1,6}", name)):
+            here = folder / f"cpu{number}"
+            if not (here / "topology").is_dir() or (allowed is not None and number not in allowed):
+                continue
+            package = text(here / "topology" / "physical_package_id")
+            siblings = text(here / "topology" / "thread_siblings_list") or str(number)
+            found.setdefault(f"{package}/{siblings}", (package, memories.get(number, ""), _last_cache(here)))
+        return [*found.values()]
+
+
+def text(path: Path) -> str:
+    """The text of a small file; nothing where it cannot be read."""
+    try:
+        with open(path, "rb") as stream:
+            return stream.read(2**16).decode("utf-8", "replace").strip()
+    except OSError:
+        return ""
+
+
+def properties(path: Path) -> dict[str, str]:
+    """Lines of a name and a whole number."""
+    return dict(re.findall(r"(?m)^(\w{1,60}) ([0-9]{1,19})$", text(path)))
+
+
+def _on_pcie(path: Path) -> bool:
+    return (Path(os.path.realpath(path)) / "vendor").exists() and (path / "class").exists()
+
+
+def _slot(path: Path) -> Fraction | None:
+    """The link above a device: the fastest that it can be (idle ones are slowed), as wide as it is."""
+    width, most = text(path / "current_link_width"), text(path / "max_link_width")
+    lanes = width if width.isdigit() and int(width) and (not most.isdigit() or int(width) <= int(most)) else most
+    return pcie(text(path / "max_link_speed"), lanes)
+
+
+def _rdma(path: Path) -> Fraction | None:
+    """200 Gb/sec (4X HDR), of the fastest of its ports that are up."""
+    ports = sorted(os.listdir(path / "ports")) if (path / "ports").is_dir() else []
+    found = []
+    for port in ports:
+        up = "ACTIVE" in text(path / "ports" / port / "state").upper() or not (path / "ports" / port / "state").exists()
+        rate = re.match(r"([0-9]{1,4}(?:\.[0-9]{1,2})?) Gb/sec", text(path / "ports" / port / "rate"))
+        if rate and up:
+            found.append(Fraction(rate[1]) * 10**9 / 8)
+    return max(found, default=None)
+
+
+def _ethernet(path: Path) -> Fraction | None:
+    mbit = text(path / "speed")
+    return Fraction(int(mbit)) * 10**6 / 8 if mbit.isdigit() and int(mbit) else None
+
+
+def _memories(root: Path) -> dict[int, str]:
+    """Of every thread the memory that it is near."""
+    folder = root / "devices" / "system" / "node"
+    found: dict[int, str] = {}
+    for name in sorted(os.listdir(folder)) if folder.is_dir() else ():
+        for part in text(folder / name / "cpulist").split(",") if re.fullmatch(r"node[0-9]{1,6}", name) else ():
+            if match := re.fullmatch(r"([0-9]{1,6})(?:-([0-9]{1,6}))?", part.strip()):
+                found |= dict.fromkeys(range(int(match[1]), int(match[2] or match[1]) + 1), name)
+    return found
+
+
+def _last_cache(path: Path) -> str:
+    """Who shares the last cache of a thread."""
+    folder = path / "cache"
+    levels = [
+        (int(level), text(folder / name / "shared_cpu_list"))
+        for name in (sorted(os.listdir(folder)) if folder.is_dir() else ())
+        if (level := text(folder / name / "level")).isdigit() and text(folder / name / "type") != "Instruction"
+    ]
+    return max(levels, default=(0, ""))[1]
+
+
+# ---- allocations ----
+
+
+def allocated(found: Found, environment: Environment) -> Found:
+    """What this process was given of it: GPUs by the vendors' variables, hosts by Slurm's."""
+    if found.hosts:
+        job = environment.get("SLURM_JOB_NODELIST") or environment.get("SLURM_NODELIST") or ""
+        if not job:
+            return found
+        hosts = hostlist(job, "SLURM_JOB_NODELIST")
+        return found.only(ranks_named(found, hosts, "SLURM_JOB_NODELIST"), f"only the hosts of this job: {job[:100]}")
+    if not found.names or not found.names[0].startswith("GPU"):
+        return found
+    for variable in ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"):
+        told = environment.get(variable)
+        if told is not None:
+            ranks = visible(told, found.machine.ranks)
+            if ranks is None:
+                why = f"{variable}={told[:60]}: names no GPU by its number; all are shown"
+                return replace(found, notes=(*found.notes, why))
+            if not ranks:
+                raise Invalid(f"{variable} is {told[:60]!r}: it shows no GPU to programs; set or unset it")
+            if ranks != list(range(found.machine.ranks)):
+                return found.only(ranks, f"only {variable}={told[:60]}: rank 0 is GPU {ranks[0]}")
+            return found
+    return found
+
+
+def visible(told: str, count: int) -> list[int] | None:
+    """The numbers in such a variable, up to the first that is none of a GPU here, as the libraries read it; None where
+    it names GPUs otherwise."""
+    ranks: list[int] = []
+    for part in told.split(","):
+        word = part.strip()
+        if re.match(r"(GPU|MIG)-", word):
+            return None
+        if not re.fullmatch(r"[0-9]{1,6}", word) or int(word) >= count or int(word) in ranks:
+            break
+        ranks.append(int(word))
+    return ranks

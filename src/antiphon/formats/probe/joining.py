@@ -1,0 +1,170 @@
+"""A box and a fabric together: a box in the place of every host, its network cards in the place of its cables."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+from antiphon.core.reshape import Card, End, join
+from antiphon.core.serialize import load_topology
+from antiphon.core.topology import LinkType, Topology
+from antiphon.errors import Invalid, Unsupported, quote
+from antiphon.formats.probe.found import Found, Near, Port
+from antiphon.formats.probe.lines import sample
+from antiphon.formats.probe.table import read
+from antiphon.topologies import topology
+from antiphon.topologies.options import MOST_LISTED, most_links, most_placed
+
+Cable = tuple[End, End, LinkType]
+
+
+def given(text: str, source: str = "", options: Mapping[str, Any] | None = None) -> Found:
+    """A machine by its name, by its file, or by the file of a tool."""
+    if not os.path.exists(text):
+        return _plain(topology(text))
+    if not source and '"antiphon-topology"' in sample(text):
+        return _plain(load_topology(text))
+    return read([text], source, options)
+
+
+def _plain(machine: Topology) -> Found:
+    return Found(machine, (), tuple(f"rank {rank}" for rank in range(machine.ranks)))
+
+
+def joined(box: Found, fabric: Found, name: str = "") -> Found:
+    """A box for every host of the fabric. Ranks are numbered box by box.
+
+    Which card serves which GPUs is what the box's file tells, by the names of cards where both tell them, else in
+    order. A box that tells no cards has the host's cables spread over its ranks (or its switches of PCIe) evenly. GPUs
+    that share a card have a link of its speed each, and a shared limit, as in the catalogue's clusters.
+    """
+    machine, hosts = fabric.machine, fabric.machine.ranks
+    if box.hosts:
+        raise Invalid("the first is a network, not a box; name the box first, then the fabric")
+    most_placed(hosts * box.machine.nodes + machine.switches, "the joined machine")
+    most_links(hosts * box.machine.links + machine.links, "the joined machine", MOST_LISTED)
+    ports = fabric.ports or _ports(machine)
+    mine: list[list[Port]] = [[] for _ in range(hosts)]
+    for port in ports:
+        mine[port.host].append(port)
+    switches = [f"switch{number}" for number in range(machine.switches)]
+    cables: list[Cable] = []
+    cards: list[Card] = []
+    factor = Fraction(0)
+    for host in range(hosts):
+        if not mine[host]:
+            raise Invalid(f"host {quote(fabric.names[host])} has no cable to a switch")
+        served = _as_box(box, mine[host]) if fabric.assumed else _served(box, mine[host])
+        factor = factor or sum((p.speed for p, _ in served), Fraction(0)) / sum(p.speed for p in mine[host])
+        _add(host, served, machine, switches, cables, cards)
+    trunks = list(_trunks(machine, switches, factor if fabric.assumed else Fraction(1)))
+    made = join(
+        [_inner(box.machine)] * hosts, name=(name or f"{hosts} x {box.machine.name} on {machine.name}")[:100],
+        names=[f"host{host}" for host in range(hosts)], switches=switches, cables=cables, links=trunks, cards=cards,
+        unit=min(box.machine.unit, *(port.speed for port in ports)),
+    )  # fmt: skip
+    where = [f"host0 is {fabric.names[0]}, host{hosts - 1} is {fabric.names[-1]}"] if fabric.hosts and hosts > 1 else []
+    names = tuple(f"{host}/{rank}" for host in fabric.names for rank in box.names)
+    return Found(made, (*box.notes, *fabric.notes, *where), names)
+
+
+def _ports(machine: Topology) -> tuple[Port, ...]:
+    """The cables of a fabric that a file of ours, or the catalogue, describes: the links of its ranks."""
+    found = []
+    ends = zip(machine.link_src.tolist(), machine.link_dst.tolist(), strict=True)
+    for link, (a, b) in enumerate(ends):
+        if a < machine.ranks:
+            if b < machine.ranks:
+                raise Unsupported(
+                    f"{machine.name}: ranks {a} and {b} are joined without a switch; a fabric has its hosts on switches"
+                )
+            found.append(Port(a, f"card{link}", b, machine.bandwidth(link)))
+    return tuple(found)
+
+
+Served = Sequence[tuple[Port, tuple[int, ...]]]  # a cable, and the nodes of the box that use it
+
+
+def _served(box: Found, ports: list[Port]) -> Served:
+    """Each cable of a host with the nodes that it serves."""
+    by_name = {card.name: card.nodes for card in box.cards}
+    named = [port.card.partition("/")[0] for port in ports]
+    if by_name and all(name in by_name for name in named):
+        return [(port, by_name[name]) for port, name in zip(ports, named, strict=True)]
+    if box.cards and len(box.cards) == len(ports):
+        return [(port, card.nodes) for port, card in zip(ports, box.cards, strict=True)]
+    nodes = _nodes(box.machine)
+    few, many = sorted((len(ports), len(nodes)))
+    if many % few:
+        raise Invalid(
+            f"{len(ports)} cables of a host cannot be shared evenly by the {len(nodes)} places of {box.machine.name}; "
+            "give the box as a file that tells its network cards (nvidia-smi topo -m, NCCL's XML)"
+        )
+    return [
+        (port, tuple(node for i, node in enumerate(nodes) if _meets(i, number, len(nodes), len(ports))))
+        for number, port in enumerate(ports)
+    ]  # fmt: skip
+
+
+def _meets(node: int, card: int, nodes: int, cards: int) -> bool:
+    """Whether they are together: consecutive groups, of nodes or of cards."""
+    return node * cards // nodes == card if cards < nodes else card * nodes // cards == node
+
+
+def _as_box(box: Found, ports: list[Port]) -> Served:
+    """Cables of which only the switch is known: as many and as fast as the box's cards are, if it tells."""
+    cards = box.cards or (Near("card", None, tuple(_nodes(box.machine))),)
+    served = []
+    for number, card in enumerate(cards):
+        port = ports[number % len(ports)]
+        served.append((replace(port, card=card.name, speed=card.speed or port.speed), card.nodes))
+    return served
+
+
+def _nodes(machine: Topology) -> list[int]:
+    """Where network cards sit: on the switches of PCIe, where there are any, else at ranks."""
+    slots = [node for node in range(machine.ranks, machine.nodes) if "/pcie" in machine.places[node]]
+    fast = {machine.types[kind].kind for kind in machine.link_type.tolist()} - {"pcie", "socket"}
+    return slots if slots and not fast else list(range(machine.ranks))
+
+
+def _add(
+    host: int, served: Served, machine: Topology, switches: Sequence[str], cables: list[Cable], cards: list[Card]
+) -> None:
+    """The cables of one host, those of a node to one switch as one; and the limits of cards that several share."""
+    wide: dict[tuple[int, int], Fraction] = {}
+    kind_of: dict[int, LinkType] = {}
+    for number, (port, nodes) in enumerate(served):
+        for node in nodes:
+            wide[node, port.switch] = wide.get((node, port.switch), Fraction(0)) + port.speed
+        kind_of.setdefault(port.switch, _kind(machine, port.host, port.switch))
+        if len(nodes) > 1:
+            cards.append(Card(f"host{host}/nic{number}", tuple((host, node) for node in nodes), port.speed))
+    for (node, switch), speed in sorted(wide.items()):
+        like = kind_of[switch]
+        cables.append(((host, node), switches[switch - machine.ranks], replace(like, bandwidth=speed)))
+
+
+def _kind(machine: Topology, host: int, switch: int) -> LinkType:
+    between = (machine.link_src == host) & (machine.link_dst == switch)
+    return machine.types[int(machine.link_type[between][0])]
+
+
+def _trunks(machine: Topology, switches: Sequence[str], factor: Fraction) -> Iterator[Cable]:
+    """The links between switches."""
+    ends = zip(machine.link_src.tolist(), machine.link_dst.tolist(), machine.link_type.tolist(), strict=True)
+    for a, b, kind in ends:
+        if a >= machine.ranks and b >= machine.ranks:
+            found = machine.types[kind]
+            made = replace(found, bandwidth=found.bandwidth * factor)
+            yield switches[a - machine.ranks], switches[b - machine.ranks], made
+
+
+def _inner(machine: Topology) -> Topology:
+    """A box alone calls itself host0; among others it gets its number."""
+    if all(place.startswith("host0/") for place in machine.places):
+        return replace(machine, places=tuple(place.removeprefix("host0/") for place in machine.places))
+    return machine

@@ -1,0 +1,250 @@
+"""NCCL's and RCCL's XML: the topology (NCCL_TOPO_DUMP_FILE, or the files that clouds ship) and the graphs
+(NCCL_GRAPH_DUMP_FILE).
+
+A topology has a <cpu> per NUMA node, below it the tree of PCIe (<pci>), in it GPUs with their NVLinks or xGMI links and
+network cards. A graph tells rings as orders of GPUs with the speed of each channel: of that the machine has just the
+links that the rings use.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from antiphon.core.topology import LinkType, build
+from antiphon.errors import Invalid, quote
+from antiphon.formats.probe.box import BRIDGE, GPU, MOST_GPUS, NIC, SWITCH, Box, Device, drawn
+from antiphon.formats.probe.found import Found
+from antiphon.formats.probe.speeds import Make, capable, generation, pcie
+from antiphon.formats.xml import Attributes, read_xml
+from antiphon.topologies.links import GB, NVLINK, NVLINK_LATENCY
+from antiphon.units import exact
+
+_GPU_CLASSES = ("0x0300", "0x0302", "0x0380", "0x1200")
+_NVSWITCH = "0x068000"
+_MOST_LINKS = 2**13
+_VIRTUAL = re.compile(r"veth|virbr|docker|tap|tun|lo$|br-")  # no cards
+_FASTEST = Fraction(1000 * GB)
+
+
+def read(paths: list[str], name: str, *, pcie: object = None) -> Found:
+    """The machine that these files tell: of several a topology first."""
+    reader = _Reader()
+    for path in paths:
+        reader.depth = 0
+        read_xml(path, reader, doctype=True)
+    if reader.gpus or not reader.rings:
+        return drawn(_box(reader, name), pcie)
+    return _of_rings(reader, name)
+
+
+@dataclass
+class _Gpu:
+    device: int
+    bus: str
+    said: dict[str, str]
+    links: list[tuple[str, str, int]] = field(default_factory=list)  # the device it leads to, its class, how many
+
+
+class _Reader:
+    def __init__(self) -> None:
+        self.depth = 0
+        self.root = ""
+        self.box = Box("")
+        self.open: list[int] = []  # devices, -1 where an element is none
+        self.gpus: list[_Gpu] = []
+        self.slots: list[tuple[int, str, str]] = []  # of devices: bus, class
+        self.hosts: set[str] = set()
+        self.arrows = 0
+        self.rings: list[tuple[Fraction, list[int], bool]] = []  # speed, GPUs, whether it closes
+        self.graph: dict[str, str] = {}
+        self.channel: list[int] | None = None
+        self.closed = True
+
+    def begin(self, name: str, attributes: Attributes, line: int) -> None:
+        self.depth += 1
+        if self.depth == 1:
+            if name not in ("system", "graphs"):
+                raise Invalid(f"line {line}: begins with <{name[:40]}>; expected <system> (topology) or <graphs>")
+            self.root = name
+        if self.root == "graphs":
+            self._graph(name, attributes, line)
+        else:
+            self.open.append(self._system(name, attributes, line))
+
+    def end(self, name: str) -> None:
+        self.depth -= 1
+        if self.root != "graphs":
+            self.open.pop()
+        elif name == "channel" and self.channel is not None:
+            self._ring()
+
+    # ---- a topology ----
+
+    def _up(self) -> int:
+        return next((device for device in reversed(self.open) if device >= 0), -1)
+
+    def _system(self, name: str, attributes: Attributes, line: int) -> int:
+        if name == "cpu":
+            self.hosts.add(attributes.get("host_hash", "")[:40])
+            return self.box.add(Device(BRIDGE, -1, name=f"numa {attributes.get('numaid', '?')[:8]}"))
+        if name == "pci":
+            speed = pcie(attributes.get("link_speed", ""), attributes.get("link_width", ""))
+            bus = attributes.get("busid", "")[:40].lower()
+            device = self.box.add(Device(SWITCH, self._up(), speed, bus))
+            self.slots.append((device, bus, attributes.get("class", "")[:10]))
+            return device
+        if name == "gpu":
+            self._add_gpu(attributes)
+        elif name in ("nvlink", "xgmi") and self.gpus:
+            self.arrows += 1
+            if self.arrows > _MOST_LINKS:
+                raise Invalid(f"line {line}: has more than {_MOST_LINKS} links between GPUs")
+            count = _whole(attributes.get("count", "1"), line)
+            target, kind = attributes.get("target", "")[:40].lower(), attributes.get("tclass", "")[:10]
+            self.gpus[-1].links.append((target, kind, count))
+            self.box.fast = name
+        elif name == "net":
+            self._add_card(attributes)
+        return -1
+
+    def _add_gpu(self, attributes: Attributes) -> None:
+        device = self._up()
+        if device < 0:
+            device = self.box.add(Device(GPU, -1))
+        self.box.devices[device].kind = GPU
+        if len(self.gpus) >= MOST_GPUS:
+            raise Invalid(f"has more than {MOST_GPUS} GPUs")
+        said = {key: attributes[key][:40] for key in ("dev", "rank", "sm", "gcn") if key in attributes}
+        self.gpus.append(_Gpu(device, self.box.devices[device].name, said))
+
+    def _add_card(self, attributes: Attributes) -> None:
+        up = self._up()
+        place = self.box.devices[up] if up >= 0 else None
+        if place is not None and place.kind == SWITCH:
+            place.kind = NIC
+        name = attributes.get("name", "")[:40]
+        if _VIRTUAL.match(name):
+            return
+        mbit = attributes.get("speed", "")
+        speed = Fraction(int(mbit)) * 10**6 / 8 if mbit.isdigit() and 0 < len(mbit) < 10 and int(mbit) else None
+        if speed and speed > _FASTEST:
+            speed /= 1000  # Slingshot's plugin writes kbit/s
+        self.box.speeds[self.box.add(Device(NIC, up, None, name))] = speed
+
+    # ---- graphs ----
+
+    def _graph(self, name: str, attributes: Attributes, line: int) -> None:
+        if name == "graph":
+            self.graph = {key: attributes.get(key, "")[:20] for key in ("pattern", "speedintra", "id")}
+        elif name == "channel":
+            self.channel, self.closed = [], True
+        elif name == "net":
+            self.closed = False  # it goes on in another host
+        elif name == "gpu" and self.channel is not None:
+            dev = attributes.get("dev", attributes.get("rank", ""))
+            if not dev.isdigit() or len(dev) > 6:
+                raise Invalid(f"line {line}: gpu has dev={quote(dev)}; expected its number")
+            self.channel.append(int(dev))
+            if len(self.channel) > MOST_GPUS:
+                raise Invalid(f"line {line}: a channel has more than {MOST_GPUS} GPUs")
+
+    def _ring(self) -> None:
+        if self.graph.get("pattern") == "4" and self.channel:
+            speed = exact(self.graph["speedintra"] or "0", "speedintra") * GB
+            if speed > 0:
+                self.rings.append((speed, self.channel, self.closed))
+                if sum(len(ring) for _, ring, _ in self.rings) > _MOST_LINKS:
+                    raise Invalid(f"has rings of more than {_MOST_LINKS} GPUs together")
+        self.channel = None
+
+
+def _whole(text: str, line: int) -> int:
+    if not text.isdigit() or len(text) > 4:
+        raise Invalid(f"line {line}: count is {quote(text)}; expected how many links")
+    return int(text)
+
+
+def _box(reader: _Reader, name: str) -> Box:
+    box = reader.box
+    if not reader.gpus:
+        found = [(d, bus) for d, bus, kind in reader.slots if kind.startswith(_GPU_CLASSES)]
+        if len(found) > MOST_GPUS:
+            raise Invalid(f"has more than {MOST_GPUS} GPUs")
+        reader.gpus = [_Gpu(device, bus, {}) for device, bus in found]
+        for device, _ in found:
+            box.devices[device].kind = GPU
+        if found:
+            box.notes.append(
+                "the file names places of GPUs without their NVLinks: what NCCL_TOPO_DUMP_FILE writes has them"
+            )
+    gpus = _in_order(reader.gpus)
+    box.gpus = [gpu.device for gpu in gpus]
+    make = _make(gpus)
+    box.name = name
+    box.each = make.link if make else NVLINK
+    box.pcie = make.pcie if make else 4
+    if make is None and any(gpu.links for gpu in gpus):
+        box.notes.append("one link between GPUs is assumed to carry 25 GB/s each way: the file tells no generation")
+    _links(box, gpus, make)
+    box.drop_slow_cards()
+    if len(reader.hosts) > 1:
+        box.notes.append(f"GPUs of {len(reader.hosts)} hosts stand in one file: drawn as one box")
+    return box
+
+
+def _in_order(gpus: list[_Gpu]) -> list[_Gpu]:
+    """By rank, else by dev, where every GPU has its own."""
+    for key in ("rank", "dev"):
+        told = [gpu.said.get(key, "") for gpu in gpus]
+        if all(text.isdigit() and len(text) < 9 for text in told) and len(set(told)) == len(told):
+            return sorted(gpus, key=lambda gpu: int(gpu.said[key]))
+    return gpus
+
+
+def _make(gpus: list[_Gpu]) -> Make | None:
+    for gpu in gpus:
+        if "gcn" in gpu.said:
+            return generation(gpu.said["gcn"])
+        sm = gpu.said.get("sm", "")
+        if sm.isdigit() and len(sm) < 5:
+            return capable(int(sm))
+    return None
+
+
+def _links(box: Box, gpus: list[_Gpu], make: Make | None) -> None:
+    rank = {gpu.bus: number for number, gpu in enumerate(gpus) if gpu.bus}
+    through: Counter[int] = Counter()
+    other = 0
+    for number, gpu in enumerate(gpus):
+        for target, kind, count in gpu.links:
+            if not count:
+                continue
+            if kind == _NVSWITCH:
+                through[number] += count
+            elif target in rank and rank[target] != number:
+                key = number, rank[target]
+                box.bonds[key] = box.bonds.get(key, Fraction(0)) + count * box.each
+            else:
+                other += count
+    box.ports = {number: count * box.each for number, count in through.items()}
+    box.sharp = make is not None and make.sharp
+    if other:
+        box.notes.append(f"{other} links lead to no GPU of the file (to processors, or to GPUs that are not visible)")
+
+
+def _of_rings(reader: _Reader, name: str) -> Found:
+    """Ranks are the GPUs of the rings; a link is as wide as all channels that use it."""
+    devs = sorted({dev for _, ring, _ in reader.rings for dev in ring})
+    rank = {dev: number for number, dev in enumerate(devs)}
+    wide: dict[tuple[int, int], Fraction] = {}
+    for speed, ring, closed in reader.rings:
+        for a, b in zip(ring, [*ring[1:], *ring[:1]] if closed else ring[1:], strict=False):
+            if a != b:
+                wide[rank[a], rank[b]] = wide.get((rank[a], rank[b]), Fraction(0)) + speed
+    links = [(a, b, LinkType("channel", speed, NVLINK_LATENCY)) for (a, b), speed in sorted(wide.items())]
+    places = [f"host0/gpu{dev}" for dev in devs]
+    notes = ("of a graph only the links that its rings use are there; the topology (NCCL_TOPO_DUMP_FILE) has all",)
+    return Found(build(name, len(devs), links, places=places), notes, tuple(f"GPU {dev}" for dev in devs))

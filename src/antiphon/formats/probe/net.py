@@ -1,0 +1,136 @@
+"""A network of hosts and switches as tools see it, and how it is drawn: a rank per host, cables of a host to one switch
+as one link, all cables between two switches as one trunk."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from antiphon.core.topology import Link, LinkType, build
+from antiphon.errors import Invalid
+from antiphon.formats.probe.found import Found, Port
+from antiphon.topologies.links import IB_HOP, SWITCH_HOP
+
+MOST_HOSTS, MOST_SWITCHES, MOST_PORTS = 2**14, 2**12, 2**15
+
+
+@dataclass
+class Net:
+    """`ports`: their switches are positions in `switches`. `trunks`: bytes per second between two switches (the lower
+    number first), each way. `assumed`: speeds are in no file; then a switch has upwards what it has below."""
+
+    name: str
+    hosts: list[str] = field(default_factory=list)
+    switches: list[str] = field(default_factory=list)
+    ports: list[Port] = field(default_factory=list)
+    trunks: dict[tuple[int, int], Fraction] = field(default_factory=dict)
+    above: list[tuple[int, int]] = field(default_factory=list)  # of an assumed one: low switch, high switch
+    kind: str = "ib"
+    assumed: bool = False
+    notes: list[str] = field(default_factory=list)
+
+    def check(self) -> None:
+        if not self.hosts:
+            raise Invalid("shows no host, so there is nobody to communicate")
+        if len(self.hosts) > MOST_HOSTS or len(self.switches) > MOST_SWITCHES or len(self.ports) > MOST_PORTS:
+            raise Invalid(
+                f"shows more than {MOST_HOSTS} hosts, {MOST_SWITCHES} switches or {MOST_PORTS} ports of hosts"
+            )
+
+    def widened(self, speed: Fraction | None = None) -> Net:
+        """An assumed one with this speed for each host's cable: every switch has upwards what it has below, parted
+        evenly among those above it."""
+        ports = [Port(p.host, p.card, p.switch, speed or p.speed) for p in self.ports]
+        below = [Fraction(0)] * len(self.switches)
+        for port in ports:
+            below[port.switch] += port.speed
+        highs: dict[int, list[int]] = {}
+        waits = [0] * len(self.switches)
+        for low, high in self.above:
+            highs.setdefault(low, []).append(high)
+            waits[high] += 1
+        ready = [switch for switch, count in enumerate(waits) if not count]
+        trunks: dict[tuple[int, int], Fraction] = {}
+        done = 0
+        while ready:
+            low = ready.pop()
+            done += 1
+            for high in highs.get(low, ()):
+                share = below[low] / len(highs[low])
+                if share:
+                    trunks[min(low, high), max(low, high)] = share
+                below[high] += share
+                waits[high] -= 1
+                if not waits[high]:
+                    ready.append(high)
+        if done < len(self.switches):
+            raise Invalid("has switches above each other in a circle")
+        return Net(
+            self.name, self.hosts, self.switches, ports, trunks, self.above, self.kind, self.assumed, self.notes
+        )  # fmt: skip
+
+
+def drawn(net: Net) -> Found:
+    """The machine whose ranks are the hosts."""
+    net.check()
+    count = len(net.hosts)
+    wide: dict[tuple[int, int], Fraction] = {}
+    for port in net.ports:
+        key = port.host, count + port.switch
+        wide[key] = wide.get(key, Fraction(0)) + port.speed
+    kinds: dict[tuple[str, Fraction], LinkType] = {}
+    links: list[Link] = []
+    for (a, b), speed in wide.items():
+        kind = kinds.setdefault((net.kind, speed), LinkType(net.kind, speed, IB_HOP))
+        links += [(a, b, kind), (b, a, kind)]
+    for (a, b), speed in net.trunks.items():
+        kind = kinds.setdefault(("trunk", speed), LinkType("trunk", speed, SWITCH_HOP))
+        links += [(count + a, count + b, kind), (count + b, count + a, kind)]
+    machine = build(net.name[:100], count, links, switches=len(net.switches), places=places(net))
+    notes = [*net.notes]
+    if apart := _apart(net):
+        notes.append(f"hosts are in {apart} networks that nothing shown here joins")
+    ports = tuple(Port(port.host, port.card, count + port.switch, port.speed) for port in net.ports)
+    return Found(machine, tuple(notes), tuple(net.hosts), hosts=True, ports=ports, assumed=net.assumed)
+
+
+def places(net: Net) -> list[str]:
+    """Hosts and switches by their names, each its own."""
+    found: list[str] = []
+    seen: set[str] = set()
+    for name in [*net.hosts, *net.switches]:
+        place = name if name not in seen else f"{name} ({len(found)})"
+        seen.add(place)
+        found.append(place)
+    return found
+
+
+def _apart(net: Net) -> int:
+    """How many parts hosts are in, where that is more than one."""
+    count = len(net.hosts)
+    group = list(range(count + len(net.switches)))
+
+    def root(one: int) -> int:
+        while group[one] != one:
+            group[one] = group[group[one]]
+            one = group[one]
+        return one
+
+    ends = [(port.host, count + port.switch) for port in net.ports] + [(count + a, count + b) for a, b in net.trunks]
+    for a, b in ends:
+        group[root(a)] = root(b)
+    parts = len({root(host) for host in range(count)})
+    return parts if parts > 1 else 0
+
+
+def natural(names: Sequence[str]) -> list[str]:
+    """Sorted as people count: node2 before node10."""
+    return sorted(names, key=counted)
+
+
+def counted(name: str) -> list[tuple[int, str]]:
+    """What sorts names so."""
+    parts = re.split(r"([0-9]{1,18})", name[:200])
+    return [(int(part), "") if part.isdigit() and part.isascii() else (-1, part) for part in parts]

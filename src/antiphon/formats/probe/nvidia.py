@@ -1,0 +1,334 @@
+"""What nvidia-smi prints: `topo -m` (and `-mp`), `nvlink -s`, `-c` and `-R`, `-L`, and --query-gpu as CSV; one file or
+several, one text after the other.
+
+The matrix tells how many NVLinks lead from GPU to GPU (NV4), and else by what PCIe leads: PIX, PXB (switches), PHB,
+NODE (the host bridges of a socket), SYS (between sockets). NVLinks between GPUs and NVLinks to NVSwitches look alike in
+it: where a row has more than a GPU has links, they lead to NVSwitches.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from antiphon.errors import Invalid
+from antiphon.formats.probe.box import (
+    BRIDGE,
+    GPU,
+    MOST_GPUS,
+    NIC,
+    SWITCH,
+    Box,
+    Device,
+    drawn,
+    pcie_generation,
+    root,
+    unite,
+)
+from antiphon.formats.probe.found import Found
+from antiphon.formats.probe.lines import numbered
+from antiphon.formats.probe.speeds import B200, H100, P100, Make, named, nominal, pcie
+from antiphon.topologies.links import GB, NVLINK
+from antiphon.topologies.options import Bandwidth
+from antiphon.units import format_bandwidth, parse_bandwidth
+
+_LEVEL = {"PIX": 1, "PXB": 2, "PHB": 3, "NODE": 4, "SYS": 5, "SOC": 5}
+_CELL = re.compile(r"X|NV[0-9]{1,3}|PIX|PXB|PHB|NODE|SYS|SOC|PXN|N/A|OK|CNS|GNS|TNS|NS|DR|U")
+_ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_LINK = re.compile(r"Link ([0-9]{1,2}): ([0-9]{1,3}(?:\.[0-9]{1,3})?) GB/s")
+_REMOTE = re.compile(r"Link ([0-9]{1,2}): Remote Device ([0-9A-Fa-f:.]{5,16}):? Link")
+_ABLE = re.compile(r"Link ([0-9]{1,2}), ")
+_MOST_LINKS = 18  # of any GPU so far
+_MOST_PEERS = 128  # of a matrix
+
+
+@dataclass
+class _Told:
+    """What stands in the texts."""
+
+    peers: list[str] = field(default_factory=list)  # columns of the matrix, GPUs first
+    cells: dict[tuple[str, str], int] = field(default_factory=dict)  # level of PCIe between two
+    nvlinks: dict[tuple[str, str], int] = field(default_factory=dict)
+    numa: dict[str, str] = field(default_factory=dict)
+    models: dict[str, str] = field(default_factory=dict)
+    links: dict[str, dict[int, Fraction | None]] = field(default_factory=dict)  # of a GPU, with speeds where told
+    remote: dict[str, list[str]] = field(default_factory=dict)  # the devices that its links lead to
+    bus: dict[str, str] = field(default_factory=dict)  # GPU by its place on PCIe
+    slots: dict[str, Fraction] = field(default_factory=dict)
+    aliases: dict[str, str] = field(default_factory=dict)  # NIC0: mlx5_0
+
+
+def read(
+    paths: Iterable[str], name: str, *, pcie: object = None, pcie_gen: object = None, nvlink: Bandwidth | None = None
+) -> Found:
+    """The box that these files tell of. `nvlink`: what one NVLink carries, where the files do not tell."""
+    return drawn(read_box(paths, name, pcie_gen, nvlink), pcie)
+
+
+def read_box(paths: Iterable[str], name: str, pcie_gen: object = None, nvlink: Bandwidth | None = None) -> Box:
+    """What is seen of it, before it is drawn."""
+    told = _Told()
+    for path in paths:
+        _Reader(told).lines(path)
+    gpus = sorted({*(p for p in told.peers if p.startswith("GPU")), *told.models, *told.links}, key=_number)
+    if not gpus:
+        raise Invalid("shows no GPU; expected what `nvidia-smi topo -m` or `nvidia-smi nvlink -s` prints")
+    if len(gpus) > MOST_GPUS:
+        raise Invalid(f"shows {len(gpus)} GPUs; at most {MOST_GPUS} of one box are read")
+    models = [told.models.get(gpu, "") for gpu in gpus]
+    kinds = Counter(model for model in models if model)
+    box = Box(f"{len(gpus)} x {kinds.most_common(1)[0][0]}" if kinds else name)
+    make = next((make for model in models if (make := named(model))), None) or _guess(told, gpus)
+    box.pcie = pcie_generation(pcie_gen, make.pcie if make else 4)
+    box.buses = {rank: bus for bus, gpu in told.bus.items() for rank, mine in enumerate(gpus) if mine == gpu}
+    _tree(box, told, gpus)
+    _nvlinks(box, told, gpus, make, None if nvlink is None else parse_bandwidth(nvlink, "nvlink"))
+    return box
+
+
+def _number(peer: str) -> tuple[int, str]:
+    found = re.search(r"[0-9]+$", peer)
+    return (int(found[0]) if found else 0, peer)
+
+
+class _Reader:
+    """Line by line: the row of names begins a matrix, "GPU 0: ..." what follows of that GPU."""
+
+    def __init__(self, told: _Told) -> None:
+        self.told = told
+        self.columns: list[str] = []
+        self.affinities: list[str] = []
+        self.gpu = ""
+        self.query: list[str] = []
+
+    def lines(self, path: str) -> None:
+        for number, raw in numbered(path):
+            line = _ANSI.sub("", raw).rstrip() if "\x1b" in raw else raw.rstrip()
+            if not line.strip():
+                continue
+            words = line.split()
+            if self._head(line, words) or self._row(words, line, number) or self._nvlink(line) or self._csv(line):
+                continue
+
+    def _head(self, line: str, words: list[str]) -> bool:
+        """The names of the columns: GPU0, GPU1, ... then cards, then affinities."""
+        if words[0] != "GPU0" or (len(words) > 1 and _CELL.fullmatch(words[1])):
+            return False
+        self.columns = []
+        for word in words:
+            if word in ("CPU", "NUMA", "GPU"):
+                break
+            self.columns.append(word)
+        known = set(self.told.peers)
+        self.told.peers += [column for column in self.columns if column not in known]
+        if len(self.told.peers) > _MOST_PEERS:
+            raise Invalid(f"has a matrix of {len(self.told.peers)} devices; at most {_MOST_PEERS} are read")
+        tail = re.split(r"\t+| {2,}", line.strip())
+        self.affinities = [
+            part.strip() for part in tail if part.strip() in ("CPU Affinity", "NUMA Affinity", "GPU NUMA ID")
+        ]
+        return True
+
+    def _row(self, words: list[str], line: str, number: int) -> bool:
+        if words[0] not in self.columns or len(words) < 2:
+            return self._alias(words)
+        me, cells = words[0], words[1 : 1 + len(self.columns)]
+        if not all(_CELL.fullmatch(cell) for cell in cells) or len(cells) < len(self.columns):
+            if _CELL.fullmatch(cells[0]):
+                raise Invalid(
+                    f"line {number}: row {me} has {len([c for c in cells if _CELL.fullmatch(c)])} cells for "
+                    f"{len(self.columns)} columns; give the matrix whole, as `nvidia-smi topo -m` prints it"
+                )
+            return False
+        for other, cell in zip(self.columns, cells, strict=True):
+            if cell.startswith("NV"):
+                self.told.nvlinks[me, other] = int(cell[2:])
+            elif cell in _LEVEL:
+                self.told.cells[me, other] = _LEVEL[cell]
+        rest = words[1 + len(self.columns) :]
+        if me.startswith("GPU") and "NUMA Affinity" in self.affinities and len(rest) > 1:
+            self.told.numa[me] = rest[1]
+        elif me.startswith("GPU") and rest:
+            self.told.numa[me] = f"cores {rest[0]}"
+        return True
+
+    def _alias(self, words: list[str]) -> bool:
+        """The legend of cards: NIC0: mlx5_0."""
+        if len(words) == 2 and re.fullmatch(r"NIC[0-9]{1,4}:", words[0]):
+            self.told.aliases[words[0][:-1]] = words[1]
+            return True
+        return False
+
+    def _nvlink(self, line: str) -> bool:
+        if found := re.match(r"\s*GPU ([0-9]{1,4}): ([^()]{1,100}?)(?: \(|$)", line):
+            self.gpu = f"GPU{found[1]}"
+            self.told.models[self.gpu] = found[2].strip()
+            return True
+        if not self.gpu:
+            return False
+        links = self.told.links.setdefault(self.gpu, {})
+        if found := _LINK.search(line):
+            links[int(found[1])] = Fraction(found[2]) * GB
+        elif found := _REMOTE.search(line):
+            links.setdefault(int(found[1]), None)
+            seen = self.told.remote.setdefault(self.gpu, [])
+            if len(seen) < 64:
+                seen.append(_bus(found[2].rstrip(":")))
+        elif found := _ABLE.search(line):
+            links.setdefault(int(found[1]), None)
+        elif "inactive" not in line.lower():
+            if not links:
+                del self.told.links[self.gpu]
+            return False
+        return True
+
+    def _csv(self, line: str) -> bool:
+        """index, name, pci.bus_id, pcie.link.gen.max, pcie.link.width.max: as --query-gpu prints them with its head."""
+        cells = [cell.strip() for cell in line.split(",")]
+        if cells[0] == "index" and "name" in cells:
+            self.query = cells
+            return True
+        if not self.query or len(cells) != len(self.query) or not re.fullmatch(r"[0-9]{1,4}", cells[0]):
+            return False
+        row = dict(zip((key.split(" ")[0] for key in self.query), cells, strict=True))
+        gpu = f"GPU{row['index']}"
+        self.told.models[gpu] = row["name"][:100]
+        if "pci.bus_id" in row:
+            self.told.bus[_bus(row["pci.bus_id"])] = gpu
+        gen, width = (row.get(f"pcie.link.{key}.max", "") for key in ("gen", "width"))
+        rates = {"1": "2.5", "2": "5", "3": "8", "4": "16", "5": "32", "6": "64"}
+        if speed := pcie(f"{rates.get(gen, '')} GT/s", width):
+            self.told.slots[gpu] = speed
+        return True
+
+
+def _bus(text: str) -> str:
+    """00000000:07:00.0 and 0000:07:00.0 are one place."""
+    return text.lower()[-12:]
+
+
+# ---- the tree of PCIe ----
+
+
+def _tree(box: Box, told: _Told, gpus: list[str]) -> None:
+    """Devices are one socket, one switch, one switch below it, where their cells say so, whatever the way round."""
+    cards = [peer for peer in told.peers if not peer.startswith("GPU")]
+    members = [*gpus, *cards]
+    at = {peer: number for number, peer in enumerate(members)}
+    groups = {level: list(range(len(members))) for level in (1, 2, 4)}
+    for (a, b), cell in told.cells.items():
+        for level, group in groups.items():
+            if a in at and b in at and cell <= level:
+                unite(group, at[a], at[b])
+    homes: dict[str, int] = {}
+    for gpu in gpus:
+        numa = told.numa.get(gpu, "N/A")
+        if numa not in ("N/A", "-1"):
+            unite(groups[4], at[gpu], homes.setdefault(numa, at[gpu]))
+    made: dict[tuple[int, int], int] = {}
+    speeds = told.slots
+    matrix = bool(told.cells or told.numa)
+    for peer in members:
+        up = -1
+        for level, kind in ((4, BRIDGE), (2, SWITCH), (1, SWITCH)):
+            first = root(groups[level], at[peer])
+            if matrix and (level, first) not in made:
+                made[level, first] = box.add(Device(kind, up))
+            up = made.get((level, first), -1)
+        kind = GPU if peer.startswith("GPU") else NIC
+        name = told.aliases.get(peer, peer)
+        device = box.add(Device(kind, up, speeds.get(peer), name))
+        if kind == GPU:
+            box.gpus.append(device)
+        else:
+            box.speeds[device] = None
+
+
+# ---- NVLinks ----
+
+
+def _guess(told: _Told, gpus: list[str]) -> Make | None:
+    """The make that the numbers of NVLinks alone tell."""
+    counts = [told.nvlinks.get((a, b), 0) for a in gpus for b in gpus if a != b]
+    rows = {sum(told.nvlinks.get((a, b), 0) for b in gpus if a != b) for a in gpus}
+    if len(gpus) == 8 and rows == {4} and max(counts) == 1:
+        return P100
+    return H100 if counts and max(counts) == H100.links else None
+
+
+def _nvlinks(box: Box, told: _Told, gpus: list[str], make: Make | None, given: Fraction | None) -> None:
+    told_speeds = [speed for links in told.links.values() for speed in links.values() if speed]
+    each = given or (nominal(max(told_speeds)) if told_speeds else (make.link if make else NVLINK))
+    box.each = each
+    guessed = not any(told.models.values()) and not told_speeds and given is None
+    known = set(gpus)
+    wanted = {(a, b): count for (a, b), count in told.nvlinks.items() if a in known and b in known and count}
+    if not wanted:
+        _without_matrix(box, told, gpus, each, make)
+        return
+    if guessed:
+        box.notes.append(
+            f"one NVLink is assumed to carry {format_bandwidth(each)} each way: the file names no GPU (add what "
+            "`nvidia-smi nvlink -s` prints)"
+        )
+    rank = {gpu: number for number, gpu in enumerate(gpus)}
+    if _switched(told, gpus, wanted, make):
+        box.sharp = make is not None and make.sharp
+        for gpu in gpus:
+            most = max((count for (a, _), count in wanted.items() if a == gpu), default=0)
+            active = len([speed for speed in told.links.get(gpu, {}).values() if speed])
+            if most:
+                box.ports[rank[gpu]] = (min(active, most) if active else most) * each
+        box.notes.append("NVLinks lead to NVSwitches, which are drawn as one switch")
+        return
+    for (a, b), count in wanted.items():
+        box.bonds[rank[a], rank[b]] = count * each
+
+
+def _switched(told: _Told, gpus: list[str], wanted: dict[tuple[str, str], int], make: Make | None) -> bool:
+    """Whether a row of the matrix has more NVLinks than a GPU has; or what its links lead to is no GPU."""
+    rows = Counter[str]()
+    for (a, _), count in wanted.items():
+        rows[a] += count
+    for gpu, places in told.remote.items():
+        if told.bus and any(place not in told.bus for place in places) and rows[gpu]:
+            return True
+        if set(places) and rows[gpu] > len(places):
+            return True
+    for gpu, count in rows.items():
+        active = len([speed for speed in told.links.get(gpu, {}).values() if speed])
+        if count > (active or (make.links if make and make.links else _MOST_LINKS)):
+            return True
+    # all links of a GPU on a board (SXM) lead to one other only by way of switches; GH200 is in pairs
+    names = " ".join(told.models.get(gpu, "") for gpu in gpus)
+    full = make is not None and make.links > 0 and all(count == make.links for count in wanted.values())
+    board = "SXM" in names or make in (H100, B200)
+    return full and board and not re.search("GH200|NVL2", names)
+
+
+def _without_matrix(box: Box, told: _Told, gpus: list[str], each: Fraction, make: Make | None) -> None:
+    """`nvlink -s` alone tells how many links a GPU has, not where they lead; `-R` does."""
+    active = {gpu: len([s for s in told.links.get(gpu, {}).values() if s] or told.links.get(gpu, {})) for gpu in gpus}
+    if not any(active.values()) or len(gpus) < 2:
+        return
+    rank = {gpu: number for number, gpu in enumerate(gpus)}
+    places = {place for seen in told.remote.values() for place in seen}
+    between = {place for place in places if place in told.bus}
+    if places and between == places:
+        for gpu, seen in told.remote.items():
+            for place, count in Counter(seen).items():
+                if told.bus[place] in rank:
+                    box.bonds[rank[gpu], rank[told.bus[place]]] = count * each
+        return
+    if (not told.cells and len(gpus) > 2) or (make and make.sharp) or places:
+        box.sharp = make is not None and make.sharp
+        box.ports = {rank[gpu]: count * each for gpu, count in active.items() if count}
+        box.notes.append(
+            "no matrix says where NVLinks lead: drawn as if to NVSwitches (add what `nvidia-smi topo -m` prints)"
+        )
+    elif not told.cells:
+        a, b = gpus
+        box.bonds = {(0, 1): active[a] * each, (1, 0): active[b] * each} if active[a] and active[b] else {}

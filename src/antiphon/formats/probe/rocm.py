@@ -1,0 +1,222 @@
+"""What rocm-smi prints of a box: `--showtopo` (with `--shownodesbw` and `--showproductname`), as tables or as JSON, and
+the tables of `amd-smi topology`.
+
+"XGMI" stands between all GPUs of a hive, joined directly or not; the weight tells: 15 for one link, more for ways by
+others. How wide a pair is joined stands in `--shownodesbw` alone (its maximum, in MB/s); else it follows from the make.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from fractions import Fraction
+from typing import Any
+
+from antiphon.core.files import decode, read_bytes
+from antiphon.errors import Invalid
+from antiphon.formats.probe.box import BRIDGE, GPU, Box, Device, drawn, pcie_generation
+from antiphon.formats.probe.found import Found
+from antiphon.formats.probe.lines import numbered, sample
+from antiphon.formats.probe.speeds import MI200, MI300, Make, named
+from antiphon.topologies.instinct import mi250
+from antiphon.topologies.links import XGMI3
+from antiphon.units import format_bandwidth
+
+MOST_BYTES = 2**20  # of JSON
+_MOST = 128  # GPUs of a table
+_TITLES = (
+    ("weight", re.compile(r"=*\s*weight\b", re.IGNORECASE)),
+    ("kind", re.compile(r"=*\s*(link )?type\b", re.IGNORECASE)),
+    ("speed", re.compile(r"=*\s*(bandwidth|min-?max)", re.IGNORECASE)),
+    ("", re.compile(r"=+ *\S|[A-Z ]+ TABLE:", re.IGNORECASE)),
+)  # fmt: skip
+_PAIR = re.compile(r"\(Topology\) (.{1,40}?) (?:between )?DRM devices ([0-9]{1,4}) and ([0-9]{1,4})")
+_NAME = re.compile(r"card series|device name|card model|gfx version|market", re.IGNORECASE)
+_BUS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]", re.IGNORECASE)
+Table = dict[tuple[str, str], str]
+
+
+class _Told:
+    def __init__(self) -> None:
+        self.gpus: dict[str, int] = {}
+        self.tables: dict[str, Table] = {"weight": {}, "kind": {}, "speed": {}}
+        self.numa: dict[str, str] = {}
+        self.models: Counter[str] = Counter()
+
+    def gpu(self, name: str) -> None:
+        if name not in self.gpus:
+            self.gpus[name] = len(self.gpus)
+            if len(self.gpus) > _MOST:
+                raise Invalid(f"shows more than {_MOST} GPUs; a box has some eight")
+
+    def model(self, text: str) -> None:
+        if named(text):
+            self.models[text.strip()[:80]] += 1
+
+
+def read(paths: Iterable[str], name: str, *, pcie: object = None, pcie_gen: object = None) -> Found:
+    """The box that these files tell of."""
+    told = _Told()
+    for path in paths:
+        begin = sample(path)
+        if begin.lstrip().startswith("{") or '"(Topology) ' in begin:
+            _read_json(told, read_bytes(path, MOST_BYTES))
+        else:
+            _read_text(told, path)
+    if not told.gpus:
+        raise Invalid("shows no GPU; expected what `rocm-smi --showtopo` prints, as tables or as JSON")
+    return drawn(_box(told, name, pcie_gen), pcie)
+
+
+def _read_json(told: _Told, data: bytes) -> None:
+    """Beside the JSON rocm-smi may print warnings in lines of their own."""
+    root = decode(data[data.find(b"{") :], dict[str, Any])
+    for holder, values in root.items():
+        card = re.fullmatch(r"card([0-9]{1,4})", holder)
+        if not isinstance(values, dict):
+            continue
+        if card:
+            told.gpu(f"GPU{int(card[1])}")
+        for key, value in values.items():
+            if not isinstance(value, str | int):
+                continue
+            text = str(value)[:80]
+            if pair := _PAIR.match(key):
+                _add(told, pair[1], f"GPU{int(pair[2])}", f"GPU{int(pair[3])}", text)
+            elif card and "Numa Node" in key:
+                told.numa[f"GPU{int(card[1])}"] = text
+            elif card and _NAME.search(key):
+                told.model(text)
+
+
+def _add(told: _Told, what: str, a: str, b: str, value: str) -> None:
+    """One entry, both ways: JSON has each pair once."""
+    told.gpu(a)
+    told.gpu(b)
+    low = what.lower()
+    table = "weight" if "weight" in low else "kind" if "type" in low else "speed" if "bandwidth" in low else ""
+    if table:
+        told.tables[table][a, b] = value
+        told.tables[table].setdefault((b, a), value)
+
+
+def _read_text(told: _Told, path: str) -> None:
+    table, columns = "", list[str]()
+    for _, raw in numbered(path):
+        line = raw.strip()
+        if not line:
+            continue
+        title = next((name for name, form in _TITLES if form.match(line)), None)
+        if title is not None and not _is_row(line):
+            table, columns = title, []
+            continue
+        words = line.split()
+        if all(_is_gpu(word) for word in words) and (len(words) > 1 or not columns):
+            columns = words[: _MOST + 1]
+            for word in columns:
+                told.gpu(word)
+        elif _is_gpu(words[0]) and columns and len(words) > len(columns):
+            if table:
+                for other, value in zip(columns, words[1:], strict=False):
+                    told.tables[table][words[0], other] = value[:40]
+        elif found := re.match(r"GPU(?: |\[)([0-9]{1,4})\]?\s*:\s*(.{1,60}?):\s*(.{1,80})", line):
+            if "Numa Node" in found[2]:
+                told.numa[f"GPU{int(found[1])}"] = found[3].strip()
+            elif _NAME.search(found[2]):
+                told.model(found[3])
+        elif found := re.match(r"\s*(?:MARKET_NAME|TARGET_GRAPHICS_VERSION):\s*(.{1,80})", line):
+            told.model(found[1])
+
+
+def _is_gpu(word: str) -> bool:
+    return re.fullmatch(r"GPU[0-9]{1,4}", word) is not None or _BUS.fullmatch(word) is not None
+
+
+def _is_row(line: str) -> bool:
+    return _is_gpu(line.split(maxsplit=1)[0])
+
+
+def _box(told: _Told, name: str, pcie_gen: object) -> Box:
+    gpus = (
+        sorted(told.gpus, key=lambda gpu: (len(gpu), gpu))
+        if all(g.startswith("GPU") for g in told.gpus)
+        else [*told.gpus]
+    )
+    model = told.models.most_common(1)[0][0] if told.models else ""
+    box = Box(f"{len(gpus)} x {model}" if model else name, fast="xgmi")
+    make = named(model) if model else None
+    near = _direct(told, gpus)
+    make = make or _guess(box, told, gpus, near)
+    box.each = make.link if make else XGMI3
+    box.pcie = pcie_generation(pcie_gen, make.pcie if make else 4)
+    homes: dict[str, int] = {}
+    for gpu in gpus:
+        numa = told.numa.get(gpu, "0")
+        if numa not in homes:
+            homes[numa] = box.add(Device(BRIDGE, name=f"numa {numa[:8]}"))
+        box.gpus.append(box.add(Device(GPU, homes[numa], name=gpu)))
+    if not told.numa and len(gpus) > 1:
+        box.notes.append("no NUMA nodes are told: all GPUs are taken to be on one")
+    _bonds(box, told, gpus, near, make)
+    return box
+
+
+def _direct(told: _Told, gpus: list[str]) -> set[tuple[int, int]]:
+    """The pairs that one xGMI link or several join directly: those of the least weight."""
+    rank = {gpu: number for number, gpu in enumerate(gpus)}
+    kinds, weights = told.tables["kind"], told.tables["weight"]
+    pairs = {(a, b) for (a, b), kind in kinds.items() if kind.upper() == "XGMI" and a in rank and b in rank and a != b}
+    found = {pair: int(weights[pair]) for pair in pairs if weights.get(pair, "").isdigit() and len(weights[pair]) < 9}
+    least = min(found.values(), default=0)
+    speeds = told.tables["speed"]
+    return {
+        (rank[a], rank[b]) for a, b in pairs
+        if found.get((a, b), least) == least and _most(speeds.get((a, b), "")) != 0
+    }  # fmt: skip
+
+
+def _most(text: str) -> int | None:
+    """The maximum of "50000-200000", in MB/s; 0 where it says that there is none, None where it says nothing."""
+    found = re.fullmatch(r"([0-9]{1,9})-([0-9]{1,9})", text)
+    return int(found[2]) if found else None
+
+
+def _guess(box: Box, told: _Told, gpus: list[str], near: set[tuple[int, int]]) -> Make | None:
+    """The make that the form of the hive alone tells: eight all joined are MI300X; ways of two links among eight or
+    sixteen, MI250."""
+    xgmi = any(kind.upper() == "XGMI" for kind in told.tables["kind"].values())
+    if not xgmi:
+        return None
+    if len(gpus) == 8 and len(near) == 56:
+        box.notes.append("eight GPUs, each joined with all others: taken to be MI300X (the file names no make)")
+        return MI300
+    if any(near == _pairs(count) for count in (8, 16)):
+        return MI200
+    return None
+
+
+def _pairs(gcds: int) -> set[tuple[int, int]]:
+    made = mi250(gcds=gcds)
+    return set(zip(made.link_src.tolist(), made.link_dst.tolist(), strict=True))
+
+
+def _bonds(box: Box, told: _Told, gpus: list[str], near: set[tuple[int, int]], make: Make | None) -> None:
+    if not near:
+        return
+    speeds = told.tables["speed"]
+    wide = {pair: _most(speeds.get((gpus[pair[0]], gpus[pair[1]]), "")) for pair in sorted(near)}
+    if make is None:
+        box.notes.append(f"one xGMI link is assumed to carry {format_bandwidth(box.each)} each way: no make is named")
+    if all(most is None for most in wide.values()) and make == MI200 and near in (_pairs(8), _pairs(16)):
+        made = mi250(gcds=len(gpus))
+        ends = zip(made.link_src.tolist(), made.link_dst.tolist(), strict=True)
+        box.bonds = {pair: made.bandwidth(link) for link, pair in enumerate(ends)}
+        box.notes.append(
+            "how many links join a pair is in no table (add --shownodesbw): as the catalogue's mi250 has it"
+        )
+        return
+    for pair, most in wide.items():
+        box.bonds[pair] = Fraction(most) * 10**6 if most else box.each
+    if any(most is None for most in wide.values()) and make not in (None, MI300):
+        box.notes.append("how many links join a pair is in no table (add --shownodesbw): one each is assumed")

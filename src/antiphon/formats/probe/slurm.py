@@ -1,0 +1,142 @@
+"""Slurm: topology.conf (switches in a tree, or blocks), or what `scontrol show topology` prints; and lists of hosts.
+
+Speeds stand in neither (LinkSpeed has no unit, and Slurm does not use it). Assumed are one cable of 200 Gbit/s per
+host, and that every switch has upwards what it has below.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from fractions import Fraction
+
+from antiphon.errors import Invalid, quote
+from antiphon.formats.probe.found import Found, Port
+from antiphon.formats.probe.lines import numbered
+from antiphon.formats.probe.net import MOST_HOSTS, MOST_SWITCHES, Net, drawn
+from antiphon.topologies.links import GB
+from antiphon.topologies.options import Bandwidth
+from antiphon.units import parse_bandwidth
+
+CABLE = Fraction(25 * GB)  # assumed
+_WORD = re.compile(r"([A-Za-z_]{1,40})=(\S*)")
+_ITEM = re.compile(r"(?:[^,\[]|\[[^\]]*\])+")
+
+
+def read(paths: Iterable[str], name: str, *, nic: Bandwidth | None = None) -> Found:
+    """The network, a rank per host. `nic`: what the card of a host carries."""
+    return drawn(read_net(paths, name, nic))
+
+
+def read_net(paths: Iterable[str], name: str, nic: Bandwidth | None = None) -> Net:
+    """What is seen of it, before it is drawn."""
+    reader = _Reader()
+    for path in paths:
+        for number, line in _joined(path):
+            reader.line(line, number)
+    return reader.net(name, CABLE if nic is None else parse_bandwidth(nic, "nic"), nic is not None)
+
+
+def _joined(path: str) -> Iterator[tuple[int, str]]:
+    """Lines without comments; one that ends in a backslash goes on in the next."""
+    held, first = "", 0
+    for number, line in numbered(path):
+        text = line.split("#", 1)[0].rstrip()
+        first = first or number
+        if text.endswith("\\"):
+            held += text[:-1] + " "
+            if len(held) > 2**18:
+                raise Invalid(f"line {first}: goes on for more than {2**18} characters")
+            continue
+        if (held + text).strip():
+            yield first, (held + text).strip()
+        held, first = "", 0
+
+
+class _Reader:
+    def __init__(self) -> None:
+        self.nodes: dict[str, list[str]] = {}  # of a switch or block
+        self.below: dict[str, list[str]] = {}
+        self.blocks = False
+        self.count = 0
+
+    def line(self, line: str, number: int) -> None:
+        said = {key.lower(): value for key, value in _WORD.findall(line)}
+        name = said.get("switchname") or said.get("blockname") or said.get("ringname")
+        if name is None:
+            if "blocksizes" in said or "blocksizes" in line.lower() or line.startswith(("---", "No ")):
+                return
+            raise Invalid(
+                f"line {number}: {quote(line)} is no line of topology.conf; expected SwitchName=... with Nodes= or "
+                "Switches="
+            )
+        self.blocks = self.blocks or "blockname" in said
+        if name in self.nodes:
+            raise Invalid(f"line {number}: switch {quote(name)} stands there already")
+        hosts = hostlist(said.get("nodes", ""), f"line {number}: Nodes", self.count)
+        below = hostlist(said.get("switches", ""), f"line {number}: Switches", self.count)
+        self.count += len(hosts) + len(below)
+        self.nodes[name], self.below[name] = hosts, below
+        if len(self.nodes) > MOST_SWITCHES:
+            raise Invalid(f"line {number}: more than {MOST_SWITCHES} switches")
+
+    def net(self, name: str, cable: Fraction, told: bool) -> Net:
+        net = Net(name, assumed=True)
+        net.switches = [*self.nodes]
+        at = {switch: number for number, switch in enumerate(net.switches)}
+        host_at: dict[str, int] = {}
+        for switch, hosts in self.nodes.items():
+            if self.below[switch]:
+                continue  # scontrol lists with a high switch all hosts below it
+            for host in hosts:
+                number = host_at.setdefault(host, len(host_at))
+                net.ports.append(Port(number, f"card{at[switch]}", at[switch], cable))
+        net.hosts = [*host_at]
+        for switch, lows in self.below.items():
+            for low in lows:
+                if low not in at:
+                    raise Invalid(f"switch {quote(switch)} is above {quote(low)}, which has no line of its own")
+                net.above.append((at[low], at[switch]))
+        if self.blocks and len(net.switches) > 1 and not net.above:
+            net.switches.append("between blocks")
+            net.above = [(block, len(net.switches) - 1) for block in range(len(net.switches) - 1)]
+            net.notes.append("blocks are joined by one switch (assumed: the file tells nothing between them)")
+        if not told:
+            net.notes.append("one cable of 200 Gbit/s per host is assumed (--option nic=400Gbit/s)")
+        if net.above:
+            net.notes.append("every switch is assumed to have upwards what it has below (Slurm tells no speeds)")
+        net.check()
+        return net.widened()
+
+
+def hostlist(text: str, what: str = "hosts", before: int = 0) -> list[str]:
+    """The names of a list such as tux[0-3,12],login, in order: numbers keep their leading zeros."""
+    found: list[str] = []
+    if text.strip().lower() in ("", "(null)", "none"):
+        return found
+    if text.count("[") != text.count("]"):
+        raise Invalid(f"{what}: {quote(text)} has a bracket without its other")
+    for item in _ITEM.findall(text.strip()):
+        names = [""]
+        for part in re.findall(r"\[[^\]]*\]|[^\[]+", item.strip()):
+            tails = list(_numbers(part[1:-1], what)) if part.startswith("[") else [part]
+            if len(names) * len(tails) + len(found) + before > 2 * MOST_HOSTS:
+                raise Invalid(f"{what}: names more than {2 * MOST_HOSTS} hosts; that is more than are read")
+            names = [name + tail for name in names for tail in tails]
+        found += names
+    for name in found:
+        if not name or len(name) > 100 or not name.isprintable() or "]" in name:
+            raise Invalid(f"{what}: {quote(name)} is no name of a host")
+    return found
+
+
+def _numbers(text: str, what: str) -> Iterator[str]:
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*([0-9]{1,9})(?:-([0-9]{1,9}))?\s*", part)
+        if match is None:
+            raise Invalid(f"{what}: [{part[:40]}] is no range; expected numbers such as [0-3,12]")
+        low, high = int(match[1]), int(match[2] or match[1])
+        if not 0 <= high - low <= 2 * MOST_HOSTS:
+            raise Invalid(f"{what}: [{part[:40]}] is no range from low to high of at most {2 * MOST_HOSTS}")
+        for number in range(low, high + 1):
+            yield f"{number:0{len(match[1])}d}"

@@ -1,0 +1,109 @@
+"""What links of each make carry, each way. Where a tool tells only what is there, the speed follows from this."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from antiphon.topologies.links import GB, NVLINK, NVLINK1, NVLINK5, PCIE, XGMI3, XGMI4
+
+# NVIDIA, "Ampere GA102 GPU Architecture": four links of 14.0625 GB/s each way per GPU.
+NVLINK_GA102 = Fraction(140625, 10000) * GB
+# AMD, data sheets of MI60 and MI100: 92 GB/s both ways per Infinity Fabric link. MI350X: 153.6 both ways.
+XGMI2 = Fraction(46 * GB)
+XGMI5 = Fraction(768, 10) * GB
+
+# PCI-SIG: lanes of 2.5 and 5 GT/s carry 8 of 10 bits, of 8 to 32 GT/s 128 of 130, of 64 GT/s 242 bytes of 256.
+LANE = {
+    Fraction(5, 2): Fraction(GB, 4), Fraction(5): Fraction(GB, 2),
+    **{Fraction(2**gen): PCIE[gen] / 16 for gen in PCIE}, Fraction(64): Fraction(64 * GB, 8) * Fraction(242, 256),
+}  # fmt: skip
+RATE = {1: Fraction(5, 2), 2: Fraction(5), 3: Fraction(8), 4: Fraction(16), 5: Fraction(32), 6: Fraction(64)}
+WIDTHS = (1, 2, 4, 8, 12, 16, 32)
+
+# InfiniBand Trade Association: Gbit/s of data per lane, 8 of 10 bits up to QDR, 64 of 66 above.
+INFINIBAND = {
+    "SDR": Fraction(2), "DDR": Fraction(4), "QDR": Fraction(8), "FDR10": Fraction(10),
+    "FDR": Fraction(140625, 10000) * Fraction(64, 66), "EDR": Fraction(25), "HDR": Fraction(50), "NDR": Fraction(100),
+    "XDR": Fraction(200),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Make:
+    """A make of GPU: one NVLink or xGMI link of it, how many it has at most, the generation of its PCIe, whether
+    switches of its generation multicast and reduce, and whether it is always behind switches."""
+
+    link: Fraction
+    links: int
+    pcie: int
+    sharp: bool = False
+    xgmi: bool = False
+
+
+P100, V100, A100 = Make(NVLINK1, 4, 3), Make(NVLINK, 6, 3), Make(NVLINK, 12, 4)
+H100, B200 = Make(NVLINK, 18, 5, sharp=True), Make(NVLINK5, 18, 5, sharp=True)
+TURING, GA102 = Make(NVLINK, 2, 3), Make(NVLINK_GA102, 4, 4)
+ADA = Make(NVLINK, 0, 4)  # without NVLink, as the next
+MI50, MI100 = Make(XGMI2, 2, 4, xgmi=True), Make(XGMI2, 3, 4, xgmi=True)
+MI200, MI300, MI350 = (Make(link, 8, gen, xgmi=True) for link, gen in ((XGMI3, 4), (XGMI4, 5), (XGMI5, 5)))
+_OLD = Make(NVLINK, 0, 3)  # without NVLink
+
+# By words of the names that tools show; the first that fits.
+_NAMED: tuple[tuple[str, Make], ...] = (
+    (r"P100", P100), (r"V100|TITAN V\b|GV100", V100), (r"A100|A800|A30\b", A100),
+    (r"G?H[12]00|H800|H20\b|H100L", H100), (r"G?B[123]00", B200), (r"RTX 20[78]0|TITAN RTX|Quadro RTX", TURING),
+    (r"RTX 3090|A40\b|RTX A[456][05]00|A6000|A5000", GA102), (r"RTX [34]0|L4\b|L40|A10|A16|A2\b", ADA),
+    (r"RTX 50|RTX PRO", Make(NVLINK, 0, 5)), (r"T4\b|GTX|Tesla [KMCS][0-9]{2,4}|P40\b|P4\b", _OLD),
+    (r"MI[56]0\b|Vega ?20|Radeon VII|gfx906", MI50), (r"MI100|gfx908", MI100), (r"MI2[15]0X?|MI200|gfx90a", MI200),
+    (r"MI3[02][05][AX]?|gfx94[0-2]", MI300), (r"MI35[05]X?|gfx950", MI350),
+)  # fmt: skip
+# By compute capability of NVIDIA, and by AMD's generation.
+_SM = {60: P100, 61: _OLD, 62: _OLD, 70: V100, 72: V100, 75: TURING, 80: A100, 86: GA102, 87: GA102, 89: ADA,
+       90: H100, 100: B200, 103: B200, 120: Make(NVLINK, 0, 5)}  # fmt: skip
+_GCN = {"906": MI50, "908": MI100, "910": MI200, "90a": MI200, "940": MI300, "941": MI300, "942": MI300, "950": MI350}
+
+
+def named(name: str) -> Make | None:
+    """The make that a tool's name of a GPU tells."""
+    return next((make for words, make in _NAMED if re.search(words, name, re.IGNORECASE)), None)
+
+
+def capable(sm: int) -> Make | None:
+    """By the compute capability that NCCL writes."""
+    return _SM.get(sm)
+
+
+def generation(gcn: str) -> Make | None:
+    """By what RCCL writes: 906, 910 or gfx942."""
+    return _GCN.get(gcn.removeprefix("gfx"))
+
+
+def nominal(measured: Fraction, makes: Sequence[Fraction] = (NVLINK_GA102, NVLINK1, NVLINK, NVLINK5)) -> Fraction:
+    """What a link of this raw speed carries by its data sheet: tools tell up to 7 % more (25.781 GB/s for 25)."""
+    return next(
+        (speed for speed in makes if speed * Fraction(999, 1000) <= measured <= speed * Fraction(107, 100)), measured
+    )
+
+
+def pcie(rate: str, width: str) -> Fraction | None:
+    """Bytes per second of a link of PCIe as Linux writes it: "16.0 GT/s PCIe", "16"; None where either is not known."""
+    found = re.match(r"\s*([0-9]{1,3}(?:\.[0-9])?)\s*GT/s", rate)
+    lanes = int(width) if re.fullmatch(r"[0-9]{1,2}", width.strip()) else 0
+    lane = LANE.get(Fraction(found[1])) if found else None
+    return lane * lanes if lane and lanes else None
+
+
+def exact_pcie(bytes_per_second: float) -> Fraction | None:
+    """The link of PCIe that has this speed, rounded by a tool; None for none."""
+    fits = (lane * width for lane in LANE.values() for width in WIDTHS)
+    return next((speed for speed in fits if abs(float(speed) - bytes_per_second) <= 1e-3 * bytes_per_second), None)
+
+
+def infiniband(cable: str) -> Fraction | None:
+    """Bytes per second of a cable such as 4xHDR; None for what is unknown."""
+    found = re.fullmatch(r"([0-9]{1,2})x([A-Z0-9]{3,5})", cable.strip())
+    lane = INFINIBAND.get(found[2]) if found else None
+    return lane * int(found[1]) * GB / 8 if found and lane and int(found[1]) else None

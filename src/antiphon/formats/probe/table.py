@@ -1,0 +1,112 @@
+"""The readers by name. To add one: a function from files to a `Found`, and a line here."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from antiphon.core.files import name_of, reading
+from antiphon.errors import Invalid, unknown
+from antiphon.formats.probe.found import Found
+from antiphon.formats.probe.lines import sample
+from antiphon.registry import call
+
+
+@dataclass(frozen=True)
+class Source:
+    """`where`: module and function. `programs`: what prints such a text here, by its command line. `several`: whether
+    files may be given together. `signs`: what the beginning of such a file has."""
+
+    where: str
+    about: str
+    signs: tuple[str, ...]
+    programs: tuple[tuple[str, ...], ...] = ()
+    several: bool = False
+
+    def load(self) -> Callable[..., Found]:
+        module, _, function = self.where.partition(":")
+        found: Callable[..., Found] = getattr(importlib.import_module(f"antiphon.formats.probe.{module}"), function)
+        return found
+
+
+_SMI = "nvidia-smi"
+SOURCES: Mapping[str, Source] = {
+    "nccl-xml": Source(
+        "nccl:read", "NCCL_TOPO_DUMP_FILE and NCCL_GRAPH_DUMP_FILE, of NCCL and RCCL",
+        (r"<system[\s>]", r"<graphs[\s>]"), (), True,
+    ),
+    "rocm-smi": Source(
+        "rocm:read", "rocm-smi --showtopo, as tables or JSON; amd-smi topology",
+        (r"(?i)(?:weight|link type|hops) between two gpus", r"\(Topology\) ", r"(?m)^(?:LINK TYPE|WEIGHT|HOPS) TABLE:"),
+        (("rocm-smi", "--showtopo"), ("rocm-smi", "--shownodesbw"), ("rocm-smi", "--showproductname")), True,
+    ),
+    "nvidia-smi": Source(
+        "nvidia:read", "nvidia-smi topo -m, nvlink -s, -c, -R, -L",
+        (r"(?m)^\W{0,9}GPU0[ \t]+(?:X|NV[0-9]|OK|GPU1|NIC0|mlx|CPU Aff)", r"(?m)^GPU [0-9]+: ", r"(?m)^index, name"),
+        ((_SMI, "topo", "-m"), (_SMI, "nvlink", "-s"), (_SMI, "nvlink", "-R"),
+         (_SMI, "--query-gpu=index,name,uuid,pci.bus_id,pcie.link.gen.max,pcie.link.width.max", "--format=csv")), True,
+    ),
+    "hwloc": Source(
+        "hwloc:read", "lstopo's XML, versions 1 and 2",
+        (r"<!DOCTYPE topology\b", r"<topology[\s>]"), (("lstopo", "--of", "xml", "-"),),
+    ),
+    "ibnetdiscover": Source(
+        "fabric:read", "the switches and adapters of an InfiniBand network",
+        (r"(?m)^switchguid=", r'(?m)^(?:Switch|Ca)\s+[0-9]+\s+"[SH]-'), (("ibnetdiscover",),), True,
+    ),
+    "slurm": Source(
+        "slurm:read", "topology.conf, or scontrol show topology",
+        (r"(?im)^\s*(?:switch|block|ring)name=",), (("scontrol", "show", "topology"),), True,
+    ),
+    "netfiles": Source(
+        "netfiles:read", "networks of ASTRA-sim (YAML, JSON), ns-3 and TACOS",
+        (r"(?m)^\s*npus_count\s*:", r'"(?:units-count|nodes-per-dim|topologies-per-dim)"', r"(?m)^NPUs Count,",
+         r"\A\s*[0-9]+(?:[ \t]+[0-9]+){2,5}(?:[ \t]+\S+){0,2}\s*\n(?:.*\n){1,40}?\s*[0-9]+\s+[0-9]+\s+[0-9.]+[A-Za-z]"),
+    ),
+    "piccl-xml": Source("table:read_piccl", "PICCL's topology, with the LogGP figures that it names", (r"<topo\b",)),
+}  # fmt: skip
+
+
+def read(paths: Sequence[str], source: str = "", options: Mapping[str, Any] | None = None) -> Found:
+    """The machine that these files tell of; left out, the source is told by what stands in the first. Every fault is
+    one line that names the file."""
+    if not paths:
+        raise Invalid("name a file to read")
+    label = name_of(paths[0])
+    name = source or recognised(paths[0])
+    if name not in SOURCES:
+        raise unknown("source of machines", name, SOURCES)
+    if len(paths) > 1 and not SOURCES[name].several:
+        raise Invalid(f"{name} reads one file, got {len(paths)}")
+    with reading(label if len(paths) == 1 else ", ".join(map(str, paths))[:200]):
+        found: Found = call("reader", name, SOURCES[name].load(), dict(options or {}), list(paths), _title(paths[0]))
+        return found
+
+
+def recognised(path: str) -> str:
+    """Which of the readers reads this file."""
+    text = sample(path)
+    for name, source in SOURCES.items():
+        if any(re.search(sign, text) for sign in source.signs):
+            return name
+    raise Invalid(
+        f"{name_of(path)}: is of no kind that is known by its beginning; name it by --from {'|'.join(SOURCES)}"
+    )
+
+
+def _title(path: str) -> str:
+    stem = Path(path).name.split(".")[0][:80]
+    return stem if stem and stem.isprintable() else "machine"
+
+
+def read_piccl(paths: Sequence[str], name: str, *, radix: int | None = None) -> Found:
+    """PICCL's topology and its figures; `radix`: messages that a rank sends, or receives, at once."""
+    from antiphon.formats.piccl.readers import read_topology
+
+    del name
+    machine, profile = read_topology(paths[0], radix)
+    return Found(machine, (), tuple(f"rank {rank}" for rank in range(machine.ranks)), profile=profile)

@@ -1,0 +1,98 @@
+"""Machines read from what tools print: facts that stand in public, and the machines that people draw of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import probe_boxes
+import probe_nets
+import pytest
+from probe_text import Case, cpu, gpu, limits_of, links_of, nic, pci, system, told
+
+from antiphon.formats.probe.found import Found
+from antiphon.formats.probe.table import read, recognised
+from antiphon.topologies.nvswitch import NVLS
+
+CASES = {
+    "nvidia-smi": probe_boxes.NVIDIA,
+    "rocm-smi": probe_boxes.ROCM,
+    "nccl-xml": probe_boxes.NCCL,
+    "hwloc": probe_boxes.HWLOC,
+    "ibnetdiscover": probe_nets.IB,
+    "slurm": probe_nets.SLURM,
+    "netfiles": probe_nets.NETFILES,
+}
+
+
+def written(tmp_path: Path, text: str) -> str:
+    path = tmp_path / "told.txt"
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def all_cases() -> list[object]:
+    return [pytest.param(name, case, id=f"{name}: {case.name}") for name, cases in CASES.items() for case in cases]
+
+
+@pytest.mark.parametrize(("source", "case"), all_cases())
+def test_the_machine_that_a_person_draws(source: str, case: Case, tmp_path: Path) -> None:
+    path = written(tmp_path, case.text)
+    assert recognised(path) == source
+    found = read([path], options=case.options)
+    machine = found.machine
+    assert (machine.ranks, machine.switches) == (case.ranks, case.switches)
+    assert links_of(machine) == told(machine, case.links)
+    assert limits_of(machine) == dict(case.limits)
+    assert any(ability == NVLS for ability in machine.abilities) == case.sharp
+    for word in case.notes:
+        assert any(word in note for note in found.notes), found.notes
+    if case.cards is not None:
+        assert {card.name: card.nodes for card in found.cards} == case.cards
+    assert len(found.names) == machine.ranks
+
+
+def test_every_reader_has_ten() -> None:
+    assert all(len(cases) >= 10 for cases in CASES.values())
+
+
+def nccl(tmp_path: Path, *parts: str) -> Found:
+    return read([written(tmp_path, system(*parts))], "nccl-xml")
+
+
+def test_cards_that_are_none_or_slow(tmp_path: Path) -> None:
+    """What RCCL's files of hosts have beside their cards: an interface of a container, one to manage the host; and the
+    plugin of Slingshot tells kbit/s."""
+    found = nccl(
+        tmp_path,
+        cpu(0, pci("11", gpu(0), pci("12", nic("veth608058c", 10000)), kind="0x060400"), nic("eno1", 1000)),
+        cpu(1, pci("21", gpu(1), pci("22", nic("cxi0", 200_000_000)))),
+    )
+    assert [(card.name, card.speed, card.nodes) for card in found.cards] == [("cxi0", 25 * 10**9, (1,))]
+    assert any("slow network cards are left out: eno1" in note for note in found.notes)
+
+
+def test_ranks_are_those_of_nccls_file(tmp_path: Path) -> None:
+    """Whatever the order in which the file has its GPUs."""
+    found = nccl(tmp_path, cpu(0, *(pci(f"1{rank}", gpu(rank, f"1{rank ^ 1}*4")) for rank in (2, 0, 3, 1))))
+    drawn = links_of(found.machine)
+    assert {(a, b) for a, b, kind, _ in drawn if kind == "nvlink"} == {(0, 1), (1, 0), (2, 3), (3, 2)}
+    swapped = nccl(
+        tmp_path,
+        cpu(0, *(pci(f"1{place}", gpu(rank, f"1{place ^ 1}*4")) for place, rank in ((0, 3), (1, 0), (2, 1), (3, 2)))),
+    )
+    drawn = links_of(swapped.machine)
+    assert {(a, b) for a, b, kind, _ in drawn if kind == "nvlink"} == {(3, 0), (0, 3), (1, 2), (2, 1)}
+
+
+def test_a_ring_that_leaves_the_host_is_open(tmp_path: Path) -> None:
+    channel = '<channel><net dev="0"/>{}<net dev="0"/></channel>'
+    text = f'<graphs><graph id="0" pattern="4" speedintra="20">{channel}</graph></graphs>'
+    gpus = "".join(f'<gpu dev="{dev}"/>' for dev in (0, 1, 2, 3))
+    machine = read([written(tmp_path, text.format(gpus))]).machine
+    assert links_of(machine) == told(machine, "channel 20: 0>1 1>2 2>3")
+
+
+def test_a_file_with_links_of_one_way_is_drawn_so(tmp_path: Path) -> None:
+    """As the file has them: NCCL takes what each GPU says of itself."""
+    machine = nccl(tmp_path, cpu(0, pci("10", gpu(0, "11*4")), pci("11", gpu(1, "10*2")))).machine
+    assert links_of(machine) == told(machine, "nvlink 100: 0>1; nvlink 50: 1>0")

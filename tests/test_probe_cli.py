@@ -1,0 +1,120 @@
+"""antiphon topology probe and join, as people call them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import probe_boxes
+import pytest
+from probe_text import fabric
+
+from antiphon.cli import run
+from antiphon.core.symmetry import canonical
+from antiphon.topologies import topology
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for name in (
+        "CUDA_VISIBLE_DEVICES",
+        "ROCR_VISIBLE_DEVICES",
+        "HIP_VISIBLE_DEVICES",
+        "SLURM_JOB_NODELIST",
+        "SLURM_NODELIST",
+    ):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+def said(capsys: pytest.CaptureFixture[str], line: str, code: int = 0) -> str:
+    assert run(line.split()) == code, capsys.readouterr()
+    told = capsys.readouterr()
+    return " ".join((told.err if code else told.out).split())
+
+
+def alike(path: str, spec: str) -> bool:
+    return canonical(topology(path))[1] == canonical(topology(spec))[1]
+
+
+def test_a_file_is_shown_and_written(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("topo.txt").write_text(probe_boxes.DGX1V)
+    text = said(capsys, "topology probe topo.txt -o box.json")
+    assert "topo: 8 ranks, 32 directed links" in text
+    assert "note: one NVLink is assumed to carry 25 GB/s each way" in text
+    assert "card: mlx5_0 (speed not told): serves host0/gpu0, host0/gpu1" in text
+    assert "written: box.json" in text
+    assert alike("./box.json", "dgx1v")
+    told = json.loads(said(capsys, "topology probe topo.txt --from nvidia-smi --json"))
+    assert (told["ranks"], told["switches"], told["links"], told["names"][3]) == (8, 0, 32, "GPU 3")
+    assert told["cards"][1] == {"name": "mlx5_1", "bandwidth": None, "serves": [2, 3]}
+    assert told["written"] == []
+
+
+def test_several_files_of_one_tool(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("topo.txt").write_text(probe_boxes.HGX_H100)
+    Path("nvlink.txt").write_text(probe_boxes.nvlink_status([("NVIDIA H100 80GB HBM3", ["26.562"] * 18)] * 8))
+    assert "assumed to carry" not in said(capsys, "topology probe topo.txt nvlink.txt -o box.json")
+    assert alike("./box.json", "hgx-h100")
+    Path("one.xml").write_text(probe_boxes.HWLOC[0].text)
+    assert "hwloc reads one file, got 2" in said(capsys, "topology probe one.xml one.xml", 2)
+
+
+def test_options_of_readers(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("topo.txt").write_text(probe_boxes.topo(2, lambda a, b: "NV4"))
+    assert "nvlink 56.25 GB/s" in said(capsys, "topology probe topo.txt --option nvlink=14.0625GB/s")
+    assert "pcie 63.02 GB/s" in said(capsys, "topology probe topo.txt --option pcie=true --option pcie_gen=5")
+    assert "unknown option of reader nvidia-smi 'pci'; did you mean" in said(
+        capsys, "topology probe topo.txt --option pci=1", 2
+    )
+    assert "pcie_gen=9: expected a generation of PCIe" in said(capsys, "topology probe topo.txt --option pcie_gen=9", 2)
+    assert "nvlink: '25' has no unit" in said(capsys, "topology probe topo.txt --option nvlink=25", 2)
+    assert "is for a file; name one" in said(capsys, "topology probe --option nic=1GB/s", 2)
+
+
+def test_a_part_of_what_a_file_tells(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("topo.txt").write_text(probe_boxes.DGX1V)
+    assert "4 ranks, 12 directed links" in said(capsys, "topology probe topo.txt --only 0-3")
+    Path("topology.conf").write_text(
+        "SwitchName=s0 Nodes=n[1-4]\nSwitchName=s1 Nodes=n[5-8]\nSwitchName=t Switches=s[0-1]\n"
+    )
+    text = said(capsys, "topology probe topology.conf --only n[2,5-6] -o net.json")
+    assert "3 ranks, 3 switches" in text
+    assert "only n[2,5-6]" in text
+    assert topology("./net.json").places[:3] == ("n2", "n5", "n6")
+    assert "--only: 'n9' is not there (there are n1, n2" in said(capsys, "topology probe topology.conf --only n9", 2)
+
+
+def test_this_machine(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    text = said(capsys, "topology probe")
+    assert "this machine:" in text
+    assert "note:" in text
+    assert "asks nvidia-smi, which is not on PATH" in said(capsys, "topology probe --from nvidia-smi", 2)
+    assert "--from piccl-xml reads a file; name it" in said(capsys, "topology probe --from piccl-xml", 2)
+
+
+def test_join(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("box.xml").write_text(probe_boxes.dgx1v_xml())
+    cables = [f"sw {4 * h + c} - n{h}/mlx5_{c} 1 4xEDR" for h in range(4) for c in range(4)]
+    Path("net.txt").write_text(fabric({"sw": "switch"}, cables))
+    text = said(capsys, "topology join box.xml net.txt -o four.json --name mine")
+    assert "mine: 32 ranks, 1 switch" in text
+    assert "host0 is n0, host3 is n3" in text
+    assert alike("./four.json", "cluster:box=dgx1v,boxes=4")
+    said(capsys, "topology join box.xml net.txt --only n1,n3 -o two.json")
+    assert alike("./two.json", "cluster:box=dgx1v,boxes=2")
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "n[0,2-3]")
+    assert "only the hosts of this job: n[0,2-3]" in said(capsys, "topology join dgx1v net.txt -o three.json")
+    assert alike("./three.json", "cluster:box=dgx1v,boxes=3")
+    Path("nothing.txt").write_text("hello\n")
+    assert "nothing.txt: is of no kind that is known by its beginning" in said(
+        capsys, "topology join dgx1v nothing.txt", 2
+    )
+
+
+def test_figures_are_piccls_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("topo.txt").write_text(probe_boxes.DGX1V)
+    assert "--profile: only PICCL's files have figures" in said(capsys, "topology probe topo.txt --profile p.json", 2)
+    assert not Path("p.json").exists()

@@ -1,0 +1,158 @@
+"""Boxes that are read, and put on networks that are read, are the catalogue's up to their numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import probe_boxes
+import pytest
+from probe_text import fabric, limits_of, links_of, nvlink_status, topo
+
+from antiphon.core.symmetry import canonical
+from antiphon.core.topology import Topology
+from antiphon.errors import Invalid, Unsupported
+from antiphon.formats.probe.found import Found
+from antiphon.formats.probe.joining import given, joined
+from antiphon.formats.probe.table import read
+from antiphon.topologies import topology
+
+
+def found(tmp_path: Path, text: str, name: str = "told.txt", **options: object) -> Found:
+    path = tmp_path / name
+    path.write_text(text, encoding="utf-8")
+    return read([str(path)], options=options)
+
+
+def alike(a: Topology, b: Topology) -> bool:
+    return canonical(a)[1] == canonical(b)[1]
+
+
+def _p100(a: str, b: str) -> bool:
+    """Each quad complete, and i joined with i + 4."""
+    one, other = int(a[3:]), int(b[3:])
+    return one // 4 == other // 4 or abs(one - other) == 4
+
+
+BOXES = {
+    "dgx1v": probe_boxes.DGX1V,
+    "dgx1v by NCCL": probe_boxes.dgx1v_xml(),
+    "dgx1v with its names": probe_boxes.DGX1V + nvlink_status([("Tesla V100-SXM2-16GB", ["25.781"] * 6)] * 8),
+    "dgx-a100": probe_boxes.DGX_A100,
+    "hgx-h100": probe_boxes.HGX_H100,
+    "mi300x": probe_boxes.HIVE,
+    "dgx1p": topo(8, lambda a, b: "NV1" if _p100(a, b) else "SYS", numa=[0] * 4 + [1] * 4),
+    "mi250:gcds=8": next(case.text for case in probe_boxes.ROCM if case.name == "MI250X, weights alone"),
+    "dgx2": next(case.text for case in probe_boxes.NVIDIA if case.name == "DGX-2"),
+}
+
+
+@pytest.mark.parametrize("name", BOXES)
+def test_a_box_is_the_catalogues(name: str, tmp_path: Path) -> None:
+    machine = found(tmp_path, BOXES[name]).machine
+    assert alike(machine, topology(name.split(" ", maxsplit=1)[0]))
+    assert machine.unit == topology(name.split(" ", maxsplit=1)[0]).unit
+
+
+def test_other_boxes_are_not_the_catalogues(tmp_path: Path) -> None:
+    """One link less, and it is another machine."""
+    text = probe_boxes.DGX1V.replace("NV2", "NV1", 2)
+    assert not alike(found(tmp_path, text).machine, topology("dgx1v"))
+    assert not alike(found(tmp_path, probe_boxes.DGX_A100).machine, topology("hgx-h100"))
+
+
+def test_with_its_pcie_it_is_the_catalogues_too(tmp_path: Path) -> None:
+    machine = found(tmp_path, probe_boxes.dgx1v_xml(), pcie="true").machine
+    assert alike(machine, topology("dgx1v:pcie=true"))
+    text = next(case.text for case in probe_boxes.NVIDIA if case.name == "eight GPUs on four switches")
+    assert alike(found(tmp_path, text, pcie_gen=5).machine, topology("pcie8:gen=5"))
+    assert alike(found(tmp_path, text, pcie_gen=4).machine, topology("pcie8"))
+
+
+CARDS = {"dgx1v": (4, "4xEDR"), "dgx-a100": (8, "4xHDR"), "hgx-h100": (8, "4xNDR"), "mi300x": (8, "4xNDR")}
+
+
+def network(name: str, hosts: int, rails: bool) -> str:
+    """Hosts with the cards of such a box, on one switch; or each card on a switch of its own, these on a spine."""
+    cards, speed = CARDS[name]
+    label = {"dgx-a100": [0, 1, 2, 3, 6, 7, 8, 9]}.get(name, range(8))  # as the box calls its cards
+    prefix = "NIC" if name in ("dgx-a100", "hgx-h100") else "mlx5_"
+    if not rails:
+        cables = [
+            f"sw {8 * h + c} - node{h:02d}/{prefix}{label[c]} 1 {speed}" for h in range(hosts) for c in range(cards)
+        ]
+        return fabric({"sw": "switch"}, cables)
+    cables = [f"r{c} {h} - node{h:02d}/{prefix}{label[c]} 1 {speed}" for h in range(hosts) for c in range(cards)]
+    cables += [f"r{c} {20 + h} - spine {8 * c + h} {speed}" for c in range(cards) for h in range(hosts)]
+    return fabric({**{f"r{c}": f"rail{c}" for c in range(cards)}, "spine": "spine"}, cables)
+
+
+@pytest.mark.parametrize("rails", [False, True])
+@pytest.mark.parametrize("name", CARDS)
+def test_boxes_on_a_network_are_the_catalogues_cluster(name: str, rails: bool, tmp_path: Path) -> None:
+    box, fabric_ = found(tmp_path, BOXES[name]), found(tmp_path, network(name, 3, rails), "net.txt")
+    assert fabric_.machine.ranks == 3
+    both = joined(box, fabric_)
+    spec = f"cluster:box={name},boxes=3,fabric={'rail' if rails else 'switch'}"
+    assert alike(both.machine, topology(spec))
+    assert both.names[:2] == ("node00/GPU 0", "node00/GPU 1")
+    assert both.machine.places[box.machine.ranks].startswith("host1/gpu0")
+
+
+def _leaves(machine: Topology) -> dict[int, str]:
+    """The switch that each GPU of the first host sends to."""
+    links = zip(machine.link_src.tolist(), machine.link_dst.tolist(), strict=True)
+    return {a: machine.places[b] for a, b in links if a < 8 and b >= machine.ranks}
+
+
+def test_cards_are_those_of_their_names(tmp_path: Path) -> None:
+    """The fabric has the first card and the third on one leaf, the others on another."""
+    leaf = {0: "a", 1: "b", 2: "a", 3: "b"}
+    cables = [f"{leaf[c]} {4 * h + c} - n{h}/mlx5_{c} 1 4xEDR" for h in range(2) for c in range(4)]
+    net = found(tmp_path, fabric({"a": "leafA", "b": "leafB"}, cables), "net.txt")
+    on = _leaves(joined(found(tmp_path, BOXES["dgx1v by NCCL"], "box.xml"), net).machine)
+    first, second = on[0], on[2]
+    assert first != second
+    assert on == {0: first, 1: first, 2: second, 3: second, 4: first, 5: first, 6: second, 7: second}
+    swapped = BOXES["dgx1v by NCCL"].replace("mlx5_0", "mlx5_x").replace("mlx5_1", "mlx5_0").replace("mlx5_x", "mlx5_1")
+    assert swapped != BOXES["dgx1v by NCCL"]
+    on = _leaves(joined(found(tmp_path, swapped, "box.xml"), net).machine)  # GPUs 0 and 1 have mlx5_1 next to them
+    assert on == {0: second, 1: second, 2: first, 3: first, 4: first, 5: first, 6: second, 7: second}
+
+
+def test_cards_on_switches_of_pcie(tmp_path: Path) -> None:
+    text = next(case.text for case in probe_boxes.NVIDIA if case.name == "eight GPUs on four switches")
+    box = found(tmp_path, text)
+    cables = [f"sw {4 * h + c} - n{h}/c{c} 1 4xEDR" for h in range(2) for c in range(4)]
+    box = Found(box.machine, names=box.names)  # without its one card: four are on the switches
+    both = joined(box, found(tmp_path, fabric({"sw": "switch"}, cables), "net.txt"))
+    assert alike(both.machine, topology("cluster:box=pcie8,boxes=2"))
+
+
+def test_a_network_of_slurm_takes_the_cards_of_the_box(tmp_path: Path) -> None:
+    """Slurm tells no speeds: the box's cards do, and switches have upwards what they have below."""
+    tree = "SwitchName=l0 Nodes=n[0-1]\nSwitchName=l1 Nodes=n[2-3]\nSwitchName=s Switches=l[0-1]\n"
+    box = found(tmp_path, probe_boxes.dgx1v_xml(), "box.xml")
+    both = joined(box, found(tmp_path, tree, "topology.conf")).machine
+    assert alike(both, topology("cluster:box=dgx1v,boxes=4,fabric=leaf-spine,boxes_per_leaf=2"))
+    assert len(both.limits) == 4 * 4 * 2
+    alone = joined(given("mi300x"), found(tmp_path, tree, "topology.conf", nic="400Gbit/s")).machine
+    assert limits_of(alone)["host0/nic0 out"] == (50.0, 8)  # one card per host, as the file of Slurm has it
+
+
+def test_a_network_of_the_catalogue(tmp_path: Path) -> None:
+    both = joined(found(tmp_path, BOXES["dgx-a100"]), given("star:ranks=2,bandwidth=25GB/s")).machine
+    assert both.ranks == 16
+    assert links_of(both)[0, 18, "link", 25.0] == 1
+    assert limits_of(both)["host0/nic0 in"] == (25.0, 8)
+    with pytest.raises(Unsupported, match="joined without a switch"):
+        joined(given("dgx1v"), given("ring:ranks=4"))
+
+
+def test_what_cannot_be_joined_is_told(tmp_path: Path) -> None:
+    net = found(
+        tmp_path, fabric({"sw": "switch"}, [f"sw {i} - n{i // 3}/c{i % 3} 1 4xHDR" for i in range(6)]), "net.txt"
+    )
+    with pytest.raises(Invalid, match="3 cables of a host cannot be shared evenly by the 8 places of dgx1v"):
+        joined(given("dgx1v"), net)
+    with pytest.raises(Invalid, match="name the box first"):
+        joined(net, net)
