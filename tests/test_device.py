@@ -20,7 +20,6 @@ from antiphon.core.interpret.buffers import sides
 from antiphon.core.schedule import Schedule
 from antiphon.core.transform import unjoined
 from antiphon.errors import Invalid, Missing, TimedOut, Unsupported
-from antiphon.lower.device import table as device_table
 from antiphon.lower.device.table import Table, tables, tables_of
 from antiphon.lower.lowering import lower
 from antiphon.runtimes.device.group import CALLS, Group, threads
@@ -164,9 +163,8 @@ def test_buffers_are_held_against_the_table() -> None:
             Group(threads(), 4, blocks=2**20)
 
 
-def test_scratch_that_is_used_again_is_never_sliced(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scratch_that_is_used_again_is_never_sliced() -> None:
     """Slices of other data would lie elsewhere in it, and run over each other."""
-    monkeypatch.setattr(device_table, "_NEVER", 1)
     schedule = schedule_of("allreduce", "full:ranks=8", "halving-doubling")
     program = lower(schedule, lag=0)
     made = tables_of(program)
