@@ -29,6 +29,7 @@ _FUNCTIONS = {  # device.h
     "ad_memory_free": (None, c_void_p, c_void_p),
     "ad_fetch": (c_int, c_void_p, c_void_p, c_void_p, c_size_t),
     "ad_bring": (c_int, c_void_p, c_void_p, c_void_p, c_size_t),
+    "ad_copy": (c_int, c_void_p, c_void_p, c_void_p, c_size_t),
     "ad_rank_signals": (None, c_void_p, c_uint32, c_void_p),
     "ad_plan_new": (c_void_p, c_void_p, c_void_p, c_int64),
     "ad_plan_free": (None, c_void_p),
@@ -94,6 +95,11 @@ class Group:
 
     def fetch(self, rank: int, memory: int, into: Array) -> None:
         if self.device.call.ad_fetch(self.handles[rank], into.ctypes.data, memory, into.nbytes):
+            raise Unsupported(self.device.why())
+
+    def copy(self, rank: int, to: int, memory: int, nbytes: int) -> None:
+        """By the device itself, within the memory of a rank: until it is done."""
+        if self.device.call.ad_copy(self.handles[rank], to, memory, nbytes):
             raise Unsupported(self.device.why())
 
     def plan(self, tables: Sequence[Table]) -> DevicePlan:

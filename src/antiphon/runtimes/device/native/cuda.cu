@@ -216,6 +216,14 @@ int ad_bring(void *, void *memory, const void *from, size_t bytes) {
     return bytes && FAILS(cuda(Memcpy)(memory, from, bytes, cuda(MemcpyHostToDevice)));
 }
 
+int ad_copy(void *rank, void *to, const void *from, size_t bytes) {
+    cuda(Error_t) code;
+    Device &device = *((Rank *)rank)->device;
+    return FAILS(cuda(SetDevice)(device.number)) ||
+           FAILS(cuda(MemcpyAsync)(to, from, bytes, cuda(MemcpyDeviceToDevice), device.stream)) ||
+           FAILS(cuda(StreamSynchronize)(device.stream));
+}
+
 void ad_rank_signals(void *rank, u32 peer, u64 *signals) { ((Rank *)rank)->peers[peer].signals = signals; }
 
 void *ad_plan_new(void *rank, const i64 *words, i64 count) {

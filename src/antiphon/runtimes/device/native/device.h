@@ -17,6 +17,8 @@ SEEN void ad_memory_free(void *rank, void *memory);
 /* Between memory of a rank and the caller's. 0: done. */
 SEEN int ad_fetch(void *rank, void *to, const void *memory, size_t bytes);
 SEEN int ad_bring(void *rank, void *memory, const void *from, size_t bytes);
+/* Between memories of one rank, by the device's own copy: what calls are measured against. */
+SEEN int ad_copy(void *rank, void *to, const void *from, size_t bytes);
 
 /* Where the signals of a rank are, as this one sees them: blocks * ranks numbers. */
 SEEN void ad_rank_signals(void *rank, u32 peer, u64 *signals);

@@ -158,6 +158,8 @@ void ad_memory_free(void *, void *memory) { free(memory); }
 int ad_fetch(void *, void *to, const void *memory, size_t bytes) { return memcpy(to, memory, bytes), 0; }
 int ad_bring(void *, void *memory, const void *from, size_t bytes) { return memcpy(memory, from, bytes), 0; }
 
+int ad_copy(void *, void *to, const void *from, size_t bytes) { return memcpy(to, from, bytes), 0; }
+
 void ad_rank_signals(void *rank, u32 peer, u64 *signals) { ((Rank *)rank)->peers[peer].signals = signals; }
 
 void *ad_plan_new(void *, const i64 *words, i64 count) {

@@ -1,0 +1,192 @@
+"""All that the kernel of GPUs promises, on the GPUs of this machine: right, for ever, and how far from a plain copy.
+
+Run: make gpu-proof, or python bench/gpu_proof.py [--on cuda|hip|threads] [--machines SPEC ...]. All ranks are in this
+process and go round the GPUs; with one GPU all are on it. Every planner and collective is run at several sizes, types,
+operators, lanes and rounds, held against the interpreter; then a thousand calls one after another; then times beside
+the device's own copy. The result is dated: bench/results/gpu-proof-DATE.json. Exit code 1 where anything is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import _common
+import numpy as np
+
+import antiphon
+from antiphon.core.collective import COMBINING, ROOTED
+from antiphon.core.datatypes import data_type
+from antiphon.core.schedule import Schedule
+from antiphon.errors import AntiphonError, TimedOut
+from antiphon.lower.device.table import tables
+from antiphon.planners.table import TABLE
+from antiphon.runtimes.device.group import Device, DevicePlan, Group, device
+from antiphon.runtimes.engine.build import library
+from antiphon.runtimes.measure.made_up import MadeUp
+
+MACHINES = ["full:ranks=2", "full:ranks=5", "ring:ranks=4", "full:ranks=8", "dgx1v", "hgx-h100", "full:ranks=16"]
+TYPES = ["float32", "int8", "bfloat16", "float64", "uint16", "float16", "int64"]
+OPERATORS = ["sum", "max", "avg", "prod", "min"]
+UNITS = (0, 1, 7, 1000, 65537)
+BLOCKS = {"threads": 8}  # of all ranks together there must be room on one device
+TIMED = [2**10, 2**14, 2**18, 2**22, 2**26]
+
+
+def blocks_of(on: str, ranks: int) -> int:
+    return BLOCKS.get(on, max(1, 96 // ranks))
+
+
+def threads_of(on: str) -> int:
+    return 1 if on == "threads" else 256
+
+
+def plans_of(machine: antiphon.Topology) -> Iterator[tuple[str, str, Schedule]]:
+    for name, entry in TABLE.items():
+        for kind in entry.can["collectives"]:
+            if kind == "custom" or name == "sccl":
+                continue
+            try:
+                plan = antiphon.plan(kind, machine, planner=name, root=0 if kind in ROOTED else None)
+            except AntiphonError:
+                continue
+            yield name, kind, plan.at(2**16).schedule
+
+
+def one(group: Group, plan: DevicePlan, schedule: Schedule, unit: int, in_place: bool, dice: Any) -> str:
+    """What became of one call, with a type, an operator, lanes and rounds by chance."""
+    dtype = data_type(str(dice.choice(TYPES)))
+    op = str(dice.choice(OPERATORS)) if schedule.collective.kind in COMBINING else "sum"
+    made = MadeUp(schedule.collective, unit, dtype, op, in_place, 3, keep=True)
+    ranks = [made.rank(rank) for rank in range(schedule.collective.ranks)]
+    given = [np.zeros(rank.sizes[0], dtype) for rank in ranks]
+    for rank, values in zip(ranks, given, strict=True):
+        rank.fill(values)
+    outputs = [values.copy() for values in given] if in_place else [np.zeros(rank.sizes[1], dtype) for rank in ranks]
+    most = group.blocks // max(plan.streams, 1) if plan.sliced else 1
+    lanes, rounds = int(dice.integers(1, most + 1)), int(dice.integers(1, 5)) if plan.sliced else 1
+    try:
+        group.run(plan, unit, None if in_place else given, outputs, op, lanes=lanes, rounds=rounds, timeout=20)
+    except TimedOut:
+        return "hangs"
+    return "wrong" if sum(rank.count_wrong(out) for rank, out in zip(ranks, outputs, strict=True)) else "right"
+
+
+def all_right(on: str, where: Device, machines: list[str]) -> list[dict[str, Any]]:
+    rows = []
+    for spec in machines:
+        machine, dice, counts, began = antiphon.topology(spec), np.random.default_rng(1), Counter[str](), time.time()
+        bad = []
+        with Group(where, machine.ranks, blocks_of(on, machine.ranks), threads_of(on)) as group:
+            for name, kind, schedule in plans_of(machine):
+                for in_place in (False, True):
+                    try:
+                        made = tables(schedule, in_place=in_place, streams=min(4, group.blocks))
+                    except AntiphonError:
+                        counts["no program in place"] += 1
+                        continue
+                    plan = group.plan(made)
+                    for unit in UNITS:
+                        what = one(group, plan, schedule, unit, in_place, dice)
+                        counts[what] += 1
+                        if what != "right":
+                            bad.append(f"{kind} {name} in_place={in_place} unit={unit}: {what}")
+        rows.append({"machine": spec, **counts, "bad": bad[:20], "seconds": time.time() - began})
+        print(rows[-1], flush=True)
+    return rows
+
+
+def for_ever(on: str, where: Device, calls: int = 1000) -> dict[str, Any]:
+    """Calls one after another on the same group, two plans in turn."""
+    machine, dice = antiphon.topology("full:ranks=8"), np.random.default_rng(2)
+    some = [antiphon.plan(k, machine, planner=p).at(2**16).schedule
+            for k, p in (("allreduce", "ring"), ("alltoall", "pairwise"))]  # fmt: skip
+    with Group(where, 8, blocks_of(on, 8), threads_of(on)) as group:
+        plans = [group.plan(tables(schedule, streams=2)) for schedule in some]
+        told = Counter(
+            one(group, plans[i % 2], some[i % 2], int(dice.integers(0, 300)), False, dice) for i in range(calls)
+        )
+    return dict(told)
+
+
+def seconds(call: Callable[[], None], repeat: int) -> float:
+    spent = []
+    for _ in range(repeat):
+        began = time.perf_counter()
+        call()
+        spent.append(time.perf_counter() - began)
+    return statistics.median(spent[repeat // 5 :])
+
+
+def times(on: str, where: Device, ranks: int = 8) -> list[dict[str, Any]]:
+    """Allreduces beside a copy of as many bytes by the device: bytes that the plan moves in all per second of the copy."""
+    machine, rows = antiphon.topology(f"full:ranks={ranks}"), []
+    for planner in ("ring", "direct", "halving-doubling"):
+        schedule = antiphon.plan("allreduce", machine, planner=planner).at(2**26).schedule
+        with Group(where, ranks, blocks_of(on, ranks), threads_of(on)) as group:
+            plan = group.plan(tables(schedule, streams=min(4, group.blocks)))
+            for nbytes in TIMED[: 4 if on == "threads" else 5]:
+                values, unit = np.zeros(nbytes // 4, np.float32), nbytes // 4
+                places = np.array([[group.memory(r, values), group.memory(r, values),
+                                    group.memory(r, np.zeros(plan.scratch(r, unit), np.float32))]
+                                   for r in range(ranks)], np.uintp)  # fmt: skip
+                lengths = np.array([[unit, unit, plan.scratch(r, unit)] for r in range(ranks)], np.int64)
+                copied = seconds(lambda p=places, n=nbytes: group.copy(0, int(p[0, 1]), int(p[0, 0]), n), 30)  # type: ignore[misc]
+                best: dict[str, Any] = {}
+                for lanes in (1, 2, 4, 8, 16):
+                    for rounds in (1, 4, 16):
+                        if lanes * plan.streams > group.blocks or (not plan.sliced and lanes * rounds > 1):
+                            continue
+                        spent = seconds(
+                            lambda p=places, n=lengths, lanes=lanes, rounds=rounds: group.go(  # type: ignore[misc]
+                                plan, unit, p, n, np.dtype("float32"), lanes=lanes, rounds=rounds, timeout=30
+                            ),
+                            15,
+                        )
+                        if not best or spent < best["seconds"]:
+                            best = {"seconds": spent, "lanes": lanes, "rounds": rounds}
+                rows.append({"planner": planner, "ranks": ranks, "nbytes": nbytes, **best, "copy_seconds": copied})
+                print(rows[-1], flush=True)
+    return rows
+
+
+def said(*command: str) -> str:
+    if shutil.which(command[0]) is None:
+        return ""
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--on", choices=("cuda", "hip", "threads"), default="cuda")
+    parser.add_argument("--machines", nargs="+", default=MACHINES)
+    parser.add_argument("--compiler", default="")
+    parser.add_argument("--save", action="store_true", help="to bench/results, with the date")
+    asked = parser.parse_args()
+    _common.print_machine()
+    began = time.perf_counter()
+    where = device(library("device" if asked.on == "threads" else asked.on, asked.compiler))
+    found: dict[str, Any] = {
+        "on": asked.on, "gpus": said("nvidia-smi", "-L") or said("rocm-smi", "-i"),
+        "compiler": said("nvcc", "--version"),
+        "compiled_seconds": time.perf_counter() - began,
+    }  # fmt: skip
+    found["right"] = all_right(asked.on, where, asked.machines)
+    found["calls_one_after_another"] = for_ever(asked.on, where)
+    found["times"] = times(asked.on, where)
+    if asked.save:
+        _common.save(f"gpu-proof-{asked.on}-{datetime.date.today().isoformat()}", found)
+    wrong = sum(row.get("wrong", 0) + row.get("hangs", 0) for row in found["right"])
+    return int(wrong > 0 or set(found["calls_one_after_another"]) != {"right"})
+
+
+if __name__ == "__main__":
+    sys.exit(main())
