@@ -74,7 +74,7 @@ def mscclpp_json(
             schedule = unjoined(entry.schedule) if alone else entry.schedule
             start, stop = entry.start, entry.stop
             by = _by_packets(schedule, in_place, blocks, far) if start <= small > 0 else None
-            made = []
+            made: list[tuple[str, Program, Bound, list[Gpu], tuple[int, int | None]]] = []
             if by is not None:
                 end = small + 1 if stop is None else min(stop, small + 1)
                 made.append(("-packets", *by, (start, end)))

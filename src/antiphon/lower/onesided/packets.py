@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from antiphon.core.columns import Longs
+from antiphon.core.columns import Bools, Longs
 from antiphon.core.program import Bound, Program
 from antiphon.core.program.kinds import FOLD as FOLDS
 from antiphon.core.program.kinds import RECEIVE, SCRATCH, SEND
@@ -112,9 +112,9 @@ class _Places:
         self.slot_of = np.full(int(self.first[-1]), -1, np.int64)  # of each chunk that comes by packets
         self.come: list[slice] = []  # what each message brings
         self.data = self._otherwise(program, bound)
-        self.place = self.data
+        self.place = self.slot_of  # of each chunk how many before it are data, once that is settled
 
-    def _otherwise(self, program: Program, bound: Bound) -> Longs:
+    def _otherwise(self, program: Program, bound: Bound) -> Bools:
         """What anything but one message writes, or anything but folds reads."""
         inside = bound.buffer == SCRATCH
         kind, rank = program.kind[program.part_op], program.rank[program.part_op]
@@ -124,7 +124,8 @@ class _Places:
             _covered(self.first[rank[some]] + bound.begin[some], bound.length[some], len(self.slot_of))
             for some in (inside & ((kind == RECEIVE) | result), inside & ((kind == SEND) | result))
         )
-        return (written > 1) | (other > 0)
+        found: Bools = (written > 1) | (other > 0)
+        return found
 
     def slot(self, rank: int, move: Move) -> int:
         """The place of its packets at the receiver."""
