@@ -245,6 +245,8 @@ class _Cut:
     def _room(self, more: int, kind: str, numbers: list[int], moves: list[Move]) -> Block:
         """The block that takes so many operations more, with these channels and buffers; a new one where none does."""
         block = self.made[-1]
+        if not moves and len(block.operations) + more <= ROOM and set(numbers) <= set(block.channels[kind]):
+            return block
         for _ in range(2):
             channels = list(dict.fromkeys([*block.channels[kind], *numbers]))
             buffers = list(dict.fromkeys([*block.buffers[kind], *(self._buffer(kind, move) for move in moves)]))

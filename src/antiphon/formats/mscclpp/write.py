@@ -30,6 +30,7 @@ from antiphon.lower.onesided.form import Streams
 from antiphon.lower.onesided.packets import by_packets, fit
 from antiphon.lower.onesided.steps import one_sided
 from antiphon.lower.onesided.switched import INSTEAD, Switched, squeezed, switched
+from antiphon.lower.uncollected import uncollected
 from antiphon.options import parse_yes
 from antiphon.planners.shared.places import hosts
 from antiphon.units import parse_size
@@ -193,6 +194,7 @@ def _kinds(program: Program) -> Callable[[int], str]:
     return kinds_of(whole_of(program.collective) if program.in_place else None)
 
 
+@uncollected()
 def _fitting(ends: list[Ends], blocks: int, streams_of: Callable[[int], Streams]) -> list[Gpu]:
     """In as many streams as asked; where blocks are too full for these, in more."""
     why = ""
