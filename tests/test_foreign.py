@@ -11,6 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msccl_cases import FOREIGN as MSCCL_FILES
+from mscclpp_cases import FOREIGN as PLANS
+from mscclpp_cases import SWITCHED
 
 import antiphon
 from antiphon.cli import run
@@ -79,6 +82,26 @@ def test_a_file_that_is_right_is_a_plan_like_any_other(ring: Path, capsys: Captu
     loaded = antiphon.load(ring)
     assert loaded.collective.kind == "allgather"
     assert loaded.entries[0].schedule.steps == 3
+
+
+@pytest.mark.parametrize("name", [*MSCCL_FILES, *PLANS, "switched"])
+def test_files_of_others_are_verified_bounded_priced_and_run(name: str, tmp_path: Path, capsys: Capture) -> None:
+    path = tmp_path / "file"
+    if name in MSCCL_FILES:
+        path.write_bytes(MSCCL_FILES[name]())
+    else:
+        path.write_text(json.dumps({**PLANS, "switched": SWITCHED}[name]))
+    ranks = antiphon.load(path).topology.ranks
+    on = ("--topology", f"full:ranks={ranks}")
+    code, found = told(capsys, "verify", str(path), *on)
+    assert (code, found["ok"]) == (0, True)
+    figures = found["figures"]
+    assert figures["bandwidth_gap"] >= 1 <= figures["latency_gap"]
+    code, found = told(capsys, "predict", str(path), *on, "--nbytes", "1MB")
+    assert code == 0
+    assert found["rows"][0]["seconds"] > 0
+    code, found = told(capsys, "run", str(path), "--nbytes", "4KiB")
+    assert (code, found["rows"][0]["correct"]) == (0, True)
 
 
 def test_a_price_needs_a_machine(ring: Path, capsys: Capture) -> None:

@@ -71,6 +71,7 @@ class Machine:
     readers: list[tuple[Spot, list[Cells]]] = field(default_factory=list)
     asked: dict[int, Spot] = field(default_factory=dict)  # of each port who asked it last
     inorder: list[tuple[Spot, Spot]] = field(default_factory=list)  # who must ask a port before whom
+    held: list[tuple[Spot, Spot]] = field(default_factory=list)  # data, and data before it: no thread passes its part
 
     def block(self, rank: int, name: str, *, beside: bool = False) -> int:
         self.blocks.append(Block(rank, name, [], beside))
@@ -182,6 +183,7 @@ class _Apart:
         self.block: dict[int, int] = {0: lanes.main}  # of each thread
         self.seen: dict[int, Spot] = {}  # of each thread, where it stands
         self.flags: list[Cells] = []  # what all threads have waited for
+        self.data: list[Spot] = []  # the data before
 
     def go(self) -> None:
         for item in self.items:
@@ -197,11 +199,13 @@ class _Apart:
         block = self._fresh()
         spot = self.machine.add(block, replace(item.one, wait=self.fence))
         note(self.machine, spot, item.flags, [])
+        self.machine.held += [(spot, before) for before in self.data]
         if item.marks and self.seen:
             spot = self.machine.add(block, Instruction(item.one.number, item.one.verb, wait=tuple(self.seen.values())))
         note(self.machine, spot, [], item.marks)
         self.lanes.loose += (spot,)
         self.flags = [*self.flags, *item.flags]
+        self.data = [spot]
 
     def _thread(self, item: Item, thread: int, lane: Lane) -> None:
         if thread not in self.block:

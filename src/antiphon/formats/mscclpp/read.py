@@ -57,7 +57,7 @@ def plan_of(data: bytes, *, collective: Collective | None = None, root: int = 0)
     wiring.refuse_mixed_scratch()
     code = Code(
         wanted, file.inplace, grain_of(file, wanted) * width, wiring.places, machine.blocks, [], 0, wiring.start, True,
-        1, wiring.named, machine.inorder,
+        1, wiring.named, machine.inorder, machine.held,
     )  # fmt: skip
     return ExecutionPlan(
         file.name, file.protocol, file.min_message_size, file.max_message_size, file.buffer_alignment, code

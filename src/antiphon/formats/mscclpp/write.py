@@ -199,16 +199,19 @@ def _fitting(ends: list[Ends], blocks: int, streams_of: Callable[[int], Streams]
     """In as many streams as asked; where blocks are too full for these, in more."""
     why = ""
     for most in sorted({blocks, max(blocks, 64), MOST_BLOCKS}):
-        streams = streams_of(most)
+        streams, made = streams_of(most), list[Gpu]()
         try:
-            made = [gpu_of(one, (s[one.rank] for s in streams)) for one in ends]
+            for one in ends:
+                made.append(gpu_of(one, (s[one.rank] for s in streams)))
+                if len(made[-1].blocks) > MOST_BLOCKS:
+                    break
+            else:
+                return made
         except Unsupported as error:
             why = str(error)
             continue
-        most_blocks = max(len(gpu.blocks) for gpu in made)
-        if most_blocks <= MOST_BLOCKS:
-            return made
-        why = f"a rank needs {most_blocks} thread blocks, of at most {MOST_BLOCKS} that are there at once"
+        needs = f"rank {len(made) - 1} needs {len(made[-1].blocks)} thread blocks"
+        why = f"{needs}, of at most {MOST_BLOCKS} that are there at once"
         if len(streams) < most:
             break
     raise Unsupported(f"{WHAT}: {why}; take a planner with fewer steps, or fewer chunks")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from antiphon.core.columns import Bools, Longs, starts
-from antiphon.lower.machine.code import Code, spread
+from antiphon.lower.machine.code import Code, held_up, spread
 from antiphon.lower.machine.execute import Fault, execute
 from antiphon.lower.machine.order import Accesses, Flat, Order
 from antiphon.lower.uncollected import uncollected
@@ -41,6 +41,10 @@ def judge(code: Code, *, orders: int = ORDERS, seed: int = 0) -> Fault | None:
             each = "each is a message of its own" if code.least == 1 else f"a message holds {code.least} of them"
             what = f"{chunkwise.fault.what}, where chunks are so large that {each}"
             return Fault(chunkwise.fault.kind, what)
+    if code.held:
+        slower = execute(held_up(code), seed)
+        if slower.fault is not None and slower.fault.kind == "hang":
+            return slower.fault
     fault = _races(code, run.order, seed)
     if fault is not None:
         return fault
