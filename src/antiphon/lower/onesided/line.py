@@ -17,8 +17,8 @@ def plainly(rank: int, place: Place, size: int) -> tuple[int, int, int]:
 
 @dataclass(eq=False)
 class Line:
-    """Of a rank. `touched`: the buffer, and from where to where, that it touches by a place and a size. `fresh`: that of
-    what was touched since the last sync, and whether it was written. `awaited`: something was waited for since then."""
+    """Of a rank. `touched`: the buffer, and from where to where, that it touches by a place and a size. `fresh`: what
+    it touched since the last sync, and whether it wrote there. `awaited`: it has waited for something since then."""
 
     rank: int
     touched: Touched = plainly
