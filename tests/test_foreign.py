@@ -104,6 +104,16 @@ def test_files_of_others_are_verified_bounded_priced_and_run(name: str, tmp_path
     assert (code, found["rows"][0]["correct"]) == (0, True)
 
 
+def test_what_ranks_do_within_themselves_is_no_line_of_steps(tmp_path: Path) -> None:
+    """Each of eight ranks adds its own to what comes at another place of the sum."""
+    plan = antiphon.plan("allreduce", antiphon.topology("full:ranks=8"), planner="direct")
+    for backend in ("msccl-xml", "mscclpp-json"):
+        antiphon.export(plan, backend, tmp_path / backend)
+        for path in (tmp_path / backend).iterdir():
+            if path.suffix != ".py":
+                assert antiphon.load(path).entries[0].schedule.steps <= 2, path
+
+
 def test_a_price_needs_a_machine(ring: Path, capsys: Capture) -> None:
     assert run(["predict", str(ring), "--nbytes", "4MB"]) == 2
     assert "says nothing of the machine; give it by --topology" in capsys.readouterr().err
