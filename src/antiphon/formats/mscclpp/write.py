@@ -93,6 +93,7 @@ def mscclpp_json(
     return files
 
 
+@uncollected()
 def json_of(program: Program, *, blocks: int = 32, packets: bool = False) -> bytes:
     """The plan of a program as it stands, for all sizes, among ranks of one host; by packets, if it is fit for that."""
     if packets:
@@ -244,6 +245,7 @@ class _Head:
         self.threads, self.alignment, self.name, self.flagged = threads, alignment, name, flagged
         self.label, self.sizes = "", (0, 0)  # known with the text
 
+    @uncollected()
     def text(self, gpus: list[Gpu]) -> bytes:
         """The name has a checksum of what follows: the executor tells plans apart by their names alone."""
         collective, in_place = self.program.collective, self.program.in_place
