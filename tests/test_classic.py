@@ -321,6 +321,17 @@ def test_halving_doubling_sends_the_large_parts_near_or_far() -> None:
         assert len(np.flatnonzero(first)) == 16 * 8  # half of the data
 
 
+@pytest.mark.parametrize("ranks", [2, 8, 11, 16])
+@pytest.mark.parametrize("large", ["near", "far"])
+def test_messages_of_halving_doubling_are_runs_of_memory(large: str, ranks: int) -> None:
+    order = [0, *range(ranks - 1, 0, -1)]
+    schedule = one("halving-doubling", star(ranks), "allreduce", large=large, order=order)
+    messages: dict[tuple[int, int], list[int]] = {}
+    for step, src, chunk in zip(schedule.step.tolist(), schedule.src.tolist(), schedule.chunk.tolist(), strict=True):
+        messages.setdefault((step, src), []).append(chunk)
+    assert all(max(chunks) - min(chunks) == len(chunks) - 1 for chunks in messages.values())
+
+
 # --- rings ----------------------------------------------------------------------------------------------------------
 
 

@@ -165,7 +165,7 @@ def test_buffers_are_held_against_the_table() -> None:
 
 def test_scratch_that_is_used_again_is_never_sliced() -> None:
     """Slices of other data would lie elsewhere in it, and run over each other."""
-    schedule = schedule_of("allreduce", "full:ranks=8", "halving-doubling")
+    schedule = schedule_of("reducescatter", "full:ranks=8", "halving-doubling")
     program = lower(schedule, lag=0)
     made = tables_of(program)
     assert not all(one.sliced for one in made)

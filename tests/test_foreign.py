@@ -11,6 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msccl_cases import FOREIGN as MSCCL_FILES
+from mscclpp_cases import FOREIGN as PLANS
+from mscclpp_cases import SWITCHED
 
 import antiphon
 from antiphon.cli import run
@@ -79,6 +82,36 @@ def test_a_file_that_is_right_is_a_plan_like_any_other(ring: Path, capsys: Captu
     loaded = antiphon.load(ring)
     assert loaded.collective.kind == "allgather"
     assert loaded.entries[0].schedule.steps == 3
+
+
+@pytest.mark.parametrize("name", [*MSCCL_FILES, *PLANS, "switched"])
+def test_files_of_others_are_verified_bounded_priced_and_run(name: str, tmp_path: Path, capsys: Capture) -> None:
+    path = tmp_path / "file"
+    if name in MSCCL_FILES:
+        path.write_bytes(MSCCL_FILES[name]())
+    else:
+        path.write_text(json.dumps({**PLANS, "switched": SWITCHED}[name]))
+    ranks = antiphon.load(path).topology.ranks
+    on = ("--topology", f"full:ranks={ranks}")
+    code, found = told(capsys, "verify", str(path), *on)
+    assert (code, found["ok"]) == (0, True)
+    figures = found["figures"]
+    assert figures["bandwidth_gap"] >= 1 <= figures["latency_gap"]
+    code, found = told(capsys, "predict", str(path), *on, "--nbytes", "1MB")
+    assert code == 0
+    assert found["rows"][0]["seconds"] > 0
+    code, found = told(capsys, "run", str(path), "--nbytes", "4KiB")
+    assert (code, found["rows"][0]["correct"]) == (0, True)
+
+
+def test_what_ranks_do_within_themselves_is_no_line_of_steps(tmp_path: Path) -> None:
+    """Each of eight ranks adds its own to what comes at another place of the sum."""
+    plan = antiphon.plan("allreduce", antiphon.topology("full:ranks=8"), planner="direct")
+    for backend in ("msccl-xml", "mscclpp-json"):
+        antiphon.export(plan, backend, tmp_path / backend)
+        for path in (tmp_path / backend).iterdir():
+            if path.suffix != ".py":
+                assert antiphon.load(path).entries[0].schedule.steps <= 2, path
 
 
 def test_a_price_needs_a_machine(ring: Path, capsys: Capture) -> None:
@@ -170,9 +203,20 @@ def test_what_will_not(head: dict[str, Any], call: dict[str, Any], outcome: str,
 def test_only_rccl_leaves_fused_steps_out() -> None:
     fused = replace(HEAD, verbs=frozenset({"s", "rcs"}))
     assert "hangs" not in outcomes(fused, CALL)
-    assert "without fused steps (rcs)" in outcomes(fused, CALL, RCCL)["hangs"]
+    assert "without fused steps (rcs)" in outcomes(fused, CALL, RCCL)["refused"]
     with pytest.raises(Invalid, match="export PLAN --to msccl-xml"):
         RCCL.check(replace(HEAD, format="mscclpp-json"), CALL)
+
+
+def test_what_a_rank_has_room_for() -> None:
+    """RCCL for 64 thread blocks and 128 channels, MSCCL's executor for 1024 and 32; and all blocks run at once."""
+    for blocks, channels, msccl, rccl in ((64, 32, "", ""), (65, 33, "refused", "refused"), (64, 33, "refused", "")):
+        head = replace(HEAD, channels=channels, extra={"blocks": blocks})
+        assert ("refused" in outcomes(head, CALL)) is bool(msccl)
+        assert ("refused" in outcomes(head, CALL, RCCL)) is bool(rccl)
+    for blocks in (108, 109):
+        found = outcomes(replace(HEAD, extra={"blocks": blocks}), CALL)["note"]
+        assert (f"{blocks} thread blocks, all of which must run at once" in found) is (blocks > 108)
 
 
 def test_gather_counts_what_one_rank_gives() -> None:
@@ -186,12 +230,17 @@ def test_check_at_the_command_line(ring: Path, tmp_path: Path, capsys: Capture) 
     assert (code, found["runs"]) == (0, True)
     code, found = told(capsys, "check", str(ring), "--for", "rccl-6", "--nbytes", "64KiB", "--out-of-place")
     assert (code, found["runs"]) == (1, False)
-    assert found["files"][0]["findings"][0]["outcome"] == "hangs"
+    assert found["files"][0]["findings"][0]["outcome"] == "refused"
     plan = tmp_path / "plan.json"
     antiphon.save(antiphon.plan("allreduce", antiphon.topology("full:ranks=4"), planner="direct"), plan)
     for runtime in ("msccl", "rccl-6"):
         code, found = told(capsys, "check", str(plan), "--for", runtime, "--nbytes", "64KiB", "--dtype", "bfloat16")
         assert (code, found["runs"]) == (0, True)
+    many = tmp_path / "many.json"
+    antiphon.save(antiphon.plan("alltoall", antiphon.topology("full:ranks=40"), planner="direct"), many)
+    for runtime, code in (("msccl", 0), ("rccl-6", 1)):
+        assert run(["check", str(many), "--for", runtime, "--nbytes", "64KB"]) == code
+    assert "rank 0 needs more than 64 thread blocks" in capsys.readouterr().out
     assert run(["check", str(plan), "--for", "rccl-6", "--nbytes", "63"]) == 1
     assert "will NOT run by rccl-6" in capsys.readouterr().out
     assert run(["check", str(plan), "--for", "rccl", "--nbytes", "64"]) == 2

@@ -58,7 +58,9 @@ def text(claims: str) -> bytes:
     ("claims", "said"),
     [
         ('{"a":1e999}', "out of range"), ('{"a":' + "9" * 100_000 + "}", "not valid JSON|out of range|finite"),
-        ('{"a":NaN}', "not valid JSON"), ('{"a":1,"a":2}', "stands twice"), ('{"a":"\xff"}', "UTF-8"),
+        ('{"a":NaN}', "not valid JSON"), ('{"a":1,"a":2}', "stands twice"),
+        ('{"a":"}","a":2}', "stands twice"), ('{"b":{"a":[],"a" :"{"}}', "stands twice"),
+        ('{"b":{"a":"\\"}","\\u0061":2}}', "stands twice"), ('{"a":"\xff"}', "UTF-8"),
         ("[]", "claims: expected"), ('{"a":' + "[" * 40 + "]" * 40 + "}", "nested deeper than 32 levels"),
         ('{"a":' + "[" * 60_000, "nested too deeply"), ('{"a":"\ud800"}', "UTF-8|not valid JSON"),
     ],

@@ -21,7 +21,7 @@ from antiphon.core.files import within
 from antiphon.core.plan import Plan
 from antiphon.core.topology import Topology
 from antiphon.errors import AntiphonError, Infeasible, Invalid, NotFound, TimedOut
-from antiphon.select import SeveralOrders, every_plan, figures_of, judged, load_plans
+from antiphon.select import SeveralOrders, every_plan, figures_of, judged, load_plans, measure
 from antiphon.show.frontier import optimality_text, proofs_text, refusal_text
 from antiphon.show.pictures.trees import check_drawable, trees_svg
 from antiphon.show.text import paragraph, plan_text
@@ -200,8 +200,10 @@ def _verify_command(
 ) -> None:
     """Is this plan right? Names the first thing wrong; exit code 1 if there is one.
 
-    Of files of MSCCL and MSCCL++ every thread block is executed as it stands, before anything else is looked at.
+    Of files of MSCCL and MSCCL++ every thread block is executed as it stands, before anything else is looked at; with
+    --topology it is told how far they are from the best possible there.
     """
+    from antiphon.formats.foreign import written_for_others
     from antiphon.formats.written import Wrong
 
     machine = topology(topo) if topo else None
@@ -222,8 +224,20 @@ def _verify_command(
     if found.trusted:
         claims = "its figures are as it claims, its proofs in part"
     lines = paragraph(f"right: {what}: legal, complete; {claims}", "")
+    figures: dict[str, Any] = {}
+    if machine is not None and written_for_others(file):
+        figures = _figures(next(iter(plans.values())))
+        lines.append(plan_text(figures))
     lists = {"proved": list(found.proved), "trusted": list(found.trusted)}
-    emit({"ok": True, "fault": None, **(lists if proof else {})}, "\n".join([*lines, *proofs_text(**lists)]), json)
+    told = {"ok": True, "fault": None, **({"figures": figures} if figures else {}), **(lists if proof else {})}
+    emit(told, "\n".join([*lines, *proofs_text(**lists)]), json)
+
+
+def _figures(made: Plan) -> dict[str, Any]:
+    """What `antiphon plan` says of its plans, of one that others wrote."""
+    entry = made.entries[0]
+    measured = measure(entry.schedule, made.topology)
+    return figures_of(Plan.of(made.topology, entry.schedule, {**entry.claims, **measured}))
 
 
 def _run_command(

@@ -30,11 +30,14 @@ MAX_UNPACKED = 2**27  # of what a compressed file becomes, so that no small file
 LIMIT = "ANTIPHON_READ_LIMIT"  # the variable that takes the place of both
 PATIENCE = 3.0  # seconds that a pipe may have nobody who writes
 FEW_PARTS, LEAST_PART = 2**16, 7
+FEW_SEEN = 2**10
 INLINE = 100  # characters: a shorter object stands on one line
 T = TypeVar("T")
 _BLOCK = 2**20
 _MAGIC = b"\x1f\x8b"
 _BOM = b"\xef\xbb\xbf"
+_PLAIN = re.compile(rb"\{[^{}\\]*\}")
+_KEY = re.compile(rb'("[^"]*")\s*:')
 _TOKEN = re.compile(rb'\{|\}|"(?:[^"\\]|\\.)*"(?:\s*:)?', re.DOTALL)
 
 
@@ -317,20 +320,38 @@ def decode(data: bytes, kind: type[T]) -> T:
 def check_keys(data: bytes) -> None:
     """Refuse an object that has a key twice; decoders would quietly take the last. `data` must be valid JSON.
 
-    One pass over quotes and braces: long columns of numbers are skipped at the speed of the regex engine.
+    One pass over quotes and braces: long columns of numbers are skipped at the speed of the regex engine, and objects
+    without others in them are looked at as a whole, where no string in them has an escape or a brace.
     """
     open_objects: list[set[object]] = []
-    for match in _TOKEN.finditer(data):
-        token = match.group()
+    seen: set[bytes] = set()  # some of the plain ones, which come again and again
+    at = 0
+    while match := _TOKEN.search(data, at):
+        token, at = match.group(), match.end()
         if token == b"{":
-            open_objects.append(set())
+            plain = _PLAIN.match(data, match.start())
+            text = plain.group() if plain is not None else b""
+            if plain is None or text.count(b'"') % 2:
+                open_objects.append(set())
+                continue
+            at = plain.end()
+            if text not in seen:
+                keys = _KEY.findall(text)
+                if len(set(keys)) < len(keys):
+                    _refuse_twice(msgspec.json.decode(next(key for key in keys if keys.count(key) > 1)))
+                if len(seen) < FEW_SEEN and len(text) < FEW_SEEN:
+                    seen.add(text)
         elif token == b"}":
             open_objects.pop()
         elif token.endswith(b":"):
             key = msgspec.json.decode(token[:-1])
             if key in open_objects[-1]:
-                raise Invalid(f"the key {quote(key)} stands twice in one object; remove one")
+                _refuse_twice(key)
             open_objects[-1].add(key)
+
+
+def _refuse_twice(key: object) -> None:
+    raise Invalid(f"the key {quote(key)} stands twice in one object; remove one")
 
 
 def layout(value: object, depth: int = 0) -> bytes:

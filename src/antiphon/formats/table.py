@@ -50,8 +50,8 @@ TABLE: dict[str, Entry] = {
             "collectives": "all",
             "topologies": "all",
             "needs": (),
-            "options": ("blocks", "threads", "alignment", "lag", "alone", "name"),
-            "files": ("plan0.json, ...", "plan0-in-place.json, ...", "register.py"),
+            "options": ("blocks", "threads", "alignment", "lag", "alone", "name", "packets"),
+            "files": ("plan0.json, ...", "plan0-in-place.json, ...", "plan0-packets.json, ...", "register.py"),
         },
     ),
     "piccl-xml": Entry(

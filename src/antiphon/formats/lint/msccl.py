@@ -9,7 +9,9 @@ from antiphon.formats.lint.form import Call, Finding, Head, Runtime, places, siz
 OPERATORS = ("sum", "prod", "max", "min")
 ROOTED = ("broadcast", "reduce", "gather", "scatter")
 FUSED = ("rcs", "rrs", "rrc", "rrcs")
-MOST_CHANNELS = 32
+MOST_CHANNELS = 32  # of MSCCL's executor
+MOST_BLOCKS = 64  # of a rank, as RCCL is built
+AT_ONCE = 108  # multiprocessors of an A100; an H100 has 132
 NCCL_TYPES = ("int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64", "bfloat16")
 
 
@@ -76,13 +78,26 @@ def _channels(head: Head, call: Call) -> Iterator[Finding]:
 
 
 def _fused(head: Head, call: Call) -> Iterator[Finding]:
-    """RCCL's kernels are compiled without the fused steps: a block that meets one ends there, and its partners wait."""
+    """RCCL's kernels are compiled without the fused steps, and it looks before it starts one."""
     there = [verb for verb in FUSED if verb in head.verbs]
     if there:
         yield Finding(
-            "hangs",
-            f"RCCL's kernels are built without fused steps ({', '.join(there)}): a block ends at the first of them",
+            "refused",
+            f"RCCL's kernels are built without fused steps ({', '.join(there)}): the call ends in an error, "
+            '"this version of MSCCL build doesn\'t support full Ops"',
             "export with --option fused=no",
+        )
+
+
+def _blocks(head: Head, call: Call) -> Iterator[Finding]:
+    """What is in the folder is loaded when a communicator is made, and that fails with it."""
+    blocks = head.extra.get("blocks", 0)
+    if blocks > MOST_BLOCKS:
+        yield Finding(
+            "refused",
+            f"a rank has {blocks} thread blocks, and RCCL takes {MOST_BLOCKS}: with this file in the folder no "
+            "communicator can be made",
+            "export with --option fused=no, with fewer instances, or a planner with fewer partners",
         )
 
 
@@ -94,17 +109,34 @@ def _machine(head: Head, call: Call) -> Iterator[Finding]:
     )
 
 
+def _together(head: Head, call: Call) -> Iterator[Finding]:
+    """Blocks wait for each other, and one that waits keeps its multiprocessor."""
+    blocks = head.extra.get("blocks", 0)
+    if blocks > AT_ONCE:
+        yield Finding(
+            "note",
+            f"it has {blocks} thread blocks, all of which must run at once: on a GPU with fewer multiprocessors (A100: "
+            f"{AT_ONCE}, H100: 132) calls hang",
+            "export with fewer instances, or take a planner with fewer partners",
+        )
+
+
 def _process(head: Head, call: Call) -> Iterator[Finding]:
     yield Finding("note", "the executor is off where one process drives several GPUs", "start a process for each GPU")
 
 
-COMMON = (whom, _operator, _type, _whole, _size, places, _root, _channels)
+COMMON = (whom, _operator, _type, _whole, _size, places, _root)
 
-MSCCL = Runtime("msccl", "MSCCL's executor (NCCL 2.23), as of its last release", "msccl-xml", (*COMMON, _process))
+MSCCL = Runtime(
+    "msccl",
+    "MSCCL's executor (NCCL 2.23), as of its last release",
+    "msccl-xml",
+    (*COMMON, _channels, _together, _process),
+)
 RCCL = Runtime(
     "rccl-6",
     "RCCL of ROCm 6, which has MSCCL's executor in it",
     "msccl-xml",
-    (*COMMON, _fused, _machine),
+    (*COMMON, _fused, _blocks, _machine),
     {"fused": "no"},
 )

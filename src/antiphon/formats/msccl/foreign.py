@@ -30,6 +30,6 @@ def read(data: bytes, name: str) -> Written:
         FORMAT, told.name or name, told.collective, told.ranks, told.in_place, told.out_of_place, told.sizes[0],
         told.sizes[1] or None, told.chunks, told.channels, told.protocol,
         frozenset(step.verb for gpu in told.gpus for block in gpu.blocks for step in block.steps),
-        roots[0] if roots else None, tuple(told.notes),
+        roots[0] if roots else None, tuple(told.notes), {"blocks": max(len(gpu.blocks) for gpu in told.gpus)},
     )  # fmt: skip
     return Written(head, codes)

@@ -24,6 +24,7 @@ from antiphon.options import parse_yes
 WHAT = "MSCCL XML"
 LETTERS = "ios"
 LONGEST = 100  # characters of a name
+UNFUSED = 64  # thread blocks of a rank: RCCL, for which nothing is fused, holds no more
 
 
 def msccl_xml(
@@ -32,10 +33,10 @@ def msccl_xml(
     """A file per schedule of the plan and place: out of place, in place, or one for both where steps are the same.
 
     `proto`: Simple, LL or LL128. `instances`: everything so many times over, each with its part of every chunk and
-    channels of its own. `fused`: no leaves out steps that receive and at once add or send on, for RCCL. `alone`: what
-    switches would combine or multicast goes row by row. `name`: of the files and in them; left out, the planner's. A
-    file is for the sizes of its schedule in the plan, as far as they are multiples of its chunks: for all else the
-    runtime uses its own algorithm.
+    channels of its own. `fused`: no is for RCCL: no steps that receive and at once add or send on, and at most 64
+    thread blocks of a rank. `alone`: what switches would combine or multicast goes row by row. `name`: of the files and
+    in them; left out, the planner's. A file is for the sizes of its schedule in the plan, as far as they are multiples
+    of its chunks: for all else the runtime uses its own algorithm.
     """
     if proto not in SLOTS:
         raise Invalid(f"proto: expected {', '.join(SLOTS)}, got {quote(proto)}")
@@ -119,8 +120,8 @@ def _body(program: Program, proto: str, instances: int, fused: bool) -> Body:
     refuse_collective(program)
     most = Limits()
     limits = Limits(
-        channels=most.channels // instances, blocks=most.blocks // instances, waited=most.waited // instances,
-        chunks=most.chunks // instances, slots=SLOTS[proto], fused=fused,
+        channels=most.channels // instances, blocks=(most.blocks if fused else UNFUSED) // instances,
+        waited=most.waited // instances, chunks=most.chunks // instances, slots=SLOTS[proto], fused=fused,
     )  # fmt: skip
     made = blocks(program, limits, apart=instances > 1, what=WHAT)
     collective = program.collective

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from antiphon.core.program.kinds import SCRATCH
 from antiphon.errors import Unsupported
 from antiphon.formats.mscclpp.limits import (
     KINDS,
@@ -21,7 +22,21 @@ from antiphon.formats.mscclpp.limits import (
     PORT,
     SWITCH,
 )
-from antiphon.lower.onesided.form import FOLD, PUT, SIGNAL, SPREAD, SYNC, WAIT, Move, Place, Step
+from antiphon.lower.onesided.form import (
+    ADD,
+    FOLD,
+    PACK,
+    PACKETS,
+    PUT,
+    SIGNAL,
+    SPREAD,
+    SYNC,
+    UNPACK,
+    WAIT,
+    Move,
+    Place,
+    Step,
+)
 from antiphon.lower.onesided.form import SWITCH as SWITCHES
 
 NOP = '{"name":"nop"}'
@@ -132,7 +147,9 @@ class _Cut:
                 self._tell(step)
             elif step.kind == PUT:
                 self._put("put", MEMORY, step.moves)
-            elif step.kind == FOLD:
+            elif step.kind == PACK:
+                self._put("ppkt", MEMORY, step.moves)
+            elif step.kind in (FOLD, ADD, UNPACK):
                 self._fold(step)
             else:
                 self._switch(step)
@@ -176,17 +193,19 @@ class _Cut:
     def _fold(self, step: Step) -> None:
         source = ",".join(self._local(place, step.size) for place in step.operands)
         into = self._local(step.into, step.size)
+        flagged = "pkt" if step.kind == ADD else ""
         if len(step.operands) == 1:
-            self._add([f'{{"name":"copy","src_buff":[{source}],"dst_buff":[{into}]}}'])
+            name = "upkt" if step.kind == UNPACK else "copy"
+            self._add([f'{{"name":"{name}","src_buff":[{source}],"dst_buff":[{into}]}}'])
         elif not step.moves:
-            self._add([f'{{"name":"re","src_buff":[{source}],"dst_buff":[{into}],"reduce_op":"sum"}}'])
+            self._add([f'{{"name":"re{flagged}","src_buff":[{source}],"dst_buff":[{into}],"reduce_op":"sum"}}'])
         else:
             peers = [move.peer for move in step.moves]
             block = self._room(1, MEMORY, self._channels(peers), list(step.moves))
             target = ",".join([into, *(self._remote(block, MEMORY, move) for move in step.moves)])
             ids = ",".join(str(block.channels[MEMORY].index(self.channel[peer])) for peer in peers)
             block.operations.append(
-                f'{{"name":"res","src_buff":[{source}],"dst_buff":[{target}],"channel_ids":[{ids}],'
+                f'{{"name":"res{flagged}","src_buff":[{source}],"dst_buff":[{target}],"channel_ids":[{ids}],'
                 f'"channel_type":"memory","reduce_op":"sum"}}'
             )
 
@@ -208,14 +227,17 @@ class _Cut:
         return [self.channel[peer] for peer in peers]
 
     def _local(self, place: Place, size: int) -> str:
-        return f'{{"type":"{self.ends.kind(place[0])}","index":{place[1]},"size":{size}}}'
+        return f'{{"type":"{self._kind(place)}","index":{place[1]},"size":{size}}}'
+
+    def _kind(self, place: Place) -> str:
+        return self.ends.kind(SCRATCH if place[0] == PACKETS else place[0])
 
     def _remote(self, block: Block, kind: str, move: Move) -> str:
         at = block.buffers[kind].index(self._buffer(kind, move))
         return f'{{"buffer_id":{at},"index":{move.target[1]},"size":{move.size}}}'
 
     def _buffer(self, kind: str, move: Move) -> int:
-        return self.buffers.setdefault((move.peer, self.ends.kind(move.target[0]), kind), len(self.buffers))
+        return self.buffers.setdefault((move.peer, self._kind(move.target), kind), len(self.buffers))
 
     def _add(self, operations: list[str]) -> None:
         self._room(len(operations), MEMORY, [], []).operations.extend(operations)
@@ -223,6 +245,8 @@ class _Cut:
     def _room(self, more: int, kind: str, numbers: list[int], moves: list[Move]) -> Block:
         """The block that takes so many operations more, with these channels and buffers; a new one where none does."""
         block = self.made[-1]
+        if not moves and len(block.operations) + more <= ROOM and set(numbers) <= set(block.channels[kind]):
+            return block
         for _ in range(2):
             channels = list(dict.fromkeys([*block.channels[kind], *numbers]))
             buffers = list(dict.fromkeys([*block.buffers[kind], *(self._buffer(kind, move) for move in moves)]))

@@ -54,6 +54,14 @@ class Item:
         return any(lane.release or lane.later is not None for lane in self.lanes)
 
 
+def _telling(one: Instruction, taken: tuple[int, ...], given: tuple[int, ...], wait: tuple[Spot, ...]) -> Instruction:
+    """The same, which takes and gives. (`replace` takes far longer.)"""
+    return Instruction(
+        one.number, one.verb, one.count, one.read, one.write, one.pop, one.push, wait, taken, given, one.loose,
+        one.ahead,
+    )  # fmt: skip
+
+
 @dataclass
 class Machine:
     """Blocks as they come to be; who writes which packets, and who waits for them."""
@@ -63,6 +71,7 @@ class Machine:
     readers: list[tuple[Spot, list[Cells]]] = field(default_factory=list)
     asked: dict[int, Spot] = field(default_factory=dict)  # of each port who asked it last
     inorder: list[tuple[Spot, Spot]] = field(default_factory=list)  # who must ask a port before whom
+    held: list[tuple[Spot, Spot]] = field(default_factory=list)  # data, and data before it: no thread passes its part
 
     def block(self, rank: int, name: str, *, beside: bool = False) -> int:
         self.blocks.append(Block(rank, name, [], beside))
@@ -128,14 +137,14 @@ class Lanes:
         taken = [semaphore for lane in item.lanes for semaphore in lane.acquire]
         if len(set(taken)) == len(taken) and all(lane.port < 0 for lane in item.lanes):
             given = tuple(semaphore for lane in item.lanes for semaphore in lane.release)
-            self.machine.add(self.main, replace(item.one, acquire=tuple(taken), release=given))
+            self.machine.add(self.main, _telling(item.one, tuple(taken), given, ()))
             return
         for lane in item.lanes:
             self.lane(self.main, item.one, lane, ())
 
     def lane(self, block: int, one: Instruction, lane: Lane, wait: tuple[Spot, ...]) -> Spot:
         """Gives where it stands."""
-        spot = self.machine.add(block, replace(one, acquire=lane.acquire, release=lane.release, wait=wait))
+        spot = self.machine.add(block, _telling(one, lane.acquire, lane.release, wait))
         if lane.later is not None:
             self.machine.add(lane.port, replace(lane.later, wait=(spot,)))
             before = self.machine.asked.get(lane.port, spot)
@@ -174,6 +183,7 @@ class _Apart:
         self.block: dict[int, int] = {0: lanes.main}  # of each thread
         self.seen: dict[int, Spot] = {}  # of each thread, where it stands
         self.flags: list[Cells] = []  # what all threads have waited for
+        self.data: list[Spot] = []  # the data before
 
     def go(self) -> None:
         for item in self.items:
@@ -189,11 +199,13 @@ class _Apart:
         block = self._fresh()
         spot = self.machine.add(block, replace(item.one, wait=self.fence))
         note(self.machine, spot, item.flags, [])
+        self.machine.held += [(spot, before) for before in self.data]
         if item.marks and self.seen:
             spot = self.machine.add(block, Instruction(item.one.number, item.one.verb, wait=tuple(self.seen.values())))
         note(self.machine, spot, [], item.marks)
         self.lanes.loose += (spot,)
         self.flags = [*self.flags, *item.flags]
+        self.data = [spot]
 
     def _thread(self, item: Item, thread: int, lane: Lane) -> None:
         if thread not in self.block:

@@ -16,6 +16,7 @@ from antiphon.formats.mscclpp.operations import Reader, Window
 from antiphon.formats.mscclpp.shape import File, Gpu, Inner, Operation, parsed
 from antiphon.formats.mscclpp.wiring import MOST_WIDTH, Names, Wiring, collective_of, grain_of
 from antiphon.lower.machine.code import Code, Instruction
+from antiphon.lower.uncollected import uncollected
 
 MOST_BYTES = 2**30
 FEW_OPERATIONS = 2**17
@@ -41,6 +42,7 @@ def read_plan(path: str | os.PathLike[str], *, collective: Collective | None = N
         return plan_of(read_bytes(path, MOST_BYTES), collective=collective, root=root)
 
 
+@uncollected()
 def plan_of(data: bytes, *, collective: Collective | None = None, root: int = 0) -> ExecutionPlan:
     """The same of the text itself."""
     file = parsed(data)
@@ -55,7 +57,7 @@ def plan_of(data: bytes, *, collective: Collective | None = None, root: int = 0)
     wiring.refuse_mixed_scratch()
     code = Code(
         wanted, file.inplace, grain_of(file, wanted) * width, wiring.places, machine.blocks, [], 0, wiring.start, True,
-        1, wiring.named, machine.inorder,
+        1, wiring.named, machine.inorder, machine.held,
     )  # fmt: skip
     return ExecutionPlan(
         file.name, file.protocol, file.min_message_size, file.max_message_size, file.buffer_alignment, code

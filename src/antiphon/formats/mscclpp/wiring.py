@@ -30,7 +30,7 @@ def grain_of(file: File, collective: Collective) -> int:
             if size and not found:
                 found = chunks // size
             if size and (not found or chunks != size * found):
-                told = f"a {collective.kind} of {size} blocks here" + (f", each of {found} elsewhere" if found else "")
+                told = f"{collective.kind} of {size} blocks here" + (f", each of {found} elsewhere" if found else "")
                 raise Invalid(f"gpus[{rank}].{what}: is {chunks}, for {told}")
     return found
 

@@ -22,14 +22,18 @@ from antiphon.core.serialize import dumps
 from antiphon.core.transform import unjoined
 from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.formats.mscclpp.blocks import Block, Ends, Gpu, gpu_of, kinds_of
-from antiphon.formats.mscclpp.limits import FEW_CELLS, MOST_BLOCKS, MOST_OFFSET, SWITCH
+from antiphon.formats.mscclpp.limits import FEW_CELLS, LL, MOST_BLOCKS, MOST_OFFSET, SWITCH
 from antiphon.formats.mscclpp.register import registration
 from antiphon.lower.grain import chunked
 from antiphon.lower.lowering import lower
+from antiphon.lower.onesided.form import Streams
+from antiphon.lower.onesided.packets import by_packets, fit
 from antiphon.lower.onesided.steps import one_sided
 from antiphon.lower.onesided.switched import INSTEAD, Switched, squeezed, switched
+from antiphon.lower.uncollected import uncollected
 from antiphon.options import parse_yes
 from antiphon.planners.shared.places import hosts
+from antiphon.units import parse_size
 
 WHAT = "back end mscclpp-json"
 MOST_CHUNKS = 2**20
@@ -39,14 +43,16 @@ _SIZED = ("broadcast", "reduce", "allgather", "reducescatter", "allreduce", "all
 
 def mscclpp_json(
     plan: Plan, *, blocks: int = 32, threads: int = 1024, alignment: int = 16, lag: int = 0, alone: bool = False,
-    name: str = "",
+    name: str = "", packets: int | str = 0,
 ) -> dict[str, bytes]:  # fmt: skip
-    """plan0.json for the first schedule, plan0-in-place.json, and register.py, which hands them to MSCCL++.
+    """plan0.json for the first schedule, plan0-in-place.json, and register.py, which hands them to MSCCL++; and
+    plan0-packets.json, plan0-packets-in-place.json for small sizes, if asked for.
 
     `blocks`: at most so many thread blocks of a GPU work side by side (more where the schedule does not fit).
     `threads`: of each. `alignment`: of chunks, in bytes. `lag`: as of programs; 0: scratch is not used twice, unless it
     were more than twice the largest buffer. `alone`: what switches would combine or multicast goes row by row.
-    `name`: what names of plans begin with: letters, digits, - and _.
+    `name`: what names of plans begin with: letters, digits, - and _. `packets`: calls of up to so many bytes go by
+    packets (protocol LL), where everyone hears from everyone, within a host, and no switch works.
     """
     for what, value, low, high in (
         ("blocks", blocks, 1, MOST_BLOCKS), ("threads", threads, 32, 1024), ("alignment", alignment, 16, 2**16),
@@ -58,7 +64,7 @@ def mscclpp_json(
         raise Invalid("threads come in warps of 32, alignment in multiples of 16 bytes")
     if not re.fullmatch(r"[A-Za-z0-9_-]{0,64}", name):
         raise Invalid(f"name: expected up to 64 letters, digits, - and _, got {quote(name)}")
-    alone = parse_yes(alone, "option alone")
+    alone, small = parse_yes(alone, "option alone"), parse_size(packets, "packets")
     files: dict[str, bytes] = {}
     rows: list[tuple[str, str, bool, int, int]] = []
     far = _far(plan)
@@ -67,19 +73,34 @@ def mscclpp_json(
             if in_place and plan.collective.kind == "alltoall" and not _equal(plan.collective):
                 continue
             schedule = unjoined(entry.schedule) if alone else entry.schedule
-            program, bound, known = _program(schedule, in_place, lag)
-            gpus = _gpus(program, bound, known, blocks, far)
-            head = _Head(program, bound, (entry.start, entry.stop), threads, alignment, name)
-            file = f"plan{number}{'-in-place' if in_place else ''}.json"
-            files[file] = head.text(gpus)
-            rows.append((file, head.label, in_place, *head.sizes))
+            start, stop = entry.start, entry.stop
+            by = _by_packets(schedule, in_place, blocks, far) if start <= small > 0 else None
+            made: list[tuple[str, Program, Bound, list[Gpu], tuple[int, int | None]]] = []
+            if by is not None:
+                end = small + 1 if stop is None else min(stop, small + 1)
+                made.append(("-packets", *by, (start, end)))
+                start = end
+            if stop is None or start < stop:
+                program, bound, known = _program(schedule, in_place, lag)
+                made.append(("", program, bound, _gpus(program, bound, known, blocks, far), (start, stop)))
+            for which, of, places, gpus, span in made:
+                head = _Head(of, places, span, threads, alignment, name, flagged=bool(which))
+                file = f"plan{number}{which}{'-in-place' if in_place else ''}.json"
+                files[file] = head.text(gpus)
+                rows.append((file, head.label, in_place, *head.sizes))
     per_host = {len(ranks) for ranks in hosts(plan.topology, range(plan.collective.ranks))}
     files["register.py"] = registration(plan.collective, rows, per_host.pop() if len(per_host) == 1 else 0)
     return files
 
 
-def json_of(program: Program, *, blocks: int = 32) -> bytes:
-    """The plan of a program as it stands, for all sizes, among ranks of one host."""
+@uncollected()
+def json_of(program: Program, *, blocks: int = 32, packets: bool = False) -> bytes:
+    """The plan of a program as it stands, for all sizes, among ranks of one host; by packets, if it is fit for that."""
+    if packets:
+        if not fit(program):
+            raise Unsupported(f"{WHAT}: not everyone hears from everyone, as packets need; leave them out")
+        bound, gpus = _flagged(program, blocks, lambda a, b: False)
+        return _Head(program, bound, (0, None), 1024, 16, "", flagged=True).text(gpus)
     bound, known = _switched(program)
     gpus = _gpus(program, bound, known, blocks, lambda a, b: False)
     return _Head(program, bound, (0, None), 1024, 16, "").text(gpus)
@@ -128,27 +149,70 @@ def _program(schedule: Schedule, in_place: bool, lag: int) -> tuple[Program, Bou
     return program, bound, known
 
 
+def _by_packets(
+    schedule: Schedule, in_place: bool, blocks: int, far: Callable[[int, int], bool]
+) -> tuple[Program, Bound, list[Gpu]] | None:
+    """By packets, in scratch that is used once; None where that cannot be."""
+    across = schedule.src != schedule.dst
+    if schedule.joint is not None or any(map(far, schedule.src[across].tolist(), schedule.dst[across].tolist())):
+        return None
+    program = lower(schedule, in_place=in_place, lag=_NEVER)
+    if not fit(program):
+        return None
+    try:
+        return program, *_flagged(program, blocks, far)
+    except Unsupported:
+        return None
+
+
+def _flagged(program: Program, blocks: int, far: Callable[[int, int], bool]) -> tuple[Bound, list[Gpu]]:
+    whole = chunked(program, MOST_CHUNKS, WHAT)
+    bound = whole
+
+    def streams(most: int) -> Streams:
+        nonlocal bound
+        made, bound = by_packets(program, whole, most)
+        return made
+
+    gpus = _fitting([Ends(rank, far, _kinds(program)) for rank in range(program.ranks)], blocks, streams)
+    if int(bound.sizes.sum()) > FEW_CELLS:
+        raise Unsupported(f"{WHAT}: {int(bound.sizes.sum())} chunks and packets, of at most {FEW_CELLS}")
+    return bound, gpus
+
+
 def _gpus(
     program: Program, bound: Bound, known: Switched, blocks: int, far: Callable[[int, int], bool]
 ) -> list[Gpu]:  # fmt: skip
-    """In as many streams as asked; where blocks are too full for these, in more."""
-    kind = kinds_of(whole_of(program.collective) if program.in_place else None)
+    kind = _kinds(program)
     groups = sorted({(ranks, kind(buffer)) for ranks, buffer in known.groups})
     if any(far(ranks[0], rank) for ranks, _ in groups for rank in ranks):
         raise Unsupported(f"{WHAT}: lets switches work for ranks of one host only; {INSTEAD}")
     ends = [Ends(rank, far, kind, [one for one in groups if rank in one[0]]) for rank in range(program.ranks)]
+    return _fitting(ends, blocks, lambda most: one_sided(program, bound, most, known))
+
+
+def _kinds(program: Program) -> Callable[[int], str]:
+    return kinds_of(whole_of(program.collective) if program.in_place else None)
+
+
+@uncollected()
+def _fitting(ends: list[Ends], blocks: int, streams_of: Callable[[int], Streams]) -> list[Gpu]:
+    """In as many streams as asked; where blocks are too full for these, in more."""
     why = ""
     for most in sorted({blocks, max(blocks, 64), MOST_BLOCKS}):
-        streams = one_sided(program, bound, most, known)
+        streams, made = streams_of(most), list[Gpu]()
         try:
-            made = [gpu_of(one, (s[one.rank] for s in streams)) for one in ends]
+            for one in ends:
+                made.append(gpu_of(one, (s[one.rank] for s in streams)))
+                if len(made[-1].blocks) > MOST_BLOCKS:
+                    break
+            else:
+                return made
         except Unsupported as error:
             why = str(error)
             continue
-        most_blocks = max(len(gpu.blocks) for gpu in made)
-        if most_blocks <= MOST_BLOCKS:
-            return made
-        why = f"a rank needs {most_blocks} thread blocks, of at most {MOST_BLOCKS} that are there at once"
+        needs = f"rank {len(made) - 1} needs {len(made[-1].blocks)} thread blocks"
+        why = f"{needs}, of at most {MOST_BLOCKS} that are there at once"
         if len(streams) < most:
             break
     raise Unsupported(f"{WHAT}: {why}; take a planner with fewer steps, or fewer chunks")
@@ -174,12 +238,14 @@ class _Head:
     """What stands around the GPUs of a plan."""
 
     def __init__(
-        self, program: Program, bound: Bound, span: tuple[int, int | None], threads: int, alignment: int, name: str
-    ) -> None:
+        self, program: Program, bound: Bound, span: tuple[int, int | None], threads: int, alignment: int, name: str,
+        *, flagged: bool = False,
+    ) -> None:  # fmt: skip
         self.program, self.bound, self.span = program, bound, span
-        self.threads, self.alignment, self.name = threads, alignment, name
+        self.threads, self.alignment, self.name, self.flagged = threads, alignment, name, flagged
         self.label, self.sizes = "", (0, 0)  # known with the text
 
+    @uncollected()
     def text(self, gpus: list[Gpu]) -> bytes:
         """The name has a checksum of what follows: the executor tells plans apart by their names alone."""
         collective, in_place = self.program.collective, self.program.in_place
@@ -188,10 +254,11 @@ class _Head:
         smallest, largest = self.sizes = self._sizes(chunks)
         body = ",\n".join(parts)
         label = f"{self.name or 'antiphon'}-{collective.kind}-{collective.ranks}{'-in-place' if in_place else ''}"
-        ours = dumps(collective).decode().strip()
+        ours, protocol = dumps(collective).decode().strip(), LL if self.flagged else "Simple"
         tail = (
-            f'"collective":"{collective.kind}","protocol":"Simple","inplace":{_bool(in_place)},'
-            f'"reuse_resources":false,"num_threads_per_block":{self.threads},"use_double_scratch_buffer":false,'
+            f'"collective":"{collective.kind}","protocol":"{protocol}","inplace":{_bool(in_place)},'
+            f'"reuse_resources":false,"num_threads_per_block":{self.threads},'
+            f'"use_double_scratch_buffer":{_bool(self.flagged)},'
             f'"buffer_alignment":{self.alignment},"min_message_size":{smallest},"max_message_size":{largest},\n'
             f'"antiphon":{{"collective":{ours}}},\n"gpus":[\n{body}\n]}}\n'
         )
@@ -201,7 +268,8 @@ class _Head:
     def _sizes(self, chunks: list[tuple[int, int]]) -> tuple[int, int]:
         """For which sizes: those of the plan's range, as far as all offsets fit into 32 bits."""
         collective = self.program.collective
-        most = max(int(self.bound.sizes[:, SCRATCH].max()), *(max(pair) for pair in chunks))
+        scratch = int(self.bound.sizes[:, SCRATCH].max()) * (4 if self.flagged else 1)  # packets, in two buffers
+        most = max(scratch, *(max(pair) for pair in chunks))
         chunk = (MOST_OFFSET - 1) // most // self.alignment * self.alignment
         counts = {pair[1] if collective.kind == "allgather" else pair[0] for pair in chunks}
         largest = chunk * max(counts)

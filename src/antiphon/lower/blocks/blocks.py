@@ -11,7 +11,7 @@ from antiphon.lower.blocks.operations import Values, values
 from antiphon.lower.blocks.place import Full, place
 from antiphon.lower.blocks.queues import stuck
 from antiphon.lower.blocks.segments import flow
-from antiphon.lower.blocks.steps import Block
+from antiphon.lower.blocks.steps import Block, dissolve
 from antiphon.lower.grain import chunked
 from antiphon.lower.uncollected import uncollected
 
@@ -38,7 +38,11 @@ def blocks(program: Program, limits: Limits | None = None, *, apart: bool = Fals
             continue
         many = max(len(mine) for mine in found[1])
         if best is None or many < best[0]:
+            if best is not None:
+                dissolve(best[2])
             best = many, *found
+        else:
+            dissolve(found[1])
         if lanes_used == 1:
             break
     if best is None:
@@ -46,7 +50,9 @@ def blocks(program: Program, limits: Limits | None = None, *, apart: bool = Fals
             f"{what}: it needs more than {limits.channels} channels with blocks of {limits.steps} steps; take a "
             "planner with fewer steps, or fewer chunks"
         )
-    return numbered(program, bound, best[1], best[2], limits)
+    done = numbered(program, bound, best[1], best[2], limits)
+    dissolve(best[2])
+    return done
 
 
 def _placed(
@@ -65,6 +71,7 @@ def _placed(
             ways = by_channel(known, moving, program.channels)
         made = place(known, moving, ways, limits)
         waiting = stuck(made, limits.slots)
+        moving.dissolve()
         if not waiting:
             return (known, made), len(ways)
         refused |= {_turn(block) for block in waiting if block.send >= 0 and block.recv >= 0}

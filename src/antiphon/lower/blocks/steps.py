@@ -32,3 +32,12 @@ class Step:
     place: int = -1
     waits: list[Step] = field(default_factory=list)
     seen: dict[Block, int] = field(default_factory=dict)
+
+
+def dissolve(blocks: list[list[Block]]) -> None:
+    """Blocks no longer know their steps: so all are freed at once, and not by the collector of circles."""
+    for mine in blocks:
+        for block in mine:
+            for step in block.steps:
+                step.waits, step.seen = [], {}
+            block.steps, block.seen = [], {}

@@ -17,7 +17,7 @@ switches.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -132,12 +132,23 @@ class Code:
     named: list[str] = field(default_factory=list)  # of each semaphore what the file calls it
     inorder: list[tuple[tuple[int, int], tuple[int, int]]] = field(default_factory=list)  # (block, index): the first
     # must come before the second in every order; what stands here relies on it
+    held: list[tuple[tuple[int, int], tuple[int, int]]] = field(default_factory=list)  # an instruction that is not over
+    # before another is, though no part of it waits for all of that: so data is in no order, but what waits may hang
 
     def tell(self, block: int, index: int) -> str:
         """An instruction in the user's terms."""
         there = self.blocks[block]
         one = there.instructions[index]
         return f"rank {there.rank}, {there.name}, step {one.number} ({one.verb})"
+
+
+def held_up(code: Code) -> Code:
+    """The same where instructions wait for what holds them up: what hangs so, hangs."""
+    blocks = [Block(block.rank, block.name, list(block.instructions), block.beside) for block in code.blocks]
+    for (block, index), before in code.held:
+        made = blocks[block].instructions
+        made[index] = replace(made[index], wait=(*made[index].wait, before))
+    return replace(code, blocks=blocks)
 
 
 def spread(code: Code) -> Code:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 
 import numpy as np
 
 from antiphon.core.columns import Bools, Longs, starts
-from antiphon.lower.machine.code import Code, spread
+from antiphon.lower.machine.code import Code, held_up, spread
 from antiphon.lower.machine.execute import Fault, execute
 from antiphon.lower.machine.order import Accesses, Flat, Order
 from antiphon.lower.uncollected import uncollected
@@ -40,6 +41,10 @@ def judge(code: Code, *, orders: int = ORDERS, seed: int = 0) -> Fault | None:
             each = "each is a message of its own" if code.least == 1 else f"a message holds {code.least} of them"
             what = f"{chunkwise.fault.what}, where chunks are so large that {each}"
             return Fault(chunkwise.fault.kind, what)
+    if code.held:
+        slower = execute(held_up(code), seed)
+        if slower.fault is not None and slower.fault.kind == "hang":
+            return slower.fault
     fault = _races(code, run.order, seed)
     if fault is not None:
         return fault
@@ -117,7 +122,6 @@ def _from_outside(code: Code, flat: Flat, asked: Order) -> Fault | None:
         for some in _halves(far, ahead[accesses.row[far]])
     )
     line, place = asked.lines
-    first, last = _ends(code, line, place, rank_of[flat.block])
     rows, ranks = plain // code.collective.ranks, plain % code.collective.ranks
     group = line[rows] * code.collective.ranks + ranks
     order = np.lexsort((place[rows], group))
@@ -128,11 +132,17 @@ def _from_outside(code: Code, flat: Flat, asked: Order) -> Fault | None:
     edge = np.append(edge[1:], True)[: len(edge)]
     for row, rank in _unknown(asked, rank_of, rows[edge], ranks[edge], before=False):
         return Fault("race", f"rank {rank} may end before {code.tell(*_named(flat, row))} is done with its data")
+    if not len(early):
+        return None
+    ends = _ends(line, place)
+    heard = _heard(asked, rank_of, set(ends.tolist()), before=True)
+    known: dict[int, int] = defaultdict(int)  # of each rank from whom it has heard in the end, as bits
+    for row in ends.tolist():
+        known[int(rank_of[flat.block[row]])] |= heard[row]
     for row, rank in zip(
         (early // code.collective.ranks).tolist(), (early % code.collective.ranks).tolist(), strict=True
     ):
-        ends = last[int(rank_of[flat.block[row]])]
-        if not _any_ordered(asked, first[rank], ends):
+        if not known[int(rank_of[flat.block[row]])] >> rank & 1:
             what = "its rank ends without having heard of that, and may be two calls ahead"
             return Fault("race", f"{code.tell(*_named(flat, row))} writes at rank {rank}: {what}")
     return None
@@ -164,13 +174,11 @@ def _halves(rows: Longs, chosen: Bools) -> tuple[Longs, Longs]:
     return rows[~chosen], rows[chosen]
 
 
-def _ends(code: Code, line: Longs, place: Longs, rank: Longs) -> tuple[dict[int, Longs], dict[int, Longs]]:
-    """Of each rank the rows with which its lines begin, and those with which they end."""
+def _ends(line: Longs, place: Longs) -> Longs:
+    """The rows with which lines end."""
     order = np.lexsort((place, line))
-    edge = starts(line[order])
-    heads, tails = order[edge], order[np.append(edge[1:], True)[: len(edge)]]
-    each = range(code.collective.ranks)
-    return {at: heads[rank[heads] == at] for at in each}, {at: tails[rank[tails] == at] for at in each}
+    found: Longs = order[np.append(starts(line[order])[1:], True)[: len(order)]]
+    return found
 
 
 def _unknown(asked: Order, rank_of: Longs, rows: Longs, ranks: Longs, *, before: bool) -> Iterator[tuple[int, int]]:
@@ -213,9 +221,3 @@ def _heard(asked: Order, rank_of: Longs, rows: set[int], *, before: bool) -> dic
         if row in leaving:
             found[row] = bits[block[row]]
     return found
-
-
-def _any_ordered(asked: Order, before: Longs, after: Longs) -> bool:
-    """Whether one of the former comes before one of the latter."""
-    pairs = np.repeat(before, len(after)), np.tile(after, len(before))
-    return bool((~asked.unordered(*pairs)).any())

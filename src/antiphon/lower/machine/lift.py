@@ -297,7 +297,14 @@ class _Placing:
 
 
 def _columns(rows: list[tuple[Time, int, int, int, int, int, int]]) -> tuple[Longs, ...]:
-    """Times become steps, without gaps."""
-    step = {time: number for number, time in enumerate(sorted({row[0] for row in rows}))}
-    table = np.array([(step[row[0]], *row[1:]) for row in rows], np.int64).reshape(-1, 7)
+    """Times become steps, without gaps. What ranks do within themselves is counted for each of their chunks: the third
+    thing that happens to one of them need not wait for the second of another."""
+    within: dict[tuple[int, int, int], set[int]] = {}
+    for (step, inner), chunk, _, rank, *_ in rows:
+        if inner:
+            within.setdefault((rank, chunk, step), set()).add(inner)
+    place = {(*key, inner): number for key, some in within.items() for number, inner in enumerate(sorted(some), 1)}
+    times = [(step, place[rank, chunk, step, inner] if inner else 0) for (step, inner), chunk, _, rank, *_ in rows]
+    number = {time: at for at, time in enumerate(sorted(set(times)))}
+    table = np.array([(number[time], *row[1:]) for time, row in zip(times, rows, strict=True)], np.int64).reshape(-1, 7)
     return tuple(table[:, column] for column in range(7))

@@ -18,6 +18,7 @@ from antiphon.core.columns import Bools, Longs, pointers, ranges
 from antiphon.lower.machine.code import Code
 
 Row = tuple[int, int]  # block and index
+MOST_BITS = 2**12  # questions that are answered in one pass
 
 
 @dataclass(frozen=True, eq=False)
@@ -241,13 +242,12 @@ class Order:
 
     def unordered(self, before: Longs, after: Longs) -> Bools:
         """For which pairs nothing says so. Most are of one block, or ordered within their rank; only for the others
-        ways over other ranks are looked for, one search each."""
+        ways over other ranks are looked for."""
         line, at = self.lines
         left = ~((line[before] == line[after]) & (at[before] < at[after]))
         left[left] = ~self._directly(before[left], after[left])
         left[left] = ~self._within(before[left], after[left])
-        for number in np.flatnonzero(left).tolist():
-            left[number] = not self.reaches(int(before[number]), int(after[number]))
+        left[left] = ~self._afar(before[left], after[left])
         return left
 
     def _directly(self, before: Longs, after: Longs) -> Bools:
@@ -290,37 +290,50 @@ class Order:
                 found[ask] = _clocked(flat, blocks, src[mine], dst[mine], before[ask], after[ask])
         return found
 
-    def reaches(self, before: int, after: int) -> bool:
-        """Whether a way leads from the one to the other, over whatever blocks."""
-        line, place = self.lines
-        target, last = int(line[after]), int(place[after])
-        reached = {int(line[before]): int(place[before])}
-        work = [int(line[before])]
-        leaving = self._leaving
-        while work:
-            here = work.pop()
-            for other, (rows, soonest) in leaving.get(here, {}).items():
-                at = int(np.searchsorted(rows, reached[here]))
-                if at < len(rows) and soonest[at] < reached.get(other, 1 << 62):
-                    reached[other] = int(soonest[at])
-                    work.append(other)
-            if reached.get(target, 1 << 62) <= last:
-                return True
-        return False
+    def _afar(self, before: Longs, after: Longs) -> Bools:
+        """Whether a way leads there, over whatever blocks: what came before is handed on, as bits, as it happened."""
+        when = self.flat.when
+        found = np.zeros(len(before), bool)
+        if not len(before):
+            return found
+        leave = np.argsort(when[self.src], kind="stable")
+        src, dst = self.src[leave], self.dst[leave]
+        left_at, came_at = when[src], when[dst]
+        asked = np.argsort(when[before], kind="stable")
+        for low in range(0, len(asked), MOST_BITS):
+            some = asked[low : low + MOST_BITS]
+            ends = int(when[after[some]].max())
+            among = slice(*np.searchsorted(left_at, (when[before[some[0]]], ends)).tolist())
+            near = came_at[among] <= ends
+            found[some] = self._handed(before[some], after[some], src[among][near], dst[among][near])
+        return found
 
-    @cached_property
-    def _leaving(self) -> dict[int, dict[int, tuple[Longs, Longs]]]:
-        """For every line and other line: places with an edge there, ascending, and the first reached from each."""
-        kept: dict[int, dict[int, tuple[Longs, Longs]]] = {}
-        line, place = self.lines
-        key = line[self.src] * len(self.code.blocks) + line[self.dst]
-        order = np.lexsort((place[self.src], key))
-        src, dst, key = self.src[order], self.dst[order], key[order]
-        begins = np.flatnonzero(np.append(True, key[1:] != key[:-1])[: len(key)])
-        for low, high in zip(begins.tolist(), [*begins[1:].tolist(), len(key)], strict=True):
-            soonest = np.minimum.accumulate(place[dst[low:high]][::-1])[::-1]
-            kept.setdefault(int(line[src[low]]), {})[int(line[dst[low]])] = (place[src[low:high]], soonest)
-        return kept
+    def _handed(self, before: Longs, after: Longs, src: Longs, dst: Longs) -> list[bool]:
+        """The same by these edges. In the order of one run nothing comes before what it waits for."""
+        rows, number = np.unique(before, return_inverse=True)
+        begun = {row: 1 << bit for bit, row in enumerate(rows.tolist())}
+        into: dict[int, list[int]] = {}
+        for one, other in zip(src.tolist(), dst.tolist(), strict=True):
+            into.setdefault(other, []).append(one)
+        asked: dict[int, list[int]] = {}
+        for question, row in enumerate(after.tolist()):
+            asked.setdefault(row, []).append(question)
+        every = np.unique(np.concatenate([rows, after, src, dst]))
+        every = every[np.argsort(self.flat.when[every])]
+        leaving = set(src.tolist())
+        bits, kept = dict.fromkeys(range(len(self.code.blocks)), 0), dict[int, int]()
+        answers, number = [False] * len(before), number.tolist()
+        for row, line in zip(every.tolist(), self.lines[0][every].tolist(), strict=True):
+            here = bits[line]
+            for one in into.get(row, ()):
+                here |= kept.get(one, 0)
+            for question in asked.get(row, ()):
+                answers[question] = bool(here >> number[question] & 1)
+            here |= begun.get(row, 0)
+            bits[line] = here
+            if here and row in leaving:
+                kept[row] = here
+        return answers
 
 
 def _clocked(flat: Flat, blocks: Longs, src: Longs, dst: Longs, before: Longs, after: Longs) -> Bools:

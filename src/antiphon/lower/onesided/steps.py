@@ -12,9 +12,7 @@ Between two ranks signals are only counted. They are sent and awaited in the sam
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 
@@ -29,22 +27,16 @@ from antiphon.lower.onesided.form import (
     SIGNAL,
     SPREAD,
     SWITCH,
-    SYNC,
     WAIT,
     Move,
     Place,
     Step,
     Streams,
 )
+from antiphon.lower.onesided.line import Fold, Line, Touched, plainly, together
 from antiphon.lower.onesided.messages import Messages, joined, messages, moves
 from antiphon.lower.onesided.streams import streams
 from antiphon.lower.onesided.switched import Switched
-
-Touched = Callable[[int, Place, int], tuple[int, int, int]]
-
-
-def plainly(rank: int, place: Place, size: int) -> tuple[int, int, int]:
-    return place[0], place[1], place[1] + size
 
 
 def one_sided(
@@ -70,15 +62,6 @@ def one_sided(
     ]
 
 
-class _Fold(NamedTuple):
-    """`size` chunks at each of `operands`, combined at `into`; `rows` of the program."""
-
-    rows: tuple[int, ...]
-    into: Place
-    operands: tuple[Place, ...]
-    size: int
-
-
 @dataclass(eq=False)
 class _Turn:
     """What a rank does in one step of a stream."""
@@ -89,7 +72,7 @@ class _Turn:
     asked: list[int] = field(default_factory=list)  # whose credit it needs first
     credits: list[int] = field(default_factory=list)  # to whom it gives one
     after: set[int] = field(default_factory=set)  # folds that must be done before these credits
-    folds: list[_Fold] = field(default_factory=list)
+    folds: list[Fold] = field(default_factory=list)
     switches: list[Step] = field(default_factory=list)
 
 
@@ -148,7 +131,7 @@ def _deal_folds(program: Program, bound: Bound, stream: Longs, work: list[list[_
         if kind[row] == FOLDS and length[row]:
             into, *operands = parts[ptr[row] : ptr[row + 1]]
             work[of[row]][rank[row]].turns[when[row] // 2].folds.append(
-                _Fold((row,), into, tuple(operands), length[row])
+                Fold((row,), into, tuple(operands), length[row])
             )
 
 
@@ -156,11 +139,9 @@ class _Rank:
     """Writes the steps of a rank, with a sync wherever something needs it."""
 
     def __init__(self, rank: int, work: _Work, touched: Touched, operands: int) -> None:
-        self.rank, self.work, self.touched, self.operands = rank, work, touched, operands
-        self.made: list[Step] = []
-        self.fresh: list[tuple[int, int, int, bool]] = []  # buffer, begin, end, written: touched since the last sync
-        self.awaited = False  # something was waited for since then
-        self.held: list[_Fold] = []  # what the next puts may take along
+        self.work, self.operands = work, operands
+        self.line = Line(rank, touched)
+        self.held: list[Fold] = []  # what the next puts may take along
 
     def steps(self) -> list[Step]:
         self._tell(SIGNAL, self.work.begun)
@@ -173,37 +154,20 @@ class _Rank:
             left = self._fold(turn.moves)
             for step in turn.switches:
                 place, into = step.operands[0], step.into
-                self._touch(step, [(place, step.size)], [(into, step.size)])
+                self.line.touch(step, [(place, step.size)], [(into, step.size)])
             self._put(left)
             self._tell(SIGNAL, turn.to)
             self._tell(WAIT, turn.awaited)
-            self.held = _together(turn.folds)
+            self.held = together(turn.folds)
         self._fold([])
-        return self.made
+        return self.line.made
 
     def _tell(self, kind: int, peers: list[int]) -> None:
-        if peers and kind == SIGNAL and (self.fresh or self.awaited):
-            self._sync()
+        if peers and kind == SIGNAL and (self.line.fresh or self.line.awaited):
+            self.line.sync()
         for low in range(0, len(peers), MOST_PEERS):
-            self.made.append(Step(kind, tuple(peers[low : low + MOST_PEERS])))
-        self.awaited |= bool(peers) and kind == WAIT
-
-    def _sync(self) -> None:
-        self.made.append(Step(SYNC))
-        self.fresh, self.awaited = [], False
-
-    def _touch(self, step: Step, reads: Sequence[tuple[Place, int]], writes: Sequence[tuple[Place, int]] = ()) -> None:
-        """Append a step that reads and writes places and sizes, behind a sync where it meets what is not yet done."""
-        some = [(*self.touched(self.rank, *one), False) for one in reads]
-        some += [(*self.touched(self.rank, *one), True) for one in writes]
-        if self.awaited or any(
-            (mine[3] or other[3]) and mine[0] == other[0] and mine[1] < other[2] and other[1] < mine[2]
-            for mine in some
-            for other in self.fresh
-        ):
-            self._sync()
-        self.made.append(step)
-        self.fresh += some
+            self.line.made.append(Step(kind, tuple(peers[low : low + MOST_PEERS])))
+        self.line.awaited |= bool(peers) and kind == WAIT
 
     def _fold(self, asked: list[Move]) -> list[Move]:
         """Do the folds that were held, with the puts of what they make; gives the puts that are left."""
@@ -223,7 +187,7 @@ class _Rank:
         while rest:
             now, rest = rest[: self.operands], rest[self.operands :]
             step = Step(FOLD, (), along if not rest else (), into, tuple(now), count)
-            self._touch(step, [(place, count) for place in now], [(into, count)])
+            self.line.touch(step, [(place, count) for place in now], [(into, count)])
             if rest:
                 rest = [into, *rest]
 
@@ -232,18 +196,4 @@ class _Rank:
             some = [move for move in moves if move.source[0] == buffer]
             for low in range(0, len(some), MOST_PEERS):
                 batch = some[low : low + MOST_PEERS]
-                self._touch(Step(PUT, moves=tuple(batch)), [(move.source, move.size) for move in batch])
-
-
-def _together(folds: list[_Fold]) -> list[_Fold]:
-    """Folds whose result and operands all go on where those of the one before end, as one."""
-    out: list[_Fold] = []
-    for fold in folds:
-        if out:
-            last = out[-1]
-            behind = [(place[0], place[1] + last.size) for place in (last.into, *last.operands)]
-            if behind == [fold.into, *fold.operands]:
-                out[-1] = _Fold((*last.rows, *fold.rows), last.into, last.operands, last.size + fold.size)
-                continue
-        out.append(fold)
-    return out
+                self.line.touch(Step(PUT, moves=tuple(batch)), [(move.source, move.size) for move in batch])

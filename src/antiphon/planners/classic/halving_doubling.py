@@ -8,8 +8,12 @@ section 2.1, there RHD; Thakur, Rabenseifner and Gropp 2005).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
 
 from antiphon.core.collective import Collective
+from antiphon.core.columns import Longs
 from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
 from antiphon.core.transform import compose, invert
@@ -25,7 +29,8 @@ def halving_doubling(
     """Yields one schedule of O(P^2) transfers.
 
     `large`: "near" exchanges the large parts with neighbours and the small ones far away, which suits machines with a
-    hierarchy; "far" the other way round, as in the textbook, where messages are runs of memory. Broadcast is a
+    hierarchy; "far" the other way round, as in the textbook. Messages of allreduce are runs of memory with both, those
+    of allgather and reducescatter, where every rank's part has its place, with "far" only. Broadcast is a
     binomial scatter and an allgather, reduce the same backwards. `pieces`: pipelining depth.
     """
     topology, collective = request.topology, request.collective
@@ -61,4 +66,20 @@ def _allreduce(collective: Collective, order: Order, large: str) -> Schedule:
     inner = seats.rank[core.seat]
     gathered = _plan(Collective("allgather", collective.ranks, tuple(inner.tolist())), inner.tolist(), large)
     both = compose(invert(gathered), gathered)
-    return folded(collective, both, seats.rank[core.extra], seats.rank[core.partner])
+    place = np.empty(len(inner), np.int32)  # of each member's part: which rank owns which is free
+    place[np.argsort(np.argsort(inner))] = _mirrored(len(inner)) if large == "near" else np.arange(len(inner))
+    runs = replace(both, chunk=place[both.chunk])
+    return folded(collective, runs, seats.rank[core.extra], seats.rank[core.partner])
+
+
+def _mirrored(count: int) -> Longs:
+    """Of all numbers below a power of two those with the same bits in the other direction: partners that differ in the
+    lowest bit have halves, those that differ in the next one quarters, and so on.
+
+    >>> _mirrored(8).tolist()
+    [0, 4, 2, 6, 1, 5, 3, 7]
+    """
+    numbers = np.zeros(1, np.int64)
+    while len(numbers) < count:
+        numbers = np.concatenate([2 * numbers, 2 * numbers + 1])
+    return numbers

@@ -1,0 +1,67 @@
+"""What a rank does one after another: with a sync wherever something needs it, and folds side by side as one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from antiphon.lower.onesided.form import SYNC, Place, Step
+
+Touched = Callable[[int, Place, int], tuple[int, int, int]]
+
+
+def plainly(rank: int, place: Place, size: int) -> tuple[int, int, int]:
+    return place[0], place[1], place[1] + size
+
+
+@dataclass(eq=False)
+class Line:
+    """Of a rank. `touched`: the buffer, and from where to where, that it touches by a place and a size. `fresh`: what
+    it touched since the last sync, and whether it wrote there. `awaited`: it has waited for something since then."""
+
+    rank: int
+    touched: Touched = plainly
+    made: list[Step] = field(default_factory=list)
+    fresh: list[tuple[int, int, int, bool]] = field(default_factory=list)
+    awaited: bool = False
+
+    def sync(self) -> None:
+        self.made.append(Step(SYNC))
+        self.fresh, self.awaited = [], False
+
+    def touch(self, step: Step, reads: Sequence[tuple[Place, int]], writes: Sequence[tuple[Place, int]] = ()) -> None:
+        """Append a step that reads and writes places and sizes, behind a sync where it meets what is not yet done."""
+        some = [(*self.touched(self.rank, *one), False) for one in reads]
+        some += [(*self.touched(self.rank, *one), True) for one in writes]
+        if self.awaited or any(
+            (mine[3] or other[3]) and mine[0] == other[0] and mine[1] < other[2] and other[1] < mine[2]
+            for mine in some
+            for other in self.fresh
+        ):
+            self.sync()
+        self.made.append(step)
+        self.fresh += some
+
+
+class Fold(NamedTuple):
+    """`size` chunks at each of `operands`, combined at `into`; `rows` of the program."""
+
+    rows: tuple[int, ...]
+    into: Place
+    operands: tuple[Place, ...]
+    size: int
+
+
+def together(folds: list[Fold]) -> list[Fold]:
+    """Folds whose result and operands all go on where those of the one before end, as one."""
+    out: list[Fold] = []
+    for fold in folds:
+        if out:
+            last = out[-1]
+            behind = [(place[0], place[1] + last.size) for place in (last.into, *last.operands)]
+            if behind == [fold.into, *fold.operands]:
+                out[-1] = Fold((*last.rows, *fold.rows), last.into, last.operands, last.size + fold.size)
+                continue
+        out.append(fold)
+    return out
