@@ -73,6 +73,9 @@ types: $(VENV)/.ready-dev  ## check types with mypy
 	@$(call MYPY,)
 	@$(call MYPY,tests --no-warn-unused-ignores $(LOOSER:%=--disable-error-code %))
 
+gpu-proof: $(VENV)/.ready  ## on a machine with GPUs: run all of the kernel there, and keep a dated result
+	@$(BIN)/python bench/gpu_proof.py --save
+
 bench: $(VENV)/.ready  ## run every bench/bench_*.py
 	@set -eu; \
 	for file in bench/bench_*.py; do \

@@ -17,6 +17,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import _common
@@ -127,35 +128,33 @@ def seconds(call: Callable[[], None], repeat: int) -> float:
 
 
 def times(on: str, where: Device, ranks: int = 8) -> list[dict[str, Any]]:
-    """Allreduces beside a copy of as many bytes by the device: bytes that the plan moves in all per second of the copy."""
+    """Allreduces in the best of some lanes and rounds, beside the device's own copy of as many bytes."""
     machine, rows = antiphon.topology(f"full:ranks={ranks}"), []
     for planner in ("ring", "direct", "halving-doubling"):
         schedule = antiphon.plan("allreduce", machine, planner=planner).at(2**26).schedule
-        with Group(where, ranks, blocks_of(on, ranks), threads_of(on)) as group:
-            plan = group.plan(tables(schedule, streams=min(4, group.blocks)))
-            for nbytes in TIMED[: 4 if on == "threads" else 5]:
-                values, unit = np.zeros(nbytes // 4, np.float32), nbytes // 4
-                places = np.array([[group.memory(r, values), group.memory(r, values),
-                                    group.memory(r, np.zeros(plan.scratch(r, unit), np.float32))]
-                                   for r in range(ranks)], np.uintp)  # fmt: skip
-                lengths = np.array([[unit, unit, plan.scratch(r, unit)] for r in range(ranks)], np.int64)
-                copied = seconds(lambda p=places, n=nbytes: group.copy(0, int(p[0, 1]), int(p[0, 0]), n), 30)  # type: ignore[misc]
-                best: dict[str, Any] = {}
-                for lanes in (1, 2, 4, 8, 16):
-                    for rounds in (1, 4, 16):
-                        if lanes * plan.streams > group.blocks or (not plan.sliced and lanes * rounds > 1):
-                            continue
-                        spent = seconds(
-                            lambda p=places, n=lengths, lanes=lanes, rounds=rounds: group.go(  # type: ignore[misc]
-                                plan, unit, p, n, np.dtype("float32"), lanes=lanes, rounds=rounds, timeout=30
-                            ),
-                            15,
-                        )
-                        if not best or spent < best["seconds"]:
-                            best = {"seconds": spent, "lanes": lanes, "rounds": rounds}
-                rows.append({"planner": planner, "ranks": ranks, "nbytes": nbytes, **best, "copy_seconds": copied})
-                print(rows[-1], flush=True)
+        for nbytes in TIMED[: 4 if on == "threads" else 5]:
+            with Group(where, ranks, blocks_of(on, ranks), threads_of(on)) as group:
+                rows.append({"planner": planner, "ranks": ranks, "nbytes": nbytes, **timed(group, schedule, nbytes)})
+            print(rows[-1], flush=True)
     return rows
+
+
+def timed(group: Group, schedule: Schedule, nbytes: int) -> dict[str, Any]:
+    plan, unit, kind = group.plan(tables(schedule, streams=min(4, group.blocks))), nbytes // 4, np.dtype("float32")
+    lengths = np.array([[unit, unit, plan.scratch(rank, unit)] for rank in range(group.ranks)], np.int64)
+    where = np.array(
+        [[group.memory(rank, np.zeros(count, kind)) for count in row] for rank, row in enumerate(lengths.tolist())],
+        np.uintp,
+    )
+    found = {"copy_seconds": seconds(lambda: group.copy(0, int(where[0, 1]), int(where[0, 0]), nbytes), 30)}
+    best: tuple[float, int, int] = (float("inf"), 0, 0)
+    for lanes in (1, 2, 4, 8, 16):
+        for rounds in (1, 4, 16):
+            if lanes * plan.streams > group.blocks or (not plan.sliced and lanes * rounds > 1):
+                continue
+            call = partial(group.go, plan, unit, where, lengths, kind, lanes=lanes, rounds=rounds, timeout=30)
+            best = min(best, (seconds(call, 15), lanes, rounds))
+    return {"seconds": best[0], "lanes": best[1], "rounds": best[2], **found}
 
 
 def said(*command: str) -> str:
