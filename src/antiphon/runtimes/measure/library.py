@@ -1,0 +1,196 @@
+"""The algorithms that an MPI library has of its own, and how it is made to use one of them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from antiphon.errors import Unsupported, quote
+from antiphon.runtimes.engine.launch import MARK
+from antiphon.runtimes.measure.control import Control
+
+OPEN_MPI, MPICH = "Open MPI", "MPICH"
+OPEN_MPI_NAMES = {
+    "allgather": "allgather", "allreduce": "allreduce", "alltoall": "alltoall", "broadcast": "bcast",
+    "gather": "gather", "reduce": "reduce", "reducescatter": "reduce_scatter_block", "scatter": "scatter",
+}  # fmt: skip
+# Those that cut messages into segments, and with how many bytes in one they are tried (0: as they choose themselves).
+SEGMENTED = {
+    "allreduce": ("segmented_ring",),
+    "broadcast": ("chain", "pipeline", "split_binary_tree", "binary_tree", "binomial", "knomial"),
+    "reduce": ("chain", "pipeline", "binary", "binomial", "in-order_binary"),
+}
+SEGMENTS = (0, 8192, 65536)
+MPICH_NAMES = {
+    "allgather": "ALLGATHER", "allreduce": "ALLREDUCE", "alltoall": "ALLTOALL", "broadcast": "BCAST",
+    "reduce": "REDUCE", "reducescatter": "REDUCE_SCATTER_BLOCK",
+}  # fmt: skip
+# Those that a rule can name with what it is measured with: for every parameter the end of its variable.
+_K, _ONE = "KVAL", "SINGLE_PHASE_RECV"
+_BY_EXCHANGE = {"k": f"RECEXCH_{_K}", "single_phase_recv": f"RECEXCH_{_ONE}"}
+MPICH_ALGORITHMS: Mapping[str, Mapping[str, Mapping[str, str]]] = {
+    "allgather": {
+        "brucks": {}, "k_brucks": {"k": f"BRUCKS_{_K}"}, "recursive_doubling": {}, "ring": {},
+        "recexch_doubling": _BY_EXCHANGE, "recexch_halving": _BY_EXCHANGE,
+    },
+    "allreduce": {
+        "recursive_doubling": {}, "recursive_multiplying": {"k": f"RECURSIVE_MULTIPLYING_{_K}"},
+        "reduce_scatter_allgather": {}, "recexch": _BY_EXCHANGE, "ring": {}, "k_reduce_scatter_allgather": _BY_EXCHANGE,
+    },
+    "alltoall": {"brucks": {}, "k_brucks": {"k": f"BRUCKS_{_K}"}, "pairwise": {}, "scattered": {}},
+    "broadcast": {"binomial": {}, "scatter_recursive_doubling_allgather": {}, "scatter_ring_allgather": {}},
+    "reduce": {"binomial": {}, "reduce_scatter_gather": {}},
+    "reducescatter": {"recursive_doubling": {}, "pairwise": {}, "recursive_halving": {}},
+}  # fmt: skip
+RADICES = (2, 4, 8)
+DYNAMIC = "coll_tuned_use_dynamic_rules"
+DEVICE, FALLBACK = "MPIR_CVAR_DEVICE_COLLECTIVES", "MPIR_CVAR_COLLECTIVE_FALLBACK"
+
+
+@dataclass(frozen=True)
+class Library:
+    """An MPI as it says of itself: of every collective its algorithms with their numbers. `file`: its libmpi, "" where
+    that cannot be told. `device`: the number by which MPICH leaves out what its device would do."""
+
+    name: str
+    version: str
+    file: str
+    algorithms: Mapping[str, Mapping[str, int]]
+    device: int = 0
+
+    @property
+    def about(self) -> dict[str, str]:
+        return {"name": self.name, "version": self.version, "file": self.file}
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way to do it. `parameters` is what a rule must say; `settings`: variables of the library."""
+
+    name: str
+    parameters: Mapping[str, int] = field(default_factory=dict)
+    settings: Mapping[str, int] = field(default_factory=dict)
+
+
+def library_here(mpi: Any) -> Library:
+    """The MPI of this process."""
+    told = mpi.Get_library_version().strip("\0 \n")
+    for name, form in ((OPEN_MPI, r"Open MPI v([\w.]+)"), (MPICH, r"MPICH Version:\s*([\w.]+)")):
+        version = re.search(form, told)
+        if version:
+            control = Control(mpi)
+            variables = {kind: _variable(name, kind) for kind in (OPEN_MPI_NAMES if name == OPEN_MPI else MPICH_NAMES)}
+            algorithms = {kind: control.names(variable) for kind, variable in variables.items()}
+            device = control.names(DEVICE).get("none", 0) if name == MPICH else 0
+            return Library(name, version[1], _file(), algorithms, device)
+    first = told.splitlines()[0] if told else "an MPI without a name"
+    raise Unsupported(f"--library-only: knows the algorithms of Open MPI and MPICH, this is {quote(first)}")
+
+
+def _variable(name: str, kind: str) -> str:
+    if name == OPEN_MPI:
+        return f"coll_tuned_{OPEN_MPI_NAMES[kind]}_algorithm"
+    return f"MPIR_CVAR_{MPICH_NAMES[kind]}_INTRA_ALGORITHM"
+
+
+def _file() -> str:
+    """Which libmpi this process has loaded."""
+    maps = Path("/proc/self/maps")
+    lines = maps.read_text(encoding="utf-8", errors="replace").splitlines() if maps.exists() else []
+    paths = (line.split(maxsplit=5)[-1] for line in lines)
+    return next((path for path in paths if re.fullmatch(r"/.*/libmpi\.so[.\d]*", path)), "")
+
+
+def candidates(library: Library, kind: str, ranks: int, nbytes: int) -> list[Candidate]:
+    """The algorithms worth measuring for a size, in the order of their numbers; none where there is no choice."""
+    if kind not in library.algorithms:
+        return []
+    make = _of_open_mpi if library.name == OPEN_MPI else _of_mpich
+    found = list(make(library, kind, ranks, nbytes))
+    return found if len(found) > 1 else []
+
+
+def _of_open_mpi(library: Library, kind: str, ranks: int, nbytes: int) -> Iterator[Candidate]:
+    variable = _variable(OPEN_MPI, kind)
+    for name, number in library.algorithms[kind].items():
+        if not number or (name == "two_proc" and ranks != 2):
+            continue
+        segmented = name in SEGMENTED.get(kind, ())
+        for segment in SEGMENTS if segmented else (0,):
+            if segment < nbytes:
+                settings = {DYNAMIC: 1, variable: number, f"{variable}_segmentsize": segment}
+                yield Candidate(name, {"number": number, "segment": segment}, settings)
+
+
+def _of_mpich(library: Library, kind: str, ranks: int, nbytes: int) -> Iterator[Candidate]:
+    del nbytes
+    for name, parameters in MPICH_ALGORITHMS[kind].items():
+        number = library.algorithms[kind].get(name)
+        if number is None or (name == "recursive_doubling" and kind == "allgather" and ranks & (ranks - 1)):
+            continue
+        for radix in RADICES if "k" in parameters else (0,):
+            if radix > max(ranks, RADICES[0]):
+                continue
+            values = {key: radix if key == "k" else 0 for key in parameters}
+            own = {f"MPIR_CVAR_{MPICH_NAMES[kind]}_{parameters[key]}": value for key, value in values.items()}
+            yield Candidate(name, values, {DEVICE: library.device, _variable(MPICH, kind): number, **own})
+
+
+class Steering:
+    """Makes the library use one algorithm after another, and lets it choose itself again."""
+
+    def __init__(self, mpi: Any) -> None:
+        self.mpi, self.control = mpi, Control(mpi)
+        self.late = self.control.has(FALLBACK)  # MPICH looks at every call, Open MPI when a communicator is made
+        self.before: dict[str, int] = {}
+        self.now: dict[str, int] = {}
+
+    def take(self, settings: Mapping[str, int]) -> None:
+        """From here on these, and what was before for all others."""
+        if settings == self.now:
+            return
+        self.now = dict(settings)
+        for name, value in self.before.items():
+            if name not in settings:
+                self.control.set(name, value)
+        for name, value in settings.items():
+            self.before.setdefault(name, self.control.get(name))
+            self.control.set(name, value)
+
+    def communicator(self, comm: Any, settings: Mapping[str, int]) -> Any:
+        """One on which calls go by these."""
+        if self.late:
+            return comm
+        self.take(settings)
+        made = comm.Dup()
+        self.take({})
+        return made
+
+    def strict(self, settings: Mapping[str, int]) -> dict[str, int]:
+        """The same, but an algorithm that cannot do the call is an error."""
+        return {**settings, FALLBACK: self.control.names(FALLBACK).get("error", 0)} if self.late else dict(settings)
+
+
+def read(row: Mapping[str, Any]) -> Library:
+    """What `main` says."""
+    return Library(row["name"], row["version"], row["file"], row["algorithms"], row["device"])
+
+
+def main() -> None:
+    """Print what the MPI of this process is."""
+    from mpi4py import MPI
+
+    try:
+        here = library_here(MPI)
+        row: dict[str, Any] = {**here.about, "algorithms": here.algorithms, "device": here.device}
+    except Unsupported as error:
+        row = {"fault": str(error)}
+    print(MARK + json.dumps(row), flush=True)
+
+
+if __name__ == "__main__":
+    main()
