@@ -1,9 +1,9 @@
 """A stock MPI that runs by our rules, against the best of its own algorithms.
 
-Run: python bench/bench_stock_mpi.py [KIND ...] (default allreduce). For Open MPI and MPICH each, as far as they are here:
-`tune --library-only` on four processes at six sizes, `export`, and then a start of the MPI by those rules, in which every
-algorithm of the library is raced against what the rules make it take. The figure is the time by the rules over that of
-the best algorithm, medians of pairs that took turns. Five minutes at most.
+Run: python bench/bench_stock_mpi.py [KIND ...] (default allreduce). For Open MPI and MPICH each, as far as they are
+here: `tune --library-only` on four processes at six sizes, `export`, and then a start of the MPI by those rules, in
+which every algorithm of the library is raced against what the rules make it take. The figure is the time by the rules
+over that of the best algorithm, medians of pairs that took turns. Five minutes at most.
 """
 
 from __future__ import annotations
@@ -31,6 +31,13 @@ RANKS = 4
 SIZES = (1000, 8000, 64_000, 256_000, 1_000_000, 4_000_000)
 ROUNDS = 20
 TUNING, RACING = 60.0, 45.0  # seconds for all measurements of one MPI
+FILES = {
+    "openmpi-rules": {"OMPI_MCA_coll_tuned_dynamic_rules_filename": "openmpi-rules.conf"},
+    "mpich-rules": {
+        "MPIR_CVAR_COLL_SELECTION_TUNING_JSON_FILE": "mpich-mpir.json",
+        "MPIR_CVAR_CH4_COLL_SELECTION_TUNING_JSON_FILE": "mpich-ch4.json",
+    },
+}
 
 
 def by_rules(kind: str, folder: Path) -> list[dict[str, Any]]:
@@ -42,12 +49,8 @@ def by_rules(kind: str, folder: Path) -> list[dict[str, Any]]:
     assert found is not None
     name = "mpich-rules" if library.name == MPICH else "openmpi-rules"
     antiphon.export(found.plan, name, folder)
-    if library.name == MPICH:
-        os.environ["MPIR_CVAR_COLL_SELECTION_TUNING_JSON_FILE"] = str(folder / "mpich-mpir.json")
-        os.environ["MPIR_CVAR_CH4_COLL_SELECTION_TUNING_JSON_FILE"] = str(folder / "mpich-ch4.json")
-    else:
-        os.environ["OMPI_MCA_coll_tuned_use_dynamic_rules"] = "1"
-        os.environ["OMPI_MCA_coll_tuned_dynamic_rules_filename"] = str(folder / "openmpi-rules.conf")
+    os.environ |= {variable: str(folder / file) for variable, file in FILES[name].items()}
+    os.environ |= {"OMPI_MCA_coll_tuned_use_dynamic_rules": "1"}
     schedule = found.plan.entries[0].schedule
     weight = schedule.collective.buffer_weight * 4
     cases, names = [], []
@@ -95,8 +98,8 @@ def main() -> None:
     for python, more in pythons().values():
         source = str(Path(antiphon.__file__).parents[1])
         done = subprocess.run(
-            [python, __file__, "--inside", *(sys.argv[1:] or ["allreduce"])], env={**os.environ, **more, "PYTHONPATH": source},
-            stdout=subprocess.PIPE, text=True, check=True,
+            [python, __file__, "--inside", *(sys.argv[1:] or ["allreduce"])],
+            env={**os.environ, **more, "PYTHONPATH": source}, stdout=subprocess.PIPE, text=True, check=True,
         )  # fmt: skip
         found += json.loads(done.stdout.splitlines()[-1])
     _common.print_table(

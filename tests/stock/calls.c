@@ -1,7 +1,7 @@
 /* Collectives of an MPI by its own names, on numbers whose sums depend on the order: calls KIND:NBYTES ...
  *
- * Process 0 prints a line for each: kind, nbytes, a mark of what it ends with; all processes check it against what is
- * found by itself, up to rounding. nbytes is that of the largest buffer of any process, as in nccl-tests.
+ * Process 0 prints a line for each: kind, nbytes, a mark of what it ends with; on stderr before it what comes. All
+ * processes check it against what is found by itself, up to rounding. nbytes is that of the largest buffer of any process, as in nccl-tests.
  */
 #include <math.h>
 #include <mpi.h>
@@ -43,6 +43,7 @@ int main(int count, char **given) {
         int n = (int)(nbytes / (long)sizeof(float)), part = n / ranks, root = 0, results = n;
         float *a = calloc((size_t)n + 1, sizeof *a), *b = calloc((size_t)n + 1, sizeof *b);
         for (int at = 0; at < n; at++) a[at] = value(rank, at);
+        if (!rank) fprintf(stderr, "calls %s\n", given[i]);
         if (!strcmp(kind, "allreduce")) {
             MPI_Allreduce(a, b, n, MPI_FLOAT, MPI_SUM, all);
             for (int at = 0; at < n; at++) fail(kind, at, b[at], sum(at));
