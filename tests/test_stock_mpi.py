@@ -78,8 +78,8 @@ FIRST, SECOND = openmpi("first", 1), openmpi("second", 2)
 
 
 def listener(folder: Path, mpi: Mpi) -> Path:
-    """A library that says what coll/tuned carries out, for all collectives: made of that of docs/stock.md, which listens
-    to one. A call has as many words for arguments as its own form, the last ones being algorithm, fan, segment, ..."""
+    """A library that says what coll/tuned carries out, for all collectives, as that of docs/stock.md does for one. A
+    call has as many words for arguments as its own form, the last ones being algorithm, fan, segment, ..."""
     given = {
         "allreduce": 7, "reduce": 8, "reducescatter": 7, "broadcast": 6, "allgather": 8, "alltoall": 8, "gather": 9,
         "scatter": 9,
@@ -192,8 +192,8 @@ def test_mpich_says_which_files_it_reads(mpich: Mpi, compiled: Callable[[Mpi], P
     antiphon.export(table("allreduce", RANKS, [(0, None, told)]), "mpich-rules", tmp_path / "rules")
     more = {**exports("MPIR_CVAR", tmp_path), "MPIR_CVAR_DEBUG_SUMMARY": "1"}
     done = subprocess.run(
-        [*mpich.mpiexec(2), str(compiled(mpich)), "allreduce:8"], env={**mpich.env, **more}, capture_output=True, text=True,
-        check=True, timeout=60,
+        [*mpich.mpiexec(2), str(compiled(mpich)), "allreduce:8"], env={**mpich.env, **more}, capture_output=True,
+        text=True, check=True, timeout=60,
     )  # fmt: skip
     said = done.stdout + done.stderr
     assert f"MPIR: {tmp_path / 'rules/mpich-mpir.json'}" in said
