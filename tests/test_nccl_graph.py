@@ -73,6 +73,8 @@ def test_a_ring(directions: int) -> None:
     assert channels == [ring, back][:directions]
     assert len(graphs(text_of(made, copies=3))[RING][1]) == 3 * directions
     assert 'dev="0xb" rank="11"' in text_of(made)
+    speeds = [float(graphs(text_of(made, copies=n))[RING][0]["speedintra"]) for n in (1, 2, 4)]
+    assert speeds == [speeds[0], speeds[0] / 2, speeds[0] / 4]  # of one channel, where all are in use
     about, _ = graphs(text_of(made, link="PIX"))[RING]
     assert about["typeintra"] == "PIX"
 
@@ -92,6 +94,14 @@ def test_a_chain_is_a_tree() -> None:
     twisted = graphs(text_of(chain(4, twist=True)))  # 3 2 1 0, then 0 3 2 1: a ring all the same
     assert list(twisted) == [RING]
     assert twisted[RING][1] == [(0, 3, 2, 1)]
+
+
+def test_back_by_a_way_of_its_own() -> None:
+    """All ranks in one order, and then in another: neither a ring nor a chain."""
+    there = [(i, 0, 3 - i, 2 - i, 1) for i in range(3)]
+    back = [(3 + i, 0, a, b, 0) for i, (a, b) in enumerate(pairwise([0, 2, 1, 3]))]
+    with pytest.raises(Unsupported, match="chunk 0 goes along no ring and no chain"):
+        text_of(Plan.of(antiphon.topology("full:ranks=4"), of_rows("allreduce", 4, [*there, *back])))
 
 
 def test_rings_and_chains_together() -> None:
