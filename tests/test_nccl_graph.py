@@ -198,6 +198,17 @@ def forms(schedule: Any) -> set[str]:
         return set()
 
 
+def test_rings_that_share_a_link_share_its_bandwidth() -> None:
+    machine, rings = antiphon.topology("full:ranks=4"), ((0, 1, 2, 3), (0, 1, 3, 2))
+    rows = [
+        (step, 4 * part + ring[at], ring[(at + step) % 4], ring[(at + step + 1) % 4], 0)
+        for part, ring in enumerate(rings) for at in range(4) for step in range(3)
+    ]  # fmt: skip
+    about, channels = graphs(text_of(Plan.of(machine, of_rows("allgather", 4, rows, parts=2))))[RING]
+    assert channels == [*rings]
+    assert float(about["speedintra"]) == float(machine.unit) / 2e9
+
+
 def test_orders_of_ring_planners_and_of_no_other() -> None:
     machine, seen = antiphon.topology("full:ranks=6"), set()
     for kind in KINDS:
