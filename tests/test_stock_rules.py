@@ -77,6 +77,7 @@ def test_its_own_choice_is_no_rule() -> None:
     rules = OpenMpiRules(rules_of(table("allreduce", 4, [(0, 9, own), (9, None, openmpi("ring", 4))])))
     assert rules.choice(2, 4, 8) is None
     assert rules.choice(2, 4, 9) == (4, 0)
+    assert OpenMpiRules(rules_of(table("allreduce", 4, [(0, None, own)]))).rules == {}
 
 
 def test_of_the_right_library() -> None:

@@ -25,18 +25,24 @@ def openmpi_rules(plans: Mapping[str, Plan]) -> dict[str, str]:
     A reducescatter is MPI_Reduce_scatter_block, as that is what was measured.
     """
     about = library_of(plans, "Open MPI")
-    lines = [f"{len(plans)} # collectives, by what was measured on Open MPI {about['version']}"]
+    lines: list[str] = []
+    written = 0
     for kind, plan in plans.items():
         refuse_part(plan, "openmpi-rules")
         if kind not in NUMBERS:
             raise Unsupported(f"openmpi-rules: Open MPI has no {kind}")
         count = plan.topology.ranks
-        rules = [_rule(one) for one in ranges(plan, algorithm_of)]
+        found = ranges(plan, algorithm_of)
+        if all(one.what is None for one in found):
+            continue
+        written += 1
+        rules = [_rule(one) for one in found]
         lines += [f"{NUMBERS[kind]} # {kind}", "3 # sizes of communicators"]
         lines += ["0 # from no process on: its own choice", "1", OWN_CHOICE]
         lines += [f"{count} # processes", str(len(rules)), *rules]
         lines += [f"{count + 1} # and more: its own choice", "1", OWN_CHOICE]
-    return {FILE: "\n".join(lines) + "\n"}
+    head = f"{written} # collectives, by what was measured on Open MPI {about['version']}"
+    return {FILE: "\n".join([head, *lines]) + "\n"}
 
 
 def _rule(one: Range[Algorithm]) -> str:
