@@ -14,10 +14,11 @@ from antiphon.core.plan import Entry, Plan
 from antiphon.core.topology import Topology
 from antiphon.errors import Infeasible, Unsupported
 from antiphon.runtimes.engine.launch import launched, launcher, watch
-from antiphon.runtimes.measure._choose_rows import AS_FAST, Choice, best_at, score
+from antiphon.runtimes.measure._choose_rows import Choice, best_at, score
 from antiphon.runtimes.measure.case import Case, How, Row, Runnable
 from antiphon.runtimes.measure.choose import Measured, MeasuredTuning, Races, Whose, tune_measured
 from antiphon.runtimes.measure.library import Candidate, Library, candidates, library_here, read
+from antiphon.runtimes.measure.race import ALIKE
 from antiphon.runtimes.measure.rows import row_of
 from antiphon.select import Listed
 from antiphon.units import format_size
@@ -38,10 +39,10 @@ class Best:
 
 
 def tune_library(wanted: Any, topology: Topology | str, **given: Any) -> MeasuredTuning | None:
-    """As `tune_measured`, but what races at every size is the library's own algorithms: a race of them, in turn with
-    its own choice among them, and one of the `few` (2) best of ours with that same choice beside them. Entries are all
+    """As `tune_measured`, but what races at every size is the library's own algorithms: a race of them and of what it
+    chooses by itself, and one of the `few` (2) best of ours with that same choice beside them. Entries are all
     left to the library ("served_by"), and claim as `library` which algorithm it should take: "default" where none is
-    faster than its own choice by 2 %. Their schedule is the best of ours, with its times."""
+    faster than its own choice by more than 2 %. Their schedule is the best of ours, with its times."""
     given.setdefault("few", FEW)
     if given.get("on", "mpi") != "mpi":
         raise Unsupported(f"--library-only: is for --on mpi; nothing is known of what --on {given['on']} can choose")
@@ -97,7 +98,8 @@ class LibraryRaces(Races):
             if later is not None and later[:2] == owner[:2]:
                 continue
             members = list(self.found.plans[kind].collective.members)
-            self.tried[kind, size] = candidates(self.library, kind, len(members), case.nbytes)
+            found = candidates(self.library, kind, len(members), case.nbytes)
+            self.tried[kind, size] = [CHOICE, *found] if found else []
             theirs = replace(cases[-1], ranks=members, race=2 * (case.race or 0) + 1)
             for number, one in enumerate(self.tried[kind, size]):
                 cases.append(replace(theirs, library=dict(one.settings)))
@@ -125,9 +127,9 @@ class LibraryRaces(Races):
         theirs = self.theirs.get((kind, size), {})
         if theirs:
             number = min(theirs, key=lambda n: (score(theirs[n]), n))
-            ratio = theirs[number]["over_library"]
-            chosen = CHOICE if ratio is None or ratio >= AS_FAST else self.tried[kind, size][number]
-            return Best(ours, chosen, theirs[number])
+            if 0 in theirs and score(theirs[0]) <= ALIKE:
+                number = 0
+            return Best(ours, self.tried[kind, size][number], theirs[number])
         if self.tried.get((kind, size)) == [] and ours.row is not None:
             return Best(ours, CHOICE, ours.row)
         return None
@@ -177,7 +179,7 @@ def _claims(group: Sequence[Best], library: Library, on: str) -> dict[str, Any]:
 def _told(best: Best) -> dict[str, Any]:
     """What was measured at one size. The library's own choice and its best took turns; ours and that choice did."""
     row, ours = best.row, best.ours.row or {}
-    chosen = best.algorithm is not CHOICE
+    chosen = best.algorithm is not CHOICE  # its own choice is the reference, too
     return {
         "nbytes": best.ours.nbytes, "seconds": ours.get("seconds"), "over_library": ours.get("over_library"),
         "reference_seconds": row["reference_seconds"], "algorithm": str(best.algorithm.name),
