@@ -24,7 +24,8 @@ FULL4 = antiphon.topology("full:ranks=4")
 NAMES = {"ignore": 0, "basic_linear": 1, "ring": 4, "segmented_ring": 5, "two_proc": 6}
 HERE = Library(OPEN_MPI, "5.0.11", "libmpi.so", {"allreduce": NAMES, "gather": {"ignore": 0, "linear": 1}})
 _MPICH = {
-    "allreduce": {"auto": 0, "nb": 1, "recexch": 7, "ring": 8, "tree": 6},
+    "allreduce": {"auto": 0, "new": 1, "recexch": 7, "ring": 8, "tree": 6},
+    "broadcast": {"auto": 0, "nb": 1, "smp": 2, "pipelined_tree": 7},
     "allgather": {"auto": 0, "recursive_doubling": 4, "ring": 5},
 }
 MPICH_HERE = Library(MPICH, "5.0.2", "libmpi.so", _MPICH, device=1)
@@ -190,9 +191,14 @@ def test_candidates_of_mpich() -> None:
         return [(one.name, dict(one.parameters)) for one in candidates(MPICH_HERE, kind, ranks, 1000)]
 
     exchanges = [("recexch", {"k": k, "single_phase_recv": 0}) for k in (2, 4, 8)]
-    assert told("allreduce", 4) == [*exchanges[:2], ("ring", {})]
-    assert told("allreduce", 9) == [*exchanges, ("ring", {})]
-    assert told("allreduce", 2) == [exchanges[0], ("ring", {})]
+    trees = [("tree", {"k": k, "chunk_size": 0, "buffer_per_child": 0}) for k in (2, 4, 8)]
+    assert told("allreduce", 4) == [*exchanges[:2], ("ring", {}), *trees[:2]]
+    assert told("allreduce", 9) == [*exchanges, ("ring", {}), *trees]
+    assert told("allreduce", 2) == [exchanges[0], ("ring", {}), trees[0]]
+    pipelines = [
+        ("pipelined_tree", {"k": k, "is_non_blocking": 1, "chunk_size": 8192, "recv_pre_posted": 0}) for k in (1, 2)
+    ]
+    assert told("broadcast", 4) == [("nb", {}), ("smp", {}), *pipelines]
     assert told("allgather", 4) == [("recursive_doubling", {}), ("ring", {})]
     assert told("allgather", 6) == []  # one is left, so there is no choice
     assert told("gather", 4) == []

@@ -18,6 +18,7 @@ from stock_cases import MpichTree, OpenMpiRules, Span, mpich, openmpi, table
 import antiphon
 from antiphon.cli import run
 from antiphon.runtimes.engine.launch import MARK
+from antiphon.runtimes.measure.library import candidates, read
 
 ROOT = Path(__file__).parent.parent
 RANKS = 4
@@ -200,6 +201,29 @@ def test_mpich_says_which_files_it_reads(mpich: Mpi, compiled: Callable[[Mpi], P
     assert f"MPID: {tmp_path / 'rules/mpich-ch4.json'}" in said
     tree = MpichTree((tmp_path / "rules/mpich-mpir.json").read_text())
     assert (tree.leaf("allreduce", 4, average=10**6) or "").startswith("MPIR_Allreduce_intra_")
+
+
+@pytest.mark.slow
+def test_every_rule_that_can_be_for_mpich(mpich: Mpi, compiled: Callable[[Mpi], Path], tmp_path: Path) -> None:
+    """All that is tried works as a rule, too, and adds in the order in which it was measured."""
+    here = read(its_library(mpich))
+    some = {kind: candidates(here, kind, RANKS, 8000) for kind in KINDS}
+    some = {kind: found for kind, found in some.items() if found}
+    assert len(some) == 6
+    which = [(kind, 8000) for kind in KINDS]
+    for number in range(max(map(len, some.values()))):
+        mine = {kind: found[number % len(found)] for kind, found in some.items()}
+        plans, forced = {}, {"MPIR_CVAR_DEVICE_COLLECTIVES": "none"}
+        for kind, one in mine.items():
+            told = {**here.about, "algorithm": one.name, "parameters": dict(one.parameters)}
+            plans[kind] = table(kind, RANKS, [(0, None, told)], 0 if kind in ("broadcast", "reduce") else None)
+            forced |= {key: str(value) for key, value in one.settings.items() if not key.endswith("_ALGORITHM")}
+            forced |= {key: one.name for key in one.settings if key.endswith("_ALGORITHM")}
+        forced["MPIR_CVAR_DEVICE_COLLECTIVES"] = "none"
+        antiphon.export(plans, "mpich-rules", tmp_path / "rules")
+        ruled, _ = calls(mpich, compiled(mpich), which, exports("MPIR_CVAR", tmp_path))
+        made, _ = calls(mpich, compiled(mpich), which, forced)
+        assert ruled == made, {kind: one.name for kind, one in mine.items()}
 
 
 # ---- what they have, raced ----

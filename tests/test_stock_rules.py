@@ -176,7 +176,8 @@ def test_calls_that_an_algorithm_is_not_right_for(tmp_path: Path) -> None:
     path = library(tmp_path)
 
     def leaf(kind: str, algorithm: str, **call: Any) -> str | None:
-        mpir, _ = trees_of(table(kind, 4, [(0, None, mpich(algorithm, path))]))
+        root = 0 if kind in ("broadcast", "reduce") else None
+        mpir, _ = trees_of(table(kind, 4, [(0, None, mpich(algorithm, path))], root))
         return mpir.leaf(COLLECTIVES[kind].name, 4, **call)
 
     ring, halves = "MPIR_Allreduce_intra_ring", "MPIR_Allreduce_intra_reduce_scatter_allgather"
@@ -187,6 +188,12 @@ def test_calls_that_an_algorithm_is_not_right_for(tmp_path: Path) -> None:
     assert leaf("allreduce", "reduce_scatter_allgather", average=5, count=3) == "MPIR_own"
     assert leaf("allreduce", "reduce_scatter_allgather", average=5, count=4) == halves
     assert leaf("reduce", "reduce_scatter_gather", average=5, count=3) == "MPIR_own"
+    assert leaf("allreduce", "smp", average=5) == "MPIR_Allreduce_intra_smp"
+    assert leaf("allreduce", "smp", average=5, parent=False) == "MPIR_own"
+    assert leaf("allreduce", "smp", average=5, commutes=False) == "MPIR_own"
+    assert leaf("broadcast", "smp", average=5, parent=False) == "MPIR_Bcast_intra_a"
+    assert leaf("allreduce", "nb", average=5) == "MPIR_Allreduce_allcomm_nb"
+    assert leaf("allreduce", "tree", average=5) == "MPIR_Allreduce_intra_tree tree_type=knomial_1"
     pairs = "MPIR_Reduce_scatter_block_intra_pairwise"
     assert leaf("reducescatter", "pairwise", total=5) == pairs
     assert leaf("reducescatter", "pairwise", total=5, commutes=False) == "MPIR_own"

@@ -31,14 +31,17 @@ COLLECTIVES = {
     "reducescatter": Collective("reduce_scatter_block", "total_msg_size"),
 }
 # What a call must be for an algorithm to be right for it; other calls go as without rules.
-COMMUTES, BUILT_IN, ENOUGH = "is_commutative", "is_op_built_in", "count"
+COMMUTES, BUILT_IN, ENOUGH, WHOLE = "is_commutative", "is_op_built_in", "count", "comm_hierarchy"
 NEEDS: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("allreduce", "recursive_multiplying"): (COMMUTES,), ("allreduce", "ring"): (COMMUTES,),
-    ("allreduce", "k_reduce_scatter_allgather"): (COMMUTES,),
+    ("allreduce", "k_reduce_scatter_allgather"): (COMMUTES,), ("allreduce", "smp"): (COMMUTES, WHOLE),
+    ("reduce", "smp"): (COMMUTES, WHOLE), ("broadcast", "smp"): (WHOLE,),
     ("allreduce", "reduce_scatter_allgather"): (BUILT_IN, ENOUGH),
     ("reduce", "reduce_scatter_gather"): (BUILT_IN, ENOUGH),
     ("reducescatter", "pairwise"): (COMMUTES,), ("reducescatter", "recursive_halving"): (COMMUTES,),
 }  # fmt: skip
+# What a rule must name beside numbers: the library's own choice, by which it was measured.
+TREES = {("allreduce", "tree"): "knomial_1", ("broadcast", "tree"): "kary", ("broadcast", "pipelined_tree"): "kary"}
 Branch = Callable[[Algorithm | None, Tree], Tree]
 
 
@@ -105,15 +108,26 @@ def _algorithm(kind: str) -> Branch:
     def branch(algorithm: Algorithm | None, own: Tree) -> Tree:
         if algorithm is None:
             return own
-        name = f"algorithm=MPIR_{COLLECTIVES[kind].name.capitalize()}_intra_{algorithm.name}"
-        made: Tree = {name: {f"{key}={value}": {} for key, value in algorithm.parameters}}
+        where = "allcomm" if algorithm.name == "nb" else "intra"
+        name = f"algorithm=MPIR_{COLLECTIVES[kind].name.capitalize()}_{where}_{algorithm.name}"
+        tree = TREES.get((kind, algorithm.name))
+        told = [*([f"tree_type={tree}"] if tree else []), *(f"{key}={value}" for key, value in algorithm.parameters)]
+        made: Tree = {name: {one: {} for one in told}}
         for need in reversed(NEEDS.get((kind, algorithm.name), ())):
-            made = (
-                {"count<pow2": own, "count=any": made} if need == ENOUGH else {f"{need}=yes": made, f"{need}=no": own}
-            )
+            made = _where(need, made, own)
         return made
 
     return branch
+
+
+def _where(need: str, made: Tree, own: Tree) -> Tree:
+    """The one where a call is as is needed, the other elsewhere. An algorithm that goes through the hosts one by one
+    calls the same collective for each, on communicators that are not whole."""
+    if need == ENOUGH:
+        return {"count<pow2": own, "count=any": made}
+    if need == WHOLE:
+        return {f"{need}=parent": made, f"{need}=any": own}
+    return {f"{need}=yes": made, f"{need}=no": own}
 
 
 def _to_mpir(leaf: str) -> Branch:

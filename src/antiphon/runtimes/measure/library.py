@@ -30,23 +30,34 @@ MPICH_NAMES = {
     "reduce": "REDUCE", "reducescatter": "REDUCE_SCATTER_BLOCK",
 }  # fmt: skip
 # Those that a rule can name with what it is measured with: for every parameter the end of its variable.
-_K, _ONE = "KVAL", "SINGLE_PHASE_RECV"
-_BY_EXCHANGE = {"k": f"RECEXCH_{_K}", "single_phase_recv": f"RECEXCH_{_ONE}"}
+_EXCHANGE = {"k": "RECEXCH_KVAL", "single_phase_recv": "RECEXCH_SINGLE_PHASE_RECV"}
+_TREE = {"k": "TREE_KVAL", "is_non_blocking": "IS_NON_BLOCKING"}
+_PIPELINE = {**_TREE, "chunk_size": "TREE_PIPELINE_CHUNK_SIZE", "recv_pre_posted": "RECV_PRE_POST"}
 MPICH_ALGORITHMS: Mapping[str, Mapping[str, Mapping[str, str]]] = {
     "allgather": {
-        "brucks": {}, "k_brucks": {"k": f"BRUCKS_{_K}"}, "recursive_doubling": {}, "ring": {},
-        "recexch_doubling": _BY_EXCHANGE, "recexch_halving": _BY_EXCHANGE,
+        "nb": {}, "brucks": {}, "k_brucks": {"k": "BRUCKS_KVAL"}, "recursive_doubling": {}, "ring": {},
+        "recexch_doubling": _EXCHANGE, "recexch_halving": _EXCHANGE,
     },
     "allreduce": {
-        "recursive_doubling": {}, "recursive_multiplying": {"k": f"RECURSIVE_MULTIPLYING_{_K}"},
-        "reduce_scatter_allgather": {}, "recexch": _BY_EXCHANGE, "ring": {}, "k_reduce_scatter_allgather": _BY_EXCHANGE,
+        "nb": {}, "smp": {}, "recursive_doubling": {}, "recursive_multiplying": {"k": "RECURSIVE_MULTIPLYING_KVAL"},
+        "reduce_scatter_allgather": {}, "recexch": _EXCHANGE, "ring": {}, "k_reduce_scatter_allgather": _EXCHANGE,
+        "tree": {
+            "k": "TREE_KVAL", "chunk_size": "TREE_PIPELINE_CHUNK_SIZE", "buffer_per_child": "TREE_BUFFER_PER_CHILD",
+        },
     },
-    "alltoall": {"brucks": {}, "k_brucks": {"k": f"BRUCKS_{_K}"}, "pairwise": {}, "scattered": {}},
-    "broadcast": {"binomial": {}, "scatter_recursive_doubling_allgather": {}, "scatter_ring_allgather": {}},
-    "reduce": {"binomial": {}, "reduce_scatter_gather": {}},
-    "reducescatter": {"recursive_doubling": {}, "pairwise": {}, "recursive_halving": {}},
+    "alltoall": {"nb": {}, "brucks": {}, "k_brucks": {"k": "BRUCKS_KVAL"}, "pairwise": {}, "scattered": {}},
+    "broadcast": {
+        "nb": {}, "smp": {}, "binomial": {}, "scatter_recursive_doubling_allgather": {}, "scatter_ring_allgather": {},
+        "tree": _TREE, "pipelined_tree": _PIPELINE,
+    },
+    "reduce": {"nb": {}, "smp": {}, "binomial": {}, "reduce_scatter_gather": {}},
+    "reducescatter": {
+        "nb": {}, "noncommutative": {}, "recursive_doubling": {}, "pairwise": {}, "recursive_halving": {},
+    },
 }  # fmt: skip
+POWERS = {("allgather", "recursive_doubling"), ("reducescatter", "noncommutative")}  # of two, only for these
 RADICES = (2, 4, 8)
+SEGMENT = 8192  # bytes of a piece in a pipelined tree
 DYNAMIC = "coll_tuned_use_dynamic_rules"
 DEVICE, FALLBACK = "MPIR_CVAR_DEVICE_COLLECTIVES", "MPIR_CVAR_COLLECTIVE_FALLBACK"
 
@@ -128,15 +139,19 @@ def _of_open_mpi(library: Library, kind: str, ranks: int, nbytes: int) -> Iterat
 
 def _of_mpich(library: Library, kind: str, ranks: int, nbytes: int) -> Iterator[Candidate]:
     del nbytes
+    prefix = f"MPIR_CVAR_{MPICH_NAMES[kind]}"
     for name, parameters in MPICH_ALGORITHMS[kind].items():
         number = library.algorithms[kind].get(name)
-        if number is None or (name == "recursive_doubling" and kind == "allgather" and ranks & (ranks - 1)):
+        if number is None or ((kind, name) in POWERS and ranks & (ranks - 1)):
             continue
-        for radix in RADICES if "k" in parameters else (0,):
-            if radix > max(ranks, RADICES[0]):
-                continue
-            values = {key: radix if key == "k" else 0 for key in parameters}
-            own = {f"MPIR_CVAR_{MPICH_NAMES[kind]}_{parameters[key]}": value for key, value in values.items()}
+        pipelined = name == "pipelined_tree"
+        radices: tuple[int, ...] = (
+            (1, 2) if pipelined else tuple(radix for radix in RADICES if radix <= max(ranks, RADICES[0]))
+        )
+        for radix in radices if "k" in parameters else (0,):
+            usual = {"k": radix, "is_non_blocking": 1, "chunk_size": SEGMENT if pipelined else 0}
+            values = {key: usual.get(key, 0) for key in parameters}
+            own = {f"{prefix}_{parameters[key]}": value for key, value in values.items()}
             yield Candidate(name, values, {DEVICE: library.device, _variable(MPICH, kind): number, **own})
 
 
