@@ -16,8 +16,8 @@ OPEN_MPI = {"name": "Open MPI", "version": "5.0.11", "file": ""}
 MPICH = {"name": "MPICH", "version": "5.0.2", "file": ""}
 
 
-def openmpi(name: str, number: int, segment: int = 0) -> dict[str, Any]:
-    return {**OPEN_MPI, "algorithm": name, "parameters": {"number": number, "segment": segment}}
+def openmpi(name: str, number: int, segment: int = 0, fan: int = 0) -> dict[str, Any]:
+    return {**OPEN_MPI, "algorithm": name, "parameters": {"number": number, "segment": segment, "fan": fan}}
 
 
 def mpich(name: str, file: str | Path, **parameters: int) -> dict[str, Any]:
@@ -59,8 +59,8 @@ class OpenMpiRules:
             self.rules[collective] = sizes
         assert next(words, None) is None
 
-    def choice(self, collective: int, processes: int, nbytes: int) -> tuple[int, int] | None:
-        """Algorithm and segment of a call; None: its own choice."""
+    def choice(self, collective: int, processes: int, nbytes: int) -> tuple[int, int, int] | None:
+        """Algorithm, fan and segment of a call; None: its own choice."""
         if collective not in self.rules:
             return None
         chosen = self.rules[collective][0][1]  # where all are for more, the first is taken
@@ -72,7 +72,7 @@ class OpenMpiRules:
             if rule[0] > nbytes:
                 break
             best = rule
-        return (best[1], best[3]) if best[1] else None
+        return best[1:] if best[1] else None  # type: ignore[return-value]
 
 
 class MpichTree:

@@ -115,7 +115,7 @@ def test_the_fastest_of_its_algorithms(monkeypatch: pytest.MonkeyPatch) -> None:
     _, small, large, _ = found.plan.entries
     assert small.claims["library"] == {
         "name": "Open MPI", "version": "5.0.11", "file": "libmpi.so", "algorithm": "basic_linear",
-        "parameters": {"number": 1, "segment": 0},
+        "parameters": {"number": 1, "segment": 0, "fan": 0},
     }  # fmt: skip
     assert small.claims["library_over_default"] == pytest.approx(0.5)
     assert small.claims["library_seconds"] == pytest.approx(0.5 * 4000e-9)
@@ -148,7 +148,7 @@ def test_its_own_choice_where_none_is_faster_by_two_percent(
     assert chosen(found)[1:-1] == [(1000, 64001, name)]
     one = found.ranges[1]
     assert one["library_over_default"] == pytest.approx(min(ratio, 1.0) if name != "default" else 1.0)
-    assert one["library"]["parameters"] == ({"number": 4, "segment": 0} if name == "ring" else {})
+    assert one["library"]["parameters"] == ({"number": 4, "segment": 0, "fan": 0} if name == "ring" else {})
 
 
 def test_what_it_cannot_do_or_does_wrong_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,6 +184,21 @@ def test_only_an_mpi_and_in_any_order() -> None:
         tune_library("allreduce", FULL4, on="torch")
     with pytest.raises(Unsupported, match="--deterministic"):
         tune_library("allreduce", FULL4, deterministic=True)
+
+
+def test_candidates_of_open_mpi() -> None:
+    here = Library(OPEN_MPI, "5.0.11", "", {"broadcast": {"ignore": 0, "basic_linear": 1, "chain": 2, "two_proc": 9}})
+
+    def told(ranks: int, nbytes: int) -> list[tuple[int, ...]]:
+        return [tuple(one.parameters.values()) for one in candidates(here, "broadcast", ranks, nbytes)]
+
+    assert told(8, 10_000) == [(1, 0, 0), (2, 0, 2), (2, 0, 4), (2, 8192, 2), (2, 8192, 4)]
+    assert told(4, 1000) == [(1, 0, 0), (2, 0, 2)]
+    assert told(2, 1000) == [(1, 0, 0), (9, 0, 0)]
+    variable = "coll_tuned_bcast_algorithm"
+    assert candidates(here, "broadcast", 8, 10_000)[3].settings == {
+        "coll_tuned_use_dynamic_rules": 1, variable: 2, f"{variable}_segmentsize": 8192, f"{variable}_chain_fanout": 2,
+    }  # fmt: skip
 
 
 def test_candidates_of_mpich() -> None:

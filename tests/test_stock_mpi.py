@@ -75,7 +75,7 @@ def calls(
 NAMES = {"broadcast": "bcast", "reducescatter": "reduce_scatter_block"}
 NUMBERS = {"allgather": 0, "allreduce": 2, "alltoall": 3, "broadcast": 7, "gather": 9, "reduce": 11,
            "reducescatter": 13, "scatter": 15}  # fmt: skip
-FIRST, SECOND = openmpi("first", 1), openmpi("second", 2)
+FIRST, SECOND = openmpi("first", 1), openmpi("second", 2, 8192, 3)
 
 
 def listener(folder: Path, mpi: Mpi) -> Path:
@@ -95,7 +95,7 @@ def listener(folder: Path, mpi: Mpi) -> Path:
             f"int {name}({form}) {{",
             f"    int (*theirs)({types}) = (int (*)({types}))dlsym(RTLD_NEXT, __func__);",
             '    const char *rank = getenv("OMPI_COMM_WORLD_RANK");',
-            f'    {told}, "seen {kind} %d %d\\n", (int)a{before}, (int)a{before + 2});',
+            f'    {told}, "seen {kind} %d %d %d\\n", (int)a{before}, (int)a{before + 1}, (int)a{before + 2});',
             f"    return theirs({', '.join(words)});",
             "}",
         ]

@@ -40,11 +40,11 @@ def test_rules_of_open_mpi() -> None:
         (10**6, None, None),
     ]
     made = table("allreduce", 4, spans)
-    other = table("broadcast", 4, [(0, None, openmpi("pipeline", 3, 65536))], root=0)
+    other = table("broadcast", 4, [(0, None, openmpi("chain", 2, 65536, 4))], root=0)
     rules = OpenMpiRules(rules_of({"allreduce": made, "broadcast": other}))
     found = [rules.choice(2, 4, n) for n in (0, 999, 1000, 8999, 9000, 10**6 - 1, 10**6, 10**12)]
-    assert found == [None, None, (4, 0), (4, 0), (5, 8192), (5, 8192), None, None]
-    assert rules.choice(7, 4, 0) == rules.choice(7, 4, 10**9) == (3, 65536)
+    assert found == [None, None, (4, 0, 0), (4, 0, 0), (5, 0, 8192), (5, 0, 8192), None, None]
+    assert rules.choice(7, 4, 0) == rules.choice(7, 4, 10**9) == (2, 4, 65536)
     for processes in (1, 2, 3, 5, 8, 1000):
         assert rules.choice(2, processes, 5000) is None
         assert rules.choice(7, processes, 5000) is None
@@ -65,7 +65,7 @@ def test_any_rules_of_open_mpi(kind: str, ranks: int, cuts: list[tuple[int, int,
     made = table(kind, ranks, spans)  # type: ignore[arg-type]
     rules = OpenMpiRules(rules_of(made))
     for start, stop, told in spans:
-        wanted = None if told is None else (told["parameters"]["number"], told["parameters"]["segment"])
+        wanted = None if told is None else tuple(told["parameters"][key] for key in ("number", "fan", "segment"))
         for nbytes in {start, (stop or 2**41) - 1}:
             assert rules.choice(NUMBERS[kind], ranks, nbytes) == wanted
             assert rules.choice(NUMBERS[kind], ranks + 1, nbytes) is None
@@ -76,7 +76,7 @@ def test_its_own_choice_is_no_rule() -> None:
     own = {**OPEN_MPI, "algorithm": "default", "parameters": {}}
     rules = OpenMpiRules(rules_of(table("allreduce", 4, [(0, 9, own), (9, None, openmpi("ring", 4))])))
     assert rules.choice(2, 4, 8) is None
-    assert rules.choice(2, 4, 9) == (4, 0)
+    assert rules.choice(2, 4, 9) == (4, 0, 0)
     assert OpenMpiRules(rules_of(table("allreduce", 4, [(0, None, own)]))).rules == {}
 
 
@@ -94,13 +94,13 @@ def test_of_the_right_library() -> None:
     "told",
     [
         3, [], {}, {"name": "Open MPI"}, {**OPEN_MPI, "algorithm": 4, "parameters": {}},
-        {**OPEN_MPI, "algorithm": "ring\n5 5 5", "parameters": {"number": 4, "segment": 0}},
-        {**OPEN_MPI, "algorithm": "ring", "parameters": {"number": "4", "segment": 0}},
-        {**OPEN_MPI, "algorithm": "ring", "parameters": {"number": -4, "segment": 0}},
-        {**OPEN_MPI, "algorithm": "ring", "parameters": {"number": True, "segment": 0}},
-        {**OPEN_MPI, "algorithm": "ring", "parameters": {"number": 2**31, "segment": 0}},
+        {**OPEN_MPI, "algorithm": "ring\n5 5 5", "parameters": {"number": 4, "segment": 0, "fan": 0}},
+        {**OPEN_MPI, "algorithm": "ring", "parameters": {"number": "4", "segment": 0, "fan": 0}},
+        {**OPEN_MPI, "algorithm": "ring", "parameters": {"number": -4, "segment": 0, "fan": 0}},
+        {**OPEN_MPI, "algorithm": "ring", "parameters": {"number": True, "segment": 0, "fan": 0}},
+        {**OPEN_MPI, "algorithm": "ring", "parameters": {"number": 2**31, "segment": 0, "fan": 0}},
         {**OPEN_MPI, "algorithm": "ring", "parameters": {"number": 4}},
-        {**OPEN_MPI, "version": "5\n7", "algorithm": "ring", "parameters": {"number": 4, "segment": 0}},
+        {**OPEN_MPI, "version": "5\n7", "algorithm": "ring", "parameters": {"number": 4, "segment": 0, "fan": 0}},
     ],
 )  # fmt: skip
 def test_hostile_claims(told: Any) -> None:
@@ -247,7 +247,7 @@ def test_an_mpich_without_rules_and_with_another_library(tmp_path: Path) -> None
     assert trees_of(gone, path)[0].leaf("allreduce", 4, average=1) == "MPIR_Allreduce_intra_ring"
     with pytest.raises(Invalid, match=r"gone\.so"):
         trees_of(gone)
-    with pytest.raises(Unsupported, match="one algorithm alone for gather"):
+    with pytest.raises(Unsupported, match="know no sizes of gather in bytes"):
         trees_of(table("gather", 4, [(0, None, mpich("binomial", path))], root=0))
 
 
@@ -335,7 +335,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     monkeypatch.chdir(tmp_path)
     save_plan("table.json", table("allreduce", 4, [(0, None, openmpi("ring", 4))]))
     assert run("export table.json --to openmpi-rules -o rules".split()) == 0  # noqa: SIM905
-    assert OpenMpiRules(Path("rules/openmpi-rules.conf").read_text()).choice(2, 4, 7) == (4, 0)
+    assert OpenMpiRules(Path("rules/openmpi-rules.conf").read_text()).choice(2, 4, 7) == (4, 0, 0)
     assert run("export table.json --to ucc -o ucc".split()) == 0  # noqa: SIM905
     capsys.readouterr()
     assert run("export table.json --to mpich-rules -o rules".split()) == 2  # noqa: SIM905

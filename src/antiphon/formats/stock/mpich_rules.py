@@ -62,7 +62,7 @@ def mpich_rules(plans: Mapping[str, Plan], *, library: str = "") -> dict[str, st
         if all(one.what is None for one in found):
             continue
         if kind not in COLLECTIVES:
-            raise Unsupported(f"mpich-rules: MPICH has one algorithm alone for {kind}")
+            raise Unsupported(f"mpich-rules: selection files of MPICH know no sizes of {kind} in bytes")
         for level in trees:
             trees[level] = _with_rules(trees[level], level, kind, plan.topology.ranks, found, path)
     return {FILES[level]: written(tree) for level, tree in trees.items()}

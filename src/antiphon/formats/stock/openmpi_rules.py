@@ -50,4 +50,5 @@ def _rule(one: Range[Algorithm]) -> str:
     if one.what is None:
         return f"{one.start} 0 0 0 # its own choice"
     algorithm = one.what
-    return f"{one.start} {number(algorithm, 'number')} 0 {number(algorithm, 'segment')} # {algorithm.name}"
+    numbers = " ".join(str(number(algorithm, key)) for key in ("number", "fan", "segment"))
+    return f"{one.start} {numbers} # {algorithm.name}"

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ SEGMENTED = {
     "reduce": ("chain", "pipeline", "binary", "binomial", "in-order_binary"),
 }
 SEGMENTS = (0, 8192, 65536)
+FANS = (2, 4)  # how many chains begin at the root
 MPICH_NAMES = {
     "allgather": "ALLGATHER", "allreduce": "ALLREDUCE", "alltoall": "ALLTOALL", "broadcast": "BCAST",
     "reduce": "REDUCE", "reducescatter": "REDUCE_SCATTER_BLOCK",
@@ -131,10 +133,12 @@ def _of_open_mpi(library: Library, kind: str, ranks: int, nbytes: int) -> Iterat
         if not number or (name == "two_proc" and ranks != 2):
             continue
         segmented = name in SEGMENTED.get(kind, ())
-        for segment in SEGMENTS if segmented else (0,):
-            if segment < nbytes:
-                settings = {DYNAMIC: 1, variable: number, f"{variable}_segmentsize": segment}
-                yield Candidate(name, {"number": number, "segment": segment}, settings)
+        for segment, fan in product(SEGMENTS if segmented else (0,), FANS if name == "chain" else (0,)):
+            if segment >= nbytes or fan > max(ranks - 1, 1):
+                continue
+            settings = {DYNAMIC: 1, variable: number, f"{variable}_segmentsize": segment}
+            settings |= {f"{variable}_chain_fanout": fan} if fan else {}
+            yield Candidate(name, {"number": number, "segment": segment, "fan": fan}, settings)
 
 
 def _of_mpich(library: Library, kind: str, ranks: int, nbytes: int) -> Iterator[Candidate]:
