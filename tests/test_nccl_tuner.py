@@ -58,7 +58,7 @@ def plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
     kept = os.environ["ANTIPHON_CACHE"]
     os.environ["ANTIPHON_CACHE"] = str(tmp_path_factory.mktemp("cache"))
     try:
-        return library("nccl-tuner")
+        return library("nccl_tuner")
     finally:
         os.environ["ANTIPHON_CACHE"] = kept
 
