@@ -22,13 +22,18 @@ from antiphon.runtimes.measure.race import Race
 
 FULL4 = antiphon.topology("full:ranks=4")
 NAMES = {"ignore": 0, "basic_linear": 1, "ring": 4, "segmented_ring": 5, "two_proc": 6}
-HERE = Library(OPEN_MPI, "5.0.11", "libmpi.so", {"allreduce": NAMES, "gather": {"ignore": 0, "linear": 1}})
+HERE = Library(
+    OPEN_MPI, "5.0.11", "libmpi.so", {"allreduce": NAMES, "gather": {"ignore": 0, "linear": 1}},
+    {"coll_tuned_use_dynamic_rules": 1},
+)  # fmt: skip
 _MPICH = {
     "allreduce": {"auto": 0, "new": 1, "recexch": 7, "ring": 8, "tree": 6},
     "broadcast": {"auto": 0, "nb": 1, "smp": 2, "pipelined_tree": 7},
     "allgather": {"auto": 0, "recursive_doubling": 4, "ring": 5},
 }
-MPICH_HERE = Library(MPICH, "5.0.2", "libmpi.so", _MPICH, device=1)
+MPICH_HERE = Library(
+    MPICH, "5.0.2", "libmpi.so", _MPICH, {"MPIR_CVAR_DEVICE_COLLECTIVES": 1, "MPIR_CVAR_COLLECTIVE_FALLBACK": 0}
+)
 VARIABLE = "coll_tuned_allreduce_algorithm"
 Speed = Callable[[Case], float]  # of the library's algorithm; of ours where there is none
 
@@ -187,7 +192,8 @@ def test_only_an_mpi_and_in_any_order() -> None:
 
 
 def test_candidates_of_open_mpi() -> None:
-    here = Library(OPEN_MPI, "5.0.11", "", {"broadcast": {"ignore": 0, "basic_linear": 1, "chain": 2, "two_proc": 9}})
+    here = Library(OPEN_MPI, "5.0.11", "", {"broadcast": {"ignore": 0, "basic_linear": 1, "chain": 2, "two_proc": 9}},
+                   {"coll_tuned_use_dynamic_rules": 1})  # fmt: skip
 
     def told(ranks: int, nbytes: int) -> list[tuple[int, ...]]:
         return [tuple(one.parameters.values()) for one in candidates(here, "broadcast", ranks, nbytes)]
@@ -214,12 +220,15 @@ def test_candidates_of_mpich() -> None:
         ("pipelined_tree", {"k": k, "is_non_blocking": 1, "chunk_size": 8192, "recv_pre_posted": 0}) for k in (1, 2)
     ]
     assert told("broadcast", 4) == [("nb", {}), ("smp", {}), *pipelines]
+    settings = {one.name: one.settings for one in candidates(MPICH_HERE, "broadcast", 4, 1000)}
+    assert "MPIR_CVAR_COLLECTIVE_FALLBACK" in settings["nb"]
+    assert "MPIR_CVAR_COLLECTIVE_FALLBACK" not in settings["smp"]  # it calls itself where it cannot be
     assert told("allgather", 4) == [("recursive_doubling", {}), ("ring", {})]
     assert told("allgather", 6) == []  # one is left, so there is no choice
     assert told("gather", 4) == []
     one = candidates(MPICH_HERE, "allreduce", 4, 1000)[1]
     assert one == Candidate(
         "recexch", {"k": 4, "single_phase_recv": 0},
-        {"MPIR_CVAR_DEVICE_COLLECTIVES": 1, "MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM": 7,
+        {**MPICH_HERE.always, "MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM": 7,
          "MPIR_CVAR_ALLREDUCE_RECEXCH_KVAL": 4, "MPIR_CVAR_ALLREDUCE_RECEXCH_SINGLE_PHASE_RECV": 0},
     )  # fmt: skip

@@ -217,9 +217,8 @@ def test_every_rule_that_can_be_for_mpich(mpich: Mpi, compiled: Callable[[Mpi], 
         for kind, one in mine.items():
             told = {**here.about, "algorithm": one.name, "parameters": dict(one.parameters)}
             plans[kind] = table(kind, RANKS, [(0, None, told)], 0 if kind in ("broadcast", "reduce") else None)
-            forced |= {key: str(value) for key, value in one.settings.items() if not key.endswith("_ALGORITHM")}
-            forced |= {key: one.name for key in one.settings if key.endswith("_ALGORITHM")}
-        forced["MPIR_CVAR_DEVICE_COLLECTIVES"] = "none"
+            own = {key: value for key, value in one.settings.items() if key not in here.always}
+            forced |= {key: one.name if key.endswith("_ALGORITHM") else str(value) for key, value in own.items()}
         antiphon.export(plans, "mpich-rules", tmp_path / "rules")
         ruled, _ = calls(mpich, compiled(mpich), which, exports("MPIR_CVAR", tmp_path))
         made, _ = calls(mpich, compiled(mpich), which, forced)

@@ -52,7 +52,7 @@ def library_rows(cases: Sequence[Case], collective: Collective, comm: Any, mpi: 
 
 def _tried(steering: Steering, seat: Seat, call: Call, settings: dict[str, int], together: Together) -> str:
     """Why the library cannot do it, "" if it can: by one call, in which all processes fare alike."""
-    steering.take(steering.strict(settings))
+    steering.take(settings)
     seat.refresh()
     fault = ""
     try:

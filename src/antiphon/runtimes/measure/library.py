@@ -62,18 +62,20 @@ RADICES = (2, 4, 8)
 SEGMENT = 8192  # bytes of a piece in a pipelined tree
 DYNAMIC = "coll_tuned_use_dynamic_rules"
 DEVICE, FALLBACK = "MPIR_CVAR_DEVICE_COLLECTIVES", "MPIR_CVAR_COLLECTIVE_FALLBACK"
+ALONE = {DEVICE: "none", FALLBACK: "error"}  # nothing else is taken in the place of what is set
+NESTED = ("smp",)  # calls itself within a host, where it cannot be: there others must be taken
 
 
 @dataclass(frozen=True)
 class Library:
     """An MPI as it says of itself: of every collective its algorithms with their numbers. `file`: its libmpi, "" where
-    that cannot be told. `device`: the number by which MPICH leaves out what its device would do."""
+    that cannot be told. `always`: what is set with each of them."""
 
     name: str
     version: str
     file: str
     algorithms: Mapping[str, Mapping[str, int]]
-    device: int = 0
+    always: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def about(self) -> dict[str, str]:
@@ -98,8 +100,11 @@ def library_here(mpi: Any) -> Library:
             control = Control(mpi)
             variables = {kind: _variable(name, kind) for kind in (OPEN_MPI_NAMES if name == OPEN_MPI else MPICH_NAMES)}
             algorithms = {kind: control.names(variable) for kind, variable in variables.items()}
-            device = control.names(DEVICE).get("none", 0) if name == MPICH else 0
-            return Library(name, version[1], _file(), algorithms, device)
+            always = {DYNAMIC: 1}
+            if name == MPICH:
+                said = {key: control.names(key) for key in ALONE}
+                always = {key: said[key][word] for key, word in ALONE.items() if word in said[key]}
+            return Library(name, version[1], _file(), algorithms, always)
     first = told.splitlines()[0] if told else "an MPI without a name"
     raise Unsupported(f"--library-only: knows the algorithms of Open MPI and MPICH, this is {quote(first)}")
 
@@ -136,7 +141,7 @@ def _of_open_mpi(library: Library, kind: str, ranks: int, nbytes: int) -> Iterat
         for segment, fan in product(SEGMENTS if segmented else (0,), FANS if name == "chain" else (0,)):
             if segment >= nbytes or fan > max(ranks - 1, 1):
                 continue
-            settings = {DYNAMIC: 1, variable: number, f"{variable}_segmentsize": segment}
+            settings = {**library.always, variable: number, f"{variable}_segmentsize": segment}
             settings |= {f"{variable}_chain_fanout": fan} if fan else {}
             yield Candidate(name, {"number": number, "segment": segment, "fan": fan}, settings)
 
@@ -156,7 +161,10 @@ def _of_mpich(library: Library, kind: str, ranks: int, nbytes: int) -> Iterator[
             usual = {"k": radix, "is_non_blocking": 1, "chunk_size": SEGMENT if pipelined else 0}
             values = {key: usual.get(key, 0) for key in parameters}
             own = {f"{prefix}_{parameters[key]}": value for key, value in values.items()}
-            yield Candidate(name, values, {DEVICE: library.device, _variable(MPICH, kind): number, **own})
+            settings = {**library.always, _variable(MPICH, kind): number, **own}
+            if name in NESTED:
+                settings.pop(FALLBACK, None)
+            yield Candidate(name, values, settings)
 
 
 class Steering:
@@ -189,14 +197,10 @@ class Steering:
         self.take({})
         return made
 
-    def strict(self, settings: Mapping[str, int]) -> dict[str, int]:
-        """The same, but an algorithm that cannot do the call is an error."""
-        return {**settings, FALLBACK: self.control.names(FALLBACK).get("error", 0)} if self.late else dict(settings)
-
 
 def read(row: Mapping[str, Any]) -> Library:
     """What `main` says."""
-    return Library(row["name"], row["version"], row["file"], row["algorithms"], row["device"])
+    return Library(row["name"], row["version"], row["file"], row["algorithms"], row["always"])
 
 
 def main() -> None:
@@ -205,7 +209,7 @@ def main() -> None:
 
     try:
         here = library_here(MPI)
-        row: dict[str, Any] = {**here.about, "algorithms": here.algorithms, "device": here.device}
+        row: dict[str, Any] = {**here.about, "algorithms": here.algorithms, "always": here.always}
     except Unsupported as error:
         row = {"fault": str(error)}
     print(MARK + json.dumps(row), flush=True)
