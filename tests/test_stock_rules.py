@@ -138,12 +138,24 @@ OWN_CH4 = {
 }
 
 
+WORDS = [
+    *(f"algorithm=MPIR_Allreduce_intra_{name}" for name in ("ring", "recexch", "smp", "tree")),
+    "algorithm=MPIR_Allreduce_intra_reduce_scatter_allgather", "algorithm=MPIR_Allreduce_allcomm_nb",
+    "algorithm=MPIR_Reduce_intra_reduce_scatter_gather",
+    "algorithm=MPIR_Reduce_scatter_block_intra_pairwise", "algorithm=MPIR_Alltoall_intra_pairwise",
+    "algorithm=MPIR_Alltoall_intra_brucks", "algorithm=MPIR_Alltoall_intra_scattered",
+    "algorithm=MPIR_Allgather_intra_ring", "algorithm=MPIR_Bcast_intra_smp", "algorithm=MPIR_Bcast_intra_binomial",
+    "k=", "single_phase_recv=",
+]  # fmt: skip
+
+
 def library(folder: Path, mpir: Any = None, ch4: Any = None, before: bytes = b"\x7fELF code\0") -> Path:
     """A file as a libmpi that has these trees in it."""
     parts = [json.dumps(one, separators=(",", ":")).encode() for one in (mpir or OWN_MPIR, ch4 or OWN_CH4)]
     posix = b'{"collective=bcast":{"algorithm=MPIDI_POSIX_mpi_bcast_release_gather":{}}}'
     path = folder / "libmpi.so.12"
-    path.write_bytes(before + b"\0".join([posix, *reversed(parts)]) + b"\0 more")
+    words = "\0".join(WORDS).encode()
+    path.write_bytes(before + b"\0".join([posix, *reversed(parts), words]) + b"\0 more")
     return path
 
 
@@ -270,9 +282,22 @@ def test_libraries_that_are_none(tmp_path: Path) -> None:
     with pytest.raises(Invalid, match="is no JSON as we know it"):
         own_trees(str(bad))
     bad.write_bytes(twice.replace(b'"k=2"', b'"k=3"', 1))
-    assert own_trees(str(bad))["MPIR"] == {"collective=bcast": {"algorithm=MPIR_I": {"k=3": {}, "k=2": {}}}}
+    assert own_trees(str(bad)).trees["MPIR"] == {"collective=bcast": {"algorithm=MPIR_I": {"k=3": {}, "k=2": {}}}}
     own = own_trees(str(library(tmp_path)))
-    assert own == {"MPIR": OWN_MPIR, "CH4": OWN_CH4}
+    assert own.trees == {"MPIR": OWN_MPIR, "CH4": OWN_CH4}
+    assert set(WORDS) <= own.words
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "word"),
+    [("rings", {}, "intra_rings"), ("recexch", {"kk": 2}, "kk="), ("ring:0 any", {}, "ring:0 any")],
+)
+def test_what_that_mpich_does_not_know_is_refused(
+    tmp_path: Path, name: str, parameters: dict[str, int], word: str
+) -> None:  # fmt: skip
+    made = table("allreduce", 4, [(0, None, mpich(name, library(tmp_path), **parameters))])
+    with pytest.raises(Unsupported, match=rf"knows no .*{word}.* in a selection file"):
+        trees_of(made)
 
 
 # ---- UCC ----

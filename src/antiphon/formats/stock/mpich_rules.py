@@ -55,7 +55,8 @@ def mpich_rules(plans: Mapping[str, Plan], *, library: str = "") -> dict[str, st
     path = library or about["file"]
     if not isinstance(path, str):
         raise Invalid(f"library: expected a file, got {quote(path)}")
-    trees = own_trees(path)
+    own = own_trees(path)
+    trees = dict(own.trees)
     for kind, plan in plans.items():
         refuse_part(plan, "mpich-rules")
         found = ranges(plan, algorithm_of)
@@ -63,9 +64,17 @@ def mpich_rules(plans: Mapping[str, Plan], *, library: str = "") -> dict[str, st
             continue
         if kind not in COLLECTIVES:
             raise Unsupported(f"mpich-rules: selection files of MPICH know no sizes of {kind} in bytes")
-        for level in trees:
-            trees[level] = _with_rules(trees[level], level, kind, plan.topology.ranks, found, path)
+        for one in found:
+            if one.what is not None:
+                own.refuse_unknown(_leaf(kind, one.what), dict(one.what.parameters), path)
+        count = plan.topology.ranks
+        trees = {level: _with_rules(tree, level, kind, count, found, path) for level, tree in trees.items()}
     return {FILES[level]: written(tree) for level, tree in trees.items()}
+
+
+def _leaf(kind: str, algorithm: Algorithm) -> str:
+    where = "allcomm" if algorithm.name == "nb" else "intra"
+    return f"algorithm=MPIR_{COLLECTIVES[kind].name.capitalize()}_{where}_{algorithm.name}"
 
 
 def _with_rules(
@@ -108,11 +117,9 @@ def _algorithm(kind: str) -> Branch:
     def branch(algorithm: Algorithm | None, own: Tree) -> Tree:
         if algorithm is None:
             return own
-        where = "allcomm" if algorithm.name == "nb" else "intra"
-        name = f"algorithm=MPIR_{COLLECTIVES[kind].name.capitalize()}_{where}_{algorithm.name}"
         tree = TREES.get((kind, algorithm.name))
         told = [*([f"tree_type={tree}"] if tree else []), *(f"{key}={value}" for key, value in algorithm.parameters)]
-        made: Tree = {name: {one: {} for one in told}}
+        made: Tree = {_leaf(kind, algorithm): {one: {} for one in told}}
         for need in reversed(NEEDS.get((kind, algorithm.name), ())):
             made = _where(need, made, own)
         return made

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from antiphon.core.files import read_bytes, reading
-from antiphon.errors import Invalid, NotFound, quote
+from antiphon.errors import Invalid, NotFound, Unsupported, quote
 
 Tree = dict[str, Any]
 MPIR, CH4 = "MPIR", "CH4"
@@ -22,8 +23,23 @@ _MARKS = {MPIR: "algorithm=MPIR_I", CH4: "composition=MPIDI_"}  # only the first
 LEAVES = ("algorithm=", "composition=")
 
 
-def own_trees(path: str) -> dict[str, Tree]:
-    """Of a library file (libmpi.so): the tree of MPIR, and where there is one that of the device CH4."""
+@dataclass(frozen=True)
+class Own:
+    """What an MPICH has in itself: the tree of MPIR, and where there is one that of the device CH4; and the words that
+    it knows in such trees, algorithms and the names of their parameters with = behind."""
+
+    trees: Mapping[str, Tree]
+    words: frozenset[str]
+
+    def refuse_unknown(self, leaf: str, parameters: Iterable[str], path: str) -> None:
+        """MPICH takes a word that it does not know for any algorithm."""
+        for word in (leaf, *(f"{key}=" for key in parameters)):
+            if word not in self.words:
+                raise Unsupported(f"{path}: this MPICH knows no {quote(word)} in a selection file; tune it anew")
+
+
+def own_trees(path: str) -> Own:
+    """Read out of a library file (libmpi.so)."""
     with reading(path):
         data = read_bytes(path)
     found: dict[str, Tree] = {}
@@ -35,7 +51,8 @@ def own_trees(path: str) -> dict[str, Tree]:
                 found[name] = _read(text, path)
     if MPIR not in found:
         raise NotFound(f"{path}: has no selection tree in it; is it the libmpi of an MPICH 4 or 5?")
-    return found
+    words = re.findall(rb"(?<=\0)(?:algorithm=)?\w+=?(?=\0)", data)
+    return Own(found, frozenset(word.decode("ascii", "replace") for word in words if b"=" in word))
 
 
 def _read(text: bytes, path: str) -> Tree:
