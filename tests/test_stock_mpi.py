@@ -151,7 +151,10 @@ def its_library(mpi: Mpi) -> dict[str, Any]:
     return found
 
 
-FORCED = {"allreduce": ("ring", "ALLREDUCE"), "reducescatter": ("pairwise", "REDUCE_SCATTER_BLOCK")}
+FORCED: dict[str, tuple[str, str, dict[str, int]]] = {
+    "allreduce": ("recursive_multiplying", "ALLREDUCE", {"k": 4}),
+    "reducescatter": ("pairwise", "REDUCE_SCATTER_BLOCK", {}),
+}
 
 
 def test_mpich_runs_by_the_rules(mpich: Mpi, compiled: Callable[[Mpi], Path], tmp_path: Path) -> None:
@@ -164,9 +167,8 @@ def test_mpich_runs_by_the_rules(mpich: Mpi, compiled: Callable[[Mpi], Path], tm
     which = [(kind, nbytes) for kind in KINDS for nbytes in (1008, 8000, 40000)]
     program = compiled(mpich)
     own, _ = calls(mpich, program, which)
-    forced, _ = calls(
-        mpich, program, which, {f"MPIR_CVAR_{name}_INTRA_ALGORITHM": algorithm for algorithm, name in FORCED.values()}
-    )
+    by_name = {f"MPIR_CVAR_{name}_INTRA_ALGORITHM": algorithm for algorithm, name, _ in FORCED.values()}
+    forced, _ = calls(mpich, program, which, {**by_name, "MPIR_CVAR_ALLREDUCE_RECURSIVE_MULTIPLYING_KVAL": "4"})
     ruled, _ = calls(mpich, program, which, more)
     for one in which:
         differs = one[0] in FORCED and one[1] == 8000
@@ -179,7 +181,7 @@ def test_mpich_runs_by_the_rules(mpich: Mpi, compiled: Callable[[Mpi], Path], tm
 
 
 def told(file: str, kind: str) -> dict[str, Any]:
-    return mpich(FORCED[kind][0], file)
+    return mpich(FORCED[kind][0], file, **FORCED[kind][2])
 
 
 def test_mpich_says_which_files_it_reads(mpich: Mpi, compiled: Callable[[Mpi], Path], tmp_path: Path) -> None:

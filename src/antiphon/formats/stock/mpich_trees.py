@@ -23,18 +23,18 @@ _MARKS = {MPIR: "algorithm=MPIR_I", CH4: "composition=MPIDI_"}  # only the first
 LEAVES = ("algorithm=", "composition=")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Own:
-    """What an MPICH has in itself: the tree of MPIR, and where there is one that of the device CH4; and the words that
-    it knows in such trees, algorithms and the names of their parameters with = behind."""
+    """What an MPICH has in itself: the tree of MPIR, and where there is one that of the device CH4. `data`: all of the
+    library, for the words that it knows in such trees: algorithms, and names of parameters with = behind."""
 
     trees: Mapping[str, Tree]
-    words: frozenset[str]
+    data: bytes
 
     def refuse_unknown(self, leaf: str, parameters: Iterable[str], path: str) -> None:
         """MPICH takes a word that it does not know for any algorithm."""
         for word in (leaf, *(f"{key}=" for key in parameters)):
-            if word not in self.words:
+            if f"{word}\0".encode() not in self.data:  # it may be the end of a longer one
                 raise Unsupported(f"{path}: this MPICH knows no {quote(word)} in a selection file; tune it anew")
 
 
@@ -51,8 +51,7 @@ def own_trees(path: str) -> Own:
                 found[name] = _read(text, path)
     if MPIR not in found:
         raise NotFound(f"{path}: has no selection tree in it; is it the libmpi of an MPICH 4 or 5?")
-    words = re.findall(rb"(?<=\0)(?:algorithm=)?\w+=?(?=\0)", data)
-    return Own(found, frozenset(word.decode("ascii", "replace") for word in words if b"=" in word))
+    return Own(found, data)
 
 
 def _read(text: bytes, path: str) -> Tree:
