@@ -30,7 +30,7 @@ from antiphon.runtimes.measure.mpi_job import run_cases
 RANKS = 4
 SIZES = (1000, 8000, 64_000, 256_000, 1_000_000, 4_000_000)
 ROUNDS = 20
-TUNING, RACING = 60.0, 45.0  # seconds for all measurements of one MPI
+TUNING, RACING = 80.0, 45.0  # seconds for all measurements of one MPI
 FILES = {
     "openmpi-rules": {"OMPI_MCA_coll_tuned_dynamic_rules_filename": "openmpi-rules.conf"},
     "mpich-rules": {

@@ -132,6 +132,9 @@ def test_the_fastest_of_its_algorithms(monkeypatch: pytest.MonkeyPatch) -> None:
     assert antiphon.verify(found.plan) is None
     assert len(Fake.launches) == 1
     (cases,) = Fake.launches
+    for nbytes in (1000, 4000, 16000, 64000):  # four sizes share the time, ours having a fifth of each share
+        shares = {one.seconds for one in cases if one.nbytes == nbytes}
+        assert sorted(shares) == pytest.approx([600 / 4 * 0.2, 600 / 4 * 0.8])
     # at every size its own choice, each algorithm, the segmented one with segments below the size, none for two alone
     at = [one.library for one in cases if one.library is not None and one.nbytes == 64000]
     numbers = [(one.get(VARIABLE), one.get(f"{VARIABLE}_segmentsize")) for one in at]

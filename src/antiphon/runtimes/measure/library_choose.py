@@ -24,6 +24,7 @@ from antiphon.select import Listed
 from antiphon.units import format_size
 
 FEW = 2  # of ours at every size
+OURS = 0.2  # of the time for all measurements
 PATIENCE = 120.0  # seconds for an MPI to say what it is
 CHOICE = Candidate("default")  # what the library chooses by itself
 
@@ -92,7 +93,7 @@ class LibraryRaces(Races):
         programs, mine, whose = super().cases()
         cases, owners = list[Case](), list[Whose]()
         for case, owner, later in zip(mine, whose, [*whose[1:], None], strict=True):
-            cases.append(replace(case, race=2 * (case.race or 0), seconds=case.seconds / 2))
+            cases.append(replace(case, race=2 * (case.race or 0), seconds=OURS * case.seconds))
             owners.append(owner)
             kind, size, _ = owner
             if later is not None and later[:2] == owner[:2]:
@@ -100,7 +101,8 @@ class LibraryRaces(Races):
             members = list(self.found.plans[kind].collective.members)
             found = candidates(self.library, kind, len(members), case.nbytes)
             self.tried[kind, size] = [CHOICE, *found] if found else []
-            theirs = replace(cases[-1], ranks=members, race=2 * (case.race or 0) + 1)
+            share = (1 - OURS) * case.seconds
+            theirs = replace(case, ranks=members, race=2 * (case.race or 0) + 1, seconds=share)
             for number, one in enumerate(self.tried[kind, size]):
                 cases.append(replace(theirs, library=dict(one.settings)))
                 owners.append((kind, size, len(self.found.shortlist[kind]) + number))
