@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from fractions import Fraction
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
 import antiphon
+from antiphon.cli import run
 from antiphon.core.collective import KINDS
 from antiphon.core.example import of_rows
 from antiphon.core.plan import Entry, Plan
@@ -226,3 +228,22 @@ def test_orders_of_ring_planners_and_of_no_other() -> None:
             elif moves or name in ("direct", "bruck", "binomial-tree", "recursive-doubling"):
                 assert not forms(schedule), (kind, name)
     assert seen == set(KINDS)
+
+
+def test_what_is_written_is_read_as_a_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the reader of graphs that NCCL dumped: the links of the rings, each as wide as the channels on it."""
+    monkeypatch.chdir(tmp_path)
+    antiphon.export(antiphon.plan("allreduce", "dgx1v", planner="multi-ring"), "nccl-graph", tmp_path)
+    assert run("topology probe nccl-graph.xml --from nccl-xml -o machine.json".split()) == 0  # noqa: SIM905
+    machine, whole = antiphon.load("machine.json", antiphon.Topology), antiphon.topology("dgx1v")
+
+    def wide(one: antiphon.Topology) -> Counter[tuple[int, int]]:
+        found: Counter[tuple[int, int]] = Counter()
+        for link in range(one.links):
+            found[int(one.link_src[link]), int(one.link_dst[link])] += int(one.bandwidth(link))
+        return found
+
+    theirs = wide(whole)
+    assert machine.ranks == 8
+    assert all(width <= theirs[pair] for pair, width in wide(machine).items())
+    assert sum(wide(machine).values()) == 6 * 8 * 25 * 10**9
