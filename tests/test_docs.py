@@ -83,11 +83,16 @@ WITH_COMMANDS = [
 ]
 
 
-COMPILES = {"docs/bench.md", "docs/mpi.md", "docs/tuning.md"}  # pages whose commands need a C compiler
+COMPILES = {"docs/bench.md", "docs/mpi.md", "docs/stock.md", "docs/tuning.md"}  # pages whose commands need a C compiler
 LABS = {"docs/lab.md"}  # and those that need root
 
 
-LONG = {"docs/reproduction.md", "docs/planners/blink.md", "docs/tuning.md"}  # what they run has tests of its own too
+LONG = {
+    "docs/reproduction.md",
+    "docs/planners/blink.md",
+    "docs/stock.md",
+    "docs/tuning.md",
+}  # what they run has tests of its own too
 
 
 @pytest.mark.parametrize(

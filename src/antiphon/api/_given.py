@@ -91,8 +91,23 @@ def right(given: Any, collective: str, done: str, op: str | None = None, dtype: 
     from antiphon.select import check
 
     found = plan(given, collective)
-    fault = check(found, found.topology, op=op, dtype=dtype)
+    _refuse_wrong(found, given, done, check(found, found.topology, op=op, dtype=dtype))
+    return found
+
+
+def all_right(given: Any, collective: str, done: str) -> dict[str, Plan]:
+    """All plans that are given, by collective, or of these one, each verified likewise."""
+    from antiphon.select import check
+
+    found = plans(given) if not collective else {collective: plan(given, collective)}
+    for one in found.values():
+        _refuse_wrong(one, given, done, check(one, one.topology))
+    if len({one.topology for one in found.values()}) > 1:
+        raise Invalid("plan: these are for different machines; what is written together is for one")
+    return found
+
+
+def _refuse_wrong(found: Plan, given: Any, done: str, fault: Any) -> None:
     if fault is not None:
         where = f"{os.fspath(given)}: " if is_path(given) else ""
         raise Infeasible(f"{where}the plan is wrong and is not {done}: {fault.message}")
-    return found

@@ -224,7 +224,7 @@ def export(
     """A plan for another program: what each file holds, as bytes by name. With a folder the files are written there,
     all or none; what comes back is then each path with its number of bytes. A plan that is wrong is not written.
 
-    `plan`: a plan, its file, or what `tune` gave.
+    `plan`: a plan, its file, or what `tune` gave; all plans of a table for back ends that write whole tables.
     `name`: the back end (`antiphon.backends()`): "goal", "piccl-xml", ...
     `folder`: where the files go; made if it is not there.
     `nbytes`: the size, for those that write the messages of one size.
@@ -233,8 +233,10 @@ def export(
     """
     from antiphon.formats import emit
     from antiphon.formats import export as write
+    from antiphon.registry import find
 
-    found = _given.right(plan, collective, "written")
+    tables = find("backend", name).can.get("tables")
+    found: Any = (_given.all_right if tables else _given.right)(plan, collective, "written")
     if folder is not None:
         return write(found, name, os.fspath(folder), nbytes=nbytes, options=options)
     made = emit(found, name, nbytes=nbytes, options=options)

@@ -83,11 +83,11 @@ def run(  # noqa: PLR0913
 
 
 @public
-def build(what: Literal["mpi"], compiler: str = "") -> Library:
-    """The native engine, compiled where that has not been done yet: the path of the library.
+def build(what: Literal["mpi", "nccl-tuner"], compiler: str = "") -> Library:
+    """A library, compiled where that has not been done yet: its path.
 
-    `what`: "mpi", for your MPI.
-    `compiler`: instead of $MPICC, or mpicc beside Python or on the PATH.
+    `what`: "mpi", the native engine for your MPI; "nccl-tuner", a tuner plugin for NCCL.
+    `compiler`: instead of $MPICC, or mpicc beside Python or on the PATH; for nccl-tuner of $CC or cc.
     """
     from antiphon.runtimes.engine.mpi import build as make
 

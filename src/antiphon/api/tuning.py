@@ -38,7 +38,7 @@ def tune(
     workers: int | Literal["none"] | None = None,
     progress: Callable[[int, int, str], None] | None = None, factor: int = 4, few: int = 4, dtype: str = "float32",
     op: str = "sum", iterations: int = 20, warmup: int = 3, limit: Seconds = 600.0, mpiexec: str = "",
-    compiler: str = "", scale: str = "",
+    compiler: str = "", scale: str = "", library_only: bool = False,
 ) -> MeasuredTuning | None: ...  # fmt: skip
 
 
@@ -74,6 +74,7 @@ def tune(  # noqa: PLR0913
     mpiexec: str | None = None,
     compiler: str | None = None,
     scale: str | None = None,
+    library_only: bool | None = None,
 ) -> Tuning | MeasuredTuning | None:
     """The best plan for every size, of all that the planners can make; every schedule is verified.
 
@@ -108,6 +109,7 @@ def tune(  # noqa: PLR0913
     `limit`: seconds, or "600s", for all measurements.
     `mpiexec`, `compiler`: on mpi, the launcher with its options, and the compiler for the engine.
     `scale`: on lab, how slow it is, as for `lab("up")`.
+    `library_only`: on mpi, choose among the algorithms of the MPI library itself, for what `export` writes for it.
     """
     machine = _given.machine(topology)
     options: dict[str, Any] = {
@@ -118,7 +120,7 @@ def tune(  # noqa: PLR0913
     priced = _told(nccl=nccl, against=against, shortlist=shortlist)
     measured = _told(
         factor=factor, few=few, dtype=dtype, op=op, iterations=iterations, warmup=warmup, limit=limit, mpiexec=mpiexec,
-        compiler=compiler, scale=scale,
+        compiler=compiler, scale=scale, library_only=library_only,
     )  # fmt: skip
     target: Any = wanted
     if isinstance(wanted, str) and wanted == "all":
@@ -127,11 +129,13 @@ def tune(  # noqa: PLR0913
         target = _given.wanted(wanted, machine, root, ranks)
     if on is not None:
         from antiphon.runtimes.measure.choose import tune_measured
+        from antiphon.runtimes.measure.library_choose import tune_library
 
         if priced:
             raise Invalid(f"{next(iter(priced))}: does not go together with on={on!r}; leave one of them out")
         sizes: Any = "" if nbytes is None else nbytes if isinstance(nbytes, str | Sequence) else [nbytes]
-        return tune_measured(target, machine, on=on, nbytes=sizes, **options, **measured)
+        measure = tune_library if measured.pop("library_only", False) else tune_measured
+        return measure(target, machine, on=on, nbytes=sizes, **options, **measured)
     from antiphon.select import tune as find
 
     if measured:

@@ -12,19 +12,26 @@ from antiphon.cli.output import emit, working
 
 
 def _build_command(
-    what: Annotated[str, typer.Argument(metavar="WHAT", help="mpi: the engine over MPI, also for LD_PRELOAD")],
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="WHAT", help="mpi: the engine over MPI, also for LD_PRELOAD; nccl-tuner: a tuner plugin for NCCL"
+        ),
+    ],
     compiler: Annotated[
         str,
-        typer.Option("--compiler", metavar="COMMAND", help="instead of $MPICC, or mpicc beside Python or on the PATH"),
+        typer.Option("--compiler", metavar="COMMAND", help="instead of $MPICC or mpicc (for nccl-tuner $CC or cc)"),
     ] = "",
     json: Json = False,
 ) -> None:
-    """Compile the native engine for your MPI, where that has not been done yet, and print where the library is.
+    """Compile a library with your compiler, where that has not been done yet, and print where it is.
 
     Programs run by a tuned table, without a change to them:
     ANTIPHON_TABLE=table.json LD_PRELOAD=$(antiphon build mpi) mpiexec -n 8 ./a.out
+    Or NCCL is told what to choose, by what export --to nccl-tuner wrote:
+    ANTIPHON_NCCL_TUNER=tuner/nccl-tuner.txt NCCL_TUNER_PLUGIN=$(antiphon build nccl-tuner) ./a.out
     """
-    with working("compiling the engine"):
+    with working("compiling"):
         path = build(cast(Any, what), compiler)
     emit({"library": str(path)}, str(path), json)
 
@@ -32,6 +39,6 @@ def _build_command(
 def register(app: typer.Typer) -> None:
     app.command(
         "build",
-        short_help="Compile the engine for your MPI; prints its path.",
+        short_help="Compile the engine for your MPI, or a tuner for NCCL; prints its path.",
         epilog="Example: antiphon build mpi",
     )(_build_command)

@@ -66,6 +66,9 @@ Iterations = Annotated[
 ]
 For = Annotated[str, typer.Option("--for", metavar="TIME", help="with --on: time for all measurements (600s)")]
 Launcher = Annotated[str, typer.Option("--mpiexec", metavar="COMMAND", help="with --on mpi: the launcher, its options")]
+LibraryOnly = Annotated[
+    bool, typer.Option("--library-only", help="with --on mpi: choose among the MPI library's own algorithms")
+]
 Nccl = Annotated[bool, typer.Option("--nccl/--no-nccl", help="compare with what NCCL would do")]
 Budget = Annotated[str, typer.Option("--budget", metavar="TIME", help="CPU time for each candidate")]
 Effort = Annotated[
@@ -124,13 +127,14 @@ def _tune_command(
     workers: Workers = 0, seed: Seed = 0,
     out: TuneOutput = None, report: Report = None, svg: Svg = None, png: Png = None, heatmap: Heatmap = None,
     deterministic: Deterministic = False, on: On = "", factor: Factor = None, iterations: Iterations = None,
-    limit: For = "", mpiexec: Launcher = "", json: Json = False,
+    limit: For = "", mpiexec: Launcher = "", library_only: LibraryOnly = False, json: Json = False,
 ) -> None:  # fmt: skip
     """Try every planner that can, verify and price all they make, and keep the best for every size.
 
     One collective is written as a plan with its ranges of sizes, which verify and run take; several as a table.
     --svg and --png draw the times by size, --heatmap what the values of --sweep are worth at each. With --on mpi
-    the best few and the classics are run, in turn with the library's own collective, and chosen by their times.
+    the best few and the classics are run, in turn with the library's own collective, and chosen by their times; with
+    --library-only it is the library's own algorithms that are, for export --to openmpi-rules, mpich-rules or ucc.
     """
     files = {"-o": out, "--report": report, "--svg": svg, "--png": png, "--heatmap": heatmap}
     _check_files(files, bool(sweep), bool(vary))
@@ -139,11 +143,15 @@ def _tune_command(
         "nccl": nccl, "budget": parse_seconds(budget, "--budget", bare=True), "effort": effort,
         "workers": workers or None, "seed": seed, "sweep": read_sweep(sweep or ()), "deterministic": deterministic,
     }  # fmt: skip
-    measuring = {"--factor": factor, "--iterations": iterations, "--for": limit, "--mpiexec": mpiexec}
+    measuring = {
+        "--factor": factor, "--iterations": iterations, "--for": limit, "--mpiexec": mpiexec,
+        "--library-only": library_only,
+    }  # fmt: skip
     if on:
         if factor and nbytes and parse_span(nbytes, "--nbytes").factor:
             raise Invalid("--factor: --nbytes names one already; leave one of them out")
-        how = {"on": on, "factor": factor, "iterations": iterations, "mpiexec": mpiexec or None}
+        how = {"on": on, "factor": factor, "iterations": iterations, "mpiexec": mpiexec or None,
+               "library_only": library_only or None}  # fmt: skip
         refused = {
             "--vary": vary,
             "--only": only,
@@ -181,6 +189,7 @@ def _measured(
 ) -> None:
     """Choose by measuring; under mpiexec or srun all but the first process only take part."""
     from antiphon.cli.choose_text import measured_text, use_text
+    from antiphon.cli.library_text import library_text, library_use
 
     for name, given in refused.items():
         if given:
@@ -192,9 +201,10 @@ def _measured(
         return
     if out is not None:
         found.save(out)
-    written = [f"  written: {out}", *use_text(found, str(out))] if out is not None else []
+    use, text = (library_use, library_text) if options.get("library_only") else (use_text, measured_text)
+    written = [f"  written: {out}", *use(found, str(out))] if out is not None else []
     last = last_line([found.tuning])
-    emit(found.as_json(), "\n".join([measured_text(found), *written, *last]), json)
+    emit(found.as_json(), "\n".join([text(found), *written, *last]), json)
     if found.interrupted:
         raise StoppedEarly("interrupted; what was found until then is told and written")
 

@@ -268,6 +268,21 @@ class Resources:
         return self.capacity[int(self.klass[resource])] * self.scale
 
 
+_BOXES = ("host", "box", "server", "node")
+
+
+def hosts(machine: Topology) -> tuple[int, ...]:
+    """Of every rank the number of its host, by the part of the places that is called host..., box..., server... or
+    node...; () where there is none, or one holds all."""
+    parts = [place.split("/") for place in machine.places[: machine.ranks]]
+    for depth in range(min(map(len, parts))):
+        if all(part[depth].startswith(_BOXES) for part in parts):
+            boxes = [tuple(part[: depth + 1]) for part in parts]
+            number = {box: i for i, box in enumerate(dict.fromkeys(boxes))}
+            return tuple(number[box] for box in boxes) if len(number) > 1 else ()
+    return ()
+
+
 def default_places(ranks: int, switches: int) -> tuple[str, ...]:
     return tuple(f"rank{i}" for i in range(ranks)) + tuple(f"switch{i}" for i in range(switches))
 

@@ -25,16 +25,22 @@ def lacks(entry: Entry) -> str:
 
 
 def emit(
-    plan: Plan, name: str, *, nbytes: int | str | None = None, options: Mapping[str, Any] | None = None
-) -> dict[str, Contents]:
-    """The files of a plan as a back end writes them: a text, bytes, or bytes in parts for each name."""
+    plan: Plan | Mapping[str, Plan], name: str, *, nbytes: int | str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> dict[str, Contents]:  # fmt: skip
+    """The files of a plan as a back end writes them: a text, bytes, or bytes in parts for each name. For those that
+    write whole tables also plans for one machine, by collective."""
     entry = find("backend", name)
     missing = lacks(entry)
     if missing:
         raise Missing(f"back end {name} needs {missing}; install it first")
+    plans = {plan.collective.kind: plan} if isinstance(plan, Plan) else dict(plan)
     kinds = entry.can["collectives"]
-    if kinds != "all" and plan.collective.kind not in kinds:
-        raise Unsupported(f"back end {name} does not write {plan.collective.kind} (it writes {', '.join(kinds)})")
+    for kind in plans:
+        if kinds != "all" and kind not in kinds:
+            raise Unsupported(f"back end {name} does not write {kind} (it writes {', '.join(kinds)})")
+    if not entry.can.get("tables") and len(plans) != 1:
+        raise Invalid(f"back end {name} writes one plan, got {len(plans)}; choose one of them")
     given = dict(options or {})
     if "nbytes" in entry.can.get("needs", ()):
         if "nbytes" in given or nbytes is None:
@@ -42,14 +48,14 @@ def emit(
         given["nbytes"] = nbytes
     elif nbytes is not None:
         raise Invalid(f"back end {name} writes what is right for every size; leave nbytes out")
-    found = call("backend", name, entry.load(), given, plan)
+    found = call("backend", name, entry.load(), given, plans if entry.can.get("tables") else next(iter(plans.values())))
     if not isinstance(found, dict) or not found:
         raise RuntimeError(f"back end {name} gave {quote(found)}, not a dictionary of files")
     return found
 
 
 def export(
-    plan: Plan,
+    plan: Plan | Mapping[str, Plan],
     name: str,
     folder: str | os.PathLike[str],
     *,

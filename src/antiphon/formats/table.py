@@ -1,7 +1,8 @@
 """The built-in back ends by name. To add one: a file with an emit function, and a line here.
 
 can["collectives"], can["topologies"]: what it takes. can["needs"]: ("nbytes",) where it writes the messages of one
-size. can["options"]: names. can["files"]: what it writes. can["modules"], can["programs"]: what must be installed.
+size. can["tables"]: True where it writes all plans of a table at once, given by collective. can["options"]: names.
+ can["files"]: what it writes. can["modules"], can["programs"]: what must be installed.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from antiphon.registry import Entry
 _ALL = {"collectives": "all", "topologies": "all", "needs": ("nbytes",)}
 
 _INSTANCE = {"collectives": "all", "topologies": "all", "needs": (), "options": ("chunks", "steps", "rounds")}
+
+_TABLES = {"collectives": "all", "topologies": "all", "needs": (), "tables": True}
 
 TABLE: dict[str, Entry] = {
     "dimacs": Entry(
@@ -54,6 +57,26 @@ TABLE: dict[str, Entry] = {
             "files": ("plan0.json, ...", "plan0-in-place.json, ...", "plan0-packets.json, ...", "register.py"),
         },
     ),
+    "mpich-rules": Entry(
+        "antiphon.formats.stock.mpich_rules:mpich_rules",
+        "selection trees for MPICH: which of its own algorithms, as tune --library-only measured it",
+        {**_TABLES, "options": ("library",), "files": ("mpich-mpir.json", "mpich-ch4.json")},
+    ),
+    "nccl-graph": Entry(
+        "antiphon.formats.stock.nccl_graph:nccl_graph",
+        "rings and chains for a stock NCCL, as NCCL_GRAPH_FILE",
+        {**_TABLES, "options": ("copies", "link", "partial"), "files": ("nccl-graph.xml",)},
+    ),
+    "nccl-tuner": Entry(
+        "antiphon.formats.stock.nccl_tuner:nccl_tuner",
+        "which algorithm, protocol and channels a stock NCCL takes, for our tuner plugin (antiphon build nccl-tuner)",
+        {**_TABLES, "options": ("protocol", "channels"), "files": ("nccl-tuner.txt",)},
+    ),
+    "openmpi-rules": Entry(
+        "antiphon.formats.stock.openmpi_rules:openmpi_rules",
+        "rules for Open MPI: which of its own algorithms, as tune --library-only measured it",
+        {**_TABLES, "options": (), "files": ("openmpi-rules.conf",)},
+    ),
     "piccl-xml": Entry(
         "antiphon.formats.piccl.write:piccl_xml",
         "PICCL's schedule XML, and with a profile its topology XML and figures",
@@ -78,5 +101,10 @@ TABLE: dict[str, Entry] = {
         "antiphon.formats.points.smtlib:smtlib",
         "the same claims as SMT-LIB 2, for any solver of QF_LIA",
         {**_INSTANCE, "files": ("sat-C-S-R.smt2, ...", "unsat-C-S-R.smt2, ...")},
+    ),
+    "ucc": Entry(
+        "antiphon.formats.stock.ucc:ucc",
+        "tuning strings for UCC: which of its algorithms, by planner or by the algorithm that was measured",
+        {**_TABLES, "options": (), "files": ("ucc.conf",)},
     ),
 }

@@ -145,9 +145,9 @@ class _Reader:
             self.closed = False  # it goes on in another host
         elif name == "gpu" and self.channel is not None:
             dev = attributes.get("dev", attributes.get("rank", ""))
-            if not dev.isdigit() or len(dev) > 6:
+            if not re.fullmatch(r"\d{1,6}|0x[\da-f]{1,5}", dev, re.ASCII):  # newer NCCLs write 0xa
                 raise Invalid(f"line {line}: gpu has dev={quote(dev)}; expected its number")
-            self.channel.append(int(dev))
+            self.channel.append(int(dev, 16 if dev.startswith("0x") else 10))
             if len(self.channel) > MOST_GPUS:
                 raise Invalid(f"line {line}: a channel has more than {MOST_GPUS} GPUs")
 

@@ -61,6 +61,7 @@ TARGETS = {
     ),
     "threads": Target((*CORE, "transport_threads.c")),
     "sockets": Target((*CORE, "transport_sockets.c", "sockets_calls.c", *SHARED, "transport_shared.c")),
+    "nccl_tuner": Target(("nccl_tuner.c",)),  # which needs no engine
     # the kernel of GPUs: on threads of a processor, on those of NVIDIA, on those of AMD
     "device": Target(
         ("threads.cc",), DEVICE, "CXX", "c++", "c++", ("-std=c++17", *FLAGS), "install a C++ compiler (g++ or clang++)"

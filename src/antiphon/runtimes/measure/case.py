@@ -69,6 +69,9 @@ class Case:
     Cases in a row with the same `race` differ in their program only, and are measured in turn, run by run, until it is
     certain which of them is fastest, or `seconds` are over: each has `repeat` runs at least if it can still win, and
     `MOST` times as many at most. Without `knockout` nobody leaves, and each has `repeat` runs.
+
+    `library`: not the program, but the library's own collective with these variables of it set (`measure/library.py`);
+    of a race all cases or none.
     """
 
     program: int
@@ -88,6 +91,7 @@ class Case:
     race: int | None = None
     knockout: bool = True
     seconds: float = float("inf")
+    library: Mapping[str, int] | None = None
 
 
 def inner_of(nbytes: int) -> int:

@@ -26,6 +26,7 @@ FEW = 4  # of the model's best at every size
 GRACE = 30.0  # seconds after the limit until a launch that hangs is ended; it should notice by itself
 Measured = dict[int, dict[int, Row]]  # by size, and by number in the shortlist
 Progress = Callable[[int, int, str], None]
+Whose = tuple[str, int, int]  # the collective, the size, the number in the shortlist
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +66,9 @@ class MeasuredTuning:
             "at",
             "order",
             "measurements",
+            "library",
+            "library_seconds",
+            "library_over_default",
         )
         return [
             {"collective": kind, "from": entry.start, "to": entry.stop,
@@ -101,6 +105,7 @@ def tune_measured(  # noqa: PLR0913
     compiler: str = "",
     scale: str = "",
     progress: Progress | None = None,
+    races: type[Races] | None = None,
     **options: Any,
 ) -> MeasuredTuning | None:
     """`tune`, then measure: at each size of a ladder (`nbytes`, each `factor` times the last where it names no factor)
@@ -113,7 +118,7 @@ def tune_measured(  # noqa: PLR0913
 
     `limit`: seconds for all measurements; sizes that were not measured until then count as not asked for. `options`:
     those of `tune`; with `deterministic` the library is never chosen for what combines. Ctrl-C keeps what was found.
-    Under mpiexec or srun
+    `races`: what is measured, if it is not this. Under mpiexec or srun
     only process 0 has a result, the others None.
     """
     ladder = parse_sizes(nbytes or NBYTES, usual=factor)
@@ -138,11 +143,11 @@ def tune_measured(  # noqa: PLR0913
         if not found.plans:
             raise NotFound(f"no planner could plan {wanted} on {found.topology.name}")
         usual = Case(0, [], 0, 0, data_type(dtype).name, op, repeat=iterations, warmup=warmup)
-        work = _Races(found, ladder, few, on, how, limit, progress, usual)
+        work = (races or Races)(found, ladder, few, on, how, limit, progress, usual)
         return work.go(bool(options.get("deterministic")))
 
 
-class _Races:
+class Races:
     """The measurements of one tuning: a race for each collective and size."""
 
     def __init__(
@@ -160,19 +165,19 @@ class _Races:
     def go(self, deterministic: bool) -> MeasuredTuning:
         found = self.found
         rows: dict[str, Measured] = {kind: {n: {} for n in self.ladder} for kind in found.plans}
-        self._measure(rows)
+        self.measure(rows)
         plans = {}
         for kind, mine in rows.items():
             listed = found.shortlist[kind]
             order = one_order(listed, mine) if deterministic else None
             free = order is None or not found.plans[kind].collective.combining  # the library has an order of its own
             choices = [
-                best_at(size, listed, order, mine[size], free, self._case(kind, size).nbytes) for size in self.ladder
+                best_at(size, listed, order, mine[size], free, self.case(kind, size).nbytes) for size in self.ladder
             ]
             plans[kind] = Plan(found.topology, found.plans[kind].collective, tuple(entries(choices, self.on, free)))
         return MeasuredTuning(found, self.on, plans, tuple(self.rows), self.complete, self.interrupted, self.unmeasured)
 
-    def _contestants(self, kind: str, size: int) -> list[int]:
+    def contestants(self, kind: str, size: int) -> list[int]:
         """Their numbers in the shortlist, the likeliest first."""
         shortlist = self.found.shortlist[kind]
         order = sorted(range(len(shortlist)), key=lambda n: (shortlist[n].candidate.seconds[size], n))
@@ -189,52 +194,40 @@ class _Races:
             best.setdefault(shortlist[number].candidate.planner, number)
         return {number for planner, number in best.items() if planner in CLASSICS}
 
-    def _case(self, kind: str, size: int) -> Case:
+    def case(self, kind: str, size: int) -> Case:
         weight = self.found.plans[kind].collective.buffer_weight * data_type(self.usual.dtype).itemsize
         unit = max(size // weight, 1)
         return replace(self.usual, unit=unit, nbytes=unit * weight, inner=inner_of(unit * weight))
 
-    def _cases(self) -> tuple[list[Runnable], list[Case], list[tuple[str, int, int]]]:
+    def cases(self) -> tuple[list[Runnable], list[Case], list[Whose]]:
         """What races: programs, cases, and of each of these the collective, the size, and the number in the shortlist.
 
         A race has the ranks that any of its contestants needs."""
         programs: list[Runnable] = []
         numbers: dict[tuple[str, int], int] = {}
-        cases, whose = list[Case](), list[tuple[str, int, int]]()
+        cases, whose = list[Case](), list[Whose]()
         races = [(kind, size) for size in self.ladder for kind in self.found.plans]
         for race, (kind, size) in enumerate(races):
-            some = self._contestants(kind, size)
+            some = self.contestants(kind, size)
             for number in some:
                 if (kind, number) not in numbers:
                     numbers[kind, number] = len(programs)
                     programs.append(Runnable(self.found.shortlist[kind][number].schedule, self.found.topology))
             ranks = sorted({rank for number in some for rank in programs[numbers[kind, number]].ranks})
-            case = replace(self._case(kind, size), ranks=ranks, race=race, seconds=self.limit / len(races))
+            case = replace(self.case(kind, size), ranks=ranks, race=race, seconds=self.limit / len(races))
             cases += [replace(case, program=numbers[kind, number]) for number in some]
             whose += [(kind, size, number) for number in some]
         return programs, cases, whose
 
-    def _measure(self, rows: Mapping[str, Measured]) -> None:
+    def measure(self, rows: Mapping[str, Measured]) -> None:
         """All in one launch; what comes is kept, whatever ends it."""
-        programs, cases, whose = self._cases()
+        programs, cases, whose = self.cases()
         done = 0
 
         def heard(number: int, row: Row) -> None:
             nonlocal done
             done += 1
-            kind, size, listed = whose[number]
-            candidate = self.found.shortlist[kind][listed].candidate
-            if self.progress is not None:
-                self.progress(done, len(cases), f"{kind} of {format_size(size)}: {candidate.planner} is measured")
-            collective = self.found.plans[kind].collective
-            told = {"collective": kind, "planner": candidate.planner, "options": dict(candidate.options)}
-            self.rows.append({**told, **row_of(cases[number], collective, row, self.on)})
-            if row["wrong"]:
-                raise Infeasible(
-                    f"{kind} by {candidate.planner} at {format_size(size)}: {row['wrong']} elements were wrong; "
-                    "please report it"
-                )
-            rows[kind][size][listed] = row
+            self.heard(whose[number], cases[number], row, rows, (done, len(cases)))
 
         try:
             if time.monotonic() < self.ends:
@@ -246,3 +239,18 @@ class _Races:
             pass
         self.complete = self.complete and done == len(cases)
         self.unmeasured += len(cases) - done
+
+    def heard(self, whose: Whose, case: Case, row: Row, rows: Mapping[str, Measured], at: tuple[int, int]) -> None:
+        """A measurement; `at`: how many there are now, and of how many."""
+        kind, size, listed = whose
+        candidate = self.found.shortlist[kind][listed].candidate
+        if self.progress is not None:
+            self.progress(*at, f"{kind} of {format_size(size)}: {candidate.planner} is measured")
+        told = {"collective": kind, "planner": candidate.planner, "options": dict(candidate.options)}
+        self.rows.append({**told, **row_of(case, self.found.plans[kind].collective, row, self.on)})
+        if row["wrong"]:
+            raise Infeasible(
+                f"{kind} by {candidate.planner} at {format_size(size)}: {row['wrong']} elements were wrong; "
+                "please report it"
+            )
+        rows[kind][size][listed] = row

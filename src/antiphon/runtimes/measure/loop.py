@@ -82,17 +82,20 @@ def digest_of(blocks: Iterable[Array]) -> str:
 
 
 class Heat:
-    """Cases that are measured together at one process: `ours`, a call for each, and the library's own."""
+    """Cases that are measured together at one process: `ours`, a call for each, and the library's own. `ready` is told
+    before the clock starts which call comes."""
 
     def __init__(
-        self, cases: Sequence[Case], seat: Any, ours: Sequence[Call], theirs: Call | None, together: Together
-    ) -> None:
+        self, cases: Sequence[Case], seat: Any, ours: Sequence[Call], theirs: Call | None, together: Together,
+        ready: Callable[[Call], None] = lambda call: None,
+    ) -> None:  # fmt: skip
         self.cases, self.case, self.seat, self.together = cases, cases[0], seat, together
-        self.ours, self.theirs = list(ours), theirs
+        self.ours, self.theirs, self.ready = list(ours), theirs, ready
 
     def once(self, call: Call, inner: int = 1) -> float:
         """Seconds of one call, all starting together."""
         self.seat.refresh()
+        self.ready(call)
         began = self.together.meet()
         for _ in range(inner):
             call()

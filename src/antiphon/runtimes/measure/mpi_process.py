@@ -23,6 +23,7 @@ from antiphon.core.program import decode
 from antiphon.errors import AntiphonError
 from antiphon.runtimes.engine.launch import MARK
 from antiphon.runtimes.engine.native import Engine, Program
+from antiphon.runtimes.measure._mpi_library import library_rows
 from antiphon.runtimes.measure._mpi_reference import reference
 from antiphon.runtimes.measure.case import Case, Row, heats
 from antiphon.runtimes.measure.loop import Heat, Seat, Together
@@ -75,7 +76,9 @@ class Process:
         case = cases[0]
         comm = self.comm(len(case.ranks))
         rows: list[Row] = []
-        if self.world.rank < len(case.ranks):
+        if self.world.rank < len(case.ranks) and case.library is not None:
+            rows = library_rows(cases, self.job.collectives[case.program], comm, self.mpi, _Among(comm))
+        elif self.world.rank < len(case.ranks):
             wire = self.engine.mpi(comm, case.ranks, self.job.collectives[case.program].ranks)
             try:
                 rows = self._measured(cases, comm, wire)

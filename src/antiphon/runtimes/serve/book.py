@@ -21,7 +21,7 @@ from antiphon.core.files import name_of, read_bytes, reading, within
 from antiphon.core.plan import Entry, Plan
 from antiphon.core.program import decode, encode, prove
 from antiphon.core.schedule import Schedule
-from antiphon.core.topology import Topology
+from antiphon.core.topology import Topology, hosts
 from antiphon.core.verify import verify
 from antiphon.errors import Invalid, Unsupported
 from antiphon.lower.lowering import both
@@ -51,7 +51,6 @@ _HEADER = struct.Struct("<8sIIQQ8I")
 _PAGE = struct.Struct("<IiIIQQiIIIdQ")
 _PROGRAM = struct.Struct("<QQII")
 _NO_END = 2**64 - 1
-_BOXES = ("host", "box", "server", "node")
 
 
 def make_book(plans: Iterable[Plan], every_root: bool = True) -> Book:
@@ -88,7 +87,7 @@ def make_book(plans: Iterable[Plan], every_root: bool = True) -> Book:
                         left.append(str(error))
                         continue
                 pages.append(_page(schedule.collective, entry, number))
-    return Book(machine.name, machine.ranks, _hosts(machine), tuple(pages), tuple(programs), tuple(dict.fromkeys(left)))
+    return Book(machine.name, machine.ranks, hosts(machine), tuple(pages), tuple(programs), tuple(dict.fromkeys(left)))
 
 
 def _numbered(schedule: Schedule, programs: dict[bytes, int]) -> int:
@@ -127,17 +126,6 @@ def _label(entry: Entry) -> str:
     planner, options = entry.claims.get("planner", "plan"), entry.claims.get("options")
     told = [f"{key}={value}" for key, value in options.items()] if isinstance(options, dict) else []
     return " ".join([str(planner), *told])
-
-
-def _hosts(machine: Topology) -> tuple[int, ...]:
-    """By the part of the places that is called host..., box..., server... or node...; () where there is none."""
-    parts = [place.split("/") for place in machine.places[: machine.ranks]]
-    for depth in range(min(map(len, parts))):
-        if all(part[depth].startswith(_BOXES) for part in parts):
-            boxes = [tuple(part[: depth + 1]) for part in parts]
-            number = {box: i for i, box in enumerate(dict.fromkeys(boxes))}
-            return tuple(number[box] for box in boxes) if len(number) > 1 else ()
-    return ()
 
 
 def _rooted(entry: Entry, machine: Topology, every_root: bool) -> Iterator[Schedule]:

@@ -1,0 +1,76 @@
+"""What a table that `tune --library-only` wrote says of the library's own algorithms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from antiphon.core.plan import Entry, Plan
+from antiphon.errors import Invalid, Unsupported, quote
+
+CLAIM = "library"  # of an entry: {name, version, file, algorithm, parameters}
+DEFAULT = "default"  # the algorithm that the library chooses by itself
+MOST = 2**31 - 1
+HOW = "tune it by antiphon tune COLL TOPO --on mpi --library-only"
+MPIS = {"Open MPI": "openmpi-rules", "MPICH": "mpich-rules"}
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """One of the library's, by its name, with the numbers that it was measured with."""
+
+    name: str
+    parameters: tuple[tuple[str, int], ...] = ()
+
+    def __getitem__(self, key: str) -> int:
+        return dict(self.parameters)[key]
+
+    def __str__(self) -> str:
+        return " ".join([self.name, *(f"{key}={value}" for key, value in self.parameters)])
+
+
+def about(entry: Entry) -> Mapping[str, Any] | None:
+    """What is claimed of the library; None where nothing is. Invalid where it is not of that form."""
+    told = entry.claims.get(CLAIM)
+    if told is None:
+        return None
+    texts = ("name", "version", "file", "algorithm")
+    numbers = told.get("parameters", {}) if isinstance(told, dict) else None
+    plain = isinstance(told, dict) and all(isinstance(told.get(key), str) and told[key].isprintable() for key in texts)
+    right = isinstance(numbers, dict) and all(type(n) is int and 0 <= n <= MOST for n in numbers.values())
+    if not plain or not right:
+        raise Invalid(f"claims.{CLAIM}: expected texts {', '.join(texts)} and whole numbers as parameters, got "
+                      f"{quote(told)}")  # fmt: skip
+    found: Mapping[str, Any] = told
+    return found
+
+
+def algorithm_of(entry: Entry) -> Algorithm | None:
+    """The library's best algorithm, where it is not its own choice."""
+    told = about(entry)
+    if told is None or told["algorithm"] == DEFAULT:
+        return None
+    return Algorithm(told["algorithm"], tuple(sorted(told.get("parameters", {}).items())))
+
+
+def library_of(plans: Mapping[str, Plan], name: str) -> Mapping[str, Any]:
+    """What all entries say of the library itself. Unsupported where none does, or one speaks of another than `name`."""
+    told = [one for plan in plans.values() for entry in plan.entries if (one := about(entry)) is not None]
+    if not told:
+        raise Unsupported(f"{MPIS[name]}: this table says nothing of {name}'s own algorithms; {HOW}")
+    for one in told:
+        if one["name"] != name:
+            other = MPIS.get(one["name"])
+            raise Unsupported(
+                f"{MPIS[name]}: this table was measured on {one['name']}" + (f"; export --to {other}" if other else "")
+            )
+    return told[0]
+
+
+def number(algorithm: Algorithm, key: str) -> int:
+    """A parameter that must be there."""
+    for name, value in algorithm.parameters:
+        if name == key:
+            return value
+    raise Invalid(f"claims.{CLAIM}: {quote(algorithm.name)} has no parameter {key}")

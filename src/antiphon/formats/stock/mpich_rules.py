@@ -1,0 +1,146 @@
+"""Selection trees for MPICH 4 and 5: which of its own algorithms for which size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from antiphon.core.plan import Plan
+from antiphon.errors import Invalid, Unsupported, quote
+from antiphon.formats.stock.measured import MOST, Algorithm, algorithm_of, library_of
+from antiphon.formats.stock.mpich_trees import CH4, MPIR, Tree, for_processes, leaf_of, of_intra, own_trees, written
+from antiphon.formats.stock.ranges import Range, ranges, refuse_part
+
+FILES = {MPIR: "mpich-mpir.json", CH4: "mpich-ch4.json"}
+
+
+class Collective(NamedTuple):
+    """`size`: by which number MPICH knows its sizes, and whether that is of the block for one process."""
+
+    name: str
+    size: str
+    of_block: bool = False
+
+
+COLLECTIVES = {
+    "allgather": Collective("allgather", "total_msg_size"),
+    "allreduce": Collective("allreduce", "avg_msg_size"),
+    "alltoall": Collective("alltoall", "avg_msg_size", True),
+    "broadcast": Collective("bcast", "avg_msg_size"),
+    "reduce": Collective("reduce", "avg_msg_size"),
+    "reducescatter": Collective("reduce_scatter_block", "total_msg_size"),
+}
+# What a call must be for an algorithm to be right for it; other calls go as without rules.
+COMMUTES, BUILT_IN, ENOUGH, WHOLE = "is_commutative", "is_op_built_in", "count", "comm_hierarchy"
+NEEDS: Mapping[tuple[str, str], tuple[str, ...]] = {
+    ("allreduce", "recursive_multiplying"): (COMMUTES,), ("allreduce", "ring"): (COMMUTES,),
+    ("allreduce", "k_reduce_scatter_allgather"): (COMMUTES,), ("allreduce", "smp"): (COMMUTES, WHOLE),
+    ("reduce", "smp"): (COMMUTES, WHOLE), ("broadcast", "smp"): (WHOLE,),
+    ("allreduce", "reduce_scatter_allgather"): (BUILT_IN, ENOUGH),
+    ("reduce", "reduce_scatter_gather"): (BUILT_IN, ENOUGH),
+    ("reducescatter", "pairwise"): (COMMUTES,), ("reducescatter", "recursive_halving"): (COMMUTES,),
+}  # fmt: skip
+# What a rule must name beside numbers: the library's own choice, by which it was measured.
+TREES = {("allreduce", "tree"): "knomial_1", ("broadcast", "tree"): "kary", ("broadcast", "pipelined_tree"): "kary"}
+Branch = Callable[[Algorithm | None, Tree], Tree]
+
+
+def mpich_rules(plans: Mapping[str, Plan], *, library: str = "") -> dict[str, str]:
+    """The trees of the library with rules for all plans in them: for communicators of exactly as many processes as the
+    machine has ranks, and the sizes that were measured. All else stays as it is in the library.
+
+    `library`: its libmpi.so, whose trees are taken; left out, the one that was measured.
+    """
+    about = library_of(plans, "MPICH")
+    path = library or about["file"]
+    if not isinstance(path, str):
+        raise Invalid(f"library: expected a file, got {quote(path)}")
+    own = own_trees(path)
+    trees = dict(own.trees)
+    for kind, plan in plans.items():
+        refuse_part(plan, "mpich-rules")
+        found = ranges(plan, algorithm_of)
+        if all(one.what is None for one in found):
+            continue
+        if kind not in COLLECTIVES:
+            raise Unsupported(f"mpich-rules: selection files of MPICH know no sizes of {kind} in bytes")
+        for one in found:
+            if one.what is not None:
+                own.refuse_unknown(_leaf(kind, one.what), dict(one.what.parameters), path)
+        count = plan.topology.ranks
+        trees = {level: _with_rules(tree, level, kind, count, found, path) for level, tree in trees.items()}
+    return {FILES[level]: written(tree) for level, tree in trees.items()}
+
+
+def _leaf(kind: str, algorithm: Algorithm) -> str:
+    where = "allcomm" if algorithm.name == "nb" else "intra"
+    return f"algorithm=MPIR_{COLLECTIVES[kind].name.capitalize()}_{where}_{algorithm.name}"
+
+
+def _with_rules(
+    trees: Tree, level: str, kind: str, count: int, found: Sequence[Range[Algorithm]], path: str
+) -> Tree:  # fmt: skip
+    """The tree of a level with the rules for one collective in it. What CH4 does not mention it leaves to MPIR."""
+    key = f"collective={COLLECTIVES[kind].name}"
+    if level == CH4 and key not in trees:
+        return trees
+    own, rest = of_intra(trees, COLLECTIVES[kind].name, path)
+    branch = _to_mpir(leaf_of(own)) if level == CH4 else _algorithm(kind)
+
+    def inside(mine: Tree) -> Tree:
+        return _by_size(kind, count, found, mine, branch)
+
+    return {**trees, key: {"comm_type=intra": for_processes(own, count, inside), **rest}}
+
+
+def _by_size(kind: str, count: int, found: Sequence[Range[Algorithm]], own: Tree, branch: Branch) -> Tree:
+    """One branch for each range of sizes."""
+    about = COLLECTIVES[kind]
+    sized: Tree = {}
+    for one in found:
+        if one.stop is None:
+            break
+        stop = -(-one.stop // count) if about.of_block else one.stop
+        sized[f"{about.size}<{stop}" if stop <= MOST else f"{about.size}<={MOST}"] = branch(one.what, own)
+        if stop > MOST:
+            break
+    last = found[-1]
+    sized[f"{about.size}=any"] = branch(last.what if last.stop is None else None, own)
+    if kind == "alltoall":  # in place there is no type of what is sent, hence no size
+        return {"is_sendbuf_inplace=yes": own, "is_sendbuf_inplace=no": sized}
+    return sized
+
+
+def _algorithm(kind: str) -> Branch:
+    """In the tree of MPIR: the algorithm, for calls that it is right for."""
+
+    def branch(algorithm: Algorithm | None, own: Tree) -> Tree:
+        if algorithm is None:
+            return own
+        tree = TREES.get((kind, algorithm.name))
+        told = [*([f"tree_type={tree}"] if tree else []), *(f"{key}={value}" for key, value in algorithm.parameters)]
+        made: Tree = {_leaf(kind, algorithm): {one: {} for one in told}}
+        for need in reversed(NEEDS.get((kind, algorithm.name), ())):
+            made = _where(need, made, own)
+        return made
+
+    return branch
+
+
+def _where(need: str, made: Tree, own: Tree) -> Tree:
+    """The one where a call is as is needed, the other elsewhere. An algorithm that goes through the hosts one by one
+    calls the same collective for each, on communicators that are not whole."""
+    if need == ENOUGH:
+        return {"count<pow2": own, "count=any": made}
+    if need == WHOLE:
+        return {f"{need}=parent": made, f"{need}=any": own}
+    return {f"{need}=yes": made, f"{need}=no": own}
+
+
+def _to_mpir(leaf: str) -> Branch:
+    """In the tree of CH4: nothing that fits, where there is a rule, by which it goes on to the tree of MPIR."""
+
+    def branch(algorithm: Algorithm | None, own: Tree) -> Tree:
+        return own if algorithm is None else {"comm_type=inter": {leaf: {}}}
+
+    return branch

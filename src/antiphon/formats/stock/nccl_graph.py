@@ -1,0 +1,120 @@
+"""The rings and chains of a plan as a graph file of NCCL, which takes them in the place of those that it finds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from antiphon.core.plan import Plan
+from antiphon.core.routes import resolve
+from antiphon.core.schedule import Schedule
+from antiphon.core.topology import Topology, hosts
+from antiphon.errors import Invalid, Unsupported, quote
+from antiphon.formats.stock.circles import CHAIN, RING, Order, orders
+from antiphon.formats.stock.ranges import first, planner_of, refuse_part
+
+FILE = "nccl-graph.xml"
+MOST_CHANNELS = 32
+LINKS = ("NVL", "PIX", "PXB", "PHB", "SYS")
+# How NCCL numbers them: the graph of rings, of pattern ring; the graph of trees, in which a box is a chain.
+GRAPHS = {RING: (0, 4), CHAIN: (1, 3)}
+
+
+def nccl_graph(plans: Mapping[str, Plan], *, copies: int = 1, link: str = "", partial: bool = False) -> dict[str, str]:
+    """One graph file: a channel for each ring, more for one that has a greater part of the data.
+
+    NCCL has one set of rings and one of trees for all collectives and sizes, and within a box its trees are chains: so
+    every entry of every plan must go along the same rings or the same chains. `partial`: leave out entries that do not.
+    `copies`: of every channel. `link`: NVL, PIX, PXB, PHB or SYS, what joins the GPUs; left out, NVL where all links
+    used are NVLinks, else PHB.
+    """
+    from antiphon.options import parse_yes
+
+    machine = first(plans).topology
+    partial = parse_yes(partial, "option partial")
+    if isinstance(copies, bool) or not isinstance(copies, int) or not 1 <= copies <= MOST_CHANNELS:
+        raise Invalid(f"copies: expected a whole number from 1 to {MOST_CHANNELS}, got {quote(copies)}")
+    if link and link not in LINKS:
+        raise Invalid(f"link: expected {', '.join(LINKS)}, got {quote(link)}")
+    if len(set(hosts(machine))) > 1:
+        raise Unsupported(
+            f"nccl-graph: {machine.name} has {len(set(hosts(machine)))} hosts; a graph file says the orders within one "
+            "(plan for one of them)"
+        )
+    found: dict[str, tuple[str, Schedule, list[Order]]] = {}
+    for kind, plan in plans.items():
+        refuse_part(plan, "nccl-graph")
+        for entry in plan.entries:
+            who = f"{kind} by {planner_of(entry) or 'a schedule'} from {entry.start} bytes on"
+            try:
+                mine = _plain(entry.schedule)
+            except Unsupported as error:
+                if partial:
+                    continue
+                raise Unsupported(
+                    f"nccl-graph: {who}: {error}; NCCL takes rings, and trees that are chains (--option partial=yes "
+                    "leaves out what is neither)"
+                ) from None
+            form = mine[0].form
+            before = found.setdefault(form, (who, entry.schedule, mine))
+            if [(one.ranks, one.share) for one in before[2]] != [(one.ranks, one.share) for one in mine]:
+                raise Unsupported(f"nccl-graph: {who} has other {form}s than {before[0]}; NCCL has one set for all")
+    if not found:
+        raise Unsupported("nccl-graph: nothing in this table goes along rings or chains")
+    lines = ['<graphs version="1">']
+    for form in sorted(found, key=lambda form: GRAPHS[form]):
+        lines += _graph(machine, found[form][1], found[form][2], copies, link)
+    return {FILE: "\n".join([*lines, "</graphs>"]) + "\n"}
+
+
+def _plain(schedule: Schedule) -> list[Order]:
+    if schedule.joint is not None:
+        raise Unsupported("lets switches multicast or combine")
+    found = orders(schedule)
+    if len({one.form for one in found}) > 1:
+        raise Unsupported("goes along rings and along chains at once")
+    return found
+
+
+def _graph(machine: Topology, schedule: Schedule, found: Sequence[Order], copies: int, link: str) -> list[str]:
+    number, pattern = GRAPHS[found[0].form]
+    unit = math.lcm(*(one.share.denominator for one in found))
+    parts = [int(one.share * unit) for one in found]
+    counts = [copies * part // math.gcd(*parts) for part in parts]
+    if sum(counts) > MOST_CHANNELS:
+        raise Unsupported(
+            f"nccl-graph: the {found[0].form}s have parts of the data that need {sum(counts)} channels, and there are "
+            f"{MOST_CHANNELS} at most"
+        )
+    speed, nvlink = _speed(machine, schedule, found, counts)
+    kind = link or ("NVL" if nvlink else "PHB")
+    told = {
+        "id": number, "pattern": pattern, "crossnic": 0, "nchannels": sum(counts), "speedintra": speed,
+        "speedinter": speed, "latencyinter": 0, "typeintra": kind, "typeinter": "PIX",
+        "samechannels": int(len(found) == 1),
+    }  # fmt: skip
+    lines = [" ".join(["  <graph", *(f'{key}="{value}"' for key, value in told.items())]) + ">"]
+    for one, count in zip(found, counts, strict=True):
+        gpus = [f'      <gpu dev="{rank:#x}" rank="{rank}"/>' for rank in one.ranks]
+        lines += ["    <channel>", *gpus, "    </channel>"] * count
+    return [*lines, "  </graph>"]
+
+
+def _speed(machine: Topology, schedule: Schedule, found: Sequence[Order], counts: Sequence[int]) -> tuple[str, bool]:
+    """GB/s of every channel where all are in use, and whether all links used are NVLinks."""
+    way = resolve(machine, schedule.src, schedule.dst, schedule.route, schedule.routes)
+    resources = machine.resources
+    load: dict[int, int] = {}
+    kinds: set[str] = set()
+    for one, count in zip(found, counts, strict=True):
+        rows = np.array(one.rows)
+        for route in np.unique(way.route[rows]).tolist():
+            for at in way.table[route]:
+                kinds.add(machine.types[int(machine.link_type[at])].kind)
+                limits = resources.limit_of[resources.limit_ptr[at] : resources.limit_ptr[at + 1]]
+                for resource in (at, *limits.tolist()):
+                    load[resource] = load.get(resource, 0) + count
+    slowest = min(resources.bytes_per_second(resource) / times for resource, times in load.items())
+    return f"{float(slowest) / 1e9:.4g}", all(kind.startswith("nvlink") for kind in kinds)

@@ -1,0 +1,54 @@
+"""Rules for the component coll/tuned of Open MPI 4.1 and 5: which of its own algorithms for which size."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from antiphon.core.plan import Plan
+from antiphon.errors import Unsupported
+from antiphon.formats.stock.measured import Algorithm, algorithm_of, library_of, number
+from antiphon.formats.stock.ranges import Range, ranges, refuse_part
+
+FILE = "openmpi-rules.conf"
+# How coll/tuned numbers collectives. Sizes are what we call nbytes in all of these.
+NUMBERS = {
+    "allgather": 0, "allreduce": 2, "alltoall": 3, "broadcast": 7, "gather": 9, "reduce": 11, "reducescatter": 13,
+    "scatter": 15,
+}  # fmt: skip
+OWN_CHOICE = "0 0 0 0"  # from 0 bytes on algorithm 0
+
+
+def openmpi_rules(plans: Mapping[str, Plan]) -> dict[str, str]:
+    """One file of rules for all plans: for communicators of exactly as many processes as the machine has ranks, and the
+    sizes that were measured. For all else rules say algorithm 0, by which Open MPI chooses itself.
+
+    A reducescatter is MPI_Reduce_scatter_block, as that is what was measured.
+    """
+    about = library_of(plans, "Open MPI")
+    lines: list[str] = []
+    written = 0
+    for kind, plan in plans.items():
+        refuse_part(plan, "openmpi-rules")
+        if kind not in NUMBERS:
+            raise Unsupported(f"openmpi-rules: Open MPI has no {kind}")
+        count = plan.topology.ranks
+        found = ranges(plan, algorithm_of)
+        if all(one.what is None for one in found):
+            continue
+        written += 1
+        rules = [_rule(one) for one in found]
+        lines += [f"{NUMBERS[kind]} # {kind}", "3 # sizes of communicators"]
+        lines += ["0 # from no process on: its own choice", "1", OWN_CHOICE]
+        lines += [f"{count} # processes", str(len(rules)), *rules]
+        lines += [f"{count + 1} # and more: its own choice", "1", OWN_CHOICE]
+    head = f"{written} # collectives, by what was measured on Open MPI {about['version']}"
+    return {FILE: "\n".join([head, *lines]) + "\n"}
+
+
+def _rule(one: Range[Algorithm]) -> str:
+    """From how many bytes on, algorithm, fan-out, bytes of a segment (0: what the algorithm takes by itself)."""
+    if one.what is None:
+        return f"{one.start} 0 0 0 # its own choice"
+    algorithm = one.what
+    numbers = " ".join(str(number(algorithm, key)) for key in ("number", "fan", "segment"))
+    return f"{one.start} {numbers} # {algorithm.name}"

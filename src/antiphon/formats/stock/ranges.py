@@ -1,0 +1,52 @@
+"""What holds for which sizes: the entries of a plan, those that follow each other with the same to say being one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
+
+from antiphon.core.plan import Entry, Plan
+from antiphon.errors import Unsupported
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Range(Generic[T]):
+    """`what` holds for start <= nbytes < stop (None: without end); None: nothing is said of these sizes."""
+
+    start: int
+    stop: int | None
+    what: T | None
+
+
+def ranges(plan: Plan, of: Callable[[Entry], T | None]) -> list[Range[T]]:
+    """They cover every size. O(entries)."""
+    found: list[Range[T]] = []
+    for entry in plan.entries:
+        what = of(entry)
+        if found and found[-1].what == what:
+            found[-1] = replace(found[-1], stop=entry.stop)
+        else:
+            found.append(Range(entry.start, entry.stop, what))
+    return found
+
+
+def planner_of(entry: Entry) -> str:
+    """Who planned the schedule: what the plan claims, else what the schedule says of itself."""
+    return str(entry.claims.get("planner") or entry.schedule.provenance.get("planner") or "")
+
+
+def refuse_part(plan: Plan, who: str) -> None:
+    """Unsupported where not all ranks take part: the library means all of a communicator, or another one."""
+    if len(plan.collective.members) != plan.topology.ranks:
+        raise Unsupported(
+            f"{who}: the plan is for {len(plan.collective.members)} of {plan.topology.ranks} ranks; make one for a "
+            "machine of just these (--only)"
+        )
+
+
+def first(plans: Mapping[str, Plan]) -> Plan:
+    """Of plans for one machine the first."""
+    return next(iter(plans.values()))

@@ -1,0 +1,79 @@
+/* The interface between NCCL and a tuner plugin, as far as we need it: versions 2 to 6 of it.
+ *
+ * Written down from what NCCL documents of it: names and order of what is called, and the numbers that stand for
+ * collectives, algorithms and protocols. With AP_NCCL_H the results are those of NCCL's own nccl.h instead of ours.
+ */
+#ifndef AP_NCCL_TUNER_H
+#define AP_NCCL_TUNER_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef AP_NCCL_H
+#include <nccl.h>
+#else
+typedef enum { ncclSuccess = 0, ncclSystemError = 2 } ncclResult_t;
+#endif
+
+enum ap_nccl_collective { AP_BROADCAST, AP_REDUCE, AP_ALLGATHER, AP_REDUCESCATTER, AP_ALLREDUCE, AP_COLLECTIVES };
+enum ap_nccl_algorithm {
+    AP_TREE, AP_RING, AP_COLLNET_DIRECT, AP_COLLNET_CHAIN, AP_NVLS, AP_NVLS_TREE, AP_PAT, AP_ALGORITHMS
+};
+enum ap_nccl_protocol { AP_LL, AP_LL128, AP_SIMPLE, AP_PROTOCOLS };
+enum ap_nccl_level { AP_LOG_WARN = 2, AP_LOG_INFO = 3 };
+enum ap_nccl_part { AP_LOG_TUNING = 0x40 };
+
+#define AP_NEVER (-1.0f) /* the cost of what NCCL cannot do here */
+
+typedef void (*ap_nccl_log)(int level, unsigned long parts, const char *file, int line, const char *form, ...)
+    __attribute__((format(printf, 5, 6)));
+
+/* `costs`: algorithms times protocols, in one piece, in microseconds; NCCL takes the least that is not AP_NEVER.
+ * `channels`: what stands there stays where nothing is written, and 0, which NCCL puts there, means its own choice. */
+
+typedef struct {
+    const char *name;
+    ncclResult_t (*init)(size_t ranks, size_t nodes, ap_nccl_log log, void **context);
+    ncclResult_t (*choose)(void *context, int collective, size_t nbytes, int collnet, int nvls, int together,
+                           int *algorithm, int *protocol, int *channels);
+    ncclResult_t (*destroy)(void *context);
+} ap_nccl_tuner_2;
+
+typedef struct {
+    const char *name;
+    ncclResult_t (*init)(size_t ranks, size_t nodes, ap_nccl_log log, void **context);
+    ncclResult_t (*choose)(void *context, int collective, size_t nbytes, int together, float **costs, int algorithms,
+                           int protocols, int *channels);
+    ncclResult_t (*destroy)(void *context);
+} ap_nccl_tuner_3;
+
+typedef struct {
+    const char *name;
+    ncclResult_t (*init)(size_t ranks, size_t nodes, ap_nccl_log log, void **context);
+    ncclResult_t (*choose)(void *context, int collective, size_t nbytes, int together, float **costs, int algorithms,
+                           int protocols, int registered, int *channels);
+    ncclResult_t (*destroy)(void *context);
+} ap_nccl_tuner_4;
+
+/* `domains` and `constants` (what NVLink joins, and NCCL's own model) are not looked at. */
+typedef struct {
+    const char *name;
+    ncclResult_t (*init)(void **context, uint64_t communicator, size_t ranks, size_t nodes, ap_nccl_log log,
+                         void *domains, void *constants);
+    ncclResult_t (*choose)(void *context, int collective, size_t nbytes, int together, float **costs, int algorithms,
+                           int protocols, int registered, int *channels);
+    ncclResult_t (*finalize)(void *context);
+} ap_nccl_tuner_5;
+
+typedef struct {
+    const char *name;
+    ncclResult_t (*init)(void **context, uint64_t communicator, size_t ranks, size_t nodes, ap_nccl_log log,
+                         void *domains, void *constants);
+    ncclResult_t (*choose)(void *context, int collective, size_t nbytes, int together, float **costs, int algorithms,
+                           int protocols, int registered, int *channels);
+    ncclResult_t (*finalize)(void *context);
+    ncclResult_t (*chunk)(void *context, int collective, size_t nbytes, int algorithm, int protocol, int channels,
+                          size_t *bytes); /* NULL: NCCL's own */
+} ap_nccl_tuner_6;
+
+#endif
