@@ -82,13 +82,20 @@ def digest_of(blocks: Iterable[Array]) -> str:
 
 
 class Heat:
-    """Cases that are measured together at one process: `ours`, a call for each, and the library's own."""
+    """Cases that are measured together at one process: `ours`, a call for each, and the library's own. `recorder`: what
+    records the calls of a case alone (traced.Recorder)."""
 
     def __init__(
-        self, cases: Sequence[Case], seat: Any, ours: Sequence[Call], theirs: Call | None, together: Together
+        self,
+        cases: Sequence[Case],
+        seat: Any,
+        ours: Sequence[Call],
+        theirs: Call | None,
+        together: Together,
+        recorder: Any = None,
     ) -> None:
         self.cases, self.case, self.seat, self.together = cases, cases[0], seat, together
-        self.ours, self.theirs = list(ours), theirs
+        self.ours, self.theirs, self.recorder = list(ours), theirs, recorder
 
     def once(self, call: Call, inner: int = 1) -> float:
         """Seconds of one call, all starting together."""
@@ -112,6 +119,8 @@ class Heat:
         began = time.monotonic()
         everyone = [*self.ours, *([self.theirs] if self.theirs else [])]
         wrong = [self.checked(call) for call in everyone]
+        if self.recorder is not None:
+            self.recorder.fit(self.case.warmup + self.case.repeat + 1)
         for _ in range(self.case.warmup - 1):
             for call in everyone:
                 self.once(call)
@@ -133,6 +142,8 @@ class Heat:
             if self.case.digest:
                 row["digests"] = [one[1][number] for one in told]
             rows.append(row | {key: sum(one[2][i][number] for one in told) for i, key in enumerate(more)})
+        if self.recorder is not None:  # of a case alone: its last call was checked, and those before are its runs
+            rows[0]["traced"] = self.recorder.told(self.together, spent[:, 0].tolist(), 1)
         return rows
 
     def _alone(self) -> tuple[Array, list[Standing]]:
