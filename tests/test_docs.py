@@ -83,7 +83,7 @@ WITH_COMMANDS = [
 ]
 
 
-COMPILES = {"docs/bench.md", "docs/mpi.md", "docs/tuning.md"}  # pages whose commands need a C compiler
+COMPILES = {"docs/bench.md", "docs/mpi.md", "docs/traces.md", "docs/tuning.md"}  # whose commands need a C compiler
 LABS = {"docs/lab.md"}  # and those that need root
 
 
