@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import shutil
 import sys
 import threading
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -29,7 +31,11 @@ from antiphon.runtimes.engine.build import library
 from antiphon.runtimes.engine.native import Engine
 from antiphon.runtimes.engine.trace import CALL, Trace
 from antiphon.runtimes.measure import clocks
+from antiphon.runtimes.measure.case import Runnable
 from antiphon.runtimes.measure.loop import Together
+from antiphon.runtimes.measure.recorder import unpacked
+from antiphon.runtimes.measure.rows import run_schedule
+from antiphon.runtimes.measure.traced import measured_trace
 
 needs_cc = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 Event = dict[str, Any]
@@ -252,6 +258,26 @@ def test_clocks_that_differ_are_bounded() -> None:
 def test_one_clock_needs_no_exchange() -> None:
     assert offsets([0, 10**9], ["same", "same"]) == [(0, 0), (0, 0)]
     assert clocks.clock_name() == clocks.clock_name()
+
+
+@needs_cc
+def test_a_clock_that_is_ahead_is_set_back() -> None:
+    """Ranks of another host, as their own clock tells it: the trace is the same, but for the error that it tells."""
+    made = antiphon.plan("allreduce", "full:ranks=3", planner="ring")
+    rows = run_schedule("local", Runnable(made.at(NBYTES).schedule), NBYTES, trace=True)
+    assert rows is not None
+    told = rows[0]["traced"]
+    whole = json.loads(measured_trace(told, "here", {}))
+    for one, ahead in zip(told, (0, 5 * 10**9, -(10**12)), strict=True):
+        records = unpacked(one["records"]).copy()
+        for name in ("begin", "end"):
+            records[name] += ahead
+        packed = base64.b64encode(zlib.compress(records.tobytes())).decode()
+        one |= {"records": packed, "ahead": float(ahead), "error": 1500.0 * (ahead != 0)}
+    again = json.loads(measured_trace(told, "here", {}))
+    assert again["otherData"].pop("clock_error_us") == 1.5
+    assert whole["otherData"].pop("clock_error_us") == 0
+    assert again == whole
 
 
 # ---- every runtime ----
