@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from generate import Case, cases
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from perfetto_env import opened
 
@@ -127,6 +127,7 @@ def test_the_critical_path_is_marked(model: str, profile: str | None, spec: str)
 def test_traces_of_any_schedule(random: Case, model: str) -> None:
     """Messages that wait for each other on one link are on the path before the one ahead has landed."""
     ready = prepare(model, random.schedule, random.topology)
+    assume(ready(10**6).seconds < 10**6)  # beyond some weeks a float has no nanoseconds
     path, made = ready(10**6).critical_path, ready.events(10**6)  # type: ignore[attr-defined]
     events = events_of(chrome_trace(made, random.topology, 10**6, model, path))
     check_lines(events)
@@ -137,7 +138,7 @@ def test_traces_of_any_schedule(random: Case, model: str) -> None:
 moments = st.tuples(st.integers(0, 60), st.integers(0, 20)).map(lambda pair: (pair[0] / 7, (pair[0] + pair[1]) / 7))
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2), moments, moments), max_size=30))
 def test_slices_of_a_line_never_overlap(drawn: list[Any]) -> None:
     """Whatever the moments are; what a rank does within itself has no other end."""
