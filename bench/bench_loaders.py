@@ -150,6 +150,33 @@ def _dims(size: int) -> bytes:
     return b'{"units-count":[2],"a":[' + b",".join([b"1"] * (size // 2)) + b"]}"
 
 
+def _length(count: int) -> bytes:
+    out = b""
+    while count > 127:
+        out, count = out + bytes([count & 127 | 128]), count >> 7
+    return out + bytes([count])
+
+
+def _field(data: bytes) -> bytes:
+    """Its length, and then the bytes, as protocol buffers have texts and messages."""
+    return _length(len(data)) + data
+
+
+def _inner(*parts: bytes) -> bytes:
+    """The last of them in a field behind the one before, all that in one behind the one before that, and so on."""
+    *heads, made = parts
+    for head in reversed(heads):
+        made = head + _field(made)
+    return made
+
+
+def _chakra(size: int) -> bytes:
+    """Nodes with a number, a kind, an attribute, and what they wait for."""
+    made = (b"\x08" + _length(i) + b"\x18\x04\x2a" + _field(_length(max(i - 1, 1))) for i in range(1, size // 40))
+    return HEAD + b"".join(_field(b"\x12\x08all kind" + one + b"\x52\x0e\x0a\x09is_cpu_op\xd8\x01\x01") for one in made)
+
+
+HEAD = b"\x07\x0a\x050.0.4"
 EMPTY = ",".join(f'"{name}":[]' for name in COLUMNS)
 BLOCK = '{"pre":[0],"post":[1]}'
 TREE = '<topo num_nodes="1" num_levels="1">@<group level="0" id="0" param_file="a"><node id="0"/></group></topo>'
@@ -247,6 +274,18 @@ SHAPES: dict[str, tuple[str, Shape]] = {
     "probe: links of TACOS": ("netfiles", _tacos),
     "probe: dimensions": ("netfiles", _dims),
     "probe: values of YAML": ("netfiles", lambda n: lines("topology:", "- Ring", n)),
+    "trace: events": ("trace", lambda n: around('{"traceEvents":[@]}', '{"ph":"M"}', n)),
+    "trace: events of usual length": ("trace", lambda n: around(
+        '{"traceEvents":[@]}', '{"ph":"X","ts":1.5,"dur":2,"pid":1,"tid":2,"name":"a","args":{"b":1}}', n)),
+    "trace: args": ("trace", lambda n: keyed('{"traceEvents":[{"ph":"M","args":{@}}]}', n)),
+    "trace: about itself": ("trace", lambda n: around('{"traceEvents":[],"otherData":{"a":[@]}}', "[]", n)),
+    "chakra: nodes": ("chakra", lambda n: HEAD + b"\0" * n),
+    "chakra: nodes of usual length": ("chakra", _chakra),
+    "chakra: attributes": ("chakra", lambda n: HEAD + _field(b"".join(
+        b"\x52\x08\x0a\x06%06d" % i for i in range(n // 10)))),
+    "chakra: values": ("chakra", lambda n: HEAD + _inner(b"", b"\x52", b"\x52", b"\x0a", bytes(n))),
+    "chakra: texts": ("chakra", lambda n: HEAD + _inner(b"", b"\x52", b"\xf2\x01", b"\x0a\x02aa" * (n // 4))),
+    "chakra: waits": ("chakra", lambda n: HEAD + _inner(b"", b"\x08\x80\x7f\x2a", b"\x80\x7f" * (n // 2))),
     "gzip: zeros": ("json", lambda n: gzip.compress(bytes(n * 200), 9)),
     "gzip: links": ("json", lambda n: gzip.compress(SHAPES["topology: links"][1](n * 100), 9)),
 }  # fmt: skip
@@ -258,6 +297,8 @@ def loader(kind: str) -> Callable[[Path], object]:
     from antiphon.cost import load_profile
     from antiphon.cost.fit.loggp_tables import read_round_trips
     from antiphon.cost.fit.tables import read_added, read_measured
+    from antiphon.formats.chakra.nodes import read_in_order, read_nodes
+    from antiphon.formats.chrome import Read
     from antiphon.formats.piccl import readers as piccl
     from antiphon.formats.piccl.figures import read_figures
     from antiphon.formats.probe.table import SOURCES, read
@@ -270,6 +311,8 @@ def loader(kind: str) -> Callable[[Path], object]:
         "json": lambda path: loads(read_bytes(path)), "plan": load_plans, "profile": load_profile, "table": read_table,
         "measured": read_measured, "added": read_added, "trips": read_round_trips, "figures": read_figures,
         "schedule": piccl.read_schedule, "machine": piccl.read_topology,
+        "trace": lambda path: Read("a", read_bytes(path)),
+        "chakra": lambda path: list(read_in_order(read_nodes(read_bytes(path))[1])),
     }[kind]  # fmt: skip
 
 

@@ -29,10 +29,15 @@ from antiphon.core import serialize
 from antiphon.core.plan import Plan
 from antiphon.core.program import check, decode, encode
 from antiphon.core.verify import verify
-from antiphon.cost import load_profile, save_profile
+from antiphon.cost import load_profile, save_profile, simulate
 from antiphon.cost.fit.loggp_tables import read_round_trips, write_round_trips
 from antiphon.cost.fit.tables import read_added, read_measured, write_added, write_measured
 from antiphon.errors import AntiphonError
+from antiphon.formats.chakra.nodes import COLLECTIVE, attribute, head, node, read_nodes
+from antiphon.formats.chakra.read import collectives_of, plan_of, read_traces
+from antiphon.formats.chakra.wire import octets
+from antiphon.formats.chakra.write import chakra
+from antiphon.formats.chrome import Read, merge
 from antiphon.formats.piccl import readers as piccl
 from antiphon.formats.piccl.write import piccl_xml
 from antiphon.formats.probe.joining import given, joined
@@ -167,6 +172,23 @@ def use_book(path: Path) -> None:
         decode(program)
 
 
+def use_trace(path: Path) -> None:
+    """Beside itself; what comes of that reads as a trace again."""
+    whole, rows = merge([path, path])
+    again = Read("again", whole)
+    same(len(rows), len(again.about["traces"]))
+
+
+def use_chakra(path: Path) -> None:
+    collectives_of(read_traces([path]))
+
+
+def use_chakra_plan(path: Path) -> None:
+    """As the file of rank 0, beside the others of its plan."""
+    whole = {rank: read_nodes(data) for rank, data in enumerate(chakra_plan())}
+    next_of(plan_of({**whole, 0: read_traces([path])[0]}))
+
+
 # ---- good files ----
 
 
@@ -262,6 +284,25 @@ def probed() -> dict[str, Any]:
     }  # fmt: skip
 
 
+@cache
+def traces() -> list[bytes]:
+    found = [simulate(plan, "4KiB", trace=True)[1] for plan in proven()]
+    return [data for data in found if data is not None]
+
+
+@cache
+def chakra_plan() -> list[bytes]:
+    return [_joined(file) for file in chakra(proven()[0], nbytes="4KiB").values()]
+
+
+@cache
+def chakra_traces() -> list[bytes]:
+    files = [file for plan in proven() for file in chakra(plan, nbytes="4KiB", gamma=1e-9, local="off").values()]
+    coll = octets(10, attribute("comm_type", 0)) + octets(10, attribute("comm_size", 4096))
+    calls = [node(number, "call", COLLECTIVE, [number - 1] if number > 1 else [], 5, coll) for number in (1, 2, 3)]
+    return [*map(_joined, files), head({}) + b"".join(calls)]
+
+
 TARGETS = {
     "topology": Target(".json", cache(lambda: texts(lambda plan: plan.topology)), as_json, use_topology),
     "collective": Target(".json", cache(lambda: texts(lambda plan: plan.collective)), as_json, use_collective),
@@ -282,6 +323,9 @@ TARGETS = {
     "PICCL topology": Target(".xml", lambda: [MACHINE], as_xml, use_piccl_topology),
     "PICCL schedule": Target(".xml", schedules_xml, as_xml, use_piccl_schedule),
     "program": Target(".bin", programs, as_program, use_program),
+    "trace": Target(".json", traces, as_json, use_trace),
+    "Chakra trace": Target(".0.et", chakra_traces, as_bytes, use_chakra),
+    "Chakra plan": Target(".0.et", lambda: chakra_plan()[:1], as_bytes, use_chakra_plan),
     "book": Target(".bin", books, as_book, use_book),
     **{
         source: Target(".xml" if way is as_xml else ".txt", told(source), way, use_machine(source))

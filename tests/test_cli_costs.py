@@ -92,15 +92,16 @@ def test_simulate_and_its_trace(capsys: Capture, model: str) -> None:
     trace = json.loads(Path("trace.json").read_text())
     assert trace["otherData"]["nbytes"] == 10**6
     events = trace["traceEvents"]
-    names = {event["args"]["name"] for event in events if event["ph"] == "M"}
-    assert {"ranks", "links", "rank 0", "link 0 (rank 0 to rank 3, nvlink)"} <= names
-    turns = [event for event in events if event["ph"] == "X"]
-    begun = {event["id"]: event for event in events if event["ph"] == "b"}
-    ended = {event["id"]: event for event in events if event["ph"] == "e"}
-    assert len(turns) == len(begun) == len(ended) == 224
-    assert sum(event["args"]["bytes"] for event in begun.values()) == pytest.approx(14 * 10**6)
-    assert all(ended[number]["ts"] > event["ts"] >= 0 for number, event in begun.items())
-    assert max(event["ts"] for event in ended.values()) == pytest.approx(row["seconds"] * 1e6)
+    names = {event["args"].get("name") for event in events if event["ph"] == "M"}
+    assert {"ranks", "links", "rank 0 sends", "link 0 (rank 0 to rank 3, nvlink)"} <= names
+    turns, sent, received = (
+        [event for event in events if event["ph"] == "X" and event["cat"] == kind]
+        for kind in ("turn", "send", "receive")
+    )
+    assert len(turns) == len(sent) == len(received) == 224
+    assert sum(event["args"]["bytes"] for event in sent) == pytest.approx(14 * 10**6)
+    assert all(event["ts"] >= 0 < event["dur"] for event in received)
+    assert max(event["ts"] + event["dur"] for event in received) == pytest.approx(row["seconds"] * 1e6, abs=1e-3)
     first = Path("trace.json").read_bytes()
     answer(capsys, *command)
     assert Path("trace.json").read_bytes() == first

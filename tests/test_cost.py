@@ -480,7 +480,7 @@ def test_predict_and_simulate_a_plan() -> None:
     assert row["critical_path_length"] == len(row["critical_path"]) == 14
     assert trace is not None
     events = json.loads(trace)["traceEvents"]
-    turns = [event for event in events if event["ph"] == "X"]
+    turns = [event for event in events if event["ph"] == "X" and event["cat"] == "turn"]
     assert len(turns) == 2 * 8 * 14  # both ways round, eight ranks, fourteen steps
     assert max(turn["ts"] + turn["dur"] for turn in turns) == pytest.approx(row["seconds"] * 1e6, rel=0.1)
     with pytest.raises(Invalid, match="did you mean 'alpha-beta'"):

@@ -83,7 +83,9 @@ WITH_COMMANDS = [
 ]
 
 
-COMPILES = {"docs/bench.md", "docs/mpi.md", "docs/stock.md", "docs/tuning.md"}  # pages whose commands need a C compiler
+COMPILES = {  # pages whose commands need a C compiler
+    "docs/bench.md", "docs/mpi.md", "docs/stock.md", "docs/traces.md", "docs/tuning.md",
+}  # fmt: skip
 LABS = {"docs/lab.md"}  # and those that need root
 
 

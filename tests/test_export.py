@@ -47,7 +47,7 @@ def test_backends(capsys: Capture) -> None:
     for name, row in rows.items():
         assert row["available"] is True
         assert row["missing"] == ""
-        assert row["needs"] == (["nbytes"] if name in ("goal", "piccl-xml") else [])
+        assert row["needs"] == (["nbytes"] if name in ("chakra", "goal", "piccl-xml") else [])
     assert {row["name"] for row in antiphon.backends()} == set(rows)
 
 

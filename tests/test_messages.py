@@ -44,6 +44,7 @@ MODELS = (
 WITHOUT_FIGURES = ("genmodel", "loggp", "loggp:order=data")  # that take others then
 EXPORTS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("goal", {"order": "data", "nics": 2, "local": "100GB/s"}), ("goal", {"order": "rounds", "local": "off"}),
+    ("chakra", {"order": "data", "gamma": 1e-9, "local": "100GB/s"}), ("chakra", {"order": "rounds", "local": "off"}),
     ("piccl-xml", {"order": "data", "local": "off"}), ("piccl-xml", {"order": "rounds", "local": "off"}),
 )  # fmt: skip
 NBYTES = 98765

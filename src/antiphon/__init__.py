@@ -79,13 +79,14 @@ from antiphon.api.machines import backends, bound, collective, models, planners,
 from antiphon.api.measuring import bench, fit  # noqa: E402
 from antiphon.api.plans import frontier, plan, verify, write  # noqa: E402
 from antiphon.api.running import build, comm, lab, reproduce, run  # noqa: E402
+from antiphon.api.traces import trace  # noqa: E402
 from antiphon.api.tuning import report, tune, tune_over  # noqa: E402
 
 __all__ = [
     "Collective", "Frontier", "Places", "Plan", "Profile", "Topology", "Tuning", "Writing",
     "backends", "bench", "bound", "build", "check", "collective", "comm", "export", "fit", "frontier", "lab", "load",
-    "models", "plan", "planners", "predict", "report", "reproduce", "run", "runtimes", "save", "simulate", "topologies",
-    "topology", "tune", "tune_over", "verify", "write",
+    "models", "plan", "planners", "predict", "report", "reproduce", "run", "runtimes",
+    "save", "simulate", "topologies", "topology", "trace", "tune", "tune_over", "verify", "write",
 ]  # fmt: skip
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from antiphon.errors import Invalid, unknown
 if TYPE_CHECKING:
     from pathlib import Path as Library
 
-    from antiphon.api._kinds import MachineLike, PlanLike, Row, Seconds, Sizes
+    from antiphon.api._kinds import MachineLike, Path, PlanLike, Row, Seconds, Sizes
     from antiphon.core.plan import Plan
     from antiphon.runtimes.serve.comm import Comm
 
@@ -35,6 +35,7 @@ def run(  # noqa: PLR0913
     name: str = "",
     timeout: Seconds = 600.0,
     collective: str = "",
+    trace: Path | None = None,
 ) -> list[Row]:
     """Move real data by a plan and check every element: a row of figures per size (nbytes, seconds, algbw, busbw,
     correct, wrong, ...). A plan that is wrong is not run.
@@ -51,6 +52,8 @@ def run(  # noqa: PLR0913
     `scale`, `name`: on lab, how slow, and which.
     `timeout`: seconds after which it is given up.
     `collective`: of several plans the one for this.
+    `trace`: a file for when everything was sent, received and combined in one run of one size (Chrome's trace format);
+    on local the engine then takes the interpreter's place, a thread for each rank, for which a C compiler is needed.
     """
     from antiphon.registry import find
     from antiphon.runtimes.measure.bench import run_plan
@@ -77,6 +80,7 @@ def run(  # noqa: PLR0913
             timeout=float(timeout),
             scale=scale,
             name=name,
+            trace=trace,
         )
         or []
     )
@@ -161,7 +165,7 @@ def lab(
 def lab(
     what: Literal["run"], where: PlanLike, nbytes: Sizes, *, dtype: str = "float32", op: str = "sum", seed: int = 0,
     repeat: int = 3, in_place: bool = False, scale: str = "", name: str = "", timeout: Seconds = 600.0,
-    collective: str = "",
+    collective: str = "", trace: Path | None = None,
 ) -> list[Row]: ...  # fmt: skip
 
 
@@ -178,7 +182,7 @@ def lab(what: str, where: Any = "", nbytes: Any = None, **how: Any) -> Any:
     `name`: of the lab; left out, that of the machine.
     `timeout`: seconds after which it is given up.
     `quiet`: do not show what the program says.
-    `dtype`, `op`, `seed`, `repeat`, `in_place`, `collective`: of a plan, as for `run`.
+    `dtype`, `op`, `seed`, `repeat`, `in_place`, `collective`, `trace`: of a plan, as for `run`.
     """
     from antiphon.runtimes.lab import lab as cluster
 

@@ -70,10 +70,12 @@ def application() -> typer.core.TyperGroup:
         machine,
         plans,
         reproduce,
+        trace,
         tuning,
     )
     from antiphon.cli._app import app
 
-    for module in (listing, machine, plans, frontier, costs, tuning, bench, fit, build, export, check, lab, reproduce):
+    first = (listing, machine, plans, frontier, costs, tuning, bench, fit, build)
+    for module in (*first, export, check, lab, trace, reproduce):
         module.register(app)
     return cast("typer.core.TyperGroup", typer.main.get_command(app))

@@ -43,6 +43,10 @@ ProfileFile = Annotated[
     Path | None,
     typer.Option("--profile", metavar="FILE", help="what was measured: a JSON file, or the name of a shipped one"),
 ]
+Trace = Annotated[
+    Path | None,
+    typer.Option("--trace", metavar="FILE", help="write when everything happened (Chrome trace, for Perfetto)"),
+]
 Json = Annotated[bool, typer.Option("--json", help="the result as JSON (documented, stable keys)")]
 
 

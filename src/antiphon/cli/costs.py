@@ -10,8 +10,9 @@ import typer
 
 from antiphon.api.costs import predict, simulate
 from antiphon.api.machines import models
-from antiphon.cli.arguments import Json, Model, OnMachine, PlanFile, ProfileFile, WhichPlan
+from antiphon.cli.arguments import Json, Model, OnMachine, PlanFile, ProfileFile, Trace, WhichPlan
 from antiphon.cli.output import check_outputs, emit, working
+from antiphon.cli.run_text import trace_text
 from antiphon.errors import Invalid
 from antiphon.show.listing import listed_text
 from antiphon.show.text import paragraph
@@ -90,10 +91,7 @@ def _simulate(
     model: Model = "critical-path",
     profile: ProfileFile = None,
     collective: WhichPlan = "",
-    trace: Annotated[
-        Path | None,
-        typer.Option("--trace", metavar="FILE", help="write when every message is under way (Chrome trace, JSON)"),
-    ] = None,
+    trace: Trace = None,
     topo: Annotated[
         str, typer.Option("--topology", metavar="TOPO", help="the machine of a file that names none; PICCL's XML, too")
     ] = "",
@@ -116,8 +114,7 @@ def _simulate(
         (row,) = simulate(
             file, size, model=model, profile=profile, trace=trace, collective=collective, topology=topo or None
         )
-    where = "" if trace is None else f"\n  written: {trace} (open it in chrome://tracing or ui.perfetto.dev)"
-    emit({"rows": [row]}, rows_text([row]) + "\n" + path_text(row) + where, json)
+    emit({"rows": [row]}, rows_text([row]) + "\n" + path_text(row) + trace_text(trace), json)
 
 
 def _simulate_messages(

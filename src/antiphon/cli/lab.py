@@ -11,10 +11,10 @@ import typer
 import typer.core
 
 from antiphon.api.running import lab
-from antiphon.cli.arguments import Json, Only, WhichPlan, machine_and_group
+from antiphon.cli.arguments import Json, Only, Trace, WhichPlan, machine_and_group
 from antiphon.cli.lab_text import labs_text
-from antiphon.cli.output import emit, working
-from antiphon.cli.run_text import rows_text
+from antiphon.cli.output import check_outputs, emit, working
+from antiphon.cli.run_text import rows_text, trace_text
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid, Missing
 from antiphon.select import is_file
@@ -107,6 +107,7 @@ def _run(
     name: Name = "",
     only: Only = "",
     timeout: Annotated[str, typer.Option("--timeout", metavar="TIME", help="give up after so long")] = "600s",
+    trace: Trace = None,
     json: Json = False,
 ) -> None:
     """Run a plan, one process for each rank, or a program, in the lab that is up, or in one made for it.
@@ -132,12 +133,13 @@ def _run(
     if only:
         raise Invalid("--only: the plan knows its machine; leave it out")
     size = parse_size(nbytes, "--nbytes")
+    check_outputs({"--trace": trace})
     with working(f"running {what}"):
         rows = lab(
             "run", what, size, dtype=dtype, op=op, seed=seed, repeat=repeat, scale=scale, name=name, timeout=limit,
-            collective=collective,
+            collective=collective, trace=trace,
         )  # fmt: skip
-    emit({"rows": rows}, rows_text(rows), json)
+    emit({"rows": rows}, rows_text(rows) + trace_text(trace), json)
     if not all(row["correct"] for row in rows):
         raise typer.Exit(1)
 

@@ -10,10 +10,24 @@ import typer
 from antiphon.api.machines import topology
 from antiphon.api.plans import plan
 from antiphon.api.running import run
-from antiphon.cli.arguments import Coll, Json, Only, Output, PlanFile, Png, Ranks, Root, Svg, Topo, WhichPlan, request
+from antiphon.cli.arguments import (
+    Coll,
+    Json,
+    Only,
+    Output,
+    PlanFile,
+    Png,
+    Ranks,
+    Root,
+    Svg,
+    Topo,
+    Trace,
+    WhichPlan,
+    request,
+)
 from antiphon.cli.output import check_outputs, emit, working, write_pictures
 from antiphon.cli.planning import joined, options_of, progress
-from antiphon.cli.run_text import rows_text
+from antiphon.cli.run_text import rows_text, trace_text
 from antiphon.core.bounds import bound
 from antiphon.core.collective import Collective
 from antiphon.core.datatypes import combine_of, data_type
@@ -264,6 +278,7 @@ def _run_command(
     scale: Annotated[str, typer.Option("--scale", metavar="SCALE", help="on lab: as for `lab up`")] = "",
     name: Annotated[str, typer.Option("--name", metavar="NAME", help="on lab: which (default: the machine's)")] = "",
     timeout: Annotated[str, typer.Option("--timeout", metavar="TIME", help="give up after so long")] = "600s",
+    trace: Trace = None,
     json: Json = False,
 ) -> None:
     """Really move data by this plan and check every element; exit code 1 if one is wrong.
@@ -283,12 +298,14 @@ def _run_command(
         "mpiexec": mpiexec,
         "scale": scale,
         "name": name,
+        "trace": trace,
     }
+    check_outputs({"--trace": trace})
     with working(f"running {file}"):
         rows = run(file, size, timeout=limit, collective=collective, **how)
     if not rows:  # another of the processes reports
         return
-    emit({"rows": rows}, rows_text(rows), json)
+    emit({"rows": rows}, rows_text(rows) + trace_text(trace), json)
     if not all(row["correct"] for row in rows):
         raise typer.Exit(1)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from antiphon.cli.lab_text import remarks
@@ -31,6 +32,11 @@ def rows_text(rows: Sequence[Row]) -> str:
     columns.append(("correct", _right))
     lines = table([head for head, _ in columns], [[cell(row) for _, cell in columns] for row in rows])
     return "\n".join([*lines, *(remarks(rows) if "links" in rows[0] else [])])
+
+
+def trace_text(trace: Path | None) -> str:
+    """Where a trace stands."""
+    return "" if trace is None else f"\n  written: {trace} (open it in chrome://tracing or ui.perfetto.dev)"
 
 
 def _time(seconds: float | None) -> str:

@@ -127,4 +127,6 @@ def simulate(
         "critical_path_length": len(path),
     }
     title = f"{plan.collective.kind} on {plan.topology.name}, model {model}"
-    return row, chrome_trace(ready.events(size), plan.topology, size, title) if trace else None  # type: ignore[attr-defined]
+    if not trace:
+        return row, None
+    return row, chrome_trace(ready.events(size), plan.topology, size, title, path)  # type: ignore[attr-defined]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import msgspec
 import numpy as np
 
 from antiphon.core.columns import Floats, places
@@ -15,7 +14,8 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.transform import expand
 from antiphon.cost.busy import Utilisation
-from antiphon.cost.prediction import Prediction, Predictor
+from antiphon.cost.chrome import LIMITS, LINKS, PATH, RANKS, Page, Passage, write_ranks
+from antiphon.cost.prediction import Hop, Prediction, Predictor
 from antiphon.cost.steps import Barriers
 from antiphon.errors import Unsupported
 
@@ -89,22 +89,22 @@ def barrier_events(barriers: Barriers, nbytes: int) -> Events:
     return Events(routing, begin, landed + routing.alpha, turn_end - cost, turn_end)
 
 
-def chrome_trace(events: Events, topology: Topology, nbytes: int, title: str) -> bytes:
-    """JSON for chrome://tracing or Perfetto: one line per link, shared limit and sending rank; times in microseconds.
+def chrome_trace(events: Events, topology: Topology, nbytes: int, title: str, path: Sequence[Hop] = ()) -> bytes:
+    """JSON for chrome://tracing or Perfetto (docs/traces.md): lines for what each rank sends and receives, for each
+    link and shared limit, and for the critical path (`path`); times in microseconds.
 
-    On a link or limit an event ("X") is a message's turn there. Where flows
-    share links, a counter ("C") tells how full each is instead. On a rank an event ("b" to "e") lasts from when the
-    message starts until it has landed, and several may overlap. `args` tells step, src, dst and bytes.
+    On the lines of ranks a slice lasts from when a message starts until it has landed, at its sender and at its
+    receiver, with an arrow between. On a link or limit a slice is a message's turn there. Where flows share links, a
+    counter ("C") tells how full each is instead.
     """
     routing, table = events.paths, events.paths.messages
     if len(table) + len(routing.use_message) > MOST_EVENTS:
         raise Unsupported(
             f"a trace of {len(table)} messages is too long for a viewer (at most {MOST_EVENTS} events); cut it less"
         )
-    out = [_named("process_name", pid, 0, name) for pid, name in enumerate(("ranks", "links", "shared limits"))]
-    out += [_named("thread_name", 0, rank, f"rank {rank}") for rank in np.unique(table.src).tolist()]
-    for resource in np.unique(routing.use_resource).tolist():
-        out.append(_named("thread_name", *_line(resource, topology), resource_name(topology, resource)))
+    page = Page(title, {"nbytes": nbytes})
+    for pid, name in ((RANKS, "ranks"), (LINKS, "links"), (LIMITS, "shared limits"), (PATH, "critical path")):
+        page.process(pid, name)
     facts = [
         {"step": step, "src": src, "dst": dst, "bytes": round(share * nbytes, 3)}
         for step, src, dst, share in zip(
@@ -113,45 +113,67 @@ def chrome_trace(events: Events, topology: Topology, nbytes: int, title: str) ->
     ]
     for number, more in enumerate(getattr(events, "about", ())):
         facts[number] |= more
-    for number, (start, landed) in enumerate(zip(events.start.tolist(), events.landed.tolist(), strict=True)):
-        about = facts[number]
-        same = {"name": _title(about), "cat": "message", "id": number, "pid": 0, "tid": about["src"]}
-        out.append({**same, "ph": "b", "ts": start * 1e6, "args": about})
-        out.append({**same, "ph": "e", "ts": landed * 1e6})
+    chain = _numbers(events, path)
+    for number in chain:
+        facts[number]["critical"] = True
+    whens = list(zip((events.start * 1e6).tolist(), (events.landed * 1e6).tolist(), strict=True))
+    passages = [
+        Passage(when, when, about, "critical" in about) for when, about in zip(whens, facts, strict=True)
+    ]  # fmt: skip
+    write_ranks(page, passages)
+    for resource in np.unique(routing.use_resource).tolist():
+        pid, tid = _line(resource, topology)
+        page.line(pid, resource_name(topology, resource), tid)
     busy = getattr(events, "busy", None)
     if busy is not None:  # turns overlap: how loaded each link is says more
-        out += _counters(busy, topology)
-    shown = slice(0 if busy is not None else None)
-    columns = (routing.use_message[shown], routing.use_resource[shown], events.use_start[shown], events.use_end[shown])
-    for number, resource, start, end in zip(*(c.tolist() for c in columns), strict=True):
-        pid, tid = _line(resource, topology)
-        about = facts[number]
-        out.append(
-            {"name": _title(about), "cat": "turn", "ph": "X", "pid": pid, "tid": tid, "ts": start * 1e6,
-             "dur": (end - start) * 1e6, "args": about}
-        )  # fmt: skip
-    whole = {"displayTimeUnit": "ns", "otherData": {"title": title, "nbytes": nbytes}, "traceEvents": out}
-    return msgspec.json.encode(whole) + b"\n"
+        _counters(page, busy, topology)
+    else:
+        _write_turns(page, events, passages, topology)
+    _write_path(page, [passages[number] for number in chain])
+    return page.encode()
 
 
-def _counters(busy: Utilisation, topology: Topology) -> list[dict[str, Any]]:
+def _write_turns(page: Page, events: Events, passages: Sequence[Passage], topology: Topology) -> None:
+    """Per link and limit the turns of messages. None begins before the one ahead has ended, to the last bit."""
+    routing, reached = events.paths, dict[int, float]()
+    columns = (routing.use_message, routing.use_resource, events.use_start * 1e6, events.use_end * 1e6)
+    order = np.lexsort((events.use_end, events.use_start, routing.use_resource))
+    for number, resource, start, end in zip(*(c[order].tolist() for c in columns), strict=True):
+        begin = max(start, reached.get(resource, start))
+        reached[resource] = max(begin, end)
+        one, when = passages[number], (begin, reached[resource])
+        page.slice("turn", one.title, _line(resource, topology), when, one.facts, one.marked)
+
+
+def _numbers(events: Events, path: Sequence[Hop]) -> list[int]:
+    """The messages of a path. Of those alike (step, src, dst: they take several routes) the one that lands last."""
+    table, wanted = events.paths.messages, set(path)
+    found: dict[Hop, int] = {}
+    columns = zip(*(c.tolist() for c in (table.step, table.src, table.dst)), strict=True)
+    for number, hop in enumerate(columns if wanted else ()):
+        if hop in wanted and not (hop in found and events.landed[found[hop]] > events.landed[number]):
+            found[hop] = number
+    return [found[hop] for hop in path if hop in found]
+
+
+def _write_path(page: Page, passages: Sequence[Passage]) -> None:
+    """One line with the messages of the path, each from where the one before has landed."""
+    tid, reached = page.line(PATH, "critical path"), 0.0
+    for one in passages:
+        begin = max(reached, one.sent[0])
+        reached = max(begin, one.taken[1])
+        page.slice("critical", one.title, (PATH, tid), (begin, reached), one.facts, True)
+
+
+def _counters(page: Page, busy: Utilisation, topology: Topology) -> None:
     """Per link and limit a counter ("C") of the part of its capacity that is in use."""
-    out = []
     columns = zip(*(c.tolist() for c in (busy.resource, busy.begin, busy.end, busy.share)), strict=True)
     for resource, begin, end, share in columns:
-        pid, tid = _line(resource, topology)
-        same = {"name": resource_name(topology, resource), "ph": "C", "pid": pid, "tid": tid}
-        out += [{**same, "ts": at * 1e6, "args": {"share": round(s, 6)}} for at, s in ((begin, share), (end, 0.0))]
-    return out
-
-
-def _title(about: dict[str, Any]) -> str:
-    return f"{about['src']} to {about['dst']}, step {about['step']}"
+        name, place = resource_name(topology, resource), _line(resource, topology)
+        for at, part in ((begin, share), (end, 0.0)):
+            page.counter(name, place, at * 1e6, {"share": round(part, 6)})
 
 
 def _line(resource: int, topology: Topology) -> tuple[int, int]:
-    return (1, resource) if resource < topology.links else (2, resource - topology.links)
-
-
-def _named(what: str, pid: int, tid: int, name: str) -> dict[str, Any]:
-    return {"name": what, "ph": "M", "pid": pid, "tid": tid, "args": {"name": name}}
+    """Process and line of a link or limit."""
+    return (LINKS, resource + 1) if resource < topology.links else (LIMITS, resource - topology.links + 1)

@@ -16,6 +16,11 @@ _INSTANCE = {"collectives": "all", "topologies": "all", "needs": (), "options": 
 _TABLES = {"collectives": "all", "topologies": "all", "needs": (), "tables": True}
 
 TABLE: dict[str, Entry] = {
+    "chakra": Entry(
+        "antiphon.formats.chakra.write:chakra",
+        "Chakra execution traces, for ASTRA-sim: a file of sends, receives and computations for each rank",
+        {**_ALL, "options": ("order", "gamma", "local", "name"), "files": ("NAME.0.et, ...",)},
+    ),
     "dimacs": Entry(
         "antiphon.formats.points.dimacs:dimacs",
         "what a plan claims of points (C, S, R), for any SAT solver to confirm or contradict",

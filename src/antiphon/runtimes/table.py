@@ -5,6 +5,7 @@ can["programs"]: what must be installed. can["options"]: those of `How` that mea
 collectives it has in place (left out: all). can["use"]: how programs come to run by a table that was measured there,
 with {table} and {ranks}. can["cuts"]: how it cuts messages of which a schedule does not say the pieces, as the fields
 of `core.transform.Cuts`, so that models price what really runs; left out: not at all.
+can["trace"]: whether a run can tell when everything happened (--trace).
 can["in_switches"]: whether it lets switches multicast and combine (joints); left out: it cannot, and tune for it leaves
 out what would.
 """
@@ -16,6 +17,7 @@ from typing import Any
 from antiphon.registry import Entry
 
 _ENGINE: dict[str, Any] = {  # engine/native/layout.c, plan.c
+    "trace": True,
     "cuts": {"collectives": ("broadcast", "reduce", "allreduce", "reducescatter", "custom"), "piece": 2**17, "most": 4},
 }
 
@@ -23,7 +25,7 @@ TABLE: dict[str, Entry] = {
     "local": Entry(
         "antiphon.runtimes.measure.local:Local",
         "all ranks in this process, by the interpreter, with NumPy",
-        {"library": "NumPy", "modules": (), "programs": (), "options": ()},
+        {"library": "NumPy", "modules": (), "programs": (), "options": (), "trace": True},
     ),
     "threads": Entry(
         "antiphon.runtimes.measure.device:Threads",

@@ -262,6 +262,7 @@ class Wire:
 
     def __init__(self, engine: Engine, handle: int, near: bool = False, lost: list[Any] | None = None) -> None:
         self.engine, self.handle, self.near, self.lost = engine, handle, near, lost
+        self.trace: Any = None  # where runs are recorded (engine/trace.py)
 
     def calls(self, memory: ctypes.Array[c_char]) -> None:
         """From now on every run is the call that stands there (CallHead), and is compared with the others'."""

@@ -31,6 +31,7 @@ from antiphon.runtimes.engine.native import Engine, Program
 from antiphon.runtimes.lab.kernel import HOST, NEW_NETWORK, SPACES, die_with_parent, join
 from antiphon.runtimes.measure.case import Case, Row, heats
 from antiphon.runtimes.measure.loop import Heat, Seat, Together
+from antiphon.runtimes.measure.recorder import recording
 from antiphon.runtimes.serve.mesh import handed_over, mesh
 
 LEAD = 0.004  # seconds from the word to begin until all begin
@@ -127,7 +128,9 @@ class _Rank(Together):
                 plans.append(programs[case.program].plan(rank, case.unit, case.in_place, case.split))
             case, seat = cases[0], Seat(self.collectives[cases[0].program], rank, cases[0])
             calls = [plan.bound(seat.given, seat.target, wire, case.op, case.timeout) for plan in plans]
-            rows = Heat(cases, seat, calls, None, self).go(messages=[plan.needs.sends for plan in plans])
+            with recording({rank: wire} if case.trace else {}) as recorder:
+                heat_of = Heat(cases, seat, calls, None, self, recorder)
+                rows = heat_of.go(messages=[plan.needs.sends for plan in plans])
             self.tell(rows=rows)
             del calls, plans
         self.tell(rows=[])

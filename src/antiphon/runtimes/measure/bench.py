@@ -5,6 +5,7 @@ docs/bench.md tells what comes out.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -13,16 +14,18 @@ from typing import Any
 
 from antiphon.core.collective import KINDS, ROOTED
 from antiphon.core.datatypes import OPERATORS, combine_of, data_type
+from antiphon.core.files import write_bytes
 from antiphon.core.plan import Entry, Plan
 from antiphon.core.topology import Topology
 from antiphon.core.transform import pipeline
 from antiphon.cost import Predictor, prepare
 from antiphon.cost.profile import Profile
-from antiphon.errors import AntiphonError, Infeasible, Invalid, NotFound, quote
+from antiphon.errors import AntiphonError, Infeasible, Invalid, NotFound, Unsupported, quote
 from antiphon.runtimes.engine.launch import launched
 from antiphon.runtimes.measure._depth import depth
 from antiphon.runtimes.measure.case import Case, How, Row, Runnable, inner_of
 from antiphon.runtimes.measure.rows import can, cuts_of, first_on, has_in_place, row_of, run_schedule, runtime
+from antiphon.runtimes.measure.traced import measured_trace
 from antiphon.select import check, is_file, load_plans, plan, tune
 from antiphon.select.wish import machine_of
 from antiphon.units import Sizes, parse_sizes
@@ -56,16 +59,32 @@ def run_plan(  # noqa: PLR0913
     timeout: float = 600.0,
     scale: str = "",
     name: str = "",
+    trace: str | os.PathLike[str] | None = None,
 ) -> list[Row] | None:
     """Run what a plan chooses for each size on random data, and check every element: a row for each (docs/bench.md).
 
-    Of processes that a launcher started, only the first has rows.
+    Of processes that a launcher started, only the first has rows. `trace`: a file for when everything happened in the
+    run whose time is told (docs/traces.md), of one size.
     """
-    how, rows = _how(on, mpiexec, compiler, timeout, scale, name), list[Row]()
-    for size in parse_sizes(nbytes):
+    how, rows, sizes = _how(on, mpiexec, compiler, timeout, scale, name), list[Row](), parse_sizes(nbytes)
+    if trace is not None and len(sizes) > 1:
+        raise Invalid(f"trace: shows one run, and there are {len(sizes)} sizes; give one")
+    if trace is not None and not can(on).get("trace"):
+        raise Unsupported(f"--on {on}: its runs cannot be traced")
+    for size in sizes:
         one = Runnable(plan.at(size).schedule, plan.topology)
-        rows += run_schedule(on, one, size, dtype, op, seed, repeat, in_place, how) or []
+        found = run_schedule(on, one, size, dtype, op, seed, repeat, in_place, how=how, trace=trace is not None)
+        rows += found or []
+    if trace is not None and rows:
+        _write_trace(trace, plan, on, rows[0])
     return rows or None
+
+
+def _write_trace(path: str | os.PathLike[str], plan: Plan, on: str, row: Row) -> None:
+    """What a run recorded, out of its row and into a file."""
+    title = f"{plan.collective.kind} on {plan.topology.name}, measured on {on}"
+    about = {"nbytes": row["nbytes"], "runs": row["runs"], "seconds": row["seconds"]}
+    write_bytes(path, measured_trace(row.pop("traced"), title, about))
 
 
 def measure_plans(  # noqa: PLR0913

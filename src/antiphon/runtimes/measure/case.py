@@ -88,6 +88,7 @@ class Case:
     split: int | None = None
     timeout: float = 0.0
     digest: bool = False  # tell what the outputs are, too, as a checksum for every process
+    trace: bool = False  # of a case alone: tell what the engine did in one of its runs (recorder.Recorder)
     race: int | None = None
     knockout: bool = True
     seconds: float = float("inf")

@@ -7,6 +7,7 @@ another shape on another rank.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -18,14 +19,18 @@ from antiphon.core.interpret import Analysis, analyse, run
 from antiphon.core.interpret.buffers import sides
 from antiphon.core.schedule import Schedule
 from antiphon.errors import Invalid, Unsupported
+from antiphon.runtimes.engine.build import library
+from antiphon.runtimes.engine.native import Engine
 from antiphon.runtimes.measure.case import Case, Heard, How, Row, Runnable, Runtime, heats
 from antiphon.runtimes.measure.loop import Heat, Together, digest_of
 from antiphon.runtimes.measure.made_up import Key, MadeUp, combined
 from antiphon.runtimes.measure.memory import free_memory
+from antiphon.runtimes.measure.recorder import recording
 from antiphon.runtimes.measure.rows import run_schedule
 from antiphon.units import format_size
 
 Array = NDArray[Any]
+PATIENCE = 60.0  # seconds without any progress after which threads give up
 
 
 class Local(Runtime):
@@ -45,10 +50,38 @@ class Local(Runtime):
             some = [cases[number] for number in heat]
             refuse_too_large(programs[some[0].program].schedule.collective, some[0])
             seat = Seats(programs[some[0].program].schedule, some[0])
-            calls = [seat.call(analyse(programs[case.program].schedule)) for case in some]
-            rows = Heat(some, seat, calls, seat.plainly, Together()).go()
+            if some[0].trace:
+                rows = _by_threads(programs[some[0].program], some, seat, how.compiler)
+            else:
+                calls = [seat.call(analyse(programs[case.program].schedule)) for case in some]
+                rows = Heat(some, seat, calls, seat.plainly, Together()).go()
             for number, row in zip(heat, rows, strict=True):
                 heard(number, {**row, "agree": seat.agree()})
+
+
+def _by_threads(one: Runnable, cases: Sequence[Case], seat: Seats, compiler: str) -> list[Row]:
+    """Instead of the interpreter, which knows no moments: the engine, a thread for each rank, recorded."""
+    case, ranks = cases[0], one.schedule.collective.ranks
+    engine = Engine(library("threads", compiler))
+    program, wires = engine.program(one.data), engine.threads(ranks)
+    plans = [program.plan(rank, case.unit, case.in_place, case.split) for rank in range(ranks)]
+
+    def work(rank: int) -> None:
+        source = None if case.in_place else seat.inputs[rank]
+        plans[rank].run(source, seat.outputs[rank], wires[rank], case.op, case.timeout or PATIENCE)
+
+    def ours() -> None:
+        seat.outputs = seat.inputs if case.in_place else [np.zeros(len_, seat.dtype) for len_ in seat.ends]
+        for done in [pool.submit(work, rank) for rank in range(ranks)]:
+            done.result()
+
+    with ThreadPoolExecutor(ranks) as pool:
+        try:
+            with recording({rank: wires[rank] for rank in one.ranks}) as recorder:
+                return Heat(cases, seat, [ours], seat.plainly, Together(), recorder).go()
+        finally:
+            for wire in wires:
+                wire.close()
 
 
 def refuse_too_large(collective: Collective, case: Case) -> None:
@@ -75,6 +108,7 @@ class Seats:
             one.fill(buffer)
         self.inputs = self.given
         self.outputs: list[Array] = []
+        self.ends = [one.sizes[1] for one in self.ranks]  # elements of the outputs
 
     def call(self, analysis: Analysis) -> Callable[[], None]:
         def ours() -> None:

@@ -83,14 +83,14 @@ def digest_of(blocks: Iterable[Array]) -> str:
 
 class Heat:
     """Cases that are measured together at one process: `ours`, a call for each, and the library's own. `ready` is told
-    before the clock starts which call comes."""
+    before the clock starts which call comes. `recorder`: what records the calls of a case alone (traced.Recorder)."""
 
     def __init__(
         self, cases: Sequence[Case], seat: Any, ours: Sequence[Call], theirs: Call | None, together: Together,
-        ready: Callable[[Call], None] = lambda call: None,
+        ready: Callable[[Call], None] = lambda call: None, recorder: Any = None,
     ) -> None:  # fmt: skip
         self.cases, self.case, self.seat, self.together = cases, cases[0], seat, together
-        self.ours, self.theirs, self.ready = list(ours), theirs, ready
+        self.ours, self.theirs, self.ready, self.recorder = list(ours), theirs, ready, recorder
 
     def once(self, call: Call, inner: int = 1) -> float:
         """Seconds of one call, all starting together."""
@@ -115,6 +115,8 @@ class Heat:
         began = time.monotonic()
         everyone = [*self.ours, *([self.theirs] if self.theirs else [])]
         wrong = [self.checked(call) for call in everyone]
+        if self.recorder is not None:
+            self.recorder.fit(self.case.warmup + self.case.repeat + 1)
         for _ in range(self.case.warmup - 1):
             for call in everyone:
                 self.once(call)
@@ -136,6 +138,8 @@ class Heat:
             if self.case.digest:
                 row["digests"] = [one[1][number] for one in told]
             rows.append(row | {key: sum(one[2][i][number] for one in told) for i, key in enumerate(more)})
+        if self.recorder is not None:  # of a case alone: its last call was checked, and those before are its runs
+            rows[0]["traced"] = self.recorder.told(self.together, spent[:, 0].tolist(), 1)
         return rows
 
     def _alone(self) -> tuple[Array, list[Standing]]:

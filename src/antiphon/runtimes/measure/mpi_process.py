@@ -27,6 +27,7 @@ from antiphon.runtimes.measure._mpi_library import library_rows
 from antiphon.runtimes.measure._mpi_reference import reference
 from antiphon.runtimes.measure.case import Case, Row, heats
 from antiphon.runtimes.measure.loop import Heat, Seat, Together
+from antiphon.runtimes.measure.recorder import recording
 
 SMALL = "alone"  # fault: fewer processes than wanted
 GRACE = 0.5  # seconds for what was said to get through: Open MPI may spoil the last line of one who aborts
@@ -98,7 +99,8 @@ class Process:
         ours = [plan.bound(seat.given, seat.target, wire, case.op, case.timeout) for plan in plans]
         made = reference(collective, comm, self.mpi, case.unit, seat.dtype, case.op, case.in_place)
         theirs = None if made is None else partial(made, seat.source, seat.target)
-        rows = Heat(cases, seat, ours, theirs, _Among(comm)).go()
+        with recording({rank: wire} if case.trace else {}) as recorder:
+            rows = Heat(cases, seat, ours, theirs, _Among(comm), recorder).go()
         needs = comm.allgather([(plan.needs.sends, plan.needs.scratch) for plan in plans])
         for number, row in enumerate(rows):
             row["messages"] = sum(one[number][0] for one in needs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from antiphon.core.collective import Collective
@@ -59,7 +60,7 @@ def row_of(case: Case, collective: Collective, measured: Row, on: str) -> Row:
     }  # fmt: skip
 
 
-def run_schedule(
+def run_schedule(  # noqa: PLR0913
     on: str,
     what: Runnable,
     nbytes: int | str | Sequence[int | str],
@@ -68,11 +69,14 @@ def run_schedule(
     seed: int = 0,
     repeat: int = 3,
     in_place: bool = False,
+    *,
     how: How | None = None,
+    trace: bool = False,
 ) -> list[Row] | None:
     """Run a schedule on random data of each size and check every element: a row for each (docs/bench.md).
 
     Of processes that a launcher started, only the first has rows. Missing where something that the runtime needs is.
+    `trace`: each row has `traced`, which `traced.measured_trace` reads.
     """
     sizes, kind = asked(nbytes, dtype, op, repeat)
     collective, how = what.schedule.collective, how or How()
@@ -83,7 +87,8 @@ def run_schedule(
     with first_on(on, how) as deciding:
         if not deciding:
             return None
-        cases = [Case(0, what.ranks, u, u * weight, kind, op, in_place, seed, repeat) for u in units]
+        usual = Case(0, what.ranks, 0, 0, kind, op, in_place, seed, repeat, trace=trace)
+        cases = [replace(usual, unit=unit, nbytes=unit * weight) for unit in units]
         rows: dict[int, Row] = {}
         runtime(on).run([what], cases, how, rows.__setitem__)
     return [row_of(case, collective, rows[number], on) for number, case in enumerate(cases)]

@@ -21,6 +21,7 @@ from antiphon.runtimes.engine.launch import MARK
 from antiphon.runtimes.measure.case import Case, heats
 from antiphon.runtimes.measure.loop import Call, Heat, Seat, Together
 from antiphon.runtimes.measure.mpi_process import Job
+from antiphon.runtimes.measure.recorder import recording
 
 Array = NDArray[Any]
 _OPERATORS = {
@@ -108,7 +109,9 @@ def main(folder: Path, rank: int) -> None:
         seat = Seat(collective, rank, cases[0])
         able = cases[0].dtype in GLOO_TYPES and (cases[0].op != "avg" or not collective.combining)
         theirs = call_of(cases[0], seat, None) if able else None
-        rows = Heat(cases, seat, [call_of(cases[0], seat, group) for group in mine], theirs, _Everyone()).go()
+        calls = [call_of(cases[0], seat, group) for group in mine]
+        with recording({rank: mine[0].calls.serving.wire} if cases[0].trace else {}) as recorder:
+            rows = Heat(cases, seat, calls, theirs, _Everyone(), recorder).go()
         for group in mine:
             others = [one for one in ours.report(group) if one["served_by"] == "library"]
             if others and cases[0].unit:

@@ -101,6 +101,36 @@ int ap_wire_left(ap_wire *wire, ap_error *error);
 /* Ends when all processes have begun the same call; no data moves. */
 int ap_agree(ap_wire *wire, double timeout, ap_error *error);
 
+/* One thing that a rank did. Times are of the clock of its ap_trace; an end of 0: it has not ended. A message begins when
+ * it is handed to the transport, and has ended when the transport says so; both are the engine's own moments. */
+typedef struct {
+    int64_t begin, end;
+    uint64_t bytes;    /* of a message; of a fold those of its result; of a call 0 */
+    uint32_t peer;     /* of a message, else the rank itself */
+    uint32_t when;     /* as in the program (docs/program.md): step 2 s, combinations 2 s + 1 */
+    uint32_t instance; /* piece or part of its operation, numbered in the whole rank; of a call its number */
+    uint16_t channel;
+    uint8_t kind; /* AP_TRACE_... */
+    uint8_t unused;
+} ap_record;
+
+enum { AP_TRACE_SEND, AP_TRACE_RECEIVE, AP_TRACE_FOLD, AP_TRACE_CALL = 4 };
+
+/* A ring: record number i stands at i modulo `room`, a power of two. Memory and counts are the caller's. */
+typedef struct {
+    ap_record *record;
+    uint64_t room;
+    uint64_t count; /* records ever begun */
+    uint32_t calls; /* runs ever begun */
+    uint32_t ticks; /* times are those of the processor's own counter, where it has one; 0: ns of CLOCK_MONOTONIC */
+} ap_trace;
+
+/* From now on each ap_run over this wire writes records there; NULL: no more. The memory stays until then. */
+void ap_wire_trace(ap_wire *wire, ap_trace *trace);
+
+/* One moment by the clock of a trace, and in nanoseconds of CLOCK_MONOTONIC. */
+void ap_trace_moment(const ap_trace *trace, int64_t both[2]);
+
 /* Waits until nothing of this wire is under way, and gives it up. */
 void ap_wire_close(ap_wire *wire);
 

@@ -10,6 +10,7 @@
 #include "copy.h"
 #include "fold.h"
 #include "plan.h"
+#include "trace.h"
 #include "transport.h"
 
 enum { WINDOW = 16, BATCH = 64, POLL_BYTES = 1 << 15 };
@@ -26,6 +27,10 @@ typedef struct {
     uint32_t done, first, last; /* instances done; work is a queue */
     uint32_t active;            /* messages that the transport has */
     uint64_t folded;            /* bytes since it was asked */
+    ap_trace *trace;            /* NULL: nothing is recorded */
+    int64_t now;                /* when the clock was read last, for what is recorded */
+    int fresh;                  /* nothing that takes time was done since */
+    int64_t seen;               /* when the transport told of what has arrived */
 } run;
 
 static unsigned char *address(const run *r, ap_stretch s) { return r->memory[s.buffer] + s.begin * r->item; }
@@ -110,6 +115,38 @@ static size_t message_bytes(const run *r, const ap_step *s, uint32_t instance, a
     return (size_t)total * r->item;
 }
 
+/* ---- what is recorded, on request ---- */
+
+static ap_record record_of(const run *r, uint32_t instance, size_t bytes) {
+    const ap_step *s = &r->plan->step[r->l->step[instance]];
+    uint32_t later = s->pieces > 1 ? 2 * (instance - s->first) : 0;
+    return (ap_record){r->now, 0, bytes, s->peer, s->when + later, instance, (uint16_t)s->channel, s->kind, 0};
+}
+
+/* Reading the clock takes about as long as all else that is done to record something: once does for what happens at once. */
+static int64_t now(run *r) {
+    if (!r->fresh) r->now = ap_clock(r->trace), r->fresh = 1;
+    return r->now;
+}
+
+/* A receive only waits from here on: any moment that is not later will do. */
+static void record_start(run *r, uint32_t instance, size_t bytes, int sends) {
+    if (sends) now(r);
+    r->l->record[instance] = ap_begun(r->trace, record_of(r, instance, bytes));
+}
+
+/* Room for the records under way, and that of the call. */
+static int record_call(run *r, uint64_t *number) {
+    ap_layout *l = r->l;
+    if (!l->record && !(l->record = calloc(l->instances ? l->instances : 1, sizeof *l->record)))
+        return ap_fail(r->error, AP_MEMORY, "out of memory");
+    *number = ap_begun(r->trace, (ap_record){.begin = now(r), .peer = r->plan->rank, .kind = AP_TRACE_CALL,
+                                             .instance = r->trace->calls++});
+    return AP_OK;
+}
+
+/* ---- */
+
 static void push(run *r, uint32_t instance) { r->l->work[r->last++] = instance; }
 
 static int start_lane(run *r, uint32_t lane);
@@ -147,12 +184,13 @@ static int start(run *r, uint32_t instance, int *over) {
     size_t bytes = message_bytes(r, s, instance, &only, &several);
     unsigned char *data = address(r, only);
     *over = 0;
+    if (r->trace) record_start(r, instance, bytes, s->kind == AP_SEND);
     if (several) {
         data = r->l->stage[instance] = take_stage(r->plan, bytes);
         if (!data) return ap_fail(r->error, AP_MEMORY, "out of memory");
         if (s->kind == AP_SEND) copy_stage(r, instance, data, 1), *over = 1;
     }
-    r->active++;
+    r->active++, r->fresh = 0;
     if (s->kind == AP_SEND) return r->wire->send(r->wire, s->peer, s->channel, data, bytes, instance, r->error);
     return r->wire->receive(r->wire, s->peer, s->channel, data, bytes, instance, r->error);
 }
@@ -178,7 +216,9 @@ static int arrived(run *r, uint32_t instance) {
     uint32_t lane = l->lane[instance];
     int code = AP_OK, staged = l->stage[instance] != NULL;
     r->active--, l->flying[lane]--;
+    if (r->trace) ap_ended(r->trace, l->record[instance], r->seen);
     if (staged) {
+        r->fresh = 0;
         ap_stretch only;
         int several = 0;
         size_t bytes = message_bytes(r, s, instance, &only, &several);
@@ -194,7 +234,8 @@ static int ask(run *r, int block) {
     uint32_t numbers[BATCH];
     int count = 0;
     int code = r->wire->completed(r->wire, block, r->timeout, numbers, BATCH, &count, r->error);
-    r->folded = 0;
+    r->folded = 0, r->fresh = 0;
+    if (r->trace && count) r->seen = now(r);
     for (int i = 0; i < count && !code; i++) code = arrived(r, numbers[i]);
     return code;
 }
@@ -214,6 +255,15 @@ static int fold(run *r, uint32_t instance, const ap_step *s) {
     return AP_OK;
 }
 
+static int traced_fold(run *r, uint32_t instance, const ap_step *s) {
+    now(r);
+    ap_record made = record_of(r, instance, ap_piece_of(r->plan, s, instance, 0).length * r->item);
+    int code = fold(r, instance, s);
+    r->fresh = 0, made.end = now(r);
+    ap_begun(r->trace, made);
+    return code;
+}
+
 static int work(run *r) {
     ap_layout *l = r->l;
     int code = AP_OK;
@@ -227,7 +277,7 @@ static int work(run *r) {
         if (r->first < r->last) {
             uint32_t instance = l->work[r->first++];
             const ap_step *s = &r->plan->step[l->step[instance]];
-            if (s->kind == AP_FOLD) code = fold(r, instance, s);
+            if (s->kind == AP_FOLD) code = r->trace ? traced_fold(r, instance, s) : fold(r, instance, s);
             if (!code) code = finish(r, instance);
             if (!code && r->active && r->folded >= POLL_BYTES) code = ask(r, 0);
         } else if (r->active) {
@@ -300,7 +350,10 @@ int ap_run(ap_plan *plan, const void *input, uint64_t input_bytes, void *output,
     if (code) return code;
     /* the input is only read: the reader of the file refuses operations that write there */
     run r = {.plan = plan, .l = &plan->layout, .memory = {(unsigned char *)(uintptr_t)input, output, plan->scratch},
-             .item = item, .type = type, .operation = operation, .wire = wire, .error = error, .timeout = timeout};
+             .item = item, .type = type, .operation = operation, .wire = wire, .error = error, .timeout = timeout,
+             .trace = wire->trace};
+    uint64_t call = 0;
+    if (r.trace && (code = record_call(&r, &call))) return code;
     reset(r.l, plan);
     wire->expected = r.l->received * item + r.l->messages * AP_LETTER;
     ap_begin(wire);
@@ -312,7 +365,18 @@ int ap_run(ap_plan *plan, const void *input, uint64_t input_bytes, void *output,
     if (operation == AP_AVG)
         for (uint32_t i = 0; i < plan->divisions; i++)
             ap_divide(address(&r, plan->division[i].where), plan->division[i].where.length, plan->division[i].count, type);
+    if (r.trace) ap_ended(r.trace, call, operation == AP_AVG ? ap_clock(r.trace) : now(&r));
     return AP_OK;
+}
+
+void ap_wire_trace(ap_wire *wire, ap_trace *trace) { wire->trace = trace; }
+
+void ap_trace_moment(const ap_trace *trace, int64_t both[2]) {
+    int64_t closest = INT64_MAX;
+    for (int i = 0; i < 16; i++) { /* the one that was interrupted least */
+        int64_t before = ap_clock(trace), at = ap_nanoseconds(), after = ap_clock(trace);
+        if (after - before < closest) closest = after - before, both[0] = before + (after - before) / 2, both[1] = at;
+    }
 }
 
 void ap_wire_close(ap_wire *wire) {

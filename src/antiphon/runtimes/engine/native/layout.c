@@ -11,6 +11,7 @@ void ap_forget_layout(ap_layout *l) {
     free(l->step), free(l->pending), free(l->lane), free(l->queue), free(l->lane_of);
     free(l->fine.begin), free(l->fine.to), free(l->coarse.begin), free(l->coarse.to);
     free(l->waiting), free(l->left), free(l->work), free(l->head), free(l->flying), free(l->stage);
+    free(l->record);
     memset(l, 0, sizeof *l);
 }
 

@@ -53,6 +53,7 @@ typedef struct {
     /* of a run */
     uint32_t *waiting, *left, *work, *head, *flying;
     void **stage;
+    uint64_t *record; /* of each message under way, where runs are traced; else NULL */
 } ap_layout;
 
 enum { AP_NO_LANE = 0xFFFFFFFFu };

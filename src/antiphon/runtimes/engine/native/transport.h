@@ -27,6 +27,7 @@ struct ap_wire {
     int broken;
     const ap_called *call; /* the caller's; NULL: nothing is compared */
     ap_called now, theirs;
+    ap_trace *trace; /* the caller's; NULL: nothing is recorded */
 };
 
 /* Seconds without any progress until who waits looks whether the others are in another call. */

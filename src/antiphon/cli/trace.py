@@ -1,0 +1,104 @@
+"""antiphon trace: traces of runs and simulations side by side, and those of others read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from antiphon.api.plans import verify
+from antiphon.api.traces import trace
+from antiphon.cli.arguments import Json
+from antiphon.cli.output import check_outputs, emit, working
+from antiphon.cli.run_text import trace_text
+from antiphon.core.plan import Plan
+from antiphon.core.serialize import save_plan
+from antiphon.errors import Infeasible, Invalid
+from antiphon.show.text import table
+from antiphon.units import format_size
+
+group = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Traces side by side, and traces of others (Chakra) read.",
+    epilog="Example: antiphon trace merge measured.json simulated.json -o both.json",
+)
+SHOWN = 40
+
+
+@group.command(
+    "merge",
+    short_help="Put traces side by side into one file.",
+    epilog="Example: antiphon trace merge measured.json simulated.json -o both.json",
+)
+def _merge(
+    files: Annotated[list[Path], typer.Argument(metavar="TRACE...", help="as `run` and `simulate --trace` write them")],
+    out: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="write all of them here (.json)")],
+    json: Json = False,
+) -> None:
+    """Put traces side by side into one file, each from its own beginning on.
+
+    What is alike in two of them, such as the ranks of a run and of its simulation, stands one below the other. Traces
+    of other programs in Chrome's format may be among them.
+    """
+    check_outputs({"-o": out})
+    with working("merging"):
+        rows = trace("merge", files, out)
+    lines = table(["trace", "events", "title"], [[row["file"], str(row["events"]), row["title"]] for row in rows])
+    emit({"traces": rows}, "\n".join(lines) + trace_text(out), json)
+
+
+@group.command(
+    "read",
+    short_help="What Chakra execution traces hold: our plan, or collectives.",
+    epilog="Example: antiphon trace read chakra -o plan.json",
+)
+def _read(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="NAME.RANK.et of some ranks, or their folder")],
+    out: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="FILE", help="write the plan here (.json or .json.gz)")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Read Chakra execution traces: those that `export --to chakra` wrote as their plan, which is proven again; all
+    others as the collectives that each rank calls."""
+    check_outputs({"-o": out})
+    with working("reading"):
+        found = trace("read", files)
+        plan: Plan | None = found["plan"]
+        fault = None if plan is None else verify(plan)
+    if fault is not None:
+        raise Infeasible(f"the plan that these traces hold is wrong: {fault.message}")
+    if out is not None and plan is None:
+        raise Invalid("-o: these traces hold no plan of ours, so there is none to write")
+    if out is not None and plan is not None:
+        save_plan(out, plan)
+    rows: list[dict[str, Any]] = found["collectives"]
+    text = "\n".join(_collectives_text(rows)) if plan is None else _plan_text(plan)
+    written = "" if out is None else f"\n  written: {out}"
+    told = None if plan is None else {"collective": plan.collective.kind, "topology": plan.topology.name}
+    emit({"plan": told, "collectives": rows}, text + written, json)
+
+
+def _plan_text(plan: Plan) -> str:
+    schedule = plan.entries[0].schedule
+    what = f"{plan.collective.kind} on {plan.topology.name}"
+    return f"right: {what}: {schedule.transfers} transfers in {schedule.steps} steps, all pieces written out"
+
+
+def _collectives_text(rows: list[dict[str, Any]]) -> list[str]:
+    if not rows:
+        return ["no collectives"]
+    head = ["rank", "node", "collective", "nbytes", "group", "members"]
+    cells = [
+        [str(row["rank"]), str(row["node"]), row["collective"], format_size(row["nbytes"]), row["group"] or "-",
+         ",".join(map(str, row["members"])) if row["members"] else "-"]
+        for row in rows[:SHOWN]
+    ]  # fmt: skip
+    left = len(rows) - SHOWN
+    return [*table(head, cells), *([f"  and {left} more (--json tells all)"] if left > 0 else [])]
+
+
+def register(app: typer.Typer) -> None:
+    app.add_typer(group, name="trace", short_help="Traces: merge, read.")

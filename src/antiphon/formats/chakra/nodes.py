@@ -1,0 +1,249 @@
+"""Nodes of an execution trace, from bytes and to bytes: schema/protobuf/et_def.proto of github.com/mlcommons/chakra."""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from antiphon.errors import Invalid, Unsupported
+from antiphon.formats.chakra.wire import (
+    BYTES,
+    FIXED32,
+    FIXED64,
+    VARINT,
+    delimited,
+    fields,
+    messages,
+    number,
+    numbers,
+    octets,
+    packed,
+    signed,
+    text,
+    unpack,
+    unzigzag,
+    varint,
+)
+
+METADATA, COMPUTE, SEND, RECEIVE, COLLECTIVE = 1, 4, 5, 6, 7
+COLLECTIVES = (
+    "allreduce", "reduce", "allgather", "gather", "scatter", "broadcast", "alltoall", "reducescatter", "reducescatter",
+    "barrier",
+)  # fmt: skip
+VERSION = "0.0.4"
+MOST_NODES, MOST_DEPENDENCIES = 2**22, 2**25  # of a file
+FEW_PARTS, LEAST_PART = 2**14, 12  # bytes: a node in memory is two parts, an attribute one
+Value = int | float | str | bytes | bool | list[int] | list[float] | list[str] | list[bytes] | list[bool]
+
+# Fields 3 to 32 of an attribute: what one value of each is; those with even numbers are lists of it.
+_KINDS = (
+    "double", "float", "int32", "int64", "uint32", "uint64", "sint32", "sint64", "fixed32", "fixed64", "sfixed32",
+    "sfixed64", "bool", "string", "bytes",
+)  # fmt: skip
+_NO_ATTRIBUTES: Mapping[str, Value] = {}
+_FIXED = {"double": "<d", "float": "<f", "fixed32": "<I", "fixed64": "<Q", "sfixed32": "<i", "sfixed64": "<q"}
+_INT32, _INT64, _INT64S, _BOOL, _STRING = 7, 9, 10, 27, 29
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One thing that a rank does. `inputs`: what a node of PyTorch tells of its values, as a text."""
+
+    id: int
+    name: str
+    type: int
+    waits: Sequence[int] = ()
+    start_us: int = 0
+    duration_us: int = 0
+    attributes: Mapping[str, Value] = field(default_factory=dict)
+    inputs: str = ""
+
+    def whole(self, name: str) -> int | None:
+        """An attribute that is a whole number."""
+        value = self.attributes.get(name)
+        return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+# ---- to bytes ----
+
+
+def attribute(name: str, value: int | bool | str | Sequence[int], short: bool = False) -> bytes:
+    """An attribute, as field 10 of a node holds it (2 of the head); `short`: a number of 32 bits.
+
+    Of the kinds that older readers of ASTRA-sim insist on; newer ones take any."""
+    told = octets(1, name.encode())
+    if isinstance(value, bool):
+        return told + varint(_BOOL << 3) + varint(value)
+    if isinstance(value, str):
+        return told + octets(_STRING, value.encode())
+    if isinstance(value, int):  # written also where it is 0: which kind there is says something
+        return told + varint((_INT32 if short else _INT64) << 3) + varint(value)
+    return told + octets(_INT64S, packed(1, value))
+
+
+def head(attributes: Mapping[str, str]) -> bytes:
+    """The first message of a file."""
+    told = b"".join(octets(2, attribute(name, value)) for name, value in attributes.items())
+    return delimited(octets(1, VERSION.encode()) + told)
+
+
+def node(
+    number_: int, name: str, kind: int, waits: Sequence[int] = (), duration_us: int = 0, attributes: bytes = b""
+) -> bytes:
+    """A node; `attributes` as fields 10 one after another."""
+    return delimited(
+        number(1, number_) + octets(2, name.encode()) + number(3, kind) + packed(5, waits) + number(7, duration_us)
+        + attributes
+    )  # fmt: skip
+
+
+# ---- from bytes ----
+
+
+def read_nodes(data: bytes) -> tuple[dict[str, Value], list[Node]]:
+    """The attributes of the head of a file, and its nodes in their order. Invalid, and the byte, where it is none."""
+    parts = messages(data)
+    first = next(parts, None)
+    if first is None:
+        raise Invalid("is empty; an execution trace begins with its head")
+    known: dict[str, Value] = {}
+    for number_, kind, value, end in fields(data, *first):
+        if number_ == 2 and kind == BYTES:
+            name, told = _attribute(data, value, end)
+            known.setdefault(name, told)
+    found: list[Node] = []
+    waits, made, most = 0, len(known), FEW_PARTS + len(data) // LEAST_PART
+    for begin, end in parts:
+        if len(found) == MOST_NODES:
+            raise Unsupported(f"has more than {MOST_NODES} nodes")
+        one = _node(data, begin, end)
+        waits, made = waits + len(one.waits), made + 2 + len(one.attributes)
+        if waits > MOST_DEPENDENCIES:
+            raise Unsupported(f"its nodes have more than {MOST_DEPENDENCIES} dependencies")
+        if made > most:
+            raise Invalid(f"byte {begin}: nodes and attributes are too short for so many: {LEAST_PART} bytes are usual")
+        found.append(one)
+    _check(found)
+    return known, found
+
+
+def _node(data: bytes, begin: int, end: int) -> Node:
+    known: dict[int, int] = {}
+    name = inputs = ""
+    waits = array("Q")
+    attributes: dict[str, Value] | None = None
+    for number_, kind, value, stop in fields(data, begin, end):
+        wanted = {2: BYTES, 8: BYTES, 10: BYTES, 1: VARINT, 3: VARINT, 6: VARINT, 7: VARINT}.get(number_)
+        if wanted is not None and kind != wanted:
+            raise Invalid(f"byte {begin}: field {number_} of this node is of another type than in a trace")
+        if number_ in (1, 3, 6, 7):
+            known[number_] = value
+        elif number_ == 2:
+            name = text(data, value, stop)
+        elif number_ in (4, 5):
+            waits.extend(numbers(data, kind, value, stop))
+        elif number_ == 8:
+            inputs = next(
+                (text(data, a, b) for key, k, a, b in fields(data, value, stop) if (key, k) == (1, BYTES)), ""
+            )
+        elif number_ == 10:
+            attributes = {} if attributes is None else attributes
+            key, told = _attribute(data, value, stop)
+            attributes.setdefault(key, told)
+    given: tuple[Any, ...] = (waits or (), known.get(6, 0), known.get(7, 0), attributes or _NO_ATTRIBUTES, inputs)
+    return Node(known.get(1, 0), name, known.get(3, 0), *given)
+
+
+def _attribute(data: bytes, begin: int, end: int) -> tuple[str, Value]:
+    name, told = "", None
+    for number_, kind, value, stop in fields(data, begin, end):
+        if number_ == 1 and kind == BYTES:
+            name = sys.intern(text(data, value, stop))
+        elif 3 <= number_ <= 32:
+            what = _KINDS[(number_ - 3) // 2]
+            if number_ % 2:
+                told = _one(what, data, kind, value, stop)
+            elif kind == BYTES:
+                told = _several(what, data, value, stop)
+    return name, 0 if told is None else told
+
+
+def _one(what: str, data: bytes, kind: int, value: int, end: int) -> Value:
+    wanted = VARINT if what not in _FIXED else FIXED64 if what in ("double", "fixed64", "sfixed64") else FIXED32
+    if what in ("string", "bytes"):
+        wanted = BYTES
+    if kind != wanted:
+        raise Invalid(
+            f"byte {value if kind != VARINT else end}: an attribute of type {what} that is written as another"
+        )
+    if what in _FIXED:
+        return unpack(_FIXED[what], data, value, end)
+    if kind == BYTES:
+        return text(data, value, end) if what == "string" else data[value:end]
+    return _meant(what, value)
+
+
+def _meant(what: str, value: int) -> Value:
+    if what == "bool":
+        return bool(value)
+    if what in ("sint32", "sint64"):
+        return unzigzag(value)
+    return signed(value) if what in ("int32", "int64") else value
+
+
+def _several(what: str, data: bytes, begin: int, end: int) -> Value:
+    found: list[Value] = []
+    for number_, kind, value, stop in fields(data, begin, end):
+        if number_ != 1:
+            continue
+        if len(found) > FEW_PARTS + (end - begin) // LEAST_PART and what in ("string", "bytes"):
+            raise Invalid(f"byte {begin}: texts that are too short for so many: {LEAST_PART} bytes are usual")
+        if kind != BYTES or what in ("string", "bytes"):
+            found.append(_one(what, data, kind, value, stop))
+        elif what in _FIXED:
+            size = 8 if what in ("double", "fixed64", "sfixed64") else 4
+            found += [unpack(_FIXED[what], data, at, min(at + size, stop)) for at in range(value, stop, size)]
+        else:
+            found += [_meant(what, one) for one in numbers(data, kind, value, stop)]
+    return found  # type: ignore[return-value]  # all of one kind
+
+
+def _check(nodes: Sequence[Node]) -> None:
+    """Numbers are given once, and nothing waits for what is not there."""
+    known: set[int] = set()
+    for one in nodes:
+        if one.id in known:
+            raise Invalid(f"node {one.id}: its number is given twice")
+        known.add(one.id)
+    for one in nodes:
+        lost = next((other for other in one.waits if other not in known), None)
+        if lost is not None:
+            raise Invalid(f"node {one.id}: waits for node {lost}, which is not there")
+
+
+def read_in_order(nodes: Sequence[Node]) -> Iterator[Node]:
+    """The nodes, each after all that it waits for. Invalid where some wait for each other. O(nodes and waits)."""
+    place = {one.id: number_ for number_, one in enumerate(nodes)}
+    missing, last = array("q", (len(one.waits) for one in nodes)), array("q", [-1]) * len(nodes)
+    reader, before = array("q"), array("q")  # of every wait who waits, and the wait before it for the same
+    for number_, one in enumerate(nodes):
+        for other in one.waits:
+            reader.append(number_)
+            before.append(last[place[other]])
+            last[place[other]] = len(reader) - 1
+    del place
+    todo = array("q", (number_ for number_, many in enumerate(missing) if not many))
+    for done in todo:  # which grows meanwhile
+        yield nodes[done]
+        wait = last[done]
+        while wait >= 0:
+            missing[reader[wait]] -= 1
+            if not missing[reader[wait]]:
+                todo.append(reader[wait])
+            wait = before[wait]
+    if len(todo) < len(nodes):
+        stuck = next(nodes[number_].id for number_, left in enumerate(missing) if left)
+        raise Invalid(f"node {stuck}: waits for itself, by way of others")

@@ -1,0 +1,196 @@
+"""Chakra execution traces read: our own as the plan they were made of, all others as the collectives that they call."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from antiphon.core.files import name_of, read_bytes, reading
+from antiphon.core.messages import messages
+from antiphon.core.plan import Plan
+from antiphon.core.schedule import Schedule
+from antiphon.core.serialize import loads
+from antiphon.errors import Invalid, Unsupported, quote
+from antiphon.formats.chakra.nodes import (
+    COLLECTIVE,
+    COLLECTIVES,
+    COMPUTE,
+    METADATA,
+    RECEIVE,
+    SEND,
+    Node,
+    Value,
+    read_in_order,
+    read_nodes,
+)
+from antiphon.formats.chakra.write import ROWS
+
+MOST_FILES = 2**16
+Heard = Mapping[int, tuple[Mapping[str, Value], Sequence[Node]]]  # of each rank the head of its file, and its nodes
+_NAME = re.compile(r"(.*?)\.?([0-9]{1,9})\.et(?:\.gz)?")
+
+
+def files_of(given: Sequence[str | os.PathLike[str]]) -> dict[int, Path]:
+    """The file of each rank, by the number before `.et`; of a folder those in it."""
+    paths: list[Path] = []
+    for one in map(Path, given):
+        paths += sorted(path for path in one.iterdir() if _NAME.fullmatch(path.name)) if one.is_dir() else [one]
+    if not paths or len(paths) > MOST_FILES:
+        raise Invalid(f"expected the files of some ranks, such as NAME.0.et, or their folder; there are {len(paths)}")
+    found: dict[int, Path] = {}
+    for path in paths:
+        match = _NAME.fullmatch(path.name)
+        if match is None:
+            raise Invalid(f"{name_of(path)}: its name does not tell its rank; expected NAME.RANK.et")
+        rank = int(match[2])
+        if rank in found:
+            raise Invalid(f"{name_of(path)}: {name_of(found[rank])} is of rank {rank}, too")
+        found[rank] = path
+    return dict(sorted(found.items()))
+
+
+def read_traces(given: Sequence[str | os.PathLike[str]]) -> Heard:
+    """All that these files hold. Invalid names the file, and the byte or node."""
+    found = {}
+    for rank, path in files_of(given).items():
+        with reading(name_of(path)):
+            found[rank] = read_nodes(read_bytes(path))
+    return found
+
+
+def is_ours(heard: Heard) -> bool:
+    return any("antiphon" in head for head, _ in heard.values())
+
+
+# ---- our own ----
+
+
+def plan_of(heard: Heard) -> Plan:
+    """The plan that `export --to chakra` wrote, its pieces written out, for the size that it was written for; whether
+    it is right is for `verify` to say. Invalid where sends and receives do not belong together, or carry other sizes
+    than the plan says."""
+    told = next((head for head, _ in heard.values() if "antiphon" in head), None)
+    if told is None:
+        raise Invalid("these traces do not say of which plan they are: they are not written by export --to chakra")
+    found = loads(str(told["antiphon"]).encode(), "the plan in the head")
+    if not isinstance(found, Plan) or len(found.entries) != 1 or found.entries[0].schedule.transfers:
+        raise Invalid("the plan in the head: expected one with one schedule, whose rows are in the nodes")
+    if set(heard) != set(range(found.collective.ranks)):
+        raise Invalid(f"expected the files of ranks 0 to {found.collective.ranks - 1}, and there are {len(heard)}")
+    sent = _sent(heard)
+    schedule = _with_rows(found.entries[0].schedule, sent)
+    _check_sizes(schedule, str(told.get("nbytes", "")), sent)
+    return replace(found, entries=(replace(found.entries[0], schedule=schedule),))
+
+
+def _sent(heard: Heard) -> list[tuple[int, Node]]:
+    """The sends and copies of all ranks with their rank, by tag. Every send has its receive."""
+    sent: dict[tuple[Any, ...], tuple[int, Node]] = {}
+    received: set[tuple[Any, ...]] = set()
+    copies = []
+    for rank, (_, nodes) in heard.items():
+        for one in nodes:
+            ends = tuple(one.whole(name) for name in ("comm_src", "comm_dst", "comm_tag", "comm_size"))
+            if one.type in (SEND, RECEIVE):
+                there = sent if one.type == SEND else received
+                if ends[one.type - SEND] != rank or None in ends or ends in there:
+                    raise Invalid(f"rank {rank}, node {one.id}: its ends, tag or size are not there, or given twice")
+                if one.type == SEND:
+                    sent[ends] = rank, one
+                else:
+                    received.add(ends)
+            elif one.type == COMPUTE and "step" in one.attributes:
+                copies.append((rank, one))
+    if sent.keys() != received:
+        src, dst, tag, size = min(sent.keys() ^ received)
+        raise Invalid(f"message {tag} of {size} bytes from rank {src} to {dst} is not both sent and received")
+    return sorted([*sent.values(), *copies], key=lambda pair: pair[1].id)
+
+
+def _with_rows(empty: Schedule, sent: Sequence[tuple[int, Node]]) -> Schedule:
+    """The rows that the nodes name. A copy has no other end."""
+    columns: dict[str, list[int]] = {name: [] for name in ("step", "src", "dst", "route", *ROWS)}
+    slots = {name for name in ROWS if any(name in one.attributes for _, one in sent)} | {"chunk", "op"}
+    for rank, one in sent:
+        lists = {name: one.attributes.get(name) for name in slots}
+        many = len(lists["chunk"]) if isinstance(lists["chunk"], list) else 0
+        for name, values in lists.items():
+            if not many or not isinstance(values, list) or len(values) != many:
+                raise Invalid(f"node {one.id}: {name} is not there for each row of the message")
+            columns[name] += values  # type: ignore[arg-type]  # Schedule looks at each
+        dst = rank if one.type == COMPUTE else one.whole("comm_dst")
+        for name, value in (("step", one.whole("step")), ("src", rank), ("dst", dst), ("route", one.whole("route"))):
+            columns[name] += [-1 if value is None else value] * many
+    for name in ("src_slot", "dst_slot"):
+        if name not in slots:
+            del columns[name]
+    try:
+        made: dict[str, Any] = {name: np.array(values, np.int64) for name, values in columns.items()}
+        return replace(empty, **made)
+    except OverflowError:
+        raise Invalid("a row has a number that is out of range") from None
+
+
+def _check_sizes(schedule: Schedule, told: str, sent: Sequence[tuple[int, Node]]) -> None:
+    if not told.isascii() or not told.isdigit() or len(told) > 18:
+        raise Invalid(f"nbytes of the head: expected a number of bytes, got {quote(told)}")
+    table = messages(schedule)
+    size = np.maximum(table.nbytes(int(told))[0], 1).tolist()
+    for _, one in sent:
+        tag = one.whole("comm_tag")
+        if tag is not None and (tag >= len(size) or one.whole("comm_size") != size[tag]):
+            raise Invalid(f"node {one.id}: is not the message {tag} of {size[tag] if tag < len(size) else 'no'} bytes")
+
+
+# ---- those of others ----
+
+
+def collectives_of(heard: Heard) -> list[dict[str, Any]]:
+    """The collectives that each rank calls, in an order in which it may: a row each. Keys: rank, node, name,
+    collective, nbytes (as the trace tells them), group and members (None: all, or not told), root, start_us,
+    duration_us."""
+    found = []
+    for rank, (_, nodes) in heard.items():
+        groups = _groups(nodes)
+        for one in read_in_order(nodes):
+            if one.type == COLLECTIVE:
+                found.append({"rank": rank, **_collective(one, groups)})
+    return found
+
+
+def _collective(one: Node, groups: Mapping[str, list[int]]) -> dict[str, Any]:
+    kind, size = one.whole("comm_type"), one.whole("comm_size")
+    if kind is None or not 0 <= kind < len(COLLECTIVES):
+        raise Unsupported(f"node {one.id}: a collective of type {kind}; known are 0 to {len(COLLECTIVES) - 1}")
+    if size is None or not 0 <= size < 2**60:
+        raise Invalid(f"node {one.id}: comm_size: expected a number of bytes, got {size}")
+    group = str(one.attributes.get("pg_name", ""))
+    return {
+        "node": one.id, "name": one.name, "collective": COLLECTIVES[kind], "nbytes": size, "group": group,
+        "members": groups.get(group), "root": one.whole("root_rank"), "start_us": one.start_us,
+        "duration_us": one.duration_us,
+    }  # fmt: skip
+
+
+def _groups(nodes: Sequence[Node]) -> dict[str, list[int]]:
+    """Process groups, as a metadata node of PyTorch tells them: within its inputs a list of names and ranks, as
+    JSON."""
+    found: dict[str, list[int]] = {}
+    for one in nodes:
+        begin, end = one.inputs.find("[{"), one.inputs.rfind("}]")
+        if one.type != METADATA or not 0 <= begin < end:
+            continue
+        try:
+            told = json.loads(one.inputs[begin : end + 2])
+            named = {str(group["pg_name"]): [int(rank) for rank in group["ranks"]] for group in told}
+        except (ValueError, KeyError, TypeError, RecursionError):
+            raise Invalid(f"node {one.id}: its process groups are no list of pg_name and ranks") from None
+        found |= {name: ranks for name, ranks in named.items() if ranks}
+    return found

@@ -1,0 +1,137 @@
+"""Protocol buffers on the wire, as far as Chakra needs them: numbers, bytes, and messages within messages.
+
+https://protobuf.dev/programming-guides/encoding tells the format. Written by hand: it takes less than its library
+would, and a file from elsewhere is held to bounds before anything is made of it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+
+from antiphon.errors import Invalid
+
+VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
+MOST = 2**64 - 1
+_LONGEST = 10  # bytes of a number
+
+
+def varint(value: int) -> bytes:
+    """A whole number from -2^63 below 2^64; one below 0 as its 64 bits.
+
+    >>> varint(300).hex(), len(varint(-1))
+    ('ac02', 10)
+    """
+    value &= MOST
+    if value < 128:
+        return bytes((value,))
+    out = bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def number(field: int, value: int) -> bytes:
+    """A field with a whole number; nothing where it is 0, as all that is left out is."""
+    return varint(field << 3) + varint(value) if value else b""
+
+
+def octets(field: int, value: bytes) -> bytes:
+    """A field with bytes, a text or a message."""
+    return varint(field << 3 | BYTES) + varint(len(value)) + value
+
+
+def packed(field: int, values: Iterable[int]) -> bytes:
+    """A field with a list of whole numbers; nothing where it is empty."""
+    body = b"".join(map(varint, values))
+    return octets(field, body) if body else b""
+
+
+def delimited(message: bytes) -> bytes:
+    """A message in a file of several: its length before it."""
+    return varint(len(message)) + message
+
+
+def read_varint(data: bytes, at: int, end: int) -> tuple[int, int]:
+    """The number that stands there, and where it ends."""
+    value = shift = 0
+    for place in range(at, min(end, at + _LONGEST)):
+        byte = data[place]
+        value |= (byte & 127) << shift
+        if byte < 128:
+            if value > MOST:
+                break
+            return value, place + 1
+        shift += 7
+    raise Invalid(f"byte {at}: the number there has no end, or is longer than 64 bits")
+
+
+def messages(data: bytes) -> Iterator[tuple[int, int]]:
+    """Where each message of a file begins and ends."""
+    at = 0
+    while at < len(data):
+        length, begin = read_varint(data, at, len(data))
+        at = begin + length
+        if at > len(data):
+            raise Invalid(f"byte {begin}: a message of {length} bytes ends beyond the file's {len(data)}")
+        yield begin, at
+
+
+def fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+    """What a message holds: (field, type, value, end). The value is the number where its type is VARINT; else it is
+    where the bytes begin, and the end is where they end."""
+    while at < end:
+        key, begin = read_varint(data, at, end)
+        field, kind = key >> 3, key & 7
+        if not 0 < field < 2**29:
+            raise Invalid(f"byte {at}: there is no field {field}")
+        if kind == VARINT:
+            value, at = read_varint(data, begin, end)
+            yield field, kind, value, at
+            continue
+        if kind == BYTES:
+            length, begin = read_varint(data, begin, end)
+        elif kind in (FIXED32, FIXED64):
+            length = 4 if kind == FIXED32 else 8
+        else:
+            raise Invalid(f"byte {at}: a field of type {kind}, which nobody writes any more")
+        at = begin + length
+        if at > end:
+            raise Invalid(f"byte {begin}: {length} bytes reach beyond the end of their message")
+        yield field, kind, begin, at
+
+
+def numbers(data: bytes, kind: int, value: int, end: int) -> Iterator[int]:
+    """Of a field that may repeat: the one number, or those that stand packed there."""
+    if kind == VARINT:
+        yield value
+        return
+    while value < end:
+        one, value = read_varint(data, value, end)
+        yield one
+
+
+def text(data: bytes, begin: int, end: int) -> str:
+    try:
+        return data[begin:end].decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise Invalid(f"byte {begin + error.start}: a text that is not UTF-8") from None
+
+
+def signed(value: int) -> int:
+    """A number that was written as its 64 bits."""
+    return value - 2**64 if value >= 2**63 else value
+
+
+def unzigzag(value: int) -> int:
+    return value >> 1 ^ -(value & 1)
+
+
+def unpack(form: str, data: bytes, begin: int, end: int) -> float | int:
+    """A number of fixed length; Invalid where other bytes stand there."""
+    if end - begin != struct.calcsize(form):
+        raise Invalid(f"byte {begin}: {end - begin} bytes, where {struct.calcsize(form)} make up the number")
+    found: float | int = struct.unpack_from(form, data, begin)[0]
+    return found

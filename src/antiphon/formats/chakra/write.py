@@ -1,0 +1,161 @@
+"""A plan as Chakra execution traces: a file for each rank, which ASTRA-sim replays or takes as a custom collective."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+
+from antiphon.core.columns import Longs, order_of, pointers
+from antiphon.core.joints import refuse_joints
+from antiphon.core.messages import LEFT, RECEIVED, Messages, sets, waits
+from antiphon.core.messages import messages as messages_of
+from antiphon.core.plan import Plan
+from antiphon.core.schedule import Schedule
+from antiphon.core.serialize import dumps
+from antiphon.core.transform import expand
+from antiphon.cost.trace import expanded_rows
+from antiphon.errors import Invalid, Unsupported, quote
+from antiphon.formats.chakra.nodes import COMPUTE, RECEIVE, SEND, attribute, head, node
+from antiphon.formats.chakra.wire import octets
+from antiphon.units import exact, parse_bandwidth, parse_size
+
+MOST_ROWS, MOST_WAITS = 2**20, 2**23
+ROWS = ("chunk", "op", "src_slot", "dst_slot")  # columns that are lists in the attributes of a node
+_ORDERS = ("rounds", "data")
+_ON_A_GPU = {"is_cpu_op": False}  # ASTRA-sim refuses messages of processors
+_IDS = 4  # numbers for each message: its send, its receive, what combines it
+
+
+def chakra(
+    plan: Plan, *, nbytes: int | str, order: str = "data", gamma: float = 0.0, local: str = "", name: str = "chakra"
+) -> dict[str, Iterator[bytes]]:
+    """The messages of a plan at a size as COMM_SEND and COMM_RECV nodes, whose tag is the number of the message;
+    receives wait for nothing, a send (docs/messages.md) by "data" for what it reads, by "rounds" for all that its
+    rank sent or received in earlier steps.
+
+    What is combined, and what a rank copies within itself, is a COMP node, of `gamma` seconds per byte that is
+    combined (in whole microseconds, as the format has them: rounded). What the schedule declares as local work is a
+    COMP node at the end of every rank (`local`: "100GB/s"), or is left out ("off"); without a word it is refused.
+    Names and attributes beyond those of Chakra say which rows of the schedule a message is, so that `read.plan_of`
+    finds the plan again. O(n log n).
+    """
+    seconds = exact(gamma, "gamma")
+    if not 0 <= seconds <= 1:
+        raise Invalid(f"gamma: expected seconds per byte, from 0 to 1, got {quote(gamma)}")
+    if order not in _ORDERS:
+        raise Invalid(f"order: expected {' or '.join(_ORDERS)}, got {quote(order)}")
+    if not name.replace("-", "").replace("_", "").isalnum() or not name.isascii():
+        raise Invalid(f"name: expected letters, digits, - and _, got {quote(name)}")
+    size = parse_size(nbytes, "nbytes")
+    entry = plan.at(size)
+    refuse_joints(entry.schedule, "export to chakra")
+    if expanded_rows(entry.schedule) > MOST_ROWS:
+        raise Unsupported(
+            f"back end chakra writes every piece out, and at most {MOST_ROWS} rows; plan with fewer pieces"
+        )
+    last = _local_work(entry.schedule, size, local)
+    schedule = expand(entry.schedule)
+    empty = replace(plan, entries=(replace(entry, start=0, stop=None, schedule=schedule.take([])),))
+    told = {"antiphon": dumps(empty).decode(), "nbytes": str(size)}
+    files = _Files(messages_of(schedule), size, order, seconds, last)
+    return {f"{name}.{rank}.et": files.text(rank, told if rank == 0 else {}) for rank in range(plan.collective.ranks)}
+
+
+def _local_work(schedule: Schedule, nbytes: int, local: str) -> int:
+    """Microseconds that every rank works at the end."""
+    if local == "off" or not schedule.local:
+        return 0
+    if not local:
+        kinds = ", ".join(work.kind for work in schedule.local)
+        raise Unsupported(
+            f"the plan ends with local work ({kinds}); local=100GB/s writes it as a COMP node at so many bytes per "
+            "second, local=off leaves it out, as our own runtimes do"
+        )
+    share = sum((work.share for work in schedule.local), start=Fraction(0))
+    return round(share * nbytes / parse_bandwidth(local, "local") * 10**6)
+
+
+class _Files:
+    """What all files are made of. Node numbers: message m is sent by 4 m + 1, received by 4 m + 2, combined by 4 m +
+    3."""
+
+    def __init__(self, messages: Messages, nbytes: int, order: str, gamma: Fraction, last: int) -> None:
+        needs = sets(waits(messages, order, LEFT if order == "rounds" else RECEIVED))
+        if needs.pairs > MOST_WAITS:
+            raise Unsupported(
+                f"these {len(messages)} messages have {needs.pairs} dependencies in pairs, more than {MOST_WAITS}; "
+                "goal writes them shared"
+            )
+        self.messages, self.last = messages, last
+        size, combined = messages.nbytes(nbytes)
+        self.size, self.combined = np.maximum(size, 1).tolist(), combined.tolist()
+        self.pause = np.rint(combined * float(gamma) * 1e6).astype(np.int64).tolist()
+        self.src, self.dst, self.step = messages.src.tolist(), messages.dst.tolist(), messages.step.tolist()
+        self.waits: dict[int, list[int]] = {}
+        for message, item in zip(*(column.tolist() for column in needs.listed()), strict=True):
+            self.waits.setdefault(message, []).append(self._number(item >> 1, bool(item & 1)))
+        columns = messages.schedule.columns()
+        self.columns = {name: columns[name] for name in ROWS if name in columns}
+        rows = np.lexsort((*reversed(self.columns.values()), messages.of_row))  # whatever the order of the schedule's
+        self.rows, self.row_ptr = rows, pointers(messages.of_row[rows], len(messages))
+        both = np.concatenate([messages.src, messages.dst])
+        by_rank = order_of(both, messages.ranks)
+        self.mine = np.split(by_rank, np.cumsum(np.bincount(both, minlength=messages.ranks))[:-1])
+
+    def _number(self, message: int, left: bool) -> int:
+        """The node whose end others wait for: that it has left, or that it is there and combined."""
+        if left or self.src[message] == self.dst[message]:
+            return _IDS * message + 1
+        return _IDS * message + (3 if self.combined[message] else 2)
+
+    def text(self, rank: int, told: Mapping[str, str]) -> Iterator[bytes]:
+        yield head(told)
+        there: list[int] = []
+        for message in np.unique(self.mine[rank] % max(len(self.messages), 1)).tolist():
+            src, dst = self.src[message], self.dst[message]
+            if src == rank:
+                inside = src == dst
+                yield self._sent(message, COMPUTE if inside else SEND)
+                there.append(_IDS * message + 1)
+            if dst == rank and src != rank:
+                yield self._received(message)
+                there.append(self._number(message, left=False))
+        if self.last:
+            end = _IDS * len(self.messages)
+            yield node(end, "local work", COMPUTE, there, self.last, _attributes(_ON_A_GPU))
+
+    def _sent(self, message: int, kind: int) -> bytes:
+        src, dst = self.src[message], self.dst[message]
+        known = _attributes({"is_cpu_op": False, "step": self.step[message], **self._rows(message)})
+        name, pause = f"copy at {src}, step {self.step[message]}", self.pause[message]
+        if kind == SEND:
+            known += self._ends(message)
+            name, pause = f"send {src} to {dst}, step {self.step[message]}", 0
+        return node(_IDS * message + 1, name, kind, self.waits.get(message, ()), pause, known)
+
+    def _received(self, message: int) -> bytes:
+        src, dst, number = self.src[message], self.dst[message], _IDS * message + 2
+        known = _attributes(_ON_A_GPU) + self._ends(message)
+        found = node(number, f"receive {src} to {dst}, step {self.step[message]}", RECEIVE, (), 0, known)
+        if not self.combined[message]:
+            return found
+        name = f"combine {src} to {dst}, step {self.step[message]}"
+        return found + node(number + 1, name, COMPUTE, (number,), self.pause[message], _attributes(_ON_A_GPU))
+
+    def _ends(self, message: int) -> bytes:
+        ends = {"comm_src": self.src[message], "comm_dst": self.dst[message], "comm_tag": message}
+        return _attributes(ends, short=True) + _attributes({"comm_size": self.size[message]})
+
+    def _rows(self, message: int) -> dict[str, list[int] | int]:
+        """Which rows of the schedule this message is."""
+        mine: Longs = self.rows[self.row_ptr[message] : self.row_ptr[message + 1]]
+        found: dict[str, list[int] | int] = {name: column[mine].tolist() for name, column in self.columns.items()}
+        route = int(self.messages.route[message])
+        return found if route < 0 else {**found, "route": route}
+
+
+def _attributes(known: Mapping[str, bool | int | list[int]], short: bool = False) -> bytes:
+    return b"".join(octets(10, attribute(name, value, short)) for name, value in known.items())

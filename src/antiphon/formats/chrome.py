@@ -1,0 +1,166 @@
+"""Traces in Chrome's format, ours and those of others, put side by side into one file."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import msgspec
+
+from antiphon.core.files import decode, name_of, read_bytes, reading
+from antiphon.errors import Invalid, Unsupported
+
+MOST_FILES, MOST_EVENTS = 64, 2**22
+FEW_PARTS, LEAST_PART = 2**13, 24  # bytes: an object takes so many times 20 in memory
+_TIMES = ("ts", "dur", "tts", "tdur")
+_MOST_TIME = 2.0**53  # microseconds: nanoseconds stay whole numbers of 64 bits
+
+
+class _Whole(msgspec.Struct):
+    events: list[dict[str, Any]] = msgspec.field(name="traceEvents")
+    about: dict[str, Any] = msgspec.field(name="otherData", default_factory=dict)
+
+
+class Read:
+    """The events of one trace, each looked at. `about`: what it tells of itself, its `title` first of all."""
+
+    def __init__(self, name: str, data: bytes) -> None:
+        parts = data.count(b"{") + data.count(b"[")
+        if parts > FEW_PARTS + len(data) // LEAST_PART:
+            raise Invalid(f"has {parts} lists and objects in {len(data)} bytes: {LEAST_PART} bytes for each are usual")
+        bare = data.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"[")
+        try:
+            whole = _Whole(decode(data, list[dict[str, Any]])) if bare else decode(data, _Whole)
+        except RecursionError:
+            raise Invalid("is nested too deeply") from None
+        self.events, self.about = whole.events, whole.about
+        title = self.about.get("title")
+        self.title = title if isinstance(title, str) and title else name
+        if len(self.events) > MOST_EVENTS:
+            raise Unsupported(f"has {len(self.events)} events; at most {MOST_EVENTS} are put side by side")
+        for number, event in enumerate(self.events):
+            _look_at(event, number)
+
+    @cached_property
+    def start(self) -> float:
+        """Microseconds at which the first thing happens."""
+        return min((event["ts"] for event in self.events if event["ph"] != "M" and "ts" in event), default=0.0)
+
+
+def _look_at(event: dict[str, Any], number: int) -> None:
+    """Invalid where a reader of traces could not know what is meant."""
+    if not isinstance(event.get("ph"), str):
+        raise Invalid(f"event {number}: has no phase (ph)")
+    for key in _TIMES:
+        value = event.get(key, 0)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < _MOST_TIME:
+            raise Invalid(f"event {number}: {key} is no time in microseconds")
+    if event["ph"] == "X" and ("ts" not in event or event.get("dur", 0) < 0):
+        raise Invalid(f"event {number}: a slice needs when it begins (ts) and a length (dur) of 0 or more")
+    for key in ("pid", "tid"):
+        if not isinstance(event.get(key, 0), int | str):
+            raise Invalid(f"event {number}: {key} is neither a number nor a name")
+    if not isinstance(event.get("args", {}), dict):
+        raise Invalid(f"event {number}: args are no object")
+
+
+def merge(files: Sequence[str | os.PathLike[str]]) -> tuple[bytes, list[dict[str, Any]]]:
+    """One trace with all that these have, each from its own beginning on: its processes under its title, beside those
+    of the others; and what was taken from each (file, title, events, start_us).
+
+    The first process of every trace comes first, then the second of every one: what is alike in two traces lies side by
+    side. Arrows and whatever else has an id stay within their trace.
+    """
+    if not 2 <= len(files) <= MOST_FILES:
+        raise Invalid(f"expected 2 to {MOST_FILES} traces, got {len(files)}")
+    traces = []
+    for path in files:
+        with reading(name_of(path)):
+            traces.append(Read(name_of(path), read_bytes(path)))
+    total = sum(len(one.events) for one in traces)
+    if total > MOST_EVENTS:
+        raise Unsupported(f"these traces have {total} events; at most {MOST_EVENTS} are put side by side")
+    titles = _titles([one.title for one in traces])
+    rows = [
+        {"file": name_of(path), "title": title, "events": len(one.events), "start_us": one.start}
+        for path, title, one in zip(files, titles, traces, strict=True)
+    ]
+    events: list[dict[str, Any]] = []
+    ids: dict[tuple[int, str, str], int] = {}
+    taken = 0
+    for number, one in enumerate(traces):
+        pids = {pid: taken + place for place, pid in enumerate(_processes(one.events), 1)}
+        taken += len(pids)
+        start = one.start
+        named = _named(one, titles[number], pids, (number, len(traces)))
+        events += [_moved(event, number, pids, start, ids) for event in one.events if not _names_process(event)]
+        events += named
+    about = {"title": " beside ".join(titles), "traces": [{**one.about, "start_us": one.start} for one in traces]}
+    whole = {"displayTimeUnit": "ns", "otherData": about, "traceEvents": events}
+    return msgspec.json.encode(whole) + b"\n", rows
+
+
+def _titles(told: Sequence[str]) -> list[str]:
+    """Those that are alike get a number."""
+    return [
+        one if told.count(one) == 1 else f"{one} ({told[: place + 1].count(one)})" for place, one in enumerate(told)
+    ]
+
+
+def _pid(event: Mapping[str, Any]) -> int | str:
+    found: int | str = event.get("pid", 0)
+    return found
+
+
+def _processes(events: Sequence[Mapping[str, Any]]) -> list[int | str]:
+    """In the order in which they want to stand."""
+    place: dict[int | str, float] = {}
+    for event in events:
+        place.setdefault(_pid(event), math.inf)
+        if event["ph"] == "M" and event.get("name") == "process_sort_index":
+            told = event.get("args", {}).get("sort_index")
+            place[_pid(event)] = told if isinstance(told, int | float) else math.inf
+    return sorted(place, key=lambda pid: place[pid])
+
+
+def _names_process(event: Mapping[str, Any]) -> bool:
+    return event["ph"] == "M" and event.get("name") in ("process_name", "process_sort_index")
+
+
+def _named(one: Read, title: str, pids: Mapping[int | str, int], which: tuple[int, int]) -> list[dict[str, Any]]:
+    """The names of its processes, and their places among those of all traces (`which`: the number of this, and of how
+    many)."""
+    told = {
+        _pid(event): str(event.get("args", {}).get("name", ""))
+        for event in one.events
+        if event["ph"] == "M" and event.get("name") == "process_name"
+    }
+    found = []
+    for place, (pid, new) in enumerate(pids.items()):
+        named = {"name": f"{title}: {told[pid]}" if told.get(pid) else title}
+        sorted_ = {"sort_index": place * which[1] + which[0]}
+        for name, args in (("process_name", named), ("process_sort_index", sorted_)):
+            found.append({"name": name, "ph": "M", "pid": new, "tid": 0, "args": args})
+    return found
+
+
+def _moved(
+    event: dict[str, Any],
+    number: int,
+    pids: Mapping[int | str, int],
+    start: float,
+    ids: dict[tuple[int, str, str], int],
+) -> dict[str, Any]:
+    """An event of trace `number`, which begins at `start`; changed where it is, as there may be millions."""
+    event["pid"] = pids[_pid(event)]
+    if "ts" in event and event["ph"] != "M":
+        event["ts"] -= start
+    for key in ("id", "bind_id"):
+        if key in event:  # of one category, as those who read traces see it
+            event[key] = ids.setdefault((number, str(event.get("cat", "")), repr(event[key])), len(ids) + 1)
+    if isinstance(event.get("id2"), dict) and "global" in event["id2"]:
+        event["id2"] = {"global": f"{number + 1}.{event['id2']['global']}"}
+    return event
