@@ -179,7 +179,8 @@ class _Machine:
         value: list[int] | None = None
         if one.pop >= 0:
             value = self.queues[one.pop].popleft()
-            self._wake(("empty", one.pop), ready)
+            if ("empty", one.pop) in sleepers:
+                self._wake(("empty", one.pop), ready)
             if len(value) != one.count:
                 self._fail("wrong", block, index, f"takes {one.count} chunks from a message of {len(value)}")
                 return
@@ -195,7 +196,8 @@ class _Machine:
                 cells[first : first + one.count] = value
             if one.push >= 0:
                 self.queues[one.push].append(value)
-                self._wake(("full", one.push), ready)
+                if ("full", one.push) in sleepers:
+                    self._wake(("full", one.push), ready)
         for number in one.acquire:
             self.counters[number] -= 1
         for number in one.release:
