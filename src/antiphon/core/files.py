@@ -37,6 +37,7 @@ _BLOCK = 2**20
 _MAGIC = b"\x1f\x8b"
 _BOM = b"\xef\xbb\xbf"
 _PLAIN = re.compile(rb"\{[^{}\\]*\}")
+_NESTED = re.compile(rb'\{(?:[^{}"\\]++|"[^{}"\\]*"|\{(?:[^{}"\\]++|"[^{}"\\]*")*+\})*+\}')
 _KEY = re.compile(rb'("[^"]*")\s*:')
 _TOKEN = re.compile(rb'\{|\}|"(?:[^"\\]|\\.)*"(?:\s*:)?', re.DOTALL)
 
@@ -320,16 +321,37 @@ def decode(data: bytes, kind: type[T]) -> T:
 def check_keys(data: bytes) -> None:
     """Refuse an object that has a key twice; decoders would quietly take the last. `data` must be valid JSON.
 
-    One pass over quotes and braces: long columns of numbers are skipped at the speed of the regex engine, and objects
-    without others in them are looked at as a whole, where no string in them has an escape or a brace.
+    Digits are left out at first: what differs without them differs, and much of a long file is then the same again.
     """
+    if len(data) > FEW_SEEN and b"\\" not in data:
+        try:
+            _check_keys(data.translate(None, b"0123456789"))
+            return
+        except Invalid:
+            pass  # or these keys differ in digits alone
+    _check_keys(data)
+
+
+def _check_keys(data: bytes) -> None:
+    """One pass over quotes and braces: long columns of numbers are skipped at the speed of the regex engine, and
+    objects that have at most such without others in them are looked at as a whole, where no string in them has an
+    escape or a brace."""
     open_objects: list[set[object]] = []
     seen: set[bytes] = set()  # some of the plain ones, which come again and again
+    waiting: list[tuple[int, bytes]] = []  # where some end whose objects within are looked at now, and their text
     at = 0
     while match := _TOKEN.search(data, at):
         token, at = match.group(), match.end()
         if token == b"{":
+            nested = _NESTED.match(data, match.start())
+            if nested is not None and nested.group() in seen:
+                at = nested.end()
+                continue
             plain = _PLAIN.match(data, match.start())
+            if plain is None and nested is not None:
+                text = nested.group()
+                if len(seen) < FEW_SEEN and len(text) < FEW_SEEN:
+                    waiting.append((nested.end(), text))
             text = plain.group() if plain is not None else b""
             if plain is None or text.count(b'"') % 2:
                 open_objects.append(set())
@@ -343,6 +365,8 @@ def check_keys(data: bytes) -> None:
                     seen.add(text)
         elif token == b"}":
             open_objects.pop()
+            if waiting and waiting[-1][0] == at:
+                seen.add(waiting.pop()[1])
         elif token.endswith(b":"):
             key = msgspec.json.decode(token[:-1])
             if key in open_objects[-1]:

@@ -26,9 +26,9 @@ from antiphon.formats.mscclpp.limits import FEW_CELLS, LL, MOST_BLOCKS, MOST_OFF
 from antiphon.formats.mscclpp.register import registration
 from antiphon.lower.grain import chunked
 from antiphon.lower.lowering import lower
-from antiphon.lower.onesided.form import Streams
+from antiphon.lower.onesided.form import Step
 from antiphon.lower.onesided.packets import by_packets, fit
-from antiphon.lower.onesided.steps import one_sided
+from antiphon.lower.onesided.steps import OneSided
 from antiphon.lower.onesided.switched import INSTEAD, Switched, squeezed, switched
 from antiphon.lower.uncollected import uncollected
 from antiphon.options import parse_yes
@@ -37,6 +37,7 @@ from antiphon.units import parse_size
 
 WHAT = "back end mscclpp-json"
 MOST_CHUNKS = 2**20
+Dealt = tuple[int, Callable[[int], list[list[Step]]]]  # how many streams, and what a rank does in each
 _NEVER = 2**20  # steps until scratch is used again
 _SIZED = ("broadcast", "reduce", "allgather", "reducescatter", "allreduce", "alltoall")
 
@@ -169,12 +170,12 @@ def _flagged(program: Program, blocks: int, far: Callable[[int, int], bool]) -> 
     whole = chunked(program, MOST_CHUNKS, WHAT)
     bound = whole
 
-    def streams(most: int) -> Streams:
+    def dealt(most: int) -> Dealt:
         nonlocal bound
         made, bound = by_packets(program, whole, most)
-        return made
+        return len(made), lambda rank: [of[rank] for of in made]
 
-    gpus = _fitting([Ends(rank, far, _kinds(program)) for rank in range(program.ranks)], blocks, streams)
+    gpus = _fitting([Ends(rank, far, _kinds(program)) for rank in range(program.ranks)], blocks, dealt)
     if int(bound.sizes.sum()) > FEW_CELLS:
         raise Unsupported(f"{WHAT}: {int(bound.sizes.sum())} chunks and packets, of at most {FEW_CELLS}")
     return bound, gpus
@@ -188,7 +189,13 @@ def _gpus(
     if any(far(ranks[0], rank) for ranks, _ in groups for rank in ranks):
         raise Unsupported(f"{WHAT}: lets switches work for ranks of one host only; {INSTEAD}")
     ends = [Ends(rank, far, kind, [one for one in groups if rank in one[0]]) for rank in range(program.ranks)]
-    return _fitting(ends, blocks, lambda most: one_sided(program, bound, most, known))
+    whole = OneSided(program, bound, known)
+
+    def dealt(most: int) -> Dealt:
+        made = whole.dealt(most)
+        return made.count, made.steps
+
+    return _fitting(ends, blocks, dealt)
 
 
 def _kinds(program: Program) -> Callable[[int], str]:
@@ -196,14 +203,14 @@ def _kinds(program: Program) -> Callable[[int], str]:
 
 
 @uncollected()
-def _fitting(ends: list[Ends], blocks: int, streams_of: Callable[[int], Streams]) -> list[Gpu]:
+def _fitting(ends: list[Ends], blocks: int, dealt: Callable[[int], Dealt]) -> list[Gpu]:
     """In as many streams as asked; where blocks are too full for these, in more."""
     why = ""
     for most in sorted({blocks, max(blocks, 64), MOST_BLOCKS}):
-        streams, made = streams_of(most), list[Gpu]()
+        (streams, steps_of), made = dealt(most), list[Gpu]()
         try:
             for one in ends:
-                made.append(gpu_of(one, (s[one.rank] for s in streams)))
+                made.append(gpu_of(one, steps_of(one.rank)))
                 if len(made[-1].blocks) > MOST_BLOCKS:
                     break
             else:
@@ -213,7 +220,7 @@ def _fitting(ends: list[Ends], blocks: int, streams_of: Callable[[int], Streams]
             continue
         needs = f"rank {len(made) - 1} needs {len(made[-1].blocks)} thread blocks"
         why = f"{needs}, of at most {MOST_BLOCKS} that are there at once"
-        if len(streams) < most:
+        if streams < most:
             break
     raise Unsupported(f"{WHAT}: {why}; take a planner with fewer steps, or fewer chunks")
 

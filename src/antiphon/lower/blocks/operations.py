@@ -171,7 +171,7 @@ def _versions(found: Values, made: list[Operation], cells: int, edge: _Edges) ->
     for one in made:
         if instead:
             one.waits = list(dict.fromkeys(instead.get(other, other) for other in one.waits))
-        spans = {SEND: one.spans, FOLD: one.spans[1:]}.get(one.kind, [])
+        spans = one.spans if one.kind == SEND else one.spans[1:] if one.kind == FOLD else []
         reads = [holds[cell : cell + count] for cell, count in spans]
         last = kept[-1] if kept else None
         if one.kind == FOLD and last is not None and _follows(last, one, edge) and _alike(writer, sources, reads):
@@ -184,7 +184,7 @@ def _versions(found: Values, made: list[Operation], cells: int, edge: _Edges) ->
         else:
             kept.append(one)
             sources, into = reads, one
-            one.versions = [version for versions in reads for version in versions]
+            one.versions = reads[0] if len(reads) == 1 else [version for versions in reads for version in versions]
         for versions in reads:
             for version in versions:
                 if version >= 0:
@@ -198,9 +198,14 @@ def _versions(found: Values, made: list[Operation], cells: int, edge: _Edges) ->
             for cell, count in one.spans if one.kind == RECEIVE else one.spans[:1]:
                 holds[cell : cell + count] = range(at, at + count)
                 at += count
-            writer.extend([into] * one.length)
-            reader.extend([None] * one.length)
-            many.extend(bytes(one.length))
+            if one.length == 1:
+                writer.append(into)
+                reader.append(None)
+                many.append(0)
+            else:
+                writer.extend([into] * one.length)
+                reader.extend([None] * one.length)
+                many.extend(bytes(one.length))
     for version in holds[: found.scratch[-1]]:
         if version >= 0:
             many[version] = 1

@@ -23,34 +23,43 @@ def stuck(blocks: list[list[Block]], slots: int) -> list[Block]:
         block = work.pop()
         come = (block.recv, block.rank, block.channel)
         go = (block.rank, block.send, block.channel)
-        while at[block] < len(block.steps):
-            step = block.steps[at[block]]
-            missing = next((one for one in step.waits if at[one.block] <= one.place), None)
+        steps, here, rest = block.steps, at[block], left[block]
+        while here < len(steps):
+            step = steps[here]
+            missing = None
+            for one in step.waits:
+                if (here if one.block is block else at[one.block]) <= one.place:
+                    missing = one.block
+                    break
             if missing is not None:
-                sleepers[missing.block].append(block)
+                sleepers[missing].append(block)
                 break
-            receives, sends = step.verb in RECEIVES, step.verb in SENDS
-            many = left[block]
-            if receives:
-                many = min(many, sent[come] - taken[come])
-            if sends:
-                many = min(many, slots - (sent[go] - taken[go]))
-            if receives and not sent[come] - taken[come]:
-                sleepers[come, "full"].append(block)
-                break
-            if sends and sent[go] - taken[go] >= slots:
-                sleepers[go, "empty"].append(block)
-                break
-            if receives:
-                taken[come] += many
-                work += sleepers.pop((come, "empty"), ())
-            if sends:
+            many = rest
+            if step.verb in RECEIVES:
+                full = sent[come] - taken[come]
+                if not full:
+                    sleepers[come, "full"].append(block)
+                    break
+                many = min(many, full)
+            if step.verb in SENDS:
+                empty = slots - (sent[go] - taken[go])
+                if empty <= 0:
+                    sleepers[go, "empty"].append(block)
+                    break
+                many = min(many, empty)
                 sent[go] += many
-                work += sleepers.pop((go, "full"), ())
-            left[block] -= many
-            if not left[block]:
-                at[block] += 1
-                if at[block] < len(block.steps):
-                    left[block] = block.steps[at[block]].count
-                work += sleepers.pop(block, ())
+                if (go, "full") in sleepers:
+                    work += sleepers.pop((go, "full"))
+            if step.verb in RECEIVES:
+                taken[come] += many
+                if (come, "empty") in sleepers:
+                    work += sleepers.pop((come, "empty"))
+            rest -= many
+            if not rest:
+                here += 1
+                at[block] = here
+                rest = steps[here].count if here < len(steps) else 0
+                if block in sleepers:
+                    work += sleepers.pop(block)
+        left[block] = rest
     return [block for block in every if at[block] < len(block.steps)]

@@ -240,18 +240,20 @@ def _parents(values: Values, found: Flow) -> None:
     for operations in values.ranks:
         for one in operations:
             for segment in found.sent.get(one, ()):
-                read = one.versions[segment.offset : segment.offset + segment.count]
-                first = read[0]
-                if first < 0 or any(version != first + at for at, version in enumerate(read)):
+                first = one.versions[segment.offset]
+                if first < 0:
                     continue
+                if segment.count > 1:
+                    read = one.versions[segment.offset : segment.offset + segment.count]
+                    if read != list(range(first, first + segment.count)):
+                        continue
                 writer = values.writer[first]
                 parent: Segment | None = None
                 if writer.kind == RECEIVE:
                     parent = by_offset.get((writer, first - writer.first))
                     if parent is not None and parent.piece is not None:
                         parent = None
-                elif (writer, first - writer.first) in of_piece:
-                    piece = of_piece[writer, first - writer.first]
+                elif (piece := of_piece.get((writer, first - writer.first))) is not None:
                     after = len(piece.memory) > 1
                     parent = None if after else piece.chain[-1]
                     segment_passes = piece.cell >= values.scratch[one.rank]

@@ -97,6 +97,9 @@ def execute(
     return _Machine(code, Case.of(code, random), random if seed is not None else None).go(last, until)
 
 
+_ONCE = range(1)
+
+
 class _Machine:
     def __init__(self, code: Code, case: Case, random: Random | None) -> None:
         self.code, self.case, self.random = code, case, random
@@ -111,15 +114,18 @@ class _Machine:
     def go(self, last: tuple[int, int] | None, until: tuple[int, int] | None) -> Run:
         """Blocks that can go on are drawn; one that cannot sleeps on the first thing that it lacks. A block that is
         drawn does one instruction, or goes on for some, so that orders differ in how far ahead some blocks are."""
-        ready = [block for block, there in enumerate(self.code.blocks) if there.instructions]
+        blocks = [there.instructions for there in self.code.blocks]
+        ready = [block for block, there in enumerate(blocks) if there]
         held: list[int] = []
         longest = self.random.choice((1, 1, 4, 64)) if self.random else 1
+        at, sleepers, once = self.at, self.sleepers, longest == 1
         while (ready or held) and self.fault is None:
             if not ready:
                 ready, held, last = held, [], None
             block = self._drawn(ready)
-            for _ in range(self._below(longest) + 1):
-                instructions, index = self.code.blocks[block].instructions, self.at[block]
+            instructions = blocks[block]
+            for _ in _ONCE if once else range(self._below(longest) + 1):
+                index = at[block]
                 if index == len(instructions):
                     break
                 if last == (block, index):
@@ -128,7 +134,7 @@ class _Machine:
                 one = instructions[index]
                 lacks = self._lacks(one)
                 if lacks is not None:
-                    self.sleepers.setdefault(lacks, []).append(block)
+                    sleepers.setdefault(lacks, []).append(block)
                     break
                 self._do(block, index, one, ready)
                 if self.fault is not None:
@@ -138,14 +144,14 @@ class _Machine:
                     ready += held
                     held = []
             else:
-                if self.at[block] < len(self.code.blocks[block].instructions):
+                if at[block] < len(instructions):
                     ready.append(block)
         return Run(self.fault or self._unfinished() or self._outcome(), self.order)
 
     def _drawn(self, ready: list[int]) -> int:
         if self.random is None:
             return ready.pop(0)
-        place = self._below(len(ready))
+        place = int(self.random.random() * len(ready)) if len(ready) > 1 else 0
         ready[place], ready[-1] = ready[-1], ready[place]
         return ready.pop()
 
@@ -169,11 +175,12 @@ class _Machine:
         return None
 
     def _do(self, block: int, index: int, one: Instruction, ready: list[int]) -> None:
-        cells = self.cells
+        cells, sleepers = self.cells, self.sleepers
         value: list[int] | None = None
         if one.pop >= 0:
             value = self.queues[one.pop].popleft()
-            self._wake(("empty", one.pop), ready)
+            if ("empty", one.pop) in sleepers:
+                self._wake(("empty", one.pop), ready)
             if len(value) != one.count:
                 self._fail("wrong", block, index, f"takes {one.count} chunks from a message of {len(value)}")
                 return
@@ -189,15 +196,18 @@ class _Machine:
                 cells[first : first + one.count] = value
             if one.push >= 0:
                 self.queues[one.push].append(value)
-                self._wake(("full", one.push), ready)
+                if ("full", one.push) in sleepers:
+                    self._wake(("full", one.push), ready)
         for number in one.acquire:
             self.counters[number] -= 1
         for number in one.release:
             self.counters[number] += 1
-            self._wake(("semaphore", number), ready)
+            if ("semaphore", number) in sleepers:
+                self._wake(("semaphore", number), ready)
         self.at[block] = index + 1
         self.order.append((block, index))
-        self._wake(("block", block), ready)
+        if ("block", block) in sleepers:
+            self._wake(("block", block), ready)
 
     def _wake(self, thing: tuple[str, int], ready: list[int]) -> None:
         if thing in self.sleepers:

@@ -35,15 +35,24 @@ def messages(program: Program) -> Messages:
     return Messages(send, receive, lacking[receive] > 0)
 
 
-def moves(program: Program, bound: Bound, found: Messages) -> list[list[Move]]:
-    """What each message moves, cut where a part of either side ends; neighbours on both sides are one."""
-    parts = list(zip(bound.buffer.tolist(), bound.begin.tolist(), bound.length.tolist(), strict=True))
-    ptr, peer = program.part_ptr.tolist(), program.peer.tolist()
-    made = []
-    for send, receive in zip(found.send.tolist(), found.receive.tolist(), strict=True):
-        mine, theirs = parts[ptr[send] : ptr[send + 1]], parts[ptr[receive] : ptr[receive + 1]]
-        made.append(_cut(peer[send], mine, theirs))
-    return made
+class Moves:
+    """What each message moves, cut where a part of either side ends; neighbours on both sides are one. They are made
+    when they are asked for. `empty`: whether a message moves nothing."""
+
+    def __init__(self, program: Program, bound: Bound, found: Messages) -> None:
+        self._parts = list(zip(bound.buffer.tolist(), bound.begin.tolist(), bound.length.tolist(), strict=True))
+        self._ptr = program.part_ptr.tolist()
+        self._send, self._receive = found.send.tolist(), found.receive.tolist()
+        self._peer = program.peer[found.send].tolist()
+        until = np.concatenate([[0], np.cumsum(bound.length)])
+        self.empty: Bools = until[program.part_ptr[found.send]] == until[program.part_ptr[found.send + 1]]
+
+    def of(self, at: int) -> list[Move]:
+        mine, theirs = (self._parts[self._ptr[row] : self._ptr[row + 1]] for row in (self._send[at], self._receive[at]))
+        if len(mine) == len(theirs) == 1:
+            (buffer, begin, length), (where, into, _) = mine[0], theirs[0]
+            return [Move(self._peer[at], (buffer, begin), (where, into), length)] if length else []
+        return _cut(self._peer[at], mine, theirs)
 
 
 def _cut(peer: int, mine: list[tuple[int, int, int]], theirs: list[tuple[int, int, int]]) -> list[Move]:
@@ -66,6 +75,8 @@ def _cut(peer: int, mine: list[tuple[int, int, int]], theirs: list[tuple[int, in
 
 def joined(made: list[Move]) -> list[Move]:
     """Neighbours that go on where the one before ends, on both sides, as one."""
+    if len(made) < 2:
+        return made
     out: list[Move] = []
     for move in made:
         if out:

@@ -33,7 +33,7 @@ from antiphon.lower.onesided.form import (
     Streams,
 )
 from antiphon.lower.onesided.line import Fold, Line, together
-from antiphon.lower.onesided.messages import joined, messages, moves
+from antiphon.lower.onesided.messages import Moves, joined, messages
 from antiphon.lower.onesided.streams import streams
 from antiphon.lower.onesided.switched import Switched
 
@@ -59,8 +59,9 @@ def by_packets(program: Program, bound: Bound, most: int) -> tuple[Streams, Boun
     count = int(stream.max(initial=-1)) + 1
     between: dict[tuple[int, int, int, int], list[Move]] = defaultdict(list)
     columns = (stream[found.send], program.when[found.send] // 2, program.rank[found.send], program.peer[found.send])
-    for key, some in zip(zip(*(c.tolist() for c in columns), strict=True), moves(program, bound, found), strict=True):
-        between[key] += some
+    moves = Moves(program, bound, found)
+    for at, key in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
+        between[key] += moves.of(at)
     places = _Places(program, bound)
     turns: dict[tuple[int, int], dict[int, _Turn]] = defaultdict(lambda: defaultdict(_Turn))
     for (number, step, source, target), group in sorted(between.items(), key=lambda one: one[0]):

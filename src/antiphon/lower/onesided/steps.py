@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from antiphon.core.columns import Longs
+from antiphon.core.columns import Bools, Longs, pointers
 from antiphon.core.program import Bound, Program
 from antiphon.core.program.kinds import FOLD as FOLDS
 from antiphon.lower.onesided.form import (
@@ -34,7 +34,7 @@ from antiphon.lower.onesided.form import (
     Streams,
 )
 from antiphon.lower.onesided.line import Fold, Line, Touched, plainly, together
-from antiphon.lower.onesided.messages import Messages, joined, messages, moves
+from antiphon.lower.onesided.messages import Moves, joined, messages
 from antiphon.lower.onesided.streams import streams
 from antiphon.lower.onesided.switched import Switched
 
@@ -46,20 +46,33 @@ def one_sided(
     """The steps of a program, its addresses counted in chunks, in at most `most` streams; what is `known` of it is done
     by switches. `touched`: the buffer, and from where to where, that a rank touches by a place and a size. `operands`:
     of a fold that is one step. O(n log n)."""
-    found = messages(program)
-    known = known or Switched.none(program)
-    stream = streams(program, found, most, known)
-    count = int(stream.max(initial=-1)) + 1
-    work = [[_Work() for _ in range(program.ranks)] for _ in range(count)]
-    _deal_messages(program, bound, found, stream, work, known)
-    _deal_folds(program, bound, stream, work, known)
-    for number, one in zip(stream[known.asked].tolist(), known.switches, strict=True):
-        work[number][one.rank].turns[one.step].switches.append(
-            Step(SWITCH if one.combines else SPREAD, one.ranks, (), one.target, (one.source,), one.size)
-        )
-    return [
-        [_Rank(rank, of, touched, operands).steps() for rank, of in enumerate(work[number])] for number in range(count)
-    ]
+    dealt = OneSided(program, bound, known, touched, operands).dealt(most)
+    every = [dealt.steps(rank) for rank in range(program.ranks)]
+    return [[every[rank][number] for rank in range(program.ranks)] for number in range(dealt.count)]
+
+
+class OneSided:
+    """The same for whoever tries several numbers of streams, and needs one rank after another."""
+
+    def __init__(
+        self, program: Program, bound: Bound, known: Switched | None = None, touched: Touched = plainly,
+        operands: int = MOST_OPERANDS,
+    ) -> None:  # fmt: skip
+        self.program, self.bound, self.touched, self.operands = program, bound, touched, operands
+        self.known = known or Switched.none(program)
+        self.found = messages(program)
+        self.moves = Moves(program, bound, self.found)
+        self.receive, self.credit = self.found.receive.tolist(), self.found.credit.tolist()
+        self.bare = self.known.bare[self.found.send].tolist()
+        self.wait, self.wait_ptr = program.wait.tolist(), program.wait_ptr.tolist()
+        self.part = list(zip(bound.buffer.tolist(), bound.begin.tolist(), strict=True))
+        self.length, self.ptr = bound.length.tolist(), program.part_ptr.tolist()
+        folds = np.flatnonzero((program.kind == FOLDS) & ~self.known.gone)
+        self.folds = folds[np.argsort(program.rank[folds], kind="stable")]
+        self.fold_ptr = pointers(program.rank[self.folds], program.ranks)
+
+    def dealt(self, most: int) -> _Dealt:
+        return _Dealt(self, streams(self.program, self.found, most, self.known))
 
 
 @dataclass(eq=False)
@@ -82,57 +95,97 @@ class _Work:
     begun: list[int] = field(default_factory=list)  # who must know that this rank has begun
 
 
-def _deal_messages(
-    program: Program, bound: Bound, found: Messages, stream: Longs, work: list[list[_Work]], known: Switched
-) -> None:
-    """Messages between two ranks in one step are one put and one signal. Before the first the sender must know that the
-    receiver has begun: it says so, unless a credit does, or what the sender has had from there in an earlier step.
+class _Dealt:
+    """To so many streams. Messages between two ranks in one step are one put and one signal: a group."""
 
-    What a switch multicasts is no put, but a credit before and a signal behind: that the receiver's place is free, and
-    what it gives to the sum is there."""
-    columns = (program.rank[found.send], program.peer[found.send], program.when[found.send] // 2, stream[found.send])
-    between = list(zip(*(values.tolist() for values in columns), strict=True))
-    made = moves(program, bound, found)
-    groups: dict[tuple[int, int, int, int], tuple[list[Move], bool, set[int]]] = {}
-    wait, ptr = program.wait.tolist(), program.wait_ptr.tolist()
-    rows, credits = found.receive.tolist(), found.credit.tolist()
-    gone, bare = known.gone[found.send].tolist(), known.bare[found.send].tolist()
-    for at, (source, target, step, number) in enumerate(between):
-        if gone[at] or not made[at]:
-            continue
-        receive, credit, some = rows[at], credits[at] or bare[at], [] if bare[at] else made[at]
-        before = groups.get((number, step, source, target), ([], False, set()))
-        waiting = [receive, known.send_of.get(receive, receive)] if credit else []
-        after = before[2].union(*(wait[ptr[row] : ptr[row + 1]] for row in waiting))
-        groups[number, step, source, target] = (before[0] + some, before[1] or credit, after)
-    heard: dict[tuple[int, int, int], int] = {}  # the first step in which one puts to another
-    for (number, step, source, target), (some, credit, after) in sorted(groups.items(), key=lambda group: group[0]):
-        mine, theirs = work[number][source].turns[step], work[number][target].turns[step]
-        mine.moves += joined(some)
-        mine.to.append(target)
-        theirs.awaited.append(source)
-        fresh = (number, source, target) not in heard and heard.get((number, target, source), step) == step
-        heard.setdefault((number, source, target), step)
-        if credit:
-            theirs.credits.append(source)
-            theirs.after |= after
-        elif fresh:
-            work[number][target].begun.append(source)
-        if credit or fresh:
-            mine.asked.append(target)
+    def __init__(self, whole: OneSided, stream: Longs) -> None:
+        self.whole, self.stream = whole, stream
+        self.count = int(stream.max(initial=-1)) + 1
+        program, send = whole.program, whole.found.send
+        number, step = stream[send], program.when[send] // 2
+        source, target = program.rank[send], program.peer[send]
+        order = np.lexsort((target, source, step, number))
+        order = order[~(whole.known.gone[send] | whole.moves.empty)[order]]
+        columns = np.stack([column[order] for column in (number, step, source, target)])
+        edge = np.ones(len(order), bool)
+        edge[1:] = (columns[:, 1:] != columns[:, :-1]).any(axis=0)
+        self.first = np.append(np.flatnonzero(edge), len(order)).tolist()
+        self.rows = order.tolist()
+        groups = columns[:, edge]
+        fresh = _fresh(program.ranks, groups)
+        self.group = list(zip(*(column.tolist() for column in (*groups, fresh)), strict=True))
+        ends = groups[2:].T.ravel()  # of each group its two ranks
+        by = np.argsort(ends, kind="stable")
+        self.groups, self.group_ptr = (by // 2).tolist(), pointers(ends, program.ranks)
+
+    def steps(self, rank: int) -> list[list[Step]]:
+        """What a rank does in each stream."""
+        work = [_Work() for _ in range(self.count)]
+        self._deal_messages(rank, work)
+        self._deal_folds(rank, work)
+        known = self.whole.known
+        for number, one in zip(self.stream[known.asked].tolist(), known.switches, strict=True):
+            if one.rank == rank:
+                work[number].turns[one.step].switches.append(
+                    Step(SWITCH if one.combines else SPREAD, one.ranks, (), one.target, (one.source,), one.size)
+                )
+        return [_Rank(rank, one, self.whole.touched, self.whole.operands).steps() for one in work]
+
+    def _deal_messages(self, rank: int, work: list[_Work]) -> None:
+        """Before the first message the sender must know that the receiver has begun: it says so, unless a credit does,
+        or what the sender has had from there in an earlier step.
+
+        What a switch multicasts is no put, but a credit before and a signal behind: that the receiver's place is free,
+        and what it gives to the sum is there."""
+        whole, bare = self.whole, self.whole.bare
+        for group in self.groups[self.group_ptr[rank] : self.group_ptr[rank + 1]]:
+            number, step, source, target, fresh = self.group[group]
+            rows = self.rows[self.first[group] : self.first[group + 1]]
+            some = [at for at in rows if whole.credit[at] or bare[at]]
+            turn = work[number].turns[step]
+            if source == rank:
+                turn.moves += joined([move for at in rows if not bare[at] for move in whole.moves.of(at)])
+                turn.to.append(target)
+                if some or fresh:
+                    turn.asked.append(target)
+                continue
+            turn.awaited.append(source)
+            if some:
+                turn.credits.append(source)
+                self._after(some, turn)
+            elif fresh:
+                work[number].begun.append(source)
+
+    def _after(self, rows: list[int], turn: _Turn) -> None:
+        whole = self.whole
+        for at in rows:
+            receive = whole.receive[at]
+            for one in {receive, whole.known.send_of.get(receive, receive)}:
+                turn.after.update(whole.wait[whole.wait_ptr[one] : whole.wait_ptr[one + 1]])
+
+    def _deal_folds(self, rank: int, work: list[_Work]) -> None:
+        whole = self.whole
+        rows = whole.folds[whole.fold_ptr[rank] : whole.fold_ptr[rank + 1]]
+        columns = (rows, self.stream[rows], whole.program.when[rows] // 2)
+        for row, number, step in zip(*(column.tolist() for column in columns), strict=True):
+            first = whole.ptr[row]
+            if whole.length[first]:
+                into, *operands = whole.part[first : whole.ptr[row + 1]]
+                work[number].turns[step].folds.append(Fold((row,), into, tuple(operands), whole.length[first]))
 
 
-def _deal_folds(program: Program, bound: Bound, stream: Longs, work: list[list[_Work]], known: Switched) -> None:
-    parts = list(zip(bound.buffer.tolist(), bound.begin.tolist(), strict=True))
-    ptr = program.part_ptr.tolist()
-    length = bound.length[program.part_ptr[:-1].clip(max=max(len(bound.length) - 1, 0))].tolist()
-    kind, rank, when, of = (values.tolist() for values in (program.kind, program.rank, program.when, stream))
-    for row in np.flatnonzero(~known.gone).tolist():
-        if kind[row] == FOLDS and length[row]:
-            into, *operands = parts[ptr[row] : ptr[row + 1]]
-            work[of[row]][rank[row]].turns[when[row] // 2].folds.append(
-                Fold((row,), into, tuple(operands), length[row])
-            )
+def _fresh(ranks: int, groups: Longs) -> Bools:
+    """Of each group (stream, step, source, target), in order, whether it is the first of its way, and nothing came back
+    on that way in an earlier step."""
+    number, step, source, target = groups
+    way, back = (number * ranks + source) * ranks + target, (number * ranks + target) * ranks + source
+    ways, first = np.unique(way, return_index=True)
+    begin = np.zeros(len(way), bool)
+    begin[first] = True
+    at = np.searchsorted(ways, back).clip(max=max(len(ways) - 1, 0))
+    heard = (ways[at] == back) & (step[first][at] < step) if len(ways) else begin
+    found: Bools = begin & ~heard
+    return found
 
 
 class _Rank:
@@ -151,23 +204,25 @@ class _Rank:
                 self._fold([])
             self._tell(SIGNAL, turn.credits)
             self._tell(WAIT, turn.asked)
-            left = self._fold(turn.moves)
+            left = self._fold(turn.moves) if self.held else turn.moves
             for step in turn.switches:
                 place, into = step.operands[0], step.into
                 self.line.touch(step, [(place, step.size)], [(into, step.size)])
             self._put(left)
             self._tell(SIGNAL, turn.to)
             self._tell(WAIT, turn.awaited)
-            self.held = together(turn.folds)
+            self.held = together(turn.folds) if turn.folds else []
         self._fold([])
         return self.line.made
 
     def _tell(self, kind: int, peers: list[int]) -> None:
-        if peers and kind == SIGNAL and (self.line.fresh or self.line.awaited):
+        if not peers:
+            return
+        if kind == SIGNAL and (self.line.fresh or self.line.awaited):
             self.line.sync()
         for low in range(0, len(peers), MOST_PEERS):
             self.line.made.append(Step(kind, tuple(peers[low : low + MOST_PEERS])))
-        self.line.awaited |= bool(peers) and kind == WAIT
+        self.line.awaited |= kind == WAIT
 
     def _fold(self, asked: list[Move]) -> list[Move]:
         """Do the folds that were held, with the puts of what they make; gives the puts that are left."""
@@ -192,8 +247,9 @@ class _Rank:
                 rest = [into, *rest]
 
     def _put(self, moves: list[Move]) -> None:
-        for buffer in sorted({move.source[0] for move in moves}):
-            some = [move for move in moves if move.source[0] == buffer]
+        buffers = {move.source[0] for move in moves}
+        for buffer in sorted(buffers):
+            some = [move for move in moves if move.source[0] == buffer] if len(buffers) > 1 else moves
             for low in range(0, len(some), MOST_PEERS):
                 batch = some[low : low + MOST_PEERS]
                 self.line.touch(Step(PUT, moves=tuple(batch)), [(move.source, move.size) for move in batch])
