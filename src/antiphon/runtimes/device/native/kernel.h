@@ -174,11 +174,13 @@ ON_DEVICE int await(const Run &run, const Step &step, const u64 *mine, u32 round
     return 0;
 }
 
-/* Behind a `meet`, if anything is to be told. */
+/* Behind a `meet`, if anything is to be told. A peer is told by the same thread each time, so that its numbers ascend even
+ * where no `meet` lies between. */
 ON_DEVICE void tell(const Run &run, const Step &step, i64 place, u32 round) {
-    for (i64 k = my_thread(); k < step.count; k += my_threads()) {
+    for (i64 k = 0; k < step.count; ++k) {
         const Argument &a = run.arguments[step.first + k];
-        store(run.peers[a.rank].signals + place + run.rank, signal_of(run, round, a.number));
+        if ((u32)a.rank % my_threads() == my_thread())
+            store(run.peers[a.rank].signals + place + run.rank, signal_of(run, round, a.number));
     }
 }
 
