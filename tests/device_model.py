@@ -21,7 +21,7 @@ from antiphon.runtimes.measure.made_up import MadeUp
 
 SIGNAL, WAIT, PUT, FOLD, SYNC, SWITCH, SPREAD, DIVIDE = range(8)
 INPUT, OUTPUT, SCRATCH = range(3)
-CALLS, ROUND_BITS, CALL_BITS = 2**24, 20, 40
+CALLS, ROUND_BITS, CALL_BITS = 2**36, 16, 28
 _GATE, _SIGNAL, _WAIT, _SYNC, _DATA, _END, _START, _FINISH = range(8)
 
 Cell = tuple[int, int, int]  # rank, buffer, element

@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 from device_model import (
+    CALL_BITS,
     CALLS,
+    ROUND_BITS,
     SIGNAL,
     SYNC,
     WAIT,
@@ -31,6 +33,8 @@ from antiphon.core.schedule import Schedule
 from antiphon.errors import AntiphonError
 from antiphon.lower.device.table import tables
 from antiphon.registry import table
+from antiphon.runtimes.device import group
+from antiphon.runtimes.engine.build import DEVICE
 
 LAST = CALLS - 1  # the next call is number 0
 PLANNERS = [name for name in table("planner") if name != "sccl"]
@@ -120,6 +124,7 @@ def test_different_calls_in_turn_on_the_same_buffers() -> None:
     mixed = [
         surely("ring", "allgather"), surely("direct", "alltoall"), surely("binomial-tree", "broadcast", in_place=True),
         surely("direct", "allreduce", in_place=True), surely("ring", "allgather", rounds=2),
+        surely("direct", "broadcast", lanes=2),
     ]  # fmt: skip
     assert Case(mixed, first=LAST - 1).judged().startswith("right")
     assert Case(mixed[::-1], first=LAST - 1).judged().startswith("right")
@@ -204,6 +209,19 @@ def test_the_number_of_the_call_may_not_be_missing(planner: str, kind: str) -> N
         assert wrong(one, epochs=False, races=races)
         assert wrong(one, signed=False, races=races)
     assert not wrong(one, signed=False, first=1)
+
+
+def test_the_model_counts_as_the_kernel_does() -> None:
+    assert group.CALLS == CALLS
+    assert f"ROUND_BITS = {ROUND_BITS}, CALL_BITS = {CALL_BITS} " in (DEVICE / "table.h").read_text()
+
+
+def test_ranks_that_have_not_spoken_for_long() -> None:
+    """What stands there from their last call is not taken for what is to come, for half the circle of numbers."""
+    one = surely("direct", "allgather")
+    for since in (2, 2**24, 2**31, CALLS // 2 - 1):
+        assert Case([one, one], numbers=[7, 7 + since]).judged().startswith("right"), since
+    assert not Case([one, one], numbers=[7, 8 + CALLS // 2]).judged().startswith("right")
 
 
 def test_two_threads_do_not_tell_one_peer_at_once() -> None:

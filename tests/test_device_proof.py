@@ -18,12 +18,13 @@ import pytest
 from device_cases import Call, Plan, drawn, plan_of, written
 
 import antiphon
+from antiphon.runtimes.device.group import CALLS
 from antiphon.runtimes.engine.build import DEVICE
 
 DRIVER = Path(__file__).with_name("device") / "driver.cc"
 FLAGS = ["-std=c++17", "-O0", "-g", "-pthread", "-ffp-contract=off", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror"]
 RACE = 66  # how ThreadSanitizer ends
-NEAR_THE_END = 2**24 - 7  # numbers of calls begin again soon
+NEAR_THE_END = CALLS - 7  # numbers of calls begin again soon
 
 pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
 
@@ -148,9 +149,8 @@ WEAKER = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if number == 0 else pytest.mark.slow) for number, name in enumerate(WEAKER)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WEAKER)
 def test_what_is_made_weaker_is_found(folder: Path, name: str) -> None:
     file = several(folder, "full:ranks=3", 8, 2)
     sanitized(folder)

@@ -31,9 +31,8 @@ struct Run {
     int type, op;
 };
 
-enum { ROUND_BITS = 20, CALL_BITS = 40 };
-
-/* Signals of a call, a round in it and the number within ascend. */
+/* Signals of a call, a round in it and the number within ascend, in a circle: what stands there from half a circle ago, 2^35
+ * calls, would pass for what is to come. */
 ON_DEVICE u64 signal_of(const Run &run, u32 round, i64 number) {
     return (run.call << CALL_BITS) + ((u64)round << ROUND_BITS) + (u64)number;
 }
