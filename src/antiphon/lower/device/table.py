@@ -26,6 +26,7 @@ from antiphon.lower.onesided.switched import Switched, switched
 MAGIC, VERSION = int.from_bytes(b"ANTIDEVT", "little"), 1
 DIVIDE = 7  # what follows the kinds of `onesided.form`
 MOST_OPERANDS = 2**16
+MOST_SIGNALS = 2**16 - 1  # from one rank to another in a stream
 _NEVER = 2**20  # steps until scratch is used again
 
 
@@ -215,8 +216,10 @@ class _Writer:
 
     def _next(self, kind: int, peer: int) -> int:
         """The number of this signal among those of its kind and peer, from 1."""
-        self.told[kind, peer] = self.told.get((kind, peer), 0) + 1
-        return self.told[kind, peer]
+        number = self.told[kind, peer] = self.told.get((kind, peer), 0) + 1
+        if number > MOST_SIGNALS:
+            raise Unsupported(f"a device table: two ranks exchange more than {MOST_SIGNALS} messages in one stream")
+        return number
 
     def _move(self, move: Move) -> tuple[tuple[int, int, int, int, int], ...]:
         return self._argument(self.rank, move.source, move.size), self._argument(move.peer, move.target, move.size)

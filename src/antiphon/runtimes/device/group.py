@@ -19,8 +19,8 @@ from antiphon.runtimes.engine.build import library
 from antiphon.runtimes.engine.native import OPERATORS, type_number
 
 Array = NDArray[Any]
-CALLS = 2**24  # are counted in so many numbers, and begin again at 0
-_CALL = 40  # bits of a signal below that number
+CALLS = 2**36  # are counted in so many numbers, and begin again at 0
+_CALL = 28  # bits of a signal below that number
 _FUNCTIONS = {  # device.h
     "ad_why": (c_char_p,),
     "ad_rank_new": (c_void_p, c_uint32, c_uint32, c_uint32, c_uint32),

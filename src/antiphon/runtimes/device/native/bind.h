@@ -70,6 +70,12 @@ static const char *read_table(const i64 *words, i64 count, Table *table) {
             a.number < 0)
             return "an argument is nowhere";
     }
+    for (i64 i = 0; i < h.steps; ++i) {
+        const Step &s = table->steps[i];
+        if (s.kind != SIGNAL && s.kind != WAIT) continue;
+        for (i64 k = 0; k < s.count; ++k)
+            if (table->arguments[s.first + k].number >= 1 << ROUND_BITS) return "two ranks have more signals than can be told apart";
+    }
     return NULL;
 }
 
@@ -132,6 +138,6 @@ static bool lies_within(const Table &t, const Size &size, const i64 *lengths) {
 /* Why a call cannot be made, or NULL. */
 static const char *refused(const Table &t, const Size &size, const i64 *lengths, u32 blocks, u32 lanes, u32 rounds) {
     if (lanes < 1 || (u64)t.head.blocks * lanes > blocks) return "its streams and lanes need more blocks than the rank has";
-    if (rounds < 1 || rounds >= 1u << 20) return "a call has from 1 to 2^20 - 1 rounds";
+    if (rounds < 1 || rounds >= 1u << (CALL_BITS - ROUND_BITS)) return "a call has from 1 to 4095 rounds";
     return lies_within(t, size, lengths) ? NULL : "a buffer is too short";
 }

@@ -30,7 +30,7 @@ SEEN void ad_plan_free(void *plan);
 SEEN i64 ad_plan_scratch(void *plan, i64 unit);
 
 /* Begins a call of this rank. `buffers` and `lengths` (elements): input, output and scratch of every rank. Signals of a rank
- * ascend with `call`, modulo 2^24; what stands in them first must be those of the call before. 0: begun. */
+ * ascend with `call`, modulo 2^36; what stands in them first must be those of the call before. 0: begun. */
 SEEN int ad_start(void *rank, void *plan, u64 call, i64 unit, int type, int op, u32 lanes, u32 rounds, char *const *buffers,
                   const i64 *lengths);
 /* After all ranks of this process have begun: until this one is done, `seconds` at most (0: as long as it takes). 0: done. */

@@ -31,9 +31,8 @@ struct Run {
     int type, op;
 };
 
-enum { ROUND_BITS = 20, CALL_BITS = 40 };
-
-/* Signals of a call, a round in it and the number within ascend. */
+/* Signals of a call, a round in it and the number within ascend, in a circle: what stands there from half a circle ago, 2^35
+ * calls, would pass for what is to come. */
 ON_DEVICE u64 signal_of(const Run &run, u32 round, i64 number) {
     return (run.call << CALL_BITS) + ((u64)round << ROUND_BITS) + (u64)number;
 }
@@ -174,11 +173,13 @@ ON_DEVICE int await(const Run &run, const Step &step, const u64 *mine, u32 round
     return 0;
 }
 
-/* Behind a `meet`, if anything is to be told. */
+/* Behind a `meet`, if anything is to be told. A peer is told by the same thread each time, so that its numbers ascend even
+ * where no `meet` lies between. */
 ON_DEVICE void tell(const Run &run, const Step &step, i64 place, u32 round) {
-    for (i64 k = my_thread(); k < step.count; k += my_threads()) {
+    for (i64 k = 0; k < step.count; ++k) {
         const Argument &a = run.arguments[step.first + k];
-        store(run.peers[a.rank].signals + place + run.rank, signal_of(run, round, a.number));
+        if ((u32)a.rank % my_threads() == my_thread())
+            store(run.peers[a.rank].signals + place + run.rank, signal_of(run, round, a.number));
     }
 }
 

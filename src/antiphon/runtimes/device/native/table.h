@@ -8,6 +8,7 @@
 #include "world.h"
 
 enum { MAGIC_WORD_VERSION = 1, SIGNAL = 0, WAIT, PUT, FOLD, SYNC, SWITCH, SPREAD, DIVIDE, KINDS };
+enum { ROUND_BITS = 16, CALL_BITS = 28 }; /* of a signal: the number is below, the round and the call are from there on */
 enum { INPUT = 0, OUTPUT, SCRATCH, BUFFERS };
 
 struct Head {

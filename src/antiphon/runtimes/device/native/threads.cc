@@ -51,7 +51,7 @@ int meet(int failed) {
     const u32 turn = m.turn.load(std::memory_order_relaxed);
     if (failed) m.failed.store(1, std::memory_order_relaxed);
     if (m.here.fetch_add(1, std::memory_order_acq_rel) + 1 == self.threads) {
-        m.told.store(m.failed.load(std::memory_order_relaxed), std::memory_order_relaxed);
+        m.told.store(m.failed.exchange(0, std::memory_order_relaxed), std::memory_order_relaxed);
         m.here.store(0, std::memory_order_relaxed);
         m.turn.store(turn + 1, std::memory_order_release);
     } else

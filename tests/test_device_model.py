@@ -1,0 +1,232 @@
+"""Device tables in every order that can be: right as they are, wrong as soon as anything that they need is left out.
+
+What the model takes for granted is told in device/model.cc; the kernel itself is tried in test_device_proof.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import pytest
+from device_model import (
+    CALL_BITS,
+    CALLS,
+    ROUND_BITS,
+    SIGNAL,
+    SYNC,
+    WAIT,
+    Call,
+    Case,
+    Step,
+    changed_step,
+    pairs,
+    steps_of,
+    take_apart,
+    without,
+)
+
+import antiphon
+from antiphon.core.collective import KINDS, ROOTED
+from antiphon.core.schedule import Schedule
+from antiphon.errors import AntiphonError
+from antiphon.lower.device.table import tables
+from antiphon.registry import table
+from antiphon.runtimes.device import group
+from antiphon.runtimes.engine.build import DEVICE
+
+LAST = CALLS - 1  # the next call is number 0
+PLANNERS = [name for name in table("planner") if name != "sccl"]
+
+
+@cache
+def schedule_of(spec: str, planner: str, kind: str) -> Schedule | None:
+    root = {"root": 0} if kind in ROOTED else {}
+    try:
+        return antiphon.plan(kind, antiphon.topology(spec), planner=planner, **root).at(1 << 16).schedule
+    except AntiphonError:
+        return None
+
+
+@cache
+def call(
+    planner: str, kind: str, spec: str = "full:ranks=3", in_place: bool = False, streams: int = 1, lanes: int = 1,
+    rounds: int = 1,
+) -> Call | None:  # fmt: skip
+    """With an element for each atom at least, if these are few."""
+    schedule = schedule_of(spec, planner, kind)
+    if schedule is None:
+        return None
+    try:
+        made = tables(schedule, in_place=in_place, streams=streams)
+    except AntiphonError:
+        return None
+    read = tuple(map(take_apart, made))
+    if lanes * rounds > 1 and not all(one.sliced for one in read):
+        return None
+    unit = read[0].denominator if read[0].denominator <= 6 else 2
+    return Call(read, schedule.collective, unit * lanes * rounds, in_place, lanes, rounds)
+
+
+def surely(planner: str, kind: str, **options: Any) -> Call:
+    found = call(planner, kind, **options)
+    assert found is not None
+    return found
+
+
+def all_calls(spec: str, every: int = 1, **options: Any) -> Iterator[tuple[str, Call]]:
+    """Of each planner and collective that it can; or only each second, third of them."""
+    able = [(planner, kind, in_place) for planner in PLANNERS for kind in KINDS for in_place in (False, True)
+            if kind in table("planner")[planner].can["collectives"]]  # fmt: skip
+    for planner, kind, in_place in able[::every]:
+        found = call(planner, kind, spec, in_place, **options)
+        if found is not None:
+            yield f"{planner} {kind} in_place={in_place} on {spec}", found
+
+
+def hold(calls: list[tuple[str, Call]], **options: Any) -> None:
+    """Two of each in a row, the second with the number 0."""
+    faults = []
+    for name, one in calls:
+        said = Case([one, one], first=LAST, **options).judged()
+        if not said.startswith("right"):
+            faults.append(f"{name}: {said}")
+    assert not faults, "\n".join(faults[:5])
+
+
+def test_every_planner_in_every_order() -> None:
+    calls = list(all_calls("full:ranks=3", 7))
+    assert len(calls) > 20
+    hold(calls)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spec", ["full:ranks=2", "full:ranks=3", "line:ranks=3", "star:ranks=3"])
+def test_every_planner_in_every_order_everywhere(spec: str) -> None:
+    hold(list(all_calls(spec)))
+    hold(list(all_calls(spec, streams=2)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("lanes", "rounds"), [(2, 1), (1, 2), (1, 3)])
+def test_lanes_and_rounds(lanes: int, rounds: int) -> None:
+    hold(list(all_calls("full:ranks=2", lanes=lanes, rounds=rounds)))
+    hold([(name, one) for name, one in all_calls("full:ranks=3", lanes=lanes, rounds=rounds) if _short(one, 16)])
+
+
+def _short(one: Call, most: int) -> bool:
+    return all(len(steps) <= most for each in one.tables for steps in each.streams)
+
+
+def test_different_calls_in_turn_on_the_same_buffers() -> None:
+    """A rank may be two calls ahead of another; slices of one call are not those of the next."""
+    mixed = [
+        surely("ring", "allgather"), surely("direct", "alltoall"), surely("binomial-tree", "broadcast", in_place=True),
+        surely("direct", "allreduce", in_place=True), surely("ring", "allgather", rounds=2),
+        surely("direct", "broadcast", lanes=2),
+    ]  # fmt: skip
+    assert Case(mixed, first=LAST - 1).judged().startswith("right")
+    assert Case(mixed[::-1], first=LAST - 1).judged().startswith("right")
+
+
+def test_more_calls_than_two() -> None:
+    for one in (surely("binomial-tree", "broadcast"), surely("ring", "allgather")):
+        assert Case([one] * 5, first=LAST - 2).judged().startswith("right")
+
+
+# What is left out here nothing else stands in for.
+NEEDED = [("direct", "allgather"), ("ring", "allgather"), ("binomial-tree", "broadcast"), ("direct", "alltoall"),
+          ("direct", "reducescatter")]  # fmt: skip
+
+
+def wrong(one: Call, **options: Any) -> str:
+    """What is wrong with two such calls; "" if nothing."""
+    said = Case([one, one], **{"first": LAST, **options}).judged()
+    assert not said.startswith("too many")
+    return "" if said.startswith("right") else said.split(":")[0]
+
+
+def behind_a_put(one: Call, signal: tuple[int, int, int, int]) -> bool:
+    """Whether it tells of data; else it is a credit, or says that a call has begun."""
+    stream, source, target, number = signal
+    steps = one.tables[source].streams[stream]
+    at = next(k for k, step in enumerate(steps) if step.kind == SIGNAL and
+              any((a.rank, a.number) == (target, number) for a in step.arguments))  # fmt: skip
+    return any(step.kind not in (SIGNAL, WAIT, SYNC) and any(a.rank == target for a in step.arguments)
+               for step in steps[:at])  # fmt: skip
+
+
+@pytest.mark.parametrize(("planner", "kind"), NEEDED)
+def test_no_signal_may_be_missing(planner: str, kind: str) -> None:
+    """Neither one that tells of data nor one that says that a place is free: there is a race, and data are wrong."""
+    one = surely(planner, kind)
+    told = pairs(one)
+    assert {behind_a_put(one, signal) for signal in told} == {False, True}
+    for signal in told:
+        assert wrong(without(one, signal)) in ("race", "result"), signal
+    spoiled = [signal for signal in told if wrong(without(one, signal), races=False) == "result"]
+    assert {behind_a_put(one, signal) for signal in spoiled} == {False, True}
+
+
+@pytest.mark.parametrize(("planner", "kind"), NEEDED)
+def test_no_fence_may_be_missing(planner: str, kind: str) -> None:
+    """A signal without release, a wait without acquire. What was put before a signal without release may be seen too
+    late; what was read before may be read too late, which only the race tells."""
+    one = surely(planner, kind)
+    for where in steps_of(one, SIGNAL):
+        assert wrong(changed_step(one, *where, ordered=False)) == "race", where
+    assert any(wrong(changed_step(one, *where, ordered=False), races=False) == "result"
+               for where in steps_of(one, SIGNAL))  # fmt: skip
+    assert any(wrong(changed_step(one, *where, ordered=False), races=False) == "result"
+               for where in steps_of(one, WAIT))  # fmt: skip
+    for rank, stream, at in steps_of(one, WAIT):
+        if not _is_awaited_at_the_end(one.tables[rank].streams[stream], at):
+            assert wrong(changed_step(one, rank, stream, at, ordered=False)), (rank, stream, at)
+
+
+def _is_awaited_at_the_end(steps: tuple[Step, ...], at: int) -> bool:
+    return all(step.kind == WAIT for step in steps[at:])
+
+
+@pytest.mark.parametrize(("planner", "kind"), NEEDED)
+def test_no_sync_before_a_signal_may_be_missing(planner: str, kind: str) -> None:
+    """What other threads of the block do is not done."""
+    one = surely(planner, kind)
+    some = [(rank, stream, at) for rank, stream, at in steps_of(one, SYNC)
+            if one.tables[rank].streams[stream][at - 1].kind not in (SIGNAL, WAIT)]  # fmt: skip
+    assert some
+    for where in some:
+        assert wrong(changed_step(one, *where, kind=None)) == "race", where
+    assert any(wrong(changed_step(one, *where, kind=None), races=False) == "result" for where in some)
+
+
+@pytest.mark.parametrize(("planner", "kind"), NEEDED)
+def test_the_number_of_the_call_may_not_be_missing(planner: str, kind: str) -> None:
+    """What a signal says holds for its call; and numbers are compared in a circle."""
+    one = surely(planner, kind)
+    for races in (False, True):
+        assert wrong(one, epochs=False, races=races)
+        assert wrong(one, signed=False, races=races)
+    assert not wrong(one, signed=False, first=1)
+
+
+def test_the_model_counts_as_the_kernel_does() -> None:
+    assert group.CALLS == CALLS
+    assert f"ROUND_BITS = {ROUND_BITS}, CALL_BITS = {CALL_BITS} " in (DEVICE / "table.h").read_text()
+
+
+def test_ranks_that_have_not_spoken_for_long() -> None:
+    """What stands there from their last call is not taken for what is to come, for half the circle of numbers."""
+    one = surely("direct", "allgather")
+    for since in (2, 2**24, 2**31, CALLS // 2 - 1):
+        assert Case([one, one], numbers=[7, 7 + since]).judged().startswith("right"), since
+    assert not Case([one, one], numbers=[7, 8 + CALLS // 2]).judged().startswith("right")
+
+
+def test_two_threads_do_not_tell_one_peer_at_once() -> None:
+    """Between two signals to one peer there may be no sync: so one thread tells both, wherever the peer stands among
+    others."""
+    one = surely("multi-ring", "allreduce", spec="full:ranks=8", streams=4)
+    assert wrong(one, most=0, by_peer=False) == "overtaken"
+    assert Case([one], most=0).judged().startswith("too many")  # not at once: that is found before anything runs
