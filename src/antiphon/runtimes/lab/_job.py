@@ -129,7 +129,7 @@ class _Rank(Together):
             case, seat = cases[0], Seat(self.collectives[cases[0].program], rank, cases[0])
             calls = [plan.bound(seat.given, seat.target, wire, case.op, case.timeout) for plan in plans]
             with recording({rank: wire} if case.trace else {}) as recorder:
-                heat_of = Heat(cases, seat, calls, None, self, recorder)
+                heat_of = Heat(cases, seat, calls, None, self, recorder=recorder)
                 rows = heat_of.go(messages=[plan.needs.sends for plan in plans])
             self.tell(rows=rows)
             del calls, plans

@@ -78,7 +78,7 @@ def _by_threads(one: Runnable, cases: Sequence[Case], seat: Seats, compiler: str
     with ThreadPoolExecutor(ranks) as pool:
         try:
             with recording({rank: wires[rank] for rank in one.ranks}) as recorder:
-                return Heat(cases, seat, [ours], seat.plainly, Together(), recorder).go()
+                return Heat(cases, seat, [ours], seat.plainly, Together(), recorder=recorder).go()
         finally:
             for wire in wires:
                 wire.close()

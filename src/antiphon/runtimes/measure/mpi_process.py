@@ -100,7 +100,7 @@ class Process:
         made = reference(collective, comm, self.mpi, case.unit, seat.dtype, case.op, case.in_place)
         theirs = None if made is None else partial(made, seat.source, seat.target)
         with recording({rank: wire} if case.trace else {}) as recorder:
-            rows = Heat(cases, seat, ours, theirs, _Among(comm), recorder).go()
+            rows = Heat(cases, seat, ours, theirs, _Among(comm), recorder=recorder).go()
         needs = comm.allgather([(plan.needs.sends, plan.needs.scratch) for plan in plans])
         for number, row in enumerate(rows):
             row["messages"] = sum(one[number][0] for one in needs)

@@ -111,7 +111,7 @@ def main(folder: Path, rank: int) -> None:
         theirs = call_of(cases[0], seat, None) if able else None
         calls = [call_of(cases[0], seat, group) for group in mine]
         with recording({rank: mine[0].calls.serving.wire} if cases[0].trace else {}) as recorder:
-            rows = Heat(cases, seat, calls, theirs, _Everyone(), recorder).go()
+            rows = Heat(cases, seat, calls, theirs, _Everyone(), recorder=recorder).go()
         for group in mine:
             others = [one for one in ours.report(group) if one["served_by"] == "library"]
             if others and cases[0].unit:
