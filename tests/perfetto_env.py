@@ -107,16 +107,17 @@ def opened(path: Path) -> Iterator[Asked]:
     """What the processor says of a file. Skips where there is none."""
     if WHY_NOT:
         pytest.skip(WHY_NOT)
-    api, rpc = pytest.importorskip("perfetto.trace_processor.api"), pytest.importorskip("perfetto.trace_processor.rpc")
+    api: Any = pytest.importorskip("perfetto.trace_processor.api")
+    rpc: Any = pytest.importorskip("perfetto.trace_processor.rpc")
     folder = page()
     assert folder is not None
     node = _Node(folder)
 
-    class Processor(api.TraceProcessor):  # type: ignore[misc]
-        def _create_backend(self, *_: Any) -> Any:
-            return _backend(rpc, node, self.protos)
+    def backend(asked: Any, *_: Any) -> Any:
+        return _backend(rpc, node, asked.protos)
 
-    processor = Processor(trace=str(path))
+    # Made rather than written as a class: its base is known only where the package is installed.
+    processor = type("Processor", (api.TraceProcessor,), {"_create_backend": backend})(trace=str(path))
     try:
         yield Asked(processor)
     finally:

@@ -456,7 +456,7 @@ def test_names_that_tell_no_rank(tmp_path: Path) -> None:
     with pytest.raises(Invalid, match="there are 0"):
         antiphon.trace("read", tmp_path)
     with pytest.raises(Invalid, match="expected"):
-        antiphon.trace("read", 5)  # type: ignore[arg-type]
+        antiphon.trace("read", 5)  # type: ignore[call-overload]
 
 
 @given(st.binary(max_size=60), st.integers(0, 60))
