@@ -45,6 +45,8 @@ def given_files() -> dict[str, Any]:
     antiphon.save(antiphon.collective("gather", machine), "collective.json")
     antiphon.save(antiphon.bench("memory", most=3, nbytes=4096, repeat=1), "times.csv")
     antiphon.export(plan, "program", "program")
+    antiphon.export(plan, "chakra", "chakra", nbytes="1KB")
+    antiphon.simulate(plan, "1KB", trace="simulated.json")
     Path("damaged.json.gz").write_bytes(gzip.compress(b'{"format": "antiphon-plan"')[:-9])
     Path("cut.json").write_bytes(Path("plan.json").read_bytes()[:200])
     Path("noise.bin").write_bytes(random.Random(0).randbytes(500))
@@ -103,12 +105,14 @@ def right_calls(found: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
         ("bench", {"what": "memory", "nbytes": 4096, "most": 3, "repeat": 1, "threads": 1}),
         ("bench", {"what": "?", "topology": machine, "nbytes": "1KB", "on": "?", "dtype": "float32", "op": "sum"}),
         ("lab", {"what": "run", "where": "?", "nbytes": "1KB", "dtype": "float32"}), ("build", {"what": "?"}),
+        ("trace", {"what": "merge", "files": ["simulated.json"], "output": "merged.json"}),
+        ("trace", {"what": "read", "files": "chakra", "output": None}),
         ("comm", {"communicator": None, "table": None, "rank": 0, "ranks": 1, "address": "localhost:1"}),
     ]  # fmt: skip
 
 
 KEPT = {
-    "bench": ("what", "on"), "lab": ("what", "where"), "build": ("what",), "reproduce": ("name",),
+    "bench": ("what", "on"), "lab": ("what", "where"), "build": ("what",), "trace": ("what",), "reproduce": ("name",),
     "comm": ("rank", "ranks"), "tune": ("workers", "planners", "on"), "tune_over": ("workers", "planners"),
 }  # fmt: skip
 
