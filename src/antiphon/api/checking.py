@@ -48,7 +48,7 @@ def check(
 
     if text(runtime, "runtime") not in RUNTIMES:
         raise unknown("runtime", runtime, RUNTIMES)
-    count = whole(0, 2**20)(processes or 0, "processes")
+    count = 0 if processes is None else whole(0, 2**20)(processes, "processes")
     of = None if root is None else whole(0, 2**20)(root, "root")
     placed = None if in_place is None else yes_or_no(in_place, "in_place")
     kind = data_type(dtype)

@@ -41,7 +41,10 @@ def files_of(given: Sequence[str | os.PathLike[str]]) -> dict[int, Path]:
     """The file of each rank, by the number before `.et`; of a folder those in it."""
     paths: list[Path] = []
     for one in map(Path, given):
-        paths += sorted(path for path in one.iterdir() if _NAME.fullmatch(path.name)) if one.is_dir() else [one]
+        try:
+            paths += sorted(path for path in one.iterdir() if _NAME.fullmatch(path.name))
+        except (OSError, ValueError):  # not a folder: what reads it says what is wrong, if anything is
+            paths.append(one)
     if not paths or len(paths) > MOST_FILES:
         raise Invalid(f"expected the files of some ranks, such as NAME.0.et, or their folder; there are {len(paths)}")
     found: dict[int, Path] = {}
