@@ -202,9 +202,9 @@ def frontier(  # noqa: PLR0913
     topology = machine_of(topology)
     target = wanted if isinstance(wanted, Collective) else collective(wanted, topology, root=root, ranks=ranks)
     seconds = None if budget is None else budget_of(budget)
-    _check(k, steps, memory)
     asked = {key: value for key, value in (("k", k), ("steps", steps), ("memory", memory)) if value is not None}
     given = {**asked, **(options or {})}
+    _check(given.get("k"), given.get("steps"), given.get("memory"))
     _refuse_unless_able(planner, target, given)
     request = Request(topology, target, budget=seconds, seed=seed, effort=effort, tell=tell or silent)
     search = _Search(topology, target, planner, heard or _unheard)
@@ -220,11 +220,11 @@ def _unheard(point: FrontierPoint) -> None:
     pass
 
 
-def _check(k: int | None, steps: int | None, memory: float | None) -> None:
+def _check(k: Any, steps: Any, memory: Any) -> None:
     for name, value, least in (("k", k, 0), ("steps", steps, 1)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
             raise Invalid(f"{name}: expected a whole number from {least}, got {value!r}")
-    if memory is not None and not memory > 0:
+    if memory is not None and (isinstance(memory, bool) or not isinstance(memory, int | float) or not memory > 0):
         raise Invalid(f"memory: expected GiB, more than 0, got {memory!r}")
 
 
