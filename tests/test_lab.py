@@ -39,7 +39,7 @@ from antiphon.show.pictures.measured import Bar, measured_svg
 from antiphon.units import parse_size
 
 MBIT = 125_000  # bytes per second
-AT_ONCE = 16_384 + 65_536  # bytes that pass without waiting: a burst before the first packet, and all of the last
+AT_ONCE = 16_384 + 18_432  # bytes that pass without waiting: a burst before the first packet, and all of the last
 
 
 @pytest.fixture(scope="module")
@@ -272,7 +272,7 @@ def test_below_what_the_shapers_let_pass_at_once_there_is_no_ratio(name: str) ->
     from antiphon.cli.run_text import rows_text
 
     said = " ".join(rows_text(rows).split())
-    assert f"1KB, 80KiB: nothing over predicted: no link carries more than the {AT_ONCE} bytes" in said
+    assert f"1KB, 34KiB: nothing over predicted: no link carries more than the {AT_ONCE} bytes" in said
     assert "nothing over" not in rows_text(rows[2:])
 
 

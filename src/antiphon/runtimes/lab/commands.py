@@ -10,7 +10,7 @@ from antiphon.runtimes.lab.layout import Layout, Port
 
 MTU = 9000
 BURST = 16 * 1024  # bytes; with less the rate is not reached, with more short messages pass unlimited
-PACKET = 64 * 1024  # bytes that TCP hands to a device as one, which pass as one
+PACKET = 18 * 1024  # bytes that TCP hands to a device as one, which pass as one: two packets, the least it makes
 AT_ONCE = BURST + PACKET  # what a link that was idle lets through before anybody waits for it
 _QUEUE = 10_000  # packets that wait at a shared limit
 # No address but ours, so that nothing but the programs' data is counted; replies may come by another link. How TCP
@@ -82,7 +82,7 @@ def _port(layout: Layout, port: Port, ip: list[str], tc: list[str]) -> None:
         ip.append(f"link set dev {device} type bridge_slave learning off flood off mcast_flood off bcast_flood off")
     else:
         ip.append(f"address add {address(port.node)}/32 dev {device}")
-    ip.append(f"link set dev {device} up")
+    ip.append(f"link set dev {device} gso_max_size {PACKET} up")
     if port.rate is not None:
         tc += _shaper(device, port.rate)
 
