@@ -1,6 +1,7 @@
 /* Messages over MPI, on a communicator of their own (mpi_messages.c), and between processes of a host through memory. All
  * calls are those of PMPI: this library also offers some of MPI's own names (preload_calls.c). */
 #include <sched.h> /* with GNU's sets of processors */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -92,30 +93,38 @@ static int completed(ap_wire *self, int block, double timeout, uint32_t *numbers
 /* Processes of this job on this host; 0: nobody has looked yet. */
 static int processes_here;
 
-int ap_mpi_look_around(MPI_Comm world) {
+/* A number for the computer whose processors these are, the same in all its namespaces and containers; two computers may
+ * have the same by chance. MPI tells of those that share memory, which may be fewer: it can be told to go by TCP. */
+static int computer(void) {
+    char text[256] = "";
+    uint32_t sum = 2166136261u;
+    FILE *file = fopen("/proc/sys/kernel/random/boot_id", "r");
+    if (!file || !fgets(text, sizeof text, file)) gethostname(text, sizeof text - 1);
+    if (file) fclose(file);
+    for (const char *at = text; *at; at++) sum = (sum ^ (unsigned char)*at) * 16777619u;
+    return (int)(sum & 0x7fffffff);
+}
+
+static int count_here(MPI_Comm comm, int *here) {
     MPI_Comm host;
-    int here = 0, code = PMPI_Comm_split_type(world, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host);
+    int code = PMPI_Comm_split(comm, computer(), 0, &host);
     if (code) return code;
-    code = PMPI_Comm_size(host, &here);
-    processes_here = here;
+    code = PMPI_Comm_size(host, here);
     return code ? code : PMPI_Comm_free(&host);
 }
+
+int ap_mpi_look_around(MPI_Comm world) { return count_here(world, &processes_here); }
 
 /* Whether the processes of this host are more than the processors that they may use, and MPI does not care. Those of the
  * whole job count; where nobody has said how many these are, at least those of `comm`. */
 static int is_crowded(MPI_Comm comm) {
-    MPI_Comm host;
     int here = processes_here;
     long processors = sysconf(_SC_NPROCESSORS_ONLN);
     const char *told = getenv("MPI_LOCALNRANKS"); /* by MPICH's launcher */
     cpu_set_t set;
     if (!sched_getaffinity(0, sizeof set, &set) && CPU_COUNT(&set) > 1) processors = CPU_COUNT(&set);
     if (!here && told) here = atoi(told);
-    if (here < 1) {
-        if (PMPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host)) return 0;
-        PMPI_Comm_size(host, &here);
-        PMPI_Comm_free(&host);
-    }
+    if (here < 1 && count_here(comm, &here)) return 0;
     return processors > 0 && here > processors;
 }
 
