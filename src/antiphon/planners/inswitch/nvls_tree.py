@@ -87,7 +87,7 @@ def _boxes(topology: Topology, collective: Collective) -> list[list[int]]:
         have = f"{len(boxes)} of {', '.join(map(str, sizes))} ranks"
         raise Unsupported(
             f"planner nvls-tree: needs two boxes or more, of equally many ranks (two or more each); the places on "
-            f"{topology.name} show {have}; use nvls or sharp for one level, or hierarchical-ring"
+            f"{topology.name} show {have}; use nvls or sharp for one level, else trees, relay or hierarchical-ring"
         )
     return [sorted(box) for box in boxes]
 
