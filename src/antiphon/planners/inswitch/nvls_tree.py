@@ -93,8 +93,12 @@ def _boxes(topology: Topology, collective: Collective) -> list[list[int]]:
 
 
 def _one(request: Request, plan: Plan, kind: str, members: Sequence[int]) -> Schedule:
-    topology = request.topology
-    return next(plan(replace(request, collective=Collective(kind, topology.ranks, tuple(members)))))
+    part = Collective(kind, request.topology.ranks, tuple(members))
+    try:
+        return next(plan(replace(request, collective=part)))
+    except Unsupported as error:
+        why = str(error).partition(";")[0]
+        raise Unsupported(f"planner nvls-tree: {kind} of {len(part.members)}: {why}; use trees or relay") from None
 
 
 def _inner(
