@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from antiphon.cli._bench_text import bench_text
-from antiphon.cli.arguments import Json, Model, ProfileFile, Ranks, WhichPlan, rank_list
+from antiphon.cli.arguments import Json, Model, ProfileFile, Ranks, WhichPlan
 from antiphon.cli.output import StoppedEarly, check_outputs, emit
 from antiphon.cli.planning import NowAndThen, options_of, progress
 from antiphon.core.datatypes import DATA_TYPES, OPERATORS, combine_of, data_type
@@ -76,7 +76,7 @@ def bench_plans_command(
 
         found = plans_of(
             what, topo or None, nbytes=f"{sizes[0]}B:{sizes[-1]}B", planner=planner, options=options_of(option),
-            root=root, ranks=rank_list(ranks, "--ranks") if ranks else None, model=model, profile=given,
+            root=root, ranks=parse_ranks(ranks, "--ranks") if ranks else None, model=model, profile=given,
         )  # fmt: skip
         kinds = [one.collective.kind for one in found]
         if collective and collective not in kinds:

@@ -65,7 +65,7 @@ def over_mpi_comm(communicator: Any, table: Any, timeout: float, compiler: str) 
     who = MPI.COMM_WORLD if communicator is None else communicator
     if not isinstance(who, MPI.Comm) or who == MPI.COMM_NULL or who.Is_inter():
         raise Invalid(f"comm: expected a communicator of mpi4py among one group, got {quote(who)}")
-    serving = over_mpi(who, table, compiler) if who.size > 1 else None
+    serving = over_mpi(who, table, compiler, timeout) if who.size > 1 else None
     return Comm(who.rank, who.size, serving, MpiLibrary(MPI, who), timeout)
 
 
