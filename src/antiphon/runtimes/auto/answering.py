@@ -45,6 +45,8 @@ def _answer(question: str, kept: Path | None) -> Answer:
     folder = None if kept is None else kept.parent
     if folder is not None and folder.exists() and not is_ours(folder, folder=True):
         notes.append(f"{folder} is not believed: others may write there")
+    if kept is not None and kept.exists():  # whoever asks has looked there
+        notes.append("planned anew: what was kept is damaged, or others may write there")
     before = None
     if folder is not None:
         try:
