@@ -9,6 +9,7 @@ its input does, or who started it.
 from __future__ import annotations
 
 import os
+import resource
 import select
 import signal
 import sys
@@ -28,7 +29,11 @@ def main(kept: str = "") -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the job, and that this
     threading.Thread(target=_watch, args=(os.getppid(),), daemon=True).start()
-    from antiphon.runtimes.auto.answering import answer
+    from antiphon.errors import Invalid
+    from antiphon.runtimes.auto.answering import answer, budget
+
+    with suppress(Invalid, OSError, ValueError):  # where what counts it from within is not heard
+        resource.setrlimit(resource.RLIMIT_CPU, (most := int(2 * budget()) + 5, most))
 
     data = answer(question, Path(kept) if kept else None)
     with os.fdopen(out, "wb") as stream, suppress(BrokenPipeError):

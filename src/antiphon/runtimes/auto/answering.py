@@ -22,6 +22,16 @@ from antiphon.runtimes.serve.files import keep
 from antiphon.units import format_seconds, parse_seconds
 
 BUDGET, USUAL = "ANTIPHON_AUTO_BUDGET", 60.0
+_AGAIN = 0.25  # seconds, where a library of Python's has swallowed the first
+
+
+class _Spent(BaseException):
+    """The budget is: nobody below takes it for a fault of his own."""
+
+
+def budget() -> float:
+    """Seconds of processor time."""
+    return parse_seconds(os.environ.get(BUDGET) or USUAL, BUDGET, bare=True)
 
 
 def answer(question: str, kept: Path | None) -> bytes:
@@ -68,7 +78,7 @@ def _told(found: Found, how: str, plans: list[Plan], gain: str, notes: list[str]
 
 def _planned(found: Found, notes: list[str]) -> tuple[list[Plan], str]:
     """Within the budget of processor time; what was found by then is used."""
-    seconds = parse_seconds(os.environ.get(BUDGET) or USUAL, BUDGET, bare=True)
+    seconds = budget()
     plans: list[Plan] = []
     gains: dict[str, Gain] = {}
 
@@ -77,21 +87,21 @@ def _planned(found: Found, notes: list[str]) -> tuple[list[Plan], str]:
         gains.setdefault(gain.kind, gain)
 
     def spent(number: int, frame: FrameType | None) -> None:
-        raise TimedOut(f"planning was stopped after {format_seconds(seconds)} of processor time ({BUDGET})")
+        raise _Spent
 
     usage = resource.getrusage(resource.RUSAGE_SELF)
     left = seconds - usage.ru_utime - usage.ru_stime
-    before = signal.signal(signal.SIGPROF, spent)
-    signal.setitimer(signal.ITIMER_PROF, max(left, 0.001))
+    before = signal.signal(signal.SIGVTALRM, spent)
+    signal.setitimer(signal.ITIMER_VIRTUAL, max(left, 0.001), _AGAIN)
     try:
         planned(found.machine, heard)
-    except TimedOut as error:
+    except _Spent:
+        notes.append(f"planning was stopped after {format_seconds(seconds)} of processor time ({BUDGET})")
         if not plans:
-            raise
-        notes.append(str(error))
+            raise TimedOut(notes[-1]) from None
     finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        signal.signal(signal.SIGPROF, before)
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
     if not plans:
         raise Infeasible(f"{found.machine.name}: no plan is predicted to be faster than plain ways; all stays as it is")
     return plans, ", ".join(map(str, gains.values()))

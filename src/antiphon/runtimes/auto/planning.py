@@ -11,7 +11,7 @@ from antiphon.core.plan import Entry, Plan
 from antiphon.core.symmetry import automorphisms
 from antiphon.core.topology import Topology
 from antiphon.cost import prepare
-from antiphon.errors import AntiphonError, TimedOut
+from antiphon.errors import AntiphonError
 from antiphon.runtimes.serve.book import LIBRARY, Book, make_book
 from antiphon.select import Tuning, plan, tune
 from antiphon.select.candidates import Candidate
@@ -54,8 +54,6 @@ def planned(machine: Topology, heard: Callable[[Plan, Gain], None]) -> None:
                     made = _worth(found, found.plans[kind], _plainly(found.plans[kind].collective, machine))
                     if made is not None:
                         heard(*made)
-            except TimedOut:
-                raise
             except AntiphonError:
                 continue  # nobody can plan it here
 
