@@ -1,6 +1,6 @@
-"""A program that knows nothing of plans: `auto_process.py torch|comm|mpi4py COUNT PAUSE`, COUNT allreduces of 2 MB and as
-many broadcasts, PAUSE seconds after each. Process 0 prints a line of JSON: whether all was right, when each call began
-(seconds since the start) and how long it took, and the report."""
+"""A program that knows nothing of plans: `auto_process.py torch|comm|mpi4py COUNT PAUSE`, COUNT allreduces of 2 MB and
+as many broadcasts, PAUSE seconds after each. Process 0 prints a line of JSON: whether all was right, when each call
+began (seconds since the start) and how long it took, and the report."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ def test_what_cannot_be_told_is_said(
 
 def test_without_gpus_it_says_what_to_do() -> None:
     cores = Found(antiphon.topology("full:ranks=2"), ("no NVIDIA GPU on PCIe",), ("core 0", "core 1"))
-    with pytest.raises(Unsupported, match="no GPU is seen here .*ANTIPHON_TOPOLOGY"):
+    with pytest.raises(Unsupported, match=r"no GPU is seen here .*ANTIPHON_TOPOLOGY"):
         allocation(question(["a host -"] * 2, {}), {}, lambda _: cores)
 
 
@@ -418,7 +418,9 @@ def switches(calls: Sequence[tuple[str, int]], looks: int, fails: bool, readers:
 
 
 CALLS = st.lists(
-    st.tuples(st.sampled_from(["allreduce", "broadcast", "gather", "alltoall", "barrier"]), st.sampled_from([0, 8, 10**6])),
+    st.tuples(
+        st.sampled_from(["allreduce", "broadcast", "gather", "alltoall", "barrier"]), st.sampled_from([0, 8, 10**6])
+    ),
     min_size=1, max_size=300,
 )  # fmt: skip
 

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -296,7 +296,8 @@ def processes(how: str, count: int, pause: float, port: int, kept: Path, **setti
     env["ANTIPHON_CACHE"] = str(kept)
     command = [sys.executable, "-W", "ignore", str(HERE / "auto_process.py"), how, str(count), str(pause)]
     started = [
-        subprocess.Popen(command, env={**env, "RANK": str(rank)}, stdout=subprocess.PIPE, text=True) for rank in range(4)
+        subprocess.Popen(command, env={**env, "RANK": str(rank)}, stdout=subprocess.PIPE, text=True)
+        for rank in range(4)
     ]
     try:
         out = [one.communicate(timeout=120)[0] for one in started]
@@ -357,7 +358,10 @@ def test_the_program_of_the_page_runs(port: int, kept: Path, tmp_path: Path) -> 
     env = {**os.environ, **TREES, **ADDRESS, "MASTER_PORT": str(port), "WORLD_SIZE": "4", "ANTIPHON_CACHE": str(kept)}
     started = [
         subprocess.Popen(
-            [sys.executable, str(tmp_path / "job.py")], env={**env, "RANK": str(rank)}, stdout=subprocess.PIPE, text=True
+            [sys.executable, str(tmp_path / "job.py")],
+            env={**env, "RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            text=True,
         )
         for rank in range(4)
     ]
@@ -386,22 +390,31 @@ def test_python_says_why_there_are_no_plans(port: int, kept: Path) -> None:
 
 
 @pytest.fixture
-def in_lab() -> Iterator[Any]:
+def in_lab() -> Any:
     """Runs a program on ranks 1, 4, 5 and 6 of a DGX-1V, as from the command line."""
     if why := why_no_lab():
         pytest.skip(why)
 
     def run(command: Sequence[str], **settings: str) -> str:
-        env = {key: value for key, value in os.environ.items() if key not in TREES} | {"ANTIPHON_TABLE": "auto"} | settings
+        env = (
+            {key: value for key, value in os.environ.items() if key not in TREES}
+            | {"ANTIPHON_TABLE": "auto"}
+            | settings
+        )
         name = f"auto-{os.getpid()}"
         words = ["lab", "run", "dgx1v", "--only", "1,4,5,6", "--name", name, "--timeout", "120", "--", *command]
         done = subprocess.run(
-            [sys.executable, "-m", "antiphon", *words], env=env, capture_output=True, text=True, timeout=200, check=False
+            [sys.executable, "-m", "antiphon", *words],
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=200,
+            check=False,
         )
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    yield run
+    return run
 
 
 def first_fast(calls: Sequence[Sequence[float]], since: int) -> float:

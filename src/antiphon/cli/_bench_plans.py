@@ -16,7 +16,7 @@ from antiphon.core.datatypes import DATA_TYPES, OPERATORS, combine_of, data_type
 from antiphon.core.plan import Plan
 from antiphon.cost import as_profile
 from antiphon.errors import AntiphonError, Invalid, unknown
-from antiphon.units import Span, format_size, parse_seconds, parse_size
+from antiphon.units import Span, format_size, parse_ranks, parse_seconds, parse_size
 
 What = Annotated[str, typer.Argument(metavar="COLL|PLAN|TABLE", help="a collective or all; or a file of plans")]
 Machine = Annotated[str, typer.Argument(metavar="TOPO", help="of a collective: the machine")]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +10,7 @@ import typer
 from antiphon.api.machines import collective, topology
 from antiphon.core.collective import Collective
 from antiphon.core.topology import Topology
-from antiphon.errors import Invalid, quote
+from antiphon.errors import Invalid
 from antiphon.select import is_file
 from antiphon.units import parse_ranks
 

@@ -28,7 +28,7 @@ from antiphon.options import parse_options, plain_value
 from antiphon.show.pictures.svg import topology_svg
 from antiphon.show.text import memory_lines, paragraph, topology_text
 from antiphon.topologies.spec import UNITS
-from antiphon.units import format_bandwidth, plain
+from antiphon.units import format_bandwidth, parse_ranks, plain
 
 
 def bound_text(found: Bound, machine: Topology, wanted: Collective) -> str:

@@ -32,7 +32,7 @@ from antiphon.core.files import write_bytes
 from antiphon.core.topology import Topology
 from antiphon.errors import Infeasible, Invalid
 from antiphon.select import Tuning, read_sweep
-from antiphon.units import parse_seconds, parse_span
+from antiphon.units import parse_ranks, parse_seconds, parse_span
 
 PICTURES = ("--svg", "--png", "--heatmap")
 Wanted = Annotated[str, typer.Argument(metavar="COLL|all", help="allreduce, allgather, ..., file.json, or all eight")]

@@ -1,9 +1,9 @@
 """The process apart that plans for a job: `python -m antiphon.runtimes.auto [KEPT]`.
 
-Reads the question from its input, up to a line `end`, and writes one answer (serve/auto_kept), or "failed", a tab and why.
-KEPT: the file in which the answer is kept; others for machines alike lie beside it. It has the least priority, all
-processors that there are, and so many seconds of processor time as ANTIPHON_AUTO_BUDGET says; it ends with the job: when
-its input does, or who started it.
+Reads the question from its input, up to a line `end`, and writes one answer (serve/auto_kept), or "failed", a tab and
+why. KEPT: the file in which the answer is kept; others for machines alike lie beside it. It may use all processors that
+there are, for so many seconds of processor time as ANTIPHON_AUTO_BUDGET says, with the priority that whoever started it
+gives it; it ends with the job: when its input does, or who started it.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ def main(kept: str = "") -> int:
     out = os.dup(1)
     os.dup2(2, 1)  # whatever prints something does not spoil the answer
     question = _question()
+    with suppress(OSError, AttributeError):  # process 0 may be bound to one, which is to be its own
+        os.sched_setaffinity(0, range(os.cpu_count() or 1))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the job, and that this
     threading.Thread(target=_watch, args=(os.getppid(),), daemon=True).start()

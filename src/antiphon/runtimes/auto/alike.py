@@ -1,8 +1,8 @@
 """Plans kept for all machines that are alike: of another job's allocation, under other numbers.
 
-A file per machine in canonical form: the plans for the machine that came first, in its numbers, and what they gain. Nothing
-in a file is believed: every schedule is verified on the machine that asks before it is used, and becomes a program that
-is proven as every other.
+A file per machine in canonical form: the plans for the machine that came first, in its numbers, and what they gain.
+Nothing in a file is believed: every schedule is verified on the machine that asks before it is used, and becomes a
+program that is proven as every other.
 """
 
 from __future__ import annotations

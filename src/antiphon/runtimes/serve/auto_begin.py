@@ -1,5 +1,5 @@
-"""The beginning of a group whose table is `auto`: all say where they are, and process 0 finds the plans that are kept for
-that, or starts what makes them."""
+"""The beginning of a group whose table is `auto`: all say where they are, and process 0 finds the plans that are kept
+for that, or starts what makes them."""
 
 from __future__ import annotations
 

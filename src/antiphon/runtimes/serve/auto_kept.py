@@ -1,8 +1,8 @@
 """An answer to the question of a job, and the file that keeps it: a line of words, then a book (see `book`).
 
 The words are parted by tabs: how it came to be ("planned", or "alike": found for a machine like this one), the machine,
-what the plans are predicted to gain, notes. A file is believed if it and its folder belong to this user or root and nobody
-else may write there; the bytes of the book have been proven by who wrote them.
+what the plans are predicted to gain, notes. A file is believed if it and its folder belong to this user or root and
+nobody else may write there; the bytes of the book have been proven by who wrote them.
 """
 
 from __future__ import annotations

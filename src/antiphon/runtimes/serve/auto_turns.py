@@ -1,11 +1,12 @@
 """Plans that come while a group is at work: when its processes ask for them, and how all take them at the same call.
 
 At some calls, which all know by their numbers, the processes add up a few numbers, by the engine, in which process 0
-says whether there is an answer, and by which digest others know it. Those who find it in the file of that name believe it;
-if somebody does not, process 0 hands the bytes on. The call at which all have it is the first that goes by it, at all.
+says whether there is an answer, and by which digest others know it. Who finds it in the file where it is kept takes it
+from there; if somebody does not, process 0 hands the bytes on. The call at which all have it is the first that goes by
+it, at all.
 
-So no call waits for planning. Some wait for a round of messages of 48 bytes: only calls for which all wait for all in any
-case, or that move much; those of the first calls, then fewer, one in 64 of those that there were.
+So no call waits for planning. Some wait for a round of messages of 48 bytes: only calls for which all wait for all in
+any case, or that move much; at first all of those, then fewer, one in 64 of the calls that there were.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ _PLANNING, _READY, _NEVER = 0, 1, 2
 
 @dataclass
 class Turns:
-    """`leads`: this is process 0, `apart` what plans for it. `path`: where its answer is kept, "" for nowhere. `row`: of
-    the report."""
+    """`leads`: this is process 0, `apart` what plans for it. `path`: where its answer is kept, "" for nowhere. `row`:
+    of the report."""
 
     ranks: int
     leads: bool
