@@ -3,7 +3,7 @@
 Run: python bench/bench_auto.py [TURNS] (default 5). Four processes, allreduces one after another, with and without in
 turn; each time nothing is kept, so that plans are made during the job. Of every call the slowest process counts. Told
 are the median, the 99th percentile and the longest of the calls of all turns, those before the plans came; when that
-was; and how much later than the run without the k-th fastest call was at most, over all k but the last ones of a hundred.
+was; and how much later than the run without the k-th fastest call was at most, of all k but one in a hundred.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Reads the question from its input, up to a line `end`, and writes one answer (serve/auto_kept), or "failed", a tab and
 why. KEPT: the file in which the answer is kept; others for machines alike lie beside it. It may use all processors that
-there are, for so many seconds of processor time as ANTIPHON_AUTO_BUDGET says, with the priority that whoever started it
-gives it; it ends with the job: when its input does, or who started it.
+there are, for so many seconds of processor time as ANTIPHON_AUTO_BUDGET says, and has the least priority from the line
+`lower` of its input on. It ends with the job: when its input does, or who started it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
+
+from antiphon.runtimes.auto.priority import lower
 
 _LOOK = 0.5  # seconds between two looks at who started this
 _LAST = 2.0  # seconds to end in order
@@ -46,7 +48,7 @@ def main(kept: str = "") -> int:
 def _question() -> str:
     text = b""
     while not text.endswith(b"\nend\n"):
-        more = os.read(0, 2**16)
+        more = os.read(0, 1)  # and no more: what comes behind is for `_watch`
         if not more:
             os._exit(1)
         text += more
@@ -59,6 +61,8 @@ def _watch(parent: int) -> None:
         ready, _, _ = select.select([0], [], [], _LOOK)
         if ready and not os.read(0, 4096):
             break
+        if ready:
+            lower(os.getpid())
     os.kill(os.getpid(), signal.SIGTERM)
     threading.Event().wait(_LAST)
     os._exit(1)

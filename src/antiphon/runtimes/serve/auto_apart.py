@@ -13,7 +13,6 @@ from antiphon.errors import AntiphonError, Unsupported
 from antiphon.runtimes.serve.auto_kept import Answer, decode_answer
 
 PIPE = 2**20  # bytes that it can say before anybody listens
-PRIORITY = 19  # the least
 _SET_SIZE = 1031
 _GRACE = 3.0
 _LIBRARIES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")  # one thread is enough
@@ -39,14 +38,12 @@ class Apart:
         self._from = self._process.stdout.fileno()
         self._said = bytearray()
         with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, self._process.pid, PRIORITY)
-        with suppress(OSError):
             import fcntl
 
             fcntl.fcntl(self._from, _SET_SIZE, PIPE)
         os.set_blocking(self._from, False)
         with suppress(OSError):  # it has ended already: its answer is missing
-            self._process.stdin.write(f"{question}end\n".encode())
+            self._process.stdin.write(f"{question}end\nlower\n".encode())
             self._process.stdin.flush()
 
     def look(self) -> Answer | None:

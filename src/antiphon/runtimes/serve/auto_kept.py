@@ -46,7 +46,8 @@ def decode_answer(data: bytes) -> Answer:
     if not mark or len(words) != _WORDS:
         raise Invalid("it is cut off or damaged")
     decode_book(book)
-    return Answer(*words, book)
+    how, machine, gain, notes = words
+    return Answer(how, machine, gain, notes, book)
 
 
 def read_kept(path: Path) -> tuple[Answer | None, str]:
