@@ -1,6 +1,7 @@
 """A program that knows nothing of plans: `auto_process.py torch|comm|mpi4py COUNT PAUSE`, COUNT allreduces of 2 MB and
-as many broadcasts, PAUSE seconds after each. Process 0 prints a line of JSON: whether all was right, when each call
-began (seconds since the start) and how long it took, and the report."""
+as many broadcasts, PAUSE seconds after each; or, where $AUTO_UNTIL names a folder, until a file .plan is in it,
+and some more. Process 0 prints a line of JSON: whether all was right; of each call its number, when it began
+(seconds since the start) and how long it took; and the report."""
 
 from __future__ import annotations
 
@@ -8,12 +9,14 @@ import json
 import os
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 BEGAN = time.perf_counter()
 WORDS = 500_000
+MORE, MOST = 10, 2000  # turns
 
 
 def by_torch() -> tuple[int, int, Any, Any, Any]:
@@ -73,17 +76,25 @@ def by_mpi4py() -> tuple[int, int, Any, Any, Any]:
 
 def main(how: str, count: int, pause: float) -> None:
     rank, ranks, allreduce, broadcast, end = {"torch": by_torch, "comm": by_comm, "mpi4py": by_mpi4py}[how]()
-    ready, right, calls = time.perf_counter() - BEGAN, True, []
-    for turn in range(count):
+    ready, right, calls, until = time.perf_counter() - BEGAN, True, [], os.environ.get("AUTO_UNTIL")
+    number = turn = 0
+    seen = 0  # turns since the file has been there
+    while (turn < count) if not until else (seen < MORE and turn < MOST):
         for kind in ("allreduce", "broadcast"):
+            number += 1
             x = np.full(WORDS, rank + turn, np.float32)
             began = time.perf_counter()
             if kind == "allreduce":
                 right &= bool((allreduce(x) == ranks * (ranks - 1) // 2 + ranks * turn).all())
             else:
                 right &= bool((broadcast(x, turn % ranks) == turn % ranks + turn).all())
-            calls.append((round(began - BEGAN, 4), round(time.perf_counter() - began, 6)))
+            calls.append((number, round(began - BEGAN, 4), round(time.perf_counter() - began, 6)))
             time.sleep(pause)
+        turn += 1
+        if until:
+            number += 1
+            there = np.full(1, bool(rank == 0 and list(Path(until).glob("*.plan"))), np.float32)
+            seen += int(broadcast(there, 0)[0])
     rows = end()
     if not right:
         sys.exit("a result is wrong")

@@ -102,7 +102,8 @@ unsigned char *ap_read_ours(const char *kept, uint64_t *size);
 /* Of a regular file; false where there is none. */
 int ap_file_digest(const char *path, char digest[65]);
 /* Starts a program of this package with its output in a pipe, of which the end to read is returned; -1 and errno.
- * `input`: the end to write of a pipe to its input (NULL: it has none). */
+ * `input`: our end of a socket
+ * that is its input, as what is said there when it has ended must not end this process (NULL: it has none). */
 int ap_start(char *const *command, pid_t *child, int *input);
 
 /* ---- communicators ---- */

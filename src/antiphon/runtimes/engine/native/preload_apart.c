@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -25,20 +26,19 @@ int ap_apart_begin(const char *question, const char *kept) {
     size_t left = strlen(question);
     if ((from = ap_start(command, &child, &to)) < 0) return 0;
 #ifdef F_SETPIPE_SZ
-    fcntl(from, F_SETPIPE_SZ, PIPE), fcntl(to, F_SETPIPE_SZ, PIPE);
+    fcntl(from, F_SETPIPE_SZ, PIPE);
 #endif
     fcntl(from, F_SETFL, fcntl(from, F_GETFL) | O_NONBLOCK);
     while (left) {
-        ssize_t got = write(to, question, left);
+        ssize_t got = send(to, question, left, MSG_NOSIGNAL);
         if (got < 0 && errno != EINTR) break;
         if (got > 0) question += got, left -= (size_t)got;
     }
-    return !left && write(to, "end\n", 4) == 4;
+    return !left && send(to, "end\n", 4, MSG_NOSIGNAL) == 4;
 }
 
 void ap_apart_lower(void) {
-    if (to >= 0 && write(to, "lower\n", 6) != 6) { /* it has ended */
-    }
+    if (to >= 0) send(to, "lower\n", 6, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
 static int never(const char *text, char *why, size_t room) {

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -169,7 +170,7 @@ int ap_start(char *const *command, pid_t *child, int *input) {
         free(all), free(search);
         return -1;
     }
-    if (input && pipe2(in, O_CLOEXEC)) {
+    if (input && socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, in)) {
         close(ends[0]), close(ends[1]);
         free(all), free(search);
         return -1;
