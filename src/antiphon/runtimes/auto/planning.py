@@ -20,7 +20,7 @@ from antiphon.units import format_size
 
 # The ones that training waits for first: where the effort ends, what was found until then is used.
 KINDS = ("allreduce", "broadcast", "allgather", "reducescatter", "reduce")
-OURS = ("trees", "multi-ring")
+OURS = ("trees",)  # which have the greatest rate there is; rings need more to be loaded
 SIZES, MODEL = "1KB:256MB:2", "alpha-beta"
 WORTH = 1.05  # so many times as fast as a plain way must be predicted, else it is left as it is
 FEW_ROOTS = 8  # that no symmetry takes to one another: of so many each has its plan

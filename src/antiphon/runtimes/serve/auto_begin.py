@@ -4,6 +4,7 @@ for that, or starts what makes them."""
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -17,7 +18,10 @@ from antiphon.runtimes.serve.book import Book, decode_book
 from antiphon.runtimes.serve.group_book import default_book
 from antiphon.runtimes.serve.serving import Serving
 from antiphon.runtimes.serve.texts import base64_of, text_of
+from antiphon.units import parse_seconds
 
+WAIT = "ANTIPHON_AUTO_WAIT"
+_PAUSE = 0.005
 Agreed = Callable[[dict[str, str]], Sequence[dict[str, str]]]
 
 
@@ -76,9 +80,20 @@ def _asked(text: str) -> Begun:
     if answer is None:
         try:
             begun.apart = Apart(text, path)
+            begun.answer = _waited(begun.apart)
         except AntiphonError as error:
             begun.why = str(error)
+    if begun.apart is not None and begun.answer is not None:
+        begun.apart.end()
     return begun
+
+
+def _waited(apart: Apart) -> Answer | None:
+    """The answer, where the program allows its start to wait so many seconds."""
+    end = time.monotonic() + parse_seconds(os.environ.get(WAIT) or "0s", WAIT, bare=True)
+    while (found := apart.look()) is None and time.monotonic() < end:
+        time.sleep(_PAUSE)
+    return found
 
 
 def follow(begun: Begun, serving: Serving, group: Group) -> None:

@@ -191,6 +191,8 @@ int ap_auto_begin(void);
 int ap_auto_turn(ap_group *g, int kind, uint64_t bytes, ap_error *error);
 void ap_auto_forget(ap_group *g); /* it is freed */
 void ap_auto_end(void);           /* collective over the world */
+/* Collective over the world: until all are here, without keeping processors busy. */
+int ap_meet(void);
 /* Whether a table puts ranks on one host that are on several here. */
 int ap_spread_over_hosts(const ap_table *t);
 

@@ -160,7 +160,7 @@ static void take_all(message *m) {
 /* ---- setting up ---- */
 
 /* All processes must be here: those without this library would be waited for in vain. */
-static int meet(void) {
+int ap_meet(void) {
     MPI_Request request;
     struct timespec began, t, pause = {0, 1000000};
     int done = 0, told = 0, code = PMPI_Ibarrier(MPI_COMM_WORLD, &request);
@@ -275,7 +275,7 @@ static void set_up(void) {
     ap_state *p = &ap_preload;
     message m;
     memset(&m, 0, sizeof m);
-    if (PMPI_Comm_size(MPI_COMM_WORLD, &p->size) || PMPI_Comm_rank(MPI_COMM_WORLD, &p->rank) || meet()) return;
+    if (PMPI_Comm_size(MPI_COMM_WORLD, &p->size) || PMPI_Comm_rank(MPI_COMM_WORLD, &p->rank) || ap_meet()) return;
     if (!p->rank) {
         read_environment(&m);
         take_all(&m);

@@ -12,12 +12,13 @@
 #include <string.h>
 #include <time.h>
 
+#include "clock.h"
 #include "preload.h"
 #include "sha256.h"
 #include "transport.h"
 #include "transport_mpi.h"
 
-enum { SHARE = 64, LATE = 64, MOST_TRIES = 4 };
+enum { SHARE = 64, LATE = 64, MOST_TRIES = 4, MOST_WAIT = 15 }; /* calls; rounds; seconds */
 static const uint64_t MUCH = 1 << 16; /* bytes: as good as waiting, also where only some wait for others */
 
 ap_told ap_auto_told;
@@ -224,6 +225,34 @@ void ap_auto_forget(ap_group *g) {
 
 /* ---- beginning and end ---- */
 
+/* Process 0: where the program allows that, it starts when there are plans, or after these seconds. */
+static void wait_at_start(void) {
+    const char *told = getenv("ANTIPHON_AUTO_WAIT");
+    const struct timespec pause = {0, 1000000};
+    double seconds = told && *told ? strtod(told, NULL) : 0;
+    unsigned char *answer = NULL;
+    uint64_t bytes = 0;
+    ap_told found = {.how = "nothing"};
+    for (double end = ap_now() + (seconds < MOST_WAIT ? seconds : MOST_WAIT); ap_now() < end; nanosleep(&pause, NULL)) {
+        status = ap_apart_look(&answer, &bytes, found.notes, sizeof found.notes);
+        if (status != AP_PLANNING) break;
+    }
+    if (status == AP_READY) {
+        ap_table t = {.of_world = 1};
+        t.bytes = ap_auto_answer(answer, bytes, &t.size, &found);
+        found.since = t.bytes != NULL;
+        if (t.bytes)
+            ap_preload.table[0] = t;
+        else
+            status = AP_NEVER;
+    }
+    free(answer);
+    if (status == AP_PLANNING) return;
+    ap_apart_end();
+    known[AP_STATUS] = (uint64_t)status;
+    ap_auto_told = found;
+}
+
 /* Process 0: the table that is kept for this question, or a beginning. */
 static void find(const char *facts) {
     ap_state *p = &ap_preload;
@@ -240,6 +269,7 @@ static void find(const char *facts) {
         snprintf(ap_auto_told.how, sizeof ap_auto_told.how, "nothing");
         snprintf(ap_auto_told.notes, sizeof ap_auto_told.notes, "planning had not ended");
         if (!question || !ap_apart_begin(question, kept)) status = AP_PLANNING; /* a look at it says why */
+        wait_at_start();
     }
     free(whole), free(question);
 }
@@ -262,6 +292,7 @@ int ap_auto_begin(void) {
         memcpy(found.kept, kept, sizeof found.kept);
     }
     free(all);
+    if (ap_meet()) return 0; /* asleep: whoever plans has the processors */
     if (PMPI_Bcast(&found, (int)sizeof found, MPI_BYTE, 0, MPI_COMM_WORLD)) return 0;
     memcpy(kept, found.kept, sizeof kept);
     if (found.size) {
