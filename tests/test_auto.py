@@ -32,7 +32,7 @@ from antiphon.runtimes.serve.auto_question import kept_name, question
 from antiphon.runtimes.serve.auto_turns import Turns
 from antiphon.runtimes.serve.book import Book, decode_book, encode_book
 from antiphon.runtimes.serve.group_book import default_book
-from antiphon.runtimes.serve.serving import Row
+from antiphon.runtimes.serve.ledger import Row
 
 DGX = antiphon.topology("dgx1v")
 PART = (1, 4, 5, 6)
@@ -341,6 +341,13 @@ def test_planning_ends_with_its_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANTIPHON_AUTO_BUDGET", "1ms")
     monkeypatch.setenv("ANTIPHON_TOPOLOGY", "dgx1v")
     assert answer(question(["a host -"] * 8), None).startswith(b"failed\tplanning was stopped after")
+
+
+def test_where_nothing_gains_there_are_no_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANTIPHON_TOPOLOGY", "full:ranks=2")
+    assert answer(question(["a host -"] * 2), None) == (
+        b"failed\tfull:ranks=2: no plan is predicted to be faster than plain ways; all stays as it is\n"
+    )
 
 
 def test_a_failure_is_an_answer_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

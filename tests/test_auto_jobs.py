@@ -197,7 +197,6 @@ def test_without_a_place_to_keep_plans_the_bytes_are_handed_on(mpi: Mpi, tmp_pat
         ({"ANTIPHON_TOPOLOGY": "dgx9"}, "dgx9"),
         ({"ANTIPHON_TOPOLOGY": "", "ANTIPHON_RANKS": ""}, "no GPU is seen here"),
         ({"ANTIPHON_AUTO_BUDGET": "1ms"}, "planning was stopped after 1"),
-        ({"ANTIPHON_TOPOLOGY": "full:ranks=4", "ANTIPHON_RANKS": ""}, "no plan is predicted to be faster"),
     ],
 )
 def test_where_nothing_can_be_planned_all_is_as_before(
@@ -376,7 +375,7 @@ def test_the_program_of_the_page_runs(port: int, kept: Path, tmp_path: Path) -> 
 @needs_cc
 @pytest.mark.slow
 def test_python_without_a_place_to_keep_plans(port: int) -> None:
-    found = processes("comm", 100, 0.02, port, Path("off"))
+    found = processes("comm", 400, 0.02, port, Path("off"))
     assert row_of(found)["served_by"] == "planned"
     assert trees(found) > 0
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,9 +23,7 @@ from antiphon.errors import AntiphonError, Unsupported
 from antiphon.runtimes.serve.auto_apart import Apart
 from antiphon.runtimes.serve.auto_kept import Answer, read_kept
 from antiphon.runtimes.serve.book import Book, decode_book
-
-if TYPE_CHECKING:
-    from antiphon.runtimes.serve.serving import Row
+from antiphon.runtimes.serve.ledger import Row
 
 Sum = Callable[[NDArray[Any]], None]  # over all processes, in place
 TOGETHER = ("allreduce", "allgather", "reducescatter", "alltoall", "barrier")  # none ends before all have begun

@@ -15,8 +15,9 @@ from antiphon.errors import Invalid, Missing, quote
 from antiphon.runtimes.engine.native import address
 from antiphon.runtimes.serve._comm_mpi import MpiLibrary, over_mpi
 from antiphon.runtimes.serve.call_head import type_code
+from antiphon.runtimes.serve.ledger import Ledger
 from antiphon.runtimes.serve.rendezvous import over_sockets
-from antiphon.runtimes.serve.serving import Ledger, Serving
+from antiphon.runtimes.serve.serving import Serving
 
 Array = NDArray[Any]
 
