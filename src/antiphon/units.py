@@ -192,6 +192,22 @@ def plain(value: Number) -> int | str:
     return number.numerator if number.denominator == 1 else f"{number.numerator}/{number.denominator}"
 
 
+def parse_ranks(text: str, what: str = "ranks") -> list[int]:
+    """Ranks as people write them: 0,1,4 or 0-3,6."""
+    found: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*([0-9]{1,9})(?:-([0-9]{1,9}))?\s*", part)
+        if match is None:
+            raise Invalid(f"{what}: expected ranks such as 0,1,4 or 0-3,6, got {quote(text)}")
+        low, high = int(match[1]), int(match[2] or match[1])
+        if high < low or high - low > 2**24:
+            raise Invalid(f"{what}: {part.strip()} is no range of ranks; write the lower one first")
+        found += range(low, high + 1)
+    if len(set(found)) != len(found):
+        raise Invalid(f"{what}: a rank is named twice in {quote(text)}")
+    return found
+
+
 def format_size(nbytes: int) -> str:
     """The shortest exact way people write it: 65536 -> 64KiB, 64000 -> 64KB."""
     for scale, unit in [

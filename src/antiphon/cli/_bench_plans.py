@@ -9,14 +9,14 @@ from typing import Annotated, Any
 import typer
 
 from antiphon.cli._bench_text import bench_text
-from antiphon.cli.arguments import Json, Model, ProfileFile, Ranks, WhichPlan, rank_list
+from antiphon.cli.arguments import Json, Model, ProfileFile, Ranks, WhichPlan
 from antiphon.cli.output import StoppedEarly, check_outputs, emit
 from antiphon.cli.planning import NowAndThen, options_of, progress
 from antiphon.core.datatypes import DATA_TYPES, OPERATORS, combine_of, data_type
 from antiphon.core.plan import Plan
 from antiphon.cost import as_profile
 from antiphon.errors import AntiphonError, Invalid, unknown
-from antiphon.units import Span, format_size, parse_seconds, parse_size
+from antiphon.units import Span, format_size, parse_ranks, parse_seconds, parse_size
 
 What = Annotated[str, typer.Argument(metavar="COLL|PLAN|TABLE", help="a collective or all; or a file of plans")]
 Machine = Annotated[str, typer.Argument(metavar="TOPO", help="of a collective: the machine")]
@@ -76,7 +76,7 @@ def bench_plans_command(
 
         found = plans_of(
             what, topo or None, nbytes=f"{sizes[0]}B:{sizes[-1]}B", planner=planner, options=options_of(option),
-            root=root, ranks=rank_list(ranks, "--ranks") if ranks else None, model=model, profile=given,
+            root=root, ranks=parse_ranks(ranks, "--ranks") if ranks else None, model=model, profile=given,
         )  # fmt: skip
         kinds = [one.collective.kind for one in found]
         if collective and collective not in kinds:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Annotated
 
@@ -11,8 +10,9 @@ import typer
 from antiphon.api.machines import collective, topology
 from antiphon.core.collective import Collective
 from antiphon.core.topology import Topology
-from antiphon.errors import Invalid, quote
+from antiphon.errors import Invalid
 from antiphon.select import is_file
+from antiphon.units import parse_ranks
 
 Topo = Annotated[str, typer.Argument(metavar="TOPO", help="name, name:key=value,... or file.json")]
 Coll = Annotated[str, typer.Argument(metavar="COLL", help="allreduce, allgather, ... or file.json")]
@@ -50,28 +50,12 @@ Trace = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="the result as JSON (documented, stable keys)")]
 
 
-def rank_list(text: str, what: str) -> list[int]:
-    """Ranks as people write them: 0,1,4 or 0-3,6."""
-    found: list[int] = []
-    for part in text.split(","):
-        match = re.fullmatch(r"\s*([0-9]{1,9})(?:-([0-9]{1,9}))?\s*", part)
-        if match is None:
-            raise Invalid(f"{what}: expected ranks such as 0,1,4 or 0-3,6, got {quote(text)}")
-        low, high = int(match[1]), int(match[2] or match[1])
-        if high < low or high - low > 2**24:
-            raise Invalid(f"{what}: {part.strip()} is no range of ranks; write the lower one first")
-        found += range(low, high + 1)
-    if len(set(found)) != len(found):
-        raise Invalid(f"{what}: a rank is named twice in {quote(text)}")
-    return found
-
-
 def machine_and_group(spec: str, only: str, ranks: str) -> tuple[Topology, list[int] | None]:
     """The machine asked for, and the ranks that take part (None: all)."""
     if not only:
-        return topology(spec), rank_list(ranks, "--ranks") if ranks else None
-    kept = rank_list(only, "--only")
-    group = rank_list(ranks, "--ranks") if ranks else kept
+        return topology(spec), parse_ranks(ranks, "--ranks") if ranks else None
+    kept = parse_ranks(only, "--only")
+    group = parse_ranks(ranks, "--ranks") if ranks else kept
     gone = sorted(set(group) - set(kept))
     if gone:
         raise Invalid(f"--ranks: rank {gone[0]} is not among those that --only keeps")

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from antiphon.api.machines import bound
-from antiphon.cli.arguments import Coll, Json, Only, Png, Ranks, Root, Svg, Topo, machine_and_group, rank_list, request
+from antiphon.cli.arguments import Coll, Json, Only, Png, Ranks, Root, Svg, Topo, machine_and_group, request
 from antiphon.cli.output import check_outputs, emit, working, write_pictures
 from antiphon.core.bounds import Bound, without
 from antiphon.core.bounds.memory import least_json
@@ -28,7 +28,7 @@ from antiphon.options import parse_options, plain_value
 from antiphon.show.pictures.svg import topology_svg
 from antiphon.show.text import memory_lines, paragraph, topology_text
 from antiphon.topologies.spec import UNITS
-from antiphon.units import format_bandwidth, plain
+from antiphon.units import format_bandwidth, parse_ranks, plain
 
 
 def bound_text(found: Bound, machine: Topology, wanted: Collective) -> str:
@@ -122,7 +122,7 @@ def _probe(
 def _named(found: Found, only: str) -> list[int]:
     """Ranks by number, or hosts by name."""
     if re.fullmatch(r"[0-9, -]+", only):
-        return rank_list(only, "--only")
+        return parse_ranks(only, "--only")
     return ranks_named(found, hostlist(only, "--only"), "--only")
 
 

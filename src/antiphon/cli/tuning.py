@@ -24,7 +24,6 @@ from antiphon.cli.arguments import (  # fmt: skip
     Svg,
     Topo,
     machine_and_group,
-    rank_list,
 )
 from antiphon.cli.output import StoppedEarly, check_outputs, emit, write_pictures
 from antiphon.cli.planning import NowAndThen
@@ -33,7 +32,7 @@ from antiphon.core.files import write_bytes
 from antiphon.core.topology import Topology
 from antiphon.errors import Infeasible, Invalid
 from antiphon.select import Tuning, read_sweep
-from antiphon.units import parse_seconds, parse_span
+from antiphon.units import parse_ranks, parse_seconds, parse_span
 
 PICTURES = ("--svg", "--png", "--heatmap")
 Wanted = Annotated[str, typer.Argument(metavar="COLL|all", help="allreduce, allgather, ..., file.json, or all eight")]
@@ -160,7 +159,7 @@ def _tune_command(
         }
         limited = {
             "limit": parse_seconds(limit, "--for", bare=True) if limit else None,
-            "ranks": rank_list(ranks, "--ranks") if ranks else None,
+            "ranks": parse_ranks(ranks, "--ranks") if ranks else None,
         }
         _measured(coll, topo, refused, out, {**options, **how, **limited}, json)
         return
@@ -217,7 +216,7 @@ def _tune_over(
     for name, given in {**others, **{name: files[name] for name in ("--report", *PICTURES)}}.items():
         if given:
             raise Invalid(f"{name}: is for one machine, but --vary asks for several; leave one of them out")
-    out, group = files["-o"], rank_list(ranks, "--ranks") if ranks else None
+    out, group = files["-o"], parse_ranks(ranks, "--ranks") if ranks else None
     with _progress() as progress:
         found = tune_over(coll, topo, vary=vary, ranks=group, progress=progress, **options)
     written = [f"  written: {path}" for path in found.save(out)] if out is not None else []

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from antiphon import __version__
 from antiphon.core.files import is_ours
 from antiphon.errors import Invalid, Missing, quote, unknown
 from antiphon.runtimes.engine.complaint import complaint
@@ -29,7 +30,7 @@ NATIVE = Path(__file__).with_name("native")
 DEVICE = Path(__file__).parents[1] / "device" / "native"
 CORE = ("program.c", "sides.c", "plan.c", "layout.c", "fold.c", "half.c", "engine.c", "call.c", "exports.c")
 # What the library does under LD_PRELOAD.
-PARTS = ("calls", "group", "report", "serve", "setup", "table", "types")
+PARTS = ("apart", "calls", "group", "question", "report", "serve", "setup", "table", "turns", "types")
 PRELOAD = ("book.c", "choose.c", *(f"preload_{part}.c" for part in PARTS))
 SHARED = ("shared_memory.c", "shared_messages.c", "shared_calls.c")  # messages within a host
 # No reordering of sums, no fused multiply-add: every processor gives the same bits.
@@ -140,7 +141,7 @@ def _names(target: str) -> list[str]:
     purpose = f"-DAP_FOR_{target.upper()}"
     if target != "mpi":
         return [purpose]
-    told = {"AP_PYTHON": sys.executable, "AP_PACKAGE": str(NATIVE.parents[2])}
+    told = {"AP_PYTHON": sys.executable, "AP_PACKAGE": str(NATIVE.parents[2]), "AP_VERSION": __version__}
     return [purpose, *(f"-D{name}={json.dumps(text, ensure_ascii=False)}" for name, text in told.items())]
 
 

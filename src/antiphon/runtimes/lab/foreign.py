@@ -14,7 +14,9 @@ from pathlib import Path
 from antiphon.errors import Invalid, Missing, TimedOut, Unsupported
 from antiphon.runtimes.engine.launch import Failed
 from antiphon.runtimes.lab.keeping import SCRIPT, Lab
-from antiphon.runtimes.lab.kernel import HOST, gone
+from antiphon.runtimes.lab.kernel import HOST, MACHINE, gone
+from antiphon.runtimes.serve.auto_question import MACHINE as MACHINE_NAME
+from antiphon.runtimes.serve.auto_question import RANKS as RANKS_NAME
 from antiphon.units import format_seconds
 
 ENTER = "{enter}"
@@ -79,7 +81,8 @@ def run_foreign(lab: Lab, command: Sequence[str], timeout: float = 600.0, quiet:
     whole, each = with_entrance(command, len(lab.about["ranks"]))
     if not each:
         _not_open_mpi(command[_launcher(command)])
-    environment = {**os.environ, **{key: value for key, value in SETTINGS.items() if key not in os.environ}}
+    settings = SETTINGS if MACHINE_NAME in os.environ else {**SETTINGS, **_machine(lab)}
+    environment = {**os.environ, **{key: value for key, value in settings.items() if key not in os.environ}}
     began = time.monotonic()
     process = subprocess.Popen(
         [*SCRIPT, "enter", str(lab.keeper), HOST, "each" if each else "once", *whole], env=environment,
@@ -96,6 +99,11 @@ def run_foreign(lab: Lab, command: Sequence[str], timeout: float = 600.0, quiet:
     if code == 127 and (not lab.stands() or gone(lab.keeper, lab.began, 0.3)):  # its keeper ends after all others
         raise Failed(f"lab {lab.name} was taken down during the run")
     return code, time.monotonic() - began
+
+
+def _machine(lab: Lab) -> dict[str, str]:
+    """What table `auto` plans for: nothing here shows itself to who probes."""
+    return {MACHINE_NAME: MACHINE, RANKS_NAME: ",".join(map(str, lab.about["ranks"]))}
 
 
 def _not_open_mpi(program: str) -> None:

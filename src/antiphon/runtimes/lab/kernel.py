@@ -31,6 +31,7 @@ _DEATH_SIGNAL = 1
 SPACES = "/run/netns"
 HOST = "host"  # the network namespace that launchers run in: the loopback alone
 ABOUT = "/dev/shm/lab.json"  # in the lab: what processes there need to know of it
+MACHINE = "/dev/shm/topology.json"  # and the machine that it is
 RANKS = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "RANK")
 GRACE = 10.0  # seconds that the others have to end by themselves when one of them failed
 _LOST = 127
@@ -120,6 +121,8 @@ def _furnish(told: dict[str, Any]) -> None:
     _name_host("localhost")
     with open(ABOUT, "w", encoding="utf-8") as out:
         json.dump(told["about"], out)
+    with open(MACHINE, "w", encoding="utf-8") as out:
+        json.dump(told["about"]["topology"], out)
     if os.path.exists("/etc/hosts"):
         with open("/dev/shm/hosts", "w", encoding="utf-8") as out:
             out.write("127.0.0.1 localhost\n" + "".join(f"{a} {name}\n" for name, a in told["about"]["hosts"].items()))

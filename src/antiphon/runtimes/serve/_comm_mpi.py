@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from antiphon.core.datatypes import accumulator, average
 from antiphon.runtimes.engine.build import library
 from antiphon.runtimes.engine.native import Engine, Wire
+from antiphon.runtimes.serve.auto_begin import auto_or
 from antiphon.runtimes.serve.group_start import Processes, serve
 from antiphon.runtimes.serve.serving import Serving
 
@@ -23,7 +24,7 @@ _TYPES = {
 _OPERATORS = {"sum": "SUM", "avg": "SUM", "prod": "PROD", "min": "MIN", "max": "MAX"}
 
 
-def over_mpi(who: Any, table: Any, compiler: str) -> Serving:
+def over_mpi(who: Any, table: Any, compiler: str, timeout: float) -> Serving:
     """Collective over the communicator, of two processes or more."""
     from mpi4py import MPI
 
@@ -40,7 +41,8 @@ def over_mpi(who: Any, table: Any, compiler: str) -> Serving:
     def wire(made: Engine) -> Wire:
         return made.mpi(who, list(range(who.size)), who.size)
 
-    return serve(Processes(who.rank, who.size, exchange, places, world.size), table, engine, wire, fill=False)
+    group = Processes(who.rank, who.size, exchange, places, world.size, timeout=timeout)
+    return serve(group, auto_or(table), engine, wire, fill=False)
 
 
 class MpiLibrary:

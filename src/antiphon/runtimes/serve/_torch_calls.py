@@ -29,7 +29,8 @@ from antiphon.runtimes.serve._torch_data import (
 )
 from antiphon.runtimes.serve.book import Page
 from antiphon.runtimes.serve.call_head import type_code
-from antiphon.runtimes.serve.serving import IN_PARTS, Ledger, Serving
+from antiphon.runtimes.serve.ledger import Ledger
+from antiphon.runtimes.serve.serving import IN_PARTS, Serving
 
 Tensors = Sequence[Tensor]
 _GLOO_TYPES = (

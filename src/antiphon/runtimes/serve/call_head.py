@@ -68,7 +68,7 @@ class CallHead:
             self.stage(0)
 
     def stage(self, stage: int) -> None:
-        """0: the call itself; 1 and 2: the plan for it."""
+        """0: the call itself; 1 and 2: the plan for it; 3: whether there are plans for all."""
         kind, nbytes, type_, op, root = self._call
         kind_, op_ = _kind_codes(kind, op)
         _pack(self.memory, 0, self._group, self.number, nbytes, kind_, op_, type_, stage, root, self.rank)

@@ -15,8 +15,9 @@ from antiphon.errors import Invalid, Missing, quote
 from antiphon.runtimes.engine.native import address
 from antiphon.runtimes.serve._comm_mpi import MpiLibrary, over_mpi
 from antiphon.runtimes.serve.call_head import type_code
+from antiphon.runtimes.serve.ledger import Ledger
 from antiphon.runtimes.serve.rendezvous import over_sockets
-from antiphon.runtimes.serve.serving import Ledger, Serving
+from antiphon.runtimes.serve.serving import Serving
 
 Array = NDArray[Any]
 
@@ -65,7 +66,7 @@ def over_mpi_comm(communicator: Any, table: Any, timeout: float, compiler: str) 
     who = MPI.COMM_WORLD if communicator is None else communicator
     if not isinstance(who, MPI.Comm) or who == MPI.COMM_NULL or who.Is_inter():
         raise Invalid(f"comm: expected a communicator of mpi4py among one group, got {quote(who)}")
-    serving = over_mpi(who, table, compiler) if who.size > 1 else None
+    serving = over_mpi(who, table, compiler, timeout) if who.size > 1 else None
     return Comm(who.rank, who.size, serving, MpiLibrary(MPI, who), timeout)
 
 

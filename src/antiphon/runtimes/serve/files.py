@@ -47,7 +47,7 @@ def keep(data: bytes, path: Path) -> None:
     if not is_ours(path.parent, folder=True):
         if path.parent.stat().st_uid != os.geteuid():
             return
-        for book in path.parent.glob("*.book"):  # another may have given it this name
+        for book in path.parent.glob(f"*{path.suffix}"):  # another may have given it this name
             book.unlink(missing_ok=True)
         path.parent.chmod(0o755)
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix="new-", delete=False) as file:
@@ -59,7 +59,7 @@ def keep(data: bytes, path: Path) -> None:
             made.replace(path)
         finally:
             made.unlink(missing_ok=True)
-    books = sorted(path.parent.glob("*.book"), key=lambda one: one.stat().st_mtime)
+    books = sorted(path.parent.glob(f"*{path.suffix}"), key=lambda one: one.stat().st_mtime)
     for old in books[:-MOST_KEPT]:
         old.unlink(missing_ok=True)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 from collections.abc import Callable, Sequence
@@ -13,11 +12,12 @@ from antiphon import __version__
 from antiphon.errors import AntiphonError, Invalid, Missing, TimedOut, Unsupported, quote
 from antiphon.runtimes.engine.native import Engine, TransportFailed, Wire
 from antiphon.runtimes.serve._told_once import told_once
+from antiphon.runtimes.serve.auto_begin import begin, follow, is_auto
 from antiphon.runtimes.serve.book import Book, decode_book, encode_book
 from antiphon.runtimes.serve.group_book import base_program, group_book, read_any
 from antiphon.runtimes.serve.mesh import Exchange
 from antiphon.runtimes.serve.serving import Serving
-from antiphon.runtimes.serve.texts import base64_of, fields_of
+from antiphon.runtimes.serve.texts import base64_of, fields_of, text_of
 
 _KINDS = {kind.__name__: kind for kind in (Invalid, Missing, Unsupported, TimedOut, TransportFailed)}
 
@@ -33,6 +33,7 @@ class Processes:
     places: Sequence[int]
     everyone: int
     strict: bool = True
+    timeout: float = 1800.0  # seconds without any progress in which plans are asked for (table "auto")
 
 
 def serve(
@@ -44,11 +45,13 @@ def serve(
     """
     engine: Engine | None = None
     told: dict[str, str] = {}
+    auto = is_auto(table) and group.ranks == group.everyone
     try:
         if group.rank == 0:
             engine = engine_of()  # compiles where that is still to be done, while the others wait
-            told = {"book": _text(encode_book(_book(group, table)))}
-            told["base"] = _text(base_program(group.ranks)) if fill else ""
+            told = {"book": text_of(encode_book(_book(group, None if is_auto(table) else table)))}
+            told["base"] = text_of(base_program(group.ranks)) if fill else ""
+            told["auto"] = "1" if auto else ""
     except (AntiphonError, OSError) as error:
         told = _fault(error)
     told = _agreed(group, {**told, "version": version()})
@@ -60,7 +63,17 @@ def serve(
     _agreed(group, mine)
     assert engine is not None
     book, base = (base64_of(told.get(name), "process 0") for name in ("book", "base"))
-    return Serving(engine, wire_of(engine), group.rank, decode_book(book), base, fill)
+    begun = begin(group, lambda mine: _all_agreed(group, mine)) if told.get("auto") else None
+    try:
+        first = decode_book(book) if begun is None or begun.book is None else begun.book
+        serving = Serving(engine, wire_of(engine), group.rank, first, base, fill)
+    except BaseException:
+        if begun is not None and begun.apart is not None:
+            begun.apart.end()
+        raise
+    if begun is not None:
+        follow(begun, serving, group)
+    return serving
 
 
 def version() -> str:
@@ -83,16 +96,17 @@ def _book(group: Processes, table: Any) -> Book:
     return book
 
 
-def _text(data: bytes) -> str:
-    return base64.b64encode(data).decode("ascii")
-
-
 def _fault(error: Exception) -> dict[str, str]:
     return {"fault": str(error), "kind": type(error).__name__}
 
 
 def _agreed(group: Processes, mine: dict[str, str]) -> dict[str, str]:
     """What process 0 says, if nobody has anything to complain about."""
+    return _all_agreed(group, mine)[0]
+
+
+def _all_agreed(group: Processes, mine: dict[str, str]) -> list[dict[str, str]]:
+    """What everybody says."""
     said = [fields_of(text, f"process {rank}") for rank, text in enumerate(group.exchange(json.dumps(mine)))]
     for rank, one in enumerate(said):
         if "fault" in one:
@@ -107,4 +121,4 @@ def _agreed(group: Processes, mine: dict[str, str]) -> dict[str, str]:
                 f"process {rank} runs version {theirs} of Antiphon, process 0 version {first.get('version')}; "
                 "install the same for all"
             )
-    return first
+    return said

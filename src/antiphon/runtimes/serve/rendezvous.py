@@ -14,6 +14,7 @@ from antiphon.errors import Invalid, TimedOut, quote
 from antiphon.runtimes.engine.build import library
 from antiphon.runtimes.engine.native import Engine, TransportFailed, Wire
 from antiphon.runtimes.serve.admission import BACKLOG, Knock, Party, Place, gather
+from antiphon.runtimes.serve.auto_begin import auto_or
 from antiphon.runtimes.serve.group_start import Processes, serve
 from antiphon.runtimes.serve.handshake import derived
 from antiphon.runtimes.serve.interface import interface_address
@@ -39,8 +40,8 @@ def over_sockets(
                 made, rank, ranks, star.exchange, address=interface_address(), timeout=timeout, secret=star.secret
             )[0]
 
-        group = Processes(rank, ranks, star.exchange, range(ranks), ranks)
-        return serve(group, table, engine, wire, fill=True)
+        group = Processes(rank, ranks, star.exchange, range(ranks), ranks, timeout=timeout)
+        return serve(group, auto_or(table), engine, wire, fill=True)
 
 
 def _parsed(address: str) -> tuple[str, int]:

@@ -8,7 +8,6 @@ message bears the call that it is of, so processes that make different calls fin
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,52 +16,16 @@ from numpy.typing import NDArray
 from antiphon.core.choose import Call, Chooser, Pages
 from antiphon.errors import AntiphonError, Invalid, TimedOut
 from antiphon.runtimes.engine.native import Engine, Mismatch, NativePlan, Program, TransportFailed, Wire
+from antiphon.runtimes.serve.auto_turns import Turns
 from antiphon.runtimes.serve.book import Book, Page, decode_book, encode_book
 from antiphon.runtimes.serve.call_head import CallHead
 from antiphon.runtimes.serve.group_book import default_book
+from antiphon.runtimes.serve.ledger import Ledger
 
 Array = NDArray[Any]
 IN_PARTS = ("allgather", "reducescatter", "gather", "scatter", "alltoall")  # whose buffers hold a block for each rank
 SLOWER, UNMEASURED = "measured to be slower than the library", "its size was not measured"
 MOST_PLANS = 64  # kept, each with its scratch
-
-
-@dataclass
-class Row:
-    """What became of the calls of one kind. `served_by`: antiphon, the library, or nothing to do."""
-
-    collective: str
-    schedule: str
-    served_by: str
-    calls: int = 0
-    nbytes: int = 0
-    seconds: float = 0.0
-    why: str = ""
-
-    def as_json(self) -> dict[str, Any]:
-        return dict(vars(self))
-
-
-class Ledger:
-    """The rows of a report, in the order in which they first came up."""
-
-    def __init__(self) -> None:
-        self.rows: dict[tuple[str, str, str, str], Row] = {}
-
-    def row(self, collective: str, schedule: str, served_by: str, why: str = "") -> Row:
-        key = (collective, schedule, served_by, why)
-        found = self.rows.get(key)
-        if found is None:
-            found = self.rows[key] = Row(collective, schedule, served_by, why=why)
-        return found
-
-    def count(self, row: Row, nbytes: int, seconds: float) -> None:
-        row.calls += 1
-        row.nbytes += nbytes
-        row.seconds += seconds
-
-    def as_json(self) -> list[dict[str, Any]]:
-        return [row.as_json() for row in list(self.rows.values())]
 
 
 class Serving:
@@ -87,6 +50,9 @@ class Serving:
         self._plans: dict[tuple[int, int, int, bool], NativePlan] = {}
         self._tried: set[tuple[str, int]] = set()
         self._base = base
+        self._books: list[Book] = []  # in the order in which their pages are looked at
+        self._turns: Turns | None = None
+        self._sum = b""
         self.head = CallHead(rank, encode_book(book))
         wire.calls(self.head.memory)
         self.begin = self.head.begin  # the next call; straight there, as it is a good part of what a small call costs
@@ -106,6 +72,7 @@ class Serving:
         return type(error)(told)
 
     def _take(self, book: Book) -> None:
+        self._books.append(book)
         for page in book.pages:
             where = (page, page.start, page.stop, page.kind, page.root)
             self.pages.add(*where)
@@ -199,6 +166,42 @@ class Serving:
         self.head.stage(stage)
         self._guarded(self._program(self._base).plan(self.rank, len(buffer), True), None, buffer, "sum", timeout)
 
+    # ---- plans that others make meanwhile ----
+
+    def later(self, turns: Turns, program: bytes) -> None:
+        """Ask for plans from now on (see auto_turns). `program`: a sum at all."""
+        self._turns, self._sum = turns, program
+        self.begin = self._begin_and_ask
+
+    def _begin_and_ask(self, kind: str, nbytes: int, type_: int, op: str = "sum", root: int = -1) -> None:
+        turns, head = self._turns, self.head
+        head.begin(kind, nbytes, type_, op, root)
+        if turns is None or not turns.due(head.number, kind, nbytes):
+            return
+        book = turns.turn(head.number, self._add)
+        if book is not None:
+            self._go_by(book)
+        head.stage(0)
+        if turns.over and not self.broken:
+            self.begin = head.begin
+
+    def _add(self, values: Array) -> None:
+        assert self._turns is not None
+        self.head.stage(3)
+        plan = self._program(self._sum).plan(self.rank, len(values), True)
+        self._guarded(plan, None, values, "sum", self._turns.timeout)
+
+    def _go_by(self, book: Book) -> None:
+        """This book goes before all that there are. At the same call at all processes."""
+        books = [book, *self._books]
+        self.head.extend(encode_book(book))
+        pages = Pages[Page]()
+        if self.chooser is self.pages:
+            self.chooser = pages
+        self.pages, self._runnable, self._books = pages, Pages(), []
+        for one in books:
+            self._take(one)
+
     # ---- the end ----
 
     def fail(self, why: str) -> None:
@@ -206,6 +209,8 @@ class Serving:
         if not self.broken:
             self.broken = why or "it was closed"
             self.begin = self._refuse
+            if self._turns is not None:
+                self._turns.end()
             self.wire.close()
 
     def _refuse(self, kind: str, nbytes: int, type_: int, op: str = "sum", root: int = -1) -> None:

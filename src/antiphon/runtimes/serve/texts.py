@@ -69,6 +69,11 @@ def hex_of(text: str, who: str) -> bytes:
         raise no_message(who, str(error)) from None
 
 
+def text_of(data: bytes) -> str:
+    """What `base64_of` reads."""
+    return base64.b64encode(data).decode("ascii")
+
+
 def base64_of(text: Any, who: str) -> bytes:
     try:
         return base64.b64decode(text)

@@ -83,7 +83,9 @@ class AntiphonGroup(_Base):
         self._far_together: Far | None = None
         self._gloo: Any = dist.ProcessGroupGloo(PrefixStore("gloo", store), rank, size, timeout=timeout)
         self._sockets: list[int] = []
-        serving = self._serving(Processes(rank, size, self._exchange, places, everyone, whole)) if size > 1 else None
+        patience = timeout.total_seconds()
+        group = Processes(rank, size, self._exchange, places, everyone, whole, patience)
+        serving = self._serving(group) if size > 1 else None
         self.calls = Calls(serving, self._gloo, rank, size)
         self._worker = Worker()
 

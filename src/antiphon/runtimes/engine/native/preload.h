@@ -9,6 +9,7 @@
 
 #include <mpi.h>
 #include <stdatomic.h>
+#include <sys/types.h>
 
 #include "choose.h"
 
@@ -18,8 +19,19 @@
 /* Why a call was left to the library. */
 enum {
     AP_SERVED, AP_SILENT, AP_ALONE, AP_BETWEEN, AP_STRANGERS, AP_EMPTY, AP_NO_PLAN, AP_NO_ROOT, AP_FASTER,
-    AP_UNMEASURED, AP_SMALL, AP_OTHER_TYPE, AP_OTHER_OPERATOR, AP_UNEVEN, AP_LARGE, AP_REFUSED, AP_REASONS
+    AP_UNMEASURED, AP_SMALL, AP_OTHER_TYPE, AP_OTHER_OPERATOR, AP_UNEVEN, AP_LARGE, AP_REFUSED, AP_WAITING,
+    AP_NOT_PLANNED, AP_REASONS
 };
+
+#ifndef AP_PYTHON /* what built this library, and where the package is */
+#define AP_PYTHON "python3"
+#endif
+#ifndef AP_PACKAGE
+#define AP_PACKAGE ""
+#endif
+#ifndef AP_VERSION
+#define AP_VERSION ""
+#endif
 
 typedef struct {
     int kind, root;
@@ -71,6 +83,7 @@ typedef struct {
     double timeout;
     int report;
     int anywhere; /* hosts may be others than the tables say */
+    int automatic; /* there is no table yet: it comes while the job runs */
     char report_path[1024];
     char why[AP_TEXT]; /* what is wrong with a table */
     uint32_t tables;
@@ -84,6 +97,14 @@ extern ap_state ap_preload;
 
 /* Rank 0 alone: the book of a table as bytes from malloc; NULL and an error. */
 unsigned char *ap_table_bytes(const char *path, uint64_t *size, ap_error *error);
+/* What stands in a file that is ours, in a folder that is ours; NULL where there is none that can be believed. */
+unsigned char *ap_read_ours(const char *kept, uint64_t *size);
+/* Of a regular file; false where there is none. */
+int ap_file_digest(const char *path, char digest[65]);
+/* Starts a program of this package with its output in a pipe, of which the end to read is returned; -1 and errno.
+ * `input`: our end of a socket
+ * that is its input, as what is said there when it has ended must not end this process (NULL: it has none). */
+int ap_start(char *const *command, pid_t *child, int *input);
 
 /* ---- communicators ---- */
 
@@ -104,9 +125,22 @@ struct ap_kept { /* a plan of this rank at one size; the same sizes are kept at 
     ap_plan *plan[2]; /* out of place, in place */
 };
 
+/* Asking for plans on one communicator (preload_turns.c). What a process says, and what all have said: the greatest. */
+enum { AP_STATUS, AP_SIZE, AP_DIGEST, AP_LACKS = AP_DIGEST + 4, AP_SAID };
+typedef struct ap_turns ap_turns;
+struct ap_turns {
+    ap_turns *next_one, **of_last; /* of those that have something under way */
+    uint64_t calls, next, asked;
+    uint64_t said[AP_SAID], all[AP_SAID];
+    int asking, handing, tries, leader; /* the process of the communicator that leads the job */
+    MPI_Request request;
+    unsigned char *coming; /* the bytes of the table, where a file could not tell them */
+};
+
 typedef struct {
     MPI_Comm comm;
     int size, rank, reason; /* AP_SERVED, or why it has no rows */
+    ap_turns turns;
     int broken;
     uint32_t me, ranks; /* of the machine */
     int32_t *rank_of;   /* of each process the rank in the table */
@@ -123,6 +157,44 @@ typedef struct {
 /* NULL: there is no memory. Kept with the communicator until it is freed. */
 ap_group *ap_group_of(MPI_Comm comm);
 int ap_group_forget(MPI_Comm comm, int keyval, void *group, void *extra);
+/* Finds the rows of a communicator for which the table has come; false where there is no memory. */
+int ap_group_begin(ap_group *g);
+
+/* ---- plans that are made while the job runs (ANTIPHON_TABLE=auto, docs/auto.md) ---- */
+
+enum { AP_PLANNING, AP_READY, AP_NEVER }; /* what process 0 says, in this order: the greatest counts */
+enum { AP_PATH = 1024, AP_FACTS = 640 };
+
+typedef struct {
+    char how[16], machine[128], gain[600], notes[600]; /* what is known of the plans; notes: also why there are none */
+    uint64_t since; /* the call of a communicator that was the first to go by them; 0: none was */
+} ap_told;
+extern ap_told ap_auto_told;
+
+/* What this process says of where it is. */
+void ap_auto_facts(char facts[AP_FACTS]);
+/* Process 0: the question of all, from malloc, and the file where its answer is kept ("": nowhere). */
+char *ap_auto_question(const char *facts, int processes, char kept[AP_PATH]);
+/* An answer (runtimes/serve/auto_kept.py): its book as bytes from malloc, and what is told of it; NULL if it is damaged. */
+unsigned char *ap_auto_answer(const unsigned char *answer, uint64_t bytes, uint64_t *size, ap_told *told);
+
+/* Process 0: the process apart. */
+int ap_apart_begin(const char *question, const char *kept);
+/* Its answer so far, without waiting: AP_READY and bytes from malloc, AP_NEVER and why, or AP_PLANNING. */
+int ap_apart_look(unsigned char **answer, uint64_t *bytes, char *why, size_t room);
+void ap_apart_lower(void); /* from now on it only has what nobody else wants */
+void ap_apart_end(void);
+
+/* Collective over the world, in MPI_Init: takes what is kept as a table, or begins to plan. */
+int ap_auto_begin(void);
+/* A call on a communicator that waits for plans: true if it is the first that goes by them. What is wrong in *error. */
+int ap_auto_turn(ap_group *g, int kind, uint64_t bytes, ap_error *error);
+void ap_auto_forget(ap_group *g); /* it is freed */
+void ap_auto_end(void);           /* collective over the world */
+/* Collective over the world: until all are here, without keeping processors busy. */
+int ap_meet(void);
+/* Whether a table puts ranks on one host that are on several here. */
+int ap_spread_over_hosts(const ap_table *t);
 
 /* ---- calls ---- */
 

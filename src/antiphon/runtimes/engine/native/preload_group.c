@@ -37,6 +37,7 @@ static void drop(ap_kept *kept) {
 int ap_group_forget(MPI_Comm comm, int keyval, void *value, void *extra) {
     ap_group *g = value;
     (void)comm, (void)keyval, (void)extra;
+    if (!ap_preload.over) ap_auto_forget(g);
     atomic_fetch_add(&freed, 1);
     drop(g->kept);
     if (g->wire && !ap_preload.over) ap_wire_close(g->wire); /* while MPI ends it frees communicators itself */
@@ -122,6 +123,15 @@ static int match(ap_group *g, const int *process) {
     return good;
 }
 
+/* There is no table yet: it will be for all processes of the world, and for no fewer. */
+static void wait_for_plans(ap_group *g, const int *process) {
+    g->reason = g->size == ap_preload.size ? AP_WAITING : AP_STRANGERS;
+    for (int i = 0; i < g->size; i++) {
+        if (process[i] == MPI_UNDEFINED) g->reason = AP_STRANGERS;
+        if (process[i] == 0) g->turns.leader = i;
+    }
+}
+
 static int find_processes(ap_group *g) {
     MPI_Group group;
     int *numbers = malloc(2 * (size_t)g->size * sizeof *numbers), good = numbers != NULL;
@@ -132,10 +142,15 @@ static int find_processes(ap_group *g) {
     for (int i = 0; i < g->size; i++) numbers[i] = i;
     good = !PMPI_Group_translate_ranks(group, g->size, numbers, ap_preload.world, numbers + g->size);
     PMPI_Group_free(&group);
-    if (good) good = match(g, numbers + g->size);
+    if (good && ap_preload.automatic && g->reason != AP_WAITING)
+        wait_for_plans(g, numbers + g->size);
+    else if (good)
+        g->reason = AP_SERVED, good = match(g, numbers + g->size);
     free(numbers);
     return good;
 }
+
+int ap_group_begin(ap_group *g) { return find_processes(g); }
 
 static ap_group *look_up(MPI_Comm comm) {
     ap_group *g = NULL;

@@ -27,6 +27,8 @@ static const char *const reasons[AP_REASONS] = {
     [AP_UNEVEN] = "its counts differ",
     [AP_LARGE] = "it is too large for MPI_Pack",
     [AP_REFUSED] = "a process could not run the plan",
+    [AP_WAITING] = "its plans were not there yet",
+    [AP_NOT_PLANNED] = "no plans could be made",
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -109,6 +111,12 @@ static void as_text(const sums *s) {
             if (s->calls[s->pages + (size_t)(k * AP_REASONS + r)])
                 fprintf(stderr, "antiphon: %-13s left to the library %llu times: %s\n", ap_kind_names[k],
                         (unsigned long long)s->calls[s->pages + (size_t)(k * AP_REASONS + r)], reasons[r]);
+    const ap_told *t = &ap_auto_told;
+    if (t->how[0])
+        fprintf(stderr, "antiphon: auto: %s%s%s", t->how, t->machine[0] ? " for " : "", t->machine);
+    if (t->since) fprintf(stderr, ", used from call %llu on", (unsigned long long)t->since);
+    if (t->gain[0]) fprintf(stderr, "; predicted: %s", t->gain);
+    if (t->how[0]) fprintf(stderr, "%s%s\n", t->notes[0] ? "; " : "", t->notes);
     if (ap_preload.why[0]) fprintf(stderr, "antiphon: %s\n", ap_preload.why);
 }
 
@@ -126,10 +134,23 @@ static void put_text(FILE *file, const char *text, size_t bytes) {
     fputc('"', file);
 }
 
+static void auto_as_json(FILE *file) {
+    const ap_told *t = &ap_auto_told;
+    const struct { const char *name, *text; } words[] = {
+        {"how", t->how}, {"machine", t->machine}, {"predicted", t->gain}, {"notes", t->notes}};
+    fprintf(file, ",\n  \"auto\": {\"since\": %llu", (unsigned long long)t->since);
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        fprintf(file, ", \"%s\": ", words[i].name);
+        put_text(file, words[i].text, strlen(words[i].text));
+    }
+    fputc('}', file);
+}
+
 static void as_json(const sums *s, FILE *file) {
     const char *comma = "";
     fprintf(file, "{\n  \"processes\": %d,\n  \"warning\": ", ap_preload.size);
     put_text(file, ap_preload.why, strlen(ap_preload.why));
+    if (ap_auto_told.how[0]) auto_as_json(file);
     fprintf(file, ",\n  \"served\": [");
     for (size_t i = 0; i < s->pages; i++) {
         const ap_page *p = page_at(i);

@@ -63,10 +63,11 @@ static int choose(choice *x) {
     const ap_call *c = x->call;
     ap_group *g = x->g;
     int rooted = c->kind <= AP_GATHER;
-    if (g->reason) return g->reason;
+    if (g->reason && g->reason != AP_WAITING) return g->reason;
     if (rooted && (c->root < 0 || c->root >= g->size)) return AP_SILENT;
     x->at_root = g->rank == c->root;
     int reason = measure(x);
+    if (!reason && g->reason) return g->reason;
     if (!reason) reason = find_row(x);
     if (reason) return reason;
     if (reduces(c->kind)) {
@@ -268,11 +269,21 @@ static int serve(choice *x, int *code) {
     return 1;
 }
 
+/* A call of a communicator that has no plans yet: why it is left to the library, if it is. -1: it failed, see *code. */
+static int wait_for_plans(choice *x, int *code) {
+    ap_error error = {0, ""};
+    int first = ap_auto_turn(x->g, x->call->kind, x->bytes, &error);
+    if (!error.code) return first ? choose(x) : x->g->reason;
+    fail(x, code, &error);
+    return -1;
+}
+
 /* What is left to the library must have cost next to nothing here. */
 int ap_serve(const ap_call *call, int *code) {
     choice x;
     if (!ap_preload.on || call->comm == MPI_COMM_NULL) return 0;
     x.call = call, x.g = ap_group_of(call->comm), x.row = NULL;
     int reason = x.g ? choose(&x) : AP_SERVED;
+    if (reason == AP_WAITING && (reason = wait_for_plans(&x, code)) < 0) return 1;
     return reason ? leave(&x, reason) : serve(&x, code);
 }

@@ -68,7 +68,7 @@ static void check_mpi(void) {
 typedef struct {
     uint64_t least, size[AP_MOST_TABLES];
     double timeout;
-    int32_t report, anywhere, tables, of_world[AP_MOST_TABLES], position[AP_MOST_TABLES];
+    int32_t report, anywhere, automatic, tables, of_world[AP_MOST_TABLES], position[AP_MOST_TABLES];
     char why[AP_TEXT];
 } message;
 
@@ -137,6 +137,10 @@ static void take_all(message *m) {
         complain("ANTIPHON_TABLE is not set");
         return;
     }
+    if (!strcmp(list, "auto")) {
+        m->automatic = 1;
+        return;
+    }
     char *copy = strdup(list);
     int position = 0;
     for (char *at = copy, *next; at; at = next, position++) {
@@ -156,7 +160,7 @@ static void take_all(message *m) {
 /* ---- setting up ---- */
 
 /* All processes must be here: those without this library would be waited for in vain. */
-static int meet(void) {
+int ap_meet(void) {
     MPI_Request request;
     struct timespec began, t, pause = {0, 1000000};
     int done = 0, told = 0, code = PMPI_Ibarrier(MPI_COMM_WORLD, &request);
@@ -200,7 +204,7 @@ static int share(ap_table *t) {
 /* For each process of the world the first one on the same host. */
 static void find_hosts(void) {
     enum { NAME = MPI_MAX_PROCESSOR_NAME };
-    int needed = 0, length = 0, size = ap_preload.size;
+    int needed = ap_preload.automatic, length = 0, size = ap_preload.size;
     for (uint32_t i = 0; i < ap_preload.tables; i++) needed |= ap_preload.table[i].book->host != NULL;
     if (!needed) return;
     char mine[NAME] = "", *names = malloc((size_t)size * NAME);
@@ -217,7 +221,7 @@ static void find_hosts(void) {
     free(names), free(host);
 }
 
-static int spread_over_hosts(const ap_table *t) {
+int ap_spread_over_hosts(const ap_table *t) {
     const int32_t *said = t->book->host, *real = ap_preload.host;
     if (!said || !t->of_world || ap_preload.anywhere) return 0;
     for (int i = 0; i < ap_preload.size; i++)
@@ -257,11 +261,21 @@ static void take_message(const message *m) {
         p->table[i].size = m->size[i], p->table[i].of_world = m->of_world[i], p->table[i].position = m->position[i];
 }
 
+/* What plans will need on MPI_COMM_WORLD, so that no call has to make it. */
+static void prepare(void) {
+    ap_error error = {0, ""};
+    ap_group *g = ap_group_of(MPI_COMM_WORLD);
+    int good = g != NULL;
+    if (!all_good(good) || g->reason != AP_WAITING) return;
+    g->wired = 1;
+    g->wire = ap_mpi_open(MPI_COMM_WORLD, NULL, (uint32_t)ap_preload.size, &error);
+}
+
 static void set_up(void) {
     ap_state *p = &ap_preload;
     message m;
     memset(&m, 0, sizeof m);
-    if (PMPI_Comm_size(MPI_COMM_WORLD, &p->size) || PMPI_Comm_rank(MPI_COMM_WORLD, &p->rank) || meet()) return;
+    if (PMPI_Comm_size(MPI_COMM_WORLD, &p->size) || PMPI_Comm_rank(MPI_COMM_WORLD, &p->rank) || ap_meet()) return;
     if (!p->rank) {
         read_environment(&m);
         take_all(&m);
@@ -269,6 +283,7 @@ static void set_up(void) {
     }
     if (PMPI_Bcast(&m, (int)sizeof m, MPI_BYTE, 0, MPI_COMM_WORLD)) return;
     take_message(&m);
+    if (m.automatic && !ap_auto_begin()) complain("auto: the processes could not say where they are");
     for (uint32_t i = 0; i < p->tables;) {
         if (share(&p->table[i])) {
             i++;
@@ -279,7 +294,7 @@ static void set_up(void) {
     }
     find_hosts();
     for (uint32_t i = 0; i < p->tables;) {
-        if (!spread_over_hosts(&p->table[i])) {
+        if (!ap_spread_over_hosts(&p->table[i])) {
             i++;
             continue;
         }
@@ -291,13 +306,15 @@ static void set_up(void) {
                 !PMPI_Comm_group(MPI_COMM_WORLD, &p->world);
     p->packs = all_good(packs());
     ready &= !ap_mpi_look_around(MPI_COMM_WORLD);
-    p->on = all_good(ready) && p->tables;
+    p->on = all_good(ready) && (p->tables || p->automatic);
+    if (p->on && p->automatic) prepare();
     if (p->why[0] && !p->rank)
         fprintf(stderr, "antiphon: %s; %s\n", p->why, p->on ? "the rest is used" : "the MPI library does it all");
 }
 
 static void end(void) {
     ap_state *p = &ap_preload;
+    if (p->automatic) ap_auto_end();
     if (p->report) ap_report();
     ap_group *g = NULL;
     int found = 0;

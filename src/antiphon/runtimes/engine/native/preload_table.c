@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -20,13 +21,6 @@
 #include "preload.h"
 #include "sha256.h"
 #include "transport.h"
-
-#ifndef AP_PYTHON
-#define AP_PYTHON "python3"
-#endif
-#ifndef AP_PACKAGE
-#define AP_PACKAGE ""
-#endif
 
 enum { PATIENCE = 600 }; /* seconds for a table to be compiled */
 
@@ -165,9 +159,8 @@ static char **environment(char *search, size_t room) {
     return made;
 }
 
-/* Starts it with its output in a pipe, of which the end to read is returned; -1 and errno. */
-static int start(char *const *command, pid_t *child) {
-    int ends[2], code = 0;
+int ap_start(char *const *command, pid_t *child, int *input) {
+    int ends[2], in[2] = {-1, -1}, code = 0;
     size_t room = 1 << 17;
     char *search = malloc(room), **all = search ? environment(search, room) : NULL;
     posix_spawn_file_actions_t files;
@@ -177,9 +170,17 @@ static int start(char *const *command, pid_t *child) {
         free(all), free(search);
         return -1;
     }
+    if (input && socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, in)) {
+        close(ends[0]), close(ends[1]);
+        free(all), free(search);
+        return -1;
+    }
     sigemptyset(&none);
     posix_spawn_file_actions_init(&files);
-    posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
+    if (input)
+        posix_spawn_file_actions_adddup2(&files, in[0], 0);
+    else
+        posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
     posix_spawn_file_actions_adddup2(&files, ends[1], 1);
     posix_spawn_file_actions_addopen(&files, 2, "/dev/null", O_WRONLY, 0);
     posix_spawnattr_init(&how);
@@ -190,6 +191,11 @@ static int start(char *const *command, pid_t *child) {
     posix_spawn_file_actions_destroy(&files);
     free(all), free(search);
     close(ends[1]);
+    if (input) {
+        close(in[0]);
+        *input = in[1];
+        if (code) close(in[1]);
+    }
     if (!code) return ends[0];
     close(ends[0]);
     errno = code;
@@ -202,7 +208,7 @@ static unsigned char *compile(const char *path, const char *kept, uint64_t *size
     char *const command[] = {AP_PYTHON, "-P", "-m", "antiphon.runtimes.serve.files", table, name, NULL};
     text answer = {NULL, 0, 0};
     pid_t child = 0;
-    int state = 0, from = start(command, &child);
+    int state = 0, from = ap_start(command, &child, NULL);
     if (from < 0) {
         ap_fail(error, AP_INVALID, "%.150s: %s does not start: %s", path, AP_PYTHON, strerror(errno));
         return NULL;
@@ -232,8 +238,7 @@ static int is_good(unsigned char *bytes, uint64_t size) {
     return book != NULL;
 }
 
-/* The book that was kept of this table; NULL where there is none that can be believed. */
-static unsigned char *read_kept(const char *kept, uint64_t *size) {
+unsigned char *ap_read_ours(const char *kept, uint64_t *size) {
     char folder[PATH_MAX];
     struct stat s;
     snprintf(folder, sizeof folder, "%s", kept);
@@ -241,10 +246,25 @@ static unsigned char *read_kept(const char *kept, uint64_t *size) {
     if (!slash) return NULL;
     *slash = 0;
     if (lstat(folder, &s) || !is_ours(&s, S_IFDIR)) return NULL;
-    unsigned char *bytes = read_file(kept, 1, size, NULL);
+    return read_file(kept, 1, size, NULL);
+}
+
+/* The book that was kept of this table; NULL where there is none that can be believed. */
+static unsigned char *read_kept(const char *kept, uint64_t *size) {
+    unsigned char *bytes = ap_read_ours(kept, size);
     if (bytes && is_good(bytes, *size)) return bytes;
     free(bytes);
     return NULL;
+}
+
+int ap_file_digest(const char *path, char digest[65]) {
+    struct stat s;
+    uint64_t size = 0;
+    if (stat(path, &s) || !S_ISREG(s.st_mode)) return 0;
+    unsigned char *bytes = read_file(path, 0, &size, NULL);
+    if (bytes) ap_sha256(bytes, (size_t)size, digest);
+    free(bytes);
+    return bytes != NULL;
 }
 
 unsigned char *ap_table_bytes(const char *path, uint64_t *size, ap_error *error) {

@@ -1,0 +1,1 @@
+"""Plans made at the start of a job, in a process apart (docs/auto.md)."""

@@ -1,0 +1,108 @@
+"""The beginning of a group whose table is `auto`: all say where they are, and process 0 finds the plans that are kept
+for that, or starts what makes them."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from antiphon.errors import AntiphonError
+from antiphon.runtimes.serve.auto_apart import Apart
+from antiphon.runtimes.serve.auto_kept import Answer, read_kept
+from antiphon.runtimes.serve.auto_question import AUTO, TABLE, facts, folder, kept_name, question
+from antiphon.runtimes.serve.auto_turns import Turns, told
+from antiphon.runtimes.serve.book import Book, decode_book
+from antiphon.runtimes.serve.group_book import default_book
+from antiphon.runtimes.serve.serving import Serving
+from antiphon.runtimes.serve.texts import base64_of, text_of
+from antiphon.units import parse_seconds
+
+WAIT = "ANTIPHON_AUTO_WAIT"
+_PAUSE = 0.005
+Agreed = Callable[[dict[str, str]], Sequence[dict[str, str]]]
+
+
+class Group(Protocol):
+    @property
+    def rank(self) -> int: ...
+    @property
+    def ranks(self) -> int: ...
+    @property
+    def timeout(self) -> float: ...
+
+
+@dataclass
+class Begun:
+    """`book`: what was kept; else the `program` of a sum, by which all ask for what `apart`, at process 0, makes."""
+
+    book: Book | None
+    program: bytes
+    path: str
+    apart: Apart | None = None
+    answer: Answer | None = None
+    why: str = ""
+
+
+def auto_or(table: Any) -> Any:
+    """Where no table is given, `auto` if the environment says so."""
+    return AUTO if table is None and os.environ.get(TABLE) == AUTO else table
+
+
+def is_auto(table: object) -> bool:
+    return isinstance(table, str | os.PathLike) and os.fspath(table) == AUTO
+
+
+def begin(group: Group, agreed: Agreed) -> Begun:
+    """Collective: `agreed` hands everybody what everybody says."""
+    said = agreed({"facts": facts()})
+    mine: dict[str, str] = {}
+    begun = Begun(None, b"", "")
+    if group.rank == 0:
+        begun = _asked(question([str(one.get("facts", "")) for one in said]))
+        book = "" if begun.answer is None else text_of(begun.answer.book)
+        program = "" if book else text_of(default_book("allreduce", group.ranks).programs[0])
+        mine = {"kept": book, "path": begun.path, "sum": program}
+    first = agreed(mine)[0]
+    kept, begun.program = (base64_of(first.get(name), "process 0") for name in ("kept", "sum"))
+    begun.book, begun.path = decode_book(kept) if kept else None, str(first.get("path", ""))
+    return begun
+
+
+def _asked(text: str) -> Begun:
+    """At process 0."""
+    place = folder()
+    path = None if place is None else place / kept_name(text)
+    answer, why = (None, "") if path is None else read_kept(path)
+    begun = Begun(None, b"", "" if path is None else str(path), None, answer, why)
+    if answer is None:
+        try:
+            begun.apart = Apart(text, path)
+            begun.answer = _waited(begun.apart)
+        except AntiphonError as error:
+            begun.why = str(error)
+    if begun.apart is not None and begun.answer is not None:
+        begun.apart.end()
+    return begun
+
+
+def _waited(apart: Apart) -> Answer | None:
+    """The answer, where the program allows its start to wait so many seconds."""
+    end = time.monotonic() + parse_seconds(os.environ.get(WAIT) or "0s", WAIT, bare=True)
+    while (found := apart.look()) is None and time.monotonic() < end:
+        time.sleep(_PAUSE)
+    return found
+
+
+def follow(begun: Begun, serving: Serving, group: Group) -> None:
+    """What the report says, and that the group asks."""
+    row = serving.ledger.row(AUTO, "", "nothing", begun.why or "planning has not ended")
+    if begun.answer is not None:
+        told(row, begun.answer, 1)
+    elif begun.book is not None:
+        row.served_by, row.why = "kept", "from call 1 on"
+    else:
+        turns = Turns(group.ranks, group.rank == 0, begun.apart, begun.path, row, group.timeout, why=begun.why)
+        serving.later(turns, begun.program)

@@ -1,0 +1,44 @@
+"""What became of the calls of a group: the rows of its report."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass
+class Row:
+    """What became of the calls of one kind. `served_by`: antiphon, the library, or nothing to do."""
+
+    collective: str
+    schedule: str
+    served_by: str
+    calls: int = 0
+    nbytes: int = 0
+    seconds: float = 0.0
+    why: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        return dict(vars(self))
+
+
+class Ledger:
+    """The rows of a report, in the order in which they first came up."""
+
+    def __init__(self) -> None:
+        self.rows: dict[tuple[str, str, str, str], Row] = {}
+
+    def row(self, collective: str, schedule: str, served_by: str, why: str = "") -> Row:
+        key = (collective, schedule, served_by, why)
+        found = self.rows.get(key)
+        if found is None:
+            found = self.rows[key] = Row(collective, schedule, served_by, why=why)
+        return found
+
+    def count(self, row: Row, nbytes: int, seconds: float) -> None:
+        row.calls += 1
+        row.nbytes += nbytes
+        row.seconds += seconds
+
+    def as_json(self) -> list[dict[str, Any]]:
+        return [row.as_json() for row in list(self.rows.values())]
