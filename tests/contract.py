@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from antiphon.core.bounds import Bound, bound
 from antiphon.core.collective import Collective
 from antiphon.core.interpret import interpret
+from antiphon.core.joints import joints_of
 from antiphon.core.loads import pieces_of, pipelined_steps, timeline
 from antiphon.core.request import Request
 from antiphon.core.reshape import only
@@ -356,11 +357,11 @@ class Judge:
             try:
                 predict = call("model", model, entry.load(), {}, schedule, at.machine)
             except Unsupported as refusal:
-                prices = schedule.joint is None or entry.can.get("in_switches")
+                prices = joints_of(schedule) is None or entry.can.get("in_switches")
                 if prices and (entry.can.get("topologies") == "all" or at.one_latency):
                     yield f"model {model} refuses it: {refusal}"
                 continue
-            if schedule.joint is not None and not entry.can.get("in_switches"):
+            if joints_of(schedule) is not None and not entry.can.get("in_switches"):
                 yield f"model {model} prices what it does not declare: joints"
             for nbytes in SIZES:
                 seconds = predict(nbytes).seconds
