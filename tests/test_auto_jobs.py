@@ -24,6 +24,8 @@ from antiphon.runtimes.engine.build import library as engine
 
 HERE = Path(__file__).parent
 TREES = {"ANTIPHON_TABLE": "auto", "ANTIPHON_TOPOLOGY": "dgx1v", "ANTIPHON_RANKS": "1,4,5,6"}
+# Plans come in the midst of a job, however busy this machine is.
+MIDST = {"ANTIPHON_AUTO_WAIT": "0", "ANTIPHON_AUTO_PRIORITY": "0"}
 ADDRESS = {"MASTER_ADDR": "127.0.0.1"}
 UNTIL = "AUTO_UNTIL"  # plans are in this folder
 
@@ -59,7 +61,7 @@ class Job:
 
     def __init__(self, mpi: Mpi, folder: Path, kept: Path | str, *words: object, **settings: str) -> None:
         self.report_path = folder / f"report{len(list(folder.glob('report*')))}.json"
-        env = {**mpi.env, **TREES, "ANTIPHON_REPORT": str(self.report_path), **settings}
+        env = {**mpi.env, **TREES, **MIDST, "ANTIPHON_REPORT": str(self.report_path), **settings}
         env |= {"LD_PRELOAD": library(mpi.python, mpi.mpicc), "ANTIPHON_CACHE": str(kept)}
         if not words:
             env[UNTIL], words = str(Path(kept, "auto")), (0, 50_000)
@@ -140,14 +142,14 @@ def mpi(request: pytest.FixtureRequest) -> Mpi:
     return found
 
 
-both = pytest.mark.parametrize("mpi", ["openmpi", pytest.param("mpich", marks=pytest.mark.slow)], indirect=True)
 each = pytest.mark.parametrize("mpi", ["openmpi", "mpich"], indirect=True)
 
 
 # ---- MPI ----
 
 
-@both
+@each
+@pytest.mark.slow
 def test_a_program_goes_by_trees_after_a_while_and_at_once_when_it_starts_again(
     mpi: Mpi, tmp_path: Path, kept: Path
 ) -> None:
@@ -178,6 +180,15 @@ def test_whatever_a_program_calls(mpi: Mpi, tmp_path: Path, kept: Path, word: st
     assert gone(kept, 0)
     if word == "roots":
         assert job.by_trees()["broadcast"] > 0
+
+
+@each
+@pytest.mark.slow
+def test_a_job_may_wait_for_its_plans_when_it_starts(mpi: Mpi, tmp_path: Path, kept: Path) -> None:
+    job = Job(mpi, tmp_path, kept, 2, 0, ANTIPHON_AUTO_WAIT="15").right()
+    assert (job.auto["how"], job.auto["since"], job.waiting()) == ("planned", 1, 0)
+    assert job.by_trees() == {"allreduce": 4, "broadcast": 4, "allgather": 4, "reduce": 4}
+    assert gone(kept, 0)
 
 
 @each
@@ -234,7 +245,7 @@ def test_a_job_that_is_killed_leaves_no_process(mpi: Mpi, tmp_path: Path, kept: 
 @each
 @pytest.mark.slow
 def test_it_plans_with_the_least_priority(mpi: Mpi, tmp_path: Path, kept: Path) -> None:
-    job = Job(mpi, tmp_path, kept)
+    job = Job(mpi, tmp_path, kept, 100, 50_000, ANTIPHON_AUTO_PRIORITY="19")
     values: list[int] = []
     while job.process.poll() is None:
         for process in planners(kept):
@@ -247,6 +258,7 @@ def test_it_plans_with_the_least_priority(mpi: Mpi, tmp_path: Path, kept: Path) 
     assert 19 in values
 
 
+@pytest.mark.slow
 def test_broken_and_foreign_files_are_planned_anew(openmpi: Mpi, tmp_path: Path, kept: Path) -> None:
     Job(openmpi, tmp_path, kept).right()
     (plan,) = (kept / "auto").glob("*.plan")
@@ -292,7 +304,7 @@ def test_two_jobs_at_once(mpi: Mpi, tmp_path: Path, kept: Path) -> None:
 
 def processes(how: str, count: int, pause: float, port: int, kept: Path, **settings: str) -> dict[str, Any]:
     """Four that were started one by one: what process 0 tells."""
-    env = {**os.environ, **TREES, **ADDRESS, "MASTER_PORT": str(port), "WORLD_SIZE": "4", **settings}
+    env = {**os.environ, **TREES, **MIDST, **ADDRESS, "MASTER_PORT": str(port), "WORLD_SIZE": "4", **settings}
     env["ANTIPHON_CACHE"] = str(kept)
     if not count:
         env[UNTIL] = str(kept / "auto")
@@ -336,7 +348,8 @@ needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="needs PyTor
 
 
 @needs_cc
-@pytest.mark.parametrize("how", ["comm", pytest.param("torch", marks=[needs_torch, pytest.mark.slow])])
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["comm", pytest.param("torch", marks=needs_torch)])
 def test_python_goes_by_trees_after_a_while_and_at_once_when_it_starts_again(how: str, port: int, kept: Path) -> None:
     found = processes(how, 0, 0.02, port, kept)
     row = row_of(found)
@@ -400,6 +413,7 @@ def in_lab() -> Any:
     def run(command: Sequence[str], **settings: str) -> str:
         env = (
             {key: value for key, value in os.environ.items() if key not in TREES}
+            | MIDST
             | {"ANTIPHON_TABLE": "auto"}
             | settings
         )

@@ -17,7 +17,7 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
-from antiphon.runtimes.auto.priority import lower
+from antiphon.runtimes.auto.priority import apart, lower
 
 _LOOK = 0.5  # seconds between two looks at who started this
 _LAST = 2.0  # seconds to end in order
@@ -27,6 +27,7 @@ def main(kept: str = "") -> int:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     out = os.dup(1)
     os.dup2(2, 1)  # whatever prints something does not spoil the answer
+    apart()
     question = _question()
     with suppress(OSError, AttributeError):  # process 0 may be bound to one, which is to be its own
         os.sched_setaffinity(0, range(os.cpu_count() or 1))

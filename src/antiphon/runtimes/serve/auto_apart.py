@@ -43,7 +43,14 @@ class Apart:
             fcntl.fcntl(self._from, _SET_SIZE, PIPE)
         os.set_blocking(self._from, False)
         with suppress(OSError):  # it has ended already: its answer is missing
-            self._process.stdin.write(f"{question}end\nlower\n".encode())
+            self._process.stdin.write(f"{question}end\n".encode())
+            self._process.stdin.flush()
+
+    def lower(self) -> None:
+        """From now on it has only what nobody else wants."""
+        assert self._process.stdin is not None
+        with suppress(OSError):
+            self._process.stdin.write(b"lower\n")
             self._process.stdin.flush()
 
     def look(self) -> Answer | None:

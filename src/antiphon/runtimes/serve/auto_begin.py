@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from antiphon.errors import AntiphonError
 from antiphon.runtimes.serve.auto_apart import Apart
 from antiphon.runtimes.serve.auto_kept import Answer, read_kept
-from antiphon.runtimes.serve.auto_question import AUTO, TABLE, facts, folder, kept_name, question
+from antiphon.runtimes.serve.auto_question import AUTO, TABLE, facts, folder, kept_name, processes, question
 from antiphon.runtimes.serve.auto_turns import Turns, told
 from antiphon.runtimes.serve.book import Book, decode_book
 from antiphon.runtimes.serve.group_book import default_book
@@ -21,7 +21,7 @@ from antiphon.runtimes.serve.texts import base64_of, text_of
 from antiphon.units import parse_seconds
 
 WAIT = "ANTIPHON_AUTO_WAIT"
-_PAUSE = 0.005
+USUAL_WAIT, _PAUSE = 4.0, 0.005  # seconds
 Agreed = Callable[[dict[str, str]], Sequence[dict[str, str]]]
 
 
@@ -80,7 +80,8 @@ def _asked(text: str) -> Begun:
     if answer is None:
         try:
             begun.apart = Apart(text, path)
-            begun.answer = _waited(begun.apart)
+            begun.answer = _waited(begun.apart, text)
+            begun.apart.lower()
         except AntiphonError as error:
             begun.why = str(error)
     if begun.apart is not None and begun.answer is not None:
@@ -88,9 +89,13 @@ def _asked(text: str) -> Begun:
     return begun
 
 
-def _waited(apart: Apart) -> Answer | None:
-    """The answer, where the program allows its start to wait so many seconds."""
-    end = time.monotonic() + parse_seconds(os.environ.get(WAIT) or "0s", WAIT, bare=True)
+def _waited(apart: Apart, text: str) -> Answer | None:
+    """The answer, if it comes before the program starts, in as many seconds as there are for that. Where the processes
+    of this host leave no processor to who plans, there are some: they are busy while they wait, most of them."""
+    who = processes(text)
+    full = sum(one.boot == who[0].boot for one in who) >= (os.cpu_count() or 1)
+    told = os.environ.get(WAIT)
+    end = time.monotonic() + (parse_seconds(told, WAIT, bare=True) if told else USUAL_WAIT if full else 0.0)
     while (found := apart.look()) is None and time.monotonic() < end:
         time.sleep(_PAUSE)
     return found

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "clock.h"
 #include "preload.h"
@@ -18,7 +19,7 @@
 #include "transport.h"
 #include "transport_mpi.h"
 
-enum { SHARE = 64, LATE = 64, MOST_TRIES = 4, MOST_WAIT = 15 }; /* calls; rounds; seconds */
+enum { SHARE = 64, LATE = 64, MOST_TRIES = 4, USUAL_WAIT = 4, MOST_WAIT = 15 }; /* calls; rounds; seconds */
 static const uint64_t MUCH = 1 << 16; /* bytes: as good as waiting, also where only some wait for others */
 
 ap_told ap_auto_told;
@@ -225,11 +226,19 @@ void ap_auto_forget(ap_group *g) {
 
 /* ---- beginning and end ---- */
 
-/* Process 0: where the program allows that, it starts when there are plans, or after these seconds. */
-static void wait_at_start(void) {
+/* Whether the processes of this host leave no processor to who plans: while they wait they are busy, most of them. */
+static int is_full(const char *facts) {
+    long processors = sysconf(_SC_NPROCESSORS_ONLN), here = 0;
+    size_t boot = strcspn(facts, " ");
+    for (int i = 0; i < ap_preload.size; i++) here += !strncmp(facts, facts + (size_t)i * AP_FACTS, boot + 1);
+    return here >= processors;
+}
+
+/* Process 0: plans may come before the program starts, in as many seconds as there are for that. */
+static void wait_at_start(const char *facts) {
     const char *told = getenv("ANTIPHON_AUTO_WAIT");
     const struct timespec pause = {0, 1000000};
-    double seconds = told && *told ? strtod(told, NULL) : 0;
+    double seconds = told && *told ? strtod(told, NULL) : is_full(facts) ? USUAL_WAIT : 0;
     unsigned char *answer = NULL;
     uint64_t bytes = 0;
     ap_told found = {.how = "nothing"};
@@ -269,7 +278,7 @@ static void find(const char *facts) {
         snprintf(ap_auto_told.how, sizeof ap_auto_told.how, "nothing");
         snprintf(ap_auto_told.notes, sizeof ap_auto_told.notes, "planning had not ended");
         if (!question || !ap_apart_begin(question, kept)) status = AP_PLANNING; /* a look at it says why */
-        wait_at_start();
+        wait_at_start(facts);
     }
     free(whole), free(question);
 }
