@@ -26,7 +26,7 @@ CASES = {  # count, bytes, microseconds of pause
     "1 MB, 10 ms between": (400, 1_000_000, 10_000),
     "64 KB, one after another": (20_000, 64_000, 0),
 }
-NAMED = {"ANTIPHON_TOPOLOGY": "dgx1v", "ANTIPHON_RANKS": "1,4,5,6"}
+NAMED = {"ANTIPHON_TOPOLOGY": "dgx1v", "ANTIPHON_RANKS": "1,4,5,6", "ANTIPHON_AUTO_WAIT": "0"}
 Calls = list[tuple[float, float]]  # when a call began, and how long it took: seconds
 
 

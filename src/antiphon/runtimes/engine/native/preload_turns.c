@@ -195,7 +195,11 @@ static int decide(ap_group *g, int *code) {
     } else if (t->all[AP_STATUS] == AP_READY) {
         pthread_mutex_lock(&lock);
         if (!ap_preload.tables) load_kept(t->all);
+        int lacks = !ap_preload.tables, somebody = 1;
         pthread_mutex_unlock(&lock);
+        /* all are here: once, and a round of short messages is sooner than another call */
+        *code = PMPI_Allreduce(&lacks, &somebody, 1, MPI_INT, MPI_MAX, g->comm);
+        return !*code && !somebody;
     }
     return 0;
 }
