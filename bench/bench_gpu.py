@@ -57,7 +57,7 @@ def _mscclpp(data: bytes) -> Code:
 
 FORMATS: dict[str, tuple[Callable[[Schedule, bool], bytes], Callable[[bytes], Code]]] = {
     "msccl-xml": (lambda schedule, place: xml_of(lower(schedule, in_place=place)), _msccl),
-    "mscclpp-json": (lambda schedule, place: json_of(lower(schedule, in_place=place)), _mscclpp),
+    "mscclpp-json": (lambda schedule, place: json_of(lower(schedule, in_place=place, lag=ONCE)), _mscclpp),
     "by packets": (lambda schedule, place: json_of(lower(schedule, in_place=place, lag=ONCE), packets=True), _mscclpp),
 }
 
