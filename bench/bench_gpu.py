@@ -1,7 +1,7 @@
 """How long it takes to write what GPU runtimes read, to read it back, and to judge it: CPU seconds of this process.
 
-Run: python bench/bench_gpu.py [RANKS ...]: 64 if left out; 512 takes half an hour, and 10 GB of memory. Beyond 64 ranks
-without everyone sending to everyone at once, and out of place alone, once each.
+Run: python bench/bench_gpu.py [RANKS ...]: 64 if left out; the longest cases of 512, the rings, take a minute each and
+4 GB of memory. Beyond 64 ranks without everyone sending to everyone at once, and out of place alone, once each.
 """
 
 from __future__ import annotations
