@@ -1,7 +1,7 @@
 """How long it takes to write what GPU runtimes read, to read it back, and to judge it: CPU seconds of this process.
 
-Run: python bench/bench_gpu.py [RANKS ...]: 64 if left out; 512 takes half an hour, and 10 GB of memory. Beyond 64 ranks
-without everyone sending to everyone at once, and out of place alone, once each.
+Run: python bench/bench_gpu.py [RANKS ...]: 64 if left out; the longest cases of 512, the rings, take a minute each and
+4 GB of memory. Beyond 64 ranks without everyone sending to everyone at once, and out of place alone, once each.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _mscclpp(data: bytes) -> Code:
 
 FORMATS: dict[str, tuple[Callable[[Schedule, bool], bytes], Callable[[bytes], Code]]] = {
     "msccl-xml": (lambda schedule, place: xml_of(lower(schedule, in_place=place)), _msccl),
-    "mscclpp-json": (lambda schedule, place: json_of(lower(schedule, in_place=place)), _mscclpp),
+    "mscclpp-json": (lambda schedule, place: json_of(lower(schedule, in_place=place, lag=ONCE)), _mscclpp),
     "by packets": (lambda schedule, place: json_of(lower(schedule, in_place=place, lag=ONCE), packets=True), _mscclpp),
 }
 

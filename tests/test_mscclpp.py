@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from mscclpp_cases import FOREIGN, NOP, SWITCHED, tell
+from packing_cases import OPTIMA
 
 import antiphon
 from antiphon.core.collective import Collective
@@ -23,12 +24,17 @@ from antiphon.core.program import Program
 from antiphon.core.serialize import loads
 from antiphon.errors import AntiphonError, Invalid, Unsupported
 from antiphon.formats import emit
-from antiphon.formats.mscclpp import limits
+from antiphon.formats.msccl.code import codes_of
+from antiphon.formats.msccl.read import read_msccl
+from antiphon.formats.mscclpp import blocks, limits, write
 from antiphon.formats.mscclpp.read import plan_of, read_plan
 from antiphon.lower.grain import chunked
 from antiphon.lower.lowering import lower
+from antiphon.lower.machine.code import Code
 from antiphon.lower.machine.judge import judge
+from antiphon.lower.onesided.credits import credits
 from antiphon.lower.onesided.form import PUT, SIGNAL, WAIT
+from antiphon.lower.onesided.messages import messages
 from antiphon.lower.onesided.steps import one_sided
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -71,43 +77,90 @@ def test_what_is_written_is_right(case: tuple[str, str, str]) -> None:
                 assert len(block["ops"]) <= limits.MOST_OPERATIONS
 
 
+MACHINES = [
+    *(f"full:ranks={n}" for n in range(2, 17)), *(f"ring:ranks={n}" for n in range(3, 17)), "dgx1v", "dgx1p",
+    "delta:nodes=2", "delta:nodes=4",
+]  # fmt: skip
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "machine",
-    [*(f"full:ranks={n}" for n in range(2, 17)), *(f"ring:ranks={n}" for n in range(3, 17)), "dgx1v", "dgx1p",
-     "delta:nodes=2", "delta:nodes=4"],
-)  # fmt: skip
+@pytest.mark.parametrize("machine", [*MACHINES, *(f"{name}/{gpus}" for name, gpus, *_ in OPTIMA)])
 def test_all_planners_and_collectives(machine: str) -> None:
-    from antiphon.core.collective import KINDS
+    """Also among some GPUs of a box."""
+    from antiphon.core.collective import KINDS, ROOTED
     from antiphon.planners.table import TABLE
 
-    written = 0
+    name, _, gpus = machine.partition("/")
+    members = tuple(int(gpu) for gpu in gpus)
+    topology = antiphon.topology(name, only=members or None)
+    written = Counter[str]()
     for planner in TABLE.keys() - {"sccl"}:  # which may search for long
         for kind in KINDS:
+            roots = (members or (0,))[:1] if kind in ROOTED else ()
             try:
-                files = files_of(kind, machine, planner, packets="64KiB")
+                given = Collective(kind, topology.ranks, members=members, roots=roots)
+                plan = antiphon.plan(given, topology, planner=planner)
             except AntiphonError:
                 continue
-            for name, text in files.items():
-                if name.endswith(".json"):
-                    assert judge(plan_of(text).code) is None, (planner, kind, name)
-                    written += 1
-    assert written > 80
+            for form, options in (
+                ("mscclpp-json", {"packets": "64KiB"}), ("msccl-xml", {}), ("msccl-xml", {"fused": False}),
+            ):  # fmt: skip
+                try:
+                    files = emit(plan, form, options={"alone": True, **options})
+                except AntiphonError:
+                    continue
+                for file, text in files.items():
+                    data = text if isinstance(text, bytes) else b"".join(text)
+                    if file.endswith(".json"):
+                        assert judge(plan_of(data).code) is None, (planner, kind, file)
+                    elif file.endswith(".xml"):
+                        for code in codes_of(read_msccl(data)):
+                            assert judge(code) is None, (planner, kind, file, options)
+                    written[form] += 1
+    assert min(written.values()) > (15 if gpus else 60), written
 
 
-@pytest.mark.parametrize("blocks", [1, 2, 5, 32])
-def test_what_a_block_does_not_take_goes_on_in_the_next(blocks: int) -> None:
+@pytest.mark.parametrize("most", [1, 2, 5, 32])
+def test_what_a_block_does_not_take_goes_on_in_the_next(most: int) -> None:
     """Linked by semaphores, and by barriers where these are used up; in one stream or many, as the executor runs it."""
-    text = files_of("allreduce", "ring:ranks=6", "ring", blocks=blocks, lag=1)["plan0.json"]
+    text = files_of("allreduce", "ring:ranks=8", "ring", blocks=most, lag=1)["plan0.json"]
     plan = json.loads(text)
-    assert max(len(gpu["threadblocks"]) for gpu in plan["gpus"]) == {1: 2, 2: 4, 5: 4, 32: 4}[blocks]
+    assert max(len(gpu["threadblocks"]) for gpu in plan["gpus"]) == {1: 2, 2: 4, 5: 4, 32: 4}[most]
     assert judge(plan_of(text).code) is None
     executor.Executor(plan, 3, calls=1).run()
 
 
+def test_few_streams_in_long_lines_of_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with very many ranks, by smaller limits: where many streams do not fit, one does, and barriers are for several
+    blocks, one for those that are left."""
+    for module, name, value in (
+        (blocks, "MOST_OPERATIONS", 16), (blocks, "MOST_SEMAPHORES", 2), (blocks, "MOST_BARRIERS", 2),
+        (write, "MOST_BLOCKS", 14),
+    ):  # fmt: skip
+        monkeypatch.setattr(module, name, value)
+    text = files_of("allreduce", "ring:ranks=12", "ring", blocks=14)["plan0.json"]
+    plan = json.loads(text)
+    assert judge(plan_of(text).code) is None
+    for seed in range(3):
+        executor.Executor(plan, seed, calls=2).run()
+    for gpu in plan["gpus"]:
+        many = Counter(
+            (one["barrier_id"], one["num_threadblocks"], block["id"])
+            for block in gpu["threadblocks"]
+            for one in block["ops"]
+            if one["name"] == "barrier"
+        )
+        assert all(often == size - 1 for (_, size, _), often in many.items())
+        assert {size for _, size, _ in many} == {7, 5}
+        assert len(gpu["semaphores"]) == 2
+        assert max(len(block["ops"]) for block in gpu["threadblocks"]) <= 16
+    with pytest.raises(Unsupported, match="more than 14 of its thread blocks go on where another is full"):
+        files_of("allreduce", "ring:ranks=16", "ring", blocks=14)
+
+
 @pytest.mark.slow
 def test_links_by_barriers() -> None:
-    text = files_of("allreduce", "ring:ranks=64", "ring", blocks=1, lag=1)["plan0.json"]
+    text = files_of("allreduce", "ring:ranks=112", "ring", blocks=1, lag=1)["plan0.json"]
     assert b'"barrier"' in text
     assert b"sem_acquire" in text
     assert judge(plan_of(text).code) is None
@@ -195,6 +248,15 @@ def test_steps_of_a_program() -> None:
     assert kinds.index(PUT) > kinds.index(WAIT)
 
 
+@pytest.mark.parametrize("lag", [1, 2**20])
+def test_what_has_gone_round_needs_no_credit(lag: int) -> None:
+    """In a ring the sum that comes to a rank has gone by it: its place is free. Scratch used again needs credits."""
+    program = program_of("allreduce", "full:ranks=8", "ring", lag=lag)
+    found = messages(program)
+    asked = [int(credits(program, found, farther=farther).sum()) for farther in (False, True)]
+    assert asked == ([176, 80] if lag == 1 else [8 * 2 * 6, 0])
+
+
 def program_of(kind: str, machine: str, planner: str, **options: int) -> Program:
     return lower(antiphon.plan(kind, antiphon.topology(machine), planner=planner).at(0).schedule, **options)
 
@@ -203,6 +265,30 @@ def test_parts_that_never_touch_are_streams() -> None:
     program = program_of("allreduce", "ring:ranks=8", "ring", lag=2**20)
     bound = chunked(program, 2**20, "a test")
     assert [len(one_sided(program, bound, most)) for most in (1, 3, 100)] == [1, 3, 16]
+
+
+@pytest.mark.parametrize("form", ["mscclpp-json", "msccl-xml"])
+@pytest.mark.parametrize(("kind", "root"), [("allreduce", None), ("alltoall", None), ("broadcast", 4)])
+def test_some_gpus_of_a_box(form: str, kind: str, root: int | None) -> None:
+    """The file is for a communicator of these alone, in their order."""
+    box = antiphon.topology("dgx1v", only=(1, 4, 5, 6))
+    roots = {} if root is None else {"roots": (root,)}
+    given = Collective(kind, 8, members=(1, 4, 5, 6), **roots)
+    plan = antiphon.plan(given, box, planner="relay")
+    codes: list[Code] = []
+    for name, text in emit(plan, form).items():
+        data = text if isinstance(text, bytes) else b"".join(text)
+        if name.endswith(".json"):
+            codes.append(plan_of(data).code)
+        elif name.endswith(".xml"):
+            codes += codes_of(read_msccl(data))
+        else:
+            assert b"RANKS = 4\nRANKS_PER_NODE = 4" in data
+            assert f"ROOTS = {() if root is None else (1,)}".encode() in data
+    assert {code.in_place for code in codes} == {False, True}
+    for code in codes:
+        assert code.collective == Collective(kind, 4, roots=() if root is None else (1,))
+        assert judge(code) is None
 
 
 def test_sizes_follow_the_plan() -> None:
@@ -251,8 +337,9 @@ def test_registration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     request = SimpleNamespace(world_size=4, n_ranks_per_node=4, collective="allreduce", message_size=4096)
     request.buffer_mode = lambda: SimpleNamespace(name="IN_PLACE")
     assert space["select"]({"allreduce": names}, request) is algorithms[1]
-    request.message_size = 2**40
-    assert space["select"]({"allreduce": names}, request) is None
+    for nobody in (0, 4096 + 64, 2**40):  # no data, no multiple of 8 chunks of 16 bytes, too much
+        request.message_size = nobody
+        assert space["select"]({"allreduce": names}, request) is None
     with pytest.raises(RuntimeError, match="for 4 ranks, not for 8"):
         space["register"](builder, 2, 8, 4)
     (tmp_path / "plan0.json").unlink()

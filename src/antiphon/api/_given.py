@@ -51,11 +51,12 @@ def plans(given: Any, what: str = "plan", on: Topology | None = None) -> dict[st
     """All plans in a file or in what `tune`, `frontier` or `load` gave, by collective; a plan alone is one. `on`: the
     machine of a file that names none."""
     from antiphon.core.plan import Plan
+    from antiphon.formats.foreign import written_for_others
     from antiphon.select import Frontier, load_plans
 
     if is_path(given):
         found = load_plans(path(given, what), on)
-        if on is not None and any(one.topology is not on for one in found.values()):
+        if on is not None and not written_for_others(given):
             raise Invalid(f"{os.fspath(given)}: says itself which machine it is for; leave the topology out")
         return found
     if on is not None:

@@ -62,6 +62,13 @@ def machine_and_group(spec: str, only: str, ranks: str) -> tuple[Topology, list[
     return topology(spec, only=kept), group
 
 
+def machine_given(spec: str, only: str) -> Topology | None:
+    """The machine of --topology and --only; None where it is left out."""
+    if only and not spec:
+        raise Invalid("--only: says which ranks of --topology are there; give that, too")
+    return machine_and_group(spec, only, "")[0] if spec else None
+
+
 def request(coll: str, spec: str, root: int | None, only: str, ranks: str) -> tuple[Collective, Topology]:
     machine, group = machine_and_group(spec, only, ranks)
     if only and not ranks and is_file(coll):  # the file says who takes part, --only who is there

@@ -10,7 +10,17 @@ import typer
 
 from antiphon.api.costs import predict, simulate
 from antiphon.api.machines import models
-from antiphon.cli.arguments import Json, Model, OnMachine, PlanFile, ProfileFile, Trace, WhichPlan
+from antiphon.cli.arguments import (
+    Json,
+    Model,
+    Only,
+    OnMachine,
+    PlanFile,
+    ProfileFile,
+    Trace,
+    WhichPlan,
+    machine_given,
+)
 from antiphon.cli.output import check_outputs, emit, working
 from antiphon.cli.run_text import trace_text
 from antiphon.errors import Invalid
@@ -76,12 +86,13 @@ def _predict(
     profile: ProfileFile = None,
     collective: WhichPlan = "",
     topo: OnMachine = "",
+    only: Only = "",
     json: Json = False,
 ) -> None:
     """What a plan takes at each size, which terms that is the sum of, and what holds it up."""
-    wanted = parse_sizes(nbytes, "--nbytes")
+    wanted, machine = parse_sizes(nbytes, "--nbytes"), machine_given(topo, only)
     with working(f"predicting {len(wanted)} sizes by {model}"):
-        rows = predict(file, wanted, model=model, profile=profile, collective=collective, topology=topo or None)
+        rows = predict(file, wanted, model=model, profile=profile, collective=collective, topology=machine)
     emit({"rows": rows}, rows_text(rows), json)
 
 

@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 import typer
 
-from antiphon.api.machines import topology
 from antiphon.api.plans import plan
 from antiphon.api.running import run
 from antiphon.cli.arguments import (
@@ -23,6 +22,7 @@ from antiphon.cli.arguments import (
     Topo,
     Trace,
     WhichPlan,
+    machine_given,
     request,
 )
 from antiphon.cli.output import check_outputs, emit, working, write_pictures
@@ -201,6 +201,7 @@ def _verify_command(
     topo: Annotated[
         str, typer.Option("--topology", metavar="TOPO", help="judge it on this machine instead of its own")
     ] = "",
+    only: Only = "",
     proof: Annotated[
         bool, typer.Option("--proof", help="recheck bounds and certificates from themselves alone, too")
     ] = False,
@@ -220,12 +221,14 @@ def _verify_command(
     from antiphon.formats.foreign import written_for_others
     from antiphon.formats.written import Wrong
 
-    machine = topology(topo) if topo else None
+    machine = machine_given(topo, only)
     try:
         plans = load_plans(file, machine)
     except Wrong as error:
         emit({"ok": False, "fault": {"kind": error.kind, "message": str(error)}}, f"WRONG: {error}", json)
         raise typer.Exit(1) from None
+    if machine is not None and written_for_others(file):
+        machine = next(iter(plans.values())).topology  # without the ranks that are not there
     transfers = sum(entry.schedule.transfers for one in plans.values() for entry in one.entries)
     with working(f"verifying {transfers} transfers"), within(str(file)):
         found = judged(list(plans.values()), machine, proof=proof, **_data(op, dtype))

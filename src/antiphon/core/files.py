@@ -335,17 +335,24 @@ def check_keys(data: bytes) -> None:
 def _check_keys(data: bytes) -> None:
     """One pass over quotes and braces: long columns of numbers are skipped at the speed of the regex engine, and
     objects that have at most such without others in them are looked at as a whole, where no string in them has an
-    escape or a brace."""
+    escape or a brace. Of those that come again and again several one after another are passed over at once."""
     open_objects: list[set[object]] = []
     seen: set[bytes] = set()  # some of the plain ones, which come again and again
     waiting: list[tuple[int, bytes]] = []  # where some end whose objects within are looked at now, and their text
+    again, enough = 0, FEW_SEEN  # how often one of them came; when to make the next pattern
+    more: re.Pattern[bytes] | None = None
     at = 0
     while match := _TOKEN.search(data, at):
         token, at = match.group(), match.end()
         if token == b"{":
             nested = _NESTED.match(data, match.start())
             if nested is not None and nested.group() in seen:
-                at = nested.end()
+                again += 1
+                if again == enough:
+                    enough *= 8
+                    more = _several(seen)
+                behind = more.match(data, nested.end()) if more is not None else None
+                at = nested.end() if behind is None else behind.end()
                 continue
             plain = _PLAIN.match(data, match.start())
             if plain is None and nested is not None:
@@ -372,6 +379,13 @@ def _check_keys(data: bytes) -> None:
             if key in open_objects[-1]:
                 _refuse_twice(key)
             open_objects[-1].add(key)
+
+
+def _several(seen: set[bytes]) -> re.Pattern[bytes] | None:
+    """Any number of these, each behind a comma; None where they are too long together to be looked for."""
+    if sum(map(len, seen)) > FEW_SEEN * 8:
+        return None
+    return re.compile(rb"(?:\s*,\s*(?:%s))++" % b"|".join(map(re.escape, seen)))
 
 
 def _refuse_twice(key: object) -> None:

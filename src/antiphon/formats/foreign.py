@@ -12,6 +12,7 @@ import numpy as np
 from antiphon.core.columns import distinct
 from antiphon.core.files import name_of, read_bytes, reading
 from antiphon.core.plan import Plan
+from antiphon.core.reshape import keep
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import LinkType, Topology, build
 from antiphon.errors import Invalid, Unsupported
@@ -53,17 +54,27 @@ def judged(found: Written) -> None:
 
 def plan_of(found: Written, machine: Topology | None = None) -> Plan:
     """What it does, once `judged`, as a plan on this machine; left out, on one that has a link wherever the file sends
-    something, which says nothing of time."""
+    something, which says nothing of time. Of a machine of which only some ranks are there, its ranks are those in
+    order."""
     head, code = found.head, next(iter(found.codes.values()))
     schedule = schedule_of(code)
     if machine is None:
         return Plan.of(_of_its_ways(head.name, schedule), schedule, {"planner": head.format})
+    machine = _there(machine)
     if machine.ranks != head.ranks:
         raise Invalid(f"it is for {head.ranks} ranks, and {machine.name} has {machine.ranks}; give --only or another")
     try:
         return Plan.of(machine, routed(schedule, machine, head.format), {"planner": head.format})
     except Unsupported as error:  # it names the two ranks, and then what planners would do
         raise Wrong("route", str(error).partition(": ")[2].partition(";")[0]) from None
+
+
+def _there(machine: Topology) -> Topology:
+    """Without the ranks that no link reaches."""
+    linked = np.zeros(machine.nodes, bool)
+    linked[machine.link_src] = linked[machine.link_dst] = True
+    ranks = np.flatnonzero(linked[: machine.ranks]).tolist()
+    return keep(machine, ranks, name=machine.name).topology if 0 < len(ranks) < machine.ranks else machine
 
 
 def _of_its_ways(name: str, schedule: Schedule) -> Topology:

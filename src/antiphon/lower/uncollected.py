@@ -9,11 +9,17 @@ from contextlib import contextmanager
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """No collection within, if there were any: it takes half of the time else. What is freed by counting still is."""
+    """No collection within, if there were any: it takes half of the time else. What is freed by counting still is.
+
+    In the end what was made counts as old at once: else the next collection would look at all of it.
+    """
     collecting = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
         if collecting:
+            if not gc.get_freeze_count():  # or somebody has frozen something, which shall stay so
+                gc.freeze()
+                gc.unfreeze()
             gc.enable()

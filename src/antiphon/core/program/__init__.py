@@ -4,6 +4,7 @@
 random legal orders, the check that a program is right, its file and its text.
 """
 
+from antiphon.core.program.among import among, counted_anew, job_of
 from antiphon.core.program.check import check
 from antiphon.core.program.codec import decode, encode
 from antiphon.core.program.kinds import FOLD, JOIN, RECEIVE, SEND, Bound, Program, Usage, bind, usage
@@ -19,11 +20,14 @@ __all__ = [
     "Bound",
     "Program",
     "Usage",
+    "among",
     "bind",
     "check",
+    "counted_anew",
     "decode",
     "dump",
     "encode",
+    "job_of",
     "prove",
     "run_program",
     "usage",

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from antiphon.core.plan import Entry, Plan
-from antiphon.core.program import Program
+from antiphon.core.program import Program, among, job_of
 from antiphon.core.program.kinds import INPUT, OUTPUT, SCRATCH
 from antiphon.core.schedule import Schedule
 from antiphon.core.transform import unjoined
@@ -36,7 +36,8 @@ def msccl_xml(
     channels of its own. `fused`: no is for RCCL: no steps that receive and at once add or send on, and at most 64
     thread blocks of a rank. `alone`: what switches would combine or multicast goes row by row. `name`: of the files and
     in them; left out, the planner's. A file is for the sizes of its schedule in the plan, as far as they are multiples
-    of its chunks: for all else the runtime uses its own algorithm.
+    of its chunks: for all else the runtime uses its own algorithm. Where not all ranks of the machine take part, the
+    file is for a communicator of those that do, in their order.
     """
     if proto not in SLOTS:
         raise Invalid(f"proto: expected {', '.join(SLOTS)}, got {quote(proto)}")
@@ -68,7 +69,7 @@ def bytes_of(entry: Entry, plan: Plan) -> tuple[int, int] | None:
 
     The runtime means the count that it is called with: for gather and scatter that is what one rank gives or gets.
     """
-    share = plan.collective.ranks if plan.collective.kind in ("gather", "scatter") else 1
+    share = len(plan.collective.members) if plan.collective.kind in ("gather", "scatter") else 1
     least, most = -(-entry.start // share), 0 if entry.stop is None else (entry.stop - 1) // share
     if entry.stop is not None and (not most or most < least):
         return None
@@ -84,10 +85,11 @@ def _places(
     schedule: Schedule, title: str, proto: str, instances: int, fused: bool, sizes: tuple[int, int]
 ) -> dict[str, bytes]:  # fmt: skip
     """What is written out of place and in place, by the end of the file's name."""
-    apart = _body(lower(schedule), proto, instances, fused)
+    members = job_of(schedule.collective)
+    apart = _body(among(lower(schedule), members), proto, instances, fused)
     inside: Body | None = None
     with contextlib.suppress(Unsupported):
-        inside = _body(lower(schedule, in_place=True), proto, instances, fused)
+        inside = _body(among(lower(schedule, in_place=True), members), proto, instances, fused)
     files = {"": _file(title, proto, sizes, apart, (inside == apart, True))}
     if inside is not None and inside != apart:
         files["-in-place"] = _file(title, proto, sizes, inside, (True, False))

@@ -1,15 +1,20 @@
 """Steps of a rank as thread blocks of the executor: channels and remote buffers numbered, cut where a block is full.
 
 What does not fit into one block goes on in the next, which waits for the one before: by a semaphore, and when these
-are used up by a barrier of the two.
+are used up by a barrier. A barrier serves two blocks, or a **crowd**: each comes to it as often as there are others,
+the first when it is done, the second once before its work and then when that is done, and so on. So
+
+    block 0   work  barrier  barrier
+    block 1   barrier  work  barrier
+    block 2   barrier  barrier  work
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from antiphon.core.program.kinds import SCRATCH
+from antiphon.core.program.kinds import INPUT, OUTPUT, SCRATCH
 from antiphon.errors import Unsupported
 from antiphon.formats.mscclpp.limits import (
     KINDS,
@@ -26,7 +31,6 @@ from antiphon.lower.onesided.form import (
     ADD,
     FOLD,
     PACK,
-    PACKETS,
     PUT,
     SIGNAL,
     SPREAD,
@@ -40,19 +44,42 @@ from antiphon.lower.onesided.form import (
 from antiphon.lower.onesided.form import SWITCH as SWITCHES
 
 NOP = '{"name":"nop"}'
-ROOM = MOST_OPERATIONS - 4  # a link before and behind takes two each
+CROWD = 7  # so many blocks at a barrier: then semaphores and barriers link more of them than there may be
 
 
 @dataclass
 class Block:
-    """`operations` as JSON; `channels` and `buffers` by type, as numbers of the rank."""
+    """`operations` as JSON; `channels` and `buffers` by type, as numbers of the rank, each with its place."""
 
     operations: list[str] = field(default_factory=list)
-    channels: dict[str, list[int]] = field(default_factory=lambda: {MEMORY: [], PORT: [], SWITCH: []})
-    buffers: dict[str, list[int]] = field(default_factory=lambda: {MEMORY: [], PORT: [], SWITCH: []})
+    channels: dict[str, dict[int, int]] = field(default_factory=lambda: {MEMORY: {}, PORT: {}, SWITCH: {}})
+    buffers: dict[str, dict[int, int]] = field(default_factory=lambda: {MEMORY: {}, PORT: {}, SWITCH: {}})
+
+    def takes(self, kind: str, channels: Sequence[int], buffers: Sequence[int]) -> bool:
+        """Whether it has these, or has had room for them and has them now."""
+        mine, theirs = self.channels[kind], self.buffers[kind]
+        new, more = [one for one in channels if one not in mine], [one for one in buffers if one not in theirs]
+        if not new and not more:
+            return True
+        if len(mine) + len(set(new)) > MOST_CHANNELS or len(theirs) + len(set(more)) > MOST_CHANNELS:
+            return False
+        for number in new:
+            mine.setdefault(number, len(mine))
+        for number in more:
+            theirs.setdefault(number, len(theirs))
+        return True
 
 
 Group = tuple[tuple[int, ...], str]
+
+
+@dataclass
+class Links:
+    """How many semaphores and barriers of a rank are used, and how many blocks a barrier is for at most."""
+
+    crowd: int
+    semaphores: int = 0
+    barriers: int = 0
 
 
 @dataclass
@@ -62,12 +89,8 @@ class Gpu:
     blocks: list[Block]
     channels: dict[str, list[int]]
     buffers: list[tuple[int, str, str]]
-    links: int
+    links: Links
     groups: list[Group] = field(default_factory=list)
-
-    @property
-    def semaphores(self) -> int:
-        return min(self.links, MOST_SEMAPHORES)
 
 
 @dataclass(frozen=True)
@@ -80,41 +103,51 @@ class Ends:
     kind: Callable[[int], str]
     groups: list[Group] = field(default_factory=list)
 
+    def port(self, peer: int) -> bool:
+        return self.far(self.rank, peer)
+
     def type(self, peer: int) -> str:
-        return PORT if self.far(self.rank, peer) else MEMORY
+        return PORT if self.port(peer) else MEMORY
 
 
-def gpu_of(ends: Ends, streams: Iterable[list[Step]]) -> Gpu:
-    """The thread blocks of a rank. Its channels are numbered by peer, then by stream, on both sides alike."""
-    every = [_ported(ends, steps) for steps in streams]
-    used = sorted({(peer, number) for number, steps in enumerate(every) for step in steps for peer in _peers(step)})
-    number: dict[tuple[int, int], int] = {}
+def gpu_of(ends: Ends, streams: Iterable[list[Step]], crowd: int = 2) -> Gpu:
+    """The thread blocks of a rank, at most `crowd` at a barrier. Its channels are numbered by peer, then by stream, on
+    both sides alike."""
+    every = list(streams)
+    peers = [_peers(steps) for steps in every]
+    every = [
+        _ported(ends, steps) if any(map(ends.port, some)) else steps for steps, some in zip(every, peers, strict=True)
+    ]
+    used = sorted((peer, number) for number, some in enumerate(peers) for peer in some)
     channels: dict[str, list[int]] = {MEMORY: [], PORT: []}
+    by_stream: list[dict[int, int]] = [{} for _ in every]
     for peer, stream in used:
         kind = ends.type(peer)
-        number[peer, stream] = len(channels[kind])
+        by_stream[stream][peer] = len(channels[kind])
         channels[kind].append(peer)
-    gpu = Gpu([], channels, [], 0, ends.groups)
+    gpu = Gpu([], channels, [], Links(crowd), ends.groups)
     buffers: dict[tuple[int, str, str], int] = {}
     for stream, steps in enumerate(every):
         if steps:
-            cut = _Cut(ends, {peer: number[peer, s] for peer, s in used if s == stream}, buffers, gpu.links)
-            gpu.blocks += cut.blocks(steps)
-            gpu.links = cut.links
+            gpu.blocks += _Cut(ends, by_stream[stream], buffers, gpu.links).blocks(steps)
     gpu.buffers = list(buffers)
     return gpu
 
 
-def _peers(step: Step) -> Iterable[int]:
-    """With whom it needs channels; switches have their own."""
-    return () if step.kind in (SWITCHES, SPREAD) else (*step.peers, *(move.peer for move in step.moves))
+def _peers(steps: list[Step]) -> set[int]:
+    """With whom they need channels; switches have their own."""
+    found: set[int] = set()
+    for step in steps:
+        if step.kind not in (SWITCHES, SPREAD):
+            found.update(step.peers)
+            for move in step.moves:
+                found.add(move.peer)
+    return found
 
 
 def _ported(ends: Ends, steps: list[Step]) -> list[Step]:
     """What goes through ports is not put until the signal that follows, and then in one with it: the proxy does both in
     order, and the rank goes on when the data has left."""
-    if not any(ends.far(ends.rank, peer) for step in steps for peer in _peers(step)):
-        return steps
     held: dict[int, list[Move]] = {}
     made: list[Step] = []
     for step in steps:
@@ -134,15 +167,20 @@ class _Cut:
     """The blocks of one stream."""
 
     def __init__(
-        self, ends: Ends, channel: dict[int, int], buffers: dict[tuple[int, str, str], int], links: int
+        self, ends: Ends, channel: dict[int, int], buffers: dict[tuple[int, str, str], int], links: Links
     ) -> None:
         self.ends, self.channel, self.buffers, self.links = ends, channel, buffers, links
+        self.kinds = [ends.kind(buffer) for buffer in (INPUT, OUTPUT, SCRATCH, SCRATCH)]  # of packets, too
+        self.type = {peer: ends.type(peer) for peer in channel}
         self.made = [Block()]
+        self.told: dict[tuple[int, tuple[int, ...]], str] = {}  # signals and waits that the last block has
+        self.crowd: list[Block] = []  # at the last barrier
+        self.room = MOST_OPERATIONS - self._behind()
 
     def blocks(self, steps: list[Step]) -> list[Block]:
         for step in steps:
             if step.kind == SYNC:
-                self._add([NOP])
+                self._sync()
             elif step.kind in (SIGNAL, WAIT):
                 self._tell(step)
             elif step.kind == PUT:
@@ -153,19 +191,25 @@ class _Cut:
                 self._fold(step)
             else:
                 self._switch(step)
+        self._meet()
         return self.made
 
     def _tell(self, step: Step) -> None:
+        known = self.told.get(step[:2])
+        if known is not None and not step.moves and len(self.made[-1].operations) < self.room:
+            self.made[-1].operations.append(known)
+            return
         moves = {move.peer for move in step.moves}
         if step.moves:
             self._through_ports(step.moves)
         for kind in (MEMORY, PORT):
-            peers = [peer for peer in step.peers if self.ends.type(peer) == kind and peer not in moves]
+            peers = [peer for peer in step.peers if self.type[peer] == kind and peer not in moves]
             if peers:
-                block = self._room(1, kind, self._channels(peers), [])
-                ids = ",".join(str(block.channels[kind].index(self.channel[peer])) for peer in peers)
+                block, ids = self._room(1, kind, peers)
                 name = "signal" if step.kind == SIGNAL else "wait"
                 block.operations.append(f'{{"name":"{name}","channel_ids":[{ids}],"channel_type":"{kind}"}}')
+                if len(peers) == len(step.peers):
+                    self.told[step[:2]] = block.operations[-1]
 
     def _through_ports(self, moves: tuple[Move, ...]) -> None:
         """All but the last move to each, then the last with the signal, and a pause until it has left."""
@@ -181,17 +225,16 @@ class _Cut:
         self._add([NOP])
 
     def _put(self, name: str, kind: str, moves: tuple[Move, ...]) -> None:
-        block = self._room(1, kind, self._channels(move.peer for move in moves), list(moves))
-        ids = ",".join(str(block.channels[kind].index(self.channel[move.peer])) for move in moves)
-        source = ",".join(self._local(move.source, move.size) for move in moves)
-        target = ",".join(self._remote(block, kind, move) for move in moves)
+        block, ids = self._room(1, kind, [move.peer for move in moves], moves)
+        source = ",".join([self._local(move.source, move.size) for move in moves])
+        target = ",".join([self._remote(block, kind, move) for move in moves])
         block.operations.append(
             f'{{"name":"{name}","src_buff":[{source}],"dst_buff":[{target}],"channel_ids":[{ids}],'
             f'"channel_type":"{kind}"}}'
         )
 
     def _fold(self, step: Step) -> None:
-        source = ",".join(self._local(place, step.size) for place in step.operands)
+        source = ",".join([self._local(place, step.size) for place in step.operands])
         into = self._local(step.into, step.size)
         flagged = "pkt" if step.kind == ADD else ""
         if len(step.operands) == 1:
@@ -200,10 +243,8 @@ class _Cut:
         elif not step.moves:
             self._add([f'{{"name":"re{flagged}","src_buff":[{source}],"dst_buff":[{into}],"reduce_op":"sum"}}'])
         else:
-            peers = [move.peer for move in step.moves]
-            block = self._room(1, MEMORY, self._channels(peers), list(step.moves))
-            target = ",".join([into, *(self._remote(block, MEMORY, move) for move in step.moves)])
-            ids = ",".join(str(block.channels[MEMORY].index(self.channel[peer])) for peer in peers)
+            block, ids = self._room(1, MEMORY, [move.peer for move in step.moves], step.moves)
+            target = ",".join([into, *[self._remote(block, MEMORY, move) for move in step.moves]])
             block.operations.append(
                 f'{{"name":"res{flagged}","src_buff":[{source}],"dst_buff":[{target}],"channel_ids":[{ids}],'
                 f'"channel_type":"memory","reduce_op":"sum"}}'
@@ -212,9 +253,9 @@ class _Cut:
     def _switch(self, step: Step) -> None:
         places = [step.into, *step.operands] if step.kind == SWITCHES else [step.into]
         ids = [self.ends.groups.index((step.peers, self.ends.kind(place[0]))) for place in places]
-        block = self._room(1, SWITCH, ids, [])
+        block = self._block(1, SWITCH, ids, ())
         target, *source = (
-            f'{{"switch_channel_id":{block.channels[SWITCH].index(at)},"index":{place[1]},"size":{step.size}}}'
+            f'{{"switch_channel_id":{block.channels[SWITCH][at]},"index":{place[1]},"size":{step.size}}}'
             for at, place in zip(ids, places, strict=True)
         )
         name, more = ("glres", ',"reduce_op":"sum"') if source else ("gstore", "")
@@ -223,58 +264,89 @@ class _Cut:
             f'{{"name":"{name}","src_buff":[{read}],"dst_buff":[{target}],"channel_type":"{SWITCH}"{more}}}'
         )
 
-    def _channels(self, peers: Iterable[int]) -> list[int]:
-        return [self.channel[peer] for peer in peers]
-
     def _local(self, place: Place, size: int) -> str:
-        return f'{{"type":"{self._kind(place)}","index":{place[1]},"size":{size}}}'
-
-    def _kind(self, place: Place) -> str:
-        return self.ends.kind(SCRATCH if place[0] == PACKETS else place[0])
+        return f'{{"type":"{self.kinds[place[0]]}","index":{place[1]},"size":{size}}}'
 
     def _remote(self, block: Block, kind: str, move: Move) -> str:
-        at = block.buffers[kind].index(self._buffer(kind, move))
+        at = block.buffers[kind][self._buffer(kind, move)]
         return f'{{"buffer_id":{at},"index":{move.target[1]},"size":{move.size}}}'
 
     def _buffer(self, kind: str, move: Move) -> int:
-        return self.buffers.setdefault((move.peer, self._kind(move.target), kind), len(self.buffers))
+        return self.buffers.setdefault((move.peer, self.kinds[move.target[0]], kind), len(self.buffers))
+
+    def _sync(self) -> None:
+        made = self.made[-1].operations
+        if made and made[-1] is NOP:
+            return
+        if len(made) < self.room:
+            made.append(NOP)
+        else:
+            self._add([NOP])
 
     def _add(self, operations: list[str]) -> None:
-        self._room(len(operations), MEMORY, [], []).operations.extend(operations)
+        self._block(len(operations), MEMORY, (), ()).operations.extend(operations)
 
-    def _room(self, more: int, kind: str, numbers: list[int], moves: list[Move]) -> Block:
+    def _room(self, more: int, kind: str, peers: list[int], moves: Sequence[Move] = ()) -> tuple[Block, str]:
+        """The block that takes so many operations more, to these peers; and their channels, as it calls them."""
+        channels = [self.channel[peer] for peer in peers]
+        block = self._block(more, kind, channels, [self._buffer(kind, move) for move in moves])
+        mine = block.channels[kind]
+        return block, ",".join([str(mine[channel]) for channel in channels])
+
+    def _block(self, more: int, kind: str, channels: Sequence[int], buffers: Sequence[int]) -> Block:
         """The block that takes so many operations more, with these channels and buffers; a new one where none does."""
         block = self.made[-1]
-        if not moves and len(block.operations) + more <= ROOM and set(numbers) <= set(block.channels[kind]):
-            return block
         for _ in range(2):
-            channels = list(dict.fromkeys([*block.channels[kind], *numbers]))
-            buffers = list(dict.fromkeys([*block.buffers[kind], *(self._buffer(kind, move) for move in moves)]))
-            full = len(channels) > MOST_CHANNELS or len(buffers) > MOST_CHANNELS
-            if not full and len(block.operations) + more <= ROOM + (2 if len(self.made) == 1 else 0):
-                block.channels[kind], block.buffers[kind] = channels, buffers
+            if len(block.operations) + more <= self.room and block.takes(kind, channels, buffers):
                 return block
             block = self._next()
         raise AssertionError("an operation fits into an empty block")
 
     def _next(self) -> Block:
         old, new = self.made[-1], Block()
-        if self.links < MOST_SEMAPHORES:
-            ids = f'"semaphore_ids":[{self.links}]'
-            old.operations += [NOP, f'{{"name":"sem_release",{ids}}}']
+        links, before = self.links, 2
+        if links.semaphores < MOST_SEMAPHORES:
+            ids = f'"semaphore_ids":[{links.semaphores}]'
+            if not old.operations or old.operations[-1] is not NOP:
+                old.operations.append(NOP)
+            old.operations.append(f'{{"name":"sem_release",{ids}}}')
             new.operations += [f'{{"name":"sem_acquire",{ids}}}', NOP]
-        elif self.links < MOST_SEMAPHORES + MOST_BARRIERS:
-            both = f'{{"name":"barrier","barrier_id":{self.links - MOST_SEMAPHORES},"num_threadblocks":2}}'
-            old.operations.append(both)
-            new.operations.append(both)
+            links.semaphores, before = links.semaphores + 1, 0  # they stand there already
         else:
-            raise Unsupported(
-                f"rank {self.ends.rank}: more than {MOST_SEMAPHORES + MOST_BARRIERS} of its thread blocks go on where "
-                "another is full, and GPUs have no more semaphores and barriers"
-            )
-        self.links += 1
+            if len(self.crowd) in (0, links.crowd):
+                self._begin(old)
+            before = len(self.crowd)
+            self.crowd.append(new)
         self.made.append(new)
+        self.told = {}
+        self.room = MOST_OPERATIONS - before - self._behind()
         return new
+
+    def _behind(self) -> int:
+        """Operations of the link behind the last block."""
+        if self.links.semaphores < MOST_SEMAPHORES:
+            return 2
+        return self.links.crowd - (len(self.crowd) or self.links.crowd) or self.links.crowd - 1
+
+    def _begin(self, first: Block) -> None:
+        self._meet()
+        if self.links.barriers == MOST_BARRIERS:
+            most = MOST_SEMAPHORES + MOST_BARRIERS * (self.links.crowd - 1)
+            raise Unsupported(
+                f"rank {self.ends.rank}: more than {most} of its thread blocks go on where another is full, and GPUs "
+                "have no more semaphores and barriers"
+            )
+        self.links.barriers += 1
+        self.crowd = [first]
+
+    def _meet(self) -> None:
+        """The blocks of the last barrier come to it, so many as they are."""
+        many = len(self.crowd)
+        here = f'{{"name":"barrier","barrier_id":{self.links.barriers - 1},"num_threadblocks":{many}}}'
+        for number, block in enumerate(self.crowd):
+            block.operations[:0] = [here] * number
+            block.operations += [here] * (many - 1 - number)
+        self.crowd = []
 
 
 def kinds_of(whole: int | None) -> Callable[[int], str]:

@@ -15,6 +15,7 @@ A port hands what it is asked for to a proxy, which does it later, in order: one
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from antiphon.lower.machine.code import Block, Instruction
@@ -23,7 +24,7 @@ Spot = tuple[int, int]  # a block of the machine, and an instruction of it
 Cells = tuple[int, int]  # the first, and how many
 
 
-@dataclass
+@dataclass(slots=True)
 class Lane:
     """What one thread does: take, give, have a `port` (a block of the machine) do something `later`, or wait until that
     has done all it was asked for (`flush`)."""
@@ -35,23 +36,29 @@ class Lane:
     flush: bool = False
 
 
-@dataclass
+class Threads:
+    """The lanes of the first threads. `taken`, `given`: of all, where they only take or give (`plain`): then they are
+    one instruction."""
+
+    __slots__ = ("given", "gives", "lanes", "plain", "taken", "takes")
+
+    def __init__(self, lanes: list[Lane]) -> None:
+        self.lanes = lanes
+        self.taken = tuple(semaphore for lane in lanes for semaphore in lane.acquire)
+        self.given = tuple(semaphore for lane in lanes for semaphore in lane.release)
+        self.plain = all(lane.port < 0 for lane in lanes) and len(set(self.taken)) == len(self.taken)
+        self.takes = bool(self.taken) or any(lane.flush for lane in lanes)
+        self.gives = bool(self.given) or any(lane.later is not None for lane in lanes)
+
+
+@dataclass(slots=True)
 class Item:
-    """An operation: data, or the lanes of the first threads. `flags`: packets that it waits for; `marks`: that it
-    writes."""
+    """An operation: data, or what threads do. `flags`: packets that it waits for; `marks`: that it writes."""
 
     one: Instruction
-    lanes: list[Lane] = field(default_factory=list)
-    flags: list[Cells] = field(default_factory=list)
-    marks: list[Cells] = field(default_factory=list)
-
-    @property
-    def takes(self) -> bool:
-        return bool(self.flags) or any(lane.acquire or lane.flush for lane in self.lanes)
-
-    @property
-    def gives(self) -> bool:
-        return any(lane.release or lane.later is not None for lane in self.lanes)
+    threads: Threads | None = None
+    flags: Sequence[Cells] = ()
+    marks: Sequence[Cells] = ()
 
 
 def _telling(one: Instruction, taken: tuple[int, ...], given: tuple[int, ...], wait: tuple[Spot, ...]) -> Instruction:
@@ -68,7 +75,7 @@ class Machine:
 
     blocks: list[Block] = field(default_factory=list)
     writers: dict[int, list[Spot]] = field(default_factory=dict)  # by cell
-    readers: list[tuple[Spot, list[Cells]]] = field(default_factory=list)
+    readers: list[tuple[Spot, Sequence[Cells]]] = field(default_factory=list)
     asked: dict[int, Spot] = field(default_factory=dict)  # of each port who asked it last
     inorder: list[tuple[Spot, Spot]] = field(default_factory=list)  # who must ask a port before whom
     held: list[tuple[Spot, Spot]] = field(default_factory=list)  # data, and data before it: no thread passes its part
@@ -87,8 +94,8 @@ class Machine:
         return ((block, len(made) - 1),) if made else ()
 
     def wait_more(self, spot: Spot, more: tuple[Spot, ...]) -> None:
-        made = self.blocks[spot[0]].instructions
-        made[spot[1]] = replace(made[spot[1]], wait=(*made[spot[1]].wait, *more))
+        one = self.blocks[spot[0]].instructions[spot[1]]
+        one.wait = (*one.wait, *more)
 
     def settle(self) -> None:
         """Who waits for packets waits for all that write them. A packet that nobody writes never comes."""
@@ -111,9 +118,6 @@ class Lanes:
         self.open: list[Item] = []
         self.loose: tuple[Spot, ...] = ()  # what the next sync must wait for
 
-    def add(self, item: Item) -> None:
-        self.open.append(item)
-
     def sync(self, number: int, verb: str, *, always: bool = False) -> None:
         """All threads wait for each other."""
         self.close()
@@ -123,24 +127,21 @@ class Lanes:
 
     def close(self) -> None:
         items, self.open = self.open, []
-        if _in_line(items):
-            for item in items:
-                if item.lanes:
-                    self._lanes(item)
-                else:
-                    self._note(self.machine.add(self.main, item.one), item)
-        else:
+        if not _in_line(items):
             _Apart(self, items).go()
-
-    def _lanes(self, item: Item) -> None:
-        """Several threads that only take or give are one instruction."""
-        taken = [semaphore for lane in item.lanes for semaphore in lane.acquire]
-        if len(set(taken)) == len(taken) and all(lane.port < 0 for lane in item.lanes):
-            given = tuple(semaphore for lane in item.lanes for semaphore in lane.release)
-            self.machine.add(self.main, _telling(item.one, tuple(taken), given, ()))
             return
-        for lane in item.lanes:
-            self.lane(self.main, item.one, lane, ())
+        made = self.machine.blocks[self.main].instructions
+        for item in items:
+            threads = item.threads
+            if threads is None:
+                made.append(item.one)
+                if item.flags or item.marks:
+                    note(self.machine, (self.main, len(made) - 1), item.flags, item.marks)
+            elif threads.plain:
+                made.append(_telling(item.one, threads.taken, threads.given, ()))
+            else:
+                for lane in threads.lanes:
+                    self.lane(self.main, item.one, lane, ())
 
     def lane(self, block: int, one: Instruction, lane: Lane, wait: tuple[Spot, ...]) -> Spot:
         """Gives where it stands."""
@@ -155,9 +156,6 @@ class Lanes:
             spot = self.machine.add(block, replace(one, wait=self.machine.last(lane.port)))
         return spot
 
-    def _note(self, spot: Spot, item: Item) -> None:
-        note(self.machine, spot, item.flags, item.marks)
-
     def spare(self, number: int) -> int:
         """The machine's block for the n-th thing that is not in line."""
         while len(self.beside) <= number:
@@ -165,7 +163,7 @@ class Lanes:
         return self.beside[number]
 
 
-def note(machine: Machine, spot: Spot, flags: list[Cells], marks: list[Cells]) -> None:
+def note(machine: Machine, spot: Spot, flags: Sequence[Cells], marks: Sequence[Cells]) -> None:
     if flags:
         machine.readers.append((spot, flags))
     for first, count in marks:
@@ -187,9 +185,10 @@ class _Apart:
 
     def go(self) -> None:
         for item in self.items:
-            if not item.lanes:
+            if item.threads is None:
                 self._data(item)
-            for thread, lane in enumerate(item.lanes):
+                continue
+            for thread, lane in enumerate(item.threads.lanes):
                 self._thread(item, thread, lane)
         self.lanes.loose += tuple(spot for thread, spot in self.seen.items() if thread)
 
@@ -223,17 +222,20 @@ class _Apart:
 
 def _in_line(items: list[Item]) -> bool:
     """Whether the order of these operations makes no difference that their threads could not keep."""
-    data: list[Item] = []
+    data: list[Instruction] = []
     taken = wide = False
     for item in items:
-        several = len(item.lanes) > 1
-        if (item.lanes and item.gives and (data or (taken and (wide or several)))) or (not item.lanes and taken):
-            return False
-        if not item.lanes:
-            if any(_meet(item.one, other.one) for other in data):
+        threads = item.threads
+        if threads is None:
+            if taken or (data and any(_meet(item.one, other) for other in data)):
                 return False
-            data.append(item)
-        if item.takes:
+            data.append(item.one)
+            taken = taken or bool(item.flags)
+            continue
+        several = len(threads.lanes) > 1
+        if threads.gives and (data or (taken and (wide or several))):
+            return False
+        if threads.takes:
             taken, wide = True, wide or several
     return True
 

@@ -7,17 +7,15 @@ all sources from the buffer of the first; sizes are those of the destinations fo
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from antiphon.errors import Invalid, Unsupported, quote
-from antiphon.formats.mscclpp.lanes import Cells, Item, Lane, Machine
+from antiphon.formats.mscclpp.lanes import Cells, Item, Lane, Machine, Threads
 from antiphon.formats.mscclpp.limits import KINDS, MEMORY, PORT
 from antiphon.formats.mscclpp.shape import Buffer, Inner
 from antiphon.formats.mscclpp.wiring import Names, Wiring
 from antiphon.lower.machine.code import Instruction
-
-SWITCHES = ("glres", "gstore", "gstorepkt")
-PUTS = ("put", "pws", "pwsf")
 
 
 class Window:
@@ -27,43 +25,40 @@ class Window:
         self.at, self.one = at, one
 
 
+WHOLE = Window()
+
+
 class Reader:
     """Operations of one thread block as items."""
 
     def __init__(self, wiring: Wiring, machine: Machine, names: Names, ports: dict[int, int]) -> None:
         self.wiring, self.machine, self.names, self.rank = wiring, machine, names, names.rank
         self.ports = ports  # of each port channel its block of the machine
-        self.where, self.number, self.verb = "", 0, ""
-        self.window = Window()
-
-    def items(self, where: str, number: int, one: Inner, window: Window) -> list[Item]:
-        self.where, self.number, self.window = where, number, window
-        self.verb = one.name if not window.one else f"{one.name} in pipeline"
-        made = self._made(one)
-        return [item for item in made if item.lanes or item.one.count]
-
-    def _made(self, one: Inner) -> list[Item]:
-        name = one.name
-        if name in ("signal", "wait", "rlxsignal", "rlxwait"):
-            return self._told(one)
-        if name in ("sem_acquire", "sem_release"):
-            numbers = [self.wiring.local[self.rank][number] for number in one.semaphore_ids or ()]
-            lanes = [Lane((s,), ()) if name == "sem_acquire" else Lane((), (s,)) for s in numbers]
-            return [Item(self._one(), lanes)] if lanes else []
-        if name == "flush":
-            return self._flush(one)
-        if name in PUTS:
-            return self._port_put(one) if one.channel_type == PORT else self._put(one)
-        known = {
-            "get": self._get, "copy": self._copy, "re": self._reduce, "res": self._reduce, "rre": self._reduce,
-            "rres": self._reduce, "ppkt": self._put_packets, "rppkt": self._pass_packets, "upkt": self._unpack,
-            "cpkt": self._pack, "repkt": self._reduce_packets, "respkt": self._reduce_packets,
-            "recpkt": self._reduce_packets, "recspkt": self._reduce_packets, "glres": self._switch_reduce,
-            "gstore": self._switch_store, "gstorepkt": self._switch_packets,
+        self.number, self.verb, self.name = 0, "", ""
+        self.window = WHOLE
+        self.told: dict[tuple[str, tuple[int, ...]], Threads] = {}  # what signals and waits come again and again
+        self.known = {
+            "signal": self._told, "wait": self._told, "rlxsignal": self._told, "rlxwait": self._told,
+            "sem_acquire": self._linked, "sem_release": self._linked, "flush": self._flush, "put": self._put,
+            "pws": self._put, "pwsf": self._put, "get": self._get, "copy": self._copy, "re": self._reduce,
+            "res": self._reduce, "rre": self._reduce, "rres": self._reduce, "ppkt": self._put_packets,
+            "rppkt": self._pass_packets, "upkt": self._unpack, "cpkt": self._pack, "repkt": self._reduce_packets,
+            "respkt": self._reduce_packets, "recpkt": self._reduce_packets, "recspkt": self._reduce_packets,
+            "glres": self._switch_reduce, "gstore": self._switch_store, "gstorepkt": self._switch_packets,
         }  # fmt: skip
-        if name not in known:
-            raise Unsupported(f"{self.where}: {quote(name)} is no operation that is known here")
-        return known[name](one)
+
+    def __str__(self) -> str:
+        """Where it is now: put together only where something is wrong there."""
+        return f"{self.names.where}, step {self.number} ({self.name[:24]})"
+
+    def items(self, number: int, one: Inner, window: Window, within: str = "") -> list[Item]:
+        """`within`: the name of the operation that has this one in it."""
+        self.number, self.window, self.name = number, window, within or one.name
+        self.verb = f"{one.name} in pipeline" if window.one else one.name
+        read = self.known.get(one.name)
+        if read is None:
+            raise Unsupported(f"{self}: {quote(one.name)} is no operation that is known here")
+        return read(one)
 
     def _one(self, *, loose: bool = False) -> Instruction:
         return Instruction(self.number, self.verb, loose=loose)
@@ -72,24 +67,44 @@ class Reader:
 
     def _type(self, one: Inner) -> str:
         if one.channel_type not in (MEMORY, PORT):
-            raise Invalid(f"{self.where}: does nothing on channels of type {quote(one.channel_type)}; memory or port")
+            raise Invalid(f"{self}: does nothing on channels of type {quote(one.channel_type)}; memory or port")
         return one.channel_type
 
     def _told(self, one: Inner) -> list[Item]:
-        kind, taken = self._type(one), one.name in ("wait", "rlxwait")
-        loose = one.name.startswith("rlx") and kind == MEMORY
+        kind, name = self._type(one), one.name
+        if not one.channel_ids:
+            return []
+        if kind == PORT:
+            threads = Threads([self._asked(at, taken=name.endswith("wait")) for at in one.channel_ids])
+            return [Item(self._one(), threads)]
+        key = name, tuple(one.channel_ids)
+        found = self.told.get(key)
+        if found is None:
+            found = self.told[key] = Threads(self._lanes(one.channel_ids, taken=name.endswith("wait")))
+        return [Item(self._one(loose=name.startswith("rlx")), found)] if found.lanes else []
+
+    def _lanes(self, ids: list[int], *, taken: bool) -> list[Lane]:
+        """By memory. A signal that nobody can take is none."""
         lanes = []
-        for at in one.channel_ids or ():
-            channel = self.names.channel(self.where, kind, at)
-            semaphore = self.wiring.signal(kind, self.rank, channel, taken=taken)
-            if taken:
-                lanes.append(Lane(acquire=(semaphore,)))
-            elif kind == PORT:
-                given = (semaphore,) if semaphore >= 0 else ()
-                lanes.append(Lane(port=self._port(channel), later=replace(self._one(), release=given)))
-            elif semaphore >= 0:
-                lanes.append(Lane(release=(semaphore,)))
-        return [Item(self._one(loose=loose), lanes)] if lanes else []
+        for at in ids:
+            channel = self.names.channel(self, MEMORY, at)
+            semaphore = self.wiring.signal(MEMORY, self.rank, channel, taken=taken)
+            if semaphore >= 0:
+                lanes.append(Lane((semaphore,), ()) if taken else Lane((), (semaphore,)))
+        return lanes
+
+    def _asked(self, at: int, *, taken: bool) -> Lane:
+        channel = self.names.channel(self, PORT, at)
+        semaphore = self.wiring.signal(PORT, self.rank, channel, taken=taken)
+        if taken:
+            return Lane(acquire=(semaphore,))
+        given = (semaphore,) if semaphore >= 0 else ()
+        return Lane(port=self._port(channel), later=replace(self._one(), release=given))
+
+    def _linked(self, one: Inner) -> list[Item]:
+        numbers = [self.wiring.local[self.rank][number] for number in one.semaphore_ids or ()]
+        lanes = [Lane((s,), ()) if one.name == "sem_acquire" else Lane((), (s,)) for s in numbers]
+        return [Item(self._one(), Threads(lanes))] if lanes else []
 
     def _port(self, channel: int) -> int:
         """The proxy of a channel."""
@@ -100,10 +115,10 @@ class Reader:
     def _flush(self, one: Inner) -> list[Item]:
         many = len(one.dst_buff or ())
         if many > len(one.channel_ids or ()):
-            raise Invalid(f"{self.where}: flushes {many} channels, one for each destination, and names fewer")
-        channels = [self.names.channel(self.where, PORT, at) for at in (one.channel_ids or ())[:many]]
+            raise Invalid(f"{self}: flushes {many} channels, one for each destination, and names fewer")
+        channels = [self.names.channel(self, PORT, at) for at in (one.channel_ids or ())[:many]]
         lanes = [Lane(port=self._port(channel), flush=True) for channel in channels]
-        return [Item(self._one(), lanes)] if lanes else []
+        return [Item(self._one(), Threads(lanes))] if lanes else []
 
     # ---- places ----
 
@@ -119,70 +134,82 @@ class Reader:
 
     def _offset(self, kind: str | None, skip: int) -> int:
         """In a pipeline scratch may be smaller than what goes through it: its units take turns."""
-        if kind == "s" and not self.window.one and self.wiring.scratch != self.wiring.width:
-            raise Unsupported(f"{self.where}: beside a pipeline, scratch that is reused has no place for whole chunks")
-        return skip % self.wiring.scratch if kind == "s" and self.window.one else skip
+        if kind != "s":
+            return skip
+        if self.window.one:
+            return skip % self.wiring.scratch
+        if self.wiring.scratch != self.wiring.width:
+            raise Unsupported(f"{self}: beside a pipeline, scratch that is reused has no place for whole chunks")
+        return skip
 
     def _local(self, place: Buffer, size: int, skip: int) -> int:
-        if place.type is None:
-            raise Invalid(f"{self.where}: lacks the type of a buffer of its own")
-        cell = self.wiring.cells(self.where, self.rank, self.rank, place.type, place.index, size)
-        return cell + self._offset(place.type, skip)
+        return self._here(place.type, place.index, size, skip)
+
+    def _here(self, kind: str | None, index: int, size: int, skip: int) -> int:
+        if kind is None:
+            raise Invalid(f"{self}: lacks the type of a buffer of its own")
+        return self.wiring.cells(self, self.rank, self.rank, kind, index, size) + self._offset(kind, skip)
 
     def _far(self, place: Buffer, size: int, skip: int, kind: str = MEMORY) -> int:
-        at, of = self.names.buffer(self.where, kind, place.buffer_id)
+        at, of = self.names.buffer(self, kind, place.buffer_id)
         if of == "s" and self.wiring.file.use_double_scratch_buffer:
             raise Invalid(
-                f"{self.where}: with use_double_scratch_buffer others find scratch in one place, its own rank in two"
+                f"{self}: with use_double_scratch_buffer others find scratch in one place, its own rank in two"
             )
-        return self.wiring.cells(self.where, self.rank, at, of, place.index, size) + self._offset(of, skip)
+        return self.wiring.cells(self, self.rank, at, of, place.index, size) + self._offset(of, skip)
 
     def _packets(self, place: Buffer, size: int, skip: int, *, far: bool = False) -> Cells:
-        at, of = self.names.buffer(self.where, MEMORY, place.buffer_id) if far else (self.rank, place.type)
-        cell = self.wiring.packet_cells(self.where, at, of, place.index, size)
+        at, of = self.names.buffer(self, MEMORY, place.buffer_id) if far else (self.rank, place.type)
+        cell = self.wiring.packet_cells(self, at, of, place.index, size)
         return cell + skip, size
 
     def _sources(self, one: Inner, least: int = 1) -> list[Buffer]:
         if len(one.src_buff or ()) < least:
-            raise Invalid(f"{self.where}: needs {least} in src_buff, has {len(one.src_buff or ())}")
+            raise Invalid(f"{self}: needs {least} in src_buff, has {len(one.src_buff or ())}")
         return one.src_buff or []
 
     def _targets(self, one: Inner, least: int = 1) -> list[Buffer]:
         if len(one.dst_buff or ()) < least:
-            raise Invalid(f"{self.where}: needs {least} in dst_buff, has {len(one.dst_buff or ())}")
+            raise Invalid(f"{self}: needs {least} in dst_buff, has {len(one.dst_buff or ())}")
         return one.dst_buff or []
 
-    def _data(self, count: int, read: list[int], write: list[int], **packets: list[Cells]) -> list[Item]:
+    def _data(
+        self, count: int, read: Sequence[int], write: Sequence[int], flags: Sequence[Cells] = (),
+        marks: Sequence[Cells] = (),
+    ) -> list[Item]:  # fmt: skip
+        if not count:
+            return []
         one = Instruction(self.number, self.verb, count, tuple(read), tuple(write))
-        if packets.get("marks") and self.wiring.file.use_double_scratch_buffer:
-            one = replace(one, ahead=True)
-        return [Item(one, [], packets.get("flags", []), packets.get("marks", []))]
+        one.ahead = bool(marks) and self.wiring.file.use_double_scratch_buffer
+        return [Item(one, None, flags, marks)]
 
     # ---- data ----
 
     def _put(self, one: Inner) -> list[Item]:
+        if one.channel_type == PORT:
+            return self._port_put(one)
         if one.channel_type != MEMORY:
-            raise Invalid(f"{self.where}: puts by channels of type {quote(one.channel_type)}; memory or port")
+            raise Invalid(f"{self}: puts by channels of type {quote(one.channel_type)}; memory or port")
         targets = self._targets(one)
         sources = self._sources(one, len(targets))
         made = []
         for source, target in zip(sources, targets, strict=False):
             skip, count = self._run(one, target.size)
-            first = Buffer(source.index, source.size, sources[0].type)
-            made += self._data(count, [self._local(first, target.size, skip)], [self._far(target, target.size, skip)])
+            read = self._here(sources[0].type, source.index, target.size, skip)
+            made += self._data(count, (read,), (self._far(target, target.size, skip),))
         return made
 
     def _port_put(self, one: Inner) -> list[Item]:
         targets = self._targets(one)
         sources, ids = self._sources(one, len(targets)), one.channel_ids or []
         if len(ids) < len(targets):
-            raise Invalid(f"{self.where}: {len(targets)} destinations, but {len(ids)} channels")
+            raise Invalid(f"{self}: {len(targets)} destinations, but {len(ids)} channels")
         lanes = []
         for source, target, at in zip(sources, targets, ids, strict=False):
-            channel = self.names.channel(self.where, PORT, at)
+            channel = self.names.channel(self, PORT, at)
             peer = self.wiring.peers[PORT, self.rank][channel][0]
-            if self.names.buffer(self.where, PORT, target.buffer_id)[0] != peer:
-                raise Invalid(f"{self.where}: its channel leads to rank {peer}, its destination is another's")
+            if self.names.buffer(self, PORT, target.buffer_id)[0] != peer:
+                raise Invalid(f"{self}: its channel leads to rank {peer}, its destination is another's")
             skip, count = self._run(one, target.size)
             given = () if one.name == "put" else (self.wiring.signal(PORT, self.rank, channel, taken=False),)
             later = Instruction(
@@ -190,7 +217,7 @@ class Reader:
                 (self._far(target, target.size, skip, PORT),), release=tuple(s for s in given if s >= 0),
             )  # fmt: skip
             lanes.append(Lane(port=self._port(channel), later=later, flush=one.name == "pwsf"))
-        return [Item(self._one(), lanes)]
+        return [Item(self._one(), Threads(lanes))]
 
     def _get(self, one: Inner) -> list[Item]:
         sources = self._sources(one)
@@ -218,9 +245,7 @@ class Reader:
         if self.window.one and self.wiring.file.reuse_resources and not far_in:
             kinds = {place.type for place in (*sources, *targets[:1])}
             if "s" in kinds and len(kinds) > 1:
-                raise Unsupported(
-                    f"{self.where}: in a pipeline that reuses scratch it reads from elsewhere than it says"
-                )
+                raise Unsupported(f"{self}: in a pipeline that reuses scratch it reads from elsewhere than it says")
         read = [self._local(sources[0], size, skip)]
         read += [(self._far if far_in else self._local)(place, size, skip) for place in sources[1:]]
         write = [self._local(targets[0], size, skip)]
@@ -231,9 +256,9 @@ class Reader:
 
     def _whole(self, one: Inner) -> None:
         if one.channel_type == PORT:
-            raise Unsupported(f"{self.where}: packets by ports are not known here; use memory channels")
+            raise Unsupported(f"{self}: packets by ports are not known here; use memory channels")
         if self.window.one:
-            raise Unsupported(f"{self.where}: packets know nothing of pipelines")
+            raise Unsupported(f"{self}: packets know nothing of pipelines")
 
     def _put_packets(self, one: Inner) -> list[Item]:
         self._whole(one)
@@ -289,14 +314,14 @@ class Reader:
 
     def _group(self, place: Buffer, size: int, skip: int, *, packets: bool = False) -> list[int]:
         """The same place at all ranks of a group."""
-        which, ranks = self.names.group(self.where, place.switch_channel_id)
+        which, ranks = self.names.group(self, place.switch_channel_id)
         kind = KINDS[which]
         if packets:
-            return [self.wiring.packet_cells(self.where, at, kind, place.index, size) + skip for at in ranks]
+            return [self.wiring.packet_cells(self, at, kind, place.index, size) + skip for at in ranks]
         if kind == "s" and self.wiring.file.use_double_scratch_buffer:
-            raise Invalid(f"{self.where}: with use_double_scratch_buffer switches find scratch in one place only")
+            raise Invalid(f"{self}: with use_double_scratch_buffer switches find scratch in one place only")
         skip = self._offset(kind, skip)
-        return [self.wiring.cells(self.where, self.rank, at, kind, place.index, size) + skip for at in ranks]
+        return [self.wiring.cells(self, self.rank, at, kind, place.index, size) + skip for at in ranks]
 
     def _switch_reduce(self, one: Inner) -> list[Item]:
         source, target = self._sources(one)[0], self._targets(one)[0]

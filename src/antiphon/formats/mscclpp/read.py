@@ -12,7 +12,7 @@ from antiphon.core.files import name_of, read_bytes, reading
 from antiphon.errors import Invalid, Unsupported
 from antiphon.formats.mscclpp.lanes import Lanes, Machine, Spot
 from antiphon.formats.mscclpp.limits import SCRATCH
-from antiphon.formats.mscclpp.operations import Reader, Window
+from antiphon.formats.mscclpp.operations import WHOLE, Reader, Window
 from antiphon.formats.mscclpp.shape import File, Gpu, Inner, Operation, parsed
 from antiphon.formats.mscclpp.wiring import MOST_WIDTH, Names, Wiring, collective_of, grain_of
 from antiphon.lower.machine.code import Code, Instruction
@@ -127,14 +127,25 @@ def _refuse_long(file: File, width: int, nbytes: int) -> None:
 # ---- a rank ----
 
 
+@dataclass(slots=True)
+class _Visit:
+    """Of a block of the machine to a barrier for so many: the instruction with which it comes there, and that with
+    which it leaves. None where it has done nothing before, or does nothing more."""
+
+    where: str
+    size: int
+    block: int
+    came: int | None
+    left: int | None
+
+
 class _Rank:
     """The thread blocks of one GPU."""
 
     def __init__(self, wiring: Wiring, machine: Machine, rank: int, gpu: Gpu) -> None:
         self.wiring, self.machine, self.rank, self.gpu = wiring, machine, rank, gpu
         self.ports: dict[int, int] = {}
-        self.arrived: dict[int, dict[int, list[tuple[Spot, str, int]]]] = {}  # by barrier and block
-        self.leaving: dict[int, dict[int, list[Spot]]] = {}
+        self.barriers: dict[int, dict[int, list[_Visit]]] = {}  # by barrier and block
 
     def read(self) -> None:
         for number, block in enumerate(self.gpu.threadblocks):
@@ -142,26 +153,25 @@ class _Rank:
             names = Names(self.wiring, self.rank, number, block)
             reader = Reader(self.wiring, self.machine, names, self.ports)
             for at, one in enumerate(block.ops):
-                where = f"rank {self.rank}, block {number}, step {at} ({one.name[:24]})"
                 if one.name == "pipeline":
-                    self._pipeline(where, at, one, lanes, reader, number)
+                    self._pipeline(at, one, lanes, reader)
                 else:
-                    self._one(where, at, one, lanes, reader, number, Window())
+                    self._one(at, one, lanes, reader, WHOLE)
             lanes.close()
         self._meet()
 
-    def _one(self, where: str, at: int, one: Inner, lanes: Lanes, reader: Reader, number: int, window: Window) -> None:
+    def _one(self, at: int, one: Inner, lanes: Lanes, reader: Reader, window: Window, within: str = "") -> None:
         if one.name == "nop":
             lanes.sync(at, "nop")
         elif one.name == "barrier":
-            self._barrier(where, at, one, lanes, number)
+            self._barrier(at, one, lanes, reader, within)
         else:
-            for item in reader.items(where, at, one, window):
-                lanes.add(item)
+            lanes.open += reader.items(at, one, window, within)
 
-    def _pipeline(self, where: str, at: int, one: Operation, lanes: Lanes, reader: Reader, number: int) -> None:
+    def _pipeline(self, at: int, one: Operation, lanes: Lanes, reader: Reader) -> None:
         assert one.iter_context is not None
         chunks, units = one.iter_context.num_chunks, self.wiring.width
+        where = f"{reader.names.where}, step {at} ({one.name})"
         for inner in one.ops or ():
             places = [*(inner.src_buff or ()), *(inner.dst_buff or ())]
             if any(place.size < chunks for place in places):
@@ -170,35 +180,70 @@ class _Rank:
                 raise Invalid(f"{where}: has a pipeline within")
         for turn in range(chunks * units):
             for inner in one.ops or ():
-                self._one(where, at, inner, lanes, reader, number, Window(turn, 1))
+                self._one(at, inner, lanes, reader, Window(turn, 1), one.name)
 
-    def _barrier(self, where: str, at: int, one: Inner, lanes: Lanes, number: int) -> None:
+    def _barrier(self, at: int, one: Inner, lanes: Lanes, reader: Reader, within: str) -> None:
+        where, number = f"{reader.names.where}, step {at} ({within or one.name})", reader.names.number
         if one.barrier_id is None or one.num_threadblocks is None:
             raise Invalid(f"{where}: lacks barrier_id or num_threadblocks")
-        lanes.sync(at, "barrier", always=True)
         if one.num_threadblocks == 1:
+            lanes.sync(at, "barrier")
             return
-        spot = self.machine.last(lanes.main)[0]
-        self.machine.add(lanes.main, Instruction(at, "barrier"))
-        there = self.arrived.setdefault(one.barrier_id, {}).setdefault(number, [])
-        there.append((spot, where, one.num_threadblocks))
-        self.leaving.setdefault(one.barrier_id, {}).setdefault(number, []).append((spot[0], spot[1] + 1))
+        lanes.close()
+        visits = self.barriers.setdefault(one.barrier_id, {}).setdefault(number, [])
+        made = self.machine.blocks[lanes.main].instructions
+        if visits and visits[-1].left == 0 and len(made) == 1 and not lanes.loose:
+            made.pop()  # it has done nothing since it came there first, nor before
+            visits[-1].left = None
+        came = bool(made or lanes.loose)
+        if came:
+            lanes.sync(at, "barrier", always=True)
+        made.append(Instruction(at, "barrier"))
+        last = len(made) - 1
+        visits.append(_Visit(where, one.num_threadblocks, lanes.main, last - 1 if came else None, last))
 
     def _meet(self) -> None:
         """The k-th time at a barrier all blocks that use it wait for each other."""
-        for barrier, blocks in self.arrived.items():
-            often = max(len(times) for times in blocks.values())
-            for times in blocks.values():
-                where = times[0][1]
-                odd = next((row for row in times if row[2] != len(blocks)), None)
+        for barrier, blocks in self.barriers.items():
+            often = max(map(len, blocks.values()))
+            for visits in blocks.values():
+                odd = next((one for one in visits if one.size != len(blocks)), None)
                 if odd is not None:
                     raise Invalid(
-                        f"{odd[1]}: barrier {barrier} is for {odd[2]} blocks here, and {len(blocks)} use it; it never "
-                        "opens, or too early"
+                        f"{odd.where}: barrier {barrier} is for {odd.size} blocks here, and {len(blocks)} use it; it "
+                        "never opens, or too early"
                     )
-                if len(times) != often:
-                    raise Invalid(f"{where}: comes to barrier {barrier} {len(times)} times, others {often} times")
-            for turn in range(often):
-                for block, spots in self.leaving[barrier].items():
-                    others = tuple(times[turn][0] for other, times in blocks.items() if other != block)
-                    self.machine.wait_more(spots[turn], others)
+                if len(visits) != often:
+                    raise Invalid(
+                        f"{visits[0].where}: comes to barrier {barrier} {len(visits)} times, others {often} times"
+                    )
+            for visits in blocks.values():
+                self._end(visits)
+            self._open(list(zip(*blocks.values(), strict=True)))
+
+    def _end(self, visits: list[_Visit]) -> None:
+        """Who does nothing more leaves no barrier, and comes to none again."""
+        made = self.machine.blocks[visits[0].block].instructions
+        for before, one in zip([None, *visits][-2::-1], visits[::-1], strict=True):
+            if one.left is None or one.left != len(made) - 1 or one.came is None:
+                return
+            made.pop()
+            one.left = None
+            if before is None or before.left is None or before.left != one.came - 1:
+                return
+            made.pop()
+            one.came = None
+
+    def _open(self, turns: list[tuple[_Visit, ...]]) -> None:
+        """Who leaves waits for all that came; and for those of the turn before, where nobody has waited for them and
+        come now."""
+        awaited: tuple[Spot, ...] = ()
+        before: tuple[_Visit, ...] = ()
+        for visits in turns:
+            come = tuple((one.block, one.came) for one in visits if one.came is not None)
+            known = any(a.left is not None and b.came is not None for a, b in zip(before, visits, strict=False))
+            awaited = come if known else (*come, *awaited)
+            leave = [(one.block, one.left) for one in visits if one.left is not None]
+            for spot in leave:  # the first waits for them, all others for the first
+                self.machine.wait_more(spot, awaited if spot is leave[0] else (leave[0],))
+            before = visits

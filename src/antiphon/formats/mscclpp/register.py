@@ -22,7 +22,7 @@ COLLECTIVE = {collective!r}
 RANKS = {ranks}
 RANKS_PER_NODE = {per_node}  # 0: any
 ROOTS = {roots!r}
-# file, name of the plan, in place, smallest and largest size in bytes
+# file, name of the plan, in place, smallest and largest size in bytes, and what sizes must be multiples of
 PLANS = (
 {rows})
 _HERE = os.path.dirname(os.path.abspath(__file__))
@@ -43,8 +43,8 @@ def fitting(collective, nbytes, in_place, root=None):
     """The name of the plan for a call, or None."""
     if collective != COLLECTIVE or (ROOTS and root is not None and (root,) != ROOTS):
         return None
-    for _, name, place, smallest, largest in PLANS:
-        if place == in_place and smallest <= nbytes <= largest:
+    for _, name, place, smallest, largest, unit in PLANS:
+        if place == in_place and smallest <= nbytes <= largest and nbytes and nbytes % unit == 0:
             return name
     return None
 
@@ -75,8 +75,12 @@ def register(builder, rank, world_size, ranks_per_node):
 '''
 
 
-def registration(collective: Collective, rows: list[tuple[str, str, bool, int, int]], per_node: int) -> bytes:
-    """`rows`: file, name, in place, smallest and largest size. `per_node`: ranks of each host; 0 where these differ."""
+Row = tuple[str, str, bool, int, int, int]
+
+
+def registration(collective: Collective, rows: list[Row], per_node: int) -> bytes:
+    """`rows`: file, name, in place, smallest and largest size, and of what a multiple. `per_node`: ranks of each host,
+    0 where these differ."""
     told = "".join(f"    {row!r},\n" for row in rows)
     return _TEXT.format(
         collective=collective.kind, ranks=collective.ranks, per_node=per_node, roots=collective.roots, rows=told

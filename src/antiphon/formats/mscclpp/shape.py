@@ -196,17 +196,27 @@ def _check_block(where: str, number: int, block: ThreadBlock, semaphores: int) -
     if total > MOST_OPERATIONS:
         raise Invalid(f"{where}: {total} operations, of at most {MOST_OPERATIONS}")
     for at, one in enumerate(block.ops):
-        for inner in (one, *(one.ops or ())):
-            _check_operation(f"{where}, step {at} ({inner.name[:24]})", inner, semaphores)
+        for inner in (one, *one.ops) if one.ops else (one,):
+            if inner.name != "nop" or inner.channel_ids or inner.src_buff or inner.dst_buff or inner.semaphore_ids:
+                _check_lists(where, at, inner)
+            if (
+                inner.barrier_id is not None or inner.semaphore_ids is not None or inner.reduce_op is not None
+                or inner.tbg_info is not None
+            ):  # fmt: skip
+                _check_operation(f"{where}, step {at} ({inner.name[:24]})", inner, semaphores)
 
 
-def _check_operation(where: str, one: Inner, semaphores: int) -> None:
+def _check_lists(where: str, at: int, one: Inner) -> None:
+    """None too long."""
     for what, given, most in (
         ("channel_ids", one.channel_ids, MOST_OF_ONE), ("src_buff", one.src_buff, MOST_PLACES),
         ("dst_buff", one.dst_buff, MOST_PLACES), ("semaphore_ids", one.semaphore_ids, MOST_SEMAPHORES),
     ):  # fmt: skip
-        if given is not None and len(given) > most:
-            raise Invalid(f"{where}: {len(given)} in {what}, of at most {most}")
+        if given and len(given) > most:
+            raise Invalid(f"{where}, step {at} ({one.name[:24]}): {len(given)} in {what}, of at most {most}")
+
+
+def _check_operation(where: str, one: Inner, semaphores: int) -> None:
     if one.barrier_id is not None and one.barrier_id >= MOST_BARRIERS:
         raise Invalid(f"{where}: barrier {one.barrier_id}, but GPUs have 0 to {MOST_BARRIERS - 1}")
     for semaphore in one.semaphore_ids or ():

@@ -17,6 +17,7 @@ from antiphon.formats.mscclpp.shape import MOST_CONNECTIONS, File, Gpu, ThreadBl
 from antiphon.lower.machine.code import INPUT, OUTPUT, SCRATCH, Places
 
 MOST_WIDTH = 2**10  # cells of a chunk
+_KIND = {kind: number for number, kind in enumerate(KINDS)}
 
 
 def grain_of(file: File, collective: Collective) -> int:
@@ -53,9 +54,9 @@ class Wiring:
         self._pair()
         self._check_groups()
         self.local = [self._local(rank, gpu) for rank, gpu in enumerate(file.gpus)]
-        self.first = self.places.first.tolist()
-        self.size = self.places.size.tolist()
-        self.begin = self.places.begin.tolist()
+        self.first: list[list[int]] = self.places.first.tolist()
+        self.size: list[list[int]] = self.places.size.tolist()
+        self.begin: list[int] = self.places.begin.tolist()
         self.plain: set[tuple[int, int, int]] = set()  # scratch touched as it is: rank, chunk, how many
         self.packed: set[tuple[int, int, int]] = set()  # and as packets
 
@@ -75,18 +76,18 @@ class Wiring:
                 made.size[lacking, side] = made.size[lacking, other]
         return replace(made, parts=(self.width, self.width, self.scratch))
 
-    def cells(self, where: str, rank: int, at: int, kind: str | None, index: int, size: int) -> int:
+    def cells(self, where: object, rank: int, at: int, kind: str | None, index: int, size: int) -> int:
         """The first cell of a place that `rank` names at the rank `at`, if all of it is there. What lies behind the
         beginning of the user's buffer at this rank is reckoned to lie so at the others."""
-        if kind not in KINDS:
+        which = _KIND.get(kind or "", -1)
+        if which < 0:
             raise Invalid(f"{where}: expected a buffer i, o or s, got {quote(kind)}")
-        which = KINDS.index(kind)
         if which == SCRATCH:
             self.plain.add((at, index, size))
             if index + size > self.file.gpus[at].scratch_chunks:
                 room = self.file.gpus[at].scratch_chunks
                 raise Invalid(f"{where}: {_span(index, size)} of the scratch of rank {at}, of {room}")
-            return int(self.first[at][SCRATCH]) + index * self.scratch
+            return self.first[at][SCRATCH] + index * self.scratch
         base = self.first[at][which]
         if self.file.inplace and at != rank:
             base = self.begin[at] + self.first[rank][which] - self.begin[rank]
@@ -95,9 +96,9 @@ class Wiring:
         if low < self.first[at][which] or high > self.first[at][which] + self.size[at][which]:
             room = self.size[at][which] // self.width
             raise Invalid(f"{where}: {_span(index, size)} of the {('input', 'output')[which]} of rank {at}, of {room}")
-        return int(low)
+        return low
 
-    def packet_cells(self, where: str, at: int, kind: str | None, index: int, size: int) -> int:
+    def packet_cells(self, where: object, at: int, kind: str | None, index: int, size: int) -> int:
         """The same of packets, which take the room of two: they are kept apart from what is no packet."""
         if not self.packets:
             raise Invalid(f"{where}: packets take twice the room, which only protocol LL gives them")
@@ -194,8 +195,8 @@ class Names:
     """What the numbers within a thread block name."""
 
     def __init__(self, wiring: Wiring, rank: int, number: int, block: ThreadBlock) -> None:
-        self.wiring, self.rank = wiring, rank
-        where = f"rank {rank}, block {number}"
+        self.wiring, self.rank, self.number = wiring, rank, number
+        where = self.where = f"rank {rank}, block {number}"
         self.channels: dict[str, list[int]] = {}
         for row in block.channels:
             kind = row.channel_type
@@ -220,19 +221,19 @@ class Names:
                     raise Invalid(f"gpus[{rank}].remote_buffers[{buffer}]: expected i, o or s, got {quote(one.type)}")
                 self.buffers.setdefault(kind, []).append((one.rank, one.type))
 
-    def channel(self, where: str, kind: str, at: int) -> int:
+    def channel(self, where: object, kind: str, at: int) -> int:
         known = self.channels.get(kind, ())
         if at >= len(known):
             raise Invalid(f"{where}: {kind} channel {at}, but its block has {len(known)}")
         return known[at]
 
-    def buffer(self, where: str, kind: str, at: int | None) -> tuple[int, str]:
+    def buffer(self, where: object, kind: str, at: int | None) -> tuple[int, str]:
         known = self.buffers.get(kind, ())
         if at is None or at >= len(known):
             raise Invalid(f"{where}: remote buffer {at}, but its block has {len(known)} by {kind}")
         return known[at]
 
-    def group(self, where: str, at: int | None) -> tuple[int, tuple[int, ...]]:
+    def group(self, where: object, at: int | None) -> tuple[int, tuple[int, ...]]:
         if at is None:
             raise Invalid(f"{where}: lacks switch_channel_id")
         return self.wiring.groups[self.rank][self.channel(where, SWITCH, at)]

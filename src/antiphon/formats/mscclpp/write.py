@@ -10,19 +10,19 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from antiphon.core.collective import Collective
 from antiphon.core.interpret.buffers import sides
 from antiphon.core.plan import Plan
-from antiphon.core.program import Bound, Program
+from antiphon.core.program import SEND, Bound, Program, among, counted_anew, job_of
 from antiphon.core.program.kinds import INPUT, OUTPUT, SCRATCH
 from antiphon.core.schedule import Schedule
 from antiphon.core.serialize import dumps
 from antiphon.core.transform import unjoined
 from antiphon.errors import Invalid, Unsupported, quote
-from antiphon.formats.mscclpp.blocks import Block, Ends, Gpu, gpu_of, kinds_of
-from antiphon.formats.mscclpp.limits import FEW_CELLS, LL, MOST_BLOCKS, MOST_OFFSET, SWITCH
+from antiphon.formats.mscclpp.blocks import CROWD, Block, Ends, Gpu, gpu_of, kinds_of
+from antiphon.formats.mscclpp.limits import FEW_CELLS, LL, MOST_BLOCKS, MOST_OFFSET, MOST_OPERATIONS, SWITCH
 from antiphon.formats.mscclpp.register import registration
 from antiphon.lower.grain import chunked
 from antiphon.lower.lowering import lower
@@ -38,6 +38,7 @@ from antiphon.units import parse_size
 WHAT = "back end mscclpp-json"
 MOST_CHUNKS = 2**20
 Dealt = tuple[int, Callable[[int], list[list[Step]]]]  # how many streams, and what a rank does in each
+FEW = 4  # streams, where more do not fit
 _NEVER = 2**20  # steps until scratch is used again
 _SIZED = ("broadcast", "reduce", "allgather", "reducescatter", "allreduce", "alltoall")
 
@@ -53,7 +54,8 @@ def mscclpp_json(
     `threads`: of each. `alignment`: of chunks, in bytes. `lag`: as of programs; 0: scratch is not used twice, unless it
     were more than twice the largest buffer. `alone`: what switches would combine or multicast goes row by row.
     `name`: what names of plans begin with: letters, digits, - and _. `packets`: calls of up to so many bytes go by
-    packets (protocol LL), where everyone hears from everyone, within a host, and no switch works.
+    packets (protocol LL), where everyone hears from everyone, within a host, and no switch works. Where not all ranks
+    of the machine take part, the files are for a communicator of those that do, in their order.
     """
     for what, value, low, high in (
         ("blocks", blocks, 1, MOST_BLOCKS), ("threads", threads, 32, 1024), ("alignment", alignment, 16, 2**16),
@@ -67,11 +69,13 @@ def mscclpp_json(
         raise Invalid(f"name: expected up to 64 letters, digits, - and _, got {quote(name)}")
     alone, small = parse_yes(alone, "option alone"), parse_size(packets, "packets")
     files: dict[str, bytes] = {}
-    rows: list[tuple[str, str, bool, int, int]] = []
-    far = _far(plan)
+    rows: list[tuple[str, str, bool, int, int, int]] = []
+    members = job_of(plan.collective)
+    collective = counted_anew(plan.collective, members)
+    far, of_hosts = _far(plan, members)
     for number, entry in enumerate(plan.entries):
         for in_place in (False, True):
-            if in_place and plan.collective.kind == "alltoall" and not _equal(plan.collective):
+            if in_place and collective.kind == "alltoall" and not _equal(collective):
                 continue
             schedule = unjoined(entry.schedule) if alone else entry.schedule
             start, stop = entry.start, entry.stop
@@ -89,8 +93,7 @@ def mscclpp_json(
                 file = f"plan{number}{which}{'-in-place' if in_place else ''}.json"
                 files[file] = head.text(gpus)
                 rows.append((file, head.label, in_place, *head.sizes))
-    per_host = {len(ranks) for ranks in hosts(plan.topology, range(plan.collective.ranks))}
-    files["register.py"] = registration(plan.collective, rows, per_host.pop() if len(per_host) == 1 else 0)
+    files["register.py"] = registration(collective, rows, of_hosts.pop() if len(of_hosts) == 1 else 0)
     return files
 
 
@@ -115,12 +118,16 @@ def _equal(collective: Collective) -> bool:
     return True
 
 
-def _far(plan: Plan) -> Callable[[int, int], bool]:
-    host = [0] * plan.collective.ranks
-    for number, ranks in enumerate(hosts(plan.topology, range(plan.collective.ranks))):
+def _far(plan: Plan, members: Sequence[int]) -> tuple[Callable[[int, int], bool], set[int]]:
+    """Whether two of these are on different hosts, by their places among them; and how many are on any host."""
+    number = {rank: place for place, rank in enumerate(members)}
+    host = [0] * len(members)
+    sizes = set()
+    for at, ranks in enumerate(hosts(plan.topology, members)):
+        sizes.add(len(ranks))
         for rank in ranks:
-            host[rank] = number
-    return lambda a, b: host[a] != host[b]
+            host[number[rank]] = at
+    return lambda a, b: host[a] != host[b], sizes
 
 
 def _switched(program: Program) -> tuple[Bound, Switched]:
@@ -133,7 +140,7 @@ def _switched(program: Program) -> tuple[Bound, Switched]:
 def _program(schedule: Schedule, in_place: bool, lag: int) -> tuple[Program, Bound, Switched]:
     for lags in (lag,) if lag else (_NEVER, 1):
         try:
-            program = lower(schedule, in_place=in_place, lag=lags, joints=True)
+            program = among(lower(schedule, in_place=in_place, lag=lags, joints=True), job_of(schedule.collective))
         except Unsupported as error:
             if schedule.joint is None:
                 raise
@@ -154,11 +161,11 @@ def _by_packets(
     schedule: Schedule, in_place: bool, blocks: int, far: Callable[[int, int], bool]
 ) -> tuple[Program, Bound, list[Gpu]] | None:
     """By packets, in scratch that is used once; None where that cannot be."""
-    across = schedule.src != schedule.dst
-    if schedule.joint is not None or any(map(far, schedule.src[across].tolist(), schedule.dst[across].tolist())):
+    if schedule.joint is not None:
         return None
-    program = lower(schedule, in_place=in_place, lag=_NEVER)
-    if not fit(program):
+    program = among(lower(schedule, in_place=in_place, lag=_NEVER), job_of(schedule.collective))
+    sends = program.kind == SEND
+    if not fit(program) or any(map(far, program.rank[sends].tolist(), program.peer[sends].tolist())):
         return None
     try:
         return program, *_flagged(program, blocks, far)
@@ -204,24 +211,27 @@ def _kinds(program: Program) -> Callable[[int], str]:
 
 @uncollected()
 def _fitting(ends: list[Ends], blocks: int, dealt: Callable[[int], Dealt]) -> list[Gpu]:
-    """In as many streams as asked; where blocks are too full for these, in more."""
-    why = ""
-    for most in sorted({blocks, max(blocks, 64), MOST_BLOCKS}):
+    """In as many streams as asked; where blocks are too full for these, in more, as far as there are more; and at last
+    in few, where signals and waits of several are one, with long lines of blocks."""
+    why, streams = "", MOST_BLOCKS
+    tries = [(most, 2) for most in sorted({blocks, max(blocks, 64), MOST_BLOCKS})]
+    for most, crowd in (*tries, (FEW, CROWD), (1, CROWD)):
+        if crowd == 2 and streams < most:
+            continue
         (streams, steps_of), made = dealt(most), list[Gpu]()
         try:
             for one in ends:
-                made.append(gpu_of(one, steps_of(one.rank)))
+                steps = steps_of(one.rank)
+                if sum(map(len, steps)) > MOST_BLOCKS * MOST_OPERATIONS:  # in more streams it would not be less
+                    streams = 0
+                made.append(gpu_of(one, steps, crowd))
                 if len(made[-1].blocks) > MOST_BLOCKS:
-                    break
-            else:
-                return made
+                    needs = f"rank {one.rank} needs {len(made[-1].blocks)} thread blocks"
+                    raise Unsupported(f"{needs}, of at most {MOST_BLOCKS} that are there at once")
         except Unsupported as error:
             why = str(error)
             continue
-        needs = f"rank {len(made) - 1} needs {len(made[-1].blocks)} thread blocks"
-        why = f"{needs}, of at most {MOST_BLOCKS} that are there at once"
-        if streams < most:
-            break
+        return made
     raise Unsupported(f"{WHAT}: {why}; take a planner with fewer steps, or fewer chunks")
 
 
@@ -250,7 +260,7 @@ class _Head:
     ) -> None:  # fmt: skip
         self.program, self.bound, self.span = program, bound, span
         self.threads, self.alignment, self.name, self.flagged = threads, alignment, name, flagged
-        self.label, self.sizes = "", (0, 0)  # known with the text
+        self.label, self.sizes = "", (0, 0, 1)  # known with the text
 
     @uncollected()
     def text(self, gpus: list[Gpu]) -> bytes:
@@ -258,7 +268,7 @@ class _Head:
         collective, in_place = self.program.collective, self.program.in_place
         chunks = declared(collective, in_place, self.bound.unit)
         parts = [self._gpu(rank, gpu, chunks[rank]) for rank, gpu in enumerate(gpus)]
-        smallest, largest = self.sizes = self._sizes(chunks)
+        smallest, largest, _ = self.sizes = self._sizes(chunks)
         body = ",\n".join(parts)
         label = f"{self.name or 'antiphon'}-{collective.kind}-{collective.ranks}{'-in-place' if in_place else ''}"
         ours, protocol = dumps(collective).decode().strip(), LL if self.flagged else "Simple"
@@ -272,18 +282,18 @@ class _Head:
         self.label = f"{label}-{zlib.crc32(tail.encode()):08x}"
         return f'{{"name":"{self.label}",\n{tail}'.encode()
 
-    def _sizes(self, chunks: list[tuple[int, int]]) -> tuple[int, int]:
-        """For which sizes: those of the plan's range, as far as all offsets fit into 32 bits."""
+    def _sizes(self, chunks: list[tuple[int, int]]) -> tuple[int, int, int]:
+        """For which sizes: those of the plan's range, as far as all offsets fit into 32 bits; and multiples of what."""
         collective = self.program.collective
         scratch = int(self.bound.sizes[:, SCRATCH].max()) * (4 if self.flagged else 1)  # packets, in two buffers
         most = max(scratch, *(max(pair) for pair in chunks))
         chunk = (MOST_OFFSET - 1) // most // self.alignment * self.alignment
         counts = {pair[1] if collective.kind == "allgather" else pair[0] for pair in chunks}
-        largest = chunk * max(counts)
+        largest, unit = chunk * max(counts), self.alignment * max(counts)
         if collective.kind not in _SIZED or len(counts) > 1:
-            return 0, largest
+            return 0, largest, unit
         start, stop = self.span
-        return start, min(largest, stop - 1) if stop is not None else largest
+        return start, min(largest, stop - 1) if stop is not None else largest, unit
 
     def _gpu(self, rank: int, gpu: Gpu, chunks: tuple[int, int]) -> str:
         channels = ",".join(
@@ -302,7 +312,7 @@ class _Head:
             for peer, kind, access in gpu.buffers
         )
         blocks = ",\n".join(self._block(number, block) for number, block in enumerate(gpu.blocks))
-        semaphores = ",".join(['{"init_value":0}'] * gpu.semaphores)
+        semaphores = ",".join(['{"init_value":0}'] * gpu.links.semaphores)
         scratch = int(self.bound.sizes[rank, SCRATCH])
         return (
             f'{{"id":{rank},"input_chunks":{chunks[0]},"output_chunks":{chunks[1]},"scratch_chunks":{scratch},'

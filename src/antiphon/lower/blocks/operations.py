@@ -90,11 +90,18 @@ def _rank(program: Program, bound: Bound, rank: int, base: list[int], edge: _Edg
     wait = (program.wait[waits[0] : waits[-1]] - low).tolist()
     kinds, whens = program.kind[low:high].tolist(), program.when[low:high].tolist()
     peers, channels = program.peer[low:high].tolist(), program.channel[low:high].tolist()
-    by_number: list[list[Operation]] = []
     made: list[Operation] = []
+    by_number: list[list[Operation]] = []
     for number, asked in enumerate(kinds):
-        after = [one for w in wait[waits[number] - waits[0] : waits[number + 1] - waits[0]] for one in by_number[w]]
         mine = spans[parts[number] - begin : parts[number + 1] - begin]
+        awaited = wait[waits[number] - waits[0] : waits[number + 1] - waits[0]]
+        after = [one for w in awaited for one in by_number[w]]
+        if not edge.grain and (asked == FOLD or len(mine) == 1):  # nothing is cut or joined, as nearly everywhere
+            length = mine[0][1]
+            kind, here = (asked, mine) if length else (JOIN, [])
+            made.append(Operation(kind, rank, whens[number], peers[number], channels[number], here, after, length))
+            by_number.append(made[-1:])
+            continue
         if asked == FOLD:
             stretches = [folded for folded in edge.fold(mine) if folded[0][1]]
         else:
@@ -102,12 +109,10 @@ def _rank(program: Program, bound: Bound, rank: int, base: list[int], edge: _Edg
             stretches = [joined] if joined else []
         kind = asked if stretches else JOIN  # what moves nothing only waits
         stretches = stretches or [[]]
-        here = []
         for one in stretches:
             length = one[0][1] if kind == FOLD or len(one) == 1 else sum(count for _, count in one)
             made.append(Operation(kind, rank, whens[number], peers[number], channels[number], one, after, length))
-            here.append(made[-1])
-        by_number.append(here)
+        by_number.append(made[-len(stretches) :])
     return made
 
 

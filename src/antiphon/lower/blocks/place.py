@@ -77,7 +77,7 @@ class _Placing:
                 for segment in self.flow.received[one]:
                     if segment.step is None:
                         self._receive(segment)
-                one.done = _ends(each.step for each in self.flow.received[one] if each.step is not None)
+                one.done = _ends([each.step for each in self.flow.received[one] if each.step is not None])
         return self.blocks
 
     # ---- what is done alone ----
@@ -311,8 +311,9 @@ class _Placing:
     def _cost(self, block: Block, need: Needs) -> int:
         """Steps in a file of one in this block that waits for that."""
         many = len(need.wanted) + need.missing
-        if many > 1:
-            many = len(_needed(block, need.wanted)) + need.missing
+        if many < 2:
+            return 1
+        many = len(_needed(block, need.wanted)) + need.missing
         return max(1, min(many, self.limits.together))
 
     def _room(self, block: Block, need: Needs) -> bool:
@@ -354,11 +355,15 @@ def _latest(waits: Iterable[Operation]) -> Wanted:
     found: Wanted = {}
     for one in waits:
         for step in one.done:
-            _add(found, step)
+            known = found.get(step.block)
+            if known is None or known.place < step.place:
+                found[step.block] = step
     return found
 
 
-def _ends(steps: Iterable[Step]) -> list[Step]:
+def _ends(steps: list[Step]) -> list[Step]:
+    if len(steps) == 1:
+        return steps
     found: Wanted = {}
     for step in steps:
         _add(found, step)
@@ -367,7 +372,8 @@ def _ends(steps: Iterable[Step]) -> list[Step]:
 
 def _needed(block: Block, wanted: Wanted) -> list[Step]:
     """What of it the block does not know yet, and what none of the others implies."""
-    need = [one for one in wanted.values() if one.block is not block and block.seen.get(one.block, -1) < one.place]
+    seen = block.seen
+    need = [one for one in wanted.values() if one.block is not block and seen.get(one.block, -1) < one.place]
     if len(need) < 2:
         return need
     return [

@@ -8,8 +8,10 @@ reason (docs/program.md). A segment that is sent on just as it came has the segm
 from __future__ import annotations
 
 from collections import defaultdict, deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import TypeVar
 
 from antiphon.core.program import FOLD, JOIN, RECEIVE, SEND
 from antiphon.lower.blocks.operations import Operation, Values
@@ -74,6 +76,9 @@ class Flow:
                 segment.piece = segment.parent = segment.child = segment.step = None
 
 
+Part = TypeVar("Part", Piece, Segment)
+
+
 def flow(values: Values, most: int, fused: bool = True) -> Flow:
     """`most`: chunks of a step. `fused`: what is received only to be added is added as it comes."""
     runs: dict[Operation, list[Run]] = defaultdict(list)
@@ -87,22 +92,16 @@ def flow(values: Values, most: int, fused: bool = True) -> Flow:
                 if direct:
                     memory[one] = others
     pairs = _pairs(values)
-    cuts: dict[Operation, set[int]] = {one: set(range(most, one.length, most)) for one in memory}
-    edges: dict[Operation, set[int]] = {}
+    edges, cuts = _cuts(pairs, runs, memory, most)
+    found = Flow({}, {}, {one: _pieces(one, cuts.get(one, set()), memory[one]) for one in memory})
     for send, receive in pairs:
         some = runs.get(receive, [])
-        if len(send.spans) == len(receive.spans) == 1 and (not some or some[0].count == receive.length):
-            edges[send] = {receive.length}
-            continue
-        some.sort(key=lambda run: run.offset)
-        edges[send] = _ends(send) | _ends(receive)
-        for run in some:
-            edges[send] |= {run.offset, run.offset + run.count}
-            cuts[run.fold] |= {at - run.offset for at in edges[send] if run.offset < at < run.offset + run.count}
-    found = Flow({}, {}, {one: _pieces(one, cuts[one], memory[one]) for one in memory})
-    where = {(piece.fold, piece.offset): piece for pieces in found.pieces.values() for piece in pieces}
-    for send, receive in pairs:
-        segments = _segments(send, receive, edges[send], runs.get(receive, []), cuts, where, most)
+        if send not in edges and send.length <= most and not (some and some[0].fold in cuts):  # as nearly all
+            piece = found.pieces[some[0].fold][0] if some else None
+            segments = [Segment(send, receive, 0, send.length, send.spans[0][0], receive.spans[0][0], piece)]
+        else:
+            ends = edges.get(send) or {receive.length}
+            segments = _segments(send, receive, ends, some, cuts, found.pieces, most)
         found.sent[send] = found.received[receive] = segments
     for operations in values.ranks:  # chains in the order in which messages are received
         for one in operations:
@@ -111,6 +110,26 @@ def flow(values: Values, most: int, fused: bool = True) -> Flow:
                     segment.piece.chain.append(segment)
     _parents(values, found)
     return found
+
+
+def _cuts(
+    pairs: list[tuple[Operation, Operation]], runs: dict[Operation, list[Run]], folds: Iterable[Operation], most: int
+) -> tuple[dict[Operation, set[int]], dict[Operation, set[int]]]:
+    """Where sends end or are cut, and where these folds are cut: of those that are cut at all."""
+    cuts = {one: set(range(most, one.length, most)) for one in folds if one.length > most}
+    edges: dict[Operation, set[int]] = {}
+    for send, receive in pairs:
+        some = runs.get(receive, [])
+        if len(send.spans) == len(receive.spans) == 1 and (not some or some[0].count == receive.length):
+            continue
+        some.sort(key=lambda run: run.offset)
+        edges[send] = _ends(send) | _ends(receive)
+        for run in some:
+            edges[send] |= {run.offset, run.offset + run.count}
+            inside = {at - run.offset for at in edges[send] if run.offset < at < run.offset + run.count}
+            if inside:
+                cuts.setdefault(run.fold, set()).update(inside)
+    return edges, cuts
 
 
 def _direct(values: Values, fold: Operation) -> tuple[list[Run], list[int]]:
@@ -190,17 +209,18 @@ def _pieces(fold: Operation, cuts: set[int], memory: list[int]) -> list[Piece]:
     ]
 
 
+def _beginning(some: Sequence[Part], offset: int) -> Part | None:
+    """The one that begins there."""
+    return next((one for one in some if one.offset == offset), None)
+
+
 def _segments(
     send: Operation, receive: Operation, edges: set[int], runs: list[Run],
-    cuts: dict[Operation, set[int]], where: dict[tuple[Operation, int], Piece], most: int,
+    cuts: dict[Operation, set[int]], pieces: dict[Operation, list[Piece]], most: int,
 ) -> list[Segment]:  # fmt: skip
-    length = send.length
-    if edges <= {0, length} and length <= most and not (runs and cuts[runs[0].fold]):
-        piece = where[runs[0].fold, 0] if runs else None
-        return [Segment(send, receive, 0, length, send.spans[0][0], receive.spans[0][0], piece)]
     edges = edges | {0}
     for run in runs:
-        edges |= {run.offset + at for at in cuts[run.fold]}
+        edges |= {run.offset + at for at in cuts.get(run.fold, ())}
     ordered = sorted(edges)
     made: list[Segment] = []
     of_run = {run.offset: run for run in runs}
@@ -212,7 +232,7 @@ def _segments(
         current = of_run.get(low, current)
         src, dst = source.cell(low), target.cell(low)
         if current is not None:
-            piece = where[current.fold, low - current.offset]
+            piece = _beginning(pieces[current.fold], low - current.offset)
             made.append(Segment(send, receive, low, high - low, src, dst, piece))
             continue
         for at in range(low, high, most):
@@ -235,8 +255,6 @@ class _Walk:
 
 def _parents(values: Values, found: Flow) -> None:
     """Which segments are just what came by another one."""
-    by_offset = {(one, each.offset): each for one, segments in found.received.items() for each in segments}
-    of_piece = {(piece.fold, piece.offset): piece for pieces in found.pieces.values() for piece in pieces}
     for operations in values.ranks:
         for one in operations:
             for segment in found.sent.get(one, ()):
@@ -250,10 +268,10 @@ def _parents(values: Values, found: Flow) -> None:
                 writer = values.writer[first]
                 parent: Segment | None = None
                 if writer.kind == RECEIVE:
-                    parent = by_offset.get((writer, first - writer.first))
+                    parent = _beginning(found.received[writer], first - writer.first)
                     if parent is not None and parent.piece is not None:
                         parent = None
-                elif (piece := of_piece.get((writer, first - writer.first))) is not None:
+                elif (piece := _beginning(found.pieces.get(writer, ()), first - writer.first)) is not None:
                     after = len(piece.memory) > 1
                     parent = None if after else piece.chain[-1]
                     segment_passes = piece.cell >= values.scratch[one.rank]

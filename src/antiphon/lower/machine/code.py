@@ -80,13 +80,13 @@ class Places:
         return f"cell {cell} of rank {rank}"
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Instruction:
     """One of a block; `number` is what the file calls it. Cells of `read` and `write` are the first of `count`.
     `wait`: (block, index of its instruction within that block). `pop` and `push`: -1 where there is none. `loose`: what
     it acquires and releases says that something is done, but does not make visible what was written. `ahead`: it may
     write at other ranks before these have begun, if its rank hears from them before it ends (flagged data, into one of
-    two scratch buffers that take turns)."""
+    two scratch buffers that take turns). There are millions of them: what is frozen takes longer to make."""
 
     number: int
     verb: str
@@ -134,6 +134,17 @@ class Code:
     # must come before the second in every order; what stands here relies on it
     held: list[tuple[tuple[int, int], tuple[int, int]]] = field(default_factory=list)  # an instruction that is not over
     # before another is, though no part of it waits for all of that: so data is in no order, but what waits may hang
+
+    @property
+    def begin(self) -> Longs:
+        """Of each block the first of its instructions if all are rows, and how many there are."""
+        return np.concatenate([[0], np.cumsum([len(block.instructions) for block in self.blocks])]).astype(np.int64)
+
+    def spots(self, rows: Sequence[int]) -> list[tuple[int, int]]:
+        """Rows as (block, index)."""
+        begin, row = self.begin, np.asarray(rows, np.int64)
+        block = np.searchsorted(begin, row, side="right") - 1
+        return list(zip(block.tolist(), (row - begin[block]).tolist(), strict=True))
 
     def tell(self, block: int, index: int) -> str:
         """An instruction in the user's terms."""

@@ -82,150 +82,159 @@ def _cells(code: Code, side: object, kind: int) -> list[tuple[int, int, int]]:
 
 @dataclass
 class Run:
-    """How a run ended. `order`: instructions as they happened, as (block, index)."""
+    """How a run ended. `order`: instructions as they happened, as rows (`Code.begin`)."""
 
     fault: Fault | None
-    order: list[tuple[int, int]]
+    order: list[int]
 
 
 def execute(
     code: Code, seed: int | None = 0, *, last: tuple[int, int] | None = None, until: tuple[int, int] | None = None
 ) -> Run:
-    """A run in an order drawn by `seed`; None: blocks by turns. With `last` and `until`, the one comes after the other,
-    where it can."""
+    """A run in an order drawn by `seed`, which also says how far ahead of others a block may get; None: blocks by
+    turns. With `last` and `until`, the one comes after the other, where it can."""
     random = Random(seed or 0)
-    return _Machine(code, Case.of(code, random), random if seed is not None else None).go(last, until)
+    longest = 1 if seed is None or last is not None else (1, 64, 4)[seed % 3]
+    return _Machine(code, Case.of(code, random), random if seed is not None else None).go(longest, last, until)
 
 
-_ONCE = range(1)
+Sleepers = dict[int, list[int]]
+_NOTHING: list[int] = []
 
 
 class _Machine:
     def __init__(self, code: Code, case: Case, random: Random | None) -> None:
         self.code, self.case, self.random = code, case, random
         self.cells = list(case.given)
+        self.blocks = [there.instructions for there in code.blocks]
+        self.begin = code.begin.tolist()
         self.at = [0] * len(code.blocks)
         self.queues: list[deque[list[int]]] = [deque() for _ in code.ways]
         self.counters = list(code.start)
-        self.sleepers: dict[tuple[str, int], list[int]] = {}
-        self.order: list[tuple[int, int]] = []
+        # Blocks asleep until another block is farther, a semaphore gets one, a queue is no longer empty, or full.
+        self.on_block: Sleepers = {}
+        self.on_semaphore: Sleepers = {}
+        self.on_full: Sleepers = {}
+        self.on_empty: Sleepers = {}
+        self.order: list[int] = []
         self.fault: Fault | None = None
 
-    def go(self, last: tuple[int, int] | None, until: tuple[int, int] | None) -> Run:
+    def go(self, longest: int, last: tuple[int, int] | None, until: tuple[int, int] | None) -> Run:
         """Blocks that can go on are drawn; one that cannot sleeps on the first thing that it lacks. A block that is
-        drawn does one instruction, or goes on for some, so that orders differ in how far ahead some blocks are."""
-        blocks = [there.instructions for there in self.code.blocks]
-        ready = [block for block, there in enumerate(blocks) if there]
+        drawn does one instruction, or up to so many."""
+        ready = [block for block, there in enumerate(self.blocks) if there]
         held: list[int] = []
-        longest = self.random.choice((1, 1, 4, 64)) if self.random else 1
-        at, sleepers, once = self.at, self.sleepers, longest == 1
+        random = self.random.random if self.random is not None else None
         while (ready or held) and self.fault is None:
             if not ready:
                 ready, held, last = held, [], None
-            block = self._drawn(ready)
-            instructions = blocks[block]
-            for _ in _ONCE if once else range(self._below(longest) + 1):
-                index = at[block]
-                if index == len(instructions):
-                    break
-                if last == (block, index):
-                    held.append(block)
-                    break
-                one = instructions[index]
-                lacks = self._lacks(one)
-                if lacks is not None:
-                    sleepers.setdefault(lacks, []).append(block)
-                    break
-                self._do(block, index, one, ready)
-                if self.fault is not None:
-                    break
-                if until == (block, index):
-                    last = None
-                    ready += held
-                    held = []
+            if random is None:
+                block = ready.pop(0)
             else:
-                if at[block] < len(instructions):
-                    ready.append(block)
+                place = int(random() * len(ready))
+                block, ready[place] = ready[place], ready[-1]
+                ready.pop()
+            if last is not None and last == (block, self.at[block]):
+                held.append(block)
+                continue
+            turns = int(random() * longest) + 1 if random is not None and longest > 1 else 1
+            if self._go_on(block, turns, ready):
+                ready.append(block)
+            if last is not None and until == (block, self.at[block] - 1):
+                ready, held, last = ready + held, [], None
         return Run(self.fault or self._unfinished() or self._outcome(), self.order)
 
-    def _drawn(self, ready: list[int]) -> int:
-        if self.random is None:
-            return ready.pop(0)
-        place = int(self.random.random() * len(ready)) if len(ready) > 1 else 0
-        ready[place], ready[-1] = ready[-1], ready[place]
-        return ready.pop()
+    def _go_on(self, block: int, turns: int, ready: list[int]) -> bool:
+        """Up to so many instructions of a block, and whether it may have another: if not, it has ended, or sleeps."""
+        instructions, at, counters, index = self.blocks[block], self.at, self.counters, self.at[block]
+        for one in instructions[index : index + turns]:
+            for other, step in one.wait:
+                if at[other] <= step:
+                    self.on_block.setdefault(other, []).append(block)
+                    return False
+            for number in one.acquire:
+                if not counters[number]:
+                    self.on_semaphore.setdefault(number, []).append(block)
+                    return False
+            pop, push = one.pop, one.push
+            if pop >= 0 and not self.queues[pop]:
+                self.on_full.setdefault(pop, []).append(block)
+                return False
+            if push >= 0 and self.code.slots and len(self.queues[push]) >= self.code.slots:
+                self.on_empty.setdefault(push, []).append(block)
+                return False
+            if (one.read or pop >= 0) and not self._move(block, index, one, ready):
+                return False
+            for number in one.acquire:
+                counters[number] -= 1
+            for number in one.release:
+                counters[number] += 1
+                if number in self.on_semaphore:
+                    ready += self.on_semaphore.pop(number)
+            self.order.append(self.begin[block] + index)
+            index += 1
+            at[block] = index
+            if block in self.on_block:
+                ready += self.on_block.pop(block)
+        return index < len(instructions)
 
-    def _below(self, count: int) -> int:
-        """A number below, drawn fast: even enough for orders."""
-        return int(self.random.random() * count) if self.random is not None and count > 1 else 0
-
-    def _lacks(self, one: Instruction) -> tuple[str, int] | None:
-        """What it must still wait for."""
-        for block, index in one.wait:
-            if self.at[block] <= index:
-                return "block", block
-        for number in one.acquire:
-            if not self.counters[number]:
-                return "semaphore", number
-        if one.pop >= 0 and not self.queues[one.pop]:
-            return "full", one.pop
-        slots = self.code.slots
-        if one.push >= 0 and slots and len(self.queues[one.push]) >= slots:
-            return "empty", one.push
-        return None
-
-    def _do(self, block: int, index: int, one: Instruction, ready: list[int]) -> None:
-        cells, sleepers = self.cells, self.sleepers
-        value: list[int] | None = None
+    def _move(self, block: int, index: int, one: Instruction, ready: list[int]) -> bool:
+        """What it takes and reads, combined, where it goes; False where there is nothing to read, or not so much."""
+        cells, count, value = self.cells, one.count, _NOTHING
         if one.pop >= 0:
             value = self.queues[one.pop].popleft()
-            if ("empty", one.pop) in sleepers:
-                self._wake(("empty", one.pop), ready)
-            if len(value) != one.count:
-                self._fail("wrong", block, index, f"takes {one.count} chunks from a message of {len(value)}")
-                return
-        for first in one.read:
-            here = cells[first : first + one.count]
-            if 0 in here:
-                place = self.code.places.tell(first + here.index(0))
-                self._fail("empty", block, index, f"reads {place}, where nothing has been written yet")
-                return
-            value = here if value is None else [a + b for a, b in zip(value, here, strict=True)]
-        if value is not None:
+            if one.pop in self.on_empty:
+                ready += self.on_empty.pop(one.pop)
+            if len(value) != count:
+                return self._fail("wrong", block, index, f"takes {count} chunks from a message of {len(value)}")
+        if count == 1:
+            total = value[0] if value else 0
+            for first in one.read:
+                if not cells[first]:
+                    return self._nothing(block, index, first)
+                total += cells[first]
             for first in one.write:
-                cells[first : first + one.count] = value
-            if one.push >= 0:
-                self.queues[one.push].append(value)
-                if ("full", one.push) in sleepers:
-                    self._wake(("full", one.push), ready)
-        for number in one.acquire:
-            self.counters[number] -= 1
-        for number in one.release:
-            self.counters[number] += 1
-            if ("semaphore", number) in sleepers:
-                self._wake(("semaphore", number), ready)
-        self.at[block] = index + 1
-        self.order.append((block, index))
-        if ("block", block) in sleepers:
-            self._wake(("block", block), ready)
+                cells[first] = total
+            value = [total]
+        else:
+            for first in one.read:
+                here = cells[first : first + count]
+                if 0 in here:
+                    return self._nothing(block, index, first + here.index(0))
+                value = [a + b for a, b in zip(value, here, strict=True)] if value else here
+            for first in one.write:
+                cells[first : first + count] = value
+        if one.push >= 0:
+            self.queues[one.push].append(value)
+            if one.push in self.on_full:
+                ready += self.on_full.pop(one.push)
+        return True
 
-    def _wake(self, thing: tuple[str, int], ready: list[int]) -> None:
-        if thing in self.sleepers:
-            ready += self.sleepers.pop(thing)
+    def _nothing(self, block: int, index: int, cell: int) -> bool:
+        place = self.code.places.tell(cell)
+        return self._fail("empty", block, index, f"reads {place}, where nothing has been written yet")
 
-    def _fail(self, kind: str, block: int, index: int, what: str) -> None:
+    def _fail(self, kind: str, block: int, index: int, what: str) -> bool:
         self.fault = Fault(kind, f"{self.code.tell(block, index)}: {what}")
+        return False
 
     def _unfinished(self) -> Fault | None:
         """A hang: a block that cannot go on, and what it lacks; one that waits for no other such block, if there is."""
-        stuck = [b for b, there in enumerate(self.code.blocks) if self.at[b] < len(there.instructions)]
-        if not stuck:
+        lacking = {
+            block: (what, number)
+            for what, sleepers in (
+                ("block", self.on_block), ("semaphore", self.on_semaphore), ("full", self.on_full),
+                ("empty", self.on_empty),
+            )
+            for number, asleep in sleepers.items()
+            for block in asleep
+        }  # fmt: skip
+        if not lacking:
             return None
-        lacking = {b: self._lacks(self.code.blocks[b].instructions[self.at[b]]) for b in stuck}
-        block = next((b for b in stuck if lacking[b] not in [("block", other) for other in stuck]), stuck[0])
-        thing = lacking[block]
-        assert thing is not None
-        kind, number = thing
+        stuck = sorted(lacking)
+        first = (b for b in stuck if lacking[b][0] != "block" or lacking[b][1] not in lacking)
+        block = next(first, stuck[0])
+        kind, number = lacking[block]
         reason = {
             "block": lambda: f"waits for {self.code.blocks[number].name}, which never gets so far",
             "semaphore": lambda: (
@@ -243,7 +252,7 @@ class _Machine:
         for number, queue in enumerate(self.queues):
             if queue:
                 source, target, channel = self.code.ways[number]
-                puts = [row for row in self.order if self._at(row).push == number]
+                puts = [row for row in self.code.spots(self.order) if self._at(row).push == number]
                 what = f"rank {target} never takes this message on channel {channel}"
                 what += f"; {len(queue)} of rank {source} are left"
                 return Fault("left", f"{self.code.tell(*puts[-len(queue)])}: {what}")
@@ -265,7 +274,7 @@ class _Machine:
         Nobody, where none was ever written."""
         left = set(cells)
         found: tuple[int, tuple[int, int] | None] = (min(left), None)
-        for row in reversed(self.order):
+        for row in reversed(self.code.spots(self.order)):
             one = self._at(row)
             for first in one.write:
                 mine = left.intersection(range(first, first + one.count))

@@ -55,11 +55,12 @@ def judge(code: Code, *, orders: int = ORDERS, seed: int = 0) -> Fault | None:
     return None
 
 
-def _races(code: Code, order: list[tuple[int, int]], seed: int, wrong: Fault | None = None) -> Fault | None:
+def _races(code: Code, order: list[int], seed: int, wrong: Fault | None = None) -> Fault | None:
     """The first two accesses that nothing orders, where the other order ends otherwise. `wrong`: how this one ended."""
     flat = Flat.of(code, order)
     asked = Order.of(code, flat)
-    before, after, cell, written = Accesses.of(code, flat).pairs()
+    accesses = Accesses.of(code, flat)
+    before, after, cell, written = accesses.pairs()
     pair, first = np.unique((before * len(flat.block) + after) * 2 + written, return_index=True)
     before, after, cell, written = pair // 2 // len(flat.block), pair // 2 % len(flat.block), cell[first], pair % 2 > 0
     bad = np.flatnonzero(asked.unordered(before, after))
@@ -91,7 +92,7 @@ def _races(code: Code, order: list[tuple[int, int]], seed: int, wrong: Fault | N
                 f"{code.tell(*other)}: knows only by a relaxed signal that {code.tell(*one)} is done, and may not yet"
             )
             return Fault("race", f"{what} see what that writes to {code.places.tell(int(cell[at]))}")
-    return (_from_outside(code, flat, asked) or _left(code)) if code.apart else None
+    return (_from_outside(code, accesses, asked) or _left(code)) if code.apart else None
 
 
 def _loses(code: Code, one: tuple[int, int], other: tuple[int, int], cell: int) -> bool:
@@ -109,12 +110,12 @@ def _named(flat: Flat, row: int) -> tuple[int, int]:
     return block, row - int(flat.ptr[block])
 
 
-def _from_outside(code: Code, flat: Flat, asked: Order) -> Fault | None:
+def _from_outside(code: Code, accesses: Accesses, asked: Order) -> Fault | None:
     """Whoever touches cells of another rank must know that it has begun, and be done before it ends. Of a line
     the first of those that touch a rank, and the last, speak for all between. What goes on beside is not the rank."""
     rank_of = np.array([code.collective.ranks if block.beside else block.rank for block in code.blocks], np.int64)
     ahead = np.array([one.ahead for block in code.blocks for one in block.instructions], bool)
-    accesses = Accesses.of(code, flat)
+    flat = asked.flat
     owner = code.places.owner(accesses.cell)
     far = np.flatnonzero(owner != rank_of[flat.block[accesses.row]])
     plain, early = (

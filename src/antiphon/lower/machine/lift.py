@@ -77,7 +77,7 @@ def schedule_of(code: Code) -> Schedule:
     run = execute(code, None)
     if run.fault is not None:
         raise Invalid(run.fault.what)
-    events, wanted = _Replay(code).go(run.order)
+    events, wanted = _Replay(code).go(code.spots(run.order))
     return _Placing(code, events, wanted).go()
 
 

@@ -8,7 +8,7 @@ order, decide for all of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -30,11 +30,10 @@ class Flat:
     when: Longs  # in which place each happened in one complete run
 
     @staticmethod
-    def of(code: Code, order: list[Row]) -> Flat:
-        ptr = np.concatenate([[0], np.cumsum([len(block.instructions) for block in code.blocks])]).astype(np.int64)
-        pairs = np.array(order, np.int64).reshape(-1, 2)
+    def of(code: Code, order: Sequence[int]) -> Flat:
+        ptr = code.begin
         when = np.empty(int(ptr[-1]), np.int64)
-        when[ptr[pairs[:, 0]] + pairs[:, 1]] = np.arange(len(pairs))
+        when[np.asarray(order, np.int64)] = np.arange(len(order))
         return Flat(ptr, np.repeat(np.arange(len(code.blocks)), np.diff(ptr)), when)
 
 
@@ -93,21 +92,24 @@ def _firm(pairs: list[tuple[list[int], int, int]], loose: set[int]) -> list[Row]
     return found
 
 
-def _counted(gain: list[int], loss: list[int], start: int, block: Longs) -> Iterator[tuple[list[int], int, int]]:
-    """Which gains of a semaphore are surely before which losses: of a block that gives n of all, its j-th is before a
-    loss when all others and its first j - 1 are not enough. Losses of several blocks may come in any order."""
-    by_block: dict[int, list[int]] = {}
-    for row in gain:
-        by_block.setdefault(int(block[row]), []).append(row)
-    takers: dict[int, list[int]] = {}
-    for row in loss:
-        takers.setdefault(int(block[row]), []).append(row)
-    for mine in takers.values():
-        for number, after in enumerate(mine, 1):
-            for rows in by_block.values():
-                sure = number - start - (len(gain) - len(rows))
-                if 1 <= sure <= len(rows):
-                    yield rows, sure, after
+def _counted(gain: list[int], loss: list[int], start: int, line: list[int]) -> Iterator[tuple[list[int], int, int]]:
+    """Which gains of a semaphore are surely before which losses: of a line that gives n of all, its j-th is before a
+    loss when all others and its first j - 1 are not enough. Losses of several lines may come in any order."""
+    givers, takers = _by_line(gain, line), _by_line(loss, line)
+    longest = max(map(len, takers), default=0)
+    for rows in givers:
+        others = start + len(gain) - len(rows)
+        if others < longest:
+            for mine in takers:
+                for number in range(others + 1, min(len(mine), others + len(rows)) + 1):
+                    yield rows, number - others, mine[number - 1]
+
+
+def _by_line(rows: list[int], line: list[int]) -> list[list[int]]:
+    found: dict[int, list[int]] = {}
+    for row in rows:
+        found.setdefault(line[row], []).append(row)
+    return list(found.values())
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,11 +206,17 @@ class Order:
         are is asked of the order that is known without it, again and again while something comes of it.
         """
         order = Order(code, flat, *edges(code, flat))
+        line, place = (column.tolist() for column in order.lines)
         every = (one for block in code.blocks for one in block.instructions)
         loose = {row for row, one in enumerate(every) if one.loose} if firm else set[int]()
-        left = counted(code, flat)
-        sure = [pair for gain, loss, start in left for pair in _counted(gain, loss, start, flat.block)]
-        left = [one for one in left if any(len(np.unique(flat.block[rows])) > 1 for rows in one[:2] if rows)]
+        sure: list[tuple[list[int], int, int]] = []
+        left: list[Counted] = []
+        for gain, loss, start in counted(code, flat):
+            for rows in (gain, loss):
+                rows.sort(key=place.__getitem__)
+            sure += _counted(gain, loss, start, line)
+            if any(line[rows[0]] != line[row] for rows in (gain, loss) for row in rows):
+                left.append((gain, loss, start))
         order = order._with(_firm(sure, loose))
         while left:
             chained = order._chained([rows for gain, loss, _ in left for rows in (gain, loss)])

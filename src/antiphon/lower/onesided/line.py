@@ -32,16 +32,24 @@ class Line:
 
     def touch(self, step: Step, reads: Sequence[tuple[Place, int]], writes: Sequence[tuple[Place, int]] = ()) -> None:
         """Append a step that reads and writes places and sizes, behind a sync where it meets what is not yet done."""
-        some = [(*self.touched(self.rank, *one), False) for one in reads]
-        some += [(*self.touched(self.rank, *one), True) for one in writes]
-        if self.awaited or any(
-            (mine[3] or other[3]) and mine[0] == other[0] and mine[1] < other[2] and other[1] < mine[2]
-            for mine in some
-            for other in self.fresh
-        ):
+        touched, rank = self.touched, self.rank
+        if touched is plainly:  # as nearly always
+            some = [(place[0], place[1], place[1] + size, False) for place, size in reads]
+            some += [(place[0], place[1], place[1] + size, True) for place, size in writes]
+        else:
+            some = [(*touched(rank, place, size), False) for place, size in reads]
+            some += [(*touched(rank, place, size), True) for place, size in writes]
+        if self.awaited or (self.fresh and self._meets(some)):
             self.sync()
         self.made.append(step)
         self.fresh += some
+
+    def _meets(self, some: list[tuple[int, int, int, bool]]) -> bool:
+        return any(
+            (mine[3] or other[3]) and mine[0] == other[0] and mine[1] < other[2] and other[1] < mine[2]
+            for mine in some
+            for other in self.fresh
+        )
 
 
 class Fold(NamedTuple):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from antiphon.core.columns import Bools, Longs
+from antiphon.core.columns import Bools, Longs, pointers
 from antiphon.core.program import Bound, Program
 from antiphon.core.program.kinds import RECEIVE, SEND
 from antiphon.lower.onesided.form import Move, Place
@@ -18,41 +19,53 @@ class Messages:
 
     send: Longs
     receive: Longs
-    credit: Bools  # the sender cannot know by itself that the place is free
 
 
 def messages(program: Program) -> Messages:
-    """O(n log n). A place is free, as far as its sender knows, where the receive waits for nothing, or for what came
-    from that sender, or has reached it, in an earlier step."""
+    """O(n log n)."""
     p = program
     send, receive = (np.flatnonzero(p.kind == kind) for kind in (SEND, RECEIVE))
     send = send[np.lexsort((send, p.when[send], p.channel[send], p.peer[send], p.rank[send]))]
     receive = receive[np.lexsort((receive, p.when[receive], p.channel[receive], p.rank[receive], p.peer[receive]))]
-    known = np.zeros(len(p.wait), bool)
-    crossing = (p.kind[p.wait] == SEND) | (p.kind[p.wait] == RECEIVE)
-    known[crossing] = p.peer[p.wait[crossing]] == p.peer[p.wait_op[crossing]]
-    lacking = np.bincount(p.wait_op[~known], minlength=p.operations)
-    return Messages(send, receive, lacking[receive] > 0)
+    return Messages(send, receive)
 
 
 class Moves:
     """What each message moves, cut where a part of either side ends; neighbours on both sides are one. They are made
-    when they are asked for. `empty`: whether a message moves nothing."""
+    when they are asked for, of one rank after another. `empty`: whether a message moves nothing."""
 
     def __init__(self, program: Program, bound: Bound, found: Messages) -> None:
-        self._parts = list(zip(bound.buffer.tolist(), bound.begin.tolist(), bound.length.tolist(), strict=True))
-        self._ptr = program.part_ptr.tolist()
-        self._send, self._receive = found.send.tolist(), found.receive.tolist()
-        self._peer = program.peer[found.send].tolist()
+        self.program, self.bound, self.found = program, bound, found
+        self.ptr = pointers(program.rank[found.send], program.ranks)  # sends stand by rank
         until = np.concatenate([[0], np.cumsum(bound.length)])
         self.empty: Bools = until[program.part_ptr[found.send]] == until[program.part_ptr[found.send + 1]]
 
-    def of(self, at: int) -> list[Move]:
-        mine, theirs = (self._parts[self._ptr[row] : self._ptr[row + 1]] for row in (self._send[at], self._receive[at]))
-        if len(mine) == len(theirs) == 1:
-            (buffer, begin, length), (where, into, _) = mine[0], theirs[0]
-            return [Move(self._peer[at], (buffer, begin), (where, into), length)] if length else []
-        return _cut(self._peer[at], mine, theirs)
+    def of(self, rank: int) -> Callable[[int], list[Move]]:
+        """Of a message that this rank sends."""
+        program, bound = self.program, self.bound
+        low, high = int(self.ptr[rank]), int(self.ptr[rank + 1])
+        send, receive = self.found.send[low:high], self.found.receive[low:high]
+        peer = program.peer[send].tolist()
+        mine, theirs = program.part_ptr[send], program.part_ptr[receive]
+        one = (program.part_ptr[send + 1] - mine == 1) & (program.part_ptr[receive + 1] - theirs == 1)
+        plain = (one & (bound.length[np.where(one, mine, 0)] > 0)).tolist()
+        at = (np.where(one, rows, 0) for rows in (mine, theirs))
+        source, target = (zip(bound.buffer[rows].tolist(), bound.begin[rows].tolist(), strict=True) for rows in at)
+        length = bound.length[np.where(one, mine, 0)].tolist()
+        moves = list(map(Move, peer, source, target, length))
+
+        def of(at: int) -> list[Move]:
+            if plain[at - low]:
+                return [moves[at - low]]
+            parts = (self._parts(int(rows[at - low])) for rows in (send, receive))
+            return _cut(peer[at - low], *parts)
+
+        return of
+
+    def _parts(self, row: int) -> list[tuple[int, int, int]]:
+        bound, some = self.bound, slice(int(self.program.part_ptr[row]), int(self.program.part_ptr[row + 1]))
+        columns = (bound.buffer[some].tolist(), bound.begin[some].tolist(), bound.length[some].tolist())
+        return list(zip(*columns, strict=True))
 
 
 def _cut(peer: int, mine: list[tuple[int, int, int]], theirs: list[tuple[int, int, int]]) -> list[Move]:

@@ -60,8 +60,9 @@ def by_packets(program: Program, bound: Bound, most: int) -> tuple[Streams, Boun
     between: dict[tuple[int, int, int, int], list[Move]] = defaultdict(list)
     columns = (stream[found.send], program.when[found.send] // 2, program.rank[found.send], program.peer[found.send])
     moves = Moves(program, bound, found)
+    of = [moves.of(rank) for rank in range(program.ranks)]
     for at, key in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
-        between[key] += moves.of(at)
+        between[key] += of[key[2]](at)
     places = _Places(program, bound)
     turns: dict[tuple[int, int], dict[int, _Turn]] = defaultdict(lambda: defaultdict(_Turn))
     for (number, step, source, target), group in sorted(between.items(), key=lambda one: one[0]):

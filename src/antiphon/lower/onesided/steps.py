@@ -19,6 +19,7 @@ import numpy as np
 from antiphon.core.columns import Bools, Longs, pointers
 from antiphon.core.program import Bound, Program
 from antiphon.core.program.kinds import FOLD as FOLDS
+from antiphon.lower.onesided.credits import credits
 from antiphon.lower.onesided.form import (
     FOLD,
     MOST_OPERANDS,
@@ -62,7 +63,10 @@ class OneSided:
         self.known = known or Switched.none(program)
         self.found = messages(program)
         self.moves = Moves(program, bound, self.found)
-        self.receive, self.credit = self.found.receive.tolist(), self.found.credit.tolist()
+        self.receive = self.found.receive.tolist()
+        credit = credits(program, self.found, farther=not self.known.switches)
+        self.told: Bools = credit | self.known.bare[self.found.send]  # what must be told before
+        self.credit = self.told.tolist()
         self.bare = self.known.bare[self.found.send].tolist()
         self.wait, self.wait_ptr = program.wait.tolist(), program.wait_ptr.tolist()
         self.part = list(zip(bound.buffer.tolist(), bound.begin.tolist(), strict=True))
@@ -75,7 +79,7 @@ class OneSided:
         return _Dealt(self, streams(self.program, self.found, most, self.known))
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class _Turn:
     """What a rank does in one step of a stream."""
 
@@ -113,7 +117,9 @@ class _Dealt:
         self.rows = order.tolist()
         groups = columns[:, edge]
         fresh = _fresh(program.ranks, groups)
-        self.group = list(zip(*(column.tolist() for column in (*groups, fresh)), strict=True))
+        told = np.flatnonzero(edge)
+        asked = np.logical_or.reduceat(whole.told[order], told) if len(told) else edge
+        self.group = list(zip(*(column.tolist() for column in (*groups, fresh, asked)), strict=True))
         ends = groups[2:].T.ravel()  # of each group its two ranks
         by = np.argsort(ends, kind="stable")
         self.groups, self.group_ptr = (by // 2).tolist(), pointers(ends, program.ranks)
@@ -137,22 +143,24 @@ class _Dealt:
 
         What a switch multicasts is no put, but a credit before and a signal behind: that the receiver's place is free,
         and what it gives to the sum is there."""
-        whole, bare = self.whole, self.whole.bare
+        whole, bare, moves = self.whole, self.whole.bare, self.whole.moves.of(rank)
         for group in self.groups[self.group_ptr[rank] : self.group_ptr[rank + 1]]:
-            number, step, source, target, fresh = self.group[group]
+            number, step, source, target, fresh, told = self.group[group]
             rows = self.rows[self.first[group] : self.first[group + 1]]
-            some = [at for at in rows if whole.credit[at] or bare[at]]
             turn = work[number].turns[step]
             if source == rank:
-                turn.moves += joined([move for at in rows if not bare[at] for move in whole.moves.of(at)])
+                if len(rows) == 1 and not told:
+                    turn.moves += moves(rows[0])
+                else:
+                    turn.moves += joined([move for at in rows if not bare[at] for move in moves(at)])
                 turn.to.append(target)
-                if some or fresh:
+                if told or fresh:
                     turn.asked.append(target)
                 continue
             turn.awaited.append(source)
-            if some:
+            if told:
                 turn.credits.append(source)
-                self._after(some, turn)
+                self._after([at for at in rows if whole.credit[at]], turn)
             elif fresh:
                 work[number].begun.append(source)
 
@@ -200,17 +208,22 @@ class _Rank:
         self._tell(SIGNAL, self.work.begun)
         for number in sorted(self.work.turns):
             turn = self.work.turns[number]
-            if any(not turn.after.isdisjoint(fold.rows) for fold in self.held):
+            if turn.after and any(not turn.after.isdisjoint(fold.rows) for fold in self.held):
                 self._fold([])
-            self._tell(SIGNAL, turn.credits)
-            self._tell(WAIT, turn.asked)
+            if turn.credits:
+                self._tell(SIGNAL, turn.credits)
+            if turn.asked:
+                self._tell(WAIT, turn.asked)
             left = self._fold(turn.moves) if self.held else turn.moves
             for step in turn.switches:
                 place, into = step.operands[0], step.into
                 self.line.touch(step, [(place, step.size)], [(into, step.size)])
-            self._put(left)
-            self._tell(SIGNAL, turn.to)
-            self._tell(WAIT, turn.awaited)
+            if left:
+                self._put(left)
+            if turn.to:
+                self._tell(SIGNAL, turn.to)
+            if turn.awaited:
+                self._tell(WAIT, turn.awaited)
             self.held = together(turn.folds) if turn.folds else []
         self._fold([])
         return self.line.made
@@ -238,7 +251,11 @@ class _Rank:
 
     def _combine(self, into: Place, operands: tuple[Place, ...], count: int, along: tuple[Move, ...]) -> None:
         """Where there are more operands than a step takes, what has been combined so far is one of the next."""
-        rest = sorted(operands, key=lambda place: place != into) if len(operands) > self.operands else list(operands)
+        if len(operands) <= self.operands:
+            step = Step(FOLD, (), along, into, operands, count)
+            self.line.touch(step, [(place, count) for place in operands], [(into, count)])
+            return
+        rest = sorted(operands, key=lambda place: place != into)
         while rest:
             now, rest = rest[: self.operands], rest[self.operands :]
             step = Step(FOLD, (), along if not rest else (), into, tuple(now), count)
@@ -247,9 +264,9 @@ class _Rank:
                 rest = [into, *rest]
 
     def _put(self, moves: list[Move]) -> None:
-        buffers = {move.source[0] for move in moves}
+        buffers = {move.source[0] for move in moves} if len(moves) > 1 else {0}
         for buffer in sorted(buffers):
             some = [move for move in moves if move.source[0] == buffer] if len(buffers) > 1 else moves
             for low in range(0, len(some), MOST_PEERS):
-                batch = some[low : low + MOST_PEERS]
-                self.line.touch(Step(PUT, moves=tuple(batch)), [(move.source, move.size) for move in batch])
+                batch = tuple(some[low : low + MOST_PEERS])
+                self.line.touch(Step(PUT, (), batch), [(move.source, move.size) for move in batch])

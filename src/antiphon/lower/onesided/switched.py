@@ -65,6 +65,8 @@ class Switched:
 def switched(program: Program, bound: Bound, what: str) -> Switched:
     """All joints of a program. Unsupported, in the name of `what`, where one is nothing that a rank can ask a switch
     for. O(n log n)."""
+    if int(program.joint.max(initial=-1)) < 0:
+        return Switched.none(program)
     return _Finder(program, bound, what).found()
 
 

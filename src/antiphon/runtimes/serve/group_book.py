@@ -8,11 +8,9 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
-
-from antiphon.core.collective import ROOTED, Collective
+from antiphon.core.collective import ROOTED
 from antiphon.core.plan import Plan
-from antiphon.core.program import Program, decode, encode
+from antiphon.core.program import among, decode, encode
 from antiphon.errors import Invalid, quote
 from antiphon.runtimes.serve.book import Book, Page, encode_book, make_book, proven_book, read_table
 
@@ -117,19 +115,4 @@ def group_book(book: Book, ranks: int, places: Sequence[int], everyone: int) -> 
 
 def renumbered(data: bytes, members: Sequence[int]) -> bytes:
     """A program file for a process group as one for a machine of just these ranks, in their order."""
-    return encode([_only(program, members) for program in decode(data)])
-
-
-def _only(program: Program, members: Sequence[int]) -> Program:
-    old = program.collective
-    keep = np.asarray(members)
-    number = np.full(program.ranks, -1)
-    number[keep] = np.arange(len(keep))
-    outside = np.setdiff1d(np.arange(program.ranks), keep)
-    pointers = {name: getattr(program, name) for name in ("base_ptr", "slot_ptr", "op_ptr", "finish_ptr")}
-    if any(np.diff(ptr)[outside].any() for ptr in pointers.values()):
-        raise Invalid("a rank outside of the group would have to help")
-    less: dict[str, Any] = {name: np.append(0, np.cumsum(np.diff(ptr)[keep])) for name, ptr in pointers.items()}
-    roots = tuple(number[list(old.roots)].tolist())
-    collective = Collective(old.kind, len(keep), roots=roots, weights=old.weights)
-    return replace(program, collective=collective, peer=number[program.peer], **less)
+    return encode([among(program, members) for program in decode(data)])

@@ -1,0 +1,60 @@
+"""Which receivers must say that a place is free: where their senders cannot know it by themselves."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from antiphon.core.columns import Bools, Longs, starts
+from antiphon.core.program import Program
+from antiphon.core.program.kinds import RECEIVE, SEND
+from antiphon.lower.onesided.messages import Messages
+
+
+def credits(program: Program, found: Messages, *, farther: bool) -> Bools:
+    """Of each message whether its receiver must. O(n log n), and with `farther` a step for every time of the program.
+
+    A place is free, as far as its sender knows, where the receive waits for nothing, or for what came from that sender,
+    or has reached it, in an earlier step; or, `farther`, for what leads to the send by way of whatever ranks: the sum
+    that comes back around a ring says that its first term has been read. (Not where switches do what leads there.)
+    """
+    p = program
+    known = np.zeros(len(p.wait), bool)
+    crossing = (p.kind[p.wait] == SEND) | (p.kind[p.wait] == RECEIVE)
+    known[crossing] = p.peer[p.wait[crossing]] == p.peer[p.wait_op[crossing]]
+    send = np.full(p.operations, -1, np.int64)
+    send[found.receive] = found.send
+    asked = np.flatnonzero(~known & (send[p.wait_op] >= 0))
+    if farther and len(asked):
+        first, behind = _trees(program, send)
+        before, after = first[p.wait[asked]], first[send[p.wait_op[asked]]]
+        known[asked] = (before <= after) & (after < behind[p.wait[asked]])
+    lacking = np.bincount(p.wait_op[~known], minlength=p.operations)
+    needed: Bools = lacking[found.receive] > 0
+    return needed
+
+
+def _trees(program: Program, send: Longs) -> tuple[Longs, Longs]:
+    """Operations in trees: above a receive stands its send, above others the latest that they wait for. They are
+    numbered so that what stands below one has the numbers from its own on: the first, and the one behind the last."""
+    p = program
+    above = send.copy()
+    order = np.lexsort((p.when[p.wait], p.wait_op))
+    last = order[np.append(starts(p.wait_op[order])[1:], True)[: len(order)]]
+    last = last[send[p.wait_op[last]] < 0]
+    above[p.wait_op[last]] = p.wait[last]
+    time = 2 * p.when.astype(np.int64) + (send >= 0)  # what stands above is earlier
+    by_time = np.argsort(time, kind="stable")
+    levels = np.split(by_time, np.flatnonzero(starts(time[by_time]))[1:])
+    size = np.ones(p.operations + 1, np.int64)
+    for rows in reversed(levels):
+        np.add.at(size, above[rows], size[rows])  # the last counts what stands nowhere
+    beside = np.argsort(above, kind="stable")
+    until = np.cumsum(size[:-1][beside])
+    new = starts(above[beside])
+    begin = (until - size[:-1][beside])[new]
+    place = np.empty(p.operations, np.int64)  # among those below the same
+    place[beside] = until - size[:-1][beside] - begin[np.cumsum(new) - 1]
+    first = np.full(p.operations + 1, -1, np.int64)
+    for rows in levels:
+        first[rows] = first[above[rows]] + 1 + place[rows]
+    return first[:-1], (first + size)[:-1]
