@@ -15,8 +15,10 @@ typedef uint32_t u32;
 
 #define ON_DEVICE __device__ __forceinline__
 #define ON_MEMBER __device__ __forceinline__
+#define ON_BOTH __host__ __device__ __forceinline__
 #define OUT_OF_LINE __device__ __noinline__
 #define AS_KERNEL extern "C" __global__
+#define ON_TABLE static __device__ const
 
 ON_DEVICE u32 my_thread() { return threadIdx.x; }
 ON_DEVICE u32 my_threads() { return blockDim.x; }
@@ -56,9 +58,11 @@ ON_DEVICE void rest() { __builtin_amdgcn_s_sleep(1); }
 
 #else /* threads */
 
-#define ON_DEVICE static inline
+#define ON_DEVICE inline
 #define ON_MEMBER inline
+#define ON_BOTH inline
 #define OUT_OF_LINE static __attribute__((noinline))
+#define ON_TABLE static const
 
 /* Which thread of which block this is: threads.cc. */
 u32 my_thread();
