@@ -22,7 +22,7 @@ from _common import medians, print_machine, print_table, save
 import antiphon
 from antiphon.core.program.kinds import OUTPUT, SCRATCH
 from antiphon.core.schedule import Schedule
-from antiphon.formats.device.write import source
+from antiphon.formats.device.write import HIP_FLAGS, source
 from antiphon.lower.device.table import Table, tables
 from antiphon.runtimes.device.group import Group, threads
 from antiphon.runtimes.engine.native import OPERATORS, type_number
@@ -89,7 +89,7 @@ def main() -> None:
     compilers = {
         "c++": ["c++", "-x", "c++", "-std=c++17", "-O2", "-pthread"],
         "nvcc": ["nvcc", "-std=c++17", "-O3", "-arch=sm_90"],
-        "hipcc": ["hipcc", "-std=c++17", "-O3", "-x", "hip", "--offload-arch=gfx90a"],
+        "hipcc": ["hipcc", "-std=c++17", "-O3", "-x", "hip", "--offload-arch=gfx90a", *HIP_FLAGS.split()],
     }  # fmt: skip
     rows: list[dict[str, Any]] = []
     for kind, spec, planner in CASES:

@@ -17,7 +17,7 @@ from antiphon.core.schedule import Schedule
 from antiphon.errors import AntiphonError, Invalid, Unsupported
 from antiphon.formats.device.shapes import pieces
 from antiphon.formats.device.statements import statements
-from antiphon.formats.device.write import source
+from antiphon.formats.device.write import HIP_FLAGS, source
 from antiphon.lower.device.table import tables
 from antiphon.registry import table
 
@@ -231,7 +231,12 @@ def test_nvcc_takes_64_ranks(tmp_path: Path, kind: str, planner: str) -> None:
 @pytest.mark.parametrize("arch", ["gfx906", "gfx90a"])
 def test_hipcc_takes_it(tmp_path: Path, arch: str) -> None:
     text = source(schedule_of("allreduce", "dgx1v", "trees"), "dgx1v", "bfloat16")
-    quietly([str(HIPCC), "-x", "hip", f"--offload-arch={arch}", "-Wall", "-Wextra"], text, tmp_path, ".hip.cpp")
+    quietly(
+        [str(HIPCC), "-x", "hip", f"--offload-arch={arch}", *HIP_FLAGS.split(), "-Wall", "-Wextra"],
+        text,
+        tmp_path,
+        ".hip.cpp",
+    )
 
 
 @needs_a_compiler

@@ -29,6 +29,7 @@ TYPES = {
     "float64": "double",
 }  # fmt: skip
 OPERATORS = {"sum": "Sum", "prod": "Prod", "max": "Max", "min": "Min", "avg": "Sum"}
+HIP_FLAGS = "-mllvm -amdgpu-function-calls=true"  # else hipcc inlines all into one function, and takes minutes
 MOST_STREAMS = 16
 MANY_LINES = 2_000  # then fewer streams are tried, in which ranks are more alike
 MOST_LINES = 12_000  # of all functions: compilers take minutes for more
@@ -143,7 +144,7 @@ def _opening(title: str) -> str:
     return f"""/* {title}.
  *
  *     nvcc -std=c++17 -O3 -arch=sm_90 FILE.cu -o plan
- *     hipcc -std=c++17 -O3 -x hip --offload-arch=gfx90a FILE.hip.cpp -o plan
+ *     hipcc -std=c++17 -O3 -x hip --offload-arch=gfx90a {HIP_FLAGS} FILE.hip.cpp -o plan
  *     c++ -std=c++17 -O2 -pthread -x c++ FILE -o plan
  *
  * The last runs all ranks on threads of a processor. ./plan -b 1M -e 64M prints a table, and checks what it computes.

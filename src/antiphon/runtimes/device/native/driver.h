@@ -16,8 +16,8 @@
 /* All of a block of a rank: a lane of a stream. */
 ON_DEVICE int run_block(const Call &call, i64 rank, u32 block) {
     Work work = {call, rank, 0, (i64)block * RANKS, 0, {0, 1}, 0, {}};
-    for (; work.round < call.rounds; ++work.round) {
-        work.share = {work.round * call.lanes + block % call.lanes, call.rounds * call.lanes};
+    for (; work.pass < call.rounds; ++work.pass) {
+        work.share = {work.pass * call.lanes + block % call.lanes, call.rounds * call.lanes};
         if (run_stream(work, block / call.lanes) || work.sync()) return 1;
     }
     return 0;

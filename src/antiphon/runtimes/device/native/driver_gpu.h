@@ -1,7 +1,6 @@
 /* All ranks go round the GPUs of this machine; those of one GPU are one cooperative launch. */
 #pragma once
 #if defined(__HIPCC__)
-#include <hip/hip_runtime.h>
 #define cuda(NAME) hip##NAME
 #define hipHostAlloc hipHostMalloc
 #define hipHostAllocPortable hipHostMallocPortable

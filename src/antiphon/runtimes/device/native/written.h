@@ -47,11 +47,12 @@ struct Listed {
     ON_MEMBER const T *operand(i64 k) const { return place[to + k]; }
 };
 
+/* What a statement does is a function of its own: a plan has many, and compilers take their time. */
 struct Work {
     const Call &call;
     i64 me, which; /* the rank, and its place among those that do the same */
     i64 place;     /* of the signals of this block */
-    u32 round;
+    u32 pass; /* of the rounds of a call */
     Share share;
     int failed;
     Listed listed;
@@ -61,18 +62,20 @@ struct Work {
     ON_MEMBER T *scratch(i64 rank) const { return call.of[rank].scratch; }
 
     /* Each peer has a thread that tells it and waits for it. */
-    ON_MEMBER void signal(i64 peer, i64 number) const {
+    ON_ITS_OWN void signal(i64 peer, i64 number) const {
         if ((u32)peer % my_threads() == my_thread())
-            store(call.of[peer].signals + place + me, signal_of(call.number, round, number));
+            store(call.of[peer].signals + place + me, signal_of(call.number, pass, number));
     }
-    ON_MEMBER void wait(i64 peer, i64 number) {
+    ON_ITS_OWN void wait(i64 peer, i64 number) {
         if ((u32)peer % my_threads() == my_thread())
-            failed |= !has_come(call.of[me].signals + place + peer, signal_of(call.number, round, number), call.stop);
+            failed |= !has_come(call.of[me].signals + place + peer, signal_of(call.number, pass, number), call.stop);
     }
     /* Whether the call was stopped. What threads of the block have written, all of them see behind it. */
     ON_MEMBER bool sync() { return meet(failed); }
 
-    ON_MEMBER void copy(T *to, const T *from, Span span) const { combine<T, Sum>(call.line, span, share, Few<1, 1>{{to}, {from}}); }
+    ON_ITS_OWN void copy(T *to, const T *from, Span span) const {
+        combine<T, Sum>(call.line, span, share, Few<1, 1>{{to}, {from}});
+    }
     template <int RESULTS, int OPERANDS> ON_MEMBER void fold(const Few<RESULTS, OPERANDS> &places, Span span) const {
         combine<T, Rule>(call.line, span, share, places);
     }
@@ -85,21 +88,21 @@ struct Work {
         listed.to = listed.all;
     }
     ON_MEMBER void from(T *place) { listed.place[listed.all++] = place; }
-    ON_MEMBER void fold_listed(Span span) {
+    ON_ITS_OWN void fold_listed(Span span) {
         combine<T, Rule>(call.line, span, share, listed);
         listed.to = listed.all = 0;
     }
-    ON_MEMBER void spread_listed(Span span) {
+    ON_ITS_OWN void spread_listed(Span span) {
         combine<T, Sum>(call.line, span, share, listed);
         listed.to = listed.all = 0;
     }
 
-    ON_MEMBER void permute_listed(Span span) {
+    ON_ITS_OWN void permute_listed(Span span) {
         ::permute<T>(call.line, span, share, listed.all, 0, [&](i64 k) { return listed.place[k]; });
         listed.to = listed.all = 0;
     }
 
-    ON_MEMBER void divide(T *values, Span span, i64 count) const {
+    ON_ITS_OWN void divide(T *values, Span span, i64 count) const {
         if (AVERAGE) ::divide<T>(call.line, span, share, values, count);
     }
 };
