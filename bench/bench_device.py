@@ -1,8 +1,9 @@
 """What the engine for GPUs costs its host: uploading a plan, and beginning a call. On threads of this processor.
 
-Run: python bench/bench_device.py. CPU time. `upload`: the tables of all ranks, read, held against limits and copied to
-the device, and the addresses of a first size. `begin`: what the thread that calls spends until a rank has begun, ctypes
-included; the call before is done. `write`, and what compilers take: generated code.
+Run: python bench/bench_device.py [--compile]. CPU time. `upload`: the tables of all ranks, read, held against limits,
+and copied to the device, and the addresses of a first size. `begin`: what the thread that calls spends until a rank has
+begun, ctypes included; the call before is done; `first`: the first call of a size. `write`: generated code, and with
+--compile what compilers take for it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 import shutil
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -105,7 +107,7 @@ def main() -> None:
         text = source(schedule, spec)
         row |= {"write_s": time.process_time() - began, "kib": len(text) / 1024}
         for name, command in compilers.items():
-            if shutil.which(command[0]):
+            if "--compile" in sys.argv and shutil.which(command[0]):
                 row[f"{name}_s"] = compile_seconds(text, command)
         rows.append(row)
         print(row, flush=True)
