@@ -76,8 +76,7 @@ class ByHost {
         const Step &step = f.table.steps[f.at];
         const Argument *a = f.table.arguments + step.first;
         switch (step.kind) {
-        case SIGNAL:
-            gather(f);
+        case SIGNAL: /* behind a sync, if anything is to be told */
             for (i64 k = 0; k < step.count; ++k)
                 told[std::make_tuple(f.stream, (u32)f.table.head.rank, (u32)a[k].rank, a[k].number)] = &recorded(own(f));
             break;
