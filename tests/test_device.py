@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,13 @@ from antiphon.core.interpret.buffers import sides
 from antiphon.core.schedule import Schedule
 from antiphon.core.transform import unjoined
 from antiphon.errors import Invalid, Missing, TimedOut, Unsupported
+from antiphon.formats.device.statements import statements
 from antiphon.lower.device.table import Table, tables, tables_of
 from antiphon.lower.lowering import lower
-from antiphon.runtimes.device.group import CALLS, Group, threads
+from antiphon.runtimes.device.group import CALLS, WAYS, Group, threads
+from antiphon.runtimes.device.shares import Choice, choices
 from antiphon.runtimes.engine.build import DEVICE
-from antiphon.runtimes.measure.device import Cuda
+from antiphon.runtimes.measure.device import Cuda, Threads
 
 pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
 NVCC, HIPCC = shutil.which("nvcc"), shutil.which("hipcc")
@@ -79,6 +82,8 @@ def test_one_table_is_right_at_every_size(kind: str, machine: str, planner: str)
                 run(group, made, schedule, unit, in_place, dtype=dtype)
                 if all(one.sliced for one in made):
                     run(group, made, schedule, unit, in_place, dtype=dtype, lanes=2, rounds=3)
+                for way in WAYS[1:]:
+                    run(group, made, schedule, unit, in_place, dtype=dtype, lanes=3, way=way)
 
 
 @pytest.mark.parametrize("op", ["prod", "max", "min", "avg"])
@@ -130,6 +135,39 @@ def test_calls_follow_each_other_beyond_their_last_number() -> None:
         assert group.number % CALLS == 5
 
 
+def puts(made: Table) -> int:
+    """How many runs of memory it sends."""
+    return sum(form[0] == "copy" and values[0] != values[3] for form, values in statements(made).streams[0])
+
+
+@pytest.mark.parametrize(("ranks", "k"), [(9, 3), (8, 2), (12, 4), (7, 2)])
+@pytest.mark.parametrize("in_place", [False, True])
+def test_blocks_that_arrive_in_another_order_are_permuted_in_place(ranks: int, k: int, in_place: bool) -> None:
+    schedule = (
+        antiphon.plan("allgather", f"full:ranks={ranks}", planner="permrecmult", options={"k": k}).at(2**20).schedule
+    )
+    made = tables(schedule, in_place=in_place, arrival=True)
+    plainly = tables(schedule, in_place=in_place, streams=1)
+    assert all(puts(one) <= puts(other) for one, other in zip(made, plainly, strict=True))
+    if ranks == 9:
+        assert [puts(one) for one in made] == [4] * 9  # two partners in each of two rounds
+        assert all(puts(one) > 4 for one in plainly)
+    with Group(threads(), ranks, blocks=2, threads=3) as group:
+        for unit in (0, 1, 7, 1000):
+            run(group, made, schedule, unit, in_place)
+            run(group, made, schedule, unit, in_place, lanes=2, rounds=3)
+            for way in WAYS[1:]:
+                run(group, made, schedule, unit, in_place, lanes=2, way=way)
+
+
+def test_what_has_no_order_of_arrival() -> None:
+    uneven = Collective("allgather", 4, weights=np.array([3, 1, 1, 2]))
+    for what, planner in (("allgather", "ring"), ("reducescatter", "permrecmult"), (uneven, "permrecmult")):
+        schedule = antiphon.plan(what, "full:ranks=4", planner=planner).at(0).schedule
+        with pytest.raises(Unsupported, match=r"no order of arrival|several lengths"):
+            tables(schedule, arrival=True)
+
+
 def idle(made: Table) -> Table:
     """The same with blocks that have no steps."""
     words = made.words.copy()
@@ -157,10 +195,34 @@ def test_buffers_are_held_against_the_table() -> None:
         outputs[2] = outputs[2][:99]
         with pytest.raises(Invalid, match=r"rank \d: a buffer is too short"):
             group.run(group.plan(made), 100, inputs, outputs)
+        plan = group.plan(made)
+        for short in (False, True, False):  # a call like the one before is not held against the table anew
+            inputs, outputs = arrays(schedule, 100, "float32", False)
+            if short:
+                inputs[1] = inputs[1][:99]
+                with pytest.raises(Invalid, match=r"rank \d: a buffer is too short"):
+                    group.run(plan, 100, inputs, outputs)
+            else:
+                group.run(plan, 100, inputs, outputs, timeout=20)
         with pytest.raises(Invalid, match="need more blocks than the rank has"):
             group.run(group.plan(made), 100, *arrays(schedule, 100, "float32", False), lanes=3)
         with pytest.raises(Unsupported, match="from 1 to 4096 threads"):
             Group(threads(), 4, blocks=2**20)
+
+
+def test_by_steps_whatever_waits_is_told_before() -> None:
+    """In streams, with ranks that go on as far as they can; and a signal that nobody gives is noticed at once."""
+    for way in WAYS[1:]:
+        schedule = schedule_of("allreduce", "dgx1v", "multi-ring")
+        made = tables(schedule, streams=4)
+        with Group(threads(), 8, blocks=4) as group:
+            for unit in (1000, 7, 5000):
+                run(group, made, schedule, unit, op="avg", dtype="int32", way=way)
+            run(group, made, schedule, 500)  # the kernel knows nothing of it
+            inputs, outputs = arrays(schedule, 100, "float32", False)
+            with pytest.raises(Invalid, match="waits for a signal that nobody gives"):
+                group.run(group.plan([*made[:7], idle(made[7])]), 100, inputs, outputs, way=way)
+            run(group, made, schedule, 100, way=way)
 
 
 def test_scratch_that_is_used_again_is_never_sliced() -> None:
@@ -171,6 +233,7 @@ def test_scratch_that_is_used_again_is_never_sliced() -> None:
     assert not all(one.sliced for one in made)
     with Group(threads(), 8, blocks=8) as group:
         run(group, made, schedule, 100)
+        run(group, made, schedule, 10000, lanes=4, way="steps")  # where every step is done before the next begins
         with pytest.raises(Unsupported, match="one lane and one round"):
             run(group, made, schedule, 100, lanes=2)
 
@@ -200,6 +263,32 @@ def test_the_runtime_threads_tells_rows_like_all_others() -> None:
     (row,) = antiphon.run(plan, "12KB", on="threads", dtype="float16", op="max")
     assert (row["correct"], row["agree"], row["on"]) == (True, True, "threads")
     assert row["reference_seconds"] > 0
+
+
+def test_how_a_call_is_made_is_tried_where_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of what is about as fast as the best the fewest blocks; trying leaves nothing behind in the data of the case."""
+    tried: list[Choice] = []
+
+    def slowly(call: Callable[[Choice], None], some: Iterator[Choice]) -> list[tuple[Choice, float]]:
+        for one in some:
+            call(one)
+            tried.append(one)
+        return [(one, {"kernel": 2.0, "steps": 1.0}.get(one.way, 3.0) / min(one.lanes, 2)) for one in tried]
+
+    made: list[str] = []
+    by_host = Group.go_by_host
+    monkeypatch.setattr(
+        Threads, "choices", lambda self, plan, blocks, nbytes: choices(plan.streams, blocks, True, nbytes)
+    )
+    monkeypatch.setattr(sys.modules[Threads.__module__], "timed", slowly)
+    monkeypatch.setattr(
+        Group, "go_by_host", lambda *given, **how: (made.append(f"{how['way']} {how['lanes']}"), by_host(*given, **how))
+    )
+    plan = antiphon.plan("allreduce", "ring:ranks=2", planner="ring")
+    (row,) = antiphon.run(plan, "12KB", on="threads", in_place=True)
+    assert (row["correct"], row["agree"]) == (True, True)
+    assert {one.way for one in tried} == set(WAYS)
+    assert made[-1] == "steps 2"
 
 
 def test_without_a_driver_it_is_said_before_anything_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -215,7 +215,7 @@ def test_the_number_of_the_call_may_not_be_missing(planner: str, kind: str) -> N
 
 def test_the_model_counts_as_the_kernel_does() -> None:
     assert group.CALLS == CALLS
-    assert f"ROUND_BITS = {ROUND_BITS}, CALL_BITS = {CALL_BITS} " in (DEVICE / "table.h").read_text()
+    assert f"ROUND_BITS = {ROUND_BITS}, CALL_BITS = {CALL_BITS} " in (DEVICE / "signals.h").read_text()
 
 
 def test_ranks_that_have_not_spoken_for_long() -> None:

@@ -7,9 +7,11 @@ must be found.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -138,13 +140,13 @@ WEAKER = {
         "kernel.h", "if (meet(failed)) return 1;\n            } else", "(void)failed;\n            } else",
     ),
     "threads come to a meeting without release": (
-        "threads.cc", "fetch_add(1, std::memory_order_acq_rel)", "fetch_add(1, std::memory_order_relaxed)",
+        "meeting.h", "fetch_add(1, std::memory_order_acq_rel)", "fetch_add(1, std::memory_order_relaxed)",
     ),
     "threads leave a meeting without acquire": (
-        "threads.cc", "turn.load(std::memory_order_acquire)", "turn.load(std::memory_order_relaxed)",
+        "meeting.h", "turn.load(std::memory_order_acquire)", "turn.load(std::memory_order_relaxed)",
     ),
     "a meeting ends without release": (
-        "threads.cc", "turn + 1, std::memory_order_release", "turn + 1, std::memory_order_relaxed",
+        "meeting.h", "turn + 1, std::memory_order_release", "turn + 1, std::memory_order_relaxed",
     ),
 }  # fmt: skip
 
@@ -188,3 +190,32 @@ def test_who_is_told_twice_hears_the_numbers_in_their_order(folder: Path) -> Non
     by_peer, by_place = "(u32)a.rank % my_threads() == my_thread()", "k % my_threads() == my_thread()"
     driver = compiled(folder, "by-place", "-DSHAKEN", changed=("kernel.h", by_peer, by_place))
     assert any(run(driver, file, blocks=4, threads=3, calls=60, seed=seed, limit=30)[0] for seed in range(3))
+
+
+@pytest.mark.parametrize("groups", [[[0], [1, 2]], pytest.param([[2], [0], [3, 1], [4]], marks=pytest.mark.slow)])
+def test_ranks_of_several_processes(groups: list[list[int]]) -> None:
+    """Each has some, with memory of its own that all reach; past the last number of a call."""
+    ranks = sum(map(len, groups))
+    script = str(Path(__file__).with_name("device_process.py"))
+    started = [
+        subprocess.Popen(
+            [sys.executable, script, str(ranks), "30", *map(str, mine)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            text=True,
+        )
+        for mine in groups
+    ]  # fmt: skip
+    try:
+        while True:
+            told = [one.stdout.readline().strip() for one in started if one.stdout]
+            if not all(re.fullmatch("[0-9a-f]*", line) for line in told):
+                break
+            for one in started:
+                assert one.poll() is None, told
+                assert one.stdin is not None
+                one.stdin.write(",".join(told) + "\n")
+                one.stdin.flush()
+        assert told == ["wrong: 0"] * len(groups)
+    finally:
+        for one in started:
+            one.kill()
+            one.communicate()

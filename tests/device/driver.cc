@@ -173,7 +173,7 @@ int run_rank(const Job &job, u32 me, char *memory) {
     return wrong;
 }
 
-char *mapped(int shared, size_t length) {
+char *seen_at(int shared, size_t length) {
     void *memory = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED, shared, 0);
     if (memory == MAP_FAILED) abort();
     return (char *)memory;
@@ -195,8 +195,8 @@ int in_threads(const Job &job, char *memory) {
 int in_processes(const Job &job, int shared, size_t length) {
     for (u32 me = 0; me < (u32)job.cases.ranks; ++me)
         if (!fork()) {
-            for (u32 k = 0; k <= me; ++k) mapped(shared, 4096 * (7 * me + 1));
-            const int found = run_rank(job, me, mapped(shared, length));
+            for (u32 k = 0; k <= me; ++k) seen_at(shared, 4096 * (7 * me + 1));
+            const int found = run_rank(job, me, seen_at(shared, length));
             _exit(found < 0 ? 2 : found ? 1 : 0);
         }
     int worst = 0;
@@ -226,7 +226,7 @@ int main(int, char **argv) {
     const size_t length = job.of_rank() * (size_t)cases.ranks;
     const int shared = memfd_create("ranks", 0);
     if (shared < 0 || ftruncate(shared, (off_t)length)) abort();
-    char *memory = mapped(shared, length);
+    char *memory = seen_at(shared, length);
     for (i64 rank = 0; rank < cases.ranks; ++rank)
         for (size_t k = 0; k < job.blocks * (size_t)cases.ranks; ++k)
             ((u64 *)(memory + (size_t)rank * job.of_rank()))[k] = (job.first - 1) << CALL_BITS;

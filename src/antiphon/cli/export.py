@@ -13,6 +13,7 @@ from antiphon.cli.arguments import Json, PlanFile, WhichPlan
 from antiphon.cli.output import check_outputs, emit, working
 from antiphon.cli.planning import options_of
 from antiphon.errors import Invalid
+from antiphon.formats import names_file
 from antiphon.registry import find
 from antiphon.show.columns import wrapped
 from antiphon.units import format_size, parse_size
@@ -52,7 +53,10 @@ def _export(
     if "nbytes" in entry.can.get("needs", ()) and not nbytes:
         raise Invalid(f"back end {to} writes the messages of one size; give it by --nbytes, e.g. --nbytes 64MiB")
     size = parse_size(nbytes, "--nbytes") if nbytes else None
-    check_outputs({"-o": out}, folder="-o", parents=True)
+    if names_file(to, out):
+        check_outputs({"-o": out}, forms={"-o": out.suffix})
+    else:
+        check_outputs({"-o": out}, folder="-o", parents=True)
     with working(f"writing {to}"):
         written = export(file, to, out, nbytes=size, options=given, collective=collective)
     rows = [{"file": str(path), "bytes": count} for path, count in written]

@@ -14,7 +14,7 @@ from antiphon.errors import Invalid, Missing, Unsupported, quote
 from antiphon.formats.files import Contents, write_files
 from antiphon.registry import Entry, call, find
 
-__all__ = ["emit", "export", "lacks"]
+__all__ = ["emit", "export", "lacks", "names_file"]
 
 
 def lacks(entry: Entry) -> str:
@@ -62,5 +62,17 @@ def export(
     nbytes: int | str | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> list[tuple[Path, int]]:
-    """Write a plan as files into a folder, all or none; each with its bytes."""
-    return write_files(folder, emit(plan, name, nbytes=nbytes, options=options))
+    """Write a plan as files into a folder, all or none; each with its bytes. Where a back end writes one file, `folder`
+    may name it (names_file)."""
+    files, into = emit(plan, name, nbytes=nbytes, options=options), Path(folder)
+    if not names_file(name, into):
+        return write_files(folder, files)
+    if len(files) > 1:
+        raise Invalid(f"{into}: the plan has {len(files)} schedules, a file for each; name a folder")
+    return write_files(into.parent, {into.name: next(iter(files.values()))})
+
+
+def names_file(name: str, path: Path) -> bool:
+    """Whether a path is a file that this back end writes, not a folder for its files."""
+    suffix = find("backend", name).can.get("suffix")
+    return suffix is not None and path.name.endswith(suffix) and not path.is_dir()

@@ -2,7 +2,8 @@
 
 can["collectives"], can["topologies"]: what it takes. can["needs"]: ("nbytes",) where it writes the messages of one
 size. can["tables"]: True where it writes all plans of a table at once, given by collective. can["options"]: names.
- can["files"]: what it writes. can["modules"], can["programs"]: what must be installed.
+ can["files"]: what it writes. can["suffix"]: how a file ends that may be named instead of a folder, for a plan of one
+schedule. can["modules"], can["programs"]: what must be installed.
 """
 
 from __future__ import annotations
@@ -15,11 +16,23 @@ _INSTANCE = {"collectives": "all", "topologies": "all", "needs": (), "options": 
 
 _TABLES = {"collectives": "all", "topologies": "all", "needs": (), "tables": True}
 
+_SOURCE = {
+    "collectives": "all",
+    "topologies": "all",
+    "needs": (),
+    "options": ("dtype", "op", "in_place", "streams", "arrival"),
+}
+
 TABLE: dict[str, Entry] = {
     "chakra": Entry(
         "antiphon.formats.chakra.write:chakra",
         "Chakra execution traces, for ASTRA-sim: a file of sends, receives and computations for each rank",
         {**_ALL, "options": ("order", "gamma", "local", "name"), "files": ("NAME.0.et, ...",)},
+    ),
+    "cuda": Entry(
+        "antiphon.formats.device.write:cuda",
+        "a program of CUDA that runs the plan, checks and times it; compiles for threads of a processor, too",
+        {**_SOURCE, "files": ("plan0.cu, ...",), "suffix": ".cu"},
     ),
     "dimacs": Entry(
         "antiphon.formats.points.dimacs:dimacs",
@@ -30,6 +43,11 @@ TABLE: dict[str, Entry] = {
         "antiphon.formats.goal.write:goal",
         "GOAL, for LogGOPSim and ATLAHS: sends, receives, computations",
         {**_ALL, "options": ("order", "gamma", "nics", "local"), "files": ("schedule.goal",)},
+    ),
+    "hip": Entry(
+        "antiphon.formats.device.write:hip",
+        "the same program for HIP, for GPUs of AMD",
+        {**_SOURCE, "files": ("plan0.hip.cpp, ...",), "suffix": ".hip.cpp"},
     ),
     "msccl-xml": Entry(
         "antiphon.formats.msccl.write:msccl_xml",

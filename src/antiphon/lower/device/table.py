@@ -17,6 +17,7 @@ from antiphon.core.program.kinds import INPUT, OUTPUT, SCRATCH
 from antiphon.core.schedule import Schedule
 from antiphon.core.transform import unjoined
 from antiphon.errors import Unsupported
+from antiphon.lower.device.arrival import Arranged, arrivals, cycles
 from antiphon.lower.device.atoms import Atoms, atoms
 from antiphon.lower.lowering import lower
 from antiphon.lower.onesided.form import FOLD, PUT, SIGNAL, SPREAD, SWITCH, SYNC, WAIT, Move, Place, Step
@@ -24,7 +25,7 @@ from antiphon.lower.onesided.steps import one_sided
 from antiphon.lower.onesided.switched import Switched, switched
 
 MAGIC, VERSION = int.from_bytes(b"ANTIDEVT", "little"), 1
-DIVIDE = 7  # what follows the kinds of `onesided.form`
+DIVIDE, PERMUTE = 7, 8  # what follows the kinds of `onesided.form`
 MOST_OPERANDS = 2**16
 MOST_SIGNALS = 2**16 - 1  # from one rank to another in a stream
 _NEVER = 2**20  # steps until scratch is used again
@@ -39,14 +40,19 @@ class Table(NamedTuple):
     sliced: bool
 
 
-def tables(schedule: Schedule, *, in_place: bool = False, streams: int = 4) -> list[Table]:
+def tables(
+    schedule: Schedule, *, in_place: bool = False, streams: int = 4, arrival: bool = False
+) -> list[Table]:  # fmt: skip
     """What every rank does, in at most `streams` streams that need not hear of each other. Joints that no rank can ask
-    a switch for go row by row.
+    a switch for go row by row. `arrival`: buffers are filled in the order of arrival, in one stream, and permuted at
+    the end; Unsupported where there is no such order.
 
     >>> from antiphon.core.example import star
     >>> [(len(one.words), one.streams, one.sliced) for one in tables(star())]
     [(133, 1, True), (94, 1, True), (94, 1, True)]
     """
+    if arrival:
+        return tables_of(_lowered(schedule, in_place), 1, arrivals(schedule))
     try:
         return tables_of(_lowered(schedule, in_place), streams)
     except Unsupported:
@@ -65,14 +71,22 @@ def _lowered(schedule: Schedule, in_place: bool) -> Program:
     return program
 
 
-def tables_of(program: Program, streams: int = 4) -> list[Table]:
+def tables_of(program: Program, streams: int = 4, places: Longs | None = None) -> list[Table]:
+    """`places`: of each rank and block of its output where that arrives (arrival.arrivals), in one stream."""
     known = atoms(program)
     by_switches = switched(program, known.bound, "a device table") if len(program.joint) else Switched.none(program)
     made = one_sided(program, known.bound, streams, by_switches, known.touched, MOST_OPERANDS)
     finish = _Finish(program, known, made)
-    return [
-        _Writer(program, known, rank).table([of[rank] for of in made], finish.of(rank)) for rank in range(program.ranks)
-    ]
+    block = int(program.collective.weights[:1].sum()) * known.count
+    if places is not None:
+        arranged = Arranged(places, block)
+        made = [[arranged.steps(rank, steps, program.in_place) for rank, steps in enumerate(of)] for of in made]
+    found = []
+    for rank in range(program.ranks):
+        writer = _Writer(program, known, rank, block if places is not None else 0)
+        orders = cycles(places[rank]) if places is not None else []
+        found.append(writer.table([of[rank] for of in made], finish.of(rank), orders))
+    return found
 
 
 class _Finish:
@@ -129,8 +143,8 @@ def _painted(writes: Sequence[tuple[int, int, int]], low: int, high: int) -> lis
 class _Writer:
     """Writes the numbers of one rank."""
 
-    def __init__(self, program: Program, known: Atoms, rank: int) -> None:
-        self.program, self.known, self.rank = program, known, rank
+    def __init__(self, program: Program, known: Atoms, rank: int, block: int) -> None:
+        self.program, self.known, self.rank, self.block = program, known, rank, block
         self.regions: dict[tuple[int, int], int] = {}  # of a rank and a row (of Atoms), or -1 and a buffer
         for buffer in (INPUT, OUTPUT):
             self.regions[-1, buffer] = buffer
@@ -138,7 +152,11 @@ class _Writer:
         self.arguments: list[tuple[int, int, int, int, int]] = []
         self.told: dict[tuple[int, int], int] = {}
 
-    def table(self, streams: Sequence[Sequence[Step]], finish: dict[int, list[tuple[int, int, int]]]) -> Table:
+    def table(
+        self, streams: Sequence[Sequence[Step]], finish: dict[int, list[tuple[int, int, int]]],
+        orders: Sequence[Sequence[int]] = (),
+    ) -> Table:  # fmt: skip
+        """`orders`: cycles of blocks of the output, to be permuted at the end."""
         blocks = []
         for number, some in enumerate(streams):
             first, self.told = len(self.steps), {}
@@ -148,6 +166,10 @@ class _Writer:
                 self._add(SYNC)
                 for begin, size, count in finish[number]:
                     self._add(DIVIDE, [self._argument(self.rank, (OUTPUT, begin), size)], count)
+            if orders:
+                self._add(SYNC)
+            for cycle in orders:
+                self._add(PERMUTE, [self._argument(self.rank, (OUTPUT, at * self.block), self.block) for at in cycle])
             blocks.append((first, len(self.steps) - first))
         return Table(self._words(blocks), len(streams), not self.known.shared.any())
 

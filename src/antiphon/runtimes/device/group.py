@@ -1,9 +1,10 @@
-"""All ranks of a group in this process, on a device: their memory, and calls by tables."""
+"""Ranks of a group on devices: their memory, and calls by tables. All are in this process, or each process has some."""
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from ctypes import c_char_p, c_double, c_int, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 from functools import cache
 from pathlib import Path
@@ -19,14 +20,19 @@ from antiphon.runtimes.engine.build import library
 from antiphon.runtimes.engine.native import OPERATORS, type_number
 
 Array = NDArray[Any]
+Tell = Callable[[bytes], Sequence[bytes]]  # what this process tells all others, and what each of them told
 CALLS = 2**36  # are counted in so many numbers, and begin again at 0
 _CALL = 28  # bits of a signal below that number
+_TOKEN = 64  # bytes that stand for memory
 _FUNCTIONS = {  # device.h
     "ad_why": (c_char_p,),
     "ad_rank_new": (c_void_p, c_uint32, c_uint32, c_uint32, c_uint32),
     "ad_rank_free": (None, c_void_p),
     "ad_memory_new": (c_void_p, c_void_p, c_size_t),
     "ad_memory_free": (None, c_void_p, c_void_p),
+    "ad_memory_shared": (c_void_p, c_void_p, c_size_t, c_void_p),
+    "ad_memory_reached": (c_void_p, c_void_p, c_char_p),
+    "ad_memory_left": (None, c_void_p, c_void_p),
     "ad_fetch": (c_int, c_void_p, c_void_p, c_void_p, c_size_t),
     "ad_bring": (c_int, c_void_p, c_void_p, c_void_p, c_size_t),
     "ad_copy": (c_int, c_void_p, c_void_p, c_void_p, c_size_t),
@@ -36,7 +42,12 @@ _FUNCTIONS = {  # device.h
     "ad_plan_scratch": (c_int64, c_void_p, c_int64),
     "ad_start": (c_int, c_void_p, c_void_p, c_uint64, c_int64, c_int, c_int, c_uint32, c_uint32, c_void_p, c_void_p),
     "ad_wait": (c_int, c_void_p, c_double),
-}
+    "ad_by_host": (
+        c_int, c_uint32, c_void_p, c_void_p, c_int64, c_int, c_int, c_uint32, c_int, c_void_p, c_void_p, c_double,
+    ),
+}  # fmt: skip
+# How a call is made: one kernel for all of it, or by the host: a kernel for each step, or copies for what is put.
+WAYS = ("kernel", "steps", "copies")
 
 
 class Device:
@@ -62,30 +73,74 @@ def threads(compiler: str = "") -> Device:
 
 
 class Group:
-    """Ranks with `blocks` blocks of `threads` threads each, which wait for calls. `call`: the number of the first."""
+    """Ranks with `blocks` blocks of `threads` threads each, which wait for calls. `call`: the number of the first.
 
-    def __init__(self, device: Device, ranks: int, blocks: int = 4, threads: int = 1, call: int = 0) -> None:
+    `tell`: where ranks are in several processes: gives every process what each has told, in any order (as allgather of
+    mpi4py does); `mine` are then the ranks of this one. All processes make the same calls of a group, in one order.
+    """
+
+    def __init__(
+        self, device: Device, ranks: int, blocks: int = 4, threads: int = 1, call: int = 0, *,
+        mine: Sequence[int] | None = None, tell: Tell | None = None,
+    ) -> None:  # fmt: skip
         self.device, self.ranks, self.blocks, self.number = device, ranks, blocks, call
-        self.handles: list[int] = []
+        self.mine, self._tell = list(range(ranks) if mine is None else mine), tell
+        self.handles: dict[int, int] = {}
         self._memory: list[tuple[int, int]] = []
-        for rank in range(ranks):
+        self._reached: list[int] = []
+        if tell is None and self.mine != list(range(ranks)):
+            raise Invalid("ranks that are not in this process need `tell` to be reached")
+        for rank in self.mine:
             handle = device.call.ad_rank_new(rank, ranks, blocks, threads)
             if not handle:
                 raise Unsupported(f"rank {rank} of {ranks}, with {blocks} blocks of {threads} threads: {device.why()}")
-            self.handles.append(handle)
+            self.handles[rank] = handle
         before = np.full(blocks * ranks, ((call - 1) % CALLS) << _CALL, np.uint64)
-        for rank in range(ranks):
-            signals = self.memory(rank, before)
-            for handle in self.handles:
+        for rank, signals in enumerate(self.everywhere(dict.fromkeys(self.mine, before))):
+            for handle in self.handles.values():
                 device.call.ad_rank_signals(handle, rank, signals)
+
+    def everywhere(self, values: Mapping[int, Array]) -> list[int]:
+        """Memory of every rank as this process sees it: of its own ranks with these values."""
+        if self._tell is None:
+            return [self.memory(rank, values[rank]) for rank in range(self.ranks)]
+        own, told = dict[int, int](), b""
+        for rank in self.mine:
+            token = ctypes.create_string_buffer(_TOKEN)
+            memory = self.device.call.ad_memory_shared(self.handles[rank], values[rank].nbytes, token)
+            own[rank] = self._kept(rank, memory, values[rank])
+            told += rank.to_bytes(8, "little") + token.raw
+        return self._reach(own, self._tell(told))
+
+    def _reach(self, known: dict[int, int], told: Sequence[bytes]) -> list[int]:
+        """Memory of the ranks of other processes, too."""
+        size = 8 + _TOKEN
+        for data in told:
+            for at in range(0, len(data), size):
+                rank = int.from_bytes(data[at : at + 8], "little")
+                if rank in known:
+                    continue
+                memory = self.device.call.ad_memory_reached(self._any, data[at + 8 : at + size])
+                if not memory:
+                    raise Unsupported(f"memory of rank {rank}: {self.device.why()}")
+                self._reached.append(int(memory))
+                known[rank] = int(memory)
+        if sorted(known) != list(range(self.ranks)):
+            raise Invalid(f"ranks {sorted(known)} told of their memory, of {self.ranks} ranks")
+        return [known[rank] for rank in range(self.ranks)]
+
+    @property
+    def _any(self) -> int:
+        return self.handles[self.mine[0]]
 
     def memory(self, rank: int, values: Array) -> int:
         """Memory of a rank with these values, until the group is closed or it is given back."""
-        handle = self.handles[rank]
-        found = self.device.call.ad_memory_new(handle, values.nbytes)
+        return self._kept(rank, self.device.call.ad_memory_new(self.handles[rank], values.nbytes), values)
+
+    def _kept(self, rank: int, found: int | None, values: Array) -> int:
         if not found:
             raise Unsupported(f"{values.nbytes} bytes for rank {rank}: {self.device.why()}")
-        self._memory.append((handle, int(found)))
+        self._memory.append((self.handles[rank], int(found)))
         self.bring(rank, int(found), values)
         return int(found)
 
@@ -107,33 +162,35 @@ class Group:
 
     def run(
         self, plan: DevicePlan, unit: int, inputs: Sequence[Array] | None, outputs: Sequence[Array], op: str = "sum", *,
-        lanes: int = 1, rounds: int = 1, timeout: float = 0.0,
+        lanes: int = 1, rounds: int = 1, timeout: float = 0.0, way: str = "kernel",
     ) -> None:  # fmt: skip
-        """One call of all ranks on copies of these arrays; without inputs it is in place. TimedOut where `timeout`
-        seconds were not enough."""
-        kept, dtype = len(self._memory), outputs[0].dtype
+        """One call of all ranks, which are in this process, on copies of these arrays; without inputs it is in place.
+        TimedOut where `timeout` seconds were not enough. `way`: of WAYS."""
+        dtype = outputs[0].dtype
         scratch = [np.empty(plan.scratch(rank, unit), dtype) for rank in range(self.ranks)]
         where, lengths = np.zeros((self.ranks, 3), np.uintp), np.zeros((self.ranks, 3), np.int64)
-        try:
+        with self.for_a_while():
             for place, arrays in ((INPUT, inputs or []), (OUTPUT, outputs), (SCRATCH, scratch)):
                 for rank, one in enumerate(arrays):
                     where[rank, place], lengths[rank, place] = self.memory(rank, one), one.size
-            self.go(plan, unit, where, lengths, dtype, op, lanes=lanes, rounds=rounds, timeout=timeout)
+            if way == "kernel":
+                self.go(plan, unit, where, lengths, dtype, op, lanes=lanes, rounds=rounds, timeout=timeout)
+            else:
+                self.go_by_host(plan, unit, where, lengths, dtype, op, lanes=lanes, way=way, timeout=timeout)
             for rank, one in enumerate(outputs):
                 self.fetch(rank, int(where[rank, OUTPUT]), one)
-        finally:
-            self._give_back(kept)
 
     def go(
         self, plan: DevicePlan, unit: int, where: NDArray[np.uintp], lengths: NDArray[np.int64], dtype: np.dtype[Any],
         op: str = "sum", *, lanes: int = 1, rounds: int = 1, timeout: float = 0.0,
     ) -> None:  # fmt: skip
-        """One call of all ranks, whose input, output and scratch are there, with so many elements."""
+        """One call of the ranks of this process; input, output and scratch of all ranks are there, with so many
+        elements."""
         if not plan.sliced and lanes * rounds > 1:
             raise Unsupported("this table uses scratch again for other data: it runs in one lane and one round")
         number, self.number = self.number % CALLS, self.number + 1
         begun: list[int] = []
-        for rank, handle in enumerate(self.handles):
+        for rank, handle in self.handles.items():
             if self.device.call.ad_start(
                 handle, plan.handles[rank], number, unit, type_number(dtype), OPERATORS[op], lanes, rounds,
                 where.ctypes.data, lengths.ctypes.data,
@@ -143,18 +200,50 @@ class Group:
                     self.device.call.ad_wait(one, 1e-9)
                 raise Invalid(f"rank {rank}: {why}")
             begun.append(handle)
-        failed = [rank for rank, handle in enumerate(self.handles) if self.device.call.ad_wait(handle, timeout)]
+        failed = [rank for rank, handle in self.handles.items() if self.device.call.ad_wait(handle, timeout)]
         if failed:
             raise TimedOut(f"ranks {failed}: {self.device.why()} ({timeout} seconds)")
+
+    def go_by_host(
+        self, plan: DevicePlan, unit: int, where: NDArray[np.uintp], lengths: NDArray[np.int64], dtype: np.dtype[Any],
+        op: str = "sum", *, lanes: int = 1, way: str = "steps", timeout: float = 0.0,
+    ) -> None:  # fmt: skip
+        """The same step by step: every step a kernel of `lanes` blocks, or what is put copies. No signal is waited for
+        within a kernel, so that nothing can hang."""
+        if self._tell is not None:
+            raise Unsupported("calls by steps have all ranks in one process; ranks of several take the kernel")
+        ranks, plans = ((c_void_p * self.ranks)(*some.values()) for some in (self.handles, plan.handles))
+        if self.device.call.ad_by_host(
+            self.ranks, ranks, plans, unit, type_number(dtype), OPERATORS[op], lanes, int(way == "copies"),
+            where.ctypes.data, lengths.ctypes.data, timeout,
+        ):  # fmt: skip
+            raise Invalid(self.device.why())
+
+    @contextmanager
+    def for_a_while(self) -> Iterator[None]:
+        """Memory that is asked for within is given back behind."""
+        kept = len(self._memory)
+        try:
+            yield
+        finally:
+            self._give_back(kept)
 
     def _give_back(self, kept: int = 0) -> None:
         while len(self._memory) > kept:
             self.device.call.ad_memory_free(*self._memory.pop())
 
     def close(self) -> None:
+        """In all processes: nobody gives memory back that another may still reach."""
+        if self._tell is not None and self.handles:
+            self._tell(b"")
+        self._close()
+
+    def _close(self) -> None:
+        while self._reached:
+            self.device.call.ad_memory_left(self._any, self._reached.pop())
         self._give_back()
         while self.handles:
-            self.device.call.ad_rank_free(self.handles.pop())
+            self.device.call.ad_rank_free(self.handles.popitem()[1])
 
     def __enter__(self) -> Group:
         return self
@@ -163,27 +252,27 @@ class Group:
         self.close()
 
     def __del__(self) -> None:
-        self.close()
+        self._close()
 
 
 class DevicePlan:
-    """The tables of all ranks of a group, as its device has them."""
+    """The tables of all ranks of a group, those of its own ranks as its device has them."""
 
     def __init__(self, group: Group, tables: Sequence[Table]) -> None:
         self._device = group.device
         self.streams, self.sliced = max(one.streams for one in tables), all(one.sliced for one in tables)
-        self.handles: list[int] = []
-        for rank, one in enumerate(tables):
-            words = np.ascontiguousarray(one.words, np.int64)
+        self.handles: dict[int, int] = {}
+        for rank in group.mine:
+            words = np.ascontiguousarray(tables[rank].words, np.int64)
             handle = self._device.call.ad_plan_new(group.handles[rank], words.ctypes.data, len(words))
             if not handle:
                 raise Invalid(f"the device table of rank {rank}: {self._device.why()}")
-            self.handles.append(handle)
+            self.handles[rank] = handle
 
     def scratch(self, rank: int, unit: int) -> int:
         """Elements of scratch at a rank, where a unit of weight has so many."""
         return int(self._device.call.ad_plan_scratch(self.handles[rank], unit))
 
     def __del__(self) -> None:
-        for handle in getattr(self, "handles", ()):
+        for handle in getattr(self, "handles", {}).values():
             self._device.call.ad_plan_free(handle)

@@ -6,7 +6,8 @@ On threads it is for proof, not for speed: what a GPU would do, step by step, bu
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from antiphon.core.schedule import Schedule
 from antiphon.errors import Missing, Unsupported
 from antiphon.lower.device.table import tables
 from antiphon.runtimes.device.group import Device, DevicePlan, Group, device
+from antiphon.runtimes.device.shares import Choice, choices, chosen, timed
 from antiphon.runtimes.engine.build import library
 from antiphon.runtimes.measure.case import Case, Heard, How, Runnable, Runtime, heats
 from antiphon.runtimes.measure.local import Seats, refuse_too_large
@@ -42,9 +44,9 @@ class _OnDevice(Runtime):
     def group(self, ranks: int, how: How) -> Group:
         raise NotImplementedError
 
-    def shares(self, plan: DevicePlan, blocks: int, nbytes: int) -> tuple[int, int]:
-        """In how many lanes and rounds a call is made."""
-        return 1, 1
+    def choices(self, plan: DevicePlan, blocks: int, nbytes: int) -> Iterator[Choice]:
+        """How a call may be made; where there are several, they are timed."""
+        yield Choice()
 
     def run(
         self,
@@ -62,7 +64,7 @@ class _OnDevice(Runtime):
             refuse_too_large(schedules[0].collective, some[0])
             with self.group(schedules[0].collective.ranks, how) as group:
                 seat = _Seats(schedules[0], some[0], group)
-                calls = [seat.ours(schedule, self.shares) for schedule in schedules]
+                calls = [seat.ours(schedule, self.choices) for schedule in schedules]
                 rows = Heat(some, seat, calls, seat.plainly, Together()).go()
                 for number, row in zip(heat, rows, strict=True):
                     heard(number, {**row, "agree": seat.agree()})
@@ -97,12 +99,8 @@ class Cuda(_OnDevice):
     def group(self, ranks: int, how: How) -> Group:
         return Group(self.device(how), ranks, MOST_BLOCKS // ranks or 1, WARPS * 32)
 
-    def shares(self, plan: DevicePlan, blocks: int, nbytes: int) -> tuple[int, int]:
-        """A block for each 128 KiB, and a round for each MiB that a lane has to do: not measured on a GPU yet."""
-        if not plan.sliced:
-            return 1, 1
-        lanes = max(1, min(blocks // max(plan.streams, 1), nbytes >> 17))
-        return lanes, max(1, min(64, (nbytes // lanes) >> 20))
+    def choices(self, plan: DevicePlan, blocks: int, nbytes: int) -> Iterator[Choice]:
+        return choices(plan.streams, blocks, plan.sliced, nbytes)
 
 
 class Hip(Cuda):
@@ -126,20 +124,36 @@ class _Seats(Seats):
     def _have(self, rank: int, place: int, values: Array) -> None:
         self.where[rank, place], self.lengths[rank, place] = self.group.memory(rank, values), values.size
 
-    def ours(self, schedule: Schedule, shares: Callable[[DevicePlan, int, int], tuple[int, int]]) -> Callable[[], None]:
+    def ours(self, schedule: Schedule, known: Callable[[DevicePlan, int, int], Iterator[Choice]]) -> Callable[[], None]:
         case, group = self.case, self.group
         plan = group.plan(tables(schedule, in_place=case.in_place, streams=min(STREAMS, group.blocks)))
         where, lengths = self._with_scratch(plan)
-        lanes, rounds = shares(plan, group.blocks, case.nbytes)
+        some = list(known(plan, group.blocks, case.nbytes))
+        best = some[0]
+        if len(some) > 1:
+            with self._elsewhere(lengths) as spare:
+                best = chosen(timed(lambda one: self._go(plan, one, spare, lengths), iter(some)))
 
         def call() -> None:
-            patience = case.timeout or PATIENCE
-            group.go(
-                plan, case.unit, where, lengths, self.dtype, case.op, lanes=lanes, rounds=rounds, timeout=patience
-            )  # fmt: skip
+            self._go(plan, best, where, lengths)
             self.made_by_us = True
 
         return call
+
+    def _go(self, plan: DevicePlan, how: Choice, where: NDArray[np.uintp], lengths: NDArray[np.int64]) -> None:
+        case, group = self.case, self.group
+        given, patience = (plan, case.unit, where, lengths, self.dtype, case.op), case.timeout or PATIENCE
+        if how.way == "kernel":
+            group.go(*given, lanes=how.lanes, rounds=how.rounds, timeout=patience)
+        else:
+            group.go_by_host(*given, lanes=how.lanes, way=how.way, timeout=patience)
+
+    @contextmanager
+    def _elsewhere(self, lengths: NDArray[np.int64]) -> Iterator[NDArray[np.uintp]]:
+        """Memory as long, in which nothing of a case lies: what is only tried must not change that."""
+        sizes = [[np.zeros(length, self.dtype) for length in row] for row in lengths.tolist()]
+        with self.group.for_a_while():
+            yield np.array([[self.group.memory(rank, one) for one in row] for rank, row in enumerate(sizes)], np.uintp)
 
     def _with_scratch(self, plan: DevicePlan) -> tuple[NDArray[np.uintp], NDArray[np.int64]]:
         for rank in range(self.group.ranks):

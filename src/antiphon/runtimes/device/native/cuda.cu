@@ -12,6 +12,9 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include <map>
+#include <memory>
+
 #include "bind.h"
 #include "device.h"
 #include "kernel.h"
@@ -28,6 +31,9 @@ struct Launch {
         u32 rank = 0;                                                                \
         while (rank + 1 < launch.ranks && blockIdx.x >= launch.first[rank + 1]) ++rank; \
         run_block<T>(launch.runs[rank], blockIdx.x - launch.first[rank]);            \
+    }                                                                                \
+    AS_KERNEL void __launch_bounds__(512) antiphon_step_##NAME(const Run run, const Step *step) { \
+        carry_out<T>(run, *step, Share{blockIdx.x, gridDim.x});                      \
     }
 
 #ifdef SAMPLE /* of what it compiles: one type for all */
@@ -43,6 +49,17 @@ KERNEL(float16, half16)
 #define antiphon_bfloat16 antiphon_float16
 #define antiphon_float32 antiphon_float16
 #define antiphon_float64 antiphon_float16
+#define antiphon_step_int8 antiphon_step_float16
+#define antiphon_step_uint8 antiphon_step_float16
+#define antiphon_step_int16 antiphon_step_float16
+#define antiphon_step_uint16 antiphon_step_float16
+#define antiphon_step_int32 antiphon_step_float16
+#define antiphon_step_uint32 antiphon_step_float16
+#define antiphon_step_int64 antiphon_step_float16
+#define antiphon_step_uint64 antiphon_step_float16
+#define antiphon_step_bfloat16 antiphon_step_float16
+#define antiphon_step_float32 antiphon_step_float16
+#define antiphon_step_float64 antiphon_step_float16
 #else
 KERNEL(int8, int8_t)
 KERNEL(uint8, uint8_t)
@@ -64,14 +81,29 @@ namespace {
 
 thread_local const char *why = "";
 
-const void *const KERNELS[TYPES] = {
-    (const void *)antiphon_int8,    (const void *)antiphon_uint8,   (const void *)antiphon_int32,
-    (const void *)antiphon_uint32,  (const void *)antiphon_int64,   (const void *)antiphon_uint64,
-    (const void *)antiphon_float16, (const void *)antiphon_float32, (const void *)antiphon_float64,
-    (const void *)antiphon_bfloat16, (const void *)antiphon_int16,  (const void *)antiphon_uint16,
+#define EACH_TYPE(PREFIX)                                                                                                \
+    {                                                                                                                    \
+        (const void *)PREFIX##int8, (const void *)PREFIX##uint8, (const void *)PREFIX##int32, (const void *)PREFIX##uint32, \
+            (const void *)PREFIX##int64, (const void *)PREFIX##uint64, (const void *)PREFIX##float16,                    \
+            (const void *)PREFIX##float32, (const void *)PREFIX##float64, (const void *)PREFIX##bfloat16,                \
+            (const void *)PREFIX##int16, (const void *)PREFIX##uint16                                                    \
+    }
+
+const void *const KERNELS[TYPES] = EACH_TYPE(antiphon_), *const STEPS[TYPES] = EACH_TYPE(antiphon_step_);
+
+struct Device;
+struct Rank;
+
+/* What a call by steps is made of (by_steps.h). */
+struct Event {
+    cuda(Event_t) event = nullptr;
 };
 
-struct Rank;
+struct Queue {
+    Device *device = nullptr;
+    cuda(Stream_t) stream = nullptr;
+    u32 threads = 0;
+};
 
 /* What ranks of one device share: they are launched together. */
 struct Device {
@@ -82,6 +114,7 @@ struct Device {
     u32 *first = nullptr;
     u32 *stop = nullptr, *stop_here = nullptr; /* mapped: the same number on the device and here */
     bool running = false;
+    std::map<size_t, std::unique_ptr<Event>> events;
 };
 
 struct Rank {
@@ -92,6 +125,7 @@ struct Rank {
     Run run{};
     u32 used = 0;
     bool failed = false;
+    std::map<u32, std::unique_ptr<Queue>> queues;
 };
 
 /* The table and what it is at the size of the last call, there. */
@@ -101,6 +135,7 @@ struct Plan {
     Rank *rank = nullptr;
     i64 *there = nullptr, *sized = nullptr;
     Size size{-1, {}, {}};
+    Held held;
 };
 
 std::vector<Device *> devices;
@@ -169,13 +204,15 @@ double now() {
 
 }  // namespace
 
+#include "cuda_queues.h"
+
 const char *ad_why() { return why; }
 
 void *ad_rank_new(u32 number, u32 ranks, u32 blocks, u32 threads) {
     cuda(Error_t) code;
     Device *device = device_of(number);
     if (!device) return nullptr;
-    Rank *rank = new Rank{number, ranks, blocks, threads, device, {}, nullptr, {}, 0, false};
+    Rank *rank = new Rank{number, ranks, blocks, threads, device, {}, nullptr, {}, 0, false, {}};
     rank->peers.resize(ranks);
     device->ranks.push_back(rank);
     (void)cuda(Free)(device->runs), (void)cuda(Free)(device->first);
@@ -191,6 +228,7 @@ void ad_rank_free(void *rank_) {
     std::vector<Rank *> &all = rank->device->ranks;
     for (size_t i = 0; i < all.size(); ++i)
         if (all[i] == rank) all.erase(all.begin() + (ptrdiff_t)i--);
+    drop_queues(*rank);
     (void)cuda(Free)(rank->peers_there);
     delete rank;
 }
@@ -205,6 +243,29 @@ void *ad_memory_new(void *rank, size_t bytes) {
 }
 
 void ad_memory_free(void *, void *memory) { (void)cuda(Free)(memory); }
+
+void *ad_memory_shared(void *rank, size_t bytes, void *token) {
+    cuda(Error_t) code;
+    static_assert(sizeof(cuda(IpcMemHandle_t)) <= TOKEN, "a token holds it");
+    void *memory = ad_memory_new(rank, bytes);
+    cuda(IpcMemHandle_t) handle;
+    if (!memory || FAILS(cuda(IpcGetMemHandle)(&handle, memory))) return nullptr;
+    memset(token, 0, TOKEN), memcpy(token, &handle, sizeof handle);
+    return memory;
+}
+
+void *ad_memory_reached(void *rank, const void *token) {
+    cuda(Error_t) code;
+    void *memory = nullptr;
+    cuda(IpcMemHandle_t) handle;
+    memcpy(&handle, token, sizeof handle);
+    if (FAILS(cuda(SetDevice)(((Rank *)rank)->device->number)) ||
+        FAILS(cuda(IpcOpenMemHandle)(&memory, handle, cuda(IpcMemLazyEnablePeerAccess))))
+        return nullptr;
+    return memory;
+}
+
+void ad_memory_left(void *, void *memory) { (void)cuda(IpcCloseMemHandle)(memory); }
 
 int ad_fetch(void *, void *to, const void *memory, size_t bytes) {
     cuda(Error_t) code;
@@ -247,14 +308,15 @@ void ad_plan_free(void *plan_) {
 
 i64 ad_plan_scratch(void *plan, i64 unit) { return scratch_of(((Plan *)plan)->table, unit); }
 
-int ad_start(void *rank_, void *plan_, u64 call, i64 unit, int type, int op, u32 lanes, u32 rounds, char *const *buffers,
-             const i64 *lengths) {
+namespace {
+
+/* What a rank runs with from now on; 0: it can. */
+int prepare(Rank &rank, Plan &plan, u64 call, i64 unit, int type, int op, u32 lanes, u32 rounds, char *const *buffers,
+            const i64 *lengths) {
     cuda(Error_t) code;
-    Rank &rank = *(Rank *)rank_;
-    Plan &plan = *(Plan *)plan_;
     const Table &t = plan.table;
     const Size size = plan.size.unit == unit ? plan.size : size_of(t, unit);
-    if ((why = refused(t, size, lengths, rank.blocks, lanes, rounds))) return 1;
+    if ((why = plan.held.refused(t, size, lengths, rank.blocks, lanes, rounds))) return 1;
     if (FAILS(cuda(SetDevice)(rank.device->number))) return 1;
     if (plan.size.unit != unit) {
         plan.size = size;
@@ -272,12 +334,21 @@ int ad_start(void *rank_, void *plan_, u64 call, i64 unit, int type, int op, u32
     if (moved && FAILS(cuda(Memcpy)(rank.peers_there, rank.peers.data(), rank.ranks * sizeof(Peer), cuda(MemcpyHostToDevice))))
         return 1;
     const auto there = [&](const void *table) { return plan.there + ((const i64 *)table - plan.words.data()); };
-    *rank.device->stop_here = 0;
-    rank.used = (u32)t.head.blocks * lanes;
-    rank.failed = false;
     rank.run = {(const Step *)there(t.steps), (const Argument *)there(t.arguments), (const Block *)there(t.blocks),
-                there(t.regions), plan.sized, plan.sized + size.cuts.size(), rank.peers_there, rank.device->stop, call, unit,
-                t.head.parts, t.head.classes, rank.rank, rank.ranks, lanes, rounds, type, op};
+                there(t.regions), plan.sized + size.cuts.size(), rank.peers_there, rank.device->stop,
+                {plan.sized, t.head.parts, unit}, call, t.head.classes, rank.rank, rank.ranks, lanes, rounds, type, op};
+    return 0;
+}
+
+}  // namespace
+
+int ad_start(void *rank_, void *plan, u64 call, i64 unit, int type, int op, u32 lanes, u32 rounds, char *const *buffers,
+             const i64 *lengths) {
+    Rank &rank = *(Rank *)rank_;
+    if (prepare(rank, *(Plan *)plan, call, unit, type, op, lanes, rounds, buffers, lengths)) return 1;
+    *rank.device->stop_here = 0;
+    rank.used = (u32)((Plan *)plan)->table.head.blocks * lanes;
+    rank.failed = false;
     rank.device->begun.push_back(&rank);
     return rank.device->begun.size() == rank.device->ranks.size() ? launch(*rank.device) : 0;
 }
@@ -298,3 +369,5 @@ int ad_wait(void *rank_, double seconds) {
     why = "its time was up";
     return rank.failed;
 }
+
+#include "by_steps.h"

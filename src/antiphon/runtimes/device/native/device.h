@@ -14,6 +14,12 @@ SEEN void ad_rank_free(void *rank);
 /* Memory of zeros that all ranks of this process can reach. */
 SEEN void *ad_memory_new(void *rank, size_t bytes);
 SEEN void ad_memory_free(void *rank, void *memory);
+/* The same that ranks of other processes can reach, too, who are told the token. */
+enum { TOKEN = 64 };
+SEEN void *ad_memory_shared(void *rank, size_t bytes, void *token);
+/* That of another process, as this one sees it; until it is left. */
+SEEN void *ad_memory_reached(void *rank, const void *token);
+SEEN void ad_memory_left(void *rank, void *memory);
 /* Between memory of a rank and the caller's. 0: done. */
 SEEN int ad_fetch(void *rank, void *to, const void *memory, size_t bytes);
 SEEN int ad_bring(void *rank, void *memory, const void *from, size_t bytes);
@@ -35,3 +41,8 @@ SEEN int ad_start(void *rank, void *plan, u64 call, i64 unit, int type, int op, 
                   const i64 *lengths);
 /* After all ranks of this process have begun: until this one is done, `seconds` at most (0: as long as it takes). 0: done. */
 SEEN int ad_wait(void *rank, double seconds);
+
+/* A call of these ranks, all that there are, to its end, step by step by the host (by_steps.h): folds by a kernel of `lanes`
+ * blocks each, puts too, or by copies. 0: done. */
+SEEN int ad_by_host(u32 count, void *const *ranks, void *const *plans, i64 unit, int type, int op, u32 lanes, int by_copies,
+                    char *const *buffers, const i64 *lengths, double seconds);

@@ -7,8 +7,7 @@
 #pragma once
 #include "world.h"
 
-enum { MAGIC_WORD_VERSION = 1, SIGNAL = 0, WAIT, PUT, FOLD, SYNC, SWITCH, SPREAD, DIVIDE, KINDS };
-enum { ROUND_BITS = 16, CALL_BITS = 28 }; /* of a signal: the number is below, the round and the call are from there on */
+enum { MAGIC_WORD_VERSION = 1, SIGNAL = 0, WAIT, PUT, FOLD, SYNC, SWITCH, SPREAD, DIVIDE, PERMUTE, KINDS };
 enum { INPUT = 0, OUTPUT, SCRATCH, BUFFERS };
 
 struct Head {
@@ -29,7 +28,7 @@ struct Block {
     i64 first, count;
 };
 
-/* `more`: of a fold, a switch and a spread how many of its arguments are results, before the operands; of a division by
+/* Of a permutation the arguments are one cycle of places as long: each gets what is at the next. `more`: of a fold, a switch and a spread how many of its arguments are results, before the operands; of a division by
  * what. */
 struct Step {
     i64 kind, first, count, more;

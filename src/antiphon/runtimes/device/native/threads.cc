@@ -1,10 +1,14 @@
 /* The kernel on threads of a processor: blocks of threads for every rank, which wait for calls. */
-#include <sched.h>
+#include <fcntl.h>
 #include <stdlib.h>
-#include <time.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <condition_variable>
+#include <deque>
+#include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -12,76 +16,88 @@
 #include "bind.h"
 #include "device.h"
 #include "kernel.h"
+#include "meeting.h"
 
 namespace {
 
 enum { MOST_THREADS = 4096 };
 
-/* Where the threads of a block meet. */
-struct Meeting {
-    std::atomic<u32> here{0}, turn{0};
-    std::atomic<int> failed{0}, told{0};
-};
-
-struct Place {
-    u32 thread = 0, threads = 1;
-    Meeting *meeting = nullptr;
-};
-thread_local Place self;
 thread_local const char *why = "";
 
-}  // namespace
-
-u32 my_thread() { return self.thread; }
-u32 my_threads() { return self.threads; }
-
-/* There are more threads than processors: whoever waits for long lets the others run. */
-void rest() {
-    static thread_local u32 tries = 0;
-    if (++tries % 32) sched_yield();
-    else {
-        const timespec nap = {0, 50000};
-        nanosleep(&nap, nullptr);
+/* What a type does. */
+template <typename Work> auto typed(int type, Work work) {
+    switch (type) {
+    case INT8: return work((int8_t *)nullptr);
+    case UINT8: return work((uint8_t *)nullptr);
+    case INT16: return work((int16_t *)nullptr);
+    case UINT16: return work((uint16_t *)nullptr);
+    case INT32: return work((int32_t *)nullptr);
+    case UINT32: return work((u32 *)nullptr);
+    case INT64: return work((i64 *)nullptr);
+    case UINT64: return work((u64 *)nullptr);
+    case FLOAT16: return work((half16 *)nullptr);
+    case BFLOAT16: return work((brain16 *)nullptr);
+    case FLOAT64: return work((double *)nullptr);
+    default: return work((float *)nullptr);
     }
 }
 
-int meet(int failed) {
-    if (self.threads == 1) return failed;
-    Meeting &m = *self.meeting;
-    const u32 turn = m.turn.load(std::memory_order_relaxed);
-    if (failed) m.failed.store(1, std::memory_order_relaxed);
-    if (m.here.fetch_add(1, std::memory_order_acq_rel) + 1 == self.threads) {
-        m.told.store(m.failed.exchange(0, std::memory_order_relaxed), std::memory_order_relaxed);
-        m.here.store(0, std::memory_order_relaxed);
-        m.turn.store(turn + 1, std::memory_order_release);
-    } else
-        while (m.turn.load(std::memory_order_acquire) == turn) rest();
-    return m.told.load(std::memory_order_relaxed);
-}
-
-namespace {
+template <typename T> using Value = typename std::remove_pointer<T>::type;
 
 int run_typed(const Run &run, u32 block) {
-    switch (run.type) {
-    case INT8: return run_block<int8_t>(run, block);
-    case UINT8: return run_block<uint8_t>(run, block);
-    case INT16: return run_block<int16_t>(run, block);
-    case UINT16: return run_block<uint16_t>(run, block);
-    case INT32: return run_block<int32_t>(run, block);
-    case UINT32: return run_block<u32>(run, block);
-    case INT64: return run_block<i64>(run, block);
-    case UINT64: return run_block<u64>(run, block);
-    case FLOAT16: return run_block<half16>(run, block);
-    case BFLOAT16: return run_block<brain16>(run, block);
-    case FLOAT64: return run_block<double>(run, block);
-    default: return run_block<float>(run, block);
-    }
+    return typed(run.type, [&](auto *type) { return run_block<Value<decltype(type)>>(run, block); });
 }
 
 struct Plan {
     std::vector<i64> words;
     Table table;
     std::shared_ptr<Size> size; /* of the last call */
+    Held held;
+};
+
+struct Event {
+    std::atomic<bool> come{false};
+};
+
+/* What a thread does one after another. */
+class Queue {
+    std::mutex lock;
+    std::condition_variable more, none;
+    std::deque<std::function<void()>> asked;
+    bool over = false, idle = true;
+    std::thread worker{[this] { serve(); }};
+
+    void serve() {
+        std::unique_lock<std::mutex> hold(lock);
+        for (;;) {
+            more.wait(hold, [&] { return over || !asked.empty(); });
+            if (asked.empty()) return;
+            const std::function<void()> work = std::move(asked.front());
+            asked.pop_front();
+            hold.unlock(), work(), hold.lock();
+            idle = asked.empty();
+            if (idle) none.notify_all();
+        }
+    }
+
+  public:
+    ~Queue() {
+        {
+            const std::lock_guard<std::mutex> hold(lock);
+            over = true;
+        }
+        more.notify_all();
+        worker.join();
+    }
+    void ask(std::function<void()> work) {
+        const std::lock_guard<std::mutex> hold(lock);
+        asked.push_back(std::move(work)), idle = false;
+        more.notify_one();
+    }
+    void end() {
+        std::unique_lock<std::mutex> hold(lock);
+        none.wait(hold, [&] { return idle; });
+    }
 };
 
 /* A rank with its threads, which are started once. */
@@ -98,6 +114,7 @@ struct Rank {
     std::atomic<u32> failed{0};
     alignas(64) u32 stop = 0;
     Run run{};
+    std::map<u32, Queue> queues;
 
     Rank(u32 rank, u32 ranks, u32 blocks, u32 threads)
         : rank(rank), ranks(ranks), blocks(blocks), threads(threads), peers(ranks), meetings(blocks) {
@@ -137,6 +154,29 @@ struct Rank {
     }
 };
 
+/* Memory that processes share: a file without a name, which others open as that of this process. */
+struct Token {
+    pid_t process;
+    int file;
+    size_t bytes;
+};
+static_assert(sizeof(Token) <= TOKEN, "a token holds it");
+std::mutex mapping;
+std::map<void *, Token> maps;
+
+void *mapped(int file, size_t bytes) {
+    void *memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (memory == MAP_FAILED) return close(file), why = "no memory can be shared", nullptr;
+    const std::lock_guard<std::mutex> hold(mapping);
+    maps[memory] = {getpid(), file, bytes};
+    return memory;
+}
+
+bool is_mapped(void *memory) {
+    const std::lock_guard<std::mutex> hold(mapping);
+    return maps.count(memory) != 0;
+}
+
 }  // namespace
 
 const char *ad_why() { return why; }
@@ -154,7 +194,34 @@ void *ad_rank_new(u32 rank, u32 ranks, u32 blocks, u32 threads) {
 void ad_rank_free(void *rank) { delete (Rank *)rank; }
 
 void *ad_memory_new(void *, size_t bytes) { return calloc(1, bytes + !bytes); }
-void ad_memory_free(void *, void *memory) { free(memory); }
+void ad_memory_free(void *, void *memory) { is_mapped(memory) ? ad_memory_left(nullptr, memory) : free(memory); }
+
+void *ad_memory_shared(void *, size_t bytes, void *token) {
+    const int file = memfd_create("antiphon", MFD_CLOEXEC);
+    if (file < 0 || ftruncate(file, (off_t)(bytes + !bytes))) return why = "no memory can be shared", nullptr;
+    const Token made = {getpid(), file, bytes + !bytes};
+    memset(token, 0, TOKEN), memcpy(token, &made, sizeof made);
+    return mapped(file, made.bytes);
+}
+
+void *ad_memory_reached(void *, const void *token) {
+    Token other;
+    memcpy(&other, token, sizeof other);
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)other.process, other.file);
+    const int file = open(path, O_RDWR | O_CLOEXEC);
+    if (file < 0) return why = "memory of another process cannot be reached", nullptr;
+    return mapped(file, other.bytes);
+}
+
+void ad_memory_left(void *, void *memory) {
+    const std::lock_guard<std::mutex> hold(mapping);
+    const auto found = maps.find(memory);
+    if (found == maps.end()) return;
+    munmap(memory, found->second.bytes), close(found->second.file);
+    maps.erase(found);
+}
+
 int ad_fetch(void *, void *to, const void *memory, size_t bytes) { return memcpy(to, memory, bytes), 0; }
 int ad_bring(void *, void *memory, const void *from, size_t bytes) { return memcpy(memory, from, bytes), 0; }
 
@@ -175,22 +242,72 @@ void ad_plan_free(void *plan) { delete (Plan *)plan; }
 
 i64 ad_plan_scratch(void *plan, i64 unit) { return scratch_of(((Plan *)plan)->table, unit); }
 
-int ad_start(void *rank_, void *plan_, u64 call, i64 unit, int type, int op, u32 lanes, u32 rounds, char *const *buffers,
-             const i64 *lengths) {
-    Rank &rank = *(Rank *)rank_;
-    Plan &plan = *(Plan *)plan_;
+namespace {
+
+const Size &size_at(const Plan &plan) { return *plan.size; }
+
+/* What a rank runs with from now on; 0: it can. */
+int prepare(Rank &rank, Plan &plan, u64 call, i64 unit, int type, int op, u32 lanes, u32 rounds, char *const *buffers,
+            const i64 *lengths) {
     const Table &table = plan.table;
     if (!plan.size || plan.size->unit != unit) plan.size = std::make_shared<Size>(size_of(table, unit));
-    why = refused(table, *plan.size, lengths, rank.blocks, lanes, rounds);
+    why = plan.held.refused(table, *plan.size, lengths, rank.blocks, lanes, rounds);
     if (why) return 1;
     for (u32 i = 0; i < rank.ranks; ++i)
         for (int k = 0; k < BUFFERS; ++k) rank.peers[i].buffer[k] = buffers[3 * i + (u32)k];
     const std::lock_guard<std::mutex> hold(rank.lock);
-    rank.run = {table.steps, table.arguments, table.blocks, table.regions, plan.size->cuts.data(), plan.size->shift.data(),
-                rank.peers.data(), &rank.stop, call, unit, table.head.parts, table.head.classes, rank.rank, rank.ranks, lanes,
-                rounds, type, op};
+    rank.run = {table.steps, table.arguments, table.blocks, table.regions, plan.size->shift.data(), rank.peers.data(), &rank.stop,
+                {plan.size->cuts.data(), table.head.parts, unit}, call, table.head.classes, rank.rank, rank.ranks, lanes, rounds,
+                type, op};
+    return 0;
+}
+
+/* ---- what by_steps.h asks for ---- */
+
+Queue &queue_of(Rank &rank, u32 number) { return rank.queues[number]; }
+
+Event *event_of(Queue &, size_t number) {
+    static thread_local std::deque<Event> events;
+    while (events.size() <= number) events.emplace_back();
+    events[number].come.store(false, std::memory_order_relaxed);
+    return &events[number];
+}
+
+void ask_copy(Queue &queue, void *to, const void *from, size_t bytes) {
+    queue.ask([=] { memcpy(to, from, bytes); });
+}
+
+void ask_step(Queue &queue, const Run &run, const Step *step, u32 lanes) {
+    queue.ask([=] {
+        for (u32 lane = 0; lane < lanes; ++lane)
+            typed(run.type, [&](auto *type) { carry_out<Value<decltype(type)>>(run, *step, {lane, lanes}); });
+    });
+}
+
+void ask_record(Queue &queue, Event &event) {
+    queue.ask([&event] { event.come.store(true, std::memory_order_release); });
+}
+
+void ask_wait(Queue &queue, Event &event) {
+    queue.ask([&event] {
+        while (!event.come.load(std::memory_order_acquire)) rest();
+    });
+}
+
+int end_queues(Rank &rank, double) {
+    for (auto &one : rank.queues) one.second.end();
+    return 0;
+}
+
+}  // namespace
+
+int ad_start(void *rank_, void *plan, u64 call, i64 unit, int type, int op, u32 lanes, u32 rounds, char *const *buffers,
+             const i64 *lengths) {
+    Rank &rank = *(Rank *)rank_;
+    if (prepare(rank, *(Plan *)plan, call, unit, type, op, lanes, rounds, buffers, lengths)) return 1;
+    const std::lock_guard<std::mutex> hold(rank.lock);
     __atomic_store_n(&rank.stop, 0, __ATOMIC_RELAXED);
-    rank.used = (u32)table.head.blocks * lanes;
+    rank.used = (u32)((Plan *)plan)->table.head.blocks * lanes;
     rank.busy = rank.used * rank.threads;
     rank.failed.store(0, std::memory_order_relaxed);
     if (rank.busy) rank.turn++;
@@ -211,3 +328,5 @@ int ad_wait(void *rank_, double seconds) {
     why = "its time was up";
     return rank.failed.load(std::memory_order_relaxed) ? 1 : 0;
 }
+
+#include "by_steps.h"

@@ -6,6 +6,9 @@
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
+#ifdef __HIPCC__
+#include <hip/hip_runtime.h>
+#endif
 
 typedef int64_t i64;
 typedef uint64_t u64;
@@ -15,8 +18,11 @@ typedef uint32_t u32;
 
 #define ON_DEVICE __device__ __forceinline__
 #define ON_MEMBER __device__ __forceinline__
+#define ON_ITS_OWN __device__ __noinline__
+#define ON_BOTH __host__ __device__ __forceinline__
 #define OUT_OF_LINE __device__ __noinline__
 #define AS_KERNEL extern "C" __global__
+#define ON_TABLE static __device__ const
 
 ON_DEVICE u32 my_thread() { return threadIdx.x; }
 ON_DEVICE u32 my_threads() { return blockDim.x; }
@@ -56,9 +62,12 @@ ON_DEVICE void rest() { __builtin_amdgcn_s_sleep(1); }
 
 #else /* threads */
 
-#define ON_DEVICE static inline
+#define ON_DEVICE inline
 #define ON_MEMBER inline
+#define ON_BOTH inline
+#define ON_ITS_OWN __attribute__((noinline))
 #define OUT_OF_LINE static __attribute__((noinline))
+#define ON_TABLE static const
 
 /* Which thread of which block this is: threads.cc. */
 u32 my_thread();

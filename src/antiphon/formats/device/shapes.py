@@ -1,0 +1,257 @@
+"""What many ranks do alike as one function, what is done again and again as a loop, numbers as constants or formulas.
+
+Numbers of one statement at all ranks and turns are one constant, or follow from the rank and the turn (in a circle of
+all ranks, where the sum does not do), or stand in a table beside the function.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from antiphon.core.columns import Longs
+from antiphon.formats.device.statements import Statement
+
+LONGEST = 64  # statements of a loop
+LEAST = 6  # statements that a loop must save
+ATOM = re.compile(r"\w+|wrap\(.*\)|row\[\d+\]|\(me \^ .*\)")
+
+
+class Piece(NamedTuple):
+    """`length` statements from `first` on, so many times."""
+
+    first: int
+    length: int
+    times: int
+
+
+def pieces(forms: Sequence[int]) -> list[Piece]:
+    """Loops where the same forms follow each other, and what is between them as it is. O(n * LONGEST).
+
+    >>> pieces([1, 2, 2, 2, 2, 2, 2, 2, 2, 3])
+    [Piece(first=0, length=1, times=1), Piece(first=1, length=1, times=8), Piece(first=9, length=1, times=1)]
+    """
+    found: list[Piece] = []
+    at, plain = 0, 0
+    while at < len(forms):
+        best = max((_repeated(forms, at, count) for count in range(1, LONGEST + 1)), key=_saved)
+        if best.times < 3 or _saved(best) < LEAST:
+            at += 1
+            continue
+        if plain < at:
+            found.append(Piece(plain, at - plain, 1))
+        found.append(best)
+        at = plain = at + best.length * best.times
+    if plain < len(forms):
+        found.append(Piece(plain, len(forms) - plain, 1))
+    return found
+
+
+def _repeated(forms: Sequence[int], at: int, count: int) -> Piece:
+    body, times = forms[at : at + count], 1
+    while len(body) == count and forms[at + times * count : at + (times + 1) * count] == body:
+        times += 1
+    return Piece(at, count, times)
+
+
+def _saved(piece: Piece) -> int:
+    return piece.length * (piece.times - 1)
+
+
+@dataclass
+class Columns:
+    """Numbers that are neither constants nor formulas: a column of a table for each, by rank and turn."""
+
+    ranks: int
+    me: Longs
+    known: list[Longs] = field(default_factory=list)
+
+    def text(self, values: Longs) -> str:
+        """`values`: by member and turn."""
+        first = int(values[0, 0])
+        if (values == first).all():
+            return str(first)
+        turn = np.arange(values.shape[1])
+        by_me, by_turn = self._slopes(values)
+        plain = first + by_me * (self.me[:, None] - self.me[0]) + by_turn * turn
+        if (values == plain).all():
+            return _sum(first - by_me * int(self.me[0]), by_me, by_turn)
+        if values.min() >= 0 and values.max() < self.ranks and (values == plain % self.ranks).all():
+            by_me, by_turn = (_near(one, self.ranks) for one in (by_me, by_turn))
+            return f"wrap({_sum((first - by_me * int(self.me[0])) % self.ranks, by_me, by_turn)})"
+        other = values ^ self.me[:, None]
+        step = int(other[0, 1] - other[0, 0]) if len(turn) > 1 else 0
+        if (other == int(other[0, 0]) + step * turn).all():
+            distance = _sum(int(other[0, 0]), 0, step)
+            return f"(me ^ {distance})" if step == 0 else f"(me ^ ({distance}))"
+        for at, one in enumerate(self.known):
+            if np.array_equal(one, values):
+                return f"row[{at}]"
+        self.known.append(values)
+        return f"row[{len(self.known) - 1}]"
+
+    def _slopes(self, values: Longs) -> tuple[int, int]:
+        by_turn = int(values[0, 1] - values[0, 0]) if values.shape[1] > 1 else 0
+        if len(self.me) < 2:
+            return 0, by_turn
+        rise, run = int(values[1, 0] - values[0, 0]), int(self.me[1] - self.me[0])
+        return rise // run if rise % run == 0 else 0, by_turn
+
+
+def _near(slope: int, ranks: int) -> int:
+    slope %= ranks
+    return slope - ranks if slope > ranks // 2 else slope
+
+
+def _sum(constant: int, by_me: int, by_turn: int) -> str:
+    """
+    >>> _sum(-1, 1, -2)
+    'me - 2 * turn - 1'
+    """
+    terms = [(by_me, "me"), (by_turn, "turn"), (constant, "")]
+    text = ""
+    for slope, name in terms:
+        if not slope:
+            continue
+        size = name if abs(slope) == 1 and name else f"{abs(slope)} * {name}" if name else str(abs(slope))
+        text += (" - " if slope < 0 else " + ") + size if text else ("-" if slope < 0 else "") + size
+    return text or "0"
+
+
+def times(text: str, what: str) -> str:
+    """
+    >>> times("1", "u"), times("me + 1", "u"), times("3", "u")
+    ('u', '(me + 1) * u', '3 * u')
+    """
+    if text == "1":
+        return what
+    return f"{text} * {what}" if ATOM.fullmatch(text) else f"({text}) * {what}"
+
+
+def _alone(text: str) -> str:
+    """Where nothing stands beside it."""
+    return text[1:-1] if text.startswith("(me ^") else text
+
+
+def _place(buffer: str, texts: Iterator[str], classes: int) -> str:
+    """A pointer: the buffer of a rank, whole units, cuts and slots."""
+    terms = [f"w.{buffer}({_alone(next(texts))})"]
+    whole, cut = next(texts), next(texts)
+    terms += [times(whole, "u")] if whole != "0" else []
+    less = next(texts) if buffer == "scratch" else "0"
+    terms += [f"c[{cut}]"] if cut not in ("0", less) else []
+    if buffer == "scratch":
+        slots = [(next(texts), f"s[{number}]") for number in range(classes)]
+        terms += [times(count, name) for count, name in slots if count != "0"]
+        terms += [f"-c[{less}]"] if less not in ("0", cut) else []
+    return " + ".join(terms).replace("+ -", "- ")
+
+
+def line_of(form: tuple[str, ...], texts: Iterator[str], classes: int) -> str:
+    """A statement of C++, of the texts of its numbers."""
+    name = form[0]
+    if name == "sync":
+        return "if (w.sync()) return true;"
+    if name in ("signal", "wait"):
+        return f"w.{name}({_alone(next(texts))}, {next(texts)});"
+    if name in ("to", "from"):
+        return f"w.{name}({_place(form[1], texts, classes)});"
+    if name.endswith("_listed"):
+        return f"w.{name}({{{next(texts)}, {next(texts)}}});"
+    if name == "divide":
+        return f"w.divide({_place(form[1], texts, classes)}, {{{next(texts)}, {next(texts)}}}, {next(texts)});"
+    places = [_place(buffer, texts, classes) for buffer in form[2:]]
+    results = int(form[1])
+    span = f"{{{next(texts)}, {next(texts)}}}"
+    if name == "copy":
+        return f"w.copy({places[0]}, {places[1]}, {span});"
+    to, source = ", ".join(places[:results]), ", ".join(places[results:])
+    return f"w.{name}<{results}, {len(places) - results}>({{{{{to}}}, {{{source}}}}}, {span});"
+
+
+class Function:
+    """What some ranks do in a stream: `name`, and its text with the tables that it needs."""
+
+    def __init__(
+        self, name: str, members: Sequence[int], streams: Sequence[Sequence[Statement]], ranks: int, classes: int
+    ) -> None:
+        self.name, self.members, self.classes, self.ranks = name, list(members), classes, ranks
+        self.tables: list[str] = []
+        self.lines = 0
+        self.me = np.array(self.members, np.int64)
+        forms: dict[tuple[str, ...], int] = {}
+        numbers = [forms.setdefault(one.form, len(forms)) for one in streams[0]]
+        self.form_of = [one.form for one in streams[0]]
+        self.values = [
+            np.array([stream[at].values for stream in streams], np.int64).reshape(len(streams), -1)
+            for at in range(len(numbers))
+        ]
+        self.body = [line for piece in pieces(numbers) for line in self._piece(piece)]
+
+    def _piece(self, piece: Piece) -> list[str]:
+        columns = Columns(self.ranks, self.me)
+        made = []
+        for at in range(piece.first, piece.first + piece.length):
+            stacked = np.stack([self.values[at + turn * piece.length] for turn in range(piece.times)], axis=1)
+            texts = (columns.text(stacked[:, :, number]) for number in range(stacked.shape[2]))
+            made.append(line_of(self.form_of[at], texts, self.classes))
+        self.lines += len(made)
+        row = self._row(columns, piece.times)
+        if piece.times == 1:
+            return [*row, *made]
+        loop = f"for (i64 turn = 0; turn < {piece.times}; ++turn) {{"
+        return [loop, *(f"    {line}" for line in (*row, *made)), "}"]
+
+    def _row(self, columns: Columns, turns: int) -> list[str]:
+        if not columns.known:
+            return []
+        name = f"{self.name}_{len(self.tables)}"
+        table = np.stack(columns.known, axis=2)
+        shape = "".join(f"[{size}]" for size in table.shape)
+        rows = ",\n".join(
+            "    {" + ", ".join("{" + ", ".join(map(str, row)) + "}" for row in of) + "}" for of in table.tolist()
+        )
+        self.tables.append(f"ON_TABLE i64 {name}{shape} = {{\n{rows}}};\n")
+        which = "w.which" if len(self.members) > 1 else "0"
+        return [f"row = {name}[{which}][{'turn' if turns > 1 else '0'}];"]
+
+    def text(self) -> str:
+        body = "\n".join(f"    {line}" for line in self.body)
+        head = [
+            f"    {declared};\n"
+            for name, declared in (
+                ("me", "const i64 me = w.me"), ("u", "const i64 u = w.call.line.unit"),
+                ("c", "const i64 *const c = w.call.line.cuts"), ("s", "const i64 *const s = w.call.strides"),
+                ("row", "const i64 *row"),
+            )
+            if re.search(rf"(?<![\w.]){name}\b(?!\()", body)
+        ]  # fmt: skip
+        about = f"/* {_told(self.members, self.ranks)}. */\n"
+        start = f"{about}OUT_OF_LINE bool {self.name}(Work &w) {{\n"
+        return "".join(self.tables) + start + "".join(head) + body + "\n    return false;\n}\n"
+
+
+def _told(members: list[int], ranks: int) -> str:
+    if len(members) == ranks:
+        return "All ranks"
+    return f"Rank{'s' if len(members) > 1 else ''} {', '.join(map(str, members))}"
+
+
+def functions(ranks: Sequence[Sequence[Sequence[Statement]]], classes: int) -> list[list[Function]]:
+    """Of each stream the functions that ranks have there: `ranks` are their streams of statements."""
+    made: list[list[Function]] = []
+    for number in range(max(len(streams) for streams in ranks)):
+        groups: dict[tuple[tuple[str, ...], ...], list[int]] = {}
+        for rank, streams in enumerate(ranks):
+            if number < len(streams) and streams[number]:
+                groups.setdefault(tuple(one.form for one in streams[number]), []).append(rank)
+        made.append([])
+        for members in groups.values():
+            alone = f"_rank_{members[0]}" if len(members) == 1 else "" if len(groups) == 1 else f"_like_{members[0]}"
+            some = [ranks[rank][number] for rank in members]
+            made[-1].append(Function(f"stream_{number}{alone}", members, some, len(ranks), classes))
+    return made

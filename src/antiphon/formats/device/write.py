@@ -1,0 +1,271 @@
+"""A plan as one file of CUDA or HIP that compiles and runs by itself, on threads of a processor too (docs/device.md).
+
+It holds the headers of our kernel as they stand in runtimes/device/native, the plan as functions made of its tables,
+and a driver with `main`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from antiphon.core.collective import Collective
+from antiphon.core.columns import AnyInts
+from antiphon.core.interpret.buffers import Side, sides
+from antiphon.core.plan import Plan
+from antiphon.core.schedule import Schedule
+from antiphon.errors import Invalid, Unsupported, quote, unknown
+from antiphon.formats.device.shapes import Function, functions
+from antiphon.formats.device.statements import MOST_AT_ONCE, Rank, Statement, statements
+from antiphon.lower.device.table import Table, tables
+from antiphon.options import parse_yes
+
+NATIVE = Path(__file__).parents[2] / "runtimes" / "device" / "native"
+TYPES = {
+    "int8": "int8_t", "uint8": "uint8_t", "int16": "int16_t", "uint16": "uint16_t", "int32": "int32_t",
+    "uint32": "u32", "int64": "i64", "uint64": "u64", "float16": "half16", "bfloat16": "brain16", "float32": "float",
+    "float64": "double",
+}  # fmt: skip
+OPERATORS = {"sum": "Sum", "prod": "Prod", "max": "Max", "min": "Min", "avg": "Sum"}
+HIP_FLAGS = "-mllvm -amdgpu-function-calls=true"  # else hipcc inlines all into one function, and takes minutes
+MOST_STREAMS = 16
+MANY_LINES = 2_000  # then fewer streams are tried, in which ranks are more alike
+MOST_LINES = 12_000  # of all functions: compilers take minutes for more
+MOST_ROWS = 100_000  # of data that are given and wanted
+
+
+_Made = tuple[list[Table], list[Rank], list[list[Function]], int]  # the last: how many statements
+
+
+def cuda(
+    plan: Plan, *, dtype: str = "float32", op: str = "sum", in_place: bool = False, streams: int = 4,
+    arrival: bool = False,
+) -> dict[str, str]:  # fmt: skip
+    """plan0.cu for the first schedule, and so on.
+
+    `dtype`, `op`: what it is compiled for, unless the compiler is told otherwise (-DTYPE=, -DOPERATOR=). `in_place`: in
+    one buffer. `streams`: at most so many parts of the plan go on side by side, each in blocks of its own. `arrival`:
+    blocks lie as they arrive until they are permuted at the end (planner permrecmult).
+    """
+    return _files(plan, "cu", _How(dtype, op, in_place, streams, arrival))
+
+
+def hip(
+    plan: Plan, *, dtype: str = "float32", op: str = "sum", in_place: bool = False, streams: int = 4,
+    arrival: bool = False,
+) -> dict[str, str]:  # fmt: skip
+    """plan0.hip.cpp, ...: as for CUDA."""
+    return _files(plan, "hip.cpp", _How(dtype, op, in_place, streams, arrival))
+
+
+class _How(NamedTuple):
+    dtype: str = "float32"
+    op: str = "sum"
+    in_place: bool = False
+    streams: int = 4
+    arrival: bool = False
+
+
+def _files(plan: Plan, suffix: str, how: _How) -> dict[str, str]:
+    if how.dtype not in TYPES:
+        raise unknown("dtype", how.dtype, TYPES)
+    if how.op not in OPERATORS:
+        raise unknown("op", how.op, OPERATORS)
+    if isinstance(how.streams, bool) or not isinstance(how.streams, int) or not 1 <= how.streams <= MOST_STREAMS:
+        raise Invalid(f"streams: expected a whole number from 1 to {MOST_STREAMS}, got {quote(how.streams)}")
+    how = how._replace(
+        in_place=parse_yes(how.in_place, "option in_place"), arrival=parse_yes(how.arrival, "option arrival")
+    )
+    return {
+        f"plan{number}.{suffix}": source(entry.schedule, plan.topology.name, **how._asdict())
+        for number, entry in enumerate(plan.entries)
+    }
+
+
+def source(
+    schedule: Schedule, machine: str, dtype: str = "float32", op: str = "sum", in_place: bool = False, streams: int = 4,
+    arrival: bool = False,
+) -> str:  # fmt: skip
+    """The file of one schedule. Unsupported where it is too long for compilers: such a plan runs by its table."""
+    how = _How(dtype, op, in_place, streams, arrival)
+    made, read, found, lines = _made(schedule, how)
+    while lines > MANY_LINES and how.streams > 1:
+        how = how._replace(streams=how.streams // 2)
+        other = _made(schedule, how)
+        if other[3] < lines:
+            made, read, found, lines = other
+    if lines > MOST_LINES:
+        raise Unsupported(
+            f"generated code: {lines} statements, more than {MOST_LINES}, take compilers too long; run it by its table "
+            "(--on cuda), or take fewer pieces"
+        )
+    collective = schedule.collective
+    inputs, outputs = sides(collective, in_place)
+    title = f"{collective.kind} of {collective.ranks} ranks on {machine}, planner {schedule.provenance.get('planner')}"
+    title = re.sub(r"[^A-Za-z0-9_ ,.:=+-]", "_", title)  # it stands in a comment, and in a text
+    most = max([MOST_AT_ONCE, *(_listed(streams) for one in read for streams in one.streams)])
+    head = _About(collective, op).text(title, dtype, in_place, most, len(found), all(one.sliced for one in made))
+    size = f"const i64 DENOMINATOR = {read[0].denominator};\n" + _table("i64", "PARTS", read[0].parts, host=True)
+    size += _rows("i64", "CLASSES", read[0].classes or [[0, 0]], host=True)
+    size += _rows("i64", "SLOTS", [one.slots or [0] for one in read], host=True)
+    size += _table("i64", "INPUTS", [0 if in_place else int(one) for one in inputs.size], host=True)
+    size += _table("i64", "OUTPUTS", [int(one) for one in outputs.size], host=True)
+    seen = set[str]()
+    parts = [
+        _opening(title), _expanded("signals.h", seen), _expanded("move.h", seen), head, size,
+        _data(collective, inputs, outputs), _expanded("written.h", seen), _heading("The plan"),
+        *(one.text() for some in found for one in some), _dispatch(found), _heading("The program around it"),
+        _expanded("driver.h", seen),
+    ]  # fmt: skip
+    return "\n".join(parts)
+
+
+def _made(schedule: Schedule, how: _How) -> _Made:
+    """What divides sums is left out where nothing is averaged."""
+    made = tables(schedule, in_place=how.in_place, streams=how.streams, arrival=how.arrival)
+    read = [statements(one, averages=how.op == "avg") for one in made]
+    found = functions([one.streams for one in read], len(read[0].classes))
+    return made, read, found, sum(one.lines for some in found for one in some)
+
+
+def _listed(stream: Sequence[Statement]) -> int:
+    """The most places that are named one by one."""
+    most = now = 0
+    for one in stream:
+        name = one.form[0]
+        now = now + 1 if name in ("to", "from") else 0
+        most = max(most, now)
+    return most
+
+
+def _opening(title: str) -> str:
+    return f"""/* {title}.
+ *
+ *     nvcc -std=c++17 -O3 -arch=sm_90 FILE.cu -o plan
+ *     hipcc -std=c++17 -O3 -x hip --offload-arch=gfx90a {HIP_FLAGS} FILE.hip.cpp -o plan
+ *     c++ -std=c++17 -O2 -pthread -x c++ FILE -o plan
+ *
+ * The last runs all ranks on threads of a processor. ./plan -b 1M -e 64M prints a table, and checks what it computes.
+ */
+"""
+
+
+def _heading(text: str) -> str:
+    return f"/* ======== {text} ======== */\n"
+
+
+def _expanded(name: str, seen: set[str]) -> str:
+    """A header with those that it includes in their places, each once."""
+    if name in seen:
+        return ""
+    seen.add(name)
+    out = []
+    for line in (NATIVE / name).read_text(encoding="utf-8").splitlines():
+        include = re.fullmatch(r'#include "(.*)"', line)
+        if include:
+            out.append(_expanded(include[1], seen).rstrip("\n"))
+        elif line != "#pragma once":
+            out.append(line)
+    return "\n".join(out) + "\n"
+
+
+class _About:
+    def __init__(self, collective: Collective, op: str) -> None:
+        self.collective, self.op = collective, op
+
+    def text(self, title: str, dtype: str, in_place: bool, places: int, streams: int, sliced: bool) -> str:
+        collective = self.collective
+        members, names = len(collective.members), int(collective.ids_per_block.max(initial=1))
+        bus = {"allreduce": 2 * (members - 1) / members}.get(
+            collective.kind,
+            (members - 1) / members if collective.kind in ("allgather", "reducescatter", "alltoall") else 1.0,
+        )
+        return f"""{_heading("The plan, told in numbers")}
+#ifndef TYPE
+#define TYPE {TYPES[dtype]}
+#endif
+#ifndef OPERATOR
+#define OPERATOR {OPERATORS[self.op]}
+#endif
+#define AS_TEXT(NAME) #NAME
+#define TEXT_OF(NAME) AS_TEXT(NAME)
+#define TYPE_NAME TEXT_OF(TYPE)
+#define OPERATOR_NAME {'"avg"' if self.op == "avg" else "TEXT_OF(OPERATOR)"}
+#define TITLE "{title}"
+typedef TYPE T;
+typedef OPERATOR Rule;
+
+enum {{ IN_PLACE = {int(in_place)}, SLICED = {int(sliced)}, AVERAGE = {int(self.op == "avg")} }};
+enum {{ MOST_PLACES = {places}, MOST_NAMES = {names} }};
+const i64 RANKS = {collective.ranks}, STREAMS = {streams}, BUFFER_WEIGHT = {collective.buffer_weight};
+const double BUS = {bus!r}; /* what goes over the busiest link, in sizes */
+"""
+
+
+def _data(collective: Collective, inputs: Side, outputs: Side) -> str:
+    """Of each rank the blocks that it holds and that it must end with: rank, block, begin, length in units, and which
+    contributions to it."""
+    relation = collective.relation
+    held: dict[tuple[int, int], list[int]] = {}
+    for block, rank, name in _zipped(relation.pre_block, relation.pre_rank, relation.pre_id):
+        held.setdefault((rank, block), []).append(name)
+    everyone: dict[int, set[int]] = {}
+    for (_, block), some in held.items():
+        everyone.setdefault(block, set()).update(some)
+    wanted = {
+        (rank, block): sorted(everyone[block]) if want < 0 else list(relation.wants[want])
+        for block, rank, want in _zipped(relation.post_block, relation.post_rank, relation.post_want)
+    }
+    names: list[int] = []
+    known: dict[tuple[int, ...], int] = {}
+    text = ""
+    for title, side, of in (("HELD", inputs, held), ("WANTED", outputs, wanted)):
+        rows = []
+        for rank, block, start in _zipped(side.rank, side.block, side.start):
+            which = tuple(of.get((rank, block), ()))
+            if not which:
+                continue
+            if which not in known:
+                known[which] = len(names)
+                names += which
+            rows.append([rank, block, start, int(collective.weights[block]), known[which], len(which)])
+        if len(rows) > MOST_ROWS:
+            raise Unsupported(f"generated code: {len(rows)} blocks of data, more than {MOST_ROWS}, for its check")
+        text += f"enum {{ {title}_ROWS = {len(rows)} }};\n" + _rows("Given", title, rows or [[0] * 6])
+    about = (
+        "/* Data of a rank: a block of `length` from `begin` on, in units; the names of what is combined there. */\n"
+    )
+    about += "struct Given {\n    i64 rank, block, begin, length, first, names;\n};\n"
+    return f"{about}{_table('i64', 'NAMES', names or [0])}{text}"
+
+
+def _zipped(*columns: AnyInts) -> list[tuple[int, ...]]:
+    return list(zip(*(column.tolist() for column in columns), strict=True))
+
+
+def _table(kind: str, name: str, values: Sequence[int], host: bool = False) -> str:
+    lines = [", ".join(map(str, values[low : low + 16])) for low in range(0, len(values), 16)]
+    body = ",\n    ".join(lines)
+    return f"{'static const' if host else 'ON_TABLE'} {kind} {name}[] = {{\n    {body}}};\n"
+
+
+def _rows(kind: str, name: str, rows: Sequence[Sequence[int]], host: bool = False) -> str:
+    width = "" if kind == "Given" else f"[{len(rows[0])}]"
+    body = ",\n    ".join("{" + ", ".join(map(str, row)) + "}" for row in rows)
+    return f"{'static const' if host else 'ON_TABLE'} {kind} {name}[]{width} = {{\n    {body}}};\n"
+
+
+def _dispatch(found: Sequence[Sequence[Function]]) -> str:
+    """Which function a rank has in a stream."""
+    lines = [
+        "/* What a rank does in a stream; gives whether it was stopped. */",
+        "ON_DEVICE bool run_stream(Work &w, u32 stream) {",
+        "    switch (stream * RANKS + w.me) {",
+    ]
+    for number, some in enumerate(found):
+        for one in some:
+            for at, rank in enumerate(one.members):
+                lines.append(f"    case {number} * RANKS + {rank}: w.which = {at}; return {one.name}(w);")
+    return "\n".join([*lines, "    default: return false;", "    }", "}", ""])

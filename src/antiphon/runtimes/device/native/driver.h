@@ -1,0 +1,197 @@
+/* The program around one plan: memory, calls, what is given and what must come of it, a table of times.
+ *
+ * Before it: what formats/device writes of the plan, and `run_stream`. Data are small whole numbers, so that every type
+ * holds every result exactly, in any order.
+ */
+#pragma once
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <vector>
+
+#include "written.h"
+
+/* All of a block of a rank: a lane of a stream. */
+ON_DEVICE int run_block(const Call &call, i64 rank, u32 block) {
+    Work work = {call, rank, 0, (i64)block * RANKS, 0, {0, 1}, 0, {}};
+    for (; work.pass < call.rounds; ++work.pass) {
+        work.share = {work.pass * call.lanes + block % call.lanes, call.rounds * call.lanes};
+        if (run_stream(work, block / call.lanes) || work.sync()) return 1;
+    }
+    return 0;
+}
+
+template <typename> struct Grows {
+    enum { yes = 0 };
+};
+template <> struct Grows<Prod> {
+    enum { yes = 1 };
+};
+
+/* Of a block of data: element `at` of what has this name. */
+ON_DEVICE T made_up(i64 block, i64 name, i64 at) {
+    u64 drawn = ((u64)block * 0x9E3779B97F4A7C15u) ^ ((u64)name * 0xC2B2AE3D27D4EB4Fu) ^ ((u64)at * 0x165667B19E3779F9u);
+    drawn = (drawn ^ drawn >> 29) * 0xBF58476D1CE4E5B9u;
+    drawn = (drawn ^ drawn >> 32) % 1000;
+    const i64 most = MOST_NAMES < 32 ? 7 : 1; /* sums up to 256 are exact in every type */
+    const i64 value = Grows<Rule>::yes ? (drawn < 30 ? 2 : 1) : (i64)drawn % (most + 1);
+    T made;
+    narrowed((typename Of<T>::wide)value, &made);
+    return made;
+}
+
+ON_DEVICE T given(const Given &row, const i64 *names, i64 at, bool whole) {
+    typedef typename Of<T>::wide W;
+    typedef typename Of<T>::adds U;
+    W sum = widened(made_up(row.block, names[row.first], at));
+    for (i64 k = 1; k < row.names; ++k) sum = Rule::template both<W, U>(sum, widened(made_up(row.block, names[row.first + k], at)));
+    T made;
+    narrowed(sum, &made);
+    if (AVERAGE && whole && row.names > 1) narrowed(shared_by(widened(made), row.names), &made);
+    return made;
+}
+
+ON_DEVICE bool differs(const T *one, const T *other) {
+    for (size_t i = 0; i < sizeof(T); ++i)
+        if (((const unsigned char *)one)[i] != ((const unsigned char *)other)[i]) return true;
+    return false;
+}
+
+/* Fills rows of a rank, or counts what is not as it must be. */
+ON_DEVICE u64 each_row(const Given *rows, i64 count, const i64 *names, i64 rank, T *buffer, i64 unit, u32 from, u32 step, bool fills) {
+    u64 wrong = 0;
+    for (i64 i = from; i < count; i += step) {
+        const Given &row = rows[i];
+        if (row.rank != rank) continue;
+        for (i64 at = my_thread(); at < row.length * unit; at += my_threads()) {
+            const T right = given(row, names, at, !fills);
+            T *here = buffer + row.begin * unit + at;
+            if (fills)
+                *here = right;
+            else
+                wrong += differs(here, &right);
+        }
+    }
+    return wrong;
+}
+
+static double now() {
+    timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Everything that calls of one size need, on every device. */
+struct Size {
+    i64 unit;
+    std::vector<i64> cuts, strides;
+};
+
+static Size size_of(i64 unit) {
+    Size size = {unit, {}, {}};
+    for (i64 part : PARTS) size.cuts.push_back((i64)((__int128)unit * part / DENOMINATOR));
+    size.cuts.push_back(unit);
+    for (const auto &one : CLASSES)
+        size.strides.push_back(one[0] * unit + (i64)(((__int128)unit * one[1] + DENOMINATOR - 1) / DENOMINATOR));
+    return size;
+}
+
+static i64 scratch_of(const Size &size, i64 rank) {
+    i64 sum = 0;
+    for (size_t i = 0; i < size.strides.size(); ++i) sum += SLOTS[rank][i] * size.strides[i];
+    return sum;
+}
+
+const double PATIENCE = 60; /* seconds for calls in a row */
+
+#if defined(__CUDACC__) || defined(__HIPCC__)
+#include "driver_gpu.h"
+#else
+#include "driver_threads.h"
+#endif
+
+/* ---- the same for all ---- */
+
+struct Asked {
+    i64 begin, end, factor, calls, warm, lanes, rounds, threads;
+};
+
+static i64 bytes_of(const char *text) {
+    char *unit;
+    const double number = strtod(text, &unit);
+    const char *const known = "KMG", *found = *unit ? strchr(known, *unit & ~32) : NULL;
+    return (i64)(number * (found ? (double)((i64)1 << (10 * (found - known + 1))) : 1));
+}
+
+static void help(const char *name) {
+    printf("usage: %s [-b BYTES] [-e BYTES] [-f FACTOR] [-n CALLS] [-w CALLS before] [-l LANES] [-r ROUNDS] [-t THREADS of a block]\n", name);
+    exit(2);
+}
+
+static Asked asked_for(int argc, char **argv) {
+    Asked asked = {BUFFER_WEIGHT * DENOMINATOR * (i64)sizeof(T), 1 << 20, 4, 20, 3, 0, 0, THREADS};
+    for (int i = 1; i < argc; i += 2) {
+        const i64 value = i + 1 < argc ? bytes_of(argv[i + 1]) : -1;
+        if (argv[i][0] != '-' || value < 0) help(argv[0]);
+        switch (argv[i][1]) {
+        case 'b': asked.begin = value; break;
+        case 'e': asked.end = value; break;
+        case 'f': asked.factor = value; break;
+        case 'n': asked.calls = value; break;
+        case 'w': asked.warm = value; break;
+        case 'l': asked.lanes = value; break;
+        case 'r': asked.rounds = value; break;
+        case 't': asked.threads = value; break;
+        default: help(argv[0]);
+        }
+    }
+    if (asked.factor < 2) asked.factor = 2;
+    if (asked.begin < BUFFER_WEIGHT * (i64)sizeof(T)) asked.begin = BUFFER_WEIGHT * (i64)sizeof(T);
+    if (asked.threads < 1) asked.threads = THREADS;
+    if (asked.end < asked.begin) asked.end = asked.begin;
+    return asked;
+}
+
+/* Of the device if nothing is asked for: how many lanes, and a round for each MiB that a lane has to do. */
+static void share_out(const Asked &asked, i64 nbytes, Call *call) {
+    const i64 room = most_lanes(asked.threads), lanes = asked.lanes ? asked.lanes : nbytes >> 17;
+    call->lanes = (u32)(!SLICED || lanes < 1 ? 1 : lanes > room ? room : lanes);
+    const i64 rounds = asked.rounds ? asked.rounds : nbytes / call->lanes >> 20;
+    call->rounds = (u32)(!SLICED || rounds < 1 ? 1 : rounds > 64 ? 64 : rounds);
+}
+
+int main(int argc, char **argv) {
+    const Asked asked = asked_for(argc, argv);
+    begin_devices();
+    printf("# %s\n# %lld ranks on %s, %s, %lld threads a block%s\n#\n", TITLE, (long long)RANKS, device_name(),
+           IN_PLACE ? "in place" : "out of place", (long long)asked.threads, DEVICE_NOTE);
+    printf("# %10s %12s %8s %6s %5s %6s %10s %8s %8s %8s\n", "size", "count", "type", "op", "lanes", "rounds", "time", "algbw", "busbw", "#wrong");
+    printf("# %10s %12s %8s %6s %5s %6s %10s %8s %8s\n", "(B)", "(elements)", "", "", "", "", "(us)", "(GB/s)", "(GB/s)");
+    u64 all_wrong = 0, number = 0;
+    for (i64 bytes = asked.begin; bytes <= asked.end; bytes *= asked.factor) {
+        const Size size = size_of(bytes / (BUFFER_WEIGHT * (i64)sizeof(T)));
+        const i64 elements = size.unit * BUFFER_WEIGHT, nbytes = elements * (i64)sizeof(T);
+        Call call = {NULL, NULL, {NULL, (i64)(size.cuts.size() - 1), size.unit}, NULL, 0, 1, 1};
+        share_out(asked, nbytes, &call);
+        Devices devices(size, call);
+        devices.fill();
+        devices.begin(++number, asked.threads);
+        bool stopped = devices.finish();
+        u64 wrong = stopped ? (u64)elements : devices.wrong();
+        for (i64 k = 0; k < asked.warm && !stopped; ++k) devices.begin(++number, asked.threads);
+        stopped = stopped || devices.finish();
+        const double began = now();
+        for (i64 k = 0; k < asked.calls && !stopped; ++k) devices.begin(++number, asked.threads);
+        stopped = stopped || devices.finish();
+        const double seconds = (now() - began) / (double)(asked.calls ? asked.calls : 1), speed = (double)nbytes / seconds * 1e-9;
+        if (!IN_PLACE && !stopped) wrong += devices.wrong();
+        all_wrong += wrong + stopped;
+        printf("  %10lld %12lld %8s %6s %5u %6u %10.2f %8.2f %8.2f %8llu\n", (long long)nbytes, (long long)elements, TYPE_NAME,
+               OPERATOR_NAME, call.lanes, call.rounds, seconds * 1e6, speed, speed * BUS, (unsigned long long)wrong);
+        if (stopped) break;
+    }
+    printf("# %s\n", all_wrong ? "WRONG" : "all right");
+    return all_wrong != 0;
+}

@@ -1,0 +1,20 @@
+/* Signals between ranks, and how they are told from those of other calls. */
+#pragma once
+#include "world.h"
+
+enum { ROUND_BITS = 16, CALL_BITS = 28 }; /* of a signal: the number is below, the round and the call are from there on */
+
+/* Signals of a call, a round in it and the number within ascend, in a circle: what stands there from half a circle ago, 2^35
+ * calls, would pass for what is to come. */
+ON_DEVICE u64 signal_of(u64 call, u32 round, i64 number) {
+    return (call << CALL_BITS) + ((u64)round << ROUND_BITS) + (u64)number;
+}
+
+/* By one thread: whether a signal has come, or the call was stopped. */
+ON_DEVICE bool has_come(const u64 *at, u64 wanted, const u32 *stop) {
+    while ((i64)(load(at) - wanted) < 0) {
+        if (glance(stop)) return false;
+        rest();
+    }
+    return true;
+}

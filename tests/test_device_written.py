@@ -1,0 +1,246 @@
+"""Plans as programs of CUDA and HIP: their main runs on threads, and is right; compilers take them without a word."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import antiphon
+from antiphon.cli import run
+from antiphon.core.collective import ROOTED
+from antiphon.core.schedule import Schedule
+from antiphon.errors import AntiphonError, Invalid, Unsupported
+from antiphon.formats.device.shapes import pieces
+from antiphon.formats.device.statements import statements
+from antiphon.formats.device.write import HIP_FLAGS, source
+from antiphon.lower.device.table import tables
+from antiphon.registry import table
+
+NVCC, HIPCC = shutil.which("nvcc"), shutil.which("hipcc")
+needs_a_compiler = pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
+
+
+def schedule_of(kind: str, spec: str, planner: str, **options: Any) -> Schedule:
+    root = {"root": 1} if kind in ROOTED else {}
+    return antiphon.plan(kind, antiphon.topology(spec), planner=planner, **root, **options).at(2**20).schedule
+
+
+def compiled(folder: Path, text: str, *more: str) -> Path:
+    """For threads of a processor, without a warning."""
+    file, program = folder / "plan.cu", folder / "plan"
+    file.write_text(text)
+    command = ["c++", "-x", "c++", "-std=c++17", "-O0", "-pthread", "-Wall", "-Wextra", "-Werror", *more, str(file)]
+    done = subprocess.run([*command, "-o", str(program)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return program
+
+
+def told(program: Path, *arguments: str) -> tuple[int, list[list[str]], str]:
+    """The exit code, the rows of the table, and what is said last."""
+    done = subprocess.run([str(program), *arguments], capture_output=True, text=True, check=False, timeout=100)
+    rows = [line.split() for line in done.stdout.splitlines() if line[:1] == " "]
+    return done.returncode, rows, done.stdout.splitlines()[-1]
+
+
+def right(program: Path, *arguments: str) -> None:
+    code, rows, last = told(program, *arguments)
+    assert (code, last) == (0, "# all right")
+    assert rows
+    assert all(row[-1] == "0" for row in rows)
+
+
+CASES = [
+    ("allreduce", "ring:ranks=3", "ring", {}), ("allreduce", "hgx-h100", "nvls", {"dtype": "bfloat16"}),
+    ("alltoall", "full:ranks=4", "pairwise", {"dtype": "int8", "in_place": True}),
+    ("allreduce", "dgx1v", "trees", {"op": "avg", "dtype": "int32"}),
+]  # fmt: skip
+
+
+@needs_a_compiler
+@pytest.mark.parametrize(("kind", "spec", "planner", "options"), CASES)
+def test_its_main_is_right(tmp_path: Path, kind: str, spec: str, planner: str, options: dict[str, Any]) -> None:
+    program = compiled(tmp_path, source(schedule_of(kind, spec, planner), spec, **options))
+    right(program, "-b", "1", "-e", "20000", "-f", "50", "-n", "2", "-w", "1")
+    right(program, "-b", "9001", "-e", "9001", "-n", "2", "-w", "0", "-l", "2", "-r", "3", "-t", "2")
+
+
+@needs_a_compiler
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [2, 3, 5, 6, 8, 12, 16])
+def test_all_planners_are_right(tmp_path: Path, ranks: int) -> None:
+    """Types and operators in turn."""
+    done, spec = 0, f"full:ranks={ranks}"
+    types, operators = ["float32", "int8", "float16", "uint32", "float64", "bfloat16"], ["sum", "max", "avg", "prod"]
+    for planner, entry in table("planner").items():
+        for kind in entry.can["collectives"]:
+            for in_place in (False, True):
+                try:
+                    schedule = schedule_of(kind, spec, planner)
+                    op = operators[done % 4] if schedule.collective.combining else "sum"
+                    text = source(schedule, spec, types[done % 6], op, in_place, 1 + done % 4)
+                except AntiphonError:
+                    continue
+                right(compiled(tmp_path, text), "-b", "1", "-e", "40000", "-f", "199", "-n", "1", "-w", "1")
+                done += 1
+    assert done > 60
+
+
+@needs_a_compiler
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (
+            "w.copy(w.output(2), w.output(1), {0, 1});",
+            "w.copy(w.output(2), w.input(1), {0, 1});",
+        ),  # data of another place
+        ("w.fold<2, 2>", "w.spread<2, 2>"),  # combined by another rule
+        ("    {1, 0, 0, 1, 3, 3},", "    {1, 0, 0, 1, 3, 2},"),  # what is promised
+    ],
+)
+def test_its_check_finds_what_is_wrong(tmp_path: Path, before: str, after: str) -> None:
+    text = source(schedule_of("allreduce", "ring:ranks=3", "ring"), "ring:ranks=3", op="max")
+    assert before in text
+    code, rows, last = told(compiled(tmp_path, text.replace(before, after)), "-b", "4096", "-e", "4096", "-n", "1")
+    assert (code, last) == (1, "# WRONG")
+    assert int(rows[0][-1]) > 0
+
+
+@needs_a_compiler
+def test_a_call_that_hangs_is_stopped(tmp_path: Path) -> None:
+    text = source(schedule_of("allreduce", "ring:ranks=3", "ring"), "ring:ranks=3")
+    assert "PATIENCE = 60" in text
+    changed = text.replace("PATIENCE = 60", "PATIENCE = 0.3").replace("w.signal(1, 2);", "", 1)
+    assert changed.count("w.signal") < text.count("w.signal")
+    assert told(compiled(tmp_path, changed), "-n", "1")[0::2] == (1, "# WRONG")
+
+
+@needs_a_compiler
+def test_another_type_and_operator_for_the_compiler(tmp_path: Path) -> None:
+    program = compiled(
+        tmp_path,
+        source(schedule_of("reduce", "full:ranks=3", "direct"), "full:ranks=3"),
+        "-DTYPE=half16",
+        "-DOPERATOR=Min",
+    )
+    code, rows, _ = told(program, "-n", "1")
+    assert (code, rows[0][2:4]) == (0, ["half16", "Min"])
+
+
+def test_what_ranks_do_alike_is_one_function() -> None:
+    """And what is done again and again a loop: nothing of it grows with the ranks."""
+    few, many = (source(schedule_of("alltoall", f"full:ranks={n}", "pairwise"), "full", streams=1) for n in (16, 32))
+    functions = [re.findall(r"OUT_OF_LINE bool (\w+)", text) for text in (few, many)]
+    assert functions == [["stream_0"], ["stream_0"]]
+    plan = [text[text.index("OUT_OF_LINE bool stream_0") : text.index("/* What a rank does")] for text in (few, many)]
+    assert plan[0].count("\n") == plan[1].count("\n") < 40
+    assert "row" not in plan[0]
+
+
+def test_pieces_hold_all_statements_in_their_order() -> None:
+    forms = [1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 2, 4, 4, 4, 4, 4, 4, 4, 4, 5]
+    found = pieces(forms)
+    assert [number for one in found for number in forms[one.first : one.first + one.length] * one.times] == forms
+    assert max(one.times for one in found) == 8
+
+
+def test_all_that_a_table_says_is_read() -> None:
+    made = tables(schedule_of("allreduce", "dgx1v", "trees"))
+    for one in made:
+        words = one.words.tolist()
+        arguments = words[13]
+        read = statements(one)
+        named = sum(
+            1 if form[0] in ("signal", "wait", "to", "from", "divide") else len(form) - 2 if len(form) > 2 else 0
+            for stream in read.streams
+            for form, _ in stream
+        )
+        assert named == arguments
+
+
+def test_what_cannot_be_written_is_told() -> None:
+    schedule = schedule_of("allreduce", "full:ranks=2", "direct")
+    plan = antiphon.plan("allreduce", antiphon.topology("full:ranks=2"), planner="direct")
+    for options, message in (
+        ({"dtype": "float8"}, "float8"), ({"op": "xor"}, "xor"), ({"streams": 0}, "streams: expected a whole number"),
+    ):  # fmt: skip
+        with pytest.raises(Invalid, match=message):
+            antiphon.export(plan, "cuda", options=options)
+    assert set(antiphon.export(plan, "hip")) == {"plan0.hip.cpp"}
+    assert source(schedule, "full") == source(schedule, "full")
+
+
+def test_too_long_for_compilers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("antiphon.formats.device.write.MOST_LINES", 10)
+    with pytest.raises(Unsupported, match="run it by its table"):
+        source(schedule_of("allreduce", "full:ranks=4", "ring"), "full")
+
+
+def test_a_file_or_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["plan", "allreduce", "ring:ranks=3", "--planner", "ring", "-o", "plan.json"]) == 0
+    for line, file in (
+        ("export plan.json --to cuda -o mine.cu", "mine.cu"),
+        ("export plan.json --to hip -o deep/out", "deep/out/plan0.hip.cpp"),
+        ("export plan.json --to hip -o mine.hip.cpp --option op=max", "mine.hip.cpp"),
+    ):  # fmt: skip
+        assert run(line.split()) == 0, line
+        assert "int main" in Path(file).read_text()
+    capsys.readouterr()
+
+
+def quietly(command: list[str], text: str, folder: Path, suffix: str, limit: float = 60.0) -> None:
+    """A compiler takes it without a warning, in time."""
+    file = folder / f"plan{suffix}"
+    file.write_text(text)
+    done = subprocess.run(
+        [*command, "-std=c++17", "-O3", "-c", "-o", str(folder / "plan.o"), str(file)],
+        capture_output=True, text=True, check=False, timeout=4 * limit,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "warning" not in done.stderr, done.stderr[-3000:]
+
+
+LARGE = [("allreduce", "ring"), ("allreduce", "direct"), ("alltoall", "pairwise"), ("allreduce", "halving-doubling")]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(NVCC is None, reason="needs nvcc")
+@pytest.mark.parametrize("arch", [75, 80, 90, 100])
+def test_nvcc_takes_it(tmp_path: Path, arch: int) -> None:
+    text = source(schedule_of("allreduce", "dgx1v", "trees"), "dgx1v", "float16")
+    quietly([str(NVCC), f"-arch=sm_{arch}", "-Xcompiler", "-Wall,-Wextra"], text, tmp_path, ".cu")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(NVCC is None, reason="needs nvcc")
+@pytest.mark.parametrize(("kind", "planner"), LARGE)
+def test_nvcc_takes_64_ranks(tmp_path: Path, kind: str, planner: str) -> None:
+    text = source(schedule_of(kind, "full:ranks=64", planner), "full:ranks=64")
+    quietly([str(NVCC), "-arch=sm_90", "-Xcompiler", "-Wall,-Wextra"], text, tmp_path, ".cu")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(HIPCC is None, reason="needs hipcc")
+@pytest.mark.parametrize("arch", ["gfx906", "gfx90a"])
+def test_hipcc_takes_it(tmp_path: Path, arch: str) -> None:
+    text = source(schedule_of("allreduce", "dgx1v", "trees"), "dgx1v", "bfloat16")
+    quietly(
+        [str(HIPCC), "-x", "hip", f"--offload-arch={arch}", *HIP_FLAGS.split(), "-Wall", "-Wextra"],
+        text,
+        tmp_path,
+        ".hip.cpp",
+    )
+
+
+@needs_a_compiler
+def test_blocks_as_they_arrive(tmp_path: Path) -> None:
+    text = source(schedule_of("allgather", "full:ranks=9", "permrecmult"), "full:ranks=9", in_place=True, arrival=True)
+    assert "w.permute_listed" in text
+    right(compiled(tmp_path, text), "-b", "1", "-e", "40000", "-f", "199", "-n", "1", "-w", "0")
