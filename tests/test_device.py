@@ -281,9 +281,12 @@ def test_how_a_call_is_made_is_tried_where_it_runs(monkeypatch: pytest.MonkeyPat
         Threads, "choices", lambda self, plan, blocks, nbytes: choices(plan.streams, blocks, True, nbytes)
     )
     monkeypatch.setattr(sys.modules[Threads.__module__], "timed", slowly)
-    monkeypatch.setattr(
-        Group, "go_by_host", lambda *given, **how: (made.append(f"{how['way']} {how['lanes']}"), by_host(*given, **how))
-    )
+
+    def noted(*given: Any, **how: Any) -> Any:
+        made.append(f"{how['way']} {how['lanes']}")
+        return by_host(*given, **how)
+
+    monkeypatch.setattr(Group, "go_by_host", noted)
     plan = antiphon.plan("allreduce", "ring:ranks=2", planner="ring")
     (row,) = antiphon.run(plan, "12KB", on="threads", in_place=True)
     assert (row["correct"], row["agree"]) == (True, True)
