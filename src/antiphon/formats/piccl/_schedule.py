@@ -175,9 +175,9 @@ class _Reader:
             self._wait(key, [self.count + i] * len(told), list(map(int, told)))
 
     def _wait(self, key: str, owner: list[int] | Longs, dep: list[int] | Longs) -> None:
-        self._keep("owner", owner)
+        self.parts["owner"].append(np.array(owner, np.int32))  # these columns may be long: no wider than they must be
         self._keep("dep", dep)
-        self._keep("left", np.full(len(dep), _WAITS[key]))
+        self.parts["left"].append(np.full(len(dep), _WAITS[key], np.int8))
 
     def _chunks(self, key: str, op: int, some: list[int]) -> None:
         """Chunks: 3, 3-7, or 3:0:1, which goes from slot 0 to slot 1. A run: transfer, first, last, op, the slots."""
@@ -245,7 +245,7 @@ class _Reader:
         if not known.all():
             bad = int(np.argmin(known))
             raise self._wrong(int(owner[bad]), f"waits for {dep[bad]}, but there is no transfer of that id")
-        key = owner * max(count, 1)
+        key = np.multiply(owner, max(count, 1), dtype=np.int64)
         key += place
         key *= 2
         key += left
