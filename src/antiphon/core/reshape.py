@@ -233,7 +233,8 @@ def _allocation(topology: Topology, ranks: Iterable[int], what: str) -> tuple[li
 
 
 def _only_name(topology: Topology, wanted: Sequence[int]) -> str:
-    return _clipped(f"{topology.name} only {','.join(map(str, wanted))}")
+    which = f" only {','.join(map(str, wanted))}"
+    return topology.name if topology.name.endswith(which) else _clipped(topology.name + which)
 
 
 def _clipped(name: str) -> str:
