@@ -233,7 +233,7 @@ def test_the_first_line_that_fits_decides(asked: Asked) -> None:
 def test_with_nccls_own_header(asked: Asked, tmp_path: Path) -> None:
     folder = header()
     if folder is None:
-        pytest.skip("needs nccl.h: the wheel nvidia-nccl-cu13, or its folder in $ANTIPHON_TEST_NCCL")
+        pytest.skip("needs nccl.h: the wheel nvidia-nccl-cu13, or the folder with it in $ANTIPHON_TEST_NCCL")
     strict = [
         "cc",
         "-std=c11",
