@@ -23,10 +23,12 @@ class Plain:
 
     def __init__(self, pieced: Schedule, machine: Topology, nbytes: int, profile: Profile) -> None:
         schedule = expand(pieced)
+        steps = self.steps(pieced)
         self.machine, self.profile = machine, profile
         ways, weights = oracle.Ways(machine), schedule.collective.weights
         grouped: dict[tuple[int, ...], list[oracle.Row]] = defaultdict(list)
-        for row in oracle.rows_of(schedule):
+        for step, plain in zip(steps, oracle.rows_of(schedule), strict=True):
+            row = plain._replace(step=step)
             route = row.route if row.src != row.dst and row.route >= 0 else len(schedule.routes)
             grouped[row.step, row.src, row.dst, route].append(row)
         self.keys = sorted(grouped)
@@ -59,6 +61,16 @@ class Plain:
         out = {("sent", key) for key in self.keys if key[0] == step and cell in self.writes[key]}
         out |= {("sent", key) for key in self.keys if floor < key[0] <= step and cell in self.reads[key]}
         return out | ({("cell", cell, last)} if last is not None else set())
+
+    @staticmethod
+    def steps(pieced: Schedule) -> list[int]:
+        """Of every row with its pieces written out: pieces of one step and of as many pieces share one, in the order of
+        when they go, and then of their steps and pieces."""
+        pieces = [pieced.pieces] * len(pieced.chunks) if isinstance(pieced.pieces, int) else pieced.pieces.tolist()
+        rows = [(row.step, pieces[row.chunk]) for row in oracle.rows_of(pieced)]
+        keys = [(step + piece, step, many) for step, many in rows for piece in range(many)]
+        number = {key: place for place, key in enumerate(sorted(set(keys)))}
+        return [number[key] for key in keys]
 
     def resources(self, key: Any) -> list[int]:
         machine, found = self.machine, list(self.path[key])

@@ -83,6 +83,19 @@ def test_the_longer_one_has_the_link_alone_at_the_end() -> None:
     assert ends(star(UNIT, UNIT, UNIT), rows, 2, 20) == [20, 30]
 
 
+def test_pieces_of_two_messages_that_meet_in_a_step_are_two_messages() -> None:
+    """Rank 0 sends chunk 0 to 1 in step 0 and chunk 1 in step 1, both in two pieces of 10 bytes, and 1 hands them on.
+
+    In step 1 leave the second piece of one and the first of the other. Were they one message of 20 bytes, 1 would have
+    nothing to send until 30 s."""
+    rows = [(0, 0, 0, 1), (1, 1, 0, 1), (1, 0, 1, 2), (2, 1, 1, 2)]
+    fine = prepare("flows", pipeline(sends(star(UNIT, UNIT, UNIT), rows, 2), 2), star(UNIT, UNIT, UNIT))
+    moments = fine.run(40)  # type: ignore[attr-defined]
+    assert sorted(moments.sent.tolist()) == [10, 20, 20, 30, 30, 40, 40, 50]
+    found = fine.parts.messages  # type: ignore[attr-defined]
+    assert found.step.tolist() == [0, 1, 1, 1, 2, 2, 2, 3]
+
+
 def test_three_sizes() -> None:
     """10, 20 and 30 bytes: thirds until 30 s, halves until 50 s."""
     rows = [(0, c, 0, dst) for dst in (1, 2, 3) for c in range(dst)]

@@ -2,7 +2,8 @@
 
 invert     run it backwards: a broadcast becomes a reduce, an allgather a reducescatter
 compose    one after the other: reducescatter then allgather is an allreduce
-split      every chunk in k equal parts; expand: every pipelined chunk in its pieces; pipeline: set the pieces
+split      every chunk in k equal parts; pipeline: set the pieces; expand: every pipelined chunk in its pieces
+apart      as expand, and pieces of different messages that meet in a step stay different messages
 as_cut     with the pieces stated in which a runtime sends what the schedule leaves whole
 merge      several schedules side by side, each for its share of the data; replicate: under symmetries
 relabel    other names for the ranks; restrict: only some ranks take part, the others relay
@@ -10,7 +11,7 @@ unjoined   every row alone: without the help of switches
 clean      without redundant and dead transfers; waste: which these are
 """
 
-from antiphon.core.transform.cutting import expand, pipeline, split
+from antiphon.core.transform.cutting import apart, expand, pipeline, split
 from antiphon.core.transform.joining import compose, merge
 from antiphon.core.transform.pieces import WHOLE, Cuts, Cutting, as_cut
 from antiphon.core.transform.renaming import relabel, relabel_collective, replicate, restrict
@@ -18,6 +19,6 @@ from antiphon.core.transform.reversing import dual, invert
 from antiphon.core.transform.tidying import Waste, clean, plain_copies, unjoined, waste
 
 __all__ = [
-    "WHOLE", "Cuts", "Cutting", "Waste", "as_cut", "clean", "compose", "dual", "expand", "invert", "merge", "pipeline",
-    "plain_copies", "relabel", "relabel_collective", "replicate", "restrict", "split", "unjoined", "waste",
+    "WHOLE", "Cuts", "Cutting", "Waste", "apart", "as_cut", "clean", "compose", "dual", "expand", "invert", "merge",
+    "pipeline", "plain_copies", "relabel", "relabel_collective", "replicate", "restrict", "split", "unjoined", "waste",
 ]  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from antiphon.core.columns import Ints, Longs, narrow, numbered, ranges
+from antiphon.core.columns import Ints, Longs, dense, narrow, numbered, ranges
 from antiphon.core.loads import pieces_of
 from antiphon.core.schedule import MAX_DENOMINATOR, Chunks, Schedule
 from antiphon.errors import Invalid, Unsupported
@@ -100,3 +100,26 @@ def expand(schedule: Schedule) -> Schedule:
     finer = spread(schedule, np.cumsum(count) - count, count, chunks=divided(schedule.chunks, count), pieces=1)
     step: Ints = finer.step + behind.astype(np.int32)
     return replace(finer, step=step)
+
+
+def apart(schedule: Schedule) -> tuple[Schedule, Ints]:
+    """As `expand`, but what was no message together (docs/messages.md) is none now: where several pieces are on their
+    way in one step, each of another step before, they get steps of their own, in the order of those; and the step that
+    each of the new steps was. O(new rows), and a sort of them.
+
+    The second pieces of what goes to rank 0 leave together with the first ones that it sends:
+
+    >>> from antiphon.core.example import star
+    >>> fine, step = apart(pipeline(star(), 2))
+    >>> fine.step.tolist(), step.tolist()
+    ([0, 1, 0, 1, 2, 3, 2, 3], [0, 1, 1, 2])
+    """
+    fine = expand(schedule)
+    if fine is schedule:
+        return schedule, np.arange(schedule.steps, dtype=np.int32)
+    count = pieces_of(schedule)[schedule.chunk]
+    most = int(count.max(initial=1)) + 1
+    _, before = dense(schedule.step.astype(np.int64) * most + count, schedule.steps * most)
+    kinds = int(before.max(initial=0)) + 1
+    stage, step = dense(fine.step.astype(np.int64) * kinds + np.repeat(before, count), fine.steps * kinds)
+    return replace(fine, step=step.astype(np.int32)), (stage // kinds).astype(np.int32)

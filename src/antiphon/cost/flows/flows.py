@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+from antiphon.core.columns import Ints
 from antiphon.core.messages import resource_name
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
-from antiphon.core.transform import expand
+from antiphon.core.transform import apart
 from antiphon.cost.busy import Log, Utilisation
 from antiphon.cost.flows._path import Walk
 from antiphon.cost.flows.parts import Parts, prepare_parts
@@ -30,7 +31,7 @@ def flows(schedule: Schedule, topology: Topology, *, profile: Profile | str | Pa
       epsilon and w_t by kind of link from the profile's `incast`; a shared limit has that of its links.
     - What waits for what is derived from versions (docs/schedule.md), never from steps, and messages of one connection
       (src, dst, route) move one after the other, in the order of steps. Nothing else keeps flows of different steps
-      apart.
+      apart. Every piece of a message is a message: two that meet in one step do not wait for each other's arrival.
     - A joint (docs/schedule.md) is one flow on all links of its tree, at one rate. It is one sender to one receiver,
       the ends of its first row; what it combined on its way arrives, and is combined with what is there, once.
     - A rank combines what arrives by gamma and delta of the profile, all that meets in a cell at once: f values of a
@@ -44,7 +45,8 @@ def flows(schedule: Schedule, topology: Topology, *, profile: Profile | str | Pa
     given = as_profile(profile)
     seen = given.on(topology)
     fewer, note = within_pieces(schedule)
-    return Flows(expand(fewer).sorted(), seen, given, note)
+    fine, steps = apart(fewer)
+    return Flows(fine.sorted(), steps, seen, given, note)
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +61,7 @@ class Flows:
     """A schedule prepared for any size; what was answered is kept."""
 
     schedule: Schedule
+    steps: Ints  # what each of its steps is called: pieces of several messages may be on their way in one
     topology: Topology
     profile: Profile
     note: str = ""
@@ -66,7 +69,7 @@ class Flows:
 
     @cached_property
     def parts(self) -> Parts:
-        return prepare_parts(self.schedule, self.topology, self.profile)
+        return prepare_parts(self.schedule, self.topology, self.profile, self.steps)
 
     def __post_init__(self) -> None:
         self.parts  # noqa: B018 (faults of the schedule show when it is prepared)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -119,8 +119,10 @@ class Parts:
         return self.readers[ranges(first, self.reader_ptr[chosen + 1] - first)]
 
 
-def prepare_parts(schedule: Schedule, topology: Topology, profile: Profile) -> Parts:
+def prepare_parts(schedule: Schedule, topology: Topology, profile: Profile, steps: Ints | None = None) -> Parts:
     """Counters and who counts them down. O(n log n) in rows times hops; pieces written out, rows sorted.
+
+    `steps`: what the steps are called, where they are not called by their number.
 
     Of `core.example.star`, whose versions are 0 and 1 of rank 0, 2 and 3 of rank 1, 4 and 5 of rank 2: messages 2 and 3
     read version 1, for which two rows must have arrived; version 3 waits for its row and for row 1, which reads 2.
@@ -149,6 +151,8 @@ def prepare_parts(schedule: Schedule, topology: Topology, profile: Profile) -> P
     gates[count], reads[many] = NEVER, NEVER
     after, first, several = _connections(routing)
     uses = _uses(routing)
+    if steps is not None:
+        routing = replace(routing, messages=replace(table, step=steps[table.step]))
     return Parts(
         routing, known, uses, np.append(seconds_per_byte(topology), 0.0),
         crowds(table, uses, topology, profile, several),
