@@ -15,6 +15,7 @@ from typing import Any
 
 Number = Any  # int, Fraction or float
 NEVER = None  # a port that was not used yet
+TINY = 1e-12  # floats as near as that are one moment
 
 
 @dataclass
@@ -87,9 +88,10 @@ class Incoming:
         """When the last byte of a packet is in."""
         if self.until is None:
             return first_byte + G * before_last(nbytes)
-        soonest = self.until.index(min(self.until))
-        begin = max(first_byte, self.until[soonest])
-        self.until[soonest] = begin + G * nbytes
+        free = [until for until in self.until if until <= first_byte * (1 + TINY)]
+        server = self.until.index(max(free) if free else min(self.until))
+        begin = max(first_byte, self.until[server])
+        self.until[server] = begin + G * nbytes
         return begin + G * before_last(nbytes)
 
 
@@ -146,11 +148,15 @@ class Machine:
         one = self.messages[i]
         self.ready[i] = self.clock.now
         if one.src == one.dst:  # work inside a rank: it needs no port, and costs what it combines
-            self.release(self.upon_leaving[i])
-            self.combine(i)
+            # told by an event of its own: what was set in motion before at this moment comes first
+            self.clock.at(self.clock.now, lambda: self.within_rank(i))
             return
         send = self.send_in_packets if self.packet else self.send_whole
         self.clock.at(self.clock.now + one.o_s, lambda: self.sending[one.src].take(lambda last: send(i, last)))
+
+    def within_rank(self, i: int) -> None:
+        self.release(self.upon_leaving[i])
+        self.combine(i)
 
     def has_left(self, i: int) -> None:
         self.sending[self.messages[i].src].give(self.clock.now)

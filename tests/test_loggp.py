@@ -14,7 +14,7 @@ import numpy as np
 import oracle
 import pytest
 from generate import case as random_case
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from loggp_build import (
     DELTA,
@@ -91,8 +91,11 @@ def test_a_plain_simulation_says_the_same(fidelity: str) -> None:
 def test_a_plain_simulation_says_the_same_often(fidelity: str, seed: int) -> None:
     rng = random.Random(seed)
     told, given_ = messages_of(rng, 16), figures(rng)
+    wanted = plain(told, given_, fidelity, nodes_of(16))
+    within = [(one.src, ready) for one, ready in zip(told, wanted.ready, strict=True) if one.src == one.dst]
+    assume(len(set(within)) == len(within))  # work that a rank may begin at one moment, in an order that is free
     found = simulation(told, given_, fidelity).run(1)
-    np.testing.assert_allclose(found.log.done, plain(told, given_, fidelity, nodes_of(16)).done, rtol=1e-9)
+    np.testing.assert_allclose(found.log.done, wanted.done, rtol=1e-9)
 
 
 @pytest.mark.parametrize("fidelity", FIDELITIES)
@@ -315,6 +318,19 @@ def test_sizes_and_what_is_combined() -> None:
         wanted = [(*key[:3], told.nbytes, told.combined, derived.level[key])
                   for key, told in zip(derived.keys, derived.messages, strict=True)]  # fmt: skip
         np.testing.assert_allclose(sorted(found), np.array(sorted(wanted), float).reshape(-1, 6), rtol=1e-9)
+
+
+def test_a_long_packet_finds_the_server_free_that_was_free_when_it_came() -> None:
+    """Two messages into a node of two NIC servers: nobody waits, whichever packet is in first with its last byte."""
+    slow, fast = Message(0, 8, 8, o_s=1, G=4), Message(4, 8, 8, G=1)
+    for told in ([slow, fast], [fast, slow]):
+        assert Machine(told, nodes_of(12), 2, 2, 4).run() == [1 + 28 if one is slow else 7 for one in told]
+    for seed in (2218, 7666, 7693, 7867, 618693709):  # such messages, some among others
+        rng = random.Random(seed)
+        given_, figures_ = messages_of(rng, 16), figures(rng)
+        found = simulation(given_, figures_, "packet").run(1)
+        wanted = plain(given_, figures_, "packet", nodes_of(16)).done
+        np.testing.assert_allclose(found.log.done, wanted, rtol=1e-9, err_msg=f"seed {seed}")
 
 
 def test_rounding_makes_no_packets() -> None:

@@ -37,10 +37,13 @@ from antiphon.cost.loggp.state import (  # fmt: skip
     Room,
     blame,
     earliest,
+    fitting,
     freed_by,
     new_room,
     unheld,
 )
+
+ROUNDING = 1e-12  # of the time so far: what is as near as that is one moment
 
 
 def simulate_packets(
@@ -286,8 +289,9 @@ def _simulated(  # noqa: PLR0913, PLR0917
                 b = min(packet, size[k] - got[m])
                 a = node[d]
                 if a >= 0:
-                    nic, at = earliest(nic_in, a * nics, nics)
-                    then = max(now, at + per_byte[k] * max(b - 1, 0.0))
+                    behind = per_byte[k] * max(b - 1, 0.0)  # its first byte came so long ago; but for rounding
+                    nic, at = fitting(nic_in, a * nics, nics, now - behind + now * ROUNDING)
+                    then = max(now, at + behind)
                     nic_in[nic] = then + per_byte[k] * min(b, 1.0)
                     if record:
                         if nic_in_user[nic] != m:

@@ -182,6 +182,23 @@ def earliest(times: Floats, first: int, count: int) -> tuple[int, float]:
 
 
 @inlined
+def fitting(times: Floats, first: int, count: int, moment: float) -> tuple[int, float]:
+    """The place of the greatest of times[first:first + count] that is no later than `moment`, or if there is none, of
+    the least, and it: of those free by then the server that was busy last, so that others stay free for what came
+    earlier and asks later.
+
+    >>> times = np.array([0.0, 7.0, 4.0, 5.0])
+    >>> [(place, float(at)) for place, at in (fitting(times, 1, 3, 6.0), fitting(times, 1, 3, 3.0))]
+    [(3, 5.0), (2, 4.0)]
+    """
+    best, least = first, times[first]
+    for i in range(first + 1, first + count):
+        if (times[i] > least and times[i] <= moment) or (times[i] < least and least > moment):
+            best, least = i, times[i]
+    return best, least
+
+
+@inlined
 def blame(log: Log, m: int, cause: int, holder: int, seconds: float) -> None:
     """Write down that message m waited so long for a thing that another had, if it waited for nothing longer."""
     if seconds > log.longest[m]:
