@@ -101,9 +101,9 @@ def test_some_of_all() -> None:
     """Every planner with one collective or two, every number of ranks."""
     done = 0
     for number, ranks in enumerate(range(2, 17)):
-        done += sweep([f"full:ranks={ranks}"], PAIRS[number::15], (1, 7), ranks)
+        done += sweep([f"full:ranks={ranks}"], PAIRS[number::15], (7,), ranks)
     done += sweep(["hgx-h100"], [("nvls", "allreduce"), ("nvls", "allgather")], UNITS, 1)
-    assert done > 200
+    assert done > 100
 
 
 @pytest.mark.slow
@@ -172,17 +172,18 @@ class Buffers:
         return wrong(call, outputs)
 
 
-def test_a_thousand_calls_on_the_same_buffers() -> None:
+@pytest.mark.parametrize("turns", [150, pytest.param(1000, marks=pytest.mark.slow)])
+def test_so_many_calls_on_the_same_buffers(turns: int) -> None:
     """Of different programs in turn, past the last number of a call."""
     random, blocks = np.random.default_rng(5), 6
     some = [("ring", "allreduce"), ("direct", "alltoall"), ("binomial-tree", "broadcast"), ("direct", "reducescatter"),
             ("bruck", "allgather"), ("recursive-doubling", "allreduce"), ("ring", "gather")]  # fmt: skip
     chosen = [call for planner, kind in some for plan in plans("full:ranks=4", planner, kind, random)
               for call in calls(plan, (1, 7, 50), random, blocks)]  # fmt: skip
-    with Group(threads(), 4, blocks, threads=2, call=CALLS - 500) as group:
+    with Group(threads(), 4, blocks, threads=2, call=CALLS - turns // 2) as group:
         held = [group.plan(call.plan.tables) for call in chosen]
         buffers = Buffers(group, chosen, held)
-        for turn in range(1000):
+        for turn in range(turns):
             number = int(random.integers(len(chosen)))
             assert buffers.go(chosen[number], held[number]) == 0, f"call {turn}"
 

@@ -98,7 +98,7 @@ def test_all_planners_are_right(tmp_path: Path, ranks: int) -> None:
             "w.copy(w.output(2), w.output(1), {0, 1});",
             "w.copy(w.output(2), w.input(1), {0, 1});",
         ),  # data of another place
-        ("w.fold<2, 2>", "w.spread<2, 2>"),  # combined by another rule
+        pytest.param("w.fold<2, 2>", "w.spread<2, 2>", marks=pytest.mark.slow),  # combined by another rule
         ("    {1, 0, 0, 1, 3, 3},", "    {1, 0, 0, 1, 3, 2},"),  # what is promised
     ],
 )

@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -91,8 +92,13 @@ def is_module(package: Path, name: Name) -> bool:
     return path.is_dir() or (bool(name) and path.with_name(path.name + ".py").is_file())
 
 
-def imports(tree: ast.AST, package: Path, folder: Name) -> Iterator[Import]:
+@cache  # several tests ask for those of all files
+def imports(text: str, package: Path, folder: Name) -> list[Import]:
     """Every import of something of antiphon in a file of the package `folder`."""
+    return list(imported(ast.parse(text), package, folder))
+
+
+def imported(tree: ast.AST, package: Path, folder: Name) -> Iterator[Import]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -179,8 +185,7 @@ def violations(package: Path) -> list[str]:
         if wrong:
             found.append(f"{where}:1: {wrong}")
             continue
-        tree = ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
-        for item in imports(tree, package, folder):
+        for item in imports(path.read_text(encoding="utf-8"), package, folder):
             wrong = import_problem(name, is_init, item)
             if wrong:
                 target = "?" if item.target is None else dotted(item.target)
@@ -203,7 +208,7 @@ def circles(package: Path, place: Callable[[str], str] = in_file) -> list[list[s
     needs: dict[str, set[str]] = {}
     for name, path in files.items():
         folder = path.relative_to(package).parent.parts
-        found = imports(ast.parse(path.read_text(encoding="utf-8")), package, folder)
+        found = imports(path.read_text(encoding="utf-8"), package, folder)
         targets = {".".join(item.target) for item in found if item.target}
         inside = {t if t in files else f"{t}.__init__" for t in targets} & files.keys()
         needs.setdefault(place(name), set()).update({place(target) for target in inside} - {place(name)})

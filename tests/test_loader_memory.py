@@ -33,7 +33,10 @@ LOADERS = bench()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="VmHWM is Linux's")
-@pytest.mark.parametrize("name", [name for name in LOADERS.SHAPES if not name.startswith("gzip")])
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=[pytest.mark.slow] if number % 3 else [])
+    for number, name in enumerate(LOADERS.SHAPES) if not name.startswith("gzip")
+])  # fmt: skip
 @pytest.mark.parametrize("size", [4 * 10**5, pytest.param(2 * 10**6, marks=pytest.mark.slow)])
 def test_twenty_times_the_file(name: str, size: int) -> None:
     LOADERS.loader(LOADERS.SHAPES[name][0])  # so that the fork has its modules

@@ -134,7 +134,8 @@ def sample(
 @pytest.mark.parametrize(
     ("ranks", "sizes", "types", "planners"),
     [
-        (2, "7,4097", "f4,i1", OTHERS), (4, "4097", "f4,u2", PLANNERS), (8, "3", "f8", OTHERS),
+        (2, "7,4097", "f4,i1", OTHERS), (4, "4097", "f4,u2", PLANNERS),
+        pytest.param(8, "3", "f8", OTHERS, marks=pytest.mark.slow),
     ],
 )  # fmt: skip
 def test_an_mpi4py_program_gets_what_it_should(

@@ -56,7 +56,7 @@ MOST = [6, pytest.param(16, marks=pytest.mark.slow)]  # to start processes takes
 
 @needs_mpi
 @pytest.mark.parametrize("most", MOST)
-@pytest.mark.parametrize("near", [0, 3])
+@pytest.mark.parametrize("near", [pytest.param(0, marks=pytest.mark.slow), 3])
 def test_messages_by_mpi_alone_and_by_both_ways(near: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """With 0, as between hosts; with 3, as on several hosts of three."""
     monkeypatch.setenv("ANTIPHON_SHARED", str(near))

@@ -223,9 +223,9 @@ def checked(machine: Topology, what: Collective, **options: Any) -> Iterator[tup
 
 MACHINES = [
     ("dgx1v_sccl", "allgather", {"steps": 4, "k": 4}),
-    ("dgx1v", "reduce", {"steps": 4, "k": 4}),
+    pytest.param("dgx1v", "reduce", {"steps": 4, "k": 4}, marks=pytest.mark.slow),
     ("dgx1v_sccl", "allreduce", {"steps": 4, "k": 4}),
-    ("pcie8", "broadcast", {"steps": 2, "k": 2}),
+    pytest.param("pcie8", "broadcast", {"steps": 2, "k": 2}, marks=pytest.mark.slow),
     ("z52-pcie", "scatter", {"steps": 4, "k": 4}),
     ("torus:dims=3x3", "reducescatter", {"steps": 4, "k": 2}),
 ]
