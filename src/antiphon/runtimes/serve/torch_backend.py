@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
+from torch._C import _distributed_c10d as c10d
 from torch._C._distributed_c10d import PrefixStore
 from torch.distributed import ReduceOp
 
 from antiphon.errors import Invalid, Unsupported
 from antiphon.runtimes.engine.build import library
 from antiphon.runtimes.engine.native import Engine, TransportFailed, Wire
+from antiphon.runtimes.serve import torch_arguments as asked
 from antiphon.runtimes.serve._torch_calls import Calls
 from antiphon.runtimes.serve.group_start import Processes, serve
 from antiphon.runtimes.serve.interface import interface_address
@@ -75,7 +77,7 @@ class AntiphonGroup(_Base):
         self, store: Any, rank: int, size: int, timeout: timedelta, places: Sequence[int], everyone: int, whole: bool
     ) -> None:
         super().__init__(rank, size)
-        self._own = rank, size
+        self._own, self._places, self._made = (rank, size), list(places), 0
         self._store, self._timeout = store, timeout
         self._names = ["", "undefined"]
         self._far: Far | None = None
@@ -187,13 +189,55 @@ class AntiphonGroup(_Base):
     def set_timeout(self, timeout: timedelta) -> None:
         self._timeout = timeout
 
+    # ---- what those ask for who expect a backend behind the group: it is its own ----
+
+    def _get_backend(self, _: Any) -> AntiphonGroup:
+        return self
+
+    def _get_backend_name(self) -> str:
+        return NAME
+
+    @property
+    def _device_types(self) -> list[Any]:
+        return [torch.device(one) for one in devices()]
+
+    @property
+    def options(self) -> Any:
+        found = c10d.Backend.Options(NAME, self._timeout)
+        found.global_ranks_in_group, found.group_name = self._places, self._names[0]
+        return found
+
+    @property
+    def supports_splitting(self) -> bool:
+        return False
+
+    @property
+    def supports_coalescing(self) -> bool:
+        return True
+
+    def _set_sequence_number_for_group(self) -> None:
+        self._made = 0
+
+    def _get_sequence_number_for_group(self) -> int:
+        """How many collectives were called: the same at all processes where all called the same."""
+        return self._made
+
+    def _wait_for_pending_works(self) -> None:
+        self._worker.submit([], lambda: None).wait()
+
     # ---- making calls ----
 
     def _submit(self, results: list[Any], do: Callable[[], None]) -> Any:
+        self._made += 1
         work = self._worker.submit(results, do)
         if self._together is not None:
             self._together.append(work)
         return work
+
+    def _root(self, kind: str, opts: Any) -> int:
+        root = _root(opts)
+        asked.need_root(kind, root, self._own[1])
+        return root
 
     def _seconds(self, options: Any) -> float:
         """Without any progress."""
@@ -229,121 +273,186 @@ class AntiphonGroup(_Base):
 
     # ---- the collectives ----
 
-    def allreduce(self, tensors: Any, opts: Any = None, timeout: Any = None) -> Any:
-        tensors = _listed(tensors)
+    def allreduce(
+        self, tensors: Any = None, opts: Any = None, timeout: Any = None, *, tensor: Any = None, op: Any = None
+    ) -> Any:
+        tensors, opts = asked.listed(tensors, tensor), asked.options_of(c10d.AllreduceOptions, opts, None, op, timeout)
+        asked.need_some("allreduce", tensors)
         if far := self._elsewhere(tensors):
             return far.call("allreduce", tensors, opts)
-        op, seconds = _operator(opts), self._seconds(opts)
-        return self._submit(tensors, lambda: self.calls.allreduce_several(tensors, op, seconds))
+        how, seconds = _operator(opts), self._seconds(opts)
+        return self._submit(tensors, lambda: self.calls.allreduce_several(tensors, how, seconds))
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
+        asked.need_some("allreduce_coalesced", tensors)
         if far := self._elsewhere(tensors):
             return far.call("allreduce_coalesced", tensors, opts)
         return self.allreduce(list(tensors), opts)
 
-    def reduce(self, tensors: Any, opts: Any = None) -> Any:
-        tensors = _listed(tensors)
+    def reduce(
+        self, tensors: Any = None, opts: Any = None, op: Any = None, timeout: Any = None, *, tensor: Any = None,
+        root: Any = None,
+    ) -> Any:  # fmt: skip
+        tensors, opts = asked.listed(tensors, tensor), asked.options_of(c10d.ReduceOptions, opts, root, op, timeout)
+        asked.need_one("reduce", tensors)
+        place = self._root("reduce", opts)
         if far := self._elsewhere(tensors):
             return far.call("reduce", tensors, opts)
-        op, root, seconds = _operator(opts), _root(opts), self._seconds(opts)
-        return self._submit(tensors, lambda: self.calls.reduce(tensors[0], root, op, seconds))
+        how, seconds = _operator(opts), self._seconds(opts)
+        return self._submit(tensors, lambda: self.calls.reduce(tensors[0], place, how, seconds))
 
-    def broadcast(self, tensors: Any, opts: Any = None) -> Any:
-        tensors = _listed(tensors)
+    def broadcast(
+        self, tensors: Any = None, opts: Any = None, timeout: Any = None, *, tensor: Any = None, root: Any = None
+    ) -> Any:
+        tensors, opts = (
+            asked.listed(tensors, tensor),
+            asked.options_of(c10d.BroadcastOptions, opts, root, None, timeout),
+        )
+        asked.need_some("broadcast", tensors)
+        place = self._root("broadcast", opts)
         if far := self._elsewhere(tensors):
             return far.call("broadcast", tensors, opts)
-        root, seconds = _root(opts), self._seconds(opts)
+        seconds = self._seconds(opts)
 
         def do() -> None:
             for one in tensors:
-                self.calls.broadcast(one, root, seconds)
+                self.calls.broadcast(one, place, seconds)
 
         return self._submit(tensors, do)
 
-    def allgather(self, output_lists: Any, inputs: Any, opts: Any = None) -> Any:
+    def allgather(
+        self, output_tensors: Any, input_tensors: Any = None, opts: Any = None, timeout: Any = None, *,
+        input_tensor: Any = None,
+    ) -> Any:  # fmt: skip
+        given = input_tensor if input_tensors is None else input_tensors
+        output_lists, inputs = asked.lists_and_tensors(output_tensors, given)
+        opts = asked.options_of(c10d.AllgatherOptions, opts, timeout=timeout)
+        asked.need_as_many("allgather", output_lists, inputs)
+        for outputs in output_lists:
+            asked.need_per_process("allgather", "output", outputs, self._own[1])
         if far := self._elsewhere(inputs):
             return far.call("allgather", output_lists, inputs, opts)
         seconds = self._seconds(opts)
 
         def do() -> None:
-            for outputs, given in zip(output_lists, inputs, strict=True):
-                self.calls.allgather_list(outputs, given, seconds)
+            for outputs, one in zip(output_lists, inputs, strict=True):
+                self.calls.allgather_list(outputs, one, seconds)
 
         return self._submit([one for outputs in output_lists for one in outputs], do)
 
     def allgather_coalesced(self, output_lists: Any, inputs: Any, opts: Any = None) -> Any:
         """Here a list of results is for one process: of each of its inputs."""
+        asked.need_some("allgather_coalesced", inputs)
+        asked.need_per_process("allgather_coalesced", "output", output_lists, self._own[1])
         by_input = [[one[number] for one in output_lists] for number in range(len(inputs))]
         return self.allgather(by_input, inputs, opts)
 
-    def all_gather_single(self, output: Any, given: Any, opts: Any = None) -> Any:
-        return self.all_gather_single_coalesced([output], [given], opts)
+    def all_gather_single(self, output: Any, input: Any, opts: Any = None) -> Any:
+        return self.all_gather_single_coalesced([output], [input], opts)
 
-    def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        if far := self._elsewhere(inputs):
-            return far.several("_allgather_base", outputs, inputs, opts)
+    def all_gather_single_coalesced(self, output_lists: Any, input_list: Any, opts: Any = None) -> Any:
+        asked.need_as_many("all_gather_single", output_lists, input_list)
+        if far := self._elsewhere(input_list):
+            return far.several("_allgather_base", output_lists, input_list, opts)
         seconds = self._seconds(opts)
 
         def do() -> None:
-            for output, given in zip(outputs, inputs, strict=True):
+            for output, given in zip(output_lists, input_list, strict=True):
                 self.calls.allgather(output, given, seconds)
 
-        return self._submit(list(outputs), do)
+        return self._submit(list(output_lists), do)
 
-    def reduce_scatter(self, outputs: Any, input_lists: Any, opts: Any = None) -> Any:
+    def reduce_scatter(
+        self, output_tensors: Any = None, input_tensors: Any = None, opts: Any = None, timeout: Any = None, *,
+        output: Any = None, input: Any = None, op: Any = None,
+    ) -> Any:  # fmt: skip
+        several = input if input_tensors is None else input_tensors
+        input_lists, outputs = asked.lists_and_tensors(several, output if output_tensors is None else output_tensors)
+        opts = asked.options_of(c10d.ReduceScatterOptions, opts, None, op, timeout)
+        asked.need_as_many("reduce_scatter", input_lists, outputs)
+        for inputs in input_lists:
+            asked.need_per_process("reduce_scatter", "input", inputs, self._own[1])
         if far := self._elsewhere(outputs):
             return far.call("reduce_scatter", outputs, input_lists, opts)
-        op, seconds = _operator(opts), self._seconds(opts)
+        how, seconds = _operator(opts), self._seconds(opts)
 
         def do() -> None:
-            for output, given in zip(outputs, input_lists, strict=True):
-                self.calls.reduce_scatter_list(output, given, op, seconds)
+            for one, given in zip(outputs, input_lists, strict=True):
+                self.calls.reduce_scatter_list(one, given, how, seconds)
 
         return self._submit(list(outputs), do)
 
-    def reduce_scatter_single(self, output: Any, given: Any, opts: Any = None) -> Any:
-        return self.reduce_scatter_single_coalesced([output], [given], opts)
+    def reduce_scatter_single(self, outputTensor: Any, inputTensor: Any, opts: Any = None) -> Any:
+        return self.reduce_scatter_single_coalesced([outputTensor], [inputTensor], opts)
 
-    def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        if far := self._elsewhere(inputs):
-            return far.several("_reduce_scatter_base", outputs, inputs, opts)
+    def reduce_scatter_single_coalesced(self, outputTensors: Any, inputTensors: Any, opts: Any = None) -> Any:
+        asked.need_as_many("reduce_scatter_single", outputTensors, inputTensors)
+        if far := self._elsewhere(inputTensors):
+            return far.several("_reduce_scatter_base", outputTensors, inputTensors, opts)
         op, seconds = _operator(opts), self._seconds(opts)
 
         def do() -> None:
-            for output, given in zip(outputs, inputs, strict=True):
+            for output, given in zip(outputTensors, inputTensors, strict=True):
                 self.calls.reduce_scatter(output, given, op, seconds)
 
-        return self._submit(list(outputs), do)
+        return self._submit(list(outputTensors), do)
 
-    def gather(self, output_lists: Any, inputs: Any, opts: Any = None) -> Any:
+    def gather(
+        self, output_tensors: Any, input_tensors: Any = None, opts: Any = None, timeout: Any = None, *,
+        input_tensor: Any = None, root: Any = None,
+    ) -> Any:  # fmt: skip
+        given = input_tensor if input_tensors is None else input_tensors
+        output_lists, inputs = asked.lists_and_tensors(output_tensors, given)
+        opts = asked.options_of(c10d.GatherOptions, opts, root, None, timeout)
+        asked.need_one("gather", inputs)
+        place = self._root("gather", opts)
+        asked.need_lists_at("gather", "output", output_lists, place == self._own[0], self._own[1])
         if far := self._elsewhere(inputs):
             return far.call("gather", output_lists, inputs, opts)
-        root, seconds = _root(opts), self._seconds(opts)
+        seconds = self._seconds(opts)
         outputs = list(output_lists[0]) if output_lists else []
-        return self._submit(outputs, lambda: self.calls.gather(outputs, inputs[0], root, seconds))
+        return self._submit(outputs, lambda: self.calls.gather(outputs, inputs[0], place, seconds))
 
-    def scatter(self, outputs: Any, input_lists: Any, opts: Any = None) -> Any:
+    def scatter(
+        self, output_tensors: Any = None, input_tensors: Any = None, opts: Any = None, timeout: Any = None, *,
+        output_tensor: Any = None, root: Any = None,
+    ) -> Any:  # fmt: skip
+        one = output_tensor if output_tensors is None else output_tensors
+        input_lists, outputs = asked.lists_and_tensors(input_tensors, one)
+        opts = asked.options_of(c10d.ScatterOptions, opts, root, None, timeout)
+        asked.need_one("scatter", outputs)
+        place = self._root("scatter", opts)
+        asked.need_lists_at("scatter", "input", input_lists, place == self._own[0], self._own[1])
         if far := self._elsewhere(outputs):
             return far.call("scatter", outputs, input_lists, opts)
-        root, seconds = _root(opts), self._seconds(opts)
+        seconds = self._seconds(opts)
         given = list(input_lists[0]) if input_lists else []
-        return self._submit(list(outputs), lambda: self.calls.scatter(outputs[0], given, root, seconds))
+        return self._submit(list(outputs), lambda: self.calls.scatter(outputs[0], given, place, seconds))
 
-    def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        if far := self._elsewhere(inputs):
-            return far.call("alltoall", outputs, inputs, opts)
+    def alltoall(self, output_tensors: Any, input_tensors: Any, opts: Any = None, timeout: Any = None) -> Any:
+        opts = asked.options_of(c10d.AllToAllOptions, opts, timeout=timeout)
+        for what, tensors in (("output", output_tensors), ("input", input_tensors)):
+            asked.need_per_process("alltoall", what, tensors, self._own[1])
+        if far := self._elsewhere(input_tensors):
+            return far.call("alltoall", output_tensors, input_tensors, opts)
         seconds = self._seconds(opts)
-        return self._submit(list(outputs), lambda: self.calls.alltoall_list(outputs, inputs, seconds))
+        return self._submit(
+            list(output_tensors), lambda: self.calls.alltoall_list(output_tensors, input_tensors, seconds)
+        )
 
-    def all_to_all_single(self, output: Any, given: Any, out_splits: Any, in_splits: Any, opts: Any = None) -> Any:
-        if far := self._elsewhere([given]):
-            return far.call("alltoall_base", output, given, out_splits, in_splits, opts)
+    def all_to_all_single(
+        self, output: Any, input: Any, output_split_sizes: Any = (), input_split_sizes: Any = (),
+        opts: Any = None, timeout: Any = None,
+    ) -> Any:  # fmt: skip
+        opts = asked.options_of(c10d.AllToAllOptions, opts, timeout=timeout)
+        if far := self._elsewhere([input]):
+            return far.call("alltoall_base", output, input, output_split_sizes, input_split_sizes, opts)
         seconds, ranks = self._seconds(opts), self._own[1]
-        sizes = [_elements(output, out_splits, ranks), _elements(given, in_splits, ranks)]
-        return self._submit([output], lambda: self.calls.alltoall(output, given, sizes[0], sizes[1], seconds))
+        sizes = [_elements(output, output_split_sizes, ranks), _elements(input, input_split_sizes, ranks)]
+        return self._submit([output], lambda: self.calls.alltoall(output, input, sizes[0], sizes[1], seconds))
 
-    def barrier(self, opts: Any = None) -> Any:
-        seconds = self._seconds(opts)
+    def barrier(self, opts: Any = None, timeout: Any = None) -> Any:
+        seconds = self._seconds(asked.options_of(c10d.BarrierOptions, opts, timeout=timeout))
         return self._submit([], lambda: self.calls.barrier(seconds))
 
     def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
@@ -371,10 +480,6 @@ class AntiphonGroup(_Base):
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> Any:
         return self._between(tensors).recv_anysource(tensors, tag)
-
-
-def _listed(tensors: Any) -> list[Any]:
-    return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
 
 
 def _operator(opts: Any) -> Any:

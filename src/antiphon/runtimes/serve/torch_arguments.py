@@ -1,0 +1,93 @@
+"""What the calls of a process group are given, in either form that PyTorch has, and what cannot be refused at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+Tensors = Sequence[Any]
+
+
+def options_of(
+    made: Any, opts: Any = None, root: int | None = None, op: Any = None, timeout: timedelta | None = None
+) -> Any:
+    """The options of a call, of the class `made`, whether they were given as such or one by one.
+
+    `opts` may also be what stands in their place in the other form: a root, an operator or a timeout.
+    """
+    if isinstance(opts, timedelta):
+        opts, timeout = None, opts
+    elif isinstance(opts, int) and not isinstance(opts, bool) and root is None and hasattr(made, "rootRank"):
+        opts, root = None, opts
+    elif isinstance(opts, dist.ReduceOp | dist.ReduceOp.RedOpType):
+        opts, op = None, opts
+    if opts is not None or (root is None and op is None and timeout is None):
+        return opts
+    out = made()
+    for name, value in (("rootRank", root), ("reduceOp", op), ("timeout", timeout)):
+        if value is not None:
+            setattr(out, name, value)
+    return out
+
+
+def listed(tensors: Any, one: Any = None) -> list[Any]:
+    given = one if tensors is None else tensors
+    if given is None:
+        raise TypeError("no tensors are given")
+    return [given] if isinstance(given, torch.Tensor) else list(given)
+
+
+def lists_and_tensors(several: Any, one: Any) -> tuple[list[Any], list[Any]]:
+    """Lists of tensors and tensors, in that order: a tensor alone means that the list beside it is one, too."""
+    if isinstance(one, torch.Tensor):
+        return [list(several)], [one]
+    return list(several), list(one)
+
+
+def need_some(kind: str, tensors: Tensors) -> None:
+    if not tensors:
+        raise ValueError(f"{kind}: requires non-empty tensor list")
+
+
+def need_one(kind: str, tensors: Tensors) -> None:
+    if len(tensors) != 1:
+        raise ValueError(f"{kind}: requires a single-element tensor list, not {len(tensors)} tensors")
+
+
+def need_root(kind: str, root: int, ranks: int) -> None:
+    if not 0 <= root < ranks:
+        raise ValueError(f"{kind}: invalid root rank: {root}; the group has {ranks} processes, numbered from 0")
+
+
+def need_as_many(kind: str, outputs: Tensors, inputs: Tensors) -> None:
+    need_some(kind, inputs)
+    if len(outputs) != len(inputs):
+        raise ValueError(
+            f"{kind}: requires input/output tensor lists to have the same length, not {len(inputs)} and {len(outputs)}"
+        )
+
+
+def need_per_process(kind: str, what: str, tensors: Tensors, ranks: int) -> None:
+    """A tensor for each process."""
+    if len(tensors) != ranks:
+        raise ValueError(
+            f"{kind}: invalid {what} tensor list: it has {len(tensors)} tensors, one for each of {ranks} processes "
+            "is needed"
+        )
+
+
+def need_lists_at(kind: str, what: str, lists: Tensors, here: bool, ranks: int) -> None:
+    """One list of a tensor per process at the root (`here`), and none at any other process."""
+    if here:
+        if len(lists) != 1:
+            raise ValueError(
+                f"{kind}: requires a single-element {what} list containing a list with {ranks} tensors, not "
+                f"{len(lists)} lists"
+            )
+        need_per_process(kind, what, lists[0], ranks)
+    elif lists and any(len(one) for one in lists):
+        raise ValueError(f"{kind}: requires empty {what} on non-root")

@@ -1,0 +1,77 @@
+"""PyTorch's own tests of what a backend does, those that its wheel holds, by a backend: names, and how each ended.
+
+    python tests/torch_suite.py gloo|antiphon|instead [NAME...]
+
+`instead`: by ours, for tests that ask for gloo by name. Every test is of some processes, made by fork. A line per test,
+as JSON: its name, "passed", "skipped" or "failed", and the last line of what it said.
+"""
+
+import json
+import logging
+import os
+import sys
+import tempfile
+import unittest
+import warnings
+from typing import Any
+
+BACKEND = sys.argv[1]
+os.environ.update(BACKEND="gloo" if BACKEND == "instead" else BACKEND, WORLD_SIZE="3", TEMP_DIR=tempfile.mkdtemp())
+os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
+warnings.simplefilter("ignore")
+logging.disable(logging.WARNING)
+
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+from torch.testing._internal.common_distributed import DistTestCases  # noqa: E402
+
+import antiphon.torch  # noqa: E402, F401
+
+# ours is one of the backends that these may be asked of
+for able in DistTestCases.backend_feature.values():
+    if "gloo" in able:
+        able.add("antiphon")
+
+from torch.testing._internal.distributed.distributed_test import DistributedTest, TestDistBackend  # noqa: E402
+
+if BACKEND == "instead":
+    by_name = dist.init_process_group, dist.new_group
+
+    def init_process_group(backend: str | None = None, *args: Any, **kwargs: Any) -> Any:
+        return by_name[0]("antiphon" if backend == "gloo" else backend, *args, **kwargs)
+
+    def new_group(*args: Any, backend: str | None = None, **kwargs: Any) -> Any:
+        return by_name[1](*args, backend="antiphon" if backend == "gloo" else backend, **kwargs)
+
+    dist.init_process_group, dist.new_group = init_process_group, new_group
+
+
+class Suite(TestDistBackend, DistributedTest._DistTestBase):  # type: ignore[misc]
+    def setUp(self) -> None:
+        super().setUp()
+        self._start_processes(torch.multiprocessing.get_context("fork").Process)
+
+
+class Told(unittest.TestResult):
+    def tell(self, test: unittest.TestCase, how: str, why: str = "") -> None:
+        said = [line for line in why.strip().splitlines() if line.strip()]
+        name = test.id().rpartition(".")[2]
+        print(json.dumps([name, how, said[-1][:300] if said else ""]), file=answers, flush=True)
+
+    def addSuccess(self, test: unittest.TestCase) -> None:  # noqa: N802
+        self.tell(test, "passed")
+
+    def addSkip(self, test: unittest.TestCase, reason: str) -> None:  # noqa: N802
+        self.tell(test, "skipped", reason)
+
+    def addFailure(self, test: unittest.TestCase, err: object) -> None:  # noqa: N802
+        self.tell(test, "failed", self._exc_info_to_string(err, test))  # type: ignore[attr-defined]
+
+    addError = addFailure  # noqa: N815
+
+
+if __name__ == "__main__":
+    answers = os.fdopen(os.dup(1), "w")  # all else that is printed goes elsewhere
+    os.dup2(2, 1)
+    names = sys.argv[2:] or unittest.TestLoader().getTestCaseNames(Suite)
+    unittest.TestSuite(Suite(name) for name in names).run(Told())
