@@ -408,7 +408,8 @@ OUTSIDE = ("tests", "fuzz", "bench", "examples", "release")
 OF_TUPLES = {"_asdict", "_field_defaults", "_fields", "_make", "_replace"}  # public, by the words of NamedTuple
 OF_GROUPS = {  # PyTorch calls so
     "_allgather_base", "_device_types", "_end_coalescing", "_get_backend", "_get_sequence_number_for_group",
-    "_reduce_scatter_base", "_set_sequence_number_for_group", "_start_coalescing", "_timeout", "_wait_for_pending_works",
+    "_reduce_scatter_base", "_set_sequence_number_for_group", "_start_coalescing", "_timeout",
+    "_wait_for_pending_works",
 }  # fmt: skip
 
 # What still takes a private name, and why nothing public will do.

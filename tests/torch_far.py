@@ -30,7 +30,7 @@ def check_elsewhere(rank: int, size: int) -> dict[str, Any]:
     """Every call as PyTorch makes it, and without options, by a group that has the names of backends only."""
     assert [name for name in NAMES if not hasattr(Backend, name)] == []
     group: Any = dist.new_group()
-    far = Far(group._gloo, group._worker.submit)
+    far = Far(group._gloo(), group._worker.submit)
     group._elsewhere = lambda tensors: far
     total, mine, line = float(sum(range(size))), torch.full((4,), float(rank)), torch.empty(4 * size)
     every = torch.arange(size).repeat_interleave(4).float()

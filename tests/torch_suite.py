@@ -16,7 +16,11 @@ import warnings
 from typing import Any
 
 BACKEND = sys.argv[1]
-os.environ.update(BACKEND="gloo" if BACKEND == "instead" else BACKEND, WORLD_SIZE="3", TEMP_DIR=tempfile.mkdtemp())
+FOLDER = tempfile.mkdtemp()
+os.environ.update(
+    BACKEND="gloo" if BACKEND == "instead" else BACKEND, WORLD_SIZE="4", TEMP_DIR=FOLDER,
+    INIT_METHOD=f"file://{FOLDER}/shared_init_file",
+)  # fmt: skip
 os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
 warnings.simplefilter("ignore")
 logging.disable(logging.WARNING)
@@ -54,7 +58,7 @@ class Suite(TestDistBackend, DistributedTest._DistTestBase):  # type: ignore[mis
 
 class Told(unittest.TestResult):
     def tell(self, test: unittest.TestCase, how: str, why: str = "") -> None:
-        said = [line for line in why.strip().splitlines() if line.strip()]
+        said = [line for line in why.splitlines() if "Error: " in line] or [line for line in why.splitlines() if line]
         name = test.id().rpartition(".")[2]
         print(json.dumps([name, how, said[-1][:300] if said else ""]), file=answers, flush=True)
 

@@ -43,7 +43,7 @@ _NOTHING = np.empty(0, np.uint8)
 class Calls:
     """By the engine where it can, by gloo where not; `serving` is None in a group of one process."""
 
-    def __init__(self, serving: Serving | None, gloo: Any, rank: int, ranks: int) -> None:
+    def __init__(self, serving: Serving | None, gloo: Callable[[], Any], rank: int, ranks: int) -> None:
         self.serving, self.gloo, self.rank, self.ranks = serving, gloo, rank, ranks
         self.ledger = serving.ledger if serving else Ledger()
         self._weights: Any = None
@@ -103,7 +103,7 @@ class Calls:
                 return
         options = dist.AllreduceOptions()
         options.reduceOp = op
-        self._by_gloo("allreduce", [tensor], _why(how), seconds, lambda: self.gloo.allreduce([tensor], options))
+        self._by_gloo("allreduce", [tensor], _why(how), seconds, lambda: self.gloo().allreduce([tensor], options))
 
     def allreduce_several(self, tensors: Tensors, op: Any, seconds: float) -> None:
         """Those of one type as one."""
@@ -139,7 +139,7 @@ class Calls:
                 return
         options = dist.ReduceOptions()
         options.reduceOp, options.rootRank = op, root
-        self._by_gloo("reduce", [tensor], _why(how), seconds, lambda: self.gloo.reduce([tensor], options))
+        self._by_gloo("reduce", [tensor], _why(how), seconds, lambda: self.gloo().reduce([tensor], options))
 
     def reduce_scatter(self, output: Tensor, given: Tensor, op: Any, seconds: float) -> None:
         _fit(given, output, self.ranks, "reduce_scatter: the input")
@@ -167,7 +167,7 @@ class Calls:
         parts = list(given.reshape(-1).chunk(self.ranks)) if given.numel() else [given.reshape(-1)] * self.ranks
         whole = plain(output).reshape(-1)
         self._by_gloo(
-            "reducescatter", [output], _why(how), seconds, lambda: self.gloo.reduce_scatter([whole], [parts], options)
+            "reducescatter", [output], _why(how), seconds, lambda: self.gloo().reduce_scatter([whole], [parts], options)
         )
         put_back(whole.view(output.shape), output)
 
@@ -198,7 +198,7 @@ class Calls:
             return
         options = dist.BroadcastOptions()
         options.rootRank = root
-        self._by_gloo("broadcast", [tensor], "", seconds, lambda: self.gloo.broadcast([made], options))
+        self._by_gloo("broadcast", [tensor], "", seconds, lambda: self.gloo().broadcast([made], options))
         put_back(made, tensor)
 
     def allgather(self, output: Tensor, given: Tensor, seconds: float) -> None:
@@ -214,7 +214,7 @@ class Calls:
             if page is None:
                 parts = list(made.reshape(-1).chunk(self.ranks))
                 given = given.reshape(-1).clone()
-                self._by_gloo("allgather", [given], "", seconds, lambda: self.gloo.allgather([parts], [given]))
+                self._by_gloo("allgather", [given], "", seconds, lambda: self.gloo().allgather([parts], [given]))
             else:
                 mine = target[self.rank * unit : (self.rank + 1) * unit]
                 if address(source) != address(mine) and _overlap(source, target):
@@ -288,7 +288,9 @@ class Calls:
             ways = [[size * given.element_size() for size in sizes] for sizes in (out_sizes, in_sizes)]
             ends = [one.reshape(-1).view(torch.uint8) for one in (made, line)]
             self._begin("alltoall", given, counts=False)
-            self._by_gloo("alltoall", [given], "uneven counts", seconds, lambda: self.gloo.alltoall_base(*ends, *ways))
+            self._by_gloo(
+                "alltoall", [given], "uneven counts", seconds, lambda: self.gloo().alltoall_base(*ends, *ways)
+            )
         put_back(made, output)
 
     def alltoall_list(self, outputs: Tensors, given: Tensors, seconds: float) -> None:

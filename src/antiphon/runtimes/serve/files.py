@@ -40,8 +40,8 @@ def main(table: str, kept: str = "") -> int:
     return 0
 
 
-def keep(data: bytes, path: Path) -> None:
-    """Writes it whole or not at all, and deletes the oldest where there are many. Nothing where others may write: there
+def keep(data: bytes, path: Path, most: int = MOST_KEPT) -> None:
+    """Writes it whole or not at all, and deletes the oldest where there are more. Nothing where others may write: there
     it would not be believed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if not is_ours(path.parent, folder=True):
@@ -60,7 +60,7 @@ def keep(data: bytes, path: Path) -> None:
         finally:
             made.unlink(missing_ok=True)
     books = sorted(path.parent.glob(f"*{path.suffix}"), key=lambda one: one.stat().st_mtime)
-    for old in books[:-MOST_KEPT]:
+    for old in books[:-most]:
         old.unlink(missing_ok=True)
 
 

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
+from antiphon import __version__
 from antiphon.core.collective import ROOTED
+from antiphon.core.files import is_ours
 from antiphon.core.plan import Plan
 from antiphon.core.program import among, decode, encode
 from antiphon.errors import Invalid, quote
 from antiphon.runtimes.serve.book import Book, Page, encode_book, make_book, proven_book, read_table
+from antiphon.runtimes.serve.files import keep
+from antiphon.runtimes.serve.proven import cache_folder
 
 # Plans for processes that are all linked alike: up to so many bytes one planner, from there on the other.
 DEFAULTS: dict[str, tuple[tuple[int, str], ...]] = {
@@ -35,17 +41,33 @@ NEAR: dict[str, tuple[tuple[int, str], ...]] = {
 }
 MOST_NEAR = 32  # ranks: beyond, so many messages are slower than more steps
 SMALL = 16  # ranks: books for no more are kept, at most 0.2 MB each
+MOST_DEFAULTS = 512  # files
 
 
 def default_book(kind: str, ranks: int, root: int = -1, near: bool = False) -> Book:
     """Plans for a kind of call on a machine in which all ranks are linked with each other, or on one host (`near`).
 
-    A program that makes one group after another gets those of small groups at once: proving takes the longest."""
-    make = _default_book if ranks <= SMALL else _default_book.__wrapped__
-    return make(kind, ranks, root if kind in ROOTED else -1, near and ranks <= MOST_NEAR)
+    Those of small groups are kept, in memory and as files: with the modules that plan they are most of what a group
+    takes to start."""
+    given = kind, ranks, root if kind in ROOTED else -1, near and ranks <= MOST_NEAR
+    return _kept_default(*given) if ranks <= SMALL else _default_book(*given)
 
 
 @lru_cache(maxsize=128)
+def _kept_default(kind: str, ranks: int, root: int, near: bool) -> Book:
+    name = hashlib.sha256(f"{__version__} {DEFAULTS} {NEAR} {kind} {ranks} {root} {near}".encode()).hexdigest()
+    folder = cache_folder("defaults")
+    path = folder / f"{name}.book" if folder else None
+    if path is not None and is_ours(path.parent, folder=True) and is_ours(path):
+        with suppress(OSError, Invalid):  # a damaged one is made anew
+            return proven_book(path.read_bytes())
+    book = _default_book(kind, ranks, root, near)
+    if path is not None:
+        with suppress(OSError):
+            keep(encode_book(book), path, most=MOST_DEFAULTS)
+    return book
+
+
 def _default_book(kind: str, ranks: int, root: int, near: bool) -> Book:
     from antiphon.select import plan
     from antiphon.topologies import topology

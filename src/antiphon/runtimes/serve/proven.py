@@ -54,7 +54,7 @@ def _refuse_misfit(book: Book, page: Page, programs: Sequence[Program]) -> None:
 
 def refuse_unmarked(book: Book, data: bytes) -> None:
     """As `refuse_wrong`, but not for bytes that this user's own mark says were proven."""
-    folder = _folder()
+    folder = cache_folder("proven")
     mark = folder / _name(data) if folder else None
     if mark and is_ours(mark.parent, folder=True) and is_ours(mark):
         return
@@ -75,12 +75,13 @@ def _put(mark: Path) -> None:
             old.unlink(missing_ok=True)
 
 
-def _folder() -> Path | None:
+def cache_folder(name: str) -> Path | None:
+    """Where this user's processes keep what they found out; None where nothing is to be kept."""
     own, given = os.environ.get("ANTIPHON_CACHE", ""), os.environ.get("XDG_CACHE_HOME", "")
     if own:
-        return None if own == OFF else Path(own) / "proven"
+        return None if own == OFF else Path(own) / name
     with contextlib.suppress(RuntimeError):
-        return (Path(given) if os.path.isabs(given) else Path.home() / ".cache") / "antiphon" / "proven"
+        return (Path(given) if os.path.isabs(given) else Path.home() / ".cache") / "antiphon" / name
     return None
 
 

@@ -25,6 +25,8 @@ from antiphon.runtimes.serve.interface import interface_address
 from antiphon.runtimes.serve.secret import given_secret
 from antiphon.runtimes.serve.serving import Serving
 from antiphon.runtimes.serve.torch_far import Far, devices, nccl
+from antiphon.runtimes.serve.torch_gloo import Late
+from antiphon.runtimes.serve.torch_monitored import Monitored
 from antiphon.runtimes.serve.torch_work import CollectiveFailed, Worker
 from antiphon.runtimes.serve.wires import connect
 
@@ -83,7 +85,8 @@ class AntiphonGroup(_Base):
         self._far: Far | None = None
         self._together: list[Any] | None = None
         self._far_together: Far | None = None
-        self._gloo: Any = dist.ProcessGroupGloo(PrefixStore("gloo", store), rank, size, timeout=timeout)
+        self._monitored = Monitored(PrefixStore("monitored", store), rank, size)
+        self._gloo = Late(PrefixStore("gloo", store), rank, size, timeout)
         self._sockets: list[int] = []
         patience = timeout.total_seconds()
         group = Processes(rank, size, self._exchange, places, everyone, whole, patience)
@@ -109,7 +112,10 @@ class AntiphonGroup(_Base):
         rank, size = self._own
         number = self._exchanges = getattr(self, "_exchanges", 0) + 1
         self._store.set(f"antiphon/{number}/{rank}", text)
-        return [self._store.get(f"antiphon/{number}/{other}").decode() for other in range(size)]
+        keys = [f"antiphon/{number}/{other}" for other in range(size)]
+        if self._store.has_extended_api():  # all in one question
+            return [text.decode() for text in self._store.multi_get(keys)]
+        return [self._store.get(key).decode() for key in keys]
 
     def shutdown(self, check: bool = True) -> None:
         serving = self.calls.serving
@@ -457,7 +463,7 @@ class AntiphonGroup(_Base):
 
     def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
         """As gloo means it: a timeout of 0 is one."""
-        self._gloo.monitored_barrier(self._timeout if timeout is None else timeout, wait_all_ranks)
+        self._monitored.wait(self._timeout if timeout is None else timeout, wait_all_ranks)
 
     # the names of earlier versions
     _allgather_base = all_gather_single
@@ -470,7 +476,7 @@ class AntiphonGroup(_Base):
 
     def _between(self, tensors: Any) -> Any:
         far = self._elsewhere(tensors)
-        return self._gloo if far is None else far.group
+        return self._gloo() if far is None else far.group
 
     def send(self, tensors: Any, peer: int, tag: int = 0) -> Any:
         return self._between(tensors).send(tensors, peer, tag)

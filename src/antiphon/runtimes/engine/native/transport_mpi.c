@@ -38,7 +38,7 @@ static int left(ap_wire *self, ap_error *error) {
 
 static int too_late(mpi_wire *w, double timeout, ap_error *error) {
     w->base.broken = 1;
-    return ap_fail(error, AP_TIMEOUT, "nothing came or went for %g seconds; %d messages are under way", timeout,
+    return ap_fail(error, AP_TIMEOUT, "nothing came or went for %g seconds, the timeout of the call; %d messages are under way", timeout,
                    w->active + (w->shared ? ap_shared_active(w->shared) : 0));
 }
 

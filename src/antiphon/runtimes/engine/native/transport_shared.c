@@ -61,7 +61,7 @@ static int completed(ap_wire *self, int block, double timeout, uint32_t *numbers
             if (end == 0) end = time + timeout, quiet = time + AP_QUIET;
             if (time >= quiet) code = ap_shared_look_around(w->shared, error);
             if (!code && timeout > 0 && time >= end)
-                code = ap_fail(error, AP_TIMEOUT, "nothing came or went for %g seconds", timeout);
+                code = ap_fail(error, AP_TIMEOUT, "nothing came or went for %g seconds, the timeout of the call", timeout);
             else if (!code && !(gone = find_gone(w, &who)))
                 ap_shared_doze(w->shared, timeout > 0 && end - time < 1e-6 * NAP ? (int)(1e6 * (end - time)) + 1 : NAP);
         }

@@ -316,7 +316,7 @@ static int completed(ap_wire *self, int block, double timeout, uint32_t *numbers
             w->moved = 0;
             if (left <= 0) {
                 self->broken = 1;
-                return ap_fail(error, AP_TIMEOUT, "nothing came or went for %g seconds", timeout);
+                return ap_fail(error, AP_TIMEOUT, "nothing came or went for %g seconds, the timeout of the call", timeout);
             }
             code = turn(w, self->call && left > AP_QUIET ? AP_QUIET : left, error);
             if (!code && !w->moved && self->call) code = ap_sockets_look_around(w, error);

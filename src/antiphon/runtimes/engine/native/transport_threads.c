@@ -122,7 +122,7 @@ static int completed(ap_wire *self, int block, double timeout, uint32_t *numbers
     int mixed = b->mixed;
     pthread_mutex_unlock(&w->all->lock);
     if (mixed) return ap_fail(error, AP_TRANSPORT, "rank %u: a message is as long as its receive is not", w->rank);
-    if (block && !*count) return ap_fail(error, AP_TIMEOUT, "nothing came or went for %g seconds", timeout);
+    if (block && !*count) return ap_fail(error, AP_TIMEOUT, "nothing came or went for %g seconds, the timeout of the call", timeout);
     return AP_OK;
 }
 
