@@ -7,9 +7,8 @@ import socket
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 from torch._C._distributed_c10d import PrefixStore
@@ -24,21 +23,13 @@ from antiphon.runtimes.serve.group_start import Processes, serve
 from antiphon.runtimes.serve.interface import interface_address
 from antiphon.runtimes.serve.secret import given_secret
 from antiphon.runtimes.serve.serving import Serving
+from antiphon.runtimes.serve.torch_about import NAME, About
 from antiphon.runtimes.serve.torch_far import Far, devices, nccl
 from antiphon.runtimes.serve.torch_gloo import Late
 from antiphon.runtimes.serve.torch_monitored import Monitored
 from antiphon.runtimes.serve.torch_work import CollectiveFailed, Worker
 from antiphon.runtimes.serve.wires import connect
 
-if TYPE_CHECKING:  # PyTorch's own types fit neither all its versions nor what it passes
-
-    class _Base:
-        def __init__(self, rank: int, size: int) -> None: ...
-
-else:
-    _Base = dist.ProcessGroup
-
-NAME = "antiphon"
 _SETUP = 300.0  # seconds in which all processes of a group must have come together
 _chosen: dict[str, Any] = {"table": None}
 
@@ -72,7 +63,7 @@ def _create(options: Any, _: Any = None) -> AntiphonGroup:
     )  # fmt: skip
 
 
-class AntiphonGroup(_Base):
+class AntiphonGroup(About):
     """A process group. Its calls are carried out by one thread, in the order in which they were made."""
 
     def __init__(
@@ -142,94 +133,6 @@ class AntiphonGroup(_Base):
                         one.shutdown(socket.SHUT_RDWR)
                     one.detach()  # it is the wire's
         self.shutdown(check=False)
-
-    # ---- what it is ----
-
-    def getBackendName(self) -> str:  # noqa: N802
-        return NAME
-
-    def name(self) -> str:
-        return NAME
-
-    def getRank(self) -> int:  # noqa: N802
-        return self._own[0]
-
-    def getSize(self) -> int:  # noqa: N802
-        return self._own[1]
-
-    def rank(self) -> int:
-        return self._own[0]
-
-    def size(self) -> int:
-        return self._own[1]
-
-    def getGroupName(self) -> str:  # noqa: N802
-        return self._names[0]
-
-    def setGroupName(self, name: str) -> None:  # noqa: N802
-        self._names[0] = name
-
-    def getGroupDesc(self) -> str:  # noqa: N802
-        return self._names[1]
-
-    def setGroupDesc(self, text: str) -> None:  # noqa: N802
-        self._names[1] = text
-
-    @property
-    def group_name(self) -> str:
-        return self._names[0]
-
-    @property
-    def group_desc(self) -> str:
-        return self._names[1]
-
-    def _set_group_name(self, name: str) -> None:
-        self._names[0] = name
-
-    def _set_group_desc(self, text: str) -> None:
-        self._names[1] = text
-
-    def get_group_store(self) -> Any:
-        return self._store
-
-    def set_timeout(self, timeout: timedelta) -> None:
-        self._timeout = timeout
-
-    # ---- what those ask for who expect a backend behind the group: it is its own ----
-
-    def _get_backend(self, _: Any) -> AntiphonGroup:
-        return self
-
-    def _get_backend_name(self) -> str:
-        return NAME
-
-    @property
-    def _device_types(self) -> list[Any]:
-        return [torch.device(one) for one in devices()]
-
-    @property
-    def options(self) -> Any:
-        found = c10d.Backend.Options(NAME, self._timeout)
-        found.global_ranks_in_group, found.group_name = self._places, self._names[0]
-        return found
-
-    @property
-    def supports_splitting(self) -> bool:
-        return False
-
-    @property
-    def supports_coalescing(self) -> bool:
-        return True
-
-    def _set_sequence_number_for_group(self) -> None:
-        self._made = 0
-
-    def _get_sequence_number_for_group(self) -> int:
-        """How many collectives were called: the same at all processes where all called the same."""
-        return self._made
-
-    def _wait_for_pending_works(self) -> None:
-        self._worker.submit([], lambda: None).wait()
 
     # ---- making calls ----
 
