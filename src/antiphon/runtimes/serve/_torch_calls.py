@@ -38,6 +38,9 @@ _GLOO_TYPES = (
 )  # fmt: skip
 _GLOO_OPERATORS = (ReduceOp.SUM, ReduceOp.PRODUCT, ReduceOp.MIN, ReduceOp.MAX)
 _NOTHING = np.empty(0, np.uint8)
+LEAST_PADDED, MOST_PADDED = 64, 16384  # bytes between two processes that uneven counts are filled up to
+_FIELDS, _FIELD = 10, 6  # so many powers of two, from the least on, and bits to count processes in each
+_MOST_COUNTED = 512  # processes that the last field can count
 
 
 class Calls:
@@ -275,23 +278,35 @@ class Calls:
         line = plain(given)
         if self.serving is None:
             bits_of(made)[:] = bits_of(line)
-        elif self._even(given, out_sizes, in_sizes, seconds):
+            put_back(made, output)
+            return
+        even, room = self._counts(given, out_sizes, in_sizes, seconds)
+        ways = [[size * given.element_size() for size in sizes] for sizes in (out_sizes, in_sizes)]
+        if even:
             source, target = bits_of(line), bits_of(made)
-            if _overlap(source, target):
-                source = source.copy()
-            unit = len(source) // self.ranks
-            self.serving.begin("alltoall", unit * source.itemsize, type_code(given.dtype))
-            page = self._page("alltoall", unit, source.itemsize, seconds, library=False)
-            assert page is not None
-            self._run(page, unit, source, target, seconds)
+            self._exchanged(given, source.copy() if _overlap(source, target) else source, target, seconds)
+        elif room <= MOST_PADDED:
+            sent, come = np.zeros((self.ranks, room), np.uint8), np.empty((self.ranks, room), np.uint8)
+            for place, part in zip(sent, np.split(_bytes_of(line), np.cumsum(ways[1][:-1])), strict=True):
+                place[: len(part)] = part
+            self._exchanged(given, sent.reshape(-1), come.reshape(-1), seconds)
+            _bytes_of(made)[:] = np.concatenate([row[:size] for row, size in zip(come, ways[0], strict=True)])
         else:
-            ways = [[size * given.element_size() for size in sizes] for sizes in (out_sizes, in_sizes)]
             ends = [one.reshape(-1).view(torch.uint8) for one in (made, line)]
             self._begin("alltoall", given, counts=False)
             self._by_gloo(
                 "alltoall", [given], "uneven counts", seconds, lambda: self.gloo().alltoall_base(*ends, *ways)
             )
         put_back(made, output)
+
+    def _exchanged(self, given: Tensor, source: Any, target: Any, seconds: float) -> None:
+        """As much from each to each."""
+        assert self.serving is not None
+        unit = len(source) // self.ranks
+        self.serving.begin("alltoall", unit * source.itemsize, type_code(given.dtype))
+        page = self._page("alltoall", unit, source.itemsize, seconds, library=False)
+        assert page is not None
+        self._run(page, unit, source, target, seconds)
 
     def alltoall_list(self, outputs: Tensors, given: Tensors, seconds: float) -> None:
         if {len(outputs), len(given)} != {self.ranks}:
@@ -301,20 +316,32 @@ class Calls:
         self.alltoall(line, joined(given), sizes[0], sizes[1], seconds)
         dealt_out(line, outputs)
 
-    def _even(self, given: Tensor, out_sizes: Sequence[int], in_sizes: Sequence[int], seconds: float) -> bool:
-        """Whether the counts between any two processes are the same: each knows its own, so they ask each other.
+    def _counts(
+        self, given: Tensor, out_sizes: Sequence[int], in_sizes: Sequence[int], seconds: float
+    ) -> tuple[bool, int]:
+        """Whether the counts between any two processes are the same, and bytes that are enough for each of them.
 
-        By one sum, in which what one sends and what the other expects cancel out, each times a number of these two."""
+        A process knows its own, so they ask each other.
+
+        By one sum of three numbers. In the second, what one sends and what the other expects cancel out, each times a
+        number of these two. The third has a field for every power of two, in which those are counted for whom this much
+        is enough; a field that runs over adds to the next one, which is enough, too.
+        """
         if self._weights is None:
             others = np.arange(self.ranks, dtype=np.uint64)
             pairs = np.stack([self.rank * self.ranks + others, others * self.ranks + self.rank])
             self._weights = scattered(pairs) * np.array([[1], [-1]]).astype(np.uint64)
         sizes = np.array([in_sizes, out_sizes], np.int64).view(np.uint64)
-        told = np.array([len({*out_sizes, *in_sizes}) != 1, (self._weights * sizes).sum()], np.uint64)
+        most = max(*in_sizes, *out_sizes) * given.element_size()
+        field = min((max(most - 1, 0) // LEAST_PADDED).bit_length(), _FIELDS - 1)
+        differ = len({*out_sizes, *in_sizes}) != 1
+        told = np.array([differ, (self._weights * sizes).sum(), 1 << _FIELD * field], np.uint64)
         self._ask("allreduce", given, told, None, seconds)
         if told[1]:
             self._find_disagreement(given, in_sizes, out_sizes, seconds)
-        return not told[0]
+        if self.ranks > _MOST_COUNTED:
+            return not told[0], 2 * MOST_PADDED
+        return not told[0], LEAST_PADDED << (int(told[2]).bit_length() - 1) // _FIELD
 
     def _ask(self, kind: str, given: Tensor, target: Any, source: Any, seconds: float) -> None:
         """Whole numbers of all, for an alltoall of tensors like this."""
@@ -359,6 +386,10 @@ def _alike(one: Tensor, other: Tensor, what: str) -> None:
         raise ValueError(
             f"{what} has {one.numel()} elements of {one.dtype}, needed are {other.numel()} of {other.dtype}"
         )
+
+
+def _bytes_of(tensor: Tensor) -> Any:
+    return array_of(tensor.reshape(-1).view(torch.uint8))
 
 
 def _overlap(a: Any, b: Any) -> bool:

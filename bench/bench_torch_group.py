@@ -1,8 +1,10 @@
-"""What a process group takes to start: ours beside gloo, in the same processes, one after the other in turn.
+"""What a process group takes to start, and an uneven all_to_all: ours beside gloo, in the same processes, in turn.
 
-Run: python bench/bench_group_start.py [PROCESSES...]. Seconds from the call to its end, the last process's, medians
+Run: python bench/bench_torch_group.py [PROCESSES...]. Seconds from the call to its end, the last process's, medians
 over 20 groups of each kind; processes are of this host, and meet in one store. What is kept on disk is there (the
 engine, plans for groups of that size), as in every job but the first; `first`: with modules and memory still cold.
+all_to_all_single as in mixtures of experts: every process sends 0.5 to 1.5 times the size named to each; medians of
+200 calls.
 """
 
 from __future__ import annotations
@@ -17,12 +19,15 @@ from datetime import timedelta
 from typing import Any
 
 import _common
+import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore
 
 import antiphon.torch
 
 TIMES = 20
+CALLS = 200
+SIZES = (1024, 8192, 65536)  # bytes from each to each
 PATIENCE = timedelta(seconds=60)
 
 
@@ -48,8 +53,32 @@ def process(rank: int, ranks: int, port: int, answers: Any) -> None:
             if kind == "antiphon":
                 group.shutdown()
             del group
-    answers.put((rank, found, descriptors))
+    answers.put((rank, found, descriptors, uneven(store, rank, ranks)))
     together(PrefixStore("end", store), rank, ranks)
+
+
+def uneven(store: Any, rank: int, ranks: int) -> dict[str, list[float]]:
+    places = list(range(ranks))
+    groups: dict[str, Any] = {
+        "gloo": dist.ProcessGroupGloo(PrefixStore("uneven gloo", store), rank, ranks, timeout=PATIENCE),
+        "antiphon": antiphon.torch.AntiphonGroup(
+            PrefixStore("uneven", store), rank, ranks, PATIENCE, places, ranks, True
+        ),
+    }
+    found: dict[str, list[float]] = {}
+    for size in SIZES:
+        table = [[size // 8 + (3 * i + 5 * j) % 5 * size // 16 for j in range(ranks)] for i in range(ranks)]
+        given, back = table[rank], [table[other][rank] for other in range(ranks)]
+        line, out = torch.ones(sum(given)), torch.zeros(sum(back))
+        for turn in range(CALLS + 5):
+            for name, group in groups.items():
+                group.barrier().wait()
+                began = time.perf_counter()
+                group.alltoall_base(out, line, back, given).wait()
+                if turn >= 5:
+                    found.setdefault(f"{name} {size}", []).append(time.perf_counter() - began)
+    groups["antiphon"].shutdown()
+    return found
 
 
 def number_of(what: str) -> int:
@@ -73,20 +102,27 @@ def measured(ranks: int) -> dict[str, Any]:
         worker.join()
     row: dict[str, Any] = {"processes": ranks}
     for kind in ("gloo", "antiphon"):
-        each = [max(times) for times in zip(*(found[kind] for _, found, _ in told), strict=True)]
+        each = [max(times) for times in zip(*(found[kind] for _, found, *_ in told), strict=True)]
         row[kind], row[f"{kind} first"] = statistics.median(each[1:]), each[0]
         for what in (kind, f"{kind} threads"):
-            row[f"{what}" if "threads" in what else f"{what} descriptors"] = max(more[what] for *_, more in told)
+            row[f"{what}" if "threads" in what else f"{what} descriptors"] = max(more[what] for _, _, more, _ in told)
     row["ratio"] = row["antiphon"] / row["gloo"]
+    for size in SIZES:
+        for kind in ("gloo", "antiphon"):
+            each = [max(times) for times in zip(*(calls[f"{kind} {size}"] for *_, calls in told), strict=True)]
+            row[f"{kind} uneven {size}"] = statistics.median(each)
+        row[f"ratio uneven {size}"] = row[f"antiphon uneven {size}"] / row[f"gloo uneven {size}"]
     return row
 
 
 def main() -> None:
     _common.print_machine()
     rows = [measured(int(ranks)) for ranks in sys.argv[1:] or ("2", "4", "8")]
-    _common.print_table(list(rows[0]), [list(row.values()) for row in rows])
+    _common.print_table(
+        ["", *(str(row["processes"]) for row in rows)], [[key, *(row[key] for row in rows)] for key in rows[0]]
+    )
     if not sys.argv[1:]:
-        _common.save("group_start", {"rows": rows})
+        _common.save("torch_group", {"rows": rows})
 
 
 if __name__ == "__main__":
