@@ -21,7 +21,11 @@ SAMPLE = [
     "test_barrier_full_group", "test_gather_checks", "test_scatter_checks", "test_send_recv_any_source",
     "test_send_recv_with_tag",
 ]  # fmt: skip
-FOR_GLOO = ["test_all_reduce_coalesced_sum", "test_barrier_timeout_full_group", "test_scatter_object_list"]
+FOR_GLOO = [
+    "test_all_reduce_coalesced_sum",
+    "test_barrier_timeout_full_group",
+    "test_monitored_barrier_gloo_rank_0_timeout",
+]
 
 
 def ended(backend: str, *names: str, seconds: float = 120) -> dict[str, tuple[str, str]]:

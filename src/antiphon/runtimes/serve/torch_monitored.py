@@ -39,7 +39,10 @@ class Monitored:
                     break
         if missing:
             named = f"Ranks {', '.join(missing)}" if wait_all_ranks else f"Rank {missing[0]}"
-            raise RuntimeError(f"[Rank 0]: {named} failed to pass monitoredBarrier in {milliseconds} ms")
+            raise RuntimeError(
+                f"[Rank 0]: {named} failed to pass monitoredBarrier in {milliseconds} ms\n"
+                f"Rank 0 timed out in monitoredBarrier after {milliseconds} ms."
+            )
         self._store.set(f"{self._passed}/go", "go")
         with suppress(RuntimeError, NotImplementedError):  # all have left the one before
             for name in ("go", *map(str, range(1, self._size))):
