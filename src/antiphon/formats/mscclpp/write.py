@@ -179,8 +179,8 @@ def _flagged(program: Program, blocks: int, far: Callable[[int, int], bool]) -> 
 
     def dealt(most: int) -> Dealt:
         nonlocal bound
-        made, bound = by_packets(program, whole, most)
-        return len(made), lambda rank: [of[rank] for of in made]
+        count, steps, bound = by_packets(program, whole, most)
+        return count, steps
 
     gpus = _fitting([Ends(rank, far, _kinds(program)) for rank in range(program.ranks)], blocks, dealt)
     if int(bound.sizes.sum()) > FEW_CELLS:

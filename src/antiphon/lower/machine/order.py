@@ -167,12 +167,14 @@ class Accesses:
 
 @dataclass(eq=False)
 class Order:
-    """Asks of rows whether one comes before another in every run."""
+    """Asks of rows whether one comes before another in every run. `whole`: of every semaphore it is known which gain
+    comes before which loss, so any order that keeps to this one is legal."""
 
     code: Code
     flat: Flat
     src: Longs
     dst: Longs
+    whole: bool = True
 
     @cached_property
     def lines(self) -> tuple[Longs, Longs]:
@@ -222,6 +224,7 @@ class Order:
             chained = order._chained([rows for gain, loss, _ in left for rows in (gain, loss)])
             ready = [chained[2 * i] and chained[2 * i + 1] for i in range(len(left))]
             if not any(ready):
+                order.whole = False
                 return order
             sure = []
             for (gain, loss, start), known in zip(left, ready, strict=True):

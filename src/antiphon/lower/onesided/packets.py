@@ -11,6 +11,7 @@ must have heard from all that it writes to. It has, where the result of everyone
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -30,7 +31,6 @@ from antiphon.lower.onesided.form import (
     Move,
     Place,
     Step,
-    Streams,
 )
 from antiphon.lower.onesided.line import Fold, Line, together
 from antiphon.lower.onesided.messages import Moves, joined, messages
@@ -47,9 +47,10 @@ def fit(program: Program) -> bool:
     return collective.kind in KINDS and len(collective.members) == collective.ranks and not switched
 
 
-def by_packets(program: Program, bound: Bound, most: int) -> tuple[Streams, Bound]:
-    """The steps of a program that is fit, in at most `most` streams; and its addresses, with as many chunks of scratch
-    as they take, where a chunk of packets lies at twice its number. Linear in operations, times their parts.
+def by_packets(program: Program, bound: Bound, most: int) -> tuple[int, Callable[[int], list[list[Step]]], Bound]:
+    """In how many streams a program that is fit goes, at most `most`; the steps of a rank in each, made when they are
+    asked for; and its addresses, with as many chunks of scratch as they take, where a chunk of packets lies at twice
+    its number. Linear in operations, times their parts.
 
     Scratch of the program must not be used again.
     """
@@ -73,10 +74,13 @@ def by_packets(program: Program, bound: Bound, most: int) -> tuple[Streams, Boun
             theirs.taken.append((slot, move.target, move.size))
     _deal_folds(program, bound, stream, turns)
     places.settle(turns)
-    made = [[_Rank(places, rank, turns[at, rank]).steps() for rank in range(program.ranks)] for at in range(count)]
     sizes = bound.sizes.copy()
     sizes[:, SCRATCH] = places.sizes()
-    return made, replace(bound, sizes=sizes)
+
+    def steps(rank: int) -> list[list[Step]]:
+        return [_Rank(places, rank, turns[at, rank]).steps() for at in range(count)]
+
+    return count, steps, replace(bound, sizes=sizes)
 
 
 @dataclass(eq=False)
@@ -112,7 +116,7 @@ class _Places:
         self.first = np.concatenate([[0], np.cumsum(bound.sizes[:, SCRATCH])]).astype(np.int64)
         self.slots = [0] * program.ranks
         self.slot_of = np.full(int(self.first[-1]), -1, np.int64)  # of each chunk that comes by packets
-        self.come: list[slice] = []  # what each message brings
+        self.come: list[slice] = []  # what each message of several chunks brings
         self.data = self._otherwise(program, bound)
         self.place = self.slot_of  # of each chunk how many before it are data, once that is settled
 
@@ -135,17 +139,22 @@ class _Places:
         self.slots[rank] += move.size
         if move.target[0] == SCRATCH:
             low = int(self.first[rank]) + move.target[1]
-            self.slot_of[low : low + move.size] = np.arange(at, at + move.size)
-            self.come.append(slice(low, low + move.size))
+            if move.size == 1:
+                self.slot_of[low] = at
+            else:
+                self.slot_of[low : low + move.size] = np.arange(at, at + move.size)
+                self.come.append(slice(low, low + move.size))
         return at
 
     def settle(self, turns: dict[tuple[int, int], dict[int, _Turn]]) -> None:
-        """All slots are known. What a message brings, and what a fold reads, is packets as a whole or none of it."""
+        """All slots are known. What a message brings, and what a fold reads, is packets as a whole or none of it: which
+        says nothing of what is one chunk, as nearly all is."""
         read = [
             slice(int(self.first[rank]) + place[1], int(self.first[rank]) + place[1] + fold.size)
             for (_, rank), steps in turns.items()
             for turn in steps.values()
             for fold in turn.folds
+            if fold.size > 1
             for place in fold.operands
             if place[0] == SCRATCH
         ]
