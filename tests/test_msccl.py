@@ -140,6 +140,12 @@ def test_more_reductions_than_the_executor_makes_one() -> None:
     right(cases.program("allreduce", "direct", "full:ranks=20", True))
 
 
+def test_a_file_is_the_same_every_time() -> None:
+    """Wherever in memory the objects lie that it is made of."""
+    program = cases.program("alltoall", "bruck", "full:ranks=12", in_place=True)
+    assert len({xml_of(program) for _ in range(4)}) == 1
+
+
 def test_a_file_for_each_place() -> None:
     plan = antiphon.plan("alltoall", antiphon.topology("full:ranks=2"), planner="direct")
     files = {name: b"".join(text) for name, text in msccl_xml(plan).items()}
