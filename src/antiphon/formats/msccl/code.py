@@ -59,7 +59,7 @@ def code_of(algorithm: Algorithm, in_place: bool, protocol: str | None = None, *
         if grain % algorithm.ranks:
             raise Invalid(f"nchunksperloop is {grain}, which the {algorithm.ranks} ranks do not divide")
         grain //= algorithm.ranks
-    places = Places.of(collective, in_place, grain, _scratch(algorithm))
+    places = Places.of(collective, in_place, grain, named_scratch(algorithm))
     ways: dict[tuple[int, int, int], int] = {}
     _connections(algorithm, ways)
     first: list[int] = []
@@ -132,11 +132,11 @@ def _refuse_idle(algorithm: Algorithm) -> None:
             f"nchunksperloop is {algorithm.chunks}: {steps} steps of up to {MOST_COUNT} chunks cannot move that many "
             f"to or from all of {algorithm.ranks} ranks"
         )
-    if sum(_scratch(algorithm)) > moved + 2**16:
-        raise Invalid(f"its scratch has {sum(_scratch(algorithm))} chunks, most of which nothing can touch")
+    if sum(named_scratch(algorithm)) > moved + 2**16:
+        raise Invalid(f"its scratch has {sum(named_scratch(algorithm))} chunks, most of which nothing can touch")
 
 
-def _scratch(algorithm: Algorithm) -> list[int]:
+def named_scratch(algorithm: Algorithm) -> list[int]:
     """Per rank the chunks of scratch up to the last that a step names, if so many are declared."""
     found = []
     for gpu in algorithm.gpus:

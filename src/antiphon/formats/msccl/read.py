@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from antiphon.core.files import name_of, read_bytes
 from antiphon.errors import Invalid, quote
 from antiphon.formats.msccl.words import KINDS, SLOTS, VERBS
-from antiphon.formats.xml import LONGEST, Attributes, read_xml
+from antiphon.formats.xml import LONGEST, Attributes, encoding, opening, read_xml
 from antiphon.lower.uncollected import uncollected
 
 MOST_BYTES = 2**30
@@ -292,7 +292,12 @@ class _Where:
 def _written(data: bytes) -> Iterator[str]:
     """What the executor's own parser does not take, and XML does."""
     refused = "the executor's parser refuses this file"
-    if data.lstrip().startswith(b"<?xml"):
+    if encoding(data) != "UTF-8":
+        yield f"{refused}: it is in {encoding(data)}; write it as UTF-8"
+        return
+    if not data.lstrip().startswith(b"<"):
+        yield f"{refused}: it begins with a mark of its encoding; write it as UTF-8 without one"
+    if opening(data).startswith("<?xml"):
         yield f"{refused}: it begins with <?xml ...?>; remove the line"
     if b"\t" in data:
         yield f"{refused}: it has tabs; write blanks"
