@@ -207,11 +207,12 @@ class _Rank:
     def steps(self) -> list[Step]:
         for number in sorted(self.turns):
             turn = self.turns[number]
-            self._put(self._fold([self._move(move, slot) for move, slot in turn.moves]))
+            moves = [self._move(move, slot) for move, slot in turn.moves]
+            self._put(self._fold(moves) if self.held else moves)
             for slot, target, size in turn.taken:
                 if self.places.packets(self.rank, target) is None:
                     self._unpack((PACKETS, slot), self.places.moved(self.rank, target), size)
-            self.held = together([self._read(fold) for fold in turn.folds])
+            self.held = together([self._read(fold) for fold in turn.folds]) if turn.folds else []
         self._fold([])
         return self.line.made
 
@@ -262,7 +263,7 @@ class _Rank:
         self._touch(UNPACK, (packets,), into, size)
 
     def _put(self, moves: list[Move]) -> None:
-        for buffer in sorted({move.source[0] for move in moves}):
+        for buffer in sorted({move.source[0] for move in moves}) if moves else ():
             some = [move for move in moves if move.source[0] == buffer]
             for low in range(0, len(some), MOST_PEERS):
                 batch = tuple(some[low : low + MOST_PEERS])
