@@ -163,7 +163,7 @@ class _Machine:
     def _go_on(self, block: int, turns: int, ready: list[int]) -> bool:
         """Up to so many instructions of a block, and whether it may have another: if not, it has ended, or sleeps."""
         instructions, at, counters, index = self.blocks[block], self.at, self.counters, self.at[block]
-        for one in instructions[index : index + turns]:
+        for one in instructions[index : index + turns] if turns > 1 else (instructions[index],):
             for other, step in one.wait:
                 if at[other] <= step:
                     self.on_block.setdefault(other, []).append(block)
