@@ -39,6 +39,9 @@ PLANNERS = [
 ]
 
 
+FEWER = ("recmult", "halving-doubling", "ring")
+
+
 def fault_of(data: bytes, **how: int) -> str | None:
     """What is wrong with a file, for any place that it is for."""
     try:
@@ -200,6 +203,11 @@ def test_what_cannot_be_written_is_refused_by_name(monkeypatch: pytest.MonkeyPat
     many = cases.program("allreduce", "direct", "full:ranks=9")
     with pytest.raises(Unsupported, match="rank 0 waits for 7 thread blocks, and only 3 have numbers"):
         blocks(many, Limits(waited=3))
+    seven = {planner: cases.program("reducescatter", planner, "full:ranks=7") for planner in ("pairwise", *FEWER)}
+    with pytest.raises(Unsupported, match=r"with fewer partners \(recmult, halving-doubling, ring\)"):
+        blocks(seven["pairwise"], Limits(waited=4))
+    for planner in FEWER:
+        blocks(seven[planner], Limits(waited=4))
     with pytest.raises(Unsupported, match="rank 0 needs more than 9 thread blocks"):
         blocks(many, Limits(blocks=9))
     monkeypatch.setattr(write, "NODES", 20)
