@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from antiphon.core.columns import Longs, pointers, ranges, starts
 from antiphon.lower.machine.code import Code
 from antiphon.lower.machine.execute import Case, words
-from antiphon.lower.machine.order import Order
+from antiphon.lower.machine.order import Order, listed
 
 Words = NDArray[np.uint64]
 MANY = 2**13  # instructions from which on columns are faster
@@ -44,15 +44,9 @@ class _Moves:
         moves = [one.count if one.read or one.pop >= 0 else 0 for one in every]
         count = np.array(moves, np.int64)
         return _Moves(
-            count, np.concatenate([[0], np.cumsum(count)]), _listed([one.read for one in every]),
-            _listed([one.write for one in every]), source,
+            count, np.concatenate([[0], np.cumsum(count)]), listed([one.read for one in every]),
+            listed([one.write for one in every]), source,
         )  # fmt: skip
-
-
-def _listed(cells: list[tuple[int, ...]]) -> tuple[Longs, Longs]:
-    """Pointers and first cells."""
-    many = np.array([len(some) for some in cells], np.int64)
-    return np.concatenate([[0], np.cumsum(many)]), np.array([cell for some in cells for cell in some], np.int64)
 
 
 class Waves:
