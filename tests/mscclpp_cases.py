@@ -4,6 +4,7 @@ documentation of operations, and the algorithms it describes): not copied from a
 - `pairs`: allreduce in place of two ranks, each block reading, adding and writing one chunk of the other (the direct
   allreduce of its quick start).
 - `packets`: the one-shot allreduce of its results page for small sizes: everybody sends packets, everybody adds.
+- `crowd`: an allreduce by packets in three blocks, which a barrier holds in order.
 - `forward`: an allgather by packets, where one rank passes on what it got (put, copy and unpack of packets).
 - `grouped`: an allgather whose puts are shared by a group of two blocks, each with a channel of its own.
 - `pulled`: an allgather by get, after a relaxed signal that all have begun.
@@ -98,6 +99,26 @@ def packets() -> Row:
     return plan("packets", "allreduce", False, [rank(at) for at in range(n)], packets=True)
 
 
+def crowd() -> Row:
+    """Allreduce of two ranks by packets, in three blocks one after another: they come to one barrier twice, the second
+    before and after its work, which all its threads do at their own pace."""
+    gate = {"name": "barrier", "barrier_id": 0, "num_threadblocks": 3}
+
+    def rank(at: int) -> Row:
+        send = data("ppkt", [here("i", 0, 2)], [there(0, 2 * at, 2)], channel_ids=[0], channel_type="memory")
+        take = [data("upkt", [here("s", 2 * (1 - at) + chunk)], [here("o", chunk)]) for chunk in (0, 1)]
+        add = [
+            data("re", [here("o", chunk), here("i", chunk)], [here("o", chunk)], reduce_op="sum") for chunk in (0, 1)
+        ]
+        blocks = [
+            block(0, [send, gate, gate], [0], [0]), block(1, [gate, *take, gate], [], []),
+            block(2, [gate, gate, *add], [], []),
+        ]  # fmt: skip
+        return gpu(at, (2, 2, 4), blocks, [1 - at], [(1 - at, "s")])
+
+    return plan("crowd", "allreduce", False, [rank(0), rank(1)], packets=True)
+
+
 def forward() -> Row:
     zero = [
         block(0, [data("ppkt", [here("o", 0)], [there(0, 0)], channel_ids=[0], channel_type="memory")], [0], [0]),
@@ -189,5 +210,5 @@ def switched() -> Row:
     return plan("switched", "allreduce", True, [rank(at) for at in range(n)])
 
 
-FOREIGN = {made.__name__: made() for made in (pairs, packets, forward, grouped, pulled, ported, staged)}
+FOREIGN = {made.__name__: made() for made in (pairs, packets, crowd, forward, grouped, pulled, ported, staged)}
 SWITCHED = switched()

@@ -241,6 +241,41 @@ def test_what_a_rank_has_room_for() -> None:
         assert (f"{blocks} thread blocks, all of which must run at once" in found) is (blocks > 108)
 
 
+def test_scratch_is_allocated_as_the_file_says(tmp_path: Path, capsys: Capture) -> None:
+    """A runtime allocates it whether steps use it or not: of 288 GB and more no GPU has so much."""
+    for scratch, more in ((8 * 288 * 10**9 // CALL.nbytes, False), (8 * 288 * 10**9 // CALL.nbytes + 8, True)):
+        found = outcomes(replace(HEAD, extra={"scratch": scratch, "used": 8}), CALL)["note"]
+        assert ("of scratch for such a call" in found) is more
+    path = tmp_path / "ring.xml"
+    path.write_text(allgather(4).replace('s_chunks="0"', 's_chunks="2000000000"', 1))
+    code, found = told(capsys, "check", str(path), "--for", "msccl", "--nbytes", "64KiB", "--out-of-place")
+    assert (code, found["runs"]) == (0, True)
+    assert "set s_chunks to 0, as many as its steps use" in [one["instead"] for one in found["files"][0]["findings"]]
+
+
+@pytest.mark.parametrize("name", ["utf-16", "utf-16-le", "utf-16-be", "utf-8-sig"])
+def test_a_file_in_another_encoding_is_the_same_file(name: str, tmp_path: Path, capsys: Capture) -> None:
+    """With a mark or without; and the executor's own parser, which reads bytes, refuses it."""
+    path = tmp_path / "ring.xml"
+    path.write_bytes(allgather(4).encode(name))
+    assert run(["verify", str(path)]) == 0
+    assert "right: allgather" in capsys.readouterr().out
+    _, found = told(capsys, "check", str(path), "--for", "msccl", "--nbytes", "64KiB", "--out-of-place")
+    says = "a mark of its encoding" if name == "utf-8-sig" else f"it is in {name.upper()}"
+    assert any(says in one["why"] for one in found["files"][0]["findings"])
+
+
+def test_an_encoding_that_is_not_read_is_named(tmp_path: Path, capsys: Capture) -> None:
+    path = tmp_path / "ring.xml"
+    for data, says in (
+        (allgather(4).encode("utf-32"), "is in an encoding that is not read (UTF-32)"),
+        (('<?xml version="1.0" encoding="big5"?>' + allgather(4)).encode(), "is in an encoding that is not read"),
+    ):
+        path.write_bytes(data)
+        assert run(["verify", str(path)]) == 2
+        assert says in capsys.readouterr().err
+
+
 def test_gather_counts_what_one_rank_gives() -> None:
     head = replace(HEAD, kind="gather", ranks=4, least=0, most=1024, chunks=1)
     assert "ignored" not in outcomes(head, replace(CALL, nbytes=4096, ranks=4, root=0))

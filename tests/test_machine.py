@@ -22,6 +22,8 @@ from antiphon.lower.machine.code import INPUT, OUTPUT, SCRATCH, Block, Code, Ins
 from antiphon.lower.machine.execute import execute
 from antiphon.lower.machine.judge import judge
 from antiphon.lower.machine.lift import schedule_of
+from antiphon.lower.machine.order import Accesses, Flat, Order
+from antiphon.lower.machine.waves import Waves, ends
 from antiphon.runtimes.measure.local import run_local
 from antiphon.topologies import topology
 
@@ -248,6 +250,29 @@ def test_the_verdict_is_that_of_all_orders(number: int, seed: int, times: int) -
     assert (fault is None) == always_right(code), fault
     if fault is None:
         assert verify(schedule_of(code), topology(f"full:ranks={code.collective.ranks}")).fault is None
+
+
+@given(st.integers(0, len(RIGHT) - 1), st.integers(0, 2**32), st.integers(0, 2))
+@settings(max_examples=200)
+def test_many_at_a_time_are_any_order(number: int, seed: int, times: int) -> None:
+    """Where the order decides nothing, instructions by the wave end as one by one."""
+    random = Random(seed)
+    code = RIGHT[number]
+    for _ in range(times):
+        code = mutated(code, random)
+    run = execute(code, seed)
+    if len(run.order) == code.begin[-1] and (run.fault is None or run.fault.kind != "left"):
+        order = Order.of(code, Flat.of(code, run.order))
+        if order.whole and not order.unordered(*Accesses.of(code, order.flat).pairs()[:2]).any():
+            assert Waves(order).right(seed) == (run.fault is None)
+
+
+def test_what_goes_around_never_ends() -> None:
+    order = Order.of(allreduce(), Flat.of(allreduce(), execute(allreduce()).order))
+    src, dst = int(order.src[0]), int(order.dst[0])
+    assert ends(order, [])
+    assert ends(order, [(src, dst)])
+    assert not ends(order, [(dst, src)])
 
 
 def test_faults_are_told_by_rank_block_and_step() -> None:

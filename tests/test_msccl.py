@@ -39,6 +39,9 @@ PLANNERS = [
 ]
 
 
+FEWER = ("recmult", "halving-doubling", "ring")
+
+
 def fault_of(data: bytes, **how: int) -> str | None:
     """What is wrong with a file, for any place that it is for."""
     try:
@@ -140,6 +143,12 @@ def test_more_reductions_than_the_executor_makes_one() -> None:
     right(cases.program("allreduce", "direct", "full:ranks=20", True))
 
 
+def test_a_file_is_the_same_every_time() -> None:
+    """Wherever in memory the objects lie that it is made of."""
+    program = cases.program("alltoall", "bruck", "full:ranks=12", in_place=True)
+    assert len({xml_of(program) for _ in range(4)}) == 1
+
+
 def test_a_file_for_each_place() -> None:
     plan = antiphon.plan("alltoall", antiphon.topology("full:ranks=2"), planner="direct")
     files = {name: b"".join(text) for name, text in msccl_xml(plan).items()}
@@ -194,6 +203,11 @@ def test_what_cannot_be_written_is_refused_by_name(monkeypatch: pytest.MonkeyPat
     many = cases.program("allreduce", "direct", "full:ranks=9")
     with pytest.raises(Unsupported, match="rank 0 waits for 7 thread blocks, and only 3 have numbers"):
         blocks(many, Limits(waited=3))
+    seven = {planner: cases.program("reducescatter", planner, "full:ranks=7") for planner in ("pairwise", *FEWER)}
+    with pytest.raises(Unsupported, match=r"with fewer partners \(recmult, halving-doubling, ring\)"):
+        blocks(seven["pairwise"], Limits(waited=4))
+    for planner in FEWER:
+        blocks(seven[planner], Limits(waited=4))
     with pytest.raises(Unsupported, match="rank 0 needs more than 9 thread blocks"):
         blocks(many, Limits(blocks=9))
     monkeypatch.setattr(write, "NODES", 20)

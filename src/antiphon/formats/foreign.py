@@ -17,6 +17,7 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.topology import LinkType, Topology, build
 from antiphon.errors import Invalid, Unsupported
 from antiphon.formats.written import Written, Wrong
+from antiphon.formats.xml import opening
 from antiphon.lower.machine.judge import judge
 from antiphon.lower.machine.lift import schedule_of
 from antiphon.planners.shared.routing import routed
@@ -26,12 +27,12 @@ NOWHERE = "no machine"  # how the name of a machine begins that a file does not 
 
 def reader_of(data: bytes) -> Callable[[bytes, str], Written] | None:
     """Who reads such a file; None: nobody here."""
-    start = data[:4096].removeprefix(b"\xef\xbb\xbf").lstrip()
-    if start.startswith(b"<") and re.search(rb"<\s*algo\b", start):
+    start = opening(data)
+    if start.startswith("<") and re.search(r"<\s*algo\b", start):
         from antiphon.formats.msccl.foreign import read as read_xml
 
         return read_xml
-    if start.startswith(b"{") and b'"gpus"' in data and b'"threadblocks"' in data:
+    if start.startswith("{") and b'"gpus"' in data and b'"threadblocks"' in data:
         from antiphon.formats.mscclpp.foreign import read as read_json
 
         return read_json

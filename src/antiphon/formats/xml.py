@@ -15,6 +15,24 @@ _STRETCH = 2**14  # bytes
 _BLOCK = 2**20
 MOST_ATTRIBUTES = 2**8
 LONGEST = 18  # digits of a whole number
+_ENCODINGS = {  # by how a file in them begins: with a mark of the order of bytes, or with "<"
+    b"\xff\xfe\0\0": "UTF-32", b"\0\0\xfe\xff": "UTF-32", b"<\0\0\0": "UTF-32-LE", b"\0\0\0<": "UTF-32-BE",
+    b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16", b"<\0": "UTF-16-LE", b"\0<": "UTF-16-BE",
+}  # fmt: skip
+
+
+def encoding(data: bytes) -> str:
+    """What the first bytes of a file say that it is in; UTF-8 stands for all that ASCII is a part of."""
+    return next((name for start, name in _ENCODINGS.items() if data.startswith(start)), "UTF-8")
+
+
+def opening(data: bytes) -> str:
+    """How a file begins, as text, without marks and blanks.
+
+    >>> opening(" <algo>".encode("utf-16"))
+    '<algo>'
+    """
+    return data[:4096].decode(encoding(data), "replace").removeprefix("\ufeff").lstrip()
 
 
 class Reader(Protocol):
@@ -61,7 +79,9 @@ def read_xml(
             parser.CharacterDataHandler = text
         parser.EndElementHandler = reader.end
         try:
-            for block in _blocks(source) if isinstance(source, bytes) else read_blocks(source):
+            for number, block in enumerate(_blocks(source) if isinstance(source, bytes) else read_blocks(source)):
+                if not number and encoding(block).startswith("UTF-32"):
+                    raise LookupError("UTF-32")
                 _check_attributes(block)
                 parser.Parse(block, False)
             parser.Parse(b"", True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from antiphon.formats.lint.form import Call, Finding, Head, Runtime, places, sizes, whom
+from antiphon.units import format_size
 
 OPERATORS = ("sum", "prod", "max", "min")
 ROOTED = ("broadcast", "reduce", "gather", "scatter")
@@ -12,6 +13,7 @@ FUSED = ("rcs", "rrs", "rrc", "rrcs")
 MOST_CHANNELS = 32  # of MSCCL's executor
 MOST_BLOCKS = 64  # of a rank, as RCCL is built
 AT_ONCE = 108  # multiprocessors of an A100; an H100 has 132
+MEMORY = 288 * 10**9  # bytes of the largest GPUs
 NCCL_TYPES = ("int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64", "bfloat16")
 
 
@@ -121,11 +123,24 @@ def _together(head: Head, call: Call) -> Iterator[Finding]:
         )
 
 
+def _scratch(head: Head, call: Call) -> Iterator[Finding]:
+    """The executor allocates what the file says, whatever its steps use."""
+    said, used = head.extra.get("scratch", 0), head.extra.get("used", 0)
+    nbytes = _counted(head, call).nbytes * said // head.chunks
+    if nbytes > MEMORY:
+        yield Finding(
+            "note",
+            f"the runtime allocates {format_size(nbytes)} of scratch for such a call (s_chunks={said}), more than a "
+            "GPU has",
+            f"set s_chunks to {used}, as many as its steps use" if used < said else "take a planner with less scratch",
+        )
+
+
 def _process(head: Head, call: Call) -> Iterator[Finding]:
     yield Finding("note", "the executor is off where one process drives several GPUs", "start a process for each GPU")
 
 
-COMMON = (whom, _operator, _type, _whole, _size, places, _root)
+COMMON = (whom, _operator, _type, _whole, _size, places, _root, _scratch)
 
 MSCCL = Runtime(
     "msccl",

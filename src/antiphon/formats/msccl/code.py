@@ -59,7 +59,7 @@ def code_of(algorithm: Algorithm, in_place: bool, protocol: str | None = None, *
         if grain % algorithm.ranks:
             raise Invalid(f"nchunksperloop is {grain}, which the {algorithm.ranks} ranks do not divide")
         grain //= algorithm.ranks
-    places = Places.of(collective, in_place, grain, _scratch(algorithm))
+    places = Places.of(collective, in_place, grain, named_scratch(algorithm))
     ways: dict[tuple[int, int, int], int] = {}
     _connections(algorithm, ways)
     first: list[int] = []
@@ -132,11 +132,11 @@ def _refuse_idle(algorithm: Algorithm) -> None:
             f"nchunksperloop is {algorithm.chunks}: {steps} steps of up to {MOST_COUNT} chunks cannot move that many "
             f"to or from all of {algorithm.ranks} ranks"
         )
-    if sum(_scratch(algorithm)) > moved + 2**16:
-        raise Invalid(f"its scratch has {sum(_scratch(algorithm))} chunks, most of which nothing can touch")
+    if sum(named_scratch(algorithm)) > moved + 2**16:
+        raise Invalid(f"its scratch has {sum(named_scratch(algorithm))} chunks, most of which nothing can touch")
 
 
-def _scratch(algorithm: Algorithm) -> list[int]:
+def named_scratch(algorithm: Algorithm) -> list[int]:
     """Per rank the chunks of scratch up to the last that a step names, if so many are declared."""
     found = []
     for gpu in algorithm.gpus:
@@ -296,30 +296,32 @@ def _instruction(
 
 @dataclass(eq=False)
 class _Messages:
-    """All sends and receives by their way, with their counts."""
+    """All sends and receives by their way, with their steps."""
 
-    sent: dict[tuple[int, int, int], list[tuple[int, str]]] = field(default_factory=dict)
-    taken: dict[tuple[int, int, int], list[tuple[int, str]]] = field(default_factory=dict)
+    sent: dict[tuple[int, int, int], list[_Spot]] = field(default_factory=dict)
+    taken: dict[tuple[int, int, int], list[_Spot]] = field(default_factory=dict)
 
     def add(self, gpu: Gpu, block: ThreadBlock, one: Done) -> None:
         step = one.step
         if not step.count:
             return
         if step.verb in SENDS:
-            way = (gpu.rank, block.send, block.channel)
-            self.sent.setdefault(way, []).append((step.count, _told(gpu, block, step)))
+            self.sent.setdefault((gpu.rank, block.send, block.channel), []).append((gpu, block, step))
         if step.verb in RECEIVES:
-            way = (block.recv, gpu.rank, block.channel)
-            self.taken.setdefault(way, []).append((step.count, _told(gpu, block, step)))
+            self.taken.setdefault((block.recv, gpu.rank, block.channel), []).append((gpu, block, step))
 
     def refuse(self) -> None:
         """The k-th send of a way is the k-th receive, of as many chunks."""
         for way in sorted({*self.sent, *self.taken}):
             sent, taken = self.sent.get(way, []), self.taken.get(way, [])
-            for (count, one), (other, two) in zip(sent, taken, strict=False):
-                if count != other:
-                    raise Invalid(f"{one}: sends {count} chunks, of which {two} takes {other}")
+            for one, two in zip(sent, taken, strict=False):
+                if one[2].count != two[2].count:
+                    what = f"sends {one[2].count} chunks, of which {_told(*two)} takes {two[2].count}"
+                    raise Invalid(f"{_told(*one)}: {what}")
             if len(sent) > len(taken):
-                raise Invalid(f"{sent[len(taken)][1]}: nothing at rank {way[1]} receives it on channel {way[2]}")
+                raise Invalid(f"{_told(*sent[len(taken)])}: nothing at rank {way[1]} receives it on channel {way[2]}")
             if len(taken) > len(sent):
-                raise Invalid(f"{taken[len(sent)][1]}: rank {way[0]} never sends it on channel {way[2]}")
+                raise Invalid(f"{_told(*taken[len(sent)])}: rank {way[0]} never sends it on channel {way[2]}")
+
+
+_Spot = tuple[Gpu, ThreadBlock, Step]

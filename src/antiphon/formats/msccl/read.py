@@ -10,19 +10,19 @@ from dataclasses import dataclass, field
 from antiphon.core.files import name_of, read_bytes
 from antiphon.errors import Invalid, quote
 from antiphon.formats.msccl.words import KINDS, SLOTS, VERBS
-from antiphon.formats.xml import LONGEST, Attributes, read_xml
+from antiphon.formats.xml import LONGEST, Attributes, encoding, opening, read_xml
 from antiphon.lower.uncollected import uncollected
 
 MOST_BYTES = 2**30
 MOST_RANKS = 1024
 MOST_CHANNELS = 128
 MOST_STEPS = 64
-SHORT = 5  # digits of numbers that are kept
+SHORT = 5  # digits of numbers that are kept, which so fit into 32 bits
 _TAG = re.compile(rb"<[^<>]*>?")
 _ODD = re.compile(rb"<[^<>'\n\r]*+['\n\r]")  # what some tag must have for its text to be looked at
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Step:
     """Offsets and `after` as they stand there, -1 for none; `flag`: hasdep."""
 
@@ -226,24 +226,17 @@ class _Reader:
 
     def _plain_step(self, attributes: Attributes, number: int) -> Step | None:
         """A step as nearly all are, of numbers read before. Who asks says what is wrong with any other."""
-        numbers = [self.numbers.get(attributes.get(key, "")) for key in _NUMBERS]
-        verb, src, dst = (attributes.get(key, "") for key in ("type", "srcbuf", "dstbuf"))
-        if None in numbers or src not in self.words or dst not in self.words or verb not in VERBS:
+        known, words = self.numbers, self.words
+        try:
+            verb, src, dst = VERBS[attributes["type"]], words[attributes["srcbuf"]], words[attributes["dstbuf"]]
+            source, target = known[attributes["srcoff"]], known[attributes["dstoff"]]
+            block, step = known[attributes["depid"]], known[attributes["deps"]]
+            s, count, flag = known[attributes["s"]], known[attributes["cnt"]], known[attributes["hasdep"]]
+        except KeyError:
             return None
-        s, source, target, count, block, step, flag = (value for value in numbers if value is not None)
-        fits = max(source, target, block, step) < 2**31 and min(source, target, block, step) >= -(2**31)
-        if (
-            not fits
-            or verb == "nop"
-            or s != number
-            or number >= MOST_STEPS
-            or not 0 <= count <= 71
-            or flag not in (0, 1)
-        ):
+        if verb == "nop" or s != number or number >= MOST_STEPS or not 0 <= count <= 71 or flag not in (0, 1):
             return None
-        return Step(
-            number, VERBS[verb], self.words[src], source, self.words[dst], target, count, block, step, bool(flag)
-        )  # fmt: skip
+        return Step(number, verb, src, source, dst, target, count, block, step, flag == 1)
 
     def _buffer(self, where: _Where, key: str) -> str:
         text = where.text(key)
@@ -252,7 +245,6 @@ class _Reader:
         return self.words.setdefault(text, text)
 
 
-_NUMBERS = ("s", "srcoff", "dstoff", "cnt", "depid", "deps", "hasdep")
 _INSIDE = {"algo": "", "gpu": "algo", "tb": "gpu", "step": "tb"}
 
 
@@ -292,7 +284,12 @@ class _Where:
 def _written(data: bytes) -> Iterator[str]:
     """What the executor's own parser does not take, and XML does."""
     refused = "the executor's parser refuses this file"
-    if data.lstrip().startswith(b"<?xml"):
+    if encoding(data) != "UTF-8":
+        yield f"{refused}: it is in {encoding(data)}; write it as UTF-8"
+        return
+    if not data.lstrip().startswith(b"<"):
+        yield f"{refused}: it begins with a mark of its encoding; write it as UTF-8 without one"
+    if opening(data).startswith("<?xml"):
         yield f"{refused}: it begins with <?xml ...?>; remove the line"
     if b"\t" in data:
         yield f"{refused}: it has tabs; write blanks"

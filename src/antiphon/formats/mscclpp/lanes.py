@@ -196,7 +196,8 @@ class _Apart:
         """Each thread does its part when it gets there: so none need have waited for anything, and the last comes when
         all have."""
         block = self._fresh()
-        spot = self.machine.add(block, replace(item.one, wait=self.fence))
+        item.one.wait = self.fence
+        spot = self.machine.add(block, item.one)
         note(self.machine, spot, item.flags, [])
         self.machine.held += [(spot, before) for before in self.data]
         if item.marks and self.seen:

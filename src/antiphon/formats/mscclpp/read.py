@@ -229,8 +229,8 @@ class _Rank:
                 return
             made.pop()
             one.left = None
-            if before is None or before.left is None or before.left != one.came - 1:
-                return
+            if before is None or before.left is None or before.left != one.came - 1 or made[-1].wait:
+                return  # it has done something since: by itself, or in lanes that it waits for
             made.pop()
             one.came = None
 

@@ -27,7 +27,7 @@ from antiphon.formats.mscclpp.register import registration
 from antiphon.lower.grain import chunked
 from antiphon.lower.lowering import lower
 from antiphon.lower.onesided.form import Step
-from antiphon.lower.onesided.packets import by_packets, fit
+from antiphon.lower.onesided.packets import ByPackets, fit
 from antiphon.lower.onesided.steps import OneSided
 from antiphon.lower.onesided.switched import INSTEAD, Switched, squeezed, switched
 from antiphon.lower.uncollected import uncollected
@@ -175,12 +175,12 @@ def _by_packets(
 
 def _flagged(program: Program, blocks: int, far: Callable[[int, int], bool]) -> tuple[Bound, list[Gpu]]:
     whole = chunked(program, MOST_CHUNKS, WHAT)
-    bound = whole
+    bound, packets = whole, ByPackets(program, whole)
 
     def dealt(most: int) -> Dealt:
         nonlocal bound
-        made, bound = by_packets(program, whole, most)
-        return len(made), lambda rank: [of[rank] for of in made]
+        count, steps, bound = packets.dealt(most)
+        return count, steps
 
     gpus = _fitting([Ends(rank, far, _kinds(program)) for rank in range(program.ranks)], blocks, dealt)
     if int(bound.sizes.sum()) > FEW_CELLS:

@@ -10,6 +10,7 @@ from antiphon.lower.blocks.numbered import Blocks, numbered
 from antiphon.lower.blocks.operations import Values, values
 from antiphon.lower.blocks.place import Full, place
 from antiphon.lower.blocks.queues import stuck
+from antiphon.lower.blocks.segments import dissolve as unbound
 from antiphon.lower.blocks.segments import flow
 from antiphon.lower.blocks.steps import Block, dissolve
 from antiphon.lower.grain import chunked
@@ -64,14 +65,12 @@ def _placed(
     refused: set[Turn] = set()
     for tried in range(MOST_TRIED + 1):
         known = values(program, bound, apart)
-        moving = flow(known, limits.count, limits.fused)
-        if most and tried < MOST_TRIED:
-            ways = lanes(known, moving, most, refused)
-        else:
-            ways = by_channel(known, moving, program.channels)
-        made = place(known, moving, ways, limits)
+        flow(known, limits.count, limits.fused)
+        alone = not most or tried == MOST_TRIED
+        ways = by_channel(known, program.channels) if alone else lanes(known, most, refused)
+        made = place(known, ways, limits)
         waiting = stuck(made, limits.slots)
-        moving.dissolve()
+        unbound(known)
         if not waiting:
             return (known, made), len(ways)
         refused |= {_turn(block) for block in waiting if block.send >= 0 and block.recv >= 0}

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from antiphon.core.program import SEND
 from antiphon.lower.blocks.operations import Values
-from antiphon.lower.blocks.segments import Flow, Segment
+from antiphon.lower.blocks.parts import Segment
 
 Turn = tuple[int, int, int]  # a rank, whom it receives from, and whom it sends on to
 
@@ -29,11 +30,11 @@ class Lane:
         self.after[rank, source], self.before[rank, target] = target, source
 
 
-def lanes(values: Values, flow: Flow, most: int, refused: set[Turn]) -> list[Lane]:
+def lanes(values: Values, most: int, refused: set[Turn]) -> list[Lane]:
     """Every segment gets its lane; turns of `refused` are none. Linear in segments and lanes."""
     made = [Lane()]
     known: dict[tuple[int, ...], int] = {}
-    work = list(_heads(values, flow))
+    work = list(_heads(values))
     work.reverse()
     while work:
         chain = [work.pop()]
@@ -56,19 +57,19 @@ def lanes(values: Values, flow: Flow, most: int, refused: set[Turn]) -> list[Lan
     return made
 
 
-def by_channel(values: Values, flow: Flow, channels: int) -> list[Lane]:
+def by_channel(values: Values, channels: int) -> list[Lane]:
     """A lane for each channel of a program that has several: messages on different ones have no order."""
-    for operations in values.ranks:
-        for one in operations:
-            for segment in flow.sent.get(one, ()):
+    for one in values.every():
+        if one.kind == SEND:
+            for segment in one.segments:
                 segment.lane, segment.parent, segment.child, segment.passing = one.channel, None, None, False
     return [Lane() for _ in range(channels)]
 
 
-def _heads(values: Values, flow: Flow) -> Iterator[Segment]:
-    for operations in values.ranks:
-        for one in operations:
-            for segment in flow.sent.get(one, ()):
+def _heads(values: Values) -> Iterator[Segment]:
+    for one in values.every():
+        if one.kind == SEND:
+            for segment in one.segments:
                 if segment.parent is None:
                     yield segment
 

@@ -95,7 +95,8 @@ def _rank(rank: int, blocks: list[Block], where: _Cells, limits: Limits) -> list
     if len(awaited) > limits.waited:
         raise Unsupported(
             f"rank {rank} waits for {len(awaited)} thread blocks, and only {limits.waited} have numbers that can be "
-            "waited for; take a planner with fewer partners (ring, recmult) or fewer ranks"
+            "waited for (a block receives from one rank, so what so many send cannot all be added up); take a planner "
+            "with fewer partners (recmult, halving-doubling, ring) or fewer ranks"
         )
     blocks = sorted(blocks, key=lambda block: block not in awaited)
     number = {block: at for at, block in enumerate(blocks)}

@@ -8,59 +8,37 @@ stretch leads from one into the next. What an operation writes into a cell is a
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from itertools import pairwise
+from dataclasses import dataclass
+from itertools import chain, pairwise
 
 from antiphon.core.program import FOLD, JOIN, RECEIVE, SEND, Bound, Program
 from antiphon.core.program.kinds import SCRATCH
-from antiphon.lower.blocks.steps import Step
+from antiphon.lower.blocks.parts import Operation, Span
 
-Span = tuple[int, int]  # first cell, and how many
-
-
-@dataclass(eq=False, slots=True)
-class Operation:
-    """`spans`: of a message its stretches in order; of a fold the result and the operands, all of one length.
-
-    `versions`: of what it reads, one per cell: of a send in the order of the stream, of a fold operand by operand.
-    `first`: the first version that it writes. `done`: the steps that it ends with, at most one of each block.
-    """
-
-    kind: int
-    rank: int
-    when: int
-    peer: int
-    channel: int
-    spans: list[Span]
-    waits: list[Operation]
-    length: int  # of what it writes or sends
-    versions: list[int] = field(default_factory=list)
-    first: int = -1
-    done: list[Step] = field(default_factory=list)
+SEVERAL = Operation(JOIN, -1, -1, -1, -1, [], [], 0)
 
 
 @dataclass(eq=False)
 class Values:
-    """All operations by rank, in order, and of every version who writes it and who reads it (None: nobody, or several
-    times, or it is there in the end; then `many` says so)."""
+    """All operations by rank, in order, and of every version who writes it and who reads it (None: nobody; SEVERAL:
+    several, or several times, or it is there in the end)."""
 
     ranks: list[list[Operation]]
     writer: list[Operation]
     reader: list[Operation | None]
-    many: bytearray
     scratch: list[int]  # per rank: its first cell of scratch
+
+    def every(self) -> Iterator[Operation]:
+        return chain.from_iterable(self.ranks)
 
     def only(self, first: int, count: int, reader: Operation) -> bool:
         """Whether nobody else reads these versions."""
-        for version in range(first, first + count):
-            if self.reader[version] is not reader or self.many[version]:
-                return False
-        return True
+        return self.reader[first : first + count] == [reader] * count
 
 
 def values(program: Program, bound: Bound, apart: bool) -> Values:
     """Linear in cells moved. `apart`: nothing reaches over the end of a block of the collective in a user's buffer."""
-    found = Values([], [], [], bytearray(), [])
+    found = Values([], [], [], [])
     for rank in range(program.ranks):
         size = [int(each) for each in bound.sizes[rank]]
         base = bases(size)
@@ -95,13 +73,15 @@ def _rank(program: Program, bound: Bound, rank: int, base: list[int], edge: _Edg
     for number, asked in enumerate(kinds):
         mine = spans[parts[number] - begin : parts[number + 1] - begin]
         awaited = wait[waits[number] - waits[0] : waits[number + 1] - waits[0]]
-        after = [one for w in awaited for one in by_number[w]]
-        if not edge.grain and (asked == FOLD or len(mine) == 1):  # nothing is cut or joined, as nearly everywhere
-            length = mine[0][1]
-            kind, here = (asked, mine) if length else (JOIN, [])
-            made.append(Operation(kind, rank, whens[number], peers[number], channels[number], here, after, length))
-            by_number.append(made[-1:])
-            continue
+        if not edge.grain:  # nothing is cut
+            after = [made[w] for w in awaited]
+            if asked == FOLD or len(mine) == 1:  # nor joined, as nearly everywhere
+                length = mine[0][1]
+                kind, here = (asked, mine) if length else (JOIN, [])
+                made.append(Operation(kind, rank, whens[number], peers[number], channels[number], here, after, length))
+                continue
+        else:
+            after = [one for w in awaited for one in by_number[w]]
         if asked == FOLD:
             stretches = [folded for folded in edge.fold(mine) if folded[0][1]]
         else:
@@ -168,7 +148,7 @@ class _Edges:
 def _versions(found: Values, made: list[Operation], cells: int, edge: _Edges) -> list[Operation]:
     """Who reads what whom wrote, at one rank. A fold that goes on where the one before it ends, of what the same
     operations wrote, is one with that; what is left is returned."""
-    writer, reader, many = found.writer, found.reader, found.many
+    writer, reader = found.writer, found.reader
     holds = [-1] * cells
     kept: list[Operation] = []
     instead: dict[Operation, Operation] = {}
@@ -193,9 +173,7 @@ def _versions(found: Values, made: list[Operation], cells: int, edge: _Edges) ->
         for versions in reads:
             for version in versions:
                 if version >= 0:
-                    if reader[version] is not None:
-                        many[version] = 1
-                    reader[version] = into
+                    reader[version] = into if reader[version] is None else SEVERAL
         if one.kind in (RECEIVE, FOLD):
             at = len(writer)
             if into is one:
@@ -206,14 +184,12 @@ def _versions(found: Values, made: list[Operation], cells: int, edge: _Edges) ->
             if one.length == 1:
                 writer.append(into)
                 reader.append(None)
-                many.append(0)
             else:
                 writer.extend([into] * one.length)
                 reader.extend([None] * one.length)
-                many.extend(bytes(one.length))
     for version in holds[: found.scratch[-1]]:
         if version >= 0:
-            many[version] = 1
+            reader[version] = SEVERAL
     return kept
 
 

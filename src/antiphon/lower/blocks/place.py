@@ -18,8 +18,9 @@ from antiphon.core.program import FOLD, JOIN, RECEIVE, SEND
 from antiphon.errors import Unsupported
 from antiphon.lower.blocks.lanes import Lane
 from antiphon.lower.blocks.limits import Limits
-from antiphon.lower.blocks.operations import Operation, Values
-from antiphon.lower.blocks.segments import Flow, Segment, unjoined
+from antiphon.lower.blocks.operations import Values
+from antiphon.lower.blocks.parts import Operation, Segment
+from antiphon.lower.blocks.segments import unjoined
 from antiphon.lower.blocks.steps import Block, Step
 
 FUSED = {"r": "rcs", "rrc": "rrcs"}
@@ -39,14 +40,14 @@ class Needs(NamedTuple):
     missing: bool
 
 
-def place(values: Values, flow: Flow, lanes: list[Lane], limits: Limits) -> list[list[Block]]:
+def place(values: Values, lanes: list[Lane], limits: Limits) -> list[list[Block]]:
     """Blocks by rank. Linear in steps, and in blocks of a rank for each step that waits."""
-    return _Placing(values, flow, lanes, limits).go()
+    return _Placing(values, lanes, limits).go()
 
 
 class _Placing:
-    def __init__(self, values: Values, flow: Flow, lanes: list[Lane], limits: Limits) -> None:
-        self.values, self.flow, self.lanes, self.limits = values, flow, lanes, limits
+    def __init__(self, values: Values, lanes: list[Lane], limits: Limits) -> None:
+        self.values, self.lanes, self.limits = values, lanes, limits
         self.blocks: list[list[Block]] = [[] for _ in values.ranks]
         self.at: dict[tuple[int, int, int, bool], Block] = {}  # rank, channel, peer, whether it sends there
         self.sending: dict[tuple[int, int], int] = defaultdict(int)  # blocks with sends, by rank and channel
@@ -59,10 +60,11 @@ class _Placing:
 
     def go(self) -> list[list[Block]]:
         by_time: dict[int, tuple[list[Operation], list[Operation], list[Operation]]] = {}
-        for operations in self.values.ranks:
-            for one in operations:
-                kinds = by_time.setdefault(one.when, ([], [], []))
-                kinds[1 if one.kind == SEND else 2 if one.kind == RECEIVE else 0].append(one)
+        for one in self.values.every():
+            kinds = by_time.get(one.when)
+            if kinds is None:
+                kinds = by_time[one.when] = [], [], []
+            kinds[1 if one.kind == SEND else 2 if one.kind == RECEIVE else 0].append(one)
         for time in sorted(by_time):
             alone, sends, receives = by_time[time]
             for one in alone:
@@ -71,24 +73,23 @@ class _Placing:
                 elif one.kind == JOIN:
                     one.done = list(_latest(one.waits).values())
             for one in sends:
-                for segment in self.flow.sent[one]:
+                for segment in one.segments:
                     self._send(segment)
             for one in receives:
-                for segment in self.flow.received[one]:
+                for segment in one.segments:
                     if segment.step is None:
                         self._receive(segment)
-                one.done = _ends([each.step for each in self.flow.received[one] if each.step is not None])
+                one.done = _ends([each.step for each in one.segments if each.step is not None])
         return self.blocks
 
     # ---- what is done alone ----
 
     def _fold(self, fold: Operation) -> None:
-        pieces = self.flow.pieces.get(fold)
         steps = []
-        if pieces is None:
+        if not fold.pieces:
             steps.append(self._local(fold))
         else:
-            for piece in pieces:
+            for piece in fold.pieces:
                 last = piece.chain[-1].step
                 assert last is not None
                 for cell in piece.memory[1:]:

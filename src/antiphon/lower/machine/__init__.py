@@ -1,5 +1,6 @@
 """A machine that executes what is written for runtimes of GPUs, in the orders that they may take, and judges it.
 
 `code`: what blocks of all ranks do, as readers of files hand it over. `execute`: one run in a random legal order.
-`order`: what must come before what, and which accesses to one chunk nothing orders. `judge`: the verdict.
+`order`: what must come before what, and which accesses to one chunk nothing orders. `waves`: more runs, many
+instructions at a time. `judge`: the verdict.
 """

@@ -1,7 +1,7 @@
 """One run of a code: blocks in a random legal order, queues and semaphores as they are, contributions as sums.
 
-What a cell holds is a multiset of contributions: the sum of a random number of 128 bits for each, and above these bits
-the number of contributions. Two different multisets that occur pass for equal with a probability below 2^-100.
+What a cell holds is a multiset of contributions: two sums of a random number of 64 bits for each, and above these the
+number of contributions. Two different multisets that occur pass for equal with a probability below 2^-100.
 """
 
 from __future__ import annotations
@@ -10,10 +10,15 @@ from collections import deque
 from dataclasses import dataclass
 from random import Random
 
+import numpy as np
+from numpy.typing import NDArray
+
 from antiphon.core.interpret.buffers import sides
 from antiphon.lower.machine.code import INPUT, OUTPUT, Code, Instruction
 
-BITS = 160  # for sums of up to 2^32 contributions of 128 bits; their number stands above
+WORD = 2**64 - 1
+APART = 96  # bits from sum to sum: room for 2^32 contributions
+BITS = 2 * APART  # their number stands above
 
 
 @dataclass(frozen=True)
@@ -42,7 +47,7 @@ class Case:
         first, last = sides(collective, code.in_place)
         names: dict[tuple[int, int], list[int]] = {}
         for block, name in set(zip(relation.pre_block.tolist(), relation.pre_id.tolist(), strict=True)):
-            names[block, name] = [(1 << BITS) + random.getrandbits(128) for _ in range(grain)]
+            names[block, name] = [_one(random.getrandbits(128)) for _ in range(grain)]
         held: dict[tuple[int, int], list[int]] = {}
         columns = (relation.pre_rank, relation.pre_block, relation.pre_id)
         for rank, block, name in zip(*(column.tolist() for column in columns), strict=True):
@@ -70,6 +75,17 @@ class Case:
                 wanted[at + chunk] = value
                 kept.pop(at + chunk, None)
         return Case(given, wanted, kept)
+
+
+def _one(drawn: int) -> int:
+    """One contribution of 128 random bits."""
+    return (1 << BITS) + (drawn >> 64 << APART) + (drawn & WORD)
+
+
+def words(held: list[int]) -> NDArray[np.uint64]:
+    """The same in columns, each sum modulo 2^64, the number of contributions last."""
+    columns = [[value >> shift & WORD for value in held] for shift in (0, APART, BITS)]
+    return np.array(columns, np.uint64).T.copy()
 
 
 def _cells(code: Code, side: object, kind: int) -> list[tuple[int, int, int]]:
@@ -147,7 +163,7 @@ class _Machine:
     def _go_on(self, block: int, turns: int, ready: list[int]) -> bool:
         """Up to so many instructions of a block, and whether it may have another: if not, it has ended, or sleeps."""
         instructions, at, counters, index = self.blocks[block], self.at, self.counters, self.at[block]
-        for one in instructions[index : index + turns]:
+        for one in instructions[index : index + turns] if turns > 1 else (instructions[index],):
             for other, step in one.wait:
                 if at[other] <= step:
                     self.on_block.setdefault(other, []).append(block)

@@ -10,7 +10,8 @@ import numpy as np
 from antiphon.core.columns import Bools, Longs, starts
 from antiphon.lower.machine.code import Code, held_up, spread
 from antiphon.lower.machine.execute import Fault, execute
-from antiphon.lower.machine.order import Accesses, Flat, Order
+from antiphon.lower.machine.order import Accesses, Flat, Order, Row
+from antiphon.lower.machine.waves import MANY, Waves, ends
 from antiphon.lower.uncollected import uncollected
 
 ORDERS = 3
@@ -25,12 +26,16 @@ def judge(code: Code, *, orders: int = ORDERS, seed: int = 0) -> Fault | None:
     go when chunks are large. That none hangs holds for all orders: what an instruction waits for does not depend on
     data. Then all accesses to a cell must be ordered. Where two are not, a run in the other order is made: a fault if
     that ends with other data, and none if the order makes no difference (of two that add to a cell it always does:
-    the one may miss what the other adds).
+    the one may miss what the other adds). Of a large code whose accesses are all ordered the later runs are made many
+    instructions at a time.
     """
+    many = int(code.begin[-1]) >= MANY
+    seed += many  # blocks get farther ahead then, which is faster
     run = execute(code, seed)
     if run.fault is not None:
-        done = run.fault.kind in ("wrong", "input")
-        return (done and _races(code, run.order, seed, wrong=run.fault)) or run.fault
+        if run.fault.kind not in ("wrong", "input"):
+            return run.fault
+        return _races(Order.of(code, Flat.of(code, run.order)), seed, wrong=run.fault)[0] or run.fault
     if any(
         one.count > code.least and (one.pop >= 0 or one.push >= 0)
         for block in code.blocks
@@ -41,24 +46,27 @@ def judge(code: Code, *, orders: int = ORDERS, seed: int = 0) -> Fault | None:
             each = "each is a message of its own" if code.least == 1 else f"a message holds {code.least} of them"
             what = f"{chunkwise.fault.what}, where chunks are so large that {each}"
             return Fault(chunkwise.fault.kind, what)
-    if code.held:
+    asked = Order.of(code, Flat.of(code, run.order))
+    if code.held and not (asked.whole and ends(asked, [_rows(asked.flat, before, one) for one, before in code.held])):
         slower = execute(held_up(code), seed)
         if slower.fault is not None and slower.fault.kind == "hang":
             return slower.fault
-    fault = _races(code, run.order, seed)
+    fault, ordered = _races(asked, seed)
     if fault is not None:
         return fault
+    waves = Waves(asked) if many and ordered and asked.whole else None
     for more in range(1, orders):
-        run = execute(code, seed + more)
-        if run.fault is not None:
-            return run.fault
+        if waves is None or not waves.right(seed + more):
+            run = execute(code, seed + more)
+            if run.fault is not None:
+                return run.fault
     return None
 
 
-def _races(code: Code, order: list[int], seed: int, wrong: Fault | None = None) -> Fault | None:
-    """The first two accesses that nothing orders, where the other order ends otherwise. `wrong`: how this one ended."""
-    flat = Flat.of(code, order)
-    asked = Order.of(code, flat)
+def _races(asked: Order, seed: int, wrong: Fault | None = None) -> tuple[Fault | None, bool]:
+    """The first two accesses that nothing orders, where the other order ends otherwise; and whether there are none that
+    nothing orders. `wrong`: how this run ended."""
+    code, flat = asked.code, asked.flat
     accesses = Accesses.of(code, flat)
     before, after, cell, written = accesses.pairs()
     pair, first = np.unique((before * len(flat.block) + after) * 2 + written, return_index=True)
@@ -70,20 +78,21 @@ def _races(code: Code, order: list[int], seed: int, wrong: Fault | None = None) 
         what = f"{code.tell(*early)} does not wait for {code.tell(*late)}, and both touch"
         what += f" {code.places.tell(int(cell[at]))}"
         if number >= MOST_TRIED or _loses(code, one, other, int(cell[at])):
-            return Fault("race", what)
+            return Fault("race", what), False
         run = execute(code, seed, last=one, until=other)
         if (wrong is None) != (run.fault is None):
-            ends = wrong or run.fault
-            assert ends is not None
-            return Fault("race", f"{what}: where it comes first, {ends.what}")
+            ended = wrong or run.fault
+            assert ended is not None
+            return Fault("race", f"{what}: where it comes first, {ended.what}"), False
     if wrong is not None:
-        return None
+        return None, False
     if code.inorder:
-        pairs = [tuple(int(flat.ptr[block]) + index for block, index in pair) for pair in code.inorder]
-        rows = np.array(pairs, np.int64)
+        rows = np.array([_rows(flat, *pair) for pair in code.inorder], np.int64)
         for at in np.flatnonzero(asked.unordered(rows[:, 0], rows[:, 1])).tolist():
             one, other = code.inorder[at]
-            return Fault("race", f"{code.tell(*other)} does not wait for {code.tell(*one)}, and both ask one proxy")
+            return Fault(
+                "race", f"{code.tell(*other)} does not wait for {code.tell(*one)}, and both ask one proxy"
+            ), False
     if any(one.loose for block in code.blocks for one in block.instructions):
         unseen = np.flatnonzero(written)[Order.of(code, flat, firm=True).unordered(before[written], after[written])]
         for at in unseen[~np.isin(unseen, bad)].tolist():
@@ -91,8 +100,8 @@ def _races(code: Code, order: list[int], seed: int, wrong: Fault | None = None) 
             what = (
                 f"{code.tell(*other)}: knows only by a relaxed signal that {code.tell(*one)} is done, and may not yet"
             )
-            return Fault("race", f"{what} see what that writes to {code.places.tell(int(cell[at]))}")
-    return (_from_outside(code, accesses, asked) or _left(code)) if code.apart else None
+            return Fault("race", f"{what} see what that writes to {code.places.tell(int(cell[at]))}"), False
+    return (_from_outside(code, accesses, asked) or _left(code)) if code.apart else None, not len(bad)
 
 
 def _loses(code: Code, one: tuple[int, int], other: tuple[int, int], cell: int) -> bool:
@@ -103,6 +112,10 @@ def _loses(code: Code, one: tuple[int, int], other: tuple[int, int], cell: int) 
         reads.append(any(first <= cell < first + there.count for first in there.read))
         writes.append(any(first <= cell < first + there.count for first in there.write))
     return all(writes) and any(reads)
+
+
+def _rows(flat: Flat, one: Row, other: Row) -> tuple[int, int]:
+    return int(flat.ptr[one[0]]) + one[1], int(flat.ptr[other[0]]) + other[1]
 
 
 def _named(flat: Flat, row: int) -> tuple[int, int]:

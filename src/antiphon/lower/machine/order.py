@@ -112,6 +112,16 @@ def _by_line(rows: list[int], line: list[int]) -> list[list[int]]:
     return list(found.values())
 
 
+def listed(cells: list[tuple[int, ...]]) -> tuple[Longs, Longs]:
+    """Tuples of different lengths as pointers and one column.
+
+    >>> listed([(5, 6), (), (7,)])
+    (array([0, 2, 2, 3]), array([5, 6, 7]))
+    """
+    many = np.array([len(some) for some in cells], np.int64)
+    return np.concatenate([[0], np.cumsum(many)]), np.array([cell for some in cells for cell in some], np.int64)
+
+
 @dataclass(frozen=True, eq=False)
 class Accesses:
     """Who touches which cell, by cell, then as they happened in the run; an instruction that does both writes."""
@@ -122,21 +132,13 @@ class Accesses:
 
     @staticmethod
     def of(code: Code, flat: Flat) -> Accesses:
-        first: list[int] = []
-        count: list[int] = []
-        rows: list[int] = []
-        written: list[bool] = []
-        ptr = flat.ptr.tolist()
-        for number, block in enumerate(code.blocks):
-            for row, one in enumerate(block.instructions, ptr[number]):
-                for cells, writes in ((one.read, False), (one.write, True)):
-                    first += cells
-                    count += [one.count] * len(cells)
-                    rows += [row] * len(cells)
-                    written += [writes] * len(cells)
-        many = np.array(count, np.int64)
-        cell = ranges(np.array(first, np.int64), many)
-        each, write = np.repeat(np.array(rows, np.int64), many), np.repeat(np.array(written, bool), many)
+        every = [one for block in code.blocks for one in block.instructions]
+        count = np.array([one.count for one in every], np.int64)
+        (reads, read), (writes, written) = (listed([getattr(one, name) for one in every]) for name in ("read", "write"))
+        rows = np.concatenate([np.repeat(np.arange(len(every)), np.diff(ptr)) for ptr in (reads, writes)])
+        many = count[rows]
+        cell = ranges(np.concatenate([read, written]), many)
+        each, write = np.repeat(rows, many), np.repeat(np.arange(len(rows)) >= len(read), many)
         by = np.lexsort((write, flat.when[each], cell))
         return Accesses(cell[by], each[by], write[by])
 
@@ -167,12 +169,14 @@ class Accesses:
 
 @dataclass(eq=False)
 class Order:
-    """Asks of rows whether one comes before another in every run."""
+    """Asks of rows whether one comes before another in every run. `whole`: of every semaphore it is known which gain
+    comes before which loss, so any order that keeps to this one is legal."""
 
     code: Code
     flat: Flat
     src: Longs
     dst: Longs
+    whole: bool = True
 
     @cached_property
     def lines(self) -> tuple[Longs, Longs]:
@@ -222,6 +226,7 @@ class Order:
             chained = order._chained([rows for gain, loss, _ in left for rows in (gain, loss)])
             ready = [chained[2 * i] and chained[2 * i + 1] for i in range(len(left))]
             if not any(ready):
+                order.whole = False
                 return order
             sure = []
             for (gain, loss, start), known in zip(left, ready, strict=True):

@@ -45,11 +45,11 @@ class Line:
         self.fresh += some
 
     def _meets(self, some: list[tuple[int, int, int, bool]]) -> bool:
-        return any(
-            (mine[3] or other[3]) and mine[0] == other[0] and mine[1] < other[2] and other[1] < mine[2]
-            for mine in some
-            for other in self.fresh
-        )
+        for buffer, begin, end, writes in some:
+            for other, start, stop, wrote in self.fresh:
+                if (writes or wrote) and buffer == other and begin < stop and start < end:
+                    return True
+        return False
 
 
 class Fold(NamedTuple):

@@ -11,6 +11,7 @@ must have heard from all that it writes to. It has, where the result of everyone
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -30,7 +31,6 @@ from antiphon.lower.onesided.form import (
     Move,
     Place,
     Step,
-    Streams,
 )
 from antiphon.lower.onesided.line import Fold, Line, together
 from antiphon.lower.onesided.messages import Moves, joined, messages
@@ -47,36 +47,56 @@ def fit(program: Program) -> bool:
     return collective.kind in KINDS and len(collective.members) == collective.ranks and not switched
 
 
-def by_packets(program: Program, bound: Bound, most: int) -> tuple[Streams, Bound]:
-    """The steps of a program that is fit, in at most `most` streams; and its addresses, with as many chunks of scratch
-    as they take, where a chunk of packets lies at twice its number. Linear in operations, times their parts.
+class ByPackets:
+    """The steps of a program that is fit, and that uses no scratch again."""
 
-    Scratch of the program must not be used again.
-    """
-    found = messages(program)
-    none = Switched.none(program)
-    stream = streams(program, found, most, none)
-    count = int(stream.max(initial=-1)) + 1
-    between: dict[tuple[int, int, int, int], list[Move]] = defaultdict(list)
-    columns = (stream[found.send], program.when[found.send] // 2, program.rank[found.send], program.peer[found.send])
-    moves = Moves(program, bound, found)
-    of = [moves.of(rank) for rank in range(program.ranks)]
-    for at, key in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
-        between[key] += of[key[2]](at)
-    places = _Places(program, bound)
-    turns: dict[tuple[int, int], dict[int, _Turn]] = defaultdict(lambda: defaultdict(_Turn))
-    for (number, step, source, target), group in sorted(between.items(), key=lambda one: one[0]):
-        for move in joined(group):
-            slot = places.slot(target, move)
+    def __init__(self, program: Program, bound: Bound) -> None:
+        self.program, self.bound, self.found = program, bound, messages(program)
+        moves = Moves(program, bound, self.found)
+        self.of = [moves.of(rank) for rank in range(program.ranks)]
+        self.folds = list(_folds(program, bound))
+
+    def dealt(self, most: int) -> tuple[int, Callable[[int], list[list[Step]]], Bound]:
+        """In how many streams it goes, at most `most`; the steps of a rank in each, made when they are asked for; and
+        its addresses, with as many chunks of scratch as they take, where a chunk of packets lies at twice its number.
+        Linear in operations, times their parts.
+        """
+        program, send = self.program, self.found.send
+        stream = streams(program, self.found, most, Switched.none(program))
+        count = int(stream.max(initial=-1)) + 1
+        places = _Places(program, self.bound)
+        turns: dict[tuple[int, int], dict[int, _Turn]] = defaultdict(lambda: defaultdict(_Turn))
+        columns = (stream[send], program.when[send] // 2, program.rank[send], program.peer[send])
+        for (number, step, source, target), rows in _groups(columns):
+            of = self.of[source]
             mine, theirs = turns[number, source][step], turns[number, target][step]
-            mine.moves.append((move, slot))
-            theirs.taken.append((slot, move.target, move.size))
-    _deal_folds(program, bound, stream, turns)
-    places.settle(turns)
-    made = [[_Rank(places, rank, turns[at, rank]).steps() for rank in range(program.ranks)] for at in range(count)]
-    sizes = bound.sizes.copy()
-    sizes[:, SCRATCH] = places.sizes()
-    return made, replace(bound, sizes=sizes)
+            for move in joined([move for row in rows for move in of(row)]):
+                slot = places.slot(target, move)
+                mine.moves.append((move, slot))
+                theirs.taken.append((slot, move.target, move.size))
+        numbers = stream.tolist()
+        for rank, step, fold in self.folds:
+            turns[numbers[fold.rows[0]], rank][step].folds.append(fold)
+        places.settle(turns)
+        sizes = self.bound.sizes.copy()
+        sizes[:, SCRATCH] = places.sizes()
+
+        def steps(rank: int) -> list[list[Step]]:
+            return [_Rank(places, rank, turns[at, rank]).steps() for at in range(count)]
+
+        return count, steps, replace(self.bound, sizes=sizes)
+
+
+def _groups(columns: tuple[Longs, ...]) -> Iterator[tuple[tuple[int, ...], list[int]]]:
+    """Rows that have the same in all columns, in their order, by what they have."""
+    order = np.lexsort(columns[::-1])
+    keys = [column[order] for column in columns]
+    new = np.ones(len(order), bool)
+    new[1:] = np.any([key[1:] != key[:-1] for key in keys], axis=0)
+    low, rows = np.flatnonzero(new), order.tolist()
+    heads = zip(*(key[low].tolist() for key in keys), strict=True)
+    for head, begin, end in zip(heads, low.tolist(), [*low[1:].tolist(), len(rows)], strict=True):
+        yield head, rows[begin:end]
 
 
 @dataclass(eq=False)
@@ -89,16 +109,16 @@ class _Turn:
     folds: list[Fold] = field(default_factory=list)
 
 
-def _deal_folds(
-    program: Program, bound: Bound, stream: Longs, turns: dict[tuple[int, int], dict[int, _Turn]]
-) -> None:  # fmt: skip
+def _folds(program: Program, bound: Bound) -> Iterator[tuple[int, int, Fold]]:
+    """Rank and step of each fold, with it."""
     ptr, length = program.part_ptr.tolist(), bound.length.tolist()
     parts = list(zip(bound.buffer.tolist(), bound.begin.tolist(), strict=True))
-    for row in np.flatnonzero(program.kind == FOLDS).tolist():
+    rows = np.flatnonzero(program.kind == FOLDS)
+    columns = (rows, program.rank[rows], program.when[rows] // 2)
+    for row, rank, step in zip(*(column.tolist() for column in columns), strict=True):
         into, *operands = parts[ptr[row] : ptr[row + 1]]
         if length[ptr[row]]:
-            turn = turns[int(stream[row]), int(program.rank[row])][int(program.when[row]) // 2]
-            turn.folds.append(Fold((row,), into, tuple(operands), length[ptr[row]]))
+            yield rank, step, Fold((row,), into, tuple(operands), length[ptr[row]])
 
 
 class _Places:
@@ -112,7 +132,7 @@ class _Places:
         self.first = np.concatenate([[0], np.cumsum(bound.sizes[:, SCRATCH])]).astype(np.int64)
         self.slots = [0] * program.ranks
         self.slot_of = np.full(int(self.first[-1]), -1, np.int64)  # of each chunk that comes by packets
-        self.come: list[slice] = []  # what each message brings
+        self.come: list[slice] = []  # what each message of several chunks brings
         self.data = self._otherwise(program, bound)
         self.place = self.slot_of  # of each chunk how many before it are data, once that is settled
 
@@ -135,17 +155,22 @@ class _Places:
         self.slots[rank] += move.size
         if move.target[0] == SCRATCH:
             low = int(self.first[rank]) + move.target[1]
-            self.slot_of[low : low + move.size] = np.arange(at, at + move.size)
-            self.come.append(slice(low, low + move.size))
+            if move.size == 1:
+                self.slot_of[low] = at
+            else:
+                self.slot_of[low : low + move.size] = np.arange(at, at + move.size)
+                self.come.append(slice(low, low + move.size))
         return at
 
     def settle(self, turns: dict[tuple[int, int], dict[int, _Turn]]) -> None:
-        """All slots are known. What a message brings, and what a fold reads, is packets as a whole or none of it."""
+        """All slots are known. What a message brings, and what a fold reads, is packets as a whole or none of it: which
+        says nothing of what is one chunk, as nearly all is."""
         read = [
             slice(int(self.first[rank]) + place[1], int(self.first[rank]) + place[1] + fold.size)
             for (_, rank), steps in turns.items()
             for turn in steps.values()
             for fold in turn.folds
+            if fold.size > 1
             for place in fold.operands
             if place[0] == SCRATCH
         ]
@@ -198,11 +223,15 @@ class _Rank:
     def steps(self) -> list[Step]:
         for number in sorted(self.turns):
             turn = self.turns[number]
-            self._put(self._fold([self._move(move, slot) for move, slot in turn.moves]))
+            moves = [self._move(move, slot) for move, slot in turn.moves]
+            if self.held:
+                moves = self._fold(moves)
+            if moves:
+                self._put(moves)
             for slot, target, size in turn.taken:
                 if self.places.packets(self.rank, target) is None:
                     self._unpack((PACKETS, slot), self.places.moved(self.rank, target), size)
-            self.held = together([self._read(fold) for fold in turn.folds])
+            self.held = together([self._read(fold) for fold in turn.folds]) if turn.folds else []
         self._fold([])
         return self.line.made
 
@@ -225,7 +254,7 @@ class _Rank:
             data = [place for place in fold.operands if place[0] != PACKETS]
             packets = [place for place in fold.operands if place[0] == PACKETS]
             along: list[Move] = []
-            if data and packets:
+            if left and data and packets:
                 along = [move for move in left if (move.source, move.size) == (fold.into, fold.size)][:MOST_PEERS]
                 left = [move for move in left if move not in along]
             if not data:
