@@ -122,6 +122,10 @@ TABLE = {
         ("broadcast", "reduce", "scatter", "gather", *ROOTLESS, "alltoall", "custom"), ("by", "trees", "pieces"),
         {"by": "tree", "trees": 1}, {"by": "tree", "trees": 1, "pieces": 16}, topologies="any connected one",
     ),
+    "flows": _entry(
+        "flows.flows", "flows", "the paths of the fastest flow, pipelined: the greatest rate at which data move",
+        ("scatter", "gather", "alltoall", "custom"), ("pieces",), topologies="any connected one",
+    ),
     "trees": _entry(
         "trees.trees", "trees", "packed trees, pipelined: the greatest rate there is, with what proves it",
         ("broadcast", "reduce", *ROOTLESS), ("pieces", "loss", "denominator"),
