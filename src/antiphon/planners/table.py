@@ -124,7 +124,7 @@ TABLE = {
     ),
     "flows": _entry(
         "flows.flows", "flows", "the paths of the fastest flow, pipelined: the greatest rate at which data move",
-        ("scatter", "gather", "alltoall", "custom"), ("pieces",), topologies="any connected one",
+        ("scatter", "gather", "alltoall", "custom"), ("pieces", "steps"), topologies="any connected one",
     ),
     "trees": _entry(
         "trees.trees", "trees", "packed trees, pipelined: the greatest rate there is, with what proves it",

@@ -18,14 +18,14 @@ from antiphon.planners.flows.lay import lay
 from antiphon.planners.flows.paths import paths_of, shares_of
 from antiphon.planners.flows.program import Flow, Program
 from antiphon.planners.flows.wants import wants_of
-from antiphon.planners.shared.pieces import piped
+from antiphon.planners.shared.staged import Asked, staged
 
 MOST_VARIABLES = 100_000  # of a linear program that is tried at all
 
 
-def flows(request: Request, *, pieces: int | None = None) -> Iterator[Schedule]:
-    """Yields the paths of the flow with the fewest hops of those that are fastest, pipelined in `pieces`: the best for
-    `nbytes`, or several if none is given.
+def flows(request: Request, *, pieces: int | None = None, steps: int | None = None) -> Iterator[Schedule]:
+    """Yields the paths of the flow with the fewest hops of those that are fastest: in equal `pieces`, or begun unevenly
+    in so many `steps`. Where neither is given the best for `nbytes`, or several if that is not given.
     """
     topology, collective = request.topology, request.collective
     wants = wants_of(topology, collective, request.seed)
@@ -45,14 +45,10 @@ def flows(request: Request, *, pieces: int | None = None) -> Iterator[Schedule]:
         "denominator": made.chunks.denominator,
         "loss": 0.0 if rate is None else _loss(rate, most.bytes_per_second),
     }
-    for schedule in piped(made, topology, pieces, request.nbytes, request.profile):
-        options = {"pieces": int(schedule.pieces)}
-        yield replace(
-            schedule,
-            provenance={
-                "planner": "flows", "options": options, "seed": request.seed, "found": told, "bound": most.stated()
-            },
-        )  # fmt: skip
+    asked = Asked("flows", pieces, steps, request.nbytes, request.profile)
+    for schedule, options in staged([made], topology, asked):
+        told_of = {"planner": "flows", "options": options, "seed": request.seed, "found": told, "bound": most.stated()}
+        yield replace(schedule, provenance=told_of)
 
 
 def _flow(program: Program, time: float, tight: bool) -> Flow:
