@@ -131,6 +131,10 @@ TABLE = {
         ("broadcast", "reduce", *ROOTLESS), ("pieces", "loss", "denominator"),
         topologies="any connected one of up to 512 ranks",
     ),
+    "shallow": _entry(
+        "trees.shallow", "shallow", "packed trees of bounded depth, the shallow ones together with the fast ones",
+        ("broadcast", "reduce"), ("depth", "pieces", "steps"), topologies="any connected one",
+    ),
     "blink": _entry(
         "trees.blink", "blink", "spanning trees packed as in Blink: by multiplicative weights, then few",
         ("broadcast", "reduce", "scatter", "gather", *ROOTLESS),

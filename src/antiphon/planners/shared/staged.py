@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from antiphon.core.loads import pipelined_steps
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.cost.barriers.alpha_beta import alpha_beta
@@ -13,11 +14,12 @@ from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.planners.shared.pieces import piped
 from antiphon.planners.shared.uneven import Sizes, Uneven
 
-STEPS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64)
+STEPS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 96, 128)
 SPREAD = (0, 1, 2, 4, 8, 16, 32)  # beyond the fewest steps: what is tried where no size is given
 MOST_ROWS = 2**19  # transfers of a schedule that begins unevenly
 WORTH = 1.005  # uneven parts are many chunks: they must be this much faster
-PATIENCE = 3  # numbers of steps tried beyond the best
+LESS = 5  # uneven parts take fewer steps than equal pieces, but no less than this part of them
+PATIENCE = 2  # numbers of steps tried beyond the best
 
 
 @dataclass(frozen=True)
@@ -32,51 +34,62 @@ class Asked:
 
 
 def staged(
-    plans: Sequence[Schedule], topology: Topology, asked: Asked, labels: Sequence[Sequence[int] | None] | None = None
+    plans: Sequence[Schedule], topology: Topology, asked: Asked, kinds: Sequence[Schedule] = ()
 ) -> Iterator[tuple[Schedule, dict[str, int]]]:
-    """Schedules with the options that give them: of the first plan in equal pieces, of all plans unevenly."""
+    """Schedules with the options that give them: every plan in equal pieces (where `pieces` is given: the first), and
+    all together unevenly. `kinds`: what begins unevenly instead of the plans, each as a whole: plans of their own, of
+    which the others may be made.
+    """
     if asked.pieces is not None and asked.steps is not None:
         raise Invalid(f"planner {asked.planner}: give pieces (equal ones) or steps (uneven parts), not both")
+    uneven = Uneven(kinds or plans, topology, whole=bool(kinds))
     if asked.steps is not None:
-        yield _in_steps(plans, topology, asked, labels)
+        yield (_in_steps(uneven, asked) if uneven.classes else plans[0]), {"steps": asked.steps}
         return
     even = [
         (made, {"pieces": int(made.pieces)})
-        for made in piped(plans[0], topology, asked.pieces, asked.nbytes, asked.profile)
+        for plan in (plans if asked.pieces is None else plans[:1])
+        for made in piped(plan, topology, asked.pieces, asked.nbytes, asked.profile)
     ]
     if asked.pieces is not None or max(plan.steps for plan in plans) < 2:
         yield from even
-        return
-    uneven = Uneven(plans, topology, labels)
-    if asked.nbytes is None:
+    elif asked.nbytes is None:
         yield from even
-        for more in SPREAD:
-            steps = uneven.least_steps + more
-            sizes = _sizes(uneven, steps)
-            if sizes is not None:
-                yield uneven.schedule(sizes), {"steps": steps}
-        return
-    found = [*even, *_fastest(uneven, topology, asked.nbytes, asked.profile)]
-    nbytes, priced = asked.nbytes, [alpha_beta(one, topology, profile=asked.profile) for one, _ in found]
-    seconds = [price(nbytes).seconds * (1 if n == 0 else WORTH) for n, price in enumerate(priced)]
-    yield found[seconds.index(min(seconds))]
+        yield from _several(uneven)
+    else:
+        yield _faster(even, uneven, topology, asked)
 
 
-def _in_steps(
-    plans: Sequence[Schedule], topology: Topology, asked: Asked, labels: Sequence[Sequence[int] | None] | None
+def _several(uneven: Uneven) -> Iterator[tuple[Schedule, dict[str, int]]]:
+    for more in SPREAD:
+        steps = uneven.least_steps + more
+        sizes = _sizes(uneven, steps)
+        if sizes is not None:
+            yield uneven.schedule(sizes), {"steps": steps}
+
+
+def _faster(
+    even: Sequence[tuple[Schedule, dict[str, int]]], uneven: Uneven, topology: Topology, asked: Asked
 ) -> tuple[Schedule, dict[str, int]]:
+    def seconds(one: tuple[Schedule, dict[str, int]]) -> float:
+        return alpha_beta(one[0], topology, profile=asked.profile)(asked.nbytes or 0).seconds
+
+    best = min(even, key=seconds)
+    around = pipelined_steps(best[0])
+    other = _fastest(uneven, topology, asked, [steps for steps in STEPS if around // LESS <= steps <= around])
+    return best if other is None or seconds(other) * WORTH >= seconds(best) else other
+
+
+def _in_steps(uneven: Uneven, asked: Asked) -> Schedule:
     steps = asked.steps
     if isinstance(steps, bool) or not isinstance(steps, int) or not 1 <= steps <= 1024:
         raise Invalid(f"option steps: expected a whole number from 1 to 1024, got {quote(steps)}")
-    uneven = Uneven(plans, topology, labels)
-    if not uneven.classes:
-        return plans[0], {"steps": steps}
     if steps < uneven.least_steps:
         raise Unsupported(f"planner {asked.planner}: takes {uneven.least_steps} steps or more; give as many")
     sizes = _sizes(uneven, steps)
     if sizes is None:
         raise Unsupported(f"planner {asked.planner}: too large for uneven parts in {steps} steps; use pieces instead")
-    return uneven.schedule(sizes), {"steps": steps}
+    return uneven.schedule(sizes)
 
 
 def _sizes(uneven: Uneven, steps: int) -> Sizes | None:
@@ -88,25 +101,24 @@ def _sizes(uneven: Uneven, steps: int) -> Sizes | None:
 
 
 def _fastest(
-    uneven: Uneven, topology: Topology, nbytes: int, profile: Any
-) -> Iterator[tuple[Schedule, dict[str, int]]]:
-    """The number of steps for the size: time falls, then grows with their latency."""
+    uneven: Uneven, topology: Topology, asked: Asked, some: Sequence[int]
+) -> tuple[Schedule, dict[str, int]] | None:
+    """The best of these numbers of steps for the size: time falls, then grows with their latency."""
     alpha = max(
-        alpha_beta(replace(plan, pieces=1), topology, profile=profile)(0).seconds / max(plan.steps, 1)
+        alpha_beta(replace(plan, pieces=1), topology, profile=asked.profile)(0).seconds / max(plan.steps, 1)
         for plan in uneven.plans
     )
     best: tuple[float, int, Sizes] | None = None
     worse = 0
-    for steps in STEPS:
+    for steps in some:
         sizes = _sizes(uneven, steps) if steps >= uneven.least_steps else None
         if sizes is None:
             continue
-        seconds = sizes.time * nbytes + alpha * steps
+        seconds = sizes.time * (asked.nbytes or 0) + alpha * steps
         if best is None or seconds < best[0]:
             best, worse = (seconds, steps, sizes), 0
         else:
             worse += 1
             if worse == PATIENCE:
                 break
-    if best is not None:
-        yield uneven.schedule(best[2]), {"steps": best[1]}
+    return None if best is None else (uneven.schedule(best[2]), {"steps": best[1]})

@@ -24,8 +24,10 @@ Floats = NDArray[np.float64]
 LEVELS = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)  # parts that sizes are whole numbers of
 LOSS = 2e-3  # of the time, that rounding them may cost
 MOST_ALONE = 64  # chunks up to which each is a class
-MOST_CELLS = 60_000  # of a linear program
+MOST_CELLS = 70_000  # of a linear program
+ALIKE = 0.01  # of the greatest load of a plan: kinds of resources that differ by less are one to the program
 NOTHING = 1e-9
+SIMPLE, NEAR = 256, 1e-7
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,14 +55,12 @@ class Sizes:
 class Uneven:
     """Plans taken apart into classes, with what each loads."""
 
-    def __init__(
-        self, plans: Sequence[Schedule], topology: Topology, labels: Sequence[Sequence[int] | None] | None = None
-    ) -> None:
-        """`labels`: per plan the class of every chunk, where that is known; chunks of a class must take as long."""
-        self.plans = plans = [replace(plan, pieces=1) for plan in plans]
-        given = labels if labels is not None else [None] * len(plans)
-        found = [one for n, plan in enumerate(plans) for one in _classes(n, plan, topology, given[n])]
+    def __init__(self, plans: Sequence[Schedule], topology: Topology, whole: bool = False) -> None:
+        """`whole`: the chunks of a plan take as many steps, and begin together."""
+        self.plans = [replace(plan, pieces=1) for plan in plans]
+        found = [one for n, plan in enumerate(self.plans) for one in _classes(n, plan, topology, whole)]
         self.classes = _by_kinds(found) if found else []
+        self.some = _apart(self.classes)
 
     def deepest(self, plan: int) -> int:
         return max((one.steps for one in self.classes if one.plan == plan), default=0)
@@ -69,47 +69,62 @@ class Uneven:
     def least_steps(self) -> int:
         return min((self.deepest(plan) for plan in range(len(self.plans))), default=0)
 
+    def cells(self, one: Class, steps: int) -> int:
+        """Entries of the linear program."""
+        return int((one.load[self.some] > 0).sum()) * max(steps - one.steps + 1, 0)
+
     def rows(self, sizes: Sizes) -> int:
         """How many transfers that will be."""
         per = [int(np.isin(self.plans[one.plan].chunk, one.chunks).sum()) for one in self.classes]
         return sum(rows * int((sizes.parts[n] > 0).sum()) for n, rows in enumerate(per))
 
     def sizes(self, steps: int) -> Sizes | None:
-        """The best for so many steps; None where no plan is done in them, or the program is too large or not solved."""
-        usable = [plan for plan in range(len(self.plans)) if 0 < self.deepest(plan) <= steps]
+        """The best for so many steps; None where no plan is done in them, or the program is too large or not solved.
+
+        Where it would be too large the last plans are left out.
+        """
+        usable: list[int] = []
+        cells = 0
+        for plan in range(len(self.plans)):
+            more = sum(self.cells(one, steps) for one in self.classes if one.plan == plan)
+            if 0 < self.deepest(plan) <= steps:
+                if cells + more > MOST_CELLS:
+                    break
+                usable.append(plan)
+                cells += more
         mine = [n for n, one in enumerate(self.classes) if one.plan in usable]
         if not mine:
             return None
         found = self._solved(steps, usable, mine)
         if found is None:
             return None
-        exact, time = found
-        for whole in LEVELS:
+        exact = found
+        time = self._time(exact, steps)
+        for whole in [*_simple(exact), *LEVELS]:
             rounded = self._rounded(exact, whole)
             made = Sizes(rounded, whole, self._time(rounded / whole, steps))
             if made.time <= time * (1 + LOSS):
                 break
         return made
 
-    def _solved(self, steps: int, usable: Sequence[int], mine: Sequence[int]) -> tuple[Floats, float] | None:
+    def _solved(self, steps: int, usable: Sequence[int], mine: Sequence[int]) -> Floats | None:
         """Variables: what begins of every class in every step, how long steps take, what goes by every plan."""
         import scipy.sparse as sp
         from scipy.optimize import linprog
 
         classes = [self.classes[n] for n in mine]
-        kinds, starts = len(classes[0].load), [steps - one.steps + 1 for one in classes]
+        kinds, starts = len(self.some), [steps - one.steps + 1 for one in classes]
         first = np.cumsum([0, *starts])
         clock, choice = int(first[-1]), int(first[-1]) + steps
         top = max(float(one.load.max()) for one in classes) or 1.0
         rows, columns, values = [], [], []
         for begin, many, one in zip(first.tolist(), starts, classes, strict=False):
-            kind, level = np.nonzero(one.load)
+            load = one.load[self.some]
+            kind, level = np.nonzero(load)
             shift = np.arange(many)
             rows.append((kind[:, None] * steps + level[:, None] + shift).ravel())
             columns.append(np.broadcast_to(begin + shift, (len(kind), many)).ravel())
-            values.append(np.repeat(one.load[kind, level] / top, many))
-        if sum(map(len, rows)) > MOST_CELLS:
-            return None
+            values.append(np.repeat(load[kind, level] / top, many))
         rows.append(np.arange(kinds * steps))
         columns.append(clock + np.tile(np.arange(steps), kinds))
         values.append(np.full(kinds * steps, -1.0))
@@ -129,7 +144,7 @@ class Uneven:
         out = np.zeros((len(self.classes), steps))
         for number, begin, many in zip(mine, first.tolist(), starts, strict=False):
             out[number, :many] = found.x[begin : begin + many]
-        return out, float(found.fun) * top
+        return out
 
     def _rounded(self, exact: Floats, whole: int) -> NDArray[np.int64]:
         """By largest remainders: first what goes by every plan, then what begins of its classes in every step."""
@@ -146,7 +161,7 @@ class Uneven:
     def _time(self, sizes: Floats, steps: int) -> float:
         busy = np.zeros((len(self.classes[0].load), steps))
         for size, one in zip(sizes, self.classes, strict=True):
-            for level in range(one.steps):
+            for level in range(min(one.steps, steps)):
                 busy[:, level:] += one.load[:, level, None] * size[None, : steps - level]
         return float(busy.max(axis=0).sum())
 
@@ -171,14 +186,12 @@ class Uneven:
         return _joined(self.plans, table, rows, common * sizes.whole)
 
 
-def _classes(plan: int, schedule: Schedule, topology: Topology, labels: Sequence[int] | None) -> list[Class]:
+def _classes(plan: int, schedule: Schedule, topology: Topology, whole: bool) -> list[Class]:
     first, last = _first(schedule), np.full(len(schedule.chunks), -1, np.int64)
     np.maximum.at(last, schedule.chunk, schedule.step)
     moving = np.flatnonzero(last >= 0)
-    if labels is not None:
-        label = np.asarray(labels)[moving]
-    else:
-        label = moving if len(moving) <= MOST_ALONE else last[moving] - first[moving]
+    label = moving if len(moving) <= MOST_ALONE else last[moving] - first[moving]
+    label = np.zeros(len(moving), np.int64) if whole else label
     found = []
     for one in np.unique(label).tolist():
         chunks = moving[label == one]
@@ -206,7 +219,9 @@ def _loads(part: Schedule, topology: Topology, steps: int) -> Floats:
 def _by_kinds(classes: Sequence[Class]) -> list[Class]:
     """Resources that all classes load alike are one kind; those that another outdoes everywhere are left out."""
     whole = np.concatenate([one.load for one in classes], axis=1)
-    top = whole.max() or 1.0
+    if not whole.any():
+        return []  # what weighs nothing is not worth a pipeline
+    top = whole.max()
     _, first = np.unique(np.round(whole / top, 10), axis=0, return_index=True)
     order = first[np.argsort(-whole[first].sum(axis=1), kind="stable")]
     kept: list[int] = []
@@ -214,6 +229,27 @@ def _by_kinds(classes: Sequence[Class]) -> list[Class]:
         if whole[row].any() and not (kept and (whole[kept] >= whole[row]).all(axis=1).any()):
             kept.append(row)
     return [Class(one.plan, one.chunks, one.load[kept]) for one in classes]
+
+
+def _apart(classes: Sequence[Class]) -> list[int]:
+    """Some kinds of resources, none near another."""
+    if not classes:
+        return []
+    tops = {one.plan: 0.0 for one in classes}
+    for one in classes:
+        tops[one.plan] = max(tops[one.plan], float(one.load.max()))
+    loads = np.concatenate([one.load / tops[one.plan] for one in classes], axis=1)
+    kept: list[int] = []
+    for number, row in enumerate(loads):
+        if not kept or np.abs(loads[kept] - row).max(axis=1).min() > ALIKE:
+            kept.append(number)
+    return kept
+
+
+def _simple(sizes: Floats) -> list[int]:
+    """The smallest number of parts of which all sizes are whole numbers, if there is one."""
+    parts = sizes[sizes > NOTHING]
+    return [k for k in range(1, SIMPLE + 1) if np.abs(parts * k - np.round(parts * k)).max(initial=0) < NEAR * k][:1]
 
 
 def _whole(values: Floats, total: int) -> NDArray[np.int64]:
