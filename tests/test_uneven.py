@@ -97,6 +97,22 @@ def test_random_plans(seed: int, more: int) -> None:
     assert throughput(made, machine) == throughput(plan, machine)
 
 
+def test_quiet_steps_take_no_slow_ways() -> None:
+    """Of two boxes of two: what crosses between them does so in the middle, where that is asked for."""
+    machine = topology("cluster:box=hgx-h100,boxes=2")
+    plan = next(flows(Request(machine, Collective("gather", 16)), pieces=1))
+    uneven = Uneven([plan], machine)
+    loud, quiet = uneven.sizes(4), uneven.sizes(4, (0, 2))
+    assert loud is not None
+    assert quiet is not None
+    made = uneven.schedule(quiet)
+    verify(made, machine).or_raise()
+    assert quiet.latency < loud.latency
+    assert quiet.time > loud.time
+    across = made.src // 8 != made.dst // 8
+    assert int(made.step[across].max()) == 1
+
+
 def test_what_is_asked_for() -> None:
     machine = topology("line:ranks=4")
     wanted = Collective("gather", 4)

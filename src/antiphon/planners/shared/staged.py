@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 from antiphon.core.loads import pipelined_steps
@@ -15,10 +16,12 @@ from antiphon.planners.shared.pieces import piped
 from antiphon.planners.shared.uneven import Sizes, Uneven
 
 STEPS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 96, 128)
-SPREAD = (0, 1, 2, 4, 8, 16, 32)  # beyond the fewest steps: what is tried where no size is given
+SPREAD = (0, 1, 2, 3, 4, 5, 8, 12, 16, 24, 32, 48)  # beyond the fewest steps: tried where no size is given
+USUAL = 2**20  # the size for which steps are made quiet, where none is given
 MOST_ROWS = 2**19  # transfers of a schedule that begins unevenly
 WORTH = 1.005  # uneven parts are many chunks: they must be this much faster
 LESS = 5  # uneven parts take fewer steps than equal pieces, but no less than this part of them
+QUIET, MOST_QUIET = ((0, 0), (1, 1), (1, 0), (0, 1)), 12
 PATIENCE = 2  # numbers of steps tried beyond the best
 
 
@@ -63,9 +66,9 @@ def staged(
 def _several(uneven: Uneven) -> Iterator[tuple[Schedule, dict[str, int]]]:
     for more in SPREAD:
         steps = uneven.least_steps + more
-        sizes = _sizes(uneven, steps)
-        if sizes is not None:
-            yield uneven.schedule(sizes), {"steps": steps}
+        made = _best(uneven, steps, USUAL)
+        if made is not None:
+            yield uneven.schedule(made[1]), {"steps": steps}
 
 
 def _faster(
@@ -76,7 +79,7 @@ def _faster(
 
     best = min(even, key=seconds)
     around = pipelined_steps(best[0])
-    other = _fastest(uneven, topology, asked, [steps for steps in STEPS if around // LESS <= steps <= around])
+    other = _fastest(uneven, asked, [steps for steps in STEPS if around // LESS <= steps <= around])
     return best if other is None or seconds(other) * WORTH >= seconds(best) else other
 
 
@@ -86,39 +89,39 @@ def _in_steps(uneven: Uneven, asked: Asked) -> Schedule:
         raise Invalid(f"option steps: expected a whole number from 1 to 1024, got {quote(steps)}")
     if steps < uneven.least_steps:
         raise Unsupported(f"planner {asked.planner}: takes {uneven.least_steps} steps or more; give as many")
-    sizes = _sizes(uneven, steps)
-    if sizes is None:
+    made = _best(uneven, steps, USUAL if asked.nbytes is None else asked.nbytes)
+    if made is None:
         raise Unsupported(f"planner {asked.planner}: too large for uneven parts in {steps} steps; use pieces instead")
-    return uneven.schedule(sizes)
+    return uneven.schedule(made[1])
 
 
-def _sizes(uneven: Uneven, steps: int) -> Sizes | None:
+def _sizes(uneven: Uneven, steps: int, quiet: tuple[int, int] = (0, 0)) -> Sizes | None:
     """None where it takes more steps, or would be too large."""
     if sum(plan.transfers for plan in uneven.plans) > MOST_ROWS:
         return None
-    sizes = uneven.sizes(steps)
+    sizes = uneven.sizes(steps, quiet)
     return sizes if sizes is not None and uneven.rows(sizes) <= MOST_ROWS else None
 
 
-def _fastest(
-    uneven: Uneven, topology: Topology, asked: Asked, some: Sequence[int]
-) -> tuple[Schedule, dict[str, int]] | None:
+def _fastest(uneven: Uneven, asked: Asked, some: Sequence[int]) -> tuple[Schedule, dict[str, int]] | None:
     """The best of these numbers of steps for the size: time falls, then grows with their latency."""
-    alpha = max(
-        alpha_beta(replace(plan, pieces=1), topology, profile=asked.profile)(0).seconds / max(plan.steps, 1)
-        for plan in uneven.plans
-    )
     best: tuple[float, int, Sizes] | None = None
     worse = 0
     for steps in some:
-        sizes = _sizes(uneven, steps) if steps >= uneven.least_steps else None
-        if sizes is None:
+        made = _best(uneven, steps, asked.nbytes or 0) if steps >= uneven.least_steps else None
+        if made is None:
             continue
-        seconds = sizes.time * (asked.nbytes or 0) + alpha * steps
-        if best is None or seconds < best[0]:
-            best, worse = (seconds, steps, sizes), 0
+        if best is None or made[0] < best[0]:
+            best, worse = (made[0], steps, made[1]), 0
         else:
             worse += 1
             if worse == PATIENCE:
                 break
     return None if best is None else (uneven.schedule(best[2]), {"steps": best[1]})
+
+
+def _best(uneven: Uneven, steps: int, nbytes: int) -> tuple[float, Sizes] | None:
+    """Where steps are few it may be worth while to have none of slow ways at the beginning and at the end."""
+    tried = [_sizes(uneven, steps, quiet) for quiet in (QUIET if steps <= MOST_QUIET else QUIET[:1])]
+    found = [(sizes.time * nbytes + sizes.latency, sizes) for sizes in tried if sizes is not None]
+    return min(found, key=itemgetter(0), default=None)

@@ -15,8 +15,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.columns import Longs
+from antiphon.core.columns import Bools, Longs
 from antiphon.core.loads import loads
+from antiphon.core.routes import resolve
 from antiphon.core.schedule import Chunks, Schedule
 from antiphon.core.topology import Topology
 
@@ -32,11 +33,13 @@ SIMPLE, NEAR = 256, 1e-7
 
 @dataclass(frozen=True, eq=False)
 class Class:
-    """Chunks of a plan that begin together; `load[kind, step]`: seconds per byte of nbytes, by kinds of resources."""
+    """Chunks of a plan that begin together; `load[kind, step]`: seconds per byte of nbytes, by kinds of resources;
+    `latency`: that of the slowest way taken in each step."""
 
     plan: int
     chunks: Longs
     load: Floats
+    latency: Floats
 
     @property
     def steps(self) -> int:
@@ -45,11 +48,12 @@ class Class:
 
 @dataclass(frozen=True, eq=False)
 class Sizes:
-    """Per class what begins in each step, in whole parts of `whole`; and seconds per byte of nbytes."""
+    """Per class what begins in each step, in whole parts of `whole`; seconds per byte of nbytes, and of latency."""
 
     parts: NDArray[np.int64]
     whole: int
     time: float
+    latency: float
 
 
 class Uneven:
@@ -61,6 +65,8 @@ class Uneven:
         found = [one for n, plan in enumerate(self.plans) for one in _classes(n, plan, topology, whole)]
         self.classes = _by_kinds(found) if found else []
         self.some = _apart(self.classes)
+        ways = [float(one.latency.min()) for one in self.classes]
+        self.quickest = min(ways, default=0.0) * (1 + NOTHING)
 
     def deepest(self, plan: int) -> int:
         return max((one.steps for one in self.classes if one.plan == plan), default=0)
@@ -78,10 +84,11 @@ class Uneven:
         per = [int(np.isin(self.plans[one.plan].chunk, one.chunks).sum()) for one in self.classes]
         return sum(rows * int((sizes.parts[n] > 0).sum()) for n, rows in enumerate(per))
 
-    def sizes(self, steps: int) -> Sizes | None:
+    def sizes(self, steps: int, quiet: tuple[int, int] = (0, 0)) -> Sizes | None:
         """The best for so many steps; None where no plan is done in them, or the program is too large or not solved.
 
-        Where it would be too large the last plans are left out.
+        Where it would be too large the last plans are left out. `quiet`: so many steps at the beginning and at the end
+        in which nothing takes a way slower than the quickest of all.
         """
         usable: list[int] = []
         cells = 0
@@ -95,19 +102,32 @@ class Uneven:
         mine = [n for n, one in enumerate(self.classes) if one.plan in usable]
         if not mine:
             return None
-        found = self._solved(steps, usable, mine)
-        if found is None:
+        exact = self._solved(steps, usable, mine, quiet)
+        if exact is None:
             return None
-        exact = found
         time = self._time(exact, steps)
         for whole in [*_simple(exact), *LEVELS]:
             rounded = self._rounded(exact, whole)
-            made = Sizes(rounded, whole, self._time(rounded / whole, steps))
+            made = Sizes(rounded, whole, self._time(rounded / whole, steps), self._latency(rounded, steps))
             if made.time <= time * (1 + LOSS):
                 break
         return made
 
-    def _solved(self, steps: int, usable: Sequence[int], mine: Sequence[int]) -> Floats | None:
+    def _loud(self, one: Class, steps: int, quiet: tuple[int, int]) -> Bools:
+        """By the step in which it begins: whether a slow way would be taken in a quiet one."""
+        slow = one.latency > self.quickest
+        starts = np.arange(steps - one.steps + 1)[:, None] + np.flatnonzero(slow)
+        return np.asarray(((starts < quiet[0]) | (starts >= steps - quiet[1])).any(axis=1))
+
+    def _latency(self, parts: NDArray[np.int64], steps: int) -> float:
+        slowest = np.zeros(steps)
+        for part, one in zip(parts, self.classes, strict=True):
+            for start in np.flatnonzero(part).tolist():
+                span = slice(start, start + one.steps)
+                slowest[span] = np.maximum(slowest[span], one.latency)
+        return float(slowest.sum())
+
+    def _solved(self, steps: int, usable: Sequence[int], mine: Sequence[int], quiet: tuple[int, int]) -> Floats | None:
         """Variables: what begins of every class in every step, how long steps take, what goes by every plan."""
         import scipy.sparse as sp
         from scipy.optimize import linprog
@@ -138,7 +158,18 @@ class Uneven:
         cost = np.zeros(shape[1])
         cost[clock:choice] = 1
         right = np.append(np.zeros(len(classes)), 1.0)
-        found = linprog(cost, A_ub=upper, b_ub=np.zeros(shape[0]), A_eq=sp.csr_array(equal), b_eq=right, method="highs")
+        most = np.full(shape[1], np.inf)
+        for one, begin, many in zip(classes, first.tolist(), starts, strict=False):
+            most[begin : begin + many][self._loud(one, steps, quiet)] = 0
+        found = linprog(
+            cost,
+            A_ub=upper,
+            b_ub=np.zeros(shape[0]),
+            A_eq=sp.csr_array(equal),
+            b_eq=right,
+            bounds=np.stack([np.zeros(shape[1]), most], axis=1),
+            method="highs",
+        )
         if found.status != 0:
             return None
         out = np.zeros((len(self.classes), steps))
@@ -197,7 +228,8 @@ def _classes(plan: int, schedule: Schedule, topology: Topology, whole: bool) -> 
         chunks = moving[label == one]
         rows = np.flatnonzero(np.isin(schedule.chunk, chunks))
         part = schedule.take(rows, step=schedule.step[rows] - first[schedule.chunk[rows]])
-        found.append(Class(plan, chunks, _loads(part, topology, int((last - first)[chunks].max()) + 1)))
+        steps = int((last - first)[chunks].max()) + 1
+        found.append(Class(plan, chunks, _loads(part, topology, steps), _latencies(part, topology, steps)))
     return found
 
 
@@ -216,6 +248,16 @@ def _loads(part: Schedule, topology: Topology, steps: int) -> Floats:
     return out / capacity[:, None]
 
 
+def _latencies(part: Schedule, topology: Topology, steps: int) -> Floats:
+    found = resolve(topology, part.src, part.dst, part.route, part.routes)
+    each = np.array([kind.latency for kind in topology.types])[topology.link_type[found.table.links]]
+    until = np.concatenate([[0.0], np.cumsum(each)])
+    ways = until[found.table.ptr[1:]] - until[found.table.ptr[:-1]]
+    out = np.zeros(steps)
+    np.maximum.at(out, part.step, ways[found.route])
+    return out
+
+
 def _by_kinds(classes: Sequence[Class]) -> list[Class]:
     """Resources that all classes load alike are one kind; those that another outdoes everywhere are left out."""
     whole = np.concatenate([one.load for one in classes], axis=1)
@@ -228,7 +270,7 @@ def _by_kinds(classes: Sequence[Class]) -> list[Class]:
     for row in order.tolist():
         if whole[row].any() and not (kept and (whole[kept] >= whole[row]).all(axis=1).any()):
             kept.append(row)
-    return [Class(one.plan, one.chunks, one.load[kept]) for one in classes]
+    return [replace(one, load=one.load[kept]) for one in classes]
 
 
 def _apart(classes: Sequence[Class]) -> list[int]:
