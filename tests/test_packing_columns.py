@@ -16,10 +16,10 @@ from antiphon.core.bounds.network import network_of
 from antiphon.core.reshape import reverse
 from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, build
 from antiphon.errors import Infeasible, Invalid
+from antiphon.planners.shared.orbits import free_group
 from antiphon.planners.trees.columns import Packing, pack_lp, pack_orbits
 from antiphon.planners.trees.in_and_out import InAndOut, pack_allreduce_lp
 from antiphon.planners.trees.master import Column, Master
-from antiphon.planners.trees.orbits import free_group
 from antiphon.planners.trees.pricing import FAR, cheapest, shallow
 from antiphon.planners.trees.rational import solve
 from antiphon.planners.trees.tree import Tree, overloaded

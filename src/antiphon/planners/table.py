@@ -122,10 +122,18 @@ TABLE = {
         ("broadcast", "reduce", "scatter", "gather", *ROOTLESS, "alltoall", "custom"), ("by", "trees", "pieces"),
         {"by": "tree", "trees": 1}, {"by": "tree", "trees": 1, "pieces": 16}, topologies="any connected one",
     ),
+    "flows": _entry(
+        "flows.flows", "flows", "the paths of the fastest flow, pipelined: the greatest rate at which data move",
+        ("scatter", "gather", "alltoall", "custom"), ("pieces", "steps"), topologies="any connected one",
+    ),
     "trees": _entry(
         "trees.trees", "trees", "packed trees, pipelined: the greatest rate there is, with what proves it",
         ("broadcast", "reduce", *ROOTLESS), ("pieces", "loss", "denominator"),
         topologies="any connected one of up to 512 ranks",
+    ),
+    "shallow": _entry(
+        "trees.shallow", "shallow", "packed trees of bounded depth, the shallow ones together with the fast ones",
+        ("broadcast", "reduce"), ("depth", "pieces", "steps"), topologies="any connected one",
     ),
     "blink": _entry(
         "trees.blink", "blink", "spanning trees packed as in Blink: by multiplicative weights, then few",

@@ -21,12 +21,12 @@ from antiphon.core.topology import Topology
 from antiphon.core.transform import dual, invert
 from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.options import parse_yes
+from antiphon.planners.shared.pieces import piped
 from antiphon.planners.shared.places import hosts
 from antiphon.planners.trees._published import Asked, Set, local_trees, packed
 from antiphon.planners.trees.allreduce import allreduces
 from antiphon.planners.trees.hybrid import split
 from antiphon.planners.trees.lay import reduce_and_spread, spread
-from antiphon.planners.trees.pieces import piped
 from antiphon.planners.trees.restrict import Slice, of_kinds, with_links, within
 from antiphon.planners.trees.servers import three_phases
 from antiphon.planners.trees.tree import Tree

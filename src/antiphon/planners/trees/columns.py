@@ -18,9 +18,10 @@ from antiphon.core.bounds.network import network_of
 from antiphon.core.reshape import reverse
 from antiphon.core.topology import Topology
 from antiphon.errors import Infeasible, Invalid
+from antiphon.planners.shared.orbits import Table, free_group, rows_of
 from antiphon.planners.trees.generation import Generation, Rooted, whole
+from antiphon.planners.trees.images import images
 from antiphon.planners.trees.master import Column, Point
-from antiphon.planners.trees.orbits import Table, free_group, images, rows_of
 from antiphon.planners.trees.pricing import Fares
 from antiphon.planners.trees.rational import simple
 from antiphon.planners.trees.tree import Tree

@@ -18,7 +18,7 @@ from antiphon.core.topology import Topology
 from antiphon.errors import Invalid
 from antiphon.planners.trees.columns import Search, View, check_reach, eccentricity
 from antiphon.planners.trees.generation import Generation, Rooted
-from antiphon.planners.trees.orbits import images
+from antiphon.planners.trees.images import images
 from antiphon.planners.trees.tree import Tree
 
 

@@ -17,12 +17,12 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.transform import dual, invert
 from antiphon.errors import Invalid, Unsupported, quote
+from antiphon.planners.shared.pieces import piped
 from antiphon.planners.shared.reach import Hop, Reach
 from antiphon.planners.trees.allreduce import Made, allreduces, most
 from antiphon.planners.trees.columns import check_reach
 from antiphon.planners.trees.lay import spread
 from antiphon.planners.trees.out import out_of
-from antiphon.planners.trees.pieces import piped
 from antiphon.planners.trees.rounding import denominator_of, rounded_trees
 from antiphon.planners.trees.tree import Tree
 

@@ -38,8 +38,9 @@ def best_pieces(schedule: Schedule, topology: Topology, nbytes: int, profile: An
 
     Latency grows with pieces and the wait for the first piece falls: the time has one dip. Some 20 predictions.
     """
-    least = min((int(share) for share in schedule.chunks.share.tolist() if share), default=1)
-    top = max(1, min(MOST, nbytes * least // (schedule.chunks.denominator * schedule.collective.blocks * LEAST_BYTES)))
+    weights, whole = schedule.chunks.weights(schedule.collective)
+    least = min((weight for weight in weights.tolist() if weight), default=1)
+    top = max(1, min(MOST, nbytes * least // (whole * LEAST_BYTES)))
 
     @cache
     def seconds(pieces: int) -> float:

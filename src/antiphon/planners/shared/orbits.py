@@ -1,9 +1,9 @@
-"""Packing on symmetric machines: trees of one root per orbit, all others are their images.
+"""Planning on symmetric machines: what one source per orbit sends, all others are its images.
 
-A subgroup of the machine's symmetries that moves every root (but for the identity) takes a packing to packings; their
-mean is a packing as good in which the trees of a root are the images of those of its orbit's first. So the linear
-program needs the trees of one root per orbit and one row per orbit of links and shared limits, and its basic optima
-have as few trees per root as it has rows.
+A subgroup of the machine's symmetries that moves every root (but for the identity) takes a packing (of trees, of
+paths) to packings; their mean is a packing as good in which that of a root is the image of that of its orbit's first.
+So a linear program needs the trees or paths of one root per orbit and one row per orbit of links and shared limits, and
+its basic optima have as few of them per root as it has rows.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 
 from antiphon.core.symmetry import automorphisms, link_map
 from antiphon.core.topology import LinkType, Topology
-from antiphon.planners.shared.reach import Hop
-from antiphon.planners.trees.tree import Tree
 
 Table = NDArray[np.int64]
 _TRIES = 1500  # random symmetries looked at for one that alone goes round all roots
@@ -193,25 +191,3 @@ def rows_of(topology: Topology, group: Table) -> NDArray[np.int64]:
     """The orbit of every link and limit."""
     least = group[:, topology.nodes :].min(axis=0)
     return np.unique(least, return_inverse=True)[1].astype(np.int64)
-
-
-def images(topology: Topology, group: Table, trees: Sequence[Tree]) -> tuple[Tree, ...]:
-    """Every tree of every root. O(hops of all trees)."""
-    out = []
-    for element in group:
-        node, link = element[: topology.nodes].tolist(), (element[topology.nodes :] - topology.nodes).tolist()
-        paths: dict[tuple[int, ...], tuple[int, ...]] = {}
-        for tree in trees:
-            hops = []
-            for rank, hop in tree.hops:
-                path = paths.get(hop.path)
-                if path is None:
-                    path = paths[hop.path] = tuple([link[x] for x in hop.path])
-                hops.append((node[rank], Hop(node[hop.parent], path, hop.depth)))
-            hops.sort(key=_rank)
-            out.append(Tree(node[tree.root], tree.rate, tuple(hops)))
-    return tuple(sorted(out, key=lambda tree: tree.root))
-
-
-def _rank(hop: tuple[int, Hop]) -> int:
-    return hop[0]

@@ -1,0 +1,94 @@
+"""Good flows where a linear program would be too large: steepest descent, whose every step is a tree per want.
+
+Frank and Wolfe's method on a smooth stand-in of the greatest load, the logarithm of a sum of exponentials: at the
+prices that are its slope every want goes along its cheapest paths, and the flow moves towards that. All is counted:
+so many rounds, each one search per want.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from antiphon.core.columns import Longs
+from antiphon.planners.flows.program import Floats, Flow, Program
+
+ROUNDS = 48
+SHARP = 24.0  # how much the fullest row's price outdoes that of the empty: e to this
+SHARPER = 2.0  # times that, where it leads no further
+HOP = 1e-3  # of the mean price, for every link: of ways as good the shorter
+
+
+def descended(program: Program, rounds: int = ROUNDS) -> Flow:
+    """Flows near the least time, and how long they take. O(rounds * wants * links log links)."""
+    amount = _towards(program, 1 / program.capacity)
+    load, sharp = program.loads(amount), SHARP
+    for _ in range(rounds):
+        full = load / program.capacity
+        price = np.exp(sharp * (full / full.max() - 1)) / program.capacity
+        better = _towards(program, price)
+        toward = program.loads(better)
+        step = _step(program.capacity, load, toward)
+        if not step:
+            sharp *= SHARPER
+            continue
+        amount = (1 - step) * amount + step * better
+        load = (1 - step) * load + step * toward
+    return Flow(amount, float((load / program.capacity).max()))
+
+
+def _step(capacity: Floats, load: Floats, toward: Floats) -> float:
+    """Of some steps the one with the least greatest load."""
+    sizes = np.concatenate([[0.0], 2.0 ** -np.arange(9)])
+    loads = (1 - sizes)[:, None] * load + sizes[:, None] * toward
+    return float(sizes[int((loads / capacity).max(axis=1).argmin())])
+
+
+def _towards(program: Program, price: Floats) -> Floats:
+    """Every want along its cheapest paths at these prices of rows."""
+    cost = program.priced(price)
+    cost = cost + HOP * float(cost[: program.topology.links].mean())
+    amount = np.zeros((len(program.wants), program.links))
+    for out in (True, False):
+        mine = [number for number, want in enumerate(program.wants) if want.out is out]
+        if mine:
+            amount[mine] = _along_trees(program, mine, cost)
+    return amount
+
+
+def _along_trees(program: Program, mine: list[int], cost: Floats) -> Floats:
+    from scipy.sparse.csgraph import dijkstra
+
+    tail, head = program.ends_of(program.wants[mine[0]])
+    graph, link_of = _graph(program.nodes, tail, head, cost)
+    roots = np.array([program.wants[number].root for number in mine])
+    far, before = dijkstra(graph, indices=roots, return_predecessors=True)
+    needed = np.zeros((len(mine), program.nodes))
+    for row, number in enumerate(mine):
+        for end, weight in program.wants[number].ends:
+            needed[row, program.node_of(end)] += weight
+    amount = np.zeros((len(mine), program.links))
+    order = np.argsort(np.where(np.isfinite(far), far, -1.0), axis=1, kind="stable")
+    rows = np.arange(len(mine))
+    for place in range(program.nodes - 1, -1, -1):  # the farthest first: what they need goes through nearer ones
+        node = order[:, place]
+        parent = before[rows, node]
+        moving = np.flatnonzero((parent >= 0) & (needed[rows, node] > 0))
+        some, node, parent = rows[moving], node[moving], parent[moving]
+        amount[some, link_of[parent, node]] += needed[some, node]
+        needed[some, parent] += needed[some, node]
+    return amount
+
+
+def _graph(nodes: int, tail: Longs, head: Longs, cost: Floats) -> tuple[Any, Longs]:
+    """The cheapest link of every pair of nodes, and its number."""
+    import scipy.sparse as sp
+
+    order = np.lexsort((cost, head, tail))
+    first = np.ones(len(order), bool)
+    first[1:] = (np.diff(tail[order]) != 0) | (np.diff(head[order]) != 0)
+    kept = order[first]
+    link_of = np.full((nodes, nodes), -1, np.int64)
+    link_of[tail[kept], head[kept]] = kept
+    return sp.csr_array((cost[kept], (tail[kept], head[kept])), shape=(nodes, nodes)), link_of

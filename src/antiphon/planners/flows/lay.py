@@ -1,0 +1,119 @@
+"""From paths and their shares to a schedule: hop after hop, every path from step 0 on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from antiphon.core.collective import Collective
+from antiphon.core.columns import Longs, narrow, own
+from antiphon.core.routes import Routes
+from antiphon.core.schedule import COPY, Chunks, Schedule
+from antiphon.core.topology import Topology
+from antiphon.planners.flows.paths import Path, Shares
+from antiphon.planners.shared.orbits import Table
+
+Blocks = Mapping[tuple[tuple[int, ...], int], Sequence[int]]
+
+
+@dataclass(frozen=True, eq=False)
+class _Pattern:
+    """Chunks and rows of the wants that stand for all, by columns; chunks are numbered as they come."""
+
+    sender: Longs  # per chunk: the first of those that have it
+    receiver: Longs
+    block: Longs
+    parts: Longs
+    offset: Longs
+    chunk: Longs  # per row
+    step: Longs
+    links: Longs  # rows x longest hop, -1 beyond the last
+
+
+def lay(
+    topology: Topology, collective: Collective, paths: Sequence[Path], shares: Shares, group: Table, blocks: Blocks
+) -> Schedule:
+    """The schedule of these paths and all their images. O(rows log rows)."""
+    pattern = _pattern(paths, shares, blocks)
+    nodes, links = topology.nodes, topology.links
+    node, link = group[:, :nodes], np.append(group[:, nodes : nodes + links] - nodes, np.full((len(group), 1), -1), 1)
+    many, rows = len(pattern.parts), len(pattern.chunk)
+    block = _blocks(node, pattern, blocks)
+    still = collective.weights > 0  # what weighs nothing has no chunk
+    still[block] = False
+    there = np.flatnonzero(still)
+    hops = link[:, pattern.links].reshape(len(group) * rows, pattern.links.shape[1])
+    routes, route = _table(hops)
+    first, last = hops[:, 0], np.take_along_axis(hops, (hops >= 0).sum(axis=1)[:, None] - 1, 1)[:, 0]
+    number = _number(np.concatenate([block, there]))
+    chunks = Chunks(
+        np.concatenate([block, there])[number].astype(np.int32),
+        np.concatenate([np.tile(pattern.offset, len(group)), np.zeros(len(there), np.int64)])[number],
+        np.concatenate([np.tile(pattern.parts, len(group)), np.full(len(there), shares.denominator)])[number],
+        shares.denominator,
+    )
+    place = np.argsort(number)
+    chunk = place[(np.arange(len(group))[:, None] * many + pattern.chunk).ravel()]
+    return Schedule(
+        collective, _reduced(chunks), np.tile(pattern.step, len(group)), chunk, topology.link_src[first],
+        topology.link_dst[last], np.full(len(chunk), COPY, np.uint8), route=own(narrow(route)), routes=routes,
+    )  # fmt: skip
+
+
+def _pattern(paths: Sequence[Path], shares: Shares, blocks: Blocks) -> _Pattern:
+    chunks: list[tuple[int, int, int, int, int]] = []
+    rows: list[tuple[int, int, tuple[int, ...]]] = []
+    begun: dict[tuple[tuple[int, ...], int], int] = {}
+    for path, parts in zip(paths, shares.parts.tolist(), strict=True):
+        if not parts:
+            continue
+        offset = begun.get(path.pair, 0)
+        begun[path.pair] = offset + parts
+        for block in blocks[path.pair]:
+            rows += [(len(chunks), step, hop) for step, hop in enumerate(path.hops)]
+            chunks.append((path.pair[0][0], path.pair[1], block, parts, offset))
+    longest = max((len(hop) for *_, hop in rows), default=1)
+    links = np.full((len(rows), longest), -1, np.int64)
+    for number, (_, _, hop) in enumerate(rows):
+        links[number, : len(hop)] = hop
+    sender, receiver, block_of, parts_of, offset_of = np.array(chunks, np.int64).reshape(-1, 5).T
+    at = np.array([row[:2] for row in rows], np.int64).reshape(-1, 2)
+    return _Pattern(sender, receiver, block_of, parts_of, offset_of, at[:, 0], at[:, 1], links)
+
+
+def _blocks(node: Table, pattern: _Pattern, blocks: Blocks) -> Longs:
+    """The block of every chunk of every image, image by image."""
+    if len(node) == 1:
+        return pattern.block
+    size = node.shape[1]
+    table = np.full(size * size, -1, np.int64)
+    for (holders, dst), mine in blocks.items():
+        table[holders[0] * size + dst] = mine[0]
+    return table[node[:, pattern.sender] * size + node[:, pattern.receiver]].ravel()
+
+
+def _table(hops: Table) -> tuple[Routes, Longs]:
+    """Every hop once, and which of them each row takes. O(rows log rows)."""
+    order = np.lexsort(hops.T[::-1])
+    ordered = hops[order]
+    new = np.ones(len(hops), bool)
+    new[1:] = np.any(ordered[1:] != ordered[:-1], axis=1)
+    route = np.empty(len(hops), np.int64)
+    route[order] = np.cumsum(new) - 1
+    kept = ordered[new]
+    inside = kept >= 0
+    ptr = np.concatenate([[0], np.cumsum(inside.sum(axis=1))]).astype(np.int64)
+    return Routes(ptr, kept[inside].astype(np.int32)), route
+
+
+def _number(block: Longs) -> Longs:
+    """Chunks by their blocks, those of a block as they come."""
+    return np.argsort(block, kind="stable")
+
+
+def _reduced(chunks: Chunks) -> Chunks:
+    common = math.gcd(chunks.denominator, *np.unique(chunks.share).tolist(), *np.unique(chunks.offset).tolist())
+    return Chunks(chunks.block, chunks.offset // common, chunks.share // common, chunks.denominator // common)

@@ -1,0 +1,172 @@
+"""Flows taken apart into paths, and their shares rounded to a common denominator."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.core.columns import Longs
+from antiphon.planners.flows.program import Floats, Flow, Program
+from antiphon.planners.flows.wants import Want
+
+NOTHING = 1e-7  # of an end's weight: what the solver leaves by rounding
+MOST = 1024  # the greatest denominator
+EXACT = 1e-6  # shares this near to whole numbers are these
+COARSE = (*range(1, 17), 32, 64, 128, 256, 512, MOST)
+FINE = (2048, 4096, 8192, 16384)  # where these lose more than
+LOSS = 1e-3  # of the time
+
+Hops = tuple[tuple[int, ...], ...]  # rank to rank, each by links through switches
+
+
+@dataclass(frozen=True)
+class Path:
+    """From a sender to a receiver, with its part of the weight between `pair`."""
+
+    pair: tuple[tuple[int, ...], int]
+    hops: Hops
+    amount: float
+
+
+@dataclass(frozen=True, eq=False)
+class Shares:
+    """Of every path how many of `denominator` parts it carries of what goes between its pair; some carry none."""
+
+    parts: Longs
+    denominator: int
+    time: float  # weight over capacity: what the fullest row takes
+
+
+def paths_of(program: Program, flow: Flow) -> list[Path]:
+    """At most as many per want as ends and links. O(paths * links on the way)."""
+    found = []
+    for want, amounts in zip(program.wants, flow.amount, strict=True):
+        found += _Taken(program, want, amounts).paths()
+    return found
+
+
+class _Taken:
+    """One want's flow, which is taken apart from its ends back to its root."""
+
+    def __init__(self, program: Program, want: Want, amounts: Floats) -> None:
+        self.program, self.want, self.topology = program, want, program.topology
+        tail, head = program.ends_of(want)
+        self.tail = tail.tolist()
+        self.left: dict[int, dict[int, float]] = defaultdict(dict)  # of every node the links into it that still carry
+        for link in np.flatnonzero(amounts > 0).tolist():
+            self.left[int(head[link])][link] = float(amounts[link])
+
+    def paths(self) -> list[Path]:
+        found: list[Path] = []
+        for end, weight in self.want.ends:
+            found += self._to(end, weight)
+        return found
+
+    def _to(self, end: tuple[int, ...], weight: float) -> list[Path]:
+        merged: dict[tuple[int, ...], float] = {}
+        left = float(weight)
+        while left > NOTHING * weight:
+            way = self._way(self.program.node_of(end))
+            if way is None:
+                break
+            amount = min(left, *(self.left[node][link] for node, link in way))
+            for node, link in way:
+                self.left[node][link] -= amount
+                if self.left[node][link] <= NOTHING * weight:
+                    del self.left[node][link]
+            left -= amount
+            links = tuple(link for _, link in reversed(way) if link < self.topology.links)
+            merged[links] = merged.get(links, 0.0) + amount
+        assert merged, "a flow does not serve its end"
+        return [self._path(end, links, amount) for links, amount in merged.items()]
+
+    def _way(self, node: int) -> list[tuple[int, int]] | None:
+        """Back to the root by the links that carry most; circles on the way are taken out. (node, link into it)."""
+        way: list[tuple[int, int]] = []
+        place = {node: 0}
+        while node != self.want.root:
+            carrying = self.left[node]
+            if not carrying:
+                return None
+            link = max(carrying, key=lambda one: (carrying[one], -one))
+            way.append((node, link))
+            node = self.tail[link]
+            if node in place:
+                circle = way[place[node] :]
+                amount = min(self.left[at][by] for at, by in circle)
+                for at, by in circle:
+                    self.left[at][by] -= amount
+                    if self.left[at][by] <= 0:
+                        del self.left[at][by]
+                del way[place[node] :]
+                place = {at: number for number, (at, _) in enumerate(way)}
+            place[node] = len(way)
+        return way
+
+    def _path(self, end: tuple[int, ...], links: tuple[int, ...], amount: float) -> Path:
+        """`links`: as seen from the root."""
+        want = self.want
+        hops: list[tuple[int, ...]] = []
+        hop: list[int] = []
+        for link in links if want.out else links[::-1]:
+            hop.append(link)
+            if int(self.topology.link_dst[link]) < self.topology.ranks:
+                hops.append(tuple(hop))
+                hop = []
+        pair = ((want.root,), end[0]) if want.out else (end, want.root)
+        return Path(pair, tuple(hops), amount)
+
+
+def shares_of(program: Program, paths: Sequence[Path], time: float) -> Shares:
+    """Whole parts of the smallest denominator that gives the shares exactly, else of that which loses least."""
+    if not paths:
+        return Shares(np.zeros(0, np.int64), 1, 0.0)
+    pair = _numbered(paths)
+    amount = np.array([path.amount for path in paths])
+    share = amount / np.bincount(pair, weights=amount)[pair]
+    weight = np.bincount(pair, weights=amount)[pair]
+    found: Shares | None = None
+    for denominator in _denominators(share):
+        parts = _rounded(share, pair, denominator)
+        taken = _time(program, paths, parts / denominator * weight)
+        if found is None or taken < found.time * (1 - 1e-9):
+            found = Shares(parts, denominator, taken)
+        if found.time <= time * (1 + (LOSS if denominator >= MOST else EXACT)):
+            break
+    assert found is not None
+    return found
+
+
+def _time(program: Program, paths: Sequence[Path], amounts: Floats) -> float:
+    """What the fullest row takes where paths (and their images) carry so much."""
+    lengths = [sum(map(len, path.hops)) for path in paths]
+    crossed = np.array([link for path in paths for hop in path.hops for link in hop], np.int64)
+    load = np.bincount(crossed, weights=np.repeat(amounts, lengths), minlength=program.links).astype(np.float64)
+    return float((program.loads(load) / program.capacity).max(initial=0.0))
+
+
+def _denominators(share: Floats) -> list[int]:
+    """Those that give all shares exactly come first."""
+    exact = [k for k in range(1, MOST + 1) if np.abs(share * k - np.round(share * k)).max(initial=0) < EXACT * k**0.5]
+    return [*exact[:1], *COARSE, *FINE]
+
+
+def _numbered(paths: Sequence[Path]) -> Longs:
+    number: dict[tuple[tuple[int, ...], int], int] = {}
+    return np.array([number.setdefault(path.pair, len(number)) for path in paths], np.int64)
+
+
+def _rounded(share: Floats, pair: Longs, denominator: int) -> Longs:
+    """Largest remainders: of every pair the parts sum to the denominator."""
+    exact = share * denominator
+    parts = np.floor(exact + EXACT).astype(np.int64)
+    lacking = denominator - np.bincount(pair, weights=parts).astype(np.int64)
+    order = np.lexsort((np.arange(len(share)), parts - exact, pair))
+    first = np.searchsorted(pair[order], np.arange(len(lacking)))
+    place: NDArray[np.int64] = np.empty(len(share), np.int64)
+    place[order] = np.arange(len(share)) - first[pair[order]]
+    return parts + (place < lacking[pair])

@@ -1,0 +1,161 @@
+"""The shortest flows within a time: a linear program over the links, one flow per want.
+
+`antiphon.core.bounds` says how long it takes at least. Where that is attained, the flows that fit into it are looked
+for, those with the fewest hops; elsewhere the least time first. On a symmetric machine the flows of one rank per orbit
+stand for all: a row of the program is an orbit of links or limits, and what the images of a flow load on a link is the
+flow's sum over the link's orbit, by its size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.core.columns import Longs
+from antiphon.core.topology import Topology
+from antiphon.planners.flows.wants import Want, Wants
+from antiphon.planners.shared.orbits import rows_of
+
+Floats = NDArray[np.float64]
+SLACK = 1e-8  # of the time, so that rounding in the solver does not make it infeasible
+SWITCHED = 0.01  # what a link into a switch costs, where one into a rank costs 1
+
+
+@dataclass(frozen=True, eq=False)
+class Flow:
+    """`amount`: weight per want and link. `time`: weight over capacity (in units of resources.scale)."""
+
+    amount: Floats
+    time: float
+
+
+class Program:
+    """Minimise hops within a time, or time, so that every want is served and nothing carries more than it can."""
+
+    def __init__(self, topology: Topology, wants: Wants) -> None:
+        self.topology, self.wants = topology, wants.wants
+        self.order = len(wants.group)
+        resources = topology.resources
+        capacity = np.array([float(c) for c in resources.capacity])[resources.klass]
+        self.row = rows_of(topology, wants.group)
+        self.capacity = np.bincount(self.row, weights=capacity) / self.order
+        ends = sorted({end for want in self.wants for end, _ in want.ends if len(end) > 1})
+        self.set_node = {end: topology.nodes + at for at, end in enumerate(ends)}
+        extra = [(rank, node) for end, node in self.set_node.items() for rank in end]
+        self.extra_rank = np.array([rank for rank, _ in extra], np.int64)
+        self.extra_node = np.array([node for _, node in extra], np.int64)
+        self.nodes = topology.nodes + len(ends)
+
+    @property
+    def links(self) -> int:
+        return self.topology.links + len(self.extra_rank)
+
+    @property
+    def size(self) -> int:
+        return self.links * len(self.wants)
+
+    def ends_of(self, want: Want) -> tuple[Longs, Longs]:
+        """Every link's beginning and end as the flow out of the want's root sees them; holders lead to their set."""
+        src, dst = self.topology.link_src.astype(np.int64), self.topology.link_dst.astype(np.int64)
+        if not want.out:
+            src, dst = dst, src
+        return np.concatenate([src, self.extra_rank]), np.concatenate([dst, self.extra_node])
+
+    def node_of(self, end: tuple[int, ...]) -> int:
+        return end[0] if len(end) == 1 else self.set_node[end]
+
+    def _conserved(self) -> tuple[Any, Floats]:
+        import scipy.sparse as sp
+
+        blocks, right = [], []
+        for want in self.wants:
+            tail, head = self.ends_of(want)
+            links = np.arange(self.links)
+            table = sp.csr_array(
+                (np.repeat([-1.0, 1.0], self.links), (np.concatenate([tail, head]), np.tile(links, 2))),
+                shape=(self.nodes, self.links),
+            )
+            supply = np.zeros(self.nodes)
+            for end, weight in want.ends:
+                supply[self.node_of(end)] += weight
+            keep = np.arange(self.nodes) != want.root
+            blocks.append(table[keep])
+            right.append(supply[keep])
+        return sp.block_diag(blocks, format="csr"), np.concatenate(right)
+
+    def _crossing(self) -> tuple[Longs, Longs]:
+        """Pairs (row, link): what a link carries loads the row of its own orbit, and those of its limits."""
+        links, resources = self.topology.links, self.topology.resources
+        limited = np.repeat(np.arange(links), np.diff(resources.limit_ptr))
+        row = np.concatenate([self.row[:links], self.row[resources.limit_of]])
+        return row, np.concatenate([np.arange(links), limited])
+
+    def _loads(self) -> Any:
+        import scipy.sparse as sp
+
+        row, link = self._crossing()
+        one = sp.csr_array((np.ones(len(row)), (row, link)), shape=(len(self.capacity), self.links))
+        return sp.hstack([one] * len(self.wants), format="csr")
+
+    def loads(self, amount: Floats) -> Floats:
+        """What every row carries, of amounts by link (or by want and link)."""
+        row, link = self._crossing()
+        whole = amount if amount.ndim == 1 else amount.sum(axis=0)
+        found: Floats = np.bincount(row, weights=whole[link], minlength=len(self.capacity)).astype(np.float64)
+        return found
+
+    def priced(self, price: Floats) -> Floats:
+        """What a unit of weight pays on every link, by prices of rows."""
+        row, link = self._crossing()
+        found: Floats = np.bincount(link, weights=price[row], minlength=self.links).astype(np.float64)
+        return found
+
+    def least(self) -> Flow | None:
+        """The least time, and flows that take it; None where the solver fails."""
+        import scipy.sparse as sp
+
+        equal, right = self._conserved()
+        loads = self._loads()
+        scale = float(right.max(initial=1.0))
+        room = self.capacity / self.capacity.max()
+        found = _solved(
+            np.eye(1, loads.shape[1] + 1, loads.shape[1])[0],
+            sp.hstack([loads, sp.csr_array(-room[:, None])], format="csr"),
+            np.zeros(len(room)),
+            sp.hstack([equal, sp.csr_array((equal.shape[0], 1))], format="csr"),
+            right / scale,
+        )
+        if found is None:
+            return None
+        return self._flow(found[:-1] * scale, float(found[-1]) * scale / self.capacity.max())
+
+    def shortest(self, time: float) -> Flow | None:
+        """The flows with the fewest hops that take no longer; None where there are none."""
+        equal, right = self._conserved()
+        scale = float(right.max(initial=1.0))
+        into_rank = self.topology.link_dst < self.topology.ranks
+        cost = np.concatenate([np.where(into_rank, 1.0, SWITCHED), np.zeros(len(self.extra_rank))])
+        room = self.capacity * (time * (1 + SLACK) / scale)
+        wide = np.maximum(room, 1.0)
+        loads = self._loads()
+        import scipy.sparse as sp
+
+        found = _solved(
+            np.tile(cost, len(self.wants)), sp.diags_array(1 / wide) @ loads, room / wide, equal, right / scale
+        )
+        return None if found is None else self._flow(found * scale, time)
+
+    def _flow(self, values: Floats, time: float) -> Flow:
+        return Flow(values.reshape(len(self.wants), self.links), time)
+
+
+def _solved(cost: Floats, upper: Any, most: Floats, equal: Any, right: Floats) -> Floats | None:
+    from scipy.optimize import linprog
+
+    found = linprog(
+        cost, A_ub=upper, b_ub=most, A_eq=equal, b_eq=right, method="highs-ds" if len(cost) < 3000 else "highs-ipm"
+    )
+    return np.asarray(found.x) if found.status == 0 else None

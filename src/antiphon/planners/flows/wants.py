@@ -1,0 +1,72 @@
+"""What flows must carry: per source, or per destination, how much to (or from) whom."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from antiphon.core.bounds.needs import Needs, needs_of
+from antiphon.core.collective import Collective
+from antiphon.core.topology import Topology
+from antiphon.errors import Unsupported
+from antiphon.planners.shared.orbits import Table, free_group
+
+
+@dataclass(frozen=True)
+class Want:
+    """All that one rank sends (`out`) or receives. An end is the ranks at the other side, any of which will do: one
+    receiver, or all that hold replicas; and the weight that it takes or gives."""
+
+    root: int
+    out: bool
+    ends: tuple[tuple[tuple[int, ...], int], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Wants:
+    """The wants of one rank per orbit, and the symmetries (identity first) that take them to those of all others.
+
+    `blocks`: per (sender or holders, receiver) its blocks of any weight.
+    """
+
+    wants: tuple[Want, ...]
+    group: Table
+    blocks: dict[tuple[tuple[int, ...], int], list[int]] = field(default_factory=dict)
+
+
+def wants_of(topology: Topology, collective: Collective, seed: int = 0) -> Wants:
+    """By senders or by receivers, whichever are fewer. Unsupported where data must be combined or copied."""
+    needs = needs_of(collective)
+    if needs.joined or collective.combining or len(np.unique(needs.block)) < len(needs):
+        raise Unsupported(
+            f"planner flows: {collective.kind} combines data or spreads them to several ranks, and flows only move "
+            "them; use planner trees or relay"
+        )
+    blocks: dict[tuple[tuple[int, ...], int], list[int]] = {}
+    amount: dict[tuple[tuple[int, ...], int], int] = {}
+    for block, holders, dst in zip(needs.block.tolist(), needs.holders.tolist(), needs.dst.tolist(), strict=True):
+        pair = needs.sets[holders], dst
+        blocks.setdefault(pair, []).append(block)
+        amount[pair] = amount.get(pair, 0) + int(needs.weights[block])
+    roots = {holders[0] for holders, _ in amount}
+    out = all(len(holders) == 1 for holders, _ in amount) and len(roots) <= len({dst for _, dst in amount})
+    gathered: dict[int, list[tuple[tuple[int, ...], int]]] = {}
+    for (holders, dst), weight in sorted(amount.items()):
+        root, end = (holders[0], (dst,)) if out else (dst, holders)
+        gathered.setdefault(root, []).append((end, weight))
+    group = _group(topology, collective, needs, seed)
+    firsts = {int(group[:, root].min()) for root in gathered}
+    wants = tuple(Want(root, out, tuple(gathered[root])) for root in sorted(firsts))
+    return Wants(wants, group, blocks)
+
+
+def _group(topology: Topology, collective: Collective, needs: Needs, seed: int) -> Table:
+    """Symmetries that keep what is wanted: of an alltoall of equal blocks; of others the identity alone is tried."""
+    members: Sequence[int] = collective.members
+    weights = needs.weights[needs.block]
+    alike = len(needs) == len(members) * (len(members) - 1) and bool(np.all(weights == weights[:1]))
+    if collective.kind == "alltoall" and alike and len(members) > 2:
+        return free_group(topology, dict.fromkeys(members, 1), members, seed)
+    return np.arange(topology.nodes + topology.links + len(topology.limits), dtype=np.int64)[None]

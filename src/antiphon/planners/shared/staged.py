@@ -1,0 +1,127 @@
+"""A plan made ready for a size: in equal pieces, or begun unevenly in so many steps, whichever is faster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any
+
+from antiphon.core.loads import pipelined_steps
+from antiphon.core.schedule import Schedule
+from antiphon.core.topology import Topology
+from antiphon.cost.barriers.alpha_beta import alpha_beta
+from antiphon.errors import Invalid, Unsupported, quote
+from antiphon.planners.shared.pieces import piped
+from antiphon.planners.shared.uneven import Sizes, Uneven
+
+STEPS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 96, 128)
+SPREAD = (0, 1, 2, 3, 4, 5, 8, 12, 16, 24, 32, 48)  # beyond the fewest steps: tried where no size is given
+USUAL = 2**20  # the size for which steps are made quiet, where none is given
+MOST_ROWS = 2**19  # transfers of a schedule that begins unevenly
+WORTH = 1.005  # uneven parts are many chunks: they must be this much faster
+LESS = 5  # uneven parts take fewer steps than equal pieces, but no less than this part of them
+QUIET, MOST_QUIET = ((0, 0), (1, 1), (1, 0), (0, 1)), 12
+PATIENCE = 2  # numbers of steps tried beyond the best
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is known and wanted: options `pieces` and `steps`, the size, and what was measured of the machine."""
+
+    planner: str
+    pieces: int | None = None
+    steps: int | None = None
+    nbytes: int | None = None
+    profile: Any = None
+
+
+def staged(
+    plans: Sequence[Schedule], topology: Topology, asked: Asked, kinds: Sequence[Schedule] = ()
+) -> Iterator[tuple[Schedule, dict[str, int]]]:
+    """Schedules with the options that give them: every plan in equal pieces (where `pieces` is given: the first), and
+    all together unevenly. `kinds`: what begins unevenly instead of the plans, each as a whole: plans of their own, of
+    which the others may be made.
+    """
+    if asked.pieces is not None and asked.steps is not None:
+        raise Invalid(f"planner {asked.planner}: give pieces (equal ones) or steps (uneven parts), not both")
+    uneven = Uneven(kinds or plans, topology, whole=bool(kinds))
+    if asked.steps is not None:
+        yield (_in_steps(uneven, asked) if uneven.classes else plans[0]), {"steps": asked.steps}
+        return
+    even = [
+        (made, {"pieces": int(made.pieces)})
+        for plan in (plans if asked.pieces is None else plans[:1])
+        for made in piped(plan, topology, asked.pieces, asked.nbytes, asked.profile)
+    ]
+    if asked.pieces is not None or max(plan.steps for plan in plans) < 2:
+        yield from even
+    elif asked.nbytes is None:
+        yield from even
+        yield from _several(uneven)
+    else:
+        yield _faster(even, uneven, topology, asked)
+
+
+def _several(uneven: Uneven) -> Iterator[tuple[Schedule, dict[str, int]]]:
+    for more in SPREAD:
+        steps = uneven.least_steps + more
+        made = _best(uneven, steps, USUAL)
+        if made is not None:
+            yield uneven.schedule(made[1]), {"steps": steps}
+
+
+def _faster(
+    even: Sequence[tuple[Schedule, dict[str, int]]], uneven: Uneven, topology: Topology, asked: Asked
+) -> tuple[Schedule, dict[str, int]]:
+    def seconds(one: tuple[Schedule, dict[str, int]]) -> float:
+        return alpha_beta(one[0], topology, profile=asked.profile)(asked.nbytes or 0).seconds
+
+    best = min(even, key=seconds)
+    around = pipelined_steps(best[0])
+    other = _fastest(uneven, asked, [steps for steps in STEPS if around // LESS <= steps <= around])
+    return best if other is None or seconds(other) * WORTH >= seconds(best) else other
+
+
+def _in_steps(uneven: Uneven, asked: Asked) -> Schedule:
+    steps = asked.steps
+    if isinstance(steps, bool) or not isinstance(steps, int) or not 1 <= steps <= 1024:
+        raise Invalid(f"option steps: expected a whole number from 1 to 1024, got {quote(steps)}")
+    if steps < uneven.least_steps:
+        raise Unsupported(f"planner {asked.planner}: takes {uneven.least_steps} steps or more; give as many")
+    made = _best(uneven, steps, USUAL if asked.nbytes is None else asked.nbytes)
+    if made is None:
+        raise Unsupported(f"planner {asked.planner}: too large for uneven parts in {steps} steps; use pieces instead")
+    return uneven.schedule(made[1])
+
+
+def _sizes(uneven: Uneven, steps: int, quiet: tuple[int, int] = (0, 0)) -> Sizes | None:
+    """None where it takes more steps, or would be too large."""
+    if sum(plan.transfers for plan in uneven.plans) > MOST_ROWS:
+        return None
+    sizes = uneven.sizes(steps, quiet)
+    return sizes if sizes is not None and uneven.rows(sizes) <= MOST_ROWS else None
+
+
+def _fastest(uneven: Uneven, asked: Asked, some: Sequence[int]) -> tuple[Schedule, dict[str, int]] | None:
+    """The best of these numbers of steps for the size: time falls, then grows with their latency."""
+    best: tuple[float, int, Sizes] | None = None
+    worse = 0
+    for steps in some:
+        made = _best(uneven, steps, asked.nbytes or 0) if steps >= uneven.least_steps else None
+        if made is None:
+            continue
+        if best is None or made[0] < best[0]:
+            best, worse = (made[0], steps, made[1]), 0
+        else:
+            worse += 1
+            if worse == PATIENCE:
+                break
+    return None if best is None else (uneven.schedule(best[2]), {"steps": best[1]})
+
+
+def _best(uneven: Uneven, steps: int, nbytes: int) -> tuple[float, Sizes] | None:
+    """Where steps are few it may be worth while to have none of slow ways at the beginning and at the end."""
+    tried = [_sizes(uneven, steps, quiet) for quiet in (QUIET if steps <= MOST_QUIET else QUIET[:1])]
+    found = [(sizes.time * nbytes + sizes.latency, sizes) for sizes in tried if sizes is not None]
+    return min(found, key=itemgetter(0), default=None)

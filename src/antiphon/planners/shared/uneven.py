@@ -1,0 +1,349 @@
+"""How much of a plan begins in which step: what a pipeline of equal pieces wastes at its ends, uneven ones need not.
+
+Given are plans of one collective (deep ones that are fast, shallow ones that are soon done), each a schedule whose
+chunks go through it once. A plan begins anew in every step, each time with a part of the data; how large a part is the
+answer of a linear program, which asks for the least time of N steps, each as long as its fullest link or shared limit.
+Chunks of one class (where there are few: every chunk) begin when they like.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.core.columns import Bools, Longs
+from antiphon.core.loads import loads
+from antiphon.core.routes import resolve
+from antiphon.core.schedule import Chunks, Schedule
+from antiphon.core.topology import Topology
+
+Floats = NDArray[np.float64]
+LEVELS = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)  # parts that sizes are whole numbers of
+LOSS = 2e-3  # of the time, that rounding them may cost
+MOST_ALONE = 64  # chunks up to which each is a class
+MOST_CELLS = 70_000  # of a linear program
+ALIKE = 0.01  # of the greatest load of a plan: kinds of resources that differ by less are one to the program
+NOTHING = 1e-9
+SIMPLE, NEAR = 256, 1e-7
+
+
+@dataclass(frozen=True, eq=False)
+class Class:
+    """Chunks of a plan that begin together; `load[kind, step]`: seconds per byte of nbytes, by kinds of resources;
+    `latency`: that of the slowest way taken in each step."""
+
+    plan: int
+    chunks: Longs
+    load: Floats
+    latency: Floats
+
+    @property
+    def steps(self) -> int:
+        return self.load.shape[1]
+
+
+@dataclass(frozen=True, eq=False)
+class Sizes:
+    """Per class what begins in each step, in whole parts of `whole`; seconds per byte of nbytes, and of latency."""
+
+    parts: NDArray[np.int64]
+    whole: int
+    time: float
+    latency: float
+
+
+class Uneven:
+    """Plans taken apart into classes, with what each loads."""
+
+    def __init__(self, plans: Sequence[Schedule], topology: Topology, whole: bool = False) -> None:
+        """`whole`: the chunks of a plan take as many steps, and begin together."""
+        self.plans = [replace(plan, pieces=1) for plan in plans]
+        found = [one for n, plan in enumerate(self.plans) for one in _classes(n, plan, topology, whole)]
+        self.classes = _by_kinds(found) if found else []
+        self.some = _apart(self.classes)
+        ways = [float(one.latency.min()) for one in self.classes]
+        self.quickest = min(ways, default=0.0) * (1 + NOTHING)
+
+    def deepest(self, plan: int) -> int:
+        return max((one.steps for one in self.classes if one.plan == plan), default=0)
+
+    @property
+    def least_steps(self) -> int:
+        return min((self.deepest(plan) for plan in range(len(self.plans))), default=0)
+
+    def cells(self, one: Class, steps: int) -> int:
+        """Entries of the linear program."""
+        return int((one.load[self.some] > 0).sum()) * max(steps - one.steps + 1, 0)
+
+    def rows(self, sizes: Sizes) -> int:
+        """How many transfers that will be."""
+        per = [int(np.isin(self.plans[one.plan].chunk, one.chunks).sum()) for one in self.classes]
+        return sum(rows * int((sizes.parts[n] > 0).sum()) for n, rows in enumerate(per))
+
+    def sizes(self, steps: int, quiet: tuple[int, int] = (0, 0)) -> Sizes | None:
+        """The best for so many steps; None where no plan is done in them, or the program is too large or not solved.
+
+        Where it would be too large the last plans are left out. `quiet`: so many steps at the beginning and at the end
+        in which nothing takes a way slower than the quickest of all.
+        """
+        usable: list[int] = []
+        cells = 0
+        for plan in range(len(self.plans)):
+            more = sum(self.cells(one, steps) for one in self.classes if one.plan == plan)
+            if 0 < self.deepest(plan) <= steps:
+                if cells + more > MOST_CELLS:
+                    break
+                usable.append(plan)
+                cells += more
+        mine = [n for n, one in enumerate(self.classes) if one.plan in usable]
+        if not mine:
+            return None
+        exact = self._solved(steps, usable, mine, quiet)
+        if exact is None:
+            return None
+        time = self._time(exact, steps)
+        for whole in [*_simple(exact), *LEVELS]:
+            rounded = self._rounded(exact, whole)
+            made = Sizes(rounded, whole, self._time(rounded / whole, steps), self._latency(rounded, steps))
+            if made.time <= time * (1 + LOSS):
+                break
+        return made
+
+    def _loud(self, one: Class, steps: int, quiet: tuple[int, int]) -> Bools:
+        """By the step in which it begins: whether a slow way would be taken in a quiet one."""
+        slow = one.latency > self.quickest
+        starts = np.arange(steps - one.steps + 1)[:, None] + np.flatnonzero(slow)
+        return np.asarray(((starts < quiet[0]) | (starts >= steps - quiet[1])).any(axis=1))
+
+    def _latency(self, parts: NDArray[np.int64], steps: int) -> float:
+        slowest = np.zeros(steps)
+        for part, one in zip(parts, self.classes, strict=True):
+            for start in np.flatnonzero(part).tolist():
+                span = slice(start, start + one.steps)
+                slowest[span] = np.maximum(slowest[span], one.latency)
+        return float(slowest.sum())
+
+    def _solved(self, steps: int, usable: Sequence[int], mine: Sequence[int], quiet: tuple[int, int]) -> Floats | None:
+        """Variables: what begins of every class in every step, how long steps take, what goes by every plan."""
+        import scipy.sparse as sp
+        from scipy.optimize import linprog
+
+        classes = [self.classes[n] for n in mine]
+        kinds, starts = len(self.some), [steps - one.steps + 1 for one in classes]
+        first = np.cumsum([0, *starts])
+        clock, choice = int(first[-1]), int(first[-1]) + steps
+        top = max(float(one.load.max()) for one in classes) or 1.0
+        rows, columns, values = [], [], []
+        for begin, many, one in zip(first.tolist(), starts, classes, strict=False):
+            load = one.load[self.some]
+            kind, level = np.nonzero(load)
+            shift = np.arange(many)
+            rows.append((kind[:, None] * steps + level[:, None] + shift).ravel())
+            columns.append(np.broadcast_to(begin + shift, (len(kind), many)).ravel())
+            values.append(np.repeat(load[kind, level] / top, many))
+        rows.append(np.arange(kinds * steps))
+        columns.append(clock + np.tile(np.arange(steps), kinds))
+        values.append(np.full(kinds * steps, -1.0))
+        shape = (kinds * steps, choice + len(usable))
+        upper = sp.csr_array((np.concatenate(values), (np.concatenate(rows), np.concatenate(columns))), shape=shape)
+        equal = np.zeros((len(classes) + 1, shape[1]))
+        for number, (one, begin, many) in enumerate(zip(classes, first.tolist(), starts, strict=False)):
+            equal[number, begin : begin + many] = 1
+            equal[number, choice + usable.index(one.plan)] = -1
+        equal[-1, choice:] = 1
+        cost = np.zeros(shape[1])
+        cost[clock:choice] = 1
+        right = np.append(np.zeros(len(classes)), 1.0)
+        most = np.full(shape[1], np.inf)
+        for one, begin, many in zip(classes, first.tolist(), starts, strict=False):
+            most[begin : begin + many][self._loud(one, steps, quiet)] = 0
+        found = linprog(
+            cost,
+            A_ub=upper,
+            b_ub=np.zeros(shape[0]),
+            A_eq=sp.csr_array(equal),
+            b_eq=right,
+            bounds=np.stack([np.zeros(shape[1]), most], axis=1),
+            method="highs",
+        )
+        if found.status != 0:
+            return None
+        out = np.zeros((len(self.classes), steps))
+        for number, begin, many in zip(mine, first.tolist(), starts, strict=False):
+            out[number, :many] = found.x[begin : begin + many]
+        return out
+
+    def _rounded(self, exact: Floats, whole: int) -> NDArray[np.int64]:
+        """By largest remainders: first what goes by every plan, then what begins of its classes in every step."""
+        plans = [max((float(exact[n].sum()) for n, one in enumerate(self.classes) if one.plan == plan), default=0.0)
+                 for plan in range(len(self.plans))]  # fmt: skip
+        shares = _whole(np.array(plans), whole)
+        out = np.zeros(exact.shape, np.int64)
+        for number, one in enumerate(self.classes):
+            share = int(shares[one.plan])
+            if share:
+                out[number] = _whole(np.where(exact[number] > NOTHING, exact[number], 0.0), share)
+        return out
+
+    def _time(self, sizes: Floats, steps: int) -> float:
+        busy = np.zeros((len(self.classes[0].load), steps))
+        for size, one in zip(sizes, self.classes, strict=True):
+            for level in range(min(one.steps, steps)):
+                busy[:, level:] += one.load[:, level, None] * size[None, : steps - level]
+        return float(busy.max(axis=0).sum())
+
+    def schedule(self, sizes: Sizes) -> Schedule:
+        """One schedule: every class from every step on, with its part."""
+        common = math.lcm(*(plan.chunks.denominator for plan in self.plans))
+        table, rows = [_still(self.plans, sizes.whole, common)], []
+        count = len(table[0][0])
+        for part, one in zip(sizes.parts, self.classes, strict=True):
+            plan = self.plans[one.plan]
+            number = np.full(len(plan.chunks), -1, np.int64)
+            number[one.chunks] = np.arange(len(one.chunks))
+            mine = np.flatnonzero(number[plan.chunk] >= 0)
+            begun = _first(plan)[plan.chunk[mine]]
+            scale = common // plan.chunks.denominator
+            for start in np.flatnonzero(part).tolist():
+                table.append(
+                    (plan.chunks.block[one.chunks], plan.chunks.share[one.chunks] * (scale * int(part[start])))
+                )
+                rows.append((one.plan, mine, plan.step[mine] - begun + start, number[plan.chunk[mine]] + count))
+                count += len(one.chunks)
+        return _joined(self.plans, table, rows, common * sizes.whole)
+
+
+def _classes(plan: int, schedule: Schedule, topology: Topology, whole: bool) -> list[Class]:
+    first, last = _first(schedule), np.full(len(schedule.chunks), -1, np.int64)
+    np.maximum.at(last, schedule.chunk, schedule.step)
+    moving = np.flatnonzero(last >= 0)
+    label = moving if len(moving) <= MOST_ALONE else last[moving] - first[moving]
+    label = np.zeros(len(moving), np.int64) if whole else label
+    found = []
+    for one in np.unique(label).tolist():
+        chunks = moving[label == one]
+        rows = np.flatnonzero(np.isin(schedule.chunk, chunks))
+        part = schedule.take(rows, step=schedule.step[rows] - first[schedule.chunk[rows]])
+        steps = int((last - first)[chunks].max()) + 1
+        found.append(Class(plan, chunks, _loads(part, topology, steps), _latencies(part, topology, steps)))
+    return found
+
+
+def _first(schedule: Schedule) -> Longs:
+    """The step in which each chunk first moves."""
+    first = np.full(len(schedule.chunks), np.iinfo(np.int32).max, np.int64)
+    np.minimum.at(first, schedule.chunk, schedule.step)
+    return first
+
+
+def _loads(part: Schedule, topology: Topology, steps: int) -> Floats:
+    found, resources = loads(part, topology), topology.resources
+    capacity = np.array([float(c * resources.scale) for c in resources.capacity])[resources.klass]
+    out = np.zeros((len(capacity), steps))
+    out[found.resource, found.step] = found.load.astype(float) / float(found.scale)
+    return out / capacity[:, None]
+
+
+def _latencies(part: Schedule, topology: Topology, steps: int) -> Floats:
+    found = resolve(topology, part.src, part.dst, part.route, part.routes)
+    each = np.array([kind.latency for kind in topology.types])[topology.link_type[found.table.links]]
+    until = np.concatenate([[0.0], np.cumsum(each)])
+    ways = until[found.table.ptr[1:]] - until[found.table.ptr[:-1]]
+    out = np.zeros(steps)
+    np.maximum.at(out, part.step, ways[found.route])
+    return out
+
+
+def _by_kinds(classes: Sequence[Class]) -> list[Class]:
+    """Resources that all classes load alike are one kind; those that another outdoes everywhere are left out."""
+    whole = np.concatenate([one.load for one in classes], axis=1)
+    if not whole.any():
+        return []  # what weighs nothing is not worth a pipeline
+    top = whole.max()
+    _, first = np.unique(np.round(whole / top, 10), axis=0, return_index=True)
+    order = first[np.argsort(-whole[first].sum(axis=1), kind="stable")]
+    kept: list[int] = []
+    for row in order.tolist():
+        if whole[row].any() and not (kept and (whole[kept] >= whole[row]).all(axis=1).any()):
+            kept.append(row)
+    return [replace(one, load=one.load[kept]) for one in classes]
+
+
+def _apart(classes: Sequence[Class]) -> list[int]:
+    """Some kinds of resources, none near another."""
+    if not classes:
+        return []
+    tops = {one.plan: 0.0 for one in classes}
+    for one in classes:
+        tops[one.plan] = max(tops[one.plan], float(one.load.max()))
+    loads = np.concatenate([one.load / tops[one.plan] for one in classes], axis=1)
+    kept: list[int] = []
+    for number, row in enumerate(loads):
+        if not kept or np.abs(loads[kept] - row).max(axis=1).min() > ALIKE:
+            kept.append(number)
+    return kept
+
+
+def _simple(sizes: Floats) -> list[int]:
+    """The smallest number of parts of which all sizes are whole numbers, if there is one."""
+    parts = sizes[sizes > NOTHING]
+    return [k for k in range(1, SIMPLE + 1) if np.abs(parts * k - np.round(parts * k)).max(initial=0) < NEAR * k][:1]
+
+
+def _whole(values: Floats, total: int) -> NDArray[np.int64]:
+    """Whole numbers near these proportions that sum to the total, by largest remainders."""
+    exact = values / values.sum() * total
+    found = np.floor(exact + NOTHING).astype(np.int64)
+    order = np.argsort(found - exact, kind="stable")
+    found[order[: total - int(found.sum())]] += 1
+    return found
+
+
+def _still(plans: Sequence[Schedule], whole: int, common: int) -> tuple[NDArray[np.int32], Longs]:
+    """Chunks that never move: those of the first plan, which are of blocks that move in no plan."""
+    moving = np.zeros(plans[0].collective.blocks, bool)
+    for plan in plans:
+        moving[plan.chunks.block[plan.chunk]] = True
+    chunks = plans[0].chunks
+    rest = np.flatnonzero(~moving[chunks.block])
+    return chunks.block[rest], chunks.share[rest] * (common // chunks.denominator * whole)
+
+
+def _joined(
+    plans: Sequence[Schedule],
+    table: Sequence[tuple[NDArray[np.int32], Longs]],
+    rows: Sequence[tuple[int, Longs, Longs, Longs]],
+    denominator: int,
+) -> Schedule:
+    block = np.concatenate([one for one, _ in table])
+    share = np.concatenate([one for _, one in table]).astype(np.int64)
+    order = np.argsort(block, kind="stable")
+    place = np.argsort(order)
+    block, share = block[order], share[order]
+    before = np.cumsum(share) - share
+    first = np.searchsorted(block, block)
+    shrink = math.gcd(denominator, *np.unique(share).tolist())
+    chunks = Chunks(block, (before - before[first]) // shrink, share // shrink, denominator // shrink)
+    base = np.cumsum([0, *(len(plan.routes) for plan in plans)])
+    routes = plans[0].routes
+    for plan in plans[1:]:
+        routes = routes.join(plan.routes)
+
+    def column(name: str) -> NDArray[np.int32]:
+        return np.concatenate([getattr(plans[n], name)[some] for n, some, _, _ in rows])
+
+    def route(n: int, some: Longs) -> Longs:
+        known = plans[n].route
+        if known is None:
+            return np.full(len(some), -1, np.int64)
+        return np.where(known[some] < 0, -1, known[some] + base[n])
+
+    return Schedule(
+        plans[0].collective, chunks, np.concatenate([step for _, _, step, _ in rows]),
+        place[np.concatenate([chunk for *_, chunk in rows])], column("src"), column("dst"),
+        column("op").astype(np.uint8), route=np.concatenate([route(n, some) for n, some, _, _ in rows]), routes=routes,
+    )  # fmt: skip

@@ -1,0 +1,170 @@
+"""The planner `shallow`: packed trees of bounded depth, the shallow with the fast (docs/planners/shallow.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any
+
+from antiphon.core.bounds import bound
+from antiphon.core.collective import Collective
+from antiphon.core.loads import throughput
+from antiphon.core.request import Request
+from antiphon.core.reshape import reverse
+from antiphon.core.schedule import Schedule
+from antiphon.core.topology import Topology
+from antiphon.core.transform import dual, invert
+from antiphon.errors import Invalid, Unsupported, quote
+from antiphon.planners.shared.staged import Asked, staged
+from antiphon.planners.trees.bounded import Bounded, Machine, around, bounded
+from antiphon.planners.trees.columns import check_reach, pack_lp
+from antiphon.planners.trees.lay import spread
+from antiphon.planners.trees.out import out_of
+from antiphon.planners.trees.rounding import rounded_trees
+from antiphon.planners.trees.tree import Tree
+
+DEEPER = 6  # depths tried beyond the least possible
+ENOUGH = Fraction(999, 1000)  # of the bound: what is deeper is not looked for
+LOST, FINE = Fraction(1, 1000), 16384  # of the rate by rounding shares; then the greatest denominator
+FINELY = 128  # trees up to which that is done
+FASTER = Fraction(101, 100)  # than what is shallower
+PRICED = 24  # ranks up to which depths are also tried by exact prices
+TWICE = 64  # ranks up to which symmetries are done without where they seem to cost rate
+
+
+@dataclass(frozen=True, eq=False)
+class _Forest:
+    """A schedule of trees of one depth; `kinds`: schedules of one of the trees and its images alone."""
+
+    schedule: Schedule
+    kinds: tuple[Schedule, ...]
+    depth: int
+    trees: int
+    rate: Fraction
+    how: str
+
+
+def shallow(
+    request: Request, *, depth: int | None = None, pieces: int | None = None, steps: int | None = None
+) -> Iterator[Schedule]:
+    """Yields forests of several depths, each near the greatest rate of its depth: in equal `pieces`, or all together
+    begun unevenly in so many `steps`. Where neither is given the best for `nbytes`, or several if that is not given.
+
+    `depth`: no tree deeper than this. Reduce is the broadcast of the machine with all links turned, run backwards.
+    """
+    topology, collective = request.topology, request.collective
+    _check(depth, collective)
+    most = bound(topology, collective)
+    limit = most.without_help.bytes_per_second
+    forests = _forests(topology, collective, limit or Fraction(0), depth, request.seed)
+    told: dict[str, Any] = {
+        "forests": [
+            {"depth": one.depth, "rate": str(one.rate / topology.unit), "trees": one.trees, "how": one.how}
+            for one in forests
+        ],
+        "optimal": forests[0].rate == limit,
+    }
+    asked = Asked("shallow", pieces, steps, request.nbytes, request.profile)
+    plans, kinds = [one.schedule for one in forests], [kind for one in forests for kind in one.kinds]
+    for schedule, options in staged(plans, topology, asked, kinds):
+        kept = {**({} if depth is None else {"depth": depth}), **options}
+        provenance = {"planner": "shallow", "options": kept, "seed": request.seed, "found": told}
+        yield replace(schedule, provenance={**provenance, "bound": most.without_help.stated()})
+
+
+def _check(depth: object, collective: Collective) -> None:
+    if depth is not None and (isinstance(depth, bool) or not isinstance(depth, int) or depth < 1):
+        raise Invalid(f"option depth: expected a whole number of 1 or more, got {quote(depth)}")
+    if len(collective.roots) > 1:
+        raise Unsupported("planner shallow: takes one root; use planner trees")
+
+
+def _forests(
+    topology: Topology, collective: Collective, limit: Fraction, depth: int | None, seed: int
+) -> list[_Forest]:
+    """The fastest first; each shallower and slower than the one before."""
+    back = collective.kind == "reduce"
+    machine = reverse(topology) if back else topology
+    root = collective.roots[0]
+    check_reach(machine, [root], collective.members, back)
+    found: list[_Forest] = []
+    for one in _by_depth(machine, root, _spanned(machine, root, collective.members), limit, depth, seed):
+        forest = _laid(topology, machine, collective, one)
+        if not found or forest.rate > found[-1].rate * FASTER:
+            found.append(forest)
+        if forest.rate >= limit * ENOUGH:
+            break
+    if not found:
+        raise Unsupported(f"planner shallow: no tree reaches all ranks within depth {depth}; leave depth out")
+    return found[::-1]
+
+
+def _spanned(machine: Topology, root: int, members: Sequence[int]) -> list[int]:
+    """The members; all ranks where some relay must take part."""
+    inside = Machine(machine, root, members)
+    everyone = range(machine.ranks)
+    alone = inside.tree(1 / inside.capacity, len(members)) is not None
+    return list(members) if alone else _reached(machine, root, everyone)
+
+
+def _reached(machine: Topology, root: int, ranks: Sequence[int]) -> list[int]:
+    """Those that some way leads to, by way of any others."""
+    out: dict[int, list[int]] = {}
+    for tail, head in zip(machine.link_src.tolist(), machine.link_dst.tolist(), strict=True):
+        out.setdefault(tail, []).append(head)
+    seen, todo = {root}, [root]
+    for node in todo:
+        for head in out.get(node, []):
+            if head not in seen:
+                seen.add(head)
+                todo.append(head)
+    return [rank for rank in ranks if rank in seen]
+
+
+def _by_depth(
+    machine: Topology, root: int, ranks: Sequence[int], limit: Fraction, depth: int | None, seed: int
+) -> Iterator[tuple[Bounded, str]]:
+    """Packings of growing depth, then one without a bound of it, unless `depth` is asked for."""
+    group = around(machine, root, ranks, seed)
+    view, plain = Machine(machine, root, ranks, group), Machine(machine, root, ranks)
+    goal = float(limit)
+    least = next(most for most in range(1, len(ranks) + 1) if plain.tree(1 / plain.capacity, most) is not None)
+    top = least + DEEPER if depth is None else depth
+    for most in range(least, min(top, max(len(ranks) - 1, 1)) + 1):
+        best = bounded(view, most, goal)
+        if best is None:
+            continue
+        how = "hubs"
+        if best.rate < goal * float(ENOUGH) and group is not None and len(ranks) <= TWICE:
+            other = bounded(plain, most, goal)
+            best = other if other is not None and other.rate > best.rate else best
+        if best.rate < goal * float(ENOUGH) and len(ranks) <= PRICED:
+            exact = pack_lp(machine, {root: 1}, ranks, hops=most)
+            if float(exact.rate) > best.rate:
+                best, how = Bounded(exact.trees, tuple(range(len(exact.trees))), float(exact.rate)), "columns"
+        yield best, how
+    if depth is None:
+        packed = out_of(machine, {root: 1}, ranks)
+        yield Bounded(packed.trees, tuple(range(len(packed.trees))), float(packed.rate)), packed.how
+
+
+def _laid(topology: Topology, machine: Topology, collective: Collective, found: tuple[Bounded, str]) -> _Forest:
+    packed, how = found
+    trees, lost = rounded_trees(packed.trees, {collective.roots[0]: 1}, collective.members, machine, None)
+    if lost is not None and lost.loss > LOST and len(trees) <= FINELY:
+        trees, _ = rounded_trees(packed.trees, {collective.roots[0]: 1}, collective.members, machine, FINE)
+    made = _spread(collective, trees)
+    kinds: dict[tuple[int, int], list[Tree]] = {}
+    for tree, label in zip(packed.trees, packed.label, strict=True):
+        kinds.setdefault((label, tree.depth), []).append(replace(tree, rate=Fraction(1)))
+    rate = throughput(made, topology) or Fraction(0)
+    deepest = max((tree.depth for tree in trees), default=0)
+    alone = tuple(_spread(collective, kind) for kind in kinds.values())
+    return _Forest(made, alone, deepest, len(trees), rate, how)
+
+
+def _spread(collective: Collective, trees: Sequence[Tree]) -> Schedule:
+    if collective.kind != "reduce":
+        return spread(collective, trees)
+    return replace(invert(spread(dual(collective)[0], trees)), collective=collective)

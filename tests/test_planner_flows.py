@@ -1,0 +1,155 @@
+"""Planner `flows`: at the bound wherever that is attained, on machines of any kind; what it refuses; its parts."""
+
+from __future__ import annotations
+
+import random
+import sys
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from generate import collective as random_collective
+from generate import topology as random_machine
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from quick import examples
+
+from antiphon.core.bounds import bound
+from antiphon.core.collective import Collective, custom_relation
+from antiphon.core.loads import throughput
+from antiphon.core.request import Request
+from antiphon.core.schedule import Schedule
+from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, build
+from antiphon.core.verify import verify
+from antiphon.cost.barriers.alpha_beta import alpha_beta
+from antiphon.errors import Infeasible, Unsupported
+from antiphon.planners.flows.descent import descended
+from antiphon.planners.flows.flows import flows
+from antiphon.planners.flows.program import Program
+from antiphon.planners.flows.wants import wants_of
+from antiphon.topologies import topology
+
+WIRE = LinkType("wire", "1GB/s", 1e-6)
+GB = 10**9
+
+
+def planned(machine: Topology, wanted: Collective, **options: int) -> Schedule:
+    (made,) = flows(Request(machine, wanted, nbytes=None if options else GB), **options)
+    verify(made, machine).or_raise()
+    return made
+
+
+@pytest.mark.parametrize(
+    ("spec", "kind"),
+    [
+        ("cluster:box=hgx-h100,boxes=4", "gather"), ("z52-pcie", "gather"), ("mesh:dims=3x4", "alltoall"),
+        *(
+            pytest.param(spec, kind, marks=pytest.mark.slow)
+            for spec, kind in [
+                ("cluster:box=mi250,boxes=2", "gather"), ("mesh:dims=8x8", "alltoall"),
+                ("torus:dims=3x4x5", "alltoall"), ("torus:dims=8x8x8", "alltoall"),
+            ]
+        ),
+        ("mi250", "alltoall"), ("pcie8", "scatter"), ("dgx1v", "scatter"), ("line:ranks=9,routers=true", "alltoall"),
+        ("cluster:box=hgx-h100,boxes=4,fabric=rail,spines=0", "alltoall"),
+        ("dragonfly:groups=5,routers=2,hosts=2", "alltoall"),
+    ],
+)  # fmt: skip
+def test_it_meets_the_bound(spec: str, kind: str) -> None:
+    machine = topology(spec)
+    wanted = Collective(kind, machine.ranks)
+    made = planned(machine, wanted)
+    most = bound(machine, wanted)
+    assert most.tight
+    assert throughput(made, machine) == most.bytes_per_second
+    assert made.provenance["found"]["optimal"]
+    assert alpha_beta(made, machine)(GB).seconds <= 1.08 * float(most.seconds(GB))
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(st.integers(0, 2**32 - 1))
+def test_random_machines(seed: int) -> None:
+    """Switches, shared limits, one-way and parallel links, groups with relays, uneven weights, several roots."""
+    rng = random.Random(seed)
+    machine = random_machine(rng, rng.randint(2, 7))
+    wanted = random_collective(rng, machine.ranks, rng.choice(["scatter", "gather", "alltoall", "alltoall", "custom"]))
+    try:
+        made = planned(machine, wanted, pieces=rng.randint(1, 5))
+    except (Unsupported, Infeasible):
+        assert wanted.kind == "custom"
+        return
+    most = bound(machine, wanted)
+    rate = throughput(made, machine)
+    assert (rate is None) == (most.bytes_per_second is None)
+    if rate is not None and most.bytes_per_second is not None:
+        assert rate <= most.bytes_per_second
+        assert made.provenance["found"]["optimal"] == (rate == most.bytes_per_second)
+        assert not most.tight or rate >= most.bytes_per_second * Fraction(99, 100)
+
+
+def test_replicas_are_all_used() -> None:
+    """Rank 3 wants two blocks that ranks 0 and 1 both have; each of these has one link to it."""
+    machine = build("fork", 4, both_ways([(0, 3), (1, 3), (2, 3)], WIRE))
+    pre = [(block, rank, 7) for block in (0, 1) for rank in (0, 1)]
+    wanted = Collective("custom", 4, custom=custom_relation(pre, [(0, 3, None), (1, 3, None)], 4))
+    made = planned(machine, wanted, pieces=1)
+    assert throughput(made, machine) == bound(machine, wanted).bytes_per_second == 2 * GB
+    assert set(made.src.tolist()) == {0, 1}
+
+
+def test_blocks_with_other_replicas_are_told_apart() -> None:
+    """Block 0 is at ranks 0 and 1, block 1 at ranks 0 and 2; each has a link to rank 3."""
+    machine = build("fork", 4, both_ways([(0, 3), (1, 3), (2, 3)], WIRE))
+    pre = [(0, 0, 7), (0, 1, 7), (1, 0, 7), (1, 2, 7)]
+    wanted = Collective("custom", 4, custom=custom_relation(pre, [(0, 3, None), (1, 3, None)], 4))
+    made = planned(machine, wanted, pieces=1)
+    assert throughput(made, machine) == bound(machine, wanted).bytes_per_second
+
+
+def test_parallel_links_and_limits_are_shared_exactly() -> None:
+    """Three parallel links of 1 and one of 2, under a limit of 4."""
+    wide = LinkType("wide", "2GB/s", 1e-6)
+    links = [(0, 1, WIRE), (0, 1, WIRE), (0, 1, WIRE), (0, 1, wide), (1, 0, WIRE)]
+    for limits, rate in (((), 5 * GB), ((SharedLimit("bus", (0, 1, 2, 3), Fraction(4 * GB)),), 4 * GB)):
+        machine = build("bundle", 2, links, limits=limits)
+        made = planned(machine, Collective("scatter", 2, weights=np.array([0, 1])), pieces=4)
+        assert throughput(made, machine) == rate
+
+
+def test_what_must_be_copied_or_combined_is_refused() -> None:
+    machine = topology("ring:ranks=4")
+    twice = custom_relation([(0, 0, 1)], [(0, 1, None), (0, 2, None)], 4)
+    summed = custom_relation([(0, 0, 1), (0, 1, 2)], [(0, 2, None)], 4)
+    for relation in (twice, summed):
+        with pytest.raises(Unsupported, match="only move"):
+            planned(machine, Collective("custom", 4, custom=relation))
+
+
+def test_equal_ranks_send_along_images_of_the_same_paths() -> None:
+    machine = topology("torus:dims=4x4")
+    program = Program(machine, wants_of(machine, Collective("alltoall", 16)))
+    assert len(program.wants) == 1
+    assert program.order == 16
+    lopsided = Collective("alltoall", 16, weights=np.arange(256) % 7)
+    assert len(wants_of(machine, lopsided).wants) == 16
+
+
+@pytest.mark.parametrize(
+    "spec", ["mesh:dims=4x4", "cluster:box=hgx-h100,boxes=2", "dragonfly:groups=5,routers=2,hosts=2"]
+)
+def test_descent_comes_near_where_programs_are_too_large(spec: str) -> None:
+    machine = topology(spec)
+    program = Program(machine, wants_of(machine, Collective("alltoall", machine.ranks)))
+    least, found = program.least(), descended(program)
+    assert least is not None
+    assert least.time * (1 - 1e-6) <= found.time <= 1.15 * least.time
+    served = program.loads(found.amount)
+    assert np.isclose(found.time, (served / program.capacity).max())
+
+
+def test_a_plan_that_was_not_solved_is_still_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[flows.__module__], "MOST_VARIABLES", 0)
+    machine = topology("mesh:dims=3x3")
+    for kind in ("gather", "scatter", "alltoall"):
+        made = planned(machine, Collective(kind, 9))
+        assert 0 <= made.provenance["found"]["loss"] < 0.2

@@ -1,0 +1,153 @@
+"""Planner `shallow`: what two steps around a switch come to, depths, random machines, what it refuses."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+from generate import collective as random_collective
+from generate import topology as random_machine
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from quick import examples
+
+from antiphon.core.bounds import bound
+from antiphon.core.collective import Collective
+from antiphon.core.loads import throughput, timeline
+from antiphon.core.request import Request
+from antiphon.core.schedule import Schedule
+from antiphon.core.topology import Topology
+from antiphon.core.verify import verify
+from antiphon.cost.barriers.alpha_beta import alpha_beta
+from antiphon.errors import Infeasible, Invalid, Unsupported
+from antiphon.planners.trees.bounded import Machine, around, bounded
+from antiphon.planners.trees.shallow import shallow
+from antiphon.planners.trees.tree import overloaded
+from antiphon.topologies import topology
+
+GB = 10**9
+
+
+def planned(machine: Topology, wanted: Collective, nbytes: int | None = None, **options: int) -> Schedule:
+    made = next(shallow(Request(machine, wanted, nbytes=nbytes), **options))
+    verify(made, machine).or_raise()
+    return made
+
+
+def inverse(made: Schedule, machine: Topology) -> Fraction:
+    """SCCL's R/C."""
+    wanted = made.collective
+    return timeline(made, machine).total * machine.unit * wanted.buffer_weight / wanted.input_weight
+
+
+@pytest.mark.parametrize(
+    ("spec", "ratio"),
+    [("star:ranks=16", Fraction(15, 8)), ("dgx-a100", Fraction(7, 48)), ("star:ranks=5", Fraction(8, 5))],
+)
+@pytest.mark.parametrize("kind", ["broadcast", "reduce"])
+def test_two_steps_around_a_switch(spec: str, ratio: Fraction, kind: str) -> None:
+    """A scatter of equal parts, then each rank (the root, too) sends its part to all: 2 (P - 1) / P of the data."""
+    machine = topology(spec)
+    made = planned(machine, Collective(kind, machine.ranks), steps=2)
+    assert made.steps == 2
+    assert inverse(made, machine) == ratio
+
+
+@pytest.mark.parametrize(
+    ("spec", "depth"),
+    [
+        ("star:ranks=7", 2),
+        ("ss24", 2),
+        ("dgx1v", 4),
+        pytest.param("cluster:box=hgx-h100,boxes=3", 4, marks=pytest.mark.slow),
+    ],
+)
+def test_the_greatest_rate_at_little_depth(spec: str, depth: int) -> None:
+    machine = topology(spec)
+    wanted = Collective("broadcast", machine.ranks)
+    made = planned(machine, wanted, pieces=1)
+    assert made.steps == depth
+    assert throughput(made, machine) == bound(machine, wanted).bytes_per_second
+    assert made.provenance["found"]["optimal"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "kind", "most"),
+    [("ss24", "broadcast", 1.25), ("ss24", "reduce", 1.25), ("dgx1v", "broadcast", 1.05), ("dgx-a100", "reduce", 1.05)],
+)
+def test_a_gigabyte(spec: str, kind: str, most: float) -> None:
+    machine = topology(spec)
+    wanted = Collective(kind, machine.ranks)
+    made = planned(machine, wanted, GB)
+    assert alpha_beta(made, machine)(GB).seconds <= most * float(bound(machine, wanted).seconds(GB))
+
+
+@pytest.mark.slow
+def test_128_and_512_ranks() -> None:
+    machine = topology("cluster:box=dgx-a100,boxes=16")
+    wanted = Collective("broadcast", 128)
+    for nbytes, seconds in ((2**20, 18e-6), (GB, 5.3e-3)):
+        assert alpha_beta(planned(machine, wanted, nbytes), machine)(nbytes).seconds <= seconds
+    large = topology("cluster:box=dgx-a100,boxes=64")
+    made = planned(large, Collective("broadcast", 512), pieces=1)
+    assert made.steps <= 8
+
+
+@settings(max_examples=examples(25), deadline=None)
+@given(st.integers(0, 2**32 - 1))
+def test_random_machines(seed: int) -> None:
+    """Switches, shared limits, one-way links, groups with relays; any options."""
+    rng = random.Random(seed)
+    machine = random_machine(rng, rng.randint(2, 6))
+    wanted = random_collective(rng, machine.ranks, rng.choice(["broadcast", "reduce"]))
+    options = rng.choice([{}, {"pieces": 3}, {"steps": rng.randint(1, 9)}, {"depth": rng.randint(1, 4)}])
+    try:
+        found = list(shallow(Request(machine, wanted, nbytes=rng.choice([None, 1000, 10**8])), **options))
+    except (Unsupported, Infeasible):
+        assert options or len(wanted.roots) > 1
+        return
+    most = bound(machine, wanted).bytes_per_second
+    for made in found:
+        verify(made, machine).or_raise()
+        rate = throughput(made, machine)
+        assert most is None or (rate is not None and rate <= most)
+        assert made.steps <= options.get("steps", made.steps)
+    forests = found[0].provenance["found"]["forests"]
+    assert [one["depth"] for one in forests] == sorted((one["depth"] for one in forests), reverse=True)
+    assert all(one["depth"] <= options.get("depth", one["depth"]) for one in forests)
+
+
+@pytest.mark.parametrize("spec", ["star:ranks=9", "pcie8", "dgx1v"])
+def test_packings_are_packings(spec: str) -> None:
+    """With symmetries and without: no link carries more than it can, no tree is too deep, all ranks are in each."""
+    machine = topology(spec)
+    ranks = list(range(machine.ranks))
+    goal = bound(machine, Collective("broadcast", machine.ranks)).bytes_per_second
+    assert goal is not None
+    for group in (None, around(machine, 0, ranks)):
+        found = bounded(Machine(machine, 0, ranks, group), 4, float(goal))
+        assert found is not None
+        assert found.rate <= float(goal) * (1 + 1e-6)
+        slower = [replace(tree, rate=tree.rate * Fraction(9999, 10000)) for tree in found.trees]  # floats were rounded
+        assert overloaded(slower, machine) == []
+        assert found.depth <= 4
+        assert all({rank for rank, _ in tree.hops} == set(ranks[1:]) for tree in found.trees)
+        assert found.rate == pytest.approx(float(sum(tree.rate for tree in found.trees)))
+
+
+def test_relays_pass_on_what_they_do_not_want() -> None:
+    machine = topology("ring:ranks=8")
+    made = planned(machine, Collective("broadcast", 8, (0, 2, 4), (0,)), pieces=4)
+    assert {1, 3} & set(made.src.tolist())
+
+
+def test_what_is_refused() -> None:
+    machine = topology("ring:ranks=4")
+    with pytest.raises(Unsupported, match="within depth 1"):
+        planned(machine, Collective("broadcast", 4), depth=1)
+    with pytest.raises(Unsupported, match="one root"):
+        planned(machine, Collective("broadcast", 4, roots=(0, 1)))
+    with pytest.raises(Invalid, match="option depth"):
+        planned(machine, Collective("broadcast", 4), depth=0)

@@ -1,0 +1,141 @@
+"""Plans begun unevenly: right whatever they are made of, and never slower than equal pieces in as many steps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from generate import case
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from quick import examples
+
+from antiphon.core.collective import Collective
+from antiphon.core.loads import throughput, timeline
+from antiphon.core.request import Request
+from antiphon.core.schedule import Schedule
+from antiphon.core.topology import Topology
+from antiphon.core.verify import verify
+from antiphon.errors import Invalid, Unsupported
+from antiphon.planners.flows.flows import flows
+from antiphon.planners.shared.staged import Asked, staged
+from antiphon.planners.shared.uneven import Uneven
+from antiphon.registry import find
+from antiphon.topologies import topology
+
+GB = 10**9
+
+
+def one(name: str, machine: Topology, wanted: Collective, **options: int) -> Schedule:
+    made: Schedule = next(iter(find("planner", name).load()(Request(machine, wanted), **options)))
+    return made
+
+
+def begun(plans: list[Schedule], machine: Topology, steps: int) -> Schedule:
+    uneven = Uneven(plans, machine)
+    sizes = uneven.sizes(steps)
+    assert sizes is not None
+    made = uneven.schedule(sizes)
+    verify(made, machine).or_raise()
+    assert made.steps <= steps
+    assert made.transfers == uneven.rows(sizes)
+    assert float(timeline(made, machine).total) == pytest.approx(sizes.time, rel=1e-9, abs=0)
+    return made
+
+
+def test_a_chain_begins_with_equal_halves() -> None:
+    """0 -> 1 -> 2: in three steps the best is half, half; in two all at once."""
+    machine = topology("line:ranks=3")
+    chain = one("ring", topology("ring:ranks=3"), Collective("broadcast", 3, roots=(0,)), directions=1)
+    chain = replace(chain, route=None, pieces=1)
+    made = begun([chain], machine, 3)
+    assert sorted(made.chunks.share.tolist()) == [1, 1]
+    assert sorted(zip(made.step.tolist(), made.src.tolist(), strict=True)) == [(0, 0), (1, 0), (1, 1), (2, 1)]
+    assert begun([chain], machine, 2).same_as(replace(chain, provenance={}))
+
+
+@pytest.mark.parametrize("spec", ["cluster:box=hgx-h100,boxes=4", "cluster:box=mi250,boxes=2", "z52-pcie"])
+def test_gather_wastes_little_at_its_ends(spec: str) -> None:
+    """Equal pieces in as many steps take at least 4 % more; the rate stays what it was."""
+    machine = topology(spec)
+    wanted = Collective("gather", machine.ranks)
+    plan = next(flows(Request(machine, wanted), pieces=1))
+    steps = 4 * plan.steps + 8
+    made = begun([plan], machine, steps)
+    equal = replace(plan, pieces=steps - plan.steps + 1)
+    assert timeline(made, machine).total * Fraction(104, 100) < timeline(equal, machine).total
+    assert throughput(made, machine) == throughput(plan, machine)
+
+
+def test_a_shallow_plan_ends_what_a_deep_one_began() -> None:
+    """A pipeline around a star of 5, and at the end all at once from the root."""
+    machine = topology("star:ranks=5")
+    wanted = Collective("broadcast", 5, roots=(0,))
+    plans = [one("ring", machine, wanted, pieces=1), one("direct", machine, wanted)]
+    both, alone = begun(plans, machine, 8), begun(plans[:1], machine, 8)
+    assert timeline(both, machine).total < timeline(alone, machine).total
+    assert begun(plans, machine, 1).steps == 1
+
+
+@settings(max_examples=examples(40), deadline=None)
+@given(st.integers(0, 2**32 - 1), st.integers(0, 5))
+def test_random_plans(seed: int, more: int) -> None:
+    """Of random machines, by flows and relay: verified, of the same rate, not slower than equal pieces."""
+    drawn = case(seed, kind=["gather", "scatter", "alltoall", "broadcast", "reduce"][seed % 5], most_ranks=6)
+    machine, wanted = drawn.topology, drawn.collective
+    if wanted.kind in ("broadcast", "reduce"):
+        plan = one("relay", machine, wanted, trees=1)
+    else:
+        plan = one("flows", machine, wanted, pieces=1)
+    if not plan.transfers or not wanted.weights.any():
+        return
+    made = begun([plan], machine, plan.steps + more)
+    equal = timeline(replace(plan, pieces=1 + more), machine).total
+    assert float(timeline(made, machine).total) <= float(equal) * 1.003
+    assert throughput(made, machine) == throughput(plan, machine)
+
+
+def test_quiet_steps_take_no_slow_ways() -> None:
+    """Of two boxes of two: what crosses between them does so in the middle, where that is asked for."""
+    machine = topology("cluster:box=hgx-h100,boxes=2")
+    plan = next(flows(Request(machine, Collective("gather", 16)), pieces=1))
+    uneven = Uneven([plan], machine)
+    loud, quiet = uneven.sizes(4), uneven.sizes(4, (0, 2))
+    assert loud is not None
+    assert quiet is not None
+    made = uneven.schedule(quiet)
+    verify(made, machine).or_raise()
+    assert quiet.latency < loud.latency
+    assert quiet.time > loud.time
+    across = made.src // 8 != made.dst // 8
+    assert int(made.step[across].max()) == 1
+
+
+def test_what_is_asked_for() -> None:
+    machine = topology("line:ranks=4")
+    wanted = Collective("gather", 4)
+    plan = next(flows(Request(machine, wanted), pieces=1))
+    found = list(staged([plan], machine, Asked("flows")))
+    assert {"pieces": 1} in [options for _, options in found]
+    assert {"steps": plan.steps} in [options for _, options in found]
+    (made,) = (made for made, _ in staged([plan], machine, Asked("flows", steps=9)))
+    assert made.steps == 9
+    with pytest.raises(Invalid, match="not both"):
+        list(staged([plan], machine, Asked("flows", pieces=2, steps=9)))
+    with pytest.raises(Invalid, match="whole number"):
+        list(staged([plan], machine, Asked("flows", steps=0)))
+    with pytest.raises(Unsupported, match="3 steps or more"):
+        list(staged([plan], machine, Asked("flows", steps=2)))
+
+
+def test_sizes_are_shares_of_few_parts() -> None:
+    machine = topology("cluster:box=hgx-h100,boxes=4")
+    plan = next(flows(Request(machine, Collective("gather", 32)), pieces=1))
+    uneven = Uneven([plan], machine)
+    for steps in (3, 8, 20):
+        sizes = uneven.sizes(steps)
+        assert sizes is not None
+        assert sizes.whole <= 16384
+        assert np.all(sizes.parts.sum(axis=1) == sizes.whole)
