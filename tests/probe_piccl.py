@@ -1,5 +1,5 @@
-"""PICCL's topologies with their figures, and the machines that a person draws of them. Three stand in public, all in its
-own repository; the others are made of facts that papers tell of machines, in PICCL's form."""
+"""PICCL's topologies with their figures, and the machines that a person draws of them. Three stand in public, all in
+its own repository; the others are made of facts that papers tell of machines, in PICCL's form."""
 
 from __future__ import annotations
 
