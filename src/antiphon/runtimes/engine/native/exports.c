@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "choose.h"
+#include "plan.h"
 #if defined(AP_FOR_MPI)
 #include "preload.h"
 #include "transport_mpi.h"
@@ -27,7 +28,7 @@ static const struct {
     const char *name;
     function at;
 } functions[] = {
-    ONE(ap_abi), ONE(ap_open_bytes), ONE(ap_close), ONE(ap_describe), ONE(ap_prepare), ONE(ap_release), ONE(ap_ask),
+    ONE(ap_abi), ONE(ap_open_bytes), ONE(ap_close), ONE(ap_describe), ONE(ap_prepare), ONE(ap_release), ONE(ap_ask), ONE(ap_warm),
     ONE(ap_split), ONE(ap_run), ONE(ap_agree), ONE(ap_wire_call), ONE(ap_wire_theirs), ONE(ap_wire_left),
     ONE(ap_wire_trace), ONE(ap_trace_moment), ONE(ap_wire_close), ONE(ap_fold), ONE(ap_divide),
 #if defined(AP_FOR_MPI)
