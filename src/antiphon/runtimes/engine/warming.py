@@ -18,8 +18,8 @@ class _Pace(Structure):
 
 
 class Warming:
-    """A thread that has each plan take and touch the memory that a run with elements of so many bytes needs. It is nearly
-    always asleep, and holds nothing that Python's other threads wait for."""
+    """A thread that has each plan take and touch the memory that a run with elements of so many bytes needs. It is
+    nearly always asleep, and holds nothing that Python's other threads wait for."""
 
     def __init__(self, plans: Sequence[tuple[NativePlan, int]]) -> None:
         self._pace = _Pace(0, 1)

@@ -139,7 +139,7 @@ class Turns:
         self.over = True
 
     def end(self) -> None:
-        """Nobody asks any more, and who planned is gone. It may take as long as a process takes to end: no call does it."""
+        """Nobody asks any more, and who planned is gone. No call does it: a process may take long to end."""
         self.over = True
         if self.apart is not None:
             self.apart.end()

@@ -208,7 +208,8 @@ static int read_patiently(int file, const char *path, text *answer) {
     if (!began) began = ap_now();
     if (!told && read_all(file, began + SILENCE - ap_now(), answer)) return 1;
     if (!told && ap_now() >= began + SILENCE) {
-        fprintf(stderr, "antiphon: tables are being compiled, now %.150s; `antiphon build mpi --table FILE` does that before a job\n", path);
+        fprintf(stderr, "antiphon: tables are being compiled, now %.150s; `antiphon build mpi --table FILE` does that before "
+                "a job\n", path);
         told = 1;
     }
     return read_all(file, PATIENCE, answer);
@@ -303,7 +304,8 @@ int ap_table_keep(const char *path, ap_error *error) {
     if (!(bytes = read_file(path, 0, &table, error))) return error->code;
     kept_name(bytes, table, kept, sizeof kept);
     free(bytes);
-    if (!(again = read_kept(kept, &size))) return ap_fail(error, AP_INVALID, "%.200s: it cannot be kept beside the library", path);
+    if (!(again = read_kept(kept, &size)))
+        return ap_fail(error, AP_INVALID, "%.200s: it cannot be kept beside the library", path);
     free(again);
     return AP_OK;
 }
