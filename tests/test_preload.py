@@ -473,6 +473,23 @@ def test_many_communicators_under_mpich(mpich: Mpi, folder: Path) -> None:
     check_many(mpich, folder)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("shared", ["0", "2", "3"])
+@pytest.mark.parametrize("which", ["openmpi", "mpich"])
+def test_communicators_some_of_which_share_memory(
+    request: pytest.FixtureRequest, folder: Path, which: str, shared: str
+) -> None:
+    """Of five processes two or three at most: messages between the others are MPI's, on a communicator for them."""
+    mpi = request.getfixturevalue(which)
+    run = Run(
+        mpi, folder, 5, [compiled(folder, mpi, "many"), "6", "3", "3"], [table(folder, ranks) for ranks in (5, 2, 3)],
+        ANTIPHON_LEAST="0", ANTIPHON_SHARED=shared,
+    ).right()  # fmt: skip
+    assert run.warnings == []
+    assert run.left == {"allgather: the table has no plan for it": 8}
+    assert [run.served("allgather", ranks) for ranks in (5, 2, 3)] == [14, 8, 8]
+
+
 def test_a_thousand_communicators_take_little(openmpi: Mpi, folder: Path) -> None:
     """Those that are called once take nothing at all."""
     run = Run(

@@ -87,13 +87,13 @@ void ap_shared_complete(ap_shared *s) {
     s->file = -1;
 }
 
-/* All of it, or where that is much what this one writes. */
+/* All of it; where that is much, what this one writes, and not while others wait for it. */
 void ap_shared_touch(ap_shared *s, ap_pace *pace) {
     enum { MUCH = 1 << 26 };
     unsigned char *from = (unsigned char *)queue_of(s, s->me, 0);
     if (s->bytes <= MUCH)
         ap_touch(s->memory, s->bytes, pace);
-    else
+    else if (pace->gentle)
         ap_touch(from, share_of(s->members), pace);
 }
 
