@@ -163,28 +163,19 @@ static int try_row(const ap_group *g, const ap_row *row, ap_error *error) {
     return good;
 }
 
-/* For each process of the communicator those that it shares memory with; NULL: no memory. */
-static int32_t *those_near(const ap_group *g) {
-    int32_t *near = malloc((size_t)g->size * sizeof *near);
-    for (int i = 0; near && i < g->size; i++)
-        near[i] = g->process[i] == MPI_UNDEFINED ? -1 : ap_preload.near[g->process[i]];
-    return near;
-}
-
 int ap_group_connect(ap_group *g, ap_error *error) {
-    int32_t *near = g->wired || !ap_preload.near ? NULL : those_near(g);
     uint64_t taken = atomic_load(&shared_bytes), room = MOST_SHARED > taken ? MOST_SHARED - taken : 0;
     int is_world = g->comm == MPI_COMM_WORLD;
     if (g->wired) return g->wire != NULL;
     g->wired = 1;
-    const ap_vicinity vicinity = {near, is_world ? UINT64_MAX : room, &g->taken};
+    const ap_vicinity vicinity = {ap_preload.near, g->process, is_world ? UINT64_MAX : room, &g->taken};
     /* while plans are waited for they will be for the world, in its order */
     const int32_t *rank_of = g->rank_of ? g->rank_of : g->process;
-    g->wire = ap_mpi_open(g->comm, rank_of, g->rank_of ? g->ranks : (uint32_t)ap_preload.size, near ? &vicinity : NULL, error);
+    const uint32_t ranks = g->rank_of ? g->ranks : (uint32_t)ap_preload.size;
+    g->wire = ap_mpi_open(g->comm, rank_of, ranks, ap_preload.near ? &vicinity : NULL, error);
     if (is_world) g->taken = 0;
     atomic_fetch_add(&shared_bytes, g->taken);
     if (!g->wire && error->code == AP_UNSUPPORTED) g->reason = AP_NO_ROOM;
-    free(near);
     return g->wire != NULL;
 }
 

@@ -221,13 +221,19 @@ typedef struct {
 typedef struct {
     int me, processes, first, members, place; /* first: of those near; place: this one's among them */
     const int32_t *near;
+    const int *of;
 } near_ones;
 
-static near_ones look_near(const mpi_wire *w, int processes, const int32_t *near) {
-    near_ones n = {.processes = processes, .first = -1, .near = near};
+static int is_near(const near_ones *n, int process) {
+    int at = n->of ? n->of[process] : process, mine = n->of ? n->of[n->me] : n->me;
+    return at != MPI_UNDEFINED && mine != MPI_UNDEFINED && n->near[at] >= 0 && n->near[at] == n->near[mine];
+}
+
+static near_ones look_near(const mpi_wire *w, int processes, const int32_t *near, const int *of) {
+    near_ones n = {.processes = processes, .first = -1, .near = near, .of = of};
     PMPI_Comm_rank(w->of, &n.me);
     for (int i = 0; i < processes; i++) {
-        if (near[i] < 0 || near[i] != near[n.me]) continue;
+        if (!is_near(&n, i)) continue;
         if (n.first < 0) n.first = i;
         if (i == n.me) n.place = n.members;
         n.members++;
@@ -240,8 +246,7 @@ static int find_places(mpi_wire *w, const near_ones *n, int *all) {
     *all = 1;
     if (!(w->near = malloc((w->base.ranks ? w->base.ranks : 1) * sizeof *w->near))) return 0;
     int *place = malloc((size_t)n->processes * sizeof *place), count = 0;
-    for (int i = 0; place && i < n->processes; i++)
-        place[i] = n->near[i] >= 0 && n->near[i] == n->near[n->me] ? count++ : -1;
+    for (int i = 0; place && i < n->processes; i++) place[i] = is_near(n, i) ? count++ : -1;
     for (uint32_t r = 0; place && r < w->base.ranks; r++) w->near[r] = w->process_of[r] < 0 ? -1 : place[w->process_of[r]];
     for (int i = 0; place && i < n->processes; i++) *all &= place[i] >= 0;
     free(place);
@@ -251,8 +256,9 @@ static int find_places(mpi_wire *w, const near_ones *n, int *all) {
 /* Memory with those of the wire's processes that are near, if all can have it: a round tells where it is, another whether
  * all have found it. *alone: nobody is far, so messages need no MPI. *room is false where it is more than somebody may take. */
 static int share(mpi_wire *w, const near_ones *n, uint64_t most, int *alone, int *room) {
+    enum { FEW = 256 };
     offer mine = {.room = n->members < 2 || ap_shared_bytes((uint32_t)n->members) <= most};
-    offer *all = malloc((size_t)n->processes * sizeof *all);
+    offer few[FEW], *all = n->processes <= FEW ? few : malloc((size_t)n->processes * sizeof *all);
     ap_shared *shared = NULL;
     int code = MPI_SUCCESS, good = all != NULL, everybody = 0;
     if (n->members > 1 && n->me == n->first && mine.room) shared = ap_shared_make((uint32_t)n->members, &mine.name);
@@ -263,7 +269,7 @@ static int share(mpi_wire *w, const near_ones *n, uint64_t most, int *alone, int
         good = find_places(w, n, alone) && (shared || n->members < 2);
         code = PMPI_Allreduce(&good, &everybody, 1, MPI_INT, MPI_MIN, w->of);
     }
-    free(all);
+    if (all != few) free(all);
     if (shared) ap_shared_complete(shared);
     if (!code && everybody) {
         w->shared = shared;
@@ -300,7 +306,7 @@ ap_wire *ap_mpi_open(MPI_Comm comm, const int32_t *rank_of, uint32_t ranks, cons
     if (!vicinity) code = find_near(w, processes, &looked);
     near_ones n = {0};
     if (!code) {
-        n = look_near(w, processes, vicinity ? vicinity->near : looked);
+        n = look_near(w, processes, vicinity ? vicinity->near : looked, vicinity ? vicinity->of : NULL);
         code = share(w, &n, vicinity ? vicinity->most : UINT64_MAX, &alone, &room);
     }
     free(looked);

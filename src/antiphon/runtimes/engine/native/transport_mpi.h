@@ -8,6 +8,7 @@
 /* What is known of the processes of a communicator before its wire is opened. */
 typedef struct {
     const int32_t *near; /* those that share memory have the same number, -1: shares with nobody */
+    const int *of;       /* of each process where that stands, MPI_UNDEFINED: nowhere; NULL: at its own place */
     uint64_t most;       /* address space that this process may take for it */
     uint64_t *taken;     /* what it took */
 } ap_vicinity;
