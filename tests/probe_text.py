@@ -58,7 +58,8 @@ def _nodes(machine: Topology, side: str) -> list[int]:
         else:
             places = machine.places
             inner = range(machine.ranks, machine.nodes)
-            fits = [n for n in inner if places[n] == name or places[n].endswith(f"/{name}")]
+            fits = [n for n in inner if places[n] == name]
+            fits = fits or [n for n in inner if places[n].endswith(f"/{name}")]
             fits = fits or [n for n in inner if name in places[n]]
             assert len(fits) == 1, (name, places[machine.ranks :])
             found += fits
@@ -85,6 +86,9 @@ class Case:
     cards: Mapping[str, tuple[int, ...]] | None = None  # what each serves, where it matters
     sharp: bool = False
     options: Mapping[str, object] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)  # what it names, beside it
+    figures: Sequence[tuple[str, float, float]] = ()  # of LogGP, each level's place, L and G
+    ports: int | None = None  # messages that leave a host at once
 
 
 # ---- nvidia-smi ----

@@ -7,6 +7,7 @@ import random
 import shutil
 import struct
 import threading
+import time
 import zlib
 from collections.abc import Callable
 from functools import cache
@@ -27,6 +28,7 @@ from antiphon.errors import AntiphonError, Invalid, Missing, TimedOut, Unsupport
 from antiphon.formats.program import both, lower
 from antiphon.runtimes.engine import build
 from antiphon.runtimes.engine.native import OPERATORS, TYPES, Engine, Wire
+from antiphon.runtimes.engine.warming import Warming
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 Array = np.ndarray[Any, Any]
@@ -403,3 +405,37 @@ def test_the_run_in_python_agrees(engine: Engine) -> None:
     given = inputs_of(schedule, 50, "float16", False, 2)
     want = run_program(lower(schedule), given, seed=3)
     assert all(map(same, run_threads(engine, ring(), given, 50, "sum", [False] * 3), want))
+
+
+def resident() -> int:
+    """Bytes of memory that this process has, not only addresses for."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.parametrize("planner", ["ring", "bruck"])
+def test_the_memory_of_a_plan_is_there_before_its_first_run(engine: Engine, planner: str) -> None:
+    """Its scratch (a ring's allreduce), and what messages of several stretches are put together in (Bruck's)."""
+    kind = "allreduce" if planner == "ring" else "alltoall"
+    schedule = planned(kind, "full:ranks=4", planner)
+    program, unit = engine.program(encode(both(schedule))), 2_000_000
+    plan = program.plan(0, unit)
+    before = resident()
+    warming = Warming([(plan, 4)])
+    deadline = time.monotonic() + 30
+    while not warming.done and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert warming.done
+    taken = resident() - before
+    least = 4 * int(plan.needs.scratch) if planner == "ring" else 4 * 2 * unit  # two blocks of four go at once
+    assert taken > 0.9 * least > 10**6
+    given = [np.arange(unit * (4 if kind == "alltoall" else 1), dtype=np.float32) + rank for rank in range(4)]
+    run_threads(engine, encode(both(schedule)), given, unit, "sum", [False] * 4)
+
+
+def test_warming_ends_when_it_is_told_to(engine: Engine) -> None:
+    plan = engine.program(encode(both(planned("allreduce", "full:ranks=4", "ring")))).plan(0, 100_000_000)
+    before = resident()
+    warming = Warming([(plan, 4)])
+    warming.end()
+    assert warming.done
+    assert resident() - before < 2 * int(plan.needs.scratch)  # of four bytes each

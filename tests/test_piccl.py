@@ -505,6 +505,17 @@ def test_a_machine_of_the_catalogue_as_a_topology_of_theirs(tmp_path: Path) -> N
             assert 'num_levels="1"' in machine_files(machine, LogGP(levels, 1, 1, node))["topology.xml"]
 
 
+def test_more_nodes_than_it_says(figures: Path) -> None:
+    """As PICCL's own test_topo_large.xml: its simulator goes by the nodes that stand there."""
+    notes: list[str] = []
+    short = written(figures, TOPO.replace('num_nodes="6"', 'num_nodes="4"'), "short.xml")
+    assert read_topology(short, notes=notes)[0].ranks == 6
+    assert notes == ["num_nodes is 4, but 6 nodes stand in it: these are taken, as by PICCL"]
+    gap = written(figures, TOPO.replace('num_nodes="6"', 'num_nodes="4"').replace('id="3"', 'id="9"'), "gap.xml")
+    with pytest.raises(AntiphonError, match="line 9: node 5, but num_nodes is 4"):
+        read_topology(gap)
+
+
 def test_one_level_alone(figures: Path) -> None:
     text = '<topo num_nodes="2" num_levels="1"><group level="0" id="0" param_file="figures/slow.csv"><node id="1"/>'
     machine, profile = read_topology(written(figures, text + '<node id="0"/></group></topo>', "topo.xml"))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import probe_boxes
 import probe_nets
+import probe_piccl
 import pytest
 from probe_text import Case, cpu, gpu, limits_of, links_of, nic, pci, system, told
 
@@ -21,6 +22,7 @@ CASES = {
     "ibnetdiscover": probe_nets.IB,
     "slurm": probe_nets.SLURM,
     "netfiles": probe_nets.NETFILES,
+    "piccl-xml": probe_piccl.PICCLS,
 }
 
 
@@ -37,6 +39,8 @@ def all_cases() -> list[object]:
 @pytest.mark.parametrize(("source", "case"), all_cases())
 def test_the_machine_that_a_person_draws(source: str, case: Case, tmp_path: Path) -> None:
     path = written(tmp_path, case.text)
+    for name, text in case.files.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
     assert recognised(path) == source
     found = read([path], options=case.options)
     machine = found.machine
@@ -49,6 +53,11 @@ def test_the_machine_that_a_person_draws(source: str, case: Case, tmp_path: Path
     if case.cards is not None:
         assert {card.name: card.nodes for card in found.cards} == case.cards
     assert len(found.names) == machine.ranks
+    loggp = found.profile.loggp if found.profile else None
+    levels = loggp.levels if loggp else ()
+    figures = [(level.within, *(float(f"{value:.10g}") for value in (level.L[0], level.G[0]))) for level in levels]
+    assert figures == [(place, float(f"{latency:.10g}"), float(f"{per:.10g}")) for place, latency, per in case.figures]
+    assert (loggp.node_radix if loggp else None) == case.ports
 
 
 def test_every_reader_has_ten() -> None:

@@ -163,8 +163,8 @@ CHECKS: Mapping[str, Check] = {
     "memory": gibibytes, "miad": yes_or_no, "model": text, "mpiexec": text, "name": text, "nccl": yes_or_no, "on": text,
     "only": ranks, "options": options, "pieces": whole(1, 2**30), "planner": text, "planners": several(text),
     "profile": profile, "progress": function, "proof": yes_or_no, "ranks": ranks, "repeat": whole(1, 10**6),
-    "scale": text, "seed": whole(0), "shortlist": whole(0), "steps": whole(1, 10**4), "tell": function,
-    "timeout": seconds, "trace": path, "verify": yes_or_no, "warmup": whole(0, 10**6),
+    "scale": text, "seed": whole(0), "shortlist": whole(0), "steps": whole(1, 10**4), "tables": several(path),
+    "tell": function, "timeout": seconds, "trace": path, "verify": yes_or_no, "warmup": whole(0, 10**6),
 }  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 from antiphon.api import _given
 from antiphon.api._checked import checked, operator, public, text, yes_or_no
@@ -87,15 +87,17 @@ def run(  # noqa: PLR0913
 
 
 @public
-def build(what: Literal["mpi", "nccl-tuner"], compiler: str = "") -> Library:
+def build(what: Literal["mpi", "nccl-tuner"], compiler: str = "", tables: Path | Sequence[Path] = ()) -> Library:
     """A library, compiled where that has not been done yet: its path.
 
     `what`: "mpi", the native engine for your MPI; "nccl-tuner", a tuner plugin for NCCL.
     `compiler`: instead of $MPICC, or mpicc beside Python or on the PATH; for nccl-tuner of $CC or cc.
+    `tables`: files that jobs will name in $ANTIPHON_TABLE: compiled and kept beside the library of mpi, so that no job
+    has to wait for that.
     """
     from antiphon.runtimes.engine.mpi import build as make
 
-    return make(what, compiler)
+    return make(what, compiler, cast("list[str]", tables))
 
 
 def comm(

@@ -22,17 +22,23 @@ def _build_command(
         str,
         typer.Option("--compiler", metavar="COMMAND", help="instead of $MPICC or mpicc (for nccl-tuner $CC or cc)"),
     ] = "",
+    table: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--table", metavar="FILE", help="compile this table, too, so that no job waits for it (repeatable; for mpi)"
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Compile a library with your compiler, where that has not been done yet, and print where it is.
 
     Programs run by a tuned table, without a change to them:
-    ANTIPHON_TABLE=table.json LD_PRELOAD=$(antiphon build mpi) mpiexec -n 8 ./a.out
+    ANTIPHON_TABLE=table.json LD_PRELOAD=$(antiphon build mpi --table table.json) mpiexec -n 8 ./a.out
     Or NCCL is told what to choose, by what export --to nccl-tuner wrote:
     ANTIPHON_NCCL_TUNER=tuner/nccl-tuner.txt NCCL_TUNER_PLUGIN=$(antiphon build nccl-tuner) ./a.out
     """
     with working("compiling"):
-        path = build(cast(Any, what), compiler)
+        path = build(cast(Any, what), compiler, table or ())
     emit({"library": str(path)}, str(path), json)
 
 

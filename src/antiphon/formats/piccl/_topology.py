@@ -47,14 +47,17 @@ class Nodes:
         return 1 if self.level == 0 else max(sum(group.hosts() for group in self.groups), 1)
 
 
-def read_topology(path: str | os.PathLike[str], device_radix: int | None = None) -> tuple[Topology, Profile]:
+def read_topology(
+    path: str | os.PathLike[str], device_radix: int | None = None, notes: list[str] | None = None
+) -> tuple[Topology, Profile]:
     """The machine in a file, and what model loggp goes by. Files of figures are looked for in its folder alone.
     `device_radix`: PICCL takes it as an argument; left out, it is
-    what the file says if we wrote it, else 1. Every fault is one line that names the file. O(nodes)."""
+    what the file says if we wrote it, else 1. `notes`: where to put what was read otherwise than it stands.
+    Every fault is one line that names the file. O(nodes)."""
     reader = _Reader()
     read_xml(path, reader)
     with reading(name_of(path)):
-        reader.check()
+        reader.check([] if notes is None else notes)
         figures = _figures(Path(path), reader.groups)
         names, levels = _levels(reader, figures)
         ports = {group.ports if group.ports is not None else 1 for group in reader.groups if group.level == 0}
@@ -125,17 +128,22 @@ class _Reader:
         self.open.append(found)
 
     def _node(self, number: int, line: int) -> None:
-        if number >= self.nodes:
-            raise Invalid(f"line {line}: node {number}, but num_nodes is {self.nodes}")
         self.found.append(number)
         self.lines.append(line)
         self.open[-1].nodes.append(number)
 
-    def check(self) -> None:
+    def check(self, notes: list[str]) -> None:
         if not self.nodes:
             raise Invalid("num_nodes is 0; expected 1 or more")
-        most_placed(self.nodes + len(self.groups), f"num_nodes={self.nodes}")
         found = np.frombuffer(self.found, np.int64)
+        if len(found) > self.nodes and np.array_equal(np.sort(found), np.arange(len(found))):
+            notes.append(f"num_nodes is {self.nodes}, but {len(found)} nodes stand in it: these are taken, as by PICCL")
+            self.nodes = len(found)
+        most_placed(self.nodes + len(self.groups), f"num_nodes={self.nodes}")
+        beyond = np.flatnonzero(found >= self.nodes)
+        if beyond.size:
+            first = int(beyond[0])
+            raise Invalid(f"line {self.lines[first]}: node {found[first]}, but num_nodes is {self.nodes}")
         order = np.argsort(found, kind="stable")
         twice = np.flatnonzero(found[order[1:]] == found[order[:-1]])
         if twice.size:

@@ -108,5 +108,6 @@ def read_piccl(paths: Sequence[str], name: str, *, radix: int | None = None) -> 
     from antiphon.formats.piccl.readers import read_topology
 
     del name
-    machine, profile = read_topology(paths[0], radix)
-    return Found(machine, (), tuple(f"rank {rank}" for rank in range(machine.ranks)), profile=profile)
+    notes: list[str] = []
+    machine, profile = read_topology(paths[0], radix, notes)
+    return Found(machine, tuple(notes), tuple(f"rank {rank}" for rank in range(machine.ranks)), profile=profile)

@@ -3,18 +3,26 @@ and the tuner plugin for NCCL (docs/stock.md)."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
-from antiphon.errors import Unsupported, unknown
+from antiphon.errors import Invalid, Unsupported, unknown
 from antiphon.runtimes.engine.build import library
+from antiphon.runtimes.engine.native import keep_tables
 
 LIBRARIES = ("mpi", "nccl-tuner")
 
 
-def build(what: str, compiler: str = "") -> Path:
-    """The library, compiled where that has not been done yet: where it is."""
+def build(what: str, compiler: str = "", tables: Sequence[str] = ()) -> Path:
+    """The library, compiled where that has not been done yet: where it is. `tables`: compiled, too, and kept beside it,
+    where jobs look for them."""
     if what == "nccl":
         raise Unsupported("build nccl is not there yet; antiphon build nccl-tuner tells a stock NCCL what to choose")
     if what not in LIBRARIES:
         raise unknown("library to build", what, LIBRARIES)
-    return library(what.replace("-", "_"), compiler)
+    if tables and what != "mpi":
+        raise Invalid(f"build {what} takes no tables; export --to nccl-tuner writes what it reads")
+    path = library(what.replace("-", "_"), compiler)
+    if tables:
+        keep_tables(path, tables)
+    return path

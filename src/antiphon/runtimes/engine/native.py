@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Callable, Sequence
 from ctypes import (
     POINTER,
@@ -112,6 +113,16 @@ class Functions:
         found = ctypes.CFUNCTYPE(c_int)(address)
         setattr(self, name, found)
         return found
+
+
+def keep_tables(library: Path, tables: Sequence[str]) -> None:
+    """The engine over MPI has each compiled as it does when a job starts."""
+    keep = Functions(library).ap_table_keep
+    keep.argtypes = [c_char_p, POINTER(_Error)]
+    for table in tables:
+        error = _Error()
+        if keep(os.fsencode(table), byref(error)):
+            raise _raised(error)
 
 
 class Engine:

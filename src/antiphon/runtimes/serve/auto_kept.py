@@ -8,12 +8,13 @@ nobody else may write there; the bytes of the book have been proven by who wrote
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from antiphon.core.files import is_ours, one_line
 from antiphon.errors import Invalid
-from antiphon.runtimes.serve.book import decode_book
+from antiphon.runtimes.serve.book import Book, decode_book
 
 PLANNED, ALIKE, KEPT = "planned", "alike", "kept"
 _WORDS = 4
@@ -30,6 +31,11 @@ class Answer:
     notes: str
     book: bytes
 
+    @cached_property
+    def pages(self) -> Book:
+        """What the book holds."""
+        return decode_book(self.book)
+
     def encode(self) -> bytes:
         words = (one_line(word, 1000).replace("\t", " ") for word in (self.how, self.machine, self.gain, self.notes))
         return "\t".join(words).encode() + b"\n" + self.book
@@ -39,15 +45,16 @@ class Answer:
         return hashlib.sha256(self.book).digest()
 
 
-def decode_answer(data: bytes) -> Answer:
-    """Invalid where it is damaged."""
+def decode_answer(data: bytes, how: str = "") -> Answer:
+    """Invalid where it is damaged. `how` it came to be, if not as it says."""
     line, mark, book = data.partition(b"\n")
     words = line.decode("utf-8", "replace").split("\t")
     if not mark or len(words) != _WORDS:
         raise Invalid("it is cut off or damaged")
-    decode_book(book)
-    how, machine, gain, notes = words
-    return Answer(how, machine, gain, notes, book)
+    said, machine, gain, notes = words
+    answer = Answer(how or said, machine, gain, notes, book)
+    _ = answer.pages  # Invalid where they are damaged
+    return answer
 
 
 def read_kept(path: Path) -> tuple[Answer | None, str]:
@@ -61,6 +68,6 @@ def read_kept(path: Path) -> tuple[Answer | None, str]:
     try:
         if path.stat().st_size > MOST_BYTES:
             raise Invalid("it is too large")
-        return replace(decode_answer(path.read_bytes()), how=KEPT), ""
+        return decode_answer(path.read_bytes(), KEPT), ""
     except (OSError, Invalid) as error:
         return None, f"{path} is not used: {error}"

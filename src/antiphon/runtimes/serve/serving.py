@@ -8,6 +8,8 @@ message bears the call that it is of, so processes that make different calls fin
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,7 @@ from numpy.typing import NDArray
 from antiphon.core.choose import Call, Chooser, Pages
 from antiphon.errors import AntiphonError, Invalid, TimedOut
 from antiphon.runtimes.engine.native import Engine, Mismatch, NativePlan, Program, TransportFailed, Wire
+from antiphon.runtimes.engine.warming import Warming
 from antiphon.runtimes.serve.auto_turns import Turns
 from antiphon.runtimes.serve.book import Book, Page, decode_book, encode_book
 from antiphon.runtimes.serve.call_head import CallHead
@@ -26,6 +29,7 @@ Array = NDArray[Any]
 IN_PARTS = ("allgather", "reducescatter", "gather", "scatter", "alltoall")  # whose buffers hold a block for each rank
 SLOWER, UNMEASURED = "measured to be slower than the library", "its size was not measured"
 MOST_PLANS = 64  # kept, each with its scratch
+MOST_EARLY = 16  # made before they are called for
 
 
 class Serving:
@@ -52,6 +56,8 @@ class Serving:
         self._base = base
         self._books: list[Book] = []  # in the order in which their pages are looked at
         self._turns: Turns | None = None
+        self._early: dict[tuple[int, int, int, bool], NativePlan] = {}
+        self._warming: Warming | None = None
         self._sum = b""
         self.head = CallHead(rank, encode_book(book))
         wire.calls(self.head.memory)
@@ -170,7 +176,7 @@ class Serving:
 
     def later(self, turns: Turns, program: bytes) -> None:
         """Ask for plans from now on (see auto_turns). `program`: a sum at all."""
-        self._turns, self._sum = turns, program
+        self._turns, self._sum, turns.ready = turns, program, self._ready
         self.begin = self._begin_and_ask
 
     def _begin_and_ask(self, kind: str, nbytes: int, type_: int, op: str = "sum", root: int = -1) -> None:
@@ -180,7 +186,7 @@ class Serving:
             return
         book = turns.turn(head.number, self._add)
         if book is not None:
-            self._go_by(book)
+            self._go_by(book, turns.data)
         head.stage(0)
         if turns.over and not self.broken:
             self.begin = head.begin
@@ -191,10 +197,33 @@ class Serving:
         plan = self._program(self._sum).plan(self.rank, len(values), True)
         self._guarded(plan, None, values, "sum", self._turns.timeout)
 
-    def _go_by(self, book: Book) -> None:
+    def _ready(self, book: Book) -> Iterator[None]:
+        """Plans by a book for calls like those that plans are kept for, and their memory."""
+        pages = Pages[Page]()
+        for page in book.pages:
+            pages.add(page, page.start, page.stop, page.kind, page.root)
+        before = {id(page): page for one in self._books for page in one.pages}
+        yield
+        for old, unit, itemsize, in_place in list(self._plans)[-MOST_EARLY:]:
+            kind, root = before[old].kind, before[old].root
+            found = pages.page(Call(kind, self.nbytes(kind, unit, itemsize), root))
+            if found is not None and found.program >= 0:
+                with suppress(AntiphonError):  # the call itself says so
+                    plan = self._program(book.programs[found.program]).plan(self.rank, unit, in_place)
+                    self._early[id(found), unit, itemsize, in_place] = plan
+                yield
+        self._warming = Warming([(plan, key[2]) for key, plan in self._early.items()])
+        while not self._warming.done:
+            yield
+
+    def _go_by(self, book: Book, data: bytes) -> None:
         """This book goes before all that there are. At the same call at all processes."""
         books = [book, *self._books]
-        self.head.extend(encode_book(book))
+        self.head.extend(data)
+        for key in list(self._plans)[: max(0, len(self._plans) + len(self._early) - MOST_PLANS)]:
+            del self._plans[key]
+        self._plans |= self._early
+        self._early = {}
         pages = Pages[Page]()
         if self.chooser is self.pages:
             self.chooser = pages
@@ -211,6 +240,8 @@ class Serving:
             self.begin = self._refuse
             if self._turns is not None:
                 self._turns.end()
+            if self._warming is not None:
+                self._warming.end()
             self.wire.close()
 
     def _refuse(self, kind: str, nbytes: int, type_: int, op: str = "sum", root: int = -1) -> None:

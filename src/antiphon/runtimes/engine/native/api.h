@@ -18,6 +18,7 @@
 typedef struct ap_program ap_program;
 typedef struct ap_plan ap_plan;
 typedef struct ap_wire ap_wire;
+typedef struct ap_pace ap_pace; /* of work beside a program (touch.h) */
 
 enum {
     AP_OK = 0, AP_INVALID = 1, AP_UNSUPPORTED = 2, AP_MEMORY = 3, AP_TRANSPORT = 4, AP_TIMEOUT = 5, AP_STUCK = 6,

@@ -1,7 +1,7 @@
 /* The run of a plan: one loop that starts what is ready, combines what has come, and asks the transport for more.
  *
  * Whatever is ready starts, except that messages of one lane (peer, channel, direction) start in their order: one of the
- * two ways that docs/program.md allows. At most WINDOW messages of a lane are under way; as the first unfinished one of
+ * two ways that docs/program.md allows. At most AP_WINDOW messages of a lane are under way; as the first unfinished one of
  * every lane always may start, that cannot deadlock either.
  */
 #include <stdlib.h>
@@ -10,10 +10,11 @@
 #include "copy.h"
 #include "fold.h"
 #include "plan.h"
+#include "stage.h"
 #include "trace.h"
 #include "transport.h"
 
-enum { WINDOW = 16, BATCH = 64, POLL_BYTES = 1 << 15 };
+enum { BATCH = 64, POLL_BYTES = 1 << 15 };
 
 typedef struct {
     ap_plan *plan;
@@ -35,84 +36,14 @@ typedef struct {
 
 static unsigned char *address(const run *r, ap_stretch s) { return r->memory[s.buffer] + s.begin * r->item; }
 
-/* The elements of a message, stretch by stretch. An operation without pieces that is split is one stream. */
-typedef struct {
-    const ap_step *step;
-    uint32_t instance, next;
-    uint64_t low, high, seen;
-} cursor;
-
-static cursor segments(const ap_step *s, uint32_t instance) {
-    cursor c = {.step = s, .instance = instance, .low = 0, .high = UINT64_MAX};
-    if (s->pieces == 1 && s->instances > 1) {
-        uint64_t i = instance - s->first, n = s->instances;
-        c.low = (uint64_t)((unsigned __int128)s->elements * i / n);
-        c.high = (uint64_t)((unsigned __int128)s->elements * (i + 1) / n);
-    }
-    return c;
-}
-
-static int next_segment(const ap_plan *plan, cursor *c, ap_stretch *out) {
-    while (c->next < c->step->stretches) {
-        uint32_t k = c->next++;
-        if (c->high == UINT64_MAX) {
-            *out = ap_piece_of(plan, c->step, c->instance, k);
-        } else {
-            *out = plan->stretch[c->step->stretch + k];
-            uint64_t begin = c->seen, end = c->seen += out->length;
-            uint64_t low = begin > c->low ? begin : c->low, high = end < c->high ? end : c->high;
-            if (low >= high) continue;
-            out->begin += low - begin, out->length = high - low;
-        }
-        if (out->length) return 1;
-    }
-    return 0;
-}
-
-static int size_class(size_t bytes) {
-    int i = 6;
-    while (i < 63 && (size_t)1 << i < bytes) i++;
-    return i;
-}
-
-static void *take_stage(ap_plan *plan, size_t bytes) {
-    int i = size_class(bytes);
-    void *here = plan->pool[i];
-    if (!here) return malloc((size_t)1 << i);
-    memcpy(&plan->pool[i], here, sizeof here);
-    return here;
-}
-
-static void give_stage(ap_plan *plan, void *stage, size_t bytes) {
-    int i = size_class(bytes);
-    memcpy(stage, &plan->pool[i], sizeof stage);
-    plan->pool[i] = stage;
-}
-
 static void copy_stage(run *r, uint32_t instance, unsigned char *stage, int into) {
-    cursor c = segments(&r->plan->step[r->l->step[instance]], instance);
-    for (ap_stretch s; next_segment(r->plan, &c, &s); stage += s.length * r->item) {
+    ap_cursor c = ap_segments(&r->plan->step[r->l->step[instance]], instance);
+    for (ap_stretch s; ap_next_segment(r->plan, &c, &s); stage += s.length * r->item) {
         if (into)
             ap_copy(stage, address(r, s), s.length * r->item);
         else
             ap_copy(address(r, s), stage, s.length * r->item);
     }
-}
-
-static size_t message_bytes(const run *r, const ap_step *s, uint32_t instance, ap_stretch *only, int *several) {
-    cursor c = segments(s, instance);
-    uint64_t total = 0;
-    int count = 0;
-    for (ap_stretch one; next_segment(r->plan, &c, &one); count++) {
-        if (!count)
-            *only = one;
-        else if (*several == 0 && only->buffer == one.buffer && only->begin + only->length == one.begin)
-            only->length += one.length;
-        else
-            *several = 1;
-        total += one.length;
-    }
-    return (size_t)total * r->item;
 }
 
 /* ---- what is recorded, on request ---- */
@@ -181,12 +112,12 @@ static int start(run *r, uint32_t instance, int *over) {
     const ap_step *s = &r->plan->step[r->l->step[instance]];
     ap_stretch only = {0, 0, 0, 0};
     int several = 0;
-    size_t bytes = message_bytes(r, s, instance, &only, &several);
+    size_t bytes = ap_message_bytes(r->plan, r->item, s, instance, &only, &several);
     unsigned char *data = address(r, only);
     *over = 0;
     if (r->trace) record_start(r, instance, bytes, s->kind == AP_SEND);
     if (several) {
-        data = r->l->stage[instance] = take_stage(r->plan, bytes);
+        data = r->l->stage[instance] = ap_take_stage(r->plan, bytes);
         if (!data) return ap_fail(r->error, AP_MEMORY, "out of memory");
         if (s->kind == AP_SEND) copy_stage(r, instance, data, 1), *over = 1;
     }
@@ -199,7 +130,7 @@ static int start_lane(run *r, uint32_t lane) {
     ap_layout *l = r->l;
     const ap_lane *it = &l->lane_of[lane];
     int code = AP_OK, over;
-    while (!code && l->head[lane] < it->end && l->flying[lane] < WINDOW) {
+    while (!code && l->head[lane] < it->end && l->flying[lane] < AP_WINDOW) {
         uint32_t instance = l->queue[l->head[lane]];
         if (l->waiting[instance]) break;
         l->head[lane]++, l->flying[lane]++;
@@ -221,9 +152,9 @@ static int arrived(run *r, uint32_t instance) {
         r->fresh = 0;
         ap_stretch only;
         int several = 0;
-        size_t bytes = message_bytes(r, s, instance, &only, &several);
+        size_t bytes = ap_message_bytes(r->plan, r->item, s, instance, &only, &several);
         if (s->kind == AP_RECEIVE) copy_stage(r, instance, l->stage[instance], 0);
-        give_stage(r->plan, l->stage[instance], bytes);
+        ap_give_stage(r->plan, l->stage[instance], bytes);
         l->stage[instance] = NULL;
     }
     if (s->kind == AP_RECEIVE || !staged) code = finish(r, instance);

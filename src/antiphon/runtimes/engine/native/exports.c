@@ -8,7 +8,9 @@
 #include <string.h>
 
 #include "choose.h"
+#include "plan.h"
 #if defined(AP_FOR_MPI)
+#include "preload.h"
 #include "transport_mpi.h"
 #elif defined(AP_FOR_SOCKETS)
 #include "shared.h"
@@ -26,11 +28,11 @@ static const struct {
     const char *name;
     function at;
 } functions[] = {
-    ONE(ap_abi), ONE(ap_open_bytes), ONE(ap_close), ONE(ap_describe), ONE(ap_prepare), ONE(ap_release), ONE(ap_ask),
+    ONE(ap_abi), ONE(ap_open_bytes), ONE(ap_close), ONE(ap_describe), ONE(ap_prepare), ONE(ap_release), ONE(ap_ask), ONE(ap_warm),
     ONE(ap_split), ONE(ap_run), ONE(ap_agree), ONE(ap_wire_call), ONE(ap_wire_theirs), ONE(ap_wire_left),
     ONE(ap_wire_trace), ONE(ap_trace_moment), ONE(ap_wire_close), ONE(ap_fold), ONE(ap_divide),
 #if defined(AP_FOR_MPI)
-    ONE(ap_mpi_open_number), ONE(ap_mpi_library), ONE(ap_book_open), ONE(ap_book_close),
+    ONE(ap_mpi_open_number), ONE(ap_mpi_library), ONE(ap_book_open), ONE(ap_book_close), ONE(ap_table_keep),
     ONE(ap_range_of), ONE(ap_chooser_open), ONE(ap_chooser_close), ONE(ap_choose),
 #elif defined(AP_FOR_SOCKETS)
     ONE(ap_sockets_open), ONE(ap_shared_open), ONE(ap_shared_make), ONE(ap_shared_join), ONE(ap_shared_complete),

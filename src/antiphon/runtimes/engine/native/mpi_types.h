@@ -28,7 +28,8 @@ typedef struct {
 
 typedef struct {
     ap_wire base;
-    MPI_Comm comm;
+    MPI_Comm of;     /* the caller's */
+    MPI_Comm comm;   /* of the same processes, for messages; null: all go through memory */
     int *process_of; /* of each rank of the program, -1: none */
     MPI_Request *request;
     flight *flight;

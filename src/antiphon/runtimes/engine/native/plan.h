@@ -80,6 +80,9 @@ struct ap_plan {
 /* How many bytes input, output and scratch have, with elements of so many. */
 int ap_extents(const ap_plan *plan, size_t item, uint64_t bytes[3], ap_error *error);
 
+/* ap_ready, and all the memory that a run with this type needs is touched (touch.h). */
+int ap_warm(ap_plan *plan, int type, ap_pace *pace, ap_error *error);
+
 int ap_lay_out(ap_plan *plan, size_t item, ap_error *error);
 void ap_forget_layout(ap_layout *layout);
 

@@ -20,7 +20,7 @@
 enum {
     AP_SERVED, AP_SILENT, AP_ALONE, AP_BETWEEN, AP_STRANGERS, AP_EMPTY, AP_NO_PLAN, AP_NO_ROOT, AP_FASTER,
     AP_UNMEASURED, AP_SMALL, AP_OTHER_TYPE, AP_OTHER_OPERATOR, AP_UNEVEN, AP_LARGE, AP_REFUSED, AP_WAITING,
-    AP_NOT_PLANNED, AP_REASONS
+    AP_NOT_PLANNED, AP_NEW, AP_NO_ROOM, AP_REASONS
 };
 
 #ifndef AP_PYTHON /* what built this library, and where the package is */
@@ -82,6 +82,7 @@ typedef struct {
     uint64_t least;
     double timeout;
     int report;
+    uint32_t after; /* calls of a new communicator that are left to the library */
     int anywhere; /* hosts may be others than the tables say */
     int automatic; /* there is no table yet: it comes while the job runs */
     char report_path[1024];
@@ -89,6 +90,7 @@ typedef struct {
     uint32_t tables;
     ap_table table[AP_MOST_TABLES];
     int32_t *host; /* of each process of the world; NULL: nobody needs it */
+    int32_t *near; /* of each process of the world: those with the same number share memory, -1: with nobody */
     MPI_Group world;
     _Atomic uint64_t left[AP_KINDS][AP_REASONS];
 } ap_state;
@@ -97,6 +99,8 @@ extern ap_state ap_preload;
 
 /* Rank 0 alone: the book of a table as bytes from malloc; NULL and an error. */
 unsigned char *ap_table_bytes(const char *path, uint64_t *size, ap_error *error);
+/* For whoever has a table compiled before a job: AP_OK if its book is kept now. */
+int ap_table_keep(const char *path, ap_error *error);
 /* What stands in a file that is ours, in a folder that is ours; NULL where there is none that can be believed. */
 unsigned char *ap_read_ours(const char *kept, uint64_t *size);
 /* Of a regular file; false where there is none. */
@@ -125,6 +129,15 @@ struct ap_kept { /* a plan of this rank at one size; the same sizes are kept at 
     ap_plan *plan[2]; /* out of place, in place */
 };
 
+/* A call that came while plans were waited for: the like of it is made ready before it goes by one. */
+typedef struct {
+    int kind, root, type, in_place;
+    uint64_t unit, bytes;
+} ap_noted;
+
+enum { AP_MOST_NOTED = 16 };
+typedef struct ap_early ap_early;
+
 /* Asking for plans on one communicator (preload_turns.c). What a process says, and what all have said: the greatest. */
 enum { AP_STATUS, AP_SIZE, AP_DIGEST, AP_LACKS = AP_DIGEST + 4, AP_SAID };
 typedef struct ap_turns ap_turns;
@@ -132,14 +145,18 @@ struct ap_turns {
     ap_turns *next_one, **of_last; /* of those that have something under way */
     uint64_t calls, next, asked;
     uint64_t said[AP_SAID], all[AP_SAID];
-    int asking, handing, tries, leader; /* the process of the communicator that leads the job */
+    int asking, handing, begun, tries, leader; /* the process of the communicator that leads the job */
     MPI_Request request;
     unsigned char *coming; /* the bytes of the table, where a file could not tell them */
+    ap_noted noted[AP_MOST_NOTED]; /* the last ones first; the same at all, but for in_place */
+    int notes;
+    ap_early *early;
 };
 
 typedef struct {
     MPI_Comm comm;
     int size, rank, reason; /* AP_SERVED, or why it has no rows */
+    int *process;           /* of each of its processes, which it is in the world */
     ap_turns turns;
     int broken;
     uint32_t me, ranks; /* of the machine */
@@ -149,6 +166,8 @@ typedef struct {
     ap_chooser *chooser; /* of the rows */
     ap_wire *wire;
     int wired;
+    uint64_t taken;      /* bytes of memory shared for it that count */
+    uint32_t calls;      /* that plans could have served */
     ap_kept *kept;
     void *stage[2];
     size_t stage_bytes[2];
@@ -159,6 +178,25 @@ ap_group *ap_group_of(MPI_Comm comm);
 int ap_group_forget(MPI_Comm comm, int keyval, void *group, void *extra);
 /* Finds the rows of a communicator for which the table has come; false where there is no memory. */
 int ap_group_begin(ap_group *g);
+/* Connects its processes, if that has not been tried; collective. Whether it is connected comes out alike at all of
+ * them; where it is not, the communicator has a reason, or `error` says what failed. */
+int ap_group_connect(ap_group *g, ap_error *error);
+/* Which row a call goes by; AP_SERVED, or why none. */
+int ap_group_row(const ap_group *g, int kind, int root, uint64_t bytes, ap_row **row);
+/* Without any call of MPI, for a copy of a communicator: its rows, and all that calls like these need, with its memory.
+ * False where something is not to be had here. */
+int ap_group_ready(ap_group *g, const ap_noted *noted, int count, ap_pace *pace);
+/* The communicator takes over what was made for its copy; or that is dropped. */
+void ap_group_take(ap_group *g, ap_group *ready);
+void ap_group_drop(ap_group *ready);
+
+/* ---- work beside the program (preload_beside.c) ---- */
+
+typedef struct ap_beside ap_beside;
+/* Does it in a thread that gives way to the program's; where there can be none, at once. NULL: out of memory. */
+ap_beside *ap_beside_begin(void (*work)(void *what, ap_pace *pace), void *what);
+int ap_beside_done(const ap_beside *b);
+void ap_beside_end(ap_beside *b); /* it is told to stop, and waited for */
 
 /* ---- plans that are made while the job runs (ANTIPHON_TABLE=auto, docs/auto.md) ---- */
 
@@ -185,12 +223,31 @@ int ap_apart_look(unsigned char **answer, uint64_t *bytes, char *why, size_t roo
 void ap_apart_lower(void); /* from now on it only has what nobody else wants */
 void ap_apart_end(void);
 
+/* Finds the rows (preload_match.c); where there are none it has a reason. False: there is no memory. */
+int ap_group_match(ap_group *g);
 /* Collective over the world, in MPI_Init: takes what is kept as a table, or begins to plan. */
 int ap_auto_begin(void);
-/* A call on a communicator that waits for plans: true if it is the first that goes by them. What is wrong in *error. */
-int ap_auto_turn(ap_group *g, int kind, uint64_t bytes, ap_error *error);
+/* A call on a communicator that waits for plans: true if it is the first that goes by them. What is wrong in *error.
+ * `plannable`: a plan could serve it. */
+int ap_auto_turn(ap_group *g, const ap_noted *call, int plannable, ap_error *error);
 void ap_auto_forget(ap_group *g); /* it is freed */
 void ap_auto_end(void);           /* collective over the world */
+void ap_turns_end(void);          /* of all that are under way */
+/* Process 0: what it says of the table. */
+void ap_auto_know(uint64_t said[AP_SAID]);
+extern char ap_auto_kept[AP_PATH]; /* where the answer is kept; "": nowhere */
+
+/* How far a process is with what it needs before calls go by plans (preload_early.c); the greatest of all counts. COLD: it
+ * cannot have all, so all do without, and make plans when they are called for. */
+enum { AP_WARM, AP_COLD, AP_AT_IT, AP_LACKING };
+void ap_early_begin(ap_group *g); /* collective, at the same call at all */
+uint64_t ap_early_how(const ap_turns *t);
+ap_group *ap_early_group(ap_turns *t); /* where it is warm: what was made */
+void ap_early_end(ap_turns *t);
+/* Takes the bytes, which are from malloc, as the table, if there is none yet; false where they are no good. */
+int ap_early_load(unsigned char *bytes, uint64_t size);
+int ap_early_last(void); /* no table is taken any more; whether there is one */
+void ap_book_digest(const unsigned char *bytes, uint64_t size, uint64_t words[4]);
 /* Collective over the world: until all are here, without keeping processors busy. */
 int ap_meet(void);
 /* Whether a table puts ranks on one host that are on several here. */

@@ -5,7 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "plan.h"
 #include "preload.h"
+#include "touch.h"
 #include "transport.h"
 #include "transport_mpi.h"
 
@@ -24,6 +26,10 @@ typedef struct {
 } lookup;
 static _Thread_local lookup looked_up[LOOKED_UP];
 
+/* Of all communicators but MPI_COMM_WORLD together: address space more than that is not taken. */
+static const uint64_t MOST_SHARED = 1ull << 26;
+static _Atomic uint64_t shared_bytes;
+
 static pthread_mutex_t programs = PTHREAD_MUTEX_INITIALIZER; /* one thread at a time reads them */
 
 static void drop(ap_kept *kept) {
@@ -34,123 +40,65 @@ static void drop(ap_kept *kept) {
     }
 }
 
+void ap_group_drop(ap_group *g) {
+    drop(g->kept);
+    free(g->row), ap_chooser_close(g->chooser), free(g->rank_of);
+    g->kept = NULL, g->row = NULL, g->chooser = NULL, g->rank_of = NULL, g->rows = 0;
+}
+
+void ap_group_take(ap_group *g, ap_group *ready) {
+    g->kept = ready->kept, g->row = ready->row, g->chooser = ready->chooser, g->rank_of = ready->rank_of;
+    g->rows = ready->rows, g->me = ready->me, g->ranks = ready->ranks, g->reason = ready->reason;
+    ready->kept = NULL, ready->row = NULL, ready->chooser = NULL, ready->rank_of = NULL, ready->rows = 0;
+}
+
 int ap_group_forget(MPI_Comm comm, int keyval, void *value, void *extra) {
     ap_group *g = value;
     (void)comm, (void)keyval, (void)extra;
-    if (!ap_preload.over) ap_auto_forget(g);
+    ap_auto_forget(g);
     atomic_fetch_add(&freed, 1);
-    drop(g->kept);
     if (g->wire && !ap_preload.over) ap_wire_close(g->wire); /* while MPI ends it frees communicators itself */
+    atomic_fetch_sub(&shared_bytes, g->taken);
     if (!g->broken) free(g->stage[0]), free(g->stage[1]);
-    free(g->row), ap_chooser_close(g->chooser), free(g->rank_of), free(g);
+    ap_group_drop(g);
+    free(g->process), free(g);
     return MPI_SUCCESS;
 }
 
-/* ---- which pages are for it ---- */
-
-/* Ranks that the table has on one host must be on one host. */
-static int hosts_fit(const ap_book *book, const int *process, int count) {
-    const ap_state *p = &ap_preload;
-    if (!book->host || p->anywhere) return 1;
-    if (!p->host) return 0;
-    for (int i = 0; i < count; i++)
-        for (int j = 0; j < i; j++)
-            if (book->host[i] == book->host[j] && p->host[process[i]] != p->host[process[j]]) return 0;
-    return 1;
-}
-
-/* Marks the pages of a table that are for these ranks, of kinds that no earlier table has. */
-static uint32_t take_pages(const ap_table *t, const int *rank_of, int count, uint32_t *kinds, ap_row *row) {
-    uint32_t found = 0, mine = 0;
-    for (uint32_t i = 0; i < t->book->pages; i++) {
-        const ap_page *page = &t->book->page[i];
-        ap_range range;
-        if ((*kinds >> page->kind & 1) || !ap_range_of(page, rank_of, (uint32_t)count, &range)) continue;
-        mine |= 1u << page->kind;
-        if (row) {
-            ap_row *r = &row[found];
-            *r = (ap_row){.page = page, .use = t->use ? &t->use[i] : NULL, .range = range};
-            if (page->program >= 0) r->program = t->book->program[page->program];
-        }
-        found++;
-    }
-    *kinds |= mine;
-    return found;
-}
-
-/* Fills the rows, or counts them where there is no place for them yet. */
-static uint32_t take_tables(int of_world, const int *rank_of, const int *process, int count, ap_row *row) {
-    uint32_t found = 0, kinds = 0;
-    for (uint32_t i = 0; i < ap_preload.tables; i++) {
-        const ap_table *t = &ap_preload.table[i];
-        if (t->of_world != of_world) continue;
-        if (!of_world && (t->book->ranks != (uint32_t)count || !hosts_fit(t->book, process, count))) continue;
-        found += take_pages(t, rank_of, count, &kinds, row ? row + found : NULL);
-    }
-    return found;
-}
-
-static int make_chooser(ap_group *g) {
-    ap_range *range = malloc(g->rows * sizeof *range);
-    if (!range) return 0;
-    for (uint32_t i = 0; i < g->rows; i++) range[i] = g->row[i].range;
-    g->chooser = ap_chooser_open(range, g->rows, (uint32_t)g->size);
-    free(range);
-    return g->chooser != NULL;
-}
-
-/* First by what its processes are in MPI_COMM_WORLD, then by tables for its number of ranks. */
-static int match(ap_group *g, const int *process) {
-    int *rank_of = malloc((size_t)g->size * sizeof *rank_of), good = rank_of != NULL;
-    for (int of_world = 1; good && of_world >= 0 && !g->rows; of_world--) {
-        int known = 1;
-        for (int i = 0; i < g->size; i++) {
-            known &= process[i] != MPI_UNDEFINED; /* those that were spawned are not of this world */
-            rank_of[i] = of_world ? process[i] : i;
-        }
-        uint32_t count = known ? take_tables(of_world, rank_of, process, g->size, NULL) : 0;
-        if (!count) continue;
-        if (!(g->row = malloc(count * sizeof *g->row))) good = 0;
-        if (good) g->rows = take_tables(of_world, rank_of, process, g->size, g->row);
-        g->me = (uint32_t)rank_of[g->rank], g->ranks = (uint32_t)(of_world ? ap_preload.size : g->size);
-    }
-    if (good && g->rows) good = make_chooser(g);
-    if (!g->rows) g->reason = AP_STRANGERS;
-    if (good && g->rows)
-        g->rank_of = rank_of; /* int is int32_t wherever MPI runs */
-    else
-        free(rank_of);
-    return good;
-}
+/* ---- beginning ---- */
 
 /* There is no table yet: it will be for all processes of the world, and for no fewer. */
-static void wait_for_plans(ap_group *g, const int *process) {
+static void wait_for_plans(ap_group *g) {
     g->reason = g->size == ap_preload.size ? AP_WAITING : AP_STRANGERS;
     for (int i = 0; i < g->size; i++) {
-        if (process[i] == MPI_UNDEFINED) g->reason = AP_STRANGERS;
-        if (process[i] == 0) g->turns.leader = i;
+        if (g->process[i] == MPI_UNDEFINED) g->reason = AP_STRANGERS;
+        if (g->process[i] == 0) g->turns.leader = i;
     }
 }
 
 static int find_processes(ap_group *g) {
     MPI_Group group;
-    int *numbers = malloc(2 * (size_t)g->size * sizeof *numbers), good = numbers != NULL;
-    if (!good || PMPI_Comm_group(g->comm, &group)) {
+    int *numbers = malloc((size_t)g->size * sizeof *numbers), good = numbers != NULL;
+    g->process = malloc((size_t)g->size * sizeof *g->process);
+    if (!good || !g->process || PMPI_Comm_group(g->comm, &group)) {
         free(numbers);
         return 0;
     }
     for (int i = 0; i < g->size; i++) numbers[i] = i;
-    good = !PMPI_Group_translate_ranks(group, g->size, numbers, ap_preload.world, numbers + g->size);
+    good = !PMPI_Group_translate_ranks(group, g->size, numbers, ap_preload.world, g->process);
     PMPI_Group_free(&group);
-    if (good && ap_preload.automatic && g->reason != AP_WAITING)
-        wait_for_plans(g, numbers + g->size);
-    else if (good)
-        g->reason = AP_SERVED, good = match(g, numbers + g->size);
     free(numbers);
+    if (good && ap_preload.automatic)
+        wait_for_plans(g);
+    else if (good)
+        good = ap_group_match(g);
     return good;
 }
 
-int ap_group_begin(ap_group *g) { return find_processes(g); }
+int ap_group_begin(ap_group *g) {
+    g->reason = AP_SERVED;
+    return ap_group_match(g);
+}
 
 static ap_group *look_up(MPI_Comm comm) {
     ap_group *g = NULL;
@@ -175,6 +123,17 @@ ap_group *ap_group_of(MPI_Comm comm) {
     ap_group *g = look_up(comm);
     if (g) *last = (lookup){comm, g, now};
     return g;
+}
+
+/* ---- which row a call goes by ---- */
+
+int ap_group_row(const ap_group *g, int kind, int root, uint64_t bytes, ap_row **row) {
+    int64_t found = ap_choose(g->chooser, (uint32_t)kind, root, bytes);
+    if (found < 0) return found == AP_OTHER_ROOT ? AP_NO_ROOT : AP_NO_PLAN;
+    *row = &g->row[found];
+    const ap_page *page = (*row)->page;
+    if (!(*row)->program) return page->measured ? AP_FASTER : AP_UNMEASURED;
+    return !page->measured && bytes < ap_preload.least ? AP_SMALL : AP_SERVED;
 }
 
 /* ---- agreeing ---- */
@@ -204,17 +163,30 @@ static int try_row(const ap_group *g, const ap_row *row, ap_error *error) {
     return good;
 }
 
+int ap_group_connect(ap_group *g, ap_error *error) {
+    uint64_t taken = atomic_load(&shared_bytes), room = MOST_SHARED > taken ? MOST_SHARED - taken : 0;
+    int is_world = g->comm == MPI_COMM_WORLD;
+    if (g->wired) return g->wire != NULL;
+    g->wired = 1;
+    const ap_vicinity vicinity = {ap_preload.near, g->process, is_world ? UINT64_MAX : room, &g->taken};
+    /* while plans are waited for they will be for the world, in its order */
+    const int32_t *rank_of = g->rank_of ? g->rank_of : g->process;
+    const uint32_t ranks = g->rank_of ? g->ranks : (uint32_t)ap_preload.size;
+    g->wire = ap_mpi_open(g->comm, rank_of, ranks, ap_preload.near ? &vicinity : NULL, error);
+    if (is_world) g->taken = 0;
+    atomic_fetch_add(&shared_bytes, g->taken);
+    if (!g->wire && error->code == AP_UNSUPPORTED) g->reason = AP_NO_ROOM;
+    return g->wire != NULL;
+}
+
 int ap_row_works(ap_group *g, ap_row *row, int *code, ap_error *error) {
     *code = MPI_SUCCESS;
     if (row->state) return row->state > 0;
-    if (!g->wired) {
-        g->wired = 1;
-        g->wire = ap_mpi_open(g->comm, g->rank_of, g->ranks, error);
-    }
-    int good = g->wire != NULL;
+    int good = ap_group_connect(g, error);
+    if (g->reason) return 0;
     if (good)
         good = try_row(g, row, error);
-    else if (!error->text[0])
+    else if (!error->code)
         snprintf(error->text, sizeof error->text, "it has no connection");
     int who = ask_all(g, good, code);
     if (*code) return 0;
@@ -287,4 +259,33 @@ ap_plan *ap_plan_for(ap_group *g, ap_row *row, uint64_t unit, uint64_t bytes, in
         }
     }
     return k->plan[in_place];
+}
+
+/* ---- before the first call ---- */
+
+static int plan_early(ap_group *g, const ap_noted *n, ap_pace *pace) {
+    ap_row *row = NULL;
+    ap_error error = {0, ""};
+    if (ap_group_row(g, n->kind, n->root, n->bytes, &row)) return 1;
+    if (!row->state && !try_row(g, row, &error)) return 0;
+    row->state = 1; /* at all, or they drop it all */
+    if (ap_rest(pace)) return 0;
+    if (find_kept(g, row, n->unit, n->type)) return 1;
+    ap_kept *k = calloc(1, sizeof *k);
+    if (!k) return 0;
+    *k = (ap_kept){.next = g->kept, .row = row, .unit = n->unit, .bytes = n->bytes, .type = n->type};
+    g->kept = k;
+    ap_plan *plan = k->plan[n->in_place] = make_plan(g, row, n->unit, n->type, n->in_place, &error);
+    return plan && !ap_rest(pace) && !ap_warm(plan, n->type, pace, &error);
+}
+
+int ap_group_ready(ap_group *g, const ap_noted *noted, int count, ap_pace *pace) {
+    uint64_t bytes = 0;
+    int good = 1, last = 0;
+    g->reason = AP_SERVED, g->kept = NULL, g->row = NULL, g->chooser = NULL, g->rank_of = NULL, g->rows = 0;
+    if (!ap_group_match(g) || !g->rows) return 0;
+    while (last < count && (bytes += noted[last].bytes) <= MOST_KEPT_BYTES) last++;
+    while (good && last-- && !pace->stop) good = plan_early(g, &noted[last], pace); /* those of the last call come first */
+    if (good && g->wire) ap_mpi_touch(g->wire, pace);
+    return good && !pace->stop;
 }

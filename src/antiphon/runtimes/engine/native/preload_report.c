@@ -29,6 +29,8 @@ static const char *const reasons[AP_REASONS] = {
     [AP_REFUSED] = "a process could not run the plan",
     [AP_WAITING] = "its plans were not there yet",
     [AP_NOT_PLANNED] = "no plans could be made",
+    [AP_NEW] = "the communicator was new",
+    [AP_NO_ROOM] = "other communicators had the memory that may be shared",
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;

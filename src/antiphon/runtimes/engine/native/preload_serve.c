@@ -50,13 +50,23 @@ static int measure(choice *x) {
     return x->bytes ? AP_SERVED : AP_EMPTY;
 }
 
-static int find_row(choice *x) {
-    const ap_group *g = x->g;
-    int64_t found = ap_choose(g->chooser, (uint32_t)x->call->kind, x->call->root, x->bytes);
-    if (found < 0) return found == AP_OTHER_ROOT ? AP_NO_ROOT : AP_NO_PLAN;
-    x->row = &g->row[found];
-    if (!x->row->program) return x->row->page->measured ? AP_FASTER : AP_UNMEASURED;
-    return !x->row->page->measured && x->bytes < ap_preload.least ? AP_SMALL : AP_SERVED;
+/* What the engine is to do with its elements. */
+static int find_type(choice *x) {
+    const ap_call *c = x->call;
+    if (reduces(c->kind)) {
+        if ((x->op = ap_operator_of(c->op)) < 0) return AP_OTHER_OPERATOR;
+        if ((x->type = x->recv.type) < 0) return AP_OTHER_TYPE;
+    } else { /* types may differ between processes: what all know is the bytes */
+        x->unit = x->block, x->type = AP_UINT8, x->op = AP_SUM;
+        if (!ap_preload.packs || (MPI_VERSION < 4 && x->block > INT_MAX)) return AP_LARGE;
+    }
+    return AP_SERVED;
+}
+
+/* Connecting the processes of a communicator takes as long as some calls do: those that are soon freed go without. */
+static int is_new(choice *x) {
+    ap_group *g = x->g;
+    return !g->wired && g->comm != MPI_COMM_WORLD && g->calls < ap_preload.after && g->calls++ < ap_preload.after;
 }
 
 static int choose(choice *x) {
@@ -68,16 +78,11 @@ static int choose(choice *x) {
     x->at_root = g->rank == c->root;
     int reason = measure(x);
     if (!reason && g->reason) return g->reason;
-    if (!reason) reason = find_row(x);
+    if (!reason) reason = ap_group_row(g, c->kind, c->root, x->bytes, &x->row);
+    if (!reason) reason = find_type(x);
     if (reason) return reason;
-    if (reduces(c->kind)) {
-        if ((x->op = ap_operator_of(c->op)) < 0) return AP_OTHER_OPERATOR;
-        if ((x->type = x->recv.type) < 0) return AP_OTHER_TYPE;
-    } else { /* types may differ between processes: what all know is the bytes */
-        x->unit = x->block, x->type = AP_UINT8, x->op = AP_SUM;
-        if (!ap_preload.packs || (MPI_VERSION < 4 && x->block > INT_MAX)) return AP_LARGE;
-    }
-    return x->row->state < 0 ? AP_REFUSED : AP_SERVED;
+    if (x->row->state < 0) return AP_REFUSED;
+    return is_new(x) ? AP_NEW : AP_SERVED;
 }
 
 /* ---- where its data lies ---- */
@@ -260,7 +265,7 @@ static int serve(choice *x, int *code) {
     double began = ap_preload.report ? ap_now() : 0;
     if (!x->row->state && !ap_row_works(x->g, x->row, code, &error)) {
         if (*code) return fail(x, code, &error);
-        return leave(x, AP_REFUSED);
+        return leave(x, x->g->reason ? x->g->reason : AP_REFUSED);
     }
     if (run(x, &left, code, &error)) return fail(x, code, &error);
     if (left) return leave(x, AP_REFUSED);
@@ -269,10 +274,23 @@ static int serve(choice *x, int *code) {
     return 1;
 }
 
+/* Whether this process has its data where the result goes, as `locate` finds it. */
+static int is_in_place(const choice *x) {
+    const ap_call *c = x->call;
+    if (c->kind == AP_SCATTER) return x->at_root && c->recv == MPI_IN_PLACE;
+    return c->kind != AP_REDUCESCATTER && c->send == MPI_IN_PLACE && (x->at_root || c->kind != AP_GATHER);
+}
+
 /* A call of a communicator that has no plans yet: why it is left to the library, if it is. -1: it failed, see *code. */
 static int wait_for_plans(choice *x, int *code) {
     ap_error error = {0, ""};
-    int first = ap_auto_turn(x->g, x->call->kind, x->bytes, &error);
+    const ap_call *c = x->call;
+    uint64_t unit = x->unit;
+    int plannable = !find_type(x);
+    ap_noted noted = {.kind = c->kind, .root = c->root, .unit = x->unit, .bytes = x->bytes, .type = x->type,
+                      .in_place = is_in_place(x)};
+    x->unit = unit;
+    int first = ap_auto_turn(x->g, &noted, plannable, &error);
     if (!error.code) return first ? choose(x) : x->g->reason;
     fail(x, code, &error);
     return -1;

@@ -10,11 +10,12 @@
 #include <time.h>
 
 #include "preload.h"
+#include "touch.h"
 #include "transport_mpi.h"
 
 ap_state ap_preload;
 
-enum { PIECE = 1 << 30, PUZZLED = 20, LOST = 300 }; /* bytes; seconds */
+enum { PIECE = 1 << 30, PUZZLED = 20, LOST = 300, USUAL_AFTER = 8 }; /* bytes; seconds; seconds; calls */
 
 /* What is wrong, once; more of it is only counted. */
 static void complain(const char *format, ...) {
@@ -68,6 +69,7 @@ static void check_mpi(void) {
 typedef struct {
     uint64_t least, size[AP_MOST_TABLES];
     double timeout;
+    uint32_t after;
     int32_t report, anywhere, automatic, tables, of_world[AP_MOST_TABLES], position[AP_MOST_TABLES];
     char why[AP_TEXT];
 } message;
@@ -93,10 +95,17 @@ static int read_size(const char *text, uint64_t *bytes) {
 
 static void read_environment(message *m) {
     const char *least = getenv("ANTIPHON_LEAST"), *timeout = getenv("ANTIPHON_TIMEOUT"), *report = getenv("ANTIPHON_REPORT");
-    const char *anywhere = getenv("ANTIPHON_ANYWHERE");
+    const char *anywhere = getenv("ANTIPHON_ANYWHERE"), *after = getenv("ANTIPHON_AFTER");
     char *end;
-    m->least = 2000;
+    m->least = 2000, m->after = USUAL_AFTER;
     if (least && *least && !read_size(least, &m->least)) complain("ANTIPHON_LEAST=%.60s is no size; 2KB is taken", least);
+    if (after && *after) {
+        unsigned long calls = strtoul(after, &end, 10);
+        if (*end || *after == '-' || calls > UINT32_MAX)
+            complain("ANTIPHON_AFTER=%.60s is no number of calls; %d is taken", after, USUAL_AFTER);
+        else
+            m->after = (uint32_t)calls;
+    }
     if (timeout && *timeout) {
         m->timeout = strtod(timeout, &end);
         if (*end || !(m->timeout >= 0)) {
@@ -254,11 +263,22 @@ static int packs(void) {
 
 static void take_message(const message *m) {
     ap_state *p = &ap_preload;
-    p->anywhere = m->anywhere;
+    p->anywhere = m->anywhere, p->after = m->after;
     p->least = m->least, p->timeout = m->timeout, p->report = m->report, p->tables = (uint32_t)m->tables;
     memcpy(p->why, m->why, sizeof p->why);
     for (uint32_t i = 0; i < p->tables; i++)
         p->table[i].size = m->size[i], p->table[i].of_world = m->of_world[i], p->table[i].position = m->position[i];
+}
+
+/* Who shares memory with whom: what wires ask for else, each time. */
+static void find_near(void) {
+    ap_state *p = &ap_preload;
+    int32_t *near = malloc((size_t)p->size * sizeof *near);
+    if (all_good(near != NULL) && all_good(!ap_mpi_near(MPI_COMM_WORLD, near))) {
+        p->near = near;
+        return;
+    }
+    free(near);
 }
 
 /* What plans will need on MPI_COMM_WORLD, so that no call has to make it. */
@@ -266,9 +286,8 @@ static void prepare(void) {
     ap_error error = {0, ""};
     ap_group *g = ap_group_of(MPI_COMM_WORLD);
     int good = g != NULL;
-    if (!all_good(good) || g->reason != AP_WAITING) return;
-    g->wired = 1;
-    g->wire = ap_mpi_open(MPI_COMM_WORLD, NULL, (uint32_t)ap_preload.size, &error);
+    if (!all_good(good) || (g->reason && g->reason != AP_WAITING)) return;
+    if (ap_group_connect(g, &error)) ap_mpi_touch(g->wire, &(ap_pace){0, 0});
 }
 
 static void set_up(void) {
@@ -307,7 +326,8 @@ static void set_up(void) {
     p->packs = all_good(packs());
     ready &= !ap_mpi_look_around(MPI_COMM_WORLD);
     p->on = all_good(ready) && (p->tables || p->automatic);
-    if (p->on && p->automatic) prepare();
+    if (p->on) find_near();
+    if (p->on) prepare();
     if (p->why[0] && !p->rank)
         fprintf(stderr, "antiphon: %s; %s\n", p->why, p->on ? "the rest is used" : "the MPI library does it all");
 }

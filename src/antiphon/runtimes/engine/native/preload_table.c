@@ -15,14 +15,14 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "clock.h"
 #include "preload.h"
 #include "sha256.h"
 #include "transport.h"
 
-enum { PATIENCE = 600 }; /* seconds for a table to be compiled */
+enum { PATIENCE = 600, SILENCE = 2 }; /* seconds: for a table to be compiled, and until that is told */
 
 extern char **environ;
 
@@ -31,10 +31,9 @@ typedef struct {
     size_t size, space;
 } text;
 
-/* Reads to the end of a file or pipe; false where that fails or takes longer than until `end`. */
+/* Reads to the end of a file or pipe; false where that fails or takes longer. What was read by then stays in *out. */
 static int read_all(int file, double seconds, text *out) {
-    struct timespec began, t;
-    clock_gettime(CLOCK_MONOTONIC, &began);
+    const double end = ap_now() + seconds;
     for (;;) {
         if (out->size == out->space) {
             size_t space = out->space ? 2 * out->space : 1 << 16;
@@ -42,11 +41,10 @@ static int read_all(int file, double seconds, text *out) {
             if (!more) return 0;
             out->bytes = more, out->space = space;
         }
-        clock_gettime(CLOCK_MONOTONIC, &t);
-        double left = seconds - (double)(t.tv_sec - began.tv_sec);
+        double left = end - ap_now();
         struct pollfd ready = {file, POLLIN, 0};
         if (left <= 0) return 0;
-        if (poll(&ready, 1, (int)(1000 * left)) < 0 && errno != EINTR) return 0;
+        if (poll(&ready, 1, (int)(1000 * left) + 1) < 0 && errno != EINTR) return 0;
         if (!ready.revents) continue;
         ssize_t got = read(file, out->bytes + out->size, out->space - out->size);
         if (got == 0) return 1;
@@ -202,6 +200,21 @@ int ap_start(char *const *command, pid_t *child, int *input) {
     return -1;
 }
 
+static int told;
+
+/* What is compiled while a program starts: after a while it is said, once. */
+static int read_patiently(int file, const char *path, text *answer) {
+    static double began;
+    if (!began) began = ap_now();
+    if (!told && read_all(file, began + SILENCE - ap_now(), answer)) return 1;
+    if (!told && ap_now() >= began + SILENCE) {
+        fprintf(stderr, "antiphon: tables are being compiled, now %.150s; `antiphon build mpi --table FILE` does that before "
+                "a job\n", path);
+        told = 1;
+    }
+    return read_all(file, PATIENCE, answer);
+}
+
 /* Its answer: "book", a line feed and the bytes, or "error", a blank and why. -P: no module of the job's folder is taken. */
 static unsigned char *compile(const char *path, const char *kept, uint64_t *size, ap_error *error) {
     char *table = (char *)(uintptr_t)path, *name = (char *)(uintptr_t)kept; /* not written to */
@@ -213,7 +226,7 @@ static unsigned char *compile(const char *path, const char *kept, uint64_t *size
         ap_fail(error, AP_INVALID, "%.150s: %s does not start: %s", path, AP_PYTHON, strerror(errno));
         return NULL;
     }
-    int whole = read_all(from, PATIENCE, &answer);
+    int whole = read_patiently(from, path, &answer);
     close(from);
     if (!whole) kill(child, SIGKILL);
     while (waitpid(child, &state, 0) < 0 && errno == EINTR) { /* the answer tells whether all went well */
@@ -279,4 +292,20 @@ unsigned char *ap_table_bytes(const char *path, uint64_t *size, ap_error *error)
     free(bytes);
     if ((bytes = read_kept(kept, size))) return bytes;
     return compile(full, kept, size, error);
+}
+
+int ap_table_keep(const char *path, ap_error *error) {
+    char kept[PATH_MAX] = "";
+    uint64_t size = 0, table = 0;
+    told = 1; /* whoever asks for it knows */
+    unsigned char *bytes = ap_table_bytes(path, &size, error), *again;
+    if (!bytes) return error->code;
+    free(bytes);
+    if (!(bytes = read_file(path, 0, &table, error))) return error->code;
+    kept_name(bytes, table, kept, sizeof kept);
+    free(bytes);
+    if (!(again = read_kept(kept, &size)))
+        return ap_fail(error, AP_INVALID, "%.200s: it cannot be kept beside the library", path);
+    free(again);
+    return AP_OK;
 }

@@ -5,111 +5,27 @@
  * digest), and whether this process lacks it. It is begun at the same call everywhere, so it comes in the same order
  * among the program's own calls, and it goes on under these. Its outcome counts from the next call on in which all
  * wait for all anyhow: there each completes it, which takes nothing that the call would not wait for, and all know the
- * same. Where nobody lacks the table, this call is the first that goes by it; no call before it waits for anything. */
+ * same. When process 0 has a table each begins, beside the calls, to read it, to make plans for calls like those that there
+ * were, and to touch the memory of these. Where all have done so, this call is the first that goes by it; no call before it
+ * waits for anything, and it finds all as later ones will. */
 #include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
-#include <unistd.h>
 
-#include "clock.h"
 #include "preload.h"
-#include "sha256.h"
 #include "transport.h"
-#include "transport_mpi.h"
 
-enum { SHARE = 64, LATE = 64, MOST_TRIES = 4, USUAL_WAIT = 4, MOST_WAIT = 15 }; /* calls; rounds; seconds */
+enum { SHARE = 64, LATE = 64, MOST_TRIES = 4 }; /* calls; calls; rounds */
 static const uint64_t MUCH = 1 << 16; /* bytes: as good as waiting, also where only some wait for others */
 
-ap_told ap_auto_told;
-
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of all below, and of the one table */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static ap_turns *under_way;
-static char kept[AP_PATH];
-static int status; /* at process 0 */
-static uint64_t known[AP_SAID];
-
-/* ---- the one table of this job ---- */
-
-static void digest_of(const unsigned char *bytes, uint64_t size, uint64_t words[4]) {
-    char text[65], part[17] = "";
-    ap_sha256(bytes, (size_t)size, text);
-    for (int i = 0; i < 4; i++) {
-        memcpy(part, text + 16 * i, 16);
-        words[i] = strtoull(part, NULL, 16);
-    }
-}
-
-/* Takes the bytes, which are from malloc, as the table; locked. */
-static int load(unsigned char *bytes, uint64_t size) {
-    ap_state *p = &ap_preload;
-    ap_table t = {.bytes = bytes, .size = size, .of_world = 1};
-    ap_error error = {0, ""};
-    t.book = ap_book_open(bytes, size, &error);
-    if (t.book && p->report) t.use = calloc(t.book->pages + 1ul, sizeof *t.use);
-    if (t.book && t.book->ranks == (uint32_t)p->size && (t.use || !p->report) && !ap_spread_over_hosts(&t)) {
-        p->table[0] = t;
-        p->tables = 1;
-        return 1;
-    }
-    ap_book_close(t.book);
-    free(t.use), free(bytes);
-    return 0;
-}
-
-/* From the file where it is kept, if that holds what process 0 has; locked. */
-static void load_kept(const uint64_t *all) {
-    uint64_t bytes = 0, size = 0, words[4];
-    ap_told told;
-    unsigned char *whole = kept[0] ? ap_read_ours(kept, &bytes) : NULL;
-    unsigned char *book = whole ? ap_auto_answer(whole, bytes, &size, &told) : NULL;
-    free(whole);
-    if (!book) return;
-    digest_of(book, size, words);
-    if (size == all[AP_SIZE] && !memcmp(words, all + AP_DIGEST, sizeof words))
-        load(book, size);
-    else
-        free(book);
-}
-
-/* What process 0 knows; locked. */
-static void look(void) {
-    unsigned char *answer = NULL, *book = NULL;
-    uint64_t bytes = 0, size = 0;
-    if (status != AP_PLANNING) return;
-    ap_told told = {.how = "nothing"};
-    status = ap_apart_look(&answer, &bytes, told.notes, sizeof told.notes);
-    if (status == AP_PLANNING) return;
-    if (status == AP_READY) {
-        book = ap_auto_answer(answer, bytes, &size, &told);
-        if (book) {
-            known[AP_SIZE] = size;
-            digest_of(book, size, known + AP_DIGEST);
-        }
-        if (!book || !load(book, size)) {
-            status = AP_NEVER;
-            snprintf(told.notes, sizeof told.notes, "what was planned is damaged, or not for these processes");
-            snprintf(told.how, sizeof told.how, "nothing");
-        }
-    }
-    free(answer);
-    known[AP_STATUS] = (uint64_t)status;
-    ap_auto_told = told;
-}
 
 static void say(ap_turns *t) {
-    pthread_mutex_lock(&lock);
     memset(t->said, 0, sizeof t->said);
-    if (!ap_preload.rank) {
-        look();
-        memcpy(t->said, known, sizeof known);
-    }
-    t->said[AP_LACKS] = !ap_preload.tables;
-    pthread_mutex_unlock(&lock);
+    if (!ap_preload.rank) ap_auto_know(t->said);
+    t->said[AP_LACKS] = ap_early_how(t);
 }
-
-/* ---- on a communicator ---- */
 
 static void remember(ap_turns *t) {
     pthread_mutex_lock(&lock);
@@ -156,19 +72,6 @@ static int hand_on(ap_group *g) {
                        &t->request);
 }
 
-/* What came is taken where it is lacked; the next to be asked says so. */
-static void take(ap_turns *t) {
-    uint64_t words[4];
-    digest_of(t->coming, t->all[AP_SIZE], words);
-    pthread_mutex_lock(&lock);
-    if (!ap_preload.tables && !memcmp(words, t->all + AP_DIGEST, sizeof words))
-        load(t->coming, t->all[AP_SIZE]);
-    else
-        free(t->coming);
-    pthread_mutex_unlock(&lock);
-    t->coming = NULL;
-}
-
 static int together(int kind, uint64_t bytes) {
     return kind == AP_ALLREDUCE || kind == AP_ALLGATHER || kind == AP_REDUCESCATTER || kind == AP_ALLTOALL || bytes >= MUCH;
 }
@@ -185,36 +88,61 @@ static int decide(ap_group *g, int *code) {
     if (t->all[AP_STATUS] == AP_READY) t->next = t->calls; /* at once */
     if (t->handing) {
         t->handing = 0;
-        if (t->coming) take(t);
+        ap_early_begin(g); /* at all, also where it was not lacked: all make the same ready */
     } else if (t->all[AP_STATUS] == AP_NEVER || t->tries > MOST_TRIES) {
         stop(g);
-    } else if (t->all[AP_STATUS] == AP_READY && !t->all[AP_LACKS]) {
+    } else if (t->all[AP_STATUS] == AP_READY && !t->begun) {
+        /* other communicators have brought the table: new ones go by it at once, if they are to */
+        if (!ap_preload.after && t->all[AP_LACKS] == AP_COLD) return 1;
+        t->begun = 1;
+        ap_early_begin(g);
+    } else if (t->all[AP_STATUS] == AP_READY && t->all[AP_LACKS] == AP_LACKING) {
+        if (t->tries++ || t->all[AP_SIZE] >= INT32_MAX)
+            t->tries = MOST_TRIES + 1;
+        else
+            *code = hand_on(g);
+    } else if (t->all[AP_STATUS] == AP_READY && t->all[AP_LACKS] != AP_AT_IT) {
         return 1;
-    } else if (t->all[AP_STATUS] == AP_READY && t->tries++ == 1 && t->all[AP_SIZE] < INT32_MAX) {
-        *code = hand_on(g);
-    } else if (t->all[AP_STATUS] == AP_READY) {
-        pthread_mutex_lock(&lock);
-        if (!ap_preload.tables) load_kept(t->all);
-        int lacks = !ap_preload.tables, somebody = 1;
-        pthread_mutex_unlock(&lock);
-        /* all are here: once, and a round of short messages is sooner than another call */
-        *code = PMPI_Allreduce(&lacks, &somebody, 1, MPI_INT, MPI_MAX, g->comm);
-        return !*code && !somebody;
     }
     return 0;
 }
 
-int ap_auto_turn(ap_group *g, int kind, uint64_t bytes, ap_error *error) {
+/* The call that is the first by plans. */
+static int go(ap_group *g) {
     ap_turns *t = &g->turns;
-    int code = MPI_SUCCESS, go = 0;
+    int good = 1;
+    if (!ap_preload.rank && !ap_auto_told.since) ap_auto_told.since = t->calls;
+    if (t->all[AP_LACKS] == AP_WARM)
+        ap_group_take(g, ap_early_group(t));
+    else
+        good = ap_group_begin(g);
+    ap_early_end(t);
+    return good;
+}
+
+/* Its like are made ready; the last that came stands first. */
+static void note(ap_turns *t, const ap_noted *call) {
+    int at = 0;
+    while (at < t->notes && (t->noted[at].kind != call->kind || t->noted[at].root != call->root ||
+                             t->noted[at].type != call->type || t->noted[at].unit != call->unit))
+        at++;
+    if (at == t->notes && t->notes < AP_MOST_NOTED) t->notes++;
+    if (at == AP_MOST_NOTED) at--;
+    memmove(t->noted + 1, t->noted, (size_t)at * sizeof *t->noted);
+    t->noted[0] = *call;
+}
+
+int ap_auto_turn(ap_group *g, const ap_noted *call, int plannable, ap_error *error) {
+    ap_turns *t = &g->turns;
+    int code = MPI_SUCCESS, now = 0;
     t->calls++;
+    if (plannable) note(t, call);
     if (!ap_preload.rank && t->calls == 1) ap_apart_lower();
-    if (t->asking && (together(kind, bytes) || t->calls > t->asked + LATE)) {
-        if (!(code = complete(t))) go = decide(g, &code);
+    if (t->asking && (together(call->kind, call->bytes) || t->calls > t->asked + LATE)) {
+        if (!(code = complete(t))) now = decide(g, &code);
     }
-    if (go) {
-        if (!ap_preload.rank && !ap_auto_told.since) ap_auto_told.since = t->calls;
-        if (!ap_group_begin(g)) ap_fail(error, AP_MEMORY, "out of memory");
+    if (now) {
+        if (!go(g)) ap_fail(error, AP_MEMORY, "out of memory");
         return 1;
     }
     if (!code && g->reason == AP_WAITING && !t->asking && t->calls >= t->next) code = ask(g);
@@ -223,109 +151,17 @@ int ap_auto_turn(ap_group *g, int kind, uint64_t bytes, ap_error *error) {
 }
 
 void ap_auto_forget(ap_group *g) {
-    complete(&g->turns);
+    if (!ap_preload.over) complete(&g->turns);
+    ap_early_end(&g->turns);
     free(g->turns.coming);
     g->turns.coming = NULL;
 }
 
-/* ---- beginning and end ---- */
-
-/* Whether the processes of this host leave no processor to who plans: while they wait they are busy, most of them. */
-static int is_full(const char *facts) {
-    long processors = sysconf(_SC_NPROCESSORS_ONLN), here = 0;
-    size_t boot = strcspn(facts, " ");
-    for (int i = 0; i < ap_preload.size; i++) here += !strncmp(facts, facts + (size_t)i * AP_FACTS, boot + 1);
-    return here >= processors;
-}
-
-/* Process 0: plans may come before the program starts, in as many seconds as there are for that. */
-static void wait_at_start(const char *facts) {
-    const char *told = getenv("ANTIPHON_AUTO_WAIT");
-    const struct timespec pause = {0, 1000000};
-    double seconds = told && *told ? strtod(told, NULL) : is_full(facts) ? USUAL_WAIT : 0;
-    unsigned char *answer = NULL;
-    uint64_t bytes = 0;
-    ap_told found = {.how = "nothing"};
-    for (double end = ap_now() + (seconds < MOST_WAIT ? seconds : MOST_WAIT); ap_now() < end; nanosleep(&pause, NULL)) {
-        status = ap_apart_look(&answer, &bytes, found.notes, sizeof found.notes);
-        if (status != AP_PLANNING) break;
-    }
-    if (status == AP_READY) {
-        ap_table t = {.of_world = 1};
-        t.bytes = ap_auto_answer(answer, bytes, &t.size, &found);
-        found.since = t.bytes != NULL;
-        if (t.bytes)
-            ap_preload.table[0] = t;
-        else
-            status = AP_NEVER;
-    }
-    free(answer);
-    if (status == AP_PLANNING) return;
-    ap_apart_end();
-    known[AP_STATUS] = (uint64_t)status;
-    ap_auto_told = found;
-}
-
-/* Process 0: the table that is kept for this question, or a beginning. */
-static void find(const char *facts) {
-    ap_state *p = &ap_preload;
-    uint64_t bytes = 0, size = 0;
-    char *question = ap_auto_question(facts, p->size, kept);
-    unsigned char *whole = question && kept[0] ? ap_read_ours(kept, &bytes) : NULL;
-    unsigned char *book = whole ? ap_auto_answer(whole, bytes, &size, &ap_auto_told) : NULL;
-    snprintf(ap_auto_told.how, sizeof ap_auto_told.how, "%s", book ? "kept" : "nothing");
-    if (book) {
-        p->table[0] = (ap_table){.bytes = book, .size = size, .of_world = 1};
-        ap_auto_told.since = 1;
-    } else {
-        memset(&ap_auto_told, 0, sizeof ap_auto_told);
-        snprintf(ap_auto_told.how, sizeof ap_auto_told.how, "nothing");
-        snprintf(ap_auto_told.notes, sizeof ap_auto_told.notes, "planning had not ended");
-        if (!question || !ap_apart_begin(question, kept)) status = AP_PLANNING; /* a look at it says why */
-        wait_at_start(facts);
-    }
-    free(whole), free(question);
-}
-
-int ap_auto_begin(void) {
-    ap_state *p = &ap_preload;
-    char mine[AP_FACTS] = "", *all = NULL;
-    struct { uint64_t size; char kept[AP_PATH]; } found = {0, ""};
-    ap_auto_facts(mine);
-    if (!p->rank) all = malloc((size_t)p->size * AP_FACTS);
-    int good = p->rank || all, everybody = 0;
-    if (PMPI_Allreduce(&good, &everybody, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD) || !everybody ||
-        PMPI_Gather(mine, AP_FACTS, MPI_BYTE, all, AP_FACTS, MPI_BYTE, 0, MPI_COMM_WORLD)) {
-        free(all);
-        return 0;
-    }
-    if (!p->rank) {
-        find(all);
-        found.size = p->table[0].size;
-        memcpy(found.kept, kept, sizeof found.kept);
-    }
-    free(all);
-    if (ap_meet()) return 0; /* asleep: whoever plans has the processors */
-    if (PMPI_Bcast(&found, (int)sizeof found, MPI_BYTE, 0, MPI_COMM_WORLD)) return 0;
-    memcpy(kept, found.kept, sizeof kept);
-    if (found.size) {
-        p->table[0].size = found.size, p->table[0].of_world = 1, p->tables = 1;
-    } else {
-        p->automatic = 1;
-    }
-    return 1;
-}
-
-void ap_auto_end(void) {
-    int mine = ap_preload.tables != 0, all = 0;
+void ap_turns_end(void) {
     while (under_way) {
         ap_turns *t = under_way;
         complete(t);
         free(t->coming);
         t->coming = NULL;
     }
-    if (!ap_preload.automatic) return;
-    if (!ap_preload.rank) ap_apart_end();
-    /* what only some have is in nobody's report */
-    if (PMPI_Allreduce(&mine, &all, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD) || !all) ap_preload.tables = 0;
 }

@@ -30,15 +30,28 @@ int ap_fail(ap_error *error, int code, const char *format, ...) {
     return code;
 }
 
-uint32_t ap_crc32(const unsigned char *bytes, size_t size) {
-    uint32_t table[256], crc = 0xFFFFFFFFu;
+/* Row k tells what a byte does k bytes before the end: eight at once. */
+static uint32_t crc[8][256];
+
+__attribute__((constructor)) static void make_crc(void) {
     for (uint32_t i = 0; i < 256; i++) {
         uint32_t c = i;
         for (int k = 0; k < 8; k++) c = c & 1 ? 0xEDB88320u ^ (c >> 1) : c >> 1;
-        table[i] = c;
+        crc[0][i] = c;
     }
-    for (size_t i = 0; i < size; i++) crc = table[(crc ^ bytes[i]) & 0xFF] ^ (crc >> 8);
-    return ~crc;
+    for (uint32_t i = 0; i < 256; i++)
+        for (int k = 1; k < 8; k++) crc[k][i] = crc[0][crc[k - 1][i] & 0xFF] ^ (crc[k - 1][i] >> 8);
+}
+
+uint32_t ap_crc32(const unsigned char *bytes, size_t size) {
+    uint32_t c = 0xFFFFFFFFu;
+    for (; size >= 8; bytes += 8, size -= 8) {
+        uint32_t low = u32_at(bytes) ^ c, high = u32_at(bytes + 4);
+        c = crc[7][low & 0xFF] ^ crc[6][low >> 8 & 0xFF] ^ crc[5][low >> 16 & 0xFF] ^ crc[4][low >> 24] ^
+            crc[3][high & 0xFF] ^ crc[2][high >> 8 & 0xFF] ^ crc[1][high >> 16 & 0xFF] ^ crc[0][high >> 24];
+    }
+    for (; size; bytes++, size--) c = crc[0][(c ^ *bytes) & 0xFF] ^ (c >> 8);
+    return ~c;
 }
 
 /* Bytes of the head's tables up to the relation, and then up to the directory, as the header counts them: below 2^40. */

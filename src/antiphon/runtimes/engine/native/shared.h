@@ -18,6 +18,8 @@ typedef struct {
     uint32_t members;
 } ap_shared_name;
 
+/* Address space that so many take. */
+uint64_t ap_shared_bytes(uint32_t members);
 /* By member 0; NULL where the system has no such memory. */
 ap_shared *ap_shared_make(uint32_t members, ap_shared_name *name);
 /* By the others; NULL where it cannot be seen from here: all must ask all then, and do without. */
@@ -47,6 +49,8 @@ int ap_shared_look_around(ap_shared *shared, ap_error *error);
 int ap_shared_left(ap_shared *shared, ap_error *error);
 /* Tells the others that nothing more comes from here. */
 void ap_shared_give_up(ap_shared *shared);
+/* Touches what messages will go through (touch.h). */
+void ap_shared_touch(ap_shared *shared, ap_pace *pace);
 void ap_shared_close(ap_shared *shared);
 
 #endif

@@ -9,8 +9,11 @@
 #include <unistd.h>
 
 #include "shared_types.h"
+#include "touch.h"
 
 static size_t size_for(uint32_t members) { return opening_of(members) + members * share_of(members); }
+
+uint64_t ap_shared_bytes(uint32_t members) { return size_for(members); }
 
 static ap_shared *map(int file, uint32_t members, uint32_t me) {
     ap_shared *s = calloc(1, sizeof *s);
@@ -82,6 +85,16 @@ ap_shared *ap_shared_join(const ap_shared_name *name, uint32_t me) {
 void ap_shared_complete(ap_shared *s) {
     if (s->file >= 0) close(s->file);
     s->file = -1;
+}
+
+/* All of it; where that is much, what this one writes, and not while others wait for it. */
+void ap_shared_touch(ap_shared *s, ap_pace *pace) {
+    enum { MUCH = 1 << 26 };
+    unsigned char *from = (unsigned char *)queue_of(s, s->me, 0);
+    if (s->bytes <= MUCH)
+        ap_touch(s->memory, s->bytes, pace);
+    else if (pace->gentle)
+        ap_touch(from, share_of(s->members), pace);
 }
 
 static void free_letters(letter *one) {

@@ -62,7 +62,7 @@ enum { SPINS = 1000 };
 static int idle(mpi_wire *w, unsigned turn) {
     int found, code = MPI_SUCCESS;
     if (turn % (w->yields ? 4 : 64) == 3)
-        code = PMPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, w->comm, &found, MPI_STATUS_IGNORE);
+        code = PMPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, w->comm == MPI_COMM_NULL ? w->of : w->comm, &found, MPI_STATUS_IGNORE);
     if (w->yields || turn > SPINS) sched_yield();
     return code;
 }
@@ -132,7 +132,10 @@ static void close_wire(ap_wire *self) {
     mpi_wire *w = (mpi_wire *)self;
     int over = 0;
     PMPI_Finalized(&over);
-    if (!over && self->broken && w->comm != MPI_COMM_NULL) ap_mpi_give_up(w);
+    if (!over && self->broken && w->comm != MPI_COMM_NULL)
+        ap_mpi_give_up(w);
+    else if (self->broken && w->shared)
+        ap_shared_give_up(w->shared);
     if (!over && !self->broken && w->comm != MPI_COMM_NULL) {
         if (w->active) PMPI_Waitall(w->active, w->request, MPI_STATUSES_IGNORE); /* what the engine does not know of */
         PMPI_Comm_free(&w->comm);
@@ -188,87 +191,147 @@ static int those_near(MPI_Comm comm, MPI_Comm *near) {
     return code;
 }
 
-/* Which place among those near each rank of the program has. */
-static int find_places(mpi_wire *w, MPI_Comm near, int members) {
-    MPI_Group all, here;
-    int *numbers = malloc(2 * (size_t)members * sizeof *numbers), good = numbers && !PMPI_Comm_group(w->comm, &all);
-    if (!good || PMPI_Comm_group(near, &here)) {
-        if (good) PMPI_Group_free(&all);
-        free(numbers);
-        return 0;
+int ap_mpi_near(MPI_Comm world, int32_t *near_of) {
+    MPI_Comm near;
+    int32_t first = -1;
+    int code = those_near(world, &near);
+    if (code) return code;
+    if (near != MPI_COMM_NULL) {
+        int me = 0;
+        PMPI_Comm_rank(world, &me);
+        first = me; /* the least of those near: it is there for all of them alone */
+        code = PMPI_Bcast(&first, 1, MPI_INT32_T, 0, near);
+        PMPI_Comm_free(&near);
     }
-    for (int i = 0; i < members; i++) numbers[i] = i;
-    good = !PMPI_Group_translate_ranks(here, members, numbers, all, numbers + members);
-    PMPI_Group_free(&here), PMPI_Group_free(&all);
-    for (uint32_t r = 0; r < w->base.ranks; r++) {
-        w->near[r] = -1;
-        for (int i = 0; good && i < members; i++)
-            if (w->process_of[r] == numbers[members + i]) w->near[r] = i;
-    }
-    free(numbers);
-    return good;
+    return code ? code : PMPI_Allgather(&first, 1, MPI_INT32_T, near_of, 1, MPI_INT32_T, world);
 }
 
-/* Memory with those of the wire's processes that are near, if all of them can have it. */
-static int share(mpi_wire *w) {
-    MPI_Comm near;
-    int me = 0, members = 0, all = 0, code = those_near(w->comm, &near);
-    ap_shared *shared = NULL;
+/* Whom each process of `comm` is near to, where the caller does not know. */
+static int find_near(mpi_wire *w, int processes, int32_t **near) {
+    if (!(*near = malloc((processes ? (size_t)processes : 1) * sizeof **near))) return MPI_ERR_NO_MEM;
+    return ap_mpi_near(w->of, *near);
+}
+
+/* What a process says of the memory for those near it: where it is, if it is the one that made it. */
+typedef struct {
     ap_shared_name name;
-    if (code || near == MPI_COMM_NULL) return code;
-    PMPI_Comm_rank(near, &me), PMPI_Comm_size(near, &members);
-    if (members > 1) {
-        memset(&name, 0, sizeof name);
-        w->near = malloc((w->base.ranks ? w->base.ranks : 1) * sizeof *w->near);
-        if (!me) shared = ap_shared_make((uint32_t)members, &name);
-        code = PMPI_Bcast(&name, sizeof name, MPI_BYTE, 0, near);
-        if (!code && me) shared = ap_shared_join(&name, (uint32_t)me);
-        int good = shared && w->near && find_places(w, near, members);
-        if (!code) code = PMPI_Allreduce(&good, &all, 1, MPI_INT, MPI_MIN, near);
-        if (shared && !me) ap_shared_complete(shared);
-        if (!code && all)
-            w->shared = shared;
-        else if (shared)
-            ap_shared_close(shared);
+    int32_t room; /* it may take as much as it would have to */
+} offer;
+
+typedef struct {
+    int me, processes, first, members, place; /* first: of those near; place: this one's among them */
+    const int32_t *near;
+    const int *of;
+} near_ones;
+
+static int is_near(const near_ones *n, int process) {
+    int at = n->of ? n->of[process] : process, mine = n->of ? n->of[n->me] : n->me;
+    return at != MPI_UNDEFINED && mine != MPI_UNDEFINED && n->near[at] >= 0 && n->near[at] == n->near[mine];
+}
+
+static near_ones look_near(const mpi_wire *w, int processes, const int32_t *near, const int *of) {
+    near_ones n = {.processes = processes, .first = -1, .near = near, .of = of};
+    PMPI_Comm_rank(w->of, &n.me);
+    for (int i = 0; i < processes; i++) {
+        if (!is_near(&n, i)) continue;
+        if (n.first < 0) n.first = i;
+        if (i == n.me) n.place = n.members;
+        n.members++;
     }
-    PMPI_Comm_free(&near);
+    return n;
+}
+
+/* Which place among those near each rank of the program has; whether that is all of them in *all. */
+static int find_places(mpi_wire *w, const near_ones *n, int *all) {
+    *all = 1;
+    if (!(w->near = malloc((w->base.ranks ? w->base.ranks : 1) * sizeof *w->near))) return 0;
+    int *place = malloc((size_t)n->processes * sizeof *place), count = 0;
+    for (int i = 0; place && i < n->processes; i++) place[i] = is_near(n, i) ? count++ : -1;
+    for (uint32_t r = 0; place && r < w->base.ranks; r++) w->near[r] = w->process_of[r] < 0 ? -1 : place[w->process_of[r]];
+    for (int i = 0; place && i < n->processes; i++) *all &= place[i] >= 0;
+    free(place);
+    return place != NULL;
+}
+
+/* Memory with those of the wire's processes that are near, if all can have it: a round tells where it is, another whether
+ * all have found it. *alone: nobody is far, so messages need no MPI. *room is false where it is more than somebody may take. */
+static int share(mpi_wire *w, const near_ones *n, uint64_t most, int *alone, int *room) {
+    enum { FEW = 256 };
+    offer mine = {.room = n->members < 2 || ap_shared_bytes((uint32_t)n->members) <= most};
+    offer few[FEW], *all = n->processes <= FEW ? few : malloc((size_t)n->processes * sizeof *all);
+    ap_shared *shared = NULL;
+    int code = MPI_SUCCESS, good = all != NULL, everybody = 0;
+    if (n->members > 1 && n->me == n->first && mine.room) shared = ap_shared_make((uint32_t)n->members, &mine.name);
+    if (all) code = PMPI_Allgather(&mine, sizeof mine, MPI_BYTE, all, sizeof mine, MPI_BYTE, w->of);
+    for (int i = 0; good && !code && i < n->processes; i++) *room &= all[i].room;
+    if (good && !code && *room) {
+        if (n->members > 1 && n->me != n->first) shared = ap_shared_join(&all[n->first].name, (uint32_t)n->place);
+        good = find_places(w, n, alone) && (shared || n->members < 2);
+        code = PMPI_Allreduce(&good, &everybody, 1, MPI_INT, MPI_MIN, w->of);
+    }
+    if (all != few) free(all);
+    if (shared) ap_shared_complete(shared);
+    if (!code && everybody) {
+        w->shared = shared;
+    } else {
+        *alone = 0;
+        if (shared) ap_shared_close(shared);
+    }
+    return code ? code : all ? MPI_SUCCESS : MPI_ERR_NO_MEM;
+}
+
+/* For messages to those that are far. */
+static int connect_far(mpi_wire *w) {
+    int found = 0, *most = NULL, code = twin(w->of, &w->comm);
+    if (!code) code = PMPI_Comm_set_errhandler(w->comm, MPI_ERRORS_RETURN);
+    if (!code) code = PMPI_Comm_get_attr(w->comm, MPI_TAG_UB, &most, &found);
+    w->most_tag = found ? *most : 32767;
     return code;
 }
 
-ap_wire *ap_mpi_open(MPI_Comm comm, const int32_t *rank_of, uint32_t ranks, ap_error *error) {
-    int processes = 0, found = 0, *most = NULL, code = PMPI_Comm_size(comm, &processes);
+ap_wire *ap_mpi_open(MPI_Comm comm, const int32_t *rank_of, uint32_t ranks, const ap_vicinity *vicinity, ap_error *error) {
+    int processes = 0, alone = 0, room = 1, code = PMPI_Comm_size(comm, &processes);
+    int32_t *looked = NULL;
     if (code) {
         ap_mpi_failed(error, "MPI_Comm_size", code);
         return NULL;
     }
     mpi_wire *w = new_wire(processes, rank_of, ranks, error);
     if (!w) return NULL;
-    code = twin(comm, &w->comm);
-    if (!code) code = PMPI_Comm_set_errhandler(w->comm, MPI_ERRORS_RETURN);
-    if (!code) code = PMPI_Comm_get_attr(w->comm, MPI_TAG_UB, &most, &found);
-    if (code) {
-        ap_mpi_failed(error, "MPI_Comm_create", code);
-        close_wire(&w->base);
-        return NULL;
-    }
-    w->most_tag = found ? *most : 32767;
-    w->yields = is_crowded(w->comm);
+    w->of = comm;
+    w->yields = is_crowded(comm);
 #ifndef OPEN_MPI /* it gives the processor away by itself, and is a little faster at that */
     w->crowded = w->yields;
 #endif
-    if ((code = share(w))) {
-        ap_mpi_failed(error, "MPI_Comm_split", code);
-        close_wire(&w->base);
-        return NULL;
+    if (!vicinity) code = find_near(w, processes, &looked);
+    near_ones n = {0};
+    if (!code) {
+        n = look_near(w, processes, vicinity ? vicinity->near : looked, vicinity ? vicinity->of : NULL);
+        code = share(w, &n, vicinity ? vicinity->most : UINT64_MAX, &alone, &room);
     }
-    return &w->base;
+    free(looked);
+    /* what is far is compared, too: who compares has a communicator for that */
+    if (!code && room && !(alone && vicinity)) code = connect_far(w);
+    if (vicinity) *vicinity->taken = w->shared ? ap_shared_bytes((uint32_t)n.members) : 0;
+    if (!code && room) return &w->base;
+    if (code)
+        ap_mpi_failed(error, "MPI could not connect", code);
+    else
+        ap_fail(error, AP_UNSUPPORTED, "communicators have taken as much memory as they may");
+    close_wire(&w->base);
+    return NULL;
+}
+
+void ap_mpi_touch(ap_wire *wire, ap_pace *pace) {
+    mpi_wire *w = (mpi_wire *)wire;
+    if (w->shared) ap_shared_touch(w->shared, pace);
 }
 
 ap_wire *ap_mpi_open_number(int comm, const int32_t *rank_of, uint32_t ranks, ap_error *error) {
 #ifdef MPI_ABI_VERSION
-    return ap_mpi_open(PMPI_Comm_fromint(comm), rank_of, ranks, error);
+    return ap_mpi_open(PMPI_Comm_fromint(comm), rank_of, ranks, NULL, error);
 #else
-    return ap_mpi_open(PMPI_Comm_f2c((MPI_Fint)comm), rank_of, ranks, error);
+    return ap_mpi_open(PMPI_Comm_f2c((MPI_Fint)comm), rank_of, ranks, NULL, error);
 #endif
 }
 

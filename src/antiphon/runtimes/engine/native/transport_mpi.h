@@ -3,12 +3,25 @@
 #define ANTIPHON_TRANSPORT_MPI_H
 
 #include <mpi.h>
-
 #include "api.h"
 
-/* Collective over `comm`; a communicator of the same processes is made, without its attributes. `rank_of`: for each process of it the rank of the program that it is
- * (NULL: the same), `ranks` how many the program has. NULL and an error where MPI fails. */
-ap_wire *ap_mpi_open(MPI_Comm comm, const int32_t *rank_of, uint32_t ranks, ap_error *error);
+/* What is known of the processes of a communicator before its wire is opened. */
+typedef struct {
+    const int32_t *near; /* those that share memory have the same number, -1: shares with nobody */
+    const int *of;       /* of each process where that stands, MPI_UNDEFINED: nowhere; NULL: at its own place */
+    uint64_t most;       /* address space that this process may take for it */
+    uint64_t *taken;     /* what it took */
+} ap_vicinity;
+
+/* Collective over `comm`. `rank_of`: for each process of it the rank of the program that it is (NULL: the same), `ranks` how
+ * many the program has. A communicator of the same processes is made, without its attributes; with a `vicinity` only where
+ * some share no memory, and calls are not compared. NULL and an error where MPI fails; AP_UNSUPPORTED, at all of them, where
+ * somebody may not take as much memory as it needs. */
+ap_wire *ap_mpi_open(MPI_Comm comm, const int32_t *rank_of, uint32_t ranks, const ap_vicinity *vicinity, ap_error *error);
+/* Collective: for each process of `world` the first of those that it shares memory with, itself at least; -1: with nobody. */
+int ap_mpi_near(MPI_Comm world, int32_t *near_of);
+/* Touches the memory of a wire, which calls would else do (touch.h). */
+void ap_mpi_touch(ap_wire *wire, ap_pace *pace);
 /* The same for callers that know a communicator by its number in Fortran. */
 ap_wire *ap_mpi_open_number(int comm, const int32_t *rank_of, uint32_t ranks, ap_error *error);
 /* Collective over all processes of the job: how many of them share this host. Without it a wire guesses. */

@@ -1,0 +1,83 @@
+/* Messages of several stretches of memory: what they are made of, and the memory in which they are put together. */
+#ifndef ANTIPHON_STAGE_H
+#define ANTIPHON_STAGE_H
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "plan.h"
+
+enum { AP_WINDOW = 16 }; /* messages of a lane that are under way at once */
+
+/* The elements of a message, stretch by stretch. An operation without pieces that is split is one stream. */
+typedef struct {
+    const ap_step *step;
+    uint32_t instance, next;
+    uint64_t low, high, seen;
+} ap_cursor;
+
+static inline ap_cursor ap_segments(const ap_step *s, uint32_t instance) {
+    ap_cursor c = {.step = s, .instance = instance, .low = 0, .high = UINT64_MAX};
+    if (s->pieces == 1 && s->instances > 1) {
+        uint64_t i = instance - s->first, n = s->instances;
+        c.low = (uint64_t)((unsigned __int128)s->elements * i / n);
+        c.high = (uint64_t)((unsigned __int128)s->elements * (i + 1) / n);
+    }
+    return c;
+}
+
+static inline int ap_next_segment(const ap_plan *plan, ap_cursor *c, ap_stretch *out) {
+    while (c->next < c->step->stretches) {
+        uint32_t k = c->next++;
+        if (c->high == UINT64_MAX) {
+            *out = ap_piece_of(plan, c->step, c->instance, k);
+        } else {
+            *out = plan->stretch[c->step->stretch + k];
+            uint64_t begin = c->seen, end = c->seen += out->length;
+            uint64_t low = begin > c->low ? begin : c->low, high = end < c->high ? end : c->high;
+            if (low >= high) continue;
+            out->begin += low - begin, out->length = high - low;
+        }
+        if (out->length) return 1;
+    }
+    return 0;
+}
+
+static inline int ap_size_class(size_t bytes) {
+    int i = 6;
+    while (i < 63 && (size_t)1 << i < bytes) i++;
+    return i;
+}
+
+static inline void *ap_take_stage(ap_plan *plan, size_t bytes) {
+    int i = ap_size_class(bytes);
+    void *here = plan->pool[i];
+    if (!here) return malloc((size_t)1 << i);
+    memcpy(&plan->pool[i], here, sizeof here);
+    return here;
+}
+
+static inline void ap_give_stage(ap_plan *plan, void *stage, size_t bytes) {
+    int i = ap_size_class(bytes);
+    memcpy(stage, &plan->pool[i], sizeof stage);
+    plan->pool[i] = stage;
+}
+
+static inline size_t ap_message_bytes(const ap_plan *plan, size_t item, const ap_step *s, uint32_t instance, ap_stretch *only,
+                                      int *several) {
+    ap_cursor c = ap_segments(s, instance);
+    uint64_t total = 0;
+    int count = 0;
+    for (ap_stretch one; ap_next_segment(plan, &c, &one); count++) {
+        if (!count)
+            *only = one;
+        else if (*several == 0 && only->buffer == one.buffer && only->begin + only->length == one.begin)
+            only->length += one.length;
+        else
+            *several = 1;
+        total += one.length;
+    }
+    return (size_t)total * item;
+}
+
+#endif

@@ -1,0 +1,45 @@
+/* Memory is given page by page when it is first written to, which takes long: here before that matters. What stands in it
+ * stays. */
+#ifndef ANTIPHON_TOUCH_H
+#define ANTIPHON_TOUCH_H
+
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/mman.h>
+#include <time.h>
+
+#include "api.h"
+
+/* How work goes on beside a program. `gentle`: after a tenth of a millisecond or so it sleeps for ten times as long: whoever
+ * else runs on this processor, perhaps only waiting for a message with his eyes open, is never kept from it for longer,
+ * whatever the system thinks of priorities. */
+struct ap_pace {
+    _Atomic int stop;
+    int gentle;
+};
+
+/* Between two pieces of work: true if there shall be no more. */
+static inline int ap_rest(ap_pace *pace) {
+    const struct timespec pause = {0, 1000000};
+    if (pace->gentle && !atomic_load_explicit(&pace->stop, memory_order_relaxed)) nanosleep(&pause, NULL);
+    return atomic_load_explicit(&pace->stop, memory_order_relaxed);
+}
+
+static inline void ap_touch(void *memory, size_t bytes, ap_pace *pace) {
+    enum { PAGE = 4096, PIECE = 64 * PAGE, POPULATE_WRITE = 23 };
+    uintptr_t at = (uintptr_t)memory & ~(uintptr_t)(PAGE - 1), end = (uintptr_t)memory + bytes;
+    for (uintptr_t next; memory && at < end; at = next) {
+        next = end - at < PIECE ? end : at + PIECE;
+        int done = 0;
+#ifdef __linux__
+        done = !madvise((void *)at, next - at, POPULATE_WRITE);
+#endif
+        for (uintptr_t page = at < (uintptr_t)memory ? (uintptr_t)memory : at; !done && page < next;
+             page = (page & ~(uintptr_t)(PAGE - 1)) + PAGE)
+            atomic_fetch_or_explicit((_Atomic unsigned char *)page, 0, memory_order_relaxed);
+        if (ap_rest(pace)) return;
+    }
+}
+
+#endif
