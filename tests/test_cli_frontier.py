@@ -384,10 +384,12 @@ def test_what_was_found_before_the_end_is_kept(monkeypatch: pytest.MonkeyPatch, 
 @pytest.mark.parametrize(
     ("name", "points", "why"),
     [
-        ("hangs", 1, "the budget is spent"), ("lingers", 1, "the budget is spent"),
+        ("hangs", 1, "the budget is spent"),
+        pytest.param("lingers", 1, "the budget is spent", marks=pytest.mark.slow),
         ("dies", 0, "ended with exit code 7"), ("exits", 1, "sys.exit: 3"),
-        ("raises", 1, "the planner failed: ZeroDivisionError"), ("hides", 0, "not to be"),
-        ("chatters", 1, ""), ("listens", 1, ""),
+        ("raises", 1, "the planner failed: ZeroDivisionError"),
+        pytest.param("hides", 0, "not to be", marks=pytest.mark.slow),
+        *(pytest.param(name, 1, "", marks=pytest.mark.slow) for name in ("chatters", "listens")),
     ],
 )  # fmt: skip
 def test_a_process_apart_may_hang_or_die(
@@ -414,7 +416,7 @@ def test_memory_is_limited(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> 
     assert (len(found["points"]), found["stopped"]) == (1, "its 0.5 GiB of memory are spent")
 
 
-@pytest.mark.parametrize("after", ["found", "trying"])
+@pytest.mark.parametrize("after", ["found", pytest.param("trying", marks=pytest.mark.slow)])
 def test_ctrl_c_tells_and_writes_the_best_so_far(after: str) -> None:
     """A broadcast of many steps: the first points come at once, the last would take very long."""
     command = [sys.executable, "-m", "antiphon", "frontier", "broadcast", MACHINE, "--steps", "60", "-o", "plan.json"]

@@ -102,7 +102,7 @@ def spread(specs: list[str], every: int = 1) -> list[Any]:
     return found
 
 
-@pytest.mark.parametrize(("spec", "kind"), spread([spec for spec in EXAMPLES if machine(spec).ranks <= SMALL], 5))
+@pytest.mark.parametrize(("spec", "kind"), spread([spec for spec in EXAMPLES if machine(spec).ranks <= SMALL], 8))
 def test_options_on_every_machine(spec: str, kind: str) -> None:
     hold(setting(spec, kind, root=2 * machine(spec).ranks // 3), Judge(MODELS), "most")
 
@@ -115,7 +115,7 @@ def test_other_sizes(spec: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "kind"), spread([*(spec for spec in EXAMPLES if SMALL < machine(spec).ranks <= MEDIUM), *WIDE], 8)
+    ("spec", "kind"), spread([*(spec for spec in EXAMPLES if SMALL < machine(spec).ranks <= MEDIUM), *WIDE], 12)
 )
 def test_up_to_64_ranks(spec: str, kind: str) -> None:
     hold(setting(spec, kind, root=machine(spec).ranks - 1), Judge(MODELS, variants=2, unit=3), "defaults")

@@ -55,9 +55,14 @@ def right(program: Path, *arguments: str) -> None:
 
 
 CASES = [
-    ("allreduce", "ring:ranks=3", "ring", {}), ("allreduce", "hgx-h100", "nvls", {"dtype": "bfloat16"}),
-    ("alltoall", "full:ranks=4", "pairwise", {"dtype": "int8", "in_place": True}),
-    ("allreduce", "dgx1v", "trees", {"op": "avg", "dtype": "int32"}),
+    ("allreduce", "ring:ranks=3", "ring", {}), ("allreduce", "dgx1v", "trees", {"op": "avg", "dtype": "int32"}),
+    *(
+        pytest.param(*case, marks=pytest.mark.slow)
+        for case in (
+            ("allreduce", "hgx-h100", "nvls", {"dtype": "bfloat16"}),
+            ("alltoall", "full:ranks=4", "pairwise", {"dtype": "int8", "in_place": True}),
+        )
+    ),
 ]  # fmt: skip
 
 

@@ -425,7 +425,7 @@ def started(program: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 @pytest.mark.parametrize(
-    "number", [signal.SIGKILL, signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
+    "number", [signal.SIGKILL, *(pytest.param(n, marks=pytest.mark.slow) for n in (signal.SIGINT, signal.SIGTERM))]
 )
 def test_a_lab_ends_with_who_made_it(name: str, number: signal.Signals) -> None:
     """However that ends: the kernel takes all of it away, and what ran in it, detached or not."""

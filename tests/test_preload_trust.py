@@ -84,7 +84,7 @@ def wrapped(program: Crafted) -> Crafted:
     return program
 
 
-@pytest.mark.parametrize("lie", [far_away, wrapped])
+@pytest.mark.parametrize("lie", [far_away, pytest.param(wrapped, marks=pytest.mark.slow)])
 def test_a_book_that_lies_moves_nothing_out_of_bounds(
     mpi: Mpi, folder: Path, lie: Callable[[Crafted], Crafted]
 ) -> None:

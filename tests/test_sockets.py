@@ -93,7 +93,7 @@ PLANS = [
 
 
 @pytest.mark.parametrize(("kind", "machine", "planner"), PLANS)
-@pytest.mark.parametrize("address", ["", "127.0.0.1"])
+@pytest.mark.parametrize("address", ["", pytest.param("127.0.0.1", marks=pytest.mark.slow)])
 def test_every_rank_ends_with_what_the_interpreter_says(
     engine: Engine, kind: str, machine: str, planner: str, address: str
 ) -> None:

@@ -126,7 +126,13 @@ def test_without_a_size_several_numbers_of_pieces() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
-    "spec", ["dgx-a100", "cluster:box=dgx-a100,boxes=2", "z52-pcie", "pcie8", "dgx1v:pcie=true", "polaris:nodes=2"]
+    "spec",
+    [
+        "dgx-a100",
+        "cluster:box=dgx-a100,boxes=2",
+        "pcie8",
+        *(pytest.param(one, marks=pytest.mark.slow) for one in ("z52-pcie", "dgx1v:pcie=true", "polaris:nodes=2")),
+    ],
 )
 def test_machines_with_switches_and_limits(spec: str, kind: str) -> None:
     """At the bound, over routes that lead through the switches; where shares are rounded, near it."""

@@ -95,7 +95,7 @@ def test_a_machine_with_limits(kind: str) -> None:
 
 
 @pytest.mark.parametrize("spec", ["dgx1v", "dgx1p", "mi250", "torus:dims=3x3", "cluster:box=dgx-a100,boxes=2"])
-@pytest.mark.parametrize("kind", ["broadcast", "allreduce"])
+@pytest.mark.parametrize("kind", [pytest.param("broadcast", marks=pytest.mark.slow), "allreduce"])
 def test_small_denominators_stay_exact(spec: str, kind: str) -> None:
     found = plan_of(spec, kind)
     assert "rounding" not in found
