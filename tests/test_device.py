@@ -172,7 +172,7 @@ def idle(made: Table) -> Table:
     """The same with blocks that have no steps."""
     words = made.words.copy()
     parts, classes, regions, blocks = words[8:12].tolist()
-    first = 14 + parts + 3 * classes + regions * (3 + classes)
+    first = 17 + parts + 3 * classes + regions * (3 + classes)
     words[first + 1 : first + 2 * blocks : 2] = 0
     return made._replace(words=words)
 
@@ -244,7 +244,7 @@ def test_a_damaged_table_is_refused_or_stays_within_its_buffers() -> None:
     with Group(threads(), 3, blocks=2) as group:
         for trial in range(150):
             words = made[0].words.copy()
-            at = int(random.integers(2, 14) if trial % 3 == 0 else random.integers(len(words)))
+            at = int(random.integers(2, 17) if trial % 3 == 0 else random.integers(len(words)))
             words[at] = int(random.choice([-1, 0, 1, 2, 3, 7, 2**31, 2**62, -(2**63), int(words[at]) + 1]))
             inputs, outputs = arrays(schedule, 64, "float32", False)
             try:
@@ -278,7 +278,7 @@ def test_how_a_call_is_made_is_tried_where_it_runs(monkeypatch: pytest.MonkeyPat
     made: list[str] = []
     by_host = Group.go_by_host
     monkeypatch.setattr(
-        Threads, "choices", lambda self, plan, blocks, nbytes: choices(plan.streams, blocks, True, nbytes)
+        Threads, "choices", lambda self, plans, blocks, nbytes: choices(plans["plain"].streams, blocks, True, nbytes)
     )
     monkeypatch.setattr(sys.modules[Threads.__module__], "timed", slowly)
 

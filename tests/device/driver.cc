@@ -37,6 +37,14 @@ ON_DEVICE void shaken_store(u64 *at, u64 value) {
     store(at, value);
     shake();
 }
+ON_DEVICE u64 shaken_peek(const u64 *at) {
+    shake();
+    return peek(at);
+}
+ON_DEVICE void shaken_post(u64 *at, u64 value) {
+    shake();
+    post(at, value);
+}
 static int shaken_meet(int failed) {
     shake();
     const int told = meet(failed);
@@ -46,10 +54,14 @@ static int shaken_meet(int failed) {
 #define load shaken_load
 #define store shaken_store
 #define meet shaken_meet
+#define peek shaken_peek
+#define post shaken_post
 #include "kernel.h"
 #undef load
 #undef store
 #undef meet
+#undef peek
+#undef post
 #endif
 
 #include "threads.cc"
@@ -114,9 +126,9 @@ struct Job {
     size_t each; /* bytes of a buffer */
 
     size_t signals() const { return (blocks * (size_t)cases.ranks * sizeof(u64) + 4095) / 4096 * 4096; }
-    size_t of_rank() const { return signals() + BUFFERS * each; }
+    size_t of_rank() const { return signals() + ad_box_bytes() + BUFFERS * each; }
     char *buffer(char *memory, i64 rank, int number) const {
-        return memory + (size_t)rank * of_rank() + signals() + (size_t)number * each;
+        return memory + (size_t)rank * of_rank() + signals() + ad_box_bytes() + (size_t)number * each;
     }
 };
 
@@ -125,7 +137,10 @@ int run_rank(const Job &job, u32 me, char *memory) {
     const u32 ranks = (u32)job.cases.ranks;
     void *rank = ad_rank_new(me, ranks, job.blocks, job.threads);
     if (!rank) fprintf(stderr, "rank %u: %s\n", me, ad_why()), abort();
-    for (u32 peer = 0; peer < ranks; ++peer) ad_rank_signals(rank, peer, (u64 *)(memory + peer * job.of_rank()));
+    for (u32 peer = 0; peer < ranks; ++peer) {
+        u64 *const signals = (u64 *)(memory + peer * job.of_rank());
+        ad_rank_signals(rank, peer, signals), ad_rank_box(rank, peer, signals + job.signals() / sizeof(u64));
+    }
     std::vector<std::vector<void *>> plans;
     for (const Given &one : job.cases.calls) {
         plans.emplace_back();

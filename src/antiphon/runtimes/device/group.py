@@ -37,9 +37,12 @@ _FUNCTIONS = {  # device.h
     "ad_bring": (c_int, c_void_p, c_void_p, c_void_p, c_size_t),
     "ad_copy": (c_int, c_void_p, c_void_p, c_void_p, c_size_t),
     "ad_rank_signals": (None, c_void_p, c_uint32, c_void_p),
+    "ad_box_bytes": (c_size_t,),
+    "ad_rank_box": (None, c_void_p, c_uint32, c_void_p),
     "ad_plan_new": (c_void_p, c_void_p, c_void_p, c_int64),
     "ad_plan_free": (None, c_void_p),
     "ad_plan_scratch": (c_int64, c_void_p, c_int64),
+    "ad_plan_box": (c_int64, c_void_p, c_int64, c_int),
     "ad_start": (c_int, c_void_p, c_void_p, c_uint64, c_int64, c_int, c_int, c_uint32, c_uint32, c_void_p, c_void_p),
     "ad_wait": (c_int, c_void_p, c_double),
     "ad_by_host": (
@@ -86,6 +89,7 @@ class Group:
         self.device, self.ranks, self.blocks, self.number = device, ranks, blocks, call
         self.mine, self._tell = list(range(ranks) if mine is None else mine), tell
         self.handles: dict[int, int] = {}
+        self._boxes = False
         self._memory: list[tuple[int, int]] = []
         self._reached: list[int] = []
         if tell is None and self.mine != list(range(ranks)):
@@ -158,6 +162,13 @@ class Group:
             raise Unsupported(self.device.why())
 
     def plan(self, tables: Sequence[Table]) -> DevicePlan:
+        """In all processes: the first by packets needs boxes that all reach."""
+        if any(one.packets for one in tables) and not self._boxes:
+            self._boxes = True
+            empty = np.zeros(self.device.call.ad_box_bytes(), np.uint8)
+            for rank, box in enumerate(self.everywhere(dict.fromkeys(self.mine, empty))):
+                for handle in self.handles.values():
+                    self.device.call.ad_rank_box(handle, rank, box)
         return DevicePlan(self, tables)
 
     def run(
@@ -167,7 +178,10 @@ class Group:
         """One call of all ranks, which are in this process, on copies of these arrays; without inputs it is in place.
         TimedOut where `timeout` seconds were not enough. `way`: of WAYS."""
         dtype = outputs[0].dtype
-        scratch = [np.empty(plan.scratch(rank, unit), dtype) for rank in range(self.ranks)]
+        try:
+            scratch = [np.empty(plan.scratch(rank, unit), dtype) for rank in range(self.ranks)]
+        except (MemoryError, ValueError):
+            raise Unsupported(f"there is no memory for its scratch where a unit has {unit} elements") from None
         where, lengths = np.zeros((self.ranks, 3), np.uintp), np.zeros((self.ranks, 3), np.int64)
         with self.for_a_while():
             for place, arrays in ((INPUT, inputs or []), (OUTPUT, outputs), (SCRATCH, scratch)):
@@ -261,6 +275,7 @@ class DevicePlan:
     def __init__(self, group: Group, tables: Sequence[Table]) -> None:
         self._device = group.device
         self.streams, self.sliced = max(one.streams for one in tables), all(one.sliced for one in tables)
+        self.packets = any(one.packets for one in tables)
         self.handles: dict[int, int] = {}
         for rank in group.mine:
             words = np.ascontiguousarray(tables[rank].words, np.int64)
@@ -268,6 +283,11 @@ class DevicePlan:
             if not handle:
                 raise Invalid(f"the device table of rank {rank}: {self._device.why()}")
             self.handles[rank] = handle
+
+    def fits(self, unit: int, dtype: np.dtype[Any]) -> bool:
+        """Whether its packets have room in the boxes of these ranks."""
+        call, most = self._device.call, self._device.call.ad_box_bytes() // 2
+        return all(call.ad_plan_box(one, unit, type_number(dtype)) <= most for one in self.handles.values())
 
     def scratch(self, rank: int, unit: int) -> int:
         """Elements of scratch at a rank, where a unit of weight has so many."""

@@ -6,7 +6,7 @@ On threads it is for proof, not for speed: what a GPU would do, step by step, bu
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,22 +18,24 @@ from antiphon.core.schedule import Schedule
 from antiphon.errors import Missing, Unsupported
 from antiphon.lower.device.table import tables
 from antiphon.runtimes.device.group import Device, DevicePlan, Group, device
-from antiphon.runtimes.device.shares import Choice, choices, chosen, timed
+from antiphon.runtimes.device.shares import PACKED, TABLES, Choice, choices, chosen, timed
 from antiphon.runtimes.engine.build import library
 from antiphon.runtimes.measure.case import Case, Heard, How, Runnable, Runtime, heats
 from antiphon.runtimes.measure.local import Seats, refuse_too_large
 from antiphon.runtimes.measure.loop import SPOILED, Heat, Together
 
 Array = NDArray[Any]
+Plans = Mapping[str, DevicePlan]  # by names of TABLES
 STREAMS, MOST_THREADS = 4, 1024
 MOST_BLOCKS, WARPS = 96, 16  # of one GPU, for all ranks that are on it: all must be there at once
 PATIENCE = 60.0
 
 
 class _OnDevice(Runtime):
-    """`target`: the library of the device."""
+    """`target`: the library of the device. `tables`: which are made of a program, where there are such."""
 
     target: str
+    tables: tuple[str, ...] = ("plain",)
 
     def ready(self, how: How) -> None:
         library(self.target, how.compiler)
@@ -44,9 +46,9 @@ class _OnDevice(Runtime):
     def group(self, ranks: int, how: How) -> Group:
         raise NotImplementedError
 
-    def choices(self, plan: DevicePlan, blocks: int, nbytes: int) -> Iterator[Choice]:
+    def choices(self, plans: Plans, blocks: int, nbytes: int) -> Iterator[Choice]:
         """How a call may be made; where there are several, they are timed."""
-        yield Choice()
+        yield Choice(tables=next(iter(plans)))
 
     def run(
         self,
@@ -64,7 +66,7 @@ class _OnDevice(Runtime):
             refuse_too_large(schedules[0].collective, some[0])
             with self.group(schedules[0].collective.ranks, how) as group:
                 seat = _Seats(schedules[0], some[0], group)
-                calls = [seat.ours(schedule, self.choices) for schedule in schedules]
+                calls = [seat.ours(schedule, self.tables, self.choices) for schedule in schedules]
                 rows = Heat(some, seat, calls, seat.plainly, Together()).go()
                 for number, row in zip(heat, rows, strict=True):
                     heard(number, {**row, "agree": seat.agree()})
@@ -84,6 +86,7 @@ class Cuda(_OnDevice):
     """Ranks go round the GPUs of this machine."""
 
     target, driver = "cuda", "libcuda.so.1"
+    tables = tuple(TABLES)
 
     def ready(self, how: How) -> None:
         """Before anything is compiled: that takes half a minute."""
@@ -99,8 +102,9 @@ class Cuda(_OnDevice):
     def group(self, ranks: int, how: How) -> Group:
         return Group(self.device(how), ranks, MOST_BLOCKS // ranks or 1, WARPS * 32)
 
-    def choices(self, plan: DevicePlan, blocks: int, nbytes: int) -> Iterator[Choice]:
-        return choices(plan.streams, blocks, plan.sliced, nbytes)
+    def choices(self, plans: Plans, blocks: int, nbytes: int) -> Iterator[Choice]:
+        for name, plan in plans.items():
+            yield from choices(plan.streams, blocks, plan.sliced, nbytes, name)
 
 
 class Hip(Cuda):
@@ -124,24 +128,46 @@ class _Seats(Seats):
     def _have(self, rank: int, place: int, values: Array) -> None:
         self.where[rank, place], self.lengths[rank, place] = self.group.memory(rank, values), values.size
 
-    def ours(self, schedule: Schedule, known: Callable[[DevicePlan, int, int], Iterator[Choice]]) -> Callable[[], None]:
+    def ours(
+        self, schedule: Schedule, names: Sequence[str], known: Callable[[Plans, int, int], Iterator[Choice]]
+    ) -> Callable[[], None]:
         case, group = self.case, self.group
-        plan = group.plan(tables(schedule, in_place=case.in_place, streams=min(STREAMS, group.blocks)))
-        where, lengths = self._with_scratch(plan)
-        some = list(known(plan, group.blocks, case.nbytes))
+        plans = self._plans(schedule, names)
+        where, lengths = self._with_scratch(plans)
+        some = list(known(plans, group.blocks, case.nbytes))
         best = some[0]
         if len(some) > 1:
             with self._elsewhere(lengths) as spare:
-                best = chosen(timed(lambda one: self._go(plan, one, spare, lengths), iter(some)))
+                best = chosen(timed(lambda one: self._go(plans, one, spare, lengths), iter(some)))
 
         def call() -> None:
-            self._go(plan, best, where, lengths)
+            self._go(plans, best, where, lengths)
             self.made_by_us = True
 
         return call
 
-    def _go(self, plan: DevicePlan, how: Choice, where: NDArray[np.uintp], lengths: NDArray[np.int64]) -> None:
-        case, group = self.case, self.group
+    def _plans(self, schedule: Schedule, names: Sequence[str]) -> Plans:
+        """Those of the tables that there are for this schedule and size."""
+        case, found = self.case, dict[str, DevicePlan]()
+        for name in names:
+            if name == "packets" and case.nbytes > PACKED and len(names) > 1:
+                continue
+            streams = min(STREAMS, self.group.blocks)
+            try:
+                made = tables(schedule, in_place=case.in_place, streams=streams, **TABLES[name])
+            except Unsupported:
+                if name == names[0]:
+                    raise
+                continue
+            plan = self.group.plan(made)
+            if plan.fits(case.unit, self.dtype):
+                found[name] = plan
+        if not found:
+            raise Unsupported(f"{case.nbytes} bytes are too many for packets")
+        return found
+
+    def _go(self, plans: Plans, how: Choice, where: NDArray[np.uintp], lengths: NDArray[np.int64]) -> None:
+        case, group, plan = self.case, self.group, plans[how.tables]
         given, patience = (plan, case.unit, where, lengths, self.dtype, case.op), case.timeout or PATIENCE
         if how.way == "kernel":
             group.go(*given, lanes=how.lanes, rounds=how.rounds, timeout=patience)
@@ -155,9 +181,10 @@ class _Seats(Seats):
         with self.group.for_a_while():
             yield np.array([[self.group.memory(rank, one) for one in row] for rank, row in enumerate(sizes)], np.uintp)
 
-    def _with_scratch(self, plan: DevicePlan) -> tuple[NDArray[np.uintp], NDArray[np.int64]]:
+    def _with_scratch(self, plans: Plans) -> tuple[NDArray[np.uintp], NDArray[np.int64]]:
         for rank in range(self.group.ranks):
-            self._have(rank, SCRATCH, np.zeros(plan.scratch(rank, self.case.unit), self.dtype))
+            most = max(plan.scratch(rank, self.case.unit) for plan in plans.values())
+            self._have(rank, SCRATCH, np.zeros(most, self.dtype))
         return self.where.copy(), self.lengths.copy()
 
     def plainly(self) -> None:

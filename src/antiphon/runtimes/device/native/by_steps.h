@@ -22,8 +22,6 @@
 
 namespace {
 
-const size_t WIDTHS[TYPES] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 2, 2};
-
 /* What a rank has done of a stream. `copies`: asked for, and not waited for yet. */
 struct Follower {
     Rank &rank;
@@ -124,6 +122,7 @@ int ad_by_host(u32 count, void *const *ranks, void *const *plans, i64 unit, int 
     for (u32 i = 0; i < count; ++i) {
         Rank &rank = *(Rank *)ranks[i];
         Plan &plan = *(Plan *)plans[i];
+        if (plan.table.head.atoms) return why = "packets go by one kernel, not by steps", 1;
         if (prepare(rank, plan, 0, unit, type, op, 1, 1, buffers, lengths)) return 1;
         const Size &size = size_at(plan);
         for (i64 k = 0; k < plan.table.head.blocks; ++k) {

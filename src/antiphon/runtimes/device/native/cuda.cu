@@ -126,6 +126,7 @@ struct Rank {
     u32 used = 0;
     bool failed = false;
     std::map<u32, std::unique_ptr<Queue>> queues;
+    Boxes boxes;
 };
 
 /* The table and what it is at the size of the last call, there. */
@@ -134,7 +135,7 @@ struct Plan {
     Table table;
     Rank *rank = nullptr;
     i64 *there = nullptr, *sized = nullptr;
-    Size size{-1, {}, {}};
+    Size size{-1, 0, {}, {}};
     Held held;
 };
 
@@ -212,7 +213,7 @@ void *ad_rank_new(u32 number, u32 ranks, u32 blocks, u32 threads) {
     cuda(Error_t) code;
     Device *device = device_of(number);
     if (!device) return nullptr;
-    Rank *rank = new Rank{number, ranks, blocks, threads, device, {}, nullptr, {}, 0, false, {}};
+    Rank *rank = new Rank{number, ranks, blocks, threads, device, {}, nullptr, {}, 0, false, {}, {}};
     rank->peers.resize(ranks);
     device->ranks.push_back(rank);
     (void)cuda(Free)(device->runs), (void)cuda(Free)(device->first);
@@ -287,6 +288,9 @@ int ad_copy(void *rank, void *to, const void *from, size_t bytes) {
 
 void ad_rank_signals(void *rank, u32 peer, u64 *signals) { ((Rank *)rank)->peers[peer].signals = signals; }
 
+size_t ad_box_bytes() { return 2 * BOX * sizeof(u64); }
+void ad_rank_box(void *rank, u32 peer, u64 *box) { ((Rank *)rank)->peers[peer].box = box; }
+
 void *ad_plan_new(void *rank, const i64 *words, i64 count) {
     cuda(Error_t) code;
     Plan *plan = new Plan;
@@ -307,6 +311,7 @@ void ad_plan_free(void *plan_) {
 }
 
 i64 ad_plan_scratch(void *plan, i64 unit) { return scratch_of(((Plan *)plan)->table, unit); }
+i64 ad_plan_box(void *plan, i64 unit, int type) { return box_of(((Plan *)plan)->table, unit, (i64)WIDTHS[type]); }
 
 namespace {
 
@@ -315,10 +320,12 @@ int prepare(Rank &rank, Plan &plan, u64 call, i64 unit, int type, int op, u32 la
             const i64 *lengths) {
     cuda(Error_t) code;
     const Table &t = plan.table;
-    const Size size = plan.size.unit == unit ? plan.size : size_of(t, unit);
+    const bool sized = plan.size.unit == unit && plan.size.width == (i64)WIDTHS[type];
+    const Size size = sized ? plan.size : size_of(t, unit, (i64)WIDTHS[type]);
+    if (t.head.atoms && !rank.peers[0].box) return why = "ranks have no boxes for packets", 1;
     if ((why = plan.held.refused(t, size, lengths, rank.blocks, lanes, rounds))) return 1;
     if (FAILS(cuda(SetDevice)(rank.device->number))) return 1;
-    if (plan.size.unit != unit) {
+    if (!sized) {
         plan.size = size;
         std::vector<i64> both = size.cuts;
         both.insert(both.end(), size.shift.begin(), size.shift.end());
@@ -336,7 +343,7 @@ int prepare(Rank &rank, Plan &plan, u64 call, i64 unit, int type, int op, u32 la
     const auto there = [&](const void *table) { return plan.there + ((const i64 *)table - plan.words.data()); };
     rank.run = {(const Step *)there(t.steps), (const Argument *)there(t.arguments), (const Block *)there(t.blocks),
                 there(t.regions), plan.sized + size.cuts.size(), rank.peers_there, rank.device->stop,
-                {plan.sized, t.head.parts, unit}, call, t.head.classes, rank.rank, rank.ranks, lanes, rounds, type, op};
+                {plan.sized, t.head.parts, unit}, call, t.head.classes, rank.rank, rank.ranks, lanes, rounds, type, op, 0, 0, 0};
     return 0;
 }
 
@@ -346,6 +353,12 @@ int ad_start(void *rank_, void *plan, u64 call, i64 unit, int type, int op, u32 
              const i64 *lengths) {
     Rank &rank = *(Rank *)rank_;
     if (prepare(rank, *(Plan *)plan, call, unit, type, op, lanes, rounds, buffers, lengths)) return 1;
+    cuda(Error_t) code;
+    rank.boxes.begin(((Plan *)plan)->table, unit, call, &rank.run);
+    u64 *mine = rank.peers[rank.rank].box;
+    if (mine && Boxes::clears(call) &&
+        FAILS(cuda(MemsetAsync)(mine + Boxes::half(call), 0, BOX * sizeof(u64), rank.device->stream)))
+        return 1;
     *rank.device->stop_here = 0;
     rank.used = (u32)((Plan *)plan)->table.head.blocks * lanes;
     rank.failed = false;
@@ -367,6 +380,7 @@ int ad_wait(void *rank_, double seconds) {
         }
     if (code != cuda(Success)) return why = cuda(GetErrorString)(code), 1;
     why = "its time was up";
+    if (rank.failed) rank.boxes.stopped();
     return rank.failed;
 }
 

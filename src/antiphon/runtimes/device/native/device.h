@@ -29,11 +29,18 @@ SEEN int ad_copy(void *rank, void *to, const void *from, size_t bytes);
 /* Where the signals of a rank are, as this one sees them: blocks * ranks numbers. */
 SEEN void ad_rank_signals(void *rank, u32 peer, u64 *signals);
 
+/* The box of a rank for packets, as this one sees it: so many bytes, first zeros. All have one, or none. */
+SEEN size_t ad_box_bytes();
+SEEN void ad_rank_box(void *rank, u32 peer, u64 *box);
+
 /* A table of lower/device/table.py; NULL: it is damaged. It is copied. */
 SEEN void *ad_plan_new(void *rank, const i64 *words, i64 count);
 SEEN void ad_plan_free(void *plan);
 /* Elements of scratch, where a unit of weight has so many. */
 SEEN i64 ad_plan_scratch(void *plan, i64 unit);
+
+/* Bytes of half a box that its packets take; 0: it has none. */
+SEEN i64 ad_plan_box(void *plan, i64 unit, int type);
 
 /* Begins a call of this rank. `buffers` and `lengths` (elements): input, output and scratch of every rank. Signals of a rank
  * ascend with `call`, modulo 2^36; what stands in them first must be those of the call before. 0: begun. */

@@ -6,16 +6,20 @@
  */
 #pragma once
 #include "move.h"
+#include "packets.h"
 #include "signals.h"
 #include "table.h"
 
-/* The buffers of a rank as this one sees them, and its signals: by stream, lane and sender. */
+/* The buffers of a rank as this one sees them, its signals, by stream, lane and sender, and its box. */
 struct Peer {
     char *buffer[BUFFERS];
     u64 *signals;
+    u64 *box;
 };
 
-/* A call, the same for all blocks of a rank. `shift`: of each region what is to be added to places on the line. */
+/* A call, the same for all blocks of a rank. `shift`: of each region what is to be added to places on the line; of packets
+ * where their slot begins. `flag`: of packets; 0 where there are none. `box`: where those of this call begin in every box.
+ * `opens`: whether others must be waited for until they have begun. */
 struct Run {
     const Step *steps;
     const Argument *arguments;
@@ -29,6 +33,8 @@ struct Run {
     i64 classes;
     u32 rank, ranks, lanes, rounds;
     int type, op;
+    u32 flag, opens;
+    i64 box;
 };
 
 ON_DEVICE i64 region_buffer(const Run &run, i64 region) { return run.regions[region * (3 + run.classes)]; }
@@ -52,6 +58,39 @@ template <typename T> struct InTable {
     ON_MEMBER T *result(i64 k) const { return address<T>(run, to[k]); }
     ON_MEMBER const T *operand(i64 k) const { return address<T>(run, from[k]); }
 };
+
+/* The same where any of them may be packets: results first. */
+template <typename T> struct InBoxes {
+    const Run &run;
+    const Argument *to;
+    i64 count;
+    const Argument *from;
+    i64 many;
+
+    ON_MEMBER const Argument &place(i64 k) const { return k < count ? to[k] : from[k - count]; }
+    ON_MEMBER i64 results() const { return count; }
+    ON_MEMBER i64 all() const { return count + many; }
+    ON_MEMBER u64 *box(i64 k) const {
+        const Argument &a = place(k);
+        return region_buffer(run, a.region) == PACKETS ? run.peers[a.rank].box + run.box + run.shift[a.region] : nullptr;
+    }
+    ON_MEMBER T *at(i64 k) const { return address<T>(run, place(k)); }
+};
+
+/* A step of a call by packets that sends, or adds what has come. Gives whether it was stopped. */
+template <typename T> ON_DEVICE int carry_packets(const Run &run, const Step &step, Share share) {
+    const Argument *a = run.arguments + step.first;
+    u32 turn = 0;
+    const int op = step.kind == FOLD ? run.op : (int)SUM;
+    const i64 each = step.kind == PUT ? 2 : step.count;
+    for (i64 k = 0; k < step.count; k += each) {
+        const i64 results = step.kind == PUT ? 1 : step.more;
+        const InBoxes<T> places = step.kind == PUT ? InBoxes<T>{run, a + k + 1, 1, a + k, 1}
+                                                   : InBoxes<T>{run, a, results, a + results, step.count - results};
+        if (pass_on<T>(op, run.line, {a[k].part, a[k].number}, share, run.flag, run.stop, &turn, places)) return 1;
+    }
+    return 0;
+}
 
 /* A step that touches data. */
 template <typename T> ON_DEVICE void carry_out(const Run &run, const Step &step, Share share) {
@@ -99,14 +138,17 @@ template <typename T> ON_DEVICE int run_block(const Run &run, u32 number) {
         const Share share = {round * run.lanes + lane, run.rounds * run.lanes};
         for (i64 i = block.first; i < block.first + block.count; ++i) {
             const Step step = run.steps[i];
+            if (run.flag && (step.kind == WAIT || step.kind == SYNC) && step.more && (round || !run.opens)) continue;
             if (step.kind == SIGNAL)
                 tell(run, step, place, round);
             else if (step.kind == WAIT)
                 failed |= await(run, step, mine, round);
             else if (step.kind == SYNC) {
                 if (meet(failed)) return 1;
-            } else
+            } else if (!run.flag || step.kind == DIVIDE)
                 carry_out<T>(run, step, share);
+            else if (!failed)
+                failed = carry_packets<T>(run, step, share);
         }
         if (meet(failed)) return 1; /* a round begins when all threads have done the one before */
     }

@@ -114,6 +114,7 @@ struct Rank {
     std::atomic<u32> failed{0};
     alignas(64) u32 stop = 0;
     Run run{};
+    Boxes boxes;
     std::map<u32, Queue> queues;
 
     Rank(u32 rank, u32 ranks, u32 blocks, u32 threads)
@@ -229,6 +230,9 @@ int ad_copy(void *, void *to, const void *from, size_t bytes) { return memcpy(to
 
 void ad_rank_signals(void *rank, u32 peer, u64 *signals) { ((Rank *)rank)->peers[peer].signals = signals; }
 
+size_t ad_box_bytes() { return 2 * BOX * sizeof(u64); }
+void ad_rank_box(void *rank, u32 peer, u64 *box) { ((Rank *)rank)->peers[peer].box = box; }
+
 void *ad_plan_new(void *, const i64 *words, i64 count) {
     Plan *plan = new Plan;
     plan->words.assign(words, words + count);
@@ -241,6 +245,7 @@ void *ad_plan_new(void *, const i64 *words, i64 count) {
 void ad_plan_free(void *plan) { delete (Plan *)plan; }
 
 i64 ad_plan_scratch(void *plan, i64 unit) { return scratch_of(((Plan *)plan)->table, unit); }
+i64 ad_plan_box(void *plan, i64 unit, int type) { return box_of(((Plan *)plan)->table, unit, (i64)WIDTHS[type]); }
 
 namespace {
 
@@ -250,15 +255,17 @@ const Size &size_at(const Plan &plan) { return *plan.size; }
 int prepare(Rank &rank, Plan &plan, u64 call, i64 unit, int type, int op, u32 lanes, u32 rounds, char *const *buffers,
             const i64 *lengths) {
     const Table &table = plan.table;
-    if (!plan.size || plan.size->unit != unit) plan.size = std::make_shared<Size>(size_of(table, unit));
+    if (!plan.size || plan.size->unit != unit || plan.size->width != (i64)WIDTHS[type])
+        plan.size = std::make_shared<Size>(size_of(table, unit, (i64)WIDTHS[type]));
     why = plan.held.refused(table, *plan.size, lengths, rank.blocks, lanes, rounds);
+    if (!why && table.head.atoms && !rank.peers[0].box) why = "ranks have no boxes for packets";
     if (why) return 1;
     for (u32 i = 0; i < rank.ranks; ++i)
         for (int k = 0; k < BUFFERS; ++k) rank.peers[i].buffer[k] = buffers[3 * i + (u32)k];
     const std::lock_guard<std::mutex> hold(rank.lock);
     rank.run = {table.steps, table.arguments, table.blocks, table.regions, plan.size->shift.data(), rank.peers.data(), &rank.stop,
                 {plan.size->cuts.data(), table.head.parts, unit}, call, table.head.classes, rank.rank, rank.ranks, lanes, rounds,
-                type, op};
+                type, op, 0, 0, 0};
     return 0;
 }
 
@@ -306,6 +313,9 @@ int ad_start(void *rank_, void *plan, u64 call, i64 unit, int type, int op, u32 
     Rank &rank = *(Rank *)rank_;
     if (prepare(rank, *(Plan *)plan, call, unit, type, op, lanes, rounds, buffers, lengths)) return 1;
     const std::lock_guard<std::mutex> hold(rank.lock);
+    rank.boxes.begin(((Plan *)plan)->table, unit, call, &rank.run);
+    if (u64 *mine = rank.peers[rank.rank].box; mine && Boxes::clears(call))
+        for (int i = 0; i < BOX; ++i) post(mine + Boxes::half(call) + i, 0);
     __atomic_store_n(&rank.stop, 0, __ATOMIC_RELAXED);
     rank.used = (u32)((Plan *)plan)->table.head.blocks * lanes;
     rank.busy = rank.used * rank.threads;
@@ -326,7 +336,9 @@ int ad_wait(void *rank_, double seconds) {
         rank.done.wait(hold, free);
     }
     why = "its time was up";
-    return rank.failed.load(std::memory_order_relaxed) ? 1 : 0;
+    const bool failed = rank.failed.load(std::memory_order_relaxed);
+    if (failed) rank.boxes.stopped();
+    return failed;
 }
 
 #include "by_steps.h"
