@@ -17,7 +17,7 @@ from antiphon.core.schedule import Schedule
 from antiphon.errors import AntiphonError, Invalid, TimedOut, Unsupported
 from antiphon.lower.device.table import Table, tables
 from antiphon.registry import table
-from antiphon.runtimes.device.group import CALLS, DevicePlan, Group, threads
+from antiphon.runtimes.device.group import CALLS, WAYS, DevicePlan, Group, threads
 from antiphon.runtimes.device.shares import Choice
 from antiphon.runtimes.measure.device import Cuda, Threads
 
@@ -232,6 +232,27 @@ def test_small_data_goes_by_packets_where_that_is_faster(monkeypatch: pytest.Mon
         (row,) = antiphon.run(plan, nbytes, on="threads")
         assert (row["correct"], row["agree"], gone[-1]) == (True, True, by)
         assert ("packets" in {one.tables for one in tried}) == by
+
+
+def test_a_runtime_takes_the_order_of_arrival_where_that_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is one; and by copies, too, which are few then."""
+    monkeypatch.setattr(Threads, "tables", Cuda.tables)
+    monkeypatch.setattr(Threads, "choices", Cuda.choices)
+    tried: list[Choice] = []
+
+    def made_up(call: Callable[[Choice], None], some: Iterator[Choice]) -> list[tuple[Choice, float]]:
+        for one in some:
+            call(one)
+            tried.append(one)
+        return [(one, 1.0 if (one.tables, one.way) == ("arrival", "copies") else 2.0) for one in tried]
+
+    monkeypatch.setattr(sys.modules[Threads.__module__], "timed", made_up)
+    for planner, way in (("permrecmult", "copies"), ("recmult", "kernel")):
+        tried.clear()
+        plan = antiphon.plan("allgather", "full:ranks=9", planner=planner, options={"k": 3})
+        (row,) = antiphon.run(plan, "36KB", on="threads")
+        assert (row["correct"], row["agree"]) == (True, True)
+        assert ({one.way for one in tried if one.tables == "arrival"} == set(WAYS)) == (way == "copies")
 
 
 def test_a_step_sends_on_what_has_just_come() -> None:
