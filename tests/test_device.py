@@ -5,7 +5,9 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from antiphon.core.datatypes import data_type
 from antiphon.core.interpret import analyse
 from antiphon.core.interpret import run as interpret
 from antiphon.core.interpret.buffers import sides
+from antiphon.core.program.kinds import OUTPUT
 from antiphon.core.schedule import Schedule
 from antiphon.core.transform import unjoined
 from antiphon.errors import Invalid, Missing, TimedOut, Unsupported
@@ -320,3 +323,60 @@ def test_nvcc_compiles_it_without_a_word(arch: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize("arch", ["gfx906", "gfx90a"])
 def test_hipcc_compiles_it_without_a_word(arch: str, tmp_path: Path) -> None:
     compiles([str(HIPCC), "-x", "hip", f"--offload-arch={arch}", "-O3", "-c", "-Wall", "-Wextra"], tmp_path)
+
+
+class Talk:
+    """What several groups of one process tell each other, each on a thread of its own."""
+
+    def __init__(self, groups: int) -> None:
+        self.met, self.told = threading.Barrier(groups), dict[int, bytes]()
+
+    def tell(self, group: int) -> Callable[[bytes], list[bytes]]:
+        def all_told(data: bytes) -> list[bytes]:
+            self.told[group] = data
+            self.met.wait(20)
+            found = list(self.told.values())
+            self.met.wait(20)
+            return found
+
+        return all_told
+
+
+def test_ranks_elsewhere_that_do_not_call_are_noticed() -> None:
+    """By the kernel and by steps; the next call is right again, whichever way it is made."""
+    schedule, talk = schedule_of("allreduce", "ring:ranks=4", "ring"), Talk(2)
+    made, kind = tables(schedule, streams=2), np.dtype(np.int32)
+    right = np.full(64, 10, kind)
+
+    def do(number: int, mine: list[int]) -> list[Any]:
+        said = list[Any]()
+        with Group(threads(), 4, 4, mine=mine, tell=talk.tell(number)) as group:
+            plan = group.plan(made)
+            lengths = np.array([[64, 64, plan.scratch(mine[0], 64)]] * 4, np.int64)
+            where = np.array([group.everywhere({r: np.full(lengths[r, place], (r + 1) * (1 - place), kind) for r in mine})
+                              for place in range(3)], np.uintp).T.copy()  # fmt: skip
+            for way in WAYS:
+                how = {"timeout": 0.2 if number else 20.0}
+                for called in (number, True):  # at first only the second group calls
+                    talk.met.wait(20)
+                    try:
+                        if called and way == "kernel":
+                            group.go(plan, 64, where, lengths, kind, **how)
+                        elif called:
+                            group.go_by_host(plan, 64, where, lengths, kind, way=way, **how)
+                        else:
+                            group.number += 1
+                    except TimedOut:
+                        said.append(way)
+                    how = {"timeout": 20.0}
+                    talk.met.wait(20)
+                for rank in mine:
+                    got = np.zeros(64, kind)
+                    group.fetch(rank, int(where[rank, OUTPUT]), got)
+                    said.append(np.array_equal(got, right))
+        return said
+
+    with ThreadPoolExecutor(2) as pool:
+        first, second = (pool.submit(do, number, mine) for number, mine in enumerate(([0], [1, 2, 3])))
+        assert first.result() == [True] * 3
+        assert second.result() == [said for way in WAYS for said in (way, True, True, True)]

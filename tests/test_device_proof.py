@@ -213,14 +213,16 @@ def test_who_is_told_twice_hears_the_numbers_in_their_order(folder: Path) -> Non
     assert any(run(driver, file, blocks=4, threads=3, calls=60, seed=seed, limit=30)[0] for seed in range(3))
 
 
+@pytest.mark.parametrize("way", ["kernel", "any", pytest.param("steps", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("groups", [[[0], [1, 2]], pytest.param([[2], [0], [3, 1], [4]], marks=pytest.mark.slow)])
-def test_ranks_of_several_processes(groups: list[list[int]]) -> None:
-    """Each has some, with memory of its own that all reach; past the last number of a call."""
+def test_ranks_of_several_processes(groups: list[list[int]], way: str) -> None:
+    """Each has some, with memory of its own that all reach; past the last number of a call. By a kernel, by steps, or
+    each process its own way."""
     ranks = sum(map(len, groups))
     script = str(Path(__file__).with_name("device_process.py"))
     started = [
         subprocess.Popen(
-            [sys.executable, script, str(ranks), "30", *map(str, mine)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            [sys.executable, script, way, str(ranks), "30", *map(str, mine)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             text=True,
         )
         for mine in groups

@@ -46,7 +46,8 @@ _FUNCTIONS = {  # device.h
     "ad_start": (c_int, c_void_p, c_void_p, c_uint64, c_int64, c_int, c_int, c_uint32, c_uint32, c_void_p, c_void_p),
     "ad_wait": (c_int, c_void_p, c_double),
     "ad_by_host": (
-        c_int, c_uint32, c_void_p, c_void_p, c_int64, c_int, c_int, c_uint32, c_int, c_void_p, c_void_p, c_double,
+        c_int, c_uint32, c_void_p, c_void_p, c_uint64, c_int64, c_int, c_int, c_uint32, c_int, c_void_p, c_void_p,
+        c_double,
     ),
 }  # fmt: skip
 # How a call is made: one kernel for all of it, or by the host: a kernel for each step, or copies for what is put.
@@ -222,15 +223,19 @@ class Group:
         self, plan: DevicePlan, unit: int, where: NDArray[np.uintp], lengths: NDArray[np.int64], dtype: np.dtype[Any],
         op: str = "sum", *, lanes: int = 1, way: str = "steps", timeout: float = 0.0,
     ) -> None:  # fmt: skip
-        """The same step by step: every step a kernel of `lanes` blocks, or what is put copies. No signal is waited for
-        within a kernel, so that nothing can hang."""
-        if self._tell is not None:
-            raise Unsupported("calls by steps have all ranks in one process; ranks of several take the kernel")
-        ranks, plans = ((c_void_p * self.ranks)(*some.values()) for some in (self.handles, plan.handles))
-        if self.device.call.ad_by_host(
-            self.ranks, ranks, plans, unit, type_number(dtype), OPERATORS[op], lanes, int(way == "copies"),
+        """The same step by step: every step a kernel of `lanes` blocks, or what is put copies. Among the ranks of this
+        process no signal is waited for within a kernel, so that nothing can hang; others may make the call their way,
+        in one lane and one round."""
+        mine, number = len(self.handles), self.number % CALLS
+        self.number += self._tell is not None  # they hear of it
+        ranks, plans = ((c_void_p * mine)(*some.values()) for some in (self.handles, plan.handles))
+        code = self.device.call.ad_by_host(
+            mine, ranks, plans, number, unit, type_number(dtype), OPERATORS[op], lanes, int(way == "copies"),
             where.ctypes.data, lengths.ctypes.data, timeout,
-        ):  # fmt: skip
+        )  # fmt: skip
+        if code < 0:
+            raise TimedOut(f"ranks {self.mine}: {self.device.why()} ({timeout} seconds)")
+        if code:
             raise Invalid(self.device.why())
 
     @contextmanager

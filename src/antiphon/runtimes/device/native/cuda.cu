@@ -33,8 +33,12 @@ struct Launch {
         run_block<T>(launch.runs[rank], blockIdx.x - launch.first[rank]);            \
     }                                                                                \
     AS_KERNEL void __launch_bounds__(512) antiphon_step_##NAME(const Run run, const Step *step) { \
-        carry_out<T>(run, *step, Share{blockIdx.x, gridDim.x});                      \
+        if (!glance(run.stop)) carry_out<T>(run, *step, Share{blockIdx.x, gridDim.x}); \
     }
+
+/* Of calls by steps: signals to and from ranks of other processes. */
+AS_KERNEL void antiphon_tell(u64 *at, u64 value) { store(at, value); }
+AS_KERNEL void antiphon_await(const u64 *at, u64 value, const u32 *stop) { (void)has_come(at, value, stop); }
 
 #ifdef SAMPLE /* of what it compiles: one type for all */
 KERNEL(float16, half16)

@@ -49,7 +49,8 @@ SEEN int ad_start(void *rank, void *plan, u64 call, i64 unit, int type, int op, 
 /* After all ranks of this process have begun: until this one is done, `seconds` at most (0: as long as it takes). 0: done. */
 SEEN int ad_wait(void *rank, double seconds);
 
-/* A call of these ranks, all that there are, to its end, step by step by the host (by_steps.h): folds by a kernel of `lanes`
- * blocks each, puts too, or by copies. 0: done. */
-SEEN int ad_by_host(u32 count, void *const *ranks, void *const *plans, i64 unit, int type, int op, u32 lanes, int by_copies,
+/* A call of these ranks, all of this process, to its end, step by step by the host (by_steps.h): folds by a kernel of `lanes`
+ * blocks each, puts too, or by copies. `call`: as for ad_start, where there are ranks in other processes. 0: done, -1: its
+ * time was up. */
+SEEN int ad_by_host(u32 count, void *const *ranks, void *const *plans, u64 call, i64 unit, int type, int op, u32 lanes, int by_copies,
                     char *const *buffers, const i64 *lengths, double seconds);

@@ -81,6 +81,8 @@ class Queue {
     }
 
   public:
+    const u32 *stop = nullptr; /* of the rank: then what is asked for is not done */
+
     ~Queue() {
         {
             const std::lock_guard<std::mutex> hold(lock);
@@ -97,6 +99,13 @@ class Queue {
     void end() {
         std::unique_lock<std::mutex> hold(lock);
         none.wait(hold, [&] { return idle; });
+    }
+    /* Whether all is done by then. */
+    bool end_by(double end) {
+        std::unique_lock<std::mutex> hold(lock);
+        const std::chrono::duration<double> since(end);
+        const auto until = std::chrono::duration_cast<std::chrono::steady_clock::duration>(since);
+        return none.wait_until(hold, std::chrono::steady_clock::time_point(until), [&] { return idle; });
     }
 };
 
@@ -271,7 +280,10 @@ int prepare(Rank &rank, Plan &plan, u64 call, i64 unit, int type, int op, u32 la
 
 /* ---- what by_steps.h asks for ---- */
 
-Queue &queue_of(Rank &rank, u32 number) { return rank.queues[number]; }
+Queue &queue_of(Rank &rank, u32 number) {
+    rank.queues[number].stop = &rank.stop;
+    return rank.queues[number];
+}
 
 Event *event_of(Queue &, size_t number) {
     static thread_local std::deque<Event> events;
@@ -281,12 +293,14 @@ Event *event_of(Queue &, size_t number) {
 }
 
 void ask_copy(Queue &queue, void *to, const void *from, size_t bytes) {
-    queue.ask([=] { memcpy(to, from, bytes); });
+    queue.ask([=, &queue] {
+        if (!glance(queue.stop)) memcpy(to, from, bytes);
+    });
 }
 
 void ask_step(Queue &queue, const Run &run, const Step *step, u32 lanes) {
     queue.ask([=] {
-        for (u32 lane = 0; lane < lanes; ++lane)
+        for (u32 lane = 0; lane < lanes && !glance(run.stop); ++lane)
             typed(run.type, [&](auto *type) { carry_out<Value<decltype(type)>>(run, *step, {lane, lanes}); });
     });
 }
@@ -301,7 +315,32 @@ void ask_wait(Queue &queue, Event &event) {
     });
 }
 
-int end_queues(Rank &rank, double) {
+void ask_tell(Queue &queue, u64 *at, u64 value) {
+    queue.ask([=, &queue] {
+        if (!glance(queue.stop)) store(at, value);
+    });
+}
+
+void ask_await(Queue &queue, const u64 *at, u64 value, const u32 *stop) {
+    queue.ask([=] { (void)has_come(at, value, stop); });
+}
+
+const u32 *begin_queues(Rank &rank) {
+    __atomic_store_n(&rank.stop, 0, __ATOMIC_RELAXED);
+    return &rank.stop;
+}
+
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+bool queues_end_by(Rank &rank, double end) {
+    for (auto &one : rank.queues)
+        if (!one.second.end_by(end)) return false;
+    return true;
+}
+
+void stop_queues(Rank &rank) { __atomic_store_n(&rank.stop, 1, __ATOMIC_RELAXED); }
+
+int end_queues(Rank &rank) {
     for (auto &one : rank.queues) one.second.end();
     return 0;
 }
