@@ -48,10 +48,7 @@ def main() -> str:
                 given = np.zeros(lengths[number, rank, INPUT], dtype)
                 data.rank(rank).fill(given)
                 group.bring(rank, int(where[rank, INPUT]), given)
-            if way == "any":  # each process its own, as it comes
-                chosen = WAYS[(call + mine[0]) % len(WAYS)]
-            else:
-                chosen = way
+            chosen = WAYS[(call + mine[0]) % len(WAYS)] if way == "any" else way  # any: each process its own
             given = (held[number], unit, where, lengths[number], dtype)
             if chosen != "kernel":
                 group.go_by_host(*given, lanes=1 + call % 3, way=chosen, timeout=60)

@@ -353,8 +353,8 @@ def test_ranks_elsewhere_that_do_not_call_are_noticed() -> None:
         with Group(threads(), 4, 4, mine=mine, tell=talk.tell(number)) as group:
             plan = group.plan(made)
             lengths = np.array([[64, 64, plan.scratch(mine[0], 64)]] * 4, np.int64)
-            where = np.array([group.everywhere({r: np.full(lengths[r, place], (r + 1) * (1 - place), kind) for r in mine})
-                              for place in range(3)], np.uintp).T.copy()  # fmt: skip
+            filled = [{r: np.full(lengths[r, place], (r + 1) * (1 - place), kind) for r in mine} for place in range(3)]
+            where = np.array([group.everywhere(one) for one in filled], np.uintp).T.copy()
             for way in WAYS:
                 how = {"timeout": 0.2 if number else 20.0}
                 for called in (number, True):  # at first only the second group calls

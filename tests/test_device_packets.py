@@ -13,6 +13,7 @@ from device_cases import TYPES, Call, Plan, drawn, operators, plan_of, switches
 
 import antiphon
 from antiphon.core.collective import ROOTED, Collective
+from antiphon.core.program.kinds import INPUT, OUTPUT
 from antiphon.core.schedule import Schedule
 from antiphon.errors import AntiphonError, Invalid, TimedOut, Unsupported
 from antiphon.lower.device.table import Table, tables
@@ -267,3 +268,32 @@ def test_a_step_sends_on_what_has_just_come() -> None:
     assert kinds[:3] == [signal, wait, sync]
     assert (kinds.count(fold), kinds.count(put)) == (15, 1)
     assert (kinds.count(signal), kinds.count(wait), kinds.count(sync)) == (1, 1, 1)
+
+
+@pytest.mark.parametrize("packets", [False, True])
+def test_a_captured_call_is_made_again_in_turn_with_others(packets: bool) -> None:
+    """On the same memory, whatever stands there then; past the last number of a call, and where boxes are emptied."""
+    schedule, unit, kind = schedule_of("full:ranks=4", "ring", "allreduce"), 40, np.dtype(np.int64)
+    made = tables(schedule, streams=2, packets=packets)
+    others = [plan_of(schedule_of("full:ranks=4", "direct", "alltoall"), False, 2, way) for way in (False, True)]
+    for first in (CALLS - 9, SWEEP - 5):
+        with Group(threads(), 4, 4, threads=2, call=first) as group:
+            plan, held = group.plan(made), [group.plan(one.tables) for one in others]
+            lengths = np.array([[unit, unit, plan.scratch(rank, unit)] for rank in range(4)], np.int64)
+            rows = [[group.memory(rank, np.zeros(int(one), kind)) for one in lengths[rank]] for rank in range(4)]
+            where = np.array(rows, np.uintp)
+            graph = group.capture(plan, unit, where, lengths, kind, lanes=2)
+            for turn in range(12):
+                given = [np.arange(unit) * (rank + turn) for rank in range(4)]
+                for rank in range(4):
+                    group.bring(rank, int(where[rank, INPUT]), given[rank])
+                graph.replay(PATIENCE)
+                for rank in range(4):
+                    got = np.zeros(unit, kind)
+                    group.fetch(rank, int(where[rank, OUTPUT]), got)
+                    np.testing.assert_array_equal(got, sum(given))
+                if turn % 3:
+                    hold(group, Call(others[turn % 2], 9 + turn, "float32", "sum", seed=turn), held[turn % 2])
+            graph.close()
+            with pytest.raises(Invalid, match=r"cannot be captured.*need more blocks"):
+                group.capture(plan, unit, where, lengths, kind, lanes=3)

@@ -127,6 +127,25 @@ def test_no_race_at_length(folder: Path, threads: int) -> None:
         assert code == 0, said
 
 
+@pytest.mark.parametrize("how", ["steps", "copies"])
+def test_no_race_by_steps(folder: Path, how: str) -> None:
+    """Queues and events alone say what waits for what."""
+    some = [one for one in plans("full:ranks=4") if not one.tables[0].packets]
+    file = written(folder / f"calls-{how}", list(drawn(np.random.default_rng(7), some, 14, 8)))
+    code, said = run(sanitized(folder), file, how, blocks=8, threads=1, calls=25)
+    assert code == 0, said
+
+
+@pytest.mark.slow
+def test_steps_that_do_not_wait_are_found(folder: Path) -> None:
+    """A queue that goes on though an event has not come."""
+    some = [made("ring", "allreduce", "full:ranks=3"), made("direct", "reducescatter", "full:ranks=3")]
+    file = written(folder / "unawaited", [Call(one, 1000, "int32", "sum", seed=1) for one in some])
+    before = "while (!event.come.load(std::memory_order_acquire)) rest();"
+    driver = compiled(folder, "unawaited-steps", "-fsanitize=thread", changed=("threads.cc", before, "(void)event;"))
+    assert run(driver, file, "steps", blocks=4, threads=1, calls=30)[0] in (1, RACE)
+
+
 @pytest.mark.slow
 def test_no_race_by_switches(folder: Path) -> None:
     some = [
@@ -222,8 +241,8 @@ def test_ranks_of_several_processes(groups: list[list[int]], way: str) -> None:
     script = str(Path(__file__).with_name("device_process.py"))
     started = [
         subprocess.Popen(
-            [sys.executable, script, way, str(ranks), "30", *map(str, mine)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            text=True,
+            [sys.executable, script, way, str(ranks), "30", *map(str, mine)], stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, text=True,
         )
         for mine in groups
     ]  # fmt: skip

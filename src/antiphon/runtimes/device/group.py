@@ -45,11 +45,17 @@ _FUNCTIONS = {  # device.h
     "ad_plan_box": (c_int64, c_void_p, c_int64, c_int),
     "ad_start": (c_int, c_void_p, c_void_p, c_uint64, c_int64, c_int, c_int, c_uint32, c_uint32, c_void_p, c_void_p),
     "ad_wait": (c_int, c_void_p, c_double),
+    "ad_graph_new": (
+        c_void_p, c_uint32, c_void_p, c_void_p, c_int64, c_int, c_int, c_uint32, c_uint32, c_void_p, c_void_p,
+    ),
+    "ad_graph_begin": (c_int, c_void_p, c_uint64),
+    "ad_graph_free": (None, c_void_p),
     "ad_by_host": (
         c_int, c_uint32, c_void_p, c_void_p, c_uint64, c_int64, c_int, c_int, c_uint32, c_int, c_void_p, c_void_p,
         c_double,
     ),
 }  # fmt: skip
+ONCE = "this table uses scratch again for other data: it runs in one lane and one round"
 # How a call is made: one kernel for all of it, or by the host: a kernel for each step, or copies for what is put.
 WAYS = ("kernel", "steps", "copies")
 
@@ -202,7 +208,7 @@ class Group:
         """One call of the ranks of this process; input, output and scratch of all ranks are there, with so many
         elements."""
         if not plan.sliced and lanes * rounds > 1:
-            raise Unsupported("this table uses scratch again for other data: it runs in one lane and one round")
+            raise Unsupported(ONCE)
         number, self.number = self.number % CALLS, self.number + 1
         begun: list[int] = []
         for rank, handle in self.handles.items():
@@ -215,9 +221,31 @@ class Group:
                     self.device.call.ad_wait(one, 1e-9)
                 raise Invalid(f"rank {rank}: {why}")
             begun.append(handle)
+        self._await(timeout)
+
+    def _await(self, timeout: float) -> None:
+        """Until all ranks of this process are through."""
         failed = [rank for rank, handle in self.handles.items() if self.device.call.ad_wait(handle, timeout)]
         if failed:
             raise TimedOut(f"ranks {failed}: {self.device.why()} ({timeout} seconds)")
+
+    def capture(
+        self, plan: DevicePlan, unit: int, where: NDArray[np.uintp], lengths: NDArray[np.int64], dtype: np.dtype[Any],
+        op: str = "sum", *, lanes: int = 1, rounds: int = 1,
+    ) -> Captured:  # fmt: skip
+        """A call as for `go`, which is not made: to be made again and again on the same memory, in turn with others. On
+        GPUs it is a graph of theirs. All processes capture the same."""
+        if not plan.sliced and lanes * rounds > 1:
+            raise Unsupported(ONCE)
+        mine = len(self.handles)
+        ranks, plans = ((c_void_p * mine)(*some.values()) for some in (self.handles, plan.handles))
+        found = self.device.call.ad_graph_new(
+            mine, ranks, plans, unit, type_number(dtype), OPERATORS[op], lanes, rounds, where.ctypes.data,
+            lengths.ctypes.data,
+        )  # fmt: skip
+        if not found:
+            raise Invalid(f"this call cannot be captured: {self.device.why()}")
+        return Captured(self, plan, found)
 
     def go_by_host(
         self, plan: DevicePlan, unit: int, where: NDArray[np.uintp], lengths: NDArray[np.int64], dtype: np.dtype[Any],
@@ -272,6 +300,26 @@ class Group:
 
     def __del__(self) -> None:
         self._close()
+
+
+class Captured:
+    """A call of the ranks of this process, with its memory, as the device has it. Until it is closed, or the group."""
+
+    def __init__(self, group: Group, plan: DevicePlan, handle: int) -> None:
+        self._group, self._plan, self._handle = group, plan, handle  # the tables stay where they are
+
+    def replay(self, timeout: float = 0.0) -> None:
+        """The next call of the group."""
+        group = self._group
+        number, group.number = group.number % CALLS, group.number + 1
+        if group.device.call.ad_graph_begin(self._handle, number):
+            raise Invalid(group.device.why())
+        group._await(timeout)
+
+    def close(self) -> None:
+        if self._handle:
+            self._group.device.call.ad_graph_free(self._handle)
+            self._handle = 0
 
 
 class DevicePlan:

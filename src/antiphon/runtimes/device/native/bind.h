@@ -173,21 +173,15 @@ static const char *refused(const Table &t, const Size &size, const i64 *lengths,
 /* Boxes of packets, call after call. A box has two halves, for calls of odd and even numbers. Who puts packets must know that
  * the receiver is through with the call before the last one: if at the end of the last call all had heard from all, then all
  * have begun that, and this is known. Else receivers must say that they have begun this call (they always do), and be waited
- * for. Flags come again after 2^32 calls: long before that what stands in a box is taken away, in two calls in a row, by
- * their number alone; nobody puts packets into this half then until he is told that the call has begun. */
+ * for. Flags come again after 2^32 calls: long before that half a box is emptied, before two calls in a row, by their number
+ * alone; nobody puts packets there until he is told that the call has begun. */
 class Boxes {
-    enum { SWEEP = 1 << 20 };
     u64 heard = 0; /* the next call, if at the end of the one before all had heard from all */
     bool known = false;
 
   public:
-    static bool clears(u64 call) { return call % SWEEP < 2; }
-    static u64 half(u64 call) { return call % 2 * BOX; }
-
     void begin(const Table &t, i64 unit, u64 call, Run *run) {
-        run->flag = !t.head.atoms ? 0 : (u32)call ? (u32)call : 1u << 31; /* never what stands in a box that is empty */
-        run->box = (i64)half(call);
-        run->opens = !known || heard != call || clears(call);
+        run->opens = !known || heard != call || empties(call);
         known = t.head.atoms && t.head.hears && unit > 0;
         heard = (call + 1) % ((u64)1 << (64 - CALL_BITS));
     }

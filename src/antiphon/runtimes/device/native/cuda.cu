@@ -40,6 +40,13 @@ struct Launch {
 AS_KERNEL void antiphon_tell(u64 *at, u64 value) { store(at, value); }
 AS_KERNEL void antiphon_await(const u64 *at, u64 value, const u32 *stop) { (void)has_come(at, value, stop); }
 
+/* Of calls that a device makes again by itself: before and behind each. */
+AS_KERNEL void antiphon_empty(u64 *box, const u64 *counter) {
+    if (!empties(*counter)) return;
+    for (u32 i = blockIdx.x * blockDim.x + threadIdx.x; i < BOX; i += gridDim.x * blockDim.x) post(box + half_of(*counter) + i, 0);
+}
+AS_KERNEL void antiphon_next(u64 *counter) { *counter = (*counter + 1) % ((u64)1 << (64 - CALL_BITS)); }
+
 #ifdef SAMPLE /* of what it compiles: one type for all */
 KERNEL(float16, half16)
 #define antiphon_int8 antiphon_float16
@@ -347,7 +354,7 @@ int prepare(Rank &rank, Plan &plan, u64 call, i64 unit, int type, int op, u32 la
     const auto there = [&](const void *table) { return plan.there + ((const i64 *)table - plan.words.data()); };
     rank.run = {(const Step *)there(t.steps), (const Argument *)there(t.arguments), (const Block *)there(t.blocks),
                 there(t.regions), plan.sized + size.cuts.size(), rank.peers_there, rank.device->stop,
-                {plan.sized, t.head.parts, unit}, call, t.head.classes, rank.rank, rank.ranks, lanes, rounds, type, op, 0, 0, 0};
+                {plan.sized, t.head.parts, unit}, call, t.head.classes, rank.rank, rank.ranks, lanes, rounds, type, op, t.head.atoms > 0, 1, nullptr};
     return 0;
 }
 
@@ -360,8 +367,7 @@ int ad_start(void *rank_, void *plan, u64 call, i64 unit, int type, int op, u32 
     cuda(Error_t) code;
     rank.boxes.begin(((Plan *)plan)->table, unit, call, &rank.run);
     u64 *mine = rank.peers[rank.rank].box;
-    if (mine && Boxes::clears(call) &&
-        FAILS(cuda(MemsetAsync)(mine + Boxes::half(call), 0, BOX * sizeof(u64), rank.device->stream)))
+    if (mine && empties(call) && FAILS(cuda(MemsetAsync)(mine + half_of(call), 0, BOX * sizeof(u64), rank.device->stream)))
         return 1;
     *rank.device->stop_here = 0;
     rank.used = (u32)((Plan *)plan)->table.head.blocks * lanes;
@@ -389,3 +395,4 @@ int ad_wait(void *rank_, double seconds) {
 }
 
 #include "by_steps.h"
+#include "cuda_graphs.h"

@@ -49,6 +49,13 @@ SEEN int ad_start(void *rank, void *plan, u64 call, i64 unit, int type, int op, 
 /* After all ranks of this process have begun: until this one is done, `seconds` at most (0: as long as it takes). 0: done. */
 SEEN int ad_wait(void *rank, double seconds);
 
+/* A call of these ranks, all of this process, by one kernel, as it stands: to be made again with nothing but its number, which
+ * devices count on by themselves (a CUDA graph). NULL: it cannot be had. Then ad_wait, as for ad_start. */
+SEEN void *ad_graph_new(u32 count, void *const *ranks, void *const *plans, i64 unit, int type, int op, u32 lanes, u32 rounds,
+                        char *const *buffers, const i64 *lengths);
+SEEN int ad_graph_begin(void *graph, u64 call);
+SEEN void ad_graph_free(void *graph);
+
 /* A call of these ranks, all of this process, to its end, step by step by the host (by_steps.h): folds by a kernel of `lanes`
  * blocks each, puts too, or by copies. `call`: as for ad_start, where there are ranks in other processes. 0: done, -1: its
  * time was up. */

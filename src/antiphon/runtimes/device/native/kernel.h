@@ -18,8 +18,8 @@ struct Peer {
 };
 
 /* A call, the same for all blocks of a rank. `shift`: of each region what is to be added to places on the line; of packets
- * where their slot begins. `flag`: of packets; 0 where there are none. `box`: where those of this call begin in every box.
- * `opens`: whether others must be waited for until they have begun. */
+ * where their slot begins. `packets`: whether messages go by them. `opens`: whether others must be waited for until they have
+ * begun. `counter`: where the number of the call stands, for those that a device makes again by itself; else NULL. */
 struct Run {
     const Step *steps;
     const Argument *arguments;
@@ -33,9 +33,20 @@ struct Run {
     i64 classes;
     u32 rank, ranks, lanes, rounds;
     int type, op;
-    u32 flag, opens;
-    i64 box;
+    u32 packets, opens;
+    const u64 *counter;
 };
+
+/* What follows from its number; a flag of 0: there are no packets. */
+struct Now {
+    u64 call;
+    u32 flag;
+};
+
+ON_DEVICE Now now_of(const Run &run) {
+    const u64 call = run.counter ? *run.counter : run.call;
+    return {call, run.packets ? flag_of(call) : 0};
+}
 
 ON_DEVICE i64 region_buffer(const Run &run, i64 region) { return run.regions[region * (3 + run.classes)]; }
 
@@ -62,6 +73,7 @@ template <typename T> struct InTable {
 /* The same where any of them may be packets: results first. */
 template <typename T> struct InBoxes {
     const Run &run;
+    i64 half;
     const Argument *to;
     i64 count;
     const Argument *from;
@@ -72,22 +84,23 @@ template <typename T> struct InBoxes {
     ON_MEMBER i64 all() const { return count + many; }
     ON_MEMBER u64 *box(i64 k) const {
         const Argument &a = place(k);
-        return region_buffer(run, a.region) == PACKETS ? run.peers[a.rank].box + run.box + run.shift[a.region] : nullptr;
+        return region_buffer(run, a.region) == PACKETS ? run.peers[a.rank].box + half + run.shift[a.region] : nullptr;
     }
     ON_MEMBER T *at(i64 k) const { return address<T>(run, place(k)); }
 };
 
 /* A step of a call by packets that sends, or adds what has come. Gives whether it was stopped. */
-template <typename T> ON_DEVICE int carry_packets(const Run &run, const Step &step, Share share) {
+template <typename T> ON_DEVICE int carry_packets(const Run &run, const Now &now, const Step &step, Share share) {
     const Argument *a = run.arguments + step.first;
+    const i64 half = half_of(now.call);
     u32 turn = 0;
     const int op = step.kind == FOLD ? run.op : (int)SUM;
     const i64 each = step.kind == PUT ? 2 : step.count;
     for (i64 k = 0; k < step.count; k += each) {
         const i64 results = step.kind == PUT ? 1 : step.more;
-        const InBoxes<T> places = step.kind == PUT ? InBoxes<T>{run, a + k + 1, 1, a + k, 1}
-                                                   : InBoxes<T>{run, a, results, a + results, step.count - results};
-        if (pass_on<T>(op, run.line, {a[k].part, a[k].number}, share, run.flag, run.stop, &turn, places)) return 1;
+        const InBoxes<T> places = step.kind == PUT ? InBoxes<T>{run, half, a + k + 1, 1, a + k, 1}
+                                                   : InBoxes<T>{run, half, a, results, a + results, step.count - results};
+        if (pass_on<T>(op, run.line, {a[k].part, a[k].number}, share, now.flag, run.stop, &turn, places)) return 1;
     }
     return 0;
 }
@@ -109,21 +122,21 @@ template <typename T> ON_DEVICE void carry_out(const Run &run, const Step &step,
 }
 
 /* One thread for each signal: whether all have come, or the call was stopped. */
-ON_DEVICE int await(const Run &run, const Step &step, const u64 *mine, u32 round) {
+ON_DEVICE int await(const Run &run, u64 call, const Step &step, const u64 *mine, u32 round) {
     for (i64 k = my_thread(); k < step.count; k += my_threads()) {
         const Argument &a = run.arguments[step.first + k];
-        if (!has_come(mine + a.rank, signal_of(run.call, round, a.number), run.stop)) return 1;
+        if (!has_come(mine + a.rank, signal_of(call, round, a.number), run.stop)) return 1;
     }
     return 0;
 }
 
 /* Behind a `meet`, if anything is to be told. A peer is told by the same thread each time, so that its numbers ascend even
  * where no `meet` lies between. */
-ON_DEVICE void tell(const Run &run, const Step &step, i64 place, u32 round) {
+ON_DEVICE void tell(const Run &run, u64 call, const Step &step, i64 place, u32 round) {
     for (i64 k = 0; k < step.count; ++k) {
         const Argument &a = run.arguments[step.first + k];
         if ((u32)a.rank % my_threads() == my_thread())
-            store(run.peers[a.rank].signals + place + run.rank, signal_of(run.call, round, a.number));
+            store(run.peers[a.rank].signals + place + run.rank, signal_of(call, round, a.number));
     }
 }
 
@@ -133,22 +146,23 @@ template <typename T> ON_DEVICE int run_block(const Run &run, u32 number) {
     const i64 place = (i64)number * run.ranks;
     const u64 *mine = run.peers[run.rank].signals + place;
     const Block block = run.blocks[stream];
+    const Now now = now_of(run);
     int failed = 0;
     for (u32 round = 0; round < run.rounds; ++round) {
         const Share share = {round * run.lanes + lane, run.rounds * run.lanes};
         for (i64 i = block.first; i < block.first + block.count; ++i) {
             const Step step = run.steps[i];
-            if (run.flag && (step.kind == WAIT || step.kind == SYNC) && step.more && (round || !run.opens)) continue;
+            if (run.packets && (step.kind == WAIT || step.kind == SYNC) && step.more && (round || !run.opens)) continue;
             if (step.kind == SIGNAL)
-                tell(run, step, place, round);
+                tell(run, now.call, step, place, round);
             else if (step.kind == WAIT)
-                failed |= await(run, step, mine, round);
+                failed |= await(run, now.call, step, mine, round);
             else if (step.kind == SYNC) {
                 if (meet(failed)) return 1;
-            } else if (!run.flag || step.kind == DIVIDE)
+            } else if (!run.packets || step.kind == DIVIDE)
                 carry_out<T>(run, step, share);
             else if (!failed)
-                failed = carry_packets<T>(run, step, share);
+                failed = carry_packets<T>(run, now, step, share);
         }
         if (meet(failed)) return 1; /* a round begins when all threads have done the one before */
     }

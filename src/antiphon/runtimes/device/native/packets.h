@@ -9,6 +9,13 @@
 
 enum { BOX = 1 << 15 }; /* packets of half a box */
 
+/* Never what stands in a box that is empty. */
+ON_BOTH u32 flag_of(u64 call) { return (u32)call ? (u32)call : 1u << 31; }
+/* Where in a box the packets of a call begin. */
+ON_BOTH i64 half_of(u64 call) { return (i64)(call % 2) * BOX; }
+/* Whether half of a box is emptied before a call: long before flags come again, twice in a row. */
+ON_BOTH bool empties(u64 call) { return call % (1 << 20) < 2; }
+
 /* Of 4 bytes or of one element: what one thread takes at once. */
 template <typename T> struct Handful {
     enum { EACH = sizeof(T) < 4 ? 4 / (int)sizeof(T) : 1, PACKED = sizeof(T) < 4 ? 1 : (int)sizeof(T) / 4 };

@@ -274,7 +274,7 @@ int prepare(Rank &rank, Plan &plan, u64 call, i64 unit, int type, int op, u32 la
     const std::lock_guard<std::mutex> hold(rank.lock);
     rank.run = {table.steps, table.arguments, table.blocks, table.regions, plan.size->shift.data(), rank.peers.data(), &rank.stop,
                 {plan.size->cuts.data(), table.head.parts, unit}, call, table.head.classes, rank.rank, rank.ranks, lanes, rounds,
-                type, op, 0, 0, 0};
+                type, op, table.head.atoms > 0, 1, nullptr};
     return 0;
 }
 
@@ -345,6 +345,18 @@ int end_queues(Rank &rank) {
     return 0;
 }
 
+/* All threads of a rank, whose lock is held. */
+void begin(Rank &rank, u64 call, u32 used) {
+    if (u64 *mine = rank.peers[rank.rank].box; mine && empties(call))
+        for (int i = 0; i < BOX; ++i) post(mine + half_of(call) + i, 0);
+    __atomic_store_n(&rank.stop, 0, __ATOMIC_RELAXED);
+    rank.used = used;
+    rank.busy = rank.used * rank.threads;
+    rank.failed.store(0, std::memory_order_relaxed);
+    if (rank.busy) rank.turn++;
+    rank.wake.notify_all();
+}
+
 }  // namespace
 
 int ad_start(void *rank_, void *plan, u64 call, i64 unit, int type, int op, u32 lanes, u32 rounds, char *const *buffers,
@@ -353,16 +365,53 @@ int ad_start(void *rank_, void *plan, u64 call, i64 unit, int type, int op, u32 
     if (prepare(rank, *(Plan *)plan, call, unit, type, op, lanes, rounds, buffers, lengths)) return 1;
     const std::lock_guard<std::mutex> hold(rank.lock);
     rank.boxes.begin(((Plan *)plan)->table, unit, call, &rank.run);
-    if (u64 *mine = rank.peers[rank.rank].box; mine && Boxes::clears(call))
-        for (int i = 0; i < BOX; ++i) post(mine + Boxes::half(call) + i, 0);
-    __atomic_store_n(&rank.stop, 0, __ATOMIC_RELAXED);
-    rank.used = (u32)((Plan *)plan)->table.head.blocks * lanes;
-    rank.busy = rank.used * rank.threads;
-    rank.failed.store(0, std::memory_order_relaxed);
-    if (rank.busy) rank.turn++;
-    rank.wake.notify_all();
+    begin(rank, call, (u32)((Plan *)plan)->table.head.blocks * lanes);
     return 0;
 }
+
+namespace {
+
+/* What CUDA calls a graph: a call of all ranks of this process as it stands, to be made again. */
+struct Graph {
+    struct OfRank {
+        Rank *rank;
+        Run run;
+        std::vector<Peer> peers;
+        std::shared_ptr<Size> size;
+        u32 used;
+    };
+    std::vector<OfRank> all;
+    u64 counter = 0;
+};
+
+}  // namespace
+
+void *ad_graph_new(u32 count, void *const *ranks, void *const *plans, i64 unit, int type, int op, u32 lanes, u32 rounds,
+                   char *const *buffers, const i64 *lengths) {
+    std::unique_ptr<Graph> graph(new Graph);
+    for (u32 i = 0; i < count; ++i) {
+        Rank &rank = *(Rank *)ranks[i];
+        Plan &plan = *(Plan *)plans[i];
+        if (prepare(rank, plan, 0, unit, type, op, lanes, rounds, buffers, lengths)) return nullptr;
+        graph->all.push_back({&rank, rank.run, rank.peers, plan.size, (u32)plan.table.head.blocks * lanes});
+    }
+    for (Graph::OfRank &one : graph->all) one.run.peers = one.peers.data(), one.run.counter = &graph->counter;
+    return graph.release();
+}
+
+int ad_graph_begin(void *graph_, u64 call) {
+    Graph &graph = *(Graph *)graph_;
+    graph.counter = call;
+    for (Graph::OfRank &one : graph.all) {
+        const std::lock_guard<std::mutex> hold(one.rank->lock);
+        one.rank->run = one.run;
+        one.rank->boxes.stopped();
+        begin(*one.rank, call, one.used);
+    }
+    return 0;
+}
+
+void ad_graph_free(void *graph) { delete (Graph *)graph; }
 
 int ad_wait(void *rank_, double seconds) {
     Rank &rank = *(Rank *)rank_;
