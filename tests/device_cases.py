@@ -62,7 +62,7 @@ def _plan(schedule: Schedule, in_place: bool, streams: int, packets: bool = Fals
         sizes = bind(program, program.denominator).sizes
         if sizes[:, SCRATCH].max() <= 2 * sizes[:, :SCRATCH].max():
             break
-    plainly = lower(replace(schedule, pieces=1), in_place=in_place)
+    plainly = lower(replace(unjoined(schedule), pieces=1), in_place=in_place)
     return Plan(program, tables_of(program, streams, packets=packets), plainly)
 
 

@@ -36,6 +36,8 @@ _FUNCTIONS = {  # device.h
     "ad_fetch": (c_int, c_void_p, c_void_p, c_void_p, c_size_t),
     "ad_bring": (c_int, c_void_p, c_void_p, c_void_p, c_size_t),
     "ad_copy": (c_int, c_void_p, c_void_p, c_void_p, c_size_t),
+    "ad_joint_new": (c_int, c_uint32, c_void_p, c_size_t, c_void_p),
+    "ad_joint_free": (None, c_void_p, c_void_p),
     "ad_rank_signals": (None, c_void_p, c_uint32, c_void_p),
     "ad_box_bytes": (c_size_t,),
     "ad_rank_box": (None, c_void_p, c_uint32, c_void_p),
@@ -97,6 +99,7 @@ class Group:
         self.mine, self._tell = list(range(ranks) if mine is None else mine), tell
         self.handles: dict[int, int] = {}
         self._boxes = False
+        self._joined: list[int] = []
         self._memory: list[tuple[int, int]] = []
         self._reached: list[int] = []
         if tell is None and self.mine != list(range(ranks)):
@@ -155,6 +158,20 @@ class Group:
         self.bring(rank, int(found), values)
         return int(found)
 
+    def joined(self, values: Sequence[Array]) -> list[int]:
+        """Memory of all ranks, in this process, that lies alike at all of them: what switches do, they do there. Until
+        the group is closed or it is given back. Unsupported where there are no such switches."""
+        if self._tell is not None:
+            raise Unsupported("memory that switches know has all ranks in one process")
+        found, ranks = (c_void_p * self.ranks)(), (c_void_p * self.ranks)(*self.handles.values())
+        if self.device.call.ad_joint_new(self.ranks, ranks, max(one.nbytes for one in values), found):
+            raise Unsupported(self.device.why())
+        self._joined.append(int(found[0] or 0))
+        places = [int(one or 0) for one in found]
+        for rank, (place, one) in enumerate(zip(places, values, strict=True)):
+            self.bring(rank, place, one)
+        return places
+
     def bring(self, rank: int, memory: int, values: Array) -> None:
         if self.device.call.ad_bring(self.handles[rank], memory, values.ctypes.data, values.nbytes):
             raise Unsupported(self.device.why())
@@ -178,12 +195,12 @@ class Group:
                     self.device.call.ad_rank_box(handle, rank, box)
         return DevicePlan(self, tables)
 
-    def run(
+    def run(  # noqa: PLR0913
         self, plan: DevicePlan, unit: int, inputs: Sequence[Array] | None, outputs: Sequence[Array], op: str = "sum", *,
-        lanes: int = 1, rounds: int = 1, timeout: float = 0.0, way: str = "kernel",
+        lanes: int = 1, rounds: int = 1, timeout: float = 0.0, way: str = "kernel", joined: bool = False,
     ) -> None:  # fmt: skip
         """One call of all ranks, which are in this process, on copies of these arrays; without inputs it is in place.
-        TimedOut where `timeout` seconds were not enough. `way`: of WAYS."""
+        TimedOut where `timeout` seconds were not enough. `way`: of WAYS. `joined`: in memory that switches know."""
         dtype = outputs[0].dtype
         try:
             scratch = [np.empty(plan.scratch(rank, unit), dtype) for rank in range(self.ranks)]
@@ -192,8 +209,10 @@ class Group:
         where, lengths = np.zeros((self.ranks, 3), np.uintp), np.zeros((self.ranks, 3), np.int64)
         with self.for_a_while():
             for place, arrays in ((INPUT, inputs or []), (OUTPUT, outputs), (SCRATCH, scratch)):
+                alike = self.joined(arrays) if joined and arrays else []
                 for rank, one in enumerate(arrays):
-                    where[rank, place], lengths[rank, place] = self.memory(rank, one), one.size
+                    found = alike[rank] if joined else self.memory(rank, one)
+                    where[rank, place], lengths[rank, place] = found, one.size
             if way == "kernel":
                 self.go(plan, unit, where, lengths, dtype, op, lanes=lanes, rounds=rounds, timeout=timeout)
             else:
@@ -269,13 +288,15 @@ class Group:
     @contextmanager
     def for_a_while(self) -> Iterator[None]:
         """Memory that is asked for within is given back behind."""
-        kept = len(self._memory)
+        kept, joined = len(self._memory), len(self._joined)
         try:
             yield
         finally:
-            self._give_back(kept)
+            self._give_back(kept, joined)
 
-    def _give_back(self, kept: int = 0) -> None:
+    def _give_back(self, kept: int = 0, joined: int = 0) -> None:
+        while len(self._joined) > joined:
+            self.device.call.ad_joint_free(self._any, self._joined.pop())
         while len(self._memory) > kept:
             self.device.call.ad_memory_free(*self._memory.pop())
 

@@ -120,10 +120,31 @@ class _Seats(Seats):
         self.where = np.zeros((group.ranks, 3), np.uintp)
         self.lengths = np.zeros((group.ranks, 3), np.int64)
         self.made_by_us = False
-        for rank, one in enumerate(self.ranks):
-            if not case.in_place:
-                self._have(rank, INPUT, self.given[rank])
-            self._have(rank, OUTPUT, self.given[rank] if case.in_place else np.zeros(one.sizes[1], self.dtype))
+        outputs = [np.zeros(one.sizes[1], self.dtype) for one in self.ranks]
+        self.alike = self._alike(schedule)
+        if not case.in_place:
+            self._all_have(INPUT, self.given)
+        self._all_have(OUTPUT, self.given if case.in_place else outputs)
+
+    def _alike(self, schedule: Schedule) -> bool:
+        """Whether it lies in memory that switches know: where they are asked for something, and there are such."""
+        if schedule.joint is None:
+            return False
+        try:
+            with self.group.for_a_while():
+                self.group.joined([np.zeros(1, self.dtype)] * self.group.ranks)
+        except Unsupported:
+            return False
+        return True
+
+    def _all_have(self, place: int, values: Sequence[Array]) -> None:
+        self.where[:, place] = self._placed(place, values)
+        self.lengths[:, place] = [one.size for one in values]
+
+    def _placed(self, place: int, values: Sequence[Array]) -> list[int]:
+        if self.alike and place != SCRATCH:
+            return self.group.joined(values)
+        return [self.group.memory(rank, one) for rank, one in enumerate(values)]
 
     def _have(self, rank: int, place: int, values: Array) -> None:
         self.where[rank, place], self.lengths[rank, place] = self.group.memory(rank, values), values.size
@@ -177,9 +198,9 @@ class _Seats(Seats):
     @contextmanager
     def _elsewhere(self, lengths: NDArray[np.int64]) -> Iterator[NDArray[np.uintp]]:
         """Memory as long, in which nothing of a case lies: what is only tried must not change that."""
-        sizes = [[np.zeros(length, self.dtype) for length in row] for row in lengths.tolist()]
+        sizes = [[np.zeros(length, self.dtype) for length in row] for row in lengths.T.tolist()]
         with self.group.for_a_while():
-            yield np.array([[self.group.memory(rank, one) for one in row] for rank, row in enumerate(sizes)], np.uintp)
+            yield np.array([self._placed(place, some) for place, some in enumerate(sizes)], np.uintp).T.copy()
 
     def _with_scratch(self, plans: Plans) -> tuple[NDArray[np.uintp], NDArray[np.int64]]:
         for rank in range(self.group.ranks):

@@ -216,6 +216,7 @@ double now() {
 
 }  // namespace
 
+#include "cuda_joints.h"
 #include "cuda_queues.h"
 
 const char *ad_why() { return why; }
@@ -354,7 +355,8 @@ int prepare(Rank &rank, Plan &plan, u64 call, i64 unit, int type, int op, u32 la
     const auto there = [&](const void *table) { return plan.there + ((const i64 *)table - plan.words.data()); };
     rank.run = {(const Step *)there(t.steps), (const Argument *)there(t.arguments), (const Block *)there(t.blocks),
                 there(t.regions), plan.sized + size.cuts.size(), rank.peers_there, rank.device->stop,
-                {plan.sized, t.head.parts, unit}, call, t.head.classes, rank.rank, rank.ranks, lanes, rounds, type, op, t.head.atoms > 0, 1, nullptr};
+                {plan.sized, t.head.parts, unit}, call, t.head.classes, rank.rank, rank.ranks, lanes, rounds, type, op, t.head.atoms > 0, 1, nullptr, {}};
+    for (int k = 0; k < BUFFERS; ++k) rank.run.joint[k] = joints.address(buffers + k, rank.ranks);
     return 0;
 }
 

@@ -26,6 +26,11 @@ SEEN int ad_bring(void *rank, void *memory, const void *from, size_t bytes);
 /* Between memories of one rank, by the device's own copy: what calls are measured against. */
 SEEN int ad_copy(void *rank, void *to, const void *from, size_t bytes);
 
+/* Memory that all these ranks have alike, so that switches can load and store for all of them: where each has it. They are all
+ * ranks of a group, each on a device of its own. 0: done. It is given back as that of the first. */
+SEEN int ad_joint_new(u32 count, void *const *ranks, size_t bytes, void **memory);
+SEEN void ad_joint_free(void *rank, void *memory);
+
 /* Where the signals of a rank are, as this one sees them: blocks * ranks numbers. */
 SEEN void ad_rank_signals(void *rank, u32 peer, u64 *signals);
 

@@ -5,7 +5,7 @@
  * goes on with the next: that is how long messages come to be on several links at once.
  */
 #pragma once
-#include "move.h"
+#include "joint.h"
 #include "packets.h"
 #include "signals.h"
 #include "table.h"
@@ -19,7 +19,8 @@ struct Peer {
 
 /* A call, the same for all blocks of a rank. `shift`: of each region what is to be added to places on the line; of packets
  * where their slot begins. `packets`: whether messages go by them. `opens`: whether others must be waited for until they have
- * begun. `counter`: where the number of the call stands, for those that a device makes again by itself; else NULL. */
+ * begun. `counter`: where the number of the call stands, for those that a device makes again by itself; else NULL.
+ * `joint`: of each buffer the multicast address, where all ranks have theirs alike; else NULL. */
 struct Run {
     const Step *steps;
     const Argument *arguments;
@@ -35,6 +36,7 @@ struct Run {
     int type, op;
     u32 packets, opens;
     const u64 *counter;
+    char *joint[BUFFERS];
 };
 
 /* What follows from its number; a flag of 0: there are no packets. */
@@ -105,6 +107,43 @@ template <typename T> ON_DEVICE int carry_packets(const Run &run, const Now &now
     return 0;
 }
 
+#ifdef BY_SWITCHES
+/* What switches are asked for, by them; false: they cannot. */
+template <typename T, typename Rule> ON_DEVICE bool by_switches(const Run &run, const Step &step, Share share) {
+    const Argument *a = run.arguments + step.first, &from = a[step.more];
+    const i64 to_buffer = region_buffer(run, a->region), from_buffer = region_buffer(run, from.region);
+    const bool own = step.kind == SPREAD;
+    char *const to = run.joint[to_buffer], *const all = run.joint[from_buffer];
+    if (!to || (!own && (!all || !Switches<T, Rule>::can)) || step.more != (i64)run.ranks) return false;
+    if (!own && step.count != 2 * (i64)run.ranks) return false;
+    T *const into = (T *)(to + ((char *)address<T>(run, *a) - run.peers[a->rank].buffer[to_buffer]));
+    const T *const here = address<T>(run, from);
+    const T *const read = own ? here : (const T *)(all + ((const char *)here - run.peers[from.rank].buffer[from_buffer]));
+    const InTable<T> places = {run, a, step.more, a + step.more, step.count - step.more};
+    jointly<T, Rule>(run.line, {a->part, a->number}, share, read, own, into, [&](i64 at) {
+        typename Of<T>::wide sum = widened(places.operand(0)[at]);
+        for (i64 k = 1; k < places.operands(); ++k)
+            sum = Rule::template both<typename Of<T>::wide, typename Of<T>::adds>(sum, widened(places.operand(k)[at]));
+        T made;
+        narrowed(sum, &made);
+        for (i64 k = 0; k < places.results(); ++k) places.result(k)[at] = made;
+    });
+    return true;
+}
+
+template <typename T> ON_DEVICE bool by_switches(const Run &run, const Step &step, Share share) {
+    if (step.kind != SWITCH && step.kind != SPREAD) return false;
+    switch (step.kind == SPREAD ? (int)SUM : run.op) {
+    case PROD: return false;
+    case MAX: return by_switches<T, Max>(run, step, share);
+    case MIN: return by_switches<T, Min>(run, step, share);
+    default: return by_switches<T, Sum>(run, step, share);
+    }
+}
+#else
+template <typename T> ON_DEVICE bool by_switches(const Run &, const Step &, Share) { return false; }
+#endif
+
 /* A step that touches data. */
 template <typename T> ON_DEVICE void carry_out(const Run &run, const Step &step, Share share) {
     const Argument *a = run.arguments + step.first;
@@ -116,7 +155,7 @@ template <typename T> ON_DEVICE void carry_out(const Run &run, const Step &step,
         if (run.op == AVG) divide<T>(run.line, span(a[0]), share, address<T>(run, a[0]), step.more);
     } else if (step.kind == PERMUTE)
         permute<T>(run.line, span(a[0]), share, step.count, (u32)(step.first * 16), [&](i64 k) { return address<T>(run, a[k]); });
-    else
+    else if (!by_switches<T>(run, step, share))
         combine_by<T>(run.op, run.line, span(a[0]), share,
                       InTable<T>{run, a, step.more, a + step.more, step.count - step.more});
 }

@@ -15,6 +15,7 @@
 
 #include "bind.h"
 #include "device.h"
+#include "joints.h"
 #include "kernel.h"
 #include "meeting.h"
 
@@ -189,7 +190,47 @@ bool is_mapped(void *memory) {
 
 }  // namespace
 
+/* In place of switches: behind an address that nobody may touch stands the memory of all ranks. */
+namespace {
+
+Joints joints;
+thread_local Joint met; /* what was asked for last */
+thread_local u32 met_when = 0;
+std::atomic<u32> joint_changes{1};
+
+const Joint &behind(const void *at) {
+    const u32 now = joint_changes.load(std::memory_order_relaxed);
+    if (met_when != now || (const char *)at < met.all || (const char *)at >= met.all + met.bytes)
+        met = joints.behind(at), met_when = now;
+    return met;
+}
+
+}  // namespace
+
+i64 joined_ranks(const void *at) { return (i64)behind(at).of.size(); }
+char *joined_at(const void *at, i64 rank) {
+    const Joint &found = behind(at);
+    return found.of[(size_t)rank] + ((const char *)at - found.all);
+}
+
 const char *ad_why() { return why; }
+
+int ad_joint_new(u32 count, void *const *, size_t bytes, void **memory) {
+    Joint made = {{}, (bytes + 64) / 64 * 64, nullptr};
+    made.all = (char *)mmap(nullptr, made.bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (made.all == MAP_FAILED) return why = "no address for all ranks can be had", 1;
+    for (u32 i = 0; i < count; ++i) made.of.push_back((char *)(memory[i] = aligned_alloc(64, made.bytes)));
+    for (char *one : made.of) memset(one, 0, made.bytes);
+    joints.add(made), joint_changes.fetch_add(1);
+    return 0;
+}
+
+void ad_joint_free(void *, void *memory) {
+    const Joint found = joints.taken(memory);
+    joint_changes.fetch_add(1);
+    for (char *one : found.of) free(one);
+    if (found.all) munmap(found.all, found.bytes);
+}
 
 void *ad_rank_new(u32 rank, u32 ranks, u32 blocks, u32 threads) {
     if (!blocks || !threads || (u64)blocks * threads > MOST_THREADS) return why = "a rank has from 1 to 4096 threads", nullptr;
@@ -274,7 +315,8 @@ int prepare(Rank &rank, Plan &plan, u64 call, i64 unit, int type, int op, u32 la
     const std::lock_guard<std::mutex> hold(rank.lock);
     rank.run = {table.steps, table.arguments, table.blocks, table.regions, plan.size->shift.data(), rank.peers.data(), &rank.stop,
                 {plan.size->cuts.data(), table.head.parts, unit}, call, table.head.classes, rank.rank, rank.ranks, lanes, rounds,
-                type, op, table.head.atoms > 0, 1, nullptr};
+                type, op, table.head.atoms > 0, 1, nullptr, {}};
+    for (int k = 0; k < BUFFERS; ++k) rank.run.joint[k] = joints.address(buffers + k, rank.ranks);
     return 0;
 }
 
