@@ -142,7 +142,9 @@ def test_steps_that_do_not_wait_are_found(folder: Path) -> None:
     some = [made("ring", "allreduce", "full:ranks=3"), made("direct", "reducescatter", "full:ranks=3")]
     file = written(folder / "unawaited", [Call(one, 1000, "int32", "sum", seed=1) for one in some])
     before = "while (!event.come.load(std::memory_order_acquire)) rest();"
-    driver = compiled(folder, "unawaited-steps", "-fsanitize=thread", changed=("threads.cc", before, "(void)event;"))
+    driver = compiled(
+        folder, "unawaited-steps", "-fsanitize=thread", changed=("threads_queues.h", before, "(void)event;")
+    )
     assert run(driver, file, "steps", blocks=4, threads=1, calls=30)[0] in (1, RACE)
 
 

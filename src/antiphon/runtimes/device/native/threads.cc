@@ -15,7 +15,6 @@
 
 #include "bind.h"
 #include "device.h"
-#include "joints.h"
 #include "kernel.h"
 #include "meeting.h"
 
@@ -82,8 +81,9 @@ class Queue {
     }
 
   public:
-    const u32 *stop = nullptr; /* of the rank: then what is asked for is not done */
+    const u32 *const stop; /* of the rank: then what is asked for is not done */
 
+    explicit Queue(const u32 *stop) : stop(stop) {}
     ~Queue() {
         {
             const std::lock_guard<std::mutex> hold(lock);
@@ -190,47 +190,9 @@ bool is_mapped(void *memory) {
 
 }  // namespace
 
-/* In place of switches: behind an address that nobody may touch stands the memory of all ranks. */
-namespace {
-
-Joints joints;
-thread_local Joint met; /* what was asked for last */
-thread_local u32 met_when = 0;
-std::atomic<u32> joint_changes{1};
-
-const Joint &behind(const void *at) {
-    const u32 now = joint_changes.load(std::memory_order_relaxed);
-    if (met_when != now || (const char *)at < met.all || (const char *)at >= met.all + met.bytes)
-        met = joints.behind(at), met_when = now;
-    return met;
-}
-
-}  // namespace
-
-i64 joined_ranks(const void *at) { return (i64)behind(at).of.size(); }
-char *joined_at(const void *at, i64 rank) {
-    const Joint &found = behind(at);
-    return found.of[(size_t)rank] + ((const char *)at - found.all);
-}
+#include "threads_joints.h"
 
 const char *ad_why() { return why; }
-
-int ad_joint_new(u32 count, void *const *, size_t bytes, void **memory) {
-    Joint made = {{}, (bytes + 64) / 64 * 64, nullptr};
-    made.all = (char *)mmap(nullptr, made.bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (made.all == MAP_FAILED) return why = "no address for all ranks can be had", 1;
-    for (u32 i = 0; i < count; ++i) made.of.push_back((char *)(memory[i] = aligned_alloc(64, made.bytes)));
-    for (char *one : made.of) memset(one, 0, made.bytes);
-    joints.add(made), joint_changes.fetch_add(1);
-    return 0;
-}
-
-void ad_joint_free(void *, void *memory) {
-    const Joint found = joints.taken(memory);
-    joint_changes.fetch_add(1);
-    for (char *one : found.of) free(one);
-    if (found.all) munmap(found.all, found.bytes);
-}
 
 void *ad_rank_new(u32 rank, u32 ranks, u32 blocks, u32 threads) {
     if (!blocks || !threads || (u64)blocks * threads > MOST_THREADS) return why = "a rank has from 1 to 4096 threads", nullptr;
@@ -320,73 +282,6 @@ int prepare(Rank &rank, Plan &plan, u64 call, i64 unit, int type, int op, u32 la
     return 0;
 }
 
-/* ---- what by_steps.h asks for ---- */
-
-Queue &queue_of(Rank &rank, u32 number) {
-    rank.queues[number].stop = &rank.stop;
-    return rank.queues[number];
-}
-
-Event *event_of(Queue &, size_t number) {
-    static thread_local std::deque<Event> events;
-    while (events.size() <= number) events.emplace_back();
-    events[number].come.store(false, std::memory_order_relaxed);
-    return &events[number];
-}
-
-void ask_copy(Queue &queue, void *to, const void *from, size_t bytes) {
-    queue.ask([=, &queue] {
-        if (!glance(queue.stop)) memcpy(to, from, bytes);
-    });
-}
-
-void ask_step(Queue &queue, const Run &run, const Step *step, u32 lanes) {
-    queue.ask([=] {
-        for (u32 lane = 0; lane < lanes && !glance(run.stop); ++lane)
-            typed(run.type, [&](auto *type) { carry_out<Value<decltype(type)>>(run, *step, {lane, lanes}); });
-    });
-}
-
-void ask_record(Queue &queue, Event &event) {
-    queue.ask([&event] { event.come.store(true, std::memory_order_release); });
-}
-
-void ask_wait(Queue &queue, Event &event) {
-    queue.ask([&event] {
-        while (!event.come.load(std::memory_order_acquire)) rest();
-    });
-}
-
-void ask_tell(Queue &queue, u64 *at, u64 value) {
-    queue.ask([=, &queue] {
-        if (!glance(queue.stop)) store(at, value);
-    });
-}
-
-void ask_await(Queue &queue, const u64 *at, u64 value, const u32 *stop) {
-    queue.ask([=] { (void)has_come(at, value, stop); });
-}
-
-const u32 *begin_queues(Rank &rank) {
-    __atomic_store_n(&rank.stop, 0, __ATOMIC_RELAXED);
-    return &rank.stop;
-}
-
-double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
-
-bool queues_end_by(Rank &rank, double end) {
-    for (auto &one : rank.queues)
-        if (!one.second.end_by(end)) return false;
-    return true;
-}
-
-void stop_queues(Rank &rank) { __atomic_store_n(&rank.stop, 1, __ATOMIC_RELAXED); }
-
-int end_queues(Rank &rank) {
-    for (auto &one : rank.queues) one.second.end();
-    return 0;
-}
-
 /* All threads of a rank, whose lock is held. */
 void begin(Rank &rank, u64 call, u32 used) {
     if (u64 *mine = rank.peers[rank.rank].box; mine && empties(call))
@@ -411,50 +306,6 @@ int ad_start(void *rank_, void *plan, u64 call, i64 unit, int type, int op, u32 
     return 0;
 }
 
-namespace {
-
-/* What CUDA calls a graph: a call of all ranks of this process as it stands, to be made again. */
-struct Graph {
-    struct OfRank {
-        Rank *rank;
-        Run run;
-        std::vector<Peer> peers;
-        std::shared_ptr<Size> size;
-        u32 used;
-    };
-    std::vector<OfRank> all;
-    u64 counter = 0;
-};
-
-}  // namespace
-
-void *ad_graph_new(u32 count, void *const *ranks, void *const *plans, i64 unit, int type, int op, u32 lanes, u32 rounds,
-                   char *const *buffers, const i64 *lengths) {
-    std::unique_ptr<Graph> graph(new Graph);
-    for (u32 i = 0; i < count; ++i) {
-        Rank &rank = *(Rank *)ranks[i];
-        Plan &plan = *(Plan *)plans[i];
-        if (prepare(rank, plan, 0, unit, type, op, lanes, rounds, buffers, lengths)) return nullptr;
-        graph->all.push_back({&rank, rank.run, rank.peers, plan.size, (u32)plan.table.head.blocks * lanes});
-    }
-    for (Graph::OfRank &one : graph->all) one.run.peers = one.peers.data(), one.run.counter = &graph->counter;
-    return graph.release();
-}
-
-int ad_graph_begin(void *graph_, u64 call) {
-    Graph &graph = *(Graph *)graph_;
-    graph.counter = call;
-    for (Graph::OfRank &one : graph.all) {
-        const std::lock_guard<std::mutex> hold(one.rank->lock);
-        one.rank->run = one.run;
-        one.rank->boxes.stopped();
-        begin(*one.rank, call, one.used);
-    }
-    return 0;
-}
-
-void ad_graph_free(void *graph) { delete (Graph *)graph; }
-
 int ad_wait(void *rank_, double seconds) {
     Rank &rank = *(Rank *)rank_;
     std::unique_lock<std::mutex> hold(rank.lock);
@@ -471,4 +322,7 @@ int ad_wait(void *rank_, double seconds) {
     return failed;
 }
 
+#include "threads_queues.h"
+
 #include "by_steps.h"
+#include "threads_graphs.h"
