@@ -61,8 +61,9 @@ def sweep(ranks: int, pairs: Sequence[tuple[str, str]], units: Sequence[int], ra
                         plan, unit, str(random.choice(["int32"] if switches(plan) else TYPES)),
                         str(random.choice(operators(kind))), *((lanes, rounds) if plan.sliced else (1, 1)), done,
                     )  # fmt: skip
-                    hold(group, call, held)
-                    done += 1
+                    if held.fits(unit, call.made.dtype):
+                        hold(group, call, held)
+                        done += 1
     return done
 
 

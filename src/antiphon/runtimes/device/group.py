@@ -50,6 +50,9 @@ _FUNCTIONS = {  # device.h
     "ad_graph_new": (
         c_void_p, c_uint32, c_void_p, c_void_p, c_int64, c_int, c_int, c_uint32, c_uint32, c_void_p, c_void_p,
     ),
+    "ad_library_new": (c_void_p, c_uint32, c_void_p, c_char_p),
+    "ad_library_go": (c_int, c_void_p, c_int, c_int64, c_int, c_int, c_int, c_void_p, c_void_p),
+    "ad_library_free": (None, c_void_p),
     "ad_graph_begin": (c_int, c_void_p, c_uint64),
     "ad_graph_free": (None, c_void_p),
     "ad_by_host": (

@@ -13,10 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from antiphon.core.collective import Collective
 from antiphon.core.program.kinds import INPUT, OUTPUT, SCRATCH
 from antiphon.core.schedule import Schedule
 from antiphon.errors import Missing, Unsupported
 from antiphon.lower.device.table import tables
+from antiphon.runtimes.device.beside import Library
 from antiphon.runtimes.device.group import Device, DevicePlan, Group, device
 from antiphon.runtimes.device.shares import PACKED, TABLES, Choice, choices, chosen, timed
 from antiphon.runtimes.engine.build import library
@@ -32,9 +34,11 @@ PATIENCE = 60.0
 
 
 class _OnDevice(Runtime):
-    """`target`: the library of the device. `tables`: which are made of a program, where there are such."""
+    """`target`: the library of the device. `tables`: which are made of a program, where there are such. `library`:
+    whose collectives are measured beside; "": none, but plain NumPy."""
 
     target: str
+    library: str = ""
     tables: tuple[str, ...] = ("plain",)
 
     def ready(self, how: How) -> None:
@@ -67,7 +71,8 @@ class _OnDevice(Runtime):
             with self.group(schedules[0].collective.ranks, how) as group:
                 seat = _Seats(schedules[0], some[0], group)
                 calls = [seat.ours(schedule, self.tables, self.choices) for schedule in schedules]
-                rows = Heat(some, seat, calls, seat.plainly, Together()).go()
+                with seat.beside(schedules[0].collective, self.library) as theirs:
+                    rows = Heat(some, seat, calls, theirs, Together()).go()
                 for number, row in zip(heat, rows, strict=True):
                     heard(number, {**row, "agree": seat.agree()})
 
@@ -85,7 +90,7 @@ class Threads(_OnDevice):
 class Cuda(_OnDevice):
     """Ranks go round the GPUs of this machine."""
 
-    target, driver = "cuda", "libcuda.so.1"
+    target, driver, library = "cuda", "libcuda.so.1", "libnccl.so.2"
     tables = tuple(TABLES)
 
     def ready(self, how: How) -> None:
@@ -108,7 +113,7 @@ class Cuda(_OnDevice):
 
 
 class Hip(Cuda):
-    target, driver = "hip", "libamdhip64.so"
+    target, driver, library = "hip", "libamdhip64.so", "librccl.so.1"
 
 
 class _Seats(Seats):
@@ -166,6 +171,32 @@ class _Seats(Seats):
             self.made_by_us = True
 
         return call
+
+    @contextmanager
+    def beside(self, collective: Collective, name: str) -> Iterator[Callable[[], None] | None]:
+        """The same by a library on the same buffers; None where it has none."""
+        if not name:
+            yield self.plainly
+            return
+        try:
+            opened = Library(self.group, name)
+        except Unsupported:
+            yield None
+            return
+        case = self.case
+        try:
+            same = opened.call(collective, case.unit, self.where, self.dtype, case.op or "sum", case.in_place)
+        except Unsupported:
+            yield None
+        else:
+
+            def theirs() -> None:
+                same()
+                self.made_by_us = True  # as far as fetching goes
+
+            yield theirs
+        finally:
+            opened.close()
 
     def _plans(self, schedule: Schedule, names: Sequence[str]) -> Plans:
         """Those of the tables that there are for this schedule and size."""

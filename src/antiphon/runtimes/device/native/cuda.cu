@@ -398,3 +398,20 @@ int ad_wait(void *rank_, double seconds) {
 
 #include "by_steps.h"
 #include "cuda_graphs.h"
+
+namespace {
+
+int device_of(const Rank &rank) { return rank.device->number; }
+void *stream_of(Rank &rank) { return rank.device->stream; }
+
+int end_streams(void *const *ranks, u32 count) {
+    cuda(Error_t) code;
+    for (u32 i = 0; i < count; ++i)
+        if (FAILS(cuda(SetDevice)(device_of(*(Rank *)ranks[i]))) || FAILS(cuda(StreamSynchronize)(((Rank *)ranks[i])->device->stream)))
+            return 1;
+    return 0;
+}
+
+}  // namespace
+
+#include "library.h"

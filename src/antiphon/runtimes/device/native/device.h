@@ -54,6 +54,12 @@ SEEN int ad_start(void *rank, void *plan, u64 call, i64 unit, int type, int op, 
 /* After all ranks of this process have begun: until this one is done, `seconds` at most (0: as long as it takes). 0: done. */
 SEEN int ad_wait(void *rank, double seconds);
 
+/* The collectives of a library (NCCL, RCCL) for all ranks, which are here, each on a device of its own; NULL: it cannot be had.
+ * `kind`: as in a program file; `count`: elements of a block; where each rank's block or blocks begin. 0: done, at all. */
+SEEN void *ad_library_new(u32 count, void *const *ranks, const char *path);
+SEEN int ad_library_go(void *library, int kind, i64 count, int type, int op, int root, char *const *from, char *const *to);
+SEEN void ad_library_free(void *library);
+
 /* A call of these ranks, all of this process, by one kernel, as it stands: to be made again with nothing but its number, which
  * devices count on by themselves (a CUDA graph). NULL: it cannot be had. Then ad_wait, as for ad_start. */
 SEEN void *ad_graph_new(u32 count, void *const *ranks, void *const *plans, i64 unit, int type, int op, u32 lanes, u32 rounds,
