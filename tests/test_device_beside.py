@@ -74,7 +74,7 @@ def test_the_table_has_both(
     monkeypatch.chdir(tmp_path)
     assert run(["plan", "allreduce", "full:ranks=4", "--planner", "ring", "-o", "plan.json"]) == 0
     capsys.readouterr()
-    assert run("bench plan.json --on threads -b 1KB -e 4KB -n 3 -w 1".split()) == 0
+    assert run(["bench", "plan.json", "--on", "threads", "-b", "1KB", "-e", "4KB", "-n", "3", "-w", "1"]) == 0
     said = capsys.readouterr().out
     rows = [line.split() for line in said.splitlines() if line.strip() and line.strip()[0].isdigit()]
     assert len(rows) >= 2
