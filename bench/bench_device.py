@@ -1,9 +1,9 @@
 """What the engine for GPUs costs its host: uploading a plan, and beginning a call. On threads of this processor.
 
-Run: python bench/bench_device.py [--compile [--archs]]. CPU time. `upload`: the tables of all ranks, read, held against limits,
-and copied to the device, and the addresses of a first size. `begin`: what the thread that calls spends until a rank has
-begun, ctypes included; the call before is done; `first`: the first call of a size. `write`: generated code, and with
---compile what compilers take for it; with --archs for every kind of GPU, of the plans of 64 ranks.
+Run: python bench/bench_device.py [--compile [--archs]]. CPU time. `upload`: the tables of all ranks, read, held
+against limits, and copied to the device, and the addresses of a first size. `begin`: what the thread that calls spends
+until a rank has begun, ctypes included; the call before is done; `first`: the first call of a size. `write`: generated
+code, and with --compile what compilers take for it; with --archs for every kind of GPU, of the plans of 64 ranks.
 """
 
 from __future__ import annotations

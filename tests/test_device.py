@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from device_model import PUT, take_apart
 
 import antiphon
 from antiphon.core.collective import Collective
@@ -163,12 +164,47 @@ def test_blocks_that_arrive_in_another_order_are_permuted_in_place(ranks: int, k
                 run(group, made, schedule, unit, in_place, lanes=2, way=way)
 
 
+def runs(made: Table) -> int:
+    """How many runs of memory its puts send."""
+    return sum(len(step.arguments) // 2 for step in take_apart(made).streams[0] if step.kind == PUT)
+
+
+@pytest.mark.parametrize(("ranks", "k"), [(9, 3), (8, 2), (12, 4), (16, 2)])
+@pytest.mark.parametrize("in_place", [False, True])
+def test_blocks_of_sums_are_permuted_first(ranks: int, k: int, in_place: bool) -> None:
+    schedule = (
+        antiphon.plan("reducescatter", f"full:ranks={ranks}", planner="permrecmult", options={"k": k})
+        .at(2**20)
+        .schedule
+    )
+    made = tables(schedule, in_place=in_place, arrival=True)
+    plainly = tables(schedule, in_place=in_place, streams=1)
+    assert sum(map(runs, made)) < sum(map(runs, plainly))
+    if ranks == 9:
+        assert [runs(one) for one in made] == [2] * 9  # two partners; what goes to the next two goes with its fold
+        assert [runs(one) for one in plainly] == [6] * 9
+    with Group(threads(), ranks, blocks=2, threads=3) as group:
+        for unit, dtype, op in (
+            (0, "int32", "sum"),
+            (1, "int8", "max"),
+            (7, "float32", "sum"),
+            (1000, "float16", "avg"),
+        ):
+            run(group, made, schedule, unit, in_place, dtype=dtype, op=op)
+            run(group, made, schedule, unit, in_place, dtype=dtype, op=op, lanes=2, rounds=3)
+            for way in WAYS[1:]:
+                run(group, made, schedule, unit, in_place, dtype=dtype, op=op, lanes=2, way=way)
+
+
 def test_what_has_no_order_of_arrival() -> None:
     uneven = Collective("allgather", 4, weights=np.array([3, 1, 1, 2]))
-    for what, planner in (("allgather", "ring"), ("reducescatter", "permrecmult"), (uneven, "permrecmult")):
+    for what, planner in (("allgather", "ring"), ("allreduce", "permrecmult"), (uneven, "permrecmult")):
         schedule = antiphon.plan(what, "full:ranks=4", planner=planner).at(0).schedule
         with pytest.raises(Unsupported, match=r"no order of arrival|several lengths"):
             tables(schedule, arrival=True)
+    folded = schedule_of("reducescatter", "full:ranks=7", "permrecmult")
+    with pytest.raises(Unsupported, match="no order of arrival"):
+        tables(folded, arrival=True)
 
 
 def idle(made: Table) -> Table:

@@ -272,3 +272,13 @@ def test_blocks_as_they_arrive(tmp_path: Path) -> None:
     text = source(schedule_of("allgather", "full:ranks=9", "permrecmult"), "full:ranks=9", in_place=True, arrival=True)
     assert "w.permute_listed" in text
     right(compiled(tmp_path, text), "-b", "1", "-e", "40000", "-f", "199", "-n", "1", "-w", "0")
+
+
+@needs_a_compiler
+@pytest.mark.slow
+@pytest.mark.parametrize("in_place", [False, True])
+def test_blocks_of_sums_as_they_would_arrive(tmp_path: Path, in_place: bool) -> None:
+    schedule = schedule_of("reducescatter", "full:ranks=9", "permrecmult", options={"k": 3})
+    text = source(schedule, "full:ranks=9", in_place=in_place, arrival=True)
+    assert text != source(schedule, "full:ranks=9", in_place=in_place, streams=1)
+    right(compiled(tmp_path, text), "-b", "1", "-e", "40000", "-f", "199", "-n", "1", "-w", "1")

@@ -19,6 +19,7 @@ from antiphon.core.transform import unjoined
 from antiphon.errors import Unsupported
 from antiphon.lower.device.arrival import Arranged, arrivals, cycles
 from antiphon.lower.device.atoms import Atoms, atoms
+from antiphon.lower.device.departure import Departing
 from antiphon.lower.device.packets import Boxes, Opening, by_packets, hears
 from antiphon.lower.lowering import lower
 from antiphon.lower.onesided.form import FOLD, PACKETS, PUT, SIGNAL, SPREAD, SWITCH, SYNC, WAIT, Move, Place, Step
@@ -49,8 +50,8 @@ def tables(
 ) -> list[Table]:  # fmt: skip
     """What every rank does, in at most `streams` streams that need not hear of each other. Joints that no rank can ask
     a switch for go row by row. `arrival`: buffers are filled in the order of arrival, in one stream, and permuted at
-    the end; Unsupported where there is no such order. `packets`: messages are packets, for small data; joints go row by
-    row.
+    the end, or for a reducescatter at the beginning; Unsupported where there is no such order. `packets`: messages are
+    packets, for small data; joints go row by row.
 
     >>> from antiphon.core.example import star
     >>> [(len(one.words), one.streams, one.sliced) for one in tables(star())]
@@ -83,7 +84,7 @@ def _lowered(schedule: Schedule, in_place: bool) -> Program:
 def tables_of(
     program: Program, streams: int = 4, places: Longs | None = None, packets: bool = False
 ) -> list[Table]:  # fmt: skip
-    """`places`: of each rank and block of its output where that arrives (arrival.arrivals), in one stream."""
+    """`places`: of each rank and block where that arrives (arrival.arrivals), in one stream."""
     known = atoms(program)
     by_switches = switched(program, known.bound, "a device table") if len(program.joint) else Switched.none(program)
     made = one_sided(program, known.bound, streams, by_switches, known.touched, MOST_OPERANDS)
@@ -92,6 +93,10 @@ def tables_of(
         made, boxes = by_packets(made, known)
     finish = _Finish(program, known, made)
     block = int(program.collective.weights[:1].sum()) * known.count
+    if places is not None and program.collective.kind == "reducescatter":
+        departing = Departing(program, known, places, made)
+        made = [[departing.steps(rank, steps) for rank, steps in enumerate(of)] for of in made]
+        program, known, places = departing.program, departing.known, None
     if places is not None:
         arranged = Arranged(places, block)
         made = [[arranged.steps(rank, steps, program.in_place) for rank, steps in enumerate(of)] for of in made]

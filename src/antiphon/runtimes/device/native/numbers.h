@@ -9,8 +9,6 @@
 enum { INT8 = 0, UINT8, INT32, UINT32, INT64, UINT64, FLOAT16, FLOAT32, FLOAT64, BFLOAT16, INT16, UINT16, TYPES };
 enum { SUM = 0, PROD, MAX, MIN, AVG, OPERATORS };
 
-const size_t WIDTHS[TYPES] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 2, 2};
-
 struct half16 {
     uint16_t bits;
 };
