@@ -1,9 +1,9 @@
 """What the engine for GPUs costs its host: uploading a plan, and beginning a call. On threads of this processor.
 
-Run: python bench/bench_device.py [--compile]. CPU time. `upload`: the tables of all ranks, read, held against limits,
-and copied to the device, and the addresses of a first size. `begin`: what the thread that calls spends until a rank has
-begun, ctypes included; the call before is done; `first`: the first call of a size. `write`: generated code, and with
---compile what compilers take for it.
+Run: python bench/bench_device.py [--compile [--archs]]. CPU time. `upload`: the tables of all ranks, read, held
+against limits, and copied to the device, and the addresses of a first size. `begin`: what the thread that calls spends
+until a rank has begun, ctypes included; the call before is done; `first`: the first call of a size. `write`: generated
+code, and with --compile what compilers take for it; with --archs for every kind of GPU, of the plans of 64 ranks.
 """
 
 from __future__ import annotations
@@ -93,8 +93,15 @@ def main() -> None:
         "nvcc": ["nvcc", "-std=c++17", "-O3", "-arch=sm_90"],
         "hipcc": ["hipcc", "-std=c++17", "-O3", "-x", "hip", "--offload-arch=gfx90a", *HIP_FLAGS.split()],
     }  # fmt: skip
+    cases = CASES
+    if "--archs" in sys.argv:
+        nvcc, hipcc = compilers["nvcc"][:-1], compilers["hipcc"]
+        compilers = {f"sm_{arch}": [*nvcc, f"-arch=sm_{arch}"] for arch in (75, 80, 90, 100)}
+        for arch in ("gfx906", "gfx90a"):
+            compilers[arch] = [f"--offload-arch={arch}" if "offload" in one else one for one in hipcc]
+        cases = tuple(case for case in CASES if case[1] == "full:ranks=64")
     rows: list[dict[str, Any]] = []
-    for kind, spec, planner in CASES:
+    for kind, spec, planner in cases:
         schedule = antiphon.plan(kind, antiphon.topology(spec), planner=planner).at(2**20).schedule
         began = time.process_time()
         made = tables(schedule)
@@ -113,7 +120,7 @@ def main() -> None:
         print(row, flush=True)
     titles = list(rows[0])
     print_table(titles, [[row.get(title, "") for title in titles] for row in rows])
-    save("device", {"rows": rows})
+    save("device-archs" if "--archs" in sys.argv else "device", {"rows": rows})
 
 
 if __name__ == "__main__":

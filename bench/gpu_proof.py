@@ -2,8 +2,10 @@
 
 Run: make gpu-proof, or python bench/gpu_proof.py [--on cuda|hip|threads] [--machines SPEC ...]. All ranks are in this
 process and go round the GPUs; with one GPU all are on it. Every planner and collective is run at several sizes, types,
-operators, lanes and rounds, held against the interpreter; then a thousand calls one after another; then times beside
-the device's own copy. The result is dated: bench/results/gpu-proof-DATE.json. Exit code 1 where anything is wrong.
+operators, lanes and rounds, with signals, as packets and in the order of arrival, by one kernel, by steps, by copies
+and captured, held against the interpreter; then a thousand calls one after another; then times, each in the way that
+is found best there, beside the device's own copy and the library's collective (NCCL, RCCL; where each rank has a GPU).
+The result is dated: bench/results/gpu-proof-DATE.json. Exit code 1 where anything is wrong.
 """
 
 from __future__ import annotations
@@ -27,10 +29,12 @@ import antiphon
 from antiphon.core.collective import COMBINING, ROOTED
 from antiphon.core.datatypes import data_type
 from antiphon.core.schedule import Schedule
-from antiphon.errors import AntiphonError, TimedOut
+from antiphon.errors import AntiphonError, TimedOut, Unsupported
 from antiphon.lower.device.table import tables
 from antiphon.planners.table import TABLE
-from antiphon.runtimes.device.group import Device, DevicePlan, Group, device
+from antiphon.runtimes.device.beside import Library
+from antiphon.runtimes.device.group import WAYS, Device, DevicePlan, Group, device
+from antiphon.runtimes.device.shares import TABLES, Choice, choices
 from antiphon.runtimes.engine.build import library
 from antiphon.runtimes.measure.made_up import MadeUp
 
@@ -40,6 +44,7 @@ OPERATORS = ["sum", "max", "avg", "prod", "min"]
 UNITS = (0, 1, 7, 1000, 65537)
 BLOCKS = {"threads": 8}  # of all ranks together there must be room on one device
 TIMED = [2**10, 2**14, 2**18, 2**22, 2**26]
+LIBRARIES = {"cuda": "libnccl.so.2", "hip": "librccl.so.1", "threads": ""}
 
 
 def blocks_of(on: str, ranks: int) -> int:
@@ -74,8 +79,14 @@ def one(group: Group, plan: DevicePlan, schedule: Schedule, unit: int, in_place:
     outputs = [values.copy() for values in given] if in_place else [np.zeros(rank.sizes[1], dtype) for rank in ranks]
     most = group.blocks // max(plan.streams, 1) if plan.sliced else 1
     lanes, rounds = int(dice.integers(1, most + 1)), int(dice.integers(1, 5)) if plan.sliced else 1
+    way = "kernel" if plan.packets else str(dice.choice(WAYS))
+    if not plan.fits(unit, dtype):
+        return "no room for packets"
     try:
-        group.run(plan, unit, None if in_place else given, outputs, op, lanes=lanes, rounds=rounds, timeout=20)
+        group.run(
+            plan, unit, None if in_place else given, outputs, op, lanes=lanes, rounds=rounds if way == "kernel" else 1,
+            timeout=20, way=way,
+        )  # fmt: skip
     except TimedOut:
         return "hangs"
     return "wrong" if sum(rank.count_wrong(out) for rank, out in zip(ranks, outputs, strict=True)) else "right"
@@ -89,17 +100,18 @@ def all_right(on: str, where: Device, machines: list[str]) -> list[dict[str, Any
         with Group(where, machine.ranks, blocks_of(on, machine.ranks), threads_of(on)) as group:
             for name, kind, schedule in plans_of(machine):
                 for in_place in (False, True):
-                    try:
-                        made = tables(schedule, in_place=in_place, streams=min(4, group.blocks))
-                    except AntiphonError:
-                        counts["no program in place"] += 1
-                        continue
-                    plan = group.plan(made)
-                    for unit in UNITS:
-                        what = one(group, plan, schedule, unit, in_place, dice)
-                        counts[what] += 1
-                        if what != "right":
-                            bad.append(f"{kind} {name} in_place={in_place} unit={unit}: {what}")
+                    for form, asked in TABLES.items():
+                        try:
+                            made = tables(schedule, in_place=in_place, streams=min(4, group.blocks), **asked)
+                        except AntiphonError:
+                            counts[f"no {form} tables"] += 1
+                            continue
+                        plan = group.plan(made)
+                        for unit in UNITS:
+                            what = one(group, plan, schedule, unit, in_place, dice)
+                            counts[what] += 1
+                            if what not in ("right", "no room for packets"):
+                                bad.append(f"{kind} {name} {form} in_place={in_place} unit={unit}: {what}")
         rows.append({"machine": spec, **counts, "bad": bad[:20], "seconds": time.time() - began})
         print(rows[-1], flush=True)
     return rows
@@ -118,6 +130,52 @@ def for_ever(on: str, where: Device, calls: int = 1000) -> dict[str, Any]:
     return dict(told)
 
 
+def captured(on: str, where: Device, calls: int = 200) -> dict[str, Any]:
+    """Calls made again and again as they stand, with signals and as packets, what they add being other each time."""
+    machine, told, unit, kind = antiphon.topology("full:ranks=4"), Counter[str](), 500, np.dtype(np.int32)
+    schedule = antiphon.plan("allreduce", machine, planner="ring").at(2**16).schedule
+    with Group(where, 4, blocks_of(on, 4), threads_of(on)) as group:
+        for form in ("plain", "packets"):
+            plan = group.plan(tables(schedule, streams=2, **TABLES[form]))
+            lengths = np.array([[unit, unit, plan.scratch(rank, unit)] for rank in range(4)], np.int64)
+            rows = [[group.memory(rank, np.zeros(count, kind)) for count in lengths[rank]] for rank in range(4)]
+            graph = group.capture(plan, unit, np.array(rows, np.uintp), lengths, kind)
+            for call in range(calls // 2):
+                given = [np.arange(unit, dtype=kind) * (rank + call) for rank in range(4)]
+                for rank in range(4):
+                    group.bring(rank, rows[rank][0], given[rank])
+                graph.replay(20)
+                outputs = [np.zeros(unit, kind) for _ in range(4)]
+                for rank in range(4):
+                    group.fetch(rank, rows[rank][1], outputs[rank])
+                told["right" if all((one == sum(given)).all() for one in outputs) else "wrong"] += 1
+            graph.close()
+    return dict(told)
+
+
+def by_switches(on: str, where: Device) -> dict[str, Any]:
+    """Sums by switches, where all ranks have memory that they know; else why not."""
+    machine, told = antiphon.topology("hgx-h100"), Counter[str]()
+    schedule = antiphon.plan("allreduce", machine, planner="nvls").at(2**20).schedule
+    try:
+        with Group(where, 8, blocks_of(on, 8), threads_of(on)) as group:
+            plan = group.plan(tables(schedule, streams=2))
+            for unit in (1000, 4096):
+                for dtype in ("int32", "float32", "float16", "bfloat16"):
+                    made = MadeUp(schedule.collective, unit, data_type(dtype), "sum", False, 3, keep=True)
+                    ranks = [made.rank(rank) for rank in range(8)]
+                    given = [np.zeros(rank.sizes[0], data_type(dtype)) for rank in ranks]
+                    for rank, values in zip(ranks, given, strict=True):
+                        rank.fill(values)
+                    outputs = [np.zeros(rank.sizes[1], data_type(dtype)) for rank in ranks]
+                    group.run(plan, unit, given, outputs, "sum", timeout=20, joined=True)
+                    wrong = sum(rank.count_wrong(out) for rank, out in zip(ranks, outputs, strict=True))
+                    told["wrong" if wrong else "right"] += 1
+    except AntiphonError as error:
+        return {"not run": str(error)}
+    return dict(told)
+
+
 def seconds(call: Callable[[], None], repeat: int) -> float:
     spent = []
     for _ in range(repeat):
@@ -128,33 +186,68 @@ def seconds(call: Callable[[], None], repeat: int) -> float:
 
 
 def times(on: str, where: Device, ranks: int = 8) -> list[dict[str, Any]]:
-    """Allreduces in the best of some lanes and rounds, beside the device's own copy of as many bytes."""
+    """Allreduces in the way found best, beside the device's own copy of as many bytes and the library's allreduce."""
     machine, rows = antiphon.topology(f"full:ranks={ranks}"), []
     for planner in ("ring", "direct", "halving-doubling"):
         schedule = antiphon.plan("allreduce", machine, planner=planner).at(2**26).schedule
         for nbytes in TIMED[: 4 if on == "threads" else 5]:
             with Group(where, ranks, blocks_of(on, ranks), threads_of(on)) as group:
-                rows.append({"planner": planner, "ranks": ranks, "nbytes": nbytes, **timed(group, schedule, nbytes)})
+                rows.append(
+                    {
+                        "planner": planner,
+                        "ranks": ranks,
+                        "nbytes": nbytes,
+                        **timed(group, schedule, nbytes, LIBRARIES[on]),
+                    }
+                )
             print(rows[-1], flush=True)
     return rows
 
 
-def timed(group: Group, schedule: Schedule, nbytes: int) -> dict[str, Any]:
-    plan, unit, kind = group.plan(tables(schedule, streams=min(4, group.blocks))), nbytes // 4, np.dtype("float32")
-    lengths = np.array([[unit, unit, plan.scratch(rank, unit)] for rank in range(group.ranks)], np.int64)
+def timed(group: Group, schedule: Schedule, nbytes: int, library: str) -> dict[str, Any]:
+    unit, kind, streams = nbytes // 4, np.dtype("float32"), min(4, group.blocks)
+    plans = dict[str, DevicePlan]()
+    for form in ("plain", "packets"):
+        plan = group.plan(tables(schedule, streams=streams, **TABLES[form]))
+        if plan.fits(unit, kind):
+            plans[form] = plan
+    scratch = [max(plan.scratch(rank, unit) for plan in plans.values()) for rank in range(group.ranks)]
+    lengths = np.array([[unit, unit, count] for count in scratch], np.int64)
     where = np.array(
         [[group.memory(rank, np.zeros(count, kind)) for count in row] for rank, row in enumerate(lengths.tolist())],
         np.uintp,
     )
-    found = {"copy_seconds": seconds(lambda: group.copy(0, int(where[0, 1]), int(where[0, 0]), nbytes), 30)}
-    best: tuple[float, int, int] = (float("inf"), 0, 0)
-    for lanes in (1, 2, 4, 8, 16):
-        for rounds in (1, 4, 16):
-            if lanes * plan.streams > group.blocks or (not plan.sliced and lanes * rounds > 1):
-                continue
-            call = partial(group.go, plan, unit, where, lengths, kind, lanes=lanes, rounds=rounds, timeout=30)
-            best = min(best, (seconds(call, 15), lanes, rounds))
-    return {"seconds": best[0], "lanes": best[1], "rounds": best[2], **found}
+    found: dict[str, Any] = {
+        "copy_seconds": seconds(lambda: group.copy(0, int(where[0, 1]), int(where[0, 0]), nbytes), 30),
+        "library_seconds": by_library(group, schedule, unit, where, kind, library),
+    }  # fmt: skip
+    tried = dict[Choice, float]()
+    for form, plan in plans.items():
+        for how in choices(plan.streams, group.blocks, plan.sliced, nbytes, form):
+            if how.way == "kernel":
+                call = partial(group.go, lanes=how.lanes, rounds=how.rounds)
+            else:
+                call = partial(group.go_by_host, lanes=how.lanes, way=how.way)
+            tried[how] = seconds(partial(call, plan, unit, where, lengths, kind, timeout=30), 15)
+    best = min(tried, key=lambda how: tried[how])
+    return {"seconds": tried[best], **best._asdict(), **found}
+
+
+def by_library(
+    group: Group, schedule: Schedule, unit: int, where: np.ndarray[Any, Any], kind: np.dtype[Any], name: str
+) -> float | None:  # fmt: skip
+    """Seconds of its own collective on the same buffers; None where it cannot be had."""
+    if not name:
+        return None
+    try:
+        library = Library(group, name)
+        call = library.call(schedule.collective, unit, where, kind, "sum", False)
+    except Unsupported as error:
+        print(error, flush=True)
+        return None
+    found = seconds(call, 15)
+    library.close()
+    return found
 
 
 def said(*command: str) -> str:
@@ -180,11 +273,14 @@ def main() -> int:
     }  # fmt: skip
     found["right"] = all_right(asked.on, where, asked.machines)
     found["calls_one_after_another"] = for_ever(asked.on, where)
+    found["captured"] = captured(asked.on, where)
+    found["by_switches"] = by_switches(asked.on, where)
     found["times"] = times(asked.on, where)
     if asked.save:
         _common.save(f"gpu-proof-{asked.on}-{datetime.date.today().isoformat()}", found)
     wrong = sum(row.get("wrong", 0) + row.get("hangs", 0) for row in found["right"])
-    return int(wrong > 0 or set(found["calls_one_after_another"]) != {"right"})
+    other = set(found["calls_one_after_another"]) | set(found["captured"]) | set(found["by_switches"]) - {"not run"}
+    return int(wrong > 0 or other != {"right"})
 
 
 if __name__ == "__main__":

@@ -44,8 +44,10 @@ class Plan:
         return max(one.streams for one in self.tables)
 
 
-def plan_of(schedule: Schedule, in_place: bool, streams: int) -> Plan:
+def plan_of(schedule: Schedule, in_place: bool, streams: int, packets: bool = False) -> Plan:
     """As `lower.device.table.tables` does it, with the program at hand. Unsupported where there is none."""
+    if packets:
+        return _plan(unjoined(schedule), in_place, streams, packets)
     try:
         return _plan(schedule, in_place, streams)
     except Unsupported:
@@ -54,14 +56,14 @@ def plan_of(schedule: Schedule, in_place: bool, streams: int) -> Plan:
     return _plan(unjoined(schedule), in_place, streams)
 
 
-def _plan(schedule: Schedule, in_place: bool, streams: int) -> Plan:
+def _plan(schedule: Schedule, in_place: bool, streams: int, packets: bool = False) -> Plan:
     for lag in (2**20, 1):
         program = lower(schedule, in_place=in_place, lag=lag, joints=True)
         sizes = bind(program, program.denominator).sizes
         if sizes[:, SCRATCH].max() <= 2 * sizes[:, :SCRATCH].max():
             break
-    plainly = lower(replace(schedule, pieces=1), in_place=in_place)
-    return Plan(program, tables_of(program, streams), plainly)
+    plainly = lower(replace(unjoined(schedule), pieces=1), in_place=in_place)
+    return Plan(program, tables_of(program, streams, packets=packets), plainly)
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,9 @@ from antiphon.lower.device.table import Table
 from antiphon.runtimes.measure.made_up import MadeUp
 
 SIGNAL, WAIT, PUT, FOLD, SYNC, SWITCH, SPREAD, DIVIDE = range(8)
-INPUT, OUTPUT, SCRATCH = range(3)
+INPUT, OUTPUT, SCRATCH, PACKETS = range(4)
 CALLS, ROUND_BITS, CALL_BITS = 2**36, 16, 28
+_SLOT = 1000  # more than there are packets in any
 _GATE, _SIGNAL, _WAIT, _SYNC, _DATA, _END, _START, _FINISH = range(8)
 
 Cell = tuple[int, int, int]  # rank, buffer, element
@@ -54,6 +55,8 @@ class Read:
     regions: tuple[tuple[int, ...], ...]
     streams: tuple[tuple[Step, ...], ...]
     sliced: bool
+    hears: bool = False  # at its end all have heard from all, by packets
+    packets: bool = False
 
     def cut(self, unit: int, whole: int, part: int) -> int:
         return unit * whole + unit * self.parts[part] // self.denominator
@@ -61,6 +64,8 @@ class Read:
     def element(self, unit: int, a: Argument) -> int:
         """Where in its buffer a place begins."""
         buffer, whole, part, *before = self.regions[a.region]
+        if buffer == PACKETS:
+            return _SLOT * before[-1]
         at = self.cut(unit, a.whole, a.part)
         if buffer == SCRATCH:
             strides = (unit * w - -unit * p // self.denominator for w, p in self.classes)
@@ -87,7 +92,7 @@ def take_apart(table: Table) -> Read:
     words = [int(one) for one in table.words]
     rank, denominator = words[3], words[5]
     parts, classes, regions, blocks, steps, arguments = words[8:14]
-    at = 14
+    at = 17
 
     def rows(count: int, width: int) -> list[tuple[int, ...]]:
         nonlocal at
@@ -104,7 +109,8 @@ def take_apart(table: Table) -> Read:
     made = [Step(kind, tuple(every[first : first + count]), more) for kind, first, count, more in some]
     return Read(
         rank, denominator, cuts, tuple(kinds), tuple(places),
-        tuple(tuple(made[first : first + count]) for first, count in streams), table.sliced,
+        tuple(tuple(made[first : first + count]) for first, count in streams), table.sliced, bool(words[16]),
+        table.packets,
     )  # fmt: skip
 
 
@@ -125,7 +131,8 @@ class Case:
     """Calls one after another on the same buffers. `races`: the first access that no order protects is a fault; else
     only what comes of it. `epochs`: signals have the number of the call in them. `signed`: they are compared as the
     kernel does. `first`: the number of the first call; `numbers`: those of all, where they do not follow each other.
-    `by_peer`: the same thread tells a peer each time. `most`: states until it is given up."""
+    `by_peer`: the same thread tells a peer each time. Of packets, `flags`: they are looked at. `halves`: of boxes take
+    turns. `opening`: who must have begun is waited for. `most`: states until it is given up."""
 
     calls: list[Call]
     races: bool = True
@@ -134,6 +141,9 @@ class Case:
     first: int = 1
     numbers: list[int] | None = None
     by_peer: bool = True
+    flags: bool = True
+    halves: bool = True
+    opening: bool = True
     most: int = 3_000_000
     _cells: dict[Cell, int] = field(default_factory=dict)
     _slots: dict[tuple[int, int, int], int] = field(default_factory=dict)
@@ -151,7 +161,7 @@ class Case:
         blocks = [self._block(rank, number) for rank in range(ranks) for number in range(self._blocks(rank))]
         for rank in range(ranks):
             actions = list[list[int]]()
-            mine = [number for cell, number in self._cells.items() if cell[0] == rank]
+            mine = [number for cell, number in self._cells.items() if cell[0] == rank and cell[1] < PACKETS]
             for call, one in enumerate(self.calls):
                 outputs = [number for cell, number in self._cells.items() if cell[:2] == (rank, OUTPUT)]
                 actions.append([_START, 0, 0, 1, 0, call, 0, 1, len(mine), *mine, 0])
@@ -168,7 +178,16 @@ class Case:
             int(self.signed),
             self.most,
         ]
-        lines = [head, [_word(first)] * len(self._slots), *data, [len(hosts) + len(blocks)], *hosts, *blocks]
+        packets = [number for cell, number in self._cells.items() if cell[1] >= PACKETS]
+        lines = [
+            head,
+            [_word(first)] * len(self._slots),
+            [len(packets), *packets],
+            *data,
+            [len(hosts) + len(blocks)],
+            *hosts,
+            *blocks,
+        ]
         return "\n".join(" ".join(map(str, line)) for line in lines) + "\n"
 
     def _number(self, call: int) -> int:
@@ -217,10 +236,17 @@ class Case:
             for round_ in range(one.rounds):
                 base, slice_ = (number << CALL_BITS) + (round_ << ROUND_BITS), round_ * one.lanes + lane
                 for at, step in enumerate(table.streams[stream]):
+                    if table.packets and step.kind in (WAIT, SYNC) and step.more and (round_ or not self._opens(call)):
+                        continue
                     actions += self._step(one, rank, block, step, base, (call, at), (slice_, one.lanes * one.rounds))
                 actions.append([_SYNC, 0, 0, 1, 0, call, len(table.streams[stream])])
             actions.append([_END, 0, 0, 1, 0, call, len(table.streams[stream])])
         return [rank, 0, len(actions), *(word for action in actions for word in action)]
+
+    def _opens(self, call: int) -> bool:
+        """Whether it is not known that all have begun the call before."""
+        known = call > 0 and self._number(call - 1) == self._number(call) - 1 and self.calls[call - 1].tables[0].hears
+        return self.opening and not known
 
     def _step(
         self, one: Call, rank: int, block: int, step: Step, base: int, at: tuple[int, int], share: tuple[int, int]
@@ -250,14 +276,27 @@ class Case:
             sides = (places[len(operands) :], places[: len(operands)])
             if step.kind != PUT:
                 sides = (places[: len(results)], places[len(results) :])
-            words = [_DATA, 0, 0, 1, 0, *at]
-            for side in sides:
-                words.append(len(side))
-                for cells in side:
-                    words += [len(cells), *map(self._cell, cells)]
-            if places[0]:
-                made.append(words)
+            if table.packets and step.kind != DIVIDE:  # each by itself
+                made += [
+                    self._data_step([[(c[k],) for c in side] for side in sides], at) for k in range(len(places[0]))
+                ]
+            elif places[0]:
+                made.append(self._data_step(sides, at))
         return made
+
+    def _data_step(self, sides: Sequence[Sequence[Cells]], at: tuple[int, int]) -> list[int]:
+        number = self._number(at[0])
+        flag = number % 2**32 or 2**31
+        words = [_DATA, 0, flag if self.epochs else 1, int(self.flags), 0, *at]
+        for side in sides:
+            words.append(len(side))
+            for cells in side:
+                words += [len(cells), *(self._cell(self._in_half(cell, number)) for cell in cells)]
+        return words
+
+    def _in_half(self, cell: Cell, number: int) -> Cell:
+        rank, buffer, at = cell
+        return (rank, buffer + (number % 2 if self.halves else 0), at) if buffer == PACKETS else cell
 
 
 def _word(value: int) -> int:

@@ -1,4 +1,4 @@
-"""Some ranks of a group in a process of their own: python device_process.py RANKS CALLS MINE...
+"""Some ranks of a group in a process of their own: python device_process.py WAY RANKS CALLS MINE...
 
 It says what it tells the others, a line each time, and reads what all have told; then whether all was right.
 """
@@ -12,7 +12,7 @@ import numpy as np
 import antiphon
 from antiphon.core.program.kinds import INPUT, OUTPUT, SCRATCH
 from antiphon.lower.device.table import tables
-from antiphon.runtimes.device.group import CALLS, Group, threads
+from antiphon.runtimes.device.group import CALLS, WAYS, Group, threads
 from antiphon.runtimes.measure.made_up import MadeUp
 
 PLANS = [("allreduce", "ring"), ("alltoall", "direct"), ("allgather", "ring")]
@@ -24,7 +24,8 @@ def tell(data: bytes) -> list[bytes]:
 
 
 def main() -> str:
-    ranks, calls, *mine = map(int, sys.argv[1:])
+    way = sys.argv[1]
+    ranks, calls, *mine = map(int, sys.argv[2:])
     machine, wrong = antiphon.topology(f"full:ranks={ranks}"), 0
     schedules = [antiphon.plan(kind, machine, planner=planner).at(2**16).schedule for kind, planner in PLANS]
     made = [tables(one, streams=2) for one in schedules]
@@ -47,7 +48,12 @@ def main() -> str:
                 given = np.zeros(lengths[number, rank, INPUT], dtype)
                 data.rank(rank).fill(given)
                 group.bring(rank, int(where[rank, INPUT]), given)
-            group.go(held[number], unit, where, lengths[number], dtype, lanes=2, rounds=1 + call % 2, timeout=60)
+            chosen = WAYS[(call + mine[0]) % len(WAYS)] if way == "any" else way  # any: each process its own
+            given = (held[number], unit, where, lengths[number], dtype)
+            if chosen != "kernel":
+                group.go_by_host(*given, lanes=1 + call % 3, way=chosen, timeout=60)
+            else:
+                group.go(*given, **({"lanes": 2, "rounds": 1 + call % 2} if way != "any" else {}), timeout=60)
             for rank in mine:
                 got = np.zeros(lengths[number, rank, OUTPUT], dtype)
                 group.fetch(rank, int(where[rank, OUTPUT]), got)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from device_model import PUT, take_apart
 
 import antiphon
 from antiphon.core.collective import Collective
@@ -18,6 +21,7 @@ from antiphon.core.datatypes import data_type
 from antiphon.core.interpret import analyse
 from antiphon.core.interpret import run as interpret
 from antiphon.core.interpret.buffers import sides
+from antiphon.core.program.kinds import OUTPUT
 from antiphon.core.schedule import Schedule
 from antiphon.core.transform import unjoined
 from antiphon.errors import Invalid, Missing, TimedOut, Unsupported
@@ -160,19 +164,54 @@ def test_blocks_that_arrive_in_another_order_are_permuted_in_place(ranks: int, k
                 run(group, made, schedule, unit, in_place, lanes=2, way=way)
 
 
+def runs(made: Table) -> int:
+    """How many runs of memory its puts send."""
+    return sum(len(step.arguments) // 2 for step in take_apart(made).streams[0] if step.kind == PUT)
+
+
+@pytest.mark.parametrize(("ranks", "k"), [(9, 3), (8, 2), (12, 4), (16, 2)])
+@pytest.mark.parametrize("in_place", [False, True])
+def test_blocks_of_sums_are_permuted_first(ranks: int, k: int, in_place: bool) -> None:
+    schedule = (
+        antiphon.plan("reducescatter", f"full:ranks={ranks}", planner="permrecmult", options={"k": k})
+        .at(2**20)
+        .schedule
+    )
+    made = tables(schedule, in_place=in_place, arrival=True)
+    plainly = tables(schedule, in_place=in_place, streams=1)
+    assert sum(map(runs, made)) < sum(map(runs, plainly))
+    if ranks == 9:
+        assert [runs(one) for one in made] == [2] * 9  # two partners; what goes to the next two goes with its fold
+        assert [runs(one) for one in plainly] == [6] * 9
+    with Group(threads(), ranks, blocks=2, threads=3) as group:
+        for unit, dtype, op in (
+            (0, "int32", "sum"),
+            (1, "int8", "max"),
+            (7, "float32", "sum"),
+            (1000, "float16", "avg"),
+        ):
+            run(group, made, schedule, unit, in_place, dtype=dtype, op=op)
+            run(group, made, schedule, unit, in_place, dtype=dtype, op=op, lanes=2, rounds=3)
+            for way in WAYS[1:]:
+                run(group, made, schedule, unit, in_place, dtype=dtype, op=op, lanes=2, way=way)
+
+
 def test_what_has_no_order_of_arrival() -> None:
     uneven = Collective("allgather", 4, weights=np.array([3, 1, 1, 2]))
-    for what, planner in (("allgather", "ring"), ("reducescatter", "permrecmult"), (uneven, "permrecmult")):
+    for what, planner in (("allgather", "ring"), ("allreduce", "permrecmult"), (uneven, "permrecmult")):
         schedule = antiphon.plan(what, "full:ranks=4", planner=planner).at(0).schedule
         with pytest.raises(Unsupported, match=r"no order of arrival|several lengths"):
             tables(schedule, arrival=True)
+    folded = schedule_of("reducescatter", "full:ranks=7", "permrecmult")
+    with pytest.raises(Unsupported, match="no order of arrival"):
+        tables(folded, arrival=True)
 
 
 def idle(made: Table) -> Table:
     """The same with blocks that have no steps."""
     words = made.words.copy()
     parts, classes, regions, blocks = words[8:12].tolist()
-    first = 14 + parts + 3 * classes + regions * (3 + classes)
+    first = 17 + parts + 3 * classes + regions * (3 + classes)
     words[first + 1 : first + 2 * blocks : 2] = 0
     return made._replace(words=words)
 
@@ -244,7 +283,7 @@ def test_a_damaged_table_is_refused_or_stays_within_its_buffers() -> None:
     with Group(threads(), 3, blocks=2) as group:
         for trial in range(150):
             words = made[0].words.copy()
-            at = int(random.integers(2, 14) if trial % 3 == 0 else random.integers(len(words)))
+            at = int(random.integers(2, 17) if trial % 3 == 0 else random.integers(len(words)))
             words[at] = int(random.choice([-1, 0, 1, 2, 3, 7, 2**31, 2**62, -(2**63), int(words[at]) + 1]))
             inputs, outputs = arrays(schedule, 64, "float32", False)
             try:
@@ -278,7 +317,7 @@ def test_how_a_call_is_made_is_tried_where_it_runs(monkeypatch: pytest.MonkeyPat
     made: list[str] = []
     by_host = Group.go_by_host
     monkeypatch.setattr(
-        Threads, "choices", lambda self, plan, blocks, nbytes: choices(plan.streams, blocks, True, nbytes)
+        Threads, "choices", lambda self, plans, blocks, nbytes: choices(plans["plain"].streams, blocks, True, nbytes)
     )
     monkeypatch.setattr(sys.modules[Threads.__module__], "timed", slowly)
 
@@ -320,3 +359,60 @@ def test_nvcc_compiles_it_without_a_word(arch: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize("arch", ["gfx906", "gfx90a"])
 def test_hipcc_compiles_it_without_a_word(arch: str, tmp_path: Path) -> None:
     compiles([str(HIPCC), "-x", "hip", f"--offload-arch={arch}", "-O3", "-c", "-Wall", "-Wextra"], tmp_path)
+
+
+class Talk:
+    """What several groups of one process tell each other, each on a thread of its own."""
+
+    def __init__(self, groups: int) -> None:
+        self.met, self.told = threading.Barrier(groups), dict[int, bytes]()
+
+    def tell(self, group: int) -> Callable[[bytes], list[bytes]]:
+        def all_told(data: bytes) -> list[bytes]:
+            self.told[group] = data
+            self.met.wait(20)
+            found = list(self.told.values())
+            self.met.wait(20)
+            return found
+
+        return all_told
+
+
+def test_ranks_elsewhere_that_do_not_call_are_noticed() -> None:
+    """By the kernel and by steps; the next call is right again, whichever way it is made."""
+    schedule, talk = schedule_of("allreduce", "ring:ranks=4", "ring"), Talk(2)
+    made, kind = tables(schedule, streams=2), np.dtype(np.int32)
+    right = np.full(64, 10, kind)
+
+    def do(number: int, mine: list[int]) -> list[Any]:
+        said = list[Any]()
+        with Group(threads(), 4, 4, mine=mine, tell=talk.tell(number)) as group:
+            plan = group.plan(made)
+            lengths = np.array([[64, 64, plan.scratch(mine[0], 64)]] * 4, np.int64)
+            filled = [{r: np.full(lengths[r, place], (r + 1) * (1 - place), kind) for r in mine} for place in range(3)]
+            where = np.array([group.everywhere(one) for one in filled], np.uintp).T.copy()
+            for way in WAYS:
+                how = {"timeout": 0.2 if number else 20.0}
+                for called in (number, True):  # at first only the second group calls
+                    talk.met.wait(20)
+                    try:
+                        if called and way == "kernel":
+                            group.go(plan, 64, where, lengths, kind, **how)
+                        elif called:
+                            group.go_by_host(plan, 64, where, lengths, kind, way=way, **how)
+                        else:
+                            group.number += 1
+                    except TimedOut:
+                        said.append(way)
+                    how = {"timeout": 20.0}
+                    talk.met.wait(20)
+                for rank in mine:
+                    got = np.zeros(64, kind)
+                    group.fetch(rank, int(where[rank, OUTPUT]), got)
+                    said.append(np.array_equal(got, right))
+        return said
+
+    with ThreadPoolExecutor(2) as pool:
+        first, second = (pool.submit(do, number, mine) for number, mine in enumerate(([0], [1, 2, 3])))
+        assert first.result() == [True] * 3
+        assert second.result() == [said for way in WAYS for said in (way, True, True, True)]

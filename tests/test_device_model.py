@@ -54,14 +54,14 @@ def schedule_of(spec: str, planner: str, kind: str) -> Schedule | None:
 @cache
 def call(
     planner: str, kind: str, spec: str = "full:ranks=3", in_place: bool = False, streams: int = 1, lanes: int = 1,
-    rounds: int = 1,
+    rounds: int = 1, packets: bool = False,
 ) -> Call | None:  # fmt: skip
     """With an element for each atom at least, if these are few."""
     schedule = schedule_of(spec, planner, kind)
     if schedule is None:
         return None
     try:
-        made = tables(schedule, in_place=in_place, streams=streams)
+        made = tables(schedule, in_place=in_place, streams=streams, packets=packets)
     except AntiphonError:
         return None
     read = tuple(map(take_apart, made))
@@ -234,3 +234,74 @@ def test_two_threads_do_not_tell_one_peer_at_once(monkeypatch: pytest.MonkeyPatc
     assert one is not None
     assert wrong(one, most=0, by_peer=False) == "overtaken"
     assert Case([one], most=0).judged().startswith("too many")  # not at once: that is found before anything runs
+
+
+# Small data as packets, with flags in them. Boxes have two halves: only from the third call on is one used again.
+BY_PACKETS = [("direct", "allgather"), ("ring", "allgather"), ("direct", "alltoall"), ("direct", "reducescatter"),
+              ("ring", "allreduce"), ("binomial-tree", "broadcast"), ("binomial-tree", "gather")]  # fmt: skip
+
+
+def packets_wrong(one: Call, **options: Any) -> str:
+    """What is wrong with three such calls; "" if nothing."""
+    said = Case([one] * 3, first=LAST - 1, **options).judged()
+    assert not said.startswith("too many")
+    return "" if said.startswith("right") else said.split(":")[0]
+
+
+def test_every_planner_by_packets_in_every_order() -> None:
+    calls = list(all_calls("full:ranks=3", 7, packets=True))
+    assert len(calls) > 15
+    assert {one.tables[0].hears for _, one in calls} == {False, True}
+    for name, one in calls:
+        assert not packets_wrong(one), name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spec", ["full:ranks=2", "full:ranks=3", "line:ranks=3"])
+def test_every_planner_by_packets_in_every_order_everywhere(spec: str) -> None:
+    for more in ({}, {"streams": 2}, {"lanes": 2}, {"rounds": 2}):
+        for name, one in all_calls(spec, packets=True, **more):
+            if more == {} or _short(one, 12):
+                assert not packets_wrong(one, most=10**6), (name, more)
+
+
+def test_with_packets_and_without_in_turn() -> None:
+    some = [surely("ring", "allgather", packets=True), surely("direct", "alltoall"),
+            surely("direct", "reducescatter", packets=True), surely("binomial-tree", "broadcast", packets=True),
+            surely("direct", "allreduce", packets=True, in_place=True)]  # fmt: skip
+    for first in (LAST - 2, 2**32 - 2):
+        assert Case(some, first=first).judged().startswith("right")
+        assert Case(some[::-1], first=first).judged().startswith("right")
+
+
+@pytest.mark.parametrize(("planner", "kind"), BY_PACKETS)
+def test_no_flag_of_packets_may_be_missing(planner: str, kind: str) -> None:
+    """Nor the number of the call in it."""
+    one = surely(planner, kind, packets=True)
+    assert not packets_wrong(one)
+    assert packets_wrong(one, flags=False) == "result"
+    assert packets_wrong(one, epochs=False) == "result"
+
+
+def test_who_reads_late_has_the_other_half_of_the_box() -> None:
+    """Who has heard from all may be a call ahead: what he sends then may not lie where it has not been read."""
+    for planner, kind in (("direct", "allgather"), ("direct", "alltoall"), ("direct", "reducescatter")):
+        assert packets_wrong(surely(planner, kind, packets=True), halves=False) == "deadlock"
+
+
+def test_who_has_not_heard_from_all_waits_until_they_have_begun() -> None:
+    for planner, kind in (("binomial-tree", "broadcast"), ("binomial-tree", "gather"), ("direct", "scatter")):
+        one = surely(planner, kind, packets=True)
+        assert not one.tables[0].hears
+        assert packets_wrong(one, opening=False) == "deadlock"
+
+
+def test_weak_memory_changes_nothing_for_packets() -> None:
+    """What else a rank writes is its own; others see it when they like."""
+    for planner, kind in (
+        ("direct", "reducescatter"),
+        ("binomial-tree", "broadcast"),
+        ("halving-doubling", "allreduce"),
+    ):
+        one = surely(planner, kind, packets=True, spec="full:ranks=2" if kind == "allreduce" else "full:ranks=3")
+        assert not packets_wrong(one, races=False)

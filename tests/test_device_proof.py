@@ -85,10 +85,12 @@ def run(
     return process.returncode, said
 
 
-def made(planner: str, kind: str, spec: str, in_place: bool = False, streams: int = 2) -> Plan:
+def made(
+    planner: str, kind: str, spec: str, in_place: bool = False, streams: int = 2, packets: bool = False
+) -> Plan:  # fmt: skip
     root = {"root": 0} if kind in ("broadcast", "reduce", "gather", "scatter") else {}
     schedule = antiphon.plan(kind, antiphon.topology(spec), planner=planner, **root).at(1 << 16).schedule
-    return plan_of(schedule, in_place, streams)
+    return plan_of(schedule, in_place, streams, packets)
 
 
 @cache
@@ -97,6 +99,8 @@ def plans(spec: str) -> list[Plan]:
         made("ring", "allreduce", spec), made("direct", "alltoall", spec, True), made("direct", "reducescatter", spec),
         made("binomial-tree", "broadcast", spec), made("ring", "allgather", spec, True),
         made("halving-doubling", "allreduce", spec, True, 1), made("multi-ring", "allreduce", spec, False, 4),
+        made("ring", "allreduce", spec, packets=True), made("direct", "alltoall", spec, True, packets=True),
+        made("binomial-tree", "broadcast", spec, packets=True), made("recmult", "allgather", spec, True, packets=True),
     ]  # fmt: skip
 
 
@@ -117,10 +121,31 @@ def test_no_race(folder: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 2, 3, 4])
 def test_no_race_at_length(folder: Path, threads: int) -> None:
-    for seed, spec in enumerate(("full:ranks=2", "full:ranks=3", "ring:ranks=5", "full:ranks=8")):
+    for seed, spec in enumerate(("full:ranks=2", "full:ranks=3", "full:ranks=5", "full:ranks=8")):
         file = several(folder, spec, 8, seed, 40)
         code, said = run(sanitized(folder), file, blocks=8, threads=threads, calls=200, seed=seed, limit=400)
         assert code == 0, said
+
+
+@pytest.mark.parametrize("how", ["steps", "copies"])
+def test_no_race_by_steps(folder: Path, how: str) -> None:
+    """Queues and events alone say what waits for what."""
+    some = [one for one in plans("full:ranks=4") if not one.tables[0].packets]
+    file = written(folder / f"calls-{how}", list(drawn(np.random.default_rng(7), some, 14, 8)))
+    code, said = run(sanitized(folder), file, how, blocks=8, threads=1, calls=25)
+    assert code == 0, said
+
+
+@pytest.mark.slow
+def test_steps_that_do_not_wait_are_found(folder: Path) -> None:
+    """A queue that goes on though an event has not come."""
+    some = [made("ring", "allreduce", "full:ranks=3"), made("direct", "reducescatter", "full:ranks=3")]
+    file = written(folder / "unawaited", [Call(one, 1000, "int32", "sum", seed=1) for one in some])
+    before = "while (!event.come.load(std::memory_order_acquire)) rest();"
+    driver = compiled(
+        folder, "unawaited-steps", "-fsanitize=thread", changed=("threads_queues.h", before, "(void)event;")
+    )
+    assert run(driver, file, "steps", blocks=4, threads=1, calls=30)[0] in (1, RACE)
 
 
 @pytest.mark.slow
@@ -131,6 +156,27 @@ def test_no_race_by_switches(folder: Path) -> None:
     calls = list(drawn(np.random.default_rng(3), some, 12, 4))
     code, said = run(sanitized(folder), written(folder / "switches", calls), blocks=4, threads=2, calls=60)
     assert code == 0, said
+
+
+UNFLAGGED = "while ((u32)((found = peek(box + i)) >> 32) != flag)", "while (!(found = peek(box + i)) || !flag)"
+
+
+@pytest.mark.slow
+def test_a_packet_of_another_call_is_not_taken(folder: Path) -> None:
+    """Where its flag is not compared, what stands in the box is taken; where boxes have no halves, what somebody sends
+    who is ahead is written over what was not read."""
+    some = [
+        made("ring", "allreduce", "full:ranks=3", packets=True),
+        made("direct", "alltoall", "full:ranks=3", packets=True),
+    ]
+    file = written(folder / "packets", list(drawn(np.random.default_rng(1), some, 8, 4)))
+    code, said = run(shaken(folder), file, blocks=4, threads=2, calls=60)
+    assert code == 0, said
+    driver = compiled(folder, "unflagged", "-DSHAKEN", changed=("packets.h", *UNFLAGGED))
+    assert run(driver, file, blocks=4, threads=2, calls=60, limit=20)[0] == 1
+    half = "return (i64)(call % 2) * BOX;", "return (i64)(call & 0) * BOX;"
+    driver = compiled(folder, "half", "-DSHAKEN", changed=("packets.h", *half))
+    assert any(run(driver, file, blocks=4, threads=2, calls=200, seed=seed, limit=10)[0] for seed in range(4))
 
 
 WEAKER = {
@@ -192,15 +238,17 @@ def test_who_is_told_twice_hears_the_numbers_in_their_order(folder: Path) -> Non
     assert any(run(driver, file, blocks=4, threads=3, calls=60, seed=seed, limit=30)[0] for seed in range(3))
 
 
+@pytest.mark.parametrize("way", ["kernel", "any", pytest.param("steps", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("groups", [[[0], [1, 2]], pytest.param([[2], [0], [3, 1], [4]], marks=pytest.mark.slow)])
-def test_ranks_of_several_processes(groups: list[list[int]]) -> None:
-    """Each has some, with memory of its own that all reach; past the last number of a call."""
+def test_ranks_of_several_processes(groups: list[list[int]], way: str) -> None:
+    """Each has some, with memory of its own that all reach; past the last number of a call. By a kernel, by steps, or
+    each process its own way."""
     ranks = sum(map(len, groups))
     script = str(Path(__file__).with_name("device_process.py"))
     started = [
         subprocess.Popen(
-            [sys.executable, script, str(ranks), "30", *map(str, mine)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            text=True,
+            [sys.executable, script, way, str(ranks), "30", *map(str, mine)], stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, text=True,
         )
         for mine in groups
     ]  # fmt: skip

@@ -200,6 +200,29 @@ def test_a_file_or_a_folder(
     capsys.readouterr()
 
 
+@needs_a_compiler
+def test_the_order_of_arrival_by_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    plan = "--planner permrecmult --option k=3 -o plan.json"
+    assert run(f"plan allgather full:ranks=9 {plan}".split()) == 0
+    assert run(["export", "plan.json", "--to", "cuda", "-o", "plain.cu"]) == 0
+    assert run(["export", "plan.json", "--to", "cuda", "-o", "mine.cu", "--option", "arrival=yes"]) == 0
+    assert "w.permute_listed" in Path("mine.cu").read_text()
+    assert "w.permute_listed" not in Path("plain.cu").read_text().split("/* ======== The plan ")[-1]
+    right(compiled(tmp_path, Path("mine.cu").read_text()), "-b", "1", "-e", "9000", "-f", "99", "-n", "1", "-w", "1")
+    capsys.readouterr()
+    for line, said in (
+        ("export plan.json --to cuda -o no.cu --option arrival=perhaps", "option arrival"),
+        ("export ring.json --to cuda -o no.cu --option arrival=yes", "no order of arrival"),
+    ):
+        assert run(["plan", "allgather", "full:ranks=4", "--planner", "ring", "-o", "ring.json"]) == 0
+        assert run(line.split()) != 0
+        assert said in capsys.readouterr().err
+    assert not Path("no.cu").exists()
+
+
 def quietly(command: list[str], text: str, folder: Path, suffix: str, limit: float = 60.0) -> None:
     """A compiler takes it without a warning, in time."""
     file = folder / f"plan{suffix}"
@@ -249,3 +272,13 @@ def test_blocks_as_they_arrive(tmp_path: Path) -> None:
     text = source(schedule_of("allgather", "full:ranks=9", "permrecmult"), "full:ranks=9", in_place=True, arrival=True)
     assert "w.permute_listed" in text
     right(compiled(tmp_path, text), "-b", "1", "-e", "40000", "-f", "199", "-n", "1", "-w", "0")
+
+
+@needs_a_compiler
+@pytest.mark.slow
+@pytest.mark.parametrize("in_place", [False, True])
+def test_blocks_of_sums_as_they_would_arrive(tmp_path: Path, in_place: bool) -> None:
+    schedule = schedule_of("reducescatter", "full:ranks=9", "permrecmult", options={"k": 3})
+    text = source(schedule, "full:ranks=9", in_place=in_place, arrival=True)
+    assert text != source(schedule, "full:ranks=9", in_place=in_place, streams=1)
+    right(compiled(tmp_path, text), "-b", "1", "-e", "40000", "-f", "199", "-n", "1", "-w", "1")

@@ -1,9 +1,9 @@
 /* Calls of the kernel in a row, ranks as threads or as processes that share memory, each going on as it can.
  *
- *     driver FILE threads|processes BLOCKS THREADS CALLS SEED FIRST
+ *     driver FILE threads|processes|steps|copies BLOCKS THREADS CALLS SEED FIRST
  *
  * FILE: what calls there are, written by tests/device_cases.py. Each call is one of them, drawn by SEED; no rank waits for
- * another between calls. Exit code 1 where a result is wrong in a single bit, 2 where a call did not end. With -DSHAKEN
+ * another between calls; by steps and by copies (by_steps.h) one thread makes them for all. Exit code 1 where a result is wrong in a single bit, 2 where a call did not end. With -DSHAKEN
  * threads are held up, by SEED, wherever they load or store a signal, or meet.
  */
 #include <stdio.h>
@@ -37,6 +37,14 @@ ON_DEVICE void shaken_store(u64 *at, u64 value) {
     store(at, value);
     shake();
 }
+ON_DEVICE u64 shaken_peek(const u64 *at) {
+    shake();
+    return peek(at);
+}
+ON_DEVICE void shaken_post(u64 *at, u64 value) {
+    shake();
+    post(at, value);
+}
 static int shaken_meet(int failed) {
     shake();
     const int told = meet(failed);
@@ -46,10 +54,14 @@ static int shaken_meet(int failed) {
 #define load shaken_load
 #define store shaken_store
 #define meet shaken_meet
+#define peek shaken_peek
+#define post shaken_post
 #include "kernel.h"
 #undef load
 #undef store
 #undef meet
+#undef peek
+#undef post
 #endif
 
 #include "threads.cc"
@@ -114,9 +126,9 @@ struct Job {
     size_t each; /* bytes of a buffer */
 
     size_t signals() const { return (blocks * (size_t)cases.ranks * sizeof(u64) + 4095) / 4096 * 4096; }
-    size_t of_rank() const { return signals() + BUFFERS * each; }
+    size_t of_rank() const { return signals() + ad_box_bytes() + BUFFERS * each; }
     char *buffer(char *memory, i64 rank, int number) const {
-        return memory + (size_t)rank * of_rank() + signals() + (size_t)number * each;
+        return memory + (size_t)rank * of_rank() + signals() + ad_box_bytes() + (size_t)number * each;
     }
 };
 
@@ -125,7 +137,10 @@ int run_rank(const Job &job, u32 me, char *memory) {
     const u32 ranks = (u32)job.cases.ranks;
     void *rank = ad_rank_new(me, ranks, job.blocks, job.threads);
     if (!rank) fprintf(stderr, "rank %u: %s\n", me, ad_why()), abort();
-    for (u32 peer = 0; peer < ranks; ++peer) ad_rank_signals(rank, peer, (u64 *)(memory + peer * job.of_rank()));
+    for (u32 peer = 0; peer < ranks; ++peer) {
+        u64 *const signals = (u64 *)(memory + peer * job.of_rank());
+        ad_rank_signals(rank, peer, signals), ad_rank_box(rank, peer, signals + job.signals() / sizeof(u64));
+    }
     std::vector<std::vector<void *>> plans;
     for (const Given &one : job.cases.calls) {
         plans.emplace_back();
@@ -191,6 +206,46 @@ int in_threads(const Job &job, char *memory) {
     return stuck ? 2 : wrong ? 1 : 0;
 }
 
+/* All ranks by one host. */
+int by_host(const Job &job, char *memory, bool by_copies) {
+    const u32 ranks = (u32)job.cases.ranks;
+    std::vector<void *> all;
+    for (u32 me = 0; me < ranks; ++me) all.push_back(ad_rank_new(me, ranks, job.blocks, job.threads));
+    std::vector<std::vector<void *>> plans;
+    for (const Given &one : job.cases.calls) {
+        plans.emplace_back();
+        for (u32 me = 0; me < ranks; ++me)
+            plans.back().push_back(ad_plan_new(all[me], one.of[me].table.data(), (i64)one.of[me].table.size()));
+    }
+    int wrong = 0;
+    u64 drawn = job.seed * 2 + 1;
+    for (u64 call = 0; call < job.calls && !wrong; ++call) {
+        drawn = drawn * 6364136223846793005u + 1442695040888963407u;
+        const size_t number = (size_t)(drawn >> 33) % job.cases.calls.size();
+        const Given &one = job.cases.calls[number];
+        std::vector<char *> buffers;
+        std::vector<i64> lengths;
+        for (u32 r = 0; r < ranks; ++r) {
+            const i64 sizes[] = {one.in_place ? 0 : (i64)one.of[r].input.size() / one.width,
+                                 (i64)one.of[r].output.size() / one.width, ad_plan_scratch(plans[number][r], one.unit)};
+            for (int k = 0; k < BUFFERS; ++k) {
+                buffers.push_back(job.buffer(memory, r, k)), lengths.push_back(sizes[k]);
+                memset(buffers.back(), (int)(call % 251) + 1, (size_t)(sizes[k] * one.width));
+            }
+            memcpy(buffers[BUFFERS * r + (one.in_place ? OUTPUT : INPUT)], one.of[r].input.data(), one.of[r].input.size());
+        }
+        const int code = ad_by_host(ranks, all.data(), plans[number].data(), 0, one.unit, (int)one.type, (int)one.op,
+                                    (u32)one.lanes, by_copies, buffers.data(), lengths.data(), PATIENCE);
+        if (code) fprintf(stderr, "call %llu (%zu): %s\n", (unsigned long long)call, number, ad_why()), wrong = 2;
+        for (u32 r = 0; r < ranks && !code; ++r)
+            wrong |= memcmp(buffers[BUFFERS * r + OUTPUT], one.of[r].output.data(), one.of[r].output.size()) != 0;
+    }
+    for (const auto &some : plans)
+        for (void *plan : some) ad_plan_free(plan);
+    for (void *rank : all) ad_rank_free(rank);
+    return wrong;
+}
+
 /* Each has the memory at an address of its own. */
 int in_processes(const Job &job, int shared, size_t length) {
     for (u32 me = 0; me < (u32)job.cases.ranks; ++me)
@@ -233,5 +288,6 @@ int main(int, char **argv) {
 #ifdef SHAKEN
     shaking = job.seed;
 #endif
+    if (!strcmp(argv[2], "steps") || !strcmp(argv[2], "copies")) return by_host(job, memory, argv[2][0] == 'c');
     return strcmp(argv[2], "processes") ? in_threads(job, memory) : in_processes(job, shared, length);
 }

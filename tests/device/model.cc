@@ -6,6 +6,11 @@
  * begins to that signal, and two that are open at once, one of them a write, are a race unless one rank has ordered them
  * itself: by SYNC within a block, by the end of a call.
  *
+ * A packet is stored and loaded as one, with a flag, and ordered with nothing: whoever reads it waits until its flag is that of
+ * the call, so nothing that is done to packets is a race. One that is on its way arrives at once, unless another is on its way
+ * to the same place: to arrive later can keep nobody but its reader, who may be late himself; what overtakes it then would
+ * have been written over it before it was read.
+ *
  * Input: numbers, written by tests/device_model.py. Output: "right STATES", or what is wrong, how, and after what.
  */
 #include <stdint.h>
@@ -34,13 +39,14 @@ struct Operation {
     bool host;
     Cells clashes;       /* operations that touch what this one writes, or write what it touches */
     bool alone = true;   /* all of them are ordered with it by its own block or its own rank */
+    bool takes = false, posts = false; /* packets: of one element each */
 };
 
 struct Action {
     Kind kind;
     int what; /* a slot, an operation, a call */
     u64 value;
-    bool ordered; /* with release, with acquire */
+    bool ordered; /* with release, with acquire; of data, whether flags of packets are looked at */
     int thread;   /* which one tells */
     int call, step;
 };
@@ -57,6 +63,9 @@ struct State {
     std::vector<uint8_t> hidden;    /* what it has written is not in memory yet */
     std::vector<u64> memory, slots; /* what others see */
     std::vector<u64> written;       /* of each operation from where it begins, what it has written */
+    std::vector<u64> flags;         /* of each cell of packets, as others see it */
+    std::vector<uint8_t> sent;      /* of each operation whether its packets are on their way */
+    std::vector<u64> posted;        /* and what is in them */
 };
 
 struct Move {
@@ -82,6 +91,7 @@ class Model {
     std::vector<std::vector<std::pair<int, u64>>> given, wanted; /* by call and rank */
     std::vector<size_t> place;                                  /* of what operations have written */
     std::vector<u64> first_slots;
+    std::vector<uint8_t> in_box; /* of each cell whether it is a packet */
     std::vector<std::vector<int>> blocks, owned; /* of a rank: its blocks, its operations */
     struct Mark {
         u64 a, b;
@@ -92,6 +102,9 @@ class Model {
     };
     std::unordered_set<Mark, Hash> seen;
     std::vector<std::string> path;
+    std::vector<std::vector<int>> posters; /* of each cell who posts packets there */
+    std::vector<u64> flag;                 /* of the packets that an operation takes or posts */
+    std::vector<uint8_t> looks;            /* whether it waits for it */
     i64 states = 0;
     size_t room = 0;
 
@@ -107,13 +120,15 @@ class Model {
     }
 
   public:
-    /* ranks cells calls slots races signed most; initial slots; by call and rank what is given and wanted: count, then cell
+    /* ranks cells calls slots races signed most; initial slots; how many cells are packets, and these; by call and rank what is given and wanted: count, then cell
      * and value; then processes: rank, host, number of actions; an action: kind what value ordered thread call step, behind
      * DATA, START and FINISH also results and operands: how many, and each as a count with cells. */
     void read() {
         ranks = (int)number(), cells = (int)number(), calls = (int)number(), slots = (int)number();
         races = number(), as_signed = number(), most = number();
         for (int i = 0; i < slots; ++i) first_slots.push_back((u64)number());
+        in_box.resize((size_t)cells);
+        for (i64 k = number(); k > 0; --k) in_box[(size_t)number()] = 1;
         for (int i = 0; i < ranks * calls; ++i)
             for (auto *side : {&given, &wanted}) {
                 side->emplace_back();
@@ -138,6 +153,10 @@ class Model {
                     made.process = p, made.rank = process.rank, made.call = action.call, made.host = process.host;
                     for (auto *side : {&made.results, &made.operands})
                         for (i64 n = number(); n > 0; --n) side->push_back(read_cells());
+                    for (const Cells &one : made.operands)
+                        for (int cell : one) made.takes |= in_box[(size_t)cell] != 0;
+                    for (const Cells &one : made.results)
+                        for (int cell : one) made.posts |= in_box[(size_t)cell] != 0;
                     action.what = (int)operations.size();
                     owned[(size_t)process.rank].push_back(action.what);
                     place.push_back(room);
@@ -148,6 +167,11 @@ class Model {
             }
             processes.push_back(process);
         }
+        posters.resize((size_t)cells);
+        for (size_t x = 0; x < operations.size(); ++x)
+            for (const Cells &one : operations[x].results)
+                for (int cell : one)
+                    if (in_box[(size_t)cell]) posters[(size_t)cell].push_back((int)x);
         std::vector<std::vector<uint8_t>> all, changed;
         for (const Operation &one : operations) {
             all.emplace_back((size_t)cells), changed.emplace_back((size_t)cells);
@@ -158,7 +182,7 @@ class Model {
                 if (x == y) continue;
                 bool clash = false;
                 for (size_t cell = 0; cell < (size_t)cells; ++cell)
-                    clash |= (changed[x][cell] && all[y][cell]) || (all[x][cell] && changed[y][cell]);
+                    clash |= !in_box[cell] && ((changed[x][cell] && all[y][cell]) || (all[x][cell] && changed[y][cell]));
                 if (!clash) continue;
                 operations[x].clashes.push_back((int)y);
                 operations[x].alone &= ordered_by_rank(operations[x], operations[y]) || operations[x].process == operations[y].process;
@@ -170,6 +194,11 @@ class Model {
         State state;
         state.at.resize(processes.size()), state.status.resize(operations.size()), state.hidden.resize(operations.size());
         state.memory.resize((size_t)cells), state.slots = first_slots, state.written.resize(room);
+        state.flags.resize((size_t)cells), state.sent.resize(operations.size()), state.posted.resize(operations.size());
+        flag.resize(operations.size()), looks.resize(operations.size());
+        for (const Process &process : processes)
+            for (const Action &action : process.actions)
+                if (action.kind == DATA) flag[(size_t)action.what] = action.value, looks[(size_t)action.what] = action.ordered;
         if (!explore(state)) return 1;
         printf("right %lld\n", (long long)states);
         return 0;
@@ -222,6 +251,8 @@ class Model {
         for (size_t i = 0; i < state.status.size(); ++i) add((u64)state.status[i] * 2 + state.hidden[i]);
         for (u64 one : state.memory) add(one);
         for (u64 one : state.written) add(one);
+        for (u64 one : state.flags) add(one);
+        for (size_t i = 0; i < state.sent.size(); ++i) add(state.sent[i]), add(state.sent[i] ? state.posted[i] : 0);
         return made;
     }
 
@@ -241,6 +272,38 @@ class Model {
         return true;
     }
 
+    /* Whether all packets that it takes are there. */
+    bool has_come(const State &state, size_t x) const {
+        if (!operations[x].takes || !looks[x]) return true;
+        for (const Cells &one : operations[x].operands)
+            for (int cell : one)
+                if (in_box[(size_t)cell] && state.flags[(size_t)cell] != flag[x]) return false;
+        return true;
+    }
+
+    /* Whether nobody posts any more where it takes packets. */
+    bool takes_the_last(const State &state, size_t x) const {
+        for (const Cells &one : operations[x].operands)
+            for (int cell : one)
+                for (int y : posters[(size_t)cell])
+                    if (state.status[(size_t)y] <= BEGUN || state.sent[(size_t)y]) return false;
+        return true;
+    }
+
+    bool is_overtaken(const State &state, size_t x) const {
+        for (const Cells &one : operations[x].results)
+            for (int cell : one)
+                for (int y : posters[(size_t)cell])
+                    if ((size_t)y != x && state.sent[(size_t)y]) return true;
+        return false;
+    }
+
+    bool awaits_packets(const State &state, size_t p) const {
+        for (int x : owned[(size_t)processes[p].rank])
+            if (operations[(size_t)x].process == (int)p && operations[(size_t)x].takes && state.status[(size_t)x] == BEGUN) return true;
+        return false;
+    }
+
     bool is_done(const State &state, size_t p) const { return state.at[p] == processes[p].actions.size(); }
 
     /* Whether the next action of a process may be done. */
@@ -252,7 +315,8 @@ class Model {
             return state.at[(size_t)process.rank] > 2 * next.call;
         case SIGNAL: return all_come(state, process, state.at[p], true);
         case SYNC:
-        case END: return all_come(state, process, state.at[p], false);
+        case END: return all_come(state, process, state.at[p], false) && !awaits_packets(state, p);
+        case DATA: return has_come(state, (size_t)next.what);
         case FINISH:
             for (int block : blocks[(size_t)process.rank]) {
                 const auto &actions = processes[(size_t)block].actions;
@@ -264,11 +328,25 @@ class Model {
         }
     }
 
+    static bool writes_where(const Operation &one, const Operation &other) {
+        for (const Cells &mine : one.results)
+            for (int cell : mine)
+                for (const Cells &theirs : other.results)
+                    for (int there : theirs)
+                        if (cell == there) return true;
+        return false;
+    }
+
     void show(State &state, size_t x) {
         if (!state.hidden[x]) return;
         const Operation &one = operations[x];
+        for (int y : owned[(size_t)one.rank]) /* what a block writes twice to one place is seen in its order */
+            if ((size_t)y < x && state.hidden[(size_t)y] && operations[(size_t)y].process == one.process &&
+                writes_where(operations[(size_t)y], one))
+                show(state, (size_t)y);
         for (const Cells &result : one.results)
-            for (size_t i = 0; i < result.size(); ++i) state.memory[(size_t)result[i]] = state.written[place[x] + i];
+            for (size_t i = 0; i < result.size(); ++i)
+                if (!in_box[(size_t)result[i]]) state.memory[(size_t)result[i]] = state.written[place[x] + i];
         for (size_t i = 0; !one.results.empty() && i < one.results[0].size(); ++i) state.written[place[x] + i] = 0;
         state.hidden[x] = 0;
     }
@@ -296,6 +374,15 @@ class Model {
             state.written[place[x] + i] = sum;
         }
         state.hidden[x] = 1;
+        if (one.posts) state.sent[x] = 1, state.posted[x] = state.written[place[x]];
+    }
+
+    /* A packet is there, for all. */
+    void arrive(State &state, size_t x) const {
+        for (const Cells &one : operations[x].results)
+            for (int cell : one)
+                if (in_box[(size_t)cell]) state.memory[(size_t)cell] = state.posted[x], state.flags[(size_t)cell] = flag[x];
+        state.sent[x] = 0;
     }
 
     void settle(State &state, int process) {
@@ -379,7 +466,11 @@ class Model {
         case WAIT: return true;
         case SYNC:
         case END: return !has_begun(state, p);
-        case DATA: return races && operations[(size_t)next.what].alone;
+        case DATA: {
+            const Operation &one = operations[(size_t)next.what];
+            if (!next.ordered && (one.takes || one.posts)) return false;
+            return races && one.alone && (!one.takes || takes_the_last(state, (size_t)next.what));
+        }
         default: return false;
         }
     }
@@ -396,6 +487,8 @@ class Model {
         const size_t length = path.size();
         for (bool again = true; again;) {
             again = false;
+            for (size_t x = 0; x < operations.size(); ++x)
+                if (state.sent[x] && !is_overtaken(state, x)) arrive(state, x), again = true;
             for (size_t p = 0; p < processes.size(); ++p)
                 while (!is_done(state, p) && is_private(state, p) && enabled(state, p)) {
                     if (!act(state, p, false)) return false;
@@ -405,10 +498,17 @@ class Model {
         if (!seen.insert(mark(state)).second) return true;
         if (++states > most) return wrong("too many", "states");
         bool any = false, all = true;
+        for (size_t x = 0; x < operations.size(); ++x)
+            if (state.sent[x]) {
+                path.push_back(name((int)x) + " arrives");
+                if (!one_way(state, [&](State &next) { return arrive(next, x), true; })) return false;
+                path.resize(length), any = true;
+            }
         for (size_t p = 0; p < processes.size(); ++p) {
             if (!races)
                 for (int x : owned[(size_t)processes[p].rank])
-                    if (operations[(size_t)x].process == (int)p && state.status[(size_t)x] == BEGUN) {
+                    if (operations[(size_t)x].process == (int)p && state.status[(size_t)x] == BEGUN &&
+                        has_come(state, (size_t)x)) {
                         path.push_back(name(x) + " is carried out");
                         if (!carried_in_all_ways(state, (size_t)x, [&](State &next) { carry_out(next, (size_t)x); return true; }))
                             return false;
@@ -416,9 +516,15 @@ class Model {
                     }
             if (is_done(state, p)) continue;
             all = false;
+            const Action &next = processes[p].actions[state.at[p]];
+            if (!races && next.kind == DATA && operations[(size_t)next.what].takes) { /* its other threads go on */
+                path.push_back(name((int)p, next) + " begins");
+                if (!one_way(state, [&](State &after) { return act(after, p, true); })) return false;
+                path.resize(length), any = true;
+                continue;
+            }
             if (!enabled(state, p)) continue;
             any = true;
-            const Action &next = processes[p].actions[state.at[p]];
             path.push_back(name((int)p, next));
             const auto now = [&](State &after) { return act(after, p, false); };
             const bool data = next.kind == DATA || next.kind == FINISH || next.kind == START;

@@ -28,7 +28,7 @@ Warmup = Annotated[int, typer.Option("-w", "--warmup", min=0, metavar="N", help=
 Dtypes = Annotated[str, typer.Option("-d", "--dtype", metavar="TYPES", help="float32, bfloat16,int8, ... or all")]
 Ops = Annotated[str, typer.Option("-o", "--op", metavar="OPS", help="sum, prod, min, max, avg; several, or all")]
 RootOf = Annotated[int | None, typer.Option("-r", "--root", metavar="RANK", help="of a rooted collective")]
-On = Annotated[str, typer.Option("--on", metavar="WHERE", help="mpi, torch or lab")]
+On = Annotated[str, typer.Option("--on", metavar="WHERE", help="mpi, torch, lab, cuda or hip")]
 Planner = Annotated[str, typer.Option("--planner", metavar="NAME", help="by default all are tuned, by the model")]
 Options = Annotated[list[str] | None, typer.Option("--option", metavar="KEY=VALUE", help="for the planner")]
 MiadOption = Annotated[

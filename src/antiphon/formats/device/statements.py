@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from antiphon.core.program.kinds import SCRATCH
-from antiphon.lower.device.table import DIVIDE, PERMUTE, Table
+from antiphon.lower.device.table import DIVIDE, HEAD, PERMUTE, Table
 from antiphon.lower.onesided.form import PUT, SIGNAL, SYNC, WAIT
 
 BUFFERS = ("input", "output", "scratch")
@@ -48,7 +48,7 @@ def statements(table: Table, averages: bool = True) -> Rank:
     words = table.words.tolist()
     denominator, weights = words[5], (words[6], words[7])
     parts, classes, regions, blocks, steps, arguments = words[8:14]
-    at = 14
+    at = HEAD
 
     def rows(count: int, width: int) -> list[list[int]]:
         nonlocal at

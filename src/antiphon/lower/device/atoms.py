@@ -49,6 +49,14 @@ class Atoms:
         low, high = int(self.region_ptr[rank]), int(self.region_ptr[rank + 1])
         return low + bisect_right(self.first[low:high].tolist(), place) - 1
 
+    def line(self, rank: int, place: Place) -> int:
+        """Where it lies on the line, in atoms."""
+        buffer, at = place
+        if buffer != SCRATCH:
+            return at
+        row = self.region(rank, at)
+        return at + int(self.origin[row] - self.first[row])
+
     def touched(self, rank: int, place: Place, size: int) -> tuple[int, int, int]:
         """A buffer, and from where to where it is touched: what overlaps at any size overlaps here."""
         buffer, begin = place

@@ -19,12 +19,15 @@ from antiphon.core.transform import unjoined
 from antiphon.errors import Unsupported
 from antiphon.lower.device.arrival import Arranged, arrivals, cycles
 from antiphon.lower.device.atoms import Atoms, atoms
+from antiphon.lower.device.departure import Departing
+from antiphon.lower.device.packets import Boxes, Opening, by_packets, hears
 from antiphon.lower.lowering import lower
-from antiphon.lower.onesided.form import FOLD, PUT, SIGNAL, SPREAD, SWITCH, SYNC, WAIT, Move, Place, Step
+from antiphon.lower.onesided.form import FOLD, PACKETS, PUT, SIGNAL, SPREAD, SWITCH, SYNC, WAIT, Move, Place, Step
 from antiphon.lower.onesided.steps import one_sided
 from antiphon.lower.onesided.switched import Switched, switched
 
-MAGIC, VERSION = int.from_bytes(b"ANTIDEVT", "little"), 1
+MAGIC, VERSION = int.from_bytes(b"ANTIDEVT", "little"), 2
+HEAD = 17  # numbers of the head
 DIVIDE, PERMUTE = 7, 8  # what follows the kinds of `onesided.form`
 MOST_OPERANDS = 2**16
 MOST_SIGNALS = 2**16 - 1  # from one rank to another in a stream
@@ -33,26 +36,33 @@ _NEVER = 2**20  # steps until scratch is used again
 
 class Table(NamedTuple):
     """Of one rank: its numbers, and its streams. `sliced`: whether every atom may be cut in slices that go on by
-    themselves; where scratch is used again for data of another place they would run over each other."""
+    themselves; where scratch is used again for data of another place they would run over each other. `packets`: whether
+    messages go by packets."""
 
     words: Longs
     streams: int
     sliced: bool
+    packets: bool = False
 
 
 def tables(
-    schedule: Schedule, *, in_place: bool = False, streams: int = 4, arrival: bool = False
+    schedule: Schedule, *, in_place: bool = False, streams: int = 4, arrival: bool = False, packets: bool = False
 ) -> list[Table]:  # fmt: skip
     """What every rank does, in at most `streams` streams that need not hear of each other. Joints that no rank can ask
     a switch for go row by row. `arrival`: buffers are filled in the order of arrival, in one stream, and permuted at
-    the end; Unsupported where there is no such order.
+    the end, or for a reducescatter at the beginning; Unsupported where there is no such order. `packets`: messages are
+    packets, for small data; joints go row by row.
 
     >>> from antiphon.core.example import star
     >>> [(len(one.words), one.streams, one.sliced) for one in tables(star())]
     [(133, 1, True), (94, 1, True), (94, 1, True)]
     """
+    if arrival and packets:
+        raise Unsupported("packets lie in boxes, in no order of arrival")
     if arrival:
         return tables_of(_lowered(schedule, in_place), 1, arrivals(schedule))
+    if packets:
+        return tables_of(_lowered(unjoined(schedule), in_place), streams, packets=True)
     try:
         return tables_of(_lowered(schedule, in_place), streams)
     except Unsupported:
@@ -71,19 +81,28 @@ def _lowered(schedule: Schedule, in_place: bool) -> Program:
     return program
 
 
-def tables_of(program: Program, streams: int = 4, places: Longs | None = None) -> list[Table]:
-    """`places`: of each rank and block of its output where that arrives (arrival.arrivals), in one stream."""
+def tables_of(
+    program: Program, streams: int = 4, places: Longs | None = None, packets: bool = False
+) -> list[Table]:  # fmt: skip
+    """`places`: of each rank and block where that arrives (arrival.arrivals), in one stream."""
     known = atoms(program)
     by_switches = switched(program, known.bound, "a device table") if len(program.joint) else Switched.none(program)
     made = one_sided(program, known.bound, streams, by_switches, known.touched, MOST_OPERANDS)
+    boxes = None
+    if packets:
+        made, boxes = by_packets(made, known)
     finish = _Finish(program, known, made)
     block = int(program.collective.weights[:1].sum()) * known.count
+    if places is not None and program.collective.kind == "reducescatter":
+        departing = Departing(program, known, places, made)
+        made = [[departing.steps(rank, steps) for rank, steps in enumerate(of)] for of in made]
+        program, known, places = departing.program, departing.known, None
     if places is not None:
         arranged = Arranged(places, block)
         made = [[arranged.steps(rank, steps, program.in_place) for rank, steps in enumerate(of)] for of in made]
     found = []
     for rank in range(program.ranks):
-        writer = _Writer(program, known, rank, block if places is not None else 0)
+        writer = _Writer(program, known, rank, block if places is not None else 0, boxes)
         orders = cycles(places[rank]) if places is not None else []
         found.append(writer.table([of[rank] for of in made], finish.of(rank), orders))
     return found
@@ -143,8 +162,8 @@ def _painted(writes: Sequence[tuple[int, int, int]], low: int, high: int) -> lis
 class _Writer:
     """Writes the numbers of one rank."""
 
-    def __init__(self, program: Program, known: Atoms, rank: int, block: int) -> None:
-        self.program, self.known, self.rank, self.block = program, known, rank, block
+    def __init__(self, program: Program, known: Atoms, rank: int, block: int, boxes: Boxes | None) -> None:
+        self.program, self.known, self.rank, self.block, self.boxes = program, known, rank, block, boxes
         self.regions: dict[tuple[int, int], int] = {}  # of a rank and a row (of Atoms), or -1 and a buffer
         for buffer in (INPUT, OUTPUT):
             self.regions[-1, buffer] = buffer
@@ -160,6 +179,8 @@ class _Writer:
         blocks = []
         for number, some in enumerate(streams):
             first, self.told = len(self.steps), {}
+            if self.boxes:
+                self._open(self.boxes.openings[number][self.rank])
             for step in some:
                 self._step(step)
             if finish.get(number):
@@ -171,11 +192,22 @@ class _Writer:
             for cycle in orders:
                 self._add(PERMUTE, [self._argument(self.rank, (OUTPUT, at * self.block), self.block) for at in cycle])
             blocks.append((first, len(self.steps) - first))
-        return Table(self._words(blocks), len(streams), not self.known.shared.any())
+        return Table(self._words(blocks), len(streams), not self.known.shared.any(), self.boxes is not None)
+
+    def _open(self, opening: Opening) -> None:
+        """What has `more` is left out where it is known that all have begun."""
+        for kind, peers in ((SIGNAL, opening.told), (WAIT, opening.asked)):
+            if peers:
+                some = [(peer, 0, 0, 0, self._next(kind, peer)) for peer in peers]
+                self._add(kind, some, int(kind == WAIT))
+        if opening.asked:
+            self._add(SYNC, (), 1)
 
     def _words(self, blocks: list[tuple[int, int]]) -> Longs:
-        p, known = self.program, self.known
+        p, known, boxes = self.program, self.known, self.boxes
         classes = np.stack([p.class_whole, p.class_part], axis=1)
+        if boxes:  # one behind all classes of scratch
+            classes = np.concatenate([classes, [[boxes.whole, boxes.part]]]).astype(np.int64)
         regions = np.array([self._region(*key) for key in self.regions], np.int64)
         slots = np.bincount(self._classes(self.rank), minlength=len(classes))
         tables = [
@@ -185,18 +217,20 @@ class _Writer:
         head = [
             MAGIC, VERSION, p.ranks, self.rank, int(p.in_place), known.denominator, int(p.weights[0][self.rank]),
             int(p.weights[1][self.rank]), len(known.parts), len(classes), len(regions), len(blocks), len(self.steps),
-            len(self.arguments),
+            len(self.arguments), *((boxes.slots[self.rank], boxes.atoms, int(hears(p))) if boxes else (0, 0, 0)),
         ]  # fmt: skip
         return np.concatenate([np.array(head, np.int64), *(table.reshape(-1) for table in tables)])
 
     def _region(self, rank: int, row: int) -> list[int]:
         """Its buffer, the place of its origin, and how many slots of each class come before it."""
-        classes = len(self.program.class_whole)
+        classes = len(self.program.class_whole) + (self.boxes is not None)
         if rank < 0:
-            return [row, 0, 0, *[0] * classes]
-        before = self._classes(rank)[: int(self.known.slot[row])]
+            before = np.zeros(classes, np.int64)
+            before[classes - 1 :] = max(row - PACKETS, 0)  # slots of packets
+            return [min(row, PACKETS), 0, 0, *before.tolist()]
+        found = self._classes(rank)[: int(self.known.slot[row])]
         whole, part = divmod(int(self.known.origin[row]), self.known.count)
-        return [SCRATCH, whole, part, *np.bincount(before, minlength=classes).tolist()]
+        return [SCRATCH, whole, part, *np.bincount(found, minlength=classes).tolist()]
 
     def _classes(self, rank: int) -> Longs:
         """Of each slot of a rank its class."""
@@ -210,13 +244,15 @@ class _Writer:
     def _argument(self, rank: int, place: Place, size: int = 0) -> tuple[int, int, int, int, int]:
         """A place at a rank: the rank, its region, whole units and cuts on the line, and how many atoms."""
         buffer, at = place
-        key = (-1, buffer)
-        if buffer == SCRATCH:
-            row = self.known.region(rank, at)
-            key = (rank, row)
-            at += int(self.known.origin[row] - self.known.first[row])
+        key, line = (-1, buffer), 0
+        if buffer == PACKETS:
+            key = (-1, PACKETS + at)
+        else:
+            line = self.known.line(rank, place)
+            if buffer == SCRATCH:
+                key = (rank, self.known.region(rank, at))
         region = self.regions.setdefault(key, len(self.regions))
-        return (rank, region, *divmod(at, self.known.count), size)
+        return (rank, region, *divmod(line, self.known.count), size)
 
     def _step(self, step: Step) -> None:
         make = self._argument

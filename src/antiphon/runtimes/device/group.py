@@ -36,16 +36,31 @@ _FUNCTIONS = {  # device.h
     "ad_fetch": (c_int, c_void_p, c_void_p, c_void_p, c_size_t),
     "ad_bring": (c_int, c_void_p, c_void_p, c_void_p, c_size_t),
     "ad_copy": (c_int, c_void_p, c_void_p, c_void_p, c_size_t),
+    "ad_joint_new": (c_int, c_uint32, c_void_p, c_size_t, c_void_p),
+    "ad_joint_free": (None, c_void_p, c_void_p),
     "ad_rank_signals": (None, c_void_p, c_uint32, c_void_p),
+    "ad_box_bytes": (c_size_t,),
+    "ad_rank_box": (None, c_void_p, c_uint32, c_void_p),
     "ad_plan_new": (c_void_p, c_void_p, c_void_p, c_int64),
     "ad_plan_free": (None, c_void_p),
     "ad_plan_scratch": (c_int64, c_void_p, c_int64),
+    "ad_plan_box": (c_int64, c_void_p, c_int64, c_int),
     "ad_start": (c_int, c_void_p, c_void_p, c_uint64, c_int64, c_int, c_int, c_uint32, c_uint32, c_void_p, c_void_p),
     "ad_wait": (c_int, c_void_p, c_double),
+    "ad_graph_new": (
+        c_void_p, c_uint32, c_void_p, c_void_p, c_int64, c_int, c_int, c_uint32, c_uint32, c_void_p, c_void_p,
+    ),
+    "ad_library_new": (c_void_p, c_uint32, c_void_p, c_char_p),
+    "ad_library_go": (c_int, c_void_p, c_int, c_int64, c_int, c_int, c_int, c_void_p, c_void_p),
+    "ad_library_free": (None, c_void_p),
+    "ad_graph_begin": (c_int, c_void_p, c_uint64),
+    "ad_graph_free": (None, c_void_p),
     "ad_by_host": (
-        c_int, c_uint32, c_void_p, c_void_p, c_int64, c_int, c_int, c_uint32, c_int, c_void_p, c_void_p, c_double,
+        c_int, c_uint32, c_void_p, c_void_p, c_uint64, c_int64, c_int, c_int, c_uint32, c_int, c_void_p, c_void_p,
+        c_double,
     ),
 }  # fmt: skip
+ONCE = "this table uses scratch again for other data: it runs in one lane and one round"
 # How a call is made: one kernel for all of it, or by the host: a kernel for each step, or copies for what is put.
 WAYS = ("kernel", "steps", "copies")
 
@@ -86,6 +101,8 @@ class Group:
         self.device, self.ranks, self.blocks, self.number = device, ranks, blocks, call
         self.mine, self._tell = list(range(ranks) if mine is None else mine), tell
         self.handles: dict[int, int] = {}
+        self._boxes = False
+        self._joined: list[int] = []
         self._memory: list[tuple[int, int]] = []
         self._reached: list[int] = []
         if tell is None and self.mine != list(range(ranks)):
@@ -144,6 +161,20 @@ class Group:
         self.bring(rank, int(found), values)
         return int(found)
 
+    def joined(self, values: Sequence[Array]) -> list[int]:
+        """Memory of all ranks, in this process, that lies alike at all of them: what switches do, they do there. Until
+        the group is closed or it is given back. Unsupported where there are no such switches."""
+        if self._tell is not None:
+            raise Unsupported("memory that switches know has all ranks in one process")
+        found, ranks = (c_void_p * self.ranks)(), (c_void_p * self.ranks)(*self.handles.values())
+        if self.device.call.ad_joint_new(self.ranks, ranks, max(one.nbytes for one in values), found):
+            raise Unsupported(self.device.why())
+        self._joined.append(int(found[0] or 0))
+        places = [int(one or 0) for one in found]
+        for rank, (place, one) in enumerate(zip(places, values, strict=True)):
+            self.bring(rank, place, one)
+        return places
+
     def bring(self, rank: int, memory: int, values: Array) -> None:
         if self.device.call.ad_bring(self.handles[rank], memory, values.ctypes.data, values.nbytes):
             raise Unsupported(self.device.why())
@@ -158,21 +189,33 @@ class Group:
             raise Unsupported(self.device.why())
 
     def plan(self, tables: Sequence[Table]) -> DevicePlan:
+        """In all processes: the first by packets needs boxes that all reach."""
+        if any(one.packets for one in tables) and not self._boxes:
+            self._boxes = True
+            empty = np.zeros(self.device.call.ad_box_bytes(), np.uint8)
+            for rank, box in enumerate(self.everywhere(dict.fromkeys(self.mine, empty))):
+                for handle in self.handles.values():
+                    self.device.call.ad_rank_box(handle, rank, box)
         return DevicePlan(self, tables)
 
-    def run(
+    def run(  # noqa: PLR0913
         self, plan: DevicePlan, unit: int, inputs: Sequence[Array] | None, outputs: Sequence[Array], op: str = "sum", *,
-        lanes: int = 1, rounds: int = 1, timeout: float = 0.0, way: str = "kernel",
+        lanes: int = 1, rounds: int = 1, timeout: float = 0.0, way: str = "kernel", joined: bool = False,
     ) -> None:  # fmt: skip
         """One call of all ranks, which are in this process, on copies of these arrays; without inputs it is in place.
-        TimedOut where `timeout` seconds were not enough. `way`: of WAYS."""
+        TimedOut where `timeout` seconds were not enough. `way`: of WAYS. `joined`: in memory that switches know."""
         dtype = outputs[0].dtype
-        scratch = [np.empty(plan.scratch(rank, unit), dtype) for rank in range(self.ranks)]
+        try:
+            scratch = [np.empty(plan.scratch(rank, unit), dtype) for rank in range(self.ranks)]
+        except (MemoryError, ValueError):
+            raise Unsupported(f"there is no memory for its scratch where a unit has {unit} elements") from None
         where, lengths = np.zeros((self.ranks, 3), np.uintp), np.zeros((self.ranks, 3), np.int64)
         with self.for_a_while():
             for place, arrays in ((INPUT, inputs or []), (OUTPUT, outputs), (SCRATCH, scratch)):
+                alike = self.joined(arrays) if joined and arrays else []
                 for rank, one in enumerate(arrays):
-                    where[rank, place], lengths[rank, place] = self.memory(rank, one), one.size
+                    found = alike[rank] if joined else self.memory(rank, one)
+                    where[rank, place], lengths[rank, place] = found, one.size
             if way == "kernel":
                 self.go(plan, unit, where, lengths, dtype, op, lanes=lanes, rounds=rounds, timeout=timeout)
             else:
@@ -187,7 +230,7 @@ class Group:
         """One call of the ranks of this process; input, output and scratch of all ranks are there, with so many
         elements."""
         if not plan.sliced and lanes * rounds > 1:
-            raise Unsupported("this table uses scratch again for other data: it runs in one lane and one round")
+            raise Unsupported(ONCE)
         number, self.number = self.number % CALLS, self.number + 1
         begun: list[int] = []
         for rank, handle in self.handles.items():
@@ -200,35 +243,63 @@ class Group:
                     self.device.call.ad_wait(one, 1e-9)
                 raise Invalid(f"rank {rank}: {why}")
             begun.append(handle)
+        self._await(timeout)
+
+    def _await(self, timeout: float) -> None:
+        """Until all ranks of this process are through."""
         failed = [rank for rank, handle in self.handles.items() if self.device.call.ad_wait(handle, timeout)]
         if failed:
             raise TimedOut(f"ranks {failed}: {self.device.why()} ({timeout} seconds)")
+
+    def capture(
+        self, plan: DevicePlan, unit: int, where: NDArray[np.uintp], lengths: NDArray[np.int64], dtype: np.dtype[Any],
+        op: str = "sum", *, lanes: int = 1, rounds: int = 1,
+    ) -> Captured:  # fmt: skip
+        """A call as for `go`, which is not made: to be made again and again on the same memory, in turn with others. On
+        GPUs it is a graph of theirs. All processes capture the same."""
+        if not plan.sliced and lanes * rounds > 1:
+            raise Unsupported(ONCE)
+        mine = len(self.handles)
+        ranks, plans = ((c_void_p * mine)(*some.values()) for some in (self.handles, plan.handles))
+        found = self.device.call.ad_graph_new(
+            mine, ranks, plans, unit, type_number(dtype), OPERATORS[op], lanes, rounds, where.ctypes.data,
+            lengths.ctypes.data,
+        )  # fmt: skip
+        if not found:
+            raise Invalid(f"this call cannot be captured: {self.device.why()}")
+        return Captured(self, plan, found)
 
     def go_by_host(
         self, plan: DevicePlan, unit: int, where: NDArray[np.uintp], lengths: NDArray[np.int64], dtype: np.dtype[Any],
         op: str = "sum", *, lanes: int = 1, way: str = "steps", timeout: float = 0.0,
     ) -> None:  # fmt: skip
-        """The same step by step: every step a kernel of `lanes` blocks, or what is put copies. No signal is waited for
-        within a kernel, so that nothing can hang."""
-        if self._tell is not None:
-            raise Unsupported("calls by steps have all ranks in one process; ranks of several take the kernel")
-        ranks, plans = ((c_void_p * self.ranks)(*some.values()) for some in (self.handles, plan.handles))
-        if self.device.call.ad_by_host(
-            self.ranks, ranks, plans, unit, type_number(dtype), OPERATORS[op], lanes, int(way == "copies"),
+        """The same step by step: every step a kernel of `lanes` blocks, or what is put copies. Among the ranks of this
+        process no signal is waited for within a kernel, so that nothing can hang; others may make the call their way,
+        in one lane and one round."""
+        mine, number = len(self.handles), self.number % CALLS
+        self.number += self._tell is not None  # they hear of it
+        ranks, plans = ((c_void_p * mine)(*some.values()) for some in (self.handles, plan.handles))
+        code = self.device.call.ad_by_host(
+            mine, ranks, plans, number, unit, type_number(dtype), OPERATORS[op], lanes, int(way == "copies"),
             where.ctypes.data, lengths.ctypes.data, timeout,
-        ):  # fmt: skip
+        )  # fmt: skip
+        if code < 0:
+            raise TimedOut(f"ranks {self.mine}: {self.device.why()} ({timeout} seconds)")
+        if code:
             raise Invalid(self.device.why())
 
     @contextmanager
     def for_a_while(self) -> Iterator[None]:
         """Memory that is asked for within is given back behind."""
-        kept = len(self._memory)
+        kept, joined = len(self._memory), len(self._joined)
         try:
             yield
         finally:
-            self._give_back(kept)
+            self._give_back(kept, joined)
 
-    def _give_back(self, kept: int = 0) -> None:
+    def _give_back(self, kept: int = 0, joined: int = 0) -> None:
+        while len(self._joined) > joined:
+            self.device.call.ad_joint_free(self._any, self._joined.pop())
         while len(self._memory) > kept:
             self.device.call.ad_memory_free(*self._memory.pop())
 
@@ -255,12 +326,33 @@ class Group:
         self._close()
 
 
+class Captured:
+    """A call of the ranks of this process, with its memory, as the device has it. Until it is closed, or the group."""
+
+    def __init__(self, group: Group, plan: DevicePlan, handle: int) -> None:
+        self._group, self._plan, self._handle = group, plan, handle  # the tables stay where they are
+
+    def replay(self, timeout: float = 0.0) -> None:
+        """The next call of the group."""
+        group = self._group
+        number, group.number = group.number % CALLS, group.number + 1
+        if group.device.call.ad_graph_begin(self._handle, number):
+            raise Invalid(group.device.why())
+        group._await(timeout)
+
+    def close(self) -> None:
+        if self._handle:
+            self._group.device.call.ad_graph_free(self._handle)
+            self._handle = 0
+
+
 class DevicePlan:
     """The tables of all ranks of a group, those of its own ranks as its device has them."""
 
     def __init__(self, group: Group, tables: Sequence[Table]) -> None:
         self._device = group.device
         self.streams, self.sliced = max(one.streams for one in tables), all(one.sliced for one in tables)
+        self.packets = any(one.packets for one in tables)
         self.handles: dict[int, int] = {}
         for rank in group.mine:
             words = np.ascontiguousarray(tables[rank].words, np.int64)
@@ -268,6 +360,11 @@ class DevicePlan:
             if not handle:
                 raise Invalid(f"the device table of rank {rank}: {self._device.why()}")
             self.handles[rank] = handle
+
+    def fits(self, unit: int, dtype: np.dtype[Any]) -> bool:
+        """Whether its packets have room in the boxes of these ranks."""
+        call, most = self._device.call, self._device.call.ad_box_bytes() // 2
+        return all(call.ad_plan_box(one, unit, type_number(dtype)) <= most for one in self.handles.values())
 
     def scratch(self, rank: int, unit: int) -> int:
         """Elements of scratch at a rank, where a unit of weight has so many."""

@@ -1,4 +1,5 @@
-"""How a call is made on a device: by one kernel or step by step, with how many blocks. Tried where it will run.
+"""How a call is made on a device: by which tables, by one kernel or step by step, with how many blocks. Tried where it
+will run.
 
 As SCCL finds its block counts by a loop at install time (section 4), every choice is timed on the machine itself, once
 for a plan and a size. Blocks are taken from whoever computes meanwhile: so of those that are about as fast as the best,
@@ -15,29 +16,42 @@ from typing import NamedTuple
 SLACK = 1.03  # about as fast
 TRIES = 5  # of which the median counts, behind one that does not
 SMALL = 2**16  # bytes: below that no round is worth it
+PACKED = 2**18  # bytes: above that no packets are, which take twice the room of their data
 
 
 class Choice(NamedTuple):
-    """`way`: of group.WAYS. `lanes`: blocks of each stream; `rounds`: slices that each of them does in turn."""
+    """`way`: of group.WAYS. `lanes`: blocks of each stream; `rounds`: slices that each of them does in turn. `tables`:
+    of TABLES."""
 
     way: str = "kernel"
     lanes: int = 1
     rounds: int = 1
+    tables: str = "plain"
 
 
-def choices(streams: int, blocks: int, sliced: bool, nbytes: int) -> Iterator[Choice]:
-    """All that is worth trying, with `blocks` at most.
+# How data travels: with signals behind it; as packets, with flags in the data; in the order of arrival. What each asks
+# of lower.device.table.tables.
+TABLES = {"plain": {}, "packets": {"packets": True}, "arrival": {"arrival": True}}
+
+
+def choices(streams: int, blocks: int, sliced: bool, nbytes: int, tables: str = "plain") -> Iterator[Choice]:
+    """All that is worth trying of these tables, with `blocks` at most.
 
     >>> [one.lanes for one in choices(2, 8, True, 1000)]
     [1, 2, 4, 1, 2, 4, 1]
+    >>> list(choices(4, 8, True, 2**20, "packets"))
+    []
     """
     lanes = [1 << power for power in range(max(1, blocks // max(streams, 1)).bit_length())]
+    if tables == "packets":
+        yield from (Choice("kernel", many, 1, tables) for many in (lanes if sliced else [1]) if nbytes <= PACKED)
+        return
     for many in lanes if sliced else [1]:
         for rounds in (1, 4, 16) if sliced and nbytes // many >= SMALL else (1,):
-            yield Choice("kernel", many, rounds)
+            yield Choice("kernel", many, rounds, tables)
     for many in lanes:
-        yield Choice("steps", many)
-    yield Choice("copies", 1)
+        yield Choice("steps", many, 1, tables)
+    yield Choice("copies", 1, 1, tables)
 
 
 def timed(call: Callable[[Choice], None], some: Iterator[Choice]) -> list[tuple[Choice, float]]:

@@ -6,34 +6,40 @@ On threads it is for proof, not for speed: what a GPU would do, step by step, bu
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from antiphon.core.collective import Collective
 from antiphon.core.program.kinds import INPUT, OUTPUT, SCRATCH
 from antiphon.core.schedule import Schedule
 from antiphon.errors import Missing, Unsupported
 from antiphon.lower.device.table import tables
+from antiphon.runtimes.device.beside import Library
 from antiphon.runtimes.device.group import Device, DevicePlan, Group, device
-from antiphon.runtimes.device.shares import Choice, choices, chosen, timed
+from antiphon.runtimes.device.shares import PACKED, TABLES, Choice, choices, chosen, timed
 from antiphon.runtimes.engine.build import library
 from antiphon.runtimes.measure.case import Case, Heard, How, Runnable, Runtime, heats
 from antiphon.runtimes.measure.local import Seats, refuse_too_large
 from antiphon.runtimes.measure.loop import SPOILED, Heat, Together
 
 Array = NDArray[Any]
+Plans = Mapping[str, DevicePlan]  # by names of TABLES
 STREAMS, MOST_THREADS = 4, 1024
 MOST_BLOCKS, WARPS = 96, 16  # of one GPU, for all ranks that are on it: all must be there at once
 PATIENCE = 60.0
 
 
 class _OnDevice(Runtime):
-    """`target`: the library of the device."""
+    """`target`: the library of the device. `tables`: which are made of a program, where there are such. `library`:
+    whose collectives are measured beside; "": none, but plain NumPy."""
 
     target: str
+    library: str = ""
+    tables: tuple[str, ...] = ("plain",)
 
     def ready(self, how: How) -> None:
         library(self.target, how.compiler)
@@ -44,9 +50,9 @@ class _OnDevice(Runtime):
     def group(self, ranks: int, how: How) -> Group:
         raise NotImplementedError
 
-    def choices(self, plan: DevicePlan, blocks: int, nbytes: int) -> Iterator[Choice]:
+    def choices(self, plans: Plans, blocks: int, nbytes: int) -> Iterator[Choice]:
         """How a call may be made; where there are several, they are timed."""
-        yield Choice()
+        yield Choice(tables=next(iter(plans)))
 
     def run(
         self,
@@ -64,8 +70,9 @@ class _OnDevice(Runtime):
             refuse_too_large(schedules[0].collective, some[0])
             with self.group(schedules[0].collective.ranks, how) as group:
                 seat = _Seats(schedules[0], some[0], group)
-                calls = [seat.ours(schedule, self.choices) for schedule in schedules]
-                rows = Heat(some, seat, calls, seat.plainly, Together()).go()
+                calls = [seat.ours(schedule, self.tables, self.choices) for schedule in schedules]
+                with seat.beside(schedules[0].collective, self.library) as theirs:
+                    rows = Heat(some, seat, calls, theirs, Together()).go()
                 for number, row in zip(heat, rows, strict=True):
                     heard(number, {**row, "agree": seat.agree()})
 
@@ -83,7 +90,8 @@ class Threads(_OnDevice):
 class Cuda(_OnDevice):
     """Ranks go round the GPUs of this machine."""
 
-    target, driver = "cuda", "libcuda.so.1"
+    target, driver, library = "cuda", "libcuda.so.1", "libnccl.so.2"
+    tables = tuple(TABLES)
 
     def ready(self, how: How) -> None:
         """Before anything is compiled: that takes half a minute."""
@@ -99,12 +107,13 @@ class Cuda(_OnDevice):
     def group(self, ranks: int, how: How) -> Group:
         return Group(self.device(how), ranks, MOST_BLOCKS // ranks or 1, WARPS * 32)
 
-    def choices(self, plan: DevicePlan, blocks: int, nbytes: int) -> Iterator[Choice]:
-        return choices(plan.streams, blocks, plan.sliced, nbytes)
+    def choices(self, plans: Plans, blocks: int, nbytes: int) -> Iterator[Choice]:
+        for name, plan in plans.items():
+            yield from choices(plan.streams, blocks, plan.sliced, nbytes, name)
 
 
 class Hip(Cuda):
-    target, driver = "hip", "libamdhip64.so"
+    target, driver, library = "hip", "libamdhip64.so", "librccl.so.1"
 
 
 class _Seats(Seats):
@@ -116,32 +125,101 @@ class _Seats(Seats):
         self.where = np.zeros((group.ranks, 3), np.uintp)
         self.lengths = np.zeros((group.ranks, 3), np.int64)
         self.made_by_us = False
-        for rank, one in enumerate(self.ranks):
-            if not case.in_place:
-                self._have(rank, INPUT, self.given[rank])
-            self._have(rank, OUTPUT, self.given[rank] if case.in_place else np.zeros(one.sizes[1], self.dtype))
+        outputs = [np.zeros(one.sizes[1], self.dtype) for one in self.ranks]
+        self.alike = self._alike(schedule)
+        if not case.in_place:
+            self._all_have(INPUT, self.given)
+        self._all_have(OUTPUT, self.given if case.in_place else outputs)
+
+    def _alike(self, schedule: Schedule) -> bool:
+        """Whether it lies in memory that switches know: where they are asked for something, and there are such."""
+        if schedule.joint is None:
+            return False
+        try:
+            with self.group.for_a_while():
+                self.group.joined([np.zeros(1, self.dtype)] * self.group.ranks)
+        except Unsupported:
+            return False
+        return True
+
+    def _all_have(self, place: int, values: Sequence[Array]) -> None:
+        self.where[:, place] = self._placed(place, values)
+        self.lengths[:, place] = [one.size for one in values]
+
+    def _placed(self, place: int, values: Sequence[Array]) -> list[int]:
+        if self.alike and place != SCRATCH:
+            return self.group.joined(values)
+        return [self.group.memory(rank, one) for rank, one in enumerate(values)]
 
     def _have(self, rank: int, place: int, values: Array) -> None:
         self.where[rank, place], self.lengths[rank, place] = self.group.memory(rank, values), values.size
 
-    def ours(self, schedule: Schedule, known: Callable[[DevicePlan, int, int], Iterator[Choice]]) -> Callable[[], None]:
+    def ours(
+        self, schedule: Schedule, names: Sequence[str], known: Callable[[Plans, int, int], Iterator[Choice]]
+    ) -> Callable[[], None]:
         case, group = self.case, self.group
-        plan = group.plan(tables(schedule, in_place=case.in_place, streams=min(STREAMS, group.blocks)))
-        where, lengths = self._with_scratch(plan)
-        some = list(known(plan, group.blocks, case.nbytes))
+        plans = self._plans(schedule, names)
+        where, lengths = self._with_scratch(plans)
+        some = list(known(plans, group.blocks, case.nbytes))
         best = some[0]
         if len(some) > 1:
             with self._elsewhere(lengths) as spare:
-                best = chosen(timed(lambda one: self._go(plan, one, spare, lengths), iter(some)))
+                best = chosen(timed(lambda one: self._go(plans, one, spare, lengths), iter(some)))
 
         def call() -> None:
-            self._go(plan, best, where, lengths)
+            self._go(plans, best, where, lengths)
             self.made_by_us = True
 
         return call
 
-    def _go(self, plan: DevicePlan, how: Choice, where: NDArray[np.uintp], lengths: NDArray[np.int64]) -> None:
-        case, group = self.case, self.group
+    @contextmanager
+    def beside(self, collective: Collective, name: str) -> Iterator[Callable[[], None] | None]:
+        """The same by a library on the same buffers; None where it has none."""
+        if not name:
+            yield self.plainly
+            return
+        try:
+            opened = Library(self.group, name)
+        except Unsupported:
+            yield None
+            return
+        case = self.case
+        try:
+            same = opened.call(collective, case.unit, self.where, self.dtype, case.op or "sum", case.in_place)
+        except Unsupported:
+            yield None
+        else:
+
+            def theirs() -> None:
+                same()
+                self.made_by_us = True  # as far as fetching goes
+
+            yield theirs
+        finally:
+            opened.close()
+
+    def _plans(self, schedule: Schedule, names: Sequence[str]) -> Plans:
+        """Those of the tables that there are for this schedule and size."""
+        case, found = self.case, dict[str, DevicePlan]()
+        for name in names:
+            if name == "packets" and case.nbytes > PACKED and len(names) > 1:
+                continue
+            streams = min(STREAMS, self.group.blocks)
+            try:
+                made = tables(schedule, in_place=case.in_place, streams=streams, **TABLES[name])
+            except Unsupported:
+                if name == names[0]:
+                    raise
+                continue
+            plan = self.group.plan(made)
+            if plan.fits(case.unit, self.dtype):
+                found[name] = plan
+        if not found:
+            raise Unsupported(f"{case.nbytes} bytes are too many for packets")
+        return found
+
+    def _go(self, plans: Plans, how: Choice, where: NDArray[np.uintp], lengths: NDArray[np.int64]) -> None:
+        case, group, plan = self.case, self.group, plans[how.tables]
         given, patience = (plan, case.unit, where, lengths, self.dtype, case.op), case.timeout or PATIENCE
         if how.way == "kernel":
             group.go(*given, lanes=how.lanes, rounds=how.rounds, timeout=patience)
@@ -151,13 +229,14 @@ class _Seats(Seats):
     @contextmanager
     def _elsewhere(self, lengths: NDArray[np.int64]) -> Iterator[NDArray[np.uintp]]:
         """Memory as long, in which nothing of a case lies: what is only tried must not change that."""
-        sizes = [[np.zeros(length, self.dtype) for length in row] for row in lengths.tolist()]
+        sizes = [[np.zeros(length, self.dtype) for length in row] for row in lengths.T.tolist()]
         with self.group.for_a_while():
-            yield np.array([[self.group.memory(rank, one) for one in row] for rank, row in enumerate(sizes)], np.uintp)
+            yield np.array([self._placed(place, some) for place, some in enumerate(sizes)], np.uintp).T.copy()
 
-    def _with_scratch(self, plan: DevicePlan) -> tuple[NDArray[np.uintp], NDArray[np.int64]]:
+    def _with_scratch(self, plans: Plans) -> tuple[NDArray[np.uintp], NDArray[np.int64]]:
         for rank in range(self.group.ranks):
-            self._have(rank, SCRATCH, np.zeros(plan.scratch(rank, self.case.unit), self.dtype))
+            most = max(plan.scratch(rank, self.case.unit) for plan in plans.values())
+            self._have(rank, SCRATCH, np.zeros(most, self.dtype))
         return self.where.copy(), self.lengths.copy()
 
     def plainly(self) -> None:

@@ -5,8 +5,7 @@
 
 #include <vector>
 
-#include "signals.h"
-#include "table.h"
+#include "kernel.h"
 
 struct Table {
     Head head;
@@ -21,6 +20,10 @@ struct Table {
     const i64 *before(i64 number) const { return regions + number * (3 + head.classes) + 3; }
 };
 
+const size_t WIDTHS[TYPES] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 2, 2}; /* bytes of an element */
+const i64 MOST_WEIGHT = (i64)1 << 40; /* of a slot */
+const i64 MOST_ELEMENTS = (i64)1 << 59; /* more than any memory has */
+
 /* floor(unit * part / denominator) */
 static inline i64 share_of(i64 unit, i64 part, i64 denominator) { return (i64)((__int128)unit * part / denominator); }
 
@@ -34,7 +37,8 @@ static const char *read_table(const i64 *words, i64 count, Table *table) {
     const i64 sizes[] = {h.parts, h.classes, h.regions, h.blocks, h.steps, h.arguments};
     for (i64 size : sizes)
         if (size < 0 || size > MOST) return "a table of it is too long";
-    if (h.ranks < 1 || h.ranks > 1 << 20 || h.rank < 0 || h.rank >= h.ranks || h.parts < 1 || h.regions < 2 || h.denominator < 1)
+    if (h.ranks < 1 || h.ranks > 1 << 20 || h.rank < 0 || h.rank >= h.ranks || h.parts < 1 || h.regions < 2 || h.denominator < 1 ||
+        h.packets < 0 || h.packets > MOST || h.atoms < 0 || h.atoms > MOST || (h.atoms && !h.classes))
         return "its head is damaged";
     if ((__int128)h.regions * (3 + h.classes) > MOST) return "a table of it is too long";
     const i64 *at = words + HEAD;
@@ -49,8 +53,12 @@ static const char *read_table(const i64 *words, i64 count, Table *table) {
     for (i64 i = 0; i < h.parts; ++i)
         if (table->parts[i] < (i ? table->parts[i - 1] + 1 : 0) || table->parts[i] >= h.denominator || (!i && table->parts[i]))
             return "its cuts do not ascend";
+    for (i64 i = 0; i < h.classes; ++i)
+        if (table->classes[i].whole < 0 || table->classes[i].whole > MOST_WEIGHT || table->classes[i].part < 0 ||
+            table->classes[i].part > h.denominator || table->slots[i] < 0 || table->slots[i] > MOST)
+            return "a class of slots is damaged";
     for (i64 i = 0; i < h.regions; ++i)
-        if (table->region(i).buffer < 0 || table->region(i).buffer >= BUFFERS || table->region(i).part < 0 ||
+        if (table->region(i).buffer < 0 || table->region(i).buffer >= BUFFERS + (h.atoms > 0) || table->region(i).part < 0 ||
             table->region(i).part >= h.parts)
             return "a region is nowhere";
     for (i64 i = 0; i < h.blocks; ++i)
@@ -62,7 +70,8 @@ static const char *read_table(const i64 *words, i64 count, Table *table) {
             return "a step has arguments that are not there";
         const bool folds = s.kind == FOLD || s.kind == SWITCH || s.kind == SPREAD;
         if ((folds && (s.more < 1 || s.more >= s.count)) || (s.kind == DIVIDE && (s.more < 1 || s.count != 1)) ||
-            (s.kind == PUT && s.count % 2) || (s.kind == PERMUTE && s.count < 2))
+            (s.kind == PUT && s.count % 2) || (s.kind == PERMUTE && s.count < 2) ||
+            (h.atoms && (s.kind == SWITCH || s.kind == SPREAD || s.kind == PERMUTE)))
             return "a step has not the arguments of its kind";
     }
     for (i64 i = 0; i < h.arguments; ++i) {
@@ -80,20 +89,31 @@ static const char *read_table(const i64 *words, i64 count, Table *table) {
     return NULL;
 }
 
-/* What the kernel needs of a size: `cuts` and `shift` of Run. */
+/* What the kernel needs of a size: `cuts` and `shift` of Run. `width`: bytes of an element. */
 struct Size {
-    i64 unit;
+    i64 unit, width;
     std::vector<i64> cuts, shift;
 };
 
 static i64 stride_of(const Table &t, i64 unit, i64 number) {
     const Class &c = t.classes[number];
-    return c.whole * unit + (i64)(((__int128)unit * c.part + t.head.denominator - 1) / t.head.denominator);
+    const __int128 found = (__int128)c.whole * unit + ((__int128)unit * c.part + t.head.denominator - 1) / t.head.denominator;
+    return found < MOST_ELEMENTS ? (i64)found : MOST_ELEMENTS;
 }
 
-static Size size_of(const Table &t, i64 unit) {
+/* Packets of a slot. */
+static i64 slot_of(const Table &t, i64 unit, i64 width) {
+    return packets_of(stride_of(t, unit, t.head.classes - 1) * width, t.head.atoms);
+}
+
+/* Bytes of packets that come to this rank in a call, at most. */
+static i64 box_of(const Table &t, i64 unit, i64 width) {
+    return t.head.atoms ? t.head.packets * slot_of(t, unit, width) * (i64)sizeof(u64) : 0;
+}
+
+static Size size_of(const Table &t, i64 unit, i64 width) {
     const Head &h = t.head;
-    Size size = {unit, {}, {}};
+    Size size = {unit, width, {}, {}};
     for (i64 i = 0; i < h.parts; ++i) size.cuts.push_back(share_of(unit, t.parts[i], h.denominator));
     size.cuts.push_back(unit);
     std::vector<i64> strides;
@@ -101,8 +121,9 @@ static Size size_of(const Table &t, i64 unit) {
     for (i64 i = 0; i < h.regions; ++i) {
         const Region &r = t.region(i);
         i64 shift = 0;
+        if (r.buffer == PACKETS) shift = (i64)((u64)t.before(i)[h.classes - 1] * (u64)slot_of(t, unit, width));
         if (r.buffer == SCRATCH) {
-            for (i64 c = 0; c < h.classes; ++c) shift += t.before(i)[c] * strides[(size_t)c];
+            for (i64 c = 0; c < h.classes; ++c) shift += (i64)((u64)t.before(i)[c] * (u64)strides[(size_t)c]);
             shift -= r.whole * unit + size.cuts[(size_t)r.part];
         }
         size.shift.push_back(shift);
@@ -111,9 +132,9 @@ static Size size_of(const Table &t, i64 unit) {
 }
 
 static i64 scratch_of(const Table &t, i64 unit) {
-    i64 sum = 0;
-    for (i64 i = 0; i < t.head.classes; ++i) sum += t.slots[i] * stride_of(t, unit, i);
-    return sum;
+    __int128 sum = 0;
+    for (i64 i = 0; i < t.head.classes; ++i) sum += (__int128)t.slots[i] * stride_of(t, unit, i);
+    return sum < MOST_ELEMENTS ? (i64)sum : MOST_ELEMENTS;
 }
 
 /* Whether all that is touched lies in the buffers: `lengths` in elements, three of each rank. */
@@ -123,11 +144,18 @@ static bool lies_within(const Table &t, const Size &size, const i64 *lengths) {
         const Step &s = t.steps[i];
         if (s.kind == SIGNAL || s.kind == WAIT || s.kind == SYNC) continue;
         __int128 length = 0;
+        i64 atoms = 0;
         for (i64 k = 0; k < s.count; ++k) {
             const Argument &a = t.arguments[s.first + k];
             if (k == 0 || (s.kind == PUT && k % 2 == 0)) { /* the first tells how much */
                 const i64 end = a.part + a.number;
                 length = element(a.whole + end / t.head.parts, end % t.head.parts) - element(a.whole, a.part);
+                atoms = a.number;
+            }
+            if (t.region(a.region).buffer == PACKETS) { /* of which it is the number of atoms and bytes that counts */
+                const i64 shift = size.shift[(size_t)a.region];
+                if (shift < 0 || length < 0 || shift + length * size.width / 4 + atoms > BOX) return false;
+                continue;
             }
             const __int128 from = element(a.whole, a.part) + size.shift[(size_t)a.region];
             if (length && (from < 0 || from + length > lengths[3 * a.rank + t.region(a.region).buffer])) return false;
@@ -140,8 +168,26 @@ static bool lies_within(const Table &t, const Size &size, const i64 *lengths) {
 static const char *refused(const Table &t, const Size &size, const i64 *lengths, u32 blocks, u32 lanes, u32 rounds) {
     if (lanes < 1 || (u64)t.head.blocks * lanes > blocks) return "its streams and lanes need more blocks than the rank has";
     if (rounds < 1 || rounds >= 1u << (CALL_BITS - ROUND_BITS)) return "a call has from 1 to 4095 rounds";
-    return lies_within(t, size, lengths) ? NULL : "a buffer is too short";
+    return lies_within(t, size, lengths) ? NULL : t.head.atoms ? "a buffer or a box is too short" : "a buffer is too short";
 }
+
+/* Boxes of packets, call after call. A box has two halves, for calls of odd and even numbers. Who puts packets must know that
+ * the receiver is through with the call before the last one: if at the end of the last call all had heard from all, then all
+ * have begun that, and this is known. Else receivers must say that they have begun this call (they always do), and be waited
+ * for. Flags come again after 2^32 calls: long before that half a box is emptied, before two calls in a row, by their number
+ * alone; nobody puts packets there until he is told that the call has begun. */
+class Boxes {
+    u64 heard = 0; /* the next call, if at the end of the one before all had heard from all */
+    bool known = false;
+
+  public:
+    void begin(const Table &t, i64 unit, u64 call, Run *run) {
+        run->opens = !known || heard != call || empties(call);
+        known = t.head.atoms && t.head.hears && unit > 0;
+        heard = (call + 1) % ((u64)1 << (64 - CALL_BITS));
+    }
+    void stopped() { known = false; }
+};
 
 /* The same where calls are often like the one before: that takes time with every step of the table. */
 class Held {
@@ -149,7 +195,7 @@ class Held {
 
   public:
     const char *refused(const Table &t, const Size &size, const i64 *lengths, u32 blocks, u32 lanes, u32 rounds) {
-        const i64 how[] = {size.unit, blocks, lanes, rounds};
+        const i64 how[] = {size.unit, size.width, blocks, lanes, rounds};
         const size_t count = 3 * (size_t)t.head.ranks, more = sizeof how / sizeof *how;
         if (last.size() == count + more && !memcmp(last.data(), how, sizeof how) &&
             !memcmp(last.data() + more, lengths, count * sizeof(i64)))

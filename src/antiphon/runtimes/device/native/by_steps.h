@@ -1,5 +1,7 @@
 /* A call of all ranks of a process that its host makes step by step, on queues of the devices: folds by a kernel each, puts
- * by a kernel or by copies of the device's own engines. An event stands for each signal, so nobody waits within a kernel.
+ * by a kernel or by copies of the device's own engines. An event stands for each signal between these ranks, so nobody waits
+ * within a kernel. Ranks of other processes hear the signals that they would hear of the kernel for whole calls, each stored
+ * by a kernel of one thread, and a kernel of one thread waits for theirs; so there every process may make a call its own way.
  *
  * Every rank has a queue for each of its streams, and one for each peer that copies go to: there copies of all streams take
  * turns as they are asked for. Before this a device says what its queues do:
@@ -10,7 +12,12 @@
  *     void ask_step(Queue &, const Run &, const Step *step, u32 lanes)
  *     void ask_record(Queue &, Event &)            once all that was asked for before is done, the event has come
  *     void ask_wait(Queue &, Event &)              all that is asked for later waits for it, which was asked for before
- *     int end_queues(Rank &, double seconds)       until all that is asked of a rank is done; 0: it is
+ *     void ask_tell(Queue &, u64 *at, u64 value)   all that was asked for before is seen by who hears this signal
+ *     void ask_await(Queue &, const u64 *at, u64 value, const u32 *stop)
+ *     const u32 *begin_queues(Rank &)              nothing of the rank is stopped: the number that says so
+ *     bool queues_end_by(Rank &, double end)       whether all that is asked of a rank is done by then, as now() counts
+ *     void stop_queues(Rank &)                     nobody waits any more, and nothing more is done
+ *     int end_queues(Rank &)                       until all that is asked of a rank is done; 0: it is
  */
 #pragma once
 #include <map>
@@ -21,8 +28,6 @@
 #include "kernel.h"
 
 namespace {
-
-const size_t WIDTHS[TYPES] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 2, 2};
 
 /* What a rank has done of a stream. `copies`: asked for, and not waited for yet. */
 struct Follower {
@@ -39,9 +44,14 @@ struct Follower {
 class ByHost {
     std::map<std::tuple<u32, u32, u32, i64>, Event *> told; /* by stream, from, to, number */
     size_t events = 0;
+    u64 call;
     u32 lanes;
     bool by_copies;
     size_t width;
+    std::vector<const u32 *> here; /* of each rank of this process what stops it, else NULL */
+
+    /* Where among the signals of a rank those of a sender are, in this stream. */
+    static i64 place(const Follower &f, i64 sender) { return (i64)f.stream * f.table.head.ranks + sender; }
 
     Queue &own(Follower &f) { return queue_of(f.rank, f.stream); }
 
@@ -78,11 +88,20 @@ class ByHost {
         switch (step.kind) {
         case SIGNAL: /* behind a sync, if anything is to be told */
             for (i64 k = 0; k < step.count; ++k)
-                told[std::make_tuple(f.stream, (u32)f.table.head.rank, (u32)a[k].rank, a[k].number)] = &recorded(own(f));
+                if (!here[(size_t)a[k].rank])
+                    ask_tell(own(f), f.rank.peers[(size_t)a[k].rank].signals + place(f, f.table.head.rank),
+                             signal_of(call, 0, a[k].number));
+                else
+                    told[std::make_tuple(f.stream, (u32)f.table.head.rank, (u32)a[k].rank, a[k].number)] = &recorded(own(f));
             break;
         case WAIT:
             for (; f.part < step.count; ++f.part) {
                 const Argument &one = a[f.part];
+                if (!here[(size_t)one.rank]) {
+                    const size_t me = (size_t)f.table.head.rank;
+                    ask_await(own(f), f.rank.peers[me].signals + place(f, one.rank), signal_of(call, 0, one.number), here[me]);
+                    continue;
+                }
                 const auto found = told.find(std::make_tuple(f.stream, (u32)one.rank, (u32)f.table.head.rank, one.number));
                 if (found == told.end()) return false;
                 ask_wait(own(f), *found->second);
@@ -100,7 +119,8 @@ class ByHost {
     }
 
   public:
-    ByHost(u32 lanes, bool by_copies, int type) : lanes(lanes), by_copies(by_copies), width(WIDTHS[type]) {}
+    ByHost(u64 call, u32 lanes, bool by_copies, int type, std::vector<const u32 *> here)
+        : call(call), lanes(lanes), by_copies(by_copies), width(WIDTHS[type]), here(std::move(here)) {}
 
     /* Why it cannot be done, or NULL. Among the ranks that are behind all others one can always go on. */
     const char *go(std::vector<Follower> &all) {
@@ -118,22 +138,31 @@ class ByHost {
 
 }  // namespace
 
-int ad_by_host(u32 count, void *const *ranks, void *const *plans, i64 unit, int type, int op, u32 lanes, int by_copies,
+int ad_by_host(u32 count, void *const *ranks, void *const *plans, u64 call, i64 unit, int type, int op, u32 lanes, int by_copies,
                char *const *buffers, const i64 *lengths, double seconds) {
     std::vector<Follower> all;
+    std::vector<const u32 *> here;
     for (u32 i = 0; i < count; ++i) {
         Rank &rank = *(Rank *)ranks[i];
         Plan &plan = *(Plan *)plans[i];
+        if (plan.table.head.atoms) return why = "packets go by one kernel, not by steps", 1;
         if (prepare(rank, plan, 0, unit, type, op, 1, 1, buffers, lengths)) return 1;
         const Size &size = size_at(plan);
+        here.resize((size_t)plan.table.head.ranks);
+        here[(size_t)plan.table.head.rank] = begin_queues(rank);
         for (i64 k = 0; k < plan.table.head.blocks; ++k) {
             const Block &block = plan.table.blocks[k];
             all.push_back({rank, plan.table, {size.cuts.data(), plan.table.head.parts, unit}, size.shift.data(), (u32)k, block.first, block.first + block.count, 0, {}});
         }
     }
-    ByHost host(lanes ? lanes : 1, by_copies != 0, type);
-    why = host.go(all);
-    int code = why != nullptr;
-    for (u32 i = 0; i < count; ++i) code |= end_queues(*(Rank *)ranks[i], seconds);
-    return code;
+    ByHost host(call, lanes ? lanes : 1, by_copies != 0, type, here);
+    const char *wrong = host.go(all);
+    bool late = false;
+    const double end = now() + (seconds > 0 ? seconds : 1e9);
+    for (u32 i = 0; i < count; ++i) late |= !queues_end_by(*(Rank *)ranks[i], wrong || late ? 0 : end);
+    for (u32 i = 0; i < count && late; ++i) stop_queues(*(Rank *)ranks[i]);
+    int code = 0;
+    for (u32 i = 0; i < count; ++i) code |= end_queues(*(Rank *)ranks[i]);
+    if (wrong) return why = wrong, 1;
+    return code ? 1 : late ? (why = "its time was up", -1) : 0;
 }

@@ -33,8 +33,19 @@ struct Launch {
         run_block<T>(launch.runs[rank], blockIdx.x - launch.first[rank]);            \
     }                                                                                \
     AS_KERNEL void __launch_bounds__(512) antiphon_step_##NAME(const Run run, const Step *step) { \
-        carry_out<T>(run, *step, Share{blockIdx.x, gridDim.x});                      \
+        if (!glance(run.stop)) carry_out<T>(run, *step, Share{blockIdx.x, gridDim.x}); \
     }
+
+/* Of calls by steps: signals to and from ranks of other processes. */
+AS_KERNEL void antiphon_tell(u64 *at, u64 value) { store(at, value); }
+AS_KERNEL void antiphon_await(const u64 *at, u64 value, const u32 *stop) { (void)has_come(at, value, stop); }
+
+/* Of calls that a device makes again by itself: before and behind each. */
+AS_KERNEL void antiphon_empty(u64 *box, const u64 *counter) {
+    if (!empties(*counter)) return;
+    for (u32 i = blockIdx.x * blockDim.x + threadIdx.x; i < BOX; i += gridDim.x * blockDim.x) post(box + half_of(*counter) + i, 0);
+}
+AS_KERNEL void antiphon_next(u64 *counter) { *counter = (*counter + 1) % ((u64)1 << (64 - CALL_BITS)); }
 
 #ifdef SAMPLE /* of what it compiles: one type for all */
 KERNEL(float16, half16)
@@ -126,6 +137,7 @@ struct Rank {
     u32 used = 0;
     bool failed = false;
     std::map<u32, std::unique_ptr<Queue>> queues;
+    Boxes boxes;
 };
 
 /* The table and what it is at the size of the last call, there. */
@@ -134,7 +146,7 @@ struct Plan {
     Table table;
     Rank *rank = nullptr;
     i64 *there = nullptr, *sized = nullptr;
-    Size size{-1, {}, {}};
+    Size size{-1, 0, {}, {}};
     Held held;
 };
 
@@ -204,6 +216,7 @@ double now() {
 
 }  // namespace
 
+#include "cuda_joints.h"
 #include "cuda_queues.h"
 
 const char *ad_why() { return why; }
@@ -212,7 +225,7 @@ void *ad_rank_new(u32 number, u32 ranks, u32 blocks, u32 threads) {
     cuda(Error_t) code;
     Device *device = device_of(number);
     if (!device) return nullptr;
-    Rank *rank = new Rank{number, ranks, blocks, threads, device, {}, nullptr, {}, 0, false, {}};
+    Rank *rank = new Rank{number, ranks, blocks, threads, device, {}, nullptr, {}, 0, false, {}, {}};
     rank->peers.resize(ranks);
     device->ranks.push_back(rank);
     (void)cuda(Free)(device->runs), (void)cuda(Free)(device->first);
@@ -287,6 +300,9 @@ int ad_copy(void *rank, void *to, const void *from, size_t bytes) {
 
 void ad_rank_signals(void *rank, u32 peer, u64 *signals) { ((Rank *)rank)->peers[peer].signals = signals; }
 
+size_t ad_box_bytes() { return 2 * BOX * sizeof(u64); }
+void ad_rank_box(void *rank, u32 peer, u64 *box) { ((Rank *)rank)->peers[peer].box = box; }
+
 void *ad_plan_new(void *rank, const i64 *words, i64 count) {
     cuda(Error_t) code;
     Plan *plan = new Plan;
@@ -307,6 +323,7 @@ void ad_plan_free(void *plan_) {
 }
 
 i64 ad_plan_scratch(void *plan, i64 unit) { return scratch_of(((Plan *)plan)->table, unit); }
+i64 ad_plan_box(void *plan, i64 unit, int type) { return box_of(((Plan *)plan)->table, unit, (i64)WIDTHS[type]); }
 
 namespace {
 
@@ -315,10 +332,12 @@ int prepare(Rank &rank, Plan &plan, u64 call, i64 unit, int type, int op, u32 la
             const i64 *lengths) {
     cuda(Error_t) code;
     const Table &t = plan.table;
-    const Size size = plan.size.unit == unit ? plan.size : size_of(t, unit);
+    const bool sized = plan.size.unit == unit && plan.size.width == (i64)WIDTHS[type];
+    const Size size = sized ? plan.size : size_of(t, unit, (i64)WIDTHS[type]);
+    if (t.head.atoms && !rank.peers[0].box) return why = "ranks have no boxes for packets", 1;
     if ((why = plan.held.refused(t, size, lengths, rank.blocks, lanes, rounds))) return 1;
     if (FAILS(cuda(SetDevice)(rank.device->number))) return 1;
-    if (plan.size.unit != unit) {
+    if (!sized) {
         plan.size = size;
         std::vector<i64> both = size.cuts;
         both.insert(both.end(), size.shift.begin(), size.shift.end());
@@ -336,7 +355,8 @@ int prepare(Rank &rank, Plan &plan, u64 call, i64 unit, int type, int op, u32 la
     const auto there = [&](const void *table) { return plan.there + ((const i64 *)table - plan.words.data()); };
     rank.run = {(const Step *)there(t.steps), (const Argument *)there(t.arguments), (const Block *)there(t.blocks),
                 there(t.regions), plan.sized + size.cuts.size(), rank.peers_there, rank.device->stop,
-                {plan.sized, t.head.parts, unit}, call, t.head.classes, rank.rank, rank.ranks, lanes, rounds, type, op};
+                {plan.sized, t.head.parts, unit}, call, t.head.classes, rank.rank, rank.ranks, lanes, rounds, type, op, t.head.atoms > 0, 1, nullptr, {}};
+    for (int k = 0; k < BUFFERS; ++k) rank.run.joint[k] = joints.address(buffers + k, rank.ranks);
     return 0;
 }
 
@@ -346,6 +366,11 @@ int ad_start(void *rank_, void *plan, u64 call, i64 unit, int type, int op, u32 
              const i64 *lengths) {
     Rank &rank = *(Rank *)rank_;
     if (prepare(rank, *(Plan *)plan, call, unit, type, op, lanes, rounds, buffers, lengths)) return 1;
+    cuda(Error_t) code;
+    rank.boxes.begin(((Plan *)plan)->table, unit, call, &rank.run);
+    u64 *mine = rank.peers[rank.rank].box;
+    if (mine && empties(call) && FAILS(cuda(MemsetAsync)(mine + half_of(call), 0, BOX * sizeof(u64), rank.device->stream)))
+        return 1;
     *rank.device->stop_here = 0;
     rank.used = (u32)((Plan *)plan)->table.head.blocks * lanes;
     rank.failed = false;
@@ -367,7 +392,26 @@ int ad_wait(void *rank_, double seconds) {
         }
     if (code != cuda(Success)) return why = cuda(GetErrorString)(code), 1;
     why = "its time was up";
+    if (rank.failed) rank.boxes.stopped();
     return rank.failed;
 }
 
 #include "by_steps.h"
+#include "cuda_graphs.h"
+
+namespace {
+
+int device_of(const Rank &rank) { return rank.device->number; }
+void *stream_of(Rank &rank) { return rank.device->stream; }
+
+int end_streams(void *const *ranks, u32 count) {
+    cuda(Error_t) code;
+    for (u32 i = 0; i < count; ++i)
+        if (FAILS(cuda(SetDevice)(device_of(*(Rank *)ranks[i]))) || FAILS(cuda(StreamSynchronize)(((Rank *)ranks[i])->device->stream)))
+            return 1;
+    return 0;
+}
+
+}  // namespace
+
+#include "library.h"

@@ -50,8 +50,38 @@ void ask_wait(Queue &queue, Event &event) {
     asked(cuda(StreamWaitEvent)(queue.stream, event.event, 0));
 }
 
-/* Nothing of it can hang: whatever waits was asked for behind what it waits for. */
-int end_queues(Rank &rank, double) {
+void ask_tell(Queue &queue, u64 *at, u64 value) {
+    void *arguments[] = {&at, &value};
+    asked(cuda(SetDevice)(queue.device->number));
+    asked(cuda(LaunchKernel)((const void *)antiphon_tell, dim3(1), dim3(1), arguments, 0, queue.stream));
+}
+
+void ask_await(Queue &queue, const u64 *at, u64 value, const u32 *stop) {
+    void *arguments[] = {&at, &value, &stop};
+    asked(cuda(SetDevice)(queue.device->number));
+    asked(cuda(LaunchKernel)((const void *)antiphon_await, dim3(1), dim3(1), arguments, 0, queue.stream));
+}
+
+const u32 *begin_queues(Rank &rank) {
+    *(volatile u32 *)rank.device->stop_here = 0;
+    return rank.device->stop;
+}
+
+/* Among the ranks of one process nothing can hang: whatever waits was asked for behind what it waits for. For those of other
+ * processes kernels wait, which are stopped. */
+bool queues_end_by(Rank &rank, double end) {
+    for (const auto &one : rank.queues) {
+        cuda(Error_t) state;
+        while ((state = cuda(StreamQuery)(one.second->stream)) == cuda(ErrorNotReady))
+            if (now() > end) return false;
+        asked(state);
+    }
+    return true;
+}
+
+void stop_queues(Rank &rank) { *(volatile u32 *)rank.device->stop_here = 1; }
+
+int end_queues(Rank &rank) {
     for (const auto &one : rank.queues) asked(cuda(StreamSynchronize)(one.second->stream));
     const cuda(Error_t) code = failed_here;
     failed_here = cuda(Success);

@@ -26,14 +26,26 @@ SEEN int ad_bring(void *rank, void *memory, const void *from, size_t bytes);
 /* Between memories of one rank, by the device's own copy: what calls are measured against. */
 SEEN int ad_copy(void *rank, void *to, const void *from, size_t bytes);
 
+/* Memory that all these ranks have alike, so that switches can load and store for all of them: where each has it. They are all
+ * ranks of a group, each on a device of its own. 0: done. It is given back as that of the first. */
+SEEN int ad_joint_new(u32 count, void *const *ranks, size_t bytes, void **memory);
+SEEN void ad_joint_free(void *rank, void *memory);
+
 /* Where the signals of a rank are, as this one sees them: blocks * ranks numbers. */
 SEEN void ad_rank_signals(void *rank, u32 peer, u64 *signals);
+
+/* The box of a rank for packets, as this one sees it: so many bytes, first zeros. All have one, or none. */
+SEEN size_t ad_box_bytes();
+SEEN void ad_rank_box(void *rank, u32 peer, u64 *box);
 
 /* A table of lower/device/table.py; NULL: it is damaged. It is copied. */
 SEEN void *ad_plan_new(void *rank, const i64 *words, i64 count);
 SEEN void ad_plan_free(void *plan);
 /* Elements of scratch, where a unit of weight has so many. */
 SEEN i64 ad_plan_scratch(void *plan, i64 unit);
+
+/* Bytes of half a box that its packets take; 0: it has none. */
+SEEN i64 ad_plan_box(void *plan, i64 unit, int type);
 
 /* Begins a call of this rank. `buffers` and `lengths` (elements): input, output and scratch of every rank. Signals of a rank
  * ascend with `call`, modulo 2^36; what stands in them first must be those of the call before. 0: begun. */
@@ -42,7 +54,21 @@ SEEN int ad_start(void *rank, void *plan, u64 call, i64 unit, int type, int op, 
 /* After all ranks of this process have begun: until this one is done, `seconds` at most (0: as long as it takes). 0: done. */
 SEEN int ad_wait(void *rank, double seconds);
 
-/* A call of these ranks, all that there are, to its end, step by step by the host (by_steps.h): folds by a kernel of `lanes`
- * blocks each, puts too, or by copies. 0: done. */
-SEEN int ad_by_host(u32 count, void *const *ranks, void *const *plans, i64 unit, int type, int op, u32 lanes, int by_copies,
+/* The collectives of a library (NCCL, RCCL) for all ranks, which are here, each on a device of its own; NULL: it cannot be had.
+ * `kind`: as in a program file; `count`: elements of a block; where each rank's block or blocks begin. 0: done, at all. */
+SEEN void *ad_library_new(u32 count, void *const *ranks, const char *path);
+SEEN int ad_library_go(void *library, int kind, i64 count, int type, int op, int root, char *const *from, char *const *to);
+SEEN void ad_library_free(void *library);
+
+/* A call of these ranks, all of this process, by one kernel, as it stands: to be made again with nothing but its number, which
+ * devices count on by themselves (a CUDA graph). NULL: it cannot be had. Then ad_wait, as for ad_start. */
+SEEN void *ad_graph_new(u32 count, void *const *ranks, void *const *plans, i64 unit, int type, int op, u32 lanes, u32 rounds,
+                        char *const *buffers, const i64 *lengths);
+SEEN int ad_graph_begin(void *graph, u64 call);
+SEEN void ad_graph_free(void *graph);
+
+/* A call of these ranks, all of this process, to its end, step by step by the host (by_steps.h): folds by a kernel of `lanes`
+ * blocks each, puts too, or by copies. `call`: as for ad_start, where there are ranks in other processes. 0: done, -1: its
+ * time was up. */
+SEEN int ad_by_host(u32 count, void *const *ranks, void *const *plans, u64 call, i64 unit, int type, int op, u32 lanes, int by_copies,
                     char *const *buffers, const i64 *lengths, double seconds);

@@ -5,17 +5,22 @@
  * goes on with the next: that is how long messages come to be on several links at once.
  */
 #pragma once
-#include "move.h"
+#include "joint.h"
+#include "packets.h"
 #include "signals.h"
 #include "table.h"
 
-/* The buffers of a rank as this one sees them, and its signals: by stream, lane and sender. */
+/* The buffers of a rank as this one sees them, its signals, by stream, lane and sender, and its box. */
 struct Peer {
     char *buffer[BUFFERS];
     u64 *signals;
+    u64 *box;
 };
 
-/* A call, the same for all blocks of a rank. `shift`: of each region what is to be added to places on the line. */
+/* A call, the same for all blocks of a rank. `shift`: of each region what is to be added to places on the line; of packets
+ * where their slot begins. `packets`: whether messages go by them. `opens`: whether others must be waited for until they have
+ * begun. `counter`: where the number of the call stands, for those that a device makes again by itself; else NULL.
+ * `joint`: of each buffer the multicast address, where all ranks have theirs alike; else NULL. */
 struct Run {
     const Step *steps;
     const Argument *arguments;
@@ -29,7 +34,21 @@ struct Run {
     i64 classes;
     u32 rank, ranks, lanes, rounds;
     int type, op;
+    u32 packets, opens;
+    const u64 *counter;
+    char *joint[BUFFERS];
 };
+
+/* What follows from its number; a flag of 0: there are no packets. */
+struct Now {
+    u64 call;
+    u32 flag;
+};
+
+ON_DEVICE Now now_of(const Run &run) {
+    const u64 call = run.counter ? *run.counter : run.call;
+    return {call, run.packets ? flag_of(call) : 0};
+}
 
 ON_DEVICE i64 region_buffer(const Run &run, i64 region) { return run.regions[region * (3 + run.classes)]; }
 
@@ -53,6 +72,78 @@ template <typename T> struct InTable {
     ON_MEMBER const T *operand(i64 k) const { return address<T>(run, from[k]); }
 };
 
+/* The same where any of them may be packets: results first. */
+template <typename T> struct InBoxes {
+    const Run &run;
+    i64 half;
+    const Argument *to;
+    i64 count;
+    const Argument *from;
+    i64 many;
+
+    ON_MEMBER const Argument &place(i64 k) const { return k < count ? to[k] : from[k - count]; }
+    ON_MEMBER i64 results() const { return count; }
+    ON_MEMBER i64 all() const { return count + many; }
+    ON_MEMBER u64 *box(i64 k) const {
+        const Argument &a = place(k);
+        return region_buffer(run, a.region) == PACKETS ? run.peers[a.rank].box + half + run.shift[a.region] : nullptr;
+    }
+    ON_MEMBER T *at(i64 k) const { return address<T>(run, place(k)); }
+};
+
+/* A step of a call by packets that sends, or adds what has come. Gives whether it was stopped. */
+template <typename T> ON_DEVICE int carry_packets(const Run &run, const Now &now, const Step &step, Share share) {
+    const Argument *a = run.arguments + step.first;
+    const i64 half = half_of(now.call);
+    u32 turn = 0;
+    const int op = step.kind == FOLD ? run.op : (int)SUM;
+    const i64 each = step.kind == PUT ? 2 : step.count;
+    for (i64 k = 0; k < step.count; k += each) {
+        const i64 results = step.kind == PUT ? 1 : step.more;
+        const InBoxes<T> places = step.kind == PUT ? InBoxes<T>{run, half, a + k + 1, 1, a + k, 1}
+                                                   : InBoxes<T>{run, half, a, results, a + results, step.count - results};
+        if (pass_on<T>(op, run.line, {a[k].part, a[k].number}, share, now.flag, run.stop, &turn, places)) return 1;
+    }
+    return 0;
+}
+
+#ifdef BY_SWITCHES
+/* What switches are asked for, by them; false: they cannot. */
+template <typename T, typename Rule> ON_DEVICE bool by_switches(const Run &run, const Step &step, Share share) {
+    const Argument *a = run.arguments + step.first, &from = a[step.more];
+    const i64 to_buffer = region_buffer(run, a->region), from_buffer = region_buffer(run, from.region);
+    const bool own = step.kind == SPREAD;
+    char *const to = run.joint[to_buffer], *const all = run.joint[from_buffer];
+    if (!to || (!own && (!all || !Switches<T, Rule>::can)) || step.more != (i64)run.ranks) return false;
+    if (!own && step.count != 2 * (i64)run.ranks) return false;
+    T *const into = (T *)(to + ((char *)address<T>(run, *a) - run.peers[a->rank].buffer[to_buffer]));
+    const T *const here = address<T>(run, from);
+    const T *const read = own ? here : (const T *)(all + ((const char *)here - run.peers[from.rank].buffer[from_buffer]));
+    const InTable<T> places = {run, a, step.more, a + step.more, step.count - step.more};
+    jointly<T, Rule>(run.line, {a->part, a->number}, share, read, own, into, [&](i64 at) {
+        typename Of<T>::wide sum = widened(places.operand(0)[at]);
+        for (i64 k = 1; k < places.operands(); ++k)
+            sum = Rule::template both<typename Of<T>::wide, typename Of<T>::adds>(sum, widened(places.operand(k)[at]));
+        T made;
+        narrowed(sum, &made);
+        for (i64 k = 0; k < places.results(); ++k) places.result(k)[at] = made;
+    });
+    return true;
+}
+
+template <typename T> ON_DEVICE bool by_switches(const Run &run, const Step &step, Share share) {
+    if (step.kind != SWITCH && step.kind != SPREAD) return false;
+    switch (step.kind == SPREAD ? (int)SUM : run.op) {
+    case PROD: return false;
+    case MAX: return by_switches<T, Max>(run, step, share);
+    case MIN: return by_switches<T, Min>(run, step, share);
+    default: return by_switches<T, Sum>(run, step, share);
+    }
+}
+#else
+template <typename T> ON_DEVICE bool by_switches(const Run &, const Step &, Share) { return false; }
+#endif
+
 /* A step that touches data. */
 template <typename T> ON_DEVICE void carry_out(const Run &run, const Step &step, Share share) {
     const Argument *a = run.arguments + step.first;
@@ -64,27 +155,27 @@ template <typename T> ON_DEVICE void carry_out(const Run &run, const Step &step,
         if (run.op == AVG) divide<T>(run.line, span(a[0]), share, address<T>(run, a[0]), step.more);
     } else if (step.kind == PERMUTE)
         permute<T>(run.line, span(a[0]), share, step.count, (u32)(step.first * 16), [&](i64 k) { return address<T>(run, a[k]); });
-    else
+    else if (!by_switches<T>(run, step, share))
         combine_by<T>(run.op, run.line, span(a[0]), share,
                       InTable<T>{run, a, step.more, a + step.more, step.count - step.more});
 }
 
 /* One thread for each signal: whether all have come, or the call was stopped. */
-ON_DEVICE int await(const Run &run, const Step &step, const u64 *mine, u32 round) {
+ON_DEVICE int await(const Run &run, u64 call, const Step &step, const u64 *mine, u32 round) {
     for (i64 k = my_thread(); k < step.count; k += my_threads()) {
         const Argument &a = run.arguments[step.first + k];
-        if (!has_come(mine + a.rank, signal_of(run.call, round, a.number), run.stop)) return 1;
+        if (!has_come(mine + a.rank, signal_of(call, round, a.number), run.stop)) return 1;
     }
     return 0;
 }
 
 /* Behind a `meet`, if anything is to be told. A peer is told by the same thread each time, so that its numbers ascend even
  * where no `meet` lies between. */
-ON_DEVICE void tell(const Run &run, const Step &step, i64 place, u32 round) {
+ON_DEVICE void tell(const Run &run, u64 call, const Step &step, i64 place, u32 round) {
     for (i64 k = 0; k < step.count; ++k) {
         const Argument &a = run.arguments[step.first + k];
         if ((u32)a.rank % my_threads() == my_thread())
-            store(run.peers[a.rank].signals + place + run.rank, signal_of(run.call, round, a.number));
+            store(run.peers[a.rank].signals + place + run.rank, signal_of(call, round, a.number));
     }
 }
 
@@ -94,19 +185,23 @@ template <typename T> ON_DEVICE int run_block(const Run &run, u32 number) {
     const i64 place = (i64)number * run.ranks;
     const u64 *mine = run.peers[run.rank].signals + place;
     const Block block = run.blocks[stream];
+    const Now now = now_of(run);
     int failed = 0;
     for (u32 round = 0; round < run.rounds; ++round) {
         const Share share = {round * run.lanes + lane, run.rounds * run.lanes};
         for (i64 i = block.first; i < block.first + block.count; ++i) {
             const Step step = run.steps[i];
+            if (run.packets && (step.kind == WAIT || step.kind == SYNC) && step.more && (round || !run.opens)) continue;
             if (step.kind == SIGNAL)
-                tell(run, step, place, round);
+                tell(run, now.call, step, place, round);
             else if (step.kind == WAIT)
-                failed |= await(run, step, mine, round);
+                failed |= await(run, now.call, step, mine, round);
             else if (step.kind == SYNC) {
                 if (meet(failed)) return 1;
-            } else
+            } else if (!run.packets || step.kind == DIVIDE)
                 carry_out<T>(run, step, share);
+            else if (!failed)
+                failed = carry_packets<T>(run, now, step, share);
         }
         if (meet(failed)) return 1; /* a round begins when all threads have done the one before */
     }

@@ -6,7 +6,7 @@ enum { ROUND_BITS = 16, CALL_BITS = 28 }; /* of a signal: the number is below, t
 
 /* Signals of a call, a round in it and the number within ascend, in a circle: what stands there from half a circle ago, 2^35
  * calls, would pass for what is to come. */
-ON_DEVICE u64 signal_of(u64 call, u32 round, i64 number) {
+ON_BOTH u64 signal_of(u64 call, u32 round, i64 number) {
     return (call << CALL_BITS) + ((u64)round << ROUND_BITS) + (u64)number;
 }
 

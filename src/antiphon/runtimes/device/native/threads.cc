@@ -81,6 +81,9 @@ class Queue {
     }
 
   public:
+    const u32 *const stop; /* of the rank: then what is asked for is not done */
+
+    explicit Queue(const u32 *stop) : stop(stop) {}
     ~Queue() {
         {
             const std::lock_guard<std::mutex> hold(lock);
@@ -98,6 +101,13 @@ class Queue {
         std::unique_lock<std::mutex> hold(lock);
         none.wait(hold, [&] { return idle; });
     }
+    /* Whether all is done by then. */
+    bool end_by(double end) {
+        std::unique_lock<std::mutex> hold(lock);
+        const std::chrono::duration<double> since(end);
+        const auto until = std::chrono::duration_cast<std::chrono::steady_clock::duration>(since);
+        return none.wait_until(hold, std::chrono::steady_clock::time_point(until), [&] { return idle; });
+    }
 };
 
 /* A rank with its threads, which are started once. */
@@ -114,6 +124,7 @@ struct Rank {
     std::atomic<u32> failed{0};
     alignas(64) u32 stop = 0;
     Run run{};
+    Boxes boxes;
     std::map<u32, Queue> queues;
 
     Rank(u32 rank, u32 ranks, u32 blocks, u32 threads)
@@ -179,6 +190,8 @@ bool is_mapped(void *memory) {
 
 }  // namespace
 
+#include "threads_joints.h"
+
 const char *ad_why() { return why; }
 
 void *ad_rank_new(u32 rank, u32 ranks, u32 blocks, u32 threads) {
@@ -229,6 +242,9 @@ int ad_copy(void *, void *to, const void *from, size_t bytes) { return memcpy(to
 
 void ad_rank_signals(void *rank, u32 peer, u64 *signals) { ((Rank *)rank)->peers[peer].signals = signals; }
 
+size_t ad_box_bytes() { return 2 * BOX * sizeof(u64); }
+void ad_rank_box(void *rank, u32 peer, u64 *box) { ((Rank *)rank)->peers[peer].box = box; }
+
 void *ad_plan_new(void *, const i64 *words, i64 count) {
     Plan *plan = new Plan;
     plan->words.assign(words, words + count);
@@ -241,6 +257,7 @@ void *ad_plan_new(void *, const i64 *words, i64 count) {
 void ad_plan_free(void *plan) { delete (Plan *)plan; }
 
 i64 ad_plan_scratch(void *plan, i64 unit) { return scratch_of(((Plan *)plan)->table, unit); }
+i64 ad_plan_box(void *plan, i64 unit, int type) { return box_of(((Plan *)plan)->table, unit, (i64)WIDTHS[type]); }
 
 namespace {
 
@@ -250,53 +267,31 @@ const Size &size_at(const Plan &plan) { return *plan.size; }
 int prepare(Rank &rank, Plan &plan, u64 call, i64 unit, int type, int op, u32 lanes, u32 rounds, char *const *buffers,
             const i64 *lengths) {
     const Table &table = plan.table;
-    if (!plan.size || plan.size->unit != unit) plan.size = std::make_shared<Size>(size_of(table, unit));
+    if (!plan.size || plan.size->unit != unit || plan.size->width != (i64)WIDTHS[type])
+        plan.size = std::make_shared<Size>(size_of(table, unit, (i64)WIDTHS[type]));
     why = plan.held.refused(table, *plan.size, lengths, rank.blocks, lanes, rounds);
+    if (!why && table.head.atoms && !rank.peers[0].box) why = "ranks have no boxes for packets";
     if (why) return 1;
     for (u32 i = 0; i < rank.ranks; ++i)
         for (int k = 0; k < BUFFERS; ++k) rank.peers[i].buffer[k] = buffers[3 * i + (u32)k];
     const std::lock_guard<std::mutex> hold(rank.lock);
     rank.run = {table.steps, table.arguments, table.blocks, table.regions, plan.size->shift.data(), rank.peers.data(), &rank.stop,
                 {plan.size->cuts.data(), table.head.parts, unit}, call, table.head.classes, rank.rank, rank.ranks, lanes, rounds,
-                type, op};
+                type, op, table.head.atoms > 0, 1, nullptr, {}};
+    for (int k = 0; k < BUFFERS; ++k) rank.run.joint[k] = joints.address(buffers + k, rank.ranks);
     return 0;
 }
 
-/* ---- what by_steps.h asks for ---- */
-
-Queue &queue_of(Rank &rank, u32 number) { return rank.queues[number]; }
-
-Event *event_of(Queue &, size_t number) {
-    static thread_local std::deque<Event> events;
-    while (events.size() <= number) events.emplace_back();
-    events[number].come.store(false, std::memory_order_relaxed);
-    return &events[number];
-}
-
-void ask_copy(Queue &queue, void *to, const void *from, size_t bytes) {
-    queue.ask([=] { memcpy(to, from, bytes); });
-}
-
-void ask_step(Queue &queue, const Run &run, const Step *step, u32 lanes) {
-    queue.ask([=] {
-        for (u32 lane = 0; lane < lanes; ++lane)
-            typed(run.type, [&](auto *type) { carry_out<Value<decltype(type)>>(run, *step, {lane, lanes}); });
-    });
-}
-
-void ask_record(Queue &queue, Event &event) {
-    queue.ask([&event] { event.come.store(true, std::memory_order_release); });
-}
-
-void ask_wait(Queue &queue, Event &event) {
-    queue.ask([&event] {
-        while (!event.come.load(std::memory_order_acquire)) rest();
-    });
-}
-
-int end_queues(Rank &rank, double) {
-    for (auto &one : rank.queues) one.second.end();
-    return 0;
+/* All threads of a rank, whose lock is held. */
+void begin(Rank &rank, u64 call, u32 used) {
+    if (u64 *mine = rank.peers[rank.rank].box; mine && empties(call))
+        for (int i = 0; i < BOX; ++i) post(mine + half_of(call) + i, 0);
+    __atomic_store_n(&rank.stop, 0, __ATOMIC_RELAXED);
+    rank.used = used;
+    rank.busy = rank.used * rank.threads;
+    rank.failed.store(0, std::memory_order_relaxed);
+    if (rank.busy) rank.turn++;
+    rank.wake.notify_all();
 }
 
 }  // namespace
@@ -306,12 +301,8 @@ int ad_start(void *rank_, void *plan, u64 call, i64 unit, int type, int op, u32 
     Rank &rank = *(Rank *)rank_;
     if (prepare(rank, *(Plan *)plan, call, unit, type, op, lanes, rounds, buffers, lengths)) return 1;
     const std::lock_guard<std::mutex> hold(rank.lock);
-    __atomic_store_n(&rank.stop, 0, __ATOMIC_RELAXED);
-    rank.used = (u32)((Plan *)plan)->table.head.blocks * lanes;
-    rank.busy = rank.used * rank.threads;
-    rank.failed.store(0, std::memory_order_relaxed);
-    if (rank.busy) rank.turn++;
-    rank.wake.notify_all();
+    rank.boxes.begin(((Plan *)plan)->table, unit, call, &rank.run);
+    begin(rank, call, (u32)((Plan *)plan)->table.head.blocks * lanes);
     return 0;
 }
 
@@ -326,7 +317,23 @@ int ad_wait(void *rank_, double seconds) {
         rank.done.wait(hold, free);
     }
     why = "its time was up";
-    return rank.failed.load(std::memory_order_relaxed) ? 1 : 0;
+    const bool failed = rank.failed.load(std::memory_order_relaxed);
+    if (failed) rank.boxes.stopped();
+    return failed;
 }
 
+#include "threads_queues.h"
+
 #include "by_steps.h"
+#include "threads_graphs.h"
+
+namespace {
+
+/* A library for this memory would be called as those for GPUs are. */
+int device_of(const Rank &rank) { return (int)rank.rank; }
+void *stream_of(Rank &) { return nullptr; }
+int end_streams(void *const *, u32) { return 0; }
+
+}  // namespace
+
+#include "library.h"

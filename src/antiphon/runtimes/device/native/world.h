@@ -40,6 +40,15 @@ ON_DEVICE void store(u64 *at, u64 value) {
     __threadfence_system();
     asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(at), "l"(value) : "memory");
 }
+/* A packet, which orders nothing but itself. */
+ON_DEVICE u64 peek(const u64 *at) {
+    u64 value;
+    asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(at) : "memory");
+    return value;
+}
+ON_DEVICE void post(u64 *at, u64 value) {
+    asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(at), "l"(value) : "memory");
+}
 ON_DEVICE u32 glance(const u32 *at) {
     u32 value;
     asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(at) : "memory");
@@ -56,6 +65,8 @@ ON_DEVICE void store(u64 *at, u64 value) {
     __threadfence_system();
     __atomic_store_n(at, value, __ATOMIC_RELEASE);
 }
+ON_DEVICE u64 peek(const u64 *at) { return __atomic_load_n(at, __ATOMIC_RELAXED); }
+ON_DEVICE void post(u64 *at, u64 value) { __atomic_store_n(at, value, __ATOMIC_RELAXED); }
 ON_DEVICE u32 glance(const u32 *at) { return __atomic_load_n(at, __ATOMIC_RELAXED); }
 ON_DEVICE void rest() { __builtin_amdgcn_s_sleep(1); }
 #endif
@@ -76,6 +87,8 @@ int meet(int failed);
 void rest();
 ON_DEVICE u64 load(const u64 *at) { return __atomic_load_n(at, __ATOMIC_ACQUIRE); }
 ON_DEVICE void store(u64 *at, u64 value) { __atomic_store_n(at, value, __ATOMIC_RELEASE); }
+ON_DEVICE u64 peek(const u64 *at) { return __atomic_load_n(at, __ATOMIC_RELAXED); }
+ON_DEVICE void post(u64 *at, u64 value) { __atomic_store_n(at, value, __ATOMIC_RELAXED); }
 ON_DEVICE u32 glance(const u32 *at) { return __atomic_load_n(at, __ATOMIC_RELAXED); }
 
 #endif

@@ -1,0 +1,204 @@
+"""The steps of ranks by packets: data with flags beside it, which tell by themselves when they have come. For small
+data.
+
+Every message has a **slot** of its own in the box of its receiver. So nobody asks whether a place is free, and no
+signal tells that data has come: who puts writes packets, and where a rank waited for a signal it now takes what came
+with it out of its box. Folds add packets as they come, and what is sent on goes out as it comes.
+
+Boxes are used again by later calls. A rank tells at the beginning of a call all who write to it that it has begun; who
+cannot know that otherwise waits for it (native/bind.h).
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from antiphon.core.program import Program
+from antiphon.core.program.kinds import SCRATCH
+from antiphon.lower.device.atoms import Atoms
+from antiphon.lower.onesided import packets as others
+from antiphon.lower.onesided.form import FOLD, PACKETS, PUT, SIGNAL, SYNC, WAIT, Move, Place, Step, Streams
+from antiphon.lower.onesided.line import Line
+
+MANY = 2_000  # steps of a rank: with more of them nothing is sent on as it comes
+
+_Came = tuple[int, Place, int]  # a slot, and where its data is wanted
+
+
+class Opening(NamedTuple):
+    """Of a rank in a stream: whom it tells that it has begun, and who must have begun before it puts."""
+
+    told: tuple[int, ...]
+    asked: tuple[int, ...]
+
+
+@dataclass(eq=False)
+class Boxes:
+    """How many slots each rank has. All are as long: `whole` units and `part` of one at most, in `atoms` at most."""
+
+    slots: list[int]
+    whole: int = 0
+    part: int = 0
+    atoms: int = 1
+    openings: list[list[Opening]] = field(default_factory=list)  # by stream, then by rank
+
+
+def hears(program: Program) -> bool:
+    """Whether at its end every rank has heard from all others, whatever the size: then all have begun that call."""
+    return others.fit(program) and bool((program.collective.weights > 0).all())
+
+
+def by_packets(made: Streams, known: Atoms) -> tuple[Streams, Boxes]:
+    """Steps of one_sided that ask no switch for anything. Linear in steps, but for those that are sent on (MANY)."""
+    boxes, found = Boxes([0] * len(made[0] if made else [])), list[list[list[Step]]]()
+    for ranks in made:
+        sent: dict[tuple[int, int], list[list[_Came]]] = defaultdict(list)
+        halves = [_Sender(known, boxes, rank, sent).steps(steps) for rank, steps in enumerate(ranks)]
+        taken = [_taken(rank, steps, sent) for rank, steps in enumerate(halves)]
+        found.append([_synced(rank, _shortened(rank, steps, known), known) for rank, steps in enumerate(taken)])
+        ways = sorted(way for way, messages in sent.items() if any(messages))
+        boxes.openings.append(
+            [
+                Opening(tuple(a for a, b in ways if b == rank), tuple(b for a, b in ways if a == rank))
+                for rank in range(len(ranks))
+            ]
+        )
+    return found, boxes
+
+
+@dataclass(eq=False)
+class _Sender:
+    """Of a rank: its puts as packets; its signals say what came to whom, one after another, and are gone."""
+
+    known: Atoms
+    boxes: Boxes
+    rank: int
+    sent: dict[tuple[int, int], list[list[_Came]]]
+    pending: dict[int, list[_Came]] = field(default_factory=lambda: defaultdict(list))
+
+    def steps(self, steps: Sequence[Step]) -> list[Step]:
+        found = []
+        for step in steps:
+            if step.kind == SIGNAL:
+                for peer in step.peers:
+                    self.sent[self.rank, peer].append(self.pending.pop(peer, []))
+            elif step.kind in (PUT, FOLD, WAIT):
+                found.append(step._replace(moves=tuple(map(self._packed, step.moves))))
+            elif step.kind != SYNC:
+                raise ValueError("switches know no packets")
+        return found
+
+    def _packed(self, move: Move) -> Move:
+        boxes, count = self.boxes, self.known.count
+        slot = boxes.slots[move.peer]
+        boxes.slots[move.peer] += 1
+        self.pending[move.peer].append((slot, move.target, move.size))
+        first = self.known.line(self.rank, move.source) % count
+        whole, last = divmod(first + move.size, count)
+        parts, unit = self.known.parts, self.known.denominator
+        length = whole * unit + int(parts[last]) - int(parts[first])
+        longest = max(length, boxes.whole * unit + boxes.part)
+        boxes.whole, boxes.part = divmod(longest, unit)
+        boxes.atoms = max(boxes.atoms, move.size)
+        return move._replace(target=(PACKETS, slot))
+
+
+def _taken(rank: int, steps: Sequence[Step], sent: dict[tuple[int, int], list[list[_Came]]]) -> list[Step]:
+    """With what has come where the signal for it was waited for."""
+    found, heard = list[Step](), Counter[int]()
+    for step in steps:
+        if step.kind != WAIT:
+            found.append(step)
+            continue
+        for peer in step.peers:
+            for slot, target, size in sent[peer, rank][heard[peer]]:
+                found.append(Step(FOLD, (), (), target, ((PACKETS, slot),), size))
+            heard[peer] += 1
+    return found
+
+
+def _shortened(rank: int, steps: list[Step], known: Atoms) -> list[Step]:
+    return _added(rank, _sent_on(rank, steps, known), known)
+
+
+def _sent_on(rank: int, steps: list[Step], known: Atoms) -> list[Step]:
+    """What a put sends just as an earlier step has made it goes out with that step."""
+    if len(steps) > MANY:
+        return steps
+    found, made = list[Step](), dict[tuple[Place, int], int]()
+    for step in steps:
+        if step.kind == PUT:
+            left = []
+            for move in step.moves:
+                at = made.get((move.source, move.size))
+                if at is None:
+                    left.append(move)
+                else:
+                    found[at] = found[at]._replace(moves=(*found[at].moves, move))
+            if left:
+                found.append(step._replace(moves=tuple(left)))
+            continue
+        over = known.touched(rank, step.into, step.size)
+        made = {key: at for key, at in made.items() if not _meet(known.touched(rank, *key), over)}
+        made[step.into, step.size] = len(found)
+        found.append(step)
+    return found
+
+
+def _meet(one: tuple[int, int, int], other: tuple[int, int, int]) -> bool:
+    return one[0] == other[0] and one[1] < other[2] and other[1] < one[2]
+
+
+def _added(rank: int, steps: list[Step], known: Atoms) -> list[Step]:
+    """What comes into scratch and is read by one fold alone, that adds it as packets."""
+    room = 1 + max((place[1] + size for step in steps for place, size in _places(step)), default=0)
+    read, written = (np.zeros(room + 1, np.int64) for _ in range(2))
+    for step in steps:
+        for place, size in _reads(step):
+            if place[0] == SCRATCH:
+                read[[place[1], place[1] + size]] += [1, -1]
+        if step.kind == FOLD and step.into[0] == SCRATCH:
+            written[[step.into[1], step.into[1] + step.size]] += [1, -1]
+    once = (np.cumsum(read) == 1) & (np.cumsum(written) == 1)
+    wanted = {(place, step.size) for step in steps if step.kind == FOLD for place in step.operands}
+    instead = dict[Place, Place]()
+    for step in steps:
+        place = step.into
+        if (
+            step.kind == FOLD and step.operands[0][0] == PACKETS and len(step.operands) == 1 and not step.moves
+            and place[0] == SCRATCH and (place, step.size) in wanted and once[place[1] : place[1] + step.size].all()
+            and not known.shared[known.region(rank, place[1])]
+        ):  # fmt: skip
+            instead[place] = step.operands[0]
+    return [
+        step._replace(operands=tuple(instead.get(place, place) for place in step.operands))
+        for step in steps
+        if step.kind != FOLD or step.into not in instead
+    ]
+
+
+def _reads(step: Step) -> Iterator[tuple[Place, int]]:
+    for move in step.moves if step.kind == PUT else ():
+        yield move.source, move.size
+    for place in step.operands if step.kind == FOLD else ():
+        if place[0] != PACKETS:
+            yield place, step.size
+
+
+def _places(step: Step) -> Iterator[tuple[Place, int]]:
+    yield from _reads(step)
+    if step.kind == FOLD:
+        yield step.into, step.size
+
+
+def _synced(rank: int, steps: Sequence[Step], known: Atoms) -> list[Step]:
+    """What threads take of packets they wait for themselves; only data needs a sync."""
+    line = Line(rank, known.touched)
+    for step in steps:
+        line.touch(step, list(_reads(step)), [(step.into, step.size)] if step.kind == FOLD else ())
+    return line.made

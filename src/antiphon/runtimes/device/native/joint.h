@@ -1,0 +1,189 @@
+/* What switches do (NVSwitches with multicast, sm_90): one load combines what all ranks have at a place, one store writes it at
+ * all of them. The places lie in memory that all ranks have alike, and its multicast address stands for all of them.
+ *
+ *     switch_load<T, Rule>(const void *at, Sixteen *out)   16 bytes, combined in whatever order
+ *     switch_store(void *at, const Sixteen &value)
+ *     see_through()                                        what came by the other address is seen by this one
+ *
+ * Where a type and an operator are not for switches (Switches<T, Rule>::can), all ranks are read one after the other.
+ */
+#pragma once
+#include "move.h"
+
+template <typename T, typename Rule> struct Switches {
+    enum { can = 0 };
+    static ON_MEMBER void load(const void *, Sixteen *) {}
+};
+
+#if defined(__CUDACC__) || defined(__HIPCC__)
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#define BY_SWITCHES 1
+#endif
+#else
+#define BY_SWITCHES 1
+#endif
+
+#ifdef BY_SWITCHES
+#ifdef __CUDACC__
+
+ON_DEVICE void see_through() { asm volatile("fence.proxy.alias;" ::: "memory"); }
+
+/* As four words of a vector, which no switch looks into. */
+ON_DEVICE void switch_store(void *at, const Sixteen &value) {
+    const u64 low = value.half[0], high = value.half[1];
+    asm volatile("multimem.st.relaxed.sys.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(at), "f"(__uint_as_float((u32)low)),
+                 "f"(__uint_as_float((u32)(low >> 32))), "f"(__uint_as_float((u32)high)), "f"(__uint_as_float((u32)(high >> 32)))
+                 : "memory");
+}
+
+#define OF_VECTOR(T, RULE, OP)                                                                                             \
+    template <> struct Switches<T, RULE> {                                                                                \
+        enum { can = 1 };                                                                                                 \
+        static ON_MEMBER void load(const void *at, Sixteen *out) {                                                        \
+            u32 w[4];                                                                                                     \
+            asm volatile("multimem.ld_reduce.relaxed.sys.global." OP " {%0, %1, %2, %3}, [%4];"                           \
+                         : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3])                                                 \
+                         : "l"(at)                                                                                        \
+                         : "memory");                                                                                     \
+            out->half[0] = (u64)w[1] << 32 | w[0], out->half[1] = (u64)w[3] << 32 | w[2];                                 \
+        }                                                                                                                 \
+    };
+#define OF_WORDS(T, RULE, OP)                                                                                              \
+    template <> struct Switches<T, RULE> {                                                                                \
+        enum { can = 1 };                                                                                                 \
+        static ON_MEMBER void load(const void *at, Sixteen *out) {                                                        \
+            u32 w[4];                                                                                                     \
+            for (int i = 0; i < 4; ++i)                                                                                   \
+                asm volatile("multimem.ld_reduce.relaxed.sys.global." OP " %0, [%1];" : "=r"(w[i]) : "l"((const u32 *)at + i) : "memory"); \
+            out->half[0] = (u64)w[1] << 32 | w[0], out->half[1] = (u64)w[3] << 32 | w[2];                                 \
+        }                                                                                                                 \
+    };
+#define OF_LONGS(T, RULE, OP)                                                                                              \
+    template <> struct Switches<T, RULE> {                                                                                \
+        enum { can = 1 };                                                                                                 \
+        static ON_MEMBER void load(const void *at, Sixteen *out) {                                                        \
+            for (int i = 0; i < 2; ++i)                                                                                   \
+                asm volatile("multimem.ld_reduce.relaxed.sys.global." OP " %0, [%1];"                                     \
+                             : "=l"(out->half[i])                                                                         \
+                             : "l"((const u64 *)at + i)                                                                   \
+                             : "memory");                                                                                 \
+        }                                                                                                                 \
+    };
+template <> struct Switches<float, Sum> {
+    enum { can = 1 };
+    static ON_MEMBER void load(const void *at, Sixteen *out) {
+        float x[4];
+        asm volatile("multimem.ld_reduce.relaxed.sys.global.add.v4.f32 {%0, %1, %2, %3}, [%4];"
+                     : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3])
+                     : "l"(at)
+                     : "memory");
+        for (int i = 0; i < 2; ++i)
+            out->half[i] = (u64)__float_as_uint(x[2 * i + 1]) << 32 | __float_as_uint(x[2 * i]);
+    }
+};
+template <> struct Switches<double, Sum> {
+    enum { can = 1 };
+    static ON_MEMBER void load(const void *at, Sixteen *out) {
+        for (int i = 0; i < 2; ++i) {
+            double x;
+            asm volatile("multimem.ld_reduce.relaxed.sys.global.add.f64 %0, [%1];" : "=d"(x) : "l"((const double *)at + i) : "memory");
+            out->half[i] = (u64)__double_as_longlong(x);
+        }
+    }
+};
+OF_VECTOR(half16, Sum, "add.acc::f32.v4.f16x2")
+OF_VECTOR(half16, Max, "max.v4.f16x2")
+OF_VECTOR(half16, Min, "min.v4.f16x2")
+OF_VECTOR(brain16, Sum, "add.acc::f32.v4.bf16x2")
+OF_VECTOR(brain16, Max, "max.v4.bf16x2")
+OF_VECTOR(brain16, Min, "min.v4.bf16x2")
+OF_WORDS(int32_t, Sum, "add.s32")
+OF_WORDS(int32_t, Max, "max.s32")
+OF_WORDS(int32_t, Min, "min.s32")
+OF_WORDS(u32, Sum, "add.u32")
+OF_WORDS(u32, Max, "max.u32")
+OF_WORDS(u32, Min, "min.u32")
+OF_LONGS(i64, Sum, "add.u64")
+OF_LONGS(i64, Max, "max.s64")
+OF_LONGS(i64, Min, "min.s64")
+OF_LONGS(u64, Sum, "add.u64")
+OF_LONGS(u64, Max, "max.u64")
+OF_LONGS(u64, Min, "min.u64")
+
+#else /* threads: switched.h says who has what behind an address */
+
+i64 joined_ranks(const void *at);
+char *joined_at(const void *at, i64 rank);
+
+ON_DEVICE void see_through() {}
+
+ON_DEVICE void switch_store(void *at, const Sixteen &value) {
+    for (i64 rank = 0; rank < joined_ranks(at); ++rank) *(Sixteen *)joined_at(at, rank) = value;
+}
+
+/* From the last to the first: switches have an order of their own. */
+template <typename T, typename Rule> struct Loads {
+    enum { can = 1 };
+    static ON_MEMBER void load(const void *at, Sixteen *out) {
+        const i64 ranks = joined_ranks(at);
+        for (size_t i = 0; i < 16 / sizeof(T); ++i) {
+            typename Of<T>::wide sum = widened(((const T *)joined_at(at, ranks - 1))[i]);
+            for (i64 rank = ranks - 2; rank >= 0; --rank)
+                sum = Rule::template both<typename Of<T>::wide, typename Of<T>::adds>(sum, widened(((const T *)joined_at(at, rank))[i]));
+            T made;
+            narrowed(sum, &made);
+            memcpy((char *)out + i * sizeof(T), &made, sizeof(T));
+        }
+    }
+};
+#define LOADS(T, RULE) \
+    template <> struct Switches<T, RULE> : Loads<T, RULE> {};
+LOADS(float, Sum)
+LOADS(double, Sum)
+LOADS(half16, Sum)
+LOADS(half16, Max)
+LOADS(half16, Min)
+LOADS(brain16, Sum)
+LOADS(brain16, Max)
+LOADS(brain16, Min)
+LOADS(int32_t, Sum)
+LOADS(int32_t, Max)
+LOADS(int32_t, Min)
+LOADS(u32, Sum)
+LOADS(u32, Max)
+LOADS(u32, Min)
+LOADS(i64, Sum)
+LOADS(i64, Max)
+LOADS(i64, Min)
+LOADS(u64, Sum)
+LOADS(u64, Max)
+LOADS(u64, Min)
+#undef LOADS
+
+#endif
+
+/* All but the ends of each slice of a span: 16 bytes at a time from `from`, the multicast address of what is combined (or, with
+ * `own`, what this rank has there), to that of the result. `rest` does the ends. */
+template <typename T, typename Rule, typename Rest>
+ON_DEVICE void jointly(const Line &line, Span span, Share share, const T *from, bool own, T *to, Rest rest) {
+    see_through();
+    each_slice(line, span, share, Wide<T>::EACH, [&](i64 low, i64 high) {
+        i64 head = (i64)((16 - ((uintptr_t)(to + low) & 15)) & 15) / (i64)sizeof(T);
+        const bool alike = (((uintptr_t)(to + low) ^ (uintptr_t)(from + low)) & 15) == 0 && (uintptr_t)(to + low) % sizeof(T) == 0;
+        i64 many = alike && high - low > head ? (high - low - head) / Wide<T>::EACH : 0;
+        if (!many) head = high - low;
+        for (i64 i = my_thread(); i < many; i += my_threads()) {
+            const i64 at = low + head + i * Wide<T>::EACH;
+            Sixteen value;
+            if (own)
+                value = *(const Sixteen *)(from + at);
+            else
+                Switches<T, Rule>::load(from + at, &value);
+            switch_store(to + at, value);
+        }
+        const i64 done = low + head + many * Wide<T>::EACH;
+        for (i64 i = my_thread(); i < head + (many ? high - done : 0); i += my_threads()) rest(i < head ? low + i : done + i - head);
+    });
+    see_through();
+}
+#endif

@@ -1,0 +1,101 @@
+/* The library's own collectives (NCCL, RCCL), to be measured beside ours: opened by name when it is asked for, so that nothing
+ * is linked with it. Types and operators have its numbers (numbers.h). Before this a device says:
+ *
+ *     int device_of(const Rank &)                    on which device a rank is
+ *     void *stream_of(Rank &)                        where its calls are asked for
+ *     int end_streams(void *const *ranks, u32 count) until they are done; 0: they are
+ */
+#pragma once
+#include <dlfcn.h>
+
+#include "device.h"
+
+namespace {
+
+struct Library {
+    typedef void *Comm;
+    void *file = nullptr;
+    int (*init)(Comm *, int, const int *);
+    int (*destroy)(Comm);
+    int (*start)();
+    int (*end)();
+    const char *(*error)(int);
+    int (*allreduce)(const void *, void *, size_t, int, int, Comm, void *);
+    int (*reduce)(const void *, void *, size_t, int, int, int, Comm, void *);
+    int (*broadcast)(const void *, void *, size_t, int, int, Comm, void *);
+    int (*allgather)(const void *, void *, size_t, int, Comm, void *);
+    int (*reducescatter)(const void *, void *, size_t, int, int, Comm, void *);
+    int (*send)(const void *, size_t, int, int, Comm, void *);
+    int (*receive)(void *, size_t, int, int, Comm, void *);
+    std::vector<void *> ranks;
+    std::vector<Comm> comms;
+
+    template <typename Function> bool found(const char *name, Function *function) {
+        *(void **)function = dlsym(file, name);
+        return *function != nullptr;
+    }
+    bool open(const char *path) {
+        file = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+        return file && found("ncclCommInitAll", &init) && found("ncclCommDestroy", &destroy) && found("ncclGroupStart", &start) &&
+               found("ncclGroupEnd", &end) && found("ncclGetErrorString", &error) && found("ncclAllReduce", &allreduce) &&
+               found("ncclReduce", &reduce) && found("ncclBroadcast", &broadcast) && found("ncclAllGather", &allgather) &&
+               found("ncclReduceScatter", &reducescatter) && found("ncclSend", &send) && found("ncclRecv", &receive);
+    }
+    ~Library() {
+        for (Comm one : comms)
+            if (one) (void)destroy(one);
+    }
+
+    /* What rank `me` asks for. `from`, `to`: its buffers; `count`: elements of a block. Kinds as in a program file. */
+    int ask(int kind, i64 me, const char *from, char *to, size_t count, int type, int op, int root) {
+        enum { BROADCAST, REDUCE, SCATTER, GATHER, ALLGATHER, REDUCESCATTER, ALLREDUCE, ALLTOALL };
+        const Comm comm = comms[(size_t)me];
+        void *const stream = stream_of(*(Rank *)ranks[(size_t)me]);
+        const size_t block = count * WIDTHS[type];
+        const int many = (int)ranks.size();
+        int code = 0;
+        switch (kind) {
+        case BROADCAST: return broadcast(from, to, count, type, root, comm, stream);
+        case REDUCE: return reduce(from, to, count, type, op, root, comm, stream);
+        case ALLGATHER: return allgather(from, to, count, type, comm, stream);
+        case REDUCESCATTER: return reducescatter(from, to, count, type, op, comm, stream);
+        case ALLREDUCE: return allreduce(from, to, count, type, op, comm, stream);
+        }
+        for (int peer = 0; peer < many && !code; ++peer) {
+            const bool gives = kind == ALLTOALL || (kind == SCATTER && me == root) || (kind == GATHER && peer == root);
+            const bool gets = kind == ALLTOALL || (kind == SCATTER && peer == root) || (kind == GATHER && me == root);
+            if (gives) code = send(from + (kind == GATHER ? 0 : (size_t)peer * block), count, type, peer, comm, stream);
+            if (gets && !code) code = receive(to + (kind == SCATTER ? 0 : (size_t)peer * block), count, type, peer, comm, stream);
+        }
+        return code;
+    }
+};
+
+}  // namespace
+
+void *ad_library_new(u32 count, void *const *ranks, const char *path) {
+    Library *made = new Library;
+    std::vector<int> devices;
+    for (u32 i = 0; i < count; ++i) devices.push_back(device_of(*(const Rank *)ranks[i])), made->ranks.push_back(ranks[i]);
+    why = "there is no such library, or it lacks what is asked for";
+    if (made->open(path)) {
+        made->comms.resize(count);
+        const int code = made->init(made->comms.data(), (int)count, devices.data());
+        if (!code) return made;
+        why = made->error(code), made->comms.clear();
+    }
+    delete made;
+    return nullptr;
+}
+
+int ad_library_go(void *library, int kind, i64 count, int type, int op, int root, char *const *from, char *const *to) {
+    Library &mine = *(Library *)library;
+    int code = mine.start();
+    for (size_t i = 0; i < mine.ranks.size() && !code; ++i)
+        code = mine.ask(kind, (i64)i, from[i], to[i], (size_t)count, type, op, root);
+    const int ended = mine.end();
+    if (code || ended) return why = mine.error(code ? code : ended), 1;
+    return end_streams(mine.ranks.data(), (u32)mine.ranks.size());
+}
+
+void ad_library_free(void *library) { delete (Library *)library; }

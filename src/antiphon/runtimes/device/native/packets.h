@@ -1,0 +1,101 @@
+/* Small data: packets of 8 bytes, 4 of data below and a flag above, stored and loaded as one. The flag is the number of the
+ * call, so whoever reads a packet sees whether its data is there; no signal tells it, and no fence comes before.
+ *
+ * Packets lie in the box of the rank that they go to, each message in a slot of its own there. An atom begins with a packet
+ * of its own, so that slices are whole packets.
+ */
+#pragma once
+#include "move.h"
+
+enum { BOX = 1 << 15 }; /* packets of half a box */
+
+/* Never what stands in a box that is empty. */
+ON_BOTH u32 flag_of(u64 call) { return (u32)call ? (u32)call : 1u << 31; }
+/* Where in a box the packets of a call begin. */
+ON_BOTH i64 half_of(u64 call) { return (i64)(call % 2) * BOX; }
+/* Whether half of a box is emptied before a call: long before flags come again, twice in a row. */
+ON_BOTH bool empties(u64 call) { return call % (1 << 20) < 2; }
+
+/* Of 4 bytes or of one element: what one thread takes at once. */
+template <typename T> struct Handful {
+    enum { EACH = sizeof(T) < 4 ? 4 / (int)sizeof(T) : 1, PACKED = sizeof(T) < 4 ? 1 : (int)sizeof(T) / 4 };
+    union {
+        T value[EACH];
+        u32 word[PACKED];
+    };
+
+    /* Whether it has come, or the call was stopped. */
+    ON_MEMBER bool take(const u64 *box, u32 flag, const u32 *stop) {
+        for (int i = 0; i < PACKED; ++i) {
+            u64 found;
+            while ((u32)((found = peek(box + i)) >> 32) != flag) {
+                if (glance(stop)) return false;
+                rest();
+            }
+            word[i] = (u32)found;
+        }
+        return true;
+    }
+    ON_MEMBER void send(u64 *box, u32 flag) const {
+        for (int i = 0; i < PACKED; ++i) post(box + i, (u64)flag << 32 | word[i]);
+    }
+};
+
+/* Packets of a message of `bytes` in so many atoms, at most. */
+ON_BOTH i64 packets_of(i64 bytes, i64 atoms) { return bytes / 4 + atoms; }
+
+/* By a number of numbers.h. */
+template <typename T> ON_DEVICE typename Of<T>::wide both_by(int op, typename Of<T>::wide x, typename Of<T>::wide y) {
+    typedef typename Of<T>::wide W;
+    typedef typename Of<T>::adds U;
+    switch (op) {
+    case PROD: return Prod::template both<W, U>(x, y);
+    case MAX: return Max::template both<W, U>(x, y);
+    case MIN: return Min::template both<W, U>(x, y);
+    default: return Sum::template both<W, U>(x, y);
+    }
+}
+
+/* As `combine` of move.h, where any place may be packets: then `places.box(k)` is where they begin, results first, else NULL
+ * and `places.at(k)` has the data. `turn`: which thread begins, as slices are short. Gives whether the call was stopped. */
+template <typename T, typename Places>
+OUT_OF_LINE int pass_on(int op, const Line &line, Span span, Share share, u32 flag, const u32 *stop, u32 *turn,
+                        const Places &places) {
+    typedef Handful<T> Some;
+    const u32 threads = my_threads(), me = my_thread();
+    const i64 results = places.results(), all = places.all();
+    i64 begin = 0, part = span.part;
+    for (i64 atom = 0; atom < span.number; ++atom) {
+        const i64 length = line.cuts[part + 1] - line.cuts[part];
+        const i64 low = sliced(length, share.slice, share.slices, Wide<T>::EACH);
+        const i64 high = sliced(length, share.slice + 1, share.slices, Wide<T>::EACH);
+        const i64 box = begin * (i64)sizeof(T) / 4 + atom + low * (i64)sizeof(T) / 4;
+        const i64 many = (high - low + Some::EACH - 1) / Some::EACH;
+        for (i64 i = (me + threads - *turn) % threads; i < many; i += threads) {
+            const i64 from = begin + low + i * Some::EACH, left = begin + high - from;
+            const int count = left < Some::EACH ? (int)left : (int)Some::EACH;
+            typename Of<T>::wide sum[Some::EACH];
+            Some next;
+            for (int k = 0; k < Some::PACKED; ++k) next.word[k] = 0;
+            for (i64 k = results; k < all; ++k) {
+                if (const u64 *there = places.box(k)) {
+                    if (!next.take(there + box + i * Some::PACKED, flag, stop)) return 1;
+                } else
+                    for (int e = 0; e < count; ++e) next.value[e] = places.at(k)[from + e];
+                for (int e = 0; e < count; ++e)
+                    sum[e] = k == results ? widened(next.value[e]) : both_by<T>(op, sum[e], widened(next.value[e]));
+            }
+            for (int e = 0; e < count; ++e) narrowed(sum[e], &next.value[e]);
+            for (i64 k = 0; k < results; ++k) {
+                if (u64 *there = places.box(k))
+                    next.send(there + box + i * Some::PACKED, flag);
+                else
+                    for (int e = 0; e < count; ++e) places.at(k)[from + e] = next.value[e];
+            }
+        }
+        *turn = (u32)((*turn + many) % threads);
+        begin += length;
+        part = part + 1 == line.parts ? 0 : part + 1;
+    }
+    return 0;
+}

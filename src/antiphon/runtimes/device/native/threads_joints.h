@@ -1,0 +1,42 @@
+/* In place of switches that combine: behind an address that nobody may touch stands the memory of all ranks. Part of threads.cc. */
+#pragma once
+#include "joints.h"
+
+namespace {
+
+Joints joints;
+thread_local Joint met; /* what was asked for last */
+thread_local u32 met_when = 0;
+std::atomic<u32> joint_changes{1};
+
+const Joint &behind(const void *at) {
+    const u32 now = joint_changes.load(std::memory_order_relaxed);
+    if (met_when != now || (const char *)at < met.all || (const char *)at >= met.all + met.bytes)
+        met = joints.behind(at), met_when = now;
+    return met;
+}
+
+}  // namespace
+
+i64 joined_ranks(const void *at) { return (i64)behind(at).of.size(); }
+char *joined_at(const void *at, i64 rank) {
+    const Joint &found = behind(at);
+    return found.of[(size_t)rank] + ((const char *)at - found.all);
+}
+
+int ad_joint_new(u32 count, void *const *, size_t bytes, void **memory) {
+    Joint made = {{}, (bytes + 64) / 64 * 64, nullptr};
+    made.all = (char *)mmap(nullptr, made.bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (made.all == MAP_FAILED) return why = "no address for all ranks can be had", 1;
+    for (u32 i = 0; i < count; ++i) made.of.push_back((char *)(memory[i] = aligned_alloc(64, made.bytes)));
+    for (char *one : made.of) memset(one, 0, made.bytes);
+    joints.add(made), joint_changes.fetch_add(1);
+    return 0;
+}
+
+void ad_joint_free(void *, void *memory) {
+    const Joint found = joints.taken(memory);
+    joint_changes.fetch_add(1);
+    for (char *one : found.of) free(one);
+    if (found.all) munmap(found.all, found.bytes);
+}

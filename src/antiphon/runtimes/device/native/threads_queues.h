@@ -1,0 +1,68 @@
+/* What by_steps.h asks of threads: queues, each with a thread, and events. Part of threads.cc. */
+#pragma once
+
+namespace {
+
+Queue &queue_of(Rank &rank, u32 number) { return rank.queues.try_emplace(number, &rank.stop).first->second; }
+
+Event *event_of(Queue &, size_t number) {
+    static thread_local std::deque<Event> events;
+    while (events.size() <= number) events.emplace_back();
+    events[number].come.store(false, std::memory_order_relaxed);
+    return &events[number];
+}
+
+void ask_copy(Queue &queue, void *to, const void *from, size_t bytes) {
+    queue.ask([=, &queue] {
+        if (!glance(queue.stop)) memcpy(to, from, bytes);
+    });
+}
+
+void ask_step(Queue &queue, const Run &run, const Step *step, u32 lanes) {
+    queue.ask([=] {
+        for (u32 lane = 0; lane < lanes && !glance(run.stop); ++lane)
+            typed(run.type, [&](auto *type) { carry_out<Value<decltype(type)>>(run, *step, {lane, lanes}); });
+    });
+}
+
+void ask_record(Queue &queue, Event &event) {
+    queue.ask([&event] { event.come.store(true, std::memory_order_release); });
+}
+
+void ask_wait(Queue &queue, Event &event) {
+    queue.ask([&event] {
+        while (!event.come.load(std::memory_order_acquire)) rest();
+    });
+}
+
+void ask_tell(Queue &queue, u64 *at, u64 value) {
+    queue.ask([=, &queue] {
+        if (!glance(queue.stop)) store(at, value);
+    });
+}
+
+void ask_await(Queue &queue, const u64 *at, u64 value, const u32 *stop) {
+    queue.ask([=] { (void)has_come(at, value, stop); });
+}
+
+const u32 *begin_queues(Rank &rank) {
+    __atomic_store_n(&rank.stop, 0, __ATOMIC_RELAXED);
+    return &rank.stop;
+}
+
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+bool queues_end_by(Rank &rank, double end) {
+    for (auto &one : rank.queues)
+        if (!one.second.end_by(end)) return false;
+    return true;
+}
+
+void stop_queues(Rank &rank) { __atomic_store_n(&rank.stop, 1, __ATOMIC_RELAXED); }
+
+int end_queues(Rank &rank) {
+    for (auto &one : rank.queues) one.second.end();
+    return 0;
+}
+
+}  // namespace
