@@ -78,7 +78,7 @@ class Calls(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tru
         """What the figures rest on, for the line that tells one."""
         what = "network" if self.kinds or not self.boxes else "GPU"
         if not self.calibrated_by:
-            return f"{what} {self.name} not calibrated"
+            return f"{what} {self.name} not calibrated" + (f" ({', '.join(self.assumed)})" if self.assumed else "")
         return f"{what} {self.name} calibrated by {', '.join(self.calibrated_by)}"
 
 

@@ -7,7 +7,7 @@ says is fastest. The forms here are ours, the figures in them are from published
 
 For N nodes of g ranks, n = N g, S bytes, per hop h within a node and H between nodes:
 
-    ring       allreduce 2(n-1) hops, 2(N-1) of them between nodes; 2(n-1)/n S over a rank's wire and over a node's cards
+    ring       allreduce 2(n-1) hops, 2(N-1) of them between nodes; 2(n-1)/n S over a rank's wire, and over the cards
     tree       2(g-1) h + 2 log2(N) H; 2 S over a rank's wire; S over a node's cards between two nodes, else 2 S
     nvls       what the switches take; S over a rank's wire
     nvls-tree  that and 2 log2(N) H; S over the wire; over the cards as a tree
@@ -106,30 +106,37 @@ def _protocols(algorithm: str, place: Place, costs: Costs) -> tuple[str, ...]:
 
 def _load(algorithm: str, place: Place, costs: Costs, collective: str, nbytes: int) -> _Load | None:
     """What this algorithm does of this collective; None where it cannot."""
-    if algorithm == SENDS:
-        return _sends(place, nbytes) if collective in TO_EACH else None
-    if collective in TO_EACH:
+    if (algorithm == SENDS) != (collective in TO_EACH):
         return None
+    if algorithm == SENDS:
+        return _sends(place, nbytes)
     if algorithm == RING:
         return _ring(place, collective, nbytes)
     if algorithm == PAT:
         return _pat(place, collective, nbytes)
-    halved = 0.5 if collective in HALVES else 1.0
-    if collective in CHAINS or place.ranks == 1:
-        return None
     if algorithm == TREE:
         able = collective == "allreduce" and place.nodes > 1
         return _Load(2 * (place.local - 1), _up_and_down(place), 2 * nbytes, _tree(place, nbytes)) if able else None
+    return _by_switches(algorithm, place, costs, collective, nbytes)
+
+
+def _by_switches(algorithm: str, place: Place, costs: Costs, collective: str, nbytes: int) -> _Load | None:
+    """Where switches multicast and reduce: those of a node (and trees between nodes), or those of the network."""
     nvls = costs.gpu.nvls if place.in_switches else None
+    if collective in CHAINS:
+        return None
     if algorithm == NVLS:
-        return _Load(0, 0, nbytes, 0, nvls.latency * halved) if nvls is not None and place.nodes == 1 else None
+        able = nvls is not None and place.nodes == 1
+        halved = 0.5 if collective in HALVES else 1.0
+        return _Load(0, 0, nbytes, 0, nvls.latency * halved) if able and nvls else None
     if algorithm == NVLS_TREE:
         able = nvls is not None and place.nodes > 1 and collective == "allreduce"
         return _Load(0, _up_and_down(place), nbytes, _tree(place, nbytes), nvls.latency) if able and nvls else None
     if not place.in_network or place.nodes == 1:
         return None
-    inside = 0 if nvls is not None else 2 * (place.local - 1)
-    return _Load(inside, 2, nbytes if nvls is not None else 2 * nbytes, nbytes, nvls.latency if nvls else 0.0)
+    if nvls is not None:
+        return _Load(0, 2, nbytes, nbytes, nvls.latency)
+    return _Load(2 * (place.local - 1), 2, 2 * nbytes, nbytes)
 
 
 def _ring(place: Place, collective: str, nbytes: int) -> _Load:
@@ -145,7 +152,7 @@ def _up_and_down(place: Place) -> int:
 
 def _tree(place: Place, nbytes: int) -> float:
     """Bytes that a node sends in two trees: in one it is a leaf, in the other it passes on to two."""
-    return nbytes if place.nodes == 2 else 2 * nbytes  # noqa: PLR2004
+    return nbytes if place.nodes == 2 else 2 * nbytes
 
 
 def _pat(place: Place, collective: str, nbytes: int) -> _Load | None:
