@@ -1,7 +1,7 @@
 """How near the model of NCCL comes to published measurements, those of machines held out above all.
 
-Run: python bench/bench_nccl.py [--svg FILE] [--rows]. Every row of parts `fit` and `held out`: measured, predicted, what
-NCCL would choose. --rows prints all of them as Markdown, --svg draws measured against predicted.
+Run: python bench/bench_nccl.py [--svg FILE] [--rows]. Every row of parts `fit` and `held out`: measured, predicted, and
+what NCCL would choose. --rows prints all of them as Markdown, --svg draws measured against predicted.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from antiphon.cost import Profile, as_profile, model_of
 from antiphon.errors import Invalid, quote, unknown
 from antiphon.registry import Entry, find, table
 from antiphon.select.ledger import Ledger, Progress
-from antiphon.select.libraries import BASELINES, Groups, groups_of
+from antiphon.select.libraries import BASELINES, Groups, groups_of, own_choice
 from antiphon.select.losses import damage, losses
 from antiphon.select.pool import run_tasks
 from antiphon.select.sweep import Sweep, Value, combinations, resolved
@@ -101,7 +101,8 @@ def tune(  # noqa: PLR0913
     )
     context.seen(topology)  # refuse a profile of other links now, not once per candidate
     compared = {kind: groups_of(topology, kind) for kind in targets} if nccl else {}
-    ledger = Ledger(context, _tasks(targets, names, values, compared), set(names), progress, nccl, shortlist)
+    own = own_choice(model, options, topology, targets)
+    ledger = Ledger(context, _tasks(targets, names, values, compared), set(names), progress, nccl, shortlist, own)
     complete = True
     try:
         run_tasks(context, ledger.to_do, processes, ledger.hear)

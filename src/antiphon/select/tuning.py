@@ -10,6 +10,7 @@ from typing import Any
 from antiphon.core.plan import Plan
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
+from antiphon.cost.nccl.library import Library
 from antiphon.errors import Invalid
 from antiphon.select._gains import Gain, gains
 from antiphon.select._table import save_plans
@@ -23,12 +24,15 @@ from antiphon.select.uses import uses_text
 from antiphon.units import format_seconds, format_size
 
 ENDED = ("collective", "planner", "options", "ended_by", "reason")  # what is told of a candidate that was ended
+NOT_CALIBRATED = "not calibrated"  # launch, protocols and what a wire really gives are left out
 DEFINITIONS = {
     "seconds": "predicted by the model, at the greatest size that was priced in the range",
     "gap": "seconds over the bound, which is the greater of latency_seconds (of the quickest path between the two "
     "ranks that are farthest apart) and of nbytes over the bandwidth bound; no schedule takes less",
-    "speedup": "seconds of the best schedule of the baseline's planners over seconds; null where one of them failed "
-    "or timed out (no_speedup says which)",
+    "speedup": "by model calls seconds of what NCCL would choose (over) over seconds; by others seconds of the best "
+    "schedule of the baseline's planners over seconds, null where one of them failed or timed out (no_speedup says "
+    "which)",
+    "rests_on": "the measurements that the figures of the line are calibrated by, a profile, or: not calibrated",
 }
 
 
@@ -70,6 +74,7 @@ class Tuning:
     shortlist: Mapping[str, tuple[Listed, ...]] = field(default_factory=dict)
     untried: int = 0
     no_bound: Mapping[str, str] = field(default_factory=dict)
+    library: Library | None = None  # what NCCL would choose, where the model has its figures
 
     def __repr__(self) -> str:
         low, high = (format_size(size) for size in self.span)
@@ -129,10 +134,27 @@ class Tuning:
         return gains({kind: self.of(kind) for kind in self.collectives}, self.sweep, self.sizes)
 
     def baseline(self, collective: str, nbytes: int) -> float | None:
-        """Seconds of the best schedule of the planners that stand for NCCL."""
+        """Seconds of what NCCL would choose, where figures of it are known; else of the best schedule of the planners
+        that stand for it."""
+        if self.library is not None and collective in self.baselines:
+            return self.library.at(collective, nbytes)[0].seconds
         names = self.baselines.get(collective, ())
         theirs = (c for c in self.of(collective) if c.planner in names and not c.options.get(OURS_ALONE))
         return min((c.seconds[nbytes] for c in theirs if nbytes in c.seconds), default=None)
+
+    def rests_on(self, r: Range) -> str:
+        """What the figures of a range rest on: measurements that are known, a profile, or nothing that was measured."""
+        if self.library is not None:
+            return self.library.brief(r.collective, r.at)
+        return f"profile {self.profile}" if self.profile is not None else NOT_CALIBRATED
+
+    def chosen(self, r: Range) -> str:
+        """What NCCL would choose at the size that the speedup is told for; "" where that is not known."""
+        return self.library.at(r.collective, r.at)[0].name if self.library is not None else ""
+
+    def _range(self, r: Range) -> dict[str, Any]:
+        over = {"over": self.chosen(r)} if self.library is not None else {}
+        return r.as_json() | {"rests_on": self.rests_on(r)} | over
 
     def as_json(self) -> dict[str, Any]:
         """Stable keys; times in seconds, sizes in bytes, bandwidths in bytes per second."""
@@ -148,7 +170,7 @@ class Tuning:
                 {key: value for key, value in c.as_json().items() if key in ENDED} for c in self.ended_early
             ],
             "untried": self.untried,
-            "ranges": [r.as_json() for r in self.ranges],
+            "ranges": [self._range(r) for r in self.ranges],
             "candidates": [c.as_json() for c in self.candidates],
             "bound": {kind: limit.as_json(self.sizes) for kind, limit in self.limits.items()},
             "baseline": {kind: list(names) for kind, names in self.baselines.items()},

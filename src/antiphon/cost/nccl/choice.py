@@ -9,8 +9,8 @@ For N nodes of g ranks, n = N g, S bytes, per hop h within a node and H between 
 
     ring       allreduce 2(n-1) hops, 2(N-1) of them between nodes; 2(n-1)/n S over a rank's wire, and over the cards
     tree       2(g-1) h + 2 log2(N) H; 2 S over a rank's wire; S over a node's cards between two nodes, else 2 S
-    nvls       what the switches take; S over a rank's wire
-    nvls-tree  that and 2 log2(N) H; S over the wire; over the cards as a tree
+    nvls       what the switches take; (1 + 1/g) S over a rank's wire, as what a rank keeps crosses it, too
+    nvls-tree  that and 2 log2(N) H; the same over the wire; over the cards as a tree
     collnet    within a node as nvls, else as a ring; S over the cards, H up and down
     pat        log2(n) H; (n-1)/n S over the cards
     sends      to each rank by itself: what stays within a node over the wire, the rest over the cards
@@ -63,7 +63,17 @@ class Costs:
 
     def basis(self) -> str:
         """What every figure says in its line."""
-        return "; ".join(calls.basis() for calls in (self.gpu, self.network) if calls is not None)
+        return "; ".join(calls.basis() for calls in self._both)
+
+    def brief(self) -> str:
+        """The same without the names of the tables."""
+        known = [calls.name for calls in self._both if calls.calibrated_by]
+        told = [f"{calls.name} not calibrated" for calls in self._both if not calls.calibrated_by]
+        return "; ".join([*([f"calibrated by {', '.join(known)}"] if known else []), *told])
+
+    @property
+    def _both(self) -> list[Calls]:
+        return [calls for calls in (self.gpu, self.network) if calls is not None]
 
 
 @dataclass(frozen=True)
@@ -125,17 +135,17 @@ def _by_switches(algorithm: str, place: Place, costs: Costs, collective: str, nb
     nvls = costs.gpu.nvls if place.in_switches else None
     if collective in CHAINS:
         return None
+    halved, kept = (0.5, 0.0) if collective in HALVES else (1.0, 1 / place.local)
+    wire = (1 + kept) * nbytes
     if algorithm == NVLS:
-        able = nvls is not None and place.nodes == 1
-        halved = 0.5 if collective in HALVES else 1.0
-        return _Load(0, 0, nbytes, 0, nvls.latency * halved) if able and nvls else None
+        return _Load(0, 0, wire, 0, nvls.latency * halved) if nvls is not None and place.nodes == 1 else None
     if algorithm == NVLS_TREE:
         able = nvls is not None and place.nodes > 1 and collective == "allreduce"
-        return _Load(0, _up_and_down(place), nbytes, _tree(place, nbytes), nvls.latency) if able and nvls else None
+        return _Load(0, _up_and_down(place), wire, _tree(place, nbytes), nvls.latency) if able and nvls else None
     if not place.in_network or place.nodes == 1:
         return None
     if nvls is not None:
-        return _Load(0, 2, nbytes, nbytes, nvls.latency)
+        return _Load(0, 2, wire, nbytes, nvls.latency)
     return _Load(2 * (place.local - 1), 2, 2 * nbytes, nbytes)
 
 

@@ -38,12 +38,16 @@ class Library:
 
     def basis(self, collective: str, algorithm: str) -> str:
         """Whether a figure is calibrated, and by which tables: as it stands in the line of the figure."""
-        told = self.costs.basis()
+        return self.costs.basis() + self._beyond(collective, algorithm)
+
+    def brief(self, collective: str, nbytes: int) -> str:
+        """The same of its choice at a size, without the names of the tables."""
+        return self.costs.brief() + self._beyond(collective, self.at(collective, nbytes)[0].algorithm)
+
+    def _beyond(self, collective: str, algorithm: str) -> str:
         if algorithm in NO_TABLE:
-            told += f"; {algorithm} not calibrated"
-        elif collective != "allreduce":
-            told += f"; {collective} by the figures of allreduce"
-        return told
+            return f"; {algorithm} not calibrated"
+        return "" if collective == "allreduce" else f"; {collective} by the figures of allreduce"
 
     def rows(self, collective: str, sizes: Sequence[int]) -> list[dict[str, Any]]:
         """A row per size: nbytes, seconds, algbw, busbw, algorithm, protocol, terms, limit, why, calibrated, others."""
@@ -90,21 +94,25 @@ def library(asked: str, machine: Topology) -> Library:
     for key in told:
         if key not in OPTIONS:
             raise Invalid(f"library {name}: has no option {quote(key)}; it has {', '.join(OPTIONS)}")
-    place = place_of(machine)
-    gpu = _gpu(machine, told.get("gpu", ""))
-    if gpu.library.lower() != name:
-        raise Unsupported(
-            f"library {name}: the figures of {gpu.name} are of {gpu.library}; ask for {gpu.library.lower()}"
-        )
-    network = _network(machine, place, gpu, told.get("network", ""))
-    processes = told.get("processes", PROCESSES[0])
+    found = library_here(machine, **told)
+    if found.name != name:
+        figures = found.costs.gpu.name
+        raise Unsupported(f"library {name}: the figures of {figures} are of {found.name.upper()}; ask for {found.name}")
+    return found
+
+
+def library_here(
+    machine: Topology, *, gpu: str = "", network: str = "", processes: str = PROCESSES[0], algorithm: str = ""
+) -> Library:
+    """The library that the figures of this machine are of."""
+    place, figures = place_of(machine), _gpu(machine, gpu)
+    between = _network(machine, place, figures, network)
     if processes not in PROCESSES:
         raise Invalid(f"processes={quote(processes)}: expected {' or '.join(PROCESSES)}")
-    only = told.get("algorithm")
-    if only is not None and only not in ALGORITHMS:
-        raise Invalid(f"algorithm={quote(only)}: expected one of {', '.join(ALGORITHMS)}")
-    costs = Costs(gpu, network, processes == PROCESSES[1])
-    return Library(name, place, costs, ALGORITHMS if only is None else (only,))
+    if algorithm and algorithm not in ALGORITHMS:
+        raise Invalid(f"algorithm={quote(algorithm)}: expected one of {', '.join(ALGORITHMS)}")
+    costs = Costs(figures, between, processes == PROCESSES[1])
+    return Library(figures.library.lower(), place, costs, (algorithm,) if algorithm else ALGORITHMS)
 
 
 def _gpu(machine: Topology, asked: str) -> Calls:

@@ -18,7 +18,8 @@ from antiphon.errors import Invalid, Unsupported, quote
 @dataclass(frozen=True)
 class Place:
     """`wire`: bytes per second that a rank sends within its node; `card`: that a node sends to others, by all its
-    cards. `in_switches`: whether the switches of a node multicast and reduce; `in_network`: whether the network's do.
+    cards. `switched`: whether ranks of a node meet in a switch; `in_switches`: whether such multicast and reduce;
+    `in_network`: whether the network's do.
     """
 
     ranks: int
@@ -26,6 +27,7 @@ class Place:
     wire: float
     card: float = 0.0
     kinds: tuple[str, ...] = ()
+    switched: bool = False
     in_switches: bool = False
     in_network: bool = False
 
@@ -52,15 +54,9 @@ def place_of(machine: Topology) -> Place:
     local = machine.ranks // nodes
     if nodes > 1 and not card:
         raise Invalid(f"topology {machine.name}: no link leaves a node")
-    return Place(
-        machine.ranks,
-        nodes,
-        float(wire.min()) if local > 1 else 0.0,
-        card,
-        kinds,
-        in_switches and local > 1,
-        in_network,
-    )
+    switched = bool((machine.link_dst[inside] >= machine.ranks).any())
+    reach = float(wire.min()) if local > 1 else 0.0
+    return Place(machine.ranks, nodes, reach, card, kinds, switched, in_switches and local > 1, in_network)
 
 
 def _node_of_all(machine: Topology, of_rank: Longs) -> Longs:
