@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from antiphon.select import Range, Tuning, Tunings
 from antiphon.show.columns import paragraph
@@ -75,7 +75,7 @@ def tunings_text(found: Tunings) -> str:
         "",
     ]
     rows = {kind: _varied_rows(found, kind) for kind in kinds}
-    head = [found.varied, "ranks", *_head(some)]
+    head = [found.varied, "ranks", *_head(_told_over(found.tunings.values()))]
     (top, *body), marks = _fitting(head, [row for mine in rows.values() for row in mine])
     left = iter(body)
     lines += [top]
@@ -100,9 +100,9 @@ def tunings_text(found: Tunings) -> str:
 
 def _varied_rows(found: Tunings, kind: str) -> list[list[str]]:
     """A row per machine and range; of a machine only the first tells which it is."""
-    rows = []
+    rows, over = [], _told_over(found.tunings.values())
     for value, one in found.tunings.items():
-        mine = [_row(one, r) for r in one.ranges if r.collective == kind] or [["-"] * len(_head(one))]
+        mine = [_row(r, over) for r in one.ranges if r.collective == kind] or [["-"] * len(_head(over))]
         ranks = str(one.topology.ranks)
         rows += [[*([str(value), ranks] if i == 0 else [".", "."]), *row] for i, row in enumerate(mine)]
     return rows
@@ -131,8 +131,9 @@ def _gains(tuning: Tuning) -> list[str]:
 def _ranges(tuning: Tuning) -> tuple[list[str], list[str]]:
     """One table; of several collectives each has its name above its rows. And what its marks mean."""
     kinds = [kind for kind in tuning.collectives if kind in tuning.plans]
-    rows = [[_row(tuning, r) for r in tuning.ranges if r.collective == kind] for kind in kinds]
-    (head, *body), marks = _fitting(_head(tuning), [row for mine in rows for row in mine])
+    over = _told_over([tuning])
+    rows = [[_row(r, over) for r in tuning.ranges if r.collective == kind] for kind in kinds]
+    (head, *body), marks = _fitting(_head(over), [row for mine in rows for row in mine])
     if len(kinds) == 1:
         return [head, *body], marks
     left = iter(body)
@@ -157,16 +158,19 @@ def _fitting(head: list[str], rows: list[list[str]]) -> tuple[list[str], list[st
     return table(head[:-1], marked), lines
 
 
-def _head(tuning: Tuning | None) -> list[str]:
-    over = ["over"] if tuning is not None and tuning.library is not None else []
-    return ["from", "to", "planner", "at", "time", "gap", "speedup", *over, "rests on"]
+def _head(over: bool) -> list[str]:
+    return ["from", "to", "planner", "at", "time", "gap", "speedup", *(["over"] if over else []), "rests on"]
 
 
-def _row(tuning: Tuning, r: Range) -> list[str]:
+def _row(r: Range, over: bool) -> list[str]:
     who = f"{r.candidate.planner} {options_text(r.candidate.options, r.candidate.variant)}".strip()
     figures = [format_seconds(r.seconds), ratio(r.gap), ratio(r.speedup)]
-    over = [tuning.chosen(r)] if tuning.library is not None else []
-    return [*ends_text(r), who, format_size(r.at), *figures, *over, tuning.rests_on(r)]
+    return [*ends_text(r), who, format_size(r.at), *figures, *([r.over or "-"] if over else []), r.rests_on]
+
+
+def _told_over(tunings: Iterable[Tuning]) -> bool:
+    """Whether of some range it is known what NCCL would choose."""
+    return any(r.over for tuning in tunings for r in tuning.ranges)
 
 
 def _baselines(tuning: Tuning) -> str:

@@ -13,7 +13,7 @@ from antiphon.core.plan import Plan
 from antiphon.core.schedule import Schedule
 from antiphon.cost import Profile
 from antiphon.cost.nccl.library import Library
-from antiphon.select.candidates import Candidate, Range
+from antiphon.select.candidates import NOT_CALIBRATED, Candidate, Range
 from antiphon.select.libraries import CLASSICS, baseline, groups_of
 from antiphon.select.limits import Limit
 from antiphon.select.losses import Damage, Loss
@@ -222,8 +222,16 @@ class Ledger:
                 gap = 1.0
             speedup = nccl / seconds if nccl is not None and seconds else None
             without = self._without(rows[key], rows, at)
-            found.append((key, Range(kind, *ends, at, rows[key], seconds, gap, speedup, without)))
+            told = Range(kind, *ends, at, rows[key], seconds, gap, speedup, without, *self._basis(kind, at))
+            found.append((key, told))
         return found
+
+    def _basis(self, kind: str, at: int) -> tuple[str, str]:
+        """What NCCL would choose, where that is known, and what figures rest on."""
+        if self.library is not None:
+            return self.library.at(kind, at)[0].name if self.compare else "", self.library.brief(kind, at)
+        profile = name_of(self.context.profile)
+        return "", NOT_CALIBRATED if profile is None else f"profile {profile}"
 
     def _without(self, mine: Candidate, rows: Mapping[Key, Candidate], at: int) -> Without | None:
         """What a runtime has at this size that lets no switches help; None where this one asks none to."""

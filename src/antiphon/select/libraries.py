@@ -9,6 +9,7 @@ from antiphon.core.collective import KINDS, Collective
 from antiphon.core.topology import Topology
 from antiphon.cost.nccl.choice import KINDS as PRICED
 from antiphon.cost.nccl.library import OPTIONS, Library, library_here
+from antiphon.errors import Invalid, Unsupported
 from antiphon.registry import find
 from antiphon.select.task import FAILED, TIMED_OUT, Done, Task
 
@@ -30,7 +31,17 @@ IN_SWITCHES = {"allreduce": "reduce", "reducescatter": "reduce", "allgather": "m
 BY_SWITCHES = ("nvls", "nvls-tree", "sharp")
 OURS_ALONE = "beside"  # the option by which nvls does what no library does
 NOBODY = "can plan it here"
-CALLS = "calls"  # the model that has figures of NCCL itself
+CALLS, PLAIN = "calls", "alpha-beta"  # the model that has figures of NCCL itself; that which needs none
+
+
+def usual_model(topology: Topology, targets: Mapping[str, Collective], profile: object = None) -> str:
+    """The model where none is asked for: that with launch and protocols where their figures are known of this machine,
+    and no profile has others."""
+    try:
+        known = profile is None and own_choice(CALLS, {}, topology, targets) is not None
+    except (Invalid, Unsupported):
+        known = False
+    return CALLS if known else PLAIN
 
 
 def own_choice(

@@ -24,7 +24,6 @@ from antiphon.select.uses import uses_text
 from antiphon.units import format_seconds, format_size
 
 ENDED = ("collective", "planner", "options", "ended_by", "reason")  # what is told of a candidate that was ended
-NOT_CALIBRATED = "not calibrated"  # launch, protocols and what a wire really gives are left out
 DEFINITIONS = {
     "seconds": "predicted by the model, at the greatest size that was priced in the range",
     "gap": "seconds over the bound, which is the greater of latency_seconds (of the quickest path between the two "
@@ -142,20 +141,6 @@ class Tuning:
         theirs = (c for c in self.of(collective) if c.planner in names and not c.options.get(OURS_ALONE))
         return min((c.seconds[nbytes] for c in theirs if nbytes in c.seconds), default=None)
 
-    def rests_on(self, r: Range) -> str:
-        """What the figures of a range rest on: measurements that are known, a profile, or nothing that was measured."""
-        if self.library is not None:
-            return self.library.brief(r.collective, r.at)
-        return f"profile {self.profile}" if self.profile is not None else NOT_CALIBRATED
-
-    def chosen(self, r: Range) -> str:
-        """What NCCL would choose at the size that the speedup is told for; "" where that is not known."""
-        return self.library.at(r.collective, r.at)[0].name if self.library is not None else ""
-
-    def _range(self, r: Range) -> dict[str, Any]:
-        over = {"over": self.chosen(r)} if self.library is not None else {}
-        return r.as_json() | {"rests_on": self.rests_on(r)} | over
-
     def as_json(self) -> dict[str, Any]:
         """Stable keys; times in seconds, sizes in bytes, bandwidths in bytes per second."""
         return {
@@ -170,7 +155,7 @@ class Tuning:
                 {key: value for key, value in c.as_json().items() if key in ENDED} for c in self.ended_early
             ],
             "untried": self.untried,
-            "ranges": [self._range(r) for r in self.ranges],
+            "ranges": [r.as_json() for r in self.ranges],
             "candidates": [c.as_json() for c in self.candidates],
             "bound": {kind: limit.as_json(self.sizes) for kind, limit in self.limits.items()},
             "baseline": {kind: list(names) for kind, names in self.baselines.items()},

@@ -111,7 +111,7 @@ def _summary(tuning: Tuning, kinds: list[str]) -> str:
         rate = format_bandwidth(limit.bytes_per_second) if limit and limit.bytes_per_second else "-"
         best = [format_bandwidth(r.at / r.seconds) for r in mine[-1:] if r.seconds] or ["-"]
         ups = [r.speedup for r in mine if r.speedup is not None]
-        rests = tuning.rests_on(mine[-1]) if mine else ""
+        rests = mine[-1].rests_on if mine else ""
         cells = [kind, best[0], rate, ratio(mine[-1].gap if mine else None), ratio(max(ups, default=None)), rests]
         rows.append(_row(cells))
     head = _row(["", f"best at {format_size(top)}", "bound", "gap", "most over NCCL", "rests on"], "th")
@@ -229,7 +229,7 @@ def _ranges(tuning: Tuning, kind: str, number: int) -> str:
             f"<small>{options}</small>{_uses(r)}</td>"
             f"<td class=n>{format_size(r.at)}</td><td class=n>{format_seconds(r.seconds)}</td>"
             f"<td>{_parts(r, shades)}</td><td class=n>{ratio(r.gap)}</td>"
-            f"<td class=n>{ratio(r.speedup)}{_over(tuning, r)}</td><td>{escape(tuning.rests_on(r))}</td></tr>"
+            f"<td class=n>{ratio(r.speedup)}{_over(r)}</td><td>{escape(r.rests_on)}</td></tr>"
         )
     names = tuning.baselines.get(kind, ())
     nccl = ("the better of " if len(names) > 1 else "") + " and ".join(names)
@@ -245,10 +245,9 @@ def _ranges(tuning: Tuning, kind: str, number: int) -> str:
     )
 
 
-def _over(tuning: Tuning, r: Range) -> str:
+def _over(r: Range) -> str:
     """What of NCCL's it is told over, where that is known."""
-    chosen = tuning.chosen(r)
-    return f"<br><small>{escape(chosen)}</small>" if chosen and r.speedup is not None else ""
+    return f"<br><small>{escape(r.over)}</small>" if r.over else ""
 
 
 def _uses(r: Range) -> str:
