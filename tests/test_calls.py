@@ -42,6 +42,15 @@ def test_fewer_steps_pay_fewer_hops_and_one_launch() -> None:
     assert ring - one > 12e-6 / 2
 
 
+def test_several_messages_at_once_to_other_nodes_take_longer_than_one() -> None:
+    (all_at_once,) = predict(plan("allreduce", "cluster:box=hgx-h100,boxes=2", planner="direct"), 8, model="calls")
+    assert all_at_once["terms"]["messages"] == pytest.approx(7 * 5e-6)  # to the eight of the other box
+    assert "several messages at once not calibrated" in all_at_once["note"]
+    (one,) = predict(plan("allreduce", "cluster:box=hgx-h100,boxes=2", planner="ring"), 8, model="calls")
+    assert one["terms"]["messages"] == 0
+    assert predict(plan("allreduce", "hgx-h100", planner="direct"), 8, model="calls")[0]["terms"]["messages"] == 0
+
+
 @pytest.mark.parametrize(
     ("machine", "options", "said"),
     [

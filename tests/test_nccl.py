@@ -21,7 +21,7 @@ FLAT = Calls(
 )  # fmt: skip
 NET = Calls(
     format="antiphon-calls", version=1, name="net", kinds=["ib"], hop=dict.fromkeys(PROTOCOLS, 1e-5),
-    share=dict.fromkeys(PROTOCOLS, 1.0),
+    share=dict.fromkeys(PROTOCOLS, 1.0), message=3e-6,
 )  # fmt: skip
 
 
@@ -66,7 +66,7 @@ def test_switches_that_reduce() -> None:
         ("cluster:box=dgx-a100,boxes=2", "allreduce", RING, 1 + 28 + 20 + 45 * 30 / 16),
         ("cluster:box=dgx-a100,boxes=2", "allreduce", TREE, 1 + 14 + 20 + 60),  # the wire: twice, the cards: once
         ("cluster:box=dgx-a100,boxes=4", "allreduce", TREE, 1 + 14 + 40 + 90),
-        ("cluster:box=dgx-a100,boxes=2", "alltoall", SENDS, 1 + 1 + 10 + 45 * 8 * 8 / 16),
+        ("cluster:box=dgx-a100,boxes=2", "alltoall", SENDS, 1 + 1 + 10 + 7 * 3 + 45 * 8 * 8 / 16),
     ],
 )
 def test_forms(machine: str, collective: str, algorithm: str, microseconds: float) -> None:

@@ -115,7 +115,8 @@ def tune(  # noqa: PLR0913
     machine = _given.machine(topology)
     options: dict[str, Any] = {
         "model": model or ("" if on is None else "alpha-beta"), "profile": profile, "planners": planners,
-        "sweep": sweep, "budget": budget, "effort": effort, "seed": seed, "deterministic": deterministic, "workers": workers, "progress": progress,
+        "sweep": sweep, "budget": budget, "effort": effort, "seed": seed, "deterministic": deterministic,
+        "workers": workers, "progress": progress,
     }  # fmt: skip
     priced = _told(nccl=nccl, against=against, shortlist=shortlist)
     measured = _told(

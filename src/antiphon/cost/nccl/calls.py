@@ -41,6 +41,7 @@ class Calls(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tru
 
     `launch`: from the call to the kernel at work; `launch_more`: for each further GPU that the same process drives.
     `hop`: from one rank to the next by a protocol, without the bytes; `share`: of the wire, that its data has.
+    `message`: what each further message takes that a rank sends to another node at the same time.
     """
 
     format: str
@@ -56,6 +57,7 @@ class Calls(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tru
     library: str = "NCCL"
     launch: float = 0.0
     launch_more: float = 0.0
+    message: float = 0.0
     nvls: Nvls | None = None
 
     def check(self) -> None:
@@ -63,7 +65,9 @@ class Calls(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tru
             raise Invalid(f'expected "format": "{FORMAT}", "version": {VERSION}')
         if not self.hop or set(self.hop) - set(PROTOCOLS) or set(self.hop) != set(self.share):
             raise Invalid(f"hop and share: expected the same of {', '.join(PROTOCOLS)} in both")
-        seconds: Mapping[str, float] = self.hop | {"launch": self.launch, "launch_more": self.launch_more}
+        seconds: Mapping[str, float] = self.hop | {
+            "launch": self.launch, "launch_more": self.launch_more, "message": self.message,
+        }  # fmt: skip
         shares: Mapping[str, float] = self.share
         if self.nvls is not None:
             seconds, shares = {**seconds, "nvls": self.nvls.latency}, {**shares, "nvls": self.nvls.share}

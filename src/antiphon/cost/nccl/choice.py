@@ -13,7 +13,8 @@ For N nodes of g ranks, n = N g, S bytes, per hop h within a node and H between 
     nvls-tree  that and 2 log2(N) H; the same over the wire; over the cards as a tree
     collnet    within a node as nvls, else as a ring; S over the cards, H up and down
     pat        log2(n) H; (n-1)/n S over the cards
-    sends      to each rank by itself: what stays within a node over the wire, the rest over the cards
+    sends      to each rank by itself: what stays within a node over the wire, the rest over the cards, one after the
+               other
 """
 
 from __future__ import annotations
@@ -78,13 +79,15 @@ class Costs:
 
 @dataclass(frozen=True)
 class _Load:
-    """Hops within nodes and between, bytes over a rank's wire and over a node's cards; `fixed`: seconds beside."""
+    """Hops within nodes and between, bytes over a rank's wire and over a node's cards; `fixed`: seconds beside;
+    `messages`: that a rank sends to other nodes at once, beyond the first."""
 
     inside: float
     between: float
     wire: float
     cards: float
     fixed: float = 0.0
+    messages: int = 0
 
 
 def prices(
@@ -173,10 +176,9 @@ def _pat(place: Place, collective: str, nbytes: int) -> _Load | None:
 
 def _sends(place: Place, nbytes: int) -> _Load:
     """Of all that a rank has, one part stays, the others go: those within the node, and those to other nodes."""
-    part = nbytes / place.ranks
-    return _Load(
-        1, 1 if place.nodes > 1 else 0, part * (place.local - 1), part * place.local * (place.ranks - place.local)
-    )
+    part, away = nbytes / place.ranks, place.ranks - place.local
+    messages = max(away - 1, 0)
+    return _Load(1, 1 if away else 0, part * (place.local - 1), part * place.local * away, messages=messages)
 
 
 def _priced(algorithm: str, protocol: str, load: _Load, place: Place, costs: Costs) -> Priced:
@@ -188,7 +190,7 @@ def _priced(algorithm: str, protocol: str, load: _Load, place: Place, costs: Cos
     between = 0.0
     if place.nodes > 1 and costs.network is not None:
         waits["cards"] = load.cards / (place.card * costs.network.share[protocol])
-        between = load.between * costs.network.hop[protocol]
+        between = load.between * costs.network.hop[protocol] + load.messages * costs.network.message
     limit = max(waits, key=lambda name: waits[name])
     inside = load.inside * costs.gpu.hop[protocol] + load.fixed
     terms = {"launch": costs.launch(place.local), "hops": inside, "network": between, "bytes": waits[limit]}

@@ -7,12 +7,16 @@ from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
+import numpy as np
+
+from antiphon.core.columns import Longs
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.cost.barriers.alpha_beta import alpha_beta
 from antiphon.cost.barriers.critical_path import critical_path
 from antiphon.cost.nccl.calls import PROTOCOLS, SIMPLE, Calls
 from antiphon.cost.nccl.library import Library, library_here
+from antiphon.cost.nccl.place import node_of_ranks
 from antiphon.cost.prediction import Prediction, Predictor
 from antiphon.cost.profile import Profile, as_profile
 from antiphon.cost.steps import Barriers
@@ -49,13 +53,31 @@ def calls(
     ways = _ways(own, schedule, topology, BY[by])
     launch, basis = own.costs.launch(own.place.local), own.costs.basis()
 
+    between = _messages(schedule, node_of_ranks(topology)) * (own.costs.network.message if own.costs.network else 0.0)
+
     def predict(nbytes: int) -> Prediction:
         name, best = min(((name, way(nbytes)) for name, way in ways.items()), key=lambda pair: pair[1].seconds)
-        terms = {"launch": launch, **best.terms}
-        note = f"protocol {name}; {basis}"
-        return Prediction(launch + best.seconds, terms, best.bottleneck, best.critical_path, note)
+        terms = {"launch": launch, "messages": between, **best.terms}
+        note = f"protocol {name}; {basis}" + ("; several messages at once not calibrated" if between else "")
+        return Prediction(launch + between + best.seconds, terms, best.bottleneck, best.critical_path, note)
 
     return predict
+
+
+def _messages(schedule: Schedule, node: Longs) -> float:
+    """Messages to or from other nodes that a rank has beyond the first of a step, summed over the steps, those of
+    pieces too. O(rows log rows)."""
+    away = np.flatnonzero(node[schedule.src] != node[schedule.dst])
+    columns = [np.asarray(c, np.int64)[away] for c in (schedule.step, schedule.src, schedule.dst)]
+    rows = np.unique(np.stack(columns, axis=1), axis=0) if len(away) else np.zeros((0, 3), np.int64)
+    found = 0.0
+    for side in (1, 2):
+        _, which, count = np.unique(rows[:, [0, side]], axis=0, return_index=True, return_counts=True)
+        most = np.zeros(schedule.steps or 1, np.int64)
+        np.maximum.at(most, rows[which, 0], count - 1)
+        found = max(found, float(most.sum()))
+    pieces = schedule.pieces if isinstance(schedule.pieces, int) else max(schedule.pieces)
+    return found * (schedule.steps + pieces - 1) / schedule.steps if schedule.steps else 0.0
 
 
 def _ways(own: Library, schedule: Schedule, topology: Topology, by: By) -> dict[str, Predictor]:

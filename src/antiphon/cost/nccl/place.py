@@ -38,7 +38,7 @@ class Place:
 
 def place_of(machine: Topology) -> Place:
     """Read off the links; Unsupported where nodes differ in ranks, as nothing was measured of such. O(links)."""
-    of_rank = np.array(hosts(machine) or [0] * machine.ranks, np.int64)
+    of_rank = node_of_ranks(machine)
     nodes = int(of_rank.max()) + 1
     if len(set(np.bincount(of_rank).tolist())) > 1:
         raise Unsupported(f"topology {machine.name}: its nodes differ in ranks; no model of NCCL is calibrated there")
@@ -57,6 +57,11 @@ def place_of(machine: Topology) -> Place:
     switched = bool((machine.link_dst[inside] >= machine.ranks).any())
     reach = float(wire.min()) if local > 1 else 0.0
     return Place(machine.ranks, nodes, reach, card, kinds, switched, in_switches and local > 1, in_network)
+
+
+def node_of_ranks(machine: Topology) -> Longs:
+    """Of every rank the number of its node; all are in one where none is told."""
+    return np.array(hosts(machine) or [0] * machine.ranks, np.int64)
 
 
 def _node_of_all(machine: Topology, of_rank: Longs) -> Longs:
