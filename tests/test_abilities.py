@@ -336,7 +336,7 @@ def test_plan_says_it_beside_its_gaps_and_verify_holds_it_against_the_machine(ca
 
 
 def test_tune_compares_with_what_nccl_would_let_the_switches_do(capsys: Capture) -> None:
-    arguments = ("--nbytes", "1MB:4MB", "--planner", "direct", "--planner", "ring")
+    arguments = ("--nbytes", "1MB:4MB", "--planner", "direct", "--planner", "ring", "--model", "alpha-beta")
     told = answer(capsys, "tune", "all", "hgx-h100", *arguments)
     by_switches = {kind for kind, names in told["baseline"].items() if "nvls" in names}
     assert (by_switches, told["no_speedup"]) == ({"allreduce", "allgather", "reducescatter"}, {})
@@ -355,7 +355,8 @@ def test_where_a_switch_joins_all_nothing_is_said_of_rings() -> None:
     """NVLinks reach everywhere through it, whatever those that stand for NCCL are refused for."""
     from antiphon.cli.tuning_text import tuning_text
 
-    found = antiphon.tune("allreduce", "hgx-h100", nbytes="1MB", workers="none", deterministic=True)
+    how = {"nbytes": "1MB", "workers": "none", "deterministic": True, "model": "alpha-beta"}
+    found = antiphon.tune("allreduce", "hgx-h100", **how)
     assert found.no_speedup
     said = tuning_text(found)
     assert "no speedup is told" in said
@@ -363,7 +364,8 @@ def test_where_a_switch_joins_all_nothing_is_said_of_rings() -> None:
 
 
 def test_text_and_report_of_a_tuning_say_so() -> None:
-    found = antiphon.tune("allreduce", "hgx-h100", nbytes="1MB:2MB", planners=["direct", "ring"], workers="none")
+    how = {"nbytes": "1MB:2MB", "planners": ["direct", "ring"], "workers": "none", "model": "alpha-beta"}
+    found = antiphon.tune("allreduce", "hgx-h100", **how)
     from antiphon.cli.tuning_text import tuning_text
 
     said = " ".join(tuning_text(found).split())

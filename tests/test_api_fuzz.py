@@ -86,6 +86,7 @@ def right_calls(found: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
                   "options": {}, "deterministic": False, "root": None, "tell": print}),
         ("write", {**wish, "root": None, "chunks": 2, "pieces": 3, "verify": True}),
         ("verify", {"plan": plan, "topology": machine, "proof": True}),
+        ("predict_library", {"wanted": "allreduce", "topology": "hgx-h100", "nbytes": "1KB:4KB", "library": "nccl"}),
         ("predict", {"plan": plan, "nbytes": "1KB:4KB", "model": "alpha-beta", "profile": None, "collective": ""}),
         ("simulate", {"plan": plan, "nbytes": 1000, "model": "critical-path", "profile": None, "trace": "trace.json"}),
         ("tune", {**many, "sweep": {}, "root": None, "ranks": None, "budget": 2.0, "seed": 0, "profile": None,

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from antiphon.api import _given
 from antiphon.api._checked import public, size
-from antiphon.errors import Invalid
+from antiphon.errors import Invalid, Unsupported
 
 if TYPE_CHECKING:
-    from antiphon.api._kinds import MachineLike, Path, PlanLike, ProfileLike, Row, Size, Sizes
+    from antiphon.api._kinds import CollectiveLike, MachineLike, Path, PlanLike, ProfileLike, Row, Size, Sizes
     from antiphon.core.plan import Plan
 
 
@@ -72,6 +72,29 @@ def simulate(
     if trace is not None and events is not None:
         write_bytes(os.fspath(trace), events)
     return [row]
+
+
+@public
+def predict_library(
+    wanted: CollectiveLike, topology: MachineLike, nbytes: Sizes, *, library: str = "nccl"
+) -> list[Row]:
+    """What NCCL or RCCL would do at each size, and take: a row per size with nbytes, seconds, algbw, busbw, algorithm,
+    protocol, terms, limit, why, calibrated (which published tables the figure rests on), others.
+
+    `wanted`: a collective or its name, such as "allreduce", among all ranks.
+    `topology`: the machine.
+    `nbytes`: a size ("64MiB"), a range ("1KB:1GB" doubles, "1KB:1GB:10" takes tens), or several sizes.
+    `library`: nccl or rccl, with options behind a colon: gpu=, network= (whose figures), processes=one (one process
+    drives all GPUs of a node), algorithm= (this one only).
+    """
+    from antiphon.cost.nccl.library import library as library_of
+    from antiphon.units import parse_sizes
+
+    machine = _given.machine(topology, "topology")
+    target = _given.wanted(wanted, machine)
+    if len(target.members) < machine.ranks:
+        raise Unsupported(f"library {library.partition(':')[0]}: only among all ranks of a machine")
+    return library_of(library, machine).rows(target.kind, parse_sizes(nbytes))
 
 
 def _placed(plan: PlanLike, collective: str, topology: MachineLike | None) -> Plan:

@@ -19,7 +19,7 @@ SPAN = "1KB:1GB"
 
 @overload
 def tune(
-    wanted: CollectiveLike, topology: MachineLike, *, nbytes: Sizes | None = None, model: str = "alpha-beta",
+    wanted: CollectiveLike, topology: MachineLike, *, nbytes: Sizes | None = None, model: str | None = None,
     profile: ProfileLike = None, planners: str | Sequence[str] = (), sweep: Mapping[str, Any] | None = None,
     root: int | None = None, ranks: Sequence[int] | None = None, budget: Seconds = 60.0,
     effort: float = 5.0, seed: int = 0,
@@ -32,7 +32,7 @@ def tune(
 @overload
 def tune(
     wanted: CollectiveLike, topology: MachineLike, *, on: Ground, nbytes: Sizes | None = None,
-    model: str = "alpha-beta", profile: ProfileLike = None, planners: str | Sequence[str] = (),
+    model: str | None = None, profile: ProfileLike = None, planners: str | Sequence[str] = (),
     sweep: Mapping[str, Any] | None = None, root: int | None = None, ranks: Sequence[int] | None = None,
     budget: Seconds = 60.0, effort: float = 5.0, seed: int = 0, deterministic: bool = False,
     workers: int | Literal["none"] | None = None,
@@ -48,7 +48,7 @@ def tune(  # noqa: PLR0913
     topology: MachineLike,
     *,
     nbytes: Sizes | None = None,
-    model: str = "alpha-beta",
+    model: str | None = None,
     profile: ProfileLike = None,
     planners: str | Sequence[str] = (),
     sweep: Mapping[str, Any] | None = None,
@@ -85,7 +85,8 @@ def tune(  # noqa: PLR0913
     `wanted`: a collective, its name or its file, or "all" for the eight.
     `topology`: the machine, its name or its file.
     `nbytes`: a range ("1KB:1GB", which it is by default; 1KB:16MB with `on`), one size, or several.
-    `model`: what predicts the times (`antiphon.models()`), with its options behind a colon.
+    `model`: what predicts the times (`antiphon.models()`), with its options behind a colon; left out, `calls` where
+    published measurements tell what a call costs on these GPUs (not with `on`), else `alpha-beta`.
     `profile`: what was measured: a Profile, its file, or the name of a shipped one.
     `planners`: just these, or this one; left out, all that can.
     `sweep`: values of options to try, {"k": "2:64"}, {"k": [2, 4]} or {"k": "factors"} (of the number of ranks).
@@ -113,9 +114,9 @@ def tune(  # noqa: PLR0913
     """
     machine = _given.machine(topology)
     options: dict[str, Any] = {
-        "model": model, "profile": profile, "planners": planners, "sweep": sweep, "budget": budget, "effort": effort,
-        "seed": seed,
-        "deterministic": deterministic, "workers": workers, "progress": progress,
+        "model": model or ("" if on is None else "alpha-beta"), "profile": profile, "planners": planners,
+        "sweep": sweep, "budget": budget, "effort": effort, "seed": seed, "deterministic": deterministic,
+        "workers": workers, "progress": progress,
     }  # fmt: skip
     priced = _told(nccl=nccl, against=against, shortlist=shortlist)
     measured = _told(
@@ -157,7 +158,7 @@ def tune_over(  # noqa: PLR0913
     *,
     vary: Mapping[str, Any] | str,
     nbytes: Sizes | None = None,
-    model: str = "alpha-beta",
+    model: str | None = None,
     profile: ProfileLike = None,
     planners: str | Sequence[str] = (),
     sweep: Mapping[str, Any] | None = None,
@@ -182,7 +183,7 @@ def tune_over(  # noqa: PLR0913
     from antiphon.select import tune_over as find
 
     return find(
-        _given.by_name(wanted), topology, vary=vary, nbytes=SPAN if nbytes is None else nbytes, model=model,
+        _given.by_name(wanted), topology, vary=vary, nbytes=SPAN if nbytes is None else nbytes, model=model or "",
         profile=profile, planners=planners, sweep=sweep, root=root, ranks=ranks, budget=budget, effort=effort,
         seed=seed, deterministic=deterministic, nccl=nccl, workers=workers, progress=progress,
     )  # fmt: skip

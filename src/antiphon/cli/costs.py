@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from antiphon.api.costs import predict, simulate
+from antiphon.api.costs import predict, predict_library, simulate
 from antiphon.api.machines import models
 from antiphon.cli.arguments import (
     Json,
@@ -23,7 +23,7 @@ from antiphon.cli.arguments import (
 )
 from antiphon.cli.output import check_outputs, emit, working
 from antiphon.cli.run_text import trace_text
-from antiphon.errors import Invalid
+from antiphon.errors import Invalid, quote
 from antiphon.show.listing import listed_text
 from antiphon.show.text import paragraph
 from antiphon.show.text import table as columns
@@ -77,8 +77,25 @@ def path_text(row: Mapping[str, Any]) -> str:
     return "\n".join(paragraph(f"critical path: {said}", rest="    "))
 
 
+def library_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """What a library would do, one line for each size, with what the figure of that line rests on."""
+    head = ["nbytes", "time", "algbw GB/s", "busbw GB/s", "choice", "why", "rests on"]
+    listed = [
+        [
+            format_size(row["nbytes"]), format_seconds(row["seconds"]), f"{row['algbw'] / 1e9:.3f}",
+            f"{row['busbw'] / 1e9:.3f}", f"{row['algorithm']} {row['protocol']}", row["why"], row["calibrated"],
+        ]
+        for row in rows
+    ]  # fmt: skip
+    return "\n".join(columns(head, listed))
+
+
 def _predict(
     file: PlanFile,
+    machine_of_library: Annotated[
+        str, typer.Argument(metavar="[TOPO]", help="with --as COLL TOPO: the machine", show_default=False)
+    ] = "",
+    *,
     nbytes: Annotated[
         str, typer.Option("--nbytes", metavar="SIZE", help="one, or a range: 1KB:1GB doubles, 1KB:1GB:10 takes tens")
     ],
@@ -87,13 +104,41 @@ def _predict(
     collective: WhichPlan = "",
     topo: OnMachine = "",
     only: Only = "",
+    library: Annotated[
+        str,
+        typer.Option(
+            "--as", metavar="LIBRARY", help="what nccl or rccl would do of COLL on TOPO, by published measurements"
+        ),
+    ] = "",
     json: Json = False,
 ) -> None:
-    """What a plan takes at each size, which terms that is the sum of, and what holds it up."""
+    """What a plan takes at each size, which terms that is the sum of, and what holds it up.
+
+    With --as, COLL TOPO in place of a plan: what that library would choose at each size, what it takes, and why.
+    """
+    if library:
+        _predict_library(library, str(file), machine_of_library, nbytes, {
+            "--model": model != "alpha-beta", "--profile": profile is not None, "--collective": bool(collective),
+            "--topology": bool(topo), "--only": bool(only),
+        }, json)  # fmt: skip
+        return
+    if machine_of_library:
+        raise Invalid(f"{quote(machine_of_library)}: a plan has its machine; COLL TOPO need --as nccl (or rccl)")
     wanted, machine = parse_sizes(nbytes, "--nbytes"), machine_given(topo, only)
     with working(f"predicting {len(wanted)} sizes by {model}"):
         rows = predict(file, wanted, model=model, profile=profile, collective=collective, topology=machine)
     emit({"rows": rows}, rows_text(rows), json)
+
+
+def _predict_library(library: str, kind: str, topo: str, nbytes: str, others: Mapping[str, bool], json: bool) -> None:
+    """What a library would choose; the options that are for plans are refused."""
+    for option, given in others.items():
+        if given:
+            raise Invalid(f"{option}: not with --as, which has figures of its own")
+    if not topo:
+        raise Invalid(f"--as {library}: tell collective and machine, such as: --as nccl allreduce hgx-h100")
+    rows = predict_library(kind, topo, parse_sizes(nbytes, "--nbytes"), library=library)
+    emit({"rows": rows}, library_text(rows), json)
 
 
 def _simulate(

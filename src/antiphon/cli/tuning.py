@@ -15,7 +15,6 @@ from antiphon.api.tuning import report as page
 from antiphon.api.tuning import tune, tune_over
 from antiphon.cli.arguments import (  # fmt: skip
     Json,
-    Model,
     Only,
     Png,
     ProfileFile,
@@ -40,6 +39,13 @@ Sizes = Annotated[
     str,
     typer.Option("--nbytes", metavar="SIZES", help="one, 1KB:1GB or 1KB:1GB:4 (default 1KB:1GB; measured 1KB:16MB)"),
 ]
+Usual = Annotated[
+    str,
+    typer.Option(
+        "--model", metavar="NAME", show_default=False,
+        help="what predicts the times: see antiphon models (default: calls on known GPUs, else alpha-beta)",
+    ),
+]  # fmt: skip
 Planners = Annotated[list[str] | None, typer.Option("--planner", metavar="NAME", help="just this one; again for more")]
 Sweeps = Annotated[
     list[str] | None,
@@ -120,7 +126,7 @@ def _charts(tuning: Tuning) -> str:
 
 
 def _tune_command(
-    coll: Wanted, topo: Topo, nbytes: Sizes = "", model: Model = "alpha-beta", profile: ProfileFile = None,
+    coll: Wanted, topo: Topo, nbytes: Sizes = "", model: Usual = "", profile: ProfileFile = None,
     planner: Planners = None, sweep: Sweeps = None, vary: Vary = "", nccl: Nccl = True, budget: Budget = "60s",
     effort: Effort = 5.0, root: Root = None, only: Only = "", ranks: Ranks = "", against: Against = "",
     workers: Workers = 0, seed: Seed = 0,
@@ -138,7 +144,7 @@ def _tune_command(
     files = {"-o": out, "--report": report, "--svg": svg, "--png": png, "--heatmap": heatmap}
     _check_files(files, bool(sweep), bool(vary))
     options: dict[str, Any] = {
-        "nbytes": nbytes or None, "model": model, "profile": profile, "planners": planner or (), "root": root,
+        "nbytes": nbytes or None, "model": model or None, "profile": profile, "planners": planner or (), "root": root,
         "nccl": nccl, "budget": parse_seconds(budget, "--budget", bare=True), "effort": effort,
         "workers": workers or None, "seed": seed, "sweep": read_sweep(sweep or ()), "deterministic": deterministic,
     }  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from antiphon.select import Range, Tuning, Tunings
 from antiphon.show.columns import paragraph
@@ -21,6 +21,7 @@ from antiphon.show.words import (
 )
 from antiphon.units import format_seconds, format_size
 
+WIDTH = 80  # of a terminal
 MOST_ALIKE = 3  # options that ended alike, each told
 MOST_BEST = 6  # ranges of best settings, each told
 
@@ -30,6 +31,7 @@ def tuning_text(tuning: Tuning) -> str:
     low, high = (format_size(size) for size in tuning.span)
     what = tuning.collectives[0] if len(tuning.collectives) == 1 else f"{len(tuning.collectives)} collectives"
     ok = sum(c.status == "ok" for c in tuning.candidates)
+    ranges, marks = _ranges(tuning)
     lines = [
         *paragraph(
             f"{what} on {tuning.topology.name}, {low} to {high}, by {model_text(tuning)}: "
@@ -38,11 +40,11 @@ def tuning_text(tuning: Tuning) -> str:
             "",
         ),
         "",
-        *(_ranges(tuning) if tuning.ranges else ["  nothing could be planned"]),
+        *(ranges if tuning.ranges else ["  nothing could be planned"]),
         "",
     ]
     if tuning.ranges:
-        lines += paragraph(f"time, gap, speedup: {WHEN}", rest="    ")
+        lines += [*paragraph(f"time, gap, speedup: {WHEN}", rest="    "), *marks]
         lines += paragraph(f"gap: time over the bound, which {unbeaten(tuning)}", rest="    ")
         if any(tuning.baselines.values()):
             lines += paragraph(f"speedup: over what NCCL would do: {_baselines(tuning)}", rest="    ")
@@ -73,13 +75,13 @@ def tunings_text(found: Tunings) -> str:
         "",
     ]
     rows = {kind: _varied_rows(found, kind) for kind in kinds}
-    head = [found.varied, "ranks", "from", "to", "planner", "at", "time", "gap", "speedup"]
-    top, *body = table(head, [row for mine in rows.values() for row in mine])
+    head = [found.varied, "ranks", *_head(_told_over(found.tunings.values()))]
+    (top, *body), marks = _fitting(head, [row for mine in rows.values() for row in mine])
     left = iter(body)
     lines += [top]
     for kind, mine in rows.items():
         lines += [*([kind] if len(kinds) > 1 else []), *(next(left) for _ in mine)]
-    lines += ["", *paragraph(f"time, gap, speedup: {WHEN}", rest="    ")]
+    lines += ["", *paragraph(f"time, gap, speedup: {WHEN}", rest="    "), *marks]
     lines += paragraph(f"gap: time over the bound, which {unbeaten(some)}", rest="    ") if some is not None else []
     said: dict[str, list[str]] = {}
     for value, one in found.tunings.items():
@@ -98,9 +100,9 @@ def tunings_text(found: Tunings) -> str:
 
 def _varied_rows(found: Tunings, kind: str) -> list[list[str]]:
     """A row per machine and range; of a machine only the first tells which it is."""
-    rows = []
+    rows, over = [], _told_over(found.tunings.values())
     for value, one in found.tunings.items():
-        mine = [_row(r) for r in one.ranges if r.collective == kind] or [["-"] * 7]
+        mine = [_row(r, over) for r in one.ranges if r.collective == kind] or [["-"] * len(_head(over))]
         ranks = str(one.topology.ranks)
         rows += [[*([str(value), ranks] if i == 0 else [".", "."]), *row] for i, row in enumerate(mine)]
     return rows
@@ -126,29 +128,54 @@ def _gains(tuning: Tuning) -> list[str]:
     return lines
 
 
-def _ranges(tuning: Tuning) -> list[str]:
-    """One table; of several collectives each has its name above its rows."""
+def _ranges(tuning: Tuning) -> tuple[list[str], list[str]]:
+    """One table; of several collectives each has its name above its rows. And what its marks mean."""
     kinds = [kind for kind in tuning.collectives if kind in tuning.plans]
-    rows = [[_row(r) for r in tuning.ranges if r.collective == kind] for kind in kinds]
-    head, *body = table(
-        ["from", "to", "planner", "at", "time", "gap", "speedup"], [row for mine in rows for row in mine]
-    )
+    over = _told_over([tuning])
+    rows = [[_row(r, over) for r in tuning.ranges if r.collective == kind] for kind in kinds]
+    (head, *body), marks = _fitting(_head(over), [row for mine in rows for row in mine])
     if len(kinds) == 1:
-        return [head, *body]
+        return [head, *body], marks
     left = iter(body)
-    return [
+    lines = [
         head,
         *(line for kind, mine in zip(kinds, rows, strict=True) for line in (kind, *(next(left) for _ in mine))),
     ]
+    return lines, marks
 
 
-def _row(r: Range) -> list[str]:
+def _fitting(head: list[str], rows: list[list[str]]) -> tuple[list[str], list[str]]:
+    """The table with what each line rests on as its last column; where that is wider than a terminal, as a mark behind
+    the time, and what the marks mean."""
+    whole = table(head, rows)
+    if max(map(len, whole)) <= WIDTH:
+        return whole, []
+    told = list(dict.fromkeys(row[-1] for row in rows))
+    mark = {text: "*" * (number + 1) for number, text in enumerate(told)}
+    time = head.index("time")
+    marked = [[*row[:time], row[time] + mark[row[-1]], *row[time + 1 : -1]] for row in rows]
+    lines = [line for text in told for line in paragraph(f"{mark[text]} {text}", rest="    ")]
+    return table(head[:-1], marked), lines
+
+
+def _head(over: bool) -> list[str]:
+    return ["from", "to", "planner", "at", "time", "gap", "speedup", *(["over"] if over else []), "rests on"]
+
+
+def _row(r: Range, over: bool) -> list[str]:
     who = f"{r.candidate.planner} {options_text(r.candidate.options, r.candidate.variant)}".strip()
     figures = [format_seconds(r.seconds), ratio(r.gap), ratio(r.speedup)]
-    return [*ends_text(r), who, format_size(r.at), *figures]
+    return [*ends_text(r), who, format_size(r.at), *figures, *([r.over or "-"] if over else []), r.rests_on]
+
+
+def _told_over(tunings: Iterable[Tuning]) -> bool:
+    """Whether of some range it is known what NCCL would choose."""
+    return any(r.over for tuning in tunings for r in tuning.ranges)
 
 
 def _baselines(tuning: Tuning) -> str:
+    if tuning.library is not None:
+        return f"what its own model holds to be best at that size, {tuning.library.costs.basis()}"
     said: dict[tuple[str, ...], list[str]] = {}
     for kind, names in tuning.baselines.items():
         if names:

@@ -268,7 +268,7 @@ class Resources:
         return self.capacity[int(self.klass[resource])] * self.scale
 
 
-_BOXES = ("host", "box", "server", "node")
+BOXES = ("host", "box", "server", "node")
 
 
 def hosts(machine: Topology) -> tuple[int, ...]:
@@ -276,7 +276,7 @@ def hosts(machine: Topology) -> tuple[int, ...]:
     node...; () where there is none, or one holds all."""
     parts = [place.split("/") for place in machine.places[: machine.ranks]]
     for depth in range(min(map(len, parts))):
-        if all(part[depth].startswith(_BOXES) for part in parts):
+        if all(part[depth].startswith(BOXES) for part in parts):
             boxes = [tuple(part[: depth + 1]) for part in parts]
             number = {box: i for i, box in enumerate(dict.fromkeys(boxes))}
             return tuple(number[box] for box in boxes) if len(number) > 1 else ()

@@ -17,6 +17,16 @@ TABLE: dict[str, Entry] = {
         "steps as barriers: slowest latency and most loaded link",
         _JOINTS,
     ),
+    "calls": Entry(
+        "antiphon.cost.nccl.model:calls",
+        "NCCL's launch and protocols as measured on GPUs, beside alpha-beta",
+        {
+            **_NO_TRACE,
+            "in_switches": True,
+            "topologies": "known GPUs",
+            "options": ("gpu", "network", "processes", "by"),
+        },
+    ),
     "critical-path": Entry(
         "antiphon.cost.barriers.critical_path:critical_path",
         "no barriers: what waits for what, links served in turn",

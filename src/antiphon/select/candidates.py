@@ -11,6 +11,8 @@ from antiphon.select.task import OK
 from antiphon.select.uses import Without
 from antiphon.units import format_seconds, format_size
 
+NOT_CALIBRATED = "not calibrated"  # launch, protocols and what a wire really gives are left out
+
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
@@ -67,7 +69,9 @@ class Range:
     """The best candidate for start <= nbytes < stop (the last range: for its stop, too).
 
     `at` is the greatest size priced in it, to which seconds, gap and speedup belong. `without`: where the candidate
-    uses switches, what there is for a runtime that cannot.
+    uses switches, what there is for a runtime that cannot. `over`: what NCCL would choose at that size, where the model
+    has its figures; `rests_on`: the measurements that the figures of this range are calibrated by, a profile, or
+    that they are not calibrated.
     """
 
     collective: str
@@ -79,6 +83,8 @@ class Range:
     gap: float | None
     speedup: float | None
     without: Without | None = None
+    over: str = ""
+    rests_on: str = NOT_CALIBRATED
 
     def __repr__(self) -> str:
         sizes = f"{format_size(self.start)} to {format_size(self.stop)}"
@@ -99,6 +105,8 @@ class Range:
             "at": self.at,
             "variant": self.candidate.variant,
             "bottleneck": self.candidate.why[self.at][0],
+            "rests_on": self.rests_on,
+            **({"over": self.over} if self.over else {}),
             **self._helped(),
         }
 

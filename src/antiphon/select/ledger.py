@@ -12,7 +12,8 @@ from antiphon.core.plan import Entry as PlanEntry
 from antiphon.core.plan import Plan
 from antiphon.core.schedule import Schedule
 from antiphon.cost import Profile
-from antiphon.select.candidates import Candidate, Range
+from antiphon.cost.nccl.library import Library
+from antiphon.select.candidates import NOT_CALIBRATED, Candidate, Range
 from antiphon.select.libraries import CLASSICS, baseline, groups_of
 from antiphon.select.limits import Limit
 from antiphon.select.losses import Damage, Loss
@@ -31,13 +32,15 @@ class Ledger:
     """What was found so far. Of the schedules it keeps only those that can still win.
 
     `names`: the planners that may win; `compare`: whether the others are there to be compared with; `shortlist`: how
-    many of the best at every size are kept beside the winners, and the best of every classic.
+    many of the best at every size are kept beside the winners, and the best of every classic; `library`: what tells
+    NCCL's own choice, where the model has its figures.
     """
 
     def __init__(
         self, context: Context, tasks: Sequence[Task], names: set[str], progress: Progress | None,
-        compare: bool = True, shortlist: int = 0,
+        compare: bool = True, shortlist: int = 0, library: Library | None = None,
     ) -> None:  # fmt: skip
+        self.library = library
         self.context, self.tasks, self.names, self.progress = context, tasks, names, progress
         self.compare, self.shortlist = compare, shortlist
         self.bounds: dict[str, Bound] = {}
@@ -132,9 +135,10 @@ class Ledger:
         empty = Tuning(
             context.topology, context.model_name, span, context.sizes, tuple(context.collectives), tuple(listed), (),
             limits, {kind: names for kind, (names, _) in nccl.items()}, {}, tuple(losses), complete,
-            name_of(context.profile), {kind: why for kind, (_, why) in nccl.items() if why}, damage, sweep,
+            name_of(context.profile),
+            {kind: why for kind, (_, why) in nccl.items() if why and self.library is None}, damage, sweep,
             untried=sum(task.entry is not None and task.index not in self.ended for task in self.tasks),
-            no_bound=unbound,
+            no_bound=unbound, library=self.library,
         )  # fmt: skip
         ranges: list[Range] = []
         plans: dict[str, Plan] = {}
@@ -218,8 +222,16 @@ class Ledger:
                 gap = 1.0
             speedup = nccl / seconds if nccl is not None and seconds else None
             without = self._without(rows[key], rows, at)
-            found.append((key, Range(kind, *ends, at, rows[key], seconds, gap, speedup, without)))
+            told = Range(kind, *ends, at, rows[key], seconds, gap, speedup, without, *self._basis(kind, at))
+            found.append((key, told))
         return found
+
+    def _basis(self, kind: str, at: int) -> tuple[str, str]:
+        """What NCCL would choose, where that is known, and what figures rest on."""
+        if self.library is not None:
+            return self.library.at(kind, at)[0].name if self.compare else "", self.library.brief(kind, at)
+        profile = name_of(self.context.profile)
+        return "", NOT_CALIBRATED if profile is None else f"profile {profile}"
 
     def _without(self, mine: Candidate, rows: Mapping[Key, Candidate], at: int) -> Without | None:
         """What a runtime has at this size that lets no switches help; None where this one asks none to."""

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
-from antiphon.core.collective import KINDS
+from antiphon.core.collective import KINDS, Collective
 from antiphon.core.topology import Topology
+from antiphon.cost.nccl.choice import KINDS as PRICED
+from antiphon.cost.nccl.library import OPTIONS, Library, library_here
+from antiphon.errors import Invalid, Unsupported
 from antiphon.registry import find
 from antiphon.select.task import FAILED, TIMED_OUT, Done, Task
 
@@ -27,6 +31,28 @@ IN_SWITCHES = {"allreduce": "reduce", "reducescatter": "reduce", "allgather": "m
 BY_SWITCHES = ("nvls", "nvls-tree", "sharp")
 OURS_ALONE = "beside"  # the option by which nvls does what no library does
 NOBODY = "can plan it here"
+CALLS, PLAIN = "calls", "alpha-beta"  # the model that has figures of NCCL itself; that which needs none
+
+
+def usual_model(topology: Topology, targets: Mapping[str, Collective], profile: object = None) -> str:
+    """The model where none is asked for: that with launch and protocols where their figures are known of this machine,
+    and no profile has others."""
+    try:
+        known = profile is None and own_choice(CALLS, {}, topology, targets) is not None
+    except (Invalid, Unsupported):
+        known = False
+    return CALLS if known else PLAIN
+
+
+def own_choice(
+    model: str, options: Mapping[str, Any], topology: Topology, targets: Mapping[str, Collective]
+) -> Library | None:
+    """What tells NCCL's own choice, by the figures that the model calls has; nothing is known of it among some ranks
+    only, nor of collectives of one's own."""
+    whole = all(kind in PRICED and len(one.members) == topology.ranks for kind, one in targets.items())
+    if model.partition(":")[0] != CALLS or not whole:
+        return None
+    return library_here(topology, **{key: str(value) for key, value in options.items() if key in OPTIONS})
 
 
 def by_switches(topology: Topology, kind: str) -> bool:

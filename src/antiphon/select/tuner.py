@@ -15,7 +15,7 @@ from antiphon.cost import Profile, as_profile, model_of
 from antiphon.errors import Invalid, quote, unknown
 from antiphon.registry import Entry, find, table
 from antiphon.select.ledger import Ledger, Progress
-from antiphon.select.libraries import BASELINES, Groups, groups_of
+from antiphon.select.libraries import BASELINES, Groups, groups_of, own_choice, usual_model
 from antiphon.select.losses import damage, losses
 from antiphon.select.pool import run_tasks
 from antiphon.select.sweep import Sweep, Value, combinations, resolved
@@ -54,7 +54,8 @@ def tune(  # noqa: PLR0913
 ) -> Tuning:
     """The best schedule for every size, of all that the planners here can make; every one of them is verified.
 
-    `wanted`: a collective, or "all" for the eight. `planners`: just these (what stands for NCCL is priced, too).
+    `wanted`: a collective, or "all" for the eight. `model`: "" is calls where its figures are known of the machine,
+    else alpha-beta. `planners`: just these (what stands for NCCL is priced, too).
     `effort`: how much a planner that searches tries, in units of about a second, which it counts, so that the result is
     the same on every machine. `budget`: CPU seconds after which a candidate is stopped, which is told. `profile`: what
     was measured, or its file: times and the bound beside them are by it; what the plans claim of rounds and gaps
@@ -83,6 +84,7 @@ def tune(  # noqa: PLR0913
     if whole is not None and whole.ranks != topology.ranks:
         raise Invalid(f"{whole.name} has {whole.ranks} ranks, {topology.name} {topology.ranks}; compare like with like")
     given = None if profile is None else as_profile(profile)
+    model = model if model != "" else usual_model(topology, targets, given)
     entry, options = _model_of(model)
     context = Context(
         topology,
@@ -101,7 +103,8 @@ def tune(  # noqa: PLR0913
     )
     context.seen(topology)  # refuse a profile of other links now, not once per candidate
     compared = {kind: groups_of(topology, kind) for kind in targets} if nccl else {}
-    ledger = Ledger(context, _tasks(targets, names, values, compared), set(names), progress, nccl, shortlist)
+    own = own_choice(model, options, topology, targets)
+    ledger = Ledger(context, _tasks(targets, names, values, compared), set(names), progress, nccl, shortlist, own)
     complete = True
     try:
         run_tasks(context, ledger.to_do, processes, ledger.hear)

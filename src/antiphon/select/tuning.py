@@ -10,6 +10,7 @@ from typing import Any
 from antiphon.core.plan import Plan
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
+from antiphon.cost.nccl.library import Library
 from antiphon.errors import Invalid
 from antiphon.select._gains import Gain, gains
 from antiphon.select._table import save_plans
@@ -27,8 +28,10 @@ DEFINITIONS = {
     "seconds": "predicted by the model, at the greatest size that was priced in the range",
     "gap": "seconds over the bound, which is the greater of latency_seconds (of the quickest path between the two "
     "ranks that are farthest apart) and of nbytes over the bandwidth bound; no schedule takes less",
-    "speedup": "seconds of the best schedule of the baseline's planners over seconds; null where one of them failed "
-    "or timed out (no_speedup says which)",
+    "speedup": "by model calls seconds of what NCCL would choose (over) over seconds; by others seconds of the best "
+    "schedule of the baseline's planners over seconds, null where one of them failed or timed out (no_speedup says "
+    "which)",
+    "rests_on": "the measurements that the figures of the line are calibrated by, a profile, or: not calibrated",
 }
 
 
@@ -70,6 +73,7 @@ class Tuning:
     shortlist: Mapping[str, tuple[Listed, ...]] = field(default_factory=dict)
     untried: int = 0
     no_bound: Mapping[str, str] = field(default_factory=dict)
+    library: Library | None = None  # what NCCL would choose, where the model has its figures
 
     def __repr__(self) -> str:
         low, high = (format_size(size) for size in self.span)
@@ -129,7 +133,10 @@ class Tuning:
         return gains({kind: self.of(kind) for kind in self.collectives}, self.sweep, self.sizes)
 
     def baseline(self, collective: str, nbytes: int) -> float | None:
-        """Seconds of the best schedule of the planners that stand for NCCL."""
+        """Seconds of what NCCL would choose, where figures of it are known; else of the best schedule of the planners
+        that stand for it."""
+        if self.library is not None and collective in self.baselines:
+            return self.library.at(collective, nbytes)[0].seconds
         names = self.baselines.get(collective, ())
         theirs = (c for c in self.of(collective) if c.planner in names and not c.options.get(OURS_ALONE))
         return min((c.seconds[nbytes] for c in theirs if nbytes in c.seconds), default=None)

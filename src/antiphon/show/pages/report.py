@@ -111,9 +111,10 @@ def _summary(tuning: Tuning, kinds: list[str]) -> str:
         rate = format_bandwidth(limit.bytes_per_second) if limit and limit.bytes_per_second else "-"
         best = [format_bandwidth(r.at / r.seconds) for r in mine[-1:] if r.seconds] or ["-"]
         ups = [r.speedup for r in mine if r.speedup is not None]
-        cells = [kind, best[0], rate, ratio(mine[-1].gap if mine else None), ratio(max(ups, default=None))]
+        rests = mine[-1].rests_on if mine else ""
+        cells = [kind, best[0], rate, ratio(mine[-1].gap if mine else None), ratio(max(ups, default=None)), rests]
         rows.append(_row(cells))
-    head = _row(["", f"best at {format_size(top)}", "bound", "gap", "most over NCCL"], "th")
+    head = _row(["", f"best at {format_size(top)}", "bound", "gap", "most over NCCL", "rests on"], "th")
     losses = "".join(f"<li>{escape(loss_text(loss))}</li>" for loss in tuning.losses)
     lost = f"<h3>What was lost</h3><ul>{losses}</ul>" if losses else ""
     told = "".join(f"<li>{escape(note)}</li>" for note in notes(tuning))
@@ -215,7 +216,7 @@ def _ranges(tuning: Tuning, kind: str, number: int) -> str:
     colour = {c: styles(tuning, kind)[i][1] for i, c in enumerate(tuning.of(kind)) if c.seconds}
     head = (
         "<tr><th>sizes</th><th>best</th><th class=n>at</th><th class=n>time</th><th>made of</th><th class=n>gap</th>"
-        "<th class=n>over NCCL</th></tr>"
+        "<th class=n>over NCCL</th><th>rests on</th></tr>"
     )
     rows = []
     shades = _shades(mine)
@@ -228,18 +229,25 @@ def _ranges(tuning: Tuning, kind: str, number: int) -> str:
             f"<small>{options}</small>{_uses(r)}</td>"
             f"<td class=n>{format_size(r.at)}</td><td class=n>{format_seconds(r.seconds)}</td>"
             f"<td>{_parts(r, shades)}</td><td class=n>{ratio(r.gap)}</td>"
-            f"<td class=n>{ratio(r.speedup)}</td></tr>"
+            f"<td class=n>{ratio(r.speedup)}{_over(r)}</td><td>{escape(r.rests_on)}</td></tr>"
         )
     names = tuning.baselines.get(kind, ())
     nccl = ("the better of " if len(names) > 1 else "") + " and ".join(names)
     note = "Figures hold at the size under \u201cat\u201d, the greatest priced in the range."
     legend = ", ".join(f'<i class="dot" style="background:{shade}"></i>{escape(t)}' for t, shade in shades.items())
     note += f" Time is made of {legend}." if shades else ""
+    if tuning.library is not None:
+        nccl = f"what its own model holds to be best at that size; {tuning.library.costs.basis()}"
     note += f" What NCCL would do: {escape(nccl)}." if names else ""
     return (
         f'<h2>What to use when</h2><div class="scroll"><table class="ranges"><thead>{head}</thead>'
         f'<tbody>{"".join(rows)}</tbody></table></div><p class="note">{note}</p>'
     )
+
+
+def _over(r: Range) -> str:
+    """What of NCCL's it is told over, where that is known."""
+    return f"<br><small>{escape(r.over)}</small>" if r.over else ""
 
 
 def _uses(r: Range) -> str:

@@ -1,0 +1,156 @@
+"""What a call costs, from published measurements: writes the files of `src/antiphon/cost/profiles/calls`.
+
+Run: python bench/fit_nccl.py [--write]. Tables of part `fit` alone are read, sizes from 1 KB on, times out of place.
+Every figure starts at a prior (what documents say, below) and is drawn to it weakly, so that what no table tells stays
+there; it is then named under "assumed". Least squares of log(predicted / measured), bent for outliers; the number of
+evaluations is bounded, so the result is the same on every machine.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import numpy as np
+from _common import print_table
+from numpy.typing import NDArray
+
+from antiphon.cost.nccl.calls import FOLDER, FORMAT, LL, LL128, PROTOCOLS, SIMPLE, VERSION, Calls, Nvls
+from antiphon.cost.nccl.choice import ALGORITHMS, Costs, prices
+from antiphon.cost.nccl.place import place_of
+from antiphon.cost.nccl.published import FIT, ONE_FOR_ALL, Published, published
+from antiphon.topologies import topology
+
+LEAST = 1024  # bytes: below, only launch and hops count, and those tables have many such rows
+PRIOR_WEIGHT = 0.1  # of a figure that is off by e, against a measurement that is off by e
+KNOWN_WEIGHT = 1.0  # of the share that Simple has, which is told by documents
+MOST_EVALUATIONS = 300
+SMALL, LARGE, BETWEEN = 64 * 1024, 64 * 2**20, 0.35  # what the figures are for; sizes between them weigh less
+MOVED = 1e-3  # a figure that is no further from its prior than this was told by nothing
+# Shares of the wire: a flag for each four bytes (LL), 120 of 128 bytes (LL128), 370 of 450 GB/s (Simple; NVIDIA's
+# answers in nccl-tests issue 309). Hops: "Demystifying NCCL" (arXiv 2507.04786) has some 1, 2 and 6 us.
+HOPS = {LL: 1e-6, LL128: 2e-6, SIMPLE: 6e-6}
+SHARES = {LL: 0.3, LL128: 0.75, SIMPLE: 0.82}
+FAR = {LL: 6e-6, LL128: 8e-6, SIMPLE: 15e-6}
+FAR_SHARES = {LL: 0.4, LL128: 0.85, SIMPLE: 0.93}
+GPUS: Mapping[str, dict[str, Any]] = {
+    "v100": {"boxes": ["dgx1v", "dgx1v_sccl", "dgx2"]},
+    "a100": {"boxes": ["dgx-a100", "p4d", "p4de", "delta", "polaris"]},
+    "h100": {"boxes": ["hgx-h100", "hgx-h200", "p5", "p5e"], "nvls": True},
+    "mi300x": {"boxes": ["mi300x"], "library": "RCCL"},
+}
+# Generations without a table of their own in part fit: the figures of another.
+LIKE = {"b200": ("h100", ["hgx-b200", "gb200-nvl72"])}
+NETWORKS: Mapping[str, dict[str, Any]] = {
+    "ib": {"kinds": ["ib"]},
+    "efa-4": {"kinds": ["efa"], "gpus": ["a100"]},
+    "efa-32": {"kinds": ["efa"], "gpus": ["h100", "b200"]},
+    "tcpxo": {"kinds": ["tcpxo"]},
+    "roce": {"kinds": ["ib"], "gpus": ["mi300x"]},
+}
+MESSAGE = (
+    5e-6  # each further message to another node: 2.5 ms for 511 of them, the smallest row of a100-ndv4-64-alltoall
+)
+Figures = dict[str, float]
+
+
+def priors() -> Figures:
+    found: Figures = {}
+    for gpu, told in GPUS.items():
+        found |= {f"{gpu} launch": 5e-6, f"{gpu} more": 4e-6}
+        found |= {f"{gpu} hop {p}": HOPS[p] for p in PROTOCOLS} | {f"{gpu} share {p}": SHARES[p] for p in PROTOCOLS}
+        if told.get("nvls"):
+            found |= {f"{gpu} nvls latency": 2e-5, f"{gpu} nvls share": 0.6}
+    for network in NETWORKS:
+        found |= {f"{network} hop {p}": FAR[p] for p in PROTOCOLS}
+        found |= {f"{network} share {p}": FAR_SHARES[p] for p in PROTOCOLS} | {f"{network} message": MESSAGE}
+    return found
+
+
+def calls_of(figures: Figures, name: str, tables: list[str], assumed: list[str]) -> Calls:
+    told = {**GPUS, **NETWORKS}[name]
+    nvls = (
+        Nvls(latency=figures[f"{name} nvls latency"], share=figures[f"{name} nvls share"]) if "nvls" in told else None
+    )
+    return Calls(
+        format=FORMAT, version=VERSION, name=name, boxes=told.get("boxes", []), kinds=told.get("kinds", []),
+        gpus=told.get("gpus", []), library=told.get("library", "NCCL"), calibrated_by=tables, assumed=assumed,
+        launch=figures.get(f"{name} launch", 0.0), launch_more=figures.get(f"{name} more", 0.0),
+        message=figures.get(f"{name} message", 0.0), nvls=nvls,
+        hop={p: figures[f"{name} hop {p}"] for p in PROTOCOLS},
+        share=shares(figures, name),
+    )  # fmt: skip
+
+
+def shares(figures: Figures, name: str) -> dict[str, float]:
+    """Simple may have all of a wire; of what it has the form of LL leaves half at most, that of LL128 15 of 16."""
+    most = min(figures[f"{name} share {SIMPLE}"], 1.0)
+    return {
+        p: min(figures[f"{name} share {p}"], most * part) for p, part in ((LL, 1 / 2), (LL128, 15 / 16), (SIMPLE, 1))
+    }
+
+
+def algorithms_of(table: Published) -> tuple[str, ...]:
+    """What the run was told to do, where it was."""
+    told = [word.partition("=")[2].rstrip(",") for word in table.environment.split() if word.startswith("NCCL_ALGO=")]
+    return (told[0].lower(),) if told else ALGORITHMS
+
+
+def main() -> None:
+    from scipy.optimize import least_squares
+
+    tables = [table for table in published() if table.part == FIT]
+    places = {table.name: place_of(topology(table.topology)) for table in tables}
+    prior = priors()
+    names = list(prior)
+    start = np.log([prior[name] for name in names])
+    drawn = np.array([KNOWN_WEIGHT if name.endswith(f"share {SIMPLE}") else PRIOR_WEIGHT for name in names])
+
+    def off(logs: NDArray[np.float64]) -> NDArray[np.float64]:
+        figures = dict(zip(names, np.exp(logs).tolist(), strict=True))
+        known = {name: calls_of(figures, name, [], []) for name in (*GPUS, *NETWORKS)}
+        found = []
+        for table in tables:
+            network = known[table.fabric] if table.fabric else None
+            costs = Costs(known[table.gpu], network, table.processes == ONE_FOR_ALL)
+            for nbytes, seconds in table.seconds():
+                if nbytes >= LEAST:
+                    priced = prices(places[table.name], costs, table.collective, nbytes, algorithms_of(table))
+                    weight = BETWEEN if SMALL < nbytes < LARGE else 1.0
+                    found.append(weight * np.log(priced[0].seconds / seconds))
+        return np.concatenate([found, drawn * (logs - start)])
+
+    fitted = least_squares(off, start, loss="soft_l1", f_scale=0.1, max_nfev=MOST_EVALUATIONS)
+    figures = dict(zip(names, np.exp(fitted.x).tolist(), strict=True))
+    still = [name for name, moved in zip(names, np.abs(fitted.x - start), strict=True) if moved < MOVED]
+    measured = len(off(start)) - len(names)
+    print(f"{measured} measurements of {len(tables)} tables, {len(names)} figures, {fitted.nfev} evaluations")
+    print_table(["figure", "prior", "fitted", ""], [
+        [name, f"{prior[name]:.3g}", f"{figures[name]:.3g}", "assumed" if name in still else ""] for name in names
+    ])  # fmt: skip
+    if "--write" in sys.argv:
+        write(figures, tables, still)
+
+
+def write(figures: Figures, tables: list[Published], still: list[str]) -> None:
+    FOLDER.mkdir(exist_ok=True)
+    made = {}
+    for name in (*GPUS, *NETWORKS):
+        by = [table.name for table in tables if name in (table.gpu, table.fabric)]
+        rounded = {key: float(f"{value:.3g}") for key, value in figures.items()}
+        made[name] = calls_of(
+            rounded, name, by, [key.removeprefix(f"{name} ") for key in still if key.startswith(f"{name} ")]
+        )
+    for name, (like, boxes) in LIKE.items():
+        assumed = [f"all, as of {like}"]
+        made[name] = msgspec.structs.replace(made[like], name=name, boxes=boxes, calibrated_by=[], assumed=assumed)
+    for name, calls in made.items():
+        row = {key: value for key, value in msgspec.to_builtins(calls).items() if value not in ([], None, 0.0)}
+        (FOLDER / f"{name}.json").write_text(json.dumps(row, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""What a call costs: launch, protocols and shares of the wire, per generation of GPUs and per kind of network.
+
+The files in `profiles/calls` (seconds; shares of the nominal bandwidth), one of each for a generation or a network:
+
+    {"format": "antiphon-calls", "version": 1, "name": "h100", "boxes": ["hgx-h100"], "library": "NCCL",
+     "calibrated_by": ["h100-p5-1"], "launch": 6e-6, "launch_more": 4e-6,
+     "hop": {"ll": 7e-7, "ll128": 2e-6, "simple": 6e-6}, "share": {"ll": 0.3, "ll128": 0.8, "simple": 0.82},
+     "nvls": {"latency": 2e-5, "share": 0.6}}
+    {"format": "antiphon-calls", "version": 1, "name": "ib", "kinds": ["ib"], "calibrated_by": ["h100-nebius-2"],
+     "hop": {"ll": 3e-6, "ll128": 8e-6, "simple": 1.2e-5}, "share": {"ll": 0.3, "ll128": 0.8, "simple": 0.93}}
+
+`assumed` names the figures that no measurement tells: they are as documents have them, or of the nearest generation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+import msgspec
+
+from antiphon.core.files import check_keys, decode, read_bytes, reading
+from antiphon.errors import Invalid, quote
+
+FORMAT, VERSION = "antiphon-calls", 1
+FOLDER = Path(__file__).parent.parent / "profiles" / "calls"
+LL, LL128, SIMPLE = PROTOCOLS = ("ll", "ll128", "simple")
+MOST_SECONDS = 1.0
+
+
+class Nvls(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """Reduction and multicast in the switches: seconds of both together, and the share of a GPU's wire."""
+
+    latency: float
+    share: float
+
+
+class Calls(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """The figures of one generation of GPUs (`boxes` says of which machines) or of one network (`kinds` of links).
+
+    `launch`: from the call to the kernel at work; `launch_more`: for each further GPU that the same process drives.
+    `hop`: from one rank to the next by a protocol, without the bytes; `share`: of the wire, that its data has.
+    `message`: what each further message takes that a rank sends to another node at the same time.
+    """
+
+    format: str
+    version: int
+    name: str
+    hop: dict[str, float]
+    share: dict[str, float]
+    calibrated_by: list[str] = []
+    assumed: list[str] = []
+    boxes: list[str] = []
+    kinds: list[str] = []
+    gpus: list[str] = []
+    library: str = "NCCL"
+    launch: float = 0.0
+    launch_more: float = 0.0
+    message: float = 0.0
+    nvls: Nvls | None = None
+
+    def check(self) -> None:
+        if (self.format, self.version) != (FORMAT, VERSION):
+            raise Invalid(f'expected "format": "{FORMAT}", "version": {VERSION}')
+        if not self.hop or set(self.hop) - set(PROTOCOLS) or set(self.hop) != set(self.share):
+            raise Invalid(f"hop and share: expected the same of {', '.join(PROTOCOLS)} in both")
+        seconds: Mapping[str, float] = self.hop | {
+            "launch": self.launch, "launch_more": self.launch_more, "message": self.message,
+        }  # fmt: skip
+        shares: Mapping[str, float] = self.share
+        if self.nvls is not None:
+            seconds, shares = {**seconds, "nvls": self.nvls.latency}, {**shares, "nvls": self.nvls.share}
+        for name, value in seconds.items():
+            if not 0 <= value <= MOST_SECONDS:
+                raise Invalid(f"{name}: expected 0 to {MOST_SECONDS:g} seconds, got {value}")
+        for name, value in shares.items():
+            if not 0 < value <= 1:
+                raise Invalid(f"share of {name}: expected more than 0, at most 1, got {value}")
+
+    def basis(self) -> str:
+        """What the figures rest on, for the line that tells one."""
+        what = "network" if self.kinds or not self.boxes else "GPU"
+        if not self.calibrated_by:
+            return f"{what} {self.name} not calibrated" + (f" ({', '.join(self.assumed)})" if self.assumed else "")
+        return f"{what} {self.name} calibrated by {', '.join(self.calibrated_by)}"
+
+
+def read_calls(data: bytes) -> Calls:
+    """One such file."""
+    found = decode(data, Calls)
+    check_keys(data)
+    found.check()
+    return found
+
+
+@cache
+def shipped_calls() -> Mapping[str, Calls]:
+    """Those that come with Antiphon, by name."""
+    found = {}
+    for file in sorted(FOLDER.glob("*.json")):
+        with reading(file.name):
+            calls = read_calls(read_bytes(file))
+            if calls.name != file.stem:
+                raise Invalid(f"is named {quote(calls.name)}, as no file of calls may be that lies there")
+            found[calls.name] = calls
+    return found

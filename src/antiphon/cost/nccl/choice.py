@@ -1,0 +1,197 @@
+"""What NCCL would do: its algorithms times its protocols, each priced; the least is its choice.
+
+Its documentation and its logs tell what there is: rings, double binary trees, NVLS and NVLS trees (the switches of a
+node reduce and multicast), CollNet (the network reduces), PAT (one rank per node), each with the protocols LL (four
+bytes of data for each flag of four), LL128 (120 of 128 bytes are data) and Simple; and that it takes what its own model
+says is fastest. The forms here are ours, the figures in them are from published measurements (`calls`).
+
+For N nodes of g ranks, n = N g, S bytes, per hop h within a node and H between nodes:
+
+    ring       allreduce 2(n-1) hops, 2(N-1) of them between nodes; 2(n-1)/n S over a rank's wire, and over the cards
+    tree       2(g-1) h + 2 log2(N) H; 2 S over a rank's wire; S over a node's cards between two nodes, else 2 S
+    nvls       what the switches take; (1 + 1/g) S over a rank's wire, as what a rank keeps crosses it, too
+    nvls-tree  that and 2 log2(N) H; the same over the wire; over the cards as a tree
+    collnet    within a node as nvls, else as a ring; S over the cards, H up and down
+    pat        log2(n) H; (n-1)/n S over the cards
+    sends      to each rank by itself: what stays within a node over the wire, the rest over the cards, one after the
+               other
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from math import ceil, log2
+
+from antiphon.cost.nccl.calls import LL, LL128, SIMPLE, Calls
+from antiphon.cost.nccl.place import Place
+from antiphon.errors import Unsupported
+
+RING, TREE, NVLS, NVLS_TREE, COLLNET, PAT, SENDS = ALGORITHMS = (
+    "ring", "tree", "nvls", "nvls-tree", "collnet", "pat", "sends",
+)  # fmt: skip
+HALVES = ("allgather", "reducescatter")
+CHAINS = ("broadcast", "reduce")
+TO_EACH = ("alltoall", "gather", "scatter")
+KINDS = ("allreduce", *HALVES, *CHAINS, *TO_EACH)
+
+
+@dataclass(frozen=True)
+class Priced:
+    """One way of doing it: seconds, and the terms that they are the sum of. `limit`: what its bytes wait for."""
+
+    algorithm: str
+    protocol: str
+    seconds: float
+    terms: Mapping[str, float]
+    limit: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.algorithm} {self.protocol}"
+
+
+@dataclass(frozen=True)
+class Costs:
+    """The figures that a machine is priced by: of its GPUs, of its network, and how processes drive the GPUs."""
+
+    gpu: Calls
+    network: Calls | None = None
+    one_process: bool = False
+
+    def launch(self, local: int) -> float:
+        return self.gpu.launch + (self.gpu.launch_more * (local - 1) if self.one_process else 0.0)
+
+    def basis(self) -> str:
+        """What every figure says in its line."""
+        return "; ".join(calls.basis() for calls in self._both)
+
+    def brief(self) -> str:
+        """The same without the names of the tables."""
+        known = [calls.name for calls in self._both if calls.calibrated_by]
+        told = [f"{calls.name} not calibrated" for calls in self._both if not calls.calibrated_by]
+        return "; ".join([*([f"calibrated by {', '.join(known)}"] if known else []), *told])
+
+    @property
+    def _both(self) -> list[Calls]:
+        return [calls for calls in (self.gpu, self.network) if calls is not None]
+
+
+@dataclass(frozen=True)
+class _Load:
+    """Hops within nodes and between, bytes over a rank's wire and over a node's cards; `fixed`: seconds beside;
+    `messages`: that a rank sends to other nodes at once, beyond the first."""
+
+    inside: float
+    between: float
+    wire: float
+    cards: float
+    fixed: float = 0.0
+    messages: int = 0
+
+
+def prices(
+    place: Place, costs: Costs, collective: str, nbytes: int, algorithms: Collection[str] = ALGORITHMS
+) -> list[Priced]:
+    """All that NCCL could do for this collective here, the least first; nbytes as nccl-tests counts them. O(1)."""
+    if collective not in KINDS:
+        raise Unsupported(f"nccl: prices {', '.join(KINDS)}, not {collective}")
+    found = []
+    for algorithm in ALGORITHMS:
+        if algorithm in algorithms:
+            load = _load(algorithm, place, costs, collective, nbytes)
+            if load is not None:
+                found += [_priced(algorithm, p, load, place, costs) for p in _protocols(algorithm, place, costs)]
+    if not found:
+        raise Unsupported(f"nccl: none of {', '.join(algorithms)} can do {collective} here")
+    return sorted(found, key=lambda one: one.seconds)
+
+
+def _protocols(algorithm: str, place: Place, costs: Costs) -> tuple[str, ...]:
+    """Those that this algorithm has here."""
+    if algorithm in (NVLS, NVLS_TREE, COLLNET, PAT):
+        return (SIMPLE,)
+    able = [p for p in (LL, LL128, SIMPLE) if p in costs.gpu.hop]
+    if place.nodes > 1 and costs.network is not None:
+        able = [p for p in able if p in costs.network.hop]
+    return tuple(able)
+
+
+def _load(algorithm: str, place: Place, costs: Costs, collective: str, nbytes: int) -> _Load | None:
+    """What this algorithm does of this collective; None where it cannot."""
+    if (algorithm == SENDS) != (collective in TO_EACH):
+        return None
+    if algorithm == SENDS:
+        return _sends(place, nbytes)
+    if algorithm == RING:
+        return _ring(place, collective, nbytes)
+    if algorithm == PAT:
+        return _pat(place, collective, nbytes)
+    if algorithm == TREE:
+        able = collective == "allreduce" and place.nodes > 1
+        return _Load(2 * (place.local - 1), _up_and_down(place), 2 * nbytes, _tree(place, nbytes)) if able else None
+    return _by_switches(algorithm, place, costs, collective, nbytes)
+
+
+def _by_switches(algorithm: str, place: Place, costs: Costs, collective: str, nbytes: int) -> _Load | None:
+    """Where switches multicast and reduce: those of a node (and trees between nodes), or those of the network."""
+    nvls = costs.gpu.nvls if place.in_switches else None
+    if collective in CHAINS:
+        return None
+    halved, kept = (0.5, 0.0) if collective in HALVES else (1.0, 1 / place.local)
+    wire = (1 + kept) * nbytes
+    if algorithm == NVLS:
+        return _Load(0, 0, wire, 0, nvls.latency * halved) if nvls is not None and place.nodes == 1 else None
+    if algorithm == NVLS_TREE:
+        able = nvls is not None and place.nodes > 1 and collective == "allreduce"
+        return _Load(0, _up_and_down(place), wire, _tree(place, nbytes), nvls.latency) if able and nvls else None
+    if not place.in_network or place.nodes == 1:
+        return None
+    if nvls is not None:
+        return _Load(0, 2, wire, nbytes, nvls.latency)
+    return _Load(2 * (place.local - 1), 2, 2 * nbytes, nbytes)
+
+
+def _ring(place: Place, collective: str, nbytes: int) -> _Load:
+    n, rounds = place.ranks, 2 if collective == "allreduce" else 1
+    between = rounds * (place.nodes - 1)
+    share = 1.0 if collective in CHAINS else rounds * (n - 1) / n
+    return _Load(rounds * (n - 1) - between, between, share * nbytes, share * nbytes if place.nodes > 1 else 0)
+
+
+def _up_and_down(place: Place) -> int:
+    return 2 * ceil(log2(place.nodes))
+
+
+def _tree(place: Place, nbytes: int) -> float:
+    """Bytes that a node sends in two trees: in one it is a leaf, in the other it passes on to two."""
+    return nbytes if place.nodes == 2 else 2 * nbytes
+
+
+def _pat(place: Place, collective: str, nbytes: int) -> _Load | None:
+    if collective not in HALVES or place.local > 1 or place.nodes == 1:
+        return None
+    return _Load(0, ceil(log2(place.nodes)), 0, (place.ranks - 1) / place.ranks * nbytes)
+
+
+def _sends(place: Place, nbytes: int) -> _Load:
+    """Of all that a rank has, one part stays, the others go: those within the node, and those to other nodes."""
+    part, away = nbytes / place.ranks, place.ranks - place.local
+    messages = max(away - 1, 0)
+    return _Load(1, 1 if away else 0, part * (place.local - 1), part * place.local * away, messages=messages)
+
+
+def _priced(algorithm: str, protocol: str, load: _Load, place: Place, costs: Costs) -> Priced:
+    """Launch, hops, and the bytes over whatever they wait longest for."""
+    share = costs.gpu.share[protocol]
+    if algorithm in (NVLS, NVLS_TREE) and costs.gpu.nvls is not None:
+        share = costs.gpu.nvls.share
+    waits = {"wire": load.wire / (place.wire * share) if place.wire else 0.0}
+    between = 0.0
+    if place.nodes > 1 and costs.network is not None:
+        waits["cards"] = load.cards / (place.card * costs.network.share[protocol])
+        between = load.between * costs.network.hop[protocol] + load.messages * costs.network.message
+    limit = max(waits, key=lambda name: waits[name])
+    inside = load.inside * costs.gpu.hop[protocol] + load.fixed
+    terms = {"launch": costs.launch(place.local), "hops": inside, "network": between, "bytes": waits[limit]}
+    return Priced(algorithm, protocol, sum(terms.values()), terms, limit)

@@ -1,0 +1,125 @@
+"""A machine as NCCL sees it: ranks, nodes, what a rank can send within its node and a node to the others."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.core.columns import Longs
+from antiphon.core.topology import BOXES, Topology, hosts
+from antiphon.cost.nccl.calls import Calls
+from antiphon.errors import Invalid, Unsupported, quote
+
+
+@dataclass(frozen=True)
+class Place:
+    """`wire`: bytes per second that a rank sends within its node; `card`: that a node sends to others, by all its
+    cards. `switched`: whether ranks of a node meet in a switch; `in_switches`: whether such multicast and reduce;
+    `in_network`: whether the network's do.
+    """
+
+    ranks: int
+    nodes: int
+    wire: float
+    card: float = 0.0
+    kinds: tuple[str, ...] = ()
+    switched: bool = False
+    in_switches: bool = False
+    in_network: bool = False
+
+    @property
+    def local(self) -> int:
+        return self.ranks // self.nodes
+
+
+def place_of(machine: Topology) -> Place:
+    """Read off the links; Unsupported where nodes differ in ranks, as nothing was measured of such. O(links)."""
+    of_rank = node_of_ranks(machine)
+    nodes = int(of_rank.max()) + 1
+    if len(set(np.bincount(of_rank).tolist())) > 1:
+        raise Unsupported(f"topology {machine.name}: its nodes differ in ranks; no model of NCCL is calibrated there")
+    node_of = _node_of_all(machine, of_rank)
+    src, dst = node_of[machine.link_src], node_of[machine.link_dst]
+    speed = np.array([float(t.bandwidth) for t in machine.types])[machine.link_type]
+    inside = (machine.link_src < machine.ranks) & (src == dst) & (src >= 0)
+    leaving = (src >= 0) & (dst != src)
+    wire = np.bincount(machine.link_src[inside], weights=speed[inside], minlength=machine.nodes)[: machine.ranks]
+    card = _leaving(machine, leaving, speed, src)
+    kinds = tuple(sorted({machine.types[int(t)].kind for t in machine.link_type[leaving]}))
+    in_switches, in_network = _abilities(machine, node_of)
+    local = machine.ranks // nodes
+    if nodes > 1 and not card:
+        raise Invalid(f"topology {machine.name}: no link leaves a node")
+    switched = bool((machine.link_dst[inside] >= machine.ranks).any())
+    reach = float(wire.min()) if local > 1 else 0.0
+    return Place(machine.ranks, nodes, reach, card, kinds, switched, in_switches and local > 1, in_network)
+
+
+def node_of_ranks(machine: Topology) -> Longs:
+    """Of every rank the number of its node; all are in one where none is told."""
+    return np.array(hosts(machine) or [0] * machine.ranks, np.int64)
+
+
+def _node_of_all(machine: Topology, of_rank: Longs) -> Longs:
+    """The node of every rank, and of switches whose place is in one; -1: in none."""
+    if not of_rank.any():
+        return np.zeros(machine.nodes, np.int64)
+    prefix = {_host(place): int(node) for place, node in zip(machine.places, of_rank, strict=False)}
+    switches = [prefix.get(_host(place), -1) for place in machine.places[machine.ranks :]]
+    return np.array([*of_rank.tolist(), *switches], np.int64)
+
+
+def _host(place: str) -> str:
+    """The part of a place up to the host."""
+    parts = place.split("/")
+    at = next((i for i, part in enumerate(parts[:-1]) if part.startswith(BOXES)), None)
+    return "/".join(parts[: at + 1]) if at is not None else ""
+
+
+def _leaving(machine: Topology, leaving: NDArray[np.bool_], speed: NDArray[np.float64], src: Longs) -> float:
+    """The least that a node can send to others: its links, and the shared limits among them."""
+    rate = {link: float(speed[link]) for link in np.flatnonzero(leaving).tolist()}
+    for limit in machine.limits:
+        mine = [link for link in limit.links if link in rate]
+        total = sum(rate[link] for link in mine)
+        if mine and total > float(limit.bandwidth):
+            for link in mine:
+                rate[link] *= float(limit.bandwidth) / total
+    per_node: dict[int, float] = {}
+    for link, value in rate.items():
+        node = int(src[link])
+        per_node[node] = per_node.get(node, 0.0) + value
+    return min(per_node.values(), default=0.0)
+
+
+def _abilities(machine: Topology, node_of: Longs) -> tuple[bool, bool]:
+    """Whether switches within nodes multicast and reduce, and whether those between do."""
+    found = [False, False]
+    for switch, ability in enumerate(machine.abilities):
+        if ability.multicast and ability.reduce:
+            found[int(node_of[machine.ranks + switch] < 0)] = True
+    return found[0], found[1]
+
+
+def gpu_of(name: str, known: Mapping[str, Calls]) -> Calls | None:
+    """The generation of GPUs that a machine of this name has; None where no figures are known of it."""
+    words = set(re.findall(r"[a-z0-9][a-z0-9.-]*", name))
+    return next((calls for calls in known.values() if words & set(calls.boxes)), None)
+
+
+def network_of(place: Place, gpu: str, known: Mapping[str, Calls]) -> Calls | None:
+    """The network that these links are, for this generation rather than for any."""
+    able = [c for c in known.values() if set(c.kinds) & set(place.kinds) and (not c.gpus or gpu in c.gpus)]
+    return min(able, key=lambda calls: not calls.gpus, default=None)
+
+
+def by_name(name: str, known: Mapping[str, Calls], what: str, *, boxes: bool) -> Calls:
+    """What was asked for by name."""
+    able = {key: calls for key, calls in known.items() if bool(calls.boxes) == boxes}
+    if name not in able:
+        raise Invalid(f"{what}={quote(name)}: figures are known of {', '.join(able)}")
+    return able[name]

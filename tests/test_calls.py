@@ -1,0 +1,124 @@
+"""The model `calls`: ours pays what NCCL pays, and speedups are over what NCCL itself would choose."""
+
+import json
+
+import pytest
+
+import antiphon
+from antiphon.cli import run
+from antiphon.cost import predict
+from antiphon.errors import Invalid, Unsupported
+from antiphon.select import Tuning, plan, tune
+
+
+def seconds(machine: str, planner: str, nbytes: int, model: str = "calls") -> float:
+    (row,) = predict(plan("allreduce", machine, planner=planner), nbytes, model=model)
+    return float(row["seconds"])
+
+
+def own(machine: str, nbytes: int, algorithm: str) -> float:
+    (row,) = antiphon.predict_library("allreduce", machine, nbytes, library=f"nccl:algorithm={algorithm}")
+    return float(row["seconds"])
+
+
+@pytest.mark.parametrize("nbytes", [1000, 10**6, 10**9])
+@pytest.mark.parametrize(
+    ("machine", "planner"), [("hgx-h100", "ring"), ("dgx-a100", "ring"), ("hgx-h100", "nvls"), ("hgx-b200", "nvls")]
+)
+def test_ours_pays_what_nccl_pays(machine: str, planner: str, nbytes: int) -> None:
+    assert seconds(machine, planner, nbytes) == pytest.approx(own(machine, nbytes, planner), rel=0.01)
+
+
+def test_between_nodes_rings_do_not_wait_for_the_slowest_hop_at_every_step() -> None:
+    machine = "cluster:box=hgx-h100,boxes=2"
+    barriers, path = seconds(machine, "ring", 1000), seconds(machine, "ring", 1000, "calls:by=critical-path")
+    assert own(machine, 1000, "ring") * 0.9 < path < barriers
+
+
+def test_fewer_steps_pay_fewer_hops_and_one_launch() -> None:
+    one, ring = seconds("hgx-h100", "direct", 8), seconds("hgx-h100", "ring", 8)
+    launch = next(iter(predict(plan("allreduce", "hgx-h100", planner="direct"), 8, model="calls")))["terms"]["launch"]
+    assert 4e-6 < launch < one < ring / 2
+    assert ring - one > 12e-6 / 2
+
+
+def test_several_messages_at_once_to_other_nodes_take_longer_than_one() -> None:
+    (all_at_once,) = predict(plan("allreduce", "cluster:box=hgx-h100,boxes=2", planner="direct"), 8, model="calls")
+    assert all_at_once["terms"]["messages"] == pytest.approx(7 * 5e-6)  # to the eight of the other box
+    assert "several messages at once not calibrated" in all_at_once["note"]
+    (one,) = predict(plan("allreduce", "cluster:box=hgx-h100,boxes=2", planner="ring"), 8, model="calls")
+    assert one["terms"]["messages"] == 0
+    assert predict(plan("allreduce", "hgx-h100", planner="direct"), 8, model="calls")[0]["terms"]["messages"] == 0
+
+
+@pytest.mark.parametrize(
+    ("machine", "options", "said"),
+    [
+        ("ring:ranks=4", {"model": "calls"}, "no figures are known of its GPUs"),
+        ("hgx-h100", {"model": "calls", "profile": "genmodel-table5"}, "figures of its own"),
+        ("hgx-h100", {"model": "calls:by=flows"}, "alpha-beta or critical-path"),
+        ("hgx-h100", {"model": "calls:gpu=z"}, "figures are known of"),
+    ],
+)
+def test_what_is_refused(machine: str, options: dict[str, str], said: str) -> None:
+    with pytest.raises((Invalid, Unsupported), match=said):
+        predict(plan("allreduce", machine, planner="ring"), 8, **options)
+
+
+@pytest.fixture(scope="module")
+def tuned() -> Tuning:
+    return tune(
+        "allreduce", "hgx-h100", nbytes="1KB:1GB:1000", model="calls", workers="none", planners=("direct", "nvls")
+    )
+
+
+def test_a_speedup_is_over_what_nccl_would_choose(tuned: Tuning) -> None:
+    for r in tuned.ranges:
+        (row,) = antiphon.predict_library("allreduce", "hgx-h100", r.at)
+        assert r.over == f"{row['algorithm']} {row['protocol']}"
+        assert r.speedup == pytest.approx(row["seconds"] / r.seconds)
+        assert r.seconds > 5e-6  # never what the wire alone would allow
+    assert (tuned.ranges[0].speedup or 0) < 4
+    assert tuned.ranges[-1].speedup == pytest.approx(1, abs=0.02)
+
+
+def test_every_line_says_what_it_rests_on(tuned: Tuning) -> None:
+    told = tuned.as_json()["ranges"]
+    assert {row["rests_on"] for row in told} == {"calibrated by h100"}
+    assert [row["over"] for row in told] == [r.over for r in tuned.ranges]
+    assert antiphon.report(tuned).count("calibrated by h100") >= len(told)
+    plain = tune("allreduce", "hgx-h100", nbytes="1KB", workers="none", planners="direct")
+    assert [row["rests_on"] for row in plain.as_json()["ranges"]] == ["not calibrated"]
+    assert "over" not in plain.as_json()["ranges"][0]
+
+
+def test_another_generation_and_another_collective_say_so() -> None:
+    new = tune("allreduce", "hgx-b200", nbytes="1KB", model="calls", workers="none", planners="direct")
+    assert new.ranges[0].rests_on == "b200 not calibrated"
+    each = tune("alltoall", "hgx-h100", nbytes="1KB", model="calls", workers="none", planners="pairwise")
+    assert each.ranges[0].rests_on == "calibrated by h100; sends not calibrated"
+
+
+def test_among_some_ranks_nothing_is_known_of_nccl() -> None:
+    some = tune("allreduce", "hgx-h100", nbytes="1KB", model="calls", workers="none", planners="direct", ranks=[0, 1])
+    assert some.library is None
+    assert some.ranges[0].rests_on == "not calibrated"
+
+
+def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    words = [
+        "tune",
+        "allreduce",
+        "hgx-h100",
+        "--nbytes",
+        "1KB",
+        "--model",
+        "calls",
+        "--planner",
+        "direct",
+        "--workers",
+        "0",
+    ]
+    assert run([*words, "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["ranges"]
+    assert (row["over"], row["rests_on"]) == ("ring ll", "calibrated by h100")

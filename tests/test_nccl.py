@@ -1,0 +1,198 @@
+"""What NCCL would do: machines as it sees them, its ways and their prices, and what each figure rests on."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import antiphon
+from antiphon.cli import run
+from antiphon.cost.nccl.calls import PROTOCOLS, Calls, read_calls, shipped_calls
+from antiphon.cost.nccl.choice import COLLNET, NVLS, NVLS_TREE, PAT, RING, SENDS, TREE, Costs, prices
+from antiphon.cost.nccl.place import place_of
+from antiphon.cost.nccl.published import FIT, HELD_OUT, published
+from antiphon.errors import Invalid, Unsupported
+from antiphon.topologies import topology
+
+GB = 10**9
+FLAT = Calls(
+    format="antiphon-calls", version=1, name="flat", boxes=["x"], launch=1e-6, launch_more=2e-6,
+    hop=dict.fromkeys(PROTOCOLS, 1e-6), share=dict.fromkeys(PROTOCOLS, 1.0),
+)  # fmt: skip
+NET = Calls(
+    format="antiphon-calls", version=1, name="net", kinds=["ib"], hop=dict.fromkeys(PROTOCOLS, 1e-5),
+    share=dict.fromkeys(PROTOCOLS, 1.0), message=3e-6,
+)  # fmt: skip
+
+
+def price(machine: str, collective: str, nbytes: int, algorithm: str) -> float:
+    place = place_of(topology(machine))
+    return prices(place, Costs(FLAT, NET), collective, nbytes, (algorithm,))[0].seconds
+
+
+@pytest.mark.parametrize(
+    ("machine", "ranks", "nodes", "wire", "card"),
+    [
+        ("hgx-h100", 8, 1, 450, 0),
+        ("dgx1v", 8, 1, 150, 0),
+        ("mi300x", 8, 1, 448, 0),
+        ("cluster:box=hgx-h100,boxes=4", 32, 4, 450, 400),
+        ("cluster:box=dgx-a100,boxes=2,nic=200Gbit/s", 16, 2, 300, 200),
+        ("ec2:instance=p4d,instances=2", 16, 2, 300, 50),  # cards that two GPUs share
+        ("cluster:box=hgx-h100,boxes=2,nics=4", 16, 2, 450, 200),
+    ],
+)
+def test_a_machine_as_nccl_sees_it(machine: str, ranks: int, nodes: int, wire: float, card: float) -> None:
+    found = place_of(topology(machine))
+    assert (found.ranks, found.nodes) == (ranks, nodes)
+    assert found.wire == pytest.approx(wire * GB)
+    assert found.card == pytest.approx(card * GB)
+
+
+def test_switches_that_reduce() -> None:
+    assert place_of(topology("hgx-h100")).in_switches
+    assert not place_of(topology("dgx-a100")).in_switches
+    assert not place_of(topology("cluster:box=hgx-h100,boxes=2")).in_network
+    assert place_of(topology("cluster:box=hgx-h100,boxes=2,sharp=true")).in_network
+
+
+@pytest.mark.parametrize(
+    ("machine", "collective", "algorithm", "microseconds"),
+    [
+        # launch 1, hops of 1 within and 10 between, 9 MB over 300 GB/s (30 us) or 200 GB/s (45 us)
+        ("dgx-a100", "allreduce", RING, 1 + 14 + 30 * 14 / 8),
+        ("dgx-a100", "allgather", RING, 1 + 7 + 30 * 7 / 8),
+        ("dgx-a100", "broadcast", RING, 1 + 7 + 30),
+        ("cluster:box=dgx-a100,boxes=2", "allreduce", RING, 1 + 28 + 20 + 45 * 30 / 16),
+        ("cluster:box=dgx-a100,boxes=2", "allreduce", TREE, 1 + 14 + 20 + 60),  # the wire: twice, the cards: once
+        ("cluster:box=dgx-a100,boxes=4", "allreduce", TREE, 1 + 14 + 40 + 90),
+        ("cluster:box=dgx-a100,boxes=2", "alltoall", SENDS, 1 + 1 + 10 + 7 * 3 + 45 * 8 * 8 / 16),
+    ],
+)
+def test_forms(machine: str, collective: str, algorithm: str, microseconds: float) -> None:
+    assert price(machine, collective, 9_000_000, algorithm) * 1e6 == pytest.approx(microseconds)
+
+
+def test_one_process_launches_on_one_gpu_after_the_other() -> None:
+    place = place_of(topology("dgx-a100"))
+    apart, together = (prices(place, Costs(FLAT, None, one), "allreduce", 8)[0].seconds for one in (False, True))
+    assert together - apart == pytest.approx(7 * 2e-6)
+
+
+@pytest.mark.parametrize(
+    ("machine", "collective", "there", "not_there"),
+    [
+        ("hgx-h100", "allreduce", {RING, NVLS}, {TREE, NVLS_TREE, COLLNET, PAT, SENDS}),
+        ("cluster:box=hgx-h100,boxes=2", "allreduce", {RING, TREE, NVLS_TREE}, {NVLS, COLLNET, PAT, SENDS}),
+        ("cluster:box=hgx-h100,boxes=2,sharp=true", "allreduce", {RING, TREE, NVLS_TREE, COLLNET}, {NVLS}),
+        ("cluster:box=hgx-h100,boxes=2", "broadcast", {RING}, {TREE, NVLS_TREE, COLLNET, PAT}),
+        ("cluster:box=dgx-a100,boxes=2", "alltoall", {SENDS}, {RING, TREE}),
+    ],
+)
+def test_what_there_is(machine: str, collective: str, there: set[str], not_there: set[str]) -> None:
+    (row,) = antiphon.predict_library(collective, machine, 2**20)
+    found = {row["algorithm"], *(name.split()[0] for name in row["others"])}
+    assert there <= found
+    assert not not_there & found
+    assert row["seconds"] <= min([*row["others"].values(), 1.0])
+    assert row["seconds"] == pytest.approx(sum(row["terms"].values()))
+
+
+def test_pat_needs_one_rank_per_node() -> None:
+    (row,) = antiphon.predict_library("allgather", "star:ranks=4", 1024, library="nccl:gpu=h100,network=ib")
+    assert row["algorithm"] == RING  # one node
+    names = [f"box{i}/gpu0" for i in range(4)]
+    machine = topology("star:ranks=4")
+    apart = type(machine)(
+        "four", 4, 1, machine.link_src, machine.link_dst, machine.link_type, machine.types, places=(*names, "switch")
+    )
+    (row,) = antiphon.predict_library("allgather", apart, 1024, library="nccl:gpu=h100,network=ib")
+    assert any(name.startswith(PAT) for name in (row["algorithm"], *row["others"]))
+
+
+def test_small_by_ll_and_large_by_the_switches() -> None:
+    small, large = antiphon.predict_library("allreduce", "hgx-h100", ["1KB", "1GB"])
+    assert (small["algorithm"], small["protocol"]) == (RING, "ll")
+    assert large["algorithm"] == NVLS
+    assert 10e-6 < small["seconds"] < 25e-6
+
+
+def test_every_line_says_what_it_rests_on() -> None:
+    fitted = {table.name for table in published() if table.part == FIT}
+    held = {table.name for table in published() if table.part == HELD_OUT}
+    for calls in shipped_calls().values():
+        assert set(calls.calibrated_by) <= fitted
+        assert not set(calls.calibrated_by) & held
+        assert "calibrated" in calls.basis()
+    (b200,) = antiphon.predict_library("allreduce", "hgx-b200", "1KB")
+    assert "not calibrated (all, as of h100)" in b200["calibrated"]
+    (sends,) = antiphon.predict_library("alltoall", "hgx-h100", "1KB")
+    assert "sends not calibrated" in sends["calibrated"]
+    (gather,) = antiphon.predict_library("allgather", "dgx-a100", "1KB")
+    assert "allgather by the figures of allreduce" in gather["calibrated"]
+
+
+@pytest.mark.parametrize(
+    ("library", "machine", "said"),
+    [
+        ("nccl", "mi300x", "ask for rccl"),
+        ("rccl", "hgx-h100", "ask for nccl"),
+        ("nccl", "pcie8", "no figures are known of its GPUs"),
+        ("nccl:gpu=h1000", "hgx-h100", "figures are known of"),
+        ("nccl:gpu=ib", "hgx-h100", "figures are known of"),
+        ("nccl:color=red", "hgx-h100", "has no option"),
+        ("nccl:processes=two", "hgx-h100", "expected each or one"),
+        ("nccl:algorithm=tree", "hgx-h100", "none of tree can do"),
+        ("nccl:algorithm=best", "hgx-h100", "expected one of"),
+        ("mpi", "hgx-h100", "expected nccl or rccl"),
+        ("nccl:gpu=h100", "star:ranks=4,bandwidth=1GB/s", None),
+    ],
+)
+def test_what_is_refused(library: str, machine: str, said: str | None) -> None:
+    if said is None:
+        assert antiphon.predict_library("allreduce", machine, "1KB", library=library)
+        return
+    with pytest.raises((Invalid, Unsupported), match=said):
+        antiphon.predict_library("allreduce", machine, "1KB", library=library)
+
+
+def test_files_of_calls() -> None:
+    whole = {
+        "format": "antiphon-calls", "version": 1, "name": "x", "hop": {"ll": 1e-6}, "share": {"ll": 0.5},
+    }  # fmt: skip
+    assert read_calls(json.dumps(whole).encode()).name == "x"
+    for changed, said in [
+        ({"share": {"ll": 1.5}}, "share of ll"),
+        ({"share": {"simple": 0.5}}, "the same of"),
+        ({"hop": {"ll": -1}}, "0 to 1"),
+        ({"version": 2}, "version"),
+        ({"nvls": {"latency": 1e-5, "share": 0}}, "share of nvls"),
+    ]:
+        with pytest.raises(Invalid, match=said):
+            read_calls(json.dumps(whole | changed).encode())
+
+
+def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["predict", "--as", "nccl", "allreduce", "hgx-h100", "--nbytes", "1KB:1GB:1000", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert [row["algorithm"] for row in rows] == [RING, RING, NVLS]
+    assert run(["predict", "--as", "nccl", "allreduce", "hgx-h100", "--nbytes", "1KB"]) == 0
+    (line,) = capsys.readouterr().out.splitlines()[1:]
+    assert "ring ll" in line
+    assert "calibrated by h100-p5-1" in line
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--as", "nccl", "allreduce"], "tell collective and machine"),
+        (["--as", "nccl", "allreduce", "hgx-h100", "--model", "flows"], "--model: not with --as"),
+        (["plan.json", "hgx-h100"], "need --as nccl"),
+    ],
+)
+def test_what_the_command_refuses(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["predict", *words, "--nbytes", "1KB"]) == 2
+    assert said in capsys.readouterr().err
