@@ -49,7 +49,8 @@ def test_every_way_is_served(way: int, tmp_path: Path) -> None:
     library = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True).stdout.strip()
     env = {
         **os.environ, "LD_PRELOAD": library, "ANTIPHON_TABLE": str(table), "ANTIPHON_REPORT": str(report),
-        "ANTIPHON_LEAST": "0", "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "ANTIPHON_LEAST": "0", "ANTIPHON_AFTER": "0", "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
     }  # fmt: skip
     command = [str(here / "mpiexec"), "--oversubscribe", "-n", str(RANKS), str(program)]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=100, check=False)
