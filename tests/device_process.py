@@ -49,11 +49,11 @@ def main() -> str:
                 data.rank(rank).fill(given)
                 group.bring(rank, int(where[rank, INPUT]), given)
             chosen = WAYS[(call + mine[0]) % len(WAYS)] if way == "any" else way  # any: each process its own
-            given = (held[number], unit, where, lengths[number], dtype)
+            what = (held[number], unit, where, lengths[number], dtype)
             if chosen != "kernel":
-                group.go_by_host(*given, lanes=1 + call % 3, way=chosen, timeout=60)
+                group.go_by_host(*what, lanes=1 + call % 3, way=chosen, timeout=60)
             else:
-                group.go(*given, **({"lanes": 2, "rounds": 1 + call % 2} if way != "any" else {}), timeout=60)
+                group.go(*what, **({"lanes": 2, "rounds": 1 + call % 2} if way != "any" else {}), timeout=60)
             for rank in mine:
                 got = np.zeros(lengths[number, rank, OUTPUT], dtype)
                 group.fetch(rank, int(where[rank, OUTPUT]), got)

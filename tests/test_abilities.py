@@ -355,7 +355,7 @@ def test_where_a_switch_joins_all_nothing_is_said_of_rings() -> None:
     """NVLinks reach everywhere through it, whatever those that stand for NCCL are refused for."""
     from antiphon.cli.tuning_text import tuning_text
 
-    how = {"nbytes": "1MB", "workers": "none", "deterministic": True, "model": "alpha-beta"}
+    how: dict[str, Any] = {"nbytes": "1MB", "workers": "none", "deterministic": True, "model": "alpha-beta"}
     found = antiphon.tune("allreduce", "hgx-h100", **how)
     assert found.no_speedup
     said = tuning_text(found)
@@ -364,7 +364,12 @@ def test_where_a_switch_joins_all_nothing_is_said_of_rings() -> None:
 
 
 def test_text_and_report_of_a_tuning_say_so() -> None:
-    how = {"nbytes": "1MB:2MB", "planners": ["direct", "ring"], "workers": "none", "model": "alpha-beta"}
+    how: dict[str, Any] = {
+        "nbytes": "1MB:2MB",
+        "planners": ["direct", "ring"],
+        "workers": "none",
+        "model": "alpha-beta",
+    }
     found = antiphon.tune("allreduce", "hgx-h100", **how)
     from antiphon.cli.tuning_text import tuning_text
 

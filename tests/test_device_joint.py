@@ -76,7 +76,12 @@ def test_a_runtime_asks_for_such_memory_where_switches_are_asked() -> None:
     asked: list[int] = []
     joined = Group.joined
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Group, "joined", lambda self, values: (asked.append(len(values)), joined(self, values))[1])
+
+        def seen(self: Any, values: Any) -> Any:
+            asked.append(len(values))
+            return joined(self, values)
+
+        patch.setattr(Group, "joined", seen)
         for machine, planner, times in (("hgx-h100", "nvls", True), ("full:ranks=8", "ring", False)):
             asked.clear()
             plan = antiphon.plan("allreduce", machine, planner=planner)

@@ -224,12 +224,16 @@ def test_small_data_goes_by_packets_where_that_is_faster(monkeypatch: pytest.Mon
     monkeypatch.setattr(Threads, "tables", Cuda.tables)
     monkeypatch.setattr(Threads, "choices", Cuda.choices)
     monkeypatch.setattr(sys.modules[Threads.__module__], "timed", made_up)
-    monkeypatch.setattr(
-        Group, "go", lambda self, plan, *rest, **how: (gone.append(plan.packets), go(self, plan, *rest, **how))[1]
-    )
+
+    def seen(self: Any, plan: Any, *rest: Any, **how: Any) -> Any:
+        gone.append(plan.packets)
+        return go(self, plan, *rest, **how)
+
+    monkeypatch.setattr(Group, "go", seen)
     plan = antiphon.plan("allreduce", "ring:ranks=2", planner="ring")
     for nbytes, by in (("12KB", True), ("1MB", False)):
-        tried.clear(), gone.clear()
+        tried.clear()
+        gone.clear()
         (row,) = antiphon.run(plan, nbytes, on="threads")
         assert (row["correct"], row["agree"], gone[-1]) == (True, True, by)
         assert ("packets" in {one.tables for one in tried}) == by

@@ -169,7 +169,7 @@ def test_files_of_calls() -> None:
         ({"nvls": {"latency": 1e-5, "share": 0}}, "share of nvls"),
     ]:
         with pytest.raises(Invalid, match=said):
-            read_calls(json.dumps(whole | changed).encode())
+            read_calls(json.dumps({**whole, **changed}).encode())
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
