@@ -2,9 +2,9 @@
 
 Run: python bench/bench_zoo.py [--kinds gather,alltoall] [--sizes 1GB] [--part 0/8] [SPEC ...]. Without specs all
 machines of the catalogue of up to 64 ranks, and clusters of 2, 4 and 8 boxes in three fabrics; a part of them with
---part, for runs that must be short. Told is best plan / bound, for every machine and size; what is above 1.05 with the
-planner. The bound is that of `antiphon bound`, which knows no latency: for small messages the ratio says more about
-latency than about plans.
+--part, or some --planners alone, for runs that must be short. Told is best plan / bound, for every machine and size;
+what is above 1.05 with the planner. The bound is that of `antiphon bound`, which knows no latency: for small messages
+the ratio says more about latency than about plans.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ def cases(specs: list[str], kinds: list[str], part: str) -> list[tuple[str, str]
     return [(spec, kind) for spec in small for kind in kinds][mine::parts]
 
 
-def ratios(spec: str, kind: str, sizes: list[int]) -> dict[int, tuple[float, str]]:
+def ratios(spec: str, kind: str, sizes: list[int], planners: list[str]) -> dict[int, tuple[float, str]]:
     """Of every size best plan / bound, and who made it."""
     machine = antiphon.topology(spec)
-    found = antiphon.tune(kind, machine, nbytes=sizes, workers="none", nccl=False)
+    found = antiphon.tune(kind, machine, nbytes=sizes, planners=planners, workers="none", nccl=False)
     limit = antiphon.bound(kind, machine)
     out = {}
     for size in sizes:
@@ -61,6 +61,7 @@ def main() -> None:
     parser.add_argument("--kinds", default=",".join(KINDS))
     parser.add_argument("--sizes", default="1KB,1MB,1GB")
     parser.add_argument("--part", default="0/1")
+    parser.add_argument("--planners", default="")
     given = parser.parse_args()
     sizes = [parse_size(text) for text in given.sizes.split(",")]
     print_machine()
@@ -68,7 +69,7 @@ def main() -> None:
     kept: dict[str, Any] = {}
     for spec, kind in cases(given.specs or list(machines()), given.kinds.split(","), given.part):
         begin = time.process_time()
-        found = ratios(spec, kind, sizes)
+        found = ratios(spec, kind, sizes, [name for name in given.planners.split(",") if name])
         took = time.process_time() - begin
         who = "; ".join(by for ratio, by in found.values() if ratio > ABOVE)
         rows.append([spec, kind, *(round(ratio, 3) for ratio, _ in found.values()), round(took, 1), who])
