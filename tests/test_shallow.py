@@ -137,6 +137,13 @@ def test_packings_are_packings(spec: str) -> None:
         assert found.rate == pytest.approx(float(sum(tree.rate for tree in found.trees)))
 
 
+def test_options_give_the_schedule_again() -> None:
+    machine = topology("dgx1v")
+    wanted = Collective("broadcast", 8)
+    for made in shallow(Request(machine, wanted)):
+        assert next(shallow(Request(machine, wanted), **made.provenance["options"])).same_as(made)
+
+
 def test_relays_pass_on_what_they_do_not_want() -> None:
     machine = topology("ring:ranks=8")
     made = planned(machine, Collective("broadcast", 8, (0, 2, 4), (0,)), pieces=4)

@@ -46,9 +46,9 @@ def flows(request: Request, *, pieces: int | None = None, steps: int | None = No
         "loss": 0.0 if rate is None else _loss(rate, most.bytes_per_second),
     }
     asked = Asked("flows", pieces, steps, request.nbytes, request.profile)
-    for schedule, options in staged([made], topology, asked):
-        told_of = {"planner": "flows", "options": options, "seed": request.seed, "found": told, "bound": most.stated()}
-        yield replace(schedule, provenance=told_of)
+    for one in staged([made], topology, asked):
+        made_by = {"planner": "flows", "options": one.options, "seed": request.seed}
+        yield replace(one.schedule, provenance={**made_by, "found": told, "bound": most.stated()})
 
 
 def _flow(program: Program, time: float, tight: bool) -> Flow:

@@ -16,7 +16,7 @@ from antiphon.planners.shared.pieces import piped
 from antiphon.planners.shared.uneven import Sizes, Uneven
 
 STEPS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 96, 128)
-SPREAD = (0, 1, 2, 3, 4, 5, 8, 12, 16, 24, 32, 48)  # beyond the fewest steps: tried where no size is given
+SPREAD = (0, 1, 2, 3, 5, 8, 16, 32, 48, 64)  # beyond the fewest steps: tried where no size is given
 USUAL = 2**20  # the size for which steps are made quiet, where none is given
 MOST_ROWS = 2**19  # transfers of a schedule that begins unevenly
 WORTH = 1.005  # uneven parts are many chunks: they must be this much faster
@@ -36,9 +36,18 @@ class Asked:
     profile: Any = None
 
 
+@dataclass(frozen=True, eq=False)
+class Staged:
+    """A schedule, the options that give it, and, of one in equal pieces, the number of the plan that it is."""
+
+    schedule: Schedule
+    options: dict[str, int]
+    plan: int = 0
+
+
 def staged(
     plans: Sequence[Schedule], topology: Topology, asked: Asked, kinds: Sequence[Schedule] = ()
-) -> Iterator[tuple[Schedule, dict[str, int]]]:
+) -> Iterator[Staged]:
     """Schedules with the options that give them: every plan in equal pieces (where `pieces` is given: the first), and
     all together unevenly. `kinds`: what begins unevenly instead of the plans, each as a whole: plans of their own, of
     which the others may be made.
@@ -47,12 +56,12 @@ def staged(
         raise Invalid(f"planner {asked.planner}: give pieces (equal ones) or steps (uneven parts), not both")
     uneven = Uneven(kinds or plans, topology, whole=bool(kinds))
     if asked.steps is not None:
-        yield (_in_steps(uneven, asked) if uneven.classes else plans[0]), {"steps": asked.steps}
+        yield Staged(_in_steps(uneven, asked) if uneven.classes else plans[0], {"steps": asked.steps})
         return
     even = [
-        (made, {"pieces": int(made.pieces)})
-        for plan in (plans if asked.pieces is None else plans[:1])
-        for made in piped(plan, topology, asked.pieces, asked.nbytes, asked.profile)
+        Staged(made, {"pieces": int(made.pieces)}, number)
+        for number, plan in enumerate(plans if asked.pieces is None else plans[:1])
+        for made in piped(plan, topology, _pieces(asked, number), asked.nbytes, asked.profile)
     ]
     if asked.pieces is not None or max(plan.steps for plan in plans) < 2:
         yield from even
@@ -63,22 +72,25 @@ def staged(
         yield _faster(even, uneven, topology, asked)
 
 
-def _several(uneven: Uneven) -> Iterator[tuple[Schedule, dict[str, int]]]:
+def _pieces(asked: Asked, number: int) -> int | None:
+    """Where no size is given, of all plans but the first the one in one piece: the shallow are for small messages."""
+    return 1 if number and asked.nbytes is None else asked.pieces
+
+
+def _several(uneven: Uneven) -> Iterator[Staged]:
     for more in SPREAD:
         steps = uneven.least_steps + more
         made = _best(uneven, steps, USUAL)
         if made is not None:
-            yield uneven.schedule(made[1]), {"steps": steps}
+            yield Staged(uneven.schedule(made[1]), {"steps": steps})
 
 
-def _faster(
-    even: Sequence[tuple[Schedule, dict[str, int]]], uneven: Uneven, topology: Topology, asked: Asked
-) -> tuple[Schedule, dict[str, int]]:
-    def seconds(one: tuple[Schedule, dict[str, int]]) -> float:
-        return alpha_beta(one[0], topology, profile=asked.profile)(asked.nbytes or 0).seconds
+def _faster(even: Sequence[Staged], uneven: Uneven, topology: Topology, asked: Asked) -> Staged:
+    def seconds(one: Staged) -> float:
+        return alpha_beta(one.schedule, topology, profile=asked.profile)(asked.nbytes or 0).seconds
 
     best = min(even, key=seconds)
-    around = pipelined_steps(best[0])
+    around = pipelined_steps(best.schedule)
     other = _fastest(uneven, asked, [steps for steps in STEPS if around // LESS <= steps <= around])
     return best if other is None or seconds(other) * WORTH >= seconds(best) else other
 
@@ -103,7 +115,7 @@ def _sizes(uneven: Uneven, steps: int, quiet: tuple[int, int] = (0, 0)) -> Sizes
     return sizes if sizes is not None and uneven.rows(sizes) <= MOST_ROWS else None
 
 
-def _fastest(uneven: Uneven, asked: Asked, some: Sequence[int]) -> tuple[Schedule, dict[str, int]] | None:
+def _fastest(uneven: Uneven, asked: Asked, some: Sequence[int]) -> Staged | None:
     """The best of these numbers of steps for the size: time falls, then grows with their latency."""
     best: tuple[float, int, Sizes] | None = None
     worse = 0
@@ -117,7 +129,7 @@ def _fastest(uneven: Uneven, asked: Asked, some: Sequence[int]) -> tuple[Schedul
             worse += 1
             if worse == PATIENCE:
                 break
-    return None if best is None else (uneven.schedule(best[2]), {"steps": best[1]})
+    return None if best is None else Staged(uneven.schedule(best[2]), {"steps": best[1]})
 
 
 def _best(uneven: Uneven, steps: int, nbytes: int) -> tuple[float, Sizes] | None:

@@ -67,10 +67,11 @@ def shallow(
     }
     asked = Asked("shallow", pieces, steps, request.nbytes, request.profile)
     plans, kinds = [one.schedule for one in forests], [kind for one in forests for kind in one.kinds]
-    for schedule, options in staged(plans, topology, asked, kinds):
-        kept = {**({} if depth is None else {"depth": depth}), **options}
+    for one in staged(plans, topology, asked, kinds):
+        most_of = forests[one.plan].depth if one.plan else depth
+        kept = {**({} if most_of is None else {"depth": most_of}), **one.options}
         provenance = {"planner": "shallow", "options": kept, "seed": request.seed, "found": told}
-        yield replace(schedule, provenance={**provenance, "bound": most.without_help.stated()})
+        yield replace(one.schedule, provenance={**provenance, "bound": most.without_help.stated()})
 
 
 def _check(depth: object, collective: Collective) -> None:
