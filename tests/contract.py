@@ -296,6 +296,15 @@ def misrun(schedule: Schedule, unit: int = 0) -> str | None:
 # ---- planners ----
 
 
+# what the phrases of models claim; boxes by name, as figures of what a call costs are known by generation
+BOXES = {"dgx1v", "dgx2", "dgx-a100", "hgx-h100", "hgx-h200", "hgx-b200", "mi300x"}
+PRICED: dict[str, Callable[[Setting], bool]] = {
+    "all": lambda at: True,
+    "one latency": lambda at: at.one_latency,
+    "known GPUs": lambda at: at.machine.name in BOXES,
+}
+
+
 @dataclass
 class Judge:
     """Holds planners to what they declare. `variants`: how many schedules of one call are looked at, `expanding`: how
@@ -358,7 +367,7 @@ class Judge:
                 predict = call("model", model, entry.load(), {}, schedule, at.machine)
             except Unsupported as refusal:
                 prices = joints_of(schedule) is None or entry.can.get("in_switches")
-                if prices and (entry.can.get("topologies") == "all" or at.one_latency):
+                if prices and PRICED[str(entry.can.get("topologies"))](at):
                     yield f"model {model} refuses it: {refusal}"
                 continue
             if joints_of(schedule) is not None and not entry.can.get("in_switches"):

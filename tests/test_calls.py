@@ -1,12 +1,13 @@
 """The model `calls`: ours pays what NCCL pays, and speedups are over what NCCL itself would choose."""
 
 import json
+from typing import Any
 
 import pytest
 
 import antiphon
 from antiphon.cli import run
-from antiphon.cost import predict
+from antiphon.cost import Profile, predict
 from antiphon.errors import Invalid, Unsupported
 from antiphon.select import Tuning, plan, tune
 
@@ -103,6 +104,22 @@ def test_among_some_ranks_nothing_is_known_of_nccl() -> None:
     some = tune("allreduce", "hgx-h100", nbytes="1KB", model="calls", workers="none", planners="direct", ranks=[0, 1])
     assert some.library is None
     assert some.ranges[0].rests_on == "not calibrated"
+
+
+@pytest.mark.parametrize(
+    ("machine", "more", "model"),
+    [
+        ("hgx-h100", {}, "calls"),
+        ("hgx-h100", {"model": "alpha-beta"}, "alpha-beta"),
+        ("hgx-h100", {"ranks": [0, 1]}, "alpha-beta"),
+        ("hgx-h100", {"profile": Profile(alpha={"nvlink": 1e-6})}, "alpha-beta"),
+        ("cluster:box=mi300x,boxes=2", {}, "calls"),
+        ("mi250", {}, "alpha-beta"),
+        ("ring:ranks=4", {}, "alpha-beta"),
+    ],
+)
+def test_the_model_where_none_is_asked_for(machine: str, more: dict[str, Any], model: str) -> None:
+    assert antiphon.tune("allreduce", machine, nbytes="1KB", workers="none", planners="ring", **more).model == model
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:

@@ -85,4 +85,5 @@ def test_the_command_takes_a_profile(tmp_path: Path, capsys: Capture) -> None:
     (r,) = told["ranges"]
     same = antiphon.tune("allgather", topology("ring:ranks=3"), nbytes="1KB", planners=["ring"], profile=str(file))
     assert r == same.ranges[0].as_json()
+    assert r["rests_on"] == "profile slow"
     assert r["seconds"] > 1e-3

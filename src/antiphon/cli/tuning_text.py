@@ -145,17 +145,32 @@ def _ranges(tuning: Tuning) -> tuple[list[str], list[str]]:
 
 
 def _fitting(head: list[str], rows: list[list[str]]) -> tuple[list[str], list[str]]:
-    """The table with what each line rests on as its last column; where that is wider than a terminal, as a mark behind
-    the time, and what the marks mean."""
+    """The table with what each line rests on (and what its speedup is over) as its last columns; where that is wider
+    than a terminal, as a mark behind the time, and what the marks mean."""
     whole = table(head, rows)
     if max(map(len, whole)) <= WIDTH:
         return whole, []
-    told = list(dict.fromkeys(row[-1] for row in rows))
-    mark = {text: "*" * (number + 1) for number, text in enumerate(told)}
-    time = head.index("time")
-    marked = [[*row[:time], row[time] + mark[row[-1]], *row[time + 1 : -1]] for row in rows]
-    lines = [line for text in told for line in paragraph(f"{mark[text]} {text}", rest="    ")]
-    return table(head[:-1], marked), lines
+    kept = head.index("speedup") + 1
+    said = [_said(row[kept:]) for row in rows]
+    told = list(dict.fromkeys(said))
+    marks = ["*"] if len(told) == 1 else [f" {_letters(number)}" for number in range(len(told))]
+    mark, time = dict(zip(told, marks, strict=True)), head.index("time")
+    marked = [
+        [*row[:time], row[time] + mark[text], *row[time + 1 : kept]] for row, text in zip(rows, said, strict=True)
+    ]
+    lines = [line for text in told for line in paragraph(f"{mark[text].strip()} {text}", rest="    ")]
+    return table(head[:kept], marked), lines
+
+
+def _said(cells: list[str]) -> str:
+    """The last columns of a line in words."""
+    *over, rests = cells
+    return f"speedup over {over[0]}; {rests}" if over and over[0] != "-" else rests
+
+
+def _letters(number: int) -> str:
+    """a, b, ..., z, aa, ab, ..."""
+    return (_letters(number // 26 - 1) if number > 25 else "") + chr(ord("a") + number % 26)
 
 
 def _head(over: bool) -> list[str]:
