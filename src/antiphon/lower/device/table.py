@@ -55,7 +55,7 @@ def tables(
 
     >>> from antiphon.core.example import star
     >>> [(len(one.words), one.streams, one.sliced) for one in tables(star())]
-    [(133, 1, True), (94, 1, True), (94, 1, True)]
+    [(136, 1, True), (97, 1, True), (97, 1, True)]
     """
     if arrival and packets:
         raise Unsupported("packets lie in boxes, in no order of arrival")
