@@ -418,7 +418,7 @@ def test_the_memory_of_a_plan_is_there_before_its_first_run(engine: Engine, plan
     """Its scratch (a ring's allreduce), and what messages of several stretches are put together in (Bruck's)."""
     kind = "allreduce" if planner == "ring" else "alltoall"
     schedule = planned(kind, "full:ranks=4", planner)
-    program, unit = engine.program(encode(both(schedule))), 2_000_000
+    program, unit = engine.program(encode(both(schedule))), 8_000_000 if planner == "ring" else 2_000_000
     plan = program.plan(0, unit)
     ctypes.CDLL(None).malloc_trim(0)  # else it may get pages that other tests have left behind
     before = resident()
@@ -429,7 +429,7 @@ def test_the_memory_of_a_plan_is_there_before_its_first_run(engine: Engine, plan
     assert warming.done
     taken = resident() - before
     least = 4 * int(plan.needs.scratch) if planner == "ring" else 4 * 2 * unit  # two blocks of four go at once
-    assert taken > 0.9 * least > 10**6
+    assert taken > 0.75 * least > 10**7  # other threads may let go of some memory meanwhile
     given = [np.arange(unit * (4 if kind == "alltoall" else 1), dtype=np.float32) + rank for rank in range(4)]
     run_threads(engine, encode(both(schedule)), given, unit, "sum", [False] * 4)
 
