@@ -7,6 +7,7 @@ from pathlib import Path
 import probe_boxes
 import probe_nets
 import probe_piccl
+import probe_plans
 import pytest
 from probe_text import Case, cpu, gpu, limits_of, links_of, nic, pci, system, told
 
@@ -23,6 +24,7 @@ CASES = {
     "slurm": probe_nets.SLURM,
     "netfiles": probe_nets.NETFILES,
     "piccl-xml": probe_piccl.PICCLS,
+    "mscclpp": probe_plans.PLANS,
 }
 
 
