@@ -92,12 +92,12 @@ def case_of(number: int, draw: random.Random) -> Case:
     )  # fmt: skip
 
 
-def sample(seed: int, more: int, most: int = 16) -> list[Case]:
-    """Each second schedule (which ones: by the seed) of those for at most so many processes, and some more; the types
-    that MPI lacks with every operator; 8 MB of an odd count."""
+def sample(seed: int, more: int, most: int = 16, each: int = 2) -> list[Case]:
+    """One of `each` schedules (which ones: by the seed), of those for at most so many processes, and some more; the
+    types that MPI lacks with every operator; 8 MB of an odd count."""
     draw = random.Random(seed)
     few = [number for number, schedule in enumerate(schedules()) if len(taking_part(schedule)) <= most]
-    numbers = [*few[seed % 2 :: 2], *draw.choices(few, k=more)]
+    numbers = [*few[seed % each :: each], *draw.choices(few, k=more)]
     found = [case_of(number, draw) for number in numbers]
     combining = [number for number in numbers if schedules()[number].collective.combining]
     for place, (dtype, op) in enumerate(product(("float16", "bfloat16"), OPERATORS)):
@@ -140,5 +140,5 @@ def digests(case: Case) -> list[str]:
 
 
 if __name__ == "__main__":
-    found = check_cases(sample(*map(int, sys.argv[1:4])))
+    found = check_cases(sample(*map(int, sys.argv[1:5])))
     print(len(found), "right,", sum("digests" in row for row in found), "bit by bit")

@@ -37,6 +37,7 @@ UNSEEN = (24, 700, 3000, 24000, 100000)  # sizes that the fit does not see
 
 
 @needs_mpi
+@pytest.mark.slow
 def test_measure_fit_and_predict_what_the_fit_has_not_seen(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "trips.csv"
     held = " ".join(f"--nbytes {size}" for size in UNSEEN)

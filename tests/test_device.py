@@ -349,7 +349,13 @@ def compiles(command: Sequence[str], folder: Path) -> None:
 
 
 @pytest.mark.skipif(NVCC is None, reason="needs nvcc")
-@pytest.mark.parametrize("arch", [90, *(pytest.param(arch, marks=pytest.mark.slow) for arch in (75, 80, 100))])
+def test_nvcc_takes_it_without_a_word(tmp_path: Path) -> None:
+    compiles([str(NVCC), "-arch=sm_90", "-O3", "-ptx", "-Xcompiler", "-Wall,-Wextra"], tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(NVCC is None, reason="needs nvcc")
+@pytest.mark.parametrize("arch", [75, 80, 90, 100])
 def test_nvcc_compiles_it_without_a_word(arch: int, tmp_path: Path) -> None:
     compiles([str(NVCC), f"-arch=sm_{arch}", "-O3", "-c", "-Xcompiler", "-Wall,-Wextra"], tmp_path)
 

@@ -100,8 +100,8 @@ def sweep(specs: Sequence[str], pairs: Sequence[tuple[str, str]], units: Sequenc
 def test_some_of_all() -> None:
     """Every planner with one collective or two, every number of ranks."""
     done = 0
-    for number, ranks in enumerate(range(2, 17)):
-        done += sweep([f"full:ranks={ranks}"], PAIRS[number::15], (7,), ranks)
+    for number, ranks in enumerate([*range(2, 9), 16]):
+        done += sweep([f"full:ranks={ranks}"], PAIRS[number :: 15 if ranks == 16 else 7], (7,), ranks)
     done += sweep(["hgx-h100"], [("nvls", "allreduce"), ("nvls", "allgather")], UNITS, 1)
     assert done > 100
 

@@ -41,8 +41,9 @@ CASES = Path(__file__).with_name("mpi_cases.py")
 
 
 @needs_mpi
-def test_a_sample_of_everything() -> None:
-    cases = sample(11, 5)
+@pytest.mark.parametrize(("more", "most", "each"), [(5, 5, 2), pytest.param(5, 16, 2, marks=pytest.mark.slow)])
+def test_a_sample_of_everything(more: int, most: int, each: int) -> None:
+    cases = sample(11, more, most, each)
     rows = check_cases(cases)
     assert sum(row["reference_seconds"] is not None for row in rows) > len(rows) // 2
     assert sum("digests" in row for row in rows) > len(rows) // 2
@@ -51,25 +52,27 @@ def test_a_sample_of_everything() -> None:
             assert row["reference_seconds"] is None
 
 
-MOST = [6, pytest.param(16, marks=pytest.mark.slow)]  # to start processes takes longer than what they do
+FEW = [(4, 3), pytest.param(16, 2, marks=pytest.mark.slow)]  # to start processes takes longer than what they do
 
 
 @needs_mpi
-@pytest.mark.parametrize("most", MOST)
+@pytest.mark.parametrize(("most", "each"), FEW)
 @pytest.mark.parametrize("near", [pytest.param(0, marks=pytest.mark.slow), 3])
-def test_messages_by_mpi_alone_and_by_both_ways(near: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_by_mpi_alone_and_by_both_ways(
+    near: int, most: int, each: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With 0, as between hosts; with 3, as on several hosts of three."""
     monkeypatch.setenv("ANTIPHON_SHARED", str(near))
-    check_cases(sample(13 + near, 0, most))
+    check_cases(sample(13 + near, 0, most, each))
 
 
-@pytest.mark.parametrize("most", MOST)
-def test_a_sample_of_everything_under_mpich(mpich: mpi_env.Mpi, most: int) -> None:
-    command = [mpich.python, str(CASES), "12", "0", str(most)]
+@pytest.mark.parametrize(("most", "each"), FEW)
+def test_a_sample_of_everything_under_mpich(mpich: mpi_env.Mpi, most: int, each: int) -> None:
+    command = [mpich.python, str(CASES), "12", "0", str(most), str(each)]
     env = {**mpich.env, "ANTIPHON_SHARED": "4"}  # so that all have near ones, and in larger groups far ones as well
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=env)
     assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout.startswith(f"{len(sample(12, 0, most))} right")
+    assert done.stdout.startswith(f"{len(sample(12, 0, most, each))} right")
 
 
 def test_the_samples_have_every_number_of_processes() -> None:

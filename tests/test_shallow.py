@@ -138,7 +138,7 @@ def test_packings_are_packings(spec: str) -> None:
 
 
 def test_options_give_the_schedule_again() -> None:
-    machine = topology("dgx1v")
+    machine = topology("star:ranks=8")
     wanted = Collective("broadcast", 8)
     for made in shallow(Request(machine, wanted)):
         assert next(shallow(Request(machine, wanted), **made.provenance["options"])).same_as(made)
