@@ -153,3 +153,12 @@ def drawn(random: np.random.Generator, plans: Sequence[Plan], count: int, blocks
 
 TYPES = ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "bfloat16", "float32",
          "float64"]  # fmt: skip
+
+
+def idle(made: Table) -> Table:
+    """The same with blocks that have no steps."""
+    words = made.words.copy()
+    parts, classes, regions, blocks = words[8:12].tolist()
+    first = 17 + parts + 3 * classes + regions * (3 + classes)
+    words[first + 1 : first + 2 * blocks : 2] = 0
+    return made._replace(words=words)

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from device_cases import idle
 from device_model import PUT, take_apart
 
 import antiphon
@@ -207,15 +208,6 @@ def test_what_has_no_order_of_arrival() -> None:
         tables(folded, arrival=True)
 
 
-def idle(made: Table) -> Table:
-    """The same with blocks that have no steps."""
-    words = made.words.copy()
-    parts, classes, regions, blocks = words[8:12].tolist()
-    first = 17 + parts + 3 * classes + regions * (3 + classes)
-    words[first + 1 : first + 2 * blocks : 2] = 0
-    return made._replace(words=words)
-
-
 def test_a_rank_that_does_nothing_is_noticed_and_the_next_call_is_right() -> None:
     schedule = schedule_of("allreduce", "ring:ranks=4", "ring")
     made = tables(schedule, streams=2)
@@ -329,7 +321,7 @@ def test_how_a_call_is_made_is_tried_where_it_runs(monkeypatch: pytest.MonkeyPat
     plan = antiphon.plan("allreduce", "ring:ranks=2", planner="ring")
     (row,) = antiphon.run(plan, "12KB", on="threads", in_place=True)
     assert (row["correct"], row["agree"]) == (True, True)
-    assert {one.way for one in tried} == set(WAYS)
+    assert {one.way for one in tried} == set(WAYS) - {"staged"}
     assert made[-1] == "steps 2"
 
 
@@ -420,5 +412,5 @@ def test_ranks_elsewhere_that_do_not_call_are_noticed() -> None:
 
     with ThreadPoolExecutor(2) as pool:
         first, second = (pool.submit(do, number, mine) for number, mine in enumerate(([0], [1, 2, 3])))
-        assert first.result() == [True] * 3
+        assert first.result() == [True] * len(WAYS)
         assert second.result() == [said for way in WAYS for said in (way, True, True, True)]

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 
 import antiphon
 from antiphon.core.program.kinds import INPUT, OUTPUT
-from antiphon.errors import Unsupported
+from antiphon.core.routes import resolve
+from antiphon.errors import Invalid, Unsupported
 from antiphon.lower.device.table import tables
 from antiphon.runtimes.device.group import Group, threads
-from antiphon.runtimes.device.hybrid import TRIES, Hybrid, Work, work_of
+from antiphon.runtimes.device.hybrid import TRIES, Hybrid, Work, idle_links, slow_plan, work_of
+from antiphon.runtimes.measure.device import Threads
 
 FIRST = 4 * TRIES
 
@@ -80,14 +84,14 @@ def test_what_is_no_faster_together_is_left_alone() -> None:
 
 @pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
 def test_on_threads_every_call_is_right() -> None:
-    """Those that are measured, and those that are shared: one plan by the kernel, the other by copies."""
+    """Those that are measured, and those that are shared: one plan by the kernel, the other through the host."""
     count, kind, machine = 1000, np.dtype(np.int32), antiphon.topology("full:ranks=4")
     fast, slow = (antiphon.plan("allreduce", machine, planner=name).at(2**20).schedule for name in ("ring", "direct"))
     with Group(threads(), 4, 2) as first, Group(threads(), 4, 2) as second:
         works, where = [], np.zeros((4, 3), np.uintp)
         for rank in range(4):
             where[rank, :2] = [first.memory(rank, np.zeros(count, kind)) for _ in range(2)]
-        for group, schedule, way in ((first, fast, "kernel"), (second, slow, "copies")):
+        for group, schedule, way in ((first, fast, "kernel"), (second, slow, "staged")):
             plan = group.plan(tables(schedule, streams=2))
             lengths = np.array([[count, count, plan.scratch(rank, count)] for rank in range(4)], np.int64)
             own = where.copy()
@@ -114,3 +118,72 @@ def test_on_threads_every_call_is_right() -> None:
                 np.testing.assert_array_equal(got, sum(given))
         assert hybrid.share == 333 // 16 * 16
         hybrid.close()
+
+
+def test_links_that_a_plan_leaves_idle_have_one_of_their_own() -> None:
+    machine = antiphon.topology("dgx1v:pcie=true")
+    made = antiphon.plan("broadcast", machine, planner="blink", root=3).at(2**20).schedule
+    slow = slow_plan(made, machine, 2**20)
+    left = idle_links(made, machine)
+    assert {left.types[number].kind for number in left.link_type.tolist()} == {"pcie", "socket"}
+    assert slow.collective == made.collective
+    over = resolve(left, slow.src, slow.dst, slow.route, slow.routes)
+    assert not len(over.bad)
+    assert not idle_links(slow, left).links
+    for kind, where, planner, why in (
+        ("broadcast", "dgx1v:pcie=true", "blink", "no kind of links of dgx1v.* idle"),
+        ("broadcast", "dgx1v", "trees", "no kind of links of dgx1v.* idle"),
+        ("allgather", "dgx1v:pcie=true", "blink", "not of this allgather"),
+    ):
+        options = {"hybrid": True} if planner == "blink" and kind == "broadcast" else None
+        other = antiphon.plan(kind, where, planner=planner, options=options)
+        with pytest.raises(Unsupported, match=why):
+            slow_plan(other.at(2**20).schedule, other.topology, 2**20)
+
+
+@pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
+def test_the_command_runs_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Split by seconds that are told to it, out of place and in place; what is checked is the whole."""
+    made, ways = list[Hybrid](), list[str]()
+    seconds = [1.0] * TRIES + [0.5] * TRIES + [2.0] * TRIES + [1.0] * TRIES + [0.7] * TRIES
+
+    def timed(fast: Work, slow: Work, count: int) -> Hybrid:
+        left = iter(seconds)
+
+        def timer(work: Callable[[], None]) -> float:
+            work()
+            return next(left)
+
+        made.append(Hybrid(fast, slow, count, timer))
+        return made[-1]
+
+    by_host = Group.go_by_host
+
+    def noted(*given: Any, **how: Any) -> Any:
+        ways.append(how["way"])
+        return by_host(*given, **how)
+
+    monkeypatch.setattr(sys.modules[Threads.__module__], "Hybrid", timed)
+    monkeypatch.setattr(Group, "go_by_host", noted)
+    plan = antiphon.plan("reduce", "dgx1v:pcie=true", planner="blink", root=0)
+    for in_place in (False, True):
+        (row,) = antiphon.run(plan, "96KB", on="threads", dtype="int32", in_place=in_place, hybrid=True)
+        assert (row["correct"], row["agree"]) == (True, True)
+        assert row["slow_share"] == pytest.approx(1 / 3, abs=16 / 24000)
+        assert row["t_dpa"] == pytest.approx(0.0)
+    assert (len(made), set(ways)) == (2, {"staged"})
+    with pytest.raises(Invalid, match="--hybrid: means nothing to --on local"):
+        antiphon.run(plan, "96KB", hybrid=True)
+
+
+@pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
+def test_long_messages_go_through_the_host_half_after_half() -> None:
+    """Messages of several halves, of which the last is not full; and one that is passed on."""
+    schedule = antiphon.plan("broadcast", "ring:ranks=3", planner="ring", root=0).at(2**20).schedule
+    count = 5 * 2**18 + 77
+    values = [np.arange(count, dtype=np.int32) + rank for rank in range(3)]
+    with Group(threads(), 3, 4) as group:
+        outputs = [one.copy() for one in values]
+        group.run(group.plan(tables(schedule, in_place=True)), count, None, outputs, way="staged", timeout=60)
+        for one in outputs:
+            np.testing.assert_array_equal(one, values[0])

@@ -57,7 +57,7 @@ def bench(
     ranks: Sequence[int] | None = None, dtype: str | Sequence[str] = "float32", op: str | Sequence[str] = "sum",
     iterations: int = 20, warmup: int = 5, model: str = "alpha-beta", profile: ProfileLike = None, miad: bool = False,
     seed: int = 0, mpiexec: str = "", compiler: str = "", scale: str = "", timeout: Seconds = 600.0,
-    progress: Callable[[Row], None] | None = None,
+    hybrid: bool = False, progress: Callable[[Row], None] | None = None,
 ) -> list[Row] | None: ...  # fmt: skip
 
 
@@ -80,6 +80,7 @@ def bench(what: Any, topology: Any = None, nbytes: Any = None, **how: Any) -> An
     `seed`: of the data.
     `mpiexec`, `compiler`: on mpi, the launcher with its options, and the compiler for the engine.
     `scale`: on lab, how slow it is.
+    `hybrid`: on threads, cuda and hip, whether kinds of links that a plan leaves idle carry a part of the data, too.
     `timeout`: seconds after which it is given up.
     `progress`: hears every row; for `fit`, a line now and then.
     `plans`: for genmodel: "cps", "incast" or "ring".

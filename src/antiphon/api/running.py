@@ -36,6 +36,7 @@ def run(  # noqa: PLR0913
     timeout: Seconds = 600.0,
     collective: str = "",
     trace: Path | None = None,
+    hybrid: bool = False,
 ) -> list[Row]:
     """Move real data by a plan and check every element: a row of figures per size (nbytes, seconds, algbw, busbw,
     correct, wrong, ...). A plan that is wrong is not run.
@@ -54,6 +55,7 @@ def run(  # noqa: PLR0913
     `collective`: of several plans the one for this.
     `trace`: a file for when everything was sent, received and combined in one run of one size (Chrome's trace format);
     on local the engine then takes the interpreter's place, a thread for each rank, for which a C compiler is needed.
+    `hybrid`: on threads, cuda and hip, whether kinds of links that the plan leaves idle carry a part of the data, too.
     """
     from antiphon.registry import find
     from antiphon.runtimes.measure.bench import run_plan
@@ -81,6 +83,7 @@ def run(  # noqa: PLR0913
             scale=scale,
             name=name,
             trace=trace,
+            hybrid=hybrid,
         )
         or []
     )

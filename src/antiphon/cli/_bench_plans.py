@@ -43,6 +43,9 @@ Launcher = Annotated[
     str, typer.Option("--mpiexec", metavar="COMMAND", help='the launcher and its options: "mpiexec --hostfile hosts"')
 ]
 Scale = Annotated[str, typer.Option("--scale", metavar="SCALE", help="on lab: as for `lab up`")]
+HybridOption = Annotated[
+    bool, typer.Option("--hybrid", help="on threads, cuda, hip: links that a plan leaves idle carry a part, too")
+]
 Timeout = Annotated[str, typer.Option("--timeout", metavar="TIME", help="give up after so long")]
 Seed = Annotated[int, typer.Option("--seed", min=0, metavar="N", help="of the data")]
 
@@ -53,7 +56,7 @@ def bench_plans_command(
     on: On = "mpi", planner: Planner = "", option: Options = None, ranks: Ranks = "", collective: WhichPlan = "",
     model: Model = "alpha-beta", profile: ProfileFile = None, miad: MiadOption = False, csv: CsvFile = None,
     fit: FitFile = None, mpiexec: Launcher = "", scale: Scale = "", timeout: Timeout = "600s", seed: Seed = 0,
-    json: Json = False,
+    hybrid: HybridOption = False, json: Json = False,
 ) -> None:  # fmt: skip
     """Measure plans: ours and the library's own collective in turn, out of place and in place, every result checked.
 
@@ -68,7 +71,7 @@ def bench_plans_command(
     how: dict[str, Any] = {
         "on": on, "dtype": _several(dtype, DATA_TYPES, data_type), "op": _several(op, OPERATORS, combine_of),
         "iterations": iterations, "warmup": warmup, "model": model, "profile": given, "miad": miad, "seed": seed,
-        "mpiexec": mpiexec, "scale": scale, "timeout": parse_seconds(timeout, "--timeout", bare=True),
+        "mpiexec": mpiexec, "scale": scale, "timeout": parse_seconds(timeout, "--timeout", bare=True), "hybrid": hybrid,
     }  # fmt: skip
 
     def plans() -> list[Plan]:
@@ -83,7 +86,7 @@ def bench_plans_command(
             raise unknown(f"collective in {what}", collective, kinds)
         return [one for one in found if not collective or one.collective.kind == collective]
 
-    with decides(on, mpiexec=mpiexec, scale=scale) as deciding:
+    with decides(on, mpiexec=mpiexec, scale=scale, hybrid=hybrid) as deciding:
         if deciding:
             _measure(plans, sizes, how, {"csv": csv, "fit": fit}, json)
 

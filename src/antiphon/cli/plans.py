@@ -282,6 +282,9 @@ def _run_command(
     name: Annotated[str, typer.Option("--name", metavar="NAME", help="on lab: which (default: the machine's)")] = "",
     timeout: Annotated[str, typer.Option("--timeout", metavar="TIME", help="give up after so long")] = "600s",
     trace: Trace = None,
+    hybrid: Annotated[
+        bool, typer.Option("--hybrid", help="on threads, cuda, hip: links that the plan leaves idle carry a part, too")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Really move data by this plan and check every element; exit code 1 if one is wrong.
@@ -302,6 +305,7 @@ def _run_command(
         "scale": scale,
         "name": name,
         "trace": trace,
+        "hybrid": hybrid,
     }
     check_outputs({"--trace": trace})
     with working(f"running {file}"):

@@ -30,17 +30,17 @@ TABLE: dict[str, Entry] = {
     "threads": Entry(
         "antiphon.runtimes.measure.device:Threads",
         "the kernel of GPUs on threads of this process, all ranks",
-        {"library": "NumPy", "modules": (), "programs": ("c++",), "options": ()},
+        {"library": "NumPy", "modules": (), "programs": ("c++",), "options": ("hybrid",)},
     ),
     "cuda": Entry(
         "antiphon.runtimes.measure.device:Cuda",
         "the same on the GPUs of this machine by CUDA; never run yet",
-        {"library": "NumPy", "modules": (), "programs": (), "options": ()},
+        {"library": "NumPy", "modules": (), "programs": (), "options": ("hybrid",)},
     ),
     "hip": Entry(
         "antiphon.runtimes.measure.device:Hip",
         "the same on AMD's by HIP; never run yet",
-        {"library": "NumPy", "modules": (), "programs": (), "options": ()},
+        {"library": "NumPy", "modules": (), "programs": (), "options": ("hybrid",)},
     ),
     "mpi": Entry(
         "antiphon.runtimes.measure.mpi:Mpi",

@@ -61,8 +61,9 @@ _FUNCTIONS = {  # device.h
     ),
 }  # fmt: skip
 ONCE = "this table uses scratch again for other data: it runs in one lane and one round"
-# How a call is made: one kernel for all of it, or by the host: a kernel for each step, or copies for what is put.
-WAYS = ("kernel", "steps", "copies")
+# How a call is made: one kernel for all of it, or by the host: a kernel for each step, or copies for what is put, or
+# such through memory of the host.
+WAYS = ("kernel", "steps", "copies", "staged")
 
 
 class Device:
@@ -273,14 +274,14 @@ class Group:
         self, plan: DevicePlan, unit: int, where: NDArray[np.uintp], lengths: NDArray[np.int64], dtype: np.dtype[Any],
         op: str = "sum", *, lanes: int = 1, way: str = "steps", timeout: float = 0.0,
     ) -> None:  # fmt: skip
-        """The same step by step: every step a kernel of `lanes` blocks, or what is put copies. Among the ranks of this
-        process no signal is waited for within a kernel, so that nothing can hang; others may make the call their way,
-        in one lane and one round."""
+        """The same step by step: every step a kernel of `lanes` blocks, or what is put copies (`way`). Among the
+        ranks of this process no signal is waited for within a kernel, so that nothing can hang; others may make the
+        call their way, in one lane and one round."""
         mine, number = len(self.handles), self.number % CALLS
         self.number += self._tell is not None  # they hear of it
         ranks, plans = ((c_void_p * mine)(*some.values()) for some in (self.handles, plan.handles))
         code = self.device.call.ad_by_host(
-            mine, ranks, plans, number, unit, type_number(dtype), OPERATORS[op], lanes, int(way == "copies"),
+            mine, ranks, plans, number, unit, type_number(dtype), OPERATORS[op], lanes, WAYS.index(way) - 1,
             where.ctypes.data, lengths.ctypes.data, timeout,
         )  # fmt: skip
         if code < 0:

@@ -1,7 +1,8 @@
 """Two plans side by side for one call: fast links (NVLink) by kernels, slow ones (PCIe) by copies (Blink, section 3.4).
 
-How much the slow ones get follows from T_dpa, how much later they begin, and from what both carry. These are measured
-in the first calls themselves, which are right as all others are.
+Such copies go through memory of the host: between two devices they would take the fast links, too. How much the slow
+ones get follows from T_dpa, how much later they begin, and from what both carry. These are measured in the first calls
+themselves, which are right as all others are.
 """
 
 from __future__ import annotations
@@ -17,9 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.core.program.kinds import INPUT, SCRATCH
-from antiphon.errors import Unsupported
+from antiphon.core.routes import resolve
+from antiphon.core.schedule import Schedule
+from antiphon.core.topology import Topology
+from antiphon.errors import Infeasible, Invalid, Unsupported
 from antiphon.planners.trees.hybrid import split
+from antiphon.planners.trees.restrict import of_kinds
 from antiphon.runtimes.device.group import DevicePlan, Group
+from antiphon.select import plan
 
 Work = Callable[[int, int], None]  # makes the call for so many elements, from one on
 Timer = Callable[[Callable[[], None]], float]  # what that took, in seconds
@@ -77,6 +83,11 @@ class Hybrid:
             self._both()
 
     @property
+    def later(self) -> float:
+        """T_dpa: how many seconds later the slow plan begins. 0 until it is known."""
+        return max(self.lines[1].waiting - self.lines[0].waiting, 0.0) if self.lines else 0.0
+
+    @property
     def settled(self) -> bool:
         return self._first is None
 
@@ -99,8 +110,7 @@ class Hybrid:
             lines.append(Line.through(count, statistics.median(whole), statistics.median(part)))
             alone = alone or statistics.median(whole)
         self.lines = fast, slow = lines[0], lines[1]
-        later = max(slow.waiting - fast.waiting, 0.0)  # T_dpa
-        found = split(Fraction(count), Fraction(fast.rate), Fraction(slow.rate), Fraction(later))
+        found = split(Fraction(count), Fraction(fast.rate), Fraction(slow.rate), Fraction(self.later))
         self.share = int(found) // WHOLE * WHOLE
         together = list[float]()
         for _ in range(TRIES if self.share else 0):
@@ -124,8 +134,40 @@ class Hybrid:
             beside.result()
 
 
+def idle_links(schedule: Schedule, topology: Topology) -> Topology:
+    """The machine with the kinds of links alone that this schedule sends nothing over.
+
+    >>> from antiphon.api.plans import plan
+    >>> made = plan("allreduce", "dgx1v:pcie=true", planner="blink")
+    >>> found = idle_links(made.at(2**20).schedule, made.topology)
+    >>> sorted({found.types[number].kind for number in found.link_type.tolist()})
+    ['pcie', 'socket']
+    """
+    taken = resolve(topology, schedule.src, schedule.dst, schedule.route, schedule.routes)
+    links = {link for route in np.unique(taken.route[taken.route >= 0]).tolist() for link in taken.table[route]}
+    kinds = {one.kind for one in topology.types} - {topology.types[topology.link_type[link]].kind for link in links}
+    return of_kinds(topology, kinds).topology
+
+
+def slow_plan(schedule: Schedule, topology: Topology, nbytes: int) -> Schedule:
+    """What does the same over the kinds of links that this schedule leaves idle, proven. Unsupported where there are
+    none that join its ranks."""
+    left = idle_links(schedule, topology)
+    if schedule.collective.kind not in ONE_BLOCK or len(schedule.collective.weights) != 1:
+        raise Unsupported(
+            f"two kinds of links share the data of {', '.join(ONE_BLOCK)} from one root, not of this "
+            f"{schedule.collective.kind}"
+        )
+    try:
+        return plan(schedule.collective, left, planner="blink", nbytes=max(nbytes, 1)).at(nbytes).schedule
+    except (Infeasible, Invalid, Unsupported):
+        raise Unsupported(
+            f"the plan leaves no kind of links of {topology.name} idle that joins its ranks; leave --hybrid out"
+        ) from None
+
+
 def work_of(
-    group: Group, plan: DevicePlan, kind: str, where: NDArray[np.uintp], lengths: NDArray[np.int64],
+    group: Group, made: DevicePlan, kind: str, where: NDArray[np.uintp], lengths: NDArray[np.int64],
     dtype: np.dtype[Any], op: str = "sum", **how: Any,
 ) -> Work:  # fmt: skip
     """A call of a plan for a part of the elements. Each of the two plans has a group and scratch of its own. `how`: of
@@ -140,6 +182,6 @@ def work_of(
         at, long = where.copy(), lengths.copy()
         at[:, :SCRATCH] += np.uintp(first * dtype.itemsize)
         long[:, INPUT:SCRATCH] = np.where(lengths[:, INPUT:SCRATCH] > 0, count, 0)
-        (group.go_by_host if by_host else group.go)(plan, count, at, long, dtype, op, **how)
+        (group.go_by_host if by_host else group.go)(made, count, at, long, dtype, op, **how)
 
     return work

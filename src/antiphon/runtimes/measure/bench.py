@@ -59,6 +59,7 @@ def run_plan(  # noqa: PLR0913
     timeout: float = 600.0,
     scale: str = "",
     name: str = "",
+    hybrid: bool = False,
     trace: str | os.PathLike[str] | None = None,
 ) -> list[Row] | None:
     """Run what a plan chooses for each size on random data, and check every element: a row for each (docs/bench.md).
@@ -66,7 +67,7 @@ def run_plan(  # noqa: PLR0913
     Of processes that a launcher started, only the first has rows. `trace`: a file for when everything happened in the
     run whose time is told (docs/traces.md), of one size.
     """
-    how, rows, sizes = _how(on, mpiexec, compiler, timeout, scale, name), list[Row](), parse_sizes(nbytes)
+    how, rows, sizes = _how(on, mpiexec, compiler, timeout, scale, name, hybrid), list[Row](), parse_sizes(nbytes)
     if trace is not None and len(sizes) > 1:
         raise Invalid(f"trace: shows one run, and there are {len(sizes)} sizes; give one")
     if trace is not None and not can(on).get("trace"):
@@ -105,6 +106,7 @@ def measure_plans(  # noqa: PLR0913
     timeout: float = 600.0,
     scale: str = "",
     name: str = "",
+    hybrid: bool = False,
     progress: Callable[[Row], None] | None = None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> list[Row]:
@@ -114,7 +116,7 @@ def measure_plans(  # noqa: PLR0913
     every row at once. `miad`: the number of pieces is driven by the measured throughput. `stopped`: asked now and then
     whether to leave the rest out. Of processes that a launcher started, for the one that decides (`first_on`).
     """
-    there = _how(on, mpiexec, compiler, timeout, scale, name)
+    there = _how(on, mpiexec, compiler, timeout, scale, name, hybrid)
     for what, value, least in (("iterations", iterations, 1), ("warmup", warmup, 0), ("seed", seed, 0)):
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise Invalid(f"{what}: expected a whole number from {least}, got {value!r}")
@@ -209,15 +211,21 @@ def decides(on: str, **there: Any) -> AbstractContextManager[bool]:
 
 
 def _there(given: Mapping[str, Any]) -> tuple[str, How]:
-    keys = ("mpiexec", "compiler", "timeout", "scale", "name")
+    keys = ("mpiexec", "compiler", "timeout", "scale", "name", "hybrid")
     on = given.get("on", "mpi")
     return on, _how(on, **{key: given[key] for key in keys if key in given})
 
 
 def _how(
-    on: str, mpiexec: str = "", compiler: str = "", timeout: float = 600.0, scale: str = "", name: str = ""
+    on: str,
+    mpiexec: str = "",
+    compiler: str = "",
+    timeout: float = 600.0,
+    scale: str = "",
+    name: str = "",
+    hybrid: bool = False,
 ) -> How:
-    how = How(mpiexec, compiler, timeout, scale, name)
+    how = How(mpiexec, compiler, timeout, scale, name, hybrid)
     how.refuse_unless(on, can(on)["options"])
     return how
 

@@ -114,13 +114,14 @@ def heats(cases: Sequence[Case]) -> list[list[int]]:
 @dataclass(frozen=True)
 class How:
     """`mpiexec`, `compiler`: of a launcher, and of what builds the engine; `scale`, `name`: of a lab. `timeout`:
-    seconds for all."""
+    seconds for all. `hybrid`: of GPUs, whether kinds of links that a plan leaves idle carry a part, too."""
 
     mpiexec: str = ""
     compiler: str = ""
     timeout: float = 600.0
     scale: str = ""
     name: str = ""
+    hybrid: bool = False
 
     def refuse_unless(self, name: str, known: Sequence[str]) -> None:
         """Invalid where something is given that means nothing to this runtime."""
@@ -130,7 +131,7 @@ class How:
                 raise Invalid(f"{what}: means nothing to --on {name}; leave it out")
 
 
-OPTIONS: Mapping[str, str] = {"mpiexec": "--mpiexec", "scale": "--scale", "name": "--name"}
+OPTIONS: Mapping[str, str] = {"mpiexec": "--mpiexec", "scale": "--scale", "name": "--name", "hybrid": "--hybrid"}
 
 
 class Runtime(ABC):

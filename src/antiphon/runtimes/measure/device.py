@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any
+from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +20,10 @@ from antiphon.errors import Missing, Unsupported
 from antiphon.lower.device.table import tables
 from antiphon.runtimes.device.beside import Library
 from antiphon.runtimes.device.group import Device, DevicePlan, Group, device
+from antiphon.runtimes.device.hybrid import Hybrid, slow_plan, work_of
 from antiphon.runtimes.device.shares import PACKED, TABLES, Choice, choices, chosen, timed
 from antiphon.runtimes.engine.build import library
-from antiphon.runtimes.measure.case import Case, Heard, How, Runnable, Runtime, heats
+from antiphon.runtimes.measure.case import Case, Heard, How, Row, Runnable, Runtime, heats
 from antiphon.runtimes.measure.local import Seats, refuse_too_large
 from antiphon.runtimes.measure.loop import SPOILED, Heat, Together
 
@@ -68,13 +69,29 @@ class _OnDevice(Runtime):
             some = [cases[number] for number in heat]
             schedules = [programs[case.program].schedule for case in some]
             refuse_too_large(schedules[0].collective, some[0])
-            with self.group(schedules[0].collective.ranks, how) as group:
+            slow = [_slow(programs[case.program], case.nbytes) if how.hybrid else None for case in some]
+            with ExitStack() as stack:
+                group = stack.enter_context(self.group(schedules[0].collective.ranks, how))
                 seat = _Seats(schedules[0], some[0], group)
-                calls = [seat.ours(schedule, self.tables, self.choices) for schedule in schedules]
+                calls, told = list[Callable[[], None]](), list[Row]()
+                for schedule, other in zip(schedules, slow, strict=True):
+                    ready = seat.ready(schedule, self.tables, self.choices)
+                    if other is None:
+                        calls.append(seat.ours(ready))
+                        told.append({})
+                        continue
+                    both = seat.both(ready, other, stack.enter_context(self.group(group.ranks, how)))
+                    stack.callback(both.close)
+                    calls.append(seat.by_us(both.call))
+                    told.append({"slow_share": both.share / max(both.count, 1), "t_dpa": both.later})
                 with seat.beside(schedules[0].collective, self.library) as theirs:
                     rows = Heat(some, seat, calls, theirs, Together()).go()
-                for number, row in zip(heat, rows, strict=True):
-                    heard(number, {**row, "agree": seat.agree()})
+                for number, row, more in zip(heat, rows, told, strict=True):
+                    heard(number, {**row, **more, "agree": seat.agree()})
+
+
+def _slow(one: Runnable, nbytes: int) -> Schedule:
+    return slow_plan(one.schedule, one.topology, nbytes)
 
 
 class Threads(_OnDevice):
@@ -116,6 +133,15 @@ class Hip(Cuda):
     target, driver, library = "hip", "libamdhip64.so", "librccl.so.1"
 
 
+class _Ready(NamedTuple):
+    """A plan at a size: its tables, the best of the ways to make a call, and the memory of all ranks."""
+
+    plans: Plans
+    best: Choice
+    where: NDArray[np.uintp]
+    lengths: NDArray[np.int64]
+
+
 class _Seats(Seats):
     """The buffers of all ranks where the device has them. What is checked is fetched from there."""
 
@@ -154,9 +180,10 @@ class _Seats(Seats):
     def _have(self, rank: int, place: int, values: Array) -> None:
         self.where[rank, place], self.lengths[rank, place] = self.group.memory(rank, values), values.size
 
-    def ours(
+    def ready(
         self, schedule: Schedule, names: Sequence[str], known: Callable[[Plans, int, int], Iterator[Choice]]
-    ) -> Callable[[], None]:
+    ) -> _Ready:
+        """With the choice that is the best here, of those known."""
         case, group = self.case, self.group
         plans = self._plans(schedule, names)
         where, lengths = self._with_scratch(plans)
@@ -165,12 +192,43 @@ class _Seats(Seats):
         if len(some) > 1:
             with self._elsewhere(lengths) as spare:
                 best = chosen(timed(lambda one: self._go(plans, one, spare, lengths), iter(some)))
+        return _Ready(plans, best, where, lengths)
 
+    def ours(self, ready: _Ready) -> Callable[[], None]:
+        return self.by_us(lambda: self._go(*ready))
+
+    def by_us(self, work: Callable[[], None]) -> Callable[[], None]:
         def call() -> None:
-            self._go(plans, best, where, lengths)
+            work()
             self.made_by_us = True
 
         return call
+
+    def both(self, ready: _Ready, slow: Schedule, other: Group) -> Hybrid:
+        """This one and a plan over other links, which has a group of its own, with the split that its first calls
+        measured; what they leave behind no run sees."""
+        case, kind = self.case, slow.collective.kind
+        best, patience = ready.best, case.timeout or PATIENCE
+        how: dict[str, Any] = {"lanes": best.lanes, "timeout": patience, "way": best.way}
+        if best.way == "kernel":
+            how["rounds"] = best.rounds
+        given = (kind, ready.where, ready.lengths, self.dtype, case.op)
+        fast = work_of(self.group, ready.plans[best.tables], *given, **how)
+        made = other.plan(tables(slow, in_place=case.in_place, streams=min(STREAMS, other.blocks)))
+        where, lengths = ready.where.copy(), ready.lengths.copy()
+        lengths[:, SCRATCH] = [made.scratch(rank, case.unit) for rank in range(other.ranks)]
+        where[:, SCRATCH] = [
+            other.memory(rank, np.zeros(size, self.dtype)) for rank, size in enumerate(lengths[:, SCRATCH].tolist())
+        ]
+        way = work_of(other, made, kind, where, lengths, self.dtype, case.op, way="staged", timeout=patience)
+        found = Hybrid(fast, way, case.unit)
+        try:
+            while not found.settled:
+                found.call()
+        except BaseException:
+            found.close()
+            raise
+        return found
 
     @contextmanager
     def beside(self, collective: Collective, name: str) -> Iterator[Callable[[], None] | None]:

@@ -4,11 +4,14 @@
  * by a kernel of one thread, and a kernel of one thread waits for theirs; so there every process may make a call its own way.
  *
  * Every rank has a queue for each of its streams, and one for each peer that copies go to: there copies of all streams take
- * turns as they are asked for. Before this a device says what its queues do:
+ * turns as they are asked for. Where copies go through memory of the host, so that slow links (PCIe) carry them and not those
+ * that join devices, a second queue brings on to the peer what the first one brought there, in two halves that take turns.
+ * Before this a device says what its queues do:
  *
  *     Queue &queue_of(Rank &, u32 number)          queues of a rank, made when they are asked for
  *     Event *event_of(Queue &, size_t number)      events that this queue may record, used again by every call
  *     void ask_copy(Queue &, void *to, const void *from, size_t bytes)
+ *     char *stage_of(Queue &)                      2 * STAGE bytes of the host for this queue; NULL: there is no room
  *     void ask_step(Queue &, const Run &, const Step *step, u32 lanes)
  *     void ask_record(Queue &, Event &)            once all that was asked for before is done, the event has come
  *     void ask_wait(Queue &, Event &)              all that is asked for later waits for it, which was asked for before
@@ -41,13 +44,22 @@ struct Follower {
     std::vector<Event *> copies;
 };
 
+/* Of a rank and a peer: memory of the host, and when each half of it has been left. */
+struct Staging {
+    char *memory = nullptr;
+    u32 turn = 0;
+    Event *left[2] = {nullptr, nullptr};
+};
+
 class ByHost {
     std::map<std::tuple<u32, u32, u32, i64>, Event *> told; /* by stream, from, to, number */
     size_t events = 0;
     u64 call;
     u32 lanes;
     bool by_copies;
+    bool staged;
     size_t width;
+    std::map<std::pair<u32, u32>, Staging> stages; /* by rank and peer */
     std::vector<const u32 *> here; /* of each rank of this process what stops it, else NULL */
 
     /* Where among the signals of a rank those of a sender are, in this stream. */
@@ -77,8 +89,30 @@ class ByHost {
         };
         Queue &link = queue_of(f.rank, (u32)f.table.head.blocks + (u32)to.rank);
         ask_wait(link, recorded(own(f)));
-        ask_copy(link, at(to), at(from), (size_t)length * width);
-        f.copies.push_back(&recorded(link));
+        if (staged && to.rank != f.table.head.rank)
+            f.copies.push_back(copy_by_stages(f, (u32)to.rank, link, at(to), at(from), (size_t)length * width));
+        else {
+            ask_copy(link, at(to), at(from), (size_t)length * width);
+            f.copies.push_back(&recorded(link));
+        }
+    }
+
+    /* The last of the events with which all has come. While one half goes on to the peer the other is filled. */
+    Event *copy_by_stages(Follower &f, u32 to, Queue &link, char *target, const char *source, size_t bytes) {
+        Queue &onward = queue_of(f.rank, (u32)(f.table.head.blocks + f.table.head.ranks) + to);
+        Staging &stage = stages[{(u32)f.table.head.rank, to}];
+        if (!stage.memory && !(stage.memory = stage_of(link))) return wrong = "no room in the memory of the host", &recorded(link);
+        for (size_t done = 0; done < bytes; done += STAGE) {
+            const size_t some = bytes - done < STAGE ? bytes - done : (size_t)STAGE;
+            const u32 half = stage.turn++ % 2;
+            char *const between = stage.memory + half * (size_t)STAGE;
+            if (stage.left[half]) ask_wait(link, *stage.left[half]);
+            ask_copy(link, between, source + done, some);
+            ask_wait(onward, recorded(link));
+            ask_copy(onward, target + done, between, some);
+            stage.left[half] = &recorded(onward);
+        }
+        return stage.left[(stage.turn - 1) % 2];
     }
 
     /* A step; false: what it waits for has not been asked for yet. */
@@ -119,8 +153,10 @@ class ByHost {
     }
 
   public:
-    ByHost(u64 call, u32 lanes, bool by_copies, int type, std::vector<const u32 *> here)
-        : call(call), lanes(lanes), by_copies(by_copies), width(WIDTHS[type]), here(std::move(here)) {}
+    const char *wrong = nullptr;
+
+    ByHost(u64 call, u32 lanes, int way, int type, std::vector<const u32 *> here)
+        : call(call), lanes(lanes), by_copies(way != BY_STEPS), staged(way == BY_STAGES), width(WIDTHS[type]), here(std::move(here)) {}
 
     /* Why it cannot be done, or NULL. Among the ranks that are behind all others one can always go on. */
     const char *go(std::vector<Follower> &all) {
@@ -132,13 +168,13 @@ class ByHost {
         for (Follower &f : all)
             if (f.at < f.end) return "somebody waits for a signal that nobody gives";
         for (Follower &f : all) gather(f);
-        return nullptr;
+        return wrong;
     }
 };
 
 }  // namespace
 
-int ad_by_host(u32 count, void *const *ranks, void *const *plans, u64 call, i64 unit, int type, int op, u32 lanes, int by_copies,
+int ad_by_host(u32 count, void *const *ranks, void *const *plans, u64 call, i64 unit, int type, int op, u32 lanes, int way,
                char *const *buffers, const i64 *lengths, double seconds) {
     std::vector<Follower> all;
     std::vector<const u32 *> here;
@@ -155,7 +191,7 @@ int ad_by_host(u32 count, void *const *ranks, void *const *plans, u64 call, i64 
             all.push_back({rank, plan.table, {size.cuts.data(), plan.table.head.parts, unit}, size.shift.data(), (u32)k, block.first, block.first + block.count, 0, {}});
         }
     }
-    ByHost host(call, lanes ? lanes : 1, by_copies != 0, type, here);
+    ByHost host(call, lanes ? lanes : 1, way, type, here);
     const char *wrong = host.go(all);
     bool late = false;
     const double end = now() + (seconds > 0 ? seconds : 1e9);

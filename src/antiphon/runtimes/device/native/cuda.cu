@@ -5,6 +5,8 @@
 #define cuda(NAME) hip##NAME
 #define hipHostAlloc hipHostMalloc
 #define hipHostAllocMapped hipHostMallocMapped
+#define hipHostAllocPortable hipHostMallocPortable
+#define hipFreeHost hipHostFree
 #else
 #include <cuda_runtime.h>
 #define cuda(NAME) cuda##NAME
@@ -114,6 +116,7 @@ struct Queue {
     Device *device = nullptr;
     cuda(Stream_t) stream = nullptr;
     u32 threads = 0;
+    char *stage = nullptr; /* of the host: by_steps.h */
 };
 
 /* What ranks of one device share: they are launched together. */

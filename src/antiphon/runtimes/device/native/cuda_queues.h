@@ -14,7 +14,7 @@ const Size &size_at(const Plan &plan) { return plan.size; }
 Queue &queue_of(Rank &rank, u32 number) {
     std::unique_ptr<Queue> &found = rank.queues[number];
     if (found) return *found;
-    found.reset(new Queue{rank.device, nullptr, rank.threads});
+    found.reset(new Queue{rank.device, nullptr, rank.threads, nullptr});
     asked(cuda(SetDevice)(rank.device->number));
     asked(cuda(StreamCreateWithFlags)(&found->stream, cuda(StreamNonBlocking)));
     return *found;
@@ -32,6 +32,11 @@ Event *event_of(Queue &queue, size_t number) {
 void ask_copy(Queue &queue, void *to, const void *from, size_t bytes) {
     asked(cuda(SetDevice)(queue.device->number));
     asked(cuda(MemcpyAsync)(to, from, bytes, cuda(MemcpyDefault), queue.stream));
+}
+
+char *stage_of(Queue &queue) {
+    if (!queue.stage) asked(cuda(HostAlloc)((void **)&queue.stage, 2 * STAGE, cuda(HostAllocPortable)));
+    return queue.stage;
 }
 
 void ask_step(Queue &queue, const Run &run, const Step *step, u32 lanes) {
@@ -89,7 +94,10 @@ int end_queues(Rank &rank) {
 }
 
 void drop_queues(Rank &rank) {
-    for (const auto &one : rank.queues) (void)cuda(StreamDestroy)(one.second->stream);
+    for (const auto &one : rank.queues) {
+        (void)cuda(StreamDestroy)(one.second->stream);
+        if (one.second->stage) (void)cuda(FreeHost)(one.second->stage);
+    }
 }
 
 }  // namespace

@@ -67,8 +67,10 @@ SEEN void *ad_graph_new(u32 count, void *const *ranks, void *const *plans, i64 u
 SEEN int ad_graph_begin(void *graph, u64 call);
 SEEN void ad_graph_free(void *graph);
 
+enum { BY_STEPS, BY_COPIES, BY_STAGES };
+enum { STAGE = 1 << 20 }; /* bytes of half of what the host has for a link */
 /* A call of these ranks, all of this process, to its end, step by step by the host (by_steps.h): folds by a kernel of `lanes`
- * blocks each, puts too, or by copies. `call`: as for ad_start, where there are ranks in other processes. 0: done, -1: its
+ * blocks each, puts too, or by copies, straight or through memory of the host. `call`: as for ad_start, where there are ranks in other processes. 0: done, -1: its
  * time was up. */
-SEEN int ad_by_host(u32 count, void *const *ranks, void *const *plans, u64 call, i64 unit, int type, int op, u32 lanes, int by_copies,
+SEEN int ad_by_host(u32 count, void *const *ranks, void *const *plans, u64 call, i64 unit, int type, int op, u32 lanes, int way,
                     char *const *buffers, const i64 *lengths, double seconds);

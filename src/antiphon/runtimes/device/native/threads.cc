@@ -81,6 +81,7 @@ class Queue {
     }
 
   public:
+    std::vector<char> stage;
     const u32 *const stop; /* of the rank: then what is asked for is not done */
 
     explicit Queue(const u32 *stop) : stop(stop) {}

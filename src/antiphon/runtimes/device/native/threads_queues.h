@@ -18,6 +18,11 @@ void ask_copy(Queue &queue, void *to, const void *from, size_t bytes) {
     });
 }
 
+char *stage_of(Queue &queue) {
+    queue.stage.resize(2 * STAGE);
+    return queue.stage.data();
+}
+
 void ask_step(Queue &queue, const Run &run, const Step *step, u32 lanes) {
     queue.ask([=] {
         for (u32 lane = 0; lane < lanes && !glance(run.stop); ++lane)
