@@ -80,6 +80,7 @@ class Run:
         ranks: int,
         command: list[str],
         tables: Sequence[Path | str] | None,
+        seconds: float = 150,
         **settings: str,
     ) -> None:
         self.path = folder / f"report{len(list(folder.glob('report*')))}.json"
@@ -92,7 +93,7 @@ class Run:
             env.setdefault("ANTIPHON_REPORT", str(self.path))
             env.setdefault("ANTIPHON_AFTER", "0")
         self.done = subprocess.run(
-            [*mpi.mpiexec(ranks), *command], env=env, capture_output=True, text=True, timeout=150, check=False
+            [*mpi.mpiexec(ranks), *command], env=env, capture_output=True, text=True, timeout=seconds, check=False
         )
         said = [line for line in self.done.stderr.splitlines() if line.startswith("antiphon: ")]
         self.compiling = [line for line in said if line.startswith("antiphon: tables are being compiled")]

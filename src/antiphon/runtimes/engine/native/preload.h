@@ -19,8 +19,13 @@
 /* Why a call was left to the library. */
 enum {
     AP_SERVED, AP_SILENT, AP_ALONE, AP_BETWEEN, AP_STRANGERS, AP_EMPTY, AP_NO_PLAN, AP_NO_ROOT, AP_FASTER,
-    AP_UNMEASURED, AP_SMALL, AP_OTHER_TYPE, AP_OTHER_OPERATOR, AP_UNEVEN, AP_LARGE, AP_REFUSED, AP_WAITING,
-    AP_NOT_PLANNED, AP_NEW, AP_NO_ROOM, AP_REASONS
+    AP_UNMEASURED, AP_SMALL, AP_OTHER_TYPE, AP_OTHER_OPERATOR, AP_LARGE, AP_REFUSED, AP_WAITING,
+    AP_NOT_PLANNED, AP_NEW, AP_NO_ROOM, AP_FAR, AP_UNKNOWN_SIZE, AP_OTHER_FORM, AP_NONBLOCKING, AP_PERSISTENT, AP_REASONS
+};
+
+/* What MPI has beside the kinds that plans are for. Their calls go by general schedules (preload_general.c). */
+enum {
+    AP_ALLGATHERV = AP_KINDS, AP_ALLTOALLV, AP_GATHERV, AP_SCATTERV, AP_SCAN, AP_EXSCAN, AP_ALLTOALLW, AP_NAMES
 };
 
 #ifndef AP_PYTHON /* what built this library, and where the package is */
@@ -33,6 +38,17 @@ enum {
 #define AP_VERSION ""
 #endif
 
+/* Of each process the count of its block, and where that begins: as int, or as the large ones of MPI 4. */
+typedef struct {
+    const int *count, *at;
+    const MPI_Count *large_count;
+    const MPI_Aint *large_at;
+} ap_list;
+
+static inline int ap_listed(const ap_list *l) { return l->count || l->large_count; }
+static inline MPI_Count ap_count_at(const ap_list *l, int i) { return l->count ? l->count[i] : l->large_count[i]; }
+static inline MPI_Aint ap_place_at(const ap_list *l, int i) { return l->at ? l->at[i] : l->large_at[i]; }
+
 typedef struct {
     int kind, root;
     MPI_Comm comm;
@@ -41,8 +57,7 @@ typedef struct {
     MPI_Count send_count, recv_count; /* of a block */
     MPI_Datatype send_type, recv_type;
     MPI_Op op;
-    const int *counts; /* of a reduce_scatter, or in large_counts */
-    const MPI_Count *large_counts;
+    ap_list sends, gets; /* where blocks differ; of a reduce_scatter the counts */
 } ap_call;
 
 /* ---- types ---- */
@@ -51,11 +66,16 @@ typedef struct {
     MPI_Count size;
     int type;  /* the engine's, -1: it cannot combine these */
     int plain; /* elements are their bytes, one after another */
+    char class;  /* of a built-in type (preload_types.c), 0: the program's own */
+    MPI_Aint extent; /* of a built-in type */
 } ap_kind_of_data;
 
 void ap_types_begin(void);
 int ap_type_of(MPI_Datatype type, ap_kind_of_data *data); /* false: leave it to the library to complain */
 int ap_operator_of(MPI_Op op);                            /* -1: none of ours */
+/* Whether MPI combines elements of this type by this operator, and they lie one after another: the bytes from one to the
+ * next; 0: no, or that is not known here. */
+MPI_Aint ap_combined_by(MPI_Op op, MPI_Datatype type, const ap_kind_of_data *data);
 
 /* ---- the tables of this job ---- */
 
@@ -92,7 +112,8 @@ typedef struct {
     int32_t *host; /* of each process of the world; NULL: nobody needs it */
     int32_t *near; /* of each process of the world: those with the same number share memory, -1: with nobody */
     MPI_Group world;
-    _Atomic uint64_t left[AP_KINDS][AP_REASONS];
+    _Atomic uint64_t left[AP_NAMES][AP_REASONS];
+    ap_use general[AP_NAMES][2]; /* by general schedules; with all processes of the world, or fewer */
 } ap_state;
 
 extern ap_state ap_preload;
@@ -153,6 +174,8 @@ struct ap_turns {
     ap_early *early;
 };
 
+enum { AP_STAGED_IN, AP_STAGED_OUT, AP_WORK, AP_PARTS, AP_STAGES }; /* memory of ours beside the caller's */
+
 typedef struct {
     MPI_Comm comm;
     int size, rank, reason; /* AP_SERVED, or why it has no rows */
@@ -169,8 +192,10 @@ typedef struct {
     uint64_t taken;      /* bytes of memory shared for it that count */
     uint32_t calls;      /* that plans could have served */
     ap_kept *kept;
-    void *stage[2];
-    size_t stage_bytes[2];
+    int near;    /* all its processes share memory */
+    int general; /* as the state of a row: whether all can run what no plan is for */
+    void *stage[AP_STAGES];
+    size_t stage_bytes[AP_STAGES];
 } ap_group;
 
 /* NULL: there is no memory. Kept with the communicator until it is freed. */
@@ -183,6 +208,12 @@ int ap_group_begin(ap_group *g);
 int ap_group_connect(ap_group *g, ap_error *error);
 /* Which row a call goes by; AP_SERVED, or why none. */
 int ap_group_row(const ap_group *g, int kind, int root, uint64_t bytes, ap_row **row);
+/* Whether calls of this kind go by rows at every size. */
+int ap_group_every_size(const ap_group *g, int kind, int root);
+/* Whether all of its processes can run general schedules; asks them once. As ap_row_works. */
+int ap_group_general(ap_group *g, int *code, ap_error *error);
+/* Memory beside the caller's, of so many bytes at least. */
+void *ap_group_stage(ap_group *g, int number, size_t bytes, ap_error *error);
 /* Without any call of MPI, for a copy of a communicator: its rows, and all that calls like these need, with its memory.
  * False where something is not to be had here. */
 int ap_group_ready(ap_group *g, const ap_noted *noted, int count, ap_pace *pace);
@@ -267,9 +298,27 @@ int ap_row_works(ap_group *g, ap_row *row, int *code, ap_error *error);
 /* Raises an error on the communicator; returns its code. */
 int ap_raise(MPI_Comm comm, const char *what, const ap_error *error);
 
-extern const char *const ap_kind_names[AP_KINDS];
+/* ---- general schedules (preload_general.c) ---- */
 
-void ap_report_call(const ap_row *row, uint64_t bytes, double seconds);
+/* Elements as a general schedule sees them: `width` bytes from one to the next. */
+typedef struct {
+    ap_group *g;
+    const ap_call *call;
+    uint64_t count;  /* of a block; of a reduce_scatter with counts: see there */
+    uint64_t width;
+    int type, op;    /* the engine's; type -1: MPI combines them */
+} ap_elements;
+
+/* What combines elements: in the order of the processes, by any operator. */
+int ap_general_fold(const ap_elements *x, int *code, ap_error *error);
+/* What only moves blocks that differ. */
+int ap_general_move(ap_group *g, const ap_call *call, int *code, ap_error *error);
+/* Between elements and plain bytes; at most 2^30 of these at once. */
+int ap_pack(MPI_Comm comm, void *user, MPI_Datatype type, MPI_Aint extent, uint64_t size, uint64_t count, char *bytes, int into);
+
+extern const char *const ap_kind_names[AP_NAMES];
+
+void ap_report_call(ap_use *use, uint64_t bytes, double seconds);
 void ap_report_left(int kind, int reason);
 void ap_report(void); /* collective over the world */
 

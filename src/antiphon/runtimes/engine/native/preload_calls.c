@@ -7,7 +7,7 @@
     if (ap_serve(&call, &code)) return code
 
 /* Twice: for counts of type int, and for the large ones that MPI 4 has. */
-#define CALLS(LARGE, count_of, COUNTS) \
+#define CALLS(LARGE, count_of, place_of, COUNT, AT) \
     AP_SEEN int MPI_Allreduce##LARGE(const void *a, void *b, count_of n, MPI_Datatype t, MPI_Op op, MPI_Comm comm) { \
         SERVED(.kind = AP_ALLREDUCE, .root = -1, .send = a, .recv = b, .send_count = n, .recv_count = n, .send_type = t, \
                .recv_type = t, .op = op); \
@@ -25,7 +25,7 @@
     } \
     AP_SEEN int MPI_Reduce_scatter##LARGE(const void *a, void *b, const count_of n[], MPI_Datatype t, MPI_Op op, \
                                   MPI_Comm comm) { \
-        SERVED(.kind = AP_REDUCESCATTER, .root = -1, .send = a, .recv = b, .COUNTS = n, .send_type = t, .recv_type = t, .op = op); \
+        SERVED(.kind = AP_REDUCESCATTER, .root = -1, .send = a, .recv = b, .gets = {.COUNT = n}, .send_type = t, .recv_type = t, .op = op); \
         return PMPI_Reduce_scatter##LARGE(a, b, n, t, op, comm); \
     } \
     AP_SEEN int MPI_Bcast##LARGE(void *a, count_of n, MPI_Datatype t, int root, MPI_Comm comm) { \
@@ -56,9 +56,43 @@
         SERVED(.kind = AP_SCATTER, .root = root, .send = a, .recv = b, .send_count = n, .recv_count = m, .send_type = t, \
                .recv_type = u); \
         return PMPI_Scatter##LARGE(a, n, t, b, m, u, root, comm); \
+    } \
+    AP_SEEN int MPI_Allgatherv##LARGE(const void *a, count_of n, MPI_Datatype t, void *b, const count_of m[], \
+                                      const place_of at[], MPI_Datatype u, MPI_Comm comm) { \
+        SERVED(.kind = AP_ALLGATHERV, .root = -1, .send = a, .recv = b, .send_count = n, .gets = {.COUNT = m, .AT = at}, \
+               .send_type = t, .recv_type = u); \
+        return PMPI_Allgatherv##LARGE(a, n, t, b, m, at, u, comm); \
+    } \
+    AP_SEEN int MPI_Alltoallv##LARGE(const void *a, const count_of n[], const place_of from[], MPI_Datatype t, void *b, \
+                                     const count_of m[], const place_of at[], MPI_Datatype u, MPI_Comm comm) { \
+        SERVED(.kind = AP_ALLTOALLV, .root = -1, .send = a, .recv = b, .sends = {.COUNT = n, .AT = from}, \
+               .gets = {.COUNT = m, .AT = at}, .send_type = t, .recv_type = u); \
+        return PMPI_Alltoallv##LARGE(a, n, from, t, b, m, at, u, comm); \
+    } \
+    AP_SEEN int MPI_Gatherv##LARGE(const void *a, count_of n, MPI_Datatype t, void *b, const count_of m[], const place_of at[], \
+                                   MPI_Datatype u, int root, MPI_Comm comm) { \
+        SERVED(.kind = AP_GATHERV, .root = root, .send = a, .recv = b, .send_count = n, .gets = {.COUNT = m, .AT = at}, \
+               .send_type = t, .recv_type = u); \
+        return PMPI_Gatherv##LARGE(a, n, t, b, m, at, u, root, comm); \
+    } \
+    AP_SEEN int MPI_Scatterv##LARGE(const void *a, const count_of n[], const place_of from[], MPI_Datatype t, void *b, \
+                                    count_of m, MPI_Datatype u, int root, MPI_Comm comm) { \
+        SERVED(.kind = AP_SCATTERV, .root = root, .send = a, .recv = b, .sends = {.COUNT = n, .AT = from}, .recv_count = m, \
+               .send_type = t, .recv_type = u); \
+        return PMPI_Scatterv##LARGE(a, n, from, t, b, m, u, root, comm); \
+    } \
+    AP_SEEN int MPI_Scan##LARGE(const void *a, void *b, count_of n, MPI_Datatype t, MPI_Op op, MPI_Comm comm) { \
+        SERVED(.kind = AP_SCAN, .root = -1, .send = a, .recv = b, .send_count = n, .recv_count = n, .send_type = t, \
+               .recv_type = t, .op = op); \
+        return PMPI_Scan##LARGE(a, b, n, t, op, comm); \
+    } \
+    AP_SEEN int MPI_Exscan##LARGE(const void *a, void *b, count_of n, MPI_Datatype t, MPI_Op op, MPI_Comm comm) { \
+        SERVED(.kind = AP_EXSCAN, .root = -1, .send = a, .recv = b, .send_count = n, .recv_count = n, .send_type = t, \
+               .recv_type = t, .op = op); \
+        return PMPI_Exscan##LARGE(a, b, n, t, op, comm); \
     }
 
-CALLS(, int, counts)
+CALLS(, int, int, count, at)
 #if MPI_VERSION >= 4
-CALLS(_c, MPI_Count, large_counts)
+CALLS(_c, MPI_Count, MPI_Aint, large_count, large_at)
 #endif

@@ -5,7 +5,6 @@
  * (mpi_allreduce_), and those that the module mpi_f08 calls (ompi_allreduce_f). Handles are turned into C's, and then
  * all is as for C.
  */
-#define _GNU_SOURCE
 #include "preload.h"
 
 #ifdef OPEN_MPI

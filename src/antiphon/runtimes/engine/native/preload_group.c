@@ -59,7 +59,7 @@ int ap_group_forget(MPI_Comm comm, int keyval, void *value, void *extra) {
     atomic_fetch_add(&freed, 1);
     if (g->wire && !ap_preload.over) ap_wire_close(g->wire); /* while MPI ends it frees communicators itself */
     atomic_fetch_sub(&shared_bytes, g->taken);
-    if (!g->broken) free(g->stage[0]), free(g->stage[1]);
+    for (int i = 0; i < AP_STAGES && !g->broken; i++) free(g->stage[i]);
     ap_group_drop(g);
     free(g->process), free(g);
     return MPI_SUCCESS;
@@ -88,6 +88,12 @@ static int find_processes(ap_group *g) {
     good = !PMPI_Group_translate_ranks(group, g->size, numbers, ap_preload.world, g->process);
     PMPI_Group_free(&group);
     free(numbers);
+    for (int i = 0; good && i < g->size; i++) {
+        const int process = g->process[i], first = g->process[0];
+        if (!i) g->near = ap_preload.near != NULL;
+        g->near = g->near && process != MPI_UNDEFINED && first != MPI_UNDEFINED && ap_preload.near[process] >= 0 &&
+                  ap_preload.near[process] == ap_preload.near[first];
+    }
     if (good && ap_preload.automatic)
         wait_for_plans(g);
     else if (good)
@@ -134,6 +140,32 @@ int ap_group_row(const ap_group *g, int kind, int root, uint64_t bytes, ap_row *
     const ap_page *page = (*row)->page;
     if (!(*row)->program) return page->measured ? AP_FASTER : AP_UNMEASURED;
     return !page->measured && bytes < ap_preload.least ? AP_SMALL : AP_SERVED;
+}
+
+/* Between two ends of rows all sizes go alike. */
+int ap_group_every_size(const ap_group *g, int kind, int root) {
+    ap_row *row = NULL;
+    int every = !ap_group_row(g, kind, root, 1, &row);
+    for (uint32_t i = 0; i < g->rows && every; i++) {
+        const ap_range *r = &g->row[i].range;
+        if ((int)r->kind != kind || r->root != root) continue;
+        if (r->start > 1) every &= !ap_group_row(g, kind, root, r->start, &row);
+        if (r->stop != UINT64_MAX) every &= !ap_group_row(g, kind, root, r->stop, &row);
+    }
+    return every;
+}
+
+void *ap_group_stage(ap_group *g, int number, size_t bytes, ap_error *error) {
+    if (g->stage_bytes[number] < bytes) {
+        free(g->stage[number]);
+        g->stage_bytes[number] = 0;
+        if (!(g->stage[number] = malloc(bytes))) {
+            ap_fail(error, AP_MEMORY, "no memory for %llu bytes beside the caller's", (unsigned long long)bytes);
+            return NULL;
+        }
+        g->stage_bytes[number] = bytes;
+    }
+    return g->stage[number];
 }
 
 /* ---- agreeing ---- */
@@ -193,6 +225,18 @@ int ap_row_works(ap_group *g, ap_row *row, int *code, ap_error *error) {
     row->state = who == INT_MAX ? 1 : -1;
     if (row->state < 0) tell(g, row, who, error);
     return row->state > 0;
+}
+
+int ap_group_general(ap_group *g, int *code, ap_error *error) {
+    *code = MPI_SUCCESS;
+    if (g->general) return g->general > 0;
+    int good = ap_group_connect(g, error);
+    if (g->reason) return 0;
+    int who = ask_all(g, good, code);
+    if (*code) return 0;
+    g->general = who == INT_MAX ? 1 : -1;
+    if (who == g->rank) fprintf(stderr, "antiphon: calls that no plan is for are left to the MPI library: %s\n", error->text);
+    return g->general > 0;
 }
 
 /* ---- plans ---- */

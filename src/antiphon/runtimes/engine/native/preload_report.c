@@ -7,8 +7,9 @@
 
 #include "preload.h"
 
-const char *const ap_kind_names[AP_KINDS] = {"broadcast", "reduce", "scatter", "gather",
-                                             "allgather", "reducescatter", "allreduce", "alltoall"};
+const char *const ap_kind_names[AP_NAMES] = {"broadcast", "reduce", "scatter", "gather", "allgather", "reducescatter",
+                                             "allreduce", "alltoall", "allgatherv", "alltoallv", "gatherv", "scatterv",
+                                             "scan", "exscan", "alltoallw"};
 
 static const char *const reasons[AP_REASONS] = {
     [AP_SERVED] = "",
@@ -22,22 +23,25 @@ static const char *const reasons[AP_REASONS] = {
     [AP_FASTER] = "the table says that the library is faster",
     [AP_UNMEASURED] = "its size was not measured",
     [AP_SMALL] = "it is smaller than ANTIPHON_LEAST and was not measured",
-    [AP_OTHER_TYPE] = "its data type is only moved, not combined",
-    [AP_OTHER_OPERATOR] = "its operator is not sum, prod, max or min",
-    [AP_UNEVEN] = "its counts differ",
+    [AP_OTHER_TYPE] = "its data type has gaps, or is only moved",
+    [AP_OTHER_OPERATOR] = "its operator is not for its type",
     [AP_LARGE] = "it is too large for MPI_Pack",
     [AP_REFUSED] = "a process could not run the plan",
     [AP_WAITING] = "its plans were not there yet",
     [AP_NOT_PLANNED] = "no plans could be made",
     [AP_NEW] = "the communicator was new",
     [AP_NO_ROOM] = "other communicators had the memory that may be shared",
+    [AP_FAR] = "no plan is for it, and not all of its processes share memory",
+    [AP_UNKNOWN_SIZE] = "its size is not known to all, and the table does not serve every size",
+    [AP_OTHER_FORM] = "each of its blocks has a type",
+    [AP_NONBLOCKING] = "it does not wait",
+    [AP_PERSISTENT] = "it is persistent",
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-void ap_report_call(const ap_row *row, uint64_t bytes, double seconds) {
+void ap_report_call(ap_use *u, uint64_t bytes, double seconds) {
     pthread_mutex_lock(&lock);
-    ap_use *u = row->use;
     u->least = u->calls && u->least < bytes ? u->least : bytes;
     u->most = u->most > bytes ? u->most : bytes;
     u->calls++, u->seconds += seconds;
@@ -60,21 +64,34 @@ static size_t all_pages(void) {
     return pages;
 }
 
-static ap_use use_of(size_t page) {
-    uint32_t t = 0;
-    while (page >= ap_preload.table[t].book->pages) page -= ap_preload.table[t++].book->pages;
-    return ap_preload.table[t].use ? ap_preload.table[t].use[page] : (ap_use){0, 0, 0, 0};
-}
+/* What there is to tell of: the pages, and behind them what general schedules did. */
+enum { GENERAL = 2 * AP_NAMES };
 
-static const ap_page *page_at(size_t page) {
+typedef struct {
+    ap_use use;
+    int kind, root;
+    uint32_t ranks; /* 0: different ones */
+    const char *label;
+    uint32_t label_bytes;
+} told;
+
+static told tell(size_t number) {
+    static const char label[] = "all with all";
     uint32_t t = 0;
-    while (page >= ap_preload.table[t].book->pages) page -= ap_preload.table[t++].book->pages;
-    return &ap_preload.table[t].book->page[page];
+    if (number >= all_pages()) {
+        const size_t i = number - all_pages();
+        const uint32_t ranks = i % 2 ? 0 : (uint32_t)ap_preload.size;
+        return (told){ap_preload.general[i / 2][i % 2], (int)(i / 2), -1, ranks, label, sizeof label - 1};
+    }
+    while (number >= ap_preload.table[t].book->pages) number -= ap_preload.table[t++].book->pages;
+    const ap_page *page = &ap_preload.table[t].book->page[number];
+    const ap_use *use = ap_preload.table[t].use;
+    return (told){use ? use[number] : (ap_use){0, 0, 0, 0}, (int)page->kind, page->root, page->members, page->label, page->label_bytes};
 }
 
 /* Over all processes; all rows of counts: those of the pages, then why calls were left. */
 static int collect(sums *s) {
-    const size_t left = (size_t)AP_KINDS * AP_REASONS, n = s->pages, counts = n + left;
+    const size_t left = (size_t)AP_NAMES * AP_REASONS, n = s->pages, counts = n + left;
     uint64_t *mine = calloc(3 * n + left, sizeof *mine);
     double *seconds = calloc(n + 1, sizeof *seconds);
     s->calls = calloc(counts, sizeof *s->calls), s->most = calloc(2 * n + 1, sizeof *s->most);
@@ -82,7 +99,7 @@ static int collect(sums *s) {
     int good = mine && seconds && s->calls && s->most && s->seconds, all = 0;
     if (PMPI_Allreduce(&good, &all, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD)) all = 0;
     for (size_t i = 0; all && i < n; i++) {
-        ap_use u = use_of(i);
+        ap_use u = tell(i).use;
         mine[i] = u.calls, seconds[i] = u.seconds;
         mine[counts + i] = u.most, mine[counts + n + i] = u.calls ? UINT64_MAX - u.least : 0;
     }
@@ -98,17 +115,17 @@ static int collect(sums *s) {
 static void as_text(const sums *s) {
     fprintf(stderr, "antiphon: what ran, in %d processes\n", ap_preload.size);
     for (size_t i = 0; i < s->pages; i++) {
-        const ap_page *p = page_at(i);
+        const told p = tell(i);
         if (!s->calls[i]) continue;
         fprintf(stderr,
                 "antiphon: %-13s %4u ranks %12llu..%llu bytes %8llu calls %12.6f s, mean %.2f us, by %.*s",
-                ap_kind_names[p->kind], p->members, (unsigned long long)(UINT64_MAX - s->unleast[i]),
+                ap_kind_names[p.kind], p.ranks, (unsigned long long)(UINT64_MAX - s->unleast[i]),
                 (unsigned long long)s->most[i], (unsigned long long)s->calls[i], s->seconds[i],
-                1e6 * s->seconds[i] / (double)s->calls[i], (int)p->label_bytes, p->label);
-        if (p->root >= 0) fprintf(stderr, ", root %d", p->root);
+                1e6 * s->seconds[i] / (double)s->calls[i], (int)p.label_bytes, p.label);
+        if (p.root >= 0) fprintf(stderr, ", root %d", p.root);
         fputc('\n', stderr);
     }
-    for (int k = 0; k < AP_KINDS; k++)
+    for (int k = 0; k < AP_NAMES; k++)
         for (int r = 0; r < AP_REASONS; r++)
             if (s->calls[s->pages + (size_t)(k * AP_REASONS + r)])
                 fprintf(stderr, "antiphon: %-13s left to the library %llu times: %s\n", ap_kind_names[k],
@@ -155,11 +172,11 @@ static void as_json(const sums *s, FILE *file) {
     if (ap_auto_told.how[0]) auto_as_json(file);
     fprintf(file, ",\n  \"served\": [");
     for (size_t i = 0; i < s->pages; i++) {
-        const ap_page *p = page_at(i);
+        const told p = tell(i);
         if (!s->calls[i]) continue;
         fprintf(file, "%s\n    {\"collective\": \"%s\", \"ranks\": %u, \"root\": %d, \"planner\": ", comma,
-                ap_kind_names[p->kind], p->members, p->root);
-        put_text(file, p->label, p->label_bytes);
+                ap_kind_names[p.kind], p.ranks, p.root);
+        put_text(file, p.label, p.label_bytes);
         fprintf(file, ", \"from\": %llu, \"to\": %llu, \"calls\": %llu, \"seconds\": %.9g, \"mean\": %.9g}",
                 (unsigned long long)(UINT64_MAX - s->unleast[i]), (unsigned long long)s->most[i],
                 (unsigned long long)s->calls[i], s->seconds[i], s->seconds[i] / (double)s->calls[i]);
@@ -167,7 +184,7 @@ static void as_json(const sums *s, FILE *file) {
     }
     fprintf(file, "\n  ],\n  \"left\": [");
     comma = "";
-    for (int k = 0; k < AP_KINDS; k++)
+    for (int k = 0; k < AP_NAMES; k++)
         for (int r = 0; r < AP_REASONS; r++) {
             uint64_t calls = s->calls[s->pages + (size_t)(k * AP_REASONS + r)];
             if (!calls) continue;
@@ -179,7 +196,7 @@ static void as_json(const sums *s, FILE *file) {
 }
 
 void ap_report(void) {
-    sums s = {.pages = all_pages()};
+    sums s = {.pages = all_pages() + GENERAL};
     if (collect(&s) && !ap_preload.rank) {
         FILE *file = ap_preload.report_path[0] ? fopen(ap_preload.report_path, "w") : NULL;
         if (file) {

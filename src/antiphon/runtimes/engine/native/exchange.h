@@ -1,0 +1,17 @@
+/* One round of messages without a program: for what no plan can be made beforehand, as sizes are told by the call alone. */
+#ifndef ANTIPHON_EXCHANGE_H
+#define ANTIPHON_EXCHANGE_H
+
+#include "transport.h"
+
+typedef struct {
+    uint32_t peer;
+    int comes;
+    void *data;
+    size_t bytes; /* the same at both ends */
+} ap_leg;
+
+/* Starts all that come, then all that go, and waits for them. One message each way between two ranks at most. */
+int ap_exchange(ap_wire *wire, const ap_leg *leg, uint32_t count, double timeout, ap_error *error);
+
+#endif
