@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import random
 import resource
 import socket
@@ -18,10 +19,11 @@ import struct
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from functools import cache
+from itertools import chain, repeat
 from typing import Any
 
 import numpy as np
@@ -33,10 +35,11 @@ from antiphon.runtimes.engine.native import Engine, Program, Wire
 from antiphon.runtimes.serve import admission, rendezvous
 from antiphon.runtimes.serve.book import encode_book
 from antiphon.runtimes.serve.group_book import base_program, default_book
-from antiphon.runtimes.serve.group_start import Processes, serve
+from antiphon.runtimes.serve.group_start import Processes, serve, version
 from antiphon.runtimes.serve.handshake import guest, host
 from antiphon.runtimes.serve.mesh import mesh
 from antiphon.runtimes.serve.rendezvous import Star
+from antiphon.runtimes.serve.wires import Connecting
 
 import hostile  # isort: skip  # of tests/, which _harness has put on the path
 
@@ -264,27 +267,52 @@ def texts(draw: random.Random, counts: Counter[str]) -> None:
     for _ in range(6):
         text = worded(json.dumps(card), draw)
         counts[ours("cards", lambda text=text: mesh(1, 2, lambda mine: [text, mine], timeout=0.02), text)] += 1
+        text = worded(json.dumps({"once": "00" * 32, "life": [os.getpid(), 1, 1], "memory": "00" * 24}), draw)
+        counts[ours("ways", lambda text=text: near(text), text)] += 1
         text = worded(agreed(), draw)
         counts[ours("books", lambda text=text: start(text), text)] += 1
         data = text.encode(errors="replace")[:2000]
         data = mutated(struct.pack("<Q", len(data)) + data, draw)
         counts[ours("texts on the wire", lambda data=data: wired(data), data)] += 1
-        counts[CASES] += 3
+        counts[CASES] += 4
 
 
 @cache
 def agreed() -> str:
     made = {"book": encode_book(default_book("allreduce", 2)), "base": base_program(2)}
-    return json.dumps({name: base64.b64encode(data).decode() for name, data in made.items()})
+    told = {name: base64.b64encode(data).decode() for name, data in made.items()}
+    return json.dumps({**told, "auto": "", "version": version(), "way": ""})
+
+
+class NoWay:
+    """To a wire whose other end is gone."""
+
+    def tells(self, engine: Engine | None) -> str:
+        return ""
+
+    def answers(self, engine: Engine, told: Sequence[str]) -> str:
+        return ""
+
+    def wire(self, engine: Engine, answers: Sequence[str]) -> Wire:
+        mine, theirs = socket.socketpair()
+        theirs.close()
+        return engine.sockets(1, [mine.detach(), -1])
+
+    def close(self) -> None:
+        pass
 
 
 def start(text: str) -> None:
     """As rank 1, to whom rank 0 says this."""
+    said = chain([text], repeat('{"way": ""}'))
+    serve(Processes(1, 2, lambda mine: [next(said), mine], range(2), 2), None, engine, NoWay, fill=True).close()
 
-    def exchange(mine: str) -> list[str]:
-        return [text, mine]
 
-    serve(Processes(1, 2, exchange, range(2), 2), None, engine, lambda made: Wire(made, 0), fill=True)
+def near(text: str) -> None:
+    """As rank 1, to whom rank 0 says this of memory and pipes."""
+    way = Connecting(1, 2, lambda mine: [text, mine], 0.02, None)
+    with closing(way):
+        way.answers(engine(), [text, way.tells(None)])
 
 
 def wired(data: bytes) -> None:

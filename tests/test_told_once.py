@@ -6,6 +6,7 @@ import json
 import sys
 import time
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -31,8 +32,10 @@ def ended(rank: int, capsys: Capture) -> str:
         return [text, "{}"] if rank == 0 else [FAULT, text]
 
     unused: Any = None
+    way = Mock(**{"tells.return_value": ""})
     with pytest.raises(Invalid, match="cannot be read") as caught:
-        serve(Processes(rank, 2, exchange, [0, 1], 2), "nowhere.json", lambda: unused, unused, fill=False)
+        serve(Processes(rank, 2, exchange, [0, 1], 2), "nowhere.json", lambda: unused, lambda: way, fill=False)
+    assert way.close.called == (rank == 1)  # process 0 had not come to it
     sys.excepthook(caught.type, caught.value, caught.tb)
     return capsys.readouterr().err
 

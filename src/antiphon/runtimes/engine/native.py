@@ -207,11 +207,12 @@ class Engine:
         self.library.ap_shared_join.restype = c_void_p
         return self.library.ap_shared_join(name, rank) or 0 if len(name) == _NAME else 0
 
-    def shared(self, memory: int, connected: Sequence[int]) -> Wire:
-        """A wire through that memory. `connected`, as of `sockets`, tell when a process is gone.
+    def shared(self, memory: int, polled: Sequence[int]) -> Wire:
+        """A wire through that memory. `polled`: for each rank the number of what tells when that one is gone, or -1; at
+        this one's place, of what tells that its calls are to end.
 
         Both belong to it."""
-        error, numbers = _Error(), np.asarray(connected, np.int32)
+        error, numbers = _Error(), np.asarray(polled, np.int32)
         self.library.ap_shared_complete.argtypes, self.library.ap_shared_complete.restype = [c_void_p], None
         self.library.ap_shared_open.argtypes = [c_void_p, c_uint32, c_void_p, POINTER(_Error)]
         self.library.ap_shared_open.restype = c_void_p

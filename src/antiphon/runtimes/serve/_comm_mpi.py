@@ -38,11 +38,27 @@ def over_mpi(who: Any, table: Any, compiler: str, timeout: float) -> Serving:
     def engine() -> Engine:
         return Engine(library("mpi", compiler))
 
-    def wire(made: Engine) -> Wire:
-        return made.mpi(who, list(range(who.size)), who.size)
-
     group = Processes(who.rank, who.size, exchange, places, world.size, timeout=timeout)
-    return serve(group, auto_or(table), engine, wire, fill=False)
+    return serve(group, auto_or(table), engine, lambda: _Duplicate(who), fill=False)
+
+
+class _Duplicate:
+    """The way to a wire (group_start) over a duplicate of a communicator."""
+
+    def __init__(self, who: Any) -> None:
+        self._who = who
+
+    def tells(self, engine: Engine | None) -> str:
+        return ""
+
+    def answers(self, engine: Engine, told: Sequence[str]) -> str:
+        return ""
+
+    def wire(self, engine: Engine, answers: Sequence[str]) -> Wire:
+        return engine.mpi(self._who, list(range(self._who.size)), self._who.size)
+
+    def close(self) -> None:
+        pass
 
 
 class MpiLibrary:

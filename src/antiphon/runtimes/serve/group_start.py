@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from antiphon import __version__
 from antiphon.errors import AntiphonError, Invalid, Missing, TimedOut, Unsupported, quote
@@ -17,7 +18,7 @@ from antiphon.runtimes.serve.book import Book, decode_book, encode_book
 from antiphon.runtimes.serve.group_book import base_program, group_book, read_any
 from antiphon.runtimes.serve.mesh import Exchange
 from antiphon.runtimes.serve.serving import Serving
-from antiphon.runtimes.serve.texts import base64_of, fields_of, text_of
+from antiphon.runtimes.serve.texts import base64_of, fields_of, no_message, text_of
 
 _KINDS = {kind.__name__: kind for kind in (Invalid, Missing, Unsupported, TimedOut, TransportFailed)}
 
@@ -36,44 +37,80 @@ class Processes:
     timeout: float = 1800.0  # seconds without any progress in which plans are asked for (table "auto")
 
 
+class Way(Protocol):
+    """How processes come to a wire. Two texts of each go along with what a group tells anyway."""
+
+    def tells(self, engine: Engine | None) -> str:
+        """Process 0 has its engine then, the others may not."""
+
+    def answers(self, engine: Engine, told: Sequence[str]) -> str:
+        """What follows from what all have told."""
+
+    def wire(self, engine: Engine, answers: Sequence[str]) -> Wire:
+        """After nobody had anything to complain about."""
+
+    def close(self) -> None:
+        """Whatever became of it; the wire stays."""
+
+
 def serve(
-    group: Processes, table: Any, engine_of: Callable[[], Engine], wire_of: Callable[[Engine], Wire], fill: bool
+    group: Processes, table: Any, engine_of: Callable[[], Engine], way_of: Callable[[], Way], fill: bool
 ) -> Serving:
     """Collective. Only the table of process 0 is looked at; what goes wrong at one process is an error at all.
 
-    `fill`: calls that no page is for get plans made at once, instead of being left to the library.
+    Everybody hears from everybody twice: what there is, and whether all can go by it. `fill`: calls that no page is for
+    get plans made at once, instead of being left to the library.
     """
     engine: Engine | None = None
-    told: dict[str, str] = {}
-    auto = is_auto(table) and group.ranks == group.everyone
-    try:
-        if group.rank == 0:
-            engine = engine_of()  # compiles where that is still to be done, while the others wait
-            told = {"book": text_of(encode_book(_book(group, None if is_auto(table) else table)))}
-            told["base"] = text_of(base_program(group.ranks)) if fill else ""
-            told["auto"] = "1" if auto else ""
-    except (AntiphonError, OSError) as error:
-        told = _fault(error)
-    told = _agreed(group, {**told, "version": version()})
     mine: dict[str, str] = {}
-    try:
-        engine = engine or engine_of()
-    except (AntiphonError, OSError) as error:
-        mine = _fault(error)
-    _agreed(group, mine)
-    assert engine is not None
-    book, base = (base64_of(told.get(name), "process 0") for name in ("book", "base"))
-    begun = begin(group, lambda mine: _all_agreed(group, mine)) if told.get("auto") else None
-    try:
-        first = decode_book(book) if begun is None or begun.book is None else begun.book
-        serving = Serving(engine, wire_of(engine), group.rank, first, base, fill)
-    except BaseException:
-        if begun is not None and begun.apart is not None:
-            begun.apart.end()
-        raise
+    with ExitStack() as stack:
+        try:
+            if group.rank == 0:
+                engine = engine_of()  # compiles where that is still to be done, while the others wait
+                mine |= _told(group, table, fill)
+            way = way_of()
+            stack.callback(way.close)
+            mine["way"] = way.tells(engine)
+        except (AntiphonError, OSError) as error:
+            mine = _fault(error)
+        said = _all_agreed(group, {**mine, "version": version()})
+        told, mine = said[0], {}
+        try:
+            engine = engine or engine_of()
+            mine["way"] = way.answers(engine, [_text(one, rank) for rank, one in enumerate(said)])
+        except (AntiphonError, OSError) as error:
+            mine = _fault(error)
+        answers = [_text(one, rank) for rank, one in enumerate(_all_agreed(group, mine))]
+        assert engine is not None
+        book, base = (base64_of(told.get(name), "process 0") for name in ("book", "base"))
+        begun = begin(group, lambda mine: _all_agreed(group, mine)) if told.get("auto") else None
+        try:
+            first = decode_book(book) if begun is None or begun.book is None else begun.book
+            serving = Serving(engine, way.wire(engine, answers), group.rank, first, base, fill)
+        except BaseException:
+            if begun is not None and begun.apart is not None:
+                begun.apart.end()
+            raise
     if begun is not None:
         follow(begun, serving, group)
     return serving
+
+
+def _told(group: Processes, table: Any, fill: bool) -> dict[str, str]:
+    """By process 0."""
+    auto = is_auto(table)
+    return {
+        "book": text_of(encode_book(_book(group, None if auto else table))),
+        "base": text_of(base_program(group.ranks)) if fill else "",
+        "auto": "1" if auto and group.ranks == group.everyone else "",
+    }
+
+
+def _text(one: dict[str, str], rank: int) -> str:
+    found = one.get("way")
+    if not isinstance(found, str):
+        raise no_message(f"process {rank}", "expected how it can be reached")
+    return found
 
 
 def version() -> str:
@@ -100,13 +137,8 @@ def _fault(error: Exception) -> dict[str, str]:
     return {"fault": str(error), "kind": type(error).__name__}
 
 
-def _agreed(group: Processes, mine: dict[str, str]) -> dict[str, str]:
-    """What process 0 says, if nobody has anything to complain about."""
-    return _all_agreed(group, mine)[0]
-
-
 def _all_agreed(group: Processes, mine: dict[str, str]) -> list[dict[str, str]]:
-    """What everybody says."""
+    """What everybody says, if nobody has anything to complain about."""
     said = [fields_of(text, f"process {rank}") for rank, text in enumerate(group.exchange(json.dumps(mine)))]
     for rank, one in enumerate(said):
         if "fault" in one:

@@ -16,7 +16,7 @@ from pathlib import Path
 from antiphon.errors import Invalid
 from antiphon.runtimes.serve.admission import BACKLOG, Knock, Party, gather
 from antiphon.runtimes.serve.handshake import derived
-from antiphon.runtimes.serve.secret import TEXT, Secret
+from antiphon.runtimes.serve.secret import Secret, hint_of
 from antiphon.runtimes.serve.texts import fields_of, hex_of, no_message
 
 Exchange = Callable[[str], Sequence[str]]
@@ -45,8 +45,6 @@ def mesh(
     if not 0 <= rank < ranks:
         raise Invalid(f"rank {rank}: there are ranks 0 to {ranks - 1}")
     known = secret.data if secret else b""
-    source = f"here: {secret.source}" if secret else f"here: none, ${TEXT} is not set"
-    hint = f"give every process the same secret ({source})"
     with _Door(address, ranks) as door:
         told = exchange(json.dumps(asdict(door.card)))
         if len(told) != ranks:
@@ -54,7 +52,7 @@ def mesh(
         wanted = [r for r in range(ranks) if r != rank and (peers is None or r in peers)]
         cards = {other: _card(told[other], f"rank {other}") for other in wanted}
         knocks = [_knock(other, cards[other], door.card, known) for other in wanted if other < rank]
-        party = Party(rank, ranks, f"rank {rank}", timeout, hint)
+        party = Party(rank, ranks, f"rank {rank}", timeout, hint_of(secret))
         key = derived(known, door.card.token)
         met = gather(party, door.sockets, key, [r for r in wanted if r > rank], knocks, time.monotonic() + timeout)
     return [_tuned(met[other], buffer) if other in met else None for other in range(ranks)]

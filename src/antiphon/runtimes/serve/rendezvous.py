@@ -11,17 +11,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from antiphon.errors import Invalid, TimedOut, quote
-from antiphon.runtimes.engine.build import library
-from antiphon.runtimes.engine.native import Engine, TransportFailed, Wire
+from antiphon.runtimes.engine.native import TransportFailed
 from antiphon.runtimes.serve.admission import BACKLOG, Knock, Party, Place, gather
 from antiphon.runtimes.serve.auto_begin import auto_or
 from antiphon.runtimes.serve.group_start import Processes, serve
 from antiphon.runtimes.serve.handshake import derived
-from antiphon.runtimes.serve.interface import interface_address
-from antiphon.runtimes.serve.secret import job_secret
+from antiphon.runtimes.serve.secret import hint_of, job_secret
 from antiphon.runtimes.serve.serving import Serving
 from antiphon.runtimes.serve.texts import receive_text, send_text, texts_of
-from antiphon.runtimes.serve.wires import connect
+from antiphon.runtimes.serve.wires import Connecting, engine_over_sockets
 
 PATIENCE = 30.0  # seconds until whoever listens at the address must have answered as rank 0 does
 
@@ -31,17 +29,11 @@ def over_sockets(
 ) -> Serving:
     """Collective among the `ranks` processes that name the same address. TimedOut where not all come."""
     with Star(rank, ranks, address, timeout, secret) as star:
-
-        def engine() -> Engine:
-            return Engine(library("sockets", compiler))
-
-        def wire(made: Engine) -> Wire:
-            return connect(
-                made, rank, ranks, star.exchange, address=interface_address(), timeout=timeout, secret=star.secret
-            )[0]
-
         group = Processes(rank, ranks, star.exchange, range(ranks), ranks, timeout=timeout)
-        return serve(group, auto_or(table), engine, wire, fill=True)
+        return serve(
+            group, auto_or(table), lambda: engine_over_sockets(compiler),
+            lambda: Connecting(rank, ranks, star.exchange, timeout, star.secret), fill=True,
+        )  # fmt: skip
 
 
 def _parsed(address: str) -> tuple[str, int]:
@@ -61,8 +53,7 @@ class Star:
         self.where = f"{host}:{port}"
         places = self._places(host, port)
         self.secret = job_secret(secret, all(map(_near, places)), self.where)
-        hint = f"give every process the same secret (here: {self.secret.source})"
-        party = Party(rank, ranks, self.where, timeout, hint)
+        party = Party(rank, ranks, self.where, timeout, hint_of(self.secret))
         key = derived(self.secret.data, b"rendezvous")
         if rank:
             knock = Knock(0, places, key, self.where, early=True, patience=PATIENCE)

@@ -29,6 +29,12 @@ class Secret:
     source: str
 
 
+def hint_of(secret: Secret | None) -> str:
+    """How it is mended that another has a different one."""
+    source = f"here: {secret.source}" if secret else f"here: none, ${TEXT} is not set"
+    return f"give every process the same secret ({source})"
+
+
 def given_secret(argument: str | None = None) -> Secret | None:
     """What the user gave; None where nothing is given."""
     if argument is not None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -15,12 +13,10 @@ from torch._C._distributed_c10d import PrefixStore
 from torch.distributed import ReduceOp
 
 from antiphon.errors import Invalid, Unsupported
-from antiphon.runtimes.engine.build import library
-from antiphon.runtimes.engine.native import Engine, TransportFailed, Wire
+from antiphon.runtimes.engine.native import TransportFailed
 from antiphon.runtimes.serve import torch_arguments as asked
 from antiphon.runtimes.serve._torch_calls import Calls
 from antiphon.runtimes.serve.group_start import Processes, serve
-from antiphon.runtimes.serve.interface import interface_address
 from antiphon.runtimes.serve.secret import given_secret
 from antiphon.runtimes.serve.serving import Serving
 from antiphon.runtimes.serve.torch_about import NAME, About
@@ -28,7 +24,7 @@ from antiphon.runtimes.serve.torch_far import Far, devices, nccl
 from antiphon.runtimes.serve.torch_gloo import Late
 from antiphon.runtimes.serve.torch_monitored import Monitored
 from antiphon.runtimes.serve.torch_work import CollectiveFailed, Worker
-from antiphon.runtimes.serve.wires import connect
+from antiphon.runtimes.serve.wires import Connecting, engine_over_sockets
 
 _SETUP = 300.0  # seconds in which all processes of a group must have come together
 _chosen: dict[str, Any] = {"table": None}
@@ -78,7 +74,7 @@ class AntiphonGroup(About):
         self._far_together: Far | None = None
         self._monitored = Monitored(PrefixStore("monitored", store), rank, size)
         self._gloo = Late(PrefixStore("gloo", store), rank, size, timeout)
-        self._sockets: list[int] = []
+        self._connecting: Connecting | None = None
         patience = timeout.total_seconds()
         group = Processes(rank, size, self._exchange, places, everyone, whole, patience)
         serving = self._serving(group) if size > 1 else None
@@ -89,15 +85,12 @@ class AntiphonGroup(About):
 
     def _serving(self, group: Processes) -> Serving:
         table = _chosen["table"] or os.environ.get("ANTIPHON_TABLE") or None
-        return serve(group, table, lambda: Engine(library("sockets")), self._wire, fill=True)
+        return serve(group, table, engine_over_sockets, self._way, fill=True)
 
-    def _wire(self, engine: Engine) -> Wire:
-        rank, size = self._own
+    def _way(self) -> Connecting:
         patience = min(self._timeout.total_seconds(), _SETUP)
-        wire, self._sockets = connect(
-            engine, rank, size, self._exchange, address=interface_address(), timeout=patience, secret=given_secret()
-        )
-        return wire
+        self._connecting = Connecting(*self._own, self._exchange, patience, given_secret())
+        return self._connecting
 
     def _exchange(self, text: str) -> list[str]:
         rank, size = self._own
@@ -125,13 +118,8 @@ class AntiphonGroup(About):
     def abort(self) -> None:
         """What is under way fails at once, here and at the others."""
         serving = self.calls.serving
-        if serving is not None and not serving.broken:
-            for number in self._sockets:
-                if number >= 0:
-                    one = socket.socket(fileno=number)
-                    with suppress(OSError):
-                        one.shutdown(socket.SHUT_RDWR)
-                    one.detach()  # it is the wire's
+        if serving is not None and not serving.broken and self._connecting is not None:
+            self._connecting.cut()
         self.shutdown(check=False)
 
     # ---- making calls ----

@@ -135,15 +135,14 @@ class Pool:
 
 
 class Worker:
-    """One thread that carries out the calls of a group in the order in which they were made."""
+    """One thread that carries out the calls of a group in the order in which they were made; from the first one on."""
 
     def __init__(self) -> None:
         self.pool = Pool()
         self._todo: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._closed = False
-        self._thread = threading.Thread(target=self._run, name="antiphon", daemon=True)
-        self._thread.start()
+        self._thread: threading.Thread | None = None
 
     def submit(self, results: list[torch.Tensor], do: Callable[[], None]) -> Work:
         work = Work(results, do, self.pool)
@@ -152,6 +151,9 @@ class Worker:
                 work.end(CollectiveFailed("the process group has been destroyed"))
             else:
                 self._todo.put(work)
+                if self._thread is None:
+                    self._thread = threading.Thread(target=self._run, name="antiphon", daemon=True)
+                    self._thread.start()
         return work
 
     def _run(self) -> None:
@@ -165,7 +167,7 @@ class Worker:
             if not self._closed:
                 self._closed = True
                 self._todo.put(None)
-        if threading.current_thread() is not self._thread:
+        if self._thread is not None and threading.current_thread() is not self._thread:
             self._thread.join(patience)
         self.pool.close()
-        return not self._thread.is_alive()
+        return self._thread is None or not self._thread.is_alive()

@@ -38,6 +38,7 @@ int ap_shared_progress(ap_shared *shared, uint32_t *numbers, int most, int *coun
 /* Whether messages are under way, or done and not yet told; how many are under way; and whether any with this one. */
 int ap_shared_busy(const ap_shared *shared);
 int ap_shared_active(const ap_shared *shared);
+uint32_t ap_shared_member(const ap_shared *shared); /* this one's number */
 int ap_shared_waits_for(const ap_shared *shared, uint32_t member);
 /* After some fruitless looks: sleeps until somebody has something for this one, or so long. */
 void ap_shared_doze(ap_shared *shared, int microseconds);

@@ -1,5 +1,5 @@
-/* Messages between processes that are all on one host: through memory that they share. Their sockets only tell when one is
- * gone. */
+/* Messages between processes that are all on one host: through memory that they share. Of every other process there is
+ * something to poll, which tells when that one is gone; of this one, when its calls are to end at once. */
 #include "transport_shared.h"
 
 #include <poll.h>
@@ -17,8 +17,8 @@ typedef struct {
     ap_wire base;
     ap_shared *shared;
     uint32_t count;
-    uint32_t *whose; /* rank of each socket */
-    struct pollfd *sockets;
+    uint32_t *whose; /* rank of each */
+    struct pollfd *polled;
 } shared_wire;
 
 static int send(ap_wire *self, uint32_t peer, uint32_t channel, const void *data, size_t bytes, uint32_t number,
@@ -33,9 +33,12 @@ static int receive(ap_wire *self, uint32_t peer, uint32_t channel, void *data, s
 
 /* Somebody who is gone, and of whom something is wanted. What he left behind is still there: so look once more. */
 static int find_gone(const shared_wire *w, uint32_t *rank) {
-    if (poll(w->sockets, w->count, 0) <= 0) return 0;
+    if (poll(w->polled, w->count, 0) <= 0) return 0;
     for (uint32_t i = 0; i < w->count; i++)
-        if (w->sockets[i].revents && ap_shared_waits_for(w->shared, *rank = w->whose[i])) return 1;
+        if (w->polled[i].revents) {
+            *rank = w->whose[i];
+            if (*rank == ap_shared_member(w->shared) || ap_shared_waits_for(w->shared, *rank)) return 1;
+        }
     return 0;
 }
 
@@ -53,7 +56,10 @@ static int completed(ap_wire *self, int block, double timeout, uint32_t *numbers
         if (moved) {
             turn = 0, end = 0, gone = 0;
         } else if (gone) {
-            code = ap_fail(error, AP_TRANSPORT, "the connection to rank %u is lost: it has been closed", who);
+            if (who == ap_shared_member(w->shared))
+                code = ap_fail(error, AP_TRANSPORT, "the group has been aborted here");
+            else
+                code = ap_fail(error, AP_TRANSPORT, "the connection to rank %u is lost: it has been closed", who);
         } else if (turn < LOOKS) {
             sched_yield();
         } else {
@@ -76,26 +82,26 @@ static int left(ap_wire *self, ap_error *error) { return ap_shared_left(((shared
 
 static void close_wire(ap_wire *self) {
     shared_wire *w = (shared_wire *)self;
-    for (uint32_t i = 0; i < w->count; i++) close(w->sockets[i].fd);
+    for (uint32_t i = 0; i < w->count; i++) close(w->polled[i].fd);
     if (w->shared) ap_shared_close(w->shared);
-    free(w->whose), free(w->sockets), free(w);
+    free(w->whose), free(w->polled), free(w);
 }
 
-ap_wire *ap_shared_open(ap_shared *shared, uint32_t ranks, const int32_t *sockets, ap_error *error) {
+ap_wire *ap_shared_open(ap_shared *shared, uint32_t ranks, const int32_t *polled, ap_error *error) {
     shared_wire *w = calloc(1, sizeof *w);
-    if (w) w->sockets = calloc(ranks ? ranks : 1, sizeof *w->sockets), w->whose = calloc(ranks ? ranks : 1, sizeof *w->whose);
-    if (!w || !w->sockets || !w->whose) {
-        if (w) free(w->sockets), free(w->whose), free(w);
+    if (w) w->polled = calloc(ranks ? ranks : 1, sizeof *w->polled), w->whose = calloc(ranks ? ranks : 1, sizeof *w->whose);
+    if (!w || !w->polled || !w->whose) {
+        if (w) free(w->polled), free(w->whose), free(w);
         ap_shared_close(shared);
         for (uint32_t r = 0; r < ranks; r++)
-            if (sockets[r] >= 0) close(sockets[r]);
+            if (polled[r] >= 0) close(polled[r]);
         ap_fail(error, AP_MEMORY, "out of memory");
         return NULL;
     }
     for (uint32_t r = 0; r < ranks; r++)
-        if (sockets[r] >= 0) {
+        if (polled[r] >= 0) {
             w->whose[w->count] = r;
-            w->sockets[w->count++] = (struct pollfd){.fd = sockets[r], .events = POLLIN};
+            w->polled[w->count++] = (struct pollfd){.fd = polled[r], .events = POLLIN};
         }
     w->base = (ap_wire){.send = send, .receive = receive, .completed = completed, .close = close_wire, .begin = begin,
                         .left = left, .ranks = ranks};
