@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from random import Random
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 from antiphon.core.collective import Collective
 from antiphon.core.interpret.buffers import sides
 from antiphon.core.verify import verify
+from antiphon.lower.machine import judge as judging
 from antiphon.lower.machine.code import INPUT, OUTPUT, SCRATCH, Block, Code, Instruction, Places, spread
 from antiphon.lower.machine.execute import execute
 from antiphon.lower.machine.judge import judge
@@ -246,7 +248,8 @@ def test_the_verdict_is_that_of_all_orders(number: int, seed: int, times: int) -
     code = RIGHT[number]
     for _ in range(times):
         code = mutated(code, random)
-    fault = judge(code, seed=seed)
+    with patch.object(judging, "MANY", (2**13, 0)[seed % 2]):  # as a large one, too
+        fault = judge(code, seed=seed)
     assert (fault is None) == always_right(code), fault
     if fault is None:
         assert verify(schedule_of(code), topology(f"full:ranks={code.collective.ranks}")).fault is None
@@ -265,6 +268,26 @@ def test_many_at_a_time_are_any_order(number: int, seed: int, times: int) -> Non
         order = Order.of(code, Flat.of(code, run.order))
         if order.whole and not order.unordered(*Accesses.of(code, order.flat).pairs()[:2]).any():
             assert Waves(order).right(seed) == (run.fault is None)
+
+
+def test_a_large_code_that_is_right_is_never_run_one_by_one() -> None:
+    code = allreduce()
+    with patch.object(judging, "MANY", 0), patch.object(judging, "execute", side_effect=RuntimeError):
+        assert judge(code) is None
+        for block in code.blocks:
+            last = block.instructions.pop()
+            with pytest.raises(RuntimeError):
+                judge(code)
+            block.instructions.append(last)
+        code.start.append(1)
+        first = code.blocks[0].instructions[0]
+        for taken in (1, 2):
+            code.blocks[0].instructions[0] = replace(first, acquire=(0,) * taken)
+            if taken == 1:
+                assert judge(code) is None
+                continue
+            with pytest.raises(RuntimeError):  # it never comes so far
+                judge(code)
 
 
 def test_what_goes_around_never_ends() -> None:

@@ -26,28 +26,23 @@ def judge(code: Code, *, orders: int = ORDERS, seed: int = 0) -> Fault | None:
     go when chunks are large. That none hangs holds for all orders: what an instruction waits for does not depend on
     data. Then all accesses to a cell must be ordered. Where two are not, a run in the other order is made: a fault if
     that ends with other data, and none if the order makes no difference (of two that add to a cell it always does:
-    the one may miss what the other adds). Of a large code whose accesses are all ordered the later runs are made many
-    instructions at a time.
+    the one may miss what the other adds). The runs of a large code whose accesses are all ordered are made many
+    instructions at a time: the first, too, where no run is needed to know the order (`_right`).
     """
     many = int(code.begin[-1]) >= MANY
     seed += many  # blocks get farther ahead then, which is faster
+    if many and _right(code, orders, seed):
+        return None
     run = execute(code, seed)
     if run.fault is not None:
         if run.fault.kind not in ("wrong", "input"):
             return run.fault
         return _races(Order.of(code, Flat.of(code, run.order)), seed, wrong=run.fault)[0] or run.fault
-    if any(
-        one.count > code.least and (one.pop >= 0 or one.push >= 0)
-        for block in code.blocks
-        for one in block.instructions
-    ):
-        chunkwise = execute(spread(code), seed)
-        if chunkwise.fault is not None:
-            each = "each is a message of its own" if code.least == 1 else f"a message holds {code.least} of them"
-            what = f"{chunkwise.fault.what}, where chunks are so large that {each}"
-            return Fault(chunkwise.fault.kind, what)
+    chunkwise = _chunkwise(code, seed)
+    if chunkwise is not None:
+        return chunkwise
     asked = Order.of(code, Flat.of(code, run.order))
-    if code.held and not (asked.whole and ends(asked, [_rows(asked.flat, before, one) for one, before in code.held])):
+    if code.held and not _ends_held(asked):
         slower = execute(held_up(code), seed)
         if slower.fault is not None and slower.fault.kind == "hang":
             return slower.fault
@@ -63,9 +58,48 @@ def judge(code: Code, *, orders: int = ORDERS, seed: int = 0) -> Fault | None:
     return None
 
 
-def _races(asked: Order, seed: int, wrong: Fault | None = None) -> tuple[Fault | None, bool]:
+def _right(code: Code, orders: int, seed: int) -> bool:
+    """Whether a large code is seen to be right without a run of one instruction after another: its order is the same
+    in all of them, as nearly always, and says enough. What is wrong, those say."""
+    asked = Order.of(code, Flat.of(code, ()))
+    if not asked.whole:
+        return False
+    waves = Waves(asked)
+    if not all(waves.right(seed + more) for more in range(orders)):
+        return False
+    asked.flat = Flat.of(code, waves.order)
+    return (
+        (not code.held or _ends_held(asked))
+        and _chunkwise(code, seed) is None
+        and _races(asked, seed, most=0) == (None, True)
+    )
+
+
+def _chunkwise(code: Code, seed: int) -> Fault | None:
+    """What goes wrong with messages in as many parts as ever."""
+    if not any(
+        one.count > code.least and (one.pop >= 0 or one.push >= 0)
+        for block in code.blocks
+        for one in block.instructions
+    ):
+        return None
+    fault = execute(spread(code), seed).fault
+    if fault is None:
+        return None
+    each = "each is a message of its own" if code.least == 1 else f"a message holds {code.least} of them"
+    return Fault(fault.kind, f"{fault.what}, where chunks are so large that {each}")
+
+
+def _ends_held(asked: Order) -> bool:
+    """Whether it surely ends where what is held up waits."""
+    return asked.whole and ends(asked, [_rows(asked.flat, before, one) for one, before in asked.code.held])
+
+
+def _races(
+    asked: Order, seed: int, wrong: Fault | None = None, most: int = MOST_TRIED
+) -> tuple[Fault | None, bool]:  # fmt: skip
     """The first two accesses that nothing orders, where the other order ends otherwise; and whether there are none that
-    nothing orders. `wrong`: how this run ended."""
+    nothing orders. `wrong`: how this run ended. `most`: of so many the other order is tried."""
     code, flat = asked.code, asked.flat
     accesses = Accesses.of(code, flat)
     before, after, cell, written = accesses.pairs()
@@ -77,7 +111,7 @@ def _races(asked: Order, seed: int, wrong: Fault | None = None) -> tuple[Fault |
         early, late = (other, one) if wrong is None else (one, other)
         what = f"{code.tell(*early)} does not wait for {code.tell(*late)}, and both touch"
         what += f" {code.places.tell(int(cell[at]))}"
-        if number >= MOST_TRIED or _loses(code, one, other, int(cell[at])):
+        if number >= most or _loses(code, one, other, int(cell[at])):
             return Fault("race", what), False
         run = execute(code, seed, last=one, until=other)
         if (wrong is None) != (run.fault is None):
@@ -153,9 +187,10 @@ def _from_outside(code: Code, accesses: Accesses, asked: Order) -> Fault | None:
     known: dict[int, int] = defaultdict(int)  # of each rank from whom it has heard in the end, as bits
     for row in ends.tolist():
         known[int(rank_of[flat.block[row]])] |= heard[row]
-    for row, rank in zip(
-        (early // code.collective.ranks).tolist(), (early % code.collective.ranks).tolist(), strict=True
-    ):
+    rows, ranks = early // code.collective.ranks, early % code.collective.ranks
+    _, first = np.unique(rank_of[flat.block[rows]] * code.collective.ranks + ranks, return_index=True)
+    for at in np.sort(first).tolist():
+        row, rank = int(rows[at]), int(ranks[at])
         if not known[int(rank_of[flat.block[row]])] >> rank & 1:
             what = "its rank ends without having heard of that, and may be two calls ahead"
             return Fault("race", f"{code.tell(*_named(flat, row))} writes at rank {rank}: {what}")
@@ -222,16 +257,17 @@ def _heard(asked: Order, rank_of: Longs, rows: set[int], *, before: bool) -> dic
     order in which rows happened, or backwards."""
     flat, ranks = asked.flat, asked.code.collective.ranks
     src, dst = (asked.src, asked.dst) if before else (asked.dst, asked.src)
-    into: dict[int, list[int]] = {}
-    for one, other in zip(src.tolist(), dst.tolist(), strict=True):
-        into.setdefault(other, []).append(one)
-    leaving = set(src.tolist()) | rows
+    leaving = np.union1d(src, np.fromiter(rows, np.int64, len(rows)))
+    event = np.concatenate([2 * flat.when[dst] + (not before), 2 * flat.when[leaving] + before])
+    order = np.argsort(event if before else -event, kind="stable")
     bits = [1 << rank if rank < ranks else 0 for rank in rank_of.tolist()]  # by block
     found: dict[int, int] = {}
-    when, block = flat.when.tolist(), flat.block.tolist()
-    for row in sorted(leaving | set(into), key=when.__getitem__, reverse=not before):
-        for one in into.get(row, ()):
-            bits[block[row]] |= found[one]
-        if row in leaving:
-            found[row] = bits[block[row]]
+    block = flat.block[np.concatenate([dst, leaving])][order].tolist()
+    come = np.concatenate([src, np.full(len(leaving), -1)])[order].tolist()
+    leave = np.concatenate([dst, leaving])[order].tolist()
+    for here, one, row in zip(block, come, leave, strict=True):
+        if one >= 0:
+            bits[here] |= found[one]
+        else:
+            found[row] = bits[here]
     return found

@@ -23,22 +23,24 @@ MOST_BITS = 2**12  # questions that are answered in one pass
 
 @dataclass(frozen=True, eq=False)
 class Flat:
-    """Instructions of all blocks as rows: those of block b are ptr[b] to ptr[b + 1]."""
+    """Instructions of all blocks as rows: those of block b are ptr[b] to ptr[b + 1]. `when` is empty where no run is
+    known yet."""
 
     ptr: Longs
     block: Longs
     when: Longs  # in which place each happened in one complete run
 
     @staticmethod
-    def of(code: Code, order: Sequence[int]) -> Flat:
+    def of(code: Code, order: Sequence[int] | Longs) -> Flat:
         ptr = code.begin
-        when = np.empty(int(ptr[-1]), np.int64)
+        when = np.empty(len(order), np.int64)
         when[np.asarray(order, np.int64)] = np.arange(len(order))
         return Flat(ptr, np.repeat(np.arange(len(code.blocks)), np.diff(ptr)), when)
 
 
 def edges(code: Code, flat: Flat) -> tuple[Longs, Longs]:
-    """Rows that come before others of other blocks, each with that other; those of semaphores are left to `Order`."""
+    """Rows that come before others of other blocks, each with that other; those of semaphores are left to `Order`. What
+    never comes is awaited by a row that comes before itself."""
     ptr = flat.ptr.tolist()
     src: list[int] = []
     dst: list[int] = []
@@ -47,7 +49,8 @@ def edges(code: Code, flat: Flat) -> tuple[Longs, Longs]:
     for number, block in enumerate(code.blocks):
         for row, one in enumerate(block.instructions, ptr[number]):
             for other, index in one.wait:
-                src.append(ptr[other] + index)
+                there = ptr[other] + index
+                src.append(there if there < ptr[other + 1] else row)
                 dst.append(row)
             if one.pop >= 0:
                 takes[one.pop].append(row)
@@ -59,9 +62,16 @@ def edges(code: Code, flat: Flat) -> tuple[Longs, Longs]:
         if code.slots:
             src += taken[: max(len(put) - code.slots, 0)]
             dst += put[code.slots :][: len(taken)]
-    rows = np.array(src, np.int64), np.array(dst, np.int64)
-    other = flat.block[rows[0]] != flat.block[rows[1]]
-    return rows[0][other], rows[1][other]
+        alone = put[len(taken) :] + taken[len(put) :]
+        src += alone
+        dst += alone
+    return _between(flat, np.array(src, np.int64), np.array(dst, np.int64))
+
+
+def _between(flat: Flat, src: Longs, dst: Longs) -> tuple[Longs, Longs]:
+    """Without those that the order within their block says already."""
+    kept = (flat.block[src] != flat.block[dst]) | (src >= dst)
+    return src[kept], dst[kept]
 
 
 Counted = tuple[list[int], list[int], int]  # rows that give to a semaphore, rows that take from it, where it begins
@@ -219,10 +229,15 @@ class Order:
             for rows in (gain, loss):
                 rows.sort(key=place.__getitem__)
             sure += _counted(gain, loss, start, line)
-            if any(line[rows[0]] != line[row] for rows in (gain, loss) for row in rows):
+            if len(loss) > start + len(gain) or any(
+                line[rows[0]] != line[row] for rows in (gain, loss) for row in rows
+            ):  # fmt: skip
                 left.append((gain, loss, start))
         order = order._with(_firm(sure, loose))
         while left:
+            if not len(flat.when):
+                order.whole = False
+                return order
             chained = order._chained([rows for gain, loss, _ in left for rows in (gain, loss)])
             ready = [chained[2 * i] and chained[2 * i + 1] for i in range(len(left))]
             if not any(ready):
@@ -239,8 +254,8 @@ class Order:
 
     def _with(self, pairs: list[Row]) -> Order:
         rows = np.array(pairs, np.int64).reshape(-1, 2)
-        rows = rows[self.flat.block[rows[:, 0]] != self.flat.block[rows[:, 1]]]
-        src, dst = np.concatenate([self.src, rows[:, 0]]), np.concatenate([self.dst, rows[:, 1]])
+        src, dst = _between(self.flat, rows[:, 0], rows[:, 1])
+        src, dst = np.concatenate([self.src, src]), np.concatenate([self.dst, dst])
         return Order(self.code, self.flat, src, dst)
 
     def _chained(self, several: list[list[int]]) -> list[bool]:

@@ -1,4 +1,4 @@
-"""More runs of a code of which one run and its order are known: many instructions at a time, in columns.
+"""Runs of a code whose order is known: many instructions at a time, in columns.
 
 What must come before what is the same in every run. So of the instructions for which nothing is missing a random share
 is done at once, which stands for any order among them: no two of them touch a cell that one of them writes (`Order`
@@ -40,7 +40,8 @@ class _Moves:
         takes, puts = (np.flatnonzero(way >= 0) for way in (pop, push))
         takes, puts = takes[np.argsort(pop[takes], kind="stable")], puts[np.argsort(push[puts], kind="stable")]
         source = np.full(len(every), -1, np.int64)
-        source[takes] = puts  # the k-th put into a way is the k-th taken: in the run that is known none is left
+        many = min(len(takes), len(puts))  # the same, unless the code never ends
+        source[takes[:many]] = puts[:many]  # the k-th put into a way is the k-th taken
         moves = [one.count if one.read or one.pop >= 0 else 0 for one in every]
         count = np.array(moves, np.int64)
         return _Moves(
@@ -57,6 +58,7 @@ class Waves:
         self.ptr, self.after = pointers(src[by], rows), dst[by]
         self.before = np.bincount(dst, minlength=rows)
         self.moves = _Moves.of(order.code)
+        self.order = np.zeros(0, np.int64)  # rows as they happened in the last run
 
     def right(self, seed: int) -> bool:
         """Whether a run in an order drawn by `seed` ends as it should."""
@@ -65,7 +67,7 @@ class Waves:
         cells, share = words(case.given), random.choice((1.0, 0.5, 0.25))
         values = np.zeros((int(self.moves.slot[-1]), cells.shape[1]), np.uint64)
         draw = np.random.default_rng(seed)
-        left, ready, done = self.before.copy(), np.flatnonzero(self.before == 0), 0
+        left, ready, done = self.before.copy(), np.flatnonzero(self.before == 0), list[Longs]()
         while len(ready):
             now = draw.random(len(ready)) < share
             if not now.any():
@@ -73,13 +75,14 @@ class Waves:
             some = ready[now]
             if not self._move(some, cells, values):
                 return False
-            done += len(some)
+            done.append(some)
             after = self.after[ranges(self.ptr[some], self.ptr[some + 1] - self.ptr[some])]
             np.subtract.at(left, after, 1)
             ready = np.concatenate([ready[~now], np.unique(after[left[after] == 0])])
         wanted = {**case.kept, **case.wanted}
         at, held = np.fromiter(wanted, np.int64, len(wanted)), words(list(wanted.values()))
-        return done == len(left) and bool((cells[at] == held).all())
+        self.order = np.concatenate([self.order[:0], *done])
+        return len(self.order) == len(left) and bool((cells[at] == held).all())
 
     def _move(self, rows: Longs, cells: Words, values: Words) -> bool:
         """False where there is nothing to read, or a message is of another length."""

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from antiphon.lower.onesided.form import SYNC, Place, Step
 
+_SYNC = Step(SYNC)
 Touched = Callable[[int, Place, int], tuple[int, int, int]]
 
 
@@ -17,18 +18,24 @@ def plainly(rank: int, place: Place, size: int) -> tuple[int, int, int]:
 
 @dataclass(eq=False)
 class Line:
-    """Of a rank. `touched`: the buffer, and from where to where, that it touches by a place and a size. `fresh`: what
-    it touched since the last sync, and whether it wrote there. `awaited`: it has waited for something since then."""
+    """Of a rank. `touched`: the buffer, and from where to where, that it touches by a place and a size. `ones`, `wide`:
+    what it touched since the last sync, and whether it wrote there: single chunks by their places, and all else.
+    `awaited`: it has waited for something since then."""
 
     rank: int
     touched: Touched = plainly
     made: list[Step] = field(default_factory=list)
-    fresh: list[tuple[int, int, int, bool]] = field(default_factory=list)
+    ones: dict[Place, bool] = field(default_factory=dict)
+    wide: list[tuple[int, int, int, bool]] = field(default_factory=list)
     awaited: bool = False
 
+    @property
+    def fresh(self) -> bool:
+        return bool(self.ones or self.wide)
+
     def sync(self) -> None:
-        self.made.append(Step(SYNC))
-        self.fresh, self.awaited = [], False
+        self.made.append(_SYNC)
+        self.ones, self.wide, self.awaited = {}, [], False
 
     def touch(self, step: Step, reads: Sequence[tuple[Place, int]], writes: Sequence[tuple[Place, int]] = ()) -> None:
         """Append a step that reads and writes places and sizes, behind a sync where it meets what is not yet done."""
@@ -39,14 +46,28 @@ class Line:
         else:
             some = [(*touched(rank, place, size), False) for place, size in reads]
             some += [(*touched(rank, place, size), True) for place, size in writes]
-        if self.awaited or (self.fresh and self._meets(some)):
+        if self.awaited or self._meets(some):
             self.sync()
         self.made.append(step)
-        self.fresh += some
+        for one in some:
+            buffer, begin, end, writes_it = one
+            if end - begin == 1:
+                self.ones[buffer, begin] = writes_it or self.ones.get((buffer, begin), False)
+            else:
+                self.wide.append(one)
 
     def _meets(self, some: list[tuple[int, int, int, bool]]) -> bool:
+        ones, wide = self.ones, self.wide
         for buffer, begin, end, writes in some:
-            for other, start, stop, wrote in self.fresh:
+            if end - begin == 1:
+                wrote = ones.get((buffer, begin))
+                if wrote or (writes and wrote is not None):
+                    return True
+            else:
+                for (other, at), wrote in ones.items():
+                    if (writes or wrote) and buffer == other and begin <= at < end:
+                        return True
+            for other, start, stop, wrote in wide:
                 if (writes or wrote) and buffer == other and begin < stop and start < end:
                     return True
         return False

@@ -31,36 +31,47 @@ def messages(program: Program) -> Messages:
 
 
 class Moves:
-    """What each message moves, cut where a part of either side ends; neighbours on both sides are one. They are made
-    when they are asked for, of one rank after another. `empty`: whether a message moves nothing."""
+    """What each message moves, cut where a part of either side ends; neighbours on both sides are one. `message`: of
+    each move; `columns`: buffer and chunk of its source and of its target, and its size. `empty`: whether a message
+    moves nothing."""
 
     def __init__(self, program: Program, bound: Bound, found: Messages) -> None:
         self.program, self.bound, self.found = program, bound, found
         self.ptr = pointers(program.rank[found.send], program.ranks)  # sends stand by rank
         until = np.concatenate([[0], np.cumsum(bound.length)])
         self.empty: Bools = until[program.part_ptr[found.send]] == until[program.part_ptr[found.send + 1]]
+        one = ~self.empty
+        for rows in (found.send, found.receive):
+            one &= program.part_ptr[rows + 1] - program.part_ptr[rows] == 1
+        plain = np.flatnonzero(one)
+        mine, theirs = program.part_ptr[found.send[plain]], program.part_ptr[found.receive[plain]]
+        columns = (bound.buffer[mine], bound.begin[mine], bound.buffer[theirs], bound.begin[theirs], bound.length[mine])
+        several = [(at, *move) for at in np.flatnonzero(~one & ~self.empty).tolist() for move in self._cut(at)]
+        more = np.array(several, np.int64).reshape(-1, 6).T
+        message = np.concatenate([plain, more[0]])
+        order = np.argsort(message, kind="stable")
+        self.message = message[order]
+        self.columns = [np.concatenate(some)[order] for some in zip(columns, more[1:], strict=True)]
+        self.first = pointers(self.message, len(found.send))
 
     def of(self, rank: int) -> Callable[[int], list[Move]]:
-        """Of a message that this rank sends."""
-        program, bound = self.program, self.bound
+        """Of a message that this rank sends; made when they are asked for, of one rank after another."""
         low, high = int(self.ptr[rank]), int(self.ptr[rank + 1])
-        send, receive = self.found.send[low:high], self.found.receive[low:high]
-        peer = program.peer[send].tolist()
-        mine, theirs = program.part_ptr[send], program.part_ptr[receive]
-        one = (program.part_ptr[send + 1] - mine == 1) & (program.part_ptr[receive + 1] - theirs == 1)
-        plain = (one & (bound.length[np.where(one, mine, 0)] > 0)).tolist()
-        at = (np.where(one, rows, 0) for rows in (mine, theirs))
-        source, target = (zip(bound.buffer[rows].tolist(), bound.begin[rows].tolist(), strict=True) for rows in at)
-        length = bound.length[np.where(one, mine, 0)].tolist()
-        moves = list(map(Move, peer, source, target, length))
+        first = self.first[low : high + 1].tolist()
+        some = slice(first[0], first[-1])
+        peer = self.program.peer[self.found.send[self.message[some]]].tolist()
+        source, begin, target, at, size = (column[some].tolist() for column in self.columns)
+        places = (zip(source, begin, strict=True), zip(target, at, strict=True))
+        moves = list(map(Move, peer, *places, size))
 
         def of(at: int) -> list[Move]:
-            if plain[at - low]:
-                return [moves[at - low]]
-            parts = (self._parts(int(rows[at - low])) for rows in (send, receive))
-            return _cut(peer[at - low], *parts)
+            return moves[first[at - low] - first[0] : first[at - low + 1] - first[0]]
 
         return of
+
+    def _cut(self, at: int) -> list[tuple[int, int, int, int, int]]:
+        mine, theirs = (self._parts(int(rows[at])) for rows in (self.found.send, self.found.receive))
+        return [(*move.source, *move.target, move.size) for move in _cut(0, mine, theirs)]
 
     def _parts(self, row: int) -> list[tuple[int, int, int]]:
         bound, some = self.bound, slice(int(self.program.part_ptr[row]), int(self.program.part_ptr[row + 1]))

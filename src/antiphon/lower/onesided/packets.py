@@ -10,13 +10,14 @@ must have heard from all that it writes to. It has, where the result of everyone
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import groupby, pairwise, repeat
+from typing import Literal, NamedTuple
 
 import numpy as np
 
-from antiphon.core.columns import Bools, Longs
+from antiphon.core.columns import Bools, Longs, distinct, order_of, pointers, ranges, starts, sums
 from antiphon.core.program import Bound, Program
 from antiphon.core.program.kinds import FOLD as FOLDS
 from antiphon.core.program.kinds import RECEIVE, SCRATCH, SEND
@@ -33,10 +34,11 @@ from antiphon.lower.onesided.form import (
     Step,
 )
 from antiphon.lower.onesided.line import Fold, Line, together
-from antiphon.lower.onesided.messages import Moves, joined, messages
+from antiphon.lower.onesided.messages import Moves, messages
 from antiphon.lower.onesided.streams import streams
 from antiphon.lower.onesided.switched import Switched
 
+_SIDES: tuple[Literal["left", "right"], ...] = ("left", "right")
 KINDS = ("allreduce", "allgather", "reducescatter", "alltoall")
 
 
@@ -52,73 +54,65 @@ class ByPackets:
 
     def __init__(self, program: Program, bound: Bound) -> None:
         self.program, self.bound, self.found = program, bound, messages(program)
-        moves = Moves(program, bound, self.found)
-        self.of = [moves.of(rank) for rank in range(program.ranks)]
-        self.folds = list(_folds(program, bound))
+        self.moves = Moves(program, bound, self.found)
+        folds = np.flatnonzero(program.kind == FOLDS)
+        self.folds = folds[bound.length[program.part_ptr[folds]] > 0]
 
     def dealt(self, most: int) -> tuple[int, Callable[[int], list[list[Step]]], Bound]:
         """In how many streams it goes, at most `most`; the steps of a rank in each, made when they are asked for; and
         its addresses, with as many chunks of scratch as they take, where a chunk of packets lies at twice its number.
         Linear in operations, times their parts.
         """
-        program, send = self.program, self.found.send
+        program = self.program
         stream = streams(program, self.found, most, Switched.none(program))
-        count = int(stream.max(initial=-1)) + 1
-        places = _Places(program, self.bound)
-        turns: dict[tuple[int, int], dict[int, _Turn]] = defaultdict(lambda: defaultdict(_Turn))
-        columns = (stream[send], program.when[send] // 2, program.rank[send], program.peer[send])
-        for (number, step, source, target), rows in _groups(columns):
-            of = self.of[source]
-            mine, theirs = turns[number, source][step], turns[number, target][step]
-            for move in joined([move for row in rows for move in of(row)]):
-                slot = places.slot(target, move)
-                mine.moves.append((move, slot))
-                theirs.taken.append((slot, move.target, move.size))
-        numbers = stream.tolist()
-        for rank, step, fold in self.folds:
-            turns[numbers[fold.rows[0]], rank][step].folds.append(fold)
-        places.settle(turns)
+        count, times = int(stream.max(initial=-1)) + 1, int(program.when.max(initial=0)) // 2 + 1
+        turn = stream * times + program.when // 2
+        sent = _Sent.of(program, self.found.send[self.moves.message], self.moves.columns, turn)
+        folds = self.folds[np.lexsort((turn[self.folds], program.rank[self.folds]))]
+        places = _Places(program, self.bound, sent, folds)
+        work = _Work(program, self.bound, turn, sent, folds, places)
         sizes = self.bound.sizes.copy()
         sizes[:, SCRATCH] = places.sizes()
 
         def steps(rank: int) -> list[list[Step]]:
-            return [_Rank(places, rank, turns[at, rank]).steps() for at in range(count)]
+            made: list[list[Step]] = [[] for _ in range(count)]
+            for at, turns in groupby(work.turns(rank), lambda one: one.number // times):
+                made[at] = _Rank(rank).steps(turns)
+            return made
 
         return count, steps, replace(self.bound, sizes=sizes)
 
 
-def _groups(columns: tuple[Longs, ...]) -> Iterator[tuple[tuple[int, ...], list[int]]]:
-    """Rows that have the same in all columns, in their order, by what they have."""
-    order = np.lexsort(columns[::-1])
-    keys = [column[order] for column in columns]
-    new = np.ones(len(order), bool)
-    new[1:] = np.any([key[1:] != key[:-1] for key in keys], axis=0)
-    low, rows = np.flatnonzero(new), order.tolist()
-    heads = zip(*(key[low].tolist() for key in keys), strict=True)
-    for head, begin, end in zip(heads, low.tolist(), [*low[1:].tolist(), len(rows)], strict=True):
-        yield head, rows[begin:end]
+class _Sent(NamedTuple):
+    """Messages as columns, by turn, sender and receiver. `slot`: of the receiver, where the packets go."""
 
+    turn: Longs
+    rank: Longs
+    peer: Longs
+    source: Longs
+    begin: Longs
+    target: Longs
+    at: Longs
+    size: Longs
+    slot: Longs
 
-@dataclass(eq=False)
-class _Turn:
-    """What a rank does in one step of a stream. `moves`: with the slots that they go to. `taken`: slots with where
-    their data is wanted."""
-
-    moves: list[tuple[Move, int]] = field(default_factory=list)
-    taken: list[tuple[int, Place, int]] = field(default_factory=list)
-    folds: list[Fold] = field(default_factory=list)
-
-
-def _folds(program: Program, bound: Bound) -> Iterator[tuple[int, int, Fold]]:
-    """Rank and step of each fold, with it."""
-    ptr, length = program.part_ptr.tolist(), bound.length.tolist()
-    parts = list(zip(bound.buffer.tolist(), bound.begin.tolist(), strict=True))
-    rows = np.flatnonzero(program.kind == FOLDS)
-    columns = (rows, program.rank[rows], program.when[rows] // 2)
-    for row, rank, step in zip(*(column.tolist() for column in columns), strict=True):
-        into, *operands = parts[ptr[row] : ptr[row + 1]]
-        if length[ptr[row]]:
-            yield rank, step, Fold((row,), into, tuple(operands), length[ptr[row]])
+    @staticmethod
+    def of(program: Program, send: Longs, moves: Sequence[Longs], turn: Longs) -> _Sent:
+        """Neighbours that go on where the one before ends, on both sides, are one."""
+        order = np.lexsort((program.peer[send], program.rank[send], turn[send]))
+        send = send[order]
+        keys = [turn[send], program.rank[send].astype(np.int64), program.peer[send].astype(np.int64)]
+        source, begin, target, at, size = (column[order] for column in moves)
+        head = np.ones(len(order), bool)
+        head[1:] = np.any([one[1:] != one[:-1] for one in (*keys, source, target)], axis=0)
+        head[1:] |= np.any([one[1:] != (one + size)[:-1] for one in (begin, at)], axis=0)
+        total = np.diff(np.append(np.cumsum(size)[head] - size[head], size.sum()))
+        turn, rank, peer, source, begin, target, at = (one[head] for one in (*keys, source, begin, target, at))
+        by = order_of(peer, program.ranks)
+        before = np.cumsum(total[by]) - total[by]
+        slot = np.empty(len(by), np.int64)
+        slot[by] = before - before[np.flatnonzero(starts(peer[by]))][np.cumsum(starts(peer[by])) - 1]
+        return _Sent(turn, rank, peer, source, begin, target, at, total, slot)
 
 
 class _Places:
@@ -128,13 +122,19 @@ class _Places:
     each chunk of scratch whether it is.
     """
 
-    def __init__(self, program: Program, bound: Bound) -> None:
+    def __init__(self, program: Program, bound: Bound, sent: _Sent, folds: Longs) -> None:
         self.first = np.concatenate([[0], np.cumsum(bound.sizes[:, SCRATCH])]).astype(np.int64)
-        self.slots = [0] * program.ranks
-        self.slot_of = np.full(int(self.first[-1]), -1, np.int64)  # of each chunk that comes by packets
-        self.come: list[slice] = []  # what each message of several chunks brings
+        self.slots: Longs = sums(sent.peer, sent.size, program.ranks)
+        into = sent.target == SCRATCH
+        come, size = self.first[sent.peer[into]] + sent.at[into], sent.size[into]
+        self.slot_of = np.full(int(self.first[-1]) + 1, -1, np.int64)  # of each chunk that comes by packets
+        self.slot_of[ranges(come, size)] = ranges(sent.slot[into], size)
+        part = ranges(program.part_ptr[folds] + 1, np.diff(program.part_ptr)[folds] - 1)
+        part = part[bound.buffer[part] == SCRATCH]
+        read = self.first[program.rank[program.part_op[part]]] + bound.begin[part]
         self.data = self._otherwise(program, bound)
-        self.place = self.slot_of  # of each chunk how many before it are data, once that is settled
+        self._settle(_wide(come, size), _wide(read, bound.length[part]))
+        self.place = np.concatenate([[0], np.cumsum(self.data)])  # of each chunk how many before it are data
 
     def _otherwise(self, program: Program, bound: Bound) -> Bools:
         """What anything but one message writes, or anything but folds reads."""
@@ -149,56 +149,38 @@ class _Places:
         found: Bools = (written > 1) | (other > 0)
         return found
 
-    def slot(self, rank: int, move: Move) -> int:
-        """The place of its packets at the receiver."""
-        at = self.slots[rank]
-        self.slots[rank] += move.size
-        if move.target[0] == SCRATCH:
-            low = int(self.first[rank]) + move.target[1]
-            if move.size == 1:
-                self.slot_of[low] = at
-            else:
-                self.slot_of[low : low + move.size] = np.arange(at, at + move.size)
-                self.come.append(slice(low, low + move.size))
-        return at
-
-    def settle(self, turns: dict[tuple[int, int], dict[int, _Turn]]) -> None:
-        """All slots are known. What a message brings, and what a fold reads, is packets as a whole or none of it: which
-        says nothing of what is one chunk, as nearly all is."""
-        read = [
-            slice(int(self.first[rank]) + place[1], int(self.first[rank]) + place[1] + fold.size)
-            for (_, rank), steps in turns.items()
-            for turn in steps.values()
-            for fold in turn.folds
-            if fold.size > 1
-            for place in fold.operands
-            if place[0] == SCRATCH
-        ]
+    def _settle(self, come: list[slice], read: list[slice]) -> None:
+        """What a message brings, and what a fold reads, is packets as a whole or none of it: which says nothing of what
+        is one chunk, as nearly all is."""
         for some in read:
             if (np.diff(self.slot_of[some]) != 1).any():
                 self.data[some] = True
         many = -1
         while many != (many := int(self.data.sum())):
-            for some in (*self.come, *read):
+            for some in (*come, *read):
                 self.data[some] |= self.data[some].any()
-        self.place = np.concatenate([[0], np.cumsum(self.data)])
 
-    def packets(self, rank: int, place: Place) -> Place | None:
-        """Where this is, if it is packets alone."""
-        at = int(self.first[rank]) + place[1]
-        return None if place[0] != SCRATCH or self.data[at] else (PACKETS, int(self.slot_of[at]))
+    def packets(self, rank: Longs, buffer: Longs, begin: Longs) -> Longs:
+        """In which slot these are, if they are packets alone; else -1."""
+        at = np.where(buffer == SCRATCH, self.first[rank] + begin, len(self.data) - 1)
+        return np.where(self.data[at], -1, self.slot_of[at])
 
-    def moved(self, rank: int, place: Place) -> Place:
-        """Where this is as data: a chunk of packets lies at twice its number."""
-        if place[0] != SCRATCH:
-            return place
-        low = int(self.first[rank])
-        return SCRATCH, 2 * self.slots[rank] + int(self.place[low + place[1]] - self.place[low])
+    def moved(self, rank: Longs, buffer: Longs, begin: Longs) -> Longs:
+        """Where in their buffers these are as data: a chunk of packets lies at twice its number."""
+        low = self.first[rank]
+        at = np.where(buffer == SCRATCH, low + begin, low)
+        return np.where(buffer == SCRATCH, 2 * self.slots[rank] + self.place[at] - self.place[low], begin)
 
-    def sizes(self) -> list[int]:
+    def sizes(self) -> Longs:
         """Chunks of scratch of every rank."""
         more = np.diff(self.place[self.first])
-        return [2 * slots + data if data else slots for slots, data in zip(self.slots, more.tolist(), strict=True)]
+        return np.where(more > 0, 2 * self.slots + more, self.slots)
+
+
+def _wide(low: Longs, size: Longs) -> list[slice]:
+    """Those of several chunks."""
+    wide = size > 1
+    return list(map(slice, low[wide].tolist(), (low + size)[wide].tolist()))
 
 
 def _covered(low: Longs, length: Longs, room: int) -> Longs:
@@ -212,40 +194,91 @@ def _covered(low: Longs, length: Longs, room: int) -> Longs:
     return found
 
 
-class _Rank:
-    """Writes the steps of a rank."""
+class _Turn(NamedTuple):
+    """What a rank does in one step of a stream. `taken`: packets with where they are wanted as data."""
 
-    def __init__(self, places: _Places, rank: int, turns: dict[int, _Turn]) -> None:
-        self.places, self.rank, self.turns = places, rank, turns
+    number: int
+    moves: list[Move]
+    taken: list[tuple[Place, Place, int]]
+    folds: list[Fold]
+
+
+class _Work:
+    """What every rank does, at the addresses that it has in the end."""
+
+    def __init__(
+        self, program: Program, bound: Bound, turn: Longs, sent: _Sent, folds: Longs, places: _Places
+    ) -> None:  # fmt: skip
+        self.sent, self.turn, self.folds, ranks = sent, turn[folds], folds, program.ranks
+        self.by_rank = order_of(sent.rank, ranks)
+        self.sent_ptr = pointers(sent.rank[self.by_rank], ranks)
+        self.begin = places.moved(sent.rank, sent.source, sent.begin)
+        taken = np.flatnonzero(places.packets(sent.peer, sent.target, sent.at) < 0)
+        self.taken = taken[order_of(sent.peer[taken], ranks)]
+        self.taken_ptr = pointers(sent.peer[self.taken], ranks)
+        self.at = places.moved(sent.peer, sent.target, sent.at)
+        self.fold_ptr = pointers(program.rank[folds], ranks)
+        self.size = bound.length[program.part_ptr[folds]]
+        many = np.diff(program.part_ptr)[folds]
+        self.part_ptr = np.concatenate([[0], np.cumsum(many)])
+        part, fold = ranges(program.part_ptr[folds], many), np.repeat(np.arange(len(folds)), many)
+        rank, buffer, begin = program.rank[folds][fold], bound.buffer[part], bound.begin[part]
+        slot = places.packets(rank, buffer, begin)
+        slot[self.part_ptr[:-1]] = -1  # the result
+        order = order_of(2 * fold + (slot >= 0), 2 * len(folds))  # data first, then packets
+        self.buffer = np.where(slot >= 0, PACKETS, buffer)[order]
+        self.place = np.where(slot >= 0, slot, places.moved(rank, buffer, begin))[order]
+
+    def turns(self, rank: int) -> Iterator[_Turn]:
+        """Those of a rank, in order."""
+        sent = self.sent
+        mine = self.by_rank[self.sent_ptr[rank] : self.sent_ptr[rank + 1]]
+        theirs = self.taken[self.taken_ptr[rank] : self.taken_ptr[rank + 1]]
+        moves = list(
+            map(Move, _list(sent.peer[mine]), _pairs(sent.source[mine], self.begin[mine]), _packets(sent.slot[mine]),
+            _list(sent.size[mine]))
+        )  # fmt: skip
+        into = _pairs(sent.target[theirs], self.at[theirs])
+        taken = list(zip(_packets(sent.slot[theirs]), into, _list(sent.size[theirs]), strict=True))
+        some = slice(int(self.fold_ptr[rank]), int(self.fold_ptr[rank + 1]))
+        folds = self._folds(some.start, some.stop)
+        numbers = (sent.turn[mine], sent.turn[theirs], self.turn[some])
+        every = distinct(np.concatenate(numbers))
+        low, high = (
+            zip(*(_list(np.searchsorted(one, every, side)) for one in numbers), strict=True) for side in _SIDES
+        )
+        for number, (a, b, c), (d, e, f) in zip(_list(every), low, high, strict=True):
+            yield _Turn(number, moves[a:d], taken[b:e], folds[c:f])
+
+    def _folds(self, low: int, high: int) -> list[Fold]:
+        ptr = _list(self.part_ptr[low : high + 1])
+        first, last = (ptr[0], ptr[-1])
+        places = list(_pairs(self.buffer[first:last], self.place[first:last]))
+        return [
+            Fold((row,), places[begin - first], tuple(places[begin - first + 1 : end - first]), size)
+            for row, (begin, end), size in zip(
+                _list(self.folds[low:high]), pairwise(ptr), _list(self.size[low:high]), strict=True
+            )
+        ]
+
+
+class _Rank:
+    """Writes the steps of a rank in a stream."""
+
+    def __init__(self, rank: int) -> None:
         self.line = Line(rank)
         self.held: list[Fold] = []  # what the next puts may take along
 
-    def steps(self) -> list[Step]:
-        for number in sorted(self.turns):
-            turn = self.turns[number]
-            moves = [self._move(move, slot) for move, slot in turn.moves]
-            if self.held:
-                moves = self._fold(moves)
-            if moves:
-                self._put(moves)
-            for slot, target, size in turn.taken:
-                if self.places.packets(self.rank, target) is None:
-                    self._unpack((PACKETS, slot), self.places.moved(self.rank, target), size)
-            self.held = together([self._read(fold) for fold in turn.folds]) if turn.folds else []
+    def steps(self, turns: Iterable[_Turn]) -> list[Step]:
+        for turn in turns:
+            left = self._fold(turn.moves) if self.held else turn.moves
+            if left:
+                self._put(left)
+            for packets, into, size in turn.taken:
+                self._unpack(packets, into, size)
+            self.held = together(turn.folds) if turn.folds else []
         self._fold([])
         return self.line.made
-
-    def _move(self, move: Move, slot: int) -> Move:
-        return Move(move.peer, self.places.moved(self.rank, move.source), (PACKETS, slot), move.size)
-
-    def _read(self, fold: Fold) -> Fold:
-        """Its operands as they are: data first, then packets."""
-        packets = [self.places.packets(self.rank, place) for place in fold.operands]
-        data = [
-            self.places.moved(self.rank, place) for place, some in zip(fold.operands, packets, strict=True) if not some
-        ]
-        operands = (*data, *(place for place in packets if place))
-        return Fold(fold.rows, self.places.moved(self.rank, fold.into), operands, fold.size)
 
     def _fold(self, asked: list[Move]) -> list[Move]:
         """Do the folds that were held, with the packets of what they make; gives the moves that are left."""
@@ -294,3 +327,15 @@ class _Rank:
         """What threads read of packets they wait for themselves; only data needs a sync."""
         read = [(place, size) for place in operands if place[0] != PACKETS]
         self.line.touch(Step(kind, (), along, into, operands, size), read, [(into, size)])
+
+
+def _list(column: Longs) -> list[int]:
+    return column.tolist()
+
+
+def _pairs(buffer: Longs, begin: Longs) -> Iterator[Place]:
+    return zip(buffer.tolist(), begin.tolist(), strict=True)
+
+
+def _packets(slot: Longs) -> Iterator[Place]:
+    return zip(repeat(PACKETS), slot.tolist())
