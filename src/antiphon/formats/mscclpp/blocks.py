@@ -174,6 +174,7 @@ class _Cut:
         self.type = {peer: ends.type(peer) for peer in channel}
         self.made = [Block()]
         self.told: dict[tuple[int, tuple[int, ...]], str] = {}  # signals and waits that the last block has
+        self.known: dict[tuple[object, ...], tuple[str, list[int]]] = {}  # channels and buffers of moves, in it
         self.crowd: list[Block] = []  # at the last barrier
         self.room = MOST_OPERATIONS - self._behind()
 
@@ -225,9 +226,8 @@ class _Cut:
         self._add([NOP])
 
     def _put(self, name: str, kind: str, moves: tuple[Move, ...]) -> None:
-        block, ids = self._room(1, kind, [move.peer for move in moves], moves)
+        block, ids, target = self._there(kind, moves)
         source = ",".join([self._local(move.source, move.size) for move in moves])
-        target = ",".join([self._remote(block, kind, move) for move in moves])
         block.operations.append(
             f'{{"name":"{name}","src_buff":[{source}],"dst_buff":[{target}],"channel_ids":[{ids}],'
             f'"channel_type":"{kind}"}}'
@@ -243,10 +243,9 @@ class _Cut:
         elif not step.moves:
             self._add([f'{{"name":"re{flagged}","src_buff":[{source}],"dst_buff":[{into}],"reduce_op":"sum"}}'])
         else:
-            block, ids = self._room(1, MEMORY, [move.peer for move in step.moves], step.moves)
-            target = ",".join([into, *[self._remote(block, MEMORY, move) for move in step.moves]])
+            block, ids, target = self._there(MEMORY, step.moves)
             block.operations.append(
-                f'{{"name":"res{flagged}","src_buff":[{source}],"dst_buff":[{target}],"channel_ids":[{ids}],'
+                f'{{"name":"res{flagged}","src_buff":[{source}],"dst_buff":[{into},{target}],"channel_ids":[{ids}],'
                 f'"channel_type":"memory","reduce_op":"sum"}}'
             )
 
@@ -267,9 +266,18 @@ class _Cut:
     def _local(self, place: Place, size: int) -> str:
         return f'{{"type":"{self.kinds[place[0]]}","index":{place[1]},"size":{size}}}'
 
-    def _remote(self, block: Block, kind: str, move: Move) -> str:
-        at = block.buffers[kind][self._buffer(kind, move)]
-        return f'{{"buffer_id":{at},"index":{move.target[1]},"size":{move.size}}}'
+    def _there(self, kind: str, moves: Sequence[Move]) -> tuple[Block, str, str]:
+        """The block that takes an operation with these moves; their channels, as it calls them; and their targets."""
+        key = (kind, *[(move.peer, move.target[0]) for move in moves])
+        known = self.known.get(key)
+        if known is None or len(self.made[-1].operations) >= self.room:
+            block, ids = self._room(1, kind, [move.peer for move in moves], moves)
+            known = self.known[key] = ids, [block.buffers[kind][self._buffer(kind, move)] for move in moves]
+        target = [
+            f'{{"buffer_id":{at},"index":{move.target[1]},"size":{move.size}}}'
+            for at, move in zip(known[1], moves, strict=True)
+        ]
+        return self.made[-1], known[0], ",".join(target)
 
     def _buffer(self, kind: str, move: Move) -> int:
         return self.buffers.setdefault((move.peer, self.kinds[move.target[0]], kind), len(self.buffers))
@@ -318,7 +326,7 @@ class _Cut:
             before = len(self.crowd)
             self.crowd.append(new)
         self.made.append(new)
-        self.told = {}
+        self.told, self.known = {}, {}
         self.room = MOST_OPERATIONS - before - self._behind()
         return new
 

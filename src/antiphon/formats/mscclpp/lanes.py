@@ -116,14 +116,14 @@ class Lanes:
         self.main = machine.block(rank, name)
         self.beside: list[int] = []  # blocks of the machine for what is not in line
         self.open: list[Item] = []
-        self.loose: tuple[Spot, ...] = ()  # what the next sync must wait for
+        self.loose: list[Spot] = []  # what the next sync must wait for
 
     def sync(self, number: int, verb: str, *, always: bool = False) -> None:
         """All threads wait for each other."""
         self.close()
         if self.loose or always:
-            self.machine.add(self.main, Instruction(number, verb, wait=self.loose))
-            self.loose = ()
+            self.machine.add(self.main, Instruction(number, verb, wait=tuple(self.loose)))
+            self.loose = []
 
     def close(self) -> None:
         items, self.open = self.open, []
@@ -190,7 +190,7 @@ class _Apart:
                 continue
             for thread, lane in enumerate(item.threads.lanes):
                 self._thread(item, thread, lane)
-        self.lanes.loose += tuple(spot for thread, spot in self.seen.items() if thread)
+        self.lanes.loose += [spot for thread, spot in self.seen.items() if thread]
 
     def _data(self, item: Item) -> None:
         """Each thread does its part when it gets there: so none need have waited for anything, and the last comes when
@@ -203,8 +203,8 @@ class _Apart:
         if item.marks and self.seen:
             spot = self.machine.add(block, Instruction(item.one.number, item.one.verb, wait=tuple(self.seen.values())))
         note(self.machine, spot, [], item.marks)
-        self.lanes.loose += (spot,)
-        self.flags = [*self.flags, *item.flags]
+        self.lanes.loose.append(spot)
+        self.flags += item.flags
         self.data = [spot]
 
     def _thread(self, item: Item, thread: int, lane: Lane) -> None:
@@ -214,7 +214,7 @@ class _Apart:
         wait = () if thread in self.seen or not thread else self.fence
         before = len(self.machine.blocks[block].instructions)
         self.seen[thread] = self.lanes.lane(block, item.one, lane, wait)
-        note(self.machine, (block, before), self.flags, [])
+        note(self.machine, (block, before), list(self.flags), [])
 
     def _fresh(self) -> int:
         self.used += 1

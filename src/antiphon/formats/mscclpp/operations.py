@@ -158,10 +158,9 @@ class Reader:
             )
         return self.wiring.cells(self, self.rank, at, of, place.index, size) + self._offset(of, skip)
 
-    def _packets(self, place: Buffer, size: int, skip: int, *, far: bool = False) -> Cells:
+    def _packets(self, place: Buffer, size: int, skip: int, *, far: bool = False) -> int:
         at, of = self.names.buffer(self, MEMORY, place.buffer_id) if far else (self.rank, place.type)
-        cell = self.wiring.packet_cells(self, at, of, place.index, size)
-        return cell + skip, size
+        return self.wiring.packet_cells(self, at, of, place.index, size) + skip
 
     def _sources(self, one: Inner, least: int = 1) -> list[Buffer]:
         if len(one.src_buff or ()) < least:
@@ -266,31 +265,31 @@ class Reader:
         sources, made = self._sources(one, len(targets)), []
         for source, target in zip(sources, targets, strict=False):
             skip, count = self._run(one, source.size)
-            first = Buffer(source.index, source.size, sources[0].type)
-            mark = self._packets(Buffer(target.index, source.size, None, target.buffer_id), source.size, skip, far=True)
-            made += self._data(count, [self._local(first, source.size, skip)], [mark[0]], marks=[(mark[0], count)])
+            mark = self._packets(target, source.size, skip, far=True)
+            read = self._here(sources[0].type, source.index, source.size, skip)
+            made += self._data(count, (read,), (mark,), (), ((mark, count),))
         return made
 
     def _pass_packets(self, one: Inner) -> list[Item]:
         self._whole(one)
         source, targets = self._sources(one)[0], self._targets(one)
         skip, count = self._run(one, source.size)
-        flag = self._packets(source, source.size, skip)[0]
-        marks = [self._packets(place, source.size, skip, far=True)[0] for place in targets]
+        flag = self._packets(source, source.size, skip)
+        marks = [self._packets(place, source.size, skip, far=True) for place in targets]
         return self._data(count, [flag], marks, flags=[(flag, count)], marks=[(mark, count) for mark in marks])
 
     def _unpack(self, one: Inner) -> list[Item]:
         self._whole(one)
         source, target = self._sources(one)[0], self._targets(one)[0]
         skip, count = self._run(one, source.size)
-        flag = self._packets(source, source.size, skip)[0]
-        return self._data(count, [flag], [self._local(target, source.size, skip)], flags=[(flag, count)])
+        flag = self._packets(source, source.size, skip)
+        return self._data(count, (flag,), (self._local(target, source.size, skip),), ((flag, count),))
 
     def _pack(self, one: Inner) -> list[Item]:
         self._whole(one)
         source, target = self._sources(one)[0], self._targets(one)[0]
         skip, count = self._run(one, source.size)
-        mark = self._packets(target, source.size, skip)[0]
+        mark = self._packets(target, source.size, skip)
         return self._data(count, [self._local(source, source.size, skip)], [mark], marks=[(mark, count)])
 
     def _reduce_packets(self, one: Inner) -> list[Item]:
@@ -301,10 +300,10 @@ class Reader:
         sources, targets = self._sources(one), self._targets(one, 1 + copied)
         size = sources[0].size
         skip, count = self._run(one, size)
-        flags = [self._packets(place, size, skip)[0] for place in sources[1:]]
+        flags = [self._packets(place, size, skip) for place in sources[1:]]
         read = [*flags, self._local(sources[0], size, skip)]
-        marks = [self._packets(place, size, skip)[0] for place in targets[1 : 1 + copied]]
-        marks += [self._packets(place, size, skip, far=True)[0] for place in targets[1 + copied :]] if sent else []
+        marks = [self._packets(place, size, skip) for place in targets[1 : 1 + copied]]
+        marks += [self._packets(place, size, skip, far=True) for place in targets[1 + copied :]] if sent else []
         write = [self._local(targets[0], size, skip), *marks]
         return self._data(
             count, read, write, flags=[(flag, count) for flag in flags], marks=[(mark, count) for mark in marks]
@@ -337,6 +336,6 @@ class Reader:
         self._whole(one)
         source, target = self._sources(one)[0], self._targets(one)[0]
         skip, count = self._run(one, source.size)
-        flag = self._packets(source, source.size, skip)[0]
+        flag = self._packets(source, source.size, skip)
         marks = self._group(target, source.size, skip, packets=True)
         return self._data(count, [flag], marks, flags=[(flag, count)], marks=[(mark, count) for mark in marks])

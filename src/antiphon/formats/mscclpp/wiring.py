@@ -105,11 +105,10 @@ class Wiring:
         if kind != "s":
             raise Invalid(f"{where}: packets go to scratch, not to {quote(kind)}")
         self.packed.add((at, index, size))
-        if index + size > self.file.gpus[at].scratch_chunks:
-            room = self.file.gpus[at].scratch_chunks
+        room = self.file.gpus[at].scratch_chunks
+        if index + size > room:
             raise Invalid(f"{where}: {_span(index, size)}, as packets, of the scratch of rank {at}, of {room}")
-        half = self.file.gpus[at].scratch_chunks * self.scratch
-        return int(self.first[at][SCRATCH]) + half + index * self.scratch
+        return self.first[at][SCRATCH] + (room + index) * self.scratch
 
     def refuse_mixed_scratch(self) -> None:
         """Packets lie at twice their index: where scratch is used both ways, they may lie upon what is none."""

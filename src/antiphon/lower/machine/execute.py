@@ -13,6 +13,7 @@ from random import Random
 import numpy as np
 from numpy.typing import NDArray
 
+from antiphon.core.columns import Longs, ranges
 from antiphon.core.interpret.buffers import sides
 from antiphon.lower.machine.code import INPUT, OUTPUT, Code, Instruction
 
@@ -34,47 +35,64 @@ class Fault:
 
 @dataclass(frozen=True)
 class Case:
-    """What all cells hold at first (0: nothing), and what they must hold in the end, by cell."""
+    """What all cells hold at first, and what they must hold in the end, as numbers of `values`, of which the first is
+    nothing. `cells`: those whose end is known, with `ends`; the first of them, so many as `kept` says, are what the
+    user handed over, and no result."""
 
-    given: list[int]
-    wanted: dict[int, int]
-    kept: dict[int, int]  # what the user handed over, and is no result
+    values: list[int]
+    given: Longs
+    cells: Longs
+    ends: Longs
+    kept: int
 
     @staticmethod
     def of(code: Code, random: Random) -> Case:
-        collective, grain, places = code.collective, code.grain, code.places
-        relation = collective.relation
-        first, last = sides(collective, code.in_place)
-        names: dict[tuple[int, int], list[int]] = {}
+        grain, relation = code.grain, code.collective.relation
+        first, last = sides(code.collective, code.in_place)
+        values, names, of_block = [0], dict[tuple[int, int], int](), dict[int, list[int]]()
         for block, name in set(zip(relation.pre_block.tolist(), relation.pre_id.tolist(), strict=True)):
-            names[block, name] = [_one(random.getrandbits(128)) for _ in range(grain)]
+            names[block, name] = len(values)
+            of_block.setdefault(block, []).append(len(values))
+            values += [_one(random.getrandbits(128)) for _ in range(grain)]
+        sums: dict[tuple[int, ...], int] = {}
+
+        def total(several: list[int]) -> int:
+            """Where the sums of these begin."""
+            if len(several) == 1:
+                return several[0]
+            key = tuple(several)
+            if key not in sums:
+                sums[key] = len(values)
+                values.extend(map(sum, zip(*(values[at : at + grain] for at in several), strict=True)))
+            return sums[key]
+
+        every = {block: total(several) for block, several in of_block.items()}
         held: dict[tuple[int, int], list[int]] = {}
         columns = (relation.pre_rank, relation.pre_block, relation.pre_id)
         for rank, block, name in zip(*(column.tolist() for column in columns), strict=True):
-            before = held.get((rank, block), [0] * grain)
-            held[rank, block] = [a + b for a, b in zip(before, names[block, name], strict=True)]
-        given = [0] * int(places.begin[-1])
-        kept = {}
-        for rank, block, at in _cells(code, first, INPUT):
-            for chunk, value in enumerate(held[rank, block]):
-                given[at + chunk] = kept[at + chunk] = value
-        every: dict[int, list[int]] = {}
-        for (block, _), values in names.items():
-            every[block] = [a + b for a, b in zip(every.get(block, [0] * grain), values, strict=True)]
-        wants = {}
+            held.setdefault((rank, block), []).append(names[block, name])
+        holds = {place: total(several) for place, several in held.items()}
+        wants: dict[tuple[int, int], int] = {}
         columns = (relation.post_rank, relation.post_block, relation.post_want)
         for rank, block, want in zip(*(column.tolist() for column in columns), strict=True):
-            if want < 0:
-                wants[rank, block] = every[block]
-            else:
-                several = [names[block, name] for name in relation.wants[want]]
-                wants[rank, block] = [sum(column) for column in zip(*several, strict=True)]
-        wanted = {}
-        for rank, block, at in _cells(code, last, OUTPUT):
-            for chunk, value in enumerate(wants[rank, block]):
-                wanted[at + chunk] = value
-                kept.pop(at + chunk, None)
-        return Case(given, wanted, kept)
+            some = [names[block, name] for name in relation.wants[want]] if want >= 0 else []
+            wants[rank, block] = total(some) if want >= 0 else every[block]
+
+        def columns_of(side: object, kind: int, has: dict[tuple[int, int], int]) -> tuple[Longs, Longs]:
+            rows = [(cell, has[rank, block]) for rank, block, cell in _cells(code, side, kind)]
+            table, many = np.array(rows, np.int64).reshape(-1, 2), np.full(len(rows), grain)
+            return ranges(table[:, 0], many), ranges(table[:, 1], many)
+
+        cells, ends = columns_of(first, INPUT, holds)
+        given = np.zeros(int(code.places.begin[-1]), np.int64)
+        given[cells] = ends
+        results, wanted = columns_of(last, OUTPUT, wants)
+        kept = np.ones(len(given), bool)
+        kept[results] = False
+        cells = cells[kept[cells]]
+        return Case(
+            values, given, np.concatenate([cells, results]), np.concatenate([given[cells], wanted]), len(cells)
+        )  # fmt: skip
 
 
 def _one(drawn: int) -> int:
@@ -121,7 +139,7 @@ _NOTHING: list[int] = []
 class _Machine:
     def __init__(self, code: Code, case: Case, random: Random | None) -> None:
         self.code, self.case, self.random = code, case, random
-        self.cells = list(case.given)
+        self.cells = [case.values[at] for at in case.given.tolist()]
         self.blocks = [there.instructions for there in code.blocks]
         self.begin = code.begin.tolist()
         self.at = [0] * len(code.blocks)
@@ -272,13 +290,15 @@ class _Machine:
                 what = f"rank {target} never takes this message on channel {channel}"
                 what += f"; {len(queue)} of rank {source} are left"
                 return Fault("left", f"{self.code.tell(*puts[-len(queue)])}: {what}")
-        wrong = {cell for cell, value in {**self.case.kept, **self.case.wanted}.items() if self.cells[cell] != value}
+        case, values = self.case, self.case.values
+        wanted = {cell: values[at] for cell, at in zip(case.cells.tolist(), case.ends.tolist(), strict=True)}
+        wrong = {cell for cell, value in wanted.items() if self.cells[cell] != value}
         if not wrong:
             return None
         cell, writer = self._first_written(wrong)
         who = self.code.tell(*writer) if writer else f"rank {self.code.places.rank(cell)}, no step of any block"
-        if cell in self.case.wanted:
-            said = f"ends with {self._said(cell, self.case.wanted[cell])}"
+        if cell in case.cells[case.kept :]:
+            said = f"ends with {self._said(cell, wanted[cell])}"
             return Fault("wrong", f"{who}: {self.code.places.tell(cell)} {said}")
         return Fault("input", f"{who}: {self.code.places.tell(cell)} is written over, and is no result")
 

@@ -64,7 +64,8 @@ class Waves:
         """Whether a run in an order drawn by `seed` ends as it should."""
         random = Random(seed)
         case = Case.of(self.code, random)
-        cells, share = words(case.given), random.choice((1.0, 0.5, 0.25))
+        held, share = words(case.values), random.choice((1.0, 0.5, 0.25))
+        cells = held[case.given]
         values = np.zeros((int(self.moves.slot[-1]), cells.shape[1]), np.uint64)
         draw = np.random.default_rng(seed)
         left, ready, done = self.before.copy(), np.flatnonzero(self.before == 0), list[Longs]()
@@ -79,10 +80,8 @@ class Waves:
             after = self.after[ranges(self.ptr[some], self.ptr[some + 1] - self.ptr[some])]
             np.subtract.at(left, after, 1)
             ready = np.concatenate([ready[~now], np.unique(after[left[after] == 0])])
-        wanted = {**case.kept, **case.wanted}
-        at, held = np.fromiter(wanted, np.int64, len(wanted)), words(list(wanted.values()))
         self.order = np.concatenate([self.order[:0], *done])
-        return len(self.order) == len(left) and bool((cells[at] == held).all())
+        return len(self.order) == len(left) and bool((cells[case.cells] == held[case.ends]).all())
 
     def _move(self, rows: Longs, cells: Words, values: Words) -> bool:
         """False where there is nothing to read, or a message is of another length."""

@@ -40,21 +40,37 @@ class Line:
     def touch(self, step: Step, reads: Sequence[tuple[Place, int]], writes: Sequence[tuple[Place, int]] = ()) -> None:
         """Append a step that reads and writes places and sizes, behind a sync where it meets what is not yet done."""
         touched, rank = self.touched, self.rank
-        if touched is plainly:  # as nearly always
-            some = [(place[0], place[1], place[1] + size, False) for place, size in reads]
-            some += [(place[0], place[1], place[1] + size, True) for place, size in writes]
-        else:
-            some = [(*touched(rank, place, size), False) for place, size in reads]
-            some += [(*touched(rank, place, size), True) for place, size in writes]
+        some = [(*touched(rank, place, size), False) for place, size in reads]
+        some += [(*touched(rank, place, size), True) for place, size in writes]
         if self.awaited or self._meets(some):
             self.sync()
         self.made.append(step)
-        for one in some:
-            buffer, begin, end, writes_it = one
+        for buffer, begin, end, writes_it in some:
             if end - begin == 1:
                 self.ones[buffer, begin] = writes_it or self.ones.get((buffer, begin), False)
             else:
-                self.wide.append(one)
+                self.wide.append((buffer, begin, end, writes_it))
+
+    def touch_ones(self, step: Step, reads: Sequence[Place], writes: Sequence[Place] = ()) -> None:
+        """The same of single chunks, as nearly all are."""
+        if self.wide or self.touched is not plainly:
+            self.touch(step, [(place, 1) for place in reads], [(place, 1) for place in writes])
+            return
+        ones, meets = self.ones, self.awaited
+        for place in reads:
+            if ones.get(place):
+                meets = True
+        for place in writes:
+            if place in ones:
+                meets = True
+        if meets:
+            self.sync()
+            ones = self.ones
+        self.made.append(step)
+        for place in reads:
+            ones.setdefault(place, False)
+        for place in writes:
+            ones[place] = True
 
     def _meets(self, some: list[tuple[int, int, int, bool]]) -> bool:
         ones, wide = self.ones, self.wide

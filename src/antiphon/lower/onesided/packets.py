@@ -315,18 +315,24 @@ class _Rank:
         self._touch(UNPACK, (packets,), into, size)
 
     def _put(self, moves: list[Move]) -> None:
+        if len(moves) == 1 and moves[0].size == 1:  # as nearly always
+            self.line.touch_ones(Step(PACK, (), tuple(moves)), (moves[0].source,))
+            return
         for buffer in sorted({move.source[0] for move in moves}):
             some = [move for move in moves if move.source[0] == buffer]
             for low in range(0, len(some), MOST_PEERS):
                 batch = tuple(some[low : low + MOST_PEERS])
-                self.line.touch(Step(PACK, moves=batch), [(move.source, move.size) for move in batch])
+                self.line.touch(Step(PACK, (), batch), [(move.source, move.size) for move in batch])
 
     def _touch(
         self, kind: int, operands: tuple[Place, ...], into: Place, size: int, along: tuple[Move, ...] = ()
     ) -> None:
         """What threads read of packets they wait for themselves; only data needs a sync."""
-        read = [(place, size) for place in operands if place[0] != PACKETS]
-        self.line.touch(Step(kind, (), along, into, operands, size), read, [(into, size)])
+        step, read = Step(kind, (), along, into, operands, size), [place for place in operands if place[0] != PACKETS]
+        if size == 1:
+            self.line.touch_ones(step, read, (into,))
+        else:
+            self.line.touch(step, [(place, size) for place in read], [(into, size)])
 
 
 def _list(column: Longs) -> list[int]:

@@ -253,7 +253,10 @@ class _Rank:
         """Where there are more operands than a step takes, what has been combined so far is one of the next."""
         if len(operands) <= self.operands:
             step = Step(FOLD, (), along, into, operands, count)
-            self.line.touch(step, [(place, count) for place in operands], [(into, count)])
+            if count == 1:
+                self.line.touch_ones(step, operands, (into,))
+            else:
+                self.line.touch(step, [(place, count) for place in operands], [(into, count)])
             return
         rest = sorted(operands, key=lambda place: place != into)
         while rest:
