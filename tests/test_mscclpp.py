@@ -130,6 +130,16 @@ def test_what_a_block_does_not_take_goes_on_in_the_next(most: int) -> None:
     executor.Executor(plan, 3, calls=1).run()
 
 
+def test_more_streams_where_few_are_too_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with very many ranks, by smaller limits: before all goes into few long lines, as many streams as there are."""
+    monkeypatch.setattr(blocks, "MOST_OPERATIONS", 8)
+    monkeypatch.setattr(write, "MOST_BLOCKS", 14)
+    schedule = antiphon.plan("allgather", antiphon.topology("ring:ranks=12"), planner="ring").at(0).schedule
+    text = write.json_of(lower(schedule), blocks=2, packets=True)
+    assert judge(plan_of(text).code) is None
+    assert max(len(gpu["threadblocks"]) for gpu in json.loads(text)["gpus"]) == 14
+
+
 def test_few_streams_in_long_lines_of_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """As with very many ranks, by smaller limits: where many streams do not fit, one does, and barriers are for several
     blocks, one for those that are left."""

@@ -213,12 +213,12 @@ def _kinds(program: Program) -> Callable[[int], str]:
 def _fitting(ends: list[Ends], blocks: int, dealt: Callable[[int], Dealt]) -> list[Gpu]:
     """In as many streams as asked; where blocks are too full for these, in more, as far as there are more; and at last
     in few, where signals and waits of several are one, with long lines of blocks."""
-    why, streams = "", MOST_BLOCKS
+    why, streams, tried = "", 0, 0
     tries = [(most, 2) for most in sorted({blocks, max(blocks, 64), MOST_BLOCKS})]
     for most, crowd in (*tries, (FEW, CROWD), (1, CROWD)):
-        if crowd == 2 and streams < most:
+        if crowd == 2 and streams < tried:  # there are no more than these
             continue
-        (streams, steps_of), made = dealt(most), list[Gpu]()
+        (streams, steps_of), made, tried = dealt(most), list[Gpu](), most
         try:
             for one in ends:
                 steps = steps_of(one.rank)
