@@ -69,6 +69,7 @@ def application() -> typer.core.TyperGroup:
         listing,
         machine,
         plans,
+        replay,
         reproduce,
         trace,
         tuning,
@@ -76,6 +77,6 @@ def application() -> typer.core.TyperGroup:
     from antiphon.cli._app import app
 
     first = (listing, machine, plans, frontier, costs, tuning, bench, fit, build)
-    for module in (*first, export, check, lab, trace, reproduce):
+    for module in (*first, export, check, lab, trace, replay, reproduce):
         module.register(app)
     return cast("typer.core.TyperGroup", typer.main.get_command(app))

@@ -22,6 +22,8 @@ _MOST_TIME = 2.0**53  # microseconds: nanoseconds stay whole numbers of 64 bits
 class _Whole(msgspec.Struct):
     events: list[dict[str, Any]] = msgspec.field(name="traceEvents")
     about: dict[str, Any] = msgspec.field(name="otherData", default_factory=dict)
+    job: Any = msgspec.field(name="distributedInfo", default=None)  # as PyTorch's profiler tells it
+    host: Any = msgspec.field(name="host_name", default=None)
 
 
 class Read:
@@ -36,7 +38,7 @@ class Read:
             whole = _Whole(decode(data, list[dict[str, Any]])) if bare else decode(data, _Whole)
         except RecursionError:
             raise Invalid("is nested too deeply") from None
-        self.events, self.about = whole.events, whole.about
+        self.events, self.about, self.job, self.host = whole.events, whole.about, whole.job, whole.host
         title = self.about.get("title")
         self.title = title if isinstance(title, str) and title else name
         if len(self.events) > MOST_EVENTS:

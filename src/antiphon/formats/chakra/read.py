@@ -161,14 +161,14 @@ def collectives_of(heard: Heard) -> list[dict[str, Any]]:
     duration_us."""
     found = []
     for rank, (_, nodes) in heard.items():
-        groups = _groups(nodes)
+        groups = groups_of(nodes)
         for one in read_in_order(nodes):
             if one.type == COLLECTIVE:
-                found.append({"rank": rank, **_collective(one, groups)})
+                found.append({"rank": rank, **collective_of(one, groups)})
     return found
 
 
-def _collective(one: Node, groups: Mapping[str, list[int]]) -> dict[str, Any]:
+def collective_of(one: Node, groups: Mapping[str, list[int]]) -> dict[str, Any]:
     kind, size = one.whole("comm_type"), one.whole("comm_size")
     if kind is None or not 0 <= kind < len(COLLECTIVES):
         raise Unsupported(f"node {one.id}: a collective of type {kind}; known are 0 to {len(COLLECTIVES) - 1}")
@@ -182,7 +182,7 @@ def _collective(one: Node, groups: Mapping[str, list[int]]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _groups(nodes: Sequence[Node]) -> dict[str, list[int]]:
+def groups_of(nodes: Sequence[Node]) -> dict[str, list[int]]:
     """Process groups, as a metadata node of PyTorch tells them: within its inputs a list of names and ranks, as
     JSON."""
     found: dict[str, list[int]] = {}

@@ -23,6 +23,7 @@ from antiphon.runtimes.serve.torch_about import NAME, About
 from antiphon.runtimes.serve.torch_far import Far, devices, nccl
 from antiphon.runtimes.serve.torch_gloo import Late
 from antiphon.runtimes.serve.torch_monitored import Monitored
+from antiphon.runtimes.serve.torch_profiled import Profiled
 from antiphon.runtimes.serve.torch_work import CollectiveFailed, Worker
 from antiphon.runtimes.serve.wires import Connecting, engine_over_sockets
 
@@ -80,6 +81,7 @@ class AntiphonGroup(About):
         serving = self._serving(group) if size > 1 else None
         self.calls = Calls(serving, self._gloo, rank, size)
         self._worker = Worker()
+        self._profiled = Profiled(size, places)
 
     # ---- setting up and closing ----
 
@@ -124,9 +126,11 @@ class AntiphonGroup(About):
 
     # ---- making calls ----
 
-    def _submit(self, results: list[Any], do: Callable[[], None]) -> Any:
+    def _submit(self, kind: str, given: Sequence[Any], results: list[Any], do: Callable[[], None]) -> Any:
+        """`kind` and `given` are for a profiler, if one listens."""
         self._made += 1
-        work = self._worker.submit(results, do)
+        moments = self._profiled.called(kind, self._made, self._names[0], given, results)
+        work = self._worker.submit(results, do, moments and self._profiled, moments)
         if self._together is not None:
             self._together.append(work)
         return work
@@ -178,7 +182,7 @@ class AntiphonGroup(About):
         if far := self._elsewhere(tensors):
             return far.call("allreduce", tensors, opts)
         how, seconds = _operator(opts), self._seconds(opts)
-        return self._submit(tensors, lambda: self.calls.allreduce_several(tensors, how, seconds))
+        return self._submit("all_reduce", tensors, tensors, lambda: self.calls.allreduce_several(tensors, how, seconds))
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
         asked.need_some("allreduce_coalesced", tensors)
@@ -196,7 +200,7 @@ class AntiphonGroup(About):
         if far := self._elsewhere(tensors):
             return far.call("reduce", tensors, opts)
         how, seconds = _operator(opts), self._seconds(opts)
-        return self._submit(tensors, lambda: self.calls.reduce(tensors[0], place, how, seconds))
+        return self._submit("reduce", tensors, tensors, lambda: self.calls.reduce(tensors[0], place, how, seconds))
 
     def broadcast(
         self, tensors: Any = None, opts: Any = None, timeout: Any = None, *, tensor: Any = None, root: Any = None
@@ -215,7 +219,7 @@ class AntiphonGroup(About):
             for one in tensors:
                 self.calls.broadcast(one, place, seconds)
 
-        return self._submit(tensors, do)
+        return self._submit("broadcast", tensors, tensors, do)
 
     def allgather(
         self, output_tensors: Any, input_tensors: Any = None, opts: Any = None, timeout: Any = None, *,
@@ -235,7 +239,7 @@ class AntiphonGroup(About):
             for outputs, one in zip(output_lists, inputs, strict=True):
                 self.calls.allgather_list(outputs, one, seconds)
 
-        return self._submit([one for outputs in output_lists for one in outputs], do)
+        return self._submit("all_gather", inputs, [one for outputs in output_lists for one in outputs], do)
 
     def allgather_coalesced(self, output_lists: Any, inputs: Any, opts: Any = None) -> Any:
         """Here a list of results is for one process: of each of its inputs."""
@@ -257,7 +261,7 @@ class AntiphonGroup(About):
             for output, given in zip(output_lists, input_list, strict=True):
                 self.calls.allgather(output, given, seconds)
 
-        return self._submit(list(output_lists), do)
+        return self._submit("all_gather_single", input_list, list(output_lists), do)
 
     def reduce_scatter(
         self, output_tensors: Any = None, input_tensors: Any = None, opts: Any = None, timeout: Any = None, *,
@@ -277,7 +281,8 @@ class AntiphonGroup(About):
             for one, given in zip(outputs, input_lists, strict=True):
                 self.calls.reduce_scatter_list(one, given, how, seconds)
 
-        return self._submit(list(outputs), do)
+        flat = [one for inputs in input_lists for one in inputs]
+        return self._submit("reduce_scatter", flat, list(outputs), do)
 
     def reduce_scatter_single(self, outputTensor: Any, inputTensor: Any, opts: Any = None) -> Any:
         return self.reduce_scatter_single_coalesced([outputTensor], [inputTensor], opts)
@@ -292,7 +297,7 @@ class AntiphonGroup(About):
             for output, given in zip(outputTensors, inputTensors, strict=True):
                 self.calls.reduce_scatter(output, given, op, seconds)
 
-        return self._submit(list(outputTensors), do)
+        return self._submit("reduce_scatter_single", inputTensors, list(outputTensors), do)
 
     def gather(
         self, output_tensors: Any, input_tensors: Any = None, opts: Any = None, timeout: Any = None, *,
@@ -308,7 +313,7 @@ class AntiphonGroup(About):
             return far.call("gather", output_lists, inputs, opts)
         seconds = self._seconds(opts)
         outputs = list(output_lists[0]) if output_lists else []
-        return self._submit(outputs, lambda: self.calls.gather(outputs, inputs[0], place, seconds))
+        return self._submit("gather", inputs, outputs, lambda: self.calls.gather(outputs, inputs[0], place, seconds))
 
     def scatter(
         self, output_tensors: Any = None, input_tensors: Any = None, opts: Any = None, timeout: Any = None, *,
@@ -324,7 +329,9 @@ class AntiphonGroup(About):
             return far.call("scatter", outputs, input_lists, opts)
         seconds = self._seconds(opts)
         given = list(input_lists[0]) if input_lists else []
-        return self._submit(list(outputs), lambda: self.calls.scatter(outputs[0], given, place, seconds))
+        return self._submit(
+            "scatter", given, list(outputs), lambda: self.calls.scatter(outputs[0], given, place, seconds)
+        )
 
     def alltoall(self, output_tensors: Any, input_tensors: Any, opts: Any = None, timeout: Any = None) -> Any:
         opts = asked.options_of(c10d.AllToAllOptions, opts, timeout=timeout)
@@ -334,7 +341,10 @@ class AntiphonGroup(About):
             return far.call("alltoall", output_tensors, input_tensors, opts)
         seconds = self._seconds(opts)
         return self._submit(
-            list(output_tensors), lambda: self.calls.alltoall_list(output_tensors, input_tensors, seconds)
+            "all_to_all",
+            input_tensors,
+            list(output_tensors),
+            lambda: self.calls.alltoall_list(output_tensors, input_tensors, seconds),
         )
 
     def all_to_all_single(
@@ -346,11 +356,16 @@ class AntiphonGroup(About):
             return far.call("alltoall_base", output, input, output_split_sizes, input_split_sizes, opts)
         seconds, ranks = self._seconds(opts), self._own[1]
         sizes = [_elements(output, output_split_sizes, ranks), _elements(input, input_split_sizes, ranks)]
-        return self._submit([output], lambda: self.calls.alltoall(output, input, sizes[0], sizes[1], seconds))
+        return self._submit(
+            "all_to_all_single",
+            [input],
+            [output],
+            lambda: self.calls.alltoall(output, input, sizes[0], sizes[1], seconds),
+        )
 
     def barrier(self, opts: Any = None, timeout: Any = None) -> Any:
         seconds = self._seconds(asked.options_of(c10d.BarrierOptions, opts, timeout=timeout))
-        return self._submit([], lambda: self.calls.barrier(seconds))
+        return self._submit("barrier", [], [], lambda: self.calls.barrier(seconds))
 
     def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
         """As gloo means it: a timeout of 0 is one."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from antiphon.errors import AntiphonError
+from antiphon.runtimes.serve.torch_profiled import Moments, Profiled
 
 if TYPE_CHECKING:
 
@@ -30,8 +32,16 @@ class CollectiveFailed(AntiphonError, dist.DistBackendError):
 class Work(_Work):
     """A call that a worker carries out. What it raised is raised to whoever waits."""
 
-    def __init__(self, results: list[torch.Tensor], do: Callable[[], None], pool: Pool) -> None:
+    def __init__(
+        self,
+        results: list[torch.Tensor],
+        do: Callable[[], None],
+        pool: Pool,
+        profiled: Profiled | None = None,
+        moments: Moments | None = None,
+    ) -> None:
         super().__init__()
+        self._profiled, self._moments = profiled, moments  # of a call that a profiler has heard of
         self._results, self._do, self._pool = results, do, pool
         self._over = threading.Event()
         self._lock = threading.Lock()
@@ -42,6 +52,8 @@ class Work(_Work):
     # ---- for the worker ----
 
     def carry_out(self) -> None:
+        if self._moments is not None:
+            self._moments.begun = time.perf_counter_ns()
         try:
             self._do()
         except BaseException as error:
@@ -52,6 +64,8 @@ class Work(_Work):
     def end(self, error: BaseException | None) -> None:
         if error is not None and not isinstance(error, RuntimeError | ValueError | TypeError | MemoryError):
             error = CollectiveFailed(str(error) or type(error).__name__)
+        if self._moments is not None:
+            self._moments.over = time.perf_counter_ns()
         with self._lock:
             self._error = error
             del self._do  # and with it the tensors that only this call needed
@@ -64,11 +78,19 @@ class Work(_Work):
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else float(timeout)
-        if not self._over.wait(seconds if seconds > 0 else None):
+        if not self._waited(seconds if seconds > 0 else None):
             raise CollectiveFailed(f"the collective was not done within {seconds:g} seconds")
         if self._error is not None:
             raise self._error
         return True
+
+    def _waited(self, seconds: float | None) -> bool:
+        if self._profiled is None:
+            return self._over.wait(seconds)
+        with self._profiled.waiting(self._moments):
+            over = self._over.wait(seconds)
+        self._profiled.tell()
+        return over
 
     def synchronize(self) -> None:
         self.wait()
@@ -144,8 +166,14 @@ class Worker:
         self._closed = False
         self._thread: threading.Thread | None = None
 
-    def submit(self, results: list[torch.Tensor], do: Callable[[], None]) -> Work:
-        work = Work(results, do, self.pool)
+    def submit(
+        self,
+        results: list[torch.Tensor],
+        do: Callable[[], None],
+        profiled: Profiled | None = None,
+        moments: Moments | None = None,
+    ) -> Work:
+        work = Work(results, do, self.pool, profiled, moments)
         with self._lock:
             if self._closed:
                 work.end(CollectiveFailed("the process group has been destroyed"))

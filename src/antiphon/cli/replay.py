@@ -1,0 +1,58 @@
+"""antiphon replay: a recorded job once more, with our plans."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from antiphon.api.replaying import replay
+from antiphon.cli.arguments import Json, Only, OnMachine, ProfileFile, machine_given
+from antiphon.cli.output import emit, working
+from antiphon.cli.replay_text import replay_text
+
+
+def _replay(
+    files: Annotated[
+        list[Path], typer.Argument(metavar="TRACE...", help="of PyTorch's profiler, Chakra or NCCL's; or their folder")
+    ],
+    topo: OnMachine = "",
+    only: Only = "",
+    table: Annotated[
+        Path | None, typer.Option("--table", metavar="FILE", help="our plans; without it, planned")
+    ] = None,
+    measured: Annotated[
+        Path | None,
+        typer.Option("--measured", metavar="FILE", help="what ours take: of bench --json, or of nccl-tests"),
+    ] = None,
+    model: Annotated[
+        str, typer.Option("--model", metavar="MODEL", help="of times; calls where known, else alpha-beta")
+    ] = "",
+    profile: ProfileFile = None,
+    planner: Annotated[
+        list[str] | None, typer.Option("--planner", metavar="NAME", help="without a table: just this one (again: more)")
+    ] = None,
+    library: Annotated[
+        str, typer.Option("--as", metavar="LIBRARY", help="nccl or rccl, with options, to compare with")
+    ] = "",
+    cores: Annotated[
+        int, typer.Option("--cores", metavar="N", min=0, help="the ranks share N cores (0: they do not)")
+    ] = 0,
+    json: Json = False,
+) -> None:
+    """A recorded job once more: a step as it was and with our plans, what is exposed, what is worth tuning."""
+    with working("replaying"):
+        found = replay(
+            list(files), machine_given(topo, only), table=table, measured=measured, model=model, profile=profile,
+            planners=planner or (), library=library, cores=cores or None,
+        )  # fmt: skip
+    emit(found, replay_text(found), json)
+
+
+def register(app: typer.Typer) -> None:
+    app.command(
+        "replay",
+        short_help="A recorded job once more, with our plans.",
+        epilog="Example: antiphon replay rank0.json rank1.json --topology dgx1v",
+    )(_replay)

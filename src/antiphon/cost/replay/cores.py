@@ -1,0 +1,104 @@
+"""The same on computers whose ranks share cores: what goes on at the same time slows each other down.
+
+With c cores, n ranks that compute and collectives that keep m more threads busy, all get on at a rate of
+min(1, c / (n + m)). What was recorded is made longer by what ran beside it; `alone` takes that out again, `follow` puts
+in what runs beside it now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from antiphon.cost.replay.job import CALL, STEP, WAIT, WORK, Item, Job
+from antiphon.cost.replay.steps import Calls, Line, Outcome, begins, outcome
+from antiphon.errors import Invalid
+
+_LEAST = 1e-12  # seconds: less is nothing
+
+
+def alone(job: Job, cores: int) -> Job:
+    """Every computation and collective as long as it would take with a core for each thread. O(n log n)."""
+    here = job.here
+    spans = [(i.at, i.at + i.seconds, 1) for items in job.ranks.values() for i in items if i.what == WORK]
+    spans += [(c.start, c.start + c.seconds, len(who)) for c, who in zip(job.calls, here, strict=True)]
+    times = np.array([time for begin, end, _ in spans for time in (begin, end)])
+    change = np.array([sign * many for _, _, many in spans for sign in (1, -1)], float)
+    order = np.argsort(times, kind="stable")
+    times, demand = times[order], np.cumsum(change[order])
+    rate = np.minimum(1.0, cores / np.maximum(demand, 1.0))
+    done = np.concatenate([[0.0], np.cumsum(np.diff(times) * rate[:-1])])
+
+    def work(begin: float, end: float) -> float:
+        first, last = np.interp([begin, end], times, done)
+        return float(last - first)
+
+    ranks = {
+        rank: [replace(i, seconds=work(i.at, i.at + i.seconds)) if i.what == WORK else i for i in items]
+        for rank, items in job.ranks.items()
+    }
+    calls = [replace(c, seconds=work(c.start, c.start + c.seconds)) for c in job.calls]
+    return replace(job, ranks=ranks, calls=calls)
+
+
+def follow(job: Job, seconds: Sequence[float], cores: int, *, serial: bool = False) -> Outcome:
+    """As `steps.follow`, all of it on so many cores; `seconds` and the job's work as if each thread had one. O(items
+    times what is under way at once)."""
+    lines = {rank: Line(items, 0.0) for rank, items in job.ranks.items()}
+    calls, waited, now = Calls(job, serial), [0.0] * len(job.calls), 0.0
+    left = dict(begins(job))  # of every rank the work before it goes on: at first, until it begins
+    idle = set(left)  # that needs no core
+    moving: dict[int, float] = {}
+    blocked: dict[int, float] = {}
+    while left or moving:
+        demand = len(left) - len(idle) + sum(len(calls.here[call]) for call in moving)
+        rate = min(1.0, cores / demand) if demand else 1.0
+        until = [work if rank in idle else work / rate for rank, work in left.items()]
+        step = min([*until, *(work / rate for work in moving.values())])
+        now += step
+        left = {rank: work - step * (1.0 if rank in idle else rate) for rank, work in left.items()}
+        moving = {call: work - step * rate for call, work in moving.items()}
+        ready = [rank for rank, work in left.items() if work <= _LEAST]
+        may: list[int] = []
+        for call in [call for call, work in moving.items() if work <= _LEAST]:
+            del moving[call]
+            woken, free = calls.done(call, now)
+            may += free
+            for rank in woken:
+                waited[call] += now - blocked.pop(rank)
+                ready.append(rank)
+        for rank in ready:
+            left.pop(rank, None)
+            idle.discard(rank)
+            may += _go_on(rank, lines[rank], now, left, blocked, calls)
+        moving |= {call: seconds[call] for call in may}
+    stuck = next((rank for rank, line in lines.items() if line.at < len(line.items)), None)
+    if stuck is not None:
+        raise Invalid(f"rank {stuck}: waits for a collective that another rank of these traces never calls")
+    return outcome(job, [line.ends for line in lines.values()], waited, calls)
+
+
+def _go_on(
+    rank: int, line: Line, now: float, left: dict[int, float], blocked: dict[int, float], calls: Calls
+) -> list[int]:
+    """As far as nothing takes time; the collectives that may begin because of it."""
+    may = []
+    if not line.at:
+        line.ends[0] = now
+    while line.at < len(line.items):
+        item: Item = line.items[line.at]
+        if item.what == WAIT and calls.ends[item.call] is None:
+            calls.sleepers[item.call].append(rank)
+            blocked[rank] = now
+            break
+        line.at += 1
+        if item.what == WORK and item.seconds > _LEAST:
+            left[rank] = item.seconds
+            break
+        if item.what == CALL and calls.come(item.call, now):
+            may.append(item.call)
+        elif item.what == STEP:
+            line.ends.append(now)
+    return may

@@ -1,0 +1,106 @@
+"""A recorded job: of every rank what it computes, which collectives it calls, and where it waits for them.
+
+A rank has one line of computation (a thread, or the streams of a GPU together), which is a list of items:
+
+    WORK   seconds of computation, or of whatever else keeps the line from going on
+    CALL   a collective may begin as far as this rank is concerned
+    WAIT   nothing goes on before this collective is done; seconds: so much earlier than elsewhere it was done here
+    STEP   a step of the training ends here
+
+A collective begins when all its ranks have called it and the collectives before it on its lane are done, and is over at
+all of them at once. Worked example, two ranks, one allreduce that rank 1 calls 2 ms late, called `grads`:
+
+    rank 0: WORK 10 ms, CALL grads, WORK 4 ms, WAIT grads, WORK 1 ms, STEP
+    rank 1: WORK 12 ms, CALL grads, WORK 4 ms, WAIT grads, WORK 1 ms, STEP
+
+With 6 ms for `grads` it runs from 12 to 18 ms; rank 0 waits from 14 on, rank 1 from 16 on, and the step takes 19 ms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from antiphon.errors import Invalid, Unsupported
+
+WORK, CALL, WAIT, STEP = range(4)
+MOST_ITEMS = 2**21  # of all ranks
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One thing of a rank's line. `call`: the number of the collective; `at`: when it began as recorded."""
+
+    what: int
+    seconds: float = 0.0
+    call: int = -1
+    at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """One collective of a group; nbytes as nccl-tests counts them. `seconds`: from when the last rank had come until it
+    was over, as recorded. `bucket`: whether DDP made it
+    of gradients. `whole`: it is what gloo made of another kind."""
+
+    kind: str
+    nbytes: int
+    group: int
+    seconds: float
+    start: float = 0.0
+    bucket: bool = False
+
+    @property
+    def end(self) -> float:
+        return self.start + self.seconds
+
+
+@dataclass(frozen=True)
+class Group:
+    """A process group. `members`: its ranks, () where the traces do not tell them."""
+
+    name: str
+    size: int
+    members: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """A parameter's gradient, made at this moment of a rank's line (in seconds of work from the begin of its step)."""
+
+    nbytes: int
+    work: float
+
+
+@dataclass(frozen=True)
+class Job:
+    """All that the traces tell. `ranks`: of every rank its items. `lanes`: of every rank the collectives in the order
+    in which each lane of it carried them out. `steps`: seconds that the steps took as recorded, of the slowest rank.
+    `notes`: what must be known to read the figures right."""
+
+    groups: Sequence[Group]
+    calls: Sequence[Collective]
+    ranks: Mapping[int, Sequence[Item]]
+    lanes: Mapping[int, Sequence[Sequence[int]]]
+    steps: Sequence[float]
+    notes: Sequence[str] = ()
+    gradients: Sequence[Gradient] = field(default=())
+
+    def check(self) -> None:
+        """Invalid where it cannot be what ran. O(items)."""
+        if sum(map(len, self.ranks.values())) > MOST_ITEMS:
+            raise Unsupported(f"the traces have more than {MOST_ITEMS} moments; record fewer steps")
+        if not self.ranks or not self.calls:
+            raise Invalid("the traces have no collective")
+        if not self.steps:
+            raise Invalid("the traces have no whole step")
+
+    @property
+    def here(self) -> Sequence[frozenset[int]]:
+        """Of every collective the ranks that call it and whose traces are there."""
+        found: list[set[int]] = [set() for _ in self.calls]
+        for rank, items in self.ranks.items():
+            for item in items:
+                if item.what == CALL:
+                    found[item.call].add(rank)
+        return [frozenset(one) for one in found]

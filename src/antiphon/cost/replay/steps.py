@@ -1,0 +1,127 @@
+"""When everything of a job happens, given what each collective takes: the longest path through its graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from statistics import median
+
+from antiphon.cost.replay.job import CALL, STEP, WAIT, WORK, Item, Job
+from antiphon.errors import Invalid
+
+
+@dataclass
+class Outcome:
+    """`steps`: seconds of every step, of the rank that takes longest; `waited`: of every collective what the ranks
+    waited for it, the mean of those that are there; `ends`: when it was over."""
+
+    steps: list[float]
+    waited: list[float]
+    ends: list[float] = field(default_factory=list)
+
+    @property
+    def step(self) -> float:
+        return median(self.steps)
+
+
+class Line:
+    """A rank on its way through its items."""
+
+    def __init__(self, items: Sequence[Item], begin: float) -> None:
+        self.items, self.at, self.now = items, 0, begin
+        self.ends = [begin]
+
+
+def begins(job: Job) -> dict[int, float]:
+    """When each rank began, as recorded; 0 is the first of them."""
+    first = {rank: items[0].at if items else 0.0 for rank, items in job.ranks.items()}
+    least = min(first.values())
+    return {rank: at - least for rank, at in first.items()}
+
+
+def follow(job: Job, seconds: Sequence[float], *, serial: bool = False) -> Outcome:
+    """`seconds`: of every collective; one that takes what it took is done at each rank when it was there. `serial`:
+    those of a group are done one after another, as a group of ours does it, whatever lanes the recorded ones had.
+    Invalid where something waits for itself. O(items)."""
+    begun = begins(job)
+    lines = {rank: Line(items, begun[rank]) for rank, items in job.ranks.items()}
+    calls = Calls(job, serial)
+    waited = [0.0] * len(job.calls)
+    todo = list(lines)
+    while todo:
+        rank = todo.pop()
+        line = lines[rank]
+        while line.at < len(line.items):
+            item = line.items[line.at]
+            if item.what == WORK:
+                line.now += item.seconds
+            elif item.what == CALL:
+                may = [item.call] if calls.come(item.call, line.now) else []
+                while may:
+                    one = may.pop()
+                    woken, free = calls.done(one, calls.ready[one] + seconds[one])
+                    todo, may = todo + woken, may + free
+            elif item.what == WAIT:
+                end = calls.ends[item.call]
+                if end is None:
+                    calls.sleepers[item.call].append(rank)
+                    break
+                if seconds[item.call] == job.calls[item.call].seconds:
+                    end -= item.seconds
+                waited[item.call] += max(end - line.now, 0.0)
+                line.now = max(line.now, end)
+            elif item.what == STEP:
+                line.ends.append(line.now)
+            line.at += 1
+    stuck = next((rank for rank, line in lines.items() if line.at < len(line.items)), None)
+    if stuck is not None:
+        raise Invalid(f"rank {stuck}: waits for a collective that another rank of these traces never calls")
+    return outcome(job, [line.ends for line in lines.values()], waited, calls)
+
+
+def outcome(job: Job, ends: Sequence[Sequence[float]], waited: Sequence[float], calls: Calls) -> Outcome:
+    many = min(len(one) for one in ends) - 1
+    steps = [max(one[k + 1] - one[k] for one in ends) for k in range(many)]
+    mean = [total / max(len(here), 1) for total, here in zip(waited, calls.here, strict=True)]
+    return Outcome(steps, mean, [end or 0.0 for end in calls.ends])
+
+
+class Calls:
+    """Collectives that begin when all have come and their lanes are free."""
+
+    def __init__(self, job: Job, serial: bool) -> None:
+        self.here = job.here
+        self.missing = [len(ranks) for ranks in self.here]
+        self.ready = [0.0] * len(job.calls)
+        self.ends: list[float | None] = [None] * len(job.calls)
+        self.sleepers: list[list[int]] = [[] for _ in job.calls]
+        self.behind: list[list[int]] = [[] for _ in job.calls]
+        for lane in _lanes(job, serial):
+            for before, after in pairwise(lane):
+                self.behind[before].append(after)
+                self.missing[after] += 1
+
+    def come(self, call: int, now: float) -> bool:
+        """One of those that it waits for (ranks, or collectives before it) is there; whether it was the last."""
+        self.ready[call] = max(self.ready[call], now)
+        self.missing[call] -= 1
+        return not self.missing[call]
+
+    def done(self, call: int, now: float) -> tuple[list[int], list[int]]:
+        """It is over: the ranks that go on because of it, and the collectives that may begin."""
+        self.ends[call] = now
+        woken, self.sleepers[call] = self.sleepers[call], []
+        return woken, [after for after in self.behind[call] if self.come(after, now)]
+
+
+def _lanes(job: Job, serial: bool) -> list[list[int]]:
+    """Collectives that are done one after another."""
+    if not serial:
+        return [list(lane) for lanes in job.lanes.values() for lane in lanes]
+    found: dict[tuple[int, int], list[int]] = {}
+    for rank, items in job.ranks.items():
+        for item in items:
+            if item.what == CALL:
+                found.setdefault((rank, job.calls[item.call].group), []).append(item.call)
+    return list(found.values())

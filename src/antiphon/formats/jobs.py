@@ -1,0 +1,59 @@
+"""Recorded jobs, whoever recorded them: PyTorch's profiler, Chakra's tools, or a profiler of NCCL."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from antiphon.core.files import name_of, read_bytes, reading
+from antiphon.cost.replay.job import Job
+from antiphon.cost.replay.recorded import Recorded, join
+from antiphon.errors import Invalid
+
+MOST_FILES = 1024
+_JSON, _CHAKRA = (".json", ".json.gz", ".jsonl", ".jsonl.gz", ".log"), (".et", ".et.gz")
+
+
+def read_job(given: Sequence[str | os.PathLike[str]]) -> Job:
+    """The job of which these are the traces: a file for each rank, or the folder that they are in. Invalid names the
+    file."""
+    paths = _paths(given)
+    if all(path.name.endswith(_CHAKRA) for path in paths):
+        from antiphon.formats.chakra.read import read_traces
+        from antiphon.formats.chakra.recorded import recorded_of
+
+        return join(recorded_of(read_traces(paths)))
+    found: list[Recorded] = []
+    for path in paths:
+        with reading(name_of(path)):
+            found += _recorded(name_of(path), read_bytes(path))
+    return join(found)
+
+
+def _paths(given: Sequence[str | os.PathLike[str]]) -> list[Path]:
+    paths: list[Path] = []
+    for one in map(Path, given):
+        if one.is_dir():
+            paths += sorted(path for path in one.iterdir() if path.name.endswith((*_JSON, *_CHAKRA)))
+        else:
+            paths.append(one)
+    if not 0 < len(paths) <= MOST_FILES:
+        raise Invalid(f"expected 1 to {MOST_FILES} traces, or a folder with them; there are {len(paths)}")
+    return paths
+
+
+def _recorded(name: str, data: bytes) -> list[Recorded]:
+    from antiphon.formats.nccl_profile import inspected, is_inspected, is_profile, profiled
+
+    if is_inspected(data):
+        return inspected(data)
+    from antiphon.formats.chrome import Read
+    from antiphon.formats.kineto.read import is_kineto, rank_of, recorded
+
+    read = Read(name, data)
+    if is_profile(read.events):
+        return profiled(read.events)
+    if not is_kineto(read):
+        raise Invalid("is neither of PyTorch's profiler nor of a profiler of NCCL; Chakra's traces end in .et")
+    return [recorded(read, rank_of(name))]

@@ -1,0 +1,102 @@
+"""A rank that computes on a GPU: its line is what the GPU computes, all streams together."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
+
+from antiphon.cost.replay.job import Group
+from antiphon.cost.replay.recorded import Heard, Recorded, Span
+from antiphon.errors import Invalid
+from antiphon.formats.kineto.calls import told
+from antiphon.formats.kineto.words import Event, args_of
+
+_US = 1e-6
+_WORK = ("kernel", "gpu_memcpy", "gpu_memset")
+_LAUNCH = ("cuda_runtime", "cuda_driver", "hip_runtime")
+_LIBRARIES = ("nccl", "rccl", "mscclKernel", "ncclKernel")
+_SOON = 20.0  # us in which a kernel begins that waited for nothing but a collective
+
+
+def on_gpu(
+    slices: Sequence[Event], steps: Sequence[Span], rank: int, host: str, groups: Mapping[str, Group], size: int | None
+) -> Recorded:
+    """A collective may begin when what was launched before it is done; computation waited for it where the GPU had
+    nothing to do until it was over, and went on at once then."""
+    work = sorted((e for e in slices if e.get("cat") in _WORK), key=lambda e: e["ts"])
+    comm = [e for e in work if str(e.get("name", "")).startswith(_LIBRARIES)]
+    computed = [e for e in work if not str(e.get("name", "")).startswith(_LIBRARIES)]
+    if not comm:
+        raise Invalid("has no collectives: no kernel of NCCL or RCCL ran in it")
+    launched: dict[int, float] = {
+        args_of(e)["correlation"]: e["ts"] for e in slices if e.get("cat") in _LAUNCH and _known(e)
+    }
+    busy = _joined([(e["ts"], e["ts"] + e.get("dur", 0.0)) for e in computed])
+    ready = _Ready(computed, launched)
+    spans = [(ready.at(begin, begin), ready.at(end, end)) for begin, end in ((b / _US, e / _US) for b, e in steps)]
+    cuts = [end / _US for _, end in steps]
+    if not spans:
+        spans, cuts = [(work[0]["ts"], max(e["ts"] + e.get("dur", 0.0) for e in work))], [float("inf")]
+    first = steps[0][0] / _US if steps else float("-inf")
+    known, notes = dict(groups), list[str]()
+    calls: list[Heard] = []
+    for event in comm:
+        launch = launched.get(args_of(event).get("correlation", -1), float(event["ts"]))
+        step = bisect_left(cuts, launch)
+        found = told(event, known, size, notes)
+        if found is None or launch < first or step >= len(cuts):
+            continue
+        kind, nbytes, group = found
+        called = min(max(ready.at(launch, launch), launch), event["ts"])
+        over = event["ts"] + event.get("dur", 0.0)
+        calls.append(
+            Heard(kind, nbytes, group, called * _US, event["ts"] * _US, over * _US, str(event.get("tid")), step)
+        )
+    if not calls:
+        raise Invalid("its kernels of NCCL do not tell what they do (Collective name, In msg nelems, dtype)")
+    return Recorded(rank, host, known, [(b * _US, e * _US) for b, e in spans], calls, _waits(calls, busy), (), notes)
+
+
+def _known(event: Event) -> bool:
+    return isinstance(args_of(event).get("correlation"), int)
+
+
+class _Ready:
+    """When the GPU is done with what was launched before a moment of the processor."""
+
+    def __init__(self, computed: Sequence[Event], launched: Mapping[int, float]) -> None:
+        ends = sorted((launched.get(args_of(e).get("correlation", -1), e["ts"]), e["ts"] + e.get("dur", 0.0))
+                      for e in computed)  # fmt: skip
+        self.launches = [launch for launch, _ in ends]
+        self.ends: list[float] = []
+        for _, end in ends:
+            self.ends.append(max(end, self.ends[-1] if self.ends else end))
+
+    def at(self, launch: float, otherwise: float) -> float:
+        before = bisect_right(self.launches, launch)
+        return self.ends[before - 1] if before else otherwise
+
+
+def _joined(spans: Sequence[Span]) -> list[Span]:
+    """Spans that overlap as one; they are in the order of their begins."""
+    found: list[Span] = []
+    for begin, end in spans:
+        if found and begin <= found[-1][1]:
+            found[-1] = (found[-1][0], max(found[-1][1], end))
+        else:
+            found.append((begin, end))
+    return found
+
+
+def _waits(calls: Sequence[Heard], busy: Sequence[Span]) -> list[tuple[float, float, int]]:
+    begins = [begin for begin, _ in busy]
+    found = []
+    for number, call in enumerate(calls):
+        over = call.end / _US
+        place = bisect_right(begins, over)
+        if place < len(busy) and begins[place] - over > _SOON:
+            continue  # something else kept it
+        idle = busy[place - 1][1] if place else call.called / _US
+        if idle < over:
+            found.append((max(idle * _US, call.called), call.end, number))
+    return found

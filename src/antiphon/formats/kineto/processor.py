@@ -1,0 +1,265 @@
+"""A rank that computes on a processor: its line is the thread that trains."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from antiphon.cost.replay.job import Group
+from antiphon.cost.replay.recorded import Heard, Recorded, Span
+from antiphon.errors import Invalid
+from antiphon.formats.kineto.calls import Told, told
+from antiphon.formats.kineto.words import Event, args_of, both_sides, bytes_of, counted, is_call, kind_of
+
+_US = 1e-6
+_LATE, _LATE_SHARE = 1000.0, 0.02  # us, or of its time, that a thread may take to say that a collective is over
+_HOOK = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
+_BACKWARD = "autograd::engine::evaluate_function"
+_GRADIENT = ("torch::distributed::reducer::mul_out", "torch::distributed::reducer::copy_")
+_CARRIED = ("gloo:", "ucc:", "mpi:")  # what carries a call out, in a thread of its own
+_OURS, _WAIT, _DONE = "antiphon:", "antiphon:wait", "antiphon:done"
+NO_CALLS = (
+    "has no collectives in its steps; PyTorch's profiler tells those of gloo, NCCL and antiphon where it records "
+    "shapes (record_shapes=True)"
+)
+
+
+@dataclass
+class _Call:
+    """A call, and what carried it out; microseconds. `end`: of the call itself, not of the collective."""
+
+    event: Event
+    end: float
+    hook: bool
+    start: float = 0.0
+    over: float = 0.0
+    lane: str = ""
+    carried: Event = field(default_factory=dict)
+
+    @property
+    def at(self) -> float:
+        found: float = self.event["ts"]
+        return found
+
+
+@dataclass
+class _Line:
+    """What a thread does: computation leaf by leaf, calls, and where parts of the backward pass end."""
+
+    busy: list[Span] = field(default_factory=list)
+    calls: list[_Call] = field(default_factory=list)
+    waits: list[Event] = field(default_factory=list)
+    done: list[Event] = field(default_factory=list)
+    backward: list[float] = field(default_factory=list)
+    gradients: list[tuple[float, int]] = field(default_factory=list)
+
+
+def on_processor(
+    slices: Sequence[Event], steps: Sequence[Span], rank: int, host: str, groups: Mapping[str, Group], size: int | None
+) -> Recorded:
+    """Where it waited is told by our backend; of others it is where nothing is computed until a collective is over:
+    right after its call, or, where DDP's hooks called it, after the backward pass."""
+    line = _line(_thread_of(slices, steps), slices)
+    if not steps and line.busy:
+        steps = [(line.busy[0][0] * _US, max(end for _, end in line.busy) * _US)]
+    _by_others(line.calls, [e for e in slices if str(e.get("name", "")).startswith(_CARRIED)], line.busy)
+    _by_ours(line)
+    steps = _whole(steps, line.calls)
+    known, notes = dict(groups) or {"0": Group("0", size or 1, tuple(range(size or 1)))}, list[str]()
+    heard: list[Heard] = []
+    calls: list[_Call] = []
+    for call in line.calls:
+        step = next((k for k, (begin, end) in enumerate(steps) if begin <= call.at * _US <= end), None)
+        if step is None or not call.over:
+            continue
+        found = _told_by_c10d(call, known, notes) if not _is_ours(call.event) else told(call.event, known, size, notes)
+        if found is not None:
+            due = _backward_over(line.backward, call.at, steps[step][1] / _US) * _US if call.hook else None
+            ran = (call.at * _US, call.start * _US, call.over * _US)
+            heard.append(Heard(*found, *ran, call.lane, step, due, call.hook))
+            calls.append(call)
+    if not heard:
+        raise Invalid(NO_CALLS)
+    waits = [*_waits_told(line.waits, calls), *_waits_seen(line.busy, calls, heard)]
+    gradients = [(at * _US, nbytes) for at, nbytes in line.gradients]
+    return Recorded(rank, host, known, steps, heard, waits, gradients, notes)
+
+
+def _thread_of(slices: Sequence[Event], steps: Sequence[Span]) -> object:
+    """The thread that trains: where the steps are, else where most happens."""
+    marks = [e for e in slices if str(e.get("name", "")).startswith("ProfilerStep#")] if steps else slices
+    many = Counter(e.get("tid") for e in marks if e.get("cat") in ("cpu_op", "user_annotation"))
+    return many.most_common(1)[0][0] if many else None
+
+
+def _whole(steps: Sequence[Span], calls: Sequence[_Call]) -> list[Span]:
+    """Without the last steps of whose calls nobody tells when they ran."""
+    lost = [call.at * _US for call in calls if not call.over]
+    found = list(steps)
+    while found and any(found[-1][0] <= at <= found[-1][1] for at in lost):
+        found.pop()
+    return found
+
+
+def _is_ours(event: Event) -> bool:
+    return str(event.get("name", "")).startswith(_OURS)
+
+
+def _line(thread: object, slices: Sequence[Event]) -> _Line:
+    """Its events: innermost ones are computation."""
+    line = _Line()
+    mine = [e for e in slices if e.get("tid") == thread and e.get("cat") == "cpu_op"]
+    stack: list[list[Any]] = []  # end, name, begin, whether something is within
+
+    def leave(now: float) -> None:
+        while stack and stack[-1][0] <= now:
+            end, name, begin, outer = stack.pop()
+            if not outer and not is_call(name):
+                line.busy.append((begin, end))
+            if name.startswith(_BACKWARD):
+                line.backward.append(end)
+
+    for event in sorted(mine, key=lambda e: (e["ts"], -e.get("dur", 0.0))):
+        name, end = str(event.get("name", "")), event["ts"] + event.get("dur", 0.0)
+        leave(event["ts"])
+        hook = any(one[1] == _HOOK for one in stack)
+        if name in (_WAIT, _DONE):
+            (line.waits if name == _WAIT else line.done).append(event)
+        elif name.startswith((_OURS, "c10d::")) and kind_of(name) is not None:
+            line.calls.append(_Call(event, end, hook))
+        elif name in _GRADIENT:
+            line.gradients.append((event["ts"], _tensor_bytes(event)))
+        if stack and not is_call(name):
+            stack[-1][3] = True
+        stack.append([end, name, event["ts"], False])
+    leave(float("inf"))
+    line.busy.sort()
+    line.backward.sort()
+    return line
+
+
+def _listed(event: Event, key: str) -> Sequence[Any]:
+    value = args_of(event).get(key)
+    return value if isinstance(value, list) else []
+
+
+def _tensor_bytes(event: Event) -> int:
+    types = _listed(event, "Input type")
+    return both_sides("allreduce", _listed(event, "Input Dims"))[0] * ((bytes_of(types[0]) if types else None) or 4)
+
+
+# ---- when calls ran ----
+
+
+def _by_others(calls: Sequence[_Call], carried: Sequence[Event], busy: Sequence[Span]) -> None:
+    """Their threads take calls in the order in which they were made."""
+    begins = [begin for begin, _ in busy]
+    waiting = sorted(carried, key=lambda e: e["ts"])
+    at = 0
+    for call in (call for call in calls if not _is_ours(call.event)):
+        while at < len(waiting) and waiting[at]["ts"] < call.at:
+            at += 1
+        if at < len(waiting):
+            one = call.carried = waiting[at]
+            over = _heard_of(busy, begins, call.at, one["ts"] + one.get("dur", 0.0))
+            call.start, call.over, call.lane = min(one["ts"], over), over, str(one.get("tid"))
+            at += 1
+
+
+def _heard_of(busy: Sequence[Span], begins: Sequence[float], called: float, over: float) -> float:
+    """When a collective was over: as told, or a little earlier, where the line went on after the longest time without
+    computation. The thread that carries it out may lose its core before it has written down that it is done."""
+    last = bisect_right(begins, over)
+    longest = 10 * (over - busy[last - 1][1]) if last else 0.0  # it must be far longer than where it is told
+    found, earliest = over, max(called, over - max(_LATE, _LATE_SHARE * (over - called)))
+    for place in range(last - 1, 0, -1):
+        if begins[place] < earliest:
+            break
+        idle = begins[place] - max(busy[place - 1][1], called)
+        if idle > longest:
+            longest, found = idle, begins[place]
+    return found
+
+
+def _name_of(event: Event) -> tuple[str, str]:
+    """By which a call of ours, its wait and its end know each other."""
+    args = args_of(event)
+    return str(args.get("Process Group Name", "")), str(args.get("call", ""))
+
+
+def _by_ours(line: _Line) -> None:
+    """They are told afterwards, by how long ago they began and ended."""
+    calls = {_name_of(call.event): call for call in line.calls if _is_ours(call.event)}
+    for event in line.done:
+        call, args = calls.get(_name_of(event)), args_of(event)
+        ago = [args.get(key) for key in ("begun ns ago", "over ns ago")]
+        if call is None:
+            continue  # made before the profiler heard anything
+        if not all(isinstance(one, int) and 0 <= one < 2**60 for one in ago):
+            raise Invalid(f"{_DONE} at {event['ts']} us: does not tell when its call was")
+        begun, over = (max(event["ts"] - one / 1000, call.at) for one in ago if one is not None)
+        call.start, call.over, call.lane = begun, max(begun, over), _name_of(event)[0]
+
+
+# ---- what was called ----
+
+
+def _told_by_c10d(call: _Call, groups: Mapping[str, Group], notes: list[str]) -> Told:
+    """c10d tells shapes, and neither its group nor, for lists, the type, which is told by what carries it out."""
+    kind = kind_of(str(call.event["name"])) or ""
+    group = next(iter(groups))
+    if len(groups) > 1:
+        notes.append("calls of c10d do not name their group: all are taken to be of the first one")
+    dims = _listed(call.event, "Input Dims")
+    if not dims and kind != "barrier":
+        raise Invalid(f"{call.event['name']} at {call.at} us: no shapes are told; record with record_shapes=True")
+    types = [bytes_of(one) for event in (call.event, call.carried) for one in _listed(event, "Input type")]
+    item = next((one for one in types if one), None)
+    if item is None and kind != "barrier":
+        notes.append("no type is told of some calls: 4 bytes for an element are assumed")
+    nbytes = counted(kind, *both_sides(kind, dims), groups[group].size) * (item or 4)
+    return kind, nbytes, group
+
+
+# ---- where nothing went on ----
+
+
+def _backward_over(ends: Sequence[float], call: float, limit: float) -> float:
+    """When the backward pass is over in which this was called."""
+    last = bisect_right(ends, limit)
+    return max(ends[last - 1], call) if last else call
+
+
+def _waits_told(waits: Sequence[Event], calls: Sequence[_Call]) -> list[tuple[float, float, int]]:
+    number = {_name_of(call.event): k for k, call in enumerate(calls) if _is_ours(call.event)}
+    found = []
+    for event in waits:
+        which = number.pop(_name_of(event), None)
+        if which is not None:
+            begin, over = event["ts"], calls[which].over
+            found.append((begin * _US, max(begin, over) * _US, which))
+    return found
+
+
+def _waits_seen(busy: Sequence[Span], calls: Sequence[_Call], heard: Sequence[Heard]) -> list[tuple[float, float, int]]:
+    """Where nothing was computed until a collective of others was over."""
+    begins = [begin for begin, _ in busy]
+    found = []
+    for number, (call, one) in enumerate(zip(calls, heard, strict=True)):
+        if _is_ours(call.event) and one.due is None:
+            continue  # it said itself where it was waited for
+        place = bisect_left(begins, call.over)  # the first leaf that begins once it was over
+        idle = busy[place - 1][1] if place else 0.0
+        after = call.at
+        if idle > call.end:  # something was computed since: it waits at all only where DDP is known to
+            if one.due is None or idle >= call.over or one.due > call.over * _US:
+                continue
+            after = max(idle, one.due / _US)
+        elif call.end < call.over:
+            after = call.end
+        if after < call.over:
+            found.append((max(idle, after) * _US, call.over * _US, number))
+    return found

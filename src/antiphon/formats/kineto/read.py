@@ -1,0 +1,73 @@
+"""Traces of PyTorch's profiler read: of each rank when it computed, called collectives, and waited for them."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from antiphon.cost.replay.job import Group
+from antiphon.cost.replay.recorded import Recorded
+from antiphon.errors import Invalid
+from antiphon.formats.chrome import Read
+from antiphon.formats.kineto.gpu import on_gpu
+from antiphon.formats.kineto.processor import on_processor
+
+_STEP = re.compile(r"ProfilerStep#[0-9]{1,9}")
+_RANK = re.compile(r"(?:rank|[._-])[._-]?([0-9]{1,6})(?=[._-]|$)")
+_US = 1e-6
+
+
+def is_kineto(read: Read) -> bool:
+    """Whether PyTorch's profiler wrote it."""
+    return read.job is not None or any(
+        event.get("cat") in ("cpu_op", "kernel", "user_annotation") for event in read.events
+    )
+
+
+def recorded(read: Read, named: int | None) -> Recorded:
+    """`named`: the rank by the file's name, where the trace tells none."""
+    about: Mapping[str, Any] = read.job if isinstance(read.job, dict) else {}
+    rank, size = _whole(about.get("rank")), _whole(about.get("world_size"))
+    slices = [event for event in read.events if event["ph"] == "X"]
+    groups = _groups(about, size)
+    steps = sorted(
+        (event["ts"], event["ts"] + event.get("dur", 0.0))
+        for event in slices
+        if event.get("cat") == "user_annotation" and _STEP.fullmatch(str(event.get("name", "")))
+    )
+    spans = [(begin * _US, end * _US) for begin, end in steps]
+    made = on_gpu if any(_is_kernel(event) for event in slices) else on_processor
+    number = rank if rank is not None else named or 0
+    return made(slices, spans, number, str(read.host or ""), groups, size)
+
+
+def _is_kernel(event: Mapping[str, Any]) -> bool:
+    return event.get("cat") == "kernel"
+
+
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**22 else None
+
+
+def rank_of(name: str) -> int | None:
+    """As in rank3.json, trace.3.json or job_rank-3.pt.trace.json.gz; None: none is told."""
+    found = _RANK.findall(re.sub(r"(\.pt)?(\.trace)?\.json(\.gz)?$", "", os.path.basename(name)))
+    return int(found[-1]) if found else None
+
+
+def _groups(about: Mapping[str, Any], size: int | None) -> dict[str, Group]:
+    """By name. The first is that of all ranks where none is told."""
+    found: dict[str, Group] = {}
+    configs = about.get("pg_config", [])
+    for one in configs if isinstance(configs, Sequence) and not isinstance(configs, str) else []:
+        if not isinstance(one, dict) or not isinstance(one.get("ranks", []), list):
+            raise Invalid("distributedInfo: pg_config: expected objects with pg_name and ranks")
+        members = tuple(rank for rank in one.get("ranks", []) if _whole(rank) is not None)
+        many = _whole(one.get("pg_size")) or len(members)
+        if many and len(members) in (0, many):
+            found[str(one.get("pg_name", ""))] = Group(str(one.get("pg_name", "")), many, members)
+    if not found and size:
+        found["0"] = Group("0", size, tuple(range(size)))
+    return found

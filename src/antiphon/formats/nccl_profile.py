@@ -1,0 +1,159 @@
+"""What profilers of NCCL write: its example plugin (Chrome's events, a file for each rank) and its Inspector (a line of
+JSON for each collective).
+
+Both tell collectives, and nothing of what is computed beside them: what waited for what is not known.
+github.com/NVIDIA/nccl: ext-profiler/example (print_event.cc), ext-profiler/inspector (README.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from antiphon.core.files import decode
+from antiphon.cost.replay.job import Group
+from antiphon.cost.replay.recorded import Heard, Recorded
+from antiphon.errors import Invalid, Unsupported, quote
+
+MOST_LINES, MOST_LINE = 2**20, 2**16
+LEAST_LINE = 60  # bytes of a line of the Inspector
+_US = 1e-6
+_KINDS = {
+    "AllReduce": "allreduce", "AllGather": "allgather", "ReduceScatter": "reducescatter", "Broadcast": "broadcast",
+    "Reduce": "reduce", "AllToAll": "alltoall", "Gather": "gather", "Scatter": "scatter",
+}  # fmt: skip
+_BYTES = {
+    "ncclInt8": 1, "ncclUint8": 1, "ncclFloat8e4m3": 1, "ncclFloat8e5m2": 1, "ncclFloat16": 2, "ncclBfloat16": 2,
+    "ncclInt32": 4, "ncclUint32": 4, "ncclFloat32": 4, "ncclInt64": 8, "ncclUint64": 8, "ncclFloat64": 8,
+}  # fmt: skip
+_PER_RANK = ("allgather", "reducescatter", "alltoall", "gather", "scatter")  # NCCL counts what is of one rank
+NOTE = "a profiler of NCCL tells nothing of computation: all collectives are taken to be waited for, none to be hidden"
+
+
+# ---- the example plugin ----
+
+
+def is_profile(events: Sequence[Mapping[str, Any]]) -> bool:
+    return any(event.get("cat") == "COLL" and event.get("ph") == "b" for event in events)
+
+
+def profiled(events: Sequence[Mapping[str, Any]]) -> list[Recorded]:
+    """Of each rank that the events are of. The communicator's size is told nowhere: it is how many ranks there are."""
+    ends = {
+        (event.get("pid"), event.get("id")): event["ts"]
+        for event in events if event.get("cat") == "COLL" and event.get("ph") == "e" and "ts" in event
+    }  # fmt: skip
+    found: dict[int, list[tuple[float, float, str, int, str]]] = {}
+    for number, event in enumerate(events):
+        if event.get("cat") != "COLL" or event.get("ph") != "b":
+            continue
+        args, end = event.get("args", {}), ends.get((event.get("pid"), event.get("id")))
+        kind, item = _KINDS.get(str(event.get("name"))), _BYTES.get(str(args.get("Datatype")))
+        rank, count = args.get("Rank"), args.get("Count")
+        if kind is None or item is None or not _is_whole(rank) or not _is_whole(count) or "ts" not in event:
+            raise Invalid(
+                f"event {number}: a collective without its name, Rank, Count or Datatype, or of an unknown one"
+            )
+        if end is not None and end >= event["ts"]:
+            group = str(args.get("CommHash", ""))
+            found.setdefault(rank, []).append((event["ts"] * _US, end * _US, kind, count * item, group))
+    return [_alone(rank, calls, len(found)) for rank, calls in found.items()]
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**48
+
+
+def _alone(rank: int, calls: Sequence[tuple[float, float, str, int, str]], size: int) -> Recorded:
+    groups = {group: Group(group, size, ()) for *_, group in calls}
+    heard = [
+        Heard(kind, count * (size if kind in _PER_RANK else 1), group, begin, begin, end, group, 0)
+        for begin, end, kind, count, group in sorted(calls)
+    ]
+    return _waited_for(rank, groups, heard)
+
+
+def _waited_for(rank: int, groups: Mapping[str, Group], heard: Sequence[Heard]) -> Recorded:
+    span = (min(one.start for one in heard), max(one.end for one in heard))
+    waits = [(one.start, one.end, number) for number, one in enumerate(heard)]
+    return Recorded(rank, "", groups, [span], heard, waits, (), [NOTE])
+
+
+# ---- the Inspector ----
+
+
+class _Header(msgspec.Struct):
+    rank: int
+    n_ranks: int
+    id: str = ""
+
+
+class _About(msgspec.Struct):
+    dump_timestamp_us: int = 0
+    hostname: str = ""
+
+
+class _Stamps(msgspec.Struct):
+    coll_start_ts: int = 0
+
+
+class _Performance(msgspec.Struct):
+    coll: str
+    coll_msg_size_bytes: int
+    coll_exec_time_us: float
+    coll_sn: int = 0
+    event_trace_ts: _Stamps | None = None
+
+
+class _Line(msgspec.Struct):
+    header: _Header
+    coll_perf: _Performance
+    metadata: _About = msgspec.field(default_factory=_About)
+
+
+def is_inspected(data: bytes) -> bool:
+    return b'"coll_perf"' in data[:MOST_LINE]
+
+
+def inspected(data: bytes) -> list[Recorded]:
+    """A line for each collective; without stamps of time they are taken one after another, as their numbers are."""
+    lines = [line for line in data.splitlines() if line.strip()]
+    if len(lines) > MOST_LINES or len(data) < LEAST_LINE * len(lines):
+        raise Unsupported(f"has {len(lines)} lines in {len(data)} bytes; at most {MOST_LINES} are read")
+    by_rank: dict[int, list[_Line]] = {}
+    for number, line in enumerate(lines, 1):
+        try:
+            one = decode(line, _Line)
+        except Invalid as error:
+            raise Invalid(f"line {number}: {error}") from None
+        told = one.coll_perf
+        if (
+            told.coll not in _KINDS
+            or not 0 <= told.coll_msg_size_bytes < 2**60
+            or not 0 <= told.coll_exec_time_us < 1e12
+        ):
+            raise Invalid(f"line {number}: {quote(told.coll)}: an unknown collective, or of no possible size or time")
+        if not 0 <= one.header.rank < one.header.n_ranks < 2**22:
+            raise Invalid(f"line {number}: rank {one.header.rank} of {one.header.n_ranks}")
+        by_rank.setdefault(one.header.rank, []).append(one)
+    if not by_rank:
+        raise Invalid("has no collectives")
+    return [_of_lines(rank, told) for rank, told in by_rank.items()]
+
+
+def _of_lines(rank: int, lines: Sequence[_Line]) -> Recorded:
+    groups: dict[str, Group] = {}
+    heard: list[Heard] = []
+    now = 0.0
+    stamped = all(one.coll_perf.event_trace_ts is not None for one in lines)
+    for one in sorted(lines, key=lambda one: (one.coll_perf.event_trace_ts.coll_start_ts if stamped and
+                                              one.coll_perf.event_trace_ts else one.coll_perf.coll_sn)):  # fmt: skip
+        group = one.header.id
+        groups.setdefault(group, Group(group, one.header.n_ranks, ()))
+        told, stamps = one.coll_perf, one.coll_perf.event_trace_ts
+        begin = max(now, stamps.coll_start_ts * _US) if stamped and stamps else now
+        now = begin + told.coll_exec_time_us * _US
+        heard.append(Heard(_KINDS[told.coll], told.coll_msg_size_bytes, group, begin, begin, now, group, 0))
+    return _waited_for(rank, groups, heard)
