@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from antiphon.core.topology import Topology
 
 
+MOST_SIZES = 64  # that plans are sought for; others are served by the next below
+
+
 @public
 def replay(  # noqa: PLR0913
     files: Path | Sequence[Path],
@@ -116,6 +119,8 @@ def _planner(machine: Topology, model: str, profile: Any, planners: Any) -> Any:
     def planned(kind: str, members: Sequence[int], sizes: Sequence[int]) -> Plan | None:
         wanted: Collective = collective(kind, machine, ranks=None if len(members) == machine.ranks else list(members))
         asked = sorted({max(size, 1) for size in sizes}) or [2**20]
+        if len(asked) > MOST_SIZES:
+            asked = asked[:: -(-len(asked) // MOST_SIZES)] + asked[-1:]
         found = search(wanted, machine, nbytes=asked, model=model, profile=profile, planners=planners, nccl=False)
         return found.plans.get(kind)
 

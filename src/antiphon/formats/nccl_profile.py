@@ -42,14 +42,14 @@ def is_profile(events: Sequence[Mapping[str, Any]]) -> bool:
 def profiled(events: Sequence[Mapping[str, Any]]) -> list[Recorded]:
     """Of each rank that the events are of. The communicator's size is told nowhere: it is how many ranks there are."""
     ends = {
-        (event.get("pid"), event.get("id")): event["ts"]
+        _name_of(event): event["ts"]
         for event in events if event.get("cat") == "COLL" and event.get("ph") == "e" and "ts" in event
     }  # fmt: skip
     found: dict[int, list[tuple[float, float, str, int, str]]] = {}
     for number, event in enumerate(events):
         if event.get("cat") != "COLL" or event.get("ph") != "b":
             continue
-        args, end = event.get("args", {}), ends.get((event.get("pid"), event.get("id")))
+        args, end = event.get("args", {}), ends.get(_name_of(event))
         kind, item = _KINDS.get(str(event.get("name"))), _BYTES.get(str(args.get("Datatype")))
         rank, count = args.get("Rank"), args.get("Count")
         if kind is None or item is None or not _is_whole(rank) or not _is_whole(count) or "ts" not in event:
@@ -60,6 +60,10 @@ def profiled(events: Sequence[Mapping[str, Any]]) -> list[Recorded]:
             group = str(args.get("CommHash", ""))
             found.setdefault(rank, []).append((event["ts"] * _US, end * _US, kind, count * item, group))
     return [_alone(rank, calls, len(found)) for rank, calls in found.items()]
+
+
+def _name_of(event: Mapping[str, Any]) -> tuple[object, str]:
+    return event.get("pid"), repr(event.get("id"))
 
 
 def _is_whole(value: object) -> bool:

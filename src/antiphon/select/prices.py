@@ -31,7 +31,7 @@ class Price:
 
 def members_of(group: Group, machine: Topology) -> tuple[int, ...]:
     """The ranks of the machine that a group is; where the traces do not tell, all, or the first ones."""
-    found = group.members or tuple(range(group.size))
+    found = group.members or tuple(range(min(group.size, machine.ranks + 1)))
     if max(found) >= machine.ranks:
         raise Invalid(
             f"the job has a rank {max(found)} in group {quote(group.name)}, and {machine.name} has {machine.ranks} "

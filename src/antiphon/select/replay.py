@@ -12,6 +12,7 @@ from antiphon.cost.replay.job import WORK, Collective, Group, Job
 from antiphon.cost.replay.steps import Outcome, follow
 from antiphon.select.prices import Price
 
+MOST_MOVES = 2**23  # of items in all that is followed
 MOST_CLASSES = 24  # of which it is told what they alone would gain
 
 
@@ -106,7 +107,8 @@ def replay(
     with_ours = run(alone, best, any(prices.values()))
     free = run(alone, [0.0] * len(recorded), False).step
     rows = _rows(job, classes, now, prices, library)
-    for row, one in list(zip(rows, classes, strict=True))[:MOST_CLASSES]:
+    many = min(MOST_CLASSES, MOST_MOVES // sum(map(len, job.ranks.values())))
+    for row, one in list(zip(rows, classes, strict=True))[:many]:
         tell(f"{one.kind} of {one.nbytes} bytes alone")
         mine = set(one.calls)
         for key, seconds in (("gain", best), ("most", [0.0] * len(best))):

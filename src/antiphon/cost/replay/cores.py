@@ -14,8 +14,9 @@ import numpy as np
 
 from antiphon.cost.replay.job import CALL, STEP, WAIT, WORK, Item, Job
 from antiphon.cost.replay.steps import Calls, Line, Outcome, begins, outcome
-from antiphon.errors import Invalid
+from antiphon.errors import Invalid, Unsupported
 
+MOST_MOVES = 2**21
 _LEAST = 1e-12  # seconds: less is nothing
 
 
@@ -46,6 +47,8 @@ def alone(job: Job, cores: int) -> Job:
 def follow(job: Job, seconds: Sequence[float], cores: int, *, serial: bool = False) -> Outcome:
     """As `steps.follow`, all of it on so many cores; `seconds` and the job's work as if each thread had one. O(items
     times what is under way at once)."""
+    if sum(map(len, job.ranks.values())) * len(job.ranks) > MOST_MOVES:
+        raise Unsupported("cores: too many ranks and moments for cores that are shared; give fewer steps, or no cores")
     lines = {rank: Line(items, 0.0) for rank, items in job.ranks.items()}
     calls, waited, now = Calls(job, serial), [0.0] * len(job.calls), 0.0
     left = dict(begins(job))  # of every rank the work before it goes on: at first, until it begins

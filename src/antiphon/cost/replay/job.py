@@ -21,10 +21,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from antiphon.errors import Invalid, Unsupported
+from antiphon.errors import Invalid, Unsupported, quote
 
 WORK, CALL, WAIT, STEP = range(4)
 MOST_ITEMS = 2**21  # of all ranks
+MOST_RANKS, MOST_SIZES = 2**22, 2**10
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +95,14 @@ class Job:
             raise Invalid("the traces have no collective")
         if not self.steps:
             raise Invalid("the traces have no whole step")
+        for group in self.groups:
+            if not 0 < group.size <= MOST_RANKS:
+                raise Invalid(f"group {quote(group.name)}: has {group.size} ranks")
+        worst = max(self.calls, key=lambda call: call.nbytes)
+        if worst.nbytes >= 2**60:
+            raise Invalid(f"a {worst.kind} of {worst.nbytes} bytes")
+        if len({(call.kind, call.nbytes, call.group) for call in self.calls}) > MOST_SIZES:
+            raise Unsupported(f"the traces have collectives of more than {MOST_SIZES} sizes")
 
     @property
     def here(self) -> Sequence[frozenset[int]]:

@@ -10,6 +10,7 @@ from antiphon.cost.replay.job import CALL, STEP, WAIT, WORK, Collective, Gradien
 from antiphon.errors import Invalid, quote
 
 Span = tuple[float, float]
+MOST_GRADIENTS = 2**20
 
 
 @dataclass(frozen=True)
@@ -185,16 +186,18 @@ def _line(one: Recorded, numbers: Sequence[int], ahead: float, calls: Sequence[C
 
 def _gradients(one: Recorded, items: Sequence[Item], ahead: float) -> list[Gradient]:
     """Those of the last step, with the work that its line has done in this step until then."""
-    if len(one.steps) == 0 or not one.gradients:
+    if not one.gradients or len(one.gradients) > MOST_GRADIENTS:
         return []
-    begin, end = _before(one, len(one.steps) - 1), one.steps[-1][1]
-    found = []
-    for at, nbytes in one.gradients:
-        if begin <= at <= end:
-            done = sum(
-                max(min(at - ahead, i.at + i.seconds) - max(begin - ahead, i.at), 0.0)
-                for i in items
-                if i.what == WORK and i.at + i.seconds > begin - ahead and i.at < at - ahead
-            )
-            found.append(Gradient(nbytes, done))
+    begin, end = _before(one, len(one.steps) - 1) - ahead, one.steps[-1][1] - ahead
+    work = [i for i in items if i.what == WORK and i.at + i.seconds > begin]
+    found, done, place = list[Gradient](), 0.0, 0
+    for moment, nbytes in sorted(one.gradients):
+        at = moment - ahead
+        if not begin <= at <= end:
+            continue
+        while place < len(work) and work[place].at + work[place].seconds <= at:
+            done += work[place].seconds - max(begin - work[place].at, 0.0)
+            place += 1
+        part = max(at - max(work[place].at, begin), 0.0) if place < len(work) else 0.0
+        found.append(Gradient(nbytes, done + part))
     return found

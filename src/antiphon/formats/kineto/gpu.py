@@ -28,9 +28,8 @@ def on_gpu(
     computed = [e for e in work if not str(e.get("name", "")).startswith(_LIBRARIES)]
     if not comm:
         raise Invalid("has no collectives: no kernel of NCCL or RCCL ran in it")
-    launched: dict[int, float] = {
-        args_of(e)["correlation"]: e["ts"] for e in slices if e.get("cat") in _LAUNCH and _known(e)
-    }
+    launched = {_correlation(e): float(e["ts"]) for e in slices if e.get("cat") in _LAUNCH}
+    launched.pop(None, None)
     busy = _joined([(e["ts"], e["ts"] + e.get("dur", 0.0)) for e in computed])
     ready = _Ready(computed, launched)
     spans = [(ready.at(begin, begin), ready.at(end, end)) for begin, end in ((b / _US, e / _US) for b, e in steps)]
@@ -41,7 +40,7 @@ def on_gpu(
     known, notes = dict(groups), list[str]()
     calls: list[Heard] = []
     for event in comm:
-        launch = launched.get(args_of(event).get("correlation", -1), float(event["ts"]))
+        launch = launched.get(_correlation(event), float(event["ts"]))
         step = bisect_left(cuts, launch)
         found = told(event, known, size, notes)
         if found is None or launch < first or step >= len(cuts):
@@ -57,15 +56,17 @@ def on_gpu(
     return Recorded(rank, host, known, [(b * _US, e * _US) for b, e in spans], calls, _waits(calls, busy), (), notes)
 
 
-def _known(event: Event) -> bool:
-    return isinstance(args_of(event).get("correlation"), int)
+def _correlation(event: Event) -> int | None:
+    """The number that a kernel shares with the call that launched it."""
+    found = args_of(event).get("correlation")
+    return found if isinstance(found, int) else None
 
 
 class _Ready:
     """When the GPU is done with what was launched before a moment of the processor."""
 
-    def __init__(self, computed: Sequence[Event], launched: Mapping[int, float]) -> None:
-        ends = sorted((launched.get(args_of(e).get("correlation", -1), e["ts"]), e["ts"] + e.get("dur", 0.0))
+    def __init__(self, computed: Sequence[Event], launched: Mapping[int | None, float]) -> None:
+        ends = sorted((launched.get(_correlation(e), e["ts"]), e["ts"] + e.get("dur", 0.0))
                       for e in computed)  # fmt: skip
         self.launches = [launch for launch, _ in ends]
         self.ends: list[float] = []

@@ -15,6 +15,7 @@ from antiphon.formats.kineto.calls import Told, told
 from antiphon.formats.kineto.words import Event, args_of, both_sides, bytes_of, counted, is_call, kind_of
 
 _US = 1e-6
+_LOOKED_AT = 512  # pieces of computation before a collective is told to be over
 _LATE, _LATE_SHARE = 1000.0, 0.02  # us, or of its time, that a thread may take to say that a collective is over
 _HOOK = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
 _BACKWARD = "autograd::engine::evaluate_function"
@@ -72,7 +73,7 @@ def on_processor(
     heard: list[Heard] = []
     calls: list[_Call] = []
     for call in line.calls:
-        step = next((k for k, (begin, end) in enumerate(steps) if begin <= call.at * _US <= end), None)
+        step = _step_of(steps, call.at * _US)
         if step is None or not call.over:
             continue
         found = _told_by_c10d(call, known, notes) if not _is_ours(call.event) else told(call.event, known, size, notes)
@@ -97,11 +98,17 @@ def _thread_of(slices: Sequence[Event], steps: Sequence[Span]) -> object:
 
 def _whole(steps: Sequence[Span], calls: Sequence[_Call]) -> list[Span]:
     """Without the last steps of whose calls nobody tells when they ran."""
-    lost = [call.at * _US for call in calls if not call.over]
-    found = list(steps)
-    while found and any(found[-1][0] <= at <= found[-1][1] for at in lost):
-        found.pop()
-    return found
+    lost = {_step_of(steps, call.at * _US) for call in calls if not call.over}
+    many = len(steps)
+    while many and many - 1 in lost:
+        many -= 1
+    return list(steps[:many])
+
+
+def _step_of(steps: Sequence[Span], at: float) -> int | None:
+    """The step in which a moment is."""
+    place = bisect_right(steps, (at, float("inf"))) - 1
+    return place if place >= 0 and at <= steps[place][1] else None
 
 
 def _is_ours(event: Event) -> bool:
@@ -112,11 +119,11 @@ def _line(thread: object, slices: Sequence[Event]) -> _Line:
     """Its events: innermost ones are computation."""
     line = _Line()
     mine = [e for e in slices if e.get("tid") == thread and e.get("cat") == "cpu_op"]
-    stack: list[list[Any]] = []  # end, name, begin, whether something is within
+    stack: list[list[Any]] = []  # end, name, begin, whether something is within, whether it is within a hook
 
     def leave(now: float) -> None:
         while stack and stack[-1][0] <= now:
-            end, name, begin, outer = stack.pop()
+            end, name, begin, outer, _ = stack.pop()
             if not outer and not is_call(name):
                 line.busy.append((begin, end))
             if name.startswith(_BACKWARD):
@@ -125,7 +132,7 @@ def _line(thread: object, slices: Sequence[Event]) -> _Line:
     for event in sorted(mine, key=lambda e: (e["ts"], -e.get("dur", 0.0))):
         name, end = str(event.get("name", "")), event["ts"] + event.get("dur", 0.0)
         leave(event["ts"])
-        hook = any(one[1] == _HOOK for one in stack)
+        hook = bool(stack) and stack[-1][4]
         if name in (_WAIT, _DONE):
             (line.waits if name == _WAIT else line.done).append(event)
         elif name.startswith((_OURS, "c10d::")) and kind_of(name) is not None:
@@ -134,7 +141,7 @@ def _line(thread: object, slices: Sequence[Event]) -> _Line:
             line.gradients.append((event["ts"], _tensor_bytes(event)))
         if stack and not is_call(name):
             stack[-1][3] = True
-        stack.append([end, name, event["ts"], False])
+        stack.append([end, name, event["ts"], False, hook or name == _HOOK])
     leave(float("inf"))
     line.busy.sort()
     line.backward.sort()
@@ -175,7 +182,7 @@ def _heard_of(busy: Sequence[Span], begins: Sequence[float], called: float, over
     last = bisect_right(begins, over)
     longest = 10 * (over - busy[last - 1][1]) if last else 0.0  # it must be far longer than where it is told
     found, earliest = over, max(called, over - max(_LATE, _LATE_SHARE * (over - called)))
-    for place in range(last - 1, 0, -1):
+    for place in range(last - 1, max(last - _LOOKED_AT, 0), -1):
         if begins[place] < earliest:
             break
         idle = begins[place] - max(busy[place - 1][1], called)
