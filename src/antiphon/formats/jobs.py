@@ -10,8 +10,10 @@ from antiphon.core.files import name_of, read_bytes, reading
 from antiphon.cost.replay.job import Job
 from antiphon.cost.replay.recorded import Recorded, join
 from antiphon.errors import Invalid
+from antiphon.formats.nccl_profile import Call, inspected, is_inspected, is_profile, profiled, together
 
 MOST_FILES = 1024
+Profile = dict[int, list[Call]]  # of each rank in a file
 _JSON, _CHAKRA = (".json", ".json.gz", ".jsonl", ".jsonl.gz", ".log"), (".et", ".et.gz")
 
 
@@ -25,10 +27,15 @@ def read_job(given: Sequence[str | os.PathLike[str]]) -> Job:
 
         return join(recorded_of(read_traces(paths)))
     found: list[Recorded] = []
+    profiles: list[Profile] = []
     for path in paths:
         with reading(name_of(path)):
-            found += _recorded(name_of(path), read_bytes(path))
-    return join(found)
+            one = _recorded(name_of(path), read_bytes(path))
+            if isinstance(one, dict):
+                profiles.append(one)
+            else:
+                found += one
+    return join([*found, *together(profiles)])
 
 
 def _paths(given: Sequence[str | os.PathLike[str]]) -> list[Path]:
@@ -43,9 +50,7 @@ def _paths(given: Sequence[str | os.PathLike[str]]) -> list[Path]:
     return paths
 
 
-def _recorded(name: str, data: bytes) -> list[Recorded]:
-    from antiphon.formats.nccl_profile import inspected, is_inspected, is_profile, profiled
-
+def _recorded(name: str, data: bytes) -> list[Recorded] | Profile:
     if is_inspected(data):
         return inspected(data)
     from antiphon.formats.chrome import Read

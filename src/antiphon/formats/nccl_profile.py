@@ -7,6 +7,7 @@ github.com/NVIDIA/nccl: ext-profiler/example (print_event.cc), ext-profiler/insp
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,7 +19,7 @@ from antiphon.cost.replay.recorded import Heard, Recorded
 from antiphon.errors import Invalid, Unsupported, quote
 
 MOST_LINES, MOST_LINE = 2**20, 2**16
-LEAST_LINE = 60  # bytes of a line of the Inspector
+FEW_LINES, LEAST_LINE = 2**10, 60  # bytes of a line of the Inspector
 _US = 1e-6
 _KINDS = {
     "AllReduce": "allreduce", "AllGather": "allgather", "ReduceScatter": "reducescatter", "Broadcast": "broadcast",
@@ -39,13 +40,16 @@ def is_profile(events: Sequence[Mapping[str, Any]]) -> bool:
     return any(event.get("cat") == "COLL" and event.get("ph") == "b" for event in events)
 
 
-def profiled(events: Sequence[Mapping[str, Any]]) -> list[Recorded]:
-    """Of each rank that the events are of. The communicator's size is told nowhere: it is how many ranks there are."""
+Call = tuple[float, float, str, int, str]  # begin, end, kind, bytes as NCCL counts them, communicator
+
+
+def profiled(events: Sequence[Mapping[str, Any]]) -> dict[int, list[Call]]:
+    """What each rank called, of one file."""
     ends = {
         _name_of(event): event["ts"]
         for event in events if event.get("cat") == "COLL" and event.get("ph") == "e" and "ts" in event
     }  # fmt: skip
-    found: dict[int, list[tuple[float, float, str, int, str]]] = {}
+    found: dict[int, list[Call]] = {}
     for number, event in enumerate(events):
         if event.get("cat") != "COLL" or event.get("ph") != "b":
             continue
@@ -53,13 +57,29 @@ def profiled(events: Sequence[Mapping[str, Any]]) -> list[Recorded]:
         kind, item = _KINDS.get(str(event.get("name"))), _BYTES.get(str(args.get("Datatype")))
         rank, count = args.get("Rank"), args.get("Count")
         if kind is None or item is None or not _is_whole(rank) or not _is_whole(count) or "ts" not in event:
-            raise Invalid(
-                f"event {number}: a collective without its name, Rank, Count or Datatype, or of an unknown one"
-            )
+            raise Invalid(f"event {number}: a collective without its Rank, Count or Datatype, or of an unknown name")
         if end is not None and end >= event["ts"]:
             group = str(args.get("CommHash", ""))
             found.setdefault(rank, []).append((event["ts"] * _US, end * _US, kind, count * item, group))
-    return [_alone(rank, calls, len(found)) for rank, calls in found.items()]
+    return found
+
+
+def together(files: Sequence[Mapping[int, Sequence[Call]]]) -> list[Recorded]:
+    """All ranks. How large a communicator is, is told nowhere: as many ranks as have it in these files."""
+    ranks: dict[int, list[Call]] = {}
+    for file in files:
+        for rank, calls in file.items():
+            ranks.setdefault(rank, []).extend(calls)
+    size = Counter(group for calls in ranks.values() for group in {call[4] for call in calls})
+    found = []
+    for rank, calls in ranks.items():
+        groups = {group: Group(group, size[group], ()) for *_, group in calls}
+        heard = [
+            Heard(kind, count * (size[group] if kind in _PER_RANK else 1), group, begin, begin, end, group, 0)
+            for begin, end, kind, count, group in sorted(calls)
+        ]
+        found.append(_waited_for(rank, groups, heard))
+    return found
 
 
 def _name_of(event: Mapping[str, Any]) -> tuple[object, str]:
@@ -68,15 +88,6 @@ def _name_of(event: Mapping[str, Any]) -> tuple[object, str]:
 
 def _is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**48
-
-
-def _alone(rank: int, calls: Sequence[tuple[float, float, str, int, str]], size: int) -> Recorded:
-    groups = {group: Group(group, size, ()) for *_, group in calls}
-    heard = [
-        Heard(kind, count * (size if kind in _PER_RANK else 1), group, begin, begin, end, group, 0)
-        for begin, end, kind, count, group in sorted(calls)
-    ]
-    return _waited_for(rank, groups, heard)
 
 
 def _waited_for(rank: int, groups: Mapping[str, Group], heard: Sequence[Heard]) -> Recorded:
@@ -124,7 +135,7 @@ def is_inspected(data: bytes) -> bool:
 def inspected(data: bytes) -> list[Recorded]:
     """A line for each collective; without stamps of time they are taken one after another, as their numbers are."""
     lines = [line for line in data.splitlines() if line.strip()]
-    if len(lines) > MOST_LINES or len(data) < LEAST_LINE * len(lines):
+    if len(lines) > MOST_LINES or len(data) < LEAST_LINE * (len(lines) - FEW_LINES):
         raise Unsupported(f"has {len(lines)} lines in {len(data)} bytes; at most {MOST_LINES} are read")
     by_rank: dict[int, list[_Line]] = {}
     for number, line in enumerate(lines, 1):

@@ -148,7 +148,7 @@ def printed(text: str, kind: str = "") -> dict[str, list[tuple[int, float]]]:
     if not found:
         raise Invalid("does not tell its collective: keep the line in which the program (all_reduce_perf) was started")
     try:
-        points = {int(row[1]): float(row[2]) * 1e-6 for row in rows if int(row[1]) > 0}
+        points = {int(row[1]): float(row[2]) / 1e6 for row in rows if int(row[1]) > 0}
     except ValueError:
         raise Invalid("a row has a time that is no number") from None
     return {found: sorted(points.items())}

@@ -52,7 +52,9 @@ def on_gpu(
             Heard(kind, nbytes, group, called * _US, event["ts"] * _US, over * _US, str(event.get("tid")), step)
         )
     if not calls:
-        raise Invalid("its kernels of NCCL do not tell what they do (Collective name, In msg nelems, dtype)")
+        raise Invalid(
+            "has no collectives in its steps, or its kernels of NCCL do not tell what they do (Collective name, dtype)"
+        )
     return Recorded(rank, host, known, [(b * _US, e * _US) for b, e in spans], calls, _waits(calls, busy), (), notes)
 
 

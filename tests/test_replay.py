@@ -1,0 +1,423 @@
+"""Recorded jobs: read, followed, priced; what of them is exposed, and what ours would make of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import replay_traces as made
+
+import antiphon
+from antiphon.cli import run
+from antiphon.cost.replay import buckets, cores
+from antiphon.cost.replay.job import CALL, STEP, WAIT, WORK, Collective, Group, Item, Job
+from antiphon.cost.replay.steps import follow
+from antiphon.errors import AntiphonError, Invalid
+from antiphon.formats.chakra.nodes import COLLECTIVE, COMPUTE, attribute, head, node
+from antiphon.formats.chakra.wire import octets
+from antiphon.formats.jobs import read_job
+from antiphon.select.prices import between, printed
+
+MS = 1e-3
+
+
+def two_ranks(more: float = 2 * MS) -> Job:
+    """As in the description of a job: rank 1 calls so much later."""
+
+    def items(work: float) -> list[Item]:
+        return [
+            Item(WORK, work), Item(CALL, call=0, at=work), Item(WORK, 4 * MS, at=work), Item(WAIT, call=0, at=18 * MS),
+            Item(WORK, 1 * MS, at=18 * MS), Item(STEP, at=19 * MS),
+        ]  # fmt: skip
+
+    call = Collective("allreduce", 10**6, 0, 6 * MS, 12 * MS)
+    ranks = {0: items(10 * MS), 1: items(10 * MS + more)}
+    return Job([Group("0", 2, (0, 1))], [call], ranks, {0: [[0]], 1: [[0]]}, [19 * MS])
+
+
+# ---- the graph ----
+
+
+def test_the_example_of_the_description() -> None:
+    found = follow(two_ranks(), [6 * MS])
+    assert found.steps == [pytest.approx(19 * MS)]
+    assert found.waited == [pytest.approx((4 + 2) / 2 * MS)]
+    assert follow(two_ranks(), [0.0]).steps == [pytest.approx(17 * MS)]  # what rank 1 computes
+    assert follow(two_ranks(), [1 * MS]).waited == [0.0]  # it is over before anybody waits
+
+
+def test_a_collective_waits_for_those_before_it_on_its_lane() -> None:
+    items = [Item(WORK, 1 * MS), Item(CALL, call=0), Item(CALL, call=1), Item(WAIT, call=1), Item(STEP)]
+    calls = [Collective("allreduce", 8, 0, 3 * MS), Collective("allreduce", 8, 0, 5 * MS)]
+    job = Job([Group("0", 1, (0,))], calls, {0: items}, {0: [[0], [1]]}, [1.0])
+    assert follow(job, [3 * MS, 5 * MS]).step == pytest.approx(6 * MS)  # two lanes, as recorded
+    assert follow(job, [3 * MS, 5 * MS], serial=True).step == pytest.approx(9 * MS)
+
+
+def test_who_waits_for_what_is_never_called_is_named() -> None:
+    job = two_ranks()
+    broken = Job(job.groups, job.calls, {0: [item for item in job.ranks[0] if item.what != CALL]}, {0: []}, job.steps)
+    for way in (lambda: follow(broken, [0.0]), lambda: cores.follow(broken, [0.0], 2)):
+        with pytest.raises(Invalid, match="rank 0: waits for a collective that another rank"):
+            way()
+
+
+def test_shared_cores_slow_down_what_runs_at_the_same_time() -> None:
+    """With a core for everything nothing changes; with one, two ranks that compute take twice as long."""
+    job = two_ranks(more=0.0)
+    assert cores.follow(job, [6 * MS], 8).step == pytest.approx(follow(job, [6 * MS]).step)
+    # 10 ms at half speed; then 6 ms of two ranks' collective beside 4 ms of computation at a quarter, ...
+    alone = cores.follow(job, [0.0], 1).step
+    assert alone == pytest.approx(2 * 15 * MS)
+    assert cores.follow(job, [6 * MS], 1).step == pytest.approx(2 * (15 + 6) * MS)  # nothing is hidden on one core
+
+
+def test_what_was_recorded_on_shared_cores_is_made_again() -> None:
+    """Of a run on two cores what it would take alone; on two cores that is the run again."""
+    first = [Item(WORK, 8 * MS, at=0.0), Item(CALL, call=0, at=8 * MS), Item(WAIT, call=0, at=8 * MS),
+             Item(WORK, 2 * MS, at=10 * MS), Item(STEP, at=12 * MS)]  # fmt: skip
+    ranks = {rank: list(first) for rank in range(4)}  # on two cores: all at half speed
+    job = Job([Group("0", 4, (0, 1, 2, 3))], [Collective("allreduce", 8, 0, 2 * MS, 8 * MS)], ranks,
+              {rank: [[0]] for rank in ranks}, [12 * MS])  # fmt: skip
+    alone = cores.alone(job, 2)
+    assert [item.seconds for item in alone.ranks[3] if item.what == WORK] == pytest.approx([4 * MS, 1 * MS])
+    assert alone.calls[0].seconds == pytest.approx(1 * MS)
+    assert cores.follow(alone, [alone.calls[0].seconds], 2).step == pytest.approx(12 * MS)
+
+
+# ---- PyTorch's profiler ----
+
+
+def test_ddp_by_gloo_on_processors(tmp_path: Path) -> None:
+    job = read_job(made.write(tmp_path, [made.ddp(0), made.ddp(1)]))
+    assert [(call.kind, call.nbytes, call.bucket) for call in job.calls] == [("allreduce", 10**6, True)] * 4
+    assert job.steps == [pytest.approx(20 * MS)] * 2
+    assert [item.what for item in job.ranks[0]] == 2 * [
+        WORK, CALL, WORK, CALL, WORK, WAIT, WORK, WAIT, WORK, STEP
+    ]  # fmt: skip
+    # called after 10 and 14 ms, over after 15 and 19: the second begins when the first is done, by one thread
+    assert [call.seconds for call in job.calls[:2]] == pytest.approx([5 * MS, 4 * MS])
+    now = follow(job, [call.seconds for call in job.calls])
+    assert now.steps == pytest.approx([20 * MS, 20 * MS])
+    assert now.waited[:2] == pytest.approx([0.9 * MS, 3.8 * MS], rel=0.01)
+    assert [one.nbytes for one in job.gradients] == [10**6] * 2
+    assert job.gradients[0].work == pytest.approx(9.9 * MS)
+
+
+def test_a_rank_that_comes_late_makes_no_collective_longer(tmp_path: Path) -> None:
+    """What the others wait for it is no time of the collective; without communication the late rank is what is left."""
+    job = read_job(made.write(tmp_path, [made.ddp(0), made.ddp(1, late=2.0)]))
+    assert job.calls[0].seconds == pytest.approx(3 * MS)
+    assert follow(job, [call.seconds for call in job.calls]).step == pytest.approx(20 * MS)
+    one = read_job(made.write(tmp_path, [made.ddp(0)]))
+    assert one.calls[0].seconds == pytest.approx(5 * MS)
+    assert any("traces of 1 of 2 ranks" in note for note in one.notes)
+
+
+def test_a_thread_that_says_late_that_it_is_done(tmp_path: Path) -> None:
+    """The line goes on at 15.1 ms, the collective is said to be over at 15.15: it waited until then all the same."""
+    traces = [made.ddp(0), made.ddp(1)]
+    for trace in traces:
+        for event in trace["traceEvents"]:
+            if event["name"] == "gloo:all_reduce" and event["ts"] % 20_000 < 12_000:
+                event["dur"] += 150.0
+    job = read_job(made.write(tmp_path, traces))
+    assert [item.what for item in job.ranks[0]].count(WAIT) == 4
+    assert job.calls[0].seconds == pytest.approx(5.1 * MS)
+    assert follow(job, [0.0] * 4).step == pytest.approx((20 - 0.9 - 3.8) * MS, rel=0.02)
+
+
+def test_sharded_parameters_wait_at_once(tmp_path: Path) -> None:
+    """An allgather right after whose call nothing is computed until it is over; its shapes tell output, then input."""
+    dims = {"Input type": ["float", "float", "", "Scalar"], "Input Dims": [[2000], [1000], [], []]}
+    events = [
+        made.step(0, 0.0, 10_000.0), made.op("aten::copy_", 100.0, 900.0),
+        made.op("c10d::_allgather_base_", 1000.0, 100.0, **dims), made.carried("all_gather", 1200.0, 2800.0, 1000),
+        made.op("aten::mm", 4100.0, 5900.0),
+    ]  # fmt: skip
+    job = read_job(made.write(tmp_path, [made.of_rank(rank, events) for rank in (0, 1)]))
+    assert [(call.kind, call.nbytes) for call in job.calls] == [("allgather", 8000)]
+    assert job.calls[0].seconds == pytest.approx(3 * MS)  # from the call on
+    assert follow(job, [0.0]).step == pytest.approx((10 - 2.9) * MS)
+
+
+def test_calls_of_ours_tell_when_they_ran_and_who_waited(tmp_path: Path) -> None:
+    told = {"Process Group Name": "0", "Group size": 2, "Process Group Ranks": "[0, 1]"}
+    about = {"Collective name": "reduce_scatter_single", "In msg nelems": 500, "Out msg nelems": 250, "dtype": "Float"}
+    events = [
+        made.step(0, 0.0, 10_000.0), made.op("aten::mm", 0.0, 3000.0),
+        made.op("antiphon:reduce_scatter_single", 3000.0, 5.0, call=7, **about, **told),
+        made.op("aten::mm", 3100.0, 2000.0),
+        made.op("antiphon:wait", 5200.0, 1800.0, call=7, **told),
+        made.op("antiphon:done", 7100.0, 2.0, call=7, **{"begun ns ago": 4_000_000, "over ns ago": 200_000}, **told),
+        made.op("aten::mm", 7200.0, 2800.0),
+    ]  # fmt: skip
+    job = read_job(made.write(tmp_path, [made.of_rank(rank, events) for rank in (0, 1)]))
+    assert [(call.kind, call.nbytes) for call in job.calls] == [("reducescatter", 2000)]
+    assert job.calls[0].seconds == pytest.approx(3.9 * MS)
+    found = follow(job, [3.9 * MS])
+    assert (found.step, found.waited[0]) == (pytest.approx(10 * MS), pytest.approx(1.7 * MS))
+    events[5]["args"]["call"] = 8  # the end of another call: nothing is known of this one
+    with pytest.raises(Invalid, match="no collectives in its steps"):
+        read_job(made.write(tmp_path, [made.of_rank(0, events)]))
+
+
+def gpu(rank: int) -> dict[str, Any]:
+    """A step of 10 ms: 4 ms of computation, then two more while 5 ms of NCCL run, a gap until these are over, 1 ms."""
+    work = "sm90_xmma_gemm_bf16"
+    events = [
+        made.step(0, 0.0, 500.0),
+        *made.kernel(work, 50.0, 4000.0, 7, 1, launch=10.0),
+        *made.nccl(4060.0, 5000.0, launch=20.0, correlation=2, elements=500_000),
+        *made.kernel(work, 4050.0, 2000.0, 7, 3, launch=30.0),
+        *made.kernel(work, 9062.0, 1000.0, 7, 4, launch=40.0),
+    ]
+    return made.of_rank(rank, events)
+
+
+def test_kernels_of_nccl_beside_those_that_compute(tmp_path: Path) -> None:
+    job = read_job(made.write(tmp_path, [gpu(0), gpu(1)]))
+    assert [(call.kind, call.nbytes) for call in job.calls] == [("allreduce", 10**6)]
+    assert job.calls[0].seconds == pytest.approx(5.01 * MS)  # from when the first kernel was done
+    found = follow(job, [call.seconds for call in job.calls])
+    assert found.step == pytest.approx(10.062 * MS, rel=0.01)
+    assert found.waited[0] == pytest.approx(3.01 * MS)
+    assert follow(job, [1 * MS]).step == pytest.approx(7.06 * MS, rel=0.01)  # hidden behind the second kernel
+
+
+def test_clocks_of_hosts_are_told_by_the_ends_of_collectives(tmp_path: Path) -> None:
+    other = made.ddp(1)
+    other["host_name"] = "there"
+    for event in other["traceEvents"]:
+        event["ts"] += 123_456.0
+    job = read_job(made.write(tmp_path, [made.ddp(0), other]))
+    assert [call.seconds for call in job.calls[:2]] == pytest.approx([5 * MS, 4 * MS])
+    assert follow(job, [call.seconds for call in job.calls]).step == pytest.approx(20 * MS)
+
+
+# ---- others ----
+
+
+def test_chakra_traces_by_their_dependencies(tmp_path: Path) -> None:
+    """Computation 4 ms, an allreduce of 5 ms beside 2 ms more, and 1 ms after it."""
+    about = octets(10, attribute("comm_type", 0)) + octets(10, attribute("comm_size", 10**6))
+    file = head({}) + b"".join(
+        [
+            node(1, "mm", COMPUTE, [], 4000), node(2, "grads", COLLECTIVE, [1], 5000, about),
+            node(3, "mm", COMPUTE, [1], 2000), node(4, "adam", COMPUTE, [2, 3], 1000),
+        ]
+    )  # fmt: skip
+    for rank in (0, 1):
+        (tmp_path / f"job.{rank}.et").write_bytes(file)
+    job = read_job([tmp_path])
+    assert follow(job, [5 * MS]).step == pytest.approx(10 * MS)
+    assert follow(job, [5 * MS]).waited == [pytest.approx(3 * MS)]
+    assert follow(job, [1 * MS]).step == pytest.approx(7 * MS)
+
+
+def profile_of_nccl(rank: int) -> list[dict[str, Any]]:
+    told = {"SeqNum": 0, "CommHash": 77, "Rank": rank, "Count": 1000, "Datatype": "ncclFloat32", "nChannels": 2}
+    begin = {"name": "AllGather", "cat": "COLL", "ph": "b", "id": 0, "pid": 5, "tid": 1, "ts": 10.0, "args": told}
+    return [begin, {"name": "AllGather", "cat": "COLL", "ph": "e", "id": 0, "pid": 5, "tid": 1, "ts": 60.0}]
+
+
+def test_profiles_of_nccl(tmp_path: Path) -> None:
+    files = made.write(tmp_path, [profile_of_nccl(0), profile_of_nccl(1)])  # type: ignore[list-item]
+    job = read_job(files)
+    assert [(call.kind, call.nbytes) for call in job.calls] == [("allgather", 8000)]
+    assert job.calls[0].seconds == pytest.approx(50e-6)
+    assert any("tells nothing of computation" in note for note in job.notes)
+
+
+def inspected(rank: int, number: int, seconds: float) -> str:
+    return json.dumps(
+        {
+            "header": {"id": "0x7f", "rank": rank, "n_ranks": 2, "nnodes": 1},
+            "metadata": {"inspector_output_format_version": "v4.0", "hostname": "a", "dump_timestamp_us": 1},
+            "coll_perf": {
+                "coll": "AllReduce", "coll_sn": number, "coll_msg_size_bytes": 4096, "coll_exec_time_us": seconds * 1e6,
+                "coll_algobw_gbs": 1.0, "coll_busbw_gbs": 1.0,
+            },
+        }
+    )  # fmt: skip
+
+
+def test_the_inspector_of_nccl(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        lines = [inspected(rank, number, 2 * MS) for number in (3, 1, 2)]
+        (tmp_path / f"rank{rank}.log").write_text("\n".join(lines) + "\n")
+    job = read_job([tmp_path])
+    assert [call.nbytes for call in job.calls] == [4096] * 3
+    assert follow(job, [2 * MS] * 3).step == pytest.approx(6 * MS)
+
+
+# ---- hostile files ----
+
+
+def changed(trace: dict[str, Any], **args: Any) -> dict[str, Any]:
+    for event in trace["traceEvents"]:
+        event["args"] |= args
+    return trace
+
+
+HUGE = [made.op("aten::mm", 0, 9), made.allreduce(0.0, 1.0, 2**59), made.carried("all_reduce", 1.0, 2.0, 1)]
+
+
+@pytest.mark.parametrize(
+    ("trace", "said"),
+    [
+        ({"traceEvents": []}, "neither of PyTorch's profiler nor of a profiler of NCCL"),
+        (made.of_rank(0, [made.op("aten::mm", 0.0, 5.0)]), "record_shapes=True"),
+        (changed(gpu(0), **{"Group size": 2**49}), "has 562949953421312 ranks"),
+        (changed(gpu(0), **{"In msg nelems": 2**49, "Collective name": "allgather", "Group size": 2**11}), "bytes"),
+        (changed(gpu(0), **{"In msg nelems": "x"}), "In msg nelems, Out msg nelems or Group size is not there"),
+        (changed(gpu(0), dtype=["Float"]), "its dtype is not known"),
+        (changed(gpu(0), correlation=[1]), "no collectives in its steps"),
+        (changed(gpu(0), **{"Collective name": {}}), "do not tell"),
+        (changed(gpu(0), **{"Process Group Ranks": [[[]]]}), None),
+        ({**gpu(0), "distributedInfo": {"pg_config": [7]}}, "pg_config"), ({**gpu(0), "distributedInfo": []}, None),
+        ({**gpu(0), "distributedInfo": {"rank": -1, "world_size": "2", "pg_config": 5}}, None),
+        (made.of_rank(0, HUGE), "bytes"),
+        ([{"ph": "b", "cat": "COLL", "id": [], "ts": 0, "args": {"Rank": -1}}], "event 0: a collective without"),
+    ],
+)  # fmt: skip
+def test_odd_traces_are_refused_in_one_line(trace: Any, said: str | None, tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(json.dumps(trace))
+    if said is None:  # odd, but it says what is needed
+        assert read_job([tmp_path / "a.json"]).calls
+        return
+    with pytest.raises(AntiphonError, match=said) as told:
+        read_job([tmp_path / "a.json"])
+    assert len(str(told.value).splitlines()) == 1
+    assert str(told.value).startswith(str(tmp_path)) or "ranks" in said or said == "bytes"  # of the whole job
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('{"coll_perf": {}}', "line 1"), (inspected(0, 1, 1.0).replace("AllReduce", "Gossip"), "Gossip"),
+        (inspected(5, 1, 1.0), "rank 5 of 2"), (inspected(0, 1, 1.0).replace("4096", "-1"), "of no possible size"),
+    ],
+)  # fmt: skip
+def test_odd_lines_are_refused(line: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_text(line + "\n")
+    with pytest.raises(Invalid, match=said):
+        read_job([tmp_path / "a.log"])
+
+
+def test_ranks_that_call_different_things(tmp_path: Path) -> None:
+    other = made.ddp(1)
+    for event in other["traceEvents"]:
+        if event["name"] == "c10d::allreduce_":
+            event["args"]["Input Dims"] = [[[3]], [], [], [], [], []]
+    with pytest.raises(Invalid, match="rank 0 calls allreduce of 1000000 bytes, rank 1 allreduce of 12"):
+        read_job(made.write(tmp_path, [made.ddp(0), other]))
+    with pytest.raises(Invalid, match="of the same rank"):
+        read_job(made.write(tmp_path, [made.ddp(0), made.ddp(0)]))
+    with pytest.raises(Invalid, match="there are 0"):
+        read_job([])
+
+
+# ---- prices ----
+
+
+NCCL_TESTS = """# nThread 1 nGpus 8 minBytes 1024
+# ./build/all_reduce_perf -b 1K -e 4K -f 2 -g 8
+#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
+        1024           256     float     sum      -1    30.00    0.03    0.06      0    31.00    0.03    0.06      0
+        2048           512     float     sum      -1    40.00    0.05    0.09      0    40.50    0.05    0.09      0
+"""
+
+
+def test_tables_of_nccl_tests() -> None:
+    assert printed(NCCL_TESTS) == {"allreduce": [(1024, 3e-5), (2048, 4e-5)]}
+    with pytest.raises(Invalid, match="does not tell its collective"):
+        printed(NCCL_TESTS.replace("all_reduce_perf", "a.out"))
+    with pytest.raises(Invalid, match="no rows as nccl-tests prints them"):
+        printed("nothing")
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "seconds"), [(100, 1.0), (1000, 1.0), (1500, 1.5), (2000, 2.0), (4000, 4.0)],
+)  # fmt: skip
+def test_between_measured_sizes(nbytes: int, seconds: float) -> None:
+    assert between([(1000, 1.0), (2000, 2.0)], nbytes) == pytest.approx(seconds)
+
+
+def test_buckets_cut_anew(tmp_path: Path) -> None:
+    step = buckets.last_step(read_job(made.write(tmp_path, [made.ddp(0), made.ddp(1)])))
+    gradients, told = buckets.gradients_of(step, [])
+    assert not told
+    assert sum(one.nbytes for one in gradients) == 2 * 10**6
+    for least, many in ((1, 32), (500_000, 4), (10**6, 2), (2 * 10**6, 1), (10**9, 1)):
+        made_anew = buckets.cut(step, gradients, least)
+        assert len(made_anew.calls) == many
+        assert sum(call.nbytes for call in made_anew.calls) == 2 * 10**6
+        whole = follow(made_anew, [0.0] * many, serial=True).step
+        assert whole == pytest.approx(follow(step, [0.0, 0.0]).step)  # the same computation
+    one = follow(buckets.cut(step, gradients, 10**9), [8 * MS], serial=True).step
+    two = follow(buckets.cut(step, gradients, 10**6), [4 * MS] * 2, serial=True).step
+    assert two < one  # the first begins earlier
+
+
+# ---- all of it ----
+
+
+ROWS = [{"collective": "allreduce", "nbytes": 10**6, "seconds": 1 * MS, "in_place": False, "correct": True}]
+
+
+def found(files: Sequence[Path], **given: Any) -> dict[str, Any]:
+    return antiphon.replay(files, **given)
+
+
+def test_a_replay_by_what_was_measured(tmp_path: Path) -> None:
+    told = found(made.write(tmp_path, [made.ddp(0), made.ddp(1)]), measured=ROWS)
+    assert told["step"]["recorded"] == told["step"]["replayed"] == pytest.approx(20 * MS)
+    # buckets over after 11 and 15 ms: the first is hidden, 0.8 ms of the second are not
+    assert told["step"]["ours"] == pytest.approx((20 - 0.9 - 3.8 + 0.8) * MS, rel=0.01)
+    assert told["step"]["without_communication"] == pytest.approx((20 - 0.9 - 3.8) * MS, rel=0.01)
+    (row,) = told["calls"]
+    assert (row["collective"], row["nbytes"], row["per_step"], row["bucket"]) == ("allreduce", 10**6, 2, True)
+    assert row["exposed"] == pytest.approx(4.7 * MS, rel=0.01)
+    assert row["hidden"] == pytest.approx(4.3 * MS, rel=0.01)
+    assert row["gain"] == pytest.approx(told["step"]["replayed"] - told["step"]["ours"], rel=0.01)
+    assert row["most"] == pytest.approx(4.7 * MS, rel=0.01)
+    assert told["worth_tuning"]["collective"] == "allreduce"
+    assert told["buckets"]["recorded"] == 10**6
+
+
+def test_a_replay_by_plans_and_beside_nccl(tmp_path: Path) -> None:
+    traces = [gpu(rank) for rank in range(2)]
+    for trace in traces:
+        for event in trace["traceEvents"]:
+            if "Group size" in event["args"]:
+                event["args"] |= {"Group size": 8, "Process Group Ranks": "[0, 1, 2, 3, 4, 5, 6, 7]"}
+        trace["distributedInfo"] = {"rank": trace["distributedInfo"]["rank"], "world_size": 8}
+    told = found(made.write(tmp_path, traces), topology="hgx-h100", planners=["ring", "nvls"])
+    (row,) = told["calls"]
+    assert 0 < row["ours"] < 5 * MS
+    assert "calibrated by" in row["by"]
+    assert row["library"] > 0
+    assert "calibrated by" in row["library_by"]
+    assert told["step"]["ours"] < told["step"]["replayed"]
+    with pytest.raises(Invalid, match="give the machine that it ran on"):
+        found(tmp_path, topology="full:ranks=2")
+    with pytest.raises(Invalid, match="topology: say which machine"):
+        found(tmp_path)
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = [str(path) for path in made.write(tmp_path, [made.ddp(0), made.ddp(1)])]
+    rows = tmp_path / "rows.txt"
+    rows.write_text(NCCL_TESTS.replace("        2048 ", "     2000000 "))
+    assert run(["replay", *files, "--measured", str(rows), "--cores", "4"]) == 0
+    said = capsys.readouterr().out
+    for words in ("a step takes 20 ms", "with ours", "worth tuning first: allreduce", "the ranks share 4 cores"):
+        assert words in said
+    assert run(["replay", *files, "--topology", "full:ranks=2", "--planner", "ring", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["topology"] == "full:ranks=2"
+    assert run(["replay", str(tmp_path / "none.json"), "--topology", "full:ranks=2"]) == 2
