@@ -75,14 +75,20 @@ def call_of(kind: str, nbytes: int, group: Any) -> Callable[[], None]:
     return lambda: dist.reduce_scatter_tensor(part, whole, group=group)
 
 
-def measure(sizes: list[tuple[str, int]], groups: dict[str, Any], runs: int) -> list[dict[str, Any]]:
-    """Medians of what the slowest rank took; the two in turns."""
+def measure(
+    sizes: list[tuple[str, int]], groups: dict[str, Any], runs: int, told: argparse.Namespace
+) -> list[dict[str, Any]]:
+    """Medians of what the slowest rank took; the two in turns. Each after some computation of the training's kind, as
+    in it: on a busy machine a thread that has just computed waits longer for its turn than one that has rested."""
     rows = []
+    layer, batch = torch.nn.Linear(told.wide, told.wide), torch.randn(told.batch, told.wide)
     for kind, nbytes in sizes:
         took: dict[str, list[float]] = {name: [] for name in groups}
         calls = {name: call_of(kind, nbytes, group) for name, group in groups.items()}
         for turn in range(runs + 2):
             for name, call in calls.items():
+                dist.barrier()
+                layer(batch).sum().backward()
                 dist.barrier()
                 begin = time.perf_counter()
                 call()
@@ -119,7 +125,7 @@ def main() -> None:
         sizes = [("allreduce", layer * many) for many in (1, 2, told.layers)]
     rows: list[list[dict[str, Any]]] = []
     for block in range(told.blocks):
-        rows.append(measure(sizes, groups, 6))
+        rows.append(measure(sizes, groups, 4, told))
         for name in BACKENDS if block % 2 else BACKENDS[::-1]:
             record(trainings[name], told.steps, told.folder / f"{name}-{block}.{rank}.json")
     if rank == 0:

@@ -10,7 +10,7 @@ from antiphon.core.topology import Topology
 from antiphon.planners.classic.hierarchical import hierarchical_ps
 from antiphon.planners.rings.multi_ring import multi_ring
 from antiphon.reproduce.blink_made import Row, judged, row
-from antiphon.reproduce.gentree_figures import figure8, figure10
+from antiphon.reproduce.gentree_figures import figure8, figure9, figure10
 from antiphon.reproduce.gentree_fit import GENMODEL, Cell, least_error
 from antiphon.reproduce.gentree_made import (
     BETA,
@@ -43,7 +43,7 @@ from antiphon.reproduce.gentree_tables import (
 )
 from antiphon.topologies import topology
 
-__all__ = ["figure8", "figure10", "table3", "table4", "table6", "table7"]
+__all__ = ["figure8", "figure9", "figure10", "table3", "table4", "table6", "table7"]
 
 PLAIN = "alpha-beta"
 LEAST_CELLS, CELLS = 24, 30  # the same at least, of the hierarchical ones that are not ACPS

@@ -1,0 +1,89 @@
+"""Figures 5 and 6 of PICCL: what parameters gain on 2 to 32 nodes of Delta. Measured and drawn there, simulated here.
+
+They plot the fastest algorithm with the best parameter over the fastest without one. Figure 7 compares ways of
+permuting that are not all made here, and is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from time import process_time
+
+from antiphon.reproduce.blink_made import Row, row
+from antiphon.reproduce.piccl_made import ASSUMED, FAMILIES, KRING, MESSAGES, PERMUTED, RECMULT, delta, planned, ranges
+from antiphon.units import format_size
+
+NODES = (2, 4, 8, 16, 32)  # the paper goes on to 64
+SIZES = tuple(2**e for e in range(4, 25))
+GAINS = 1.3  # V.C: "speedups of over 1.3x"
+MAIN = 16  # nodes of Figure 5
+SMALL, MEDIUM = 2**15, 2**20  # V.C: up to 32 KB, up to 1 MB
+SHOWN = (16, 2**15, 2**20, 2**24)
+
+
+def scales(nodes: Sequence[int] = NODES) -> Iterator[Row]:
+    """A row for each number of nodes, then what is said of all, then which family is the fastest on 16."""
+    curves: dict[int, dict[int, float]] = {}
+    for count in nodes:
+        begin = process_time()
+        curves[count], families = _curve(count)
+        most = max(curves[count].values())
+        yield row(
+            f"allgather on {count} nodes", {"over": GAINS}, {"most": round(most, 3), **_shown(curves[count])},
+            most > GAINS, note=f"V.C, Figures 5 and 6: over 1.3x; {ASSUMED}", engine="loggp", since=begin,
+            proof=[f"{format_size(size)}: {gain:.3f}" for size, gain in curves[count].items()],
+        )  # fmt: skip
+        if count == MAIN:
+            yield _families(families)
+    begin = process_time()
+    large = [curves[count][SIZES[-1]] for count in nodes]
+    falls = all(a >= b for a, b in pairwise(large))
+    small = [curves[count][SIZES[0]] for count in nodes]
+    yield row(
+        "large messages gain more at smaller scales", {"so": True}, {"so": falls}, falls, note="V.C", engine="loggp",
+        since=begin, proof=[f"{count} nodes: {gain:.3f}" for count, gain in zip(nodes, large, strict=True)],
+    )  # fmt: skip
+    grows = small[-1] > small[0]
+    yield row(
+        "small messages gain more on more nodes", {"so": True}, {"so": grows}, grows, note="V.C: in general",
+        deviation=None if all(a <= b for a, b in pairwise(small)) else
+        f"not from each to the next: {', '.join(f'{gain:.2f}' for gain in small)}", engine="loggp", since=begin,
+        proof=[f"{count} nodes: {gain:.3f}" for count, gain in zip(nodes, small, strict=True)],
+    )  # fmt: skip
+
+
+def _shown(curve: Mapping[int, float]) -> dict[str, float]:
+    return {format_size(size): round(curve[size], 3) for size in SHOWN}
+
+
+def _curve(count: int) -> tuple[dict[int, float], list[str]]:
+    """By size what the best parameter of any family gains over the best without one; and whose it is."""
+    plain: list[float] = []
+    best: list[tuple[float, str]] = []
+    for family in FAMILIES:
+        for k, seconds in planned(family, "allgather", delta(count)).times(SIZES, MESSAGES).items():
+            told = [(one, family.name) for one in seconds]
+            best = [min(a, b) for a, b in zip(best, told, strict=True)] if best else told
+            if k == family.plain:
+                plain = [min(a, b) for a, b in zip(plain, seconds, strict=True)] if plain else list(seconds)
+    gains = {size: one / other[0] for size, one, other in zip(SIZES, plain, best, strict=True)}
+    return gains, [name for _, name in best]
+
+
+def _families(names: Sequence[str]) -> Row:
+    """Figure 5's background on Delta: recursive multiplying up to 32 KB, permuted up to 1 MB, then k-ring in cases."""
+    begin = process_time()
+    small = {name for size, name in zip(SIZES, names, strict=True) if 32 <= size <= SMALL}
+    medium = {name for size, name in zip(SIZES, names, strict=True) if SMALL < size <= MEDIUM}
+    large = names[-1]
+    said = {"small": RECMULT.name, "medium": PERMUTED.name, "large": KRING.name}
+    ok = small == {RECMULT.name} and medium == {PERMUTED.name} and large == KRING.name
+    mixed = RECMULT.name in small and PERMUTED.name in medium and large == KRING.name
+    return row(
+        f"allgather on {MAIN} nodes, the fastest family", said, {"by_size": ranges(SIZES, names)},
+        True if ok else None if mixed else False, engine="loggp", since=begin,
+        note="V.C: recursive multiplying for 32 B to 32 KB, permuted to 1 MB, k-ring in some cases beyond",
+        deviation=None if ok else "simulated, permuting costs memory bandwidth and no launch of a kernel, so that "
+        "permuted multiplying is behind nowhere",
+    )  # fmt: skip

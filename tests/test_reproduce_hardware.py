@@ -1,0 +1,74 @@
+"""What `antiphon reproduce` makes of figures that were measured on hardware: each row says what it rests on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from antiphon.reproduce import hardware, reproduce
+from antiphon.reproduce.blink_allocations import unique
+from antiphon.reproduce.gentree_figures import priced
+from antiphon.topologies import topology
+
+
+def rows_of(name: str) -> dict[str, dict[str, Any]]:
+    return {row["name"]: row for row in reproduce(name)}
+
+
+def test_figure_9_parts_time_into_calculation_and_communication() -> None:
+    found = rows_of("genmodel-figure9")
+    less = found.pop("100 Gbit/s, CPS calculates less than ring by")
+    assert all(row["ok"] for row in found.values())
+    assert less["ok"] is None
+    assert less["ours"]["part of memory access alone"] == pytest.approx(0.61, abs=0.01)
+    slow, fast = (priced(12, "genmodel", beta)["Ring"] for beta in ("3.2e-9", "3.2e-10"))
+    assert slow["beta"] == pytest.approx(10 * fast["beta"])
+    assert slow["gamma"] + slow["delta"] == pytest.approx(fast["gamma"] + fast["delta"])
+
+
+def test_blink_over_nccl_says_what_is_calibrated() -> None:
+    found = rows_of("blink-figures15-18")
+    assert {row["ok"] for row in found.values()} == {None}
+    assert "calibrated by v100" in found["dgx1v broadcast over NCCL"]["note"]
+    assert "not calibrated" in found["dgx1p broadcast over NCCL"]["note"]
+    assert found["dgx1v allreduce over NCCL"]["ours"]["max"] == pytest.approx(6.4)
+    # 24/7 of 6 links, both ways of making it
+    assert found["dgx1v, an allreduce over a broadcast on 8 GPUs"]["ours"] == {"blink": 0.571, "nccl": 0.571}
+    assert len(unique(topology("dgx1v"))) == 46
+
+
+def test_a_dgx2_gains_most_where_calls_are_small() -> None:
+    found = rows_of("blink-figures19-21")
+    assert found["dgx2, most for smaller sizes"]["ok"]
+    for name in ("dgx2, latency over NCCL", "dgx2, throughput over NCCL"):
+        assert found[name]["ok"] is None
+        assert found[name]["ours"]["speedup"] > 1
+        assert "calibrated by v100" in found[name]["note"]
+    one, *_, last = (float(line.split()[-1]) for line in found["dgx2, latency over NCCL"]["proof"])
+    assert one > last > 0.99  # bytes alone are moved as fast by both
+
+
+@pytest.mark.slow
+def test_sccl_over_nccl_on_a_dgx1() -> None:
+    found = rows_of("sccl-figures4-6")
+    assert found["DGX-1 allreduce, large sizes"]["ok"]
+    assert found["Z52 allgather, the faster one"]["ok"]
+    assert (
+        found["DGX-1 allgather, small sizes"]["ours"]["speedup"]
+        > found["DGX-1 allgather, large sizes"]["ours"]["speedup"]
+    )
+    assert found["DGX-1 allreduce, middle sizes"]["ok"] is False
+    assert all(row["deviation"] for row in found.values() if row["ok"] is not True)
+
+
+@pytest.mark.slow
+def test_parameters_gain_on_every_number_of_nodes() -> None:
+    found = rows_of("piccl-figures5-6")
+    failed = [name for name, row in found.items() if not row["ok"]]
+    assert failed == ["allgather on 16 nodes, the fastest family"]
+
+
+def test_what_is_near() -> None:
+    assert hardware.near(1.039, 1.0)
+    assert not hardware.near(1.05, 1.0)
