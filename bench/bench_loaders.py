@@ -176,6 +176,16 @@ def _chakra(size: int) -> bytes:
     return HEAD + b"".join(_field(b"\x12\x08all kind" + one + b"\x52\x0e\x0a\x09is_cpu_op\xd8\x01\x01") for one in made)
 
 
+JOB = '{"distributedInfo":{"rank":0,"world_size":2},"traceEvents":[@]}'
+WORK = '{"ph":"X","cat":"cpu_op","ts":1.5,"dur":2,"tid":2,"name":"a"}'
+CALL = (
+    '{"ph":"X","cat":"cpu_op","ts":1.5,"dur":2,"name":"c10d::allreduce_","args":{"Input Dims":[[[5]]]}},'
+    '{"ph":"X","cat":"x","ts":2,"dur":2,"tid":2,"name":"gloo:all_reduce"},'
+    '{"ph":"X","cat":"cpu_op","ts":1,"dur":9,"name":"a"}'
+)
+LINE = (
+    '{"header":{"rank":0,"n_ranks":2},"coll_perf":{"coll":"AllReduce","coll_msg_size_bytes":8,"coll_exec_time_us":1}}'
+)
 HEAD = b"\x07\x0a\x050.0.4"
 EMPTY = ",".join(f'"{name}":[]' for name in COLUMNS)
 BLOCK = '{"pre":[0],"post":[1]}'
@@ -279,6 +289,9 @@ SHAPES: dict[str, tuple[str, Shape]] = {
         '{"traceEvents":[@]}', '{"ph":"X","ts":1.5,"dur":2,"pid":1,"tid":2,"name":"a","args":{"b":1}}', n)),
     "trace: args": ("trace", lambda n: keyed('{"traceEvents":[{"ph":"M","args":{@}}]}', n)),
     "trace: about itself": ("trace", lambda n: around('{"traceEvents":[],"otherData":{"a":[@]}}', "[]", n)),
+    "job: computation": ("job", lambda n: around(JOB, WORK, n)),
+    "job: calls": ("job", lambda n: around(JOB, CALL, n)),
+    "job: lines": ("job", lambda n: filled("", LINE, "\n", n, joint="\n")),
     "chakra: nodes": ("chakra", lambda n: HEAD + b"\0" * n),
     "chakra: nodes of usual length": ("chakra", _chakra),
     "chakra: attributes": ("chakra", lambda n: HEAD + _field(b"".join(
@@ -299,6 +312,7 @@ def loader(kind: str) -> Callable[[Path], object]:
     from antiphon.cost.fit.tables import read_added, read_measured
     from antiphon.formats.chakra.nodes import read_in_order, read_nodes
     from antiphon.formats.chrome import Read
+    from antiphon.formats.jobs import read_job
     from antiphon.formats.piccl import readers as piccl
     from antiphon.formats.piccl.figures import read_figures
     from antiphon.formats.probe.table import SOURCES, read
@@ -312,6 +326,7 @@ def loader(kind: str) -> Callable[[Path], object]:
         "measured": read_measured, "added": read_added, "trips": read_round_trips, "figures": read_figures,
         "schedule": piccl.read_schedule, "machine": piccl.read_topology,
         "trace": lambda path: Read("a", read_bytes(path)),
+        "job": lambda path: read_job([path]),
         "chakra": lambda path: list(read_in_order(read_nodes(read_bytes(path))[1])),
     }[kind]  # fmt: skip
 

@@ -2,9 +2,9 @@
 
     python bench/bench_replay.py [--where plain|lab] [--blocks 8] [--folder FOLDER]
 
-Records by bench/record_job.py (where FOLDER has recordings already, they are taken), DDP and FSDP2, in turns of gloo and
-ours, so that both meet the same load; of each pair of blocks the prediction over the measurement; medians. `plain`: two
-processes on this computer. `lab`: four ranks with a link between all, 100 Mbit/s each (root is needed).
+Records by bench/record_job.py (where FOLDER has recordings already, they are taken), DDP and FSDP2, in turns of gloo
+and ours, so that both meet the same load; of each pair of blocks the prediction over the measurement; medians. `plain`:
+two processes on this computer. `lab`: four ranks with a link between all, 100 Mbit/s each (root is needed).
 """
 
 from __future__ import annotations
@@ -108,7 +108,8 @@ def main() -> None:
                 f"{row['over_measured']:.3f} ({row['least']:.2f} to {row['most']:.2f}, {row['blocks']} blocks)"
             )
         back = results[kind]["gloo_of_ours"]
-        print(f"{kind}, gloo predicted of ours: {back['over_measured']:.3f} ({back['least']:.2f} to {back['most']:.2f})")
+        span = f"{back['least']:.2f} to {back['most']:.2f}"
+        print(f"{kind}, gloo predicted of ours: {back['over_measured']:.3f} ({span})")
     if told.save:
         save(f"replay_{told.where}", results)
     if told.folder is None:

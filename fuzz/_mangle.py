@@ -111,7 +111,10 @@ def odd(rng: random.Random) -> Any:
 def as_json(rng: random.Random, data: bytes, others: list[bytes]) -> bytes:
     tree = json.loads(data)
     for _ in range(rng.choice([1, 1, 1, 2, 3])):
-        container, key = rng.choice(spots(tree, []))
+        left = spots(tree, [])
+        if not left:
+            break
+        container, key = rng.choice(left)
         way = rng.randrange(9)
         if isinstance(container, list) and key >= len(container):
             continue

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import json
+import math
 import random
 import resource
 import signal
@@ -24,6 +26,7 @@ from typing import Any
 from _harness import CASES, Found, main
 from _mangle import as_book, as_bytes, as_json, as_program, as_table, as_words, as_xml, packed
 from generate import case
+from replay_traces import ddp, gpu, inspected, profile_of_nccl
 
 from antiphon.core import serialize
 from antiphon.core.plan import Plan
@@ -32,12 +35,14 @@ from antiphon.core.verify import verify
 from antiphon.cost import load_profile, save_profile, simulate
 from antiphon.cost.fit.loggp_tables import read_round_trips, write_round_trips
 from antiphon.cost.fit.tables import read_added, read_measured, write_added, write_measured
+from antiphon.cost.replay.steps import follow
 from antiphon.errors import AntiphonError
 from antiphon.formats.chakra.nodes import COLLECTIVE, attribute, head, node, read_nodes
 from antiphon.formats.chakra.read import collectives_of, plan_of, read_traces
 from antiphon.formats.chakra.wire import octets
 from antiphon.formats.chakra.write import chakra
 from antiphon.formats.chrome import Read, merge
+from antiphon.formats.jobs import read_job
 from antiphon.formats.piccl import readers as piccl
 from antiphon.formats.piccl.write import piccl_xml
 from antiphon.formats.probe.joining import given, joined
@@ -189,6 +194,13 @@ def use_chakra_plan(path: Path) -> None:
     next_of(plan_of({**whole, 0: read_traces([path])[0]}))
 
 
+def use_job(path: Path) -> None:
+    """Followed as it was, and without communication."""
+    job = read_job([path])
+    for seconds in ([call.seconds for call in job.calls], [0.0] * len(job.calls)):
+        assert all(math.isfinite(one) for one in follow(job, seconds).steps)
+
+
 # ---- good files ----
 
 
@@ -291,6 +303,17 @@ def traces() -> list[bytes]:
 
 
 @cache
+def jobs() -> list[bytes]:
+    made = [ddp(0), ddp(1, late=2.0), gpu(0), {"traceEvents": profile_of_nccl(0)}]
+    return [json.dumps(one).encode() for one in made]
+
+
+@cache
+def lines_of_nccl() -> list[bytes]:
+    return ["\n".join(inspected(rank, number, 1e-3) for number in range(1, 6)).encode() for rank in (0, 1)]
+
+
+@cache
 def chakra_plan() -> list[bytes]:
     return [_joined(file) for file in chakra(proven()[0], nbytes="4KiB").values()]
 
@@ -324,6 +347,9 @@ TARGETS = {
     "PICCL schedule": Target(".xml", schedules_xml, as_xml, use_piccl_schedule),
     "program": Target(".bin", programs, as_program, use_program),
     "trace": Target(".json", traces, as_json, use_trace),
+    "recorded job": Target(".json", jobs, as_json, use_job),
+    "lines of NCCL's Inspector": Target(".log", lines_of_nccl, as_bytes, use_job),
+    "Chakra job": Target(".0.et", lambda: chakra_traces()[-1:], as_bytes, use_job),
     "Chakra trace": Target(".0.et", chakra_traces, as_bytes, use_chakra),
     "Chakra plan": Target(".0.et", lambda: chakra_plan()[:1], as_bytes, use_chakra_plan),
     "book": Target(".bin", books, as_book, use_book),

@@ -85,6 +85,38 @@ def ddp(rank: int, late: float = 0.0) -> dict[str, Any]:
     return of_rank(rank, events)
 
 
+def gpu(rank: int) -> dict[str, Any]:
+    """A step of 10 ms: 4 ms of computation, then two more while 5 ms of NCCL run, a gap until these are over, 1 ms."""
+    work = "sm90_xmma_gemm_bf16"
+    events = [
+        step(0, 0.0, 500.0),
+        *kernel(work, 50.0, 4000.0, 7, 1, launch=10.0),
+        *nccl(4060.0, 5000.0, launch=20.0, correlation=2, elements=500_000),
+        *kernel(work, 4050.0, 2000.0, 7, 3, launch=30.0),
+        *kernel(work, 9062.0, 1000.0, 7, 4, launch=40.0),
+    ]
+    return of_rank(rank, events)
+
+
+def profile_of_nccl(rank: int) -> list[dict[str, Any]]:
+    told = {"SeqNum": 0, "CommHash": 77, "Rank": rank, "Count": 1000, "Datatype": "ncclFloat32", "nChannels": 2}
+    begin = {"name": "AllGather", "cat": "COLL", "ph": "b", "id": 0, "pid": 5, "tid": 1, "ts": 10.0, "args": told}
+    return [begin, {"name": "AllGather", "cat": "COLL", "ph": "e", "id": 0, "pid": 5, "tid": 1, "ts": 60.0}]
+
+
+def inspected(rank: int, number: int, seconds: float) -> str:
+    return json.dumps(
+        {
+            "header": {"id": "0x7f", "rank": rank, "n_ranks": 2, "nnodes": 1},
+            "metadata": {"inspector_output_format_version": "v4.0", "hostname": "a", "dump_timestamp_us": 1},
+            "coll_perf": {
+                "coll": "AllReduce", "coll_sn": number, "coll_msg_size_bytes": 4096, "coll_exec_time_us": seconds * 1e6,
+                "coll_algobw_gbs": 1.0, "coll_busbw_gbs": 1.0,
+            },
+        }
+    )  # fmt: skip
+
+
 def write(folder: Path, traces: Sequence[dict[str, Any]]) -> list[Path]:
     files = []
     for rank, trace in enumerate(traces):

@@ -165,21 +165,8 @@ def test_calls_of_ours_tell_when_they_ran_and_who_waited(tmp_path: Path) -> None
         read_job(made.write(tmp_path, [made.of_rank(0, events)]))
 
 
-def gpu(rank: int) -> dict[str, Any]:
-    """A step of 10 ms: 4 ms of computation, then two more while 5 ms of NCCL run, a gap until these are over, 1 ms."""
-    work = "sm90_xmma_gemm_bf16"
-    events = [
-        made.step(0, 0.0, 500.0),
-        *made.kernel(work, 50.0, 4000.0, 7, 1, launch=10.0),
-        *made.nccl(4060.0, 5000.0, launch=20.0, correlation=2, elements=500_000),
-        *made.kernel(work, 4050.0, 2000.0, 7, 3, launch=30.0),
-        *made.kernel(work, 9062.0, 1000.0, 7, 4, launch=40.0),
-    ]
-    return made.of_rank(rank, events)
-
-
 def test_kernels_of_nccl_beside_those_that_compute(tmp_path: Path) -> None:
-    job = read_job(made.write(tmp_path, [gpu(0), gpu(1)]))
+    job = read_job(made.write(tmp_path, [made.gpu(0), made.gpu(1)]))
     assert [(call.kind, call.nbytes) for call in job.calls] == [("allreduce", 10**6)]
     assert job.calls[0].seconds == pytest.approx(5.01 * MS)  # from when the first kernel was done
     found = follow(job, [call.seconds for call in job.calls])
@@ -218,36 +205,17 @@ def test_chakra_traces_by_their_dependencies(tmp_path: Path) -> None:
     assert follow(job, [1 * MS]).step == pytest.approx(7 * MS)
 
 
-def profile_of_nccl(rank: int) -> list[dict[str, Any]]:
-    told = {"SeqNum": 0, "CommHash": 77, "Rank": rank, "Count": 1000, "Datatype": "ncclFloat32", "nChannels": 2}
-    begin = {"name": "AllGather", "cat": "COLL", "ph": "b", "id": 0, "pid": 5, "tid": 1, "ts": 10.0, "args": told}
-    return [begin, {"name": "AllGather", "cat": "COLL", "ph": "e", "id": 0, "pid": 5, "tid": 1, "ts": 60.0}]
-
-
 def test_profiles_of_nccl(tmp_path: Path) -> None:
-    files = made.write(tmp_path, [profile_of_nccl(0), profile_of_nccl(1)])  # type: ignore[list-item]
+    files = made.write(tmp_path, [made.profile_of_nccl(0), made.profile_of_nccl(1)])  # type: ignore[list-item]
     job = read_job(files)
     assert [(call.kind, call.nbytes) for call in job.calls] == [("allgather", 8000)]
     assert job.calls[0].seconds == pytest.approx(50e-6)
     assert any("tells nothing of computation" in note for note in job.notes)
 
 
-def inspected(rank: int, number: int, seconds: float) -> str:
-    return json.dumps(
-        {
-            "header": {"id": "0x7f", "rank": rank, "n_ranks": 2, "nnodes": 1},
-            "metadata": {"inspector_output_format_version": "v4.0", "hostname": "a", "dump_timestamp_us": 1},
-            "coll_perf": {
-                "coll": "AllReduce", "coll_sn": number, "coll_msg_size_bytes": 4096, "coll_exec_time_us": seconds * 1e6,
-                "coll_algobw_gbs": 1.0, "coll_busbw_gbs": 1.0,
-            },
-        }
-    )  # fmt: skip
-
-
 def test_the_inspector_of_nccl(tmp_path: Path) -> None:
     for rank in (0, 1):
-        lines = [inspected(rank, number, 2 * MS) for number in (3, 1, 2)]
+        lines = [made.inspected(rank, number, 2 * MS) for number in (3, 1, 2)]
         (tmp_path / f"rank{rank}.log").write_text("\n".join(lines) + "\n")
     job = read_job([tmp_path])
     assert [call.nbytes for call in job.calls] == [4096] * 3
@@ -271,15 +239,16 @@ HUGE = [made.op("aten::mm", 0, 9), made.allreduce(0.0, 1.0, 2**59), made.carried
     [
         ({"traceEvents": []}, "neither of PyTorch's profiler nor of a profiler of NCCL"),
         (made.of_rank(0, [made.op("aten::mm", 0.0, 5.0)]), "record_shapes=True"),
-        (changed(gpu(0), **{"Group size": 2**49}), "has 562949953421312 ranks"),
-        (changed(gpu(0), **{"In msg nelems": 2**49, "Collective name": "allgather", "Group size": 2**11}), "bytes"),
-        (changed(gpu(0), **{"In msg nelems": "x"}), "In msg nelems, Out msg nelems or Group size is not there"),
-        (changed(gpu(0), dtype=["Float"]), "its dtype is not known"),
-        (changed(gpu(0), correlation=[1]), "no collectives in its steps"),
-        (changed(gpu(0), **{"Collective name": {}}), "do not tell"),
-        (changed(gpu(0), **{"Process Group Ranks": [[[]]]}), None),
-        ({**gpu(0), "distributedInfo": {"pg_config": [7]}}, "pg_config"), ({**gpu(0), "distributedInfo": []}, None),
-        ({**gpu(0), "distributedInfo": {"rank": -1, "world_size": "2", "pg_config": 5}}, None),
+        (changed(made.gpu(0), **{"Group size": 2**49}), "has 562949953421312 ranks"),
+        (changed(made.gpu(0), **{"In msg nelems": 2**49, "Collective name": "gather", "Group size": 2**11}), "bytes"),
+        (changed(made.gpu(0), **{"In msg nelems": "x"}), "In msg nelems, Out msg nelems or Group size is not there"),
+        (changed(made.gpu(0), dtype=["Float"]), "its dtype is not known"),
+        (changed(made.gpu(0), correlation=[1]), "no collectives in its steps"),
+        (changed(made.gpu(0), **{"Collective name": {}}), "do not tell"),
+        (changed(made.gpu(0), **{"Process Group Ranks": [[[]]]}), None),
+        ({**made.gpu(0), "distributedInfo": {"pg_config": [7]}}, "pg_config"),
+        ({**made.gpu(0), "distributedInfo": []}, None),
+        ({**made.gpu(0), "distributedInfo": {"rank": -1, "world_size": "2", "pg_config": 5}}, None),
         (made.of_rank(0, HUGE), "bytes"),
         ([{"ph": "b", "cat": "COLL", "id": [], "ts": 0, "args": {"Rank": -1}}], "event 0: a collective without"),
     ],
@@ -298,8 +267,9 @@ def test_odd_traces_are_refused_in_one_line(trace: Any, said: str | None, tmp_pa
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ('{"coll_perf": {}}', "line 1"), (inspected(0, 1, 1.0).replace("AllReduce", "Gossip"), "Gossip"),
-        (inspected(5, 1, 1.0), "rank 5 of 2"), (inspected(0, 1, 1.0).replace("4096", "-1"), "of no possible size"),
+        ('{"coll_perf": {}}', "line 1"), (made.inspected(0, 1, 1.0).replace("AllReduce", "Gossip"), "Gossip"),
+        (made.inspected(5, 1, 1.0), "rank 5 of 2"),
+        (made.inspected(0, 1, 1.0).replace("4096", "-1"), "of no possible size"),
     ],
 )  # fmt: skip
 def test_odd_lines_are_refused(line: str, said: str, tmp_path: Path) -> None:
@@ -390,7 +360,7 @@ def test_a_replay_by_what_was_measured(tmp_path: Path) -> None:
 
 
 def test_a_replay_by_plans_and_beside_nccl(tmp_path: Path) -> None:
-    traces = [gpu(rank) for rank in range(2)]
+    traces = [made.gpu(rank) for rank in range(2)]
     for trace in traces:
         for event in trace["traceEvents"]:
             if "Group size" in event["args"]:

@@ -49,6 +49,8 @@ class Recorded:
 def join(traces: Sequence[Recorded]) -> Job:
     """The job of which these are the ranks. Invalid where they do not call the same. O(n log n)."""
     by_rank = {one.rank: one for one in sorted(traces, key=lambda one: one.rank)}
+    if not by_rank:
+        raise Invalid("the traces have no collective")
     if len(by_rank) < len(traces):
         raise Invalid("two of the traces are of the same rank")
     many = {len(one.steps) for one in by_rank.values()}
