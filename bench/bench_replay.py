@@ -34,7 +34,7 @@ def record(where: str, kind: str, folder: Path, told: argparse.Namespace) -> Non
     script += ["--steps", str(told.steps), "--batch", str(told.batch or (256 if where == "plain" else 32))]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path[1:])}
     if where == "plain":
-        command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", *script]
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *script]
     else:
         table = folder.parent / "table.json"
         antiphon.tune("all", LAB, nbytes="256KB:16MB").save(table)
@@ -91,6 +91,7 @@ def main() -> None:
     told = parser.parse_args()
     print_machine()
     into = told.folder or Path(tempfile.mkdtemp(prefix="antiphon-replay-"))
+    into.mkdir(parents=True, exist_ok=True)
     results: dict[str, Any] = {"where": told.where, "machine": machine()}
     for kind in KINDS:
         folder = into / f"{told.where}-{kind}"
