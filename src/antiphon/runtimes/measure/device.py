@@ -17,11 +17,12 @@ from antiphon.core.collective import Collective
 from antiphon.core.program.kinds import INPUT, OUTPUT, SCRATCH
 from antiphon.core.schedule import Schedule
 from antiphon.errors import Missing, Unsupported
+from antiphon.lower.device.packets import PACKED
 from antiphon.lower.device.table import tables
 from antiphon.runtimes.device.beside import Library
 from antiphon.runtimes.device.group import Device, DevicePlan, Group, device
 from antiphon.runtimes.device.hybrid import Hybrid, slow_plan, work_of
-from antiphon.runtimes.device.shares import PACKED, TABLES, Choice, choices, chosen, timed
+from antiphon.runtimes.device.shares import TABLES, Choice, choices, chosen, timed
 from antiphon.runtimes.engine.build import library
 from antiphon.runtimes.measure.case import Case, Heard, How, Row, Runnable, Runtime, heats
 from antiphon.runtimes.measure.local import Seats, refuse_too_large

@@ -302,7 +302,8 @@ int ad_start(void *rank_, void *plan, u64 call, i64 unit, int type, int op, u32 
     Rank &rank = *(Rank *)rank_;
     if (prepare(rank, *(Plan *)plan, call, unit, type, op, lanes, rounds, buffers, lengths)) return 1;
     const std::lock_guard<std::mutex> hold(rank.lock);
-    rank.boxes.begin(((Plan *)plan)->table, unit, call, &rank.run);
+    const Head &head = ((Plan *)plan)->table.head;
+    rank.run.opens = rank.boxes.opens(call, head.atoms > 0, head.hears && unit > 0);
     begin(rank, call, (u32)((Plan *)plan)->table.head.blocks * lanes);
     return 0;
 }
