@@ -201,7 +201,7 @@ def test_small_data_as_packets(tmp_path: Path) -> None:
 def test_packets_are_left_out_where_there_is_no_room_for_their_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     schedule = schedule_of("allreduce", "full:ranks=4", "ring")
     plain, both = (source(schedule, "full", packets=packets) for packets in (False, True))
-    monkeypatch.setattr("antiphon.formats.device.write.MOST_LINES", 300)
+    monkeypatch.setattr("antiphon.formats.device.write.MOST_SMALL", 20)
     assert source(schedule, "full") == plain != both
 
 

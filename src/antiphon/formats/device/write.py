@@ -33,7 +33,7 @@ OPERATORS = {"sum": "Sum", "prod": "Prod", "max": "Max", "min": "Min", "avg": "S
 HIP_FLAGS = "-mllvm -amdgpu-function-calls=true"  # else hipcc inlines all into one function, and takes minutes
 MOST_STREAMS = 16
 MANY_LINES = 2_000  # then fewer streams are tried, in which ranks are more alike
-MOST_SMALL = 1_000  # by packets, which compilers take three times as long for
+MOST_SMALL = 400  # by packets, which compilers take much longer for
 MOST_LINES = 12_000  # of all functions: compilers take minutes for more
 MOST_ROWS = 100_000  # of data that are given and wanted
 
@@ -134,7 +134,7 @@ def source(
 
 def _short(schedule: Schedule, how: _How) -> _Made:
     """In so many streams, or fewer where there are many lines: then ranks are more alike."""
-    found, many = _made(schedule, how), MANY_LINES // 2 if how.packets else MANY_LINES
+    found, many = _made(schedule, how), MOST_SMALL if how.packets else MANY_LINES
     while found.lines > many and how.streams > 1:
         how = how._replace(streams=how.streams // 2)
         other = _made(schedule, how)
