@@ -55,6 +55,16 @@ _FUNCTIONS = {  # device.h
     "ad_library_free": (None, c_void_p),
     "ad_graph_begin": (c_int, c_void_p, c_uint64),
     "ad_graph_free": (None, c_void_p),
+    "ad_graph_count": (c_int, c_void_p, c_uint64),
+    "ad_graph_ask": (c_int, c_void_p, c_void_p),
+    "ad_graph_counted": (c_int, c_void_p, c_void_p),
+    "ad_stream_new": (c_void_p, c_void_p),
+    "ad_stream_end": (c_int, c_void_p, c_void_p),
+    "ad_stream_free": (None, c_void_p, c_void_p),
+    "ad_stream_keep": (c_int, c_void_p, c_void_p),
+    "ad_stream_kept": (c_void_p, c_void_p, c_void_p),
+    "ad_kept_ask": (c_int, c_void_p, c_void_p, c_void_p),
+    "ad_kept_free": (None, c_void_p),
     "ad_by_host": (
         c_int, c_uint32, c_void_p, c_void_p, c_uint64, c_int64, c_int, c_int, c_uint32, c_int, c_void_p, c_void_p,
         c_double,
@@ -340,6 +350,31 @@ class Captured:
         if group.device.call.ad_graph_begin(self._handle, number):
             raise Invalid(group.device.why())
         group._await(timeout)
+
+    def count(self) -> None:
+        """Before calls on streams of a program: from here on the device counts them."""
+        group = self._group
+        if group.device.call.ad_graph_count(self._handle, group.number % CALLS):
+            raise Invalid(group.device.why())
+
+    def ask(self, streams: Mapping[int, int]) -> None:
+        """The next call on streams of a program (as cudaStream_t), one for each rank of this process; of ranks on one
+        device that of the first. Nothing but kernels is asked for, and nothing waited for: so a program may capture it
+        in a graph of its own, and make that again and again. Between `count` and `counted` the group makes no
+        others."""
+        group = self._group
+        given = (c_void_p * len(group.handles))(*(streams[rank] for rank in group.handles))
+        if group.device.call.ad_graph_ask(self._handle, given):
+            raise Invalid(group.device.why())
+
+    def counted(self) -> int:
+        """Once these streams are through: how many calls they made, behind which the group goes on."""
+        group, found = self._group, c_uint64()
+        if group.device.call.ad_graph_counted(self._handle, ctypes.byref(found)):
+            raise Invalid(group.device.why())
+        many = (found.value - group.number) % CALLS
+        group.number += many
+        return many
 
     def close(self) -> None:
         if self._handle:

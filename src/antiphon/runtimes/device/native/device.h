@@ -66,6 +66,22 @@ SEEN void *ad_graph_new(u32 count, void *const *ranks, void *const *plans, i64 u
                         char *const *buffers, const i64 *lengths);
 SEEN int ad_graph_begin(void *graph, u64 call);
 SEEN void ad_graph_free(void *graph);
+/* The same on streams of a program, one for each rank (where several are on a device, that of the first counts): it is only
+ * asked for, so that a program may keep it in a graph of its own. Before that: the number of its next call; and once those
+ * streams are through, which one comes then. */
+SEEN int ad_graph_count(void *graph, u64 call);
+SEEN int ad_graph_ask(void *graph, void *const *streams);
+SEEN int ad_graph_counted(void *graph, u64 *call);
+
+/* Streams as a program has them, of the device of a rank. From `keep` on what is asked for is kept instead of done, until
+ * `kept`: that may be asked for again and again, on any stream of this device. 0: done. */
+SEEN void *ad_stream_new(void *rank);
+SEEN int ad_stream_end(void *rank, void *stream);
+SEEN void ad_stream_free(void *rank, void *stream);
+SEEN int ad_stream_keep(void *rank, void *stream);
+SEEN void *ad_stream_kept(void *rank, void *stream);
+SEEN int ad_kept_ask(void *rank, void *kept, void *stream);
+SEEN void ad_kept_free(void *kept);
 
 enum { BY_STEPS, BY_COPIES, BY_STAGES };
 enum { STAGE = 1 << 20 }; /* bytes of half of what the host has for a link */
