@@ -30,6 +30,15 @@ SEEN int ad_copy(void *rank, void *to, const void *from, size_t bytes);
  * ranks of a group, each on a device of its own. 0: done. It is given back as that of the first. */
 SEEN int ad_joint_new(u32 count, void *const *ranks, size_t bytes, void **memory);
 SEEN void ad_joint_free(void *rank, void *memory);
+/* The same of several processes, step by step, each by all before the next: one makes what ranks enter, with `bytes` for each;
+ * every rank enters; it has memory there, of which others hear the token; that of others is reached; all of it is one.
+ * 0 or memory: done. It is given back by what rank 0 has, as it is seen here. */
+SEEN int ad_joint_make(void *rank, u32 ranks, size_t bytes, void *token);
+SEEN int ad_joint_enter(void *rank, const void *token);
+SEEN void *ad_joint_own(void *rank, void *token);
+SEEN void *ad_joint_reached(void *rank, const void *token);
+SEEN int ad_joint_all(u32 ranks, void *const *memory);
+SEEN void ad_joint_dropped();
 
 /* Where the signals of a rank are, as this one sees them: blocks * ranks numbers. */
 SEEN void ad_rank_signals(void *rank, u32 peer, u64 *signals);
