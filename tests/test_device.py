@@ -325,6 +325,10 @@ def test_how_a_call_is_made_is_tried_where_it_runs(monkeypatch: pytest.MonkeyPat
     assert (row["correct"], row["agree"]) == (True, True)
     assert {one.way for one in tried} == set(WAYS) - {"staged"}
     assert made[-1] == "steps 2"
+    assert row["choice"] == {"way": "steps", "lanes": 2, "rounds": 1, "tables": "plain"}
+    lanes, seconds = ([one[key] for one in row["frontier"]] for key in ("lanes", "seconds"))
+    assert lanes == sorted(set(lanes))
+    assert seconds == sorted(set(seconds), reverse=True)
 
 
 def test_without_a_driver_it_is_said_before_anything_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
