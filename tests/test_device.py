@@ -170,17 +170,22 @@ def runs(made: Table) -> int:
     return sum(len(step.arguments) // 2 for step in take_apart(made).streams[0] if step.kind == PUT)
 
 
-@pytest.mark.parametrize(("ranks", "k"), [(9, 3), (8, 2), (12, 4), (16, 2)])
+FOLDED = [(7, 2), *(pytest.param(*one, marks=pytest.mark.slow) for one in ((10, 3), (5, 4), (13, 2), (15, 4)))]
+
+
+@pytest.mark.parametrize(("ranks", "k"), [(9, 3), (8, 2), (12, 4), (16, 2), *FOLDED])
 @pytest.mark.parametrize("in_place", [False, True])
 def test_blocks_of_sums_are_permuted_first(ranks: int, k: int, in_place: bool) -> None:
+    """Where ranks fold, too: they hand in all their blocks, and get their own."""
+    options = {"k": k, "fold": ranks in (5, 7, 10, 13, 15)}
     schedule = (
-        antiphon.plan("reducescatter", f"full:ranks={ranks}", planner="permrecmult", options={"k": k})
-        .at(2**20)
-        .schedule
+        antiphon.plan("reducescatter", f"full:ranks={ranks}", planner="permrecmult", options=options).at(2**20).schedule
     )
+    folds = schedule.provenance["layout"]
+    assert options["fold"] == (int(np.prod(folds["radices"])) != ranks)
     made = tables(schedule, in_place=in_place, arrival=True)
     plainly = tables(schedule, in_place=in_place, streams=1)
-    assert sum(map(runs, made)) < sum(map(runs, plainly))
+    assert sum(map(runs, made)) < sum(map(runs, plainly)) + (ranks == 5)  # of which one round is all there is
     if ranks == 9:
         assert [runs(one) for one in made] == [2] * 9  # two partners; what goes to the next two goes with its fold
         assert [runs(one) for one in plainly] == [6] * 9
@@ -203,9 +208,6 @@ def test_what_has_no_order_of_arrival() -> None:
         schedule = antiphon.plan(what, "full:ranks=4", planner=planner).at(0).schedule
         with pytest.raises(Unsupported, match=r"no order of arrival|several lengths"):
             tables(schedule, arrival=True)
-    folded = schedule_of("reducescatter", "full:ranks=7", "permrecmult")
-    with pytest.raises(Unsupported, match="no order of arrival"):
-        tables(folded, arrival=True)
 
 
 def test_a_rank_that_does_nothing_is_noticed_and_the_next_call_is_right() -> None:
@@ -323,6 +325,10 @@ def test_how_a_call_is_made_is_tried_where_it_runs(monkeypatch: pytest.MonkeyPat
     assert (row["correct"], row["agree"]) == (True, True)
     assert {one.way for one in tried} == set(WAYS) - {"staged"}
     assert made[-1] == "steps 2"
+    assert row["choice"] == {"way": "steps", "lanes": 2, "rounds": 1, "tables": "plain"}
+    lanes, seconds = ([one[key] for one in row["frontier"]] for key in ("lanes", "seconds"))
+    assert lanes == sorted(set(lanes))
+    assert seconds == sorted(set(seconds), reverse=True)
 
 
 def test_without_a_driver_it_is_said_before_anything_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:

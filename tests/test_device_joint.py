@@ -89,7 +89,7 @@ def test_a_runtime_asks_for_such_memory_where_switches_are_asked() -> None:
             assert (row["correct"], row["agree"], bool(asked)) == (True, True, times)
 
 
-def test_memory_for_switches_has_all_ranks_here_and_is_given_back() -> None:
+def test_memory_for_switches_is_given_back() -> None:
     with Group(threads(), 2, 1) as group:
         with group.for_a_while():
             places = group.joined([np.arange(5), np.arange(5) * 2])
@@ -98,8 +98,11 @@ def test_memory_for_switches_has_all_ranks_here_and_is_given_back() -> None:
             assert got.tolist() == [0, 2, 4, 6, 8]
         with group.for_a_while():  # what was given back is had again
             assert group.joined([np.zeros(5), np.zeros(5)])[1]
+
+
+def test_where_one_process_has_none_nobody_has_any() -> None:
     with (
-        Group(threads(), 1, 1, mine=[0], tell=lambda data: [data]) as group,
-        pytest.raises(Unsupported, match="one process"),
+        Group(threads(), 1, 1, mine=[0], tell=lambda data: [data, b""]) as group,
+        pytest.raises(Unsupported, match="another process"),
     ):
-        group.joined([np.zeros(1)])
+        group.joined({0: np.zeros(1)})

@@ -247,11 +247,20 @@ def test_who_is_told_twice_hears_the_numbers_in_their_order(folder: Path, monkey
 def test_ranks_of_several_processes(groups: list[list[int]], way: str) -> None:
     """Each has some, with memory of its own that all reach; past the last number of a call. By a kernel, by steps, or
     each process its own way."""
+    in_processes(groups, way, 30)
+
+
+def test_switches_of_several_processes() -> None:
+    """Memory of all ranks with one address, wherever they are."""
+    in_processes([[0, 1, 2], [3, 4, 5, 6, 7]], "switches", 3)
+
+
+def in_processes(groups: list[list[int]], way: str, calls: int) -> None:
     ranks = sum(map(len, groups))
     script = str(Path(__file__).with_name("device_process.py"))
     started = [
         subprocess.Popen(
-            [sys.executable, script, way, str(ranks), "30", *map(str, mine)], stdin=subprocess.PIPE,
+            [sys.executable, script, way, str(ranks), str(calls), *map(str, mine)], stdin=subprocess.PIPE,
             stdout=subprocess.PIPE, text=True,
         )
         for mine in groups

@@ -40,18 +40,20 @@ def compiled(folder: Path, text: str, *more: str) -> Path:
     return program
 
 
-def told(program: Path, *arguments: str) -> tuple[int, list[list[str]], str]:
+def told(program: Path, arguments: str) -> tuple[int, list[list[str]], str]:
     """The exit code, the rows of the table, and what is said last."""
-    done = subprocess.run([str(program), *arguments], capture_output=True, text=True, check=False, timeout=100)
+    done = subprocess.run([str(program), *arguments.split()], capture_output=True, text=True, check=False, timeout=100)
     rows = [line.split() for line in done.stdout.splitlines() if line[:1] == " "]
     return done.returncode, rows, done.stdout.splitlines()[-1]
 
 
-def right(program: Path, *arguments: str) -> None:
-    code, rows, last = told(program, *arguments)
+def right(program: Path, arguments: str, way: str = "") -> None:
+    """`way`: which must be taken."""
+    code, rows, last = told(program, arguments)
     assert (code, last) == (0, "# all right")
     assert rows
     assert all(row[-1] == "0" for row in rows)
+    assert not way or {row[6] for row in rows} == {way}
 
 
 CASES = [
@@ -70,8 +72,11 @@ CASES = [
 @pytest.mark.parametrize(("kind", "spec", "planner", "options"), CASES)
 def test_its_main_is_right(tmp_path: Path, kind: str, spec: str, planner: str, options: dict[str, Any]) -> None:
     program = compiled(tmp_path, source(schedule_of(kind, spec, planner), spec, **options))
-    right(program, "-b", "1", "-e", "20000", "-f", "50", "-n", "2", "-w", "1")
-    right(program, "-b", "9001", "-e", "9001", "-n", "2", "-w", "0", "-l", "2", "-r", "3", "-t", "2")
+    for packets in ("0", "1"):
+        way = ("signals", "packets")[int(packets)]
+        right(program, f"-b 1 -e 20000 -f 50 -n 2 -w 1 -p {packets}", way=way)
+    for packets in ("0", "1"):
+        right(program, f"-b 9001 -e 9001 -n 2 -w 0 -l 2 -r 3 -t 2 -p {packets}")
 
 
 @needs_a_compiler
@@ -90,27 +95,32 @@ def test_all_planners_are_right(tmp_path: Path, ranks: int) -> None:
                     text = source(schedule, spec, types[done % 6], op, in_place, 1 + done % 4)
                 except AntiphonError:
                     continue
-                right(compiled(tmp_path, text), "-b", "1", "-e", "40000", "-f", "199", "-n", "1", "-w", "1")
+                program = compiled(tmp_path, text)
+                for packets in ("0", "1"):
+                    right(program, f"-b 1 -e 40000 -f 199 -n 1 -w 1 -p {packets}")
                 done += 1
     assert done > 60
 
 
 @needs_a_compiler
 @pytest.mark.parametrize(
-    ("before", "after"),
+    ("before", "after", "packets"),
     [
         (
             "w.copy(w.output(2), w.output(1), {0, 1});",
             "w.copy(w.output(2), w.input(1), {0, 1});",
+            "0",
         ),  # data of another place
-        pytest.param("w.fold<2, 2>", "w.spread<2, 2>", marks=pytest.mark.slow),  # combined by another rule
-        ("    {1, 0, 0, 1, 3, 3},", "    {1, 0, 0, 1, 3, 2},"),  # what is promised
+        pytest.param("w.fold<2, 2>", "w.spread<2, 2>", "0", marks=pytest.mark.slow),  # combined by another rule
+        ("NumberOf<Rule>::is", "SUM", "1"),
+        ("    {1, 0, 0, 1, 3, 3},", "    {1, 0, 0, 1, 3, 2},", "0"),  # what is promised
     ],
 )
-def test_its_check_finds_what_is_wrong(tmp_path: Path, before: str, after: str) -> None:
+def test_its_check_finds_what_is_wrong(tmp_path: Path, before: str, after: str, packets: str) -> None:
     text = source(schedule_of("allreduce", "ring:ranks=3", "ring"), "ring:ranks=3", op="max")
     assert before in text
-    code, rows, last = told(compiled(tmp_path, text.replace(before, after)), "-b", "4096", "-e", "4096", "-n", "1")
+    program = compiled(tmp_path, text.replace(before, after))
+    code, rows, last = told(program, f"-b 4096 -e 4096 -n 1 -p {packets}")
     assert (code, last) == (1, "# WRONG")
     assert int(rows[0][-1]) > 0
 
@@ -121,7 +131,7 @@ def test_a_call_that_hangs_is_stopped(tmp_path: Path) -> None:
     assert "PATIENCE = 60" in text
     changed = text.replace("PATIENCE = 60", "PATIENCE = 0.3").replace("w.signal(1, 2);", "", 1)
     assert changed.count("w.signal") < text.count("w.signal")
-    assert told(compiled(tmp_path, changed), "-n", "1")[0::2] == (1, "# WRONG")
+    assert told(compiled(tmp_path, changed), "-n 1 -p 0")[0::2] == (1, "# WRONG")
 
 
 @needs_a_compiler
@@ -132,13 +142,16 @@ def test_another_type_and_operator_for_the_compiler(tmp_path: Path) -> None:
         "-DTYPE=half16",
         "-DOPERATOR=Min",
     )
-    code, rows, _ = told(program, "-n", "1")
+    code, rows, _ = told(program, "-n 1")
     assert (code, rows[0][2:4]) == (0, ["half16", "Min"])
 
 
 def test_what_ranks_do_alike_is_one_function() -> None:
     """And what is done again and again a loop: nothing of it grows with the ranks."""
-    few, many = (source(schedule_of("alltoall", f"full:ranks={n}", "pairwise"), "full", streams=1) for n in (16, 32))
+    few, many = (
+        source(schedule_of("alltoall", f"full:ranks={n}", "pairwise"), "full", streams=1, packets=False)
+        for n in (16, 32)
+    )
     functions = [re.findall(r"OUT_OF_LINE bool (\w+)", text) for text in (few, many)]
     assert functions == [["stream_0"], ["stream_0"]]
     plan = [text[text.index("OUT_OF_LINE bool stream_0") : text.index("/* What a rank does")] for text in (few, many)]
@@ -165,6 +178,31 @@ def test_all_that_a_table_says_is_read() -> None:
             for form, _ in stream
         )
         assert named == arguments
+
+
+@needs_a_compiler
+def test_small_data_as_packets(tmp_path: Path) -> None:
+    """Also where many places are named one by one, and where calls must wait for their receivers to begin; left out
+    where it is asked for, and where they have no room, or data is large. Left to itself the program takes either."""
+    schedule = schedule_of("reduce", "full:ranks=12", "direct")
+    text = source(schedule, "full:ranks=12", "int8")
+    assert "w.relay_listed" in text
+    assert "w.wait_begun" in text
+    program = compiled(tmp_path, text)
+    right(program, "-b 7 -e 7000 -f 1000 -n 5 -w 0 -t 2 -p 1", way="packets")
+    right(program, "-b 300K -e 300K -n 1 -w 0 -p 1", way="signals")  # no room in half a box
+    right(program, "-b 7 -e 7000 -f 1000 -n 1 -w 0")
+    changed = text.replace("MOST_PACKED = 262144", "MOST_PACKED = 6999")
+    right(compiled(tmp_path, changed), "-b 7000 -e 7000 -n 1 -w 0", way="signals")
+    plain = source(schedule, "full:ranks=12", "int8", packets=False)
+    assert "w.relay_listed(" not in plain.split("/* ======== The plan ")[-1]
+
+
+def test_packets_are_left_out_where_there_is_no_room_for_their_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    schedule = schedule_of("allreduce", "full:ranks=4", "ring")
+    plain, both = (source(schedule, "full", packets=packets) for packets in (False, True))
+    monkeypatch.setattr("antiphon.formats.device.write.MOST_SMALL", 20)
+    assert source(schedule, "full") == plain != both
 
 
 def test_what_cannot_be_written_is_told() -> None:
@@ -211,7 +249,7 @@ def test_the_order_of_arrival_by_the_command(
     assert run(["export", "plan.json", "--to", "cuda", "-o", "mine.cu", "--option", "arrival=yes"]) == 0
     assert "w.permute_listed" in Path("mine.cu").read_text()
     assert "w.permute_listed" not in Path("plain.cu").read_text().split("/* ======== The plan ")[-1]
-    right(compiled(tmp_path, Path("mine.cu").read_text()), "-b", "1", "-e", "9000", "-f", "99", "-n", "1", "-w", "1")
+    right(compiled(tmp_path, Path("mine.cu").read_text()), "-b 1 -e 9000 -f 99 -n 1 -w 1")
     capsys.readouterr()
     for line, said in (
         ("export plan.json --to cuda -o no.cu --option arrival=perhaps", "option arrival"),
@@ -235,7 +273,8 @@ def quietly(command: list[str], text: str, folder: Path, suffix: str, limit: flo
     assert "warning" not in done.stderr, done.stderr[-3000:]
 
 
-LARGE = [("allreduce", "ring"), ("allreduce", "direct"), ("alltoall", "pairwise"), ("allreduce", "halving-doubling")]
+LARGE = [("allreduce", "ring"), ("allreduce", "direct"), ("alltoall", "pairwise"), ("allreduce", "halving-doubling"),
+         ("allreduce", "double-binary-tree")]  # fmt: skip
 
 
 @pytest.mark.slow
@@ -271,7 +310,7 @@ def test_hipcc_takes_it(tmp_path: Path, arch: str) -> None:
 def test_blocks_as_they_arrive(tmp_path: Path) -> None:
     text = source(schedule_of("allgather", "full:ranks=9", "permrecmult"), "full:ranks=9", in_place=True, arrival=True)
     assert "w.permute_listed" in text
-    right(compiled(tmp_path, text), "-b", "1", "-e", "40000", "-f", "199", "-n", "1", "-w", "0")
+    right(compiled(tmp_path, text), "-b 1 -e 40000 -f 199 -n 1 -w 0")
 
 
 @needs_a_compiler
@@ -281,4 +320,4 @@ def test_blocks_of_sums_as_they_would_arrive(tmp_path: Path, in_place: bool) -> 
     schedule = schedule_of("reducescatter", "full:ranks=9", "permrecmult", options={"k": 3})
     text = source(schedule, "full:ranks=9", in_place=in_place, arrival=True)
     assert text != source(schedule, "full:ranks=9", in_place=in_place, streams=1)
-    right(compiled(tmp_path, text), "-b", "1", "-e", "40000", "-f", "199", "-n", "1", "-w", "1")
+    right(compiled(tmp_path, text), "-b 1 -e 40000 -f 199 -n 1 -w 1")

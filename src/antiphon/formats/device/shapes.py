@@ -138,7 +138,9 @@ def _alone(text: str) -> str:
 
 
 def _place(buffer: str, texts: Iterator[str], classes: int) -> str:
-    """A pointer: the buffer of a rank, whole units, cuts and slots."""
+    """A pointer: the buffer of a rank, whole units, cuts and slots. Of packets their rank and slot."""
+    if buffer == "box":
+        return f"w.box({_alone(next(texts))}, {_alone(next(texts))})"
     terms = [f"w.{buffer}({_alone(next(texts))})"]
     whole, cut = next(texts), next(texts)
     terms += [times(whole, "u")] if whole != "0" else []
@@ -154,9 +156,9 @@ def _place(buffer: str, texts: Iterator[str], classes: int) -> str:
 def line_of(form: tuple[str, ...], texts: Iterator[str], classes: int) -> str:
     """A statement of C++, of the texts of its numbers."""
     name = form[0]
-    if name == "sync":
-        return "if (w.sync()) return true;"
-    if name in ("signal", "wait"):
+    if name in ("sync", "sync_begun"):
+        return f"if ({'w.opens() && ' if name != 'sync' else ''}w.sync()) return true;"
+    if name in ("signal", "wait", "wait_begun"):
         return f"w.{name}({_alone(next(texts))}, {next(texts)});"
     if name in ("to", "from"):
         return f"w.{name}({_place(form[1], texts, classes)});"
@@ -169,6 +171,9 @@ def line_of(form: tuple[str, ...], texts: Iterator[str], classes: int) -> str:
     span = f"{{{next(texts)}, {next(texts)}}}"
     if name == "copy":
         return f"w.copy({places[0]}, {places[1]}, {span});"
+    if name == "relay":
+        every = (place if place.startswith("w.box") else f"w.at({place})" for place in places)
+        return f"w.relay<{results}, {len(places) - results}>({{{', '.join(every)}}}, {span});"
     to, source = ", ".join(places[:results]), ", ".join(places[results:])
     return f"w.{name}<{results}, {len(places) - results}>({{{{{to}}}, {{{source}}}}}, {span});"
 
@@ -241,8 +246,11 @@ def _told(members: list[int], ranks: int) -> str:
     return f"Rank{'s' if len(members) > 1 else ''} {', '.join(map(str, members))}"
 
 
-def functions(ranks: Sequence[Sequence[Sequence[Statement]]], classes: int) -> list[list[Function]]:
-    """Of each stream the functions that ranks have there: `ranks` are their streams of statements."""
+def functions(
+    ranks: Sequence[Sequence[Sequence[Statement]]], classes: int, name: str = "stream"
+) -> list[list[Function]]:  # fmt: skip
+    """Of each stream the functions that ranks have there: `ranks` are their streams of statements. `name`: what those
+    of functions begin with."""
     made: list[list[Function]] = []
     for number in range(max(len(streams) for streams in ranks)):
         groups: dict[tuple[tuple[str, ...], ...], list[int]] = {}
@@ -253,5 +261,5 @@ def functions(ranks: Sequence[Sequence[Sequence[Statement]]], classes: int) -> l
         for members in groups.values():
             alone = f"_rank_{members[0]}" if len(members) == 1 else "" if len(groups) == 1 else f"_like_{members[0]}"
             some = [ranks[rank][number] for rank in members]
-            made[-1].append(Function(f"stream_{number}{alone}", members, some, len(ranks), classes))
+            made[-1].append(Function(f"{name}_{number}{alone}", members, some, len(ranks), classes))
     return made

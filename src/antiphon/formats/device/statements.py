@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from antiphon.core.program.kinds import SCRATCH
 from antiphon.lower.device.table import DIVIDE, HEAD, PERMUTE, Table
-from antiphon.lower.onesided.form import PUT, SIGNAL, SYNC, WAIT
+from antiphon.lower.onesided.form import PACKETS, PUT, SIGNAL, SYNC, WAIT
 
 BUFFERS = ("input", "output", "scratch")
 MOST_AT_ONCE = 8  # places that one statement names; where there are more, each has one of its own
@@ -17,7 +17,7 @@ MOST_AT_ONCE = 8  # places that one statement names; where there are more, each 
 class Statement(NamedTuple):
     """`form`: what it is, and the buffers that it names, by which its numbers are read. `values`: its numbers: of a
     place the rank, whole units, a cut, and in scratch also a cut to take off and how many slots of each class come
-    before."""
+    before; of packets (`box`) the rank and their slot."""
 
     form: tuple[str, ...]
     values: tuple[int, ...]
@@ -33,7 +33,9 @@ class _Argument(NamedTuple):
 
 @dataclass(frozen=True)
 class Rank:
-    """What stands in the table of a rank. `classes`: whole units and a cut; `slots`: how many it has of each."""
+    """What stands in the table of a rank. `classes`: whole units and a cut; `slots`: how many it has of each. `boxes`:
+    how many slots of packets come here; `atoms`: those of the longest (0: there are no packets); `hears`: whether at
+    its end all have heard from all."""
 
     denominator: int
     parts: list[int]
@@ -41,6 +43,9 @@ class Rank:
     slots: list[int]
     weights: tuple[int, int]
     streams: list[list[Statement]]
+    boxes: int
+    atoms: int
+    hears: bool
 
 
 def statements(table: Table, averages: bool = True) -> Rank:
@@ -59,7 +64,7 @@ def statements(table: Table, averages: bool = True) -> Rank:
     cuts, kinds, slots = rows(parts, 1), rows(classes, 2), rows(classes, 1)
     places, streams, some = rows(regions, 3 + classes), rows(blocks, 2), rows(steps, 4)
     every = [_Argument(*one) for one in rows(arguments, 5)]
-    reader = _Reader(places)
+    reader = _Reader(places, table.packets)
     made = [
         [
             one
@@ -70,7 +75,17 @@ def statements(table: Table, averages: bool = True) -> Rank:
         for first, count in streams
     ]
     made = [_turned(stream, words[3], words[2]) for stream in made]
-    return Rank(denominator, [cut for (cut,) in cuts], kinds, [one for (one,) in slots], weights, made)
+    return Rank(
+        denominator,
+        [cut for (cut,) in cuts],
+        kinds,
+        [one for (one,) in slots],
+        weights,
+        made,
+        words[14],
+        words[15],
+        bool(words[16]),
+    )
 
 
 def _turned(stream: list[Statement], rank: int, ranks: int) -> list[Statement]:
@@ -78,7 +93,7 @@ def _turned(stream: list[Statement], rank: int, ranks: int) -> list[Statement]:
     Between them nothing happens that could depend on their order."""
     found: list[Statement] = []
     for form, some in groupby(stream, key=lambda one: one.form):
-        if form in (("signal",), ("wait",)):
+        if form in (("signal",), ("wait",), ("wait_begun",)):
             found += sorted(some, key=lambda one: (one.values[1], (one.values[0] - rank) % ranks))
         else:
             found += some
@@ -88,22 +103,26 @@ def _turned(stream: list[Statement], rank: int, ranks: int) -> list[Statement]:
 @dataclass(frozen=True)
 class _Reader:
     regions: list[list[int]]
+    packets: bool
 
     def place(self, a: _Argument) -> tuple[str, list[int]]:
         """Its buffer, and its numbers."""
         buffer, whole, part, *before = self.regions[a.region]
+        if buffer == PACKETS:
+            return "box", [a.rank, before[-1]]
         if buffer != SCRATCH:
             return BUFFERS[buffer], [a.rank, a.whole, a.part]
         return BUFFERS[buffer], [a.rank, a.whole - whole, a.part, part, *before]
 
     def read(self, kind: int, some: list[_Argument], more: int) -> list[Statement]:
         if kind == SYNC:
-            return [Statement(("sync",), ())]
+            return [Statement(("sync_begun" if more else "sync",), ())]
         if kind in (SIGNAL, WAIT):
-            name = "signal" if kind == SIGNAL else "wait"
+            name = "signal" if kind == SIGNAL else "wait_begun" if more else "wait"
             return [Statement((name,), (a.rank, a.number)) for a in some]
         if kind == PUT:
-            return [self._one("copy", [to], [source]) for source, to in zip(some[::2], some[1::2], strict=True)]
+            name = "relay" if self.packets else "copy"
+            return [self._one(name, [to], [source]) for source, to in zip(some[::2], some[1::2], strict=True)]
         if kind == DIVIDE:
             buffer, values = self.place(some[0])
             return [Statement(("divide", buffer), (*values, some[0].part, some[0].number, more))]
@@ -113,9 +132,10 @@ class _Reader:
         results, operands = some[:more], some[more:]
         if len(some) <= MOST_AT_ONCE:
             name = "copy" if len(some) == 2 else "spread" if len(operands) == 1 else "fold"
+            name = "relay" if self.packets else name
             return [self._one(name, results, operands)]
         each = [self._listed("to", a) for a in results] + [self._listed("from", a) for a in operands]
-        last = "spread_listed" if len(operands) == 1 else "fold_listed"
+        last = "relay_listed" if self.packets else "spread_listed" if len(operands) == 1 else "fold_listed"
         return [*each, Statement((last,), (results[0].part, results[0].number))]
 
     def _listed(self, name: str, a: _Argument) -> Statement:
@@ -123,11 +143,11 @@ class _Reader:
         return Statement((name, buffer), tuple(values))
 
     def _one(self, name: str, results: list[_Argument], operands: list[_Argument]) -> Statement:
-        """All places in one statement; the first result says how much."""
+        """All places in one statement; the first that is no packets says how much."""
         buffers, values = list[str](), list[int]()
         for a in (*results, *operands):
             buffer, numbers = self.place(a)
             buffers.append(buffer)
             values += numbers
-        form = (name, str(len(results)), *buffers)
-        return Statement(form, (*values, results[0].part, results[0].number))
+        told = next(a for a in (*results, *operands) if self.regions[a.region][0] != PACKETS)
+        return Statement((name, str(len(results)), *buffers), (*values, told.part, told.number))

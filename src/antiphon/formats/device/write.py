@@ -19,6 +19,7 @@ from antiphon.core.schedule import Schedule
 from antiphon.errors import Invalid, Unsupported, quote, unknown
 from antiphon.formats.device.shapes import Function, functions
 from antiphon.formats.device.statements import MOST_AT_ONCE, Rank, Statement, statements
+from antiphon.lower.device.packets import PACKED
 from antiphon.lower.device.table import Table, tables
 from antiphon.options import parse_yes
 
@@ -32,32 +33,45 @@ OPERATORS = {"sum": "Sum", "prod": "Prod", "max": "Max", "min": "Min", "avg": "S
 HIP_FLAGS = "-mllvm -amdgpu-function-calls=true"  # else hipcc inlines all into one function, and takes minutes
 MOST_STREAMS = 16
 MANY_LINES = 2_000  # then fewer streams are tried, in which ranks are more alike
+MOST_SMALL = 400  # by packets, which compilers take much longer for
 MOST_LINES = 12_000  # of all functions: compilers take minutes for more
 MOST_ROWS = 100_000  # of data that are given and wanted
 
 
-_Made = tuple[list[Table], list[Rank], list[list[Function]], int]  # the last: how many statements
+class _Made(NamedTuple):
+    """A way to make calls: with signals, or by packets. `lines`: how many statements."""
+
+    tables: list[Table]
+    ranks: list[Rank]
+    functions: list[list[Function]]
+    lines: int
+
+    @property
+    def most(self) -> int:
+        """Places that are named one by one."""
+        return max(_listed(stream) for one in self.ranks for stream in one.streams)
 
 
 def cuda(
     plan: Plan, *, dtype: str = "float32", op: str = "sum", in_place: bool = False, streams: int = 4,
-    arrival: bool = False,
+    arrival: bool = False, packets: bool = True,
 ) -> dict[str, str]:  # fmt: skip
     """plan0.cu for the first schedule, and so on.
 
     `dtype`, `op`: what it is compiled for, unless the compiler is told otherwise (-DTYPE=, -DOPERATOR=). `in_place`: in
     one buffer. `streams`: at most so many parts of the plan go on side by side, each in blocks of its own. `arrival`:
-    blocks lie as they arrive until they are permuted at the end (planner permrecmult).
+    blocks lie as they arrive until they are permuted at the end (planner permrecmult). `packets`: small data also as
+    packets, which the program then tries.
     """
-    return _files(plan, "cu", _How(dtype, op, in_place, streams, arrival))
+    return _files(plan, "cu", _How(dtype, op, in_place, streams, arrival, packets))
 
 
 def hip(
     plan: Plan, *, dtype: str = "float32", op: str = "sum", in_place: bool = False, streams: int = 4,
-    arrival: bool = False,
+    arrival: bool = False, packets: bool = True,
 ) -> dict[str, str]:  # fmt: skip
     """plan0.hip.cpp, ...: as for CUDA."""
-    return _files(plan, "hip.cpp", _How(dtype, op, in_place, streams, arrival))
+    return _files(plan, "hip.cpp", _How(dtype, op, in_place, streams, arrival, packets))
 
 
 class _How(NamedTuple):
@@ -66,6 +80,7 @@ class _How(NamedTuple):
     in_place: bool = False
     streams: int = 4
     arrival: bool = False
+    packets: bool = True
 
 
 def _files(plan: Plan, suffix: str, how: _How) -> dict[str, str]:
@@ -76,8 +91,9 @@ def _files(plan: Plan, suffix: str, how: _How) -> dict[str, str]:
     if isinstance(how.streams, bool) or not isinstance(how.streams, int) or not 1 <= how.streams <= MOST_STREAMS:
         raise Invalid(f"streams: expected a whole number from 1 to {MOST_STREAMS}, got {quote(how.streams)}")
     how = how._replace(
-        in_place=parse_yes(how.in_place, "option in_place"), arrival=parse_yes(how.arrival, "option arrival")
-    )
+        in_place=parse_yes(how.in_place, "option in_place"), arrival=parse_yes(how.arrival, "option arrival"),
+        packets=parse_yes(how.packets, "option packets"),
+    )  # fmt: skip
     return {
         f"plan{number}.{suffix}": source(entry.schedule, plan.topology.name, **how._asdict())
         for number, entry in enumerate(plan.entries)
@@ -86,48 +102,93 @@ def _files(plan: Plan, suffix: str, how: _How) -> dict[str, str]:
 
 def source(
     schedule: Schedule, machine: str, dtype: str = "float32", op: str = "sum", in_place: bool = False, streams: int = 4,
-    arrival: bool = False,
+    arrival: bool = False, packets: bool = True,
 ) -> str:  # fmt: skip
     """The file of one schedule. Unsupported where it is too long for compilers: such a plan runs by its table."""
-    how = _How(dtype, op, in_place, streams, arrival)
-    made, read, found, lines = _made(schedule, how)
-    while lines > MANY_LINES and how.streams > 1:
-        how = how._replace(streams=how.streams // 2)
-        other = _made(schedule, how)
-        if other[3] < lines:
-            made, read, found, lines = other
-    if lines > MOST_LINES:
+    how = _How(dtype, op, in_place, streams, arrival, packets)
+    plain = _short(schedule, how._replace(packets=False))
+    if plain.lines > MOST_LINES:
         raise Unsupported(
-            f"generated code: {lines} statements, more than {MOST_LINES}, take compilers too long; run it by its table "
-            "(--on cuda), or take fewer pieces"
+            f"generated code: {plain.lines} statements, more than {MOST_LINES}, take compilers too long; run it by its "
+            "table (--on cuda), or take fewer pieces"
         )
+    ways = [plain, *_small(schedule, how, MOST_LINES - plain.lines)]
     collective = schedule.collective
     inputs, outputs = sides(collective, in_place)
     title = f"{collective.kind} of {collective.ranks} ranks on {machine}, planner {schedule.provenance.get('planner')}"
     title = re.sub(r"[^A-Za-z0-9_ ,.:=+-]", "_", title)  # it stands in a comment, and in a text
-    most = max([MOST_AT_ONCE, *(_listed(streams) for one in read for streams in one.streams)])
-    head = _About(collective, op).text(title, dtype, in_place, most, len(found), all(one.sliced for one in made))
-    size = f"const i64 DENOMINATOR = {read[0].denominator};\n" + _table("i64", "PARTS", read[0].parts, host=True)
-    size += _rows("i64", "CLASSES", read[0].classes or [[0, 0]], host=True)
-    size += _rows("i64", "SLOTS", [one.slots or [0] for one in read], host=True)
-    size += _table("i64", "INPUTS", [0 if in_place else int(one) for one in inputs.size], host=True)
-    size += _table("i64", "OUTPUTS", [int(one) for one in outputs.size], host=True)
+    most = max(MOST_AT_ONCE, *(one.most for one in ways))
+    blocks = max(len(one.functions) for one in ways)
+    head = _About(collective, op).text(title, dtype, in_place, most, blocks)
+    size = _table("i64", "INPUTS", [0 if in_place else int(one) for one in inputs.size], host=True)
+    size += _table("i64", "OUTPUTS", [int(one) for one in outputs.size], host=True) + _layouts(ways)
     seen = set[str]()
     parts = [
-        _opening(title), _expanded("signals.h", seen), _expanded("move.h", seen), head, size,
+        _opening(title), _expanded("signals.h", seen), _expanded("packets.h", seen), head, size,
         _data(collective, inputs, outputs), _expanded("written.h", seen), _heading("The plan"),
-        *(one.text() for some in found for one in some), _dispatch(found), _heading("The program around it"),
-        _expanded("driver.h", seen),
+        *(one.text() for way in ways for some in way.functions for one in some), _dispatch(ways),
+        _heading("The program around it"), _expanded("driver.h", seen),
     ]  # fmt: skip
     return "\n".join(parts)
 
 
+def _short(schedule: Schedule, how: _How) -> _Made:
+    """In so many streams, or fewer where there are many lines: then ranks are more alike."""
+    found, many = _made(schedule, how), MOST_SMALL if how.packets else MANY_LINES
+    while found.lines > many and how.streams > 1:
+        how = how._replace(streams=how.streams // 2)
+        other = _made(schedule, how)
+        found = other if other.lines < found.lines else found
+    return found
+
+
+def _small(schedule: Schedule, how: _How, room: int) -> list[_Made]:
+    """By packets, where there are such tables and room for as many lines."""
+    if not how.packets or how.arrival:
+        return []
+    try:
+        found = _short(schedule, how)
+    except Unsupported:
+        return []
+    return [found] if found.lines <= min(room, MOST_SMALL) else []
+
+
 def _made(schedule: Schedule, how: _How) -> _Made:
     """What divides sums is left out where nothing is averaged."""
-    made = tables(schedule, in_place=how.in_place, streams=how.streams, arrival=how.arrival)
+    made = tables(
+        schedule, in_place=how.in_place, streams=how.streams, arrival=how.arrival, packets=how.packets
+    )  # fmt: skip
     read = [statements(one, averages=how.op == "avg") for one in made]
-    found = functions([one.streams for one in read], len(read[0].classes))
-    return made, read, found, sum(one.lines for some in found for one in some)
+    name = "packets" if how.packets else "stream"
+    found = functions([one.streams for one in read], len(read[0].classes), name)
+    return _Made(made, read, found, sum(one.lines for some in found for one in some))
+
+
+def _layouts(ways: Sequence[_Made]) -> str:
+    """Where data lies at a size, each way."""
+    text, rows = "", list[str]()
+    for name, way in zip(("PLAIN", "PACKED"), ways, strict=False):
+        one = way.ranks[0]
+        classes = one.classes or [[0, 0]]
+        text += _table("i64", f"{name}_PARTS", one.parts, host=True)
+        text += _rows("i64", f"{name}_CLASSES", classes, host=True)
+        text += _rows("i64", f"{name}_SLOTS", [rank.slots or [0] for rank in way.ranks], host=True)
+        text += _table("i64", f"{name}_BOXES", [rank.boxes for rank in way.ranks], host=True)
+        sliced = int(all(table.sliced for table in way.tables))
+        rows.append(
+            f"{{{one.denominator}, {one.atoms}, {sliced}, {int(one.hears)}, {len(one.parts)}, {len(classes)}, "
+            f"{name}_PARTS, {name}_CLASSES[0], {name}_SLOTS[0], {name}_BOXES}}"
+        )
+    about = """/* Of a way to make calls: how units are cut, slots of scratch by rank and class (whole units, a cut), of
+ * packets how many slots come to a rank, and the atoms of the longest. `hears`: whether at the end all have heard from
+ * all. */
+struct Layout {
+    i64 denominator, atoms, sliced, hears, parts, classes;
+    const i64 *part, *of_class, *slots, *boxes;
+};
+"""
+    body = ",\n    ".join(rows)
+    return f"{text}{about}static const Layout LAYOUTS[] = {{\n    {body}}};\n"
 
 
 def _listed(stream: Sequence[Statement]) -> int:
@@ -175,7 +236,7 @@ class _About:
     def __init__(self, collective: Collective, op: str) -> None:
         self.collective, self.op = collective, op
 
-    def text(self, title: str, dtype: str, in_place: bool, places: int, streams: int, sliced: bool) -> str:
+    def text(self, title: str, dtype: str, in_place: bool, places: int, streams: int) -> str:
         collective = self.collective
         members, names = len(collective.members), int(collective.ids_per_block.max(initial=1))
         bus = {"allreduce": 2 * (members - 1) / members}.get(
@@ -197,10 +258,11 @@ class _About:
 typedef TYPE T;
 typedef OPERATOR Rule;
 
-enum {{ IN_PLACE = {int(in_place)}, SLICED = {int(sliced)}, AVERAGE = {int(self.op == "avg")} }};
+enum {{ IN_PLACE = {int(in_place)}, AVERAGE = {int(self.op == "avg")} }};
 enum {{ MOST_PLACES = {places}, MOST_NAMES = {names} }};
 const i64 RANKS = {collective.ranks}, STREAMS = {streams}, BUFFER_WEIGHT = {collective.buffer_weight};
 const double BUS = {bus!r}; /* what goes over the busiest link, in sizes */
+enum {{ MOST_PACKED = {PACKED} }}; /* bytes: above that no packets are tried */
 """
 
 
@@ -257,15 +319,18 @@ def _rows(kind: str, name: str, rows: Sequence[Sequence[int]], host: bool = Fals
     return f"{'static const' if host else 'ON_TABLE'} {kind} {name}[]{width} = {{\n    {body}}};\n"
 
 
-def _dispatch(found: Sequence[Sequence[Function]]) -> str:
-    """Which function a rank has in a stream."""
+def _dispatch(ways: Sequence[_Made]) -> str:
+    """Which function a rank has in a stream, each way."""
     lines = [
         "/* What a rank does in a stream; gives whether it was stopped. */",
         "ON_DEVICE bool run_stream(Work &w, u32 stream) {",
-        "    switch (stream * RANKS + w.me) {",
+        "    switch ((w.call.way * STREAMS + stream) * RANKS + w.me) {",
     ]
-    for number, some in enumerate(found):
-        for one in some:
-            for at, rank in enumerate(one.members):
-                lines.append(f"    case {number} * RANKS + {rank}: w.which = {at}; return {one.name}(w);")
+    blocks = max(len(one.functions) for one in ways)
+    for way, made in enumerate(ways):
+        for number, some in enumerate(made.functions):
+            for one in some:
+                for at, rank in enumerate(one.members):
+                    where = f"{way * blocks + number} * RANKS + {rank}"
+                    lines.append(f"    case {where}: w.which = {at}; return {one.name}(w);")
     return "\n".join([*lines, "    default: return false;", "    }", "}", ""])

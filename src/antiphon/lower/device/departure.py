@@ -26,23 +26,25 @@ class Departing:
 
     def __init__(self, program: Program, known: Atoms, places: Longs, made: Streams) -> None:
         self.given, self.places, self.ranks = known, places, program.ranks
-        self.block = int(program.collective.weights[0]) * known.count
+        self.whole = int(program.collective.weights[0])
+        self.block = self.whole * known.count
         self.in_place = program.in_place
-        if known.shared.any() or (known.origin % self.block).any():
+        ends = np.append(known.first[1:] - 1, 0)
+        ends[known.region_ptr[1:][np.diff(known.region_ptr) > 0] - 1] = known.bound.sizes[
+            np.diff(known.region_ptr) > 0, SCRATCH
+        ]
+        size = ends - known.first
+        if known.shared.any() or (known.origin % self.block).any() or (size % self.block).any():
             raise Unsupported("scratch that is used again, or holds parts of blocks, has no order of arrival")
-        self.position = np.zeros(len(known.slot), np.int64)  # of each region, behind the copy of the input
-        order = list[int]()
+        self.blocks = size // self.block  # of each region
+        self.position: list[Longs] = [np.zeros(0, np.int64)] * len(size)  # of each block of a region: its slot
         come = self._come(made)
-        for rank in range(self.ranks):
-            rows = np.arange(known.region_ptr[rank], known.region_ptr[rank + 1])
-            rows = rows[np.lexsort((places[rank, known.origin[rows] // self.block], come[rows]))]
-            self.position[rows] = self.ranks + np.arange(len(rows))
-            order += rows.tolist()
-        self.program, self.known = self._laid_out(program, np.array(order, np.int64))
+        origins = [self._ordered(rank, come) for rank in range(self.ranks)]
+        self.program, self.known = self._laid_out(program, origins)
 
     def _come(self, made: Streams) -> Longs:
         """Of each region with which message it comes."""
-        found, number = np.zeros(len(self.position), np.int64), 0
+        found, number = np.zeros(len(self.blocks), np.int64), 0
         for ranks in made:
             for steps in ranks:
                 for step in steps:
@@ -52,26 +54,39 @@ class Departing:
                             found[self.given.region(move.peer, move.target[1])] = number * self.ranks + move.peer
         return found
 
-    def _laid_out(self, program: Program, order: Longs) -> tuple[Program, Atoms]:
-        """The same program with a slot for each block of the input, before all others, which stand in this order."""
-        known, ranks = self.given, self.ranks
-        whole = self.block // known.count
-        same = np.flatnonzero((program.class_whole == whole) & (program.class_part == 0))
-        if not len(same) or not np.isin(program.slot_class, same).all():
-            raise Unsupported("scratch for data of several lengths has no order of arrival")
-        ptr = known.region_ptr + ranks * np.arange(ranks + 1)
-        origins, slots = list[Longs](), list[Longs]()
-        for rank in range(ranks):
-            own = order[known.region_ptr[rank] : known.region_ptr[rank + 1]]
-            origins.append(np.concatenate([np.argsort(self.places[rank]) * self.block, known.origin[own]]))
-            slots.append(np.arange(len(origins[-1])))
-        slot = np.concatenate(slots).astype(np.int64)
-        origin = np.concatenate(origins).astype(np.int64)
+    def _ordered(self, rank: int, come: Longs) -> Longs:
+        """The origins of the slots of a rank: a copy of its input, then what comes, message after message."""
+        known = self.given
+        rows = np.arange(known.region_ptr[rank], known.region_ptr[rank + 1])
+        many = self.blocks[rows]
+        each = np.repeat(rows, many)
+        within = np.arange(len(each)) - np.repeat(np.cumsum(many) - many, many)
+        block = known.origin[each] // self.block + within
+        order = np.lexsort((self.places[rank, block], come[each]))
+        slot = np.empty(len(order), np.int64)
+        slot[order] = self.ranks + np.arange(len(order))
+        for row, some in zip(rows.tolist(), np.split(slot, np.cumsum(many)[:-1]), strict=True) if len(rows) else ():
+            self.position[row] = some
+        found: Longs = np.concatenate([np.argsort(self.places[rank]), block[order]]) * self.block
+        return found
+
+    def _laid_out(self, program: Program, origins: Sequence[Longs]) -> tuple[Program, Atoms]:
+        """The same program with slots of a block each, for data of these origins."""
+        known = self.given
+        ptr = np.concatenate([[0], np.cumsum([len(one) for one in origins])]).astype(np.int64)
+        slot = np.concatenate([np.arange(len(one)) for one in origins]).astype(np.int64)
         laid = replace(
-            known, region_ptr=ptr, slot=slot, origin=origin, first=slot * self.block, shared=np.zeros_like(slot)
+            known, region_ptr=ptr, slot=slot, origin=np.concatenate(origins), first=slot * self.block,
+            shared=np.zeros_like(slot),
         )  # fmt: skip
-        slot_class = np.full(len(slot), same[0], program.slot_class.dtype)
-        return replace(program, slot_ptr=ptr.astype(program.slot_ptr.dtype), slot_class=slot_class), laid
+        kind = len(program.class_whole)  # one more class, of a block
+        slot_class = np.full(len(slot), kind, program.slot_class.dtype)
+        changed = replace(
+            program, slot_ptr=ptr.astype(program.slot_ptr.dtype), slot_class=slot_class,
+            class_whole=np.append(program.class_whole, self.whole), class_part=np.append(program.class_part, 0),
+            class_pieces=np.append(program.class_pieces, 1),
+        )  # fmt: skip
+        return changed, laid
 
     def steps(self, rank: int, steps: Sequence[Step]) -> list[Step]:
         source = OUTPUT if self.in_place else INPUT
@@ -83,33 +98,67 @@ class Departing:
         found, folds = [*copied, Step(SYNC)], list[Fold]()
         for step in steps:
             if step.kind == FOLD and not step.moves:
-                places = [self._at(rank, place) for place in (step.into, *step.operands)]
-                folds.append(Fold((), places[0], tuple(places[1:]), step.size))
+                for size, (into, *operands) in self._cut(step.size, (rank, step.into), *self._own(rank, step)):
+                    folds.append(Fold((), into, tuple(operands), size))
                 continue
             found += self._folded(folds)
             folds = []
             if step.kind == FOLD:
-                into, *operands = (self._at(rank, place) for place in (step.into, *step.operands))
-                step = step._replace(into=into, operands=tuple(operands))  # noqa: PLW2901
-            moves = [self._moved(rank, move) for move in step.moves]
+                found += self._sent_on(rank, step)
+                continue
+            moves = [
+                Move(move.peer, source, target, size)
+                for move in step.moves
+                for size, (source, target) in self._cut(move.size, (rank, move.source), (move.peer, move.target))
+            ]
             found.append(step._replace(moves=tuple(joined(sorted(moves, key=lambda one: (one.peer, one.target))))))
         return found + self._folded(folds)
+
+    def _own(self, rank: int, step: Step) -> list[tuple[int, Place]]:
+        return [(rank, place) for place in step.operands]
+
+    def _sent_on(self, rank: int, step: Step) -> list[Step]:
+        """A fold whose results others get, too, each block of it."""
+        own, peers = self._own(rank, step), [(move.peer, move.target) for move in step.moves]
+        return [
+            step._replace(
+                into=into, operands=tuple(places[: len(own)]), size=size,
+                moves=tuple(
+                    Move(move.peer, into, target, size)
+                    for move, target in zip(step.moves, places[len(own) :], strict=True)
+                ),
+            )
+            for size, (into, *places) in self._cut(step.size, (rank, step.into), *own, *peers)
+        ]  # fmt: skip
 
     def _folded(self, folds: Sequence[Fold]) -> list[Step]:
         """None of them needs another."""
         some = together(sorted(folds, key=lambda one: one.into))
         return [Step(FOLD, (), (), one.into, one.operands, one.size) for one in some]
 
-    def _moved(self, rank: int, move: Move) -> Move:
-        return Move(move.peer, self._at(rank, move.source), self._at(move.peer, move.target), move.size)
+    def _cut(self, size: int, *places: tuple[int, Place]) -> list[tuple[int, list[Place]]]:
+        """Within blocks: how much, and where each place, of a rank, is now."""
+        found, done = [], 0
+        while done < size:
+            count = min(size - done, *(self.block - self._within(rank, place, done) for rank, place in places))
+            found.append((count, [self._at(rank, place, done) for rank, place in places]))
+            done += count
+        return found
 
-    def _at(self, rank: int, place: Place) -> Place:
-        """Where a place within a block is now. What a rank has of its own block stays where it is."""
+    def _within(self, rank: int, place: Place, done: int) -> int:
+        """How far from the beginning of a block."""
+        buffer, at = place
+        first = int(self.given.first[self.given.region(rank, at)]) if buffer == SCRATCH else 0
+        return (at + done - first) % self.block
+
+    def _at(self, rank: int, place: Place, done: int) -> Place:
+        """Where a place is now. What a rank has of its own block stays where it is."""
         buffer, at = place
         if buffer == SCRATCH:
             row = self.given.region(rank, at)
-            return SCRATCH, int(self.position[row]) * self.block + at - int(self.given.first[row])
-        block, within = divmod(at, self.block)
+            block, within = divmod(at + done - int(self.given.first[row]), self.block)
+            return SCRATCH, int(self.position[row][block]) * self.block + within
+        block, within = divmod(at + done, self.block)
         if block == rank or (buffer == OUTPUT and not self.in_place):
-            return place
+            return buffer, at + done
         return SCRATCH, int(self.places[rank, block]) * self.block + within

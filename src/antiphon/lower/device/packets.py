@@ -25,6 +25,7 @@ from antiphon.lower.onesided import packets as others
 from antiphon.lower.onesided.form import FOLD, PACKETS, PUT, SIGNAL, SYNC, WAIT, Move, Place, Step, Streams
 from antiphon.lower.onesided.line import Line
 
+PACKED = 2**18  # bytes: above that none are tried, which take twice the room of their data
 MANY = 2_000  # steps of a rank: with more of them nothing is sent on as it comes
 
 _Came = tuple[int, Place, int]  # a slot, and where its data is wanted

@@ -38,6 +38,12 @@ _FUNCTIONS = {  # device.h
     "ad_copy": (c_int, c_void_p, c_void_p, c_void_p, c_size_t),
     "ad_joint_new": (c_int, c_uint32, c_void_p, c_size_t, c_void_p),
     "ad_joint_free": (None, c_void_p, c_void_p),
+    "ad_joint_make": (c_int, c_void_p, c_uint32, c_size_t, c_void_p),
+    "ad_joint_enter": (c_int, c_void_p, c_char_p),
+    "ad_joint_own": (c_void_p, c_void_p, c_void_p),
+    "ad_joint_reached": (c_void_p, c_void_p, c_char_p),
+    "ad_joint_all": (c_int, c_uint32, c_void_p),
+    "ad_joint_dropped": (None,),
     "ad_rank_signals": (None, c_void_p, c_uint32, c_void_p),
     "ad_box_bytes": (c_size_t,),
     "ad_rank_box": (None, c_void_p, c_uint32, c_void_p),
@@ -55,6 +61,16 @@ _FUNCTIONS = {  # device.h
     "ad_library_free": (None, c_void_p),
     "ad_graph_begin": (c_int, c_void_p, c_uint64),
     "ad_graph_free": (None, c_void_p),
+    "ad_graph_count": (c_int, c_void_p, c_uint64),
+    "ad_graph_ask": (c_int, c_void_p, c_void_p),
+    "ad_graph_counted": (c_int, c_void_p, c_void_p),
+    "ad_stream_new": (c_void_p, c_void_p),
+    "ad_stream_end": (c_int, c_void_p, c_void_p),
+    "ad_stream_free": (None, c_void_p, c_void_p),
+    "ad_stream_keep": (c_int, c_void_p, c_void_p),
+    "ad_stream_kept": (c_void_p, c_void_p, c_void_p),
+    "ad_kept_ask": (c_int, c_void_p, c_void_p, c_void_p),
+    "ad_kept_free": (None, c_void_p),
     "ad_by_host": (
         c_int, c_uint32, c_void_p, c_void_p, c_uint64, c_int64, c_int, c_int, c_uint32, c_int, c_void_p, c_void_p,
         c_double,
@@ -162,11 +178,18 @@ class Group:
         self.bring(rank, int(found), values)
         return int(found)
 
-    def joined(self, values: Sequence[Array]) -> list[int]:
-        """Memory of all ranks, in this process, that lies alike at all of them: what switches do, they do there. Until
-        the group is closed or it is given back. Unsupported where there are no such switches."""
+    def joined(self, values: Sequence[Array] | Mapping[int, Array]) -> list[int]:
+        """Memory of all ranks that lies alike at all of them: what switches do, they do there. Until the group is
+        closed or it is given back. Unsupported where there are no such switches. Of several processes each gives the
+        values of its ranks."""
         if self._tell is not None:
-            raise Unsupported("memory that switches know has all ranks in one process")
+            mine = {rank: values[rank] for rank in self.mine}
+            try:
+                return self._joined_everywhere(mine)
+            except Unsupported:
+                self.device.call.ad_joint_dropped()
+                raise
+        assert not isinstance(values, Mapping)
         found, ranks = (c_void_p * self.ranks)(), (c_void_p * self.ranks)(*self.handles.values())
         if self.device.call.ad_joint_new(self.ranks, ranks, max(one.nbytes for one in values), found):
             raise Unsupported(self.device.why())
@@ -175,6 +198,45 @@ class Group:
         for rank, (place, one) in enumerate(zip(places, values, strict=True)):
             self.bring(rank, place, one)
         return places
+
+    def _joined_everywhere(self, values: Mapping[int, Array]) -> list[int]:
+        """Step by step; where one process cannot, none can."""
+        call, size = self.device.call, 8 + _TOKEN
+        told = self._agreed(max(one.nbytes for one in values.values()).to_bytes(8, "little"))
+        most = max(int.from_bytes(one, "little") for one in told)
+        token, good = ctypes.create_string_buffer(_TOKEN), True
+        if 0 in self.handles:
+            good = not call.ad_joint_make(self.handles[0], self.ranks, most, token)
+        made = next(one for one in self._agreed((token.raw if 0 in self.handles else b"") if good else None) if one)
+        good = not any(call.ad_joint_enter(handle, made) for handle in self.handles.values())
+        self._agreed(b"" if good else None)
+        known, own = dict[int, int](), b""
+        for rank, handle in self.handles.items():
+            known[rank] = int(call.ad_joint_own(handle, token) or 0)
+            own += rank.to_bytes(8, "little") + token.raw
+        for data in self._agreed(own if all(known.values()) else None):
+            for at in range(0, len(data), size):
+                rank = int.from_bytes(data[at : at + 8], "little")
+                if rank not in known:
+                    known[rank] = int(call.ad_joint_reached(self._any, data[at + 8 : at + size]) or 0)
+        good = all(known.values())
+        places = [known[rank] for rank in range(self.ranks)]
+        self._agreed(b"" if good else None)
+        if call.ad_joint_all(self.ranks, (c_void_p * self.ranks)(*places)):
+            good = False
+        self._agreed(b"" if good else None)
+        self._joined.append(places[0])
+        for rank, one in values.items():
+            self.bring(rank, places[rank], one)
+        return places
+
+    def _agreed(self, data: bytes | None) -> list[bytes]:
+        """What all tell; Unsupported where one of them cannot (None)."""
+        assert self._tell is not None
+        told = self._tell(b"" if data is None else b"+" + data)
+        if not all(told):
+            raise Unsupported(self.device.why() if data is None else "another process has no memory that switches know")
+        return [one[1:] for one in told]
 
     def bring(self, rank: int, memory: int, values: Array) -> None:
         if self.device.call.ad_bring(self.handles[rank], memory, values.ctypes.data, values.nbytes):
@@ -340,6 +402,31 @@ class Captured:
         if group.device.call.ad_graph_begin(self._handle, number):
             raise Invalid(group.device.why())
         group._await(timeout)
+
+    def count(self) -> None:
+        """Before calls on streams of a program: from here on the device counts them."""
+        group = self._group
+        if group.device.call.ad_graph_count(self._handle, group.number % CALLS):
+            raise Invalid(group.device.why())
+
+    def ask(self, streams: Mapping[int, int]) -> None:
+        """The next call on streams of a program (as cudaStream_t), one for each rank of this process; of ranks on one
+        device that of the first. Nothing but kernels is asked for, and nothing waited for: so a program may capture it
+        in a graph of its own, and make that again and again. Between `count` and `counted` the group makes no
+        others."""
+        group = self._group
+        given = (c_void_p * len(group.handles))(*(streams[rank] for rank in group.handles))
+        if group.device.call.ad_graph_ask(self._handle, given):
+            raise Invalid(group.device.why())
+
+    def counted(self) -> int:
+        """Once these streams are through: how many calls they made, behind which the group goes on."""
+        group, found = self._group, c_uint64()
+        if group.device.call.ad_graph_counted(self._handle, ctypes.byref(found)):
+            raise Invalid(group.device.why())
+        many = (found.value - group.number) % CALLS
+        group.number += many
+        return many
 
     def close(self) -> None:
         if self._handle:

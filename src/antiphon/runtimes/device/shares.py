@@ -13,10 +13,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+from antiphon.lower.device.packets import PACKED
+
 SLACK = 1.03  # about as fast
 TRIES = 5  # of which the median counts, behind one that does not
 SMALL = 2**16  # bytes: below that no round is worth it
-PACKED = 2**18  # bytes: above that no packets are, which take twice the room of their data
 
 
 class Choice(NamedTuple):

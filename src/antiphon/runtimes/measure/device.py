@@ -17,11 +17,12 @@ from antiphon.core.collective import Collective
 from antiphon.core.program.kinds import INPUT, OUTPUT, SCRATCH
 from antiphon.core.schedule import Schedule
 from antiphon.errors import Missing, Unsupported
+from antiphon.lower.device.packets import PACKED
 from antiphon.lower.device.table import tables
 from antiphon.runtimes.device.beside import Library
 from antiphon.runtimes.device.group import Device, DevicePlan, Group, device
 from antiphon.runtimes.device.hybrid import Hybrid, slow_plan, work_of
-from antiphon.runtimes.device.shares import PACKED, TABLES, Choice, choices, chosen, timed
+from antiphon.runtimes.device.shares import TABLES, Choice, choices, chosen, frontier, timed
 from antiphon.runtimes.engine.build import library
 from antiphon.runtimes.measure.case import Case, Heard, How, Row, Runnable, Runtime, heats
 from antiphon.runtimes.measure.local import Seats, refuse_too_large
@@ -78,12 +79,12 @@ class _OnDevice(Runtime):
                     ready = seat.ready(schedule, self.tables, self.choices)
                     if other is None:
                         calls.append(seat.ours(ready))
-                        told.append({})
+                        told.append(ready.told)
                         continue
                     both = seat.both(ready, other, stack.enter_context(self.group(group.ranks, how)))
                     stack.callback(both.close)
                     calls.append(seat.by_us(both.call))
-                    told.append({"slow_share": both.share / max(both.count, 1), "t_dpa": both.later})
+                    told.append({**ready.told, "slow_share": both.share / max(both.count, 1), "t_dpa": both.later})
                 with seat.beside(schedules[0].collective, self.library) as theirs:
                     rows = Heat(some, seat, calls, theirs, Together()).go()
                 for number, row, more in zip(heat, rows, told, strict=True):
@@ -134,12 +135,22 @@ class Hip(Cuda):
 
 
 class _Ready(NamedTuple):
-    """A plan at a size: its tables, the best of the ways to make a call, and the memory of all ranks."""
+    """A plan at a size: its tables, the best of the ways to make a call, the memory of all ranks, and what was tried
+    that no other beats with as few blocks, with seconds."""
 
     plans: Plans
     best: Choice
     where: NDArray[np.uintp]
     lengths: NDArray[np.int64]
+    frontier: list[tuple[Choice, float]]
+
+    @property
+    def told(self) -> Row:
+        if not self.frontier:
+            return {}
+        return {
+            "choice": self.best._asdict(), "frontier": [{**one._asdict(), "seconds": s} for one, s in self.frontier]
+        }  # fmt: skip
 
 
 class _Seats(Seats):
@@ -188,14 +199,14 @@ class _Seats(Seats):
         plans = self._plans(schedule, names)
         where, lengths = self._with_scratch(plans)
         some = list(known(plans, group.blocks, case.nbytes))
-        best = some[0]
-        if len(some) > 1:
-            with self._elsewhere(lengths) as spare:
-                best = chosen(timed(lambda one: self._go(plans, one, spare, lengths), iter(some)))
-        return _Ready(plans, best, where, lengths)
+        if len(some) < 2:
+            return _Ready(plans, some[0], where, lengths, [])
+        with self._elsewhere(lengths) as spare:
+            found = timed(lambda one: self._go(plans, one, spare, lengths), iter(some))
+        return _Ready(plans, chosen(found), where, lengths, frontier(found))
 
     def ours(self, ready: _Ready) -> Callable[[], None]:
-        return self.by_us(lambda: self._go(*ready))
+        return self.by_us(lambda: self._go(ready.plans, ready.best, ready.where, ready.lengths))
 
     def by_us(self, work: Callable[[], None]) -> Callable[[], None]:
         def call() -> None:

@@ -5,6 +5,7 @@
 
 #include <vector>
 
+#include "boxes.h"
 #include "kernel.h"
 
 struct Table {
@@ -170,24 +171,6 @@ static const char *refused(const Table &t, const Size &size, const i64 *lengths,
     if (rounds < 1 || rounds >= 1u << (CALL_BITS - ROUND_BITS)) return "a call has from 1 to 4095 rounds";
     return lies_within(t, size, lengths) ? NULL : t.head.atoms ? "a buffer or a box is too short" : "a buffer is too short";
 }
-
-/* Boxes of packets, call after call. A box has two halves, for calls of odd and even numbers. Who puts packets must know that
- * the receiver is through with the call before the last one: if at the end of the last call all had heard from all, then all
- * have begun that, and this is known. Else receivers must say that they have begun this call (they always do), and be waited
- * for. Flags come again after 2^32 calls: long before that half a box is emptied, before two calls in a row, by their number
- * alone; nobody puts packets there until he is told that the call has begun. */
-class Boxes {
-    u64 heard = 0; /* the next call, if at the end of the one before all had heard from all */
-    bool known = false;
-
-  public:
-    void begin(const Table &t, i64 unit, u64 call, Run *run) {
-        run->opens = !known || heard != call || empties(call);
-        known = t.head.atoms && t.head.hears && unit > 0;
-        heard = (call + 1) % ((u64)1 << (64 - CALL_BITS));
-    }
-    void stopped() { known = false; }
-};
 
 /* The same where calls are often like the one before: that takes time with every step of the table. */
 class Held {

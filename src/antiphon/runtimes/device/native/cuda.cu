@@ -370,7 +370,8 @@ int ad_start(void *rank_, void *plan, u64 call, i64 unit, int type, int op, u32 
     Rank &rank = *(Rank *)rank_;
     if (prepare(rank, *(Plan *)plan, call, unit, type, op, lanes, rounds, buffers, lengths)) return 1;
     cuda(Error_t) code;
-    rank.boxes.begin(((Plan *)plan)->table, unit, call, &rank.run);
+    const Head &head = ((Plan *)plan)->table.head;
+    rank.run.opens = rank.boxes.opens(call, head.atoms > 0, head.hears && unit > 0);
     u64 *mine = rank.peers[rank.rank].box;
     if (mine && empties(call) && FAILS(cuda(MemsetAsync)(mine + half_of(call), 0, BOX * sizeof(u64), rank.device->stream)))
         return 1;

@@ -11,6 +11,10 @@ struct Captured {
     u64 *counter = nullptr;
     u64 next = ~(u64)0;
     cuda(GraphExec_t) made = nullptr;
+    Launch what{};
+    int type = 0;
+    u32 blocks = 0, threads = 0;
+    u32 number = 0; /* of the first rank, among those that were given */
 
     ~Captured() {
         (void)cuda(SetDevice)(device->number);
@@ -45,23 +49,36 @@ bool keep(Captured &one, const Plan &plan, Run *run) {
     return own && run->peers;
 }
 
-int capture(Captured &one, const Launch &what, int type, u32 blocks, u32 threads) {
-    cuda(Error_t) code;
-    cuda(Stream_t) stream = one.device->stream;
-    cuda(Graph_t) graph;
-    if (FAILS(cuda(StreamBeginCapture)(stream, cuda(StreamCaptureModeThreadLocal)))) return 1;
+/* A call on a stream, which may be one that a program captures: kernels alone. */
+void ask_call(const Captured &one, cuda(Stream_t) stream) {
+    asked(cuda(SetDevice)(one.device->number));
     for (Rank *rank : one.ranks)
         if (u64 *box = rank->peers[rank->rank].box) {
             const u64 *counter = one.counter;
             void *arguments[] = {&box, &counter};
             asked(cuda(LaunchKernel)((const void *)antiphon_empty, dim3(8), dim3(256), arguments, 0, stream));
         }
-    void *launch[] = {const_cast<Launch *>(&what)}, *next[] = {&one.counter};
-    if (blocks) asked(cuda(LaunchCooperativeKernel)(KERNELS[type], dim3(blocks), dim3(threads), launch, 0, stream));
+    u64 *counter = one.counter;
+    void *launch[] = {const_cast<Launch *>(&one.what)}, *next[] = {&counter};
+    if (one.blocks) asked(cuda(LaunchCooperativeKernel)(KERNELS[one.type], dim3(one.blocks), dim3(one.threads), launch, 0, stream));
     asked(cuda(LaunchKernel)((const void *)antiphon_next, dim3(1), dim3(1), next, 0, stream));
+}
+
+/* What went wrong since the last time. */
+int wrong_now() {
+    const cuda(Error_t) code = failed_here;
+    failed_here = cuda(Success);
+    return code != cuda(Success) && (why = cuda(GetErrorString)(code));
+}
+
+int capture(Captured &one) {
+    cuda(Error_t) code;
+    cuda(Stream_t) stream = one.device->stream;
+    cuda(Graph_t) graph;
+    if (FAILS(cuda(StreamBeginCapture)(stream, cuda(StreamCaptureModeThreadLocal)))) return 1;
+    ask_call(one, stream);
     asked(cuda(StreamEndCapture)(stream, &graph));
-    code = failed_here, failed_here = cuda(Success);
-    if (code != cuda(Success)) return why = cuda(GetErrorString)(code), 1;
+    if (wrong_now()) return 1;
     if (FAILS(cuda(GraphInstantiateWithFlags)(&one.made, graph, 0))) return 1;
     return FAILS(cuda(GraphDestroy)(graph));
 }
@@ -77,23 +94,22 @@ void *ad_graph_new(u32 count, void *const *ranks, void *const *plans, i64 unit, 
     for (const auto &some : of) {
         graph->all.emplace_back(new Captured);
         Captured &one = *graph->all.back();
-        one.device = some.first;
+        one.device = some.first, one.number = some.second[0], one.type = type;
         if (FAILS(cuda(SetDevice)(one.device->number)) || !(one.counter = (u64 *)one.room(sizeof(u64)))) return nullptr;
         std::vector<Run> runs;
         std::vector<u32> first;
-        u32 blocks = 0, threads = 0;
         for (u32 i : some.second) {
             Rank &rank = *(Rank *)ranks[i];
             Plan &plan = *(Plan *)plans[i];
             if (prepare(rank, plan, 0, unit, type, op, lanes, rounds, buffers, lengths)) return nullptr;
-            one.ranks.push_back(&rank), runs.push_back(rank.run), first.push_back(blocks);
+            one.ranks.push_back(&rank), runs.push_back(rank.run), first.push_back(one.blocks);
             if (!keep(one, plan, &runs.back())) return nullptr;
-            blocks += (u32)plan.table.head.blocks * lanes, threads = rank.threads;
+            one.blocks += (u32)plan.table.head.blocks * lanes, one.threads = rank.threads;
         }
-        const Launch what = {(const Run *)one.like(runs.data(), runs.size() * sizeof(Run), cuda(MemcpyHostToDevice)),
-                             (const u32 *)one.like(first.data(), first.size() * sizeof(u32), cuda(MemcpyHostToDevice)),
-                             (u32)runs.size()};
-        if (!what.runs || !what.first || capture(one, what, type, blocks, threads)) return nullptr;
+        one.what = {(const Run *)one.like(runs.data(), runs.size() * sizeof(Run), cuda(MemcpyHostToDevice)),
+                    (const u32 *)one.like(first.data(), first.size() * sizeof(u32), cuda(MemcpyHostToDevice)),
+                    (u32)runs.size()};
+        if (!one.what.runs || !one.what.first || capture(one)) return nullptr;
     }
     return graph.release();
 }
@@ -112,5 +128,78 @@ int ad_graph_begin(void *graph, u64 call) {
     }
     return 0;
 }
+
+int ad_graph_count(void *graph, u64 call) {
+    cuda(Error_t) code;
+    for (auto &one : ((Graph *)graph)->all) {
+        *one->device->stop_here = 0;
+        for (Rank *rank : one->ranks) rank->failed = false, rank->boxes.stopped();
+        if (FAILS(cuda(SetDevice)(one->device->number)) ||
+            FAILS(cuda(Memcpy)(one->counter, &call, sizeof call, cuda(MemcpyHostToDevice))))
+            return 1;
+        one->next = ~(u64)0;
+    }
+    return 0;
+}
+
+int ad_graph_ask(void *graph, void *const *streams) {
+    for (auto &one : ((Graph *)graph)->all) ask_call(*one, (cuda(Stream_t))streams[one->number]);
+    return wrong_now();
+}
+
+int ad_graph_counted(void *graph, u64 *call) {
+    cuda(Error_t) code;
+    bool first = true;
+    for (auto &one : ((Graph *)graph)->all) {
+        u64 found = 0;
+        if (FAILS(cuda(SetDevice)(one->device->number)) ||
+            FAILS(cuda(Memcpy)(&found, one->counter, sizeof found, cuda(MemcpyDeviceToHost))))
+            return 1;
+        if (!first && found != *call) return why = "not all ranks have made the same calls", 1;
+        for (Rank *rank : one->ranks) rank->boxes.stopped();
+        *call = found, first = false;
+    }
+    return 0;
+}
+
+void *ad_stream_new(void *rank) {
+    cuda(Error_t) code;
+    cuda(Stream_t) stream;
+    if (FAILS(cuda(SetDevice)(((Rank *)rank)->device->number)) || FAILS(cuda(StreamCreateWithFlags)(&stream, cuda(StreamNonBlocking))))
+        return nullptr;
+    return stream;
+}
+
+int ad_stream_end(void *rank, void *stream) {
+    cuda(Error_t) code;
+    return FAILS(cuda(SetDevice)(((Rank *)rank)->device->number)) || FAILS(cuda(StreamSynchronize)((cuda(Stream_t))stream));
+}
+
+void ad_stream_free(void *, void *stream) { (void)cuda(StreamDestroy)((cuda(Stream_t))stream); }
+
+int ad_stream_keep(void *rank, void *stream) {
+    cuda(Error_t) code;
+    return FAILS(cuda(SetDevice)(((Rank *)rank)->device->number)) ||
+           FAILS(cuda(StreamBeginCapture)((cuda(Stream_t))stream, cuda(StreamCaptureModeThreadLocal)));
+}
+
+void *ad_stream_kept(void *rank, void *stream) {
+    cuda(Error_t) code;
+    cuda(Graph_t) graph;
+    cuda(GraphExec_t) made = nullptr;
+    if (FAILS(cuda(SetDevice)(((Rank *)rank)->device->number)) || FAILS(cuda(StreamEndCapture)((cuda(Stream_t))stream, &graph)))
+        return nullptr;
+    const bool failed = FAILS(cuda(GraphInstantiateWithFlags)(&made, graph, 0));
+    (void)cuda(GraphDestroy)(graph);
+    return failed ? nullptr : made;
+}
+
+int ad_kept_ask(void *rank, void *kept, void *stream) {
+    cuda(Error_t) code;
+    return FAILS(cuda(SetDevice)(((Rank *)rank)->device->number)) ||
+           FAILS(cuda(GraphLaunch)((cuda(GraphExec_t))kept, (cuda(Stream_t))stream));
+}
+
+void ad_kept_free(void *kept) { (void)cuda(GraphExecDestroy)((cuda(GraphExec_t))kept); }
 
 void ad_graph_free(void *graph) { delete (Graph *)graph; }

@@ -30,6 +30,15 @@ SEEN int ad_copy(void *rank, void *to, const void *from, size_t bytes);
  * ranks of a group, each on a device of its own. 0: done. It is given back as that of the first. */
 SEEN int ad_joint_new(u32 count, void *const *ranks, size_t bytes, void **memory);
 SEEN void ad_joint_free(void *rank, void *memory);
+/* The same of several processes, step by step, each by all before the next: one makes what ranks enter, with `bytes` for each;
+ * every rank enters; it has memory there, of which others hear the token; that of others is reached; all of it is one.
+ * 0 or memory: done. It is given back by what rank 0 has, as it is seen here. */
+SEEN int ad_joint_make(void *rank, u32 ranks, size_t bytes, void *token);
+SEEN int ad_joint_enter(void *rank, const void *token);
+SEEN void *ad_joint_own(void *rank, void *token);
+SEEN void *ad_joint_reached(void *rank, const void *token);
+SEEN int ad_joint_all(u32 ranks, void *const *memory);
+SEEN void ad_joint_dropped();
 
 /* Where the signals of a rank are, as this one sees them: blocks * ranks numbers. */
 SEEN void ad_rank_signals(void *rank, u32 peer, u64 *signals);
@@ -66,6 +75,22 @@ SEEN void *ad_graph_new(u32 count, void *const *ranks, void *const *plans, i64 u
                         char *const *buffers, const i64 *lengths);
 SEEN int ad_graph_begin(void *graph, u64 call);
 SEEN void ad_graph_free(void *graph);
+/* The same on streams of a program, one for each rank (where several are on a device, that of the first counts): it is only
+ * asked for, so that a program may keep it in a graph of its own. Before that: the number of its next call; and once those
+ * streams are through, which one comes then. */
+SEEN int ad_graph_count(void *graph, u64 call);
+SEEN int ad_graph_ask(void *graph, void *const *streams);
+SEEN int ad_graph_counted(void *graph, u64 *call);
+
+/* Streams as a program has them, of the device of a rank. From `keep` on what is asked for is kept instead of done, until
+ * `kept`: that may be asked for again and again, on any stream of this device. 0: done. */
+SEEN void *ad_stream_new(void *rank);
+SEEN int ad_stream_end(void *rank, void *stream);
+SEEN void ad_stream_free(void *rank, void *stream);
+SEEN int ad_stream_keep(void *rank, void *stream);
+SEEN void *ad_stream_kept(void *rank, void *stream);
+SEEN int ad_kept_ask(void *rank, void *kept, void *stream);
+SEEN void ad_kept_free(void *kept);
 
 enum { BY_STEPS, BY_COPIES, BY_STAGES };
 enum { STAGE = 1 << 20 }; /* bytes of half of what the host has for a link */

@@ -9,13 +9,15 @@
 #include <string.h>
 #include <time.h>
 
+#include <algorithm>
 #include <vector>
 
+#include "boxes.h"
 #include "written.h"
 
 /* All of a block of a rank: a lane of a stream. */
 ON_DEVICE int run_block(const Call &call, i64 rank, u32 block) {
-    Work work = {call, rank, 0, (i64)block * RANKS, 0, {0, 1}, 0, {}};
+    Work work = {call, rank, 0, (i64)block * RANKS, 0, {0, 1}, 0, 0, {}};
     for (; work.pass < call.rounds; ++work.pass) {
         work.share = {work.pass * call.lanes + block % call.lanes, call.rounds * call.lanes};
         if (run_stream(work, block / call.lanes) || work.sync()) return 1;
@@ -83,25 +85,48 @@ static double now() {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Everything that calls of one size need, on every device. */
+/* Everything that calls of one size need, on every device, each way. */
 struct Size {
+    const Layout *layout;
     i64 unit;
     std::vector<i64> cuts, strides;
+    i64 slot; /* packets */
 };
 
-static Size size_of(i64 unit) {
-    Size size = {unit, {}, {}};
-    for (i64 part : PARTS) size.cuts.push_back((i64)((__int128)unit * part / DENOMINATOR));
+static Size size_of(i64 unit, const Layout &layout) {
+    Size size = {&layout, unit, {}, {}, 0};
+    const i64 whole = layout.denominator;
+    for (i64 i = 0; i < layout.parts; ++i) size.cuts.push_back((i64)((__int128)unit * layout.part[i] / whole));
     size.cuts.push_back(unit);
-    for (const auto &one : CLASSES)
-        size.strides.push_back(one[0] * unit + (i64)(((__int128)unit * one[1] + DENOMINATOR - 1) / DENOMINATOR));
+    for (i64 i = 0; i < layout.classes; ++i)
+        size.strides.push_back(layout.of_class[2 * i] * unit + (i64)(((__int128)unit * layout.of_class[2 * i + 1] + whole - 1) / whole));
+    if (layout.atoms) size.slot = packets_of(size.strides.back() * (i64)sizeof(T), layout.atoms);
     return size;
 }
 
 static i64 scratch_of(const Size &size, i64 rank) {
     i64 sum = 0;
-    for (size_t i = 0; i < size.strides.size(); ++i) sum += SLOTS[rank][i] * size.strides[i];
+    for (size_t i = 0; i < size.strides.size(); ++i) sum += size.layout->slots[rank * size.layout->classes + (i64)i] * size.strides[i];
     return sum;
+}
+
+/* Of all ways. */
+static i64 most_scratch(const std::vector<Size> &sizes, i64 rank) {
+    i64 most = 0;
+    for (const Size &one : sizes) most = std::max(most, scratch_of(one, rank));
+    return most;
+}
+static i64 most_blocks(const std::vector<Call> &calls) {
+    i64 most = 0;
+    for (const Call &one : calls) most = std::max(most, STREAMS * (i64)one.lanes);
+    return most;
+}
+
+/* Whether packets have room in the boxes. */
+static bool fits(const Size &size) {
+    for (i64 rank = 0; rank < RANKS; ++rank)
+        if (size.layout->boxes[rank] * size.slot > BOX) return false;
+    return true;
 }
 
 const double PATIENCE = 60; /* seconds for calls in a row */
@@ -115,7 +140,7 @@ const double PATIENCE = 60; /* seconds for calls in a row */
 /* ---- the same for all ---- */
 
 struct Asked {
-    i64 begin, end, factor, calls, warm, lanes, rounds, threads;
+    i64 begin, end, factor, calls, warm, lanes, rounds, threads, packets;
 };
 
 static i64 bytes_of(const char *text) {
@@ -126,12 +151,13 @@ static i64 bytes_of(const char *text) {
 }
 
 static void help(const char *name) {
-    printf("usage: %s [-b BYTES] [-e BYTES] [-f FACTOR] [-n CALLS] [-w CALLS before] [-l LANES] [-r ROUNDS] [-t THREADS of a block]\n", name);
+    printf("usage: %s [-b BYTES] [-e BYTES] [-f FACTOR] [-n CALLS] [-w CALLS before] [-l LANES] [-r ROUNDS] [-t THREADS of a block]\n"
+           "       [-p 0: with signals, 1: by packets where they have room; left out: what is found to be faster]\n", name);
     exit(2);
 }
 
 static Asked asked_for(int argc, char **argv) {
-    Asked asked = {BUFFER_WEIGHT * DENOMINATOR * (i64)sizeof(T), 1 << 20, 4, 20, 3, 0, 0, THREADS};
+    Asked asked = {BUFFER_WEIGHT * LAYOUTS[0].denominator * (i64)sizeof(T), 1 << 20, 4, 20, 3, 0, 0, THREADS, -1};
     for (int i = 1; i < argc; i += 2) {
         const i64 value = i + 1 < argc ? bytes_of(argv[i + 1]) : -1;
         if (argv[i][0] != '-' || value < 0) help(argv[0]);
@@ -144,6 +170,7 @@ static Asked asked_for(int argc, char **argv) {
         case 'l': asked.lanes = value; break;
         case 'r': asked.rounds = value; break;
         case 't': asked.threads = value; break;
+        case 'p': asked.packets = value; break;
         default: help(argv[0]);
         }
     }
@@ -155,11 +182,33 @@ static Asked asked_for(int argc, char **argv) {
 }
 
 /* Of the device if nothing is asked for: how many lanes, and a round for each MiB that a lane has to do. */
-static void share_out(const Asked &asked, i64 nbytes, Call *call) {
+static void share_out(const Asked &asked, i64 nbytes, const Layout &layout, Call *call) {
     const i64 room = most_lanes(asked.threads), lanes = asked.lanes ? asked.lanes : nbytes >> 17;
-    call->lanes = (u32)(!SLICED || lanes < 1 ? 1 : lanes > room ? room : lanes);
+    call->lanes = (u32)(!layout.sliced || lanes < 1 ? 1 : lanes > room ? room : lanes);
     const i64 rounds = asked.rounds ? asked.rounds : nbytes / call->lanes >> 20;
-    call->rounds = (u32)(!SLICED || rounds < 1 ? 1 : rounds > 64 ? 64 : rounds);
+    call->rounds = (u32)(!layout.sliced || rounds < 1 ? 1 : rounds > 64 ? 64 : rounds);
+}
+
+static double seconds_of(Devices &devices, u32 way, u64 *number, i64 threads) {
+    enum { TRIES = 5 };
+    std::vector<double> spent;
+    for (int k = 0; k <= TRIES; ++k) {
+        const double began = now();
+        devices.begin(++*number, threads, way);
+        if (devices.finish()) break;
+        if (k) spent.push_back(now() - began);
+    }
+    std::sort(spent.begin(), spent.end());
+    return spent.empty() ? PATIENCE : spent[spent.size() / 2];
+}
+
+/* As asked for, else the faster one; packets only where they have room. */
+static u32 way_of(const Asked &asked, i64 nbytes, const std::vector<Size> &sizes, Devices &devices, u64 *number) {
+    if (sizes.size() < 2 || !asked.packets || !fits(sizes[1])) return 0;
+    if (asked.packets > 0) return 1;
+    if (nbytes > MOST_PACKED) return 0;
+    const double plain = seconds_of(devices, 0, number, asked.threads);
+    return seconds_of(devices, 1, number, asked.threads) < plain;
 }
 
 int main(int argc, char **argv) {
@@ -167,29 +216,38 @@ int main(int argc, char **argv) {
     begin_devices();
     printf("# %s\n# %lld ranks on %s, %s, %lld threads a block%s\n#\n", TITLE, (long long)RANKS, device_name(),
            IN_PLACE ? "in place" : "out of place", (long long)asked.threads, DEVICE_NOTE);
-    printf("# %10s %12s %8s %6s %5s %6s %10s %8s %8s %8s\n", "size", "count", "type", "op", "lanes", "rounds", "time", "algbw", "busbw", "#wrong");
-    printf("# %10s %12s %8s %6s %5s %6s %10s %8s %8s\n", "(B)", "(elements)", "", "", "", "", "(us)", "(GB/s)", "(GB/s)");
+    printf("# %10s %12s %8s %6s %5s %6s %8s %10s %8s %8s %8s\n", "size", "count", "type", "op", "lanes", "rounds", "way", "time", "algbw", "busbw", "#wrong");
+    printf("# %10s %12s %8s %6s %5s %6s %8s %10s %8s %8s\n", "(B)", "(elements)", "", "", "", "", "", "(us)", "(GB/s)", "(GB/s)");
     u64 all_wrong = 0, number = 0;
     for (i64 bytes = asked.begin; bytes <= asked.end; bytes *= asked.factor) {
-        const Size size = size_of(bytes / (BUFFER_WEIGHT * (i64)sizeof(T)));
-        const i64 elements = size.unit * BUFFER_WEIGHT, nbytes = elements * (i64)sizeof(T);
-        Call call = {NULL, NULL, {NULL, (i64)(size.cuts.size() - 1), size.unit}, NULL, 0, 1, 1};
-        share_out(asked, nbytes, &call);
-        Devices devices(size, call);
+        const i64 unit = bytes / (BUFFER_WEIGHT * (i64)sizeof(T)), elements = unit * BUFFER_WEIGHT;
+        const i64 nbytes = elements * (i64)sizeof(T);
+        std::vector<Size> sizes;
+        std::vector<Call> calls;
+        for (const Layout &layout : LAYOUTS) {
+            const u32 way = (u32)sizes.size();
+            sizes.push_back(size_of(unit, layout));
+            calls.push_back({NULL, NULL, {NULL, layout.parts, unit}, NULL, 0, 1, 1, way, 1, sizes.back().slot});
+            share_out(asked, nbytes, layout, &calls.back());
+            if (way && !asked.rounds) calls.back().rounds = 1;
+        }
+        Devices devices(sizes, calls);
+        const u32 way = way_of(asked, nbytes, sizes, devices, &number);
+        const Call &call = calls[way];
         devices.fill();
-        devices.begin(++number, asked.threads);
+        devices.begin(++number, asked.threads, way);
         bool stopped = devices.finish();
         u64 wrong = stopped ? (u64)elements : devices.wrong();
-        for (i64 k = 0; k < asked.warm && !stopped; ++k) devices.begin(++number, asked.threads);
+        for (i64 k = 0; k < asked.warm && !stopped; ++k) devices.begin(++number, asked.threads, way);
         stopped = stopped || devices.finish();
         const double began = now();
-        for (i64 k = 0; k < asked.calls && !stopped; ++k) devices.begin(++number, asked.threads);
+        for (i64 k = 0; k < asked.calls && !stopped; ++k) devices.begin(++number, asked.threads, way);
         stopped = stopped || devices.finish();
         const double seconds = (now() - began) / (double)(asked.calls ? asked.calls : 1), speed = (double)nbytes / seconds * 1e-9;
         if (!IN_PLACE && !stopped) wrong += devices.wrong();
         all_wrong += wrong + stopped;
-        printf("  %10lld %12lld %8s %6s %5u %6u %10.2f %8.2f %8.2f %8llu\n", (long long)nbytes, (long long)elements, TYPE_NAME,
-               OPERATOR_NAME, call.lanes, call.rounds, seconds * 1e6, speed, speed * BUS, (unsigned long long)wrong);
+        printf("  %10lld %12lld %8s %6s %5u %6u %8s %10.2f %8.2f %8.2f %8llu\n", (long long)nbytes, (long long)elements, TYPE_NAME,
+               OPERATOR_NAME, call.lanes, call.rounds, way ? "packets" : "signals", seconds * 1e6, speed, speed * BUS, (unsigned long long)wrong);
         if (stopped) break;
     }
     printf("# %s\n", all_wrong ? "WRONG" : "all right");

@@ -66,9 +66,10 @@ static i64 most_lanes(i64 threads) {
 }
 
 class Devices {
-    const Size &size;
+    const std::vector<Size> &sizes;
     std::vector<Memory> of;
-    std::vector<Call> calls; /* of each device */
+    std::vector<std::vector<Call>> calls; /* of each device, each way */
+    Boxes boxes;
     std::vector<cuda(Stream_t)> streams;
     std::vector<void *> memory;
     unsigned long long *found;
@@ -84,28 +85,37 @@ class Devices {
     }
 
   public:
-    Devices(const Size &size, const Call &like) : size(size) {
+    Devices(const std::vector<Size> &sizes, const std::vector<Call> &like) : sizes(sizes) {
         DO(HostAlloc, (void **)&stop, sizeof(u32) + sizeof *found, cuda(HostAllocMapped) | cuda(HostAllocPortable));
         *stop = 0;
         DO(HostAlloc, (void **)&found, sizeof *found, cuda(HostAllocMapped) | cuda(HostAllocPortable));
         for (i64 rank = 0; rank < RANKS; ++rank) {
             DO(SetDevice, (int)(rank % device_count));
             const auto elements = [&](i64 count) { return (T *)room((size_t)count * sizeof(T)); };
-            const std::vector<u64> none((size_t)(STREAMS * like.lanes * RANKS));
-            of.push_back({elements(size.unit * INPUTS[rank]), elements(size.unit * OUTPUTS[rank]),
-                          elements(scratch_of(size, rank)), (u64 *)room(none.size() * sizeof(u64), none.data())});
+            const auto none = [&](i64 count) {
+                const std::vector<u64> zeros((size_t)count);
+                return (u64 *)room(zeros.size() * sizeof(u64), zeros.data());
+            };
+            T *const input = elements(sizes[0].unit * INPUTS[rank]), *const output = elements(sizes[0].unit * OUTPUTS[rank]);
+            T *const scratch = elements(most_scratch(sizes, rank));
+            u64 *const signals = none(most_blocks(like) * RANKS);
+            of.push_back({input, output, scratch, signals, sizes.size() > 1 ? none(2 * BOX) : nullptr});
         }
         for (int device = 0; device < device_count; ++device) {
             DO(SetDevice, device);
             cuda(Stream_t) stream;
             DO(StreamCreateWithFlags, &stream, cuda(StreamNonBlocking));
             streams.push_back(stream);
-            Call call = like;
-            call.of = (const Memory *)room(of.size() * sizeof(Memory), of.data());
-            call.line.cuts = (const i64 *)room(size.cuts.size() * sizeof(i64), size.cuts.data());
-            call.strides = (const i64 *)room(size.strides.size() * sizeof(i64), size.strides.data());
-            DO(HostGetDevicePointer, (void **)&call.stop, stop, 0);
-            calls.push_back(call);
+            calls.push_back(like);
+            const Memory *const everywhere = (const Memory *)room(of.size() * sizeof(Memory), of.data());
+            for (size_t way = 0; way < sizes.size(); ++way) {
+                const Size &size = sizes[way];
+                Call &call = calls.back()[way];
+                call.of = everywhere;
+                call.line.cuts = (const i64 *)room(size.cuts.size() * sizeof(i64), size.cuts.data());
+                call.strides = (const i64 *)room(size.strides.size() * sizeof(i64), size.strides.data());
+                DO(HostGetDevicePointer, (void **)&call.stop, stop, 0);
+            }
         }
     }
     ~Devices() {
@@ -121,22 +131,34 @@ class Devices {
             unsigned long long *there;
             DO(HostGetDevicePointer, (void **)&there, found, 0);
             antiphon_rows<<<64, THREADS, 0, streams[(size_t)device]>>>(
-                rank, fills && !IN_PLACE ? of[(size_t)rank].input : of[(size_t)rank].output, size.unit, fills, there);
+                rank, fills && !IN_PLACE ? of[(size_t)rank].input : of[(size_t)rank].output, sizes[0].unit, fills, there);
             checked(cuda(GetLastError)(), "rows");
             DO(StreamSynchronize, streams[(size_t)device]);
         }
     }
-    void fill() { rows(true); }
+    void fill() {
+        for (i64 rank = 0; rank < RANKS; ++rank) {
+            DO(SetDevice, (int)(rank % device_count));
+            DO(MemsetAsync, of[(size_t)rank].output, 0x55, (size_t)(sizes[0].unit * OUTPUTS[rank]) * sizeof(T),
+               streams[(size_t)(rank % device_count)]);
+        }
+        rows(true);
+    }
     u64 wrong() {
         *found = 0;
         rows(false);
         return *found;
     }
 
-    void begin(u64 number, i64 threads) {
+    void begin(u64 number, i64 threads, u32 way) {
+        const u32 opens = boxes.opens(number, way > 0, sizes[way].layout->hears && sizes[way].unit > 0);
+        for (i64 rank = 0; rank < RANKS && sizes.size() > 1 && empties(number); ++rank) {
+            DO(SetDevice, (int)(rank % device_count));
+            DO(MemsetAsync, of[(size_t)rank].box + half_of(number), 0, BOX * sizeof(u64), streams[(size_t)(rank % device_count)]);
+        }
         for (int device = 0; device < device_count; ++device) {
-            Call call = calls[(size_t)device];
-            call.number = number;
+            Call call = calls[(size_t)device][way];
+            call.number = number, call.opens = opens;
             u32 first = (u32)device, step = (u32)device_count;
             void *arguments[] = {&call, &first, &step};
             DO(SetDevice, device);

@@ -16,10 +16,11 @@ static i64 most_lanes(i64 threads) {
 }
 
 class Devices {
-    Call call;
-    const Size &size;
+    std::vector<Call> calls; /* each way */
+    const std::vector<Size> &sizes;
+    Boxes boxes;
     std::vector<std::vector<T>> memory;
-    std::vector<std::vector<u64>> signals;
+    std::vector<std::vector<u64>> words;
     std::vector<Memory> of;
     u32 stop = 0;
 
@@ -29,33 +30,42 @@ class Devices {
     }
 
   public:
-    Devices(const Size &size, const Call &like) : call(like), size(size) {
+    Devices(const std::vector<Size> &sizes, const std::vector<Call> &like) : calls(like), sizes(sizes) {
+        const auto none = [&](i64 count) { return words.emplace_back((size_t)count), words.back().data(); };
+        const i64 unit = sizes[0].unit;
         for (i64 rank = 0; rank < RANKS; ++rank) {
-            signals.emplace_back((size_t)(STREAMS * call.lanes * RANKS));
-            of.push_back({room(size.unit * INPUTS[rank]), room(size.unit * OUTPUTS[rank]), room(scratch_of(size, rank)),
-                          signals.back().data()});
+            T *const input = room(unit * INPUTS[rank]), *const output = room(unit * OUTPUTS[rank]);
+            T *const scratch = room(most_scratch(sizes, rank));
+            u64 *const signals = none(most_blocks(like) * RANKS);
+            of.push_back({input, output, scratch, signals, sizes.size() > 1 ? none(2 * BOX) : nullptr});
         }
-        call.of = of.data(), call.stop = &stop, call.line.cuts = size.cuts.data(), call.strides = size.strides.data();
+        for (size_t way = 0; way < sizes.size(); ++way) {
+            Call &call = calls[way];
+            call.of = of.data(), call.stop = &stop, call.line.cuts = sizes[way].cuts.data(), call.strides = sizes[way].strides.data();
+        }
     }
 
     void fill() {
         for (i64 rank = 0; rank < RANKS; ++rank) {
-            memset((void *)of[rank].output, 0x55, (size_t)(size.unit * OUTPUTS[rank]) * sizeof(T));
-            memset((void *)of[rank].scratch, 0x33, (size_t)scratch_of(size, rank) * sizeof(T));
-            each_row(HELD, HELD_ROWS, NAMES, rank, IN_PLACE ? of[rank].output : of[rank].input, size.unit, 0, 1, true);
+            memset((void *)of[rank].output, 0x55, (size_t)(sizes[0].unit * OUTPUTS[rank]) * sizeof(T));
+            memset((void *)of[rank].scratch, 0x33, (size_t)most_scratch(sizes, rank) * sizeof(T));
+            each_row(HELD, HELD_ROWS, NAMES, rank, IN_PLACE ? of[rank].output : of[rank].input, sizes[0].unit, 0, 1, true);
         }
     }
 
     u64 wrong() const {
         u64 sum = 0;
         for (i64 rank = 0; rank < RANKS; ++rank)
-            sum += each_row(WANTED, WANTED_ROWS, NAMES, rank, of[rank].output, size.unit, 0, 1, false);
+            sum += each_row(WANTED, WANTED_ROWS, NAMES, rank, of[rank].output, sizes[0].unit, 0, 1, false);
         return sum;
     }
 
     /* A call of all ranks, to its end. */
-    void begin(u64 number, i64 threads) {
-        call.number = number;
+    void begin(u64 number, i64 threads, u32 way) {
+        Call &call = calls[way];
+        call.number = number, call.opens = boxes.opens(number, way > 0, sizes[way].layout->hears && sizes[way].unit > 0);
+        for (i64 rank = 0; rank < RANKS && sizes.size() > 1 && empties(number); ++rank)
+            for (i64 i = 0; i < BOX; ++i) of[rank].box[half_of(number) + i] = 0;
         const i64 blocks = STREAMS * call.lanes;
         std::vector<Meeting> meetings((size_t)(RANKS * blocks));
         std::atomic<i64> left{RANKS * blocks * threads};

@@ -74,7 +74,7 @@ OUT_OF_LINE int pass_on(int op, const Line &line, Span span, Share share, u32 fl
         for (i64 i = (me + threads - *turn) % threads; i < many; i += threads) {
             const i64 from = begin + low + i * Some::EACH, left = begin + high - from;
             const int count = left < Some::EACH ? (int)left : (int)Some::EACH;
-            typename Of<T>::wide sum[Some::EACH];
+            typename Of<T>::wide sum[Some::EACH] = {};
             Some next;
             for (int k = 0; k < Some::PACKED; ++k) next.word[k] = 0;
             for (i64 k = results; k < all; ++k) {

@@ -64,7 +64,8 @@ class Queue {
     std::mutex lock;
     std::condition_variable more, none;
     std::deque<std::function<void()>> asked;
-    bool over = false, idle = true;
+    bool over = false, idle = true, keeping = false;
+    std::vector<std::function<void()>> kept;
     std::thread worker{[this] { serve(); }};
 
     void serve() {
@@ -93,8 +94,17 @@ class Queue {
         more.notify_all();
         worker.join();
     }
+    void keep() {
+        const std::lock_guard<std::mutex> hold(lock);
+        keeping = true, kept.clear();
+    }
+    std::vector<std::function<void()>> what_was_kept() {
+        const std::lock_guard<std::mutex> hold(lock);
+        return keeping = false, std::move(kept);
+    }
     void ask(std::function<void()> work) {
         const std::lock_guard<std::mutex> hold(lock);
+        if (keeping) return kept.push_back(std::move(work));
         asked.push_back(std::move(work)), idle = false;
         more.notify_one();
     }
@@ -302,7 +312,8 @@ int ad_start(void *rank_, void *plan, u64 call, i64 unit, int type, int op, u32 
     Rank &rank = *(Rank *)rank_;
     if (prepare(rank, *(Plan *)plan, call, unit, type, op, lanes, rounds, buffers, lengths)) return 1;
     const std::lock_guard<std::mutex> hold(rank.lock);
-    rank.boxes.begin(((Plan *)plan)->table, unit, call, &rank.run);
+    const Head &head = ((Plan *)plan)->table.head;
+    rank.run.opens = rank.boxes.opens(call, head.atoms > 0, head.hears && unit > 0);
     begin(rank, call, (u32)((Plan *)plan)->table.head.blocks * lanes);
     return 0;
 }

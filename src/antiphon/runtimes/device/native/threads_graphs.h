@@ -11,10 +11,20 @@ struct Graph {
         std::vector<Peer> peers;
         std::shared_ptr<Size> size;
         u32 used;
+        u64 counter;
     };
     std::vector<OfRank> all;
-    u64 counter = 0;
 };
+
+/* By the thread of a stream: to its end. */
+void make(Graph::OfRank &one) {
+    Rank &rank = *one.rank;
+    std::unique_lock<std::mutex> hold(rank.lock);
+    rank.run = one.run, rank.boxes.stopped();
+    begin(rank, one.counter, one.used);
+    rank.done.wait(hold, [&] { return !rank.busy; });
+    one.counter = (one.counter + 1) % ((u64)1 << (64 - CALL_BITS));
+}
 
 }  // namespace
 
@@ -25,16 +35,16 @@ void *ad_graph_new(u32 count, void *const *ranks, void *const *plans, i64 unit, 
         Rank &rank = *(Rank *)ranks[i];
         Plan &plan = *(Plan *)plans[i];
         if (prepare(rank, plan, 0, unit, type, op, lanes, rounds, buffers, lengths)) return nullptr;
-        graph->all.push_back({&rank, rank.run, rank.peers, plan.size, (u32)plan.table.head.blocks * lanes});
+        graph->all.push_back({&rank, rank.run, rank.peers, plan.size, (u32)plan.table.head.blocks * lanes, 0});
     }
-    for (Graph::OfRank &one : graph->all) one.run.peers = one.peers.data(), one.run.counter = &graph->counter;
+    for (Graph::OfRank &one : graph->all) one.run.peers = one.peers.data(), one.run.counter = &one.counter;
     return graph.release();
 }
 
 int ad_graph_begin(void *graph_, u64 call) {
     Graph &graph = *(Graph *)graph_;
-    graph.counter = call;
     for (Graph::OfRank &one : graph.all) {
+        one.counter = call;
         const std::lock_guard<std::mutex> hold(one.rank->lock);
         one.rank->run = one.run;
         one.rank->boxes.stopped();
@@ -42,5 +52,35 @@ int ad_graph_begin(void *graph_, u64 call) {
     }
     return 0;
 }
+
+int ad_graph_count(void *graph, u64 call) {
+    for (Graph::OfRank &one : ((Graph *)graph)->all) one.counter = call;
+    return 0;
+}
+
+int ad_graph_ask(void *graph, void *const *streams) {
+    size_t number = 0;
+    for (Graph::OfRank &one : ((Graph *)graph)->all) ((Queue *)streams[number++])->ask([&one] { make(one); });
+    return 0;
+}
+
+int ad_graph_counted(void *graph, u64 *call) {
+    const std::vector<Graph::OfRank> &all = ((Graph *)graph)->all;
+    *call = all[0].counter;
+    for (const Graph::OfRank &one : all)
+        if (one.counter != *call || one.rank->failed.load()) return why = "not all ranks have made the same calls", 1;
+    return 0;
+}
+
+void *ad_stream_new(void *rank) { return new Queue(&((Rank *)rank)->stop); }
+int ad_stream_end(void *, void *stream) { return ((Queue *)stream)->end(), 0; }
+void ad_stream_free(void *, void *stream) { delete (Queue *)stream; }
+int ad_stream_keep(void *, void *stream) { return ((Queue *)stream)->keep(), 0; }
+void *ad_stream_kept(void *, void *stream) { return new std::vector<std::function<void()>>(((Queue *)stream)->what_was_kept()); }
+int ad_kept_ask(void *, void *kept, void *stream) {
+    for (const std::function<void()> &work : *(std::vector<std::function<void()>> *)kept) ((Queue *)stream)->ask(work);
+    return 0;
+}
+void ad_kept_free(void *kept) { delete (std::vector<std::function<void()>> *)kept; }
 
 void ad_graph_free(void *graph) { delete (Graph *)graph; }

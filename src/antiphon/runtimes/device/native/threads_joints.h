@@ -37,6 +37,36 @@ int ad_joint_new(u32 count, void *const *, size_t bytes, void **memory) {
 void ad_joint_free(void *, void *memory) {
     const Joint found = joints.taken(memory);
     joint_changes.fetch_add(1);
-    for (char *one : found.of) free(one);
+    for (char *one : found.of) ad_memory_free(nullptr, one);
     if (found.all) munmap(found.all, found.bytes);
 }
+
+namespace {
+size_t entered = 0; /* bytes of what ranks of this process have entered */
+}
+
+int ad_joint_make(void *, u32, size_t bytes, void *token) {
+    const Token made = {getpid(), -1, (bytes + 64) / 64 * 64};
+    memset(token, 0, TOKEN), memcpy(token, &made, sizeof made);
+    return 0;
+}
+
+int ad_joint_enter(void *, const void *token) {
+    Token other;
+    memcpy(&other, token, sizeof other);
+    return entered = other.bytes, 0;
+}
+
+void *ad_joint_own(void *rank, void *token) { return ad_memory_shared(rank, entered, token); }
+void *ad_joint_reached(void *rank, const void *token) { return ad_memory_reached(rank, token); }
+
+int ad_joint_all(u32 ranks, void *const *memory) {
+    Joint made = {{}, entered, nullptr};
+    made.all = (char *)mmap(nullptr, made.bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (made.all == MAP_FAILED) return why = "no address for all ranks can be had", 1;
+    for (u32 i = 0; i < ranks; ++i) made.of.push_back((char *)memory[i]);
+    joints.add(made), joint_changes.fetch_add(1);
+    return entered = 0;
+}
+
+void ad_joint_dropped() { entered = 0; }

@@ -1,25 +1,27 @@
 /* What the functions of one plan are written with (formats/device): a block of a rank, in a round of a call.
  *
- * Before it: RANKS, MOST_PLACES, COUNT of an average, and T and Rule, the type and the operator.
+ * Before it: RANKS, MOST_PLACES, AVERAGE, and T and Rule, the type and the operator.
  */
 #pragma once
-#include "move.h"
+#include "packets.h"
 #include "signals.h"
 
-/* The memory of a rank as all see it; its signals by stream, lane and sender. */
+/* The memory of a rank as all see it; its signals by stream, lane and sender, and its box. */
 struct Memory {
     T *input, *output, *scratch;
-    u64 *signals;
+    u64 *signals, *box;
 };
 
-/* One call of all ranks. `strides`: how long a slot of each class is. */
+/* One call of all ranks. `strides`: how long a slot of each class is. `way`: 0 with signals, 1 by packets (packets.h), of which
+ * a slot has `slot`; `opens`: whether others must be waited for until they have begun. */
 struct Call {
     const Memory *of;
     const u32 *stop;
     Line line;
     const i64 *strides;
     u64 number;
-    u32 lanes, rounds;
+    u32 lanes, rounds, way, opens;
+    i64 slot;
 };
 
 /* A number of a rank, in a circle. */
@@ -36,15 +38,46 @@ template <int RESULTS, int OPERANDS> struct Few {
     ON_MEMBER const T *operand(i64 k) const { return from[k]; }
 };
 
+/* A place: data, or packets of a box; the other is NULL. */
+struct Spot {
+    T *data;
+    u64 *box;
+};
+
+/* Any of them: first all results. */
+struct Spots {
+    const Spot *spot;
+    i64 to, many;
+
+    ON_MEMBER i64 results() const { return to; }
+    ON_MEMBER i64 all() const { return many; }
+    ON_MEMBER T *at(i64 k) const { return spot[k].data; }
+    ON_MEMBER u64 *box(i64 k) const { return spot[k].box; }
+};
+
 /* Many, named one by one: first all results. */
 struct Listed {
-    T *place[MOST_PLACES];
+    Spot place[MOST_PLACES];
     i64 to, all;
 
     ON_MEMBER i64 results() const { return to; }
     ON_MEMBER i64 operands() const { return all - to; }
-    ON_MEMBER T *result(i64 k) const { return place[k]; }
-    ON_MEMBER const T *operand(i64 k) const { return place[to + k]; }
+    ON_MEMBER T *result(i64 k) const { return place[k].data; }
+    ON_MEMBER const T *operand(i64 k) const { return place[to + k].data; }
+};
+
+/* Its number in numbers.h. */
+template <typename> struct NumberOf {
+    enum { is = SUM };
+};
+template <> struct NumberOf<Prod> {
+    enum { is = PROD };
+};
+template <> struct NumberOf<Max> {
+    enum { is = MAX };
+};
+template <> struct NumberOf<Min> {
+    enum { is = MIN };
 };
 
 /* What a statement does is a function of its own: a plan has many, and compilers take their time. */
@@ -55,6 +88,7 @@ struct Work {
     u32 pass; /* of the rounds of a call */
     Share share;
     int failed;
+    u32 turn; /* which thread begins with the next packets */
     Listed listed;
 
     ON_MEMBER T *input(i64 rank) const { return call.of[rank].input; }
@@ -70,6 +104,11 @@ struct Work {
         if ((u32)peer % my_threads() == my_thread())
             failed |= !has_come(call.of[me].signals + place + peer, signal_of(call.number, pass, number), call.stop);
     }
+    /* The beginning of calls by packets. */
+    ON_MEMBER bool opens() const { return call.opens && !pass; }
+    ON_ITS_OWN void wait_begun(i64 peer, i64 number) {
+        if (opens()) wait(peer, number);
+    }
     /* Whether the call was stopped. What threads of the block have written, all of them see behind it. */
     ON_MEMBER bool sync() { return meet(failed); }
 
@@ -83,11 +122,27 @@ struct Work {
         combine<T, Sum>(call.line, span, share, places);
     }
 
-    ON_MEMBER void to(T *place) {
+    ON_MEMBER Spot at(T *place) const { return {place, nullptr}; }
+    ON_ITS_OWN Spot box(i64 rank, i64 slot) const { return {nullptr, call.of[rank].box + half_of(call.number) + slot * call.slot}; }
+    /* Where any place may be packets: data that is combined, or copied where there is one operand. */
+    ON_ITS_OWN void relay_all(const Spots &places, Span span) {
+        if (!failed) failed = pass_on<T>(NumberOf<Rule>::is, call.line, span, share, flag_of(call.number), call.stop, &turn, places);
+    }
+    template <int RESULTS, int OPERANDS> ON_ITS_OWN void relay(const Spot (&places)[RESULTS + OPERANDS], Span span) {
+        relay_all({places, RESULTS, RESULTS + OPERANDS}, span);
+    }
+    ON_ITS_OWN void relay_listed(Span span) {
+        relay_all({listed.place, listed.to, listed.all}, span);
+        listed.to = listed.all = 0;
+    }
+
+    ON_MEMBER void to(Spot place) {
         listed.place[listed.all++] = place;
         listed.to = listed.all;
     }
-    ON_MEMBER void from(T *place) { listed.place[listed.all++] = place; }
+    ON_MEMBER void from(Spot place) { listed.place[listed.all++] = place; }
+    ON_MEMBER void to(T *place) { to(at(place)); }
+    ON_MEMBER void from(T *place) { from(at(place)); }
     ON_ITS_OWN void fold_listed(Span span) {
         combine<T, Rule>(call.line, span, share, listed);
         listed.to = listed.all = 0;
@@ -98,7 +153,7 @@ struct Work {
     }
 
     ON_ITS_OWN void permute_listed(Span span) {
-        ::permute<T>(call.line, span, share, listed.all, 0, [&](i64 k) { return listed.place[k]; });
+        ::permute<T>(call.line, span, share, listed.all, 0, [&](i64 k) { return listed.place[k].data; });
         listed.to = listed.all = 0;
     }
 
