@@ -20,7 +20,7 @@
 enum {
     AP_SERVED, AP_SILENT, AP_ALONE, AP_BETWEEN, AP_STRANGERS, AP_EMPTY, AP_NO_PLAN, AP_NO_ROOT, AP_FASTER,
     AP_UNMEASURED, AP_SMALL, AP_OTHER_TYPE, AP_OTHER_OPERATOR, AP_LARGE, AP_REFUSED, AP_WAITING,
-    AP_NOT_PLANNED, AP_NEW, AP_NO_ROOM, AP_FAR, AP_UNKNOWN_SIZE, AP_OTHER_FORM, AP_NONBLOCKING, AP_PERSISTENT, AP_REASONS
+    AP_NOT_PLANNED, AP_NEW, AP_NO_ROOM, AP_FAR, AP_LONG, AP_UNKNOWN_SIZE, AP_OTHER_FORM, AP_NONBLOCKING, AP_PERSISTENT, AP_REASONS
 };
 
 /* What MPI has beside the kinds that plans are for. Their calls go by general schedules (preload_general.c). */
@@ -309,6 +309,8 @@ typedef struct {
     int type, op;    /* the engine's; type -1: MPI combines them */
 } ap_elements;
 
+/* From how many bytes on MPI's own is left to do it, as it was measured to be as fast. */
+uint64_t ap_general_most(int kind);
 /* What combines elements: in the order of the processes, by any operator. */
 int ap_general_fold(const ap_elements *x, int *code, ap_error *error);
 /* What only moves blocks that differ. */
