@@ -32,6 +32,19 @@ BOTH(Exscan, (in, out, n, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD))
 BOTH(Allreduce, (in, out, n, MPI_FLOAT, own, MPI_COMM_WORLD))
 BOTH(Reduce, (in, out, n, MPI_FLOAT, own, 0, MPI_COMM_WORLD))
 
+/* What a call by a plan would gain beside one that does not wait, and is waited for at once. */
+#define BESIDE(NAME, SMALL, ...) \
+    static void ours_I##SMALL(void) { MPI_##NAME(__VA_ARGS__); } \
+    static void theirs_I##SMALL(void) { \
+        MPI_Request request; \
+        PMPI_I##SMALL(__VA_ARGS__, &request); \
+        PMPI_Wait(&request, MPI_STATUS_IGNORE); \
+    }
+
+BESIDE(Allreduce, allreduce, in, out, n, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD)
+BESIDE(Allgather, allgather, in, n / size, MPI_FLOAT, out, n / size, MPI_FLOAT, MPI_COMM_WORLD)
+BESIDE(Bcast, bcast, in, n, MPI_FLOAT, 0, MPI_COMM_WORLD)
+
 static int by_size(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
@@ -81,7 +94,7 @@ int main(int count, char **arguments) {
         }
         for (int k = 0; k < size; k++) mine[k] = counts[rank], mine_at[k] = k * counts[rank];
         PAIR(Allgatherv), PAIR(Alltoallv), PAIR(Gatherv), PAIR(Scatterv), PAIR(Reduce_scatter), PAIR(Scan), PAIR(Exscan);
-        PAIR(Allreduce), PAIR(Reduce);
+        PAIR(Allreduce), PAIR(Reduce), PAIR(Iallreduce), PAIR(Iallgather), PAIR(Ibcast);
         free(in), free(out);
     }
     MPI_Op_free(&own);

@@ -60,6 +60,7 @@ def test_without_shared_memory_they_are_left_to_the_library(
     assert run.left["alltoallv: no plan is for it, and not all of its processes share memory"] == 16
 
 
+@pytest.mark.slow
 def test_a_table_that_does_not_serve_every_size(openmpi: Mpi, folder: Path) -> None:
     """How much goes from one process to another only these two know."""
     machine = antiphon.topology("full:ranks=2")

@@ -156,7 +156,7 @@ static void signals(void) {
     sigaction(SIGALRM, &act, &before);
     setitimer(ITIMER_REAL, &often, NULL);
     for (int turn = 0, enough = 0; turn < 1000 && !enough; turn++) {
-        rounds(MPI_COMM_WORLD, 10, 8000);
+        rounds(MPI_COMM_WORLD, 20, 3000);
         int mine = alarms > 5;
         MPI_Allreduce(&mine, &enough, 1, MPI_INT, MPI_LAND, MPI_COMM_WORLD);
     }
@@ -212,7 +212,7 @@ static void spawn(char *program) {
 }
 
 static void *busy(void *comm) {
-    rounds(*(MPI_Comm *)comm, 10, 5000);
+    rounds(*(MPI_Comm *)comm, 10, 3000);
     return NULL;
 }
 

@@ -17,7 +17,7 @@ enum { FEW = 1 << 12 };
 uint64_t ap_general_most(int kind) {
     if (kind == AP_REDUCE) return 1 << 14;
 #ifdef OPEN_MPI
-    if (kind == AP_SCAN || kind == AP_EXSCAN) return 1 << 16;
+    if (kind == AP_SCAN || kind == AP_EXSCAN) return 1 << 14;
 #endif
     return UINT64_MAX;
 }

@@ -36,6 +36,7 @@ static const char *const reasons[AP_REASONS] = {
     [AP_UNKNOWN_SIZE] = "its size is not known to all, and the table does not serve every size",
     [AP_OTHER_FORM] = "each of its blocks has a type",
     [AP_NONBLOCKING] = "it does not wait",
+    [AP_DEVICE] = "a buffer is in the memory of a GPU",
     [AP_PERSISTENT] = "it is persistent",
 };
 

@@ -348,6 +348,11 @@ static int serve(choice *x, int *code) {
         ap_fail(&error, AP_TRANSPORT, "an earlier call on this communicator failed");
         return fail(x, code, &error);
     }
+    if (ap_preload.device) {
+        int anywhere = 0;
+        if ((*code = ap_device_anywhere(x->call, &anywhere))) return 1;
+        if (anywhere) return leave(x, AP_DEVICE);
+    }
     double began = ap_preload.report ? ap_now() : 0;
     int works = x->general ? ap_group_general(x->g, code, &error) : x->row->state || ap_row_works(x->g, x->row, code, &error);
     if (!works) {
