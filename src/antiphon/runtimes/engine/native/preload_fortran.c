@@ -1,6 +1,6 @@
 /* The names by which programs in Fortran call MPI.
  *
- * MPICH's own functions for Fortran call those for C by their public names, so these come here anyway. Open MPI's call
+ * Those of MPICH (mpif.h and the module mpi) call those for C by their public names, so these come here anyway. Open MPI's call
  * the hidden ones. So its names for Fortran are offered here, too: those of mpif.h and of the module mpi
  * (mpi_allreduce_), and those that the module mpi_f08 calls (ompi_allreduce_f). Handles are turned into C's, and then
  * all is as for C.
