@@ -1,6 +1,7 @@
 /* Times the MPI functions of a program (under LD_PRELOAD: served by plans) beside the library's own, in turn.
  *
- *     preload_times BYTES,CALLS ...     allreduce and allgather of so many bytes in all; so many calls are timed together
+ *     preload_times BYTES,CALLS ...     allreduce and allgather of so many bytes in all; so many calls are timed together;
+ *                                       with ,0 or ,1 behind them allreduce or allgather alone
  *
  * Process 0 writes a line for each: collective, bytes, seconds of a call, those of the library's own, median of the
  * ratios of pairs. Times are those of the slowest process. */
@@ -47,9 +48,10 @@ int main(int count, char **arguments) {
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     for (int i = 1; i < count; i++)
         for (int gathers = 0; gathers < 2; gathers++) {
-            int bytes = 0, calls = 1;
+            int bytes = 0, calls = 1, only = gathers;
             double spent[2][PAIRS], ratio[PAIRS];
-            if (sscanf(arguments[i], "%d,%d", &bytes, &calls) < 1) return 2;
+            if (sscanf(arguments[i], "%d,%d,%d", &bytes, &calls, &only) < 1) return 2;
+            if (only != gathers) continue;
             from = calloc(1, (size_t)bytes + 8), to = calloc(1, (size_t)bytes + 8);
             for (int own = 0; own < 2; own++) once(gathers, own, bytes, calls);
             for (int p = 0; p < PAIRS; p++) {

@@ -1,7 +1,7 @@
 /* Calls that no plan can be made for: blocks of different sizes, prefixes, other operators. What each gives is computed here,
  * and nothing else may be written: guards around the buffers, gaps between blocks and elements. Prints "right" or what is
  * wrong. Arguments: a seed, how many turns, and "loose" where what lies behind the result of a reduce_scatter in place may be
- * anything, as MPI allows. */
+ * anything, as MPI allows; "same": all processes have the same types. */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 
 enum { GUARD = 64, MOST = 64 };
 
-static int rank, size, wrong, loose;
+static int rank, size, wrong, loose, same;
 static MPI_Comm comm;
 static unsigned state;
 
@@ -93,7 +93,7 @@ static void put(int *to, int odd, int from, int dest, int i) {
 
 /* Own type at odd processes if `mixed`. */
 static void moving(int most, int alike, int in_place, int mixed) {
-    int step, odd = mixed && rank % 2, counts[MOST][MOST], first = 1 + draw(most);
+    int step, odd = mixed && (same || rank % 2), counts[MOST][MOST], first = 1 + draw(most);
     MPI_Datatype type = type_of(odd, &step);
     for (int i = 0; i < size; i++)
         for (int j = 0; j < size; j++) counts[i][j] = size_of_block(most, alike, first);
@@ -268,6 +268,28 @@ static void built_in(int n) {
     free(pair), free(least), free(bits), free(any), free(x), free(y);
 }
 
+/* What goes to MPI as it is. */
+static void other_forms(void) {
+    int one = rank, sum = -1, zero[MOST] = {0}, wanted = size * (size - 1) / 2;
+    MPI_Datatype types[MOST];
+    MPI_Request request;
+    for (int i = 0; i < size; i++) types[i] = MPI_INT;
+    MPI_Iallreduce(&one, &sum, 1, MPI_INT, MPI_SUM, comm, &request);
+    MPI_Wait(&request, MPI_STATUS_IGNORE);
+    check(sum == wanted, "MPI_Iallreduce", sum, wanted);
+    MPI_Alltoallw(&one, zero, zero, types, &sum, zero, zero, types, comm);
+#if MPI_VERSION >= 4
+    MPI_Scan_init(&one, &sum, 1, MPI_INT, MPI_SUM, comm, MPI_INFO_NULL, &request);
+    for (int turn = 0; turn < 2; turn++) {
+        sum = -1;
+        MPI_Start(&request);
+        MPI_Wait(&request, MPI_STATUS_IGNORE);
+        check(sum == rank * (rank + 1) / 2, "MPI_Scan_init", sum, turn);
+    }
+    MPI_Request_free(&request);
+#endif
+}
+
 int main(int count, char **arguments) {
     static const int most[] = {3, 40, 700, 30000};
     int all, turns = count > 2 ? atoi(arguments[2]) : 1;
@@ -276,7 +298,7 @@ int main(int count, char **arguments) {
     MPI_Init(&count, &arguments);
     comm = MPI_COMM_WORLD;
     MPI_Comm_rank(comm, &rank), MPI_Comm_size(comm, &size);
-    state = (unsigned)atoi(arguments[1]), loose = count > 3;
+    state = (unsigned)atoi(arguments[1]), loose = count > 3, same = count > 4;
     MPI_Type_contiguous(2, MPI_UNSIGNED, &pair);
     MPI_Type_commit(&pair);
     MPI_Op_create(compose, 0, &op);
@@ -286,6 +308,7 @@ int main(int count, char **arguments) {
             for (int i = 0; i < 4; i++) combining(call, most[draw(4)], i & 1, i >> 1, pair, op);
         built_in(1 + draw(most[draw(3)]));
     }
+    other_forms();
     MPI_Op_free(&op), MPI_Type_free(&pair);
     MPI_Reduce(&wrong, &all, 1, MPI_INT, MPI_SUM, 0, MPI_COMM_WORLD);
     if (!rank) printf(all ? "%d wrong\n" : "right\n", all);

@@ -31,8 +31,8 @@ DEVICE = Path(__file__).parents[1] / "device" / "native"
 CORE = ("program.c", "sides.c", "plan.c", "layout.c", "warm.c", "fold.c", "half.c", "engine.c", "call.c", "exports.c")
 # What the library does under LD_PRELOAD.
 PARTS = (
-    "apart", "beside", "calls", "early", "fortran", "general", "group", "match", "question", "report", "serve", "setup",
-    "start", "table", "turns", "types",
+    "apart", "beside", "calls", "device", "early", "fortran", "general", "group", "match", "question", "report",
+    "serve", "setup", "start", "table", "turns", "types",
 )  # fmt: skip
 PRELOAD = ("book.c", "choose.c", "exchange.c", *(f"preload_{part}.c" for part in PARTS))
 SHARED = ("shared_memory.c", "shared_messages.c", "shared_calls.c")  # messages within a host

@@ -20,7 +20,7 @@
 enum {
     AP_SERVED, AP_SILENT, AP_ALONE, AP_BETWEEN, AP_STRANGERS, AP_EMPTY, AP_NO_PLAN, AP_NO_ROOT, AP_FASTER,
     AP_UNMEASURED, AP_SMALL, AP_OTHER_TYPE, AP_OTHER_OPERATOR, AP_LARGE, AP_REFUSED, AP_WAITING,
-    AP_NOT_PLANNED, AP_NEW, AP_NO_ROOM, AP_FAR, AP_UNKNOWN_SIZE, AP_OTHER_FORM, AP_NONBLOCKING, AP_PERSISTENT, AP_REASONS
+    AP_NOT_PLANNED, AP_NEW, AP_NO_ROOM, AP_FAR, AP_LONG, AP_UNKNOWN_SIZE, AP_OTHER_FORM, AP_NONBLOCKING, AP_PERSISTENT, AP_DEVICE, AP_REASONS
 };
 
 /* What MPI has beside the kinds that plans are for. Their calls go by general schedules (preload_general.c). */
@@ -104,6 +104,7 @@ typedef struct {
     int report;
     uint32_t after; /* calls of a new communicator that are left to the library */
     int anywhere; /* hosts may be others than the tables say */
+    int device; /* buffers may be in the memory of a GPU: it is asked for at each call that is served */
     int automatic; /* there is no table yet: it comes while the job runs */
     char report_path[1024];
     char why[AP_TEXT]; /* what is wrong with a table */
@@ -284,6 +285,13 @@ int ap_meet(void);
 /* Whether a table puts ranks on one host that are on several here. */
 int ap_spread_over_hosts(const ap_table *t);
 
+/* ---- memory of GPUs (preload_device.c) ---- */
+
+/* Whether this process can have any. */
+int ap_device_possible(void);
+/* Collective: whether a buffer of this call is there, at any process. An error of MPI is returned. */
+int ap_device_anywhere(const ap_call *call, int *anywhere);
+
 /* ---- calls ---- */
 
 /* True if the call has been done, *code being what to return. */
@@ -309,6 +317,8 @@ typedef struct {
     int type, op;    /* the engine's; type -1: MPI combines them */
 } ap_elements;
 
+/* From how many bytes on MPI's own is left to do it, as it was measured to be as fast. */
+uint64_t ap_general_most(int kind);
 /* What combines elements: in the order of the processes, by any operator. */
 int ap_general_fold(const ap_elements *x, int *code, ap_error *error);
 /* What only moves blocks that differ. */

@@ -96,3 +96,79 @@ CALLS(, int, int, count, at)
 #if MPI_VERSION >= 4
 CALLS(_c, MPI_Count, MPI_Aint, large_count, large_at)
 #endif
+
+/* ---- what is left to MPI, and told of ---- */
+
+static void left(int kind, int reason, MPI_Comm comm) {
+    ap_group *g;
+    if (!ap_preload.on || !ap_preload.report || comm == MPI_COMM_NULL) return;
+    if ((g = ap_group_of(comm)) && !g->rank) ap_report_left(kind, reason);
+}
+
+AP_SEEN int MPI_Alltoallw(const void *a, const int n[], const int from[], const MPI_Datatype t[], void *b, const int m[],
+                          const int at[], const MPI_Datatype u[], MPI_Comm comm) {
+    left(AP_ALLTOALLW, AP_OTHER_FORM, comm);
+    return PMPI_Alltoallw(a, n, from, t, b, m, at, u, comm);
+}
+
+/* Each call in the form that does not wait, and, where MPI has it, the persistent one; either also for large counts. */
+#define PARTS const void *a, COUNT n, MPI_Datatype t, void *b, COUNT m, MPI_Datatype u
+#define REDUCES const void *a, void *b, COUNT n, MPI_Datatype t, MPI_Op op
+#define COUNTS(n) const COUNT n[]
+#define PLACES(n) const PLACE n[]
+
+#define WITHOUT_WAITING(SMALL, LARGE, KIND, ARGUMENTS, ...) \
+    AP_SEEN int MPI_I##SMALL(ARGUMENTS, MPI_Comm comm, MPI_Request *request) { \
+        left(KIND, AP_NONBLOCKING, comm); \
+        return PMPI_I##SMALL(__VA_ARGS__, comm, request); \
+    }
+#define WITHOUT_WAITING_C(SMALL, LARGE, KIND, ARGUMENTS, ...) \
+    AP_SEEN int MPI_I##SMALL##_c(ARGUMENTS, MPI_Comm comm, MPI_Request *request) { \
+        left(KIND, AP_NONBLOCKING, comm); \
+        return PMPI_I##SMALL##_c(__VA_ARGS__, comm, request); \
+    }
+#define PERSISTENT(SMALL, LARGE, KIND, ARGUMENTS, ...) \
+    AP_SEEN int MPI_##LARGE##_init(ARGUMENTS, MPI_Comm comm, MPI_Info info, MPI_Request *request) { \
+        left(KIND, AP_PERSISTENT, comm); \
+        return PMPI_##LARGE##_init(__VA_ARGS__, comm, info, request); \
+    }
+#define PERSISTENT_C(SMALL, LARGE, KIND, ARGUMENTS, ...) \
+    AP_SEEN int MPI_##LARGE##_init_c(ARGUMENTS, MPI_Comm comm, MPI_Info info, MPI_Request *request) { \
+        left(KIND, AP_PERSISTENT, comm); \
+        return PMPI_##LARGE##_init_c(__VA_ARGS__, comm, info, request); \
+    }
+#define TOGETHER(...) __VA_ARGS__
+#define ALL(FORM) \
+    FORM(allreduce, Allreduce, AP_ALLREDUCE, TOGETHER(REDUCES), a, b, n, t, op) \
+    FORM(reduce, Reduce, AP_REDUCE, TOGETHER(REDUCES, int root), a, b, n, t, op, root) \
+    FORM(reduce_scatter_block, Reduce_scatter_block, AP_REDUCESCATTER, TOGETHER(REDUCES), a, b, n, t, op) \
+    FORM(reduce_scatter, Reduce_scatter, AP_REDUCESCATTER, TOGETHER(const void *a, void *b, COUNTS(n), MPI_Datatype t, MPI_Op op), \
+         a, b, n, t, op) \
+    FORM(bcast, Bcast, AP_BROADCAST, TOGETHER(void *a, COUNT n, MPI_Datatype t, int root), a, n, t, root) \
+    FORM(allgather, Allgather, AP_ALLGATHER, TOGETHER(PARTS), a, n, t, b, m, u) \
+    FORM(alltoall, Alltoall, AP_ALLTOALL, TOGETHER(PARTS), a, n, t, b, m, u) \
+    FORM(gather, Gather, AP_GATHER, TOGETHER(PARTS, int root), a, n, t, b, m, u, root) \
+    FORM(scatter, Scatter, AP_SCATTER, TOGETHER(PARTS, int root), a, n, t, b, m, u, root) \
+    FORM(allgatherv, Allgatherv, AP_ALLGATHERV, TOGETHER(const void *a, COUNT n, MPI_Datatype t, void *b, COUNTS(m), PLACES(at), MPI_Datatype u), \
+         a, n, t, b, m, at, u) \
+    FORM(alltoallv, Alltoallv, AP_ALLTOALLV, TOGETHER(const void *a, COUNTS(n), PLACES(from), MPI_Datatype t, void *b, COUNTS(m), PLACES(at), MPI_Datatype u), \
+         a, n, from, t, b, m, at, u) \
+    FORM(gatherv, Gatherv, AP_GATHERV, TOGETHER(const void *a, COUNT n, MPI_Datatype t, void *b, COUNTS(m), PLACES(at), MPI_Datatype u, int root), \
+         a, n, t, b, m, at, u, root) \
+    FORM(scatterv, Scatterv, AP_SCATTERV, TOGETHER(const void *a, COUNTS(n), PLACES(from), MPI_Datatype t, void *b, COUNT m, MPI_Datatype u, int root), \
+         a, n, from, t, b, m, u, root) \
+    FORM(scan, Scan, AP_SCAN, TOGETHER(REDUCES), a, b, n, t, op) \
+    FORM(exscan, Exscan, AP_EXSCAN, TOGETHER(REDUCES), a, b, n, t, op)
+
+#define COUNT int
+#define PLACE int
+ALL(WITHOUT_WAITING)
+#if MPI_VERSION >= 4
+ALL(PERSISTENT)
+#undef COUNT
+#undef PLACE
+#define COUNT MPI_Count
+#define PLACE MPI_Aint
+ALL(WITHOUT_WAITING_C)
+ALL(PERSISTENT_C)
+#endif

@@ -1,6 +1,6 @@
 /* The names by which programs in Fortran call MPI.
  *
- * MPICH's own functions for Fortran call those for C by their public names, so these come here anyway. Open MPI's call
+ * Those of MPICH (mpif.h and the module mpi) call those for C by their public names, so these come here anyway. Open MPI's call
  * the hidden ones. So its names for Fortran are offered here, too: those of mpif.h and of the module mpi
  * (mpi_allreduce_), and those that the module mpi_f08 calls (ompi_allreduce_f). Handles are turned into C's, and then
  * all is as for C.
@@ -58,6 +58,17 @@ FORTRAN(gather, (IN_PARTS, fint *root, fint *comm, fint *error),
         MPI_Gather(IN(a), *n, TYPE(t), OUT(b), *m, TYPE(u), *root, COMM(comm)))
 FORTRAN(scatter, (IN_PARTS, fint *root, fint *comm, fint *error),
         MPI_Scatter(IN(a), *n, TYPE(t), OUT(b), *m, TYPE(u), *root, COMM(comm)))
+FORTRAN(allgatherv, (const void *a, fint *n, fint *t, void *b, fint *m, fint *at, fint *u, fint *comm, fint *error),
+        MPI_Allgatherv(IN(a), *n, TYPE(t), OUT(b), m, at, TYPE(u), COMM(comm)))
+FORTRAN(alltoallv, (const void *a, fint *n, fint *from, fint *t, void *b, fint *m, fint *at, fint *u, fint *comm, fint *error),
+        MPI_Alltoallv(IN(a), n, from, TYPE(t), OUT(b), m, at, TYPE(u), COMM(comm)))
+FORTRAN(gatherv, (const void *a, fint *n, fint *t, void *b, fint *m, fint *at, fint *u, fint *root, fint *comm, fint *error),
+        MPI_Gatherv(IN(a), *n, TYPE(t), OUT(b), m, at, TYPE(u), *root, COMM(comm)))
+FORTRAN(scatterv, (const void *a, fint *n, fint *from, fint *t, void *b, fint *m, fint *u, fint *root, fint *comm, fint *error),
+        MPI_Scatterv(IN(a), n, from, TYPE(t), OUT(b), *m, TYPE(u), *root, COMM(comm)))
+FORTRAN(scan, (TO_ALL), MPI_Scan(IN(a), OUT(b), *n, TYPE(t), OP(op), COMM(comm)))
+FORTRAN(exscan, (TO_ALL), MPI_Exscan(IN(a), OUT(b), *n, TYPE(t), OP(op), COMM(comm)))
+
 static int fortran_init_thread(int wanted, fint *given) {
     int found = 0;
     const int code = MPI_Init_thread(NULL, NULL, wanted, &found);

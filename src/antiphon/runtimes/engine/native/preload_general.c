@@ -13,6 +13,15 @@
 /* Of a vector: up to here every process that needs a result gets all the operands. Beyond, each combines a share. */
 enum { FEW = 1 << 12 };
 
+/* `python bench/bench_general.py`: chains of processes, of which each reads the memory of the one before, take fewer copies. */
+uint64_t ap_general_most(int kind) {
+    if (kind == AP_REDUCE) return 1 << 14;
+#ifdef OPEN_MPI
+    if (kind == AP_SCAN || kind == AP_EXSCAN) return 1 << 14;
+#endif
+    return UINT64_MAX;
+}
+
 typedef struct {
     const ap_group *g;
     ap_leg *leg;
@@ -114,6 +123,16 @@ static int accumulate(const combination *c, int *code, ap_error *error) {
     return AP_OK;
 }
 
+/* All pieces at once, by the engine's operators: the last piece becomes the result. */
+static int fold_all(const combination *c, ap_error *error) {
+    const void **operand = malloc((size_t)c->size * sizeof *operand);
+    if (!operand) return ap_fail(error, AP_MEMORY, "out of memory");
+    for (int i = 0; i < c->size; i++) operand[i] = piece(c, i);
+    ap_fold(piece(c, c->size - 1), operand, (size_t)c->size, c->length / c->x->width, c->x->type, c->x->op);
+    free(operand);
+    return AP_OK;
+}
+
 /* Those that have a result of a share hand it to those that want it; whose place is his own copies it. */
 static int collect(combination *c, ap_group *g, ap_error *error) {
     const int last = c->size - 1, back = c->kind == AP_EXSCAN;
@@ -152,7 +171,7 @@ int ap_general_fold(const ap_elements *x, int *code, ap_error *error) {
     c.work = ap_group_stage(g, AP_WORK, c.length * (uint64_t)c.size + 1, error);
     if (!c.work) return error->code;
     int failed = deal(&c, g, error);
-    if (!failed) failed = accumulate(&c, code, error);
+    if (!failed) failed = x->type >= 0 && !is_scan(c.kind) ? fold_all(&c, error) : accumulate(&c, code, error);
     if (failed) return failed;
     if (!c.few && c.kind != AP_REDUCESCATTER) return collect(&c, g, error);
     keep(&c);

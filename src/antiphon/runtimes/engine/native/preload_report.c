@@ -32,9 +32,11 @@ static const char *const reasons[AP_REASONS] = {
     [AP_NEW] = "the communicator was new",
     [AP_NO_ROOM] = "other communicators had the memory that may be shared",
     [AP_FAR] = "no plan is for it, and not all of its processes share memory",
+    [AP_LONG] = "no plan is for it, and MPI was measured to be as fast with so much data",
     [AP_UNKNOWN_SIZE] = "its size is not known to all, and the table does not serve every size",
     [AP_OTHER_FORM] = "each of its blocks has a type",
     [AP_NONBLOCKING] = "it does not wait",
+    [AP_DEVICE] = "a buffer is in the memory of a GPU",
     [AP_PERSISTENT] = "it is persistent",
 };
 

@@ -129,6 +129,7 @@ static int choose(choice *x) {
     if (!reason && !is_between_two(c->kind)) reason = find_type(x);
     if (reason) return reason;
     if (x->general && !g->near) return AP_FAR;
+    if (x->general && !is_between_two(c->kind) && x->bytes >= ap_general_most(c->kind)) return AP_LONG;
     if (x->general ? g->general < 0 : x->row->state < 0) return AP_REFUSED;
     return is_new(x) ? AP_NEW : AP_SERVED;
 }
@@ -147,23 +148,36 @@ typedef struct {
     const ap_list *places; /* NULL: blocks lie one after another */
 } side;
 
+/* MPICH refuses to unpack to MPI_BOTTOM: the same elements as seen from somewhere else. */
+static int from_elsewhere(void *here, MPI_Datatype type, int count, MPI_Datatype *made) {
+    const MPI_Aint back = PMPI_Aint_diff(MPI_BOTTOM, here);
+    int code = PMPI_Type_create_hindexed(1, &count, &back, type, made);
+    return code ? code : PMPI_Type_commit(made);
+}
+
 int ap_pack(MPI_Comm comm, void *user, MPI_Datatype type, MPI_Aint extent, uint64_t size, uint64_t count, char *bytes, int into) {
     const uint64_t most = size < 1u << 30 ? (1u << 30) / size : 1;
     for (uint64_t done = 0; done < count;) {
         uint64_t n = count - done < most ? count - done : most;
         char *from = (char *)user + (MPI_Aint)done * extent, *to = bytes + done * size;
-        int code;
+        const uint64_t elements = n, room = n * size;
+        const int bottom = from == (char *)MPI_BOTTOM;
+        MPI_Datatype seen = type;
+        int code = MPI_SUCCESS;
+        if (bottom) code = from_elsewhere(bytes, type, (int)n, &seen), from = bytes, n = 1;
+        if (code) return code;
 #if MPI_VERSION >= 4
         MPI_Count at = 0;
-        code = into ? PMPI_Pack_c(from, (MPI_Count)n, type, to, (MPI_Count)(n * size), &at, comm)
-                    : PMPI_Unpack_c(to, (MPI_Count)(n * size), &at, from, (MPI_Count)n, type, comm);
+        code = into ? PMPI_Pack_c(from, (MPI_Count)n, seen, to, (MPI_Count)room, &at, comm)
+                    : PMPI_Unpack_c(to, (MPI_Count)room, &at, from, (MPI_Count)n, seen, comm);
 #else
         int at = 0;
-        code = into ? PMPI_Pack(from, (int)n, type, to, (int)(n * size), &at, comm)
-                    : PMPI_Unpack(to, (int)(n * size), &at, from, (int)n, type, comm);
+        code = into ? PMPI_Pack(from, (int)n, seen, to, (int)room, &at, comm)
+                    : PMPI_Unpack(to, (int)room, &at, from, (int)n, seen, comm);
 #endif
+        if (bottom) PMPI_Type_free(&seen);
         if (code) return code;
-        done += n;
+        done += elements;
     }
     return MPI_SUCCESS;
 }
@@ -333,6 +347,11 @@ static int serve(choice *x, int *code) {
     if (x->g->broken) {
         ap_fail(&error, AP_TRANSPORT, "an earlier call on this communicator failed");
         return fail(x, code, &error);
+    }
+    if (ap_preload.device) {
+        int anywhere = 0;
+        if ((*code = ap_device_anywhere(x->call, &anywhere))) return 1;
+        if (anywhere) return leave(x, AP_DEVICE);
     }
     double began = ap_preload.report ? ap_now() : 0;
     int works = x->general ? ap_group_general(x->g, code, &error) : x->row->state || ap_row_works(x->g, x->row, code, &error);

@@ -70,7 +70,7 @@ typedef struct {
     uint64_t least, size[AP_MOST_TABLES];
     double timeout;
     uint32_t after;
-    int32_t report, anywhere, automatic, tables, of_world[AP_MOST_TABLES], position[AP_MOST_TABLES];
+    int32_t report, anywhere, device, automatic, tables, of_world[AP_MOST_TABLES], position[AP_MOST_TABLES];
     char why[AP_TEXT];
 } message;
 
@@ -96,6 +96,7 @@ static int read_size(const char *text, uint64_t *bytes) {
 static void read_environment(message *m) {
     const char *least = getenv("ANTIPHON_LEAST"), *timeout = getenv("ANTIPHON_TIMEOUT"), *report = getenv("ANTIPHON_REPORT");
     const char *anywhere = getenv("ANTIPHON_ANYWHERE"), *after = getenv("ANTIPHON_AFTER");
+    const char *device = getenv("ANTIPHON_DEVICE");
     char *end;
     m->least = 2000, m->after = USUAL_AFTER;
     if (least && *least && !read_size(least, &m->least)) complain("ANTIPHON_LEAST=%.60s is no size; 2KB is taken", least);
@@ -115,6 +116,7 @@ static void read_environment(message *m) {
     }
     m->report = report && *report && strcmp(report, "0");
     m->anywhere = anywhere && *anywhere && strcmp(anywhere, "0");
+    m->device = device && *device ? strcmp(device, "0") != 0 : -1;
     if (m->report && strcmp(report, "1")) snprintf(ap_preload.report_path, sizeof ap_preload.report_path, "%s", report);
 }
 
@@ -263,7 +265,7 @@ static int packs(void) {
 
 static void take_message(const message *m) {
     ap_state *p = &ap_preload;
-    p->anywhere = m->anywhere, p->after = m->after;
+    p->anywhere = m->anywhere, p->after = m->after, p->device = m->device;
     p->least = m->least, p->timeout = m->timeout, p->report = m->report, p->tables = (uint32_t)m->tables;
     memcpy(p->why, m->why, sizeof p->why);
     for (uint32_t i = 0; i < p->tables; i++)
@@ -324,6 +326,7 @@ static void set_up(void) {
     int ready = !PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, ap_group_forget, &p->keyval, NULL) &&
                 !PMPI_Comm_group(MPI_COMM_WORLD, &p->world);
     p->packs = all_good(packs());
+    if (p->device < 0) p->device = !all_good(!ap_device_possible());
     ready &= !ap_mpi_look_around(MPI_COMM_WORLD);
     p->on = all_good(ready) && (p->tables || p->automatic);
     if (p->on) find_near();

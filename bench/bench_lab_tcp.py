@@ -1,0 +1,81 @@
+"""A C program with MPICH over TCP in the emulated DGX-1V, preloaded: calls by a tuned table beside MPICH's own.
+
+Run as root: python bench/bench_lab_tcp.py. The MPI is MPICH, from the environment $ANTIPHON_TEST_MPICH, else
+.venv/mpich. Bytes are those of the call as nccl-tests counts: an allgather of 4 MiB is 512 KiB of each of the eight
+ranks. Medians of 21 pairs that take turns, the slowest rank's time. What else the computer has to do shows in all of
+them: each rank is a process, and every packet goes through a shaper.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import _common
+
+import antiphon
+from antiphon.runtimes.engine.build import library
+
+ROOT = Path(__file__).resolve().parent.parent
+MPICH = Path(os.environ.get("ANTIPHON_TEST_MPICH") or ROOT / ".venv" / "mpich") / "bin"
+NAME, MACHINE, RANKS = "tcp-calls", "dgx1v", 8
+KINDS = ("allreduce", "allgather")
+SIZES = ("64,5,0", "65536,2,0", "64,5,1", "4194304,1,1")
+WANTED = {("allreduce", 65536): 0.012, ("allgather", 4194304): 0.150}  # seconds, at most
+
+
+def times(command: list[str], settings: dict[str, str]) -> list[list[str]]:
+    lab = [sys.executable, "-m", "antiphon", "lab", "run", NAME, "--timeout", "250s", "--"]
+    done = subprocess.run(
+        [*lab, *command], env={**os.environ, **settings}, capture_output=True, text=True, timeout=300, check=False
+    )
+    if done.returncode:
+        sys.exit(f"the program failed: {done.stderr[-800:]}")
+    return [line.split() for line in done.stdout.splitlines() if line.startswith(KINDS)]
+
+
+def main() -> None:
+    if not (MPICH / "mpicc").exists():
+        sys.exit(f"no MPICH in {MPICH}")
+    _common.print_machine()
+    with tempfile.TemporaryDirectory() as folder:
+        program, tables = Path(folder, "times"), [Path(folder, f"{kind}.json") for kind in KINDS]
+        source = Path(__file__).with_name("preload_times.c")
+        subprocess.run([str(MPICH / "mpicc"), "-O2", str(source), "-o", str(program)], check=True)
+        for kind, path in zip(KINDS, tables, strict=True):
+            subprocess.run(
+                [sys.executable, "-m", "antiphon", "tune", kind, MACHINE, "-o", str(path)],
+                check=True, stdout=subprocess.DEVNULL,
+            )  # fmt: skip
+        settings = {
+            "LD_PRELOAD": str(library("mpi", str(MPICH / "mpicc"))), "ANTIPHON_TABLE": ":".join(map(str, tables)),
+            "ANTIPHON_LEAST": os.environ.get("ANTIPHON_LEAST", ""),
+        }  # fmt: skip
+        antiphon.build("mpi", str(MPICH / "mpicc"), tables)
+        antiphon.lab("up", MACHINE, scale="link=40Mbit", name=NAME)
+        try:
+            found = times([str(MPICH / "mpiexec"), "-n", str(RANKS), str(program), *SIZES], settings)
+        finally:
+            antiphon.lab("down", NAME)
+    rows: list[dict[str, Any]] = [
+        {"collective": kind, "nbytes": int(nbytes), "ranks": RANKS, "seconds": float(ours),
+         "reference_seconds": float(theirs), "ratio": float(ratio), "wanted": WANTED.get((kind, int(nbytes)))}
+        for kind, nbytes, ours, theirs, ratio in found
+    ]  # fmt: skip
+    _common.print_table(
+        ["collective", "nbytes", "call ms", "MPICH ms", "ratio", "at most ms"],
+        [
+            [r["collective"], r["nbytes"], r["seconds"] * 1e3, r["reference_seconds"] * 1e3, r["ratio"],
+             "" if r["wanted"] is None else r["wanted"] * 1e3]
+            for r in rows
+        ],
+    )  # fmt: skip
+    _common.save("lab_tcp", {"rows": rows})
+
+
+if __name__ == "__main__":
+    main()
