@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import count
 
 import numpy as np
 
@@ -17,7 +16,7 @@ from antiphon.planners.greedy.islands import Level, levels_of
 from antiphon.planners.greedy.spread import Pace, Run, Spreading, Task
 from antiphon.planners.greedy.tasks import chunks_of, task_of
 
-EFFORT = 1_500_000  # chunks brought, of one unit of effort
+EFFORT = 3_000_000  # chunks brought, of one unit of effort
 STEP = 2000  # what a step costs beside
 MOST_ROWS = 2**24
 FEW = 2**21  # rows beyond which parts are not made smaller still
@@ -25,6 +24,7 @@ SHARE = 0.05  # of what can enter a rank: kinds of hops below it do not say how 
 SMALLEST = 64  # bytes of a part
 BETTER = 0.995
 PACES = (0.0, 0.06, 0.12, 0.25)
+RESTARTS = 8
 RISE = 0.2  # a mesh fills from its corners inwards: farther each step
 
 
@@ -112,32 +112,30 @@ class Search:
     def best(self, nbytes: int, parts: int | None, pace: float | None) -> Made:
         """The fastest for the size of those that are tried: more parts as long as that helps, then other paces."""
 
-        def fastest(values: Iterator[int], make: Callable[[int], Made], found: Made) -> Made:
-            for value in values:
-                if self.spent:
-                    break
-                tried = make(value)
-                if tried.seconds(nbytes) > BETTER * found.seconds(nbytes):
-                    break
-                found = tried
-            return found
-
         first = 0.12 if pace is None else pace
-        begun = parts or self.begin(nbytes)
-        found = self.made(begun, first)
-        if parts is None:
-            more = (begun * 2**at for at in count(1) if self.rows(begun * 2**at) <= FEW and self._fits(begun * 2**at, nbytes))
-            bounded = (value for value, _ in zip(more, range(20), strict=False))
-            found = fastest(bounded, lambda value: self.made(value, first), found)
+        found = self.made(parts or self.begin(nbytes), first)
+        more = [found.parts * 2**at for at in range(1, 20)] if parts is None else []
+        found = self._faster(nbytes, found, ((more_parts, first) for more_parts in more))
         if pace is None:
             at = PACES.index(first)
-            for way in (range(at - 1, -1, -1), range(at + 1, len(PACES))):
-                found = fastest(iter(way), lambda number: self.made(found.parts, PACES[number]), found)
-        for again in range(1, 8):
-            if self.left < len(found.run.step):
+            for way in (PACES[:at][::-1], PACES[at + 1 :]):
+                found = self._faster(nbytes, found, ((found.parts, other) for other in way))
+        for again in range(1, RESTARTS):
+            if self.left < self.rows(found.parts):
                 break
             tried = self.made(found.parts, found.pace, again)
             found = min(found, tried, key=lambda made: made.seconds(nbytes))
+        return found
+
+    def _faster(self, nbytes: int, found: Made, tries: Iterable[tuple[int, float]]) -> Made:
+        """One after the other, as long as that is faster and the effort lasts."""
+        for parts, pace in tries:
+            if self.rows(parts) > min(FEW, self.left) or not self._fits(parts, nbytes):
+                break
+            tried = self.made(parts, pace)
+            if tried.seconds(nbytes) > BETTER * found.seconds(nbytes):
+                break
+            found = tried
         return found
 
     def begin(self, nbytes: int) -> int:
