@@ -51,7 +51,7 @@ def any_of(sets: Words, rng: np.random.Generator) -> Longs:
     """
     rows, words = sets.shape
     every = np.arange(rows)
-    start = rng.integers(0, words, rows)
+    start: Longs = rng.integers(0, words, rows)
     if words == 1:
         word = sets[:, 0]
         at = start

@@ -10,7 +10,7 @@ import numpy as np
 
 from antiphon.core.bounds import bound
 from antiphon.core.collective import COMBINING, Collective
-from antiphon.core.columns import Longs
+from antiphon.core.columns import Longs, narrow
 from antiphon.core.loads import throughput
 from antiphon.core.request import Request
 from antiphon.core.reshape import reverse
@@ -23,25 +23,26 @@ from antiphon.planners.greedy.hops import Hops
 from antiphon.planners.greedy.search import MOST_ROWS, PACES, Made, Search
 from antiphon.planners.greedy.spread import Run, Task
 
+MOST_BOUND = 256  # ranks up to which the bound is told, too
+
 
 def greedy(request: Request, *, parts: int | None = None, pace: float | None = None) -> Iterator[Schedule]:
     """Yields the fastest of some runs for `nbytes`; where none is given, one for every pace.
 
-    `parts`: into how many every (heaviest) block is cut. `pace`: how steps grow and shrink again, as a share of the time
-    that is over and of the time that is left (0: one part at a time on the narrowest links that matter).
+    `parts`: into how many every (heaviest) block is cut. `pace`: how steps grow and shrink again, as a share of the
+    time that is over and of the time that is left (0: one part at a time on the narrowest links that matter).
     """
     topology, collective = request.topology, request.collective
     if parts is not None and (isinstance(parts, bool) or not isinstance(parts, int) or parts < 1):
         raise Invalid(f"option parts: expected a whole number of 1 or more, got {quote(parts)}")
     if pace is not None and (isinstance(pace, bool) or not isinstance(pace, int | float) or not 0 <= pace <= 1):
         raise Invalid(f"option pace: expected a share from 0 to 1, got {quote(pace)}")
-    asked = replace(request, collective=collective)
     if collective.kind == "allreduce":
         halves = [Collective(kind, collective.ranks, collective.members) for kind in ("reducescatter", "allgather")]
-        first, second = (list(_planned(replace(asked, collective=half), parts, pace)) for half in halves)
+        first, second = (list(_planned(replace(request, collective=half), parts, pace)) for half in halves)
         made = [(compose(a, b), [*of, *other]) for (a, of), (b, other) in zip(first, second, strict=True)]
     else:
-        made = list(_planned(asked, parts, pace))
+        made = list(_planned(request, parts, pace))
     most = bound(topology, collective).without_help if topology.ranks <= MOST_BOUND else None
     for schedule, runs in made:
         rate = throughput(schedule, topology)
@@ -54,9 +55,6 @@ def greedy(request: Request, *, parts: int | None = None, pace: float | None = N
         stated = {} if most is None else {"bound": most.stated()}
         made_by = {"planner": "greedy", "options": options, "seed": request.seed, "found": told, **stated}
         yield replace(schedule, provenance=made_by)
-
-
-MOST_BOUND = 256  # ranks up to which the bound is looked for, too
 
 
 def _planned(request: Request, parts: int | None, pace: float | None) -> Iterator[tuple[Schedule, list[Made]]]:
@@ -90,10 +88,11 @@ def _spread(
 def _laid(collective: Collective, hops: Hops, task: Task, made: Made) -> Schedule:
     run = made.run if task.allowed is None else _needed(made.run, hops, task)
     direct = bool((np.diff(hops.routes.ptr) == 1).all()) and _single(hops)
+    hop = narrow(run.hop)
     return Schedule(
-        collective, made.chunks, run.step, run.chunk, hops.src[run.hop], hops.dst[run.hop],
-        np.full(len(run.step), COPY, np.uint8),
-        route=None if direct else run.hop, routes=NO_ROUTES if direct else hops.routes,
+        collective, made.chunks, narrow(run.step), narrow(run.chunk), narrow(hops.src[hop]), narrow(hops.dst[hop]),
+        np.full(len(hop), COPY, np.uint8),
+        route=None if direct else hop, routes=NO_ROUTES if direct else hops.routes,
     )  # fmt: skip
 
 

@@ -63,7 +63,11 @@ def hops_of(topology: Topology) -> Hops:
     ranks = topology.ranks
     link_src, link_dst = topology.link_src.astype(np.int64), topology.link_dst.astype(np.int64)
     direct = wide[(link_src[wide] < ranks) & (link_dst[wide] < ranks)]
-    src, dst, paths = [link_src[direct]], [link_dst[direct]], [Routes(np.arange(len(direct) + 1), direct.astype(np.int32))]
+    src, dst, paths = (
+        [link_src[direct]],
+        [link_dst[direct]],
+        [Routes(np.arange(len(direct) + 1), direct.astype(np.int32))],
+    )
     if topology.switches:
         through = _through(topology, narrow, wide)
         src.append(through[0])
@@ -74,9 +78,7 @@ def hops_of(topology: Topology) -> Hops:
     return _sorted(topology, first, last, routes, narrow, capacity)
 
 
-def _sorted(
-    topology: Topology, src: Longs, dst: Longs, routes: Routes, narrow: Floats, capacity: Floats
-) -> Hops:
+def _sorted(topology: Topology, src: Longs, dst: Longs, routes: Routes, narrow: Floats, capacity: Floats) -> Hops:
     """Numbered by kind, and dealt into batches."""
     lengths = np.diff(routes.ptr)
     width = np.minimum.reduceat(narrow[routes.links], routes.ptr[:-1]) if len(lengths) else np.zeros(0)
@@ -121,9 +123,8 @@ def _dealt(rows: Longs, src: Longs, dst: Longs, ranks: int) -> list[Longs]:
     shift = (dst[rows] - src[rows]) % ranks
     cuts = np.flatnonzero(np.diff(shift)) + 1
     parts: list[Longs] = []
-    for part in np.split(rows, cuts):  # parallel links and ways: one after the other
-        order = np.lexsort((part, src[part]))
-        part = part[order]
+    for alike in np.split(rows, cuts):  # parallel links and ways: one after the other
+        part = alike[np.lexsort((alike, src[alike]))]
         new = np.append(True, src[part][1:] != src[part][:-1])
         place = np.arange(len(part)) - np.maximum.accumulate(np.where(new, np.arange(len(part)), 0))
         parts += [part[place == number] for number in range(int(place.max(initial=-1)) + 1)]
@@ -160,25 +161,25 @@ def _through(topology: Topology, narrow: Floats, wide: Longs) -> tuple[Longs, Lo
         one, two = out[every], into[(every + shift) % ranks]  # ports by hop
         there = (one >= 0)[:, :, None] & (two >= 0)[:, None, :]
         a, b = np.where(there, one[:, :, None], 0), np.where(there, two[:, None, :], 0)
-        long = np.where(there, far[dst[a] - ranks, src[b] - ranks] + 2, FAR)
+        first, last = np.where(there, dst[a] - ranks, 0), np.where(there, src[b] - ranks, 0)
+        long = np.where(there, far[first, last] + 2, FAR)
         there &= long < FAR
         broad = np.where(there, np.minimum(narrow[a], narrow[b]), 0.0)
         best = broad.max(axis=(1, 2), initial=0.0, keepdims=True)
         there &= broad >= best
         long = np.where(there, long, FAR)
         there &= long == long.min(axis=(1, 2), initial=FAR, keepdims=True)
-        hop, _, _ = where = np.nonzero(there)
-        if not len(hop):
-            continue
+        where = np.nonzero(there)
         for breadth, length in set(zip(broad[where].tolist(), long[where].tolist(), strict=True)):
             mine = (broad[where] == breadth) & (long[where] == length)
             key = (breadth, int(length))
             found.append((key, a[where][mine], b[where][mine]))
             tally.setdefault(key, []).append(len(found) - 1)
-    for numbers in tally.values():
-        if ranks > MANY and len(numbers) > SHIFTS:
-            full = max(len(found[number][1]) for number in numbers)
-            most = [number for number in numbers if 2 * len(found[number][1]) >= full]
+    for every_one in tally.values():
+        numbers = every_one
+        if ranks > MANY and len(every_one) > SHIFTS:
+            full = max(len(found[number][1]) for number in every_one)
+            most = [number for number in every_one if 2 * len(found[number][1]) >= full]
             picked = np.unique(np.rint(np.geomspace(1, max(len(most) // 2, 1), SHIFTS // 2)).astype(int) - 1)
             numbers = sorted({*(most[at] for at in picked), *(most[-1 - at] for at in picked)})
         kept += [(src[found[n][1]], dst[found[n][2]], np.stack(found[n][1:])) for n in numbers]

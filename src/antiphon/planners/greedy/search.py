@@ -16,8 +16,7 @@ from antiphon.planners.greedy.islands import Level, levels_of
 from antiphon.planners.greedy.spread import Pace, Run, Spreading, Task
 from antiphon.planners.greedy.tasks import chunks_of, task_of
 
-EFFORT = 3_000_000  # chunks brought, of one unit of effort
-STEP = 2000  # what a step costs beside
+EFFORT = 2_000_000  # units of work (see Run) in a unit of effort
 MOST_ROWS = 2**24
 FEW = 2**21  # rows beyond which parts are not made smaller still
 SHARE = 0.05  # of what can enter a rank: kinds of hops below it do not say how long a slot is
@@ -65,10 +64,6 @@ class Search:
             self.tasks[parts] = chunks, task_of(self.topology, self.collective, self.hops, chunks)
         return self.tasks[parts]
 
-    @property
-    def spent(self) -> bool:
-        return self.left <= 0
-
     def made(self, parts: int, pace: float, again: int = 0) -> Made:
         """One run; counted."""
         key = parts, pace, again
@@ -78,7 +73,7 @@ class Search:
             slot = _slot(self.hops, self.levels, task)
             how = Pace(RISE if pace else 0.0, pace, pace)
             run = Spreading(self.hops, task, self.levels, slot, seed).run(how)
-            self.left -= len(run.step) + STEP * (int(run.step.max(initial=-1)) + 1)
+            self.left -= run.work
             latency, load = self._priced(chunks, run)
             self.known[key] = Made(chunks, run, parts, pace, seed, latency, load)
         return self.known[key]
@@ -121,7 +116,7 @@ class Search:
             for way in (PACES[:at][::-1], PACES[at + 1 :]):
                 found = self._faster(nbytes, found, ((found.parts, other) for other in way))
         for again in range(1, RESTARTS):
-            if self.left < self.rows(found.parts):
+            if self.left < found.run.work:
                 break
             tried = self.made(found.parts, found.pace, again)
             found = min(found, tried, key=lambda made: made.seconds(nbytes))
@@ -130,7 +125,8 @@ class Search:
     def _faster(self, nbytes: int, found: Made, tries: Iterable[tuple[int, float]]) -> Made:
         """One after the other, as long as that is faster and the effort lasts."""
         for parts, pace in tries:
-            if self.rows(parts) > min(FEW, self.left) or not self._fits(parts, nbytes):
+            work = found.run.work * parts // found.parts
+            if self.rows(parts) > FEW or work > self.left or not self._fits(parts, nbytes):
                 break
             tried = self.made(parts, pace)
             if tried.seconds(nbytes) > BETTER * found.seconds(nbytes):

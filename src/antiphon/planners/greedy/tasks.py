@@ -8,7 +8,7 @@ import numpy as np
 
 from antiphon.core.bounds.needs import needs_of
 from antiphon.core.collective import Collective
-from antiphon.core.columns import Bools, Longs, ranges
+from antiphon.core.columns import Bools, Floats, Longs, ranges
 from antiphon.core.schedule import Chunks
 from antiphon.core.topology import Topology
 from antiphon.errors import Infeasible, Unsupported
@@ -100,12 +100,12 @@ def _allowed(hops: Hops, have: Bools, want: Bools, source: Longs) -> Bools:
     return allowed
 
 
-def _tree(hops: Hops, root: int, used: np.ndarray[tuple[int, ...], np.dtype[np.float64]], ranks: int) -> list[Longs]:
+def _tree(hops: Hops, root: int, used: Floats, ranks: int) -> list[Longs]:
     """The hops of a tree of fewest hops to all that can be reached, level by level."""
     seen = np.zeros(ranks, np.bool_)
     seen[root] = True
     near = seen.copy()
-    levels = []
+    levels: list[Longs] = []
     while True:
         open_ = np.flatnonzero(near[hops.src] & ~seen[hops.dst])
         if not len(open_):
