@@ -11,14 +11,16 @@ from antiphon.core.collective import Collective
 from antiphon.core.columns import Floats, Longs, ranges
 from antiphon.core.schedule import Chunks
 from antiphon.core.topology import Topology
+from antiphon.errors import Unsupported
 from antiphon.planners.greedy.hops import Hops, hops_of
 from antiphon.planners.greedy.islands import Level, levels_of
-from antiphon.planners.greedy.spread import Pace, Run, Spreading, Task
+from antiphon.planners.greedy.spread import BATCH, PASSES, WORDS, Pace, Run, Spreading, Task
 from antiphon.planners.greedy.tasks import chunks_of, task_of
 
 EFFORT = 2_000_000  # units of work (see Run) in a unit of effort
 MOST_ROWS = 2**24
 FEW = 2**21  # rows beyond which parts are not made smaller still
+MOST_WORK = 50_000_000  # of one run, in units of work
 SHARE = 0.05  # of what can enter a rank: kinds of hops below it do not say how long a slot is
 SMALLEST = 64  # bytes of a part
 BETTER = 0.995
@@ -71,12 +73,28 @@ class Search:
             chunks, task = self.task(parts)
             seed = self.seed + 1000 * again
             slot = _slot(self.hops, self.levels, task)
+            self._check(task, slot)
             how = Pace(RISE if pace else 0.0, pace, pace)
             run = Spreading(self.hops, task, self.levels, slot, seed).run(how)
             self.left -= run.work
             latency, load = self._priced(chunks, run)
             self.known[key] = Made(chunks, run, parts, pace, seed, latency, load)
         return self.known[key]
+
+    def _check(self, task: Task, slot: float) -> None:
+        """Unsupported where a run would take too long: one part at a time, every batch."""
+        slots = max(
+            (level.slots(task.want & ~task.have, self.hops.capacity / slot) for level in self.levels), default=0.0
+        )
+        words = task.have.shape[1]
+        work = sum(
+            BATCH + len(batch.hop) * words // WORDS for batches in self.hops.batches for batch in batches[:PASSES]
+        )
+        if slots * work > MOST_WORK:
+            raise Unsupported(
+                f"planner greedy: {self.collective.kind} on {self.topology.ranks} ranks in {task.chunks} chunks "
+                "takes too long; use fewer parts, or planner flows or relay"
+            )
 
     def _priced(self, chunks: Chunks, run: Run) -> tuple[float, float]:
         """Steps as barriers, as model alpha-beta has them."""
@@ -156,9 +174,6 @@ def _slot(hops: Hops, levels: tuple[Level, ...], task: Task) -> float:
     if not longest:
         return 1.0
     at = max(number for number, time in enumerate(need) if time == longest)
-    into = [0.0] * len(levels)
-    for number, level in enumerate(levels):
-        into[number] = float(hops.capacity[np.unique(level.gate)].sum())
     few = [number for number in range(at, len(levels)) if _opened(hops, levels[at], number) >= SHARE]
     return float(min(hops.width[number] for number in [at, *few]))
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from antiphon.core.columns import Bools, Floats, Longs, distinct
-from antiphon.planners.greedy.bits import Words, any_of, has, no_bits, put, put_one
+from antiphon.core.columns import Bools, Floats, Longs
+from antiphon.planners.greedy.bits import Words, any_of, has, put, put_one
 from antiphon.planners.greedy.hops import Batch, Hops
 from antiphon.planners.greedy.islands import Level
 

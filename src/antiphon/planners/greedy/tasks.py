@@ -83,8 +83,8 @@ def packed_bits(cells: Bools) -> Words:
 
 
 def _allowed(hops: Hops, have: Bools, want: Bools, source: Longs) -> Bools:
-    """Whoever wants a block, and those on the way: along a tree of fewest hops from the rank that has it, over hops that
-    earlier trees used least. O(sources * hops)."""
+    """Whoever wants a block, and those on the way: along a tree of fewest hops from the rank that has it, over hops
+    that earlier trees used least. O(sources * hops)."""
     allowed = want.copy()
     used = np.zeros(len(hops))
     price = 1 / np.maximum(hops.width[hops.kind], 1e-300) if len(hops) else np.zeros(0)
@@ -145,8 +145,8 @@ def _lost(topology: Topology, holders: Sequence[int], rank: int) -> Exception:
     for holder in holders:
         if rank in reach.of(holder):
             return Unsupported(
-                f"planner greedy: what rank {rank} wants comes from rank {holder} by links without bandwidth, or farther "
-                "than it looks; use planner relay"
+                f"planner greedy: what rank {rank} wants comes from rank {holder} by links without bandwidth, or "
+                "farther than it looks; use planner relay"
             )
     return Infeasible(
         f"planner greedy: no links lead from rank {holders[0]} to rank {rank} of {topology.name}, not even by way of "
