@@ -160,8 +160,8 @@ def test_random_machines(seed: int) -> None:
         found = list(greedy(Request(machine, wanted, nbytes=nbytes, effort=0.02), **options))
     except Infeasible:
         return
-    except Unsupported as refused:
-        assert "relay" in str(refused)
+    except Unsupported:
+        assert wanted.kind == "custom"
         return
     for made in found:
         verify(made, machine).or_raise()

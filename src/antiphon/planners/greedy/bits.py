@@ -51,9 +51,8 @@ def any_of(sets: Words, rng: np.random.Generator) -> Longs:
     """
     rows, words = sets.shape
     every = np.arange(rows)
-    start = rng.integers(0, words, rows)
     filled = sets != 0
-    later = filled & (np.arange(words) >= start[:, None])
+    later = filled & (np.arange(words) >= rng.integers(0, words, rows)[:, None])
     at: Longs = np.where(later.any(axis=1), later.argmax(axis=1), filled.argmax(axis=1))
     word = sets[every, at]
     by = rng.integers(0, 64, rows).astype(np.uint64)

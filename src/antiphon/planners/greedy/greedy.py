@@ -86,7 +86,7 @@ def _spread(
 
 
 def _laid(collective: Collective, hops: Hops, task: Task, made: Made) -> Schedule:
-    run = made.run if task.allowed is None else _needed(made.run, hops, task)
+    run = made.run if task.allowed is None or task.ways is not None else _needed(made.run, hops, task)
     direct = bool((np.diff(hops.routes.ptr) == 1).all()) and _single(hops)
     hop = narrow(run.hop)
     return Schedule(

@@ -14,6 +14,7 @@ from antiphon.core.topology import Topology
 from antiphon.errors import Unsupported
 from antiphon.planners.greedy.hops import Hops, hops_of
 from antiphon.planners.greedy.islands import Level, levels_of
+from antiphon.planners.greedy.moves import Moving
 from antiphon.planners.greedy.spread import BATCH, PASSES, WORDS, Pace, Run, Spreading, Task
 from antiphon.planners.greedy.tasks import chunks_of, task_of
 
@@ -73,9 +74,12 @@ class Search:
             chunks, task = self.task(parts)
             seed = self.seed + 1000 * again
             slot = _slot(self.hops, self.levels, task)
-            self._check(task, slot)
             how = Pace(RISE if pace else 0.0, pace, pace)
-            run = Spreading(self.hops, task, self.levels, slot, seed).run(how)
+            if task.ways is not None:
+                run = Moving(self.hops, task.ways, slot, seed).run(how)
+            else:
+                self._check(task, slot)
+                run = Spreading(self.hops, task, self.levels, slot, seed).run(how)
             self.left -= run.work
             latency, load = self._priced(chunks, run)
             self.known[key] = Made(chunks, run, parts, pace, seed, latency, load)

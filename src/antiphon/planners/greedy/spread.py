@@ -15,6 +15,7 @@ from antiphon.core.columns import Bools, Floats, Longs
 from antiphon.planners.greedy.bits import Words, any_of, has, put, put_one
 from antiphon.planners.greedy.hops import Batch, Hops
 from antiphon.planners.greedy.islands import Level
+from antiphon.planners.greedy.ways import Ways
 
 DRAWS = 2  # of chunks that would do, of which the one that fewest have is taken
 BATCH, WORDS = 100, 100  # work of a batch, and words for one more
@@ -34,13 +35,15 @@ class Pace:
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """Which rank has and which wants each chunk, all of one size; `allowed`: what each may be given (None: all)."""
+    """Which rank has and which wants each chunk, all of one size; `allowed`: what each may be given (None: all).
+    `ways`: where every chunk goes from one rank to one other, the hops that it takes."""
 
     ranks: int
     chunks: int
     have: Words
     want: Words
     allowed: Words | None = None
+    ways: Ways | None = None
 
     @property
     def missing(self) -> Longs:

@@ -15,9 +15,12 @@ from antiphon.errors import Infeasible, Unsupported
 from antiphon.planners.greedy.bits import Words
 from antiphon.planners.greedy.hops import Hops
 from antiphon.planners.greedy.spread import Task
+from antiphon.planners.greedy.ways import ways_of
 from antiphon.planners.shared.reach import Reach
 
 MOST_CELLS = 2**30  # of chunks and ranks
+SWEEPS = 3
+STEEP = 6.0  # how much dearer the fullest hop is than an empty one: this power of e
 
 
 def chunks_of(collective: Collective, parts: int) -> Chunks:
@@ -54,13 +57,19 @@ def task_of(topology: Topology, collective: Collective, hops: Hops, chunks: Chun
     have, want = np.zeros((ranks, blocks), np.bool_), np.zeros((ranks, blocks), np.bool_)
     have[relation.pre_rank, relation.pre_block] = True
     want[relation.post_rank, relation.post_block] = True
-    allowed = None if (have | want).all() else _allowed(hops, have, want, relation_sources(collective))
     out = _out_of_reach(topology, hops, have, want)
     if out is not None:
         raise out
+    source = relation_sources(collective)
+    allowed, parent = (None, None) if (have | want).all() else _allowed(hops, have, want, source)
     block = chunks.block
     may = None if allowed is None else packed_bits(allowed[:, block])
-    return Task(ranks, len(chunks), packed_bits(have[:, block]), packed_bits(want[:, block]), may)
+    lacking = want & ~have
+    ways = None
+    if parent is not None and bool((have.sum(axis=0) <= 1).all() and (lacking.sum(axis=0) <= 1).all()):
+        goal = np.where(lacking.any(axis=0), lacking.argmax(axis=0), source)
+        ways = ways_of(hops, parent, source[block], goal[block])
+    return Task(ranks, len(chunks), packed_bits(have[:, block]), packed_bits(want[:, block]), may, ways)
 
 
 def relation_sources(collective: Collective) -> Longs:
@@ -82,36 +91,55 @@ def packed_bits(cells: Bools) -> Words:
     return np.ascontiguousarray(octets).view("<u8").astype(np.uint64).reshape(rows, -1)
 
 
-def _allowed(hops: Hops, have: Bools, want: Bools, source: Longs) -> Bools:
+def _allowed(hops: Hops, have: Bools, want: Bools, source: Longs) -> tuple[Bools, Longs]:
     """Whoever wants a block, and those on the way: along a tree of fewest hops from the rank that has it, over hops
-    that earlier trees used least. O(sources * hops)."""
-    allowed = want.copy()
+    that the other trees use least. Then by root and rank the hop of its tree that leads to the rank.
+
+    Every tree is grown `SWEEPS` times, each time at prices by what all others use. O(sources * hops).
+    """
+    parent = np.full((len(have), len(have)), -1, np.int64)
     used = np.zeros(len(hops))
-    price = 1 / np.maximum(hops.width[hops.kind], 1e-300) if len(hops) else np.zeros(0)
-    for root in np.unique(source).tolist():
-        mine = np.flatnonzero(source == root)
-        levels = _tree(hops, root, used, len(have))
-        wanted = want[:, mine] & ~have[:, mine]
-        for taken in reversed(levels):
-            src, dst = hops.src[taken], hops.dst[taken]
-            used[taken] += wanted[dst].sum(axis=1) * price[taken]
-            np.logical_or.at(wanted, src, wanted[dst])
-        allowed[:, mine] |= wanted
-    return allowed
+    slow = 1 / hops.width[hops.kind] if len(hops) else used
+    roots = [(root, np.flatnonzero(source == root)) for root in np.unique(source).tolist()]
+    mine_of = {root: np.zeros(len(hops)) for root, _ in roots}
+    passed: dict[int, Bools] = {}
+    rng = np.random.default_rng(0)
+    for _ in range(SWEEPS):
+        for root, mine in roots:
+            used -= mine_of[root]
+            full = used * slow
+            price = np.exp(STEEP * full / max(float(full.max(initial=0.0)), 1e-300)) * (1 + rng.random(len(hops)) / 8)
+            levels = _tree(hops, root, price * slow / slow.max(initial=1e-300), len(have))
+            wanted = want[:, mine] & ~have[:, mine]
+            mine_of[root] = np.zeros(len(hops))
+            for taken in reversed(levels):
+                src, dst = hops.src[taken], hops.dst[taken]
+                mine_of[root][taken] = wanted[dst].sum(axis=1)
+                np.logical_or.at(wanted, src, wanted[dst])
+                parent[root, dst] = taken
+            used += mine_of[root]
+            passed[root] = wanted
+    allowed = want.copy()
+    for root, mine in roots:
+        allowed[:, mine] |= passed[root]
+    return allowed, parent
 
 
-def _tree(hops: Hops, root: int, used: Floats, ranks: int) -> list[Longs]:
-    """The hops of a tree of fewest hops to all that can be reached, level by level."""
+def _tree(hops: Hops, root: int, price: Floats, ranks: int) -> list[Longs]:
+    """The hops of a tree of fewest hops to all that can be reached, the cheapest of such, level by level."""
     seen = np.zeros(ranks, np.bool_)
     seen[root] = True
-    near = seen.copy()
+    near, cost = seen.copy(), np.zeros(ranks)
     levels: list[Longs] = []
     while True:
         open_ = np.flatnonzero(near[hops.src] & ~seen[hops.dst])
         if not len(open_):
             return levels
-        order = open_[np.lexsort((hops.kind[open_], used[open_], hops.dst[open_]))]
-        taken = order[np.append(True, hops.dst[order][1:] != hops.dst[order][:-1])]
+        paid = cost[hops.src[open_]] + price[open_]
+        order = np.lexsort((paid, hops.dst[open_]))
+        order = order[np.append(True, hops.dst[open_[order]][1:] != hops.dst[open_[order]][:-1])]
+        taken = open_[order]
+        cost[hops.dst[taken]] = paid[order]
         near = np.zeros(ranks, np.bool_)
         near[hops.dst[taken]] = True
         seen |= near
