@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -62,6 +63,28 @@ class NowAndThen:
         if time.monotonic() >= self.last + EVERY and not sys.stderr.isatty():
             self.last = time.monotonic()
             say(text)
+
+
+@contextmanager
+def beats() -> Iterator[Tell]:
+    """For a log: the last of what was told, again every few seconds, with the seconds since the beginning; so that one
+    long piece of work is not silent either."""
+    latest, over, begin = ["starting"], threading.Event(), time.monotonic()
+
+    def tell(text: str) -> None:
+        latest[0] = text
+
+    def beat() -> None:
+        while not over.wait(EVERY):
+            say(f"{latest[0]} ({time.monotonic() - begin:.0f} s)")
+
+    beating = threading.Thread(target=beat, daemon=True)
+    beating.start()
+    try:
+        yield tell
+    finally:
+        over.set()
+        beating.join()
 
 
 def say(text: str) -> None:

@@ -25,7 +25,7 @@ from antiphon.cli.arguments import (  # fmt: skip
     machine_and_group,
 )
 from antiphon.cli.output import StoppedEarly, check_outputs, emit, write_pictures
-from antiphon.cli.planning import NowAndThen
+from antiphon.cli.planning import NowAndThen, beats
 from antiphon.cli.tuning_text import last_line, tuning_text, tunings_text
 from antiphon.core.files import write_bytes
 from antiphon.core.topology import Topology
@@ -97,11 +97,15 @@ Heatmap = Annotated[
 
 
 @contextmanager
-def _progress(log: bool = False) -> Iterator[Callable[[int, int, str], None] | None]:
-    """A bar on a terminal's stderr; elsewhere nothing, or with `log` a line now and then."""
-    if not sys.stderr.isatty():
+def _progress(log: bool = False) -> Iterator[Callable[[int, int, str], None]]:
+    """A bar on a terminal's stderr; elsewhere a line every few seconds, with `log` only when something is done."""
+    if not sys.stderr.isatty() and log:
         now = NowAndThen()
-        yield (lambda done, total, what: now.tell(f"{done} of {total}: {what}")) if log else None
+        yield lambda done, total, what: now.tell(f"{done} of {total}: {what}")
+        return
+    if not sys.stderr.isatty():
+        with beats() as tell:
+            yield lambda done, total, what: tell(f"{done} of {total} done, the last {what}")
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn

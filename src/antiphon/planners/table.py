@@ -126,6 +126,11 @@ TABLE = {
         "flows.flows", "flows", "the paths of the fastest flow, pipelined: the greatest rate at which data move",
         ("scatter", "gather", "alltoall", "custom"), ("pieces", "steps"), topologies="any connected one",
     ),
+    "greedy": _entry(
+        "greedy.greedy", "greedy", "step by step, every link something that is missing: quick on thousands of ranks",
+        ("broadcast", "reduce", "scatter", "gather", *ROOTLESS, "alltoall", "custom"), ("parts", "pace"),
+        topologies="any connected one",
+    ),
     "trees": _entry(
         "trees.trees", "trees", "packed trees, pipelined: the greatest rate there is, with what proves it",
         ("broadcast", "reduce", *ROOTLESS), ("pieces", "loss", "denominator"),

@@ -45,7 +45,7 @@ def trees(
     if len(collective.members) > MOST_RANKS:
         raise Unsupported(
             f"planner trees: {len(collective.members)} ranks; it takes up to {MOST_RANKS}. "
-            "Use hierarchical-ring or multi-ring"
+            "Use greedy, hierarchical-ring or multi-ring"
         )
     most = bound(topology, collective)
     limit = most.without_help

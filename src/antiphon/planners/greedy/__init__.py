@@ -1,0 +1,1 @@
+"""Step by step whatever is still missing: the planner `greedy`."""

@@ -1,0 +1,244 @@
+"""The hops between ranks, straight or through switches, dealt out into batches in which nobody sends or receives twice.
+
+A batch can be worked on as columns: its hops never bring one rank the same thing twice at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.core.columns import Bools, Floats, Longs, pointers, ranges
+from antiphon.core.routes import Routes
+from antiphon.core.topology import Topology
+
+MANY = 256  # ranks from which not all pairs behind switches are hops
+SHIFTS = 48  # how far apart those are then: so many distances of each kind
+FAR = 2**20
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Some hops: their numbers, where they begin and end, and what they load (those of hop i from ptr[i] on).
+
+    `shared`: whether two of them load the same; `order` sorts the entries by what they load.
+    """
+
+    hop: Longs
+    src: Longs
+    dst: Longs
+    ptr: Longs
+    loaded: Longs
+    order: Longs
+    shared: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Hops:
+    """All hops that are used, in kinds: the widest first, of these the shortest; `route` is the path of each."""
+
+    src: Longs
+    dst: Longs
+    kind: Longs
+    routes: Routes
+    width: Floats  # of every kind: capacity of its narrowest link or limit, in units of resources.scale
+    batches: tuple[tuple[Batch, ...], ...]  # of every kind
+    capacity: Floats  # of every link and shared limit
+
+    def __len__(self) -> int:
+        return len(self.src)
+
+
+def hops_of(topology: Topology) -> Hops:
+    """O(hops * links of a path), and the square of the switches. Of more than 256 ranks behind switches a rank has
+    hops to some of the others only, by fixed distances in the numbers of ranks."""
+    resources = topology.resources
+    capacity = np.array([float(c) for c in resources.capacity])[resources.klass]
+    narrow = capacity[: topology.links].copy()
+    limited = np.repeat(np.arange(topology.links), np.diff(resources.limit_ptr))
+    np.minimum.at(narrow, limited, capacity[resources.limit_of])
+    wide = np.flatnonzero(narrow > 0)
+    ranks = topology.ranks
+    link_src, link_dst = topology.link_src.astype(np.int64), topology.link_dst.astype(np.int64)
+    direct = wide[(link_src[wide] < ranks) & (link_dst[wide] < ranks)]
+    src, dst, paths = (
+        [link_src[direct]],
+        [link_dst[direct]],
+        [Routes(np.arange(len(direct) + 1), direct.astype(np.int32))],
+    )
+    if topology.switches:
+        through = _through(topology, narrow, wide)
+        src.append(through[0])
+        dst.append(through[1])
+        paths.append(through[2])
+    first, last = np.concatenate(src), np.concatenate(dst)
+    routes = paths[0] if len(paths) == 1 else paths[0].join(paths[1])
+    return _sorted(topology, first, last, routes, narrow, capacity)
+
+
+def _sorted(topology: Topology, src: Longs, dst: Longs, routes: Routes, narrow: Floats, capacity: Floats) -> Hops:
+    """Numbered by kind, and dealt into batches."""
+    lengths = np.diff(routes.ptr)
+    width = np.minimum.reduceat(narrow[routes.links], routes.ptr[:-1]) if len(lengths) else np.zeros(0)
+    _, kind = np.unique(np.stack([-width, lengths], axis=1), axis=0, return_inverse=True)
+    kind = kind.reshape(-1).astype(np.int64)
+    order = np.lexsort((src, (dst - src) % topology.ranks, kind))
+    src, dst, kind, routes = src[order], dst[order], kind[order], routes.take(order)
+    kinds = int(kind.max(initial=-1)) + 1
+    widths = np.zeros(kinds)
+    widths[kind] = width[order]
+    loaded, ptr = _loaded(topology, routes)
+    batches = []
+    for number in range(kinds):
+        mine = np.flatnonzero(kind == number)
+        batches.append(tuple(_batch(rows, src, dst, ptr, loaded) for rows in _dealt(mine, src, dst, topology.ranks)))
+    return Hops(src, dst, kind, routes, widths, tuple(batches), capacity)
+
+
+def _loaded(topology: Topology, routes: Routes) -> tuple[Longs, Longs]:
+    """The links and shared limits that every path loads, and where those of each begin."""
+    resources = topology.resources
+    link = routes.links.astype(np.int64)
+    owner = np.repeat(np.arange(len(routes)), np.diff(routes.ptr))
+    more = resources.limit_ptr[link + 1] - resources.limit_ptr[link]
+    shared = resources.limit_of[ranges(resources.limit_ptr[link], more)].astype(np.int64)
+    owners = np.concatenate([owner, np.repeat(owner, more)])
+    pair = np.unique(owners * (len(resources.klass) + 1) + np.concatenate([link, shared]))
+    return pair % (len(resources.klass) + 1), pointers(pair // (len(resources.klass) + 1), len(routes))
+
+
+def _batch(rows: Longs, src: Longs, dst: Longs, ptr: Longs, loaded: Longs) -> Batch:
+    many = ptr[rows + 1] - ptr[rows]
+    mine = loaded[ranges(ptr[rows], many)]
+    order = np.argsort(mine, kind="stable")
+    shared = len(mine) > 1 and bool((mine[order][1:] == mine[order][:-1]).any())
+    return Batch(rows, src[rows], dst[rows], np.append(0, np.cumsum(many)), mine, order, shared)
+
+
+def _dealt(rows: Longs, src: Longs, dst: Longs, ranks: int) -> list[Longs]:
+    """Into sets where each rank sends and receives at most once: hops that lead equally far in the numbers of ranks
+    stay together as far as may be."""
+    shift = (dst[rows] - src[rows]) % ranks
+    cuts = np.flatnonzero(np.diff(shift)) + 1
+    parts: list[Longs] = []
+    for alike in np.split(rows, cuts):  # parallel links and ways: one after the other
+        part = alike[np.lexsort((alike, src[alike]))]
+        new = np.append(True, src[part][1:] != src[part][:-1])
+        place = np.arange(len(part)) - np.maximum.accumulate(np.where(new, np.arange(len(part)), 0))
+        parts += [part[place == number] for number in range(int(place.max(initial=-1)) + 1)]
+    parts.sort(key=len, reverse=True)
+    sets: list[list[Longs]] = []
+    sends: NDArray[np.bool_] = np.zeros((len(parts), ranks), np.bool_)
+    receives: NDArray[np.bool_] = np.zeros((len(parts), ranks), np.bool_)
+    for part in parts:
+        busy = sends[: len(sets), src[part]].any(axis=1) | receives[: len(sets), dst[part]].any(axis=1)
+        free = np.flatnonzero(~busy)
+        at = int(free[0]) if len(free) else len(sets)
+        if at == len(sets):
+            sets.append([])
+        sets[at].append(part)
+        sends[at, src[part]] = receives[at, dst[part]] = True
+    return [np.concatenate(one) for one in sets]
+
+
+# ---- through switches ----
+
+
+def _through(topology: Topology, narrow: Floats, wide: Longs) -> tuple[Longs, Longs, Routes]:
+    """Of every pair of ranks behind switches the best ways: those whose ends are widest, of these the shortest."""
+    ranks = topology.ranks
+    src, dst = topology.link_src.astype(np.int64), topology.link_dst.astype(np.int64)
+    out = _ports(wide[(src[wide] < ranks) & (dst[wide] >= ranks)], src, ranks)
+    into = _ports(wide[(src[wide] >= ranks) & (dst[wide] < ranks)], dst, ranks)
+    far, ways = _switches(topology, wide)
+    kept: list[tuple[Longs, Longs, Longs]] = []
+    tally: dict[tuple[float, int], list[int]] = {}
+    found: list[tuple[tuple[float, int], Longs, Longs]] = []
+    every = np.arange(ranks)
+    for shift in range(1, ranks):
+        one, two = out[every], into[(every + shift) % ranks]  # ports by hop
+        there = (one >= 0)[:, :, None] & (two >= 0)[:, None, :]
+        a, b = np.where(there, one[:, :, None], 0), np.where(there, two[:, None, :], 0)
+        first, last = np.where(there, dst[a] - ranks, 0), np.where(there, src[b] - ranks, 0)
+        long = np.where(there, far[first, last] + 2, FAR)
+        there &= long < FAR
+        broad = np.where(there, np.minimum(narrow[a], narrow[b]), 0.0)
+        best = broad.max(axis=(1, 2), initial=0.0, keepdims=True)
+        there &= broad >= best
+        long = np.where(there, long, FAR)
+        there &= long == long.min(axis=(1, 2), initial=FAR, keepdims=True)
+        where = np.nonzero(there)
+        for breadth, length in set(zip(broad[where].tolist(), long[where].tolist(), strict=True)):
+            mine = (broad[where] == breadth) & (long[where] == length)
+            key = (breadth, int(length))
+            found.append((key, a[where][mine], b[where][mine]))
+            tally.setdefault(key, []).append(len(found) - 1)
+    for every_one in tally.values():
+        numbers = every_one
+        if ranks > MANY and len(every_one) > SHIFTS:
+            full = max(len(found[number][1]) for number in every_one)
+            most = [number for number in every_one if 2 * len(found[number][1]) >= full]
+            picked = np.unique(np.rint(np.geomspace(1, max(len(most) // 2, 1), SHIFTS // 2)).astype(int) - 1)
+            numbers = sorted({*(most[at] for at in picked), *(most[-1 - at] for at in picked)})
+        kept += [(src[found[n][1]], dst[found[n][2]], np.stack(found[n][1:])) for n in numbers]
+    if not kept:
+        nothing = np.zeros(0, np.int64)
+        return nothing, nothing, Routes(np.zeros(1, np.int64), np.zeros(0, np.int32))
+    first, last = np.concatenate([k[0] for k in kept]), np.concatenate([k[1] for k in kept])
+    ends = np.concatenate([k[2] for k in kept], axis=1)
+    return first, last, _paths(topology, ends[0], ends[1], far, ways)
+
+
+def _ports(links: Longs, end: Longs, ranks: int) -> Longs:
+    """The links of every rank, side by side, -1 where there are no more."""
+    order = links[np.argsort(end[links], kind="stable")]
+    ptr = pointers(end[order], ranks)
+    many = np.diff(ptr)
+    table = np.full((ranks, int(many.max(initial=0))), -1, np.int64)
+    table[end[order], np.arange(len(order)) - ptr[end[order]]] = order
+    return table
+
+
+def _switches(topology: Topology, wide: Longs) -> tuple[Longs, Longs]:
+    """How far every switch is from every other by way of switches, and the links from it to such, side by side."""
+    ranks, many = topology.ranks, topology.switches
+    src, dst = topology.link_src.astype(np.int64), topology.link_dst.astype(np.int64)
+    inner = wide[(src[wide] >= ranks) & (dst[wide] >= ranks)]
+    ways = _ports(inner, src - ranks, many)
+    near = np.zeros((many, many), np.float32)
+    near[src[inner] - ranks, dst[inner] - ranks] = 1
+    far = np.full((many, many), FAR, np.int64)
+    front: Bools = np.eye(many, dtype=np.bool_)
+    depth = 0
+    while front.any():
+        far[front] = depth
+        depth += 1
+        front = (front.astype(np.float32) @ near > 0) & (far == FAR)
+    return far, ways
+
+
+def _paths(topology: Topology, first: Longs, last: Longs, far: Longs, ways: Longs) -> Routes:
+    """The links of the hops from their first to their last. Of several ways as short they take one by turns."""
+    ranks = topology.ranks
+    src, dst = topology.link_src.astype(np.int64), topology.link_dst.astype(np.int64)
+    at, goal = dst[first] - ranks, src[last] - ranks
+    columns, owners = [first], [np.arange(len(first))]
+    turn = src[first] + dst[last]
+    moving = np.flatnonzero(at != goal)
+    while len(moving):
+        offered = ways[at[moving]]
+        ahead = far[np.where(offered >= 0, dst[offered] - ranks, 0), goal[moving][:, None]]
+        good = (offered >= 0) & (ahead == far[at[moving], goal[moving]][:, None] - 1)
+        place = turn[moving] % good.sum(axis=1)
+        taken = offered[np.arange(len(moving)), (np.cumsum(good, axis=1) > place[:, None]).argmax(axis=1)]
+        columns.append(taken)
+        owners.append(moving)
+        at[moving] = dst[taken] - ranks
+        moving = moving[at[moving] != goal[moving]]
+    columns.append(last)
+    owners.append(np.arange(len(first)))
+    link, owner = np.concatenate(columns), np.concatenate(owners)
+    order = np.argsort(owner, kind="stable")
+    return Routes(pointers(owner[order], len(first)), link[order].astype(np.int32))

@@ -1,0 +1,193 @@
+"""Planner `greedy`: right on machines of any kind, no longer than a plain greedy, near the bound."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from generate import collective as random_collective
+from generate import topology as random_machine
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from quick import examples
+
+from antiphon.core.bounds import bound
+from antiphon.core.collective import KINDS, Collective, custom_relation
+from antiphon.core.loads import throughput, timeline
+from antiphon.core.request import Request
+from antiphon.core.schedule import Schedule
+from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, build
+from antiphon.core.verify import verify
+from antiphon.cost.barriers.alpha_beta import alpha_beta
+from antiphon.errors import Infeasible, Invalid, Unsupported
+from antiphon.planners.greedy.greedy import greedy
+from antiphon.planners.greedy.hops import hops_of
+from antiphon.planners.greedy.search import Search
+from antiphon.topologies import topology
+
+WIRE = LinkType("wire", "1GB/s", 1e-6)
+SLOW = LinkType("slow", "250MB/s", 1e-6)
+GB = 10**9
+
+
+def planned(machine: Topology, wanted: Collective, nbytes: int | None = GB, **options: float) -> Schedule:
+    seed, effort = int(options.pop("seed", 0)), options.pop("effort", None)
+    (made,) = greedy(Request(machine, wanted, nbytes=nbytes, seed=seed, effort=effort), **options)  # type: ignore[arg-type]
+    verify(made, machine).or_raise()
+    return made
+
+
+def over(made: Schedule, machine: Topology, nbytes: int = GB) -> float:
+    """Time over what the bound allows."""
+    most = bound(machine, made.collective)
+    return alpha_beta(made, machine)(nbytes).seconds / float(most.seconds(nbytes))
+
+
+def plain_rounds(machine: Topology, rng: random.Random) -> int:
+    """The field's greedy for an allgather over equal direct links, as sets: in every round each link, in a random
+    order, takes some chunk that its end lacks and its beginning had before the round."""
+    links = list(zip(machine.link_src.tolist(), machine.link_dst.tolist(), strict=True))
+    have = [{rank} for rank in range(machine.ranks)]
+    rounds = 0
+    while any(len(mine) < machine.ranks for mine in have):
+        before = [set(mine) for mine in have]
+        rng.shuffle(links)
+        for src, dst in links:
+            new = sorted(before[src] - have[dst])
+            if new:
+                have[dst].add(rng.choice(new))
+        rounds += 1
+    return rounds
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "mesh:dims=6x6", "torus:dims=3x3x3",
+        *(pytest.param(spec, marks=pytest.mark.slow) for spec in ("mesh:dims=16x16", "torus:dims=6x6x6")),
+    ],
+)  # fmt: skip
+def test_no_longer_than_a_plain_greedy(spec: str) -> None:
+    """One chunk a rank, one chunk a link and step: at most a round more, and few more than the bound."""
+    machine = topology(spec)
+    made = planned(machine, Collective("allgather", machine.ranks), parts=1, pace=0)
+    into = np.bincount(machine.link_dst, minlength=machine.ranks)
+    least = -(-(machine.ranks - 1) // int(into.min()))
+    assert least <= made.steps <= min(plain_rounds(machine, random.Random(seed)) for seed in range(3)) + 1
+    assert made.steps <= least + 2
+
+
+@pytest.mark.parametrize(
+    ("spec", "kind", "most"),
+    [
+        ("mesh:dims=6x6", "allgather", 1.05), ("torus:dims=3x3x3", "reducescatter", 1.05),
+        ("cluster:box=dgx-a100,boxes=4", "allgather", 1.06),
+        *(
+            pytest.param(spec, kind, most, marks=pytest.mark.slow)
+            for spec, kind, most in [
+                ("dgx1v", "allreduce", 1.08), ("star:ranks=16", "allgather", 1.03),
+                ("mesh:dims=32x32", "allgather", 1.02), ("torus:dims=10x10x10", "allgather", 1.02),
+                ("torus:dims=8x8x8", "allgather", 1.02), ("cluster:box=dgx-a100,boxes=128", "allgather", 1.05),
+                ("cluster:box=dgx-a100,boxes=128", "allreduce", 1.05), ("torus:dims=16x16x16", "allgather", 1.02),
+            ]
+        ),
+    ],
+)  # fmt: skip
+def test_near_the_bound(spec: str, kind: str, most: float) -> None:
+    machine = topology(spec)
+    effort = 0.2 if machine.ranks < 64 else 1.0
+    assert over(planned(machine, Collective(kind, machine.ranks), effort=effort), machine) <= most
+
+
+def test_into_a_box_everything_comes_once() -> None:
+    """Two pairs of ranks, joined by links a quarter as wide: what crosses is all that must."""
+    links = [*both_ways([(0, 1), (2, 3)], WIRE), *both_ways([(0, 2), (1, 3)], SLOW)]
+    machine = build("pairs", 4, links)
+    made = planned(machine, Collective("allgather", 4), parts=4, pace=0)
+    crossing = (made.src // 2) != (made.dst // 2)
+    assert int(crossing.sum()) == 2 * 2 * 4
+    assert throughput(made, machine) == bound(machine, made.collective).bytes_per_second
+
+
+def test_steps_are_fewer_where_they_may_be_longer() -> None:
+    machine = topology("mesh:dims=6x6")
+    wanted = Collective("allgather", 36)
+    short, long = (planned(machine, wanted, parts=4, pace=pace, effort=0.01) for pace in (0, 0.2))
+    assert long.steps < 0.6 * short.steps
+    assert timeline(long, machine).total <= 1.1 * timeline(short, machine).total
+
+
+def test_a_seed_has_one_answer_and_effort_is_counted() -> None:
+    machine = topology("dgx1v")
+    wanted = Collective("allgather", 8)
+    first, again, other = (planned(machine, wanted, parts=4, seed=seed, effort=0.01) for seed in (1, 1, 2))
+    assert first.same_as(again)
+    assert not first.same_as(other)
+    runs = []
+    for effort in (1e-6, 0.1):
+        search = Search(machine, wanted, 0, effort)
+        search.best(GB, None, None)
+        runs.append(len(search.known))
+    assert runs[0] == 1 < runs[1]
+
+
+def test_without_a_size_there_is_one_for_every_pace() -> None:
+    machine = topology("ring:ranks=6")
+    found = list(greedy(Request(machine, Collective("allgather", 6))))
+    assert len({made.provenance["options"]["pace"] for made in found}) == len(found) == 4
+
+
+def test_beyond_256_ranks_behind_switches_some_hops_are_enough() -> None:
+    machine = topology("cluster:box=dgx-a100,boxes=40")
+    hops = hops_of(machine)
+    assert len(hops) < 64 * machine.ranks
+    for batches in hops.batches:
+        for batch in batches:
+            assert len(set(batch.src.tolist())) == len(set(batch.dst.tolist())) == len(batch.hop)
+
+
+@settings(max_examples=examples(50), deadline=None)
+@given(st.integers(0, 2**32 - 1))
+def test_random_machines(seed: int) -> None:
+    """Switches, shared limits, one-way and parallel links, groups with relays, uneven weights, several roots."""
+    rng = random.Random(seed)
+    machine = random_machine(rng, rng.randint(2, 8))
+    wanted = random_collective(rng, machine.ranks, rng.choice([*KINDS, "custom"]))
+    options = rng.choice([{}, {"parts": rng.randint(1, 5)}, {"pace": rng.choice([0, 0.1, 1])}])
+    nbytes = rng.choice([None, 1, 1000, GB])
+    try:
+        found = list(greedy(Request(machine, wanted, nbytes=nbytes, effort=0.02), **options))
+    except Infeasible:
+        return
+    except Unsupported:
+        assert wanted.kind == "custom"
+        return
+    for made in found:
+        verify(made, machine).or_raise()
+        most = bound(machine, wanted).without_help
+        if nbytes and most.bytes_per_second:
+            assert timeline(made, machine).total >= 1 / most.bytes_per_second
+
+
+def test_what_cannot_be() -> None:
+    one_way = build("one way", 2, [(0, 1, WIRE)])
+    with pytest.raises(Infeasible, match="no links lead from rank 1 to rank 0"):
+        list(greedy(Request(one_way, Collective("allgather", 2))))
+    with pytest.raises(Infeasible):
+        list(greedy(Request(one_way, Collective("allreduce", 2))))
+    sums = Collective("custom", 2, custom=custom_relation([(0, 0, 0), (0, 1, 1)], [(0, 1, None)], 2))
+    with pytest.raises(Unsupported, match="relay"):
+        list(greedy(Request(one_way, sums)))
+    for wrong in ({"parts": 0}, {"pace": -1}, {"parts": True}, {"pace": 2}):
+        with pytest.raises(Invalid):
+            list(greedy(Request(one_way, Collective("broadcast", 2)), **wrong))
+
+
+def test_links_that_share_a_limit_take_turns() -> None:
+    """A star whose centre can send no more than one of its links."""
+    links = both_ways([(0, rank) for rank in range(1, 5)], WIRE)
+    limit = SharedLimit("egress", (0, 2, 4, 6), WIRE.bandwidth)
+    machine = build("narrow", 5, links, limits=[limit])
+    made = planned(machine, Collective("scatter", 5), parts=1, pace=0)
+    assert made.steps == 4
