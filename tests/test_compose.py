@@ -28,10 +28,10 @@ from antiphon.planners.compose.compose import compose
 from antiphon.planners.compose.inside import Inside, usual
 from antiphon.planners.compose.rotate import shared
 from antiphon.planners.compose.split import Split
-from antiphon.planners.compose.splits import of_fans, splits, turned
+from antiphon.planners.compose.splits import splits, turned
 from antiphon.planners.compose.stages import KINDS, staged
 from antiphon.planners.shared.exchanges import exchanges, grain
-from antiphon.planners.shared.groups import given_groups
+from antiphon.planners.shared.groups import Groups, given_groups
 
 FAST, SLOW = LinkType("fast", "100GB/s", 1e-6), LinkType("slow", "25GB/s", 1e-6)
 
@@ -110,7 +110,7 @@ def _two_rings() -> Iterator[tuple[int, int, LinkType]]:
 
 
 def test_orders_of_levels_go_around() -> None:
-    split = Split(np.arange(24), of_fans([4, 3, 2]))
+    split = Split(np.arange(24), Groups.of_fans([4, 3, 2]))
     assert [str(one.groups) for one in turned(split)] == ["2*(3*4)", "3*(4*2)", "4*(2*3)"]
     for one in turned(split):
         assert sorted(one.seating.tolist()) == list(range(24))
@@ -121,7 +121,7 @@ def test_shares_of_unequal_dimensions_even_out_their_loads() -> None:
     machine = antiphon.topology("torus:dims=4x8")
     request = Request(machine, Collective("allgather", 32))
     inside = Inside(request, usual())
-    split = Split(np.arange(32), of_fans([8, 4]))
+    split = Split(np.arange(32), Groups.of_fans([8, 4]))
     plan = shared([staged(request.collective, one, inside, inside, "rate") for one in turned(split)])
     assert plan is not None
     assert sum(plan.shares) == 1

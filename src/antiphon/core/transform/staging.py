@@ -264,5 +264,6 @@ def _atoms(target: Collective, at: Spans, cuts: Longs) -> Chunks:
     if common >= MAX_DENOMINATOR:
         raise Unsupported(TOO_FINE)
     factor = common // whole
-    offset = inside[span] + cuts[:-1] - at.begin[span]
-    return Chunks(narrow(block), offset * factor, np.diff(cuts) * factor, common)
+    offset, share = (inside[span] + cuts[:-1] - at.begin[span]) * factor, np.diff(cuts) * factor
+    least = math.gcd(common, int(np.gcd.reduce(offset)), int(np.gcd.reduce(share)))
+    return Chunks(narrow(block), offset // least, share // least, common // least)

@@ -21,15 +21,7 @@ def given_split(text: str, members: Sequence[int]) -> Split:
     """The option `groups`: "8x4", the innermost first, or "3+4"."""
     if set(text) & set("+*()"):
         return Split(np.array(members), given_groups(text, len(members)))
-    return Split(np.array(members), of_fans(given_fans(text, len(members), "groups")))
-
-
-def of_fans(fans: Sequence[int]) -> Groups:
-    """Equal groups, the innermost first. [4, 2] is two groups of four ranks."""
-    groups = Groups.ring(fans[0])
-    for fan in fans[1:]:
-        groups = Groups.of([groups] * fan)
-    return groups
+    return Split(np.array(members), Groups.of_fans(given_fans(text, len(members), "groups")))
 
 
 def fans_of(groups: Groups) -> list[int]:
@@ -56,7 +48,7 @@ def splits(topology: Topology, members: Sequence[int]) -> list[Split]:
 def turned(split: Split) -> list[Split]:
     """Of equal groups every order of levels that begins at another one and goes on around; the split itself first.
 
-    >>> grid = Split(np.arange(6), of_fans([3, 2]))
+    >>> grid = Split(np.arange(6), Groups.of_fans([3, 2]))
     >>> [(str(one), one.seating.tolist()) for one in turned(grid)]
     [('2*3', [0, 1, 2, 3, 4, 5]), ('3*2', [0, 3, 1, 4, 2, 5])]
     """
@@ -69,7 +61,7 @@ def turned(split: Split) -> list[Split]:
     for first in axes:
         order = axes[first:] + axes[:first]
         turned_fans = [grid.shape[axis] for axis in order][::-1]
-        out.append(Split(grid.transpose(order).ravel(), of_fans(turned_fans)))
+        out.append(Split(grid.transpose(order).ravel(), Groups.of_fans(turned_fans)))
     return out
 
 

@@ -19,11 +19,11 @@ import numpy as np
 from antiphon.core.collective import DUAL, Collective
 from antiphon.core.columns import Longs
 from antiphon.core.schedule import Schedule
-from antiphon.core.transform import Part, Spans, invert, laid
+from antiphon.core.transform import Part, Spans, laid
 from antiphon.errors import Unsupported
 from antiphon.planners.compose.inside import Inside
 from antiphon.planners.compose.split import Split
-from antiphon.planners.shared.exchanges import Exchange, exchanges, grain, stretches
+from antiphon.planners.shared.exchanges import Exchange, after, backwards, exchanges, grain, stretches
 from antiphon.planners.shared.groups import Groups
 
 SMALL, STEP = 2**14, Fraction(1, 10**6)  # fewest steps, as far as they are worth it: for so many bytes, seconds each
@@ -184,20 +184,8 @@ def _gathered(found: _Found, some: Sequence[Exchange], line: int) -> tuple[list[
     return stages, parts
 
 
-def backwards(parts: Sequence[Part]) -> list[Part]:
-    """Of plans on the machine with its links turned: an allgather becomes a reducescatter."""
-    end = max((part.stop for part in parts), default=0)
-    return [replace(part, schedule=invert(part.schedule), start=end - part.stop) for part in parts]
-
-
 def _turned(stages: Sequence[Stage]) -> tuple[Stage, ...]:
     return tuple(replace(stage, turned=True) for stage in stages[::-1])
-
-
-def after(parts: Sequence[Part], before: Sequence[Part]) -> list[Part]:
-    """The same once all of `before` are done."""
-    base = max((part.stop for part in before), default=0)
-    return [replace(part, start=part.start + base) for part in parts]
 
 
 def _seated(split: Split, fine: int) -> Spans:

@@ -11,13 +11,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from antiphon.core.columns import Longs
-from antiphon.core.transform import Spans
+from antiphon.core.transform import Part, Spans, invert
+from antiphon.errors import Unsupported
 from antiphon.planners.shared.groups import Groups
+
+MOST_WHOLE = 2**62
+Path = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,7 +29,7 @@ class Exchange:
     """The seats of every row are a group; the data of its i-th is that of owner row * width + i of `where`, and as much
     of it, in proportion, as `sizes` says. `path`: the sizes of all exchanges that come before, and of this one."""
 
-    path: tuple[tuple[int, ...], ...]
+    path: Path
     seats: Longs
     where: Spans
 
@@ -40,7 +44,8 @@ class Exchange:
 
 def exchanges(groups: Groups, line: Spans) -> list[Exchange]:
     """All of them, each after those that come before it; `line` has, as its only owner, all data: an equal part for
-    every seat, one after the other. O(seats^2) spans at most, and a loop over groups.
+    every seat, one after the other; or as many owners as there are outermost groups: what each of them holds.
+    O(seats^2) spans at most, and a loop over groups.
 
     >>> from antiphon.planners.shared.groups import given_groups
     >>> line = Spans.side_by_side(np.array([4]))
@@ -49,15 +54,33 @@ def exchanges(groups: Groups, line: Spans) -> list[Exchange]:
     ((1, 1),) [[0, 2], [1, 3]] [0, 2, 1, 3] [1, 3, 2, 4]
     ((1, 1), (1, 1)) [[0, 1], [2, 3]] [0, 2, 1, 3, 0, 2, 1, 3] [1, 3, 2, 4, 1, 3, 2, 4]
     """
-    found: dict[tuple[tuple[int, ...], ...], list[Exchange]] = {}
-    for one in _within(groups, 0, (), line):
+    found: dict[Path, list[Exchange]] = {}
+    for one in _within(groups, 0, (), line) if len(line) == 1 else _among(groups, line):
         found.setdefault(one.path, []).append(one)
     return [_together(found[path]) for path in sorted(found, key=len)]
 
 
+def backwards(parts: Sequence[Part]) -> list[Part]:
+    """Parts of an allgather on the machine with its links turned become those of a reducescatter."""
+    end = max((part.stop for part in parts), default=0)
+    turned = {id(part.schedule): invert(part.schedule) for part in parts}
+    return [replace(part, schedule=turned[id(part.schedule)], start=end - part.stop) for part in parts]
+
+
+def after(parts: Sequence[Part], before: Sequence[Part]) -> list[Part]:
+    """The same once all of `before` are done."""
+    base = max((part.stop for part in before), default=0)
+    return [replace(part, start=part.start + base) for part in parts]
+
+
 def grain(groups: Groups) -> int:
     """Into how many parts the data of every seat must be cut for all borders between stretches to be whole numbers."""
-    return math.lcm(*_sizes(groups)) ** _depth(groups) if groups.parts and not groups.even() else 1
+    fine = math.lcm(*_sizes(groups)) ** _depth(groups) if groups.parts and not groups.even() else 1
+    if fine * groups.size >= MOST_WHOLE:
+        raise Unsupported(
+            "groups of so many different sizes share no common measure below 2^62; give options with fewer sizes"
+        )
+    return fine
 
 
 def _sizes(groups: Groups) -> Iterator[int]:
@@ -81,27 +104,44 @@ def _together(some: Sequence[Exchange]) -> Exchange:
     return Exchange(some[0].path, np.concatenate([one.seats for one in some]), where)
 
 
-def _within(groups: Groups, first: int, path: tuple[tuple[int, ...], ...], contents: Spans) -> Iterator[Exchange]:
+def _within(groups: Groups, first: int, path: Path, contents: Spans) -> Iterator[Exchange]:
     """What happens in a group from seat `first` on, whose ranks hold these contents together. O(spans)."""
     parts = groups.parts
     if not parts:
         return
     sizes, starts = np.array([part.size for part in parts]), np.array(groups.starts())
     edges, whole = stretches(parts)  # where holders change, in any part: over `whole`
-    stretch = np.diff(edges)
     # of content c, stretch q, part j: from (starts[j] + sizes[j] * edges[q] / whole) / groups.size of it on
-    many, q, k = len(contents), len(stretch), len(parts)
+    many, q, k = len(contents), len(edges) - 1, len(parts)
     at = (starts * whole + sizes * edges[:-1, None])[:, :, None]  # [stretch, part, content] over size * whole
-    size = np.broadcast_to((sizes * stretch[:, None])[:, :, None], (q, k, many))
+    size = np.broadcast_to((sizes * np.diff(edges)[:, None])[:, :, None], (q, k, many))
     common = math.gcd(groups.size * whole, int(np.gcd.reduce(at.ravel())), int(np.gcd.reduce(size.ravel())))
     unit = contents.lengths // (groups.size * whole // common)
     low = (at // common * unit).ravel()
     owner = np.broadcast_to(np.arange(many), (q, k, many)).ravel()
     pieces = contents.cut(owner, low, low + (size // common * unit).ravel())
-    seats = first + starts + edges[:-1, None] * sizes // whole
-    where = pieces.grouped(np.arange(q * k + 1) * many)
-    path = (*path, tuple((sizes // math.gcd(*sizes.tolist())).tolist()))
-    yield Exchange(path, seats, where)
+    yield from _on(groups, first, (*path, _ratio(sizes)), pieces, many)
+
+
+def _among(groups: Groups, shares: Spans) -> Iterator[Exchange]:
+    """The same at the outermost level, where part j holds share j, whatever its size."""
+    edges, whole = stretches(groups.parts)
+    q, k = len(edges) - 1, len(groups.parts)
+    unit = shares.lengths // whole
+    low = (edges[:-1, None] * unit).ravel()
+    pieces = shares.cut(np.tile(np.arange(k), q), low, (edges[1:, None] * unit).ravel())
+    yield from _on(groups, 0, (_ratio(shares.lengths),), pieces, 1)
+
+
+def _on(groups: Groups, first: int, path: Path, pieces: Spans, many: int) -> Iterator[Exchange]:
+    """An exchange of pieces by stretch, part and content, of which there are so many; and what follows in the parts."""
+    parts = groups.parts
+    sizes, starts = np.array([part.size for part in parts]), np.array(groups.starts())
+    edges, whole = stretches(parts)
+    q, k = len(edges) - 1, len(parts)
+    yield Exchange(
+        path, first + starts + edges[:-1, None] * sizes // whole, pieces.grouped(np.arange(q * k + 1) * many)
+    )
     if all(not part.parts for part in parts):
         return
     # every part now holds all that any of them held: content c of part j, its stretches one after the other
@@ -109,6 +149,10 @@ def _within(groups: Groups, first: int, path: tuple[tuple[int, ...], ...], conte
     inner = pieces.take(order).grouped(np.arange(k * many + 1) * q)
     for part, start in zip(parts, starts.tolist(), strict=True):
         yield from _within(part, first + start, path, inner)
+
+
+def _ratio(sizes: Longs) -> tuple[int, ...]:
+    return tuple((sizes // np.gcd.reduce(sizes)).tolist())
 
 
 def stretches(parts: Sequence[Groups]) -> tuple[Longs, int]:
