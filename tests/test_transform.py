@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from itertools import pairwise
 
 import generate
 import numpy as np
 import pytest
 from generate import cases
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from antiphon.core import reshape
 from antiphon.core.collective import Collective
 from antiphon.core.loads import claims, timeline
+from antiphon.core.request import Request
 from antiphon.core.routes import Routes, opposite_links
 from antiphon.core.schedule import COPY, REDUCE, Schedule, cut
 from antiphon.core.symmetry import automorphisms, link_map
@@ -37,6 +40,7 @@ from antiphon.core.transform import (
 )
 from antiphon.core.verify import verify
 from antiphon.errors import Invalid, Unsupported
+from antiphon.planners.classic.direct import direct
 
 LINK = LinkType("link", Fraction(10**9))
 
@@ -162,8 +166,9 @@ def test_merging_a_schedule_with_its_like(case: generate.Case, other: generate.C
     joint = merge([case.schedule, case.schedule], [1, Fraction(2, 3)])
     assert right(joint, case.topology)
     assert timeline(joint, case.topology).total == timeline(case.schedule, case.topology).total
-    if other.schedule.collective != case.schedule.collective:
-        with pytest.raises(Invalid, match="different collectives"):
+    one, two = case.schedule.collective, other.schedule.collective
+    if one.ranks != two.ranks or (one != two and set(one.members) & set(two.members)):
+        with pytest.raises(Invalid, match=r"machines of|is used by schedule 1"):
             merge([case.schedule, other.schedule])
 
 
@@ -181,6 +186,100 @@ def test_restricting_leaves_a_right_schedule_for_fewer(case: generate.Case, rng:
         assert small.collective.members == tuple(fewer)
         assert right(small, case.topology)
         assert small.transfers <= case.schedule.transfers
+
+
+# ---- groups ----
+
+
+def direct_among(kind: str, ranks: int, members: Sequence[int], root: int | None = None) -> Schedule:
+    """Everything in one step, straight to whoever needs it."""
+    wanted = Collective(kind, ranks, tuple(members), () if root is None else (root,))
+    machine = build("full", ranks, [(a, b, LINK) for a in range(ranks) for b in range(ranks) if a != b])
+    return next(iter(direct(Request(machine, wanted))))
+
+
+def full(ranks: int) -> Topology:
+    return build("full", ranks, [(a, b, LINK) for a in range(ranks) for b in range(ranks) if a != b])
+
+
+def at_once(kind: str, ranks: int, groups: Sequence[Sequence[int]], shares: list[int] | None = None) -> Schedule:
+    return merge([direct_among(kind, ranks, group) for group in groups], shares)
+
+
+BOXES, PAIRS = [[0, 1, 2], [3, 4, 5]], [[0, 3], [1, 4], [2, 5]]
+
+
+def test_two_boxes_side_by_side_and_across_them() -> None:
+    inside = at_once("reducescatter", 6, BOXES)
+    assert inside.collective.kind == "custom"
+    assert right(inside, full(6))
+    whole = compose(compose(inside, at_once("allreduce", 6, PAIRS, [1, 1, 1])), at_once("allgather", 6, BOXES))
+    assert whole.collective == Collective("allreduce", 6)
+    assert right(whole, full(6))
+    assert whole.transfers == 2 * 6 * 2 + 6  # on thirds of the data
+    gathered = compose(at_once("allgather", 6, PAIRS, [1, 1, 1]), at_once("allgather", 6, BOXES))
+    assert gathered.collective == Collective("allgather", 6)
+    assert right(gathered, full(6))
+    scattered = compose(at_once("reducescatter", 6, BOXES), at_once("reducescatter", 6, PAIRS, [1, 1, 1]))
+    assert scattered.collective == Collective("reducescatter", 6)
+    assert right(scattered, full(6))
+
+
+def test_boxes_of_unequal_size_meet_in_stretches() -> None:
+    """Two ranks and three: what each holds meets at sixths."""
+    inside = at_once("reducescatter", 5, [[0, 1], [2, 3, 4]])
+    across = at_once("allreduce", 5, [[0, 2], [0, 3], [1, 3], [1, 4]], [2, 1, 1, 2])
+    whole = compose(compose(inside, across), at_once("allgather", 5, [[0, 1], [2, 3, 4]]))
+    assert whole.collective == Collective("allreduce", 5)
+    assert right(whole, full(5))
+
+
+def test_what_has_a_root_is_composed_over_groups() -> None:
+    spread = compose(direct_among("scatter", 6, BOXES[0], 1), merge(
+        [direct_among("broadcast", 6, pair, pair[0]) for pair in PAIRS], [1, 1, 1]))  # fmt: skip
+    assert spread.collective.kind == "custom"
+    whole = compose(spread, at_once("allgather", 6, BOXES))
+    assert whole.collective == Collective("broadcast", 6, roots=(1,))
+    assert right(whole, full(6))
+    further = compose(direct_among("reduce", 6, BOXES[0], 2), direct_among("broadcast", 6, [2, 3, 4], 2))
+    assert further.collective.kind == "custom"  # of three ranks, to three others
+    assert right(further, full(6))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: compose(direct_among("reducescatter", 6, BOXES[0]), direct_among("allgather", 6, BOXES[1])),
+         "takes the part from 0 to 1/3 of the data at rank 3, where the reducescatter among ranks 0, 1, 2 does not"),
+        (lambda: compose(at_once("allgather", 6, BOXES), direct_among("allreduce", 6, range(6))), "0 twice"),
+        (lambda: at_once("allgather", 6, [[0, 1, 2], [2, 3]]), "rank 2 is used by schedule 1 .* and by schedule 2"),
+        (lambda: compose(direct_among("allgather", 6, [0, 1]), direct_among("allgather", 5, [0, 1, 2])), "5, 6 ranks"),
+    ],
+)  # fmt: skip
+def test_relations_that_do_not_meet(make: Callable[[], Schedule], message: str) -> None:
+    with pytest.raises(Invalid, match=message):
+        make()
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.data())
+def test_random_groups_put_together(data: st.DataObject) -> None:
+    """Boxes of random sizes, in a random order of ranks; across, by the stretches that their ranks hold."""
+    sizes = data.draw(st.lists(st.integers(2, 4), min_size=2, max_size=3))
+    ranks = sum(sizes)
+    order = data.draw(st.permutations(range(ranks)))
+    ends = np.cumsum([0, *sizes])
+    boxes = [sorted(order[low:high]) for low, high in pairwise(ends.tolist())]
+    edges = sorted({Fraction(i, size) for size in sizes for i in range(size + 1)})
+    across = [[box[int(low * len(box))] for box in boxes] for low in edges[:-1]]
+    shares = [high - low for low, high in pairwise(edges)]
+    pieces = data.draw(st.sampled_from([1, 3]))
+    middle = merge([pipeline(direct_among("allreduce", ranks, group), pieces) for group in across], shares)
+    inside = [pipeline(at_once(kind, ranks, boxes), pieces) for kind in ("reducescatter", "allgather")]
+    whole = compose(compose(inside[0], middle), inside[1])
+    assert whole.collective == Collective("allreduce", ranks)
+    assert whole.pieces == pieces
+    assert right(whole, full(ranks))
 
 
 # ---- by hand ----

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from antiphon.api import _given
-from antiphon.api._checked import checked, operator, public, size
+from antiphon.api._checked import checked, operator, public, size, yes_or_no
 from antiphon.api._checked import dtype as _dtype
 
 if TYPE_CHECKING:
@@ -110,6 +110,38 @@ def frontier(  # noqa: PLR0913
         _given.wanted(wanted, machine, root, ranks), machine, planner=planner, k=k, steps=steps, effort=effort,
         budget=budget, seed=seed, memory=memory, options=options, tell=tell, heard=heard, apart=apart,
     )  # fmt: skip
+
+
+@public
+def compose(
+    plans: Sequence[PlanLike], *, at_once: bool = False, shares: Sequence[float | int | str] | None = None
+) -> Plan:
+    """One plan of several for groups of ranks of one machine: one after the other, or at once. It is verified as a
+    whole, and named as the collective that it is, or else a custom one.
+
+    The data of all lie on one line, blocks side by side in the order of their numbers. What the next takes the one
+    before must leave there; Invalid says where they do not meet.
+
+    `plans`: plans or their files, each with one schedule.
+    `at_once`: side by side instead: groups that have no rank in common, each with all of the data.
+    `shares`: at once, of the data, one for each plan: [1, 1] or ["1/3", "2/3"]; then groups may have ranks in common.
+    """
+    from antiphon.errors import Invalid
+    from antiphon.select import put_together
+    from antiphon.units import exact
+
+    if isinstance(plans, str | bytes) or not isinstance(plans, Sequence):
+        raise Invalid("plans: expected several plans or files")
+    given: list[Plan] = []
+    for number, one in enumerate(plans, start=1):
+        found = _given.plans(one, f"plan {number}")
+        if len(found) > 1:
+            raise Invalid(f"plan {number}: holds {len(found)} plans ({', '.join(found)}); give one of them")
+        given += found.values()
+    if shares is not None and (isinstance(shares, str | bytes) or not isinstance(shares, Sequence)):
+        raise Invalid("shares: expected a number for each plan, such as [1, 1]")
+    parts = None if shares is None else [exact(share, f"shares[{i}]") for i, share in enumerate(shares)]
+    return put_together(given, at_once=yes_or_no(at_once, "at_once"), shares=parts)
 
 
 @public

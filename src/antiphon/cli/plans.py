@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from antiphon.api.plans import plan
+from antiphon.api.plans import compose, plan
 from antiphon.api.running import run
 from antiphon.cli.arguments import (
     Coll,
@@ -257,6 +257,30 @@ def _figures(made: Plan) -> dict[str, Any]:
     return figures_of(Plan.of(made.topology, entry.schedule, {**entry.claims, **measured}))
 
 
+def _compose_command(
+    files: Annotated[list[Path], typer.Argument(metavar="PLAN...", help="plans for groups of ranks of one machine")],
+    at_once: Annotated[
+        bool, typer.Option("--at-once", help="side by side: groups without a rank in common, or each with its share")
+    ] = False,
+    shares: Annotated[
+        str, typer.Option("--shares", metavar="1,1,...", help="at once: of the data, one for each plan")
+    ] = "",
+    out: Output = None,
+    json: Json = False,
+) -> None:
+    """Put plans together: one after the other, or at once.
+
+    Reducescatters within boxes, allreduces among those who hold the same, allgathers within boxes: an allreduce. The
+    data of all lie on one line, their blocks side by side; what the next plan takes the one before must leave there.
+    The whole is verified, and named as the collective that it is, or else a custom one.
+    """
+    check_outputs({"-o": out})
+    with working(f"putting {len(files)} plans together"):
+        made = compose(files, at_once=at_once, shares=shares.split(",") if shares else None)
+    figures = figures_of(made)
+    emit(figures, _made_text(made, figures, out), json)
+
+
 def _run_command(
     file: PlanFile,
     nbytes: Annotated[
@@ -323,6 +347,11 @@ def register(app: typer.Typer) -> None:
         short_help="Plan a collective by one planner, and prove it.",
         epilog="Example: antiphon plan allreduce dgx1v --planner multi-ring -o plan.json",
     )(_plan_command)
+    app.command(
+        "compose",
+        short_help="Put plans for groups together: one after the other, or at once.",
+        epilog="Example: antiphon compose scatter.json gather.json -o broadcast.json",
+    )(_compose_command)
     app.command(
         "verify",
         short_help="Is this plan right? Names the first thing wrong.",

@@ -2,7 +2,8 @@
 
 `sweep` lists options worth trying when tuning: few, and the defaults first. `tuned=False`: tune leaves it out unless it
 is asked for by name, because another planner (for `blink`: `trees`) does the same, at the optimum where that is known.
-`in_switches=True`: all that it makes lets switches multicast or reduce; tune asks it where some can.
+`in_switches=True`: all that it makes lets switches multicast or reduce; tune asks it where some can. `composes=True`:
+it puts plans of others together, and so is none of those itself; nor, unless named, are those that are `costly=True`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ JOINED = "any where every two ranks are linked directly or through switches"
 def _entry(
     module: str, function: str, about: str, collectives: tuple[str, ...], options: tuple[str, ...],
     *sweep: dict[str, Any], topologies: str = JOINED, process: bool = False,
-    tuned: bool = True, in_switches: bool = False,
+    tuned: bool = True, in_switches: bool = False, **more: bool,
 ) -> Entry:  # fmt: skip
     can: dict[str, Any] = {"collectives": collectives, "topologies": topologies, "options": options}
     can["sweep"] = ({}, *sweep)
@@ -31,6 +32,7 @@ def _entry(
         can["tuned"] = False
     if in_switches:
         can["in_switches"] = True
+    can |= more
     return Entry(f"antiphon.planners.{module}:{function}", about, can)
 
 
@@ -139,12 +141,21 @@ TABLE = {
     "shallow": _entry(
         "trees.shallow", "shallow", "packed trees of bounded depth, the shallow ones together with the fast ones",
         ("broadcast", "reduce"), ("depth", "pieces", "steps"), topologies="any connected one",
+        costly=True,
     ),
     "blink": _entry(
         "trees.blink", "blink", "spanning trees packed as in Blink: by multiplicative weights, then few",
         ("broadcast", "reduce", "scatter", "gather", *ROOTLESS),
         ("pieces", "epsilon", "threshold", "hybrid", "t_dpa"), topologies="any connected one of up to 64 ranks",
         tuned=False,
+    ),
+    "compose": _entry(
+        "compose.compose", "compose",
+        "plans of others for groups of ranks, put together level by level, every level at work at once",
+        ("broadcast", "reduce", *ROOTLESS, "alltoall"),
+        ("groups", "order", "inside", "best", "turn", "pieces"),
+        topologies="any whose places or links show groups that are joined among themselves (clusters, tori)",
+        composes=True,
     ),
     "nvls": _entry(
         "inswitch.nvls", "nvls",

@@ -14,6 +14,7 @@ from antiphon.select.orders import SeveralOrders
 from antiphon.select.over import Tunings, tune_over
 from antiphon.select.plans import check, every_plan, figures_of, gaps, measure, plan, proof_of
 from antiphon.select.proofs import Proofs, prove
+from antiphon.select.putting import put_together
 from antiphon.select.sweep import read_sweep
 from antiphon.select.tuner import tune
 from antiphon.select.tuning import DEFINITIONS, Listed, Tuning
@@ -56,6 +57,7 @@ __all__ = [
     "plan",
     "proof_of",
     "prove",
+    "put_together",
     "read_sweep",
     "save_plans",
     "settings",

@@ -6,6 +6,7 @@ split      every chunk in k equal parts; pipeline: set the pieces; expand: every
 apart      as expand, and pieces of different messages that meet in a step stay different messages
 as_cut     with the pieces stated in which a runtime sends what the schedule leaves whole
 merge      several schedules side by side, each for its share of the data; replicate: under symmetries
+laid       stages one after the other, each of copies of schedules at once, on their ranks and stretches of the data
 relabel    other names for the ranks; restrict: only some ranks take part, the others relay
 unjoined   every row alone: without the help of switches
 clean      without redundant and dead transfers; waste: which these are
@@ -16,9 +17,11 @@ from antiphon.core.transform.joining import compose, merge
 from antiphon.core.transform.pieces import WHOLE, Cuts, Cutting, as_cut
 from antiphon.core.transform.renaming import relabel, relabel_collective, replicate, restrict
 from antiphon.core.transform.reversing import dual, invert
+from antiphon.core.transform.staging import Part, Spans, laid
 from antiphon.core.transform.tidying import Waste, clean, plain_copies, unjoined, waste
 
 __all__ = [
-    "WHOLE", "Cuts", "Cutting", "Waste", "apart", "as_cut", "clean", "compose", "dual", "expand", "invert", "merge",
-    "pipeline", "plain_copies", "relabel", "relabel_collective", "replicate", "restrict", "split", "unjoined", "waste",
+    "WHOLE", "Cuts", "Cutting", "Part", "Spans", "Waste", "apart", "as_cut", "clean", "compose", "dual", "expand",
+    "invert", "laid", "merge", "pipeline", "plain_copies", "relabel", "relabel_collective", "replicate", "restrict",
+    "split", "unjoined", "waste",
 ]  # fmt: skip

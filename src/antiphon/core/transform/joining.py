@@ -17,6 +17,8 @@ from antiphon.core.loads import pieces_of
 from antiphon.core.routes import NO_ROUTES, Routes
 from antiphon.core.schedule import MAX_DENOMINATOR, Chunks, Local, Schedule
 from antiphon.core.transform.cutting import expand, spread
+from antiphon.core.transform.meeting import after, beside, named, overlap, told
+from antiphon.core.transform.staging import TOO_FINE, Part, Spans, laid
 from antiphon.core.transform.tidying import plain_copies
 from antiphon.errors import Invalid, Unsupported
 
@@ -118,8 +120,13 @@ def _target_chunks(target: Collective, cuts: Longs, length: int) -> Chunks:
 def compose(first: Schedule, second: Schedule) -> Schedule:
     """First the one, then the other, for the collective that they make together.
 
-    Chunks are cut at the borders of both. Equal pieces are kept (composed first, pipelined after, which is
-    faster than one pipeline after the other); different ones are expanded. O(n log n) in new rows.
+    The data of both lie on one line, their blocks side by side in the order of their numbers; chunks are cut at the
+    borders of both. What the second takes the first must leave there, else Invalid says where they do not meet.
+    Among the same ranks: reducescatter then allgather is an allreduce. Among groups, side by side by `merge`:
+    reducescatters within boxes, then allreduces among those who hold the same part, then allgathers within boxes.
+
+    Equal pieces are kept (composed first, pipelined after, which is faster than one pipeline after the other);
+    different ones are expanded. O(n log n) in new rows.
 
     >>> from antiphon.core.example import of_rows
     >>> to_one = of_rows("reduce", 3, [(0, 0, 1, 0, 1), (0, 0, 2, 0, 1)], roots=(0,))
@@ -128,6 +135,60 @@ def compose(first: Schedule, second: Schedule) -> Schedule:
     >>> whole.collective.kind, whole.step.tolist(), whole.src.tolist(), whole.dst.tolist()
     ('allreduce', [0, 0, 1, 1], [1, 2, 0, 0], [0, 0, 1, 2])
     """
+    one, other = first.collective, second.collective
+    if one.members == other.members and "custom" not in (one.kind, other.kind):
+        return _composed(first, second)
+    _same_machine("compose", [first, second])
+    lines, edges = _one_line("compose", [first, second], None)
+    before = told(one, lines[0], edges, _said(one))
+    used = distinct(np.concatenate([second.src, second.dst, np.array(other.members, np.int32)]))
+    made, where = named(after(before, told(other, lines[1], edges, _said(other)), used), one.ranks)
+    late = replace(Part.alone(second, lines[1]), start=expand(first).steps if _differ([first, second]) else first.steps)
+    return laid([Part.alone(first, lines[0]), late], made, where)
+
+
+def _said(collective: Collective) -> str:
+    """As an error names it."""
+    members = collective.members
+    some = ", ".join(map(str, members[:8]))
+    who = "all ranks" if len(members) == collective.ranks else f"ranks {some}{', ...' if len(members) > 8 else ''}"
+    return f"the {collective.kind} among {who}"
+
+
+def _same_machine(what: str, schedules: Sequence[Schedule]) -> None:
+    ranks = {s.collective.ranks for s in schedules}
+    if len(ranks) > 1:
+        some = ", ".join(map(str, sorted(ranks)))
+        raise Invalid(f"{what}: the schedules are for machines of {some} ranks; plan all of them on the same machine")
+    if any(s.local for s in schedules):
+        raise Unsupported(f"{what}: a schedule with local work at the end is not put together with other collectives")
+
+
+def _differ(schedules: Sequence[Schedule]) -> bool:
+    """Whether pieces are written out."""
+    return len({int(p) for s in schedules for p in np.unique(pieces_of(s))}) > 1
+
+
+def _one_line(what: str, schedules: Sequence[Schedule], shares: Sequence[Fraction] | None) -> tuple[list[Spans], Longs]:
+    """Where the blocks of each lie, on one line: each on all of it, or, with shares, one after the other; and where any
+    of them begins or ends."""
+    totals = [int(s.collective.weights.sum()) for s in schedules]
+    if not all(totals):
+        raise Unsupported(f"{what}: all blocks of a schedule are empty")
+    parts = [Fraction(1)] * len(schedules) if shares is None else list(shares)
+    length = math.lcm(*(part.denominator * total for part, total in zip(parts, totals, strict=True)))
+    if length * math.ceil(sum(parts)) >= MAX_DENOMINATOR:
+        raise Unsupported(TOO_FINE)
+    lines, start = [], 0
+    for schedule, part, total in zip(schedules, parts, totals, strict=True):
+        where = Spans.side_by_side(schedule.collective.weights * int(length * part / total))
+        lines.append(Spans(where.ptr, where.begin + start, where.end + start))
+        start += 0 if shares is None else int(length * part)
+    return lines, distinct(np.concatenate([*(line.begin for line in lines), *(line.end for line in lines)]))
+
+
+def _composed(first: Schedule, second: Schedule) -> Schedule:
+    """Two that both have names, among the same ranks."""
     target = _target(first.collective, second.collective)
     alike = isinstance(first.pieces, int) and isinstance(second.pieces, int) and first.pieces == second.pieces
     pieces = first.pieces if alike else 1
@@ -148,7 +209,12 @@ def compose(first: Schedule, second: Schedule) -> Schedule:
 
 
 def merge(schedules: Sequence[Schedule], shares: Sequence[Fraction | int] | None = None) -> Schedule:
-    """Side by side, in the same steps: schedule i moves its share of every block (equal shares by default). O(rows).
+    """Side by side, in the same steps. O(rows).
+
+    Of one collective schedule i moves its share of every block (equal shares by default). Of different ones, among
+    groups of ranks: with shares each has its stretch of the data, one after the other; without, every group has all of
+    the data, and no rank may be of two of them. What that is as a whole is told as a custom relation, unless it has a
+    name, to be composed with more.
 
     Two broadcasts, a third of the data by way of rank 1, the rest by way of rank 2:
 
@@ -165,7 +231,7 @@ def merge(schedules: Sequence[Schedule], shares: Sequence[Fraction | int] | None
     if len(parts) != len(schedules) or min(parts) <= 0:
         raise Invalid("merge: needs one share per schedule, each greater than 0")
     if any(s.collective != schedules[0].collective for s in schedules[1:]):
-        raise Invalid("merge: the schedules are for different collectives")
+        return _beside(schedules, parts if shares is not None else None)
     if any(s.local != schedules[0].local for s in schedules[1:]):
         raise Unsupported("merge: the schedules differ in their local work at the end")
     total = sum(parts)
@@ -193,6 +259,25 @@ def merge(schedules: Sequence[Schedule], shares: Sequence[Fraction | int] | None
         base += len(schedule.chunks)
     joint = Chunks(np.concatenate(block), np.concatenate(offset), np.concatenate(share), denominator)
     return _stack(moved, schedules[0].collective, joint, np.concatenate(pieces), schedules[0].local)
+
+
+def _beside(schedules: Sequence[Schedule], shares: Sequence[Fraction] | None) -> Schedule:
+    """Different collectives at once. Each on its stretch of the data, or each on all of them among ranks of its own."""
+    _same_machine("merge", schedules)
+    if shares is None:
+        used = [distinct(np.concatenate([s.src, s.dst, list(s.collective.members)])) for s in schedules]
+        both = overlap(used)
+        if both is not None:
+            rank, *which = both
+            one, other = (f"schedule {number + 1} ({_said(schedules[number].collective)})" for number in which)
+            raise Invalid(
+                f"merge: rank {rank} is used by {one} and by {other}, which both have all of the data; give every "
+                "schedule its share of the data, or compose them, one after the other"
+            )
+    lines, edges = _one_line("merge", schedules, shares)
+    each = [told(s.collective, line, edges, _said(s.collective)) for s, line in zip(schedules, lines, strict=True)]
+    made, where = named(beside(each), schedules[0].collective.ranks)
+    return laid([Part.alone(s, line) for s, line in zip(schedules, lines, strict=True)], made, where)
 
 
 def _room(chunks: int) -> Chunks:

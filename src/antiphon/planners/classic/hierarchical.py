@@ -3,8 +3,8 @@
 `hierarchical-ring` goes around a ring in every level, `hierarchical-ps` lets everyone in a group serve a part
 (GenTree, section 3.3 and Figure 5: m x n hierarchical co-located PS). With fan-ins f1 x f2 x ... an allreduce takes
 2 * sum(f - 1) steps with rings, 2 * levels with servers; either way every rank sends 2 (P-1)/P nbytes, most of it to
-the nearest ranks: (f1 - 1)/f1 nbytes each way within the innermost groups. Rings among groups that differ in size
-are in `_groups`.
+the nearest ranks: (f1 - 1)/f1 nbytes each way within the innermost groups. Groups may differ in size
+(`shared.exchanges`).
 """
 
 from __future__ import annotations
@@ -14,20 +14,19 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from antiphon.core.collective import Collective
-from antiphon.core.columns import Longs
 from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
-from antiphon.core.transform import compose, merge
+from antiphon.core.transform import Part, Spans, laid, merge
 from antiphon.errors import Invalid, Unsupported
-from antiphon.planners.shared.digits import BACK, DIRECT, RING, factorisations, gather_digits, given_fans
-from antiphon.planners.shared.groups import Groups, given_groups, goes, placed_groups, plan_groups
+from antiphon.planners.shared.digits import BACK, DIRECT, RING, factorisations, given_fans
+from antiphon.planners.shared.exchanges import Exchange, Path, after, backwards, exchanges, grain, stretches
+from antiphon.planners.shared.groups import Groups, chains, given_groups, placed_groups
 from antiphon.planners.shared.places import nested_groups
 from antiphon.planners.shared.routing import joined
 from antiphon.planners.shared.rows import (
     Order,
     Seats,
-    backwards,
     finish,
     given_order,
     lay,
@@ -35,7 +34,9 @@ from antiphon.planners.shared.rows import (
     per_root,
     refuse_more_than_fits,
 )
+from antiphon.planners.shared.rows import backwards as dual_backwards
 
+MOST_ROWS = 2**24
 Fans = str | int | Sequence[int]
 
 
@@ -52,10 +53,12 @@ def hierarchical_ps(
     candidates = factorisations(ranks) if fanins == "all" else [given_fans(fanins, ranks)]
     if not topology.switches and fanins == "all":  # which of them the direct links allow
         seating = given_order(order, collective)
-        candidates = [fans for fans in candidates if _goes(topology, seating, fans, DIRECT)] or candidates[:1]
+        candidates = [
+            fans for fans in candidates if _goes(topology, seating, Groups.of_fans(fans), DIRECT)
+        ] or candidates[:1]
     for fans in candidates:
         options = {"fanins": "x".join(map(str, fans)), "order": order, "pieces": pieces}
-        made = _plan(collective, order, fans, DIRECT)
+        made = _plan(collective, given_order(order, collective), Groups.of_fans(fans), DIRECT)
         yield finish(made, topology, collective, "hierarchical-ps", options, pieces)
 
 
@@ -80,44 +83,54 @@ def hierarchical_ring(
     named = ",".join(map(str, seating))
     told = str(fans) if isinstance(fans, Groups) else "x".join(map(str, fans))
     options = {"fanins": told, "order": named, "directions": directions, "pieces": depth}
-    if isinstance(fans, Groups):
-        made = merge([plan_groups(collective, seating, fans, way) for way in (1, -1)[:directions]])
-    else:
-        made = merge([_plan(collective, seating, fans, way) for way in (RING, BACK)[:directions]])
+    groups = fans if isinstance(fans, Groups) else Groups.of_fans(fans)
+    made = merge([_plan(collective, seating, groups, way) for way in (RING, BACK)[:directions]])
     yield finish(made, topology, collective, "hierarchical-ring", options, depth)
 
 
-def _plan(collective: Collective, order: Order, fans: Sequence[int], way: str) -> Schedule:
+def _plan(collective: Collective, seating: Sequence[int], groups: Groups, way: str) -> Schedule:
     kind = collective.kind
-    if kind == "allgather":
-        seats = Seats.of(collective, order)
-        moves = gather_digits(fans, range(len(fans))[::-1], way)  # far away first, while there is little to send
-        return lay(collective, seats, moves.step, seats.member[moves.origin], moves.src, moves.dst)
     if kind == "broadcast":
-        return per_root(collective, lambda one: _chains(one, order, fans, way))
-    if kind in ("reducescatter", "reduce"):
-        return backwards(collective, lambda one: _plan(one, order, fans, way))
-    parts = (part(collective, half) for half in ("reducescatter", "allgather"))
-    first, second = (_plan(half, order, fans, way) for half in parts)
-    return compose(first, second)
+        return per_root(collective, lambda one: chains(one, seating, groups, -1 if way == BACK else 1))
+    if kind == "reduce":
+        return dual_backwards(collective, lambda one: _plan(one, seating, groups, way))
+    size, fine = len(seating), grain(groups)
+    seats = Seats.of(collective, seating)
+    line = Spans.side_by_side(np.full(size, fine)).take(seats.member)  # in the order of seats
+    where = Spans.side_by_side(np.full(size, fine))
+    if kind == "allreduce":
+        where = where.grouped(np.array([0, size]))
+        if not groups.even():  # every outermost group stands for as much of the data
+            where = Spans.side_by_side(np.array([len(groups.parts) * fine]))
+            line = Spans.side_by_side(np.full(len(groups.parts), fine))
+    if groups.even() or kind != "allreduce":
+        line = line.grouped(np.array([0, size]))
+    gather = _gathered(exchanges(groups, line), seats, way)
+    scatter = [] if kind == "allgather" else backwards(gather)
+    parts = [*scatter, *(after(gather, scatter) if kind != "reducescatter" else [])]
+    return laid(parts, part(collective, kind), where)
 
 
-def _chains(collective: Collective, order: Order, fans: Sequence[int], way: str) -> Schedule:
-    """A chain through the outermost level from the root, from each of these through the next level, and so on."""
-    seats = Seats.of(collective, order)
-    have = np.flatnonzero(seats.rank == collective.roots[0])
-    when = np.zeros(1, np.int64)  # the step from which each can send
+def _gathered(some: Sequence[Exchange], seats: Seats, way: str) -> list[Part]:
+    """Every exchange as soon as those that come before it are done, around a ring or straight to all."""
+    stop: dict[Path, int] = {(): 0}
+    parts = []
+    for one in some:
+        parts.append(
+            Part(_within(one.sizes, way), seats.rank[one.seats].astype(np.int64), one.where, start=stop[one.path[:-1]])
+        )
+        stop[one.path] = parts[-1].stop
+    return parts
+
+
+def _within(sizes: Sequence[int], way: str) -> Schedule:
+    """An allgather among the ranks of a group, of blocks of these sizes."""
+    every = Collective("allgather", len(sizes), weights=np.array(sizes))
+    hop, here = (x.ravel() for x in np.indices((len(sizes) - 1, len(sizes))))
+    if way == DIRECT:
+        return lay(every, Seats.of(every), hop * 0, here, here, (here + hop + 1) % len(sizes))
     turn = -1 if way == BACK else 1
-    rows: list[tuple[Longs, Longs, Longs]] = []
-    for level in range(len(fans))[::-1]:
-        f, t = fans[level], int(np.prod(fans[:level], dtype=np.int64))
-        digit = have // t % f
-        hop = np.arange(f)[:, None]
-        seat = have + ((digit + turn * hop) % f - digit) * t
-        rows.append(((when + hop[:-1]).ravel(), seat[:-1].ravel(), seat[1:].ravel()))
-        have, when = seat.ravel(), (when + hop).ravel()
-    step, src, dst = (np.concatenate(column) for column in zip(*rows, strict=True))
-    return lay(collective, seats, step, np.zeros_like(step), src, dst)
+    return lay(every, Seats.of(every), hop, (here - turn * hop) % len(sizes), here, (here + turn) % len(sizes))
 
 
 def _levels(
@@ -131,16 +144,16 @@ def _levels(
         return given_fans(fanins, ranks), given_order(order, collective)
     if order is None:
         groups, seating = placed_groups(topology, collective.members)
-        if not groups.even() and goes(topology, seating, groups):
+        if not groups.even() and _goes(topology, seating, groups):
             return groups, seating
         fans, seating = nested_groups(topology, collective.members)
-        if len(fans) > 1 and _goes(topology, seating, fans):
+        if len(fans) > 1 and _goes(topology, seating, Groups.of_fans(fans)):
             return fans, seating
     seating = given_order(order, collective)
     candidates = factorisations(ranks)
     candidates.sort(key=lambda fans: (len(fans) == 1, len(fans), max(fans), [-f for f in fans]))
     for fans in candidates:
-        if _goes(topology, seating, fans):
+        if _goes(topology, seating, Groups.of_fans(fans)):
             return fans, seating
     raise Unsupported(
         f"planner hierarchical-ring: no factorisation of the {ranks} ranks makes rings of links or paths through "
@@ -149,16 +162,15 @@ def _levels(
     )
 
 
-def _goes(topology: Topology, seating: Sequence[int], fans: Sequence[int], way: str = RING) -> bool:
-    """Whether every hop of every ring both ways, or all within every group, has a link or a path through switches."""
-    rank, here = np.array(seating, np.int32), np.arange(len(seating))
-    src, dst = [], []
-    stride = 1
-    for f in fans:
-        digit = here // stride % f
-        away = np.arange(1, f)[:, None] if way == DIRECT else np.array([[1], [f - 1]])
-        to = here + ((digit + away) % f - digit) * stride
-        src.append(np.broadcast_to(rank, to.shape).ravel())
-        dst.append(rank[to].ravel())
-        stride *= f
+def _goes(topology: Topology, seating: Sequence[int], groups: Groups, way: str = RING) -> bool:
+    """Whether every hop of every ring both ways, or all within every group, has a link or a path through switches; no
+    where there would be far too many transfers."""
+    size = len(seating)
+    if groups.parts and size * len(groups.parts) * len(stretches(groups.parts)[0]) > MOST_ROWS:
+        return False
+    rank, src, dst = np.array(seating, np.int32), [], []
+    for one in exchanges(groups, Spans.side_by_side(np.array([size * grain(groups)]))):
+        for away in range(1, one.width) if way == DIRECT else (1, -1):
+            src.append(rank[one.seats].ravel())
+            dst.append(np.roll(rank[one.seats], -away, axis=1).ravel())
     return joined(topology, np.concatenate(src), np.concatenate(dst))

@@ -1,0 +1,269 @@
+"""A schedule made of parts: copies of small schedules, each on its ranks, its stretches of the data and at its time.
+
+All data lie on one line. What a part works on are stretches of it, so parts need not know how others cut the data:
+chunks are cut where any part has a border, and the rows of all follow. Nothing here asks whether one part leaves what
+the next one takes: `verify` judges the outcome.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.core.collective import Collective
+from antiphon.core.columns import Ints, Longs, distinct, narrow, numbered, own, pointers, ranges
+from antiphon.core.loads import pieces_of
+from antiphon.core.routes import Routes
+from antiphon.core.schedule import MAX_DENOMINATOR, Chunks, Schedule
+from antiphon.core.transform.cutting import MAX_ROWS, expand
+from antiphon.core.transform.tidying import plain_copies
+from antiphon.errors import Unsupported
+
+TOO_FINE = "compose: the shares of the chunks have no common denominator below 2^62; use rounder shares or fewer parts"
+
+
+@dataclass(frozen=True, eq=False)
+class Spans:
+    """Stretches of the line: those of owner i are ptr[i] to ptr[i + 1], in this order, and none of them is empty."""
+
+    ptr: Longs
+    begin: Longs
+    end: Longs
+
+    @staticmethod
+    def of(owner: Longs, begin: Longs, end: Longs, owners: int) -> Spans:
+        """Of owners in ascending order. What is empty is left out; what touches the one before it becomes one with
+        it. O(spans).
+
+        >>> spans = Spans.of(np.array([0, 0, 1]), np.array([0, 3, 7]), np.array([3, 5, 9]), 2)
+        >>> spans.ptr.tolist(), spans.begin.tolist(), spans.end.tolist()
+        ([0, 1, 2], [0, 7], [5, 9])
+        """
+        some = begin < end
+        owner, begin, end = owner[some], begin[some], end[some]
+        new = np.ones(len(owner), np.bool_)
+        new[1:] = (owner[1:] != owner[:-1]) | (begin[1:] != end[:-1])
+        first = np.flatnonzero(new)
+        last = np.append(first[1:], len(owner)) - 1 if len(first) else first
+        return Spans(pointers(owner[first], owners), begin[first], end[last])
+
+    @staticmethod
+    def side_by_side(lengths: Longs) -> Spans:
+        """One stretch for every owner, one after the other."""
+        end = np.cumsum(lengths)
+        return Spans.of(np.arange(len(lengths)), end - lengths, end, len(lengths))
+
+    @property
+    def owner(self) -> Longs:
+        return np.repeat(np.arange(len(self)), np.diff(self.ptr))
+
+    @cached_property
+    def lengths(self) -> Longs:
+        """What each owner has, in all."""
+        total: Longs = np.concatenate([[0], np.cumsum(self.end - self.begin)])
+        return total[self.ptr[1:]] - total[self.ptr[:-1]]
+
+    def __len__(self) -> int:
+        return len(self.ptr) - 1
+
+    def take(self, owners: Longs) -> Spans:
+        """Those of some owners, in this order. O(spans taken)."""
+        count = np.diff(self.ptr)[owners]
+        at = ranges(self.ptr[owners], count)
+        return Spans(np.concatenate([[0], np.cumsum(count)]), self.begin[at], self.end[at])
+
+    def grouped(self, ptr: Longs) -> Spans:
+        """Fewer owners: owner i has, one after the other, what those from ptr[i] to ptr[i + 1] had. O(spans)."""
+        owner = np.repeat(np.arange(len(ptr) - 1), np.diff(self.ptr[ptr]))
+        return Spans.of(owner, self.begin, self.end, len(ptr) - 1)
+
+    def scaled(self, factor: int) -> Spans:
+        return self if factor == 1 else Spans(self.ptr, self.begin * factor, self.end * factor)
+
+    def cut(self, owner: Longs, low: Longs, high: Longs) -> Spans:
+        """Per row what lies from `low` to `high` of all that its owner has, laid side by side. O(rows and spans).
+
+        Of stretches from 0 to 4 and from 10 to 14 the part from 3 to 6:
+
+        >>> both = Spans(np.array([0, 2]), np.array([0, 10]), np.array([4, 14]))
+        >>> part = both.cut(np.array([0]), np.array([3]), np.array([6]))
+        >>> part.begin.tolist(), part.end.tolist()
+        ([3, 10], [4, 12])
+        """
+        size = self.end - self.begin
+        stop = np.cumsum(size)
+        start = stop - size
+        base = np.concatenate([[0], stop])[self.ptr[:-1]][owner] if len(size) else np.zeros(len(owner), np.int64)
+        low, high = low + base, high + base
+        first = np.searchsorted(stop, low, side="right")
+        count = np.maximum(np.searchsorted(start, high, side="left") - first, 0) * (low < high)
+        at, row = ranges(first, count), np.repeat(np.arange(len(owner)), count)
+        begin = self.begin[at] + np.maximum(low[row] - start[at], 0)
+        end = self.end[at] - np.maximum(stop[at] - high[row], 0)
+        return Spans.of(row, begin, end, len(owner))
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Copies of a schedule that work at once: in copy g its rank i is ranks[g, i], its block b the data of owner
+    g * blocks + b of `where`, its link l, if links are to be renamed, links[g, l]. It begins in step `start`."""
+
+    schedule: Schedule
+    ranks: Longs
+    where: Spans
+    links: Ints | None = None
+    start: int = 0
+
+    @staticmethod
+    def alone(schedule: Schedule, where: Spans) -> Part:
+        """Just the schedule, among the ranks that it names itself."""
+        return Part(schedule, np.arange(schedule.collective.ranks)[None], where)
+
+    @property
+    def stop(self) -> int:
+        """The first step after it."""
+        return self.start + self.schedule.steps
+
+    @property
+    def grain(self) -> int:
+        """By how much the line must be finer for all borders of chunks to be whole numbers."""
+        denominator = self.schedule.chunks.denominator
+        return denominator // math.gcd(denominator, int(np.gcd.reduce(self.where.lengths)))
+
+    def bounds(self) -> tuple[Longs, Longs]:
+        """Of chunk c in copy g, number g * chunks + c: from where to where it lies in all that `where` has."""
+        chunks, blocks = self.schedule.chunks, self.schedule.collective.blocks
+        owner = (np.arange(len(self.ranks))[:, None] * blocks + chunks.block).ravel()
+        lengths = self.where.lengths
+        unit = lengths[owner] // chunks.denominator
+        low = (np.cumsum(lengths) - lengths)[owner] + np.tile(chunks.offset, len(self.ranks)) * unit
+        return low, low + np.tile(chunks.share, len(self.ranks)) * unit
+
+
+def laid(parts: Sequence[Part], target: Collective, at: Spans, pieces: int = 1) -> Schedule:
+    """All parts together, as a schedule of `target`, whose block b is what owner b of `at` has; the owners of `at` have
+    the whole line, each stretch once. O(n log n) in new rows and in spans, and a loop over parts.
+
+    Where all parts have as many pieces, so has the whole. Otherwise pieces are written out, and the whole has `pieces`.
+
+    Ranks 0 and 1 exchange, and 2 and 3; then 0 and 2, and 1 and 3, what both have.
+
+    >>> from antiphon.core.example import of_rows
+    >>> swap = of_rows("allgather", 2, [(0, 0, 0, 1, 0), (0, 1, 1, 0, 0)])
+    >>> line = Spans.side_by_side(np.ones(4, np.int64))
+    >>> near = Part(swap, np.array([[0, 1], [2, 3]]), line)
+    >>> far = Part(swap, np.array([[0, 2], [1, 3]]), Spans.side_by_side(np.array([2, 2])).take(np.array([0, 1, 0, 1])))
+    >>> whole = laid([near, replace(far, start=1)], Collective("allgather", 4), line)
+    >>> [column.tolist() for column in (whole.step[4:], whole.chunk[4:], whole.src[4:], whole.dst[4:])]
+    [[1, 1, 1, 1, 1, 1, 1, 1], [0, 1, 2, 3, 0, 1, 2, 3], [0, 0, 2, 2, 1, 1, 3, 3], [2, 2, 0, 0, 3, 3, 1, 1]]
+    """
+    depths = {int(p) for part in parts for p in np.unique(pieces_of(part.schedule))}
+    kept = depths.pop() if len(depths) == 1 else 0
+    parts = [_plain(part, bool(kept)) for part in parts]
+    scale = math.lcm(*(part.grain for part in parts))
+    if int(at.end.max(initial=0)) * scale >= MAX_DENOMINATOR:
+        raise Unsupported(TOO_FINE)
+    at, parts = at.scaled(scale), [replace(part, where=part.where.scaled(scale)) for part in parts]
+    cuts = distinct(np.concatenate([at.begin, at.end, *(border for part in parts for border in _borders(part))]))
+    tables: list[tuple[Longs, Ints]] = []
+    before = {"route": 0, "joint": 0}
+    columns = [_rows(part, cuts, before, tables) for part in parts]
+    joint: dict[str, Any] = {name: own(np.concatenate([c[name] for c in columns])) for name in columns[0]}
+    chunks = _atoms(target, at, cuts)
+    return Schedule(target, chunks, **joint, routes=_tabled(tables), pieces=kept or pieces)
+
+
+def _plain(part: Part, kept: bool) -> Part:
+    """What an earlier part left in a cell that this one takes for empty must not be added to."""
+    made = plain_copies(part.schedule)
+    if kept:
+        made = replace(made, pieces=1)
+    return replace(part, schedule=made if kept else expand(made))
+
+
+def _borders(part: Part) -> tuple[Longs, Longs, Longs]:
+    """Where spans begin and end, and where chunks begin, on the line."""
+    where = part.where
+    low, high = part.bounds()
+    low = low[low < high]
+    stop = np.cumsum(where.end - where.begin)
+    span = np.searchsorted(stop, low, side="right")
+    return where.begin, where.end, (where.end[span] - (stop[span] - low)).astype(np.int64)
+
+
+def _rows(part: Part, cuts: Longs, before: dict[str, int], tables: list[tuple[Longs, Ints]]) -> dict[str, NDArray[Any]]:
+    """The columns of one part, every chunk cut at all of `cuts`. O(new rows)."""
+    made, copies = part.schedule, len(part.ranks)
+    first = np.searchsorted(cuts, part.where.begin)
+    count = np.searchsorted(cuts, part.where.end) - first
+    atom = ranges(first, count)  # all that `where` has, in order
+    start = np.concatenate([[0], np.cumsum(cuts[atom + 1] - cuts[atom])])
+    low, high = (np.searchsorted(start, bound) for bound in part.bounds())
+    copy = np.repeat(np.arange(copies), made.transfers)
+    key = copy * len(made.chunks) + np.tile(made.chunk, copies)
+    times = (high - low)[key]
+    total = int(times.sum())
+    if total > MAX_ROWS:
+        raise Unsupported(f"compose: there would be {total} transfers; at most {MAX_ROWS}")
+    row = np.repeat(np.tile(np.arange(made.transfers), copies), times)
+    copy = np.repeat(copy, times)
+    chunk = atom[ranges(low[key], times)]
+
+    def numbers(column: Ints | None, name: str, many: int) -> NDArray[Any]:
+        if column is None:
+            return np.full(total, -1, np.int32)
+        here = column[row].astype(np.int64)
+        if name == "joint":  # one for each copy and each of the new chunks
+            here = np.where(here < 0, -1, numbered(here, copy, chunk))
+            many = int(here.max(initial=-1)) + 1
+        elif part.links is not None:
+            here = np.where(here < 0, -1, here + copy * len(made.routes))
+        here = np.where(here < 0, -1, here + before[name])
+        before[name] += many
+        return here
+
+    if part.links is None:
+        tables.append((np.diff(made.routes.ptr), made.routes.links))
+    else:
+        tables.append((np.tile(np.diff(made.routes.ptr), copies), part.links[:, made.routes.links].ravel()))
+    return {
+        "step": narrow(made.step[row] + part.start), "chunk": narrow(chunk),
+        "src": narrow(part.ranks[copy, made.src[row]]), "dst": narrow(part.ranks[copy, made.dst[row]]),
+        "op": made.op[row], "src_slot": made.slot("src")[row], "dst_slot": made.slot("dst")[row],
+        "route": numbers(made.route, "route", len(tables[-1][0])), "joint": numbers(made.joint, "joint", 0),
+    }  # fmt: skip
+
+
+def _tabled(tables: Sequence[tuple[Longs, Ints]]) -> Routes:
+    """The routes of all parts in one table."""
+    lengths = np.concatenate([np.zeros(1, np.int64), *(lengths for lengths, _ in tables)])
+    links = np.concatenate([np.zeros(0, np.int32), *(links for _, links in tables)])
+    return Routes(np.cumsum(lengths), links.astype(np.int32))
+
+
+def _atoms(target: Collective, at: Spans, cuts: Longs) -> Chunks:
+    """A chunk from each cut to the next, in the block of the target to which it belongs. O(cuts log blocks).
+
+    >>> chunks = _atoms(Collective("allgather", 2), Spans.side_by_side(np.array([2, 2])), np.array([0, 1, 2, 4]))
+    >>> chunks.block.tolist(), chunks.offset.tolist(), chunks.share.tolist(), chunks.denominator
+    ([0, 0, 1], [0, 1, 0], [1, 1, 2], 2)
+    """
+    size = at.end - at.begin
+    inside = np.cumsum(size) - size - np.repeat((np.cumsum(at.lengths) - at.lengths), np.diff(at.ptr))
+    order = np.argsort(at.begin)
+    span = order[np.searchsorted(at.begin[order], cuts[:-1], side="right") - 1]
+    block = at.owner[span]
+    whole = at.lengths[block]
+    common = math.lcm(*np.unique(whole).tolist())
+    if common >= MAX_DENOMINATOR:
+        raise Unsupported(TOO_FINE)
+    factor = common // whole
+    offset, share = (inside[span] + cuts[:-1] - at.begin[span]) * factor, np.diff(cuts) * factor
+    least = math.gcd(common, int(np.gcd.reduce(offset)), int(np.gcd.reduce(share)))
+    return Chunks(narrow(block), offset // least, share // least, common // least)

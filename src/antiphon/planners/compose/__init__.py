@@ -1,0 +1,1 @@
+"""Plans put together: what other planners do in groups of ranks, level by level."""

@@ -1,0 +1,247 @@
+"""Planner `compose`: plans of other planners for groups of ranks, put together level by level.
+
+An allgather is one among groups, then within them; a reducescatter the same backwards, an allreduce both. Where the
+levels have links of their own (the dimensions of a torus), the data go in parts, each of which begins at another level,
+so that all links work at once. Groups that are alike are planned once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from antiphon.core.loads import throughput, timeline
+from antiphon.core.request import Request
+from antiphon.core.reshape import reverse
+from antiphon.core.routes import NO_ROUTES
+from antiphon.core.schedule import Schedule
+from antiphon.core.topology import Topology
+from antiphon.core.transform import merge
+from antiphon.cost.barriers.alpha_beta import alpha_beta
+from antiphon.errors import AntiphonError, Invalid, Unsupported, quote
+from antiphon.planners.compose.inside import Inside, usual
+from antiphon.planners.compose.rotate import Plan, shared
+from antiphon.planners.compose.split import Split
+from antiphon.planners.compose.splits import given_split, splits, turned
+from antiphon.planners.compose.stages import AIMS, Staged, staged
+from antiphon.planners.shared.pieces import RANGE, best_pieces
+from antiphon.planners.shared.routing import routed
+from antiphon.planners.shared.rows import Order, given_order
+from antiphon.registry import find
+
+EFFORT = 24.0  # kinds of groups that are planned, where no effort is given
+MOST_BUILT = 2  # of those that look best for one aim, with one order of levels and with all
+MOST_ROUTED = 2**22  # transfers of a schedule for which other ways through switches are tried
+FEW_ROWS = 2**17  # up to which the best number of pieces is looked for with the model itself
+
+
+def compose(
+    request: Request, *, groups: str = "", order: Order = None, inside: str = "", best: str = "",
+    turn: bool | None = None, pieces: int | None = None,
+) -> Iterator[Schedule]:  # fmt: skip
+    """Yields the plans of fewest steps, of least time and of greatest rate, of all splits; for a size the fastest.
+
+    `groups`: such as "8x4", four groups of eight, or "3+4"; by default what the places of the ranks and the widths of
+    links show. `inside`: the planners that may plan within groups ("direct,trees"), by default all of the table that
+    are quick. `best`: only that plan, steps, time or rate. `turn`: the data in parts that begin at different levels (by
+    default where that is faster). Effort is counted: a unit for each kind of group that is planned; then no more splits
+    are looked at.
+    """
+    wanted = _Wanted.of(request, groups, order, inside, best, turn)
+    made = [one for aim in wanted.aims for one in _best(wanted, aim)]
+    if not made:
+        raise Unsupported(wanted.why or _NONE.format(wanted.request.topology.name))
+    told = _distinct(made)
+    if request.nbytes is None:
+        for one in told:
+            finer = RANGE if one.aim == "rate" and one.piped < one.alone else RANGE[:1]
+            yield from (one.ready(depth, wanted) for depth in (finer if pieces is None else (pieces,)))
+        return
+    ready = [one.ready(_pieces(one.schedule, request, pieces), wanted) for one in told]
+    price = [alpha_beta(one, request.topology, profile=request.profile)(request.nbytes).seconds for one in ready]
+    yield ready[int(np.argmin(price))]
+
+
+_NONE = (
+    "planner compose: {} shows no groups of ranks, neither by places nor by the widths of its links; give --option "
+    "groups=4x2, or use planner trees or relay"
+)
+
+
+@dataclass(eq=False)
+class _Wanted:
+    """What is asked for, and what was found while looking."""
+
+    request: Request
+    splits: list[Split]
+    names: tuple[str, ...]
+    aims: tuple[str, ...]
+    turn: bool | None
+    given: dict[str, Any]
+    why: str = ""
+    looked: bool = False  # at all splits that there is effort for
+
+    def __post_init__(self) -> None:
+        self.forth = Inside(self.request, self.names)
+        self.back = Inside(replace(self.request, topology=reverse(self.request.topology)), self.names)
+
+    def staged(self, split: Split, aim: str) -> Staged:
+        return staged(self.request.collective, split, self.forth, self.back, aim)
+
+    @property
+    def spent(self) -> bool:
+        """Whether so many kinds of groups were planned as the effort allows, and this is the first time round."""
+        most = EFFORT if self.request.effort is None else self.request.effort
+        return self.forth.tried + self.back.tried >= most and not self.looked
+
+    @staticmethod
+    def of(request: Request, groups: str, order: Order, inside: str, best: str, turn: bool | None) -> _Wanted:
+        members = given_order(order, request.collective)
+        if best and best not in AIMS:
+            raise Invalid(f"option best: expected {', '.join(AIMS)}, got {quote(best)}")
+        if turn is not None and not isinstance(turn, bool):
+            raise Invalid(f"option turn: expected yes or no, got {quote(turn)}")
+        names = tuple(name.strip() for name in str(inside).split(",") if name.strip())
+        for name in names:
+            if find("planner", name).can.get("composes"):
+                raise Invalid(f"option inside: planner {name} composes itself; name one that plans directly")
+        found = [given_split(str(groups), members)] if groups else splits(request.topology, members)
+        if groups and not any(part.parts for part in found[0].groups.parts):
+            raise Invalid(f"option groups: {quote(groups)} is one group; give two levels or more, such as 4x2")
+        given = {"inside": ",".join(names) or None, "turn": turn}
+        return _Wanted(request, found, names or usual(), (best,) if best else tuple(AIMS), turn, given)
+
+
+@dataclass(frozen=True, eq=False)
+class _Made:
+    schedule: Schedule
+    aim: str
+    split: Split
+    shares: tuple[Fraction, ...]
+    levels: tuple[str, ...]
+    alone: Fraction
+    piped: Fraction
+
+    @property
+    def steps(self) -> int:
+        return self.schedule.steps
+
+    def ready(self, pieces: int, wanted: _Wanted) -> Schedule:
+        """With its pieces, and the options that give it again."""
+        seating = self.split.seating.tolist()
+        plain = seating == sorted(seating)
+        options = {
+            "groups": str(self.split), "order": None if plain else ",".join(map(str, seating)), "best": self.aim,
+            **wanted.given, "turn": len(self.shares) > 1, "pieces": pieces,
+        }  # fmt: skip
+        found: dict[str, Any] = {"levels": list(self.levels)}
+        if len(self.shares) > 1:
+            found["shares"] = [str(share) for share in self.shares]
+        stated = {key: value for key, value in options.items() if value is not None}
+        provenance = {"planner": "compose", "options": stated, "found": found}
+        return replace(self.schedule, pieces=pieces, provenance=provenance)
+
+
+def _best(wanted: _Wanted, aim: str) -> list[_Made]:
+    """The best for this aim: the splits that look best by what their levels take are laid, and measured."""
+    looked: list[tuple[tuple[Fraction | int, ...], int, Plan]] = []
+    for number, split in enumerate(wanted.splits):
+        if number and wanted.spent:
+            wanted.splits = wanted.splits[:number]
+            break
+        wanted.request.tell(f"groups {split}, for {aim}")
+        try:
+            plan = Plan.single(wanted.staged(split, aim))
+        except AntiphonError as error:
+            wanted.why = wanted.why or str(error)
+            continue
+        looked.append((AIMS[aim](plan), number, plan))
+        if wanted.turn is not False and aim != "steps" and not wanted.request.collective.roots:
+            with_all = _turned(wanted, split, aim)
+            if with_all is not None:
+                looked.append((AIMS[aim](with_all), number, with_all))
+    if wanted.turn:
+        looked = [one for one in looked if len(one[2].shares) > 1] or looked
+    wanted.looked = True
+    made: list[_Made] = []
+    for _, _, plan in sorted(looked, key=lambda one: one[:2])[: 1 if aim == "steps" else MOST_BUILT]:
+        try:
+            made.append(_laid(wanted, plan, aim))
+        except AntiphonError as error:
+            wanted.why = wanted.why or str(error)
+    if not made:
+        return []
+    return [min(made, key=AIMS[aim])]
+
+
+def _turned(wanted: _Wanted, split: Split, aim: str) -> Plan | None:
+    """The same split with its levels in every cyclic order, each with its share of the data."""
+    some = turned(split)
+    if len(some) < 2:
+        return None
+    try:
+        return shared([wanted.staged(one, aim) for one in some])
+    except AntiphonError:
+        return None
+
+
+def _laid(wanted: _Wanted, plan: Plan, aim: str) -> _Made:
+    request = wanted.request
+    parts = [one.schedule(request.collective) for one in plan.each]
+    schedule = parts[0] if len(parts) == 1 else merge(parts, plan.shares)
+    made = [
+        _measured(one, request.topology, plan, aim) for one in (schedule, *_routed_anew(schedule, request.topology))
+    ]
+    return min(made, key=AIMS[aim])
+
+
+def _measured(schedule: Schedule, topology: Topology, plan: Plan, aim: str) -> _Made:
+    rate, alone = throughput(schedule, topology), timeline(schedule, topology).total
+    first = plan.each[0]
+    return _Made(schedule, aim, first.split, plan.shares, first.told, alone, 1 / rate if rate else Fraction(0))
+
+
+def _routed_anew(schedule: Schedule, topology: Topology) -> Iterator[Schedule]:
+    """Groups that meet at switches may all have taken the same way through them: the same with ways chosen for all
+    together, and over all that are equal."""
+    if schedule.route is not None and schedule.joint is None and schedule.transfers <= MOST_ROUTED:
+        with suppress(AntiphonError):
+            yield routed(replace(schedule, route=None, routes=NO_ROUTES), topology, "compose")
+
+
+def _distinct(made: Sequence[_Made]) -> list[_Made]:
+    """Each once: where one is as good for another aim, the later stands for both, as it comes in pieces."""
+    kept: list[_Made] = []
+    for one in made[::-1]:
+        same = (one.schedule.steps, one.alone, one.piped)
+        if not any((other.schedule.steps, other.alone, other.piped) == same for other in kept):
+            kept.append(one)
+    return kept[::-1]
+
+
+def _pieces(schedule: Schedule, request: Request, pieces: int | None) -> int:
+    if pieces is not None:
+        if isinstance(pieces, bool) or not isinstance(pieces, int) or pieces < 1:
+            raise Invalid(f"option pieces: expected a whole number of 1 or more, got {quote(pieces)}")
+        return pieces
+    if schedule.steps < 2:
+        return 1
+    nbytes = request.nbytes or 0
+    if schedule.transfers <= FEW_ROWS:
+        return best_pieces(schedule, request.topology, nbytes, request.profile)
+    return _about(schedule, request.topology, nbytes)
+
+
+def _about(schedule: Schedule, topology: Topology, nbytes: int) -> int:
+    """So many pieces that what more of them would gain is what their latency costs: the time of p pieces is about
+    (steps + p) latencies, and what it is in ever finer pieces, and a p-th of the difference to one piece."""
+    rate = throughput(schedule, topology)
+    spare = float(timeline(schedule, topology).total - (1 / rate if rate else 0)) * nbytes
+    hops = max((len(schedule.routes[0]) if len(schedule.routes) else 1), 1)
+    latency = max((kind.latency for kind in topology.types), default=0.0) * hops
+    return max(1, round((spare / latency) ** 0.5)) if latency else 64

@@ -1,0 +1,229 @@
+"""Plans for groups of ranks: groups that are alike are planned once, by every planner of the table that can.
+
+A group has the links among its ranks, and the switches between them; only those that nobody else needs, if they are
+enough: what a box does within itself is not to load what leads out of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+
+from antiphon.core.bounds import Bound, bound
+from antiphon.core.collective import Collective
+from antiphon.core.columns import Bools, Ints, Longs
+from antiphon.core.loads import throughput, timeline
+from antiphon.core.request import Request
+from antiphon.core.reshape import degrade, keep, relabel
+from antiphon.core.schedule import Schedule
+from antiphon.core.symmetry import canonical
+from antiphon.core.topology import Topology
+from antiphon.core.verify import verify
+from antiphon.errors import AntiphonError, Unsupported
+from antiphon.registry import call, find, table
+
+MOST_VARIANTS = 4  # of what one planner yields
+FEW_RANKS = 32  # of a group; in larger ones just the first that each planner yields
+
+
+@dataclass(frozen=True, eq=False)
+class Way:
+    """A plan for a group: in one piece so many seconds per byte, in ever finer pieces so many."""
+
+    schedule: Schedule
+    planner: str
+    steps: int
+    alone: Fraction
+    piped: Fraction
+
+
+@dataclass(frozen=True, eq=False)
+class Alike:
+    """Groups for which one plan will do: which they are, and of each the links of the whole that its links are."""
+
+    machine: Topology
+    groups: Longs
+    links: Ints
+
+
+@dataclass(frozen=True, eq=False)
+class _Group:
+    """One group: what is left of the machine (its link l is link links[l] of the whole), its nodes as they are numbered
+    in all that are alike, its links in an order in which those of all that are alike correspond; a name for it."""
+
+    machine: Topology
+    links: Ints
+    order: Longs
+    key: Any
+
+
+class Inside:
+    """Plans within groups of one machine, each made once."""
+
+    def __init__(self, request: Request, planners: Sequence[str]) -> None:
+        self.request = request
+        self.planners = planners
+        self._ways: dict[tuple[int, Collective], list[Way]] = {}
+        self._alike: dict[tuple[tuple[int, ...], bytes], list[Alike]] = {}
+        self._known: dict[Any, _Group] = {}
+        self.tried = 0  # kinds of groups that were planned
+
+    def alike(self, groups: Longs) -> list[Alike]:
+        """Groups (a row each, of ranks) as classes. Unsupported where the ranks of one are not joined among themselves.
+        O(groups * links), and a run of BLISS for each group with switches."""
+        mark = groups.shape, groups.tobytes()
+        if mark not in self._alike:
+            self._alike[mark] = list(self._classes(groups))
+        return self._alike[mark]
+
+    def _classes(self, groups: Longs) -> Iterator[Alike]:
+        rows, number = np.unique(groups, axis=0, return_inverse=True)
+        made = [_group(self.request.topology, row) for row in rows]
+        classes: dict[Any, list[int]] = {}
+        for at, group in enumerate(made):
+            classes.setdefault(group.key, []).append(at)
+        for key, mine in classes.items():
+            first = self._known.setdefault(key, made[mine[0]])
+            here = np.flatnonzero(np.isin(number.ravel(), mine))
+            images = {at: _images(first, made[at]) for at in mine}
+            yield Alike(first.machine, here, np.array([images[int(at)] for at in number.ravel()[here]], np.int32))
+
+    def ways(self, machine: Topology, target: Collective) -> list[Way]:
+        """What the planners of the table make of it there: none that another beats in everything. All are verified."""
+        key = (id(machine), target)
+        if key not in self._ways:
+            self._ways[key] = self._tried(machine, target)
+        return self._ways[key]
+
+    def _tried(self, machine: Topology, target: Collective) -> list[Way]:
+        self.tried += 1
+        limit = bound(machine, target)
+        found: list[Way] = []
+        for name in self.planners:
+            found += self._made(name, machine, target)
+            if any(_no_better(way, limit) for way in found):
+                break
+        best = [way for way in _best(found) if not verify(way.schedule, machine).fault]
+        if not best:
+            raise Unsupported(f"planner compose: no planner can do {target.kind} on {machine.name}; try relay")
+        return best
+
+    def _made(self, name: str, machine: Topology, target: Collective) -> Iterator[Way]:
+        entry = find("planner", name)
+        if target.kind not in entry.can["collectives"]:
+            return
+        request = replace(self.request, topology=machine, collective=target, nbytes=None, effort=None)
+        try:
+            for number, made in enumerate(call("planner", name, entry.load(), {}, request)):
+                plain = replace(made, pieces=1)
+                rate = throughput(plain, machine)
+                piped = 1 / rate if rate else Fraction(0)
+                yield Way(plain, name, plain.steps, timeline(plain, machine).total, piped)
+                if number + 1 >= MOST_VARIANTS or machine.ranks > FEW_RANKS:
+                    return
+        except AntiphonError:
+            return
+
+
+def usual() -> tuple[str, ...]:
+    """The planners of the table that are quick, and that `tune` asks: none that searches, nor one like this."""
+    entries = table("planner").items()
+    return tuple(
+        name
+        for name, entry in entries
+        if entry.can.get("tuned", True) and not any(entry.can.get(what) for what in ("process", "costly", "composes"))
+    )
+
+
+def _no_better(way: Way, limit: Bound) -> bool:
+    """Whether nothing takes fewer steps or less time."""
+    rate = limit.bytes_per_second
+    return way.steps <= limit.latency_steps and rate is not None and way.alone * rate <= 1
+
+
+def _best(found: Sequence[Way]) -> list[Way]:
+    """Those that no other beats or equals in steps and in both times; of equals the first."""
+    kept: list[Way] = []
+    told = attrgetter("steps", "alone", "piped")
+    for way in sorted(found, key=told):
+        if not any(all(a <= b for a, b in zip(told(other), told(way), strict=True)) for other in kept):
+            kept.append(way)
+    return kept
+
+
+def _group(whole: Topology, ranks: Longs) -> _Group:
+    """With ranks numbered as the group lists them."""
+    part = keep(whole, ranks.tolist())
+    number = np.empty(part.topology.nodes, np.int64)
+    number[: len(ranks)] = np.argsort(ranks)
+    number[len(ranks) :] = np.arange(len(ranks), part.topology.nodes)
+    machine, links = relabel(part.topology, number), np.array(part.links, np.int32)
+    apart = _others_need(whole, ranks)[np.array(part.nodes, np.int64)]
+    if apart.any():
+        leads_out = np.flatnonzero(apart[part.topology.link_src] | apart[part.topology.link_dst])
+        if len(leads_out) < machine.links:
+            own = degrade(machine, links=leads_out.tolist(), remove=True, name=machine.name)
+            if _joined(own):
+                links = links[np.setdiff1d(np.arange(machine.links), leads_out)]
+                left = keep(own, range(own.ranks), name=machine.name)
+                machine, links = left.topology, links[list(left.links)]
+    if not _joined(machine):
+        some = ", ".join(map(str, ranks[:8].tolist()))
+        raise Unsupported(
+            f"planner compose: ranks {some}{', ...' if len(ranks) > 8 else ''} of {whole.name} are a group whose ranks "
+            "are not joined among themselves; give --option groups=... (4x2, 3+4), or use planner relay or trees"
+        )
+    label, key = _name(machine)
+    kind = {value: i for i, value in enumerate(sorted({repr(t) for t in whole.types}))}
+    types = np.array([kind[repr(t)] for t in whole.types])[whole.link_type[links]]
+    order = np.lexsort((np.arange(machine.links), types, label[machine.link_dst], label[machine.link_src]))
+    at = np.argsort(order)
+    limits = sorted((str(limit.bandwidth), tuple(sorted(at[list(limit.links)].tolist()))) for limit in machine.limits)
+    ends = label[machine.link_src[order]], label[machine.link_dst[order]], types[order]
+    return _Group(machine, links, order, (key, machine.ranks, tuple(limits), *(column.tobytes() for column in ends)))
+
+
+def _others_need(whole: Topology, ranks: Longs) -> Bools:
+    """The switches that may lie on paths between ranks outside of a group."""
+    needed = np.zeros(whole.nodes, np.bool_)
+    others = np.setdiff1d(np.arange(whole.ranks), ranks)
+    if whole.switches and len(others):
+        needed[list(keep(whole, others.tolist()).nodes)] = True
+        needed[: whole.ranks] = False
+    return needed
+
+
+def _name(machine: Topology) -> tuple[Longs, str]:
+    """Nodes as they are numbered in all machines alike, ranks as they are; equal for such machines."""
+    if not machine.switches:
+        return np.arange(machine.nodes), ""
+    label, key = canonical(machine, [*range(1, machine.ranks + 1), *[0] * machine.switches])
+    named = label.astype(np.int64)
+    named[: machine.ranks] = np.arange(machine.ranks)
+    return named, key
+
+
+def _images(first: _Group, other: _Group) -> Ints:
+    """The links of the whole that links of `first` are in `other`."""
+    out = np.empty(len(first.order), np.int32)
+    out[first.order] = other.links[other.order]
+    return out
+
+
+def _joined(machine: Topology) -> bool:
+    """Whether every rank reaches every other."""
+    for src, dst in ((machine.link_src, machine.link_dst), (machine.link_dst, machine.link_src)):
+        seen = np.zeros(machine.nodes, np.bool_)
+        seen[0] = True
+        before = 0
+        while before < (now := int(seen.sum())):
+            before = now
+            seen[dst[seen[src]]] = True
+        if not seen[: machine.ranks].all():
+            return False
+    return True

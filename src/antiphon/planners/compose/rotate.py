@@ -1,0 +1,72 @@
+"""Several orders of the levels at once, each for a share of the data, so that all links work."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import zip_longest
+
+import numpy as np
+
+from antiphon.planners.compose.stages import Staged
+
+FINEST = 60  # the denominator of shares
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """A collective by one split, or by several at once with their shares; how long that may take, if levels have links
+    of their own: nothing is laid yet."""
+
+    each: tuple[Staged, ...]
+    shares: tuple[Fraction, ...]
+    alone: Fraction
+    piped: Fraction
+
+    @staticmethod
+    def single(one: Staged) -> Plan:
+        return Plan((one,), (Fraction(1),), one.cost.alone, one.cost.piped)
+
+    @property
+    def steps(self) -> int:
+        return max(one.steps for one in self.each)
+
+
+def shared(each: Sequence[Staged]) -> Plan | None:
+    """The shares with which the fullest level has least to carry; plan i has as its outermost level the i-th of the
+    first, and so on around. None where one plan alone is best."""
+    count = len(each)
+    loads = [[Fraction(0)] * count for _ in each]  # of plan i on level j of the first
+    for i, one in enumerate(each):
+        for level, load in one.loads().items():
+            loads[i][(i + level) % count] += load
+    shares = _even(loads)
+    if sum(share > 0 for share in shares) < 2:
+        return None
+    some = [(one, share) for one, share in zip(each, shares, strict=True) if share]
+    phases = zip_longest(*([share * stage.alone for stage in one.stages] for one, share in some), fillvalue=Fraction(0))
+    alone = sum((max(phase) for phase in phases), Fraction(0))
+    piped = max(sum((loads[i][j] * shares[i] for i in range(count)), Fraction(0)) for j in range(count))
+    return Plan(tuple(one for one, _ in some), tuple(share for _, share in some), alone, piped)
+
+
+def _even(loads: Sequence[Sequence[Fraction]]) -> list[Fraction]:
+    """Shares that add up to 1 and make the greatest sum of a column least: a small linear program, rounded."""
+    count = len(loads)
+    columns = [sum((row[j] for row in loads), Fraction(0)) for j in range(count)]
+    if len(set(columns)) == 1 and all(sorted(row) == sorted(loads[0]) for row in loads):
+        return [Fraction(1, count)] * count
+    from scipy.optimize import linprog
+
+    table = np.array([[float(x) for x in row] for row in loads])
+    table /= table.max()
+    rows = np.hstack([table.T, -np.ones((count, 1))])
+    found = linprog(
+        np.append(np.zeros(count), 1.0), A_ub=rows, b_ub=np.zeros(count), A_eq=[[1.0] * count + [0.0]], b_eq=[1.0],
+        method="highs",
+    )  # fmt: skip
+    if found.x is None:
+        return [Fraction(1), *[Fraction(0)] * (count - 1)]
+    near = [round(max(float(x), 0.0) * FINEST) for x in found.x[:count]]
+    return [Fraction(x, sum(near)) for x in near]

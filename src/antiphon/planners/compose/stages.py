@@ -1,0 +1,323 @@
+"""A collective as stages, level by level: in each, every group has a plan for what it does there.
+
+allgather: what groups hold, among the groups, then within them; reducescatter: backwards, on the machine with its links
+turned. allreduce: a reducescatter within the groups, an allreduce among those who hold the same, an allgather.
+broadcast: the root's group scatters, whoever has a part broadcasts it among the groups, every group gathers; reduce:
+backwards. alltoall: among groups what goes there, then within them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from operator import attrgetter
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from antiphon.core.collective import DUAL, Collective
+from antiphon.core.columns import Longs
+from antiphon.core.schedule import Schedule
+from antiphon.core.transform import Part, Spans, laid
+from antiphon.errors import Unsupported
+from antiphon.planners.compose.inside import Inside
+from antiphon.planners.compose.split import Split
+from antiphon.planners.shared.exchanges import Exchange, after, backwards, exchanges, grain, stretches
+from antiphon.planners.shared.groups import Groups
+
+SMALL, STEP = 2**14, Fraction(1, 10**6)  # fewest steps, as far as they are worth it: for so many bytes, seconds each
+
+
+def few(steps: int, alone: Fraction) -> Fraction:
+    """What a small message takes."""
+    return steps * STEP + alone * SMALL
+
+
+class Cost(Protocol):
+    """Steps, and seconds per byte in one piece and in ever finer ones."""
+
+    @property
+    def steps(self) -> int: ...
+    @property
+    def alone(self) -> Fraction: ...
+    @property
+    def piped(self) -> Fraction: ...
+
+
+AIMS: dict[str, Callable[[Cost], tuple[Fraction | int, ...]]] = {
+    "steps": lambda way: (few(way.steps, way.alone), way.piped),
+    "time": attrgetter("alone", "steps", "piped"),
+    "rate": attrgetter("piped", "alone", "steps"),
+}  # what a plan for a group should be best at, and what counts among equals
+MOST_TOKENS = 2**22  # of an alltoall: blocks
+MOST_SPANS = 2**24
+
+
+class Sum(NamedTuple):
+    steps: int
+    alone: Fraction
+    piped: Fraction
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """What groups of one level do at once: parts that begin with it, the seconds per byte of the whole that they take,
+    alone and in ever finer pieces, at most; and on which level they are, 0 the outermost."""
+
+    level: int
+    parts: tuple[Part, ...]
+    alone: Fraction
+    piped: Fraction
+    planners: tuple[str, ...]
+    turned: bool = False
+    others: bool = False  # of groups that have nothing to do with those of this level's other stages
+
+    @property
+    def told(self) -> str:
+        words = []
+        for part, planner in zip(self.parts, self.planners, strict=True):
+            times = f"{len(part.ranks)} times " if len(part.ranks) > 1 else ""
+            kind = part.schedule.collective.kind
+            words.append(f"{times}{DUAL[kind] if self.turned else kind} among {part.ranks.shape[1]} by {planner}")
+        return "; ".join(words)
+
+    @property
+    def steps(self) -> int:
+        return max(part.schedule.steps for part in self.parts)
+
+    def at(self, start: int) -> list[Part]:
+        return [replace(part, start=start) for part in self.parts]
+
+
+@dataclass(frozen=True, eq=False)
+class Staged:
+    """A collective by one split: what every level does. `where`: which data each of its blocks is."""
+
+    split: Split
+    parts: tuple[Part, ...]
+    stages: tuple[Stage, ...]
+    where: Spans
+
+    @property
+    def steps(self) -> int:
+        return max(part.stop for part in self.parts)
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        return tuple(stage.told for stage in self.stages)
+
+    def loads(self) -> dict[int, Fraction]:
+        """By level what its links carry, in seconds per byte."""
+        found: dict[tuple[int, bool], Fraction] = {}
+        for stage in self.stages:
+            where = stage.level, stage.others
+            found[where] = found.get(where, Fraction(0)) + stage.piped
+        return {level: max(load for (at, _), load in found.items() if at == level) for level, _ in found}
+
+    @property
+    def cost(self) -> Sum:
+        """What it takes if levels have links of their own."""
+        alone = sum((stage.alone for stage in self.stages), Fraction(0))
+        return Sum(self.steps, alone, max(self.loads().values()))
+
+    def schedule(self, collective: Collective) -> Schedule:
+        """Blocks are as long as each other here, whatever they weigh: chunks are parts of blocks."""
+        plain = replace(collective, weights=np.zeros(0, np.int64))
+        made = laid(self.parts, plain, self.where)
+        return made if plain == collective else replace(made, collective=collective)
+
+
+def staged(collective: Collective, split: Split, forth: Inside, back: Inside, aim: str) -> Staged:
+    """By the plans for groups that are best at `aim`; `back`: those on the machine with all links turned."""
+    make = _KINDS.get(collective.kind)
+    if make is None:
+        raise Unsupported(f"planner compose: plans {', '.join(_KINDS)}, not {collective.kind}; use planner flows")
+    size = len(split.seating)
+    if size * size * len(collective.roots or (0,)) > MOST_SPANS:
+        raise Unsupported(f"planner compose: {size} ranks are too many to be split; use planner relay")
+    return make(collective, split, _Found(collective, split, forth, aim), _Found(collective, split, back, aim))
+
+
+@dataclass(frozen=True, eq=False)
+class _Found:
+    """Stages of groups, with the plans that are best at the aim."""
+
+    collective: Collective
+    split: Split
+    inside: Inside
+    aim: str
+
+    def stage(self, level: int, seats: Longs, where: Spans, target: Collective, line: int) -> Stage:
+        """Groups (rows of seats) do `target`, each with its owners of `where`: as many as it has blocks."""
+        parts, alone, piped, planners = [], Fraction(0), Fraction(0), []
+        groups = self.split.seating[seats]
+        own, whole = _bytes(target, int(where.lengths[: target.blocks].sum())), _bytes(self.collective, line)
+        for alike in self.inside.alike(groups):
+            way = min(self.inside.ways(alike.machine, target), key=AIMS[self.aim])
+            owners = (alike.groups[:, None] * target.blocks + np.arange(target.blocks)).ravel()
+            parts.append(Part(way.schedule, groups[alike.groups], where.take(owners), alike.links))
+            alone, piped = max(alone, way.alone * own / whole), max(piped, way.piped * own / whole)
+            planners.append(way.planner)
+        return Stage(level, tuple(parts), alone, piped, tuple(planners))
+
+    def exchange(self, exchange: Exchange, line: int) -> Stage:
+        target = Collective("allgather", exchange.width, weights=np.array(exchange.sizes))
+        return self.stage(len(exchange.path) - 1, exchange.seats, exchange.where, target, line)
+
+
+def _bytes(collective: Collective, length: int) -> Fraction:
+    """The `nbytes` of a collective whose blocks are so much of the line together."""
+    return Fraction(length * collective.buffer_weight, int(collective.weights.sum()))
+
+
+def _gathered(found: _Found, some: Sequence[Exchange], line: int) -> tuple[list[Stage], list[Part]]:
+    """Every exchange as soon as those that come before it are done."""
+    stop: dict[tuple[tuple[int, ...], ...], int] = {(): 0}
+    stages, parts = [], []
+    for exchange in some:
+        stage = found.exchange(exchange, line)
+        start = stop.get(exchange.path[:-1], 0)
+        stop[exchange.path] = start + stage.steps
+        stages.append(stage)
+        parts += stage.at(start)
+    return stages, parts
+
+
+def _turned(stages: Sequence[Stage]) -> tuple[Stage, ...]:
+    return tuple(replace(stage, turned=True) for stage in stages[::-1])
+
+
+def _seated(split: Split, fine: int) -> Spans:
+    """Where the block of each member is, where data are in the order of seats."""
+    return Spans.side_by_side(np.full(len(split.seating), fine)).take(np.argsort(split.seating))
+
+
+def _allgather(collective: Collective, split: Split, forth: _Found, back: _Found) -> Staged:
+    fine = grain(split.groups)
+    line = len(split.seating) * fine
+    stages, parts = _gathered(forth, exchanges(split.groups, Spans.side_by_side(np.array([line]))), line)
+    return Staged(split, tuple(parts), tuple(stages), _seated(split, fine))
+
+
+def _reducescatter(collective: Collective, split: Split, forth: _Found, back: _Found) -> Staged:
+    made = _allgather(collective, split, back, forth)
+    return replace(made, parts=tuple(backwards(made.parts)), stages=_turned(made.stages))
+
+
+def _allreduce(collective: Collective, split: Split, forth: _Found, back: _Found) -> Staged:
+    """Among the outermost groups an allreduce as one plan, or a reducescatter and an allgather, whichever is better."""
+    line = len(split.seating) * grain(split.groups)
+    whole = Spans.side_by_side(np.array([line]))
+    outer, *inner = exchanges(split.groups, whole)
+    joint = outer.where.grouped(np.arange(len(outer.seats) + 1) * outer.width)
+    among = forth.stage(0, outer.seats, joint, Collective("allreduce", outer.width), line)
+    first, there = back.exchange(outer, line), forth.exchange(outer, line)
+    both = Sum(first.steps + there.steps, first.alone + there.alone, first.piped + there.piped)
+    down, up = _gathered(back, inner, line), _gathered(forth, inner, line)
+    lowest = backwards(down[1])
+    if AIMS[forth.aim](among) < AIMS[forth.aim](both):
+        middle, stages = after(among.at(0), lowest), [among]
+    else:
+        parted = backwards(first.at(0))
+        middle, stages = after([*parted, *after(there.at(0), parted)], lowest), [*_turned([first]), there]
+    parts = [*lowest, *middle, *after(up[1], middle if middle else lowest)]
+    return Staged(split, tuple(parts), (*_turned(down[0]), *stages, *up[0]), whole)
+
+
+def _broadcast(collective: Collective, split: Split, forth: _Found, back: _Found) -> Staged:
+    """Two levels: the outermost groups, and each as a whole. One root, whose group scatters and gathers as all do, or
+    broadcasts, whichever is better."""
+    if len(collective.roots) > 1:
+        raise Unsupported("planner compose: several roots are not planned together; use planner trees")
+    flat = Groups.of([Groups.ring(part.size) for part in split.groups.parts])
+    line = len(split.seating) * grain(flat)
+    whole = Spans.side_by_side(np.array([line]))
+    root = int(np.flatnonzero(split.seating == collective.roots[0])[0])
+    starts, sizes = np.array(flat.starts()), np.array([part.size for part in flat.parts])
+    home = int(np.searchsorted(starts, root, side="right")) - 1
+    edges, scale = stretches(flat.parts)
+    holders = starts + edges[:-1, None] * sizes // scale
+
+    def stretched(edge: Longs) -> Spans:
+        return whole.cut(np.zeros(len(edge) - 1, np.int64), edge[:-1], edge[1:])
+
+    def among(parts: Longs, kind: str, roots: tuple[int, ...] = ()) -> Stage:
+        """In groups of one size; what each of its ranks holds, or, of a broadcast, all."""
+        size = int(sizes[parts[0]])
+        held = whole if kind == "broadcast" else stretched(np.arange(size + 1) * (line // size))
+        seats = starts[parts][:, None] + np.arange(size)
+        where = held.take(np.tile(np.arange(len(held)), len(parts)))
+        return forth.stage(1, seats, where, Collective(kind, size, roots=roots), line)
+
+    def gathers(parts: Longs) -> list[Stage]:
+        some = [parts[sizes[parts] == size] for size in np.unique(sizes[parts]).tolist() if size > 1]
+        return [replace(among(one, "allgather"), others=len(parts) < len(sizes)) for one in some]
+
+    across = forth.stage(
+        0, holders, stretched(edges * (line // scale)), Collective("broadcast", len(sizes), roots=(home,)), line
+    )
+    every = np.arange(len(sizes))
+    ways: list[tuple[list[Stage], list[Stage]]] = [([], gathers(every))]
+    if sizes[home] > 1:
+        first, own = every[home : home + 1], (root - int(starts[home]),)
+        ways = [([among(first, "scatter", own)], gathers(every))]
+        ways.append(([among(first, "broadcast", own)], gathers(every[every != home])))
+    made = []
+    for ahead, last in ways:
+        parts = [part for stage in ahead for part in stage.at(0)]
+        parts += after(across.at(0), parts)
+        ready = max(part.stop for part in parts)
+        parts += [part for stage in last for part in stage.at(ready)]
+        made.append(Staged(split, tuple(parts), (*ahead, across, *last), whole))
+    return min(made, key=lambda one: AIMS[forth.aim](one.cost))
+
+
+def _reduce(collective: Collective, split: Split, forth: _Found, back: _Found) -> Staged:
+    turned = Collective("broadcast", collective.ranks, collective.members, collective.roots)
+    made = _broadcast(turned, split, replace(back, collective=turned), forth)
+    return replace(made, parts=tuple(backwards(made.parts)), stages=_turned(made.stages))
+
+
+def _alltoall(collective: Collective, split: Split, forth: _Found, back: _Found) -> Staged:
+    """Level by level, the outermost first: what goes to another group goes to the rank of one's own number there."""
+    if not split.groups.even():
+        raise Unsupported("planner compose: an alltoall is split into groups of equal size only; use planner flows")
+    size = len(split.seating)
+    if size * size > MOST_TOKENS:
+        raise Unsupported(
+            f"planner compose: an alltoall among {size} ranks is too large to be split; use planner direct"
+        )
+    stages: list[Stage] = []
+    parts: list[Part] = []
+    seat = np.argsort(split.seating)  # of the member of each number
+    to, origin = (seat[x] for x in np.divmod(np.arange(size * size), size))
+    here = origin.copy()
+    for level, (fan, stride) in enumerate(_digits(split.groups)):
+        digit, aim = here // stride % fan, to // stride % fan
+        base = here - digit * stride  # the first of the group
+        seats = np.flatnonzero(np.arange(size) // stride % fan == 0)
+        owner = (np.searchsorted(seats, base) * fan + aim) * fan + digit
+        order = np.argsort(owner, kind="stable")
+        where = Spans.of(owner[order], order, order + 1, len(seats) * fan * fan)
+        stage = forth.stage(
+            level, seats[:, None] + np.arange(fan) * stride, where, Collective("alltoall", fan), size * size
+        )
+        stages.append(stage)
+        parts += after(stage.at(0), parts)
+        here = base + aim * stride
+    return Staged(split, tuple(parts), tuple(stages), Spans.side_by_side(np.ones(size * size, np.int64)))
+
+
+def _digits(groups: Groups) -> Iterator[tuple[int, int]]:
+    """Fan-in and stride of every level of equal groups, the outermost first."""
+    while groups.parts:
+        yield len(groups.parts), groups.parts[0].size
+        groups = groups.parts[0]
+
+
+_KINDS = {
+    "allgather": _allgather, "reducescatter": _reducescatter, "allreduce": _allreduce, "broadcast": _broadcast,
+    "reduce": _reduce, "alltoall": _alltoall,
+}  # fmt: skip
+KINDS = tuple(_KINDS)

@@ -1,0 +1,316 @@
+"""Planner compose: splits, plans within groups, shares of levels; and the parts that schedules are laid of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import antiphon
+from antiphon.core.bounds import bound
+from antiphon.core.collective import Collective
+from antiphon.core.loads import throughput, timeline
+from antiphon.core.request import Request
+from antiphon.core.reshape import degrade, relabel
+from antiphon.core.schedule import Schedule
+from antiphon.core.topology import Ability, LinkType, SharedLimit, Topology, both_ways, build
+from antiphon.core.transform import Part, Spans, laid
+from antiphon.core.verify import verify
+from antiphon.cost.barriers.alpha_beta import alpha_beta
+from antiphon.errors import Invalid, Unsupported
+from antiphon.planners.compose.compose import compose
+from antiphon.planners.compose.inside import Inside, usual
+from antiphon.planners.compose.rotate import shared
+from antiphon.planners.compose.split import Split
+from antiphon.planners.compose.splits import splits, turned
+from antiphon.planners.compose.stages import KINDS, staged
+from antiphon.planners.shared.exchanges import exchanges, grain
+from antiphon.planners.shared.groups import Groups, given_groups
+
+FAST, SLOW = LinkType("fast", "100GB/s", 1e-6), LinkType("slow", "25GB/s", 1e-6)
+
+
+def wanted(kind: str, ranks: int, root: int = 0, **more: Any) -> Collective:
+    return Collective(kind, ranks, roots=(root,) if kind in ("broadcast", "reduce") else (), **more)
+
+
+def best(kind: str, machine: Topology, **options: Any) -> Schedule:
+    request = Request(machine, wanted(kind, machine.ranks), nbytes=10**9)
+    (made,) = compose(request, **options)
+    assert not verify(made, machine).fault
+    return made
+
+
+def rate(made: Schedule, machine: Topology) -> float:
+    """1.0 is the bound."""
+    limit = bound(machine, made.collective).bytes_per_second
+    reached = throughput(made, machine)
+    assert limit
+    assert reached
+    return float(limit / reached)
+
+
+# ---- stretches of the line ----
+
+
+def test_spans_are_cut_across_their_borders() -> None:
+    spans = Spans.of(np.array([0, 0, 1]), np.array([0, 10, 4]), np.array([4, 14, 9]), 2)
+    cut = spans.cut(np.array([0, 1, 0]), np.array([3, 0, 8]), np.array([6, 5, 8]))
+    assert cut.ptr.tolist() == [0, 2, 3, 3]
+    assert list(zip(cut.begin.tolist(), cut.end.tolist(), strict=True)) == [(3, 4), (10, 12), (4, 9)]
+
+
+@pytest.mark.parametrize("text", ["2+2", "3+4", "(2+3)+4", "1+2", "(2+3)+(4+1)+2*3", "2*(2*2)"])
+def test_exchanges_of_groups_within_groups_bring_everything_to_all(text: str) -> None:
+    size = sum(int(x) for x in text if x.isdigit()) if "*" not in text else {"2*(2*2)": 8}.get(text, 16)
+    groups = given_groups(text, size)
+    fine, target = grain(groups), Collective("allgather", size)
+    stop: dict[tuple[tuple[int, ...], ...], int] = {(): 0}
+    parts = []
+    for found in exchanges(groups, Spans.side_by_side(np.array([size * fine]))):
+        some = Collective("allgather", found.width, weights=np.array(found.sizes))
+        full = build("full", found.width, _all_to_all(found.width))
+        direct = antiphon.plan(some, full, planner="direct").entries[0].schedule
+        parts.append(Part(direct, found.seats, found.where, start=stop[found.path[:-1]]))
+        stop[found.path] = parts[-1].stop
+    made = laid(parts, target, Spans.side_by_side(np.full(size, fine)))
+    assert not verify(made, build("full", size, _all_to_all(size))).fault
+    assert made.steps == max(stop.values())
+
+
+def _all_to_all(ranks: int) -> list[tuple[int, int, LinkType]]:
+    return [(a, b, FAST) for a in range(ranks) for b in range(ranks) if a != b]
+
+
+# ---- which splits ----
+
+
+def test_splits_are_those_of_places_and_of_wide_links() -> None:
+    boxes = antiphon.topology("cluster:box=dgx1v,boxes=2")
+    assert [str(one.groups) for one in splits(boxes, range(16))] == ["2*(2*4)", "2*8", "4*4"]
+    rings = [(a, (a + 1) % 3 + a // 3 * 3, FAST) for a in range(6)]
+    wide = build("wide", 6, [*((a, b % 6, k) for a, b, k in _two_rings()), (0, 3, SLOW), (3, 0, SLOW)])
+    assert len(rings) == 6
+    assert [one.seating.tolist() for one in splits(wide, range(6))] == [[0, 1, 2, 3, 4, 5]]
+    assert [str(one) for one in splits(wide, range(6))] == ["2*3"]
+    assert splits(build("ring", 4, both_ways([(i, (i + 1) % 4) for i in range(4)], FAST)), range(4)) == []
+
+
+def _two_rings() -> Iterator[tuple[int, int, LinkType]]:
+    for low in (0, 3):
+        for i in range(3):
+            a, b = low + i, low + (i + 1) % 3
+            yield from ((a, b, FAST), (b, a, FAST))
+
+
+def test_orders_of_levels_go_around() -> None:
+    split = Split(np.arange(24), Groups.of_fans([4, 3, 2]))
+    assert [str(one.groups) for one in turned(split)] == ["2*(3*4)", "3*(4*2)", "4*(2*3)"]
+    for one in turned(split):
+        assert sorted(one.seating.tolist()) == list(range(24))
+    assert turned(split)[1].seating.tolist()[:4] == [0, 12, 1, 13]
+
+
+def test_shares_of_unequal_dimensions_even_out_their_loads() -> None:
+    machine = antiphon.topology("torus:dims=4x8")
+    request = Request(machine, Collective("allgather", 32))
+    inside = Inside(request, usual())
+    split = Split(np.arange(32), Groups.of_fans([8, 4]))
+    plan = shared([staged(request.collective, one, inside, inside, "rate") for one in turned(split)])
+    assert plan is not None
+    assert sum(plan.shares) == 1
+    limit = bound(machine, request.collective).bytes_per_second
+    assert limit is not None
+    assert 1 <= plan.piped * limit < Fraction(102, 100)
+
+
+# ---- groups that are alike ----
+
+
+def test_groups_alike_are_planned_once_and_others_apart() -> None:
+    machine = antiphon.topology("cluster:box=dgx-a100,boxes=4")
+    inside = Inside(Request(machine, Collective("allgather", 32)), usual())
+    (boxes,) = inside.alike(np.arange(32).reshape(4, 8))
+    assert len(boxes.groups) == 4
+    assert boxes.links.shape == (4, boxes.machine.links)
+    ends = machine.link_src[boxes.links], machine.link_dst[boxes.links]
+    for group, (src, dst) in enumerate(zip(*ends, strict=True)):
+        ranks = {*src.tolist(), *dst.tolist()} & set(range(32))
+        assert ranks == set(range(8 * group, 8 * group + 8))
+    slower = degrade(machine, pairs=[(0, int(dst)) for dst in machine.link_dst[machine.link_src == 0]], slower=2)
+    assert len(Inside(Request(slower, Collective("allgather", 32)), usual()).alike(np.arange(32).reshape(4, 8))) == 2
+
+
+def test_a_box_keeps_to_the_links_that_nobody_else_needs() -> None:
+    machine = antiphon.topology("cluster:box=dgx-a100,boxes=2")
+    (box,) = Inside(Request(machine, Collective("allgather", 16)), usual()).alike(np.arange(8)[None])
+    kinds = {machine.types[machine.link_type[link]].kind for link in box.links[0].tolist()}
+    assert kinds == {"nvlink"}
+
+
+# ---- plans ----
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("spec", "options"),
+    [
+        *(pytest.param(spec, {}, marks=pytest.mark.slow) for spec in (
+            "torus:dims=3x4", "cluster:box=z52-pcie,boxes=2,fabric=rail", "mesh:dims=2x4,routers=true",
+            "cluster:box=dgx-a100,boxes=2",
+        )),
+        ("star:ranks=7", {"groups": "3+4", "inside": "direct,ring"}),
+        ("full:ranks=8", {"groups": "2x2x2", "inside": "direct,ring", "best": "time"}),
+    ],
+)  # fmt: skip
+def test_every_collective_on_some_machines(kind: str, spec: str, options: dict[str, Any]) -> None:
+    machine = antiphon.topology(spec)
+    if kind == "alltoall" and "+" in options.get("groups", ""):
+        with pytest.raises(Unsupported, match="equal size"):
+            best(kind, machine, **options)
+        return
+    made = best(kind, machine, **options)
+    again = dict(made.provenance["options"])
+    for name in ("turn", "best", "pieces", "groups"):
+        assert name in again
+    assert best(kind, machine, **again).same_as(made)
+
+
+@pytest.mark.parametrize("kind", ["reducescatter", "allreduce", "alltoall"])
+@pytest.mark.parametrize("spec", ["torus:dims=3x3", "mesh:dims=3x3", "hypercube:ranks=8"])
+def test_grids_are_at_the_bound_in_one_piece(kind: str, spec: str) -> None:
+    machine = antiphon.topology(spec)
+    made = best(kind, machine, best="time", turn=True, pieces=1)
+    limit = bound(machine, made.collective).bytes_per_second
+    assert limit is not None
+    worst = {"alltoall": 1.5, "allreduce": 4 / 3}.get(kind, 1.0) if spec.startswith("mesh") else 1.0
+    assert float(timeline(made, machine).total * limit) <= worst + 1e-9
+
+
+@pytest.mark.parametrize("fabric", [pytest.param("switch", marks=pytest.mark.slow), "rail", "fat-tree"])
+def test_clusters_are_at_the_bound_in_fine_pieces(fabric: str) -> None:
+    machine = antiphon.topology(f"cluster:box=dgx-a100,boxes=2,fabric={fabric}")
+    assert rate(best("allreduce", machine, best="rate"), machine) <= 1.01
+
+
+def test_uneven_blocks_and_ranks_that_take_no_part() -> None:
+    machine = antiphon.topology("cluster:box=dgx1v,boxes=2")
+    members = (0, 1, 2, 3, 9, 10, 11)
+    some = Collective("allgather", 16, members=members, weights=np.array([3, 0, 1, 1, 5, 2, 2]))
+    for made in compose(Request(machine, some)):
+        assert not verify(made, machine).fault
+        assert made.collective == some
+
+
+def test_numbers_that_show_nothing_do_not_matter() -> None:
+    """Ranks of a cluster renumbered: places tell what is near."""
+    machine = antiphon.topology("cluster:box=dgx-a100,boxes=2")
+    order = np.random.default_rng(5).permutation(16)
+    mixed = relabel(machine, [*order, *range(16, machine.nodes)])
+    assert rate(best("allgather", mixed, best="rate"), mixed) <= 1.01
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"groups": "3x3"}, "must be 8"), ({"groups": "8"}, "one group"), ({"best": "most"}, "steps, time, rate"),
+        ({"inside": "compose"}, "composes itself"), ({"inside": "rign"}, "ring"), ({"turn": "no"}, "yes or no"),
+        ({"pieces": 0}, "pieces"),
+    ],
+)  # fmt: skip
+def test_wrong_options(options: dict[str, Any], message: str) -> None:
+    machine = antiphon.topology("full:ranks=8")
+    with pytest.raises(Invalid, match=message):
+        best("allgather", machine, **{"groups": "4x2", **options})
+
+
+def test_what_cannot_be_split_is_refused_with_what_would_do() -> None:
+    with pytest.raises(Unsupported, match="groups=4x2"):
+        best("allgather", antiphon.topology("star:ranks=6"))
+    with pytest.raises(Unsupported, match="not joined among themselves"):
+        best("allgather", antiphon.topology("ring:ranks=9"), groups="3x3")
+    with pytest.raises(Unsupported, match="flows"):
+        next(compose(Request(antiphon.topology("dgx1v"), Collective("gather", 8, roots=(0,)))))
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> Topology:
+    """Boxes of several shapes around switches: one-way rings, wide and narrow links, shared limits, abilities."""
+    sizes = draw(st.lists(st.integers(1, 4), min_size=2, max_size=4).filter(lambda sizes: sum(sizes) > len(sizes)))
+    total, switches = sum(sizes), draw(st.integers(1, 2))
+    links: list[tuple[int, int, LinkType]] = []
+    places, limits = [], []
+    ends = np.cumsum([0, *sizes]).tolist()
+    for box, (low, high) in enumerate(pairwise(ends)):
+        ranks = list(range(low, high))
+        for a, b in zip(ranks, [*ranks[1:], ranks[0]], strict=True):
+            if a != b:
+                links.append((a, b, draw(st.sampled_from([FAST, SLOW]))))
+        extra = draw(st.lists(st.tuples(st.sampled_from(ranks), st.sampled_from(ranks)), max_size=3))
+        links += [(a, b, FAST) for a, b in extra if a != b]
+        places += [f"box{box}/gpu{i}" for i in range(high - low)]
+    for rank in range(total):
+        for plane in range(switches):
+            links += both_ways([(rank, total + plane)], SLOW)
+    if draw(st.booleans()):
+        first = [i for i, (a, b, _) in enumerate(links) if b >= total and a < ends[1]]
+        limits.append(SharedLimit("card", tuple(first), Fraction(30 * 10**9)))
+    able = Ability(multicast=draw(st.booleans()), reduce=draw(st.booleans()))
+    return build(
+        "boxes", total, links, switches=switches, limits=limits, abilities=(able,) * switches,
+        places=[*places, *(f"plane{i}" for i in range(switches))],
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+@settings(max_examples=100, deadline=None)
+@given(clusters(), st.sampled_from(KINDS), st.data())
+def test_random_clusters(machine: Topology, kind: str, data: st.DataObject) -> None:
+    composed(machine, kind, data)
+
+
+def composed(machine: Topology, kind: str, data: st.DataObject) -> None:
+    root = data.draw(st.integers(0, machine.ranks - 1))
+    aim = data.draw(st.sampled_from(["steps", "time", "rate"]))
+    request = Request(machine, wanted(kind, machine.ranks, root), nbytes=10**6)
+    refused = ""
+    try:
+        for made in compose(request, best=aim):
+            assert not verify(made, machine).fault
+            assert made.collective == request.collective
+    except Unsupported as refusal:
+        refused = str(refusal)
+    if refused:
+        assert kind == "alltoall", refused
+        assert len({len(one) for one in _boxes(machine)}) > 1, refused
+
+
+def _boxes(machine: Topology) -> list[list[int]]:
+    found: dict[str, list[int]] = {}
+    for rank in range(machine.ranks):
+        found.setdefault(machine.places[rank].split("/")[0], []).append(rank)
+    return list(found.values())
+
+
+@pytest.mark.slow
+def test_large_machines_are_near_the_bound() -> None:
+    """By model alpha-beta: a torus of 512, a mesh and a cluster of 1024."""
+    for spec, kind, nbytes, most in [
+        ("torus:dims=8x8x8", "allgather", 2**26, 1.15), ("torus:dims=8x8x8", "allgather", 10**9, 1.02),
+        ("torus:dims=8x8x8", "alltoall", 10**9, 1.1), ("mesh:dims=32x32", "allgather", 10**9, 1.02),
+        ("cluster:box=dgx-a100,boxes=128", "allgather", 10**9, 1.05),
+        ("cluster:box=dgx-a100,boxes=128", "allreduce", 10**9, 1.05),
+    ]:  # fmt: skip
+        machine = antiphon.topology(spec)
+        (made,) = compose(Request(machine, Collective(kind, machine.ranks), nbytes=nbytes))
+        assert not verify(made, machine).fault
+        limit = bound(machine, made.collective)
+        assert limit.bytes_per_second is not None
+        seconds = alpha_beta(made, machine)(nbytes).seconds
+        assert seconds * float(limit.bytes_per_second) / nbytes <= most
