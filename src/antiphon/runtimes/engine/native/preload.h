@@ -194,6 +194,7 @@ typedef struct {
     uint32_t calls;      /* that plans could have served */
     ap_kept *kept;
     int near;    /* all its processes share memory */
+    signed char *every; /* of each kind and root, and none, whether every size is served: 1, -1, 0 where nobody has looked */
     int general; /* as the state of a row: whether all can run what no plan is for */
     void *stage[AP_STAGES];
     size_t stage_bytes[AP_STAGES];
@@ -210,7 +211,7 @@ int ap_group_connect(ap_group *g, ap_error *error);
 /* Which row a call goes by; AP_SERVED, or why none. */
 int ap_group_row(const ap_group *g, int kind, int root, uint64_t bytes, ap_row **row);
 /* Whether calls of this kind go by rows at every size. */
-int ap_group_every_size(const ap_group *g, int kind, int root);
+int ap_group_every_size(ap_group *g, int kind, int root);
 /* Whether all of its processes can run general schedules; asks them once. As ap_row_works. */
 int ap_group_general(ap_group *g, int *code, ap_error *error);
 /* Memory beside the caller's, of so many bytes at least. */

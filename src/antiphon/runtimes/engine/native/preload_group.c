@@ -61,7 +61,7 @@ int ap_group_forget(MPI_Comm comm, int keyval, void *value, void *extra) {
     atomic_fetch_sub(&shared_bytes, g->taken);
     for (int i = 0; i < AP_STAGES && !g->broken; i++) free(g->stage[i]);
     ap_group_drop(g);
-    free(g->process), free(g);
+    free(g->every), free(g->process), free(g);
     return MPI_SUCCESS;
 }
 
@@ -143,7 +143,7 @@ int ap_group_row(const ap_group *g, int kind, int root, uint64_t bytes, ap_row *
 }
 
 /* Between two ends of rows all sizes go alike. */
-int ap_group_every_size(const ap_group *g, int kind, int root) {
+static int look_at_every_size(const ap_group *g, int kind, int root) {
     ap_row *row = NULL;
     int every = !ap_group_row(g, kind, root, 1, &row);
     for (uint32_t i = 0; i < g->rows && every; i++) {
@@ -153,6 +153,14 @@ int ap_group_every_size(const ap_group *g, int kind, int root) {
         if (r->stop != UINT64_MAX) every &= !ap_group_row(g, kind, root, r->stop, &row);
     }
     return every;
+}
+
+int ap_group_every_size(ap_group *g, int kind, int root) {
+    if (!g->every) g->every = calloc((size_t)AP_KINDS * ((size_t)g->size + 1), 1);
+    if (!g->every) return look_at_every_size(g, kind, root);
+    signed char *known = &g->every[(size_t)kind * ((size_t)g->size + 1) + (size_t)(root + 1)];
+    if (!*known) *known = look_at_every_size(g, kind, root) ? 1 : -1;
+    return *known > 0;
 }
 
 void *ap_group_stage(ap_group *g, int number, size_t bytes, ap_error *error) {
