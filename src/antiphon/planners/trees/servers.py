@@ -11,14 +11,18 @@ GPUs on a switch, as in DGX-2, have one-hop trees: every GPU is the root of one.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
+import numpy as np
+
 from antiphon.core.collective import Collective
-from antiphon.core.schedule import COPY, REDUCE, Schedule
+from antiphon.core.schedule import COPY, MAX_DENOMINATOR, REDUCE, Schedule
 from antiphon.core.topology import Topology
+from antiphon.core.transform import Part, Spans, laid
 from antiphon.errors import Unsupported
 from antiphon.planners.shared.reach import Hop, Path, Reach
 from antiphon.planners.trees.lay import Row, refined, schedule_of, seen_from
@@ -60,34 +64,56 @@ def three_phases(
     reach = Reach(topology)
     packed = [local(ranks) if len(ranks) > 1 else [Tree(ranks[0], Fraction(1), ())] for ranks in servers]
     exits = [_exits(reach, servers, at) for at in range(len(servers))] if len(servers) > 1 else []
-    count = len(servers)
-    shares: list[tuple[int, Fraction]] = []
-    rows: list[Row] = []
-    load: dict[int, Fraction] = defaultdict(Fraction)
     lists: list[Sequence[Tree | _Exit]] = [*packed, *exits]
-    parts = refined(lists)
-    for share, items in parts:
+    refinement = refined(lists)
+    whole = len(servers) * math.lcm(*(share.denominator for share, _ in refinement))
+    if whole >= MAX_DENOMINATOR:
+        raise Unsupported(
+            "the shares of the trees have no common denominator below 2^62; use planner trees, which rounds them"
+        )
+    data = Spans.side_by_side(np.array([int(share * whole) for share, _ in refinement]))
+    load: dict[int, Fraction] = defaultdict(Fraction)
+    parts: list[Part] = []
+    for number, (share, items) in enumerate(refinement):
         trees = [item for item in items if isinstance(item, Tree)]
         cards = [item for item in items if isinstance(item, _Exit)]
-        hung, tops = [], []
+        tops = []
         for server, tree in enumerate(trees):
-            top = _root(tree, cards[server].ranks, load) if cards else tree.root
-            load[top] += share
-            tops.append(top)
-            hung.append(seen_from(tree, top))
-        high = max((hop.depth for hops in hung for hop in hops.values()), default=0)
-        for middle in tops:
-            chunk = len(shares)
-            shares.append((0, share / count))
-            for hops in hung:
-                rows += [(high - h.depth, chunk, rank, h.parent, REDUCE, h.back) for rank, h in hops.items()]
-            across = [top for top in tops if top != middle]
-            rows += [(high, chunk, top, middle, REDUCE, _way(reach, top, middle)) for top in across]
-            rows += [(high + 1, chunk, middle, top, COPY, _way(reach, middle, top)) for top in across]
-            start = high + 2 if across else high
-            for hops in hung:
-                rows += [(start + h.depth - 1, chunk, h.parent, rank, COPY, h.path) for rank, h in hops.items()]
-    return schedule_of(collective, shares, rows), len(parts)
+            tops.append(_root(tree, cards[server].ranks, load) if cards else tree.root)
+            load[tops[-1]] += share
+        hung = [seen_from(tree, top) for tree, top in zip(trees, tops, strict=True)]
+        parts += _part(reach, collective.ranks, list(zip(tops, hung, strict=True)), data.take(np.array([number])))
+    return laid(parts, collective, Spans.side_by_side(np.array([whole]))), len(refinement)
+
+
+def _part(reach: Reach, ranks: int, trees: Sequence[tuple[int, dict[int, Hop]]], data: Spans) -> list[Part]:
+    """Reduced in all servers, each over its tree; exchanged by the roots, each of which has an equal part; spread."""
+    high = max(_height(hops) for _, hops in trees)
+    servers = [_tree(ranks, top, hops) for top, hops in trees if hops]
+    parts = [replace(Part.alone(up, data), start=high - up.steps) for up, _ in servers]
+    if len(trees) > 1:
+        edge = np.arange(len(trees) + 1) * (int(data.lengths[0]) // len(trees))
+        for number, (middle, _) in enumerate(trees):
+            others = [top for top, _ in trees if top != middle]
+            star = {top: Hop(middle, _way(reach, middle, top), 1, _way(reach, top, middle)) for top in others}
+            mine = data.cut(np.zeros(1, np.int64), edge[number : number + 1], edge[number + 1 : number + 2])
+            parts += [
+                replace(Part.alone(one, mine), start=high + i) for i, one in enumerate(_tree(ranks, middle, star))
+            ]
+        high += 2
+    return [*parts, *(replace(Part.alone(down, data), start=high) for _, down in servers)]
+
+
+def _tree(ranks: int, top: int, hops: dict[int, Hop]) -> tuple[Schedule, Schedule]:
+    """A reduce to the root of a tree, and a broadcast from there."""
+    high, members = _height(hops), (top, *hops)
+    up: list[Row] = [(high - hop.depth, 0, rank, hop.parent, REDUCE, hop.back) for rank, hop in hops.items()]
+    down: list[Row] = [(hop.depth - 1, 0, hop.parent, rank, COPY, hop.path) for rank, hop in hops.items()]
+    shares = [(0, Fraction(1))]
+    return (
+        schedule_of(Collective("reduce", ranks, members, (top,)), shares, up),
+        schedule_of(Collective("broadcast", ranks, members, (top,)), shares, down),
+    )
 
 
 def _root(tree: Tree, ranks: Sequence[int], load: dict[int, Fraction]) -> int:
