@@ -51,10 +51,10 @@ def any_of(sets: Words, rng: np.random.Generator) -> Longs:
     """
     rows, words = sets.shape
     filled = sets != 0
-    later = filled & (np.arange(words) >= rng.integers(0, words, rows)[:, None])
+    later = filled & (np.arange(words) >= rng.integers(0, words, (rows, 1)))
     first, after = (cells.argmax(axis=1, keepdims=True) for cells in (filled, later))
     at: Longs = np.asarray(np.where(later.any(axis=1, keepdims=True), after, first), np.int64)
-    word = np.take_along_axis(sets, at, axis=1)[:, 0]
+    word: Words = np.take_along_axis(sets, at, axis=1).reshape(-1)
     by = rng.integers(0, 64, rows).astype(np.uint64)
     turned = (word >> by) | (word << ((_WORD - by) & np.uint64(63)))
     lowest = turned & (~turned + _ONE)
