@@ -50,13 +50,13 @@ def any_of(sets: Words, rng: np.random.Generator) -> Longs:
     [129, -1, 64]
     """
     rows, words = sets.shape
-    every = np.arange(rows)
     filled = sets != 0
-    later = filled & (np.arange(words) >= rng.integers(0, words, rows)[:, None])
-    at: Longs = np.where(later.any(axis=1), later.argmax(axis=1), filled.argmax(axis=1))
-    word = sets[every, at]
+    later = filled & (np.arange(words) >= rng.integers(0, words, (rows, 1)))
+    first, after = (cells.argmax(axis=1, keepdims=True) for cells in (filled, later))
+    at: Longs = np.asarray(np.where(later.any(axis=1, keepdims=True), after, first), np.int64)
+    word: Words = np.take_along_axis(sets, at, axis=1).reshape(-1)
     by = rng.integers(0, 64, rows).astype(np.uint64)
     turned = (word >> by) | (word << ((_WORD - by) & np.uint64(63)))
     lowest = turned & (~turned + _ONE)
     bit = np.frexp(lowest.astype(np.float64))[1].astype(np.int64) - 1
-    return np.where(word != 0, 64 * at + ((bit + by.astype(np.int64)) & 63), -1)
+    return np.where(word != 0, 64 * at[:, 0] + ((bit + by.astype(np.int64)) & 63), -1)

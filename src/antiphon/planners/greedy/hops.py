@@ -46,6 +46,8 @@ class Hops:
     width: Floats  # of every kind: capacity of its narrowest link or limit, in units of resources.scale
     batches: tuple[tuple[Batch, ...], ...]  # of every kind
     capacity: Floats  # of every link and shared limit
+    ptr: Longs  # the links and limits that hop i loads are those from ptr[i] on
+    loaded: Longs
 
     def __len__(self) -> int:
         return len(self.src)
@@ -94,7 +96,7 @@ def _sorted(topology: Topology, src: Longs, dst: Longs, routes: Routes, narrow: 
     for number in range(kinds):
         mine = np.flatnonzero(kind == number)
         batches.append(tuple(_batch(rows, src, dst, ptr, loaded) for rows in _dealt(mine, src, dst, topology.ranks)))
-    return Hops(src, dst, kind, routes, widths, tuple(batches), capacity)
+    return Hops(src, dst, kind, routes, widths, tuple(batches), capacity, ptr, loaded)
 
 
 def _loaded(topology: Topology, routes: Routes) -> tuple[Longs, Longs]:

@@ -17,15 +17,6 @@ class Moving:
         self.hops, self.ways = hops, ways
         self.rng = np.random.default_rng(seed)
         self.rate = hops.capacity / slot
-        many = np.zeros(len(hops), np.int64)
-        for batches in hops.batches:
-            for batch in batches:
-                many[batch.hop] = np.diff(batch.ptr)
-        self.ptr = np.concatenate([[0], np.cumsum(many)]).astype(np.int64)
-        self.loaded = np.zeros(int(self.ptr[-1]), np.int64)
-        for batches in hops.batches:
-            for batch in batches:
-                self.loaded[ranges(self.ptr[batch.hop], many[batch.hop])] = batch.loaded
 
     def run(self, pace: Pace) -> Run:
         """O(steps * chunks under way)."""
@@ -61,8 +52,8 @@ class Moving:
 
     def _loaded(self, hop: Longs) -> tuple[Longs, Longs]:
         """What these hops load, and the place of the hop among them."""
-        many = self.ptr[hop + 1] - self.ptr[hop]
-        return self.loaded[ranges(self.ptr[hop], many)], np.repeat(np.arange(len(hop)), many)
+        many = self.hops.ptr[hop + 1] - self.hops.ptr[hop]
+        return self.hops.loaded[ranges(self.hops.ptr[hop], many)], np.repeat(np.arange(len(hop)), many)
 
     def _room(self, hop: Longs, room: Floats) -> Bools:
         """Which of these have room, served in this order."""

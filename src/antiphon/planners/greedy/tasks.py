@@ -20,6 +20,7 @@ from antiphon.planners.shared.reach import Reach
 
 MOST_CELLS = 2**30  # of chunks and ranks
 SWEEPS = 3
+LEAST = 0.01  # of the price of the narrowest hop: what the widest costs, so that ways do not wander
 STEEP = 6.0  # how much dearer the fullest hop is than an empty one: this power of e
 
 
@@ -92,58 +93,68 @@ def packed_bits(cells: Bools) -> Words:
 
 
 def _allowed(hops: Hops, have: Bools, want: Bools, source: Longs) -> tuple[Bools, Longs]:
-    """Whoever wants a block, and those on the way: along a tree of fewest hops from the rank that has it, over hops
-    that the other trees use least. Then by root and rank the hop of its tree that leads to the rank.
+    """Whoever wants a block, and those on the way: along a tree from the rank that has it, over hops that the other
+    trees use least. Then by root and rank the hop of its tree that leads to the rank.
 
     Every tree is grown `SWEEPS` times, each time at prices by what all others use. O(sources * hops).
     """
-    parent = np.full((len(have), len(have)), -1, np.int64)
-    used = np.zeros(len(hops))
-    slow = 1 / hops.width[hops.kind] if len(hops) else used
+    from scipy.sparse import csr_array
+
+    ranks = len(have)
+    parent = np.full((ranks, ranks), -1, np.int64)
+    loads = csr_array((np.ones(len(hops.loaded)), hops.loaded, hops.ptr), shape=(len(hops), len(hops.capacity)))
+    used = np.zeros(len(hops.capacity))
+    slow = 1 / np.maximum(hops.capacity, 1e-300)
+    slow = np.maximum(slow / slow[np.unique(hops.loaded)].max(initial=1e-300), LEAST)
     roots = [(root, np.flatnonzero(source == root)) for root in np.unique(source).tolist()]
-    mine_of = {root: np.zeros(len(hops)) for root, _ in roots}
-    passed: dict[int, Bools] = {}
+    own: dict[int, Floats] = {root: np.zeros(len(hops)) for root, _ in roots}
     rng = np.random.default_rng(0)
     for _ in range(SWEEPS):
         for root, mine in roots:
-            used -= mine_of[root]
+            used -= loads.T @ own[root]
             full = used * slow
-            price = np.exp(STEEP * full / max(float(full.max(initial=0.0)), 1e-300)) * (1 + rng.random(len(hops)) / 8)
-            levels = _tree(hops, root, price * slow / slow.max(initial=1e-300), len(have))
-            wanted = want[:, mine] & ~have[:, mine]
-            mine_of[root] = np.zeros(len(hops))
-            for taken in reversed(levels):
-                src, dst = hops.src[taken], hops.dst[taken]
-                mine_of[root][taken] = wanted[dst].sum(axis=1)
-                np.logical_or.at(wanted, src, wanted[dst])
-                parent[root, dst] = taken
-            used += mine_of[root]
-            passed[root] = wanted
+            price = slow * np.exp(STEEP * full / max(float(full.max(initial=0.0)), 1e-300))
+            paid = (loads @ price) * (1 + rng.random(len(hops)) / 8)
+            count = (want[:, mine] & ~have[:, mine]).sum(axis=1)
+            own[root] = np.zeros(len(hops))
+            for taken in _tree(hops, root, paid, ranks)[::-1]:
+                own[root][taken] = count[hops.dst[taken]]
+                np.add.at(count, hops.src[taken], count[hops.dst[taken]])
+                parent[root, hops.dst[taken]] = taken
+            used += loads.T @ own[root]
     allowed = want.copy()
     for root, mine in roots:
-        allowed[:, mine] |= passed[root]
+        at, column = np.nonzero(want[:, mine] & ~have[:, mine])
+        while len(at):
+            allowed[at, mine[column]] = True
+            on = at != root
+            at, column = hops.src[parent[root, at[on]]], column[on]
     return allowed, parent
 
 
 def _tree(hops: Hops, root: int, price: Floats, ranks: int) -> list[Longs]:
-    """The hops of a tree of fewest hops to all that can be reached, the cheapest of such, level by level."""
-    seen = np.zeros(ranks, np.bool_)
-    seen[root] = True
-    near, cost = seen.copy(), np.zeros(ranks)
+    """The hops of a tree of cheapest ways to all that can be reached, level by level."""
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import dijkstra
+
+    pair = hops.src * ranks + hops.dst
+    order = np.lexsort((price, pair))
+    order = order[np.append(True, pair[order][1:] != pair[order][:-1])]  # of parallel ones the cheapest
+    graph = csr_array((price[order], (hops.src[order], hops.dst[order])), shape=(ranks, ranks))
+    before = dijkstra(graph, indices=root, return_predecessors=True)[1]
+    reached = np.flatnonzero(before >= 0)
+    hop = np.full(ranks, -1)
+    hop[reached] = order[np.searchsorted(pair[order], before[reached].astype(np.int64) * ranks + reached)]
     levels: list[Longs] = []
+    near = np.zeros(ranks, np.bool_)
+    near[root] = True
     while True:
-        open_ = np.flatnonzero(near[hops.src] & ~seen[hops.dst])
-        if not len(open_):
+        level = reached[near[before[reached]]]
+        if not len(level):
             return levels
-        paid = cost[hops.src[open_]] + price[open_]
-        order = np.lexsort((paid, hops.dst[open_]))
-        order = order[np.append(True, hops.dst[open_[order]][1:] != hops.dst[open_[order]][:-1])]
-        taken = open_[order]
-        cost[hops.dst[taken]] = paid[order]
+        levels.append(hop[level])
         near = np.zeros(ranks, np.bool_)
-        near[hops.dst[taken]] = True
-        seen |= near
-        levels.append(taken)
+        near[level] = True
 
 
 def _out_of_reach(topology: Topology, hops: Hops, have: Bools, want: Bools) -> Exception | None:
