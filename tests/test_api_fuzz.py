@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import replay_traces
 
 import antiphon
 from antiphon.errors import AntiphonError
@@ -47,6 +48,7 @@ def given_files() -> dict[str, Any]:
     antiphon.export(plan, "program", "program")
     antiphon.export(plan, "chakra", "chakra", nbytes="1KB")
     antiphon.simulate(plan, "1KB", trace="simulated.json")
+    replay_traces.write(Path(), [replay_traces.ddp(0), replay_traces.ddp(1)])
     Path("damaged.json.gz").write_bytes(gzip.compress(b'{"format": "antiphon-plan"')[:-9])
     Path("cut.json").write_bytes(Path("plan.json").read_bytes()[:200])
     Path("noise.bin").write_bytes(random.Random(0).randbytes(500))
@@ -108,13 +110,17 @@ def right_calls(found: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
         ("lab", {"what": "run", "where": "?", "nbytes": "1KB", "dtype": "float32"}), ("build", {"what": "?"}),
         ("trace", {"what": "merge", "files": ["simulated.json"], "output": "merged.json"}),
         ("trace", {"what": "read", "files": "chakra", "output": None}),
+        ("replay", {"files": ["rank0.json", "rank1.json"], "topology": "full:ranks=2", "planners": "ring",
+                    "model": "alpha-beta", "measured": None, "table": None, "profile": None, "library": "",
+                    "cores": None, "progress": None}),
         ("comm", {"communicator": None, "table": None, "rank": 0, "ranks": 1, "address": "localhost:1"}),
     ]  # fmt: skip
 
 
 KEPT = {
     "bench": ("what", "on"), "lab": ("what", "where"), "build": ("what",), "trace": ("what",), "reproduce": ("name",),
-    "comm": ("rank", "ranks"), "tune": ("workers", "planners", "on"), "tune_over": ("workers", "planners"),
+    "comm": ("rank", "ranks"), "replay": ("planners",),
+    "tune": ("workers", "planners", "on"), "tune_over": ("workers", "planners"),
 }  # fmt: skip
 
 

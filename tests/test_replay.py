@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -357,6 +358,28 @@ def test_a_replay_by_what_was_measured(tmp_path: Path) -> None:
     assert row["most"] == pytest.approx(4.7 * MS, rel=0.01)
     assert told["worth_tuning"]["collective"] == "allreduce"
     assert told["buckets"]["recorded"] == 10**6
+
+
+def test_a_table_that_was_measured_says_what_its_plans_take(tmp_path: Path) -> None:
+    """And what it leaves to the library stays as it was; with a model named the model counts."""
+    files = made.write(tmp_path, [made.ddp(0), made.ddp(1)])
+    plan = antiphon.plan("allreduce", "full:ranks=2", planner="ring")
+    (entry,) = plan.entries
+    claims = {
+        "planner": "ring",
+        "measurements": [{"nbytes": 500_000, "seconds": 2e-3}, {"nbytes": 2**21, "seconds": 9}],
+    }
+    table = replace(plan, entries=(replace(entry, stop=10**6 + 1, claims=claims), replace(entry, start=10**6 + 1)))
+    (row,) = found(files, table=table)["calls"]
+    assert row["ours"] == pytest.approx(between([(500_000, 2e-3), (2**21, 9.0)], 10**6))
+    assert "measured" in row["by"]
+    (row,) = found(files, table=table, model="alpha-beta")["calls"]
+    assert row["ours"] < 1 * MS
+    left = replace(plan, entries=(replace(entry, claims={**claims, "served_by": "library"}),))
+    told = found(files, table=left)
+    assert told["calls"][0]["ours"] is None
+    assert told["step"]["ours"] == told["step"]["replayed"]
+    assert any("left to the library" in note for note in told["notes"])
 
 
 def test_a_replay_by_plans_and_beside_nccl(tmp_path: Path) -> None:

@@ -39,7 +39,8 @@ def replay(  # noqa: PLR0913
 
     `files`: traces of PyTorch's profiler, of Chakra or of a profiler of NCCL, one for each rank, or their folder.
     `topology`: the machine that the job ran on; left out, that of the table. Needed where nothing was measured.
-    `table`: our plans; what it has none for is planned, and without it everything.
+    `table`: our plans; what it has none for is planned, and without it everything. What a table that was measured
+    says of its plans goes before the model, unless one is named; what it leaves to the library stays as it was.
     `measured`: what ours take where the job runs: what `bench --json` printed (a file, or its rows), or the output of
     nccl-tests. It goes before the model.
     `model`: what predicts the times (`antiphon.models()`); left out, `calls` where its figures are known, else
@@ -89,7 +90,8 @@ def _prices(
     for call in job.calls:
         sizes.setdefault((call.kind, call.group), []).append(call.nbytes)
     planned = _planner(machine, chosen, profile, planners)
-    return ByPlans(machine, plans, planned, chosen, profile, sizes), known, machine.name
+    by_claims = not model and profile is None
+    return ByPlans(machine, plans, planned, chosen, profile, by_claims, sizes), known, machine.name
 
 
 def _check_plans(plans: dict[str, Plan], machine: Topology | None) -> None:

@@ -42,13 +42,16 @@ def members_of(group: Group, machine: Topology) -> tuple[int, ...]:
 
 @dataclass
 class ByPlans:
-    """By the plans of a table (`plans`: of each kind one, for all ranks), and else by those that `planned` makes."""
+    """By the plans of a table (`plans`: of each kind one, for all ranks), and else by those that `planned` makes.
+    `by_claims`: a table that was measured tells itself what its plans take; what it leaves to the library is not
+    known."""
 
     machine: Topology
     plans: Mapping[str, Plan]
     planned: Planned | None
     model: str
     profile: ProfileLike = None
+    by_claims: bool = True
     sizes: Mapping[tuple[str, int], Sequence[int]] = field(default_factory=dict)
     _known: dict[tuple[str, tuple[int, ...]], Plan | None] = field(default_factory=dict)
     _priced: dict[tuple[str, tuple[int, ...], int], Price | None] = field(default_factory=dict)
@@ -68,6 +71,12 @@ class ByPlans:
         if plan is None:
             return None
         entry = plan.at(nbytes)
+        if entry.claims.get("served_by") == "library":
+            return None
+        points = measured_of(plan) if self.by_claims else []
+        if points:
+            name = str(entry.claims.get("planner", "plan"))
+            return Price(between(points, nbytes), f"{name}; as the table says that it was measured")
         row = price(plan, nbytes, model=self.model, profile=self.profile)[0]
         name = str(entry.claims.get("planner", entry.schedule.provenance.get("planner", "plan")))
         return Price(row["seconds"], f"{name}; {row['note'] or f'{self.model}, not calibrated'}")
@@ -85,6 +94,23 @@ class ByPlans:
                 )
             self._known[pattern] = self.planned(kind, members, self.sizes.get((kind, group), ()))
         return self._known[pattern]
+
+
+def measured_of(plan: Plan) -> list[tuple[int, float]]:
+    """Sizes and seconds that the claims of a table tell which `tune --on` made."""
+    found: dict[int, float] = {}
+    for entry in plan.entries:
+        told = entry.claims.get("measurements", [])
+        for one in told if isinstance(told, list) else []:
+            nbytes, seconds = (one.get("nbytes"), one.get("seconds")) if isinstance(one, dict) else (None, None)
+            if (
+                isinstance(nbytes, int)
+                and isinstance(seconds, int | float)
+                and 0 < nbytes < 2**60
+                and 0 <= seconds < 1e6
+            ):
+                found[nbytes] = float(seconds)
+    return sorted(found.items())
 
 
 @dataclass

@@ -117,7 +117,8 @@ def replay(
     notes = list(job.notes)
     unknown = sorted({one.kind for one in classes if prices[one.kind, one.nbytes, one.group] is None})
     if unknown:
-        notes.append(f"nothing is known of ours for {', '.join(unknown)}: these stay as they were")
+        told = f"nothing is known of ours for {', '.join(unknown)} at some sizes, or they are left to the library"
+        notes.append(f"{told}: these stay as they were")
     if cores_of_host is not None:
         notes.append(f"the ranks share {cores_of_host} cores: computation and collectives slow each other down")
     tell("buckets")

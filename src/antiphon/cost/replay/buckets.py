@@ -39,9 +39,10 @@ def last_step(job: Job) -> Job:
 
 
 def gradients_of(step: Job, told: Sequence[Gradient]) -> tuple[list[Gradient], bool]:
-    """When the bytes of all gradients were made, and whether the trace tells it; else each bucket's came evenly since
-    the one before."""
-    if told:
+    """When the bytes of all gradients were made, and whether the trace tells it of all; else each bucket's came evenly
+    since the one before."""
+    whole = sum(call.nbytes for call in step.calls if call.bucket)
+    if sum(one.nbytes for one in told) == whole:
         return sorted(told, key=lambda one: one.work), True
     items = next(iter(step.ranks.values()))
     found, work, before = [], 0.0, None

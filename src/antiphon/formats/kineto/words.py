@@ -69,13 +69,13 @@ def elements(dims: object, depth: int = 0) -> int:
 def counted(kind: str, given: int, made: int, size: int) -> int:
     """Elements as nccl-tests counts them, of those that a rank gives and gets."""
     if kind == "allgather":
-        return max(made, given * size)
+        return made or given * size
     if kind == "gather":
         return given * size
     if kind == "scatter":
         return made * size
     if kind == "reducescatter":
-        return max(given, made * size)
+        return given or made * size
     return max(given, made) if kind in ("allreduce", "alltoall", "broadcast", "reduce") else given
 
 
