@@ -411,7 +411,7 @@ def _elements(tensor: Any, splits: Sequence[int], ranks: int) -> list[int]:
         if rows % ranks:
             raise ValueError(f"all_to_all_single: {rows} rows cannot be dealt out evenly to {ranks} processes")
         return [tensor.numel() // ranks] * ranks
-    if len(splits) != ranks or sum(splits) != rows:
+    if len(splits) != ranks or sum(splits) != rows or min(splits) < 0:
         raise ValueError(f"all_to_all_single: the {len(splits)} parts do not make up the {rows} rows")
     row = tensor.numel() // rows if rows else 0
     return [int(part) * row for part in splits]
