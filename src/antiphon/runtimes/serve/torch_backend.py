@@ -24,6 +24,7 @@ from antiphon.runtimes.serve.torch_far import Far, devices, nccl
 from antiphon.runtimes.serve.torch_gloo import Late
 from antiphon.runtimes.serve.torch_monitored import Monitored
 from antiphon.runtimes.serve.torch_profiled import Profiled
+from antiphon.runtimes.serve.torch_store import Exchanges
 from antiphon.runtimes.serve.torch_work import CollectiveFailed, Worker
 from antiphon.runtimes.serve.wires import Connecting, engine_over_sockets
 
@@ -68,17 +69,19 @@ class AntiphonGroup(About):
     ) -> None:
         super().__init__(rank, size)
         self._own, self._places, self._made = (rank, size), list(places), 0
-        self._store, self._timeout = store, timeout
+        self._timeout = timeout
         self._names = ["", "undefined"]
         self._far: Far | None = None
         self._together: list[Any] | None = None
         self._far_together: Far | None = None
-        self._monitored = Monitored(PrefixStore("monitored", store), rank, size)
-        self._gloo = Late(PrefixStore("gloo", store), rank, size, timeout)
         self._connecting: Connecting | None = None
         patience = timeout.total_seconds()
+        self._exchange = Exchanges(store, rank, size, min(patience, _SETUP))
         group = Processes(rank, size, self._exchange, places, everyone, whole, patience)
         serving = self._serving(group) if size > 1 else None
+        self._store = PrefixStore(self._exchange.generation, store)  # where nothing of earlier processes lies
+        self._monitored = Monitored(PrefixStore("monitored", self._store), rank, size)
+        self._gloo = Late(PrefixStore("gloo", self._store), rank, size, timeout)
         self.calls = Calls(serving, self._gloo, rank, size)
         self._worker = Worker()
         self._profiled = Profiled(size, places)
@@ -93,15 +96,6 @@ class AntiphonGroup(About):
         patience = min(self._timeout.total_seconds(), _SETUP)
         self._connecting = Connecting(*self._own, self._exchange, patience, given_secret())
         return self._connecting
-
-    def _exchange(self, text: str) -> list[str]:
-        rank, size = self._own
-        number = self._exchanges = getattr(self, "_exchanges", 0) + 1
-        self._store.set(f"antiphon/{number}/{rank}", text)
-        keys = [f"antiphon/{number}/{other}" for other in range(size)]
-        if self._store.has_extended_api():  # all in one question
-            return [text.decode() for text in self._store.multi_get(keys)]
-        return [self._store.get(key).decode() for key in keys]
 
     def shutdown(self, check: bool = True) -> None:
         serving = self.calls.serving
