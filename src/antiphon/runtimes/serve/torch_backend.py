@@ -15,7 +15,9 @@ from torch.distributed import ReduceOp
 from antiphon.errors import Invalid, Unsupported
 from antiphon.runtimes.engine.native import TransportFailed
 from antiphon.runtimes.serve import torch_arguments as asked
+from antiphon.runtimes.serve import torch_detail
 from antiphon.runtimes.serve._torch_calls import Calls
+from antiphon.runtimes.serve._torch_data import operator_name
 from antiphon.runtimes.serve.group_start import Processes, serve
 from antiphon.runtimes.serve.secret import given_secret
 from antiphon.runtimes.serve.serving import Serving
@@ -85,6 +87,7 @@ class AntiphonGroup(About):
         self.calls = Calls(serving, self._gloo, rank, size)
         self._worker = Worker()
         self._profiled = Profiled(size, places)
+        self._detail = torch_detail.wanted()
 
     # ---- setting up and closing ----
 
@@ -120,9 +123,21 @@ class AntiphonGroup(About):
 
     # ---- making calls ----
 
-    def _submit(self, kind: str, given: Sequence[Any], results: list[Any], do: Callable[[], None]) -> Any:
-        """`kind` and `given` are for a profiler, if one listens."""
+    def _submit(
+        self, kind: str, given: Sequence[Any], results: list[Any], do: Callable[[], None], seconds: float,
+        more: str = "", alike: Sequence[Any] | None = None,
+    ) -> Any:  # fmt: skip
+        """`kind` and `given` are for a profiler, if one listens; with `more` and `alike`, tensors of which all have as
+        many of the same shapes (left out: the results), for who compares calls."""
         self._made += 1
+        serving = self.calls.serving
+        if self._detail and serving is not None:
+            text, then = torch_detail.told(kind + more, results if alike is None else alike), do
+
+            def do() -> None:
+                torch_detail.compare(serving, text, seconds)
+                then()
+
         moments = self._profiled.called(kind, self._made, self._names[0], given, results)
         work = self._worker.submit(results, do, moments and self._profiled, moments)
         if self._together is not None:
@@ -176,7 +191,10 @@ class AntiphonGroup(About):
         if far := self._elsewhere(tensors):
             return far.call("allreduce", tensors, opts)
         how, seconds = _operator(opts), self._seconds(opts)
-        return self._submit("all_reduce", tensors, tensors, lambda: self.calls.allreduce_several(tensors, how, seconds))
+        more = f" ({operator_name(how)})"
+        return self._submit(
+            "all_reduce", tensors, tensors, lambda: self.calls.allreduce_several(tensors, how, seconds), seconds, more
+        )
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
         asked.need_some("allreduce_coalesced", tensors)
@@ -194,7 +212,10 @@ class AntiphonGroup(About):
         if far := self._elsewhere(tensors):
             return far.call("reduce", tensors, opts)
         how, seconds = _operator(opts), self._seconds(opts)
-        return self._submit("reduce", tensors, tensors, lambda: self.calls.reduce(tensors[0], place, how, seconds))
+        more = f" ({operator_name(how)}) to rank {place}"
+        return self._submit(
+            "reduce", tensors, tensors, lambda: self.calls.reduce(tensors[0], place, how, seconds), seconds, more
+        )
 
     def broadcast(
         self, tensors: Any = None, opts: Any = None, timeout: Any = None, *, tensor: Any = None, root: Any = None
@@ -213,7 +234,7 @@ class AntiphonGroup(About):
             for one in tensors:
                 self.calls.broadcast(one, place, seconds)
 
-        return self._submit("broadcast", tensors, tensors, do)
+        return self._submit("broadcast", tensors, tensors, do, seconds, f" from rank {place}")
 
     def allgather(
         self, output_tensors: Any, input_tensors: Any = None, opts: Any = None, timeout: Any = None, *,
@@ -233,7 +254,7 @@ class AntiphonGroup(About):
             for outputs, one in zip(output_lists, inputs, strict=True):
                 self.calls.allgather_list(outputs, one, seconds)
 
-        return self._submit("all_gather", inputs, [one for outputs in output_lists for one in outputs], do)
+        return self._submit("all_gather", inputs, [one for outputs in output_lists for one in outputs], do, seconds)
 
     def allgather_coalesced(self, output_lists: Any, inputs: Any, opts: Any = None) -> Any:
         """Here a list of results is for one process: of each of its inputs."""
@@ -255,7 +276,7 @@ class AntiphonGroup(About):
             for output, given in zip(output_lists, input_list, strict=True):
                 self.calls.allgather(output, given, seconds)
 
-        return self._submit("all_gather_single", input_list, list(output_lists), do)
+        return self._submit("all_gather_single", input_list, list(output_lists), do, seconds)
 
     def reduce_scatter(
         self, output_tensors: Any = None, input_tensors: Any = None, opts: Any = None, timeout: Any = None, *,
@@ -276,7 +297,7 @@ class AntiphonGroup(About):
                 self.calls.reduce_scatter_list(one, given, how, seconds)
 
         flat = [one for inputs in input_lists for one in inputs]
-        return self._submit("reduce_scatter", flat, list(outputs), do)
+        return self._submit("reduce_scatter", flat, list(outputs), do, seconds, f" ({operator_name(how)})", flat)
 
     def reduce_scatter_single(self, outputTensor: Any, inputTensor: Any, opts: Any = None) -> Any:
         return self.reduce_scatter_single_coalesced([outputTensor], [inputTensor], opts)
@@ -291,7 +312,8 @@ class AntiphonGroup(About):
             for output, given in zip(outputTensors, inputTensors, strict=True):
                 self.calls.reduce_scatter(output, given, op, seconds)
 
-        return self._submit("reduce_scatter_single", inputTensors, list(outputTensors), do)
+        more = f" ({operator_name(op)})"
+        return self._submit("reduce_scatter_single", inputTensors, list(outputTensors), do, seconds, more)
 
     def gather(
         self, output_tensors: Any, input_tensors: Any = None, opts: Any = None, timeout: Any = None, *,
@@ -307,7 +329,10 @@ class AntiphonGroup(About):
             return far.call("gather", output_lists, inputs, opts)
         seconds = self._seconds(opts)
         outputs = list(output_lists[0]) if output_lists else []
-        return self._submit("gather", inputs, outputs, lambda: self.calls.gather(outputs, inputs[0], place, seconds))
+        return self._submit(
+            "gather", inputs, outputs, lambda: self.calls.gather(outputs, inputs[0], place, seconds), seconds,
+            f" to rank {place}", inputs,
+        )  # fmt: skip
 
     def scatter(
         self, output_tensors: Any = None, input_tensors: Any = None, opts: Any = None, timeout: Any = None, *,
@@ -324,8 +349,9 @@ class AntiphonGroup(About):
         seconds = self._seconds(opts)
         given = list(input_lists[0]) if input_lists else []
         return self._submit(
-            "scatter", given, list(outputs), lambda: self.calls.scatter(outputs[0], given, place, seconds)
-        )
+            "scatter", given, list(outputs), lambda: self.calls.scatter(outputs[0], given, place, seconds), seconds,
+            f" from rank {place}",
+        )  # fmt: skip
 
     def alltoall(self, output_tensors: Any, input_tensors: Any, opts: Any = None, timeout: Any = None) -> Any:
         opts = asked.options_of(c10d.AllToAllOptions, opts, timeout=timeout)
@@ -339,6 +365,8 @@ class AntiphonGroup(About):
             input_tensors,
             list(output_tensors),
             lambda: self.calls.alltoall_list(output_tensors, input_tensors, seconds),
+            seconds,
+            alike=(),
         )
 
     def all_to_all_single(
@@ -355,11 +383,13 @@ class AntiphonGroup(About):
             [input],
             [output],
             lambda: self.calls.alltoall(output, input, sizes[0], sizes[1], seconds),
+            seconds,
+            alike=(),
         )
 
     def barrier(self, opts: Any = None, timeout: Any = None) -> Any:
         seconds = self._seconds(asked.options_of(c10d.BarrierOptions, opts, timeout=timeout))
-        return self._submit("barrier", [], [], lambda: self.calls.barrier(seconds))
+        return self._submit("barrier", [], [], lambda: self.calls.barrier(seconds), seconds)
 
     def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
         """As gloo means it: a timeout of 0 is one."""
