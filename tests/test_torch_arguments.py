@@ -201,7 +201,7 @@ def test_a_timeout_that_is_given_holds(pair: list[Any]) -> None:
 @pytest.fixture
 def detailed() -> Iterator[list[Any]]:
     """Three that tell each other what they call."""
-    store, made = dist.HashStore(), [None] * 3
+    store, made = dist.HashStore(), list[Any]([None] * 3)
     usual = dist.get_debug_level()
     dist.set_debug_level(dist.DebugLevel.DETAIL)
     try:
