@@ -10,7 +10,6 @@ from typing import Any
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 from torch._C._distributed_c10d import PrefixStore
-from torch.distributed import ReduceOp
 
 from antiphon.errors import Invalid, Unsupported
 from antiphon.runtimes.engine.native import TransportFailed
@@ -145,7 +144,7 @@ class AntiphonGroup(About):
         return work
 
     def _root(self, kind: str, opts: Any) -> int:
-        root = _root(opts)
+        root = asked.root_of(opts)
         asked.need_root(kind, root, self._own[1])
         return root
 
@@ -190,7 +189,7 @@ class AntiphonGroup(About):
         asked.need_some("allreduce", tensors)
         if far := self._elsewhere(tensors):
             return far.call("allreduce", tensors, opts)
-        how, seconds = _operator(opts), self._seconds(opts)
+        how, seconds = asked.operator_of(opts), self._seconds(opts)
         more = f" ({operator_name(how)})"
         return self._submit(
             "all_reduce", tensors, tensors, lambda: self.calls.allreduce_several(tensors, how, seconds), seconds, more
@@ -211,7 +210,7 @@ class AntiphonGroup(About):
         place = self._root("reduce", opts)
         if far := self._elsewhere(tensors):
             return far.call("reduce", tensors, opts)
-        how, seconds = _operator(opts), self._seconds(opts)
+        how, seconds = asked.operator_of(opts), self._seconds(opts)
         more = f" ({operator_name(how)}) to rank {place}"
         return self._submit(
             "reduce", tensors, tensors, lambda: self.calls.reduce(tensors[0], place, how, seconds), seconds, more
@@ -290,7 +289,7 @@ class AntiphonGroup(About):
             asked.need_per_process("reduce_scatter", "input", inputs, self._own[1])
         if far := self._elsewhere(outputs):
             return far.call("reduce_scatter", outputs, input_lists, opts)
-        how, seconds = _operator(opts), self._seconds(opts)
+        how, seconds = asked.operator_of(opts), self._seconds(opts)
 
         def do() -> None:
             for one, given in zip(outputs, input_lists, strict=True):
@@ -306,7 +305,7 @@ class AntiphonGroup(About):
         asked.need_as_many("reduce_scatter_single", outputTensors, inputTensors)
         if far := self._elsewhere(inputTensors):
             return far.several("_reduce_scatter_base", outputTensors, inputTensors, opts)
-        op, seconds = _operator(opts), self._seconds(opts)
+        op, seconds = asked.operator_of(opts), self._seconds(opts)
 
         def do() -> None:
             for output, given in zip(outputTensors, inputTensors, strict=True):
@@ -377,7 +376,10 @@ class AntiphonGroup(About):
         if far := self._elsewhere([input]):
             return far.call("alltoall_base", output, input, output_split_sizes, input_split_sizes, opts)
         seconds, ranks = self._seconds(opts), self._own[1]
-        sizes = [_elements(output, output_split_sizes, ranks), _elements(input, input_split_sizes, ranks)]
+        sizes = [
+            asked.elements_of(output, output_split_sizes, ranks),
+            asked.elements_of(input, input_split_sizes, ranks),
+        ]
         return self._submit(
             "all_to_all_single",
             [input],
@@ -416,29 +418,6 @@ class AntiphonGroup(About):
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> Any:
         return self._between(tensors).recv_anysource(tensors, tag)
-
-
-def _operator(opts: Any) -> Any:
-    if opts is None:
-        return ReduceOp.SUM
-    return getattr(opts, "reduceOp", opts)  # the operator itself may be given
-
-
-def _root(opts: Any) -> int:
-    return opts if isinstance(opts, int) else int(getattr(opts, "rootRank", 0))
-
-
-def _elements(tensor: Any, splits: Sequence[int], ranks: int) -> list[int]:
-    """Of the parts of a tensor that is cut along its first dimension."""
-    rows = int(tensor.shape[0]) if tensor.dim() else 1
-    if not splits:
-        if rows % ranks:
-            raise ValueError(f"all_to_all_single: {rows} rows cannot be dealt out evenly to {ranks} processes")
-        return [tensor.numel() // ranks] * ranks
-    if len(splits) != ranks or sum(splits) != rows or min(splits) < 0:
-        raise ValueError(f"all_to_all_single: the {len(splits)} parts do not make up the {rows} rows")
-    row = tensor.numel() // rows if rows else 0
-    return [int(part) * row for part in splits]
 
 
 def _wait_for(works: Sequence[Any]) -> None:
