@@ -193,3 +193,73 @@ def test_a_timeout_that_is_given_holds(pair: list[Any]) -> None:
     work = pair[0].allreduce(mine(0), timeout=timedelta(seconds=0.3))
     with pytest.raises(CollectiveFailed):
         work.wait()
+
+
+# ---- TORCH_DISTRIBUTED_DEBUG=DETAIL ----
+
+
+@pytest.fixture
+def detailed() -> Iterator[list[Any]]:
+    """Three that tell each other what they call."""
+    store, made = dist.HashStore(), list[Any]([None] * 3)
+    usual = dist.get_debug_level()
+    dist.set_debug_level(dist.DebugLevel.DETAIL)
+    try:
+        side_by_side(
+            lambda rank: made.__setitem__(rank, AntiphonGroup(store, rank, 3, SECONDS, [0, 1, 2], 3, True)), range(3)
+        )
+    finally:
+        dist.set_debug_level(usual)
+    yield made
+    side_by_side(lambda group: group.shutdown(), made)
+
+
+DIFFERING = {
+    "another shape": (
+        lambda group: group.allreduce([torch.zeros(2, 3) if group.rank() == 2 else torch.zeros(3, 2)]),
+        "rank 0 calls all_reduce (sum) of float32 [3, 2], rank 2 all_reduce (sum) of float32 [2, 3]",
+    ),
+    "another call": (
+        lambda group: group.barrier() if group.rank() == 1 else group.broadcast([torch.zeros(4)], 0),
+        "rank 0 calls broadcast from rank 0 of float32 [4], rank 1 barrier",
+    ),
+    "another root": (
+        lambda group: group.broadcast([torch.zeros(4)], int(group.rank() == 1)),
+        "rank 0 calls broadcast from rank 0 of float32 [4], rank 1 broadcast from rank 1 of float32 [4]",
+    ),
+    "more tensors": (
+        lambda group: group.allreduce([torch.zeros(2)] * (1 + group.rank() // 2)),
+        "rank 0 calls all_reduce (sum) of float32 [2], rank 2 all_reduce (sum) of float32 [2], float32 [2]",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", DIFFERING)
+def test_calls_that_differ_are_told_in_full_and_the_group_goes_on(what: str, detailed: list[Any]) -> None:
+    do, want = DIFFERING[what]
+    for error in side_by_side(lambda group: do(group).wait(), detailed):
+        assert isinstance(error, CollectiveFailed)
+        assert str(error) == f"TORCH_DISTRIBUTED_DEBUG=DETAIL: {want}"
+    found = outcome(lambda group, rank, results: group.allreduce([into(results, mine(rank))]), detailed)
+    assert found == [[[30.0, 33.0, 36.0]]] * 3
+
+
+def test_calls_of_uneven_shapes_are_alike(detailed: list[Any]) -> None:
+    def uneven(group: Any, rank: int, results: list[Any]) -> Any:
+        return group.alltoall_base(into(results, torch.zeros(3)), mine(rank, 3 * rank), [0, 1, 2], [rank] * 3)
+
+    assert outcome(uneven, detailed) == [[[10.0, 20.0, 21.0]], [[11.0, 22.0, 23.0]], [[12.0, 24.0, 25.0]]]
+
+    def gathered(group: Any, rank: int, results: list[Any]) -> Any:
+        outputs = [[torch.zeros(3) for _ in range(3)]] if rank == 1 else []
+        results += outputs[0] if outputs else []
+        return group.gather(outputs, [mine(rank)], 1)
+
+    assert outcome(gathered, detailed)[1] == [[0.0, 1.0, 2.0], [10.0, 11.0, 12.0], [20.0, 21.0, 22.0]]
+
+    def lists(group: Any, rank: int, results: list[Any]) -> Any:
+        outputs = [torch.zeros(other + 1) for other in range(3)]
+        results += outputs
+        return group.allgather([outputs], [mine(rank, rank + 1)])
+
+    assert outcome(lists, detailed) == [[[0.0], [10.0, 11.0], [20.0, 21.0, 22.0]]] * 3

@@ -12,7 +12,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -196,12 +196,12 @@ def check_uneven(rank: int, size: int) -> Found:
     dist.all_to_all_single(out, line, counts, counts)
     same(out, torch.cat([torch.full((count,), float(j)) for j, count in enumerate(counts)]))
     kinds = (1, torch.bool), (1, torch.bfloat16), (9, torch.complex128), (500, torch.int64), (1500, torch.float64)
-    for many, kind in kinds:  # little is filled up to as much for all; the last is too much for that
+    for many, kind in kinds:
         table = [[(many * (3 * i + j)) % (4 * many + 1) for j in range(size)] for i in range(size)]
         line = torch.cat([torch.full((table[rank][j],), 10 * rank + j).to(kind) for j in range(size)])
         back = [table[j][rank] for j in range(size)]
         out = torch.zeros(sum(back), dtype=kind)
-        with served("alltoall", 1) if many < 1500 else nullcontext():
+        with served("alltoall", 1):
             dist.all_to_all_single(out, line, back, table[rank])
         same(out, torch.cat([torch.full((back[j],), 10 * j + rank).to(kind) for j in range(size)]))
     with served("alltoall", 1):

@@ -52,6 +52,7 @@ TYPES = {
 OPERATORS = {"sum": 0, "prod": 1, "max": 2, "min": 3, "avg": 4}
 _ABI = 2
 _TEXT = 252
+MOVED, EVEN, DISAGREED = range(3)
 _NAME = 24  # bytes of an ap_shared_name
 _LOST: list[Any] = []
 
@@ -146,6 +147,7 @@ class Engine:
         call.ap_wire_call.argtypes, call.ap_wire_call.restype = [c_void_p, c_void_p], None
         call.ap_wire_theirs.argtypes, call.ap_wire_theirs.restype = [c_void_p, c_void_p], None
         call.ap_agree.argtypes = [c_void_p, c_double, failure]
+        call.ap_uneven.argtypes = [c_void_p] * 5 + [c_double, POINTER(c_int), failure]
         call.ap_wire_left.argtypes = [c_void_p, failure]
         call.ap_wire_close.argtypes, call.ap_wire_close.restype = [c_void_p], None
         call.ap_fold.argtypes = [c_void_p, POINTER(c_void_p), c_size_t, c_size_t, c_int, c_int]
@@ -292,6 +294,15 @@ class Wire:
         error = _Error()
         if self.engine.library.ap_agree(self.handle, timeout, byref(error)):
             raise _raised(error)
+
+    def uneven(self, source: int, target: int, lengths: Array, timeout: float) -> int:
+        """By no plan: from and to these addresses so many bytes for each rank (`lengths`: those sent, those that come),
+        one after another. MOVED; or nothing moves, as all find that those of all are EVEN, or DISAGREED."""
+        error, found, at = _Error(), c_int(), address(lengths)
+        places = self.handle, source, at, target, at + lengths.nbytes // 2
+        if self.engine.library.ap_uneven(*places, timeout, byref(found), byref(error)):
+            raise _raised(error)
+        return found.value
 
     def left(self) -> None:
         """Before the end: Mismatch where a message of another's call came that no call here took."""

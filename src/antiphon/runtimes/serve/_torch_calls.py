@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.distributed import ReduceOp
 
 from antiphon.core.choose import Call
-from antiphon.runtimes.engine.native import address
+from antiphon.runtimes.engine.native import DISAGREED, EVEN, address
 from antiphon.runtimes.serve._torch_data import (
     array_of,
     bits_of,
@@ -25,7 +25,6 @@ from antiphon.runtimes.serve._torch_data import (
     plain,
     put_back,
     reduction,
-    scattered,
 )
 from antiphon.runtimes.serve.book import Page
 from antiphon.runtimes.serve.call_head import type_code
@@ -38,9 +37,6 @@ _GLOO_TYPES = (
 )  # fmt: skip
 _GLOO_OPERATORS = (ReduceOp.SUM, ReduceOp.PRODUCT, ReduceOp.MIN, ReduceOp.MAX)
 _NOTHING = np.empty(0, np.uint8)
-LEAST_PADDED, MOST_PADDED = 64, 16384  # bytes between two processes that uneven counts are filled up to
-_FIELDS, _FIELD = 10, 6  # so many powers of two, from the least on, and bits to count processes in each
-_MOST_COUNTED = 512  # processes that the last field can count
 
 
 class Calls:
@@ -49,7 +45,6 @@ class Calls:
     def __init__(self, serving: Serving | None, gloo: Callable[[], Any], rank: int, ranks: int) -> None:
         self.serving, self.gloo, self.rank, self.ranks = serving, gloo, rank, ranks
         self.ledger = serving.ledger if serving else Ledger()
-        self._weights: Any = None
         self._left = ""  # why the table has no page for the last call
 
     # ---- choosing ----
@@ -271,7 +266,7 @@ class Calls:
     def alltoall(
         self, output: Tensor, given: Tensor, out_sizes: Sequence[int], in_sizes: Sequence[int], seconds: float
     ) -> None:
-        """`sizes`: elements for every process."""
+        """`sizes`: elements for every process, all of those there are."""
         if output.dtype is not given.dtype:
             raise ValueError(f"all_to_all: the output is of {output.dtype}, the input of {given.dtype}")
         made = plain(output)
@@ -280,23 +275,15 @@ class Calls:
             bits_of(made)[:] = bits_of(line)
             put_back(made, output)
             return
-        even, room = self._counts(given, out_sizes, in_sizes, seconds)
-        ways = [[size * given.element_size() for size in sizes] for sizes in (out_sizes, in_sizes)]
-        if even:
-            source, target = bits_of(line), bits_of(made)
-            self._exchanged(given, source.copy() if _overlap(source, target) else source, target, seconds)
-        elif room <= MOST_PADDED:
-            sent, come = np.zeros((self.ranks, room), np.uint8), np.empty((self.ranks, room), np.uint8)
-            for place, part in zip(sent, np.split(_bytes_of(line), np.cumsum(ways[1][:-1])), strict=True):
-                place[: len(part)] = part
-            self._exchanged(given, sent.reshape(-1), come.reshape(-1), seconds)
-            _bytes_of(made)[:] = np.concatenate([row[:size] for row, size in zip(come, ways[0], strict=True)])
-        else:
-            ends = [one.reshape(-1).view(torch.uint8) for one in (made, line)]
-            self._begin("alltoall", given, counts=False)
-            self._by_gloo(
-                "alltoall", [given], "uneven counts", seconds, lambda: self.gloo().alltoall_base(*ends, *ways)
-            )
+        if line.data_ptr() < made.data_ptr() + made.nbytes and made.data_ptr() < line.data_ptr() + line.nbytes:
+            line = line.clone()
+        self._begin("alltoall", given, counts=False)
+        lengths = np.array([in_sizes, out_sizes], np.uint64) * np.uint64(given.element_size())
+        found = self.serving.uneven(line.data_ptr(), made.data_ptr(), lengths, seconds)
+        if found == DISAGREED:
+            self._find_disagreement(given, in_sizes, out_sizes, seconds)
+        if found == EVEN:
+            self._exchanged(given, bits_of(line), bits_of(made), seconds)
         put_back(made, output)
 
     def _exchanged(self, given: Tensor, source: Any, target: Any, seconds: float) -> None:
@@ -316,48 +303,16 @@ class Calls:
         self.alltoall(line, joined(given), sizes[0], sizes[1], seconds)
         dealt_out(line, outputs)
 
-    def _counts(
-        self, given: Tensor, out_sizes: Sequence[int], in_sizes: Sequence[int], seconds: float
-    ) -> tuple[bool, int]:
-        """Whether the counts between any two processes are the same, and bytes that are enough for each of them.
-
-        A process knows its own, so they ask each other.
-
-        By one sum of three numbers. In the second, what one sends and what the other expects cancel out, each times a
-        number of these two. The third has a field for every power of two, in which those are counted for whom this much
-        is enough; a field that runs over adds to the next one, which is enough, too.
-        """
-        if self._weights is None:
-            others = np.arange(self.ranks, dtype=np.uint64)
-            pairs = np.stack([self.rank * self.ranks + others, others * self.ranks + self.rank])
-            self._weights = scattered(pairs) * np.array([[1], [-1]]).astype(np.uint64)
-        sizes = np.array([in_sizes, out_sizes], np.int64).view(np.uint64)
-        most = max(*in_sizes, *out_sizes) * given.element_size()
-        field = min((max(most - 1, 0) // LEAST_PADDED).bit_length(), _FIELDS - 1)
-        differ = len({*out_sizes, *in_sizes}) != 1
-        told = np.array([differ, (self._weights * sizes).sum(), 1 << _FIELD * field], np.uint64)
-        self._ask("allreduce", given, told, None, seconds)
-        if told[1]:
-            self._find_disagreement(given, in_sizes, out_sizes, seconds)
-        if self.ranks > _MOST_COUNTED:
-            return not told[0], 2 * MOST_PADDED
-        return not told[0], LEAST_PADDED << (int(told[2]).bit_length() - 1) // _FIELD
-
-    def _ask(self, kind: str, given: Tensor, target: Any, source: Any, seconds: float) -> None:
-        """Whole numbers of all, for an alltoall of tensors like this."""
-        assert self.serving is not None
-        self._begin("alltoall", given, counts=False)
-        unit = len(target if source is None else source)
-        page = self._page(kind, unit, 8, seconds, library=False)
-        assert page is not None
-        self.serving.run(page, unit, source, target, "sum", seconds, counted=False)
-
     def _find_disagreement(
         self, given: Tensor, in_sizes: Sequence[int], out_sizes: Sequence[int], seconds: float
     ) -> None:
+        assert self.serving is not None
         mine = np.array([*in_sizes, *out_sizes], np.int64)
         every = np.empty(self.ranks * len(mine), np.int64)
-        self._ask("allgather", given, every, mine, seconds)
+        self._begin("alltoall", given, counts=False)
+        page = self._page("allgather", len(mine), 8, seconds, library=False)
+        assert page is not None
+        self.serving.run(page, len(mine), mine, every, "sum", seconds, counted=False)
         sends, expects = every.reshape(self.ranks, 2, self.ranks).swapaxes(0, 1)
         a, b = np.argwhere(sends != expects.T)[0]
         raise ValueError(
@@ -386,10 +341,6 @@ def _alike(one: Tensor, other: Tensor, what: str) -> None:
         raise ValueError(
             f"{what} has {one.numel()} elements of {one.dtype}, needed are {other.numel()} of {other.dtype}"
         )
-
-
-def _bytes_of(tensor: Tensor) -> Any:
-    return array_of(tensor.reshape(-1).view(torch.uint8))
 
 
 def _overlap(a: Any, b: Any) -> bool:

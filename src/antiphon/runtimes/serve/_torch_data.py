@@ -113,11 +113,3 @@ def dealt_out(line: torch.Tensor, tensors: Sequence[torch.Tensor]) -> None:
 
 def evenly(tensors: Sequence[torch.Tensor]) -> bool:
     return len({one.numel() for one in tensors}) == 1
-
-
-def scattered(numbers: Array) -> Array:
-    """Each number of 64 bits to another that looks random, the same everywhere."""
-    mixed = (numbers.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
-    return np.asarray(mixed ^ (mixed >> np.uint64(31)))

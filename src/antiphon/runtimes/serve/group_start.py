@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -23,10 +23,15 @@ from antiphon.runtimes.serve.texts import base64_of, fields_of, no_message, text
 _KINDS = {kind.__name__: kind for kind in (Invalid, Missing, Unsupported, TimedOut, TransportFailed)}
 
 
+class Outdated(Exception):
+    """What was heard first was not of those who take part: hear it again."""
+
+
 @dataclass(frozen=True)
 class Processes:
     """Who takes part. `places`: of every process its number among all `everyone` processes; `exchange`: hands everybody
-    everybody's text. `strict`: a table that is not for this group is an error, else it is as if there were none."""
+    everybody's text, and may raise Outdated the second time. `strict`: a table that is not for this group is an error,
+    else it is as if there were none."""
 
     rank: int
     ranks: int
@@ -73,14 +78,21 @@ def serve(
             mine["way"] = way.tells(engine)
         except (AntiphonError, OSError) as error:
             mine = _fault(error)
-        said = _all_agreed(group, {**mine, "version": version()})
-        told, mine = said[0], {}
-        try:
-            engine = engine or engine_of()
-            mine["way"] = way.answers(engine, [_text(one, rank) for rank, one in enumerate(said)])
-        except (AntiphonError, OSError) as error:
-            mine = _fault(error)
-        answers = [_text(one, rank) for rank, one in enumerate(_all_agreed(group, mine))]
+        opening = {**mine, "version": version()}
+        while True:
+            said, mine = _heard(group, opening), {}
+            try:
+                if not any("fault" in one for one in said):
+                    engine = engine or engine_of()
+                    mine["way"] = way.answers(engine, [_text(one, rank) for rank, one in enumerate(said)])
+            except (AntiphonError, OSError) as error:
+                mine = _fault(error)
+            with suppress(Outdated):
+                second = _heard(group, mine)
+                break
+        _complain(group, said)
+        _complain(group, second)
+        told, answers = said[0], [_text(one, rank) for rank, one in enumerate(second)]
         assert engine is not None
         book, base = (base64_of(told.get(name), "process 0") for name in ("book", "base"))
         begun = begin(group, lambda mine: _all_agreed(group, mine)) if told.get("auto") else None
@@ -139,16 +151,26 @@ def _fault(error: Exception) -> dict[str, str]:
 
 def _all_agreed(group: Processes, mine: dict[str, str]) -> list[dict[str, str]]:
     """What everybody says, if nobody has anything to complain about."""
-    said = [fields_of(text, f"process {rank}") for rank, text in enumerate(group.exchange(json.dumps(mine)))]
+    said = _heard(group, mine)
+    _complain(group, said)
+    return said
+
+
+def _complain(group: Processes, said: Sequence[dict[str, str]]) -> None:
     for rank, one in enumerate(said):
         if "fault" in one:
             where = "" if rank in (0, group.rank) else f"process {rank}: "
             error = _KINDS.get(str(one.get("kind")), Invalid)(where + str(one["fault"]))
             told_once(error, speaks=rank == group.rank)
             raise error
+
+
+def _heard(group: Processes, mine: dict[str, str]) -> list[dict[str, str]]:
+    """What everybody says; where nobody has anything to complain about, they are all of one version."""
+    said = [fields_of(text, f"process {rank}") for rank, text in enumerate(group.exchange(json.dumps(mine)))]
     first: dict[str, str] = said[0]
     for rank, one in enumerate(said):
-        if (theirs := one.get("version")) != first.get("version"):
+        if (theirs := one.get("version")) != first.get("version") and not any("fault" in other for other in said):
             raise Invalid(
                 f"process {rank} runs version {theirs} of Antiphon, process 0 version {first.get('version')}; "
                 "install the same for all"

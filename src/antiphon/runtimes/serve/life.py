@@ -32,6 +32,13 @@ class Life:
             return False
         return _about(self._ends[other]) == (self._device, place[2])
 
+    def forget(self) -> None:
+        """All others."""
+        for rank, end in enumerate(self._ends):
+            if end >= 0 and rank != self._rank:
+                os.close(end)
+                self._ends[rank] = -1
+
     def handed_over(self) -> list[int]:
         """All of them, to who closes them from now on."""
         self._mine = False

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from antiphon.core.choose import Call, Chooser, Pages
 from antiphon.errors import AntiphonError, Invalid, TimedOut
-from antiphon.runtimes.engine.native import Engine, Mismatch, NativePlan, Program, TransportFailed, Wire
+from antiphon.runtimes.engine.native import MOVED, Engine, Mismatch, NativePlan, Program, TransportFailed, Wire
 from antiphon.runtimes.engine.warming import Warming
 from antiphon.runtimes.serve.auto_turns import Turns
 from antiphon.runtimes.serve.book import Book, Page, decode_book, encode_book
@@ -124,6 +124,18 @@ class Serving:
             return
         row = self.ledger.row(page.kind, page.planner, "antiphon")
         self.ledger.count(row, nbytes, time.perf_counter() - began)
+
+    def uneven(self, source: int, target: int, lengths: Array, timeout: float) -> int:
+        """The call that was begun as one from each to each (Wire.uneven)."""
+        began = time.perf_counter()
+        try:
+            found = self.wire.uneven(source, target, lengths, timeout)
+        except (TransportFailed, TimedOut) as error:
+            raise self._failed(error) from None
+        if found == MOVED:
+            row = self.ledger.row("alltoall", "point to point", "antiphon")
+            self.ledger.count(row, int(lengths[0].sum()), time.perf_counter() - began)
+        return found
 
     def _guarded(self, plan: NativePlan, source: Array | None, target: Array, op: str, timeout: float) -> None:
         try:

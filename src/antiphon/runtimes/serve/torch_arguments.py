@@ -91,3 +91,26 @@ def need_lists_at(kind: str, what: str, lists: Tensors, here: bool, ranks: int) 
         need_per_process(kind, what, lists[0], ranks)
     elif lists and any(len(one) for one in lists):
         raise ValueError(f"{kind}: requires empty {what} on non-root")
+
+
+def operator_of(opts: Any) -> Any:
+    if opts is None:
+        return dist.ReduceOp.SUM
+    return getattr(opts, "reduceOp", opts)  # the operator itself may be given
+
+
+def root_of(opts: Any) -> int:
+    return opts if isinstance(opts, int) else int(getattr(opts, "rootRank", 0))
+
+
+def elements_of(tensor: Any, splits: Sequence[int], ranks: int) -> list[int]:
+    """Of the parts of a tensor that is cut along its first dimension."""
+    rows = int(tensor.shape[0]) if tensor.dim() else 1
+    if not splits:
+        if rows % ranks:
+            raise ValueError(f"all_to_all_single: {rows} rows cannot be dealt out evenly to {ranks} processes")
+        return [tensor.numel() // ranks] * ranks
+    if len(splits) != ranks or sum(splits) != rows or min(splits) < 0:
+        raise ValueError(f"all_to_all_single: the {len(splits)} parts do not make up the {rows} rows")
+    row = tensor.numel() // rows if rows else 0
+    return [int(part) * row for part in splits]

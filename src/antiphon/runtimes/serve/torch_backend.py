@@ -10,12 +10,13 @@ from typing import Any
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 from torch._C._distributed_c10d import PrefixStore
-from torch.distributed import ReduceOp
 
 from antiphon.errors import Invalid, Unsupported
 from antiphon.runtimes.engine.native import TransportFailed
 from antiphon.runtimes.serve import torch_arguments as asked
+from antiphon.runtimes.serve import torch_detail
 from antiphon.runtimes.serve._torch_calls import Calls
+from antiphon.runtimes.serve._torch_data import operator_name
 from antiphon.runtimes.serve.group_start import Processes, serve
 from antiphon.runtimes.serve.secret import given_secret
 from antiphon.runtimes.serve.serving import Serving
@@ -24,6 +25,7 @@ from antiphon.runtimes.serve.torch_far import Far, devices, nccl
 from antiphon.runtimes.serve.torch_gloo import Late
 from antiphon.runtimes.serve.torch_monitored import Monitored
 from antiphon.runtimes.serve.torch_profiled import Profiled
+from antiphon.runtimes.serve.torch_store import Exchanges
 from antiphon.runtimes.serve.torch_work import CollectiveFailed, Worker
 from antiphon.runtimes.serve.wires import Connecting, engine_over_sockets
 
@@ -68,20 +70,23 @@ class AntiphonGroup(About):
     ) -> None:
         super().__init__(rank, size)
         self._own, self._places, self._made = (rank, size), list(places), 0
-        self._store, self._timeout = store, timeout
+        self._timeout = timeout
         self._names = ["", "undefined"]
         self._far: Far | None = None
         self._together: list[Any] | None = None
         self._far_together: Far | None = None
-        self._monitored = Monitored(PrefixStore("monitored", store), rank, size)
-        self._gloo = Late(PrefixStore("gloo", store), rank, size, timeout)
         self._connecting: Connecting | None = None
         patience = timeout.total_seconds()
+        self._exchange = Exchanges(store, rank, size, min(patience, _SETUP))
         group = Processes(rank, size, self._exchange, places, everyone, whole, patience)
         serving = self._serving(group) if size > 1 else None
+        self._store = PrefixStore(self._exchange.generation, store)  # where nothing of earlier processes lies
+        self._monitored = Monitored(PrefixStore("monitored", self._store), rank, size)
+        self._gloo = Late(PrefixStore("gloo", self._store), rank, size, timeout)
         self.calls = Calls(serving, self._gloo, rank, size)
         self._worker = Worker()
         self._profiled = Profiled(size, places)
+        self._detail = torch_detail.wanted()
 
     # ---- setting up and closing ----
 
@@ -93,15 +98,6 @@ class AntiphonGroup(About):
         patience = min(self._timeout.total_seconds(), _SETUP)
         self._connecting = Connecting(*self._own, self._exchange, patience, given_secret())
         return self._connecting
-
-    def _exchange(self, text: str) -> list[str]:
-        rank, size = self._own
-        number = self._exchanges = getattr(self, "_exchanges", 0) + 1
-        self._store.set(f"antiphon/{number}/{rank}", text)
-        keys = [f"antiphon/{number}/{other}" for other in range(size)]
-        if self._store.has_extended_api():  # all in one question
-            return [text.decode() for text in self._store.multi_get(keys)]
-        return [self._store.get(key).decode() for key in keys]
 
     def shutdown(self, check: bool = True) -> None:
         serving = self.calls.serving
@@ -126,9 +122,21 @@ class AntiphonGroup(About):
 
     # ---- making calls ----
 
-    def _submit(self, kind: str, given: Sequence[Any], results: list[Any], do: Callable[[], None]) -> Any:
-        """`kind` and `given` are for a profiler, if one listens."""
+    def _submit(
+        self, kind: str, given: Sequence[Any], results: list[Any], do: Callable[[], None], seconds: float,
+        more: str = "", alike: Sequence[Any] | None = None,
+    ) -> Any:  # fmt: skip
+        """`kind` and `given` are for a profiler, if one listens; with `more` and `alike`, tensors of which all have as
+        many of the same shapes (left out: the results), for who compares calls."""
         self._made += 1
+        serving = self.calls.serving
+        if self._detail and serving is not None:
+            text, then = torch_detail.told(kind + more, results if alike is None else alike), do
+
+            def do() -> None:
+                torch_detail.compare(serving, text, seconds)
+                then()
+
         moments = self._profiled.called(kind, self._made, self._names[0], given, results)
         work = self._worker.submit(results, do, moments and self._profiled, moments)
         if self._together is not None:
@@ -136,7 +144,7 @@ class AntiphonGroup(About):
         return work
 
     def _root(self, kind: str, opts: Any) -> int:
-        root = _root(opts)
+        root = asked.root_of(opts)
         asked.need_root(kind, root, self._own[1])
         return root
 
@@ -181,8 +189,11 @@ class AntiphonGroup(About):
         asked.need_some("allreduce", tensors)
         if far := self._elsewhere(tensors):
             return far.call("allreduce", tensors, opts)
-        how, seconds = _operator(opts), self._seconds(opts)
-        return self._submit("all_reduce", tensors, tensors, lambda: self.calls.allreduce_several(tensors, how, seconds))
+        how, seconds = asked.operator_of(opts), self._seconds(opts)
+        more = f" ({operator_name(how)})"
+        return self._submit(
+            "all_reduce", tensors, tensors, lambda: self.calls.allreduce_several(tensors, how, seconds), seconds, more
+        )
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
         asked.need_some("allreduce_coalesced", tensors)
@@ -199,8 +210,11 @@ class AntiphonGroup(About):
         place = self._root("reduce", opts)
         if far := self._elsewhere(tensors):
             return far.call("reduce", tensors, opts)
-        how, seconds = _operator(opts), self._seconds(opts)
-        return self._submit("reduce", tensors, tensors, lambda: self.calls.reduce(tensors[0], place, how, seconds))
+        how, seconds = asked.operator_of(opts), self._seconds(opts)
+        more = f" ({operator_name(how)}) to rank {place}"
+        return self._submit(
+            "reduce", tensors, tensors, lambda: self.calls.reduce(tensors[0], place, how, seconds), seconds, more
+        )
 
     def broadcast(
         self, tensors: Any = None, opts: Any = None, timeout: Any = None, *, tensor: Any = None, root: Any = None
@@ -219,7 +233,7 @@ class AntiphonGroup(About):
             for one in tensors:
                 self.calls.broadcast(one, place, seconds)
 
-        return self._submit("broadcast", tensors, tensors, do)
+        return self._submit("broadcast", tensors, tensors, do, seconds, f" from rank {place}")
 
     def allgather(
         self, output_tensors: Any, input_tensors: Any = None, opts: Any = None, timeout: Any = None, *,
@@ -239,7 +253,7 @@ class AntiphonGroup(About):
             for outputs, one in zip(output_lists, inputs, strict=True):
                 self.calls.allgather_list(outputs, one, seconds)
 
-        return self._submit("all_gather", inputs, [one for outputs in output_lists for one in outputs], do)
+        return self._submit("all_gather", inputs, [one for outputs in output_lists for one in outputs], do, seconds)
 
     def allgather_coalesced(self, output_lists: Any, inputs: Any, opts: Any = None) -> Any:
         """Here a list of results is for one process: of each of its inputs."""
@@ -261,7 +275,7 @@ class AntiphonGroup(About):
             for output, given in zip(output_lists, input_list, strict=True):
                 self.calls.allgather(output, given, seconds)
 
-        return self._submit("all_gather_single", input_list, list(output_lists), do)
+        return self._submit("all_gather_single", input_list, list(output_lists), do, seconds)
 
     def reduce_scatter(
         self, output_tensors: Any = None, input_tensors: Any = None, opts: Any = None, timeout: Any = None, *,
@@ -275,14 +289,14 @@ class AntiphonGroup(About):
             asked.need_per_process("reduce_scatter", "input", inputs, self._own[1])
         if far := self._elsewhere(outputs):
             return far.call("reduce_scatter", outputs, input_lists, opts)
-        how, seconds = _operator(opts), self._seconds(opts)
+        how, seconds = asked.operator_of(opts), self._seconds(opts)
 
         def do() -> None:
             for one, given in zip(outputs, input_lists, strict=True):
                 self.calls.reduce_scatter_list(one, given, how, seconds)
 
         flat = [one for inputs in input_lists for one in inputs]
-        return self._submit("reduce_scatter", flat, list(outputs), do)
+        return self._submit("reduce_scatter", flat, list(outputs), do, seconds, f" ({operator_name(how)})", flat)
 
     def reduce_scatter_single(self, outputTensor: Any, inputTensor: Any, opts: Any = None) -> Any:
         return self.reduce_scatter_single_coalesced([outputTensor], [inputTensor], opts)
@@ -291,13 +305,14 @@ class AntiphonGroup(About):
         asked.need_as_many("reduce_scatter_single", outputTensors, inputTensors)
         if far := self._elsewhere(inputTensors):
             return far.several("_reduce_scatter_base", outputTensors, inputTensors, opts)
-        op, seconds = _operator(opts), self._seconds(opts)
+        op, seconds = asked.operator_of(opts), self._seconds(opts)
 
         def do() -> None:
             for output, given in zip(outputTensors, inputTensors, strict=True):
                 self.calls.reduce_scatter(output, given, op, seconds)
 
-        return self._submit("reduce_scatter_single", inputTensors, list(outputTensors), do)
+        more = f" ({operator_name(op)})"
+        return self._submit("reduce_scatter_single", inputTensors, list(outputTensors), do, seconds, more)
 
     def gather(
         self, output_tensors: Any, input_tensors: Any = None, opts: Any = None, timeout: Any = None, *,
@@ -313,7 +328,10 @@ class AntiphonGroup(About):
             return far.call("gather", output_lists, inputs, opts)
         seconds = self._seconds(opts)
         outputs = list(output_lists[0]) if output_lists else []
-        return self._submit("gather", inputs, outputs, lambda: self.calls.gather(outputs, inputs[0], place, seconds))
+        return self._submit(
+            "gather", inputs, outputs, lambda: self.calls.gather(outputs, inputs[0], place, seconds), seconds,
+            f" to rank {place}", inputs,
+        )  # fmt: skip
 
     def scatter(
         self, output_tensors: Any = None, input_tensors: Any = None, opts: Any = None, timeout: Any = None, *,
@@ -330,8 +348,9 @@ class AntiphonGroup(About):
         seconds = self._seconds(opts)
         given = list(input_lists[0]) if input_lists else []
         return self._submit(
-            "scatter", given, list(outputs), lambda: self.calls.scatter(outputs[0], given, place, seconds)
-        )
+            "scatter", given, list(outputs), lambda: self.calls.scatter(outputs[0], given, place, seconds), seconds,
+            f" from rank {place}",
+        )  # fmt: skip
 
     def alltoall(self, output_tensors: Any, input_tensors: Any, opts: Any = None, timeout: Any = None) -> Any:
         opts = asked.options_of(c10d.AllToAllOptions, opts, timeout=timeout)
@@ -345,6 +364,8 @@ class AntiphonGroup(About):
             input_tensors,
             list(output_tensors),
             lambda: self.calls.alltoall_list(output_tensors, input_tensors, seconds),
+            seconds,
+            alike=(),
         )
 
     def all_to_all_single(
@@ -355,17 +376,22 @@ class AntiphonGroup(About):
         if far := self._elsewhere([input]):
             return far.call("alltoall_base", output, input, output_split_sizes, input_split_sizes, opts)
         seconds, ranks = self._seconds(opts), self._own[1]
-        sizes = [_elements(output, output_split_sizes, ranks), _elements(input, input_split_sizes, ranks)]
+        sizes = [
+            asked.elements_of(output, output_split_sizes, ranks),
+            asked.elements_of(input, input_split_sizes, ranks),
+        ]
         return self._submit(
             "all_to_all_single",
             [input],
             [output],
             lambda: self.calls.alltoall(output, input, sizes[0], sizes[1], seconds),
+            seconds,
+            alike=(),
         )
 
     def barrier(self, opts: Any = None, timeout: Any = None) -> Any:
         seconds = self._seconds(asked.options_of(c10d.BarrierOptions, opts, timeout=timeout))
-        return self._submit("barrier", [], [], lambda: self.calls.barrier(seconds))
+        return self._submit("barrier", [], [], lambda: self.calls.barrier(seconds), seconds)
 
     def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
         """As gloo means it: a timeout of 0 is one."""
@@ -392,29 +418,6 @@ class AntiphonGroup(About):
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> Any:
         return self._between(tensors).recv_anysource(tensors, tag)
-
-
-def _operator(opts: Any) -> Any:
-    if opts is None:
-        return ReduceOp.SUM
-    return getattr(opts, "reduceOp", opts)  # the operator itself may be given
-
-
-def _root(opts: Any) -> int:
-    return opts if isinstance(opts, int) else int(getattr(opts, "rootRank", 0))
-
-
-def _elements(tensor: Any, splits: Sequence[int], ranks: int) -> list[int]:
-    """Of the parts of a tensor that is cut along its first dimension."""
-    rows = int(tensor.shape[0]) if tensor.dim() else 1
-    if not splits:
-        if rows % ranks:
-            raise ValueError(f"all_to_all_single: {rows} rows cannot be dealt out evenly to {ranks} processes")
-        return [tensor.numel() // ranks] * ranks
-    if len(splits) != ranks or sum(splits) != rows:
-        raise ValueError(f"all_to_all_single: the {len(splits)} parts do not make up the {rows} rows")
-    row = tensor.numel() // rows if rows else 0
-    return [int(part) * row for part in splits]
 
 
 def _wait_for(works: Sequence[Any]) -> None:

@@ -43,7 +43,9 @@ class Work(_Work):
         super().__init__()
         self._profiled, self._moments = profiled, moments  # of a call that a profiler has heard of
         self._results, self._do, self._pool = results, do, pool
-        self._over = threading.Event()
+        self._over = False
+        self._under_way = threading.Lock()  # which is held until then: an event takes as long as a small message
+        self._under_way.acquire()
         self._lock = threading.Lock()
         self._error: BaseException | None = None
         self._base: torch.futures.Future[None] | None = None
@@ -69,8 +71,9 @@ class Work(_Work):
         with self._lock:
             self._error = error
             del self._do  # and with it the tensors that only this call needed
-            self._over.set()
+            self._over = True
             base = self._base
+        self._under_way.release()
         if base is not None:  # what hangs on the future may itself wait for a collective: not in the worker
             self._pool.submit(lambda: base.set_result(None))
 
@@ -78,19 +81,27 @@ class Work(_Work):
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else float(timeout)
-        if not self._waited(seconds if seconds > 0 else None):
+        if not self._waited(seconds if seconds > 0 else -1):
             raise CollectiveFailed(f"the collective was not done within {seconds:g} seconds")
         if self._error is not None:
             raise self._error
         return True
 
-    def _waited(self, seconds: float | None) -> bool:
+    def _waited(self, seconds: float) -> bool:
         if self._profiled is None:
-            return self._over.wait(seconds)
+            return self._ended(seconds)
         with self._profiled.waiting(self._moments):
-            over = self._over.wait(seconds)
+            over = self._ended(seconds)
         self._profiled.tell()
         return over
+
+    def _ended(self, seconds: float) -> bool:
+        """Within so many; -1: whenever it is."""
+        if not self._over:
+            if not self._under_way.acquire(timeout=seconds):
+                return False
+            self._under_way.release()  # for others who wait
+        return True
 
     def synchronize(self) -> None:
         self.wait()
@@ -99,10 +110,10 @@ class Work(_Work):
         self.wait()
 
     def is_completed(self) -> bool:
-        return self._over.is_set()
+        return self._over
 
     def is_success(self) -> bool:
-        return self._over.is_set() and self._error is None
+        return self._over and self._error is None
 
     def exception(self) -> BaseException | None:
         return self._error
@@ -117,7 +128,7 @@ class Work(_Work):
                 self._base = torch.futures.Future()
                 # an exception is raised in a callback: one that is set by set_exception ends the process in DDP
                 self._future = self._base.then(self._outcome)
-                if self._over.is_set():
+                if self._over:
                     self._base.set_result(None)
             return self._future
 

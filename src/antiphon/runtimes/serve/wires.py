@@ -63,9 +63,12 @@ class Connecting:
         return self._answer(self._rank, _YES if self._near(engine, said) else _NO)
 
     def _near(self, engine: Engine, said: Sequence[tuple[Place | None, bytes]]) -> bool:
-        if self._life is None or not said[0][1]:
+        """All that was seen before is let go of: it may have been of others."""
+        if self._life is None:
             return False
+        self._life.forget()
         if self._rank:
+            engine.unshare(self._memory)
             self._memory = engine.join(said[0][1], self._rank)
         if not self._memory:
             return False

@@ -91,7 +91,7 @@ typedef struct {
     uint32_t rank;
 } ap_called;
 
-/* From now on each ap_run and ap_agree over this wire is the call that stands in *call when it begins; whatever comes for
+/* From now on each ap_run, ap_agree and ap_uneven over this wire is the call that stands in *call when it begins; whatever comes for
  * another call ends it with AP_MISMATCH. All processes of a wire do so, or none. (Not over the wires of threads.) */
 void ap_wire_call(ap_wire *wire, const ap_called *call);
 /* After AP_MISMATCH: what the other one called. */
@@ -101,6 +101,13 @@ void ap_wire_theirs(const ap_wire *wire, ap_called *theirs);
 int ap_wire_left(ap_wire *wire, ap_error *error);
 /* Ends when all processes have begun the same call; no data moves. */
 int ap_agree(ap_wire *wire, double timeout, ap_error *error);
+
+/* A call for which no plan can be: `sent` bytes to each rank, which stand one after another at `from`, and `come` bytes from
+ * each to `to`, which is other memory. In *found what all find alike: that the data has moved; or nothing has, as what
+ * one sends is not what another expects, or because all lengths between all are the same, and a plan can be. */
+enum { AP_MOVED, AP_EVEN, AP_DISAGREED };
+int ap_uneven(ap_wire *wire, const void *from, const uint64_t *sent, void *to, const uint64_t *come, double timeout,
+              int *found, ap_error *error);
 
 /* One thing that a rank did. Times are of the clock of its ap_trace; an end of 0: it has not ended. A message begins when
  * it is handed to the transport, and has ended when the transport says so; both are the engine's own moments. */

@@ -13,5 +13,7 @@ typedef struct {
 
 /* Starts all that come, then all that go, and waits for them. One message each way between two ranks at most. */
 int ap_exchange(ap_wire *wire, const ap_leg *leg, uint32_t count, double timeout, ap_error *error);
+/* Likewise in a call that has begun. */
+int ap_move(ap_wire *wire, const ap_leg *leg, uint32_t count, double timeout, ap_error *error);
 
 #endif
