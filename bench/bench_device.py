@@ -26,7 +26,8 @@ from antiphon.core.program.kinds import OUTPUT, SCRATCH
 from antiphon.core.schedule import Schedule
 from antiphon.formats.device.write import HIP_FLAGS, source
 from antiphon.lower.device.table import Table, tables
-from antiphon.runtimes.device.group import Group, threads
+from antiphon.runtimes.device.functions import threads
+from antiphon.runtimes.device.group import Group
 from antiphon.runtimes.engine.native import OPERATORS, type_number
 
 CASES = (

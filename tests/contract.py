@@ -146,6 +146,13 @@ def levelled(here: Topology, members: Members) -> bool:
     return whole_torus or linked(here, members)
 
 
+def grouped(here: Topology, members: Members) -> bool:
+    """What "(clusters, tori)" stands for, where all take part; others may show groups, too."""
+    torus = re.match(r"torus:dims=\d+x\d", here.name)
+    boxes = re.match(r"cluster:box=(dgx|hgx|mi300x|full|star)\b.*,boxes=([2-9]|1\d)", here.name)
+    return bool(torus or boxes) and len(members) == here.ranks
+
+
 def treelike(here: Topology, members: Members) -> bool:
     """Members are the leaves of a tree of switches; or boxes that are joined inside stand on a fabric that is a tree,
     or one where switches side by side are taken as one."""
@@ -183,6 +190,7 @@ PHRASES: dict[str, Callable[[Topology, Members], bool]] = {
     "any with a cycle of direct links through all ranks, or with switches that join all ranks": circled,
     "any where the rings of every level have links or paths through switches (clusters, tori)": levelled,
     "any connected one": connected,
+    "any whose places or links show groups that are joined among themselves (clusters, tori)": grouped,
     "any connected one of up to 64 ranks": lambda here, members: connected(here, members) and len(members) <= 64,
     "any connected one of up to 128 ranks": lambda here, members: connected(here, members) and len(members) <= 128,
     "any connected one of up to 512 ranks": lambda here, members: connected(here, members) and len(members) <= 512,

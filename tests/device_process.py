@@ -12,7 +12,8 @@ import numpy as np
 import antiphon
 from antiphon.core.program.kinds import INPUT, OUTPUT, SCRATCH
 from antiphon.lower.device.table import tables
-from antiphon.runtimes.device.group import CALLS, WAYS, Group, threads
+from antiphon.runtimes.device.functions import threads
+from antiphon.runtimes.device.group import CALLS, WAYS, Group
 from antiphon.runtimes.measure.made_up import MadeUp
 
 PLANS = [("allreduce", "ring"), ("alltoall", "direct"), ("allgather", "ring")]

@@ -15,7 +15,8 @@ from antiphon.core.program.kinds import INPUT, OUTPUT
 from antiphon.core.routes import resolve
 from antiphon.errors import Invalid, Unsupported
 from antiphon.lower.device.table import tables
-from antiphon.runtimes.device.group import Group, threads
+from antiphon.runtimes.device.functions import threads
+from antiphon.runtimes.device.group import Group
 from antiphon.runtimes.device.hybrid import TRIES, Hybrid, Work, idle_links, slow_plan, work_of
 from antiphon.runtimes.measure.device import Threads
 

@@ -14,7 +14,8 @@ import antiphon
 from antiphon.core.datatypes import data_type
 from antiphon.core.schedule import Schedule
 from antiphon.errors import Unsupported
-from antiphon.runtimes.device.group import Group, threads
+from antiphon.runtimes.device.functions import threads
+from antiphon.runtimes.device.group import Group
 
 pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
 

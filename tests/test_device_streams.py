@@ -10,7 +10,8 @@ import pytest
 import antiphon
 from antiphon.core.program.kinds import INPUT, OUTPUT
 from antiphon.lower.device.table import tables
-from antiphon.runtimes.device.group import CALLS, Group, threads
+from antiphon.runtimes.device.functions import threads
+from antiphon.runtimes.device.group import CALLS, Group
 
 pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
 COUNT, KIND = 96, np.dtype(np.int64)

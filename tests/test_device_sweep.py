@@ -20,7 +20,8 @@ from antiphon.core.program.kinds import INPUT, OUTPUT, SCRATCH
 from antiphon.core.schedule import Schedule
 from antiphon.errors import AntiphonError, TimedOut, Unsupported
 from antiphon.registry import table
-from antiphon.runtimes.device.group import CALLS, DevicePlan, Group, threads
+from antiphon.runtimes.device.functions import threads
+from antiphon.runtimes.device.group import CALLS, DevicePlan, Group
 
 Array = NDArray[Any]
 UNITS = (0, 1, 7)

@@ -20,7 +20,8 @@ from antiphon.errors import Missing, Unsupported
 from antiphon.lower.device.packets import PACKED
 from antiphon.lower.device.table import tables
 from antiphon.runtimes.device.beside import Library
-from antiphon.runtimes.device.group import Device, DevicePlan, Group, device
+from antiphon.runtimes.device.functions import Device, device
+from antiphon.runtimes.device.group import DevicePlan, Group
 from antiphon.runtimes.device.hybrid import Hybrid, slow_plan, work_of
 from antiphon.runtimes.device.shares import TABLES, Choice, choices, chosen, frontier, timed
 from antiphon.runtimes.engine.build import library
