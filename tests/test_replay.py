@@ -177,12 +177,12 @@ def test_kernels_of_nccl_beside_those_that_compute(tmp_path: Path) -> None:
 
 
 def test_clocks_of_hosts_are_told_by_the_ends_of_collectives(tmp_path: Path) -> None:
-    other = made.ddp(1)
+    other = made.ddp(1, late=2.0)
     other["host_name"] = "there"
     for event in other["traceEvents"]:
-        event["ts"] += 123_456.0
+        event["ts"] -= 123_456.0  # behind, so that it would seem to have come first
     job = read_job(made.write(tmp_path, [made.ddp(0), other]))
-    assert [call.seconds for call in job.calls[:2]] == pytest.approx([5 * MS, 4 * MS])
+    assert [call.seconds for call in job.calls[:2]] == pytest.approx([3 * MS, 4 * MS])
     assert follow(job, [call.seconds for call in job.calls]).step == pytest.approx(20 * MS)
 
 
