@@ -1,0 +1,87 @@
+"""The stand-in for NCCL and CUDA (tests/nccl_standin), compiled, and a program on it in several processes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from antiphon.runtimes.engine.build import NATIVE
+
+FOLDER = Path(__file__).with_name("nccl_standin")
+FLAGS = ("-O1", "-Wall", "-Wextra", "-Werror", "-pthread", f"-I{FOLDER}", f"-I{NATIVE}")
+
+
+def compiled(folder: Path) -> Path:
+    """The stand-in as libnccl.so.2, which programs here are linked with, and the program drive beside it."""
+    standin = folder / "libnccl.so.2"
+    sources = [str(FOLDER / f"{name}.c") for name in ("cuda", "fabric", "numbers", "nccl")]
+    flags = ("-shared", "-fPIC", f"-Wl,-soname,{standin.name}")
+    subprocess.run(["cc", *FLAGS, *flags, *sources, "-o", str(standin)], check=True, timeout=100)
+    program(folder, "drive")
+    return standin
+
+
+def program(folder: Path, name: str) -> None:
+    link = (f"-L{folder}", "-l:libnccl.so.2", f"-Wl,-rpath,{folder}")
+    subprocess.run(["cc", *FLAGS, str(FOLDER / f"{name}.c"), "-o", str(folder / name), *link], check=True, timeout=100)
+
+
+@dataclass
+class Done:
+    """How the processes of a job have ended."""
+
+    codes: list[int] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
+    complained: list[str] = field(default_factory=list)
+
+    @property
+    def right(self) -> bool:
+        return not any(self.codes)
+
+
+def run(
+    folder: Path,
+    ranks: int,
+    *words: object,
+    name: str = "drive",
+    env: dict[str, str] | None = None,
+    timeout: float = 100,
+) -> Done:
+    """`name RANK RANKS FILE words...` for each rank; all are killed where one does not come to its end."""
+    meeting = folder / f"id-{os.getpid()}-{os.urandom(4).hex()}"
+    given = {**os.environ, "STANDIN_SEED": "1", **(env or {})}
+    processes = [
+        subprocess.Popen(
+            [str(folder / name), str(rank), str(ranks), str(meeting), *map(str, words)],
+            env=given, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )
+        for rank in range(ranks)
+    ]  # fmt: skip
+    done = Done()
+    try:
+        _gather(processes, done, timeout)
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+        meeting.unlink(missing_ok=True)
+        for process in processes:
+            for left in Path("/dev/shm").glob(f"standin-{process.pid:x}-*"):
+                left.unlink(missing_ok=True)
+    return done
+
+
+def _gather(processes: Sequence[subprocess.Popen[str]], done: Done, timeout: float) -> None:
+    for process in processes:
+        try:
+            out, complaint = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            for one in processes:
+                one.kill()
+            out, complaint = process.communicate()
+        done.codes.append(process.returncode)
+        done.said.append(out)
+        done.complained.append(complaint)
