@@ -29,12 +29,13 @@ from antiphon.runtimes.engine.launch import Starting
 NATIVE = Path(__file__).with_name("native")
 DEVICE = Path(__file__).parents[1] / "device" / "native"
 CORE = ("program.c", "sides.c", "plan.c", "layout.c", "warm.c", "fold.c", "half.c", "engine.c", "call.c", "exports.c")
-# What the library does under LD_PRELOAD.
+# What libraries do under LD_PRELOAD: both of them, that for MPI.
+JOB = ("book.c", "choose.c", *(f"preload_{part}.c" for part in ("environment", "match", "table", "told")))
 PARTS = (
-    "apart", "beside", "calls", "device", "early", "fortran", "general", "group", "match", "question", "report",
-    "serve", "setup", "start", "table", "turns", "types",
+    "apart", "beside", "calls", "device", "early", "fortran", "general", "group", "question", "report", "serve",
+    "setup", "start", "turns", "types",
 )  # fmt: skip
-PRELOAD = ("book.c", "choose.c", "exchange.c", *(f"preload_{part}.c" for part in PARTS))
+PRELOAD = (*JOB, "exchange.c", *(f"preload_{part}.c" for part in PARTS))
 SHARED = ("shared_memory.c", "shared_messages.c", "shared_calls.c")  # messages within a host
 # No reordering of sums, no fused multiply-add: every processor gives the same bits.
 FLAGS = (
