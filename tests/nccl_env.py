@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from antiphon.runtimes.engine.build import NATIVE
+import antiphon
+from antiphon.runtimes.engine.build import NATIVE, library
+from antiphon.select import save_plans
 
 FOLDER = Path(__file__).with_name("nccl_standin")
 FLAGS = ("-O1", "-Wall", "-Wextra", "-Werror", "-pthread", f"-I{FOLDER}", f"-I{NATIVE}")
@@ -22,6 +25,25 @@ def compiled(folder: Path) -> Path:
     subprocess.run(["cc", *FLAGS, *flags, *sources, "-o", str(standin)], check=True, timeout=100)
     program(folder, "drive")
     return standin
+
+
+def preload() -> Path:
+    """The library for LD_PRELOAD, made for the stand-in's CUDA."""
+    return library("nccl", str(FOLDER / "nvcc"))
+
+
+def tables(folder: Path, ranks: Sequence[int], planners: Mapping[str, str]) -> str:
+    """A table for each number of ranks, compiled, as ANTIPHON_TABLE has them."""
+    paths = []
+    for count in ranks:
+        machine = antiphon.topology(f"full:ranks={count}")
+        text = "-".join(sorted(set(planners.values())))
+        path = folder / f"{hashlib.sha256(text.encode()).hexdigest()[:8]}-{count}.json"
+        if not path.exists():
+            plans = {kind: antiphon.plan(kind, machine, planner=planner) for kind, planner in planners.items()}
+            save_plans(path, plans, table=True)
+        paths.append(str(path))
+    return ":".join(paths)
 
 
 def program(folder: Path, name: str) -> None:

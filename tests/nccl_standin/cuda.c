@@ -8,12 +8,15 @@
 
 #include "cuda_runtime_api.h"
 
+typedef struct { /* one record of an event: who waits for it waits for no later one */
+    int reached, uses;
+} moment;
+
 typedef struct task task;
 struct task {
     task *next;
     void (*run)(void *argument);
-    cudaEvent_t records, waits; /* a mark instead of a kernel */
-    uint64_t number;            /* of the record */
+    moment *records, *waits; /* a mark instead of a kernel */
     _Alignas(16) unsigned char argument[];
 };
 
@@ -42,9 +45,7 @@ struct CUstream_st {
 };
 
 struct CUevent_st {
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
-    uint64_t asked, done;
+    moment *last;
     cudaGraph_t graph; /* recorded last while that was captured */
 };
 
@@ -76,25 +77,41 @@ void standin_dither(void) {
 
 /* ---- streams ---- */
 
-static void await(cudaEvent_t event, uint64_t number) {
-    pthread_mutex_lock(&event->lock);
-    while (event->done < number) pthread_cond_wait(&event->changed, &event->lock);
-    pthread_mutex_unlock(&event->lock);
+static pthread_mutex_t moments = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t reached = PTHREAD_COND_INITIALIZER;
+
+static void await(const moment *m) {
+    pthread_mutex_lock(&moments);
+    while (!m->reached) pthread_cond_wait(&reached, &moments);
+    pthread_mutex_unlock(&moments);
 }
 
-static void reach(cudaEvent_t event, uint64_t number) {
-    pthread_mutex_lock(&event->lock);
-    if (event->done < number) event->done = number;
-    pthread_cond_broadcast(&event->changed);
-    pthread_mutex_unlock(&event->lock);
+static void reach(moment *m) {
+    pthread_mutex_lock(&moments);
+    m->reached = 1;
+    pthread_cond_broadcast(&reached);
+    pthread_mutex_unlock(&moments);
+}
+
+static void release(moment *m) {
+    pthread_mutex_lock(&moments);
+    int over = m && !--m->uses;
+    pthread_mutex_unlock(&moments);
+    if (over) free(m);
+}
+
+static void drop(task *t) {
+    if (t->records) release(t->records);
+    if (t->waits) release(t->waits);
+    free(t);
 }
 
 static void carry_out(task *t) {
     standin_dither();
     if (t->records)
-        reach(t->records, t->number);
+        reach(t->records);
     else if (t->waits)
-        await(t->waits, t->number);
+        await(t->waits);
     else
         t->run(t->argument);
 }
@@ -113,7 +130,7 @@ static void *serve(void *given) {
         s->done++;
         pthread_cond_broadcast(&s->changed);
         pthread_mutex_unlock(&s->lock);
-        free(t);
+        drop(t);
     }
 }
 
@@ -208,24 +225,27 @@ cudaError_t cudaDeviceSynchronize(void) {
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags) {
     (void)flags;
     *event = calloc(1, sizeof **event);
-    pthread_mutex_init(&(*event)->lock, NULL), pthread_cond_init(&(*event)->changed, NULL);
     return cudaSuccess;
 }
 
-static void mark(cudaStream_t s, cudaEvent_t event, int records) {
+static void mark(cudaStream_t s, moment *m, int records) {
     task *t = calloc(1, sizeof *t);
-    t->number = records ? ++event->asked : event->asked;
+    pthread_mutex_lock(&moments);
+    m->uses++;
+    pthread_mutex_unlock(&moments);
     if (records)
-        t->records = event;
+        t->records = m;
     else
-        t->waits = event;
+        t->waits = m;
     add(s, t);
 }
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     cudaStream_t s = known(stream);
-    event->graph = s->graph;
-    mark(s, event, 1);
+    if (event->last) release(event->last);
+    event->graph = s->graph, event->last = calloc(1, sizeof *event->last);
+    event->last->uses = 1;
+    mark(s, event->last, 1);
     return cudaSuccess;
 }
 
@@ -239,19 +259,20 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
         g->lane[s->lane].stream = s, g->lane[s->lane].last = &g->lane[s->lane].first;
     }
     if (event->graph != s->graph) return cudaErrorStreamCaptureIsolation;
-    mark(s, event, 0);
+    if (event->last) mark(s, event->last, 0);
     return cudaSuccess;
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     if (event->graph) return cudaErrorStreamCaptureIsolation;
-    await(event, event->asked);
+    if (event->last) await(event->last);
     return cudaSuccess;
 }
 
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
-    if (!event->graph) await(event, event->asked); /* CUDA keeps it as long as somebody waits */
-    return cudaSuccess;                            /* and we for ever: tasks may still name it */
+    if (event->last) release(event->last);
+    free(event);
+    return cudaSuccess;
 }
 
 /* ---- memory ---- */
@@ -344,7 +365,7 @@ static void run_graph(void *given) {
     pthread_t thread[MOST_LANES];
     for (int i = 0; i < g->lanes; i++) /* what was recorded in an earlier run says nothing of this one */
         for (task *t = g->lane[i].first; t; t = t->next)
-            if (t->records) t->records->done = t->number - 1;
+            if (t->records) t->records->reached = 0;
     for (int i = 1; i < g->lanes; i++)
         if (pthread_create(&thread[i], NULL, run_lane, &g->lane[i])) abort();
     run_lane(&g->lane[0]);
@@ -356,7 +377,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) { return 
 cudaError_t cudaGraphDestroy(cudaGraph_t g) {
     if (--g->uses) return cudaSuccess;
     for (int i = 0; i < g->lanes; i++)
-        for (task *t = g->lane[i].first, *next; t; t = next) next = t->next, free(t);
+        for (task *t = g->lane[i].first, *next; t; t = next) next = t->next, drop(t);
     free(g);
     return cudaSuccess;
 }

@@ -81,7 +81,7 @@ static double given(const call *c, int rank, size_t i) {
     unsigned x = c->key + 0x9E3779B9u * (unsigned)(i + 1) + 0x85EBCA6Bu * (unsigned)groups[c->comm].world[rank];
     x ^= x >> 15, x *= 0x2C1B3C6Du, x ^= x >> 12;
     double value = c->op == 1 ? 1 + x % 2 : x % 4;
-    return c->op == 4 ? value * groups[c->comm].ranks : value;
+    return c->op == 4 ? (c->type ? value : x % 2) * groups[c->comm].ranks : value; /* that int8 holds their sum */
 }
 
 static double combined(const call *c, size_t i) {

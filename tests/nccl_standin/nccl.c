@@ -395,10 +395,12 @@ static void launch(call *list, int count, ncclComm_t comm) {
     standin_launch(stream[0], run, &k, sizeof k);
     if (k.captured) {
         comm->capture = capture;
-        cudaEventCreateWithFlags(&comm->captured, 0), cudaEventRecord(comm->captured, stream[0]);
+        if (!comm->captured) cudaEventCreateWithFlags(&comm->captured, 0);
+        cudaEventRecord(comm->captured, stream[0]);
     }
     if (streams > 1) cudaEventRecord(event, stream[0]);
     for (int s = 1; s < streams; s++) cudaStreamWaitEvent(stream[s], event, 0);
+    cudaEventDestroy(event);
 }
 
 SEEN ncclResult_t ncclGroupStart(void) { return group.depth++, ncclSuccess; }

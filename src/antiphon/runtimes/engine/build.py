@@ -36,6 +36,8 @@ PARTS = (
     "setup", "start", "turns", "types",
 )  # fmt: skip
 PRELOAD = (*JOB, "exchange.c", *(f"preload_{part}.c" for part in PARTS))
+NCCL = (*JOB, *(f"nccl_{part}.c" for part in ("batch", "begin", "calls", "comm", "real", "report", "rounds")))
+ACCELERATED = (*CORE, *NCCL, "nccl_device.cu")  # NCCL's and RCCL's: streams and folds, too
 SHARED = ("shared_memory.c", "shared_messages.c", "shared_calls.c")  # messages within a host
 # No reordering of sums, no fused multiply-add: every processor gives the same bits.
 FLAGS = (
@@ -43,6 +45,9 @@ FLAGS = (
     "-fvisibility=hidden",  # exports.c, device.h tell what is seen
 )  # fmt: skip
 GPU_FLAGS = ("-std=c++17", "-O3", "-shared")
+HOST = "-fPIC,-fvisibility=hidden,-Wall,-Wextra"
+NVCC_ADVICE = "take NVIDIA's toolkit, or pip install nvidia-cuda-nvcc nvidia-cuda-runtime"
+HIPCC_ADVICE = "take AMD's ROCm with hipcc"
 
 
 @dataclass(frozen=True)
@@ -66,6 +71,15 @@ TARGETS = {
     ),
     "threads": Target((*CORE, "transport_threads.c")),
     "sockets": Target((*CORE, "transport_sockets.c", "sockets_calls.c", *SHARED, "transport_shared.c")),
+    "nccl": Target(
+        ACCELERATED, NATIVE, "NVCC", "nvcc", "",
+        ("-O3", "-shared", "-arch=native", "-D_GNU_SOURCE", "-DAP_FOR_NCCL", "-Xcompiler", f"{HOST},-ffp-contract=off"),
+        NVCC_ADVICE,
+    ),
+    "rccl": Target(
+        ACCELERATED, NATIVE, "HIPCC", "hipcc", "",
+        ("-O3", "-shared", "-D_GNU_SOURCE", "-DAP_FOR_NCCL", *HOST.split(","), "-ffp-contract=off"), HIPCC_ADVICE,
+    ),
     "nccl_tuner": Target(("nccl_tuner.c",)),  # which needs no engine
     # the kernel of GPUs: on threads of a processor, on those of NVIDIA, on those of AMD
     "device": Target(
@@ -73,14 +87,11 @@ TARGETS = {
     ),
     "cuda": Target(
         ("cuda.cu",), DEVICE, "NVCC", "nvcc", "cu",
-        (*GPU_FLAGS, "-arch=native", "-Xcompiler", "-fPIC,-fvisibility=hidden,-Wall,-Wextra"),
-        "take NVIDIA's toolkit, or pip install nvidia-cuda-nvcc nvidia-cuda-runtime",
+        (*GPU_FLAGS, "-arch=native", "-Xcompiler", HOST), NVCC_ADVICE,
     ),
-    "hip": Target(
-        ("cuda.cu",), DEVICE, "HIPCC", "hipcc", "hip", (*GPU_FLAGS, "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra"),
-        "take AMD's ROCm with hipcc",
-    ),
+    "hip": Target(("cuda.cu",), DEVICE, "HIPCC", "hipcc", "hip", (*GPU_FLAGS, *HOST.split(",")), HIPCC_ADVICE),
 }  # fmt: skip
+PRELOADED = ("mpi", "nccl", "rccl")  # before programs, for whom this Python compiles tables
 PATIENCE = 300.0
 LEAST_FREE = 2**20  # bytes of a disk: below that no compiler gets on
 
@@ -149,7 +160,7 @@ def _names(target: str) -> list[str]:
     if TARGETS[target].folder == DEVICE:
         return []
     purpose = f"-DAP_FOR_{target.upper()}"
-    if target != "mpi":
+    if target not in PRELOADED:
         return [purpose]
     told = {"AP_PYTHON": sys.executable, "AP_PACKAGE": str(NATIVE.parents[2]), "AP_VERSION": __version__}
     return [purpose, *(f"-D{name}={json.dumps(text, ensure_ascii=False)}" for name, text in told.items())]
@@ -180,7 +191,7 @@ def _compiler(target: str, given: str) -> list[str]:
     found = shutil.which(known.compiler)
     if found is not None:
         return [found]
-    if target == "cuda" and (wheel := _nvcc_of_a_wheel()):
+    if known.compiler == "nvcc" and (wheel := _nvcc_of_a_wheel()):
         return wheel
     raise Missing(
         f"the engine is compiled with {known.compiler}, which is not on the PATH: {known.advice}, or set "
@@ -199,7 +210,7 @@ def _nvcc_of_a_wheel() -> list[str]:
 @cache
 def _identity(command: tuple[str, ...], target: str) -> str:
     """All macros that the compiler and mpi.h define: these name both versions. Of nvcc what it says."""
-    kept = _identity_kept(command) if target not in ("mpi", "cuda") else None
+    kept = _identity_kept(command) if target != "mpi" and TARGETS[target].compiler != "nvcc" else None
     if kept is not None and is_ours(kept.parent, folder=True) and is_ours(kept):
         with contextlib.suppress(OSError):
             return kept.read_text(encoding="utf-8")
@@ -228,7 +239,7 @@ def _identity_kept(command: tuple[str, ...]) -> Path | None:
 
 
 def _asked(command: tuple[str, ...], target: str) -> str:
-    if target == "cuda":
+    if TARGETS[target].compiler == "nvcc":
         done = _run([*command[:1], "--version"])
     else:
         include = ["-include", "mpi.h"] if target == "mpi" else []
