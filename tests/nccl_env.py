@@ -4,17 +4,48 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 import antiphon
-from antiphon.runtimes.engine.build import NATIVE, library
+from antiphon.runtimes.engine.build import NATIVE, TARGETS, library
 from antiphon.select import save_plans
 
 FOLDER = Path(__file__).with_name("nccl_standin")
 FLAGS = ("-O1", "-Wall", "-Wextra", "-Werror", "-pthread", f"-I{FOLDER}", f"-I{NATIVE}")
+
+
+@cache
+def header() -> Path | None:
+    """The folder of nccl.h."""
+    given = os.environ.get("ANTIPHON_TEST_NCCL", "")
+    spec = find_spec("nvidia.nccl") if find_spec("nvidia") is not None else None
+    folders = (
+        [Path(given)]
+        if given
+        else [Path(p) / "include" for p in (spec.submodule_search_locations or ())]
+        if spec
+        else []
+    )
+    return next((folder for folder in folders if (folder / "nccl.h").exists()), None)
+
+
+def cuda_names(folder: Path) -> Path:
+    """nccl.h asks for CUDA's headers, of which it takes the names of streams and events."""
+    made = folder / "cuda"
+    made.mkdir(exist_ok=True)
+    (made / "cuda_runtime.h").write_text(
+        "typedef struct CUstream_st *cudaStream_t;\ntypedef struct CUevent_st *cudaEvent_t;\n"
+    )
+    for name in ("fp16", "bf16", "fp8"):
+        (made / f"cuda_{name}.h").write_text("")
+    return made
 
 
 def compiled(folder: Path) -> Path:
@@ -24,12 +55,32 @@ def compiled(folder: Path) -> Path:
     flags = ("-shared", "-fPIC", f"-Wl,-soname,{standin.name}")
     subprocess.run(["cc", *FLAGS, *flags, *sources, "-o", str(standin)], check=True, timeout=100)
     program(folder, "drive")
+    program(folder, "edges")
     return standin
 
 
 def preload() -> Path:
     """The library for LD_PRELOAD, made for the stand-in's CUDA."""
     return library("nccl", str(FOLDER / "nvcc"))
+
+
+def preload_with(folder: Path, name: str, old: str, new: str) -> Path:
+    """The same with a change in one of its files."""
+    native = folder / "engine" / "native"
+    shutil.copytree(NATIVE, native)
+    (folder / "device").symlink_to(NATIVE.parents[1] / "device")
+    text = (native / name).read_text()
+    assert old in text
+    (native / name).write_text(text.replace(old, new))
+    known, made = TARGETS["nccl"], folder / "libantiphon_nccl.so"
+    names = ["-DAP_FOR_NCCL", f'-DAP_PYTHON="{sys.executable}"', f'-DAP_PACKAGE="{NATIVE.parents[2]}"']
+    host = [flag for flag in TARGETS["threads"].flags if flag not in ("-shared", "-O3")]
+    parts = [str(native / part) for part in known.parts]
+    subprocess.run(["cc", *host, "-r", *names, *parts, "-o", str(folder / "parts.o")], check=True, timeout=100)
+    queues = [str(native / source) for source in known.sources]
+    command = [str(FOLDER / "nvcc"), *known.flags, str(folder / "parts.o"), *queues, "-o", str(made)]
+    subprocess.run(command, check=True, timeout=100)
+    return made
 
 
 def tables(folder: Path, ranks: Sequence[int], planners: Mapping[str, str]) -> str:

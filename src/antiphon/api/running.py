@@ -97,8 +97,8 @@ def build(
 
     `what`: "mpi", the native engine for your MPI; "nccl" and "rccl", what is preloaded before programs that call these;
     "nccl-tuner", a tuner plugin for NCCL.
-    `compiler`: instead of $MPICC, or mpicc beside Python or on the PATH; for nccl of $NVCC or nvcc, for rccl of $HIPCC or
-    hipcc, for nccl-tuner of $CC or cc.
+    `compiler`: instead of $MPICC, or mpicc beside Python or on the PATH; for nccl of $NVCC or nvcc, for rccl of
+    $HIPCC or hipcc, for nccl-tuner of $CC or cc.
     `tables`: files that jobs will name in $ANTIPHON_TABLE: compiled and kept beside the library that is preloaded, so
     that no job has to wait for that.
     """

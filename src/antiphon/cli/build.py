@@ -25,7 +25,7 @@ def _build_command(
         typer.Option(
             "--compiler",
             metavar="COMMAND",
-            help="instead of $MPICC or mpicc (for nccl $NVCC or nvcc, for rccl $HIPCC or hipcc, for nccl-tuner $CC or cc)",
+            help="instead of $MPICC or mpicc (nccl: $NVCC or nvcc, rccl: $HIPCC or hipcc, nccl-tuner: $CC or cc)",
         ),
     ] = "",
     table: Annotated[

@@ -254,11 +254,13 @@ typedef struct {
     int how, ranks, rank, count, device;
     ncclComm_t *made, parent;
     ncclUniqueId *ids;
+    int next; /* how far it is to the next one of the same parent; 0: there is none */
     void *config; /* a copy, as that of the caller may be gone */
     ncclResult_t code;
 } creation;
 
-/* Those of a group are made when it ends, each in a thread of its own: no one waits for another, as in NCCL. */
+/* Those of a group are made when it ends, in a thread for each parent: none waits for another's, as in NCCL; those of one parent
+ * follow each other. */
 enum { MOST_CREATIONS = 64 };
 static _Thread_local creation noted[MOST_CREATIONS];
 static _Thread_local int notes;
@@ -284,25 +286,36 @@ static ncclResult_t create(creation *k) {
 }
 
 static void *create_apart(void *given) {
-    creation *k = given;
-    if (ap_device_take(k->device))
-        k->code = ncclUnhandledCudaError;
-    else
-        create(k);
-    return NULL;
+    for (creation *k = given;; k += k->next) {
+        if (ap_device_take(k->device))
+            k->code = ncclUnhandledCudaError;
+        else
+            create(k);
+        if (!k->next) return NULL;
+    }
+}
+
+/* How far it is to the next one of its parent. */
+static void chain(creation *list, int count, char *follows) {
+    memset(follows, 0, MOST_CREATIONS);
+    for (int i = 0; i < count; i++)
+        for (int j = i + 1; j < count && list[i].parent && !list[i].next; j++)
+            if (list[j].parent == list[i].parent) list[i].next = j - i, follows[j] = 1;
 }
 
 static ncclResult_t create_all(creation *list, int count) {
     pthread_t thread[MOST_CREATIONS];
     int started[MOST_CREATIONS], current = 0;
+    char follows[MOST_CREATIONS];
     ncclResult_t code = ncclSuccess;
     (void)ap_device_current(&current);
-    for (int i = 1; i < count; i++) started[i] = !pthread_create(&thread[i], NULL, create_apart, &list[i]);
+    chain(list, count, follows);
+    for (int i = 1; i < count; i++) started[i] = !follows[i] && !pthread_create(&thread[i], NULL, create_apart, &list[i]);
     if (count) create_apart(&list[0]);
     for (int i = 1; i < count; i++) {
         if (started[i])
             pthread_join(thread[i], NULL);
-        else
+        else if (!follows[i])
             create_apart(&list[i]);
     }
     if (count) (void)ap_device_take(current);
