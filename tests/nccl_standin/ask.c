@@ -1,6 +1,7 @@
 /* What NCCL says where there is no GPU. */
+#include <stdio.h> /* first: for nccl.h, which has its size_t from elsewhere */
+
 #include <nccl.h>
-#include <stdio.h>
 
 int main(void) {
     ncclUniqueId id;

@@ -45,7 +45,7 @@ typedef struct {
 
 typedef struct { /* a communicator that is being made */
     ncclComm_t comm, parent;
-    int color, key, number;
+    int color, key, number, failed;
     ncclComm_t *made;
 } making;
 
@@ -105,7 +105,21 @@ static void name_child(making *m) {
     snprintf(m->comm->name, sizeof m->comm->name, "/standin-%016llx", (unsigned long long)hash);
 }
 
-/* All at once, as one thread may be several ranks. */
+static void *make_one(void *given) {
+    making *m = given;
+    if (m->parent) {
+        if ((m->failed = wait_all(m->parent))) return NULL;
+        *m->made = NULL;
+        if (m->color < 0) return NULL;
+        name_child(m);
+        *m->made = m->comm;
+    }
+    arrive(m->comm);
+    m->failed = wait_all(m->comm);
+    return NULL;
+}
+
+/* All at once, as one thread may be several ranks, and none waits for another. */
 static ncclResult_t make_all(making *list, int count) {
     for (int i = 0; i < count; i++)
         if (list[i].parent) {
@@ -114,18 +128,12 @@ static ncclResult_t make_all(making *list, int count) {
             f->split[list[i].number % MOST_SPLITS][list[i].parent->rank].key = list[i].key;
             arrive(list[i].parent);
         }
-    for (int i = 0; i < count; i++) {
-        if (list[i].parent) {
-            if (wait_all(list[i].parent)) return ncclSystemError;
-            *list[i].made = NULL;
-            if (list[i].color < 0) continue;
-            name_child(&list[i]);
-            *list[i].made = list[i].comm;
-        }
-        arrive(list[i].comm);
-    }
+    pthread_t thread[MOST_MAKING];
+    for (int i = 1; i < count; i++) pthread_create(&thread[i], NULL, make_one, &list[i]);
+    if (count) make_one(&list[0]);
+    for (int i = 1; i < count; i++) pthread_join(thread[i], NULL);
     for (int i = 0; i < count; i++)
-        if (list[i].comm && wait_all(list[i].comm)) return ncclSystemError;
+        if (list[i].failed) return ncclSystemError;
     return ncclSuccess;
 }
 

@@ -279,7 +279,7 @@ static void agree(line *l, said *all) {
 void ap_comm_set_up(ap_comm *c) {
     int mode = -1, code = AP_REAL(CommCount, c->comm, &c->size) || AP_REAL(CommUserRank, c->comm, &c->rank);
     if (code) return;
-    ap_nccl_lead(c);
+    ap_nccl_lead(-1);
     if (c->size < 2) {
         c->reason = AP_ALONE;
         return;

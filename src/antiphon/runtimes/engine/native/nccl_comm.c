@@ -334,6 +334,7 @@ static ncclResult_t make(creation k, const ncclUniqueId *ids, int count, const v
         return ncclInvalidArgument;
     }
     if (k.config) memcpy(k.config, config, (size_t)size);
+    if (k.how != BY_SPLIT) ap_nccl_lead(k.rank);
     if (ap_device_current(&k.device)) k.device = 0;
     if (!depth || notes == MOST_CREATIONS) return create(&k);
     noted[notes++] = k;
@@ -375,6 +376,7 @@ static void *begin_apart(void *given) {
 AP_SEEN ncclResult_t ncclCommInitAll(ncclComm_t *comms, int count, const int *devices) {
     ncclResult_t code = AP_REAL(CommInitAll, comms, count, devices);
     if (ap_inside || depth || code || count < 1) return code;
+    ap_nccl_lead(0);
     pthread_t *thread = calloc((size_t)count, sizeof *thread);
     begun *all = calloc((size_t)count, sizeof *all);
     int good = thread && all, started = 0;

@@ -180,7 +180,8 @@ int ap_comm_wait(ap_comm *c, ap_queue queue); /* until it is empty; not 0: it fa
 void ap_nccl_count(const ap_comm *c, const ap_row *row, uint64_t bytes, double seconds);
 void ap_nccl_count_left(const ap_comm *c, int kind, int reason);
 void ap_nccl_tell(const ap_comm *c, const char *what, const char *why); /* on stderr */
-void ap_nccl_lead(const ap_comm *c); /* who has the first communicator as its rank 0 leads the job */
+/* Which rank this process is to be of its first communicator; below 0: that is there. Rank 0 leads the job. */
+void ap_nccl_lead(int rank);
 extern char ap_nccl_why[AP_TEXT];
 ap_tables *ap_nccl_tables(const unsigned char digest[64]); /* those that this process has; NULL: not these */
 void ap_nccl_keep_tables(ap_tables *t);

@@ -14,9 +14,9 @@ static struct {
     ap_tables *set[AP_MOST_TABLES];
     uint32_t sets;
     uint64_t left[AP_NAMES][AP_REASONS];
-    int processes, any, first; /* first: it was rank 0 of the first communicator that it had */
+    int processes, any, begun, leads; /* leads: one of its first ranks is 0 */
     char path[1024];
-} told = {.first = -1};
+} told;
 
 ap_tables *ap_nccl_tables(const unsigned char digest[64]) {
     ap_tables *found = NULL;
@@ -71,9 +71,12 @@ static void write_all(void) {
     free(line);
 }
 
-void ap_nccl_lead(const ap_comm *c) {
+void ap_nccl_lead(int rank) {
     pthread_mutex_lock(&lock);
-    if (told.first < 0) told.first = c->rank == 0;
+    if (rank < 0)
+        told.begun = 1;
+    else if (!told.begun)
+        told.leads |= rank == 0;
     pthread_mutex_unlock(&lock);
 }
 
@@ -81,7 +84,7 @@ __attribute__((destructor)) static void tell_at_the_end(void) {
     char host[64] = "", beside[1200];
     if (!told.any) return;
     gethostname(host, sizeof host - 1);
-    if (told.path[0] && told.first != 1) {
+    if (told.path[0] && !told.leads) {
         snprintf(beside, sizeof beside, "%.900s.%s.%ld", told.path, host, (long)getpid());
         snprintf(told.path, sizeof told.path, "%.1023s", beside);
     }
