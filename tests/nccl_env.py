@@ -49,8 +49,11 @@ def cuda_names(folder: Path) -> Path:
 
 
 def compiled(folder: Path) -> Path:
-    """The stand-in as libnccl.so.2, which programs here are linked with, and the program drive beside it."""
+    """The stand-in as libnccl.so.2, which programs here are linked with, and these beside it; once for a folder."""
     standin = folder / "libnccl.so.2"
+    if standin.exists():
+        return standin
+    folder.mkdir(exist_ok=True)
     sources = [str(FOLDER / f"{name}.c") for name in ("cuda", "fabric", "numbers", "nccl")]
     flags = ("-shared", "-fPIC", f"-Wl,-soname,{standin.name}")
     subprocess.run(["cc", *FLAGS, *flags, *sources, "-o", str(standin)], check=True, timeout=100)

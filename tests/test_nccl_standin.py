@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("nccl")
+    made = tmp_path_factory.getbasetemp() / "nccl"
     nccl_env.compiled(made)
     return made
 
