@@ -165,6 +165,7 @@ struct ap_comm {
 };
 
 ap_comm *ap_comm_of(ncclComm_t comm); /* NULL: NCCL has it all */
+ap_comm *ap_comm_known(ncclComm_t comm); /* also one that is not ready, or over */
 /* A communicator has been made; `origin`, `origins`: what is known of it before, else 0 of 0. Collective: agrees upon all. */
 void ap_comm_begin(ncclComm_t comm, int origin, int origins, int in_progress);
 void ap_comm_set_up(ap_comm *c); /* nccl_begin.c */
