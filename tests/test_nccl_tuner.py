@@ -12,12 +12,11 @@ import re
 import shutil
 import subprocess
 from collections.abc import Sequence
-from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
+from nccl_env import cuda_names, header
 
 import antiphon
 from antiphon.cli import run
@@ -36,21 +35,6 @@ PROTOCOLS = ("ll", "ll128", "simple")
 NEVER = -1.0
 # What NCCL would take by itself is ring, simple; nothing is forbidden. Costs by algorithm, then by protocol.
 COSTS = [[50.0, 40.0, 30.0], [20.0, 15.0, 10.0], *([60.0 + i, 61.0 + i, 62.0 + i] for i in range(5))]
-
-
-@cache
-def header() -> Path | None:
-    """The folder of nccl.h."""
-    given = os.environ.get("ANTIPHON_TEST_NCCL", "")
-    spec = find_spec("nvidia.nccl") if find_spec("nvidia") is not None else None
-    folders = (
-        [Path(given)]
-        if given
-        else [Path(p) / "include" for p in (spec.submodule_search_locations or ())]
-        if spec
-        else []
-    )
-    return next((folder for folder in folders if (folder / "nccl.h").exists()), None)
 
 
 @pytest.fixture(scope="module")
@@ -249,26 +233,15 @@ def test_with_nccls_own_header(asked: Asked, tmp_path: Path) -> None:
     made, drive = tmp_path / "tuner.so", tmp_path / "drive"
     # as others' headers in a C program: what they do that warnings mention is theirs
     subprocess.run(
-        [*strict, "-DAP_NCCL_H", "-isystem", folder, "-isystem", _cuda(tmp_path), source, "-o", made], check=True
+        [*strict, "-DAP_NCCL_H", "-isystem", folder, "-isystem", cuda_names(tmp_path), source, "-o", made], check=True
     )
     subprocess.run(
-        ["cc", "-DWITH_NCCL_H", "-isystem", folder, "-isystem", _cuda(tmp_path), DRIVER, "-o", drive, "-ldl"],
+        ["cc", "-DWITH_NCCL_H", "-isystem", folder, "-isystem", cuda_names(tmp_path), DRIVER, "-o", drive, "-ldl"],
         check=True,
     )
     again = Asked(drive, made, tmp_path).table(HEAD + GOOD)
     for version in VERSIONS:
         assert again(version, [("allreduce", 5)]) == [("tree", "ll", 0, int(version > 2))]
-
-
-def _cuda(folder: Path) -> Path:
-    """nccl.h asks for CUDA's headers, of which it takes the names of streams and events."""
-    made = folder / "cuda"
-    made.mkdir(exist_ok=True)
-    (made / "cuda_runtime.h").write_text(
-        "typedef struct CUstream_st *cudaStream_t;\ntypedef struct CUevent_st *cudaEvent_t;\n"
-    )
-    (made / "cuda_fp16.h").write_text("")
-    return made
 
 
 def test_only_its_own_names_are_seen(plugin: Path) -> None:
@@ -372,5 +345,3 @@ def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     capsys.readouterr()
     assert run(["build", "nccl-tuner"]) == 0
     assert Path(capsys.readouterr().out.strip()).name == "libantiphon_nccl_tuner.so"
-    assert run(["build", "nccl"]) == 2
-    assert "build nccl-tuner" in capsys.readouterr().err

@@ -15,17 +15,25 @@ def _build_command(
     what: Annotated[
         str,
         typer.Argument(
-            metavar="WHAT", help="mpi: the engine over MPI, also for LD_PRELOAD; nccl-tuner: a tuner plugin for NCCL"
+            metavar="WHAT",
+            help="mpi: the engine over MPI, also for LD_PRELOAD; nccl, rccl: for LD_PRELOAD before programs that call "
+            "these; nccl-tuner: a tuner plugin for NCCL",
         ),
     ],
     compiler: Annotated[
         str,
-        typer.Option("--compiler", metavar="COMMAND", help="instead of $MPICC or mpicc (for nccl-tuner $CC or cc)"),
+        typer.Option(
+            "--compiler",
+            metavar="COMMAND",
+            help="instead of $MPICC or mpicc (nccl: $NVCC or nvcc, rccl: $HIPCC or hipcc, nccl-tuner: $CC or cc)",
+        ),
     ] = "",
     table: Annotated[
         list[str] | None,
         typer.Option(
-            "--table", metavar="FILE", help="compile this table, too, so that no job waits for it (repeatable; for mpi)"
+            "--table",
+            metavar="FILE",
+            help="compile this table, too, so that no job waits for it (repeatable; not for nccl-tuner)",
         ),
     ] = None,
     json: Json = False,
@@ -34,6 +42,7 @@ def _build_command(
 
     Programs run by a tuned table, without a change to them:
     ANTIPHON_TABLE=table.json LD_PRELOAD=$(antiphon build mpi --table table.json) mpiexec -n 8 ./a.out
+    The same before programs that call NCCL: LD_PRELOAD=$(antiphon build nccl --table table.json).
     Or NCCL is told what to choose, by what export --to nccl-tuner wrote:
     ANTIPHON_NCCL_TUNER=tuner/nccl-tuner.txt NCCL_TUNER_PLUGIN=$(antiphon build nccl-tuner) ./a.out
     """
@@ -45,6 +54,6 @@ def _build_command(
 def register(app: typer.Typer) -> None:
     app.command(
         "build",
-        short_help="Compile the engine for your MPI, or a tuner for NCCL; prints its path.",
+        short_help="Compile the engine for your MPI, NCCL or RCCL, or a tuner for NCCL; prints its path.",
         epilog="Example: antiphon build mpi",
     )(_build_command)

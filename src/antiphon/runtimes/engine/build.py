@@ -32,12 +32,15 @@ CORE = (
     "program.c", "sides.c", "plan.c", "layout.c", "warm.c", "fold.c", "half.c", "engine.c", "call.c", "exchange.c",
     "uneven.c", "exports.c",
 )  # fmt: skip
-# What the library does under LD_PRELOAD.
+# What libraries do under LD_PRELOAD: both of them, that for MPI.
+JOB = ("book.c", "choose.c", *(f"preload_{part}.c" for part in ("environment", "match", "table", "told")))
 PARTS = (
-    "apart", "beside", "calls", "device", "early", "fortran", "general", "group", "match", "question", "report",
-    "serve", "setup", "start", "table", "turns", "types",
+    "apart", "beside", "calls", "device", "early", "fortran", "general", "group", "question", "report", "serve",
+    "setup", "start", "turns", "types",
 )  # fmt: skip
-PRELOAD = ("book.c", "choose.c", *(f"preload_{part}.c" for part in PARTS))
+PRELOAD = (*JOB, *(f"preload_{part}.c" for part in PARTS))
+NCCL = (*JOB, *(f"nccl_{part}.c" for part in ("batch", "begin", "calls", "comm", "make", "real", "report", "rounds")))
+QUEUES = ("nccl_device.cu",)  # streams and folds of GPUs
 SHARED = ("shared_memory.c", "shared_messages.c", "shared_calls.c")  # messages within a host
 # No reordering of sums, no fused multiply-add: every processor gives the same bits.
 FLAGS = (
@@ -45,12 +48,17 @@ FLAGS = (
     "-fvisibility=hidden",  # exports.c, device.h tell what is seen
 )  # fmt: skip
 GPU_FLAGS = ("-std=c++17", "-O3", "-shared")
+HOST = "-fPIC,-fvisibility=hidden,-Wall,-Wextra"
+NVCC_FLAGS = (*GPU_FLAGS, "-arch=native", "-Xcompiler", HOST)
+HIPCC_FLAGS = (*GPU_FLAGS, *HOST.split(","))
+NVCC_ADVICE = "take NVIDIA's toolkit, or pip install nvidia-cuda-nvcc nvidia-cuda-runtime"
+HIPCC_ADVICE = "take AMD's ROCm with hipcc"
 
 
 @dataclass(frozen=True)
 class Target:
     """A library: its sources in a folder, and the compiler for it: the variable that names it, its name, its language
-    and what it is asked for."""
+    (empty: as their names end) and what it is asked for."""
 
     sources: tuple[str, ...]
     folder: Path = NATIVE
@@ -59,6 +67,7 @@ class Target:
     language: str = "c"
     flags: tuple[str, ...] = ("-std=c11", *FLAGS)
     advice: str = "install a C compiler (gcc or clang)"
+    parts: tuple[str, ...] = ()  # in C, compiled first, by the C compiler: they go into the library, too
 
 
 TARGETS = {
@@ -68,21 +77,17 @@ TARGETS = {
     ),
     "threads": Target((*CORE, "transport_threads.c")),
     "sockets": Target((*CORE, "transport_sockets.c", "sockets_calls.c", *SHARED, "transport_shared.c")),
+    "nccl": Target(QUEUES, NATIVE, "NVCC", "nvcc", "", NVCC_FLAGS, NVCC_ADVICE, (*CORE, *NCCL)),
+    "rccl": Target(QUEUES, NATIVE, "HIPCC", "hipcc", "", HIPCC_FLAGS, HIPCC_ADVICE, (*CORE, *NCCL)),
     "nccl_tuner": Target(("nccl_tuner.c",)),  # which needs no engine
     # the kernel of GPUs: on threads of a processor, on those of NVIDIA, on those of AMD
     "device": Target(
         ("threads.cc",), DEVICE, "CXX", "c++", "c++", ("-std=c++17", *FLAGS), "install a C++ compiler (g++ or clang++)"
     ),
-    "cuda": Target(
-        ("cuda.cu",), DEVICE, "NVCC", "nvcc", "cu",
-        (*GPU_FLAGS, "-arch=native", "-Xcompiler", "-fPIC,-fvisibility=hidden,-Wall,-Wextra"),
-        "take NVIDIA's toolkit, or pip install nvidia-cuda-nvcc nvidia-cuda-runtime",
-    ),
-    "hip": Target(
-        ("cuda.cu",), DEVICE, "HIPCC", "hipcc", "hip", (*GPU_FLAGS, "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra"),
-        "take AMD's ROCm with hipcc",
-    ),
+    "cuda": Target(("cuda.cu",), DEVICE, "NVCC", "nvcc", "cu", NVCC_FLAGS, NVCC_ADVICE),
+    "hip": Target(("cuda.cu",), DEVICE, "HIPCC", "hipcc", "hip", HIPCC_FLAGS, HIPCC_ADVICE),
 }  # fmt: skip
+PRELOADED = ("mpi", "nccl", "rccl")  # before programs, for whom this Python compiles tables
 PATIENCE = 300.0
 LEAST_FREE = 2**20  # bytes of a disk: below that no compiler gets on
 
@@ -99,6 +104,9 @@ def library(target: str = "mpi", compiler: str = "") -> Path:
         raise unknown("target of the engine", target, TARGETS)
     command, known = _compiler(target, compiler), TARGETS[target]
     about = [_text(target), *command, *known.flags, *_names(target), _identity(tuple(command), target)]
+    if known.parts:
+        host = _compiler("threads", "")
+        about += [*host, _identity(tuple(host), "threads")]
     digest = hashlib.sha256("\0".join(about).encode()).hexdigest()
     folder = _folder(digest[:20])
     path = folder / f"libantiphon_{target}.so"
@@ -110,7 +118,7 @@ def library(target: str = "mpi", compiler: str = "") -> Path:
 @cache
 def _text(target: str) -> str:
     """What the sources say, in short; they do not change while a process lives."""
-    text = [path.read_bytes() for path in _sources(target)]
+    text = [path.read_bytes() for path in (*_sources(target), *_parts(target))]
     text += [path.read_bytes() for path in sorted(TARGETS[target].folder.glob("*.h"))]
     return hashlib.sha256(b"\0".join(text)).hexdigest()
 
@@ -146,15 +154,19 @@ def _sources(target: str) -> list[Path]:
     return [TARGETS[target].folder / name for name in TARGETS[target].sources]
 
 
+def _parts(target: str) -> list[Path]:
+    return [TARGETS[target].folder / name for name in TARGETS[target].parts]
+
+
 def _names(target: str) -> list[str]:
     """What it is for. Under LD_PRELOAD tables are compiled by this Python with this package."""
     if TARGETS[target].folder == DEVICE:
         return []
-    purpose = f"-DAP_FOR_{target.upper()}"
-    if target != "mpi":
-        return [purpose]
+    purpose = [f"-DAP_FOR_{target.upper()}", *(["-DAP_FOR_NCCL"] if target == "rccl" else [])]
+    if target not in PRELOADED:
+        return purpose
     told = {"AP_PYTHON": sys.executable, "AP_PACKAGE": str(NATIVE.parents[2]), "AP_VERSION": __version__}
-    return [purpose, *(f"-D{name}={json.dumps(text, ensure_ascii=False)}" for name, text in told.items())]
+    return [*purpose, *(f"-D{name}={json.dumps(text, ensure_ascii=False)}" for name, text in told.items())]
 
 
 def cache_folder() -> Path:
@@ -182,7 +194,7 @@ def _compiler(target: str, given: str) -> list[str]:
     found = shutil.which(known.compiler)
     if found is not None:
         return [found]
-    if target == "cuda" and (wheel := _nvcc_of_a_wheel()):
+    if known.compiler == "nvcc" and (wheel := _nvcc_of_a_wheel()):
         return wheel
     raise Missing(
         f"the engine is compiled with {known.compiler}, which is not on the PATH: {known.advice}, or set "
@@ -201,7 +213,7 @@ def _nvcc_of_a_wheel() -> list[str]:
 @cache
 def _identity(command: tuple[str, ...], target: str) -> str:
     """All macros that the compiler and mpi.h define: these name both versions. Of nvcc what it says."""
-    kept = _identity_kept(command) if target not in ("mpi", "cuda") else None
+    kept = _identity_kept(command) if target != "mpi" and TARGETS[target].compiler != "nvcc" else None
     if kept is not None and is_ours(kept.parent, folder=True) and is_ours(kept):
         with contextlib.suppress(OSError):
             return kept.read_text(encoding="utf-8")
@@ -230,7 +242,7 @@ def _identity_kept(command: tuple[str, ...]) -> Path | None:
 
 
 def _asked(command: tuple[str, ...], target: str) -> str:
-    if target == "cuda":
+    if TARGETS[target].compiler == "nvcc":
         done = _run([*command[:1], "--version"])
     else:
         include = ["-include", "mpi.h"] if target == "mpi" else []
@@ -250,19 +262,37 @@ def _compile(command: list[str], target: str, path: Path) -> None:
     except OSError as error:
         raise _unwritten(path.parent, error.strerror) from None
     try:
-        known, sources = TARGETS[target], [str(one) for one in _sources(target)]
-        language = ["-x", known.language] if known.folder == DEVICE else []
-        done = _run([*command, *known.flags, *_names(target), *language, *sources, "-o", str(made)])
-        if done.returncode:
-            why = complaint(done.stderr.splitlines()) or f"exit code {done.returncode}"
-            full = _full(why, path.parent)
-            if full is not None:
-                raise full
-            raise Missing(f"{command[0]} could not compile the engine: {why}; {known.advice}")
+        known = TARGETS[target]
+        language = ["-x", known.language] if known.language not in ("", "c") else []
+        with tempfile.TemporaryDirectory() as folder:
+            parts = _compiled_parts(target, Path(folder), path.parent)
+            words = [*known.flags, *_names(target), *map(str, parts), *language, *map(str, _sources(target))]
+            _call([*command, *words, "-o", str(made)], path.parent, known.advice)
         made.chmod(0o755)
         made.replace(path)  # others may be building the same
     finally:
         made.unlink(missing_ok=True)
+
+
+def _compiled_parts(target: str, folder: Path, place: Path) -> list[Path]:
+    """What is in C of a library whose own compiler is not for that: one object, or none."""
+    if not TARGETS[target].parts:
+        return []
+    host, part = TARGETS["threads"], folder / "parts.o"
+    flags = [flag for flag in host.flags if flag != "-shared"]
+    words = [*flags, "-r", *_names(target), *map(str, _parts(target)), "-o", str(part)]
+    _call([*_compiler("threads", ""), *words], place, host.advice)
+    return [part]
+
+
+def _call(command: list[str], place: Path, advice: str) -> None:
+    done = _run(command)
+    if done.returncode:
+        why = complaint(done.stderr.splitlines()) or f"exit code {done.returncode}"
+        full = _full(why, place)
+        if full is not None:
+            raise full
+        raise Missing(f"{command[0]} could not compile the engine: {why}; {advice}")
 
 
 def _own() -> str:

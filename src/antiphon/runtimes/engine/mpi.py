@@ -1,26 +1,24 @@
-"""Libraries for programs that stay as they are: the native engine with the preload library for an MPI (docs/mpi.md),
-and the tuner plugin for NCCL (docs/stock.md)."""
+"""Libraries for programs that stay as they are: what is preloaded before those that call MPI (docs/mpi.md), NCCL or
+RCCL (docs/nccl-preload.md), and the tuner plugin for NCCL (docs/stock.md)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from antiphon.errors import Invalid, Unsupported, unknown
-from antiphon.runtimes.engine.build import library
+from antiphon.errors import Invalid, unknown
+from antiphon.runtimes.engine.build import PRELOADED, library
 from antiphon.runtimes.engine.native import keep_tables
 
-LIBRARIES = ("mpi", "nccl-tuner")
+LIBRARIES = (*PRELOADED, "nccl-tuner")
 
 
 def build(what: str, compiler: str = "", tables: Sequence[str] = ()) -> Path:
     """The library, compiled where that has not been done yet: where it is. `tables`: compiled, too, and kept beside it,
     where jobs look for them."""
-    if what == "nccl":
-        raise Unsupported("build nccl is not there yet; antiphon build nccl-tuner tells a stock NCCL what to choose")
     if what not in LIBRARIES:
         raise unknown("library to build", what, LIBRARIES)
-    if tables and what != "mpi":
+    if tables and what not in PRELOADED:
         raise Invalid(f"build {what} takes no tables; export --to nccl-tuner writes what it reads")
     path = library(what.replace("-", "_"), compiler)
     if tables:

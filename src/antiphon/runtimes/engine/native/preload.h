@@ -11,32 +11,7 @@
 #include <stdatomic.h>
 #include <sys/types.h>
 
-#include "choose.h"
-
-/* The names of MPI are what programs shall find here; all others are hidden (exports.c). */
-#define AP_SEEN __attribute__((visibility("default")))
-
-/* Why a call was left to the library. */
-enum {
-    AP_SERVED, AP_SILENT, AP_ALONE, AP_BETWEEN, AP_STRANGERS, AP_EMPTY, AP_NO_PLAN, AP_NO_ROOT, AP_FASTER,
-    AP_UNMEASURED, AP_SMALL, AP_OTHER_TYPE, AP_OTHER_OPERATOR, AP_LARGE, AP_REFUSED, AP_WAITING,
-    AP_NOT_PLANNED, AP_NEW, AP_NO_ROOM, AP_FAR, AP_LONG, AP_UNKNOWN_SIZE, AP_OTHER_FORM, AP_NONBLOCKING, AP_PERSISTENT, AP_DEVICE, AP_REASONS
-};
-
-/* What MPI has beside the kinds that plans are for. Their calls go by general schedules (preload_general.c). */
-enum {
-    AP_ALLGATHERV = AP_KINDS, AP_ALLTOALLV, AP_GATHERV, AP_SCATTERV, AP_SCAN, AP_EXSCAN, AP_ALLTOALLW, AP_NAMES
-};
-
-#ifndef AP_PYTHON /* what built this library, and where the package is */
-#define AP_PYTHON "python3"
-#endif
-#ifndef AP_PACKAGE
-#define AP_PACKAGE ""
-#endif
-#ifndef AP_VERSION
-#define AP_VERSION ""
-#endif
+#include "preload_job.h"
 
 /* Of each process the count of its block, and where that begins: as int, or as the large ones of MPI 4. */
 typedef struct {
@@ -80,33 +55,12 @@ MPI_Aint ap_combined_by(MPI_Op op, MPI_Datatype type, const ap_kind_of_data *dat
 /* ---- the tables of this job ---- */
 
 typedef struct {
-    uint64_t calls, least, most; /* bytes */
-    double seconds;
-} ap_use;
-
-typedef struct {
-    ap_book *book;
-    unsigned char *bytes;
-    uint64_t size;
-    ap_use *use;       /* of its pages, if there is to be a report */
-    int32_t of_world;  /* its ranks are those of MPI_COMM_WORLD; else it is for communicators of its size */
-    int32_t position;  /* among those that were named */
-} ap_table;
-
-enum { AP_MOST_TABLES = 64, AP_TEXT = 400 };
-
-typedef struct {
     int on, over, size, rank; /* of the world */
     int packs;                /* MPI_Pack gives the bytes of the elements and nothing else */
     int keyval;
-    uint64_t least;
-    double timeout;
-    int report;
-    uint32_t after; /* calls of a new communicator that are left to the library */
-    int anywhere; /* hosts may be others than the tables say */
+    ap_settings set;
     int device; /* buffers may be in the memory of a GPU: it is asked for at each call that is served */
     int automatic; /* there is no table yet: it comes while the job runs */
-    char report_path[1024];
     char why[AP_TEXT]; /* what is wrong with a table */
     uint32_t tables;
     ap_table table[AP_MOST_TABLES];
@@ -119,28 +73,7 @@ typedef struct {
 
 extern ap_state ap_preload;
 
-/* Rank 0 alone: the book of a table as bytes from malloc; NULL and an error. */
-unsigned char *ap_table_bytes(const char *path, uint64_t *size, ap_error *error);
-/* For whoever has a table compiled before a job: AP_OK if its book is kept now. */
-int ap_table_keep(const char *path, ap_error *error);
-/* What stands in a file that is ours, in a folder that is ours; NULL where there is none that can be believed. */
-unsigned char *ap_read_ours(const char *kept, uint64_t *size);
-/* Of a regular file; false where there is none. */
-int ap_file_digest(const char *path, char digest[65]);
-/* Starts a program of this package with its output in a pipe, of which the end to read is returned; -1 and errno.
- * `input`: our end of a socket
- * that is its input, as what is said there when it has ended must not end this process (NULL: it has none). */
-int ap_start(char *const *command, pid_t *child, int *input);
-
 /* ---- communicators ---- */
-
-typedef struct {
-    const ap_page *page;
-    ap_program *program; /* NULL: left to the library */
-    ap_use *use;
-    ap_range range;
-    int state;    /* 0: not asked yet, 1: all can, -1: one cannot */
-} ap_row;
 
 typedef struct ap_kept ap_kept;
 struct ap_kept { /* a plan of this rank at one size; the same sizes are kept at all ranks */
@@ -183,11 +116,7 @@ typedef struct {
     int *process;           /* of each of its processes, which it is in the world */
     ap_turns turns;
     int broken;
-    uint32_t me, ranks; /* of the machine */
-    int32_t *rank_of;   /* of each process the rank in the table */
-    uint32_t rows;
-    ap_row *row;
-    ap_chooser *chooser; /* of the rows */
+    ap_matched found; /* its rows */
     ap_wire *wire;
     int wired;
     uint64_t taken;      /* bytes of memory shared for it that count */
@@ -236,10 +165,6 @@ void ap_beside_end(ap_beside *b); /* it is told to stop, and waited for */
 enum { AP_PLANNING, AP_READY, AP_NEVER }; /* what process 0 says, in this order: the greatest counts */
 enum { AP_PATH = 1024, AP_FACTS = 640 };
 
-typedef struct {
-    char how[16], machine[128], gain[600], notes[600]; /* what is known of the plans; notes: also why there are none */
-    uint64_t since; /* the call of a communicator that was the first to go by them; 0: none was */
-} ap_told;
 extern ap_told ap_auto_told;
 
 /* What this process says of where it is. */
@@ -256,8 +181,6 @@ int ap_apart_look(unsigned char **answer, uint64_t *bytes, char *why, size_t roo
 void ap_apart_lower(void); /* from now on it only has what nobody else wants */
 void ap_apart_end(void);
 
-/* Finds the rows (preload_match.c); where there are none it has a reason. False: there is no memory. */
-int ap_group_match(ap_group *g);
 /* Collective over the world, in MPI_Init: takes what is kept as a table, or begins to plan. */
 int ap_auto_begin(void);
 /* A call on a communicator that waits for plans: true if it is the first that goes by them. What is wrong in *error.
@@ -326,8 +249,6 @@ int ap_general_fold(const ap_elements *x, int *code, ap_error *error);
 int ap_general_move(ap_group *g, const ap_call *call, int *code, ap_error *error);
 /* Between elements and plain bytes; at most 2^30 of these at once. */
 int ap_pack(MPI_Comm comm, void *user, MPI_Datatype type, MPI_Aint extent, uint64_t size, uint64_t count, char *bytes, int into);
-
-extern const char *const ap_kind_names[AP_NAMES];
 
 void ap_report_call(ap_use *use, uint64_t bytes, double seconds);
 void ap_report_left(int kind, int reason);

@@ -101,7 +101,7 @@ CALLS(_c, MPI_Count, MPI_Aint, large_count, large_at)
 
 static void left(int kind, int reason, MPI_Comm comm) {
     ap_group *g;
-    if (!ap_preload.on || !ap_preload.report || comm == MPI_COMM_NULL) return;
+    if (!ap_preload.on || !ap_preload.set.report || comm == MPI_COMM_NULL) return;
     if ((g = ap_group_of(comm)) && !g->rank) ap_report_left(kind, reason);
 }
 

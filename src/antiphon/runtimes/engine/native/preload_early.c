@@ -38,8 +38,8 @@ int ap_early_load(unsigned char *bytes, uint64_t size) {
     ap_table t = {.bytes = bytes, .size = size, .of_world = 1};
     ap_error error = {0, ""};
     t.book = ap_book_open(bytes, size, &error);
-    if (t.book && p->report) t.use = calloc(t.book->pages + 1ul, sizeof *t.use);
-    int good = t.book && t.book->ranks == (uint32_t)p->size && (t.use || !p->report) && !ap_spread_over_hosts(&t);
+    if (t.book && p->set.report) t.use = calloc(t.book->pages + 1ul, sizeof *t.use);
+    int good = t.book && t.book->ranks == (uint32_t)p->size && (t.use || !p->set.report) && !ap_spread_over_hosts(&t);
     pthread_mutex_lock(&lock);
     if (good && !p->tables && !ended) {
         p->table[0] = t;
@@ -115,7 +115,7 @@ void ap_early_begin(ap_group *g) {
     memcpy(e->noted, t->noted, sizeof e->noted);
     memcpy(e->all, t->all, sizeof e->all);
     t->coming = NULL;
-    e->group.kept = NULL, e->group.row = NULL, e->group.chooser = NULL, e->group.rank_of = NULL;
+    e->group.kept = NULL, e->group.found = (ap_matched){.rows = 0};
     if (!(e->beside = ap_beside_begin(make_ready, e))) e->how = has_table() ? AP_COLD : AP_LACKING;
 }
 

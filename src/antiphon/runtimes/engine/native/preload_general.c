@@ -35,11 +35,11 @@ static int begin(parcel *p, ap_group *g, ap_error *error) {
 
 static void add(parcel *p, int process, int comes, const void *data, size_t bytes) {
     if (bytes)
-        p->leg[p->count++] = (ap_leg){(uint32_t)p->g->rank_of[process], comes, (void *)(uintptr_t)data, bytes};
+        p->leg[p->count++] = (ap_leg){(uint32_t)p->g->found.rank_of[process], comes, (void *)(uintptr_t)data, bytes};
 }
 
 static int run(const parcel *p, ap_error *error) {
-    return ap_exchange(p->g->wire, p->leg, p->count, ap_preload.timeout, error);
+    return ap_exchange(p->g->wire, p->leg, p->count, ap_preload.set.timeout, error);
 }
 
 /* All processes but this one, each beginning at another. */

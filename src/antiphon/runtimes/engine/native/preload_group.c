@@ -42,14 +42,13 @@ static void drop(ap_kept *kept) {
 
 void ap_group_drop(ap_group *g) {
     drop(g->kept);
-    free(g->row), ap_chooser_close(g->chooser), free(g->rank_of);
-    g->kept = NULL, g->row = NULL, g->chooser = NULL, g->rank_of = NULL, g->rows = 0;
+    ap_unmatch(&g->found);
+    g->kept = NULL;
 }
 
 void ap_group_take(ap_group *g, ap_group *ready) {
-    g->kept = ready->kept, g->row = ready->row, g->chooser = ready->chooser, g->rank_of = ready->rank_of;
-    g->rows = ready->rows, g->me = ready->me, g->ranks = ready->ranks, g->reason = ready->reason;
-    ready->kept = NULL, ready->row = NULL, ready->chooser = NULL, ready->rank_of = NULL, ready->rows = 0;
+    g->kept = ready->kept, g->found = ready->found, g->reason = ready->reason;
+    ready->kept = NULL, ready->found = (ap_matched){.rows = 0};
 }
 
 int ap_group_forget(MPI_Comm comm, int keyval, void *value, void *extra) {
@@ -66,6 +65,16 @@ int ap_group_forget(MPI_Comm comm, int keyval, void *value, void *extra) {
 }
 
 /* ---- beginning ---- */
+
+/* Finds the rows; where there are none it has a reason. False: there is no memory. */
+static int match(ap_group *g) {
+    const ap_state *p = &ap_preload;
+    const ap_matching m = {.size = g->size, .rank = g->rank, .process = g->process, .world = p->size, .host = p->host,
+                           .anywhere = p->set.anywhere, .table = p->table, .tables = p->tables};
+    int good = ap_match(&m, &g->found);
+    if (!g->found.rows) g->reason = AP_STRANGERS;
+    return good;
+}
 
 /* There is no table yet: it will be for all processes of the world, and for no fewer. */
 static void wait_for_plans(ap_group *g) {
@@ -97,13 +106,13 @@ static int find_processes(ap_group *g) {
     if (good && ap_preload.automatic)
         wait_for_plans(g);
     else if (good)
-        good = ap_group_match(g);
+        good = match(g);
     return good;
 }
 
 int ap_group_begin(ap_group *g) {
     g->reason = AP_SERVED;
-    return ap_group_match(g);
+    return match(g);
 }
 
 static ap_group *look_up(MPI_Comm comm) {
@@ -134,20 +143,15 @@ ap_group *ap_group_of(MPI_Comm comm) {
 /* ---- which row a call goes by ---- */
 
 int ap_group_row(const ap_group *g, int kind, int root, uint64_t bytes, ap_row **row) {
-    int64_t found = ap_choose(g->chooser, (uint32_t)kind, root, bytes);
-    if (found < 0) return found == AP_OTHER_ROOT ? AP_NO_ROOT : AP_NO_PLAN;
-    *row = &g->row[found];
-    const ap_page *page = (*row)->page;
-    if (!(*row)->program) return page->measured ? AP_FASTER : AP_UNMEASURED;
-    return !page->measured && bytes < ap_preload.least ? AP_SMALL : AP_SERVED;
+    return ap_pick(&g->found, ap_preload.set.least, kind, root, bytes, row);
 }
 
 /* Between two ends of rows all sizes go alike. */
 static int look_at_every_size(const ap_group *g, int kind, int root) {
     ap_row *row = NULL;
     int every = !ap_group_row(g, kind, root, 1, &row);
-    for (uint32_t i = 0; i < g->rows && every; i++) {
-        const ap_range *r = &g->row[i].range;
+    for (uint32_t i = 0; i < g->found.rows && every; i++) {
+        const ap_range *r = &g->found.row[i].range;
         if ((int)r->kind != kind || r->root != root) continue;
         if (r->start > 1) every &= !ap_group_row(g, kind, root, r->start, &row);
         if (r->stop != UINT64_MAX) every &= !ap_group_row(g, kind, root, r->stop, &row);
@@ -195,7 +199,7 @@ static int try_row(const ap_group *g, const ap_row *row, ap_error *error) {
     int good = 1;
     pthread_mutex_lock(&programs);
     for (int in_place = 0; in_place < 2 && good; in_place++) {
-        ap_plan *plan = ap_prepare(row->program, g->me, in_place, 1, error);
+        ap_plan *plan = ap_prepare(row->program, g->found.me, in_place, 1, error);
         good = plan != NULL;
         ap_release(plan);
     }
@@ -210,8 +214,8 @@ int ap_group_connect(ap_group *g, ap_error *error) {
     g->wired = 1;
     const ap_vicinity vicinity = {ap_preload.near, g->process, is_world ? UINT64_MAX : room, &g->taken};
     /* while plans are waited for they will be for the world, in its order */
-    const int32_t *rank_of = g->rank_of ? g->rank_of : g->process;
-    const uint32_t ranks = g->rank_of ? g->ranks : (uint32_t)ap_preload.size;
+    const int32_t *rank_of = g->found.rank_of ? g->found.rank_of : g->process;
+    const uint32_t ranks = g->found.rank_of ? g->found.ranks : (uint32_t)ap_preload.size;
     g->wire = ap_mpi_open(g->comm, rank_of, ranks, ap_preload.near ? &vicinity : NULL, error);
     if (is_world) g->taken = 0;
     atomic_fetch_add(&shared_bytes, g->taken);
@@ -275,7 +279,7 @@ static void forget_old(ap_group *g) {
 
 static ap_plan *make_plan(const ap_group *g, const ap_row *row, uint64_t unit, int type, int in_place, ap_error *error) {
     pthread_mutex_lock(&programs);
-    ap_plan *plan = ap_prepare(row->program, g->me, in_place, unit, error);
+    ap_plan *plan = ap_prepare(row->program, g->found.me, in_place, unit, error);
     pthread_mutex_unlock(&programs);
     if (!plan || !ap_ready(plan, type, error)) return plan;
     ap_release(plan);
@@ -334,8 +338,8 @@ static int plan_early(ap_group *g, const ap_noted *n, ap_pace *pace) {
 int ap_group_ready(ap_group *g, const ap_noted *noted, int count, ap_pace *pace) {
     uint64_t bytes = 0;
     int good = 1, last = 0;
-    g->reason = AP_SERVED, g->kept = NULL, g->row = NULL, g->chooser = NULL, g->rank_of = NULL, g->rows = 0;
-    if (!ap_group_match(g) || !g->rows) return 0;
+    g->reason = AP_SERVED, g->kept = NULL, g->found = (ap_matched){.rows = 0};
+    if (!match(g) || !g->found.rows) return 0;
     while (last < count && (bytes += noted[last].bytes) <= MOST_KEPT_BYTES) last++;
     while (good && last-- && !pace->stop) good = plan_early(g, &noted[last], pace); /* those of the last call come first */
     if (good && g->wire) ap_mpi_touch(g->wire, pace);

@@ -1,16 +1,15 @@
 /* Which pages of the tables are for the processes of a communicator. */
 #include <stdlib.h>
 
-#include "preload.h"
+#include "preload_job.h"
 
 /* Ranks that the table has on one host must be on one host. */
-static int hosts_fit(const ap_book *book, const int *process, int count) {
-    const ap_state *p = &ap_preload;
-    if (!book->host || p->anywhere) return 1;
-    if (!p->host) return 0;
-    for (int i = 0; i < count; i++)
+static int hosts_fit(const ap_matching *m, const ap_book *book, const int *rank_of) {
+    if (!book->host || m->anywhere) return 1;
+    if (!m->host) return 0;
+    for (int i = 0; i < m->size; i++)
         for (int j = 0; j < i; j++)
-            if (book->host[i] == book->host[j] && p->host[process[i]] != p->host[process[j]]) return 0;
+            if (book->host[rank_of[i]] == book->host[rank_of[j]] && m->host[m->process[i]] != m->host[m->process[j]]) return 0;
     return 1;
 }
 
@@ -54,50 +53,49 @@ static uint32_t take_pages(const ap_table *t, const processes *p, uint32_t *kind
 
 /* Fills the rows, or counts them where there is no place for them yet. A further table for all processes is also one for
  * as many in another order. */
-static uint32_t take_tables(int of_world, const processes *p, const int *process, ap_row *row, uint32_t *all) {
+static uint32_t take_tables(const ap_matching *m, int of_world, const processes *p, ap_row *row, uint32_t *all) {
     uint32_t found = 0, kinds = 0;
-    for (uint32_t i = 0; i < ap_preload.tables; i++) {
-        const ap_table *t = &ap_preload.table[i];
-        if (of_world ? !t->of_world : !t->position) continue;
-        if (!of_world && (t->book->ranks != (uint32_t)p->count || !hosts_fit(t->book, process, p->count))) continue;
+    for (uint32_t i = 0; i < m->tables; i++) {
+        const ap_table *t = &m->table[i];
+        if (of_world ? !t->of_world : !t->position || t->book->ranks != (uint32_t)p->count) continue;
+        if (!hosts_fit(m, t->book, p->rank_of)) continue;
         found += take_pages(t, p, &kinds, row ? row + found : NULL);
     }
     *all = kinds;
     return found;
 }
 
-static int make_chooser(ap_group *g) {
-    ap_range *range = malloc(g->rows * sizeof *range);
+static int make_chooser(ap_matched *out, int size) {
+    ap_range *range = malloc(out->rows * sizeof *range);
     if (!range) return 0;
-    for (uint32_t i = 0; i < g->rows; i++) range[i] = g->row[i].range;
-    g->chooser = ap_chooser_open(range, g->rows, (uint32_t)g->size);
+    for (uint32_t i = 0; i < out->rows; i++) range[i] = out->row[i].range;
+    out->chooser = ap_chooser_open(range, out->rows, (uint32_t)size);
     free(range);
-    return g->chooser != NULL;
+    return out->chooser != NULL;
 }
 
 /* By tables for all processes, or by those for as many ranks as there are processes here: instead of what was found
  * before, if that had fewer collectives. False where there is no memory. */
-static int match_one(ap_group *g, int of_world, int *kinds) {
-    const int *process = g->process;
-    const size_t ranks = (size_t)(of_world ? ap_preload.size : g->size);
-    int *rank_of = malloc((size_t)g->size * sizeof *rank_of);
-    processes p = {.rank_of = rank_of, .place_of = malloc(ranks * sizeof *p.place_of), .count = g->size};
+static int match_one(const ap_matching *m, int of_world, int *kinds, ap_matched *out) {
+    const size_t ranks = (size_t)(of_world ? m->world : m->size);
+    int *rank_of = malloc((size_t)m->size * sizeof *rank_of);
+    processes p = {.rank_of = rank_of, .place_of = malloc(ranks * sizeof *p.place_of), .count = m->size};
     int good = p.place_of && rank_of, known = good, taken = 0;
     uint32_t found = 0;
     for (size_t r = 0; good && r < ranks; r++) p.place_of[r] = -1;
-    for (int i = 0; i < g->size && known; i++) {
-        known &= process[i] != MPI_UNDEFINED; /* those that were spawned are not of this world */
-        rank_of[i] = of_world ? process[i] : i;
+    for (int i = 0; i < m->size && known; i++) {
+        known &= m->process[i] >= 0; /* those that were spawned are not of this world */
+        rank_of[i] = of_world ? m->process[i] : i;
         if (known) p.place_of[rank_of[i]] = i;
     }
-    uint32_t count = known ? take_tables(of_world, &p, process, NULL, &found) : 0;
+    uint32_t count = known ? take_tables(m, of_world, &p, NULL, &found) : 0;
     if (count && __builtin_popcount(found) > *kinds) {
         ap_row *row = malloc(count * sizeof *row);
         if ((good = taken = row != NULL)) {
-            free(g->row), free(g->rank_of);
-            g->rows = take_tables(of_world, &p, process, row, &found);
-            g->row = row, g->rank_of = rank_of; /* int is int32_t wherever MPI runs */
-            g->me = (uint32_t)rank_of[g->rank], g->ranks = (uint32_t)ranks;
+            free(out->row), free(out->rank_of);
+            out->rows = take_tables(m, of_world, &p, row, &found);
+            out->row = row, out->rank_of = rank_of; /* int is int32_t wherever MPI and NCCL run */
+            out->me = (uint32_t)rank_of[m->rank], out->ranks = (uint32_t)ranks;
             *kinds = __builtin_popcount(found);
         }
     }
@@ -106,10 +104,23 @@ static int match_one(ap_group *g, int of_world, int *kinds) {
     return good;
 }
 
-/* By what its processes are in MPI_COMM_WORLD; by tables for its number of ranks, if they have more. */
-int ap_group_match(ap_group *g) {
-    int kinds = 0, good = match_one(g, 1, &kinds) && match_one(g, 0, &kinds);
-    if (good && g->rows) good = make_chooser(g);
-    if (!g->rows) g->reason = AP_STRANGERS;
-    return good;
+int ap_match(const ap_matching *m, ap_matched *out) {
+    int kinds = 0;
+    *out = (ap_matched){.rows = 0};
+    int good = match_one(m, 1, &kinds, out) && match_one(m, 0, &kinds, out);
+    return good && (!out->rows || make_chooser(out, m->size));
+}
+
+void ap_unmatch(ap_matched *m) {
+    free(m->row), ap_chooser_close(m->chooser), free(m->rank_of);
+    *m = (ap_matched){.rows = 0};
+}
+
+int ap_pick(const ap_matched *m, uint64_t least, int kind, int root, uint64_t bytes, ap_row **row) {
+    int64_t found = ap_choose(m->chooser, (uint32_t)kind, root, bytes);
+    if (found < 0) return found == AP_OTHER_ROOT ? AP_NO_ROOT : AP_NO_PLAN;
+    *row = &m->row[found];
+    const ap_page *page = (*row)->page;
+    if (!(*row)->program) return page->measured ? AP_FASTER : AP_UNMEASURED;
+    return !page->measured && bytes < least ? AP_SMALL : AP_SERVED;
 }

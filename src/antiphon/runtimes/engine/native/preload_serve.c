@@ -110,7 +110,7 @@ static int find_type(choice *x) {
 /* Connecting the processes of a communicator takes as long as some calls do: those that are soon freed go without. */
 static int is_new(choice *x) {
     ap_group *g = x->g;
-    return !g->wired && g->comm != MPI_COMM_WORLD && g->calls < ap_preload.after && g->calls++ < ap_preload.after;
+    return !g->wired && g->comm != MPI_COMM_WORLD && g->calls < ap_preload.set.after && g->calls++ < ap_preload.set.after;
 }
 
 static int choose(choice *x) {
@@ -308,7 +308,7 @@ static int run(choice *x, int *left, int *code, ap_error *error) {
     int beside = s.in.buffer && s.in.buffer == s.out.buffer; /* a reduce_scatter in place; out of place MPI forbids it */
     if (beside && aside(x, &s.out, AP_STAGED_OUT, error)) return error->code;
     int failed = ap_run(plan, s.in.buffer, s.in.bytes, s.out.buffer, s.out.bytes, x->type, x->op, g->wire,
-                        ap_preload.timeout, error);
+                        ap_preload.set.timeout, error);
     if (failed) return failed;
     if (beside) ap_copy(s.out.user, s.out.buffer, (size_t)s.out.bytes);
     if (back && (*code = copy(x, &s.out, 0, s.out.blocks, 0)))
@@ -332,7 +332,7 @@ static int run_general(choice *x, int *code, ap_error *error) {
 }
 
 static int leave(const choice *x, int reason) {
-    if (ap_preload.report && (!x->g || !x->g->rank)) ap_report_left(x->call->kind, reason);
+    if (ap_preload.set.report && (!x->g || !x->g->rank)) ap_report_left(x->call->kind, reason);
     return 0;
 }
 
@@ -353,7 +353,7 @@ static int serve(choice *x, int *code) {
         if ((*code = ap_device_anywhere(x->call, &anywhere))) return 1;
         if (anywhere) return leave(x, AP_DEVICE);
     }
-    double began = ap_preload.report ? ap_now() : 0;
+    double began = ap_preload.set.report ? ap_now() : 0;
     int works = x->general ? ap_group_general(x->g, code, &error) : x->row->state || ap_row_works(x->g, x->row, code, &error);
     if (!works) {
         if (*code) return fail(x, code, &error);
@@ -362,7 +362,7 @@ static int serve(choice *x, int *code) {
     if (x->general ? run_general(x, code, &error) : run(x, &left, code, &error)) return fail(x, code, &error);
     if (left) return leave(x, AP_REFUSED);
     ap_use *use = x->general ? &ap_preload.general[x->call->kind][x->g->size != ap_preload.size] : x->row->use;
-    if (ap_preload.report && use && !x->g->rank) ap_report_call(use, x->bytes, ap_now() - began);
+    if (ap_preload.set.report && use && !x->g->rank) ap_report_call(use, x->bytes, ap_now() - began);
     *code = MPI_SUCCESS;
     return 1;
 }

@@ -3,7 +3,6 @@
 #include <limits.h>
 #include <link.h>
 #include <sched.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,16 +14,7 @@
 
 ap_state ap_preload;
 
-enum { PIECE = 1 << 30, PUZZLED = 20, LOST = 300, USUAL_AFTER = 8 }; /* bytes; seconds; seconds; calls */
-
-/* What is wrong, once; more of it is only counted. */
-static void complain(const char *format, ...) {
-    va_list rest;
-    if (ap_preload.why[0]) return;
-    va_start(rest, format);
-    vsnprintf(ap_preload.why, sizeof ap_preload.why, format, rest);
-    va_end(rest);
-}
+enum { PIECE = 1 << 30, PUZZLED = 20, LOST = 300 }; /* bytes; seconds; seconds */
 
 /* ---- is this the right MPI ---- */
 
@@ -67,105 +57,25 @@ static void check_mpi(void) {
 /* ---- what all must know ---- */
 
 typedef struct {
-    uint64_t least, size[AP_MOST_TABLES];
-    double timeout;
-    uint32_t after;
-    int32_t report, anywhere, device, automatic, tables, of_world[AP_MOST_TABLES], position[AP_MOST_TABLES];
+    ap_settings set;
+    uint64_t size[AP_MOST_TABLES];
+    int32_t automatic, tables, of_world[AP_MOST_TABLES], position[AP_MOST_TABLES];
     char why[AP_TEXT];
 } message;
 
-/* "2KB", "64KiB", "1e6": as everywhere in Antiphon. */
-static int read_size(const char *text, uint64_t *bytes) {
-    static const char letters[] = "kmgtp";
-    char *end;
-    double value = strtod(text, &end);
-    if (end == text || !(value >= 0)) return 0;
-    while (*end == ' ') end++;
-    const char *letter = *end ? strchr(letters, *end | 0x20) : NULL;
-    if (letter) {
-        int binary = end[1] == 'i';
-        for (const char *l = letters; l <= letter; l++) value *= binary ? 1024 : 1000;
-        end += 1 + binary;
-    }
-    if (*end == 'B' || *end == 'b') end++;
-    if (*end || value > 1e18) return 0;
-    *bytes = (uint64_t)value;
-    return 1;
-}
-
-static void read_environment(message *m) {
-    const char *least = getenv("ANTIPHON_LEAST"), *timeout = getenv("ANTIPHON_TIMEOUT"), *report = getenv("ANTIPHON_REPORT");
-    const char *anywhere = getenv("ANTIPHON_ANYWHERE"), *after = getenv("ANTIPHON_AFTER");
-    const char *device = getenv("ANTIPHON_DEVICE");
-    char *end;
-    m->least = 2000, m->after = USUAL_AFTER;
-    if (least && *least && !read_size(least, &m->least)) complain("ANTIPHON_LEAST=%.60s is no size; 2KB is taken", least);
-    if (after && *after) {
-        unsigned long calls = strtoul(after, &end, 10);
-        if (*end || *after == '-' || calls > UINT32_MAX)
-            complain("ANTIPHON_AFTER=%.60s is no number of calls; %d is taken", after, USUAL_AFTER);
-        else
-            m->after = (uint32_t)calls;
-    }
-    if (timeout && *timeout) {
-        m->timeout = strtod(timeout, &end);
-        if (*end || !(m->timeout >= 0)) {
-            complain("ANTIPHON_TIMEOUT=%.60s is no number of seconds; there is no limit", timeout);
-            m->timeout = 0;
-        }
-    }
-    m->report = report && *report && strcmp(report, "0");
-    m->anywhere = anywhere && *anywhere && strcmp(anywhere, "0");
-    m->device = device && *device ? strcmp(device, "0") != 0 : -1;
-    if (m->report && strcmp(report, "1")) snprintf(ap_preload.report_path, sizeof ap_preload.report_path, "%s", report);
-}
-
-/* Takes one table at process 0, if it can be of use. */
-static void take(message *m, const char *path, int position) {
-    ap_error error = {0, ""};
-    ap_table *t = &ap_preload.table[m->tables];
-    uint64_t size = 0;
-    unsigned char *bytes = ap_table_bytes(path, &size, &error);
-    ap_book *book = bytes ? ap_book_open(bytes, size, &error) : NULL;
-    if (!book) {
-        complain("ANTIPHON_TABLE: %s%s%s", bytes ? path : "", bytes ? ": " : "", error.text);
-    } else if (position == 0 && book->ranks != (uint32_t)ap_preload.size) {
-        complain("ANTIPHON_TABLE: %.150s is for %u ranks; this job has %d", path, book->ranks, ap_preload.size);
-    } else {
-        *t = (ap_table){.bytes = bytes, .size = size, .position = position};
-        m->of_world[m->tables] = book->ranks == (uint32_t)ap_preload.size;
-        m->position[m->tables] = position;
-        m->size[m->tables++] = size;
-        bytes = NULL;
-    }
-    ap_book_close(book);
-    free(bytes);
-}
-
+/* Takes the tables at process 0, those that can be of use. */
 static void take_all(message *m) {
+    ap_state *p = &ap_preload;
     const char *list = getenv("ANTIPHON_TABLE");
-    if (!list || !*list) {
-        complain("ANTIPHON_TABLE is not set");
-        return;
+    m->automatic = list && !strcmp(list, "auto");
+    if (m->automatic) return;
+    m->tables = (int32_t)ap_read_tables(list, p->size, p->table, p->why);
+    for (int32_t i = 0; i < m->tables; i++) {
+        ap_table *t = &p->table[i];
+        m->of_world[i] = t->of_world, m->position[i] = t->position, m->size[i] = t->size;
+        ap_book_close(t->book);
+        t->book = NULL;
     }
-    if (!strcmp(list, "auto")) {
-        m->automatic = 1;
-        return;
-    }
-    char *copy = strdup(list);
-    int position = 0;
-    for (char *at = copy, *next; at; at = next, position++) {
-        next = strchr(at, ':');
-        if (next) *next++ = 0;
-        if (!*at) continue;
-        if (m->tables == AP_MOST_TABLES) {
-            complain("ANTIPHON_TABLE names more than %d tables", AP_MOST_TABLES);
-            break;
-        }
-        take(m, at, position);
-    }
-    free(copy);
-    if (!m->tables) complain("ANTIPHON_TABLE names no table");
 }
 
 /* ---- setting up ---- */
@@ -208,8 +118,8 @@ static int share(ap_table *t) {
     }
     ap_error error = {0, ""};
     t->book = ap_book_open(t->bytes, (size_t)t->size, &error);
-    if (t->book && ap_preload.report) t->use = calloc(t->book->pages + 1ul, sizeof *t->use);
-    return all_good(t->book && (t->use || !ap_preload.report));
+    if (t->book && ap_preload.set.report) t->use = calloc(t->book->pages + 1ul, sizeof *t->use);
+    return all_good(t->book && (t->use || !ap_preload.set.report));
 }
 
 /* For each process of the world the first one on the same host. */
@@ -234,7 +144,7 @@ static void find_hosts(void) {
 
 int ap_spread_over_hosts(const ap_table *t) {
     const int32_t *said = t->book->host, *real = ap_preload.host;
-    if (!said || !t->of_world || ap_preload.anywhere) return 0;
+    if (!said || !t->of_world || ap_preload.set.anywhere) return 0;
     for (int i = 0; i < ap_preload.size; i++)
         for (int j = 0; j < i; j++)
             if (!real || (said[i] == said[j] && real[i] != real[j])) return 1;
@@ -265,8 +175,8 @@ static int packs(void) {
 
 static void take_message(const message *m) {
     ap_state *p = &ap_preload;
-    p->anywhere = m->anywhere, p->after = m->after, p->device = m->device;
-    p->least = m->least, p->timeout = m->timeout, p->report = m->report, p->tables = (uint32_t)m->tables;
+    p->set = m->set, p->tables = (uint32_t)m->tables;
+    p->device = m->set.device;
     memcpy(p->why, m->why, sizeof p->why);
     for (uint32_t i = 0; i < p->tables; i++)
         p->table[i].size = m->size[i], p->table[i].of_world = m->of_world[i], p->table[i].position = m->position[i];
@@ -298,19 +208,19 @@ static void set_up(void) {
     memset(&m, 0, sizeof m);
     if (PMPI_Comm_size(MPI_COMM_WORLD, &p->size) || PMPI_Comm_rank(MPI_COMM_WORLD, &p->rank) || ap_meet()) return;
     if (!p->rank) {
-        read_environment(&m);
+        ap_read_settings(&m.set, p->why);
         take_all(&m);
         memcpy(m.why, p->why, sizeof m.why);
     }
     if (PMPI_Bcast(&m, (int)sizeof m, MPI_BYTE, 0, MPI_COMM_WORLD)) return;
     take_message(&m);
-    if (m.automatic && !ap_auto_begin()) complain("auto: the processes could not say where they are");
+    if (m.automatic && !ap_auto_begin()) ap_complain(p->why, "auto: the processes could not say where they are");
     for (uint32_t i = 0; i < p->tables;) {
         if (share(&p->table[i])) {
             i++;
             continue;
         }
-        complain("not all processes could take table %d", p->table[i].position + 1);
+        ap_complain(p->why, "not all processes could take table %d", p->table[i].position + 1);
         drop_table(i);
     }
     find_hosts();
@@ -319,7 +229,7 @@ static void set_up(void) {
             i++;
             continue;
         }
-        complain("table %d has ranks on one host that are on several here", p->table[i].position + 1);
+        ap_complain(p->why, "table %d has ranks on one host that are on several here", p->table[i].position + 1);
         drop_table(i);
     }
     ap_types_begin();
@@ -338,12 +248,12 @@ static void set_up(void) {
 static void end(void) {
     ap_state *p = &ap_preload;
     if (p->automatic) ap_auto_end();
-    if (p->report) ap_report();
+    if (p->set.report) ap_report();
     ap_group *g = NULL;
     int found = 0;
     if (p->on && !PMPI_Comm_get_attr(MPI_COMM_WORLD, p->keyval, &g, &found) && found)
         PMPI_Comm_delete_attr(MPI_COMM_WORLD, p->keyval);
-    p->on = 0, p->over = 1, p->report = 0;
+    p->on = 0, p->over = 1, p->set.report = 0;
 }
 
 AP_SEEN int MPI_Init(int *count, char ***arguments) {

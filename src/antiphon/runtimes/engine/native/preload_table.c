@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 #include "clock.h"
-#include "preload.h"
+#include "preload_job.h"
 #include "sha256.h"
 #include "transport.h"
 

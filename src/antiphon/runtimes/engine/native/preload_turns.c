@@ -93,7 +93,7 @@ static int decide(ap_group *g, int *code) {
         stop(g);
     } else if (t->all[AP_STATUS] == AP_READY && !t->begun) {
         /* other communicators have brought the table: new ones go by it at once, if they are to */
-        if (!ap_preload.after && t->all[AP_LACKS] == AP_COLD) return 1;
+        if (!ap_preload.set.after && t->all[AP_LACKS] == AP_COLD) return 1;
         t->begun = 1;
         ap_early_begin(g);
     } else if (t->all[AP_STATUS] == AP_READY && t->all[AP_LACKS] == AP_LACKING) {
