@@ -8,8 +8,11 @@ int main(void) {
     ncclComm_t comm = NULL;
     int version = 0;
     printf("%d %d\n", ncclGetVersion(&version), version);
-    printf("%d %d\n", ncclGetUniqueId(&id), ncclCommInitRank(&comm, 1, id, 0));
-    printf("%d %d\n", ncclGroupStart(), ncclGroupEnd());
+    printf("%d\n", ncclGetUniqueId(&id));
+    printf("%d\n", ncclCommInitRank(&comm, 1, id, 0));
+    printf("%d\n", ncclGroupEnd());
+    printf("%d\n", ncclGroupStart());
     printf("%d\n", ncclAllReduce(NULL, NULL, 1, ncclFloat, ncclSum, NULL, NULL));
+    printf("%d\n", ncclGroupEnd());
     return 0;
 }

@@ -102,7 +102,8 @@ static void name_child(making *m) {
     m->comm = new_comm(ranks, rank);
     uint64_t hash = (uint64_t)m->number << 32 | (uint64_t)m->color;
     for (const char *at = p->name; *at; at++) hash = (hash ^ (unsigned char)*at) * 0x9E3779B97F4A7C15u, hash ^= hash >> 31;
-    snprintf(m->comm->name, sizeof m->comm->name, "/standin-%016llx", (unsigned long long)hash);
+    int first = (int)(strchr(p->name + 9, '-') - p->name); /* the process that it all began with */
+    snprintf(m->comm->name, sizeof m->comm->name, "%.*s-%016llx", first, p->name, (unsigned long long)hash);
 }
 
 static void *make_one(void *given) {

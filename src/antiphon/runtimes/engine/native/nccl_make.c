@@ -165,7 +165,7 @@ static _Thread_local struct {
 } held;
 
 ncclResult_t ap_nccl_do(const ap_nccl_call *call) {
-    if (ap_inside) return ap_nccl_leave(call);
+    if (ap_inside || !call->comm) return ap_nccl_leave(call); /* without a communicator: NCCL says so at once */
     if (!depth) return ap_nccl_batch(call, 1);
     if (held.calls == held.room) {
         uint32_t room = held.room ? 2 * held.room : 64;
