@@ -10,6 +10,7 @@ from antiphon.units import format_bandwidth, format_size
 
 ENDINGS = {"budget": "stopped by their budget", "memory": "out of memory", "crash": "ended by a crash"}
 MOST_NAMES = 5
+LONG_VALUE = 72  # letters of an option's value that are still shown whole
 ASSUMED = "switches of this machine can do that, which what was searched here leaves out"
 
 
@@ -65,9 +66,21 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def options_text(options: Mapping[str, Any], variant: int = 0) -> str:
-    """A planner's options as they are written on the command line."""
-    told = ", ".join(f"{key}={value}" for key, value in options.items())
+    """A planner's options as they are written on the command line; of long values, an order of a thousand ranks say,
+    how they begin and end.
+
+    >>> options_text({"order": ",".join(map(str, range(100))), "pieces": 1})
+    'order=0,1,2,3,4,5,6,7,8,9,10,...,98,99, pieces=1'
+    """
+    told = ", ".join(f"{key}={_short(str(value))}" for key, value in options.items())
     return told or (f"#{variant + 1}" if variant else "")
+
+
+def _short(value: str) -> str:
+    if len(value) <= LONG_VALUE:
+        return value
+    begin, end = value[:24], value[-8:]
+    return f"{begin[: begin.rfind(',') + 1] or begin}...{end[end.find(',') :] if ',' in end else end}"
 
 
 def model_text(tuning: Tuning) -> str:
