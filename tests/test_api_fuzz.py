@@ -44,6 +44,8 @@ def given_files() -> dict[str, Any]:
     for name in ("machine", "plan", "tuning", "profile"):
         antiphon.save(found[name], f"{name}.json")
     antiphon.save(antiphon.collective("gather", machine), "collective.json")
+    for kind in ("reducescatter", "allgather"):
+        antiphon.save(antiphon.plan(kind, machine), f"{kind}.json")
     antiphon.save(antiphon.bench("memory", most=3, nbytes=4096, repeat=1), "times.csv")
     antiphon.export(plan, "program", "program")
     antiphon.export(plan, "chakra", "chakra", nbytes="1KB")
@@ -95,6 +97,7 @@ def right_calls(found: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
                   "against": None, "nccl": True, "shortlist": 1, "progress": None, "on": None, "factor": None,
                   "limit": None, "dtype": None}),
         ("tune_over", {**many, "topology": "ring", "vary": "ranks=2,3", "deterministic": True}),
+        ("compose", {"plans": ["reducescatter.json", "allgather.json"], "at_once": False, "shares": None}),
         ("report", {"tuning": found["tuning"]}), ("load", {"path": "plan.json", "kind": antiphon.Plan}),
         ("save", {"value": plan, "path": "again.json"}),
         ("export", {"plan": plan, "name": "goal", "folder": "goal", "nbytes": "1KB", "options": {}, "collective": ""}),

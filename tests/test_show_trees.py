@@ -272,8 +272,8 @@ def test_trees_beyond_what_can_be_read_are_told(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize("planner", [name for name, entry in table("planner").items() if not entry.can.get("process")])
 def test_what_any_planner_plans_can_be_drawn(planner: str) -> None:
     able = table("planner")[planner].can.get("in_switches")
-    switched = "cluster:box=hgx-h100,boxes=2,sharp=true" if able else "star:ranks=4" if planner == "gentree" else ""
-    machine = topology(switched or "full:ranks=4")
+    own = {"gentree": "star:ranks=4", "compose": "torus:dims=2x3"}
+    machine = topology("cluster:box=hgx-h100,boxes=2,sharp=true" if able else own.get(planner, "full:ranks=4"))
     for kind in sorted({*KINDS} & {*table("planner")[planner].can["collectives"]}):
         found = next(every_plan(kind, machine, planner=planner)).entries[0].schedule
         picture = trees_svg(found, machine, bound(machine, found.collective))

@@ -172,10 +172,10 @@ def _out_of_reach(topology: Topology, hops: Hops, have: Bools, want: Bools) -> E
         np.logical_or.at(known, hops.dst, known[hops.src])
         if int(known.sum()) == before:
             break
-    lost = np.argwhere(want & ~known)
+    lost = np.argwhere((want & ~known).T)  # block by block, as relay names what is out of reach
     if not len(lost):
         return None
-    rank, block = lost[0].tolist()
+    block, rank = lost[0].tolist()
     return _lost(topology, np.flatnonzero(have[:, block]).tolist(), rank)
 
 
