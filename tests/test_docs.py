@@ -92,6 +92,7 @@ LABS = {"docs/lab.md"}  # and those that need root
 LONG = {
     "docs/reproduction.md",
     "docs/planners/blink.md",
+    "docs/planners/greedy.md",
     "docs/planners/shallow.md",
     "docs/stock.md",
     "docs/tuning.md",
