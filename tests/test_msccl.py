@@ -81,6 +81,13 @@ def test_every_planner_in_and_out_of_place(planner: str, coll: str) -> None:
             right(program)
 
 
+@pytest.mark.parametrize(("coll", "ranks"), [("alltoall", 9), ("reducescatter", 11)])
+def test_scratch_that_a_message_went_past_is_not_written_while_it_is_read(coll: str, ranks: int) -> None:
+    """The message is folded as it comes, and waits for no reader of its place in scratch; the next one there must."""
+    for program in programs(coll, "greedy", f"ring:ranks={ranks}"):
+        right(program)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", range(2, 17))
 @pytest.mark.parametrize(("planner", "coll"), PLANNERS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from antiphon.lower.blocks.steps import Step
+from antiphon.lower.blocks.steps import Block, Step
 
 Span = tuple[int, int]  # first cell, and how many
 
@@ -17,7 +17,8 @@ class Operation:
     `versions`: of what it reads, one per cell: of a send in the order of the stream, of a fold operand by operand.
     `first`: the first version that it writes. `segments`: those of a send, and of its receive. `runs`: which stretches
     of a received message are folded as it comes, `pieces`: which of a fold. `done`: the steps that it ends with, at
-    most one of each block. (There are millions of them; what has none has no list.)
+    most one of each block. `behind`: by block, steps that a message did not wait for as it went past its place in
+    scratch (see `place`): whoever writes there later must. (There are millions of them; what has none has no list.)
     """
 
     kind: int
@@ -34,6 +35,7 @@ class Operation:
     runs: Sequence[Run] = ()
     pieces: Sequence[Piece] = ()
     done: Sequence[Step] = ()
+    behind: dict[Block, Step] | None = None
 
 
 @dataclass(eq=False, slots=True)

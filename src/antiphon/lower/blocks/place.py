@@ -5,6 +5,9 @@ and a step waits for steps of earlier times only (a direct fold also for the one
 blocks send only or receive only, the smallest unfinished time always goes on, as in docs/program.md. A block that also
 sends on what it receives may wait for an empty slot at a later time: `queues` tells whether all get through.
 
+A message to scratch that is folded as it comes goes past its place there, and does not wait for who still reads that.
+Who writes there later waits for the fold or for what follows it, and so for those readers: they are `behind` it.
+
 What a block knows to be done (`seen`) grows by what its steps wait for; what is known is not waited for again.
 """
 
@@ -72,14 +75,17 @@ class _Placing:
                     self._fold(one)
                 elif one.kind == JOIN:
                     one.done = list(_latest(one.waits).values())
+                    _inherit(one)
             for one in sends:
                 for segment in one.segments:
                     self._send(segment)
+                _inherit(one)
             for one in receives:
                 for segment in one.segments:
                     if segment.step is None:
                         self._receive(segment)
                 one.done = _ends([each.step for each in one.segments if each.step is not None])
+                _inherit(one)
         return self.blocks
 
     # ---- what is done alone ----
@@ -93,11 +99,12 @@ class _Placing:
                 last = piece.chain[-1].step
                 assert last is not None
                 for cell in piece.memory[1:]:
-                    wanted = _latest(fold.waits)
+                    wanted = self._before(fold, piece.cell)
                     _add(wanted, last)
                     last = self._alone(fold.rank, "re", cell, piece.cell, piece.count, wanted, last.block)
                 steps.append(last)
         fold.done = _ends(steps)
+        _inherit(fold)
 
     def _local(self, fold: Operation) -> Step:
         """A fold of what lies there, in steps of at most so many chunks."""
@@ -111,6 +118,8 @@ class _Placing:
             count = min(self.limits.count, length - low)
             here = order
             wanted = _latest(first) if low == 0 else {}
+            if low == 0 and result >= self.values.scratch[fold.rank]:
+                _add_behind(wanted, fold.waits)
             if operands[order[0]][0] == result:
                 here = order[1:]
             for place, number in enumerate(here):
@@ -221,18 +230,28 @@ class _Placing:
         """What receiving it waits for, as far as that is there."""
         piece, receive = segment.piece, segment.receive
         if piece is None:
-            return Needs(_latest(receive.waits), False)
+            return Needs(self._before(receive, segment.dst), False)
         # what a message to scratch waits for is nothing to one that goes elsewhere
         scratch = piece.cell >= self.values.scratch[receive.rank]
-        wanted = _latest(receive.waits) if scratch else {}
+        wanted = self._before(receive, piece.cell) if scratch else {}
         if piece.chain[0] is segment:
-            for other in _latest(unjoined(piece.fold)).values():
+            waits = unjoined(piece.fold)
+            for other in _latest(waits).values():
                 _add(wanted, other)
+            if scratch:
+                _add_behind(wanted, waits)
             return Needs(wanted, False)
         last = piece.chain[piece.chain.index(segment) - 1].step
         if last is not None:
             _add(wanted, last)
         return Needs(wanted, last is None)
+
+    def _before(self, one: Operation, cell: int) -> Wanted:
+        """What it waits for, as it writes to this cell."""
+        wanted = _latest(one.waits)
+        if cell >= self.values.scratch[one.rank]:
+            _add_behind(wanted, one.waits)
+        return wanted
 
     def _receive(self, segment: Segment) -> None:
         block, steps, wanted = self.promised.pop(segment)
@@ -242,6 +261,12 @@ class _Placing:
         if piece is None:
             segment.step = self._put(Step("r", -1, segment.dst, segment.count, block), wanted)
             return
+        if segment.receive.waits and piece.cell < self.values.scratch[segment.receive.rank]:
+            left = _latest(segment.receive.waits)
+            _add_behind(left, segment.receive.waits)
+            for each in (piece.fold.behind or {}).values():
+                _add(left, each)
+            piece.fold.behind = left
         if piece.chain[0] is segment:
             verb, src = ("rrc", piece.memory[0]) if piece.memory else ("r", -1)
         else:
@@ -360,6 +385,26 @@ def _latest(waits: Iterable[Operation]) -> Wanted:
             if known is None or known.place < step.place:
                 found[step.block] = step
     return found
+
+
+def _add_behind(wanted: Wanted, waits: Iterable[Operation]) -> None:
+    for one in waits:
+        if one.behind:
+            for step in one.behind.values():
+                _add(wanted, step)
+
+
+def _inherit(one: Operation) -> None:
+    """What is behind it: its own, and that of all that it waits for, as far as the steps that it ends with do not imply
+    it."""
+    left = one.behind or {}
+    _add_behind(left, one.waits)
+    if left:
+        one.behind = {block: step for block, step in left.items() if not any(_implies(end, step) for end in one.done)}
+
+
+def _implies(end: Step, step: Step) -> bool:
+    return (end.block is step.block and step.place <= end.place) or end.seen.get(step.block, -1) >= step.place
 
 
 def _ends(steps: list[Step]) -> list[Step]:
