@@ -81,10 +81,14 @@ def test_every_planner_in_and_out_of_place(planner: str, coll: str) -> None:
             right(program)
 
 
-@pytest.mark.parametrize(("coll", "ranks"), [("alltoall", 9), ("reducescatter", 11)])
-def test_scratch_that_a_message_went_past_is_not_written_while_it_is_read(coll: str, ranks: int) -> None:
-    """The message is folded as it comes, and waits for no reader of its place in scratch; the next one there must."""
-    for program in programs(coll, "greedy", f"ring:ranks={ranks}"):
+@pytest.mark.parametrize(
+    ("coll", "topology"),
+    [("alltoall", "ring:ranks=9"), ("reducescatter", "ring:ranks=11"), ("reducescatter", "dgx1v"), ("reduce", "dgx1v")],
+)
+def test_a_place_that_a_message_went_past_is_not_written_while_it_is_read(coll: str, topology: str) -> None:
+    """A message that is folded as it comes waits for no reader of its own place; whoever writes there next must: the
+    next message (the first two), or the fold that it goes into."""
+    for program in programs(coll, "greedy", topology):
         right(program)
 
 

@@ -17,8 +17,8 @@ class Operation:
     `versions`: of what it reads, one per cell: of a send in the order of the stream, of a fold operand by operand.
     `first`: the first version that it writes. `segments`: those of a send, and of its receive. `runs`: which stretches
     of a received message are folded as it comes, `pieces`: which of a fold. `done`: the steps that it ends with, at
-    most one of each block. `behind`: by block, steps that a message did not wait for as it went past its place in
-    scratch (see `place`): whoever writes there later must. (There are millions of them; what has none has no list.)
+    most one of each block. `behind`: by block, steps that a message did not wait for as it went past its own
+    place (see `place`): whoever writes there later must. (There are millions of them; what has none has no list.)
     """
 
     kind: int

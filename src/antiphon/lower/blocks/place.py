@@ -5,8 +5,9 @@ and a step waits for steps of earlier times only (a direct fold also for the one
 blocks send only or receive only, the smallest unfinished time always goes on, as in docs/program.md. A block that also
 sends on what it receives may wait for an empty slot at a later time: `queues` tells whether all get through.
 
-A message to scratch that is folded as it comes goes past its place there, and does not wait for who still reads that.
-Who writes there later waits for the fold or for what follows it, and so for those readers: they are `behind` it.
+A message that is folded as it comes goes past its own place, and does not wait for who still reads that. Who writes
+there later waits for the fold or for what follows it, and so for those readers: they are `behind` it. Where the fold's
+result takes the place of one of its messages, the first step of the fold waits for them instead.
 
 What a block knows to be done (`seen`) grows by what its steps wait for; what is known is not waited for again.
 """
@@ -99,7 +100,7 @@ class _Placing:
                 last = piece.chain[-1].step
                 assert last is not None
                 for cell in piece.memory[1:]:
-                    wanted = self._before(fold, piece.cell)
+                    wanted = _before(fold.waits)
                     _add(wanted, last)
                     last = self._alone(fold.rank, "re", cell, piece.cell, piece.count, wanted, last.block)
                 steps.append(last)
@@ -118,7 +119,7 @@ class _Placing:
             count = min(self.limits.count, length - low)
             here = order
             wanted = _latest(first) if low == 0 else {}
-            if low == 0 and result >= self.values.scratch[fold.rank]:
+            if low == 0:
                 _add_behind(wanted, fold.waits)
             if operands[order[0]][0] == result:
                 here = order[1:]
@@ -230,28 +231,16 @@ class _Placing:
         """What receiving it waits for, as far as that is there."""
         piece, receive = segment.piece, segment.receive
         if piece is None:
-            return Needs(self._before(receive, segment.dst), False)
-        # what a message to scratch waits for is nothing to one that goes elsewhere
-        scratch = piece.cell >= self.values.scratch[receive.rank]
-        wanted = self._before(receive, piece.cell) if scratch else {}
+            return Needs(_before(receive.waits), False)
         if piece.chain[0] is segment:
-            waits = unjoined(piece.fold)
-            for other in _latest(waits).values():
-                _add(wanted, other)
-            if scratch:
-                _add_behind(wanted, waits)
+            wanted = _before(unjoined(piece.fold))
+            for one in piece.chain:
+                if one.dst == piece.cell:
+                    for step in _before(one.receive.waits).values():
+                        _add(wanted, step)
             return Needs(wanted, False)
         last = piece.chain[piece.chain.index(segment) - 1].step
-        if last is not None:
-            _add(wanted, last)
-        return Needs(wanted, last is None)
-
-    def _before(self, one: Operation, cell: int) -> Wanted:
-        """What it waits for, as it writes to this cell."""
-        wanted = _latest(one.waits)
-        if cell >= self.values.scratch[one.rank]:
-            _add_behind(wanted, one.waits)
-        return wanted
+        return Needs({} if last is None else {last.block: last}, last is None)
 
     def _receive(self, segment: Segment) -> None:
         block, steps, wanted = self.promised.pop(segment)
@@ -261,9 +250,8 @@ class _Placing:
         if piece is None:
             segment.step = self._put(Step("r", -1, segment.dst, segment.count, block), wanted)
             return
-        if segment.receive.waits and piece.cell < self.values.scratch[segment.receive.rank]:
-            left = _latest(segment.receive.waits)
-            _add_behind(left, segment.receive.waits)
+        if segment.receive.waits and segment.dst != piece.cell:
+            left = _before(segment.receive.waits)
             for each in (piece.fold.behind or {}).values():
                 _add(left, each)
             piece.fold.behind = left
@@ -385,6 +373,13 @@ def _latest(waits: Iterable[Operation]) -> Wanted:
             if known is None or known.place < step.place:
                 found[step.block] = step
     return found
+
+
+def _before(waits: Iterable[Operation]) -> Wanted:
+    """Which steps come before one that writes."""
+    wanted = _latest(waits)
+    _add_behind(wanted, waits)
+    return wanted
 
 
 def _add_behind(wanted: Wanted, waits: Iterable[Operation]) -> None:

@@ -1,8 +1,9 @@
 """Messages cut into segments, each moved by one step at either end, and what becomes of them at once.
 
 A message received only to be folded is folded as it comes (**direct**), where all else that the fold waits for is there
-at earlier times: so receives still wait for nothing but what is done earlier, and programs cannot deadlock for that
-reason (docs/program.md). A segment that is sent on just as it came has the segment that it came by as its **parent**.
+at earlier times, and what the message waits for whose place the result takes: so receives still wait for nothing but
+what is done earlier, and programs cannot deadlock for that reason (docs/program.md). A segment that is sent on just as
+it came has the segment that it came by as its **parent**.
 """
 
 from __future__ import annotations
@@ -98,14 +99,18 @@ def _direct(values: Values, fold: Operation) -> None:
     if not runs:
         return
     mine = {run.receive for run in runs} - busy
-    latest = max([one.when for one in unjoined(fold) if one not in mine], default=-1)
+    result = fold.spans[0][0]
+    awaited = [one for one in unjoined(fold) if one not in mine]
+    for run in runs:
+        if run.cell == result and run.receive in mine:  # which the first step then waits for
+            awaited += unjoined(run.receive)
+    latest = max([one.when for one in awaited], default=-1)
     for run in runs:
         if run.receive in mine and run.receive.when > latest:
             run.receive.runs = [*run.receive.runs, run]
         else:
             others.append(run.cell)
     if len(others) < len(fold.spans) - 1:
-        result = fold.spans[0][0]
         fold.pieces = [Piece(fold, 0, length, result, sorted(others, key=lambda cell: cell != result), [])]
 
 
