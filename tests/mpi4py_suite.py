@@ -12,32 +12,13 @@ import unittest
 from pathlib import Path
 from typing import Any
 
+from unittest_told import Told
+
 FOLDER, OUT, PARTS = Path(sys.argv[1]), sys.argv[2], sys.argv[3:]
 sys.path.insert(0, str(FOLDER))
 sys.modules.update(dict.fromkeys(["cupy", "numba"]))  # for GPUs
 
 from mpi4py import MPI  # noqa: E402
-
-
-class Told(unittest.TestResult):
-    def __init__(self) -> None:
-        super().__init__()
-        self.rows: list[tuple[str, str, str]] = []
-
-    def tell(self, test: unittest.TestCase, how: str, why: str = "") -> None:
-        said = [line for line in why.splitlines() if line]
-        self.rows.append((test.id(), how, said[-1][:300] if said else ""))
-
-    def addSuccess(self, test: unittest.TestCase) -> None:  # noqa: N802
-        self.tell(test, "passed")
-
-    def addSkip(self, test: unittest.TestCase, reason: str) -> None:  # noqa: N802
-        self.tell(test, "skipped", reason)
-
-    def addFailure(self, test: unittest.TestCase, err: object) -> None:  # noqa: N802
-        self.tell(test, "failed", self._exc_info_to_string(err, test))  # type: ignore[attr-defined]
-
-    addError = addFailure  # noqa: N815
 
 
 def tests_in(suite: unittest.TestSuite) -> list[Any]:
@@ -49,6 +30,11 @@ def tests_in(suite: unittest.TestSuite) -> list[Any]:
 
 if __name__ == "__main__":
     every = tests_in(unittest.TestLoader().discover(str(FOLDER), "test_cco*.py"))
-    told = Told()
-    unittest.TestSuite(test for test in every if not PARTS or any(part in test.id() for part in PARTS)).run(told)
-    Path(f"{OUT}-{MPI.COMM_WORLD.rank}.json").write_text(json.dumps(told.rows))
+    rows: list[tuple[str, str, str]] = []
+
+    def heard(name: str, how: str, why: str) -> None:
+        said = [line for line in why.splitlines() if line]
+        rows.append((name, how, said[-1][:300] if said else ""))
+
+    unittest.TestSuite(test for test in every if not PARTS or any(part in test.id() for part in PARTS)).run(Told(heard))
+    Path(f"{OUT}-{MPI.COMM_WORLD.rank}.json").write_text(json.dumps(rows))

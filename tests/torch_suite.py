@@ -15,6 +15,8 @@ import unittest
 import warnings
 from typing import Any
 
+from unittest_told import Told
+
 BACKEND = sys.argv[1]
 FOLDER = tempfile.mkdtemp()
 os.environ.update(
@@ -56,26 +58,13 @@ class Suite(TestDistBackend, DistributedTest._DistTestBase):  # type: ignore[mis
         self._start_processes(torch.multiprocessing.get_context("fork").Process)
 
 
-class Told(unittest.TestResult):
-    def tell(self, test: unittest.TestCase, how: str, why: str = "") -> None:
-        said = [line for line in why.splitlines() if "Error: " in line] or [line for line in why.splitlines() if line]
-        name = test.id().rpartition(".")[2]
-        print(json.dumps([name, how, said[-1][:300] if said else ""]), file=answers, flush=True)
-
-    def addSuccess(self, test: unittest.TestCase) -> None:  # noqa: N802
-        self.tell(test, "passed")
-
-    def addSkip(self, test: unittest.TestCase, reason: str) -> None:  # noqa: N802
-        self.tell(test, "skipped", reason)
-
-    def addFailure(self, test: unittest.TestCase, err: object) -> None:  # noqa: N802
-        self.tell(test, "failed", self._exc_info_to_string(err, test))  # type: ignore[attr-defined]
-
-    addError = addFailure  # noqa: N815
+def heard(name: str, how: str, why: str) -> None:
+    said = [line for line in why.splitlines() if "Error: " in line] or [line for line in why.splitlines() if line]
+    print(json.dumps([name.rpartition(".")[2], how, said[-1][:300] if said else ""]), file=answers, flush=True)
 
 
 if __name__ == "__main__":
     answers = os.fdopen(os.dup(1), "w")  # all else that is printed goes elsewhere
     os.dup2(2, 1)
     names = sys.argv[2:] or unittest.TestLoader().getTestCaseNames(Suite)
-    unittest.TestSuite(Suite(name) for name in names).run(Told())
+    unittest.TestSuite(Suite(name) for name in names).run(Told(heard))

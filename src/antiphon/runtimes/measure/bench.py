@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +67,11 @@ def run_plan(  # noqa: PLR0913
     Of processes that a launcher started, only the first has rows. `trace`: a file for when everything happened in the
     run whose time is told (docs/traces.md), of one size.
     """
-    how, rows, sizes = _how(on, mpiexec, compiler, timeout, scale, name, hybrid), list[Row](), parse_sizes(nbytes)
+    how, rows, sizes = (
+        _meant(on, How(mpiexec, compiler, timeout, scale, name, hybrid)),
+        list[Row](),
+        parse_sizes(nbytes),
+    )
     if trace is not None and len(sizes) > 1:
         raise Invalid(f"trace: shows one run, and there are {len(sizes)} sizes; give one")
     if trace is not None and not can(on).get("trace"):
@@ -116,7 +120,7 @@ def measure_plans(  # noqa: PLR0913
     every row at once. `miad`: the number of pieces is driven by the measured throughput. `stopped`: asked now and then
     whether to leave the rest out. Of processes that a launcher started, for the one that decides (`first_on`).
     """
-    there = _how(on, mpiexec, compiler, timeout, scale, name, hybrid)
+    there = _meant(on, How(mpiexec, compiler, timeout, scale, name, hybrid))
     for what, value, least in (("iterations", iterations, 1), ("warmup", warmup, 0), ("seed", seed, 0)):
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise Invalid(f"{what}: expected a whole number from {least}, got {value!r}")
@@ -211,21 +215,12 @@ def decides(on: str, **there: Any) -> AbstractContextManager[bool]:
 
 
 def _there(given: Mapping[str, Any]) -> tuple[str, How]:
-    keys = ("mpiexec", "compiler", "timeout", "scale", "name", "hybrid")
     on = given.get("on", "mpi")
-    return on, _how(on, **{key: given[key] for key in keys if key in given})
+    return on, _meant(on, How(**{one.name: given[one.name] for one in fields(How) if one.name in given}))
 
 
-def _how(
-    on: str,
-    mpiexec: str = "",
-    compiler: str = "",
-    timeout: float = 600.0,
-    scale: str = "",
-    name: str = "",
-    hybrid: bool = False,
-) -> How:
-    how = How(mpiexec, compiler, timeout, scale, name, hybrid)
+def _meant(on: str, how: How) -> How:
+    """As it is, where all of it means something to this runtime."""
     how.refuse_unless(on, can(on)["options"])
     return how
 
