@@ -226,7 +226,6 @@ static int measured(side *s, const ap_kind_of_data *data, ap_error *error) {
     return AP_OK;
 }
 
-/* How many blocks a process hands over and gets, and whether they share one buffer. */
 /* Whether blocks that are alike lie one after another, from the beginning. */
 static int in_a_row(const ap_call *c, int size) {
     for (int i = 0; i < size; i++)
@@ -234,6 +233,7 @@ static int in_a_row(const ap_call *c, int size) {
     return 1;
 }
 
+/* How many blocks a process hands over and gets, and whether they share one buffer. */
 static int locate(choice *x, sides *out, ap_error *error) {
     const ap_call *c = x->call;
     const uint64_t all = (uint64_t)x->g->size;
