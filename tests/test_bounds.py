@@ -9,6 +9,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from quick import examples
 
 from antiphon.core.bounds import Bound, Cut, Distance, Family, LpDual, Partition, bound, recheck
 from antiphon.core.bounds.bandwidth import Search
@@ -127,7 +128,7 @@ def steps_between(t: Topology) -> list[list[float]]:
 def test_latency_equals_floyd() -> None:
     rng = random.Random("latency")
     unreachable = 0
-    for _ in range(150):
+    for _ in range(examples(150)):
         ranks, switches = rng.randint(2, 7), rng.randint(0, 3)
         kind = LinkType("link", Fraction(1))
         nodes = ranks + switches
@@ -143,7 +144,7 @@ def test_latency_equals_floyd() -> None:
                 bound(t, c)
         else:
             assert bound(t, c).latency_steps == expected
-    assert 20 < unreachable < 130
+    assert examples(20) < unreachable < examples(130)
 
 
 def test_ranks_out_of_reach_are_named() -> None:
@@ -205,7 +206,7 @@ def test_star_allreduce_is_attained() -> None:
 
 def test_reversal_maps_each_bound_to_its_dual() -> None:
     rng = random.Random("reversal")
-    for _ in range(20):
+    for _ in range(examples(20)):
         pairs = [(i, (i + 1) % 5) for i in range(5)] + [tuple(rng.sample(range(5), 2)) for _ in range(5)]
         links = [(a, b, LinkType("link", Fraction(rng.randint(1, 9)))) for a, b in pairs]
         t, back = build("t", 5, links), build("t", 5, [(b, a, kind) for a, b, kind in links])
@@ -297,7 +298,7 @@ def test_recheck_agrees_on_joined_values() -> None:
     rng = random.Random("joined")
     machine = build("all", 3, [(a, b, LinkType("link", Fraction(1))) for a in range(3) for b in range(3) if a != b])
     kinds, infeasible = set(), 0
-    for _ in range(150):
+    for _ in range(examples(150)):
         pre = [(b, r, i) for b in range(2) for r in range(3) for i in range(2) if rng.random() < 0.5]
         known = [sorted({i for b, _, i in pre if b == block}) for block in range(2)]
         post = [
@@ -313,7 +314,7 @@ def test_recheck_agrees_on_joined_values() -> None:
             continue
         kinds.add(found.witness.kind if found.witness is not None else "none")
     assert kinds == {"cut", "lp_dual", "none"}
-    assert 0 < infeasible < 100
+    assert 0 < infeasible < examples(100)
     mixed = told([(0, 0, 0), (0, 0, 1), (0, 1, 0)], [(0, 2, (0,))])
     good = bound(fan(), mixed)
     assert good.latency_witness is not None
@@ -324,7 +325,7 @@ def test_recheck_agrees_on_joined_values() -> None:
         recheck(fan(), mixed, dataclasses.replace(good, witness=Cut((0, 1), Fraction(101), 0, ())))
 
 
-def examples() -> list[tuple[Topology, Collective, Bound]]:
+def shown() -> list[tuple[Topology, Collective, Bound]]:
     kind = LinkType("link", Fraction(1))
     odd = [(0, 1, kind), (1, 2, kind), (2, 3, kind), (3, 4, kind), (4, 0, kind), (0, 2, kind), (3, 1, kind)]
     cases = [
@@ -338,8 +339,8 @@ def examples() -> list[tuple[Topology, Collective, Bound]]:
 
 
 def test_examples_show_every_kind_of_witness() -> None:
-    assert {type(found.witness) for _, _, found in examples()} == {Cut, Partition, LpDual}
-    for topology, collective, found in examples():
+    assert {type(found.witness) for _, _, found in shown()} == {Cut, Partition, LpDual}
+    for topology, collective, found in shown():
         recheck(topology, collective, found)
         lines = found.describe(topology, collective)
         assert len(lines) == 2
@@ -419,7 +420,7 @@ def twisted(witness: object) -> list[Cut | Partition | LpDual]:
 
 
 def test_tampered_witnesses_are_refused() -> None:
-    for topology, collective, found in examples():
+    for topology, collective, found in shown():
         for wrong in tampered(found):
             with pytest.raises(Invalid):
                 recheck(topology, collective, wrong)
@@ -431,7 +432,7 @@ def test_tampered_witnesses_are_refused() -> None:
 def test_what_a_twisted_witness_proves_is_never_more() -> None:
     """Whatever bound is stated beside it: a witness that is not refused proves no more than the best."""
     refused = accepted = 0
-    for topology, collective, found in examples():
+    for topology, collective, found in shown():
         best = proved_time(topology, collective, found.witness)
         for witness in twisted(found.witness):
             try:
@@ -445,7 +446,7 @@ def test_what_a_twisted_witness_proves_is_never_more() -> None:
 
 def test_faults_of_a_witness_are_named() -> None:
     """Each check on its own: what it lets through would prove more than is so."""
-    topology, collective, found = examples()[2]
+    topology, collective, found = shown()[2]
     whole = found.witness
     assert isinstance(whole, Partition)
     alone = Collective("allreduce", 8, (0, 1))
@@ -459,7 +460,7 @@ def test_faults_of_a_witness_are_named() -> None:
     ]:
         with pytest.raises(Invalid, match=fault):
             proved_time(topology, of, witness)
-    topology, collective, found = examples()[3]
+    topology, collective, found = shown()[3]
     dual = found.witness
     assert isinstance(dual, LpDual)
     for changes, fault in [
@@ -477,7 +478,7 @@ def test_faults_of_a_witness_are_named() -> None:
 
 
 def test_a_witness_of_another_machine_is_refused() -> None:
-    topology, collective, found = examples()[0]
+    topology, collective, found = shown()[0]
     with pytest.raises(Invalid):
         recheck(dgx1(DGX1P), collective, found)
     with pytest.raises(Invalid):

@@ -9,6 +9,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from quick import examples
 
 from antiphon.core.bounds import Cut, Partition, bandwidth, bound, recheck
 from antiphon.core.bounds.bandwidth import partition_of
@@ -103,7 +104,7 @@ def time_of(t: Topology, c: Collective, inverse: Fraction) -> Fraction:
 def test_cut_bounds_equal_all_cuts(kind: str) -> None:
     rng = random.Random(f"cuts {kind}")
     seen = 0
-    for _ in range(100):
+    for _ in range(examples(100)):
         t = machine(rng, rng.randint(2, 5), rng.choice([0, 0, 1]), balanced=rng.random() < 0.4)
         c = collective(rng, kind, t.ranks)
         single = kind in ("gather", "scatter")
@@ -115,12 +116,12 @@ def test_cut_bounds_equal_all_cuts(kind: str) -> None:
         recheck(t, c, found)
         seen += isinstance(found.witness, Cut)
         assert found.tight or (len(c.members) < t.ranks and not single)
-    assert seen > 70
+    assert seen > examples(100) * 2 // 3
 
 
 def test_cut_search_equals_all_cuts_with_unbalanced_switches() -> None:
     rng = random.Random("search")
-    for _ in range(250):
+    for _ in range(examples(250)):
         t = machine(rng, rng.randint(2, 4), rng.randint(1, 2))
         c = collective(rng, "allgather", t.ranks)
         assert c.weights is not None
@@ -135,7 +136,7 @@ def test_cut_search_equals_all_cuts_with_unbalanced_switches() -> None:
 def test_cut_search_sees_replicas() -> None:
     """Weight counts as inside a cut only where all its holders are."""
     rng = random.Random("replicas")
-    for _ in range(150):
+    for _ in range(examples(150)):
         t = machine(rng, rng.randint(3, 5))
         sink = rng.randrange(t.ranks)
         others = [r for r in range(t.ranks) if r != sink]
@@ -198,7 +199,7 @@ def weakest(t: Topology, members: tuple[int, ...], back: bool) -> Fraction:
 def test_partition_bounds_equal_all_partitions() -> None:
     rng = random.Random("partitions")
     many = 0
-    for _ in range(1000):
+    for _ in range(examples(1000)):
         t = machine(rng, rng.randint(2, 5), rng.choice([0, 0, 0, 1, 2]))
         whole = rng.random() < 0.6
         members = tuple(sorted(rng.sample(range(t.ranks), t.ranks if whole else rng.randint(2, t.ranks))))
@@ -212,13 +213,13 @@ def test_partition_bounds_equal_all_partitions() -> None:
         if not back:
             assert proved_time(t, c, witness) == 2 / best
         many += len(parts) > 2
-    assert many > 100
+    assert many > examples(100)
 
 
 def test_allreduce_is_the_best_cut_or_partition() -> None:
     rng = random.Random("allreduce")
     kinds = set()
-    for _ in range(150):
+    for _ in range(examples(150)):
         t = machine(rng, rng.randint(2, 5), rng.choice([0, 0, 1]), balanced=rng.random() < 0.5)
         if not network_of(t).balanced:
             t = machine(rng, t.ranks)
@@ -236,7 +237,7 @@ def test_searches_without_a_linear_program(monkeypatch: pytest.MonkeyPatch) -> N
     """What is left where the program would be too large: cuts with links as narrow as their limits, partitions."""
     monkeypatch.setattr(bandwidth, "MOST_VARIABLES", 0)
     rng = random.Random("no program")
-    for _ in range(60):
+    for _ in range(examples(60)):
         t = machine(rng, rng.randint(2, 4), rng.choice([0, 1, 2]))
         limits = [SharedLimit(f"limit{k}", (k,), Fraction(rng.randint(1, 10**6))) for k in range(t.links)]
         limited = dataclasses.replace(t, limits=tuple(limits))
@@ -253,7 +254,7 @@ def test_searches_without_a_linear_program(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_flows_equal_the_least_cut() -> None:
     rng = random.Random("flows")
-    for _ in range(200):
+    for _ in range(examples(200)):
         nodes = rng.randint(2, 6)
         arcs = [tuple(rng.sample(range(nodes), 2)) for _ in range(rng.randint(0, 12))]
         tail, head = [a for a, _ in arcs], [b for _, b in arcs]

@@ -453,7 +453,7 @@ def test_simulate_in_python(capsys: Capture) -> None:
         "run plan.json --nbytes 1KB",
         "verify plan.json",
         "topology show cluster:box=dgx-a100,boxes=4",
-        "tune all dgx1v --only 0,1,4 --nbytes 1KB:1MB",
+        "tune all dgx1v --only 0,1,4 --planner ring --planner trees --nbytes 1KB:1MB",
     ],
 )
 def test_text_fits_a_terminal(capsys: Capture, command: str) -> None:

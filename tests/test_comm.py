@@ -140,11 +140,11 @@ def test_processes_of_one_host_share_memory_if_all_want_to(other: str) -> None:
     assert found == [{"during": int(other), "after": 0}] * 2, said
 
 
-def test_mpi_processes_of_one_host_share_memory(openmpi: Mpi, tmp_path: Path) -> None:
+@pytest.mark.parametrize("wanted", [1, pytest.param(0, marks=pytest.mark.slow)])
+def test_mpi_processes_of_one_host_share_memory(openmpi: Mpi, tmp_path: Path, wanted: int) -> None:
     command = [*openmpi.mpiexec(3), openmpi.python, "-c", SHARES, "mpi", str(table(tmp_path, 3))]
-    for wanted in (1, 0):
-        found, said = launch(command, {**openmpi.env, "ANTIPHON_SHARED": str(wanted)})
-        assert found == [{"during": wanted, "after": 0}] * 3, said
+    found, said = launch(command, {**openmpi.env, "ANTIPHON_SHARED": str(wanted)})
+    assert found == [{"during": wanted, "after": 0}] * 3, said
 
 
 @needs_cc

@@ -90,6 +90,7 @@ LABS = {"docs/lab.md"}  # and those that need root
 
 
 LONG = {
+    "docs/nccl-preload.md",
     "docs/reproduction.md",
     "docs/planners/blink.md",
     "docs/planners/greedy.md",

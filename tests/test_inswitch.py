@@ -33,6 +33,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quick import examples
 
 from antiphon.core.bounds import bound
 from antiphon.core.bounds.memory import most_senders, work_of
@@ -114,7 +115,7 @@ KINDS = ("allreduce", "reducescatter", "allgather", "broadcast", "reduce")
 
 
 @given(st.integers(3, 12), st.booleans(), st.sampled_from(KINDS), st.integers(0, 11), st.sampled_from([1, 3, 8]))
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 def test_nvls_on_one_switch(n: int, own: bool, kind: str, root: int, p: int) -> None:
     machine = star(n, replace(NVLS, own=own))
     (schedule,) = plans("nvls", machine, wanted(kind, machine, root % n), pieces=p)
@@ -132,7 +133,7 @@ def test_nvls_on_one_switch(n: int, own: bool, kind: str, root: int, p: int) -> 
 
 
 @given(st.integers(1, 4), st.integers(2, 4), st.sampled_from([1, 2, 5]))
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 def test_few_joints_at_once(k: int, turns: int, p: int) -> None:
     n = k * turns
     if n < 3:
@@ -152,7 +153,7 @@ def test_few_joints_at_once(k: int, turns: int, p: int) -> None:
 
 
 @given(st.integers(3, 10), st.data(), st.sampled_from([1, 2, 3]))
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 def test_plain_transfers_beside_few_joints(n: int, data: st.DataObject, laps: int) -> None:
     k = data.draw(st.integers(1, n - 1))
     machine = star(n, replace(NVLS, at_once=2 * k))
@@ -192,7 +193,7 @@ def test_where_joints_leave_nothing_there_is_no_mixture() -> None:
 
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=4), st.sampled_from([B // 2, B, 2 * B]))
-@settings(max_examples=12)
+@settings(max_examples=examples(12))
 def test_through_a_tree_of_switches(sizes: list[int], trunk: int) -> None:
     if sum(sizes) < 2:
         return
@@ -228,7 +229,7 @@ def test_switches_that_only_multicast() -> None:
 @given(
     st.integers(2, 4), st.integers(2, 4), st.sampled_from([B // 10, B // 2, 2 * B]), st.sampled_from(["sharp", "ring"])
 )
-@settings(max_examples=12)
+@settings(max_examples=examples(12))
 def test_boxes(count: int, size: int, card: int, between: str) -> None:
     machine = boxes(count, size, card, SHARP)
     if size == 2 and between == "ring":
@@ -322,7 +323,7 @@ def test_what_switches_cannot_is_refused_by_name() -> None:
 
 
 @given(st.integers(3, 8), st.sampled_from(KINDS), st.booleans(), st.sampled_from([1, 3]))
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 def test_programs_may_say_what_belongs_to_a_joint(n: int, kind: str, in_place: bool, p: int) -> None:
     """Sends and receives of the same joints as the schedule's rows; the same program as of the rows alone else."""
     machine = star(n, NVLS)

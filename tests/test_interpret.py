@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from quick import examples
 
 from antiphon.core import interpret as package
 from antiphon.core.collective import KINDS, Collective, custom_relation
@@ -670,7 +671,7 @@ def test_every_order_that_dependencies_allow_gives_the_same_bits(name: str) -> N
     schedule = SCHEDULES[name]()
     given = rough(schedule, 5)
     wanted = interpret(schedule, given)
-    for seed in range(50):
+    for seed in range(examples(50)):
         assert same(interpret_async(schedule, given, seed=seed), wanted)
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from generate_joints import Bound, joined_cases
 from hypothesis import given, settings
+from quick import examples
 
 import antiphon
 from antiphon.cli import run
@@ -210,7 +211,7 @@ def test_pieces_are_under_way_in_several_steps() -> None:
 # ---- what keeps them ----
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(joined_cases())
 def test_order_and_numbers_mean_nothing(one: Bound) -> None:
     schedule, rng = one.schedule, np.random.default_rng(one.schedule.transfers)
@@ -234,7 +235,7 @@ def test_order_and_numbers_mean_nothing(one: Bound) -> None:
     assert shuffled.weight.tolist() == first.weight.tolist()
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(joined_cases())
 def test_transforms_keep_them(one: Bound) -> None:
     schedule, machine = one.schedule, one.topology
@@ -260,7 +261,7 @@ def test_transforms_keep_them(one: Bound) -> None:
     assert (throughput(schedule, machine) or 0) * 2 >= (free or 0)  # `own` alone may cost more
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(joined_cases())
 def test_backwards_a_multicast_is_a_reduction(one: Bound) -> None:
     schedule, machine = one.schedule, one.topology

@@ -92,14 +92,22 @@ def is_module(package: Path, name: Name) -> bool:
     return path.is_dir() or (bool(name) and path.with_name(path.name + ".py").is_file())
 
 
-@cache  # several tests ask for those of all files
-def imports(text: str, package: Path, folder: Name) -> list[Import]:
-    """Every import of something of antiphon in a file of the package `folder`."""
-    return list(imported(ast.parse(text), package, folder))
+class File(NamedTuple):
+    """What is read off a file: all that it imports of antiphon, and the private names that it gives."""
+
+    imports: list[Import]
+    own: set[str]
 
 
-def imported(tree: ast.AST, package: Path, folder: Name) -> Iterator[Import]:
-    for node in ast.walk(tree):
+@cache  # several tests ask for all files, and to go through a tree takes long
+def read(text: str, package: Path, folder: Name) -> File:
+    """Of a file of the package `folder`."""
+    nodes = list(ast.walk(ast.parse(text)))
+    return File(list(imported(nodes, package, folder)), own_names(nodes))
+
+
+def imported(nodes: list[ast.AST], package: Path, folder: Name) -> Iterator[Import]:
+    for node in nodes:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 top, *rest = alias.name.split(".")
@@ -185,7 +193,7 @@ def violations(package: Path) -> list[str]:
         if wrong:
             found.append(f"{where}:1: {wrong}")
             continue
-        for item in imports(path.read_text(encoding="utf-8"), package, folder):
+        for item in read(path.read_text(encoding="utf-8"), package, folder).imports:
             wrong = import_problem(name, is_init, item)
             if wrong:
                 target = "?" if item.target is None else dotted(item.target)
@@ -208,7 +216,7 @@ def circles(package: Path, place: Callable[[str], str] = in_file) -> list[list[s
     needs: dict[str, set[str]] = {}
     for name, path in files.items():
         folder = path.relative_to(package).parent.parts
-        found = imports(path.read_text(encoding="utf-8"), package, folder)
+        found = read(path.read_text(encoding="utf-8"), package, folder).imports
         targets = {".".join(item.target) for item in found if item.target}
         inside = {t if t in files else f"{t}.__init__" for t in targets} & files.keys()
         needs.setdefault(place(name), set()).update({place(target) for target in inside} - {place(name)})
@@ -432,10 +440,10 @@ def is_private(name: str) -> bool:
     return name.startswith("_") and not name.startswith("__") and name not in {"_", *OF_TUPLES, *OF_GROUPS}
 
 
-def own_names(tree: ast.AST) -> set[str]:
+def own_names(nodes: list[ast.AST]) -> set[str]:
     """The private names that a file gives: to functions and classes, variables, and attributes of `self`."""
     found = set()
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             found.add(node.name)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -449,10 +457,10 @@ def is_self(node: ast.expr) -> bool:
     return isinstance(node, ast.Name) and node.id in ("self", "cls")
 
 
-def strangers(tree: ast.AST) -> set[str]:
+def strangers(nodes: list[ast.AST]) -> set[str]:
     """What a file calls modules, or parts of modules, that are not of antiphon."""
     found = set()
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             found |= {(a.asname or a.name).partition(".")[0] for a in node.names if not of_antiphon(a.name)}
         elif isinstance(node, ast.ImportFrom) and not of_antiphon(node.module or ""):
@@ -473,9 +481,10 @@ def root_of(node: ast.expr) -> str:
 def taken(tree: ast.AST, given: set[str]) -> Iterator[tuple[int, str]]:
     """Private names of antiphon that a file outside imports, asks an object for, or names in a text, as patches and
     programs in texts do. `given`: all that antiphon gives."""
-    own = own_names(tree) | {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
-    foreign = strangers(tree)
-    for node in ast.walk(tree):
+    nodes = list(ast.walk(tree))
+    own = own_names(nodes) | {node.arg for node in nodes if isinstance(node, ast.arg)}
+    foreign = strangers(nodes)
+    for node in nodes:
         names: list[str] = []
         if isinstance(node, ast.Import):
             names = [part for a in node.names if of_antiphon(a.name) for part in a.name.split(".")]
@@ -499,7 +508,8 @@ def named_in(text: str) -> list[str]:
 def names_given(package: Path) -> set[str]:
     files = list(package.rglob("*.py"))
     found = {path.stem for path in files if is_private(path.stem)}
-    return found.union(*(own_names(ast.parse(path.read_text(encoding="utf-8"))) for path in files))
+    texts = [(path.read_text(encoding="utf-8"), path.relative_to(package).parent.parts) for path in files]
+    return found.union(*(read(text, package, folder).own for text, folder in texts))
 
 
 def test_nobody_outside_takes_private_names() -> None:

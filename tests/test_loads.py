@@ -12,6 +12,7 @@ import oracle
 import pytest
 from generate import Case, case, cases
 from hypothesis import given
+from quick import examples
 
 from antiphon.core.collective import Collective
 from antiphon.core.loads import Timeline, claims, loads, pipelined_steps, rounds, timeline
@@ -132,7 +133,7 @@ def window_formula(schedule: Schedule, topology: Topology, pieces: int) -> Fract
     return (ramps + middle) / pieces
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(examples(40)))
 @pytest.mark.parametrize("pieces", [1, 2, 3, 8, 1000])
 def test_closed_formula_for_equal_pieces(seed: int, pieces: int) -> None:
     origin = case(seed, most_ranks=5)

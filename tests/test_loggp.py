@@ -73,7 +73,7 @@ def nodes_of(ranks: int) -> list[int]:
 @pytest.mark.parametrize("fidelity", FIDELITIES)
 def test_a_plain_simulation_says_the_same(fidelity: str) -> None:
     """Message by message; no two things happen at one moment by chance, so order there cannot matter."""
-    for seed in range(120):
+    for seed in range(examples(120)):
         rng = random.Random(seed)
         nodes = rng.choice([2, 3, 4])
         told, given_ = messages_of(rng, PER_HOST * nodes), figures(rng)
@@ -101,7 +101,7 @@ def test_a_plain_simulation_says_the_same_often(fidelity: str, seed: int) -> Non
 @pytest.mark.parametrize("fidelity", FIDELITIES)
 def test_what_holds_of_ties_too(fidelity: str) -> None:
     """Whole figures: many things at one moment. Whatever their order, nothing is lost, and no one is early."""
-    for seed in range(60):
+    for seed in range(examples(60)):
         rng = random.Random(seed)
         told, given_ = messages_of(rng, 16, whole=True), figures(rng, whole=True)
         ready = simulation(told, given_, fidelity)
@@ -281,7 +281,7 @@ def ends(schedule: Schedule, here: Topology, given_: LogGP, fidelity: str, order
 def test_schedules_wait_for_what_they_must(order: str, fidelity: str) -> None:
     """With ports and NICs, against dependencies written out one by one."""
     here = delta(2)
-    for seed in range(30):
+    for seed in range(examples(30)):
         rng = random.Random(seed)
         made, given_ = jumble(rng, here.ranks), figures(rng, knots=(0, 200, 600))
         found, wanted = ends(made, here, given_, fidelity, order, int(made.chunks.share.sum()))
@@ -293,7 +293,7 @@ def test_random_schedules_wait_for_what_they_must(order: str) -> None:
     """Right ones, of any sizes, routes, slots and pieces, on any machine; much happens at one moment here, so nothing
     contends."""
     messages = 0
-    for seed in range(25):
+    for seed in range(examples(25)):
         rng = random.Random(seed)
         one = random_case(seed)
         calm_ = tuple(replace(level, gamma=0) for level in figures(rng).levels)
@@ -301,7 +301,7 @@ def test_random_schedules_wait_for_what_they_must(order: str) -> None:
         found, wanted = ends(one.schedule, here, given_, "message", order, rng.randint(1, 400))
         np.testing.assert_allclose(found, wanted, rtol=1e-9, err_msg=f"seed {seed}")
         messages += len(wanted)
-    assert messages > 500
+    assert messages > 100
 
 
 def test_sizes_and_what_is_combined() -> None:

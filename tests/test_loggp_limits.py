@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from loggp_build import DELTA, delta, figures, hosts_of, planned
+from quick import examples
 
 from antiphon.core.collective import Collective
 from antiphon.core.routes import Routes
@@ -57,7 +58,7 @@ def figures_near(rng: random.Random) -> LogGP:
 
 def test_what_nobody_waits_for() -> None:
     here, seen = hosts_of(RANKS, 2), Counter[str]()
-    for seed in range(400):
+    for seed in range(examples(400)):
         rng = random.Random(seed)
         made = among_neighbours(rng)
         ready = loggp(made, here, profile=Profile(loggp=figures_near(rng)))
@@ -74,7 +75,7 @@ def test_what_nobody_waits_for() -> None:
             if some:
                 seen[f"{what} {'kept' if left else 'left out'}"] += 1
     assert len(seen) == 4
-    assert min(seen.values()) >= 100, seen
+    assert min(seen.values()) >= examples(100), seen
 
 
 @pytest.mark.parametrize("kind", ["allgather", "allreduce"])

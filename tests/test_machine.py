@@ -15,6 +15,7 @@ from unittest.mock import patch
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quick import examples
 
 from antiphon.core.collective import Collective
 from antiphon.core.interpret.buffers import sides
@@ -242,7 +243,7 @@ def replace_blocks(code: Code, blocks: list[Block]) -> Code:
 
 
 @given(st.integers(0, len(RIGHT) - 1), st.integers(0, 2**32), st.integers(1, 2))
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 def test_the_verdict_is_that_of_all_orders(number: int, seed: int, times: int) -> None:
     random = Random(seed)
     code = RIGHT[number]
@@ -256,7 +257,7 @@ def test_the_verdict_is_that_of_all_orders(number: int, seed: int, times: int) -
 
 
 @given(st.integers(0, len(RIGHT) - 1), st.integers(0, 2**32), st.integers(0, 2))
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_many_at_a_time_are_any_order(number: int, seed: int, times: int) -> None:
     """Where the order decides nothing, instructions by the wave end as one by one."""
     random = Random(seed)

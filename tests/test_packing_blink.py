@@ -18,6 +18,7 @@ from packing_cases import (
     torus,
     two_way,
 )
+from quick import examples
 
 import antiphon
 from antiphon.core.reshape import only
@@ -33,7 +34,7 @@ from antiphon.planners.trees.mwu import (
 from antiphon.planners.trees.tree import overloaded
 
 
-@pytest.mark.parametrize("seed", range(150))
+@pytest.mark.parametrize("seed", range(examples(150)))
 def test_least_cost_trees_against_listing(seed: int) -> None:
     vertices, edges = random_edges(seed, 5, 5)
     draw = random.Random(seed)
@@ -58,7 +59,7 @@ def test_cycles_within_cycles() -> None:
     assert least_arborescence(5, ends, cost, 0) == (0, 1, 3, 4)
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(examples(30)))
 def test_within_epsilon_of_the_optimum(seed: int) -> None:
     vertices, edges = random_edges(seed, 6, 8)
     arcs = [*edges, *((b, a, c) for a, b, c in edges)]

@@ -9,6 +9,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from quick import examples
 
 import antiphon
 from antiphon.core.bounds.cuts import tightest_cut
@@ -166,12 +167,12 @@ def ways_exist(topology: Topology, a: int, b: int) -> bool:
     return b in seen
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(examples(40)))
 def test_all_trees_give_the_same_rate(seed: int) -> None:
     check_brute(seed, relays=False)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(examples(20)))
 def test_relays_never_beat_all_trees_nor_the_bound(seed: int) -> None:
     check_brute(seed, relays=True)
 
@@ -194,7 +195,7 @@ def allreduce_checked(topology: Topology, packing: InAndOut) -> None:
             check_tree(machine, tree, range(topology.ranks))
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", range(examples(25)))
 def test_allreduce_meets_all_pairs_of_trees(seed: int) -> None:
     topology = odd_machine(random.Random(seed))
     try:

@@ -8,6 +8,7 @@ from fractions import Fraction
 from functools import partial
 
 import pytest
+from quick import examples
 
 import antiphon
 from antiphon.core.topology import LinkType, SharedLimit, Topology, build
@@ -103,7 +104,7 @@ def packs(seed: int, largest: int, top: int, tries: int = 3) -> None:
     check(topology, demand, sinks, *found)
 
 
-@pytest.mark.parametrize("seed", range(120))
+@pytest.mark.parametrize("seed", range(examples(120)))
 def test_random_machines(seed: int) -> None:
     packs(seed, 5, 10**6)
 
@@ -135,7 +136,7 @@ def test_some_ranks_take_no_part(seed: int) -> None:
         assert everyone < brute_rate(topology, demand, sinks)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(examples(60)))
 def test_exact_splitting(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a guess, every switch is split off the exact way."""
     monkeypatch.setattr(forest, "without_switches", partial(splitting.without_switches, guess=False))
@@ -268,7 +269,7 @@ def hold(flows: SinkFlows, supply: dict[int, int]) -> None:
             assert (room or (back >= 0 and flows.flow[back][sink] > 0)) == bool(flows.open[sink][x] >> y & 1)
 
 
-@pytest.mark.parametrize("seed", range(150))
+@pytest.mark.parametrize("seed", range(examples(150)))
 def test_flows_stay_flows(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """After every step of splitting, growing and taking back."""
     init, split, join = splitting.ExactSplit.__init__, splitting.ExactSplit.split, arborescences.Packing.join

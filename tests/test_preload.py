@@ -142,7 +142,7 @@ def sample(
 @pytest.mark.parametrize(
     ("ranks", "sizes", "types", "planners"),
     [
-        (2, "7,4097", "f4,i1", OTHERS), (4, "4097", "f4,u2", PLANNERS),
+        (2, "7,4097", "f4,i1", OTHERS), pytest.param(4, "4097", "f4,u2", PLANNERS, marks=pytest.mark.slow),
         pytest.param(8, "3", "f8", OTHERS, marks=pytest.mark.slow),
     ],
 )  # fmt: skip
@@ -204,23 +204,33 @@ def small(
     return Run(mpi, folder, ranks, [compiled(folder, mpi, "small"), *arguments], tables, **settings)
 
 
-def test_a_table_that_is_none_is_told_once_and_the_library_does_it_all(openmpi: Mpi, folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("cut.json", "not valid JSON"),
+        ("table4.json", "is for 4 ranks; this job has 2"),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
+                ("cut.book", "the book is cut off or damaged"),
+                ("no.json", "No such file"),
+                ("", "ANTIPHON_TABLE is not set"),
+            )
+        ),
+    ],
+)
+def test_a_table_that_is_none_is_told_once_and_the_library_does_it_all(
+    openmpi: Mpi, folder: Path, name: str, text: str
+) -> None:
+    table(folder, 4)
     (folder / "cut.json").write_bytes(table(folder, 2).read_bytes()[:3000])
     (folder / "cut.book").write_bytes(encode_book(read_table(table(folder, 2)))[:-100])
-    bad: list[tuple[Path | str, str]] = [
-        (folder / "cut.json", "not valid JSON"),
-        (folder / "cut.book", "the book is cut off or damaged"),
-        (table(folder, 4), "is for 4 ranks; this job has 2"),
-        ("/no/such.json", "No such file"),
-        ("", "ANTIPHON_TABLE is not set"),
-    ]
-    for path, text in bad:
-        run = small(openmpi, folder, [path], "100000").right()
-        assert len(run.warnings) == 1, (path, run.done.stderr)
-        assert text in run.warnings[0], path
-        assert run.warnings[0].endswith("; the MPI library does it all"), path
-        assert run.report["served"] == run.report["left"] == []
-        assert text in run.report["warning"]
+    run = small(openmpi, folder, [folder / name if name else ""], "100000").right()
+    assert len(run.warnings) == 1, run.done.stderr
+    assert text in run.warnings[0]
+    assert run.warnings[0].endswith("; the MPI library does it all")
+    assert run.report["served"] == run.report["left"] == []
+    assert text in run.report["warning"]
 
 
 def check_wrong_book(mpi: Mpi, folder: Path) -> None:
@@ -252,10 +262,11 @@ def test_the_rest_is_used_where_one_table_is_bad(openmpi: Mpi, folder: Path) -> 
     assert any("allreduce" in line and "2 ranks" in line and "by ring" in line for line in run.warnings)
 
 
-def test_sixteen_processes(openmpi: Mpi, folder: Path) -> None:
+@pytest.mark.parametrize("ranks", [6, pytest.param(16, marks=pytest.mark.slow)])
+def test_many_processes(openmpi: Mpi, folder: Path, ranks: int) -> None:
     sizes = ["4", "4004", "300000"]
-    run = small(openmpi, folder, [table(folder, 16)], *sizes, ranks=16, ANTIPHON_LEAST="0").right()
-    assert run.served("allreduce", 16) == len(sizes)
+    run = small(openmpi, folder, [table(folder, ranks)], *sizes, ranks=ranks, ANTIPHON_LEAST="0").right()
+    assert run.served("allreduce", ranks) == len(sizes)
 
 
 def test_small_calls_and_those_that_the_library_does_faster_are_left_to_it(openmpi: Mpi, folder: Path) -> None:
@@ -296,38 +307,52 @@ def test_ranks_of_one_box_on_several_hosts_do_not_fit(openmpi: Mpi, folder: Path
     assert "ranks on one host that are on several here; the MPI library does it all" in run.warnings[0]
 
 
-def test_a_table_is_compiled_once(openmpi: Mpi, folder: Path) -> None:
-    """What is kept is found by what the table holds, and believed only where it is the user's own."""
+def check_kept(mpi: Mpi, folder: Path, modes: Sequence[tuple[int, int]], more: bool) -> None:
+    """What is kept of a table is found by what that holds, and believed only where it is the user's own."""
     path = folder / "once.json"
     save_plans(
         path, {"allreduce": antiphon.plan("allreduce", antiphon.topology("full:ranks=2"), planner="ring")}, table=True
     )
-    books = Path(preloaded(openmpi.python, openmpi.mpicc)).parent / "books"
+    books = Path(preloaded(mpi.python, mpi.mpicc)).parent / "books"
     before = set(books.glob("*.book"))
-    assert small(openmpi, folder, [path], "4000").right().report["served"][0]["planner"] == "ring"
+
+    def planner(table: Path = path) -> str:
+        return str(small(mpi, folder, [table], "4000").right().report["served"][0]["planner"])
+
+    assert planner() == "ring"
     (kept,) = set(books.glob("*.book")) - before
     assert kept.name.startswith(hashlib.sha256(path.read_bytes()).hexdigest())
     direct = antiphon.plan("allreduce", antiphon.topology("full:ranks=2"), planner="direct")
     kept.write_bytes(encode_book(make_book([direct])))
-    assert small(openmpi, folder, [path], "4000").right().report["served"][0]["planner"] == "direct"
-    for closed, opened in ((0o644, 0o664), (0o600, 0o646)):  # others may have written it: made anew
+    assert planner() == "direct"
+    for closed, opened in modes:  # others may have written it: made anew
         kept.chmod(opened)
-        assert small(openmpi, folder, [path], "4000").right().report["served"][0]["planner"] == "ring"
+        assert planner() == "ring"
         assert kept.stat().st_mode & 0o777 == 0o644
         kept.write_bytes(encode_book(make_book([direct])))
         kept.chmod(closed)
-        assert small(openmpi, folder, [path], "4000").right().report["served"][0]["planner"] == "direct"
-    books.chmod(0o777)  # here others may have put it: all is made anew, where nobody else may write
-    assert small(openmpi, folder, [path], "4000").right().report["served"][0]["planner"] == "ring"
-    assert books.stat().st_mode & 0o777 == 0o755
-    copy = folder / "copy.json"
-    copy.write_bytes(path.read_bytes())
-    mark = kept.stat().st_mtime_ns
-    assert small(openmpi, folder, [copy], "4000").right().report["served"][0]["planner"] == "ring"
-    assert (kept.stat().st_mtime_ns, len(set(books.glob("*.book")))) == (mark, 1)  # one copy for equal tables
-    kept.write_bytes(kept.read_bytes()[:-1])  # a damaged one is made anew
-    assert small(openmpi, folder, [path], "4000").right().report["served"][0]["planner"] == "ring"
+        assert not more or planner() == "direct"
+    if more:
+        books.chmod(0o777)  # here others may have put it: all is made anew, where nobody else may write
+        assert planner() == "ring"
+        assert books.stat().st_mode & 0o777 == 0o755
+        copy = folder / "copy.json"
+        copy.write_bytes(path.read_bytes())
+        mark = kept.stat().st_mtime_ns
+        assert planner(copy) == "ring"
+        assert (kept.stat().st_mtime_ns, len(set(books.glob("*.book")))) == (mark, 1)  # one copy for equal tables
+        kept.write_bytes(kept.read_bytes()[:-1])  # a damaged one is made anew
+        assert planner() == "ring"
     kept.unlink()
+
+
+def test_a_table_is_compiled_once(openmpi: Mpi, folder: Path) -> None:
+    check_kept(openmpi, folder, [(0o600, 0o646)], False)
+
+
+@pytest.mark.slow
+def test_what_is_kept_of_a_table_is_the_users_own(openmpi: Mpi, folder: Path) -> None:
+    check_kept(openmpi, folder, [(0o644, 0o664), (0o600, 0o646)], True)
 
 
 IMB = os.environ.get("ANTIPHON_TEST_IMB", "")  # IMB-MPI1 (its source has the 3-clause BSD licence), made for Open MPI
@@ -502,16 +527,21 @@ def test_a_thousand_communicators_take_little(openmpi: Mpi, folder: Path) -> Non
     assert sum(row["calls"] for row in run.report["served"]) == 2  # of the world, at the end
 
 
-def test_a_further_table_is_for_all_processes_in_another_order(openmpi: Mpi, folder: Path) -> None:
+@pytest.mark.parametrize(
+    "which", ["two", pytest.param("one", marks=pytest.mark.slow), pytest.param("after nothing", marks=pytest.mark.slow)]
+)
+def test_a_further_table_is_for_all_processes_in_another_order(openmpi: Mpi, folder: Path, which: str) -> None:
     """Of three communicators and one at the end the second is of halves and the third the world backwards; before, more
     copies than can have memory at once are made and freed."""
     all_of_them, others = table(folder, 4), table(folder, 4, OTHERS, "others")
-    for tables, gathered in ([all_of_them], 3), (["", all_of_them], 5), ([all_of_them, others], 5):
-        command = [compiled(folder, openmpi, "many"), "3", "1", "20"]
-        run = Run(openmpi, folder, 4, command, tables, ANTIPHON_LEAST="0").right()
-        assert run.served("allgather", 4) == 20 + gathered
-        assert run.served("allreduce", 4) == 20 + 5 + 1  # also of the world, at the end
-        assert run.left.get("allgather: the table has no plan for it", 0) == 5 - gathered
+    tables, gathered = {
+        "one": ([all_of_them], 3), "after nothing": (["", all_of_them], 5), "two": ([all_of_them, others], 5)
+    }[which]  # fmt: skip
+    command = [compiled(folder, openmpi, "many"), "3", "1", "20"]
+    run = Run(openmpi, folder, 4, command, tables, ANTIPHON_LEAST="0").right()
+    assert run.served("allgather", 4) == 20 + gathered
+    assert run.served("allreduce", 4) == 20 + 5 + 1  # also of the world, at the end
+    assert run.left.get("allgather: the table has no plan for it", 0) == 5 - gathered
 
 
 # ---- tables that take long ----
@@ -532,6 +562,7 @@ def new_table(folder: Path, name: str) -> Path:
     return made
 
 
+@pytest.mark.slow  # whoever waits takes a whole processor meanwhile
 def test_what_takes_long_is_said(openmpi: Mpi, folder: Path, slow_start: str) -> None:
     path = new_table(folder, "slow")
     first = small(openmpi, folder, [path], PYTHONPATH=slow_start).right()

@@ -33,7 +33,10 @@ def folder_of_mpi() -> Path | None:
 
 
 @pytest.mark.skipif(folder_of_mpi() is None, reason="needs an MPI with Fortran: apt install gfortran libopenmpi-dev")
-@pytest.mark.parametrize("way", [1, 2, 3], ids=["mpif.h", "mpi", "mpi_f08"])
+@pytest.mark.parametrize(
+    "way",
+    [pytest.param(1, id="mpif.h"), pytest.param(2, id="mpi", marks=pytest.mark.slow), pytest.param(3, id="mpi_f08")],
+)
 def test_every_way_is_served(way: int, tmp_path: Path) -> None:
     here = folder_of_mpi()
     assert here is not None

@@ -31,7 +31,7 @@ def mpi(request: pytest.FixtureRequest) -> Mpi:
     return found
 
 
-@pytest.mark.parametrize("ranks", [pytest.param(2, marks=pytest.mark.slow), 4])
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_in_place_only_the_result_is_written(mpi: Mpi, folder: Path, ranks: int) -> None:
     for planners in (PLANNERS, OTHERS):
         tables = [table(folder, ranks, planners, planners["allreduce"])]

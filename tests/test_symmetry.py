@@ -202,14 +202,14 @@ def test_keys_agree_exactly_with_brute_force_over_many_small_machines() -> None:
     rng = random.Random(5)
     by_key: dict[str, set[object]] = {}
     by_form: dict[object, set[str]] = {}
-    for _ in range(400):
+    for _ in range(examples(400)):
         pairs = [(a, b) for a in range(4) for b in range(4) if a != b and rng.random() < 0.5]
         machine = build("four", 4, [(a, b, rng.choice([LINK, LINK, OTHER])) for a, b in pairs] or [(0, 1, LINK)])
         form = min(str(sorted(map(str, shape(machine, to)[1]))) for to in permutations(machine))  # type: ignore[call-overload]
         key = canonical(machine)[1]
         by_key.setdefault(key, set()).add(form)
         by_form.setdefault(form, set()).add(key)
-    assert len(by_key) > 100
+    assert len(by_key) > examples(100)
     assert all(len(forms) == 1 for forms in by_key.values())
     assert all(len(keys) == 1 for keys in by_form.values())
 

@@ -15,6 +15,7 @@ from generate import Case, cases
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from perfetto_env import opened
+from quick import examples
 
 import antiphon
 from antiphon.cli import run
@@ -122,7 +123,7 @@ def test_the_critical_path_is_marked(model: str, profile: str | None, spec: str)
     assert last == pytest.approx(row["seconds"] * 1e6, abs=0.002) or model == "alpha-beta"
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(random=cases(most_ranks=5), model=st.sampled_from(["alpha-beta", "critical-path", "flows"]))
 def test_traces_of_any_schedule(random: Case, model: str) -> None:
     """Messages that wait for each other on one link are on the path before the one ahead has landed."""
@@ -138,7 +139,7 @@ def test_traces_of_any_schedule(random: Case, model: str) -> None:
 moments = st.tuples(st.integers(0, 60), st.integers(0, 20)).map(lambda pair: (pair[0] / 7, (pair[0] + pair[1]) / 7))
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2), moments, moments), max_size=30))
 def test_slices_of_a_line_never_overlap(drawn: list[Any]) -> None:
     """Whatever the moments are; what a rank does within itself has no other end."""

@@ -14,6 +14,7 @@ import pytest
 from generate import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quick import examples
 
 from antiphon.core import reshape
 from antiphon.core.collective import Collective
@@ -135,14 +136,14 @@ def test_the_inverse_achieves_the_dual_and_its_inverse_is_the_schedule(case: gen
 
 def test_most_plain_schedules_can_be_inverted() -> None:
     done = 0
-    for seed in range(120):
+    for seed in range(examples(120)):
         case = generate.case(seed, "broadcast")
         try:
             invert(case.schedule)
             done += 1
         except Unsupported:
             pass
-    assert done >= 60
+    assert done >= examples(120) // 2
 
 
 @given(cases("reducescatter"), st.integers(0, 2**30))
