@@ -144,10 +144,8 @@ class Tensors:
         self._tensors: dict[Symmetric, Any] = {}
 
     def taken(self, nbytes: int) -> Symmetric:
-        import torch
-
         try:
-            tensor = self._module.empty(nbytes, dtype=torch.uint8, device=self._device)
+            tensor = self._module.empty(nbytes, dtype=self._module.torch.uint8, device=self._device)
             found = seen(tensor, self._module.rendezvous(tensor, self._group))
         except (RuntimeError, NotImplementedError, AttributeError) as error:
             raise Unsupported(f"PyTorch: {error}") from None
