@@ -34,7 +34,8 @@ from antiphon.lower.device.table import tables
 from antiphon.planners.table import TABLE
 from antiphon.runtimes.device.beside import Library
 from antiphon.runtimes.device.functions import Device, device
-from antiphon.runtimes.device.group import WAYS, DevicePlan, Group
+from antiphon.runtimes.device.group import WAYS, Group
+from antiphon.runtimes.device.plans import DevicePlan
 from antiphon.runtimes.device.shares import TABLES, Choice, choices
 from antiphon.runtimes.engine.build import library
 from antiphon.runtimes.measure.made_up import MadeUp

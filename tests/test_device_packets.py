@@ -19,7 +19,8 @@ from antiphon.errors import AntiphonError, Invalid, TimedOut, Unsupported
 from antiphon.lower.device.table import tables
 from antiphon.registry import table
 from antiphon.runtimes.device.functions import threads
-from antiphon.runtimes.device.group import CALLS, WAYS, DevicePlan, Group
+from antiphon.runtimes.device.group import CALLS, WAYS, Group
+from antiphon.runtimes.device.plans import DevicePlan
 from antiphon.runtimes.device.shares import Choice
 from antiphon.runtimes.measure.device import Cuda, Threads
 

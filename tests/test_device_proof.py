@@ -7,17 +7,16 @@ must be found.
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import signal
 import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
 from device_cases import Call, Plan, drawn, plan_of, written
+from device_started import in_processes
 
 import antiphon
 from antiphon.lower.onesided import steps
@@ -247,36 +246,9 @@ def test_who_is_told_twice_hears_the_numbers_in_their_order(folder: Path, monkey
 def test_ranks_of_several_processes(groups: list[list[int]], way: str) -> None:
     """Each has some, with memory of its own that all reach; past the last number of a call. By a kernel, by steps, or
     each process its own way."""
-    in_processes(groups, way, 30)
+    assert in_processes(groups, way, 30) == ["wrong: 0"] * len(groups)
 
 
 def test_switches_of_several_processes() -> None:
     """Memory of all ranks with one address, wherever they are."""
-    in_processes([[0, 1, 2], [3, 4, 5, 6, 7]], "switches", 3)
-
-
-def in_processes(groups: list[list[int]], way: str, calls: int) -> None:
-    ranks = sum(map(len, groups))
-    script = str(Path(__file__).with_name("device_process.py"))
-    started = [
-        subprocess.Popen(
-            [sys.executable, script, way, str(ranks), str(calls), *map(str, mine)], stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE, text=True,
-        )
-        for mine in groups
-    ]  # fmt: skip
-    try:
-        while True:
-            told = [one.stdout.readline().strip() for one in started if one.stdout]
-            if not all(re.fullmatch("[0-9a-f]*", line) for line in told):
-                break
-            for one in started:
-                assert one.poll() is None, told
-                assert one.stdin is not None
-                one.stdin.write(",".join(told) + "\n")
-                one.stdin.flush()
-        assert told == ["wrong: 0"] * len(groups)
-    finally:
-        for one in started:
-            one.kill()
-            one.communicate()
+    assert in_processes([[0, 1, 2], [3, 4, 5, 6, 7]], "switches", 3) == ["wrong: 0"] * 2

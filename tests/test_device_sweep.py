@@ -21,7 +21,8 @@ from antiphon.core.schedule import Schedule
 from antiphon.errors import AntiphonError, TimedOut, Unsupported
 from antiphon.registry import table
 from antiphon.runtimes.device.functions import threads
-from antiphon.runtimes.device.group import CALLS, DevicePlan, Group
+from antiphon.runtimes.device.group import CALLS, Group
+from antiphon.runtimes.device.plans import DevicePlan
 
 Array = NDArray[Any]
 UNITS = (0, 1, 7)

@@ -158,8 +158,8 @@ def profile(value: Any, name: str) -> Any:
 CHECKS: Mapping[str, Check] = {
     "apart": yes_or_no, "budget": seconds, "chunks": whole(1, 2**25), "collective": text, "compiler": text,
     "deterministic": yes_or_no, "effort": effort, "factor": whole(2), "few": whole(1), "folder": path,
-    "heard": function, "hybrid": yes_or_no, "in_place": yes_or_no, "iterations": whole(1), "k": whole(0, 10**4),
-    "library": text, "library_only": yes_or_no, "limit": seconds,
+    "forget": several(text), "heard": function, "hybrid": yes_or_no, "in_place": yes_or_no, "iterations": whole(1),
+    "k": whole(0, 10**4), "library": text, "library_only": yes_or_no, "limit": seconds,
     "memory": gibibytes, "miad": yes_or_no, "model": text, "mpiexec": text, "name": text, "nccl": yes_or_no, "on": text,
     "only": ranks, "options": options, "pieces": whole(1, 2**30), "planner": text, "planners": several(text),
     "profile": profile, "progress": function, "proof": yes_or_no, "ranks": ranks, "repeat": whole(1, 10**6),

@@ -61,6 +61,7 @@ def application() -> typer.core.TyperGroup:
         bench,
         build,
         check,
+        choices,
         costs,
         export,
         fit,
@@ -77,6 +78,6 @@ def application() -> typer.core.TyperGroup:
     from antiphon.cli._app import app
 
     first = (listing, machine, plans, frontier, costs, tuning, bench, fit, build)
-    for module in (*first, export, check, lab, trace, replay, reproduce):
+    for module in (*first, choices, export, check, lab, trace, replay, reproduce):
         module.register(app)
     return cast("typer.core.TyperGroup", typer.main.get_command(app))

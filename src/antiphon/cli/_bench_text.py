@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from antiphon.cli.choices import choices_told
 from antiphon.units import format_size
 
 Row = Mapping[str, Any]
@@ -108,4 +109,4 @@ def _remarks(rows: Sequence[Row]) -> list[str]:
         )
     if any(row["reference_seconds"] is None for row in rows):
         said.append("# -: there is no such collective of the library's own to compare with")
-    return said
+    return [*said, *(f"# {line}" for line in choices_told(rows))]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from antiphon.cli.choices import choices_told
 from antiphon.cli.lab_text import remarks
 from antiphon.registry import find
 from antiphon.show.text import table
@@ -31,7 +32,8 @@ def rows_text(rows: Sequence[Row]) -> str:
         columns.append(("over predicted", lambda row: _ratio(row["over_predicted"])))
     columns.append(("correct", _right))
     lines = table([head for head, _ in columns], [[cell(row) for _, cell in columns] for row in rows])
-    return "\n".join([*lines, *(remarks(rows) if "links" in rows[0] else [])])
+    told = [f"  {line}" for line in choices_told(rows)]
+    return "\n".join([*lines, *told, *(remarks(rows) if "links" in rows[0] else [])])
 
 
 def trace_text(trace: Path | None) -> str:

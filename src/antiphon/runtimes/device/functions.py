@@ -13,6 +13,7 @@ _FUNCTIONS = {  # device.h
     "ad_why": (c_char_p,),
     "ad_rank_new": (c_void_p, c_uint32, c_uint32, c_uint32, c_uint32),
     "ad_rank_free": (None, c_void_p),
+    "ad_rank_device": (c_char_p, c_void_p),
     "ad_memory_new": (c_void_p, c_void_p, c_size_t),
     "ad_memory_free": (None, c_void_p, c_void_p),
     "ad_memory_shared": (c_void_p, c_void_p, c_size_t, c_void_p),
@@ -29,6 +30,8 @@ _FUNCTIONS = {  # device.h
     "ad_joint_reached": (c_void_p, c_void_p, c_char_p),
     "ad_joint_all": (c_int, c_uint32, c_void_p),
     "ad_joint_dropped": (None,),
+    "ad_joint_known": (None, c_uint32, c_void_p, c_size_t, c_void_p),
+    "ad_joint_gone": (None, c_void_p),
     "ad_rank_signals": (None, c_void_p, c_uint32, c_void_p),
     "ad_box_bytes": (c_size_t,),
     "ad_rank_box": (None, c_void_p, c_uint32, c_void_p),
@@ -49,6 +52,7 @@ _FUNCTIONS = {  # device.h
     "ad_graph_count": (c_int, c_void_p, c_uint64),
     "ad_graph_ask": (c_int, c_void_p, c_void_p),
     "ad_graph_counted": (c_int, c_void_p, c_void_p),
+    "ad_graph_stop": (None, c_void_p),
     "ad_stream_new": (c_void_p, c_void_p),
     "ad_stream_end": (c_int, c_void_p, c_void_p),
     "ad_stream_free": (None, c_void_p, c_void_p),
@@ -67,6 +71,7 @@ class Device:
     """What gives the functions of device.h."""
 
     def __init__(self, path: Path) -> None:
+        self.build = path.parent.name  # which tells sources, compiler and flags
         self._native = ctypes.CDLL(str(path))
         for name, (result, *arguments) in _FUNCTIONS.items():
             function = getattr(self._native, name)

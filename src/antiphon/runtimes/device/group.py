@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from ctypes import c_uint64, c_void_p
 from typing import Any
 
@@ -15,39 +14,35 @@ from antiphon.core.program.kinds import INPUT, OUTPUT, SCRATCH
 from antiphon.errors import Invalid, TimedOut, Unsupported
 from antiphon.lower.device.table import Table
 from antiphon.runtimes.device.functions import Device
+from antiphon.runtimes.device.memory import Array, Memory, Tell
+from antiphon.runtimes.device.plans import DevicePlan
+from antiphon.runtimes.device.symmetric import Source
 from antiphon.runtimes.engine.native import OPERATORS, type_number
 
-Array = NDArray[Any]
-Tell = Callable[[bytes], Sequence[bytes]]  # what this process tells all others, and what each of them told
 CALLS = 2**36  # are counted in so many numbers, and begin again at 0
 _CALL = 28  # bits of a signal below that number
-_TOKEN = 64  # bytes that stand for memory
+_STOPPED = 2  # of ad_graph_counted
 ONCE = "this table uses scratch again for other data: it runs in one lane and one round"
 # How a call is made: one kernel for all of it, or by the host: a kernel for each step, or copies for what is put, or
 # such through memory of the host.
 WAYS = ("kernel", "steps", "copies", "staged")
 
 
-class Group:
+class Group(Memory):
     """Ranks with `blocks` blocks of `threads` threads each, which wait for calls. `call`: the number of the first.
 
     `tell`: where ranks are in several processes: gives every process what each has told, in any order (as allgather of
     mpi4py does); `mine` are then the ranks of this one. All processes make the same calls of a group, in one order.
+    `source`: who gives memory that all of them reach, where the device's own way is not to be taken (sources.py).
     """
 
     def __init__(
         self, device: Device, ranks: int, blocks: int = 4, threads: int = 1, call: int = 0, *,
-        mine: Sequence[int] | None = None, tell: Tell | None = None,
+        mine: Sequence[int] | None = None, tell: Tell | None = None, source: Source | None = None,
     ) -> None:  # fmt: skip
-        self.device, self.ranks, self.blocks, self.number = device, ranks, blocks, call
-        self.mine, self._tell = list(range(ranks) if mine is None else mine), tell
-        self.handles: dict[int, int] = {}
+        super().__init__(device, ranks, mine, tell, source)
+        self.blocks, self.threads, self.number = blocks, threads, call
         self._boxes = False
-        self._joined: list[int] = []
-        self._memory: list[tuple[int, int]] = []
-        self._reached: list[int] = []
-        if tell is None and self.mine != list(range(ranks)):
-            raise Invalid("ranks that are not in this process need `tell` to be reached")
         for rank in self.mine:
             handle = device.call.ad_rank_new(rank, ranks, blocks, threads)
             if not handle:
@@ -58,123 +53,6 @@ class Group:
             for handle in self.handles.values():
                 device.call.ad_rank_signals(handle, rank, signals)
 
-    def everywhere(self, values: Mapping[int, Array]) -> list[int]:
-        """Memory of every rank as this process sees it: of its own ranks with these values."""
-        if self._tell is None:
-            return [self.memory(rank, values[rank]) for rank in range(self.ranks)]
-        own, told = dict[int, int](), b""
-        for rank in self.mine:
-            token = ctypes.create_string_buffer(_TOKEN)
-            memory = self.device.call.ad_memory_shared(self.handles[rank], values[rank].nbytes, token)
-            own[rank] = self._kept(rank, memory, values[rank])
-            told += rank.to_bytes(8, "little") + token.raw
-        return self._reach(own, self._tell(told))
-
-    def _reach(self, known: dict[int, int], told: Sequence[bytes]) -> list[int]:
-        """Memory of the ranks of other processes, too."""
-        size = 8 + _TOKEN
-        for data in told:
-            for at in range(0, len(data), size):
-                rank = int.from_bytes(data[at : at + 8], "little")
-                if rank in known:
-                    continue
-                memory = self.device.call.ad_memory_reached(self._any, data[at + 8 : at + size])
-                if not memory:
-                    raise Unsupported(f"memory of rank {rank}: {self.device.why()}")
-                self._reached.append(int(memory))
-                known[rank] = int(memory)
-        if sorted(known) != list(range(self.ranks)):
-            raise Invalid(f"ranks {sorted(known)} told of their memory, of {self.ranks} ranks")
-        return [known[rank] for rank in range(self.ranks)]
-
-    @property
-    def _any(self) -> int:
-        return self.handles[self.mine[0]]
-
-    def memory(self, rank: int, values: Array) -> int:
-        """Memory of a rank with these values, until the group is closed or it is given back."""
-        return self._kept(rank, self.device.call.ad_memory_new(self.handles[rank], values.nbytes), values)
-
-    def _kept(self, rank: int, found: int | None, values: Array) -> int:
-        if not found:
-            raise Unsupported(f"{values.nbytes} bytes for rank {rank}: {self.device.why()}")
-        self._memory.append((self.handles[rank], int(found)))
-        self.bring(rank, int(found), values)
-        return int(found)
-
-    def joined(self, values: Sequence[Array] | Mapping[int, Array]) -> list[int]:
-        """Memory of all ranks that lies alike at all of them: what switches do, they do there. Until the group is
-        closed or it is given back. Unsupported where there are no such switches. Of several processes each gives the
-        values of its ranks."""
-        if self._tell is not None:
-            mine = {rank: values[rank] for rank in self.mine}
-            try:
-                return self._joined_everywhere(mine)
-            except Unsupported:
-                self.device.call.ad_joint_dropped()
-                raise
-        assert not isinstance(values, Mapping)
-        found, ranks = (c_void_p * self.ranks)(), (c_void_p * self.ranks)(*self.handles.values())
-        if self.device.call.ad_joint_new(self.ranks, ranks, max(one.nbytes for one in values), found):
-            raise Unsupported(self.device.why())
-        self._joined.append(int(found[0] or 0))
-        places = [int(one or 0) for one in found]
-        for rank, (place, one) in enumerate(zip(places, values, strict=True)):
-            self.bring(rank, place, one)
-        return places
-
-    def _joined_everywhere(self, values: Mapping[int, Array]) -> list[int]:
-        """Step by step; where one process cannot, none can."""
-        call, size = self.device.call, 8 + _TOKEN
-        told = self._agreed(max(one.nbytes for one in values.values()).to_bytes(8, "little"))
-        most = max(int.from_bytes(one, "little") for one in told)
-        token, good = ctypes.create_string_buffer(_TOKEN), True
-        if 0 in self.handles:
-            good = not call.ad_joint_make(self.handles[0], self.ranks, most, token)
-        made = next(one for one in self._agreed((token.raw if 0 in self.handles else b"") if good else None) if one)
-        good = not any(call.ad_joint_enter(handle, made) for handle in self.handles.values())
-        self._agreed(b"" if good else None)
-        known, own = dict[int, int](), b""
-        for rank, handle in self.handles.items():
-            known[rank] = int(call.ad_joint_own(handle, token) or 0)
-            own += rank.to_bytes(8, "little") + token.raw
-        for data in self._agreed(own if all(known.values()) else None):
-            for at in range(0, len(data), size):
-                rank = int.from_bytes(data[at : at + 8], "little")
-                if rank not in known:
-                    known[rank] = int(call.ad_joint_reached(self._any, data[at + 8 : at + size]) or 0)
-        good = all(known.values())
-        places = [known[rank] for rank in range(self.ranks)]
-        self._agreed(b"" if good else None)
-        if call.ad_joint_all(self.ranks, (c_void_p * self.ranks)(*places)):
-            good = False
-        self._agreed(b"" if good else None)
-        self._joined.append(places[0])
-        for rank, one in values.items():
-            self.bring(rank, places[rank], one)
-        return places
-
-    def _agreed(self, data: bytes | None) -> list[bytes]:
-        """What all tell; Unsupported where one of them cannot (None)."""
-        assert self._tell is not None
-        told = self._tell(b"" if data is None else b"+" + data)
-        if not all(told):
-            raise Unsupported(self.device.why() if data is None else "another process has no memory that switches know")
-        return [one[1:] for one in told]
-
-    def bring(self, rank: int, memory: int, values: Array) -> None:
-        if self.device.call.ad_bring(self.handles[rank], memory, values.ctypes.data, values.nbytes):
-            raise Unsupported(self.device.why())
-
-    def fetch(self, rank: int, memory: int, into: Array) -> None:
-        if self.device.call.ad_fetch(self.handles[rank], into.ctypes.data, memory, into.nbytes):
-            raise Unsupported(self.device.why())
-
-    def copy(self, rank: int, to: int, memory: int, nbytes: int) -> None:
-        """By the device itself, within the memory of a rank: until it is done."""
-        if self.device.call.ad_copy(self.handles[rank], to, memory, nbytes):
-            raise Unsupported(self.device.why())
-
     def plan(self, tables: Sequence[Table]) -> DevicePlan:
         """In all processes: the first by packets needs boxes that all reach."""
         if any(one.packets for one in tables) and not self._boxes:
@@ -183,7 +61,7 @@ class Group:
             for rank, box in enumerate(self.everywhere(dict.fromkeys(self.mine, empty))):
                 for handle in self.handles.values():
                     self.device.call.ad_rank_box(handle, rank, box)
-        return DevicePlan(self, tables)
+        return DevicePlan(self.device, self.handles, tables)
 
     def run(  # noqa: PLR0913
         self, plan: DevicePlan, unit: int, inputs: Sequence[Array] | None, outputs: Sequence[Array], op: str = "sum", *,
@@ -275,31 +153,15 @@ class Group:
         if code:
             raise Invalid(self.device.why())
 
-    @contextmanager
-    def for_a_while(self) -> Iterator[None]:
-        """Memory that is asked for within is given back behind."""
-        kept, joined = len(self._memory), len(self._joined)
-        try:
-            yield
-        finally:
-            self._give_back(kept, joined)
-
-    def _give_back(self, kept: int = 0, joined: int = 0) -> None:
-        while len(self._joined) > joined:
-            self.device.call.ad_joint_free(self._any, self._joined.pop())
-        while len(self._memory) > kept:
-            self.device.call.ad_memory_free(*self._memory.pop())
-
     def close(self) -> None:
         """In all processes: nobody gives memory back that another may still reach."""
         if self._tell is not None and self.handles:
             self._tell(b"")
+        self._forget()
         self._close()
 
     def _close(self) -> None:
-        while self._reached:
-            self.device.call.ad_memory_left(self._any, self._reached.pop())
-        self._give_back()
+        self._let_go()
         while self.handles:
             self.device.call.ad_rank_free(self.handles.popitem()[1])
 
@@ -344,44 +206,23 @@ class Captured:
             raise Invalid(group.device.why())
 
     def counted(self) -> int:
-        """Once these streams are through: how many calls they made, behind which the group goes on."""
-        group, found = self._group, c_uint64()
-        if group.device.call.ad_graph_counted(self._handle, ctypes.byref(found)):
-            raise Invalid(group.device.why())
+        """Once these streams are through: how many calls they made, behind which the group goes on. TimedOut where
+        they were stopped; Invalid where some rank made fewer than others: then it goes on behind the last of all."""
+        group, found = self._group, c_uint64(self._group.number % CALLS)
+        code = group.device.call.ad_graph_counted(self._handle, ctypes.byref(found))
         many = (found.value - group.number) % CALLS
         group.number += many
+        if code:
+            raise (TimedOut if code == _STOPPED else Invalid)(group.device.why())
         return many
+
+    def stop(self) -> None:
+        """By any thread, a timer above all: calls on streams of a program that wait for what does not come end, and so
+        do those behind them, until `count` is told again. What they were to write is not whole. On a GPU all else that
+        runs there by this package ends, too."""
+        self._group.device.call.ad_graph_stop(self._handle)
 
     def close(self) -> None:
         if self._handle:
             self._group.device.call.ad_graph_free(self._handle)
             self._handle = 0
-
-
-class DevicePlan:
-    """The tables of all ranks of a group, those of its own ranks as its device has them."""
-
-    def __init__(self, group: Group, tables: Sequence[Table]) -> None:
-        self._device = group.device
-        self.streams, self.sliced = max(one.streams for one in tables), all(one.sliced for one in tables)
-        self.packets = any(one.packets for one in tables)
-        self.handles: dict[int, int] = {}
-        for rank in group.mine:
-            words = np.ascontiguousarray(tables[rank].words, np.int64)
-            handle = self._device.call.ad_plan_new(group.handles[rank], words.ctypes.data, len(words))
-            if not handle:
-                raise Invalid(f"the device table of rank {rank}: {self._device.why()}")
-            self.handles[rank] = handle
-
-    def fits(self, unit: int, dtype: np.dtype[Any]) -> bool:
-        """Whether its packets have room in the boxes of these ranks."""
-        call, most = self._device.call, self._device.call.ad_box_bytes() // 2
-        return all(call.ad_plan_box(one, unit, type_number(dtype)) <= most for one in self.handles.values())
-
-    def scratch(self, rank: int, unit: int) -> int:
-        """Elements of scratch at a rank, where a unit of weight has so many."""
-        return int(self._device.call.ad_plan_scratch(self.handles[rank], unit))
-
-    def __del__(self) -> None:
-        for handle in getattr(self, "handles", {}).values():
-            self._device.call.ad_plan_free(handle)

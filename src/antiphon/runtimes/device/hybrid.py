@@ -24,7 +24,8 @@ from antiphon.core.topology import Topology
 from antiphon.errors import Infeasible, Invalid, Unsupported
 from antiphon.planners.trees.hybrid import split
 from antiphon.planners.trees.restrict import of_kinds
-from antiphon.runtimes.device.group import DevicePlan, Group
+from antiphon.runtimes.device.group import Group
+from antiphon.runtimes.device.plans import DevicePlan
 from antiphon.select import plan
 
 Work = Callable[[int, int], None]  # makes the call for so many elements, from one on

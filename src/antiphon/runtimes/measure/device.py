@@ -18,12 +18,14 @@ from antiphon.core.program.kinds import INPUT, OUTPUT, SCRATCH
 from antiphon.core.schedule import Schedule
 from antiphon.errors import Missing, Unsupported
 from antiphon.lower.device.packets import PACKED
-from antiphon.lower.device.table import tables
+from antiphon.lower.device.table import Table, tables
 from antiphon.runtimes.device.beside import Library
 from antiphon.runtimes.device.functions import Device, device
-from antiphon.runtimes.device.group import DevicePlan, Group
+from antiphon.runtimes.device.group import Group
 from antiphon.runtimes.device.hybrid import Hybrid, slow_plan, work_of
-from antiphon.runtimes.device.shares import TABLES, Choice, choices, chosen, frontier, timed
+from antiphon.runtimes.device.kept import Question, band_of, here, plan_of, put, read, tried_of
+from antiphon.runtimes.device.plans import DevicePlan
+from antiphon.runtimes.device.shares import TABLES, Choice, choices, timed
 from antiphon.runtimes.engine.build import library
 from antiphon.runtimes.measure.case import Case, Heard, How, Row, Runnable, Runtime, heats
 from antiphon.runtimes.measure.local import Seats, refuse_too_large
@@ -92,6 +94,10 @@ class _OnDevice(Runtime):
                     heard(number, {**row, **more, "agree": seat.agree()})
 
 
+def _about(schedule: Schedule) -> str:
+    return f"{schedule.collective.kind} by {schedule.provenance.get('planner', 'a plan')}"
+
+
 def _slow(one: Runnable, nbytes: int) -> Schedule:
     return slow_plan(one.schedule, one.topology, nbytes)
 
@@ -137,21 +143,21 @@ class Hip(Cuda):
 
 class _Ready(NamedTuple):
     """A plan at a size: its tables, the best of the ways to make a call, the memory of all ranks, and what was tried
-    that no other beats with as few blocks, with seconds."""
+    that no other beats with as few blocks, with seconds; `source`: where that is from."""
 
     plans: Plans
     best: Choice
     where: NDArray[np.uintp]
     lengths: NDArray[np.int64]
     frontier: list[tuple[Choice, float]]
+    source: str = ""
 
     @property
     def told(self) -> Row:
         if not self.frontier:
             return {}
-        return {
-            "choice": self.best._asdict(), "frontier": [{**one._asdict(), "seconds": s} for one, s in self.frontier]
-        }  # fmt: skip
+        line = [{**one._asdict(), "seconds": seconds} for one, seconds in self.frontier]
+        return {"choice": self.best._asdict(), "frontier": line, "choice_from": self.source}
 
 
 class _Seats(Seats):
@@ -195,16 +201,26 @@ class _Seats(Seats):
     def ready(
         self, schedule: Schedule, names: Sequence[str], known: Callable[[Plans, int, int], Iterator[Choice]]
     ) -> _Ready:
-        """With the choice that is the best here, of those known."""
+        """With the choice that is the best here, of those known: as it was kept, or timed now, and kept."""
         case, group = self.case, self.group
-        plans = self._plans(schedule, names)
+        made = self._tables(schedule, names)
+        plans = self._plans(made)
         where, lengths = self._with_scratch(plans)
         some = list(known(plans, group.blocks, case.nbytes))
         if len(some) < 2:
             return _Ready(plans, some[0], where, lengths, [])
-        with self._elsewhere(lengths) as spare:
-            found = timed(lambda one: self._go(plans, one, spare, lengths), iter(some))
-        return _Ready(plans, chosen(found), where, lengths, frontier(found))
+        asked = Question(
+            machine=here(), device=group.devices, build=group.device.build, tried=tried_of(some),
+            plan=plan_of({name: made[name] for name in plans}), band=band_of(case.nbytes), dtype=case.dtype,
+            op=case.op or "", in_place=case.in_place, alike=self.alike, ranks=group.ranks, blocks=group.blocks,
+            threads=group.threads,
+        )  # fmt: skip
+        found, wrong = read(asked, some)
+        if found is None:
+            with self._elsewhere(lengths) as spare:
+                spent = timed(lambda one: self._go(plans, one, spare, lengths), iter(some))
+            found = put(asked, _about(schedule), spent, wrong)
+        return _Ready(plans, found.best, where, lengths, found.frontier, found.source)
 
     def ours(self, ready: _Ready) -> Callable[[], None]:
         return self.by_us(lambda: self._go(ready.plans, ready.best, ready.where, ready.lengths))
@@ -268,24 +284,26 @@ class _Seats(Seats):
         finally:
             opened.close()
 
-    def _plans(self, schedule: Schedule, names: Sequence[str]) -> Plans:
-        """Those of the tables that there are for this schedule and size."""
-        case, found = self.case, dict[str, DevicePlan]()
+    def _tables(self, schedule: Schedule, names: Sequence[str]) -> dict[str, list[Table]]:
+        """Those that there are for this schedule and size."""
+        case, found = self.case, dict[str, list[Table]]()
         for name in names:
             if name == "packets" and case.nbytes > PACKED and len(names) > 1:
                 continue
             streams = min(STREAMS, self.group.blocks)
             try:
-                made = tables(schedule, in_place=case.in_place, streams=streams, **TABLES[name])
+                found[name] = tables(schedule, in_place=case.in_place, streams=streams, **TABLES[name])
             except Unsupported:
                 if name == names[0]:
                     raise
-                continue
-            plan = self.group.plan(made)
-            if plan.fits(case.unit, self.dtype):
-                found[name] = plan
+        return found
+
+    def _plans(self, made: Mapping[str, Sequence[Table]]) -> Plans:
+        """Those of them that have room."""
+        some = {name: self.group.plan(one) for name, one in made.items()}
+        found = {name: plan for name, plan in some.items() if plan.fits(self.case.unit, self.dtype)}
         if not found:
-            raise Unsupported(f"{case.nbytes} bytes are too many for packets")
+            raise Unsupported(f"{self.case.nbytes} bytes are too many for packets")
         return found
 
     def _go(self, plans: Plans, how: Choice, where: NDArray[np.uintp], lengths: NDArray[np.int64]) -> None:

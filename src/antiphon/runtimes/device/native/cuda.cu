@@ -7,6 +7,7 @@
 #define hipHostAllocMapped hipHostMallocMapped
 #define hipHostAllocPortable hipHostMallocPortable
 #define hipFreeHost hipHostFree
+#define hipDeviceProp hipDeviceProp_t
 #else
 #include <cuda_runtime.h>
 #define cuda(NAME) cuda##NAME
@@ -16,6 +17,7 @@
 
 #include <map>
 #include <memory>
+#include <string>
 
 #include "bind.h"
 #include "device.h"
@@ -122,6 +124,7 @@ struct Queue {
 /* What ranks of one device share: they are launched together. */
 struct Device {
     int number = 0;
+    std::string about; /* in words */
     cuda(Stream_t) stream = nullptr;
     std::vector<Rank *> ranks, begun;
     Run *runs = nullptr; /* of the device, as is all that follows */
@@ -155,6 +158,12 @@ struct Plan {
 
 std::vector<Device *> devices;
 
+}  // namespace
+
+#include "cuda_about.h"
+
+namespace {
+
 Device *device_of(u32 rank) {
     int count = 0;
     cuda(Error_t) code;
@@ -168,6 +177,7 @@ Device *device_of(u32 rank) {
         FAILS(cuda(HostAlloc)((void **)&made->stop_here, sizeof(u32), cuda(HostAllocMapped))) ||
         FAILS(cuda(HostGetDevicePointer)((void **)&made->stop, made->stop_here, 0)))
         return delete made, nullptr;
+    if (!told_of(*made, count)) return delete made, nullptr;
     *made->stop_here = 0;
     for (int other = 0; other < count; ++other) {
         int reaches = 0;
@@ -248,6 +258,8 @@ void ad_rank_free(void *rank_) {
     (void)cuda(Free)(rank->peers_there);
     delete rank;
 }
+
+const char *ad_rank_device(void *rank) { return ((Rank *)rank)->device->about.c_str(); }
 
 void *ad_memory_new(void *rank, size_t bytes) {
     cuda(Error_t) code;

@@ -38,6 +38,7 @@ struct Captured {
 
 struct Graph {
     std::vector<std::unique_ptr<Captured>> all;
+    bool stopped = false; /* on streams of a program */
 };
 
 /* The run of a rank with copies of all that other calls change. */
@@ -131,6 +132,7 @@ int ad_graph_begin(void *graph, u64 call) {
 
 int ad_graph_count(void *graph, u64 call) {
     cuda(Error_t) code;
+    ((Graph *)graph)->stopped = false;
     for (auto &one : ((Graph *)graph)->all) {
         *one->device->stop_here = 0;
         for (Rank *rank : one->ranks) rank->failed = false, rank->boxes.stopped();
@@ -142,6 +144,12 @@ int ad_graph_count(void *graph, u64 call) {
     return 0;
 }
 
+/* Kernels look at this number while they wait; nothing is asked of the devices, which may be busy with them. */
+void ad_graph_stop(void *graph) {
+    ((Graph *)graph)->stopped = true;
+    for (auto &one : ((Graph *)graph)->all) __atomic_store_n(one->device->stop_here, 1, __ATOMIC_RELEASE);
+}
+
 int ad_graph_ask(void *graph, void *const *streams) {
     for (auto &one : ((Graph *)graph)->all) ask_call(*one, (cuda(Stream_t))streams[one->number]);
     return wrong_now();
@@ -149,17 +157,18 @@ int ad_graph_ask(void *graph, void *const *streams) {
 
 int ad_graph_counted(void *graph, u64 *call) {
     cuda(Error_t) code;
-    bool first = true;
+    bool first = true, alike = true;
     for (auto &one : ((Graph *)graph)->all) {
         u64 found = 0;
         if (FAILS(cuda(SetDevice)(one->device->number)) ||
             FAILS(cuda(Memcpy)(&found, one->counter, sizeof found, cuda(MemcpyDeviceToHost))))
             return 1;
-        if (!first && found != *call) return why = "not all ranks have made the same calls", 1;
+        alike &= first || found == *call;
         for (Rank *rank : one->ranks) rank->boxes.stopped();
-        *call = found, first = false;
+        *call = first ? found : furthest(*call, found), first = false;
     }
-    return 0;
+    if (((Graph *)graph)->stopped) return why = "these calls were stopped", 2;
+    return alike ? 0 : (why = "not all ranks have made the same calls", 1);
 }
 
 void *ad_stream_new(void *rank) {

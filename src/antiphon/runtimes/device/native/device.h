@@ -10,6 +10,8 @@ SEEN const char *ad_why();
 /* A rank with room for so many blocks of so many threads; NULL: it cannot be had. */
 SEEN void *ad_rank_new(u32 rank, u32 ranks, u32 blocks, u32 threads);
 SEEN void ad_rank_free(void *rank);
+/* The device of a rank in words: what it is, where, and how others are reached from it; as long as there is the rank. */
+SEEN const char *ad_rank_device(void *rank);
 
 /* Memory of zeros that all ranks of this process can reach. */
 SEEN void *ad_memory_new(void *rank, size_t bytes);
@@ -39,6 +41,9 @@ SEEN void *ad_joint_own(void *rank, void *token);
 SEEN void *ad_joint_reached(void *rank, const void *token);
 SEEN int ad_joint_all(u32 ranks, void *const *memory);
 SEEN void ad_joint_dropped();
+/* The same of memory that another library gave, with its multicast address: until it is told to be gone. */
+SEEN void ad_joint_known(u32 ranks, void *const *memory, size_t bytes, void *all);
+SEEN void ad_joint_gone(void *memory);
 
 /* Where the signals of a rank are, as this one sees them: blocks * ranks numbers. */
 SEEN void ad_rank_signals(void *rank, u32 peer, u64 *signals);
@@ -81,6 +86,9 @@ SEEN void ad_graph_free(void *graph);
 SEEN int ad_graph_count(void *graph, u64 call);
 SEEN int ad_graph_ask(void *graph, void *const *streams);
 SEEN int ad_graph_counted(void *graph, u64 *call);
+/* By any thread: what is asked for on those streams ends, as errors, until the next call is told. 2 of ad_graph_counted: so it was;
+ * 1: it cannot be told, or not all have made the same calls. Then `call` is the furthest of them. */
+SEEN void ad_graph_stop(void *graph);
 
 /* Streams as a program has them, of the device of a rank. From `keep` on what is asked for is kept instead of done, until
  * `kept`: that may be asked for again and again, on any stream of this device. 0: done. */

@@ -217,6 +217,8 @@ void *ad_rank_new(u32 rank, u32 ranks, u32 blocks, u32 threads) {
 
 void ad_rank_free(void *rank) { delete (Rank *)rank; }
 
+const char *ad_rank_device(void *) { return "threads of a processor"; }
+
 void *ad_memory_new(void *, size_t bytes) { return calloc(1, bytes + !bytes); }
 void ad_memory_free(void *, void *memory) { is_mapped(memory) ? ad_memory_left(nullptr, memory) : free(memory); }
 
@@ -293,11 +295,13 @@ int prepare(Rank &rank, Plan &plan, u64 call, i64 unit, int type, int op, u32 la
     return 0;
 }
 
+/* It was stopped before, perhaps. */
+void go_on(Rank &rank) { __atomic_store_n(&rank.stop, 0, __ATOMIC_RELAXED); }
+
 /* All threads of a rank, whose lock is held. */
 void begin(Rank &rank, u64 call, u32 used) {
     if (u64 *mine = rank.peers[rank.rank].box; mine && empties(call))
         for (int i = 0; i < BOX; ++i) post(mine + half_of(call) + i, 0);
-    __atomic_store_n(&rank.stop, 0, __ATOMIC_RELAXED);
     rank.used = used;
     rank.busy = rank.used * rank.threads;
     rank.failed.store(0, std::memory_order_relaxed);
@@ -314,6 +318,7 @@ int ad_start(void *rank_, void *plan, u64 call, i64 unit, int type, int op, u32 
     const std::lock_guard<std::mutex> hold(rank.lock);
     const Head &head = ((Plan *)plan)->table.head;
     rank.run.opens = rank.boxes.opens(call, head.atoms > 0, head.hears && unit > 0);
+    go_on(rank);
     begin(rank, call, (u32)((Plan *)plan)->table.head.blocks * lanes);
     return 0;
 }

@@ -14,6 +14,7 @@ struct Graph {
         u64 counter;
     };
     std::vector<OfRank> all;
+    std::atomic<bool> stopped{false};
 };
 
 /* By the thread of a stream: to its end. */
@@ -48,14 +49,23 @@ int ad_graph_begin(void *graph_, u64 call) {
         const std::lock_guard<std::mutex> hold(one.rank->lock);
         one.rank->run = one.run;
         one.rank->boxes.stopped();
+        go_on(*one.rank);
         begin(*one.rank, call, one.used);
     }
     return 0;
 }
 
-int ad_graph_count(void *graph, u64 call) {
-    for (Graph::OfRank &one : ((Graph *)graph)->all) one.counter = call;
+int ad_graph_count(void *graph_, u64 call) {
+    Graph &graph = *(Graph *)graph_;
+    graph.stopped.store(false);
+    for (Graph::OfRank &one : graph.all) one.counter = call, go_on(*one.rank);
     return 0;
+}
+
+void ad_graph_stop(void *graph_) {
+    Graph &graph = *(Graph *)graph_;
+    graph.stopped.store(true);
+    for (Graph::OfRank &one : graph.all) __atomic_store_n(&one.rank->stop, 1, __ATOMIC_RELAXED);
 }
 
 int ad_graph_ask(void *graph, void *const *streams) {
@@ -64,12 +74,16 @@ int ad_graph_ask(void *graph, void *const *streams) {
     return 0;
 }
 
-int ad_graph_counted(void *graph, u64 *call) {
-    const std::vector<Graph::OfRank> &all = ((Graph *)graph)->all;
-    *call = all[0].counter;
-    for (const Graph::OfRank &one : all)
-        if (one.counter != *call || one.rank->failed.load()) return why = "not all ranks have made the same calls", 1;
-    return 0;
+int ad_graph_counted(void *graph_, u64 *call) {
+    Graph &graph = *(Graph *)graph_;
+    bool alike = true;
+    *call = graph.all[0].counter;
+    for (const Graph::OfRank &one : graph.all) {
+        alike &= one.counter == *call && !one.rank->failed.load();
+        *call = furthest(*call, one.counter);
+    }
+    if (graph.stopped.load()) return why = "these calls were stopped", 2;
+    return alike ? 0 : (why = "not all ranks have made the same calls", 1);
 }
 
 void *ad_stream_new(void *rank) { return new Queue(&((Rank *)rank)->stop); }

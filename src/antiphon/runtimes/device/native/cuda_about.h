@@ -1,0 +1,30 @@
+/* Devices in words. Part of cuda.cu. */
+#pragma once
+
+namespace {
+
+/* What it is, where, and how well others are reached. */
+bool told_of(Device &device, int count) {
+    cuda(Error_t) code;
+    cuda(DeviceProp) found;
+    char bus[64] = "", text[512];
+    int driver = 0;
+    if (FAILS(cuda(GetDeviceProperties)(&found, device.number)) || FAILS(cuda(DeviceGetPCIBusId)(bus, sizeof bus, device.number)) ||
+        FAILS(cuda(DriverGetVersion)(&driver)))
+        return false;
+    snprintf(text, sizeof text, "%s %d.%d, %d processors, driver %d, %s", found.name, found.major, found.minor,
+             found.multiProcessorCount, driver, bus);
+    device.about = text;
+    for (int other = 0; other < count; ++other) {
+        int well = 0;
+        if (other == device.number) continue;
+        if (FAILS(cuda(DeviceGetP2PAttribute)(&well, cuda(DevP2PAttrPerformanceRank), device.number, other))) {
+            (void)cuda(GetLastError)();
+            well = -1;
+        }
+        device.about += (other ? " " : ", ") + std::to_string(other) + ":" + std::to_string(well);
+    }
+    return true;
+}
+
+}  // namespace
