@@ -6,7 +6,19 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from antiphon.api import _given
-from antiphon.api._checked import checked, dtype, operator, path, per_byte, public, several, size, text, whole
+from antiphon.api._checked import (
+    checked,
+    dtype,
+    operator,
+    path,
+    per_byte,
+    public,
+    several,
+    size,
+    text,
+    whole,
+    yes_or_no,
+)
 from antiphon.errors import Invalid, unknown
 
 if TYPE_CHECKING:
@@ -38,8 +50,8 @@ def bench(  # type: ignore[overload-overlap]  # a collective is named otherwise
 @overload
 def bench(  # type: ignore[overload-overlap]  # a collective is named otherwise
     what: Literal["loggp"], *, nbytes: Sizes | None = None, on: str = "mpi", n: int = 16, repetitions: int = 7,
-    iterations: int = 20, warmup: int = 3, mpiexec: str = "", timeout: Seconds = 600.0,
-    progress: Callable[[str], None] | None = None,
+    iterations: int = 20, warmup: int = 3, mpiexec: str = "", timeout: Seconds = 600.0, ranks: int | None = None,
+    between: bool = False, progress: Callable[[str], None] | None = None,
 ) -> list[RoundTrip] | None: ...  # fmt: skip
 
 
@@ -84,7 +96,8 @@ def bench(what: Any, topology: Any = None, nbytes: Any = None, **how: Any) -> An
     `timeout`: seconds after which it is given up.
     `progress`: hears every row; for `fit`, a line now and then.
     `plans`: for genmodel: "cps", "incast" or "ring".
-    `n`, `repetitions`: for loggp: messages sent one after the other, and rows of each measurement.
+    `n`, `repetitions`: for loggp: messages sent one after the other, and rows of each measurement; with `ranks` also
+    how many messages go at once among so many, `between`: from half of these ranks to the other, which is elsewhere.
     `most`, `repeat`, `threads`: for memory: vectors added at once, runs of each, and threads that add.
     """
     if isinstance(what, str) and what in ("genmodel", "loggp", "memory"):
@@ -106,8 +119,9 @@ def _for_fit(what: str, nbytes: Any, how: dict[str, Any]) -> Any:
 
     positive = whole(1)
     given = checked(
-        how, ranks=positive, plans=several(text), n=positive, repetitions=positive, most=positive, threads=positive
-    )
+        how, ranks=positive, plans=several(text), n=positive, repetitions=positive, most=positive, threads=positive,
+        between=yes_or_no,
+    )  # fmt: skip
     if what == "memory":
         from antiphon.runtimes.measure.bench_memory import bench_memory
 

@@ -77,6 +77,13 @@ def _loggp(
         typer.Option("--nbytes", metavar="SIZE", help="a size or a range; again for more (default 1B:1MiB)"),
     ] = None,
     messages: Annotated[int, typer.Option("--messages", metavar="N", help="sent one after the other")] = 16,
+    ranks: Annotated[
+        int | None,
+        typer.Option("-n", "--ranks", metavar="N", help="also how many messages go at once among N (the radices)"),
+    ] = None,
+    between: Annotated[
+        bool, typer.Option("--between", help="the second half of the ranks is elsewhere: measure from half to half")
+    ] = False,
     repeat: Annotated[int, typer.Option("--repeat", metavar="N", help="rows of each measurement")] = 7,
     iterations: Iterations = 20,
     warmup: Warmup = 3,
@@ -87,7 +94,8 @@ def _loggp(
 ) -> None:
     """Measure what `fit loggp` reads: parametrized round trips between two ranks, as schedules that our engine runs.
 
-    Starts both processes by itself; under mpiexec or srun it is one of them. What arrives is checked.
+    With -n how many messages a rank sends and receives at once, and with --between a host. Starts the processes by
+    itself; under mpiexec or srun it is one of them. What arrives is checked.
     """
     from antiphon.cost.fit import write_round_trips
     from antiphon.runtimes.measure.bench_loggp import SIZES, bench_loggp
@@ -97,7 +105,7 @@ def _loggp(
     rows = bench_loggp(
         parse_sizes(nbytes, "--nbytes") if nbytes else SIZES, n=messages, repetitions=repeat,
         iterations=iterations, warmup=warmup, on=on, mpiexec=mpiexec,
-        timeout=parse_seconds(timeout, "--timeout", bare=True), progress=say,
+        timeout=parse_seconds(timeout, "--timeout", bare=True), ranks=ranks, between=between, progress=say,
     )  # fmt: skip
     if rows is None:  # another of the processes reports
         return

@@ -9,7 +9,7 @@ from html import escape
 
 import numpy as np
 
-from antiphon.cost.fit import Estimate, GenmodelFit, LogGPFit, MemoryFit, RoundTrip
+from antiphon.cost.fit import AT_ONCE, OPEN, Estimate, GenmodelFit, LogGPFit, MemoryFit, RoundTrip
 from antiphon.show.columns import paragraph, table
 from antiphon.show.pictures.chart import COLOURS, FONT
 from antiphon.show.words import plural
@@ -97,16 +97,35 @@ def loggp_text(found: LogGPFit) -> str:
             *paragraph(f"LogGP fitted to {what}", ""),
             *table(["sizes", "", "value", "between", "state"], cells),
             *paragraph(note),
+            *_radices(found),
             *_missing(found.misses),
             *(line for said in found.notes for line in paragraph(f"note: {said}", rest="    ")),
         ]
     )
 
 
+def _radices(found: LogGPFit) -> list[str]:
+    """How many messages go at once, where that was measured."""
+    if not found.at_once:
+        return []
+    told = {
+        "device": "device_radix: a rank sends, and receives, at once",
+        "send": "  sends", "receive": "  receives", "node": "node_radix: a node sends to another at once",
+    }  # fmt: skip
+    rows = []
+    for name, what in told.items():
+        one = found.radices[name]
+        if one.state != OPEN:
+            rows.append([what, str(one.count or f"no limit up to {one.up_to}"), one.state])
+    return table(["messages", "", "state"], rows)
+
+
 def round_trips_text(rows: Sequence[RoundTrip]) -> str:
     """The medians over repetitions, a line for each size."""
     found: dict[int, list[list[float]]] = {}
     for row in rows:
+        if row.kind in AT_ONCE:
+            continue
         column = 3 if row.kind == "server" else 0 if row.n == 1 else 2 if row.delay else 1
         found.setdefault(row.nbytes, [[], [], [], []])[column].append(row.seconds)
     head = ["size", "one there and back", "several", "with delays", "receiving several"]
@@ -114,7 +133,24 @@ def round_trips_text(rows: Sequence[RoundTrip]) -> str:
         [format_size(size), *(format_seconds(float(np.median(c))) if c else "-" for c in columns)]
         for size, columns in sorted(found.items())
     ]
-    return "\n".join(table(head, told))
+    return "\n".join([*table(head, told), *_at_once_text(rows)])
+
+
+def _at_once_text(rows: Sequence[RoundTrip]) -> list[str]:
+    """The same of messages that begin at once, a line for each number of them."""
+    found: dict[tuple[str, int], dict[int, list[float]]] = {}
+    for row in rows:
+        if row.kind in AT_ONCE:
+            found.setdefault((row.kind, row.nbytes), {}).setdefault(row.n, []).append(row.seconds)
+    if not found:
+        return []
+    numbers = sorted({n for some in found.values() for n in some})
+    head = ["at once", *(f"{kind}, {format_size(size)}" for kind, size in found)]
+    told = [
+        [str(n), *(format_seconds(float(np.median(some[n]))) if n in some else "-" for some in found.values())]
+        for n in numbers
+    ]
+    return table(head, told)
 
 
 def _estimates(parameters: Iterable[Estimate], combinations: Sequence[Estimate]) -> list[str]:

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.cost.fit.linear import Floats
-from antiphon.cost.fit.loggp_tables import RTT, SERVER, RoundTrip
+from antiphon.cost.fit.loggp_radix import AtOnce
+from antiphon.cost.fit.loggp_tables import AT_ONCE, BURST, RTT, SERVER, RoundTrip
 from antiphon.errors import Invalid
 from antiphon.units import format_size
 
@@ -18,6 +19,9 @@ LEAST_SIZES, MOST_SIZES = 3, 300
 LEAST_ERROR = 1e-9  # of a median, relative: below this only rounding is left
 MANY = 8  # sizes from which on the scatter about lines through neighbours says something
 FEW = 3  # repetitions from which on their scatter does
+LEAST_TIME = 1e-10  # seconds: no processor does anything for a message in less
+FAR = 3.0  # a size of which repetitions scatter so many times as widely as others is believed as much less
+ALIKE = 1.1  # of what turns take large messages take no more
 NORMAL = 0.6745  # the median of |x| for normal x of deviation 1
 KINDS = {
     "one": "PRTT(1,0,s) (rtt of one message)",
@@ -44,7 +48,11 @@ class Cells:
     n_server: Floats
     delay: Floats
     server_delay: Floats
+    turns: Floats  # of `many`: turns more than one message takes, where gaps of ports limit
+    ports: float
+    shared: Floats | None  # where bytes are limited otherwise: what they take more, over what one message takes
     scatter: dict[str, float]  # relative, of a median, by its repetitions; 0: too few
+    own: dict[str, Floats]  # the same for each size by itself
 
     @cached_property
     def flat(self) -> Floats:
@@ -62,7 +70,7 @@ class Cells:
         eye = [np.eye(m, 4 * m, k * m) for k in range(4)]
         return {
             "half": eye[0] / 2,
-            "gap": (eye[1] - eye[0]) / (self.n_many - 1)[:, None],
+            "gap": (eye[1] - eye[0]) / self.turns.clip(1)[:, None],
             "o_s": (eye[2] - eye[0]) / (self.n_delayed - 1)[:, None],
             "o_r": eye[3],
         }
@@ -81,7 +89,10 @@ class Cells:
             for name, kind in (("gap", "many"), ("o_s", "delayed"), ("o_r", "server")):
                 bare = {other: float(other == kind) for other in KINDS}
                 parts[kind] = max(parts[kind], self._about_lines(name, shown, bare))
-        return np.concatenate([part * shown for part, shown in zip(parts.values(), self._shown(), strict=True)])
+        told = zip(parts.items(), self._shown(), strict=True)
+        return np.concatenate(
+            [np.where(self.own[kind] > FAR * part, self.own[kind], part) * shown for (kind, part), shown in told]
+        )
 
     def _shown(self) -> list[Floats]:
         """What the clock showed for each entry of `flat`; for the server per message."""
@@ -105,20 +116,31 @@ class Cells:
         """The standard error of every signal at every size."""
         return {name: np.sqrt(matrix**2 @ self.errors**2) for name, matrix in self.maps.items()}
 
+    def looked_at(self, name: str, error: Floats) -> Floats:
+        """The errors of a signal, infinite where it is no part of a line."""
+        if name == "gap" and (self.shared is not None or not self.turns.all()):
+            return np.full_like(error, np.inf)
+        if name == "o_r":
+            return np.where(self.server > LEAST_TIME, error, np.inf)
+        return np.where(self.long_enough, error, np.inf) if name == "o_s" else error
+
     @cached_property
     def long_enough(self) -> NDArray[np.bool_]:
-        """Where the delay covers the gap: o_s + d >= g + (s-1) G, or PRTT(n,d,s) says nothing of o_s."""
-        gap, o_s = self.signal("gap"), self.signal("o_s")
+        """Where the delay covers the gap: o_s + d >= g + (s-1) G, or PRTT(n,d,s) says nothing of o_s. Of several ports
+        each has the gap of as many messages."""
+        each = np.maximum(1 / (self.n_many - 1), np.where(self.turns > 0, 1 / (self.turns.clip(1) * self.ports), 0.0))
+        gap, o_s = (self.many - self.one) * each, self.signal("o_s")
         doubt = 3 * np.hypot(self.error_of["gap"], self.error_of["o_s"])
         enough: NDArray[np.bool_] = (self.delay >= gap) | (o_s + self.delay > gap + np.maximum(doubt, 0.01 * gap))
         return enough
 
 
-def cells_of(rows: Sequence[RoundTrip]) -> Cells:
+def cells_of(rows: Sequence[RoundTrip], at_once: Sequence[AtOnce] = ()) -> Cells:
     """Medians by kind and size. Invalid where a size lacks a kind, or has two of one. O(rows log rows)."""
     found: dict[str, dict[int, list[RoundTrip]]] = {kind: {} for kind in KINDS}
     for row in rows:
-        found[_kind(row)].setdefault(row.nbytes, []).append(row)
+        if row.kind not in AT_ONCE:
+            found[_kind(row)].setdefault(row.nbytes, []).append(row)
     for kind, name in KINDS.items():
         if not found[kind]:
             raise Invalid(f"no row of {name}: the fit needs all of {', '.join(KINDS.values())}")
@@ -132,19 +154,42 @@ def cells_of(rows: Sequence[RoundTrip]) -> Cells:
     def medians(kind: str, what: str) -> Floats:
         return np.array([np.median([_figure(row, what) for row in found[kind][size]]) for size in sizes])
 
+    n_many = medians("many", "n")
+    bursts = [one for one in at_once if one.kind == BURST]  # by size
+    small, large = (bursts[0], bursts[-1]) if bursts else (None, None)
+    shared = None if large is None else _over_one(large, n_many)
+    if small is None or large is None or shared is None or _alike(small, large, n_many, shared):
+        shared = None
     return Cells(
         np.array(sizes, float),
         medians("one", "seconds"),
         medians("many", "seconds"),
         medians("delayed", "excess"),
         medians("server", "each"),
-        medians("many", "n"),
+        n_many,
         medians("delayed", "n"),
         medians("server", "n"),
         medians("delayed", "delay"),
         medians("server", "delay"),
+        n_many - 1 if small is None else small.more(n_many),
+        float(small.count or 1) if small else 1.0,
+        shared,
         {kind: _scatter(found[kind].values(), kind) for kind in KINDS},
+        {kind: np.array([_own(found[kind][size], kind) for size in sizes]) for kind in KINDS},
     )
+
+
+def _over_one(burst: AtOnce, n: Floats) -> Floats:
+    """What n large messages take more than one, over half a round trip; one comes back in each."""
+    known = np.array(sorted(burst.measured)), np.array([burst.measured[number] for number in sorted(burst.measured)])
+    made: Floats = 2 * (np.interp(n, *known) / known[1][0] - 1)
+    return made
+
+
+def _alike(small: AtOnce, large: AtOnce, n: Floats, over: Floats) -> bool:
+    """Whether large messages go by the same ports, and nothing else limits them."""
+    same = (small.count, small.form) == (large.count, large.form)
+    return same and bool((over <= ALIKE * large.more(n)).all())
 
 
 def _kind(row: RoundTrip) -> str:
@@ -172,13 +217,17 @@ def _check(rows: Sequence[RoundTrip], what: str) -> None:
 
 
 def _scatter(cells: Iterable[Sequence[RoundTrip]], kind: str) -> float:
-    """The relative error of a median, typical of a kind: 1.25 deviations over the root of the repetitions."""
-    figure = {"delayed": "excess", "server": "each"}.get(kind, "seconds")
-    told = []
-    for rows in cells:
-        if len(rows) >= FEW:
-            values = np.array([_figure(row, figure) for row in rows])
-            shown = np.median([row.seconds for row in rows]) / (rows[0].n if kind == "server" else 1)
-            deviation = np.median(np.abs(values - np.median(values))) / NORMAL
-            told.append(1.2533 * deviation / shown / np.sqrt(len(rows)) * (1 + 0.8 / (len(rows) - 1)))
+    """The relative error of a median, typical of a kind."""
+    told = [_own(rows, kind) for rows in cells if len(rows) >= FEW]
     return float(np.median(told)) if told else 0.0
+
+
+def _own(rows: Sequence[RoundTrip], kind: str) -> float:
+    """The relative error of one median: 1.25 deviations over the root of the repetitions; 0: too few."""
+    if len(rows) < FEW:
+        return 0.0
+    figure = {"delayed": "excess", "server": "each"}.get(kind, "seconds")
+    values = np.array([_figure(row, figure) for row in rows])
+    shown = np.median([row.seconds for row in rows]) / (rows[0].n if kind == "server" else 1)
+    deviation = np.median(np.abs(values - np.median(values))) / NORMAL
+    return float(1.2533 * deviation / shown / np.sqrt(len(rows)) * (1 + 0.8 / (len(rows) - 1)))

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 from antiphon.cost.figures import FIGURES, Level, LogGP
 from antiphon.cost.fit.genmodel import GenmodelFit
-from antiphon.cost.fit.linear import DETERMINED, UNSEEN
+from antiphon.cost.fit.linear import DETERMINED, UNSEEN, WEAK
 from antiphon.cost.fit.loggp import LogGPFit
 from antiphon.cost.fit.memory import MemoryFit
 from antiphon.cost.profile import Incast, Profile
@@ -95,20 +95,31 @@ def loggp_profile(
     """A profile with this level; `into`: one more level of that profile, or its level of this name anew.
 
     A new level is outside of those with a name that are there already, so add them from the inmost to the outmost; the
-    level without a name stays the last. Invalid where nothing tells how long a byte or a message takes.
+    level without a name stays the last. Radices are those that the measurements tell; else those of `into`. Invalid
+    where nothing tells how long a byte or a message takes.
     """
     if all(regime.start[figure] == 0 for regime in found.regimes for figure in ("L", "o_s", "o_r", "g", "G")):
         raise Invalid("nothing to write into a profile: these measurements determine no figure")
     level = loggp_level(found, within, gamma)
     if into is None or into.loggp is None:
-        return replace(into or Profile(name), loggp=LogGP((level,)))
+        return replace(into or Profile(name), loggp=_limited(LogGP((level,)), found))
     there = list(into.loggp.levels)
     names = [other.within for other in there]
     if within in names:
         there[names.index(within)] = level
     else:
         there.insert(len(there) - ("" in names) if within else len(there), level)
-    return replace(into, loggp=replace(into.loggp, levels=tuple(there)))
+    return replace(into, loggp=_limited(replace(into.loggp, levels=tuple(there)), found))
+
+
+def _limited(given: LogGP, found: LogGPFit) -> LogGP:
+    """With the radices that are known; None: no limit was seen."""
+    device, node = (found.radices[name] for name in ("device", "node"))
+    if device.state in (DETERMINED, UNSEEN):
+        given = replace(given, device_radix=device.count)
+    if node.state in (DETERMINED, UNSEEN):
+        given = replace(given, node_radix=node.count)
+    return given
 
 
 def loggp_left_out(found: LogGPFit) -> list[str]:
@@ -120,4 +131,10 @@ def loggp_left_out(found: LogGPFit) -> list[str]:
             if not figure.usable:
                 told = "0" if figure.value is None else f"{figure.value:.3g}"
                 absent.append(f"{name} at {where} ({figure.state}: {told})")
+    if found.at_once:
+        absent += [
+            f"{name}_radix ({found.radices[name].state})"
+            for name in ("device", "node")
+            if found.radices[name].state == WEAK
+        ]
     return absent

@@ -11,7 +11,7 @@ and o_r from the receiver's side. L = PRTT(1,0,s)/2 - o_s - o_r - (s-1) G, at s 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -21,12 +21,14 @@ import numpy as np
 from antiphon.cost.fit._loggp_cells import Cells, cells_of
 from antiphon.cost.fit._loggp_lines import LEAST, line_map, segments, weights_of
 from antiphon.cost.fit.linear import CONFIDENCE, DETERMINED, OPEN, WEAK, Estimate, Floats
-from antiphon.cost.fit.loggp_tables import RTT, SERVER, RoundTrip
+from antiphon.cost.fit.loggp_radix import AtOnce, Radix, at_once, radices, remarks
+from antiphon.cost.fit.loggp_tables import AT_ONCE, RTT, SERVER, RoundTrip
 from antiphon.units import format_size
 
 NAMES = ("L", "o_s", "o_r", "g", "G")
 SURE = 0.99  # growth with the size is believed only if it is not 0 in 99 of 100 cases
 POOR = 0.1
+TWICE = 2.0  # what limits messages is certain where it takes so many times as long as the other
 SAME = 0.03  # figures that differ by such a part are no reason to see another protocol in them
 Row = Floats  # what multiplies each median of the cells
 
@@ -96,6 +98,12 @@ class LogGPFit:
     cells: Cells
     regimes: Sequence[Regime]
     breaks: Sequence[Break]
+    at_once: Sequence[AtOnce] = ()
+
+    @cached_property
+    def radices(self) -> dict[str, Radix]:
+        """How many messages a rank sends and receives at once, and a node: `send`, `receive`, `device`, `node`."""
+        return radices(self.at_once)
 
     def regime_of(self, nbytes: float) -> Regime:
         return next((regime for regime in self.regimes if nbytes <= regime.high), self.regimes[-1])
@@ -104,16 +112,30 @@ class LogGPFit:
     def fitted(self) -> Floats:
         """For every measured row the seconds that the fit says."""
         out = []
+        told = {(one.kind, one.nbytes): one.fitted for one in self.at_once}
         for row in self.measured:
+            if row.kind in AT_ONCE:
+                out.append(told[row.kind, row.nbytes][row.n])
+                continue
             regime, s = self.regime_of(row.nbytes), np.array([float(row.nbytes)])
             o_s, o_r = float(regime.line("o_s", s)[0]), float(regime.line("o_r", s)[0])
             if row.kind == SERVER:
                 out.append(row.n * (o_r + row.delay))
                 continue
-            gap = regime.start["g"] + (row.nbytes - 1) * regime.start["G"]
-            between = max(o_s + row.delay, gap) if row.delay else gap
-            out.append(2 * float(regime.half(s)[0]) + (row.n - 1) * between)
+            more = float(self.more[int(np.searchsorted(self.cells.sizes, row.nbytes))])
+            if row.delay:
+                more = max((row.n - 1) * (o_s + row.delay), more)
+            out.append(2 * float(regime.half(s)[0]) + (row.n > 1) * more)
         return np.array(out)
+
+    @cached_property
+    def more(self) -> Floats:
+        """By size, what several messages without delay take more than one."""
+        cells = self.cells
+        start = [self.regime_of(size).start for size in cells.sizes]
+        bytes_ = np.array([one["G"] for one in start]) * (cells.sizes - 1)
+        gaps: Floats = (np.array([one["g"] for one in start]) + bytes_) * cells.turns
+        return gaps if cells.shared is None else np.maximum(gaps, bytes_ * cells.shared)
 
     @cached_property
     def misses(self) -> tuple[float, float]:
@@ -121,8 +143,7 @@ class LogGPFit:
         cells = self.cells
         regimes = [self.regime_of(size) for size in cells.sizes]
         one = 2 * np.array([float(r.half(np.array([s]))[0]) for r, s in zip(regimes, cells.sizes, strict=True)])
-        gap = np.array([r.start["g"] + (s - 1) * r.start["G"] for r, s in zip(regimes, cells.sizes, strict=True)])
-        many = one + (cells.n_many - 1) * gap
+        many = one + self.more
         off = np.concatenate([one / cells.one, many / cells.many]) - 1
         return float(np.sqrt((off**2).mean())), float(np.abs(off).max())
 
@@ -153,6 +174,7 @@ class LogGPFit:
                 )
         for regime in self.regimes:
             yield from _remarks(regime)
+        yield from remarks(self.at_once)
         if self.misses[0] > POOR:
             yield (
                 f"the fit misses these round trips by {self.misses[0]:.0%} (root mean square): other work may have "
@@ -160,10 +182,12 @@ class LogGPFit:
             )
 
     def as_json(self) -> dict[str, Any]:
-        """Keys: regimes, breaks, error, measurements, sizes, rows, notes."""
+        """Keys: regimes, breaks, radices, at_once, error, measurements, sizes, rows, notes."""
         return {
             "regimes": [regime.as_json() for regime in self.regimes],
             "breaks": [found.as_json() for found in self.breaks],
+            "radices": {name: found.as_json() for name, found in self.radices.items()},
+            "at_once": [found.as_json() for found in self.at_once],
             "error": dict(zip(("rms", "largest"), self.misses, strict=True)),
             "measurements": len(self.measured),
             "sizes": [int(size) for size in self.cells.sizes],
@@ -184,11 +208,12 @@ def fit_loggp(measured: Sequence[RoundTrip]) -> LogGPFit:
     than that, the intervals are as much wider. Lines are robust (Huber's weights). Growth of L, o_s or o_r with the
     size is taken in only where it is certain (99 %), and a figure that comes out below 0 has no value.
     """
-    cells = cells_of(measured)
+    together = at_once(measured)
+    cells = cells_of(measured, together)
     signals = []
     for name in ("half", "gap", "o_s", "o_r"):
         error = np.hypot(cells.error_of[name], SAME * cells.signal(name))
-        signals.append((cells.signal(name), np.where(cells.long_enough, error, np.inf) if name == "o_s" else error))
+        signals.append((cells.signal(name), cells.looked_at(name, error)))
     starts, movable = segments(cells.sizes, signals)
     sizes = cells.sizes.astype(int).tolist()
     ends = [*starts[1:], len(sizes)]
@@ -197,7 +222,7 @@ def fit_loggp(measured: Sequence[RoundTrip]) -> LogGPFit:
         Break(sizes[at - 1], sizes[at], sizes[first], sizes[last])
         for at, (first, last) in zip(starts[1:], movable, strict=True)
     ]
-    return LogGPFit(measured, cells, regimes, breaks)
+    return LogGPFit(measured, cells, regimes, breaks, together)
 
 
 class _Fitter:
@@ -208,12 +233,10 @@ class _Fitter:
         self.sizes = cells.sizes[part]
         self.freedom = 1
         wide = []
-        usable = cells.long_enough[part]
         self.weights: dict[str, Floats] = {}
         freedom = 0
         for name in ("half", "gap", "o_s", "o_r"):
-            y, sd = cells.signal(name)[part], cells.error_of[name][part]
-            sd = np.where(usable, sd, np.inf) if name == "o_s" else sd
+            y, sd = cells.signal(name)[part], cells.looked_at(name, cells.error_of[name])[part]
             self.weights[name] = weights_of(self.sizes, (y, sd))
             left = int(np.isfinite(sd).sum()) - 2
             missed = 0.0
@@ -241,11 +264,12 @@ class _Fitter:
 
     def _gap(self, figures: dict[str, Estimate], start: dict[str, float]) -> Floats:
         """g and G; what comes out below 0 is left out and the other fitted alone. Returns rows of (s-1) G."""
-        matrix, x = self.cells.maps["gap"][self.part], self.sizes - 1
+        x = self.sizes - 1
         found: list[Row] = []
         columns, negative = [0, 1], {}
+        lines = self._lines if np.isfinite(self.cells.looked_at("gap", x)).all() else self._lines_of_ports()
         while columns:
-            found = list(line_map(x, self.weights["gap"], columns) @ matrix)
+            found = list(lines(columns))
             below = [c for c in columns if self._value(found[c]) < 0]
             if not below:
                 break
@@ -258,6 +282,37 @@ class _Fitter:
             figures[name] = self._estimate(name, negative.get(column, row))
         rows: Floats = x[:, None] * (found[1] if 1 in columns else np.zeros_like(self.cells.flat))[None, :]
         return rows
+
+    def _lines(self, columns: Sequence[int]) -> Floats:
+        """Rows of g and G."""
+        made: Floats = line_map(self.sizes - 1, self.weights["gap"], columns) @ self.cells.maps["gap"][self.part]
+        return made
+
+    def _lines_of_ports(self) -> Callable[[Sequence[int]], Floats]:
+        """The same where ports limit small messages, and what ranks share the large ones, or nothing does: sizes that
+        ports certainly limit tell g, while half round trips tell G."""
+        cells, x = self.cells, self.sizes - 1
+        half = cells.maps["half"][self.part]
+        gap = cells.maps["gap"][self.part]
+        turns = cells.turns[self.part]
+        slope = max(self._value((line_map(x, self.weights["half"], (0, 1)) @ half)[1]), 0.0)
+        shared = np.zeros_like(x) if cells.shared is None else cells.shared[self.part] * x * slope
+        sure = (turns > 0) & (gap @ cells.flat * turns > TWICE * shared)
+        design = np.zeros((2 * len(x), 4))  # g, G, half a round trip of one byte, what a byte more takes by ports
+        design[: len(x), 0], design[: len(x), 3] = 1.0, x / x.max()
+        design[len(x) :, 1], design[len(x) :, 2] = x / x.max(), 1.0
+        error = np.sqrt(gap**2 @ cells.errors**2)
+        weights = np.concatenate([np.where(sure, 1 / error**2, 0.0), self.weights["half"]])
+        root, matrix = np.sqrt(weights), np.concatenate([gap, half])
+
+        def lines(columns: Sequence[int]) -> Floats:
+            kept = [one for one in (*columns, 2, 3) if one or sure.any()]
+            out = np.zeros((4, len(cells.flat)))
+            out[kept] = np.linalg.pinv(design[:, kept] * root[:, None]) * root @ matrix
+            out[1] /= x.max()
+            return out[:2]
+
+        return lines
 
     def _overhead(
         self,

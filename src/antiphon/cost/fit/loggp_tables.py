@@ -6,6 +6,13 @@
     rtt,16,4us,4096,1.03e-04             16 there, 4 us between two of them, then one back
     server,16,0,4096,1.1e-05             what receiving 16 took that had already arrived
 
+and, of more ranks, how many messages go at once:
+
+    burst,3,0,4096,9.1e-06               3 messages from one rank to another at once, then one back
+    fan-out,3,0,1048576,2.1e-04          one rank sends to 3 at once
+    fan-in,3,0,1048576,2.1e-04           3 send to one
+    pairs,3,0,1048576,2.1e-04            3 ranks each send to one of their own that is elsewhere
+
 A row per repetition. The table that the paper's public prototype writes (columns size, n, d, PRTT(1,0,s), ..., set
 apart by spaces, in seconds) is read as well.
 """
@@ -23,6 +30,7 @@ from antiphon.units import parse_seconds
 
 COLUMNS = ("kind", "n", "delay", "nbytes", "seconds")
 RTT, SERVER = "rtt", "server"
+BURST, FAN_OUT, FAN_IN, PAIRS = AT_ONCE = "burst", "fan-out", "fan-in", "pairs"
 _PROTOTYPE = ("size", "n", "d", "PRTT(1,0,s)", "PRTT(n,0,s)", "PRTT(n,d,s)", "PRTT_server(n-1,d,s)")
 
 
@@ -32,6 +40,7 @@ class RoundTrip:
 
     kind `rtt`: PRTT(n, delay, nbytes), n messages with `delay` seconds between two of them until one has come back.
     kind `server`: the seconds in which n messages were received that had already arrived, `delay` before each of them.
+    kinds of AT_ONCE: n messages that all could begin at once.
     """
 
     kind: str
@@ -60,11 +69,13 @@ def write_round_trips(rows: Sequence[RoundTrip], path: str | os.PathLike[str]) -
 
 def _round_trip(row: Mapping[str, str], line: int) -> RoundTrip:
     kind = row["kind"].lower()
-    if kind not in (RTT, SERVER):
-        raise unknown("kind", row["kind"], (RTT, SERVER))
+    if kind not in (RTT, SERVER, *AT_ONCE):
+        raise unknown("kind", row["kind"], (RTT, SERVER, *AT_ONCE))
     n, delay = parse_whole(row["n"], "n", 1), parse_seconds(row["delay"] or "0", "delay", bare=True)
     if kind == RTT and n == 1 and delay:
         raise Invalid(f"delay: one message alone has none between two, got {quote(row['delay'])}; write 0")
+    if kind in AT_ONCE and delay:
+        raise Invalid(f"delay: messages that begin at once have none, got {quote(row['delay'])}; write 0")
     return RoundTrip(kind, n, delay, parse_bytes(row["nbytes"]), parse_spent(row["seconds"]), line)
 
 
