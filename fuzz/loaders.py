@@ -26,8 +26,9 @@ from typing import Any
 from _harness import CASES, Found, main
 from _mangle import as_book, as_bytes, as_json, as_program, as_table, as_words, as_xml, packed
 from generate import case
-from replay_traces import ddp, gpu, inspected, profile_of_nccl
+from replay_traces import RAS_TEXT, communicator, ddp, gpu, inspected, profile_of_nccl, ras
 
+from antiphon.api.replaying import replay
 from antiphon.core import serialize
 from antiphon.core.plan import Plan
 from antiphon.core.program import check, decode, encode
@@ -201,6 +202,15 @@ def use_job(path: Path) -> None:
         assert all(math.isfinite(one) for one in follow(job, seconds).steps)
 
 
+def use_dump(path: Path) -> None:
+    """Alone, and as the later and the earlier one of two."""
+    other = path.with_name("other.json")
+    other.write_bytes(dumps()[0])
+    for files in ([path], [path, other]):
+        found = replay(files, sizes={"allreduce": "1MB"})
+        assert json.dumps(found, allow_nan=False)
+
+
 # ---- good files ----
 
 
@@ -314,6 +324,17 @@ def lines_of_nccl() -> list[bytes]:
 
 
 @cache
+def dumps() -> list[bytes]:
+    ones = [communicator("0xa", range(8), 150, (2,)), communicator("0xb", [4, 6], 40)]
+    return [json.dumps(ras(f"2026-01-02 03:04:{second}", *ones)).encode() for second in (10, 20)]
+
+
+@cache
+def dumps_as_text() -> list[bytes]:
+    return [RAS_TEXT.encode()]
+
+
+@cache
 def chakra_plan() -> list[bytes]:
     return [_joined(file) for file in chakra(proven()[0], nbytes="4KiB").values()]
 
@@ -349,6 +370,8 @@ TARGETS = {
     "trace": Target(".json", traces, as_json, use_trace),
     "recorded job": Target(".json", jobs, as_json, use_job),
     "lines of NCCL's Inspector": Target(".log", lines_of_nccl, as_bytes, use_job),
+    "dumps of RAS": Target(".json", dumps, as_json, use_dump),
+    "dumps of RAS as text": Target(".txt", dumps_as_text, as_words, use_dump),
     "Chakra job": Target(".0.et", lambda: chakra_traces()[-1:], as_bytes, use_job),
     "Chakra trace": Target(".0.et", chakra_traces, as_bytes, use_chakra),
     "Chakra plan": Target(".0.et", lambda: chakra_plan()[:1], as_bytes, use_chakra_plan),

@@ -115,7 +115,7 @@ def right_calls(found: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
         ("trace", {"what": "read", "files": "chakra", "output": None}),
         ("replay", {"files": ["rank0.json", "rank1.json"], "topology": "full:ranks=2", "planners": "ring",
                     "model": "alpha-beta", "measured": None, "table": None, "profile": None, "library": "",
-                    "cores": None, "progress": None}),
+                    "cores": None, "sizes": (), "progress": None}),
         ("comm", {"communicator": None, "table": None, "rank": 0, "ranks": 1, "address": "localhost:1"}),
     ]  # fmt: skip
 

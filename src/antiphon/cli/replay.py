@@ -15,7 +15,10 @@ from antiphon.cli.replay_text import replay_text
 
 def _replay(
     files: Annotated[
-        list[Path], typer.Argument(metavar="TRACE...", help="of PyTorch's profiler, Chakra or NCCL's; or their folder")
+        list[Path],
+        typer.Argument(
+            metavar="TRACE...", help="of PyTorch's profiler, Chakra or NCCL's, dumps of RAS; or their folder"
+        ),
     ],
     topo: OnMachine = "",
     only: Only = "",
@@ -39,6 +42,10 @@ def _replay(
     cores: Annotated[
         int, typer.Option("--cores", metavar="N", min=0, help="the ranks share N cores (0: they do not)")
     ] = 0,
+    size: Annotated[
+        list[str] | None,
+        typer.Option("--size", metavar="COLL=SIZE", help="dumps of RAS tell no sizes: allreduce=64MB (again: more)"),
+    ] = None,
     json: Json = False,
 ) -> None:
     """A recorded job once more: a step as it was and with our plans, what is exposed, what is worth tuning."""
@@ -46,6 +53,7 @@ def _replay(
         found = replay(
             list(files), machine_given(topo, only), table=table, measured=measured, model=model, profile=profile,
             planners=planner or (), library=library, cores=cores or None,
+            sizes=size or (),
         )  # fmt: skip
     emit(found, replay_text(found), json)
 

@@ -1,4 +1,4 @@
-"""Recorded jobs, whoever recorded them: PyTorch's profiler, Chakra's tools, or a profiler of NCCL."""
+"""Recorded jobs, whoever recorded them: PyTorch's profiler, Chakra's tools, a profiler of NCCL, or its RAS."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from antiphon.core.files import name_of, read_bytes, reading
+from antiphon.cost.replay.counted import Dump, in_order
 from antiphon.cost.replay.job import Job
 from antiphon.cost.replay.recorded import Recorded, join
 from antiphon.errors import Invalid
 from antiphon.formats.nccl_profile import Call, inspected, is_inspected, is_profile, profiled, together
+from antiphon.formats.nccl_ras import dump, is_ras
 
 MOST_FILES = 1024
 Profile = dict[int, list[Call]]  # of each rank in a file
@@ -20,6 +22,14 @@ _JSON, _CHAKRA = (".json", ".json.gz", ".jsonl", ".jsonl.gz", ".log"), (".et", "
 def read_job(given: Sequence[str | os.PathLike[str]]) -> Job:
     """The job of which these are the traces: a file for each rank, or the folder that they are in. Invalid names the
     file."""
+    found = read_recording(given)
+    if not isinstance(found, Job):
+        raise Invalid("dumps of RAS tell neither sizes nor times of collectives; give traces")
+    return found
+
+
+def read_recording(given: Sequence[str | os.PathLike[str]]) -> Job | list[Dump]:
+    """The same, or the dumps of RAS that these are, in their order. Both together are refused."""
     paths = _paths(given)
     if all(path.name.endswith(_CHAKRA) for path in paths):
         from antiphon.formats.chakra.read import read_traces
@@ -28,14 +38,19 @@ def read_job(given: Sequence[str | os.PathLike[str]]) -> Job:
         return join(recorded_of(read_traces(paths)))
     found: list[Recorded] = []
     profiles: list[Profile] = []
+    dumps: list[Dump] = []
     for path in paths:
         with reading(name_of(path)):
             one = _recorded(name_of(path), read_bytes(path))
-            if isinstance(one, dict):
+            if isinstance(one, Dump):
+                dumps.append(one)
+            elif isinstance(one, dict):
                 profiles.append(one)
             else:
                 found += one
-    return join([*found, *together(profiles)])
+    if dumps and (found or profiles):
+        raise Invalid("some of these are dumps of RAS, the others traces; give them one after the other")
+    return in_order(dumps) if dumps else join([*found, *together(profiles)])
 
 
 def _paths(given: Sequence[str | os.PathLike[str]]) -> list[Path]:
@@ -50,7 +65,9 @@ def _paths(given: Sequence[str | os.PathLike[str]]) -> list[Path]:
     return paths
 
 
-def _recorded(name: str, data: bytes) -> list[Recorded] | Profile:
+def _recorded(name: str, data: bytes) -> list[Recorded] | Profile | Dump:
+    if is_ras(data):
+        return dump(data)
     if is_inspected(data):
         return inspected(data)
     from antiphon.formats.chrome import Read
@@ -60,5 +77,5 @@ def _recorded(name: str, data: bytes) -> list[Recorded] | Profile:
     if is_profile(read.events):
         return profiled(read.events)
     if not is_kineto(read):
-        raise Invalid("is neither of PyTorch's profiler nor of a profiler of NCCL; Chakra's traces end in .et")
+        raise Invalid("is neither of PyTorch's profiler nor of a profiler of NCCL nor of its RAS; Chakra's end in .et")
     return [recorded(read, rank_of(name))]

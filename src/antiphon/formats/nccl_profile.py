@@ -21,7 +21,7 @@ from antiphon.errors import Invalid, Unsupported, quote
 MOST_LINES, MOST_LINE = 2**20, 2**16
 FEW_LINES, LEAST_LINE = 2**10, 60  # bytes of a line of the Inspector
 _US = 1e-6
-_KINDS = {
+KINDS = {
     "AllReduce": "allreduce", "AllGather": "allgather", "ReduceScatter": "reducescatter", "Broadcast": "broadcast",
     "Reduce": "reduce", "AllToAll": "alltoall", "Gather": "gather", "Scatter": "scatter",
 }  # fmt: skip
@@ -54,7 +54,7 @@ def profiled(events: Sequence[Mapping[str, Any]]) -> dict[int, list[Call]]:
         if event.get("cat") != "COLL" or event.get("ph") != "b":
             continue
         args, end = event.get("args", {}), ends.get(_name_of(event))
-        kind, item = _KINDS.get(str(event.get("name"))), _BYTES.get(str(args.get("Datatype")))
+        kind, item = KINDS.get(str(event.get("name"))), _BYTES.get(str(args.get("Datatype")))
         rank, count = args.get("Rank"), args.get("Count")
         if kind is None or item is None or not _is_whole(rank) or not _is_whole(count) or "ts" not in event:
             raise Invalid(f"event {number}: a collective without its Rank, Count or Datatype, or of an unknown name")
@@ -145,7 +145,7 @@ def inspected(data: bytes) -> list[Recorded]:
             raise Invalid(f"line {number}: {error}") from None
         told = one.coll_perf
         if (
-            told.coll not in _KINDS
+            told.coll not in KINDS
             or not 0 <= told.coll_msg_size_bytes < 2**60
             or not 0 <= told.coll_exec_time_us < 1e12
         ):
@@ -170,5 +170,5 @@ def _of_lines(rank: int, lines: Sequence[_Line]) -> Recorded:
         told, stamps = one.coll_perf, one.coll_perf.event_trace_ts
         begin = max(now, stamps.coll_start_ts * _US) if stamped and stamps else now
         now = begin + told.coll_exec_time_us * _US
-        heard.append(Heard(_KINDS[told.coll], told.coll_msg_size_bytes, group, begin, begin, now, group, 0))
+        heard.append(Heard(KINDS[told.coll], told.coll_msg_size_bytes, group, begin, begin, now, group, 0))
     return _waited_for(rank, groups, heard)

@@ -1,0 +1,156 @@
+"""Collectives that were only counted, priced: what they would take where somebody says how large they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from antiphon.cost.replay.counted import Called, Communicator, Dump, called, standing
+from antiphon.cost.replay.job import Group
+from antiphon.select.prices import Price
+
+MOST_NAMED = 8  # ranks that a note tells
+NO_SIZES = (
+    "RAS counts collectives and tells neither how large they are nor how long they take: say sizes (--size "
+    "allreduce=64MB), or replay a trace of PyTorch's profiler or NCCL's Inspector, which have both"
+)
+NO_COUNTS = "as text, RAS tells counts only where ranks differ; ncclras -f json (NCCL 2.28.7 and later) tells all"
+
+
+class Prices(Protocol):
+    """Who says what a collective takes."""
+
+    def price(self, kind: str, nbytes: int, group: int, about: Group) -> Price | None:
+        """None: nobody knows."""
+
+
+@dataclass
+class Class:
+    """Communicators of one shape that call one kind."""
+
+    kind: str
+    shape: Communicator
+    calls: list[Called] = field(default_factory=list)
+
+    @property
+    def many(self) -> int:
+        return sum(one.communicator.alike for one in self.calls)
+
+    @property
+    def launched(self) -> int:
+        return max(one.launched for one in self.calls)
+
+    @property
+    def between(self) -> int | None:
+        told = [one.between for one in self.calls if one.between is not None]
+        return max(told) if told else None
+
+
+def counted(
+    dumps: Sequence[Dump], sizes: Mapping[str, int], ours: Prices | None, library: Prices | None
+) -> dict[str, Any]:
+    """What the dumps say of the job's communicators and collectives; `sizes`: bytes of one, by kind."""
+    classes, seconds = classes_of(dumps), _seconds(dumps)
+    rows = [_row(one, number, sizes, seconds, ours, library) for number, one in enumerate(classes)]
+    last = dumps[-1]
+    shares = {key: _share(classes, [row[key] for row in rows], seconds) for key in ("library", "ours")}
+    return {
+        "step": None,
+        "dumps": [one.when or None for one in dumps],
+        "seconds": seconds,
+        "communicators": [_told(one) for one in last.communicators],
+        "calls": rows,
+        "share": shares,
+        "notes": _notes(dumps, rows, sizes),
+    }
+
+
+def _seconds(dumps: Sequence[Dump]) -> float | None:
+    first, last = dumps[0].at, dumps[-1].at
+    return last - first if first is not None and last is not None and last > first else None
+
+
+def classes_of(dumps: Sequence[Dump]) -> list[Class]:
+    """Those called most come first."""
+    found: dict[tuple[Any, ...], Class] = {}
+    for one in called(dumps):
+        at = one.communicator
+        found.setdefault((one.kind, at.size, at.nodes, at.per_node), Class(one.kind, at)).calls.append(one)
+    return sorted(found.values(), key=lambda one: (-one.launched, one.kind, one.shape.size))
+
+
+def _row(
+    one: Class, number: int, sizes: Mapping[str, int], seconds: float | None, ours: Prices | None,
+    library: Prices | None,
+) -> dict[str, Any]:  # fmt: skip
+    nbytes = sizes.get(one.kind)
+    group = Group(one.shape.name, one.shape.size, one.shape.members)
+    prices = [
+        who.price(one.kind, nbytes, number, group) if who is not None and nbytes is not None else None
+        for who in (library, ours)
+    ]
+    told = one.between is not None and seconds is not None
+    return {
+        "collective": one.kind or None, "ranks": one.shape.size, "nodes": one.shape.nodes, "communicators": one.many,
+        "launched": one.launched, "between": one.between,
+        "per_second": one.between / seconds if told and one.between is not None and seconds else None,
+        "nbytes": nbytes, "library": prices[0] and prices[0].seconds, "library_by": prices[0] and prices[0].by,
+        "ours": prices[1] and prices[1].seconds, "by": prices[1] and prices[1].by,
+    }  # fmt: skip
+
+
+def _share(classes: Sequence[Class], prices: Sequence[float | None], seconds: float | None) -> float | None:
+    """By what part of the time between the dumps the rank that calls most is in collectives, were they one after the
+    other. Of what has a price."""
+    busy: dict[int, float] = {}
+    for one, took in zip(classes, prices, strict=True):
+        for call in one.calls if took is not None else ():
+            for rank in call.communicator.members or (-1,):
+                busy[rank] = busy.get(rank, 0.0) + (took or 0.0) * (call.between or 0)
+    return max(busy.values()) / seconds if busy and seconds else None
+
+
+def _told(one: Communicator) -> dict[str, Any]:
+    return {
+        "name": one.name, "communicators": one.alike, "ranks": one.size, "nodes": one.nodes,
+        "per_node": list(one.per_node), "status": one.status, "errors": one.errors, "missing": list(one.missing),
+        "members": list(one.members),
+        "launched": {
+            kind or "all": {"most": count.most, "least": count.least, "behind": list(count.behind)}
+            for kind, count in one.counts.items()
+        },
+    }  # fmt: skip
+
+
+def _notes(dumps: Sequence[Dump], rows: Sequence[Mapping[str, Any]], sizes: Mapping[str, int]) -> list[str]:
+    last = dumps[-1]
+    found = []
+    if not last.complete:
+        found.append(NO_COUNTS)
+    unsized = list(dict.fromkeys(row["collective"] or "all" for row in rows if row["nbytes"] is None))
+    if unsized or not rows:
+        found.append(NO_SIZES + (f"; none is given of {', '.join(unsized)}" if unsized else ""))
+    if len(dumps) < 2:
+        found.append("one dump tells what was called until then; a second one some time later tells how often")
+    elif _seconds(dumps) is None:
+        found.append("the dumps tell no times, or the same one: how often something is called is not known")
+    for one, kind, count in standing(dumps):
+        ranks = ", ".join(map(str, count.behind[:MOST_NAMED])) or "some"
+        more = f" and {len(count.behind) - MOST_NAMED} more" if len(count.behind) > MOST_NAMED else ""
+        found.append(
+            f"communicator {one.name} stands still: {kind or 'collectives'} {count.most}, at ranks {ranks}{more} not, "
+            "in the first dump and in the last"
+        )
+    for one in last.communicators:
+        if one.missing:
+            ranks = ", ".join(map(str, one.missing[:MOST_NAMED]))
+            found.append(f"communicator {one.name}: {len(one.missing)} of its ranks told nothing ({ranks})")
+    if last.left_out:
+        found.append(f"counted, and not priced: {', '.join(last.left_out[:MOST_NAMED])}")
+    unused = sorted(set(sizes) - {row["collective"] for row in rows})
+    if unused:
+        found.append(f"sizes were given of what the job does not call: {', '.join(unused)}")
+    if any(row["nbytes"] is not None and row["library"] is None and row["ours"] is None for row in rows):
+        found.append("say by --topology which machine the job runs on, or what its collectives take by --measured")
+    return found

@@ -1,0 +1,202 @@
+"""Dumps of NCCL's RAS: read, compared, priced. Their form: docs.nvidia.com/deeplearning/nccl/user-guide, RAS."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from replay_traces import RAS_TEXT as TEXT
+from replay_traces import communicator
+from replay_traces import ras as whole
+
+import antiphon
+from antiphon.cli import run
+from antiphon.cost.replay.counted import Count
+from antiphon.errors import AntiphonError, Invalid, Unsupported
+from antiphon.formats.jobs import read_job, read_recording
+from antiphon.formats.nccl_ras import dump, is_ras
+
+
+def written(folder: Path, *dumps: object) -> list[Path]:
+    paths = [folder / f"{number}.json" for number in range(len(dumps))]
+    for path, one in zip(paths, dumps, strict=True):
+        path.write_text(one if isinstance(one, str) else json.dumps(one))
+    return paths
+
+
+def two(folder: Path, behind: Sequence[int] = ()) -> list[Path]:
+    """Ten seconds of eight ranks, and of one half of them."""
+    return written(
+        folder,
+        whole("2026-01-02 03:04:15", communicator("0xa", range(8), 1500, behind), communicator("0xb", [4, 6], 40)),
+        whole("2026-01-02 03:04:05", communicator("0xa", range(8), 1000), communicator("0xb", [4, 6], 40)),
+    )
+
+
+def test_json_tells_who_has_called_what(tmp_path: Path) -> None:
+    first, last = read_recording(two(tmp_path, behind=(2, 5)))  # in the order of their times
+    assert (first.when, last.when) == ("2026-01-02 03:04:05", "2026-01-02 03:04:15")
+    large, small = last.communicators
+    assert (large.nodes, large.per_node, large.members) == (2, (4, 4), tuple(range(8)))
+    assert (large.counts, large.errors) == ({"allreduce": Count(1500, 1499, (2, 5))}, "MISMATCH")
+    assert (small.size, small.nodes, small.members, small.errors) == (2, 1, (4, 6), "OK")
+
+
+def test_states_and_missing_ranks_are_told() -> None:
+    one = communicator("0xa", range(4), 7)
+    one["ranks"][1]["status"]["async_error"] = 1
+    one["ranks"][0]["status"]["abort_flag"] = True
+    one["missing_ranks"] = [{"rank": 3, "host": "x"}]
+    del one["ranks"][3]
+    found = dump(json.dumps(whole("", one)).encode()).communicators[0]
+    assert (found.status, found.errors, found.missing, found.members) == ("ABORT", "INCOMPLETE,ERROR", (3,), ())
+
+
+def test_text_tells_groups_and_what_differs() -> None:
+    assert is_ras(TEXT.encode())
+    found = dump(TEXT.encode())
+    by_name = {one.name: one for one in found.communicators}
+    assert not found.complete
+    assert set(by_name) == {"27a079b828ff1a75", "#1", "77"}
+    assert (by_name["#1"].alike, by_name["#1"].size, by_name["#1"].nodes) == (4, 2, 2)
+    assert (by_name["77"].per_node, by_name["77"].errors) == ((3, 4), "INCOMPLETE")
+    assert by_name["27a079b828ff1a75"].counts == {
+        "allreduce": Count(650, 649, (0, 7)),
+        "broadcast": Count(3, 0, (4,)),
+    }
+
+
+def test_older_text_counts_all_kinds_together() -> None:
+    text = TEXT.replace("AllReduce operation", "collective operation").split("  Communicator ranks have different Br")[
+        0
+    ]
+    found = antiphon_of(dump(text.encode()))
+    assert found == {"": Count(650, 649, (0, 7))}
+
+
+def antiphon_of(found: Any) -> Any:
+    return next(one.counts for one in found.communicators if one.name.startswith("27"))
+
+
+def test_two_dumps_tell_how_often_and_with_sizes_what_it_takes(tmp_path: Path) -> None:
+    files = two(tmp_path)
+    (tmp_path / "m.txt").write_text(
+        "# all_reduce_perf -g 8\n 64000000 16000000 float sum -1 500.0 128.0 1.0 0 500.0 128.0 1.0 0\n"
+    )
+    found = antiphon.replay(files, measured=tmp_path / "m.txt", sizes={"allreduce": "64MB"})
+    row, other = found["calls"]
+    assert (row["launched"], row["between"], row["per_second"], row["ours"]) == (1500, 500, 50.0, 5e-4)
+    assert (other["launched"], other["between"]) == (40, 0)
+    assert found["share"] == {"library": None, "ours": pytest.approx(500 * 5e-4 / 10)}
+    assert found["step"] is None
+    assert not any("neither how large" in note for note in found["notes"])
+
+
+def test_the_busiest_rank_counts_and_not_all_together(tmp_path: Path) -> None:
+    every, left, right = ("0xa", range(8)), ("0xb", range(4)), ("0xc", range(4, 8))
+    files = written(
+        tmp_path,
+        whole("2026-01-02 03:04:05", *(communicator(*one, 0) for one in (every, left, right))),
+        whole("2026-01-02 03:04:15", *(communicator(*one, 100) for one in (every, left, right))),
+    )
+    rows = [{"collective": "allreduce", "nbytes": 1000, "seconds": 0.01}]
+    found = antiphon.replay(files, measured=rows, sizes=["allreduce=1KB"])
+    assert found["share"]["ours"] == pytest.approx((100 + 100) * 0.01 / 10)
+
+
+def test_without_sizes_it_says_what_is_missing(tmp_path: Path) -> None:
+    found = antiphon.replay(two(tmp_path)[:1])
+    assert [row["nbytes"] for row in found["calls"]] == [None, None]
+    assert "none is given of allreduce" in found["notes"][0]
+    assert "a second one" in found["notes"][1]
+    assert found["calls"][0]["per_second"] is None
+
+
+def test_the_library_prices_groups_where_they_are(tmp_path: Path) -> None:
+    """Ranks 4 and 6 are within a box, all eight are in two: NCCL takes longer for these."""
+    found = antiphon.replay(two(tmp_path), "cluster:box=hgx-h100,boxes=2", sizes=["allreduce=64MB"], planners="ring")
+    large, small = found["calls"]
+    assert large["nodes"] == 2
+    assert small["nodes"] == 1
+    assert "network" not in small["library_by"]
+    assert 0 < small["library"] < large["library"]
+
+
+def test_a_communicator_that_stands_still_is_named(tmp_path: Path) -> None:
+    stuck = communicator("0xa", range(8), 77, behind=(2, 5))
+    found = antiphon.replay(written(tmp_path, whole("2026-01-02 03:04:05", stuck), whole("2026-01-02 03:04:15", stuck)))
+    assert any("stands still: allreduce 77, at ranks 2, 5 not" in note for note in found["notes"])
+    going = antiphon.replay(two(tmp_path, behind=(2,)))
+    assert not any("stands still" in note for note in going["notes"])
+
+
+def test_the_command_says_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "ras.txt").write_text(TEXT)
+    assert run(["replay", str(tmp_path / "ras.txt")]) == 0
+    told = capsys.readouterr().out
+    assert "one dump of RAS" in told
+    assert "INCOMPLETE" in told
+    assert "tells counts only where ranks differ" in " ".join(told.split())
+    assert max(map(len, told.splitlines())) <= 80
+
+
+HOSTILE: list[tuple[Callable[[], object], str]] = [
+    (lambda: whole("", communicator("0xa", range(4), 2**63)), "tells 9223372036854775808 of"),
+    (lambda: whole("", communicator("0xa", range(4), -1)), "tells -1 of"),
+    (lambda: whole("", {**communicator("0xa", range(4), 1), "size": 3}), "is not one of its 3"),
+    (lambda: whole("", {**communicator("0xa", range(4), 1), "size": 2**40}), "1099511627776 ranks"),
+    (lambda: whole("", {**communicator("0xa", [0], 1), "missing_ranks": [{"rank": 0}]}), "twice"),
+    (lambda: whole("", communicator("0xa", [0], 1), communicator("0xa", [0], 1)), "is there twice"),
+    (lambda: whole("", communicator("", [0], 1)), "without a hash"),
+    (lambda: whole("", {**communicator("0xa", [0], 1), "ranks": 7}), "ranks"),
+    (lambda: '{"communicators_count": 1', "not valid JSON"),
+    (lambda: '"communicators_count"', "expected object, got str"),
+    (lambda: TEXT.replace("#0-0", "#9-0"), "its table has none"),
+    (lambda: TEXT.replace("#0-0", "#0-1"), "its table has none"),
+    (lambda: "Group     Comms     Nodes     Ranks\n", "has no row of communicators"),
+    (lambda: TEXT.replace("         8         8   RUNNING", "         0         8   RUNNING"), "of 0 ranks"),
+]
+
+
+@pytest.mark.parametrize(("made", "told"), HOSTILE)
+def test_what_is_no_dump_is_refused_in_a_line(tmp_path: Path, made: Callable[[], object], told: str) -> None:
+    with pytest.raises((Invalid, Unsupported), match=told):
+        antiphon.replay(written(tmp_path, made()))
+
+
+def test_times_that_are_none_and_unknown_names_do_no_harm(tmp_path: Path) -> None:
+    one = communicator("0xa", range(2), 5)
+    one["ranks"][0]["collective_counts"]["AllToAllV" * 100] = 3
+    found = antiphon.replay(written(tmp_path, whole("9" * 999, one), whole("yesterday", one)))
+    assert found["seconds"] is None
+    assert any("no times" in note for note in found["notes"])
+    assert any(note.startswith("counted, and not priced: AllToAllV") and len(note) < 400 for note in found["notes"])
+
+
+def test_counts_do_not_fall_and_kinds_are_not_mixed(tmp_path: Path) -> None:
+    later = _more(tmp_path, whole("2027-01-01 00:00:00", communicator("0xa", range(8), 9)))
+    with pytest.raises(Invalid, match="1500 allreduce in one dump, 9 in a later one"):
+        antiphon.replay([*two(tmp_path)[:1], *later])
+    trace = tmp_path / "rank0.json"
+    trace.write_text(json.dumps({"traceEvents": []}))
+    with pytest.raises(AntiphonError):
+        antiphon.replay([tmp_path / "0.json", trace])
+    with pytest.raises(Invalid, match="neither sizes nor times"):
+        read_job([tmp_path / "0.json"])
+
+
+def _more(folder: Path, one: object) -> list[Path]:
+    path = folder / "more.json"
+    path.write_text(json.dumps(one))
+    return [path]
+
+
+@pytest.mark.parametrize(
+    "sizes", [["allreduce"], ["allreduce=0"], {"allreduce": "x"}, ["sum=1KB"], 7, [3], ["a=1"] * 2]
+)
+def test_sizes_are_checked(tmp_path: Path, sizes: Any) -> None:
+    with pytest.raises(Invalid, match="sizes"):
+        antiphon.replay(two(tmp_path), sizes=sizes)
