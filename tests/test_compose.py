@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
 from typing import Any
@@ -17,7 +18,7 @@ from antiphon.core.bounds import bound
 from antiphon.core.collective import Collective
 from antiphon.core.loads import throughput, timeline
 from antiphon.core.request import Request
-from antiphon.core.reshape import degrade, relabel
+from antiphon.core.reshape import degrade, relabel, reverse
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Ability, LinkType, SharedLimit, Topology, both_ways, build
 from antiphon.core.transform import Part, Spans, laid
@@ -28,9 +29,10 @@ from antiphon.planners.compose.compose import compose
 from antiphon.planners.compose.inside import Inside, usual
 from antiphon.planners.compose.rotate import shared
 from antiphon.planners.compose.split import Split
-from antiphon.planners.compose.splits import splits, turned
-from antiphon.planners.compose.stages import KINDS, staged
-from antiphon.planners.shared.exchanges import exchanges, grain
+from antiphon.planners.compose.splits import given_split, splits, turned
+from antiphon.planners.compose.stages import KINDS, Plans, broadcasts, staged
+from antiphon.planners.shared.ends import Pipeline
+from antiphon.planners.shared.exchanges import backwards, exchanges, grain
 from antiphon.planners.shared.groups import Groups, given_groups
 
 FAST, SLOW = LinkType("fast", "100GB/s", 1e-6), LinkType("slow", "25GB/s", 1e-6)
@@ -199,6 +201,60 @@ def test_clusters_are_at_the_bound_in_fine_pieces(fabric: str) -> None:
     assert rate(best("allreduce", machine, best="rate"), machine) <= 1.01
 
 
+@pytest.mark.parametrize(("groups", "root"), [("3+4", 0), ("3+4", 5), ("2+1+3", 5), ("4x2", 6)])
+@pytest.mark.parametrize("kind", ["broadcast", "reduce"])
+def test_every_way_from_a_root_is_right_both_ways(kind: str, groups: str, root: int) -> None:
+    """Its group scatters, broadcasts, or deals out all to the others."""
+    size = {"3+4": 7, "2+1+3": 6, "4x2": 8}[groups]
+    machine, spread = antiphon.topology(f"star:ranks={size}"), wanted("broadcast", size, root)
+    inside = Inside(Request(machine if kind == "broadcast" else reverse(machine), spread), ("direct", "ring"))
+    split = given_split(groups, range(size))
+    ways = list(broadcasts(spread, split, Plans(spread, split, inside, "rate")))
+    assert len(ways) == 3
+    for one in ways:
+        way = one if kind == "broadcast" else replace(one, parts=tuple(backwards(one.parts)))
+        assert not verify(way.schedule(wanted(kind, size, root)), machine).fault
+
+
+@pytest.mark.parametrize("kind", ["broadcast", "reduce"])
+def test_all_leaves_the_root_once(kind: str) -> None:
+    """A plan of few steps with the rate of the bound; smaller parts at both ends bring it nearer for a size."""
+    machine = antiphon.topology("cluster:box=dgx-a100,boxes=3")
+    request = Request(machine, wanted(kind, 24, 9), nbytes=10**9)
+    (made,) = compose(request, inside="direct")
+    (equal,) = compose(request, inside="direct", ends=0)
+    assert not verify(made, machine).fault
+    assert rate(made, machine) == rate(equal, machine) == 1.0
+    assert made.provenance["options"]["ends"] == 2
+    price = [alpha_beta(one, machine)(10**9).seconds for one in (made, equal)]
+    assert price[0] <= 1.045 * 5e-3
+    assert price[0] < 0.995 * price[1]
+
+
+@pytest.mark.parametrize(
+    ("spec", "kind"),
+    [("cluster:box=dgx-a100,boxes=2", "broadcast"), ("torus:dims=3x4", "allgather"), ("star:ranks=9", "allreduce")],
+)
+def test_ends_are_told_as_they_are_laid(spec: str, kind: str) -> None:
+    """Times are those of the model, none is greater with more parts, and the middle keeps its pieces."""
+    machine = antiphon.topology(spec)
+    options = {"groups": "3x3"} if spec.startswith("star") else {}
+    (plain,) = compose(Request(machine, wanted(kind, machine.ranks), nbytes=10**8), pieces=1, ends=0, **options)
+    line = Pipeline(plain, machine)
+    for pieces in (1, 2, 7, 40):
+        times = []
+        for ends in (0, 1, 3):
+            made, sizes = line.laid(line.sizes(pieces, ends))
+            assert not verify(made, machine).fault
+            assert int(np.max(made.pieces)) == (pieces if sizes.middle else 1)
+            seconds = alpha_beta(made, machine)
+            assert seconds(10**8).seconds == pytest.approx(sizes.seconds(10**8), rel=1e-9)
+            assert seconds(0).seconds == pytest.approx(sizes.latency, rel=1e-9)
+            times.append(sizes.time)
+        assert sorted(times, reverse=True) == times
+        assert times[2] < times[0] or pieces == 1 or spec.startswith("star")  # there no step waits
+
+
 def test_uneven_blocks_and_ranks_that_take_no_part() -> None:
     machine = antiphon.topology("cluster:box=dgx1v,boxes=2")
     members = (0, 1, 2, 3, 9, 10, 11)
@@ -221,7 +277,7 @@ def test_numbers_that_show_nothing_do_not_matter() -> None:
     [
         ({"groups": "3x3"}, "must be 8"), ({"groups": "8"}, "one group"), ({"best": "most"}, "steps, time, rate"),
         ({"inside": "compose"}, "composes itself"), ({"inside": "rign"}, "ring"), ({"turn": "no"}, "yes or no"),
-        ({"pieces": 0}, "pieces"),
+        ({"pieces": 0}, "pieces"), ({"ends": -1}, "ends"), ({"ends": True}, "ends"),
     ],
 )  # fmt: skip
 def test_wrong_options(options: dict[str, Any], message: str) -> None:
@@ -306,9 +362,10 @@ def test_large_machines_are_near_the_bound() -> None:
         ("torus:dims=8x8x8", "alltoall", 10**9, 1.1), ("mesh:dims=32x32", "allgather", 10**9, 1.02),
         ("cluster:box=dgx-a100,boxes=128", "allgather", 10**9, 1.05),
         ("cluster:box=dgx-a100,boxes=128", "allreduce", 10**9, 1.05),
+        ("cluster:box=dgx-a100,boxes=128", "broadcast", 10**9, 1.05),
     ]:  # fmt: skip
         machine = antiphon.topology(spec)
-        (made,) = compose(Request(machine, Collective(kind, machine.ranks), nbytes=nbytes))
+        (made,) = compose(Request(machine, wanted(kind, machine.ranks), nbytes=nbytes))
         assert not verify(made, machine).fault
         limit = bound(machine, made.collective)
         assert limit.bytes_per_second is not None

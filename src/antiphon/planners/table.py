@@ -153,7 +153,7 @@ TABLE = {
         "compose.compose", "compose",
         "plans of others for groups of ranks, put together level by level, every level at work at once",
         ("broadcast", "reduce", *ROOTLESS, "alltoall"),
-        ("groups", "order", "inside", "best", "turn", "pieces"),
+        ("groups", "order", "inside", "best", "turn", "pieces", "ends"),
         topologies="any whose places or links show groups that are joined among themselves (clusters, tori)",
         composes=True,
     ),

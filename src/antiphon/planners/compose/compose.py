@@ -23,13 +23,15 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.transform import merge
 from antiphon.cost.barriers.alpha_beta import alpha_beta
+from antiphon.cost.profile import as_profile
 from antiphon.errors import AntiphonError, Invalid, Unsupported, quote
 from antiphon.planners.compose.inside import Inside, usual
 from antiphon.planners.compose.rotate import Plan, shared
 from antiphon.planners.compose.split import Split
 from antiphon.planners.compose.splits import given_split, splits, turned
 from antiphon.planners.compose.stages import AIMS, Staged, staged
-from antiphon.planners.shared.pieces import RANGE, best_pieces
+from antiphon.planners.shared.ends import Pipeline, Sizes
+from antiphon.planners.shared.pieces import RANGE
 from antiphon.planners.shared.routing import routed
 from antiphon.planners.shared.rows import Order, given_order
 from antiphon.registry import find
@@ -37,21 +39,21 @@ from antiphon.registry import find
 EFFORT = 24.0  # kinds of groups that are planned, where no effort is given
 MOST_BUILT = 2  # of those that look best for one aim, with one order of levels and with all
 MOST_ROUTED = 2**22  # transfers of a schedule for which other ways through switches are tried
-FEW_ROWS = 2**17  # up to which the best number of pieces is looked for with the model itself
 
 
 def compose(
     request: Request, *, groups: str = "", order: Order = None, inside: str = "", best: str = "",
-    turn: bool | None = None, pieces: int | None = None,
+    turn: bool | None = None, pieces: int | None = None, ends: int | None = None,
 ) -> Iterator[Schedule]:  # fmt: skip
     """Yields the plans of fewest steps, of least time and of greatest rate, of all splits; for a size the fastest.
 
     `groups`: such as "8x4", four groups of eight, or "3+4"; by default what the places of the ranks and the widths of
     links show. `inside`: the planners that may plan within groups ("direct,trees"), by default all of the table that
     are quick. `best`: only that plan, steps, time or rate. `turn`: the data in parts that begin at different levels (by
-    default where that is faster). Effort is counted: a unit for each kind of group that is planned; then no more splits
-    are looked at.
+    default where that is faster). `ends`: so many smaller parts before and behind the pieces (by default where that is
+    faster). Effort is counted: a unit for each kind of group that is planned; then no more splits are looked at.
     """
+    _check(pieces, ends)
     wanted = _Wanted.of(request, groups, order, inside, best, turn)
     made = [one for aim in wanted.aims for one in _best(wanted, aim)]
     if not made:
@@ -60,9 +62,9 @@ def compose(
     if request.nbytes is None:
         for one in told:
             finer = RANGE if one.aim == "rate" and one.piped < one.alone else RANGE[:1]
-            yield from (one.ready(depth, wanted) for depth in (finer if pieces is None else (pieces,)))
+            yield from (one.ready(depth, ends or 0, wanted) for depth in (finer if pieces is None else (pieces,)))
         return
-    ready = [one.ready(_pieces(one.schedule, request, pieces), wanted) for one in told]
+    ready = [one.fastest(pieces, ends, wanted) for one in told]
     price = [alpha_beta(one, request.topology, profile=request.profile)(request.nbytes).seconds for one in ready]
     yield ready[int(np.argmin(price))]
 
@@ -131,20 +133,40 @@ class _Made:
     def steps(self) -> int:
         return self.schedule.steps
 
-    def ready(self, pieces: int, wanted: _Wanted) -> Schedule:
-        """With its pieces, and the options that give it again."""
+    def fastest(self, pieces: int | None, ends: int | None, wanted: _Wanted) -> Schedule:
+        """With as many pieces, and smaller parts at the ends, as are best for the size, where they are not given."""
+        line, request = self._line(wanted), wanted.request
+        return self._told(line.laid(line.chosen(request.nbytes or 0, pieces, ends)), wanted)
+
+    def ready(self, pieces: int, ends: int, wanted: _Wanted) -> Schedule:
+        line = self._line(wanted)
+        return self._told(line.laid(line.sizes(pieces, ends)), wanted)
+
+    def _line(self, wanted: _Wanted) -> Pipeline:
+        topology, profile = wanted.request.topology, wanted.request.profile
+        return Pipeline(self.schedule, topology if profile is None else as_profile(profile).on(topology))
+
+    def _told(self, made: tuple[Schedule, Sizes], wanted: _Wanted) -> Schedule:
+        """With the options that give it again."""
+        schedule, sizes = made
         seating = self.split.seating.tolist()
         plain = seating == sorted(seating)
         options = {
             "groups": str(self.split), "order": None if plain else ",".join(map(str, seating)), "best": self.aim,
-            **wanted.given, "turn": len(self.shares) > 1, "pieces": pieces,
+            **wanted.given, "turn": len(self.shares) > 1, "pieces": sizes.pieces, "ends": len(sizes.before) or None,
         }  # fmt: skip
         found: dict[str, Any] = {"levels": list(self.levels)}
         if len(self.shares) > 1:
             found["shares"] = [str(share) for share in self.shares]
         stated = {key: value for key, value in options.items() if value is not None}
         provenance = {"planner": "compose", "options": stated, "found": found}
-        return replace(self.schedule, pieces=pieces, provenance=provenance)
+        return replace(schedule, provenance=provenance)
+
+
+def _check(pieces: object, ends: object) -> None:
+    for name, number, least in (("pieces", pieces, 1), ("ends", ends, 0)):
+        if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < least):
+            raise Invalid(f"option {name}: expected a whole number of {least} or more, got {quote(number)}")
 
 
 def _best(wanted: _Wanted, aim: str) -> list[_Made]:
@@ -222,26 +244,3 @@ def _distinct(made: Sequence[_Made]) -> list[_Made]:
         if not any((other.schedule.steps, other.alone, other.piped) == same for other in kept):
             kept.append(one)
     return kept[::-1]
-
-
-def _pieces(schedule: Schedule, request: Request, pieces: int | None) -> int:
-    if pieces is not None:
-        if isinstance(pieces, bool) or not isinstance(pieces, int) or pieces < 1:
-            raise Invalid(f"option pieces: expected a whole number of 1 or more, got {quote(pieces)}")
-        return pieces
-    if schedule.steps < 2:
-        return 1
-    nbytes = request.nbytes or 0
-    if schedule.transfers <= FEW_ROWS:
-        return best_pieces(schedule, request.topology, nbytes, request.profile)
-    return _about(schedule, request.topology, nbytes)
-
-
-def _about(schedule: Schedule, topology: Topology, nbytes: int) -> int:
-    """So many pieces that what more of them would gain is what their latency costs: the time of p pieces is about
-    (steps + p) latencies, and what it is in ever finer pieces, and a p-th of the difference to one piece."""
-    rate = throughput(schedule, topology)
-    spare = float(timeline(schedule, topology).total - (1 / rate if rate else 0)) * nbytes
-    hops = max((len(schedule.routes[0]) if len(schedule.routes) else 1), 1)
-    latency = max((kind.latency for kind in topology.types), default=0.0) * hops
-    return max(1, round((spare / latency) ** 0.5)) if latency else 64

@@ -23,12 +23,15 @@ from antiphon.core.reshape import degrade, keep, relabel
 from antiphon.core.schedule import Schedule
 from antiphon.core.symmetry import canonical
 from antiphon.core.topology import Topology
+from antiphon.core.transform import Part, Spans, laid
 from antiphon.core.verify import verify
 from antiphon.errors import AntiphonError, Unsupported
+from antiphon.planners.shared.exchanges import after
 from antiphon.registry import call, find, table
 
 MOST_VARIANTS = 4  # of what one planner yields
 FEW_RANKS = 32  # of a group; in larger ones just the first that each planner yields
+_ALONE, _PIPED = attrgetter("alone", "steps", "piped"), attrgetter("piped", "alone", "steps")
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,13 +100,13 @@ class Inside:
         """What the planners of the table make of it there: none that another beats in everything. All are verified."""
         key = (id(machine), target)
         if key not in self._ways:
+            self.tried += 1
             self._ways[key] = self._tried(machine, target)
         return self._ways[key]
 
     def _tried(self, machine: Topology, target: Collective) -> list[Way]:
-        self.tried += 1
         limit = bound(machine, target)
-        found: list[Way] = []
+        found = list(self._shared(machine, target)) if target.kind == "broadcast" else []
         for name in self.planners:
             found += self._made(name, machine, target)
             if any(_no_better(way, limit) for way in found):
@@ -120,14 +123,37 @@ class Inside:
         request = replace(self.request, topology=machine, collective=target, nbytes=None, effort=None)
         try:
             for number, made in enumerate(call("planner", name, entry.load(), {}, request)):
-                plain = replace(made, pieces=1)
-                rate = throughput(plain, machine)
-                piped = 1 / rate if rate else Fraction(0)
-                yield Way(plain, name, plain.steps, timeline(plain, machine).total, piped)
+                yield _way(replace(made, pieces=1), machine, name)
                 if number + 1 >= MOST_VARIANTS or machine.ranks > FEW_RANKS:
                     return
         except AntiphonError:
             return
+
+    def _shared(self, machine: Topology, target: Collective) -> Iterator[Way]:
+        """A broadcast in which all others get an equal part each, and gather those of each other. The root sends
+        everything once, as it must; in a scatter and an allgather of all ranks it would send its own part to each."""
+        others = np.setdiff1d(np.arange(target.ranks), target.roots)
+        if len(others) < 2 or len(target.roots) > 1:
+            return
+        parts = np.isin(np.arange(target.ranks), others).astype(np.int64)
+        scatter = Collective("scatter", target.ranks, roots=target.roots, weights=parts)
+        gather = Collective("allgather", target.ranks, tuple(others.tolist()))
+        try:
+            each = [self._tried(machine, one) for one in (scatter, gather)]
+        except Unsupported:
+            return
+        line = Spans.side_by_side(np.array([len(others)]))
+        for first, then in {tuple(min(ways, key=by) for ways in each): None for by in (_ALONE, _PIPED)}:
+            early = Part.alone(first.schedule, Spans.side_by_side(parts))
+            late = Part.alone(then.schedule, Spans.side_by_side(np.ones(len(others), np.int64)))
+            made = laid([early, *after([late], [early])], target, line)
+            yield _way(made, machine, f"scatter by {first.planner}, allgather by {then.planner}")
+
+
+def _way(plain: Schedule, machine: Topology, planner: str) -> Way:
+    rate = throughput(plain, machine)
+    piped = 1 / rate if rate else Fraction(0)
+    return Way(plain, planner, plain.steps, timeline(plain, machine).total, piped)
 
 
 def usual() -> tuple[str, ...]:

@@ -2,13 +2,14 @@
 
 allgather: what groups hold, among the groups, then within them; reducescatter: backwards, on the machine with its links
 turned. allreduce: a reducescatter within the groups, an allreduce among those who hold the same, an allgather.
-broadcast: the root's group scatters, whoever has a part broadcasts it among the groups, every group gathers; reduce:
-backwards. alltoall: among groups what goes there, then within them.
+broadcast: the root's group scatters (to all of it, or to all but the root), whoever has a part broadcasts it among the
+groups, every group gathers; reduce: backwards. alltoall: among groups what goes there, then within them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from operator import attrgetter
@@ -23,7 +24,7 @@ from antiphon.core.transform import Part, Spans, laid
 from antiphon.errors import Unsupported
 from antiphon.planners.compose.inside import Inside
 from antiphon.planners.compose.split import Split
-from antiphon.planners.shared.exchanges import Exchange, after, backwards, exchanges, grain, stretches
+from antiphon.planners.shared.exchanges import MOST_WHOLE, Exchange, after, backwards, exchanges, grain, stretches
 from antiphon.planners.shared.groups import Groups
 
 SMALL, STEP = 2**14, Fraction(1, 10**6)  # fewest steps, as far as they are worth it: for so many bytes, seconds each
@@ -136,11 +137,11 @@ def staged(collective: Collective, split: Split, forth: Inside, back: Inside, ai
     size = len(split.seating)
     if size * size * len(collective.roots or (0,)) > MOST_SPANS:
         raise Unsupported(f"planner compose: {size} ranks are too many to be split; use planner relay")
-    return make(collective, split, _Found(collective, split, forth, aim), _Found(collective, split, back, aim))
+    return make(collective, split, Plans(collective, split, forth, aim), Plans(collective, split, back, aim))
 
 
 @dataclass(frozen=True, eq=False)
-class _Found:
+class Plans:
     """Stages of groups, with the plans that are best at the aim."""
 
     collective: Collective
@@ -171,7 +172,7 @@ def _bytes(collective: Collective, length: int) -> Fraction:
     return Fraction(length * collective.buffer_weight, int(collective.weights.sum()))
 
 
-def _gathered(found: _Found, some: Sequence[Exchange], line: int) -> tuple[list[Stage], list[Part]]:
+def _gathered(found: Plans, some: Sequence[Exchange], line: int) -> tuple[list[Stage], list[Part]]:
     """Every exchange as soon as those that come before it are done."""
     stop: dict[tuple[tuple[int, ...], ...], int] = {(): 0}
     stages, parts = [], []
@@ -193,19 +194,19 @@ def _seated(split: Split, fine: int) -> Spans:
     return Spans.side_by_side(np.full(len(split.seating), fine)).take(np.argsort(split.seating))
 
 
-def _allgather(collective: Collective, split: Split, forth: _Found, back: _Found) -> Staged:
+def _allgather(collective: Collective, split: Split, forth: Plans, back: Plans) -> Staged:
     fine = grain(split.groups)
     line = len(split.seating) * fine
     stages, parts = _gathered(forth, exchanges(split.groups, Spans.side_by_side(np.array([line]))), line)
     return Staged(split, tuple(parts), tuple(stages), _seated(split, fine))
 
 
-def _reducescatter(collective: Collective, split: Split, forth: _Found, back: _Found) -> Staged:
+def _reducescatter(collective: Collective, split: Split, forth: Plans, back: Plans) -> Staged:
     made = _allgather(collective, split, back, forth)
     return replace(made, parts=tuple(backwards(made.parts)), stages=_turned(made.stages))
 
 
-def _allreduce(collective: Collective, split: Split, forth: _Found, back: _Found) -> Staged:
+def _allreduce(collective: Collective, split: Split, forth: Plans, back: Plans) -> Staged:
     """Among the outermost groups an allreduce as one plan, or a reducescatter and an allgather, whichever is better."""
     line = len(split.seating) * grain(split.groups)
     whole = Spans.side_by_side(np.array([line]))
@@ -225,15 +226,20 @@ def _allreduce(collective: Collective, split: Split, forth: _Found, back: _Found
     return Staged(split, tuple(parts), (*_turned(down[0]), *stages, *up[0]), whole)
 
 
-def _broadcast(collective: Collective, split: Split, forth: _Found, back: _Found) -> Staged:
+def _broadcast(collective: Collective, split: Split, forth: Plans, back: Plans) -> Staged:
+    return min(broadcasts(collective, split, forth), key=lambda one: AIMS[forth.aim](one.cost))
+
+
+def broadcasts(collective: Collective, split: Split, forth: Plans) -> Iterator[Staged]:
     """Two levels: the outermost groups, and each as a whole. One root, whose group scatters and gathers as all do, or
-    broadcasts, whichever is better."""
+    broadcasts, or deals out all to the others, who gather it."""
     if len(collective.roots) > 1:
         raise Unsupported("planner compose: several roots are not planned together; use planner trees")
     flat = Groups.of([Groups.ring(part.size) for part in split.groups.parts])
-    line = len(split.seating) * grain(flat)
-    whole = Spans.side_by_side(np.array([line]))
     root = int(np.flatnonzero(split.seating == collective.roots[0])[0])
+    fine = _finer(flat, root)
+    line = len(split.seating) * grain(flat) * fine
+    whole = Spans.side_by_side(np.array([line]))
     starts, sizes = np.array(flat.starts()), np.array([part.size for part in flat.parts])
     home = int(np.searchsorted(starts, root, side="right")) - 1
     edges, scale = stretches(flat.parts)
@@ -260,26 +266,68 @@ def _broadcast(collective: Collective, split: Split, forth: _Found, back: _Found
     every = np.arange(len(sizes))
     ways: list[tuple[list[Stage], list[Stage]]] = [([], gathers(every))]
     if sizes[home] > 1:
-        first, own = every[home : home + 1], (root - int(starts[home]),)
-        ways = [([among(first, "scatter", own)], gathers(every))]
-        ways.append(([among(first, "broadcast", own)], gathers(every[every != home])))
-    made = []
+        alone, own = every[home : home + 1], (root - int(starts[home]),)
+        ways = [([among(alone, "scatter", own)], gathers(every))]
+        ways.append(([among(alone, "broadcast", own)], gathers(every[every != home])))
+        with suppress(Unsupported):  # where the root reaches all of them, and they each other without it
+            if fine > 1:
+                dealt, then = _dealt(forth, np.arange(sizes[home]) + starts[home], own[0], whole)
+                ways.append(([dealt], [*gathers(every[every != home]), then]))
     for ahead, last in ways:
         parts = [part for stage in ahead for part in stage.at(0)]
         parts += after(across.at(0), parts)
         ready = max(part.stop for part in parts)
         parts += [part for stage in last for part in stage.at(ready)]
-        made.append(Staged(split, tuple(parts), (*ahead, across, *last), whole))
-    return min(made, key=lambda one: AIMS[forth.aim](one.cost))
+        yield Staged(split, tuple(parts), (*ahead, across, *last), whole)
 
 
-def _reduce(collective: Collective, split: Split, forth: _Found, back: _Found) -> Staged:
+def _finer(groups: Groups, root: int) -> int:
+    """By how much the line must be finer for what the root holds to be dealt to the others of its group; 1 where there
+    are too few of them, or it would be too fine."""
+    ends = np.cumsum([part.size for part in groups.parts])
+    others = groups.parts[int(np.searchsorted(ends, root, side="right"))].size - 1
+    return others if others > 1 and groups.size * grain(groups) * others < MOST_WHOLE else 1
+
+
+def _dealt(found: Plans, seats: Longs, own: int, whole: Spans) -> tuple[Stage, Stage]:
+    """A group's root deals out all of the data to the others, each what it is to hold and a part of what the root is
+    to hold; and they gather it among themselves. So all leaves the root once."""
+    size = len(seats)
+    line = int(whole.lengths.sum())
+    held, part = line // size, line // (size * (size - 1))
+    others = np.flatnonzero(np.arange(size) != own)
+    low = np.stack([others * held, own * held + np.arange(size - 1) * part], axis=1)
+    high = low + np.array([held, part])
+    mine = whole.cut(np.zeros(low.size, np.int64), low.ravel(), high.ravel()).grouped(np.arange(size) * 2)
+    weights = (np.arange(size) != own).astype(np.int64)
+    dealt = Spans(np.cumsum([0, *(np.diff(mine.ptr)[np.cumsum(weights) - 1] * weights)]), mine.begin, mine.end)
+    ahead = found.stage(1, seats[None], dealt, Collective("scatter", size, roots=(own,), weights=weights), line)
+    if any((part.schedule.src != own).any() for part in ahead.parts):
+        raise Unsupported("planner compose: who relays a part would, backwards, add to it once more")
+    then = found.stage(1, seats[None, others], mine, Collective("allgather", size - 1), line)
+    parts = tuple(_as_broadcast(one) for one in ahead.parts)
+    planners = tuple(f"{by}, a part each" for by in ahead.planners)
+    # in both together others get as much as the root sends, which is what the first one counts
+    return replace(ahead, parts=parts, planners=planners), replace(then, piped=Fraction(0))
+
+
+def _as_broadcast(part: Part) -> Part:
+    """A scatter as the first part of a broadcast: backwards its root adds what comes to what it has."""
+    collective = part.schedule.collective
+    target = Collective("broadcast", collective.ranks, roots=collective.roots)
+    line = Spans.side_by_side(np.array([collective.weights.sum()]))
+    made = laid([Part.alone(part.schedule, Spans.side_by_side(collective.weights))], target, line)
+    where = part.where.grouped(np.arange(0, len(part.where) + 1, collective.blocks))
+    return replace(part, schedule=made, where=where)
+
+
+def _reduce(collective: Collective, split: Split, forth: Plans, back: Plans) -> Staged:
     turned = Collective("broadcast", collective.ranks, collective.members, collective.roots)
     made = _broadcast(turned, split, replace(back, collective=turned), forth)
     return replace(made, parts=tuple(backwards(made.parts)), stages=_turned(made.stages))
 
 
-def _alltoall(collective: Collective, split: Split, forth: _Found, back: _Found) -> Staged:
+def _alltoall(collective: Collective, split: Split, forth: Plans, back: Plans) -> Staged:
     """Level by level, the outermost first: what goes to another group goes to the rank of one's own number there."""
     if not split.groups.even():
         raise Unsupported("planner compose: an alltoall is split into groups of equal size only; use planner flows")

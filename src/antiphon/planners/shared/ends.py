@@ -1,0 +1,247 @@
+"""A pipeline of equal pieces with a few smaller parts before and behind it, which fill it and empty it sooner.
+
+Equal pieces wait at both ends: while the first one is on its way, most links are idle, and again while the last one is.
+Parts that grow at the beginning and shrink at the end wait less. How large they are is a small linear program over the
+steps at both ends; in between all steps are alike, so it does not grow with the number of pieces.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from antiphon.core.columns import Floats
+from antiphon.core.loads import loads
+from antiphon.core.routes import resolve
+from antiphon.core.schedule import Schedule
+from antiphon.core.topology import Topology
+from antiphon.core.transform import merge
+
+MOST_CELLS = 50_000  # of a linear program
+WHOLE = (32, 128, 512, 2048, 8192, 32768)  # parts that sizes are whole numbers of
+LOSS = 1e-3  # of the time, that rounding them may cost
+NEAR = 9  # decimals by which loads are told apart
+GRID = 4  # pieces grow fourfold until time does, too
+MOST = 2**20
+LEAST_BYTES = 64  # of a piece
+ENDS = (0, 1, 2)  # parts at each end that are tried
+WORTH = 1.003  # every part has all transfers once more: that must be this much faster
+MOST_ROWS = 2**23
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What goes before the `pieces` equal ones, a part a step, in these all together, and behind them; in parts of the
+    sum. Seconds per byte of nbytes, and of latency."""
+
+    before: tuple[int, ...]
+    middle: int
+    behind: tuple[int, ...]
+    pieces: int
+    time: float
+    latency: float
+
+    def seconds(self, nbytes: int) -> float:
+        return self.time * nbytes + self.latency
+
+
+class Pipeline:
+    """A schedule in one piece, and what it loads in each of its steps."""
+
+    def __init__(self, schedule: Schedule, topology: Topology) -> None:
+        self.schedule = replace(schedule, pieces=1)
+        self.topology = topology
+        self.steps = schedule.steps
+        self.load = _loads(self.schedule, topology)
+        self.latency = _latencies(self.schedule, topology)
+
+    @cached_property
+    def full(self) -> float:
+        """Seconds per byte in ever finer pieces."""
+        return float(self.load.sum(axis=1).max(initial=0.0))
+
+    def sizes(self, pieces: int, ends: int = 0) -> Sizes:
+        """The best with so many parts at each end; none, where the program would be too large or was not solved."""
+        exact = self._solved(pieces, ends) if ends else None
+        if exact is None:
+            return self._told(Exact((), 1.0, ()), pieces)
+        goal = self._time(exact, pieces)
+        for whole in WHOLE:
+            made = self._told(exact.rounded(whole), pieces)
+            if made.time <= goal * (1 + LOSS):
+                break
+        return made
+
+    def chosen(self, nbytes: int, pieces: int | None, ends: int | None) -> Sizes:
+        """The fastest for the size, of what is not given: more parts at the ends as long as they are worth it."""
+        found: Sizes | None = None
+        for number in ENDS if ends is None else (ends,):
+            if found is not None and (2 * number + 1) * self.schedule.transfers > MOST_ROWS:
+                break
+            made = self.best(nbytes, number) if pieces is None else self.sizes(pieces, number)
+            if found is not None and made.seconds(nbytes) * WORTH > found.seconds(nbytes):
+                break
+            found = made
+        assert found is not None
+        return found
+
+    def best(self, nbytes: int, ends: int) -> Sizes:
+        """With the number of pieces that is fastest for the size: the time falls with it, then grows with latency."""
+        weights, scale = self.schedule.chunks.weights(self.schedule.collective)
+        least = min((weight for weight in weights.tolist() if weight), default=1)
+        top = max(1, min(MOST, nbytes * least // (scale * LEAST_BYTES)))
+        top = top if self.steps > 1 else 1
+        known: dict[int, Sizes] = {}
+
+        def seconds(pieces: int) -> float:
+            if pieces not in known:
+                known[pieces] = self.sizes(pieces, ends)
+            return known[pieces].seconds(nbytes)
+
+        low = at = 1
+        while at < top and seconds(min(at * GRID, top)) <= seconds(at):
+            low, at = at, min(at * GRID, top)
+        high = min(at * GRID, top)
+        while high - low > 3 and high > 1.02 * low:  # golden section on a logarithmic scale
+            span = math.log(high / low)
+            left = min(max(round(low * math.exp(0.382 * span)), low + 1), high - 2)
+            right = min(max(round(low * math.exp(0.618 * span)), left + 1), high - 1)
+            low, high = (low, right) if seconds(left) <= seconds(right) else (left, high)
+        tried = range(low, high + 1) if high - low <= 3 else (low, (low + high) // 2, high)
+        return known[min(tried, key=lambda number: (seconds(number), number))]
+
+    def laid(self, sizes: Sizes) -> tuple[Schedule, Sizes]:
+        """The schedule once for every part; those in the middle are one with pieces."""
+        if not sizes.before and not sizes.behind:
+            return replace(self.schedule, pieces=sizes.pieces), sizes
+        some = [one for one in _parts(sizes) if one[1]]
+        first = some[0][0]
+        each = [
+            replace(self.schedule, step=self.schedule.step + np.int32(start - first), pieces=pieces)
+            for start, _, pieces in some
+        ]
+        return merge(each, [size for _, size, _ in some]), sizes
+
+    def _told(self, exact: Exact, pieces: int) -> Sizes:
+        before, behind = (tuple(int(size) for size in some) for some in (exact.before, exact.behind))
+        time = self._time(exact, pieces)
+        return Sizes(before, int(exact.middle), behind, pieces, time, self._latency(exact, pieces))
+
+    def _solved(self, pieces: int, ends: int) -> Exact | None:
+        """Variables: the parts before, one piece of the middle, the parts behind; then how long steps last."""
+        import scipy.sparse as sp
+        from scipy.optimize import linprog
+
+        few = min(pieces, self.steps)
+        starts = [*range(ends), *range(ends, ends + few), *range(ends + few, 2 * ends + few)]
+        which = [*range(ends), *[ends] * few, *range(ends + 1, 2 * ends + 1)]
+        kinds, slots, sizes = len(self.load), starts[-1] + self.steps, 2 * ends + 1
+        if (kinds + 1) * self.steps * len(starts) > MOST_CELLS:
+            return None
+        top = float(self.load.max(initial=0.0))
+        if not top:
+            return None
+        kind, step = np.nonzero(self.load)
+        rows = np.concatenate([kind * slots + step + start for start in starts])
+        columns = np.repeat(which, len(kind))
+        values = np.tile(self.load[kind, step] / top, len(starts))
+        clock = np.arange(kinds * slots)
+        middle = np.arange(kinds)  # a step in the middle, all of whose parts are equal pieces
+        upper = sp.coo_array(
+            (
+                np.concatenate([values, -np.ones(len(clock)), self.load.sum(axis=1) / top, -np.ones(kinds)]),
+                (
+                    np.concatenate([rows, clock, kinds * slots + middle, kinds * slots + middle]),
+                    np.concatenate(
+                        [columns, sizes + clock % slots, np.full(kinds, ends), np.full(kinds, sizes + slots)]
+                    ),
+                ),
+            ),
+            shape=(kinds * (slots + 1), sizes + slots + 1),
+        )
+        cost = np.zeros(sizes + slots + 1)
+        cost[sizes:-1], cost[-1] = 1, pieces - few
+        equal = np.zeros((1, len(cost)))
+        equal[0, :sizes], equal[0, ends] = 1, pieces
+        found = linprog(cost, A_ub=upper.tocsr(), b_ub=np.zeros(upper.shape[0]), A_eq=equal, b_eq=[1.0], method="highs")
+        if found.status != 0:
+            return None
+        size = np.maximum(found.x[:sizes], 0.0).tolist()
+        return Exact(tuple(size[:ends]), size[ends] * pieces, tuple(size[ends + 1 :]))
+
+    def _time(self, exact: Exact, pieces: int) -> float:
+        """Seconds per byte: how long steps at the ends last, and as often as they come those in the middle."""
+        few = min(pieces, self.steps)
+        size = np.array([*exact.before, *[exact.middle / pieces] * few, *exact.behind]) / exact.total
+        full = np.stack([np.convolve(size, load) for load in self.load]) if len(self.load) else np.zeros((1, 1))
+        return float(full.max(axis=0).sum() + (pieces - few) * self.full * exact.middle / pieces / exact.total)
+
+    def _latency(self, exact: Exact, pieces: int) -> float:
+        few = min(pieces, self.steps)
+        there = np.array([*exact.before, *[exact.middle] * few, *exact.behind]) > 0
+        slowest = np.zeros(len(there) + self.steps - 1)
+        for start in np.flatnonzero(there).tolist():
+            slowest[start : start + self.steps] = np.maximum(slowest[start : start + self.steps], self.latency)
+        between = (pieces - few) * self.latency.max(initial=0.0) if exact.middle else 0.0
+        return float(slowest.sum() + between)
+
+
+@dataclass(frozen=True)
+class Exact:
+    """Sizes in parts of their sum, all of the middle as one."""
+
+    before: tuple[float, ...]
+    middle: float
+    behind: tuple[float, ...]
+
+    @property
+    def total(self) -> float:
+        return sum(self.before) + self.middle + sum(self.behind)
+
+    def rounded(self, whole: int) -> Exact:
+        """In whole numbers that add up to `whole`; the middle takes what is left."""
+        before, behind = (tuple(float(round(size * whole)) for size in some) for some in (self.before, self.behind))
+        return Exact(before, max(whole - sum(before) - sum(behind), 0.0), behind)
+
+
+def _parts(sizes: Sizes) -> Iterator[tuple[int, int, int]]:
+    """Of every part the step in which it begins, its size, and its pieces."""
+    yield from ((start, size, 1) for start, size in enumerate(sizes.before))
+    begin = len(sizes.before)
+    yield begin, sizes.middle, sizes.pieces
+    yield from ((start, size, 1) for start, size in enumerate(sizes.behind, begin + sizes.pieces))
+
+
+def _loads(schedule: Schedule, topology: Topology) -> Floats:
+    """Seconds per byte by kind of resource and step: those that are loaded alike are one, and none is there that is
+    loaded no more than another in every step."""
+    found, resources = loads(schedule, topology), topology.resources
+    capacity = np.array([float(c * resources.scale) for c in resources.capacity])[resources.klass]
+    table = np.zeros((len(capacity), schedule.steps))
+    table[found.resource, found.step] = found.load.astype(float) / float(found.scale)
+    table /= capacity[:, None]
+    top = table.max(initial=0.0)
+    if not top:
+        return np.zeros((0, schedule.steps))
+    _, first = np.unique(np.round(table / top, NEAR), axis=0, return_index=True)
+    some = table[first][np.argsort(-table[first].sum(axis=1), kind="stable")]
+    kept: list[int] = []
+    for row in range(len(some)):
+        if some[row].any() and not (kept and (some[kept] >= some[row]).all(axis=1).any()):
+            kept.append(row)
+    return np.asarray(some[kept], np.float64)
+
+
+def _latencies(schedule: Schedule, topology: Topology) -> Floats:
+    """By step the latency of the slowest way that is taken."""
+    found = resolve(topology, schedule.src, schedule.dst, schedule.route, schedule.routes)
+    each = np.array([kind.latency for kind in topology.types])[topology.link_type[found.table.links]]
+    until = np.concatenate([[0.0], np.cumsum(each)])
+    ways = until[found.table.ptr[1:]] - until[found.table.ptr[:-1]]
+    out = np.zeros(schedule.steps)
+    np.maximum.at(out, schedule.step, ways[found.route])
+    return out
