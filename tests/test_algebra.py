@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections import Counter
+from collections import defaultdict
 from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
@@ -94,9 +94,9 @@ def followed(first: Schedule, second: Schedule) -> Line:
     return found
 
 
-def said(line: Line) -> Counter[Any]:
+def said(line: Line) -> dict[Any, Fraction]:
     """How much of the data is treated in each way, wherever it lies; nothing is said of what nobody has at the end."""
-    found: Counter[Any] = Counter()
+    found: dict[Any, Fraction] = defaultdict(Fraction)
     for (begin, end), (before, after) in line.items():
         found[frozenset(before.items()), frozenset(after.items())] += end - begin
     return found
