@@ -3,22 +3,28 @@
 Run: python bench/bench_zoo.py [--kinds gather,alltoall] [--sizes 1GB] [--part 0/8] [SPEC ...]. Without specs all
 machines of the catalogue of up to 64 ranks, and clusters of 2, 4 and 8 boxes in three fabrics; a part of them with
 --part, or some --planners alone, for runs that must be short. Told is best plan / bound, for every machine and size;
-what is above 1.05 with the planner. The bound is that of `antiphon bound`, which knows no latency: for small messages
-the ratio says more about latency than about plans.
+what is above 1.05 with the planner, and which part of the time is latency. The bound is that of `antiphon bound`,
+which knows no latency: for small messages the ratio says more about latency than about plans.
+
+Every case is kept in results/zoo.json as soon as it is done, and one that is kept is not done again unless it is asked
+for (--again): a run that was stopped goes on where it was. --table prints what is kept, as docs/zoo.md has it.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import time
 from collections.abc import Iterator
 from typing import Any
 
-from _common import print_machine, print_table, save
+from _common import RESULTS, print_machine
+from _common import machine as about_machine
 
 import antiphon
 from antiphon.core.collective import KINDS
+from antiphon.core.files import write_bytes
 from antiphon.registry import table
 from antiphon.units import format_size, parse_size
 
@@ -36,23 +42,85 @@ def machines() -> Iterator[str]:
         yield from (f"cluster:box={box},boxes={boxes},fabric={fabric}" for box in BOXES for fabric in FABRICS)
 
 
+def small(specs: list[str]) -> list[str]:
+    return [spec for spec in dict.fromkeys(specs) if antiphon.topology(spec).ranks <= MOST_RANKS]
+
+
 def cases(specs: list[str], kinds: list[str], part: str) -> list[tuple[str, str]]:
-    small = [spec for spec in dict.fromkeys(specs) if antiphon.topology(spec).ranks <= MOST_RANKS]
     mine, parts = (int(number) for number in part.split("/"))
-    return [(spec, kind) for spec in small for kind in kinds][mine::parts]
+    return [(spec, kind) for spec in small(specs) for kind in kinds][mine::parts]
 
 
-def ratios(spec: str, kind: str, sizes: list[int], planners: list[str]) -> dict[int, tuple[float, str]]:
-    """Of every size best plan / bound, and who made it."""
+def measured(spec: str, kind: str, sizes: list[int], planners: list[str]) -> dict[str, Any]:
+    """CPU seconds, whether the bound is known to be attained, and of every size best plan / bound, who made it, and
+    the part of its time that is latency."""
+    begin = time.process_time()
     machine = antiphon.topology(spec)
-    found = antiphon.tune(kind, machine, nbytes=sizes, planners=planners, workers="none", nccl=False)
+    found = antiphon.tune(
+        kind, machine, nbytes=sizes, planners=planners, model="alpha-beta", workers="none", nccl=False
+    )
+    took = time.process_time() - begin
     limit = antiphon.bound(kind, machine)
-    out = {}
+    out: dict[str, Any] = {"cpu": round(took, 1), "tight": limit.tight}
     for size in sizes:
         best = min((one for one in found.candidates if size in one.seconds), key=lambda one: one.seconds[size])
         options = " ".join(f"{key}={value}" for key, value in best.options.items())
-        out[size] = best.seconds[size] / float(limit.seconds(size)), f"{best.planner} {options}".strip()
+        out[format_size(size)] = {
+            "ratio": round(best.seconds[size] / float(limit.seconds(size)), 4),
+            "by": f"{best.planner} {options}".strip(),
+            "latency": round(best.why[size][1].get("latency", 0.0) / best.seconds[size], 4),
+        }
     return out
+
+
+def kept() -> dict[str, dict[str, Any]]:
+    """By machine and collective, as earlier runs left them."""
+    path = RESULTS / "zoo.json"
+    if not path.exists():
+        return {}
+    found: dict[str, dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["cases"]
+    return found
+
+
+def keep(cases: dict[str, dict[str, Any]]) -> None:
+    """Wholly or not at all, whenever the run is stopped."""
+    RESULTS.mkdir(exist_ok=True)
+    text = json.dumps({"machine": about_machine(), "cases": cases}, indent=1)
+    write_bytes(RESULTS / "zoo.json", (text + "\n").encode())
+
+
+def told(spec: str, kind: str, case: dict[str, Any], sizes: list[str]) -> str:
+    """A line of a case; who made what is above."""
+    who = "; ".join(
+        f"{case[size]['by']} (latency {case[size]['latency']:.0%})" for size in sizes if case[size]["ratio"] > ABOVE
+    )
+    return " ".join([spec, kind, *(f"{case[size]['ratio']:.3f}" for size in sizes), f"{case['cpu']:.1f}s", who]).strip()
+
+
+def print_kept(cases: dict[str, dict[str, Any]], size: str, specs: list[str]) -> None:
+    """As a table of machines and collectives, then what is above."""
+    print(f"| machine | {' | '.join(KINDS)} | CPU s |\n|---|{'---|' * (len(KINDS) + 1)}")
+    for spec in specs:
+        row = [cases.get(f"{spec} {kind}", {}) for kind in KINDS]
+        if any(row):
+            cells = [f"{case[size]['ratio']:.3f}" if size in case else "" for case in row]
+            print(f"| `{spec}` | {' | '.join(cells)} | {sum(case.get('cpu', 0) for case in row):.0f} |")
+    print()
+    for name, case in cases.items():
+        if case.get(size, {}).get("ratio", 0) > ABOVE:
+            known = "attained" if case["tight"] else "not known to be attained"
+            one = case[size]
+            print(f"- `{name}` {one['ratio']:.3f} by {one['by']}, latency {one['latency']:.1%}; {known}")
+
+
+def summary(cases: dict[str, dict[str, Any]], size: str) -> str:
+    values = [case[size]["ratio"] for case in cases.values() if size in case]
+    above = sum(value > ABOVE for value in values)
+    attained = [case[size]["ratio"] for case in cases.values() if size in case and case["tight"]]
+    return (
+        f"{size}: {len(values)} cases, median {statistics.median(values):.3f}, worst {max(values):.3f}, above {ABOVE}: "
+        f"{above}; where the bound is known to be attained {len(attained)}, worst {max(attained, default=0):.3f}"
+    )
 
 
 def main() -> None:
@@ -62,27 +130,26 @@ def main() -> None:
     parser.add_argument("--sizes", default="1KB,1MB,1GB")
     parser.add_argument("--part", default="0/1")
     parser.add_argument("--planners", default="")
+    parser.add_argument("--again", action="store_true")
+    parser.add_argument("--table", action="store_true")
     given = parser.parse_args()
     sizes = [parse_size(text) for text in given.sizes.split(",")]
+    names = [format_size(size) for size in sizes]
     print_machine()
-    rows: list[list[Any]] = []
-    kept: dict[str, Any] = {}
-    for spec, kind in cases(given.specs or list(machines()), given.kinds.split(","), given.part):
-        begin = time.process_time()
-        found = ratios(spec, kind, sizes, [name for name in given.planners.split(",") if name])
-        took = time.process_time() - begin
-        who = "; ".join(by for ratio, by in found.values() if ratio > ABOVE)
-        rows.append([spec, kind, *(round(ratio, 3) for ratio, _ in found.values()), round(took, 1), who])
-        kept[f"{spec} {kind}"] = {format_size(size): ratio for size, (ratio, _) in found.items()}
-        print(*rows[-1], flush=True)
-    print_table(["machine", "collective", *(format_size(size) for size in sizes), "CPU s", "by"], rows)
-    for column, size in enumerate(sizes, 2):
-        values = [float(row[column]) for row in rows]
-        above = sum(value > ABOVE for value in values)
-        median = statistics.median(values)
-        told = f"median {median:.3f}, worst {max(values):.3f}, above {ABOVE}: {above} of {len(values)}"
-        print(f"{format_size(size)}: {told}")
-    save("zoo", kept)
+    known = kept()
+    wanted = cases(given.specs or list(machines()), given.kinds.split(","), given.part)
+    planners = [name for name in given.planners.split(",") if name]
+    for spec, kind in [] if given.table else wanted:
+        key = f"{spec} {kind}"
+        if given.again or not all(name in known.get(key, {}) for name in names):
+            known[key] = {**known.get(key, {}), **measured(spec, kind, sizes, planners)}
+            keep(known)
+        print(told(spec, kind, known[key], names), flush=True)
+    if given.table:
+        print_kept(known, names[-1], small(given.specs or list(machines())))
+    mine = {f"{spec} {kind}": known[f"{spec} {kind}"] for spec, kind in wanted if f"{spec} {kind}" in known}
+    for name in names:
+        print(summary(mine, name))
 
 
 if __name__ == "__main__":

@@ -357,29 +357,6 @@ def test_every_composition(first: str, second: str, made: str) -> None:
     assert right(both, machine)
 
 
-def test_compose_refuses_what_makes_no_collective() -> None:
-    with pytest.raises(Unsupported, match="allgather then allgather"):
-        compose(ring_allgather(3), ring_allgather(3))
-
-
-@pytest.mark.parametrize(("first", "second"), [("gather", "broadcast"), ("reduce", "scatter")])
-def test_compose_refuses_empty_blocks_among_several(first: str, second: str) -> None:
-    """The one side does not know where an empty block lies; without one, the same parts do compose."""
-
-    def star(kind: str, weights: list[int]) -> Schedule:
-        many = kind in ("gather", "scatter")
-        wanted = Collective(kind, 3, roots=(0,), weights=np.array(weights if many else [sum(weights)]))
-        leaf = np.array([1, 2])
-        ends = (leaf, leaf * 0) if kind in ("gather", "reduce") else (leaf * 0, leaf)
-        op = np.full(2, REDUCE if wanted.combining else COPY)
-        return Schedule(wanted, cut(wanted, 1), leaf * 0, leaf if many else leaf * 0, *ends, op)
-
-    machine = build("star", 3, [(a, b, LINK) for a, b in ((0, 1), (1, 0), (0, 2), (2, 0))])
-    assert right(compose(star(first, [2, 3, 1]), star(second, [2, 3, 1])), machine)
-    with pytest.raises(Unsupported, match=r"block 1 of the .* has weight 0 and would get no chunk; use"):
-        compose(star(first, [2, 0, 1]), star(second, [2, 0, 1]))
-
-
 def test_inverting_refuses_what_would_count_twice() -> None:
     exchange = Collective("allreduce", 2)
     with pytest.raises(Unsupported, match="compose"):

@@ -22,7 +22,7 @@ from antiphon.core.transform.staging import TOO_FINE, Part, Spans, laid
 from antiphon.core.transform.tidying import plain_copies
 from antiphon.errors import Invalid, Unsupported
 
-# what two collectives make, done one after the other
+# what two collectives make, done one after the other: as `after` says of any two, without a look at each rank's data
 _MAKES = {
     ("reducescatter", "allgather"): "allreduce",
     ("reduce", "broadcast"): "allreduce",
@@ -33,25 +33,18 @@ _MAKES = {
 }
 
 
-def _target(first: Collective, second: Collective) -> Collective:
+def _target(first: Collective, second: Collective) -> Collective | None:
+    """What two with names make among the same ranks, where their names alone tell; None where `after` must say."""
     kind = _MAKES.get((first.kind, second.kind))
-    if kind is None:
-        known = ", ".join(f"{a} then {b}" for a, b in _MAKES)
-        raise Unsupported(f"{first.kind} then {second.kind} is no collective that compose knows (it knows {known})")
-    if first.ranks != second.ranks or first.members != second.members:
-        raise Invalid(f"compose: the {first.kind} and the {second.kind} are not among the same ranks")
     roots = {*first.roots, *second.roots}
-    if len(roots) > 1 or len(first.roots) > 1 or len(second.roots) > 1:
-        raise Invalid(f"compose: the {first.kind} and the {second.kind} must share a single root")
+    if kind is None or first.ranks != second.ranks or first.members != second.members or len(roots) > 1:
+        return None
     if first.blocks == second.blocks and not np.array_equal(first.weights, second.weights):
-        raise Invalid(f"compose: the blocks of the {first.kind} and the {second.kind} differ in weight")
+        return None
     many = first if first.blocks > 1 else second
     weights = many.weights if kind in ("allgather", "reducescatter") else np.zeros(0, np.int64)
     if weights.size and not weights.all():
-        raise Unsupported(
-            f"compose: block {int(np.argmin(weights))} of the {kind} has weight 0 and would get no chunk; "
-            f"use a {kind} planned as a whole, or leave out the ranks whose blocks are empty"
-        )
+        return None  # an empty block would get no chunk
     return Collective(
         kind, first.ranks, first.members, tuple(roots) if kind in ("broadcast", "reduce") else (), weights
     )
@@ -124,6 +117,8 @@ def compose(first: Schedule, second: Schedule) -> Schedule:
     borders of both. What the second takes the first must leave there, else Invalid says where they do not meet.
     Among the same ranks: reducescatter then allgather is an allreduce. Among groups, side by side by `merge`:
     reducescatters within boxes, then allreduces among those who hold the same part, then allgathers within boxes.
+    What comes of any two that meet is a collective with a name where it is one, else a custom relation: who used a part
+    of the data has of it what the second gives, the others what the first left.
 
     Equal pieces are kept (composed first, pipelined after, which is faster than one pipeline after the other);
     different ones are expanded. O(n log n) in new rows.
@@ -136,8 +131,9 @@ def compose(first: Schedule, second: Schedule) -> Schedule:
     ('allreduce', [0, 0, 1, 1], [1, 2, 0, 0], [0, 0, 1, 2])
     """
     one, other = first.collective, second.collective
-    if one.members == other.members and "custom" not in (one.kind, other.kind):
-        return _composed(first, second)
+    known = _target(one, other)
+    if known is not None:
+        return _composed(first, second, known)
     _same_machine("compose", [first, second])
     lines, edges = _one_line("compose", [first, second], None)
     before = told(one, lines[0], edges, _said(one))
@@ -187,9 +183,8 @@ def _one_line(what: str, schedules: Sequence[Schedule], shares: Sequence[Fractio
     return lines, distinct(np.concatenate([*(line.begin for line in lines), *(line.end for line in lines)]))
 
 
-def _composed(first: Schedule, second: Schedule) -> Schedule:
+def _composed(first: Schedule, second: Schedule, target: Collective) -> Schedule:
     """Two that both have names, among the same ranks."""
-    target = _target(first.collective, second.collective)
     alike = isinstance(first.pieces, int) and isinstance(second.pieces, int) and first.pieces == second.pieces
     pieces = first.pieces if alike else 1
     if pieces == 1:

@@ -126,7 +126,8 @@ def after(first: Told, second: Told, used: Longs) -> Told:
 def _leaves(first: Told, stretch: int) -> str:
     ranks = first.post[1][first.post[0] == stretch].tolist()
     some = ", ".join(map(str, ranks[:8]))
-    return f"it leaves that at {'no rank' if not ranks else f'ranks {some}'}{', ...' if len(ranks) > 8 else ''}"
+    where = {0: "no rank", 1: f"rank {some}"}.get(len(ranks), f"ranks {some}")
+    return f"it leaves that at {where}{', ...' if len(ranks) > 8 else ''}"
 
 
 def beside(some: Sequence[Told]) -> Told:
