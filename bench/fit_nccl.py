@@ -18,8 +18,8 @@ import numpy as np
 from _common import print_table
 from numpy.typing import NDArray
 
-from antiphon.cost.nccl.calls import FOLDER, FORMAT, LL, LL128, PROTOCOLS, SIMPLE, VERSION, Calls, Nvls
-from antiphon.cost.nccl.choice import ALGORITHMS, Costs, prices
+from antiphon.cost.nccl.calls import FOLDER, FORMAT, LL, LL128, PROTOCOLS, SIMPLE, VERSION, Calls, Copies, Nvls, Units
+from antiphon.cost.nccl.choice import CHOSEN, Costs, prices
 from antiphon.cost.nccl.place import place_of
 from antiphon.cost.nccl.published import FIT, ONE_FOR_ALL, Published, published
 from antiphon.topologies import topology
@@ -42,6 +42,27 @@ GPUS: Mapping[str, dict[str, Any]] = {
     "h100": {"boxes": ["hgx-h100", "hgx-h200", "p5", "p5e"], "nvls": True},
     "mi300x": {"boxes": ["mi300x"], "library": "RCCL"},
 }
+# Multiprocessors of a GPU by its vendor's data sheet; channels as NCCL's log tells them ("24 coll channels, 16 nvls
+# channels, 32 p2p channels"), each a thread block with a multiprocessor for itself. V100: 6 rings, each made twice.
+UNITS = {
+    "v100": Units(of=80, taken={"ring": 12}, source="https://github.com/NVIDIA/nccl/issues/713"),
+    "a100": Units(of=108, taken={"ring": 24}, source="https://github.com/NVIDIA/Megatron-LM/issues/516"),
+    "h100": Units(
+        of=132, taken={"ring": 24, "nvls": 16, "sends": 32},
+        source="https://github.com/aws-samples/awsome-distributed-training/tree/main/micro-benchmarks/nccl-tests",
+    ),
+    "mi300x": Units(of=304, source="https://www.amd.com/en/products/accelerators/instinct/mi300/mi300x.html"),
+}  # fmt: skip
+# Copies between two GPUs by cudaMemcpyPeerAsync (CUDA's p2pBandwidthLatencyTest). abci-benchmarks: both ways at once,
+# the median of all pairs, 48.45 of 50 GB/s (V100) and 206.5 of 300 (A100). H100: one way, 375 of 450 GB/s; no latency
+# told.
+COPIES = {
+    "v100": Copies(latency=1.9e-6, share=0.969, source="https://github.com/aistairc/abci-benchmarks"),
+    "a100": Copies(latency=3.25e-6, share=0.688, source="https://github.com/aistairc/abci-benchmarks"),
+    "h100": Copies(
+        latency=3.25e-6, share=0.833, source="https://github.com/NVIDIA/nccl/issues/1264", assumed=["latency"],
+    ),
+}  # fmt: skip
 # Generations without a table of their own in part fit: the figures of another.
 LIKE = {"b200": ("h100", ["hgx-b200", "gb200-nvl72"])}
 NETWORKS: Mapping[str, dict[str, Any]] = {
@@ -81,7 +102,7 @@ def calls_of(figures: Figures, name: str, tables: list[str], assumed: list[str])
         launch=figures.get(f"{name} launch", 0.0), launch_more=figures.get(f"{name} more", 0.0),
         message=figures.get(f"{name} message", 0.0), nvls=nvls,
         hop={p: figures[f"{name} hop {p}"] for p in PROTOCOLS},
-        share=shares(figures, name),
+        share=shares(figures, name), units=UNITS.get(name), copies=COPIES.get(name),
     )  # fmt: skip
 
 
@@ -96,7 +117,7 @@ def shares(figures: Figures, name: str) -> dict[str, float]:
 def algorithms_of(table: Published) -> tuple[str, ...]:
     """What the run was told to do, where it was."""
     told = [word.partition("=")[2].rstrip(",") for word in table.environment.split() if word.startswith("NCCL_ALGO=")]
-    return (told[0].lower(),) if told else ALGORITHMS
+    return (told[0].lower(),) if told else CHOSEN
 
 
 def main() -> None:
@@ -146,9 +167,11 @@ def write(figures: Figures, tables: list[Published], still: list[str]) -> None:
         )
     for name, (like, boxes) in LIKE.items():
         assumed = [f"all, as of {like}"]
-        made[name] = msgspec.structs.replace(made[like], name=name, boxes=boxes, calibrated_by=[], assumed=assumed)
+        made[name] = msgspec.structs.replace(
+            made[like], name=name, boxes=boxes, calibrated_by=[], assumed=assumed, units=None, copies=None
+        )
     for name, calls in made.items():
-        row = {key: value for key, value in msgspec.to_builtins(calls).items() if value not in ([], None, 0.0)}
+        row = {key: value for key, value in msgspec.to_builtins(calls).items() if value not in ([], {}, None, 0.0)}
         (FOLDER / f"{name}.json").write_text(json.dumps(row, indent=2) + "\n", encoding="utf-8")
 
 

@@ -9,6 +9,7 @@ import antiphon
 from antiphon.cli import run
 from antiphon.cost.nccl.calls import PROTOCOLS, Calls, read_calls, shipped_calls
 from antiphon.cost.nccl.choice import COLLNET, NVLS, NVLS_TREE, PAT, RING, SENDS, TREE, Costs, prices
+from antiphon.cost.nccl.msccl import read_algorithms
 from antiphon.cost.nccl.place import place_of
 from antiphon.cost.nccl.published import FIT, HELD_OUT, published
 from antiphon.errors import Invalid, Unsupported
@@ -144,7 +145,7 @@ def test_every_line_says_what_it_rests_on() -> None:
         ("nccl:processes=two", "hgx-h100", "expected each or one"),
         ("nccl:algorithm=tree", "hgx-h100", "none of tree can do"),
         ("nccl:algorithm=best", "hgx-h100", "expected one of"),
-        ("mpi", "hgx-h100", "expected nccl or rccl"),
+        ("mpi", "hgx-h100", "expected nccl, rccl, msccl"),
         ("nccl:gpu=h100", "star:ranks=4,bandwidth=1GB/s", None),
     ],
 )
@@ -177,8 +178,10 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     rows = json.loads(capsys.readouterr().out)["rows"]
     assert [row["algorithm"] for row in rows] == [RING, RING, NVLS]
     assert run(["predict", "--as", "nccl", "allreduce", "hgx-h100", "--nbytes", "1KB"]) == 0
-    (line,) = capsys.readouterr().out.splitlines()[1:]
+    line, told = capsys.readouterr().out.splitlines()[1:]
     assert "ring ll" in line
+    assert "24/132" in line
+    assert told.strip().startswith("SMs: of each GPU, taken at most")
     assert "calibrated by h100-p5-1" in line
 
 
@@ -196,3 +199,102 @@ def test_what_the_command_refuses(
     monkeypatch.chdir(tmp_path)
     assert run(["predict", *words, "--nbytes", "1KB"]) == 2
     assert said in capsys.readouterr().err
+
+
+# ---- MSCCL, copy engines, multiprocessors ----
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "choice"),
+    [(511, "ring"), (512, "allpairs"), (458752, "allpairs"), (458753, "ring"), (22806528, "ring"), (22806529, "ring")],
+)
+def test_msccl_takes_what_is_registered_for_the_size(nbytes: int, choice: str) -> None:
+    (row,) = antiphon.predict_library("allreduce", "dgx-a100", [nbytes], library="msccl")
+    (nccl,) = antiphon.predict_library("allreduce", "dgx-a100", [nbytes])
+    assert row["algorithm"] == choice
+    inside = 512 <= nbytes <= 22806528
+    assert row["why"].startswith("its algorithm in place from" if inside else "no algorithm of MSCCL's here; ")
+    assert ("a100-ndv4-msccl" in row["calibrated"]) is inside
+    assert inside or row["seconds"] == nccl["seconds"]
+    assert nccl["calibrated"].startswith("GPU a100")
+
+
+def test_msccl_is_near_the_table_that_its_figures_are_from() -> None:
+    (table,) = [one for one in published() if one.name == "a100-ndv4-msccl"]
+    sizes = [row[0] for row in table.rows if 512 <= row[0] <= 2**24]
+    rows = antiphon.predict_library("allreduce", table.topology, sizes, library="msccl")
+    measured = {row[0]: row[3] * 1e-6 for row in table.rows}
+    assert max(abs(row["seconds"] / measured[row["nbytes"]] - 1) for row in rows) < 0.05
+
+
+def test_msccl_between_nodes_sends_a_message_to_each_node() -> None:
+    machine = "cluster:box=dgx-a100,boxes=4"
+    (row,) = antiphon.predict_library("alltoall", machine, ["64KB"], library="msccl")
+    (nccl,) = antiphon.predict_library("alltoall", machine, ["64KB"])
+    assert (row["algorithm"], row["protocol"]) == ("hierarchical", "simple")
+    assert row["calibrated"].endswith("hierarchical simple not calibrated")
+    message = shipped_calls()["ib"].message
+    hop = shipped_calls()["ib"].hop["simple"]
+    assert row["terms"]["network"] == pytest.approx(hop + 2 * message)
+    assert nccl["terms"]["network"] > 20 * message
+
+
+def test_msccl_is_on_by_default_in_rccl() -> None:
+    (row,) = antiphon.predict_library("allreduce", "mi300x", ["1KB"], library="msccl")
+    (rccl,) = antiphon.predict_library("allreduce", "mi300x", ["1KB"], library="rccl")
+    assert row["algorithm"] == "allpairs"
+    assert row["seconds"] == rccl["seconds"]
+    assert "measured with MSCCL's" in row["calibrated"]
+    assert (row["sms"], row["sms_of"]) == (32, 304)
+
+
+@pytest.mark.parametrize(
+    ("collective", "nbytes", "sms"), [("allreduce", "1KB", 24), ("allreduce", "1GB", 16), ("alltoall", "1MB", 32)]
+)
+def test_what_nccl_takes_of_a_gpu(collective: str, nbytes: str, sms: int) -> None:
+    (row,) = antiphon.predict_library(collective, "hgx-h100", nbytes)
+    assert (row["sms"], row["sms_of"]) == (sms, 132)
+
+
+def test_copies_by_engines_take_no_multiprocessor() -> None:
+    (row,) = antiphon.predict_library("allgather", "dgx-a100", "80MB", library="nccl:algorithm=copies")
+    copies, launch = shipped_calls()["a100"].copies, shipped_calls()["a100"].launch
+    assert copies is not None
+    assert row["sms"] == 0
+    assert row["seconds"] == pytest.approx(launch + 7 * copies.latency + 7 / 8 * 80e6 / (300e9 * copies.share))
+    assert "copies not calibrated" in row["calibrated"]
+    (usual,) = antiphon.predict_library("allgather", "dgx-a100", "80MB")
+    assert usual["algorithm"] == "ring"  # never by itself
+    assert usual["without_sms"] == row["seconds"]
+
+
+@pytest.mark.parametrize(("collective", "machine"), [("allreduce", "dgx-a100"), ("allgather", "mi300x")])
+def test_what_no_engine_can_do_is_not_priced(collective: str, machine: str) -> None:
+    name = "rccl" if machine == "mi300x" else "nccl"
+    (row,) = antiphon.predict_library(collective, machine, "1MB", library=name)
+    assert row["without_sms"] is None
+    with pytest.raises(Unsupported, match="none of copies can do"):
+        antiphon.predict_library(collective, machine, "1MB", library=f"{name}:algorithm=copies")
+
+
+def test_tune_says_what_communication_takes() -> None:
+    found = antiphon.tune("allreduce", "hgx-h100", nbytes=["1KB", "256MB"], planners=["ring", "nvls"])
+    assert {row["sms"] for row in found.as_json()["ranges"]} == {16, 24}
+    assert "while it runs, communication takes up to 16 of 132 or 24 of 132 SMs of each GPU" in found.notes
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"way": "sideways"}, "way sideways"), ({"protocol": "ll64"}, "protocol ll64"), ({"share": 0.0}, "a share"),
+        ({"seconds": None}, "seconds and a share"), ({"seconds": None, "share": None}, "a ring needs"),
+    ],
+)  # fmt: skip
+def test_algorithms_that_cannot_be(change: dict[str, object], told: str) -> None:
+    one = {
+        "gpus": ["a100"], "local": 8, "nodes": [1], "collective": "allreduce", "least": 1, "way": "ring",
+        "protocol": "ll", "source": "https://", "seconds": 1e-5, "share": 0.5,
+    }  # fmt: skip
+    text = {"format": "antiphon-msccl", "version": 1, "algorithms": [one | change]}
+    with pytest.raises(Invalid, match=told):
+        read_algorithms(json.dumps(text).encode())

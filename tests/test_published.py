@@ -61,7 +61,7 @@ def test_what_is_shipped() -> None:
     tables = published()
     assert len(tables) >= 20
     assert len({table.machine for table in tables}) >= 8
-    assert {table.library for table in tables} == {"NCCL", "RCCL"}
+    assert {table.library for table in tables} == {"NCCL", "RCCL", "MSCCL"}
     assert {"allreduce", "allgather", "reducescatter", "alltoall", "broadcast"} <= {t.collective for t in tables}
 
 

@@ -37,7 +37,9 @@ def two(folder: Path, behind: Sequence[int] = ()) -> list[Path]:
 
 
 def test_json_tells_who_has_called_what(tmp_path: Path) -> None:
-    first, last = read_recording(two(tmp_path, behind=(2, 5)))  # in the order of their times
+    found = read_recording(two(tmp_path, behind=(2, 5)))
+    assert isinstance(found, list)
+    first, last = found  # in the order of their times
     assert (first.when, last.when) == ("2026-01-02 03:04:05", "2026-01-02 03:04:15")
     large, small = last.communicators
     assert (large.nodes, large.per_node, large.members) == (2, (4, 4), tuple(range(8)))

@@ -78,14 +78,16 @@ def simulate(
 def predict_library(
     wanted: CollectiveLike, topology: MachineLike, nbytes: Sizes, *, library: str = "nccl"
 ) -> list[Row]:
-    """What NCCL or RCCL would do at each size, and take: a row per size with nbytes, seconds, algbw, busbw, algorithm,
-    protocol, terms, limit, why, calibrated (which published tables the figure rests on), others.
+    """What NCCL, RCCL or MSCCL would do at each size, and take: a row per size with nbytes, seconds, algbw, busbw,
+    algorithm, protocol, terms, limit, why, sms (multiprocessors of each GPU taken at most, None: not known), sms_of
+    (there are so many), without_sms (seconds by copy engines), calibrated (which published tables the figure rests on),
+    others.
 
     `wanted`: a collective or its name, such as "allreduce", among all ranks.
     `topology`: the machine.
     `nbytes`: a size ("64MiB"), a range ("1KB:1GB" doubles, "1KB:1GB:10" takes tens), or several sizes.
-    `library`: nccl or rccl, with options behind a colon: gpu=, network= (whose figures), processes=one (one process
-    drives all GPUs of a node), algorithm= (this one only).
+    `library`: nccl, rccl or msccl, with options behind a colon: gpu=, network= (whose figures), processes=one (one
+    process drives all GPUs of a node), algorithm= (this one only).
     """
     from antiphon.cost.nccl.library import library as library_of
     from antiphon.units import parse_sizes

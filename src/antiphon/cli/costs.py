@@ -79,15 +79,33 @@ def path_text(row: Mapping[str, Any]) -> str:
 
 def library_text(rows: Sequence[Mapping[str, Any]]) -> str:
     """What a library would do, one line for each size, with what the figure of that line rests on."""
-    head = ["nbytes", "time", "algbw GB/s", "busbw GB/s", "choice", "why", "rests on"]
+    head = ["nbytes", "time", "algbw GB/s", "busbw GB/s", "choice", "SMs", "why", "rests on"]
     listed = [
         [
             format_size(row["nbytes"]), format_seconds(row["seconds"]), f"{row['algbw'] / 1e9:.3f}",
-            f"{row['busbw'] / 1e9:.3f}", f"{row['algorithm']} {row['protocol']}", row["why"], row["calibrated"],
+            f"{row['busbw'] / 1e9:.3f}", f"{row['algorithm']} {row['protocol']}", _units(row), row["why"],
+            row["calibrated"],
         ]
         for row in rows
     ]  # fmt: skip
-    return "\n".join(columns(head, listed))
+    return "\n".join([*columns(head, listed), *_beside(rows)])
+
+
+def _units(row: Mapping[str, Any]) -> str:
+    return "-" if row["sms"] is None or row["sms_of"] is None else f"{row['sms']}/{row['sms_of']}"
+
+
+def _beside(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What the figures of multiprocessors mean, and what copy engines take that leave them free."""
+    lines = []
+    if any(_units(row) != "-" for row in rows):
+        lines += paragraph("SMs: of each GPU, taken at most while it runs, and all; small calls take fewer")
+    copied = [row for row in rows if row["without_sms"] is not None]
+    if copied:
+        told = ", ".join(f"{format_size(r['nbytes'])} {format_seconds(r['without_sms'])}" for r in copied[-SHOWN_HOPS:])
+        asked = "by copy engines, which take no SM (NCCL_CTA_POLICY_ZERO, registered buffers; not calibrated)"
+        lines += paragraph(f"{asked}: {told}", rest="    ")
+    return lines
 
 
 def _predict(
@@ -107,7 +125,9 @@ def _predict(
     library: Annotated[
         str,
         typer.Option(
-            "--as", metavar="LIBRARY", help="what nccl or rccl would do of COLL on TOPO, by published measurements"
+            "--as",
+            metavar="LIBRARY",
+            help="what nccl, rccl or msccl would do of COLL on TOPO, by published measurements",
         ),
     ] = "",
     json: Json = False,

@@ -71,7 +71,7 @@ class Range:
     `at` is the greatest size priced in it, to which seconds, gap and speedup belong. `without`: where the candidate
     uses switches, what there is for a runtime that cannot. `over`: what NCCL would choose at that size, where the model
     has its figures; `rests_on`: the measurements that the figures of this range are calibrated by, a profile, or
-    that they are not calibrated.
+    that they are not calibrated. `sms`: multiprocessors of each GPU (of `sms_of`) that it takes at most, where known.
     """
 
     collective: str
@@ -85,6 +85,8 @@ class Range:
     without: Without | None = None
     over: str = ""
     rests_on: str = NOT_CALIBRATED
+    sms: int | None = None
+    sms_of: int | None = None
 
     def __repr__(self) -> str:
         sizes = f"{format_size(self.start)} to {format_size(self.stop)}"
@@ -107,6 +109,7 @@ class Range:
             "bottleneck": self.candidate.why[self.at][0],
             "rests_on": self.rests_on,
             **({"over": self.over} if self.over else {}),
+            **({"sms": self.sms, "sms_of": self.sms_of} if self.sms is not None else {}),
             **self._helped(),
         }
 

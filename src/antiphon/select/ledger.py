@@ -12,6 +12,7 @@ from antiphon.core.plan import Entry as PlanEntry
 from antiphon.core.plan import Plan
 from antiphon.core.schedule import Schedule
 from antiphon.cost import Profile
+from antiphon.cost.nccl.choice import NVLS, RING, taken
 from antiphon.cost.nccl.library import Library
 from antiphon.select.candidates import NOT_CALIBRATED, Candidate, Range
 from antiphon.select.libraries import CLASSICS, baseline, groups_of
@@ -222,7 +223,8 @@ class Ledger:
                 gap = 1.0
             speedup = nccl / seconds if nccl is not None and seconds else None
             without = self._without(rows[key], rows, at)
-            told = Range(kind, *ends, at, rows[key], seconds, gap, speedup, without, *self._basis(kind, at))
+            basis, units = self._basis(kind, at), self._units(rows[key])
+            told = Range(kind, *ends, at, rows[key], seconds, gap, speedup, without, *basis, *units)
             found.append((key, told))
         return found
 
@@ -232,6 +234,13 @@ class Ledger:
             return self.library.at(kind, at)[0].name if self.compare else "", self.library.brief(kind, at)
         profile = name_of(self.context.profile)
         return "", NOT_CALIBRATED if profile is None else f"profile {profile}"
+
+    def _units(self, mine: Candidate) -> tuple[int | None, int | None]:
+        """Multiprocessors that it takes at most, and how many there are: as many as NCCL for what does the like."""
+        if self.library is None or self.library.costs.gpu.units is None:
+            return None, None
+        many = taken(self.library.costs, NVLS if mine.uses else RING)
+        return many, None if many is None else self.library.costs.gpu.units.of
 
     def _without(self, mine: Candidate, rows: Mapping[Key, Candidate], at: int) -> Without | None:
         """What a runtime has at this size that lets no switches help; None where this one asks none to."""

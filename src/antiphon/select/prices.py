@@ -198,7 +198,7 @@ class ByLibrary:
         if library is None:
             return None
         best = library.at(kind, nbytes)[0]
-        return Price(best.seconds, f"{best.name}; {library.basis(kind, best.algorithm)}")
+        return Price(best.seconds, f"{best.name}; {library.basis(kind, best.algorithm, nbytes)}")
 
     def _library(self, members: tuple[int, ...]) -> Any:
         from antiphon.cost.nccl.library import library, library_here

@@ -31,6 +31,7 @@ DEFINITIONS = {
     "speedup": "by model calls seconds of what NCCL would choose (over) over seconds; by others seconds of the best "
     "schedule of the baseline's planners over seconds, null where one of them failed or timed out (no_speedup says "
     "which)",
+    "sms": "streaming multiprocessors of each GPU (of sms_of) that it takes at most while it runs, where that is known",
     "rests_on": "the measurements that the figures of the line are calibrated by, a profile, or: not calibrated",
 }
 
@@ -110,6 +111,9 @@ class Tuning:
         lines = [f"no speedup is told for {', '.join(kinds)}: {why}" for why, kinds in said.items()]
         lines += [f"no gap is told for {kind}: its bounds were {why}" for kind, why in self.no_bound.items()]
         lines += [line for r in self.ranges if (line := _helped(r))]
+        taken = sorted({(r.sms, r.sms_of) for r in self.ranges if r.sms is not None})
+        told = " or ".join(f"{sms} of {of}" for sms, of in taken)
+        lines += [f"while it runs, communication takes up to {told} SMs of each GPU"] if taken else []
         lost = self.damage.describe() if self.damage is not None else ""
         return [line for line in (self.unpriced, *lines, lost) if line]
 

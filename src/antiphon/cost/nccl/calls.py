@@ -5,11 +5,14 @@ The files in `profiles/calls` (seconds; shares of the nominal bandwidth), one of
     {"format": "antiphon-calls", "version": 1, "name": "h100", "boxes": ["hgx-h100"], "library": "NCCL",
      "calibrated_by": ["h100-p5-1"], "launch": 6e-6, "launch_more": 4e-6,
      "hop": {"ll": 7e-7, "ll128": 2e-6, "simple": 6e-6}, "share": {"ll": 0.3, "ll128": 0.8, "simple": 0.82},
-     "nvls": {"latency": 2e-5, "share": 0.6}}
+     "nvls": {"latency": 2e-5, "share": 0.6},
+     "units": {"of": 132, "taken": {"ring": 24, "nvls": 16, "sends": 32}, "source": "https://..."},
+     "copies": {"latency": 3.3e-6, "share": 0.83, "source": "https://...", "assumed": ["latency"]}}
     {"format": "antiphon-calls", "version": 1, "name": "ib", "kinds": ["ib"], "calibrated_by": ["h100-nebius-2"],
      "hop": {"ll": 3e-6, "ll128": 8e-6, "simple": 1.2e-5}, "share": {"ll": 0.3, "ll128": 0.8, "simple": 0.93}}
 
 `assumed` names the figures that no measurement tells: they are as documents have them, or of the nearest generation.
+What communication takes of a GPU (`units`) and what its copy engines do (`copies`) is as published, fitted to nothing.
 """
 
 from __future__ import annotations
@@ -36,6 +39,24 @@ class Nvls(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True
     share: float
 
 
+class Units(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """Streaming multiprocessors (compute units) of a GPU, and how many of them NCCL's kernel takes at most while it
+    runs, by `ring` (and trees), `nvls`, `sends`: one for each channel, as its log has them. Small calls take fewer."""
+
+    of: int
+    source: str
+    taken: dict[str, int] = {}
+
+
+class Copies(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """A copy to another GPU by the engines for it: seconds without the bytes, and the share of the wire."""
+
+    latency: float
+    share: float
+    source: str
+    assumed: list[str] = []
+
+
 class Calls(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """The figures of one generation of GPUs (`boxes` says of which machines) or of one network (`kinds` of links).
 
@@ -59,6 +80,8 @@ class Calls(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tru
     launch_more: float = 0.0
     message: float = 0.0
     nvls: Nvls | None = None
+    units: Units | None = None
+    copies: Copies | None = None
 
     def check(self) -> None:
         if (self.format, self.version) != (FORMAT, VERSION):
@@ -71,6 +94,12 @@ class Calls(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tru
         shares: Mapping[str, float] = self.share
         if self.nvls is not None:
             seconds, shares = {**seconds, "nvls": self.nvls.latency}, {**shares, "nvls": self.nvls.share}
+        if self.copies is not None:
+            seconds, shares = {**seconds, "copies": self.copies.latency}, {**shares, "copies": self.copies.share}
+        if self.units is not None and not all(
+            0 < n <= self.units.of for n in (self.units.of, *self.units.taken.values())
+        ):
+            raise Invalid(f"units: expected more than 0, at most the {self.units.of} that there are")
         for name, value in seconds.items():
             if not 0 <= value <= MOST_SECONDS:
                 raise Invalid(f"{name}: expected 0 to {MOST_SECONDS:g} seconds, got {value}")

@@ -15,6 +15,8 @@ For N nodes of g ranks, n = N g, S bytes, per hop h within a node and H between 
     pat        log2(n) H; (n-1)/n S over the cards
     sends      to each rank by itself: what stays within a node over the wire, the rest over the cards, one after the
                other
+    copies     by copy engines, within a node: a copy to each other rank, one after the other; no multiprocessor is
+               taken. NCCL does so only where it is asked to (NCCL_CTA_POLICY_ZERO, registered buffers)
 """
 
 from __future__ import annotations
@@ -27,9 +29,12 @@ from antiphon.cost.nccl.calls import LL, LL128, SIMPLE, Calls
 from antiphon.cost.nccl.place import Place
 from antiphon.errors import Unsupported
 
-RING, TREE, NVLS, NVLS_TREE, COLLNET, PAT, SENDS = ALGORITHMS = (
+RING, TREE, NVLS, NVLS_TREE, COLLNET, PAT, SENDS = CHOSEN = (
     "ring", "tree", "nvls", "nvls-tree", "collnet", "pat", "sends",
 )  # fmt: skip
+COPIES, ENGINE = "copies", "engine"
+ALGORITHMS = (*CHOSEN, COPIES)  # the last one only if asked for
+COPIED = ("allgather", "alltoall", "gather", "scatter")
 HALVES = ("allgather", "reducescatter")
 CHAINS = ("broadcast", "reduce")
 TO_EACH = ("alltoall", "gather", "scatter")
@@ -78,7 +83,7 @@ class Costs:
 
 
 @dataclass(frozen=True)
-class _Load:
+class Load:
     """Hops within nodes and between, bytes over a rank's wire and over a node's cards; `fixed`: seconds beside;
     `messages`: that a rank sends to other nodes at once, beyond the first."""
 
@@ -91,97 +96,46 @@ class _Load:
 
 
 def prices(
-    place: Place, costs: Costs, collective: str, nbytes: int, algorithms: Collection[str] = ALGORITHMS
+    place: Place, costs: Costs, collective: str, nbytes: int, algorithms: Collection[str] = CHOSEN
 ) -> list[Priced]:
     """All that NCCL could do for this collective here, the least first; nbytes as nccl-tests counts them. O(1)."""
     if collective not in KINDS:
         raise Unsupported(f"nccl: prices {', '.join(KINDS)}, not {collective}")
     found = []
-    for algorithm in ALGORITHMS:
+    for algorithm in CHOSEN:
         if algorithm in algorithms:
             load = _load(algorithm, place, costs, collective, nbytes)
             if load is not None:
-                found += [_priced(algorithm, p, load, place, costs) for p in _protocols(algorithm, place, costs)]
+                found += [priced(load, algorithm, p, place, costs) for p in _protocols(algorithm, place, costs)]
+    copied = copied_by_engines(place, costs, collective, nbytes) if COPIES in algorithms else None
+    found += [] if copied is None else [copied]
     if not found:
         raise Unsupported(f"nccl: none of {', '.join(algorithms)} can do {collective} here")
     return sorted(found, key=lambda one: one.seconds)
 
 
-def _protocols(algorithm: str, place: Place, costs: Costs) -> tuple[str, ...]:
-    """Those that this algorithm has here."""
-    if algorithm in (NVLS, NVLS_TREE, COLLNET, PAT):
-        return (SIMPLE,)
-    able = [p for p in (LL, LL128, SIMPLE) if p in costs.gpu.hop]
-    if place.nodes > 1 and costs.network is not None:
-        able = [p for p in able if p in costs.network.hop]
-    return tuple(able)
-
-
-def _load(algorithm: str, place: Place, costs: Costs, collective: str, nbytes: int) -> _Load | None:
-    """What this algorithm does of this collective; None where it cannot."""
-    if (algorithm == SENDS) != (collective in TO_EACH):
+def copied_by_engines(place: Place, costs: Costs, collective: str, nbytes: int) -> Priced | None:
+    """By copy engines; None where NCCL cannot, or nothing is known of them."""
+    copies = costs.gpu.copies
+    if copies is None or collective not in COPIED or place.nodes > 1 or place.local < 2:
         return None
-    if algorithm == SENDS:
-        return _sends(place, nbytes)
-    if algorithm == RING:
-        return _ring(place, collective, nbytes)
-    if algorithm == PAT:
-        return _pat(place, collective, nbytes)
-    if algorithm == TREE:
-        able = collective == "allreduce" and place.nodes > 1
-        return _Load(2 * (place.local - 1), _up_and_down(place), 2 * nbytes, _tree(place, nbytes)) if able else None
-    return _by_switches(algorithm, place, costs, collective, nbytes)
+    others = place.local - 1
+    terms = {
+        "launch": costs.launch(place.local), "hops": others * copies.latency, "network": 0.0,
+        "bytes": others / place.local * nbytes / (place.wire * copies.share),
+    }  # fmt: skip
+    return Priced(COPIES, ENGINE, sum(terms.values()), terms, "wire")
 
 
-def _by_switches(algorithm: str, place: Place, costs: Costs, collective: str, nbytes: int) -> _Load | None:
-    """Where switches multicast and reduce: those of a node (and trees between nodes), or those of the network."""
-    nvls = costs.gpu.nvls if place.in_switches else None
-    if collective in CHAINS:
-        return None
-    halved, kept = (0.5, 0.0) if collective in HALVES else (1.0, 1 / place.local)
-    wire = (1 + kept) * nbytes
-    if algorithm == NVLS:
-        return _Load(0, 0, wire, 0, nvls.latency * halved) if nvls is not None and place.nodes == 1 else None
-    if algorithm == NVLS_TREE:
-        able = nvls is not None and place.nodes > 1 and collective == "allreduce"
-        return _Load(0, _up_and_down(place), wire, _tree(place, nbytes), nvls.latency) if able and nvls else None
-    if not place.in_network or place.nodes == 1:
-        return None
-    if nvls is not None:
-        return _Load(0, 2, wire, nbytes, nvls.latency)
-    return _Load(2 * (place.local - 1), 2, 2 * nbytes, nbytes)
+def taken(costs: Costs, algorithm: str) -> int | None:
+    """How many multiprocessors of a GPU this takes at most while it runs; None where that is not known."""
+    if algorithm == COPIES:
+        return 0
+    known = costs.gpu.units.taken if costs.gpu.units is not None else {}
+    return known.get({NVLS: NVLS, NVLS_TREE: NVLS, SENDS: SENDS}.get(algorithm, RING))
 
 
-def _ring(place: Place, collective: str, nbytes: int) -> _Load:
-    n, rounds = place.ranks, 2 if collective == "allreduce" else 1
-    between = rounds * (place.nodes - 1)
-    share = 1.0 if collective in CHAINS else rounds * (n - 1) / n
-    return _Load(rounds * (n - 1) - between, between, share * nbytes, share * nbytes if place.nodes > 1 else 0)
-
-
-def _up_and_down(place: Place) -> int:
-    return 2 * ceil(log2(place.nodes))
-
-
-def _tree(place: Place, nbytes: int) -> float:
-    """Bytes that a node sends in two trees: in one it is a leaf, in the other it passes on to two."""
-    return nbytes if place.nodes == 2 else 2 * nbytes
-
-
-def _pat(place: Place, collective: str, nbytes: int) -> _Load | None:
-    if collective not in HALVES or place.local > 1 or place.nodes == 1:
-        return None
-    return _Load(0, ceil(log2(place.nodes)), 0, (place.ranks - 1) / place.ranks * nbytes)
-
-
-def _sends(place: Place, nbytes: int) -> _Load:
-    """Of all that a rank has, one part stays, the others go: those within the node, and those to other nodes."""
-    part, away = nbytes / place.ranks, place.ranks - place.local
-    messages = max(away - 1, 0)
-    return _Load(1, 1 if away else 0, part * (place.local - 1), part * place.local * away, messages=messages)
-
-
-def _priced(algorithm: str, protocol: str, load: _Load, place: Place, costs: Costs) -> Priced:
+def priced(load: Load, algorithm: str, protocol: str, place: Place, costs: Costs) -> Priced:
     """Launch, hops, and the bytes over whatever they wait longest for."""
     share = costs.gpu.share[protocol]
     if algorithm in (NVLS, NVLS_TREE) and costs.gpu.nvls is not None:
@@ -195,3 +149,77 @@ def _priced(algorithm: str, protocol: str, load: _Load, place: Place, costs: Cos
     inside = load.inside * costs.gpu.hop[protocol] + load.fixed
     terms = {"launch": costs.launch(place.local), "hops": inside, "network": between, "bytes": waits[limit]}
     return Priced(algorithm, protocol, sum(terms.values()), terms, limit)
+
+
+def _protocols(algorithm: str, place: Place, costs: Costs) -> tuple[str, ...]:
+    """Those that this algorithm has here."""
+    if algorithm in (NVLS, NVLS_TREE, COLLNET, PAT):
+        return (SIMPLE,)
+    able = [p for p in (LL, LL128, SIMPLE) if p in costs.gpu.hop]
+    if place.nodes > 1 and costs.network is not None:
+        able = [p for p in able if p in costs.network.hop]
+    return tuple(able)
+
+
+def _load(algorithm: str, place: Place, costs: Costs, collective: str, nbytes: int) -> Load | None:
+    """What this algorithm does of this collective; None where it cannot."""
+    if (algorithm == SENDS) != (collective in TO_EACH):
+        return None
+    if algorithm == SENDS:
+        return _sends(place, nbytes)
+    if algorithm == RING:
+        return _ring(place, collective, nbytes)
+    if algorithm == PAT:
+        return _pat(place, collective, nbytes)
+    if algorithm == TREE:
+        able = collective == "allreduce" and place.nodes > 1
+        return Load(2 * (place.local - 1), _up_and_down(place), 2 * nbytes, _tree(place, nbytes)) if able else None
+    return _by_switches(algorithm, place, costs, collective, nbytes)
+
+
+def _by_switches(algorithm: str, place: Place, costs: Costs, collective: str, nbytes: int) -> Load | None:
+    """Where switches multicast and reduce: those of a node (and trees between nodes), or those of the network."""
+    nvls = costs.gpu.nvls if place.in_switches else None
+    if collective in CHAINS:
+        return None
+    halved, kept = (0.5, 0.0) if collective in HALVES else (1.0, 1 / place.local)
+    wire = (1 + kept) * nbytes
+    if algorithm == NVLS:
+        return Load(0, 0, wire, 0, nvls.latency * halved) if nvls is not None and place.nodes == 1 else None
+    if algorithm == NVLS_TREE:
+        able = nvls is not None and place.nodes > 1 and collective == "allreduce"
+        return Load(0, _up_and_down(place), wire, _tree(place, nbytes), nvls.latency) if able and nvls else None
+    if not place.in_network or place.nodes == 1:
+        return None
+    if nvls is not None:
+        return Load(0, 2, wire, nbytes, nvls.latency)
+    return Load(2 * (place.local - 1), 2, 2 * nbytes, nbytes)
+
+
+def _ring(place: Place, collective: str, nbytes: int) -> Load:
+    n, rounds = place.ranks, 2 if collective == "allreduce" else 1
+    between = rounds * (place.nodes - 1)
+    share = 1.0 if collective in CHAINS else rounds * (n - 1) / n
+    return Load(rounds * (n - 1) - between, between, share * nbytes, share * nbytes if place.nodes > 1 else 0)
+
+
+def _up_and_down(place: Place) -> int:
+    return 2 * ceil(log2(place.nodes))
+
+
+def _tree(place: Place, nbytes: int) -> float:
+    """Bytes that a node sends in two trees: in one it is a leaf, in the other it passes on to two."""
+    return nbytes if place.nodes == 2 else 2 * nbytes
+
+
+def _pat(place: Place, collective: str, nbytes: int) -> Load | None:
+    if collective not in HALVES or place.local > 1 or place.nodes == 1:
+        return None
+    return Load(0, ceil(log2(place.nodes)), 0, (place.ranks - 1) / place.ranks * nbytes)
+
+
+def _sends(place: Place, nbytes: int) -> Load:
+    """Of all that a rank has, one part stays, the others go: those within the node, and those to other nodes."""
+    part, away = nbytes / place.ranks, place.ranks - place.local
+    messages = max(away - 1, 0)
+    return Load(1, 1 if away else 0, part * (place.local - 1), part * place.local * away, messages=messages)

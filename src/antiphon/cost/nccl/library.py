@@ -1,47 +1,85 @@
-"""`--as nccl`: what NCCL (RCCL) would do on a machine at each size, what that takes, and what the figure rests on."""
+"""`--as nccl`: what NCCL (RCCL, MSCCL) would do on a machine at each size, what that takes, how much of the GPUs, and
+what the figure rests on."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from antiphon.core.collective import Collective
 from antiphon.core.interpret import busbw_factor
 from antiphon.core.topology import Topology
 from antiphon.cost.nccl.calls import Calls, shipped_calls
-from antiphon.cost.nccl.choice import ALGORITHMS, COLLNET, PAT, SENDS, Costs, Priced, prices
+from antiphon.cost.nccl.choice import (
+    ALGORITHMS,
+    CHOSEN,
+    COLLNET,
+    COPIES,
+    PAT,
+    SENDS,
+    Costs,
+    Priced,
+    copied_by_engines,
+    prices,
+    taken,
+)
+from antiphon.cost.nccl.msccl import Algorithm, priced_by, registered
 from antiphon.cost.nccl.place import Place, by_name, gpu_of, network_of, place_of
 from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.options import parse_options
 from antiphon.units import format_seconds
 
-LIBRARIES = ("nccl", "rccl")
+MSCCL = "msccl"
+LIBRARIES = ("nccl", "rccl", MSCCL)
 OPTIONS = ("gpu", "network", "processes", "algorithm")
 PROCESSES = ("each", "one")  # a process for each GPU, or one for all of a node
-NO_TABLE = (COLLNET, PAT, SENDS)  # ways that no table of part fit has in it
+NO_TABLE = (COLLNET, PAT, SENDS, COPIES)  # ways that no table of part fit has in it
 EXAMPLE = "nccl:gpu=h100,network=ib"
 
 
 @dataclass(frozen=True)
 class Library:
-    """A library on a machine: `at` tells its choice at a size."""
+    """A library on a machine: `at` tells its choice at a size. `registered`: the algorithms of MSCCL, which go before
+    all others where their ranges have the size."""
 
     name: str
     place: Place
     costs: Costs
-    algorithms: Sequence[str] = ALGORITHMS
+    algorithms: Sequence[str] = CHOSEN
+    registered: Sequence[Algorithm] = ()
 
     def at(self, collective: str, nbytes: int) -> list[Priced]:
         """All that it could do, its choice first."""
-        return prices(self.place, self.costs, collective, nbytes, self.algorithms)
+        found = prices(self.place, self.costs, collective, nbytes, self.algorithms)
+        mine = self._registered(collective, nbytes)
+        return found if mine is None else [priced_by(mine, self.place, self.costs, nbytes, found), *found]
 
-    def basis(self, collective: str, algorithm: str) -> str:
+    def _registered(self, collective: str, nbytes: int) -> Algorithm | None:
+        return next((one for one in self.registered if one.has(collective, nbytes)), None)
+
+    def _why(self, collective: str, nbytes: int, best: Priced, rest: Sequence[Priced]) -> str:
+        """Why it chooses this: an algorithm of MSCCL's is taken by its range, all else as it takes least."""
+        mine = self._registered(collective, nbytes)
+        if mine is not None:
+            return f"{mine.why()}; {rest[0].name} would take {format_seconds(rest[0].seconds)}"
+        return ("no algorithm of MSCCL's here; " if self.name == MSCCL else "") + why(best, rest)
+
+    def taken(self, collective: str, nbytes: int) -> int | None:
+        """How many multiprocessors of each GPU its choice takes at most; None where that is not known."""
+        mine = self._registered(collective, nbytes)
+        return mine.blocks if mine is not None else taken(self.costs, self.at(collective, nbytes)[0].algorithm)
+
+    def basis(self, collective: str, algorithm: str, nbytes: int | None = None) -> str:
         """Whether a figure is calibrated, and by which tables: as it stands in the line of the figure."""
-        return self.costs.basis() + self._beyond(collective, algorithm)
+        mine = None if nbytes is None else self._registered(collective, nbytes)
+        return mine.basis(self.costs) if mine is not None else self.costs.basis() + self._beyond(collective, algorithm)
 
     def brief(self, collective: str, nbytes: int) -> str:
         """The same of its choice at a size, without the names of the tables."""
+        mine = self._registered(collective, nbytes)
+        if mine is not None:
+            return mine.basis(self.costs)
         return self.costs.brief() + self._beyond(collective, self.at(collective, nbytes)[0].algorithm)
 
     def _beyond(self, collective: str, algorithm: str) -> str:
@@ -50,12 +88,14 @@ class Library:
         return "" if collective == "allreduce" else f"; {collective} by the figures of allreduce"
 
     def rows(self, collective: str, sizes: Sequence[int]) -> list[dict[str, Any]]:
-        """A row per size: nbytes, seconds, algbw, busbw, algorithm, protocol, terms, limit, why, calibrated, others."""
+        """A row per size: nbytes, seconds, algbw, busbw, algorithm, protocol, terms, limit, why, calibrated, others; of
+        multiprocessors `sms` (taken at most) and `sms_of` (there are), and `without_sms`: seconds by copy engines."""
         factor = busbw_factor(Collective(collective, self.place.ranks))
         found = []
         for nbytes in sizes:
             best, *rest = self.at(collective, nbytes)
             algbw = nbytes / best.seconds if best.seconds else 0.0
+            units, copied = self.costs.gpu.units, copied_by_engines(self.place, self.costs, collective, nbytes)
             found.append(
                 {
                     "nbytes": nbytes,
@@ -66,8 +106,11 @@ class Library:
                     "protocol": best.protocol,
                     "terms": dict(best.terms),
                     "limit": best.limit,
-                    "why": why(best, rest),
-                    "calibrated": self.basis(collective, best.algorithm),
+                    "why": self._why(collective, nbytes, best, rest),
+                    "sms": self.taken(collective, nbytes),
+                    "sms_of": units and units.of,
+                    "without_sms": copied and copied.seconds,
+                    "calibrated": self.basis(collective, best.algorithm, nbytes),
                     "others": {one.name: one.seconds for one in rest},
                 }
             )
@@ -85,16 +128,19 @@ def why(best: Priced, rest: Sequence[Priced]) -> str:
 
 
 def library(asked: str, machine: Topology) -> Library:
-    """The library that `asked` names on this machine: nccl or rccl, behind a colon gpu=, network=, processes=,
+    """The library that `asked` names on this machine: nccl, rccl or msccl, behind a colon gpu=, network=, processes=,
     algorithm=. Unsupported where no figures are known of its GPUs or its network, and none are named."""
     name, _, behind = asked.partition(":")
     if name not in LIBRARIES:
-        raise Invalid(f"library {quote(name)}: expected {' or '.join(LIBRARIES)}, such as {EXAMPLE}")
+        raise Invalid(f"library {quote(name)}: expected {', '.join(LIBRARIES)}, such as {EXAMPLE}")
     told = parse_options(behind.split(",") if behind else (), f"library {quote(asked)}", EXAMPLE)
     for key in told:
         if key not in OPTIONS:
             raise Invalid(f"library {name}: has no option {quote(key)}; it has {', '.join(OPTIONS)}")
     found = library_here(machine, **told)
+    if name == MSCCL:
+        mine = [] if "algorithm" in told else registered(found.costs.gpu.name, found.place)
+        return replace(found, name=name, registered=mine)
     if found.name != name:
         figures = found.costs.gpu.name
         raise Unsupported(f"library {name}: the figures of {figures} are of {found.name.upper()}; ask for {found.name}")
@@ -112,7 +158,7 @@ def library_here(
     if algorithm and algorithm not in ALGORITHMS:
         raise Invalid(f"algorithm={quote(algorithm)}: expected one of {', '.join(ALGORITHMS)}")
     costs = Costs(figures, between, processes == PROCESSES[1])
-    return Library(figures.library.lower(), place, costs, (algorithm,) if algorithm else ALGORITHMS)
+    return Library(figures.library.lower(), place, costs, (algorithm,) if algorithm else CHOSEN)
 
 
 def _gpu(machine: Topology, asked: str) -> Calls:

@@ -15,6 +15,7 @@ from antiphon.core.topology import Topology
 from antiphon.cost.barriers.alpha_beta import alpha_beta
 from antiphon.cost.barriers.critical_path import critical_path
 from antiphon.cost.nccl.calls import PROTOCOLS, SIMPLE, Calls
+from antiphon.cost.nccl.choice import NVLS, RING, Costs, taken
 from antiphon.cost.nccl.library import Library, library_here
 from antiphon.cost.nccl.place import node_of_ranks
 from antiphon.cost.prediction import Prediction, Predictor
@@ -52,16 +53,23 @@ def calls(
     own = library_here(topology, gpu=gpu, network=network, processes=processes)
     ways = _ways(own, schedule, topology, BY[by])
     launch, basis = own.costs.launch(own.place.local), own.costs.basis()
+    told = units_text(own.costs, NVLS if schedule.joint is not None else RING)
 
     between = _messages(schedule, node_of_ranks(topology)) * (own.costs.network.message if own.costs.network else 0.0)
 
     def predict(nbytes: int) -> Prediction:
         name, best = min(((name, way(nbytes)) for name, way in ways.items()), key=lambda pair: pair[1].seconds)
         terms = {"launch": launch, "messages": between, **best.terms}
-        note = f"protocol {name}; {basis}" + ("; several messages at once not calibrated" if between else "")
+        note = f"protocol {name}; {told}{basis}" + ("; several messages at once not calibrated" if between else "")
         return Prediction(launch + between + best.seconds, terms, best.bottleneck, best.critical_path, note)
 
     return predict
+
+
+def units_text(costs: Costs, algorithm: str) -> str:
+    """What it takes of a GPU's multiprocessors, where that is known."""
+    units, many = costs.gpu.units, taken(costs, algorithm)
+    return "" if units is None or many is None else f"up to {many} of {units.of} SMs; "
 
 
 def _messages(schedule: Schedule, node: Longs) -> float:

@@ -1,0 +1,139 @@
+"""What MSCCL would do: the algorithms that come with it, each for a range of sizes, and below and above these what NCCL
+(RCCL) does by itself.
+
+The file `msccl.json` has them as they were published, with their ranges: those of msccl-tools for Azure's NDv4, and
+those that RCCL brings along for MI300X. MSCCL takes the first one whose range has the size; whether it is the fastest
+it does not ask. What one takes:
+
+    seconds, share      of allreduces on NDv4: fitted to the table that MSCCL's leaderboard has (bench/fit_msccl.py)
+    neither             by the forms of `choice` (hierarchical: a hop more than sends), not calibrated
+    as_library          RCCL's tables were measured with these in it, as they are on by default: what RCCL takes
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import msgspec
+
+from antiphon.core.files import check_keys, decode, read_bytes, reading
+from antiphon.cost.nccl.calls import PROTOCOLS
+from antiphon.cost.nccl.choice import Costs, Load, Priced, priced
+from antiphon.cost.nccl.place import Place
+from antiphon.errors import Invalid
+from antiphon.units import format_size
+
+FORMAT, VERSION = "antiphon-msccl", 1
+SHIPPED = Path(__file__).parent / "msccl.json"
+ALLPAIRS, RING, DIRECT, HIERARCHICAL, THREE_STEP = WAYS = ("allpairs", "ring", "direct", "hierarchical", "three-step")
+
+
+class Algorithm(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """For sizes from `least` to `most` (None: no end), on nodes of so many GPUs of these generations. `blocks`: thread
+    blocks on each GPU, so many multiprocessors are taken. `in_place`: for calls in place only."""
+
+    gpus: list[str]
+    local: int
+    nodes: list[int]
+    collective: str
+    least: int
+    way: str
+    protocol: str
+    source: str
+    most: int | None = None
+    blocks: int | None = None
+    in_place: bool = False
+    seconds: float | None = None
+    share: float | None = None
+    calibrated_by: list[str] = []
+    as_library: bool = False
+
+    def check(self) -> None:
+        if self.way not in WAYS or self.protocol not in PROTOCOLS:
+            raise Invalid(
+                f"way {self.way}, protocol {self.protocol}: expected {', '.join(WAYS)}; {', '.join(PROTOCOLS)}"
+            )
+        if (self.seconds is None) != (self.share is None) or not 0 < (1.0 if self.share is None else self.share) <= 1:
+            raise Invalid("expected seconds and a share of more than 0, at most 1, or neither")
+        if self.seconds is None and self.way == RING and not self.as_library:
+            raise Invalid("a ring needs seconds and share")
+
+    @property
+    def name(self) -> str:
+        return f"{self.way} {self.protocol}"
+
+    def has(self, collective: str, nbytes: int) -> bool:
+        return self.collective == collective and self.least <= nbytes and (self.most is None or nbytes <= self.most)
+
+    def basis(self, costs: Costs) -> str:
+        """What a figure of it rests on."""
+        if self.calibrated_by:
+            return f"MSCCL's {self.name} calibrated by {', '.join(self.calibrated_by)}"
+        if self.as_library:
+            return f"{costs.basis()}, which were measured with MSCCL's algorithms on"
+        return f"{costs.basis()}; MSCCL's {self.name} not calibrated"
+
+    def why(self) -> str:
+        upto = f"to {format_size(self.most)}" if self.most is not None else "on"
+        where = " in place" if self.in_place else ""
+        return f"its algorithm{where} from {format_size(self.least)} {upto}"
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    format: str
+    version: int
+    algorithms: list[Algorithm]
+
+
+def read_algorithms(data: bytes) -> tuple[Algorithm, ...]:
+    """The algorithms in the text of such a file, each checked."""
+    file = decode(data, _File)
+    check_keys(data)
+    if (file.format, file.version) != (FORMAT, VERSION):
+        raise Invalid(f'expected "format": "{FORMAT}", "version": {VERSION}')
+    for one in file.algorithms:
+        one.check()
+    return tuple(file.algorithms)
+
+
+@cache
+def shipped_algorithms() -> tuple[Algorithm, ...]:
+    with reading(SHIPPED.name):
+        return read_algorithms(read_bytes(SHIPPED))
+
+
+def registered(gpu: str, place: Place) -> list[Algorithm]:
+    """Those that MSCCL has on such a machine."""
+    return [a for a in shipped_algorithms() if gpu in a.gpus and place.local == a.local and place.nodes in a.nodes]
+
+
+def priced_by(one: Algorithm, place: Place, costs: Costs, nbytes: int, library: Sequence[Priced]) -> Priced:
+    """What it takes. `library`: all that NCCL could do, its choice first."""
+    if one.as_library:
+        best = library[0]
+        return Priced(one.way, one.protocol, best.seconds, best.terms, best.limit)
+    if one.seconds is not None and one.share is not None:
+        moved = moved_by(one.collective, place.ranks) * nbytes / (place.wire * one.share)
+        terms = {"launch": costs.launch(place.local), "network": 0.0, "bytes": moved}
+        terms["hops"] = max(one.seconds - terms["launch"], 0.0)
+        return Priced(one.way, one.protocol, sum(terms.values()), terms, "wire")
+    return priced(_load(one.way, place, nbytes), one.way, one.protocol, place, costs)
+
+
+def moved_by(collective: str, ranks: int) -> float:
+    """What part of the data goes over a rank's wire in allpairs or a ring."""
+    return (2 if collective == "allreduce" else 1) * (ranks - 1) / ranks
+
+
+def _load(way: str, place: Place, nbytes: int) -> Load:
+    """allpairs: all to all, twice; direct: once. hierarchical, three-step: what goes to other nodes is gathered by the
+    GPU of the same number first, so that each sends one message to each node."""
+    g, n = place.local, place.ranks
+    if way == ALLPAIRS:
+        return Load(2, 0, 2 * (n - 1) / n * nbytes, 0)
+    if way == DIRECT:
+        return Load(1, 0, (n - 1) / n * nbytes, 0)
+    inside, part = (2 if way == HIERARCHICAL else 3), nbytes / n
+    return Load(inside, 1, nbytes * (g - 1) / g, part * g * (n - g), messages=max(place.nodes - 2, 0))
