@@ -1,5 +1,9 @@
 """How much of a search the ordinary set makes; the whole is made with the slow ones (`make test-all`)."""
 
+from collections.abc import Sequence
+from typing import TypeVar
+
+T = TypeVar("T")
 SHARE = 3
 ordinary = False  # set by conftest.py, by what pytest was asked for
 
@@ -7,3 +11,8 @@ ordinary = False  # set by conftest.py, by what pytest was asked for
 def examples(count: int) -> int:
     """As `max_examples`: so many in all, a part of them in the ordinary set."""
     return max(count // SHARE, min(count, 8)) if ordinary else count
+
+
+def some(cases: Sequence[T]) -> Sequence[T]:
+    """All of them; every third in the ordinary set."""
+    return cases[::SHARE] if ordinary else cases

@@ -47,6 +47,7 @@ def test_measurements_over_mpi_can_be_fitted(tmp_path: Path, capfd: pytest.Captu
 
 
 @needs_mpi
+@pytest.mark.slow
 def test_a_launcher_may_start_the_command_itself(tmp_path: Path) -> None:
     path = tmp_path / "times.csv"
     mpiexec = Path(sys.executable).with_name("mpiexec")

@@ -103,8 +103,10 @@ def test_the_plan_takes_the_point_that_is_fastest_for_a_size(capsys: Capture) ->
 @pytest.mark.parametrize(
     ("kind", "points"),
     [
-        ("reducescatter", [(16, 2, 3), (48, 3, 7)]), ("reduce", [(2, 2, 2)]), ("gather", [(6, 2, 7)]),
-        ("scatter", [(48, 2, 7)]), ("allreduce", [(2, 2, 3), (16, 4, 6)]),
+        ("reducescatter", [(16, 2, 3), (48, 3, 7)]), ("gather", [(6, 2, 7)]),
+        pytest.param("reduce", [(2, 2, 2)], marks=pytest.mark.slow),
+        pytest.param("scatter", [(48, 2, 7)], marks=pytest.mark.slow),
+        pytest.param("allreduce", [(2, 2, 3), (16, 4, 6)], marks=pytest.mark.slow),
     ],
 )  # fmt: skip
 def test_other_collectives(capsys: Capture, kind: str, points: list[tuple[int, int, int]]) -> None:

@@ -90,12 +90,12 @@ def hold(at: Setting, judge: Judge, how: str) -> None:
     assert not faults, f"{len(faults)} faults:\n" + "\n".join(faults[:20])
 
 
-def spread(specs: list[str], every: int = 1) -> list[Any]:
-    """Every machine (or each second, third) with one kind, in turn, so that each kind meets many; the rest in the slow
-    set."""
+def spread(specs: list[str], every: int = 1, first: int = 0) -> list[Any]:
+    """Every machine (or each second, third, from the first one on) with one kind, in turn, so that each kind meets many;
+    the rest in the slow set."""
     found = []
     for number, spec in enumerate(dict.fromkeys(specs)):
-        kept = {KINDS[3 * number // every % len(KINDS)]} if number % every == 0 else set()
+        kept = {KINDS[3 * number // every % len(KINDS)]} if number % every == first else set()
         for case in cases([spec]):
             slow = () if case.values[1] in kept else (pytest.mark.slow,)
             found.append(pytest.param(*case.values, id=case.id, marks=slow))
@@ -115,7 +115,7 @@ def test_other_sizes(spec: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "kind"), spread([*(spec for spec in EXAMPLES if SMALL < machine(spec).ranks <= MEDIUM), *WIDE], 16)
+    ("spec", "kind"), spread([*(spec for spec in EXAMPLES if SMALL < machine(spec).ranks <= MEDIUM), *WIDE], 16, 2)
 )
 def test_up_to_64_ranks(spec: str, kind: str) -> None:
     hold(setting(spec, kind, root=machine(spec).ranks - 1), Judge(MODELS, variants=2, unit=3), "defaults")

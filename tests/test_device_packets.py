@@ -72,8 +72,8 @@ def sweep(ranks: int, pairs: Sequence[tuple[str, str]], units: Sequence[int], ra
 def test_some_of_all() -> None:
     random, done = np.random.default_rng(1), 0
     for number, ranks in enumerate((2, 3, 4, 5, 7, 8)):
-        done += sweep(ranks, PAIRS[number::18], (0, 1, 61), random)
-    assert done > 80
+        done += sweep(ranks, PAIRS[number::27], (0, 61), random)
+    assert done > 30
 
 
 @pytest.mark.slow

@@ -119,7 +119,7 @@ def test_scratch_is_limited(folder: Path) -> None:
     """What cannot be cut is left to NCCL, what can be is cut."""
     tables = nccl_env.tables(folder, (2, 3), OTHERS)
     words = ("large", "allreduce", "reducescatter")
-    done, report = run(folder, 3, tables, 5, 25, *words, env={"ANTIPHON_SCRATCH": "8KiB"})
+    done, report = run(folder, 3, tables, 5, 8, *words, env={"ANTIPHON_SCRATCH": "8KiB"})
     assert done.right, done.complained
     left = {
         row["collective"] for row in report["left"] if row["reason"] == "it needs more scratch than ANTIPHON_SCRATCH"

@@ -11,7 +11,7 @@ from generate import collective as random_collective
 from generate import topology as random_machine
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from quick import examples
+from quick import examples, some
 
 from antiphon.core.bounds import bound
 from antiphon.core.collective import Collective
@@ -138,9 +138,9 @@ def test_packings_are_packings(spec: str) -> None:
 
 
 def test_options_give_the_schedule_again() -> None:
-    machine = topology("star:ranks=8")
-    wanted = Collective("broadcast", 8)
-    for made in shallow(Request(machine, wanted)):
+    machine = topology("star:ranks=5")
+    wanted = Collective("broadcast", 5)
+    for made in some([*shallow(Request(machine, wanted))]):
         assert next(shallow(Request(machine, wanted), **made.provenance["options"])).same_as(made)
 
 

@@ -269,7 +269,13 @@ def test_trees_beyond_what_can_be_read_are_told(monkeypatch: pytest.MonkeyPatch)
     assert "only the 2 with the most data are drawn; the others have 33% of it" in words(picture)
 
 
-@pytest.mark.parametrize("planner", [name for name, entry in table("planner").items() if not entry.can.get("process")])
+PLANNERS = [name for name, entry in table("planner").items() if not entry.can.get("process")]
+
+
+@pytest.mark.parametrize(
+    "planner",
+    [pytest.param(name, marks=[pytest.mark.slow] if number % 2 else []) for number, name in enumerate(PLANNERS)],
+)
 def test_what_any_planner_plans_can_be_drawn(planner: str) -> None:
     able = table("planner")[planner].can.get("in_switches")
     own = {"gentree": "star:ranks=4", "compose": "torus:dims=2x3"}

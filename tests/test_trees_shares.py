@@ -88,13 +88,16 @@ def plan_of(spec: str, kind: str, **options: Any) -> Any:
     return found
 
 
-@pytest.mark.parametrize("kind", ["broadcast", "allgather", "allreduce"])
+@pytest.mark.parametrize("kind", ["broadcast", "allgather", pytest.param("allreduce", marks=pytest.mark.slow)])
 def test_a_machine_with_limits(kind: str) -> None:
     """Its linear program has a denominator of six digits."""
     assert "rounding" in plan_of("dgx1v:pcie=true", kind)
 
 
-@pytest.mark.parametrize("spec", ["dgx1v", "dgx1p", "mi250", "torus:dims=3x3", "cluster:box=dgx-a100,boxes=2"])
+@pytest.mark.parametrize(
+    "spec",
+    ["dgx1v", "dgx1p", pytest.param("mi250", marks=pytest.mark.slow), "torus:dims=3x3", "cluster:box=dgx-a100,boxes=2"],
+)
 @pytest.mark.parametrize("kind", [pytest.param("broadcast", marks=pytest.mark.slow), "allreduce"])
 def test_small_denominators_stay_exact(spec: str, kind: str) -> None:
     found = plan_of(spec, kind)

@@ -287,7 +287,9 @@ def test_an_irregular_allocation_says_what_was_lost(added: Callable[..., None]) 
     added({"relay": RELAY})
     whole = topology("dgx1v")
     machine = only(whole, [1, 4, 5, 6])
-    found = tune("all", machine, ranks=[1, 4, 5, 6], nbytes="1MB", workers="none", against=whole)
+    found = tune(
+        "all", machine, ranks=[1, 4, 5, 6], nbytes="4KB:4MB", planners=["relay", "trees"], workers="none", against=whole
+    )
     assert set(found.plans) == set(KINDS)
     for plan in found.plans.values():
         assert antiphon.verify(plan) is None
@@ -376,7 +378,24 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Ca
     text = capsys.readouterr().out
     assert "ring" in text
     assert "1KB" in text
-    assert run(["tune", "all", "ring:ranks=3", "--nbytes", "1KB", "-o", "table.json"]) == 0
+    assert (
+        run(
+            [
+                "tune",
+                "all",
+                "ring:ranks=3",
+                "--planner",
+                "ring",
+                "--planner",
+                "relay",
+                "--nbytes",
+                "1KB",
+                "-o",
+                "table.json",
+            ]
+        )
+        == 0
+    )
     assert {"allreduce", "allgather", "broadcast"} <= set(load_plans(tmp_path / "table.json"))
     assert run(["verify", "table.json"]) == 0
     assert run(["run", "table.json", "--nbytes", "1KB", "--collective", "allgather"]) == 0

@@ -91,7 +91,7 @@ def test_a_speedup_over_what_timed_out_is_not_told(monkeypatch: pytest.MonkeyPat
     whole = {**old("planner"), "multi-ring": its_own(monkeypatch, slow, **find("planner", "multi-ring").can)}
     for where in (registry, tuner):
         monkeypatch.setattr(where, "table", lambda kind: whole if kind == "planner" else old(kind))
-    found = quick(spec="dgx1v")
+    found = quick(spec="dgx1v", planners=["trees", "double-binary-tree"])
     assert found.baselines == {"allreduce": ()}
     assert found.no_speedup == {"allreduce": "multi-ring pieces=8 timed out: stopped after 6.5 s"}
     assert all(r.speedup is None for r in found.ranges)
@@ -258,7 +258,7 @@ def test_links_without_latency_count_as_links() -> None:
 
 
 def test_what_the_model_cannot_price_is_refused_in_one_voice() -> None:
-    found = quick(spec="delta:nodes=2", model="sccl", nbytes="1KB:4KB")
+    found = quick(spec="delta:nodes=2", model="sccl", nbytes="1KB:4KB", planners=["ring", "direct", "trees", "bruck"])
     assert not found.plans
     assert {c.status for c in found.candidates} == {"refused"}
     said = [c.reason for c in found.candidates if c.reason.startswith("model sccl cannot price this on delta")]
