@@ -26,7 +26,8 @@ KEYS = {"name", "published", "ours", "deviation", "ok", "note", "engine", "secon
 def test_what_there_is() -> None:
     assert [one["name"] for one in names()] == [
         "sccl-table3", "sccl-table4", "sccl-table5", "sccl-figures4-6", "sccl-frontiers",
-        "blink-counts", "blink-figure14", "blink-figures15-18", "blink-figures19-21", "blink-trees", "blink-figure22b",
+        "blink-counts", "blink-micro", "blink-figure14", "blink-figures15-18", "blink-figures19-21", "blink-trees",
+        "blink-figure22b",
         "gentree-table3", "gentree-table4", "gentree-table6", "gentree-table7", "genmodel-figure8", "genmodel-figure9",
         "genmodel-figure10", "piccl-figure4", "piccl-figure8", "piccl-figures5-6", "piccl-selection",
     ]  # fmt: skip

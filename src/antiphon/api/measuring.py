@@ -58,8 +58,17 @@ def bench(  # type: ignore[overload-overlap]  # a collective is named otherwise
 @overload
 def bench(  # type: ignore[overload-overlap]  # a collective is named otherwise
     what: Literal["memory"], *, nbytes: int | str | None = None, most: int = 15, repeat: int = 5, threads: int = 1,
-    progress: Callable[[str], None] | None = None,
+    on: str = "", progress: Callable[[str], None] | None = None,
 ) -> list[Added]: ...  # fmt: skip
+
+
+@overload
+def bench(
+    what: Literal["micro"], topology: MachineLike | None = None, nbytes: Sizes | None = None, *, on: Ground = "mpi",
+    ranks: int | None = None, patterns: Sequence[str] = (), pieces: int | None = None, iterations: int = 20,
+    warmup: int = 5, model: str = "alpha-beta", profile: ProfileLike = None, mpiexec: str = "",
+    timeout: Seconds = 600.0, progress: Callable[[Row], None] | None = None,
+) -> list[Row] | None: ...  # fmt: skip
 
 
 @overload
@@ -79,10 +88,10 @@ def bench(what: Any, topology: Any = None, nbytes: Any = None, **how: Any) -> An
     all processes but the first get None.
 
     `what`: plans: a plan, several, their file, what `tune` gave; or, with `topology`, a collective (or "all"), planned
-    for the sizes. For `fit`: "genmodel" or "loggp" (over MPI), or "memory".
+    for the sizes. For `fit`: "genmodel", "loggp", or "memory". "micro": the micro-benchmarks of Blink.
     `topology`: of a collective: the machine, its name or its file.
     `nbytes`: a size, a range ("1KB:16MB:4"), or several sizes.
-    `on`: "mpi", "torch" or "lab".
+    `on`: "mpi", "torch", "lab", "threads" or "cuda".
     `planner`, `options`: of a collective: by whom it is planned; left out, all are tuned by the model.
     `root`, `ranks`: of a collective, as for `plan`; for genmodel `ranks` is a number: 2, 3, ... so many are measured.
     `dtype`, `op`: of the data, one or several of each.
@@ -95,15 +104,19 @@ def bench(what: Any, topology: Any = None, nbytes: Any = None, **how: Any) -> An
     `hybrid`: on threads, cuda and hip, whether kinds of links that a plan leaves idle carry a part of the data, too.
     `timeout`: seconds after which it is given up.
     `progress`: hears every row; for `fit`, a line now and then.
+    `patterns`, `pieces`: for micro: "chain-forward", "mimo", ..., and the pipelining depth.
     `plans`: for genmodel: "cps", "incast" or "ring".
     `n`, `repetitions`: for loggp: messages sent one after the other, and rows of each measurement; with `ranks` also
     how many messages go at once among so many, `between`: from half of these ranks to the other, which is elsewhere.
-    `most`, `repeat`, `threads`: for memory: vectors added at once, runs of each, and threads that add.
+    `most`, `repeat`, `threads`: for memory: vectors added at once, runs of each, and threads that add; or `on` "cuda",
+    "hip" or "threads": the engine for GPUs does.
     """
     if isinstance(what, str) and what in ("genmodel", "loggp", "memory"):
         if topology is not None:
             raise Invalid(f"topology: {what} is measured on the machine at hand; leave it out")
         return _for_fit(what, nbytes, how)
+    if isinstance(what, str) and what == "micro":
+        return _micro(topology, nbytes, how)
     from antiphon.runtimes.measure.bench import bench as measure
     from antiphon.units import parse_sizes as sizes
 
@@ -112,6 +125,16 @@ def bench(what: Any, topology: Any = None, nbytes: Any = None, **how: Any) -> An
     machine = None if topology is None else _given.machine(topology)
     given = checked(how, dtype=several(dtype), op=several(operator))
     return measure(_given.by_name(what), machine, sizes(LADDER if nbytes is None else nbytes, "nbytes"), **given)
+
+
+def _micro(topology: Any, nbytes: Any, how: dict[str, Any]) -> Any:
+    from antiphon.runtimes.measure.bench_micro import bench_micro
+    from antiphon.units import parse_sizes as sizes
+
+    given = checked(how, ranks=whole(1), patterns=several(text))
+    given["chosen"] = given.pop("patterns", ())
+    machine = None if topology is None else _given.machine(topology)
+    return bench_micro(machine, sizes(LADDER if nbytes is None else nbytes, "nbytes"), **given)
 
 
 def _for_fit(what: str, nbytes: Any, how: dict[str, Any]) -> Any:

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from antiphon.cli.choices import choices_told
-from antiphon.units import format_size
+from antiphon.show.text import table
+from antiphon.units import format_seconds, format_size
 
 Row = Mapping[str, Any]
 ABOUT = ("size", "count", "type", "redop", "root")
@@ -24,6 +25,20 @@ def bench_text(rows: Sequence[Row]) -> str:
     lines += ["#", f"# out of bounds values: {wrong} {'FAILED' if wrong else 'OK'}"]
     lines += [f"# average bus bandwidth: {_speed(sum(busbw) / len(busbw))} GB/s", *_remarks(rows)]
     return "\n".join(lines)
+
+
+def micro_text(rows: Sequence[Row]) -> str:
+    """A line for each pattern and size, with the throughput of its busiest link in GB/s."""
+    head = ["pattern", "size", "time", "GB/s", "model", "Blink, V100", "wrong"]
+    told = [
+        [
+            row["pattern"], format_size(row["nbytes"]), format_seconds(row["seconds"]), _speed(row["throughput"]),
+            *("-" if row[key] is None else _speed(row[key]) for key in ("predicted_throughput", "published")),
+            str(row["wrong"]),
+        ]
+        for row in rows
+    ]  # fmt: skip
+    return "\n".join(table(head, told))
 
 
 def _tables(rows: Sequence[Row]) -> list[tuple[Row, list[Row]]]:

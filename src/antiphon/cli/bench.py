@@ -15,7 +15,7 @@ from antiphon.cli.planning import say
 from antiphon.show.text import table
 from antiphon.units import format_seconds, format_size, parse_seconds, parse_sizes
 
-On = Annotated[str, typer.Option("--on", metavar="WHERE", help="mpi or lab")]
+On = Annotated[str, typer.Option("--on", metavar="WHERE", help="a runtime: mpi, lab, threads, cuda, ...")]
 Iterations = Annotated[int, typer.Option("--iterations", metavar="N", help="runs; the median counts")]
 Warmup = Annotated[int, typer.Option("--warmup", metavar="N", help="runs before that do not count")]
 Launcher = Annotated[
@@ -119,12 +119,68 @@ def _loggp(
     emit({"rows": value}, "\n".join([round_trips_text(rows), "  all that arrived was right", *written]), json)
 
 
+def _micro(
+    topo: Annotated[
+        str,
+        typer.Argument(metavar="[TOPO]", show_default=False, help="the machine (default: ranks that are all linked)"),
+    ] = "",
+    on: Annotated[str, typer.Option("--on", metavar="WHERE", help="a runtime: mpi, lab, threads, cuda, ...")] = "mpi",
+    ranks: Annotated[
+        int | None, typer.Option("-n", "--ranks", metavar="N", help="so many ranks, where no machine is named (5)")
+    ] = None,
+    pattern: Annotated[
+        list[str] | None,
+        typer.Option("--pattern", metavar="NAME", help="chain-forward, mimo, ...; again for more (all)"),
+    ] = None,
+    nbytes: Annotated[
+        list[str] | None,
+        typer.Option("--nbytes", metavar="SIZE", help="a size or a range; again for more (default 1MB:16MB:4)"),
+    ] = None,
+    pieces: Annotated[
+        int | None, typer.Option("--pieces", metavar="N", help="the pipelining depth (default: by size, up to 32)")
+    ] = None,
+    model: Annotated[str, typer.Option("--model", metavar="NAME", help="what predicts")] = "alpha-beta",
+    profile: Annotated[Path | None, typer.Option("--profile", metavar="FILE", help="measured figures for it")] = None,
+    iterations: Iterations = 20,
+    warmup: Warmup = 5,
+    mpiexec: Launcher = "",
+    timeout: Timeout = "600s",
+    csv: Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="the rows as CSV")] = None,
+    json: Json = False,
+) -> None:
+    """Blink's micro-benchmarks: chains that forward, reduce and broadcast, fan-in, fan-out, MIMO and MCA.
+
+    How much the busiest link carries, beside what the model says and what the paper measured on V100s. Every element is
+    checked. Starts the processes by itself; under mpiexec or srun it is one of them.
+    """
+    from antiphon.cli._bench_text import micro_text
+    from antiphon.cost.profile import as_profile
+    from antiphon.runtimes.measure.bench_micro import bench_micro
+    from antiphon.runtimes.measure.tables import write_csv
+
+    check_outputs({"--csv": csv}, forms={"--csv": ".csv"})
+    rows = bench_micro(
+        topo or None, parse_sizes(nbytes or ["1MB:16MB:4"], "--nbytes"), ranks=ranks, chosen=pattern or (),
+        pieces=pieces, on=on, model=model, profile=None if profile is None else as_profile(profile),
+        iterations=iterations, warmup=warmup, mpiexec=mpiexec, timeout=parse_seconds(timeout, "--timeout", bare=True),
+        progress=lambda row: say(f"{row['pattern']} of {format_size(row['nbytes'])} is done"),
+    )  # fmt: skip
+    if rows is None:  # another of the processes reports
+        return
+    if csv is not None:
+        write_csv(rows, csv)
+    written = [f"  written: {csv}"] if csv is not None else []
+    emit({"rows": rows}, "\n".join([micro_text(rows), *written]), json)
+    if not all(row["correct"] for row in rows):
+        raise typer.Exit(1)
+
+
 PLANS = "COLL|PLAN|TABLE"  # what is no command of the group
 
 
 class _Group(typer.core.TyperGroup):
-    """`bench genmodel` and `bench loggp` are commands; all else is what is to be measured, with its options. The help
-    is that of the latter, and names the two."""
+    """`bench genmodel`, `bench loggp` and `bench micro` are commands; all else is what is to be measured, with its
+    options. The help is that of the latter, and names the three."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
         if args and args[0] not in self.commands:
@@ -166,12 +222,17 @@ def register(app: typer.Typer) -> None:
     )(bench_plans_command)
     group.command(
         "genmodel",
-        short_help="What `fit genmodel` reads, over MPI.",
+        short_help="What `fit genmodel` reads.",
         epilog="Example: antiphon bench genmodel -n 8 --nbytes 1MiB:64MiB:8 -o times.csv",
     )(_genmodel)
     group.command(
         "loggp",
-        short_help="What `fit loggp` reads, over MPI.",
+        short_help="What `fit loggp` reads.",
         epilog="Example: antiphon bench loggp --mpiexec 'mpiexec --map-by node' -o trips.csv",
     )(_loggp)
+    group.command(
+        "micro",
+        short_help="Blink's micro-benchmarks: chains, fan-in, fan-out, MIMO, MCA.",
+        epilog="Example: antiphon bench micro dgx1v --on cuda --nbytes 1MB:1GB:10",
+    )(_micro)
     app.add_typer(group, name="bench")

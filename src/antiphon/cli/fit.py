@@ -84,6 +84,9 @@ def _memory(
     ] = "32MiB",
     repeat: Annotated[int, typer.Option("--repeat", metavar="N", help="runs of each; the median counts")] = 5,
     threads: Annotated[int, typer.Option("--threads", metavar="N", help="as many as add in a rank of yours")] = 1,
+    on: Annotated[
+        str, typer.Option("--on", metavar="WHERE", help="cuda, hip or threads: what the engine for GPUs takes for it")
+    ] = "",
     out: Kept = None,
     name: Name = "",
     svg: Svg = None,
@@ -102,7 +105,9 @@ def _memory(
     if source is not None:
         rows = read_added(source)
     else:
-        rows = bench_memory(vectors, parse_size(nbytes, "--nbytes"), repeat=repeat, threads=threads, progress=say)
+        rows = bench_memory(
+            vectors, parse_size(nbytes, "--nbytes"), repeat=repeat, threads=threads, on=on, progress=say
+        )
     if csv is not None:
         write_added(rows, csv)
     found = fit("memory", rows)
@@ -209,7 +214,7 @@ def register(app: typer.Typer) -> None:
     )(_genmodel)
     group.command(
         "memory",
-        short_help="gamma and delta, measured on this machine.",
+        short_help="gamma and delta, measured on this machine or its GPUs.",
         epilog="Example: antiphon fit memory -o memory.json",
     )(_memory)
     group.command(

@@ -23,6 +23,9 @@ TABLE = {
         "sccl", "frontiers", "the frontiers of both machines for k = 4, with proofs", f"{SCCL}, Algorithm 1"
     ),
     "blink-counts": _entry("blink", "counts", "allocations, rings and trees of a DGX-1", f"{BLINK}, 2 to 5"),
+    "blink-micro": _entry(
+        "blink_micro", "micro", "chains, fans, MIMO and MCA on a DGX-1, predicted", f"{BLINK}, 2.2 and A.1"
+    ),
     "blink-figure14": _entry("blink", "figure14", "speedups of trees over rings in theory", f"{BLINK}, Figure 14"),
     "blink-figures15-18": _entry(
         "hardware", "blink_figures", "speedups over NCCL on a DGX-1, predicted", f"{BLINK}, Figures 15 to 18"

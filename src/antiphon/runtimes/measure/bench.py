@@ -111,14 +111,16 @@ def measure_plans(  # noqa: PLR0913
     scale: str = "",
     name: str = "",
     hybrid: bool = False,
+    in_place: bool = True,
     progress: Callable[[Row], None] | None = None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> list[Row]:
     """Measure plans at each size, type and operator; of a plan with ranges each size takes its own schedule.
 
-    A row out of place, and one in place where there is such a thing; docs/bench.md tells its keys. `progress` hears
-    every row at once. `miad`: the number of pieces is driven by the measured throughput. `stopped`: asked now and then
-    whether to leave the rest out. Of processes that a launcher started, for the one that decides (`first_on`).
+    A row out of place, and with `in_place` one in place where there is such a thing; docs/bench.md tells its keys.
+    `progress` hears every row at once. `miad`: the number of pieces is driven by the measured throughput. `stopped`:
+    asked now and then whether to leave the rest out. Of processes that a launcher started, for the one that decides
+    (`first_on`).
     """
     there = _meant(on, How(mpiexec, compiler, timeout, scale, name, hybrid))
     for what, value, least in (("iterations", iterations, 1), ("warmup", warmup, 0), ("seed", seed, 0)):
@@ -131,7 +133,7 @@ def measure_plans(  # noqa: PLR0913
     if miad:
         lines = [work.deeper(line) for line in lines]
     predicted, found = _Predictions(model, profile, on), list[Row]()
-    cases = [(line, work.case(line, place)) for line in lines for place in work.places(line)]
+    cases = [(line, work.case(line, place)) for line in lines for place in work.places(line)[: 1 + in_place]]
 
     def heard(number: int, row: Row) -> None:
         line, case = cases[number]

@@ -1,4 +1,8 @@
-"""The micro-benchmark of memory access (GenModel paper, section 3.1): what adding x vectors at once takes here."""
+"""The micro-benchmark of memory access (GenModel paper, section 3.1): what adding x vectors at once takes here.
+
+On a device it is what the engine takes for it: a reduce of x ranks less the same messages alone, step by step, so that
+what is left is the fold.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +15,20 @@ from statistics import median
 import numpy as np
 
 from antiphon.cost.fit import Added
-from antiphon.errors import Invalid
+from antiphon.errors import Invalid, unknown
+from antiphon.runtimes.engine.launch import Failed
 from antiphon.runtimes.measure.adding import Vector, add_all
+from antiphon.runtimes.measure.bench_radix import fan_in
+from antiphon.runtimes.measure.case import Case, How, Row, Runnable
+from antiphon.runtimes.measure.device import STEPWISE
 from antiphon.runtimes.measure.memory import free_memory
+from antiphon.select import plan
+from antiphon.topologies import topology
 from antiphon.units import format_size
 
 LEAST = 1024  # bytes: below this nothing but the calls themselves is measured
+LEAST_TIME = 1e-12  # seconds: what noise alone makes less than nothing
+ITEM = 4  # float32
 
 
 def bench_memory(
@@ -25,13 +37,17 @@ def bench_memory(
     *,
     repeat: int = 5,
     threads: int = 1,
+    on: str = "",
     progress: Callable[[str], None] | None = None,
 ) -> list[Added]:
     """Add 2 .. `most` vectors of `nbytes` (float32) into one, each `repeat` times after one to warm up: medians.
 
-    With several threads each adds a part of its own. Takes (most + 1) * nbytes of memory. The sum is checked.
+    With several threads each adds a part of its own. Takes (most + 1) * nbytes of memory. The sum is checked. `on`: a
+    device of STEPWISE, which takes twice that.
     """
     _check(most, nbytes, repeat, threads)
+    if on:
+        return _on_device(on, most, nbytes, repeat, threads, progress or (lambda _: None))
     elements = nbytes // 4
     vectors = [np.full(elements, i + 1, np.float32) for i in range(most)]
     out = np.zeros(elements, np.float32)
@@ -55,6 +71,38 @@ def bench_memory(
                 elif not (out == x * (x + 1) // 2).all():
                     raise RuntimeError(f"the sum of {x} vectors is wrong")
     return [Added(x, elements * 4, median(seconds[x])) for x in counts]
+
+
+def _on_device(on: str, most: int, nbytes: int, repeat: int, threads: int, tell: Callable[[str], None]) -> list[Added]:
+    """First quartiles of reduces, less those of their messages."""
+    if on not in STEPWISE:
+        raise unknown("device", on, STEPWISE)
+    if threads != 1:
+        raise Invalid(f"threads: mean nothing to --on {on}; leave them out")
+    there, how, counts = STEPWISE[on](), How(), range(2, most + 1)
+    there.ready(how)
+    elements = nbytes // ITEM
+    programs, cases = list[Runnable](), list[Case]()
+    for x in counts:
+        machine = topology(f"full:ranks={x}")
+        reduce = plan("reduce", machine, planner="direct", root=0).entries[0].schedule
+        for schedule in (reduce, fan_in(range(1, x), x)):
+            whole = elements * ITEM * schedule.collective.buffer_weight
+            cases.append(Case(len(programs), [*range(x)], elements, whole, repeat=repeat))
+            programs.append(Runnable(schedule, machine))
+    seconds: dict[int, float] = {}
+
+    def heard(number: int, row: Row) -> None:
+        x = number // 2 + 2
+        if row["wrong"]:
+            raise Failed(f"{row['wrong']} elements of {x} vectors were wrong; please report it")
+        seconds[number] = row["quartiles"][0]  # what disturbs a run only makes it longer
+        if number % 2:
+            tell(f"adding {x} vectors of {format_size(elements * ITEM)} on {on}")
+
+    there.run(programs, cases, how, heard)
+    took = [max(seconds[number] - seconds[number + 1], LEAST_TIME) for number in range(0, len(cases), 2)]
+    return [Added(x, elements * ITEM, spent) for x, spent in zip(counts, took, strict=True)]
 
 
 def _parts(vectors: Sequence[Vector], out: Vector, threads: int) -> list[tuple[list[Vector], Vector]]:

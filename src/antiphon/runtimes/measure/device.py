@@ -35,6 +35,7 @@ Array = NDArray[Any]
 Plans = Mapping[str, DevicePlan]  # by names of TABLES
 STREAMS, MOST_THREADS = 4, 1024
 MOST_BLOCKS, WARPS = 96, 16  # of one GPU, for all ranks that are on it: all must be there at once
+STEP_LANES = (8, 32, 128)  # blocks of a kernel that does one step: these need not all be there at once
 PATIENCE = 60.0
 
 
@@ -139,6 +140,31 @@ class Cuda(_OnDevice):
 
 class Hip(Cuda):
     target, driver, library = "hip", "libamdhip64.so", "librccl.so.1"
+
+
+class _Stepwise(Threads):
+    """Every step is asked for alone, so that nothing goes on beside a fold."""
+
+    library = "none"
+
+    def choices(self, plans: Plans, blocks: int, nbytes: int) -> Iterator[Choice]:
+        yield Choice("steps", 1)
+
+
+class _StepwiseOnGpus(Cuda):
+    tables, library = ("plain",), "none"
+
+    def choices(self, plans: Plans, blocks: int, nbytes: int) -> Iterator[Choice]:
+        yield from (Choice("steps", many) for many in STEP_LANES)
+
+
+class _StepwiseOnHip(_StepwiseOnGpus):
+    target, driver = Hip.target, Hip.driver
+
+
+STEPWISE: Mapping[str, type[_OnDevice]] = {
+    "threads": _Stepwise, "cuda": _StepwiseOnGpus, "hip": _StepwiseOnHip,
+}  # fmt: skip
 
 
 class _Ready(NamedTuple):

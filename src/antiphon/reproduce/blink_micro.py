@@ -1,0 +1,72 @@
+"""What Blink's micro-benchmarks reach on a DGX-1, predicted by what a call costs on V100s (cost/nccl)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from time import process_time
+
+from antiphon.core.topology import Topology
+from antiphon.core.verify import verify
+from antiphon.cost import prepare
+from antiphon.reproduce.blink_made import Row, judged, row
+from antiphon.reproduce.gentree_made import NEAR
+from antiphon.runtimes.measure.bench_micro import PUBLISHED
+from antiphon.runtimes.measure.micro_patterns import Pattern, patterns, plan_on
+from antiphon.topologies import topology
+
+LARGE = 10**9
+WIRE = "link rates, launch and steps as tables of nccl-tests tell them; what a kernel needs to add is not priced"
+WHERE = {
+    "chain-forward": "A.1.1, Figure 24(a)", "chain-reduce": "2.2, Figure 7 (A.1.1 says around 18)",
+    "chain-reduce-broadcast": "A.1.1, Figure 24(c)", "mimo": "2.2, Figure 8(c)", "mca": "2.2, Figure 8(c)",
+}  # fmt: skip
+
+
+def micro() -> Iterator[Row]:
+    """Throughput of the busiest link at 1000 MB, and what the text says of sizes, lengths and widths."""
+    machine, found = topology("dgx1v"), dict[str, float]()
+    for pattern in patterns():
+        begin = process_time()
+        told = {size: _throughput(pattern, machine, size) for size in (10**6, 10**7, 10**8, LARGE)}
+        found[pattern.title] = told[LARGE]
+        said, _ = PUBLISHED.get((pattern.name, pattern.size), (None, 0))
+        if said is None:
+            continue
+        ours, exact = told[LARGE], abs(told[LARGE] - said) <= NEAR * said
+        yield row(
+            f"dgx1v, {pattern.title}", {"GB_per_second": said / 1e9}, {"GB_per_second": round(ours / 1e9, 2)},
+            judged(exact, ours < 25e9), note=f"{WHERE[pattern.name]}: at 1000 MB", engine="calls", since=begin,
+            proof=[f"{size} B: {rate / 1e9:.2f} GB/s" for size, rate in told.items()],
+            deviation=None if exact else WIRE,
+        )  # fmt: skip
+    yield from _shape(found)
+
+
+def _shape(found: dict[str, float]) -> Iterator[Row]:
+    begin = process_time()
+    for name in ("chain-forward", "chain-reduce", "chain-reduce-broadcast"):
+        yield _so(
+            f"{name}: less, the longer the chain", _falls([found[f"{name} {size}"] for size in range(3, 9)]), begin
+        )
+    back = all(found[f"chain-reduce-broadcast {n}"] < found[f"chain-reduce {n}"] for n in range(3, 9))
+    yield _so("chains: there and back is less than there", back, begin)
+    fans = [found[f"fan-out-forward {n}"] for n in (1, 2, 3)]
+    yield _so("fan-out: as much, however many there are", max(fans) - min(fans) <= NEAR * max(fans), begin)
+
+
+def _falls(rates: Sequence[float]) -> bool:
+    return all(one >= other for one, other in pairwise(rates)) and rates[0] > rates[-1]
+
+
+def _so(name: str, so: bool, begin: float) -> Row:
+    return row(f"dgx1v, {name}", {"so": True}, {"so": so}, so, note="A.1", engine="calls", since=begin)
+
+
+def _throughput(pattern: Pattern, machine: Topology, carried: int) -> float:
+    """Bytes per second of the busiest link where it carries so many."""
+    plan = plan_on(pattern, machine)
+    nbytes = carried * plan.collective.buffer_weight // pattern.busiest
+    schedule = plan.at(nbytes).schedule
+    verify(schedule, machine).or_raise()
+    return carried / float(prepare("calls", schedule, machine)(nbytes).seconds)

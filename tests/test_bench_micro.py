@@ -1,0 +1,161 @@
+"""Blink's micro-benchmarks: right as schedules, measured on runtimes, and what they are predicted to reach."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import fake_ground
+import numpy as np
+import pytest
+
+import antiphon
+from antiphon.cli import run
+from antiphon.core.program import prove
+from antiphon.core.verify import verify
+from antiphon.errors import Invalid, Missing, Unsupported
+from antiphon.formats.program import lower
+from antiphon.registry import table
+from antiphon.reproduce.blink_micro import micro
+from antiphon.runtimes.engine.launch import LAUNCHED
+from antiphon.runtimes.measure import device
+from antiphon.runtimes.measure.bench_micro import bench_micro
+from antiphon.runtimes.measure.micro_patterns import MADE, patterns, places_on, plan_on
+from antiphon.topologies import topology
+
+KINDS = {"chain-forward": 6, "chain-reduce": 6, "chain-reduce-broadcast": 6, "fan-in-forward": 3, "fan-in-reduce": 3,
+         "fan-out-forward": 3, "mimo": 1, "mca": 1}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["dgx1v", "dgx1p", "full:ranks=8", "ring:ranks=8"])
+def test_every_pattern_is_right_where_its_links_are(name: str) -> None:
+    """A ring has no rank with three neighbours."""
+    machine, found = topology(name), dict.fromkeys(KINDS, 0)
+    for pattern in patterns():
+        try:
+            plan = plan_on(pattern, machine)
+        except Unsupported:
+            assert name.startswith("ring"), pattern.title
+            continue
+        found[pattern.name] += 1
+        assert len({*places_on(pattern, machine)}) == pattern.places
+        for entry in plan.entries[:2]:
+            fault = verify(entry.schedule, machine)
+            assert fault.ok, (pattern.title, fault)
+        prove(lower(plan.entries[0].schedule))
+    if name.startswith("ring"):
+        assert [found[kind] for kind in ("chain-forward", "fan-in-reduce", "fan-out-forward", "mimo", "mca")] == [
+            6, 1, 1, 0, 1,
+        ]  # fmt: skip
+    else:
+        assert found == KINDS
+
+
+def test_what_comes_out_is_what_the_figures_say() -> None:
+    """By the interpreter, on numbers that tell who gave what: each rank gives 10 to the power of its number."""
+    wanted = {
+        "chain-forward 3": {1: [1], 2: [1]}, "chain-reduce 4": {3: [111]},
+        "chain-reduce-broadcast 3": {0: [11], 1: [11], 2: [11]}, "fan-in-forward 2": {3: [1, 10]},
+        "fan-in-reduce 2": {3: [111]}, "fan-out-forward 2": {2: [1], 3: [1]}, "mimo": {3: [101], 4: [110]},
+        "mca": {4: [11111]},
+    }  # fmt: skip
+    from antiphon.core.interpret import analyse
+    from antiphon.core.interpret import run as interpreted
+
+    seen = 0
+    for pattern in patterns():
+        if pattern.title not in wanted:
+            continue
+        machine, seen = topology(f"full:ranks={pattern.places}"), seen + 1
+        plan = plan_on(pattern, machine, pieces=1)
+        rank = {at: place for place, at in enumerate(places_on(pattern, machine))}
+        blocks = {at: sum(place == at for _, place in pattern.have) for at in range(pattern.places)}
+        inputs = [np.full(blocks[rank[r]], 10.0 ** rank[r]) for r in range(machine.ranks)]
+        ends = interpreted(analyse(plan.entries[0].schedule), inputs, op="sum", dtype=np.dtype(float))
+        for place, values in wanted[pattern.title].items():
+            where = next(r for r in range(machine.ranks) if rank[r] == place)
+            assert ends[where].tolist() == values, pattern.title
+    assert seen == len(wanted)
+
+
+def test_throughput_is_that_of_the_busiest_link(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(table("runtime"), "fake", fake_ground.ENTRY)  # type: ignore[arg-type]
+    monkeypatch.setattr(fake_ground, "speed", lambda one: (1e-3, None))
+    for name in LAUNCHED:
+        monkeypatch.delenv(name, raising=False)
+    rows = bench_micro("full:ranks=8", 1_200_000_000, on="fake", iterations=2, warmup=0)
+    assert rows is not None
+    assert [row["in_place"] for row in rows] == [False] * 29
+    told = {row["pattern"]: row for row in rows}
+    for name, carried in (("chain-forward 3", 1.2e12), ("fan-in-forward 3", 1.2e12), ("mimo", 6e11)):
+        assert told[name]["throughput"] == pytest.approx(carried, rel=1e-6), name
+    assert {name: row["published"] for name, row in told.items() if row["published"]} == {
+        "chain-forward 3": 22e9, "chain-forward 8": 20e9, "chain-reduce 3": 21e9, "chain-reduce 8": 19e9,
+        "chain-reduce-broadcast 3": 19e9, "chain-reduce-broadcast 8": 16e9, "mimo": 18e9, "mca": 18e9,
+    }  # fmt: skip
+    small = bench_micro("full:ranks=8", "1MB", on="fake", chosen=["mca", "chain-forward"], iterations=1)
+    assert small is not None
+    assert [row["published"] for row in small] == [None] * 7
+
+
+def test_the_command_on_a_real_runtime(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "micro.csv"
+    line = f"bench micro --on local --nbytes 3KB --iterations 1 --warmup 0 --csv {path}"
+    assert run([*line.split(), "--pattern", "mimo", "--pattern", "fan-in-forward", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert [row["pattern"] for row in rows] == ["mimo", "fan-in-forward 1", "fan-in-forward 2", "fan-in-forward 3"]
+    assert all(row["correct"] for row in rows)
+    assert path.read_text().count("\n") == 5
+    assert run(["bench", "micro", "--on", "local", "--nbytes", "1KB", "-n", "3", "--iterations", "1"]) == 0
+    assert "Blink, V100" in capsys.readouterr().out
+    found = antiphon.bench("micro", "dgx1v", "1KB", on="local", patterns=["mca"], iterations=1)
+    assert found is not None
+    assert found[0]["topology"] == topology("dgx1v").name
+
+
+def test_impossible_wishes_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    for wish, complaint in (
+        ({"ranks": 2}, "every pattern needs 3 at least"),
+        ({"ranks": 4, "chosen": ["mimo"]}, "mimo: needs 5 ranks at least, and there are 4"),
+        ({"chosen": ["star"]}, "unknown pattern 'star'"),
+        ({"pieces": 0}, "pieces: expected"),
+        ({"machine": "dgx1v", "ranks": 3}, "the machine has its own"),
+    ):
+        with pytest.raises(Invalid, match=complaint):
+            bench_micro(**{"on": "local", **wish})  # type: ignore[arg-type]
+    assert run(["bench", "micro", "--on", "nowhere"]) == 2
+
+
+def test_without_a_gpu_it_says_what_is_missing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(device.Cuda, "driver", "libnosuchdriver.so.1")
+    for line in ("bench micro", "bench loggp", "bench genmodel", "fit memory"):
+        assert run([*line.split(), "--on", "cuda"]) == 2
+        assert "this machine has no driver for it (libnosuchdriver.so.1" in capsys.readouterr().err
+    with pytest.raises(Missing, match="--on threads runs the same kernel"):
+        bench_micro(on="cuda")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
+def test_on_the_engine_for_gpus(tmp_path: Path) -> None:
+    short = "--iterations 2 --warmup 1"
+    assert run(f"bench micro --on threads --nbytes 4KB {short}".split()) == 0
+    assert run(f"bench genmodel --on threads -n 3 --nbytes 4KB {short} -o {tmp_path / 'times.csv'}".split()) == 0
+    trips = tmp_path / "trips.csv"
+    line = f"bench loggp --on threads -n 4 --nbytes 1:4KiB:8 --messages 4 --repeat 2 {short} -o {trips}"
+    assert run(line.split()) == 0
+    assert run(["fit", "loggp", str(trips)]) == 0
+
+
+def test_what_the_paper_measured_is_predicted() -> None:
+    rows = list(micro())
+    assert [row["ok"] for row in rows].count(False) == 0
+    assert {row["name"]: row["ours"]["GB_per_second"] for row in rows if "GB_per_second" in row["ours"]} == {
+        "dgx1v, chain-forward 3": 21.0, "dgx1v, chain-forward 8": 18.48, "dgx1v, chain-reduce 3": 21.0,
+        "dgx1v, chain-reduce 8": 18.48, "dgx1v, chain-reduce-broadcast 3": 19.8,
+        "dgx1v, chain-reduce-broadcast 8": 15.4, "dgx1v, mimo": 21.32, "dgx1v, mca": 21.0,
+    }  # fmt: skip
+    assert set(MADE) == set(KINDS)
