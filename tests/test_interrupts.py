@@ -18,6 +18,7 @@ import pytest
 from antiphon.cli import run
 from antiphon.cli.signals import Signals
 from antiphon.select import tuner
+from antiphon.select.task import Done, Found
 
 ROOT = Path(__file__).resolve().parents[1]
 PYTHON = [sys.executable, "-c"]
@@ -153,18 +154,18 @@ def test_what_is_found_is_kept(
 ) -> None:
     real = tuner.run_tasks
 
-    def until_the_second(context: Any, tasks: Any, workers: int, tell: Any) -> None:
+    def until_one_is_found(context: Any, tasks: Any, workers: int, tell: Any) -> None:
         heard: list[Any] = []
 
         def hear(message: Any) -> None:
             tell(message)
-            heard.append(message)
-            if len(heard) == 2:
+            if heard and isinstance(message, Done):
                 os.kill(os.getpid(), number)
+            heard.extend([message] if isinstance(message, Found) else [])
 
         real(context, tasks, 0, hear)
 
-    monkeypatch.setattr(tuner, "run_tasks", until_the_second)
+    monkeypatch.setattr(tuner, "run_tasks", until_one_is_found)
     path = tmp_path / "plan.json"
     assert run(["tune", "allreduce", "ring:ranks=4", "-o", str(path)]) == 128 + number
     assert capsys.readouterr().err == "antiphon: interrupted; what was found until then is told and written\n"

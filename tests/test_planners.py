@@ -40,7 +40,9 @@ def test_the_tables_are_complete() -> None:
             "topologies",
             "options",
             "sweep",
+            "effort",
         }, name
+        assert entry.can["effort"] > 0, name
         assert set(entry.can["collectives"]) <= {*KINDS, "custom"}, name
         assert entry.can["sweep"][0] == {}, name  # the defaults first
         for options in entry.can["sweep"]:

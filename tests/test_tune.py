@@ -28,6 +28,7 @@ from antiphon.errors import AntiphonError, Invalid
 from antiphon.registry import Entry
 from antiphon.select import Limit, Tuning, dump_tables, load_plans, pool, sizes_of, tune, tuner
 from antiphon.select.ranges import Key, runs, winners, worth_keeping
+from antiphon.select.task import Done, Found
 from antiphon.topologies import topology
 
 Capture = pytest.CaptureFixture[str]
@@ -241,7 +242,8 @@ def test_the_sweep_of_a_planner_is_tried(added: Callable[..., None]) -> None:
     assert rows == [({}, "ok"), ({"pieces": 2}, "ok"), ({"pieces": 3}, "ok"), ({"unknown": 1}, "refused")]
 
 
-def interrupted_after(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def interrupted_after_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As soon as a candidate is done that found something."""
     real = tuner.run_tasks
 
     def until(context: Any, tasks: Any, workers: int, tell: Any) -> None:
@@ -249,9 +251,9 @@ def interrupted_after(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
         def hear(message: Any) -> None:
             tell(message)
-            heard.append(message)
-            if len(heard) == count:
+            if heard and isinstance(message, Done):
                 raise KeyboardInterrupt
+            heard.extend([message] if isinstance(message, Found) else [])
 
         real(context, tasks, 0, hear)
 
@@ -261,7 +263,7 @@ def interrupted_after(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_was_found_before_an_interruption_is_kept(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Capture
 ) -> None:
-    interrupted_after(2, monkeypatch)
+    interrupted_after_one(monkeypatch)
     found = quick()
     assert not found.complete
     assert len(found.candidates) == 1 + sum(c.status != "ok" for c in found.candidates)
@@ -272,6 +274,34 @@ def test_what_was_found_before_an_interruption_is_kept(
     assert "interrupted" in capsys.readouterr().err
     assert run(["verify", str(out)]) == 0
     assert "interrupted" in page.read_text()
+
+
+def test_what_takes_least_comes_first_and_the_best_so_far_is_told() -> None:
+    """A tree of few transfers before rings and packed trees, whatever their order in the table or the call."""
+    told: list[str] = []
+    found = tune(
+        "broadcast", "star:ranks=9", planners=["trees", "ring", "binomial-tree"], nbytes=[1000, 10**6], workers="none",
+        nccl=False, progress=lambda done, total, what: told.append(what),
+    )  # fmt: skip
+    order = list(dict.fromkeys(what.split()[1] for what in told))
+    assert order == ["binomial-tree", "ring", "trees", "bounds"]
+    best = min((c.seconds[10**6], c.planner) for c in found.candidates if c.status == "ok")
+    assert f"(best so far for 1MB: {best[1]}, " in told[-1]
+    assert told[-1].endswith(" times the bound)")
+    assert "bound)" not in told[0]  # it is not known yet
+
+
+def test_for_one_size_planners_plan_for_that_size() -> None:
+    given = {"planners": "trees", "workers": "none", "nccl": False}
+    several, one = (
+        tune("broadcast", "dgx1v", nbytes=[10**9, 10**8], **given),
+        tune("broadcast", "dgx1v", nbytes=10**9, **given),
+    )
+    pieces = {c.options["pieces"] for c in several.candidates}
+    assert {1, 64, 1024} <= pieces
+    (chosen,) = one.candidates
+    assert chosen.seconds[10**9] <= min(c.seconds[10**9] for c in several.candidates)
+    assert dict(one.plan.entries[0].schedule.provenance["options"])["pieces"] not in pieces
 
 
 # ---- allocations and machines that lost links ----

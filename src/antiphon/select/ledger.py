@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -25,6 +26,7 @@ from antiphon.select.sweep import Value
 from antiphon.select.task import OK, REFUSED, Context, Done, Found, Limits, Message, Task
 from antiphon.select.tuning import Listed, Tuning
 from antiphon.select.uses import CANNOT, Without, needs_switches
+from antiphon.units import format_seconds, format_size
 
 Progress = Callable[[int, int, str], None]
 
@@ -48,6 +50,7 @@ class Ledger:
         self.limits: dict[str, Limit] = {}
         self.found: dict[Key, Found] = {}
         self.ended: dict[int, Done] = {}
+        self.leads: dict[str, tuple[float, str]] = {}  # by collective the least time for the greatest size, and whose
         self.unordered: set[int] = set()  # tasks with a schedule that combines in several orders, where one is wanted
         self.schedules: dict[str, dict[Key, Schedule]] = {kind: {} for kind in context.collectives}
         for task in tasks:
@@ -73,7 +76,19 @@ class Ledger:
             self.ended[message.index] = self._judged(message)
             self.done += 1
             if self.progress is not None:
-                self.progress(self.done, self.total, f"{task.kind}: {task.planner or 'bounds'}")
+                self.progress(
+                    self.done, self.total, f"{task.kind}: {task.planner or 'bounds'}{self._so_far(task.kind)}"
+                )
+
+    def _so_far(self, kind: str) -> str:
+        """The best of a collective, for the greatest size."""
+        if kind not in self.leads:
+            return ""
+        seconds, planner = self.leads[kind]
+        size = self.context.sizes[-1]
+        least = self.limits[kind].seconds(size) if kind in self.limits else 0.0
+        gap = f", {seconds / least:.3f} times the bound" if least else ""
+        return f" (best so far for {format_size(size)}: {planner}, {format_seconds(seconds)}{gap})"
 
     def _judged(self, end: Done) -> Done:
         """With one order wanted: a planner whose schedules all have several is refused."""
@@ -88,6 +103,7 @@ class Ledger:
         self.found[key] = replace(found, schedule=None)  # type: ignore[arg-type]
         if task.planner not in self.names:
             return
+        self.leads[task.kind] = min(self.leads.get(task.kind, (math.inf, "")), (found.seconds[-1], task.planner))
         kept = self.schedules[task.kind]
         kept[key] = found.schedule
         for other in kept.keys() - self._wanted(kept):

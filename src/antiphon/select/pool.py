@@ -36,6 +36,7 @@ from antiphon.select.task import (  # fmt: skip
 HEAD_START = 2.0  # CPU seconds in this process before others are started: starting them takes about as much
 WARM_LIMIT = 120.0  # CPU seconds for a model to load or compile
 BOUND_LIMIT = 120.0  # CPU seconds for the bounds of a collective
+UNKNOWN = 10.0  # the effort of a planner that does not say
 Tell = Callable[[Message], None]
 
 
@@ -53,10 +54,10 @@ def overran(context: Context, task: Task) -> Done:
 def run_tasks(context: Context, tasks: Sequence[Task], workers: int, tell: Tell) -> None:
     """Do all tasks; `tell` hears, in this thread, of everything as it is found. workers=0: none but this process.
 
-    Tasks that need no process of their own come first. Those of planners that are not built in, or that ask for it,
-    always get one.
+    Those of planners that take least come first, so that something good is soon known; and those that need no process
+    of their own. Those of planners that are not built in, or that ask for it, always get one.
     """
-    left = deque(sorted(tasks, key=lambda task: (task.entry is None, task.index)))  # candidates first
+    left = deque(sorted(tasks, key=lambda task: (task.entry is None, _expected(task))))  # candidates first
     if workers == 0 or _can_interrupt():
         with suppress(_OverrunError), _interrupted_after(WARM_LIMIT):
             warm(context)
@@ -70,8 +71,13 @@ def run_tasks(context: Context, tasks: Sequence[Task], workers: int, tell: Tell)
                 continue
             _here(context, task, tell)
     if left:
-        longest_first = sorted(left, key=lambda task: (task.entry is not None, task.index))  # bounds may take long
-        _there(context, longest_first, min(workers, len(longest_first)), tell)
+        ordered = sorted(left, key=lambda task: (task.entry is not None, _expected(task)))  # bounds may take long
+        _there(context, ordered, min(workers, len(ordered)), tell)
+
+
+def _expected(task: Task) -> tuple[float, int]:
+    """What a task may take against others, as the planner's entry says; of equals the first."""
+    return float(task.entry.can.get("effort", UNKNOWN)) if task.entry is not None else 0.0, task.index
 
 
 def _apart(task: Task) -> bool:

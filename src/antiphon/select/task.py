@@ -189,7 +189,7 @@ def _schedules(context: Context, task: Task) -> Iterator[Schedule]:
     assert task.entry is not None
     request = Request(
         context.topology, context.collectives[task.kind], profile=context.profile, budget=context.budget,
-        seed=context.seed, effort=context.effort,
+        seed=context.seed, effort=context.effort, nbytes=context.sizes[0] if len(context.sizes) == 1 else None,
     )  # fmt: skip
     found = 0
     try:
