@@ -31,7 +31,7 @@ def check_elsewhere(rank: int, size: int) -> dict[str, Any]:
     assert [name for name in NAMES if not hasattr(Backend, name)] == []
     group: Any = dist.new_group()
     far = Far(group._gloo(), group._worker.submit)
-    group._elsewhere = lambda tensors: far
+    group._elsewhere = lambda tensors, peer=None: far
     total, mine, line = float(sum(range(size))), torch.full((4,), float(rank)), torch.empty(4 * size)
     every = torch.arange(size).repeat_interleave(4).float()
     one = mine.clone()

@@ -269,6 +269,14 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     return cudaSuccess;
 }
 
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+    if (event->graph) return cudaErrorStreamCaptureIsolation;
+    pthread_mutex_lock(&moments);
+    int there = !event->last || event->last->reached;
+    pthread_mutex_unlock(&moments);
+    return there ? cudaSuccess : cudaErrorNotReady;
+}
+
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
     if (event->last) release(event->last);
     free(event);

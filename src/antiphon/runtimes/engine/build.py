@@ -39,7 +39,10 @@ PARTS = (
     "setup", "start", "turns", "types",
 )  # fmt: skip
 PRELOAD = (*JOB, *(f"preload_{part}.c" for part in PARTS))
-NCCL = (*JOB, *(f"nccl_{part}.c" for part in ("batch", "begin", "calls", "comm", "make", "real", "report", "rounds")))
+NCCL = (
+    *JOB,
+    *(f"nccl_{part}.c" for part in ("asked", "batch", "begin", "calls", "comm", "make", "real", "report", "rounds")),
+)
 QUEUES = ("nccl_device.cu",)  # streams and folds of GPUs
 SHARED = ("shared_memory.c", "shared_messages.c", "shared_calls.c")  # messages within a host
 # No reordering of sums, no fused multiply-add: every processor gives the same bits.

@@ -30,6 +30,7 @@ from antiphon.runtimes.serve.book import Page
 from antiphon.runtimes.serve.call_head import type_code
 from antiphon.runtimes.serve.ledger import Ledger
 from antiphon.runtimes.serve.serving import IN_PARTS, Serving
+from antiphon.runtimes.serve.torch_arguments import need_alike, need_fit
 
 Tensors = Sequence[Tensor]
 _GLOO_TYPES = (
@@ -140,7 +141,7 @@ class Calls:
         self._by_gloo("reduce", [tensor], _why(how), seconds, lambda: self.gloo().reduce([tensor], options))
 
     def reduce_scatter(self, output: Tensor, given: Tensor, op: Any, seconds: float) -> None:
-        _fit(given, output, self.ranks, "reduce_scatter: the input")
+        need_fit("reduce_scatter: the input", given, output, self.ranks)
         self._begin("reducescatter", output, op)
         how = reduction(op, given.dtype)
         page = None
@@ -173,7 +174,7 @@ class Calls:
         if evenly(given):
             self.reduce_scatter(output, joined(given), op, seconds)
             return
-        _alike(output, given[self.rank], "reduce_scatter: the output")
+        need_alike("reduce_scatter: the output", output, given[self.rank])
         for root, one in enumerate(given):
             made = one.detach().clone()
             self.reduce(made, root, op, seconds)
@@ -200,7 +201,7 @@ class Calls:
         put_back(made, tensor)
 
     def allgather(self, output: Tensor, given: Tensor, seconds: float) -> None:
-        _fit(output, given, self.ranks, "all_gather: the output")
+        need_fit("all_gather: the output", output, given, self.ranks)
         self._begin("allgather", given)
         made = plain(output)
         source, target = bits_of(plain(given)), bits_of(made)
@@ -226,7 +227,7 @@ class Calls:
             self.allgather(line, given, seconds)
             dealt_out(line, outputs)
             return
-        _alike(outputs[self.rank], given, "all_gather: its own output")
+        need_alike("all_gather: its own output", outputs[self.rank], given)
         for root, one in enumerate(outputs):
             if root == self.rank:
                 dealt_out(given.detach().reshape(-1), [one])
@@ -327,20 +328,6 @@ def _known(op: Any, tensor: Tensor) -> bool:
 
 def _why(how: Any) -> str:
     return "" if how is not None else "an operator or type that the engine has not"
-
-
-def _fit(many: Tensor, one: Tensor, ranks: int, what: str) -> None:
-    if many.numel() != ranks * one.numel() or many.dtype is not one.dtype:
-        raise ValueError(
-            f"{what} has {many.numel()} elements of {many.dtype}, needed are {ranks * one.numel()} of {one.dtype}"
-        )
-
-
-def _alike(one: Tensor, other: Tensor, what: str) -> None:
-    if one.numel() != other.numel() or one.dtype is not other.dtype:
-        raise ValueError(
-            f"{what} has {one.numel()} elements of {one.dtype}, needed are {other.numel()} of {other.dtype}"
-        )
 
 
 def _overlap(a: Any, b: Any) -> bool:

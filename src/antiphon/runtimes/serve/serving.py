@@ -38,13 +38,15 @@ class Serving:
     `base`: a broadcast from process 0, by which later plans are handed out; only needed with `fill`: then what no page
     is for gets a plan for a machine in which everybody is linked with everybody.
 
+    `book`: what it began with, the same at all processes.
+
     `chooser` says which page a call goes by. It is the book's `pages`; another may stand in its place that gives pages
     of the same book, and must give the same at all processes of a call. Calls bear no members: all are of this group.
     """
 
     def __init__(self, engine: Engine, wire: Wire, rank: int, book: Book, base: bytes, fill: bool) -> None:
         self.engine, self.wire, self.rank, self.ranks, self.fill = engine, wire, rank, book.ranks, fill
-        self.ledger = Ledger()
+        self.ledger, self.book = Ledger(), book
         self.broken = ""
         self.pages: Pages[Page] = Pages()
         self._runnable: Pages[Page] = Pages()  # those that are not left to the library

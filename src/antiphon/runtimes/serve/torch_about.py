@@ -22,6 +22,13 @@ else:
 NAME = "antiphon"
 
 
+class _Options(c10d.Backend.Options):
+    """Made for whoever asks, so a copy is what it is itself."""
+
+    def __deepcopy__(self, memo: Any) -> _Options:
+        return self
+
+
 class About(_Base):
     """Who knows its place, its names and its options; and how many calls it has begun (`_made`)."""
 
@@ -32,6 +39,7 @@ class About(_Base):
     _store: Any
     _timeout: timedelta
     _worker: Any
+    elsewhere: Any
 
     def getBackendName(self) -> str:  # noqa: N802
         return NAME
@@ -97,17 +105,27 @@ class About(_Base):
 
     @property
     def options(self) -> Any:
-        found = c10d.Backend.Options(NAME, self._timeout)
+        found = _Options(NAME, self._timeout)
         found.global_ranks_in_group, found.group_name = self._places, self._names[0]
         return found
 
     @property
     def supports_splitting(self) -> bool:
-        return False
+        """Where there are devices: split_group, and a connection at once."""
+        return len(devices()) > 1
 
     @property
     def supports_coalescing(self) -> bool:
         return True
+
+    def eager_connect_single_device(self, device: Any) -> None:
+        """Collective: what is for tensors there is made now. PyTorch has told the device to the group that this one
+        replaced."""
+        self.bound_device_id = device
+        self.elsewhere.connect_now(device)
+
+    def perform_nocolor_split(self, device: Any) -> None:
+        """What others do for a group without this process they do without it."""
 
     def _set_sequence_number_for_group(self) -> None:
         self._made = 0

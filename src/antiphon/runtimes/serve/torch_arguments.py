@@ -93,6 +93,21 @@ def need_lists_at(kind: str, what: str, lists: Tensors, here: bool, ranks: int) 
         raise ValueError(f"{kind}: requires empty {what} on non-root")
 
 
+def need_fit(what: str, many: Any, one: Any, ranks: int) -> None:
+    """Elements for each process."""
+    if many.numel() != ranks * one.numel() or many.dtype is not one.dtype:
+        raise ValueError(
+            f"{what} has {many.numel()} elements of {many.dtype}, needed are {ranks * one.numel()} of {one.dtype}"
+        )
+
+
+def need_alike(what: str, one: Any, other: Any) -> None:
+    if one.numel() != other.numel() or one.dtype is not other.dtype:
+        raise ValueError(
+            f"{what} has {one.numel()} elements of {one.dtype}, needed are {other.numel()} of {other.dtype}"
+        )
+
+
 def operator_of(opts: Any) -> Any:
     if opts is None:
         return dist.ReduceOp.SUM

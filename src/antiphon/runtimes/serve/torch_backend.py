@@ -11,17 +11,19 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 from torch._C._distributed_c10d import PrefixStore
 
-from antiphon.errors import Invalid, Unsupported
+from antiphon.errors import Invalid
 from antiphon.runtimes.engine.native import TransportFailed
 from antiphon.runtimes.serve import torch_arguments as asked
 from antiphon.runtimes.serve import torch_detail
 from antiphon.runtimes.serve._torch_calls import Calls
 from antiphon.runtimes.serve._torch_data import operator_name
+from antiphon.runtimes.serve.book import encode_book
 from antiphon.runtimes.serve.group_start import Processes, serve
 from antiphon.runtimes.serve.secret import given_secret
 from antiphon.runtimes.serve.serving import Serving
 from antiphon.runtimes.serve.torch_about import NAME, About
-from antiphon.runtimes.serve.torch_far import Far, devices, nccl
+from antiphon.runtimes.serve.torch_batched import batched
+from antiphon.runtimes.serve.torch_far import Elsewhere, Far, devices
 from antiphon.runtimes.serve.torch_gloo import Late
 from antiphon.runtimes.serve.torch_monitored import Monitored
 from antiphon.runtimes.serve.torch_profiled import Profiled
@@ -44,12 +46,13 @@ def report(group: Any = None) -> list[dict[str, Any]]:
     found = dist.distributed_c10d._get_default_group() if group is None else group
     if not isinstance(found, AntiphonGroup):
         raise Invalid("report: this process group is not of the backend antiphon")
-    return found.calls.ledger.as_json()
+    return found.calls.ledger.as_json() + found.elsewhere.rows()
 
 
 def register() -> None:
     if NAME not in dist.Backend.backend_list:
         dist.Backend.register_backend(NAME, _create, extended_api=True, devices=devices())
+    batched(AntiphonGroup)
 
 
 def _create(options: Any, _: Any = None) -> AntiphonGroup:
@@ -72,7 +75,6 @@ class AntiphonGroup(About):
         self._own, self._places, self._made = (rank, size), list(places), 0
         self._timeout = timeout
         self._names = ["", "undefined"]
-        self._far: Far | None = None
         self._together: list[Any] | None = None
         self._far_together: Far | None = None
         self._connecting: Connecting | None = None
@@ -85,6 +87,9 @@ class AntiphonGroup(About):
         self._gloo = Late(PrefixStore("gloo", self._store), rank, size, timeout)
         self.calls = Calls(serving, self._gloo, rank, size)
         self._worker = Worker()
+        book = encode_book(serving.book) if serving is not None and serving.book.pages else b""
+        apart = PrefixStore("device", self._store)
+        self.elsewhere = Elsewhere(apart, rank, size, lambda: self._timeout, lambda: book, self._worker.submit)
         self._profiled = Profiled(size, places)
         self._detail = torch_detail.wanted()
 
@@ -110,15 +115,33 @@ class AntiphonGroup(About):
         finally:
             if done and serving:
                 serving.close()
-            if self._far is not None:
-                self._far.group.shutdown()
+            for one in self.elsewhere.groups():
+                one.shutdown()
 
     def abort(self) -> None:
         """What is under way fails at once, here and at the others."""
+        for one in self.elsewhere.groups():
+            one.abort()
         serving = self.calls.serving
         if serving is not None and not serving.broken and self._connecting is not None:
             self._connecting.cut()
         self.shutdown(check=False)
+
+    def split_group(
+        self, ranks: list[int], timeout: Any = None, opts: Any = None, group_name: Any = None, group_desc: Any = None,
+        device_types: Any = None,
+    ) -> AntiphonGroup | None:  # fmt: skip
+        """Collective of this group, which is connected on a device; None where this process is not in the new one."""
+        made = None
+        if self._own[0] in ranks:
+            made = AntiphonGroup(
+                PrefixStore(f"split/{group_name}", self._store), ranks.index(self._own[0]), len(ranks),
+                timeout or self._timeout, [self._places[rank] for rank in ranks], dist.get_world_size(), False,
+            )  # fmt: skip
+            made._set_group_name(group_name)
+            made._set_group_desc(group_desc or "undefined")
+        self.elsewhere.split(None if made is None else made.elsewhere, ranks[0])
+        return made
 
     # ---- making calls ----
 
@@ -154,30 +177,21 @@ class AntiphonGroup(About):
         own = given.total_seconds() if isinstance(given, timedelta) else 0.0
         return own if own > 0 else self._timeout.total_seconds()
 
-    def _elsewhere(self, tensors: Sequence[Any]) -> Far | None:
-        """The group for tensors that are not in the memory of the processor, or None."""
+    def _elsewhere(self, tensors: Sequence[Any], peer: int | None = None) -> Far | None:
+        """What serves tensors that are not in the memory of the processor, or None."""
         device = next((one.device for one in tensors if one.device.type != "cpu"), None)
-        return None if device is None else self._far_on(device)
-
-    def _far_on(self, device: Any) -> Far:
-        if device.type != "cuda" or not dist.is_nccl_available():
-            raise Unsupported(
-                f"antiphon: tensors on {device} need NCCL, which this PyTorch lacks; move them to the CPU"
-            )
-        if self._far is None:
-            group = nccl(PrefixStore("nccl", self._store), *self._own, self._timeout)
-            self._far = Far(group, self._worker.submit)
-        return self._far
+        return None if device is None else self.elsewhere.far(device, peer)
 
     def _start_coalescing(self, device: Any) -> None:
         self._together = []
-        far = None if device is None or device.type == "cpu" else self._far_on(device)
+        far = None if device is None or device.type == "cpu" else self.elsewhere.far(device)
         self._far_together = far if far is not None and far.start() else None
 
     def _end_coalescing(self, device: Any) -> Any:
         works, self._together = self._together or [], None
-        if self._far_together is not None:
-            return self._far_together.group._end_coalescing()
+        far, self._far_together = self._far_together, None
+        if far is not None:
+            return far.group._end_coalescing()
         return self._worker.submit([], lambda: _wait_for(works))
 
     # ---- the collectives ----
@@ -390,8 +404,15 @@ class AntiphonGroup(About):
         )
 
     def barrier(self, opts: Any = None, timeout: Any = None) -> Any:
+        """Also for what streams have been asked for until now, where this group has tensors on a device."""
         seconds = self._seconds(asked.options_of(c10d.BarrierOptions, opts, timeout=timeout))
-        return self._submit("barrier", [], [], lambda: self.calls.barrier(seconds), seconds)
+        until = self.elsewhere.until_now()
+
+        def do() -> None:
+            until()
+            self.calls.barrier(seconds)
+
+        return self._submit("barrier", [], [], do, seconds)
 
     def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
         """As gloo means it: a timeout of 0 is one."""
@@ -406,15 +427,15 @@ class AntiphonGroup(About):
 
     # ---- from one to another ----
 
-    def _between(self, tensors: Any) -> Any:
-        far = self._elsewhere(tensors)
+    def _between(self, tensors: Any, peer: int | None = None) -> Any:
+        far = self._elsewhere(tensors, None if self._far_together is not None else peer)
         return self._gloo() if far is None else far.group
 
     def send(self, tensors: Any, peer: int, tag: int = 0) -> Any:
-        return self._between(tensors).send(tensors, peer, tag)
+        return self._between(tensors, peer).send(tensors, peer, tag)
 
     def recv(self, tensors: Any, peer: int, tag: int = 0) -> Any:
-        return self._between(tensors).recv(tensors, peer, tag)
+        return self._between(tensors, peer).recv(tensors, peer, tag)
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> Any:
         return self._between(tensors).recv_anysource(tensors, tag)

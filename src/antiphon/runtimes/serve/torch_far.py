@@ -1,18 +1,26 @@
-"""The group of PyTorch's own, of NCCL, that serves tensors which are not in the memory of the processor."""
+"""Who serves tensors that are elsewhere than in memory: plans over NCCL's messages, or a group of PyTorch's own."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore
+
+from antiphon.errors import AntiphonError, Unsupported
+from antiphon.runtimes.serve.torch_device_calls import Line
+from antiphon.runtimes.serve.torch_nccl import KINDS, Nccl, opened
+from antiphon.runtimes.serve.torch_planned import Planned
+from antiphon.runtimes.serve.torch_streams import Streams
 
 
 def devices() -> list[str]:
     """Those that the backend is for. Counting GPUs starts nothing on them, so processes may still be made by fork."""
     there = torch.backends.cuda.is_built() and torch.cuda.device_count() > 0
-    return ["cpu", "cuda"] if there else ["cpu"]
+    return ["cpu", *(kind for kind in KINDS if kind != "cuda" or there)]
 
 
 class Far:
@@ -50,7 +58,124 @@ def _wait_for(works: Sequence[Any]) -> None:
         one.wait()
 
 
-def nccl(store: Any, rank: int, size: int, timeout: Any) -> Any:
+class Elsewhere:
+    """Where a group of processes goes with tensors on a device. All of it find the same, or two that have to do with
+    each other alone.
+
+    `book`: the plans for this group, as bytes, of which only its rank 0 is asked."""
+
+    def __init__(
+        self, store: Any, rank: int, size: int, timeout: Callable[[], timedelta], book: Callable[[], bytes],
+        later: Callable[[list[Any], Callable[[], None]], Any],
+    ) -> None:  # fmt: skip
+        self._store, self._rank, self._size, self._timeout = store, rank, size, timeout
+        self._book, self._later = book, later
+        self.split_from: Callable[[Nccl, bytes], int] | None = None
+        self._agreed: dict[tuple[int, ...], Far] = {}
+        self.planned: Planned | None = None
+        self._own: Any = None
+        self._device: torch.device | None = None  # where all are connected
+
+    def far(self, device: torch.device, peer: int | None = None) -> Far:
+        """What serves tensors there, for all of the group or for these two."""
+        members = tuple(range(self._size)) if peer is None else tuple(sorted((self._rank, peer)))
+        if members not in self._agreed:
+            self._agreed[members] = Far(self._group(device, members), self._later)
+        return self._agreed[members]
+
+    def groups(self) -> list[Any]:
+        return [one for one in (self.planned, self._own) if one is not None]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Of a report: what became of calls on the device."""
+        if self.planned is None:
+            return []
+        where = str(self.planned.streams.device)
+        return [{**row, "device": where} for row in self.planned.ledger.as_json()]
+
+    def until_now(self) -> Callable[[], None]:
+        """Waits for what the caller's stream and ours have been asked for before this call."""
+        if self.planned is None or self.planned.broken:
+            return lambda: None
+        return self.planned.until_now()
+
+    # ---- connected at once, and split ----
+
+    def connect_now(self, device: torch.device) -> None:
+        group = self.far(device).group
+        if isinstance(group, Planned):
+            group.connect_now()
+        else:
+            group.eager_connect_single_device(device)
+        self._device = device
+
+    def split(self, child: Elsewhere | None, color: int) -> None:
+        """What is made for `child`, if this process is in it, is a part of what is here."""
+        if self._device is None or self.planned is None:
+            raise Unsupported("split_group: name the device when the group is made: init_process_group(device_id=...)")
+        whole = self.planned.line()
+        if child is None:
+            whole.nccl.split(whole.comm, b"", None, 0)
+        else:
+            key = child._rank
+            child.split_from = lambda nccl, book: nccl.split(whole.comm, book, color, key)
+            child.connect_now(self._device)
+
+    def _group(self, device: torch.device, members: tuple[int, ...]) -> Any:
+        kind, why = KINDS.get(device.type), f"nothing is known of {device.type}"
+        if kind is not None:
+            try:
+                nccl, why = opened(kind), ""
+            except (AntiphonError, OSError) as error:
+                why = str(error)
+        why = self._all_can(members, why)
+        if not why:
+            if self.planned is None:
+                streams = Streams(device)
+                self.planned = Planned(
+                    streams, self._size, self._rank, lambda peer: self._line(nccl, streams, peer),
+                    lambda: self._timeout().total_seconds(),
+                )  # fmt: skip
+            return self.planned
+        if device.type != "cuda" or not dist.is_nccl_available():
+            raise Unsupported(f"antiphon: tensors on {device} need NCCL, which is not to be had ({why}); "
+                              "move them to the CPU")  # fmt: skip
+        if self._own is None:
+            self._own = _own_of_pytorch(PrefixStore("nccl", self._store), self._rank, self._size, self._timeout())
+        return self._own
+
+    def _all_can(self, members: tuple[int, ...], why: str) -> str:
+        """Nothing, if none of them has anything to say."""
+        store = PrefixStore(f"can/{_name(members)}", self._store)
+        if why:
+            store.set("not", why)
+        if store.add("came", 1) == len(members):
+            store.set("all", "1")
+        store.wait(["all"], self._timeout())
+        return str(store.get("not").decode()) if store.check(["not"]) else ""
+
+    def _line(self, nccl: Nccl, streams: Streams, peer: int | None) -> Line:
+        members = tuple(range(self._size)) if peer is None else tuple(sorted((self._rank, peer)))
+        place = members.index(self._rank)
+        book = self._book() if peer is None and place == 0 else b""
+        if peer is None and self.split_from is not None:
+            comm = self.split_from(nccl, book)
+        else:
+            key = "id" if peer is None else f"id/{_name(members)}"
+            if place == 0:
+                self._store.set(key, nccl.new_id().hex())
+            self._store.wait([key], self._timeout())
+            name = bytes.fromhex(self._store.get(key).decode())
+            comm = nccl.connect(book, len(members), place, name)
+        return Line(nccl, streams, comm, members, self._rank)
+
+
+def _name(members: tuple[int, ...]) -> str:
+    """Short: two of them, or all."""
+    return f"{members[0]}-{members[-1]}-{len(members)}"
+
+
+def _own_of_pytorch(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
     options = dist.ProcessGroupNCCL.Options()
     options._timeout = timeout
     return dist.ProcessGroupNCCL(store, rank, size, options)

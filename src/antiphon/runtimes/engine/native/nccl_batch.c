@@ -312,6 +312,7 @@ static ncclResult_t carry_out(batch *b) {
 static void count_all(const batch *b, const int *reasons, double seconds) {
     for (uint32_t i = 0; i < b->ways; i++) {
         const way *w = &b->way[i];
+        ap_nccl_note(i, reasons[i], w->row ? w->row->page : NULL);
         if (!w->c || w->call->kind >= AP_KINDS || !w->c->set.report || w->c->rank) continue;
         if (w->row)
             ap_nccl_count(w->c, w->row, w->bytes, seconds / (b->ways - b->left));

@@ -79,11 +79,8 @@ static int all_good(line *l, int good) {
 
 /* ---- tables ---- */
 
-static ap_tables *read_by_environment(void) {
-    ap_tables *t = calloc(1, sizeof *t);
+static void name_tables(ap_tables *t) {
     char digests[AP_MOST_TABLES * 64], digest[65];
-    if (!t) return NULL;
-    t->tables = ap_read_tables(getenv("ANTIPHON_TABLE"), 0, t->table, ap_nccl_why);
     for (uint32_t i = 0; i < t->tables; i++) {
         ap_sha256(t->table[i].bytes, (size_t)t->table[i].size, digest);
         memcpy(digests + 64 * i, digest, 64);
@@ -92,10 +89,52 @@ static ap_tables *read_by_environment(void) {
     ap_sha256(digests, 64ul * t->tables, digest);
     memcpy(t->digest, digest, 64);
     ap_nccl_keep_tables(t);
+}
+
+static ap_tables *read_by_environment(void) {
+    ap_tables *t = calloc(1, sizeof *t);
+    if (!t) return NULL;
+    t->tables = ap_read_tables(getenv("ANTIPHON_TABLE"), 0, t->table, ap_nccl_why);
+    name_tables(t);
+    return t;
+}
+
+/* A book that the program has given; NULL: there is nothing in it. Kept until the process ends, each once. */
+static ap_tables *read_given(const void *bytes, uint64_t size) {
+    char digest[65], both[65];
+    ap_sha256(bytes, (size_t)size, digest);
+    ap_sha256(digest, 64, both);
+    ap_tables *t = ap_nccl_tables((const unsigned char *)both);
+    if (t || !size) return t;
+    unsigned char *copy = malloc((size_t)size);
+    ap_book *book = copy ? ap_book_open(memcpy(copy, bytes, (size_t)size), (size_t)size, NULL) : NULL;
+    if (!book || !book->pages || !(t = calloc(1, sizeof *t))) {
+        ap_book_close(book);
+        free(copy);
+        return NULL;
+    }
+    t->tables = 1, t->table[0] = (ap_table){.book = book, .bytes = copy, .size = size};
+    name_tables(t);
     return t;
 }
 
 static const char version[32] = AP_VERSION " 1"; /* of what ranks say to each other */
+
+static void put_tables(header *h, const ap_tables *t) {
+    h->tables = t ? (int32_t)t->tables : 0;
+    if (t) memcpy(h->digest, t->digest, sizeof h->digest);
+    for (int32_t i = 0; i < h->tables; i++) h->size[i] = t->table[i].size;
+}
+
+static header given_header(const void *bytes, uint64_t size, ap_tables **tables) {
+    header h;
+    char why[AP_TEXT] = "";
+    memset(&h, 0, sizeof h);
+    memcpy(h.version, version, sizeof version);
+    ap_read_settings(&h.set, why);
+    put_tables(&h, *tables = read_given(bytes, size));
+    return h;
+}
 
 /* The settings and tables of this process, read when they are first asked for: by rank 0 of some communicator. */
 static const header *own_header(ap_tables **tables) {
@@ -112,11 +151,7 @@ static const header *own_header(ap_tables **tables) {
             ap_complain(ap_nccl_why, "ANTIPHON_TABLE=auto is for MPI and for PyTorch; here it must be a file");
         else
             read = read_by_environment();
-        if (read) {
-            own.tables = (int32_t)read->tables;
-            memcpy(own.digest, read->digest, sizeof own.digest);
-            for (uint32_t i = 0; i < read->tables; i++) own.size[i] = read->table[i].size;
-        }
+        put_tables(&own, read);
         memcpy(own.why, ap_nccl_why, sizeof own.why);
         if (own.why[0])
             fprintf(stderr, "antiphon: %s; %s\n", own.why, own.tables ? "the rest is used" : "NCCL does it all");
@@ -240,9 +275,11 @@ static int lacks_any(const said *all, int count, int *bad) {
 static void agree(line *l, said *all) {
     ap_comm *c = l->c;
     ap_tables *own_tables = NULL;
+    const void *given = NULL;
+    uint64_t size = 0;
     header h;
     memset(&h, 0, sizeof h);
-    if (!c->rank) h = *own_header(&own_tables);
+    if (!c->rank) h = ap_nccl_given(&given, &size) ? given_header(given, size, &own_tables) : *own_header(&own_tables);
     if (!c->rank && h.tables && AP_REAL(GetUniqueId, &h.id)) h.tables = 0;
     if (!share(l, &h, sizeof h)) return;
     c->set = h.set;

@@ -41,6 +41,14 @@ static inline ncclResult_t ap_left_inside(ncclResult_t code) {
     return code;
 }
 
+/* ---- a program that knows of us (nccl_asked.c) ---- */
+
+extern void *ap_nccl_behind; /* the library of NCCL, as dlopen gave it; NULL: it stands behind us */
+/* The book that this thread has given for its next communicators; false: it has given none, so the environment says. */
+int ap_nccl_given(const void **bytes, uint64_t *size);
+/* What became of call `i` of this thread's last batch, which began with 0. */
+void ap_nccl_note(uint32_t i, int reason, const ap_page *page);
+
 /* ---- calls ---- */
 
 enum { AP_SENDS = AP_KINDS, AP_RECEIVES };

@@ -1,4 +1,4 @@
-/* NCCL's own functions: those that stand behind this library in the order of the loader. */
+/* NCCL's own functions: those that stand behind this library in the order of the loader, or in the library that we are told. */
 #include <dlfcn.h>
 
 #include "nccl_preload.h"
@@ -7,10 +7,11 @@ static ap_reals reals;
 _Thread_local int ap_inside;
 
 static void find(void) {
-#define FIND(NAME) *(void **)&reals.NAME = dlsym(RTLD_NEXT, "nccl" #NAME);
+    void *behind = ap_nccl_behind ? ap_nccl_behind : RTLD_NEXT;
+#define FIND(NAME) *(void **)&reals.NAME = dlsym(behind, "nccl" #NAME);
     AP_REALS(FIND)
 #ifdef AP_FOR_RCCL
-    *(void **)&reals.AlltoAll = dlsym(RTLD_NEXT, "ncclAllToAll");
+    *(void **)&reals.AlltoAll = dlsym(behind, "ncclAllToAll");
 #endif
 }
 

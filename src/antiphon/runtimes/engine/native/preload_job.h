@@ -145,6 +145,7 @@ typedef struct {
     const ap_told *planned; /* NULL: plans were not made during the job */
 } ap_account;
 
+const char *ap_reason(int reason); /* in words */
 ap_line ap_line_of(const ap_table *table, uint32_t page);
 void ap_use_add(ap_use *use, uint64_t bytes, double seconds); /* by one thread at a time */
 /* To the file at `path`, or as text on stderr where there is none. */

@@ -40,6 +40,8 @@ static const char *const reasons[AP_REASONS] = {
     [AP_UNLIKE] = "not all processes have the same library",
 };
 
+const char *ap_reason(int reason) { return reason < 0 || reason >= AP_REASONS ? "" : reasons[reason]; }
+
 void ap_use_add(ap_use *use, uint64_t bytes, double seconds) {
     use->least = use->calls && use->least < bytes ? use->least : bytes;
     use->most = use->most > bytes ? use->most : bytes;
