@@ -91,8 +91,8 @@ def hold(at: Setting, judge: Judge, how: str) -> None:
 
 
 def spread(specs: list[str], every: int = 1, first: int = 0) -> list[Any]:
-    """Every machine (or each second, third, from the first one on) with one kind, in turn, so that each kind meets many;
-    the rest in the slow set."""
+    """Every machine (or each second, third, from the first one on) with one kind, in turn, so that each kind meets
+    many; the rest in the slow set."""
     found = []
     for number, spec in enumerate(dict.fromkeys(specs)):
         kept = {KINDS[3 * number // every % len(KINDS)]} if number % every == first else set()
