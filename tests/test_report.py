@@ -231,7 +231,13 @@ def test_figures_of_links_and_lanes_agree_with_the_schedule() -> None:
             assert {s for begin, end in spans for s in range(begin, end)} == steps
 
 
-@pytest.mark.parametrize("name", sorted(p.name for p in (ROOT / "examples").glob("*.py") if "torch" not in p.name))
+EXAMPLES = sorted(p.name for p in (ROOT / "examples").glob("*.py") if "torch" not in p.name)
+LONG = {"a_broken_link.py"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in LONG else name for name in EXAMPLES]
+)
 def test_examples_run(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

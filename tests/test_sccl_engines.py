@@ -9,6 +9,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 import pytest
+from quick import some
 from reference_engines import boolean, cpsat, z3
 from sccl_cases import case, least_by_search, work
 
@@ -127,7 +128,7 @@ def with_symmetry(task: Task, group: Renamings) -> None:
 
 @pytest.mark.parametrize("first", [10, *(pytest.param(n, marks=pytest.mark.slow) for n in (0, *range(20, 80, 10)))])
 def test_engines_agree(first: int) -> None:
-    for seed in range(first, first + 10):
+    for seed in some(range(first, first + 10)):
         compare(seed)
 
 
@@ -156,7 +157,8 @@ def tiny(seed: int) -> int:
 
 
 def test_engines_agree_with_a_search_through_all_algorithms() -> None:
-    assert sum(tiny(seed) for seed in range(12)) >= 50
+    seeds = some(range(12))
+    assert sum(tiny(seed) for seed in seeds) >= 4 * len(seeds)
 
 
 @pytest.mark.slow
