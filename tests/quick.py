@@ -1,7 +1,9 @@
 """How much of a search the ordinary set makes; the whole is made with the slow ones (`make test-all`)."""
 
-from collections.abc import Sequence
-from typing import TypeVar
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
+
+import pytest
 
 T = TypeVar("T")
 SHARE = 3
@@ -16,3 +18,12 @@ def examples(count: int) -> int:
 def some(cases: Sequence[T]) -> Sequence[T]:
     """All of them; every third in the ordinary set."""
     return cases[::SHARE] if ordinary else cases
+
+
+def in_turn(cases: Iterable[Any], every: int = 2) -> list[Any]:
+    """For `parametrize`: every second, third of the cases in the ordinary set, the others among the slow ones."""
+    found = []
+    for number, case in enumerate(cases):
+        values = case if isinstance(case, tuple) else (case,)
+        found.append(pytest.param(*values, marks=[pytest.mark.slow] if number % every else []))
+    return found

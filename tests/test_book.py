@@ -72,7 +72,7 @@ def test_pages_are_found_by_size_members_and_root() -> None:
         ("reduce", "ring", "ring:ranks=4"),
         ("gather", "ring", "ring:ranks=5"),
         ("scatter", "direct", "star:ranks=4"),
-        ("broadcast", "trees", "dgx1v"),
+        pytest.param("broadcast", "trees", "dgx1v", marks=pytest.mark.slow),
     ],
 )
 def test_a_plan_for_one_root_serves_those_that_are_alike(kind: str, planner: str, machine: str) -> None:

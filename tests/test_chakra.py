@@ -15,6 +15,7 @@ import pytest
 from generate import cases
 from hypothesis import given
 from hypothesis import strategies as st
+from quick import in_turn
 
 import antiphon
 from antiphon.cli import run
@@ -202,11 +203,11 @@ def back(made: Any, folder: Path, nbytes: int = 10**6, **options: Any) -> Any:
 
 
 @pytest.mark.parametrize("order", ["data", "rounds"])
-@pytest.mark.parametrize(("kind", "spec", "planner"), [
+@pytest.mark.parametrize(("kind", "spec", "planner"), in_turn([
     ("allreduce", "dgx1v", "multi-ring"), ("alltoall", "full:ranks=5", "direct"), ("allgather", "delta:nodes=2",
     "kring"), ("broadcast", "line:ranks=4", "relay"), ("reducescatter", "hypercube:dims=3", ""), ("scatter",
     "star:ranks=4", ""),
-])  # fmt: skip
+]))  # fmt: skip
 def test_plans_come_back(kind: str, spec: str, planner: str, order: str, tmp_path: Path) -> None:
     made = antiphon.plan(kind, spec, **({"planner": planner} if planner else {}))
     found = back(made, tmp_path, order=order)

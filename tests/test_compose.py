@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quick import in_turn
 
 import antiphon
 from antiphon.core.bounds import bound
@@ -159,7 +160,7 @@ def test_a_box_keeps_to_the_links_that_nobody_else_needs() -> None:
 # ---- plans ----
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", in_turn(KINDS))
 @pytest.mark.parametrize(
     ("spec", "options"),
     [

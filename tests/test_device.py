@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from device_cases import idle
 from device_model import PUT, take_apart
+from quick import in_turn
 
 import antiphon
 from antiphon.core.collective import Collective
@@ -78,7 +79,7 @@ def run(group: Group, made: Sequence[Table], schedule: Schedule, unit: int, in_p
         np.testing.assert_array_equal(mine, right)
 
 
-@pytest.mark.parametrize(("kind", "machine", "planner"), CASES)
+@pytest.mark.parametrize(("kind", "machine", "planner"), in_turn(CASES))
 def test_one_table_is_right_at_every_size(kind: str, machine: str, planner: str) -> None:
     schedule = schedule_of(kind, machine, planner)
     with Group(threads(), schedule.collective.ranks, blocks=8) as group:
@@ -146,7 +147,7 @@ def puts(made: Table) -> int:
     return sum(form[0] == "copy" and values[0] != values[3] for form, values in statements(made).streams[0])
 
 
-@pytest.mark.parametrize(("ranks", "k"), [(9, 3), (8, 2), (12, 4), (7, 2)])
+@pytest.mark.parametrize(("ranks", "k"), in_turn([(9, 3), (8, 2), (12, 4), (7, 2)], 3))
 @pytest.mark.parametrize("in_place", [False, True])
 def test_blocks_that_arrive_in_another_order_are_permuted_in_place(ranks: int, k: int, in_place: bool) -> None:
     schedule = (
@@ -174,7 +175,7 @@ def runs(made: Table) -> int:
 FOLDED = [(7, 2), *(pytest.param(*one, marks=pytest.mark.slow) for one in ((10, 3), (5, 4), (13, 2), (15, 4)))]
 
 
-@pytest.mark.parametrize(("ranks", "k"), [(9, 3), (8, 2), (12, 4), (16, 2), *FOLDED])
+@pytest.mark.parametrize(("ranks", "k"), [*in_turn([(9, 3), (8, 2), (12, 4), (16, 2)]), *FOLDED])
 @pytest.mark.parametrize("in_place", [False, True])
 def test_blocks_of_sums_are_permuted_first(ranks: int, k: int, in_place: bool) -> None:
     """Where ranks fold, too: they hand in all their blocks, and get their own."""

@@ -90,9 +90,11 @@ LABS = {"docs/lab.md"}  # and those that need root
 
 
 LONG = {
+    "docs/bench.md",
     "docs/nccl-preload.md",
     "docs/reproduction.md",
     "docs/planners/blink.md",
+    "docs/planners/flows.md",
     "docs/planners/greedy.md",
     "docs/planners/shallow.md",
     "docs/stock.md",

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from quick import examples
+from quick import examples, in_turn
 
 from antiphon.core.collective import Collective
 from antiphon.core.ksync import cnf
@@ -59,7 +59,7 @@ def solved(clauses: Sequence[Sequence[int]]) -> bool:
 # ---- the points of the torus ----
 
 
-@pytest.mark.parametrize(("parts", "rounds"), TORUS)
+@pytest.mark.parametrize(("parts", "rounds"), in_turn(TORUS))
 def test_torus_ordered(parts: int, rounds: int) -> None:
     found = proved(parts, rounds, True)
     text = json.dumps(found.as_json())

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from quick import in_turn
 
 import antiphon
 from antiphon.core.datatypes import accumulator, average, combine_of, data_type
@@ -123,7 +124,7 @@ PLANS = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "machine", "planner"), PLANS)
+@pytest.mark.parametrize(("kind", "machine", "planner"), in_turn(PLANS))
 def test_every_rank_ends_with_what_the_interpreter_says(engine: Engine, kind: str, machine: str, planner: str) -> None:
     schedule = planned(kind, machine, planner)
     data = encode(both(schedule))

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from quick import examples
+from quick import examples, in_turn
 
 from antiphon.cli import run
 from antiphon.core.collective import ROOTED, Collective
@@ -74,7 +74,7 @@ def right(name: str, kind: str, ranks: int, k: int, moved: bool) -> None:
         assert not moved or run_local(schedule, 8 * (ranks + 3), repeat=1)[0]["correct"], (ranks, k, options)
 
 
-@pytest.mark.parametrize(("name", "kind"), PLANNED)
+@pytest.mark.parametrize(("name", "kind"), in_turn(PLANNED))
 def test_right_for_ranks_and_k(name: str, kind: str) -> None:
     for number, (ranks, k) in enumerate(SOME):
         right(name, kind, ranks, k, moved=number % 6 == 0)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from quick import in_turn
 
 from antiphon.core.bounds import bound
 from antiphon.core.collective import KINDS, ROOTED, Collective
@@ -111,7 +112,7 @@ def test_contract(planner: str, kind: str, spec: str) -> None:
 
 
 @pytest.mark.parametrize("spec", ["star:ranks=6", *(pytest.param(s, marks=pytest.mark.slow) for s in ("dgx1v", SLOW))])
-@pytest.mark.parametrize("planner", sorted(set(table("planner")) - {"sccl"}))  # that one has its own tests
+@pytest.mark.parametrize("planner", in_turn(sorted(set(table("planner")) - {"sccl"})))  # that one has its own tests
 def test_contract_among_some_ranks(planner: str, spec: str) -> None:
     for kind in {*KINDS} & {*find("planner", planner).can["collectives"]}:  # custom ones: test_relation.py
         roots = (4,) if kind in ROOTED else ()

@@ -9,6 +9,7 @@ from fractions import Fraction
 from xml.etree import ElementTree
 
 import pytest
+from quick import in_turn
 
 from antiphon.core.topology import LinkType, SharedLimit, Topology, build
 from antiphon.errors import Unsupported
@@ -53,7 +54,7 @@ def titled(root: ElementTree.Element, tag: str) -> list[tuple[ElementTree.Elemen
     return [(element, title[0].text or "") for element, title in found if title]
 
 
-@pytest.mark.parametrize("spec", EXAMPLES + MORE)
+@pytest.mark.parametrize("spec", in_turn(EXAMPLES + MORE))
 def test_a_picture_shows_everything_once(spec: str) -> None:
     machine = topology(spec)
     text = topology_svg(machine)

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from quick import in_turn
 from test_native import inputs_of, planned, run_threads, same
 
 from antiphon.core.interpret import interpret
@@ -92,7 +93,7 @@ PLANS = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "machine", "planner"), PLANS)
+@pytest.mark.parametrize(("kind", "machine", "planner"), in_turn(PLANS))
 @pytest.mark.parametrize("address", ["", pytest.param("127.0.0.1", marks=pytest.mark.slow)])
 def test_every_rank_ends_with_what_the_interpreter_says(
     engine: Engine, kind: str, machine: str, planner: str, address: str

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from packing_cases import OPTIMA, allocations
-from quick import examples
+from quick import examples, in_turn
 
 import antiphon
 from antiphon.core.bounds import bound
@@ -129,9 +129,11 @@ def test_without_a_size_several_numbers_of_pieces() -> None:
     "spec",
     [
         "dgx-a100",
-        "cluster:box=dgx-a100,boxes=2",
         "pcie8",
-        *(pytest.param(one, marks=pytest.mark.slow) for one in ("z52-pcie", "dgx1v:pcie=true", "polaris:nodes=2")),
+        *(
+            pytest.param(one, marks=pytest.mark.slow)
+            for one in ("cluster:box=dgx-a100,boxes=2", "z52-pcie", "dgx1v:pcie=true", "polaris:nodes=2")
+        ),
     ],
 )
 def test_machines_with_switches_and_limits(spec: str, kind: str) -> None:
@@ -194,7 +196,7 @@ def as_plan(topology: Topology, schedule: Schedule) -> Plan:
     return Plan(topology, schedule.collective, (Entry(0, None, schedule, {}),))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", in_turn(KINDS))
 @pytest.mark.parametrize("spec", ["dgx1v", "pcie8", "mesh:dims=2x3"])
 def test_the_plan_carries_the_proof(spec: str, kind: str) -> None:
     topology = antiphon.topology(spec)
@@ -241,7 +243,7 @@ def test_a_slower_packing_may_not_be_called_optimal() -> None:
 # ---- Blink ----
 
 
-@pytest.mark.parametrize("kind", [*KINDS, "scatter", "gather"])
+@pytest.mark.parametrize("kind", in_turn([*KINDS, "scatter", "gather"]))
 @pytest.mark.parametrize("spec", ["dgx1p", "dgx2", "z52", "dgx1v only 1,4,5,6", "star:ranks=3"])
 def test_blink_on_one_server(spec: str, kind: str) -> None:
     topology = machine(spec)
