@@ -102,7 +102,7 @@ def spread(specs: list[str], every: int = 1, first: int = 0) -> list[Any]:
     return found
 
 
-@pytest.mark.parametrize(("spec", "kind"), spread([spec for spec in EXAMPLES if machine(spec).ranks <= SMALL], 8))
+@pytest.mark.parametrize(("spec", "kind"), spread([spec for spec in EXAMPLES if machine(spec).ranks <= SMALL], 12))
 def test_options_on_every_machine(spec: str, kind: str) -> None:
     hold(setting(spec, kind, root=2 * machine(spec).ranks // 3), Judge(MODELS), "most")
 
@@ -121,7 +121,7 @@ def test_up_to_64_ranks(spec: str, kind: str) -> None:
     hold(setting(spec, kind, root=machine(spec).ranks - 1), Judge(MODELS, variants=2, unit=3), "defaults")
 
 
-@pytest.mark.parametrize(("spec", "kind"), spread([*GROUPS], 3))
+@pytest.mark.parametrize(("spec", "kind"), spread([*GROUPS], 6))
 def test_groups_of_ranks(spec: str, kind: str) -> None:
     """The others may relay; or are gone; or some are gone, and some of those left take no part."""
     members = GROUPS[spec]

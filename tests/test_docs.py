@@ -91,6 +91,7 @@ LABS = {"docs/lab.md"}  # and those that need root
 
 LONG = {
     "docs/bench.md",
+    "docs/device.md",
     "docs/nccl-preload.md",
     "docs/reproduction.md",
     "docs/planners/blink.md",

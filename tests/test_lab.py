@@ -242,6 +242,7 @@ def checked(row: dict[str, Any], machine: Topology) -> None:
         assert link["expected"] <= link["counted"] <= 1.03 * link["expected"] + replies, link
 
 
+@pytest.mark.slow
 def test_an_irregular_allocation_every_byte_crosses_the_links(name: str) -> None:
     machine = only(antiphon.topology("dgx1v"), [1, 4, 5, 6])
     for kind, planner in (("allgather", "trees"), ("allreduce", "relay")):

@@ -187,6 +187,7 @@ def test_figure_14() -> None:
     assert rows[1]["proof"][2] == "0,2,3: 5/3 = 5/2 (parts 0 | 2 | 3) over 3/2 (2 rings)"
 
 
+@pytest.mark.slow
 def test_figure_14_with_a_slower_pcie_is_not_the_paper(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rates, "PCIE", Fraction(1, 4))
     rows = list(blink.figure14())
@@ -238,6 +239,7 @@ def test_trees() -> None:
     assert list(few.values()) == [4, 5, 4, 5]
 
 
+@pytest.mark.slow
 def test_figure_22b() -> None:
     rows = rows_of("blink-figure22b")
     assert all(row["ok"] for row in rows)

@@ -157,6 +157,7 @@ FORCED: dict[str, tuple[str, str, dict[str, int]]] = {
 }
 
 
+@pytest.mark.slow
 def test_mpich_runs_by_the_rules(mpich: Mpi, compiled: Callable[[Mpi], Path], tmp_path: Path) -> None:
     file = its_library(mpich)["file"]
     plans = {kind: table(kind, RANKS, [(0, 2000, None), (2000, 9000, told(file, kind)), (9000, None, None)])

@@ -374,6 +374,7 @@ def test_torch(made: Any) -> None:
     check_run(Path("trace.json"), made, "torch")
 
 
+@pytest.mark.slow
 def test_lab_beside_its_simulation_in_perfetto(made: Any) -> None:
     """The same plan, run in the lab and simulated, in one file, which Perfetto's own processor reads."""
     if why := why_no_lab():
