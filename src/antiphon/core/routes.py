@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from antiphon.core.columns import Ints, Longs, dense, order_of, ranges, starts
 from antiphon.core.topology import Topology
-from antiphon.errors import Invalid, Unsupported
+from antiphon.errors import Unsupported
 
 
 @dataclass(frozen=True, eq=False)
@@ -352,29 +352,3 @@ def switch_path(
                 return path[::-1]
             queue.append(head)
     return None
-
-
-def shortest_routes(topology: Topology, src: Sequence[int], dst: Sequence[int]) -> tuple[Routes, Ints]:
-    """A table with one shortest route through switches per distinct pair, and every pair's index in it.
-
-    Of several links or paths of the same length, the widest first link, then the lowest number, is taken.
-
-    >>> from antiphon.core.example import machine
-    >>> table, route = shortest_routes(machine(), [1, 0, 1], [0, 2, 0])
-    >>> [table[i] for i in range(len(table))], route
-    ([(1,), (2,)], array([0, 1, 0], dtype=int32))
-    """
-    out = [
-        sorted(links, key=lambda i: (-topology.types[topology.link_type[i]].bandwidth, i))
-        for links in out_links(topology)
-    ]
-    index: dict[tuple[int, int], int] = {}
-    paths: list[list[int]] = []
-    for a, b in zip(src, dst, strict=True):
-        if (a, b) not in index:
-            path = switch_path(topology, a, b, out=out)
-            if path is None:
-                raise Invalid(f"no link or path through switches leads from rank {a} to rank {b}")
-            index[a, b] = len(paths)
-            paths.append(path)
-    return Routes.of(paths), np.array([index[a, b] for a, b in zip(src, dst, strict=True)], np.int32)

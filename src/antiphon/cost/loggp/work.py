@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -196,8 +195,3 @@ def _graph(found: Messages | MessageGraph, klass: Ints, wait: Waits) -> Graph:
         found.src, found.dst, klass, needed, wait.done_ptr, wait.done, wait.left_ptr, wait.left, pointer, release,
         count, after,
     )  # fmt: skip
-
-
-def levels_named(given: LogGP) -> Sequence[str]:
-    """What each level is called in words."""
-    return [f"within {level.within}" if level.within else "beyond" for level in given.levels]

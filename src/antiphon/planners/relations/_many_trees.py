@@ -15,10 +15,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from antiphon.core.collective import Collective
-from antiphon.core.routes import Routes
-from antiphon.core.schedule import COPY, REDUCE, Chunks, Schedule
+from antiphon.core.schedule import COPY, REDUCE, Schedule
 from antiphon.core.topology import Topology
 from antiphon.planners.shared.reach import Hop, Path, Reach
+from antiphon.planners.trees.lay import schedule_in_parts
 
 ROUNDS = 16  # trees that are tried from every source
 MOST_HOPS = 2**18  # looked at in all: larger machines keep one tree per source
@@ -148,7 +148,7 @@ def spread(collective: Collective, packing: Packing, source: dict[int, int]) -> 
         for chunk, (_, tree, _) in enumerate(listed)
         for rank, hop in tree
     ]
-    return _schedule(collective, [(block, count) for block, _, count in listed], packing.shares, rows)
+    return schedule_in_parts(collective, [(block, count) for block, _, count in listed], packing.shares, rows)
 
 
 def reduce_and_spread(collective: Collective, packing: Packing) -> Schedule:
@@ -160,7 +160,7 @@ def reduce_and_spread(collective: Collective, packing: Packing) -> Schedule:
         rows += [(deepest - h.depth, chunk, rank, h.parent, REDUCE, h.back) for rank, h in hops.items()]
         rows += [(deepest + h.depth - 1, chunk, h.parent, rank, COPY, h.path) for rank, h in hops.items()]
         counts.append((0, count))
-    return _schedule(collective, counts, packing.shares, rows)
+    return schedule_in_parts(collective, counts, packing.shares, rows)
 
 
 def _from_the_middle(tree: Tree) -> dict[int, Hop]:
@@ -180,23 +180,3 @@ def _from_the_middle(tree: Tree) -> dict[int, Hop]:
         return {rank: hop for rank, hop in found.items() if rank != start}
 
     return min((seen_from(start) for start in sorted(near)), key=lambda hops: max(hop.depth for hop in hops.values()))
-
-
-def _schedule(
-    collective: Collective,
-    shares: Sequence[tuple[int, int]],
-    denominator: int,
-    rows: Sequence[tuple[int, int, int, int, int, Path]],
-) -> Schedule:
-    """`shares`: per chunk its block and its share of it; the chunks of a block stand one behind the other."""
-    block, share = np.array(shares, np.int64).reshape(-1, 2).T
-    before = np.cumsum(share) - share
-    first = np.concatenate([[True], block[1:] != block[:-1]])
-    offset = before - before[np.maximum.accumulate(np.where(first, np.arange(len(block)), 0))]
-    paths: dict[Path, int] = {}
-    route = np.array([paths.setdefault(row[5], len(paths)) for row in rows], np.int32)
-    step, chunk, src, dst, op = np.array([row[:5] for row in rows], np.int32).reshape(-1, 5).T
-    return Schedule(
-        collective, Chunks(block.astype(np.int32), offset, share, denominator), step, chunk, src, dst,
-        op.astype(np.uint8), route=route, routes=Routes.of(paths),
-    )  # fmt: skip

@@ -163,8 +163,15 @@ def schedule_of(collective: Collective, shares: Sequence[tuple[int, Fraction]], 
         raise Unsupported(
             "the shares of the trees have no common denominator below 2^62; use planner trees, which rounds them"
         )
-    block = np.array([b for b, _ in shares], np.int64)
-    share = np.array([s.numerator * (whole // s.denominator) for _, s in shares], np.int64)
+    return schedule_in_parts(collective, [(b, s.numerator * (whole // s.denominator)) for b, s in shares], whole, rows)
+
+
+def schedule_in_parts(
+    collective: Collective, parts: Sequence[tuple[int, int]], whole: int, rows: Sequence[Row]
+) -> Schedule:
+    """`parts`: per chunk its block, and how many of the `whole` parts of a block it is; the chunks of a block stand one
+    behind the other."""
+    block, share = np.array(parts, np.int64).reshape(-1, 2).T
     before = np.cumsum(share) - share
     first = np.concatenate([[True], block[1:] != block[:-1]])
     offset = before - before[np.maximum.accumulate(np.where(first, np.arange(len(block)), 0))]
