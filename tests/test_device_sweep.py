@@ -130,6 +130,15 @@ def test_all_where_who_receives_reads(ranks: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("spec", ["ring:ranks=3", "ring:ranks=4", "full:ranks=5"])
+def test_what_solvers_find(spec: str) -> None:
+    """Which takes them long where there are many ranks."""
+    pairs = [("sccl", kind) for kind in table("planner")["sccl"].can["collectives"] if kind != "custom"]
+    assert sweep([spec], pairs, (*UNITS, 1000), 4) > 40
+    assert sweep([spec], pairs, (7,), 4, pull=True) > 10
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", ["hgx-h100", "dgx1v", "dgx-a100", "torus:dims=4x4", "hypercube:ranks=16", "mi300x"])
 def test_all_on_other_machines(spec: str) -> None:
     assert sweep([spec], PAIRS, (*UNITS, 300), 3) > 100
