@@ -44,10 +44,12 @@ class Plan:
         return max(one.streams for one in self.tables)
 
 
-def plan_of(schedule: Schedule, in_place: bool, streams: int, packets: bool = False) -> Plan:
+def plan_of(
+    schedule: Schedule, in_place: bool, streams: int, packets: bool = False, pull: bool = False
+) -> Plan:  # fmt: skip
     """As `lower.device.table.tables` does it, with the program at hand. Unsupported where there is none."""
-    if packets:
-        return _plan(unjoined(schedule), in_place, streams, packets)
+    if packets or pull:
+        return _plan(unjoined(schedule), in_place, streams, packets, pull)
     try:
         return _plan(schedule, in_place, streams)
     except Unsupported:
@@ -56,14 +58,16 @@ def plan_of(schedule: Schedule, in_place: bool, streams: int, packets: bool = Fa
     return _plan(unjoined(schedule), in_place, streams)
 
 
-def _plan(schedule: Schedule, in_place: bool, streams: int, packets: bool = False) -> Plan:
+def _plan(
+    schedule: Schedule, in_place: bool, streams: int, packets: bool = False, pull: bool = False
+) -> Plan:  # fmt: skip
     for lag in (2**20, 1):
         program = lower(schedule, in_place=in_place, lag=lag, joints=True)
         sizes = bind(program, program.denominator).sizes
         if sizes[:, SCRATCH].max() <= 2 * sizes[:, :SCRATCH].max():
             break
     plainly = lower(replace(unjoined(schedule), pieces=1), in_place=in_place)
-    return Plan(program, tables_of(program, streams, packets=packets), plainly)
+    return Plan(program, tables_of(program, streams, packets=packets, pull=pull), plainly)
 
 
 @dataclass(frozen=True)

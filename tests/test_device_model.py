@@ -13,6 +13,7 @@ import pytest
 from device_model import (
     CALL_BITS,
     CALLS,
+    PUT,
     ROUND_BITS,
     SIGNAL,
     SYNC,
@@ -54,14 +55,14 @@ def schedule_of(spec: str, planner: str, kind: str) -> Schedule | None:
 @cache
 def call(
     planner: str, kind: str, spec: str = "full:ranks=3", in_place: bool = False, streams: int = 1, lanes: int = 1,
-    rounds: int = 1, packets: bool = False,
+    rounds: int = 1, packets: bool = False, pull: bool = False,
 ) -> Call | None:  # fmt: skip
     """With an element for each atom at least, if these are few."""
     schedule = schedule_of(spec, planner, kind)
     if schedule is None:
         return None
     try:
-        made = tables(schedule, in_place=in_place, streams=streams, packets=packets)
+        made = tables(schedule, in_place=in_place, streams=streams, packets=packets, pull=pull)
     except AntiphonError:
         return None
     read = tuple(map(take_apart, made))
@@ -305,3 +306,53 @@ def test_weak_memory_changes_nothing_for_packets() -> None:
     ):
         one = surely(planner, kind, packets=True, spec="full:ranks=2" if kind == "allreduce" else "full:ranks=3")
         assert not packets_wrong(one, races=False)
+
+
+# Who receives reads: what is told is that others may read, and that they have.
+
+
+def test_every_planner_pulled_in_every_order() -> None:
+    calls = list(all_calls("full:ranks=3", 29, pull=True))
+    assert len(calls) > 5
+    hold(calls)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spec", ["full:ranks=2", "full:ranks=3", "line:ranks=3", "star:ranks=3"])
+def test_every_planner_pulled_in_every_order_everywhere(spec: str) -> None:
+    for more in ({}, {"streams": 2}, {"lanes": 2}, {"rounds": 2}):
+        hold([(name, one) for name, one in all_calls(spec, pull=True, **more) if more == {} or _short(one, 16)])
+
+
+def test_pulled_and_pushed_in_turn() -> None:
+    some = [surely("ring", "allgather", pull=True), surely("direct", "alltoall"),
+            surely("direct", "reducescatter", pull=True), surely("ring", "allreduce", pull=True, in_place=True),
+            surely("binomial-tree", "broadcast")]  # fmt: skip
+    assert Case(some, first=LAST - 2).judged().startswith("right")
+    assert Case(some[::-1], first=LAST - 2).judged().startswith("right")
+
+
+@pytest.mark.parametrize(
+    ("planner", "kind"),
+    [NEEDED[1], *(pytest.param(*one, marks=pytest.mark.slow) for one in NEEDED if one != NEEDED[1])],
+)
+def test_nothing_that_is_pulled_may_be_read_too_early_or_written_too_soon(planner: str, kind: str) -> None:
+    """No signal that others may read, no fence, no sync before a signal, no number of the call may be missing; and of
+    what tells that others have read, not all: some follow from what is told later."""
+    one = surely(planner, kind, pull=True)
+    assert not wrong(one)
+    found = [(behind_a_put(one, signal), wrong(without(one, signal))) for signal in pairs(one)]
+    assert {what for behind, what in found if not behind} <= {"race", "result"}
+    assert {what for behind, what in found if behind} & {"race", "result"}
+    assert any(wrong(without(one, signal), races=False) == "result" for signal in pairs(one))
+    for kinds in ((PUT, SYNC), (SYNC, PUT)):  # before others hear of it, and before it is read
+        some = [(rank, stream, at) for rank, stream, at in steps_of(one, SYNC)
+                if one.tables[rank].streams[stream][at - kinds.index(SYNC)].kind == kinds[0] and
+                one.tables[rank].streams[stream][at - kinds.index(SYNC) + 1].kind == kinds[1]]  # fmt: skip
+        assert "race" in {wrong(changed_step(one, *where, kind=None)) for where in some}, kinds
+    early = [(rank, stream, at) for rank, stream, at in steps_of(one, WAIT)
+             if [step.kind for step in one.tables[rank].streams[stream][at + 1 : at + 3]] == [SYNC, PUT]]  # fmt: skip
+    assert {wrong(changed_step(one, *where, ordered=False)) for where in early} & {"race", "result"}
+    assert "race" in {wrong(changed_step(one, *where, ordered=False)) for where in steps_of(one, SIGNAL)}
+    assert wrong(one, epochs=False)
+    assert wrong(one, signed=False)

@@ -87,11 +87,12 @@ def run(
 
 
 def made(
-    planner: str, kind: str, spec: str, in_place: bool = False, streams: int = 2, packets: bool = False
+    planner: str, kind: str, spec: str, in_place: bool = False, streams: int = 2, packets: bool = False,
+    pull: bool = False,
 ) -> Plan:  # fmt: skip
     root = {"root": 0} if kind in ("broadcast", "reduce", "gather", "scatter") else {}
     schedule = antiphon.plan(kind, antiphon.topology(spec), planner=planner, **root).at(1 << 16).schedule
-    return plan_of(schedule, in_place, streams, packets)
+    return plan_of(schedule, in_place, streams, packets, pull)
 
 
 @cache
@@ -102,6 +103,7 @@ def plans(spec: str) -> list[Plan]:
         made("halving-doubling", "allreduce", spec, True, 1), made("multi-ring", "allreduce", spec, False, 4),
         made("ring", "allreduce", spec, packets=True), made("direct", "alltoall", spec, True, packets=True),
         made("binomial-tree", "broadcast", spec, packets=True), made("recmult", "allgather", spec, True, packets=True),
+        made("ring", "allreduce", spec, pull=True), made("direct", "alltoall", spec, True, pull=True),
     ]  # fmt: skip
 
 

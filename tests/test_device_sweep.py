@@ -40,7 +40,9 @@ def schedule_of(spec: str, planner: str, kind: str, root: int) -> Schedule | Non
         return None
 
 
-def plans(spec: str, planner: str, kind: str, random: np.random.Generator) -> Iterator[Plan]:
+def plans(
+    spec: str, planner: str, kind: str, random: np.random.Generator, pull: bool = False
+) -> Iterator[Plan]:  # fmt: skip
     """Out of place and in place, where there are such."""
     ranks = antiphon.topology(spec).ranks
     schedule = schedule_of(spec, planner, kind, int(random.integers(ranks)))
@@ -48,7 +50,7 @@ def plans(spec: str, planner: str, kind: str, random: np.random.Generator) -> It
         return
     for in_place in (False, True):
         try:
-            yield plan_of(schedule, in_place, int(random.integers(1, 5)))
+            yield plan_of(schedule, in_place, int(random.integers(1, 5)), pull=pull)
         except Unsupported:
             continue
 
@@ -83,7 +85,9 @@ def hold(group: Group, call: Call, plan: DevicePlan, name: str, patience: float 
     )
 
 
-def sweep(specs: Sequence[str], pairs: Sequence[tuple[str, str]], units: Sequence[int], seed: int) -> int:
+def sweep(
+    specs: Sequence[str], pairs: Sequence[tuple[str, str]], units: Sequence[int], seed: int, pull: bool = False
+) -> int:  # fmt: skip
     """How many calls were right: all of them."""
     random, done = np.random.default_rng(seed), 0
     for spec in specs:
@@ -91,7 +95,7 @@ def sweep(specs: Sequence[str], pairs: Sequence[tuple[str, str]], units: Sequenc
         blocks = 8 if ranks <= 8 else 4
         with Group(threads(), ranks, blocks, threads=1 + seed % 2) as group:
             for planner, kind in pairs:
-                for plan in plans(spec, planner, kind, random):
+                for plan in plans(spec, planner, kind, random, pull):
                     held = group.plan(plan.tables)
                     for call in calls(plan, units, random, blocks):
                         hold(group, call, held, f"{planner} {kind} on {spec}")
@@ -112,6 +116,26 @@ def test_some_of_all() -> None:
 @pytest.mark.parametrize("ranks", range(2, 17))
 def test_all(ranks: int) -> None:
     assert sweep([f"full:ranks={ranks}", f"ring:ranks={ranks}"], PAIRS, (*UNITS, 1000), ranks) > 200
+
+
+def test_some_of_all_where_who_receives_reads() -> None:
+    assert sweep(["full:ranks=5"], PAIRS[::12], (7,), 2, pull=True) >= 8
+    assert sweep(["hgx-h100"], [("nvls", "allreduce")], (1000,), 1, pull=True) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", range(2, 17))
+def test_all_where_who_receives_reads(ranks: int) -> None:
+    assert sweep([f"full:ranks={ranks}"], PAIRS, (0, 1, 1000), ranks, pull=True) > 60
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spec", ["ring:ranks=3", "ring:ranks=4", "full:ranks=5"])
+def test_what_solvers_find(spec: str) -> None:
+    """Which takes them long where there are many ranks."""
+    pairs = [("sccl", kind) for kind in table("planner")["sccl"].can["collectives"] if kind != "custom"]
+    assert sweep([spec], pairs, (*UNITS, 1000), 4) > 40
+    assert sweep([spec], pairs, (7,), 4, pull=True) > 10
 
 
 @pytest.mark.slow

@@ -82,6 +82,19 @@ def test_its_main_is_right(tmp_path: Path, kind: str, spec: str, planner: str, o
 
 @needs_a_compiler
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "spec", "planner"), [("allreduce", "dgx1v", "trees"), ("alltoall", "full:ranks=5", "direct")]
+)
+def test_who_receives_may_read(tmp_path: Path, kind: str, spec: str, planner: str) -> None:
+    text = source(schedule_of(kind, spec, planner), spec, "int32", in_place=True, pull=True)
+    assert text != source(schedule_of(kind, spec, planner), spec, "int32", in_place=True, packets=False)
+    program = compiled(tmp_path, text)
+    right(program, "-b 1 -e 20000 -f 50 -n 2 -w 1", way="signals")
+    right(program, "-b 9001 -e 9001 -n 2 -w 0 -l 2 -r 3 -t 2")
+
+
+@needs_a_compiler
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [2, 3, 5, 6, 8, 12, 16])
 def test_all_planners_are_right(tmp_path: Path, ranks: int) -> None:
     """Types and operators in turn."""

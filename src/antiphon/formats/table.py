@@ -20,7 +20,7 @@ _SOURCE = {
     "collectives": "all",
     "topologies": "all",
     "needs": (),
-    "options": ("dtype", "op", "in_place", "streams", "arrival", "packets"),
+    "options": ("dtype", "op", "in_place", "streams", "arrival", "packets", "pull"),
 }
 
 TABLE: dict[str, Entry] = {

@@ -54,24 +54,24 @@ class _Made(NamedTuple):
 
 def cuda(
     plan: Plan, *, dtype: str = "float32", op: str = "sum", in_place: bool = False, streams: int = 4,
-    arrival: bool = False, packets: bool = True,
+    arrival: bool = False, packets: bool = True, pull: bool = False,
 ) -> dict[str, str]:  # fmt: skip
     """plan0.cu for the first schedule, and so on.
 
     `dtype`, `op`: what it is compiled for, unless the compiler is told otherwise (-DTYPE=, -DOPERATOR=). `in_place`: in
     one buffer. `streams`: at most so many parts of the plan go on side by side, each in blocks of its own. `arrival`:
     blocks lie as they arrive until they are permuted at the end (planner permrecmult). `packets`: small data also as
-    packets, which the program then tries.
+    packets, which the program then tries. `pull`: who receives reads.
     """
-    return _files(plan, "cu", _How(dtype, op, in_place, streams, arrival, packets))
+    return _files(plan, "cu", _How(dtype, op, in_place, streams, arrival, packets, pull))
 
 
 def hip(
     plan: Plan, *, dtype: str = "float32", op: str = "sum", in_place: bool = False, streams: int = 4,
-    arrival: bool = False, packets: bool = True,
+    arrival: bool = False, packets: bool = True, pull: bool = False,
 ) -> dict[str, str]:  # fmt: skip
     """plan0.hip.cpp, ...: as for CUDA."""
-    return _files(plan, "hip.cpp", _How(dtype, op, in_place, streams, arrival, packets))
+    return _files(plan, "hip.cpp", _How(dtype, op, in_place, streams, arrival, packets, pull))
 
 
 class _How(NamedTuple):
@@ -81,6 +81,7 @@ class _How(NamedTuple):
     streams: int = 4
     arrival: bool = False
     packets: bool = True
+    pull: bool = False
 
 
 def _files(plan: Plan, suffix: str, how: _How) -> dict[str, str]:
@@ -92,7 +93,7 @@ def _files(plan: Plan, suffix: str, how: _How) -> dict[str, str]:
         raise Invalid(f"streams: expected a whole number from 1 to {MOST_STREAMS}, got {quote(how.streams)}")
     how = how._replace(
         in_place=parse_yes(how.in_place, "option in_place"), arrival=parse_yes(how.arrival, "option arrival"),
-        packets=parse_yes(how.packets, "option packets"),
+        packets=parse_yes(how.packets, "option packets"), pull=parse_yes(how.pull, "option pull"),
     )  # fmt: skip
     return {
         f"plan{number}.{suffix}": source(entry.schedule, plan.topology.name, **how._asdict())
@@ -102,10 +103,10 @@ def _files(plan: Plan, suffix: str, how: _How) -> dict[str, str]:
 
 def source(
     schedule: Schedule, machine: str, dtype: str = "float32", op: str = "sum", in_place: bool = False, streams: int = 4,
-    arrival: bool = False, packets: bool = True,
+    arrival: bool = False, packets: bool = True, pull: bool = False,
 ) -> str:  # fmt: skip
     """The file of one schedule. Unsupported where it is too long for compilers: such a plan runs by its table."""
-    how = _How(dtype, op, in_place, streams, arrival, packets)
+    how = _How(dtype, op, in_place, streams, arrival, packets, pull)
     plain = _short(schedule, how._replace(packets=False))
     if plain.lines > MOST_LINES:
         raise Unsupported(
@@ -144,7 +145,7 @@ def _short(schedule: Schedule, how: _How) -> _Made:
 
 def _small(schedule: Schedule, how: _How, room: int) -> list[_Made]:
     """By packets, where there are such tables and room for as many lines."""
-    if not how.packets or how.arrival:
+    if not how.packets or how.arrival or how.pull:
         return []
     try:
         found = _short(schedule, how)
@@ -156,7 +157,8 @@ def _small(schedule: Schedule, how: _How, room: int) -> list[_Made]:
 def _made(schedule: Schedule, how: _How) -> _Made:
     """What divides sums is left out where nothing is averaged."""
     made = tables(
-        schedule, in_place=how.in_place, streams=how.streams, arrival=how.arrival, packets=how.packets
+        schedule, in_place=how.in_place, streams=how.streams, arrival=how.arrival, packets=how.packets,
+        pull=how.pull,
     )  # fmt: skip
     read = [statements(one, averages=how.op == "avg") for one in made]
     name = "packets" if how.packets else "stream"

@@ -22,7 +22,7 @@ from antiphon.lower.device.atoms import Atoms, atoms
 from antiphon.lower.device.departure import Departing
 from antiphon.lower.device.packets import Boxes, Opening, by_packets, hears
 from antiphon.lower.lowering import lower
-from antiphon.lower.onesided.form import FOLD, PACKETS, PUT, SIGNAL, SPREAD, SWITCH, SYNC, WAIT, Move, Place, Step
+from antiphon.lower.onesided.form import FOLD, GET, PACKETS, PUT, SIGNAL, SPREAD, SWITCH, SYNC, WAIT, Move, Place, Step
 from antiphon.lower.onesided.steps import one_sided
 from antiphon.lower.onesided.switched import Switched, switched
 
@@ -46,23 +46,26 @@ class Table(NamedTuple):
 
 
 def tables(
-    schedule: Schedule, *, in_place: bool = False, streams: int = 4, arrival: bool = False, packets: bool = False
+    schedule: Schedule, *, in_place: bool = False, streams: int = 4, arrival: bool = False, packets: bool = False,
+    pull: bool = False,
 ) -> list[Table]:  # fmt: skip
     """What every rank does, in at most `streams` streams that need not hear of each other. Joints that no rank can ask
     a switch for go row by row. `arrival`: buffers are filled in the order of arrival, in one stream, and permuted at
     the end, or for a reducescatter at the beginning; Unsupported where there is no such order. `packets`: messages are
-    packets, for small data; joints go row by row.
+    packets, for small data; joints go row by row. `pull`: who receives reads, where else who sends writes; likewise.
 
     >>> from antiphon.core.example import star
     >>> [(len(one.words), one.streams, one.sliced) for one in tables(star())]
     [(136, 1, True), (97, 1, True), (97, 1, True)]
     """
-    if arrival and packets:
-        raise Unsupported("packets lie in boxes, in no order of arrival")
+    if arrival + packets + pull > 1:
+        raise Unsupported(
+            "packets lie in boxes, and what is pulled in its place, in no order of arrival: take one of these"
+        )
     if arrival:
         return tables_of(_lowered(schedule, in_place), 1, arrivals(schedule))
-    if packets:
-        return tables_of(_lowered(unjoined(schedule), in_place), streams, packets=True)
+    if packets or pull:
+        return tables_of(_lowered(unjoined(schedule), in_place), streams, packets=packets, pull=pull)
     try:
         return tables_of(_lowered(schedule, in_place), streams)
     except Unsupported:
@@ -82,12 +85,12 @@ def _lowered(schedule: Schedule, in_place: bool) -> Program:
 
 
 def tables_of(
-    program: Program, streams: int = 4, places: Longs | None = None, packets: bool = False
+    program: Program, streams: int = 4, places: Longs | None = None, packets: bool = False, pull: bool = False
 ) -> list[Table]:  # fmt: skip
     """`places`: of each rank and block where that arrives (arrival.arrivals), in one stream."""
     known = atoms(program)
     by_switches = switched(program, known.bound, "a device table") if len(program.joint) else Switched.none(program)
-    made = one_sided(program, known.bound, streams, by_switches, known.touched, MOST_OPERANDS)
+    made = one_sided(program, known.bound, streams, by_switches, known.touched, MOST_OPERANDS, pull)
     boxes = None
     if packets:
         made, boxes = by_packets(made, known)
@@ -136,7 +139,7 @@ class _Finish:
 
 def _written(rank: int, step: Step) -> list[tuple[int, Place, int]]:
     """What a step of a rank writes: at whom, where, and how much."""
-    out = [(move.peer, move.target, move.size) for move in step.moves]
+    out = [(rank if step.kind == GET else move.peer, move.target, move.size) for move in step.moves]
     if step.kind == FOLD:
         out.append((rank, step.into, step.size))
     if step.kind in (SWITCH, SPREAD):
@@ -260,6 +263,9 @@ class _Writer:
             self._add(step.kind, [(peer, 0, 0, 0, self._next(step.kind, peer)) for peer in step.peers])
         elif step.kind == PUT:
             self._add(PUT, [one for move in step.moves for one in self._move(move)])
+        elif step.kind == GET:
+            ends = [((move.peer, move.source), (self.rank, move.target), move.size) for move in step.moves]
+            self._add(PUT, [make(*end, size) for source, target, size in ends for end in (source, target)])
         elif step.kind == FOLD:
             into = make(self.rank, step.into, step.size)
             operands = [make(self.rank, place) for place in step.operands]

@@ -12,6 +12,7 @@ from typing import NamedTuple
 SIGNAL, WAIT, PUT, FOLD, SYNC, SWITCH, SPREAD = range(7)
 NAMES = ("signal", "wait", "put", "fold", "sync", "switch", "spread")
 PACK, UNPACK, ADD = range(16, 19)  # by packets alone, of which tables of devices know nothing
+GET = 19  # known to devices alone
 PACKETS = 3  # a buffer beside those of core.program.kinds: scratch of data with flags, which tell when it is there
 
 MOST_PEERS = 8  # of a signal, a wait, a put; a fold puts what it makes to so many
@@ -21,7 +22,8 @@ Place = tuple[int, int]  # a buffer of core.program.kinds, and a chunk of it
 
 
 class Move(NamedTuple):
-    """What a put writes: `size` chunks from a place of this rank to one of `peer`."""
+    """What a put writes: `size` chunks from a place of this rank to one of `peer`. A get reads: from a place of `peer`
+    to one of this rank."""
 
     peer: int
     source: Place

@@ -7,6 +7,10 @@ same step or earlier, and credits and puts wait only for earlier steps: so among
 one can always go on.
 
 Between two ranks signals are only counted. They are sent and awaited in the same order: by step, credits first.
+
+Pulled instead of pushed, a step has no credits: a rank signals who may read its places, waits until it may read those
+of others, gets what it needs into places of its own, signals that it has, and waits until others have. So in a step
+nobody waits for what somebody does later in it, and behind it all of its places are its own again.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ from antiphon.core.program.kinds import FOLD as FOLDS
 from antiphon.lower.onesided.credits import credits
 from antiphon.lower.onesided.form import (
     FOLD,
+    GET,
     MOST_OPERANDS,
     MOST_PEERS,
     PUT,
@@ -42,12 +47,13 @@ from antiphon.lower.onesided.switched import Switched
 
 def one_sided(
     program: Program, bound: Bound, most: int, known: Switched | None = None, touched: Touched = plainly,
-    operands: int = MOST_OPERANDS,
+    operands: int = MOST_OPERANDS, pull: bool = False,
 ) -> Streams:  # fmt: skip
     """The steps of a program, its addresses counted in chunks, in at most `most` streams; what is `known` of it is done
     by switches. `touched`: the buffer, and from where to where, that a rank touches by a place and a size. `operands`:
-    of a fold that is one step. O(n log n)."""
-    dealt = OneSided(program, bound, known, touched, operands).dealt(most)
+    of a fold that is one step. `pull`: who receives gets, of what no switch does. O(n log n)."""
+    whole = OneSided(program, bound, known, touched, operands)
+    dealt = _Pulled(whole, streams(program, whole.found, most, whole.known)) if pull else whole.dealt(most)
     every = [dealt.steps(rank) for rank in range(program.ranks)]
     return [[every[rank][number] for rank in range(program.ranks)] for number in range(dealt.count)]
 
@@ -135,7 +141,10 @@ class _Dealt:
                 work[number].turns[one.step].switches.append(
                     Step(SWITCH if one.combines else SPREAD, one.ranks, (), one.target, (one.source,), one.size)
                 )
-        return [_Rank(rank, one, self.whole.touched, self.whole.operands).steps() for one in work]
+        return [self._written(rank, one).steps() for one in work]
+
+    def _written(self, rank: int, work: _Work) -> _Rank:
+        return _Rank(rank, work, self.whole.touched, self.whole.operands)
 
     def _deal_messages(self, rank: int, work: list[_Work]) -> None:
         """Before the first message the sender must know that the receiver has begun: it says so, unless a credit does,
@@ -180,6 +189,28 @@ class _Dealt:
             if whole.length[first]:
                 into, *operands = whole.part[first : whole.ptr[row + 1]]
                 work[number].turns[step].folds.append(Fold((row,), into, tuple(operands), whole.length[first]))
+
+
+class _Pulled(_Dealt):
+    """The same where who receives gets."""
+
+    def __init__(self, whole: OneSided, stream: Longs) -> None:
+        super().__init__(whole, stream)
+        self.of = [whole.moves.of(rank) for rank in range(whole.program.ranks)]
+
+    def _deal_messages(self, rank: int, work: list[_Work]) -> None:
+        for group in self.groups[self.group_ptr[rank] : self.group_ptr[rank + 1]]:
+            number, step, source, target, _, _ = self.group[group]
+            turn = work[number].turns[step]
+            if source == rank:
+                turn.to.append(target)
+                continue
+            rows = self.rows[self.first[group] : self.first[group + 1]]
+            turn.moves += joined([move._replace(peer=source) for at in rows for move in self.of[source](at)])
+            turn.awaited.append(source)
+
+    def _written(self, rank: int, work: _Work) -> _Rank:
+        return _Puller(rank, work, self.whole.touched, self.whole.operands)
 
 
 def _fresh(ranks: int, groups: Longs) -> Bools:
@@ -273,3 +304,22 @@ class _Rank:
             for low in range(0, len(some), MOST_PEERS):
                 batch = tuple(some[low : low + MOST_PEERS])
                 self.line.touch(Step(PUT, (), batch), [(move.source, move.size) for move in batch])
+
+
+class _Puller(_Rank):
+    """The same where who receives gets."""
+
+    def steps(self) -> list[Step]:
+        for number in sorted(self.work.turns):
+            turn = self.work.turns[number]
+            self._fold([])
+            self._tell(SIGNAL, turn.to)
+            self._tell(WAIT, turn.awaited)
+            for low in range(0, len(turn.moves), MOST_PEERS):
+                batch = tuple(turn.moves[low : low + MOST_PEERS])
+                self.line.touch(Step(GET, (), batch), [], [(move.target, move.size) for move in batch])
+            self._tell(SIGNAL, turn.awaited)
+            self._tell(WAIT, turn.to)
+            self.held = together(turn.folds) if turn.folds else []
+        self._fold([])
+        return self.line.made

@@ -30,9 +30,9 @@ class Choice(NamedTuple):
     tables: str = "plain"
 
 
-# How data travels: with signals behind it; as packets, with flags in the data; in the order of arrival. What each asks
-# of lower.device.table.tables.
-TABLES = {"plain": {}, "packets": {"packets": True}, "arrival": {"arrival": True}}
+# How data travels: with signals behind it; as packets, with flags in the data; in the order of arrival; read by who
+# receives instead of written by who sends. What each asks of lower.device.table.tables.
+TABLES = {"plain": {}, "packets": {"packets": True}, "arrival": {"arrival": True}, "pull": {"pull": True}}
 
 
 def choices(streams: int, blocks: int, sliced: bool, nbytes: int, tables: str = "plain") -> Iterator[Choice]:
@@ -50,6 +50,8 @@ def choices(streams: int, blocks: int, sliced: bool, nbytes: int, tables: str = 
     for many in lanes if sliced else [1]:
         for rounds in (1, 4, 16) if sliced and nbytes // many >= SMALL else (1,):
             yield Choice("kernel", many, rounds, tables)
+    if tables == "pull":  # step by step and by copies nobody waits in either direction
+        return
     for many in lanes:
         yield Choice("steps", many, 1, tables)
     yield Choice("copies", 1, 1, tables)

@@ -189,3 +189,8 @@ class Held {
         return why;
     }
 };
+
+/* Which of two numbers of calls is the later one: they are less than half a circle apart. */
+static inline u64 furthest(u64 one, u64 other) {
+    return (i64)((one << CALL_BITS) - (other << CALL_BITS)) < 0 ? other : one;
+}

@@ -10,11 +10,6 @@ ON_BOTH u64 signal_of(u64 call, u32 round, i64 number) {
     return (call << CALL_BITS) + ((u64)round << ROUND_BITS) + (u64)number;
 }
 
-/* Which of two numbers of calls is the later one: they are less than half a circle apart. */
-static inline u64 furthest(u64 one, u64 other) {
-    return (i64)((one << CALL_BITS) - (other << CALL_BITS)) < 0 ? other : one;
-}
-
 /* By one thread: whether a signal has come, or the call was stopped. */
 ON_DEVICE bool has_come(const u64 *at, u64 wanted, const u32 *stop) {
     while ((i64)(load(at) - wanted) < 0) {
