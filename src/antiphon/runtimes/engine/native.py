@@ -184,14 +184,15 @@ class Engine:
             raise raised(error)
         return Wire(self, handle, lost=_LOST)
 
-    def sockets(self, rank: int, connected: Sequence[int]) -> Wire:
-        """A wire over stream sockets; `connected`: for each rank the number of one that is connected to it, or -1.
+    def sockets(self, rank: int, connected: Sequence[int], rails: int = 1) -> Wire:
+        """A wire over stream sockets; `connected`: for each rank the numbers of as many as `rails` that are connected
+        to it, or -1.
 
         They belong to the wire. Of a library built for sockets."""
         error, numbers = Failure(), np.asarray(connected, np.int32)
-        self.library.ap_sockets_open.argtypes = [c_uint32, c_uint32, c_void_p, POINTER(Failure)]
+        self.library.ap_sockets_open.argtypes = [c_uint32, c_uint32, c_uint32, c_void_p, POINTER(Failure)]
         self.library.ap_sockets_open.restype = c_void_p
-        handle = self.library.ap_sockets_open(rank, len(numbers), numbers.ctypes.data, byref(error))
+        handle = self.library.ap_sockets_open(rank, len(numbers) // rails, rails, numbers.ctypes.data, byref(error))
         if not handle:
             raise raised(error)
         return Wire(self, handle)

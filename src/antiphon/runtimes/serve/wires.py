@@ -9,12 +9,12 @@ import os
 import secrets
 import socket
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import lru_cache
 
 from antiphon.errors import AntiphonError, Invalid
 from antiphon.runtimes.engine.build import library
-from antiphon.runtimes.engine.fabric import Fabric, is_name, provider_of
+from antiphon.runtimes.engine.fabric import RAILS, Fabric, is_name, provider_of
 from antiphon.runtimes.engine.native import Engine, Wire
 from antiphon.runtimes.serve.handshake import derived
 from antiphon.runtimes.serve.interface import interface_addresses
@@ -38,14 +38,14 @@ class Connecting:
 
     def __init__(self, rank: int, ranks: int, exchange: Exchange, timeout: float, secret: Secret | None) -> None:
         self._rank, self._ranks, self._exchange, self._timeout = rank, ranks, exchange, timeout
-        addresses = interface_addresses()
-        self._secret, self._address, self._wish = secret, addresses[0] if addresses else "", wish()
+        self._addresses = interface_addresses()[:RAILS] or [""]
+        self._secret, self._wish, self._rails = secret, wish(), 1
         self._agreed = self._wish
         self._engine: Engine | None = None
         self._memory = 0
         self._key = b""
         self._life: Life | None = None
-        if not self._address and self._wish.near and os.environ.get("ANTIPHON_SHARED") != "0":
+        if self._addresses == [""] and self._wish.near and os.environ.get("ANTIPHON_SHARED") != "0":
             with suppress(OSError):
                 self._life = Life(rank, ranks)
         self._sockets: list[int] = []  # for each rank, -1 for this one
@@ -57,14 +57,20 @@ class Connecting:
             self._engine = engine
             self._memory, name = engine.share(self._ranks)
         memory = name.hex() if self._memory else ""
-        own = {"life": self._life and self._life.place, "memory": memory, "wire": self._wish.told}
+        own = {
+            "life": self._life and self._life.place,
+            "memory": memory,
+            "wire": self._wish.told,
+            "rails": len(self._addresses),
+        }
         return json.dumps({"once": secrets.token_hex(32), **own})
 
     def answers(self, engine: Engine, told: Sequence[str]) -> str:
         """Whether this process can see the memory and the pipes of all others, and a proof that it knows the secret."""
         self._engine = engine
         said = [_said(text, f"rank {rank}") for rank, text in enumerate(told)]
-        self._agreed = agreed([_wanted(text, f"rank {rank}") for rank, text in enumerate(told)])
+        wanted = [_wanted(text, f"rank {rank}") for rank, text in enumerate(told)]
+        self._agreed, self._rails = agreed([one for one, _ in wanted]), min(rails for _, rails in wanted)
         about = hashlib.sha256(json.dumps([*told]).encode()).digest()
         self._key = derived(self._secret.data if self._secret else b"", b"group " + about)
         return self._answer(self._rank, _YES if self._near(engine, said) else _NO)
@@ -94,23 +100,25 @@ class Connecting:
             memory, self._memory = self._memory, 0
             return engine.shared(memory, self._life.handed_over())
         cards = self._cards(engine) if self._agreed.fabric or perhaps(self._agreed) else None
-        try:
-            found = mesh(
-                self._rank,
-                self._ranks,
-                self._exchange,
-                address=self._address,
-                timeout=self._timeout,
-                secret=self._secret,
-            )
-        except BaseException:
+        rails = self._rails if cards is None else 1
+        with ExitStack() as stack:
             if cards is not None:
-                cards[0].close()
-            raise
-        self._sockets = handed_over(found)
+                stack.callback(cards[0].close)
+            found = [self._mesh(address, stack) for address in self._addresses[:rails]]
+            stack.pop_all()
+        self._sockets = [number for row in zip(*map(handed_over, found), strict=True) for number in row]
         if cards is not None:
             return cards[0].wire(self._rank, cards[1], self._sockets, self._timeout)
-        return engine.sockets(self._rank, self._sockets)
+        return engine.sockets(self._rank, self._sockets, rails)
+
+    def _mesh(self, address: str, stack: ExitStack) -> list[socket.socket | None]:
+        """To all others, by this address of ours."""
+        timeout, secret = self._timeout, self._secret
+        found = mesh(self._rank, self._ranks, self._exchange, address=address, timeout=timeout, secret=secret)
+        for one in found:
+            if one is not None:
+                stack.enter_context(one)
+        return found
 
     def _cards(self, engine: Engine) -> tuple[Fabric, list[bytes]] | None:
         """Those of this process, and what all told of theirs; None where not all have such, and nobody insists."""
@@ -164,11 +172,12 @@ def _alike(names: Sequence[bytes]) -> bool:
     return len({provider_of(name) for name in names}) == 1
 
 
-def _wanted(text: str, who: str) -> str:
-    found = fields_of(text, who).get("wire", "")
-    if not isinstance(found, str):
-        raise no_message(who, "expected by which wire it goes")
-    return found
+def _wanted(text: str, who: str) -> tuple[str, int]:
+    """By which wire it is to go, and by how many networks it can."""
+    match fields_of(text, who):
+        case {"wire": str(wire), "rails": int(rails)} if 0 < rails <= RAILS:
+            return wire, rails
+    raise no_message(who, "expected by which wire it goes")
 
 
 def _said(text: str, who: str) -> tuple[Place | None, bytes]:
