@@ -150,12 +150,15 @@ def test_who_says_farewell_has_sent_all_and_is_missed_later(engine: Engine) -> N
     """Several calls of which rank 0 has heard nothing yet."""
     wires, units = wires_of(engine, [TCP, TCP]), [3, 900, 20_000]
     for unit in units[:2]:
-        program, numbers, target = broadcast(engine, unit)
+        program, numbers, _ = broadcast(engine, unit)
         program.plan(1, unit).run(numbers, numbers.copy(), wires[1])
-    program, numbers, target = broadcast(engine, units[2])
-    gives = threading.Thread(
-        target=lambda: (program.plan(1, units[2]).run(numbers, numbers.copy(), wires[1]), wires[1].close())
-    )
+
+    def give() -> None:
+        program, numbers, _ = broadcast(engine, units[2])
+        program.plan(1, units[2]).run(numbers, numbers.copy(), wires[1])
+        wires[1].close()
+
+    gives = threading.Thread(target=give)
     gives.start()
     for unit in units:
         program, numbers, target = broadcast(engine, unit)
