@@ -267,7 +267,10 @@ def texts(draw: random.Random, counts: Counter[str]) -> None:
     for _ in range(6):
         text = worded(json.dumps(card), draw)
         counts[ours("cards", lambda text=text: mesh(1, 2, lambda mine: [text, mine], timeout=0.02), text)] += 1
-        text = worded(json.dumps({"once": "00" * 32, "life": [os.getpid(), 1, 1], "memory": "00" * 24}), draw)
+        text = worded(
+            json.dumps({"once": "00" * 32, "life": [os.getpid(), 1, 1], "memory": "00" * 24, "wire": "", "rails": 1}),
+            draw,
+        )
         counts[ours("ways", lambda text=text: near(text), text)] += 1
         text = worded(agreed(), draw)
         counts[ours("books", lambda text=text: start(text), text)] += 1

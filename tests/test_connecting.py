@@ -124,10 +124,15 @@ def test_what_one_process_does_not_want_no_process_does(
 
 def test_what_is_no_way_is_told_by_its_rank(engine: Engine) -> None:
     with closing(Connecting(0, 2, by_sockets, 5.0, None)) as way:
-        for text in ('{"once": "", "life": [1, 2], "memory": ""}', '{"once": "", "memory": ""}', "[]"):
+        for text in (
+            '{"once": "", "life": [1, 2], "memory": ""}',
+            '{"once": "", "memory": ""}',
+            "[]",
+            '{"once": "", "life": null, "memory": "", "wire": "", "rails": 9}',
+        ):
             with pytest.raises(Invalid, match="rank 1 sent what is no message of this program"):
                 way.answers(engine, [way.tells(engine), text])
-        huge = '{"once": "", "life": [99999999999999999999, 1, 1], "memory": ""}'
+        huge = '{"once": "", "life": [99999999999999999999, 1, 1], "memory": "", "wire": "", "rails": 1}'
         assert way.answers(engine, [way.tells(None), huge]).startswith("no ")
 
 

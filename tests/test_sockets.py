@@ -79,6 +79,15 @@ def meshed(ranks: int, star: int | None = None, **options: Any) -> Meshed:
     return found
 
 
+def wires_by_rails(engine: Engine, ranks: int, rails: int, **options: Any) -> list[Wire]:
+    """Every two are connected so many times."""
+    found = [[handed_over(one) for one in meshed(ranks, **options)] for _ in range(rails)]
+    rows = [
+        [number for row in zip(*(one[rank] for one in found), strict=True) for number in row] for rank in range(ranks)
+    ]
+    return [engine.sockets(rank, row, rails) for rank, row in enumerate(rows)]
+
+
 def wires_of(engine: Engine, ranks: int, **options: Any) -> list[Wire]:
     return [engine.sockets(rank, handed_over(one)) for rank, one in enumerate(meshed(ranks, **options))]
 
@@ -121,6 +130,27 @@ def test_messages_on_other_channels_wait_aside(engine: Engine) -> None:
         want = interpret(schedule, given)
         found = run_threads(engine, data, given, unit, "sum", [False] * 4, runs=4, wires=wires_of(engine, 4))
         assert all(map(same, found, want))
+
+
+@pytest.mark.parametrize("rails", [2, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("buffer", [None, pytest.param(4096, marks=pytest.mark.slow)])
+def test_messages_go_round_over_several_sockets(engine: Engine, rails: int, buffer: int | None) -> None:
+    """Short and long ones, so that heads come before those of other sockets which were sent before them."""
+    schedule = pipeline(planned("allreduce", "full:ranks=3", "direct"), 3)
+    data = encode([lower(schedule, channels=5)])
+    for unit, split in ((5, None), (40_000, 9_000), (40_001, None)):
+        given = inputs_of(schedule, unit, "float32", False, unit)
+        want = interpret(schedule, given)
+        wires = wires_by_rails(engine, 3, rails, address="127.0.0.1", buffer=buffer)
+        found = run_threads(engine, data, given, unit, "sum", [False] * 3, split, runs=4, wires=wires)
+        assert all(map(same, found, want)), (unit, split)
+
+
+def test_all_sockets_to_a_rank_must_be_there(engine: Engine) -> None:
+    mine, theirs = socket.socketpair()
+    with pytest.raises(Invalid, match="rank 0: its socket to rank 1 is none"):
+        engine.sockets(0, [-1, -1, mine.detach(), -1], rails=2)
+    theirs.close()
 
 
 def ring(engine: Engine) -> tuple[Any, np.ndarray[Any, Any]]:

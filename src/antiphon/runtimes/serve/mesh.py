@@ -16,12 +16,12 @@ from pathlib import Path
 from antiphon.errors import Invalid
 from antiphon.runtimes.serve.admission import BACKLOG, Knock, Party, gather
 from antiphon.runtimes.serve.handshake import derived
+from antiphon.runtimes.serve.interface import own_address
 from antiphon.runtimes.serve.secret import Secret, hint_of
 from antiphon.runtimes.serve.texts import fields_of, hex_of, no_message
 
 Exchange = Callable[[str], Sequence[str]]
 _BUFFER = 4 << 20
-_ELSEWHERE = "192.0.2.1"  # an address that is nobody's (RFC 5737): the route to it is the usual one
 
 
 def mesh(
@@ -96,7 +96,7 @@ class _Door:
 
     def __init__(self, address: str, ranks: int) -> None:
         self.stack = contextlib.ExitStack()
-        host, path = address or _own_address(), ""
+        host, path = address or own_address(), ""
         try:
             family = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][0]
             self.sockets = [self.stack.enter_context(socket.socket(family, socket.SOCK_STREAM))]
@@ -139,16 +139,6 @@ def _tuned(one: socket.socket, buffer: int | None) -> socket.socket:
             one.setsockopt(socket.SOL_SOCKET, which, size)
     one.settimeout(None)
     return one
-
-
-def _own_address() -> str:
-    """The address that this host has towards others; the loopback's where it has none. Nothing is sent."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
-        try:
-            one.connect((_ELSEWHERE, 9))
-            return str(one.getsockname()[0])
-        except OSError:
-            return "127.0.0.1"
 
 
 def _host() -> str:

@@ -16,6 +16,7 @@
 #include "preload_job.h"
 #elif defined(AP_FOR_SOCKETS)
 #include "shared.h"
+#include "transport_fabric.h"
 #include "transport_shared.h"
 #include "transport_sockets.h"
 #else
@@ -39,7 +40,7 @@ static const struct {
 #elif defined(AP_FOR_NCCL)
     ONE(ap_book_open), ONE(ap_book_close), ONE(ap_table_keep),
 #elif defined(AP_FOR_SOCKETS)
-    ONE(ap_sockets_open), ONE(ap_shared_open), ONE(ap_shared_make), ONE(ap_shared_join), ONE(ap_shared_complete),
+    ONE(ap_sockets_open), ONE(ap_fabric_make), ONE(ap_fabric_close), ONE(ap_fabric_open), ONE(ap_shared_open), ONE(ap_shared_make), ONE(ap_shared_join), ONE(ap_shared_complete),
     ONE(ap_shared_close), ONE(ap_shared_busy), ONE(ap_shared_send), ONE(ap_shared_receive), ONE(ap_shared_progress),
 #else
     ONE(ap_threads_open),

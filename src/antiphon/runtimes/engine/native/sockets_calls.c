@@ -7,13 +7,11 @@
 static int tell_all(socket_wire *w, ap_error *error) {
     int code = AP_OK;
     for (uint32_t r = 0; r < w->base.ranks && !code; r++) {
-        if (w->peers[r].fd < 0) continue;
+        if (w->peers[r].rail->fd < 0) continue;
         letter *one = new_letter(&w->spare);
         if (!one) return ap_fail(error, AP_MEMORY, "out of memory");
-        int idle = !w->peers[r].sends.first;
         one->head = (head){0, TELLS, 0, w->base.now};
-        put(&w->peers[r].sends, one);
-        if (idle) code = ap_sockets_push(w, r, error);
+        code = ap_sockets_send(w, r, one, error);
     }
     w->quiet = 1;
     return code;
@@ -32,12 +30,14 @@ static int read_ahead(socket_wire *w, uint32_t rank, int over, ap_error *error) 
     peer *p = &w->peers[rank];
     int code = AP_OK;
     for (const letter *one = p->aside.first; one && !code; one = one->next) code = compare(w, &one->head, over, error);
-    if (p->fd < 0 || p->coming || p->head_bytes || ap_sockets_wanted(p)) return code;
-    for (head next; !code && recv(p->fd, &next, sizeof next, MSG_PEEK | MSG_DONTWAIT) == sizeof next;) {
+    for (const stream *s = ap_sockets_next(w, p); !code; s = ap_sockets_next(w, p)) {
+        head next = s->head;
+        if (s->fd < 0 || s->coming || p->receives.first) break;
+        if (!s->held && (s->head_bytes || recv(s->fd, &next, sizeof next, MSG_PEEK | MSG_DONTWAIT) != sizeof next)) break;
         next.call.rank = rank;
         if (next.mark == MARK) return compare(w, &next, over, error);
-        if (next.mark != TELLS || recv(p->fd, &next, sizeof next, MSG_DONTWAIT) != sizeof next) break;
-        next.call.rank = rank;
+        if (next.mark != TELLS || s->held || recv(s->fd, &next, sizeof next, MSG_DONTWAIT) != sizeof next) break;
+        next.call.rank = rank, p->next++;
         code = ap_compare_loosely(&w->base, &next.call, error);
     }
     return code;

@@ -20,23 +20,32 @@ enum { MANY = 1 << 17, LOOK = 1 };
 /* Of a message; and of what only tells which call its sender is in. */
 static const uint32_t MARK = 0x41504d32, TELLS = 0x41504d33;
 
+/* One of the sockets to a rank. */
 typedef struct {
-    int fd;
-    queue sends, receives, aside;
+    int fd, held;          /* held: the head that has come waits for those of other rails, which were sent before */
+    queue sends;
     uint64_t sent;         /* of the first send, its head included */
     head head;             /* of the message that is coming */
     uint32_t head_bytes;   /* of it there are */
     letter *coming;        /* where its elements go, NULL between messages */
     uint64_t come;
-    uint64_t kept; /* bytes that the letters aside take */
     int patient, least; /* whether its socket can wait for many bytes, and how many it waits for */
+} stream;
+
+typedef struct {
+    stream *rail;
+    queue receives, aside;
+    uint64_t kept;      /* bytes that the letters aside take */
+    uint32_t out, next; /* messages that went there, and that have come from there: they go round over the rails */
 } peer;
 
 typedef struct {
     ap_wire base;
+    uint32_t rails;
     peer *peers;
+    stream *streams;
     struct pollfd *asked;
-    uint32_t *whose;     /* rank of each that is asked */
+    stream **whose;      /* of each that is asked */
     uint32_t *done;      /* numbers that are done, from `told` up to `ready` */
     size_t told, ready, space;
     letter *spare;
@@ -45,11 +54,18 @@ typedef struct {
     unsigned char stage[STAGE];
 } socket_wire;
 
-/* Whether anything from this rank is wanted. */
-static inline int ap_sockets_wanted(const peer *p) { return p->receives.first || (p->coming && !p->coming->own); }
+/* Whether anything from there is wanted. */
+static inline int ap_sockets_wanted(const peer *p, const stream *s) {
+    return !s->held && (p->receives.first || (s->coming && !s->coming->own));
+}
 
-/* As many of the messages to a rank as its socket takes now. */
-int ap_sockets_push(socket_wire *w, uint32_t rank, ap_error *error);
+static inline uint32_t ap_sockets_rank(const socket_wire *w, const stream *s) { return (uint32_t)(s - w->streams) / w->rails; }
+
+/* The socket that the next message comes by. */
+static inline stream *ap_sockets_next(const socket_wire *w, const peer *p) { return &p->rail[p->next % w->rails]; }
+
+/* To a rank, by the next of its sockets. */
+int ap_sockets_send(socket_wire *w, uint32_t rank, letter *one, ap_error *error);
 /* Nothing has come or gone for some time: are the others in another call? */
 int ap_sockets_look_around(socket_wire *w, ap_error *error);
 int ap_sockets_left(ap_wire *self, ap_error *error);

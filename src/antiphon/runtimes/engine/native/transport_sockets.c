@@ -1,7 +1,9 @@
-/* Messages over one stream socket for each pair of ranks: a head, then the elements.
+/* Messages over one stream socket for each pair of ranks, or over several, to which they are dealt round: a head, then the
+ * elements.
  *
  * A socket is read only while a receive from its rank is open, so what nobody waits for stays with the sender. What
- * comes on another channel than that receive's is kept aside.
+ * comes on another channel than that receive's is kept aside. Of several sockets heads are looked at in the order in which they
+ * were sent, while elements come by all of them.
  */
 #include "transport_sockets.h"
 
@@ -35,8 +37,8 @@ static int tell(socket_wire *w, uint32_t number, ap_error *error) {
     return AP_OK;
 }
 
-int ap_sockets_push(socket_wire *w, uint32_t rank, ap_error *error) {
-    peer *p = &w->peers[rank];
+/* As many of the messages as a socket takes now. */
+static int push(socket_wire *w, stream *p, ap_error *error) {
     while (p->sends.first) {
         struct iovec part[PARTS];
         int parts = 0;
@@ -52,7 +54,7 @@ int ap_sockets_push(socket_wire *w, uint32_t rank, ap_error *error) {
         ssize_t sent = sendmsg(p->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
         if (sent < 0 && errno == EINTR) continue;
         if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS)) return AP_OK;
-        if (sent < 0) return gone(w, rank, errno, error);
+        if (sent < 0) return gone(w, ap_sockets_rank(w, p), errno, error);
         w->moved = 1;
         p->sent += (uint64_t)sent;
         while (p->sends.first && p->sent >= sizeof(head) + p->sends.first->bytes) {
@@ -66,6 +68,14 @@ int ap_sockets_push(socket_wire *w, uint32_t rank, ap_error *error) {
     return AP_OK;
 }
 
+int ap_sockets_send(socket_wire *w, uint32_t rank, letter *one, ap_error *error) {
+    peer *p = &w->peers[rank];
+    stream *s = &p->rail[p->out++ % w->rails];
+    int idle = !s->sends.first;
+    put(&s->sends, one);
+    return idle ? push(w, s, error) : AP_OK;
+}
+
 static int unfit(socket_wire *w, uint32_t rank, uint64_t come, uint64_t wanted, ap_error *error) {
     w->base.broken = 1;
     return ap_fail(error, AP_TRANSPORT, "rank %u sent a message of %llu bytes where %llu are expected", rank,
@@ -73,7 +83,7 @@ static int unfit(socket_wire *w, uint32_t rank, uint64_t come, uint64_t wanted, 
 }
 
 /* The message that was coming is there. */
-static int end_message(socket_wire *w, peer *p, ap_error *error) {
+static int end_message(socket_wire *w, stream *p, ap_error *error) {
     letter *one = p->coming;
     p->coming = NULL;
     if (one->own) {
@@ -86,9 +96,10 @@ static int end_message(socket_wire *w, peer *p, ap_error *error) {
 }
 
 /* Room for so many bytes of what is coming and kept aside: never more than can be meant for this run. */
-static int widen(socket_wire *w, uint32_t rank, uint64_t bytes, ap_error *error) {
+static int widen(socket_wire *w, stream *s, uint64_t bytes, ap_error *error) {
+    uint32_t rank = ap_sockets_rank(w, s);
     peer *p = &w->peers[rank];
-    letter *one = p->coming;
+    letter *one = s->coming;
     uint64_t most = w->base.expected + BEYOND, others = p->kept - one->room;
     if (others > most || bytes > most - others) {
         w->base.broken = 1;
@@ -101,76 +112,95 @@ static int widen(socket_wire *w, uint32_t rank, uint64_t bytes, ap_error *error)
     return AP_OK;
 }
 
-/* Some of a head has come: once it is whole, where do its elements go? */
-static int head_came(socket_wire *w, uint32_t rank, size_t bytes, ap_error *error) {
+/* The next head is there: where do its elements go? */
+static int place(socket_wire *w, stream *s, ap_error *error) {
+    uint32_t rank = ap_sockets_rank(w, s);
     peer *p = &w->peers[rank];
-    p->head_bytes += (uint32_t)bytes;
-    if (p->head_bytes >= offsetof(head, bytes) && p->head.mark != MARK && p->head.mark != TELLS) {
-        w->base.broken = 1;
-        return ap_fail(error, AP_TRANSPORT, "rank %u sent what is no message", rank);
-    }
-    if (p->head_bytes < sizeof(head)) return AP_OK;
-    p->head_bytes = 0, p->come = 0;
-    p->head.call.rank = rank;
-    if (p->head.mark == TELLS) return ap_compare_loosely(&w->base, &p->head.call, error);
+    s->held = 0, p->next++;
+    s->head_bytes = 0, s->come = 0;
+    s->head.call.rank = rank;
+    if (s->head.mark == TELLS) return ap_compare_loosely(&w->base, &s->head.call, error);
     /* with a receive open, what is for a later call cannot come yet */
-    int code = p->receives.first || p->head.call.number < w->base.now.number ? ap_compare(&w->base, &p->head.call, error) : AP_OK;
+    int code = p->receives.first || s->head.call.number < w->base.now.number ? ap_compare(&w->base, &s->head.call, error) : AP_OK;
     if (code) return code;
-    p->coming = take(&p->receives, p->head.channel);
-    if (p->coming && p->coming->bytes != p->head.bytes) return unfit(w, rank, p->head.bytes, p->coming->bytes, error);
-    if (!p->coming) {
+    s->coming = take(&p->receives, s->head.channel);
+    if (s->coming && s->coming->bytes != s->head.bytes) return unfit(w, rank, s->head.bytes, s->coming->bytes, error);
+    if (!s->coming) {
         letter *one = new_letter(&w->spare);
         if (!one) return ap_fail(error, AP_MEMORY, "out of memory");
-        one->bytes = p->head.bytes, one->channel = p->head.channel, one->own = 1;
-        one->head = p->head;
+        one->bytes = s->head.bytes, one->channel = s->head.channel, one->own = 1;
+        one->head = s->head;
         put(&p->aside, one);
-        p->coming = one, p->kept += sizeof *one;
-        int code = widen(w, rank, one->bytes < STAGE ? one->bytes : STAGE, error);
+        s->coming = one, p->kept += sizeof *one;
+        int code = widen(w, s, one->bytes < STAGE ? one->bytes : STAGE, error);
         if (code) return code;
     }
-    return p->head.bytes ? AP_OK : end_message(w, p, error);
+    return s->head.bytes ? AP_OK : end_message(w, s, error);
 }
 
-static int elements_came(socket_wire *w, peer *p, size_t bytes, ap_error *error) {
+/* Heads that came before those which were sent before them. */
+static int place_held(socket_wire *w, peer *p, ap_error *error) {
+    int code = AP_OK;
+    while (!code && p->receives.first && ap_sockets_next(w, p)->held)
+        code = place(w, ap_sockets_next(w, p), error), w->moved = 1;
+    return code;
+}
+
+/* Some of a head has come. */
+static int head_came(socket_wire *w, stream *s, size_t bytes, ap_error *error) {
+    peer *p = &w->peers[ap_sockets_rank(w, s)];
+    s->head_bytes += (uint32_t)bytes;
+    if (s->head_bytes >= offsetof(head, bytes) && s->head.mark != MARK && s->head.mark != TELLS) {
+        w->base.broken = 1;
+        return ap_fail(error, AP_TRANSPORT, "rank %u sent what is no message", ap_sockets_rank(w, s));
+    }
+    if (s->head_bytes < sizeof(head)) return AP_OK;
+    s->held = ap_sockets_next(w, p) != s;
+    int code = s->held ? AP_OK : place(w, s, error);
+    return code ? code : place_held(w, p, error);
+}
+
+static int elements_came(socket_wire *w, stream *p, size_t bytes, ap_error *error) {
     p->come += bytes;
     return p->come == p->coming->bytes ? end_message(w, p, error) : AP_OK;
 }
 
-static int digest(socket_wire *w, uint32_t rank, const unsigned char *data, size_t bytes, ap_error *error) {
-    peer *p = &w->peers[rank];
+static int digest(socket_wire *w, stream *p, const unsigned char *data, size_t bytes, ap_error *error) {
     int code = AP_OK;
     while (!code && bytes) {
-        if (p->coming && p->come == p->coming->room && (code = widen(w, rank, p->coming->bytes, error))) return code;
+        if (p->coming && p->come == p->coming->room && (code = widen(w, p, p->coming->bytes, error))) return code;
         size_t n = p->coming ? (size_t)(p->coming->room - p->come) : sizeof(head) - p->head_bytes;
         if (n > bytes) n = bytes;
         memcpy(p->coming ? p->coming->data + p->come : (unsigned char *)&p->head + p->head_bytes, data, n);
         data += n, bytes -= n;
-        code = p->coming ? elements_came(w, p, n, error) : head_came(w, rank, n, error);
+        code = p->coming ? elements_came(w, p, n, error) : head_came(w, p, n, error);
     }
     return code;
 }
 
 /* Where the next bytes go: those of a long message to their place, and the head behind it; of short ones as many as
- * there are to the stage, which is then the only part. */
-static size_t places(socket_wire *w, peer *p, struct iovec *part) {
-    if ((p->coming ? p->coming : p->receives.first)->bytes < DIRECT) {
+ * there are to the stage, which is then the only part. Of several sockets nothing beyond one head, which may have to wait. */
+static size_t places(socket_wire *w, const peer *of, stream *p, struct iovec *part) {
+    const int alone = w->rails == 1;
+    if (alone && (p->coming ? p->coming : of->receives.first)->bytes < DIRECT) {
         part[0] = (struct iovec){w->stage, STAGE};
         return 1;
     }
     size_t parts = 0;
     if (p->coming) part[parts++] = (struct iovec){p->coming->data + p->come, p->coming->room - p->come};
-    if (p->receives.first && (!p->coming || p->coming->room == p->coming->bytes))
+    if (of->receives.first && (!p->coming || (alone && p->coming->room == p->coming->bytes)))
         part[parts++] = (struct iovec){(unsigned char *)&p->head + p->head_bytes, sizeof(head) - p->head_bytes};
     return parts;
 }
 
-static int pull(socket_wire *w, uint32_t rank, ap_error *error) {
-    peer *p = &w->peers[rank];
+static int pull(socket_wire *w, stream *p, ap_error *error) {
+    const uint32_t rank = ap_sockets_rank(w, p);
+    const peer *of = &w->peers[rank];
     int code = AP_OK;
-    while (!code && ap_sockets_wanted(p)) {
+    while (!code && ap_sockets_wanted(of, p)) {
         struct iovec part[2] = {{0}};
-        if (p->coming && p->come == p->coming->room && (code = widen(w, rank, p->coming->bytes, error))) return code;
-        struct msghdr message = {.msg_iov = part, .msg_iovlen = places(w, p, part)};
+        if (p->coming && p->come == p->coming->room && (code = widen(w, p, p->coming->bytes, error))) return code;
+        struct msghdr message = {.msg_iov = part, .msg_iovlen = places(w, of, p, part)};
         ssize_t got = part[1].iov_len ? recvmsg(p->fd, &message, MSG_DONTWAIT)
                                       : recv(p->fd, part->iov_base, part->iov_len, MSG_DONTWAIT);
         if (got < 0 && errno == EINTR) continue;
@@ -179,27 +209,28 @@ static int pull(socket_wire *w, uint32_t rank, ap_error *error) {
         w->moved = 1;
         size_t came = (size_t)got, first = came < part->iov_len ? came : part->iov_len;
         if (part->iov_base == w->stage)
-            code = digest(w, rank, w->stage, came, error);
+            code = digest(w, p, w->stage, came, error);
         else
-            code = p->coming ? elements_came(w, p, first, error) : head_came(w, rank, first, error);
-        if (!code && came > first) code = head_came(w, rank, came - first, error);
+            code = p->coming ? elements_came(w, p, first, error) : head_came(w, p, first, error);
+        if (!code && came > first) code = head_came(w, p, came - first, error);
         if (came < part[0].iov_len + part[1].iov_len) return code; /* nothing more is there now */
     }
     return code;
 }
 
 /* So many bytes must come from this rank before anything that is wanted of it is complete. */
-static uint64_t sure(const peer *p) {
+static uint64_t sure(const socket_wire *w, const peer *of, const stream *p) {
     if (p->coming) return p->coming->bytes - p->come;
-    uint64_t fewest = p->receives.first->bytes;
-    for (const letter *one = p->receives.first; one && fewest >= DIRECT; one = one->next)
+    if (w->rails > 1) return 1;
+    uint64_t fewest = of->receives.first->bytes;
+    for (const letter *one = of->receives.first; one && fewest >= DIRECT; one = one->next)
         if (one->bytes < fewest) fewest = one->bytes;
     return fewest < DIRECT ? 1 : sizeof(head) - p->head_bytes + fewest;
 }
 
 /* Called before every wait: a socket that waited for more than comes would never report it. */
-static void set_least(peer *p) {
-    uint64_t bytes = p->patient ? sure(p) : 1;
+static void set_least(const socket_wire *w, const peer *of, stream *p) {
+    uint64_t bytes = p->patient ? sure(w, of, p) : 1;
     int least = bytes < DIRECT ? 1 : bytes < MANY ? (int)bytes : MANY;
     if (least == p->least) return;
     if (setsockopt(p->fd, SOL_SOCKET, SO_RCVLOWAT, &least, sizeof least))
@@ -209,7 +240,7 @@ static void set_least(peer *p) {
 }
 
 static int connected(socket_wire *w, uint32_t rank, ap_error *error) {
-    if (rank < w->base.ranks && w->peers[rank].fd >= 0) return AP_OK;
+    if (rank < w->base.ranks && w->peers[rank].rail->fd >= 0) return AP_OK;
     return ap_fail(error, AP_INVALID, "there is no connection to rank %u", rank);
 }
 
@@ -220,12 +251,16 @@ static int send_message(ap_wire *self, uint32_t rank, uint32_t channel, const vo
     if (code) return code;
     letter *one = new_letter(&w->spare);
     if (!one) return ap_fail(error, AP_MEMORY, "out of memory");
-    peer *p = &w->peers[rank];
-    int idle = !p->sends.first;
     one->data = (unsigned char *)(uintptr_t)data, one->bytes = bytes, one->number = number;
     one->head = (head){channel, MARK, bytes, w->base.now};
-    put(&p->sends, one);
-    return idle ? ap_sockets_push(w, rank, error) : AP_OK;
+    return ap_sockets_send(w, rank, one, error);
+}
+
+/* The socket that it is coming by; NULL: it has come. */
+static stream *comes_by(const socket_wire *w, const peer *p, const letter *one) {
+    for (uint32_t k = 0; k < w->rails; k++)
+        if (p->rail[k].coming == one) return &p->rail[k];
+    return NULL;
 }
 
 static int receive_message(ap_wire *self, uint32_t rank, uint32_t channel, void *data, size_t bytes, uint32_t number,
@@ -236,10 +271,11 @@ static int receive_message(ap_wire *self, uint32_t rank, uint32_t channel, void 
     peer *p = &w->peers[rank];
     letter *there = take(&p->aside, channel);
     if (there) {
+        stream *by = comes_by(w, p, there);
         p->kept -= sizeof *there + there->room;
         code = ap_compare(&w->base, &there->head.call, error);
         if (code) {
-            if (p->coming != there) free(there->data), drop(&w->spare, there);
+            if (!by) free(there->data), drop(&w->spare, there);
             return code;
         }
         if (there->bytes != bytes) {
@@ -248,13 +284,13 @@ static int receive_message(ap_wire *self, uint32_t rank, uint32_t channel, void 
             memcpy(data, there->data, bytes);
             code = tell(w, number, error);
         } else { /* the rest goes where it belongs */
-            memcpy(data, there->data, p->come);
+            memcpy(data, there->data, by->come);
             free(there->data);
             there->data = data, there->number = number, there->own = 0, there->room = bytes;
             return AP_OK;
         }
         free(there->data);
-        if (p->coming == there) p->coming = NULL;
+        if (by) by->coming = NULL;
         drop(&w->spare, there);
         return code;
     }
@@ -269,14 +305,19 @@ static int receive_message(ap_wire *self, uint32_t rank, uint32_t channel, void 
 static int turn(socket_wire *w, double patience, ap_error *error) {
     nfds_t count = 0;
     int code = AP_OK, held = 0; /* back: some sockets wait for many bytes */
-    for (uint32_t r = 0; r < w->base.ranks; r++) {
-        peer *p = &w->peers[r];
-        int in = ap_sockets_wanted(p);
-        short events = (short)((p->sends.first ? POLLOUT : 0) | (in ? POLLIN : 0));
-        if (p->fd < 0 || !events) continue;
-        if (in) set_least(p), held |= p->least > 1;
-        w->whose[count] = r;
-        w->asked[count++] = (struct pollfd){.fd = p->fd, .events = events};
+    for (uint32_t r = 0; r < w->base.ranks && w->rails > 1; r++) {
+        code = place_held(w, &w->peers[r], error);
+        if (code || w->told < w->ready) return code;
+    }
+    for (uint32_t i = 0; i < w->base.ranks * w->rails; i++) {
+        stream *s = &w->streams[i];
+        const peer *p = &w->peers[i / w->rails];
+        int in = ap_sockets_wanted(p, s);
+        short events = (short)((s->sends.first ? POLLOUT : 0) | (in ? POLLIN : 0));
+        if (s->fd < 0 || !events) continue;
+        if (in) set_least(w, p, s), held |= s->least > 1;
+        w->whose[count] = s;
+        w->asked[count++] = (struct pollfd){.fd = s->fd, .events = events};
     }
     if (!count) return ap_fail(error, AP_STUCK, "nothing is under way");
     if (held && patience > LOOK) patience = LOOK;
@@ -285,10 +326,10 @@ static int turn(socket_wire *w, double patience, ap_error *error) {
     if (found < 0 && errno != EINTR) return ap_fail(error, AP_TRANSPORT, "poll: %s", strerror(errno));
     for (nfds_t i = 0; i < count && found >= 0 && !code; i++) {
         short what = w->asked[i].revents;
-        peer *p = &w->peers[w->whose[i]];
+        stream *s = w->whose[i];
         int look = !found && held && milliseconds;
-        if (what & POLLIN || ((what || look) && ap_sockets_wanted(p))) code = pull(w, w->whose[i], error);
-        if (!code && what && p->sends.first) code = ap_sockets_push(w, w->whose[i], error);
+        if (what & POLLIN || ((what || look) && ap_sockets_wanted(&w->peers[ap_sockets_rank(w, s)], s))) code = pull(w, s, error);
+        if (!code && what && s->sends.first) code = push(w, s, error);
     }
     return code;
 }
@@ -296,8 +337,10 @@ static int turn(socket_wire *w, double patience, ap_error *error) {
 static void begin(ap_wire *self) { ((socket_wire *)self)->quiet = 0; }
 
 static int busy(const socket_wire *w) {
-    for (uint32_t r = 0; r < w->base.ranks; r++)
-        if (w->peers[r].sends.first || ap_sockets_wanted(&w->peers[r])) return 1;
+    for (uint32_t i = 0; i < w->base.ranks * w->rails; i++) {
+        const peer *p = &w->peers[i / w->rails];
+        if (w->streams[i].sends.first || p->receives.first || ap_sockets_wanted(p, &w->streams[i])) return 1;
+    }
     return 0;
 }
 
@@ -334,17 +377,18 @@ static void close_wire(ap_wire *self) {
     socket_wire *w = (socket_wire *)self;
     ap_error ignored;
     double end = ap_now() + FLUSH;
-    for (uint32_t r = 0; r < self->ranks; r++)
-        while (!self->broken && w->peers[r].sends.first && ap_now() < end)
+    for (uint32_t i = 0; i < self->ranks * w->rails; i++)
+        while (!self->broken && w->streams[i].sends.first && ap_now() < end)
             if (turn(w, 1.0, &ignored)) self->broken = 1;
-    for (uint32_t r = 0; r < self->ranks; r++) {
-        peer *p = &w->peers[r];
-        if (p->coming && !p->coming->own) free(p->coming);
-        forget(&p->sends, 0), forget(&p->receives, 0), forget(&p->aside, 1);
-        if (p->fd >= 0) close(p->fd);
+    for (uint32_t i = 0; i < self->ranks * w->rails; i++) {
+        stream *s = &w->streams[i];
+        if (s->coming && !s->coming->own) free(s->coming);
+        forget(&s->sends, 0);
+        if (s->fd >= 0) close(s->fd);
     }
+    for (uint32_t r = 0; r < self->ranks; r++) forget(&w->peers[r].receives, 0), forget(&w->peers[r].aside, 1);
     for (letter *one = w->spare, *next; one; one = next) next = one->next, free(one);
-    free(w->peers), free(w->asked), free(w->whose), free(w->done);
+    free(w->peers), free(w->streams), free(w->asked), free(w->whose), free(w->done);
     free(w);
 }
 
@@ -358,27 +402,42 @@ static int can_wait(int fd) {
     return fd >= 0 && (family == AF_INET || family == AF_INET6);
 }
 
-ap_wire *ap_sockets_open(uint32_t rank, uint32_t ranks, const int32_t *sockets, ap_error *error) {
+static socket_wire *new_wire(uint32_t ranks, uint32_t rails) {
     socket_wire *w = calloc(1, sizeof *w);
-    size_t n = ranks ? ranks : 1;
-    if (w) w->peers = calloc(n, sizeof *w->peers), w->asked = calloc(n, sizeof *w->asked), w->whose = calloc(n, 4);
-    if (!w || !w->peers || !w->asked || !w->whose) {
-        if (w) free(w->peers), free(w->asked), free(w->whose), free(w);
-        for (uint32_t r = 0; r < ranks; r++)
-            if (sockets[r] >= 0) close(sockets[r]);
+    size_t n = ranks ? ranks : 1, all = n * rails;
+    if (!w) return NULL;
+    w->peers = calloc(n, sizeof *w->peers), w->streams = calloc(all, sizeof *w->streams);
+    w->asked = calloc(all, sizeof *w->asked), w->whose = calloc(all, sizeof *w->whose);
+    if (w->peers && w->streams && w->asked && w->whose) return w;
+    free(w->peers), free(w->streams), free(w->asked), free(w->whose), free(w);
+    return NULL;
+}
+
+ap_wire *ap_sockets_open(uint32_t rank, uint32_t ranks, uint32_t rails, const int32_t *sockets, ap_error *error) {
+    socket_wire *w = new_wire(ranks, rails);
+    if (!w) {
+        for (uint32_t i = 0; i < ranks * rails; i++)
+            if (sockets[i] >= 0) close(sockets[i]);
         ap_fail(error, AP_MEMORY, "out of memory");
         return NULL;
     }
     w->base = (ap_wire){.send = send_message, .receive = receive_message, .completed = completed, .close = close_wire,
                         .begin = begin, .left = ap_sockets_left, .ranks = ranks};
+    w->rails = rails;
     for (uint32_t r = 0; r < ranks; r++) {
         peer *p = &w->peers[r];
-        p->fd = sockets[r];
-        p->sends.end = &p->sends.first, p->receives.end = &p->receives.first, p->aside.end = &p->aside.first;
-        int flags = p->fd < 0 ? 0 : fcntl(p->fd, F_GETFL);
-        p->patient = can_wait(p->fd), p->least = 1;
-        if (p->fd >= 0 && (r == rank || flags < 0 || fcntl(p->fd, F_SETFL, flags | O_NONBLOCK) < 0)) {
-            ap_fail(error, AP_INVALID, "rank %u: its socket to rank %u is none", rank, r);
+        p->rail = &w->streams[r * rails];
+        p->receives.end = &p->receives.first, p->aside.end = &p->aside.first;
+    }
+    for (uint32_t i = 0; i < ranks * rails; i++) {
+        stream *s = &w->streams[i];
+        s->fd = sockets[i], s->sends.end = &s->sends.first;
+        s->patient = can_wait(s->fd), s->least = 1;
+    }
+    for (uint32_t i = 0; i < ranks * rails; i++) {
+        int fd = w->streams[i].fd, flags = fd < 0 ? 0 : fcntl(fd, F_GETFL), other = (fd < 0) != (w->streams[i / rails * rails].fd < 0);
+        if (other || (fd >= 0 && (i / rails == rank || flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0))) {
+            ap_fail(error, AP_INVALID, "rank %u: its socket to rank %u is none", rank, i / rails);
             close_wire(&w->base);
             return NULL;
         }
