@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
+from antiphon.cost.basis import NOT_CALIBRATED
 from antiphon.select.task import OK
 from antiphon.select.uses import Without
 from antiphon.units import format_seconds, format_size
-
-NOT_CALIBRATED = "not calibrated"  # launch, protocols and what a wire really gives are left out
 
 
 @dataclass(frozen=True, eq=False)

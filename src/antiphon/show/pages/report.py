@@ -265,9 +265,10 @@ def _choosing(tuning: Tuning, kind: str) -> str:
     mine = [gain for gain in tuning.gains if gain.collective == kind]
     if not mine:
         return ""
-    head = _row(["planner", "over", "on average", "at most", "at"], "th", 2)
+    head = _row(["planner", "over", "on average", "at most", "at", "rests on"], "th", 2)
+    rests = tuning.rests_on(kind)
     rows = [
-        _row([g.planner, options_text(dict(g.first)), ratio(g.mean), ratio(g.most), format_size(g.at)], words=2)
+        _row([g.planner, options_text(dict(g.first)), ratio(g.mean), ratio(g.most), format_size(g.at), rests], words=2)
         for g in mine
     ]
     what = escape(", ".join(tuning.sweep))
