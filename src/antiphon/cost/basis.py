@@ -12,8 +12,8 @@ _PLACE = ("gpu", "network", "processes")  # options of that model which say whos
 
 
 def profile_basis(profile: Profile | None) -> str:
-    """Of models that take a profile."""
-    return NOT_CALIBRATED if profile is None else f"profile {profile.name or '(unnamed)'}"
+    """Of models that take a profile; one that says nothing is none."""
+    return NOT_CALIBRATED if profile is None or profile == Profile() else f"profile {profile.name or '(unnamed)'}"
 
 
 def basis_of(model: str, profile: Profile | None, topology: Topology) -> str:
