@@ -93,6 +93,7 @@ def test_every_line_says_what_it_rests_on(tuned: Tuning) -> None:
     assert antiphon.report(tuned).count("calibrated by h100") >= len(told)
     plain = tune("allreduce", "hgx-h100", nbytes="1KB", workers="none", planners="direct")
     assert [row["rests_on"] for row in plain.as_json()["ranges"]] == ["not calibrated"]
+    assert repr(plain.ranges[0]).endswith(", not calibrated)")
     assert "over" not in plain.as_json()["ranges"][0]
 
 
