@@ -29,6 +29,9 @@ from antiphon.units import format_seconds, format_size
 BANDS = (("1 KB to 64 KB", LEAST, SMALL), ("between", SMALL + 1, LARGE - 1), ("from 64 MB on", LARGE, 2**62))
 
 
+MOST_SMALL, MOST_LARGE = 0.30, 0.15  # what medians are held to
+
+
 class Point(NamedTuple):
     table: str
     part: str
@@ -70,6 +73,23 @@ def summary(all_points: Sequence[Point]) -> None:
         rows.append([f"all {part}", *(within(mine, a, b) for _, a, b in BANDS)])
         print(f"\n{part}: median of |predicted / measured - 1| (rows)")
         print_table(["table", *(name for name, _, _ in BANDS)], rows)
+
+
+def machines(all_points: Sequence[Point]) -> None:
+    """Machine by machine of those held out: whether each is within what the model is held to."""
+    names = {table.name: table.machine for table in published()}
+    mine = [row for row in all_points if row.part == HELD_OUT]
+    rows = []
+    for machine in dict.fromkeys(names[row.table] for row in mine):
+        here = [row for row in mine if names[row.table] == machine]
+        cells, said = [], []
+        for (_, low, high), most in ((BANDS[0], MOST_SMALL), (BANDS[2], MOST_LARGE)):
+            errors = [abs(row.off) for row in here if low <= row.nbytes <= high]
+            cells.append(within(here, low, high))
+            said += [float(np.median(errors)) <= most] if errors else []
+        rows.append([machine, *cells, "yes" if all(said) else "no"])
+    print(f"\nheld out, by machine: within {MOST_SMALL:.0%} at small sizes and {MOST_LARGE:.0%} at large ones")
+    print_table(["machine", BANDS[0][0], BANDS[2][0], "within"], rows)
 
 
 def markdown(all_points: Sequence[Point]) -> None:
@@ -138,6 +158,7 @@ def main() -> None:
         markdown(found)
     else:
         summary(found)
+        machines(found)
 
 
 if __name__ == "__main__":

@@ -60,12 +60,16 @@ def compared(folder: Path, **prices: Any) -> list[dict[str, float]]:
     return rows
 
 
-def summary(rows: list[dict[str, float]]) -> dict[str, float]:
+def summary(rows: list[dict[str, float]], disturbed: list[float]) -> dict[str, float]:
+    """Medians; `quiet`: of the half of the blocks in which others took the cores least often, which is known before
+    anything is predicted; `of_medians`: the median prediction over the median measurement."""
     found = {key: statistics.median(row[key] for row in rows) for key in rows[0]}
     ratios = [row["predicted"] / row["measured"] for row in rows]
+    least = sorted(range(len(rows)), key=lambda block: disturbed[block])[: max(len(rows) // 2, 1)]
     return {
         **found, "over_measured": statistics.median(ratios), "least": min(ratios), "most": max(ratios),
-        "blocks": len(rows),
+        "quiet": statistics.median(ratios[block] for block in least),
+        "of_medians": found["predicted"] / found["measured"], "blocks": len(rows),
     }  # fmt: skip
 
 
@@ -97,16 +101,18 @@ def main() -> None:
         folder = into / f"{told.where}-{kind}"
         if not (folder / "measured.json").exists():
             record(told.where, kind, folder, told)
-        results[kind] = {"measured": summary(compared(folder, measured=folder / "measured.json"))}
+        disturbed = json.loads((folder / "measured.json").read_text())["disturbed"]
+        results[kind] = {"measured": summary(compared(folder, measured=folder / "measured.json"), disturbed)}
         if told.where == "lab":
-            results[kind]["model"] = summary(compared(folder, topology=LAB))
+            results[kind]["model"] = summary(compared(folder, topology=LAB), disturbed)
         results[kind]["gloo_of_ours"] = backwards(folder, folder / "measured.json")
         for by in ("measured", *(("model",) if told.where == "lab" else ())):
             row = results[kind][by]
             print(
                 f"{kind}, prices by {by}: gloo {row['gloo'] * 1e3:.1f} ms (replayed {row['gloo_replayed'] * 1e3:.1f}), "
                 f"ours predicted {row['predicted'] * 1e3:.1f}, measured {row['measured'] * 1e3:.1f}: "
-                f"{row['over_measured']:.3f} ({row['least']:.2f} to {row['most']:.2f}, {row['blocks']} blocks)"
+                f"{row['over_measured']:.3f} ({row['least']:.2f} to {row['most']:.2f}, {row['blocks']} blocks); "
+                f"of the quieter half {row['quiet']:.3f}, of medians {row['of_medians']:.3f}"
             )
         back = results[kind]["gloo_of_ours"]
         span = f"{back['least']:.2f} to {back['most']:.2f}"

@@ -4,13 +4,15 @@
 
 Every block is some steps of one training by gloo, then the same by ours, each with a profiler of its own: so both meet
 the same load of the machine. FOLDER gets gloo-K.RANK.json and antiphon-K.RANK.json for block K, and measured.json: what
-each collective of the training takes by either, alone and in turns, as `antiphon replay --measured` reads it.
+each collective of the training takes by either, alone and in turns, as `antiphon replay --measured` reads it; and how
+often the ranks were put off their cores by others in each block (`disturbed`, involuntary switches a second of either).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import resource
 import statistics
 import time
 from collections.abc import Callable
@@ -54,15 +56,20 @@ def training(kind: str, group: Any, told: argparse.Namespace) -> Callable[[], No
     return step
 
 
-def record(step: Callable[[], None], steps: int, file: Path) -> None:
-    """The first step only warms the profiler up; the last is there because of those of ours that a later one tells."""
+def record(step: Callable[[], None], steps: int, file: Path) -> float:
+    """The first step only warms the profiler up; the last is there because of those of ours that a later one tells.
+    How often a second this rank was put off its core meanwhile."""
     plan = schedule(wait=0, warmup=1, active=steps, repeat=1)
     dist.barrier()
     with profile(activities=[ProfilerActivity.CPU], record_shapes=True, schedule=plan) as found:
+        begin, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
         for _ in range(steps + 1):
             step()
             found.step()
+        often = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw - before
+        disturbed = often / (time.perf_counter() - begin)
     found.export_chrome_trace(str(file))
+    return disturbed
 
 
 def call_of(kind: str, nbytes: int, group: Any) -> Callable[[], None]:
@@ -124,16 +131,20 @@ def main() -> None:
     if told.kind == "ddp":
         sizes = [("allreduce", layer * many) for many in (1, 2, told.layers)]
     rows: list[list[dict[str, Any]]] = []
+    disturbed: list[float] = []
     for block in range(told.blocks):
         rows.append(measure(sizes, groups, 4, told))
+        worst = torch.zeros(1)
         for name in BACKENDS if block % 2 else BACKENDS[::-1]:
-            record(trainings[name], told.steps, told.folder / f"{name}-{block}.{rank}.json")
+            worst += record(trainings[name], told.steps, told.folder / f"{name}-{block}.{rank}.json")
+        dist.all_reduce(worst, dist.ReduceOp.MAX)
+        disturbed.append(float(worst))
     if rank == 0:
         best = [
             {**row, **{key: statistics.median(one[k][key] for one in rows) for key in ("seconds", "reference_seconds")}}
             for k, row in enumerate(rows[0])
         ]
-        (told.folder / "measured.json").write_text(json.dumps({"rows": best}) + "\n")
+        (told.folder / "measured.json").write_text(json.dumps({"rows": best, "disturbed": disturbed}) + "\n")
     dist.destroy_process_group()
 
 

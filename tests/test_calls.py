@@ -1,15 +1,18 @@
 """The model `calls`: ours pays what NCCL pays, and speedups are over what NCCL itself would choose."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import antiphon
 from antiphon.cli import run
+from antiphon.cli.tuning_text import tuning_text
 from antiphon.cost import Profile, predict
 from antiphon.errors import Invalid, Unsupported
 from antiphon.select import Tuning, plan, tune
+from antiphon.select.replay import rests_on
 
 
 def seconds(machine: str, planner: str, nbytes: int, model: str = "calls") -> float:
@@ -90,6 +93,7 @@ def test_every_line_says_what_it_rests_on(tuned: Tuning) -> None:
     assert antiphon.report(tuned).count("calibrated by h100") >= len(told)
     plain = tune("allreduce", "hgx-h100", nbytes="1KB", workers="none", planners="direct")
     assert [row["rests_on"] for row in plain.as_json()["ranges"]] == ["not calibrated"]
+    assert repr(plain.ranges[0]).endswith(", not calibrated)")
     assert "over" not in plain.as_json()["ranges"][0]
 
 
@@ -139,3 +143,42 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert run([*words, "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)["ranges"]
     assert (row["over"], row["rests_on"]) == ("ring ll", "calibrated by h100")
+
+
+# ---- every figure says what it rests on ----
+
+
+def test_predictions_of_plans_say_what_they_rest_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = antiphon.plan("allreduce", "hgx-h100", planner="ring")
+    path = tmp_path / "plan.json"
+    antiphon.save(plan, path)
+    told = {
+        model: antiphon.predict(plan, "1MB", model=model)[0]["rests_on"]
+        for model in ("alpha-beta", "calls", "calls:gpu=b200")
+    }
+    assert told == {
+        "alpha-beta": "not calibrated", "calls": "calibrated by h100", "calls:gpu=b200": "b200 not calibrated",
+    }  # fmt: skip
+    (row,) = antiphon.simulate(plan, "1MB", profile=Profile(alpha={"nvlink": 1e-6}))
+    assert row["rests_on"] == "profile (unnamed)"
+    assert run(["predict", str(path), "--nbytes", "1MB"]) == 0
+    assert capsys.readouterr().out.splitlines()[1].endswith("not calibrated")
+
+
+def test_a_narrow_table_says_it_in_each_line() -> None:
+    found = tune("alltoall", "hgx-h100", nbytes=["1KB", "64MB"], model="calls", workers="none", planners="direct")
+    lines = [line for line in tuning_text(found).splitlines() if line.split()[-2:-1] in (["partly"], ["yes"], ["no"])]
+    assert len(lines) == len(found.ranges)
+    assert found.rests_on("alltoall").endswith("sends not calibrated")
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        ([], "no prices of ours"), (["ring; alpha-beta, not calibrated"], "not calibrated"),
+        (["measured, here", "ring; alpha-beta, not calibrated"], "partly not calibrated"),
+        (["measured, here"], "measured"), (["ring; protocol ll; GPU h100 calibrated by h100-p5-1"], "calibrated"),
+    ],
+)  # fmt: skip
+def test_what_a_replay_rests_on(told: list[str], said: str) -> None:
+    assert rests_on(told) == said

@@ -29,7 +29,7 @@ def test_what_there_is() -> None:
         "blink-counts", "blink-micro", "blink-figure14", "blink-figures15-18", "blink-figures19-21", "blink-trees",
         "blink-figure22b",
         "gentree-table3", "gentree-table4", "gentree-table6", "gentree-table7", "genmodel-figure8", "genmodel-figure9",
-        "genmodel-figure10", "piccl-figure4", "piccl-figure8", "piccl-figures5-6", "piccl-selection",
+        "genmodel-figure10", "piccl-figure4", "piccl-figure7", "piccl-figure8", "piccl-figures5-6", "piccl-selection",
     ]  # fmt: skip
     papers = {"sccl": "SCCL", "blink": "Blink", "gentree": "GenTree", "genmodel": "GenModel", "piccl": "PICCL"}
     for one in names():

@@ -13,6 +13,7 @@ from antiphon.cli import run
 from antiphon.cost.loggp import forms as loggp_forms
 from antiphon.reproduce import names, piccl
 from antiphon.reproduce import piccl_made as making
+from antiphon.reproduce import piccl_permuting as permuting
 from antiphon.reproduce import piccl_selection as choosing
 from antiphon.reproduce.piccl_made import FAMILIES, KRING, PERMUTED, RECMULT, Times
 
@@ -30,6 +31,33 @@ def by_name(rows: Iterable[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 def test_they_are_listed() -> None:
     assert {"piccl-figure4", "piccl-figure8", "piccl-selection"} <= {one["name"] for one in names()}
+
+
+# ---- Figure 7 ----
+
+
+def test_ways_of_permuting() -> None:
+    rows = by_name(permuting.figure7())
+    for machine in permuting.MACHINES:
+        mine = {name.partition(", ")[2]: row for name, row in rows.items() if name.startswith(machine)}
+        assert [row["ok"] for row in mine.values()] == [True, True, None, True]
+        assert 1.25 < mine["permuting on the GPU, small messages"]["ours"]["speedup"] < 1.3
+        assert "assumed" in mine["permuting is the fastest way below 2 MB"]["note"]
+
+
+def test_another_order_of_the_ways_is_seen() -> None:
+    sizes = len(permuting.SIZES)
+    flat = {way: [2.0] * sizes for way in permuting.WAYS}
+    slow = {**flat, permuting.KERNEL: [3.0] * sizes}
+    rows = [row["ok"] for row in permuting.comparing("delta", slow, [9.0] * sizes, 0.0)]
+    assert rows == [False, False, False, False]
+    large = [size >= permuting.LARGE for size in permuting.SIZES]
+    as_said = {
+        **flat, permuting.KERNEL: [2.5 if one else 1.0 for one in large],
+        permuting.SEPARATE: [1.5 if one else 4.0 for one in large],
+    }  # fmt: skip
+    rows = [row["ok"] for row in permuting.comparing("delta", as_said, [1.0 if one else 3.0 for one in large], 0.0)]
+    assert rows == [True, True, True, True]
 
 
 # ---- Figure 4 ----

@@ -24,7 +24,8 @@ def predict(
     collective: str = "",
     topology: MachineLike | None = None,
 ) -> list[Row]:
-    """What a plan takes by a model, a row per size: nbytes, seconds, algbw, busbw, terms, bottleneck, note.
+    """What a plan takes by a model, a row per size: nbytes, seconds, algbw, busbw, terms, bottleneck, note, rests_on
+    (what the figure is calibrated by, or: not calibrated).
 
     `plan`: a plan, its file, or what `tune` gave.
     `nbytes`: a size ("64MiB"), a range ("1KB:1GB" doubles, "1KB:1GB:10" takes tens), or several sizes.

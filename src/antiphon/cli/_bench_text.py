@@ -53,7 +53,8 @@ def _tables(rows: Sequence[Row]) -> list[tuple[Row, list[Row]]]:
 
 
 def _head(row: Row) -> list[str]:
-    return [f"# {row['collective']} on {row['topology']}, {row['ranks']} ranks"]
+    by = [f"# model: {row['predicted_by']}"] if row.get("predicted_by") else []
+    return [f"# {row['collective']} on {row['topology']}, {row['ranks']} ranks", *by]
 
 
 def _pairs(rows: Sequence[Row]) -> list[tuple[Row, Row | None]]:

@@ -45,10 +45,11 @@ def rows_text(rows: Sequence[Mapping[str, Any]]) -> str:
         [
             format_size(row["nbytes"]), format_seconds(row["seconds"]), f"{row['algbw'] / 1e9:.3f}",
             f"{row['busbw'] / 1e9:.3f}", *(format_seconds(row["terms"].get(term, 0.0)) for term in terms),
+            row["rests_on"],
         ]
         for row in rows
     ]  # fmt: skip
-    head = ["nbytes", "time", "algbw GB/s", "busbw GB/s", *terms]
+    head = ["nbytes", "time", "algbw GB/s", "busbw GB/s", *terms, "rests on"]
     notes = [f"  note: {note}" for note in dict.fromkeys(row["note"] for row in rows) if note]
     return "\n".join([*columns(head, listed), *_held_up(rows), *notes])
 
@@ -197,7 +198,8 @@ def _simulate_messages(
     file: Path, topo: str, nbytes: str, model: str, profile: Path | None, trace: Path | None, json: bool
 ) -> None:
     """A schedule that says how many bytes go where, on its own machine."""
-    from antiphon.cost import model_of
+    from antiphon.cost import as_profile, model_of
+    from antiphon.cost.basis import profile_basis
     from antiphon.cost.loggp.loggp import simulate_graph
     from antiphon.formats.piccl.readers import read_schedule, read_topology
 
@@ -221,7 +223,7 @@ def _simulate_messages(
         found = simulate_graph(read.graph, machine, profile=given, **told)(1)
     row = {
         "nbytes": read.nbytes, "seconds": found.seconds, "algbw": 0.0, "busbw": 0.0, "terms": dict(found.terms),
-        "bottleneck": found.bottleneck, "note": found.note,
+        "bottleneck": found.bottleneck, "note": found.note, "rests_on": profile_basis(as_profile(given)),
     }  # fmt: skip
     path = [list(hop) for hop in found.critical_path]
     row |= {"critical_path": path, "critical_path_length": len(path)}

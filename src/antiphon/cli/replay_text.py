@@ -28,7 +28,7 @@ def _step(found: Mapping[str, Any]) -> list[str]:
         f"rank{'s' * (ranks > 1)}); replayed as it was {format_seconds(step['replayed'])} ({step['off']:+.1%})", ""
     )  # fmt: skip
     lines += paragraph(
-        f"with ours {format_seconds(step['ours'])}: {step['speedup']:.2f} times as fast; "
+        f"with ours {format_seconds(step['ours'])}: {step['speedup']:.2f} times as fast ({step['rests_on']}); "
         f"without any communication {format_seconds(step['without_communication'])}", ""
     )  # fmt: skip
     lines += paragraph(
@@ -40,12 +40,12 @@ def _step(found: Mapping[str, Any]) -> list[str]:
 
 
 def _calls(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    head = ["collective", "nbytes", "ranks", "a step", "takes", "exposed", "ours", "library", "gain"]
+    head = ["collective", "nbytes", "ranks", "a step", "takes", "exposed", "ours", "library", "gain", "ours is"]
     cells = [
         [
             row["collective"], format_size(row["nbytes"]), str(row["ranks"]), f"{row['per_step']:.4g}",
             format_seconds(row["seconds"]), format_seconds(row["exposed"]), _time(row["ours"]), _time(row["library"]),
-            "-" if row["gain"] is None else _signed(row["gain"]),
+            "-" if row["gain"] is None else _signed(row["gain"]), row["rests_on"] or "-",
         ]
         for row in rows[:SHOWN]
     ]  # fmt: skip
@@ -120,7 +120,7 @@ def _worth(found: Mapping[str, Any]) -> list[str]:
     if worth is None:
         return paragraph("worth tuning: none; ours would not make a step shorter by any of them", "")
     what = f"{worth['collective']} of {format_size(worth['nbytes'])}"
-    return paragraph(f"worth tuning first: {what}, {format_seconds(worth['gain'])} of a step", "")
+    return paragraph(f"worth tuning first: {what}, {format_seconds(worth['gain'])} of a step ({worth['rests_on']})", "")
 
 
 def _buckets(found: Mapping[str, Any]) -> list[str]:
@@ -135,7 +135,8 @@ def _buckets(found: Mapping[str, Any]) -> list[str]:
         ]
         for row in cut["rows"]
     ]  # fmt: skip
-    return ["", "the last step by ours, with DDP's buckets of", *table(["at least", "buckets", "step"], rows)]
+    told = f"the last step by ours ({found['step']['rests_on']}), with DDP's buckets of"
+    return ["", told, *table(["at least", "buckets", "step"], rows)]
 
 
 def _notes(found: Mapping[str, Any]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from antiphon.cost.basis import NOT_CALIBRATED
 from antiphon.select import Range, Tuning, Tunings
 from antiphon.show.columns import paragraph
 from antiphon.show.text import table
@@ -22,6 +23,7 @@ from antiphon.show.words import (
 from antiphon.units import format_seconds, format_size
 
 WIDTH = 80  # of a terminal
+CALIBRATED = "calibrated"  # the column that says it in short
 MOST_ALIKE = 3  # options that ended alike, each told
 MOST_BEST = 6  # ranges of best settings, each told
 
@@ -117,8 +119,9 @@ def _gains(tuning: Tuning) -> list[str]:
     for gain in tuning.gains:
         who = f"{gain.planner} for {gain.collective}" if several else gain.planner
         at = format_size(gain.at) if gain.most > 1.0005 else "-"
-        rows.append([who, options_text(dict(gain.first)), f"{gain.mean:.3g}x", f"{gain.most:.3g}x", at])
-    head = ["choosing", "over", "on average", "at most", "at"]
+        rests = _in_short(tuning.rests_on(gain.collective))
+        rows.append([who, options_text(dict(gain.first)), f"{gain.mean:.3g}x", f"{gain.most:.3g}x", at, rests])
+    head = ["choosing", "over", "on average", "at most", "at", CALIBRATED]
     lines = ["", f"  what choosing {', '.join(tuning.sweep)} by size is worth:", "", *table(head, rows)]
     lines += [""] if not several else []
     for gain in tuning.gains if not several else ():
@@ -146,20 +149,24 @@ def _ranges(tuning: Tuning) -> tuple[list[str], list[str]]:
 
 def _fitting(head: list[str], rows: list[list[str]]) -> tuple[list[str], list[str]]:
     """The table with what each line rests on (and what its speedup is over) as its last columns; where that is wider
-    than a terminal, as a mark behind the time, and what the marks mean."""
+    than a terminal, in short with a mark, and what the marks mean."""
     whole = table(head, rows)
     if max(map(len, whole)) <= WIDTH:
         return whole, []
     kept = head.index("speedup") + 1
     said = [_said(row[kept:]) for row in rows]
     told = list(dict.fromkeys(said))
-    marks = ["*"] if len(told) == 1 else [f" {_letters(number)}" for number in range(len(told))]
-    mark, time = dict(zip(told, marks, strict=True)), head.index("time")
-    marked = [
-        [*row[:time], row[time] + mark[text], *row[time + 1 : kept]] for row, text in zip(rows, said, strict=True)
-    ]
-    lines = [line for text in told for line in paragraph(f"{mark[text].strip()} {text}", rest="    ")]
-    return table(head[:kept], marked), lines
+    marks = ["*"] if len(told) == 1 else [_letters(number) for number in range(len(told))]
+    mark = dict(zip(told, marks, strict=True))
+    marked = [[*row[:kept], f"{_in_short(row[-1])} {mark[text]}"] for row, text in zip(rows, said, strict=True)]
+    lines = [line for text in told for line in paragraph(f"{mark[text]} {text}", rest="    ")]
+    return table([*head[:kept], CALIBRATED], marked), lines
+
+
+def _in_short(rests_on: str) -> str:
+    """Whether all figures of a line are calibrated, where there is no room for what they rest on."""
+    parts = [NOT_CALIBRATED in part for part in rests_on.split("; ")]
+    return "no" if all(parts) else "partly" if any(parts) else "profile" if rests_on.startswith("profile") else "yes"
 
 
 def _said(cells: list[str]) -> str:

@@ -19,6 +19,7 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.transform import Cuts
 from antiphon.cost._cut import as_cut
+from antiphon.cost.basis import basis_of
 from antiphon.cost.figures import Level, LogGP
 from antiphon.cost.prediction import LazyPath, Prediction, Predictor
 from antiphon.cost.profile import FORMAT as PROFILE
@@ -93,16 +94,17 @@ def predict(
 ) -> list[dict[str, Any]]:
     """What a plan takes at each size (a size, a range "1KB:1GB", or several): a row per size.
 
-    Keys: nbytes (as asked, not rounded to elements), seconds, algbw, busbw, terms, bottleneck, note.
+    Keys: nbytes (as asked, not rounded to elements), seconds, algbw, busbw, terms, bottleneck, note,
+    rests_on (the measurements that the figure is calibrated by, a profile, or: not calibrated).
     """
     given = as_profile(profile)
     ready: dict[int, Predictor] = {}
-    rows = []
+    rows, rests_on = [], basis_of(model, given, plan.topology)
     for size in parse_sizes(nbytes):
         entry = plan.at(size)
         if id(entry) not in ready:
             ready[id(entry)] = prepare(model, entry.schedule, plan.topology, profile=given)
-        rows.append(row_of(entry.schedule, size, ready[id(entry)](size)))
+        rows.append({**row_of(entry.schedule, size, ready[id(entry)](size)), "rests_on": rests_on})
     return rows
 
 
@@ -123,6 +125,7 @@ def simulate(
     path = found.critical_path
     row = {
         **row_of(entry.schedule, size, found),
+        "rests_on": basis_of(model, as_profile(profile), plan.topology),
         "critical_path": [list(hop) for hop in path[:LONGEST_PATH]],
         "critical_path_length": len(path),
     }

@@ -14,6 +14,8 @@ from time import process_time
 from antiphon.core.topology import Topology
 from antiphon.cost import prepare
 from antiphon.cost.nccl.library import Library, library_here
+from antiphon.cost.replay.job import CALL, STEP, WAIT, WORK, Collective, Group, Item, Job
+from antiphon.cost.replay.steps import follow
 from antiphon.planners.classic.direct import direct
 from antiphon.planners.classic.parameter_server import colocated_ps
 from antiphon.reproduce.blink_allocations import Allocation, unique
@@ -25,6 +27,7 @@ from antiphon.topologies import topology
 
 SIZES = tuple(2**e for e in range(10, 31))
 SMALL, LARGE = 2**16, 2**26  # up to the first, from the second on
+EXPOSED = 0.5  # of a training step (Blink, 2.1)
 BOTH_PAID = "launch, protocols and the share of the wire are the same on both sides"
 
 
@@ -128,6 +131,7 @@ def blink_figures() -> Iterator[Row]:
     yield from _less_than_broadcast(boxes["dgx1v"], link * share)
     yield _half()
     yield _training(boxes["dgx1v"])
+    yield _step(boxes["dgx1v"])
 
 
 def _wire() -> tuple[float, float]:
@@ -173,10 +177,28 @@ def _training(boxes: Sequence[Allocation]) -> Row:
     return row(
         "dgx1v, communication saved in a training", {"max": 0.87, "mean": 0.31},
         {"max": round(most, 3), "mean": round(mean, 3)}, judged(near(most, 0.87) and near(mean, 0.31), most > mean > 0),
-        note="5.4, Figure 18: up to 87 %, 31 % in the geometric mean; of a step up to 40 % and 6.3 %, which cannot be "
-        "predicted, as neither computation nor sizes are printed",
+        note="5.4, Figure 18: up to 87 %, 31 % in the geometric mean",
         deviation="ours is of all 46 allocations, the paper's of some that it does not name",
         engine="cuts, packing of rings", since=begin,
+    )  # fmt: skip
+
+
+def _step(boxes: Sequence[Allocation]) -> Row:
+    """The most of a training step that goes, replayed: half of it is communication that nothing hides (2.1: as high as
+    50 % of an iteration on a DGX-1V), which then takes so much less. Less than that mean shares nobody printed."""
+    begin = process_time()
+    gain = spread([speedup(one.machine, "allreduce") for one in boxes])["max"]
+    items = [Item(WORK, EXPOSED), Item(CALL, call=0), Item(WAIT, call=0), Item(STEP)]
+    call = Collective("allreduce", 1, 0, EXPOSED)
+    job = Job([Group("all", 8, (0,))], [call], {0: items}, {0: [[0]]}, [2 * EXPOSED])
+    before, after = (follow(job, [EXPOSED / by]).step for by in (1.0, gain))
+    saved = 1 - after / before
+    return row(
+        "dgx1v, a training step, most", {"saved": 0.4}, {"saved": round(saved, 3)},
+        judged(near(saved, 0.4), saved > 0.2), engine="replay", since=begin,
+        note="5.4, Figure 18: up to 40 % of an iteration; 2.1, Figure 5: communication is as much as 50 % of one",
+        deviation=None if near(saved, 0.4) else "the greatest share and the greatest gain need not be of one "
+        "allocation; the geometric mean, 6.3 %, is of shares that are not printed",
     )  # fmt: skip
 
 

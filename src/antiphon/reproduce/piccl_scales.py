@@ -1,7 +1,6 @@
 """Figures 5 and 6 of PICCL: what parameters gain on 2 to 32 nodes of Delta. Measured and drawn there, simulated here.
 
-They plot the fastest algorithm with the best parameter over the fastest without one. Figure 7 compares ways of
-permuting that are not all made here, and is left out.
+They plot the fastest algorithm with the best parameter over the fastest without one.
 """
 
 from __future__ import annotations

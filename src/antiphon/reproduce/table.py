@@ -43,6 +43,9 @@ TABLE = {
     "genmodel-figure9": _entry("gentree", "figure9", "calculation and communication apart", f"{GENTREE}, Figure 9"),
     "genmodel-figure10": _entry("gentree", "figure10", "the terms of plans on 12 servers", f"{GENTREE}, Figure 10"),
     "piccl-figure4": _entry("piccl", "figure4", "k-ring with and without contention, simulated", f"{PICCL}, Figure 4"),
+    "piccl-figure7": _entry(
+        "piccl_permuting", "figure7", "ways of getting blocks in order, simulated", f"{PICCL}, Figure 7"
+    ),
     "piccl-figure8": _entry(
         "piccl", "figure8", "the best k by size on 16 nodes, simulated", f"{PICCL}, Figures 8 and 5 (a)"
     ),

@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
+from antiphon.cost.basis import NOT_CALIBRATED
 from antiphon.select.task import OK
 from antiphon.select.uses import Without
 from antiphon.units import format_seconds, format_size
-
-NOT_CALIBRATED = "not calibrated"  # launch, protocols and what a wire really gives are left out
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +90,7 @@ class Range:
     def __repr__(self) -> str:
         sizes = f"{format_size(self.start)} to {format_size(self.stop)}"
         figures = [f"{k} {v:.3g}" for k, v in (("gap", self.gap), ("speedup", self.speedup)) if v is not None]
-        told = ", ".join([_who(self.candidate), format_seconds(self.seconds), *figures])
+        told = ", ".join([_who(self.candidate), format_seconds(self.seconds), *figures, self.rests_on])
         return f"Range({self.collective}, {sizes}: {told})"
 
     def as_json(self) -> dict[str, Any]:

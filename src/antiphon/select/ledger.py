@@ -13,9 +13,10 @@ from antiphon.core.plan import Entry as PlanEntry
 from antiphon.core.plan import Plan
 from antiphon.core.schedule import Schedule
 from antiphon.cost import Profile
+from antiphon.cost.basis import profile_basis
 from antiphon.cost.nccl.choice import NVLS, RING, taken
 from antiphon.cost.nccl.library import Library
-from antiphon.select.candidates import NOT_CALIBRATED, Candidate, Range
+from antiphon.select.candidates import Candidate, Range
 from antiphon.select.libraries import CLASSICS, baseline, groups_of
 from antiphon.select.limits import Limit
 from antiphon.select.losses import Damage, Loss
@@ -248,8 +249,7 @@ class Ledger:
         """What NCCL would choose, where that is known, and what figures rest on."""
         if self.library is not None:
             return self.library.at(kind, at)[0].name if self.compare else "", self.library.brief(kind, at)
-        profile = name_of(self.context.profile)
-        return "", NOT_CALIBRATED if profile is None else f"profile {profile}"
+        return "", profile_basis(self.context.profile)
 
     def _units(self, mine: Candidate) -> tuple[int | None, int | None]:
         """Multiprocessors that it takes at most, and how many there are: as many as NCCL for what does the like."""

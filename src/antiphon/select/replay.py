@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, Protocol
 
+from antiphon.cost.basis import NOT_CALIBRATED
 from antiphon.cost.replay import buckets, cores
 from antiphon.cost.replay.job import WORK, Collective, Group, Job
 from antiphon.cost.replay.steps import Outcome, follow
@@ -65,6 +66,7 @@ class Replay:
                 "off": self.now.step / recorded - 1 if recorded else 0.0,
                 "ours": self.ours.step,
                 "speedup": self.now.step / self.ours.step if self.ours.step else 1.0,
+                "rests_on": rests_on([row["by"] for row in self.rows if row["by"]]),
                 "without_communication": self.free,
             },
             "computation": max(work),
@@ -74,11 +76,21 @@ class Replay:
             },
             "calls": self.rows,
             "worth_tuning": (worth and worth["gain"] and worth["gain"] > 0 and {
-                key: worth[key] for key in ("collective", "nbytes", "group", "gain")
+                key: worth[key] for key in ("collective", "nbytes", "group", "gain", "rests_on")
             }) or None,
             "buckets": self.cuts,
             "notes": self.notes,
         }  # fmt: skip
+
+
+def rests_on(told: Sequence[str]) -> str:
+    """What all prices together rest on, in short."""
+    wrong = sum(NOT_CALIBRATED in one for one in told)
+    if not told or wrong == len(told):
+        return NOT_CALIBRATED if told else "no prices of ours"
+    if wrong:
+        return f"partly {NOT_CALIBRATED}"
+    return "measured" if all("measured" in one and "calibrated" not in one for one in told) else "calibrated"
 
 
 def replay(
@@ -154,7 +166,7 @@ def _rows(
                 "collective": one.kind, "nbytes": one.nbytes, "group": group.name, "ranks": group.size,
                 "bucket": one.bucket, "per_step": len(one.calls) / steps, "seconds": median(took),
                 "exposed": sum(exposed) / steps, "hidden": max(sum(took) - sum(exposed), 0.0) / steps,
-                "ours": price and price.seconds, "by": price and price.by,
+                "ours": price and price.seconds, "by": price and price.by, "rests_on": price and rests_on([price.by]),
                 "library": model and model.seconds, "library_by": model and model.by, "gain": None, "most": None,
             }
         )  # fmt: skip

@@ -19,6 +19,7 @@ from antiphon.core.plan import Entry, Plan
 from antiphon.core.topology import Topology
 from antiphon.core.transform import pipeline
 from antiphon.cost import Predictor, prepare
+from antiphon.cost.basis import basis_of
 from antiphon.cost.profile import Profile
 from antiphon.errors import AntiphonError, Infeasible, Invalid, NotFound, Unsupported, quote
 from antiphon.runtimes.engine.launch import launched
@@ -137,7 +138,7 @@ def measure_plans(  # noqa: PLR0913
 
     def heard(number: int, row: Row) -> None:
         line, case = cases[number]
-        found.append(_row(line, row_of(case, line.plan.collective, row, on), predicted(line)))
+        found.append(_row(line, row_of(case, line.plan.collective, row, on), predicted(line), predicted.told(line)))
         if progress is not None:
             progress(found[-1])
 
@@ -334,8 +335,12 @@ class _Predictions:
             self.ready[id(schedule)] = schedule, made
         return float(self.ready[id(schedule)][1](line.nbytes).seconds)
 
+    def told(self, line: _Line) -> str:
+        """The model, and what its figures rest on."""
+        return f"{self.model}; {basis_of(self.model, self.profile, line.plan.topology)}"
 
-def _row(line: _Line, row: Row, predicted: float) -> Row:
+
+def _row(line: _Line, row: Row, predicted: float, told_by: str) -> Row:
     """`row` with what was measured; a prediction that it brings (a lab knows its links) stands."""
     collective, claims = line.plan.collective, line.entry.claims
     made = line.entry.schedule.provenance
@@ -351,7 +356,7 @@ def _row(line: _Line, row: Row, predicted: float) -> Row:
         told["pieces"] = line.pieces
     if "predicted_seconds" not in row:
         over = row["seconds"] / predicted if predicted else None
-        row = {**row, "predicted_seconds": predicted, "over_predicted": over}
+        row = {**row, "predicted_seconds": predicted, "over_predicted": over, "predicted_by": told_by}
     return {**told, **row}
 
 

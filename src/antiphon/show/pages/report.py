@@ -111,7 +111,7 @@ def _summary(tuning: Tuning, kinds: list[str]) -> str:
         rate = format_bandwidth(limit.bytes_per_second) if limit and limit.bytes_per_second else "-"
         best = [format_bandwidth(r.at / r.seconds) for r in mine[-1:] if r.seconds] or ["-"]
         ups = [r.speedup for r in mine if r.speedup is not None]
-        rests = mine[-1].rests_on if mine else ""
+        rests = "; ".join(dict.fromkeys(r.rests_on for r in mine))
         cells = [kind, best[0], rate, ratio(mine[-1].gap if mine else None), ratio(max(ups, default=None)), rests]
         rows.append(_row(cells))
     head = _row(["", f"best at {format_size(top)}", "bound", "gap", "most over NCCL", "rests on"], "th")
@@ -265,9 +265,10 @@ def _choosing(tuning: Tuning, kind: str) -> str:
     mine = [gain for gain in tuning.gains if gain.collective == kind]
     if not mine:
         return ""
-    head = _row(["planner", "over", "on average", "at most", "at"], "th", 2)
+    head = _row(["planner", "over", "on average", "at most", "at", "rests on"], "th", 2)
+    rests = tuning.rests_on(kind)
     rows = [
-        _row([g.planner, options_text(dict(g.first)), ratio(g.mean), ratio(g.most), format_size(g.at)], words=2)
+        _row([g.planner, options_text(dict(g.first)), ratio(g.mean), ratio(g.most), format_size(g.at), rests], words=2)
         for g in mine
     ]
     what = escape(", ".join(tuning.sweep))

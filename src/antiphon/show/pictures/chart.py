@@ -186,7 +186,7 @@ def chart_svg(tuning: Tuning) -> str:
         if not any(c.seconds for c in tuning.of(kind)):
             continue
         rows = legend(tuning, kind)
-        title = f"{kind} on {tuning.topology.name}: time by size, {model_text(tuning)}"
+        title = f"{kind} on {tuning.topology.name}: time by size, {model_text(tuning)}; {tuning.rests_on(kind)}"
         body.append(f'<text x="16" y="{y + 26}" font-size="15" font-weight="600">{escape(title)}</text>')
         inner = chart(tuning, kind, width, tall).replace("<svg ", f'<svg y="{y + 40}" ', 1)
         body.append(inner)

@@ -83,7 +83,7 @@ def heatmap_svg(tuning: Tuning, kind: str = "", alone: bool = True, widest: floa
         if not mine:
             continue
         what = ", ".join(tuning.sweep)
-        said = f"{name} on {tuning.topology.name}: choosing {what}, {model_text(tuning)}"
+        said = f"{name} on {tuning.topology.name}: choosing {what}, {model_text(tuning)}; {tuning.rests_on(name)}"
         if alone:
             body.append(_text(EDGE, y + 26, said, "ink", 'font-size="15" font-weight="600"'))
             width = max(width, 2 * EDGE + 9.0 * len(said))
