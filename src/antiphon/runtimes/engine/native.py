@@ -67,7 +67,7 @@ class Mismatch(TransportFailed):
     """Another process makes another call."""
 
 
-class _Error(Structure):
+class Failure(Structure):
     _fields_ = [("code", c_int32), ("text", c_char * _TEXT)]
 
 
@@ -86,7 +86,7 @@ class Needs(Structure):
     _fields_ = [(name, c_uint64) for name in ("input", "output", "scratch", "instances", "messages", "sends")]
 
 
-def _raised(error: _Error) -> AntiphonError:
+def raised(error: Failure) -> AntiphonError:
     text = error.text.decode(errors="replace")
     kinds: dict[int, type[AntiphonError]] = {
         1: Invalid, 2: Unsupported, 4: TransportFailed, 5: TimedOut, 6: Invalid, 7: Mismatch,
@@ -119,11 +119,11 @@ class Functions:
 def keep_tables(library: Path, tables: Sequence[str]) -> None:
     """The engine over MPI has each compiled as it does when a job starts."""
     keep = Functions(library).ap_table_keep
-    keep.argtypes = [c_char_p, POINTER(_Error)]
+    keep.argtypes = [c_char_p, POINTER(Failure)]
     for table in tables:
-        error = _Error()
+        error = Failure()
         if keep(os.fsencode(table), byref(error)):
-            raise _raised(error)
+            raise raised(error)
 
 
 class Engine:
@@ -131,7 +131,7 @@ class Engine:
 
     def __init__(self, path: Path) -> None:
         self.library = call = Functions(path)
-        failure = POINTER(_Error)
+        failure = POINTER(Failure)
         if call.ap_abi() != _ABI:
             raise Missing(f"{path} is of another version of Antiphon; delete it, it is built anew")
         call.ap_open_bytes.argtypes, call.ap_open_bytes.restype = [c_void_p, c_size_t, failure], c_void_p
@@ -175,25 +175,25 @@ class Engine:
                 f"the engine is compiled for {_short(mine)}, but mpi4py uses {_short(theirs)}; "
                 "name the mpicc of that one in $MPICC"
             )
-        error = _Error()
-        self.library.ap_mpi_open_number.argtypes = [c_int, c_void_p, c_uint32, POINTER(_Error)]
+        error = Failure()
+        self.library.ap_mpi_open_number.argtypes = [c_int, c_void_p, c_uint32, POINTER(Failure)]
         self.library.ap_mpi_open_number.restype = c_void_p
         numbers = np.asarray(rank_of, np.int32)
         handle = self.library.ap_mpi_open_number(comm.py2f(), numbers.ctypes.data, ranks, byref(error))
         if not handle:
-            raise _raised(error)
+            raise raised(error)
         return Wire(self, handle, lost=_LOST)
 
     def sockets(self, rank: int, connected: Sequence[int]) -> Wire:
         """A wire over stream sockets; `connected`: for each rank the number of one that is connected to it, or -1.
 
         They belong to the wire. Of a library built for sockets."""
-        error, numbers = _Error(), np.asarray(connected, np.int32)
-        self.library.ap_sockets_open.argtypes = [c_uint32, c_uint32, c_void_p, POINTER(_Error)]
+        error, numbers = Failure(), np.asarray(connected, np.int32)
+        self.library.ap_sockets_open.argtypes = [c_uint32, c_uint32, c_void_p, POINTER(Failure)]
         self.library.ap_sockets_open.restype = c_void_p
         handle = self.library.ap_sockets_open(rank, len(numbers), numbers.ctypes.data, byref(error))
         if not handle:
-            raise _raised(error)
+            raise raised(error)
         return Wire(self, handle)
 
     def share(self, ranks: int) -> tuple[int, bytes]:
@@ -214,14 +214,14 @@ class Engine:
         this one's place, of what tells that its calls are to end.
 
         Both belong to it."""
-        error, numbers = _Error(), np.asarray(polled, np.int32)
+        error, numbers = Failure(), np.asarray(polled, np.int32)
         self.library.ap_shared_complete.argtypes, self.library.ap_shared_complete.restype = [c_void_p], None
-        self.library.ap_shared_open.argtypes = [c_void_p, c_uint32, c_void_p, POINTER(_Error)]
+        self.library.ap_shared_open.argtypes = [c_void_p, c_uint32, c_void_p, POINTER(Failure)]
         self.library.ap_shared_open.restype = c_void_p
         self.library.ap_shared_complete(memory)
         handle = self.library.ap_shared_open(memory, len(numbers), numbers.ctypes.data, byref(error))
         if not handle:
-            raise _raised(error)
+            raise raised(error)
         return Wire(self, handle, near=True)
 
     def unshare(self, memory: int) -> None:
@@ -291,24 +291,24 @@ class Wire:
 
     def agree(self, timeout: float) -> None:
         """Until all have begun the same call."""
-        error = _Error()
+        error = Failure()
         if self.engine.library.ap_agree(self.handle, timeout, byref(error)):
-            raise _raised(error)
+            raise raised(error)
 
     def uneven(self, source: int, target: int, lengths: Array, timeout: float) -> int:
         """By no plan: from and to these addresses so many bytes for each rank (`lengths`: those sent, those that come),
         one after another. MOVED; or nothing moves, as all find that those of all are EVEN, or DISAGREED."""
-        error, found, at = _Error(), c_int(), address(lengths)
+        error, found, at = Failure(), c_int(), address(lengths)
         places = self.handle, source, at, target, at + lengths.nbytes // 2
         if self.engine.library.ap_uneven(*places, timeout, byref(found), byref(error)):
-            raise _raised(error)
+            raise raised(error)
         return found.value
 
     def left(self) -> None:
         """Before the end: Mismatch where a message of another's call came that no call here took."""
-        error = _Error()
+        error = Failure()
         if self.engine.library.ap_wire_left(self.handle, byref(error)):
-            raise _raised(error)
+            raise raised(error)
 
     def close(self) -> None:
         if self.handle:
@@ -320,23 +320,23 @@ class Program:
     """A program file, checked; the plans of its ranks at a size."""
 
     def __init__(self, engine: Engine, data: bytes) -> None:
-        error = _Error()
+        error = Failure()
         self.engine, self.handle = engine, 0
         self._data = np.frombuffer(data + bytes(-len(data) % 8), np.uint64).copy()  # aligned, and kept
         self.handle = engine.library.ap_open_bytes(self._data.ctypes.data, len(data), byref(error))
         if not self.handle:
-            raise _raised(error)
+            raise raised(error)
         self.facts = Facts()
         engine.library.ap_describe(self.handle, byref(self.facts))
 
     def plan(self, rank: int, unit: int, in_place: bool = False, split: int | None = None) -> NativePlan:
-        error = _Error()
+        error = Failure()
         handle = self.engine.library.ap_prepare(self.handle, rank, int(in_place), unit, byref(error))
         if not handle:
-            raise _raised(error)
+            raise raised(error)
         made = NativePlan(self.engine, handle)
         if split is not None and self.engine.library.ap_split(handle, split, byref(error)):
-            raise _raised(error)
+            raise raised(error)
         return made
 
     def __del__(self) -> None:
@@ -349,7 +349,7 @@ class NativePlan:
 
     def __init__(self, engine: Engine, handle: int) -> None:
         self.engine, self.handle = engine, handle
-        self._error = _Error()
+        self._error = Failure()
         self._call = engine.library.ap_run
         self._plan, self._failure = c_void_p(handle), byref(self._error)  # made once: that takes as long as a call
 
@@ -390,7 +390,7 @@ class NativePlan:
     def _failed(self, source: Array | None, target: Array, wire: Wire) -> None:
         if wire.lost is not None:
             wire.lost.append((self, source, target, wire))
-        raise _raised(self._error)
+        raise raised(self._error)
 
     def __del__(self) -> None:
         if self.handle:
