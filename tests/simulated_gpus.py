@@ -39,7 +39,7 @@ class Gpus:
         self.random = np.random.default_rng(self.seed)
 
     def copy(self, nbytes: int) -> float:
-        return 2e-7 + 2e-12 * nbytes
+        return 5e-7 + 2e-12 * nbytes
 
     def speed(self, wanted: Wanted) -> tuple[float, float | None]:
         """One run: whatever disturbs it makes it longer."""

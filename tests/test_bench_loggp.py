@@ -132,7 +132,7 @@ def test_the_figures_of_a_known_machine_come_out(fake: Machine) -> None:
         assert (one.n, many.n, delayed.n, many.delay, server.kind) == (1, 8, 8, 0, "server")
         assert one.seconds == pytest.approx(single)
         assert many.seconds == pytest.approx(single + 7 * max(gap, fake.send, fake.receive))
-        assert delayed.delay >= 1.4 * gap - fake.send or delayed.delay == pytest.approx(64 * fake.copy(size))
+        assert delayed.delay >= 1.4 * gap - fake.send or delayed.delay == pytest.approx(256 * fake.copy(size))
         assert delayed.seconds == pytest.approx(single + 7 * (fake.send + delayed.delay))
         assert server.seconds == pytest.approx(8 * fake.receive)
     (regime,) = fit_loggp(rows).regimes

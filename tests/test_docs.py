@@ -84,7 +84,8 @@ WITH_COMMANDS = [
 
 
 COMPILES = {  # pages whose commands need a C compiler
-    "docs/auto.md", "docs/bench.md", "docs/mpi.md", "docs/stock.md", "docs/traces.md", "docs/tuning.md",
+    "docs/auto.md", "docs/bench.md", "docs/measuring-gpus.md", "docs/mpi.md", "docs/stock.md", "docs/traces.md",
+    "docs/tuning.md",
 }  # fmt: skip
 LABS = {"docs/lab.md"}  # and those that need root
 

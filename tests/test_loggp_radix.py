@@ -58,7 +58,7 @@ def check(gpus: Gpus, found: LogGPFit, between: bool, names: Sequence[str] = NAM
     for name in names:
         figure = found.regimes[0].figures[name]
         assert figure.state == "determined", name
-        assert figure.value == pytest.approx(getattr(gpus, name), rel=NEAR), name
+        assert figure.value == pytest.approx(getattr(gpus, name), rel=NEAR, abs=0), name
     told = {name: (one.state, one.count) for name, one in found.radices.items()}
     assert told["device"] == ("determined", gpus.device_radix)
     if between:
@@ -84,7 +84,7 @@ def machines(draw: st.DrawFn) -> tuple[Gpus, bool]:
 
 
 @pytest.mark.slow
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(machines())
 def test_every_figure_of_a_random_machine_is_found(made: tuple[Gpus, bool]) -> None:
     gpus, between = made
@@ -111,7 +111,7 @@ def test_where_overheads_overlap_with_everything_they_are_latency(between: bool)
     found = fitted(gpus, between)
     check(gpus, found, between, ("g", "G"))
     figures = found.regimes[0].figures
-    assert figures["L"].value == pytest.approx(gpus.L + gpus.o_s + gpus.o_r, rel=NEAR)
+    assert figures["L"].value == pytest.approx(gpus.L + gpus.o_s + gpus.o_r, rel=NEAR, abs=0)
     assert [figures[name].state for name in ("o_s", "o_r")] == ["undetermined"] * 2
 
 
@@ -122,8 +122,8 @@ def test_no_limit_is_told_as_such() -> None:
     made = loggp_profile(found).loggp
     assert made is not None
     assert made.device_radix is None
-    assert found.regimes[0].figures["g"].value == pytest.approx(1.5e-6, rel=NEAR)  # what a processor needs: o_r
-    assert found.regimes[0].figures["G"].value == pytest.approx(1e-10, rel=NEAR)
+    assert found.regimes[0].figures["g"].value == pytest.approx(1.5e-6, rel=NEAR, abs=0)  # what a processor needs: o_r
+    assert found.regimes[0].figures["G"].value == pytest.approx(1e-10, rel=NEAR, abs=0)
 
 
 def test_what_sends_and_receives_differently_is_said() -> None:
@@ -158,6 +158,15 @@ def test_two_counts_that_fit_as_well_are_no_answer() -> None:
             assert one.low < one.high
             assert any("not told well enough" in note for note in remarks([one]))
     assert "weak" in states
+
+
+def test_two_numbers_of_messages_tell_nothing() -> None:
+    found = fitted(Gpus(device_radix=2), ranks=3, n=2, repetitions=2, iterations=2)
+    assert {one.state for one in found.at_once} == {"undetermined"}
+    assert {one.state for one in found.radices.values()} == {"undetermined"}
+    assert any("burst at 1B: 2 at most tell nothing" in note for note in found.notes)
+    assert len(found.fitted) == len(found.measured)
+    assert found.regimes[0].figures["G"].value is not None
 
 
 def test_radices_without_measurements_stay_as_they_were() -> None:
@@ -208,9 +217,6 @@ def test_impossible_wishes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     for wish, complaint in wishes:
         with pytest.raises(Invalid, match=complaint):
             measured(Gpus(), wish.pop("between", False), monkeypatch, **wish)
-    two = [RoundTrip("burst", n, 0.0, 8, 1e-5) for n in (1, 2)]
-    with pytest.raises(Invalid, match="burst at 8B: only 1, 2 at once"):
-        at_once(two)
 
 
 def test_a_row_at_once_has_no_delay(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.cost.fit.linear import Floats
+from antiphon.cost.fit.linear import OPEN, Floats
 from antiphon.cost.fit.loggp_radix import AtOnce
 from antiphon.cost.fit.loggp_tables import AT_ONCE, BURST, RTT, SERVER, RoundTrip
 from antiphon.errors import Invalid
@@ -155,7 +155,7 @@ def cells_of(rows: Sequence[RoundTrip], at_once: Sequence[AtOnce] = ()) -> Cells
         return np.array([np.median([_figure(row, what) for row in found[kind][size]]) for size in sizes])
 
     n_many = medians("many", "n")
-    bursts = [one for one in at_once if one.kind == BURST]  # by size
+    bursts = [one for one in at_once if one.kind == BURST and one.state != OPEN]  # by size
     small, large = (bursts[0], bursts[-1]) if bursts else (None, None)
     shared = None if large is None else _over_one(large, n_many)
     if small is None or large is None or shared is None or _alike(small, large, n_many, shared):

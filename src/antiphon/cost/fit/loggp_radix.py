@@ -17,7 +17,6 @@ import numpy as np
 from antiphon.cost.fit._loggp_lines import PLAUSIBLE
 from antiphon.cost.fit.linear import DETERMINED, OPEN, UNSEEN, WEAK, Floats
 from antiphon.cost.fit.loggp_tables import AT_ONCE, BURST, FAN_IN, FAN_OUT, PAIRS, RoundTrip
-from antiphon.errors import Invalid
 from antiphon.units import format_size
 
 IN_TURN, SHARED = "in turn", "shared"
@@ -67,7 +66,7 @@ class AtOnce:
 
 
 def at_once(rows: Sequence[RoundTrip]) -> list[AtOnce]:
-    """Of every kind and size. Invalid below 3 numbers of messages. O(numbers) small solutions each."""
+    """Of every kind and size; fewer than 3 numbers of messages tell nothing. O(numbers) small solutions each."""
     found: dict[tuple[str, int], dict[int, list[float]]] = {}
     for row in rows:
         if row.kind in AT_ONCE:
@@ -75,17 +74,10 @@ def at_once(rows: Sequence[RoundTrip]) -> list[AtOnce]:
     made: dict[tuple[str, int], AtOnce] = {}
     ports: dict[str, int] = {}  # of large messages, which go in turn: small ones have as many
     for (kind, size), points in sorted(found.items(), reverse=True):
-        _enough(kind, size, points)
         one = _fitted(kind, size, points, kind not in ports, ports.get(kind, 0))
         ports.setdefault(kind, (one.count or 0) if one.usable and one.form == IN_TURN else 0)
         made[kind, size] = one
     return [made[key] for key in sorted(made)]
-
-
-def _enough(kind: str, nbytes: int, points: Mapping[int, Sequence[float]]) -> None:
-    if len(points) < LEAST_POINTS:
-        numbers = ", ".join(map(str, sorted(points)))
-        raise Invalid(f"{kind} at {format_size(nbytes)}: only {numbers} at once; expected 1, 2, 3, ... messages")
 
 
 def _fitted(kind: str, nbytes: int, points: Mapping[int, Sequence[float]], bytes_count: bool, expected: int) -> AtOnce:
@@ -94,13 +86,16 @@ def _fitted(kind: str, nbytes: int, points: Mapping[int, Sequence[float]], bytes
     n = np.array(sorted(points), float)
     seconds = np.array([float(np.median(points[int(one)])) for one in n])
     most = int(n[-1])
+    took = dict(zip(n.astype(int).tolist(), seconds.tolist(), strict=True))
+    if len(n) < LEAST_POINTS:
+        return AtOnce(kind, nbytes, OPEN, None, 1, None, most, took, took)
     tried = list(_candidates(n, seconds, bytes_count))
     best = min(tried, key=lambda one: one.score)
     near = [one for one in tried if one.score <= best.score + PLAUSIBLE]
     agreed = [one for one in near if one.count == expected and one.form == IN_TURN]
     if agreed:
         near, best = agreed, agreed[0]
-    took, said = (dict(zip(n.astype(int).tolist(), some.tolist(), strict=True)) for some in (seconds, best.fitted))
+    said = dict(zip(n.astype(int).tolist(), best.fitted.tolist(), strict=True))
     if not best.count:
         return AtOnce(kind, nbytes, UNSEEN, None, most, None, most, took, said)
     counts = [one.count or most for one in near]
@@ -208,6 +203,8 @@ def remarks(found: Sequence[AtOnce]) -> Iterator[str]:
     """What must be said of these measurements."""
     for one in found:
         what = f"{one.kind} at {format_size(one.nbytes)}"
+        if one.state == OPEN:
+            yield f"{what}: {one.most} at most tell nothing of how many go at once; measure {LEAST_POINTS} or more"
         if one.state == UNSEEN:
             yield f"{what}: no limit up to {one.most} at once"
         if one.state == WEAK:

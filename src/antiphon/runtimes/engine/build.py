@@ -83,6 +83,9 @@ TARGETS = {
     "sockets": Target((*CORE, "transport_sockets.c", "sockets_calls.c", *SHARED, "transport_shared.c", *FABRIC)),
     "nccl": Target(QUEUES, NATIVE, "NVCC", "nvcc", "", NVCC_FLAGS, NVCC_ADVICE, (*CORE, *NCCL)),
     "rccl": Target(QUEUES, NATIVE, "HIPCC", "hipcc", "", HIPCC_FLAGS, HIPCC_ADVICE, (*CORE, *NCCL)),
+    "nccl_direct": Target(  # for our own processes, which measure
+        QUEUES, NATIVE, "NVCC", "nvcc", "", NVCC_FLAGS, NVCC_ADVICE, (*CORE, "nccl_direct.c", "nccl_rounds.c")
+    ),
     "nccl_tuner": Target(("nccl_tuner.c",)),  # which needs no engine
     # the kernel of GPUs: on threads of a processor, on those of NVIDIA, on those of AMD
     "device": Target(

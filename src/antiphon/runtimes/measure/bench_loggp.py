@@ -34,7 +34,7 @@ LARGEST, MOST_BUFFERS, MOST_MESSAGES = 2**30, 2**32, 4096
 PINGS = 16
 COVER = 1.5  # a delay is so many gaps long: o_s + d >= g + (s-1) G whatever o_s is, with some room
 COVER_PORTS = 3.0  # of the mean gap where messages may go by several ports: the longest is less than twice as long
-TRIED, MOST_COPIES, LONGEST = 4, 64, 2**11  # copies: to see what one takes; before a message; of `busy`
+TRIED, MOST_COPIES, LONGEST = 4, 256, 2**11  # copies: to see what one takes; before a message; of `busy`
 SERVER = ("idle", "busy")  # schedules of the receiver's side
 LEAST = 1e-12  # seconds: what noise alone makes less than nothing
 MOST_RANKS = 4096

@@ -14,6 +14,8 @@
 #include "transport_mpi.h"
 #elif defined(AP_FOR_NCCL)
 #include "preload_job.h"
+#elif defined(AP_FOR_NCCL_DIRECT)
+#include "nccl_direct.h"
 #elif defined(AP_FOR_SOCKETS)
 #include "shared.h"
 #include "transport_fabric.h"
@@ -39,6 +41,10 @@ static const struct {
     ONE(ap_range_of), ONE(ap_chooser_open), ONE(ap_chooser_close), ONE(ap_choose),
 #elif defined(AP_FOR_NCCL)
     ONE(ap_book_open), ONE(ap_book_close), ONE(ap_table_keep),
+#elif defined(AP_FOR_NCCL_DIRECT)
+    ONE(ap_direct_why), ONE(ap_direct_library), ONE(ap_direct_id), ONE(ap_direct_open), ONE(ap_direct_close),
+    ONE(ap_direct_memory), ONE(ap_direct_copy), ONE(ap_direct_prepare), ONE(ap_direct_scratch), ONE(ap_direct_end),
+    ONE(ap_direct_go),
 #elif defined(AP_FOR_SOCKETS)
     ONE(ap_sockets_open), ONE(ap_fabric_make), ONE(ap_fabric_close), ONE(ap_fabric_open), ONE(ap_shared_open), ONE(ap_shared_make), ONE(ap_shared_join), ONE(ap_shared_complete),
     ONE(ap_shared_close), ONE(ap_shared_busy), ONE(ap_shared_send), ONE(ap_shared_receive), ONE(ap_shared_progress),

@@ -1,0 +1,115 @@
+"""Plans as rounds of NCCL's messages, from Python: a process for each rank, each on its own GPU (nccl_direct.h)."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from ctypes import POINTER, byref, c_char_p, c_double, c_int, c_int32, c_uint32, c_uint64, c_void_p
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.errors import TimedOut, Unsupported
+from antiphon.runtimes.engine.native import OPERATORS, Engine, Failure, Program, raised, type_number
+
+Array = NDArray[Any]
+ID = 128  # bytes of an ncclUniqueId
+
+
+class Nccl:
+    """An NCCL, opened by its path, and the engine that asks it for messages."""
+
+    def __init__(self, library: Path, path: str) -> None:
+        self._nccl = ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)  # what is called NCCL may bring CUDA's names, too
+        self.engine = Engine(library)
+        self.call = call = self.engine.library
+        call.ap_direct_why.restype = c_char_p
+        call.ap_direct_library.argtypes, call.ap_direct_id.argtypes = [c_char_p], [c_char_p]
+        call.ap_direct_open.argtypes, call.ap_direct_open.restype = [c_int, c_int, c_char_p, c_int], c_void_p
+        call.ap_direct_close.argtypes, call.ap_direct_close.restype = [c_void_p], None
+        call.ap_direct_memory.argtypes, call.ap_direct_memory.restype = [c_uint64], c_void_p
+        call.ap_direct_copy.argtypes = [c_void_p, c_void_p, c_void_p, c_uint64]
+        call.ap_direct_prepare.argtypes = [c_void_p, c_uint32, c_int, c_uint64, c_uint64, c_void_p, POINTER(Failure)]
+        call.ap_direct_prepare.restype = c_void_p
+        call.ap_direct_scratch.argtypes, call.ap_direct_scratch.restype = [c_void_p], c_uint64
+        call.ap_direct_end.argtypes, call.ap_direct_end.restype = [c_void_p], None
+        call.ap_direct_go.argtypes = [*[c_void_p] * 5, c_int, c_int, c_double]
+        if call.ap_direct_library(path.encode()):
+            raise self.refused()
+
+    def refused(self) -> Unsupported:
+        return Unsupported((self.call.ap_direct_why() or b"").decode(errors="replace"))
+
+    def identity(self) -> bytes:
+        """What one rank tells all others, so that they find each other."""
+        found = ctypes.create_string_buffer(ID)
+        if self.call.ap_direct_id(found):
+            raise self.refused()
+        return found.raw
+
+
+class Communicator:
+    """This rank among others; collective. `device`: its GPU. Memory is kept by what it is for, and grows."""
+
+    def __init__(self, nccl: Nccl, ranks: int, rank: int, identity: bytes, device: int) -> None:
+        self.nccl, self._memory = nccl, dict[str, tuple[int, int]]()
+        self.handle = nccl.call.ap_direct_open(ranks, rank, identity, device)
+        if not self.handle:
+            raise nccl.refused()
+
+    def memory(self, purpose: str, nbytes: int) -> int:
+        at, room = self._memory.get(purpose, (0, 0))
+        if not at or room < nbytes:
+            at = int(self.nccl.call.ap_direct_memory(nbytes) or 0)
+            if not at:
+                raise self.nccl.refused()
+            self._memory[purpose] = at, nbytes
+        return at
+
+    def bring(self, at: int, values: Array) -> None:
+        if values.nbytes and self.nccl.call.ap_direct_copy(self.handle, at, values.ctypes.data, values.nbytes):
+            raise self.nccl.refused()
+
+    def fetch(self, at: int, into: Array) -> None:
+        if into.nbytes and self.nccl.call.ap_direct_copy(self.handle, into.ctypes.data, at, into.nbytes):
+            raise self.nccl.refused()
+
+    def close(self) -> None:
+        if self.handle:
+            self.nccl.call.ap_direct_close(self.handle)
+            self.handle = 0
+
+
+class Rounds:
+    """What a rank of a program does at a size. `place_of`: of each rank of the program its rank here, -1: none."""
+
+    def __init__(
+        self, there: Communicator, program: Program, rank: int, unit: int, dtype: np.dtype[Any], in_place: bool,
+        place_of: Sequence[int],
+    ) -> None:  # fmt: skip
+        self._there, self._program, self._type, error = there, program, type_number(dtype), Failure()
+        places = (c_int32 * len(place_of))(*place_of)
+        self._handle = there.nccl.call.ap_direct_prepare(
+            program.handle, rank, int(in_place), unit, dtype.itemsize, places, byref(error)
+        )
+        if not self._handle:
+            raise raised(error)
+        self.scratch = int(there.nccl.call.ap_direct_scratch(self._handle))
+
+    def go(self, source: int, target: int, op: str, timeout: float) -> None:
+        there = self._there
+        scratch, number = there.memory("scratch", self.scratch), OPERATORS[op]
+        code = there.nccl.call.ap_direct_go(
+            there.handle, self._handle, source, target, scratch, self._type, number, timeout
+        )
+        if code < 0:
+            raise TimedOut(f"NCCL: {timeout} seconds were not enough for a call")
+        if code:
+            raise there.nccl.refused()
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None):
+            self._there.nccl.call.ap_direct_end(self._handle)
+            self._handle = 0
