@@ -107,14 +107,15 @@ class Inside:
 
     def _tried(self, machine: Topology, target: Collective) -> list[Way]:
         limit = bound(machine, target)
-        found = list(self._shared(machine, target)) if target.kind == "broadcast" else []
+        dealt = list(self._shared(machine, target)) if target.kind == "broadcast" else []
+        found: list[Way] = []
         for name in sorted(self.planners, key=lambda name: _effort(name, machine) > MOST_EFFORT):
             if found and _effort(name, machine) > MOST_EFFORT:
                 break
             found += self._made(name, machine, target)
             if any(_no_better(way, limit) for way in found):
                 break
-        best = [way for way in _best(found) if not verify(way.schedule, machine).fault]
+        best = [way for way in _best([*dealt, *found]) if not verify(way.schedule, machine).fault]
         if not best:
             raise Unsupported(f"planner compose: no planner can do {target.kind} on {machine.name}; try relay")
         return best
