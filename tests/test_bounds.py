@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 from quick import examples
 
+import antiphon
 from antiphon.core.bounds import Bound, Cut, Distance, Family, LpDual, Partition, bound, recheck
 from antiphon.core.bounds.bandwidth import Search
+from antiphon.core.bounds.candidates import middle_sides
 from antiphon.core.bounds.needs import needs_of
 from antiphon.core.bounds.recheck import proved_time
 from antiphon.core.bounds.routing import even_spreads
@@ -532,3 +534,29 @@ def test_search_keeps_the_simplest_of_equal_witnesses() -> None:
     topology, collective = dgx1(DGX1P), Collective("alltoall", 8)
     proved = Search(topology, collective, needs_of(collective)).run()
     assert isinstance(proved.witness, Cut)
+
+
+@pytest.mark.parametrize(
+    ("spec", "halves"),
+    [
+        ("mesh:dims=5x7", [{r for r in range(35) if r % 7 < 4}]),
+        ("torus:dims=4x6", [{r for r in range(24) if r % 6 in half} for half in ({0, 1, 2}, {3, 4, 5})]),
+        ("hypercube:ranks=16", [set(range(8))]),
+    ],
+)
+def test_halves_of_grids_are_tried(spec: str, halves: list[set[int]]) -> None:
+    machine = antiphon.topology(spec)
+    found = middle_sides(machine, np.ones((machine.ranks, machine.ranks)) - np.eye(machine.ranks), 10**6)
+    sides = [set(np.flatnonzero(side[: machine.ranks]).tolist()) for side in found]
+    for half in halves:
+        assert half in sides or set(range(machine.ranks)) - half in sides
+
+
+def test_where_no_program_is_solved_the_middle_cut_is_named() -> None:
+    """9 x 15 ranks: the 9 links across the middle carry 63 * 72 blocks, of 135 that each rank has."""
+    machine, wanted = antiphon.topology("mesh:dims=9x15"), Collective("alltoall", 135)
+    found = bound(machine, wanted)
+    assert found.tight is None
+    assert isinstance(found.witness, Cut)
+    assert len(found.witness.side) in (63, 72)
+    assert found.inverse == Fraction(63 * 72, 9 * 135)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
@@ -155,6 +156,19 @@ def test_a_box_keeps_to_the_links_that_nobody_else_needs() -> None:
     (box,) = Inside(Request(machine, Collective("allgather", 16)), usual()).alike(np.arange(8)[None])
     kinds = {machine.types[machine.link_type[link]].kind for link in box.links[0].tolist()}
     assert kinds == {"nvlink"}
+
+
+def test_in_large_groups_planners_that_search_are_asked_where_no_other_has_a_plan(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys.modules[Inside.__module__], "MOST_EFFORT", 500)
+    for spec, kind in (("star:ranks=9", "allreduce"), ("mesh:dims=3x3", "broadcast")):
+        machine = antiphon.topology(spec)
+        target = wanted(kind, 9)
+        inside = Inside(Request(machine, target), ("greedy", "trees", "halving-doubling"))
+        asked = {way.planner for way in inside.ways(machine, target)}
+        assert ("halving-doubling" in asked) == spec.startswith("star")
+        assert bool(asked & {"greedy", "trees"}) != spec.startswith("star")
 
 
 # ---- plans ----

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -49,17 +50,22 @@ def keep(topology: Topology, ranks: Iterable[int], *, name: str | None = None) -
     number = np.cumsum(alive) - 1
     nodes = np.flatnonzero(alive)
     here = alive[topology.link_src] & alive[topology.link_dst]
-    part = replace(
-        _with_links(topology, here),
-        name=_only_name(topology, wanted) if name is None else name,
-    )
+    left = _left(topology, here)
     kept = Topology(
-        part.name, len(wanted), len(nodes) - len(wanted),
-        number[part.link_src], number[part.link_dst], part.link_type, part.types, part.limits,
+        _only_name(topology, wanted) if name is None else name, len(wanted), len(nodes) - len(wanted),
+        number[left["link_src"]], number[left["link_dst"]], left["link_type"], left["types"], left["limits"],
         tuple(topology.places[i] for i in nodes), topology.unit,
         tuple(topology.ability(i) for i in nodes[len(wanted) :].tolist()),
     )  # fmt: skip
     return Part(kept, tuple(nodes.tolist()), tuple(np.flatnonzero(here).tolist()))
+
+
+def between(topology: Topology, ranks: Bools) -> Bools:
+    """Which nodes stay where these ranks do: they, and the switches that may lie on a path between two of them."""
+    alive = np.ones(topology.nodes, bool)
+    alive[: topology.ranks] = ranks
+    _drop_dead_switches(topology, alive)
+    return alive
 
 
 def only(topology: Topology, ranks: Iterable[int], *, name: str | None = None) -> Topology:
@@ -225,11 +231,7 @@ def _allocation(topology: Topology, ranks: Iterable[int], what: str) -> tuple[li
     wanted = sorted(_node(rank, topology.ranks, f"{what}: rank") for rank in ranks)
     if not wanted or len(set(wanted)) != len(wanted):
         raise Invalid(f"{what}: a rank is named twice" if wanted else f"{what}: name at least one rank")
-    alive = np.ones(topology.nodes, bool)
-    alive[: topology.ranks] = False
-    alive[wanted] = True
-    _drop_dead_switches(topology, alive)
-    return wanted, alive
+    return wanted, between(topology, np.isin(np.arange(topology.ranks), wanted))
 
 
 def _only_name(topology: Topology, wanted: Sequence[int]) -> str:
@@ -269,6 +271,10 @@ def _reached(start: Bools, src: Ints, dst: Ints) -> Bools:
 
 
 def _with_links(topology: Topology, here: Bools) -> Topology:
+    return replace(topology, **_left(topology, here))
+
+
+def _left(topology: Topology, here: Bools) -> dict[str, Any]:
     """Only these links, renumbered in order; limits shrink, empty ones and unused types go."""
     number = np.cumsum(here) - 1
     limits = []
@@ -279,14 +285,13 @@ def _with_links(topology: Topology, here: Bools) -> Topology:
     used, kinds = np.unique(topology.link_type[here], return_inverse=True)
     merged: dict[LinkType, int] = {}
     place = [merged.setdefault(topology.types[i], len(merged)) for i in used]
-    return replace(
-        topology,
-        link_src=topology.link_src[here],
-        link_dst=topology.link_dst[here],
-        link_type=np.array(place, np.int32)[kinds.astype(np.intp)],
-        types=tuple(merged),
-        limits=tuple(limits),
-    )
+    return {
+        "link_src": topology.link_src[here],
+        "link_dst": topology.link_dst[here],
+        "link_type": np.array(place, np.int32)[kinds.astype(np.intp)],
+        "types": tuple(merged),
+        "limits": tuple(limits),
+    }
 
 
 def _chosen(

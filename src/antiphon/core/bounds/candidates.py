@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
 from antiphon.core.bounds.cuts import Side
+from antiphon.core.bounds.network import link_capacities
 from antiphon.core.bounds.witness import LpDual
+from antiphon.core.columns import Floats
 from antiphon.core.topology import Topology
+
+WAYS = 4  # between ranks far from each other
 
 
 def limit_sides(topology: Topology) -> list[Side]:
@@ -61,6 +67,67 @@ def free_sides(topology: Topology, dual: LpDual) -> list[Side]:
     for resource, _ in dual.prices:
         free[list(topology.limits[resource - topology.links].links) if resource >= topology.links else resource] = False
     return distinct(reached(topology, [rank], free) for rank in range(topology.ranks))
+
+
+def middle_sides(topology: Topology, demand: Floats, most: int) -> list[Side]:
+    """Those of `most` promise among the halves of the machine on both sides of a link: the nodes nearer to one of its
+    ends than to the other. On grids, tori and hypercubes these are the cuts across one dimension. Links are those on
+    some shortest ways between ranks far from each other. `demand`: what each rank has for each other.
+
+    O(links looked at * (links * diameter + ranks^2)).
+    """
+    capacity = link_capacities(topology).astype(np.float64)
+    found: dict[bytes, tuple[float, Side]] = {}
+    for way in _long_ways(topology):
+        far = [_distances(topology, node) for node in way]
+        for here, there in pairwise(far):
+            for side in (here < there, here <= there, here > there, here >= there):
+                if 0 < side[: topology.ranks].sum() < topology.ranks:
+                    found[side.tobytes()] = _time(topology, side, demand, capacity), side
+    best = sorted(found.items(), key=lambda one: (-one[1][0], one[0]))
+    return [side for _, (_, side) in best[:most]]
+
+
+def _long_ways(topology: Topology) -> Iterator[list[int]]:
+    """Shortest ways from rank to rank, each as far from those before as can be."""
+    seen = [_distances(topology, 0)]
+    last = int(np.argmax(seen[0][: topology.ranks]))
+    for _ in range(WAYS):
+        seen.append(_distances(topology, last))
+        yield _way(topology, last, seen[-1])
+        last = int(np.argmax(np.min(seen[1:], axis=0)[: topology.ranks]))
+
+
+def _way(topology: Topology, start: int, far: NDArray[np.int64]) -> list[int]:
+    """From a rank to the farthest one that it reaches."""
+    ranks = far[: topology.ranks]
+    node = int(np.argmax(np.where(ranks < topology.nodes, ranks, -1)))
+    way = [node]
+    while node != start:
+        before = topology.link_src[topology.link_dst == node]
+        node = int(before[np.argmin(far[before])])
+        way.append(node)
+    return way
+
+
+def _distances(topology: Topology, start: int) -> NDArray[np.int64]:
+    """In links; as many as there are nodes, where no way leads."""
+    out = np.full(topology.nodes, topology.nodes, np.int64)
+    out[start], level = 0, 0
+    while True:
+        new = topology.link_dst[out[topology.link_src] == level]
+        new = new[out[new] == topology.nodes]
+        if not new.size:
+            return out
+        level += 1
+        out[new] = level
+
+
+def _time(topology: Topology, side: Side, demand: Floats, capacity: Floats) -> float:
+    """What must leave it over the capacity out of it."""
+    ranks = side[: topology.ranks].astype(np.float64)
+    out = float(capacity[side[topology.link_src] & ~side[topology.link_dst]].sum())
+    return float(ranks @ (demand @ (1 - ranks))) / out if out else 0.0
 
 
 def reached(topology: Topology, start: Iterable[int], kept: Side, back: bool = False) -> Side:

@@ -19,7 +19,7 @@ from antiphon.core.collective import Collective
 from antiphon.core.columns import Bools, Ints, Longs
 from antiphon.core.loads import throughput, timeline
 from antiphon.core.request import Request
-from antiphon.core.reshape import degrade, keep, relabel
+from antiphon.core.reshape import between, degrade, keep, relabel
 from antiphon.core.schedule import Schedule
 from antiphon.core.symmetry import canonical
 from antiphon.core.topology import Topology
@@ -30,6 +30,7 @@ from antiphon.planners.shared.exchanges import after
 from antiphon.registry import call, find, table
 
 MOST_VARIANTS = 4  # of what one planner yields
+MOST_EFFORT = 4_000_000  # of a planner in a group, where another has a plan: trees on 298 ranks
 FEW_RANKS = 32  # of a group; in larger ones just the first that each planner yields
 _ALONE, _PIPED = attrgetter("alone", "steps", "piped"), attrgetter("piped", "alone", "steps")
 
@@ -106,12 +107,15 @@ class Inside:
 
     def _tried(self, machine: Topology, target: Collective) -> list[Way]:
         limit = bound(machine, target)
-        found = list(self._shared(machine, target)) if target.kind == "broadcast" else []
-        for name in self.planners:
+        dealt = list(self._shared(machine, target)) if target.kind == "broadcast" else []
+        found: list[Way] = []
+        for name in sorted(self.planners, key=lambda name: _effort(name, machine) > MOST_EFFORT):
+            if found and _effort(name, machine) > MOST_EFFORT:
+                break
             found += self._made(name, machine, target)
             if any(_no_better(way, limit) for way in found):
                 break
-        best = [way for way in _best(found) if not verify(way.schedule, machine).fault]
+        best = [way for way in _best([*dealt, *found]) if not verify(way.schedule, machine).fault]
         if not best:
             raise Unsupported(f"planner compose: no planner can do {target.kind} on {machine.name}; try relay")
         return best
@@ -154,6 +158,11 @@ def _way(plain: Schedule, machine: Topology, planner: str) -> Way:
     rate = throughput(plain, machine)
     piped = 1 / rate if rate else Fraction(0)
     return Way(plain, planner, plain.steps, timeline(plain, machine).total, piped)
+
+
+def _effort(name: str, machine: Topology) -> float:
+    """What a planner may take there, in transfers."""
+    return float(find("planner", name).can.get("effort", 1.0)) * machine.ranks**2
 
 
 def usual() -> tuple[str, ...]:
@@ -216,11 +225,8 @@ def _group(whole: Topology, ranks: Longs) -> _Group:
 
 def _others_need(whole: Topology, ranks: Longs) -> Bools:
     """The switches that may lie on paths between ranks outside of a group."""
-    needed = np.zeros(whole.nodes, np.bool_)
-    others = np.setdiff1d(np.arange(whole.ranks), ranks)
-    if whole.switches and len(others):
-        needed[list(keep(whole, others.tolist()).nodes)] = True
-        needed[: whole.ranks] = False
+    needed = between(whole, ~np.isin(np.arange(whole.ranks), ranks))
+    needed[: whole.ranks] = False
     return needed
 
 

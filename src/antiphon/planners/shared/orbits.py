@@ -159,20 +159,17 @@ def _even(element: Table, roots: Table, longest: bool) -> Table | None:
 
 
 def _cycle_lengths(element: Table, roots: Table) -> list[int]:
-    step = element.tolist()
-    left = set(roots.tolist())
-    found = []
-    while left:
-        first = at = min(left)
-        count = 0
-        while True:
-            left.discard(at)
-            count += 1
-            at = step[at]
-            if at == first:
-                break
-        found.append(count)
-    return found
+    """Of the cycles of the roots, which it takes to roots. Each takes over the least that it comes by in twice as many
+    steps as before.
+
+    >>> sorted(_cycle_lengths(np.array([1, 2, 0, 4, 3, 5]), np.array([0, 1, 2, 3, 4])))
+    [2, 3]
+    """
+    step = np.searchsorted(roots, element[roots])
+    least = np.arange(len(roots))
+    for _ in range(len(roots).bit_length()):
+        least, step = np.minimum(least, least[step]), step[step]
+    return np.unique(least, return_counts=True)[1].tolist()
 
 
 def _power(element: Table, times: int) -> Table:

@@ -210,6 +210,9 @@ def _checked(topology: Topology, demand: Mapping[int, int], sinks: Sequence[int]
 def check_reach(topology: Topology, roots: Sequence[int], sinks: Sequence[int], back: bool = False) -> None:
     """Infeasible if a sink is out of reach of a root, with the first such. `back`: the machine was turned round."""
     fares = Fares(topology)
+    ends = {*roots, *sinks}
+    if roots and ends <= fares.reached(roots[:1]).keys() and ends <= Fares(reverse(topology)).reached(roots[:1]).keys():
+        return  # from each to the first, and on to all
     for root in roots:
         lost = sorted(set(sinks) - fares.reached([root]).keys())
         if lost:
@@ -222,4 +225,5 @@ def check_reach(topology: Topology, roots: Sequence[int], sinks: Sequence[int], 
 def eccentricity(topology: Topology, groups: Sequence[Rooted], sinks: Sequence[int]) -> int:
     """The most hops that any tree needs."""
     ways = {turned: Fares(reverse(topology) if turned else topology) for turned in {g.turned for g in groups}}
-    return max(ways[group.turned].reached([group.root])[sink] for group in groups for sink in sinks)
+    reached = (ways[group.turned].reached([group.root]) for group in groups)
+    return max(far[sink] for far in reached for sink in sinks)

@@ -6,6 +6,7 @@ Prices are whole numbers, so every answer is exact, and an exact pricing run pro
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -68,10 +69,7 @@ class Fares:
 
     def reached(self, starts: Sequence[int]) -> dict[int, int]:
         """The ranks that data from these can reach, and after how many hops. O(links)."""
-        nodes, ranks = self.topology.nodes, self.topology.ranks
-        out: list[list[int]] = [[] for _ in range(nodes)]
-        for tail, head in zip(*(part.tolist() for part in np.divmod(self.pairs, nodes)), strict=True):
-            out[tail].append(head)
+        ranks, out = self.topology.ranks, self.out
         seen, level, depth = dict.fromkeys(starts, 0), [*starts], 0
         while level:
             depth += 1
@@ -82,6 +80,14 @@ class Fares:
                         seen[head] = depth
                         (todo if head >= ranks else level).append(head)
         return {node: deep for node, deep in seen.items() if node < ranks}
+
+    @cached_property
+    def out(self) -> list[list[int]]:
+        """The nodes that links lead to, of every node."""
+        found: list[list[int]] = [[] for _ in range(self.topology.nodes)]
+        for tail, head in zip(*(part.tolist() for part in np.divmod(self.pairs, self.topology.nodes)), strict=True):
+            found[tail].append(head)
+        return found
 
     def _first_least(self, offered: NDArray[Any], least: NDArray[Any]) -> NDArray[np.int64]:
         if len(least) == len(offered):

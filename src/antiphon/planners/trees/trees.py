@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
+from math import isqrt
 from typing import Any
 
 from antiphon.core.bounds import bound
@@ -27,7 +28,7 @@ from antiphon.planners.trees.rounding import denominator_of, rounded_trees
 from antiphon.planners.trees.tree import Tree
 
 SPREADING = ("broadcast", "allgather")
-MOST_RANKS = 512
+MOST_RANKS, MOST_HOPS = 2048, 2**20  # those that take part; they times roots
 
 
 def trees(
@@ -42,10 +43,11 @@ def trees(
     """
     topology, collective = request.topology, request.collective
     given_up, most_of = _loss(loss), denominator_of(denominator)
-    if len(collective.members) > MOST_RANKS:
+    ranks, roots = len(collective.members), len(collective.roots or collective.members)
+    if ranks > MOST_RANKS or ranks * roots > MOST_HOPS:
         raise Unsupported(
-            f"planner trees: {len(collective.members)} ranks; it takes up to {MOST_RANKS}. "
-            "Use greedy, hierarchical-ring or multi-ring"
+            f"planner trees: {ranks} ranks, {roots} of them roots; it takes up to {MOST_RANKS}, or "
+            f"{isqrt(MOST_HOPS)} if all are roots. Use compose, greedy or hierarchical-ring"
         )
     most = bound(topology, collective)
     limit = most.without_help

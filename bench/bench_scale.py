@@ -1,0 +1,122 @@
+"""Plans for 128 to 4096 ranks: CPU seconds, memory, and how near to the bound.
+
+Run: python bench/bench_scale.py [--most 1024] [--only torus] [--to FILE]. Every row is measured in a process of its
+own: planned for the size, verified, and priced by model alpha-beta. Goals are for best plan / bound and for CPU seconds
+of planning, where there are any; what misses one is named at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from _common import in_child, peak_mb, print_machine, print_table, save
+
+from antiphon.core.bounds import bound
+from antiphon.core.collective import ROOTED, Collective
+from antiphon.core.request import Request
+from antiphon.core.verify import verify
+from antiphon.cost.barriers.alpha_beta import alpha_beta
+from antiphon.registry import find
+from antiphon.topologies import topology
+from antiphon.units import format_size, parse_size
+
+MOST_GB = 16.0
+
+
+@dataclass(frozen=True)
+class Case:
+    """A plan, and what is asked of it: at most so many times the bound, planned in so many CPU seconds."""
+
+    spec: str
+    kind: str
+    planner: str
+    size: str
+    ratio: float | None = None
+    seconds: float | None = None
+
+
+def boxes(number: int) -> str:
+    return f"cluster:box=dgx-a100,boxes={number}"
+
+
+CASES = (
+    Case(boxes(16), "broadcast", "compose", "1GB", 1.06),
+    Case(boxes(64), "broadcast", "compose", "1GB", 1.05),
+    *(Case(boxes(128), kind, "compose", "1GB", 1.05, 30) for kind in ("allreduce", "allgather", "broadcast", "reduce")),
+    Case(boxes(128), "allgather", "greedy", "1GB", 1.05, 30),
+    Case("mesh:dims=32x32", "allgather", "greedy", "1GB", 1.02, 4),
+    Case("mesh:dims=32x32", "allgather", "compose", "1GB", 1.02),
+    Case("torus:dims=10x10x10", "allgather", "greedy", "1GB", 1.02, 4),
+    Case("torus:dims=8x8x8", "allgather", "compose", "1GB", 1.02),
+    Case("torus:dims=8x8x8", "allgather", "compose", "64MiB", 1.15),
+    Case("torus:dims=8x8x8", "alltoall", "compose", "1GB", 1.1, 60),
+    Case("mesh:dims=16x16", "alltoall", "compose", "1GB"),
+    Case("torus:dims=16x16x16", "allgather", "greedy", "1GB"),
+    *(Case(boxes(512), kind, "compose", "1GB") for kind in ("allgather", "allreduce", "broadcast")),
+)
+
+
+def child(number: int) -> None:
+    case = CASES[number]
+    machine, nbytes = topology(case.spec), parse_size(case.size)
+    target = Collective(case.kind, machine.ranks, roots=(0,) if case.kind in ROOTED else ())
+    limit = bound(machine, target).without_help
+    begin = time.process_time()
+    (made,) = find("planner", case.planner).load()(Request(machine, target, nbytes=nbytes))
+    planned = time.process_time()
+    verify(made, machine).or_raise()
+    done = time.process_time()
+    ratio = alpha_beta(made, machine)(nbytes).seconds / float(limit.seconds(nbytes))
+    told = {"ranks": machine.ranks, "transfers": made.transfers, "steps": made.steps, "tight": limit.tight}
+    times = {"plan_seconds": planned - begin, "verify_seconds": done - planned, "peak_mb": peak_mb()}
+    print(json.dumps({"ratio": ratio, **times, **told}))
+
+
+def missed(case: Case, found: dict[str, Any]) -> list[str]:
+    """What falls short of the goals of a case."""
+    out = []
+    if case.ratio is not None and found["ratio"] > case.ratio:
+        out.append(f"{found['ratio']:.4f} times the bound (goal {case.ratio})")
+    if case.seconds is not None and found["plan_seconds"] > case.seconds:
+        out.append(f"{found['plan_seconds']:.1f} CPU s (goal {case.seconds})")
+    if found["peak_mb"] > MOST_GB * 1000:
+        out.append(f"{found['peak_mb'] / 1000:.1f} GB (goal {MOST_GB})")
+    return [f"{case.spec} {case.kind} by {case.planner}: {what}" for what in out]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--most", type=int, default=4096, help="ranks of the largest machine")
+    parser.add_argument("--only", default="", help="machines with this in their names")
+    parser.add_argument("--to", default="scale", help="the file in bench/results")
+    given = parser.parse_args()
+    print_machine()
+    rows, kept, short = [], {}, []
+    for number, case in enumerate(CASES):
+        if given.only not in case.spec or topology(case.spec).ranks > given.most:
+            continue
+        found = in_child(__file__, "--child", number)
+        told = [found["ratio"], found["plan_seconds"], found["verify_seconds"], found["peak_mb"] / 1000]
+        name = [case.spec, case.kind, case.planner, format_size(parse_size(case.size))]
+        rows.append([*name, f"{told[0]:.4f}", *(f"{x:.1f}" for x in told[1:]), found["transfers"]])
+        print(*rows[-1], flush=True)
+        kept[" ".join(name)] = found
+        short += missed(case, found)
+    print_table(
+        ["machine", "collective", "planner", "size", "best / bound", "plan s", "verify s", "GB", "transfers"], rows
+    )
+    for line in short:
+        print(f"MISSED {line}")
+    save(given.to, kept)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--child"]:
+        child(int(sys.argv[2]))
+    else:
+        main()
