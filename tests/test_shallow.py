@@ -9,7 +9,7 @@ from fractions import Fraction
 import pytest
 from generate import collective as random_collective
 from generate import topology as random_machine
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from quick import examples, in_turn, some
 
@@ -107,6 +107,7 @@ def test_128_and_512_ranks() -> None:
 
 
 @settings(max_examples=examples(25), deadline=None)
+@example(1032732)  # links a millionth as wide as the unit
 @given(st.integers(0, 2**32 - 1))
 def test_random_machines(seed: int) -> None:
     """Switches, shared limits, one-way links, groups with relays; any options."""

@@ -16,7 +16,7 @@ from antiphon.planners.shared.pieces import piped
 from antiphon.planners.shared.uneven import Sizes, Uneven
 
 STEPS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 96, 128)
-SPREAD = (0, 1, 2, 3, 5, 8, 16, 32, 48, 64)  # beyond the fewest steps: tried where no size is given
+SPREAD = (0, 1, 2, 3, 5, 8, 16, 32, 48, 64, 96, 128)  # beyond the fewest steps: tried where no size is given
 USUAL = 2**20  # the size for which steps are made quiet, where none is given
 MOST_ROWS = 2**19  # transfers of a schedule that begins unevenly
 WORTH = 1.005  # uneven parts are many chunks: they must be this much faster

@@ -32,6 +32,7 @@ LARGE = 128  # ranks beyond which symmetries within boxes would make too many tr
 NEARLY = 1e-7  # what the solver may lack
 Hops = tuple[tuple[int, Hop], ...]
 SIMPLE = 10**6  # denominators of rates
+LITTLE = Fraction(1, 1000)  # of a unit link, up to which a rate is taken as it is: such denominators would distort it
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,7 +186,8 @@ def _with_images(machine: Machine, trees: Sequence[Hops], rates: Floats) -> Boun
     unit = machine.topology.unit
     for label, (hops, rate) in enumerate(zip(trees, rates.tolist(), strict=True)):
         if rate > least:
-            part = Fraction(rate / float(unit)).limit_denominator(SIMPLE) * unit / order
+            units = Fraction(rate / float(unit))
+            part = (units.limit_denominator(SIMPLE) if units > LITTLE else units) * unit / order
             for tree in images(machine.topology, machine.group, [Tree(machine.root, part, hops)]):
                 known = merged.get(tree.hops, (Fraction(0), label))
                 merged[tree.hops] = known[0] + part, known[1]

@@ -57,7 +57,10 @@ def shallow(
     _check(depth, collective)
     most = bound(topology, collective)
     limit = most.without_help.bytes_per_second
-    forests = _forests(topology, collective, limit or Fraction(0), depth, request.seed)
+    back = collective.kind == "reduce"
+    machine, spread_out = (reverse(topology), dual(collective)[0]) if back else (topology, collective)
+    check_reach(machine, [collective.roots[0]], collective.members, back)
+    forests = _forests(machine, spread_out, limit or Fraction(0), depth, request.seed)
     told: dict[str, Any] = {
         "forests": [
             {"depth": one.depth, "rate": str(one.rate / topology.unit), "trees": one.trees, "how": one.how}
@@ -67,11 +70,12 @@ def shallow(
     }
     asked = Asked("shallow", pieces, steps, request.nbytes, request.profile)
     plans, kinds = [one.schedule for one in forests], [kind for one in forests for kind in one.kinds]
-    for one in staged(plans, topology, asked, kinds):
+    for one in staged(plans, machine, asked, kinds):
+        made = replace(invert(one.schedule), collective=collective) if back else one.schedule
         most_of = forests[one.plan].depth if one.plan else depth
         kept = {**({} if most_of is None else {"depth": most_of}), **one.options}
         provenance = {"planner": "shallow", "options": kept, "seed": request.seed, "found": told}
-        yield replace(one.schedule, provenance={**provenance, "bound": most.without_help.stated()})
+        yield replace(made, provenance={**provenance, "bound": most.without_help.stated()})
 
 
 def _check(depth: object, collective: Collective) -> None:
@@ -81,17 +85,12 @@ def _check(depth: object, collective: Collective) -> None:
         raise Unsupported("planner shallow: takes one root; use planner trees")
 
 
-def _forests(
-    topology: Topology, collective: Collective, limit: Fraction, depth: int | None, seed: int
-) -> list[_Forest]:
-    """The fastest first; each shallower and slower than the one before."""
-    back = collective.kind == "reduce"
-    machine = reverse(topology) if back else topology
+def _forests(machine: Topology, collective: Collective, limit: Fraction, depth: int | None, seed: int) -> list[_Forest]:
+    """Of a broadcast. The fastest first; each shallower and slower than the one before."""
     root = collective.roots[0]
-    check_reach(machine, [root], collective.members, back)
     found: list[_Forest] = []
     for one in _by_depth(machine, root, _spanned(machine, root, collective.members), limit, depth, seed):
-        forest = _laid(topology, machine, collective, one)
+        forest = _laid(machine, collective, one)
         if not found or forest.rate > found[-1].rate * FASTER:
             found.append(forest)
         if forest.rate >= limit * ENOUGH:
@@ -150,22 +149,16 @@ def _by_depth(
         yield Bounded(packed.trees, tuple(range(len(packed.trees))), float(packed.rate)), packed.how
 
 
-def _laid(topology: Topology, machine: Topology, collective: Collective, found: tuple[Bounded, str]) -> _Forest:
+def _laid(machine: Topology, collective: Collective, found: tuple[Bounded, str]) -> _Forest:
     packed, how = found
     trees, lost = rounded_trees(packed.trees, {collective.roots[0]: 1}, collective.members, machine, None)
     if lost is not None and lost.loss > LOST and len(trees) <= FINELY:
         trees, _ = rounded_trees(packed.trees, {collective.roots[0]: 1}, collective.members, machine, FINE)
-    made = _spread(collective, trees)
+    made = spread(collective, trees)
     kinds: dict[tuple[int, int], list[Tree]] = {}
     for tree, label in zip(packed.trees, packed.label, strict=True):
         kinds.setdefault((label, tree.depth), []).append(replace(tree, rate=Fraction(1)))
-    rate = throughput(made, topology) or Fraction(0)
+    rate = throughput(made, machine) or Fraction(0)
     deepest = max((tree.depth for tree in trees), default=0)
-    alone = tuple(_spread(collective, kind) for kind in kinds.values())
+    alone = tuple(spread(collective, kind) for kind in kinds.values())
     return _Forest(made, alone, deepest, len(trees), rate, how)
-
-
-def _spread(collective: Collective, trees: Sequence[Tree]) -> Schedule:
-    if collective.kind != "reduce":
-        return spread(collective, trees)
-    return replace(invert(spread(dual(collective)[0], trees)), collective=collective)
