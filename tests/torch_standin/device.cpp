@@ -86,6 +86,11 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
         current_stream[s.device_index()] = s.id();
         return before;
     }
+    bool isStreamCapturing(const Stream &s) const override {
+        cudaStreamCaptureStatus status;
+        check(cudaStreamGetCaptureInfo(queue(s), &status));
+        return status == cudaStreamCaptureStatusActive;
+    }
     void *getStreamNativeHandle(const Stream s) const override { return queue(s); }
     DeviceIndex deviceCount() const noexcept override { return DEVICES; }
     bool queryStream(const Stream &s) const override { return cudaStreamQuery(queue(s)) == cudaSuccess; }
@@ -99,7 +104,11 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     void block(void *event, const Stream &s) const override {
         if (event) check(cudaStreamWaitEvent(queue(s), (cudaEvent_t)event, 0));
     }
-    bool queryEvent(void *event) const override { return !event || cudaEventQuery((cudaEvent_t)event) == cudaSuccess; }
+    bool queryEvent(void *event) const override {
+        cudaError_t code = event ? cudaEventQuery((cudaEvent_t)event) : cudaSuccess;
+        if (code != cudaErrorNotReady) check(code); // an event of a graph may not be asked
+        return code == cudaSuccess;
+    }
     void synchronizeEvent(void *event) const override {
         if (event) check(cudaEventSynchronize((cudaEvent_t)event));
     }

@@ -47,7 +47,7 @@ class Planned:
         self._connect, self._timeout = connect, timeout
         self._lines: dict[int | None, Line] = {}
         self.ledger = Ledger()
-        self._lock = threading.RLock()
+        self._lock, self._ending = threading.RLock(), threading.Lock()
         self._several: list[Call] | None = None
         self._together: DeviceWork | None = None
         self.eager = False
@@ -145,7 +145,7 @@ class Planned:
 
     def fail(self, why: str) -> None:
         """Nothing more is made, and what is under way ends."""
-        with self._lock:
+        with self._ending:  # a call that holds the other lock may be waiting for ever
             if not self.broken:
                 self.broken = why
                 self._end("CommAbort")
@@ -154,7 +154,7 @@ class Planned:
         self.fail("it was aborted")
 
     def _end(self, how: str) -> None:
-        for line in self._lines.values():
+        for line in list(self._lines.values()):
             with suppress(CollectiveFailed), self.streams.at_device():
                 line.nccl.call(how, line.comm)
 
@@ -168,7 +168,7 @@ class Planned:
                     self.fail("it was closed while a call was under way")
                     return
                 time.sleep(_NAP)
-        with self._lock:
+        with self._ending:
             if not self.broken:
                 self.broken = "the group was closed"
                 self._end("CommDestroy")

@@ -63,9 +63,12 @@ class Streams:
     # ---- memory ----
 
     def hold(self, mark: Any, tensors: Sequence[Any]) -> Held:
-        """Until the mark is reached nobody else gets their memory: who lets go of them need not wait for us."""
+        """Until the mark is reached nobody else gets their memory: who lets go of them need not wait for us.
+
+        What is captured is in a graph, whose memory is the program's to keep, and its marks may not be asked."""
         held = Held(mark, self.current(), tensors)
-        self._held.append(held)
+        if not held.stream.is_capturing():
+            self._held.append(held)
         return held
 
     def waited(self, held: Held) -> None:
@@ -75,7 +78,7 @@ class Streams:
             held.tensors = ()
 
     def let_go(self) -> None:
-        """Of what is not needed any more. Nothing may be asked of marks while a graph is captured."""
+        """Of what is not needed any more. While a graph is captured nothing may be asked of any mark."""
         if self.current().is_capturing():
             return
         while self._held and (not self._held[0].tensors or self.reached(self._held[0].mark)):
