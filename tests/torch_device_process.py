@@ -12,6 +12,7 @@ import json
 import os
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -356,18 +357,26 @@ def check_eager(rank: int, size: int) -> Found:
 
 
 def check_wrong(rank: int, size: int) -> Found:
-    """One calls what the others do not: given up after a while, or aborted; then nothing goes on in that group."""
+    """One calls what the others do not: given up by who waits, or by itself, or aborted; then nothing goes on in that
+    group."""
     import antiphon.torch
 
-    for how in ("late", "aborted"):
+    for how in ("late", "watched", "aborted"):
         group: Any = dist.new_group()
         same_(group, size)
+        group.set_timeout(timedelta(seconds=0.5 if how == "watched" else TIMEOUT))
         if rank == 0:
             work = dist.all_reduce(put(torch.ones(MANY)), group=group, async_op=True)
             assert not work.is_completed()
             if how == "late":
                 with pytest.raises(antiphon.torch.CollectiveFailed, match="not done within"):
                     work.wait(timedelta(seconds=0.3))
+            elif how == "watched":
+                for _ in range(100 * TIMEOUT):
+                    if work.is_completed():
+                        break
+                    time.sleep(0.01)
+                assert "not done within 0.5 seconds" in str(work.exception())
             else:
                 group.abort()
         else:

@@ -20,6 +20,7 @@ from antiphon.runtimes.serve._torch_data import evenly
 from antiphon.runtimes.serve.ledger import Ledger
 from antiphon.runtimes.serve.torch_arguments import elements_of, need_alike, need_fit, operator_of, root_of
 from antiphon.runtimes.serve.torch_device_calls import Call, Line, combining
+from antiphon.runtimes.serve.torch_device_watch import Watch
 from antiphon.runtimes.serve.torch_device_work import DeviceWork
 from antiphon.runtimes.serve.torch_streams import Streams
 from antiphon.runtimes.serve.torch_work import CollectiveFailed
@@ -46,6 +47,7 @@ class Planned:
         self.streams, self.ranks, self.rank = streams, ranks, rank
         self._connect, self._timeout = connect, timeout
         self._lines: dict[int | None, Line] = {}
+        self._watch = Watch(streams.reached, self._relax, self._too_late)
         self.ledger = Ledger()
         self._lock, self._ending = threading.RLock(), threading.Lock()
         self._several: list[Call] | None = None
@@ -100,6 +102,8 @@ class Planned:
                 self._ask(calls, line)
                 mark = streams.mark(line.stream)
         self._count(line, time.perf_counter() - began)
+        if not streams.captured():
+            self._watch.add(mark, self._timeout())
         work.begun(mark, streams.hold(mark, [tensor for call in calls for tensor in call.tensors]))
         return work
 
@@ -150,7 +154,16 @@ class Planned:
                 self.broken = why
                 self._end("CommAbort")
 
+    def _too_late(self, seconds: float) -> None:
+        self.fail(f"a collective was not done within {seconds:g} seconds")
+
+    def _relax(self) -> None:
+        for line in list(self._lines.values()):
+            line.nccl.relax()
+            return
+
     def abort(self) -> None:
+        self._watch.close()
         self.fail("it was aborted")
 
     def _end(self, how: str) -> None:
@@ -172,6 +185,7 @@ class Planned:
             if not self.broken:
                 self.broken = "the group was closed"
                 self._end("CommDestroy")
+        self._watch.close()
         self.streams.forget()
 
     # ---- combining ----

@@ -40,6 +40,10 @@ class Streams:
         """As the libraries of the device know it."""
         return int(stream.native_handle or 0)
 
+    def captured(self) -> bool:
+        """Whether the caller's stream is, into a graph."""
+        return bool(self.current().is_capturing())
+
     # ---- events ----
 
     def before(self, ours: Any) -> None:
@@ -67,7 +71,7 @@ class Streams:
 
         What is captured is in a graph, whose memory is the program's to keep, and its marks may not be asked."""
         held = Held(mark, self.current(), tensors)
-        if not held.stream.is_capturing():
+        if not self.captured():
             self._held.append(held)
         return held
 
@@ -79,7 +83,7 @@ class Streams:
 
     def let_go(self) -> None:
         """Of what is not needed any more. While a graph is captured nothing may be asked of any mark."""
-        if self.current().is_capturing():
+        if self.captured():
             return
         while self._held and (not self._held[0].tensors or self.reached(self._held[0].mark)):
             self._held.popleft()
