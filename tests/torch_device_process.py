@@ -275,7 +275,10 @@ def check_captured(rank: int, size: int) -> Found:
         assert runtime.cudaStreamBeginCapture(handle, 0) == 0
         assert stream.is_capturing()
         dist.all_reduce(one)
-        dist.all_gather_into_tensor(out, one)
+        work, side = dist.all_gather_into_tensor(out, one, async_op=True), torch.Stream(device=NAME)
+        with side:  # what is held stays held
+            work.wait()
+        stream.wait_stream(side)
         assert runtime.cudaStreamEndCapture(handle, ctypes.byref(graph)) == 0
     assert runtime.cudaGraphInstantiate(ctypes.byref(made), graph, ctypes.c_ulonglong(0)) == 0
     same(one, torch.full((800,), size))  # nothing has run yet
